@@ -1,0 +1,55 @@
+import type { z } from 'zod'
+
+/** A piece of SQL text with its values; made only by the tag `sql`, so that a plain string can never be run. */
+export class Sql {
+  readonly strings: readonly string[]
+  readonly values: readonly unknown[]
+  constructor(strings: readonly string[], values: readonly unknown[]) {
+    this.strings = strings
+    this.values = values
+  }
+  /** `{text, values}` for pg: nested pieces are flattened and placeholders numbered. */
+  toQuery(): { text: string; values: unknown[] } {
+    let text = ''
+    const values: unknown[] = []
+    const walk = (piece: Sql): void => {
+      piece.strings.forEach((part, i) => {
+        text += part
+        if (i >= piece.values.length) return
+        const value = piece.values[i]
+        if (value instanceof Sql) walk(value)
+        else text += `$${values.push(value)}`
+      })
+    }
+    walk(this)
+    return { text, values }
+  }
+}
+
+/** Tag for SQL text: interpolated values become parameters, interpolated `Sql` is spliced in. */
+export const sql = (strings: TemplateStringsArray, ...values: unknown[]): Sql => new Sql(strings, values)
+export const empty = new Sql([''], [])
+/** Trusted text (a column or table name of ours); never anything a caller sent. */
+export const raw = (text: string): Sql => new Sql([text], [])
+export const join = (pieces: readonly Sql[], separator = ', '): Sql =>
+  pieces.length === 0 ? empty : new Sql(['', ...pieces.slice(1).map(() => separator), ''], pieces)
+/** `where a and b` of the conditions that are present, or nothing. */
+export const where = (...conditions: (Sql | undefined | false)[]): Sql => {
+  const present = conditions.filter((c): c is Sql => c instanceof Sql)
+  return present.length === 0 ? empty : sql`where ${join(present, ' and ')}`
+}
+
+/** What a store function takes: the pool or a transaction. Whoever opens the transaction passes it on. */
+export interface Db {
+  /** Rows, keys in camelCase, each parsed by `schema`. */
+  many<T extends z.ZodType>(schema: T, query: Sql): Promise<z.output<T>[]>
+  /** The only row or undefined; more than one is a fault. */
+  maybe<T extends z.ZodType>(schema: T, query: Sql): Promise<z.output<T> | undefined>
+  one<T extends z.ZodType>(schema: T, query: Sql): Promise<z.output<T>>
+  /** Number of rows touched. */
+  run(query: Sql): Promise<number>
+  /** A statement prepared once per connection under `name` for hot paths: `text` has $n placeholders; raw snake_case rows come back unparsed. */
+  prepared<Row extends object>(name: string, text: string, values: unknown[]): Promise<Row[]>
+  /** Commits when `work` resolves, rolls back when it rejects; nested calls join the outer transaction. */
+  transaction<T>(work: (tx: Db) => Promise<T>): Promise<T>
+}

@@ -1,0 +1,122 @@
+/**
+ * The contract of a runtime driver: how a task is started, watched, stopped and collected at one kind of site.
+ *
+ * A driver gets paths, an argv and an open client, never a record, a database or a credential. Its promises:
+ *
+ * - `submit(intents)` is idempotent by `intent.name`: submitting the same name twice, also from two processes, also after a crash
+ *   at any point, starts the work at most once. It resolves when the site has accepted the work (or says which names it refused).
+ * - `find(names)` never throws for an unknown name; it answers what the site knows, from what the work itself left behind
+ *   (start file, exit file, process identity), so it is right when nobody watched.
+ * - `watch(names, onEnd)` calls back once per name when its work has ended; one mechanism for all names, no call per task.
+ * - `cancel(names)` is idempotent; cancelling finished or unknown work is a no-op. It ends the whole process group and every
+ *   descendant that carries the task's marker, first politely, after `graceSeconds` by force, and resolves when none is alive.
+ * - `collect(name)` may be called any number of times after the end; it answers the same until `remove`.
+ * - `logs` reads by byte range from what the work wrote, while it runs and afterwards.
+ * - Errors are `DriverError`s with a class; anything else thrown is `unknown`.
+ *
+ * Differences between sites are `capabilities`, never a type test.
+ */
+export interface RuntimeDriver {
+  readonly kind: string
+  readonly capabilities: Readonly<Record<Capability, boolean>>
+  submit(intents: readonly Intent[]): Promise<SubmitOutcome[]>
+  find(names: readonly string[]): Promise<Map<string, TaskState>>
+  /** Starts watching; the returned function stops it (the work goes on). */
+  watch(names: readonly string[], onEnd: (name: string) => void): () => void
+  cancel(names: readonly string[], graceSeconds: number): Promise<void>
+  collect(name: string): Promise<Collected>
+  logs(name: string, stream: 'stdout' | 'stderr', range: { offset: number; limit: number } | { tail: number }): Promise<LogSlice>
+  /** Removes the work directory; unknown is a no-op. */
+  remove(name: string): Promise<void>
+  close(): Promise<void>
+}
+
+export const capabilityNames = [
+  'batch', 'interactive', 'container', 'serverless', 'gpu', 'mpi', 'sharedStorage', 'dataStaging', 'cancellation', 'logStreaming', 'simulation',
+] as const
+export type Capability = (typeof capabilityNames)[number]
+
+/** What is to be started. Everything in it is decided; the driver chooses nothing. */
+export interface Intent {
+  /** Deterministic, `[a-z0-9-]`, at most 63 characters, unique per run, activity and attempt. */
+  name: string
+  /** Work directory, absolute; made 0700 by the driver. A finished one is left as it is. */
+  directory: string
+  argv: readonly string[]
+  /** The whole environment of the task; nothing is inherited. */
+  environment: Readonly<Record<string, string>>
+  /** Relative to the work directory. */
+  workingDirectory?: string
+  /** Files to be there before the start, from the work directories of predecessors or a seed folder. */
+  stage: readonly Stage[]
+  expectedOutputs: readonly string[]
+  cores: number
+  memoryBytes: number
+  timeoutSeconds: number
+}
+
+/** All files below `from` (or only `paths`) appear at the same relative path in the work directory; a copy, never a hard link. */
+export interface Stage {
+  from: string
+  /** Who made it, for the conflict message. */
+  label: string
+  paths?: readonly string[]
+}
+
+export type SubmitOutcome =
+  /** Accepted now or earlier; `externalId` is the site's own name of it (pid, job id). */
+  { name: string; ok: true; externalId: string } | { name: string; ok: false; error: DriverError }
+
+export type TaskState =
+  | { state: 'unknown' } // never started: safe to submit
+  | { state: 'running'; externalId: string; startedAt: number }
+  | { state: 'ended'; externalId: string; startedAt: number; finishedAt: number; exitCode: number | null; signal: string | null; reason: EndReason }
+  /** Was started, is not alive, left no exit file: killed with its machine. Never submitted again under this name. */
+  | { state: 'lost'; externalId: string; startedAt: number }
+
+export type EndReason = 'exited' | 'timeout' | 'cancelled' | 'memory'
+
+export interface Collected {
+  state: TaskState
+  /** Seconds since epoch. `submittedAt` ≤ `startedAt` ≤ `finishedAt`. */
+  submittedAt: number
+  /** What the user's program used; null where the site cannot say. */
+  wallSeconds: number
+  cpuSeconds: number | null
+  peakMemoryBytes: number | null
+  measuredBy: 'time' | 'cgroup' | 'sampled' | 'none'
+  manifest: OutputManifest
+  missingOutputs: string[]
+  stderrTail: string
+}
+
+/** Shape of domain-reference 12.3. */
+export interface OutputManifest {
+  schemaVersion: 1
+  runtime: string
+  hostname: string
+  root: string
+  files: { path: string; change: 'created' | 'modified' | 'deleted'; sizeBytes: number; checksum?: string; modifiedUnixNano: string }[]
+  summary: { initialFiles: number; finalFiles: number; createdFiles: number; modifiedFiles: number; deletedFiles: number; outputBytes: number }
+}
+
+export interface LogSlice {
+  bytes: Buffer
+  offset: number
+  totalBytes: number
+}
+
+/**
+ * `user`: the task's own fault (exit ≠ 0, output missing, staged files conflict); spends the activity's attempts.
+ * `infrastructure`: the site's fault; has its own patience. `refused`: permanent, with the site's words. `unknown`: ask again.
+ */
+export type TroubleClass = 'user' | 'infrastructure' | 'refused' | 'unknown'
+
+export class DriverError extends Error {
+  readonly trouble: TroubleClass
+  constructor(trouble: TroubleClass, message: string, options?: ErrorOptions) {
+    super(message, options)
+    this.name = 'DriverError'
+    this.trouble = trouble
+  }
+}

@@ -1,0 +1,117 @@
+import { Client, Connection, WorkflowExecutionAlreadyStartedError, WorkflowNotFoundError, defineQuery, type WorkflowClient } from '@temporalio/client'
+import type * as workflows from '../workflows/index.ts'
+import { Refusal } from './refusal.ts'
+
+/** A workflow type; a renamed workflow is a compile error here. */
+export type Kind = keyof typeof workflows
+
+/** What an open workflow adds to the record of a status route; never needed for a correct answer. */
+export type Live = Record<string, unknown>
+
+export interface EngineOptions {
+  address: string
+  namespace: string
+  taskQueue: string
+}
+
+/** Parallel queries of one record are asked once a second at most; a busy workflow answers others late (components, Temporal). */
+const liveCacheMs = 1_000
+const liveDeadlineMs = 250
+const callDeadlineMs = 5_000
+const prefixes: Record<Kind, string> = { executionRun: 'execution-run', planningSession: 'planning-session' }
+
+/** Workflow id of a record: `<kind>/<id>/<generation>`; starting it twice is harmless. */
+export const workflowIdOf = (kind: Kind, id: string, generation = 1): string => `${prefixes[kind]}/${id}/${String(generation)}`
+
+const liveQuery = defineQuery<Live>('live')
+
+/** True for an error that says that Temporal cannot be reached now. */
+export const temporalAway = (error: unknown): boolean => {
+  const text = `${String((error as Error).message)} ${String(((error as Error).cause as Error | undefined)?.message ?? '')}`
+  return /UNAVAILABLE|DEADLINE_EXCEEDED|ECONNREFUSED|connect|Failed to query|Shard|not ready|Namespace .* is not found/i.test(text)
+}
+
+/**
+ * The one user of the Temporal client. The connection is lazy: the service answers, and accepts work, while Temporal is away;
+ * what was accepted is started by the dispatcher when it returns.
+ */
+export const openEngine = (options: EngineOptions) => {
+  let client: Client | undefined
+  const workflow = (): WorkflowClient => {
+    client ??= new Client({ connection: Connection.lazy({ address: options.address, connectTimeout: callDeadlineMs }), namespace: options.namespace })
+    return client.workflow
+  }
+  const within = <T>(work: () => Promise<T>, milliseconds = callDeadlineMs): Promise<T> => {
+    workflow()
+    return (client as Client).withDeadline(Date.now() + milliseconds, work)
+  }
+  const cache = new Map<string, { at: number; live: Promise<Live | undefined> }>()
+
+  return {
+    taskQueue: options.taskQueue,
+
+    /** Starts the workflow of a record. False: Temporal is away, nothing was started; the dispatcher will. Idempotent. */
+    async start(kind: Kind, id: string, generation = 1, memo: Record<string, unknown> = {}): Promise<boolean> {
+      try {
+        await within(() =>
+          workflow().start(kind, {
+            workflowId: workflowIdOf(kind, id, generation),
+            taskQueue: options.taskQueue,
+            args: [id, generation],
+            workflowIdReusePolicy: 'REJECT_DUPLICATE',
+            memo,
+          } as never),
+        )
+        return true
+      } catch (error) {
+        if (error instanceof WorkflowExecutionAlreadyStartedError) return true
+        if (temporalAway(error)) return false
+        throw error
+      }
+    },
+
+    /** What the open workflow says of itself, within 250 ms or not at all; one question a second per record. */
+    live(kind: Kind, id: string, generation = 1): Promise<Live | undefined> {
+      const key = workflowIdOf(kind, id, generation)
+      const known = cache.get(key)
+      const now = Date.now()
+      if (known !== undefined && now - known.at < liveCacheMs) return known.live
+      if (cache.size > 1_000) for (const [name, entry] of cache) if (now - entry.at >= liveCacheMs) cache.delete(name)
+      // The transport's own deadline still lets a reconnecting channel linger; the race bounds the answer.
+      const asked = within(() => workflow().getHandle(key).query(liveQuery), liveDeadlineMs)
+      const late = new Promise<undefined>((resolve) => setTimeout(resolve, liveDeadlineMs, undefined).unref())
+      const live = Promise.race([asked, late]).catch(() => undefined)
+      cache.set(key, { at: now, live })
+      return live
+    },
+
+    /** Signals the workflow of a record. False: it is not open (finished, or never started). Throws 503 while Temporal is away. */
+    async signal(kind: Kind, id: string, generation: number, name: string, ...args: unknown[]): Promise<boolean> {
+      try {
+        await within(() => workflow().getHandle(workflowIdOf(kind, id, generation)).signal(name, ...args))
+        return true
+      } catch (error) {
+        if (error instanceof WorkflowNotFoundError) return false
+        if (temporalAway(error)) throw new Refusal('unavailable', 'the workflow engine cannot be reached now; try again', { retryAfterSeconds: 2, cause: error })
+        throw error
+      }
+    },
+
+    /** Whether Temporal answers. */
+    async ready(): Promise<boolean> {
+      try {
+        workflow()
+        await within(() => (client as Client).connection.workflowService.getSystemInfo({}), 1_000)
+        return true
+      } catch {
+        return false
+      }
+    },
+
+    async [Symbol.asyncDispose](): Promise<void> {
+      await client?.connection.close()
+    },
+  }
+}
+
+export type Engine = ReturnType<typeof openEngine>

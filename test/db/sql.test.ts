@@ -1,0 +1,51 @@
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { z } from 'zod'
+import { migrate, readMigrations } from '../../src/db/migrate.ts'
+import { join, sql, where } from '../../src/db/sql.ts'
+import { refusalOf } from '../../src/db/errors.ts'
+import { cloneDatabase, type TestDatabase } from '../support/database.ts'
+
+let test1: TestDatabase
+beforeAll(async () => {
+  test1 = await cloneDatabase()
+})
+afterAll(() => test1.drop())
+
+test('pieces nest and placeholders are numbered through', () => {
+  const query = sql`select * from t ${where(sql`a = ${1}`, undefined, sql`b in (${join([sql`${2}`, sql`${3}`])})`)} limit ${4}`
+  expect(query.toQuery()).toEqual({ text: 'select * from t where a = $1 and b in ($2, $3) limit $4', values: [1, 2, 3, 4] })
+})
+
+test('a row comes back in camelCase, typed, without its empty columns', async () => {
+  const row = await test1.db.one(z.object({ bigNumber: z.number(), at: z.string(), nothing: z.string().optional() }), sql`select 9007199254740991::bigint as big_number, timestamptz '2026-01-02 03:04:05+01' as at, null::text as nothing`)
+  expect(row).toEqual({ bigNumber: 9007199254740991, at: '2026-01-02T02:04:05.000Z' })
+})
+
+test('two statements in one text are refused by the server', async () => {
+  await expect(test1.db.run(sql`select 1; select 2`)).rejects.toThrow(/multiple commands/)
+})
+
+test('a failed transaction leaves nothing', async () => {
+  await expect(
+    test1.db.transaction(async (tx) => {
+      await tx.run(sql`insert into execution_scopes (id, name) values ('s', 's')`)
+      await tx.transaction((inner) => inner.run(sql`insert into execution_scopes (id, name) values ('s', 's')`))
+    }),
+  ).rejects.toMatchObject({ constraint: 'execution_scopes_pkey' })
+  expect(await test1.db.many(z.object({}), sql`select 1 as one from execution_scopes`)).toEqual([])
+})
+
+test('a violated constraint becomes words with a path', async () => {
+  await test1.db.run(sql`insert into execution_scopes (id, name) values ('s', 's')`)
+  const refusal = await test1.db.run(sql`insert into execution_scopes (id, name) values ('s', 's')`).catch(refusalOf)
+  expect(refusal).toMatchObject({ code: 'unacceptable', details: [{ path: 'id' }] })
+})
+
+test('a database of a newer schema is refused, and so is one whose migrations had another text', async () => {
+  const newest = (await readMigrations()).at(-1)?.number ?? 0
+  await test1.db.run(sql`insert into schema_migrations (number, name, hash) values (${newest + 1}, 'later', 'x')`)
+  await expect(migrate(test1.db as never)).rejects.toThrow(/start the newer version/)
+  await test1.db.run(sql`delete from schema_migrations where number = ${newest + 1}`)
+  await test1.db.run(sql`update schema_migrations set hash = 'other' where number = 1`)
+  await expect(migrate(test1.db as never)).rejects.toThrow(/other text/)
+})
