@@ -20,7 +20,11 @@ export class Refusal extends Error {
   /** Seconds for `Retry-After`; given on `unavailable` and on conflicts that pass by themselves. */
   readonly retryAfterSeconds: number | undefined
 
-  constructor(code: RefusalCode, message: string, options: { details?: Problem[]; extra?: Record<string, unknown>; retryAfterSeconds?: number; cause?: unknown } = {}) {
+  constructor(
+    code: RefusalCode,
+    message: string,
+    options: { details?: Problem[]; extra?: Record<string, unknown>; retryAfterSeconds?: number; cause?: unknown } = {},
+  ) {
     super(message, options.cause === undefined ? undefined : { cause: options.cause })
     this.name = 'Refusal'
     this.code = code
@@ -36,6 +40,7 @@ export const missing = (noun: string, id: string): Refusal => new Refusal('missi
 /** 422 with every problem at once; the text of the error is the first one plus the number of the others. */
 export const unacceptable = (details: Problem[]): Refusal => {
   const [first, ...rest] = details
-  const text = first === undefined ? 'the document is not acceptable' : first.path === '' ? first.message : `${first.path}: ${first.message}`
+  const text =
+    first === undefined ? 'the document is not acceptable' : first.path === '' ? first.message : `${first.path}: ${first.message}`
   return new Refusal('unacceptable', rest.length === 0 ? text : `${text} (and ${rest.length} more, see details)`, { details })
 }

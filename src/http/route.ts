@@ -1,5 +1,6 @@
 import type { Readable } from 'node:stream'
 import type { z } from 'zod'
+import type { Problem } from '../refusal.ts'
 
 export type Method = 'GET' | 'POST' | 'PUT' | 'DELETE'
 type Shape = z.ZodType
@@ -17,13 +18,19 @@ export interface Call<P extends string, Query, Body> {
   /** Lower-case header names. */
   headers: Readonly<Record<string, string | undefined>>
   requestId: string
+  /** The request's path and query as they came, for links to further pages. */
+  target: string
   /** Who asks, for the audit record: the token's holder or the loopback peer. */
   actor: { id: string; type: 'token' | 'local' }
   /** Aborted when the client goes away. */
   signal: AbortSignal
 }
 
-/** What a handler may give back instead of plain data, to set headers, another declared status, or to stream. */
+/**
+ * What a handler may give back instead of plain data, to set headers, another declared status, or to stream.
+ * A `location` that starts with `/` is relative to base_url; the kernel puts the prefix before it.
+ * A string body of a route with `raw` is sent as it is, with the route's first media type unless `content-type` is set.
+ */
 export class Reply<T = unknown> {
   readonly body: T | undefined
   readonly status: number | undefined
@@ -48,14 +55,17 @@ export interface AuditFields {
 
 export interface RouteSpec<P extends string, Q extends Shape | undefined, B extends Shape | undefined, R extends Shape | undefined> {
   method: Method
-  /** Relative to base_url, exact trailing slash, names in braces. */
+  /**
+   * Relative to base_url, exact trailing slash, names in braces. A name that ends the path (no slash after it) takes all the
+   * remaining segments, so `/a/{x}/outputs/{file}` matches `/a/1/outputs/b/c.png`.
+   */
   path: P
   summary: string
   /** OpenAPI tag; the domain's folder name. */
   tag: string
   /** Strict object of string-coerced values. Unknown query names are 400. */
   query?: Q
-  /** The document a client sends (JSON or YAML). Absent: the body is ignored. */
+  /** The document a client sends (JSON or YAML); optional where the schema accepts undefined. Absent: the body is ignored. */
   body?: B
   /** Success body. Absent: no content, or a stream when `raw` is set. */
   response?: R
@@ -65,8 +75,8 @@ export interface RouteSpec<P extends string, Q extends Shape | undefined, B exte
   alsoStatus?: number[]
   /** Refusals beyond those that the kernel adds by itself (400 401 403 404 405 413 415 422 423 503), for OpenAPI. */
   refuses?: number[]
-  /** Needs no token (the two bootstrap reads). */
-  public?: boolean
+  /** Needs no token (the two bootstrap reads); `'get'` keeps the token for HEAD. */
+  public?: boolean | 'get'
   /** Allowed while a read-only snapshot is activated. */
   whileActivated?: boolean
   /** Media types of a non-JSON success body; the handler answers a `Reply` with a stream or text. */
@@ -74,6 +84,8 @@ export interface RouteSpec<P extends string, Q extends Shape | undefined, B exte
   /** Bytes of body allowed instead of the configured limit. */
   limitBytes?: number
   audit?: AuditFields
+  /** What only the store knows of a document that its schema has refused (ids taken, references to nothing), for one answer with everything. */
+  alsoCheck?: (refused: { document: unknown; params: Record<string, string> }) => Promise<Problem[]>
   handle: (call: Call<P, Output<Q>, Output<B>>) => Promise<Output<R> | Reply> | Output<R> | Reply
 }
 
@@ -83,6 +95,11 @@ export type Route = Omit<RouteSpec<string, Shape | undefined, Shape | undefined,
 }
 
 /** Checks handler against schemas at compile time and forgets the types. */
-export const route = <const P extends string, Q extends Shape | undefined = undefined, B extends Shape | undefined = undefined, R extends Shape | undefined = undefined>(
+export const route = <
+  const P extends string,
+  Q extends Shape | undefined = undefined,
+  B extends Shape | undefined = undefined,
+  R extends Shape | undefined = undefined,
+>(
   spec: RouteSpec<P, Q, B, R>,
 ): Route => spec as unknown as Route

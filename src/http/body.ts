@@ -1,0 +1,141 @@
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import { Refusal } from '../refusal.ts'
+import { ClientGone, HttpRefusal } from './errors.ts'
+import type { YamlReader } from './yaml-reader.ts'
+
+const tooLarge = (limit: number): Refusal => new Refusal('too_large', `the body is larger than the ${limit} bytes allowed here`)
+
+/**
+ * The whole body, at most `limit` bytes. Throws `too_large` at the first byte beyond (the rest is read and dropped by Node, so that the
+ * client gets to see the answer) and ClientGone when the connection ends before the body does.
+ */
+export const readBody = (req: IncomingMessage, res: ServerResponse, limit: number): Promise<Buffer> => {
+  if (Number(req.headers['content-length'] ?? 0) > limit) return Promise.reject(tooLarge(limit))
+  if (req.headers.expect?.toLowerCase() === '100-continue') res.writeContinue()
+  return new Promise((resolve, reject) => {
+    const chunks: Buffer[] = []
+    let size = 0
+    const done = (): void => {
+      req.off('data', onData).off('end', onEnd).off('close', onClose)
+    }
+    const onData = (chunk: Buffer): void => {
+      size += chunk.length
+      chunks.push(chunk)
+      if (size <= limit) return
+      done()
+      req.resume()
+      reject(tooLarge(limit))
+    }
+    const onEnd = (): void => {
+      done()
+      resolve(chunks.length === 1 && chunks[0] !== undefined ? chunks[0] : Buffer.concat(chunks, size))
+    }
+    const onClose = (): void => {
+      done()
+      reject(new ClientGone('the connection closed before the body was complete'))
+    }
+    req.on('data', onData).on('end', onEnd).on('close', onClose)
+  })
+}
+
+const yamlTypes = new Set(['application/yaml', 'application/x-yaml', 'text/yaml'])
+
+/** `json` or `yaml` by Content-Type; a missing one is read as JSON. Throws 415 for other types, charsets and encodings. */
+export const documentFormat = (req: IncomingMessage): 'json' | 'yaml' => {
+  const encoding = req.headers['content-encoding']
+  if (encoding !== undefined && encoding.toLowerCase() !== 'identity')
+    throw new HttpRefusal('unsupported_media_type', 'compressed bodies are not read; send the document without Content-Encoding', {
+      'Accept-Encoding': 'identity',
+    })
+  const header = req.headers['content-type']
+  if (header === undefined || header === 'application/json') return 'json'
+  const [type, ...parameters] = header.split(';').map((piece) => piece.trim().toLowerCase())
+  const charset = parameters
+    .find((parameter) => parameter.startsWith('charset='))
+    ?.slice(8)
+    .replaceAll('"', '')
+  if (charset === undefined || charset === 'utf-8' || charset === 'utf8' || charset === 'us-ascii') {
+    if (type === 'application/json') return 'json'
+    if (type !== undefined && yamlTypes.has(type)) return 'yaml'
+  }
+  throw new HttpRefusal('unsupported_media_type', 'Content-Type must be application/json or application/yaml, in UTF-8', {
+    'Accept-Post': 'application/json, application/yaml',
+  })
+}
+
+const decoder = new TextDecoder('utf-8', { fatal: true })
+
+const utf8 = (bytes: Buffer): string => {
+  try {
+    return decoder.decode(bytes)
+  } catch {
+    throw new Refusal('invalid', 'the body is not valid UTF-8')
+  }
+}
+
+/** Values of a JSON document; one of 32 MiB has some 2 million. A body of nothing but `[],` would cost eight seconds and a gigabyte. */
+const valueBound = 4_000_000
+/** Keys of one object: V8 takes three seconds for two million of them. */
+const keyBound = 250_000
+
+/** Which bound a large body breaks: separators outside of strings, counted in the bytes before anything is built of them. */
+const excess = (bytes: Buffer): string | undefined => {
+  if (bytes.length < 2 * valueBound) return undefined
+  /** Keys so far of each open object and array. */
+  const open: number[] = []
+  let separators = 0
+  let quoted = false
+  for (let i = 0; i < bytes.length; i++) {
+    const byte = bytes[i]
+    if (quoted) {
+      if (byte === 0x5c) i++
+      else if (byte === 0x22) quoted = false
+    } else if (byte === 0x22) quoted = true
+    else if (byte === 0x3a) {
+      const keys = (open.pop() ?? 0) + 1
+      if (keys > keyBound) return `an object of more than ${keyBound} keys`
+      open.push(keys)
+    } else if (byte === 0x5d || byte === 0x7d) open.pop()
+    else if (byte === 0x2c || byte === 0x5b || byte === 0x7b) {
+      if (++separators > valueBound) return `more than ${valueBound} values`
+      if (byte !== 0x2c) open.push(0)
+    }
+  }
+  return undefined
+}
+
+/** V8 quotes the document in some of its messages; what it found and where is enough. */
+const jsonFault = (error: unknown): string =>
+  error instanceof Error ? error.message.replace(/, (?:\.\.\.)?"[\s\S]*"(?:\.\.\.)? is not valid JSON$/, '') : 'it cannot be read'
+
+const readJson = (text: string): unknown => {
+  try {
+    // Only a document with such a run of digits can hold an integer beyond 2^53-1: all others skip the reviver, which costs ten times the parse.
+    if (!/(?<![\d.])(?:9\d{15}|[1-9]\d{16})/.test(text)) return JSON.parse(text)
+    return JSON.parse(text, ((_key: string, value: unknown, context?: { source?: string }) =>
+      typeof value === 'number' && context?.source !== undefined && /^-?\d+$/.test(context.source) && !Number.isSafeInteger(value)
+        ? BigInt(context.source)
+        : value) as (key: string, value: unknown) => unknown)
+  } catch (error) {
+    throw new Refusal('invalid', `the body is not valid JSON: ${jsonFault(error)}`)
+  }
+}
+
+/**
+ * The document in `bytes`; undefined when there is none. An integer beyond 2^53-1 comes as a bigint, for `checkDocument` to judge by its path.
+ * Throws `invalid` (400) for what cannot be read as `format`.
+ */
+export const readDocument = async (bytes: Buffer, format: 'json' | 'yaml', readYaml: YamlReader): Promise<unknown> => {
+  if (bytes.length === 0) return undefined
+  const excessive = format === 'json' ? excess(bytes) : undefined
+  if (excessive !== undefined) throw new Refusal('too_large', `the document has ${excessive}`)
+  const text = utf8(bytes)
+  if (format === 'json') return readJson(text)
+  const { value, problems } = await readYaml(text)
+  const [first] = problems
+  if (first !== undefined)
+    throw new Refusal('invalid', `the body is not valid YAML: ${first.path === '' ? '' : `${first.path}: `}${first.message}`, {
+      details: problems,
+    })
+  return value
+}

@@ -1,0 +1,94 @@
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import { Refusal, invalid } from '../refusal.ts'
+import type { Actor } from './access.ts'
+import type { Call } from './route.ts'
+import { isId } from './schema.ts'
+import type { Match } from './table.ts'
+
+/** What a handler gets; the abort signal is made only for a handler that looks at it. */
+export class HttpCall implements Call<string, unknown, unknown> {
+  readonly params: Record<string, string>
+  readonly query: unknown
+  body: unknown
+  readonly headers: Readonly<Record<string, string | undefined>>
+  readonly requestId: string
+  readonly target: string
+  readonly actor: Actor
+  readonly #res: ServerResponse
+  #controller: AbortController | undefined
+
+  constructor(
+    req: IncomingMessage,
+    res: ServerResponse,
+    given: { params: Record<string, string>; query: unknown; requestId: string; target: string; actor: Actor },
+  ) {
+    this.params = given.params
+    this.query = given.query
+    this.body = undefined
+    this.requestId = given.requestId
+    this.target = given.target
+    this.actor = given.actor
+    // Only set-cookie comes as an array, and only in answers.
+    this.headers = req.headers as Readonly<Record<string, string | undefined>>
+    this.#res = res
+  }
+
+  get signal(): AbortSignal {
+    if (this.#controller === undefined) {
+      const controller = new AbortController()
+      this.#controller = controller
+      const gone = (): void => {
+        if (!this.#res.writableFinished) controller.abort()
+      }
+      if (this.#res.destroyed) gone()
+      else this.#res.once('close', gone)
+    }
+    return this.#controller.signal
+  }
+}
+
+const decoded = (text: string, what: string): string => {
+  if (!text.includes('%')) return text
+  try {
+    return decodeURIComponent(text)
+  } catch {
+    throw invalid(`${what} ${JSON.stringify(text.slice(0, 80))} is not valid percent-encoded UTF-8`)
+  }
+}
+
+const tailLength = 4_096
+
+/** The path's named segments, decoded. Throws 400 for values that cannot be an id, so that no store ever sees them. */
+export const pathParams = (match: Match): Record<string, string> => {
+  const params: Record<string, string> = {}
+  const { names, tail } = match.entry
+  names.forEach((name, i) => {
+    const value = decoded(match.values[i] ?? '', `path value ${name}`)
+    const file = tail && i === names.length - 1
+    if (file ? value.length > tailLength || /[\p{Cc}]/u.test(value) : !isId(value)) {
+      throw invalid(`path value ${name} must be 1 to ${file ? tailLength : 255} characters without control characters`, [
+        { path: name, message: `has ${value.length} characters or holds a control character` },
+      ])
+    }
+    params[name] = value
+  })
+  return params
+}
+
+/** Query names and values, decoded; a name given twice is refused, since taking one of them would be a guess. */
+export const queryValues = (search: string): Record<string, string> => {
+  const values: Record<string, string> = {}
+  if (search === '') return values
+  for (const part of search.split('&')) {
+    if (part === '') continue
+    const at = part.indexOf('=')
+    const name = decoded((at === -1 ? part : part.slice(0, at)).replaceAll('+', ' '), 'query name')
+    const value = at === -1 ? '' : decoded(part.slice(at + 1).replaceAll('+', ' '), `query value ${name}`)
+    if (name === '__proto__' || name === 'constructor') throw invalid(`query parameter ${name} is not allowed`)
+    if (Object.hasOwn(values, name))
+      throw invalid(`query parameter ${JSON.stringify(name)} is given twice`, [{ path: name, message: 'give it once' }])
+    if (value.includes('\0')) throw new Refusal('invalid', `query parameter ${JSON.stringify(name)} holds the character NUL`)
+    values[name] = value
+  }
+  return values
+}

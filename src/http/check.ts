@@ -1,0 +1,257 @@
+import type { z } from 'zod'
+import { Refusal, unacceptable, type Problem } from '../refusal.ts'
+import type { Shape } from './keys.ts'
+import { loneSurrogate } from './schema.ts'
+
+/** Nested levels of a document, JSON or YAML. */
+export const depthBound = 100
+/** Findings sent in one answer; a document of a million wrong values gets a count of the rest. */
+const detailBound = 1_000
+
+/** A finding and the status that it deserves: 400 for form, 422 for content. */
+interface Finding extends Problem {
+  status: 400 | 422
+}
+
+const joined = (path: readonly PropertyKey[]): string => path.map(String).join('.')
+
+const typeName = (value: unknown): string => {
+  if (value === null) return 'null'
+  if (Array.isArray(value)) return 'an array'
+  return (
+    { string: 'a string', number: 'a number', bigint: 'a number', boolean: 'a boolean', object: 'an object' }[typeof value as string] ??
+    typeof value
+  )
+}
+
+const expectedName: Record<string, string> = {
+  string: 'a string',
+  number: 'a number',
+  int: 'a whole number',
+  boolean: 'a boolean',
+  object: 'an object',
+  record: 'an object',
+  array: 'an array',
+  tuple: 'an array',
+  null: 'null',
+  date: 'a date',
+}
+
+/** A value as shown back: short, and only where it is a plain one. */
+const shown = (value: unknown): string => {
+  if (typeof value === 'number' || typeof value === 'boolean') return ` (got ${String(value)})`
+  if (typeof value === 'string' && value.length <= 80 && !loneSurrogate.test(value)) return ` (got ${JSON.stringify(value)})`
+  return ''
+}
+
+/**
+ * Brings a parsed document to the form that its schema reads, in place: keys that differ from a declared one only in case get its
+ * spelling, null of a key that may be left out removes it. Reports what no schema would see: hostile keys, depth, NUL, lone surrogates,
+ * numbers that JSON cannot hold.
+ */
+export const normalise = (document: unknown, shape: Shape | undefined, findings: Finding[]): unknown => {
+  const path: (string | number)[] = []
+  const report = (status: 400 | 422, message: string): void => void findings.push({ status, path: joined(path), message })
+
+  /** The text; without what cannot be stored once that is reported, so that a look into the store with it is no fault. */
+  const text = (value: string, noun: string): string => {
+    if (loneSurrogate.test(value)) report(422, `${noun} holds a lone surrogate; send valid Unicode`)
+    else if (value.includes('\0')) report(422, `${noun} holds the character NUL, which cannot be stored`)
+    else return value
+    return value.toWellFormed().replaceAll('\0', '\ufffd')
+  }
+
+  const rename = (
+    object: Record<string, unknown>,
+    keys: ReadonlyMap<string, Shape['keys'] extends ReadonlyMap<string, infer K> | undefined ? K : never>,
+  ): void => {
+    for (const name of Object.keys(object)) {
+      const declared = keys.get(name.toLowerCase())
+      if (declared === undefined || declared.name === name) continue
+      if (Object.hasOwn(object, declared.name)) {
+        path.push(name)
+        report(400, `keys ${JSON.stringify(declared.name)} and ${JSON.stringify(name)} differ only in case; send one of them`)
+        path.pop()
+      } else object[declared.name] = object[name]
+      delete object[name]
+    }
+  }
+
+  const walk = (value: unknown, at: Shape | undefined, depth: number): unknown => {
+    if (typeof value === 'string') return text(value, 'the text')
+    if (typeof value === 'number') {
+      if (!Number.isFinite(value)) {
+        report(422, 'the number is not finite')
+        return 0
+      }
+    } else if (typeof value === 'bigint') {
+      const number = Number(value)
+      if (at?.measure === true && Number.isFinite(number)) return number
+      const digits = String(value)
+      report(422, `the integer ${digits.length > 40 ? `${digits.slice(0, 40)}…` : digits} is beyond 2^53-1 and would lose digits`)
+      return 0
+    } else if (Array.isArray(value)) {
+      if (depth >= depthBound) report(400, `the document is nested deeper than ${depthBound} levels`)
+      else {
+        const element = at?.element?.()
+        for (let i = 0; i < value.length; i++) {
+          path.push(i)
+          const item: unknown = value[i]
+          const next = walk(item, element, depth + 1)
+          if (next !== item) value[i] = next
+          path.pop()
+        }
+      }
+    } else if (typeof value === 'object' && value !== null) {
+      if (depth >= depthBound) report(400, `the document is nested deeper than ${depthBound} levels`)
+      else fields(value as Record<string, unknown>, at, depth)
+    }
+    return value
+  }
+
+  const fields = (object: Record<string, unknown>, at: Shape | undefined, depth: number): void => {
+    const keys = at?.keys
+    if (keys !== undefined) rename(object, keys)
+    const others = at?.values?.()
+    for (const name of Object.keys(object)) {
+      path.push(name)
+      const value = object[name]
+      const declared = keys?.get(name.toLowerCase())
+      const known = declared?.name === name ? declared : undefined
+      if (name === '__proto__' || name === 'constructor') {
+        report(400, `the key ${JSON.stringify(name)} is not allowed`)
+        delete object[name]
+      } else if (value === null && known !== undefined && known.optional && !known.shape().acceptsNull) delete object[name]
+      else {
+        text(name, 'the key')
+        const next = walk(value, known === undefined ? others : known.shape(), depth + 1)
+        if (next !== value) object[name] = next
+      }
+      path.pop()
+    }
+  }
+
+  return walk(document, shape, 0)
+}
+
+type Issue = z.core.$ZodIssue
+
+const valueAt = (root: unknown, path: readonly PropertyKey[]): unknown => {
+  let at: unknown = root
+  for (const key of path) {
+    if (typeof at !== 'object' || at === null) return undefined
+    at = (at as Record<PropertyKey, unknown>)[key]
+  }
+  return at
+}
+
+/** The alternative of a union that the value most likely meant: one whose own type fits, with the fewest findings. */
+const likeliest = (alternatives: readonly (readonly Issue[])[]): readonly Issue[] | undefined => {
+  const fitting = alternatives.filter((issues) => !issues.some((issue) => issue.path.length === 0 && issue.code === 'invalid_type'))
+  return fitting.toSorted((a, b) => a.length - b.length)[0]
+}
+
+const jsonType = (value: unknown): string => (value === null ? 'null' : Array.isArray(value) ? 'array' : typeof value)
+
+const findingsOf = (issue: Issue, before: readonly PropertyKey[], root: unknown): Finding[] => {
+  const full = [...before, ...issue.path]
+  const path = joined(full)
+  const value = valueAt(root, full)
+  const at = (status: 400 | 422, message: string): Finding[] => [{ status, path, message }]
+  if (issue.code === 'unrecognized_keys')
+    return issue.keys.map((key) => ({
+      status: 400,
+      path: joined([...full, key]),
+      message: 'is not a known key here; remove it or correct its spelling',
+    }))
+  if (value === undefined && issue.code !== 'custom') return at(422, 'is required')
+  if (value === null && issue.code !== 'custom') return at(422, 'must not be null')
+  switch (issue.code) {
+    case 'invalid_type': {
+      const wanted = expectedName[issue.expected] ?? issue.expected
+      const number = typeof value === 'number' && (issue.expected === 'int' || issue.expected === 'number')
+      return at(number ? 422 : 400, number ? `must be ${wanted}${shown(value)}` : `must be ${wanted}, not ${typeName(value)}`)
+    }
+    case 'invalid_value': {
+      const types = new Set(issue.values.map(jsonType))
+      if (!types.has(jsonType(value)))
+        return at(400, `must be ${[...types].map((type) => expectedName[type] ?? type).join(' or ')}, not ${typeName(value)}`)
+      const values = issue.values.map((allowed) => String(allowed)).join(', ')
+      return at(422, `must be ${issue.values.length === 1 ? '' : 'one of '}${values}${shown(value)}`)
+    }
+    case 'invalid_union': {
+      if (issue.errors.length === 0) {
+        // A discriminated union whose discriminator names no alternative; its path is the discriminator's.
+        return at(422, `${issue.message}${shown(value)}`)
+      }
+      const meant = likeliest(issue.errors)
+      if (meant !== undefined) return meant.flatMap((inner) => findingsOf(inner, full, root))
+      const wanted = new Set(
+        issue.errors
+          .flat()
+          .flatMap((inner) =>
+            inner.code === 'invalid_type' && inner.path.length === 0 ? [expectedName[inner.expected] ?? inner.expected] : [],
+          ),
+      )
+      return at(400, `must be ${[...wanted].join(' or ')}, not ${typeName(value)}`)
+    }
+    case 'invalid_key':
+    case 'invalid_element':
+      return issue.issues.flatMap((inner) =>
+        findingsOf({ ...inner, path: [] }, full, root).map((found) => ({
+          ...found,
+          message: issue.code === 'invalid_key' ? `the key: ${inner.message}` : found.message,
+          status: issue.code === 'invalid_key' ? 422 : found.status,
+        })),
+      )
+    case 'custom':
+      return at(422, issue.message)
+    default:
+      return at(422, `${issue.message}${shown(value)}`)
+  }
+}
+
+const refusalOf = (findings: readonly Finding[]): Refusal => {
+  const details = findings.slice(0, detailBound).map(({ path, message }) => ({ path, message }))
+  if (findings.length > detailBound) details.push({ path: '', message: `and ${findings.length - detailBound} more` })
+  const refusal = unacceptable(details)
+  return findings.some((finding) => finding.status === 400) ? new Refusal('invalid', refusal.message, { details }) : refusal
+}
+
+/**
+ * The document as its schema gives it. Throws `Unfit` with one refusal of every finding: 400 as soon as one of them is about form (wrong JSON type,
+ * unknown key), else 422 (missing, blank, null, enum, range).
+ */
+export const checkDocument = (schema: z.ZodType, shape: Shape, document: unknown): unknown => {
+  const findings: Finding[] = []
+  const normalised = document === undefined ? undefined : normalise(document, shape, findings)
+  const result = schema.safeParse(normalised)
+  if (result.success && findings.length === 0) return result.data
+  if (!result.success) {
+    if (normalised === undefined)
+      throw new Unfit(new Refusal('invalid', 'the request has no body; a document is required, as JSON or YAML'), undefined)
+    const reported = new Set(findings.map((finding) => finding.path))
+    for (const issue of result.error.issues)
+      findings.push(...findingsOf(issue, [], normalised).filter((found) => !reported.has(found.path)))
+  }
+  throw new Unfit(refusalOf(findings), normalised)
+}
+
+/** A document that its schema refuses, with the document as far as it was read, so that the route may add what only the store knows. */
+export class Unfit extends Refusal {
+  readonly document: unknown
+  constructor({ code, message, details }: Refusal, document: unknown) {
+    super(code, message, { details })
+    this.document = document
+  }
+}
+
+/** The query's values as their schema gives them; everything wrong with them is 400, all at once. */
+export const checkQuery = (schema: z.ZodType, query: Record<string, string>): unknown => {
+  const result = schema.safeParse(query)
+  if (result.success) return result.data
+  const details = result.error.issues
+    .flatMap((issue) => findingsOf(issue, [], query))
+    .map(({ path, message }) => ({ path, message: message.replace('known key here', 'known query parameter here') }))
+  throw new Refusal('invalid', `query: ${unacceptable(details).message}`, { details })
+}

@@ -1,0 +1,93 @@
+import { STATUS_CODES } from 'node:http'
+import { Refusal, type Problem, type RefusalCode } from '../refusal.ts'
+
+/** The domain's nine words and the statuses they travel with. */
+export const refusalStatus = {
+  invalid: 400,
+  unauthenticated: 401,
+  forbidden: 403,
+  missing: 404,
+  conflict: 409,
+  too_large: 413,
+  unacceptable: 422,
+  locked: 423,
+  unavailable: 503,
+} as const satisfies Record<RefusalCode, number>
+
+/** What only the kernel says: no domain has a reason to use them. */
+export const kernelStatus = { method_not_allowed: 405, not_acceptable: 406, precondition_failed: 412, unsupported_media_type: 415 } as const
+export type KernelCode = keyof typeof kernelStatus
+export type AnswerCode = RefusalCode | KernelCode | 'internal'
+
+/** An error as it goes out: what the client reads and nothing else. */
+export interface ErrorAnswer {
+  status: number
+  code: AnswerCode
+  message: string
+  details: Problem[]
+  extra: Record<string, unknown>
+  headers: Record<string, string>
+}
+
+/** A no of the kernel's own, or one of the domain's words with headers that only HTTP knows. */
+export class HttpRefusal extends Error {
+  readonly code: RefusalCode | KernelCode
+  readonly headers: Record<string, string>
+  constructor(code: RefusalCode | KernelCode, message: string, headers: Record<string, string> = {}) {
+    super(message)
+    this.name = 'HttpRefusal'
+    this.code = code
+    this.headers = headers
+  }
+}
+
+/** The client went away before its request was complete: there is nobody to answer. */
+export class ClientGone extends Error {}
+
+const statuses: Record<RefusalCode | KernelCode, number> = { ...refusalStatus, ...kernelStatus }
+
+/**
+ * The answer that an error deserves; undefined when it is a fault of the service. `translate` names the database's errors
+ * (a violated constraint, a lost connection) in the words of a refusal.
+ */
+export const errorAnswer = (error: unknown, translate: (error: unknown) => Refusal | undefined): ErrorAnswer | undefined => {
+  if (error instanceof HttpRefusal)
+    return { status: statuses[error.code], code: error.code, message: error.message, details: [], extra: {}, headers: error.headers }
+  const refusal = error instanceof Refusal ? error : translate(error)
+  if (refusal === undefined) return undefined
+  const headers =
+    refusal.retryAfterSeconds === undefined ? {} : { 'Retry-After': String(Math.max(1, Math.ceil(refusal.retryAfterSeconds))) }
+  return {
+    status: statuses[refusal.code],
+    code: refusal.code,
+    message: refusal.message,
+    details: refusal.details,
+    extra: refusal.extra,
+    headers,
+  }
+}
+
+/** What is said of a fault: the cause is in the log, under the request id. */
+export const internalAnswer = (requestId: string): ErrorAnswer => ({
+  status: 500,
+  code: 'internal',
+  message: 'the service failed to answer; the cause is in its log under this request id',
+  details: [],
+  extra: { requestId },
+  headers: {},
+})
+
+/** The body of every error; with the members of RFC 9457 when the client asked for `application/problem+json`. */
+export const errorBody = (answer: ErrorAnswer, problem: boolean, instance: string): string => {
+  const plain = { ...answer.extra, error: answer.message, code: answer.code, details: answer.details }
+  if (!problem) return JSON.stringify(plain)
+  const title = STATUS_CODES[answer.status] ?? 'Error'
+  return JSON.stringify({
+    type: `urn:orrery:error:${answer.code}`,
+    title,
+    status: answer.status,
+    detail: answer.message,
+    instance,
+    ...plain,
+  })
+}

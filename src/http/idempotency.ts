@@ -1,0 +1,50 @@
+import { createHash } from 'node:crypto'
+import { Refusal } from '../refusal.ts'
+import { HttpRefusal } from './errors.ts'
+
+/** An answer kept for a repeated request; the body is text as it was sent. */
+export interface StoredAnswer {
+  status: number
+  headers: Record<string, string>
+  body: string
+}
+
+/**
+ * Where `Idempotency-Key`s are kept, for 24 hours. `begin` is atomic: of equal concurrent calls exactly one gets `fresh`, and that one calls
+ * `complete` or `abandon`. A key that was begun by a process which died is free again after a minute.
+ */
+export interface IdempotencyStore {
+  begin(key: string, fingerprint: string): Promise<'fresh' | 'in-flight' | 'mismatch' | StoredAnswer>
+  complete(key: string, answer: StoredAnswer): Promise<void>
+  abandon(key: string): Promise<void>
+}
+
+const hash = (...parts: (string | Buffer)[]): string => {
+  const sum = createHash('sha256')
+  // Lengths keep ('ab', 'c') and ('a', 'bc') apart.
+  for (const part of parts) sum.update(`${part.length}:`).update(part)
+  return sum.digest('base64url')
+}
+
+/** The key under which a request is remembered: per method, path and caller. Throws 400 for a key that is not 1–255 visible characters. */
+export const idempotencyKey = (given: string, request: { method: string; path: string; caller: string }): string => {
+  if (!/^[\x21-\x7e]{1,255}$/.test(given)) throw new Refusal('invalid', 'Idempotency-Key must be 1 to 255 visible ASCII characters')
+  return hash(request.method, request.path, request.caller, given)
+}
+
+/** What makes two requests equal: query, media type and the bytes of the body. */
+export const idempotencyFingerprint = (request: { query: string; format: string; body: Buffer }): string =>
+  hash(request.query, request.format, request.body)
+
+/** `undefined` when the work is to be done now, else the answer that was given before. Throws 409 while it is being done, 422 for another body. */
+export const beginOnce = async (store: IdempotencyStore, key: string, fingerprint: string): Promise<StoredAnswer | undefined> => {
+  const found = await store.begin(key, fingerprint)
+  if (found === 'fresh') return undefined
+  if (found === 'in-flight')
+    throw new HttpRefusal('conflict', 'a request with this Idempotency-Key is being answered; repeat it in a moment', {
+      'Retry-After': '1',
+    })
+  if (found === 'mismatch')
+    throw new Refusal('unacceptable', 'this Idempotency-Key was used with another body; use a new key for a new request')
+  return found
+}

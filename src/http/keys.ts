@@ -1,0 +1,127 @@
+import type { z } from 'zod'
+
+/** A key of a document's object as its schema declares it. */
+export interface KeyShape {
+  name: string
+  /** May be left out, so null means that it is. */
+  optional: boolean
+  shape: () => Shape
+}
+
+/** What a schema says about the keys of a value, whatever else it demands of it. */
+export interface Shape {
+  /** By lower-case name; absent where the schema declares no object. Keys of the schema that differ only in case are not in it. */
+  keys: ReadonlyMap<string, KeyShape> | undefined
+  element: (() => Shape) | undefined
+  /** Values of a map with free keys. */
+  values: (() => Shape) | undefined
+  acceptsNull: boolean
+  /** A measure: a number that need not be whole, so that one written with more digits than a double holds is rounded like any other. */
+  measure: boolean
+}
+
+const free: Shape = { keys: undefined, element: undefined, values: undefined, acceptsNull: true, measure: false }
+const leaf: Shape = { ...free, acceptsNull: false }
+
+type Def = z.core.$ZodTypes['_zod']['def']
+
+const both = (a: (() => Shape) | undefined, b: (() => Shape) | undefined, merge: (shapes: Shape[]) => Shape): (() => Shape) | undefined =>
+  a === undefined ? b : b === undefined ? a : () => merge([a(), b()])
+
+/** Any of several shapes: what one alternative allows, the union allows; the schema itself decides afterwards. */
+const merge = (shapes: readonly Shape[]): Shape =>
+  shapes.reduce((left, right) => {
+    const keys = new Map(left.keys ?? [])
+    for (const [lower, key] of right.keys ?? []) {
+      const other = keys.get(lower)
+      keys.set(
+        lower,
+        other === undefined
+          ? key
+          : { name: other.name, optional: other.optional || key.optional, shape: both(other.shape, key.shape, merge) ?? key.shape },
+      )
+    }
+    return {
+      keys: left.keys === undefined && right.keys === undefined ? undefined : keys,
+      element: both(left.element, right.element, merge),
+      values: both(left.values, right.values, merge),
+      acceptsNull: left.acceptsNull || right.acceptsNull,
+      measure: left.measure || right.measure,
+    }
+  })
+
+const objectKeys = (
+  shape: Readonly<Record<string, z.core.$ZodType>>,
+  shapeOf: (schema: z.core.$ZodType) => Shape,
+): Map<string, KeyShape> => {
+  const keys = new Map<string, KeyShape>()
+  const colliding = new Set<string>()
+  for (const [name, schema] of Object.entries(shape)) {
+    const lower = name.toLowerCase()
+    if (keys.has(lower)) colliding.add(lower)
+    keys.set(lower, { name, optional: schema._zod.optin !== undefined, shape: () => shapeOf(schema) })
+  }
+  for (const lower of colliding) keys.delete(lower)
+  return keys
+}
+
+const isWhole = (def: z.core.$ZodNumberDef): boolean =>
+  ('format' in def && def.format !== undefined) || (def.checks ?? []).some((check) => check._zod.def.check === 'number_format')
+
+/** Reads shapes out of zod schemas, each once; recursive schemas are followed only as deep as a document goes. */
+export const createShapes = (): ((schema: z.core.$ZodType) => Shape) => {
+  const known = new WeakMap<z.core.$ZodType, Shape>()
+  const shapeOf = (schema: z.core.$ZodType): Shape => {
+    const seen = known.get(schema)
+    if (seen !== undefined) return seen
+    const shape = read((schema as z.core.$ZodTypes)._zod.def)
+    known.set(schema, shape)
+    return shape
+  }
+  const read = (def: Def): Shape => {
+    switch (def.type) {
+      case 'object':
+        return {
+          ...leaf,
+          keys: objectKeys(def.shape, shapeOf),
+          values: def.catchall === undefined ? undefined : () => shapeOf(def.catchall as z.core.$ZodType),
+        }
+      case 'array':
+        return { ...leaf, element: () => shapeOf(def.element) }
+      case 'tuple':
+        return { ...leaf, element: () => merge([...def.items, ...(def.rest === null ? [] : [def.rest])].map(shapeOf)) }
+      case 'record':
+      case 'map':
+        return { ...leaf, values: () => shapeOf(def.valueType) }
+      case 'nullable':
+        return { ...shapeOf(def.innerType), acceptsNull: true }
+      case 'optional':
+      case 'nonoptional':
+      case 'default':
+      case 'prefault':
+      case 'readonly':
+      case 'catch':
+        return shapeOf(def.innerType)
+      case 'pipe':
+        return shapeOf((def.in as z.core.$ZodTypes)._zod.def.type === 'transform' ? def.out : def.in)
+      case 'lazy':
+        return shapeOf(def.getter())
+      case 'union':
+        return merge(def.options.map(shapeOf))
+      case 'intersection':
+        return merge([shapeOf(def.left), shapeOf(def.right)])
+      case 'any':
+      case 'unknown':
+      case 'null':
+      case 'custom':
+        return free
+      case 'number':
+        return { ...leaf, measure: !isWhole(def) }
+      case 'literal':
+        return { ...leaf, acceptsNull: def.values.includes(null) }
+      default:
+        return leaf
+    }
+  }
+  return shapeOf
+}

@@ -1,0 +1,304 @@
+import { z } from 'zod'
+import { refusalStatus } from './errors.ts'
+import type { Route } from './route.ts'
+
+type Json = Record<string, unknown>
+
+/** OpenAPI 3.1 as far as its readers here need it. */
+export interface OpenApi {
+  openapi: '3.1.0'
+  info: Json
+  servers: Json[]
+  security: Json[]
+  tags: Json[]
+  paths: Record<string, Json>
+  components: { schemas: Record<string, Json>; responses: Json; securitySchemes: Json; headers: Json }
+}
+
+/** Answers that the kernel may give on any route; a route's `refuses` adds to them. */
+const kernelRefusals = [400, 401, 403, 404, 405, 406, 413, 415, 422, 423, 500, 503]
+
+const meanings: Record<number, string> = {
+  400: 'Malformed: syntax, wrong JSON type, unknown key, bad path or query value',
+  401: 'No valid bearer token',
+  403: 'Peer, Host or Origin is not allowed',
+  404: 'No such record or path',
+  405: 'The path exists but not with this method',
+  406: 'Accept excludes every media type that can be sent',
+  409: 'In conflict with the state of the record',
+  412: 'If-Match names another version of the record',
+  413: 'The body is too large',
+  415: 'The body is neither JSON nor YAML in UTF-8',
+  416: 'The range lies outside of the content',
+  422: 'Well-formed but not acceptable: missing, blank, enum, range, reference, duplicate, cycle',
+  423: 'A read-only snapshot is activated',
+  500: 'Fault of the service',
+  503: 'Not available at the moment, or not built',
+}
+
+const successTexts: Record<number, string> = {
+  200: 'OK',
+  201: 'Created',
+  202: 'Accepted',
+  204: 'No content',
+  206: 'Part of the content',
+  304: 'Not modified',
+}
+
+const schemaOf = (schema: z.ZodType, io: 'input' | 'output'): Json =>
+  z.toJSONSchema(schema, { io, target: 'draft-2020-12', unrepresentable: 'any', reused: 'inline' })
+
+/** Collects named schemas of both directions; where a request's form differs from the answer's, the request's is called `<name>Input`. */
+class Components {
+  readonly #schemas: Record<'input' | 'output', Map<string, Json>> = { input: new Map(), output: new Map() }
+  readonly #uses: { place: Json; io: 'input' | 'output' }[] = []
+
+  /** The schema in place; its references are corrected by `finish`. */
+  add(schema: z.ZodType, io: 'input' | 'output'): Json {
+    const { $schema: _dialect, $defs, ...rest } = schemaOf(schema, io)
+    for (const [name, definition] of Object.entries(($defs ?? {}) as Record<string, Json>)) this.#keep(io, name, definition)
+    const id = (schema.meta() as { id?: string } | undefined)?.id
+    if (id !== undefined && !('$ref' in rest)) {
+      const { id: _id, ...definition } = rest
+      this.#keep(io, id, definition)
+      const place = { $ref: `#/$defs/${id}` }
+      this.#uses.push({ place, io })
+      return place
+    }
+    this.#uses.push({ place: rest, io })
+    return rest
+  }
+
+  #keep(io: 'input' | 'output', name: string, definition: Json): void {
+    const { id: _id, ...rest } = definition
+    const known = this.#schemas[io].get(name)
+    if (known !== undefined && JSON.stringify(known) !== JSON.stringify(rest))
+      throw new Error(`two different schemas are called ${name}; give one another id`)
+    this.#schemas[io].set(name, rest)
+  }
+
+  /** All named schemas under their final names. */
+  finish(): Record<string, Json> {
+    const { input, output } = this.#schemas
+    const differing = new Set(
+      [...input.keys()].filter((name) => output.has(name) && JSON.stringify(input.get(name)) !== JSON.stringify(output.get(name))),
+    )
+    // A schema that refers to a differing one differs too, although its text is the same.
+    for (let before = -1; before !== differing.size;) {
+      before = differing.size
+      for (const [name, definition] of input) {
+        const text = JSON.stringify(definition)
+        if (output.has(name) && [...differing].some((other) => text.includes(`"#/$defs/${other}"`))) differing.add(name)
+      }
+    }
+    const rename = (value: unknown, io: 'input' | 'output'): unknown => {
+      if (Array.isArray(value)) return value.map((item) => rename(item, io))
+      if (typeof value !== 'object' || value === null) return value
+      return Object.fromEntries(
+        Object.entries(value).map(([key, item]) => {
+          const name = key === '$ref' && typeof item === 'string' ? /^#\/\$defs\/(.+)$/.exec(item)?.[1] : undefined
+          return name === undefined
+            ? [key, rename(item, io)]
+            : [key, `#/components/schemas/${io === 'input' && differing.has(name) ? `${name}Input` : name}`]
+        }),
+      )
+    }
+    for (const { place, io } of this.#uses) Object.assign(place, rename(place, io))
+    const schemas: Record<string, Json> = {}
+    for (const [name, definition] of output) schemas[name] = rename(definition, 'output') as Json
+    for (const [name, definition] of input) schemas[differing.has(name) ? `${name}Input` : name] = rename(definition, 'input') as Json
+    return Object.fromEntries(Object.entries(schemas).toSorted(([a], [b]) => (a < b ? -1 : 1)))
+  }
+}
+
+const errorSchema: Json = {
+  type: 'object',
+  required: ['error', 'code', 'details'],
+  properties: {
+    error: { type: 'string', description: 'What is wrong, in a sentence' },
+    code: { type: 'string', description: 'The kind of refusal, one word' },
+    details: {
+      type: 'array',
+      items: {
+        type: 'object',
+        required: ['path', 'message'],
+        properties: { path: { type: 'string' }, message: { type: 'string' } },
+        additionalProperties: false,
+      },
+    },
+  },
+  additionalProperties: true,
+  example: {
+    error: 'environment.name: must not be blank (and 1 more, see details)',
+    code: 'unacceptable',
+    details: [
+      { path: 'environment.name', message: 'must not be blank' },
+      { path: 'runtimes.0.mode', message: 'must be one of execution, simulation (got "dry")' },
+    ],
+  },
+}
+
+const problemSchema: Json = {
+  allOf: [
+    { $ref: '#/components/schemas/Error' },
+    {
+      type: 'object',
+      required: ['type', 'title', 'status', 'detail', 'instance'],
+      properties: {
+        type: { type: 'string' },
+        title: { type: 'string' },
+        status: { type: 'integer' },
+        detail: { type: 'string' },
+        instance: { type: 'string' },
+      },
+    },
+  ],
+}
+
+const responseName = (status: number): string => `Refused${status}`
+
+const errorResponse = (status: number): Json => ({
+  description: meanings[status] ?? 'Refused',
+  ...(status === 401 ? { headers: { 'WWW-Authenticate': { schema: { type: 'string', const: 'Bearer' } } } } : {}),
+  ...(status === 405 ? { headers: { Allow: { schema: { type: 'string' } } } } : {}),
+  ...(status === 503 ? { headers: { 'Retry-After': { schema: { type: 'string' } } } } : {}),
+  content: {
+    'application/json': { schema: { $ref: '#/components/schemas/Error' } },
+    'application/problem+json': { schema: { $ref: '#/components/schemas/Problem' } },
+  },
+})
+
+const parameters = (route: Route, components: Components): Json[] => {
+  const named = [...route.path.matchAll(/\{(\w+)\}/g)].map(([, name]) => ({
+    name,
+    in: 'path',
+    required: true,
+    schema: { type: 'string', minLength: 1, maxLength: route.path.endsWith(`{${name}}`) ? 4096 : 255 },
+  }))
+  const query = route.query === undefined ? {} : components.add(route.query, 'input')
+  const required = (query['required'] ?? []) as string[]
+  const asked = Object.entries((query['properties'] ?? {}) as Record<string, Json>).map(([name, { description, ...schema }]) => ({
+    name,
+    in: 'query',
+    required: required.includes(name),
+    ...(description === undefined ? {} : { description }),
+    schema,
+  }))
+  const header = (name: string, description: string): Json => ({
+    name,
+    in: 'header',
+    required: false,
+    description,
+    schema: { type: 'string' },
+  })
+  const headers =
+    route.method === 'POST'
+      ? [header('Idempotency-Key', 'Repeating a request under the same key within 24 hours gives the first answer again')]
+      : route.method === 'GET'
+        ? [header('If-None-Match', 'ETag of the version that the client holds: 304 if it is still the current one')]
+        : [header('If-Match', 'ETag of the version that the change is meant for: 412 if it is no longer the current one')]
+  return [...named, ...asked, ...headers]
+}
+
+const successResponse = (route: Route, status: number, components: Components): Json => {
+  const content: Json = {}
+  if (route.response !== undefined && status !== 204) content['application/json'] = { schema: components.add(route.response, 'output') }
+  if (status !== 204)
+    for (const type of route.raw ?? []) content[type] ??= { schema: /[/+](json|yaml)$/.test(type) ? {} : { type: 'string' } }
+  return { description: successTexts[status] ?? 'Success', ...(Object.keys(content).length === 0 ? {} : { content }) }
+}
+
+const operation = (route: Route, components: Components): Json => {
+  const success = route.status ?? (route.response !== undefined || route.raw !== undefined ? 200 : 204)
+  const refusals = new Set([
+    ...kernelRefusals,
+    ...(route.method === 'GET' ? [412] : route.method === 'POST' ? [409] : [409, 412]),
+    ...(route.refuses ?? []),
+  ])
+  const responses: Json = {}
+  for (const status of [success, ...(route.alsoStatus ?? [])]) {
+    responses[status] =
+      status < 400 ? successResponse(route, status, components) : { $ref: `#/components/responses/${responseName(status)}` }
+  }
+  if (route.method === 'GET') responses[304] = { description: 'The version named in If-None-Match is still the current one' }
+  for (const status of [...refusals].toSorted((a, b) => a - b))
+    responses[status] ??= { $ref: `#/components/responses/${responseName(status)}` }
+  const schema = route.body === undefined ? undefined : components.add(route.body, 'input')
+  return {
+    operationId: operationId(route),
+    tags: [route.tag],
+    summary: route.summary,
+    ...(route.public === undefined || route.public === false ? {} : { security: [] }),
+    parameters: parameters(route, components),
+    ...(route.body === undefined
+      ? {}
+      : {
+          requestBody: {
+            required: route.body._zod.optin === undefined,
+            content: { 'application/json': { schema }, 'application/yaml': { schema } },
+          },
+        }),
+    responses,
+  }
+}
+
+const operationId = (route: Route): string => {
+  const words = route.path
+    .replace(/[{}]/g, '')
+    .split(/[/.-]+/)
+    .filter((word) => word !== '')
+  return [route.method.toLowerCase(), ...words.map((word) => word.charAt(0).toUpperCase() + word.slice(1))].join('')
+}
+
+/**
+ * The API as an OpenAPI 3.1 document: every route with its parameters, bodies, answers and refusals, from the schemas that also check them.
+ * `rootRoutes` are those outside of the prefix. Throws when two different schemas have one name.
+ */
+export const openApi = (options: {
+  routes: readonly Route[]
+  rootRoutes: readonly Route[]
+  prefix: string
+  version: string
+  tokenNeeded: boolean
+}): OpenApi => {
+  const components = new Components()
+  const paths: Record<string, Json> = {}
+  for (const route of options.routes) (paths[route.path] ??= {})[route.method.toLowerCase()] = operation(route, components)
+  for (const route of options.rootRoutes) {
+    // An empty prefix puts both kinds of route on one server, where the path's own server list would only repeat it.
+    const path = (paths[route.path] ??= options.prefix === '' ? {} : { servers: [{ url: '/' }] })
+    path[route.method.toLowerCase()] = operation(route, components)
+  }
+  const all = [...options.routes, ...options.rootRoutes]
+  const refused = new Set([
+    ...kernelRefusals,
+    ...Object.values(refusalStatus),
+    412,
+    416,
+    ...all.flatMap((route) => [...(route.refuses ?? []), ...(route.alsoStatus ?? []).filter((status) => status >= 400)]),
+  ])
+  return {
+    openapi: '3.1.0',
+    info: {
+      title: 'Orrery',
+      version: options.version,
+      description: 'Plans scientific workflows, rehearses them in simulation and runs them durably.',
+    },
+    servers: [{ url: options.prefix === '' ? '/' : options.prefix }],
+    security: options.tokenNeeded ? [{ bearer: [] }] : [{}, { bearer: [] }],
+    tags: [...new Set(all.map((route) => route.tag))].map((name) => ({ name })),
+    paths,
+    components: {
+      schemas: { ...components.finish(), Error: errorSchema, Problem: problemSchema },
+      responses: Object.fromEntries([...refused].toSorted((a, b) => a - b).map((status) => [responseName(status), errorResponse(status)])),
+      securitySchemes: {
+        bearer: {
+          type: 'http',
+          scheme: 'bearer',
+          description: 'The token of SERVICE_API_TOKEN; without one only loopback peers are served',
+        },
+      },
+      headers: {},
+    },
+  }
+}

@@ -1,0 +1,103 @@
+import { z } from 'zod'
+import { Reply } from './route.ts'
+
+/** Totals are counted to here; a larger one is a lower bound. Stores count `limit countBound + 1` rows and pass what they got. */
+export const countBound = 10_000
+/** Items of a list that was asked for without `page`. */
+export const unpagedSize = 1_000
+
+const number = z
+  .string()
+  .regex(/^[+-]?\d{1,16}$/, 'must be a whole number')
+  .transform(Number)
+
+/** Spread into a route's strict query object: `z.strictObject({ ...pageQuery, status: z.string().optional() })`. */
+export const pageQuery = {
+  page: number.optional().meta({ description: 'Page, from 1; below 1 is 1' }),
+  pageSize: number.optional().meta({ description: 'Items of a page' }),
+}
+
+/** What to read: `limit` rows (one more than the page, which tells whether there is a next one) from `offset` on. */
+export interface Page {
+  page: number
+  pageSize: number
+  limit: number
+  offset: number
+}
+
+interface Sizes {
+  /** Size without `pageSize`, and instead of one that is out of range. */
+  usual: number
+  largest: number
+  /** What a size beyond the largest becomes. */
+  beyond: 'usual' | 'largest'
+}
+
+/** Sizes of `{items, …}` envelopes: 20, and 20 again for anything above 100. */
+export const envelopeSizes: Sizes = { usual: 20, largest: 100, beyond: 'usual' }
+/** Sizes of plain arrays: 1,000 at most, and 1,000 unless another is asked for. */
+export const arraySizes: Sizes = { usual: unpagedSize, largest: unpagedSize, beyond: 'largest' }
+
+/** The rows that a query asks for. Never refuses: a page below 1 is 1, a size out of range becomes a usual one. */
+export const pageOf = (query: { page?: number | undefined; pageSize?: number | undefined }, sizes: Sizes = envelopeSizes): Page => {
+  const page = Math.min(Math.max(1, query.page ?? 1), 2 ** 31 - 1)
+  const asked = query.pageSize ?? sizes.usual
+  const pageSize = asked < 1 ? sizes.usual : asked > sizes.largest ? sizes[sizes.beyond] : asked
+  return { page, pageSize, limit: pageSize + 1, offset: (page - 1) * pageSize }
+}
+
+const linkTo = (target: string, page: number, pageSize: number, relation: string): string => {
+  const [path = '', search = ''] = target.split('?', 2)
+  const query = new URLSearchParams(search)
+  query.set('page', String(page))
+  query.set('pageSize', String(pageSize))
+  return `<${path}?${query.toString()}>; rel="${relation}"`
+}
+
+const totalText = (total: number): string => (total > countBound ? `${countBound}+` : String(total))
+
+/**
+ * A list that stays a plain array: `rows` as read with `page.limit`, `total` counted to `countBound + 1`, `target` from the call.
+ * Neighbouring pages travel in `Link`, the total in `X-Total-Count` (`10000+` when it is only a lower bound).
+ */
+export const pagedArray = <Row>(rows: readonly Row[], options: { page: Page; total: number; target: string }): Reply<Row[]> => {
+  const { page, pageSize } = options.page
+  const links = [
+    ...(page > 1 ? [linkTo(options.target, page - 1, pageSize, 'prev')] : []),
+    ...(rows.length > pageSize ? [linkTo(options.target, page + 1, pageSize, 'next')] : []),
+  ]
+  const headers: Record<string, string> = { 'X-Total-Count': totalText(options.total) }
+  if (links.length > 0) headers['Link'] = links.join(', ')
+  return new Reply({ body: rows.slice(0, pageSize), headers })
+}
+
+/** The envelope of a paged list; `totalIsLowerBound` is there only when it is true. */
+export interface Envelope<Row> {
+  items: Row[]
+  page: number
+  pageSize: number
+  total: number
+  hasNext: boolean
+  totalIsLowerBound?: true
+}
+
+/** A page in its envelope: `rows` as read with `page.limit`, `total` counted to `countBound + 1`. */
+export const envelope = <Row>(rows: readonly Row[], options: { page: Page; total: number }): Envelope<Row> => ({
+  items: rows.slice(0, options.page.pageSize),
+  page: options.page.page,
+  pageSize: options.page.pageSize,
+  total: Math.min(options.total, countBound),
+  hasNext: rows.length > options.page.pageSize,
+  ...(options.total > countBound ? { totalIsLowerBound: true as const } : {}),
+})
+
+/** The response schema of `envelope`. */
+export const envelopeOf = <Item extends z.ZodType>(item: Item) =>
+  z.strictObject({
+    items: z.array(item),
+    page: z.int().min(1),
+    pageSize: z.int().min(1),
+    total: z.int().min(0),
+    hasNext: z.boolean(),
+    totalIsLowerBound: z.literal(true).optional(),
+  })

@@ -1,0 +1,76 @@
+import { z } from 'zod'
+
+const controls = /\p{Cc}/u
+/** Half of a surrogate pair: not Unicode text, and not storable. */
+export const loneSurrogate = /\p{Cs}/u
+
+/** Characters, not UTF-16 units: what PostgreSQL's char_length counts. */
+const characters = (text: string): number => (text.length <= 255 ? text.length : [...text].length)
+
+/** Whether a text may be an id: 1–255 characters, no control characters, no lone surrogates. Slashes and any script are fine. */
+export const isId = (text: string): boolean =>
+  text.length > 0 && text.length <= 510 && characters(text) <= 255 && !controls.test(text) && !loneSurrogate.test(text)
+
+/** An identifier as clients choose it, 1–255 characters; opaque, compared byte by byte. */
+export const Id = z
+  .string()
+  .refine((text) => /\S/u.test(text), 'must not be blank')
+  .refine((text) => !/\S/u.test(text) || isId(text), 'must be 1 to 255 characters without control characters')
+  .meta({ minLength: 1, maxLength: 255 })
+
+/** A reference or parent id that may be left blank (the empty string). */
+export const OptionalId = z
+  .string()
+  .refine((text) => text === '' || isId(text), 'must be at most 255 characters without control characters')
+  .meta({ maxLength: 255 })
+
+/** A display name: 1–255 characters, not only white space. */
+export const Name = z
+  .string()
+  .refine((text) => /\S/u.test(text), 'must not be blank')
+  .refine((text) => !/\S/u.test(text) || isId(text), 'must be 1 to 255 characters without control characters')
+  .meta({ minLength: 1, maxLength: 255 })
+
+/** Free text of at most 64 KiB; may be empty. */
+export const Text = z.string().max(65_536)
+
+/** A finite number. */
+export const Finite = z.number()
+/** A finite number ≥ 0 (seconds, prices, capacities). */
+export const NonNegative = z.number().min(0)
+/** A finite number > 0. */
+export const Positive = z.number().gt(0)
+/** A whole number ≥ 0, at most 2^53-1 (bytes, counts). */
+export const Count = z.int().min(0)
+
+/** RFC 3339 with a zone, as the service gives it (UTC, `Z`). */
+export const Timestamp = z.iso.datetime({ offset: true })
+/** Bounds of one free-form object (metadata, configuration). */
+export const jsonObjectBounds = { depth: 32, values: 10_000, characters: 1_048_576 } as const
+
+/** What is wrong with the size of a free-form value, or undefined. */
+const oversize = (root: unknown): string | undefined => {
+  let values = 0
+  let length = 0
+  const walk = (value: unknown, depth: number): string | undefined => {
+    if (++values > jsonObjectBounds.values) return `must hold at most ${jsonObjectBounds.values} values`
+    if (typeof value === 'string' && (length += value.length) > jsonObjectBounds.characters)
+      return `must hold at most ${jsonObjectBounds.characters} characters`
+    if (typeof value !== 'object' || value === null) return undefined
+    if (depth >= jsonObjectBounds.depth) return `must not be nested deeper than ${jsonObjectBounds.depth} levels`
+    for (const [key, item] of Object.entries(value)) {
+      if ((length += key.length) > jsonObjectBounds.characters) return `must hold at most ${jsonObjectBounds.characters} characters`
+      const found = walk(item, depth + 1)
+      if (found !== undefined) return found
+    }
+    return undefined
+  }
+  return walk(root, 0)
+}
+
+/** A free-form object: any JSON below string keys, within `jsonObjectBounds`. */
+export const JsonObject = z.record(z.string(), z.unknown()).superRefine((value, context) => {
+  const message = oversize(value)
+  if (message !== undefined) context.addIssue({ code: 'custom', message })
+})
+export type JsonObject = z.output<typeof JsonObject>

@@ -1,0 +1,156 @@
+import { Lexer, isAlias, isMap, isScalar, isSeq, parseDocument, type Document, type Node as YamlNode } from 'yaml'
+import type { Problem } from '../refusal.ts'
+
+/** Bounds of a YAML document; a document beyond one of them is refused before it costs memory or time. */
+export const yamlBounds = {
+  /** Nested collections. */
+  depth: 100,
+  /** Expanded aliases, those inside other aliases included. */
+  aliases: 100,
+  /** Lexical tokens: about 5 a line. The library keeps some 250 bytes and spends more than a microsecond on each. */
+  tokens: 2_000_000,
+  /** Characters of one quoted text; the library joins it character by character. */
+  quoted: 4_194_304,
+  /** Values after expansion. */
+  values: 1_000_000,
+} as const
+
+const nested = `it is nested deeper than ${yamlBounds.depth} levels`
+
+/**
+ * Counts tokens and open collections without building anything: the library's parser recurses, and a file of 10^5 brackets would end in a
+ * stack overflow. Block collections are told by the columns at which their entries start; the estimate may be up to twice the true depth
+ * or half of it, so its bound is wide and the exact one is checked on the values.
+ */
+const scan = (text: string): string | undefined => {
+  const columns: number[] = []
+  let tokens = 0
+  let flow = 0
+  let column = 0
+  let entryStart = true
+  for (const token of new Lexer().lex(text)) {
+    if (++tokens > yamlBounds.tokens) return `it has more than ${yamlBounds.tokens} tokens; send a document of this size as JSON`
+    const first = token.charCodeAt(0)
+    if (token.length > yamlBounds.quoted && (first === 0x22 || first === 0x27))
+      return `it has a quoted text of more than ${yamlBounds.quoted} characters; send it as JSON`
+    if (first < 0x20 && first !== 0x0a && first !== 0x0d && first !== 0x09) continue
+    if (token === '[' || token === '{') flow++
+    else if (token === ']' || token === '}') flow = Math.max(0, flow - 1)
+    const blank = /^[\s]*$/.test(token.length < 64 ? token : 'x')
+    if (flow === 0 && entryStart && !blank) {
+      while ((columns.at(-1) ?? -1) > column) columns.pop()
+      if ((columns.at(-1) ?? -1) < column) columns.push(column)
+    }
+    if (columns.length + flow > 2 * yamlBounds.depth) return nested
+    const newline = token.lastIndexOf('\n')
+    column = newline === -1 ? column + token.length : token.length - newline - 1
+    entryStart = newline !== -1 || token === '-' || token === '?' || token === ':' || (blank && entryStart)
+  }
+  return undefined
+}
+
+const lineOf = (text: string, offset: number): string => {
+  const before = text.slice(0, offset)
+  return `line ${before.split('\n').length}, column ${offset - before.lastIndexOf('\n')}`
+}
+
+export interface ParsedYaml {
+  value: unknown
+  problems: Problem[]
+}
+
+/**
+ * The single document of a YAML 1.2 text as plain data. Findings (syntax, custom tags, duplicate keys, a second document, one of the
+ * bounds) are in `problems` with the path or the line, and the value is then meaningless. An integer beyond 2^53-1 comes as a bigint.
+ *
+ * The values are built here and not by the library's `toJS`: its check for duplicate keys is quadratic, its aliases are shared objects,
+ * and it counts aliases per anchor, not in total.
+ */
+export const parseYaml = (text: string): ParsedYaml => {
+  const bound = scan(text)
+  if (bound !== undefined) return { value: undefined, problems: [{ path: '', message: bound }] }
+  const problems: Problem[] = []
+  const document = parseDocument(text, {
+    uniqueKeys: false,
+    prettyErrors: false,
+    intAsBigInt: true,
+    resolveKnownTags: false,
+    logLevel: 'error',
+    merge: false,
+  })
+  for (const fault of [...document.errors, ...document.warnings].slice(0, 20)) {
+    problems.push({ path: '', message: `${lineOf(text, fault.pos[0])}: ${fault.message.split('\n')[0] ?? fault.code}` })
+  }
+  return { value: problems.length > 0 ? undefined : valueOf(document, problems), problems }
+}
+
+class BoundReached extends Error {}
+
+const valueOf = (document: Document, problems: Problem[]): unknown => {
+  let aliases = 0
+  let values = 0
+  const anchors = new Map<string, YamlNode>()
+
+  const scalar = (value: unknown): unknown => {
+    if (typeof value !== 'bigint') return value
+    const number = Number(value)
+    return Number.isSafeInteger(number) ? number : value
+  }
+
+  const keyText = (key: unknown, path: string): string | undefined => {
+    const target = isAlias(key) ? anchors.get(key.source) : key
+    const value = isScalar(target) ? target.value : target
+    if (typeof value === 'string' || typeof value === 'number' || typeof value === 'bigint' || typeof value === 'boolean')
+      return String(value)
+    if (value === null) return 'null'
+    problems.push({ path, message: 'a collection cannot be a key' })
+    return undefined
+  }
+
+  const convert = (item: unknown, path: string, depth: number): unknown => {
+    if (++values > yamlBounds.values) throw new BoundReached(`it has more than ${yamlBounds.values} values`)
+    if (depth > yamlBounds.depth) throw new BoundReached(nested)
+    if (isAlias(item)) {
+      if (++aliases > yamlBounds.aliases) throw new BoundReached(`its aliases expand more than ${yamlBounds.aliases} times`)
+      const target = anchors.get(item.source)
+      if (target !== undefined) return convert(target, path, depth)
+      problems.push({ path, message: `alias *${item.source} names no anchor before it` })
+      return undefined
+    }
+    if (isScalar(item)) {
+      if (item.anchor !== undefined) anchors.set(item.anchor, item)
+      return scalar(item.value)
+    }
+    if (isSeq(item)) {
+      if (item.anchor !== undefined) anchors.set(item.anchor, item)
+      return item.items.map((child, index) => convert(child, `${path}${path === '' ? '' : '.'}${index}`, depth + 1))
+    }
+    if (isMap(item)) {
+      if (item.anchor !== undefined) anchors.set(item.anchor, item)
+      const seen = new Set<string>()
+      const result: Record<string, unknown> = {}
+      for (const pair of item.items) {
+        if (isScalar(pair.key) && pair.key.anchor !== undefined) anchors.set(pair.key.anchor, pair.key)
+        const key = keyText(pair.key, path)
+        if (key === undefined) continue
+        const at = path === '' ? key : `${path}.${key}`
+        if (seen.has(key)) problems.push({ path: at, message: `key ${JSON.stringify(key)} is given twice` })
+        seen.add(key)
+        const value = convert(pair.value, at, depth + 1)
+        // Plain assignment to this name would set the prototype; as an own property it is found and refused with the other keys.
+        if (key === '__proto__') Object.defineProperty(result, key, { value, enumerable: true, configurable: true, writable: true })
+        else result[key] = value
+      }
+      return result
+    }
+    return null
+  }
+
+  try {
+    return convert(document.contents, '', 0)
+  } catch (error) {
+    if (!(error instanceof BoundReached)) throw error
+    problems.push({ path: '', message: error.message })
+    return undefined
+  }
+}

@@ -1,0 +1,425 @@
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import fc from 'fast-check'
+import { json, raw, startService, statusOf, yaml, type Service } from './service.ts'
+
+let service: Service
+beforeAll(async () => {
+  service = await startService()
+})
+afterAll(() => service.close())
+
+const post = (body: unknown) => service.call('/api/stars/', json(body))
+const paths = (answer: { json: Record<string, unknown> }) => (answer.json['details'] as { path: string }[]).map((detail) => detail.path)
+
+describe('documents', () => {
+  test('are created from JSON, from each YAML type and without Content-Type, and answer with Location', async () => {
+    for (const [i, type] of [
+      'application/json',
+      'application/json; charset=utf-8',
+      'application/yaml',
+      'application/x-yaml',
+      'text/yaml',
+      undefined,
+    ].entries()) {
+      const body =
+        type?.includes('yaml') === true ? `id: y${i}\nname: Sol\nplanets: 8\n` : JSON.stringify({ id: `y${i}`, name: 'Sol', planets: 8 })
+      const answer = await service.call('/api/stars/', {
+        method: 'POST',
+        headers: type === undefined ? {} : { 'content-type': type },
+        body: Buffer.from(body),
+      })
+      expect([type, answer.status]).toEqual([type, 201])
+      expect(answer.headers.get('location')).toBe(`/api/stars/y${i}/`)
+      expect(answer.json).toMatchObject({ id: `y${i}`, planets: 8, kind: 'dwarf' })
+    }
+  })
+
+  test('of another type, charset or encoding are 415', async () => {
+    for (const headers of [
+      { 'content-type': 'text/plain' },
+      { 'content-type': 'application/xml' },
+      { 'content-type': '' + 'application/jsonx' },
+      { 'content-type': 'multipart/form-data; boundary=x' },
+      { 'content-type': 'application/json; charset=utf-16' },
+      { 'content-type': 'application/json', 'content-encoding': 'gzip' },
+    ]) {
+      const answer = await service.call('/api/stars/', { method: 'POST', headers, body: '{}' })
+      expect([headers, answer.status, answer.json['code']]).toEqual([headers, 415, 'unsupported_media_type'])
+    }
+  })
+
+  test('with every kind of mistake get all of them at once, as 400 when one is about form', async () => {
+    const content = await post({
+      name: '  ',
+      kind: 'huge',
+      planets: -1,
+      moons: [{ name: 'Io', radius: 0 }, { radius: null }],
+      metadata: {},
+    })
+    expect(content.status).toBe(422)
+    expect(paths(content).toSorted()).toEqual(['id', 'kind', 'moons.0.radius', 'moons.1.name', 'moons.1.radius', 'name', 'planets'])
+    const form = await post({ id: 7, name: '', colour: 'red', planets: 'many', moons: {}, light: [], kind: 1 })
+    expect(form.status).toBe(400)
+    expect(paths(form).toSorted()).toEqual(['colour', 'id', 'kind', 'light', 'moons', 'name', 'planets'])
+    expect(service.stars.has('7')).toBe(false)
+  })
+
+  test.each([
+    ['a missing field', { name: 'x' }, 422, 'id'],
+    ['null where required', { id: null, name: 'x' }, 422, 'id'],
+    ['a blank id', { id: '', name: 'x' }, 422, 'id'],
+    ['an id of 256 characters', { id: 'x'.repeat(256), name: 'x' }, 422, 'id'],
+    ['a control character in an id', { id: 'a\nb', name: 'x' }, 422, 'id'],
+    ['a fraction for a whole number', { id: 'a', name: 'x', planets: 1.5 }, 422, 'planets'],
+    ['a wrong JSON type', { id: 'a', name: 'x', planets: '1' }, 400, 'planets'],
+    ['an object for a string', { id: {}, name: 'x' }, 400, 'id'],
+    ['an unknown key', { id: 'a', name: 'x', mas: 1 }, 400, 'mas'],
+    ['an unknown nested key', { id: 'a', name: 'x', moons: [{ name: 'b', radius: 1, r: 1 }] }, 400, 'moons.0.r'],
+    ['a wrong member of a union', { id: 'a', name: 'x', light: { colour: 5 } }, 400, 'light.colour'],
+    ['NUL in a text', { id: 'a', name: 'x', metadata: { deep: ['a\0b'] } }, 422, 'metadata.deep.0'],
+    ['NUL in a key', { id: 'a', name: 'x', metadata: { 'a\0b': 1 } }, 422, 'metadata.a\0b'],
+    ['a lone surrogate', { id: 'a', name: 'x\ud800' }, 422, 'name'],
+    ['a key called constructor', { id: 'a', name: 'x', metadata: { constructor: { prototype: {} } } }, 400, 'metadata.constructor'],
+  ])('with %s', async (_what, body, status, path) => {
+    const answer = await post(body)
+    expect(answer.status).toBe(status)
+    expect(paths(answer)).toContain(path)
+    expect(answer.json['code']).toBe(status === 400 ? 'invalid' : 'unacceptable')
+  })
+
+  test.each([
+    ['an integer beyond 2^53-1', '{"id":"a","name":"x","metadata":{"n":9007199254740993}}', 422, 'metadata.n'],
+    ['the same, negative, with spaces', '{"id":"a","name":"x","metadata":{"n": [ -9999999999999999 ]}}', 422, 'metadata.n.0'],
+    ['an integer of 400 digits in a measure', `{"id":"a","name":"x","mass":${'9'.repeat(400)}}`, 422, 'mass'],
+    ['the same in a declared field', '{"id":"a","name":"x","planets":9007199254740992}', 422, 'planets'],
+    ['an infinite number', '{"id":"a","name":"x","mass":1e400}', 422, 'mass'],
+    ['__proto__', '{"id":"a","name":"x","__proto__":{"polluted":true}}', 400, '__proto__'],
+    [
+      '__proto__ inside metadata, escaped',
+      '{"id":"a","name":"x","metadata":{"\\u005f_proto__":{"polluted":true}}}',
+      400,
+      'metadata.__proto__',
+    ],
+    ['keys that differ only in case', '{"id":"a","name":"x","Name":"y"}', 400, 'Name'],
+  ])('whose JSON has %s', async (_what, body, status, path) => {
+    const answer = await service.call('/api/stars/', { method: 'POST', body: Buffer.from(body) })
+    expect([answer.status, paths(answer)]).toEqual([status, expect.arrayContaining([path])])
+    expect(({} as { polluted?: boolean }).polluted).toBeUndefined()
+  })
+
+  test('keep large floats, long digits and well-formed Unicode', async () => {
+    const body = { any: { flops: 1e21, tiny: 0.12345678901234568, digest: '1234567890123456789012345678901234567890', text: 'é😀\t\n' } }
+    expect((await service.call('/api/echo/', json(body))).json).toEqual(body)
+  })
+
+  test('round a declared measure of more than 2^53, as JSON writers spell 1e18 with all its zeros', async () => {
+    expect((await post({ id: 'heavy', name: 'x', mass: 1e18 })).json).toMatchObject({ mass: 1e18 })
+  })
+
+  test('match keys in any case, and null means omitted where a field may be', async () => {
+    const answer = await post({
+      ID: 'upper',
+      NAME: 'Big',
+      Kind: null,
+      moons: [{ NAME: 'm', Radius: 2 }],
+      note: null,
+      mass: null,
+      metadata: { Kept: null },
+    })
+    expect(answer.json).toEqual({
+      id: 'upper',
+      name: 'Big',
+      kind: 'dwarf',
+      planets: 0,
+      note: null,
+      moons: [{ name: 'm', radius: 2 }],
+      metadata: { Kept: null },
+    })
+  })
+
+  test.each([
+    ['nothing', ''],
+    ['half a document', '{"id":"a"'],
+    ['a trailing comma', '{"id":"a",}'],
+    ['two documents', '{}{}'],
+    ['NaN', '{"planets":NaN}'],
+    ['a comment', '{/**/}'],
+  ])('that are %s are 400', async (_what, body) => {
+    const answer = await service.call('/api/stars/', { method: 'POST', headers: { 'content-type': 'application/json' }, body })
+    expect([answer.status, answer.json['code']]).toEqual([400, 'invalid'])
+  })
+
+  test('that are not UTF-8 are 400', async () => {
+    const answer = await service.call('/api/stars/', {
+      method: 'POST',
+      body: Buffer.from([0x7b, 0x22, 0xff, 0xfe, 0x22, 0x3a, 0x31, 0x7d]),
+    })
+    expect(answer.status).toBe(400)
+  })
+
+  test('whose root is no object are 400', async () => {
+    for (const body of ['[]', '"x"', '5', 'true'])
+      expect([(await service.call('/api/stars/', { method: 'POST', body: Buffer.from(body) })).status, body]).toEqual([400, body])
+    expect((await service.call('/api/stars/', { method: 'POST', body: Buffer.from('null') })).status).toBe(422)
+  })
+})
+
+describe('YAML', () => {
+  const values: [string, string, unknown][] = [
+    ['anchors', 'any: {a: &x [1, 2], b: *x}', { a: [1, 2], b: [1, 2] }],
+    ['core scalars', 'any: [1, 0x10, 1.5, ~, null, true, yes, "1", 2024-01-01]', [1, 16, 1.5, null, null, true, 'yes', '1', '2024-01-01']],
+    ['blocks and comments', 'any: # c\n  text: |\n    a\n    b\n  1: one\n', { text: 'a\nb\n', 1: 'one' }],
+    ['core tags', 'any: [!!str 5, !!int "7"]', ['5', 7]],
+    ['a hundred aliases', `any: {a: &x v, b: [${Array(100).fill('*x').join(', ')}]}`, { a: 'v', b: Array(100).fill('v') }],
+    ['an anchor used before it is defined again', 'any: [&x 1, *x, &x 2, *x]', [1, 1, 2, 2]],
+  ]
+  test.each(values)('reads %s', async (_what, text, value) => {
+    const answer = await service.call('/api/echo/', yaml(text))
+    expect([answer.status, answer.json]).toEqual([200, { any: value }])
+  })
+
+  const bombs = (levels: number): string =>
+    [
+      'a0: &a0 [x, x]',
+      ...Array.from(
+        { length: levels },
+        (_, i) => `a${i + 1}: &a${i + 1} [*a${i}, *a${i}, *a${i}, *a${i}, *a${i}, *a${i}, *a${i}, *a${i}, *a${i}]`,
+      ),
+    ].join('\n')
+  test.each([
+    ['101 aliases', `any: {a: &x v, b: [${Array(101).fill('*x').join(', ')}]}`],
+    ['a billion laughs', bombs(9)],
+    ['an anchor inside itself', 'any: &a [*a]'],
+    ['an unknown alias', 'any: *nobody'],
+    ['a custom tag', 'any: !shell "rm -rf /"'],
+    ['a JavaScript tag', 'any: !!js/function "function () {}"'],
+    ['a binary tag', 'any: !!binary aGVsbG8='],
+    ['duplicate keys', 'any: {a: 1, a: 2}'],
+    ['duplicate keys of two types', 'any: {1: a, "1": b}'],
+    ['several documents', 'any: 1\n---\nany: 2\n'],
+    ['a tab as indent', 'any:\n\t- 1'],
+    ['an unclosed bracket', 'any: [1, 2'],
+    ['an unclosed quote', 'any: "1'],
+    ['a collection as key', 'any: {[1, 2]: 3}'],
+    ['__proto__', 'any: {__proto__: {polluted: true}}'],
+    ['101 levels', `any: ${'['.repeat(100)}${']'.repeat(100)}`],
+    ['1e5 brackets', `any: ${'['.repeat(1e5)}`],
+    ['1e5 closed brackets', `any: ${'['.repeat(1e5)}${']'.repeat(1e5)}`],
+    ['1e5 braces', `any: ${'{a: '.repeat(1e5)}`],
+    ['1e5 dashes', `any:\n  ${'- '.repeat(1e5)}x`],
+    ['1e5 question marks', `${'? '.repeat(1e5)}x`],
+    ['2,000 indented keys', Array.from({ length: 2_000 }, (_, i) => `${' '.repeat(i)}k:`).join('\n')],
+  ])('refuses %s with 400 in less than a second', async (_what, text) => {
+    const started = performance.now()
+    const answer = await service.call('/api/echo/', yaml(text))
+    expect([answer.status, answer.json['code']]).toEqual([400, 'invalid'])
+    expect(performance.now() - started).toBeLessThan(3_000)
+    expect(({} as { polluted?: boolean }).polluted).toBeUndefined()
+  })
+
+  test('names every duplicate key with its path, and the line of a syntax error', async () => {
+    const twice = await service.call('/api/echo/', yaml('any:\n  a: {x: 1, x: 2}\n  b: 1\n  b: 2\n'))
+    expect(paths(twice).toSorted()).toEqual(['any.a.x', 'any.b'])
+    const syntax = await service.call('/api/echo/', yaml('any:\n  - 1\n  b: 2\n'))
+    expect(syntax.json['error']).toMatch(/line 3/)
+  })
+
+  test('integers beyond 2^53-1 and infinite numbers are 422', async () => {
+    for (const text of ['any: {n: 9007199254740993}', 'any: {n: .inf}', 'any: {n: .nan}', 'any: {n: 0xffffffffffffffff}']) {
+      const answer = await service.call('/api/echo/', yaml(text))
+      expect([text, answer.status, paths(answer)]).toEqual([text, 422, ['any.n']])
+    }
+  })
+
+  test('a map of 20,000 keys is read without quadratic work', async () => {
+    const text = `any:\n${Array.from({ length: 20_000 }, (_, i) => `  k${i}: ${i}`).join('\n')}\n`
+    const started = performance.now()
+    const answer = await service.call('/api/echo/', yaml(text))
+    expect(answer.status).toBe(200)
+    expect(performance.now() - started).toBeLessThan(5_000)
+  })
+
+  test('a large document is read aside: others are served meanwhile, and its bounds hold', async () => {
+    const text = (items: number, last: string) =>
+      `any:\n${Array.from({ length: items }, (_, i) => `  - {id: a${i}, size: ${i}, big: 9007199254740991}`).join('\n')}\n${last}`
+    const large = service.call('/api/echo/', yaml(text(20_000, '  - {id: last}\n')))
+    let served = 0
+    let waiting = true
+    void large.then(() => (waiting = false))
+    while (waiting) {
+      await service.call('/')
+      served++
+    }
+    const answer = await large
+    expect([answer.status, (answer.json['any'] as unknown[]).length]).toEqual([200, 20_001])
+    expect(served).toBeGreaterThan(5)
+    expect(paths(await service.call('/api/echo/', yaml(text(9_000, '  - {n: 9007199254740992}\n'))))).toEqual(['any.9000.n'])
+    expect((await service.call('/api/echo/', yaml(text(9_000, '  - {n: 1, n: 2}\n')))).json).toMatchObject({
+      code: 'invalid',
+      details: [{ path: 'any.9000.n' }],
+    })
+    const endless = await service.call('/api/echo/', yaml(`any:\n${'- a\n'.repeat(1_000_000)}`))
+    expect([endless.status, endless.json['error']]).toEqual([400, expect.stringMatching(/as JSON/)])
+  })
+
+  test('gives the same value as JSON for any document', async () => {
+    await fc.assert(
+      fc.asyncProperty(fc.dictionary(fc.stringMatching(/^[a-z]{1,8}$/), fc.jsonValue({ maxDepth: 4 })), async (value) => {
+        const text = JSON.stringify({ any: value })
+        fc.pre(!text.includes('__proto__') && !text.includes('"constructor"') && !text.includes('\\u0000') && !/e\+\d/.test(text))
+        const [a, b] = await Promise.all([
+          service.call('/api/echo/', { method: 'POST', body: Buffer.from(text) }),
+          service.call('/api/echo/', yaml(text)),
+        ])
+        expect(a.status).toBe(200)
+        expect(b.json).toEqual(a.json)
+      }),
+      { numRuns: 60, seed: 7 },
+    )
+  })
+})
+
+describe('size and pace of a body', () => {
+  const limit = 32 * 1024 * 1024
+  const padded = (size: number): Buffer => {
+    const head = Buffer.from('{"id":"big","name":"x","note":"')
+    return Buffer.concat([head, Buffer.alloc(size - head.length - 2, 0x61), Buffer.from('"}')])
+  }
+
+  test('of 32 MiB is read and of one byte more is 413, by length and by chunks', async () => {
+    expect((await service.call('/api/stars/', { method: 'POST', body: padded(limit) })).status).toBe(201)
+    const announced = await service.call('/api/stars/', { method: 'POST', body: padded(limit + 1) })
+    expect([announced.status, announced.json['code']]).toEqual([413, 'too_large'])
+    const chunked = (size: number) =>
+      new ReadableStream({
+        start(controller) {
+          const bytes = padded(size)
+          for (let i = 0; i < size; i += 1 << 20) controller.enqueue(bytes.subarray(i, i + (1 << 20)))
+          controller.close()
+        },
+      })
+    expect((await service.call('/api/stars/', { method: 'POST', body: chunked(limit), duplex: 'half' })).status).toBe(409)
+    expect((await service.call('/api/stars/', { method: 'POST', body: chunked(limit + 1), duplex: 'half' })).status).toBe(413)
+  })
+
+  test('a body of millions of tiny values is refused before they are built; one long text is not', async () => {
+    for (const [part, fine] of [
+      ['[],', false],
+      ['1,', false],
+      [`"${'a,[{'.repeat(500)}",`, true],
+    ] as const) {
+      const body = Buffer.from(`{"any":[${part.repeat(Math.floor((limit - 100) / part.length))}1]}`)
+      const started = performance.now()
+      const answer = await service.call('/api/echo/', { method: 'POST', body })
+      expect([part.slice(0, 4), answer.status]).toEqual([part.slice(0, 4), fine ? 200 : 413])
+      if (!fine) expect(performance.now() - started).toBeLessThan(5_000)
+    }
+    const keys = Array.from({ length: 900_000 }, (_, i) => `"k${i}":1`).join(',')
+    expect((await service.call('/api/echo/', { method: 'POST', body: Buffer.from(`{"any":{${keys}}}`) })).json).toMatchObject({
+      code: 'too_large',
+      error: expect.stringMatching(/250000 keys/),
+    })
+    const quoted = await service.call('/api/echo/', yaml(`any: "${'x'.repeat(5_000_000)}"`))
+    expect([quoted.status, quoted.json['error']]).toEqual([400, expect.stringMatching(/quoted text/)])
+  })
+
+  test('a route may have a limit of its own', async () => {
+    expect((await service.call('/api/stars/import/', { method: 'POST', body: padded(2_000) })).status).toBe(202)
+    expect((await service.call('/api/stars/import/', { method: 'POST', body: padded(2_001) })).status).toBe(413)
+  })
+
+  test('announced too large with Expect is refused before it is sent, else continued', async () => {
+    const head = (length: number): string =>
+      `POST /api/stars/import/ HTTP/1.1\r\nHost: localhost\r\nContent-Length: ${length}\r\nExpect: 100-continue\r\n\r\n`
+    expect(statusOf(await raw(service.port, head(2_001)))).toBe(413)
+    expect(statusOf(await raw(service.port, head(10)))).toBe(100)
+  })
+
+  test('cut off in the middle is 400 for a client that still listens', async () => {
+    const answer = await raw(service.port, 'POST /api/stars/ HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{"id":', {
+      half: true,
+    })
+    expect(statusOf(answer)).toBe(400)
+    expect(answer).toContain('"code":"invalid"')
+  })
+
+  test('of a client that stops sending ends with 408, and others are served meanwhile', async () => {
+    const slow = await startService({ timeouts: { headersMs: 300, requestMs: 600, keepAliveMs: 1_000 } })
+    try {
+      const stuck = [
+        raw(slow.port, 'POST /api/stars/ HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{"id":', { ms: 8_000 }),
+        raw(slow.port, 'GET /api/stars/ HTTP/1.1\r\nHost: loc', { ms: 8_000 }),
+      ]
+      expect((await slow.call('/api/stars/')).status).toBe(200)
+      expect((await Promise.all(stuck)).map(statusOf)).toEqual([408, 408])
+    } finally {
+      await slow.close()
+    }
+  })
+
+  test('a client that leaves in the middle of a body leaves no trace', async () => {
+    const before = service.audits.length
+    await raw(service.port, 'POST /api/stars/ HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n{"id":', { ms: 50 })
+    expect((await service.call('/api/stars/')).status).toBe(200)
+    expect(service.logged.filter((line) => line.level === 'error')).toEqual([])
+    expect(service.audits.slice(before).filter((record) => record.outcome === 'succeeded')).toEqual([])
+  })
+})
+
+test('integers are exact or refused, for any integer', async () => {
+  await fc.assert(
+    fc.asyncProperty(
+      fc.bigInt({ min: -(2n ** 66n), max: 2n ** 66n }),
+      fc.constantFrom('application/json', 'application/yaml'),
+      async (integer, type) => {
+        const answer = await service.call('/api/echo/', {
+          method: 'POST',
+          headers: { 'content-type': type },
+          body: `{"any": [${integer}]}`,
+        })
+        const safe = integer >= BigInt(Number.MIN_SAFE_INTEGER) && integer <= BigInt(Number.MAX_SAFE_INTEGER)
+        expect(answer.status).toBe(safe ? 200 : 422)
+        if (safe) expect(answer.json).toEqual({ any: [Number(integer)] })
+      },
+    ),
+    {
+      numRuns: 200,
+      seed: 17,
+      examples: [
+        [2n ** 53n - 1n, 'application/json'],
+        [2n ** 53n, 'application/json'],
+        [-(2n ** 53n), 'application/json'],
+        [9007199254740990n, 'application/json'],
+        [10n ** 16n, 'application/json'],
+      ],
+    },
+  )
+})
+
+describe('anything', () => {
+  const text = fc.oneof(
+    fc.string({ unit: 'binary' }),
+    fc.json(),
+    fc.constantFrom('{}', '[]', 'null', '{"id":1}', '- ', '&a *a', '!!x', '? ', '\u0000'),
+  )
+  test('sent as a body never gives a 5xx', async () => {
+    await fc.assert(
+      fc.asyncProperty(
+        text,
+        fc.constantFrom('application/json', 'application/yaml'),
+        fc.constantFrom('/api/stars/', '/api/echo/', '/api/stars/x/'),
+        async (body, type, path) => {
+          const answer = await service.call(path, {
+            method: path.endsWith('x/') ? 'PUT' : 'POST',
+            headers: { 'content-type': type },
+            body: Buffer.from(body),
+          })
+          expect(answer.status).toBeLessThan(500)
+          if (answer.status >= 400)
+            expect(answer.json).toMatchObject({ error: expect.any(String), code: expect.any(String), details: expect.any(Array) })
+        },
+      ),
+      { numRuns: 400, seed: 11 },
+    )
+  })
+})

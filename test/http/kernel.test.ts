@@ -1,0 +1,556 @@
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from '@jest/globals'
+import express from 'express'
+import fc from 'fast-check'
+import { once } from 'node:events'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { z } from 'zod'
+import { createApp } from '../../src/http/app.ts'
+import { route } from '../../src/http/route.ts'
+import { Refusal } from '../../src/refusal.ts'
+import { json, raw, startService, statusOf, type Service } from './service.ts'
+
+let service: Service
+beforeAll(async () => {
+  service = await startService()
+})
+afterAll(() => service.close())
+beforeEach(() => {
+  service.stars.clear()
+  service.audits.length = 0
+  service.logged.length = 0
+  service.created.count = 0
+})
+
+const star = (id: string, more: object = {}) => ({ id, name: 'Sol', kind: 'dwarf' as const, planets: 8, moons: [], ...more })
+
+describe('routing', () => {
+  test('answers ok at the root, with our two headers and a request id on everything', async () => {
+    for (const path of ['/', '/api/stars/', '/nowhere', '/docs/', '/docs/swagger-ui.css']) {
+      const answer = await service.call(path)
+      expect([answer.headers.get('akoflow-server'), answer.headers.get('orrery-version')]).toEqual(['9.9.9', '9.9.9'])
+      expect(answer.headers.get('x-request-id')).toMatch(/^[0-9a-f-]{36}$/)
+      expect(answer.headers.get('x-powered-by')).toBeNull()
+    }
+    const root = await service.call('/')
+    expect([root.text, root.headers.get('content-type')]).toEqual(['ok', 'text/plain; charset=utf-8'])
+  })
+
+  test('takes a request id that is one and replaces one that is not', async () => {
+    expect((await service.call('/', { headers: { 'x-request-id': 'desk-1.2:3' } })).headers.get('x-request-id')).toBe('desk-1.2:3')
+    for (const id of ['a b', 'x'.repeat(129), '<script>', '"'])
+      expect((await service.call('/', { headers: { 'x-request-id': id } })).headers.get('x-request-id')).toMatch(/^[0-9a-f-]{36}$/)
+  })
+
+  test('is exact about slashes and case; unknown paths are 404 in the form of every error', async () => {
+    for (const path of [
+      '/api/stars',
+      '/api/stars//',
+      '/api//stars/',
+      '/api/Stars/',
+      '/stars/',
+      '/api',
+      '/api/',
+      '/docs',
+      '/docs/x',
+      '/openapi.json/',
+      '/api/stars/a/b/',
+      '/docs/../openapi.json%00',
+    ]) {
+      const answer = await service.call(path)
+      expect([path, answer.status]).toEqual([path, 404])
+      expect(answer.json).toEqual({ error: expect.stringMatching(/^Not Found/), code: 'missing', details: [] })
+    }
+    expect((await service.call('/api/stars')).json['error']).toMatch(/end with a slash/)
+  })
+
+  test('names the methods that a path has', async () => {
+    const cases: [string, string, string][] = [
+      ['PATCH', '/api/stars/', 'GET, HEAD, POST, OPTIONS'],
+      ['DELETE', '/api/stars/', 'GET, HEAD, POST, OPTIONS'],
+      ['POST', '/api/stars/x/', 'GET, HEAD, PUT, DELETE, OPTIONS'],
+      ['PUT', '/', 'GET, HEAD, OPTIONS'],
+      ['PROPFIND', '/api/fail/', 'POST, OPTIONS'],
+      ['GET', '/api/comets/', 'POST, OPTIONS'],
+    ]
+    for (const [method, path, allow] of cases) {
+      const answer = await service.call(path, { method })
+      expect([method, path, answer.status, answer.headers.get('allow'), answer.json['code']]).toEqual([
+        method,
+        path,
+        405,
+        allow,
+        'method_not_allowed',
+      ])
+    }
+    const options = await service.call('/api/stars/', { method: 'OPTIONS' })
+    expect([options.status, options.headers.get('allow')]).toEqual([200, 'GET, HEAD, POST, OPTIONS'])
+    expect((await service.call('/api/nowhere/', { method: 'OPTIONS' })).status).toBe(404)
+  })
+
+  test('prefers a fixed segment where it has the method, and reads the record of that name elsewhere', async () => {
+    service.stars.set('import', star('import'))
+    expect((await service.call('/api/stars/import/')).json).toMatchObject({ id: 'import' })
+    expect((await service.call('/api/stars/import/', json(star('n')))).status).toBe(202)
+  })
+
+  test('answers HEAD like GET without a body', async () => {
+    service.stars.set('a', star('a'))
+    const [head, get] = [await service.call('/api/stars/a/', { method: 'HEAD' }), await service.call('/api/stars/a/')]
+    expect([head.status, head.text, head.headers.get('content-length'), head.headers.get('etag')]).toEqual([
+      200,
+      '',
+      String(get.text.length),
+      get.headers.get('etag'),
+    ])
+    expect((await service.call('/api/ticks/', { method: 'HEAD' })).status).toBe(200)
+    expect((await service.call('/api/stars/b/', { method: 'HEAD' })).status).toBe(404)
+  })
+
+  test('says 503 for what is not built, before it reads anything', async () => {
+    for (const [method, path] of [
+      ['POST', '/api/comets/'],
+      ['GET', '/api/comets/x/'],
+      ['GET', '/api/comets/x/?what'],
+    ] as const) {
+      const answer = await service.call(path, { method, ...(method === 'POST' ? { body: '{"half' } : {}) })
+      expect([answer.status, answer.json['code']]).toEqual([503, 'unavailable'])
+    }
+    expect(Object.keys(service.app.openapi.paths).filter((path) => path.includes('comets'))).toEqual([])
+  })
+
+  test('refuses two routes for one pair', () => {
+    const same = route({ method: 'GET', path: '/a/', summary: '', tag: 'a', handle: () => undefined })
+    const none = (): void => undefined
+    expect(() =>
+      createApp({
+        config: { apiPrefix: '', apiToken: undefined, allowedHosts: [], allowedOrigins: [], listenHost: '', bodyLimitBytes: 1 },
+        routes: [same, same],
+        log: { debug: none, info: none, warn: none, error: none },
+        version: '1',
+        activated: () => false,
+      }),
+    ).toThrow(/GET \/a\/ is declared twice/)
+  })
+})
+
+describe('path and query values', () => {
+  test('come back decoded for any id', async () => {
+    const id = fc
+      .string({ unit: 'grapheme', minLength: 1, maxLength: 60 })
+      .filter((text) => !/\p{Cc}|\p{Cs}/u.test(text) && text !== '.' && text !== '..')
+    await fc.assert(
+      fc.asyncProperty(id, async (text) => {
+        const answer = await service.call(`/api/echo/${encodeURIComponent(text)}/`)
+        expect(answer.json).toEqual({ id: text })
+      }),
+      {
+        numRuns: 150,
+        seed: 5,
+        examples: [['a/b'], ['../../etc/passwd'], ['ünï/çødé😀'], ['%2F'], ['a?b#c'], ['import'], ['__proto__'], [' ']],
+      },
+    )
+  })
+
+  test('of 255 characters are read, of 256 or 1,000, with control characters or broken escapes are 400', async () => {
+    expect((await service.call(`/api/echo/${'x'.repeat(255)}/`)).status).toBe(200)
+    expect((await service.call(`/api/echo/${encodeURIComponent('😀'.repeat(255))}/`)).status).toBe(200)
+    for (const id of ['x'.repeat(256), 'x'.repeat(1_000), '%00', 'a%0Ab', '%7F', '%C2%85', '%', '%zz', '%ff', '%ED%A0%80', '%C0%AF']) {
+      const answer = await service.call(`/api/echo/${id}/`)
+      expect([id.slice(0, 20), answer.status, answer.json['code']]).toEqual([id.slice(0, 20), 400, 'invalid'])
+    }
+    expect((await service.call('/api/echo//')).status).toBe(404)
+  })
+
+  test('a last name without a slash takes the rest of the path', async () => {
+    expect((await service.call('/api/echo/a/files/b/c%20d/e.png')).json).toEqual({ id: 'a', file: 'b/c d/e.png' })
+    expect((await service.call('/api/echo/a/files/')).status).toBe(404)
+  })
+
+  test('of the query are checked, all at once', async () => {
+    for (const [search, wrong] of [
+      ['kind=huge&page=x&colour=1', ['colour', 'kind', 'page']],
+      ['kind=dwarf&kind=giant', ['kind']],
+      ['__proto__=1', []],
+      ['page=1e3', ['page']],
+      ['%ff=1', []],
+      ['kind=a%00', []],
+    ] as const) {
+      const answer = await service.call(`/api/stars/?${search}`)
+      expect([search, answer.status]).toEqual([search, 400])
+      expect((answer.json['details'] as { path: string }[]).map((detail) => detail.path).toSorted()).toEqual(wrong)
+    }
+    expect((await service.call('/api/echo/a/?x=1')).json).toMatchObject({ code: 'invalid', details: [{ path: 'x' }] })
+    expect((await service.call('/api/stars/?kind=dwarf&&')).status).toBe(200)
+  })
+
+  test('of any shape never give a 5xx', async () => {
+    const segment = fc.oneof(
+      fc.string({ unit: 'binary', maxLength: 12 }),
+      fc.constantFrom('api', 'stars', 'echo', '..', '%2e%2e', '%', 'files', ''),
+    )
+    await fc.assert(
+      fc.asyncProperty(
+        fc.array(segment, { maxLength: 6 }),
+        fc.constantFrom('GET', 'POST', 'PUT', 'DELETE', 'OPTIONS', 'PATCH'),
+        fc.string({ unit: 'binary', maxLength: 12 }),
+        async (segments, method, search) => {
+          const path = `/${segments.join('/')}?${search}`
+            .replace(/[\s\p{Cc}]/gu, '')
+            .replace(/[^\x21-\x7e]/g, (character) => `%${character.charCodeAt(0).toString(16).padStart(2, '0').slice(0, 2)}`)
+          expect(
+            statusOf(await raw(service.port, `${method} ${path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n`)),
+          ).toBeLessThan(500)
+        },
+      ),
+      { numRuns: 200, seed: 13 },
+    )
+  })
+})
+
+describe('errors', () => {
+  test('carry a refusal with its details and extra members', async () => {
+    await service.call('/api/stars/', json(star('a')))
+    const answer = await service.call('/api/stars/', json(star('a')))
+    expect([answer.status, answer.json]).toEqual([409, { error: 'star "a" exists', code: 'conflict', details: [], state: 'shining' }])
+    expect((await service.call('/api/unique/')).json).toEqual({ error: 'star id is taken', code: 'unacceptable', details: [] })
+    const away = await service.call('/api/away/')
+    expect([away.status, away.headers.get('retry-after'), away.headers.get('cache-control')]).toEqual([503, '3', 'no-store'])
+  })
+
+  test('of our own making say nothing of their cause, which is logged once with the request id', async () => {
+    const answer = await service.call('/api/fail/', { method: 'POST', headers: { 'x-request-id': 'find-me' } })
+    expect([answer.status, answer.json['code'], answer.json['requestId']]).toEqual([500, 'internal', 'find-me'])
+    expect(answer.text).not.toMatch(/secrets|ECONN|db\.internal|at /)
+    const logged = service.logged.filter((line) => line.level === 'error')
+    expect(logged).toHaveLength(1)
+    expect(logged[0]?.fields).toMatchObject({ requestId: 'find-me', err: expect.any(Error) })
+    expect((await service.call('/api/wrong/')).status).toBe(500)
+  })
+
+  test('become problem details for clients that name that type', async () => {
+    const get = (accept: string) => service.call('/api/stars/x/', { headers: { accept } })
+    for (const accept of [
+      'application/problem+json, application/json',
+      'application/json, application/problem+json',
+      'application/json;q=0.4, application/problem+json;q=0.5',
+    ]) {
+      const answer = await get(accept)
+      expect([accept, answer.headers.get('content-type')]).toEqual([accept, 'application/problem+json'])
+      expect(answer.json).toEqual({
+        type: 'urn:orrery:error:missing',
+        title: 'Not Found',
+        status: 404,
+        detail: 'star "x" does not exist',
+        instance: '/api/stars/x/',
+        error: 'star "x" does not exist',
+        code: 'missing',
+        details: [],
+      })
+    }
+    for (const accept of [
+      'application/json',
+      '*/*',
+      'application/json, application/problem+json;q=0.5',
+      'application/problem+json;q=0, */*',
+    ]) {
+      expect([accept, (await get(accept)).headers.get('content-type')]).toEqual([accept, 'application/json'])
+    }
+  })
+
+  test('are 406 when nothing that can be sent is accepted, before anything is done', async () => {
+    for (const accept of [
+      'text/html',
+      'application/yaml',
+      'application/json;q=0',
+      'image/*',
+      'application/json;q=0, text/*',
+      'application/json;q=x',
+    ]) {
+      const answer = await service.call('/api/stars/', { ...json(star('z')), headers: { accept } })
+      expect([accept, answer.status, answer.json['code']]).toEqual([accept, 406, 'not_acceptable'])
+    }
+    expect(service.stars.size).toBe(0)
+    for (const accept of ['*/*', 'application/*', 'text/html, application/json;q=0.1', 'application/json; charset=utf-8', ''])
+      expect([accept, (await service.call('/api/stars/', { headers: { accept } })).status]).toEqual([accept, 200])
+    expect((await service.call('/api/text/', { headers: { accept: 'application/json' } })).json).toEqual({ text: 'é' })
+    expect((await service.call('/api/text/', { headers: { accept: 'text/plain' } })).text).toBe('é')
+    expect((await service.call('/api/text/', { headers: { accept: 'image/png' } })).status).toBe(406)
+  })
+
+  test('of the protocol itself have the same form', async () => {
+    for (const bytes of [
+      'nonsense\r\n\r\n',
+      'GET / HTTP/1.1\r\nbroken header\r\n\r\n',
+      'GET / HTTP/9.9\r\n\r\n',
+      'POST /api/stars/ HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\nx',
+      'POST /api/stars/ HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n',
+    ]) {
+      const answer = await raw(service.port, bytes)
+      expect([bytes.slice(0, 30), statusOf(answer)]).toEqual([bytes.slice(0, 30), 400])
+      expect(answer).toContain('"code":"invalid","details":[]')
+    }
+    const long = await raw(service.port, `GET / HTTP/1.1\r\nHost: localhost\r\nX-Long: ${'x'.repeat(20_000)}\r\n\r\n`)
+    expect(statusOf(long)).toBe(431)
+  })
+
+  test('of the health check reach its reader', async () => {
+    let healthy = true
+    const other = await startService({
+      rootHealth: () => {
+        if (!healthy) throw new Refusal('unavailable', 'the database is away', { retryAfterSeconds: 1 })
+      },
+    })
+    try {
+      expect((await other.call('/')).status).toBe(200)
+      healthy = false
+      expect((await other.call('/')).json).toMatchObject({ code: 'unavailable' })
+    } finally {
+      await other.close()
+    }
+  })
+})
+
+describe('versions of a record', () => {
+  test('are named by ETag: 304 for the one that the client has, 412 for another one', async () => {
+    service.stars.set('a', star('a'))
+    const read = (headers: Record<string, string>) => service.call('/api/stars/a/', { headers })
+    const etag = (await read({})).headers.get('etag') ?? ''
+    expect(etag).toMatch(/^"[\w-]+"$/)
+    for (const known of [etag, `W/${etag}`, `"other", ${etag}`, '*']) {
+      const answer = await read({ 'if-none-match': known })
+      expect([known, answer.status, answer.text, answer.headers.get('etag')]).toEqual([known, 304, '', etag])
+    }
+    expect((await read({ 'if-none-match': '"other"' })).status).toBe(200)
+    expect((await read({ 'if-match': '"other"' })).json['code']).toBe('precondition_failed')
+    expect((await read({ 'if-match': etag })).status).toBe(200)
+    service.stars.set('a', star('a', { planets: 9 }))
+    expect((await read({ 'if-none-match': etag })).status).toBe(200)
+  })
+
+  test('guard changes: of 16 that name one version a single one wins', async () => {
+    service.stars.set('a', star('a'))
+    const etag = (await service.call('/api/stars/a/')).headers.get('etag') ?? ''
+    const put = (planets: number, match: string) =>
+      service.call('/api/stars/a/', {
+        ...json(star('a', { planets })),
+        method: 'PUT',
+        headers: { 'if-match': match, 'content-type': 'application/json' },
+      })
+    const answers = await Promise.all(Array.from({ length: 16 }, (_, i) => put(20 + i, etag)))
+    expect(answers.map((answer) => answer.status).toSorted()).toEqual([200, ...Array<number>(15).fill(412)])
+    expect((await service.call('/api/stars/a/', { method: 'DELETE', headers: { 'if-match': etag } })).status).toBe(412)
+    expect((await service.call('/api/stars/a/', { method: 'DELETE', headers: { 'if-match': '*' } })).status).toBe(204)
+    expect((await service.call('/api/stars/a/', { method: 'DELETE', headers: { 'if-match': '*' } })).status).toBe(404)
+  })
+})
+
+describe('a read-only snapshot', () => {
+  test('locks every change but those that are allowed, and no read', async () => {
+    service.stars.set('a', star('a'))
+    service.activated.value = true
+    try {
+      for (const [method, path] of [
+        ['POST', '/api/stars/'],
+        ['PUT', '/api/stars/a/'],
+        ['DELETE', '/api/stars/a/'],
+      ] as const) {
+        const answer = await service.call(path, { ...json(star('b')), method })
+        expect([answer.status, answer.json]).toEqual([
+          423,
+          { error: 'the selected instance is a read-only snapshot', code: 'locked', details: [] },
+        ])
+      }
+      expect((await service.call('/api/stars/a/')).status).toBe(200)
+      const ignited = await service.call('/api/stars/a/ignite/', { method: 'POST' })
+      expect([ignited.status, ignited.headers.get('retry-after')]).toEqual([202, '1'])
+    } finally {
+      service.activated.value = false
+    }
+    expect([...service.stars.keys()]).toEqual(['a'])
+  })
+})
+
+describe('the audit trail', () => {
+  test('has one record for each change, done or refused, and none for reads', async () => {
+    await service.call('/api/stars/', json(star('a')))
+    await service.call('/api/stars/', json(star('a')))
+    await service.call('/api/stars/', json({ id: 1 }))
+    await service.call('/api/stars/a/')
+    await service.call('/api/stars/a/', { method: 'DELETE', headers: { 'x-request-id': 'r-1' } })
+    expect(
+      service.audits.map(({ eventType, outcome, resourceId, metadata }) => [
+        eventType,
+        outcome,
+        resourceId,
+        metadata.status,
+        metadata.code,
+      ]),
+    ).toEqual([
+      ['star.created', 'succeeded', 'a', 201, undefined],
+      ['star.created', 'failed', 'a', 409, 'conflict'],
+      ['star.created', 'failed', undefined, 400, 'invalid'],
+      ['stars.delete', 'succeeded', undefined, 204, undefined],
+    ])
+    expect(service.audits[0]).toMatchObject({ summary: 'star a created', actorId: 'loopback', actorType: 'local' })
+    expect(service.audits[3]?.metadata).toEqual({ method: 'DELETE', path: '/stars/{starId}/', status: 204, requestId: 'r-1' })
+  })
+})
+
+describe('Idempotency-Key', () => {
+  const create = (key: string, body: object, path = '/api/stars/') =>
+    service.call(path, { ...json(body), headers: { 'idempotency-key': key, 'content-type': 'application/json' } })
+
+  test('gives the first answer again for the same body, 422 for another', async () => {
+    const first = await create('k1', star('a'))
+    const again = await create('k1', star('a'))
+    expect([again.status, again.text, again.headers.get('location'), again.headers.get('idempotency-replayed')]).toEqual([
+      201,
+      first.text,
+      '/api/stars/a/',
+      'true',
+    ])
+    expect(first.headers.get('idempotency-replayed')).toBeNull()
+    expect((await create('k1', star('b'))).json).toMatchObject({ code: 'unacceptable' })
+    expect(service.created.count).toBe(1)
+    expect(service.audits.filter((record) => record.outcome === 'succeeded')).toHaveLength(1)
+  })
+
+  test('is per path, and a refusal does not use it up', async () => {
+    expect((await create('k2', star('a'))).status).toBe(201)
+    expect((await create('k2', star('a'), '/api/stars/import/')).status).toBe(202)
+    expect((await create('k3', star('a'))).status).toBe(409)
+    service.stars.clear()
+    expect((await create('k3', star('a'))).status).toBe(201)
+  })
+
+  test('lets one of 64 equal concurrent creates through', async () => {
+    const answers = await Promise.all(Array.from({ length: 64 }, () => create('k64', star('one'))))
+    expect(service.created.count).toBe(1)
+    expect(service.stars.size).toBe(1)
+    for (const answer of answers) {
+      expect([201, 409]).toContain(answer.status)
+      if (answer.status === 409) expect(answer.headers.get('retry-after')).toBe('1')
+    }
+    expect(answers.filter((answer) => answer.status === 201 && answer.headers.get('idempotency-replayed') === null)).toHaveLength(1)
+    expect((await create('k64', star('one'))).headers.get('idempotency-replayed')).toBe('true')
+  })
+
+  test('without one, 64 equal concurrent creates still give one record', async () => {
+    const answers = await Promise.all(Array.from({ length: 64 }, () => service.call('/api/stars/', json(star('plain')))))
+    expect(answers.map((answer) => answer.status).filter((status) => status === 201)).toHaveLength(1)
+  })
+
+  test('that is no key is 400', async () => {
+    for (const key of ['', ' ', 'a b', 'x'.repeat(256)])
+      expect([key.length, (await create(key, star('a'))).status]).toEqual([key.length, 400])
+    expect(service.stars.size).toBe(0)
+  })
+})
+
+describe('streams', () => {
+  test('start at once, are not buffered, and end when the client leaves', async () => {
+    service.aborted.length = 0
+    const controller = new AbortController()
+    const answer = await fetch(`${service.url}/api/ticks/`, { signal: controller.signal, headers: { accept: 'text/event-stream' } })
+    expect([answer.status, answer.headers.get('content-type'), answer.headers.get('etag'), answer.headers.get('content-length')]).toEqual([
+      200,
+      'text/event-stream',
+      null,
+      null,
+    ])
+    const reader = answer.body?.getReader()
+    const first = await reader?.read()
+    expect(Buffer.from(first?.value ?? []).toString()).toContain('data: 1')
+    await reader?.read()
+    controller.abort()
+    for (let i = 0; i < 100 && service.aborted.length < 2; i++) await new Promise((resolve) => setTimeout(resolve, 20))
+    expect(service.aborted.toSorted()).toEqual(['stream', 'ticks'])
+    expect(service.logged.filter((line) => line.level === 'error')).toEqual([])
+  })
+})
+
+describe('the application', () => {
+  test('mounted in another Express application answers alike', async () => {
+    const outer = express()
+    outer.use(service.app.express)
+    const server = createServer(outer).listen(0, '127.0.0.1')
+    await once(server, 'listening')
+    try {
+      const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+      service.stars.set('a', star('a'))
+      for (const path of ['/', '/api/stars/a/', '/docs/', '/nowhere']) {
+        const [direct, mounted] = [await service.call(path), await fetch(url + path)]
+        expect([path, mounted.status, await mounted.text()]).toEqual([path, direct.status, direct.text])
+      }
+    } finally {
+      server.closeAllConnections()
+      server.close()
+    }
+  })
+
+  test('shows its document on a page made of its own files', async () => {
+    const page = await service.call('/docs/')
+    expect([page.status, page.headers.get('content-type')]).toEqual([200, 'text/html; charset=utf-8'])
+    expect(page.headers.get('content-security-policy')).toContain("script-src 'self'")
+    const files = [...page.text.matchAll(/(?:src|href)="([^"]+)"/g)].map(([, file]) => file ?? '')
+    expect(files.length).toBeGreaterThan(3)
+    for (const file of files) {
+      expect(file).not.toMatch(/^(https?:)?\/\//)
+      expect([file, (await service.call(`/docs/${file}`)).status]).toEqual([file, 200])
+    }
+    expect((await service.call('/docs/page.js')).text).toContain('../openapi.json')
+    expect((await service.call('/docs/', { method: 'POST' })).status).toBe(404)
+  })
+
+  test('checks what a schema with no body, recursion and intersections accepts', async () => {
+    interface Tree {
+      name: string
+      children?: Tree[] | undefined
+    }
+    const tree: z.ZodType<Tree> = z.strictObject({
+      name: z.string(),
+      get children() {
+        return z.array(tree).optional()
+      },
+    })
+    const other = route({
+      method: 'POST',
+      path: '/tree/',
+      summary: '',
+      tag: 't',
+      body: tree.optional(),
+      response: z.unknown(),
+      handle: ({ body }) => ({ got: body ?? null }),
+    })
+    const none = (): void => undefined
+    const app = createApp({
+      config: {
+        apiPrefix: '',
+        apiToken: undefined,
+        allowedHosts: [],
+        allowedOrigins: [],
+        listenHost: '127.0.0.1',
+        bodyLimitBytes: 1_000_000,
+      },
+      routes: [other],
+      log: { debug: none, info: none, warn: none, error: none },
+      version: '1',
+      activated: () => false,
+    })
+    const server = createServer(app.listener).listen(0, '127.0.0.1')
+    await once(server, 'listening')
+    try {
+      const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}/tree/`
+      expect(await (await fetch(url, { method: 'POST' })).json()).toEqual({ got: null })
+      const nested = await fetch(url, { method: 'POST', body: Buffer.from('{"NAME":"a","Children":[{"Name":"b","children":null}]}') })
+      expect(await nested.json()).toEqual({ got: { name: 'a', children: [{ name: 'b' }] } })
+      const deep = `${'{"name":"a","children":['.repeat(60)}${']}'.repeat(60)}`
+      expect((await fetch(url, { method: 'POST', body: Buffer.from(deep) })).status).toBe(400)
+      expect((await fetch(url, { method: 'POST', body: Buffer.from('['.repeat(1e5) + ']'.repeat(1e5)) })).status).toBe(400)
+    } finally {
+      server.closeAllConnections()
+      server.close()
+    }
+  })
+})
