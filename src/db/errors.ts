@@ -33,7 +33,10 @@ const words: Record<string, Problem> = {
   storage_runtime_bindings_one_default: { path: 'storages', message: 'two storages are the default of one runtime; at most one may be' },
   execution_scopes_pkey: { path: 'id', message: 'is taken by another execution scope; choose another id' },
   execution_scope_environments_pkey: { path: 'environmentVersionIds', message: 'names an environment version twice' },
-  execution_scope_environments_version: { path: 'environmentVersionIds', message: 'the environment version is used by an execution scope' },
+  execution_scope_environments_version: {
+    path: 'environmentVersionIds',
+    message: 'the environment version does not exist, or an execution scope uses it',
+  },
   network_topologies_pkey: { path: 'id', message: 'is taken by another network topology; choose another id' },
   network_topologies_scope: { path: 'executionScopeId', message: 'the execution scope does not exist, or a network topology uses it' },
   network_links_pkey: { path: 'links', message: 'a link id is taken; link ids are global across topologies' },
@@ -42,16 +45,33 @@ const words: Record<string, Problem> = {
   network_links_target: { path: 'links', message: 'the resource at one end is used by, or missing for, a network link' },
   workflow_definitions_pkey: { path: 'name', message: 'is taken by another workflow; choose another name (import takes ?name=)' },
   workflow_definitions_external_id: { path: 'name', message: 'is taken by another workflow; choose another name (import takes ?name=)' },
-  workflow_versions_pkey: { path: 'name', message: 'its version id is taken by another workflow; choose another name (import takes ?name=)' },
+  workflow_versions_pkey: {
+    path: 'name',
+    message: 'its version id is taken by another workflow; choose another name (import takes ?name=)',
+  },
   activity_types_pkey: { path: 'spec.activities', message: 'an activity type id is taken by another workflow' },
   activity_definitions_id: { path: 'spec.activities', message: 'two activities have the same id' },
-  activity_resource_profiles_pkey: { path: 'activityResourceProfiles', message: 'a profile id is taken; profile ids are global across environments' },
-  activity_resource_profiles_type: { path: 'activityResourceProfiles', message: 'activityTypeId names no activity type; register the workflow first' },
+  activity_resource_profiles_pkey: {
+    path: 'activityResourceProfiles',
+    message: 'a profile id is taken; profile ids are global across environments',
+  },
+  activity_resource_profiles_type: {
+    path: 'activityResourceProfiles',
+    message: 'activityTypeId names no activity type (register the workflow first), or a profile uses the type',
+  },
   activity_resource_profiles_resource: { path: 'activityResourceProfiles', message: 'resourceId names no resource' },
-  activity_resource_profiles_model: { path: 'activityResourceProfiles', message: 'a profile of this activity type, resource and model version exists already' },
+  activity_resource_profiles_model: {
+    path: 'activityResourceProfiles',
+    message: 'a profile of this activity type, resource and model version exists already',
+  },
   schedule_plans_pkey: { path: 'plan.id', message: 'is taken by another plan; choose another id' },
+  schedule_plans_content: { path: 'workflowVersionId', message: 'the workflow version does not exist, or a plan uses it' },
   schedule_plans_scope: { path: 'executionScopeId', message: 'the execution scope does not exist, or a plan uses it' },
   schedule_plan_assignments_resource: { path: 'assignments', message: 'the resource does not exist, or a plan assignment uses it' },
+  planning_sessions_selected_plan: {
+    path: '',
+    message: 'the plan is the selected plan of a planning session; select another candidate there first',
+  },
   planning_sessions_pkey: { path: 'id', message: 'is taken by another planning session; choose another id' },
   planning_sessions_scope: { path: 'executionScopeId', message: 'the execution scope does not exist, or a planning session uses it' },
   planning_sessions_workflow: { path: 'workflowVersionId', message: 'the workflow version does not exist, or a planning session uses it' },
@@ -59,11 +79,26 @@ const words: Record<string, Problem> = {
   execution_runs_plan: { path: 'run.schedulePlanId', message: 'the plan does not exist, or a run uses it' },
 }
 
-/** Violations that are an answer 409 instead of 422 (decisions: duplicates of run ids only). */
+/** Violations that are an answer 409 instead of 422 (duplicates of run ids only). */
 const conflicts = new Set(['execution_runs_pkey'])
 
 /** Connection refused, reset, timed out; server starting, stopping or crashed; too many connections. */
-const away = new Set(['ECONNREFUSED', 'ECONNRESET', 'EPIPE', 'ETIMEDOUT', 'ENOTFOUND', '57P01', '57P02', '57P03', '53300', '08006', '08001', '08003', '08004', '25P03'])
+const away = new Set([
+  'ECONNREFUSED',
+  'ECONNRESET',
+  'EPIPE',
+  'ETIMEDOUT',
+  'ENOTFOUND',
+  '57P01',
+  '57P02',
+  '57P03',
+  '53300',
+  '08006',
+  '08001',
+  '08003',
+  '08004',
+  '25P03',
+])
 
 interface PgError {
   code?: string
@@ -76,24 +111,36 @@ interface PgError {
 export const databaseAway = (error: unknown): boolean => {
   const { code, message } = error as PgError
   if (code !== undefined && away.has(code)) return true
-  return /Connection terminated|connection timeout|timeout exceeded when trying to connect|Client has encountered a connection error/.test(message ?? '')
+  return /Connection terminated|connection timeout|timeout exceeded when trying to connect|Client has encountered a connection error/.test(
+    message ?? '',
+  )
 }
 
 /** Turns what PostgreSQL says into a refusal, or undefined when it is a fault of ours. */
 export const refusalOf = (error: unknown): Refusal | undefined => {
-  if (databaseAway(error)) return new Refusal('unavailable', 'the database cannot be reached now; try again', { retryAfterSeconds: 2, cause: error })
+  if (databaseAway(error))
+    return new Refusal('unavailable', 'the database cannot be reached now; try again', { retryAfterSeconds: 2, cause: error })
   const { code, constraint, table } = error as PgError
   if (code === undefined) return undefined
   if (code === '23505' || code === '23503' || code === '23514' || code === '23502' || code === '23P01') {
     const known = constraint === undefined ? undefined : words[constraint]
     if (known === undefined && code !== '23503') return undefined
     const detail = known ?? { path: '', message: `the record is used by ${(table ?? 'another record').replaceAll('_', ' ')}` }
-    return new Refusal(constraint !== undefined && conflicts.has(constraint) ? 'conflict' : 'unacceptable', detail.path === '' ? detail.message : `${detail.path}: ${detail.message}`, {
-      details: [detail],
+    return new Refusal(
+      constraint !== undefined && conflicts.has(constraint) ? 'conflict' : 'unacceptable',
+      detail.path === '' ? detail.message : `${detail.path}: ${detail.message}`,
+      {
+        details: [detail],
+        cause: error,
+      },
+    )
+  }
+  if (code === '40001' || code === '40P01' || code === '55P03')
+    return new Refusal('unavailable', 'another request holds the same records; try again', { retryAfterSeconds: 1, cause: error })
+  if (code === '53100')
+    return new Refusal('unavailable', 'the database has no disk space left; free some and try again', {
+      retryAfterSeconds: 30,
       cause: error,
     })
-  }
-  if (code === '40001' || code === '40P01' || code === '55P03') return new Refusal('unavailable', 'another request holds the same records; try again', { retryAfterSeconds: 1, cause: error })
-  if (code === '53100') return new Refusal('unavailable', 'the database has no disk space left; free some and try again', { retryAfterSeconds: 30, cause: error })
   return undefined
 }

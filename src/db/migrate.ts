@@ -38,10 +38,14 @@ export const migrate = async (db: Database): Promise<{ from: number; to: number 
     await client.query(
       'create table if not exists schema_migrations (number integer primary key, name text not null, hash text not null, applied_at timestamptz not null default now())',
     )
-    const applied = (await client.query<{ number: number; name: string; hash: string }>('select number, name, hash from schema_migrations order by number')).rows
+    const applied = (
+      await client.query<{ number: number; name: string; hash: string }>('select number, name, hash from schema_migrations order by number')
+    ).rows
     const from = applied.at(-1)?.number ?? 0
     if (from > newest) {
-      throw new Error(`the database has schema ${String(from)}, this program knows up to ${String(newest)}: start the newer version of the service, or restore a backup made by this one`)
+      throw new Error(
+        `the database has schema ${String(from)}, this program knows up to ${String(newest)}: start the newer version of the service, or restore a backup made by this one`,
+      )
     }
     for (const row of applied) {
       const known = migrations.find((migration) => migration.number === row.number)
@@ -53,7 +57,11 @@ export const migrate = async (db: Database): Promise<{ from: number; to: number 
       await client.query('begin')
       try {
         await client.query(migration.text)
-        await client.query('insert into schema_migrations (number, name, hash) values ($1, $2, $3)', [migration.number, migration.name, migration.hash])
+        await client.query('insert into schema_migrations (number, name, hash) values ($1, $2, $3)', [
+          migration.number,
+          migration.name,
+          migration.hash,
+        ])
         await client.query('commit')
       } catch (error) {
         await client.query('rollback')

@@ -11,7 +11,7 @@ const parsers = new Map<number, (text: string) => unknown>([
 const types = {
   getTypeParser: (oid: number, format?: 'text' | 'binary') =>
     parsers.get(oid) ?? (pg.types.getTypeParser as (oid: number, format?: string) => (text: string) => unknown)(oid, format),
-} as pg.CustomTypesConfig
+}
 
 const camel = (name: string): string => name.replace(/_([a-z0-9])/g, (_, letter: string) => letter.toUpperCase())
 

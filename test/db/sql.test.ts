@@ -17,7 +17,10 @@ test('pieces nest and placeholders are numbered through', () => {
 })
 
 test('a row comes back in camelCase, typed, without its empty columns', async () => {
-  const row = await test1.db.one(z.object({ bigNumber: z.number(), at: z.string(), nothing: z.string().optional() }), sql`select 9007199254740991::bigint as big_number, timestamptz '2026-01-02 03:04:05+01' as at, null::text as nothing`)
+  const row = await test1.db.one(
+    z.object({ bigNumber: z.number(), at: z.string(), nothing: z.string().optional() }),
+    sql`select 9007199254740991::bigint as big_number, timestamptz '2026-01-02 03:04:05+01' as at, null::text as nothing`,
+  )
   expect(row).toEqual({ bigNumber: 9007199254740991, at: '2026-01-02T02:04:05.000Z' })
 })
 

@@ -10,7 +10,8 @@ export interface TestDatabase {
 /** A fresh database of the newest schema, cloned from the template of the test run; `drop` it in `afterAll`. */
 export const cloneDatabase = async (): Promise<TestDatabase> => {
   const base = process.env['ORRERY_TEST_DATABASE']
-  if (base === undefined) throw new Error('ORRERY_TEST_DATABASE is not set: run the tests with npm test, whose global setup starts PostgreSQL')
+  if (base === undefined)
+    throw new Error('ORRERY_TEST_DATABASE is not set: run the tests with npm test, whose global setup starts PostgreSQL')
   const name = `t_${randomBytes(8).toString('hex')}`
   const admin = openDatabase(base, { max: 1 })
   const statement = async (text: string): Promise<void> => {

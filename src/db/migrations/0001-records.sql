@@ -1,7 +1,8 @@
 -- Every record of the service. Identifiers are the caller's own text, compared by C collation so that orders are the same everywhere.
 -- Constraint names are the keys to the error texts in src/db/errors.ts.
 
-create domain identifier as text collate "C" check (length(value) between 1 and 400);
+-- Composed identifiers (run:activity:attempt) hold up to 1,024 bytes, far below what an index page takes.
+create domain identifier as text collate "C" check (octet_length(value) between 1 and 1100);
 
 create table system_instance (
   singleton boolean primary key default true constraint system_instance_single check (singleton),
@@ -42,15 +43,14 @@ create table audit_events (
 );
 create index audit_events_newest on audit_events (occurred_at desc, id desc);
 
+-- Answers kept for repeated creates: the key is a hash of method, path, caller and the caller's key; no status while being answered.
 create table idempotency_keys (
-  key text not null,
-  scope text not null,
+  key text constraint idempotency_keys_pkey primary key,
   fingerprint text not null,
   status integer,
   headers jsonb,
   body text,
-  created_at timestamptz not null default now(),
-  constraint idempotency_keys_pkey primary key (scope, key)
+  created_at timestamptz not null default now()
 );
 create index idempotency_keys_age on idempotency_keys (created_at);
 
@@ -61,9 +61,7 @@ create table environments (
   name text not null,
   description text not null default '',
   status text not null default 'defined',
-  created_at timestamptz not null default now(),
-  -- A hash of the whole definition, for ETag and for "changed since".
-  revision text not null default ''
+  created_at timestamptz not null default now()
 );
 create index environments_by_name on environments (name collate "C", id);
 
@@ -125,6 +123,8 @@ create table resources (
     and price_per_second >= 0 and boot_overhead_seconds >= 0 and container_overhead_seconds >= 0)
 );
 create index resources_of_version on resources (environment_version_id);
+-- Without an index on each referencing column, deleting 10,000 resources reads the tables 10,000 times.
+create index resources_of_parent on resources (parent_resource_id) where parent_resource_id is not null;
 create index resources_by_name on resources (name collate "C", id);
 
 create table resource_runtime_bindings (
@@ -136,6 +136,8 @@ create table resource_runtime_bindings (
   configuration jsonb,
   constraint resource_runtime_bindings_pkey primary key (resource_id, runtime_id)
 );
+create index resource_runtime_bindings_of_version on resource_runtime_bindings (environment_version_id);
+create index resource_runtime_bindings_of_runtime on resource_runtime_bindings (runtime_id);
 
 create table resource_relations (
   environment_version_id identifier not null constraint resource_relations_version references environment_versions on delete cascade,
@@ -148,6 +150,8 @@ create table resource_relations (
   constraint resource_relations_type check (relation_type in ('contains', 'member_of', 'accessible_via')),
   constraint resource_relations_not_self check (source_resource_id <> target_resource_id)
 );
+create index resource_relations_of_version on resource_relations (environment_version_id);
+create index resource_relations_of_target on resource_relations (target_resource_id);
 
 create table connections (
   id identifier constraint connections_pkey primary key,
@@ -160,7 +164,8 @@ create table connections (
   credential_ref text not null default '',
   configuration jsonb,
   created_at timestamptz not null default now(),
-  constraint connections_name unique (environment_id, name)
+  -- Deferred: a replacement may swap the names of two connections.
+  constraint connections_name unique (environment_id, name) deferrable initially deferred
 );
 
 create table connection_checks (
@@ -209,6 +214,7 @@ create table storage_runtime_bindings (
   constraint storage_runtime_bindings_storage foreign key (environment_version_id, storage_id) references storages (environment_version_id, id) on delete cascade,
   constraint storage_runtime_bindings_runtime foreign key (environment_version_id, runtime_id) references runtimes (environment_version_id, id) on delete cascade
 );
+create index storage_runtime_bindings_of_runtime on storage_runtime_bindings (environment_version_id, runtime_id);
 create unique index storage_runtime_bindings_one_default on storage_runtime_bindings (environment_version_id, runtime_id) where is_default;
 
 create table resource_snapshots (
@@ -363,6 +369,8 @@ create table workflow_data_dependencies (
   constraint workflow_data_dependencies_size check (size_bytes >= 0)
 );
 
+create index workflow_data_dependencies_of_consumer on workflow_data_dependencies (workflow_version_id, consumer_position);
+
 create table activity_resource_profiles (
   id identifier constraint activity_resource_profiles_pkey primary key,
   environment_version_id identifier not null constraint activity_resource_profiles_environment references environment_versions on delete cascade,
@@ -383,6 +391,8 @@ create table activity_resource_profiles (
   constraint activity_resource_profiles_model unique (activity_type_id, resource_id, model_version),
   constraint activity_resource_profiles_not_negative check (runtime_seconds >= 0)
 );
+create index activity_resource_profiles_of_version on activity_resource_profiles (environment_version_id);
+create index activity_resource_profiles_of_resource on activity_resource_profiles (resource_id);
 
 -- ---------------------------------------------------------------------------------------------------- plans, planning
 
@@ -419,7 +429,8 @@ create table schedule_plan_assignments (
   schedule_plan_id identifier not null constraint schedule_plan_assignments_plan references schedule_plans on delete cascade,
   -- Position of the activity in the plan's content version.
   activity_position integer not null,
-  id identifier not null,
+  -- `<plan>-<activity>` unless the author gave one: two ids in one.
+  id text not null collate "C",
   -- As the caller wrote it.
   activity_id text not null collate "C",
   resource_id identifier not null constraint schedule_plan_assignments_resource references resources,
@@ -448,9 +459,9 @@ create table planning_sessions (
   progress double precision not null default 0,
   candidate_count bigint not null default 0,
   selected_candidate_id text,
-  selected_plan_id text,
-  deadline_seconds double precision,
-  budget double precision,
+  selected_plan_id identifier constraint planning_sessions_selected_plan references schedule_plans,
+  deadline_seconds double precision not null default 0,
+  budget double precision not null default 0,
   configuration jsonb,
   defaulted_durations bigint not null default 0,
   failure_reason text,
@@ -462,7 +473,9 @@ create table planning_sessions (
   constraint planning_sessions_workflow foreign key (workflow_version_id) references workflow_versions,
   constraint planning_sessions_status check (status in ('queued', 'running', 'completed', 'failed', 'cancelled'))
 );
+create index planning_sessions_selection on planning_sessions (selected_plan_id) where selected_plan_id is not null;
 create index planning_sessions_newest on planning_sessions (created_at desc, id desc);
+create index planning_sessions_open on planning_sessions (created_at, id) where status in ('queued', 'running');
 create index planning_sessions_undispatched on planning_sessions (created_at) where dispatched_at is null and status = 'queued';
 
 create table planning_algorithm_runs (
@@ -476,6 +489,8 @@ create table planning_algorithm_runs (
   candidate_count bigint not null default 0,
   configuration jsonb,
   estimate jsonb,
+  -- How often a worker began; one that dies of the problem each time must not be tried for ever.
+  attempts integer not null default 0,
   failure_reason text,
   started_at timestamptz,
   completed_at timestamptz,
@@ -517,6 +532,8 @@ create table execution_runs (
   title text,
   actor_id text,
   environment_snapshot_id text,
+  -- Host whose work directories hold the files of runtimes that name no host of their own.
+  host_id text not null default '',
   network_model text,
   simulator text,
   on_failure text not null default 'stop',
@@ -545,7 +562,8 @@ create table execution_runs (
   constraint execution_runs_on_failure check (on_failure in ('stop', 'finish-independent'))
 );
 create index execution_runs_newest on execution_runs ((coalesce(started_at, created_at)) desc, id desc);
-create index execution_runs_undispatched on execution_runs (created_at, id) where dispatched_at is null and status = 'created';
+create index execution_runs_undispatched on execution_runs (created_at, id) where dispatched_at is null and status in ('created', 'running');
+create index execution_runs_open on execution_runs (created_at, id) where status = 'running';
 create index execution_runs_of_plan on execution_runs (schedule_plan_id);
 
 -- What was accepted: the small documents by value, the big ones by the id of an immutable version. Later edits change nothing.
@@ -598,10 +616,19 @@ create table task_executions (
   failure_class text,
   failure_reason text,
   not_before double precision,
+  -- The handle: what an attempt started outside. Its name is deterministic (a hash of run, activity and attempt), under it the effect is
+  -- looked up after a crash. A row of its own would double the cost of a step: a task has exactly one per attempt.
+  handle_name text,
+  handle_started_at double precision,
+  host_id text,
+  directory text,
+  external_id_at_site text,
+  artifacts jsonb,
   metadata jsonb,
   constraint task_executions_attempt unique (execution_run_id, activity_position, attempt),
   constraint task_executions_status check (status in ('blocked', 'ready', 'queued', 'preparing', 'running', 'completed', 'failed', 'cancelled'))
-);
+-- A task is updated two to four times and no index column changes: with room on its page no index is touched.
+) with (fillfactor = 40);
 
 create table data_transfer_observations (
   id identifier constraint data_transfer_observations_pkey primary key,
@@ -625,32 +652,10 @@ create table data_transfer_observations (
 );
 create index data_transfer_observations_of_run on data_transfer_observations (execution_run_id, started_at, id);
 
-create table execution_handles (
-  id identifier constraint execution_handles_pkey primary key,
-  execution_run_id identifier not null constraint execution_handles_run references execution_runs on delete cascade,
-  task_execution_id identifier not null,
-  activity_id text not null,
-  resource_id text not null,
-  runtime_id text not null,
-  -- The deterministic name under which the effect can be looked up; unique over everything the service ever starts.
-  name text not null,
-  host_id text,
-  directory text,
-  external_id text,
-  status text not null,
-  started_at double precision not null,
-  finished_at double precision,
-  exit_code integer,
-  failure text,
-  artifacts jsonb,
-  metadata jsonb,
-  constraint execution_handles_name unique (name),
-  constraint execution_handles_status check (status in ('starting', 'running', 'completed', 'failed', 'stopped'))
-);
-create index execution_handles_of_run on execution_handles (execution_run_id, started_at, id);
-
+-- Written by the engine alone, under the lock of the run's row, on its hottest path: no foreign keys in run_events and lane_leases, whose
+-- checks cost as much as the rows. Deleting a run deletes them by hand.
 create table run_events (
-  execution_run_id identifier not null constraint run_events_run references execution_runs on delete cascade,
+  execution_run_id identifier not null,
   sequence bigint not null,
   event_type text not null,
   aggregate_type text not null,
@@ -660,18 +665,14 @@ create table run_events (
   constraint run_events_pkey primary key (execution_run_id, sequence)
 );
 
-create table activity_lifecycle_events (
-  id identifier constraint activity_lifecycle_events_pkey primary key,
-  task_execution_id identifier not null constraint activity_lifecycle_events_task references task_executions on delete cascade,
-  phase text not null,
-  status text not null,
-  started_at double precision not null,
-  finished_at double precision,
-  duration_seconds double precision,
-  source text not null,
-  error text
-);
-create index activity_lifecycle_events_of_task on activity_lifecycle_events (task_execution_id);
+-- The phases of every attempt, derived: what a task row knows is not stored twice.
+create view activity_lifecycle_events as
+select t.id || ':' || p.phase as id, t.id as task_execution_id, p.phase, t.status, p.started_at, p.finished_at, p.finished_at - p.started_at as duration_seconds,
+  case when t.measured_by = 'simulated' then 'simulated' else 'measured' end as source, case when p.phase = 'runtime' then t.failure_reason end as error
+from task_executions t
+cross join lateral (values ('queue', t.ready_at, t.started_at), ('launch', t.started_at, t.started_at + t.overhead_seconds), ('runtime', t.started_at + t.overhead_seconds, t.finished_at))
+  as p (phase, started_at, finished_at)
+where p.started_at is not null and p.finished_at is not null;
 
 create table data_objects (
   id identifier constraint data_objects_pkey primary key,
@@ -730,7 +731,7 @@ create table lane_leases (
   resource_id text not null collate "C",
   core_id text not null collate "C",
   slot_id text not null collate "C",
-  task_execution_id identifier not null constraint lane_leases_task references task_executions on delete cascade,
+  task_execution_id identifier not null,
   execution_run_id identifier not null,
   constraint lane_leases_pkey primary key (resource_id, core_id, slot_id)
 );

@@ -1,0 +1,961 @@
+-- What the migrations result in; made by `npm run docs:schema`, compared by a test. Not run by anything.
+
+create domain identifier as text collate "C" CHECK (((octet_length(VALUE) >= 1) AND (octet_length(VALUE) <= 1100)));
+
+create table activity_definitions (
+  workflow_version_id identifier not null,
+  position integer not null,
+  id identifier not null,
+  activity_type_id identifier not null,
+  external_id text collate "C" not null,
+  name text not null,
+  kind text not null default 'task'::text,
+  capabilities jsonb not null,
+  command_spec jsonb not null,
+  resource_requirements jsonb not null,
+  service_spec jsonb,
+  simulation_spec jsonb,
+  policy jsonb not null,
+  priority double precision not null default 0,
+  metadata jsonb,
+  constraint activity_definitions_id UNIQUE (workflow_version_id, id),
+  constraint activity_definitions_pkey PRIMARY KEY (workflow_version_id, "position"),
+  constraint activity_definitions_version FOREIGN KEY (workflow_version_id) REFERENCES workflow_versions(id) ON DELETE CASCADE
+);
+
+create table activity_dependencies (
+  workflow_version_id identifier not null,
+  activity_position integer not null,
+  depends_on_position integer not null,
+  dependency_type text not null default 'control'::text,
+  constraint activity_dependencies_not_self CHECK ((activity_position <> depends_on_position)),
+  constraint activity_dependencies_pkey PRIMARY KEY (workflow_version_id, activity_position, depends_on_position),
+  constraint activity_dependencies_version FOREIGN KEY (workflow_version_id) REFERENCES workflow_versions(id) ON DELETE CASCADE
+);
+
+create table activity_resource_profiles (
+  id identifier not null,
+  environment_version_id identifier not null,
+  position integer not null default 0,
+  activity_type_id identifier not null,
+  resource_id identifier not null,
+  runtime_seconds double precision not null default 0,
+  runtime_stddev_seconds double precision not null default 0,
+  cpu_utilization double precision not null default 0,
+  peak_memory_bytes bigint not null default 0,
+  disk_read_bytes bigint not null default 0,
+  disk_write_bytes bigint not null default 0,
+  energy_joules double precision not null default 0,
+  source text not null default 'configured'::text,
+  sample_size bigint not null default 0,
+  model_version text not null default ''::text,
+  metadata jsonb,
+  constraint activity_resource_profiles_environment FOREIGN KEY (environment_version_id) REFERENCES environment_versions(id) ON DELETE CASCADE,
+  constraint activity_resource_profiles_model UNIQUE (activity_type_id, resource_id, model_version),
+  constraint activity_resource_profiles_not_negative CHECK ((runtime_seconds >= (0)::double precision)),
+  constraint activity_resource_profiles_pkey PRIMARY KEY (id),
+  constraint activity_resource_profiles_resource FOREIGN KEY (resource_id) REFERENCES resources(id) ON DELETE CASCADE,
+  constraint activity_resource_profiles_type FOREIGN KEY (activity_type_id) REFERENCES activity_types(id)
+);
+
+create table activity_types (
+  id identifier not null,
+  workflow_id identifier,
+  position integer not null default 0,
+  name text not null,
+  application text not null default ''::text,
+  default_image text not null default ''::text,
+  cpu_intensity double precision not null default 0,
+  memory_intensity double precision not null default 0,
+  io_intensity double precision not null default 0,
+  network_intensity double precision not null default 0,
+  metadata jsonb,
+  constraint activity_types_pkey PRIMARY KEY (id),
+  constraint activity_types_workflow FOREIGN KEY (workflow_id) REFERENCES workflow_definitions(id) ON DELETE CASCADE
+);
+
+create table audit_events (
+  sequence bigint generated always as identity not null,
+  id identifier not null,
+  event_type text not null,
+  actor_id text,
+  actor_type text,
+  environment_id text,
+  resource_id text,
+  connection_id text,
+  runtime_id text,
+  session_id text,
+  execution_id text,
+  external_id text,
+  outcome text not null,
+  summary text not null,
+  metadata jsonb,
+  occurred_at timestamp with time zone not null default now(),
+  constraint audit_events_pkey PRIMARY KEY (id)
+);
+
+create table connection_checks (
+  id identifier not null,
+  connection_id identifier not null,
+  status text not null,
+  message text,
+  latency_ms double precision not null default 0,
+  checked_at timestamp with time zone not null default now(),
+  metadata jsonb,
+  constraint connection_checks_connection FOREIGN KEY (connection_id) REFERENCES connections(id) ON DELETE CASCADE,
+  constraint connection_checks_pkey PRIMARY KEY (id)
+);
+
+create table connections (
+  id identifier not null,
+  environment_id identifier not null,
+  position integer not null default 0,
+  name text not null,
+  type text not null,
+  endpoint text not null default ''::text,
+  username text not null default ''::text,
+  credential_ref text not null default ''::text,
+  configuration jsonb,
+  created_at timestamp with time zone not null default now(),
+  constraint connections_environment FOREIGN KEY (environment_id) REFERENCES environments(id) ON DELETE CASCADE,
+  constraint connections_name UNIQUE (environment_id, name) DEFERRABLE INITIALLY DEFERRED,
+  constraint connections_pkey PRIMARY KEY (id)
+);
+
+create table data_locations (
+  id identifier not null,
+  data_object_instance_id identifier not null,
+  storage_resource_id text,
+  resource_id text,
+  execution_run_id text not null,
+  uri text not null,
+  status text not null,
+  available_at timestamp with time zone,
+  verified_at timestamp with time zone,
+  metadata jsonb,
+  constraint data_locations_instance FOREIGN KEY (data_object_instance_id) REFERENCES data_object_instances(id) ON DELETE CASCADE,
+  constraint data_locations_pkey PRIMARY KEY (id),
+  constraint data_locations_status CHECK ((status = ANY (ARRAY['ephemeral'::text, 'staging'::text, 'available'::text, 'failed'::text, 'deleted'::text])))
+);
+
+create table data_object_instances (
+  id identifier not null,
+  data_object_id text not null,
+  execution_run_id identifier not null,
+  producer_activity_id text not null,
+  attempt integer not null default 1,
+  relative_path text not null,
+  size_bytes bigint not null,
+  checksum text,
+  media_type text,
+  discovered boolean not null default true,
+  metadata jsonb,
+  created_at timestamp with time zone not null default now(),
+  constraint data_object_instances_pkey PRIMARY KEY (id),
+  constraint data_object_instances_run FOREIGN KEY (execution_run_id) REFERENCES execution_runs(id) ON DELETE CASCADE
+);
+
+create table data_objects (
+  id identifier not null,
+  workflow_version_id identifier not null,
+  producer_activity_id text not null,
+  logical_name text not null,
+  relative_path text not null,
+  declared boolean not null default false,
+  constraint data_objects_pkey PRIMARY KEY (id)
+);
+
+create table data_transfer_observations (
+  id identifier not null,
+  execution_run_id identifier not null,
+  data_object_id text,
+  data_object_instance_id text,
+  producer_activity_id text not null,
+  consumer_activity_id text not null,
+  source_resource_id text not null,
+  target_resource_id text not null,
+  bytes bigint not null,
+  status text not null default 'completed'::text,
+  strategy text,
+  route jsonb,
+  files_transferred bigint,
+  network_bytes bigint,
+  started_at double precision not null,
+  finished_at double precision not null,
+  duration_seconds double precision not null,
+  cost double precision not null default 0,
+  constraint data_transfer_observations_pkey PRIMARY KEY (id),
+  constraint data_transfer_observations_run FOREIGN KEY (execution_run_id) REFERENCES execution_runs(id) ON DELETE CASCADE
+);
+
+create table environment_versions (
+  id identifier not null,
+  environment_id identifier not null,
+  version bigint not null,
+  status text not null default ''::text,
+  network_model text not null default ''::text,
+  interference_model text not null default ''::text,
+  cost_model text not null default ''::text,
+  configuration_hash text not null default ''::text,
+  created_at timestamp with time zone not null default now(),
+  published_at timestamp with time zone,
+  constraint environment_versions_environment FOREIGN KEY (environment_id) REFERENCES environments(id) ON DELETE CASCADE,
+  constraint environment_versions_number UNIQUE (environment_id, version),
+  constraint environment_versions_pkey PRIMARY KEY (id)
+);
+
+create table environments (
+  id identifier not null,
+  name text not null,
+  description text not null default ''::text,
+  status text not null default 'defined'::text,
+  created_at timestamp with time zone not null default now(),
+  constraint environments_pkey PRIMARY KEY (id)
+);
+
+create table execution_runs (
+  id identifier not null,
+  schedule_plan_id identifier not null,
+  content_version_id identifier not null,
+  mode text not null,
+  seed bigint not null default 0,
+  status text not null default 'created'::text,
+  generation integer not null default 1,
+  kind text not null default 'workflow'::text,
+  title text,
+  actor_id text,
+  environment_snapshot_id text,
+  host_id text not null default ''::text,
+  network_model text,
+  simulator text,
+  on_failure text not null default 'stop'::text,
+  activity_count bigint not null,
+  completed_activity_count bigint not null default 0,
+  failed_activity_count bigint not null default 0,
+  makespan_seconds double precision not null default 0,
+  cost double precision not null default 0,
+  compute_seconds double precision not null default 0,
+  transfer_seconds double precision not null default 0,
+  queue_seconds double precision not null default 0,
+  interference_seconds double precision not null default 0,
+  overhead_seconds double precision not null default 0,
+  transferred_bytes bigint not null default 0,
+  defaulted_durations bigint not null default 0,
+  failure_reason text,
+  paused boolean not null default false,
+  cancel_requested_at timestamp with time zone,
+  last_event_sequence bigint not null default 0,
+  dispatched_at timestamp with time zone,
+  started_at timestamp with time zone,
+  finished_at timestamp with time zone,
+  created_at timestamp with time zone not null default now(),
+  constraint execution_runs_content FOREIGN KEY (content_version_id) REFERENCES workflow_versions(id),
+  constraint execution_runs_mode CHECK ((mode = ANY (ARRAY['real'::text, 'simulation'::text, 'interactive'::text]))),
+  constraint execution_runs_on_failure CHECK ((on_failure = ANY (ARRAY['stop'::text, 'finish-independent'::text]))),
+  constraint execution_runs_pkey PRIMARY KEY (id),
+  constraint execution_runs_plan FOREIGN KEY (schedule_plan_id) REFERENCES schedule_plans(id),
+  constraint execution_runs_status CHECK ((status = ANY (ARRAY['created'::text, 'running'::text, 'completed'::text, 'failed'::text, 'cancelled'::text])))
+);
+
+create table execution_scope_environments (
+  execution_scope_id identifier not null,
+  environment_version_id identifier not null,
+  position integer not null default 0,
+  constraint execution_scope_environments_pkey PRIMARY KEY (execution_scope_id, environment_version_id),
+  constraint execution_scope_environments_scope FOREIGN KEY (execution_scope_id) REFERENCES execution_scopes(id) ON DELETE CASCADE,
+  constraint execution_scope_environments_version FOREIGN KEY (environment_version_id) REFERENCES environment_versions(id)
+);
+
+create table execution_scopes (
+  id identifier not null,
+  name text not null,
+  network_topology_id text not null default ''::text,
+  metadata jsonb,
+  created_at timestamp with time zone not null default now(),
+  constraint execution_scopes_pkey PRIMARY KEY (id)
+);
+
+create table idempotency_keys (
+  key text not null,
+  fingerprint text not null,
+  status integer,
+  headers jsonb,
+  body text,
+  created_at timestamp with time zone not null default now(),
+  constraint idempotency_keys_pkey PRIMARY KEY (key)
+);
+
+create table lane_leases (
+  resource_id text collate "C" not null,
+  core_id text collate "C" not null,
+  slot_id text collate "C" not null,
+  task_execution_id identifier not null,
+  execution_run_id identifier not null,
+  constraint lane_leases_pkey PRIMARY KEY (resource_id, core_id, slot_id)
+);
+
+create table network_links (
+  id identifier not null,
+  topology_id identifier not null,
+  position integer not null default 0,
+  source_resource_id identifier not null,
+  target_resource_id identifier not null,
+  bandwidth_bits_per_second double precision not null,
+  latency_seconds double precision not null default 0,
+  price_per_byte double precision not null default 0,
+  bidirectional boolean not null default false,
+  sharing_policy text not null default ''::text,
+  max_concurrent_transfers bigint not null default 0,
+  metadata jsonb,
+  constraint network_links_bandwidth CHECK ((bandwidth_bits_per_second > (0)::double precision)),
+  constraint network_links_not_negative CHECK (((latency_seconds >= (0)::double precision) AND (price_per_byte >= (0)::double precision) AND (max_concurrent_transfers >= 0))),
+  constraint network_links_not_self CHECK (((source_resource_id)::text <> (target_resource_id)::text)),
+  constraint network_links_pair UNIQUE (topology_id, source_resource_id, target_resource_id),
+  constraint network_links_pkey PRIMARY KEY (id),
+  constraint network_links_source FOREIGN KEY (source_resource_id) REFERENCES resources(id),
+  constraint network_links_target FOREIGN KEY (target_resource_id) REFERENCES resources(id),
+  constraint network_links_topology FOREIGN KEY (topology_id) REFERENCES network_topologies(id) ON DELETE CASCADE
+);
+
+create table network_topologies (
+  id identifier not null,
+  name text not null,
+  version bigint not null,
+  execution_scope_id identifier not null,
+  metadata jsonb,
+  created_at timestamp with time zone not null default now(),
+  constraint network_topologies_pkey PRIMARY KEY (id),
+  constraint network_topologies_scope FOREIGN KEY (execution_scope_id) REFERENCES execution_scopes(id),
+  constraint network_topologies_version CHECK ((version >= 1))
+);
+
+create table planning_algorithm_runs (
+  id identifier not null,
+  planning_session_id identifier not null,
+  position integer not null default 0,
+  algorithm text not null,
+  objective text not null,
+  status text not null default 'queued'::text,
+  progress double precision not null default 0,
+  candidate_count bigint not null default 0,
+  configuration jsonb,
+  estimate jsonb,
+  attempts integer not null default 0,
+  failure_reason text,
+  started_at timestamp with time zone,
+  completed_at timestamp with time zone,
+  constraint planning_algorithm_runs_pkey PRIMARY KEY (id),
+  constraint planning_algorithm_runs_session FOREIGN KEY (planning_session_id) REFERENCES planning_sessions(id) ON DELETE CASCADE,
+  constraint planning_algorithm_runs_status CHECK ((status = ANY (ARRAY['queued'::text, 'running'::text, 'completed'::text, 'failed'::text, 'cancelled'::text])))
+);
+
+create table planning_candidates (
+  id identifier not null,
+  planning_session_id identifier not null,
+  algorithm_run_id identifier not null,
+  algorithm text not null,
+  objective text not null,
+  rank bigint,
+  pareto_optimal boolean not null default false,
+  dominated boolean not null default false,
+  feasible boolean not null,
+  predicted_makespan_seconds double precision not null,
+  predicted_cost double precision not null,
+  plan jsonb not null,
+  fingerprint text not null,
+  created_at timestamp with time zone not null default now(),
+  constraint planning_candidates_algorithm_run FOREIGN KEY (algorithm_run_id) REFERENCES planning_algorithm_runs(id) ON DELETE CASCADE,
+  constraint planning_candidates_fingerprint UNIQUE (planning_session_id, fingerprint),
+  constraint planning_candidates_pkey PRIMARY KEY (id),
+  constraint planning_candidates_session FOREIGN KEY (planning_session_id) REFERENCES planning_sessions(id) ON DELETE CASCADE
+);
+
+create table planning_sessions (
+  id identifier not null,
+  workflow_version_id identifier not null,
+  execution_scope_id identifier not null,
+  network_topology_id text not null default ''::text,
+  status text not null default 'queued'::text,
+  algorithms jsonb not null,
+  progress double precision not null default 0,
+  candidate_count bigint not null default 0,
+  selected_candidate_id text,
+  selected_plan_id identifier,
+  deadline_seconds double precision not null default 0,
+  budget double precision not null default 0,
+  configuration jsonb,
+  defaulted_durations bigint not null default 0,
+  failure_reason text,
+  dispatched_at timestamp with time zone,
+  created_at timestamp with time zone not null default now(),
+  started_at timestamp with time zone,
+  completed_at timestamp with time zone,
+  constraint planning_sessions_pkey PRIMARY KEY (id),
+  constraint planning_sessions_scope FOREIGN KEY (execution_scope_id) REFERENCES execution_scopes(id),
+  constraint planning_sessions_selected_plan FOREIGN KEY (selected_plan_id) REFERENCES schedule_plans(id),
+  constraint planning_sessions_status CHECK ((status = ANY (ARRAY['queued'::text, 'running'::text, 'completed'::text, 'failed'::text, 'cancelled'::text]))),
+  constraint planning_sessions_workflow FOREIGN KEY (workflow_version_id) REFERENCES workflow_versions(id)
+);
+
+create table resource_relations (
+  environment_version_id identifier not null,
+  source_resource_id identifier not null,
+  target_resource_id identifier not null,
+  relation_type text not null,
+  position integer not null default 0,
+  metadata jsonb,
+  constraint resource_relations_not_self CHECK (((source_resource_id)::text <> (target_resource_id)::text)),
+  constraint resource_relations_pkey PRIMARY KEY (source_resource_id, target_resource_id, relation_type),
+  constraint resource_relations_source FOREIGN KEY (source_resource_id) REFERENCES resources(id) ON DELETE CASCADE,
+  constraint resource_relations_target FOREIGN KEY (target_resource_id) REFERENCES resources(id) ON DELETE CASCADE,
+  constraint resource_relations_type CHECK ((relation_type = ANY (ARRAY['contains'::text, 'member_of'::text, 'accessible_via'::text]))),
+  constraint resource_relations_version FOREIGN KEY (environment_version_id) REFERENCES environment_versions(id) ON DELETE CASCADE
+);
+
+create table resource_runtime_bindings (
+  resource_id identifier not null,
+  runtime_id identifier not null,
+  environment_version_id identifier not null,
+  position integer not null default 0,
+  enabled boolean not null default false,
+  configuration jsonb,
+  constraint resource_runtime_bindings_pkey PRIMARY KEY (resource_id, runtime_id),
+  constraint resource_runtime_bindings_resource FOREIGN KEY (resource_id) REFERENCES resources(id) ON DELETE CASCADE,
+  constraint resource_runtime_bindings_runtime FOREIGN KEY (runtime_id) REFERENCES runtimes(id) ON DELETE CASCADE,
+  constraint resource_runtime_bindings_version FOREIGN KEY (environment_version_id) REFERENCES environment_versions(id) ON DELETE CASCADE
+);
+
+create table resource_snapshots (
+  id identifier not null,
+  resource_id identifier not null,
+  captured_at timestamp with time zone not null default now(),
+  available boolean not null,
+  cpu_used double precision not null default 0,
+  memory_used_bytes bigint not null default 0,
+  network_in_bps double precision not null default 0,
+  network_out_bps double precision not null default 0,
+  disk_read_bps double precision not null default 0,
+  disk_write_bps double precision not null default 0,
+  queue_length bigint not null default 0,
+  metadata jsonb,
+  constraint resource_snapshots_pkey PRIMARY KEY (id),
+  constraint resource_snapshots_resource FOREIGN KEY (resource_id) REFERENCES resources(id) ON DELETE CASCADE
+);
+
+create table resources (
+  id identifier not null,
+  environment_version_id identifier not null,
+  position integer not null default 0,
+  type text not null default ''::text,
+  name text not null,
+  provider_id text not null,
+  execution_target text not null default 'batch'::text,
+  parent_resource_id identifier,
+  tier text not null default ''::text,
+  region text not null default ''::text,
+  zone text not null default ''::text,
+  architecture text not null default ''::text,
+  cpu_cores bigint not null default 0,
+  cpu_capacity double precision not null default 0,
+  memory_bytes bigint not null default 0,
+  storage_bytes bigint not null default 0,
+  compute_speedup double precision not null default 0,
+  price_per_second double precision not null default 0,
+  boot_overhead_seconds double precision not null default 0,
+  container_overhead_seconds double precision not null default 0,
+  schedulable boolean not null default false,
+  metadata jsonb,
+  constraint resources_execution_target CHECK ((execution_target = ANY (ARRAY['batch'::text, 'direct'::text, 'provisioned'::text]))),
+  constraint resources_not_negative CHECK (((cpu_cores >= 0) AND (cpu_capacity >= (0)::double precision) AND (memory_bytes >= 0) AND (storage_bytes >= 0) AND (compute_speedup >= (0)::double precision) AND (price_per_second >= (0)::double precision) AND (boot_overhead_seconds >= (0)::double precision) AND (container_overhead_seconds >= (0)::double precision))),
+  constraint resources_parent FOREIGN KEY (parent_resource_id) REFERENCES resources(id) DEFERRABLE INITIALLY DEFERRED,
+  constraint resources_pkey PRIMARY KEY (id),
+  constraint resources_provider_id UNIQUE (environment_version_id, provider_id),
+  constraint resources_version FOREIGN KEY (environment_version_id) REFERENCES environment_versions(id) ON DELETE CASCADE
+);
+
+create table run_events (
+  execution_run_id identifier not null,
+  sequence bigint not null,
+  event_type text not null,
+  aggregate_type text not null,
+  aggregate_id text not null,
+  payload jsonb,
+  occurred_at timestamp with time zone not null default clock_timestamp(),
+  constraint run_events_pkey PRIMARY KEY (execution_run_id, sequence)
+);
+
+create table run_snapshots (
+  execution_run_id identifier not null,
+  resources jsonb not null,
+  runtimes jsonb not null,
+  runtime_bindings jsonb not null,
+  execution_scope jsonb not null,
+  network_topology jsonb,
+  activity_profiles jsonb not null,
+  documents_hash text not null,
+  constraint run_snapshots_pkey PRIMARY KEY (execution_run_id),
+  constraint run_snapshots_run FOREIGN KEY (execution_run_id) REFERENCES execution_runs(id) ON DELETE CASCADE
+);
+
+create table runtimes (
+  id identifier not null,
+  environment_version_id identifier not null,
+  position integer not null default 0,
+  name text not null,
+  driver text not null,
+  mode text not null,
+  role text not null default ''::text,
+  configuration jsonb,
+  capabilities jsonb not null default '{}'::jsonb,
+  constraint runtimes_driver CHECK ((driver = ANY (ARRAY['slurm'::text, 'kubernetes'::text, 'ssh'::text, 'local'::text, 'serverless'::text, 'simgrid'::text, 'cloud'::text]))),
+  constraint runtimes_in_version UNIQUE (environment_version_id, id),
+  constraint runtimes_mode CHECK ((mode = ANY (ARRAY['execution'::text, 'simulation'::text]))),
+  constraint runtimes_name UNIQUE (environment_version_id, name),
+  constraint runtimes_pkey PRIMARY KEY (id),
+  constraint runtimes_version FOREIGN KEY (environment_version_id) REFERENCES environment_versions(id) ON DELETE CASCADE
+);
+
+create table schedule_plan_assignments (
+  schedule_plan_id identifier not null,
+  activity_position integer not null,
+  id text collate "C" not null,
+  activity_id text collate "C" not null,
+  resource_id identifier not null,
+  core_id text collate "C" not null default ''::text,
+  slot_id text collate "C" not null default ''::text,
+  order_on_resource bigint not null,
+  priority double precision not null default 0,
+  predicted_ready_at double precision not null default 0,
+  predicted_start_at double precision not null default 0,
+  predicted_finish_at double precision not null default 0,
+  predicted_runtime_seconds double precision not null default 0,
+  predicted_transfer_seconds double precision not null default 0,
+  predicted_cost double precision not null default 0,
+  metadata jsonb,
+  constraint schedule_plan_assignments_pkey PRIMARY KEY (schedule_plan_id, activity_position),
+  constraint schedule_plan_assignments_plan FOREIGN KEY (schedule_plan_id) REFERENCES schedule_plans(id) ON DELETE CASCADE,
+  constraint schedule_plan_assignments_resource FOREIGN KEY (resource_id) REFERENCES resources(id)
+);
+
+create table schedule_plans (
+  id identifier not null,
+  workflow_version_id identifier not null,
+  content_version_id identifier not null,
+  execution_scope_id identifier not null,
+  network_topology_id text not null default ''::text,
+  source text not null,
+  algorithm text not null default ''::text,
+  algorithm_version text not null default ''::text,
+  objective text not null default ''::text,
+  status text not null default 'valid'::text,
+  deadline_seconds double precision not null default 0,
+  budget double precision not null default 0,
+  predicted_makespan_seconds double precision not null default 0,
+  predicted_cost double precision not null default 0,
+  predicted_feasible boolean not null default false,
+  assignment_count bigint not null,
+  lifecycle_actions jsonb,
+  embedded jsonb,
+  metadata jsonb,
+  created_at timestamp with time zone not null default now(),
+  constraint schedule_plans_content FOREIGN KEY (content_version_id) REFERENCES workflow_versions(id),
+  constraint schedule_plans_pkey PRIMARY KEY (id),
+  constraint schedule_plans_scope FOREIGN KEY (execution_scope_id) REFERENCES execution_scopes(id),
+  constraint schedule_plans_source CHECK ((source = ANY (ARRAY['plugin'::text, 'manual'::text, 'imported'::text])))
+);
+
+create table schema_migrations (
+  number integer not null,
+  name text not null,
+  hash text not null,
+  applied_at timestamp with time zone not null default now(),
+  constraint schema_migrations_pkey PRIMARY KEY (number)
+);
+
+create table site_leases (
+  execution_run_id identifier not null,
+  site text not null,
+  epoch bigint not null default 0,
+  holder text not null default ''::text,
+  renewed_at timestamp with time zone not null default now(),
+  constraint site_leases_pkey PRIMARY KEY (execution_run_id, site),
+  constraint site_leases_run FOREIGN KEY (execution_run_id) REFERENCES execution_runs(id) ON DELETE CASCADE
+);
+
+create table storage_runtime_bindings (
+  environment_version_id identifier not null,
+  storage_id identifier not null,
+  runtime_id identifier not null,
+  position integer not null default 0,
+  container_path text not null default '/akoflow/data'::text,
+  is_default boolean not null default false,
+  read_only boolean not null default false,
+  host_path text not null default ''::text,
+  configuration jsonb,
+  constraint storage_runtime_bindings_pkey PRIMARY KEY (storage_id, runtime_id),
+  constraint storage_runtime_bindings_runtime FOREIGN KEY (environment_version_id, runtime_id) REFERENCES runtimes(environment_version_id, id) ON DELETE CASCADE,
+  constraint storage_runtime_bindings_storage FOREIGN KEY (environment_version_id, storage_id) REFERENCES storages(environment_version_id, id) ON DELETE CASCADE
+);
+
+create table storages (
+  id identifier not null,
+  environment_version_id identifier not null,
+  position integer not null default 0,
+  name text not null,
+  type text not null,
+  endpoint text not null default ''::text,
+  capacity_bytes bigint not null default 0,
+  shared boolean not null default false,
+  read_only boolean not null default false,
+  credential_reference text not null default ''::text,
+  configuration jsonb,
+  metadata jsonb,
+  constraint storages_capacity CHECK ((capacity_bytes >= 0)),
+  constraint storages_in_version UNIQUE (environment_version_id, id),
+  constraint storages_name UNIQUE (environment_version_id, name),
+  constraint storages_pkey PRIMARY KEY (id),
+  constraint storages_type CHECK ((type = ANY (ARRAY['local'::text, 'pvc'::text, 'nfs'::text, 's3'::text, 'lustre'::text, 'gcs'::text, 's3-compatible'::text, 'ssh-filesystem'::text]))),
+  constraint storages_version FOREIGN KEY (environment_version_id) REFERENCES environment_versions(id) ON DELETE CASCADE
+);
+
+create table system_instance (
+  singleton boolean not null default true,
+  id identifier not null,
+  name text not null,
+  description text not null default ''::text,
+  organization text not null default ''::text,
+  location text not null default ''::text,
+  transfer_buffer_bytes bigint not null default 8388608,
+  created_at timestamp with time zone not null default now(),
+  updated_at timestamp with time zone not null default now(),
+  constraint system_instance_pkey PRIMARY KEY (singleton),
+  constraint system_instance_single CHECK (singleton)
+);
+
+create table task_executions (
+  id identifier not null,
+  execution_run_id identifier not null,
+  activity_position integer not null,
+  plan_assignment_id text not null,
+  activity_id text collate "C" not null,
+  external_id text collate "C" not null,
+  planned_resource_id text not null,
+  allocated_resource_id text,
+  runtime_id text,
+  attempt integer not null default 1,
+  user_attempts integer not null default 1,
+  latest boolean not null default true,
+  status text not null default 'blocked'::text,
+  core_ids text[] not null default '{}'::text[],
+  slot_id text not null default ''::text,
+  order_on_resource bigint not null default 0,
+  ready_at double precision,
+  data_ready_at double precision,
+  queued_at double precision,
+  started_at double precision,
+  finished_at double precision,
+  runtime_seconds double precision not null default 0,
+  queue_seconds double precision not null default 0,
+  transfer_seconds double precision not null default 0,
+  transfer_bytes bigint not null default 0,
+  interference_seconds double precision not null default 0,
+  overhead_seconds double precision not null default 0,
+  cost double precision not null default 0,
+  cpu_seconds double precision,
+  peak_memory_bytes bigint,
+  measured_by text,
+  duration_source text,
+  exit_code integer,
+  failure_class text,
+  failure_reason text,
+  not_before double precision,
+  handle_name text,
+  handle_started_at double precision,
+  host_id text,
+  directory text,
+  external_id_at_site text,
+  artifacts jsonb,
+  metadata jsonb,
+  constraint task_executions_attempt UNIQUE (execution_run_id, activity_position, attempt),
+  constraint task_executions_pkey PRIMARY KEY (id),
+  constraint task_executions_run FOREIGN KEY (execution_run_id) REFERENCES execution_runs(id) ON DELETE CASCADE,
+  constraint task_executions_status CHECK ((status = ANY (ARRAY['blocked'::text, 'ready'::text, 'queued'::text, 'preparing'::text, 'running'::text, 'completed'::text, 'failed'::text, 'cancelled'::text])))
+) with (fillfactor=40);
+
+create table user_preferences (
+  client_id identifier not null,
+  theme text not null,
+  animations_enabled boolean not null,
+  updated_at timestamp with time zone not null default now(),
+  constraint user_preferences_pkey PRIMARY KEY (client_id)
+);
+
+create table workflow_data_dependencies (
+  workflow_version_id identifier not null,
+  producer_position integer not null,
+  consumer_position integer not null,
+  logical_name text collate "C" not null,
+  size_bytes bigint not null,
+  constraint workflow_data_dependencies_pkey PRIMARY KEY (workflow_version_id, producer_position, consumer_position, logical_name),
+  constraint workflow_data_dependencies_size CHECK ((size_bytes >= 0)),
+  constraint workflow_data_dependencies_version FOREIGN KEY (workflow_version_id) REFERENCES workflow_versions(id) ON DELETE CASCADE
+);
+
+create table workflow_definitions (
+  id identifier not null,
+  external_id text not null,
+  name text not null,
+  namespace text not null,
+  created_at timestamp with time zone not null default now(),
+  constraint workflow_definitions_external_id UNIQUE (external_id),
+  constraint workflow_definitions_pkey PRIMARY KEY (id)
+);
+
+create table workflow_versions (
+  id identifier not null,
+  workflow_id identifier not null,
+  version bigint not null,
+  definition_hash text not null,
+  status text not null default 'published'::text,
+  embedded boolean not null default false,
+  activity_count bigint not null,
+  dependency_count bigint not null,
+  raw_definition jsonb,
+  metadata jsonb,
+  created_at timestamp with time zone not null default now(),
+  constraint workflow_versions_pkey PRIMARY KEY (id)
+);
+
+CREATE INDEX activity_resource_profiles_of_resource ON public.activity_resource_profiles USING btree (resource_id);
+
+CREATE INDEX activity_resource_profiles_of_version ON public.activity_resource_profiles USING btree (environment_version_id);
+
+CREATE INDEX activity_types_of_workflow ON public.activity_types USING btree (workflow_id, "position");
+
+CREATE INDEX audit_events_newest ON public.audit_events USING btree (occurred_at DESC, id DESC);
+
+CREATE INDEX connection_checks_newest ON public.connection_checks USING btree (connection_id, checked_at DESC);
+
+CREATE INDEX data_locations_of_run ON public.data_locations USING btree (execution_run_id);
+
+CREATE INDEX data_object_instances_of_run ON public.data_object_instances USING btree (execution_run_id, id);
+
+CREATE INDEX data_transfer_observations_of_run ON public.data_transfer_observations USING btree (execution_run_id, started_at, id);
+
+CREATE INDEX environments_by_name ON public.environments USING btree (name COLLATE "C", id);
+
+CREATE INDEX execution_runs_newest ON public.execution_runs USING btree (COALESCE(started_at, created_at) DESC, id DESC);
+
+CREATE INDEX execution_runs_of_plan ON public.execution_runs USING btree (schedule_plan_id);
+
+CREATE INDEX execution_runs_open ON public.execution_runs USING btree (created_at, id) WHERE (status = 'running'::text);
+
+CREATE INDEX execution_runs_undispatched ON public.execution_runs USING btree (created_at, id) WHERE ((dispatched_at IS NULL) AND (status = ANY (ARRAY['created'::text, 'running'::text])));
+
+CREATE INDEX execution_scope_environments_version ON public.execution_scope_environments USING btree (environment_version_id);
+
+CREATE INDEX execution_scopes_by_name ON public.execution_scopes USING btree (name COLLATE "C", id);
+
+CREATE INDEX idempotency_keys_age ON public.idempotency_keys USING btree (created_at);
+
+CREATE INDEX lane_leases_of_task ON public.lane_leases USING btree (task_execution_id);
+
+CREATE INDEX network_links_source_end ON public.network_links USING btree (source_resource_id);
+
+CREATE INDEX network_links_target_end ON public.network_links USING btree (target_resource_id);
+
+CREATE INDEX network_topologies_by_name ON public.network_topologies USING btree (name COLLATE "C", version DESC, id);
+
+CREATE INDEX planning_algorithm_runs_of_session ON public.planning_algorithm_runs USING btree (planning_session_id, "position");
+
+CREATE INDEX planning_candidates_ranked ON public.planning_candidates USING btree (planning_session_id, rank, created_at, id);
+
+CREATE INDEX planning_sessions_newest ON public.planning_sessions USING btree (created_at DESC, id DESC);
+
+CREATE INDEX planning_sessions_open ON public.planning_sessions USING btree (created_at, id) WHERE (status = ANY (ARRAY['queued'::text, 'running'::text]));
+
+CREATE INDEX planning_sessions_selection ON public.planning_sessions USING btree (selected_plan_id) WHERE (selected_plan_id IS NOT NULL);
+
+CREATE INDEX planning_sessions_undispatched ON public.planning_sessions USING btree (created_at) WHERE ((dispatched_at IS NULL) AND (status = 'queued'::text));
+
+CREATE INDEX resource_relations_of_target ON public.resource_relations USING btree (target_resource_id);
+
+CREATE INDEX resource_relations_of_version ON public.resource_relations USING btree (environment_version_id);
+
+CREATE INDEX resource_runtime_bindings_of_runtime ON public.resource_runtime_bindings USING btree (runtime_id);
+
+CREATE INDEX resource_runtime_bindings_of_version ON public.resource_runtime_bindings USING btree (environment_version_id);
+
+CREATE INDEX resource_snapshots_newest ON public.resource_snapshots USING btree (resource_id, captured_at DESC, id DESC);
+
+CREATE INDEX resources_by_name ON public.resources USING btree (name COLLATE "C", id);
+
+CREATE INDEX resources_of_parent ON public.resources USING btree (parent_resource_id) WHERE (parent_resource_id IS NOT NULL);
+
+CREATE INDEX resources_of_version ON public.resources USING btree (environment_version_id);
+
+CREATE INDEX schedule_plan_assignments_on_resource ON public.schedule_plan_assignments USING btree (resource_id);
+
+CREATE INDEX schedule_plans_in_scope ON public.schedule_plans USING btree (execution_scope_id);
+
+CREATE INDEX schedule_plans_newest ON public.schedule_plans USING btree (created_at DESC, id DESC);
+
+CREATE INDEX schedule_plans_workflow ON public.schedule_plans USING btree (content_version_id);
+
+CREATE INDEX storage_runtime_bindings_of_runtime ON public.storage_runtime_bindings USING btree (environment_version_id, runtime_id);
+
+CREATE UNIQUE INDEX storage_runtime_bindings_one_default ON public.storage_runtime_bindings USING btree (environment_version_id, runtime_id) WHERE is_default;
+
+CREATE INDEX workflow_data_dependencies_of_consumer ON public.workflow_data_dependencies USING btree (workflow_version_id, consumer_position);
+
+CREATE INDEX workflow_definitions_by_namespace ON public.workflow_definitions USING btree (namespace COLLATE "C", name COLLATE "C", id);
+
+CREATE UNIQUE INDEX workflow_versions_number ON public.workflow_versions USING btree (workflow_id, version) WHERE (NOT embedded);
+
+CREATE OR REPLACE FUNCTION public.commit_site(p_run text, p_site text, p_epoch bigint, p_ends jsonb, p_retries jsonb, p_states jsonb, p_intents jsonb, p_outputs jsonb, p_transfers jsonb, OUT acquired text[], OUT holders jsonb, OUT cancelled boolean, OUT paused boolean, OUT failed bigint, OUT run_status text)
+ RETURNS record
+ LANGUAGE plpgsql
+ SET enable_seqscan TO 'off'
+ SET enable_hashjoin TO 'off'
+ SET enable_mergejoin TO 'off'
+AS $function$
+declare
+  sequence bigint;
+  ended bigint;
+  completed bigint;
+  lost bigint;
+  started bigint;
+begin
+  perform from site_leases l where l.execution_run_id = p_run and l.site = p_site and l.epoch = p_epoch for update;
+  if not found then
+    raise exception 'the lease of site % of run % has passed on', p_site, p_run using errcode = 'OR001';
+  end if;
+  update site_leases l set renewed_at = clock_timestamp() where l.execution_run_id = p_run and l.site = p_site;
+
+  -- The run's row is the lock under which its events are numbered, so that a reader who saw n has seen all before n.
+  select r.last_event_sequence into sequence from execution_runs r where r.id = p_run for update;
+
+  if p_ends is not null then
+    with given as (
+      select * from jsonb_to_recordset(p_ends) as x(
+        id text, status text, "readyAt" double precision, "startedAt" double precision, "finishedAt" double precision, "runtimeSeconds" double precision,
+        "queueSeconds" double precision, "overheadSeconds" double precision, "transferSeconds" double precision, "transferBytes" bigint, cost double precision,
+        "cpuSeconds" double precision, "peakMemoryBytes" bigint, "measuredBy" text, "exitCode" integer, "failureClass" text, "failureReason" text,
+        manifest jsonb, final boolean)
+    ), changed as (
+      update task_executions t set
+        status = g.status, ready_at = coalesce(g."readyAt", t.ready_at), data_ready_at = coalesce(g."startedAt", t.data_ready_at), started_at = coalesce(g."startedAt", t.started_at),
+        finished_at = g."finishedAt", runtime_seconds = g."runtimeSeconds", queue_seconds = g."queueSeconds", overhead_seconds = g."overheadSeconds",
+        transfer_seconds = g."transferSeconds", transfer_bytes = g."transferBytes", cost = g.cost, cpu_seconds = g."cpuSeconds",
+        peak_memory_bytes = g."peakMemoryBytes", measured_by = g."measuredBy", exit_code = g."exitCode", failure_class = g."failureClass", failure_reason = g."failureReason", artifacts = g.manifest
+      from given g where t.id = g.id and t.status not in ('completed', 'failed', 'cancelled')
+      returning t.id, t.activity_id, t.attempt, t.status, g."finishedAt", g."exitCode", g."failureReason", g.final
+    ), freed as (
+      delete from lane_leases l using changed c where l.task_execution_id = c.id
+    ), told as (
+      insert into run_events (execution_run_id, sequence, event_type, aggregate_type, aggregate_id, payload)
+      select p_run, sequence + row_number() over (order by c."finishedAt", c.id), 'activity.' || c.status, 'activity_execution', c.id,
+        jsonb_strip_nulls(jsonb_build_object('activityId', c.activity_id, 'attempt', c.attempt, 'exitCode', c."exitCode", 'failureReason', c."failureReason"))
+      from changed c
+    )
+    select count(*), count(*) filter (where c.status = 'completed'), count(*) filter (where c.status = 'failed' and c.final)
+    into ended, completed, lost from changed c;
+    sequence := sequence + ended;
+    update execution_runs r set completed_activity_count = r.completed_activity_count + completed, failed_activity_count = r.failed_activity_count + lost
+    where r.id = p_run and ended > 0;
+  end if;
+
+  if p_outputs is not null then
+    insert into data_objects (id, workflow_version_id, producer_activity_id, logical_name, relative_path, declared)
+    select distinct on (x."objectId") x."objectId", x."versionId", x."activityId", x.path, x.path, x.declared
+    from jsonb_to_recordset(p_outputs) as x("objectId" text, "versionId" text, "activityId" text, path text, declared boolean)
+    on conflict do nothing;
+    insert into data_object_instances (id, data_object_id, execution_run_id, producer_activity_id, attempt, relative_path, size_bytes, checksum)
+    select x.id, x."objectId", p_run, x."activityId", x.attempt, x.path, x."sizeBytes", x.checksum
+    from jsonb_to_recordset(p_outputs) as x(id text, "objectId" text, "activityId" text, attempt integer, path text, "sizeBytes" bigint, checksum text, uri text, "resourceId" text)
+    on conflict do nothing;
+    insert into data_locations (id, data_object_instance_id, resource_id, execution_run_id, uri, status, available_at)
+    select x.id, x.id, x."resourceId", p_run, x.uri, 'available', clock_timestamp()
+    from jsonb_to_recordset(p_outputs) as x(id text, uri text, "resourceId" text)
+    on conflict do nothing;
+  end if;
+
+  if p_transfers is not null then
+    insert into data_transfer_observations (id, execution_run_id, producer_activity_id, consumer_activity_id, source_resource_id, target_resource_id, bytes,
+      network_bytes, strategy, started_at, finished_at, duration_seconds, cost)
+    select x.id, p_run, x.producer, x.consumer, x.source, x.target, x.bytes, 0, x.strategy, x."startedAt", x."finishedAt", x."finishedAt" - x."startedAt", x.cost
+    from jsonb_to_recordset(p_transfers) as x(id text, producer text, consumer text, source text, target text, bytes bigint, strategy text, "startedAt" double precision, "finishedAt" double precision, cost double precision)
+    on conflict do nothing;
+  end if;
+
+  if p_retries is not null then
+    update task_executions t set latest = false from jsonb_to_recordset(p_retries) as x("after" text) where t.id = x."after";
+    insert into task_executions (id, execution_run_id, activity_position, plan_assignment_id, activity_id, external_id, planned_resource_id, runtime_id, attempt, user_attempts,
+      status, core_ids, slot_id, order_on_resource, ready_at, not_before)
+    select x.id, p_run, t.activity_position, t.plan_assignment_id, t.activity_id, t.external_id, t.planned_resource_id, t.runtime_id, x.attempt, x."userAttempts",
+      'ready', t.core_ids, t.slot_id, t.order_on_resource, x."readyAt", x."notBefore"
+    from jsonb_to_recordset(p_retries) as x(id text, "after" text, attempt integer, "userAttempts" integer, "readyAt" double precision, "notBefore" double precision)
+    join task_executions t on t.id = x."after"
+    on conflict do nothing;
+  end if;
+
+  if p_states is not null then
+    update task_executions t set status = x.status, ready_at = coalesce(x."readyAt", t.ready_at), queued_at = coalesce(x."queuedAt", t.queued_at),
+      external_id_at_site = coalesce(x."externalId", t.external_id_at_site),
+      metadata = case when x.reason is null then t.metadata else coalesce(t.metadata, '{}') || jsonb_build_object('queueReason', x.reason) end
+    from jsonb_to_recordset(p_states) as x(id text, status text, "readyAt" double precision, "queuedAt" double precision, reason text, "externalId" text)
+    -- Forward only: given again after a lost answer, a state must not undo the intent that the first time recorded.
+    where t.id = x.id and (t.status in ('blocked', 'ready', 'queued') and x.status in ('ready', 'queued') or t.status = 'preparing' and x.status = 'running');
+  end if;
+
+  select r.cancel_requested_at is not null, r.paused, r.failed_activity_count, r.status into cancelled, paused, failed, run_status from execution_runs r where r.id = p_run;
+
+  -- No effect may start once a cancel is visible, nor after the run has ended.
+  acquired := '{}';
+  holders := null;
+  if p_intents is not null and not cancelled and not paused and run_status = 'running' then
+    -- All lanes of a task or none; in one order everywhere, so that two runs never wait for each other.
+    insert into lane_leases (resource_id, core_id, slot_id, task_execution_id, execution_run_id)
+    select lane ->> 0, lane ->> 1, lane ->> 2, x.id, p_run
+    from jsonb_to_recordset(p_intents) as x(id text, lanes jsonb) cross join jsonb_array_elements(x.lanes) as lane
+    order by 1, 2, 3
+    on conflict do nothing;
+
+    select array_agg(x.id) into acquired
+    from jsonb_to_recordset(p_intents) as x(id text, lanes jsonb)
+    where not exists (
+      select from jsonb_array_elements(x.lanes) as lane
+      where not exists (select from lane_leases l where l.resource_id = lane ->> 0 and l.core_id = lane ->> 1 and l.slot_id = lane ->> 2 and l.task_execution_id = x.id));
+    acquired := coalesce(acquired, '{}');
+
+    if cardinality(acquired) < jsonb_array_length(p_intents) then
+      select jsonb_object_agg(x.id, l.task_execution_id) into holders
+      from jsonb_to_recordset(p_intents) as x(id text, lanes jsonb) cross join jsonb_array_elements(x.lanes) as lane
+      join lane_leases l on l.resource_id = lane ->> 0 and l.core_id = lane ->> 1 and l.slot_id = lane ->> 2
+      where x.id <> all (acquired) and l.task_execution_id <> x.id;
+      delete from lane_leases l using jsonb_to_recordset(p_intents) as x(id text) where l.task_execution_id = x.id and x.id <> all (acquired);
+    end if;
+
+    with given as (
+      select * from jsonb_to_recordset(p_intents) as x(id text, name text, directory text, host text, "readyAt" double precision, "startedAt" double precision)
+      where x.id = any (acquired)
+    ), changed as (
+      update task_executions t set status = 'preparing', ready_at = g."readyAt", queued_at = coalesce(t.queued_at, g."startedAt"), started_at = g."startedAt", allocated_resource_id = t.planned_resource_id,
+        handle_name = g.name, handle_started_at = g."startedAt", host_id = g.host, directory = g.directory
+      from given g where t.id = g.id and t.status in ('blocked', 'ready', 'queued')
+      returning t.id, t.activity_id, t.attempt, t.planned_resource_id, g."startedAt"
+    ), told as (
+      insert into run_events (execution_run_id, sequence, event_type, aggregate_type, aggregate_id, payload)
+      select p_run, sequence + row_number() over (order by c."startedAt", c.id), 'activity.started', 'activity_execution', c.id,
+        jsonb_build_object('activityId', c.activity_id, 'attempt', c.attempt, 'resourceId', c.planned_resource_id)
+      from changed c
+      returning 1
+    )
+    select count(*) into started from told;
+    sequence := sequence + started;
+  end if;
+
+  update execution_runs r set last_event_sequence = sequence where r.id = p_run and r.last_event_sequence <> sequence;
+end
+$function$
+;
