@@ -1,0 +1,88 @@
+import { choicesOf } from './fit.ts'
+import { describeCycle } from './graph.ts'
+import type { Problem, Schedule } from './problem.ts'
+
+export type AlgorithmId = 'heft'
+
+/** How much an algorithm may do, and how. Algorithms know no clock: the caller holds it and stops asking for the next step. */
+export interface AlgorithmOptions {
+  /** Work after which no further improvement is sought, in the algorithm's own unit (`Step.workDone`); the result is then reproducible. A first schedule is always finished. */
+  maxWork?: number
+}
+
+/** Where a running algorithm stands. */
+export interface Step {
+  /** The best schedule so far; undefined until there is a first one. */
+  best: Schedule | undefined
+  /** A makespan in seconds that no schedule can beat. */
+  bound: number
+  workDone: number
+  /** 0…1. */
+  progress: number
+}
+
+/** What a user can ask for at `/planning-algorithms/`. */
+export interface AlgorithmDescriptor {
+  id: AlgorithmId
+  name: string
+  objective: 'time' | 'cost'
+  /** Whether it offers several candidates. */
+  multiple: boolean
+  description: string
+  defaults?: Record<string, number>
+}
+
+export interface Algorithm {
+  descriptor: AlgorithmDescriptor
+  /** Expected seconds of planning on a problem of this size, rounded to 0.1. */
+  estimateSeconds(size: ProblemSize): number
+  /**
+   * Yields as it goes; the last step has a schedule and progress 1. Deterministic: the same problem and options give the same steps.
+   * Throws `Infeasible` when an activity has nowhere to go, `CyclicWorkflow` when the dependencies have a cycle.
+   */
+  plan(problem: Problem, options: AlgorithmOptions): Generator<Step, void, void>
+}
+
+/** No placement for some activities; every one of them is listed with its reason. */
+export class Infeasible extends Error {
+  readonly activities: readonly { id: string; reason: string }[]
+
+  constructor(activities: readonly { id: string; reason: string }[]) {
+    const [first] = activities
+    const more = activities.length > 1 ? ` (and ${activities.length - 1} more activities)` : ''
+    super(first === undefined ? 'no feasible placement' : `activity ${JSON.stringify(first.id)} fits nowhere: ${first.reason}${more}`)
+    this.name = 'Infeasible'
+    this.activities = activities
+  }
+}
+
+/** The dependencies have a cycle: its activities in order. */
+export class CyclicWorkflow extends Error {
+  readonly cycle: readonly string[]
+
+  constructor(cycle: readonly string[]) {
+    super(`the dependencies have a cycle: ${describeCycle(cycle)}`)
+    this.name = 'CyclicWorkflow'
+    this.cycle = cycle
+  }
+}
+
+/** What the expected duration of planning is computed from. */
+export interface ProblemSize {
+  activityCount: number
+  dependencyCount: number
+  /** Resources that at least one activity can use. */
+  compatibleResources: number
+  /** Pairs of an activity and a resource that it can use. */
+  expandedStates: number
+}
+
+export function problemSize(problem: Problem): ProblemSize {
+  const used = new Set<number>()
+  let expandedStates = 0
+  for (const { resources } of choicesOf(problem)) {
+    expandedStates += resources.length
+    if (used.size < problem.resources.length) for (const resource of resources) used.add(resource)
+  }
+  return { activityCount: problem.activities.length, dependencyCount: problem.edges.length, compatibleResources: used.size, expandedStates }
+}

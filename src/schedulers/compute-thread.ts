@@ -1,0 +1,30 @@
+import type { MessagePort } from 'node:worker_threads'
+import { simulate as play } from '../simulator/simulate.ts'
+import type { SimulationResult } from '../simulator/simulate.ts'
+import { CyclicWorkflow, Infeasible } from './algorithm.ts'
+import type { Progress, PlanOutcome, PlanRequest, SimulationRequest } from './compute.ts'
+import { algorithms } from './registry.ts'
+
+/** Runs an algorithm to its end or its time; errors that mean something to the caller travel as data, since a thread's errors lose their class. */
+export function plan({ problem, algorithm, options, maxSeconds, port }: PlanRequest & { port?: MessagePort }): PlanOutcome {
+  const until = performance.now() + (maxSeconds ?? Infinity) * 1000
+  let outcome: PlanOutcome = { kind: 'nothing' }
+  try {
+    for (const { best, bound, workDone, progress } of algorithms[algorithm].plan(problem, options ?? {})) {
+      port?.postMessage({ bound, workDone, progress } satisfies Progress)
+      if (best !== undefined) outcome = { kind: 'planned', schedule: best, bound, workDone }
+      if (best !== undefined && performance.now() >= until) break
+    }
+    return outcome
+  } catch (error) {
+    if (error instanceof Infeasible) return { kind: 'infeasible', activities: error.activities }
+    if (error instanceof CyclicWorkflow) return { kind: 'cyclic', cycle: error.cycle }
+    throw error
+  } finally {
+    port?.close()
+  }
+}
+
+export function simulate({ problem, placed, model }: SimulationRequest): SimulationResult {
+  return play(problem, placed, model)
+}

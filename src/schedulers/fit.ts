@@ -1,0 +1,106 @@
+import type { Problem, ProblemActivity, ProblemResource } from './problem.ts'
+
+type Demand = Pick<ProblemActivity, 'cpu' | 'memoryBytes'>
+type Supply = Pick<ProblemResource, 'lanes' | 'cpuCapacity' | 'memoryBytes' | 'opaque'>
+
+/** Sizes are user input such as 0.1 + 0.2; a share within this of a whole lane is that lane. */
+const roundingSlack = 1e-9
+
+/**
+ * How many lanes of a resource a planner gives a task: its cores rounded up, at least one, and more where the task's share of memory
+ * or of CPU capacity is larger than its share of the lanes. Tasks of one lane never overlap, so tasks planned by this rule can never
+ * overcommit a resource, however late or early they run. On an opaque target every task takes the one slot.
+ * Answers undefined when the task does not fit at all.
+ */
+export function lanesFor(activity: Demand, resource: Supply): number | undefined {
+  if (resource.opaque) return 1
+  if (misfit(activity, resource) !== undefined) return undefined
+  const cores = Math.max(1, Math.ceil(activity.cpu - roundingSlack))
+  const byCpu = resource.cpuCapacity > 0 ? Math.ceil((activity.cpu / resource.cpuCapacity) * resource.lanes - roundingSlack) : 0
+  const byMemory = resource.memoryBytes > 0 ? Math.ceil((activity.memoryBytes / resource.memoryBytes) * resource.lanes - roundingSlack) : 0
+  const lanes = Math.max(cores, byCpu, byMemory)
+  return lanes <= resource.lanes ? lanes : undefined
+}
+
+/**
+ * Why a single task cannot be on a resource whatever else runs there: more CPU than its capacity or more memory than it has.
+ * Undefined: it can. Opaque targets take every task (their own scheduler decides).
+ */
+export function misfit(activity: Demand, resource: Omit<Supply, 'lanes'>): 'cpu' | 'memory' | undefined {
+  if (resource.opaque) return undefined
+  if (activity.cpu > resource.cpuCapacity) return 'cpu'
+  return activity.memoryBytes > resource.memoryBytes ? 'memory' : undefined
+}
+
+/** The name of lane `index` (from 0) of a resource as a plan writes it: cores as `coreId`, the slot of an opaque target as `slotId`. */
+export function laneName(resource: Pick<ProblemResource, 'id' | 'opaque'>, index: number): { coreId: string; slotId: string } {
+  return resource.opaque ? { coreId: '', slotId: `${resource.id}-slot` } : { coreId: `${resource.id}-core-${index}`, slotId: '' }
+}
+
+/** Where activities may go: per activity the resources and, beside each, the lanes it takes there. Equal demands share one object. */
+export interface Choices {
+  /** Ascending. */
+  resources: Int32Array
+  lanes: Int32Array
+}
+
+/** A resource without a finite, non-negative duration for the activity is no choice. */
+export function choicesOf(problem: Problem): Choices[] {
+  const width = problem.resources.length
+  const byDemand = new Map<string, Choices>()
+  return problem.activities.map((activity, index) => {
+    const key = `${activity.cpu} ${activity.memoryBytes} ${activity.selector ?? ''}`
+    let choices = byDemand.get(key)
+    if (choices === undefined) byDemand.set(key, (choices = choicesFor(activity, problem.resources)))
+    const row = index * width
+    if (choices.resources.every((resource) => runnable(problem.durations[row + resource]!))) return choices
+    return only(choices, (resource) => runnable(problem.durations[row + resource]!))
+  })
+}
+
+const runnable = (seconds: number): boolean => seconds >= 0 && seconds < Infinity
+
+/** The choices for which `keep` holds. */
+export function only(choices: Choices, keep: (resource: number) => boolean): Choices {
+  const kept = [...choices.resources.keys()].filter((k) => keep(choices.resources[k]!))
+  return { resources: Int32Array.from(kept, (k) => choices.resources[k]!), lanes: Int32Array.from(kept, (k) => choices.lanes[k]!) }
+}
+
+function choicesFor(activity: ProblemActivity, resources: readonly ProblemResource[]): Choices {
+  const found: number[] = []
+  const lanes: number[] = []
+  resources.forEach((resource, index) => {
+    if (activity.selector !== undefined && activity.selector !== index) return
+    const count = lanesFor(activity, resource)
+    if (count === undefined) return
+    found.push(index)
+    lanes.push(count)
+  })
+  return { resources: Int32Array.from(found), lanes: Int32Array.from(lanes) }
+}
+
+/** In words why no resource of the problem takes the activity, for the author of the workflow. */
+export function whyNowhere(problem: Problem, activity: number): string {
+  const demand = problem.activities[activity]!
+  const needs = `needs ${demand.cpu} cpu and ${demand.memoryBytes} bytes of memory`
+  if (demand.selector !== undefined) {
+    const resource = problem.resources[demand.selector]
+    if (resource === undefined) return 'its resourceSelector names a resource that is not schedulable in this scope'
+    const reason = whyNot(problem, activity, demand.selector)
+    return `its resourceSelector allows only ${JSON.stringify(resource.id)}: ${needs}; ${reason}`
+  }
+  if (problem.resources.length === 0) return 'the scope has no schedulable resource'
+  const shown = problem.resources.slice(0, 3).map((resource, index) => `${JSON.stringify(resource.id)} ${whyNot(problem, activity, index)}`)
+  const more = problem.resources.length - shown.length
+  return `${needs}; ${shown.join('; ')}${more > 0 ? `; and ${more} more do not fit either` : ''}`
+}
+
+function whyNot(problem: Problem, activity: number, index: number): string {
+  const demand = problem.activities[activity]!
+  const resource = problem.resources[index]!
+  const cause = misfit(demand, resource)
+  if (cause === 'cpu') return `has cpuCapacity ${resource.cpuCapacity}`
+  if (cause === 'memory') return `has ${resource.memoryBytes} bytes of memory`
+  if (lanesFor(demand, resource) === undefined) return `has only ${resource.lanes} cores`
+  return 'has no duration for it'
+}

@@ -1,0 +1,405 @@
+import { CyclicWorkflow, Infeasible } from './algorithm.ts'
+import type { Algorithm, AlgorithmOptions, Step } from './algorithm.ts'
+import { evaluate, lowerBound } from './estimate.ts'
+import type { Placement } from './estimate.ts'
+import { choicesOf, only, whyNowhere } from './fit.ts'
+import type { Choices } from './fit.ts'
+import { adjacency, findCycle, topologicalOrder } from './graph.ts'
+import type { Adjacency } from './graph.ts'
+import { Lane } from './lane.ts'
+import type { Problem, Schedule } from './problem.ts'
+import { routeSeconds, routesOf } from './routes.ts'
+import type { Routes } from './routes.ts'
+
+/** Activities placed between two reports of progress. */
+const reportEvery = 4096
+
+/**
+ * Heterogeneous Earliest Finish Time (Topcuoglu, Hariri, Wu 2002) with insertion: activities by upward rank (mean duration plus mean
+ * communication along the longest way to the end), each put where it finishes first, also into gaps between tasks already placed.
+ * Equal finishes are decided by cost, then the order of the resources, then that of the lanes.
+ */
+export const heft: Algorithm = {
+  descriptor: {
+    id: 'heft',
+    name: 'HEFT',
+    objective: 'time',
+    multiple: false,
+    description:
+      'Heterogeneous Earliest Finish Time: activities by their distance to the end, each where it finishes first, gaps included.',
+  },
+  estimateSeconds: ({ expandedStates, dependencyCount }) => Math.round((0.05 + expandedStates * 5.5e-7 + dependencyCount * 1e-6) * 10) / 10,
+  plan,
+}
+
+/** One construction: `workDone` counts pairs of activity and resource looked at, and `maxWork` has nothing to cut. */
+function* plan(problem: Problem, _options: AlgorithmOptions): Generator<Step, void, void> {
+  const n = problem.activities.length
+  const out = adjacency(n, problem.edges, 'from')
+  const order = topologicalOrder(n, problem.edges, out)
+  if (order === undefined) {
+    throw new CyclicWorkflow(findCycle(n, problem.edges)!.map((activity) => problem.activities[activity]!.id))
+  }
+  const graph: Graph = { order, out, incoming: adjacency(n, problem.edges, 'to') }
+  const routes = routesOf(problem)
+  const choices = choicesOf(problem)
+  refuseWithoutChoice(problem, choices, (activity) => whyNowhere(problem, activity))
+  const bound = lowerBound(problem, choices)
+  const { schedule, workDone } = yield* best(problem, routes, graph, choices, bound)
+  yield { best: schedule, bound, workDone, progress: 1 }
+}
+
+interface Graph {
+  order: Int32Array
+  out: Adjacency
+  incoming: Adjacency
+}
+
+interface Result {
+  schedule: Schedule
+  workDone: number
+}
+
+/**
+ * One construction over all resources where every resource reaches every other. Otherwise a choice made early can leave a later
+ * activity without a resource that all its producers reach, so each group of mutually reachable resources is tried alone as well,
+ * and the shortest schedule found is taken.
+ */
+function* best(problem: Problem, routes: Routes, graph: Graph, choices: Choices[], bound: number): Generator<Step, Result, void> {
+  const moving = problem.edges.some(({ bytes }) => bytes > 0)
+  const islands = moving ? islandsOf(problem.resources.length, routes) : [problem.resources.map((_, index) => index)]
+  if (islands.length === 1) {
+    const found = yield* construct(problem, routes, graph, choices, bound)
+    return { schedule: evaluate(problem, routes, found.placement), workDone: found.workDone }
+  }
+  const reachable = withReachableConsumers(problem, routes, graph, choices)
+  refuseWithoutChoice(problem, reachable, () => 'no resource that it fits on has a route to the resources of its consumers')
+  const attempts = [reachable]
+  for (const island of islands) {
+    const members = new Set(island)
+    const restricted = choices.map((choice) => only(choice, (resource) => members.has(resource)))
+    if (restricted.every(({ resources }) => resources.length > 0)) attempts.push(restricted)
+  }
+  let result: Result | undefined
+  let workDone = 0
+  let refusal: Infeasible | undefined
+  for (const attempt of attempts) {
+    try {
+      const found = yield* construct(problem, routes, graph, attempt, bound)
+      workDone += found.workDone
+      const schedule = evaluate(problem, routes, found.placement)
+      if (result === undefined || schedule.makespanSeconds < result.schedule.makespanSeconds) result = { schedule, workDone }
+    } catch (error) {
+      if (!(error instanceof Infeasible)) throw error
+      refusal ??= error
+    }
+  }
+  if (result === undefined) throw refusal ?? new Infeasible([])
+  return { ...result, workDone }
+}
+
+function refuseWithoutChoice(problem: Problem, choices: readonly Choices[], reason: (activity: number) => string): void {
+  const nowhere = choices.flatMap(({ resources }, activity) =>
+    resources.length === 0 ? [{ id: problem.activities[activity]!.id, reason: reason(activity) }] : [],
+  )
+  if (nowhere.length > 0) throw new Infeasible(nowhere)
+}
+
+/** Groups of resources that reach each other in both directions, by their smallest member. */
+function islandsOf(width: number, routes: Routes): number[][] {
+  const islands: number[][] = []
+  for (let resource = 0; resource < width; resource++) {
+    const island = islands.find(([first]) => routes.reachable(first!, resource) && routes.reachable(resource, first!))
+    if (island === undefined) islands.push([resource])
+    else island.push(resource)
+  }
+  return islands
+}
+
+/** Drops, from the last activities to the first, resources from which some consumer of data could not be reached wherever it runs. */
+function withReachableConsumers(problem: Problem, routes: Routes, { order, out }: Graph, choices: readonly Choices[]): Choices[] {
+  const kept = [...choices]
+  for (let i = order.length - 1; i >= 0; i--) {
+    const activity = order[i]!
+    const consumers: Choices[] = []
+    for (let k = out.start[activity]!; k < out.start[activity + 1]!; k++) {
+      const edge = problem.edges[out.edge[k]!]!
+      if (edge.bytes > 0) consumers.push(kept[edge.to]!)
+    }
+    kept[activity] = only(kept[activity]!, (from) => consumers.every(({ resources }) => resources.some((to) => routes.reachable(from, to))))
+  }
+  return kept
+}
+
+/** Mean seconds over all ordered pairs of different resources for a flow: `latency + bytes · perByte`. */
+interface MeanNetwork {
+  latency: number
+  perByte: number
+}
+
+function meanNetwork(problem: Problem, routes: Routes): MeanNetwork {
+  const width = problem.resources.length
+  const moving = problem.edges.filter(({ bytes }) => bytes > 0)
+  const typical = moving.length === 0 ? 0 : moving.reduce((sum, { bytes }) => sum + bytes, 0) / moving.length
+  let latency = 0
+  let perByte = 0
+  let pairs = 0
+  if (problem.links === undefined || typical === 0) return { latency, perByte }
+  for (let from = 0; from < width; from++) {
+    for (let to = 0; to < width; to++) {
+      const route = from === to ? undefined : routes.between(from, to, typical)
+      if (route === undefined) continue
+      latency += route.latencySeconds
+      perByte += 8 / route.bandwidthBitsPerSecond
+      pairs++
+    }
+  }
+  return pairs === 0 ? { latency, perByte } : { latency: latency / pairs, perByte: perByte / pairs }
+}
+
+/** Activities by falling upward rank; equal ranks keep the topological order, so the sequence is itself a topological order. */
+function byUpwardRank(problem: Problem, routes: Routes, { order, out }: Graph, choices: readonly Choices[]): Int32Array {
+  const n = order.length
+  const width = problem.resources.length
+  const network = meanNetwork(problem, routes)
+  const rank = new Float64Array(n)
+  const position = new Int32Array(n)
+  for (let i = n - 1; i >= 0; i--) {
+    const activity = order[i]!
+    position[activity] = i
+    let longest = 0
+    for (let k = out.start[activity]!; k < out.start[activity + 1]!; k++) {
+      const { to, bytes } = problem.edges[out.edge[k]!]!
+      const communication = bytes > 0 ? network.latency + bytes * network.perByte : 0
+      longest = Math.max(longest, communication + rank[to]!)
+    }
+    const { resources } = choices[activity]!
+    let total = 0
+    for (let k = 0; k < resources.length; k++) {
+      const at = resources[k]!
+      total += problem.durations[activity * width + at]! + problem.resources[at]!.containerOverheadSeconds
+    }
+    rank[activity] = longest + total / resources.length
+  }
+  return Int32Array.from(order).sort((a, b) => rank[b]! - rank[a]! || position[a]! - position[b]!)
+}
+
+function* construct(
+  problem: Problem,
+  routes: Routes,
+  graph: Graph,
+  choices: readonly Choices[],
+  bound: number,
+): Generator<Step, { placement: Placement; workDone: number }, void> {
+  const n = problem.activities.length
+  const width = problem.resources.length
+  const { edges, durations } = problem
+  const { incoming } = graph
+  const sequence = byUpwardRank(problem, routes, graph, choices)
+  const resource = new Int32Array(n)
+  const lanes = new Array<readonly number[]>(n)
+  const start = new Float64Array(n)
+  const finish = new Float64Array(n)
+  const pools = problem.resources.map((each) => new LanePool(each.opaque ? 1 : each.lanes))
+  const network = new TransferTable(problem, routes)
+  const ready = new Float64Array(width)
+  let workDone = 0
+  for (let i = 0; i < n; i++) {
+    if (i > 0 && i % reportEvery === 0) yield { best: undefined, bound, workDone, progress: i / n }
+    const activity = sequence[i]!
+    const choice = choices[activity]!
+    ready.fill(0)
+    for (let k = incoming.start[activity]!; k < incoming.start[activity + 1]!; k++) {
+      const edge = edges[incoming.edge[k]!]!
+      network.arrivals(resource[edge.from]!, finish[edge.from]!, edge.bytes, ready)
+    }
+    let chosen = -1
+    let chosenStart = 0
+    let chosenFinish = Infinity
+    let chosenCost: number | undefined
+    for (let k = 0; k < choice.resources.length; k++) {
+      const at = choice.resources[k]!
+      const { bootOverheadSeconds: boot, containerOverheadSeconds, pricePerSecond } = problem.resources[at]!
+      const seconds = durations[activity * width + at]! + containerOverheadSeconds
+      const readyAt = ready[at]!
+      if (!(readyAt + seconds <= chosenFinish) || readyAt === Infinity) continue
+      const pool = pools[at]!
+      pool.find(choice.lanes[k]!, readyAt, seconds, boot)
+      if (pool.finish > chosenFinish || pool.finish === Infinity) continue
+      if (pool.finish === chosenFinish) {
+        // Costs are compared on ties only; the held candidate's is computed when the first tie with it appears.
+        chosenCost ??=
+          (chosenFinish - chosenStart) * problem.resources[chosen]!.pricePerSecond + network.cost(activity, chosen, incoming, resource)
+        const rival = (pool.finish - pool.start) * pricePerSecond + network.cost(activity, at, incoming, resource)
+        if (rival >= chosenCost) continue
+        chosenCost = rival
+      } else {
+        chosenCost = undefined
+      }
+      chosen = at
+      chosenStart = pool.start
+      chosenFinish = pool.finish
+    }
+    workDone += choice.resources.length
+    if (chosen === -1)
+      throw new Infeasible([
+        { id: problem.activities[activity]!.id, reason: 'no resource that it fits on has a route from every producer of its data' },
+      ])
+    const k = choice.resources.indexOf(chosen)
+    const { bootOverheadSeconds: boot, containerOverheadSeconds } = problem.resources[chosen]!
+    const pool = pools[chosen]!
+    pool.find(choice.lanes[k]!, ready[chosen]!, durations[activity * width + chosen]! + containerOverheadSeconds, boot)
+    lanes[activity] = pool.take()
+    resource[activity] = chosen
+    start[activity] = chosenStart
+    finish[activity] = chosenFinish
+  }
+  const position = new Int32Array(n)
+  sequence.forEach((activity, index) => (position[activity] = index))
+  sequence.sort((a, b) => start[a]! - start[b]! || finish[a]! - finish[b]! || position[a]! - position[b]!)
+  return { placement: { resource, lanes, sequence }, workDone }
+}
+
+/** Seconds and price from each resource to each other, row by row as they are asked for. */
+class TransferTable {
+  readonly #problem: Problem
+  readonly #routes: Routes
+  readonly #rows: ({ latency: Float64Array; perByte: Float64Array; bySize: boolean } | undefined)[]
+
+  constructor(problem: Problem, routes: Routes) {
+    this.#problem = problem
+    this.#routes = routes
+    this.#rows = problem.resources.map(() => undefined)
+  }
+
+  /** Raises `ready[r]` to the arrival at each resource r of data that leaves `source` at `finished`. */
+  arrivals(source: number, finished: number, bytes: number, ready: Float64Array): void {
+    const width = ready.length
+    if (bytes === 0 || this.#problem.links === undefined) {
+      for (let at = 0; at < width; at++) if (finished > ready[at]!) ready[at] = finished
+      return
+    }
+    const { latency, perByte, bySize } = (this.#rows[source] ??= this.#row(source))
+    for (let at = 0; at < width; at++) {
+      const seconds = bySize ? this.#seconds(source, at, bytes) : latency[at]! + bytes * perByte[at]!
+      const arrival = finished + seconds
+      if (arrival > ready[at]!) ready[at] = arrival
+    }
+  }
+
+  /** What moving the activity's inputs to `at` costs. */
+  cost(activity: number, at: number, incoming: Adjacency, resource: Int32Array): number {
+    let cost = 0
+    for (let k = incoming.start[activity]!; k < incoming.start[activity + 1]!; k++) {
+      const { from, bytes } = this.#problem.edges[incoming.edge[k]!]!
+      if (bytes > 0 && resource[from] !== at) cost += bytes * (this.#routes.between(resource[from]!, at, bytes)?.pricePerByte ?? 0)
+    }
+    return cost
+  }
+
+  #seconds(source: number, target: number, bytes: number): number {
+    if (source === target) return 0
+    const route = this.#routes.between(source, target, bytes)
+    return route === undefined ? Infinity : routeSeconds(route, bytes)
+  }
+
+  #row(source: number): { latency: Float64Array; perByte: Float64Array; bySize: boolean } {
+    const width = this.#problem.resources.length
+    const latency = new Float64Array(width)
+    const perByte = new Float64Array(width)
+    let bySize = false
+    for (let target = 0; target < width; target++) {
+      if (target === source) continue
+      const candidates = this.#routes.all(source, target)
+      if (candidates.length > 1) bySize = true
+      latency[target] = candidates[0]?.latencySeconds ?? Infinity
+      perByte[target] = candidates[0] === undefined ? 0 : 8 / candidates[0].bandwidthBitsPerSecond
+    }
+    return { latency, perByte, bySize }
+  }
+}
+
+/** The lanes of one resource. Lanes come into use in their order, so those in use are the first ones. */
+class LanePool {
+  start = 0
+  finish = 0
+  readonly #lanes: Lane[] = []
+  readonly #total: number
+  readonly #chosen: number[] = []
+
+  constructor(total: number) {
+    this.#total = total
+  }
+
+  /**
+   * Looks for `count` lanes that are free together for `seconds` from `ready` on, plus `boot` where one of them would be used for the
+   * first time; the earliest finish is left in `start` and `finish` (Infinity: never), the lanes are held until `take` or the next call.
+   */
+  find(count: number, ready: number, seconds: number, boot: number): void {
+    if (boot === 0) {
+      this.#search(count, ready, seconds, true)
+      return
+    }
+    this.#search(count, ready, seconds, false)
+    const { start, finish } = this
+    if (finish <= ready + seconds + boot) return
+    const warm = [...this.#chosen]
+    this.#search(count, ready, seconds + boot, true)
+    if (this.finish < finish) return
+    this.start = start
+    this.finish = finish
+    this.#chosen.splice(0, this.#chosen.length, ...warm)
+  }
+
+  /** Occupies what the last `find` found; answers the lane numbers, ascending. */
+  take(): number[] {
+    const taken = [...this.#chosen]
+    for (const index of taken) {
+      const lane = this.#lanes[index]
+      if (lane === undefined) this.#lanes[index] = new Lane(this.start, this.finish)
+      else lane.occupy(this.start, this.finish)
+    }
+    return taken
+  }
+
+  #search(count: number, ready: number, seconds: number, firstUse: boolean): void {
+    const lanes = this.#lanes
+    const chosen = this.#chosen
+    const fresh = firstUse ? this.#total - lanes.length : 0
+    chosen.length = 0
+    if (count > lanes.length + fresh) {
+      this.start = this.finish = Infinity
+      return
+    }
+    if (count === 1) {
+      let best = fresh > 0 ? ready : Infinity
+      let at = fresh > 0 ? lanes.length : -1
+      for (let index = 0; index < lanes.length; index++) {
+        const from = lanes[index]!.earliest(ready, seconds, firstUse)
+        if (from < best || (from === best && index < at)) {
+          best = from
+          at = index
+        }
+        if (best === ready && at <= index) break
+      }
+      this.start = best
+      this.finish = best + seconds
+      chosen.push(at)
+      return
+    }
+    // No start before the count-th smallest of the single lanes' earliest starts is possible: go there and ask again until it holds.
+    for (let time = ready; ;) {
+      const starts = lanes.map((lane) => lane.earliest(time, seconds, firstUse))
+      const sorted = [...starts, ...new Array<number>(Math.min(fresh, count)).fill(time)].sort((a, b) => a - b)
+      const next = sorted[count - 1]!
+      if (next > time) {
+        time = next
+        continue
+      }
+      for (let index = 0; chosen.length < count; index++) if (index >= lanes.length || starts[index] === time) chosen.push(index)
+      this.start = time
+      this.finish = time + seconds
+      return
+    }
+  }
+}

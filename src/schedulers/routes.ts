@@ -1,0 +1,168 @@
+import type { Problem, ProblemLink } from './problem.ts'
+
+/**
+ * A path through the topology that can be the fastest one for some size. One flow of `b` bytes alone on it takes
+ * `latencySeconds + b · 8 / bandwidthBitsPerSecond` (domain-reference 6: bytes against bits).
+ */
+export interface Route {
+  /** Indices into `problem.links`, in the direction of travel. */
+  links: readonly number[]
+  /** For each link whether it is travelled from its source to its target. */
+  forward: readonly boolean[]
+  latencySeconds: number
+  /** Of the narrowest link. */
+  bandwidthBitsPerSecond: number
+  /** Σ over the links. */
+  pricePerByte: number
+}
+
+/** Seconds for one flow of `bytes` alone on the route. */
+export const routeSeconds = (route: Route, bytes: number): number => route.latencySeconds + (bytes * 8) / route.bandwidthBitsPerSecond
+
+/**
+ * The routes of a topology. Every question is answered for a size, because a path with more latency and a wider bottleneck is faster
+ * only above some size: per pair the paths that no other path beats in both are kept, which is exact for every size.
+ */
+export interface Routes {
+  /**
+   * The fastest path for `bytes`; equal ones are decided by lower price, then fewer links, then the smaller link indices.
+   * Undefined: unreachable. Not to be asked for a resource to itself.
+   */
+  between(source: number, target: number, bytes: number): Route | undefined
+  /** All candidates of a pair by rising latency (and rising bandwidth); empty: unreachable. */
+  all(source: number, target: number): readonly Route[]
+  reachable(source: number, target: number): boolean
+}
+
+const here: Route = { links: [], forward: [], latencySeconds: 0, bandwidthBitsPerSecond: Infinity, pricePerByte: 0 }
+const local: readonly Route[] = [here]
+
+/** Computed per source on the first question about it. Without a topology there is no network: every transfer takes no time and costs nothing. */
+export function routesOf(problem: Pick<Problem, 'links' | 'resources'>): Routes {
+  const { links } = problem
+  const n = problem.resources.length
+  const tables = new Array<Route[][] | undefined>(n)
+  const hops = links === undefined ? [] : hopsBySource(n, links)
+  const all = (source: number, target: number): readonly Route[] => {
+    if (links === undefined || source === target) return local
+    const table = (tables[source] ??= routesFrom(source, n, links, hops))
+    return table[target]!
+  }
+  return {
+    all,
+    reachable: (source, target) => all(source, target).length > 0,
+    between: (source, target, bytes) => {
+      const candidates = all(source, target)
+      let best = candidates[0]
+      for (let i = 1; i < candidates.length; i++) if (faster(candidates[i]!, best!, bytes)) best = candidates[i]
+      return best
+    },
+  }
+}
+
+function faster(a: Route, b: Route, bytes: number): boolean {
+  const seconds = routeSeconds(a, bytes) - routeSeconds(b, bytes)
+  return seconds < 0 || (seconds === 0 && tieBreak(a, b) < 0)
+}
+
+function tieBreak(a: Route, b: Route): number {
+  if (a.pricePerByte !== b.pricePerByte) return a.pricePerByte - b.pricePerByte
+  if (a.links.length !== b.links.length) return a.links.length - b.links.length
+  for (let i = 0; i < a.links.length; i++) if (a.links[i] !== b.links[i]) return a.links[i]! - b.links[i]!
+  return 0
+}
+
+interface Hop {
+  link: number
+  to: number
+  forward: boolean
+}
+
+function hopsBySource(n: number, links: readonly ProblemLink[]): Hop[][] {
+  const hops = Array.from({ length: n }, (): Hop[] => [])
+  links.forEach((link, index) => {
+    hops[link.source]!.push({ link: index, to: link.target, forward: true })
+    if (link.bidirectional) hops[link.target]!.push({ link: index, to: link.source, forward: false })
+  })
+  return hops
+}
+
+/**
+ * Dijkstra by latency with labels (latency, bottleneck): a label is final when no label already final at its node is at least as good
+ * in both. Labels leave the queue by latency, then wider bottleneck, then the tie-break, so the first of equal ones is the one kept.
+ */
+function routesFrom(source: number, n: number, links: readonly ProblemLink[], hops: readonly Hop[][]): Route[][] {
+  const final = Array.from({ length: n }, (): Route[] => [])
+  const queue = new LabelQueue()
+  queue.push({ node: source, route: here })
+  for (let label = queue.pop(); label !== undefined; label = queue.pop()) {
+    const kept = final[label.node]!
+    const widest = kept.at(-1)
+    if (widest !== undefined && widest.bandwidthBitsPerSecond >= label.route.bandwidthBitsPerSecond) continue
+    kept.push(label.route)
+    for (const { link: index, to, forward } of hops[label.node]!) {
+      const link = links[index]!
+      const bandwidth = Math.min(label.route.bandwidthBitsPerSecond, link.bandwidthBitsPerSecond)
+      const dominated = (final[to]!.at(-1)?.bandwidthBitsPerSecond ?? 0) >= bandwidth
+      if (to === source || dominated) continue
+      queue.push({
+        node: to,
+        route: {
+          links: [...label.route.links, index],
+          forward: [...label.route.forward, forward],
+          latencySeconds: label.route.latencySeconds + link.latencySeconds,
+          bandwidthBitsPerSecond: bandwidth,
+          pricePerByte: label.route.pricePerByte + link.pricePerByte,
+        },
+      })
+    }
+  }
+  return final
+}
+
+interface Label {
+  node: number
+  route: Route
+}
+
+class LabelQueue {
+  readonly #heap: Label[] = []
+
+  push(label: Label): void {
+    const heap = this.#heap
+    let at = heap.length
+    heap.push(label)
+    while (at > 0) {
+      const parent = (at - 1) >> 1
+      if (before(heap[parent]!, label)) break
+      heap[at] = heap[parent]!
+      at = parent
+    }
+    heap[at] = label
+  }
+
+  pop(): Label | undefined {
+    const heap = this.#heap
+    const top = heap[0]
+    const last = heap.pop()
+    if (heap.length === 0 || last === undefined) return top
+    let at = 0
+    for (;;) {
+      let child = 2 * at + 1
+      if (child >= heap.length) break
+      if (child + 1 < heap.length && before(heap[child + 1]!, heap[child]!)) child++
+      if (before(last, heap[child]!)) break
+      heap[at] = heap[child]!
+      at = child
+    }
+    heap[at] = last
+    return top
+  }
+}
+
+function before(a: Label, b: Label): boolean {
+  if (a.route.latencySeconds !== b.route.latencySeconds) return a.route.latencySeconds < b.route.latencySeconds
+  if (a.route.bandwidthBitsPerSecond !== b.route.bandwidthBitsPerSecond)
+    return a.route.bandwidthBitsPerSecond > b.route.bandwidthBitsPerSecond
+  return tieBreak(a.route, b.route) < 0
+}

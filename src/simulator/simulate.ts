@@ -1,0 +1,290 @@
+import { totals, windowCosts } from '../schedulers/estimate.ts'
+import { adjacency, describeCycle, findCycle } from '../schedulers/graph.ts'
+import type { Edge } from '../schedulers/graph.ts'
+import type { Problem } from '../schedulers/problem.ts'
+import { routesOf } from '../schedulers/routes.ts'
+import type { NetworkModel } from './channel.ts'
+import { Network } from './network.ts'
+import type { FlowRequest } from './network.ts'
+import { TimeHeap } from './time-heap.ts'
+
+/** Where an activity of a fixed plan runs. */
+export interface Placed {
+  resource: number
+  /** The lanes it holds, each as any string that is unique within its resource; at least one. */
+  lanes: readonly string[]
+  /** Unique per lane; the tasks of a lane run in this order. */
+  orderOnResource: number
+}
+
+/** `ready → (transfer) → data ready → (queue) → start → overhead, runtime → finish`; seconds from the start of the run. */
+export interface SimulatedTask {
+  activity: number
+  resource: number
+  /** Every predecessor has finished. */
+  readyAt: number
+  /** … and its data has arrived. */
+  dataReadyAt: number
+  startedAt: number
+  finishedAt: number
+  runtimeSeconds: number
+  /** Waiting for its lanes. */
+  queueSeconds: number
+  /** Waiting for data after the last predecessor's finish. */
+  transferSeconds: number
+  transferBytes: number
+  /** The part of `transferSeconds` that other flows caused: what a network without any other flow would have spared. */
+  interferenceSeconds: number
+  /** Boot and container. */
+  overheadSeconds: number
+  bootOverheadSeconds: number
+  containerOverheadSeconds: number
+  cost: number
+}
+
+export interface SimulatedTransfer {
+  /** Index of the dependency in `problem.edges`. */
+  edge: number
+  producer: number
+  consumer: number
+  source: number
+  target: number
+  bytes: number
+  /** The producer's finish; `startedAt` is later where a link's number of concurrent transfers was reached. */
+  readyAt: number
+  startedAt: number
+  finishedAt: number
+  /** Ids of the links in the direction of travel. */
+  links: string[]
+  cost: number
+}
+
+export interface Breakdown {
+  computeSeconds: number
+  transferSeconds: number
+  queueSeconds: number
+  interferenceSeconds: number
+  overheadSeconds: number
+}
+
+export type SimulationResult =
+  | {
+      state: 'completed'
+      /** By activity index. */
+      tasks: SimulatedTask[]
+      /** By edge index; dependencies within a resource or without bytes have none. */
+      transfers: SimulatedTransfer[]
+      makespanSeconds: number
+      cost: number
+      /** Sums over the tasks; they may exceed the makespan. */
+      breakdown: Breakdown
+      transferredBytes: number
+    }
+  /** The plan cannot run on this topology; the reason names what is wrong. */
+  | { state: 'failed'; reason: string }
+
+/**
+ * Plays a fixed plan: nothing is decided here but what follows from it. A task starts when all data has arrived, all predecessors
+ * and the previous task of each of its lanes have finished; it occupies its lanes for boot (first use of one of them), container and
+ * runtime. A flow leaves when its producer finishes. Deterministic, without clock or dice.
+ */
+export function simulate(problem: Problem, plan: readonly Placed[], model: NetworkModel = 'by-policy'): SimulationResult {
+  const { activities, edges, resources, links, durations } = problem
+  const n = activities.length
+  if (plan.length !== n) return { state: 'failed', reason: `the plan places ${plan.length} activities, the workflow has ${n}` }
+  const routes = routesOf(problem)
+  const network = new Network(problem, routes, model)
+  const crosses = (edge: number): boolean => {
+    const { from, to, bytes } = edges[edge]!
+    return bytes > 0 && links !== undefined && plan[from]!.resource !== plan[to]!.resource
+  }
+  const unreachable = edges.flatMap(({ from, to, bytes }, edge) =>
+    crosses(edge) && !routes.reachable(plan[from]!.resource, plan[to]!.resource)
+      ? [
+          `${bytes} bytes from ${quote(activities[from]!.id)} on ${quote(resources[plan[from]!.resource]!.id)} to ${quote(activities[to]!.id)} on ${quote(resources[plan[to]!.resource]!.id)}`,
+        ]
+      : [],
+  )
+  if (unreachable.length > 0) {
+    const more = unreachable.length > 5 ? `, and ${unreachable.length - 5} more` : ''
+    return { state: 'failed', reason: `no route for ${unreachable.slice(0, 5).join(', ')}${more}` }
+  }
+  const lanes = laneOrders(plan)
+  const waits: Edge[] = [...edges, ...lanes.edges]
+  const out = adjacency(n, waits, 'from')
+  const incoming = adjacency(n, edges, 'to')
+  const missing = new Int32Array(n)
+  for (const { to } of waits) missing[to]!++
+  const rankOf = ranks(activities.map(({ id }) => id))
+
+  const tasks = activities.map((_, activity): SimulatedTask => {
+    const { resource } = plan[activity]!
+    const boot = lanes.first[activity] === 1 ? resources[resource]!.bootOverheadSeconds : 0
+    const container = resources[resource]!.containerOverheadSeconds
+    return {
+      activity,
+      resource,
+      readyAt: 0,
+      dataReadyAt: 0,
+      startedAt: 0,
+      finishedAt: 0,
+      runtimeSeconds: durations[activity * resources.length + resource]!,
+      queueSeconds: 0,
+      transferSeconds: 0,
+      transferBytes: 0,
+      interferenceSeconds: 0,
+      overheadSeconds: boot + container,
+      bootOverheadSeconds: boot,
+      containerOverheadSeconds: container,
+      cost: 0,
+    }
+  })
+  const arrivals = new Float64Array(edges.length)
+  const running = new TimeHeap(n)
+  let now = 0
+  let finished = 0
+
+  const start = (activity: number): void => {
+    const task = tasks[activity]!
+    let alone = 0
+    for (let k = incoming.start[activity]!; k < incoming.start[activity + 1]!; k++) {
+      const edge = incoming.edge[k]!
+      const { from, bytes } = edges[edge]!
+      const producer = tasks[from]!
+      task.readyAt = Math.max(task.readyAt, producer.finishedAt)
+      task.dataReadyAt = Math.max(task.dataReadyAt, arrivals[edge]!)
+      if (crosses(edge)) task.transferBytes += bytes
+      const quiet = crosses(edge) ? network.channel(producer.resource, task.resource, bytes)!.aloneSeconds(bytes) : 0
+      alone = Math.max(alone, producer.finishedAt + quiet)
+    }
+    task.startedAt = now
+    task.transferSeconds = task.dataReadyAt - task.readyAt
+    task.queueSeconds = now - task.dataReadyAt
+    // Where flows are alone both are the same sum, up to rounding that is not to be reported as interference.
+    const lost = task.dataReadyAt - alone
+    task.interferenceSeconds = lost > 1e-9 * Math.max(1, task.dataReadyAt) ? lost : 0
+    task.finishedAt = now + (task.overheadSeconds + task.runtimeSeconds)
+    running.set(activity, task.finishedAt)
+  }
+  const release = (activity: number): void => {
+    if (--missing[activity]! === 0) start(activity)
+  }
+  /** Frees what waited for a finished activity; its flows are collected, to be handed over together with those of the same moment. */
+  const finish = (activity: number, flows: FlowRequest[]): void => {
+    finished++
+    for (let k = out.start[activity]!; k < out.start[activity + 1]!; k++) {
+      const edge = out.edge[k]!
+      const { to } = waits[edge]!
+      if (edge < edges.length && crosses(edge)) {
+        flows.push({
+          id: edge,
+          from: plan[activity]!.resource,
+          to: plan[to]!.resource,
+          bytes: edges[edge]!.bytes,
+          rank: rankOf[to]! * n + rankOf[activity]!,
+        })
+        continue
+      }
+      if (edge < edges.length) arrivals[edge] = now
+      release(to)
+    }
+  }
+
+  for (let activity = 0; activity < n; activity++) if (missing[activity] === 0) start(activity)
+  while (finished < n) {
+    now = Math.min(running.time, network.nextTime())
+    if (now === Infinity) break
+    for (const edge of network.advance(now)) {
+      arrivals[edge] = now
+      release(edges[edge]!.to)
+    }
+    const flows: FlowRequest[] = []
+    while (running.time <= now) finish(running.pop()!, flows)
+    network.request(flows)
+  }
+  if (finished < n) {
+    const cycle = findCycle(n, waits) ?? []
+    return {
+      state: 'failed',
+      reason: `the lane orders contradict the dependencies: ${describeCycle(cycle.map((activity) => activities[activity]!.id))}`,
+    }
+  }
+
+  const transfers = edges.flatMap(({ from, to, bytes }, edge): SimulatedTransfer[] => {
+    if (!crosses(edge)) return []
+    const { route } = network.channel(plan[from]!.resource, plan[to]!.resource, bytes)!
+    const cost = bytes * route.pricePerByte
+    tasks[to]!.cost += cost
+    return [
+      {
+        edge,
+        producer: from,
+        consumer: to,
+        source: plan[from]!.resource,
+        target: plan[to]!.resource,
+        bytes,
+        readyAt: tasks[from]!.finishedAt,
+        startedAt: network.startedAt(edge),
+        finishedAt: arrivals[edge]!,
+        links: route.links.map((link) => links![link]!.id),
+        cost,
+      },
+    ]
+  })
+  const timed = tasks.map(({ resource, startedAt, finishedAt, runtimeSeconds }) => ({
+    resource,
+    startAt: startedAt,
+    finishAt: finishedAt,
+    runtimeSeconds,
+  }))
+  const windows = windowCosts(problem, timed)
+  const breakdown: Breakdown = { computeSeconds: 0, transferSeconds: 0, queueSeconds: 0, interferenceSeconds: 0, overheadSeconds: 0 }
+  for (const task of tasks) {
+    const { activeWindow, pricePerSecond } = resources[task.resource]!
+    task.cost += activeWindow ? windows[task.activity]! : (task.overheadSeconds + task.runtimeSeconds) * pricePerSecond
+    breakdown.computeSeconds += task.runtimeSeconds
+    breakdown.transferSeconds += task.transferSeconds
+    breakdown.queueSeconds += task.queueSeconds
+    breakdown.interferenceSeconds += task.interferenceSeconds
+    breakdown.overheadSeconds += task.overheadSeconds
+  }
+  return {
+    state: 'completed',
+    tasks,
+    transfers,
+    ...totals(tasks.map(({ startedAt, finishedAt, cost }) => ({ startAt: startedAt, finishAt: finishedAt, cost }))),
+    breakdown,
+    transferredBytes: transfers.reduce((sum, { bytes }) => sum + bytes, 0),
+  }
+}
+
+const quote = (id: string): string => JSON.stringify(id)
+
+/** The order of the ids by code unit, as numbers. */
+function ranks(ids: readonly string[]): Int32Array {
+  const rank = new Int32Array(ids.length)
+  const sorted = [...ids.keys()].sort((a, b) => (ids[a]! < ids[b]! ? -1 : ids[a]! > ids[b]! ? 1 : a - b))
+  sorted.forEach((activity, index) => (rank[activity] = index))
+  return rank
+}
+
+/** The waits that lanes add (each task for the one before it on each lane), and for each task whether it is the first on one of its lanes. */
+function laneOrders(plan: readonly Placed[]): { edges: Edge[]; first: Uint8Array } {
+  const lanes = new Map<string, number[]>()
+  plan.forEach(({ resource, lanes: held }, activity) => {
+    for (const lane of new Set(held)) {
+      const key = `${resource}\0${lane}`
+      const tasks = lanes.get(key)
+      if (tasks === undefined) lanes.set(key, [activity])
+      else tasks.push(activity)
+    }
+  })
+  const edges: Edge[] = []
+  const first = new Uint8Array(plan.length)
+  for (const tasks of lanes.values()) {
+    tasks.sort((a, b) => plan[a]!.orderOnResource - plan[b]!.orderOnResource || a - b)
+    first[tasks[0]!] = 1
+    for (let i = 1; i < tasks.length; i++) edges.push({ from: tasks[i - 1]!, to: tasks[i]! })
+  }
+  return { edges, first }
+}

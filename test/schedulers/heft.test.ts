@@ -1,0 +1,304 @@
+import { describe, expect, test } from '@jest/globals'
+import fc from 'fast-check'
+import { CyclicWorkflow, Infeasible, problemSize } from '../../src/schedulers/algorithm.ts'
+import type { Problem, Schedule } from '../../src/schedulers/problem.ts'
+import { algorithms } from '../../src/schedulers/registry.ts'
+import { choicesOf } from '../../src/schedulers/fit.ts'
+import { faults } from './checker.ts'
+import { instance, problem } from './instances.ts'
+
+const { heft } = algorithms
+const runs = { numRuns: 300, seed: 20261121 }
+
+function plan(given: Problem): { schedule: Schedule; bound: number } {
+  const last = [...heft.plan(given, {})].at(-1)!
+  expect(last.progress).toBe(1)
+  return { schedule: last.best!, bound: last.bound }
+}
+
+const fitsSomewhere = (given: Problem): boolean => choicesOf(given).every(({ resources }) => resources.length > 0)
+
+/** Topcuoglu, Hariri, Wu: figure 2 and table 1 of the paper; costs are seconds, communication 1 s per byte. */
+const textbook = problem({
+  durations: [
+    [14, 16, 9], [13, 19, 18], [11, 13, 19], [13, 8, 17], [12, 13, 10],
+    [13, 16, 9], [7, 15, 11], [5, 11, 14], [18, 12, 20], [21, 7, 16],
+  ],
+  edges: [
+    [0, 1, 18], [0, 2, 12], [0, 3, 9], [0, 4, 11], [0, 5, 14], [1, 7, 19], [1, 8, 16], [2, 6, 23],
+    [3, 7, 27], [3, 8, 23], [4, 8, 13], [5, 7, 15], [6, 9, 17], [7, 9, 11], [8, 9, 13],
+  ],
+}) // prettier-ignore
+
+describe('HEFT', () => {
+  test('gives the schedule of the paper: 80', () => {
+    const { schedule } = plan(textbook)
+    expect(faults(textbook, schedule)).toEqual([])
+    expect(schedule.makespanSeconds).toBe(80)
+    expect(schedule.assignments.map(({ resource }) => resource + 1)).toEqual([3, 1, 3, 2, 3, 2, 3, 1, 2, 2])
+    expect(schedule.assignments.map(({ startAt }) => startAt)).toEqual([0, 27, 9, 18, 28, 26, 38, 57, 56, 73])
+  })
+
+  test('every schedule passes the judge and is no shorter than its bound', () => {
+    fc.assert(
+      fc.property(instance(), (given) => {
+        fc.pre(fitsSomewhere(given))
+        const { schedule, bound } = plan(given)
+        expect(faults(given, schedule)).toEqual([])
+        expect(schedule.makespanSeconds).toBeGreaterThanOrEqual(bound * (1 - 1e-12))
+      }),
+      runs,
+    )
+  })
+
+  test('also where not every resource reaches every other; what it refuses, it refuses for a reason', () => {
+    let planned = 0
+    fc.assert(
+      fc.property(instance({ connected: false, maxActivities: 6 }), (given) => {
+        try {
+          expect(faults(given, plan(given).schedule)).toEqual([])
+          planned++
+        } catch (error) {
+          if (!(error instanceof Infeasible)) throw error
+          expect(error.activities.length).toBeGreaterThan(0)
+          expect(given.links === undefined ? fitsSomewhere(given) : false).toBe(false)
+        }
+      }),
+      runs,
+    )
+    expect(planned).toBeGreaterThan(50)
+  })
+
+  test('the same problem gives the same schedule', () => {
+    fc.assert(
+      fc.property(instance(), (given) => {
+        fc.pre(fitsSomewhere(given))
+        expect(plan(structuredClone(given))).toEqual(plan(given))
+      }),
+      { ...runs, numRuns: 50 },
+    )
+  })
+
+  test('a task is put into a gap between two others', () => {
+    // a1 → a2 leaves r1 idle from 1 to 11 while its data goes to the pinned a2 and a3 waits for it; a4 fits into that gap.
+    const given = problem({
+      durations: [
+        [1, 99],
+        [99, 1],
+        [1, 99],
+        [3, 99],
+      ],
+      edges: [
+        [0, 1, 5],
+        [1, 2, 4],
+      ],
+    })
+    const { schedule } = plan(given)
+    expect(schedule.assignments[2]).toMatchObject({ startAt: 11, finishAt: 12, orderOnResource: 3 })
+    expect(schedule.assignments[3]).toMatchObject({ resource: 0, startAt: 1, finishAt: 4, orderOnResource: 2 })
+  })
+
+  test('equal finishes are decided by cost, then by the order of the resources', () => {
+    const cheap = problem({
+      durations: [[2, 2, 2]],
+      edges: [],
+      resources: [{ pricePerSecond: 3 }, { pricePerSecond: 1 }, { pricePerSecond: 1 }],
+    })
+    expect(plan(cheap).schedule.assignments[0]).toMatchObject({ resource: 1, cost: 2 })
+    expect(plan(problem({ durations: [[2, 2]], edges: [] })).schedule.assignments[0]).toMatchObject({ resource: 0 })
+  })
+
+  test('data takes several hops, and a wide detour when it is large', () => {
+    const links = [
+      { source: 0, target: 1, bandwidthBitsPerSecond: 8, latencySeconds: 0 },
+      { source: 0, target: 2, bandwidthBitsPerSecond: 800, latencySeconds: 5 },
+      { source: 2, target: 1, bandwidthBitsPerSecond: 800, latencySeconds: 5 },
+    ]
+    const pinned = [{ selector: 0 }, { selector: 1 }]
+    const small = plan(
+      problem({
+        durations: [
+          [1, 9, 9],
+          [9, 1, 9],
+        ],
+        edges: [[0, 1, 3]],
+        links,
+        activities: pinned,
+      }),
+    )
+    expect(small.schedule.makespanSeconds).toBe(1 + 3 + 1)
+    const large = plan(
+      problem({
+        durations: [
+          [1, 9, 9],
+          [9, 1, 9],
+        ],
+        edges: [[0, 1, 1000]],
+        links,
+        activities: pinned,
+      }),
+    )
+    expect(large.schedule.makespanSeconds).toBe(1 + (10 + 10) + 1)
+  })
+
+  test('a missing route is never free: the consumer stays, or the plan is refused with its name', () => {
+    const stays = plan(
+      problem({
+        durations: [
+          [5, 1],
+          [5, 1],
+        ],
+        edges: [[0, 1, 8]],
+        links: [],
+        activities: [{ selector: 0 }, {}],
+      }),
+    )
+    expect(stays.schedule.assignments.map(({ resource }) => resource)).toEqual([0, 0])
+    const apart = problem({
+      durations: [
+        [5, 1],
+        [5, 1],
+      ],
+      edges: [[0, 1, 8]],
+      links: [],
+      activities: [{ selector: 0 }, { selector: 1 }],
+    })
+    expect(() => plan(apart)).toThrow(
+      'activity "a1" fits nowhere: no resource that it fits on has a route to the resources of its consumers',
+    )
+    // Without bytes nothing travels, so no route is needed.
+    expect(plan({ ...apart, edges: [{ from: 0, to: 1, bytes: 0 }] }).schedule.makespanSeconds).toBe(6)
+  })
+
+  test('a greedy choice that strands a later activity is taken back', () => {
+    // a1 runs best on r1, a2 on r2, and no link joins them; a3 needs data of both.
+    const given = problem({
+      durations: [
+        [1, 4],
+        [4, 1],
+        [1, 1],
+      ],
+      edges: [
+        [0, 2, 8],
+        [1, 2, 8],
+      ],
+      links: [],
+    })
+    const { schedule } = plan(given)
+    expect(faults(given, schedule)).toEqual([])
+    expect(schedule.makespanSeconds).toBe(6)
+  })
+
+  test('all activities without a place are named, each with its reason', () => {
+    const given = problem({
+      durations: [
+        [1, 1],
+        [1, 1],
+        [1, 1],
+        [1, 1],
+      ],
+      edges: [],
+      resources: [
+        { lanes: 2, cpuCapacity: 2, memoryBytes: 100 },
+        { lanes: 1, cpuCapacity: 4, memoryBytes: 1000 },
+      ],
+      activities: [{ cpu: 8 }, { memoryBytes: 5000 }, { cpu: 2, selector: 1 }, {}],
+    })
+    const error = refusal(given)
+    expect(error.activities).toEqual([
+      { id: 'a1', reason: 'needs 8 cpu and 0 bytes of memory; "r1" has cpuCapacity 2; "r2" has cpuCapacity 4' },
+      { id: 'a2', reason: 'needs 1 cpu and 5000 bytes of memory; "r1" has 100 bytes of memory; "r2" has 1000 bytes of memory' },
+      { id: 'a3', reason: 'its resourceSelector allows only "r2": needs 2 cpu and 0 bytes of memory; has only 1 cores' },
+    ])
+    expect(error.message).toContain('(and 2 more activities)')
+  })
+
+  test('a cycle is named', () => {
+    const given = problem({
+      durations: [[1], [1], [1], [1]],
+      edges: [
+        [0, 1, 0],
+        [1, 2, 0],
+        [2, 3, 0],
+        [3, 1, 0],
+      ],
+    })
+    expect(() => plan(given)).toThrow(CyclicWorkflow)
+    expect(() => plan(given)).toThrow('the dependencies have a cycle: "a2" → "a3" → "a4" → "a2"')
+  })
+
+  test('tasks that together need more memory than there is do not run together', () => {
+    const resources = [{ lanes: 2, memoryBytes: 1000 }]
+    const tight = problem({ durations: [[3], [3]], edges: [], resources, activities: [{ memoryBytes: 600 }, { memoryBytes: 400 }] })
+    expect(plan(tight).schedule.makespanSeconds).toBe(6)
+    const loose = problem({ durations: [[3], [3]], edges: [], resources, activities: [{ memoryBytes: 500 }, { memoryBytes: 500 }] })
+    expect(plan(loose).schedule.makespanSeconds).toBe(3)
+  })
+
+  test('boot is paid once per lane by its first task, the container by every task', () => {
+    const given = problem({
+      durations: [[2], [2]],
+      edges: [[0, 1, 0]],
+      resources: [{ bootOverheadSeconds: 10, containerOverheadSeconds: 1, pricePerSecond: 2 }],
+    })
+    const { schedule } = plan(given)
+    expect(schedule.assignments.map(({ startAt, finishAt, cost }) => ({ startAt, finishAt, cost }))).toEqual([
+      { startAt: 0, finishAt: 13, cost: 26 },
+      { startAt: 13, finishAt: 16, cost: 6 },
+    ])
+  })
+
+  test('a resource that is paid by window costs its window once, shared by runtime', () => {
+    const given = problem({
+      durations: [[1], [3]],
+      edges: [[0, 1, 0]],
+      resources: [{ activeWindow: true, pricePerSecond: 2, containerOverheadSeconds: 1 }],
+    })
+    const { schedule } = plan(given)
+    expect(schedule).toMatchObject({ makespanSeconds: 6, cost: 12 })
+    expect(schedule.assignments.map(({ cost }) => cost)).toEqual([3, 9])
+  })
+
+  test('nothing to plan is planned', () => {
+    const empty = { ...problem({ durations: [[1]], edges: [] }), activities: [], durations: new Float64Array(0) }
+    expect(plan(empty).schedule).toEqual({ assignments: [], makespanSeconds: 0, cost: 0 })
+  })
+
+  test('a chain of 20,000 tasks needs no stack, and progress is told on the way', () => {
+    const n = 20_000
+    const given = problem({
+      durations: Array.from({ length: n }, () => [1, 2]),
+      edges: Array.from({ length: n - 1 }, (_, k) => [k, k + 1, 1] as const),
+    })
+    const steps = [...heft.plan(given, {})]
+    expect(steps.length).toBeGreaterThan(3)
+    expect(steps.map(({ progress }) => progress)).toEqual(steps.map(({ progress }) => progress).toSorted((a, b) => a - b))
+    expect(steps.at(-1)!.best!.makespanSeconds).toBe(n)
+    expect(steps.at(-1)!.bound).toBe(n)
+  })
+
+  test('the expected effort counts what can be used', () => {
+    const given = problem({
+      durations: [
+        [1, 1],
+        [1, 1],
+      ],
+      edges: [[0, 1, 0]],
+      activities: [{ selector: 1 }, {}],
+    })
+    expect(problemSize(given)).toEqual({ activityCount: 2, dependencyCount: 1, compatibleResources: 2, expandedStates: 3 })
+    expect(heft.estimateSeconds({ activityCount: 0, dependencyCount: 100_000, compatibleResources: 0, expandedStates: 1_000_000 })).toBe(
+      0.7,
+    )
+  })
+})
+
+function refusal(given: Problem): Infeasible {
+  try {
+    plan(given)
+  } catch (error) {
+    if (error instanceof Infeasible) return error
+    throw error
+  }
+  throw new Error('was planned')
+}
