@@ -8,10 +8,12 @@
  * - `find(names)` never throws for an unknown name; it answers what the site knows, from what the work itself left behind
  *   (start file, exit file, process identity), so it is right when nobody watched.
  * - `watch(names, onEnd)` calls back once per name when its work has ended; one mechanism for all names, no call per task.
- * - `cancel(names)` is idempotent; cancelling finished or unknown work is a no-op. It ends the whole process group and every
+ * - `cancel(names)` is idempotent; cancelling finished work is a no-op, and a name that was not started never will be: it is
+ *   `ended` for the reason `cancelled` from then on. Of started work it ends the whole process group and every
  *   descendant that carries the task's marker, first politely, after `graceSeconds` by force, and resolves when none is alive.
  * - `collect(name)` may be called any number of times after the end; it answers the same until `remove`.
- * - `logs` reads by byte range from what the work wrote, while it runs and afterwards.
+ * - `logs` reads by byte range (`tail`: the last so many bytes) from what the work wrote, while it runs and afterwards.
+ * - `remove` forgets the name: never submit it again. Running work is refused.
  * - Errors are `DriverError`s with a class; anything else thrown is `unknown`.
  *
  * Differences between sites are `capabilities`, never a type test.
@@ -32,7 +34,17 @@ export interface RuntimeDriver {
 }
 
 export const capabilityNames = [
-  'batch', 'interactive', 'container', 'serverless', 'gpu', 'mpi', 'sharedStorage', 'dataStaging', 'cancellation', 'logStreaming', 'simulation',
+  'batch',
+  'interactive',
+  'container',
+  'serverless',
+  'gpu',
+  'mpi',
+  'sharedStorage',
+  'dataStaging',
+  'cancellation',
+  'logStreaming',
+  'simulation',
 ] as const
 export type Capability = (typeof capabilityNames)[number]
 
@@ -52,6 +64,7 @@ export interface Intent {
   expectedOutputs: readonly string[]
   cores: number
   memoryBytes: number
+  /** 0 is none. Held by the site, also while no driver is alive. */
   timeoutSeconds: number
 }
 
@@ -70,7 +83,15 @@ export type SubmitOutcome =
 export type TaskState =
   | { state: 'unknown' } // never started: safe to submit
   | { state: 'running'; externalId: string; startedAt: number }
-  | { state: 'ended'; externalId: string; startedAt: number; finishedAt: number; exitCode: number | null; signal: string | null; reason: EndReason }
+  | {
+      state: 'ended'
+      externalId: string
+      startedAt: number
+      finishedAt: number
+      exitCode: number | null
+      signal: string | null
+      reason: EndReason
+    }
   /** Was started, is not alive, left no exit file: killed with its machine. Never submitted again under this name. */
   | { state: 'lost'; externalId: string; startedAt: number }
 
@@ -84,7 +105,8 @@ export interface Collected {
   wallSeconds: number
   cpuSeconds: number | null
   peakMemoryBytes: number | null
-  measuredBy: 'time' | 'cgroup' | 'sampled' | 'none'
+  /** `time`: /usr/bin/time; `rusage`: the kernel's accounting of the task and its descendants (wait4). */
+  measuredBy: 'time' | 'rusage' | 'cgroup' | 'sampled' | 'none'
   manifest: OutputManifest
   missingOutputs: string[]
   stderrTail: string
@@ -97,7 +119,14 @@ export interface OutputManifest {
   hostname: string
   root: string
   files: { path: string; change: 'created' | 'modified' | 'deleted'; sizeBytes: number; checksum?: string; modifiedUnixNano: string }[]
-  summary: { initialFiles: number; finalFiles: number; createdFiles: number; modifiedFiles: number; deletedFiles: number; outputBytes: number }
+  summary: {
+    initialFiles: number
+    finalFiles: number
+    createdFiles: number
+    modifiedFiles: number
+    deletedFiles: number
+    outputBytes: number
+  }
 }
 
 export interface LogSlice {

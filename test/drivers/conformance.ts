@@ -1,0 +1,733 @@
+import { afterEach, beforeEach, describe, expect, test } from '@jest/globals'
+import { spawn, type ChildProcess } from 'node:child_process'
+import { createHash } from 'node:crypto'
+import { chmodSync, existsSync, mkdirSync, readdirSync, readFileSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import fc from 'fast-check'
+import type { Collected, Intent, RuntimeDriver, TaskState } from '../../src/drivers/runtime/driver.ts'
+
+/** One place where tasks run. Everything below `scratch` is visible to the tasks and taken away by `close`. */
+export interface ConformanceSite {
+  scratch: string
+  /** Another driver over the same site, as another worker would have it. */
+  open(): RuntimeDriver
+  /** argv of a program that opens the site, submits the intents given as JSON in its last argument, prints the outcomes and waits. */
+  submitter: readonly string[]
+  close(): Promise<void>
+}
+
+const seconds = 30_000
+const sh = (script: string, ...args: string[]): string[] => ['/bin/sh', '-c', script, 'sh', ...args]
+
+/** Whether a process lives; a zombie does not. */
+function lives(pid: number): boolean {
+  try {
+    return !/^\S+ \(.*\) [ZX]/s.test(readFileSync(`/proc/${pid}/stat`, 'latin1'))
+  } catch {
+    return false
+  }
+}
+
+async function until<T>(probe: () => T | undefined | false, what: string): Promise<T> {
+  for (let tries = 0; tries < 1500; tries++) {
+    const value = probe()
+    if (value !== undefined && value !== false) return value
+    await sleep(10)
+  }
+  throw new Error(`waited in vain for ${what}`)
+}
+
+const readPid = (path: string): number | undefined =>
+  existsSync(path) && /^\d+\n$/.test(readFileSync(path, 'utf8')) ? Number(readFileSync(path, 'utf8')) : undefined
+
+/** What every runtime driver promises (`src/drivers/runtime/driver.ts`), asked of the real thing. */
+export function runtimeDriverConformance(name: string, makeSite: () => ConformanceSite): void {
+  describe(`${name}: runtime driver`, () => {
+    let site: ConformanceSite
+    let driver: RuntimeDriver
+    let opened: RuntimeDriver[]
+    let submitters: ChildProcess[]
+    let count = 0
+
+    beforeEach(() => {
+      site = makeSite()
+      driver = site.open()
+      opened = [driver]
+      submitters = []
+    })
+    afterEach(async () => {
+      for (const child of submitters) child.kill('SIGKILL')
+      for (const one of opened) await one.close()
+      await site.close()
+    })
+
+    const another = (): RuntimeDriver => {
+      const one = site.open()
+      opened.push(one)
+      return one
+    }
+    const intent = (argv: readonly string[], more: Partial<Intent> = {}): Intent => {
+      const task = `task-${++count}`
+      const directory = join(site.scratch, 'work', task)
+      return {
+        name: task,
+        directory,
+        argv,
+        environment: {},
+        stage: [],
+        expectedOutputs: [],
+        cores: 1,
+        memoryBytes: 0,
+        timeoutSeconds: 60,
+        ...more,
+      }
+    }
+    const ended = (names: readonly string[], by = driver): Promise<void> => {
+      const waiting = new Set(names)
+      return new Promise((resolve) => {
+        by.watch(names, (one) => {
+          waiting.delete(one)
+          if (waiting.size === 0) resolve()
+        })
+      })
+    }
+    const submit = async (what: Intent, by = driver): Promise<string> => {
+      const [outcome] = await by.submit([what])
+      if (outcome?.ok !== true) throw outcome?.error ?? new Error('no outcome')
+      return outcome.externalId
+    }
+    const run = async (what: Intent): Promise<Collected> => {
+      await submit(what)
+      await ended([what.name])
+      return driver.collect(what.name)
+    }
+    const stateOf = async (task: string, by = driver): Promise<TaskState> => (await by.find([task])).get(task) ?? { state: 'unknown' }
+    const text = async (task: string, stream: 'stdout' | 'stderr' = 'stdout'): Promise<string> =>
+      (await driver.logs(task, stream, { offset: 0, limit: 1_000_000 })).bytes.toString()
+    const submitElsewhere = async (what: Intent): Promise<ChildProcess> => {
+      const [program = '', ...args] = site.submitter
+      const child = spawn(program, [...args, JSON.stringify([what])], { stdio: ['ignore', 'pipe', 'inherit'] })
+      submitters.push(child)
+      await new Promise((resolve, reject) => {
+        child.stdout.once('data', resolve)
+        child.once('exit', () => reject(new Error('the submitter ended early')))
+      })
+      return child
+    }
+
+    test(
+      'says what it ran: exit code, times, processor time, memory, output',
+      async () => {
+        const before = Date.now() / 1000
+        const task = intent(sh('echo out; echo err >&2; i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; sleep 0.2; exit 3'))
+        const collected = await run(task)
+        const { state } = collected
+        if (state.state !== 'ended') throw new Error(state.state)
+        expect(state).toMatchObject({ exitCode: 3, signal: null, reason: 'exited' })
+        expect(collected.submittedAt).toBeGreaterThanOrEqual(before)
+        expect(state.startedAt).toBeGreaterThanOrEqual(collected.submittedAt)
+        expect(state.finishedAt - state.startedAt).toBeGreaterThan(0.19)
+        expect(collected.wallSeconds).toBeGreaterThan(0.19)
+        expect(collected.wallSeconds).toBeLessThan(Date.now() / 1000 - before + 0.1)
+        expect(collected.cpuSeconds).toBeGreaterThan(0.01)
+        expect(collected.cpuSeconds).toBeLessThan(collected.wallSeconds)
+        expect(await text(task.name)).toBe('out\n')
+        expect(await text(task.name, 'stderr')).toBe('err\n')
+        expect(collected.stderrTail).toBe('err')
+        expect(await driver.collect(task.name)).toEqual(collected)
+        expect(statSync(task.directory).mode & 0o777).toBe(0o700)
+      },
+      seconds,
+    )
+
+    test(
+      'measures the peak memory of the largest process below the task',
+      async () => {
+        const bytes = 48 * 1024 * 1024
+        const { peakMemoryBytes } = await run(
+          intent([process.execPath, '-e', `require('child_process').execFileSync(process.execPath, ['-e', 'Buffer.alloc(${bytes}, 1)'])`]),
+        )
+        const { peakMemoryBytes: idle } = await run(
+          intent([process.execPath, '-e', `require('child_process').execFileSync(process.execPath, ['-e', '0'])`]),
+        )
+        expect((peakMemoryBytes ?? 0) - (idle ?? 0)).toBeGreaterThan(bytes * 0.9)
+        expect((peakMemoryBytes ?? 0) - (idle ?? 0)).toBeLessThan(bytes * 1.5)
+      },
+      seconds,
+    )
+
+    test(
+      'starts a name once, whoever submits it how often',
+      async () => {
+        const ledger = join(site.scratch, 'ledger')
+        const others = [driver, another(), another()]
+        const tasks = Array.from({ length: 12 }, () => intent(sh('echo $$ >> "$1"; sleep 0.1', ledger)))
+        const outcomes = await Promise.all(Array.from({ length: 9 }, (_, turn) => others[turn % 3]!.submit(tasks)))
+        expect(outcomes.flat().every((outcome) => outcome.ok)).toBe(true)
+        const ids = new Set(outcomes.flat().map((outcome) => (outcome.ok ? `${outcome.name} ${outcome.externalId}` : '')))
+        expect(ids.size).toBe(tasks.length)
+        await ended(tasks.map((task) => task.name))
+        await Promise.all(others.map((one) => one.submit(tasks)))
+        await sleep(200)
+        expect(readFileSync(ledger, 'utf8').trim().split('\n')).toHaveLength(tasks.length)
+      },
+      seconds,
+    )
+
+    test(
+      'starts a name once when several processes submit it',
+      async () => {
+        const ledger = join(site.scratch, 'ledger')
+        const task = intent(sh('echo x >> "$1"; sleep 0.2', ledger))
+        await Promise.all([submitElsewhere(task), submitElsewhere(task), submit(task)])
+        await ended([task.name])
+        expect(readFileSync(ledger, 'utf8')).toBe('x\n')
+      },
+      seconds,
+    )
+
+    test(
+      'finds unknown, running and ended tasks, also with a driver that did not start them',
+      async () => {
+        const [short, long] = [intent(sh('exit 0')), intent(['sleep', '30'])]
+        expect(await stateOf('never-heard-of')).toEqual({ state: 'unknown' })
+        const id = await submit(long)
+        await submit(short)
+        await ended([short.name])
+        const states = await another().find([short.name, long.name, 'never-heard-of'])
+        expect(states.get(short.name)).toMatchObject({ state: 'ended', exitCode: 0 })
+        expect(states.get(long.name)).toMatchObject({ state: 'running', externalId: id })
+        expect(states.get('never-heard-of')).toEqual({ state: 'unknown' })
+        await expect(driver.collect(long.name)).rejects.toMatchObject({ trouble: 'unknown' })
+        await driver.cancel([long.name], 1)
+      },
+      seconds,
+    )
+
+    test(
+      'calls back once per name: for ends that come, that were, and of tasks of others',
+      async () => {
+        const calls: string[] = []
+        const [mine, over, foreign] = [intent(['sleep', '0.2']), intent(['true']), intent(['sleep', '0.4'])]
+        await run(over)
+        await submit(foreign, another())
+        await submit(mine)
+        const names = [mine.name, over.name, foreign.name]
+        driver.watch(names, (one) => calls.push(one))
+        const stop = driver.watch(names, () => calls.push('stopped'))
+        stop()
+        await until(() => calls.length >= 3, 'three ends')
+        await sleep(400)
+        expect(calls.sort()).toEqual([...names].sort())
+      },
+      seconds,
+    )
+
+    test(
+      'cancels politely: a task may clean up, and its end says why',
+      async () => {
+        const task = intent(sh('trap "echo clean; exit 7" TERM; echo ready; while :; do sleep 0.05; done'))
+        await submit(task)
+        await until(() => existsSync(task.directory), 'the start')
+        while (!(await text(task.name)).includes('ready')) await sleep(10)
+        await driver.cancel([task.name], 20)
+        expect(await stateOf(task.name)).toMatchObject({ state: 'ended', exitCode: 7, reason: 'cancelled' })
+        expect(await text(task.name)).toContain('clean')
+      },
+      seconds,
+    )
+
+    test(
+      'cancels by force after the grace, with children in sessions of their own that ignore the signal and cleared their marks',
+      async () => {
+        const [a, b] = [join(site.scratch, 'a.pid'), join(site.scratch, 'b.pid')]
+        const stubborn = 'trap "" TERM HUP; echo $$ > "$1.new"; mv "$1.new" "$1"; while :; do sleep 1; done'
+        const task = intent(
+          sh(
+            `trap "" TERM; (setsid sh -c '${stubborn}' sh "$1" &) ; (env -i PATH="$PATH" setsid sh -c '${stubborn}' sh "$2" &); while :; do sleep 1; done`,
+            a,
+            b,
+          ),
+        )
+        await submit(task)
+        const pids = [await until(() => readPid(a), 'a'), await until(() => readPid(b), 'b')]
+        const from = performance.now()
+        await Promise.all([driver.cancel([task.name], 0.5), another().cancel([task.name], 0.5)])
+        expect(performance.now() - from).toBeGreaterThan(450)
+        expect(pids.map(lives)).toEqual([false, false])
+        expect(await stateOf(task.name)).toMatchObject({ state: 'ended', signal: 'SIGKILL', reason: 'cancelled' })
+        await driver.cancel([task.name], 0.5)
+      },
+      seconds,
+    )
+
+    test(
+      'never starts what was cancelled before',
+      async () => {
+        const marker = join(site.scratch, 'ran')
+        const task = intent(sh('echo > "$1"', marker))
+        await driver.cancel([task.name], 1)
+        await submit(task)
+        await ended([task.name])
+        expect(await stateOf(task.name)).toMatchObject({ state: 'ended', reason: 'cancelled', exitCode: null })
+        expect((await driver.collect(task.name)).manifest.files).toEqual([])
+        expect(existsSync(marker)).toBe(false)
+      },
+      seconds,
+    )
+
+    test(
+      'races of cancel against submit leave nothing alive and one recorded end',
+      async () => {
+        const tasks = Array.from({ length: 30 }, () => intent(['sleep', '20']))
+        await Promise.all(
+          tasks.map(async (task, position) => {
+            const started = driver.submit([task])
+            await sleep(position % 10)
+            await driver.cancel([task.name], 0.2)
+            await started
+            await driver.cancel([task.name], 0.2)
+          }),
+        )
+        const states = await driver.find(tasks.map((task) => task.name))
+        for (const state of states.values()) expect(state).toMatchObject({ state: 'ended', reason: 'cancelled' })
+      },
+      seconds,
+    )
+
+    test(
+      'a task ends with its first process: what it left in the background does not outlive it',
+      async () => {
+        const file = join(site.scratch, 'left.pid')
+        const task = intent(
+          sh(
+            `(setsid sh -c 'echo $$ > "$1.new"; mv "$1.new" "$1"; exec sleep 30' sh "$1" &); while [ ! -e "$1" ]; do sleep 0.02; done`,
+            file,
+          ),
+        )
+        expect((await run(task)).state).toMatchObject({ state: 'ended', exitCode: 0, reason: 'exited' })
+        expect(lives(await until(() => readPid(file), 'the pid'))).toBe(false)
+      },
+      seconds,
+    )
+
+    test(
+      'ends a task whose time is over, with all its children',
+      async () => {
+        const file = join(site.scratch, 'child.pid')
+        const task = intent(sh(`(setsid sh -c 'echo $$ > "$1"; exec sleep 30' sh "$1" &); sleep 30`, file), { timeoutSeconds: 0.5 })
+        const { state, wallSeconds } = await run(task)
+        expect(state).toMatchObject({ state: 'ended', reason: 'timeout', signal: 'SIGTERM' })
+        expect(wallSeconds).toBeGreaterThan(0.49)
+        expect(wallSeconds).toBeLessThan(5)
+        expect(lives(await until(() => readPid(file), 'the pid'))).toBe(false)
+      },
+      seconds,
+    )
+
+    test(
+      'survives the death of its submitter: adopted while it runs, its end read by another',
+      async () => {
+        const gate = join(site.scratch, 'gate')
+        const task = intent(sh('echo begun; while [ ! -e "$1" ]; do sleep 0.02; done; echo over; echo made > product; exit 5', gate))
+        const submitter = await submitElsewhere(task)
+        submitter.kill('SIGKILL')
+        await until(() => submitter.signalCode === 'SIGKILL', 'the death of the submitter')
+        expect(await stateOf(task.name)).toMatchObject({ state: 'running' })
+        await submit(task)
+        const end = ended([task.name])
+        writeFileSync(gate, '')
+        await end
+        const collected = await driver.collect(task.name)
+        expect(collected.state).toMatchObject({ state: 'ended', exitCode: 5 })
+        expect(collected.manifest.files.map((file) => file.path)).toEqual(['product'])
+        expect(await text(task.name)).toBe('begun\nover\n')
+      },
+      seconds,
+    )
+
+    test(
+      'keeps time limits while no driver is alive',
+      async () => {
+        const task = intent(['sleep', '30'], { timeoutSeconds: 1 })
+        const submitter = await submitElsewhere(task)
+        submitter.kill('SIGKILL')
+        await sleep(2500)
+        expect(await stateOf(task.name)).toMatchObject({ state: 'ended', reason: 'timeout' })
+      },
+      seconds,
+    )
+
+    test(
+      'reads logs by range and from the end, while they are written and afterwards',
+      async () => {
+        const gate = join(site.scratch, 'gate')
+        const task = intent(sh('printf 0123456789; while [ ! -e "$1" ]; do sleep 0.02; done; printf abcdef', gate))
+        await submit(task)
+        while ((await text(task.name)).length < 10) await sleep(10)
+        expect(await driver.logs(task.name, 'stdout', { offset: 2, limit: 3 })).toEqual({
+          bytes: Buffer.from('234'),
+          offset: 2,
+          totalBytes: 10,
+        })
+        writeFileSync(gate, '')
+        await ended([task.name])
+        expect(await driver.logs(task.name, 'stdout', { tail: 4 })).toEqual({ bytes: Buffer.from('cdef'), offset: 12, totalBytes: 16 })
+        expect(await driver.logs(task.name, 'stdout', { tail: 400 })).toMatchObject({ offset: 0, totalBytes: 16 })
+        expect((await driver.logs(task.name, 'stdout', { offset: 99, limit: 4 })).bytes).toHaveLength(0)
+        expect((await driver.logs(task.name, 'stderr', { tail: 4 })).totalBytes).toBe(0)
+        expect((await driver.logs('never-heard-of', 'stdout', { tail: 4 })).totalBytes).toBe(0)
+      },
+      seconds,
+    )
+
+    test(
+      'keeps the output of concurrent and successive tasks apart',
+      async () => {
+        const tasks = Array.from({ length: 40 }, (_, position) =>
+          intent(position % 3 === 0 ? ['true'] : sh('echo "$1"; echo "$1" >&2', String(position))),
+        )
+        for (let from = 0; from < tasks.length; from += 4) {
+          const few = tasks.slice(from, from + 4)
+          const end = ended(few.map((task) => task.name))
+          await driver.submit(few)
+          await end
+        }
+        const expected = tasks.map((_, position) => (position % 3 === 0 ? '' : `${position}\n`))
+        expect(await Promise.all(tasks.map((task) => text(task.name)))).toEqual(expected)
+        expect(await Promise.all(tasks.map((task) => text(task.name, 'stderr')))).toEqual(expected)
+      },
+      seconds,
+    )
+
+    test(
+      'keeps the last lines of stderr',
+      async () => {
+        const { stderrTail } = await run(intent(sh('seq 1 5000 >&2')))
+        expect(stderrTail.split('\n')).toEqual(Array.from({ length: 20 }, (_, line) => String(4981 + line)))
+      },
+      seconds,
+    )
+
+    test(
+      'a program that cannot be run is a failure of the task, with words',
+      async () => {
+        const absent = await run(intent(['/no/such/program']))
+        expect(absent.state).toMatchObject({ state: 'ended', exitCode: 127 })
+        expect(absent.stderrTail).toContain('/no/such/program')
+        const folder = await run(intent(['pwd'], { workingDirectory: 'not/there' }))
+        expect(folder.state).toMatchObject({ state: 'ended', exitCode: 126 })
+        expect(folder.stderrTail).toContain('not/there')
+      },
+      seconds,
+    )
+
+    test(
+      'says how a task died',
+      async () => {
+        expect((await run(intent(sh('kill -SEGV $$')))).state).toMatchObject({ exitCode: null, signal: 'SIGSEGV', reason: 'exited' })
+      },
+      seconds,
+    )
+
+    test(
+      'gives a task its environment and no more, and no open files of others',
+      async () => {
+        process.env['SERVICE_API_TOKEN'] = 'secret'
+        process.env['SOMETHING'] = 'else'
+        const task = intent(sh('env -0; printf "\\0fds"; ls /proc/$$/fd'), {
+          environment: { GREETING: 'hello $HOME `id`\nworld', EMPTY: '' },
+        })
+        await run(task)
+        const [variables = '', fds = ''] = (await text(task.name)).split('\0\0fds')
+        const seen = Object.fromEntries(
+          variables.split('\0').map((line) => [line.slice(0, line.indexOf('=')), line.slice(line.indexOf('=') + 1)]),
+        )
+        expect(seen['GREETING']).toBe('hello $HOME `id`\nworld')
+        expect(seen['EMPTY']).toBe('')
+        expect(seen['HOME']).toBe(task.directory)
+        const marks = Object.entries(seen).filter(([, value]) => value === task.name)
+        expect(marks).toHaveLength(1)
+        // PWD, OLDPWD, SHLVL and _ are the shell's own.
+        const own = ['PWD', 'OLDPWD', 'SHLVL', '_', marks[0]?.[0]]
+        expect(
+          Object.keys(seen)
+            .filter((key) => !own.includes(key))
+            .sort(),
+        ).toEqual(['EMPTY', 'GREETING', 'HOME', 'PATH', 'TMPDIR'])
+        expect(fds.trim().split('\n')).toEqual(['0', '1', '2'])
+        delete process.env['SERVICE_API_TOKEN']
+        delete process.env['SOMETHING']
+      },
+      seconds,
+    )
+
+    test(
+      'passes 5,000 strings of metacharacters as they are, in arguments and environment; nothing of them is executed',
+      async () => {
+        const bait = join(site.scratch, 'bait')
+        const pieces = [
+          '$(',
+          '`',
+          ')',
+          ';',
+          '&',
+          '|',
+          '>',
+          '<',
+          '\n',
+          '\r',
+          '\\',
+          "'",
+          '"',
+          '*',
+          '?',
+          '~',
+          '!',
+          '#',
+          '{',
+          '}',
+          '$HOME',
+          '${IFS}',
+          ' ',
+          '\t',
+          '-',
+          '=',
+          '%s',
+          '\u0001',
+          '\u007f',
+          'é',
+          '😀',
+          `touch ${bait}`,
+          `>${bait}`,
+        ]
+        const hostile = fc.array(fc.constantFrom(...pieces), { minLength: 1, maxLength: 12 }).map((parts) => parts.join(''))
+        const strings = fc.sample(hostile, { seed: 20260101, numRuns: 5000 })
+        for (let from = 0; from < strings.length; from += 500) {
+          const part = strings.slice(from, from + 500)
+          const environment = Object.fromEntries(part.map((value, position) => [`V${position}`, value]))
+          const script =
+            'process.stdout.write(JSON.stringify([process.argv.slice(1), process.argv.slice(1).map((_, i) => process.env["V" + i])]))'
+          const task = intent([process.execPath, '-e', script, '--', ...part], { environment })
+          await run(task)
+          expect(JSON.parse(await text(task.name))).toEqual([part, part])
+        }
+        const program = await run(intent([`; touch ${bait} #`]))
+        expect(program.state).toMatchObject({ exitCode: 127 })
+        expect(existsSync(bait)).toBe(false)
+      },
+      2 * seconds,
+    )
+
+    test(
+      'refuses what cannot be passed, naming the field',
+      async () => {
+        const bad: [Partial<Intent>, string][] = [
+          [{ name: '../evil' }, 'name'],
+          [{ directory: 'relative' }, 'directory'],
+          [{ argv: [] }, 'argv'],
+          [{ argv: ['echo', 'a\0b'] }, 'argv[1]'],
+          [{ environment: { 'A=B': '1' } }, 'environment name'],
+          [{ environment: { A: '\0' } }, 'environment.A'],
+          [{ workingDirectory: '../up' }, 'workingDirectory'],
+          [{ expectedOutputs: ['/etc/passwd'] }, 'expectedOutputs'],
+          [{ timeoutSeconds: Number.NaN }, 'timeoutSeconds'],
+        ]
+        for (const [more, field] of bad) {
+          const [outcome] = await driver.submit([intent(['true'], more)])
+          expect(outcome).toMatchObject({ ok: false, error: { trouble: 'refused', message: expect.stringContaining(field) } })
+        }
+      },
+      seconds,
+    )
+
+    test(
+      'a site that cannot make the work directory is trouble of the infrastructure, and the name stays free',
+      async () => {
+        const file = join(site.scratch, 'file')
+        writeFileSync(file, '')
+        const task = intent(['true'], { directory: join(file, 'below') })
+        expect(await driver.submit([task])).toMatchObject([{ ok: false, error: { trouble: 'infrastructure' } }])
+        expect(await stateOf(task.name)).toEqual({ state: 'unknown' })
+        expect((await run({ ...task, directory: join(site.scratch, 'good') })).state).toMatchObject({ exitCode: 0 })
+      },
+      seconds,
+    )
+
+    describe('files', () => {
+      const folder = (label: string, files: Record<string, string>): { from: string; label: string } => {
+        const from = join(site.scratch, 'from', label)
+        mkdirSync(from, { recursive: true })
+        for (const [path, content] of Object.entries(files)) {
+          mkdirSync(join(from, path, '..'), { recursive: true })
+          writeFileSync(join(from, path), content)
+        }
+        return { from, label }
+      }
+      const sha = (content: string): string => `sha256:${createHash('sha256').update(content).digest('hex')}`
+
+      test(
+        'lists what was created, modified and deleted, with checksums, and what was not delivered',
+        async () => {
+          const big = 'x'.repeat(300_000)
+          const before = folder('seed', {
+            'keep.txt': 'keep',
+            'sub/change.txt': 'old',
+            'same-size.txt': 'aaaa',
+            'gone.txt': 'gone',
+            'touched.txt': 'touched',
+            big,
+          })
+          const task = intent(
+            sh(
+              'echo new > sub/change.txt; printf bbbb > same-size.txt; rm gone.txt; touch touched.txt; mkdir -p out/deep; printf made > out/deep/file; ln -s file out/deep/link; head -c 5000000 /dev/zero > large',
+            ),
+            { stage: [before], expectedOutputs: ['out/deep/file', 'out/deep/link', 'out', 'large', 'missing.txt', 'gone.txt'] },
+          )
+          const { manifest, missingOutputs } = await run(task)
+          const listed = manifest.files.map(({ path, change, sizeBytes, checksum }) => ({ path, change, sizeBytes, checksum }))
+          expect(listed).toEqual([
+            { path: 'gone.txt', change: 'deleted', sizeBytes: 0, checksum: undefined },
+            { path: 'large', change: 'created', sizeBytes: 5_000_000, checksum: sha('\0'.repeat(5_000_000)) },
+            { path: 'out/deep/file', change: 'created', sizeBytes: 4, checksum: sha('made') },
+            { path: 'out/deep/link', change: 'created', sizeBytes: 4, checksum: undefined },
+            { path: 'same-size.txt', change: 'modified', sizeBytes: 4, checksum: sha('bbbb') },
+            { path: 'sub/change.txt', change: 'modified', sizeBytes: 4, checksum: sha('new\n') },
+          ])
+          expect(manifest.summary).toEqual({
+            initialFiles: 6,
+            finalFiles: 8,
+            createdFiles: 3,
+            modifiedFiles: 2,
+            deletedFiles: 1,
+            outputBytes: 5_000_016,
+          })
+          expect(manifest.root).toBe(task.directory)
+          expect(missingOutputs).toEqual(['missing.txt', 'gone.txt'])
+        },
+        seconds,
+      )
+
+      test(
+        'a change that keeps size and modification time is seen',
+        async () => {
+          const before = folder('seed', { data: 'aaaa', same: 'cccc' })
+          const { manifest } = await run(intent(sh('cp -p data ref; printf bbbb > data; touch -r ref data; rm ref'), { stage: [before] }))
+          expect(manifest.files).toMatchObject([{ path: 'data', change: 'modified', checksum: sha('bbbb') }])
+        },
+        seconds,
+      )
+
+      test(
+        'stages copies, with modes and times, that a task can change without changing the origin',
+        async () => {
+          const one = folder('one', { 'bin/tool': '#!/bin/sh\necho tool', 'a/shared': 'same' })
+          const two = folder('two', { 'a/shared': 'same', 'a/other': 'other' })
+          chmodSync(join(one.from, 'bin/tool'), 0o755)
+          symlinkSync('../bin/tool', join(one.from, 'a/link'))
+          const task = intent(sh('./bin/tool; cat a/link a/other; echo more >> a/shared; ls'), { stage: [one, two] })
+          const { manifest } = await run(task)
+          expect(await text(task.name)).toBe('tool\n#!/bin/sh\necho toolothera\nbin\n')
+          expect(readFileSync(join(one.from, 'a/shared'), 'utf8')).toBe('same')
+          expect(manifest.files.map((file) => file.path)).toEqual(['a/shared'])
+          expect(Math.abs(statSync(join(task.directory, 'a/other')).mtimeMs - statSync(join(two.from, 'a/other')).mtimeMs)).toBeLessThan(
+            0.01,
+          )
+          expect(statSync(join(task.directory, 'a/other')).nlink).toBe(1)
+        },
+        seconds,
+      )
+
+      test(
+        'stages only the paths asked for, and says who did not deliver one',
+        async () => {
+          const one = { ...folder('one', { 'a/x': 'x', 'a/y': 'y', 'b/z': 'z' }), paths: ['a/x', 'b'] }
+          const task = intent(sh('find . -type f | sort'), { stage: [one] })
+          await run(task)
+          expect(await text(task.name)).toBe('./a/x\n./b/z\n')
+          const missing = await driver.submit([intent(['true'], { stage: [{ ...one, paths: ['a/none'] }] })])
+          expect(missing).toMatchObject([{ ok: false, error: { trouble: 'user', message: expect.stringMatching(/one.*a\/none/) } }])
+          const hostile = await driver.submit([intent(['true'], { stage: [{ ...one, paths: ['../two/x'] }] })])
+          expect(hostile).toMatchObject([{ ok: false, error: { trouble: 'refused' } }])
+        },
+        seconds,
+      )
+
+      test(
+        'names both sides and the path when two predecessors disagree; nothing is started or left behind',
+        async () => {
+          const pairs: [Record<string, string>, Record<string, string>, string][] = [
+            [{ 'd/f': 'one' }, { 'd/f': 'two' }, 'd/f'],
+            [{ 'd/f': 'one' }, { 'd/f': 'longer' }, 'd/f'],
+            [{ d: 'file' }, { 'd/f': 'folder' }, 'd'],
+          ]
+          for (const [position, [left, right, path]] of pairs.entries()) {
+            const stages = [folder(`left-${position}`, left), folder(`right-${position}`, right)]
+            const task = intent(['true'], { stage: stages })
+            const [outcome] = await driver.submit([task])
+            if (outcome === undefined || outcome.ok) throw new Error('accepted')
+            expect(outcome.error.trouble).toBe('user')
+            for (const word of [`left-${position}`, `right-${position}`, JSON.stringify(path)])
+              expect(outcome.error.message).toContain(word)
+            expect(await stateOf(task.name)).toEqual({ state: 'unknown' })
+            expect(existsSync(task.directory)).toBe(false)
+          }
+          const parent = join(site.scratch, 'work')
+          expect(existsSync(parent) ? readdirSync(parent) : []).toEqual([])
+        },
+        seconds,
+      )
+
+      test.each(['/etc/passwd', '../../secret', 'sub/../../x', '..'])(
+        'refuses a link to the outside: %s',
+        async (target) => {
+          const one = folder('one', { 'sub/file': '' })
+          symlinkSync(target, join(one.from, 'link'))
+          expect(await driver.submit([intent(['true'], { stage: [one] })])).toMatchObject([
+            { ok: false, error: { trouble: 'user', message: expect.stringContaining('link') } },
+          ])
+        },
+        seconds,
+      )
+
+      test(
+        'a name that is submitted by many at once is staged whole',
+        async () => {
+          const files = Object.fromEntries(Array.from({ length: 60 }, (_, position) => [`d${position % 7}/f${position}`, String(position)]))
+          const one = folder('one', files)
+          const tasks = Array.from({ length: 5 }, () => intent(sh('find . -type f | wc -l; rm -r d0; sleep 0.1'), { stage: [one] }))
+          const drivers = [driver, another(), another()]
+          await Promise.all(drivers.map((by) => by.submit(tasks)))
+          await ended(tasks.map((task) => task.name))
+          for (const task of tasks) {
+            expect(await text(task.name)).toMatch(/^\s*60\n$/)
+            const { manifest } = await driver.collect(task.name)
+            expect(manifest.files.every((file) => file.change === 'deleted' && file.path.startsWith('d0/'))).toBe(true)
+            expect(manifest.summary.deletedFiles).toBe(9)
+          }
+          expect(readdirSync(join(site.scratch, 'work')).sort()).toEqual(tasks.map((task) => task.name).sort())
+        },
+        seconds,
+      )
+
+      test(
+        'removes the work directory of ended work, not of running work',
+        async () => {
+          const [over, running] = [intent(sh('echo > file')), intent(['sleep', '20'])]
+          await run(over)
+          await submit(running)
+          await driver.remove(over.name)
+          expect(existsSync(over.directory)).toBe(false)
+          expect(await stateOf(over.name)).toEqual({ state: 'unknown' })
+          await driver.remove('never-heard-of')
+          await expect(driver.remove(running.name)).rejects.toMatchObject({ trouble: 'refused' })
+          await driver.cancel([running.name], 1)
+          await driver.remove(running.name)
+          expect(existsSync(running.directory)).toBe(false)
+        },
+        seconds,
+      )
+    })
+  })
+}
