@@ -1,0 +1,16 @@
+// Compiles to dist/: programs, what they read at run time, and the workflows as one bundle, so that a worker starts without a bundler.
+import { execFileSync } from 'node:child_process'
+import { cpSync, rmSync, writeFileSync } from 'node:fs'
+import { bundleWorkflowCode } from '@temporalio/worker'
+
+const root = new URL('../', import.meta.url)
+const at = (path) => new URL(path, root).pathname
+
+rmSync(at('dist'), { recursive: true, force: true })
+execFileSync(at('node_modules/.bin/tsc'), ['-p', at('tsconfig.build.json')], { stdio: 'inherit' })
+cpSync(at('src/db/migrations'), at('dist/src/db/migrations'), { recursive: true })
+cpSync(at('temporal-config'), at('dist/temporal-config'), { recursive: true })
+const { code } = await bundleWorkflowCode({ workflowsPath: at('dist/workflows/index.js') })
+writeFileSync(at('dist/workflow-bundle.js'), code)
+// Only the bundle is run: without these files no worker can quietly bundle at its start instead.
+rmSync(at('dist/workflows'), { recursive: true })

@@ -1,0 +1,95 @@
+import { createServer } from 'node:http'
+import type { ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { formatAddress } from './config.ts'
+import type { Address } from './config.ts'
+import type { Metrics } from './observability/metrics.ts'
+
+/** Answers whether a part can be used now; a rejection or silence of 2 s counts as no. */
+export type Checks = Readonly<Record<string, () => Promise<boolean>>>
+
+export interface AdminOptions {
+  address: Address
+  metrics: Pick<Metrics, 'text'>
+  /** Undefined while the program starts or stops: not ready, whatever its parts say. */
+  checks: () => Checks | undefined
+}
+
+export interface Admin {
+  readonly url: string
+  close(): Promise<void>
+}
+
+const checkWithinMs = 2000
+
+/**
+ * The listener of operations: `/livez` (the process answers), `/readyz` (its parts do; 503 with the state of each otherwise) and
+ * `/metrics` (Prometheus). It asks for no token and tells no data, so it belongs on loopback or a private network.
+ * @throws Error naming SERVICE_ADMIN_ADDRESS when the address cannot be had
+ */
+export const openAdmin = async ({ address, metrics, checks }: AdminOptions): Promise<Admin> => {
+  const routes: Record<string, (response: ServerResponse) => Promise<void>> = {
+    '/livez': (response) => answer(response, 200, 'application/json', '{"status":"ok"}\n'),
+    '/readyz': async (response) => {
+      const state = await readiness(checks())
+      await answer(response, state.ready ? 200 : 503, 'application/json', `${JSON.stringify(state)}\n`)
+    },
+    '/metrics': async (response) => answer(response, 200, 'text/plain; version=0.0.4; charset=utf-8', await metrics.text()),
+  }
+  const server = createServer((request, response) => {
+    const path = (request.url ?? '').replace(/\?.*/, '')
+    const handle = Object.hasOwn(routes, path) ? routes[path] : undefined
+    const done =
+      handle === undefined
+        ? answer(response, 404, 'application/json', '{"error":"this address answers /livez, /readyz and /metrics","code":"missing"}\n')
+        : request.method !== 'GET' && request.method !== 'HEAD'
+          ? answer(
+              response.setHeader('Allow', 'GET, HEAD'),
+              405,
+              'application/json',
+              '{"error":"only GET and HEAD","code":"method_not_allowed"}\n',
+            )
+          : handle(response)
+    done.catch(() => answer(response, 500, 'application/json', '{"error":"internal error","code":"internal"}\n'))
+  })
+  await new Promise<void>((resolve, reject) => {
+    server.once('error', (error) => {
+      reject(
+        new Error(`SERVICE_ADMIN_ADDRESS=${formatAddress(address)} cannot be listened on (${error.message}): free it or give another`, {
+          cause: error,
+        }),
+      )
+    })
+    server.listen(address.port, address.host, resolve)
+  })
+  const bound = server.address() as AddressInfo
+  return {
+    url: `http://${formatAddress({ host: bound.address, port: bound.port })}`,
+    close: () =>
+      new Promise((resolve) => {
+        server.close(() => {
+          resolve()
+        })
+        server.closeAllConnections()
+      }),
+  }
+}
+
+const readiness = async (checks: Checks | undefined): Promise<{ ready: boolean; parts: Record<string, 'ok' | 'unavailable'> }> => {
+  if (checks === undefined) return { ready: false, parts: {} }
+  const parts = await Promise.all(
+    Object.entries(checks).map(async ([name, check]) => {
+      const late = new Promise<boolean>((resolve) => setTimeout(resolve, checkWithinMs, false).unref())
+      const good = await Promise.race([check().catch(() => false), late])
+      return [name, good ? 'ok' : 'unavailable'] as const
+    }),
+  )
+  return { ready: parts.every(([, state]) => state === 'ok'), parts: Object.fromEntries(parts) }
+}
+
+const answer = (response: ServerResponse, status: number, type: string, text: string): Promise<void> => {
+  if (!response.headersSent)
+    response.writeHead(status, { 'Content-Type': type, 'Content-Length': Buffer.byteLength(text), 'Cache-Control': 'no-store' })
+  response.end(text)
+  return Promise.resolve()
+}

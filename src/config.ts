@@ -1,0 +1,382 @@
+import { accessSync, constants, statSync } from 'node:fs'
+import { homedir, hostname } from 'node:os'
+import { join, resolve } from 'node:path'
+import { z } from 'zod'
+
+/** What the defaults and the checks of the configuration ask of the machine; an argument, so that both can be tested and documented. */
+export interface HostFacts {
+  uid: number
+  home: string
+  hostname: string
+  /** Base folders of the XDG convention where they are set. */
+  xdgDataHome: string | undefined
+  xdgCacheHome: string | undefined
+  workingDirectory: string
+  isDirectory: (path: string) => boolean
+  isExecutable: (path: string) => boolean
+}
+
+export interface Address {
+  host: string
+  port: number
+}
+
+/** Everything the programs may vary; read once, frozen. Paths are absolute. */
+export type Config = Readonly<Omit<z.output<z.ZodObject<Fields>>, 'readyFile'>> & {
+  readonly readyFile: string
+  /** What programs started by us may see of our environment: search path, home, proxies, Go. Never a `SERVICE_` variable. */
+  readonly childEnvironment: Readonly<Record<string, string>>
+  /** Base URL of an OpenTelemetry collector (OTLP over HTTP); traces are off without it. */
+  readonly tracesEndpoint: string | undefined
+  /** Places at which a fault test kills the process (`ORRERY_FAILPOINTS`, e.g. `intended-not-started=3`); never set in service. */
+  readonly failpoints: string | undefined
+}
+
+type Fields = ReturnType<typeof fieldsFor>
+
+/** A configuration that cannot be used; `problems` holds one line per variable, all found at once. */
+export class ConfigError extends Error {
+  readonly problems: readonly string[]
+  constructor(problems: readonly string[]) {
+    super(`the configuration cannot be used:\n${problems.map((line) => `  ${line}`).join('\n')}`)
+    this.name = 'ConfigError'
+    this.problems = problems
+  }
+}
+
+const prefix = 'SERVICE_'
+const hidden = '(hidden)'
+
+/** Field `listenAddress` is the variable `SERVICE_LISTEN_ADDRESS`. */
+export const variableName = (field: string): string => prefix + field.replace(/[A-Z]/g, (letter) => `_${letter}`).toUpperCase()
+
+interface Notes {
+  description: string
+  /** Default as documented where it depends on the machine. */
+  fallback?: string
+  secret?: boolean
+}
+const notes = z.registry<Notes>()
+
+const controlFree = /^[^\p{Cc}]+$/u
+
+const parseAddress = (text: string): Address | undefined => {
+  const match = /^(?:\[([0-9a-fA-F:.]+)\]|([^:[\]\s/]*)):(\d{1,5})$/.exec(text)
+  const port = Number(match?.[3])
+  return match === null || port > 65_535
+    ? undefined
+    : { host: match[1] ?? (match[2] === '' || match[2] === undefined ? '127.0.0.1' : match[2]), port }
+}
+
+const address = (lowestPort: 0 | 1, example: string) =>
+  z.string().transform((text, context): Address => {
+    const parsed = parseAddress(text)
+    if (parsed !== undefined && parsed.port >= lowestPort) return parsed
+    context.addIssue({ code: 'custom', message: `is not HOST:PORT with a port from ${lowestPort} to 65535. Give for example ${example}` })
+    return z.NEVER
+  })
+
+const listOf = (what: string, example: string, normalise: (item: string) => string | undefined) =>
+  z.string().transform((text, context): readonly string[] => {
+    const items = text.split(',').map((item) => item.trim())
+    const normalised = items.map(normalise)
+    const wrong = items.filter((_, i) => normalised[i] === undefined)
+    if (wrong.length > 0)
+      context.addIssue({
+        code: 'custom',
+        message: `holds ${wrong.map((item) => JSON.stringify(item)).join(', ')}, which is not ${what}. Give them separated by commas, for example ${example}`,
+      })
+    return Object.freeze(normalised.filter((item) => item !== undefined))
+  })
+
+const origin = (item: string): string | undefined => {
+  const url = URL.canParse(item) ? new URL(item) : undefined
+  return url !== undefined && /^https?:$/.test(url.protocol) && url.origin === item ? item : undefined
+}
+
+const hostName = (item: string): string | undefined =>
+  /^(?:[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\])(?::\d{1,5})?$/i.test(item) ? item.toLowerCase() : undefined
+
+/** Every variable, in the order of the documentation. */
+const fieldsFor = (host: HostFacts) => {
+  const path = z.string().transform((text) => resolve(host.workingDirectory, text))
+  const directory = path.refine(host.isDirectory, { error: 'is not an existing directory. Create it or name another' })
+  const root = host.uid === 0
+  const dataDir = root ? '/var/lib/orrery' : join(host.xdgDataHome ?? join(host.home, '.local', 'share'), 'orrery')
+  const cacheDir = root ? '/var/cache/orrery' : join(host.xdgCacheHome ?? join(host.home, '.cache'), 'orrery')
+  return {
+    listenAddress: address(0, '127.0.0.1:8080').prefault('127.0.0.1:8080').register(notes, {
+      description:
+        'Address of the API. An empty host is 127.0.0.1, port 0 any free port. Without `SERVICE_API_TOKEN` only loopback peers are answered.',
+    }),
+    apiPrefix: z
+      .string()
+      .regex(/^(?:\/|(?:\/[A-Za-z0-9._~-]+)+)$/, {
+        error: 'is not a path that begins with / and does not end with one. Give for example /api, or / for none',
+      })
+      .transform((text) => (text === '/' ? '' : text))
+      .prefault('/api')
+      .register(notes, { description: 'Path before every endpoint; `/` for none.' }),
+    apiToken: z
+      .string()
+      .regex(/^[\x21-\x7e]{1,1024}$/, {
+        error: 'must be 1 to 1024 printable ASCII characters without spaces. Make one with: openssl rand -hex 32',
+      })
+      .optional()
+      .register(notes, {
+        description: 'Bearer token that requests must carry. Without it the service answers loopback peers only.',
+        secret: true,
+      }),
+    allowedOrigins: listOf('an origin', 'https://lab.example.org', origin)
+      .default(Object.freeze([]))
+      .register(notes, { description: 'Browser origins that may read answers, comma separated, compared exactly.', fallback: 'none' }),
+    allowedHosts: listOf('a host name', 'orrery.example.org,10.0.0.5:8080', hostName).default(Object.freeze([])).register(notes, {
+      description:
+        'Further values of the `Host` header to answer, comma separated; loopback names and the listen address are always allowed.',
+      fallback: 'none',
+    }),
+    adminAddress: address(0, '127.0.0.1:9090').prefault('127.0.0.1:0').register(notes, {
+      description: 'Address of `/livez`, `/readyz` and `/metrics`. It asks for no token: keep it on loopback or a private network.',
+    }),
+    dataDir: path.prefault(dataDir).register(notes, {
+      description: 'Folder of everything that must be kept: embedded databases, passwords, work directories, ready file.',
+      fallback: '`/var/lib/orrery` as root, else `~/.local/share/orrery`',
+    }),
+    cacheDir: path.prefault(cacheDir).register(notes, {
+      description: 'Folder of what can be made again: the Temporal development server, copies of the PostgreSQL programs.',
+      fallback: '`/var/cache/orrery` as root, else `~/.cache/orrery`',
+    }),
+    localStorageRoot: directory
+      .optional()
+      .register(notes, { description: 'Existing directory of this machine that storages of kind local may be browsed in.' }),
+    databaseUrl: z
+      .string()
+      .refine((text) => URL.canParse(text) && /^postgres(?:ql)?:$/.test(new URL(text).protocol) && new URL(text).pathname.length > 1, {
+        error: 'is not a PostgreSQL URL with a database name. Give for example postgres://user:password@host:5432/orrery',
+      })
+      .optional()
+      .register(notes, { description: 'PostgreSQL to use instead of the embedded one.', secret: true }),
+    temporalAddress: address(1, 'temporal.example.org:7233')
+      .optional()
+      .register(notes, { description: 'Temporal frontend (gRPC) to use instead of the embedded development server.' }),
+    temporalNamespace: z
+      .string()
+      .regex(/^[A-Za-z0-9][A-Za-z0-9._-]{1,254}$/, {
+        error: 'is not a namespace: 2 to 255 letters, digits, dots, underscores and hyphens. Give for example default',
+      })
+      .prefault('default')
+      .register(notes, { description: 'Temporal namespace of all workflows.' }),
+    temporalTaskQueue: z
+      .string()
+      .regex(controlFree, { error: 'must not hold control characters' })
+      .max(200, { error: 'is longer than 200 characters' })
+      .prefault('orrery')
+      .register(notes, { description: 'Temporal task queue shared by all workers; queues of single hosts derive their names from it.' }),
+    temporalBinary: path
+      .refine(host.isExecutable, { error: 'is not an executable file. Name the `temporal` command line program or unset the variable' })
+      .optional()
+      .register(notes, {
+        description:
+          'The `temporal` command line program whose development server is embedded. Otherwise: search path, cache, download, build from its Go module.',
+      }),
+    hostId: z
+      .string()
+      .regex(controlFree, { error: 'must not hold control characters' })
+      .max(255, { error: 'is longer than 255 characters' })
+      .prefault(host.hostname)
+      .register(notes, {
+        description: 'Name of this machine among workers: tasks of the local driver return to the machine that holds their files.',
+        fallback: 'the host name',
+      }),
+    seedRoot: directory
+      .optional()
+      .register(notes, { description: "Existing directory that runtimes' `workspaceSeedPath` is relative to." }),
+    simgridPython: path
+      .prefault('/usr/bin/python3')
+      .register(notes, { description: 'Python that imports SimGrid, for runs that ask for it.' }),
+    bodyLimitBytes: z
+      .string()
+      .refine((text) => /^\d{1,10}$/.test(text) && Number(text) >= 1024 && Number(text) <= 1_073_741_824, {
+        error: 'is not a whole number of bytes from 1024 to 1073741824. Give for example 33554432',
+      })
+      .transform(Number)
+      .prefault('33554432')
+      .register(notes, { description: 'Largest request document in bytes; streamed uploads have limits of their own.' }),
+    taskVariablePrefix: z
+      .string()
+      .regex(/^(?!SERVICE_)[A-Z][A-Z0-9_]{0,62}_$/, {
+        error: 'is not capital letters, digits and underscores that end with an underscore (SERVICE_ excluded). Give for example AKOFLOW_',
+      })
+      .prefault('AKOFLOW_')
+      .register(notes, { description: 'Prefix of the variables that tasks get (`<prefix>RUN_ID`, `<prefix>INPUT_<NAME>` …).' }),
+    logLevel: z
+      .enum(['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'], {
+        error: 'is not a level. Give trace, debug, info, warn, error, fatal or silent',
+      })
+      .prefault('info')
+      .register(notes, { description: 'Least level of log lines.' }),
+    readyFile: path.optional().register(notes, {
+      description: 'File that appears once everything listens and goes at the stop: addresses and process ids as JSON.',
+      fallback: '`ready.json` in the data folder',
+    }),
+  }
+}
+
+/** Damerau is not needed: names differ by a letter or a word, and any near one is only a hint. */
+const distance = (a: string, b: string): number => {
+  let row = Array.from({ length: b.length + 1 }, (_, i) => i)
+  for (let i = 1; i <= a.length; i++) {
+    const next = [i]
+    for (let j = 1; j <= b.length; j++)
+      next.push(Math.min((row[j] ?? 0) + 1, (next[j - 1] ?? 0) + 1, (row[j - 1] ?? 0) + (a[i - 1] === b[j - 1] ? 0 : 1)))
+    row = next
+  }
+  return row[b.length] ?? 0
+}
+
+const nearest = (name: string, known: readonly string[]): string | undefined => {
+  const best = known.map((other) => ({ other, apart: distance(name, other) })).sort((a, b) => a.apart - b.apart)[0]
+  return best !== undefined && best.apart <= Math.max(3, Math.floor((name.length - prefix.length) / 2)) ? best.other : undefined
+}
+
+/** Only what installers and compilers need; task environments are made elsewhere and hold none of it. */
+const inherited =
+  /^(?:PATH|HOME|USER|LOGNAME|TMPDIR|LANG|LC_[A-Z]+|TZ|SSL_CERT_FILE|SSL_CERT_DIR|GO(?:PATH|PROXY|MODCACHE|CACHE|TOOLCHAIN|SUMDB|PRIVATE|NOSUMDB|NOPROXY|ROOT|INSECURE|MAXPROCS)|(?:https?|no|all)_proxy)$/i
+
+/**
+ * The configuration of an environment. An empty value counts as not given, as compose files and shells produce it.
+ * @throws ConfigError with every problem: unknown `SERVICE_` names (with the nearest known one) and bad values, secrets not shown.
+ */
+export const parseConfig = (environment: Readonly<Record<string, string | undefined>>, host: HostFacts): Config => {
+  const given = Object.entries(environment).filter((entry): entry is [string, string] => entry[1] !== undefined && entry[1] !== '')
+  const fields = fieldsFor(host)
+  const fieldOf = new Map(Object.keys(fields).map((field) => [variableName(field), field]))
+  const problems: string[] = []
+  const values: Record<string, string> = {}
+  for (const [name, value] of given) {
+    if (!name.startsWith(prefix)) continue
+    const field = fieldOf.get(name)
+    if (field !== undefined) values[field] = value
+    else {
+      const hint = nearest(name, [...fieldOf.keys()])
+      problems.push(
+        `${name} is not a variable of this program. ${hint === undefined ? 'Unset it; docs/configuration.md lists the variables' : `Did you mean ${hint}?`}`,
+      )
+    }
+  }
+  const parsed = z.object(fields).safeParse(values)
+  for (const issue of parsed.error?.issues ?? []) {
+    const field = String(issue.path[0]) as keyof Fields
+    const value = notes.get(fields[field])?.secret === true ? hidden : JSON.stringify(values[field])
+    problems.push(`${variableName(field)}=${value} ${issue.message}`)
+  }
+  const all = Object.fromEntries(given)
+  const tracesEndpoint = all.OTEL_EXPORTER_OTLP_ENDPOINT
+  if (tracesEndpoint !== undefined && !(URL.canParse(tracesEndpoint) && /^https?:$/.test(new URL(tracesEndpoint).protocol)))
+    problems.push(
+      `OTEL_EXPORTER_OTLP_ENDPOINT=${JSON.stringify(tracesEndpoint)} is not an http URL. Give for example http://127.0.0.1:4318`,
+    )
+  if (parsed.data === undefined || problems.length > 0) throw new ConfigError(problems)
+  const childEnvironment = Object.freeze(Object.fromEntries(given.filter(([name]) => inherited.test(name))))
+  return Object.freeze({
+    ...parsed.data,
+    readyFile: parsed.data.readyFile ?? join(parsed.data.dataDir, 'ready.json'),
+    childEnvironment,
+    tracesEndpoint,
+    failpoints: all.ORRERY_FAILPOINTS,
+  })
+}
+
+const hostFacts = (environment: Readonly<Record<string, string | undefined>>): HostFacts => ({
+  uid: process.getuid?.() ?? -1,
+  home: homedir(),
+  hostname: hostname(),
+  xdgDataHome: environment.XDG_DATA_HOME === '' ? undefined : environment.XDG_DATA_HOME,
+  xdgCacheHome: environment.XDG_CACHE_HOME === '' ? undefined : environment.XDG_CACHE_HOME,
+  workingDirectory: process.cwd(),
+  isDirectory: (path) => statSync(path, { throwIfNoEntry: false })?.isDirectory() ?? false,
+  isExecutable: (path) => {
+    try {
+      accessSync(path, constants.X_OK)
+      return statSync(path).isFile()
+    } catch {
+      return false
+    }
+  },
+})
+
+/** The configuration of this process. @throws ConfigError */
+export const configFromEnvironment = (overrides: Readonly<Record<string, string>> = {}): Config =>
+  parseConfig({ ...process.env, ...overrides }, hostFacts(process.env))
+
+/** `NAME=value` lines as the variables would be set, secrets masked (of URLs, only the password). */
+export const printConfig = (config: Config): string =>
+  (Object.keys(fieldsFor(documentedHost)) as (keyof Fields)[])
+    .map((field) => {
+      const value = config[field]
+      const text =
+        value === undefined
+          ? ''
+          : field === 'databaseUrl' && typeof value === 'string'
+            ? withoutPassword(value)
+            : field === 'apiToken'
+              ? hidden
+              : field === 'apiPrefix' && value === ''
+                ? '/'
+                : asText(value)
+      return `${variableName(field)}=${text}`
+    })
+    .join('\n')
+
+const asText = (value: string | number | Address | readonly string[]): string =>
+  typeof value === 'string' || typeof value === 'number' ? String(value) : 'port' in value ? formatAddress(value) : value.join(',')
+
+/** `host:port`, IPv6 hosts in brackets. */
+export const formatAddress = ({ host, port }: Address): string => `${host.includes(':') ? `[${host}]` : host}:${port}`
+
+/** A URL whose password is replaced by `****`, also where it travels as a query parameter. */
+export const withoutPassword = (text: string): string => {
+  const url = new URL(text)
+  if (url.password !== '') url.password = '****'
+  for (const name of [...url.searchParams.keys()]) if (/password/i.test(name)) url.searchParams.set(name, '****')
+  return url.href
+}
+
+const documentedHost: HostFacts = {
+  uid: 1000,
+  home: '/home/user',
+  hostname: 'host',
+  xdgDataHome: undefined,
+  xdgCacheHome: undefined,
+  workingDirectory: '/',
+  isDirectory: () => true,
+  isExecutable: () => true,
+}
+
+/** docs/configuration.md, from the schema. */
+export const documentConfig = (): string => {
+  const fields = fieldsFor(documentedHost)
+  const defaults = parseConfig({}, documentedHost)
+  const rows = (Object.keys(fields) as (keyof Fields)[]).map((field) => {
+    const note = notes.get(fields[field])
+    const value = defaults[field]
+    const fallback = note?.fallback ?? (value === undefined ? 'none' : `\`${field === 'apiPrefix' && value === '' ? '/' : asText(value)}\``)
+    return `| \`${variableName(field)}\` | ${fallback} | ${note?.description ?? ''}${note?.secret === true ? ' Secret: masked wherever it is printed.' : ''} |`
+  })
+  return `# Configuration
+
+Generated from \`src/config.ts\` by \`npm run docs:configuration\`; a test holds the two together.
+
+Environment variables are the only configuration. An empty value counts as not given. An unknown \`SERVICE_\` name or a value that cannot
+be used stops the program at its start with the name, the value and the remedy, all problems at once. \`npm start -- --print-config\`
+and \`npm run worker -- --print-config\` print what would be used, secrets masked, and exit. Relative paths are relative to the working directory.
+
+| Variable | Default | Meaning |
+|---|---|---|
+${rows.join('\n')}
+
+Besides, the standard variables of OpenTelemetry are read: traces are sent when \`OTEL_EXPORTER_OTLP_ENDPOINT\` is set (OTLP over HTTP, e.g. \`http://127.0.0.1:4318\`);
+\`OTEL_EXPORTER_OTLP_HEADERS\`, \`OTEL_SERVICE_NAME\` and \`OTEL_RESOURCE_ATTRIBUTES\` have their usual meaning. \`ORRERY_FAILPOINTS\` makes the process kill itself at named
+places and is for fault tests only.
+`
+}

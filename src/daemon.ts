@@ -1,0 +1,94 @@
+import { openAdmin } from './admin.ts'
+import type { Checks } from './admin.ts'
+import { formatAddress, withoutPassword } from './config.ts'
+import type { Address } from './config.ts'
+import { makeDataFolder, openEmbedded } from './embedded/embedded.ts'
+import type { Embedded, Endpoints } from './embedded/embedded.ts'
+import { tryHold } from './embedded/hold.ts'
+import { removeReady, writeReady } from './embedded/ready-file.ts'
+import { openProgress } from './observability/progress.ts'
+import type { Stoppable, Surroundings } from './program.ts'
+
+/** The service on its two servers: the API and, where the daemon runs one, its worker. */
+export interface Service {
+  /** Where the API listens. */
+  address: Address
+  checks: Checks
+  /** Ids of the processes that work for this daemon. */
+  workers: () => number[]
+  /** Takes no new requests and no new tasks, lets those under way end, closes what was opened. */
+  stop(): Promise<void>
+}
+
+export type StartService = (surroundings: Surroundings & { endpoints: Endpoints }) => Promise<Service>
+
+/** Embedded servers, service, admin listener and ready file of one data folder; closed in reverse. */
+export const openDaemon = async (surroundings: Surroundings, startService: StartService): Promise<Stoppable> => {
+  const { config, log, metrics } = surroundings
+  const startedAt = performance.now()
+  makeDataFolder(config.dataDir)
+  const held = await tryHold(config.dataDir, 'daemon')
+  if (held === undefined)
+    throw new Error(`SERVICE_DATA_DIR=${config.dataDir} is in use by a daemon or a backup that runs now: stop it or give another folder`)
+
+  let service: Service | undefined
+  let embedded: Embedded | undefined
+  const admin = await openAdmin({ address: config.adminAddress, metrics, checks: () => service?.checks })
+  const progress = openProgress(log, process.stderr)
+  const publish = (): void => {
+    if (service === undefined || embedded === undefined) return
+    const rootUrl = `http://${formatAddress(service.address)}`
+    const pids = embedded.pids()
+    writeReady(config.readyFile, {
+      baseUrl: rootUrl + config.apiPrefix,
+      rootUrl,
+      adminUrl: admin.url,
+      temporalAddress: embedded.temporalAddress,
+      temporalUiUrl: embedded.temporalUiUrl ?? null,
+      databaseUrl: passwordless(embedded.databaseUrl),
+      pids: { daemon: process.pid, workers: service.workers(), postgres: pids.postgres ?? null, temporal: pids.temporal ?? null },
+    })
+  }
+  embedded = await openEmbedded(config, { log, onProgress: progress.say, onRestart: publish })
+  progress.end()
+  service = await startService({ ...surroundings, endpoints: embedded })
+  publish()
+  if (config.apiToken === undefined && !isLoopback(service.address.host))
+    log.warn('the API listens beyond loopback without SERVICE_API_TOKEN: other machines are answered 403')
+  log.info(
+    {
+      baseUrl: `http://${formatAddress(service.address)}${config.apiPrefix}`,
+      adminUrl: admin.url,
+      temporalUiUrl: embedded.temporalUiUrl,
+      seconds: seconds(performance.now() - startedAt),
+    },
+    'ready',
+  )
+
+  const opened = { service, embedded }
+  return {
+    stop: async () => {
+      removeReady(config.readyFile)
+      // From here on /readyz says no, so that no balancer sends more.
+      service = undefined
+      await opened.service.stop()
+      await opened.embedded[Symbol.asyncDispose]()
+      await admin.close()
+      await held.release()
+    },
+    kill: () => {
+      removeReady(config.readyFile)
+      opened.embedded.kill()
+    },
+  }
+}
+
+const passwordless = (databaseUrl: string): string => {
+  const url = new URL(withoutPassword(databaseUrl))
+  url.password = ''
+  return url.href
+}
+
+const isLoopback = (host: string): boolean => host === 'localhost' || host === '::1' || /^127\./.test(host)
+
+const seconds = (milliseconds: number): number => Math.round(milliseconds) / 1000

@@ -1,0 +1,141 @@
+import { execFile } from 'node:child_process'
+import {
+  closeSync,
+  existsSync,
+  fsyncSync,
+  mkdirSync,
+  mkdtempSync,
+  openSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs'
+import { basename, dirname, join } from 'node:path'
+import { promisify } from 'node:util'
+import { z } from 'zod'
+import type { Log } from '../observability/log.ts'
+import { makeDataFolder } from './embedded.ts'
+import { tryHold } from './hold.ts'
+import { openPostgres, postgresFiles } from './postgres.ts'
+import { postgresAccount } from './postgres-programs.ts'
+import { temporalFiles } from './temporal.ts'
+
+const run = promisify(execFile)
+const manifestName = 'orrery-backup.json'
+const manifest = z.strictObject({ format: z.literal(1), createdAt: z.iso.datetime(), postgresMajor: z.string() })
+
+export interface BackupOptions {
+  dataDir: string
+  cacheDir: string
+  log: Log
+}
+
+/** What an archive holds, by its path in the data folder. */
+const kept = (dataDir: string): string[] =>
+  [postgresFiles(dataDir).data, postgresFiles(dataDir).password, temporalFiles(dataDir).folder]
+    .filter((path) => existsSync(path))
+    .map((path) => basename(path))
+
+/**
+ * Writes the embedded databases of a stopped service, its passwords included, to one gzipped archive that only we may read. PostgreSQL
+ * and Temporal are taken at the same moment, so that neither knows more than the other; that is why the service must not run.
+ * A database that was not shut down in order is recovered first. Work directories of tasks are not included.
+ * @throws Error when a daemon runs, nothing is there, or the file exists
+ */
+export const backUp = async ({ dataDir, cacheDir, log }: BackupOptions, file: string): Promise<void> => {
+  if (!existsSync(postgresFiles(dataDir).data)) throw new Error(`there is no embedded database in SERVICE_DATA_DIR=${dataDir}`)
+  if (existsSync(file)) throw new Error(`${file} exists: name another file or remove it`)
+  await whileStopped(dataDir, async () => {
+    // A start and a stop leave every page in the files and the log complete, whatever the last end was.
+    const postgres = await openPostgres({ dataDir, cacheDir, log, fsync: true })
+    await postgres.stop()
+    const folder = mkdtempSync(join(dataDir, 'backup-'))
+    const temporary = `${file}.${process.pid}.new`
+    try {
+      const about: z.output<typeof manifest> = { format: 1, createdAt: new Date().toISOString(), postgresMajor: majorOf(dataDir) }
+      writeFileSync(join(folder, manifestName), `${JSON.stringify(about)}\n`)
+      closeSync(openSync(temporary, 'wx', 0o600))
+      await run('tar', [
+        '--create',
+        '--gzip',
+        '--file',
+        temporary,
+        '--exclude=postgresql/postmaster.*',
+        '-C',
+        folder,
+        manifestName,
+        '-C',
+        dataDir,
+        ...kept(dataDir),
+      ])
+      sync(temporary)
+      renameSync(temporary, file)
+      sync(dirname(file))
+    } finally {
+      rmSync(folder, { recursive: true, force: true })
+      rmSync(temporary, { force: true })
+    }
+  })
+}
+
+/**
+ * Puts the databases of an archive in place of those of a stopped service. What was there is moved to the folder
+ * `before-restore-<time>` in the data folder, whose path is returned (undefined when nothing was there).
+ * @throws Error when a daemon runs, or the file is no whole archive of this kind; nothing is changed then
+ */
+export const restore = async ({ dataDir, cacheDir, log }: BackupOptions, file: string): Promise<string | undefined> => {
+  if (!existsSync(file)) throw new Error(`${file} does not exist: name a file that was written by a backup`)
+  makeDataFolder(dataDir)
+  return whileStopped(dataDir, async () => {
+    const folder = mkdtempSync(join(dataDir, 'restore-'))
+    try {
+      await run('tar', ['--extract', '--gzip', '--no-same-owner', '--preserve-permissions', '--file', file, '-C', folder]).catch(
+        (error: unknown) => {
+          throw new Error(`${file} is not a whole backup archive`, { cause: error })
+        },
+      )
+      const about = existsSync(join(folder, manifestName))
+        ? manifest.safeParse(JSON.parse(readFileSync(join(folder, manifestName), 'utf8')))
+        : undefined
+      if (about?.success !== true || !existsSync(join(folder, 'postgresql', 'PG_VERSION')))
+        throw new Error(`${file} is not a backup of this program`)
+      rmSync(join(folder, manifestName))
+      // User ids differ between machines: the database belongs to whoever runs it here.
+      const account = postgresAccount(log)
+      if (account !== undefined) await run('chown', ['-R', `${account.uid}:${account.gid}`, join(folder, 'postgresql')])
+      const present = kept(dataDir)
+      const aside = join(dataDir, `before-restore-${new Date().toISOString().replaceAll(':', '')}`)
+      if (present.length > 0) mkdirSync(aside, { mode: 0o700 })
+      for (const name of present) renameSync(join(dataDir, name), join(aside, name))
+      for (const name of ['postgresql', 'postgresql.password', 'temporal'])
+        if (existsSync(join(folder, name))) renameSync(join(folder, name), join(dataDir, name))
+      const postgres = await openPostgres({ dataDir, cacheDir, log, fsync: true })
+      await postgres.stop()
+      return present.length > 0 ? aside : undefined
+    } finally {
+      rmSync(folder, { recursive: true, force: true })
+    }
+  })
+}
+
+const whileStopped = async <T>(dataDir: string, work: () => Promise<T>): Promise<T> => {
+  const held = await tryHold(dataDir, 'daemon')
+  if (held === undefined) throw new Error(`a daemon runs on SERVICE_DATA_DIR=${dataDir}: stop it first`)
+  try {
+    return await work()
+  } finally {
+    await held.release()
+  }
+}
+
+const majorOf = (dataDir: string): string => readFileSync(join(postgresFiles(dataDir).data, 'PG_VERSION'), 'utf8').trim()
+
+const sync = (path: string): void => {
+  const opened = openSync(path, 'r')
+  try {
+    fsyncSync(opened)
+  } finally {
+    closeSync(opened)
+  }
+}

@@ -1,0 +1,84 @@
+import { existsSync, mkdirSync } from 'node:fs'
+import { formatAddress } from '../config.ts'
+import type { Config } from '../config.ts'
+import type { Log } from '../observability/log.ts'
+import { openPostgres } from './postgres.ts'
+import { openTemporal } from './temporal.ts'
+
+/** Where the two servers are, ours or others'. */
+export interface Endpoints {
+  /** With the password. */
+  databaseUrl: string
+  /** `host:port` */
+  temporalAddress: string
+  /** Temporal's page; undefined where the server is not ours. */
+  temporalUiUrl: string | undefined
+}
+
+export interface Embedded extends Endpoints {
+  /** Ids of the servers that run now; a server that is not ours or is being started again has none. */
+  pids(): { postgres: number | undefined; temporal: number | undefined }
+  /** Ends the servers by force. */
+  kill(): void
+  /** Ends them in order, everything on disk. */
+  [Symbol.asyncDispose](): Promise<void>
+}
+
+export interface EmbeddedOptions {
+  log: Log
+  onProgress: (message: string) => void
+  /** A server runs again under another process id. */
+  onRestart: () => void
+}
+
+/** Makes the data folder: as root every user may pass through it, since PostgreSQL runs as another user; what it holds is closed. */
+export const makeDataFolder = (dataDir: string): void => {
+  if (!existsSync(dataDir)) mkdirSync(dataDir, { recursive: true, mode: process.getuid?.() === 0 ? 0o711 : 0o700 })
+}
+
+/**
+ * Starts the servers that the configuration does not name, both at once. The caller holds the data folder.
+ * @throws Error of the first that cannot be started; the other is stopped
+ */
+export const openEmbedded = async (config: Config, { log, onProgress, onRestart }: EmbeddedOptions): Promise<Embedded> => {
+  const { dataDir, cacheDir } = config
+  makeDataFolder(dataDir)
+  const starting = [
+    config.databaseUrl === undefined ? openPostgres({ dataDir, cacheDir, log, fsync: true, onRestart }) : Promise.resolve(undefined),
+    config.temporalAddress === undefined
+      ? openTemporal({
+          dataDir,
+          cacheDir,
+          namespace: config.temporalNamespace,
+          program: config.temporalBinary,
+          environment: config.childEnvironment,
+          log,
+          onProgress,
+          onRestart,
+        })
+      : Promise.resolve(undefined),
+  ] as const
+  const settled = await Promise.allSettled(starting)
+  const failed = settled.find((outcome) => outcome.status === 'rejected')
+  if (failed !== undefined) {
+    for (const outcome of settled) if (outcome.status === 'fulfilled') await outcome.value?.stop()
+    throw failed.reason
+  }
+  const [postgres, temporal] = await Promise.all(starting)
+  const databaseUrl = postgres?.databaseUrl ?? config.databaseUrl
+  const temporalAddress = temporal?.address ?? (config.temporalAddress === undefined ? undefined : formatAddress(config.temporalAddress))
+  if (databaseUrl === undefined || temporalAddress === undefined) throw new Error('a server is neither named nor embedded')
+  return {
+    databaseUrl,
+    temporalAddress,
+    temporalUiUrl: temporal?.uiUrl,
+    pids: () => ({ postgres: postgres?.process()?.pid, temporal: temporal?.process()?.pid }),
+    kill: () => {
+      postgres?.kill()
+      temporal?.kill()
+    },
+    [Symbol.asyncDispose]: async () => {
+      await Promise.all([postgres?.stop(), temporal?.stop()])
+    },
+  }
+}

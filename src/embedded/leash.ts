@@ -1,0 +1,110 @@
+import { spawn } from 'node:child_process'
+import { openSync, closeSync } from 'node:fs'
+import { finished } from 'node:stream/promises'
+import { identify, isAlive, signal } from './processes.ts'
+import type { ProcessIdentity } from './processes.ts'
+
+/**
+ * A server that ends with us, even when we are killed: a small shell stands between, holding a pipe of ours. When the pipe closes, by
+ * our will or by our death, it asks the server to end with `soft` and, after `patience` seconds, ends it by force.
+ *
+ * A death signal of the kernel (PR_SET_PDEATHSIG) would do without the shell, but it is lost when the server changes its user and
+ * sends only one signal.
+ */
+const script = `
+soft=$1 patience=$2; shift 2
+exec 4<&0 </dev/null
+"$@" 3>&- 4<&- &
+server=$!
+echo "$server" >&3; exec 3>&-
+(
+  trap '' TERM INT HUP
+  read -r _ <&4
+  kill -s "$soft" "$server" 2>/dev/null
+  tenths=$((patience * 10))
+  while [ "$tenths" -gt 0 ] && kill -0 "$server" 2>/dev/null; do sleep 0.1; tenths=$((tenths - 1)); done
+  kill -s KILL "$server" 2>/dev/null
+) &
+watcher=$!
+exec 4<&-
+wait "$server"; code=$?
+kill -s KILL "$watcher"
+exit "$code"
+`
+
+export interface LeashOptions {
+  /** Absolute path of the program and its arguments. */
+  command: readonly [string, ...string[]]
+  /** The whole environment; nothing is inherited. */
+  environment: Readonly<Record<string, string>>
+  directory: string
+  /** Where standard output and error are appended; opened by us, so the server's user needs no right to it. */
+  logFile: string
+  /** User that the server runs as; ours when absent. */
+  account?: { uid: number; gid: number } | undefined
+  softSignal: 'INT' | 'TERM'
+  patienceSeconds: number
+}
+
+export interface Leashed {
+  /** The server itself, not the shell. */
+  readonly process: ProcessIdentity
+  /** Resolves when the server has ended, with its exit code (128 + signal number when it was killed). Never rejects. */
+  readonly ended: Promise<number>
+  /** Asks the server to end, waits for it, ends it by force after the patience. Harmless when it has ended. */
+  release(): Promise<void>
+  /** Ends it by force now. */
+  kill(): void
+}
+
+/** Starts a program on a leash. @throws Error when it cannot be executed */
+export const leash = async (options: LeashOptions): Promise<Leashed> => {
+  const log = openSync(options.logFile, 'a', 0o600)
+  const shell = spawn('/bin/sh', ['-c', script, 'leash', options.softSignal, String(options.patienceSeconds), ...options.command], {
+    cwd: options.directory,
+    env: options.environment,
+    // A session of its own: Ctrl-C in the terminal reaches only us, and we end the servers in order.
+    detached: true,
+    stdio: ['pipe', log, log, 'pipe'],
+    ...options.account,
+  })
+  closeSync(log)
+  const exit = new Promise<number>((resolve, reject) => {
+    shell.once('error', reject)
+    shell.once('exit', (code) => {
+      resolve(code ?? 137)
+    })
+  })
+  const line = await Promise.race([firstLine(shell.stdio[3] as NodeJS.ReadableStream), exit.then(() => '')])
+  if (line === '') throw new Error(`${options.command[0]} could not be executed: code ${await exit}`)
+  // One that has ended already leaves no identity; no process has these ticks.
+  const server = identify(Number(line)) ?? { pid: Number(line), startTicks: -1 }
+  // The shell may be killed alone; the server must not outlive the one who would report its end.
+  const ended = exit.then(async (code) => {
+    signal(server, 'SIGKILL')
+    while (isAlive(server)) await new Promise((resolve) => setTimeout(resolve, 10))
+    return code
+  })
+  const pipe = shell.stdin
+  pipe?.on('error', () => {
+    // The shell has ended first (EPIPE); its exit is what is reported.
+  })
+  return {
+    process: server,
+    ended,
+    release: async () => {
+      pipe?.end()
+      await ended
+    },
+    kill: () => {
+      signal(server, 'SIGKILL')
+    },
+  }
+}
+
+const firstLine = async (stream: NodeJS.ReadableStream): Promise<string> => {
+  let text = ''
+  stream.on('data', (chunk: Buffer) => (text += chunk.toString()))
+  await finished(stream)
+  return text.trim()
+}

@@ -1,0 +1,16 @@
+import type { LogLevel, Logger, LogMetadata } from '@temporalio/common'
+import type { Log } from './log.ts'
+
+/**
+ * A logger for the Temporal SDK (runtime, worker, bundler) that writes to ours, warnings and worse: its information is about itself.
+ * Without one it writes plain text between our JSON lines.
+ */
+export const sdkLog = (log: Log): Logger => {
+  const write = (level: LogLevel, message: string, meta?: LogMetadata): void => {
+    log[level === 'ERROR' ? 'error' : level === 'WARN' ? 'warn' : 'trace']({ temporal: meta }, message)
+  }
+  const at = (level: LogLevel) => (message: string, meta?: LogMetadata) => {
+    write(level, message, meta)
+  }
+  return { log: write, trace: at('TRACE'), debug: at('DEBUG'), info: at('INFO'), warn: at('WARN'), error: at('ERROR') }
+}

@@ -1,0 +1,114 @@
+import { ConfigError, configFromEnvironment, printConfig } from './config.ts'
+import type { Config } from './config.ts'
+import { freePort } from './embedded/ports.ts'
+import { openLog } from './observability/log.ts'
+import type { Log } from './observability/log.ts'
+import { openMetrics } from './observability/metrics.ts'
+import type { Metrics } from './observability/metrics.ts'
+import { installTemporalRuntime } from './observability/temporal-runtime.ts'
+import { openTraces } from './observability/traces.ts'
+import type { Traces } from './observability/traces.ts'
+
+/** What every program has before it opens anything. */
+export interface Surroundings {
+  config: Config
+  log: Log
+  metrics: Metrics
+  traces: Traces
+}
+
+/** A program that runs. */
+export interface Stoppable {
+  /** Takes no new work, lets what is under way end, closes everything. */
+  stop(): Promise<void>
+  /** Ends at once what would outlive the process; called before a forced exit. */
+  kill(): void
+}
+
+/** A terminal sends Ctrl-C to every process of its group and parents such as npm pass it on, so one wish arrives several times. */
+const sameSignalMs = 300
+
+/** A stop that takes longer is forced: orchestrators kill after 30 s or more, and being killed loses nothing. */
+const stopWithinMs = 28_000
+
+/**
+ * Runs a program to its end: configuration (`--print-config` shows it and exits), log, metrics, traces; SIGTERM or SIGINT stops it in
+ * order, a second one by force. Exit codes: 0 stopped, 1 failed, 2 unusable configuration, 128 + signal when forced.
+ */
+export const runProgram = async (name: string, open: (surroundings: Surroundings) => Promise<Stoppable>): Promise<void> => {
+  const config = configOrExit()
+  if (process.argv.includes('--print-config')) {
+    process.stdout.write(`${printConfig(config)}\n`)
+    return
+  }
+  const log = openLog(config.logLevel).child({ program: name })
+  process.on('uncaughtException', (error) => {
+    log.fatal({ err: error }, `${name} failed`)
+    process.exit(1)
+  })
+
+  let running: Stoppable | undefined
+  let stoppingSince: number | undefined
+  const force = (code: number): never => {
+    running?.kill()
+    process.exit(code)
+  }
+  const onSignal = (signal: NodeJS.Signals, number: number): void => {
+    if (stoppingSince !== undefined && performance.now() - stoppingSince < sameSignalMs) return
+    // Before anything is open there is nothing to lose: embedded servers end with us.
+    if (stoppingSince !== undefined || running === undefined) force(128 + number)
+    stoppingSince = performance.now()
+    log.info({ signal }, `${name} stops; once more to force it`)
+    setTimeout(() => {
+      log.error(`${name} did not stop within ${stopWithinMs / 1000} s and is ended by force`)
+      force(1)
+    }, stopWithinMs).unref()
+    running?.stop().then(
+      () => {
+        log.info(`${name} stopped`)
+        process.exit(0)
+      },
+      (error: unknown) => {
+        log.error({ err: error }, `${name} did not stop cleanly`)
+        force(1)
+      },
+    )
+  }
+  process.on('SIGTERM', () => {
+    onSignal('SIGTERM', 15)
+  })
+  process.on('SIGINT', () => {
+    onSignal('SIGINT', 2)
+  })
+
+  try {
+    const [sdkMetricsUrl, traces] = await Promise.all([
+      freePort().then((port) => installTemporalRuntime(log, port)),
+      openTraces(config, name),
+    ])
+    const opened = await open({ config, log, metrics: openMetrics(sdkMetricsUrl), traces })
+    running = {
+      stop: async () => {
+        await opened.stop()
+        await traces.close()
+      },
+      kill: () => {
+        opened.kill()
+      },
+    }
+  } catch (error) {
+    log.fatal({ err: error }, `${name} could not be started`)
+    if (process.stderr.isTTY) process.stderr.write(`${error instanceof Error ? error.message : String(error)}\n`)
+    process.exit(1)
+  }
+}
+
+const configOrExit = (): Config => {
+  try {
+    return configFromEnvironment()
+  } catch (error) {
+    if (!(error instanceof ConfigError)) throw error
+    process.stderr.write(`${error.message}\n`)
+    process.exit(2)
+  }
+}

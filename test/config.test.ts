@@ -1,0 +1,191 @@
+import { readFileSync } from 'node:fs'
+import { describe, expect, test } from '@jest/globals'
+import fc from 'fast-check'
+import { ConfigError, documentConfig, formatAddress, parseConfig, printConfig, variableName, withoutPassword } from '../src/config.ts'
+import type { HostFacts } from '../src/config.ts'
+
+const host: HostFacts = {
+  uid: 1000,
+  home: '/home/ada',
+  hostname: 'engine',
+  xdgDataHome: undefined,
+  xdgCacheHome: undefined,
+  workingDirectory: '/home/ada/project',
+  isDirectory: (path) => !path.includes('absent'),
+  isExecutable: (path) => !path.includes('absent'),
+}
+const problemsOf = (environment: Record<string, string>): readonly string[] => {
+  try {
+    parseConfig(environment, host)
+    return []
+  } catch (error) {
+    if (error instanceof ConfigError) return error.problems
+    throw error
+  }
+}
+const fields = Object.keys(parseConfig({}, host)).filter((field) => !['childEnvironment', 'tracesEndpoint', 'failpoints'].includes(field))
+const names = [...documentConfig().matchAll(/^\| `(SERVICE_\w+)`/gm)].map(([, name = '']) => name)
+
+/** A value of each variable that is refused, and what the remedy must say. */
+const refused: [name: string, value: string, says: RegExp][] = [
+  ['SERVICE_LISTEN_ADDRESS', 'localhost', /HOST:PORT/],
+  ['SERVICE_LISTEN_ADDRESS', '127.0.0.1:65536', /65535/],
+  ['SERVICE_LISTEN_ADDRESS', 'a b:80', /HOST:PORT/],
+  ['SERVICE_API_PREFIX', 'api', /\/api/],
+  ['SERVICE_API_PREFIX', '/api/', /\/api/],
+  ['SERVICE_API_TOKEN', 'two words', /openssl/],
+  ['SERVICE_ALLOWED_ORIGINS', 'https://a.example/path', /origin/],
+  ['SERVICE_ALLOWED_ORIGINS', '*', /origin/],
+  ['SERVICE_ALLOWED_HOSTS', 'http://a', /host name/],
+  ['SERVICE_ADMIN_ADDRESS', '9090', /HOST:PORT/],
+  ['SERVICE_LOCAL_STORAGE_ROOT', '/absent', /existing directory/],
+  ['SERVICE_DATABASE_URL', 'mysql://a/b', /postgres:\/\//],
+  ['SERVICE_DATABASE_URL', 'postgres://host:5432', /database name/],
+  ['SERVICE_TEMPORAL_ADDRESS', 'temporal:0', /1 to 65535/],
+  ['SERVICE_TEMPORAL_NAMESPACE', 'a/b', /default/],
+  ['SERVICE_TEMPORAL_TASK_QUEUE', 'a\nb', /control/],
+  ['SERVICE_TEMPORAL_BINARY', '/absent', /executable/],
+  ['SERVICE_HOST_ID', 'x'.repeat(256), /255/],
+  ['SERVICE_SEED_ROOT', 'absent', /existing directory/],
+  ['SERVICE_BODY_LIMIT_BYTES', '1e6', /33554432/],
+  ['SERVICE_BODY_LIMIT_BYTES', '0', /1024/],
+  ['SERVICE_TASK_VARIABLE_PREFIX', 'SERVICE_', /AKOFLOW_/],
+  ['SERVICE_LOG_LEVEL', 'verbose', /debug/],
+]
+
+describe('the configuration', () => {
+  test('of an empty environment is the documented default', () => {
+    const config = parseConfig({}, host)
+    expect(config).toMatchObject({
+      listenAddress: { host: '127.0.0.1', port: 8080 },
+      adminAddress: { host: '127.0.0.1', port: 0 },
+      apiPrefix: '/api',
+      dataDir: '/home/ada/.local/share/orrery',
+      cacheDir: '/home/ada/.cache/orrery',
+      readyFile: '/home/ada/.local/share/orrery/ready.json',
+      hostId: 'engine',
+      bodyLimitBytes: 32 * 1024 * 1024,
+      taskVariablePrefix: 'AKOFLOW_',
+      allowedOrigins: [],
+    })
+    expect(config.apiToken).toBeUndefined()
+    expect(Object.isFrozen(config)).toBe(true)
+    expect(parseConfig({}, { ...host, uid: 0 })).toMatchObject({ dataDir: '/var/lib/orrery', cacheDir: '/var/cache/orrery' })
+    expect(parseConfig({}, { ...host, xdgDataHome: '/x/data', xdgCacheHome: '/x/cache' })).toMatchObject({
+      dataDir: '/x/data/orrery',
+      cacheDir: '/x/cache/orrery',
+    })
+  })
+
+  test('reads an address with an empty host, a name, or IPv6', () => {
+    fc.assert(
+      fc.property(fc.constantFrom('', '127.0.0.1', 'node-1.lab', '::1'), fc.integer({ min: 0, max: 65_535 }), (name, port) => {
+        const { listenAddress } = parseConfig({ SERVICE_LISTEN_ADDRESS: formatAddress({ host: name, port }) }, host)
+        expect(listenAddress).toEqual({ host: name === '' ? '127.0.0.1' : name, port })
+      }),
+      { seed: 1 },
+    )
+  })
+
+  test('treats an empty value as not given', () => {
+    expect(parseConfig(Object.fromEntries(names.map((name) => [name, ''])), host)).toEqual(parseConfig({}, host))
+  })
+
+  test.each(refused)('refuses %s=%j with the remedy', (name, value, says) => {
+    const problems = problemsOf({ [name]: value })
+    expect(problems).toHaveLength(1)
+    expect(problems[0]).toMatch(says)
+    expect(problems[0]?.startsWith(`${name}=${/TOKEN|URL/.test(name) ? '(hidden)' : JSON.stringify(value)} `)).toBe(true)
+  })
+
+  test('names every problem at once', () => {
+    fc.assert(
+      fc.property(fc.uniqueArray(fc.constantFrom(...refused), { selector: ([name]) => name, minLength: 1 }), (chosen) => {
+        const problems = problemsOf({ ...Object.fromEntries(chosen), SERVICE_NO_SUCH_THING_AT_ALL: '1' })
+        expect(problems).toHaveLength(chosen.length + 1)
+        for (const [name] of chosen) expect(problems.filter((line) => line.startsWith(`${name}=`))).toHaveLength(1)
+      }),
+      { seed: 2 },
+    )
+  })
+
+  test('refuses an unknown SERVICE_ name and suggests the one that was meant', () => {
+    fc.assert(
+      fc.property(fc.constantFrom(...names), fc.nat(), fc.constantFrom('drop', 'double'), (name, at, how) => {
+        const i = 'SERVICE_'.length + (at % (name.length - 'SERVICE_'.length))
+        const wrong = how === 'drop' ? name.slice(0, i) + name.slice(i + 1) : name.slice(0, i) + (name[i] ?? '') + name.slice(i)
+        fc.pre(!names.includes(wrong))
+        expect(problemsOf({ [wrong]: 'x' })).toEqual([`${wrong} is not a variable of this program. Did you mean ${name}?`])
+      }),
+      { seed: 3 },
+    )
+    expect(problemsOf({ SERVICE_XYZZY_QUUX_FROBNICATE_ALL: 'x' })[0]).toMatch(/Unset it/)
+    expect(problemsOf({ OTHER_SERVICE_PORT: 'x' })).toEqual([])
+  })
+
+  test('never shows a secret, printed or refused', () => {
+    const secret = fc.stringMatching(/^[A-Za-z0-9]{12,30}$/)
+    fc.assert(
+      fc.property(secret, secret, (token, password) => {
+        const environment = {
+          SERVICE_API_TOKEN: token,
+          SERVICE_DATABASE_URL: `postgres://ada:${password}@db:5432/orrery?sslpassword=${password}`,
+        }
+        const printed = printConfig(parseConfig(environment, host))
+        const refusal = problemsOf({ SERVICE_API_TOKEN: `${token} `, SERVICE_DATABASE_URL: `mysql://ada:${password}@db/x` }).join('\n')
+        for (const text of [printed, refusal]) {
+          expect(text).not.toContain(token)
+          expect(text).not.toContain(password)
+        }
+        expect(printed).toContain('SERVICE_API_TOKEN=(hidden)')
+        expect(printed).toContain('@db:5432/orrery')
+      }),
+      { seed: 4 },
+    )
+    expect(withoutPassword('postgres://db/x')).toBe('postgres://db/x')
+  })
+
+  test('printed, is an environment that gives the same configuration', () => {
+    const environment = {
+      SERVICE_ALLOWED_ORIGINS: 'https://a.example,http://localhost:3000',
+      SERVICE_API_PREFIX: '/',
+      SERVICE_TEMPORAL_ADDRESS: '[::1]:7233',
+      SERVICE_DATA_DIR: 'data',
+    }
+    const config = parseConfig(environment, host)
+    expect(config.dataDir).toBe('/home/ada/project/data')
+    const printed = Object.fromEntries(
+      printConfig(config)
+        .split('\n')
+        .map((line) => [line.slice(0, line.indexOf('=')), line.slice(line.indexOf('=') + 1)]),
+    )
+    expect(parseConfig(printed, host)).toEqual(config)
+    expect(Object.keys(printed)).toEqual(names)
+  })
+
+  test('hands no SERVICE_ variable and no unknown one to the programs it starts', () => {
+    const { childEnvironment } = parseConfig(
+      {
+        PATH: '/bin',
+        HOME: '/h',
+        SERVICE_API_TOKEN: 'abc',
+        AWS_SECRET_ACCESS_KEY: 'k',
+        GOPROXY: 'off',
+        GOFLAGS: '-x',
+        https_proxy: 'http://p',
+      },
+      host,
+    )
+    expect(childEnvironment).toEqual({ PATH: '/bin', HOME: '/h', GOPROXY: 'off', https_proxy: 'http://p' })
+  })
+
+  test('is documented as it is: docs/configuration.md is made from the schema', () => {
+    expect(readFileSync(new URL('../docs/configuration.md', import.meta.url), 'utf8')).toBe(documentConfig())
+    expect(names).toEqual([...new Set(names)])
+    expect(new Set(names)).toEqual(
+      new Set(
+        fields.concat('apiToken', 'localStorageRoot', 'databaseUrl', 'temporalAddress', 'temporalBinary', 'seedRoot').map(variableName),
+      ),
+    )
+  })
+})

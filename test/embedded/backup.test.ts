@@ -1,0 +1,78 @@
+import { existsSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { expect, test } from '@jest/globals'
+import pg from 'pg'
+import { backUp, restore } from '../../src/embedded/backup.ts'
+import { tryHold } from '../../src/embedded/hold.ts'
+import { openPostgres, postgresFiles } from '../../src/embedded/postgres.ts'
+import { openLog } from '../../src/observability/log.ts'
+import { cacheDir, temporaryFolder } from './folder.ts'
+
+const log = openLog('silent')
+
+const withDatabase = async <T>(dataDir: string, work: (client: pg.Client) => Promise<T>, end: 'stop' | 'kill' = 'stop'): Promise<T> => {
+  const server = await openPostgres({ dataDir, cacheDir, log, fsync: true })
+  const client = new pg.Client({ connectionString: server.databaseUrl })
+  client.on('error', () => {
+    // The server is killed under this connection on purpose.
+  })
+  await client.connect()
+  const result = await work(client)
+  if (end === 'stop') {
+    await client.end()
+    await server.stop()
+  } else server.kill()
+  return result
+}
+const fingerprint = (client: pg.Client): Promise<unknown> =>
+  client.query("select count(*)::int as n, md5(string_agg(body, ',' order by id)) as sum from sample").then(({ rows }) => rows[0])
+
+test('backup, loss of everything, restore: the same rows, also when the server had been killed before the backup', async () => {
+  using folder = temporaryFolder()
+  using elsewhere = temporaryFolder()
+  const archive = join(elsewhere.path, 'backup.tar.gz')
+  const before = await withDatabase(
+    folder.path,
+    async (client) => {
+      await client.query('create table sample as select n as id, md5(n::text) as body from generate_series(1, 20000) as n')
+      return fingerprint(client)
+    },
+    'kill',
+  )
+  const password = readFileSync(postgresFiles(folder.path).password, 'utf8')
+  await backUp({ dataDir: folder.path, cacheDir, log }, archive)
+  expect(statSync(archive).mode & 0o777).toBe(0o600)
+  await expect(backUp({ dataDir: folder.path, cacheDir, log }, archive)).rejects.toThrow(/exists/)
+
+  rmSync(postgresFiles(folder.path).data, { recursive: true })
+  rmSync(postgresFiles(folder.path).password)
+  expect(await restore({ dataDir: folder.path, cacheDir, log }, archive)).toBeUndefined()
+  expect(readFileSync(postgresFiles(folder.path).password, 'utf8')).toBe(password)
+  expect(await withDatabase(folder.path, fingerprint)).toEqual(before)
+
+  await withDatabase(folder.path, (client) => client.query('delete from sample'))
+  const aside = await restore({ dataDir: folder.path, cacheDir, log }, archive)
+  expect(existsSync(join(String(aside), 'postgresql', 'PG_VERSION'))).toBe(true)
+  expect(await withDatabase(folder.path, fingerprint)).toEqual(before)
+})
+
+test('neither touches a folder that a daemon holds, and a restore refuses what is no whole backup before it changes anything', async () => {
+  using folder = temporaryFolder()
+  using elsewhere = temporaryFolder()
+  await expect(backUp({ dataDir: folder.path, cacheDir, log }, join(elsewhere.path, 'x'))).rejects.toThrow(/no embedded database/)
+  const before = await withDatabase(folder.path, async (client) => {
+    await client.query("create table sample as select 1 as id, 'a' as body")
+    return fingerprint(client)
+  })
+  const archive = join(elsewhere.path, 'good')
+  const held = await tryHold(folder.path, 'daemon')
+  await expect(backUp({ dataDir: folder.path, cacheDir, log }, archive)).rejects.toThrow(/stop it first/)
+  await held?.release()
+  await backUp({ dataDir: folder.path, cacheDir, log }, archive)
+  const cut = join(elsewhere.path, 'cut')
+  const whole = readFileSync(archive)
+  writeFileSync(cut, whole.subarray(0, whole.length / 2))
+  await expect(restore({ dataDir: folder.path, cacheDir, log }, cut)).rejects.toThrow(/not a whole backup/)
+  await expect(restore({ dataDir: folder.path, cacheDir, log }, join(elsewhere.path, 'absent'))).rejects.toThrow(/does not exist/)
+  expect(await withDatabase(folder.path, fingerprint)).toEqual(before)
+})

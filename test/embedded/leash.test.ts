@@ -1,0 +1,89 @@
+import { spawn } from 'node:child_process'
+import { readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { expect, test } from '@jest/globals'
+import { leash } from '../../src/embedded/leash.ts'
+import { identify, isAlive } from '../../src/embedded/processes.ts'
+import type { ProcessIdentity } from '../../src/embedded/processes.ts'
+import { temporaryFolder, until } from './folder.ts'
+
+const start = (folder: string, program: string, patienceSeconds = 1) =>
+  leash({
+    command: ['/bin/sh', '-c', program],
+    environment: { PATH: '/usr/bin:/bin' },
+    directory: folder,
+    logFile: join(folder, 'log'),
+    softSignal: 'TERM',
+    patienceSeconds,
+  })
+
+test('the end of a server is reported with its code, and its output is in the log', async () => {
+  using folder = temporaryFolder()
+  const server = await start(folder.path, 'echo hello; sleep 0.3; exit 7')
+  expect(await server.ended).toBe(7)
+  expect(readFileSync(join(folder.path, 'log'), 'utf8')).toBe('hello\n')
+})
+
+test('a release asks first: a server that obeys has time to end in order', async () => {
+  using folder = temporaryFolder()
+  const server = await start(folder.path, `trap 'sleep 0.5; echo ended in order; exit 0' TERM; echo up; while :; do sleep 0.05; done`, 20)
+  await until(() => readFileSync(join(folder.path, 'log'), 'utf8').includes('up'), 'the server is up')
+  await server.release()
+  expect(readFileSync(join(folder.path, 'log'), 'utf8')).toBe('up\nended in order\n')
+  expect(isAlive(server.process)).toBe(false)
+  await server.release()
+})
+
+test('a release ends by force what does not obey', async () => {
+  using folder = temporaryFolder()
+  const server = await start(folder.path, `trap '' TERM; echo up; while :; do sleep 0.05; done`)
+  await until(() => readFileSync(join(folder.path, 'log'), 'utf8').includes('up'), 'the server is up')
+  await server.release()
+  expect(await server.ended).toBe(137)
+  expect(isAlive(server.process)).toBe(false)
+})
+
+/** A parent in a process of its own that starts a server on a leash, writes its id and the shell's to a file, and stays. */
+const parentProgram = (folder: string, trap: string): string => `
+  import { writeFileSync } from 'node:fs'
+  import { leash } from ${JSON.stringify(new URL('../../src/embedded/leash.ts', import.meta.url).href)}
+  const server = await leash({ command: ['/bin/sh', '-c', ${JSON.stringify(`trap ${trap} TERM; while :; do sleep 0.05; done`)}], environment: { PATH: '/usr/bin:/bin' },
+    directory: '/', logFile: ${JSON.stringify(join(folder, 'log'))}, softSignal: 'TERM', patienceSeconds: 1 })
+  writeFileSync(${JSON.stringify(join(folder, 'pid'))}, String(server.process.pid))
+  setInterval(() => {}, 1000)
+`
+
+test.each([
+  ['obeys', '"exit 0"'],
+  ['does not obey', '""'],
+])('a server that %s ends when its parent is killed', async (_, trap) => {
+  using folder = temporaryFolder()
+  const file = join(folder.path, 'parent.ts')
+  writeFileSync(file, parentProgram(folder.path, trap))
+  writeFileSync(join(folder.path, 'pid'), '')
+  const parent = spawn(process.execPath, [file], { stdio: ['ignore', 'ignore', 'inherit'] })
+  const server = await until<ProcessIdentity | undefined>(
+    () => identify(Number(readFileSync(join(folder.path, 'pid'), 'utf8') || -1)),
+    'the server runs',
+  )
+  parent.kill('SIGKILL')
+  await until(() => !isAlive(server), 'the server has ended', 20_000)
+})
+
+test('the server ends with the shell that holds it, and its end is reported', async () => {
+  using folder = temporaryFolder()
+  const server = await start(folder.path, 'sleep 1000')
+  const shell = Number(/^PPid:\s+(\d+)$/m.exec(readFileSync(`/proc/${server.process.pid}/status`, 'utf8'))?.[1])
+  process.kill(shell, 'SIGKILL')
+  await server.ended
+  expect(isAlive(server.process)).toBe(false)
+})
+
+test('a program that cannot be executed is an error that names it', async () => {
+  using folder = temporaryFolder()
+  const options = { environment: {}, directory: '/', logFile: join(folder.path, 'log'), softSignal: 'TERM', patienceSeconds: 1 } as const
+  // The shell may have given the program's process id before it could not execute it.
+  const code = await leash({ ...options, command: ['/no/such/program'] }).then((server) => server.ended, String)
+  expect(String(code)).toMatch(/127/)
+  expect(readFileSync(join(folder.path, 'log'), 'utf8')).toMatch(/no\/such\/program/)
+})
