@@ -1,0 +1,46 @@
+import { z } from 'zod'
+import { JsonObject } from '../../http/schema.ts'
+import { pageQuery } from '../../http/paging.ts'
+
+export const outcomes = ['started', 'succeeded', 'failed'] as const
+
+const members = {
+  eventType: z.string(),
+  actorId: z.string().optional(),
+  actorType: z.string().optional(),
+  environmentId: z.string().optional(),
+  resourceId: z.string().optional(),
+  connectionId: z.string().optional(),
+  runtimeId: z.string().optional(),
+  sessionId: z.string().optional(),
+  executionId: z.string().optional(),
+  externalId: z.string().optional(),
+  outcome: z.enum(outcomes),
+  summary: z.string(),
+  metadata: JsonObject.optional(),
+}
+
+/** What happened, before it is recorded. */
+export type NewAuditEvent = z.input<z.ZodObject<typeof members>>
+
+export const AuditEvent = z.strictObject({ id: z.string(), ...members, occurredAt: z.string() })
+export type AuditEvent = z.output<typeof AuditEvent>
+
+/** Every filter that is given must match. */
+export const AuditQuery = z.strictObject({
+  eventType: z.string().optional(),
+  environmentId: z.string().optional(),
+  resourceId: z.string().optional(),
+  connectionId: z.string().optional(),
+  sessionId: z.string().optional(),
+  executionId: z.string().optional(),
+  outcome: z.enum(outcomes).optional(),
+  limit: z
+    .string()
+    .regex(/^[+-]?\d{1,16}$/, 'must be a whole number')
+    .transform(Number)
+    .optional()
+    .meta({ description: 'Newest events to return: 200 unless from 1 to 1000; the same as pageSize' }),
+  ...pageQuery,
+})
+export type AuditQuery = z.output<typeof AuditQuery>

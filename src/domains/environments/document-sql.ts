@@ -1,0 +1,185 @@
+import { array, join, object, time } from './json-text.ts'
+
+// The documents of the inventory: one row of a table becomes its JSON object, as text. Empty columns are left out.
+
+const environment = object({
+  id: 'e.id',
+  name: 'e.name',
+  description: 'e.description',
+  status: 'e.status',
+  createdAt: time('e.created_at'),
+})
+
+/** Of a row `v` of environment_versions. */
+export const versionObject = object({
+  id: 'v.id',
+  environmentId: 'v.environment_id',
+  version: 'v.version',
+  status: 'v.status',
+  networkModel: 'v.network_model',
+  interferenceModel: 'v.interference_model',
+  costModel: 'v.cost_model',
+  configurationHash: 'v.configuration_hash',
+  createdAt: time('v.created_at'),
+  publishedAt: time('v.published_at'),
+})
+
+/** Of a row `r` of runtimes. */
+export const runtimeObject = object(
+  { id: 'r.id', environmentVersionId: 'r.environment_version_id', name: 'r.name', driver: 'r.driver', mode: 'r.mode', role: 'r.role' },
+  { configuration: 'r.configuration::text', capabilities: 'r.capabilities::text' },
+)
+
+/** Of a row `r` of resources. */
+export const resourceObject = object(
+  {
+    id: 'r.id',
+    environmentVersionId: 'r.environment_version_id',
+    type: 'r.type',
+    name: 'r.name',
+    providerId: 'r.provider_id',
+    executionTarget: 'r.execution_target',
+    parentResourceId: 'r.parent_resource_id',
+    tier: 'r.tier',
+    region: 'r.region',
+    zone: 'r.zone',
+    architecture: 'r.architecture',
+    cpuCores: 'r.cpu_cores',
+    cpuCapacity: 'r.cpu_capacity',
+    memoryBytes: 'r.memory_bytes',
+    storageBytes: 'r.storage_bytes',
+    computeSpeedup: 'r.compute_speedup',
+    pricePerSecond: 'r.price_per_second',
+    bootOverheadSeconds: 'r.boot_overhead_seconds',
+    containerOverheadSeconds: 'r.container_overhead_seconds',
+    schedulable: 'r.schedulable',
+  },
+  { metadata: 'r.metadata::text' },
+)
+
+/** Of a row `b` of resource_runtime_bindings. */
+export const bindingObject = object(
+  { resourceId: 'b.resource_id', runtimeId: 'b.runtime_id', enabled: 'b.enabled' },
+  { configuration: 'b.configuration::text' },
+)
+
+const relationObject = object(
+  {
+    environmentVersionId: 't.environment_version_id',
+    sourceResourceId: 't.source_resource_id',
+    targetResourceId: 't.target_resource_id',
+    type: 't.relation_type',
+  },
+  { metadata: 't.metadata::text' },
+)
+
+const storageBindingObject = object(
+  {
+    runtimeId: 'b.runtime_id',
+    containerPath: 'b.container_path',
+    default: 'b.is_default',
+    readOnly: 'b.read_only',
+    hostPath: 'b.host_path',
+  },
+  { configuration: 'b.configuration::text' },
+)
+
+const storageObject = object(
+  {
+    id: 's.id',
+    environmentVersionId: 's.environment_version_id',
+    name: 's.name',
+    type: 's.type',
+    endpoint: 's.endpoint',
+    capacityBytes: 's.capacity_bytes',
+    shared: 's.shared',
+    readOnly: 's.read_only',
+    credentialReference: 's.credential_reference',
+  },
+  {
+    configuration: 's.configuration::text',
+    metadata: 's.metadata::text',
+    runtimeBindings: array(storageBindingObject, 'storage_runtime_bindings b where b.storage_id = s.id', 'b.position, b.runtime_id'),
+  },
+)
+
+/** Of a row `p` of activity_resource_profiles. */
+export const profileObject = object(
+  {
+    id: 'p.id',
+    activityTypeId: 'p.activity_type_id',
+    resourceId: 'p.resource_id',
+    runtimeSeconds: 'p.runtime_seconds',
+    runtimeStdDevSeconds: 'p.runtime_stddev_seconds',
+    cpuUtilization: 'p.cpu_utilization',
+    peakMemoryBytes: 'p.peak_memory_bytes',
+    diskReadBytes: 'p.disk_read_bytes',
+    diskWriteBytes: 'p.disk_write_bytes',
+    energyJoules: 'p.energy_joules',
+    source: 'p.source',
+    sampleSize: 'p.sample_size',
+    modelVersion: 'p.model_version',
+  },
+  { metadata: 'p.metadata::text' },
+)
+
+const connectionObject = object(
+  {
+    id: 'c.id',
+    environmentId: 'c.environment_id',
+    name: 'c.name',
+    type: 'c.type',
+    endpoint: 'c.endpoint',
+    username: 'c.username',
+    credentialRef: 'c.credential_ref',
+    createdAt: time('c.created_at'),
+  },
+  { configuration: 'c.configuration::text' },
+)
+
+const checkObject = object(
+  {
+    id: 'k.id',
+    connectionId: 'k.connection_id',
+    status: 'k.status',
+    message: 'k.message',
+    latencyMs: 'k.latency_ms',
+    checkedAt: time('k.checked_at'),
+  },
+  { metadata: 'k.metadata::text' },
+)
+
+/** Checks shown with each connection. */
+const recentChecks = 20
+
+/**
+ * The whole definition of a row `e` of environments joined to the row `v` of its highest version, in the specification's order of
+ * keys; collections in the order in which they were sent.
+ */
+export const environmentObject = join({
+  environment,
+  version: versionObject,
+  runtimes: array(runtimeObject, 'runtimes r where r.environment_version_id = v.id', 'r.position, r.id'),
+  resources: array(resourceObject, 'resources r where r.environment_version_id = v.id', 'r.position, r.id'),
+  resourceRuntimeBindings: array(
+    bindingObject,
+    'resource_runtime_bindings b where b.environment_version_id = v.id',
+    'b.position, b.resource_id, b.runtime_id',
+  ),
+  resourceRelations: array(
+    relationObject,
+    'resource_relations t where t.environment_version_id = v.id',
+    't.position, t.source_resource_id, t.target_resource_id, t.relation_type',
+  ),
+  storages: array(storageObject, 'storages s where s.environment_version_id = v.id', 's.position, s.id'),
+  activityResourceProfiles: array(profileObject, 'activity_resource_profiles p where p.environment_version_id = v.id', 'p.position, p.id'),
+  connections: array(connectionObject, 'connections c where c.environment_id = e.id', 'c.position, c.id'),
+  connectionChecks: array(
+    checkObject,
+    `connections c cross join lateral (select * from connection_checks where connection_id = c.id order by checked_at desc, id desc limit ${String(recentChecks)}) k where c.environment_id = e.id`,
+    'c.position, c.id, k.checked_at desc, k.id desc',
+  ),
+})
+
+/** Environments with their highest version: `e` and `v` of `environmentObject`. */
+export const environmentRows = `environments e join lateral (select * from environment_versions where environment_id = e.id order by version desc limit 1) v on true`

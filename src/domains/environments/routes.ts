@@ -1,0 +1,107 @@
+import { z } from 'zod'
+import type { Db } from '../../db/sql.ts'
+import { arraySizes, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
+import { route, Reply, type Route } from '../../http/route.ts'
+import { sharedReads } from '../../http/shared-reads.ts'
+import { missing, unacceptable } from '../../refusal.ts'
+import { storeProblems } from './references.ts'
+import { EnvironmentDefinition, EnvironmentDocument } from './schemas.ts'
+import { createEnvironment, deleteEnvironment, listEnvironments, readEnvironment, replaceEnvironment } from './store.ts'
+
+const idOf = ({ body }: { body: unknown }): string => (body as EnvironmentDefinition).environment.id
+const json = ['application/json']
+
+export const environmentRoutes = ({ db }: { db: Db }): Route[] => {
+  /** The document is sent as PostgreSQL built it: parsing and writing it again would cost more than the read. */
+  const document = sharedReads((id) => readEnvironment(db, id))
+  const read = async (id: string): Promise<Reply> => {
+    const body = await document(id)
+    if (body === undefined) throw missing('environment', id)
+    return new Reply({ body })
+  }
+
+  return [
+    route({
+      method: 'GET',
+      path: '/environments/',
+      tag: 'environments',
+      summary: 'Environments by name, each with its newest version',
+      query: z.strictObject(pageQuery),
+      response: z.array(EnvironmentDocument),
+      raw: json,
+      handle: async ({ query, target }) => {
+        const page = pageOf(query, arraySizes)
+        const { documents, total } = await listEnvironments(db, page)
+        const { body = [], headers } = pagedArray(documents, { page, total, target })
+        return new Reply({ body: `[${body.join(',')}]`, headers })
+      },
+    }),
+    route({
+      method: 'POST',
+      path: '/environments/',
+      tag: 'environments',
+      summary: 'Register an environment with one version; answers the document as it was understood',
+      body: EnvironmentDefinition,
+      response: EnvironmentDefinition,
+      status: 201,
+      alsoCheck: ({ document }) => storeProblems(db, document),
+      audit: { eventType: 'environment.created', summary: (call) => `environment ${idOf(call)} created`, environmentId: idOf },
+      handle: async ({ body }) => {
+        await createEnvironment(db, body)
+        return new Reply({ body, headers: { location: `/environments/${encodeURIComponent(body.environment.id)}/` } })
+      },
+    }),
+    route({
+      method: 'GET',
+      path: '/environments/{environmentId}/',
+      tag: 'environments',
+      summary: 'One environment with the ids that were saved and the 20 newest checks of each connection',
+      response: EnvironmentDocument,
+      raw: json,
+      handle: ({ params }) => read(params.environmentId),
+    }),
+    route({
+      method: 'PUT',
+      path: '/environments/{environmentId}/',
+      tag: 'environments',
+      summary: 'Replace an environment that nothing uses',
+      body: EnvironmentDefinition,
+      response: EnvironmentDocument,
+      raw: json,
+      alsoCheck: ({ document, params }) => storeProblems(db, document, params['environmentId']),
+      audit: {
+        eventType: 'environment.replaced',
+        summary: ({ params }) => `environment ${params['environmentId'] ?? ''} replaced`,
+        environmentId: ({ params }) => params['environmentId'],
+      },
+      handle: async ({ params, body }) => {
+        const { id } = body.environment
+        if (id !== params.environmentId) {
+          throw unacceptable([
+            {
+              path: 'environment.id',
+              message: `must be ${JSON.stringify(params.environmentId)}, the id in the path; an environment keeps its id`,
+            },
+          ])
+        }
+        await replaceEnvironment(db, body)
+        return read(id)
+      },
+    }),
+    route({
+      method: 'DELETE',
+      path: '/environments/{environmentId}/',
+      tag: 'environments',
+      summary: 'Delete an environment that nothing uses, with everything below it',
+      audit: {
+        eventType: 'environment.deleted',
+        summary: ({ params }) => `environment ${params['environmentId'] ?? ''} deleted`,
+        environmentId: ({ params }) => params['environmentId'],
+      },
+      handle: async ({ params }) => {
+        await deleteEnvironment(db, params.environmentId)
+        return undefined
+      },
+    }),
+  ]
+}

@@ -1,0 +1,221 @@
+import { z } from 'zod'
+import * as field from '../../http/schema.ts'
+import { Id, JsonObject, Name, OptionalId } from '../../http/schema.ts'
+import { documentProblems } from './rules.ts'
+
+/** Like `Count`, but a fraction does not end the check of the whole document (`z.int()` does), so that the rules about names still speak. */
+export const Whole = z
+  .number()
+  .refine((value) => Number.isSafeInteger(value), 'must be a whole number of at most 2^53-1')
+  .refine((value) => value >= 0, 'must not be negative')
+  .meta({ type: 'integer', minimum: 0, maximum: Number.MAX_SAFE_INTEGER })
+
+// What is omitted is 0, false or empty, and is saved as such.
+const Amount = field.NonNegative.default(0)
+const Count = Whole.default(0)
+const Flag = z.boolean().default(false)
+const Text = field.Text.default('')
+
+export const drivers = ['slurm', 'kubernetes', 'ssh', 'local', 'serverless', 'simgrid', 'cloud'] as const
+export const runtimeModes = ['execution', 'simulation'] as const
+export const executionTargets = ['batch', 'direct', 'provisioned'] as const
+export const relationTypes = ['contains', 'member_of', 'accessible_via'] as const
+export const storageTypes = ['local', 'pvc', 'nfs', 's3', 'lustre', 'gcs', 's3-compatible', 'ssh-filesystem'] as const
+
+/** The id of the enclosing record: filled in on save whatever a client sends, shown empty in the answer to POST when it was omitted. */
+const ParentId = OptionalId.default('')
+/** Set by the service; accepted so that what GET returns can be sent back, never read. */
+const ServerTime = z.string().optional()
+const ServerManaged = z.unknown().optional()
+
+export const Environment = z.strictObject({
+  id: Id,
+  name: Name,
+  description: Text,
+  status: field.Text.default('defined').describe(
+    'defined, connecting, connected, discovering, ready, degraded or unreachable; not validated',
+  ),
+  createdAt: ServerTime,
+})
+
+export const Version = z.strictObject({
+  id: Id,
+  environmentId: ParentId,
+  version: Whole,
+  status: Text.describe('draft, published or retired; not validated'),
+  networkModel: Text,
+  interferenceModel: Text,
+  costModel: Text,
+  configurationHash: Text,
+  createdAt: ServerTime,
+  publishedAt: ServerTime,
+})
+export type Version = z.output<typeof Version>
+
+const Capabilities = z.strictObject({
+  batch: Flag,
+  interactive: Flag,
+  container: Flag,
+  serverless: Flag,
+  gpu: Flag,
+  mpi: Flag,
+  sharedStorage: Flag,
+  dataStaging: Flag,
+  cancellation: Flag,
+  logStreaming: Flag,
+  simulation: Flag,
+})
+
+export const Runtime = z.strictObject({
+  id: Id,
+  environmentVersionId: ParentId,
+  name: Name,
+  driver: z.enum(drivers),
+  mode: z.enum(runtimeModes),
+  role: Text,
+  configuration: JsonObject.optional(),
+  capabilities: Capabilities.prefault({}),
+})
+export type Runtime = z.output<typeof Runtime>
+
+export const Resource = z.strictObject({
+  id: Id,
+  environmentVersionId: ParentId,
+  type: Text,
+  name: Name,
+  providerId: Name,
+  executionTarget: z.enum(executionTargets).default('batch'),
+  parentResourceId: OptionalId.optional().describe('another resource; empty means none'),
+  tier: Text,
+  region: Text,
+  zone: Text,
+  architecture: Text,
+  cpuCores: Count,
+  cpuCapacity: Amount,
+  memoryBytes: Count,
+  storageBytes: Count,
+  computeSpeedup: Amount,
+  pricePerSecond: Amount,
+  bootOverheadSeconds: Amount,
+  containerOverheadSeconds: Amount,
+  schedulable: Flag,
+  metadata: JsonObject.optional(),
+})
+export type Resource = z.output<typeof Resource>
+
+export const ResourceRuntimeBinding = z.strictObject({
+  resourceId: Id,
+  runtimeId: Id,
+  enabled: Flag,
+  configuration: JsonObject.optional(),
+})
+export type ResourceRuntimeBinding = z.output<typeof ResourceRuntimeBinding>
+
+export const ResourceRelation = z.strictObject({
+  environmentVersionId: ParentId,
+  sourceResourceId: Id,
+  targetResourceId: Id,
+  type: z.enum(relationTypes),
+  metadata: JsonObject.optional(),
+})
+
+const StorageRuntimeBinding = z.strictObject({
+  runtimeId: Id,
+  containerPath: field.Text.default('/akoflow/data'),
+  default: Flag,
+  readOnly: Flag,
+  hostPath: Text,
+  configuration: JsonObject.optional(),
+})
+
+export const Storage = z.strictObject({
+  id: Id,
+  environmentVersionId: ParentId,
+  name: Name,
+  type: z.enum(storageTypes),
+  endpoint: Text,
+  capacityBytes: Count,
+  shared: Flag,
+  readOnly: Flag,
+  credentialReference: Text,
+  configuration: JsonObject.optional(),
+  metadata: JsonObject.optional(),
+  runtimeBindings: z.array(StorageRuntimeBinding).default([]),
+  browseRoots: ServerManaged,
+  capabilities: ServerManaged,
+  health: ServerManaged,
+  indexPolicy: ServerManaged,
+  indexStatus: ServerManaged,
+})
+
+export const ActivityResourceProfile = z.strictObject({
+  id: Id,
+  activityTypeId: Id,
+  resourceId: Id,
+  runtimeSeconds: Amount,
+  runtimeStdDevSeconds: Amount,
+  cpuUtilization: Amount,
+  peakMemoryBytes: Count,
+  diskReadBytes: Count,
+  diskWriteBytes: Count,
+  energyJoules: Amount,
+  source: field.Text.default('configured'),
+  sampleSize: Count,
+  modelVersion: Text,
+  metadata: JsonObject.optional(),
+})
+export type ActivityResourceProfile = z.output<typeof ActivityResourceProfile>
+
+export const Connection = z.strictObject({
+  id: Id,
+  environmentId: ParentId,
+  name: Name,
+  type: Name.describe('ssh, kubernetes, cloud, local, agent; not validated'),
+  endpoint: Text,
+  username: Text,
+  credentialRef: Text,
+  configuration: JsonObject.optional(),
+  createdAt: ServerTime,
+})
+
+const ConnectionCheck = z.strictObject({
+  id: z.string(),
+  connectionId: z.string(),
+  status: z.string(),
+  message: z.string().optional(),
+  latencyMs: z.number(),
+  checkedAt: z.string(),
+  metadata: JsonObject.optional(),
+})
+
+const document = z.strictObject({
+  environment: Environment,
+  version: Version,
+  runtimes: z.array(Runtime).default([]),
+  resources: z.array(Resource).default([]),
+  resourceRuntimeBindings: z.array(ResourceRuntimeBinding).default([]),
+  resourceRelations: z.array(ResourceRelation).default([]),
+  storages: z.array(Storage).default([]),
+  activityResourceProfiles: z.array(ActivityResourceProfile).default([]),
+  connections: z.array(Connection).default([]),
+})
+
+/**
+ * What POST and PUT take: connector bindings and connection checks belong to the document type but are not saved. Every rule that
+ * the document alone can break is checked here, also on documents that break the shape, so that one answer names everything.
+ */
+export const EnvironmentDefinition = document
+  .extend({ connectorBindings: z.array(z.unknown()).optional(), connectionChecks: z.array(z.unknown()).optional() })
+  .superRefine(
+    (value: unknown, context) => {
+      for (const { path, message } of documentProblems(value)) {
+        context.addIssue({ code: 'custom', path: path.split('.').map((step) => (/^\d+$/.test(step) ? Number(step) : step)), message })
+      }
+    },
+    { when: () => true },
+  )
+export type EnvironmentDefinition = z.output<typeof EnvironmentDefinition>
+
+/** What GET returns: the ids that were saved, and the newest checks of each connection. */
+export const EnvironmentDocument = document.extend({ connectionChecks: z.array(ConnectionCheck) })
+export type EnvironmentDocument = z.output<typeof EnvironmentDocument>

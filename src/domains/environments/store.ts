@@ -1,0 +1,162 @@
+import { z } from 'zod'
+import { raw, sql, type Db, type Sql } from '../../db/sql.ts'
+import { unacceptable, missing } from '../../refusal.ts'
+import { countBound, type Page } from '../../http/paging.ts'
+import {
+  bindingObject,
+  environmentObject,
+  environmentRows,
+  profileObject,
+  resourceObject,
+  runtimeObject,
+  versionObject,
+} from './document-sql.ts'
+import { storeProblems } from './references.ts'
+import { insertVersion, VersionTimes } from './save.ts'
+import { ActivityResourceProfile, Resource, ResourceRuntimeBinding, Runtime, Version, type EnvironmentDefinition } from './schemas.ts'
+import { usersOf } from './users.ts'
+
+/** Any number of its own; see `migrate.ts` for the other. */
+const inventoryLock = 7_355_608_152
+
+/**
+ * Serialises what changes the inventory until the transaction ends: what `storeProblems` found stays true, also for references that
+ * carry no row of their own to lock. Writers are rare and short (10,000 resources: under a second); readers never wait.
+ */
+export const lockInventory = async (tx: Db): Promise<void> => {
+  await tx.run(sql`select pg_advisory_xact_lock(${inventoryLock})`)
+}
+
+/** The environment with its highest version as JSON text (an `EnvironmentDocument`), in one round trip; undefined when there is none. */
+export const readEnvironment = async (db: Db, id: string): Promise<string | undefined> => {
+  const [row] = await db.prepared<{ document: string }>(
+    'read-environment',
+    `select ${environmentObject} as document from ${environmentRows} where e.id = $1`,
+    [id],
+  )
+  return row?.document
+}
+
+/** Environments by name, each whole, as JSON text; `total` is counted to one above `countBound`. */
+export const listEnvironments = async (db: Db, page: Page): Promise<{ documents: string[]; total: number }> => {
+  const rows = await db.many(
+    z.object({ document: z.string() }),
+    sql`select ${raw(environmentObject)} as document
+        from (select * from environments order by name collate "C", id limit ${page.limit} offset ${page.offset}) e
+        join lateral (select * from environment_versions where environment_id = e.id order by version desc limit 1) v on true
+        order by e.name collate "C", e.id`,
+  )
+  const { total } = await db.one(
+    z.object({ total: z.number() }),
+    sql`select count(*) as total from (select 1 from environments limit ${countBound + 1}) counted`,
+  )
+  return { documents: rows.map(({ document }) => document), total }
+}
+
+/** Stores a new environment whole, or refuses (422) with everything that the store knows against it. */
+export const createEnvironment = (db: Db, definition: EnvironmentDefinition): Promise<void> =>
+  db.transaction(async (tx) => {
+    await lockInventory(tx)
+    const problems = await storeProblems(tx, definition)
+    if (problems.length > 0) throw unacceptable(problems)
+    const { id, name, description, status } = definition.environment
+    await tx.run(sql`insert into environments (id, name, description, status) values (${id}, ${name}, ${description}, ${status})`)
+    await insertVersion(tx, definition)
+  })
+
+const exists = async (tx: Db, id: string): Promise<void> => {
+  if ((await tx.run(sql`select 1 from environments where id = ${id} for update`)) === 0) throw missing('environment', id)
+}
+
+const refuseUsed = async (tx: Db, id: string, deed: string, remedy: string): Promise<void> => {
+  const users = await usersOf(tx, id)
+  if (users.length === 0) return
+  throw unacceptable(
+    users.map((user) => ({ path: '', message: `environment ${JSON.stringify(id)} cannot be ${deed}: it is used by ${user}; ${remedy}` })),
+  )
+}
+
+/**
+ * Replaces all of an environment in one transaction; its creation time, and connections that stay, with their checks, are kept.
+ * 404 for an unknown id, 422 while anything uses it or when the store knows something against the document.
+ */
+export const replaceEnvironment = (db: Db, definition: EnvironmentDefinition): Promise<void> =>
+  db.transaction(async (tx) => {
+    await lockInventory(tx)
+    const { id, name, description, status } = definition.environment
+    await exists(tx, id)
+    await refuseUsed(tx, id, 'replaced', 'register the revised inventory as a new environment with new ids')
+    const problems = await storeProblems(tx, definition, id)
+    if (problems.length > 0) throw unacceptable(problems)
+    const known = await tx.maybe(
+      VersionTimes,
+      sql`select created_at, published_at from environment_versions where id = ${definition.version.id}`,
+    )
+    await tx.run(sql`delete from environment_versions where environment_id = ${id}`)
+    await tx.run(
+      sql`delete from connections where environment_id = ${id} and id <> all(${definition.connections.map((connection) => connection.id)})`,
+    )
+    await tx.run(sql`update environments set name = ${name}, description = ${description}, status = ${status} where id = ${id}`)
+    await insertVersion(tx, definition, known)
+  })
+
+/** Deletes an environment with everything below it; 404 for an unknown id, 422 while anything uses it. */
+export const deleteEnvironment = (db: Db, id: string): Promise<void> =>
+  db.transaction(async (tx) => {
+    await lockInventory(tx)
+    await exists(tx, id)
+    await refuseUsed(tx, id, 'deleted', 'delete that first')
+    await tx.run(sql`delete from environments where id = ${id}`)
+  })
+
+const documents = async <T extends z.ZodType>(db: Db, schema: T, query: Sql): Promise<z.output<T>[]> =>
+  (await db.many(z.object({ document: z.unknown() }), query)).map(({ document }) => schema.parse(document))
+
+/** The versions of these ids, by id; unknown ids are left out. */
+export const versionsByIds = (db: Db, versionIds: readonly string[]): Promise<Version[]> =>
+  documents(
+    db,
+    Version,
+    sql`select ${raw(versionObject)}::json as document from environment_versions v where v.id = any(${versionIds}) order by v.id`,
+  )
+
+/** All resources of these versions, schedulable or not, in the order of version id and document. */
+export const resourcesOfVersions = (db: Db, versionIds: readonly string[]): Promise<Resource[]> =>
+  documents(
+    db,
+    Resource,
+    sql`select ${raw(resourceObject)}::json as document from resources r where r.environment_version_id = any(${versionIds}) order by r.environment_version_id, r.position, r.id`,
+  )
+
+/** All runtimes of these versions, in the order of version id and document. */
+export const runtimesOfVersions = (db: Db, versionIds: readonly string[]): Promise<Runtime[]> =>
+  documents(
+    db,
+    Runtime,
+    sql`select ${raw(runtimeObject)}::json as document from runtimes r where r.environment_version_id = any(${versionIds}) order by r.environment_version_id, r.position, r.id`,
+  )
+
+/** The bindings of these resources, enabled or not, by resource and runtime id. */
+export const bindingsOfResources = (db: Db, resourceIds: readonly string[]): Promise<ResourceRuntimeBinding[]> =>
+  documents(
+    db,
+    ResourceRuntimeBinding,
+    sql`select ${raw(bindingObject)}::json as document from resource_runtime_bindings b where b.resource_id = any(${resourceIds}) order by b.resource_id, b.runtime_id`,
+  )
+
+/** The runtimes of these ids, by id; unknown ids are left out. A binding may name a runtime of another version than its resource's. */
+export const runtimesByIds = (db: Db, runtimeIds: readonly string[]): Promise<Runtime[]> =>
+  documents(db, Runtime, sql`select ${raw(runtimeObject)}::json as document from runtimes r where r.id = any(${runtimeIds}) order by r.id`)
+
+/** Profiles of these activity types on these resources, every model version, by type, resource and profile id. */
+export const profilesFor = (
+  db: Db,
+  activityTypeIds: readonly string[],
+  resourceIds: readonly string[],
+): Promise<ActivityResourceProfile[]> =>
+  documents(
+    db,
+    ActivityResourceProfile,
+    sql`select ${raw(profileObject)}::json as document from activity_resource_profiles p
+        where p.activity_type_id = any(${activityTypeIds}) and p.resource_id = any(${resourceIds}) order by p.activity_type_id, p.resource_id, p.id`,
+  )

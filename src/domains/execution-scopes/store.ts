@@ -1,0 +1,95 @@
+import { z } from 'zod'
+import { sql, type Db, type Sql } from '../../db/sql.ts'
+import { countBound, type Page } from '../../http/paging.ts'
+import { missing, unacceptable, type Problem } from '../../refusal.ts'
+import { ExecutionScopeDocument } from './schemas.ts'
+
+const selected = (from: Sql): Sql =>
+  sql`select s.id, s.name, s.network_topology_id, s.metadata,
+        (select json_agg(environment_version_id order by position) from execution_scope_environments where execution_scope_id = s.id) as environment_version_ids
+      from ${from}`
+
+/** Scopes by name; `total` is counted to one above `countBound`. */
+export const listScopes = async (db: Db, page: Page): Promise<{ rows: ExecutionScopeDocument[]; total: number }> => {
+  const rows = await db.many(
+    ExecutionScopeDocument,
+    selected(sql`execution_scopes s order by s.name collate "C", s.id limit ${page.limit} offset ${page.offset}`),
+  )
+  const { total } = await db.one(
+    z.object({ total: z.number() }),
+    sql`select count(*) as total from (select 1 from execution_scopes limit ${countBound + 1}) counted`,
+  )
+  return { rows, total }
+}
+
+export const readExecutionScope = (db: Db, id: string): Promise<ExecutionScopeDocument | undefined> =>
+  db.maybe(ExecutionScopeDocument, selected(sql`execution_scopes s where s.id = ${id}`))
+
+/** What a scope names, also one that its schema refuses; blank where it says nothing readable. */
+const Named = z.object({ id: z.string().catch(''), environmentVersionIds: z.array(z.string().catch('')).catch([]) })
+
+/** What only the store knows against a new scope: its id is taken, versions that do not exist. Takes any value. */
+export const storeProblems = async (db: Db, scope: unknown): Promise<Problem[]> => {
+  const named = Named.safeParse(scope)
+  if (!named.success) return []
+  const { id: scopeId, environmentVersionIds: ids } = named.data
+  const { taken, versions } = await db.one(
+    z.object({ taken: z.boolean(), versions: z.array(z.string()) }),
+    sql`select exists (select from execution_scopes where id = ${scopeId}) as taken,
+          array(select id::text from environment_versions where id = any(${ids})) as versions`,
+  )
+  const known = new Set(versions)
+  return [
+    ...(taken ? [{ path: 'id', message: `the execution scope id ${JSON.stringify(scopeId)} is taken; choose another` }] : []),
+    ...ids.flatMap((id, i) =>
+      known.has(id) || id === ''
+        ? []
+        : [
+            {
+              path: `environmentVersionIds.${String(i)}`,
+              message: `${JSON.stringify(id)} names no environment version; register the environment first (its version.id is meant)`,
+            },
+          ],
+    ),
+  ]
+}
+
+/** Stores a new scope, or refuses (422) with everything that the store knows against it. */
+export const createScope = (db: Db, scope: ExecutionScopeDocument): Promise<void> =>
+  db.transaction(async (tx) => {
+    const problems = await storeProblems(tx, scope)
+    if (problems.length > 0) throw unacceptable(problems)
+    await tx.run(
+      sql`insert into execution_scopes (id, name, network_topology_id, metadata)
+          values (${scope.id}, ${scope.name}, ${scope.networkTopologyId}, ${scope.metadata === undefined ? null : JSON.stringify(scope.metadata)})`,
+    )
+    await tx.run(
+      sql`insert into execution_scope_environments (execution_scope_id, environment_version_id, position)
+          select ${scope.id}, id, position from unnest(${scope.environmentVersionIds}::text[]) with ordinality as named(id, position)`,
+    )
+  })
+
+const User = z.object({ kind: z.string(), id: z.string(), more: z.number() })
+
+/** Deletes a scope; 404 for an unknown id, 422 while a topology, plan or planning session uses it. */
+export const deleteScope = (db: Db, id: string): Promise<void> =>
+  db.transaction(async (tx) => {
+    if ((await tx.run(sql`select 1 from execution_scopes where id = ${id} for update`)) === 0) throw missing('execution scope', id)
+    const users = await tx.many(
+      User,
+      sql`select kind, min(id collate "C") as id, count(*) - 1 as more from (
+            select 1 as place, 'network topology' as kind, id::text as id from network_topologies where execution_scope_id = ${id}
+            union all select 2, 'plan', id from schedule_plans where execution_scope_id = ${id}
+            union all select 3, 'planning session', id from planning_sessions where execution_scope_id = ${id}
+          ) users group by place, kind order by place`,
+    )
+    if (users.length > 0) {
+      throw unacceptable(
+        users.map((user) => ({
+          path: '',
+          message: `execution scope ${JSON.stringify(id)} cannot be deleted: it is used by ${user.kind} ${JSON.stringify(user.id)}${user.more === 0 ? '' : ` (and ${String(user.more)} more)`}`,
+        })),
+      )
+    }
+    await tx.run(sql`delete from execution_scopes where id = ${id}`)
+  })

@@ -1,0 +1,92 @@
+import type { Db } from '../../db/sql.ts'
+import { route, type Route } from '../../http/route.ts'
+import { missing, unacceptable } from '../../refusal.ts'
+import { probeBuildkit, probeDocker, probeServer } from './probes.ts'
+import { InstanceDocument, PreferencesDocument, PreflightDocument } from './schemas.ts'
+import { readInstance, readPreferences, saveInstance, savePreferences } from './store.ts'
+
+export interface InstanceParts {
+  db: Db
+  /** Unix sockets that the preflight check asks. */
+  dockerSocket?: string
+  buildkitSocket?: string
+}
+
+const refuseClientId = (clientId: string): void => {
+  const { length } = Array.from(clientId)
+  if (length >= 8 && length <= 128) return
+  throw unacceptable([
+    { path: 'clientId', message: `must be 8 to 128 characters (got ${String(length)}); a client makes up its id once and keeps it` },
+  ])
+}
+
+export const instanceRoutes = ({
+  db,
+  dockerSocket = '/var/run/docker.sock',
+  buildkitSocket = '/run/buildkit/buildkitd.sock',
+}: InstanceParts): Route[] => [
+  route({
+    method: 'GET',
+    path: '/instance/',
+    tag: 'instance',
+    summary: 'Identity and settings of this installation',
+    public: true,
+    response: InstanceDocument,
+    handle: async () => {
+      const instance = await readInstance(db)
+      if (instance === undefined) throw missing('instance', 'default')
+      return instance
+    },
+  }),
+  route({
+    method: 'PUT',
+    path: '/instance/',
+    tag: 'instance',
+    summary: 'Save the whole identity of this installation',
+    body: InstanceDocument,
+    response: InstanceDocument,
+    audit: { eventType: 'instance.saved', summary: () => 'instance saved' },
+    handle: ({ body }) => saveInstance(db, body),
+  }),
+  route({
+    method: 'GET',
+    path: '/preflight/',
+    tag: 'instance',
+    summary: 'Whether the service, the container engine and the build backend answer now; takes 3 s at most',
+    public: 'get',
+    response: PreflightDocument,
+    handle: async () => {
+      const [server, docker, buildkit] = await Promise.all([
+        probeServer(db),
+        probeDocker(dockerSocket),
+        probeBuildkit(buildkitSocket, dockerSocket),
+      ])
+      return { server, docker, buildkit }
+    },
+  }),
+  route({
+    method: 'GET',
+    path: '/user-preferences/{clientId}/',
+    tag: 'instance',
+    summary: 'What a client keeps for its user',
+    response: PreferencesDocument,
+    handle: async ({ params }) => {
+      const preferences = await readPreferences(db, params.clientId)
+      if (preferences === undefined) throw missing('user preferences of client', params.clientId)
+      return preferences
+    },
+  }),
+  route({
+    method: 'PUT',
+    path: '/user-preferences/{clientId}/',
+    tag: 'instance',
+    summary: 'Save what a client keeps for its user',
+    body: PreferencesDocument,
+    response: PreferencesDocument,
+    audit: { eventType: 'user-preferences.saved', summary: ({ params }) => `preferences of client ${params['clientId'] ?? ''} saved` },
+    handle: ({ params, body }) => {
+      refuseClientId(params.clientId)
+      return savePreferences(db, params.clientId, body)
+    },
+  }),
+]

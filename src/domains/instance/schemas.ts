@@ -1,0 +1,45 @@
+import { z } from 'zod'
+import { Id, Name } from '../../http/schema.ts'
+
+const MiB = 1024 * 1024
+/** Bytes that one transfer holds in memory. */
+export const transferBuffer = { usual: 8 * MiB, least: 5 * MiB, most: 64 * MiB } as const
+
+const Label = z.string().max(65_536).optional()
+
+/** The identity and settings of this installation. */
+export const InstanceDocument = z.strictObject({
+  id: Id,
+  name: Name,
+  description: Label,
+  organization: Label,
+  location: Label,
+  transferBufferBytes: z
+    .int()
+    .refine(
+      (bytes) => bytes === 0 || (bytes >= transferBuffer.least && bytes <= transferBuffer.most),
+      `must be from ${String(transferBuffer.least)} (5 MiB) to ${String(transferBuffer.most)} (64 MiB), or 0 for the default`,
+    )
+    .default(0)
+    .meta({ description: '5 MiB to 64 MiB; 0 means the default of 8 MiB' }),
+  createdAt: z.string().optional(),
+  updatedAt: z.string().optional(),
+})
+export type InstanceDocument = z.output<typeof InstanceDocument>
+
+const Probe = z.strictObject({ available: z.boolean(), message: z.string() })
+/** Whether a part that the service relies on answers now. */
+export type Probe = z.output<typeof Probe>
+
+export const PreflightDocument = z.strictObject({ server: Probe, docker: Probe, buildkit: Probe })
+
+export const themes = ['light', 'dark'] as const
+
+/** What a client keeps for its user; the id in the path wins over the one in the document. */
+export const PreferencesDocument = z.strictObject({
+  clientId: z.string().optional(),
+  theme: z.enum(themes).default('light'),
+  animationsEnabled: z.boolean().default(false),
+  updatedAt: z.string().optional(),
+})
+export type PreferencesDocument = z.output<typeof PreferencesDocument>

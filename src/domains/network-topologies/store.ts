@@ -1,0 +1,139 @@
+import { z } from 'zod'
+import { raw, sql, type Db, type Sql } from '../../db/sql.ts'
+import { countBound, type Page } from '../../http/paging.ts'
+import { unacceptable, type Problem } from '../../refusal.ts'
+import { array, object } from '../environments/json-text.ts'
+import { NetworkTopologyDocument } from './schemas.ts'
+
+const linkObject = object(
+  {
+    id: 'l.id',
+    topologyId: 'l.topology_id',
+    sourceResourceId: 'l.source_resource_id',
+    targetResourceId: 'l.target_resource_id',
+    bandwidthBitsPerSecond: 'l.bandwidth_bits_per_second',
+    latencySeconds: 'l.latency_seconds',
+    pricePerByte: 'l.price_per_byte',
+    bidirectional: 'l.bidirectional',
+    sharingPolicy: "nullif(l.sharing_policy, '')",
+    maxConcurrentTransfers: 'l.max_concurrent_transfers',
+  },
+  { metadata: 'l.metadata::text' },
+)
+
+/** Of a row `t` of network_topologies. */
+const topologyObject = object(
+  { id: 't.id', name: 't.name', version: 't.version', executionScopeId: 't.execution_scope_id' },
+  { links: array(linkObject, 'network_links l where l.topology_id = t.id', 'l.position, l.id'), metadata: 't.metadata::text' },
+)
+
+const Row = z.object({ document: NetworkTopologyDocument })
+const selected = (from: Sql): Sql => sql`select ${raw(topologyObject)}::json as document from ${from}`
+
+/** Topologies by name, newest version first; `total` is counted to one above `countBound`. */
+export const listTopologies = async (db: Db, page: Page): Promise<{ rows: NetworkTopologyDocument[]; total: number }> => {
+  const rows = await db.many(
+    Row,
+    selected(sql`network_topologies t order by t.name collate "C", t.version desc, t.id limit ${page.limit} offset ${page.offset}`),
+  )
+  const { total } = await db.one(
+    z.object({ total: z.number() }),
+    sql`select count(*) as total from (select 1 from network_topologies limit ${countBound + 1}) counted`,
+  )
+  return { rows: rows.map(({ document }) => document), total }
+}
+
+export const readNetworkTopology = async (db: Db, id: string): Promise<NetworkTopologyDocument | undefined> =>
+  (await db.maybe(Row, selected(sql`network_topologies t where t.id = ${id}`)))?.document
+
+const Known = z.object({
+  taken: z.boolean(),
+  scope: z.boolean(),
+  links: z.array(z.object({ id: z.string(), topology: z.string() })),
+  resources: z.array(z.object({ id: z.string(), inside: z.boolean() })),
+})
+
+/** What a topology names, also one that its schema refuses; blank where it says nothing readable. */
+const Name = z.string().catch('')
+const Named = z.object({
+  id: Name,
+  executionScopeId: Name,
+  links: z
+    .array(
+      z.object({ id: Name, sourceResourceId: Name, targetResourceId: Name }).catch({ id: '', sourceResourceId: '', targetResourceId: '' }),
+    )
+    .catch([]),
+})
+
+/**
+ * What only the store knows against a topology: taken ids, an unknown scope, ends that do not exist or lie outside the scope's versions.
+ * Takes any value.
+ */
+export const storeProblems = async (db: Db, topology: unknown): Promise<Problem[]> => {
+  const named = Named.safeParse(topology)
+  if (!named.success) return []
+  const { id, executionScopeId, links } = named.data
+  const ends = [...new Set(links.flatMap((link) => [link.sourceResourceId, link.targetResourceId]))]
+  const known = await db.one(
+    Known,
+    sql`select exists (select from network_topologies where id = ${id}) as taken,
+          exists (select from execution_scopes where id = ${executionScopeId}) as scope,
+          (select coalesce(json_agg(json_build_object('id', l.id, 'topology', l.topology_id)), '[]') from network_links l where l.id = any(${links.map((link) => link.id)})) as links,
+          (select coalesce(json_agg(json_build_object('id', r.id, 'inside', exists (select from execution_scope_environments s
+              where s.execution_scope_id = ${executionScopeId} and s.environment_version_id = r.environment_version_id))), '[]')
+            from resources r where r.id = any(${ends})) as resources`,
+  )
+  const topologyOf = new Map(known.links.map((link) => [link.id, link.topology]))
+  const inside = new Map(known.resources.map((resource) => [resource.id, resource.inside]))
+  const problems: Problem[] = []
+  if (known.taken) problems.push({ path: 'id', message: `the network topology id ${JSON.stringify(id)} is taken; choose another` })
+  if (!known.scope && executionScopeId !== '')
+    problems.push({
+      path: 'executionScopeId',
+      message: `${JSON.stringify(executionScopeId)} names no execution scope; create the scope first`,
+    })
+  links.forEach((link, i) => {
+    const owner = topologyOf.get(link.id)
+    if (owner !== undefined) {
+      problems.push({
+        path: `links.${String(i)}.id`,
+        message: `the link id ${JSON.stringify(link.id)} is taken by topology ${JSON.stringify(owner)}; ids are global, choose another`,
+      })
+    }
+    for (const key of ['sourceResourceId', 'targetResourceId'] as const) {
+      const end = inside.get(link[key])
+      const path = `links.${String(i)}.${key}`
+      if (link[key] === '') continue
+      if (end === undefined) problems.push({ path, message: `${JSON.stringify(link[key])} names no resource` })
+      else if (!end && known.scope) {
+        problems.push({
+          path,
+          message: `the resource ${JSON.stringify(link[key])} is not in the environments of scope ${JSON.stringify(executionScopeId)}; link resources of the scope only`,
+        })
+      }
+    }
+  })
+  return problems
+}
+
+/** Stores a new topology with its links, or refuses (422) with everything that the store knows against it. */
+export const createTopology = (db: Db, topology: NetworkTopologyDocument): Promise<void> =>
+  db.transaction(async (tx) => {
+    const problems = await storeProblems(tx, topology)
+    if (problems.length > 0) throw unacceptable(problems)
+    const { id, name, version, executionScopeId, metadata, links } = topology
+    await tx.run(
+      sql`insert into network_topologies (id, name, version, execution_scope_id, metadata)
+          values (${id}, ${name}, ${version}, ${executionScopeId}, ${metadata === undefined ? null : JSON.stringify(metadata)})`,
+    )
+    if (links.length === 0) return
+    await tx.run(
+      sql`insert into network_links (id, topology_id, position, source_resource_id, target_resource_id, bandwidth_bits_per_second, latency_seconds, price_per_byte,
+            bidirectional, sharing_policy, max_concurrent_transfers, metadata)
+          select id, ${id}, position, "sourceResourceId", "targetResourceId", "bandwidthBitsPerSecond", "latencySeconds", "pricePerByte",
+            bidirectional, coalesce("sharingPolicy", ''), "maxConcurrentTransfers", metadata
+          from json_to_recordset(${JSON.stringify(links.map((link, position) => ({ ...link, position })))}::json) as l(id text, position int, "sourceResourceId" text,
+            "targetResourceId" text, "bandwidthBitsPerSecond" double precision, "latencySeconds" double precision, "pricePerByte" double precision, bidirectional boolean,
+            "sharingPolicy" text, "maxConcurrentTransfers" bigint, metadata jsonb)`,
+    )
+  })

@@ -1,0 +1,99 @@
+import { createHash } from 'node:crypto'
+import { z } from 'zod'
+import { durationSources, type Problem, type Schedule } from '../../schedulers/problem.ts'
+import type { NewAssignment } from '../schedule-plans/store.ts'
+
+const numbers = z.array(z.number())
+
+/** A schedule as columns by position of the activity; what a candidate's row keeps of it. Seconds from the start of the plan. */
+export const ScheduleColumns = z.object({
+  /** The resources in use; `resource` points into them. */
+  resourceIds: z.array(z.string()),
+  resource: numbers,
+  coreIds: z.array(z.array(z.string())),
+  slotId: z.array(z.string()),
+  order: numbers,
+  readyAt: numbers,
+  startAt: numbers,
+  finishAt: numbers,
+  runtime: numbers,
+  transfer: numbers,
+  boot: numbers,
+  container: numbers,
+  cost: numbers,
+  /** Indices into `durationSources`. */
+  source: numbers,
+})
+export type ScheduleColumns = z.output<typeof ScheduleColumns>
+
+/** The columns of a schedule that places every activity of the problem. */
+export const columnsOf = (problem: Problem, schedule: Schedule): ScheduleColumns => {
+  const byActivity = schedule.assignments.toSorted((a, b) => a.activity - b.activity)
+  const used = [...new Set(byActivity.map(({ resource }) => resource))].toSorted((a, b) => a - b)
+  const index = new Map(used.map((resource, position) => [resource, position]))
+  return {
+    resourceIds: used.map((resource) => problem.resources[resource]!.id),
+    resource: byActivity.map(({ resource }) => index.get(resource)!),
+    coreIds: byActivity.map(({ coreIds }) => coreIds),
+    slotId: byActivity.map(({ slotId }) => slotId),
+    order: byActivity.map(({ orderOnResource }) => orderOnResource),
+    readyAt: byActivity.map(({ readyAt }) => readyAt),
+    startAt: byActivity.map(({ startAt }) => startAt),
+    finishAt: byActivity.map(({ finishAt }) => finishAt),
+    runtime: byActivity.map(({ runtimeSeconds }) => runtimeSeconds),
+    transfer: byActivity.map(({ transferSeconds }) => transferSeconds),
+    boot: byActivity.map(({ bootOverheadSeconds }) => bootOverheadSeconds),
+    container: byActivity.map(({ containerOverheadSeconds }) => containerOverheadSeconds),
+    cost: byActivity.map(({ cost }) => cost),
+    source: byActivity.map(({ activity, resource }) => problem.durationSource[activity * problem.resources.length + resource]!),
+  }
+}
+
+/** SHA-256 (hexadecimal) of the schedule: equal for the same places and times, whichever algorithm found them. */
+export const fingerprintOf = (columns: ScheduleColumns): string => createHash('sha256').update(JSON.stringify(columns)).digest('hex')
+
+const digest = (sessionId: string, fingerprint: string): string =>
+  createHash('sha256')
+    .update(JSON.stringify([sessionId, fingerprint]))
+    .digest('hex')
+
+/** The same schedule in the same session is the same candidate, however often an activity that records it runs. */
+export const candidateId = (sessionId: string, fingerprint: string): string => `candidate-${digest(sessionId, fingerprint).slice(0, 20)}`
+
+/** `<session>-<12 hex>`, the session's id cut so that the plan's stays within the 255 characters of an id. */
+export const planIdOf = (sessionId: string, fingerprint: string): string =>
+  `${Array.from(sessionId).slice(0, 242).join('')}-${digest(sessionId, fingerprint).slice(0, 12)}`
+
+/** The assignments of a candidate's plan; `activities` are those of its workflow version by position. */
+export const assignmentsOf = (
+  columns: ScheduleColumns,
+  planId: string,
+  activities: readonly { id: string; externalId: string; priority: number }[],
+): (NewAssignment & { externalId: string })[] =>
+  activities.map(({ id, externalId, priority }, position) => {
+    const coreIds = columns.coreIds[position]!
+    return {
+      position,
+      id: `${planId}-${id}`,
+      activityId: id,
+      externalId,
+      resourceId: columns.resourceIds[columns.resource[position]!]!,
+      coreId: coreIds[0] ?? '',
+      slotId: columns.slotId[position]!,
+      orderOnResource: columns.order[position]!,
+      priority,
+      predictedReadyAt: columns.readyAt[position]!,
+      predictedStartAt: columns.startAt[position]!,
+      predictedFinishAt: columns.finishAt[position]!,
+      predictedRuntimeSeconds: columns.runtime[position]!,
+      predictedTransferSeconds: columns.transfer[position]!,
+      predictedCost: columns.cost[position]!,
+      metadata: {
+        ...(coreIds.length > 1 ? { coreIds } : {}),
+        bootOverheadSeconds: columns.boot[position]!,
+        containerOverheadSeconds: columns.container[position]!,
+        expectedDurationSeconds: columns.finishAt[position]! - columns.startAt[position]!,
+        durationSource: durationSources[columns.source[position]!]!,
+      },
+    }
+  })

@@ -1,0 +1,87 @@
+import { z } from 'zod'
+import type { Db } from '../../db/sql.ts'
+import { unacceptable, type Problem } from '../../refusal.ts'
+import { resourcesOfVersions } from '../environments/store.ts'
+import { readExecutionScope } from '../execution-scopes/store.ts'
+import { readNetworkTopology } from '../network-topologies/store.ts'
+import { storedVersion } from '../schedule-plans/load-problem.ts'
+import { algorithmOf, choiceProblems, estimateOf } from './algorithms.ts'
+import type { SessionDocument } from './schemas.ts'
+import { insertSession, readSession, type SessionRow } from './store.ts'
+
+/** What the references of a session are looked up by; blank where the document does not say. */
+const References = z.object({
+  id: z.string().catch(''),
+  workflowVersionId: z.string().catch(''),
+  executionScopeId: z.string().catch(''),
+  networkTopologyId: z.string().catch(''),
+  algorithms: z.array(z.object({ id: z.string().catch('') }).catch({ id: '' })).catch([]),
+})
+type References = z.output<typeof References>
+
+/** Stores a session as queued, or refuses (422) with everything that is wrong with it. */
+export const createSession = (db: Db, document: SessionDocument): Promise<SessionRow> =>
+  db.transaction(async (tx) => {
+    const { problems, version, schedulable, networkTopologyId } = await lookUp(tx, document)
+    if (problems.length > 0 || version === undefined) throw unacceptable(problems)
+
+    // What each activity can run on is known when the problem is read; until then every resource counts.
+    const size = {
+      activityCount: version.activityCount,
+      dependencyCount: version.dependencyCount,
+      compatibleResources: schedulable.length,
+      expandedStates: version.activityCount * schedulable.length,
+    }
+    await insertSession(tx, {
+      id: document.id,
+      workflowVersionId: document.workflowVersionId,
+      executionScopeId: document.executionScopeId,
+      networkTopologyId,
+      deadlineSeconds: document.deadlineSeconds,
+      budget: document.budget,
+      configuration: document.configuration,
+      algorithms: document.algorithms.map(({ id, configuration }) => {
+        const algorithm = algorithmOf(id)!
+        return { id, objective: algorithm.descriptor.objective, configuration, estimate: estimateOf(algorithm, size, configuration) }
+      }),
+    })
+    return (await readSession(tx, document.id))!
+  })
+
+/** What the store says against a document that its schema refuses already. */
+export const referenceProblems = async (db: Db, document: unknown): Promise<Problem[]> => {
+  const references = References.safeParse(document)
+  return references.success ? (await lookUp(db, references.data)).problems : []
+}
+
+const lookUp = async (db: Db, { id, workflowVersionId, executionScopeId, networkTopologyId, algorithms }: References) => {
+  const problems: Problem[] = choiceProblems(algorithms.filter((choice) => choice.id !== ''))
+  const say = (path: string, message: string): void => void problems.push({ path, message })
+  if ((await readSession(db, id)) !== undefined) say('id', `${JSON.stringify(id)} is taken by another planning session; choose another id`)
+
+  const version = await storedVersion(db, workflowVersionId)
+  if (version === undefined && workflowVersionId !== '')
+    say('workflowVersionId', `${JSON.stringify(workflowVersionId)} names no workflow version; import the workflow first`)
+
+  const scope = await readExecutionScope(db, executionScopeId)
+  const schedulable =
+    scope === undefined ? [] : (await resourcesOfVersions(db, scope.environmentVersionIds)).filter((resource) => resource.schedulable)
+  if (scope === undefined && executionScopeId !== '')
+    say('executionScopeId', `${JSON.stringify(executionScopeId)} names no execution scope; create the scope first`)
+  if (scope !== undefined && schedulable.length === 0)
+    say(
+      'executionScopeId',
+      `the scope ${JSON.stringify(scope.id)} has no schedulable resource; planning needs at least one with schedulable: true`,
+    )
+
+  const topology = await readNetworkTopology(db, networkTopologyId === '' ? (scope?.networkTopologyId ?? '') : networkTopologyId)
+  const fits = topology !== undefined && topology.executionScopeId === executionScopeId
+  if (networkTopologyId !== '' && topology === undefined)
+    say('networkTopologyId', `${JSON.stringify(networkTopologyId)} names no network topology; create the topology first`)
+  if (networkTopologyId !== '' && topology !== undefined && !fits)
+    say(
+      'networkTopologyId',
+      `${JSON.stringify(networkTopologyId)} belongs to scope ${JSON.stringify(topology.executionScopeId)}, not to ${JSON.stringify(executionScopeId)}`,
+    )
+  return { problems, version, schedulable, networkTopologyId: fits ? topology.id : '' }
+}

@@ -1,0 +1,148 @@
+import { z } from 'zod'
+import { Count, Id, NonNegative, OptionalId, Positive, Text, Timestamp } from '../../http/schema.ts'
+import { Plan, PlanSummary } from '../schedule-plans/schemas.ts'
+
+const states = ['queued', 'running', 'completed', 'failed', 'cancelled'] as const
+const Status = z.enum(states)
+
+/** Options of the search algorithms; others of an algorithm are unknown keys. */
+const AlgorithmConfiguration = z.strictObject({
+  beamWidth: z.int().min(1).max(10_000).optional(),
+  optionCount: z.int().min(1).max(1_000).optional(),
+  readyBranchLimit: z.int().min(1).max(16).optional(),
+})
+
+const Choice = z.strictObject({ id: z.string().min(1, 'must not be blank'), configuration: AlgorithmConfiguration.optional() })
+
+/** How much tasks that run beside each other slow each other down. Read by the algorithms that model it; HEFT does not. */
+const InterferenceMatrix = z.strictObject({
+  schemaVersion: z.enum(['1', '2', '3', '4']),
+  model: z.enum(['pairwise-cpu-priority', 'pairwise-slowdown']),
+  aggregation: z.enum(['minimum', 'maximum', 'additive-excess']).optional(),
+  priorityWeight: Positive.optional(),
+  entries: z
+    .array(
+      z.looseObject({ affectedActivityId: z.string(), interferingActivityId: z.string(), slowdownFactor: z.number().min(1).optional() }),
+    )
+    .optional(),
+  rules: z
+    .array(z.looseObject({ affectedActivityTypeId: z.string(), interferingActivityTypeId: z.string(), slowdownFactor: z.number().min(1) }))
+    .optional(),
+  groups: z.array(z.looseObject({ id: z.string(), activityIds: z.array(z.string()), slowdownFactor: z.number().min(1) })).optional(),
+})
+
+const SessionConfiguration = z.strictObject({
+  interferenceMatrix: InterferenceMatrix.optional(),
+  interferenceKnowledgeMatrix: z.record(z.string(), z.unknown()).optional(),
+})
+
+/** What a client sends. The members that only answers carry are accepted and not read, so that what was read can be sent again. */
+export const SessionDocument = z.strictObject({
+  id: Id,
+  workflowVersionId: Id,
+  executionScopeId: Id,
+  /** Blank: the topology that the scope names, else none. */
+  networkTopologyId: OptionalId.default(''),
+  algorithms: z.array(Choice).min(1, 'must name at least one algorithm'),
+  deadlineSeconds: NonNegative.default(0),
+  budget: NonNegative.default(0),
+  configuration: SessionConfiguration.optional(),
+  status: z.string().optional(),
+  progress: z.number().optional(),
+  candidateCount: Count.optional(),
+  selectedCandidateId: OptionalId.optional(),
+  selectedPlanId: OptionalId.optional(),
+  defaultedDurations: Count.optional(),
+  failureReason: Text.optional(),
+  createdAt: Timestamp.optional(),
+  startedAt: Timestamp.optional(),
+  completedAt: Timestamp.optional(),
+})
+export type SessionDocument = z.output<typeof SessionDocument>
+
+export const Session = z.strictObject({
+  id: z.string(),
+  workflowVersionId: z.string(),
+  executionScopeId: z.string(),
+  networkTopologyId: z.string(),
+  status: Status,
+  algorithms: z.array(z.strictObject({ id: z.string(), configuration: z.record(z.string(), z.unknown()).optional() })),
+  /** 0…1. */
+  progress: z.number(),
+  candidateCount: z.number(),
+  selectedCandidateId: z.string().optional(),
+  selectedPlanId: z.string().optional(),
+  deadlineSeconds: z.number().optional(),
+  budget: z.number().optional(),
+  configuration: z.record(z.string(), z.unknown()).optional(),
+  /** Activities whose duration nobody gave: they were planned with one second. */
+  defaultedDurations: z.number(),
+  failureReason: z.string().optional(),
+  createdAt: z.string(),
+  startedAt: z.string().optional(),
+  completedAt: z.string().optional(),
+})
+export type Session = z.output<typeof Session>
+
+export const AlgorithmRun = z.strictObject({
+  id: z.string(),
+  planningSessionId: z.string(),
+  algorithm: z.string(),
+  objective: z.string(),
+  status: Status,
+  progress: z.number(),
+  candidateCount: z.number(),
+  configuration: z.record(z.string(), z.unknown()).optional(),
+  estimate: z
+    .strictObject({
+      durationSeconds: z.number(),
+      expandedStates: z.number(),
+      activityCount: z.number(),
+      dependencyCount: z.number(),
+      compatibleResources: z.number(),
+      beamWidth: z.number().optional(),
+      readyBranchLimit: z.number().optional(),
+      confidence: z.literal('calibrated'),
+    })
+    .optional(),
+  failureReason: z.string().optional(),
+  startedAt: z.string().optional(),
+  completedAt: z.string().optional(),
+})
+export type AlgorithmRun = z.output<typeof AlgorithmRun>
+
+/** `live`: what the open workflow says of itself, when it answers in time. */
+export const SessionDetail = z.strictObject({
+  session: Session,
+  algorithmRuns: z.array(AlgorithmRun),
+  live: z.record(z.string(), z.unknown()).optional(),
+})
+
+const candidate = {
+  id: z.string(),
+  planningSessionId: z.string(),
+  algorithmRunId: z.string(),
+  algorithm: z.string(),
+  objective: z.string(),
+  /** From 1 over the whole session; absent until every algorithm has ended. */
+  rank: z.number().optional(),
+  paretoOptimal: z.boolean(),
+  dominated: z.boolean(),
+  feasible: z.boolean(),
+  predicted: z.strictObject({ makespanSeconds: z.number(), cost: z.number(), feasible: z.boolean() }),
+  fingerprint: z.string(),
+  createdAt: z.string(),
+}
+export const CandidateSummary = z.strictObject({ ...candidate, plan: PlanSummary })
+/** Its plan's `assignments` are left out above 10,000: select it and page through the plan's. */
+export const Candidate = z.strictObject({ ...candidate, plan: Plan })
+export type Candidate = z.output<typeof Candidate>
+
+export const AlgorithmDescriptor = z.strictObject({
+  id: z.string(),
+  name: z.string(),
+  objective: z.string(),
+  multiple: z.boolean(),
+  description: z.string(),
+  defaults: z.record(z.string(), z.number()).optional(),
+})

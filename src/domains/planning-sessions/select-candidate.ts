@@ -1,0 +1,71 @@
+import type { Db } from '../../db/sql.ts'
+import { missing, unacceptable } from '../../refusal.ts'
+import { plannedGraph } from '../schedule-plans/graph.ts'
+import type { Plan } from '../schedule-plans/schemas.ts'
+import { createPlan, readPlan, readPlanDocument, type NewPlan } from '../schedule-plans/store.ts'
+import { algorithmOf } from './algorithms.ts'
+import { assignmentsOf, planIdOf, type ScheduleColumns } from './candidate-plan.ts'
+import { lockSession, readCandidate, recordSelection, type CandidateRow, type SessionRow } from './store.ts'
+
+/** The plan that a candidate becomes when it is selected, without its assignments. */
+export const candidatePlan = (session: SessionRow, candidate: CandidateRow): Omit<NewPlan, 'assignments'> => ({
+  id: planIdOf(session.id, candidate.fingerprint),
+  workflowVersionId: session.workflowVersionId,
+  contentVersionId: session.workflowVersionId,
+  executionScopeId: session.executionScopeId,
+  networkTopologyId: session.networkTopologyId,
+  source: 'plugin',
+  algorithm: candidate.algorithm,
+  algorithmVersion: '1',
+  objective: algorithmOf(candidate.algorithm)?.descriptor.objective ?? candidate.objective,
+  deadlineSeconds: session.deadlineSeconds,
+  budget: session.budget,
+  predicted: { makespanSeconds: candidate.predictedMakespanSeconds, cost: candidate.predictedCost, feasible: candidate.feasible },
+  metadata: { planningSessionId: session.id, candidateId: candidate.id, fingerprint: candidate.fingerprint },
+})
+
+/** The assignments of a candidate's plan, in the order of the workflow's activities. */
+export const candidateAssignments = async (db: Db, session: SessionRow, candidate: CandidateRow & { columns: ScheduleColumns }) =>
+  assignmentsOf(
+    candidate.columns,
+    planIdOf(session.id, candidate.fingerprint),
+    (await plannedGraph(db, session.workflowVersionId)).activities,
+  )
+
+/**
+ * Makes the plan of a candidate and the session's choice, in one transaction under the session's lock. Selecting again gives the same
+ * plan; selecting another candidate moves the choice, and the plan made before stays. 404 for an unknown session or candidate, 422 for
+ * a candidate that misses the deadline or the budget.
+ */
+export const selectCandidate = (db: Db, sessionId: string, candidateId: string): Promise<Plan> =>
+  db.transaction(async (tx) => {
+    const session = await lockSession(tx, sessionId)
+    if (session === undefined) throw missing('planning session', sessionId)
+    const candidate = await readCandidate(tx, sessionId, candidateId)
+    if (candidate === undefined) throw missing('planning candidate', candidateId)
+    if (!candidate.feasible) throw unacceptable([{ path: 'candidateId', message: infeasible(session, candidate) }])
+    const plan = candidatePlan(session, candidate)
+    const existing = await readPlan(tx, plan.id)
+    if (existing === undefined) await createPlan(tx, { ...plan, assignments: await candidateAssignments(tx, session, candidate) })
+    else if (existing.metadata?.['candidateId'] !== candidate.id || existing.source !== 'plugin')
+      throw unacceptable([
+        {
+          path: 'candidateId',
+          message: `the plan of this candidate would be ${JSON.stringify(plan.id)}, which is taken by another plan; delete that first`,
+        },
+      ])
+    await recordSelection(tx, sessionId, candidateId, plan.id)
+    return (await readPlanDocument(tx, plan.id))!
+  })
+
+const infeasible = (session: SessionRow, candidate: CandidateRow): string => {
+  const misses = [
+    ...(session.deadlineSeconds > 0 && candidate.predictedMakespanSeconds > session.deadlineSeconds
+      ? [`its makespan ${candidate.predictedMakespanSeconds} s is beyond the deadline ${session.deadlineSeconds} s`]
+      : []),
+    ...(session.budget > 0 && candidate.predictedCost > session.budget
+      ? [`its cost ${candidate.predictedCost} is beyond the budget ${session.budget}`]
+      : []),
+  ]
+  return `candidate ${JSON.stringify(candidate.id)} is not feasible: ${misses.join(' and ')}; select another one, or open a session with other limits`
+}

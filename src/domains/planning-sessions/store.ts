@@ -1,0 +1,307 @@
+import { z } from 'zod'
+import { sql, where, type Db } from '../../db/sql.ts'
+import { countBound, type Page } from '../../http/paging.ts'
+import { AlgorithmRun, type Session } from './schemas.ts'
+import { ScheduleColumns } from './candidate-plan.ts'
+import type { Ranked } from './ranking.ts'
+
+const states = ['queued', 'running', 'completed', 'failed', 'cancelled'] as const
+type State = (typeof states)[number]
+const FreeObject = z.record(z.string(), z.unknown())
+
+const SessionRow = z.object({
+  id: z.string(),
+  workflowVersionId: z.string(),
+  executionScopeId: z.string(),
+  networkTopologyId: z.string(),
+  status: z.enum(states),
+  algorithms: z.array(z.object({ id: z.string(), configuration: FreeObject.optional() })),
+  progress: z.number(),
+  candidateCount: z.number(),
+  selectedCandidateId: z.string().optional(),
+  selectedPlanId: z.string().optional(),
+  deadlineSeconds: z.number(),
+  budget: z.number(),
+  configuration: FreeObject.optional(),
+  defaultedDurations: z.number(),
+  failureReason: z.string().optional(),
+  createdAt: z.string(),
+  startedAt: z.string().optional(),
+  completedAt: z.string().optional(),
+})
+export type SessionRow = z.output<typeof SessionRow>
+
+const sessionColumns = sql`s.id, s.workflow_version_id, s.execution_scope_id, s.network_topology_id, s.status, s.algorithms, s.progress, s.candidate_count,
+  s.selected_candidate_id, s.selected_plan_id, s.deadline_seconds, s.budget, s.configuration, s.defaulted_durations, s.failure_reason, s.created_at, s.started_at, s.completed_at`
+
+/** A session as the API shows it: a deadline or budget of 0 is none. */
+export const sessionDocument = ({ deadlineSeconds, budget, ...row }: SessionRow): Session => ({
+  ...row,
+  ...(deadlineSeconds === 0 ? {} : { deadlineSeconds }),
+  ...(budget === 0 ? {} : { budget }),
+})
+
+export interface NewSession {
+  id: string
+  workflowVersionId: string
+  executionScopeId: string
+  networkTopologyId: string
+  deadlineSeconds: number
+  budget: number
+  configuration?: Record<string, unknown> | undefined
+  algorithms: readonly {
+    id: string
+    objective: string
+    configuration?: Record<string, unknown> | undefined
+    estimate: AlgorithmRun['estimate']
+  }[]
+}
+
+const json = (value: unknown): string | null => (value === undefined ? null : JSON.stringify(value))
+
+/** A queued session with its algorithms' runs. A taken id is a violation of `planning_sessions_pkey` (422). */
+export const insertSession = (db: Db, session: NewSession): Promise<void> =>
+  db.transaction(async (tx) => {
+    const algorithms = session.algorithms.map(({ id, configuration }) => ({
+      id,
+      ...(configuration === undefined ? {} : { configuration }),
+    }))
+    await tx.run(sql`insert into planning_sessions (id, workflow_version_id, execution_scope_id, network_topology_id, algorithms, deadline_seconds, budget, configuration)
+      values (${session.id}, ${session.workflowVersionId}, ${session.executionScopeId}, ${session.networkTopologyId}, ${JSON.stringify(algorithms)}, ${session.deadlineSeconds},
+        ${session.budget}, ${json(session.configuration)})`)
+    await tx.run(sql`insert into planning_algorithm_runs (id, planning_session_id, position, algorithm, objective, configuration, estimate)
+      select ${session.id} || '-' || given.algorithm, ${session.id}, given.number - 1, given.algorithm, given.objective, given.configuration, given.estimate
+      from unnest(${session.algorithms.map(({ id }) => id)}::text[], ${session.algorithms.map(({ objective }) => objective)}::text[],
+        ${session.algorithms.map(({ configuration }) => json(configuration))}::jsonb[], ${session.algorithms.map(({ estimate }) => json(estimate))}::jsonb[])
+        with ordinality as given (algorithm, objective, configuration, estimate, number)`)
+  })
+
+export const readSession = (db: Db, id: string): Promise<SessionRow | undefined> =>
+  db.maybe(SessionRow, sql`select ${sessionColumns} from planning_sessions s where s.id = ${id}`)
+
+/** The row, locked until the transaction ends: every change of a session's state is made under this lock. */
+export const lockSession = (tx: Db, id: string): Promise<SessionRow | undefined> =>
+  tx.maybe(SessionRow, sql`select ${sessionColumns} from planning_sessions s where s.id = ${id} for update`)
+
+/** Sessions, newest first, one more than the page; and the number of all, counted to one beyond the bound. */
+export const listSessions = async (db: Db, page: Page): Promise<{ rows: SessionRow[]; total: number }> => {
+  const rows = await db.many(
+    SessionRow,
+    sql`select ${sessionColumns} from planning_sessions s order by s.created_at desc, s.id desc limit ${page.limit} offset ${page.offset}`,
+  )
+  const { total } = await db.one(
+    z.object({ total: z.number() }),
+    sql`select count(*) as total from (select 1 from planning_sessions limit ${countBound + 1}) counted`,
+  )
+  return { rows, total }
+}
+
+const runColumns = sql`r.id, r.planning_session_id, r.algorithm, r.objective, r.status, r.progress, r.candidate_count, r.configuration, r.estimate, r.failure_reason, r.started_at, r.completed_at`
+
+/** In the order in which they run. */
+export const readAlgorithmRuns = (db: Db, sessionId: string): Promise<AlgorithmRun[]> =>
+  db.many(
+    AlgorithmRun,
+    sql`select ${runColumns} from planning_algorithm_runs r where r.planning_session_id = ${sessionId} order by r.position`,
+  )
+
+const Open = z.object({ id: z.string(), generation: z.number() })
+
+/** Sessions accepted while the engine was away, oldest first. A session has one generation. */
+export const undispatchedSessions = (db: Db, limit: number): Promise<z.output<typeof Open>[]> =>
+  db.many(
+    Open,
+    sql`select id, 1 as generation from planning_sessions where dispatched_at is null and status = 'queued' order by created_at, id limit ${limit}`,
+  )
+
+/** Sessions that are not over, oldest first. */
+export const openSessions = (db: Db, limit: number): Promise<z.output<typeof Open>[]> =>
+  db.many(
+    Open,
+    sql`select id, 1 as generation from planning_sessions where status in ('queued', 'running') order by created_at, id limit ${limit}`,
+  )
+
+/** The engine has taken the session. */
+export const markSessionDispatched = (db: Db, id: string): Promise<number> =>
+  db.run(sql`update planning_sessions set dispatched_at = now() where id = ${id} and dispatched_at is null`)
+
+const endRuns = (tx: Db, sessionId: string, reason: string): Promise<number> =>
+  tx.run(sql`update planning_algorithm_runs set status = 'cancelled', failure_reason = ${reason}, completed_at = clock_timestamp()
+    where planning_session_id = ${sessionId} and status in ('queued', 'running')`)
+
+/** queued or running → cancelled, with what its algorithms still do. Answers the state found; undefined for an unknown session. */
+export const cancelSession = (db: Db, id: string): Promise<State | undefined> =>
+  db.transaction(async (tx) => {
+    const session = await lockSession(tx, id)
+    if (session === undefined || (session.status !== 'queued' && session.status !== 'running')) return session?.status
+    await tx.run(sql`update planning_sessions set status = 'cancelled', completed_at = clock_timestamp() where id = ${id}`)
+    await endRuns(tx, id, 'the session was cancelled')
+    return session.status
+  })
+
+/** queued → running, once. Answers the algorithms in order while the session is open, else nothing. */
+export const openSession = (db: Db, id: string): Promise<{ algorithm: string }[]> =>
+  db.transaction(async (tx) => {
+    const session = await lockSession(tx, id)
+    if (session === undefined || (session.status !== 'queued' && session.status !== 'running')) return []
+    if (session.status === 'queued')
+      await tx.run(
+        sql`update planning_sessions set status = 'running', started_at = clock_timestamp(), dispatched_at = coalesce(dispatched_at, now()) where id = ${id}`,
+      )
+    return session.algorithms.map(({ id: algorithm }) => ({ algorithm }))
+  })
+
+const Attempted = z.object({ status: z.enum(states), attempts: z.number(), configuration: FreeObject.optional() })
+
+/**
+ * One more attempt at an algorithm of an open session. Undefined: there is nothing to do (the session is over, or the algorithm has
+ * ended in an earlier attempt whose answer was lost).
+ */
+export const beginAlgorithm = (
+  db: Db,
+  sessionId: string,
+  algorithm: string,
+): Promise<{ session: SessionRow; attempts: number; configuration: Record<string, unknown> } | undefined> =>
+  db.transaction(async (tx) => {
+    const session = await lockSession(tx, sessionId)
+    if (session?.status !== 'running') return undefined
+    const run = await tx.maybe(
+      Attempted,
+      sql`update planning_algorithm_runs set status = 'running', attempts = attempts + 1, started_at = coalesce(started_at, clock_timestamp())
+        where planning_session_id = ${sessionId} and algorithm = ${algorithm} and status in ('queued', 'running') returning status, attempts, configuration`,
+    )
+    return run === undefined ? undefined : { session, attempts: run.attempts, configuration: run.configuration ?? {} }
+  })
+
+/** What the problem turned out to be, once it was read. */
+export const recordProblem = (
+  db: Db,
+  sessionId: string,
+  algorithm: string,
+  facts: { defaultedDurations: number; estimate: AlgorithmRun['estimate'] },
+): Promise<number> =>
+  db.run(sql`with counted as (update planning_sessions set defaulted_durations = ${facts.defaultedDurations} where id = ${sessionId} and status = 'running')
+    update planning_algorithm_runs set estimate = ${json(facts.estimate)} where planning_session_id = ${sessionId} and algorithm = ${algorithm} and status = 'running'`)
+
+/** How far an algorithm is, 0…1; the session's progress is the mean over its algorithms. False: the session is not open any more. */
+export const recordProgress = async (db: Db, sessionId: string, algorithm: string, progress: number): Promise<boolean> =>
+  (await db.run(sql`with told as (
+      update planning_algorithm_runs set progress = greatest(progress, ${progress}) where planning_session_id = ${sessionId} and algorithm = ${algorithm} and status = 'running' returning progress
+    ) update planning_sessions s set progress = greatest(s.progress, m.mean)
+      from (select avg(case when r.algorithm = ${algorithm} then greatest(r.progress, ${progress}) else r.progress end) as mean from planning_algorithm_runs r where r.planning_session_id = ${sessionId}) m
+      where s.id = ${sessionId} and s.status = 'running'`)) > 0
+
+export interface NewCandidate {
+  id: string
+  fingerprint: string
+  feasible: boolean
+  makespanSeconds: number
+  cost: number
+  columns: ScheduleColumns
+}
+
+/**
+ * Ends an algorithm's run: with what it found, or with the reason why there is nothing. A schedule that another algorithm of the session
+ * found already stays that one's. Nothing is written once the session is over.
+ */
+export const endAlgorithm = (
+  db: Db,
+  sessionId: string,
+  algorithm: string,
+  outcome: { candidates: readonly NewCandidate[] } | { failure: string },
+): Promise<void> =>
+  db.transaction(async (tx) => {
+    const session = await lockSession(tx, sessionId)
+    if (session?.status !== 'running') return
+    const candidates = 'candidates' in outcome ? outcome.candidates : []
+    for (const candidate of candidates)
+      await tx.run(sql`insert into planning_candidates (id, planning_session_id, algorithm_run_id, algorithm, objective, feasible, predicted_makespan_seconds, predicted_cost, plan, fingerprint)
+        select ${candidate.id}, r.planning_session_id, r.id, r.algorithm, r.objective, ${candidate.feasible}, ${candidate.makespanSeconds}, ${candidate.cost}, ${JSON.stringify(candidate.columns)}::jsonb,
+          ${candidate.fingerprint}
+        from planning_algorithm_runs r where r.planning_session_id = ${sessionId} and r.algorithm = ${algorithm}
+        on conflict do nothing`)
+    await tx.run(sql`update planning_algorithm_runs r set status = ${'failure' in outcome ? 'failed' : 'completed'}, failure_reason = ${'failure' in outcome ? outcome.failure : null},
+        progress = 1, completed_at = clock_timestamp(), candidate_count = (select count(*) from planning_candidates c where c.algorithm_run_id = r.id)
+      where r.planning_session_id = ${sessionId} and r.algorithm = ${algorithm} and r.status in ('queued', 'running')`)
+    await tx.run(sql`update planning_sessions s set candidate_count = (select count(*) from planning_candidates c where c.planning_session_id = s.id),
+        progress = (select avg(r.progress) from planning_algorithm_runs r where r.planning_session_id = s.id)
+      where s.id = ${sessionId}`)
+  })
+
+const RankableRow = z.object({ id: z.string(), feasible: z.boolean(), makespanSeconds: z.number(), cost: z.number() })
+
+/**
+ * Ends a session whose algorithms have ended: completed with its candidates ranked by `rank`, failed when there is none. Answers the
+ * state it is in afterwards; a session that is over stays as it is.
+ */
+export const closeSession = (
+  db: Db,
+  id: string,
+  rank: (candidates: readonly z.output<typeof RankableRow>[]) => Ranked[],
+): Promise<State | undefined> =>
+  db.transaction(async (tx) => {
+    const session = await lockSession(tx, id)
+    if (session?.status !== 'running') return session?.status
+    const candidates = await tx.many(
+      RankableRow,
+      sql`select id, feasible, predicted_makespan_seconds as makespan_seconds, predicted_cost as cost from planning_candidates where planning_session_id = ${id}`,
+    )
+    const ranked = rank(candidates)
+    await tx.run(sql`update planning_candidates c set rank = given.rank, pareto_optimal = given.pareto_optimal, dominated = given.dominated
+      from unnest(${ranked.map((r) => r.id)}::text[], ${ranked.map((r) => r.rank)}::bigint[], ${ranked.map((r) => r.paretoOptimal)}::boolean[], ${ranked.map((r) => r.dominated)}::boolean[])
+        as given (id, rank, pareto_optimal, dominated)
+      where c.id = given.id`)
+    const status = candidates.length === 0 ? 'failed' : 'completed'
+    await tx.run(sql`update planning_sessions s set status = ${status}, progress = 1, candidate_count = ${candidates.length}, completed_at = clock_timestamp(),
+        failure_reason = case when ${status} = 'failed' then 'no planning algorithm produced a valid candidate' || coalesce(': ' || (
+          select string_agg(r.algorithm || ': ' || r.failure_reason, '; ' order by r.position) from planning_algorithm_runs r where r.planning_session_id = s.id and r.failure_reason is not null), '') end
+      where s.id = ${id}`)
+    return status
+  })
+
+const candidateFields = {
+  id: z.string(),
+  planningSessionId: z.string(),
+  algorithmRunId: z.string(),
+  algorithm: z.string(),
+  objective: z.string(),
+  rank: z.number().optional(),
+  paretoOptimal: z.boolean(),
+  dominated: z.boolean(),
+  feasible: z.boolean(),
+  predictedMakespanSeconds: z.number(),
+  predictedCost: z.number(),
+  fingerprint: z.string(),
+  createdAt: z.string(),
+  activityCount: z.number(),
+}
+const CandidateRow = z.object(candidateFields)
+export type CandidateRow = z.output<typeof CandidateRow>
+const CandidateWithColumns = z.object({ ...candidateFields, columns: ScheduleColumns })
+
+const candidateColumns = sql`c.id, c.planning_session_id, c.algorithm_run_id, c.algorithm, c.objective, c.rank, c.pareto_optimal, c.dominated, c.feasible,
+  c.predicted_makespan_seconds, c.predicted_cost, c.fingerprint, c.created_at, v.activity_count`
+const candidateSource = sql`planning_candidates c join planning_sessions s on s.id = c.planning_session_id join workflow_versions v on v.id = s.workflow_version_id`
+
+/** Candidates by rank, those without one last; one more than the page. Their schedules are not read. */
+export const listCandidates = async (db: Db, sessionId: string, page: Page): Promise<{ rows: CandidateRow[]; total: number }> => {
+  const rows = await db.many(
+    CandidateRow,
+    sql`select ${candidateColumns} from ${candidateSource} ${where(sql`c.planning_session_id = ${sessionId}`)} order by c.rank nulls last, c.created_at, c.id limit ${page.limit} offset ${page.offset}`,
+  )
+  const { total } = await db.one(
+    z.object({ total: z.number() }),
+    sql`select count(*) as total from (select 1 from planning_candidates where planning_session_id = ${sessionId} limit ${countBound + 1}) counted`,
+  )
+  return { rows, total }
+}
+
+export const readCandidate = (db: Db, sessionId: string, candidateId: string): Promise<z.output<typeof CandidateWithColumns> | undefined> =>
+  db.maybe(
+    CandidateWithColumns,
+    sql`select ${candidateColumns}, c.plan as columns from ${candidateSource} where c.planning_session_id = ${sessionId} and c.id = ${candidateId}`,
+  )
+
+/** The session's choice; under its lock. */
+export const recordSelection = (tx: Db, sessionId: string, candidateId: string, planId: string): Promise<number> =>
+  tx.run(sql`update planning_sessions set selected_candidate_id = ${candidateId}, selected_plan_id = ${planId} where id = ${sessionId}`)

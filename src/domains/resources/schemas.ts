@@ -1,0 +1,23 @@
+import { z } from 'zod'
+import { JsonObject, Id } from '../../http/schema.ts'
+import { Resource } from '../environments/schemas.ts'
+
+/** A resource added to a version that exists; the fields are those of a definition's `resources[]`. */
+export const NewResource = Resource.extend({ environmentVersionId: Id })
+
+/** What was last observed of a resource. */
+export const ResourceSnapshot = z.strictObject({
+  id: z.string(),
+  resourceId: z.string(),
+  capturedAt: z.string(),
+  available: z.boolean(),
+  cpuUsed: z.number(),
+  memoryUsedBytes: z.number(),
+  networkInBps: z.number(),
+  networkOutBps: z.number(),
+  diskReadBps: z.number(),
+  diskWriteBps: z.number(),
+  queueLength: z.number(),
+  metadata: JsonObject.optional(),
+})
+export type ResourceSnapshot = z.output<typeof ResourceSnapshot>

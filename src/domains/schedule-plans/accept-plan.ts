@@ -1,0 +1,293 @@
+import { z } from 'zod'
+import { raw, sql, type Db } from '../../db/sql.ts'
+import { unacceptable, type Problem } from '../../refusal.ts'
+import { resourceObject } from '../environments/document-sql.ts'
+import { Resource } from '../environments/schemas.ts'
+import { resourcesOfVersions, versionsByIds } from '../environments/store.ts'
+import type { ExecutionScopeDocument } from '../execution-scopes/schemas.ts'
+import { readExecutionScope } from '../execution-scopes/store.ts'
+import type { NetworkTopologyDocument } from '../network-topologies/schemas.ts'
+import { readNetworkTopology } from '../network-topologies/store.ts'
+import { defaultCpu, defaultMemoryBytes } from '../workflow-definitions/quantities.ts'
+import type { WorkflowVersionDocument } from '../workflow-definitions/schemas.ts'
+import { embedWorkflow } from '../workflow-definitions/store.ts'
+import { versionProblems } from '../workflow-definitions/version-rules.ts'
+import { plannedGraph } from './graph.ts'
+import { assignmentId, planProblems, type PlacedActivity, type PlacedWorkflow } from './rules.ts'
+import type { Plan, PlanDocument } from './schemas.ts'
+import { storedVersion, type StoredVersion } from './load-problem.ts'
+import { createPlan, readPlan, readPlanDocument, type EmbeddedDocuments } from './store.ts'
+
+/** What came with a plan; each is used for the plan as it came, and never changes the store. */
+export interface Companions {
+  workflow: WorkflowVersionDocument
+  resources: readonly Resource[]
+  executionScope: ExecutionScopeDocument
+  networkTopology?: NetworkTopologyDocument | undefined
+}
+
+const quoted = (text: string): string => JSON.stringify(text)
+
+/** JSON with sorted keys, without absent and blank members: what a document says, however it was written. */
+const canonical = (value: unknown): string => {
+  if (Array.isArray(value)) return `[${value.map(canonical).join(',')}]`
+  if (typeof value !== 'object' || value === null) return JSON.stringify(value)
+  const members = Object.entries(value)
+    .filter(([, member]) => member !== undefined && member !== '')
+    .toSorted(([a], [b]) => (a < b ? -1 : 1))
+  return `{${members.map(([name, member]) => `${JSON.stringify(name)}:${canonical(member)}`).join(',')}}`
+}
+const differ = (a: object, b: object): boolean => canonical(a) !== canonical(b)
+
+/**
+ * Stores a plan in one transaction, or refuses (422) with everything that is wrong with it: references into the store, what came with it
+ * against what it says, and the rules of its assignments. Without companions everything is taken from the store.
+ */
+export const acceptPlan = (db: Db, plan: PlanDocument, companions?: Companions): Promise<Plan> =>
+  db.transaction(async (tx) => {
+    const { problems, version, ...stored } = await lookUp(tx, plan)
+    if (companions !== undefined) problems.push(...disagreements(plan, companions))
+    const scope = companions?.executionScope ?? stored.scope
+    const inventory = await inventoryOf(tx, plan, scope, companions)
+    problems.push(...inventory.problems)
+
+    const content = await contentOf(tx, version, companions)
+    problems.push(...content.problems)
+    const checked =
+      content.workflow &&
+      planProblems({
+        plan,
+        workflow: content.workflow,
+        resources: inventory.resources,
+        environmentVersionIds: new Set(scope?.environmentVersionIds),
+      })
+    // A flaw of the workflow itself is named once.
+    problems.push(...(checked?.problems.filter(({ path }) => content.problems.length === 0 || !path.startsWith('workflow.')) ?? []))
+    if (problems.length > 0 || checked === undefined || content.versionId === undefined) throw unacceptable(problems)
+
+    const { assignments, lifecycleActions, assignmentCount: _count, embedded: _embedded, createdAt: _createdAt, ...header } = plan
+    await createPlan(tx, {
+      ...header,
+      contentVersionId: content.versionId,
+      embedded: embeddedOf(companions, stored, inventory.stored),
+      lifecycleActions: lifecycleActions?.map((action) => ({ ...action, schedulePlanId: plan.id })),
+      assignments: assignments.map((assignment, at) => ({
+        ...assignment,
+        id: assignmentId(plan.id, assignment),
+        position: checked.positions[at]!,
+      })),
+    })
+    return (await readPlanDocument(tx, plan.id))!
+  })
+
+interface Content {
+  problems: Problem[]
+  /** Absent where there is nothing to check a plan against. */
+  workflow?: PlacedWorkflow
+  /** The version that holds it; absent where it cannot be stored. */
+  versionId?: string
+}
+
+/** The workflow that the plan places: the one that came with it, stored beside the store's own where they differ, else the store's. */
+const contentOf = async (tx: Db, version: StoredVersion | undefined, companions: Companions | undefined): Promise<Content> => {
+  if (companions === undefined) {
+    if (version === undefined) return { problems: [] }
+    return { problems: [], workflow: await plannedGraph(tx, version.id), versionId: version.id }
+  }
+  const problems = versionProblems(companions.workflow)
+  if (problems.length > 0 || version === undefined) return { problems, workflow: asFarAsReadable(companions.workflow, version) }
+  // The plan says which version is meant; another id in the document is reported beside this.
+  const activities = companions.workflow.activities.map((activity) => ({ ...activity, workflowVersionId: undefined }))
+  const versionId = await embedWorkflow(tx, {
+    ...companions.workflow,
+    id: version.id,
+    workflowId: companions.workflow.workflowId ?? version.workflowId,
+    activities,
+  })
+  return { problems, workflow: await plannedGraph(tx, versionId), versionId }
+}
+
+/** What a flawed workflow still says, so that the plan's own flaws are named in the same answer. */
+const asFarAsReadable = (document: WorkflowVersionDocument, version: StoredVersion | undefined): PlacedWorkflow => {
+  const byId = new Map(document.activities.map((activity) => [activity.id, activity]))
+  const activities = [...byId.values()].map(({ id, externalId, resources, metadata }, position): PlacedActivity => {
+    const selector = metadata?.['resourceSelector']
+    return {
+      position,
+      id,
+      externalId: externalId ?? id,
+      cpu: resources?.cpu ?? defaultCpu,
+      memoryBytes: resources?.memoryBytes ?? defaultMemoryBytes,
+      ...(typeof selector === 'string' ? { resourceSelector: selector } : {}),
+    }
+  })
+  const positions = new Map(activities.map(({ id, position }) => [id, position]))
+  const edges = (document.dependencies ?? []).flatMap(({ activityId, dependsOnActivityId }) => {
+    const [from, to] = [positions.get(dependsOnActivityId), positions.get(activityId)]
+    return from === undefined || to === undefined ? [] : [{ from, to }]
+  })
+  return { workflowId: document.workflowId ?? version?.workflowId ?? '', activities, edges }
+}
+
+const Reference = z.string().catch('')
+const References = z.object({
+  plan: z.object({
+    id: Reference,
+    workflowVersionId: Reference,
+    executionScopeId: Reference,
+    networkTopologyId: Reference,
+    assignments: z.array(z.object({ activityId: Reference, resourceId: Reference }).catch({ activityId: '', resourceId: '' })).catch([]),
+  }),
+})
+type References = Pick<PlanDocument, 'id' | 'workflowVersionId' | 'executionScopeId' | 'networkTopologyId'>
+
+/** What the store says against a document that its schema refuses already. */
+export const referenceProblems = async (db: Db, document: unknown): Promise<Problem[]> => {
+  const references = References.safeParse(document)
+  if (!references.success) return []
+  const { assignments, ...plan } = references.data.plan
+  const { problems, version } = await lookUp(db, plan)
+  const resources = await db.many(
+    z.object({ id: z.string() }),
+    sql`select id from resources where id = any(${assignments.map(({ resourceId }) => resourceId)})`,
+  )
+  const known = new Set(resources.map(({ id }) => id))
+  const activities = version === undefined ? undefined : namesOf((await plannedGraph(db, version.id)).activities, version.workflowId)
+  assignments.forEach(({ activityId, resourceId }, at) => {
+    const path = `plan.assignments.${at}`
+    if (resourceId !== '' && !known.has(resourceId))
+      problems.push({ path: `${path}.resourceId`, message: `${quoted(resourceId)} names no resource` })
+    if (activityId !== '' && activities?.has(activityId) === false)
+      problems.push({ path: `${path}.activityId`, message: `${quoted(activityId)} names no activity of the workflow` })
+  })
+  return problems
+}
+
+/** Every form in which a plan may name an activity. */
+const namesOf = (activities: readonly PlacedActivity[], workflowId: string): Set<string> =>
+  new Set(activities.flatMap(({ id, externalId }) => [id, externalId, `${workflowId}-${externalId}`]))
+
+/** The stored records that a plan names, and what is wrong with the names; a blank one is the schema's affair. */
+const lookUp = async (db: Db, plan: References) => {
+  const problems: Problem[] = []
+  const say = (path: string, message: string): void => void problems.push({ path, message })
+  if ((await readPlan(db, plan.id)) !== undefined) say('plan.id', `${quoted(plan.id)} is taken by another plan; choose another id`)
+  const version = await storedVersion(db, plan.workflowVersionId)
+  if (version === undefined && plan.workflowVersionId !== '')
+    say('plan.workflowVersionId', `${quoted(plan.workflowVersionId)} names no workflow version; import the workflow first`)
+  const scope = await readExecutionScope(db, plan.executionScopeId)
+  if (scope === undefined && plan.executionScopeId !== '')
+    say('plan.executionScopeId', `${quoted(plan.executionScopeId)} names no execution scope; create the scope first`)
+  const topology = plan.networkTopologyId === '' ? undefined : await readNetworkTopology(db, plan.networkTopologyId)
+  if (plan.networkTopologyId !== '' && topology === undefined)
+    say('plan.networkTopologyId', `${quoted(plan.networkTopologyId)} names no network topology; create the topology first`)
+  if (topology !== undefined && topology.executionScopeId !== plan.executionScopeId)
+    say(
+      'plan.networkTopologyId',
+      `${quoted(plan.networkTopologyId)} belongs to scope ${quoted(topology.executionScopeId)}, not to ${quoted(plan.executionScopeId)}`,
+    )
+  return { problems, version, scope, topology }
+}
+
+/** Where what came with the plan speaks of other records than the plan. */
+const disagreements = (plan: PlanDocument, { workflow, executionScope, networkTopology }: Companions): Problem[] => {
+  const problems: Problem[] = []
+  const same = (path: string, value: string, member: string, wanted: string): void => {
+    if (value !== wanted) problems.push({ path, message: `is ${quoted(value)}, but ${member} is ${quoted(wanted)}` })
+  }
+  same('workflow.id', workflow.id, 'plan.workflowVersionId', plan.workflowVersionId)
+  same('executionScope.id', executionScope.id, 'plan.executionScopeId', plan.executionScopeId)
+  if (networkTopology !== undefined) {
+    same('networkTopology.id', networkTopology.id, 'plan.networkTopologyId', plan.networkTopologyId)
+    same('networkTopology.executionScopeId', networkTopology.executionScopeId, 'plan.executionScopeId', plan.executionScopeId)
+  } else if (plan.networkTopologyId !== '')
+    problems.push({ path: 'networkTopology', message: `is required: the plan names network topology ${quoted(plan.networkTopologyId)}` })
+  return problems
+}
+
+const ResourceRow = z.object({ document: Resource })
+
+interface Inventory {
+  problems: Problem[]
+  /** By id: what the plan may name. */
+  resources: Map<string, Resource>
+  /** By id: the stored resources of the scope and those that are named. */
+  stored: Map<string, Resource>
+}
+
+const inventoryOf = async (
+  tx: Db,
+  plan: PlanDocument,
+  scope: ExecutionScopeDocument | undefined,
+  companions: Companions | undefined,
+): Promise<Inventory> => {
+  const problems: Problem[] = []
+  const versionIds = scope?.environmentVersionIds ?? []
+  const given = companions?.resources ?? []
+  const named = [...new Set([...plan.assignments.map(({ resourceId }) => resourceId), ...given.map(({ id }) => id)])]
+  const stored = new Map((await resourcesOfVersions(tx, versionIds)).map((resource) => [resource.id, resource]))
+  const outside = named.filter((id) => !stored.has(id))
+  if (outside.length > 0) {
+    const rows = await tx.many(
+      ResourceRow,
+      sql`select ${raw(resourceObject)}::json as document from resources r where r.id = any(${outside})`,
+    )
+    for (const { document } of rows) stored.set(document.id, document)
+  }
+  if (companions === undefined) return { problems, resources: stored, stored }
+
+  const versions = new Set((await versionsByIds(tx, versionIds)).map(({ id }) => id))
+  versionIds.forEach((id, at) => {
+    if (!versions.has(id))
+      problems.push({
+        path: `executionScope.environmentVersionIds.${at}`,
+        message: `${quoted(id)} names no environment version; register the environment first`,
+      })
+  })
+  const resources = new Map<string, Resource>()
+  given.forEach((resource, at) => {
+    const path = `resources.${at}`
+    const known = stored.get(resource.id)
+    if (resources.has(resource.id)) problems.push({ path: `${path}.id`, message: `${quoted(resource.id)} is given twice` })
+    if (known === undefined)
+      problems.push({ path: `${path}.id`, message: `${quoted(resource.id)} names no resource; register its environment first` })
+    else if (resource.environmentVersionId !== '' && resource.environmentVersionId !== known.environmentVersionId)
+      problems.push({
+        path: `${path}.environmentVersionId`,
+        message: `is ${quoted(resource.environmentVersionId)}, but the resource belongs to ${quoted(known.environmentVersionId)}`,
+      })
+    resources.set(resource.id, { ...resource, environmentVersionId: known?.environmentVersionId ?? resource.environmentVersionId })
+  })
+  companions.networkTopology?.links.forEach((link, at) => {
+    for (const end of ['sourceResourceId', 'targetResourceId'] as const)
+      if (!stored.has(link[end]) && !resources.has(link[end]))
+        problems.push({ path: `networkTopology.links.${at}.${end}`, message: `${quoted(link[end])} names no resource of the scope` })
+  })
+  return { problems, resources, stored }
+}
+
+/** The companions that say something else than the store. */
+const embeddedOf = (
+  companions: Companions | undefined,
+  stored: { scope: ExecutionScopeDocument | undefined; topology: NetworkTopologyDocument | undefined },
+  storedResources: ReadonlyMap<string, Resource>,
+): EmbeddedDocuments | undefined => {
+  if (companions === undefined) return undefined
+  const { executionScope, networkTopology } = companions
+  const resources = companions.resources
+    .map((resource) => ({
+      ...resource,
+      environmentVersionId: storedResources.get(resource.id)?.environmentVersionId ?? resource.environmentVersionId,
+    }))
+    .filter((resource) => differ(resource, storedResources.get(resource.id) ?? {}))
+  const topology = networkTopology && {
+    ...networkTopology,
+    links: networkTopology.links.map((link) => ({ ...link, topologyId: networkTopology.id })),
+  }
+  const embedded: EmbeddedDocuments = {
+    ...(resources.length > 0 ? { resources } : {}),
+    ...(differ(executionScope, stored.scope ?? {}) ? { executionScope } : {}),
+    ...(topology !== undefined && differ(topology, stored.topology ?? {}) ? { networkTopology: topology } : {}),
+  }
+  return Object.keys(embedded).length === 0 ? undefined : embedded
+}

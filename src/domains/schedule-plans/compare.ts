@@ -1,0 +1,116 @@
+import { z } from 'zod'
+import { sql, type Db, type Sql } from '../../db/sql.ts'
+import { countBound, envelope, type Page } from '../../http/paging.ts'
+import { missing, unacceptable } from '../../refusal.ts'
+import { readPlan, type PlanHeader } from './store.ts'
+
+const Side = z.strictObject({
+  resourceId: z.string(),
+  coreId: z.string().optional(),
+  slotId: z.string().optional(),
+  startAt: z.number(),
+  finishAt: z.number(),
+  runtimeSeconds: z.number(),
+  transferSeconds: z.number(),
+  cost: z.number(),
+})
+const Delta = z.strictObject({
+  startAt: z.number(),
+  finishAt: z.number(),
+  runtimeSeconds: z.number(),
+  transferSeconds: z.number(),
+  cost: z.number(),
+})
+
+/** b − a; `relative` is the delta over a, absent where a is 0. */
+const Total = z.strictObject({ a: z.number(), b: z.number(), delta: z.number(), relative: z.number().optional() })
+
+const ActivityComparison = z.strictObject({
+  /** As plan a writes it. */
+  activityId: z.string(),
+  externalId: z.string(),
+  a: Side,
+  b: Side,
+  delta: Delta,
+  /** On another resource. */
+  moved: z.boolean(),
+})
+
+export const PlanComparison = z.strictObject({
+  a: z.string(),
+  b: z.string(),
+  totals: z.strictObject({ makespanSeconds: Total, cost: Total }),
+  activities: z.strictObject({
+    items: z.array(ActivityComparison),
+    page: z.number(),
+    pageSize: z.number(),
+    total: z.number(),
+    hasNext: z.boolean(),
+    totalIsLowerBound: z.literal(true).optional(),
+  }),
+})
+export type PlanComparison = z.output<typeof PlanComparison>
+
+const totalOf = (a: number, b: number): z.output<typeof Total> => ({ a, b, delta: b - a, ...(a === 0 ? {} : { relative: (b - a) / a }) })
+
+const Row = z.object({ activityId: z.string(), externalId: z.string(), a: Side, b: Side })
+
+const side = (
+  alias: Sql,
+): Sql => sql`json_strip_nulls(json_build_object('resourceId', ${alias}.resource_id, 'coreId', nullif(${alias}.core_id, ''), 'slotId', nullif(${alias}.slot_id, ''),
+  'startAt', ${alias}.predicted_start_at, 'finishAt', ${alias}.predicted_finish_at, 'runtimeSeconds', ${alias}.predicted_runtime_seconds,
+  'transferSeconds', ${alias}.predicted_transfer_seconds, 'cost', ${alias}.predicted_cost))`
+
+/**
+ * Two plans of one workflow version, activity by activity in the order of plan a. 404 for an unknown plan, 422 for plans of different
+ * workflow versions. Where the plans brought different copies of the workflow, activities are the same by their external ids.
+ */
+export const comparePlans = async (db: Db, a: string, b: string, page: Page): Promise<PlanComparison> => {
+  const [planA, planB] = await Promise.all([known(db, a), known(db, b)])
+  if (planA.workflowVersionId !== planB.workflowVersionId)
+    throw unacceptable([
+      {
+        path: 'b',
+        message: `plan ${JSON.stringify(b)} is of workflow version ${JSON.stringify(planB.workflowVersionId)}, plan ${JSON.stringify(a)} of ${JSON.stringify(planA.workflowVersionId)}; only plans of one version can be compared`,
+      },
+    ])
+  const pairs = sql`schedule_plan_assignments x
+    join activity_definitions dx on dx.workflow_version_id = ${planA.contentVersionId} and dx.position = x.activity_position
+    join activity_definitions dy on dy.workflow_version_id = ${planB.contentVersionId} and ${planA.contentVersionId === planB.contentVersionId ? sql`dy.position = dx.position` : sql`dy.external_id = dx.external_id`}
+    join schedule_plan_assignments y on y.schedule_plan_id = ${b} and y.activity_position = dy.position
+    where x.schedule_plan_id = ${a}`
+  const rows = await db.many(
+    Row,
+    sql`select x.activity_id, dx.external_id, ${side(sql`x`)} as a, ${side(sql`y`)} as b from ${pairs} order by x.activity_position limit ${page.limit} offset ${page.offset}`,
+  )
+  const { total } = await db.one(
+    z.object({ total: z.number() }),
+    sql`select count(*) as total from (select 1 from ${pairs} limit ${countBound + 1}) counted`,
+  )
+  const items = rows.map((row) => ({
+    ...row,
+    delta: {
+      startAt: row.b.startAt - row.a.startAt,
+      finishAt: row.b.finishAt - row.a.finishAt,
+      runtimeSeconds: row.b.runtimeSeconds - row.a.runtimeSeconds,
+      transferSeconds: row.b.transferSeconds - row.a.transferSeconds,
+      cost: row.b.cost - row.a.cost,
+    },
+    moved: row.a.resourceId !== row.b.resourceId,
+  }))
+  return {
+    a,
+    b,
+    totals: {
+      makespanSeconds: totalOf(planA.predictedMakespanSeconds, planB.predictedMakespanSeconds),
+      cost: totalOf(planA.predictedCost, planB.predictedCost),
+    },
+    activities: envelope(items, { page, total }),
+  }
+}
+
+const known = async (db: Db, id: string): Promise<PlanHeader> => {
+  const plan = await readPlan(db, id)
+  if (plan === undefined) throw missing('schedule plan', id)
+  return plan
+}

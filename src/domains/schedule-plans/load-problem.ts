@@ -1,0 +1,42 @@
+import { z } from 'zod'
+import { sql, type Db } from '../../db/sql.ts'
+import type { Problem } from '../../schedulers/problem.ts'
+import { profilesFor, resourcesOfVersions, versionsByIds } from '../environments/store.ts'
+import { readExecutionScope } from '../execution-scopes/store.ts'
+import { readNetworkTopology } from '../network-topologies/store.ts'
+import { plannedGraph } from './graph.ts'
+import { problemOf } from './problem.ts'
+
+const Version = z.object({ id: z.string(), workflowId: z.string(), activityCount: z.number(), dependencyCount: z.number() })
+export type StoredVersion = z.output<typeof Version>
+
+/** A workflow version that was imported (not one that came embedded in a plan or a run); undefined when there is none. */
+export const storedVersion = (db: Db, id: string): Promise<StoredVersion | undefined> =>
+  db.maybe(Version, sql`select id, workflow_id, activity_count, dependency_count from workflow_versions where id = ${id} and not embedded`)
+
+/**
+ * The planning problem of a stored workflow on a stored scope and topology ('' = none), read from the store as it is now. Throws Error
+ * when one of them is gone: what a session names cannot be deleted.
+ */
+export const loadProblem = async (
+  db: Db,
+  ids: { workflowVersionId: string; executionScopeId: string; networkTopologyId: string },
+): Promise<Problem> => {
+  const graph = await plannedGraph(db, ids.workflowVersionId)
+  const scope = await readExecutionScope(db, ids.executionScopeId)
+  const topology = ids.networkTopologyId === '' ? undefined : await readNetworkTopology(db, ids.networkTopologyId)
+  if (scope === undefined || (ids.networkTopologyId !== '' && topology === undefined))
+    throw new Error(`the scope or topology of ${JSON.stringify(ids)} is gone`)
+  const resources = await resourcesOfVersions(db, scope.environmentVersionIds)
+  return problemOf({
+    graph,
+    resources,
+    versions: await versionsByIds(db, scope.environmentVersionIds),
+    profiles: await profilesFor(
+      db,
+      [...new Set(graph.activities.map(({ typeId }) => typeId))],
+      resources.map(({ id }) => id),
+    ),
+    links: topology?.links,
+  })
+}

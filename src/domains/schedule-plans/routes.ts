@@ -1,0 +1,118 @@
+import { z } from 'zod'
+import type { Db } from '../../db/sql.ts'
+import { arraySizes, envelope, envelopeOf, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
+import { Reply, route, type Route } from '../../http/route.ts'
+import { missing } from '../../refusal.ts'
+import { Resource } from '../environments/schemas.ts'
+import { ExecutionScopeDocument } from '../execution-scopes/schemas.ts'
+import { NetworkTopologyDocument } from '../network-topologies/schemas.ts'
+import { WorkflowVersionDocument } from '../workflow-definitions/schemas.ts'
+import { acceptPlan, referenceProblems } from './accept-plan.ts'
+import { comparePlans, PlanComparison } from './compare.ts'
+import { Assignment, Plan, PlanDocument, PlanSummary } from './schemas.ts'
+import { assignmentDocument, deletePlan, listPlans, planSummary, readAssignments, readPlan, readPlanDocument } from './store.ts'
+
+/** A plan with the documents that it was made for. */
+const PlanEnvelope = z.strictObject({
+  plan: PlanDocument,
+  workflow: WorkflowVersionDocument,
+  resources: z.array(Resource),
+  executionScope: ExecutionScopeDocument,
+  networkTopology: NetworkTopologyDocument.optional(),
+})
+
+const PlanImport = z.strictObject({ plan: PlanDocument })
+
+const created = (plan: Plan): Reply<Plan> =>
+  new Reply({ body: plan, headers: { location: `/schedule-plans/${encodeURIComponent(plan.id)}/` } })
+const planIdIn = (body: unknown): string => (body as z.output<typeof PlanImport>).plan.id
+
+export const schedulePlanRoutes = ({ db }: { db: Db }): Route[] => [
+  route({
+    method: 'GET',
+    path: '/schedule-plans/',
+    tag: 'schedule-plans',
+    summary: 'Plans without their assignments, newest first',
+    query: z.strictObject(pageQuery),
+    response: z.array(PlanSummary),
+    handle: async ({ query, target }) => {
+      const page = pageOf(query, arraySizes)
+      const { rows, total } = await listPlans(db, page)
+      return pagedArray(rows.map(planSummary), { page, total, target })
+    },
+  }),
+  route({
+    method: 'POST',
+    path: '/schedule-plans/',
+    tag: 'schedule-plans',
+    summary: 'Create a plan together with the documents it was made for; they are kept with the plan and change no stored record',
+    body: PlanEnvelope,
+    alsoCheck: ({ document }) => referenceProblems(db, document),
+    response: Plan,
+    status: 201,
+    audit: { eventType: 'schedule-plan.created', summary: ({ body }) => `schedule plan ${planIdIn(body)} created` },
+    handle: async ({ body: { plan, ...companions } }) => created(await acceptPlan(db, plan, companions)),
+  }),
+  route({
+    method: 'POST',
+    path: '/schedule-plans/import/',
+    tag: 'schedule-plans',
+    summary: 'Import a plan of stored records',
+    body: PlanImport,
+    alsoCheck: ({ document }) => referenceProblems(db, document),
+    response: Plan,
+    status: 201,
+    audit: { eventType: 'schedule-plan.imported', summary: ({ body }) => `schedule plan ${planIdIn(body)} imported` },
+    handle: async ({ body: { plan } }) => created(await acceptPlan(db, { ...plan, source: 'imported' })),
+  }),
+  route({
+    method: 'GET',
+    path: '/schedule-plans/{planId}/',
+    tag: 'schedule-plans',
+    summary: 'A plan with its assignments; above 10,000 of them without',
+    response: Plan,
+    handle: async ({ params }) => {
+      const plan = await readPlanDocument(db, params.planId)
+      if (plan === undefined) throw missing('schedule plan', params.planId)
+      return plan
+    },
+  }),
+  route({
+    method: 'DELETE',
+    path: '/schedule-plans/{planId}/',
+    tag: 'schedule-plans',
+    summary: 'Delete a plan that no run and no selection of a planning session names',
+    audit: { eventType: 'schedule-plan.deleted', summary: ({ params }) => `schedule plan ${params['planId'] ?? ''} deleted` },
+    handle: async ({ params }) => {
+      if (!(await deletePlan(db, params.planId))) throw missing('schedule plan', params.planId)
+      return undefined
+    },
+  }),
+  route({
+    method: 'GET',
+    path: '/schedule-plans/{planId}/assignments/',
+    tag: 'schedule-plans',
+    summary: "A page of a plan's assignments, in the order of the workflow's activities",
+    query: z.strictObject(pageQuery),
+    response: envelopeOf(Assignment),
+    handle: async ({ params, query }) => {
+      const page = pageOf(query)
+      const plan = await readPlan(db, params.planId)
+      if (plan === undefined) throw missing('schedule plan', params.planId)
+      const rows = await readAssignments(db, plan.id, page)
+      return envelope(
+        rows.map((row) => assignmentDocument(plan.id, row)),
+        { page, total: plan.assignmentCount },
+      )
+    },
+  }),
+  route({
+    method: 'GET',
+    path: '/schedule-plans/{planId}/compare/{otherPlanId}/',
+    tag: 'schedule-plans',
+    summary: 'Two plans of one workflow version: totals, and a page of their activities',
+    query: z.strictObject(pageQuery),
+    response: PlanComparison,
+    handle: ({ params, query }) => comparePlans(db, params.planId, params.otherPlanId, pageOf(query)),
+  }),
+]

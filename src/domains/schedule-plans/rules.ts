@@ -1,0 +1,104 @@
+import { Refusal, type Problem } from '../../refusal.ts'
+import { validatePlan } from '../../schedulers/validate.ts'
+import { activityResolver, type GraphActivity } from '../workflow-definitions/graph.ts'
+import { isOpaque, type PlannedResource } from './problem.ts'
+import type { LifecycleAction, PlanDocument } from './schemas.ts'
+
+/** What the rules need of the workflow that a plan places: its content version by position. */
+export interface PlacedWorkflow {
+  workflowId: string
+  activities: readonly PlacedActivity[]
+  /** Control edges by position. */
+  edges: readonly { from: number; to: number }[]
+}
+export type PlacedActivity = Pick<GraphActivity, 'position' | 'id' | 'externalId' | 'cpu' | 'memoryBytes' | 'resourceSelector'>
+
+export interface PlanContext {
+  plan: PlanDocument
+  workflow: PlacedWorkflow
+  /** The resources a plan may name, by id: those that came with it, else those of the store. */
+  resources: ReadonlyMap<string, PlannedResource>
+  /** Versions of the scope. */
+  environmentVersionIds: ReadonlySet<string>
+}
+
+const quoted = (text: string): string => JSON.stringify(text)
+
+/**
+ * Everything that is wrong with a plan's assignments and actions, with paths below `plan`; and the position of each assignment's activity
+ * in the workflow, −1 where it has none.
+ */
+export const planProblems = ({
+  plan,
+  workflow,
+  resources,
+  environmentVersionIds,
+}: PlanContext): { problems: Problem[]; positions: Int32Array } => {
+  const resolve = activityResolver(workflow)
+  const positions = new Int32Array(plan.assignments.length).fill(-1)
+  const problems: Problem[] = []
+  const ambiguous = new Set<string>()
+  const ids = new Map<string, number>()
+  const assignments = plan.assignments.map((assignment, at) => {
+    const path = `plan.assignments.${at}`
+    try {
+      positions[at] = resolve(assignment.activityId, `${path}.activityId`) ?? -1
+    } catch (error) {
+      if (!(error instanceof Refusal)) throw error
+      problems.push(...error.details)
+      ambiguous.add(`${path}.activityId`)
+    }
+    if (assignment.planId !== '' && assignment.planId !== plan.id)
+      problems.push({ path: `${path}.planId`, message: `is ${quoted(assignment.planId)}, but the plan is ${quoted(plan.id)}` })
+    const id = assignmentId(plan.id, assignment)
+    const taken = ids.get(id)
+    if (taken === undefined) ids.set(id, at)
+    else problems.push({ path: `${path}.id`, message: `${quoted(id)} is the id of plan.assignments.${taken} too` })
+    return { ...assignment, activityId: positions[at] === -1 ? assignment.activityId : workflow.activities[positions[at]!]!.id }
+  })
+  const violations = validatePlan(
+    {
+      activities: workflow.activities,
+      edges: workflow.edges.map(({ from, to }) => ({ from: workflow.activities[from]!.id, to: workflow.activities[to]!.id })),
+      resources: new Map(
+        [...resources].map(([id, resource]) => [
+          id,
+          {
+            inScope: environmentVersionIds.has(resource.environmentVersionId),
+            schedulable: resource.schedulable,
+            opaque: isOpaque(resource),
+            cpuCapacity: resource.cpuCapacity,
+            memoryBytes: resource.memoryBytes,
+          },
+        ]),
+      ),
+      assignments,
+    },
+    { assignments: 'plan.assignments', dependencies: 'workflow.dependencies' },
+  )
+  const others = violations.filter(({ path }) => !ambiguous.has(path))
+  return { problems: [...problems, ...others, ...actionProblems(plan.lifecycleActions ?? [], plan.id)], positions }
+}
+
+/** An assignment's id: its author's, else `<plan>-<activity>`. */
+export const assignmentId = (planId: string, assignment: { id: string; activityId: string }): string =>
+  assignment.id === '' ? `${planId}-${assignment.activityId}` : assignment.id
+
+const actionProblems = (actions: readonly LifecycleAction[], planId: string): Problem[] => {
+  const ids = new Set(actions.map(({ id }) => id))
+  const seen = new Set<string>()
+  return actions.flatMap((action, at) => {
+    const path = `plan.lifecycleActions.${at}`
+    const found: Problem[] = []
+    if (seen.has(action.id)) found.push({ path: `${path}.id`, message: `${quoted(action.id)} is given twice` })
+    seen.add(action.id)
+    const owner = action.schedulePlanId ?? ''
+    if (owner !== '' && owner !== planId)
+      found.push({ path: `${path}.schedulePlanId`, message: `is ${quoted(owner)}, but the plan is ${quoted(planId)}` })
+    action.dependsOn?.forEach((before, k) => {
+      if (!ids.has(before) || before === action.id)
+        found.push({ path: `${path}.dependsOn.${k}`, message: `${quoted(before)} is no other lifecycle action of the plan` })
+    })
+    return found
+  })
+}

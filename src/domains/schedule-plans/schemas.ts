@@ -1,0 +1,129 @@
+import { z } from 'zod'
+import { Count, Finite, Id, JsonObject, NonNegative, OptionalId, Text, Timestamp } from '../../http/schema.ts'
+
+/** Any order is allowed that is unique in its lane, also a negative one. */
+const Order = z.int()
+
+/** One activity's place in a plan. */
+export const Assignment = z.strictObject({
+  id: z.string(),
+  planId: z.string(),
+  activityId: z.string(),
+  /** The activity's own short name, whichever form `activityId` was written in. */
+  externalId: z.string(),
+  resourceId: z.string(),
+  coreId: z.string().optional(),
+  slotId: z.string().optional(),
+  orderOnResource: z.number(),
+  priority: z.number(),
+  predictedReadyAt: z.number(),
+  predictedStartAt: z.number(),
+  predictedFinishAt: z.number(),
+  predictedRuntimeSeconds: z.number(),
+  predictedTransferSeconds: z.number(),
+  predictedCost: z.number(),
+  metadata: z.record(z.string(), z.unknown()).optional(),
+})
+export type Assignment = z.output<typeof Assignment>
+
+/** The kinds of cloud operation that a plan can ask for around its tasks, and the wait between two of them. */
+const lifecycleActionKinds = [
+  'provision',
+  'wait-for-ssh',
+  'configure',
+  'validate',
+  'start',
+  'stop',
+  'destroy',
+  'attach-volume',
+  'detach-volume',
+] as const
+
+const LifecycleAction = z.strictObject({
+  id: Id,
+  schedulePlanId: OptionalId.optional(),
+  capacityTargetId: Id,
+  cloudInstanceId: OptionalId.optional(),
+  action: z.enum(lifecycleActionKinds),
+  earliestStart: NonNegative.default(0),
+  expectedDuration: NonNegative.default(0),
+  dependsOn: z.array(Id).optional(),
+  metadata: JsonObject.optional(),
+})
+export type LifecycleAction = z.output<typeof LifecycleAction>
+
+const Predicted = z.strictObject({ makespanSeconds: z.number(), cost: z.number(), feasible: z.boolean() })
+
+/** A plan without its assignments. */
+export const PlanSummary = z.strictObject({
+  id: z.string(),
+  workflowVersionId: z.string(),
+  executionScopeId: z.string(),
+  networkTopologyId: z.string().optional(),
+  source: z.enum(['plugin', 'manual', 'imported']),
+  algorithm: z.string(),
+  algorithmVersion: z.string().optional(),
+  objective: z.string().optional(),
+  deadlineSeconds: z.number(),
+  budget: z.number(),
+  predicted: Predicted,
+  assignmentCount: z.number(),
+  lifecycleActions: z.array(LifecycleAction).optional(),
+  metadata: z.record(z.string(), z.unknown()).optional(),
+  /** Which documents came with the plan and differ from the stored ones of the same id; the plan keeps its own. */
+  embedded: z.array(z.enum(['workflow', 'resources', 'executionScope', 'networkTopology'])).optional(),
+  createdAt: z.string(),
+})
+export type PlanSummary = z.output<typeof PlanSummary>
+
+/** `assignments` is left out above 10,000; `/assignments/` pages through them. */
+export const Plan = PlanSummary.extend({ assignments: z.array(Assignment).optional() })
+export type Plan = z.output<typeof Plan>
+
+/** What an author may write of an assignment; everything but activity and resource has a default. */
+export const AssignmentDocument = z.strictObject({
+  id: OptionalId.default(''),
+  planId: OptionalId.default(''),
+  activityId: z.string().min(1, 'must not be blank').max(400),
+  externalId: z.string().optional(),
+  resourceId: Id,
+  coreId: OptionalId.default(''),
+  slotId: OptionalId.default(''),
+  orderOnResource: Order.default(0),
+  priority: Finite.default(0),
+  predictedReadyAt: NonNegative.default(0),
+  predictedStartAt: NonNegative.default(0),
+  predictedFinishAt: NonNegative.default(0),
+  predictedRuntimeSeconds: NonNegative.default(0),
+  predictedTransferSeconds: NonNegative.default(0),
+  predictedCost: NonNegative.default(0),
+  metadata: JsonObject.optional(),
+})
+export type AssignmentDocument = z.output<typeof AssignmentDocument>
+
+/**
+ * A plan as an author writes it. The members that only answers carry (`assignmentCount`, `embedded`, `createdAt`) are accepted and
+ * not read, so that what was read can be sent again.
+ */
+export const PlanDocument = z.strictObject({
+  id: Id,
+  workflowVersionId: Id,
+  executionScopeId: Id,
+  networkTopologyId: OptionalId.default(''),
+  source: z.enum(['plugin', 'manual', 'imported']).default('manual'),
+  algorithm: Text.default(''),
+  algorithmVersion: Text.default(''),
+  objective: Text.default(''),
+  deadlineSeconds: NonNegative.default(0),
+  budget: NonNegative.default(0),
+  predicted: z
+    .strictObject({ makespanSeconds: NonNegative.default(0), cost: NonNegative.default(0), feasible: z.boolean().default(false) })
+    .prefault({}),
+  assignments: z.array(AssignmentDocument),
+  lifecycleActions: z.array(LifecycleAction).optional(),
+  metadata: JsonObject.optional(),
+  assignmentCount: Count.optional(),
+  embedded: z.array(z.string()).optional(),
+  createdAt: Timestamp.optional(),
+})
+export type PlanDocument = z.output<typeof PlanDocument>

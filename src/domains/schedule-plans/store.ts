@@ -1,0 +1,260 @@
+import { z } from 'zod'
+import { sql, where, type Db } from '../../db/sql.ts'
+import { countBound, type Page } from '../../http/paging.ts'
+import type { Assignment, LifecycleAction, Plan, PlanSummary } from './schemas.ts'
+
+/** Above this many activities a plan's detail carries the count and no assignments. */
+export const detailBound = 10_000
+
+/** Documents that came with a plan and differ from the stored ones of the same ids; a run of the plan reads these. */
+export interface EmbeddedDocuments {
+  resources?: Record<string, unknown>[]
+  executionScope?: Record<string, unknown>
+  networkTopology?: Record<string, unknown>
+}
+
+export interface NewPlan {
+  id: string
+  workflowVersionId: string
+  /** The version whose activities are placed, by position: the stored one, or the one embedded with the plan. */
+  contentVersionId: string
+  executionScopeId: string
+  networkTopologyId: string
+  source: PlanSummary['source']
+  algorithm: string
+  algorithmVersion: string
+  objective: string
+  deadlineSeconds: number
+  budget: number
+  predicted: PlanSummary['predicted']
+  lifecycleActions?: LifecycleAction[] | undefined
+  embedded?: EmbeddedDocuments | undefined
+  metadata?: Record<string, unknown> | undefined
+  assignments: readonly NewAssignment[]
+}
+
+export interface NewAssignment {
+  /** Of the activity in the content version. */
+  position: number
+  id: string
+  /** As its author wrote it. */
+  activityId: string
+  resourceId: string
+  coreId: string
+  slotId: string
+  orderOnResource: number
+  priority: number
+  predictedReadyAt: number
+  predictedStartAt: number
+  predictedFinishAt: number
+  predictedRuntimeSeconds: number
+  predictedTransferSeconds: number
+  predictedCost: number
+  metadata?: Record<string, unknown> | undefined
+}
+
+const json = (value: unknown): string | null => (value === undefined ? null : JSON.stringify(value))
+
+/** Stores a plan with its assignments, in the caller's transaction. A taken id is a violation of `schedule_plans_pkey` (422). */
+export const createPlan = async (tx: Db, plan: NewPlan): Promise<void> => {
+  await tx.run(sql`insert into schedule_plans (id, workflow_version_id, content_version_id, execution_scope_id, network_topology_id, source, algorithm, algorithm_version,
+      objective, deadline_seconds, budget, predicted_makespan_seconds, predicted_cost, predicted_feasible, assignment_count, lifecycle_actions, embedded, metadata)
+    values (${plan.id}, ${plan.workflowVersionId}, ${plan.contentVersionId}, ${plan.executionScopeId}, ${plan.networkTopologyId}, ${plan.source}, ${plan.algorithm},
+      ${plan.algorithmVersion}, ${plan.objective}, ${plan.deadlineSeconds}, ${plan.budget}, ${plan.predicted.makespanSeconds}, ${plan.predicted.cost}, ${plan.predicted.feasible},
+      ${plan.assignments.length}, ${json(plan.lifecycleActions)}, ${json(plan.embedded)}, ${json(plan.metadata)})`)
+  const column = <Name extends keyof NewAssignment>(name: Name): NewAssignment[Name][] =>
+    plan.assignments.map((assignment) => assignment[name])
+  await tx.run(sql`insert into schedule_plan_assignments (schedule_plan_id, activity_position, id, activity_id, resource_id, core_id, slot_id, order_on_resource, priority,
+      predicted_ready_at, predicted_start_at, predicted_finish_at, predicted_runtime_seconds, predicted_transfer_seconds, predicted_cost, metadata)
+    select ${plan.id}, * from unnest(${column('position')}::int[], ${column('id')}::text[], ${column('activityId')}::text[], ${column('resourceId')}::text[],
+      ${column('coreId')}::text[], ${column('slotId')}::text[], ${column('orderOnResource')}::bigint[], ${column('priority')}::float8[],
+      ${column('predictedReadyAt')}::float8[], ${column('predictedStartAt')}::float8[], ${column('predictedFinishAt')}::float8[],
+      ${column('predictedRuntimeSeconds')}::float8[], ${column('predictedTransferSeconds')}::float8[], ${column('predictedCost')}::float8[],
+      ${plan.assignments.map(({ metadata }) => json(metadata))}::jsonb[])`)
+}
+
+const FreeObject = z.record(z.string(), z.unknown())
+
+const PlanRow = z.object({
+  id: z.string(),
+  workflowVersionId: z.string(),
+  contentVersionId: z.string(),
+  executionScopeId: z.string(),
+  networkTopologyId: z.string(),
+  source: z.enum(['plugin', 'manual', 'imported']),
+  algorithm: z.string(),
+  algorithmVersion: z.string(),
+  objective: z.string(),
+  deadlineSeconds: z.number(),
+  budget: z.number(),
+  predictedMakespanSeconds: z.number(),
+  predictedCost: z.number(),
+  predictedFeasible: z.boolean(),
+  assignmentCount: z.number(),
+  lifecycleActions: z.array(z.custom<LifecycleAction>()).optional(),
+  embedded: z
+    .object({ resources: z.array(FreeObject).optional(), executionScope: FreeObject.optional(), networkTopology: FreeObject.optional() })
+    .optional(),
+  metadata: FreeObject.optional(),
+  createdAt: z.string(),
+})
+/** A plan's row: everything but its assignments. */
+export type PlanHeader = z.output<typeof PlanRow>
+
+const columns = sql`p.id, p.workflow_version_id, p.content_version_id, p.execution_scope_id, p.network_topology_id, p.source, p.algorithm, p.algorithm_version, p.objective,
+  p.deadline_seconds, p.budget, p.predicted_makespan_seconds, p.predicted_cost, p.predicted_feasible, p.assignment_count, p.lifecycle_actions, p.embedded, p.metadata, p.created_at`
+
+/** A plan without its assignments; undefined when there is none of that id. */
+export const readPlan = (db: Db, id: string): Promise<PlanHeader | undefined> =>
+  db.maybe(PlanRow, sql`select ${columns} from schedule_plans p where p.id = ${id}`)
+
+/** Plans, newest first, one more than the page; and the number of all, counted to one beyond the bound. */
+export const listPlans = async (db: Db, page: Page): Promise<{ rows: PlanHeader[]; total: number }> => {
+  const rows = await db.many(
+    PlanRow,
+    sql`select ${columns} from schedule_plans p order by p.created_at desc, p.id desc limit ${page.limit} offset ${page.offset}`,
+  )
+  const { total } = await db.one(
+    z.object({ total: z.number() }),
+    sql`select count(*) as total from (select 1 from schedule_plans limit ${countBound + 1}) counted`,
+  )
+  return { rows, total }
+}
+
+/** A plan as the API shows it in lists. */
+export const planSummary = (row: PlanHeader): PlanSummary => {
+  const embedded = [
+    ...(row.contentVersionId === row.workflowVersionId ? [] : (['workflow'] as const)),
+    ...(['resources', 'executionScope', 'networkTopology'] as const).filter((name) => row.embedded?.[name] !== undefined),
+  ]
+  return {
+    id: row.id,
+    workflowVersionId: row.workflowVersionId,
+    executionScopeId: row.executionScopeId,
+    ...(row.networkTopologyId === '' ? {} : { networkTopologyId: row.networkTopologyId }),
+    source: row.source,
+    algorithm: row.algorithm,
+    ...(row.algorithmVersion === '' ? {} : { algorithmVersion: row.algorithmVersion }),
+    ...(row.objective === '' ? {} : { objective: row.objective }),
+    deadlineSeconds: row.deadlineSeconds,
+    budget: row.budget,
+    predicted: { makespanSeconds: row.predictedMakespanSeconds, cost: row.predictedCost, feasible: row.predictedFeasible },
+    assignmentCount: row.assignmentCount,
+    ...(row.lifecycleActions === undefined ? {} : { lifecycleActions: row.lifecycleActions }),
+    ...(row.metadata === undefined ? {} : { metadata: row.metadata }),
+    ...(embedded.length === 0 ? {} : { embedded }),
+    createdAt: row.createdAt,
+  }
+}
+
+const AssignmentRow = z.object({
+  position: z.number(),
+  id: z.string(),
+  activityId: z.string(),
+  externalId: z.string(),
+  resourceId: z.string(),
+  coreId: z.string(),
+  slotId: z.string(),
+  orderOnResource: z.number(),
+  priority: z.number(),
+  predictedReadyAt: z.number(),
+  predictedStartAt: z.number(),
+  predictedFinishAt: z.number(),
+  predictedRuntimeSeconds: z.number(),
+  predictedTransferSeconds: z.number(),
+  predictedCost: z.number(),
+  metadata: FreeObject.optional(),
+})
+type AssignmentRow = z.output<typeof AssignmentRow>
+
+/** Assignments in the order of the workflow's activities; `page` absent: all of them. */
+export const readAssignments = (db: Db, planId: string, page?: { limit: number; offset: number }): Promise<AssignmentRow[]> =>
+  db.many(
+    AssignmentRow,
+    sql`select a.activity_position as position, a.id, a.activity_id, d.external_id, a.resource_id, a.core_id, a.slot_id, a.order_on_resource, a.priority,
+        a.predicted_ready_at, a.predicted_start_at, a.predicted_finish_at, a.predicted_runtime_seconds, a.predicted_transfer_seconds, a.predicted_cost, a.metadata
+      from schedule_plan_assignments a
+      join schedule_plans p on p.id = a.schedule_plan_id
+      join activity_definitions d on d.workflow_version_id = p.content_version_id and d.position = a.activity_position
+      ${where(sql`a.schedule_plan_id = ${planId}`)}
+      order by a.activity_position ${page === undefined ? sql`` : sql`limit ${page.limit} offset ${page.offset}`}`,
+  )
+
+/** An assignment as the API shows it. */
+export const assignmentDocument = (planId: string, row: NewAssignment & { externalId: string }): Assignment => ({
+  id: row.id,
+  planId,
+  activityId: row.activityId,
+  externalId: row.externalId,
+  resourceId: row.resourceId,
+  ...(row.coreId === '' ? {} : { coreId: row.coreId }),
+  ...(row.slotId === '' ? {} : { slotId: row.slotId }),
+  orderOnResource: row.orderOnResource,
+  priority: row.priority,
+  predictedReadyAt: row.predictedReadyAt,
+  predictedStartAt: row.predictedStartAt,
+  predictedFinishAt: row.predictedFinishAt,
+  predictedRuntimeSeconds: row.predictedRuntimeSeconds,
+  predictedTransferSeconds: row.predictedTransferSeconds,
+  predictedCost: row.predictedCost,
+  ...(row.metadata === undefined ? {} : { metadata: row.metadata }),
+})
+
+/** The plan as `GET /schedule-plans/{planId}/` answers it; undefined when there is none. */
+export const readPlanDocument = async (db: Db, id: string): Promise<Plan | undefined> => {
+  const header = await readPlan(db, id)
+  if (header === undefined) return undefined
+  if (header.assignmentCount > detailBound) return planSummary(header)
+  const rows = await readAssignments(db, id)
+  return { ...planSummary(header), assignments: rows.map((row) => assignmentDocument(id, row)) }
+}
+
+/** What a run needs of an assignment. */
+export interface PlannedTask {
+  assignmentId: string
+  activityId: string
+  resourceId: string
+  /** The lanes it holds, at least one; ids are opaque and may be empty. */
+  coreIds: string[]
+  slotId: string
+  orderOnResource: number
+  predictedRuntimeSeconds: number
+  metadata?: Record<string, unknown>
+}
+
+interface TaskRow {
+  id: string
+  activity_id: string
+  resource_id: string
+  core_id: string
+  core_ids: string[] | null
+  slot_id: string
+  order_on_resource: number
+  predicted_runtime_seconds: number
+  metadata: Record<string, unknown> | null
+}
+
+/** A plan's tasks by position of their activities in the content version. Without a schema per row: a run of 100,000 tasks reads them all. */
+export const planAssignments = async (db: Db, planId: string): Promise<PlannedTask[]> => {
+  const rows = await db.prepared<TaskRow>(
+    'plan_assignments',
+    `select id, activity_id, resource_id, core_id, slot_id, order_on_resource, predicted_runtime_seconds, metadata,
+       case when jsonb_typeof(metadata -> 'coreIds') = 'array' then array(select jsonb_array_elements_text(metadata -> 'coreIds')) end as core_ids
+     from schedule_plan_assignments where schedule_plan_id = $1 order by activity_position`,
+    [planId],
+  )
+  return rows.map((row) => ({
+    assignmentId: row.id,
+    activityId: row.activity_id,
+    resourceId: row.resource_id,
+    coreIds: row.core_ids ?? [row.core_id],
+    slotId: row.slot_id,
+    orderOnResource: row.order_on_resource,
+    predictedRuntimeSeconds: row.predicted_runtime_seconds,
+    ...(row.metadata === null ? {} : { metadata: row.metadata }),
+  }))
+}
+
+/** Deletes a plan. False: there is none. A plan that a run or a session's selection names is refused (422) by the database. */
+export const deletePlan = async (db: Db, id: string): Promise<boolean> =>
+  (await db.run(sql`delete from schedule_plans where id = ${id}`)) > 0

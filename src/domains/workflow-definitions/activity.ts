@@ -1,0 +1,163 @@
+import type { Problem } from '../../refusal.ts'
+import { policyOf, type Content } from './content.ts'
+import { executableProblems } from './executable.ts'
+import { activityIdOf, defaultTypeIdOf, identifierTrouble, slug, typeIdOf } from './names.ts'
+import { defaultCpu, defaultMemoryBytes, parseCpu, parseMemory } from './quantities.ts'
+import type { Activity, ActivityType, AuthoringActivity } from './schemas.ts'
+
+export type Report = (path: string, message: string) => void
+
+/** Metadata keys that activities get from fields of their own. */
+const fieldKeys = ['runtime', 'resourceSelector', 'keepDisk', 'mountPath', 'workspaceSeedPath', 'expectedOutputs', 'stage'] as const
+export const reservedMetadataKeys: ReadonlySet<string> = new Set([...fieldKeys, 'legacy'])
+
+/** The activity types of one workflow, in the order in which its activities use them. */
+export class TypeList {
+  readonly #workflowId: string
+  readonly #workflowName: string
+  readonly #types = new Map<string, ActivityType>()
+
+  constructor(workflowId: string, workflowName: string) {
+    this.#workflowId = workflowId
+    this.#workflowName = workflowName
+  }
+
+  /** The id of the type called `label`; without one, of the workflow's own type. Types of equal slug are one. */
+  idOf(label: string | undefined): string {
+    const standard = defaultTypeIdOf(this.#workflowId)
+    const id = label === undefined ? standard : typeIdOf(this.#workflowId, slug(label))
+    if (!this.#types.has(id)) {
+      const name = label === undefined || id === standard ? `${this.#workflowName} activity` : label
+      this.#types.set(id, { id, name, cpuIntensity: 0, memoryIntensity: 0, ioIntensity: 0, networkIntensity: 0 })
+    }
+    return id
+  }
+
+  list(): ActivityType[] {
+    return [...this.#types.values()]
+  }
+}
+
+interface Surroundings {
+  id: string
+  externalId: string
+  image: string | undefined
+  types: TypeList
+  report: Report
+  warnings: Problem[]
+}
+
+/** One activity of an authoring document in the normalised shape; what is wrong with it is reported at its path. */
+export function normalise(
+  activity: Partial<AuthoringActivity>,
+  index: number,
+  { id, externalId, image: shared, types, report, warnings }: Surroundings,
+): Content['activities'][number] {
+  const path = `spec.activities.${index}`
+  const legacy: Record<string, unknown> = {}
+  const cpu = quantity(activity.cpuLimit, parseCpu, defaultCpu, `${path}.cpuLimit`, report)
+  if (cpu.legacy) legacy['cpuLimit'] = activity.cpuLimit
+  const memory = quantity(activity.memoryLimit, parseMemory, defaultMemoryBytes, `${path}.memoryLimit`, report)
+  if (memory.legacy) legacy['memoryLimit'] = activity.memoryLimit
+
+  const label = activity.activityType
+  if (label !== undefined) {
+    const trouble = slug(label) === '' ? 'must hold at least one letter or digit' : identifierTrouble(typeIdOf(id, slug(label)))
+    if (trouble !== undefined) report(`${path}.activityType`, trouble)
+  }
+  for (const key of Object.keys(activity.metadata ?? {})) {
+    if (!reservedMetadataKeys.has(key)) continue
+    report(
+      `${path}.metadata.${key}`,
+      key === 'legacy' ? 'is reserved; choose another key' : `is a field of the activity itself: give it as ${key} beside metadata`,
+    )
+  }
+  activity.expectedOutputs?.forEach((output, i) => {
+    if (output.trim() === '' || output.startsWith('/') || output.split('/').includes('..'))
+      report(`${path}.expectedOutputs.${i}`, 'must be a path below the work directory, without ".."')
+  })
+
+  const fields = Object.fromEntries(
+    fieldKeys.flatMap((key) =>
+      activity[key] === undefined || (key === 'stage' && activity.stage === 'all') ? [] : [[key, activity[key]]],
+    ),
+  )
+  const metadata = { ...activity.metadata, ...fields, ...(Object.keys(legacy).length > 0 ? { legacy } : {}) }
+  const { command, capabilities } = commandOf(activity, path, shared, report, warnings)
+  const priority = activity.priority ?? new Set(activity.dependsOn).size + index
+  return {
+    id: activityIdOf(id, externalId),
+    activityTypeId: types.idOf(label),
+    externalId,
+    name: activity.name ?? '',
+    kind: 'task',
+    capabilities,
+    command,
+    resources: { cpu: cpu.value, memoryBytes: memory.value, storageBytes: 0 },
+    ...(activity.simulation === undefined ? {} : { simulation: activity.simulation }),
+    policy: policyOf(activity.policy),
+    priority,
+    ...(Object.keys(metadata).length === 0 ? {} : { metadata }),
+  }
+}
+
+function quantity<T>(
+  given: T | undefined,
+  parse: (given: T) => { value: number; legacy: boolean } | string,
+  standard: number,
+  path: string,
+  report: Report,
+): { value: number; legacy: boolean } {
+  const parsed = given === undefined ? { value: standard, legacy: false } : parse(given)
+  if (typeof parsed !== 'string') return parsed
+  report(path, parsed)
+  return { value: standard, legacy: false }
+}
+
+/** What is started, and so what the activity can do: `real` with entrypoint and executable, `simulation` with `simulation`. */
+function commandOf(
+  activity: Partial<AuthoringActivity>,
+  path: string,
+  shared: string | undefined,
+  report: Report,
+  warnings: Problem[],
+): Pick<Activity, 'command' | 'capabilities'> {
+  const given = activity.command
+  const own = given?.entrypoint ?? ''
+  const script = activity.run ?? ''
+  if (script !== '' && own !== '') warnings.push({ path: `${path}.run`, message: 'is not used, because command.entrypoint is given' })
+  if (script !== '' && own === '' && given?.arguments !== undefined)
+    warnings.push({ path: `${path}.command.arguments`, message: 'are not used, because run is given without command.entrypoint' })
+  if (given?.executable !== undefined)
+    for (const { path: at, message } of executableProblems(given.executable, `${path}.command.executable`)) report(at, message)
+  for (const name of Object.keys(given?.environment ?? {})) {
+    if (name === '' || name.includes('=')) report(`${path}.command.environment.${name}`, 'an environment variable needs a name without "="')
+  }
+
+  const entrypoint = own !== '' ? own : script !== '' ? 'sh' : ''
+  const args = own === '' && script !== '' ? ['-c', script] : given?.arguments
+  const image = blankless(activity.image) ?? blankless(shared)
+  const executable =
+    given?.executable ?? (image === undefined ? undefined : { source: { type: 'oci', reference: image }, delivery: { strategy: 'auto' } })
+  if (activity.simulation === undefined) {
+    if (entrypoint === '') report(`${path}.command.entrypoint`, 'is required for an activity without simulation; run is the short form')
+    if (executable === undefined)
+      report(`${path}.image`, 'an activity without simulation needs an executable: its own image, spec.image or command.executable')
+  }
+  return {
+    command: {
+      ...(image === undefined ? {} : { image }),
+      ...(executable === undefined ? {} : { executable }),
+      entrypoint,
+      ...(args === undefined ? {} : { arguments: args }),
+      ...(given?.environment === undefined ? {} : { environment: given.environment }),
+      ...(given?.workingDirectory === undefined ? {} : { workingDirectory: given.workingDirectory }),
+    },
+    capabilities: [
+      ...(entrypoint !== '' && executable !== undefined ? (['real'] as const) : []),
+      ...(activity.simulation === undefined ? [] : (['simulation'] as const)),
+    ],
+  }
+}
+
+const blankless = (text: string | undefined): string | undefined => (text === undefined || text.trim() === '' ? undefined : text)

@@ -1,0 +1,173 @@
+import type { Problem } from '../../refusal.ts'
+import { normalise, TypeList, type Report } from './activity.ts'
+import { contentHash, orderedData, orderedEdges, type Content, type ContentData, type ContentEdge } from './content.ts'
+import type { AuthoringDraft } from './draft.ts'
+import { activityIdOf, identifierTrouble, slug, versionIdOf } from './names.ts'
+import { cycleProblem, dataKey, duplicates, logicalNameTrouble } from './rules.ts'
+import { legacySpecShape, type ActivityType, type AuthoringActivity, type AuthoringDataDependency, type RawSpec } from './schemas.ts'
+
+/** A workflow ready to be stored. */
+export interface NewWorkflow {
+  id: string
+  name: string
+  namespace: string
+  definitionHash: string
+  content: Content
+  activityTypes: ActivityType[]
+  /** What the document says beside its activities, as written; an export gives it back. */
+  raw: RawSpec
+  /** Facts about the whole: what the author noted, `legacy` members, where it was imported from. */
+  metadata: Record<string, unknown> | undefined
+}
+
+export interface Reading {
+  problems: Problem[]
+  warnings: Problem[]
+  /** Absent when there are problems. */
+  workflow: NewWorkflow | undefined
+  /** The id that the document asks for, when its name can be read. */
+  id: string | undefined
+}
+
+/**
+ * The workflow that an authoring document (domain-reference 9.1) describes, or everything that is wrong with it at once.
+ * Problems at paths whose form was reported before may come again; the caller drops them.
+ */
+export function readAuthoring(draft: AuthoringDraft): Reading {
+  const problems: Problem[] = []
+  const warnings: Problem[] = []
+  const report = (path: string, message: string): void => void problems.push({ path, message })
+  const { name, namespace, raw } = draft
+  const given = draft.activities ?? []
+
+  const id = name === undefined ? undefined : slug(name)
+  if (id === '') report('name', 'must hold at least one letter or digit')
+  else if (id !== undefined) {
+    const trouble = identifierTrouble(versionIdOf(id))
+    if (trouble !== undefined) report('name', trouble)
+  }
+  if (draft.activities?.length === 0) report('spec.activities', 'must hold at least one activity')
+  for (const key of ['legacy'])
+    if (raw.metadata !== undefined && key in raw.metadata) report(`spec.metadata.${key}`, 'is reserved; choose another key')
+
+  const slugs = given.map((activity) => (activity.name === undefined ? undefined : slug(activity.name)))
+  const namePath = (i: number): string => `spec.activities.${i}.name`
+  const repeated = duplicates(
+    given.map((activity) => activity.name),
+    namePath,
+    'name',
+  )
+  const reported = new Set(repeated.map(({ path }) => path))
+  problems.push(...repeated, ...duplicates(slugs, namePath, 'the identifier').filter(({ path }) => !reported.has(path)))
+  slugs.forEach((externalId, i) => {
+    if (externalId === '') report(namePath(i), 'must hold at least one letter or digit')
+    else if (externalId !== undefined && id !== undefined) {
+      const trouble = identifierTrouble(activityIdOf(id, externalId))
+      if (trouble !== undefined) report(namePath(i), `with the workflow's name before it ${trouble}`)
+    }
+  })
+
+  const positions = new Map(given.flatMap((activity, i) => (activity.name === undefined ? [] : [[activity.name, i] as const])).reverse())
+  const edges = controlEdges(given, positions, report, warnings)
+  problems.push(
+    ...cycleProblem(
+      given.map((activity, i) => activity.name ?? String(i)),
+      edges,
+      'spec.activities',
+    ),
+  )
+  const data = dataEdges(draft.dataDependencies, positions, edges, report, warnings)
+
+  const types = new TypeList(id ?? '', name ?? '')
+  const activities = given.map((activity, i) =>
+    normalise(activity, i, { id: id ?? '', externalId: slugs[i] ?? '', image: raw.image, types, report, warnings }),
+  )
+  if (problems.length > 0 || id === undefined || name === undefined || namespace === undefined || draft.activities === undefined)
+    return { problems, warnings, workflow: undefined, id }
+
+  const content: Content = { activities, edges: orderedEdges(edges), data: orderedData(data) }
+  const legacy = Object.fromEntries(Object.keys(legacySpecShape).flatMap((key) => (key in raw ? [[key, raw[key as keyof RawSpec]]] : [])))
+  const metadata = { ...raw.metadata, ...(Object.keys(legacy).length > 0 ? { legacy } : {}) }
+  return {
+    problems,
+    warnings,
+    id,
+    workflow: {
+      id,
+      name,
+      namespace,
+      definitionHash: contentHash(content),
+      content,
+      activityTypes: types.list(),
+      raw,
+      metadata: Object.keys(metadata).length > 0 ? metadata : undefined,
+    },
+  }
+}
+
+function controlEdges(
+  given: readonly Partial<AuthoringActivity>[],
+  positions: ReadonlyMap<string, number>,
+  report: Report,
+  warnings: Problem[],
+): ContentEdge[] {
+  const edges: ContentEdge[] = []
+  given.forEach(({ dependsOn }, to) => {
+    const seen = new Set<string>()
+    dependsOn?.forEach((other, k) => {
+      const path = `spec.activities.${to}.dependsOn.${k}`
+      const from = positions.get(other)
+      if (seen.has(other)) warnings.push({ path, message: `names ${JSON.stringify(other)} a second time` })
+      else if (from === undefined) report(path, `names no activity of the workflow: ${JSON.stringify(other)}`)
+      else edges.push({ from, to })
+      seen.add(other)
+    })
+  })
+  return edges
+}
+
+function dataEdges(
+  given: readonly Partial<AuthoringDataDependency>[],
+  positions: ReadonlyMap<string, number>,
+  edges: readonly ContentEdge[],
+  report: Report,
+  warnings: Problem[],
+): ContentData[] {
+  const data: ContentData[] = []
+  const control = new Set(edges.map(({ from, to }) => from * 2 ** 26 + to))
+  given.forEach(({ producerActivity, consumerActivity, logicalName, sizeBytes }, i) => {
+    const path = `spec.dataDependencies.${i}`
+    const end = (activity: string | undefined, key: string): number | undefined => {
+      const position = activity === undefined ? undefined : positions.get(activity)
+      if (activity !== undefined && position === undefined)
+        report(`${path}.${key}`, `names no activity of the workflow: ${JSON.stringify(activity)}`)
+      return position
+    }
+    const from = end(producerActivity, 'producerActivity')
+    const to = end(consumerActivity, 'consumerActivity')
+    if (from !== undefined && from === to) report(path, 'producer and consumer are the same activity')
+    const trouble = logicalName === undefined ? undefined : logicalNameTrouble(logicalName)
+    if (trouble !== undefined) report(`${path}.logicalName`, trouble)
+    if (from === undefined || to === undefined || logicalName === undefined || sizeBytes === undefined) return
+    if (!control.has(from * 2 ** 26 + to)) {
+      warnings.push({
+        path,
+        message: `moves nothing: ${JSON.stringify(consumerActivity)} does not depend on ${JSON.stringify(producerActivity)}; add it to dependsOn`,
+      })
+    }
+    data.push({ from, to, logicalName, sizeBytes })
+  })
+  const keys = given.map(({ producerActivity, consumerActivity, logicalName }) =>
+    producerActivity === undefined || consumerActivity === undefined || logicalName === undefined
+      ? undefined
+      : dataKey(producerActivity, consumerActivity, logicalName),
+  )
+  for (const { path, message } of duplicates(
+    keys,
+    (i) => `spec.dataDependencies.${i}`,
+    'the combination of producer, consumer and logicalName',
+    false,
+  ))
+    report(path, message)
+  return data
+}

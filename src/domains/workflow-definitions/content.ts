@@ -1,0 +1,146 @@
+import { createHash } from 'node:crypto'
+import type { Activity, Policy, PolicyInput, WorkflowVersionDocument } from './schemas.ts'
+import { activityIdOf, defaultTypeIdOf } from './names.ts'
+import { defaultCpu, defaultMemoryBytes } from './quantities.ts'
+
+/** A control edge by activity position: `to` waits for `from`. */
+export interface ContentEdge {
+  from: number
+  to: number
+}
+
+export interface ContentData extends ContentEdge {
+  logicalName: string
+  sizeBytes: number
+}
+
+/** What a workflow version says, without the ids of version and workflow: activities by position, edges in order, each once. */
+export interface Content {
+  activities: Omit<Activity, 'workflowVersionId'>[]
+  edges: ContentEdge[]
+  data: ContentData[]
+}
+
+export const defaultPolicy: Policy = { timeoutSeconds: 3600, maxAttempts: 1, retryDelaySeconds: 0 }
+
+export const policyOf = (given: PolicyInput | undefined): Policy => ({
+  timeoutSeconds: given?.timeoutSeconds ?? defaultPolicy.timeoutSeconds,
+  maxAttempts: given?.maxAttempts ?? defaultPolicy.maxAttempts,
+  retryDelaySeconds: given?.retryDelaySeconds ?? defaultPolicy.retryDelaySeconds,
+})
+
+/** The value with the keys of its objects sorted: equal values give equal JSON, in whatever order they were written. */
+function sorted(value: unknown): unknown {
+  if (typeof value !== 'object' || value === null) return value
+  if (Array.isArray(value)) return value.map(sorted)
+  const fields = value as Record<string, unknown>
+  return Object.fromEntries(
+    Object.keys(fields)
+      .sort()
+      .map((key) => [key, sorted(fields[key])]),
+  )
+}
+
+const byEnds = (a: ContentEdge, b: ContentEdge): number => a.to - b.to || a.from - b.from
+
+/** Edges in their one order, duplicates dropped. */
+export const orderedEdges = (edges: ContentEdge[]): ContentEdge[] =>
+  edges.toSorted(byEnds).filter((edge, i, all) => i === 0 || byEnds(edge, all[i - 1] as ContentEdge) !== 0)
+
+/** Data dependencies in their one order. */
+export const orderedData = (data: ContentData[]): ContentData[] =>
+  data.toSorted((a, b) => byEnds(a, b) || (a.logicalName < b.logicalName ? -1 : a.logicalName > b.logicalName ? 1 : 0))
+
+/** Text handed to the hash at once: a call per line costs more than the hash itself. */
+const chunk = 65_536
+
+/** `sha256:` and 64 hexadecimal digits over the canonical content. */
+export function contentHash({ activities, edges, data }: Content): string {
+  const hash = createHash('sha256')
+  let text = ''
+  const add = (line: string): void => {
+    text += line
+    if (text.length < chunk) return
+    hash.update(text)
+    text = ''
+  }
+  for (const {
+    id,
+    activityTypeId,
+    externalId,
+    name,
+    kind,
+    capabilities,
+    command,
+    resources,
+    service,
+    simulation,
+    policy,
+    priority,
+    metadata,
+    ...rest
+  } of activities) {
+    const none: Record<string, never> = rest
+    const fields = [command, resources, service, simulation, policy, metadata, none].map(sorted)
+    add(`${JSON.stringify([id, activityTypeId, externalId, name, kind, capabilities, priority, ...fields])}\n`)
+  }
+  for (const { from, to } of edges) add(`${from}>${to}\n`)
+  for (const { from, to, logicalName, sizeBytes } of data) add(`${from}>${to} ${sizeBytes} ${JSON.stringify(logicalName)}\n`)
+  return `sha256:${hash.update(text).digest('hex')}`
+}
+
+/** The workflow of an embedded version: its own word, or the version id without `-v<number>`. */
+export const workflowIdOf = (document: Pick<WorkflowVersionDocument, 'id' | 'workflowId'>): string =>
+  document.workflowId ?? document.id.replace(/-v\d+$/, '')
+
+/**
+ * What an embedded version means, defaults filled in; the same content as the stored version's when it was read from the service and
+ * sent back. To be called on a document without `versionProblems`.
+ */
+export function versionContent(document: WorkflowVersionDocument): Content {
+  const workflowId = workflowIdOf(document)
+  const prefix = activityIdOf(workflowId, '')
+  const positions = new Map(document.activities.map((activity, position) => [activity.id, position]))
+  const at = (id: string): number => {
+    const position = positions.get(id)
+    if (position === undefined)
+      throw new Error(`activity ${JSON.stringify(id)} is not part of the version: its problems were not looked at`)
+    return position
+  }
+  return {
+    activities: document.activities.map((given) => {
+      const { workflowVersionId: _, ...activity } = given
+      const externalId =
+        activity.externalId ??
+        (activity.id.startsWith(prefix) && activity.id.length > prefix.length ? activity.id.slice(prefix.length) : activity.id)
+      return {
+        ...activity,
+        activityTypeId: activity.activityTypeId ?? defaultTypeIdOf(workflowId),
+        externalId,
+        name: activity.name ?? externalId,
+        kind: activity.kind ?? 'task',
+        capabilities: activity.capabilities ?? (activity.simulation === undefined ? ['real'] : ['simulation']),
+        command: activity.command ?? { entrypoint: '' },
+        resources: {
+          ...activity.resources,
+          cpu: activity.resources?.cpu ?? defaultCpu,
+          memoryBytes: activity.resources?.memoryBytes ?? defaultMemoryBytes,
+          storageBytes: activity.resources?.storageBytes ?? 0,
+        },
+        policy: policyOf(activity.policy),
+        priority: activity.priority ?? 0,
+      }
+    }),
+    edges: orderedEdges(
+      (document.dependencies ?? []).map(({ activityId, dependsOnActivityId }) => ({ from: at(dependsOnActivityId), to: at(activityId) })),
+    ),
+    data: orderedData(
+      (document.dataDependencies ?? []).map(({ producerActivityId, consumerActivityId, logicalName, sizeBytes }) => ({
+        from: at(producerActivityId),
+        to: at(consumerActivityId),
+        logicalName,
+        sizeBytes,
+      })),
+    ),
+  }
+}

@@ -1,0 +1,195 @@
+import { z } from 'zod'
+import { sql, type Db } from '../../db/sql.ts'
+import type { Content } from './content.ts'
+import type { ExportedWorkflow } from './export.ts'
+import { Activity, ActivityType, RawSpec, type WorkflowDefinition, type WorkflowVersion } from './schemas.ts'
+
+/** Activities above which the detail carries counts and no arrays. */
+export const detailBound = 10_000
+/** The same for the items of lists. */
+const itemBound = 1_000
+/** Activities of all items of one list together; items beyond carry counts only. */
+const listBound = 20_000
+
+const Row = z.object({
+  id: z.string(),
+  externalId: z.string(),
+  name: z.string(),
+  namespace: z.string(),
+  createdAt: z.string(),
+  versionId: z.string(),
+  version: z.number(),
+  definitionHash: z.string(),
+  status: z.string(),
+  versionCreatedAt: z.string(),
+  activityCount: z.number(),
+  dependencyCount: z.number(),
+  dataDependencyCount: z.number(),
+  metadata: z.record(z.string(), z.unknown()).optional(),
+  activityTypes: z.array(ActivityType),
+})
+
+const columns = sql`
+  d.id, d.external_id, d.name, d.namespace, d.created_at, v.id as version_id, v.version, v.definition_hash, v.status, v.created_at as version_created_at,
+  v.activity_count, v.dependency_count, v.metadata,
+  (select count(*) from workflow_data_dependencies where workflow_version_id = v.id) as data_dependency_count,
+  (select coalesce(json_agg(json_strip_nulls(json_build_object('id', t.id, 'name', t.name, 'application', nullif(t.application, ''), 'defaultImage', nullif(t.default_image, ''),
+    'cpuIntensity', t.cpu_intensity, 'memoryIntensity', t.memory_intensity, 'ioIntensity', t.io_intensity, 'networkIntensity', t.network_intensity,
+    'metadata', t.metadata)) order by t.position), '[]') from activity_types t where t.workflow_id = d.id) as activity_types`
+
+const definitionOf = (row: z.output<typeof Row>, content: Content | undefined): WorkflowDefinition => ({
+  id: row.id,
+  externalId: row.externalId,
+  name: row.name,
+  namespace: row.namespace,
+  createdAt: row.createdAt,
+  version: {
+    id: row.versionId,
+    workflowId: row.id,
+    version: row.version,
+    definitionHash: row.definitionHash,
+    status: row.status,
+    createdAt: row.versionCreatedAt,
+    activityCount: row.activityCount,
+    dependencyCount: row.dependencyCount,
+    dataDependencyCount: row.dataDependencyCount,
+    ...(row.metadata === undefined ? {} : { metadata: row.metadata }),
+    ...(content === undefined ? {} : arraysOf(row.versionId, content)),
+  },
+  activityTypes: row.activityTypes,
+})
+
+/** The arrays of an answer from content by position. */
+export const arraysOf = (
+  versionId: string,
+  { activities, edges, data }: Content,
+): Pick<WorkflowVersion, 'activities' | 'dependencies' | 'dataDependencies'> => {
+  const idAt = (position: number): string => activities[position]?.id ?? ''
+  return {
+    activities: activities.map(({ id, ...rest }) => ({ id, workflowVersionId: versionId, ...rest })),
+    dependencies: edges.map(({ from, to }) => ({ activityId: idAt(to), dependsOnActivityId: idAt(from), type: 'control' as const })),
+    dataDependencies: data.map(({ from, to, logicalName, sizeBytes }) => ({
+      producerActivityId: idAt(from),
+      consumerActivityId: idAt(to),
+      logicalName,
+      sizeBytes,
+    })),
+  }
+}
+
+const ContentActivity = Activity.omit({ workflowVersionId: true })
+const ContentRow = z.object({
+  versionId: z.string(),
+  activities: z.array(ContentActivity),
+  edges: z.array(z.tuple([z.number(), z.number()])),
+  data: z.array(z.tuple([z.number(), z.number(), z.string(), z.number()])),
+})
+
+// Members that are absent in the row are absent in the answer; values are left as they are, nulls inside them included.
+const activityJson = sql`
+  jsonb_build_object('id', a.id, 'activityTypeId', a.activity_type_id, 'externalId', a.external_id, 'name', a.name, 'kind', a.kind, 'capabilities', a.capabilities,
+    'command', a.command_spec, 'resources', a.resource_requirements, 'policy', a.policy, 'priority', a.priority)
+  || case when a.service_spec is null then '{}' else jsonb_build_object('service', a.service_spec) end
+  || case when a.simulation_spec is null then '{}' else jsonb_build_object('simulation', a.simulation_spec) end
+  || case when a.metadata is null then '{}' else jsonb_build_object('metadata', a.metadata) end`
+
+/** The contents of the given versions in full. */
+async function readContents(db: Db, versionIds: readonly string[]): Promise<Map<string, Content>> {
+  if (versionIds.length === 0) return new Map()
+  const rows = await db.many(
+    ContentRow,
+    sql`select v.id as version_id,
+      (select coalesce(jsonb_agg(${activityJson} order by a.position), '[]') from activity_definitions a where a.workflow_version_id = v.id) as activities,
+      (select coalesce(json_agg(json_build_array(e.depends_on_position, e.activity_position) order by e.activity_position, e.depends_on_position), '[]')
+        from activity_dependencies e where e.workflow_version_id = v.id) as edges,
+      (select coalesce(json_agg(json_build_array(x.producer_position, x.consumer_position, x.logical_name, x.size_bytes)
+          order by x.consumer_position, x.producer_position, x.logical_name), '[]')
+        from workflow_data_dependencies x where x.workflow_version_id = v.id) as data
+      from workflow_versions v where v.id = any(${[...versionIds]}::text[])`,
+  )
+  return new Map(
+    rows.map(({ versionId, activities, edges, data }) => [
+      versionId,
+      {
+        activities,
+        edges: edges.map(([from, to]) => ({ from, to })),
+        data: data.map(([from, to, logicalName, sizeBytes]) => ({ from, to, logicalName, sizeBytes })),
+      },
+    ]),
+  )
+}
+
+/** Definitions by namespace, name and id; `limit` rows from `offset` on. Big ones, and those beyond 20,000 activities in all, carry no arrays. */
+export async function listWorkflows(db: Db, { limit, offset }: { limit: number; offset: number }): Promise<WorkflowDefinition[]> {
+  const rows = await db.many(
+    Row,
+    sql`select ${columns} from workflow_definitions d join workflow_versions v on v.workflow_id = d.id and not v.embedded
+      order by d.namespace collate "C", d.name collate "C", d.id limit ${limit} offset ${offset}`,
+  )
+  let total = 0
+  const whole = new Set(
+    rows
+      .filter(({ activityCount }) => activityCount <= itemBound && (total += activityCount) <= listBound)
+      .map(({ versionId }) => versionId),
+  )
+  const contents = await readContents(db, [...whole])
+  return rows.map((row) => definitionOf(row, contents.get(row.versionId)))
+}
+
+/** Number of definitions, counted to `bound + 1`. */
+export const countWorkflows = async (db: Db, bound: number): Promise<number> =>
+  (
+    await db.one(
+      z.object({ total: z.number() }),
+      sql`select count(*) as total from (select 1 from workflow_definitions limit ${bound + 1}) as counted`,
+    )
+  ).total
+
+const rowOf = (db: Db, id: string): Promise<z.output<typeof Row> | undefined> =>
+  db.maybe(
+    Row,
+    sql`select ${columns} from workflow_definitions d join workflow_versions v on v.workflow_id = d.id and not v.embedded where d.id = ${id}`,
+  )
+
+/** One definition, above 10,000 activities without its arrays. */
+export async function findWorkflow(db: Db, id: string): Promise<WorkflowDefinition | undefined> {
+  const row = await rowOf(db, id)
+  if (row === undefined) return undefined
+  const contents = await readContents(db, row.activityCount > detailBound ? [] : [row.versionId])
+  return definitionOf(row, contents.get(row.versionId))
+}
+
+/** A definition with everything that its author wrote, whatever its size. */
+export async function findExport(db: Db, id: string): Promise<ExportedWorkflow | undefined> {
+  const row = await rowOf(db, id)
+  if (row === undefined) return undefined
+  const [contents, { raw }] = await Promise.all([
+    readContents(db, [row.versionId]),
+    db.one(z.object({ raw: RawSpec.default({}) }), sql`select raw_definition as raw from workflow_versions where id = ${row.versionId}`),
+  ])
+  const content = contents.get(row.versionId)
+  return content === undefined
+    ? undefined
+    : { id: row.id, name: row.name, namespace: row.namespace, raw, content, activityTypes: row.activityTypes }
+}
+
+/** A page of a workflow's activities by position; undefined when there is no such workflow. `total` is exact. */
+export async function listActivities(
+  db: Db,
+  workflowId: string,
+  { limit, offset }: { limit: number; offset: number },
+): Promise<{ rows: Activity[]; total: number } | undefined> {
+  const version = await db.maybe(
+    z.object({ id: z.string(), activityCount: z.number() }),
+    sql`select v.id, v.activity_count from workflow_definitions d join workflow_versions v on v.workflow_id = d.id and not v.embedded where d.id = ${workflowId}`,
+  )
+  if (version === undefined) return undefined
+  const rows = await db.many(
+    z.object({ activity: ContentActivity }),
+    sql`select ${activityJson} as activity from activity_definitions a where a.workflow_version_id = ${version.id} and a.position >= ${offset} order by a.position limit ${limit}`,
+  )
+  return {
+    total: version.activityCount,
+    rows: rows.map(({ activity: { id, ...rest } }) => ({ id, workflowVersionId: version.id, ...rest })),
+  }
+}

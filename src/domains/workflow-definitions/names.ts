@@ -1,0 +1,24 @@
+/** Trimmed, lower case, every character that is not a letter, a digit or `-` replaced by `-`, then `-` trimmed at both ends. */
+export const slug = (name: string): string =>
+  name
+    .trim()
+    .toLowerCase()
+    .replace(/[^\p{L}\p{Nd}-]/gu, '-')
+    .replace(/^-+|-+$/g, '')
+
+export const versionIdOf = (workflowId: string): string => `${workflowId}-v1`
+export const activityIdOf = (workflowId: string, externalId: string): string => `${workflowId}-${externalId}`
+/** The type of every activity that names none. */
+export const defaultTypeIdOf = (workflowId: string): string => `${workflowId}-activity`
+export const typeIdOf = (workflowId: string, typeSlug: string): string => `${workflowId}-${typeSlug}`
+
+/**
+ * What is wrong with a text that becomes (part of) an identifier, or undefined. 600 bytes keep three of them within one index
+ * entry of PostgreSQL (2,704 bytes).
+ */
+export const identifierTrouble = (text: string): string | undefined => {
+  if (text.length > 255 || Buffer.byteLength(text) > 600)
+    return `is too long (${text.length} characters); an identifier has at most 255 characters`
+  if (/\p{Cc}/u.test(text)) return 'holds a control character'
+  return undefined
+}

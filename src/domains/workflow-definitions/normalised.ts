@@ -1,0 +1,77 @@
+import type { Problem } from '../../refusal.ts'
+import { reservedMetadataKeys } from './activity.ts'
+import { readAuthoring, type Reading } from './authoring.ts'
+import { versionContent } from './content.ts'
+import type { AuthoringDraft } from './draft.ts'
+import { authoringActivity } from './export.ts'
+import { defaultTypeIdOf, slug } from './names.ts'
+import type { NormalisedDocument } from './schemas.ts'
+import { versionProblems } from './version-rules.ts'
+
+/**
+ * A definition in the shape the service answers with, taken back as a new workflow: it is brought to the authoring form and read from
+ * there, so that its ids follow from its names again. What that form cannot say is a warning.
+ */
+export function readNormalised(document: NormalisedDocument, override: { name?: string; namespace?: string }): Reading {
+  const problems: Problem[] = versionProblems(document.version, 'version')
+  const name = override.name ?? document.name
+  if (problems.length > 0) return { problems, warnings: [], workflow: undefined, id: slug(name) }
+
+  const warnings: Problem[] = []
+  const content = versionContent(document.version)
+  const labels = new Map(document.activityTypes?.map((type) => [type.id, type.name]))
+  const standard = defaultTypeIdOf(document.id ?? slug(name))
+  const names = content.activities.map(({ externalId }) => externalId)
+  const dependsOn = names.map((): string[] => [])
+  for (const { from, to } of content.edges) dependsOn[to]?.push(names[from] ?? '')
+  const activities = content.activities.map((activity, i) => {
+    const path = `version.activities.${i}`
+    if (activity.resources.storageBytes > 0 || activity.resources.gpu !== undefined)
+      warnings.push({ path: `${path}.resources`, message: 'storageBytes and gpu are not kept' })
+    const label = activity.activityTypeId === standard ? undefined : (labels.get(activity.activityTypeId) ?? activity.activityTypeId)
+    const written = authoringActivity(
+      { ...activity, name: slug(activity.name) === activity.externalId ? activity.name : activity.externalId },
+      i,
+      dependsOn[i] ?? [],
+      label,
+      undefined,
+    )
+    return written
+  })
+  const byName = activities.map((activity) => activity.name)
+  const rename = new Map(names.map((externalId, i) => [externalId, byName[i] ?? externalId]))
+  for (const activity of activities)
+    if (activity.dependsOn !== undefined) activity.dependsOn = activity.dependsOn.map((other) => rename.get(other) ?? other)
+  const free = Object.fromEntries(Object.entries(document.version.metadata ?? {}).filter(([key]) => !reservedMetadataKeys.has(key)))
+  const draft: AuthoringDraft = {
+    name,
+    namespace: override.namespace ?? document.namespace,
+    raw: Object.keys(free).length === 0 ? {} : { metadata: free },
+    activities,
+    dataDependencies: content.data
+      .filter(({ sizeBytes }) => sizeBytes > 0)
+      .map(({ from, to, logicalName, sizeBytes }) => ({
+        producerActivity: byName[from] ?? '',
+        consumerActivity: byName[to] ?? '',
+        logicalName,
+        sizeBytes,
+      })),
+  }
+  const reading = readAuthoring(draft)
+  const at = ({ path, message }: Problem): Problem => ({
+    path: path.replace(/^spec\.activities/, 'version.activities').replace(/^spec\.dataDependencies/, 'version.dataDependencies'),
+    message,
+  })
+  if (document.id !== undefined && reading.id !== undefined && override.name === undefined && document.id !== reading.id)
+    problems.push({
+      path: 'id',
+      message: `does not follow from the name, which gives ${JSON.stringify(reading.id)}; leave it out or change the name`,
+    })
+  problems.push(...reading.problems.map(at))
+  return {
+    id: reading.id,
+    problems,
+    warnings: [...warnings, ...reading.warnings.map(at)],
+    workflow: problems.length > 0 ? undefined : reading.workflow,
+  }
+}

@@ -1,0 +1,174 @@
+import { z } from 'zod'
+import type { Db } from '../../db/sql.ts'
+import { arraySizes, countBound, envelope, envelopeOf, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
+import { Reply, route, type Route } from '../../http/route.ts'
+import { Name } from '../../http/schema.ts'
+import { missing, unacceptable, type Problem } from '../../refusal.ts'
+import { readAuthoring, type NewWorkflow } from './authoring.ts'
+import { countWorkflows, findExport, findWorkflow, listActivities, listWorkflows } from './definitions.ts'
+import { furtherProblems, readWorkflow, type Override } from './document.ts'
+import { draftOf } from './draft.ts'
+import { exportDocument, exportYaml } from './export.ts'
+import { Activity, AuthoringDocument, CreatedWorkflow, DuplicateRequest, WorkflowDefinition, WorkflowDocument } from './schemas.ts'
+import { createWorkflow, deleteWorkflow, unknownRuntimes, workflowExists } from './store.ts'
+
+const tag = 'workflow-definitions'
+const noun = 'workflow'
+
+/** Activities per page of the paged read. */
+const activitySizes = { usual: 100, largest: 1_000, beyond: 'largest' } as const
+
+/** `Content-Disposition` for a file name of any characters (RFC 6266: an ASCII stand-in, and the name itself percent-encoded). */
+export const attachment = (name: string): string => {
+  const ascii = name.replace(/[^\w.-]/g, '_')
+  const encoded = encodeURIComponent(name).replace(/['()*]/g, (character) => `%${character.charCodeAt(0).toString(16).toUpperCase()}`)
+  return `attachment; filename="${ascii}"; filename*=UTF-8''${encoded}`
+}
+
+/** The runtimes that activities ask for and nobody knows yet: decided when a run is admitted, so no refusal. */
+async function runtimeWarnings(db: Db, { content }: NewWorkflow): Promise<Problem[]> {
+  const first = new Map<string, number>()
+  content.activities.forEach(({ metadata }, i) => {
+    const hint = metadata?.['runtime']
+    if (typeof hint === 'string' && !first.has(hint)) first.set(hint, i)
+  })
+  const unknown = first.size === 0 ? [] : await unknownRuntimes(db, [...first.keys()])
+  return unknown.map((hint) => ({
+    path: `spec.activities.${first.get(hint) ?? 0}.runtime`,
+    message: `${JSON.stringify(hint)} names no runtime and no driver known now; it is decided when a run is admitted`,
+  }))
+}
+
+async function create(db: Db, body: Record<string, unknown>, override: Override): Promise<Reply<z.output<typeof CreatedWorkflow>>> {
+  const { workflow, warnings } = await readWorkflow(body, override, (id) => workflowExists(db, id))
+  return store(db, workflow, warnings)
+}
+
+async function store(db: Db, workflow: NewWorkflow, warnings: Problem[]): Promise<Reply<z.output<typeof CreatedWorkflow>>> {
+  const hints = await runtimeWarnings(db, workflow)
+  const definition = await db.transaction((tx) => createWorkflow(tx, workflow))
+  return new Reply({
+    body: { ...definition, warnings: [...warnings, ...hints] },
+    headers: { location: `/workflow-definitions/${encodeURIComponent(definition.id)}/` },
+  })
+}
+
+const bodyName = (body: unknown): string => {
+  const name = (body as { name?: unknown } | undefined)?.name
+  return typeof name === 'string' ? name : ''
+}
+
+/** The routes under `/workflow-definitions/` and `/workflow-definition-actions/`. */
+export const workflowDefinitionRoutes = ({ db }: { db: Db }): Route[] => [
+  route({
+    method: 'GET',
+    path: '/workflow-definitions/',
+    summary: 'List workflows by namespace and name',
+    tag,
+    query: z.strictObject(pageQuery),
+    response: z.array(WorkflowDefinition),
+    handle: async ({ query, target }) => {
+      const page = pageOf(query, arraySizes)
+      const [rows, total] = await Promise.all([listWorkflows(db, page), countWorkflows(db, countBound)])
+      return pagedArray(rows, { page, total, target })
+    },
+  }),
+  route({
+    method: 'POST',
+    path: '/workflow-definitions/',
+    summary: 'Create a workflow',
+    tag,
+    body: WorkflowDocument,
+    response: CreatedWorkflow,
+    status: 201,
+    alsoCheck: ({ document }) => furtherProblems(document, (id) => workflowExists(db, id)),
+    audit: { eventType: 'workflow.created', summary: ({ body }) => `workflow ${JSON.stringify(bodyName(body))} created` },
+    handle: ({ body }) => create(db, body, {}),
+  }),
+  route({
+    method: 'POST',
+    path: '/workflow-definitions/import/',
+    summary: 'Import a workflow, optionally under another name or namespace',
+    tag,
+    query: z.strictObject({ name: Name.optional(), namespace: Name.optional() }),
+    body: WorkflowDocument,
+    response: CreatedWorkflow,
+    status: 201,
+    alsoCheck: ({ document }) => furtherProblems(document, (id) => workflowExists(db, id)),
+    audit: { eventType: 'workflow.imported', summary: ({ body }) => `workflow ${JSON.stringify(bodyName(body))} imported` },
+    handle: ({ body, query }) => create(db, body, query),
+  }),
+  route({
+    method: 'GET',
+    path: '/workflow-definitions/{workflowId}/',
+    summary: 'Read a workflow',
+    tag,
+    response: WorkflowDefinition,
+    handle: async ({ params }) => {
+      const found = await findWorkflow(db, params.workflowId)
+      if (found === undefined) throw missing(noun, params.workflowId)
+      return found
+    },
+  }),
+  route({
+    method: 'DELETE',
+    path: '/workflow-definitions/{workflowId}/',
+    summary: 'Delete a workflow that nothing uses',
+    tag,
+    refuses: [422],
+    audit: { eventType: 'workflow.deleted', summary: ({ params }) => `workflow ${JSON.stringify(params['workflowId'])} deleted` },
+    handle: async ({ params }) => {
+      if (!(await db.transaction((tx) => deleteWorkflow(tx, params.workflowId)))) throw missing(noun, params.workflowId)
+      return undefined
+    },
+  }),
+  route({
+    method: 'GET',
+    path: '/workflow-definitions/{workflowId}/activities/',
+    summary: 'Read a page of the activities of a workflow, in the order of its document',
+    tag,
+    query: z.strictObject(pageQuery),
+    response: envelopeOf(Activity),
+    handle: async ({ params, query }) => {
+      const page = pageOf(query, activitySizes)
+      const found = await listActivities(db, params.workflowId, page)
+      if (found === undefined) throw missing(noun, params.workflowId)
+      return envelope(found.rows, { page, total: found.total })
+    },
+  }),
+  route({
+    method: 'GET',
+    path: '/workflow-definitions/{workflowId}/export/',
+    summary: 'Export a workflow as the YAML that its author would write',
+    tag,
+    raw: ['application/yaml'],
+    handle: async ({ params }) => {
+      const found = await findExport(db, params.workflowId)
+      if (found === undefined) throw missing(noun, params.workflowId)
+      return new Reply({ body: exportYaml(found), headers: { 'Content-Disposition': attachment(`${found.id}.yaml`) } })
+    },
+  }),
+  route({
+    method: 'POST',
+    path: '/workflow-definition-actions/duplicate/{workflowId}/',
+    summary: 'Store a copy of a workflow under another name',
+    tag,
+    body: DuplicateRequest,
+    response: CreatedWorkflow,
+    status: 201,
+    audit: {
+      eventType: 'workflow.duplicated',
+      summary: ({ params, body }) => `workflow ${JSON.stringify(params['workflowId'])} duplicated as ${JSON.stringify(bodyName(body))}`,
+    },
+    handle: async ({ params, body }) => {
+      const found = await findExport(db, params.workflowId)
+      if (found === undefined) throw missing(noun, params.workflowId)
+      const document = exportDocument({ ...found, name: body.name, namespace: body.namespace ?? found.namespace })
+      const { workflow, problems, warnings, id } = readAuthoring(draftOf(AuthoringDocument.parse(document)))
+      const taken = id !== undefined && id !== '' && (await workflowExists(db, id))
+      if (taken) problems.push({ path: 'name', message: `${JSON.stringify(id)} is taken by another workflow; choose another name` })
+      if (workflow === undefined || taken) throw unacceptable(problems)
+      return store(db, workflow, warnings)
+    },
+  }),
+]

@@ -1,0 +1,321 @@
+import { z } from 'zod'
+import { Count, Finite, Id, JsonObject, Name, NonNegative, Positive, Text, Timestamp } from '../../http/schema.ts'
+
+// ------------------------------------------------------------------------------------------------------ shared pieces
+
+const Arguments = z.array(Text)
+const Environment = z.record(z.string(), Text)
+
+/** What an activity costs in the simulator: seconds at reference speed, or operations. */
+export const Simulation = z.strictObject({
+  model: z.string().max(255).optional(),
+  durationSeconds: NonNegative.optional(),
+  flops: NonNegative.optional(),
+  parameters: JsonObject.optional(),
+})
+
+const policyShape = { timeoutSeconds: Positive, maxAttempts: z.int().min(1).max(1_000), retryDelaySeconds: NonNegative }
+export const Policy = z.strictObject(policyShape)
+const PolicyInput = Policy.partial()
+export type PolicyInput = z.output<typeof PolicyInput>
+export type Policy = z.output<typeof Policy>
+
+const Stage = z.enum(['all', 'declared'])
+
+// --------------------------------------------------------------------------------------------------- authoring document
+
+export const AuthoringActivity = z.strictObject({
+  name: Name,
+  command: z
+    .strictObject({
+      entrypoint: Text.optional(),
+      arguments: Arguments.optional(),
+      environment: Environment.optional(),
+      workingDirectory: Text.optional(),
+      executable: JsonObject.optional(),
+    })
+    .optional(),
+  image: Text.optional(),
+  runtime: Id.optional(),
+  run: z.string().max(1_048_576).optional(),
+  cpuLimit: z.union([z.string(), z.number()]).optional(),
+  memoryLimit: z.string().optional(),
+  dependsOn: z.array(z.string()).optional(),
+  resourceSelector: Id.optional(),
+  keepDisk: z.boolean().optional(),
+  mountPath: Text.optional(),
+  workspaceSeedPath: Text.optional(),
+  expectedOutputs: z.array(Text).optional(),
+  simulation: Simulation.optional(),
+  activityType: Name.optional(),
+  policy: PolicyInput.optional(),
+  priority: Finite.optional(),
+  stage: Stage.optional(),
+  metadata: JsonObject.optional(),
+})
+export type AuthoringActivity = z.output<typeof AuthoringActivity>
+
+export const AuthoringDataDependency = z.strictObject({
+  producerActivity: z.string(),
+  consumerActivity: z.string(),
+  logicalName: z.string(),
+  sizeBytes: z.int().min(1),
+})
+export type AuthoringDataDependency = z.output<typeof AuthoringDataDependency>
+
+/** Members of `spec` that only older documents carry; kept under `metadata.legacy`. */
+export const legacySpecShape = {
+  runtime: z.unknown().optional(),
+  schedule: z.unknown().optional(),
+  storageAkoflowPolicy: z.unknown().optional(),
+  storageAccessModes: z.unknown().optional(),
+  volumes: z.unknown().optional(),
+}
+
+/** Members of `spec` that describe the document and not one activity; kept as written, so that an export gives them back. */
+const specShape = {
+  image: Text.optional(),
+  storageClassName: Text.optional(),
+  storageSize: Text.optional(),
+  storagePolicy: JsonObject.optional(),
+  mountPath: Text.optional(),
+  metadata: JsonObject.optional(),
+  ...legacySpecShape,
+}
+
+export const AuthoringSpec = z.strictObject({
+  namespace: Name,
+  ...specShape,
+  activities: z.array(AuthoringActivity),
+  dataDependencies: z.array(AuthoringDataDependency).optional(),
+})
+
+/** The document a user writes. */
+export const AuthoringDocument = z.strictObject({ name: Name, spec: AuthoringSpec })
+export type AuthoringDocument = z.output<typeof AuthoringDocument>
+
+/** `spec` without activities, data dependencies and namespace: what is stored beside the rows. */
+export const RawSpec = z.strictObject(specShape)
+export type RawSpec = z.output<typeof RawSpec>
+
+// -------------------------------------------------------------------------------------------------- WfFormat 1.5 and 1.6
+
+const WfCommand = z.looseObject({ program: z.string().optional(), arguments: z.array(z.string()).optional() })
+
+/** The parts of a WfCommons instance that are read; everything else in it is allowed and ignored. */
+export const WfFormatDocument = z.looseObject({
+  name: Name,
+  description: z.string().optional(),
+  schemaVersion: z.enum(['1.5', '1.6']),
+  workflow: z.looseObject({
+    specification: z.looseObject({
+      tasks: z.array(
+        z.looseObject({
+          id: z.string().min(1),
+          name: z.string().optional(),
+          parents: z.array(z.string()).optional(),
+          children: z.array(z.string()).optional(),
+          inputFiles: z.array(z.string()).optional(),
+          outputFiles: z.array(z.string()).optional(),
+        }),
+      ),
+      files: z.array(z.looseObject({ id: z.string().min(1), sizeInBytes: NonNegative.max(Number.MAX_SAFE_INTEGER) })).optional(),
+    }),
+    execution: z
+      .looseObject({
+        makespanInSeconds: NonNegative.optional(),
+        tasks: z
+          .array(
+            z.looseObject({
+              id: z.string().min(1),
+              runtimeInSeconds: NonNegative.optional(),
+              coreCount: NonNegative.optional(),
+              memoryInBytes: NonNegative.optional(),
+              command: WfCommand.optional(),
+            }),
+          )
+          .optional(),
+      })
+      .optional(),
+  }),
+})
+export type WfFormatDocument = z.output<typeof WfFormatDocument>
+
+// ------------------------------------------------------------------------------------------------------ normalised shape
+
+export const Capability = z.enum(['real', 'simulation', 'interactive'])
+
+const Command = z.strictObject({
+  image: Text.optional(),
+  executable: JsonObject.optional(),
+  resolvedExecutable: JsonObject.optional(),
+  entrypoint: Text.optional(),
+  arguments: Arguments.optional(),
+  environment: Environment.optional(),
+  workingDirectory: Text.optional(),
+})
+
+const Service = JsonObject
+
+export const Activity = z.strictObject({
+  id: Id,
+  workflowVersionId: Id,
+  activityTypeId: Id,
+  externalId: z.string(),
+  name: z.string(),
+  kind: z.enum(['task', 'service', 'interactive']),
+  capabilities: z.array(Capability),
+  command: Command,
+  resources: z.strictObject({ cpu: NonNegative, memoryBytes: Count, storageBytes: Count, gpu: NonNegative.optional() }),
+  service: Service.optional(),
+  simulation: Simulation.optional(),
+  policy: Policy,
+  priority: Finite,
+  metadata: JsonObject.optional(),
+})
+export type Activity = z.output<typeof Activity>
+
+export const Dependency = z.strictObject({ activityId: Id, dependsOnActivityId: Id, type: z.literal('control') })
+export const DataDependency = z.strictObject({
+  producerActivityId: Id,
+  consumerActivityId: Id,
+  logicalName: z.string().min(1),
+  sizeBytes: Count,
+})
+
+/**
+ * A workflow version as it comes inside a plan or a run (domain-reference 9.2): the shape the service answers with, where everything
+ * that has a default may be left out. `versionContent` gives its meaning, `versionProblems` says what is wrong with it.
+ */
+export const WorkflowVersionDocument = z.strictObject({
+  id: Id,
+  workflowId: Id.optional(),
+  version: z.int().min(1).optional(),
+  definitionHash: z.string().optional(),
+  status: z.string().optional(),
+  createdAt: z.string().optional(),
+  metadata: JsonObject.optional(),
+  activityCount: Count.optional(),
+  dependencyCount: Count.optional(),
+  dataDependencyCount: Count.optional(),
+  activities: z.array(
+    z.strictObject({
+      ...Activity.shape,
+      workflowVersionId: Id.optional(),
+      activityTypeId: Id.optional(),
+      externalId: Id.optional(),
+      name: z.string().optional(),
+      kind: Activity.shape.kind.optional(),
+      capabilities: Activity.shape.capabilities.optional(),
+      command: Command.optional(),
+      resources: z
+        .strictObject({
+          cpu: NonNegative.optional(),
+          memoryBytes: Count.optional(),
+          storageBytes: Count.optional(),
+          gpu: NonNegative.optional(),
+        })
+        .optional(),
+      policy: PolicyInput.optional(),
+      priority: Finite.optional(),
+    }),
+  ),
+  dependencies: z
+    .array(
+      z.strictObject({
+        workflowVersionId: Id.optional(),
+        activityId: z.string(),
+        dependsOnActivityId: z.string(),
+        type: z.literal('control').optional(),
+      }),
+    )
+    .optional(),
+  dataDependencies: z
+    .array(
+      z.strictObject({
+        workflowVersionId: Id.optional(),
+        producerActivityId: z.string(),
+        consumerActivityId: z.string(),
+        logicalName: z.string().min(1),
+        sizeBytes: Count,
+      }),
+    )
+    .optional(),
+})
+export type WorkflowVersionDocument = z.output<typeof WorkflowVersionDocument>
+
+/** One activity's kind of work: what tables, profiles and calibration are about. */
+export const ActivityType = z.strictObject({
+  id: Id,
+  name: z.string(),
+  application: z.string().optional(),
+  defaultImage: z.string().optional(),
+  cpuIntensity: Finite,
+  memoryIntensity: Finite,
+  ioIntensity: Finite,
+  networkIntensity: Finite,
+  metadata: JsonObject.optional(),
+})
+export type ActivityType = z.output<typeof ActivityType>
+
+/** A definition in the shape the service answers with, as it may be sent back. */
+export const NormalisedDocument = z.strictObject({
+  id: Id.optional(),
+  externalId: z.string().optional(),
+  name: Name,
+  namespace: Name,
+  createdAt: z.string().optional(),
+  version: WorkflowVersionDocument,
+  activityTypes: z.array(ActivityType).optional(),
+  warnings: z.array(z.unknown()).optional(),
+})
+export type NormalisedDocument = z.output<typeof NormalisedDocument>
+
+// -------------------------------------------------------------------------------------------------------------- answers
+
+/** A stored version. The arrays are left out of big workflows: in lists above 1,000 activities, in the detail above 10,000. */
+export const WorkflowVersion = z.strictObject({
+  id: Id,
+  workflowId: Id,
+  version: Count,
+  definitionHash: z.string(),
+  status: z.string(),
+  createdAt: Timestamp,
+  activityCount: Count,
+  dependencyCount: Count,
+  dataDependencyCount: Count,
+  metadata: JsonObject.optional(),
+  activities: z.array(Activity).optional(),
+  dependencies: z.array(Dependency).optional(),
+  dataDependencies: z.array(DataDependency).optional(),
+})
+export type WorkflowVersion = z.output<typeof WorkflowVersion>
+
+export const WorkflowDefinition = z.strictObject({
+  id: Id,
+  externalId: z.string(),
+  name: z.string(),
+  namespace: z.string(),
+  createdAt: Timestamp,
+  version: WorkflowVersion,
+  activityTypes: z.array(ActivityType),
+})
+export type WorkflowDefinition = z.output<typeof WorkflowDefinition>
+
+/** What was accepted and may still not mean what its author thinks. */
+export const Warning = z.strictObject({ path: z.string(), message: z.string() })
+export const CreatedWorkflow = z.strictObject({ ...WorkflowDefinition.shape, warnings: z.array(Warning) })
+
+export const DuplicateRequest = z.strictObject({ name: Name, namespace: Name.optional() })
+
+const documentForms = [AuthoringDocument, WfFormatDocument, NormalisedDocument].map((form) => {
+  const { $schema: _, ...schema } = z.toJSONSchema(form, { io: 'input', unrepresentable: 'any' })
+  return schema
+})
+
+/** The body of create and import: which of the forms it is shows in its keys, so the routes read it by themselves. */
+export const WorkflowDocument = z.looseObject({}).meta({
+  description:
+    'A workflow as its author writes it, or a WfCommons instance (WfFormat 1.5 or 1.6), or a definition as the service answers it',
+  anyOf: documentForms,
+})

@@ -1,0 +1,218 @@
+import { z } from 'zod'
+import { sql, type Db } from '../../db/sql.ts'
+import { unacceptable } from '../../refusal.ts'
+import type { NewWorkflow } from './authoring.ts'
+import { contentHash, versionContent, workflowIdOf, type Content } from './content.ts'
+import { versionIdOf } from './names.ts'
+import { arraysOf, detailBound } from './definitions.ts'
+import type { Policy, WorkflowDefinition, WorkflowVersionDocument } from './schemas.ts'
+import { versionProblems } from './version-rules.ts'
+
+// Big lists cross as one JSON text or one array literal each: a parameter per value costs ten times as much.
+const intArray = (values: readonly number[]): string => `{${values.join(',')}}`
+
+/** Activities per statement: PostgreSQL spills the rows of a bigger one to disk, which costs a quarter more. */
+const batch = 1_000
+
+async function insertContent(tx: Db, versionId: string, { activities, edges, data }: Content): Promise<void> {
+  for (let start = 0; start < activities.length; start += batch) {
+    const rows = JSON.stringify(activities.slice(start, start + batch).map((activity, i) => ({ position: start + i, ...activity })))
+    await tx.run(sql`
+      insert into activity_definitions (workflow_version_id, position, id, activity_type_id, external_id, name, kind, capabilities, command_spec,
+        resource_requirements, service_spec, simulation_spec, policy, priority, metadata)
+      select ${versionId}, position, id, "activityTypeId", "externalId", name, kind, capabilities, command, resources, service, simulation, policy, priority, metadata
+      from json_to_recordset(${rows}::json) as row (position integer, id text, "activityTypeId" text, "externalId" text, name text, kind text, capabilities jsonb,
+        command jsonb, resources jsonb, service jsonb, simulation jsonb, policy jsonb, priority double precision, metadata jsonb)`)
+  }
+  if (edges.length > 0) {
+    await tx.run(sql`
+      insert into activity_dependencies (workflow_version_id, activity_position, depends_on_position)
+      select ${versionId}, ends.* from unnest(${intArray(edges.map(({ to }) => to))}::integer[], ${intArray(edges.map(({ from }) => from))}::integer[]) as ends`)
+  }
+  if (data.length > 0) {
+    await tx.run(sql`
+      insert into workflow_data_dependencies (workflow_version_id, producer_position, consumer_position, logical_name, size_bytes)
+      select ${versionId}, ends.producer, ends.consumer, names.name, ends.size
+      from unnest(${intArray(data.map(({ from }) => from))}::integer[], ${intArray(data.map(({ to }) => to))}::integer[], ${intArray(data.map(({ sizeBytes }) => sizeBytes))}::bigint[])
+        with ordinality as ends (producer, consumer, size, n)
+      join json_array_elements_text(${JSON.stringify(data.map(({ logicalName }) => logicalName))}::json) with ordinality as names (name, n) using (n)`)
+  }
+}
+
+/**
+ * Stores a workflow and answers with it as it is read afterwards. A taken id violates `workflow_definitions_pkey`, whoever was first.
+ * Call within a transaction.
+ */
+export async function createWorkflow(tx: Db, workflow: NewWorkflow): Promise<WorkflowDefinition> {
+  const { id, name, namespace, content, definitionHash, activityTypes, raw, metadata } = workflow
+  const versionId = versionIdOf(id)
+  const { createdAt } = await tx.one(
+    z.object({ createdAt: z.string() }),
+    sql`insert into workflow_definitions (id, external_id, name, namespace) values (${id}, ${id}, ${name}, ${namespace}) returning created_at`,
+  )
+  await tx.run(sql`
+    insert into activity_types (id, workflow_id, position, name)
+    select id, ${id}, position, name from json_to_recordset(${JSON.stringify(activityTypes.map((type, position) => ({ position, id: type.id, name: type.name })))}::json)
+      as row (id text, position integer, name text)`)
+  await tx.run(sql`
+    insert into workflow_versions (id, workflow_id, version, definition_hash, activity_count, dependency_count, raw_definition, metadata)
+    values (${versionId}, ${id}, 1, ${definitionHash}, ${content.activities.length}, ${content.edges.length}, ${JSON.stringify(raw)}::jsonb,
+      ${metadata === undefined ? null : JSON.stringify(metadata)}::jsonb)`)
+  await insertContent(tx, versionId, content)
+  const version = {
+    id: versionId,
+    workflowId: id,
+    version: 1,
+    definitionHash,
+    status: 'published',
+    createdAt,
+    activityCount: content.activities.length,
+    dependencyCount: content.edges.length,
+    dataDependencyCount: content.data.length,
+    ...(metadata === undefined ? {} : { metadata }),
+  }
+  const arrays = content.activities.length > detailBound ? {} : arraysOf(versionId, content)
+  return { id, externalId: id, name, namespace, createdAt, version: { ...version, ...arrays }, activityTypes }
+}
+
+/**
+ * The content version of a workflow that came inside a plan or a run: the stored version of that id when it says the same, else a version
+ * of its own under `<version id>#<16 digits of its hash>`, stored once. The store's own version is never changed. Refuses (422) with
+ * everything that is wrong with the document, at paths below `path`.
+ */
+export async function embedWorkflow(tx: Db, document: WorkflowVersionDocument, path = 'workflow'): Promise<string> {
+  const problems = versionProblems(document, path)
+  if (problems.length > 0) throw unacceptable(problems)
+  const content = versionContent(document)
+  const hash = contentHash(content)
+  const stored = await tx.maybe(
+    z.object({ definitionHash: z.string() }),
+    sql`select definition_hash from workflow_versions where id = ${document.id}`,
+  )
+  if (stored?.definitionHash === hash) return document.id
+  const id = `${document.id}#${hash.slice('sha256:'.length, 'sha256:'.length + 16)}`
+  const fresh = await tx.run(sql`
+    insert into workflow_versions (id, workflow_id, version, definition_hash, embedded, activity_count, dependency_count)
+    values (${id}, ${workflowIdOf(document)}, ${document.version ?? 1}, ${hash}, true, ${content.activities.length}, ${content.edges.length})
+    on conflict (id) do nothing`)
+  if (fresh > 0) await insertContent(tx, id, content)
+  return id
+}
+
+export const workflowExists = async (db: Db, id: string): Promise<boolean> =>
+  (
+    await db.one(
+      z.object({ taken: z.boolean() }),
+      sql`select exists (select 1 from workflow_definitions where id = ${id} or external_id = ${id}) as taken`,
+    )
+  ).taken
+
+/** Those of the given runtime hints that name neither a runtime (by id, name or driver) nor a kind of driver. */
+export const unknownRuntimes = async (db: Db, hints: readonly string[]): Promise<string[]> =>
+  (
+    await db.many(
+      z.object({ hint: z.string() }),
+      sql`select hint from unnest(${[...hints]}::text[]) as hint
+        where hint not in ('slurm', 'kubernetes', 'ssh', 'local', 'serverless', 'simgrid', 'cloud')
+          and not exists (select 1 from runtimes where id = hint or name = hint) order by hint`,
+    )
+  ).map(({ hint }) => hint)
+
+/**
+ * Removes a workflow, its version and those embedded copies of it that nothing uses. False when there is none. Refuses (422) while a plan
+ * or a planning session is about it; profiles of its activity types refuse by their constraint.
+ */
+export async function deleteWorkflow(tx: Db, id: string): Promise<boolean> {
+  const versionId = versionIdOf(id)
+  const { plans, sessions } = await tx.one(
+    z.object({ plans: z.boolean(), sessions: z.boolean() }),
+    sql`select exists (select 1 from schedule_plans where workflow_version_id = ${versionId}) as plans,
+      exists (select 1 from planning_sessions where workflow_version_id = ${versionId}) as sessions`,
+  )
+  const users = [plans && 'a plan', sessions && 'a planning session'].filter((user) => user !== false)
+  if (users.length > 0)
+    throw unacceptable([{ path: 'workflowId', message: `the workflow is used by ${users.join(' and ')}; delete what uses it first` }])
+  await tx.run(sql`delete from workflow_versions where workflow_id = ${id} and not embedded`)
+  return (await tx.run(sql`delete from workflow_definitions where id = ${id}`)) > 0
+}
+
+// --------------------------------------------------------------------------------------------------- what the engine reads
+
+/** What the engine starts an activity with. */
+export interface ActivityCommand {
+  position: number
+  id: string
+  externalId: string
+  /** `entrypoint` is absent where nothing can be started. */
+  command: {
+    entrypoint?: string
+    arguments?: string[]
+    environment?: Record<string, string>
+    workingDirectory?: string
+    image?: string
+    executable?: Record<string, unknown>
+  }
+  cpu: number
+  memoryBytes: number
+  policy: Policy
+  expectedOutputs: string[]
+  stage: 'all' | 'declared'
+  workspaceSeedPath?: string
+  /** Data dependencies whose consumer this activity is. */
+  inputs: { producerPosition: number; logicalName: string; sizeBytes: number }[]
+  metadata: Record<string, unknown>
+}
+
+interface CommandRow {
+  position: number
+  id: string
+  external_id: string
+  command_spec: ActivityCommand['command']
+  resource_requirements: { cpu: number; memoryBytes: number }
+  policy: Policy
+  metadata: Record<string, unknown> | null
+  inputs: [number, string, number][]
+}
+
+const commandsText = `
+  select a.position, a.id, a.external_id, a.command_spec, a.resource_requirements, a.policy, a.metadata,
+    (select coalesce(json_agg(json_build_array(x.producer_position, x.logical_name, x.size_bytes) order by x.producer_position, x.logical_name), '[]')
+      from workflow_data_dependencies x where x.workflow_version_id = a.workflow_version_id and x.consumer_position = a.position) as inputs
+  from activity_definitions a where a.workflow_version_id = $1 and a.position = any($2::integer[]) order by a.position`
+
+/** The commands of the activities at `positions` of a content version, by position. */
+export async function loadCommands(db: Db, contentVersionId: string, positions: readonly number[]): Promise<ActivityCommand[]> {
+  const rows = await db.prepared<CommandRow>('workflow_commands', commandsText, [contentVersionId, intArray(positions)])
+  return rows.map(
+    ({
+      position,
+      id,
+      external_id: externalId,
+      command_spec: { entrypoint, ...command },
+      resource_requirements: { cpu, memoryBytes },
+      policy,
+      metadata,
+      inputs,
+    }) => {
+      const { expectedOutputs, stage, workspaceSeedPath } = (metadata ?? {}) as {
+        expectedOutputs?: string[]
+        stage?: 'declared'
+        workspaceSeedPath?: string
+      }
+      return {
+        position,
+        id,
+        externalId,
+        cpu,
+        memoryBytes,
+        policy,
+        command: { ...command, ...(entrypoint === undefined || entrypoint === '' ? {} : { entrypoint }) },
+        expectedOutputs: expectedOutputs ?? [],
+        stage: stage ?? 'all',
+        ...(workspaceSeedPath === undefined ? {} : { workspaceSeedPath }),
+        inputs: inputs.map(([producerPosition, logicalName, sizeBytes]) => ({ producerPosition, logicalName, sizeBytes })),
+        metadata: metadata ?? {},
+      }
+    },
+  )
+}

@@ -1,0 +1,67 @@
+import { Refusal, type Problem } from '../../refusal.ts'
+import { workflowIdOf } from './content.ts'
+import { executableProblems } from './executable.ts'
+import { cycleProblem, dataKey, duplicates, logicalNameTrouble } from './rules.ts'
+import type { WorkflowVersionDocument } from './schemas.ts'
+
+/**
+ * Everything wrong with an embedded workflow version (domain-reference 9.2) that its schema does not see, at paths below `path`:
+ * ids given twice, edges that name no activity, cycles, capabilities without what they need. Throws `unavailable` for services and
+ * interactive activities, which are not run.
+ */
+export function versionProblems(document: WorkflowVersionDocument, path = 'workflow'): Problem[] {
+  const problems: Problem[] = []
+  const report = (at: string, message: string): void => void problems.push({ path: `${path}.${at}`, message })
+  const ids = document.activities.map(({ id }) => id)
+  const positions = new Map(ids.map((id, position) => [id, position]))
+  if (ids.length === 0) report('activities', 'must hold at least one activity')
+  if (workflowIdOf(document) === '') report('workflowId', 'must not be blank')
+  problems.push(...duplicates(ids, (i) => `${path}.activities.${i}.id`, 'id'))
+
+  document.activities.forEach((activity, i) => {
+    const at = `activities.${i}`
+    if (activity.kind !== undefined && activity.kind !== 'task')
+      throw new Refusal('unavailable', `${path}.${at}.kind: activities of kind ${activity.kind} cannot be run by this service`, {
+        details: [{ path: `${path}.${at}.kind`, message: 'must be task' }],
+      })
+    if (activity.workflowVersionId !== undefined && activity.workflowVersionId !== document.id)
+      report(`${at}.workflowVersionId`, `must be ${JSON.stringify(document.id)}, the version it is part of`)
+    const capabilities = activity.capabilities ?? []
+    if (capabilities.includes('simulation') && activity.simulation === undefined)
+      report(`${at}.simulation`, 'is required by the capability simulation')
+    if (capabilities.includes('real') && (activity.command?.entrypoint ?? '') === '')
+      report(`${at}.command.entrypoint`, 'is required by the capability real')
+    if (activity.capabilities === undefined && activity.simulation === undefined && (activity.command?.entrypoint ?? '') === '')
+      report(`${at}.command.entrypoint`, 'is required for an activity without simulation')
+    if (activity.command?.executable !== undefined)
+      problems.push(...executableProblems(activity.command.executable, `${path}.${at}.command.executable`))
+  })
+
+  const end = (id: string, at: string): number | undefined => {
+    const position = positions.get(id)
+    if (position === undefined) report(at, `names no activity of the workflow: ${JSON.stringify(id)}`)
+    return position
+  }
+  const edges: { from: number; to: number }[] = []
+  document.dependencies?.forEach((dependency, i) => {
+    const to = end(dependency.activityId, `dependencies.${i}.activityId`)
+    const from = end(dependency.dependsOnActivityId, `dependencies.${i}.dependsOnActivityId`)
+    if (from !== undefined && to !== undefined) edges.push({ from, to })
+  })
+  problems.push(...cycleProblem(ids, edges, `${path}.dependencies`))
+
+  document.dataDependencies?.forEach((dependency, i) => {
+    const at = `dataDependencies.${i}`
+    const from = end(dependency.producerActivityId, `${at}.producerActivityId`)
+    const to = end(dependency.consumerActivityId, `${at}.consumerActivityId`)
+    if (from !== undefined && from === to) report(at, 'producer and consumer are the same activity')
+    const trouble = logicalNameTrouble(dependency.logicalName)
+    if (trouble !== undefined) report(`${at}.logicalName`, trouble)
+  })
+  const keys =
+    document.dataDependencies?.map(({ producerActivityId, consumerActivityId, logicalName }) =>
+      dataKey(producerActivityId, consumerActivityId, logicalName),
+    ) ?? []
+  problems.push(...duplicates(keys, (i) => `${path}.dataDependencies.${i}`, 'the combination of producer, consumer and logicalName', false))
+  return problems
+}

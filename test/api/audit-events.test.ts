@@ -1,0 +1,88 @@
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { recordAudit } from '../../src/domains/audit-events/store.ts'
+import { startInventory, type InventoryApp } from '../support/inventory-app.ts'
+
+let app: InventoryApp
+beforeAll(async () => {
+  app = await startInventory()
+})
+afterAll(() => app.close())
+
+interface Event {
+  id: string
+  eventType: string
+  outcome: string
+  environmentId?: string
+  summary: string
+}
+const list = async (query = ''): Promise<Event[]> => {
+  const answer = await app.call('GET', `/audit-events/${query}`)
+  expect([answer.status, answer.body.error]).toEqual([200, undefined])
+  return answer.body
+}
+
+test('what is done over the API is on record, refusals included, reads not', async () => {
+  const document = { environment: { id: 'e/1', name: 'e' }, version: { id: 'v', version: 1 } }
+  await app.call('POST', '/environments/', document)
+  await app.call('POST', '/environments/', document)
+  await app.call('GET', '/environments/')
+  await app.call('DELETE', '/environments/e%2F1/')
+  const events = await list('?environmentId=e%2F1')
+  expect(events.map(({ eventType, outcome }) => [eventType, outcome])).toEqual([
+    ['environment.deleted', 'succeeded'],
+    ['environment.created', 'failed'],
+    ['environment.created', 'succeeded'],
+  ])
+  expect(events[0]).toMatchObject({
+    actorType: 'local',
+    summary: 'environment e/1 deleted',
+    occurredAt: expect.stringMatching(/Z$/),
+    metadata: { status: 204 },
+  })
+})
+
+test('each filter selects, several must all match, and the newest come first', async () => {
+  const base = { outcome: 'started', summary: 's' } as const
+  for (const n of [1, 2, 3])
+    await recordAudit(app.db, {
+      ...base,
+      eventType: `t${String(n)}`,
+      resourceId: 'r',
+      connectionId: `c${String(n)}`,
+      sessionId: 's',
+      executionId: `x${String(n % 2)}`,
+      metadata: { n },
+    })
+  expect((await list('?resourceId=r')).map(({ eventType }) => eventType)).toEqual(['t3', 't2', 't1'])
+  expect((await list('?eventType=t2')).map(({ eventType }) => eventType)).toEqual(['t2'])
+  expect((await list('?connectionId=c1')).map(({ eventType }) => eventType)).toEqual(['t1'])
+  expect(await list('?sessionId=s')).toHaveLength(3)
+  expect((await list('?executionId=x1&outcome=started')).map(({ eventType }) => eventType)).toEqual(['t3', 't1'])
+  expect(await list('?executionId=x1&outcome=failed')).toEqual([])
+})
+
+test('200 events unless 1 to 1000 are asked for', async () => {
+  const client = await app.db.client()
+  await client.query(
+    `insert into audit_events (id, event_type, outcome, summary, occurred_at) select 'bulk' || i, 'bulk', 'started', '', now() - interval '1 day' from generate_series(1, 1100) i`,
+  )
+  client.release()
+  for (const [limit, expected] of [
+    ['', 200],
+    ['&limit=3', 3],
+    ['&limit=1000', 1000],
+    ['&limit=1001', 200],
+    ['&limit=0', 200],
+    ['&limit=-1', 200],
+  ] as const) {
+    expect([limit, (await list(`?eventType=bulk${limit}`)).length]).toEqual([limit, expected])
+  }
+  // Equal times: by id, descending, so that pages neither repeat nor lose one.
+  const ids = [...(await list('?eventType=bulk&pageSize=600')), ...(await list('?eventType=bulk&pageSize=600&page=2'))].map(({ id }) => id)
+  expect(ids).toEqual(ids.toSorted().reverse())
+  expect(new Set(ids).size).toBe(1100)
+})
+
+test.each(['?limit=many', '?limit=1.5', '?outcome=perhaps', '?colour=red', '?limit=1&limit=2'])('the query %s is 400', async (query) => {
+  expect((await app.call('GET', `/audit-events/${query}`)).status).toBe(400)
+})

@@ -1,0 +1,20 @@
+import { expect, test } from '@jest/globals'
+import { startPlanning } from '../support/planning-app.ts'
+
+test('the algorithms are listed by id with what a client needs to offer them', async () => {
+  const app = await startPlanning()
+  try {
+    const { status, body } = await app.call('GET', '/planning-algorithms/')
+    expect(status).toBe(200)
+    expect(body.map(({ id }: { id: string }) => id)).toEqual(body.map(({ id }: { id: string }) => id).toSorted())
+    expect(body).toContainEqual({
+      id: 'heft',
+      name: 'HEFT',
+      objective: 'time',
+      multiple: false,
+      description: expect.stringContaining('Earliest Finish Time'),
+    })
+  } finally {
+    await app.close()
+  }
+})

@@ -1,0 +1,218 @@
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { openSessions, undispatchedSessions } from '../../src/domains/planning-sessions/store.ts'
+import { startPlanning, type PlanningApp } from '../support/planning-app.ts'
+
+type Json = ReturnType<typeof JSON.parse>
+
+// The engine is away here: what a session's record does by itself. The workflow has tests of its own.
+let app: PlanningApp
+beforeAll(async () => {
+  app = await startPlanning()
+  await send('POST', '/workflow-definitions/', {
+    name: 'flow',
+    spec: {
+      namespace: 'n',
+      activities: [
+        { name: 'a', simulation: { durationSeconds: 1 } },
+        { name: 'b', simulation: { durationSeconds: 1 }, dependsOn: ['a'] },
+      ],
+    },
+  })
+  await send('POST', '/environments/', environment('env', true))
+  await send('POST', '/environments/', environment('shelf', false))
+  for (const [id, version, net] of [
+    ['scope', 'env-v1', 'net'],
+    ['bare', 'env-v1', ''],
+    ['idle', 'shelf-v1', ''],
+  ])
+    await send('POST', '/execution-scopes/', { id, name: id, environmentVersionIds: [version], networkTopologyId: net })
+  for (const [id, executionScopeId] of [
+    ['net', 'scope'],
+    ['foreign', 'idle'],
+  ])
+    await send('POST', '/network-topologies/', { id, name: id, version: 1, executionScopeId, links: [] })
+})
+afterAll(() => app.close())
+
+const environment = (id: string, schedulable: boolean): object => ({
+  environment: { id, name: id },
+  version: { id: `${id}-v1`, version: 1 },
+  resources: [1, 2].map((k) => ({
+    id: `${id}-${k}`,
+    name: `${id}-${k}`,
+    providerId: `${id}-${k}`,
+    executionTarget: 'direct',
+    cpuCores: 1,
+    cpuCapacity: 1,
+    memoryBytes: 2 ** 30,
+    computeSpeedup: 1,
+    schedulable,
+  })),
+})
+const send = async (method: string, path: string, body?: unknown): Promise<Json> => {
+  const answer = await app.call(method, path, body)
+  if (answer.status >= 300) throw new Error(`${method} ${path}: ${answer.status} ${answer.text}`)
+  return answer.body
+}
+const session = (id: string, more: object = {}): Json => ({
+  id,
+  workflowVersionId: 'flow-v1',
+  executionScopeId: 'scope',
+  networkTopologyId: 'net',
+  algorithms: [{ id: 'heft' }],
+  ...more,
+})
+const refused = async (body: unknown, status = 422): Promise<string[]> => {
+  const before = await app.counts()
+  const answer = await app.call('POST', '/planning-sessions/', body)
+  expect([answer.status, answer.text]).toEqual([status, expect.any(String)])
+  expect(await app.counts()).toEqual(before)
+  return [...new Set<string>(answer.body.details.map(({ path }: Json) => path))].sort()
+}
+
+describe('planning sessions without an engine', () => {
+  test('a session is accepted, readable at once, and kept for the dispatcher in order of acceptance', async () => {
+    const made = await app.call('POST', '/planning-sessions/', session('s1', { deadlineSeconds: 5, budget: 2 }))
+    expect([made.status, made.headers.get('location')]).toEqual([202, '/api/planning-sessions/s1/'])
+    expect(made.body).toMatchObject({
+      id: 's1',
+      status: 'queued',
+      progress: 0,
+      candidateCount: 0,
+      algorithms: [{ id: 'heft' }],
+      deadlineSeconds: 5,
+      budget: 2,
+      networkTopologyId: 'net',
+    })
+    await send('POST', '/planning-sessions/', session('s2'))
+    expect(await send('GET', '/planning-sessions/s1/')).toEqual({
+      session: made.body,
+      algorithmRuns: [
+        {
+          id: 's1-heft',
+          planningSessionId: 's1',
+          algorithm: 'heft',
+          objective: 'time',
+          status: 'queued',
+          progress: 0,
+          candidateCount: 0,
+          estimate: {
+            durationSeconds: 0.1,
+            activityCount: 2,
+            dependencyCount: 1,
+            compatibleResources: 2,
+            expandedStates: 4,
+            confidence: 'calibrated',
+          },
+        },
+      ],
+    })
+    expect((await send('GET', '/planning-sessions/')).map(({ id }: Json) => id)).toEqual(['s2', 's1'])
+    expect(await undispatchedSessions(app.db, 10)).toEqual([
+      { id: 's1', generation: 1 },
+      { id: 's2', generation: 1 },
+    ])
+    expect(await send('GET', '/planning-sessions/s1/candidates/')).toEqual([])
+  })
+
+  test('a blank topology is the one that the scope names, else none', async () => {
+    expect((await send('POST', '/planning-sessions/', session('named', { networkTopologyId: undefined }))).networkTopologyId).toBe('net')
+    expect(
+      (await send('POST', '/planning-sessions/', session('none', { networkTopologyId: undefined, executionScopeId: 'bare' })))
+        .networkTopologyId,
+    ).toBe('')
+  })
+
+  test('what was read can be sent again under another id', async () => {
+    const read = (await send('GET', '/planning-sessions/s1/')).session
+    expect(await send('POST', '/planning-sessions/', { ...read, id: 's3' })).toMatchObject({ id: 's3', status: 'queued' })
+  })
+
+  test('a cancelled session is not started, and cancelling it again is harmless', async () => {
+    await send('POST', '/planning-sessions/', session('stopped'))
+    for (let k = 0; k < 2; k++) expect((await app.call('POST', '/planning-sessions/stopped/cancel/')).status).toBe(204)
+    const { session: stopped, algorithmRuns } = await send('GET', '/planning-sessions/stopped/')
+    expect([stopped.status, algorithmRuns[0].status, typeof stopped.completedAt]).toEqual(['cancelled', 'cancelled', 'string'])
+    for (const list of [await undispatchedSessions(app.db, 100), await openSessions(app.db, 100)])
+      expect(list.map(({ id }) => id)).not.toContain('stopped')
+  })
+
+  test('an unknown session is 404 everywhere', async () => {
+    for (const [method, path] of [
+      ['GET', ''],
+      ['POST', 'cancel/'],
+      ['GET', 'candidates/'],
+      ['GET', 'candidates/c/'],
+      ['POST', 'candidates/c/select/'],
+    ] as const)
+      expect((await app.call(method, `/planning-sessions/nobody/${path}`)).status).toBe(404)
+  })
+
+  test('everything that is wrong with a session is said at once, and nothing is stored', async () => {
+    expect(
+      await refused(
+        session('s1', {
+          workflowVersionId: 'none-v1',
+          executionScopeId: 'none',
+          networkTopologyId: 'gone',
+          algorithms: [{ id: 'heft' }, { id: 'heft' }, { id: 'magic' }],
+        }),
+      ),
+    ).toEqual(['algorithms.1.id', 'algorithms.2.id', 'executionScopeId', 'id', 'networkTopologyId', 'workflowVersionId'])
+    expect(await refused(session('x', { networkTopologyId: 'foreign' }))).toEqual(['networkTopologyId'])
+    expect(await refused(session('x', { executionScopeId: 'idle', networkTopologyId: '' }))).toEqual(['executionScopeId'])
+    expect(
+      await refused({
+        ...session('', { deadlineSeconds: -1, budget: -0.5 }),
+        algorithms: [{ id: 'heft', configuration: { beamWidth: 0, optionCount: 1001, readyBranchLimit: 17 } }],
+        configuration: {
+          interferenceMatrix: {
+            schemaVersion: '9',
+            model: 'guess',
+            rules: [{ affectedActivityTypeId: 'a', interferingActivityTypeId: 'b', slowdownFactor: 0.5 }],
+          },
+        },
+      }),
+    ).toEqual([
+      'algorithms.0.configuration.beamWidth',
+      'algorithms.0.configuration.optionCount',
+      'algorithms.0.configuration.readyBranchLimit',
+      'budget',
+      'configuration.interferenceMatrix.model',
+      'configuration.interferenceMatrix.rules.0.slowdownFactor',
+      'configuration.interferenceMatrix.schemaVersion',
+      'deadlineSeconds',
+      'id',
+    ])
+    expect(await refused(session('s1', { budget: -1, executionScopeId: 'none', networkTopologyId: '' }))).toEqual([
+      'budget',
+      'executionScopeId',
+      'id',
+    ])
+    expect(await refused(session('x', { algorithms: [] }))).toEqual(['algorithms'])
+    expect(await refused({ ...session('x'), workflowVersionId: undefined })).toEqual(['workflowVersionId'])
+    expect(await refused({ ...session('x'), speed: 1 }, 400)).toEqual(['speed'])
+  })
+
+  test('options at the ends of their ranges and an interference matrix are accepted and kept', async () => {
+    const configuration = {
+      interferenceMatrix: {
+        schemaVersion: '4',
+        model: 'pairwise-slowdown',
+        aggregation: 'maximum',
+        rules: [{ affectedActivityTypeId: 'a', interferingActivityTypeId: 'b', slowdownFactor: 1.5 }],
+      },
+    }
+    const sent = session('options', {
+      configuration,
+      algorithms: [{ id: 'heft', configuration: { beamWidth: 10_000, optionCount: 1_000, readyBranchLimit: 16 } }],
+    })
+    expect(await send('POST', '/planning-sessions/', sent)).toMatchObject({ configuration, algorithms: sent.algorithms })
+  })
+
+  test('64 equal creates make one session', async () => {
+    const answers = await Promise.all(Array.from({ length: 64 }, () => app.call('POST', '/planning-sessions/', session('once'))))
+    expect(answers.map(({ status }) => status).sort()).toEqual([202, ...Array(63).fill(422)])
+    expect((await send('GET', '/planning-sessions/')).filter(({ id }: Json) => id === 'once')).toHaveLength(1)
+  })
+})

@@ -1,0 +1,107 @@
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { startInventory, type InventoryApp } from '../support/inventory-app.ts'
+
+let app: InventoryApp
+beforeAll(async () => {
+  app = await startInventory()
+  const environment = {
+    environment: { id: 'e', name: 'e' },
+    version: { id: 'e-v1', version: 1 },
+    resources: [{ id: 'rack', name: 'rack', providerId: 'rack' }],
+  }
+  expect((await app.call('POST', '/environments/', environment)).status).toBe(201)
+})
+afterAll(() => app.close())
+
+const resource = (id: string, more: object = {}) => ({ id, environmentVersionId: 'e-v1', name: `name of ${id}`, providerId: id, ...more })
+const post = (document: unknown) => app.call('POST', '/resources/', document)
+const paths = (body: { details: { path: string }[] }): string[] => body.details.map((detail) => detail.path).toSorted()
+
+describe('a resource added to a version', () => {
+  test('is read alone, in the list and in its environment, with every default', async () => {
+    const sent = resource('node/1 Ω', { parentResourceId: 'rack', cpuCores: 4, metadata: { slot: 3 } })
+    const answer = await post(sent)
+    expect([answer.status, answer.headers.get('location')]).toEqual([201, '/api/resources/node%2F1%20%CE%A9/'])
+    const read = await app.call('GET', '/resources/node%2F1%20%CE%A9/')
+    expect(read.body).toEqual({
+      ...sent,
+      type: '',
+      executionTarget: 'batch',
+      tier: '',
+      region: '',
+      zone: '',
+      architecture: '',
+      cpuCapacity: 0,
+      memoryBytes: 0,
+      storageBytes: 0,
+      computeSpeedup: 0,
+      pricePerSecond: 0,
+      bootOverheadSeconds: 0,
+      containerOverheadSeconds: 0,
+      schedulable: false,
+    })
+    expect(answer.body).toEqual(read.body)
+    expect((await app.call('GET', '/resources/')).body).toContainEqual(read.body)
+    expect((await app.call('GET', '/environments/e/')).body.resources).toContainEqual(read.body)
+  })
+
+  test.each([
+    ['a version that does not exist', { environmentVersionId: 'nowhere' }, ['environmentVersionId']],
+    ['no version', { environmentVersionId: undefined }, ['environmentVersionId']],
+    ['a parent that does not exist', { parentResourceId: 'nobody' }, ['parentResourceId']],
+    ['itself as parent', { id: 'self', parentResourceId: 'self' }, ['parentResourceId']],
+    ['a taken id', { id: 'rack' }, ['id']],
+    ['a taken providerId', { providerId: 'rack' }, ['providerId']],
+    ['all of these', { id: 'rack', providerId: 'rack', parentResourceId: 'nobody' }, ['id', 'parentResourceId', 'providerId']],
+    ['numbers out of range', { cpuCores: -1, pricePerSecond: -0.1, memoryBytes: 1e300 }, ['cpuCores', 'memoryBytes', 'pricePerSecond']],
+  ])('with %s is refused and not stored', async (_, wrong, expected) => {
+    const before = await app.counts()
+    const answer = await post(resource('spoiled', wrong))
+    expect([answer.status, paths(answer.body)]).toEqual([422, expected])
+    expect(await app.counts()).toEqual(before)
+  })
+
+  test('64 equal creates make one', async () => {
+    const answers = await Promise.all(Array.from({ length: 64 }, () => post(resource('once'))))
+    expect(answers.filter(({ status }) => status === 201)).toHaveLength(1)
+    expect(answers.filter(({ status }) => status === 422)).toHaveLength(63)
+  })
+})
+
+test('an unknown resource is 404', async () => {
+  const answer = await app.call('GET', '/resources/nobody/')
+  expect([answer.status, answer.body.error, answer.body.code]).toEqual([404, 'resource "nobody" does not exist', 'missing'])
+})
+
+test('the snapshot of a resource is its newest, and 404 until there is one', async () => {
+  expect((await app.call('GET', '/resources/rack/snapshot/')).status).toBe(404)
+  const client = await app.db.client()
+  await client.query(
+    `insert into resource_snapshots (id, resource_id, captured_at, available, cpu_used, queue_length, metadata)
+     values ('s1', 'rack', '2026-01-01T00:00:00Z', false, 9, 9, null), ('s2', 'rack', '2026-01-02T00:00:00Z', true, 1.5, 3, '{"connectionId": "c"}')`,
+  )
+  client.release()
+  expect((await app.call('GET', '/resources/rack/snapshot/')).body).toEqual({
+    id: 's2',
+    resourceId: 'rack',
+    capturedAt: '2026-01-02T00:00:00.000Z',
+    available: true,
+    cpuUsed: 1.5,
+    memoryUsedBytes: 0,
+    networkInBps: 0,
+    networkOutBps: 0,
+    diskReadBps: 0,
+    diskWriteBps: 0,
+    queueLength: 3,
+    metadata: { connectionId: 'c' },
+  })
+})
+
+test('the list is ordered by name and paged', async () => {
+  const all = (await app.call('GET', '/resources/')).body as { id: string; name: string }[]
+  expect(all.map(({ name }) => name)).toEqual(all.map(({ name }) => name).toSorted())
+  const second = await app.call('GET', '/resources/?page=2&pageSize=1')
+  expect(second.body).toEqual([all[1]])
+  expect(second.headers.get('link')).toContain('</api/resources/?page=1&pageSize=1>; rel="prev"')
+  expect((await app.call('GET', '/resources/?colour=red')).status).toBe(400)
+})

@@ -1,0 +1,370 @@
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { startPlanning, type PlanningApp } from '../support/planning-app.ts'
+
+type Json = ReturnType<typeof JSON.parse>
+
+let app: PlanningApp
+beforeAll(async () => {
+  app = await startPlanning()
+  await send('POST', '/workflow-definitions/', workflow)
+  await send('POST', '/workflow-definitions/', { ...workflow, name: 'other' })
+  await send('POST', '/environments/', environment)
+  await send('POST', '/environments/', {
+    environment: { id: 'away', name: 'away' },
+    version: { id: 'away-v1', version: 1 },
+    resources: [machine('far')],
+  })
+  await send('POST', '/execution-scopes/', scope)
+  await send('POST', '/execution-scopes/', { id: 'other-scope', name: 'other', environmentVersionIds: ['away-v1'] })
+  await send('POST', '/network-topologies/', topology)
+  await send('POST', '/network-topologies/', { id: 'other-net', name: 'n', version: 1, executionScopeId: 'other-scope', links: [] })
+  stored = (await send('GET', '/workflow-definitions/chain/')).version
+})
+afterAll(() => app.close())
+
+const send = async (method: string, path: string, body?: unknown): Promise<Json> => {
+  const answer = await app.call(method, path, body)
+  if (answer.status >= 300) throw new Error(`${method} ${path}: ${answer.status} ${answer.text}`)
+  return answer.body
+}
+
+const activity = (name: string, more: object = {}): object => ({
+  name,
+  cpuLimit: '1',
+  memoryLimit: '1Ki',
+  simulation: { durationSeconds: 2 },
+  ...more,
+})
+const workflow = {
+  name: 'chain',
+  spec: {
+    namespace: 'n',
+    activities: [activity('a'), activity('b', { dependsOn: ['a'] }), activity('c', { dependsOn: ['b'], resourceSelector: 'm1' })],
+  },
+}
+const machine = (id: string, more: object = {}): Json => ({
+  id,
+  name: id,
+  providerId: id,
+  executionTarget: 'direct',
+  cpuCores: 2,
+  cpuCapacity: 2,
+  memoryBytes: 4096,
+  computeSpeedup: 1,
+  schedulable: true,
+  ...more,
+})
+const environment = {
+  environment: { id: 'env', name: 'env' },
+  version: { id: 'env-v1', version: 1 },
+  resources: [
+    machine('m1'),
+    machine('m2'),
+    machine('shelf', { schedulable: false }),
+    machine('small', { cpuCapacity: 0.5, cpuCores: 1, memoryBytes: 100 }),
+  ],
+}
+const scope = { id: 'scope', name: 'scope', environmentVersionIds: ['env-v1'] }
+const topology = {
+  id: 'net',
+  name: 'net',
+  version: 1,
+  executionScopeId: 'scope',
+  links: [{ id: 'l', sourceResourceId: 'm1', targetResourceId: 'm2', bandwidthBitsPerSecond: 1e6 }],
+}
+let stored: Json
+
+const assignment = (activityId: string, resourceId: string, orderOnResource: number, more: object = {}): Json => ({
+  activityId,
+  resourceId,
+  orderOnResource,
+  ...more,
+})
+const plan = (id: string, more: object = {}): Json => ({
+  id,
+  workflowVersionId: 'chain-v1',
+  executionScopeId: 'scope',
+  networkTopologyId: 'net',
+  predicted: { makespanSeconds: 6, cost: 1, feasible: true },
+  assignments: [
+    assignment('a', 'm1', 1),
+    assignment('chain-b', 'm2', 1, { predictedStartAt: 2, predictedFinishAt: 4 }),
+    assignment('c', 'm1', 2),
+  ],
+  ...more,
+})
+const envelope = (id: string, more: object = {}): Json => ({
+  plan: plan(id),
+  workflow: stored,
+  resources: environment.resources,
+  executionScope: scope,
+  networkTopology: topology,
+  ...more,
+})
+
+const details = async (body: unknown, path = '/schedule-plans/import/', status = 422): Promise<{ path: string; message: string }[]> => {
+  const before = await app.counts()
+  const answer = await app.call('POST', path, body)
+  expect([answer.status, answer.text.slice(0, 300)]).toEqual([status, expect.any(String)])
+  expect(await app.counts()).toEqual(before)
+  return answer.body.details
+}
+const paths = async (...args: Parameters<typeof details>): Promise<string[]> =>
+  [...new Set((await details(...args)).map(({ path }) => path))].sort()
+
+describe('plans', () => {
+  test('a stored plan keeps the form of its ids, adds the short ones, and is listed without its assignments', async () => {
+    const made = await app.call('POST', '/schedule-plans/import/', { plan: plan('p1') })
+    expect([made.status, made.headers.get('location')]).toEqual([201, '/api/schedule-plans/p1/'])
+    expect(made.body).toMatchObject({
+      id: 'p1',
+      source: 'imported',
+      assignmentCount: 3,
+      networkTopologyId: 'net',
+      deadlineSeconds: 0,
+      budget: 0,
+    })
+    expect(made.body.assignments.map(({ id, planId, activityId, externalId }: Json) => [id, planId, activityId, externalId])).toEqual([
+      ['p1-a', 'p1', 'a', 'a'],
+      ['p1-chain-b', 'p1', 'chain-b', 'b'],
+      ['p1-c', 'p1', 'c', 'c'],
+    ])
+    expect(await send('GET', '/schedule-plans/p1/')).toEqual(made.body)
+    const { assignments: _, ...summary } = made.body
+    await send('POST', '/schedule-plans/import/', { plan: plan('p2') })
+    const list = await app.call('GET', '/schedule-plans/?pageSize=1&page=2')
+    expect(list.body).toEqual([summary])
+    expect([list.headers.get('x-total-count'), list.headers.get('link')]).toEqual(['2', expect.stringContaining('rel="prev"')])
+    const page = await send('GET', '/schedule-plans/p1/assignments/?page=2&pageSize=2')
+    expect(page).toEqual({ items: [made.body.assignments[2]], page: 2, pageSize: 2, total: 3, hasNext: false })
+  })
+
+  test('what was read can be sent again under another id, alone and in its envelope', async () => {
+    const read = await send('GET', '/schedule-plans/p1/')
+    const copy = (id: string): Json => ({ ...read, id, assignments: read.assignments.map((each: Json) => ({ ...each, planId: id })) })
+    expect((await send('POST', '/schedule-plans/import/', { plan: copy('p1-again') })).assignments[0].id).toBe('p1-a')
+    const made = await send('POST', '/schedule-plans/', envelope('e1', { plan: copy('e1') }))
+    expect(made.embedded).toBeUndefined()
+    expect(made.source).toBe('imported')
+    expect((await send('POST', '/schedule-plans/', envelope('e1b'))).source).toBe('manual')
+  })
+
+  test('documents in an envelope that differ from the store are kept with the plan and change nothing stored', async () => {
+    const before = await app.counts()
+    const faster = environment.resources.map((resource) => ({ ...resource, computeSpeedup: 3 }))
+    const longer = { ...stored, activities: stored.activities.map((each: Json) => ({ ...each, simulation: { durationSeconds: 9 } })) }
+    const made = await send(
+      'POST',
+      '/schedule-plans/',
+      envelope('e2', { resources: faster, workflow: longer, executionScope: { ...scope, name: 'renamed' } }),
+    )
+    expect(made.embedded).toEqual(['workflow', 'resources', 'executionScope'])
+    expect((await send('GET', '/resources/')).filter((resource: Json) => resource.computeSpeedup === 3)).toEqual([])
+    expect((await send('GET', '/execution-scopes/scope/')).name).toBe('scope')
+    expect((await send('GET', '/workflow-definitions/chain/')).version).toEqual(stored)
+    const after = await app.counts()
+    // The same copy again is stored once.
+    await send('POST', '/schedule-plans/', envelope('e3', { workflow: longer }))
+    expect([after['workflow_versions']! - before['workflow_versions']!, (await app.counts())['workflow_versions']]).toEqual([
+      1,
+      after['workflow_versions'],
+    ])
+  })
+
+  test('one document with every kind of violation gets all of them in one answer, and nothing is stored', async () => {
+    const bad = {
+      plan: plan('p1', {
+        executionScopeId: 'scope',
+        networkTopologyId: 'other-net',
+        assignments: [
+          assignment('a', 'm1', 1, { id: 'same', planId: 'elsewhere', predictedStartAt: 5, predictedFinishAt: 1 }),
+          assignment('chain-a', 'nowhere', 1, { id: 'same' }),
+          assignment('stranger', 'far', 7),
+          assignment('b', 'm1', 1, { metadata: { coreIds: ['x', 'y'] }, coreId: 'z' }),
+          assignment('c', 'small', 1),
+        ],
+        lifecycleActions: [{ id: 'x', capacityTargetId: 't', action: 'provision', dependsOn: ['y'] }],
+      }),
+      workflow: {
+        ...stored,
+        id: 'other-v1',
+        dependencies: [...stored.dependencies, { activityId: stored.activities[0].id, dependsOnActivityId: stored.activities[2].id }],
+        activities: stored.activities.map((each: Json) => ({ ...each, workflowVersionId: undefined })),
+      },
+      resources: [
+        ...environment.resources.map((resource) => ({ ...resource, environmentVersionId: resource.id === 'm2' ? 'away-v1' : 'env-v1' })),
+        machine('far'),
+        machine('ghost'),
+      ],
+      executionScope: { ...scope, environmentVersionIds: ['env-v1', 'unknown-v1'] },
+      networkTopology: { ...topology, links: [{ ...topology.links[0], targetResourceId: 'nobody' }] },
+    }
+    expect(await paths(bad, '/schedule-plans/')).toEqual(
+      [
+        'executionScope.environmentVersionIds.1',
+        'networkTopology.id',
+        'networkTopology.links.0.targetResourceId',
+        'plan.assignments.0.planId',
+        'plan.assignments.0.predictedFinishAt',
+        'plan.assignments.1.activityId',
+        'plan.assignments.1.id',
+        'plan.assignments.1.resourceId',
+        'plan.assignments.2.activityId',
+        'plan.assignments.2.resourceId',
+        'plan.assignments.3.metadata.coreIds',
+        'plan.assignments.4.resourceId',
+        'plan.id',
+        'plan.lifecycleActions.0.dependsOn.0',
+        'plan.networkTopologyId',
+        'resources.1.environmentVersionId',
+        'resources.5.id',
+        'workflow.dependencies',
+        'workflow.id',
+      ].sort(),
+    )
+    const small = (await details(bad, '/schedule-plans/'))
+      .filter(({ path }) => path === 'plan.assignments.4.resourceId')
+      .map(({ message }) => message)
+    expect(small).toEqual([expect.stringContaining('resourceSelectorOverride'), expect.stringContaining('cpu')])
+  })
+
+  test('what the store knows is said beside what the schema refuses', async () => {
+    expect(await paths({ plan: { ...plan('p1'), budget: -1, executionScopeId: 'none', workflowVersionId: '' } })).toEqual([
+      'plan.budget',
+      'plan.executionScopeId',
+      'plan.id',
+      'plan.networkTopologyId',
+      'plan.workflowVersionId',
+    ])
+  })
+
+  test.each<[string, Json, string]>([
+    ['an activity without an assignment', { assignments: [assignment('a', 'm1', 1), assignment('b', 'm1', 2)] }, 'plan.assignments'],
+    [
+      'a resource that is not schedulable',
+      { assignments: [assignment('a', 'shelf', 1), assignment('b', 'm1', 1), assignment('c', 'm1', 2)] },
+      'plan.assignments.0.resourceId',
+    ],
+    [
+      'a resource outside the scope',
+      { assignments: [assignment('a', 'far', 1), assignment('b', 'm1', 1), assignment('c', 'm1', 2)] },
+      'plan.assignments.0.resourceId',
+    ],
+    [
+      'an order that is taken in its lane',
+      { assignments: [assignment('a', 'm1', 1), assignment('b', 'm1', 1), assignment('c', 'm1', 2)] },
+      'plan.assignments.1.orderOnResource',
+    ],
+    [
+      'orders against the dependencies',
+      { assignments: [assignment('a', 'm1', 3), assignment('b', 'm1', 2), assignment('c', 'm1', 1)] },
+      'plan.assignments.1.orderOnResource',
+    ],
+    ['an unknown workflow version', { workflowVersionId: 'none-v1' }, 'plan.workflowVersionId'],
+    ['an unknown scope', { executionScopeId: 'none', networkTopologyId: '' }, 'plan.executionScopeId'],
+    ['an unknown topology', { networkTopologyId: 'none' }, 'plan.networkTopologyId'],
+    ['a blank id', { id: '' }, 'plan.id'],
+    [
+      'a negative time',
+      { assignments: [assignment('a', 'm1', 1, { predictedStartAt: -1 }), assignment('b', 'm1', 2), assignment('c', 'm1', 3)] },
+      'plan.assignments.0.predictedStartAt',
+    ],
+    [
+      'an order that is no whole number',
+      { assignments: [assignment('a', 'm1', 0.5), assignment('b', 'm1', 2), assignment('c', 'm1', 3)] },
+      'plan.assignments.0.orderOnResource',
+    ],
+  ])('%s is 422 at its path', async (_, more, path) => {
+    expect(await paths({ plan: plan('bad', more) })).toContain(path)
+  })
+
+  test.each<[string, Json, string]>([
+    ['an unknown key', { plan: plan('bad', { colour: 'red' }) }, 'plan.colour'],
+    ['a wrong type', { plan: plan('bad', { assignments: 'many' }) }, 'plan.assignments'],
+  ])('%s is 400', async (_, body, path) => {
+    expect(await paths(body, '/schedule-plans/import/', 400)).toEqual([path])
+  })
+
+  test('orders may be negative or leave gaps, lanes are apart by core and slot, a selector can be overridden, tasks may overcommit', async () => {
+    const made = await send('POST', '/schedule-plans/import/', {
+      plan: plan('free', {
+        assignments: [
+          assignment('a', 'm2', -5, { coreId: '', slotId: 's' }),
+          assignment('b', 'm2', -5, { coreId: 'core/0', slotId: 's' }),
+          assignment('c', 'm2', 70, { coreId: 'k', metadata: { coreIds: ['k', 'l', 'm'], resourceSelectorOverride: true } }),
+        ],
+      }),
+    })
+    expect(made.assignments[2].metadata).toEqual({ coreIds: ['k', 'l', 'm'], resourceSelectorOverride: true })
+  })
+
+  test('a plan can be compared with another one of its workflow version, and with no other', async () => {
+    await send('POST', '/schedule-plans/import/', { plan: plan('left') })
+    await send('POST', '/schedule-plans/import/', {
+      plan: plan('right', {
+        predicted: { makespanSeconds: 9, cost: 0, feasible: true },
+        assignments: [
+          assignment('a', 'm1', 1),
+          assignment('b', 'm1', 2, { predictedStartAt: 3, predictedFinishAt: 4 }),
+          assignment('c', 'm1', 3),
+        ],
+      }),
+    })
+    const compared = await send('GET', '/schedule-plans/left/compare/right/?pageSize=2')
+    expect(compared).toMatchObject({
+      a: 'left',
+      b: 'right',
+      totals: { makespanSeconds: { a: 6, b: 9, delta: 3, relative: 0.5 }, cost: { a: 1, b: 0, delta: -1, relative: -1 } },
+    })
+    expect(compared.activities).toMatchObject({ total: 3, hasNext: true, page: 1, pageSize: 2 })
+    expect(
+      compared.activities.items.map(({ externalId, moved, delta }: Json) => [externalId, moved, delta.startAt, delta.finishAt]),
+    ).toEqual([
+      ['a', false, 0, 0],
+      ['b', true, 1, 0],
+    ])
+    await send('POST', '/schedule-plans/import/', {
+      plan: plan('foreign', {
+        workflowVersionId: 'other-v1',
+        assignments: [assignment('a', 'm1', 1), assignment('b', 'm2', 1), assignment('c', 'm1', 2)],
+      }),
+    })
+    expect((await app.call('GET', '/schedule-plans/left/compare/foreign/')).status).toBe(422)
+    expect((await app.call('GET', '/schedule-plans/left/compare/none/')).status).toBe(404)
+    // A plan with its own copy of the workflow is compared by the short names.
+    expect((await send('GET', '/schedule-plans/left/compare/e2/')).activities.total).toBe(3)
+  })
+
+  test('64 equal creates make one plan', async () => {
+    const answers = await Promise.all(Array.from({ length: 64 }, () => app.call('POST', '/schedule-plans/import/', { plan: plan('once') })))
+    expect(answers.map(({ status }) => status).sort()).toEqual([201, ...Array(63).fill(422)])
+    expect((await send('GET', '/schedule-plans/')).filter(({ id }: Json) => id === 'once')).toHaveLength(1)
+    for (const { status, body } of answers) if (status === 422) expect(body.details[0].path).toBe('plan.id')
+  })
+
+  test('above 10,000 activities the plan shows their number, and its pages show them', async () => {
+    const names = Array.from({ length: 10_001 }, (_, k) => `t${k}`)
+    await send('POST', '/workflow-definitions/', {
+      name: 'wide',
+      spec: { namespace: 'n', activities: names.map((name) => activity(name)) },
+    })
+    const made = await send('POST', '/schedule-plans/import/', {
+      plan: plan('wide', { workflowVersionId: 'wide-v1', assignments: names.map((name, k) => assignment(name, 'm1', k)) }),
+    })
+    expect([made.assignmentCount, made.assignments]).toEqual([10_001, undefined])
+    expect(await send('GET', '/schedule-plans/wide/')).toEqual(made)
+    const last = await send('GET', '/schedule-plans/wide/assignments/?page=101&pageSize=100')
+    expect([last.items.map(({ externalId }: Json) => externalId), last.hasNext]).toEqual([['t10000'], false])
+  })
+
+  test('long ids, slashes and unicode are kept; a plan is deleted once', async () => {
+    const id = `плaн/${'ü'.repeat(250)}`
+    const path = `/schedule-plans/${encodeURIComponent(id)}/`
+    const made = await send('POST', '/schedule-plans/import/', { plan: plan(id) })
+    expect(await send('GET', path)).toEqual(made)
+    expect((await app.call('DELETE', path)).status).toBe(204)
+    expect((await app.call('DELETE', path)).status).toBe(404)
+    expect((await app.call('GET', path)).status).toBe(404)
+    expect((await app.call('GET', `${path}assignments/`)).status).toBe(404)
+  })
+})

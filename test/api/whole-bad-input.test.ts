@@ -1,0 +1,549 @@
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { connect } from 'node:net'
+import { once } from 'node:events'
+import { openService, type TestService } from '../support/service.ts'
+import { tableCounts } from '../support/table-counts.ts'
+import { baseWorld, examples, type Example } from './whole-documents.ts'
+import { changed, openPlaces, raw, written } from './whole-places.ts'
+
+type Json = Record<string, any>
+
+let service: TestService
+let document: Json
+let places: ReturnType<typeof openPlaces>
+beforeAll(async () => {
+  service = await openService()
+  document = (await (await fetch(`${service.rootUrl}/openapi.json`)).json()) as Json
+  places = openPlaces(document)
+  for (const [path, body] of baseWorld) await service.post(path, body)
+}, 120_000)
+afterAll(() => service[Symbol.asyncDispose]())
+
+const nameOf = ({ method, template, form }: Example): string => `${method} ${template}${form === undefined ? '' : `, ${form}`}`
+const named = examples.map((example) => [nameOf(example), example] as const)
+
+let made = 0
+const fresh = (): string => `k${String((made += 1))}`
+
+/** Sends a body as it is. */
+const send = async (example: Example, key: string, body?: string | Buffer, type?: string): Promise<{ status: number; body: any }> => {
+  const answer = await fetch(service.baseUrl + example.path(key), {
+    method: example.method,
+    headers: type === undefined ? {} : { 'content-type': type },
+    ...(body === undefined ? {} : { body: Buffer.from(body) }),
+  })
+  return { status: answer.status, body: await answer.json() }
+}
+
+/** Until nothing is planned or simulated any more. */
+const atRest = async (): Promise<void> => {
+  for (;;) {
+    const runs = (await service.get('/execution-runs/?pageSize=100')).items as { run: { status: string } }[]
+    const sessions = (await service.get('/planning-sessions/')) as { status: string }[]
+    if (runs.every(({ run }) => run.status === 'completed') && sessions.every(({ status }) => status === 'completed')) return
+    await new Promise((resolve) => setTimeout(resolve, 50))
+  }
+}
+
+/** Every answer in `wrong` deviates from what was expected of it; nothing that was refused has left a row. */
+const refusingAll = async (
+  work: (expectStatus: (what: string, answer: { status: number; body: any }, ...allowed: number[]) => void) => Promise<void>,
+): Promise<void> => {
+  const before = await tableCounts(service.db)
+  const wrong: string[] = []
+  await work((what, { status, body }, ...allowed) => {
+    if (!allowed.includes(status))
+      wrong.push(`${what}: ${String(status)} instead of ${allowed.join(' or ')}: ${JSON.stringify(body).slice(0, 200)}`)
+    else if (typeof body.error !== 'string' || body.error === '' || typeof body.code !== 'string' || !Array.isArray(body.details))
+      wrong.push(`${what}: not the common error: ${JSON.stringify(body)}`)
+  })
+  expect(wrong).toEqual([])
+  expect(await tableCounts(service.db)).toEqual(before)
+}
+
+describe('the examples', () => {
+  test('are of every route that takes a document', () => {
+    const taking = Object.entries<Json>(document['paths']).flatMap(([path, item]) =>
+      Object.entries<Json>(item)
+        .filter(([, operation]) => operation['requestBody'] !== undefined)
+        .map(([method]) => `${method.toUpperCase()} ${path}`),
+    )
+    expect([...new Set(examples.map(({ method, template }) => `${method} ${template}`))].sort()).toEqual(taking.sort())
+  })
+
+  test.each(named)('%s is accepted, as JSON and as YAML', async (_name, example) => {
+    for (const type of ['application/json', 'application/yaml']) {
+      const key = fresh()
+      const answer = await send(example, key, JSON.stringify(example.body(key)), type)
+      expect([answer.status < 300, answer.body]).toEqual([true, expect.anything()])
+    }
+  })
+
+  test('have been planned and simulated when the rest begins', atRest)
+})
+
+describe('what is no document', () => {
+  const deep = (open: string, close: string): string => open.repeat(100_000) + close.repeat(100_000)
+  const bomb = [
+    'a: &a [x, x, x, x, x, x, x, x, x]',
+    ...'bcdefghi'.split('').map(
+      (name, i) =>
+        `${name}: &${name} [${Array(9)
+          .fill(`*${'abcdefgh'[i] ?? ''}`)
+          .join(', ')}]`,
+    ),
+  ].join('\n')
+
+  test.each(named)('%s refuses it with 400', async (_name, example) => {
+    const whole = JSON.stringify(example.body('never'))
+    await refusingAll(async (expectStatus) => {
+      const json: Record<string, string> = {
+        'not JSON': 'hello',
+        'half JSON': whole.slice(0, whole.length / 2),
+        'JSON and more': `${whole}}`,
+        NaN: '{"id": NaN}',
+        'an array': '[]',
+        'a number': '7',
+        'a text': '"text"',
+        'a proto': `{"__proto__": {"polluted": true}, ${whole.slice(1)}`,
+        'nested 100,000 deep': deep('{"a":', '').replace(/:$/, ':1') + '}'.repeat(100_000),
+        'arrays 100,000 deep': `{"metadata": ${deep('[', ']')}}`,
+        'not UTF-8': '',
+      }
+      for (const [what, text] of Object.entries(json))
+        expectStatus(what, await send(example, 'never', what === 'not UTF-8' ? Buffer.from([0x7b, 0x22, 0xff, 0x22, 0x7d]) : text), 400)
+      const yaml: Record<string, string> = {
+        'not YAML': '{a: [',
+        'an alias bomb': bomb,
+        'a tag': 'id: !!js/function "x"\n',
+        'an own tag': 'id: !thing {a: 1}\n',
+        'a key twice': `id: a\nid: b\n`,
+        'two documents': 'id: a\n---\nid: b\n',
+        'sequences 100,000 deep': `metadata: ${deep('[', ']')}`,
+        'a list': '- a\n- b\n',
+        'an unknown alias': 'id: *nowhere\n',
+      }
+      for (const [what, text] of Object.entries(yaml))
+        expectStatus(`YAML: ${what}`, await send(example, 'never', text, 'application/yaml'), 400)
+      expectStatus('no body', await send(example, 'never'), 400, 422)
+      expectStatus('null', await send(example, 'never', 'null', 'application/json'), 400, 422)
+      for (const type of [
+        'text/plain',
+        'application/xml',
+        'multipart/form-data; boundary=x',
+        'application/json; charset=iso-8859-1',
+        'application/x-www-form-urlencoded',
+        '*/*',
+      ])
+        expectStatus(type, await send(example, 'never', whole, type), 415)
+    })
+    expect(({} as Json)['polluted']).toBeUndefined()
+  })
+
+  test('what is said of broken JSON does not quote it', async () => {
+    for (const text of [
+      '{"password": "hunter2" "',
+      '{"name":"\\"\\ud800\\"hunter2 and more text around it", "a": 1',
+      '["hunter2", hunter2]',
+      'hunter2',
+    ]) {
+      const { status, body } = await send(examples[0]!, 'never', text)
+      expect([status, body.error]).toEqual([400, expect.not.stringContaining('hunter2')])
+    }
+  })
+
+  test('32 MiB and one byte is 413 everywhere, and 32 MiB is not', async () => {
+    const limit = 32 * 1024 * 1024
+    const padded = (bytes: number): Buffer =>
+      Buffer.concat([Buffer.from('{"unknown key of the test":"'), Buffer.alloc(bytes - 30, 'x'), Buffer.from('"}')])
+    const over = padded(limit + 1)
+    expect(over).toHaveLength(limit + 1)
+    await refusingAll(async (expectStatus) => {
+      for (const [name, example] of named) expectStatus(name, await send(example, 'never', over), 413)
+      const most = padded(limit)
+      for (const template of ['/environments/', '/workflow-definitions/'])
+        expectStatus(
+          template,
+          await send(
+            examples.find((one) => one.template === template)!,
+            'never',
+            most,
+          ),
+          400,
+        )
+      // Without a length the limit is found while reading.
+      const chunks = new ReadableStream({
+        start(controller) {
+          for (let at = 0; at < over.length; at += 1 << 20) controller.enqueue(over.subarray(at, at + (1 << 20)))
+          controller.close()
+        },
+      })
+      const answer = await fetch(`${service.baseUrl}/environments/`, {
+        method: 'POST',
+        headers: { 'content-type': 'application/json' },
+        body: chunks,
+        duplex: 'half',
+      } as RequestInit)
+      expectStatus('chunked', { status: answer.status, body: await answer.json() }, 413)
+    })
+  }, 120_000)
+
+  test('a body that ends half-way leaves nothing', async () => {
+    await refusingAll(async () => {
+      for (const [, example] of named) {
+        const body = JSON.stringify(example.body('half'))
+        const socket = connect(Number(new URL(service.baseUrl).port), '127.0.0.1')
+        const received: Buffer[] = []
+        socket.on('data', (data: Buffer) => received.push(data))
+        socket.on('error', () => undefined)
+        const closed = once(socket, 'close')
+        socket.end(
+          `${example.method} /api${example.path('half')} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: ${String(body.length + 1)}\r\n\r\n${body}`,
+        )
+        await closed
+        expect(Buffer.concat(received).toString()).toMatch(/^$|^HTTP\/1\.1 400 /)
+      }
+    })
+  })
+})
+
+const samplesOf: Record<string, unknown> = { string: 'text', number: 7, boolean: true, array: [], object: {} }
+
+describe('every field of every document', () => {
+  test.each(named)(
+    '%s: a wrong JSON type and an unknown key are 400',
+    async (_name, example) => {
+      const valid = example.body('never')
+      await refusingAll(async (expectStatus) => {
+        for (const { path, value, schema } of places.placesOf(valid, places.schemaOf(example))) {
+          const types = places.typesOf(schema)
+          const where = path.join('.')
+          if (types !== undefined) {
+            const allowed = types.has('integer') ? new Set([...types, 'number']) : types
+            for (const [type, sample] of Object.entries(samplesOf)) {
+              if (allowed.has(type)) continue
+              expectStatus(`${where} as ${type}`, await send(example, 'never', written(changed(valid, path, sample))), 400)
+            }
+          }
+          if (typeof value === 'object' && value !== null && !Array.isArray(value)) {
+            const own = places.alternative(schema, value)
+            expectStatus(
+              `${where}.__proto__`,
+              await send(example, 'never', written(changed(valid, [...path, 'to-be-proto'], 1)).replace('to-be-proto', '__proto__')),
+              400,
+            )
+            if (own['additionalProperties'] === false)
+              expectStatus(`${where}.unknown`, await send(example, 'never', written(changed(valid, [...path, 'unknownKey'], 1))), 400)
+          }
+        }
+      })
+    },
+    120_000,
+  )
+
+  test.each(named)(
+    '%s: missing, null, out of range, too long and unprintable values are 422',
+    async (_name, example) => {
+      const valid = example.body('never')
+      await refusingAll(async (expectStatus) => {
+        const demand = async (what: string, path: (string | number)[], value: unknown): Promise<void> =>
+          expectStatus(`${path.join('.')} ${what}`, await send(example, 'never', written(changed(valid, path, value))), 422)
+        for (const { path, value, schema, required } of places.placesOf(valid, places.schemaOf(example))) {
+          if (path.length === 0) continue
+          const own = places.alternative(schema, value)
+          if (required && path.join('.') !== example.discriminator) {
+            await demand('missing', path, undefined)
+            await demand('null', path, null)
+          }
+          if (typeof value === 'number') {
+            await demand('1e400', path, raw('1e400'))
+            await demand('-1e400', path, raw('-1e400'))
+            if ((own['minimum'] ?? own['exclusiveMinimum'] ?? -1) >= 0) await demand('-1', path, -1)
+            if (own['exclusiveMinimum'] === 0 || own['minimum'] === 1) await demand('0', path, 0)
+            if (own['type'] === 'integer') {
+              await demand('1.5', path, 1.5)
+              await demand('2^53+1', path, raw('9007199254740993'))
+              await demand('40 digits', path, raw('1'.repeat(40)))
+            }
+          }
+          if (typeof value === 'string') {
+            await demand('NUL', path, `a\0b`)
+            await demand('lone surrogate', path, 'a\ud800')
+            if (own['enum'] !== undefined || own['const'] !== undefined) await demand('no such word', path, 'no-such-word')
+            if ((own['minLength'] ?? 0) > 0) await demand('blank', path, '')
+            if (own['maxLength'] === 255 && (own['minLength'] ?? 0) > 0) {
+              await demand('1,000 characters', path, 'x'.repeat(1_000))
+              await demand('a control character', path, 'a\u0007b')
+            } else if (typeof own['maxLength'] === 'number' && own['maxLength'] <= 2 ** 20)
+              await demand('too long', path, 'x'.repeat(own['maxLength'] + 1))
+          }
+        }
+      })
+    },
+    120_000,
+  )
+})
+
+describe('every path and query', () => {
+  const operations = (): { method: string; path: string; operation: Json }[] =>
+    Object.entries<Json>(document['paths'])
+      .filter(([, item]) => item['servers'] === undefined)
+      .flatMap(([path, item]) =>
+        Object.entries<Json>(item).map(([method, operation]) => ({ method: method.toUpperCase(), path, operation })),
+      )
+
+  test('an id that cannot be one is 400, one that nobody has 404', async () => {
+    await refusingAll(async (expectStatus) => {
+      for (const { method, path, operation } of operations()) {
+        // Preferences are made for any client, and a document is looked at before its path.
+        if (!path.includes('{') || operation['requestBody'] !== undefined) continue
+        const tail = /\{\w+\}$/.test(path)
+        const at = (id: string): string => path.replaceAll(/\{\w+\}/g, id)
+        for (const id of ['%00', 'a%07b', '%', '%ff', '%ed%a0%80', 'x'.repeat(tail ? 5_000 : 1_000)])
+          expectStatus(`${method} ${path} ${id.slice(0, 20)}`, await service.call(method, at(id)), 400)
+        for (const id of [
+          'a%2Fb',
+          '..%2F..%2Fetc%2Fpasswd',
+          '%E6%97%A5%E6%9C%AC',
+          '__proto__',
+          'constructor',
+          '%27%20or%201%3D1',
+          '%C2%A0',
+        ])
+          expectStatus(`${method} ${path} ${id}`, await service.call(method, at(id)), 404)
+      }
+    })
+  }, 120_000)
+
+  test('an unknown, repeated or malformed query parameter is 400', async () => {
+    await refusingAll(async (expectStatus) => {
+      for (const { method, path, operation } of operations()) {
+        const at = path.replaceAll(/\{\w+\}/g, 'no-such-record')
+        for (const query of ['unknown=1', '__proto__=1', 'a=%', 'constructor=1'])
+          expectStatus(`${method} ${path}?${query}`, await service.call(method, `${at}?${query}`), 400)
+        const names = (operation['parameters'] as Json[]).filter((one) => one['in'] === 'query').map((one) => one['name'] as string)
+        for (const name of names)
+          expectStatus(`${method} ${path} ${name} twice`, await service.call(method, `${at}?${name}=1&${name}=1`), 400)
+        for (const name of names.filter((one) => one === 'page' || one === 'pageSize'))
+          for (const value of ['abc', '', '1.5', '1e3', '99999999999999999999', '0x1'])
+            expectStatus(`${method} ${path}?${name}=${value}`, await service.call(method, `${at}?${name}=${value}`), 400)
+      }
+    })
+  }, 120_000)
+})
+
+describe('a document with one violation of each kind gets all of them at once', () => {
+  const base = (template: string, form?: string): Json =>
+    structuredClone(examples.find((example) => example.template === template && example.form === form)!.body('wrong')) as Json
+  /** The paths of `details`, and that nothing was stored. */
+  const details = async (path: string, body: unknown): Promise<string[]> => {
+    let found: string[] = []
+    await refusingAll(async (expectStatus) => {
+      const answer = await service.call('POST', path, written(body), { 'content-type': 'application/json' })
+      expectStatus(path, answer, 422)
+      found = [...new Set((answer.body.details as { path: string }[]).map((detail) => detail.path))].sort()
+    })
+    return found
+  }
+
+  test('environment', async () => {
+    const document = base('/environments/')
+    document['environment'] = { id: 'base', name: ' ' }
+    document['version'].version = null
+    document['runtimes'][0].driver = 'teleport'
+    document['runtimes'][1].name = document['runtimes'][0].name
+    delete document['resources'][0].id
+    document['resources'][0].cpuCapacity = -1
+    document['resources'][1].providerId = 'same'
+    document['resources'].push({ ...document['resources'][1], id: 'x'.repeat(300) })
+    document['resources'][1].memoryBytes = raw('1e400')
+    document['resourceRuntimeBindings'] = [
+      { resourceId: 'nobody', runtimeId: 'wrong-simulator' },
+      { resourceId: 'wrong-2', runtimeId: 'wrong-nothing' },
+      { resourceId: 'wrong-2', runtimeId: 'wrong-nothing' },
+    ]
+    document['resourceRelations'] = [{ sourceResourceId: 'wrong-2', targetResourceId: 'wrong-2', type: 'contains' }]
+    document['storages'].push({ ...document['storages'][0], id: 'other-disk', name: 'other', capacityBytes: -5 })
+    document['activityResourceProfiles'] = [{ id: 'p', activityTypeId: 'no-such-type', resourceId: 'wrong-2' }]
+    document['connections'].push({ ...document['connections'][0], id: 'other' })
+    expect(await details('/environments/', document)).toEqual(
+      expect.arrayContaining([
+        'activityResourceProfiles.0.activityTypeId',
+        'connections.1.name',
+        'environment.id',
+        'environment.name',
+        'resourceRelations.0.targetResourceId',
+        'resourceRuntimeBindings.0.resourceId',
+        'resources.0.cpuCapacity',
+        'resources.0.id',
+        'resources.1.memoryBytes',
+        'resources.2.id',
+        'resources.2.providerId',
+        'runtimes.0.driver',
+        'runtimes.1.name',
+        'storages.1.capacityBytes',
+        'version.version',
+      ]),
+    )
+  })
+
+  test('scope', async () => {
+    expect(
+      await details('/execution-scopes/', { id: 'base-scope', name: '', environmentVersionIds: ['base-v1', 'base-v1', 'none-v1', ''] }),
+    ).toEqual(expect.arrayContaining(['environmentVersionIds.1', 'environmentVersionIds.2', 'environmentVersionIds.3', 'id', 'name']))
+  })
+
+  test('topology', async () => {
+    const link = (over: Json): Json => ({
+      id: 'l',
+      sourceResourceId: 'base-1',
+      targetResourceId: 'base-2',
+      bandwidthBitsPerSecond: 1,
+      ...over,
+    })
+    const links = [
+      link({ bandwidthBitsPerSecond: 0 }),
+      link({ targetResourceId: 'base-1' }),
+      link({ id: 'm', sourceResourceId: 'nobody', latencySeconds: -1 }),
+      link({ id: 'n', pricePerByte: raw('-1e999'), maxConcurrentTransfers: 0.5 }),
+    ]
+    expect(
+      await details('/network-topologies/', { id: 'base-network', name: null, version: 0, executionScopeId: 'no-scope', links }),
+    ).toEqual(
+      expect.arrayContaining([
+        'executionScopeId',
+        'id',
+        'links.0.bandwidthBitsPerSecond',
+        'links.1.id',
+        'links.1.targetResourceId',
+        'links.2.latencySeconds',
+        'links.2.sourceResourceId',
+        'links.3',
+        'links.3.maxConcurrentTransfers',
+        'links.3.pricePerByte',
+        'name',
+        'version',
+      ]),
+    )
+  })
+
+  test('workflow', async () => {
+    const activity = (name: string, over: Json = {}): Json => ({ name, simulation: { durationSeconds: 1 }, ...over })
+    const spec = {
+      namespace: '',
+      activities: [
+        activity('a', { dependsOn: ['b'], cpuLimit: '0' }),
+        activity('b', { dependsOn: ['a'], memoryLimit: '1Zi' }),
+        activity('c', { dependsOn: ['nobody'], simulation: { durationSeconds: -1 } }),
+        activity('c', { policy: { maxAttempts: 0 } }),
+        activity('d', { simulation: { durationSeconds: raw('1e400') } }),
+        { name: 'e', stage: 'some' },
+      ],
+      dataDependencies: [{ producerActivity: 'a', consumerActivity: 'nobody', logicalName: '', sizeBytes: 0 }],
+    }
+    const found = await details('/workflow-definitions/', { name: 'base-flow', spec })
+    expect(found).toEqual(
+      expect.arrayContaining([
+        'name',
+        'spec.activities.0.cpuLimit',
+        'spec.activities.1.memoryLimit',
+        'spec.activities.2.dependsOn.0',
+        'spec.activities.2.simulation.durationSeconds',
+        'spec.activities.3.name',
+        'spec.activities.3.policy.maxAttempts',
+        'spec.activities.4.simulation.durationSeconds',
+        'spec.activities.5.stage',
+        'spec.dataDependencies.0.consumerActivity',
+        'spec.dataDependencies.0.sizeBytes',
+        'spec.namespace',
+      ]),
+    )
+    // The cycle.
+    expect(found).toContain('spec.activities')
+  })
+
+  test('plan', async () => {
+    const { plan } = base('/schedule-plans/import/') as { plan: Json }
+    const [first, second] = plan['assignments'] as [Json, Json]
+    const wrong = {
+      ...plan,
+      id: 'base-plan',
+      source: 'dream',
+      budget: -1,
+      deadlineSeconds: raw('1e400'),
+      assignments: [
+        { ...first, resourceId: 'nobody' },
+        { ...second, activityId: 'first' },
+        { ...second, activityId: 'nobody', orderOnResource: 1.5 },
+        { ...second, resourceId: '' },
+      ],
+    }
+    expect(await details('/schedule-plans/import/', { plan: wrong })).toEqual(
+      expect.arrayContaining([
+        'plan.assignments.0.resourceId',
+        'plan.assignments.2.orderOnResource',
+        'plan.assignments.3.resourceId',
+        'plan.budget',
+        'plan.deadlineSeconds',
+        'plan.id',
+        'plan.source',
+      ]),
+    )
+    const misplaced = {
+      ...plan,
+      id: 'wrong',
+      assignments: [
+        { ...first, resourceId: 'nobody' },
+        { ...second, activityId: 'first' },
+        { ...second, activityId: 'nobody' },
+      ],
+    }
+    const found = await details('/schedule-plans/import/', { plan: misplaced })
+    for (const path of [/assignments\.0\.resourceId/, /assignments\.1\.activityId/, /assignments\.2\.activityId/])
+      expect(found.join(' ')).toMatch(path)
+  })
+
+  test('planning session', async () => {
+    const wrong = {
+      id: '',
+      workflowVersionId: 'none-v1',
+      executionScopeId: 'none',
+      networkTopologyId: 'none',
+      algorithms: [{ id: 'magic' }, { id: 'heft', configuration: { beamWidth: 0 } }],
+      deadlineSeconds: -1,
+      budget: raw('1e400'),
+    }
+    expect(await details('/planning-sessions/', wrong)).toEqual(
+      expect.arrayContaining([
+        'algorithms.0.id',
+        'algorithms.1.configuration.beamWidth',
+        'budget',
+        'deadlineSeconds',
+        'executionScopeId',
+        'id',
+        'networkTopologyId',
+        'workflowVersionId',
+      ]),
+    )
+  })
+
+  test('run', async () => {
+    const wrong = {
+      run: { id: '', schedulePlanId: 'none', mode: 'dream', seed: 0.5, title: 'x'.repeat(300), networkModel: 'guess', onFailure: 'hope' },
+    }
+    expect(await details('/execution-runs/', wrong)).toEqual(
+      expect.arrayContaining(['run.id', 'run.mode', 'run.networkModel', 'run.onFailure', 'run.seed', 'run.title']),
+    )
+    const envelope = base('/execution-runs/', 'with its snapshot')
+    envelope['plan'].id = 'another-plan'
+    envelope['plan'].workflowVersionId = 'another-version'
+    envelope['plan'].assignments[0].resourceId = 'base-2'
+    envelope['plan'].assignments[1].orderOnResource = 7
+    expect(await details('/execution-runs/', envelope)).toEqual([
+      'plan.assignments.0.resourceId',
+      'plan.assignments.1.orderOnResource',
+      'plan.id',
+      'plan.workflowVersionId',
+    ])
+  })
+})

@@ -1,0 +1,199 @@
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { Validator } from '@seriousme/openapi-schema-validator'
+import { openService, type TestService } from '../support/service.ts'
+import { tableCounts } from '../support/table-counts.ts'
+import { specifiedPairs } from './specified-pairs.ts'
+
+interface Pair {
+  method: string
+  path: string
+}
+
+let service: TestService
+let document: any
+let built: Pair[]
+beforeAll(async () => {
+  service = await openService()
+  document = await (await fetch(`${service.rootUrl}/openapi.json`)).json()
+  built = Object.entries<Record<string, unknown>>(document.paths)
+    .filter(([, item]) => item['servers'] === undefined)
+    .flatMap(([path, item]) => Object.keys(item).map((method) => ({ method: method.toUpperCase(), path })))
+}, 120_000)
+afterAll(() => service[Symbol.asyncDispose]())
+
+const text = ({ method, path }: Pair): string => `${method} ${path}`
+const has = (pairs: readonly Pair[], pair: Pair): boolean => pairs.some((other) => text(other) === text(pair))
+/** The path of a record that does not exist. */
+const concrete = (path: string): string => path.replaceAll(/\{\w+\}/g, 'no-such-record')
+/** Whether a path as sent is one of a template's, read from the template's text alone. */
+const fits = (path: string, template: string): boolean =>
+  new RegExp(`^${template.replaceAll(/\{\w+\}$/g, '.*').replaceAll(/\{\w+\}/g, '[^/]+')}$`).test(path)
+
+/** The domains that are whole in this version; what the specification has beside them answers 503. */
+const whole =
+  /^\/(instance|preflight|user-preferences|audit-events|environments|resources|network-topologies|execution-scopes|workflow-definitions|workflow-definition-actions|schedule-plans|planning-algorithms|planning-sessions|execution-runs)\//
+const later = /\/(cloud-capacity-targets|cloud-instances|cloud-provisioning|cloud-catalog|storages)\//
+
+/** Beyond the specification. */
+const additional: Pair[] = Object.entries({
+  '/workflow-definitions/{workflowId}/': 'DELETE',
+  '/workflow-definitions/{workflowId}/activities/': 'GET',
+  '/schedule-plans/{planId}/': 'DELETE',
+  '/schedule-plans/{planId}/assignments/': 'GET',
+  '/schedule-plans/{planId}/compare/{otherPlanId}/': 'GET',
+  '/execution-runs/{runId}/': 'DELETE',
+  '/execution-runs/{runId}/cancel/': 'POST',
+  '/execution-runs/{runId}/pause/': 'POST',
+  '/execution-runs/{runId}/resume/': 'POST',
+  '/execution-runs/{runId}/retry/': 'POST',
+  '/execution-runs/{runId}/activities/': 'GET',
+  '/execution-runs/{runId}/data-transfers/': 'GET',
+  '/execution-runs/{runId}/handles/': 'GET',
+  '/execution-runs/{runId}/events/': 'GET',
+  '/execution-runs/{runId}/activities/{activityId}/logs/': 'GET',
+  '/execution-runs/{runId}/activities/{activityId}/outputs/': 'GET',
+  '/execution-runs/{runId}/activities/{activityId}/outputs/{path}': 'GET',
+  '/execution-runs/{runId}/timeline/': 'GET',
+  '/execution-runs/{a}/compare/{b}/': 'GET',
+}).flatMap(([path, methods]) => methods.split(' ').map((method) => ({ method, path })))
+
+describe('the pairs of the specification', () => {
+  test('there are 120, all different', () => {
+    expect(new Set(specifiedPairs.map(text)).size).toBe(120)
+    expect(specifiedPairs).toHaveLength(120)
+  })
+
+  test('those of the built domains are in the document, and nothing is in it that nobody promised', () => {
+    const promised = specifiedPairs.filter(({ path }) => whole.test(path) && !later.test(path))
+    expect(promised).toHaveLength(43)
+    expect(promised.filter((pair) => !has(built, pair)).map(text)).toEqual([])
+    expect(built.filter((pair) => !has(specifiedPairs, pair) && !has(additional, pair)).map(text)).toEqual([])
+  })
+
+  test('every built one is mounted: a record that does not exist is what it misses, if anything', async () => {
+    for (const pair of built) {
+      const answer = await service.call(pair.method, concrete(pair.path))
+      expect([200, 204, 400, 404, 422].includes(answer.status) ? [] : [text(pair), answer.status]).toEqual([])
+      if (answer.status === 404) expect([text(pair), answer.body.error]).not.toEqual([text(pair), expect.stringMatching(/^Not Found/)])
+    }
+  })
+
+  test('every other one answers 503 unavailable, whatever the body, and stores nothing', async () => {
+    const before = await tableCounts(service.db)
+    const audited = (await service.call('GET', '/audit-events/')).headers.get('x-total-count')
+    for (const pair of specifiedPairs.filter((one) => !has(built, one))) {
+      for (const body of pair.method === 'GET' ? [undefined] : [undefined, {}, '{half']) {
+        const answer = await service.call(pair.method, concrete(pair.path), body)
+        expect([text(pair), answer.status, answer.body]).toEqual([
+          text(pair),
+          503,
+          { error: expect.any(String), code: 'unavailable', details: [] },
+        ])
+      }
+      expect(document.paths[pair.path]?.[pair.method.toLowerCase()]).toBeUndefined()
+    }
+    expect(await tableCounts(service.db)).toEqual(before)
+    expect((await service.call('GET', '/audit-events/')).headers.get('x-total-count')).toBe(audited)
+  })
+})
+
+describe('what is not there', () => {
+  test('every path answers 405 to every method that it lacks, and says in Allow what it has', async () => {
+    const all = [...specifiedPairs, ...built]
+    for (const path of new Set(all.map((pair) => pair.path))) {
+      const sent = concrete(path)
+      const own = new Set(all.filter((pair) => fits(sent, pair.path)).map(({ method }) => method))
+      const allow = [
+        ...['GET', 'POST', 'PUT', 'DELETE'].filter((method) => own.has(method)),
+        ...(own.has('GET') ? ['HEAD'] : []),
+        'OPTIONS',
+      ]
+      for (const method of ['GET', 'PUT', 'POST', 'DELETE', 'PATCH'].filter((one) => !own.has(one))) {
+        const answer = await service.call(method, sent, method === 'GET' ? undefined : {})
+        expect([method, sent, answer.status, answer.body.code, answer.headers.get('allow')?.split(', ').sort()]).toEqual([
+          method,
+          sent,
+          405,
+          'method_not_allowed',
+          allow.sort(),
+        ])
+      }
+      const options = await service.call('OPTIONS', sent)
+      expect([sent, options.status, options.headers.get('allow')?.split(', ').sort()]).toEqual([sent, 200, allow.sort()])
+    }
+  })
+
+  test('unknown paths are 404 with the common error: slashes, letter case and prefixes are exact', async () => {
+    const withoutSlash = [...new Set(specifiedPairs.map(({ path }) => concrete(path).slice(0, -1)))]
+    for (const path of [
+      ...withoutSlash,
+      '/',
+      '//',
+      '/nothing/',
+      '/Environments/',
+      '/environments//',
+      '//environments/',
+      '/environments/a/b/',
+      '/api/environments/',
+    ])
+      for (const method of ['GET', 'POST']) {
+        const answer = await service.call(method, path, method === 'GET' ? undefined : {})
+        expect([method, path, answer.status, answer.body]).toEqual([
+          method,
+          path,
+          404,
+          { error: expect.stringMatching(/^Not Found/), code: 'missing', details: [] },
+        ])
+      }
+    const outside = await fetch(`${service.rootUrl}/environments/`)
+    expect(outside.status).toBe(404)
+  })
+})
+
+describe('the document', () => {
+  test('is valid OpenAPI 3.1', async () => {
+    const result = await new Validator().validate(structuredClone(document))
+    expect([result.errors, result.valid]).toEqual([undefined, true])
+  })
+
+  test('says of every route what it does, what it takes and what it answers', () => {
+    const ids = new Set<string>()
+    for (const { method, path } of built) {
+      const operation = document.paths[path][method.toLowerCase()]
+      const where = `${method} ${path}`
+      expect([where, operation.summary, operation.tags, operation.operationId]).toEqual([
+        where,
+        expect.stringMatching(/\S{2}/),
+        [expect.any(String)],
+        expect.any(String),
+      ])
+      expect([where, ids.has(operation.operationId)]).toEqual([where, false])
+      ids.add(operation.operationId)
+      for (const [, name] of path.matchAll(/\{(\w+)\}/g))
+        expect([where, operation.parameters]).toEqual([
+          where,
+          expect.arrayContaining([expect.objectContaining({ name, in: 'path', required: true })]),
+        ])
+      const successes = Object.entries<any>(operation.responses).filter(([status]) => Number(status) < 300)
+      expect([where, successes.length > 0]).toEqual([where, true])
+      for (const [status, response] of successes)
+        if (status !== '204')
+          expect([where, status, Object.values<any>(response.content ?? {})]).toEqual([
+            where,
+            status,
+            expect.arrayContaining([{ schema: expect.anything() }]),
+          ])
+      for (const status of [400, 401, 403, 404, 405, 406, 413, 415, 422, 423, 500, 503])
+        expect([where, status, operation.responses[status]]).toEqual([where, status, expect.anything()])
+      if (operation.requestBody !== undefined)
+        for (const type of ['application/json', 'application/yaml'])
+          expect([where, operation.requestBody.content[type].schema]).toEqual([where, expect.anything()])
+    }
+  })
+
+  test('every creating or replacing route of the specification declares a body', () => {
+    const bodiless = /\/(cancel|select|pause|resume|retry)\/$/
+    for (const { method, path } of built.filter((pair) => (pair.method === 'POST' || pair.method === 'PUT') && !bodiless.test(pair.path)))
+      expect([method, path, document.paths[path][method.toLowerCase()].requestBody?.required]).toEqual([method, path, true])
+  })
+})

@@ -1,0 +1,94 @@
+import { Ajv2020 } from 'ajv/dist/2020.js'
+import type { Example } from './whole-documents.ts'
+
+type Json = Record<string, any>
+
+/** One place of a document: its path, its value and what the API's document says of it. */
+export interface Place {
+  path: (string | number)[]
+  value: unknown
+  schema: Json
+  required: boolean
+}
+
+/** Reads what the API's document says of the documents that routes take. */
+export const openPlaces = (document: Json) => {
+  const ajv = new Ajv2020({ strict: false, validateFormats: false })
+  ajv.addSchema({ ...document, $id: 'api' })
+  let choicesMade = 0
+
+  const resolved = (schema: Json): Json => {
+    if (typeof schema['$ref'] !== 'string') return schema
+    const { $ref, ...rest } = schema
+    const target = ($ref as string)
+      .split('/')
+      .slice(1)
+      .reduce<any>((at, part) => at[part.replaceAll('~1', '/').replaceAll('~0', '~')], document)
+    return { ...resolved(target), ...rest }
+  }
+  /** The alternative that a value is of; the schema itself where it has none. */
+  const alternative = (given: Json, value: unknown): Json => {
+    const schema = resolved(given)
+    const choices = (schema['anyOf'] ?? schema['oneOf']) as Json[] | undefined
+    if (choices === undefined) return schema
+    const chosen = choices.find((choice) => ajv.compile({ $id: `choice-${String((choicesMade += 1))}`, ...absolute(choice) })(value))
+    if (chosen === undefined) throw new Error(`the example fits no alternative: ${JSON.stringify(value).slice(0, 200)}`)
+    return alternative(chosen, value)
+  }
+  const absolute = (schema: Json): Json => JSON.parse(JSON.stringify(schema).replaceAll('"$ref":"#/', '"$ref":"api#/')) as Json
+
+  /** JSON types that a schema lets a value have; undefined where it may be anything. */
+  const typesOf = (given: Json): Set<string> | undefined => {
+    const schema = resolved(given)
+    const choices = (schema['anyOf'] ?? schema['oneOf']) as Json[] | undefined
+    if (choices !== undefined) {
+      const each = choices.map(typesOf)
+      return each.includes(undefined) ? undefined : new Set(each.flatMap((types) => [...(types ?? [])]))
+    }
+    if (Array.isArray(schema['type'])) return new Set(schema['type'] as string[])
+    if (typeof schema['type'] === 'string') return new Set([schema['type']])
+    const values = schema['const'] === undefined ? (schema['enum'] as unknown[] | undefined) : [schema['const']]
+    return values === undefined ? undefined : new Set(values.map((value) => typeof value))
+  }
+
+  /** Every place of a document; of a list only the first item, the others are like it. */
+  const placesOf = (value: unknown, given: Json): Place[] => {
+    const places: Place[] = []
+    const walk = (at: unknown, schema: Json, path: (string | number)[], required: boolean): void => {
+      places.push({ path, value: at, schema, required })
+      const own = alternative(schema, at)
+      if (Array.isArray(at)) {
+        if (at.length > 0 && own['items'] !== undefined) walk(at[0], own['items'] as Json, [...path, 0], false)
+      } else if (typeof at === 'object' && at !== null)
+        for (const [key, item] of Object.entries(at)) {
+          const declared = own['properties']?.[key] as Json | undefined
+          if (declared !== undefined) walk(item, declared, [...path, key], (own['required'] ?? []).includes(key))
+        }
+    }
+    walk(value, given, [], true)
+    return places
+  }
+
+  return {
+    schemaOf: ({ method, template }: Example): Json =>
+      document['paths'][template][method.toLowerCase()].requestBody.content['application/json'].schema as Json,
+    alternative,
+    typesOf,
+    placesOf,
+  }
+}
+
+/** Stands in a document for text that `JSON.stringify` cannot write. */
+export const raw = (text: string): string => `<raw ${text}>`
+export const written = (value: unknown): string => JSON.stringify(value).replaceAll(/"<raw ([^>]*)>"/g, '$1')
+
+/** A copy of the document with another value at the path; `undefined` removes it. */
+export const changed = (root: unknown, path: readonly (string | number)[], value: unknown): unknown => {
+  const [step, ...rest] = path
+  if (step === undefined) return value
+  const copy: any = Array.isArray(root) ? [...(root as unknown[])] : { ...(root as object) }
+  const next = changed(copy[step], rest, value)
+  if (next === undefined && !Array.isArray(copy)) delete copy[step]
+  else copy[step] = next
+  return copy
+}

@@ -1,0 +1,25 @@
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { configFromEnvironment } from '../../src/config.ts'
+import { installSchemathesis, runSchemathesis } from '../support/schemathesis.ts'
+import { openService, type TestService } from '../support/service.ts'
+import { baseWorld } from './whole-documents.ts'
+
+let service: TestService
+beforeAll(async () => {
+  service = await openService()
+  for (const [path, body] of baseWorld) await service.post(path, body)
+}, 120_000)
+afterAll(() => service[Symbol.asyncDispose]())
+
+test('a reader of the document that knows nothing else finds no fault, no status and no shape that is not in it', async () => {
+  const program = await installSchemathesis(configFromEnvironment().cacheDir)
+  const { code, text } = await runSchemathesis(program, {
+    document: `${service.rootUrl}/openapi.json`,
+    baseUrl: service.baseUrl,
+    seconds: 60,
+    seed: 1,
+  })
+  if (code !== 0) throw new Error(text.slice(0, 20_000))
+  // It has done something: a document that it cannot read would be an empty success.
+  expect(Number(/(\d+) generated/.exec(text.replaceAll(',', ''))?.[1] ?? 0)).toBeGreaterThan(200)
+}, 600_000)

@@ -1,0 +1,801 @@
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from '@jest/globals'
+import fc from 'fast-check'
+import { activityResolver, loadGraph } from '../../src/domains/workflow-definitions/graph.ts'
+import type { WorkflowVersionDocument } from '../../src/domains/workflow-definitions/schemas.ts'
+import { embedWorkflow, loadCommands } from '../../src/domains/workflow-definitions/store.ts'
+import { sql } from '../../src/db/sql.ts'
+import { startWorkflowService, type WorkflowService } from './workflow-definitions-service.ts'
+
+const seed = 20_260
+
+let service: WorkflowService
+beforeAll(async () => {
+  service = await startWorkflowService()
+})
+afterAll(() => service.close())
+beforeEach(async () => {
+  await service.db.run(sql`truncate workflow_definitions, workflow_versions cascade`)
+})
+
+interface Detail {
+  path: string
+  message: string
+}
+interface Definition {
+  id: string
+  name: string
+  namespace: string
+  version: WorkflowVersionDocument & { definitionHash: string; createdAt: string; activityCount: number }
+  activityTypes: { id: string; name: string }[]
+  warnings: Detail[]
+}
+interface Refused {
+  error: string
+  code: string
+  details: Detail[]
+}
+
+const create = (document: unknown) => service.call<Definition & Refused>('POST', '/workflow-definitions/', document)
+const paths = (details: Detail[]): string[] => details.map(({ path }) => path)
+const simulated = (name: string, dependsOn: string[] = []) => ({ name, dependsOn, simulation: { durationSeconds: 1 } })
+const workflow = (name: string, activities: unknown[], spec: object = {}) => ({ name, spec: { namespace: 'tests', activities, ...spec } })
+
+describe('create and read', () => {
+  test('what is created is what is read, listed and paged', async () => {
+    const created = await create(
+      workflow(
+        'Image  Mosaic',
+        [
+          {
+            name: 'Project A',
+            run: 'project a.fits',
+            image: 'tools:1',
+            cpuLimit: '250m',
+            memoryLimit: '2Gi',
+            activityType: 'project',
+            runtime: 'local',
+            resourceSelector: 'host-1',
+            policy: { maxAttempts: 3 },
+          },
+          {
+            name: 'fit',
+            run: 'fit',
+            image: 'tools:1',
+            dependsOn: ['Project A'],
+            expectedOutputs: ['fit.txt'],
+            stage: 'declared',
+            workspaceSeedPath: 'mosaic/bin',
+            metadata: { baseRuntimeSeconds: 2.5 },
+          },
+        ],
+        {
+          dataDependencies: [
+            { producerActivity: 'Project A', consumerActivity: 'fit', logicalName: 'a.fits', sizeBytes: 10 },
+            { producerActivity: 'Project A', consumerActivity: 'fit', logicalName: 'b.fits', sizeBytes: 5 },
+          ],
+        },
+      ),
+    )
+    expect(created.status).toBe(201)
+    expect(created.headers.get('location')).toBe('/api/workflow-definitions/image--mosaic/')
+    expect(created.json).toMatchObject({
+      id: 'image--mosaic',
+      externalId: 'image--mosaic',
+      name: 'Image  Mosaic',
+      namespace: 'tests',
+      warnings: [],
+      activityTypes: [
+        { id: 'image--mosaic-project', name: 'project' },
+        { id: 'image--mosaic-activity', name: 'Image  Mosaic activity' },
+      ],
+      version: {
+        id: 'image--mosaic-v1',
+        definitionHash: expect.stringMatching(/^sha256:[0-9a-f]{64}$/),
+        activities: [
+          {
+            id: 'image--mosaic-project-a',
+            externalId: 'project-a',
+            name: 'Project A',
+            activityTypeId: 'image--mosaic-project',
+            kind: 'task',
+            capabilities: ['real'],
+            resources: { cpu: 0.25, memoryBytes: 2 ** 31, storageBytes: 0 },
+            policy: { timeoutSeconds: 3600, maxAttempts: 3, retryDelaySeconds: 0 },
+            priority: 0,
+            command: { entrypoint: 'sh', arguments: ['-c', 'project a.fits'], image: 'tools:1' },
+          },
+          {
+            id: 'image--mosaic-fit',
+            activityTypeId: 'image--mosaic-activity',
+            resources: { cpu: 0.1, memoryBytes: 16 * 2 ** 20 },
+            priority: 2,
+            metadata: { baseRuntimeSeconds: 2.5, expectedOutputs: ['fit.txt'], stage: 'declared', workspaceSeedPath: 'mosaic/bin' },
+          },
+        ],
+        dependencies: [{ activityId: 'image--mosaic-fit', dependsOnActivityId: 'image--mosaic-project-a', type: 'control' }],
+        dataDependencies: [
+          { logicalName: 'a.fits', sizeBytes: 10 },
+          { logicalName: 'b.fits', sizeBytes: 5 },
+        ],
+      },
+    })
+    const { warnings: _, ...definition } = created.json
+    expect((await service.call('GET', '/workflow-definitions/image--mosaic/')).json).toEqual(definition)
+    expect((await service.call('GET', '/workflow-definitions/')).json).toEqual([definition])
+    const page = await service.call('GET', '/workflow-definitions/image--mosaic/activities/?page=2&pageSize=1')
+    expect(page.json).toEqual({ items: [definition.version.activities[1]], page: 2, pageSize: 1, total: 2, hasNext: false })
+
+    const graph = await loadGraph(service.db, 'image--mosaic-v1')
+    expect(graph).toMatchObject({
+      workflowId: 'image--mosaic',
+      activities: [
+        { position: 0, cpu: 0.25, memoryBytes: 2 ** 31, resourceSelector: 'host-1', runtimeHint: 'local', priority: 0 },
+        { position: 1, baseRuntimeSeconds: 2.5 },
+      ],
+      edges: [{ from: 0, to: 1, bytes: 15 }],
+    })
+    expect(await loadCommands(service.db, 'image--mosaic-v1', [1])).toMatchObject([
+      {
+        position: 1,
+        expectedOutputs: ['fit.txt'],
+        stage: 'declared',
+        workspaceSeedPath: 'mosaic/bin',
+        inputs: [
+          { producerPosition: 0, logicalName: 'a.fits', sizeBytes: 10 },
+          { producerPosition: 0, logicalName: 'b.fits', sizeBytes: 5 },
+        ],
+      },
+    ])
+  })
+
+  test('lists are ordered by namespace and name, paged, and leave the arrays of big workflows out', async () => {
+    for (const [name, namespace] of [
+      ['b', 'z'],
+      ['c', 'a'],
+      ['a', 'z'],
+    ] as const)
+      await create({ name, spec: { namespace, activities: [simulated('t')] } })
+    await create({ name: 'big', spec: { namespace: 'a', activities: Array.from({ length: 1_001 }, (_, i) => simulated(`t${i}`)) } })
+    const all = await service.call<Definition[]>('GET', '/workflow-definitions/')
+    expect(all.json.map(({ id }) => id)).toEqual(['big', 'c', 'a', 'b'])
+    expect(all.json.map(({ version }) => [version.activityCount, (version as Partial<Definition['version']>).activities?.length])).toEqual([
+      [1_001, undefined],
+      [1, 1],
+      [1, 1],
+      [1, 1],
+    ])
+    const second = await service.call<Definition[]>('GET', '/workflow-definitions/?page=2&pageSize=3')
+    expect(second.json.map(({ id }) => id)).toEqual(['b'])
+    expect(second.headers.get('x-total-count')).toBe('4')
+    expect((await service.call<Definition>('GET', '/workflow-definitions/big/')).json.version.activities).toHaveLength(1_001)
+  })
+
+  test('above 10,000 activities the detail carries counts, and pages and export carry everything', async () => {
+    const count = 10_001
+    const created = await create(
+      workflow(
+        'huge',
+        Array.from({ length: count }, (_, i) => simulated(`t${i}`, i === 0 ? [] : [`t${i - 1}`])),
+      ),
+    )
+    expect([created.status, created.json.version.activities, created.json.version.activityCount]).toEqual([201, undefined, count])
+    const read = await service.call<Definition>('GET', '/workflow-definitions/huge/')
+    expect([read.json.version.activities, read.json.version.activityCount, read.json.version.dependencyCount]).toEqual([
+      undefined,
+      count,
+      count - 1,
+    ])
+    const last = await service.call<{ items: { id: string }[]; hasNext: boolean }>(
+      'GET',
+      `/workflow-definitions/huge/activities/?page=11&pageSize=1000`,
+    )
+    expect(last.json).toMatchObject({ items: [{ id: 'huge-t10000' }], hasNext: false })
+    const graph = await loadGraph(service.db, 'huge-v1')
+    expect([graph?.activities[10_000]?.externalId, graph?.edges.length]).toEqual(['t10000', count - 1])
+    expect((await service.call('GET', '/workflow-definitions/huge/export/')).text.match(/^ {4}- name: t\d+$/gm)).toHaveLength(count)
+  })
+
+  test('unknown ids are 404 on every route', async () => {
+    for (const [method, path, body] of [
+      ['GET', '/workflow-definitions/x/'],
+      ['DELETE', '/workflow-definitions/x/'],
+      ['GET', '/workflow-definitions/x/export/'],
+      ['GET', '/workflow-definitions/x/activities/'],
+      ['POST', '/workflow-definition-actions/duplicate/x/', { name: 'y' }],
+    ] as const)
+      expect((await service.call(method, path, body)).status).toBe(404)
+  })
+
+  test('a runtime that nobody knows is a warning, and so is data without an edge', async () => {
+    const created = await create(
+      workflow(
+        'hints',
+        [
+          { ...simulated('a'), runtime: 'nowhere' },
+          { ...simulated('b'), runtime: 'simgrid' },
+        ],
+        { dataDependencies: [{ producerActivity: 'a', consumerActivity: 'b', logicalName: 'f', sizeBytes: 1 }] },
+      ),
+    )
+    expect(paths(created.json.warnings)).toEqual(['spec.dataDependencies.0', 'spec.activities.0.runtime'])
+  })
+
+  test('what an activity can do follows from what it has', async () => {
+    const created = await create(
+      workflow('capabilities', [
+        { name: 'real', run: 'x', image: 'i' },
+        { name: 'both', run: 'x', image: 'i', simulation: {} },
+        { name: 'simulation', simulation: { flops: 1e9 } },
+        { name: 'no-executable', run: 'x', simulation: {} },
+      ]),
+    )
+    expect(created.json.version.activities.map(({ capabilities }) => capabilities)).toEqual([
+      ['real'],
+      ['real', 'simulation'],
+      ['simulation'],
+      ['simulation'],
+    ])
+  })
+
+  test('keys in another case and nulls are read, unicode names too', async () => {
+    const created = await create({
+      Name: 'Größe 東京',
+      SPEC: { Namespace: 'tests', image: null, ACTIVITIES: [{ Name: 'é', Simulation: { DurationSeconds: 3 } }] },
+    })
+    expect(created.status).toBe(201)
+    expect(created.json).toMatchObject({
+      id: 'größe-東京',
+      version: { activities: [{ externalId: 'é', simulation: { durationSeconds: 3 } }] },
+    })
+    const exported = await service.call('GET', `/workflow-definitions/${encodeURIComponent('größe-東京')}/export/`)
+    expect(exported.headers.get('content-disposition')).toBe(
+      `attachment; filename="gr__e-__.yaml"; filename*=UTF-8''gr%C3%B6%C3%9Fe-%E6%9D%B1%E4%BA%AC.yaml`,
+    )
+    expect(exported.headers.get('content-type')).toMatch(/^application\/yaml/)
+  })
+})
+
+describe('duplicate and delete', () => {
+  test('a copy has the same content under its own ids', async () => {
+    await create(workflow('first', [simulated('a'), simulated('b', ['a'])], { storageSize: '2Gi', runtime: 'k8s' }))
+    const copy = await service.call<Definition>('POST', '/workflow-definition-actions/duplicate/first/', { name: 'Second' })
+    expect(copy.status).toBe(201)
+    expect(copy.json).toMatchObject({
+      id: 'second',
+      name: 'Second',
+      namespace: 'tests',
+      version: { metadata: { legacy: { runtime: 'k8s' } }, activities: [{ id: 'second-a' }, { id: 'second-b' }] },
+    })
+    const moved = await service.call<Definition>('POST', '/workflow-definition-actions/duplicate/first/', {
+      name: 'third',
+      namespace: 'elsewhere',
+    })
+    expect(moved.json.namespace).toBe('elsewhere')
+    for (const body of [{ name: 'first' }, { name: ' ' }, { name: '!!' }, {}]) {
+      const refused = await service.call<Refused>('POST', '/workflow-definition-actions/duplicate/first/', body)
+      expect([refused.status, paths(refused.json.details)]).toEqual([422, ['name']])
+    }
+    expect(service.audits.map(({ eventType }) => eventType)).toEqual(expect.arrayContaining(['workflow.created', 'workflow.duplicated']))
+  })
+
+  test('a workflow that a plan uses stays', async () => {
+    await create(workflow('kept', [simulated('a')]))
+    await service.db.run(sql`insert into execution_scopes (id, name) values ('scope-of-kept', 's')`)
+    await service.db.run(
+      sql`insert into schedule_plans (id, workflow_version_id, content_version_id, execution_scope_id, source, assignment_count) values ('p', 'kept-v1', 'kept-v1', 'scope-of-kept', 'manual', 0)`,
+    )
+    const before = await service.counts()
+    const refused = await service.call<Refused>('DELETE', '/workflow-definitions/kept/')
+    expect([refused.status, refused.json.error]).toEqual([422, expect.stringContaining('used by a plan')])
+    expect(await service.counts()).toEqual(before)
+    await service.db.run(sql`delete from schedule_plans`)
+    expect((await service.call('DELETE', '/workflow-definitions/kept/')).status).toBe(204)
+    expect(Object.values(await service.counts())).toEqual([0, 0, 0, 0, 0, 0])
+  })
+})
+
+describe('bad input', () => {
+  test('one document with one violation of each kind gets all of them, and nothing is stored', async () => {
+    const executable = (source: object, delivery?: object) => ({
+      name: `e-${JSON.stringify(source).length}`,
+      command: { entrypoint: 'x', executable: { source, ...(delivery === undefined ? {} : { delivery }) } },
+    })
+    const before = await service.counts()
+    const { status, json } = await create({
+      name: '???',
+      surprise: 1,
+      spec: {
+        storageSize: 7,
+        metadata: { legacy: {} },
+        activities: [
+          { name: 'twin', simulation: {} },
+          { name: 'twin', simulation: {}, dependsOn: ['ghost', 'phantom'] },
+          { name: 'TWIN', simulation: {} },
+          { simulation: {} },
+          { name: '***', simulation: {} },
+          { name: 'bare' },
+          { name: 'a', simulation: {}, dependsOn: ['b'] },
+          { name: 'b', simulation: {}, dependsOn: ['a'] },
+          { name: 'self', simulation: {}, dependsOn: ['self'] },
+          {
+            name: 'q',
+            simulation: { durationSeconds: -1, flops: 'many' },
+            cpuLimit: '0',
+            memoryLimit: '1.5Gi',
+            expectedOutputs: ['/etc/passwd', 'a/../b'],
+            policy: { maxAttempts: 0 },
+            stage: 'some',
+            metadata: { runtime: 'x' },
+          },
+          {
+            name: 'c',
+            simulation: {},
+            cpuLimit: 'lots',
+            memoryLimit: '99999999999999Gi',
+            activityType: '++',
+            command: { environment: { 'A=B': 'c' } },
+          },
+          executable({ type: 'magic' }),
+          executable({ type: 'oci' }, { strategy: 'pigeon' }),
+          executable({ type: 'remote-file', path: '/x' }),
+          { name: 'long'.repeat(300), simulation: {} },
+        ],
+        dataDependencies: [
+          { producerActivity: 'nobody', consumerActivity: 'a', logicalName: ' ', sizeBytes: 0 },
+          { producerActivity: 'a', consumerActivity: 'a', logicalName: 'f', sizeBytes: 1 },
+          { producerActivity: 'a', consumerActivity: 'b', logicalName: 'f', sizeBytes: 1 },
+          { producerActivity: 'a', consumerActivity: 'b', logicalName: 'f', sizeBytes: 2 },
+          { producerActivity: 'a', consumerActivity: 'b', logicalName: 'g', sizeBytes: 1.5 },
+        ],
+      },
+    })
+    expect([status, json.code]).toEqual([400, 'invalid'])
+    const found = new Map(json.details.map(({ path, message }) => [path, message]))
+    const expected: [string, RegExp][] = [
+      ['name', /letter or digit/],
+      ['surprise', /not a known key/],
+      ['spec.namespace', /required/],
+      ['spec.storageSize', /must be a string/],
+      ['spec.metadata.legacy', /reserved/],
+      ['spec.activities.1.name', /"twin" is already that of spec\.activities\.0\.name/],
+      ['spec.activities.1.dependsOn.0', /"ghost"/],
+      ['spec.activities.1.dependsOn.1', /"phantom"/],
+      ['spec.activities.2.name', /identifier "twin"/],
+      ['spec.activities.3.name', /required/],
+      ['spec.activities.4.name', /letter or digit/],
+      ['spec.activities.5.command.entrypoint', /without simulation/],
+      ['spec.activities.5.image', /executable/],
+      ['spec.activities', /cycle: a -> b -> a/],
+      ['spec.activities.9.simulation.durationSeconds', /./],
+      ['spec.activities.9.simulation.flops', /must be a number/],
+      ['spec.activities.9.cpuLimit', /between 1m/],
+      ['spec.activities.9.memoryLimit', /whole number/],
+      ['spec.activities.9.expectedOutputs.0', /work directory/],
+      ['spec.activities.9.expectedOutputs.1', /work directory/],
+      ['spec.activities.9.policy.maxAttempts', /./],
+      ['spec.activities.9.stage', /./],
+      ['spec.activities.9.metadata.runtime', /beside metadata/],
+      ['spec.activities.10.cpuLimit', /cores/],
+      ['spec.activities.10.memoryLimit', /2\^53/],
+      ['spec.activities.10.activityType', /letter or digit/],
+      ['spec.activities.10.command.environment.A=B', /without "="/],
+      ['spec.activities.11.command.executable.source.type', /one of catalog/],
+      ['spec.activities.12.command.executable.source.reference', /required/],
+      ['spec.activities.12.command.executable.delivery.strategy', /one of auto/],
+      ['spec.activities.13.command.executable.source', /environmentRef or resourceRef/],
+      ['spec.activities.14.name', /255/],
+      ['spec.dataDependencies.0.producerActivity', /"nobody"/],
+      ['spec.dataDependencies.0.logicalName', /blank/],
+      ['spec.dataDependencies.0.sizeBytes', /./],
+      ['spec.dataDependencies.1', /same activity/],
+      ['spec.dataDependencies.3', /already that of spec\.dataDependencies\.2/],
+      ['spec.dataDependencies.4.sizeBytes', /whole number/],
+    ]
+    expect([...found.keys()].sort()).toEqual(expected.map(([path]) => path).sort())
+    for (const [path, message] of expected) expect(`${path}: ${found.get(path) ?? ''}`).toMatch(message)
+    expect(await service.counts()).toEqual(before)
+  })
+
+  test('a member of wrong form is told once: nothing is said to be missing because of it', async () => {
+    const answer = await create(
+      workflow(
+        'x',
+        [
+          { name: 5, run: 'x' },
+          { name: 'y'.repeat(300), run: ['x'], image: 'i', dependsOn: ['5', 7, {}] },
+          {
+            name: 'z',
+            simulation: { durationSeconds: 'long' },
+            dependsOn: ['y'.repeat(300)],
+            command: { arguments: 'a b', entrypoint: true },
+          },
+        ],
+        { image: 7 },
+      ),
+    )
+    expect([answer.status, paths(answer.json.details).sort()]).toEqual([
+      400,
+      [
+        'spec.activities.0.name',
+        'spec.activities.1.dependsOn.1',
+        'spec.activities.1.dependsOn.2',
+        'spec.activities.1.name',
+        'spec.activities.1.run',
+        'spec.activities.2.command.arguments',
+        'spec.activities.2.command.entrypoint',
+        'spec.activities.2.simulation.durationSeconds',
+        'spec.image',
+      ],
+    ])
+  })
+
+  test.each<[string, unknown, number, RegExp]>([
+    ['an array', [], 400, /an object/],
+    ['no spec', { name: 'x' }, 422, /spec: is required/],
+    ['no activities', workflow('x', []), 422, /at least one activity/],
+    ['a cycle of one', workflow('x', [simulated('a', ['a'])]), 422, /a -> a/],
+    ['a null name', workflow(null as unknown as string, [simulated('a')]), 422, /name: must not be null/],
+    ['a name of 1,000 characters', workflow('x'.repeat(1_000), [simulated('a')]), 422, /name/],
+    ['NUL', workflow('x\0y', [simulated('a')]), 422, /NUL/],
+    [
+      'an infinite duration',
+      '{"name": "x", "spec": {"namespace": "n", "activities": [{"name": "a", "simulation": {"durationSeconds": 1e999}}]}}',
+      422,
+      /finite/,
+    ],
+    ['an unknown WfFormat version', { name: 'x', schemaVersion: '1.3', workflow: {} }, 422, /schemaVersion/],
+    ['a Pegasus workflow', { pegasus: '5.0', name: 'm', jobs: [] }, 422, /Pegasus/],
+    ['a service', { name: 'x', namespace: 'n', version: { id: 'x-v1', activities: [{ id: 'a', kind: 'service' }] } }, 503, /kind service/],
+  ])('%s', async (_, document, status, text) => {
+    const before = await service.counts()
+    const answer = await create(document)
+    expect([answer.status, JSON.stringify(answer.json)]).toEqual([status, expect.stringMatching(text)])
+    expect(await service.counts()).toEqual(before)
+  })
+
+  test('a taken name is told together with everything else', async () => {
+    await create(workflow('taken', [simulated('a')]))
+    const answer = await create(workflow('Taken', [simulated('a', ['b'])]))
+    expect([answer.status, paths(answer.json.details)]).toEqual([422, ['spec.activities.0.dependsOn.0', 'name']])
+  })
+
+  test('a WfFormat document with several faults gets all of them', async () => {
+    const task = (id: string, more: object = {}) => ({ id, name: id, ...more })
+    const answer = await create({
+      name: 'trace',
+      schemaVersion: '1.5',
+      workflow: {
+        specification: {
+          tasks: [
+            task('a', { children: ['zz'] }),
+            task('a'),
+            task('A_1'),
+            task('a-1', { parents: ['yy'] }),
+            task('c', { parents: ['d'] }),
+            task('d', { parents: ['c'] }),
+          ],
+          files: [{ id: 'f', sizeInBytes: 1 }],
+        },
+        execution: {
+          tasks: [
+            { id: 'c', runtimeInSeconds: 1 },
+            { id: 'c', runtimeInSeconds: 1 },
+          ],
+        },
+      },
+    })
+    expect([answer.status, paths(answer.json.details).sort()]).toEqual([
+      422,
+      [
+        'workflow.execution.tasks.1.id',
+        'workflow.specification.tasks',
+        'workflow.specification.tasks.0.children.0',
+        'workflow.specification.tasks.1.id',
+        'workflow.specification.tasks.3.id',
+        'workflow.specification.tasks.3.parents.0',
+      ],
+    ])
+  })
+
+  test('of 64 equal creates at once one is stored', async () => {
+    const answers = await Promise.all(Array.from({ length: 64 }, () => create(workflow('race', [simulated('a'), simulated('b', ['a'])]))))
+    expect(answers.map(({ status }) => status).sort()).toEqual([201, ...Array.from({ length: 63 }, () => 422)])
+    expect(answers.filter(({ status }) => status === 422).every(({ json }) => json.details[0]?.path === 'name')).toBe(true)
+    expect(await service.counts()).toEqual({
+      workflow_definitions: 1,
+      workflow_versions: 1,
+      activity_types: 1,
+      activity_definitions: 2,
+      activity_dependencies: 1,
+      workflow_data_dependencies: 0,
+    })
+  })
+})
+
+describe('embedded versions', () => {
+  const documentOf = async (id: string) => (await service.call<Definition>('GET', `/workflow-definitions/${id}/`)).json.version
+
+  test('what was read from the service is the stored version; anything else is stored once beside it', async () => {
+    await create(workflow('origin', [simulated('a'), { ...simulated('b', ['a']), cpuLimit: '2' }]))
+    const document = await documentOf('origin')
+    expect(await service.db.transaction((tx) => embedWorkflow(tx, document))).toBe('origin-v1')
+    const changed = { ...document, activities: document.activities.map((activity) => ({ ...activity, priority: 9 })) }
+    const ids = await Promise.all(Array.from({ length: 8 }, () => service.db.transaction((tx) => embedWorkflow(tx, changed))))
+    expect(new Set(ids).size).toBe(1)
+    expect(ids[0]).toMatch(/^origin-v1#[0-9a-f]{16}$/)
+    expect((await loadGraph(service.db, ids[0] ?? ''))?.activities.map(({ priority }) => priority)).toEqual([9, 9])
+    expect(await documentOf('origin')).toEqual(document)
+    expect((await service.call<Definition[]>('GET', '/workflow-definitions/')).json).toHaveLength(1)
+  })
+
+  test('a sparse document of the older form keeps its ids and resolves in every form', async () => {
+    const id = await service.db.transaction((tx) =>
+      embedWorkflow(tx, {
+        id: 'old-v1',
+        workflowId: 'old',
+        activities: [
+          { id: 'prepare', simulation: { durationSeconds: 4 } },
+          { id: 'old-analyze', externalId: 'analyze', command: { entrypoint: 'run' } },
+        ],
+        dependencies: [{ activityId: 'old-analyze', dependsOnActivityId: 'prepare' }],
+        dataDependencies: [{ producerActivityId: 'prepare', consumerActivityId: 'old-analyze', logicalName: 'f', sizeBytes: 0 }],
+      }),
+    )
+    const graph = await loadGraph(service.db, id)
+    if (graph === undefined) throw new Error('not stored')
+    expect(graph).toMatchObject({
+      workflowId: 'old',
+      activities: [
+        { id: 'prepare', externalId: 'prepare', capabilities: ['simulation'], policy: { timeoutSeconds: 3600 } },
+        { id: 'old-analyze', capabilities: ['real'] },
+      ],
+      edges: [{ from: 0, to: 1, bytes: 0 }],
+    })
+    const resolve = activityResolver(graph)
+    expect(['prepare', 'old-analyze', 'analyze', 'nobody'].map((given) => resolve(given, 'p'))).toEqual([0, 1, 1, undefined])
+    expect(() =>
+      activityResolver({
+        workflowId: 'w',
+        activities: [
+          { id: '1', externalId: 'x', position: 0 },
+          { id: '2', externalId: 'x', position: 1 },
+        ],
+      })('x', 'plan.assignments.0.activityId'),
+    ).toThrow(/several activities/)
+  })
+
+  test('all faults of a document come at once', async () => {
+    const problem = await service.db
+      .transaction((tx) =>
+        embedWorkflow(
+          tx,
+          {
+            id: 'w-v1',
+            workflowId: 'w',
+            activities: [
+              { id: 'a', workflowVersionId: 'other', capabilities: ['simulation'] },
+              { id: 'a', simulation: {} },
+              { id: 'b' },
+              { id: 'c', capabilities: ['real'], simulation: {} },
+            ],
+            dependencies: [
+              { activityId: 'a', dependsOnActivityId: 'ghost' },
+              { activityId: 'b', dependsOnActivityId: 'c' },
+              { activityId: 'c', dependsOnActivityId: 'b' },
+            ],
+            dataDependencies: [{ producerActivityId: 'b', consumerActivityId: 'b', logicalName: 'f', sizeBytes: 1 }],
+          },
+          'workflow',
+        ),
+      )
+      .catch((error: unknown) => error as Refused)
+    expect(paths((problem as Refused).details).sort()).toEqual([
+      'workflow.activities.0.simulation',
+      'workflow.activities.0.workflowVersionId',
+      'workflow.activities.1.id',
+      'workflow.activities.2.command.entrypoint',
+      'workflow.activities.3.command.entrypoint',
+      'workflow.dataDependencies.0',
+      'workflow.dependencies',
+      'workflow.dependencies.0.dependsOnActivityId',
+    ])
+  })
+
+  test('a definition sent back as it was read is a new workflow of the same content', async () => {
+    const first = await create(
+      workflow('round', [{ name: 'One', run: 'x', image: 'i', activityType: 'kind' }, simulated('two', ['One'])], {
+        dataDependencies: [{ producerActivity: 'One', consumerActivity: 'two', logicalName: 'f', sizeBytes: 3 }],
+      }),
+    )
+    const document = (await service.call('GET', '/workflow-definitions/round/')).json
+    const again = await service.call<Definition>('POST', '/workflow-definitions/import/?name=round-two', document)
+    expect(again.status).toBe(201)
+    await service.call('DELETE', '/workflow-definitions/round/')
+    const same = await create(document)
+    expect(same.json.version.definitionHash).toBe(first.json.version.definitionHash)
+    expect((await create({ ...document, name: 'other' })).json.details).toEqual([
+      { path: 'id', message: expect.stringContaining('"other"') },
+    ])
+  })
+})
+
+describe('generated workflows', () => {
+  const text = fc
+    .oneof(
+      fc.string({ unit: 'grapheme', maxLength: 30 }),
+      fc.constantFrom(
+        'a: b\n  - c\n',
+        "it's\n\n  two\n",
+        '  lead',
+        'tail \n',
+        'true',
+        '- x',
+        '#c',
+        '\ttab\n',
+        'x\r\ny',
+        '\n',
+        'a\n\n',
+        '012',
+        '1e5',
+        '\u2028\u0085',
+      ),
+    )
+    .filter((value) => !value.includes('\0'))
+  const filled = text.filter((value) => value.trim() !== '')
+  const json = fc.dictionary(
+    fc.string({ maxLength: 12 }).filter((key) => !key.includes('\0') && key !== '__proto__' && key !== 'constructor'),
+    fc.oneof(
+      text,
+      fc.integer(),
+      fc.double({ noNaN: true, noDefaultInfinity: true }),
+      fc.boolean(),
+      fc.constant(null),
+      fc.array(fc.integer(), { maxLength: 3 }),
+    ),
+    { maxKeys: 4 },
+  )
+  const optional = <T>(value: fc.Arbitrary<T>) => fc.option(value, { nil: undefined })
+  const seconds = fc.double({ min: 0, max: 1e25, noNaN: true })
+  const free = json.filter(
+    (value) =>
+      !['runtime', 'resourceSelector', 'keepDisk', 'mountPath', 'workspaceSeedPath', 'expectedOutputs', 'stage', 'legacy'].some(
+        (key) => key in value,
+      ),
+  )
+  const id = fc.stringMatching(/^[a-z][a-zA-Z0-9 _.-]{0,12}$/)
+
+  const activity = fc.record({
+    run: filled,
+    image: fc.stringMatching(/^[a-z]{1,8}:[0-9]$/),
+    real: fc.boolean(),
+    entrypoint: optional(filled),
+    arguments: optional(fc.array(text, { maxLength: 3 })),
+    environment: optional(fc.dictionary(fc.stringMatching(/^[A-Z_]{1,8}$/), text, { maxKeys: 3 })),
+    executable: optional(
+      fc.constantFrom(
+        { source: { type: 'oci', reference: 'x' } },
+        { source: { type: 'local-file', path: '/bin/x' }, delivery: { strategy: 'managed' }, expectedDigest: 'sha256:1' },
+      ),
+    ),
+    cpuLimit: optional(fc.oneof(fc.constantFrom('250m', '1', '0.333', '1000m'), fc.double({ min: 0.001, max: 64, noNaN: true }))),
+    memoryLimit: optional(fc.constantFrom('256Mi', '1Gi', '12345', '0', '1G', '512M', '64Ki')),
+    parents: fc.array(fc.nat(), { maxLength: 4 }),
+    simulation: fc.record({ model: fc.constant('deterministic'), durationSeconds: seconds, parameters: free }, { requiredKeys: [] }),
+    activityType: optional(id),
+    priority: optional(fc.integer()),
+    policy: optional(
+      fc.record(
+        {
+          timeoutSeconds: fc.integer({ min: 1, max: 9_999 }),
+          maxAttempts: fc.integer({ min: 1, max: 9 }),
+          retryDelaySeconds: fc.integer({ min: 0, max: 9 }),
+        },
+        { requiredKeys: [] },
+      ),
+    ),
+    keepDisk: optional(fc.boolean()),
+    resourceSelector: optional(fc.constant('host/1')),
+    expectedOutputs: optional(fc.array(fc.constantFrom('a.txt', 'd/b c.txt'), { maxLength: 2 })),
+    stage: optional(fc.constantFrom('all', 'declared')),
+    metadata: optional(free),
+  })
+  const documents = fc.record({
+    name: fc.stringMatching(/^[A-Za-z][A-Za-z0-9 _]{0,20}$/),
+    namespace: filled.filter((value) => !/\p{Cc}/u.test(value)),
+    image: optional(fc.constantFrom('shared:1', 'shared:2')),
+    storageSize: optional(fc.constant('2Gi')),
+    storagePolicy: optional(fc.constant({ type: 'distributed' })),
+    schedule: optional(text),
+    metadata: optional(free.filter((value) => !('legacy' in value))),
+    drawn: fc.array(activity, { minLength: 1, maxLength: 25 }),
+    sizes: fc.array(fc.integer({ min: 1, max: 2 ** 40 }), { minLength: 1, maxLength: 5 }),
+  })
+  type Drawn = typeof documents extends fc.Arbitrary<infer T> ? T : never
+
+  const document = ({ name, namespace, image, storageSize, storagePolicy, schedule, metadata, drawn, sizes }: Drawn) => {
+    const nameOf = (i: number): string => `Task ${i}`
+    const edges = drawn.flatMap(({ parents }, to) =>
+      [...new Set(parents.map((parent) => parent % (to + 1)).filter((from) => from !== to))].map((from) => [from, to] as const),
+    )
+    const activities = drawn.map(
+      ({ real, parents: _, run, entrypoint, arguments: args, environment, executable, image: own, simulation, ...rest }, i) => ({
+        name: nameOf(i),
+        ...rest,
+        ...(real
+          ? {
+              image: own,
+              ...(i % 2 === 0 ? { run } : { command: { entrypoint: entrypoint ?? 'x', arguments: args, environment, executable } }),
+            }
+          : { simulation }),
+        dependsOn: edges.filter(([, to]) => to === i).map(([from]) => nameOf(from)),
+      }),
+    )
+    return JSON.parse(
+      JSON.stringify({
+        name,
+        spec: {
+          namespace,
+          image,
+          storageSize,
+          storagePolicy,
+          schedule,
+          metadata,
+          activities,
+          dataDependencies: edges.map(([from, to], i) => ({
+            producerActivity: nameOf(from),
+            consumerActivity: nameOf(to),
+            logicalName: `file ${i}: "x"`,
+            sizeBytes: sizes[i % sizes.length],
+          })),
+        },
+      }),
+    ) as { name: string; spec: { activities: { dependsOn: string[] }[]; dataDependencies: { sizeBytes: number }[] } }
+  }
+
+  test('what goes in comes out: counts, edges, bytes, the exported document and the embedded one', async () => {
+    await fc.assert(
+      fc.asyncProperty(documents, async (drawn) => {
+        const written = document(drawn)
+        const created = await create(written)
+        expect([created.status, created.json.details]).toEqual([201, undefined])
+        const { id, version } = created.json
+        const graph = await loadGraph(service.db, version.id)
+        expect(graph?.edges.length).toBe(written.spec.activities.reduce((sum, { dependsOn }) => sum + dependsOn.length, 0))
+        expect(graph?.edges.reduce((sum, { bytes }) => sum + bytes, 0)).toBe(
+          written.spec.dataDependencies.reduce((sum, { sizeBytes }) => sum + sizeBytes, 0),
+        )
+        expect(graph?.edges.every(({ from, to }) => from < to)).toBe(true)
+
+        const read = (await service.call<Definition>('GET', `/workflow-definitions/${id}/`)).json
+        expect(await service.db.transaction((tx) => embedWorkflow(tx, read.version))).toBe(version.id)
+
+        const exported = await service.call('GET', `/workflow-definitions/${id}/export/`)
+        expect((await service.call('DELETE', `/workflow-definitions/${id}/`)).status).toBe(204)
+        const again = await service.call<Definition & Refused>('POST', '/workflow-definitions/import/', exported.text)
+        expect([again.status, again.json.details]).toEqual([201, undefined])
+        const still = (one: Definition) => ({ ...one, createdAt: '', warnings: [], version: { ...one.version, createdAt: '' } })
+        expect(still(again.json)).toEqual(still(created.json))
+        expect((await service.call('DELETE', `/workflow-definitions/${id}/`)).status).toBe(204)
+      }),
+      { seed, numRuns: 60 },
+    )
+    expect(Object.values(await service.counts())).toEqual([0, 0, 0, 0, 0, 0])
+  }, 240_000)
+
+  test('a back edge anywhere is found, and the cycle that is named is one', async () => {
+    await fc.assert(
+      fc.asyncProperty(fc.integer({ min: 2, max: 40 }), fc.nat(), fc.nat(), async (length, a, b) => {
+        const [low, high] = [Math.min(a % length, b % length), Math.max(a % length, b % length)]
+        const activities = Array.from({ length }, (_, i) =>
+          simulated(`t${i}`, [...(i > 0 ? [`t${i - 1}`] : []), ...(i === low ? [`t${high}`] : [])]),
+        )
+        const answer = await create(workflow('looped', activities))
+        expect(answer.status).toBe(422)
+        const named = /cycle: (.*);/.exec(answer.json.details[0]?.message ?? '')?.[1]?.split(' -> ') ?? []
+        expect(named[0]).toBe(named.at(-1))
+        if (high - low < 19) expect(named.length).toBe(high - low + 2)
+      }),
+      { seed, numRuns: 30 },
+    )
+  })
+})

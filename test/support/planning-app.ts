@@ -1,0 +1,85 @@
+import { bundleWorkflowCode, NativeConnection, Worker } from '@temporalio/worker'
+import { planningSessionActivities } from '../../activities/planning-session.ts'
+import type { Db } from '../../src/db/sql.ts'
+import { planningSessionRoutes } from '../../src/domains/planning-sessions/routes.ts'
+import { schedulePlanRoutes } from '../../src/domains/schedule-plans/routes.ts'
+import { workflowDefinitionRoutes } from '../../src/domains/workflow-definitions/routes.ts'
+import { openEngine, type Engine } from '../../src/engine.ts'
+import { openCompute, type Compute } from '../../src/schedulers/compute.ts'
+import { startInventory, type Answer, type InventoryApp } from './inventory-app.ts'
+import type { TestTemporal } from './temporal.ts'
+
+/** Nothing listens on the discard port of this machine. */
+const nowhere = '127.0.0.1:9'
+const taskQueue = 'planning-test'
+
+export interface PlanningApp extends InventoryApp {
+  engine: Engine
+  /** POST of a YAML text. */
+  yaml: (path: string, text: string) => Promise<Answer>
+  /** Polls a session until it is over. */
+  ended: (sessionId: string) => Promise<Answer>
+}
+
+/** Everything that planning needs behind the real kernel; without `temporal` the engine is away. */
+export const startPlanning = async (temporal?: TestTemporal): Promise<PlanningApp> => {
+  const engine = openEngine({ address: temporal?.address ?? nowhere, namespace: temporal?.namespace ?? 'default', taskQueue })
+  const app = await startInventory({}, (db) => [
+    ...workflowDefinitionRoutes({ db }),
+    ...schedulePlanRoutes({ db }),
+    ...planningSessionRoutes({ db, engine }),
+  ])
+  return {
+    ...app,
+    engine,
+    yaml: (path, text) => app.call('POST', path, text, { 'content-type': 'application/yaml' }),
+    ended: async (sessionId) => {
+      const until = Date.now() + 120_000
+      for (;;) {
+        const answer = await app.call('GET', `/planning-sessions/${encodeURIComponent(sessionId)}/`)
+        const status = (answer.body as { session?: { status?: string } }).session?.status
+        if (answer.status !== 200 || (status !== 'queued' && status !== 'running')) return answer
+        if (Date.now() > until) throw new Error(`session ${sessionId} is still ${status}: ${answer.text}`)
+        await new Promise((resolve) => setTimeout(resolve, 50))
+      }
+    },
+    close: async () => {
+      await engine[Symbol.asyncDispose]()
+      await app.close()
+    },
+  }
+}
+
+/** A worker in this process with the real workflow and activities, planning on real threads; the returned function ends it. */
+export const startPlanningWorker = async (
+  temporal: TestTemporal,
+  db: Db,
+  wrap: (compute: Compute) => Compute = (compute) => compute,
+): Promise<() => Promise<void>> => {
+  const connection = await NativeConnection.connect({ address: temporal.address })
+  const compute = openCompute({ threads: 2 })
+  const worker = await Worker.create({
+    connection,
+    namespace: temporal.namespace,
+    taskQueue,
+    workflowBundle: await bundleWorkflowCode({
+      workflowsPath: new URL('../../workflows/index.ts', import.meta.url).pathname,
+      logger: {
+        log: () => undefined,
+        trace: () => undefined,
+        debug: () => undefined,
+        info: () => undefined,
+        warn: () => undefined,
+        error: () => undefined,
+      },
+    }),
+    activities: planningSessionActivities({ db, compute: wrap(compute) }),
+  })
+  const running = worker.run()
+  return async () => {
+    if (worker.getState() === 'RUNNING') worker.shutdown()
+    await running
+    await connection.close()
+    await compute[Symbol.asyncDispose]()
+  }
+}
