@@ -1,0 +1,156 @@
+import { ApplicationFailure, Context } from '@temporalio/activity'
+import { databaseAway } from '../src/db/errors.ts'
+import type { Db } from '../src/db/sql.ts'
+import type { RuntimeDriver } from '../src/drivers/runtime/driver.ts'
+import type { Engine } from '../src/engine.ts'
+import type { Compute } from '../src/schedulers/compute.ts'
+import type { HostCores } from '../src/domains/execution-runs/host-cores.ts'
+import { LeasePassedOn } from '../src/domains/execution-runs/journal.ts'
+import { runSite as executeSite, type SiteOutcome } from '../src/domains/execution-runs/site.ts'
+import { makeSitePlan, readSiteSnapshot, rehearsalSite, sitesOf, taskQueueOf } from '../src/domains/execution-runs/site-plan.ts'
+import { simulate } from '../src/domains/execution-runs/simulation.ts'
+import { abandonRun, closeRun, openRun, readRun } from '../src/domains/execution-runs/store.ts'
+
+export interface ExecutionRunParts {
+  db: Db
+  engine: Pick<Engine, 'taskQueue' | 'signal'>
+  compute: Compute
+  drivers: { local: RuntimeDriver; rehearsal: RuntimeDriver }
+  hostId: string
+  cores: HostCores
+  workRoot: string
+  seedRoot: string | undefined
+  variablePrefix: string
+  clock: () => number
+  failpoint: (name: string) => void
+  /** Aborted when this worker is being drained: sites let go of what runs, another worker adopts it. */
+  draining: AbortSignal
+}
+
+type Opened = { state: 'over' | 'simulate' | 'execute'; total: number; sites: { site: string; taskQueue: string }[] }
+
+/** The same unexpected error this often in a row, over about two minutes, is a fault and not a passing trouble. */
+const attemptsBeforeGivingUp = 30
+const cancelGraceSeconds = 5
+
+/** Doubling pauses between progress signals: a run of an hour sends about a dozen, a run of a second none. */
+const firstProgressSeconds = 1
+const lastProgressSeconds = 300
+/** A resting site is told of ends elsewhere this often at most. */
+const wakeEveryMs = 500
+
+/** Says once a second that this process is alive, so that the server gives the work to another soon after it is not. */
+const beating = async <T>(work: () => Promise<T>): Promise<T> => {
+  const context = Context.current()
+  const beats = setInterval(() => {
+    context.heartbeat()
+  }, 1_000)
+  try {
+    return await work()
+  } finally {
+    clearInterval(beats)
+  }
+}
+
+export const executionRunActivities = (parts: ExecutionRunParts) => ({
+  /** created → running, once; says what is to be done where. Ids and small facts only. */
+  openRun: (runId: string, generation: number): Promise<Opened> =>
+    beating(async () => {
+      const run = await openRun(parts.db, runId, generation)
+      if (run === undefined || run.status !== 'running') return { state: 'over', total: run?.activityCount ?? 0, sites: [] }
+      if (run.mode === 'simulation') return { state: 'simulate', total: run.activityCount, sites: [] }
+      const sites = await sitesOf(parts.db, runId, await readSiteSnapshot(parts.db, runId))
+      return {
+        state: 'execute',
+        total: run.activityCount,
+        sites: sites.map((site) => ({ site, taskQueue: taskQueueOf(site, parts.engine.taskQueue) })),
+      }
+    }),
+
+  /** Runs what is planned at one site until it is settled or rests; see `src/domains/execution-runs/site.ts`. */
+  async runSite(runId: string, generation: number, site: string): Promise<SiteOutcome> {
+    const context = Context.current()
+    const snapshot = await readSiteSnapshot(parts.db, runId)
+    const rehearsal = site === rehearsalSite
+    const plan = makeSitePlan(parts.db, runId, snapshot, {
+      workRoot: parts.workRoot,
+      seedRoot: parts.seedRoot,
+      variablePrefix: parts.variablePrefix,
+    })
+    const stop = AbortSignal.any([parts.draining, context.cancellationSignal])
+    const beats = setInterval(() => {
+      context.heartbeat()
+    }, 1_000)
+    let progressAt = Date.now() + firstProgressSeconds * 1_000
+    let pause = firstProgressSeconds
+    const alone = new Set(plan.siteOfRuntime.values()).size === 1
+    let wokenFor = 0
+    let wokenAt = 0
+    try {
+      return await executeSite(
+        {
+          db: parts.db,
+          driver: rehearsal ? parts.drivers.rehearsal : parts.drivers.local,
+          hostId: parts.hostId,
+          workRoot: parts.workRoot,
+          cores: rehearsal ? undefined : parts.cores,
+          clock: parts.clock,
+          failpoint: parts.failpoint,
+        },
+        runId,
+        site,
+        plan,
+        `${parts.hostId}/${String(process.pid)}`,
+        stop,
+        ({ completed, running }) => {
+          if (!alone && completed > wokenFor && Date.now() - wokenAt >= wakeEveryMs) {
+            wokenFor = completed
+            wokenAt = Date.now()
+            // A lost one costs the resting site's own look, seconds later.
+            parts.engine.signal('executionRun', runId, generation, 'wake').catch((error: unknown) => {
+              context.log.debug('a resting site was not woken', { error: String(error) })
+            })
+          }
+          if (Date.now() < progressAt) return
+          pause = Math.min(pause * 2, lastProgressSeconds)
+          progressAt = Date.now() + pause * 1_000
+          // Only the live view gains by it; a lost one is made up by the next.
+          parts.engine.signal('executionRun', runId, generation, 'progress', site, completed, running).catch((error: unknown) => {
+            context.log.debug('progress was not told', { error: String(error) })
+          })
+        },
+      )
+    } catch (error) {
+      if (error instanceof LeasePassedOn) throw ApplicationFailure.create({ message: error.message, type: 'LeasePassedOn', cause: error })
+      if (parts.draining.aborted)
+        throw ApplicationFailure.create({ message: 'this worker is being drained; what runs goes on', type: 'Draining' })
+      if (databaseAway(error) || context.info.attempt < attemptsBeforeGivingUp) throw error
+      // A fault of the engine itself does not pass by trying: the run ends with it instead of standing still.
+      context.log.error('a site of a run was given up', { runId, site, error })
+      const names = await abandonRun(
+        parts.db,
+        runId,
+        parts.hostId,
+        `the engine failed at site ${site} (${(error as Error).name}); the log of its worker has the cause`,
+      )
+      if (!rehearsal) await parts.drivers.local.cancel(names, cancelGraceSeconds)
+      throw ApplicationFailure.nonRetryable(`site ${site} was given up`, 'SiteGivenUp')
+    } finally {
+      clearInterval(beats)
+    }
+  },
+
+  /** Simulates the run's plan and records it like an execution, with seconds from 0. */
+  simulateRun: (runId: string): Promise<void> =>
+    beating(() => simulate(parts.db, parts.compute, runId, Context.current().cancellationSignal)),
+
+  /** Sums and final state; nothing is written after it. */
+  closeRun: (runId: string): Promise<{ status: string; completed: number }> =>
+    beating(async () => {
+      const run = await readRun(parts.db, runId)
+      if (run === undefined) return { status: 'cancelled', completed: 0 }
+      return closeRun(parts.db, runId)
+    }),
+})
+
+export type ExecutionRunActivities = ReturnType<typeof executionRunActivities>

@@ -1,0 +1,205 @@
+import { createHash } from 'node:crypto'
+import type { Db } from '../../db/sql.ts'
+import { missing, Refusal, unacceptable, type Problem } from '../../refusal.ts'
+import { bindingsOfResources, profilesFor, resourcesOfVersions, runtimesByIds } from '../environments/store.ts'
+import { readExecutionScope } from '../execution-scopes/store.ts'
+import { readNetworkTopology } from '../network-topologies/store.ts'
+import { planAssignments, readPlan, type PlanHeader, type PlannedTask } from '../schedule-plans/store.ts'
+import { plannedGraph } from '../schedule-plans/graph.ts'
+import { activityResolver } from '../workflow-definitions/graph.ts'
+import { embedWorkflow } from '../workflow-definitions/store.ts'
+import { chooseRuntimes } from './admission.ts'
+import type { RunMembers, RunRequest } from './schemas.ts'
+import { insertRun, readRun } from './store.ts'
+
+/** Runtimes that can run a task today; the others are part of the API and answer 503 before anything is stored. */
+const builtDrivers = new Set(['local'])
+
+const hashOf = (value: unknown): string => createHash('sha256').update(JSON.stringify(value)).digest('hex')
+
+/** Where the envelope's assignments differ from the stored plan's in activity, resource, core, slot or order. */
+const differences = (
+  sent: NonNullable<RunRequest['plan']>,
+  stored: readonly PlannedTask[],
+  activityOf: (id: string, path: string) => number | undefined,
+): Problem[] => {
+  const problems: Problem[] = []
+  if (sent.assignments.length !== stored.length) {
+    problems.push({
+      path: 'plan.assignments',
+      message: `has ${String(sent.assignments.length)} assignments, the stored plan ${String(stored.length)}; send the plan as it is stored or leave it out`,
+    })
+  }
+  for (const [i, assignment] of sent.assignments.entries()) {
+    const path = `plan.assignments.${String(i)}`
+    const position = activityOf(assignment.activityId, `${path}.activityId`)
+    const known = position === undefined ? undefined : stored[position]
+    if (known === undefined) {
+      problems.push({ path: `${path}.activityId`, message: `${JSON.stringify(assignment.activityId)} is no activity of the stored plan` })
+      continue
+    }
+    const pairs = [
+      ['resourceId', assignment.resourceId, known.resourceId],
+      ['coreId', assignment.coreId, known.coreIds[0] ?? ''],
+      ['slotId', assignment.slotId, known.slotId],
+      ['orderOnResource', assignment.orderOnResource, known.orderOnResource],
+    ] as const
+    for (const [name, value, expected] of pairs) {
+      if (value !== expected)
+        problems.push({
+          path: `${path}.${name}`,
+          message: `is ${JSON.stringify(value)}, the stored plan has ${JSON.stringify(expected)}; store another plan to run it otherwise`,
+        })
+    }
+  }
+  return problems
+}
+
+/** Ids that an envelope must agree on with its own run and with the stored plan. */
+const disagreements = (request: RunRequest, run: RunMembers, plan: PlanHeader): Problem[] => {
+  const pairs: [string, string | undefined, string][] = [
+    ['plan.id', request.plan?.id, run.schedulePlanId],
+    ['plan.workflowVersionId', request.plan?.workflowVersionId, plan.workflowVersionId],
+    ['plan.executionScopeId', request.plan?.executionScopeId, plan.executionScopeId],
+    ['workflow.id', request.workflow?.id, plan.workflowVersionId],
+    ['executionScope.id', request.executionScope?.id, plan.executionScopeId],
+    ['networkTopology.id', plan.networkTopologyId === '' ? undefined : request.networkTopology?.id, plan.networkTopologyId],
+  ]
+  return pairs.flatMap(([path, value, expected]) =>
+    value === undefined || value === expected
+      ? []
+      : [{ path, message: `is ${JSON.stringify(value)}, the run's plan has ${JSON.stringify(expected)}` }],
+  )
+}
+
+/**
+ * Accepts a run in one transaction: admission with all reasons at once, then run, tasks and snapshot. The snapshot is what was sent
+ * where something was sent, the store's otherwise; nothing that is embedded overwrites the store.
+ * @throws Refusal 409 for a taken id, 422 with every reason, 503 for a mode or driver that is not available
+ */
+export const acceptRun = (db: Db, request: RunRequest, run: RunMembers, accepting: { hostId: string; actorId: string }): Promise<void> =>
+  db.transaction(async (tx) => {
+    if ((await readRun(tx, run.id)) !== undefined)
+      throw new Refusal('conflict', `run.id: ${JSON.stringify(run.id)} is taken by another run; choose another id`, {
+        details: [{ path: 'run.id', message: 'is taken by another run; choose another id' }],
+      })
+    if (run.mode === 'interactive')
+      throw new Refusal('unavailable', 'mode interactive is not available in this version; use real or simulation')
+    if (run.simulator === 'simgrid')
+      throw new Refusal('unavailable', 'simulator simgrid is not available in this version; leave it out to use the built-in one')
+    const plan = await readPlan(tx, run.schedulePlanId)
+    if (plan === undefined)
+      throw unacceptable([
+        { path: 'run.schedulePlanId', message: `plan ${JSON.stringify(run.schedulePlanId)} does not exist; create or import it first` },
+      ])
+
+    const problems = disagreements(request, run, plan)
+    const tasks = await planAssignments(tx, plan.id)
+    const contentVersionId = request.workflow === undefined ? plan.contentVersionId : await embedWorkflow(tx, request.workflow)
+    const planned = await plannedGraph(tx, plan.contentVersionId)
+    const graph = contentVersionId === plan.contentVersionId ? planned : await plannedGraph(tx, contentVersionId)
+    const activityOf = activityResolver(planned)
+    if (request.plan !== undefined) problems.push(...differences(request.plan, tasks, activityOf))
+    if (graph.activities.length !== tasks.length) {
+      problems.push({
+        path: 'workflow.activities',
+        message: `has ${String(graph.activities.length)} activities, the plan places ${String(tasks.length)}; send the workflow that was planned`,
+      })
+    }
+    const resolveSent = contentVersionId === plan.contentVersionId ? undefined : activityResolver(graph)
+    // The run's tasks take the plan's positions: an embedded workflow must place each activity where the plan has it.
+    if (resolveSent !== undefined && problems.length === 0) {
+      for (const [i, activity] of planned.activities.entries()) {
+        const path = `workflow.activities.${String(i)}`
+        if (resolveSent(activity.externalId, path) !== i && resolveSent(activity.id, path) !== i) {
+          problems.push({
+            path,
+            message: `is not ${JSON.stringify(activity.externalId)}, which the plan has at this place; send the activities in the order of the planned workflow`,
+          })
+        }
+      }
+    }
+    if (problems.length > 0) throw unacceptable(problems)
+
+    const scope = request.executionScope ?? plan.embedded?.executionScope ?? (await readExecutionScope(tx, plan.executionScopeId))
+    if (scope === undefined) throw missing('execution scope', plan.executionScopeId)
+    const versionIds = (scope as { environmentVersionIds: string[] }).environmentVersionIds
+    const resources = request.resources ?? plan.embedded?.resources ?? (await resourcesOfVersions(tx, versionIds))
+    const topology =
+      request.networkTopology ??
+      plan.embedded?.networkTopology ??
+      (plan.networkTopologyId === '' ? undefined : await readNetworkTopology(tx, plan.networkTopologyId))
+    const used = [...new Set(tasks.map((task) => task.resourceId))]
+    const bindings = request.runtimeBindings ?? (await bindingsOfResources(tx, used))
+    const runtimes = request.runtimes ?? (await runtimesByIds(tx, [...new Set(bindings.map((binding) => binding.runtimeId))]))
+    const profiles =
+      request.activityProfiles ?? (await profilesFor(tx, [...new Set(graph.activities.map((activity) => activity.typeId))], used))
+
+    const known = new Set((resources as { id: string }[]).map((resource) => resource.id))
+    for (const id of used)
+      if (!known.has(id))
+        problems.push({
+          path: 'resources',
+          message: `resource ${JSON.stringify(id)} is assigned by the plan and not among the resources that were sent`,
+        })
+    const services = graph.activities.filter((activity) => activity.kind !== 'task').map((activity) => activity.externalId)
+    const chosen = chooseRuntimes({
+      mode: run.mode,
+      assignments: tasks.map((task) => ({
+        activityId: task.activityId,
+        resourceId: task.resourceId,
+        runtimeId: typeof task.metadata?.['runtimeId'] === 'string' ? task.metadata['runtimeId'] : undefined,
+      })),
+      activities: graph.activities.map((activity) => ({
+        id: activity.id,
+        kind: activity.kind,
+        capabilities: activity.capabilities,
+        runtimeHint: activity.runtimeHint,
+      })),
+      runtimes,
+      bindings,
+    })
+    problems.push(...chosen.problems)
+    if (problems.length > 0) throw unacceptable(problems)
+    if (run.mode === 'real') {
+      if (services.length > 0)
+        throw new Refusal(
+          'unavailable',
+          `activities of kind service or interactive (${services.slice(0, 5).join(', ')}) are not available in this version`,
+        )
+      const driver = runtimes.find(
+        (runtime) =>
+          chosen.runtimeIds.includes(runtime.id) && !builtDrivers.has(runtime.driver) && runtime.configuration?.['launch'] !== 'none',
+      )
+      if (driver !== undefined)
+        throw new Refusal(
+          'unavailable',
+          `runtime ${driver.id}: driver ${driver.driver} is not available in this version; bind the resource to a local runtime`,
+        )
+    }
+
+    const snapshot = {
+      resources,
+      runtimes: runtimes.filter((runtime) => chosen.runtimeIds.includes(runtime.id)),
+      runtimeBindings: bindings,
+      executionScope: scope,
+      networkTopology: topology,
+      activityProfiles: profiles,
+    }
+    await insertRun(tx, {
+      id: run.id,
+      schedulePlanId: plan.id,
+      contentVersionId,
+      mode: run.mode,
+      seed: run.seed ?? 0,
+      title: run.title,
+      actorId: accepting.actorId,
+      hostId: accepting.hostId,
+      networkModel: run.networkModel,
+      simulator: run.simulator,
+      onFailure: run.onFailure ?? 'stop',
+      snapshot: { ...snapshot, documentsHash: hashOf(snapshot) },
+      runtimeIds: chosen.runtimeIds,
+      activityIds: tasks.map((task) => task.activityId),
+    })
+  })

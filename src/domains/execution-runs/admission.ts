@@ -1,0 +1,82 @@
+import type { Problem } from '../../refusal.ts'
+
+/** A runtime as admission sees it. */
+export interface AdmissionRuntime {
+  id: string
+  name: string
+  driver: string
+  mode: string
+}
+
+export interface AdmissionAssignment {
+  activityId: string
+  resourceId: string
+  /** `metadata.runtimeId` of the assignment. */
+  runtimeId?: string | undefined
+}
+
+export interface AdmissionActivity {
+  id: string
+  kind: string
+  capabilities: readonly string[]
+  /** The author's `runtime`: a driver, a runtime id or a runtime's name. */
+  runtimeHint?: string | undefined
+}
+
+export interface AdmissionFacts {
+  mode: 'real' | 'simulation'
+  /** By position; assignments and activities run parallel. */
+  assignments: readonly AdmissionAssignment[]
+  activities: readonly AdmissionActivity[]
+  runtimes: readonly AdmissionRuntime[]
+  bindings: readonly { resourceId: string; runtimeId: string; enabled: boolean }[]
+}
+
+/**
+ * The runtime of every assignment, or all the reasons why a run cannot be admitted (API specification, run creation; one answer).
+ * Choice: the assignment's `metadata.runtimeId` if its mode fits the run's, else the activity's hint, else the smallest id among the
+ * enabled bindings of a fitting mode. So one plan serves all modes.
+ */
+export const chooseRuntimes = (facts: AdmissionFacts): { runtimeIds: string[]; problems: Problem[] } => {
+  const wanted = facts.mode === 'simulation' ? 'simulation' : 'execution'
+  const byId = new Map(facts.runtimes.map((runtime) => [runtime.id, runtime]))
+  const bound = new Map<string, AdmissionRuntime[]>()
+  for (const binding of facts.bindings) {
+    const runtime = byId.get(binding.runtimeId)
+    if (!binding.enabled || runtime?.mode !== wanted) continue
+    const known = bound.get(binding.resourceId)
+    if (known === undefined) bound.set(binding.resourceId, [runtime])
+    else known.push(runtime)
+  }
+  for (const runtimes of bound.values()) runtimes.sort((a, b) => (a.id < b.id ? -1 : a.id > b.id ? 1 : 0))
+
+  const problems: Problem[] = []
+  const unbound = new Set<string>()
+  const runtimeIds = facts.assignments.map((assignment, i) => {
+    const activity = facts.activities[i] as AdmissionActivity
+    const path = `plan.assignments.${String(i)}`
+    if (facts.mode === 'real' && !activity.capabilities.includes('real')) {
+      problems.push({
+        path,
+        message: `activity ${JSON.stringify(activity.id)} is for simulation only and cannot be run for real; give it a command and an executable, or run in mode simulation`,
+      })
+    }
+    const choices = bound.get(assignment.resourceId) ?? []
+    const named = choices.find((runtime) => runtime.id === assignment.runtimeId)
+    const hint = activity.runtimeHint
+    const hinted =
+      hint === undefined
+        ? undefined
+        : (choices.find((runtime) => runtime.id === hint || runtime.name === hint) ?? choices.find((runtime) => runtime.driver === hint))
+    const chosen = named ?? hinted ?? choices[0]
+    if (chosen === undefined && !unbound.has(assignment.resourceId)) {
+      unbound.add(assignment.resourceId)
+      problems.push({
+        path: `${path}.resourceId`,
+        message: `resource ${JSON.stringify(assignment.resourceId)} has no enabled binding to a runtime of mode ${wanted}; bind it to one or plan the activity elsewhere`,
+      })
+    }
+    return chosen?.id ?? ''
+  })
+  return { runtimeIds, problems }
+}

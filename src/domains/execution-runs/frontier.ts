@@ -1,0 +1,134 @@
+/** What a task waits for or has come to, as the executor sees it. */
+export const waiting = 0
+export const inFlight = 1
+export const completed = 2
+/** Failed for good, cancelled, or behind such a task: it will not run in this generation. */
+export const dead = 3
+
+export interface FrontierInput {
+  /** One of the four states above, by position. */
+  states: Uint8Array
+  /** Control edges by position: `to[k]` needs `from[k]`. */
+  from: ArrayLike<number>
+  to: ArrayLike<number>
+  /** Names of the lanes that a task occupies, and its place in them. */
+  lanes: readonly (readonly string[])[]
+  orders: ArrayLike<number>
+  /** Tasks of the site that asks; only these are handed out as ready. */
+  mine: ArrayLike<boolean>
+}
+
+/** Adjacency in compressed rows: neighbours of i are `items[start[i] … start[i + 1])`. */
+const rowsOf = (n: number, keys: ArrayLike<number>, values: ArrayLike<number>): { start: Int32Array; items: Int32Array } => {
+  const start = new Int32Array(n + 1)
+  for (let k = 0; k < keys.length; k++) start[(keys[k] as number) + 1]! += 1
+  for (let i = 0; i < n; i++) start[i + 1]! += start[i] as number
+  const items = new Int32Array(values.length)
+  const cursor = start.slice(0, n)
+  for (let k = 0; k < keys.length; k++) items[cursor[keys[k] as number]!++] = values[k] as number
+  return { start, items }
+}
+
+/**
+ * Which tasks may start: all predecessors completed, and every earlier task of its lanes over. A plan leaves no choice, so this is
+ * arithmetic only; states are derived from the rows at every load and never stored twice.
+ */
+export const createFrontier = ({ states, from, to, lanes, orders, mine }: FrontierInput) => {
+  const n = states.length
+  // Own tasks that are not over; kept as a number because it is asked at every step.
+  let open = 0
+  const successors = rowsOf(n, from, to)
+  const predecessors = rowsOf(n, to, from)
+
+  // A lane is free for the first of its tasks that is not over. (To wait for the nearest earlier neighbour only would not do: one
+  // that dies behind a failed predecessor is over without having waited for those before it.)
+  const laneOfName = new Map<string, { members: number[]; first: number }>()
+  const lanesOf = lanes.map((names, i) =>
+    [...new Set(names)].map((name) => {
+      const lane = laneOfName.get(name) ?? { members: [], first: 0 }
+      laneOfName.set(name, lane)
+      lane.members.push(i)
+      return lane
+    }),
+  )
+  for (const { members } of laneOfName.values()) members.sort((a, b) => (orders[a] as number) - (orders[b] as number) || a - b)
+
+  const needs = new Int32Array(n)
+  const count = (): void => {
+    for (let k = 0; k < from.length; k++) if (states[from[k] as number] !== completed) needs[to[k] as number]! += 1
+    for (const lane of laneOfName.values()) {
+      while (lane.first < lane.members.length && (states[lane.members[lane.first] as number] as number) >= completed) lane.first += 1
+      for (let k = lane.first + 1; k < lane.members.length; k++) needs[lane.members[k] as number]! += 1
+    }
+  }
+
+  /** Marks everything behind dead tasks dead; returns what became dead. */
+  const bury = (roots: readonly number[]): number[] => {
+    const buried: number[] = []
+    const stack = [...roots]
+    while (stack.length > 0) {
+      const i = stack.pop() as number
+      for (let k = successors.start[i] as number; k < (successors.start[i + 1] as number); k++) {
+        const next = successors.items[k] as number
+        if (states[next] !== waiting) continue
+        states[next] = dead
+        if (mine[next] === true) open -= 1
+        buried.push(next)
+        stack.push(next)
+      }
+    }
+    return buried
+  }
+  for (let i = 0; i < n; i++) if (mine[i] === true && (states[i] as number) < completed) open += 1
+  bury([...states.keys()].filter((i) => states[i] === dead))
+  count()
+
+  const release = (next: number, ready: number[]): void => {
+    needs[next]! -= 1
+    if (needs[next] === 0 && states[next] === waiting && mine[next] === true) ready.push(next)
+  }
+  const releaseLanes = (i: number, ready: number[]): void => {
+    for (const lane of lanesOf[i] as { members: number[]; first: number }[]) {
+      const before = lane.first
+      while (lane.first < lane.members.length && (states[lane.members[lane.first] as number] as number) >= completed) lane.first += 1
+      if (lane.first > before && lane.first < lane.members.length) release(lane.members[lane.first] as number, ready)
+    }
+  }
+
+  return {
+    states,
+    predecessorsOf: (i: number): Int32Array => predecessors.items.subarray(predecessors.start[i], predecessors.start[i + 1]),
+    /** Own tasks that are not over. */
+    get open(): number {
+      return open
+    },
+    /** All own tasks that may start now, by position. */
+    ready: (): number[] => [...needs.keys()].filter((i) => needs[i] === 0 && states[i] === waiting && mine[i] === true),
+    take(i: number): void {
+      states[i] = inFlight
+    },
+    /** The task did not start after all (its lane is held by another run). */
+    putBack(i: number): void {
+      states[i] = waiting
+    },
+    /** The task has completed; returns what may start now because of it. */
+    complete(i: number): number[] {
+      states[i] = completed
+      if (mine[i] === true) open -= 1
+      const ready: number[] = []
+      for (let k = successors.start[i] as number; k < (successors.start[i + 1] as number); k++)
+        release(successors.items[k] as number, ready)
+      releaseLanes(i, ready)
+      return ready
+    },
+    /** The task will never complete; what is behind it is dead too, its lanes go on. Returns what may start now. */
+    kill(i: number): number[] {
+      states[i] = dead
+      if (mine[i] === true) open -= 1
+      const ready: number[] = []
+      const buried = bury([i])
+      for (const gone of [i, ...buried]) releaseLanes(gone, ready)
+      return ready.filter((next) => states[next] === waiting)
+    },
+  }
+}

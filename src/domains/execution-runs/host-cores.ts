@@ -1,0 +1,47 @@
+/**
+ * The real cores of this host as this worker sees them; which task holds which is in `lane_leases` under `@host/<id>`, so that
+ * several workers of one host never start more processes than it has cores. This object only picks likely free ones.
+ */
+export const openHostCores = (count: number) => {
+  const used = new Uint8Array(count)
+  let cursor = 0
+  let waiting = new Set<() => void>()
+  return {
+    count,
+    get free(): number {
+      return used.reduce((sum, holds) => sum + (holds === 0 ? 1 : 0), 0)
+    },
+    /** Numbers of `wanted` cores (at most all there are), or undefined when they are not free. The search goes round, so that a core another worker holds is not asked for again at once. */
+    take(wanted: number): number[] | undefined {
+      const need = Math.min(wanted, count)
+      const picked: number[] = []
+      for (let k = 0; k < count && picked.length < need; k++) {
+        const core = (cursor + k) % count
+        if (used[core] === 0) picked.push(core)
+      }
+      if (picked.length < need) return undefined
+      for (const core of picked) used[core]! += 1
+      cursor = ((picked.at(-1) ?? 0) + 1) % count
+      return picked
+    },
+    /** A task that an earlier worker started goes on with its cores; another number of cores may be in force now. */
+    hold(_taskId: string, cores: readonly number[]): number[] {
+      const known = cores.filter((core) => core < count)
+      for (const core of known) used[core]! += 1
+      return known
+    },
+    /** Calls once when cores become free. Whoever waits is called before the giver can take them back, so that two runs take turns. */
+    whenFree(call: () => void): void {
+      waiting.add(call)
+    },
+    give(cores: readonly number[]): void {
+      if (cores.length === 0) return
+      for (const core of cores) used[core]! -= 1
+      const called = waiting
+      waiting = new Set()
+      for (const call of called) call()
+    },
+  }
+}
+
+export type HostCores = ReturnType<typeof openHostCores>

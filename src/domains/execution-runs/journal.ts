@@ -1,0 +1,209 @@
+import { databaseAway } from '../../db/errors.ts'
+import type { Db } from '../../db/sql.ts'
+import type { OutputManifest } from '../../drivers/runtime/driver.ts'
+
+/** A worker that lost its lease (frozen, cut off, replaced) learns it at its next commit, which has changed nothing. */
+export class LeasePassedOn extends Error {
+  constructor(options?: ErrorOptions) {
+    super('another worker has taken this site of the run over', options)
+    this.name = 'LeasePassedOn'
+  }
+}
+
+export interface TaskEnd {
+  id: string
+  status: 'completed' | 'failed' | 'cancelled'
+  readyAt: number
+  startedAt: number | null
+  finishedAt: number
+  runtimeSeconds: number
+  queueSeconds: number
+  overheadSeconds: number
+  transferSeconds: number
+  transferBytes: number
+  cost: number
+  cpuSeconds: number | null
+  peakMemoryBytes: number | null
+  measuredBy: string
+  exitCode: number | null
+  failureClass: string | null
+  failureReason: string | null
+  manifest: OutputManifest | null
+  /** A failure after which the activity is not tried again. */
+  final: boolean
+}
+
+export interface TaskRetry {
+  id: string
+  after: string
+  attempt: number
+  userAttempts: number
+  readyAt: number
+  notBefore: number
+}
+
+export interface TaskStateChange {
+  id: string
+  status: 'ready' | 'queued' | 'running'
+  readyAt?: number
+  queuedAt?: number
+  reason?: string
+  externalId?: string
+}
+
+export interface TaskIntent {
+  id: string
+  name: string
+  directory: string | null
+  host: string
+  readyAt: number
+  startedAt: number
+  lanes: (readonly [resourceId: string, coreId: string, slotId: string])[]
+}
+
+export interface TaskOutput {
+  id: string
+  objectId: string
+  versionId: string
+  /** Among the activity's expected outputs. */
+  declared: boolean
+  activityId: string
+  attempt: number
+  path: string
+  sizeBytes: number
+  checksum: string | null
+  uri: string
+  resourceId: string
+}
+
+export interface TaskTransfer {
+  id: string
+  producer: string
+  consumer: string
+  source: string
+  target: string
+  bytes: number
+  strategy: string
+  startedAt: number
+  finishedAt: number
+  cost: number
+}
+
+/** What happened at a site since the last commit, and what it means to start next. */
+export interface Entry {
+  ends: TaskEnd[]
+  retries: TaskRetry[]
+  states: TaskStateChange[]
+  intents: TaskIntent[]
+  outputs: TaskOutput[]
+  transfers: TaskTransfer[]
+}
+
+export interface CommitResult {
+  /** Intents whose lanes are all held now: only these may take effect. */
+  acquired: string[]
+  /** For the others: which task holds a lane of theirs. */
+  holders: Record<string, string> | null
+  cancelled: boolean
+  paused: boolean
+  failed: number
+  run_status: string
+}
+
+const commitText = 'select * from commit_site($1, $2, $3, $4, $5, $6, $7, $8, $9)'
+const json = (items: readonly unknown[]): string | null => (items.length === 0 ? null : JSON.stringify(items))
+
+/** One durable step of a site. Idempotent: after a lost answer the same entry may be given again. */
+export const commitSite = async (db: Db, runId: string, site: string, epoch: number, entry: Entry): Promise<CommitResult> => {
+  try {
+    const values = [
+      runId,
+      site,
+      epoch,
+      json(entry.ends),
+      json(entry.retries),
+      json(entry.states),
+      json(entry.intents),
+      json(entry.outputs),
+      json(entry.transfers),
+    ]
+    const [row] = await db.prepared<CommitResult>('commit_site', commitText, values)
+    if (row === undefined) throw new Error('commit_site gave no row')
+    return row
+  } catch (error) {
+    if ((error as { code?: string }).code === 'OR001') throw new LeasePassedOn({ cause: error })
+    throw error
+  }
+}
+
+/** Takes the site over: from now on only commits with the returned epoch count. */
+export const claimSite = async (db: Db, runId: string, site: string, holder: string): Promise<number> => {
+  const [row] = await db.prepared<{ epoch: number }>(
+    'claim_site',
+    `insert into site_leases (execution_run_id, site, epoch, holder) values ($1, $2, 1, $3)
+     on conflict (execution_run_id, site) do update set epoch = site_leases.epoch + 1, holder = excluded.holder, renewed_at = clock_timestamp()
+     returning epoch`,
+    [runId, site, holder],
+  )
+  if (row === undefined) throw new Error('claim_site gave no row')
+  return row.epoch
+}
+
+export interface LoadedTask {
+  id: string
+  position: number
+  activity_id: string
+  external_id: string
+  resource_id: string
+  runtime_id: string
+  attempt: number
+  user_attempts: number
+  status: string
+  core_ids: string[]
+  slot_id: string
+  order_on_resource: number
+  ready_at: number | null
+  queued_at: number | null
+  started_at: number | null
+  finished_at: number | null
+  not_before: number | null
+}
+
+export interface LoadedRun {
+  tasks: LoadedTask[]
+  from: Int32Array
+  to: Int32Array
+}
+
+/** The latest attempt of every task by position, and the control edges. */
+export const loadRun = async (db: Db, runId: string, contentVersionId: string): Promise<LoadedRun> => {
+  const tasks = await db.prepared<LoadedTask>(
+    'load_run_tasks',
+    `select id, activity_position as position, activity_id, external_id, planned_resource_id as resource_id, runtime_id, attempt, user_attempts, status, core_ids, slot_id,
+       order_on_resource, ready_at, queued_at, started_at, finished_at, not_before
+     from task_executions where execution_run_id = $1 and latest order by activity_position`,
+    [runId],
+  )
+  const [edges] = await db.prepared<{ from: number[] | null; to: number[] | null }>(
+    'load_run_edges',
+    `select array_agg(depends_on_position order by activity_position, depends_on_position) as from, array_agg(activity_position order by activity_position, depends_on_position) as to
+     from activity_dependencies where workflow_version_id = $1`,
+    [contentVersionId],
+  )
+  return { tasks, from: Int32Array.from(edges?.from ?? []), to: Int32Array.from(edges?.to ?? []) }
+}
+
+/** Two steps that freed and took each other's lanes; PostgreSQL has undone one of them. */
+const deadlock = '40P01'
+
+/** Repeats `work` while PostgreSQL is away, or when it was undone for another's sake: a site outlives both, what runs goes on meanwhile. */
+export const outlastingOutage = async <T>(work: () => Promise<T>, signal: AbortSignal): Promise<T> => {
+  for (let delay = 50; ; delay = Math.min(delay * 2, 2_000)) {
+    try {
+      return await work()
+    } catch (error) {
+      if (!(databaseAway(error) || (error as { code?: string }).code === deadlock) || signal.aborted) throw error
+      await new Promise((resolve) => setTimeout(resolve, delay))
+    }
+  }
+}

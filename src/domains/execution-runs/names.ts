@@ -1,0 +1,64 @@
+import { createHash } from 'node:crypto'
+import { join } from 'node:path'
+
+/**
+ * Deterministic name of an attempt's effect: the same for every worker that ever looks, never the caller's text.
+ * `t-` and 40 hexadecimal digits of SHA-256 over run, activity position and attempt.
+ */
+export const intentName = (runId: string, position: number, attempt: number): string =>
+  `t-${createHash('sha256')
+    .update(JSON.stringify([runId, position, attempt]))
+    .digest('hex')
+    .slice(0, 40)}`
+
+/** Folder of a run below the work root: 24 hexadecimal digits of its id's SHA-256. */
+export const runDirectory = (root: string, runId: string): string =>
+  join(root, createHash('sha256').update(runId).digest('hex').slice(0, 24))
+
+/** `<root>/<hash(run)>/<position>-<readable part of the activity>/<attempt>`; the position makes it unique, the text only helps a reader. */
+export const attemptDirectory = (root: string, runId: string, position: number, externalId: string, attempt: number): string =>
+  join(
+    runDirectory(root, runId),
+    `${String(position)}-${externalId
+      .toLowerCase()
+      .replace(/[^a-z0-9]+/g, '-')
+      .slice(0, 40)}`,
+    String(attempt),
+  )
+
+const longest = 1_024
+
+/** A colon inside a part is written %3A, so that no two lists of parts give one text. */
+const part = (text: string): string => text.replace(/:|%(?=3A)/g, (character) => (character === ':' ? '%3A' : '%25'))
+
+/** Parts joined by colons; beyond 1,024 bytes (ids of 255 characters of any script) the end gives way to a hash of the whole. */
+const joined = (...parts: string[]): string => {
+  const text = parts.map(part).join(':')
+  return Buffer.byteLength(text) <= longest
+    ? text
+    : `${text.slice(0, 200)}#${createHash('sha256').update(JSON.stringify(parts)).digest('hex')}`
+}
+
+/** TaskExecution id: `<run>:<activity>` for the first attempt, `<run>:<activity>:<attempt>` after it. */
+export const taskExecutionId = (runId: string, activityId: string, attempt: number): string =>
+  attempt === 1 ? joined(runId, activityId) : joined(runId, activityId, String(attempt))
+
+/** DataTransfer id: `<run>:<producer>:<consumer>`, with the consumer's attempt after it from the second on. */
+export const dataTransferId = (runId: string, producerId: string, consumerId: string, attempt = 1): string =>
+  attempt === 1 ? joined(runId, producerId, consumerId) : joined(runId, producerId, consumerId, String(attempt))
+
+/** Ids of a file as a thing of the workflow version, and of its making by one attempt; paths are long, so they are hashes. */
+export const dataObjectId = (versionId: string, activityId: string, path: string): string =>
+  `data-${createHash('sha256')
+    .update(JSON.stringify([versionId, activityId, path]))
+    .digest('hex')
+    .slice(0, 40)}`
+export const dataInstanceId = (runId: string, activityId: string, attempt: number, path: string): string =>
+  `file-${createHash('sha256')
+    .update(JSON.stringify([runId, activityId, attempt, path]))
+    .digest('hex')
+    .slice(0, 40)}`
+
+/** Name of the environment variable of an input: `dataset.bin` gives `<prefix>INPUT_DATASET_BIN`. */
+export const inputVariable = (prefix: string, logicalName: string): string =>
+  `${prefix}INPUT_${logicalName.toUpperCase().replace(/[^A-Z0-9]+/g, '_')}`

@@ -1,0 +1,294 @@
+import { z } from 'zod'
+import { Id, JsonObject, Timestamp } from '../../http/schema.ts'
+import { envelopeOf } from '../../http/paging.ts'
+import { ActivityResourceProfile, Resource, ResourceRuntimeBinding, Runtime } from '../environments/schemas.ts'
+import { ExecutionScopeDocument } from '../execution-scopes/schemas.ts'
+import { NetworkTopologyDocument } from '../network-topologies/schemas.ts'
+import { PlanDocument } from '../schedule-plans/schemas.ts'
+import { WorkflowVersionDocument } from '../workflow-definitions/schemas.ts'
+
+export const runModes = ['real', 'simulation', 'interactive'] as const
+export const runStates = ['created', 'running', 'completed', 'failed', 'cancelled'] as const
+export const taskStates = ['blocked', 'ready', 'queued', 'preparing', 'running', 'completed', 'failed', 'cancelled'] as const
+/** Network models a run may ask for; without one the version's `networkModel`, else max-min by each link's `sharingPolicy`. */
+export const networkModels = ['contention-free', 'max-min', 'lv08', 'cm02'] as const
+
+const runShape = {
+  id: Id,
+  schedulePlanId: Id,
+  mode: z.enum(runModes),
+  seed: z.int().optional(),
+  status: z.string().optional().describe('accepted from older clients, ignored'),
+  title: z.string().max(255).optional(),
+  networkModel: z.enum(networkModels).optional().describe('network model of a simulation'),
+  simulator: z.enum(['built-in', 'simgrid']).optional(),
+  onFailure: z
+    .enum(['stop', 'finish-independent'])
+    .optional()
+    .describe('what a failed activity means for branches that do not need it; default stop'),
+}
+export const RunMembers = z.strictObject(runShape)
+export type RunMembers = z.output<typeof RunMembers>
+
+/**
+ * Body of run creation: run id, plan id and mode, in `run` or at the top, and a snapshot of workflow and infrastructure of which any
+ * part may be left out; it is filled from the store then.
+ */
+export const RunRequest = z
+  .strictObject({
+    run: RunMembers.optional(),
+    ...runShape,
+    id: Id.optional(),
+    schedulePlanId: Id.optional(),
+    mode: runShape.mode.optional(),
+    plan: PlanDocument.optional(),
+    workflow: WorkflowVersionDocument.optional(),
+    resources: z.array(Resource).optional(),
+    executionScope: ExecutionScopeDocument.optional(),
+    networkTopology: NetworkTopologyDocument.optional(),
+    runtimes: z.array(Runtime).optional(),
+    runtimeBindings: z.array(ResourceRuntimeBinding).optional(),
+    activityProfiles: z.array(ActivityResourceProfile).optional(),
+    preparationRequirementsByActivity: JsonObject.optional(),
+  })
+  .superRefine((request, context) => {
+    const top = Object.keys(runShape).filter((key) => request[key as keyof typeof request] !== undefined)
+    if (request.run !== undefined && top.length > 0) {
+      context.addIssue({
+        code: 'custom',
+        path: [top[0] as string],
+        message: 'is given beside `run`; write the members of the run either in `run` or at the top',
+      })
+    }
+    if (request.run === undefined) {
+      for (const key of ['id', 'schedulePlanId', 'mode'] as const)
+        if (request[key] === undefined) context.addIssue({ code: 'custom', path: [key], message: 'is missing' })
+    }
+  })
+export type RunRequest = z.output<typeof RunRequest>
+
+/** The members of the run, wherever they stand in the body. */
+export const runMembersOf = (request: RunRequest): RunMembers =>
+  request.run ?? RunMembers.parse(Object.fromEntries(Object.keys(runShape).map((key) => [key, request[key as keyof RunRequest]])))
+
+export const ExecutionRun = z
+  .strictObject({
+    id: Id,
+    schedulePlanId: Id,
+    mode: z.enum(runModes),
+    seed: z.number(),
+    status: z.enum(runStates),
+    kind: z.enum(['workflow', 'interactive', 'standalone']),
+    title: z.string().optional(),
+    actorId: z.string().optional(),
+    environmentSnapshotId: z.string().optional(),
+    networkModel: z.string().optional(),
+    simulator: z.string().optional(),
+    onFailure: z.string(),
+    generation: z.number(),
+    activityCount: z.number(),
+    completedActivityCount: z.number(),
+    failedActivityCount: z.number(),
+    makespanSeconds: z.number(),
+    cost: z.number(),
+    breakdown: z.strictObject({
+      computeSeconds: z.number(),
+      transferSeconds: z.number(),
+      queueSeconds: z.number(),
+      interferenceSeconds: z.number(),
+      overheadSeconds: z.number(),
+    }),
+    transferredBytes: z.number(),
+    defaultedDurations: z.number().describe('activities whose duration nothing told; 1 s was taken'),
+    failureReason: z.string().optional(),
+    paused: z.boolean(),
+    cancelRequestedAt: Timestamp.optional(),
+    createdAt: Timestamp,
+    startedAt: Timestamp.optional(),
+    finishedAt: Timestamp.optional(),
+  })
+  .meta({ id: 'ExecutionRun' })
+export type ExecutionRun = z.output<typeof ExecutionRun>
+
+export const TaskExecution = z
+  .strictObject({
+    id: z.string(),
+    executionRunId: Id,
+    planAssignmentId: z.string(),
+    activityId: z.string(),
+    externalId: z.string(),
+    plannedResourceId: z.string(),
+    allocatedResourceId: z.string().optional(),
+    runtimeId: z.string().optional(),
+    attempt: z.number(),
+    status: z.enum(taskStates),
+    readyAt: z.number().optional(),
+    dataReadyAt: z.number().optional(),
+    queuedAt: z.number().optional(),
+    startedAt: z.number().optional(),
+    finishedAt: z.number().optional(),
+    runtimeSeconds: z.number(),
+    queueSeconds: z.number(),
+    transferSeconds: z.number(),
+    transferBytes: z.number(),
+    interferenceSeconds: z.number(),
+    overheadSeconds: z.number(),
+    cost: z.number(),
+    cpuSeconds: z.number().optional(),
+    peakMemoryBytes: z.number().optional(),
+    measuredBy: z.string().optional(),
+    durationSource: z.string().optional(),
+    exitCode: z.number().optional(),
+    failureClass: z.string().optional(),
+    failureReason: z.string().optional(),
+    coreIds: z.array(z.string()),
+    slotId: z.string(),
+    orderOnResource: z.number(),
+    metadata: z.record(z.string(), z.unknown()).optional(),
+  })
+  .meta({ id: 'TaskExecution' })
+
+export const DataTransfer = z
+  .strictObject({
+    id: z.string(),
+    executionRunId: Id,
+    producerActivityId: z.string(),
+    consumerActivityId: z.string(),
+    sourceResourceId: z.string(),
+    targetResourceId: z.string(),
+    bytes: z.number(),
+    status: z.string(),
+    startedAt: z.number(),
+    finishedAt: z.number(),
+    durationSeconds: z.number(),
+    cost: z.number(),
+    strategy: z.string().optional(),
+    route: z.unknown().optional(),
+    logicalBytes: z.number().optional(),
+    networkBytes: z.number().optional(),
+    filesTransferred: z.number().optional(),
+  })
+  .meta({ id: 'DataTransfer' })
+
+export const Handle = z
+  .strictObject({
+    id: z.string(),
+    runId: Id,
+    activityId: z.string(),
+    resourceId: z.string(),
+    runtimeId: z.string(),
+    name: z.string(),
+    externalId: z.string().optional(),
+    status: z.enum(['starting', 'running', 'completed', 'failed', 'stopped']),
+    startedAt: z.number(),
+    finishedAt: z.number().optional(),
+    exitCode: z.number().optional(),
+    failure: z.string().optional(),
+    artifacts: z.record(z.string(), z.unknown()).optional(),
+    metadata: z.record(z.string(), z.unknown()).optional(),
+  })
+  .meta({ id: 'Handle' })
+
+export const RunEvent = z
+  .strictObject({
+    id: z.string(),
+    sequence: z.number(),
+    eventType: z.string(),
+    aggregateType: z.enum(['execution_run', 'activity_execution']),
+    aggregateId: z.string(),
+    payload: z.record(z.string(), z.unknown()).optional(),
+    occurredAt: Timestamp,
+  })
+  .meta({ id: 'RunEvent' })
+
+export const DataObjectInstance = z
+  .strictObject({
+    id: z.string(),
+    dataObjectId: z.string(),
+    executionRunId: Id,
+    producerActivityId: z.string(),
+    attempt: z.number(),
+    relativePath: z.string(),
+    sizeBytes: z.number(),
+    checksum: z.string().optional(),
+    mediaType: z.string().optional(),
+    discovered: z.boolean(),
+  })
+  .meta({ id: 'DataObjectInstance' })
+
+export const DataLocation = z
+  .strictObject({
+    id: z.string(),
+    dataObjectInstanceId: z.string(),
+    resourceId: z.string().optional(),
+    executionRunId: Id,
+    uri: z.string(),
+    status: z.string(),
+  })
+  .meta({ id: 'DataLocation' })
+
+/** The whole run. Above 10,000 activities the arrays are empty and the paged reads hold them; of events the last 1,000. */
+export const RunDetail = z
+  .strictObject({
+    run: ExecutionRun,
+    live: z
+      .record(z.string(), z.unknown())
+      .optional()
+      .describe('what the open workflow says of itself; absent when it does not answer within 250 ms'),
+    activities: z.array(TaskExecution),
+    dataTransfers: z.array(DataTransfer),
+    handles: z.array(Handle),
+    events: z.array(RunEvent),
+    dataObjects: z.array(DataObjectInstance),
+    dataLocations: z.array(DataLocation),
+    artifactMaterializations: z.array(z.unknown()),
+    artifactTransferRuns: z.array(z.unknown()),
+  })
+  .meta({ id: 'ExecutionRunDetail' })
+
+export const RunItem = z.strictObject({ run: ExecutionRun })
+export const RunPage = envelopeOf(RunItem)
+export const pages = {
+  activities: envelopeOf(TaskExecution),
+  'data-transfers': envelopeOf(DataTransfer),
+  handles: envelopeOf(Handle),
+  events: envelopeOf(RunEvent),
+  outputs: envelopeOf(DataObjectInstance),
+} as const
+
+const Delta = z.strictObject({ a: z.number(), b: z.number(), delta: z.number(), relative: z.number().optional() })
+const Side = z.strictObject({
+  resourceId: z.string(),
+  startAt: z.number().optional(),
+  finishAt: z.number().optional(),
+  runtimeSeconds: z.number(),
+  cost: z.number(),
+  status: z.string().optional(),
+})
+
+/** Two runs of one workflow version side by side, with what their plans had promised. */
+export const RunComparison = z.strictObject({
+  a: z.string(),
+  b: z.string(),
+  totals: z.strictObject({ makespanSeconds: Delta, cost: Delta }),
+  planned: z.strictObject({
+    a: z.strictObject({ makespanSeconds: z.number(), cost: z.number() }),
+    b: z.strictObject({ makespanSeconds: z.number(), cost: z.number() }),
+  }),
+  activities: envelopeOf(
+    z.strictObject({
+      activityId: z.string(),
+      externalId: z.string(),
+      a: Side,
+      b: Side,
+      planned: z.strictObject({ a: z.number(), b: z.number() }),
+      delta: z.strictObject({
+        startAt: z.number().optional(),
+        finishAt: z.number().optional(),
+        runtimeSeconds: z.number(),
+        cost: z.number(),
+      }),
+      moved: z.boolean(),
+    }),
+  ),
+})

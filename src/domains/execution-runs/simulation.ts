@@ -1,0 +1,122 @@
+import { z } from 'zod'
+import { sql, type Db } from '../../db/sql.ts'
+import { durationSources } from '../../schedulers/problem.ts'
+import type { Compute } from '../../schedulers/compute.ts'
+import type { NetworkModel } from '../../simulator/channel.ts'
+import type { SimulationResult } from '../../simulator/simulate.ts'
+import { versionsByIds } from '../environments/store.ts'
+import { planAssignments } from '../schedule-plans/store.ts'
+import { placementOf, problemOf, type PlannedLink, type PlannedProfile, type PlannedResource } from '../schedule-plans/problem.ts'
+import { plannedGraph } from '../schedule-plans/graph.ts'
+import { dataTransferId } from './names.ts'
+import { networkModels } from './schemas.ts'
+
+const Accepted = z.object({
+  schedulePlanId: z.string(),
+  contentVersionId: z.string(),
+  status: z.string(),
+  generation: z.number(),
+  networkModel: z.enum(networkModels).optional(),
+  resources: z.array(z.custom<PlannedResource>()),
+  networkTopology: z.looseObject({ links: z.array(z.custom<PlannedLink>()) }).optional(),
+  activityProfiles: z.array(z.custom<PlannedProfile>()),
+  executionScope: z.looseObject({ environmentVersionIds: z.array(z.string()) }),
+})
+
+const isNetworkModel = (text: string): text is (typeof networkModels)[number] => (networkModels as readonly string[]).includes(text)
+
+/**
+ * Plays a run's plan in the built-in simulator and records tasks, transfers and events as an execution would, in simulated seconds
+ * from 0. The model: the run's, else the one that its environment versions name, else max-min by each link's `sharingPolicy`
+ *. One transaction, so a crash leaves the run as it was; a second call on a recorded run changes nothing.
+ */
+export const simulate = async (db: Db, compute: Compute, runId: string, signal: AbortSignal): Promise<void> => {
+  const accepted = await db.one(
+    Accepted,
+    sql`select r.schedule_plan_id, r.content_version_id, r.status, r.generation, r.network_model, s.resources, s.network_topology, s.activity_profiles, s.execution_scope
+      from execution_runs r join run_snapshots s on s.execution_run_id = r.id where r.id = ${runId}`,
+  )
+  if (accepted.status !== 'running') return
+  const [graph, tasks, versions] = await Promise.all([
+    plannedGraph(db, accepted.contentVersionId),
+    planAssignments(db, accepted.schedulePlanId),
+    versionsByIds(db, accepted.executionScope.environmentVersionIds),
+  ])
+  const problem = problemOf({
+    graph,
+    resources: accepted.resources,
+    versions,
+    profiles: accepted.activityProfiles,
+    links: accepted.networkTopology?.links,
+    runtimes: tasks.map((task) => {
+      const base = task.metadata?.['executionBaseRuntimeSeconds']
+      return {
+        predictedRuntimeSeconds: task.predictedRuntimeSeconds,
+        executionBaseRuntimeSeconds: typeof base === 'number' ? base : undefined,
+      }
+    }),
+  })
+  const placed = placementOf(problem, tasks)
+  const model: NetworkModel = accepted.networkModel ?? versions.map((version) => version.networkModel).find(isNetworkModel) ?? 'by-policy'
+  const result = await compute.simulate({ problem, placed, model }, { signal })
+  const sources = problem.activities.map(
+    (_, i) => durationSources[problem.durationSource[i * problem.resources.length + (placed[i]?.resource ?? 0)] as number] as string,
+  )
+  await record(
+    db,
+    runId,
+    result,
+    tasks.map((task) => task.activityId),
+    tasks.map((task) => task.resourceId),
+    sources,
+  )
+}
+
+const record = (
+  db: Db,
+  runId: string,
+  result: SimulationResult,
+  activityIds: string[],
+  resourceIds: string[],
+  sources: string[],
+): Promise<void> =>
+  db.transaction(async (tx) => {
+    const run = await tx.one(
+      z.object({ status: z.string(), sequence: z.number(), done: z.boolean(), cancelled: z.boolean() }),
+      sql`select status, last_event_sequence as sequence, completed_activity_count > 0 or failure_reason is not null as done, cancel_requested_at is not null as cancelled
+        from execution_runs where id = ${runId} for update`,
+    )
+    if (run.status !== 'running' || run.done || run.cancelled) return
+    if (result.state === 'failed') {
+      await tx.run(sql`update execution_runs set failure_reason = ${result.reason} where id = ${runId}`)
+      return
+    }
+    const { tasks, transfers } = result
+    const positions = tasks.map((task) => task.activity)
+    const column = <Name extends keyof (typeof tasks)[number]>(name: Name) => tasks.map((task) => task[name])
+    await tx.run(sql`update task_executions t set status = 'completed', allocated_resource_id = t.planned_resource_id, ready_at = g.ready_at, data_ready_at = g.data_ready_at,
+        queued_at = g.data_ready_at, started_at = g.started_at, finished_at = g.finished_at, runtime_seconds = g.runtime, queue_seconds = g.queue, transfer_seconds = g.transfer,
+        transfer_bytes = g.bytes, interference_seconds = g.interference, overhead_seconds = g.overhead, cost = g.cost, duration_source = g.source, measured_by = 'simulated'
+      from unnest(${positions}::int[], ${column('readyAt')}::float8[], ${column('dataReadyAt')}::float8[], ${column('startedAt')}::float8[], ${column('finishedAt')}::float8[],
+        ${column('runtimeSeconds')}::float8[], ${column('queueSeconds')}::float8[], ${column('transferSeconds')}::float8[], ${column('transferBytes')}::bigint[],
+        ${column('interferenceSeconds')}::float8[], ${column('overheadSeconds')}::float8[], ${column('cost')}::float8[], ${positions.map((i) => sources[i])}::text[])
+        as g (position, ready_at, data_ready_at, started_at, finished_at, runtime, queue, transfer, bytes, interference, overhead, cost, source)
+      where t.execution_run_id = ${runId} and t.activity_position = g.position and t.latest`)
+    if (transfers.length > 0) {
+      await tx.run(sql`insert into data_transfer_observations (id, execution_run_id, producer_activity_id, consumer_activity_id, source_resource_id, target_resource_id, bytes,
+          network_bytes, strategy, route, started_at, finished_at, duration_seconds, cost)
+        select g.id, ${runId}, g.producer, g.consumer, g.source, g.target, g.bytes, g.bytes, 'direct-runtime', g.route, g.started_at, g.finished_at,
+          g.finished_at - g.started_at, g.cost
+        from unnest(${transfers.map((t) => dataTransferId(runId, activityIds[t.producer] as string, activityIds[t.consumer] as string))}::text[], ${transfers.map((t) => activityIds[t.producer])}::text[], ${transfers.map((t) => activityIds[t.consumer])}::text[],
+          ${transfers.map((t) => resourceIds[t.producer])}::text[], ${transfers.map((t) => resourceIds[t.consumer])}::text[], ${transfers.map((t) => t.bytes)}::bigint[],
+          ${transfers.map((t) => JSON.stringify(t.links))}::jsonb[], ${transfers.map((t) => t.startedAt)}::float8[], ${transfers.map((t) => t.finishedAt)}::float8[],
+          ${transfers.map((t) => t.cost)}::float8[]) as g (id, producer, consumer, source, target, bytes, route, started_at, finished_at, cost)`)
+    }
+    // Starts and ends in simulated order; ties keep the start of a task before its end.
+    await tx.run(sql`insert into run_events (execution_run_id, sequence, event_type, aggregate_type, aggregate_id, payload)
+      select ${runId}, ${run.sequence} + row_number() over (order by e.at, e.kind, e.position), e.type, 'activity_execution', e.id, jsonb_build_object('activityId', e.activity_id, 'at', e.at)
+      from (select t.id, t.activity_id, t.activity_position as position, t.started_at as at, 1 as kind, 'activity.started' as type from task_executions t where t.execution_run_id = ${runId} and t.latest
+        union all select t.id, t.activity_id, t.activity_position, t.finished_at, 2, 'activity.completed' from task_executions t where t.execution_run_id = ${runId} and t.latest) e`)
+    await tx.run(sql`update execution_runs set completed_activity_count = ${tasks.length}, cost = ${result.cost}, last_event_sequence = last_event_sequence + ${2 * tasks.length},
+      defaulted_durations = ${positions.filter((i) => sources[i] === 'default').length} where id = ${runId}`)
+  })

@@ -1,0 +1,350 @@
+import { z } from 'zod'
+import { raw, sql, where, type Db } from '../../db/sql.ts'
+import { taskExecutionId } from './names.ts'
+import { ExecutionRun, runStates } from './schemas.ts'
+
+const time = (column: string): string => `to_char(${column} at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')`
+
+/** The ExecutionRun projection of a row `r`, as JSON text made by the server: a read is one round trip and no object per row here. */
+const runJson = `json_strip_nulls(json_build_object('id', r.id, 'schedulePlanId', r.schedule_plan_id, 'mode', r.mode, 'seed', r.seed, 'status', r.status, 'kind', r.kind, 'title', r.title,
+  'actorId', r.actor_id, 'environmentSnapshotId', r.environment_snapshot_id, 'networkModel', r.network_model, 'simulator', r.simulator, 'onFailure', r.on_failure, 'generation', r.generation,
+  'activityCount', r.activity_count, 'completedActivityCount', r.completed_activity_count, 'failedActivityCount', r.failed_activity_count, 'makespanSeconds', r.makespan_seconds, 'cost', r.cost,
+  'breakdown', json_build_object('computeSeconds', r.compute_seconds, 'transferSeconds', r.transfer_seconds, 'queueSeconds', r.queue_seconds, 'interferenceSeconds', r.interference_seconds,
+    'overheadSeconds', r.overhead_seconds), 'transferredBytes', r.transferred_bytes, 'defaultedDurations', r.defaulted_durations, 'failureReason', r.failure_reason, 'paused', r.paused,
+  'cancelRequestedAt', ${time('r.cancel_requested_at')}, 'createdAt', ${time('r.created_at')}, 'startedAt', ${time('r.started_at')}, 'finishedAt', ${time('r.finished_at')}))`
+
+const taskJson = `json_strip_nulls(json_build_object('id', t.id, 'executionRunId', t.execution_run_id, 'planAssignmentId', t.plan_assignment_id, 'activityId', t.activity_id,
+  'externalId', t.external_id, 'plannedResourceId', t.planned_resource_id, 'allocatedResourceId', t.allocated_resource_id, 'runtimeId', t.runtime_id, 'attempt', t.attempt, 'status', t.status,
+  'readyAt', t.ready_at, 'dataReadyAt', t.data_ready_at, 'queuedAt', t.queued_at, 'startedAt', t.started_at, 'finishedAt', t.finished_at, 'runtimeSeconds', t.runtime_seconds,
+  'queueSeconds', t.queue_seconds, 'transferSeconds', t.transfer_seconds, 'transferBytes', t.transfer_bytes, 'interferenceSeconds', t.interference_seconds, 'overheadSeconds', t.overhead_seconds,
+  'cost', t.cost, 'cpuSeconds', t.cpu_seconds, 'peakMemoryBytes', t.peak_memory_bytes, 'measuredBy', t.measured_by, 'durationSource', t.duration_source, 'exitCode', t.exit_code,
+  'failureClass', t.failure_class, 'failureReason', t.failure_reason, 'coreIds', to_json(t.core_ids), 'slotId', t.slot_id, 'orderOnResource', t.order_on_resource, 'metadata', t.metadata))`
+
+const transferJson = `json_strip_nulls(json_build_object('id', d.id, 'executionRunId', d.execution_run_id, 'producerActivityId', d.producer_activity_id, 'consumerActivityId', d.consumer_activity_id,
+  'sourceResourceId', d.source_resource_id, 'targetResourceId', d.target_resource_id, 'bytes', d.bytes, 'status', d.status, 'startedAt', d.started_at, 'finishedAt', d.finished_at,
+  'durationSeconds', d.duration_seconds, 'cost', d.cost, 'strategy', d.strategy, 'route', d.route, 'logicalBytes', d.bytes, 'networkBytes', d.network_bytes, 'filesTransferred', d.files_transferred))`
+
+const handleJson = `json_strip_nulls(json_build_object('id', t.id, 'runId', t.execution_run_id, 'activityId', t.activity_id, 'resourceId', t.planned_resource_id, 'runtimeId', t.runtime_id,
+  'name', t.handle_name, 'externalId', t.external_id_at_site, 'startedAt', t.handle_started_at, 'finishedAt', t.finished_at, 'exitCode', t.exit_code, 'failure', t.failure_reason,
+  'status', case t.status when 'preparing' then 'starting' when 'running' then 'running' when 'completed' then 'completed' when 'failed' then 'failed' else 'stopped' end,
+  'artifacts', t.artifacts, 'metadata', json_build_object('hostId', t.host_id)))`
+
+const eventJson = `json_strip_nulls(json_build_object('id', e.sequence::text, 'sequence', e.sequence, 'eventType', e.event_type, 'aggregateType', e.aggregate_type, 'aggregateId', e.aggregate_id,
+  'payload', e.payload, 'occurredAt', ${time('e.occurred_at')}))`
+
+const outputJson = `json_strip_nulls(json_build_object('id', o.id, 'dataObjectId', o.data_object_id, 'executionRunId', o.execution_run_id, 'producerActivityId', o.producer_activity_id,
+  'attempt', o.attempt, 'relativePath', o.relative_path, 'sizeBytes', o.size_bytes, 'checksum', o.checksum, 'mediaType', o.media_type, 'discovered', o.discovered))`
+
+const locationJson = `json_strip_nulls(json_build_object('id', l.id, 'dataObjectInstanceId', l.data_object_instance_id, 'resourceId', l.resource_id, 'executionRunId', l.execution_run_id, 'uri', l.uri,
+  'status', l.status))`
+
+/** Above this many activities the detail carries counts and no arrays; the paged reads hold them. */
+const detailLimit = 10_000
+/** Events and files in a detail: the newest are what a reader of a page wants, all are in the paged reads. */
+const detailEvents = 1_000
+
+const detailText = `select json_build_object('run', ${runJson},
+  'activities', case when r.activity_count <= ${String(detailLimit)} then (select coalesce(json_agg(${taskJson} order by t.activity_position, t.attempt), '[]') from task_executions t
+    where t.execution_run_id = r.id and (t.latest or $2)) else '[]' end,
+  'dataTransfers', case when r.activity_count <= ${String(detailLimit)} then (select coalesce(json_agg(${transferJson} order by d.started_at, d.id), '[]') from data_transfer_observations d
+    where d.execution_run_id = r.id) else '[]' end,
+  'handles', case when r.activity_count <= ${String(detailLimit)} then (select coalesce(json_agg(${handleJson} order by t.handle_started_at, t.id), '[]') from task_executions t
+    where t.execution_run_id = r.id and t.handle_name is not null) else '[]' end,
+  'events', (select coalesce(json_agg(${eventJson} order by e.sequence), '[]') from run_events e where e.execution_run_id = r.id and e.sequence > r.last_event_sequence - ${String(detailEvents)}),
+  'dataObjects', (select coalesce(json_agg(o.row order by o.id), '[]') from (select o.id, ${outputJson} as row from data_object_instances o where o.execution_run_id = r.id order by o.id limit ${String(detailLimit)}) o),
+  'dataLocations', (select coalesce(json_agg(l.row order by l.id), '[]') from (select l.id, ${locationJson} as row from data_locations l where l.execution_run_id = r.id order by l.id limit ${String(detailLimit)}) l),
+  'artifactMaterializations', '[]'::json, 'artifactTransferRuns', '[]'::json)::text as body, r.status, r.generation
+  from execution_runs r where r.id = $1`
+
+/** The whole detail as JSON text, or undefined. */
+export const readRunDetail = async (
+  db: Db,
+  runId: string,
+  allAttempts: boolean,
+): Promise<{ body: string; status: string; generation: number } | undefined> => {
+  const [row] = await db.prepared<{ body: string; status: string; generation: number }>('run_detail', detailText, [runId, allAttempts])
+  return row
+}
+
+const Json = <T extends z.ZodType>(schema: T) => z.object({ body: schema })
+
+/** One run without its parts. */
+export const readRun = async (db: Db, runId: string): Promise<ExecutionRun | undefined> =>
+  (await db.maybe(Json(ExecutionRun), sql`select ${raw(runJson)} as body from execution_runs r where r.id = ${runId}`))?.body
+
+export interface RunFilter {
+  kind?: string | undefined
+  mode?: string | undefined
+  status?: string | undefined
+}
+
+/** One more row than the page, newest first, and the number of all (counted to 10,001). */
+export const listRuns = async (
+  db: Db,
+  filter: RunFilter,
+  limit: number,
+  offset: number,
+): Promise<{ rows: { run: ExecutionRun }[]; total: number }> => {
+  const condition = where(
+    filter.kind === undefined ? undefined : sql`r.kind = ${filter.kind}`,
+    filter.mode === undefined ? undefined : sql`r.mode = ${filter.mode}`,
+    filter.status === undefined ? undefined : sql`r.status = ${filter.status}`,
+  )
+  const order = raw('coalesce(r.started_at, r.created_at) desc, r.id desc')
+  const rows = await db.many(
+    Json(ExecutionRun),
+    sql`select ${raw(runJson)} as body from (select r.* from execution_runs r ${condition} order by ${order} limit ${limit} offset ${offset}) r order by ${order}`,
+  )
+  const { total } = await db.one(
+    z.object({ total: z.number() }),
+    sql`select count(*) as total from (select 1 from execution_runs r ${condition} limit 10001) counted`,
+  )
+  return { rows: rows.map(({ body }) => ({ run: body })), total }
+}
+
+const Row = z.record(z.string(), z.unknown())
+const parts = {
+  activities: { json: taskJson, from: 'task_executions t', of: 't.execution_run_id', order: 't.activity_position, t.attempt' },
+  'data-transfers': { json: transferJson, from: 'data_transfer_observations d', of: 'd.execution_run_id', order: 'd.started_at, d.id' },
+  handles: { json: handleJson, from: 'task_executions t', of: 't.execution_run_id', order: 't.handle_started_at, t.id' },
+  events: { json: eventJson, from: 'run_events e', of: 'e.execution_run_id', order: 'e.sequence' },
+  outputs: { json: outputJson, from: 'data_object_instances o', of: 'o.execution_run_id', order: 'o.relative_path, o.id' },
+} as const
+export type RunPart = keyof typeof parts
+
+/** A page of one of a run's lists, one row more than asked for; `total` is counted to 10,001. */
+export const listRunPart = async (
+  db: Db,
+  part: RunPart,
+  runId: string,
+  options: {
+    limit: number
+    offset: number
+    attempts?: 'latest' | 'all'
+    status?: string | undefined
+    activityId?: string
+    afterSequence?: number
+  },
+): Promise<{ rows: Record<string, unknown>[]; total: number }> => {
+  const { json, from, of, order } = parts[part]
+  const alias = from.slice(from.lastIndexOf(' ') + 1)
+  const condition = where(
+    sql`${raw(of)} = ${runId}`,
+    part === 'activities' && options.attempts !== 'all' && raw('t.latest'),
+    part === 'handles' && raw('t.handle_name is not null'),
+    part === 'activities' && options.status !== undefined && sql`t.status = ${options.status}`,
+    part === 'outputs' && options.activityId !== undefined && sql`o.producer_activity_id = ${options.activityId}`,
+    part === 'events' && options.afterSequence !== undefined && sql`e.sequence > ${options.afterSequence}`,
+  )
+  // The page's rows first: next to `order by … limit` the server would make the document of every row of the run.
+  const rows = await db.many(
+    Json(Row),
+    sql`select ${raw(json)} as body from (select ${raw(alias)}.* from ${raw(from)} ${condition} order by ${raw(order)} limit ${options.limit} offset ${options.offset}) ${raw(alias)} order by ${raw(order)}`,
+  )
+  const { total } = await db.one(
+    z.object({ total: z.number() }),
+    sql`select count(*) as total from (select 1 from ${raw(from)} ${condition} limit 10001) counted`,
+  )
+  return { rows: rows.map(({ body }) => body), total }
+}
+
+export const Attempt = z.object({
+  id: z.string(),
+  activityPosition: z.number(),
+  activityId: z.string(),
+  externalId: z.string(),
+  attempt: z.number(),
+  status: z.string(),
+  runtimeId: z.string().optional(),
+  name: z.string().optional(),
+  hostId: z.string().optional(),
+  directory: z.string().optional(),
+})
+
+/** An attempt of an activity with the handle of its effect: `attempt` given, else the latest. The activity by its id in the plan or its external id. */
+export const findAttempt = (db: Db, runId: string, activityId: string, attempt: number | undefined) =>
+  db.maybe(
+    Attempt,
+    sql`select t.id, t.activity_position, t.activity_id, t.external_id, t.attempt, t.status, t.runtime_id, t.handle_name as name, t.host_id, t.directory
+      from task_executions t
+      where t.execution_run_id = ${runId} and (t.activity_id = ${activityId} or t.external_id = ${activityId}) and ${attempt === undefined ? raw('t.latest') : sql`t.attempt = ${attempt}`}
+      order by t.activity_id = ${activityId} desc limit 1`,
+  )
+
+export interface NewRun {
+  id: string
+  schedulePlanId: string
+  contentVersionId: string
+  mode: string
+  seed: number
+  title: string | undefined
+  actorId: string
+  hostId: string
+  networkModel: string | undefined
+  simulator: string | undefined
+  onFailure: string
+  snapshot: {
+    resources: unknown
+    runtimes: unknown
+    runtimeBindings: unknown
+    executionScope: unknown
+    networkTopology: unknown
+    activityProfiles: unknown
+    documentsHash: string
+  }
+  /** By position of the activity in the content version. */
+  runtimeIds: readonly string[]
+  /** Ids as the caller wrote them, by position. */
+  activityIds: readonly string[]
+}
+
+/** The run, its tasks (from the plan's assignments, on the server) and its snapshot; the caller's transaction. */
+export const insertRun = async (tx: Db, run: NewRun): Promise<void> => {
+  await tx.run(sql`insert into execution_runs (id, schedule_plan_id, content_version_id, mode, seed, title, actor_id, host_id, network_model, simulator, on_failure, activity_count)
+    values (${run.id}, ${run.schedulePlanId}, ${run.contentVersionId}, ${run.mode}, ${run.seed}, ${run.title ?? null}, ${run.actorId}, ${run.hostId}, ${run.networkModel ?? null},
+      ${run.simulator ?? null}, ${run.onFailure}, ${run.activityIds.length})`)
+  const { snapshot } = run
+  const json = (value: unknown): string => JSON.stringify(value ?? null)
+  await tx.run(sql`insert into run_snapshots (execution_run_id, resources, runtimes, runtime_bindings, execution_scope, network_topology, activity_profiles, documents_hash)
+    values (${run.id}, ${json(snapshot.resources)}, ${json(snapshot.runtimes)}, ${json(snapshot.runtimeBindings)}, ${json(snapshot.executionScope)},
+      ${snapshot.networkTopology === undefined ? null : json(snapshot.networkTopology)}, ${json(snapshot.activityProfiles)}, ${snapshot.documentsHash})`)
+  await tx.run(sql`insert into task_executions (id, execution_run_id, activity_position, plan_assignment_id, activity_id, external_id, planned_resource_id, runtime_id, core_ids, slot_id, order_on_resource)
+    select given.id, ${run.id}, a.activity_position, a.id, given.activity_id, d.external_id, a.resource_id, given.runtime_id,
+      case when jsonb_typeof(a.metadata -> 'coreIds') = 'array' then array(select jsonb_array_elements_text(a.metadata -> 'coreIds')) else array[a.core_id] end, a.slot_id, a.order_on_resource
+    from unnest(${run.activityIds.map((activityId) => taskExecutionId(run.id, activityId, 1))}::text[], ${run.activityIds}::text[], ${run.runtimeIds}::text[]) with ordinality as given (id, activity_id, runtime_id, number)
+    join schedule_plan_assignments a on a.schedule_plan_id = ${run.schedulePlanId} and a.activity_position = given.number - 1
+    join activity_definitions d on d.workflow_version_id = ${run.contentVersionId} and d.position = a.activity_position`)
+}
+
+/** Runs accepted (or opened again) while the engine was away, oldest first. */
+export const undispatchedRuns = (db: Db, limit: number) =>
+  db.many(
+    z.object({ id: z.string(), generation: z.number() }),
+    sql`select id, generation from execution_runs where dispatched_at is null and status in ('created', 'running') order by created_at, id limit ${limit}`,
+  )
+
+/** Runs that are open in the record, oldest first. */
+export const openRuns = (db: Db, limit: number) =>
+  db.many(
+    z.object({ id: z.string(), generation: z.number() }),
+    sql`select id, generation from execution_runs where status = 'running' order by created_at, id limit ${limit}`,
+  )
+
+export const markRunDispatched = (db: Db, runId: string) =>
+  db.run(sql`update execution_runs set dispatched_at = now() where id = ${runId} and dispatched_at is null`)
+
+const Requested = z.object({ id: z.string(), status: z.enum(runStates), generation: z.number(), dispatchedAt: z.string().optional() })
+
+/**
+ * Records the wish to cancel; a run that no workflow has opened yet is cancelled at once. Returns the state it is in afterwards;
+ * undefined for an unknown run. From then on no effect starts: the executor sees the wish under the lock of the run's row.
+ */
+export const requestCancel = (db: Db, runId: string) =>
+  db.transaction(async (tx) => {
+    const run = await tx.maybe(
+      Requested,
+      sql`select id, status, generation, dispatched_at from execution_runs where id = ${runId} for update`,
+    )
+    if (run === undefined || (run.status !== 'created' && run.status !== 'running')) return run
+    await tx.run(sql`update execution_runs set cancel_requested_at = coalesce(cancel_requested_at, now()) where id = ${runId}`)
+    if (run.status === 'created') {
+      await closeRun(tx, runId)
+      return { ...run, status: 'cancelled' as const }
+    }
+    return run
+  })
+
+const Opened = z.object({
+  status: z.enum(runStates),
+  mode: z.string(),
+  generation: z.number(),
+  activityCount: z.number(),
+  cancelRequestedAt: z.string().optional(),
+})
+
+/** created → running with its first event, once; a run asked to be cancelled before is closed instead. */
+export const openRun = (db: Db, runId: string, generation: number) =>
+  db.transaction(async (tx) => {
+    const run = await tx.maybe(
+      Opened,
+      sql`select status, mode, generation, activity_count, cancel_requested_at from execution_runs where id = ${runId} for update`,
+    )
+    if (run === undefined || run.generation !== generation) return undefined
+    if (run.status !== 'created') return run
+    if (run.cancelRequestedAt !== undefined) {
+      await closeRun(tx, runId)
+      return { ...run, status: 'cancelled' as const }
+    }
+    await tx.run(
+      sql`update execution_runs set status = 'running', started_at = clock_timestamp(), dispatched_at = coalesce(dispatched_at, now()) where id = ${runId}`,
+    )
+    await appendRunEvent(tx, runId, 'execution.run.started', { mode: run.mode, generation })
+    return { ...run, status: 'running' as const }
+  })
+
+/** The next event of a run, numbered under the lock of its row. */
+export const appendRunEvent = (tx: Db, runId: string, type: string, payload: unknown) =>
+  tx.run(sql`with numbered as (update execution_runs set last_event_sequence = last_event_sequence + 1 where id = ${runId} returning last_event_sequence)
+    insert into run_events (execution_run_id, sequence, event_type, aggregate_type, aggregate_id, payload)
+    select ${runId}, last_event_sequence, ${type}, 'execution_run', ${runId}, ${JSON.stringify(payload)}::jsonb from numbered`)
+
+/**
+ * Stops an open run that the engine cannot go on with: nothing starts any more, and the run will be closed as failed for `reason`.
+ * Answers the names of what is still alive on this host.
+ */
+export const abandonRun = (db: Db, runId: string, hostId: string, reason: string): Promise<string[]> =>
+  db.transaction(async (tx) => {
+    await tx.run(
+      sql`update execution_runs set failure_reason = coalesce(failure_reason, ${reason}), cancel_requested_at = coalesce(cancel_requested_at, now()) where id = ${runId} and status = 'running'`,
+    )
+    const alive = await tx.many(
+      z.object({ handleName: z.string() }),
+      sql`select handle_name from task_executions where execution_run_id = ${runId} and host_id = ${hostId} and status in ('preparing', 'running')`,
+    )
+    return alive.map(({ handleName }) => handleName)
+  })
+
+const Closed = z.object({ status: z.enum(runStates), completed: z.number() })
+
+/**
+ * Sums up and ends an open run (resources priced by their active window are charged for it once, shared by runtime), in the caller's transaction or one of its own: completed when all activities are, cancelled when that
+ * was asked for, else failed. What never ran becomes cancelled; leases go. A run that is over already is only read.
+ */
+export const closeRun = (db: Db, runId: string) =>
+  db.transaction(async (tx) => {
+    const run = await tx.one(
+      z.object({ status: z.enum(runStates), cancelled: z.boolean(), completed: z.number(), total: z.number() }),
+      sql`select status, cancel_requested_at is not null and failure_reason is null as cancelled, completed_activity_count as completed, activity_count as total from execution_runs where id = ${runId} for update`,
+    )
+    if (run.status !== 'created' && run.status !== 'running') return { status: run.status, completed: run.completed }
+    const status = run.completed === run.total ? 'completed' : run.cancelled ? 'cancelled' : 'failed'
+    // Among them intents that never took effect: recorded, then not given to their executor because the run was being cancelled.
+    await tx.run(sql`update task_executions set status = 'cancelled', finished_at = case when handle_name is null then finished_at else extract(epoch from clock_timestamp()) end,
+      failure_reason = coalesce(failure_reason, ${status === 'cancelled' ? 'the run was cancelled' : 'not run: the run failed before'})
+      where execution_run_id = ${runId} and status not in ('completed', 'failed', 'cancelled')`)
+    await tx.run(sql`with priced as (
+        select x.id, x."pricePerSecond" as price from run_snapshots s cross join jsonb_to_recordset(s.resources) as x(id text, "pricePerSecond" double precision, "executionTarget" text, "environmentVersionId" text)
+        left join environment_versions v on v.id = x."environmentVersionId"
+        where s.execution_run_id = ${runId} and (x."executionTarget" = 'provisioned' or v.cost_model = 'active-window')
+      ), windows as (
+        select t.planned_resource_id as id, (max(t.finished_at) - min(t.started_at)) * p.price as cost, sum(t.runtime_seconds) as runtime, count(*) as attempts
+        from task_executions t join priced p on p.id = t.planned_resource_id where t.execution_run_id = ${runId} and t.started_at is not null and t.finished_at is not null
+        group by t.planned_resource_id, p.price
+      )
+      update task_executions t set cost = w.cost * case when w.runtime > 0 then t.runtime_seconds / w.runtime else 1.0 / w.attempts end
+      from windows w, execution_runs r
+      where r.id = ${runId} and r.mode = 'real' and t.execution_run_id = r.id and t.planned_resource_id = w.id and t.started_at is not null and t.finished_at is not null`)
+    await tx.run(sql`update execution_runs r set status = ${status}, finished_at = clock_timestamp(), makespan_seconds = s.makespan, cost = case when r.mode = 'simulation' then r.cost else s.cost end,
+        compute_seconds = s.compute, transfer_seconds = s.transfer, queue_seconds = s.queue, interference_seconds = s.interference, overhead_seconds = s.overhead, transferred_bytes = s.bytes,
+        failure_reason = coalesce(r.failure_reason, case when ${status} = 'failed' then s.reason when ${status} = 'cancelled' then 'cancelled on request' end)
+      from (select coalesce(max(t.finished_at) - min(t.started_at), 0) as makespan, coalesce(sum(t.cost), 0) as cost, coalesce(sum(t.runtime_seconds), 0) as compute,
+          coalesce(sum(t.transfer_seconds), 0) as transfer, coalesce(sum(t.queue_seconds), 0) as queue, coalesce(sum(t.interference_seconds), 0) as interference,
+          coalesce(sum(t.overhead_seconds), 0) as overhead, coalesce(sum(t.transfer_bytes), 0) as bytes,
+          (array_agg(t.failure_reason order by t.finished_at) filter (where t.status = 'failed' and t.latest))[1] as reason
+        from task_executions t where t.execution_run_id = ${runId}) s
+      where r.id = ${runId}`)
+    await tx.run(sql`delete from lane_leases where execution_run_id = ${runId}`)
+    await tx.run(sql`delete from site_leases where execution_run_id = ${runId}`)
+    await appendRunEvent(tx, runId, `execution.run.${status}`, { completed: run.completed, total: run.total })
+    return Closed.parse({ status, completed: run.completed })
+  })

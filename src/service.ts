@@ -1,0 +1,103 @@
+import type { IncomingHttpHeaders } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { hostname } from 'node:os'
+import type { Service, StartService } from './daemon.ts'
+import { refusalOf } from './db/errors.ts'
+import { openDispatcher } from './dispatcher.ts'
+import { recordAudit } from './domains/audit-events/store.ts'
+import { ensureInstance } from './domains/instance/store.ts'
+import type { StartWorker } from './fleet.ts'
+import { createApp, type AppOptions } from './http/app.ts'
+import { createHttpServer } from './http/server.ts'
+import { openIdempotency } from './db/idempotency.ts'
+import { openParts } from './parts.ts'
+import { dispatchedKinds, routesOf, unbuilt } from './routes.ts'
+import { openTaskWorkers } from './task-workers.ts'
+import { version } from './version.ts'
+
+/** Requests under way get this long at a stop. */
+const drainMs = 5_000
+
+/** Headers that are given once, as the tracing library reads them. */
+const flat = (headers: IncomingHttpHeaders): Record<string, string | undefined> =>
+  Object.fromEntries(Object.entries(headers).map(([name, value]) => [name, typeof value === 'string' ? value : undefined]))
+
+/**
+ * The API, the dispatcher and a worker in one process: what the embedded default runs. `watch` is for tests, which compare every answer
+ * with what the API's document promises.
+ */
+export const startService = async (
+  surroundings: Parameters<StartService>[0],
+  watch: Pick<AppOptions, 'onAnswer' | 'validateResponses'> = {},
+): Promise<Service> => {
+  const { config, log, endpoints, traces, metrics } = surroundings
+  const parts = await openParts(surroundings)
+  await ensureInstance(parts.db, hostname())
+  const { db, engine } = parts
+  const app = createApp({
+    config: { ...config, listenHost: config.listenAddress.host },
+    routes: routesOf(parts),
+    unbuilt,
+    log,
+    version,
+    activated: () => false,
+    audit: (record) => recordAudit(db, record),
+    idempotency: openIdempotency(db),
+    translate: refusalOf,
+    observe: (method, route, status, seconds) => metrics.request(method, route, status, seconds),
+    ...(config.tracesEndpoint === undefined
+      ? {}
+      : { span: (name, attributes, work, headers) => traces.span(name, attributes, work, flat(headers)) }),
+    ...watch,
+  })
+  const server = createHttpServer(app, { tokenNeeded: config.apiToken !== undefined, version })
+  await new Promise<void>((resolve, reject) => {
+    server.once('error', reject)
+    server.listen(config.listenAddress.port, config.listenAddress.host, resolve)
+  })
+  const workers = openTaskWorkers(parts, { address: endpoints.temporalAddress, namespace: config.temporalNamespace, log, traces })
+  const dispatcher = openDispatcher(parts, dispatchedKinds, log)
+  const bound = server.address() as AddressInfo
+  return {
+    address: { host: bound.address, port: bound.port },
+    checks: {
+      database: () => db.prepared('ready', 'select 1', []).then(() => true),
+      temporal: () => engine.ready(),
+      workers: () => Promise.resolve(workers.ready()),
+    },
+    workers: () => [process.pid],
+    async stop() {
+      const closed = new Promise<void>((resolve) => {
+        server.close(() => {
+          resolve()
+        })
+      })
+      server.closeIdleConnections()
+      setTimeout(() => {
+        server.closeAllConnections()
+      }, drainMs).unref()
+      await dispatcher.stop()
+      await workers.stop()
+      await closed
+      await parts[Symbol.asyncDispose]()
+    },
+  }
+}
+
+/** One more worker of a fleet. */
+export const startWorker: StartWorker = async (surroundings) => {
+  const { config, log, endpoints, traces } = surroundings
+  const parts = await openParts(surroundings)
+  const workers = openTaskWorkers(parts, { address: endpoints.temporalAddress, namespace: config.temporalNamespace, log, traces })
+  return {
+    checks: {
+      database: () => parts.db.prepared('ready', 'select 1', []).then(() => true),
+      temporal: () => parts.engine.ready(),
+      workers: () => Promise.resolve(workers.ready()),
+    },
+    async stop() {
+      await workers.stop()
+      await parts[Symbol.asyncDispose]()
+    },
+  }
+}

@@ -1,0 +1,2 @@
+export { executionRun } from './execution-run.ts'
+export { planningSession } from './planning-session.ts'
