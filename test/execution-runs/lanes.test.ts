@@ -1,0 +1,139 @@
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { availableParallelism } from 'node:os'
+import { openService, type TestService } from '../support/service.ts'
+import { makeWorld, type WorldTask } from '../support/worlds.ts'
+import { checked, runToEnd } from './checked.ts'
+import { mostAtOnce, overlapsOf } from './checker.ts'
+
+let service: TestService
+beforeAll(async () => {
+  service = await openService()
+}, 120_000)
+afterAll(() => service[Symbol.asyncDispose]())
+
+const start = (planId: string, id: string): Promise<unknown> =>
+  service.post('/execution-runs/', { id, schedulePlanId: planId, mode: 'real' })
+const chain = (n: number, seconds: number): WorldTask[] =>
+  Array.from({ length: n }, (_, i) => ({ name: `t${String(i + 1)}`, run: `sleep ${String(seconds)}` }))
+
+test('tasks of one lane follow each other in the planned order, whatever else is ready', async () => {
+  const world = await makeWorld(service, {
+    name: 'order',
+    cores: [1, 1],
+    tasks: Array.from({ length: 20 }, (_, i) => ({ name: `t${String(i)}`, run: 'sleep 0.02', lane: [i % 2, 0] as const })),
+  })
+  const record = await runToEnd(service, world, { id: 'order-run' })
+  for (const resource of world.resourceIds) {
+    const starts = record.activities.filter((task) => task.plannedResourceId === resource).sort((a, b) => a.startedAt - b.startedAt)
+    expect(starts).toHaveLength(10)
+    expect(starts.map((task) => task.orderOnResource)).toEqual(starts.map((task) => task.orderOnResource).sort((a, b) => a - b))
+  }
+})
+
+test('a task of two cores holds both its lanes', async () => {
+  const world = await makeWorld(service, {
+    name: 'wide',
+    cores: [2],
+    tasks: [
+      { name: 'a', run: 'sleep 0.3', lane: [0, 0] },
+      { name: 'wide', run: 'sleep 0.3', cpu: 2, lane: [0, 0, 1] },
+      { name: 'b', run: 'sleep 0.3', lane: [0, 0] },
+      { name: 'c', run: 'sleep 0.3', lane: [0, 1] },
+    ],
+  })
+  const record = await runToEnd(service, world, { id: 'wide-run' })
+  expect(record.run.status).toBe('completed')
+  expect(record.activities.find((task) => task.externalId === 'wide')).toMatchObject({ coreIds: ['core-0', 'core-1'] })
+})
+
+test('two runs of one plan share its lanes: no overlap, all cores in use, and who waits says for whom', async () => {
+  const world = await makeWorld(service, { name: 'shared', cores: [2], tasks: chain(10, 0.25) })
+  await Promise.all([start(world.planId, 'shared-a'), start(world.planId, 'shared-b')])
+  const reasons = new Set<string>()
+  for (;;) {
+    const details = await Promise.all(['shared-a', 'shared-b'].map((id) => service.get(`/execution-runs/${id}/`)))
+    for (const { activities } of details)
+      for (const task of activities)
+        if (task.status === 'queued' && task.metadata?.queueReason !== undefined) reasons.add(task.metadata.queueReason)
+    if (details.every(({ run }) => run.status !== 'created' && run.status !== 'running')) break
+    await new Promise((resolve) => setTimeout(resolve, 30))
+  }
+  const records = [await checked(service, world, 'shared-a'), await checked(service, world, 'shared-b')]
+  expect(records.map(({ run }) => run.status)).toEqual(['completed', 'completed'])
+  expect(overlapsOf(records)).toEqual([])
+  expect([...reasons].some((reason) => /shared-[ab]:shared-t\d+/.test(reason))).toBe(true)
+})
+
+test('processes never exceed the cores of the machine, whatever the plans say, and two runs take turns', async () => {
+  const cores = availableParallelism()
+  const wide = await makeWorld(service, { name: 'eight', cores: [8], tasks: chain(8 + 4 * cores, 0.2) })
+  const other = await makeWorld(service, { name: 'nine', cores: [8], tasks: chain(8 + 4 * cores, 0.2) })
+  await Promise.all([start(wide.planId, 'eight-run'), start(other.planId, 'nine-run')])
+  await Promise.all([service.finished('eight-run'), service.finished('nine-run')])
+  const records = [await checked(service, wide, 'eight-run'), await checked(service, other, 'nine-run')]
+  expect(mostAtOnce(records)).toBeLessThanOrEqual(cores)
+  // Neither waits for the whole of the other.
+  const [a, b] = records.map(({ activities }) => activities.map((task) => task.finishedAt).sort((x, y) => x - y)) as [number[], number[]]
+  expect(a[0]).toBeLessThan(b.at(-1) as number)
+  expect(b[0]).toBeLessThan(a.at(-1) as number)
+  expect(a[Math.floor(a.length / 2)]).toBeLessThan(b.at(-1) as number)
+  expect(b[Math.floor(b.length / 2)]).toBeLessThan(a.at(-1) as number)
+})
+
+test('tasks that need several cores get them beside others that need one', async () => {
+  const cores = availableParallelism()
+  const tasks: WorldTask[] = Array.from({ length: 12 }, (_, i) => ({
+    name: `t${String(i)}`,
+    run: 'sleep 0.1',
+    cpu: i % 3 === 0 ? cores : 1,
+    lane: [i % 3, 0] as const,
+  }))
+  const world = await makeWorld(service, { name: 'mixed', cores: [cores, cores, cores], tasks })
+  const record = await runToEnd(service, world, { id: 'mixed-run' })
+  expect(record.run.status).toBe('completed')
+  const wide = record.activities.filter((task) => Number(task.externalId.slice(1)) % 3 === 0)
+  for (const task of wide) {
+    const beside = record.activities.filter(
+      (other) => other !== task && other.startedAt < task.finishedAt - 0.002 && other.finishedAt > task.startedAt + 0.002,
+    )
+    expect(beside.map((other) => other.id)).toEqual([])
+  }
+})
+
+test('three runs that take each other’s lanes all the time come to their ends', async () => {
+  const world = await makeWorld(service, {
+    name: 'cross',
+    launch: 'none',
+    cores: [4],
+    tasks: Array.from({ length: 200 }, (_, i) => ({ name: `t${String(i)}`, lane: [0, i % 4] as const })),
+  })
+  await Promise.all(['cross-a', 'cross-b', 'cross-c'].map((id) => start(world.planId, id)))
+  const details = await Promise.all(['cross-a', 'cross-b', 'cross-c'].map((id) => service.finished(id, 90)))
+  expect(details.map(({ run }) => run.status)).toEqual(['completed', 'completed', 'completed'])
+  const records = await Promise.all(['cross-a', 'cross-b', 'cross-c'].map((id) => checked(service, world, id)))
+  expect(overlapsOf(records)).toEqual([])
+})
+
+test('what waits at one site for another goes on soon after the other has ended it', async () => {
+  const world = await makeWorld(service, {
+    name: 'twosites',
+    cores: [1, 1],
+    tasks: [
+      { name: 'a', run: 'sleep 3', lane: [0, 0] },
+      { name: 'b', after: ['a'], lane: [1, 0], launch: 'none' },
+      { name: 'c', run: 'sleep 3', after: ['b'], lane: [0, 0] },
+      { name: 'd', after: ['c'], lane: [1, 0], launch: 'none' },
+      { name: 'e', run: 'true', after: ['d'], lane: [0, 0] },
+    ],
+  })
+  const record = await runToEnd(service, world, { id: 'twosites-run' })
+  expect(record.run).toMatchObject({ status: 'completed', completedActivityCount: 5 })
+  expect(record.activities.map((task) => task.runtimeId)).toEqual([
+    'twosites-local',
+    'twosites-none',
+    'twosites-local',
+    'twosites-none',
+    'twosites-local',
+  ])
+  expect(record.run.makespanSeconds).toBeLessThan(12)
+})

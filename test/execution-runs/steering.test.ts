@@ -1,0 +1,98 @@
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { existsSync, mkdtempSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { openService, type TestService } from '../support/service.ts'
+import { makeWorld } from '../support/worlds.ts'
+import { checked } from './checked.ts'
+
+let service: TestService
+let folder: string
+beforeAll(async () => {
+  service = await openService()
+  folder = mkdtempSync(join(tmpdir(), 'orrery-steering-'))
+}, 120_000)
+afterAll(() => service[Symbol.asyncDispose]())
+
+const until = async (what: () => Promise<boolean> | boolean): Promise<void> => {
+  for (let tries = 0; !(await what()); tries++) {
+    expect(tries).toBeLessThan(400)
+    await new Promise((resolve) => setTimeout(resolve, 50))
+  }
+}
+
+test('a failed run is opened again: what completed stays, what failed and what waited behind it is run', async () => {
+  const world = await makeWorld(service, {
+    name: 'retry',
+    tasks: [
+      { name: 'first', run: 'echo once >> "$LEDGER"', environment: { LEDGER: join(folder, 'first') } },
+      { name: 'flaky', run: 'test -e "$GATE"', environment: { GATE: join(folder, 'gate') }, after: ['first'] },
+      { name: 'last', after: ['flaky'] },
+    ],
+  })
+  await service.post('/execution-runs/', { id: 'retry', schedulePlanId: world.planId, mode: 'real' })
+  const failed = await service.finished('retry')
+  expect(failed.run).toMatchObject({ status: 'failed', generation: 1, failedActivityCount: 1 })
+  expect(failed.activities.map((task: any) => task.status)).toEqual(['completed', 'failed', 'cancelled'])
+  writeFileSync(join(folder, 'gate'), '')
+
+  const retried = await service.call('POST', '/execution-runs/retry/retry/')
+  expect([retried.status, retried.body.status, retried.body.generation]).toEqual([202, 'running', 2])
+  const { run, activities, events } = await service.finished('retry')
+  expect(run).toMatchObject({ status: 'completed', completedActivityCount: 3, failedActivityCount: 0 })
+  expect(run.failureReason).toBeUndefined()
+  expect(activities.map((task: any) => [task.status, task.attempt])).toEqual([
+    ['completed', 1],
+    ['completed', 2],
+    ['completed', 1],
+  ])
+  expect(events.map((event: any) => event.eventType).filter((type: string) => type.startsWith('execution.run'))).toEqual([
+    'execution.run.started',
+    'execution.run.failed',
+    'execution.run.reopened',
+    'execution.run.completed',
+  ])
+  expect((await service.call('GET', '/execution-runs/retry/activities/retry-first/logs/')).status).toBe(200)
+
+  const late = await service.call('POST', '/execution-runs/retry/retry/')
+  expect([late.status, late.body.state]).toEqual([409, 'completed'])
+})
+
+test('a paused run starts nothing until it is resumed', async () => {
+  const world = await makeWorld(service, {
+    name: 'pause',
+    cores: [1],
+    tasks: Array.from({ length: 6 }, (_, i) => ({ name: `t${String(i)}`, run: 'sleep 0.4' })),
+  })
+  await service.post('/execution-runs/', { id: 'pause', schedulePlanId: world.planId, mode: 'real' })
+  await until(async () => (await service.get('/execution-runs/pause/')).run.completedActivityCount >= 1)
+  await service.post('/execution-runs/pause/pause/')
+  expect((await service.call('POST', '/execution-runs/pause/pause/')).status).toBe(202)
+  await new Promise((resolve) => setTimeout(resolve, 1_000))
+  const resting = await service.get('/execution-runs/pause/')
+  expect(resting.run).toMatchObject({ status: 'running', paused: true })
+  await new Promise((resolve) => setTimeout(resolve, 1_200))
+  expect((await service.get('/execution-runs/pause/')).run.completedActivityCount).toBe(resting.run.completedActivityCount)
+  await service.post('/execution-runs/pause/resume/')
+  expect((await service.finished('pause')).run).toMatchObject({ status: 'completed', paused: false })
+  await checked(service, world, 'pause')
+})
+
+test('a paused run can be cancelled, and an unknown one is missing', async () => {
+  const world = await makeWorld(service, {
+    name: 'pc',
+    cores: [1],
+    tasks: [
+      { name: 'a', run: 'sleep 30' },
+      { name: 'b', run: `touch ${join(folder, 'never')}` },
+    ],
+  })
+  await service.post('/execution-runs/', { id: 'pc', schedulePlanId: world.planId, mode: 'real' })
+  await until(async () => (await service.get('/execution-runs/pc/')).activities.some((task: any) => task.status === 'running'))
+  await service.post('/execution-runs/pc/pause/')
+  await service.post('/execution-runs/pc/cancel/')
+  expect((await service.finished('pc')).run.status).toBe('cancelled')
+  expect(existsSync(join(folder, 'never'))).toBe(false)
+  for (const verb of ['cancel', 'pause', 'resume', 'retry'])
+    expect((await service.call('POST', `/execution-runs/nobody/${verb}/`)).status).toBe(404)
+})

@@ -1,0 +1,66 @@
+import { spawn, type ChildProcess } from 'node:child_process'
+import { chmodSync, existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { configFromEnvironment } from '../../src/config.ts'
+import type { Ready } from '../../src/embedded/ready-file.ts'
+
+const checkout = new URL('../../', import.meta.url).pathname
+const { cacheDir } = configFromEnvironment()
+
+export interface Program {
+  child: ChildProcess
+  /** All it has said so far. */
+  output: () => string
+  /** Exit code or signal. */
+  ended: Promise<number | string>
+}
+
+/** A data folder that the user postgres may pass through. */
+export const dataFolder = (): string => {
+  const path = mkdtempSync(join(tmpdir(), 'orrery-faults-'))
+  chmodSync(path, 0o711)
+  return path
+}
+
+export const removeFolder = (path: string): void => {
+  rmSync(path, { recursive: true, force: true, maxRetries: 20, retryDelay: 100 })
+}
+
+/** Starts one of the programs of a build (`src/main.ts`, `src/worker.ts`); it inherits no environment. */
+export const startProgram = (file: 'main' | 'worker', environment: Record<string, string>, build = checkout): Program => {
+  const child = spawn(process.execPath, [join(build, 'src', `${file}.ts`)], {
+    cwd: build,
+    env: { PATH: '/usr/local/bin:/usr/bin:/bin', HOME: '/', SERVICE_CACHE_DIR: cacheDir, SERVICE_LOG_LEVEL: 'warn', ...environment },
+    stdio: ['ignore', 'pipe', 'pipe'],
+  })
+  let text = ''
+  for (const stream of [child.stdout, child.stderr])
+    stream.on('data', (chunk: Buffer) => (text = (text + chunk.toString()).slice(-200_000)))
+  const ended = new Promise<number | string>((resolve) =>
+    child.once('close', (code, signal) => {
+      resolve(code ?? signal ?? 'unknown')
+    }),
+  )
+  return { child, output: () => text, ended }
+}
+
+export const until = async <T>(what: string, withinSeconds: number, done: () => T | Promise<T>): Promise<NonNullable<T>> => {
+  for (const deadline = Date.now() + withinSeconds * 1_000; ;) {
+    const value = await done()
+    if (value !== undefined && value !== null && value !== false) return value
+    if (Date.now() > deadline) throw new Error(`not within ${String(withinSeconds)} s: ${what}`)
+    await new Promise((resolve) => setTimeout(resolve, 50))
+  }
+}
+
+/** Waits until a daemon has written where it listens. */
+export const readyOf = (daemon: Program, dataDir: string): Promise<Ready> =>
+  until('the ready file of the daemon', 300, () => {
+    if (daemon.child.exitCode !== null || daemon.child.signalCode !== null)
+      throw new Error(`the daemon ended with ${String(daemon.child.exitCode ?? daemon.child.signalCode)}:\n${daemon.output()}`)
+    const file = join(dataDir, 'ready.json')
+    if (!existsSync(file)) return undefined
+    const ready = JSON.parse(readFileSync(file, 'utf8')) as Ready
+    return ready.pids.daemon === daemon.child.pid ? ready : undefined
+  })

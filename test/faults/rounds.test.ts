@@ -1,0 +1,48 @@
+import { expect, test } from '@jest/globals'
+import { copyBuild } from './build.ts'
+import { removeFolder } from './programs.ts'
+import { ledgerTasks, playRounds } from './rounds.ts'
+
+const say = (line: string): void => void process.stderr.write(`${line}\n`)
+
+test('20 rounds of sudden death: every run completes, no attempt starts twice, no two of a task live at once', async () => {
+  const rounds = await playRounds({
+    seed: 20_261_121,
+    rounds: 20,
+    tasks: (ledger, random) => ledgerTasks(60, ledger, random),
+    say,
+    runSeconds: 120,
+  })
+  expect(rounds.flatMap(({ faults }) => faults)).toEqual([])
+  expect(rounds).toHaveLength(20)
+  expect(rounds.filter(({ blow }) => blow.includes('=')).length).toBeGreaterThanOrEqual(6)
+}, 1_200_000)
+
+test('a build without intents, which acts before it records and under names that nobody can look up, is caught by the same rounds', async () => {
+  const build = copyBuild([
+    {
+      file: 'src/domains/execution-runs/site.ts',
+      replace: "      parts.failpoint('before-commit')\n",
+      by: "      if (launches.length > 0) launch(launches)\n      await new Promise((resolve) => setTimeout(resolve, 20))\n      parts.failpoint('before-commit')\n",
+    },
+    {
+      file: 'src/domains/execution-runs/names.ts',
+      replace: 'update(JSON.stringify([runId, position, attempt]))',
+      by: 'update(JSON.stringify([runId, position, attempt, process.pid]))',
+    },
+  ])
+  try {
+    const rounds = await playRounds({
+      seed: 8,
+      rounds: 1,
+      blows: [{ failpoint: 'before-commit=12' }],
+      tasks: (ledger, random) => ledgerTasks(30, ledger, random),
+      build,
+      say,
+      runSeconds: 90,
+    })
+    expect(rounds.flatMap(({ faults }) => faults).join('\n')).toMatch(/was started 2 times/)
+  } finally {
+    removeFolder(build)
+  }
+}, 600_000)

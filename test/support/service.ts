@@ -1,0 +1,154 @@
+import { mkdtempSync } from 'node:fs'
+import { hostname } from 'node:os'
+import { join } from 'node:path'
+import { Connection } from '@temporalio/client'
+import { DefaultLogger, Runtime } from '@temporalio/worker'
+import { configFromEnvironment } from '../../src/config.ts'
+import { readTemporalSettings } from '../../src/embedded/temporal-settings.ts'
+import { openLog } from '../../src/observability/log.ts'
+import { openMetrics } from '../../src/observability/metrics.ts'
+import { openTraces } from '../../src/observability/traces.ts'
+import { startService } from '../../src/service.ts'
+import { recordConformance } from './conformance.ts'
+import { cloneDatabase } from './database.ts'
+
+// The SDK says in some lines each start and stop of a worker; what went wrong is enough here.
+Runtime.install({
+  shutdownSignals: [],
+  logger: new DefaultLogger('ERROR', ({ message, meta }) => process.stderr.write(`${message} ${JSON.stringify(meta)}\n`)),
+})
+
+/** IndexedValueType of Temporal's API. */
+const keyword = 2
+
+export const temporalAddress = (): string => {
+  const address = process.env['ORRERY_TEST_TEMPORAL']
+  if (address === undefined)
+    throw new Error('ORRERY_TEST_TEMPORAL is not set: run the tests with npm test, whose global setup starts Temporal')
+  return address
+}
+
+/** A namespace of its own in the test run's Temporal, with the service's search attributes. */
+export const makeNamespace = async (name: string): Promise<void> => {
+  const connection = await Connection.connect({ address: temporalAddress() })
+  try {
+    await connection.workflowService.registerNamespace({ namespace: name, workflowExecutionRetentionPeriod: { seconds: 86_400 as never } })
+    const searchAttributes = Object.fromEntries(Object.keys(readTemporalSettings().searchAttributes).map((key) => [key, keyword]))
+    for (let tries = 0; ; tries++) {
+      try {
+        await connection.operatorService.addSearchAttributes({ namespace: name, searchAttributes })
+        return
+      } catch (error) {
+        // The namespace is known to every part of the server a moment after its registration.
+        if (tries >= 50) throw error
+        await new Promise((resolve) => setTimeout(resolve, 100))
+      }
+    }
+  } finally {
+    await connection.close()
+  }
+}
+
+export interface Answer<T = any> {
+  status: number
+  headers: Headers
+  body: T
+  text: string
+}
+
+/**
+ * The service as a user meets it: over HTTP, on a database and a Temporal namespace of its own. Every answer is compared with the API's
+ * document; the call that got one which the document does not promise throws, and for requests made past `call` the disposal does.
+ */
+export const openService = async (
+  options: { environment?: Record<string, string>; temporalAddress?: string; databaseUrl?: (own: string) => string } = {},
+) => {
+  const database = await cloneDatabase()
+  const namespace = `t-${new URL(database.url).pathname.slice(3)}`
+  await makeNamespace(namespace)
+  const dataDir = mkdtempSync(join(process.env['ORRERY_TEST_ROOT'] ?? '', 'data-'))
+  const endpoints = {
+    databaseUrl: options.databaseUrl?.(database.url) ?? database.url,
+    temporalAddress: options.temporalAddress ?? temporalAddress(),
+    temporalUiUrl: undefined,
+  }
+  const config = configFromEnvironment({
+    SERVICE_LISTEN_ADDRESS: '127.0.0.1:0',
+    SERVICE_DATA_DIR: dataDir,
+    SERVICE_DATABASE_URL: endpoints.databaseUrl,
+    SERVICE_TEMPORAL_ADDRESS: endpoints.temporalAddress,
+    SERVICE_TEMPORAL_NAMESPACE: namespace,
+    SERVICE_HOST_ID: hostname(),
+    SERVICE_LOG_LEVEL: process.env['ORRERY_TEST_LOG'] ?? 'error',
+    ...options.environment,
+  })
+  const log = openLog(config.logLevel)
+  const conformance = recordConformance()
+  const service = await startService(
+    { config, log, metrics: openMetrics(undefined), traces: await openTraces({ tracesEndpoint: undefined }, 'test'), endpoints },
+    { onAnswer: conformance.onAnswer, validateResponses: true },
+  )
+  const baseUrl = `http://127.0.0.1:${String(service.address.port)}/api`
+  const authorization: Record<string, string> = config.apiToken === undefined ? {} : { authorization: `Bearer ${config.apiToken}` }
+  conformance.begin((await (await fetch(new URL('/openapi.json', baseUrl), { headers: authorization })).json()) as object)
+
+  const call = async (method: string, path: string, body?: unknown, headers: Record<string, string> = {}): Promise<Answer> => {
+    const text = body === undefined || typeof body === 'string' ? body : JSON.stringify(body)
+    const answer = await fetch(baseUrl + path, {
+      method,
+      headers: {
+        ...(text === undefined ? {} : { 'content-type': typeof body === 'string' ? 'application/yaml' : 'application/json' }),
+        ...headers,
+      },
+      ...(text === undefined ? {} : { body: text }),
+    })
+    const received = await answer.text()
+    conformance.raise()
+    return {
+      status: answer.status,
+      headers: answer.headers,
+      text: received,
+      body: answer.headers.get('content-type')?.includes('json') === true && received !== '' ? JSON.parse(received) : received,
+    }
+  }
+  /** A call that must succeed. */
+  const ok = async (method: string, path: string, body?: unknown, headers?: Record<string, string>): Promise<any> => {
+    const answer = await call(method, path, body, headers)
+    if (answer.status >= 300) throw new Error(`${method} ${path} answered ${String(answer.status)}: ${answer.text.slice(0, 2_000)}`)
+    return answer.body
+  }
+
+  return {
+    baseUrl,
+    rootUrl: baseUrl.slice(0, -4),
+    db: database.db,
+    databaseUrl: database.url,
+    dataDir,
+    namespace,
+    service,
+    call,
+    ok,
+    get: (path: string, headers?: Record<string, string>) => ok('GET', path, undefined, headers),
+    post: (path: string, body?: unknown) => ok('POST', path, body),
+    /** Waits until a run is over and gives its detail. */
+    async finished(runId: string, seconds = 60): Promise<any> {
+      const end = Date.now() + seconds * 1_000
+      for (;;) {
+        const detail = await ok('GET', `/execution-runs/${encodeURIComponent(runId)}/`)
+        if (['completed', 'failed', 'cancelled'].includes(detail.run.status)) return detail
+        if (Date.now() > end)
+          throw new Error(
+            `run ${runId} is ${detail.run.status} after ${String(seconds)} s: ${JSON.stringify({ run: detail.run, live: detail.live, activities: detail.activities.slice(0, 5) })}`,
+          )
+        await new Promise((resolve) => setTimeout(resolve, 50))
+      }
+    },
+    async [Symbol.asyncDispose]() {
+      await service.stop()
+      await database.drop()
+      conformance.raise()
+    },
+  }
+}
+
+export type TestService = Awaited<ReturnType<typeof openService>>

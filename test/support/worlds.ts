@@ -1,0 +1,263 @@
+import type { TestService } from './service.ts'
+
+/** One activity as a test thinks of it; `run` is a shell command. */
+export interface WorldTask {
+  name: string
+  run?: string
+  /** Names of the activities it needs. */
+  after?: readonly string[]
+  /** Declared files of predecessors. */
+  inputs?: readonly { from: string; file: string; bytes?: number }[]
+  outputs?: readonly string[]
+  stage?: 'all' | 'declared'
+  cpu?: number
+  type?: string
+  /** Folder below the seed root whose files are put into the work directory. */
+  seedPath?: string
+  seconds?: number
+  environment?: Record<string, string>
+  /** Instead of what the world says. */
+  launch?: 'process' | 'none'
+  policy?: { maxAttempts?: number; retryDelaySeconds?: number; timeoutSeconds?: number }
+  /** Resource (its number from 0) and core, further cores where it takes several; by default lanes are dealt round robin. */
+  lane?: readonly [resource: number, core: number, ...more: number[]]
+}
+
+export interface WorldOptions {
+  name: string
+  tasks: readonly WorldTask[]
+  /** Cores of each resource; one resource of two cores by default. */
+  cores?: readonly number[]
+  /** How real runs start their tasks: processes of this machine, or nothing at all. */
+  launch?: 'process' | 'none'
+  /** Joins the resources, each pair of neighbours with a link of its own; without, they are not connected. */
+  bandwidthBitsPerSecond?: number
+  /** Resources get no binding to a runtime of mode execution. */
+  unbound?: boolean
+  /** Driver of the runtime for real runs. */
+  driver?: string
+  /** Host whose workers run the processes; the service's own by default. */
+  hostId?: string
+}
+
+export interface World {
+  name: string
+  planId: string
+  workflowId: string
+  workflowVersionId: string
+  resourceIds: string[]
+  runtimeId: string
+  tasks: readonly WorldTask[]
+  assignments: {
+    activityId: string
+    resourceId: string
+    coreId: string
+    slotId: string
+    orderOnResource: number
+    metadata: { runtimeId: string; coreIds?: string[] }
+  }[]
+  activityId: (name: string) => string
+}
+
+/** Activities so that each comes after what it needs, otherwise as given. */
+const inOrder = (tasks: readonly WorldTask[]): WorldTask[] => {
+  const ordered: WorldTask[] = []
+  const placed = new Set<string>()
+  while (ordered.length < tasks.length) {
+    const before = ordered.length
+    for (const task of tasks) {
+      if (placed.has(task.name) || (task.after ?? []).some((name) => !placed.has(name))) continue
+      placed.add(task.name)
+      ordered.push(task)
+    }
+    if (ordered.length === before) throw new Error('the activities of this world form a cycle')
+  }
+  return ordered
+}
+
+/** The documents of a world, as a user would write them. */
+export const worldDocuments = (options: WorldOptions) => {
+  const { name, tasks } = options
+  const cores = options.cores ?? [2]
+  const resourceIds = cores.map((_, i) => `${name}-host-${String(i + 1)}`)
+  const runtimeId = options.launch === 'none' ? `${name}-none` : `${name}-local`
+  const lanes = cores.flatMap((count, resource) => Array.from({ length: count }, (_, core) => [resource, core] as const))
+  const activityId = (task: string): string => `${name}-${task}`
+  const workflow = {
+    name,
+    spec: {
+      namespace: 'tests',
+      image: 'debian:12-slim',
+      activities: tasks.map((task) => ({
+        name: task.name,
+        ...(task.environment === undefined
+          ? { run: task.run ?? 'true' }
+          : {
+              command: {
+                entrypoint: 'sh',
+                arguments: ['-c', task.run ?? 'true'],
+                environment: task.environment,
+                executable: { source: { type: 'oci', reference: 'debian:12-slim' }, delivery: { strategy: 'auto' } },
+              },
+            }),
+        cpuLimit: String(task.cpu ?? 1),
+        memoryLimit: '16Mi',
+        ...(task.after === undefined ? {} : { dependsOn: [...task.after] }),
+        ...(task.outputs === undefined ? {} : { expectedOutputs: [...task.outputs] }),
+        ...(task.stage === undefined ? {} : { stage: task.stage }),
+        ...(task.seedPath === undefined ? {} : { workspaceSeedPath: task.seedPath }),
+        ...(task.type === undefined ? {} : { activityType: task.type }),
+        ...(task.policy === undefined ? {} : { policy: task.policy }),
+        ...(task.seconds === undefined ? {} : { simulation: { model: 'deterministic', durationSeconds: task.seconds } }),
+      })),
+      dataDependencies: tasks.flatMap((task) =>
+        (task.inputs ?? []).map(({ from, file, bytes }) => ({
+          producerActivity: from,
+          consumerActivity: task.name,
+          logicalName: file,
+          sizeBytes: bytes ?? 1,
+        })),
+      ),
+    },
+  }
+  const environment = {
+    environment: { id: name, name, status: 'ready' },
+    version: {
+      id: `${name}-env-v1`,
+      environmentId: name,
+      version: 1,
+      status: 'published',
+      networkModel: 'static-links',
+      interferenceModel: 'none',
+      costModel: 'per-second',
+      configurationHash: name,
+    },
+    runtimes: [
+      {
+        id: `${name}-local`,
+        name: 'Processes',
+        driver: options.driver ?? 'local',
+        mode: 'execution',
+        role: 'compute',
+        ...(options.hostId === undefined ? {} : { configuration: { hostId: options.hostId } }),
+      },
+      { id: `${name}-none`, name: 'Nothing', driver: 'local', mode: 'execution', role: 'compute', configuration: { launch: 'none' } },
+      { id: `${name}-sim`, name: 'Simulation', driver: 'simgrid', mode: 'simulation', role: 'simulation' },
+    ],
+    resources: cores.map((count, i) => ({
+      id: resourceIds[i],
+      executionTarget: 'direct',
+      type: 'local_machine',
+      name: `Host ${String(i + 1)}`,
+      providerId: resourceIds[i],
+      cpuCores: count,
+      cpuCapacity: count,
+      memoryBytes: 2 ** 34,
+      storageBytes: 2 ** 34,
+      computeSpeedup: 1,
+      pricePerSecond: 0.001,
+      schedulable: true,
+    })),
+    resourceRuntimeBindings: resourceIds.flatMap((resourceId) => [
+      { resourceId, runtimeId: `${name}-local`, enabled: options.unbound !== true },
+      { resourceId, runtimeId: `${name}-none`, enabled: options.unbound !== true },
+      { resourceId, runtimeId: `${name}-sim`, enabled: true },
+    ]),
+  }
+  const scope = { id: `${name}-scope`, name, environmentVersionIds: [`${name}-env-v1`] }
+  const bandwidth = options.bandwidthBitsPerSecond
+  const topology = {
+    id: `${name}-network`,
+    name,
+    version: 1,
+    executionScopeId: scope.id,
+    links: (bandwidth === undefined ? [] : resourceIds.slice(1)).map((target, i) => ({
+      id: `${name}-link-${String(i + 1)}`,
+      sourceResourceId: resourceIds[i],
+      targetResourceId: target,
+      bandwidthBitsPerSecond: bandwidth,
+      latencySeconds: 0,
+      pricePerByte: 0,
+      bidirectional: true,
+    })),
+  }
+  const assignments = inOrder(tasks).map((task, i) => {
+    const [resource, ...taken] = task.lane ?? (lanes[i % lanes.length] as (typeof lanes)[number])
+    const coreIds = taken.map((core) => `core-${String(core)}`)
+    return {
+      activityId: activityId(task.name),
+      resourceId: resourceIds[resource] as string,
+      coreId: coreIds[0] as string,
+      slotId: 'default',
+      orderOnResource: i + 1,
+      metadata: {
+        runtimeId: task.launch === undefined ? runtimeId : task.launch === 'none' ? `${name}-none` : `${name}-local`,
+        ...(coreIds.length > 1 ? { coreIds } : {}),
+      },
+    }
+  })
+  const plan = {
+    id: `${name}-plan`,
+    workflowVersionId: `${name}-v1`,
+    executionScopeId: scope.id,
+    networkTopologyId: topology.id,
+    source: 'imported',
+    algorithm: 'manual',
+    assignments,
+  }
+  const world: World = {
+    name,
+    planId: plan.id,
+    workflowId: name,
+    workflowVersionId: `${name}-v1`,
+    resourceIds,
+    runtimeId,
+    tasks,
+    assignments,
+    activityId,
+  }
+  return { environment, scope, topology, workflow, plan, world }
+}
+
+/** Stores a world over HTTP: environment, scope, topology, workflow and an imported plan. */
+export const makeWorld = async (service: Pick<TestService, 'post'>, options: WorldOptions): Promise<World> => {
+  const { environment, scope, topology, workflow, plan, world } = worldDocuments(options)
+  await service.post('/environments/', environment)
+  await service.post('/execution-scopes/', scope)
+  await service.post('/network-topologies/', topology)
+  await service.post('/workflow-definitions/import/', workflow)
+  await service.post('/schedule-plans/import/', { plan })
+  return world
+}
+
+/** All pages of a list of a run. */
+export const allOf = async (service: Pick<TestService, 'get'>, path: string): Promise<any[]> => {
+  const items: any[] = []
+  for (let page = 1; ; page++) {
+    const answer = await service.get(`${path}${path.includes('?') ? '&' : '?'}page=${String(page)}&pageSize=500`)
+    items.push(...answer.items)
+    if (!answer.hasNext) return items
+  }
+}
+
+/** Everything that the API says of a run, for a checker: workflow, plan, run, all attempts, all events. */
+export const recordOf = async (service: Pick<TestService, 'get'>, runId: string) => {
+  const path = `/execution-runs/${encodeURIComponent(runId)}`
+  const detail = await service.get(`${path}/?attempts=all`)
+  const plan = await service.get(`/schedule-plans/${encodeURIComponent(detail.run.schedulePlanId)}/`)
+  return {
+    run: detail.run,
+    plan: plan.plan ?? plan,
+    activities: await allOf(service, `${path}/activities/?attempts=all`),
+    handles: await allOf(service, `${path}/handles/`),
+    events: await allOf(service, `${path}/events/`),
+  }
+}
+
+export type RunRecord = Awaited<ReturnType<typeof recordOf>>
+
+/** Pairs of activity ids, needed and needing. */
+export const dependenciesOf = (world: World): [string, string][] =>
+  world.tasks.flatMap((task) =>
+    (task.after ?? []).map((needed): [string, string] => [world.activityId(needed), world.activityId(task.name)]),
+  )

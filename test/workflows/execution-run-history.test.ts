@@ -1,0 +1,141 @@
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { Client, Connection } from '@temporalio/client'
+import { historyToJSON } from '@temporalio/common/lib/proto-utils.js'
+import { bundleWorkflowCode, Worker, type WorkflowBundle } from '@temporalio/worker'
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { openService, temporalAddress, type TestService } from '../support/service.ts'
+import { makeWorld } from '../support/worlds.ts'
+
+const folder = join(import.meta.dirname, 'histories')
+const canary = 'canary-0f3b7c'
+
+let service: TestService
+let bundle: WorkflowBundle
+let connection: Connection
+let client: Client
+beforeAll(async () => {
+  service = await openService()
+  bundle = await bundleWorkflowCode({ workflowsPath: join(import.meta.dirname, '../../workflows/index.ts') })
+  connection = await Connection.connect({ address: temporalAddress() })
+  client = new Client({ connection, namespace: service.namespace })
+}, 180_000)
+afterAll(async () => {
+  await connection.close()
+  await service[Symbol.asyncDispose]()
+})
+
+/** Texts of all payloads of a history, however deep. */
+const payloads = (value: unknown, found: string[] = []): string[] => {
+  if (typeof value !== 'object' || value === null) return found
+  for (const [key, item] of Object.entries(value)) {
+    if (key === 'data' && typeof item === 'string') found.push(Buffer.from(item, 'base64').toString('utf8'))
+    else payloads(item, found)
+  }
+  return found
+}
+
+const historyOf = async (workflowId: string): Promise<{ events: unknown[]; json: any }> => {
+  const history = await client.workflow.getHandle(workflowId).fetchHistory()
+  return { events: history.events ?? [], json: JSON.parse(historyToJSON(history)) }
+}
+
+test('a run of 300 activities costs a handful of events, carries ids and small facts only, and replays', async () => {
+  const world = await makeWorld(service, {
+    name: 'history',
+    launch: 'none',
+    cores: [16],
+    tasks: Array.from({ length: 300 }, (_, i) => ({
+      name: `t${String(i)}`,
+      run: `echo ${canary}`,
+      environment: { SECRET: canary },
+      after: i < 16 ? [] : [`t${String(i - 16)}`],
+    })),
+  })
+  await service.post('/execution-runs/', { id: 'history', schedulePlanId: world.planId, mode: 'real', title: `title ${canary}` })
+  expect((await service.finished('history')).run.status).toBe('completed')
+  const { events, json } = await historyOf('execution-run/history/1')
+  expect(events.length).toBeLessThan(60)
+  expect(JSON.stringify(json).length).toBeLessThan(64 * 1024)
+  const texts = payloads(json)
+  expect(texts.length).toBeGreaterThan(3)
+  expect(texts.filter((text) => text.length > 4_096)).toEqual([])
+  expect(texts.filter((text) => text.includes(canary))).toEqual([])
+  await Worker.runReplayHistory({ workflowBundle: bundle }, json, 'execution-run/history/1')
+})
+
+test('simulation, failure, cancel and planning replay as well', async () => {
+  const world = await makeWorld(service, {
+    name: 'shapes',
+    cores: [2],
+    tasks: [
+      { name: 'a', run: 'true' },
+      { name: 'b', run: 'exit 3', after: ['a'] },
+      { name: 'c', run: 'sleep 60' },
+    ],
+  })
+  await service.post('/execution-runs/', { id: 'simulated', schedulePlanId: world.planId, mode: 'simulation' })
+  await service.post('/execution-runs/', { id: 'failed', schedulePlanId: world.planId, mode: 'real', onFailure: 'finish-independent' })
+  await service.finished('simulated')
+  for (;;) {
+    const { run } = await service.get('/execution-runs/failed/')
+    if (run.failedActivityCount === 1) break
+    await new Promise((resolve) => setTimeout(resolve, 50))
+  }
+  await service.post('/execution-runs/failed/cancel/')
+  expect((await service.finished('failed')).run.status).toBe('cancelled')
+  await service.post('/planning-sessions/', {
+    id: 'planned',
+    workflowVersionId: world.workflowVersionId,
+    executionScopeId: 'shapes-scope',
+    networkTopologyId: 'shapes-network',
+    algorithms: [{ id: 'heft' }],
+  })
+  for (;;) {
+    const { session } = await service.get('/planning-sessions/planned/')
+    if (session.status === 'completed') break
+    await new Promise((resolve) => setTimeout(resolve, 50))
+  }
+  for (const [name, workflowId] of [
+    ['execution-run-simulation', 'execution-run/simulated/1'],
+    ['execution-run-cancelled', 'execution-run/failed/1'],
+    ['planning-session', 'planning-session/planned/1'],
+  ] as const) {
+    await client.workflow.getHandle(workflowId).result()
+    const { json } = await historyOf(workflowId)
+    await Worker.runReplayHistory({ workflowBundle: bundle }, json, workflowId)
+    if (process.env['RECORD_HISTORIES'] !== undefined)
+      writeFileSync(join(folder, `${process.env['RECORD_HISTORIES']}-${name}.json`), `${JSON.stringify(json)}\n`)
+  }
+})
+
+test('every recorded history of earlier releases replays on this code', async () => {
+  const files = readdirSync(folder).filter((file) => file.endsWith('.json'))
+  expect(files.length).toBeGreaterThan(0)
+  for (const file of files)
+    await Worker.runReplayHistory({ workflowBundle: bundle }, JSON.parse(readFileSync(join(folder, file), 'utf8')), file)
+})
+
+test('a finished run is read whole when every history is gone', async () => {
+  const before = await service.get('/execution-runs/failed/')
+  const deleted = ['execution-run/history/1', 'execution-run/simulated/1', 'execution-run/failed/1', 'planning-session/planned/1'].map(
+    async (workflowId) => {
+      await client.workflowService.deleteWorkflowExecution({ namespace: service.namespace, workflowExecution: { workflowId } })
+      const gone = () =>
+        client.workflow
+          .getHandle(workflowId)
+          .fetchHistory()
+          .then(
+            () => false,
+            () => true,
+          )
+      for (let tries = 0; !(await gone()); tries++) {
+        expect(tries).toBeLessThan(1_200)
+        await new Promise((resolve) => setTimeout(resolve, 100))
+      }
+    },
+  )
+  await Promise.all(deleted)
+  expect(await service.get('/execution-runs/failed/')).toEqual(before)
+  expect((await service.get('/execution-runs/history/activities/?pageSize=100')).items).toHaveLength(100)
+}, 150_000)

@@ -1,0 +1,333 @@
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import fc from 'fast-check'
+import { MockActivityEnvironment } from '@temporalio/testing'
+import { planningSessionActivities } from '../../activities/planning-session.ts'
+import { createSession } from '../../src/domains/planning-sessions/create-session.ts'
+import { SessionDocument } from '../../src/domains/planning-sessions/schemas.ts'
+import { beginAlgorithm } from '../../src/domains/planning-sessions/store.ts'
+import type { Compute } from '../../src/schedulers/compute.ts'
+import { faults } from '../schedulers/checker.ts'
+import { startPlanning, startPlanningWorker, type PlanningApp } from '../support/planning-app.ts'
+import { planningDocuments, type PlanningDocuments } from '../support/planning-documents.ts'
+import { startTemporal, type TestTemporal } from '../support/temporal.ts'
+
+type Json = ReturnType<typeof JSON.parse>
+
+let temporal: TestTemporal
+let app: PlanningApp
+let stopWorker: () => Promise<void>
+/** Holds planning back until it resolves, so that a test can act while an algorithm runs. */
+let gate: Promise<void> = Promise.resolve()
+
+beforeAll(async () => {
+  temporal = await startTemporal()
+  app = await startPlanning(temporal)
+  const held = (compute: Compute): Compute => ({
+    ...compute,
+    plan: async (request, watch) => {
+      const signal = watch?.signal
+      const aborted = new Promise<never>((_, reject) => {
+        signal?.addEventListener('abort', () => {
+          reject(signal.reason as Error)
+        })
+      })
+      await Promise.race([gate, aborted])
+      return compute.plan(request, watch)
+    },
+  })
+  stopWorker = await startPlanningWorker(temporal, app.db, held)
+}, 900_000)
+afterAll(async () => {
+  await stopWorker()
+  await app.close()
+  await temporal.stop()
+})
+
+const send = async (method: string, path: string, body?: unknown): Promise<Json> => {
+  const answer = await app.call(method, path, body)
+  if (answer.status >= 300) throw new Error(`${method} ${path}: ${answer.status} ${answer.text}`)
+  return answer.body
+}
+
+/** Posts the documents; the workflow first, since profiles name its types. */
+const post = async ({ workflow, environment, scope, topology }: PlanningDocuments): Promise<string> => {
+  const { version } = await send('POST', '/workflow-definitions/', workflow)
+  await send('POST', '/environments/', environment)
+  await send('POST', '/execution-scopes/', scope)
+  if (topology !== undefined) await send('POST', '/network-topologies/', topology)
+  return version.id
+}
+
+const session = (documents: PlanningDocuments, workflowVersionId: string, more: object = {}): Json => ({
+  id: `${documents.workflow.name}-session`,
+  workflowVersionId,
+  executionScopeId: documents.scope.id,
+  networkTopologyId: documents.topology?.id ?? '',
+  algorithms: [{ id: 'heft' }],
+  ...more,
+})
+
+/** The checker's problem, from the documents that were posted and nothing else. */
+const problemFrom = ({ workflow, environment, topology }: PlanningDocuments): Parameters<typeof faults>[0] => {
+  const { activities, dataDependencies } = workflow.spec
+  const { resources, activityResourceProfiles } = environment
+  const resourceAt = new Map(resources.map(({ id }, k) => [id, k]))
+  const activityAt = new Map(activities.map(({ name }, k) => [name, k]))
+  const cpus: Record<string, number> = { '500m': 0.5, '1': 1, '2': 2 }
+  return {
+    activities: activities.map(({ name, cpuLimit, memoryLimit, resourceSelector }) => ({
+      id: name,
+      cpu: cpus[cpuLimit]!,
+      memoryBytes: Number(memoryLimit),
+      ...(resourceSelector === undefined ? {} : { selector: resourceAt.get(resourceSelector)! }),
+    })),
+    edges: activities.flatMap(({ name, dependsOn }) =>
+      dependsOn.map((parent) => ({
+        from: activityAt.get(parent)!,
+        to: activityAt.get(name)!,
+        bytes: dataDependencies
+          .filter((each) => each.producerActivity === parent && each.consumerActivity === name)
+          .reduce((sum, { sizeBytes }) => sum + sizeBytes, 0),
+      })),
+    ),
+    resources: resources.map((resource) => ({
+      ...resource,
+      lanes: resource.cpuCores,
+      opaque: resource.type === 'batch_queue',
+      activeWindow: environment.version.costModel === 'active-window' || resource.executionTarget === 'provisioned',
+    })),
+    links: topology?.links.map((link) => ({
+      ...link,
+      source: resourceAt.get(link.sourceResourceId)!,
+      target: resourceAt.get(link.targetResourceId)!,
+    })),
+    durations: activities.flatMap(({ activityType, simulation }) =>
+      resources.map(({ id, computeSpeedup }) => {
+        const profile = activityResourceProfiles.find(
+          (each) => each.activityTypeId === `${workflow.name}-${activityType}` && each.resourceId === id,
+        )
+        return profile?.runtimeSeconds ?? simulation.durationSeconds / (computeSpeedup > 0 ? computeSpeedup : 1)
+      }),
+    ),
+  }
+}
+
+const judgedFrom = (documents: PlanningDocuments, plan: Json): Parameters<typeof faults>[1] => ({
+  assignments: plan.assignments.map((assignment: Json) => ({
+    activity: documents.workflow.spec.activities.findIndex(({ name }) => name === assignment.externalId),
+    resource: documents.environment.resources.findIndex(({ id }) => id === assignment.resourceId),
+    coreIds: assignment.metadata.coreIds ?? (assignment.coreId === undefined ? [] : [assignment.coreId]),
+    slotId: assignment.slotId ?? '',
+    orderOnResource: assignment.orderOnResource,
+    startAt: assignment.predictedStartAt,
+    finishAt: assignment.predictedFinishAt,
+    cost: assignment.predictedCost,
+  })),
+  makespanSeconds: plan.predicted.makespanSeconds,
+  cost: plan.predicted.cost,
+})
+
+let number = 0
+const fresh = (): PlanningDocuments => fc.sample(planningDocuments(`case${++number}`), { numRuns: 1, seed: 1000 + number })[0]!
+
+describe('a planning session', () => {
+  test('any workflow on any scope: candidate, selection and plan agree, and a judge that knows only the documents finds no fault', async () => {
+    let run = 0
+    await fc.assert(
+      fc.asyncProperty(planningDocuments('property'), async (generated) => {
+        const documents = JSON.parse(JSON.stringify(generated).replaceAll('property', `property${++run}x`)) as PlanningDocuments
+        const versionId = await post(documents)
+        const opened = await send('POST', '/planning-sessions/', session(documents, versionId))
+        expect(opened).toMatchObject({ status: 'queued', progress: 0, candidateCount: 0 })
+        const { body } = await app.ended(opened.id)
+        expect(body.algorithmRuns[0].failureReason).toBeUndefined()
+        expect(body.session).toMatchObject({ status: 'completed', progress: 1, candidateCount: 1, defaultedDurations: 0 })
+        const [listed] = await send('GET', `/planning-sessions/${opened.id}/candidates/`)
+        expect(listed).toMatchObject({ rank: 1, feasible: true, paretoOptimal: true, dominated: false })
+        const candidate = await send('GET', `/planning-sessions/${opened.id}/candidates/${listed.id}/`)
+        const plan = await send('POST', `/planning-sessions/${opened.id}/candidates/${listed.id}/select/`)
+        expect(plan.assignments).toEqual(candidate.plan.assignments)
+        expect(await send('GET', `/schedule-plans/${plan.id}/`)).toEqual(plan)
+        expect(faults(problemFrom(documents), judgedFrom(documents, plan))).toEqual([])
+        // What the planner made passes the rules for what people make.
+        const copy = {
+          ...plan,
+          id: `${plan.id}-copy`,
+          assignments: plan.assignments.map((assignment: Json) => ({ ...assignment, id: '', planId: '' })),
+        }
+        expect((await send('POST', '/schedule-plans/import/', { plan: copy })).source).toBe('imported')
+      }),
+      { numRuns: 15, seed: 7 },
+    )
+  }, 240_000)
+
+  test('the judge is not blind: a changed price, size, speed or order is found', async () => {
+    const documents = fc
+      .sample(planningDocuments('judged', 14), { numRuns: 300, seed: 3 })
+      .find(
+        ({ topology, workflow, environment }) =>
+          topology !== undefined && workflow.spec.activities.length > 8 && environment.resources.length === 2 + 1,
+      )!
+    const versionId = await post(documents)
+    await send('POST', '/planning-sessions/', session(documents, versionId))
+    await app.ended(session(documents, versionId).id)
+    const [{ id }] = await send('GET', `/planning-sessions/judged-session/candidates/`)
+    const { plan } = await send('GET', `/planning-sessions/judged-session/candidates/${id}/`)
+    const judged = judgedFrom(documents, plan)
+    const problem = problemFrom(documents)
+    expect(faults(problem, judged)).toEqual([])
+    const slower = { ...problem, durations: Array.from(problem.durations, (seconds) => seconds + 1) }
+    const dearer = {
+      ...problem,
+      resources: problem.resources.map((resource) => ({ ...resource, pricePerSecond: resource.pricePerSecond + 1 })),
+    }
+    const swapped = {
+      ...judged,
+      assignments: judged.assignments.map((assignment) => ({ ...assignment, orderOnResource: -assignment.orderOnResource })),
+    }
+    for (const [changed, schedule] of [
+      [slower, judged],
+      [dearer, judged],
+      [problem, swapped],
+    ] as const)
+      expect(faults(changed, schedule)).not.toEqual([])
+  }, 60_000)
+
+  test('a deadline or a budget that the schedule misses makes the candidate infeasible, and an infeasible one is not selected', async () => {
+    const documents = fresh()
+    documents.workflow.spec.activities[0]!.simulation.durationSeconds = 100
+    documents.environment.activityResourceProfiles = []
+    const versionId = await post(documents)
+    const id = `${documents.workflow.name}-session`
+    await send('POST', '/planning-sessions/', session(documents, versionId, { deadlineSeconds: 0.5 }))
+    expect((await app.ended(id)).body.session).toMatchObject({ status: 'completed', deadlineSeconds: 0.5 })
+    const [candidate] = await send('GET', `/planning-sessions/${id}/candidates/`)
+    expect(candidate).toMatchObject({ feasible: false, paretoOptimal: false, rank: 1, predicted: { feasible: false } })
+    const refused = await app.call('POST', `/planning-sessions/${id}/candidates/${candidate.id}/select/`)
+    expect([refused.status, refused.body.error]).toEqual([422, expect.stringContaining('beyond the deadline 0.5 s')])
+    expect((await send('GET', '/schedule-plans/')).filter((plan: Json) => plan.metadata?.planningSessionId === id)).toEqual([])
+  }, 60_000)
+
+  test('selecting again is the same plan; an unknown candidate is 404; the plan of a selection cannot be deleted', async () => {
+    const documents = fresh()
+    const versionId = await post(documents)
+    const { id } = session(documents, versionId)
+    await send('POST', '/planning-sessions/', session(documents, versionId))
+    await app.ended(id)
+    const [candidate] = await send('GET', `/planning-sessions/${id}/candidates/`)
+    const path = `/planning-sessions/${id}/candidates/${candidate.id}/select/`
+    const answers = await Promise.all(Array.from({ length: 8 }, () => app.call('POST', path)))
+    expect(answers.map(({ status }) => status)).toEqual(Array(8).fill(201))
+    expect(new Set(answers.map(({ text }) => text)).size).toBe(1)
+    const plan = answers[0]!.body
+    expect(plan.id).toMatch(new RegExp(`^${id}-[0-9a-f]{12}$`))
+    expect(plan).toMatchObject({ source: 'plugin', algorithm: 'heft', objective: 'time' })
+    expect((await send('GET', `/planning-sessions/${id}/`)).session).toMatchObject({
+      selectedCandidateId: candidate.id,
+      selectedPlanId: plan.id,
+    })
+    expect((await app.call('POST', `/planning-sessions/${id}/candidates/candidate-none/select/`)).status).toBe(404)
+    expect((await app.call('GET', `/planning-sessions/${id}/candidates/candidate-none/`)).status).toBe(404)
+    expect((await app.call('POST', `/planning-sessions/none/candidates/${candidate.id}/select/`)).status).toBe(404)
+    expect((await app.call('DELETE', `/schedule-plans/${plan.id}/`)).status).toBe(422)
+  }, 60_000)
+
+  test('a workflow that fits nowhere fails the session with the activity and the reason', async () => {
+    const documents = fresh()
+    documents.workflow.spec.activities[0]!.memoryLimit = '1Ti'
+    documents.environment.resources = documents.environment.resources.map((resource) => ({
+      ...resource,
+      type: resource.type === 'batch_queue' ? 'cloud_vm' : resource.type,
+    }))
+    const versionId = await post(documents)
+    const { id } = session(documents, versionId)
+    await send('POST', '/planning-sessions/', session(documents, versionId))
+    const { session: ended, algorithmRuns } = (await app.ended(id)).body
+    expect(ended).toMatchObject({ status: 'failed', candidateCount: 0 })
+    expect(ended.failureReason).toMatch(/^no planning algorithm produced a valid candidate: heft: activity .*a0.* fits nowhere/)
+    expect(algorithmRuns[0]).toMatchObject({ status: 'failed', failureReason: expect.stringContaining('bytes of memory') })
+    expect((await app.call('POST', `/planning-sessions/${id}/cancel/`)).body).toMatchObject({ state: 'failed' })
+  }, 60_000)
+
+  test('while it plans the status is live; cancelling ends it, stays, and no candidate comes after', async () => {
+    const documents = fresh()
+    const versionId = await post(documents)
+    const { id } = session(documents, versionId)
+    let open: () => void = () => undefined
+    gate = new Promise((resolve) => (open = resolve))
+    try {
+      await send('POST', '/planning-sessions/', session(documents, versionId))
+      let detail: Json
+      for (let tries = 0; tries < 100; tries++) {
+        detail = await send('GET', `/planning-sessions/${id}/`)
+        if (detail.live?.phase === 'planning') break
+        await new Promise((resolve) => setTimeout(resolve, 100))
+      }
+      expect(detail).toMatchObject({
+        session: { status: 'running' },
+        algorithmRuns: [{ status: 'running' }],
+        live: { phase: 'planning', algorithm: 'heft', ended: 0, total: 1 },
+      })
+      expect((await app.call('POST', `/planning-sessions/${id}/cancel/`)).status).toBe(204)
+      expect((await app.call('POST', `/planning-sessions/${id}/cancel/`)).status).toBe(204)
+    } finally {
+      open()
+      gate = Promise.resolve()
+    }
+    // The workflow ends by itself; nothing that it still does changes the record.
+    for (let tries = 0; (await app.engine.signal('planningSession', id, 1, 'cancel')) && tries < 200; tries++)
+      await new Promise((resolve) => setTimeout(resolve, 50))
+    const { session: ended, algorithmRuns, live } = await send('GET', `/planning-sessions/${id}/`)
+    expect([ended.status, ended.candidateCount, algorithmRuns[0].status, live]).toEqual(['cancelled', 0, 'cancelled', undefined])
+    expect(await send('GET', `/planning-sessions/${id}/candidates/`)).toEqual([])
+  }, 60_000)
+
+  test('repeated activities change nothing; a problem that keeps killing its workers is given up', async () => {
+    const documents = fresh()
+    const versionId = await post(documents)
+    const activities = planningSessionActivities({
+      db: app.db,
+      compute: { plan: () => Promise.reject(new Error('not to be asked')) } as unknown as Compute,
+    })
+    const run = <T>(work: () => Promise<T>): Promise<T> => new MockActivityEnvironment().run(work)
+    const done = session(documents, versionId, { id: 'done' })
+    await send('POST', '/planning-sessions/', done)
+    const before = (await app.ended('done')).body
+    expect(await run(() => activities.openSession('done'))).toEqual([])
+    await run(() => activities.planAlgorithm('done', 'heft'))
+    expect(await run(() => activities.rankSession('done'))).toBe('completed')
+    expect((await app.ended('done')).body).toEqual(before)
+
+    // As if the engine had been away, so that nothing but this test works on it.
+    await createSession(app.db, SessionDocument.parse(session(documents, versionId, { id: 'deadly' })))
+    expect(await run(() => activities.openSession('deadly'))).toEqual([{ algorithm: 'heft' }])
+    for (let k = 0; k < 5; k++) expect((await beginAlgorithm(app.db, 'deadly', 'heft'))?.attempts).toBe(k + 1)
+    await run(() => activities.planAlgorithm('deadly', 'heft'))
+    expect(await run(() => activities.rankSession('deadly'))).toBe('failed')
+    expect((await app.ended('deadly')).body.session.failureReason).toContain('5 workers died')
+  }, 60_000)
+
+  test('cancel against completion: one of them wins, and nothing moves afterwards', async () => {
+    const documents = fresh()
+    const versionId = await post(documents)
+    const races = Array.from({ length: 40 }, (_, k) => ({ id: `race-${k}`, waitMs: (k * 7) % 60 }))
+    const ends = await Promise.all(
+      races.map(async ({ id, waitMs }) => {
+        await send('POST', '/planning-sessions/', session(documents, versionId, { id }))
+        await new Promise((resolve) => setTimeout(resolve, waitMs * 5))
+        const cancelled = await app.call('POST', `/planning-sessions/${id}/cancel/`)
+        const first = (await app.ended(id)).body
+        return { id, cancelled, first }
+      }),
+    )
+    await new Promise((resolve) => setTimeout(resolve, 1_000))
+    for (const { id, cancelled, first } of ends) {
+      const later = await send('GET', `/planning-sessions/${id}/`)
+      expect({ session: later.session, algorithmRuns: later.algorithmRuns }).toEqual({
+        session: first.session,
+        algorithmRuns: first.algorithmRuns,
+      })
+      expect([cancelled.status, first.session.status]).toEqual(cancelled.status === 204 ? [204, 'cancelled'] : [409, 'completed'])
+    }
+  }, 120_000)
+})
