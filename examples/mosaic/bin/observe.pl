@@ -72,7 +72,9 @@ sub sky {
     for my $nearer (2, 1, 0) {
         my ($foot, $rise, $rough, $offset, $colour) = @{ $ridges[$nearer] };
         next if $v < $foot - $rise;
-        my $crest = $crests{$nearer}{ int($u * 4000) } //= $foot - $rise * clouds($u * $rough + $offset, $offset + 0.5, 6);
+        # By steps of the picture's width that are the same for every exposure.
+        my $step = int($u * 4000);
+        my $crest = $crests{$nearer}{$step} //= $foot - $rise * clouds($step / 4000 * $rough + $offset, $offset + 0.5, 6);
         next if $v < $crest;
         my $haze = ($v - $crest) * 0.55 * (2 - $nearer);
         my $grain = 0.02 * (clouds($u * 55 + 7, $v * 55 + 7, 2) - 0.35);

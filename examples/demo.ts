@@ -1,0 +1,120 @@
+/**
+ * The whole way of a workflow on this machine, as a client of the service: plan it, rehearse it in simulation, run it, compare.
+ *
+ *   npm run demo [-- OPTIONS]
+ *     --keep                     keeps the service up at the end, until Ctrl-C
+ *     --workflow mosaic-montage  the same with the astronomers' own toolkit (Debian's `montage` package)
+ *     --small                    43 tasks instead of 78, on a tenth of the pixels: a few seconds
+ *     --output FOLDER            where the files are left (demo-output)
+ *
+ * The service's data is kept in SERVICE_DATA_DIR, else beside the service's own folder, so a second start is quick.
+ * Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 128 + signal number when it was stopped.
+ */
+import { constants } from 'node:os'
+import path from 'node:path'
+import { parseArgs } from 'node:util'
+import { ConfigError, configFromEnvironment } from '../src/config.ts'
+import { ApiError } from './demo/api.ts'
+import { endTasks } from './demo/leftovers.ts'
+import { openOutput } from './demo/output.ts'
+import { openScreen } from './demo/screen.ts'
+import { RunFailed, tell, type Options, type Stage } from './demo/story.ts'
+import { awaitEnd } from './demo/watch.ts'
+
+const usage = 'usage: npm run demo -- [--keep] [--small] [--workflow mosaic|mosaic-montage] [--output FOLDER]'
+
+const optionsOf = (args: string[]): Options => {
+  const { values } = parseArgs({
+    args,
+    options: {
+      keep: { type: 'boolean', default: false },
+      small: { type: 'boolean', default: false },
+      workflow: { type: 'string', default: 'mosaic' },
+      output: { type: 'string', default: path.resolve(import.meta.dirname, '../demo-output') },
+    },
+  })
+  const { keep, small, workflow, output } = values
+  if (workflow !== 'mosaic' && workflow !== 'mosaic-montage') throw new TypeError(`--workflow ${workflow}: give mosaic or mosaic-montage`)
+  if (small && workflow !== 'mosaic') throw new TypeError('--small: only the mosaic has a small variant')
+  return { keep, small, workflow, output: path.resolve(output) }
+}
+
+/** The arguments and the configuration, or the end of the program. */
+const prepared = () => {
+  try {
+    const options = optionsOf(process.argv.slice(2))
+    const config = configFromEnvironment()
+    const dataDir = process.env['SERVICE_DATA_DIR'] ? config.dataDir : `${config.dataDir}-demo`
+    return { options, dataDir, token: config.apiToken }
+  } catch (error) {
+    if (!(error instanceof TypeError || error instanceof ConfigError)) throw error
+    process.stderr.write(`${error.message}\n${error instanceof TypeError ? `${usage}\n` : ''}`)
+    process.exit(2)
+  }
+}
+
+/** A terminal sends Ctrl-C to the whole group and npm passes it on as well, so one wish arrives several times. */
+const sameWishMs = 1000
+const cancelWithinMs = 15_000
+
+const { options, dataDir, token } = prepared()
+const screen = openScreen(process.stdout)
+const stop = new AbortController()
+const stage: Stage = {}
+let signalled: { number: number; at: number } | undefined
+
+const force = async (): Promise<never> => {
+  screen.say('ended by force')
+  stage.service?.kill()
+  await endTasks(dataDir)
+  process.exit(128 + (signalled?.number ?? 0))
+}
+for (const name of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const)
+  process.on(name, () => {
+    if (signalled === undefined) {
+      signalled = { number: constants.signals[name], at: performance.now() }
+      screen.heading(`${stage.kept === true ? 'Stopping' : 'Stopping before the end'} (Ctrl-C once more forces it)`)
+      stop.abort(new Error(name))
+    } else if (performance.now() - signalled.at > sameWishMs) void force()
+  })
+
+/** Nothing may run on: first the run, which ends its tasks, then the service, which ends its servers. */
+const clear = async (): Promise<void> => {
+  const { service, api, openRun } = stage
+  if (service === undefined) return
+  if (api !== undefined && openRun !== undefined) {
+    const unstoppable = api.unstoppable(cancelWithinMs)
+    try {
+      await unstoppable.post(`/execution-runs/${encodeURIComponent(openRun)}/cancel/`)
+      screen.say(`the run is ${await awaitEnd(unstoppable, openRun)}`)
+    } catch (error) {
+      // Never accepted, or over meanwhile.
+      if (!(error instanceof ApiError && [404, 409].includes(error.status)))
+        screen.say(`the run could not be cancelled, its tasks are ended without it: ${messageOf(error)}`)
+    }
+  }
+  await service.stop()
+  await endTasks(dataDir)
+  screen.say('the service is stopped, nothing runs any more')
+}
+
+const messageOf = (error: unknown): string => {
+  if (!(error instanceof Error)) return String(error)
+  // fetch tells no more than that it failed; its cause does.
+  return error.cause instanceof Error ? `${error.message}: ${error.cause.message}` : error.message
+}
+
+let code = 0
+try {
+  await tell({ options, dataDir, token, screen, stop: stop.signal, stage, output: openOutput(options.output) })
+} catch (error) {
+  if (!stop.signal.aborted) {
+    code = 1
+    screen.heading('The demo failed')
+    screen.say(messageOf(error))
+    if (!(error instanceof RunFailed) && stage.logFile !== undefined) screen.say(`log of the service: ${stage.logFile}`)
+  }
+} finally {
+  await clear()
+}
+process.exit(signalled === undefined ? code : 128 + signalled.number)

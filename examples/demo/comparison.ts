@@ -1,0 +1,43 @@
+/** Seconds and money of one thing as it was planned, as the simulation had it and as it was measured. */
+export interface Triple {
+  planned: number
+  simulated: number
+  measured: number
+}
+
+/** A type of activity, or all of them. `cost` in the money of `pricePerSecond`. */
+export interface Line {
+  activityType: string
+  tasks: number
+  /** Sum over the tasks, seconds. */
+  seconds: Triple
+  cost: Triple
+}
+
+export interface Task {
+  activityType: string
+  seconds: Triple
+  cost: Triple
+}
+
+const sum = (triples: readonly Triple[]): Triple => ({
+  planned: triples.reduce((total, { planned }) => total + planned, 0),
+  simulated: triples.reduce((total, { simulated }) => total + simulated, 0),
+  measured: triples.reduce((total, { measured }) => total + measured, 0),
+})
+
+const line = (activityType: string, tasks: readonly Task[]): Line => ({
+  activityType,
+  tasks: tasks.length,
+  seconds: sum(tasks.map(({ seconds }) => seconds)),
+  cost: sum(tasks.map(({ cost }) => cost)),
+})
+
+/** One line per type, in the order in which the types come first, and the total. */
+export const linesOf = (tasks: readonly Task[]): { types: Line[]; all: Line } => ({
+  types: [...Map.groupBy(tasks, ({ activityType }) => activityType)].map(([type, members]) => line(type, members)),
+  all: line('all', tasks),
+})
+
+/** How far the measurement lies from the plan, as a share of the plan; undefined where nothing was planned. */
+export const errorOf = ({ planned, measured }: Triple): number | undefined => (planned === 0 ? undefined : (measured - planned) / planned)

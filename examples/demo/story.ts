@@ -1,0 +1,288 @@
+import { spawnSync } from 'node:child_process'
+import { existsSync } from 'node:fs'
+import { availableParallelism, loadavg, totalmem } from 'node:os'
+import path from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { mosaicWorkflow, smallShape } from '../mosaic/generate-workflow.ts'
+import { measureMosaic, profilesOf, type TypeTime } from '../mosaic/measure.ts'
+import { openApi, type Api } from './api.ts'
+import { linesOf, type Task } from './comparison.ts'
+import { onMachine, readDocuments, withSuffix, type Documents, type Machine } from './documents.ts'
+import type { Output } from './output.ts'
+import { candidateTable, comparisonTable, profileTable, runText, wallText, whereTheTimeWent } from './report.ts'
+import { duration, type Screen } from './screen.ts'
+import { startService, type RunningService } from './service.ts'
+import { awaitEnd, awaitPlanned, watchRun } from './watch.ts'
+
+export interface Options {
+  keep: boolean
+  small: boolean
+  workflow: 'mosaic' | 'mosaic-montage'
+  output: string
+}
+
+/** What would have to be taken down if the story ended now. */
+export interface Stage {
+  service?: RunningService
+  logFile?: string
+  api?: Api
+  openRun?: string
+  /** The story is over and the service is up because that was asked for. */
+  kept?: boolean
+}
+
+export interface Teller {
+  options: Options
+  dataDir: string
+  token: string | undefined
+  screen: Screen
+  stop: AbortSignal
+  stage: Stage
+  output: Output
+}
+
+/** A run that ended otherwise than completed; the message says why, with the end of what the failed activity wrote. */
+export class RunFailed extends Error {}
+
+const examples = path.resolve(import.meta.dirname, '..')
+const stepCount = 6
+
+/**
+ * The demo from the start of the service to the files it leaves.
+ * @throws RunFailed; ApiError; Error when the service does not start; anything when `stop` is aborted
+ */
+export const tell = async (teller: Teller): Promise<void> => {
+  const { options, screen, stage, output } = teller
+  const startedAt = performance.now()
+  const secondsPerStep: Record<string, number> = {}
+  /** One step under its heading, with its time. */
+  const step = async <T>(name: string, heading: string, work: () => Promise<T>): Promise<T> => {
+    screen.heading(`${Object.keys(secondsPerStep).length + 1}/${stepCount}  ${heading}`)
+    const from = performance.now()
+    const result = await work()
+    const seconds = (performance.now() - from) / 1000
+    secondsPerStep[name] = seconds
+    screen.say(`done in ${duration(seconds)}`)
+    return result
+  }
+  assertPrograms(options.workflow)
+  const machine: Machine = { cores: availableParallelism(), memoryBytes: totalmem() }
+  const documents = documentsOf(options, output.run)
+
+  const service = await step('start', 'Start PostgreSQL, Temporal, the API and a worker', () => start(teller))
+  const api = openApi(service.ready.baseUrl, teller.token, teller.stop)
+  stage.api = api
+  await cancelEarlierRuns(api, screen)
+  const times = await step('measure', `Measure each type of activity on this machine (${machine.cores} cores)`, () =>
+    measure(teller, documents, machine),
+  )
+  const versionId = await step('post', 'Post the documents', () => post(api, screen, documents, machine, times))
+  const plan = await step('plan', 'Plan', () => choosePlan(teller, api, versionId, documents))
+  const simulated = await step('simulation', 'Rehearse the plan in simulation', () => execute(teller, api, plan, 'simulation'))
+  const real = await step('real', 'Run the plan', () => execute(teller, api, plan, 'real'))
+
+  screen.heading('Planned, simulated, measured')
+  const figures = await compare(teller, api, documents, machine, plan, simulated, real)
+
+  screen.heading('To look at')
+  const runPath = `/execution-runs/${real.id}`
+  const picture = await api.fetch(`${runPath}/activities/picture/outputs/mosaic.png`, '*/*')
+  screen.say(`picture   ${output.write('mosaic.png', picture)}`)
+  const timeline = await api.fetch(`${runPath}/timeline/?with=${simulated.id}`, 'text/html')
+  screen.say(`timeline  ${output.write('timeline.html', timeline)}`)
+  const summary = {
+    run: output.run,
+    machine,
+    workflowVersionId: versionId,
+    planId: plan.id,
+    runs: { simulation: simulated.id, real: real.id },
+    firstAnswerSeconds: service.seconds,
+    secondsPerStep,
+    ...figures,
+  }
+  screen.say(`figures   ${output.write('summary.json', `${JSON.stringify(summary, undefined, 2)}\n`)}`)
+  screen.say(`the whole demo took ${duration((performance.now() - startedAt) / 1000)}`)
+
+  if (!options.keep) return
+  stage.kept = true
+  screen.heading('The service stays up until Ctrl-C')
+  screen.say(`from another terminal: kill ${process.pid}`)
+  screen.say(`the run: ${service.ready.baseUrl}${runPath}/`)
+  // The event loop is kept by this timer; a stop aborts it.
+  await Promise.race([service.ended, sleep(2 ** 31 - 1, undefined, { signal: teller.stop })])
+  throw new Error('the service ended by itself')
+}
+
+const documentsOf = ({ workflow, small }: Options, run: string): Documents => {
+  const documents = readDocuments(path.join(examples, workflow))
+  return withSuffix(small ? { ...documents, workflow: mosaicWorkflow(smallShape) } : documents, run)
+}
+
+const assertPrograms = (workflow: Options['workflow']): void => {
+  if (workflow === 'mosaic-montage' && spawnSync('sh', ['-c', 'command -v mProject mBgModel mViewer']).status !== 0)
+    throw new Error('Montage is not installed; this example runs it. On Debian: apt-get install montage')
+}
+
+const start = async ({ dataDir, screen, stop, stage, output }: Teller): Promise<RunningService> => {
+  const again = existsSync(path.join(dataDir, 'postgresql'))
+  const startedAt = performance.now()
+  const logFile = output.file('service.log')
+  stage.logFile = logFile
+  let doing = 'starting'
+  const ticking = setInterval(() => {
+    if (screen.renews) screen.live(`${doing} … ${duration((performance.now() - startedAt) / 1000)}`)
+  }, 500)
+  const onProgress = (message: string): void => {
+    doing = message
+    screen.live(message)
+  }
+  const service = await startService({ dataDir, logFile, seedRoot: examples, stop, onProgress }).finally(() => {
+    clearInterval(ticking)
+  })
+  stage.service = service
+  const { ready, seconds } = service
+  screen.say(`first answer after ${seconds.toFixed(1)} s (${again ? 'a later start on this data' : 'the first start on this data'})`)
+  screen.say(`API            ${ready.baseUrl}`)
+  screen.say(`API document   ${ready.rootUrl}/docs/`)
+  if (ready.temporalUiUrl !== null) screen.say(`Temporal page  ${ready.temporalUiUrl}`)
+  screen.say(`data           ${dataDir}`)
+  screen.say(`log            ${logFile}`)
+  return service
+}
+
+/** A demo that was killed left its run open, and the service goes on with it: that would slow ours. */
+const cancelEarlierRuns = async (api: Api, screen: Screen): Promise<void> => {
+  for (const status of ['created', 'running']) {
+    const { items } = await api.get(`/execution-runs/?status=${status}`)
+    for (const { run } of items) {
+      if (!run.id.startsWith('demo-')) continue
+      await api.post(`/execution-runs/${encodeURIComponent(run.id)}/cancel/`)
+      await awaitEnd(api, run.id)
+      screen.say(`run ${run.id} of an earlier demo was still open and is cancelled`)
+    }
+  }
+}
+
+const measure = async ({ options, screen, stop }: Teller, { workflow }: Documents, { cores }: Machine): Promise<TypeTime[]> => {
+  if (options.workflow !== 'mosaic') {
+    screen.say('nothing is known of these programs before a run: every task is planned with one second')
+    return []
+  }
+  const [load = 0] = loadavg()
+  // The start of the service itself leaves about one.
+  if (load > 2 * cores) screen.say(`the machine is busy with other work (load ${load.toFixed(0)}): what is measured now may not hold later`)
+  const onType = ({ activityType, runtimeSeconds }: TypeTime): void => {
+    screen.live(`${activityType}: ${duration(runtimeSeconds)} per task`)
+  }
+  // No level of the workflow is much wider than 16 tasks, so more never run beside each other.
+  const times = await measureMosaic(workflow, examples, Math.min(cores, 16), { onType, stop })
+  for (const line of profileTable(times)) screen.say(line)
+  return times
+}
+
+/** @returns the id of the workflow's version */
+const post = async (api: Api, screen: Screen, documents: Documents, machine: Machine, times: readonly TypeTime[]): Promise<string> => {
+  const { workflow, scope, topology } = documents
+  const profiles = documents.environment.resources.flatMap(({ id }) => profilesOf(workflow, id, times))
+  const environment = onMachine(documents.environment, machine, profiles)
+  // In this order: profiles refer to types of the workflow, the scope to the environment, the topology to the scope.
+  const { version } = await api.post('/workflow-definitions/import/', workflow)
+  screen.say(`workflow     ${workflow.name}: ${version.activityCount} activities, ${version.dataDependencyCount} files between them`)
+  await api.post('/environments/', environment)
+  screen.say(`environment  ${environment.environment.id}: this machine, ${machine.cores} cores, ${profiles.length} measured profiles;`)
+  screen.say('             bound to a runtime for execution and to one for simulation')
+  await api.post('/execution-scopes/', scope)
+  screen.say(`scope        ${scope.id}`)
+  await api.post('/network-topologies/', topology)
+  screen.say(`topology     ${topology.id}`)
+  return version.id
+}
+
+/** Plans, shows what was found and selects the best. @returns the plan */
+const choosePlan = async ({ screen, stop, output }: Teller, api: Api, versionId: string, documents: Documents): Promise<any> => {
+  const session = `demo-${output.run}`
+  await api.post('/planning-sessions/', {
+    id: session,
+    workflowVersionId: versionId,
+    executionScopeId: documents.scope.id,
+    networkTopologyId: documents.topology.id,
+    algorithms: [{ id: 'heft' }],
+  })
+  await awaitPlanned(api, session, stop)
+  const candidates = await api.get(`/planning-sessions/${session}/candidates/`)
+  for (const line of candidateTable(candidates)) screen.say(line)
+  const best = candidates.find(({ feasible }: { feasible: boolean }) => feasible)
+  if (best === undefined) throw new Error('no candidate is feasible on this machine')
+  const plan = await api.post(`/planning-sessions/${session}/candidates/${best.id}/select/`)
+  screen.say(`selected: plan ${plan.id}`)
+  return plan
+}
+
+const execute = async ({ screen, stop, stage, output }: Teller, api: Api, plan: any, mode: 'simulation' | 'real'): Promise<any> => {
+  const id = `demo-${output.run}-${mode}`
+  const finishes: number[] = plan.assignments.map(({ predictedFinishAt }: { predictedFinishAt: number }) => predictedFinishAt)
+  // Before the request: it may be accepted although its answer does not reach us any more.
+  stage.openRun = id
+  await api.post('/execution-runs/', { id, schedulePlanId: plan.id, mode })
+  const run = await watchRun(api, screen, id, mode === 'real' ? finishes.sort((a, b) => a - b) : [], stop)
+  delete stage.openRun
+  if (run.status !== 'completed') throw new RunFailed(await failureOf(api, run))
+  screen.say(runText(run))
+  return run
+}
+
+/** Why a run did not complete, with the end of what its first failed activity wrote. */
+const failureOf = async (api: Api, run: any): Promise<string> => {
+  const runPath = `/execution-runs/${run.id}`
+  const { items } = await api.get(`${runPath}/activities/?status=failed`)
+  const said = [`run ${run.id} ended ${run.status}: ${run.failureReason ?? 'no reason is recorded'}`]
+  const [failed] = items
+  if (failed !== undefined) {
+    said.push(`${failed.externalId}: ${failed.failureReason ?? `exit code ${failed.exitCode}`}`)
+    const log = await api.fetch(
+      `${runPath}/activities/${encodeURIComponent(failed.activityId)}/logs/?stream=stderr&tail=2000`,
+      'text/plain',
+    )
+    said.push(log.length === 0 ? 'it wrote nothing to standard error' : `the end of its standard error:\n${log.toString().trimEnd()}`)
+  }
+  return said.join('\n')
+}
+
+/** Shows the tables. @returns their figures */
+const compare = async (
+  { screen }: Teller,
+  api: Api,
+  { workflow }: Documents,
+  { cores }: Machine,
+  plan: any,
+  simulated: any,
+  real: any,
+): Promise<object> => {
+  const typeOf = new Map(workflow.spec.activities.map(({ name, activityType }) => [name, activityType]))
+  const plannedCost = new Map<string, number>(plan.assignments.map((assignment: any) => [assignment.externalId, assignment.predictedCost]))
+  const tasks = (await comparedActivities(api, simulated.id, real.id)).map(({ externalId, planned, a, b }): Task => ({
+    activityType: typeOf.get(externalId) ?? externalId,
+    seconds: { planned: planned.b, simulated: a.runtimeSeconds, measured: b.runtimeSeconds },
+    cost: { planned: plannedCost.get(externalId) ?? 0, simulated: a.cost, measured: b.cost },
+  }))
+  const lines = linesOf(tasks)
+  const makespanSeconds = { planned: plan.predicted.makespanSeconds, simulated: simulated.makespanSeconds, measured: real.makespanSeconds }
+  const cost = { planned: plan.predicted.cost, simulated: simulated.cost, measured: real.cost }
+  const wallSeconds = (Date.parse(real.finishedAt) - Date.parse(real.startedAt)) / 1000
+  for (const line of comparisonTable(lines, makespanSeconds, cost)) screen.say(line)
+  screen.say('')
+  for (const line of whereTheTimeWent(cores, simulated, real)) screen.say(line)
+  screen.say('')
+  screen.say(wallText(makespanSeconds, wallSeconds))
+  return { makespanSeconds, cost, wallSeconds, ...lines, breakdown: { simulated: simulated.breakdown, measured: real.breakdown } }
+}
+
+/** All pages of the activities of two runs side by side. */
+const comparedActivities = async (api: Api, a: string, b: string): Promise<any[]> => {
+  const items = []
+  for (let page = 1; ; page++) {
+    const { activities } = await api.get(`/execution-runs/${a}/compare/${b}/?page=${page}`)
+    items.push(...activities.items)
+    if (!activities.hasNext) return items
+  }
+}
