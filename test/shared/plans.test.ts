@@ -1,0 +1,211 @@
+import { existsSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { parse } from 'yaml'
+import { startPlanning, startPlanningWorker, type PlanningApp } from '../support/planning-app.ts'
+import { startTemporal, type TestTemporal } from '../support/temporal.ts'
+
+const samples = new URL('../../../shared/data/samples/', import.meta.url).pathname
+const text = (name: string): string => readFileSync(join(samples, name), 'utf8')
+type Json = ReturnType<typeof JSON.parse>
+const document = (name: string): Json => parse(text(name), { maxAliasCount: 200 })
+
+let app: PlanningApp
+beforeAll(async () => {
+  if (!existsSync(samples)) throw new Error(`the sample data is not at ${samples}`)
+  app = await startPlanning()
+})
+afterAll(() => app.close())
+
+const accept = async (path: string, name: string): Promise<Json> => {
+  const answer = await app.yaml(path, text(name))
+  if (answer.status !== 201) throw new Error(`${name}: ${answer.status} ${answer.text}`)
+  return answer.body
+}
+
+/** An environment with the resources that a sample only names, each on a runtime that simulates. */
+const environmentOf = (id: string, versionId: string, resources: Json[]): Json => ({
+  environment: { id, name: id },
+  version: { id: versionId, version: 1, status: 'published' },
+  runtimes: [{ id: `${id}-simulator`, name: 'simulator', driver: 'simgrid', mode: 'simulation' }],
+  resources,
+  resourceRuntimeBindings: resources.map((resource) => ({ resourceId: resource.id, runtimeId: `${id}-simulator`, enabled: true })),
+})
+
+describe('the sample plans, as they are', () => {
+  test('simulation: a plan with its own copies of workflow and resources', async () => {
+    await accept('/environments/', 'simulation/environment.yaml')
+    await accept('/execution-scopes/', 'simulation/scope.yaml')
+    await accept('/network-topologies/', 'simulation/topology.yaml')
+    await accept('/workflow-definitions/import/', 'simulation/workflow.yaml')
+    const stored = await app.call('GET', '/workflow-definitions/simulation-example-workflow/')
+    const plan = await accept('/schedule-plans/', 'simulation/plan-request.yaml')
+    const request = document('simulation/plan-request.yaml')
+    expect(plan).toMatchObject({
+      id: 'simulation-example-plan-v1',
+      source: 'imported',
+      predicted: { makespanSeconds: 19.6, cost: 0.0157, feasible: true },
+      assignmentCount: 3,
+    })
+    expect(plan.embedded).toEqual(['workflow', 'resources'])
+    for (const [at, sent] of request.plan.assignments.entries()) {
+      const got = plan.assignments.find((assignment: Json) => assignment.activityId === sent.activityId)
+      expect(got).toMatchObject(request.plan.assignments[at])
+      expect(got.externalId).toBe(sent.activityId)
+    }
+    // What came with the plan changed no stored record.
+    expect((await app.call('GET', '/workflow-definitions/simulation-example-workflow/')).body).toEqual(stored.body)
+    expect((await app.call('GET', '/resources/')).body.find((resource: Json) => resource.id === 'simulated-edge')).toMatchObject({
+      tier: 'edge',
+    })
+  })
+
+  test('simulation-30gb-fanout: environment, scope and topology made from its plan request', async () => {
+    const request = document('simulation-30gb-fanout/plan-request.yaml')
+    await accept('/workflow-definitions/import/', 'simulation-30gb-fanout/workflow.yaml')
+    const made = [
+      ['/environments/', environmentOf('simgrid-30gb-environment', request.resources[0].environmentVersionId, request.resources)],
+      ['/execution-scopes/', request.executionScope],
+      ['/network-topologies/', request.networkTopology],
+    ] as const
+    for (const [path, body] of made) expect((await app.call('POST', path, body)).status).toBe(201)
+    const plan = await accept('/schedule-plans/', 'simulation-30gb-fanout/plan-request.yaml')
+    expect(plan.assignments.map((assignment: Json) => [assignment.externalId, assignment.resourceId, assignment.coreId])).toEqual([
+      ['t1', 'simgrid-30gb-m1', 'core-0'],
+      ['t2', 'simgrid-30gb-m2', 'core-0'],
+      ['t3', 'simgrid-30gb-m2', 'core-1'],
+      ['t4', 'simgrid-30gb-m2', 'core-2'],
+      ['t5', 'simgrid-30gb-m3', 'core-0'],
+    ])
+  })
+
+  test('local-direct-hello: an import of four words per assignment', async () => {
+    for (const [path, name] of [
+      ['environments', 'environment'],
+      ['execution-scopes', 'scope'],
+      ['network-topologies', 'topology'],
+      ['workflow-definitions/import', 'workflow'],
+      ['schedule-plans/import', 'plan'],
+    ])
+      await accept(`/${path}/`, `local-direct-hello/${name}.yaml`)
+    const plan = await app.call('GET', '/schedule-plans/local-direct-hello-plan-v1/')
+    expect(plan.body.assignments).toEqual([
+      expect.objectContaining({
+        id: 'local-direct-hello-plan-v1-local-direct-hello-write-report',
+        activityId: 'local-direct-hello-write-report',
+        externalId: 'write-report',
+        resourceId: 'local-host',
+        orderOnResource: 0,
+        metadata: { runtimeId: 'local' },
+      }),
+    ])
+    expect(plan.body.embedded).toBeUndefined()
+  })
+
+  test.each([
+    ['roundtrip-hpc-k8s-cloud', 'workflow.yaml', 'scope.json', 'network.json', 'plan.yaml'],
+    ['transfer-strategy-matrix', 'workflow-roundtrip.json', 'scope.json', 'topology.json', 'plan-roundtrip.json'],
+  ])('%s, on machines made from the names in it', async (folder, workflow, scope, topology, plan) => {
+    const own = await startPlanning()
+    try {
+      const { environmentVersionIds } = document(`${folder}/${scope}`)
+      const { id, assignments } = document(`${folder}/${plan}`).plan
+      const names = new Set<string>(assignments.map((assignment: Json) => assignment.resourceId))
+      const machines = [...names].map((name) => ({
+        id: name,
+        name,
+        providerId: name,
+        type: 'cloud_vm',
+        executionTarget: 'direct',
+        cpuCores: 2,
+        cpuCapacity: 2,
+        memoryBytes: 2 ** 31,
+        computeSpeedup: 1,
+        schedulable: true,
+      }))
+      for (const [at, versionId] of environmentVersionIds.entries())
+        expect(
+          (await own.call('POST', '/environments/', environmentOf(`made-${versionId}`, versionId, at === 0 ? machines : []))).status,
+        ).toBe(201)
+      for (const [path, name] of [
+        ['/workflow-definitions/import/', workflow],
+        ['/execution-scopes/', scope],
+        ['/network-topologies/', topology],
+        ['/schedule-plans/import/', plan],
+      ] as const) {
+        const answer = await own.yaml(path, text(`${folder}/${name}`))
+        expect([answer.status, answer.status === 201 ? '' : answer.text]).toEqual([201, ''])
+      }
+      const read = await own.call('GET', `/schedule-plans/${id}/`)
+      expect(read.body.assignments.map((assignment: Json) => [assignment.id, assignment.activityId])).toEqual(
+        assignments.map((assignment: Json) => [assignment.id, assignment.activityId]),
+      )
+    } finally {
+      await own.close()
+    }
+  })
+})
+
+describe('planning the big workflows', () => {
+  let temporal: TestTemporal
+  let planner: PlanningApp
+  let stopWorker: () => Promise<void>
+  beforeAll(async () => {
+    temporal = await startTemporal()
+    planner = await startPlanning(temporal)
+    stopWorker = await startPlanningWorker(temporal, planner.db)
+  }, 120_000)
+  afterAll(async () => {
+    await stopWorker()
+    await planner.close()
+    await temporal.stop()
+  })
+
+  test('the 6,448 activities of wf-montage-200d plan, and the selected plan reads back', async () => {
+    const call = async (method: string, path: string, body?: unknown): Promise<Json> => {
+      const answer = await planner.call(method, path, body)
+      if (answer.status >= 300) throw new Error(`${method} ${path}: ${answer.status} ${answer.text.slice(0, 400)}`)
+      return answer.body
+    }
+    const imported = await planner.yaml('/workflow-definitions/import/?name=big', text('legacy-workflows/wf-montage-200d.yml'))
+    expect([imported.status, imported.status === 201 ? '' : imported.text.slice(0, 400)]).toEqual([201, ''])
+    expect(imported.body.version.activityCount).toBe(6448)
+    const machines = Array.from({ length: 8 }, (_, k) => ({
+      id: `machine-${k}`,
+      name: `machine ${k}`,
+      providerId: `machine-${k}`,
+      type: 'cloud_vm',
+      executionTarget: 'direct',
+      cpuCores: 8,
+      cpuCapacity: 8,
+      memoryBytes: 2 ** 36,
+      computeSpeedup: 1 + k,
+      schedulable: true,
+    }))
+    await call('POST', '/environments/', environmentOf('cluster', 'cluster-v1', machines))
+    await call('POST', '/execution-scopes/', { id: 'cluster', name: 'cluster', environmentVersionIds: ['cluster-v1'] })
+    await call('POST', '/planning-sessions/', {
+      id: 'big',
+      workflowVersionId: imported.body.version.id,
+      executionScopeId: 'cluster',
+      algorithms: [{ id: 'heft' }],
+    })
+    const { session, algorithmRuns } = (await planner.ended('big')).body
+    expect(session).toMatchObject({ status: 'completed', progress: 1, candidateCount: 1, defaultedDurations: 6448 })
+    expect(algorithmRuns[0].estimate).toMatchObject({ activityCount: 6448, compatibleResources: 8, expandedStates: 6448 * 8 })
+    const [summary] = await call('GET', '/planning-sessions/big/candidates/')
+    expect(summary.plan).toMatchObject({ assignmentCount: 6448 })
+    expect(summary.plan.assignments).toBeUndefined()
+    const candidate = await call('GET', `/planning-sessions/big/candidates/${summary.id}/`)
+    const selected = await call('POST', `/planning-sessions/big/candidates/${summary.id}/select/`)
+    expect(selected.assignments).toEqual(candidate.plan.assignments)
+    const read = await call('GET', `/schedule-plans/${selected.id}/`)
+    expect(read).toEqual(selected)
+    expect(new Set(read.assignments.map((assignment: Json) => assignment.activityId)).size).toBe(6448)
+    // What was planned can be sent back as it was read, under another id.
+    const again = await call('POST', '/schedule-plans/import/', {
+      plan: { ...read, id: 'again', assignments: read.assignments.map((assignment: Json) => ({ ...assignment, id: '', planId: '' })) },
+    })
+    expect(again.assignmentCount).toBe(6448)
+  }, 180_000)
+})
