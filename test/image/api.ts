@@ -1,0 +1,66 @@
+import { readFileSync } from 'node:fs'
+import { parse } from 'yaml'
+
+const example = (name: string): string => readFileSync(new URL(`../../examples/hello/${name}.yaml`, import.meta.url), 'utf8')
+
+/** A service that runs elsewhere, as its user meets it: over HTTP, with the documents of `examples/hello`. */
+export const openApi = (url: string, token: string | undefined) => {
+  const call = async (method: string, path: string, body?: string, contentType = 'application/yaml'): Promise<Response> => {
+    const answer = await fetch(url + path, {
+      method,
+      headers: {
+        ...(token === undefined ? {} : { authorization: `Bearer ${token}` }),
+        ...(body === undefined ? {} : { 'content-type': contentType }),
+      },
+      ...(body === undefined ? {} : { body }),
+    })
+    if (!answer.ok) throw new Error(`${method} ${path} answered ${String(answer.status)}: ${(await answer.text()).slice(0, 2_000)}`)
+    return answer
+  }
+  const get = async (path: string): Promise<any> => (await call('GET', path)).json()
+  const post = async (path: string, body: unknown): Promise<any> =>
+    (typeof body === 'string' ? await call('POST', path, body) : await call('POST', path, JSON.stringify(body), 'application/json')).json()
+  let planId = 'hello-plan'
+  return {
+    url,
+    get,
+    post,
+    text: async (path: string): Promise<string> => (await call('GET', path)).text(),
+    async storeHello(): Promise<void> {
+      await post('/workflow-definitions/', example('workflow'))
+      await post('/environments/', example('environment'))
+      await post('/execution-scopes/', example('scope'))
+      await post('/schedule-plans/import/', example('plan'))
+    },
+    /** The same inventory under other ids, its processes bound to another host; runs from now on are made of its plan. */
+    async storeHelloOn(hostId: string): Promise<void> {
+      const renamed = (name: string): any =>
+        parse(
+          example(name)
+            .replaceAll(/hello-(?!v1)/g, `${hostId}-`)
+            .replace('id: hello,', `id: ${hostId},`),
+        )
+      const environment = renamed('environment')
+      environment.version.id = `${hostId}-v1`
+      environment.runtimes[0].configuration = { hostId }
+      await post('/environments/', environment)
+      await post('/execution-scopes/', { ...renamed('scope'), environmentVersionIds: [`${hostId}-v1`] })
+      await post('/schedule-plans/import/', renamed('plan'))
+      planId = `${hostId}-plan`
+    },
+    /** Runs the stored plan; throws with what the run says when it does not complete. */
+    async runToEnd(id: string, mode: 'real' | 'simulation' = 'real', withinSeconds = 120): Promise<void> {
+      await post('/execution-runs/', { id, schedulePlanId: planId, mode })
+      const deadline = Date.now() + withinSeconds * 1_000
+      for (;;) {
+        const detail = await get(`/execution-runs/${id}/`)
+        if (detail.run.status === 'completed') return
+        if (['failed', 'cancelled'].includes(detail.run.status) || Date.now() > deadline)
+          throw new Error(`run ${id} is ${String(detail.run.status)}: ${JSON.stringify(detail).slice(0, 4_000)}`)
+        await new Promise((resolve) => setTimeout(resolve, 100))
+      }
+    },
+  }
+}
+
+export type Api = ReturnType<typeof openApi>
