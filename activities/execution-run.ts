@@ -92,7 +92,6 @@ export const executionRunActivities = (parts: ExecutionRunParts) => ({
           db: parts.db,
           driver: rehearsal ? parts.drivers.rehearsal : parts.drivers.local,
           hostId: parts.hostId,
-          workRoot: parts.workRoot,
           cores: rehearsal ? undefined : parts.cores,
           clock: parts.clock,
           failpoint: parts.failpoint,

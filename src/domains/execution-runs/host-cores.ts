@@ -25,7 +25,7 @@ export const openHostCores = (count: number) => {
       return picked
     },
     /** A task that an earlier worker started goes on with its cores; another number of cores may be in force now. */
-    hold(_taskId: string, cores: readonly number[]): number[] {
+    hold(cores: readonly number[]): number[] {
       const known = cores.filter((core) => core < count)
       for (const core of known) used[core]! += 1
       return known

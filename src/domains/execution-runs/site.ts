@@ -35,7 +35,6 @@ export interface SiteParts {
   db: Db
   driver: RuntimeDriver
   hostId: string
-  workRoot: string
   /** Real cores of this host, shared by all runs of this worker; undefined for a runtime that starts no process. */
   cores: HostCores | undefined
   /** Seconds since the epoch. */
@@ -300,8 +299,7 @@ export const runSite = async (
     await commandOf(intended)
     for (const i of intended) byName.set(intentName(runId, at(i).position, at(i).attempt), i)
     running += intended.length
-    if (parts.cores !== undefined)
-      for (const i of intended) heldCores.set(i, parts.cores.hold(at(i).id, await coresHeld(db, parts.hostId, at(i).id)))
+    if (parts.cores !== undefined) for (const i of intended) heldCores.set(i, parts.cores.hold(await coresHeld(db, parts.hostId, at(i).id)))
     const found = await driver.find([...byName.keys()])
     const fresh: Intent[] = []
     for (const [name, i] of [...byName]) {
