@@ -1,0 +1,224 @@
+import { createPrivateKey, createPublicKey, randomBytes, sign, verify, type JsonWebKey, type KeyObject } from 'node:crypto'
+import ssh2 from 'ssh2'
+import { fingerprint } from './known-hosts.ts'
+
+/** A key pair of ours. Only `publicKey` and `fingerprint` may be shown. */
+export interface SshKey {
+  /** OpenSSH text without passphrase, which ssh2 and OpenSSH read. */
+  privateKey: string
+  /** One line as in `authorized_keys`. */
+  publicKey: string
+  /** `SHA256:…` as `ssh-keygen -l` shows it. */
+  fingerprint: string
+}
+
+/** Why a text is no key that can be used; never holds a part of it. */
+export class KeyProblem extends Error {
+  readonly field: 'privateKey' | 'passphrase'
+  constructor(field: KeyProblem['field'], message: string) {
+    super(message)
+    this.name = 'KeyProblem'
+    this.field = field
+  }
+}
+
+/** No private key is near it: RSA of 16,384 bits in PEM has 13,000 characters. */
+export const longestKey = 65_536
+/** As OpenSSH's own `RequiredRSASize`. */
+const leastRsaBits = 1_024
+/** `ssh-keygen` takes 16 to 24 rounds; 200 cost a second of this process, and the text itself says how many. */
+const mostBcryptRounds = 200
+/** OpenSSL's default is 2,048, careful people take 600,000; two million cost a second. */
+const mostIterations = 2_000_000
+
+const curves: Record<string, { name: string; bytes: number }> = {
+  'P-256': { name: 'nistp256', bytes: 32 },
+  'P-384': { name: 'nistp384', bytes: 48 },
+  'P-521': { name: 'nistp521', bytes: 66 },
+}
+
+const field = (bytes: Buffer | string): Buffer => {
+  const content = Buffer.from(bytes)
+  const length = Buffer.alloc(4)
+  length.writeUInt32BE(content.length)
+  return Buffer.concat([length, content])
+}
+
+const member = (jwk: JsonWebKey, name: 'd' | 'e' | 'n' | 'p' | 'q' | 'qi' | 'x' | 'y'): Buffer => Buffer.from(jwk[name] ?? '', 'base64url')
+
+/** An integer without leading zeros, but with one where the highest bit would read as a sign. */
+const integer = (bytes: Buffer): Buffer => {
+  const from = bytes.findIndex((byte) => byte !== 0)
+  const short = from === -1 ? Buffer.alloc(0) : bytes.subarray(from)
+  return field((short[0] ?? 0) >= 0x80 ? Buffer.concat([Buffer.alloc(1), short]) : short)
+}
+
+const padded = (bytes: Buffer, length: number): Buffer => Buffer.concat([Buffer.alloc(Math.max(0, length - bytes.length)), bytes])
+
+/** Public key in wire form, and the private members behind it in the order of OpenSSH's PROTOCOL.key. */
+const wireOf = (key: KeyObject): { publicKey: Buffer; members: Buffer } => {
+  const jwk = key.export({ format: 'jwk' })
+  if (jwk.kty === 'RSA') {
+    const [n, e] = [integer(member(jwk, 'n')), integer(member(jwk, 'e'))]
+    const type = field('ssh-rsa')
+    const hidden = (['d', 'qi', 'p', 'q'] as const).map((name) => integer(member(jwk, name)))
+    return { publicKey: Buffer.concat([type, e, n]), members: Buffer.concat([type, n, e, ...hidden]) }
+  }
+  if (jwk.kty === 'OKP') {
+    const type = field('ssh-ed25519')
+    const point = member(jwk, 'x')
+    const publicKey = Buffer.concat([type, field(point)])
+    return { publicKey, members: Buffer.concat([publicKey, field(Buffer.concat([member(jwk, 'd'), point]))]) }
+  }
+  const { name, bytes } = curves[jwk.crv ?? ''] as { name: string; bytes: number }
+  const point = Buffer.concat([Buffer.from([4]), padded(member(jwk, 'x'), bytes), padded(member(jwk, 'y'), bytes)])
+  const publicKey = Buffer.concat([field(`ecdsa-sha2-${name}`), field(name), field(point)])
+  return { publicKey, members: Buffer.concat([publicKey, integer(member(jwk, 'd'))]) }
+}
+
+/** OpenSSH text of a key (PROTOCOL.key, without encryption); ssh2 reads it, which it does not do with Node's own PKCS#8 of ed25519. */
+const sshKeyOf = (key: KeyObject, comment: string): SshKey => {
+  const { publicKey, members } = wireOf(key)
+  const check = randomBytes(4)
+  const open = Buffer.concat([check, check, members, field(comment)])
+  const padding = Buffer.from(Array.from({ length: (8 - (open.length % 8)) % 8 }, (_, i) => i + 1))
+  const one = Buffer.from([0, 0, 0, 1])
+  const body = Buffer.concat([
+    Buffer.from('openssh-key-v1\0'),
+    field('none'),
+    field('none'),
+    field(''),
+    one,
+    field(publicKey),
+    field(Buffer.concat([open, padding])),
+  ])
+  const lines = body.toString('base64').match(/.{1,70}/g) ?? []
+  const type = publicKey.toString('latin1', 4, 4 + publicKey.readUInt32BE(0))
+  return {
+    privateKey: ['-----BEGIN OPENSSH PRIVATE KEY-----', ...lines, '-----END OPENSSH PRIVATE KEY-----', ''].join('\n'),
+    publicKey: [type, publicKey.toString('base64'), ...(comment === '' ? [] : [comment])].join(' '),
+    fingerprint: fingerprint(publicKey),
+  }
+}
+
+/** A new ed25519 key. */
+export const makeSshKey = (comment: string): SshKey => {
+  const { private: text } = ssh2.utils.generateKeyPairSync('ed25519')
+  return sshKeyOf(fromOpenSsh(text, undefined).key, comment)
+}
+
+const fromOpenSsh = (text: string, passphrase: string | undefined): { key: KeyObject; comment: string } => {
+  refuseCostlyRounds(text)
+  const parsed: unknown = ssh2.utils.parseKey(text, passphrase)
+  if (parsed instanceof Error) {
+    if (/no passphrase given/.test(parsed.message)) throw new KeyProblem('passphrase', 'is required: the key is encrypted')
+    if (passphrase !== undefined && /passphrase|integrity|decrypt/i.test(parsed.message))
+      throw new KeyProblem('passphrase', 'does not open the key')
+    throw new KeyProblem('privateKey', notAKey)
+  }
+  // A file of several keys comes as a list; the first is the one that OpenSSH takes.
+  const first = (Array.isArray(parsed) ? parsed[0] : parsed) as ssh2.ParsedKey
+  if (!first.isPrivateKey()) throw new KeyProblem('privateKey', 'is a public key; give the private one')
+  return { key: createPrivateKey(first.getPrivatePEM()), comment: first.comment }
+}
+
+const notAKey =
+  'is not a private key that can be read; give ed25519, ECDSA (P-256, P-384, P-521) or RSA as OpenSSH, PEM or PKCS#8 text, from its BEGIN line to its END line'
+
+/** The rounds stand in the open part of the text: name, cipher, derivation, its options (salt, rounds). */
+const refuseCostlyRounds = (text: string): void => {
+  const bytes = Buffer.from(text.replace(/-----[^-]*-----|\s/g, ''), 'base64')
+  let at = 'openssh-key-v1\0'.length
+  const next = (): Buffer => {
+    const length = at + 4 <= bytes.length ? bytes.readUInt32BE(at) : 0
+    const value = bytes.subarray(at + 4, at + 4 + length)
+    at += 4 + length
+    return value
+  }
+  next()
+  const derivation = next().toString('latin1')
+  const options = next()
+  if (derivation !== 'bcrypt' || options.length < 8) return
+  const rounds = options.readUInt32BE(options.length - 4)
+  if (rounds > mostBcryptRounds)
+    throw new KeyProblem(
+      'privateKey',
+      `is encrypted with ${rounds} rounds, more than ${mostBcryptRounds}; re-encrypt a copy with: ssh-keygen -p -a 16 -f KEY`,
+    )
+}
+
+/** Iterations of PBKDF2 and its like stand behind a salt in the first bytes: OCTET STRING, INTEGER. */
+const refuseCostlyIterations = (text: string): void => {
+  const bytes = Buffer.from(text.replace(/-----[^-]*-----|\s/g, ''), 'base64').subarray(0, 256)
+  for (let at = 0; at + 2 < bytes.length; at++) {
+    if (bytes[at] !== 0x04) continue
+    const salt = bytes[at + 1] ?? 0
+    const value = at + 2 + salt
+    const length = bytes[value + 1] ?? 0
+    if (salt > 64 || bytes[value] !== 0x02 || length < 1 || length > 8 || value + 2 + length > bytes.length) continue
+    if (BigInt(`0x${bytes.toString('hex', value + 2, value + 2 + length)}`) > BigInt(mostIterations))
+      throw new KeyProblem('privateKey', `is encrypted with more than ${mostIterations} iterations; re-encrypt a copy with fewer`)
+  }
+}
+
+const fromPem = (text: string, passphrase: string | undefined): KeyObject => {
+  const encrypted = /BEGIN ENCRYPTED|Proc-Type: 4,ENCRYPTED/.test(text)
+  if (encrypted && passphrase === undefined) throw new KeyProblem('passphrase', 'is required: the key is encrypted')
+  if (encrypted) refuseCostlyIterations(text)
+  try {
+    return createPrivateKey({ key: text, ...(passphrase === undefined ? {} : { passphrase }) })
+  } catch {
+    throw encrypted ? new KeyProblem('passphrase', 'does not open the key') : new KeyProblem('privateKey', notAKey)
+  }
+}
+
+const challenge = Buffer.from('what is signed to see that both halves belong together')
+
+/** Refuses what neither ssh2 nor a server of today would take, and keys whose halves do not belong together. */
+const refuseUnfit = (key: KeyObject): void => {
+  const { asymmetricKeyType: type, asymmetricKeyDetails: details } = key
+  if (type === 'rsa') {
+    const bits = details?.modulusLength ?? 0
+    if (bits < leastRsaBits || bits > 16_384)
+      throw new KeyProblem('privateKey', `is an RSA key of ${bits} bits; give one of ${leastRsaBits} to 16384, or ed25519`)
+  } else if (type === 'ec') {
+    if (!['prime256v1', 'secp384r1', 'secp521r1'].includes(details?.namedCurve ?? ''))
+      throw new KeyProblem('privateKey', `is an ECDSA key on a curve that SSH does not know; give P-256, P-384 or P-521, or ed25519`)
+  } else if (type !== 'ed25519') throw new KeyProblem('privateKey', `is of the type ${String(type)}; give ed25519, ECDSA or RSA`)
+  const algorithm = type === 'ed25519' ? null : 'sha256'
+  try {
+    if (verify(algorithm, challenge, createPublicKey(key), sign(algorithm, challenge, key))) return
+  } catch {
+    // Broken numbers: the same answer as a signature that is not right.
+  }
+  throw new KeyProblem('privateKey', 'is damaged: its public and private parts do not belong together')
+}
+
+/**
+ * Reads a private key: ed25519, ECDSA, RSA in OpenSSH, PEM (PKCS#1, SEC1) or PKCS#8 form, encrypted ones with their passphrase.
+ * @throws KeyProblem naming field and remedy
+ */
+export const importSshKey = (text: string, passphrase?: string): SshKey => {
+  if (text.length > longestKey) throw new KeyProblem('privateKey', `is longer than ${longestKey} characters`)
+  const trimmed = `${text.replaceAll('\r\n', '\n').trim()}\n`
+  const begin = /^-----BEGIN ([A-Z0-9 ]+)-----/m.exec(trimmed)?.[1]
+  if (begin === undefined)
+    throw new KeyProblem('privateKey', /^(?:ssh-|ecdsa-|sk-)/.test(trimmed) ? 'is a public key; give the private one' : notAKey)
+  if (/PUBLIC|CERTIFICATE/.test(begin)) throw new KeyProblem('privateKey', `is a ${begin.toLowerCase()}; give the private key`)
+  try {
+    const { key, comment } =
+      begin === 'OPENSSH PRIVATE KEY' ? fromOpenSsh(trimmed, passphrase) : { key: fromPem(trimmed, passphrase), comment: '' }
+    refuseUnfit(key)
+    return sshKeyOf(key, oneLine(comment))
+  } catch (error) {
+    // Whatever else a broken text makes the libraries say could quote it.
+    throw error instanceof KeyProblem ? error : new KeyProblem('privateKey', notAKey)
+  }
+}
+
+/** A comment ends the line of `authorized_keys`: nothing in it may begin another. */
+const oneLine = (comment: string): string =>
+  comment
+    .replace(/[\p{Cc}\p{Cs}\s]+/gu, ' ')
+    .trim()
+    .slice(0, 255)

@@ -1,0 +1,118 @@
+import { createHash, createHmac, timingSafeEqual } from 'node:crypto'
+
+/** A line of a `known_hosts` file (sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT"). */
+export interface KnownHost {
+  /** The first field: patterns with commas, or `|1|salt|hash`. */
+  names: string
+  type: string
+  /** The key as the server shows it. */
+  key: Buffer
+  mark?: 'revoked' | 'cert-authority'
+}
+
+export type HostKeyVerdict =
+  | { verdict: 'known' }
+  | { verdict: 'unknown'; authority: boolean }
+  /** `expected`: fingerprints of the keys that are known for the host. */
+  | { verdict: 'changed'; expected: string[] }
+  | { verdict: 'revoked' }
+
+const longestText = 1024 * 1024
+
+/** `SHA256:…` as `ssh-keygen -l` shows it. */
+export const fingerprint = (key: Buffer): string => `SHA256:${createHash('sha256').update(key).digest('base64').replace(/=+$/, '')}`
+
+/** The kind of a key in SSH's wire form, its first string; empty for what is none. */
+export const keyType = (key: Buffer): string => {
+  const length = key.length >= 4 ? key.readUInt32BE(0) : 0
+  return length > 0 && length <= 64 && key.length >= 4 + length ? key.toString('latin1', 4, 4 + length) : ''
+}
+
+/** The name of a host in `known_hosts`: lower case, with its port in brackets where that is not 22. */
+export const knownHostsName = (host: string, port: number): string =>
+  port === 22 ? host.toLowerCase() : `[${host.toLowerCase()}]:${String(port)}`
+
+/** Reads the text of a `known_hosts` file; `problems` names the lines that cannot be used, which then count as absent. */
+export const parseKnownHosts = (text: string): { entries: KnownHost[]; problems: string[] } => {
+  if (text.length > longestText) return { entries: [], problems: [`longer than ${longestText} characters`] }
+  const entries: KnownHost[] = []
+  const problems: string[] = []
+  for (const [index, line] of text.split(/\r?\n/).entries()) {
+    const words = line.trim().split(/[ \t]+/)
+    if (words[0] === '' || words[0]!.startsWith('#')) continue
+    const mark = words[0]!.startsWith('@') ? words.shift()!.slice(1) : undefined
+    const [names = '', type = '', base64 = ''] = words
+    const key = Buffer.from(base64, 'base64')
+    const problem =
+      mark !== undefined && mark !== 'revoked' && mark !== 'cert-authority'
+        ? `the mark @${mark} is neither @revoked nor @cert-authority`
+        : key.length === 0
+          ? 'not "names type key"'
+          : keyType(key) !== type
+            ? `the key is not of the type ${type}`
+            : undefined
+    if (problem === undefined) entries.push({ names, type, key, ...(mark === undefined ? {} : { mark: mark as 'revoked' }) })
+    else problems.push(`line ${index + 1}: ${problem}`)
+  }
+  return { entries, problems }
+}
+
+const matchesPattern = (name: string, pattern: string): boolean => {
+  // Greedy with one place to come back to: linear in practice, where an expression built from the pattern could take for ever.
+  let [at, next, star, resume] = [0, 0, -1, 0]
+  while (at < name.length) {
+    if (next < pattern.length && pattern[next] === '*') {
+      star = next++
+      resume = at
+    } else if (next < pattern.length && (pattern[next] === '?' || pattern[next] === name[at])) {
+      at++
+      next++
+    } else if (star >= 0) {
+      next = star + 1
+      at = ++resume
+    } else return false
+  }
+  while (pattern[next] === '*') next++
+  return next === pattern.length
+}
+
+const matchesNames = (name: string, names: string): boolean => {
+  if (names.startsWith('|')) {
+    const [, magic, salt, hash] = names.split('|')
+    if (magic !== '1' || salt === undefined || hash === undefined) return false
+    const [expected, actual] = [Buffer.from(hash, 'base64'), createHmac('sha1', Buffer.from(salt, 'base64')).update(name).digest()]
+    return expected.length === actual.length && timingSafeEqual(expected, actual)
+  }
+  let found = false
+  for (const pattern of names.toLowerCase().split(',')) {
+    if (pattern.startsWith('!')) {
+      if (matchesPattern(name, pattern.slice(1))) return false
+    } else found ||= matchesPattern(name, pattern)
+  }
+  return found
+}
+
+/** The lines that speak of a host; `name` as `knownHostsName` gives it, or an alias. */
+export const linesOf = (entries: readonly KnownHost[], name: string): KnownHost[] =>
+  entries.filter((entry) => matchesNames(name, entry.names))
+
+/**
+ * What the known keys say of the one that a server shows. A known host with any other key, also one of another type, is `changed`: otherwise
+ * an impostor had only to show a type that was not seen before. Certificate authorities vouch for nothing here: host certificates are
+ * not read; `authority` tells that one was named, so that the refusal can say it.
+ */
+export const judge = (
+  key: Buffer,
+  name: string,
+  known: { entries: readonly KnownHost[]; fingerprints: readonly string[] },
+): HostKeyVerdict => {
+  const lines = linesOf(known.entries, name)
+  if (lines.some((line) => line.mark === 'revoked' && line.key.equals(key))) return { verdict: 'revoked' }
+  const plain = lines.filter((line) => line.mark === undefined)
+  const shown = fingerprint(key)
+  const fingerprints = known.fingerprints.map((text) => text.trim().replace(/=+$/, ''))
+  if (plain.some((line) => line.key.equals(key)) || fingerprints.includes(shown)) return { verdict: 'known' }
+  const expected = [...new Set([...plain.map((line) => fingerprint(line.key)), ...fingerprints])]
+  if (expected.length > 0) return { verdict: 'changed', expected }
+  return { verdict: 'unknown', authority: lines.some((line) => line.mark === 'cert-authority') }
+}

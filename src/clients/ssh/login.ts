@@ -1,0 +1,271 @@
+import type { Duplex } from 'node:stream'
+import ssh2, { type AnyAuthMethod, type Client, type ParsedKey, type ServerHostKeyAlgorithm } from 'ssh2'
+import { LinkError } from '../../drivers/shell.ts'
+import { KeyAgent } from './agent.ts'
+import { messageOf, printable, type Journey } from './journey.ts'
+import { fingerprint, judge, keyType, knownHostsName, linesOf, parseKnownHosts } from './known-hosts.ts'
+import type { HostKeys, LoginPrompts, SshHostKey, SshSecret, SshTarget } from './target.ts'
+
+/** Brings a person's answers to the prompts, in their order; a rejection ends the login. `error`: the answers before were not accepted. */
+export type Ask = (prompts: LoginPrompts, error?: string) => Promise<readonly string[]>
+
+/** OpenSSH closes after 6 failed methods of a connection (`MaxAuthTries`). */
+const answerRounds = 3
+
+/**
+ * Handshake, verdict about the host key, login, over a route that is open. The verdict comes before anything about the user is sent.
+ * The client it gives is used or ended by the caller.
+ *
+ * @throws LinkError in stage `host key` or `login`.
+ */
+export const logIn = (target: SshTarget, secret: SshSecret, route: Duplex, journey: Journey, ask: Ask): Promise<Client> => {
+  const client = new ssh2.Client()
+  const timeout = target.timeouts?.loginMs ?? 20_000
+  const { entries } = parseKnownHosts(target.hostKeys.knownHosts ?? '')
+  const name = target.hostKeys.hostKeyAlias?.toLowerCase() ?? knownHostsName(target.host, target.port)
+  const key = secret.privateKey === undefined ? undefined : parsePrivateKey(secret.privateKey)
+  const preferred = algorithmsOf(linesOf(entries, name).map((line) => line.type))
+
+  return new Promise<Client>((resolve, reject) => {
+    let over = false
+    let timer: NodeJS.Timeout | undefined
+    const fail = (error: unknown): void => {
+      if (over) return
+      over = true
+      clearTimeout(timer)
+      client.destroy()
+      route.destroy()
+      reject(error instanceof Error ? error : new Error(String(error)))
+    }
+    const startTimer = (): void => {
+      clearTimeout(timer)
+      timer = setTimeout(() => {
+        const words = journey.banner === undefined ? 'the server does not speak SSH or hangs' : 'the server stopped answering'
+        fail(new LinkError(journey.stage, `${words}: nothing within ${timeout / 1000} s`))
+      }, timeout)
+    }
+    startTimer()
+    const auth = authentication(target, secret, key, (prompts, error, finish) => {
+      clearTimeout(timer)
+      ask(prompts, error).then((answers) => {
+        if (over) return
+        startTimer()
+        finish(answers)
+      }, fail)
+    })
+
+    client.on('error', (error: Error & { level?: string; code?: unknown }) => {
+      if (over) return
+      if (error.level === 'client-authentication') fail(auth.refusal())
+      else if (journey.stage === 'host key' && /no matching/i.test(error.message)) {
+        fail(new LinkError('host key', `nothing in common with the server: ${messageOf(error)}`, { permanent: true }))
+      } else if (journey.stage === 'host key') {
+        fail(
+          new LinkError(
+            'host key',
+            `${journey.banner === undefined ? 'this is no SSH server' : 'the handshake failed'}: ${messageOf(error)}`,
+          ),
+        )
+      } else {
+        // "Too many authentication failures" and the like: the next attempt would fare no better.
+        const permanent = auth.refused() || /authentication fail/i.test(error.message)
+        fail(new LinkError('login', `the server ended the login: ${messageOf(error)}`, { permanent }))
+      }
+    })
+    client.on('close', () => fail(new LinkError(journey.stage, 'the server closed the connection')))
+    client.on('greeting', () => undefined)
+    client.once('ready', () => {
+      if (over) {
+        client.end()
+        return
+      }
+      over = true
+      clearTimeout(timer)
+      journey.reached('shell', auth.method())
+      client.removeAllListeners('error').removeAllListeners('close')
+      resolve(client)
+    })
+
+    const verify = async (shown: Buffer): Promise<void> => {
+      journey.banner = identOf(client)
+      journey.hostKey = {
+        host: name,
+        type: keyType(shown),
+        fingerprint: fingerprint(shown),
+        line: `${name} ${keyType(shown)} ${shown.toString('base64')}`,
+      }
+      journey.hostKeyIsNew = await accept(shown, journey.hostKey, target.hostKeys, entries)
+      journey.reached('login', `${journey.hostKey.type} ${journey.hostKey.fingerprint}`)
+    }
+    try {
+      client.connect({
+        sock: route,
+        username: target.username,
+        readyTimeout: 0,
+        keepaliveInterval: target.timeouts?.keepaliveMs ?? 15_000,
+        keepaliveCountMax: target.timeouts?.keepaliveCount ?? 3,
+        ...(preferred === undefined ? {} : { algorithms: { serverHostKey: preferred } }),
+        ...(target.forwardAgent === true && key !== undefined ? { agent: new KeyAgent(key), agentForward: true } : {}),
+        hostVerifier: (shown: Buffer, answer: (accepted: boolean) => void) => {
+          verify(shown).then(
+            () => answer(!over),
+            (error: unknown) => fail(error),
+          )
+        },
+        authHandler: auth.next,
+      })
+    } catch (error) {
+      fail(new LinkError('login', messageOf(error), { permanent: true }))
+    }
+  })
+}
+
+const parsePrivateKey = (text: string): ParsedKey => {
+  const parsed = ssh2.utils.parseKey(text) as ParsedKey | ParsedKey[] | Error
+  const key = Array.isArray(parsed) ? parsed[0]! : parsed
+  // The parser's own words could quote the key.
+  if (key instanceof Error || !key.isPrivateKey()) {
+    throw new LinkError('login', 'the private key of the credential cannot be read: OpenSSH or PEM text without passphrase is needed', {
+      permanent: true,
+    })
+  }
+  return key
+}
+
+/** Asks for host keys of the types first that are known, as OpenSSH does: a server with several keys then shows the one that was recorded. */
+const algorithmsOf = (types: string[]): ServerHostKeyAlgorithm[] | undefined => {
+  const known = types.flatMap((type) => (type === 'ssh-rsa' ? ['rsa-sha2-512', 'rsa-sha2-256'] : [type]))
+  const first = algorithms.filter((algorithm) => known.includes(algorithm))
+  return first.length === 0 ? undefined : [...first, ...algorithms.filter((algorithm) => !first.includes(algorithm))]
+}
+
+const algorithms: ServerHostKeyAlgorithm[] = [
+  'ssh-ed25519',
+  'ecdsa-sha2-nistp256',
+  'ecdsa-sha2-nistp384',
+  'ecdsa-sha2-nistp521',
+  'rsa-sha2-512',
+  'rsa-sha2-256',
+]
+
+/** What the server called itself; ssh2 keeps the software part only. */
+const identOf = (client: Client): string => {
+  const software = (client as unknown as { _remoteVer?: string })._remoteVer
+  return printable(`SSH-2.0-${software ?? ''}`)
+}
+
+/** @returns whether the key was not known before. @throws LinkError that names the fingerprints. */
+const accept = async (
+  shown: Buffer,
+  key: SshHostKey,
+  rules: HostKeys,
+  entries: ReturnType<typeof parseKnownHosts>['entries'],
+): Promise<boolean> => {
+  const verdict = judge(shown, key.host, { entries, fingerprints: rules.fingerprints ?? [] })
+  const refuse = (words: string): LinkError => new LinkError('host key', words, { permanent: true })
+  switch (verdict.verdict) {
+    case 'known':
+      return false
+    case 'revoked':
+      throw refuse(`the host key of ${key.host} is ${key.fingerprint} (${key.type}), which is marked as revoked`)
+    case 'changed':
+      throw refuse(
+        `the host key of ${key.host} has changed: expected ${verdict.expected.join(' or ')}, got ${key.fingerprint} (${key.type}). ` +
+          'Either the host has a new key or somebody else answers in its place',
+      )
+    case 'unknown':
+      if (rules.policy === 'accept-new') {
+        await rules.record?.(key)
+        return true
+      }
+      throw refuse(
+        `the host key of ${key.host} is not known: it shows ${key.fingerprint} (${key.type}). ` +
+          (verdict.authority
+            ? 'Host certificates (@cert-authority) are not read: give the key itself or its fingerprint'
+            : 'Give this fingerprint, if it is right, or its known_hosts line'),
+      )
+  }
+}
+
+/** The order of the ways to log in, and what became of them. */
+const authentication = (
+  target: SshTarget,
+  secret: SshSecret,
+  key: ParsedKey | undefined,
+  ask: (prompts: LoginPrompts, error: string | undefined, finish: (answers: readonly string[]) => void) => void,
+) => {
+  const username = target.username
+  const tried: string[] = []
+  let offered: string[] = []
+  let progress = false
+  let rounds = 0
+  let answered = false
+  let passwordGiven = false
+
+  const prompt = (
+    name: string,
+    instruction: string,
+    _language: string,
+    prompts: { prompt: string; echo?: boolean }[],
+    finish: (answers: string[]) => void,
+  ): void => {
+    // A server that asks for the password this way is given it once; asked again it was wrong.
+    const [only] = prompts
+    if (secret.password !== undefined && !passwordGiven && prompts.length === 1 && only!.echo !== true && /password/i.test(only!.prompt)) {
+      passwordGiven = true
+      finish([secret.password])
+      return
+    }
+    const asked: LoginPrompts = {
+      name: printable(name),
+      instruction: printable(instruction),
+      prompts: prompts.slice(0, 16).map((one) => ({ prompt: printable(one.prompt), echo: one.echo === true })),
+    }
+    ask(asked, answered ? 'the answers were not accepted' : undefined, (answers) => {
+      answered = true
+      finish(prompts.map((_one, index) => answers[index] ?? ''))
+    })
+  }
+
+  const next = (left: string[] | null, partial: boolean | null): AnyAuthMethod | false => {
+    if (left !== null) offered = left
+    if (partial === true) progress = true
+    const possible = (type: string): boolean => left === null || left.includes(type)
+    if (key !== undefined && !tried.includes('publickey') && possible('publickey')) {
+      tried.push('publickey')
+      return { type: 'publickey', username, key: key as never }
+    }
+    if (secret.password !== undefined && !tried.includes('password') && possible('password')) {
+      tried.push('password')
+      return { type: 'password', username, password: secret.password }
+    }
+    // A refused key is not made up for by questions to a person: those are asked where the server wants both, or no secret is there.
+    const mayAsk = progress || key === undefined
+    if (left !== null && mayAsk && possible('keyboard-interactive') && (rounds === 0 || (answered && rounds < answerRounds))) {
+      rounds++
+      if (rounds === 1) tried.push('keyboard-interactive')
+      return { type: 'keyboard-interactive', username, prompt: prompt }
+    }
+    if (left === null) return { type: 'none', username }
+    return false
+  }
+
+  return {
+    next,
+    refused: () => tried.length > 0 && offered.length > 0,
+    method: () => tried.at(-1) ?? 'none',
+    refusal: () => {
+      const shown = tried.map((method) =>
+        method === 'publickey' && key !== undefined
+          ? `the key ${fingerprint(key.getPublicSSH())}`
+          : method === 'password'
+            ? 'the password'
+            : 'the answers',
+      )
+      const words = shown.length === 0 ? `no way to log in as ${username} is left` : `${username} was refused with ${shown.join(' and ')}`
+      return new LinkError('login', `${words}${offered.length > 0 ? `; the server takes ${printable(offered.join(', '))}` : ''}`, {
+        permanent: true,
+      })
+    },
+  }
+}

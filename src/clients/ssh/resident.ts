@@ -1,0 +1,226 @@
+import { randomBytes } from 'node:crypto'
+import type { ClientChannel } from 'ssh2'
+import { quote } from '../../drivers/quote.ts'
+import { LinkError, type ShellResult } from '../../drivers/shell.ts'
+import { printable } from './journey.ts'
+
+/** How much of the standard error is kept. */
+export const stderrBytes = 64 * 1024
+
+/** Collects bytes up to a mark that may come in pieces; what came before the first mark is no part of the answer. */
+class Marked {
+  readonly #keep: (bytes: Buffer) => void
+  readonly #start: Buffer
+  readonly #end: Buffer
+  #begun = false
+  #before = ''
+  #held: Buffer = Buffer.alloc(0)
+  /** What stands after the end mark, up to the end of its line. */
+  tail?: string
+
+  constructor(start: string, end: string, keep: (bytes: Buffer) => void) {
+    this.#start = Buffer.from(start)
+    this.#end = Buffer.from(end)
+    this.#keep = keep
+  }
+
+  take(chunk: Buffer): void {
+    if (this.tail !== undefined) return
+    let bytes = this.#held.length === 0 ? chunk : Buffer.concat([this.#held, chunk])
+    if (!this.#begun) {
+      const at = bytes.indexOf(this.#start)
+      if (at < 0) {
+        const sure = Math.max(0, bytes.length - this.#start.length + 1)
+        this.#before = (this.#before + bytes.toString('utf8', 0, sure)).slice(-300)
+        this.#held = Buffer.from(bytes.subarray(sure))
+        return
+      }
+      this.#begun = true
+      bytes = bytes.subarray(at + this.#start.length)
+    }
+    const at = bytes.indexOf(this.#end)
+    if (at < 0) {
+      const sure = Math.max(0, bytes.length - this.#end.length + 1)
+      if (sure > 0) this.#keep(bytes.subarray(0, sure))
+      this.#held = Buffer.from(bytes.subarray(sure))
+      return
+    }
+    const line = bytes.indexOf(10, at + this.#end.length)
+    if (line < 0) {
+      if (at > 0) this.#keep(bytes.subarray(0, at))
+      this.#held = Buffer.from(bytes.subarray(at))
+      return
+    }
+    if (at > 0) this.#keep(bytes.subarray(0, at))
+    this.tail = bytes.toString('latin1', at + this.#end.length, line)
+  }
+
+  get begun(): boolean {
+    return this.#begun
+  }
+
+  /** What came before the first mark, its end. */
+  get before(): string {
+    return this.#begun ? '' : this.#before + this.#held.toString('utf8')
+  }
+}
+
+/** The last bytes of a stream, as text. */
+export class LastBytes {
+  #chunks: Buffer[] = []
+  #size = 0
+  add(chunk: Buffer): void {
+    this.#chunks.push(chunk)
+    this.#size += chunk.length
+    while (this.#size - this.#chunks[0]!.length >= stderrBytes) this.#size -= this.#chunks.shift()!.length
+  }
+  toString(): string {
+    return Buffer.concat(this.#chunks).subarray(-stderrBytes).toString('utf8')
+  }
+}
+
+interface Work {
+  stdout: Marked
+  stderr: Marked
+  chunks: Buffer[]
+  bytes: number
+  maxBytes: number
+  words: LastBytes
+  resolve: (result: ShellResult) => void
+  reject: (error: Error) => void
+  timer: NodeJS.Timeout
+}
+
+/**
+ * One `sh` at the site that runs script after script: 1–2 ms each, where a channel with the account's own shell costs up to 200 ms.
+ * Each script runs in a subshell of its own, between two marks with a random token on both outputs; so neither what a script
+ * does to its shell nor what the account's start files print gets into another answer.
+ */
+export class Resident {
+  readonly #channel: ClientChannel
+  #work: Work | undefined
+  #over = false
+  /** Whether its `sh` is a bash, which reads a script from its input byte by byte. */
+  bash = false
+  /** Its process, which leads a group. */
+  pid = ''
+  /** Called once when it has ended, whatever the reason. */
+  onEnd: () => void = () => undefined
+  /** Called when it was left in the middle of a script, which may still be running in the group `pid`. */
+  onLeft: () => void = () => undefined
+
+  constructor(channel: ClientChannel) {
+    this.#channel = channel
+    channel.on('data', (chunk: Buffer) => {
+      const work = this.#work
+      if (work === undefined) return
+      work.stdout.take(chunk)
+      this.#finish(work)
+    })
+    channel.stderr.on('data', (chunk: Buffer) => {
+      const work = this.#work
+      if (work === undefined) return
+      work.stderr.take(chunk)
+      this.#finish(work)
+    })
+    channel.on('error', () => this.#end('the channel broke'))
+    channel.on('close', (code: number | null | undefined, signal?: string) => {
+      const how =
+        code === undefined
+          ? 'the link was lost'
+          : `the shell at the site ended (${code === null ? (signal ?? 'a signal') : `exit code ${code}`})`
+      this.#end(how)
+    })
+  }
+
+  get idle(): boolean {
+    return this.#work === undefined && !this.#over
+  }
+
+  /** The first script: tells that a shell answers at all. */
+  async greet(deadlineMs: number): Promise<void> {
+    const answer = await this.run(`printf '%s %s' "$$" "\${BASH_VERSION-}"`, undefined, deadlineMs, 1000)
+    const [pid = '', bash = ''] = answer.stdout.toString('latin1').split(' ')
+    this.pid = /^\d+$/.test(pid) ? pid : ''
+    this.bash = bash !== ''
+  }
+
+  /** One script at a time; `input` without NUL. */
+  run(script: string, input: string | undefined, deadlineMs: number, maxBytes: number): Promise<ShellResult> {
+    if (!this.idle) throw new Error('a resident shell runs one script at a time')
+    const token = randomBytes(16).toString('hex')
+    return new Promise<ShellResult>((resolve, reject) => {
+      const chunks: Buffer[] = []
+      const words = new LastBytes()
+      const work: Work = {
+        chunks,
+        bytes: 0,
+        maxBytes,
+        words,
+        resolve,
+        reject,
+        stdout: new Marked(`<${token}\n`, `>${token} `, (bytes) => {
+          work.bytes += bytes.length
+          if (work.bytes <= maxBytes) chunks.push(bytes)
+        }),
+        stderr: new Marked(`<${token}\n`, `>${token} `, (bytes) => words.add(bytes)),
+        timer: setTimeout(() => {
+          const seen = work.stdout.begun ? 'did not end' : 'gave no answer'
+          this.#stop(new LinkError('link', `the script ${seen} within ${Math.round(deadlineMs / 100) / 10} s`))
+        }, deadlineMs),
+      }
+      this.#work = work
+      const fed = input === undefined ? '' : `printf %s ${quote(input)} 2>/dev/null | `
+      const source = input === undefined ? ' </dev/null' : ''
+      this.#channel.write(
+        `printf '<${token}\\n'; printf '<${token}\\n' >&2\n` +
+          `${fed}( eval ${quote(script)} )${source}\n` +
+          `printf '>${token} %d\\n' "$?"; printf '>${token} \\n' >&2\n`,
+      )
+    })
+  }
+
+  /** Ends the shell and what it runs. */
+  close(): void {
+    this.#stop(new LinkError('link', 'the connection was closed'))
+  }
+
+  #finish(work: Work): void {
+    if (work.bytes > work.maxBytes) {
+      this.#stop(new RangeError(`the script wrote more than ${work.maxBytes} bytes`))
+      return
+    }
+    if (work.stdout.tail === undefined || work.stderr.tail === undefined) return
+    this.#work = undefined
+    clearTimeout(work.timer)
+    work.resolve({ code: Number(work.stdout.tail), signal: null, stdout: Buffer.concat(work.chunks), stderr: work.words.toString() })
+  }
+
+  #stop(error: Error): void {
+    const work = this.#work
+    this.#work = undefined
+    if (work !== undefined) {
+      clearTimeout(work.timer)
+      work.reject(error)
+      this.#channel.signal('KILL')
+    }
+    this.#channel.close()
+    this.#end('closed')
+    if (work !== undefined) this.onLeft()
+  }
+
+  #end(how: string): void {
+    if (this.#over) return
+    this.#over = true
+    const work = this.#work
+    this.#work = undefined
+    if (work !== undefined) {
+      clearTimeout(work.timer)
+      const said = printable(`${work.stdout.before} ${work.stderr.before} ${work.words.toString()}`)
+      // Before its first mark no shell has spoken: the account has none, or may not use it.
+      const stage = work.stdout.begun || how === 'the link was lost' ? 'link' : 'shell'
+      work.reject(new LinkError(stage, said === '' ? how : `${how}: ${said}`))
+    }
+    this.onEnd()
+  }
+}

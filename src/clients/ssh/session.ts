@@ -1,0 +1,474 @@
+import { randomBytes } from 'node:crypto'
+import { Readable, Writable, type Duplex } from 'node:stream'
+import type { Client, ClientChannel } from 'ssh2'
+import { LinkError, type RunOptions, type ShellResult, type ShellStream } from '../../drivers/shell.ts'
+import { messageOf, printable } from './journey.ts'
+import { LastBytes, Resident } from './resident.ts'
+
+/** A script of this many characters goes into the request for its channel; servers other than OpenSSH take packets of 32 KiB. */
+const longestInRequest = 20 * 1024
+/** A script up to here goes through a resident shell; bash reads its input byte by byte, 1 µs each. */
+const longestForResident = { bash: 16 * 1024, other: 512 * 1024 }
+const longestFedInput = 16 * 1024
+/** Between TERM and KILL. */
+const politeMs = 5000
+
+export const runDefaults = { deadlineMs: 60_000, maxBytes: 64 * 1024 * 1024 }
+
+/**
+ * A command for whatever shell the account has (sh, fish, csh …) that makes `/bin/sh` evaluate a script. Everything that some shell
+ * might read inside single quotes stands there as an octal number for `printf %b`.
+ */
+export const shellCommand = (script: string): string => `exec /bin/sh -c 'eval "$(printf %b "${encoded(script)}")"'`
+
+const encoded = (script: string): string =>
+  script.replace(/[\\'"`$!%\n\r\t]/g, (letter) => `\\0${letter.charCodeAt(0).toString(8).padStart(3, '0')}`)
+
+interface Waiter {
+  start: () => void
+}
+
+/** One connection that is logged in: runs scripts and streams over its channels. */
+export class Session {
+  readonly #client: Client
+  readonly #route: Duplex
+  #channels: number
+  #residents: Resident[] = []
+  #opening = 0
+  #streams = 0
+  #runs: Waiter[] = []
+  #opens: Waiter[] = []
+  #bash = false
+  #forwards = 0
+  #lost: LinkError | undefined
+  #idleSince = performance.now()
+  #onEnd: ((error: LinkError) => void)[] = []
+
+  /** `route`: what the client runs over, torn down when the peer does not answer a farewell. */
+  constructor(client: Client, route: Duplex, channels: number) {
+    this.#client = client
+    this.#route = route
+    this.#channels = channels
+    let cause: Error | undefined
+    client.on('error', (error: Error) => (cause ??= error))
+    client.on('close', () => this.#end(new LinkError('link', `the link was lost${cause === undefined ? '' : `: ${messageOf(cause)}`}`)))
+  }
+
+  get alive(): boolean {
+    return this.#lost === undefined
+  }
+
+  /** Since when nothing runs over it, in `performance.now()` milliseconds; undefined while something does. */
+  get idleSince(): number | undefined {
+    const busy = this.#streams > 0 || this.#forwards > 0 || this.#opening > 0 || this.#residents.some((resident) => !resident.idle)
+    return busy ? undefined : this.#idleSince
+  }
+
+  /** Called once when the connection has ended. */
+  onEnd(listener: (error: LinkError) => void): void {
+    if (this.#lost === undefined) this.#onEnd.push(listener)
+    else listener(this.#lost)
+  }
+
+  close(reason = 'the connection was closed'): void {
+    this.#client.end()
+    this.#end(new LinkError('link', reason))
+    setTimeout(() => this.#route.destroy(), 1000).unref()
+  }
+
+  /** As `SiteShell.run`. */
+  async run(script: string, options: RunOptions = {}): Promise<ShellResult> {
+    const deadlineMs = options.deadlineMs ?? runDefaults.deadlineMs
+    const until = performance.now() + deadlineMs
+    const maxBytes = options.maxBytes ?? runDefaults.maxBytes
+    const input = fedInput(options.input)
+    if (input !== false && script.length <= (this.#bash ? longestForResident.bash : longestForResident.other)) {
+      const answer = await this.#onResident(until, (resident) =>
+        // The first resident tells whether its `sh` is a bash.
+        resident.bash && script.length > longestForResident.bash
+          ? undefined
+          : resident.run(script, input, Math.max(1, until - performance.now()), maxBytes),
+      )
+      if (answer !== undefined) return answer
+    }
+    return this.#runAlone(script, options.input, until, maxBytes)
+  }
+
+  /** As `SiteShell.open`; without `hasInput` nothing can be written to it. */
+  async open(script: string, deadlineMs = runDefaults.deadlineMs, hasInput = true): Promise<ShellStream> {
+    const until = performance.now() + deadlineMs
+    const mark = `<${randomBytes(16).toString('hex')} `
+    // The mark ends what the account's start files may have said, and tells the process.
+    const { command, first } = commandOf(`printf '${mark}%s\\n' "$$"\n${script}`, hasInput)
+    const channel = await this.#channel(command, until)
+    return new Promise<ShellStream>((resolve, reject) => {
+      const late = (): void => {
+        reject(new LinkError('shell', `no shell at the site within ${Math.round(deadlineMs / 100) / 10} s`))
+        stream.kill()
+      }
+      const timer = setTimeout(late, Math.max(1, until - performance.now()))
+      const fail = (error: unknown): void => {
+        clearTimeout(timer)
+        reject(error instanceof Error ? error : new Error(String(error)))
+      }
+      const stream = this.#stream(channel, Buffer.from(mark), () => {
+        clearTimeout(timer)
+        resolve(stream)
+      })
+      // After the mark this changes nothing: the promise is settled.
+      stream.done.then(({ code, stderr }) => {
+        const said = stderr === '' ? '' : `: ${printable(stderr)}`
+        fail(new LinkError('shell', `the account has no usable shell (exit code ${code ?? 'none'})${said}`))
+      }, fail)
+      if (!hasInput) channel.end(first)
+      else if (first !== undefined) channel.write(first)
+    })
+  }
+
+  /** A connection from the host on, for a host behind it. */
+  forward(host: string, port: number): Promise<Duplex> {
+    return new Promise((resolve, reject) => {
+      if (this.#lost !== undefined) {
+        reject(this.#lost)
+        return
+      }
+      this.#forwards++
+      const gone = (): void => {
+        this.#forwards--
+        this.#idleSince = performance.now()
+      }
+      this.#client.forwardOut('127.0.0.1', 0, host, port, (error, channel) => {
+        if (error !== undefined && error !== null) {
+          gone()
+          reject(new LinkError('route', `the jump host cannot reach ${host} port ${port}: ${messageOf(error)}`))
+          return
+        }
+        channel.once('close', gone)
+        resolve(channel)
+      })
+    })
+  }
+
+  /** One answer of a shell; @throws LinkError. */
+  async greet(deadlineMs: number): Promise<void> {
+    await this.run(':', { deadlineMs, maxBytes: 1000 })
+  }
+
+  #end(error: LinkError): void {
+    if (this.#lost !== undefined) return
+    this.#lost = error
+    for (const waiter of [...this.#runs.splice(0), ...this.#opens.splice(0)]) waiter.start()
+    for (const listener of this.#onEnd.splice(0)) listener(error)
+  }
+
+  /** Channels that are kept for resident shells, so that streams never take all. */
+  get #reserve(): number {
+    return this.#channels >= 8 ? 3 : this.#channels >= 2 ? 1 : 0
+  }
+
+  get #inUse(): number {
+    return this.#residents.length + this.#opening + this.#streams
+  }
+
+  /** Lets those begin who wait for a channel, while there is one for them. */
+  #next(): void {
+    this.#idleSince = performance.now()
+    while (this.#runs.length > 0 && this.#mayRun()) this.#runs.shift()!.start()
+    while (this.#opens.length > 0 && this.#mayOpen()) this.#opens.shift()!.start()
+  }
+
+  #mayRun(): boolean {
+    return this.#residents.some((resident) => resident.idle) || (this.#residents.length + this.#opening < 3 && this.#inUse < this.#channels)
+  }
+
+  #mayOpen(): boolean {
+    if (this.#streams >= Math.max(1, this.#channels - this.#reserve)) return false
+    if (this.#inUse < this.#channels) return true
+    // An idle resident makes way.
+    const idle = this.#residents.length > this.#reserve ? this.#residents.find((resident) => resident.idle) : undefined
+    idle?.close()
+    return this.#inUse < this.#channels
+  }
+
+  #turn(queue: Waiter[], may: () => boolean, until: number): Promise<void> {
+    if (this.#lost !== undefined) return Promise.reject(this.#lost)
+    if (queue.length === 0 && may()) return Promise.resolve()
+    return new Promise((resolve, reject) => {
+      const waiter = {
+        start: () => {
+          clearTimeout(timer)
+          if (this.#lost === undefined) resolve()
+          else reject(this.#lost)
+        },
+      }
+      const timer = setTimeout(
+        () => {
+          queue.splice(queue.indexOf(waiter), 1)
+          reject(new LinkError('link', 'all channels of the connection were busy until the deadline'))
+        },
+        Math.max(1, until - performance.now()),
+      )
+      queue.push(waiter)
+    })
+  }
+
+  /** Gives work to a resident shell that is idle, made if there is none. */
+  async #onResident<T>(until: number, use: (resident: Resident) => Promise<T> | undefined): Promise<T | undefined> {
+    for (;;) {
+      await this.#turn(this.#runs, () => this.#mayRun(), until)
+      const idle = this.#residents.find((resident) => resident.idle)
+      if (idle !== undefined) {
+        try {
+          return await use(idle)
+        } finally {
+          this.#next()
+        }
+      }
+      // Somebody else was faster.
+      if (!this.#mayRun()) continue
+      await this.#openResident(until)
+    }
+  }
+
+  async #openResident(until: number): Promise<void> {
+    this.#opening++
+    let resident: Resident | undefined
+    try {
+      resident = new Resident(await this.#exec('exec /bin/sh', until))
+      await resident.greet(Math.max(1, until - performance.now()))
+    } catch (error) {
+      resident?.close()
+      if (error instanceof ChannelRefused && this.#shrink()) return
+      throw error instanceof ChannelRefused ? error.link : error
+    } finally {
+      this.#opening--
+    }
+    const made = resident
+    this.#bash ||= made.bash
+    made.onEnd = () => {
+      const at = this.#residents.indexOf(made)
+      if (at >= 0) this.#residents.splice(at, 1)
+      this.#next()
+    }
+    made.onLeft = () => this.#endGroup(made.pid, 'KILL')
+    this.#residents.push(made)
+  }
+
+  /** Ends what a channel has started. OpenSSH refuses the protocol's own signals for root and had none before 7.9. */
+  #endGroup(pid: string, signal: 'TERM' | 'KILL'): void {
+    if (pid === '' || this.#lost !== undefined) return
+    const script = `kill -s ${signal} -- -${pid} 2>/dev/null || kill -s ${signal} ${pid} 2>/dev/null`
+    this.run(script, { deadlineMs: 10_000 }).catch(() => undefined)
+  }
+
+  /** Fewer channels from now on: the server allows no more than those that are open. @returns whether there are any. */
+  #shrink(): boolean {
+    const open = this.#residents.length + this.#streams
+    if (open === 0) return false
+    this.#channels = Math.min(this.#channels, open)
+    return true
+  }
+
+  async #channel(command: string, until: number): Promise<ClientChannel> {
+    for (;;) {
+      await this.#turn(this.#opens, () => this.#mayOpen(), until)
+      if (!this.#mayOpen()) continue
+      this.#streams++
+      try {
+        const channel = await this.#exec(command, until)
+        channel.once('close', () => {
+          this.#streams--
+          this.#next()
+        })
+        return channel
+      } catch (error) {
+        this.#streams--
+        if (error instanceof ChannelRefused && this.#shrink()) continue
+        this.#next()
+        throw error instanceof ChannelRefused ? error.link : error
+      }
+    }
+  }
+
+  #exec(command: string, until: number): Promise<ClientChannel> {
+    return new Promise((resolve, reject) => {
+      if (this.#lost !== undefined) {
+        reject(this.#lost)
+        return
+      }
+      let over = false
+      const timer = setTimeout(
+        () => {
+          over = true
+          reject(new LinkError('shell', 'the server did not open a channel until the deadline'))
+        },
+        Math.max(1, until - performance.now()),
+      )
+      try {
+        this.#client.exec(command, (error, channel) => {
+          clearTimeout(timer)
+          if (over) {
+            channel?.close()
+            return
+          }
+          if (error === undefined || error === null) {
+            resolve(channel)
+            return
+          }
+          if (this.#lost !== undefined) reject(this.#lost)
+          else if ((error as { reason?: unknown }).reason !== undefined) reject(new ChannelRefused(error))
+          else reject(new LinkError('shell', `the server runs no command: ${messageOf(error)}`, { cause: error }))
+        })
+      } catch (error) {
+        clearTimeout(timer)
+        // The socket has ended and its close event is on the way.
+        reject(this.#lost ?? new LinkError('link', `the link was lost: ${messageOf(error)}`))
+      }
+    })
+  }
+
+  /** A script on a channel of its own: with large input, or too long for a resident. */
+  async #runAlone(script: string, input: Uint8Array | string | undefined, until: number, maxBytes: number): Promise<ShellResult> {
+    const stream = await this.open(script, Math.max(1, until - performance.now()), input !== undefined)
+    const chunks: Buffer[] = []
+    let bytes = 0
+    let failure: Error | undefined
+    const stop = (error: Error): void => {
+      failure ??= error
+      stream.kill()
+    }
+    const timer = setTimeout(
+      () => stop(new LinkError('link', 'the script did not end until its deadline')),
+      Math.max(1, until - performance.now()),
+    )
+    stream.stdout.on('data', (chunk: Buffer) => {
+      bytes += chunk.length
+      if (bytes <= maxBytes) chunks.push(chunk)
+      else stop(new RangeError(`the script wrote more than ${maxBytes} bytes`))
+    })
+    stream.stdin.end(input)
+    try {
+      const { code, signal, stderr } = await stream.done
+      if (failure !== undefined) throw failure
+      if (!stream.stdout.readableEnded) await new Promise((resolve) => stream.stdout.once('end', resolve))
+      return { code, signal, stdout: Buffer.concat(chunks), stderr }
+    } finally {
+      clearTimeout(timer)
+    }
+  }
+
+  #stream(channel: ClientChannel, mark: Buffer, begun: () => void): ShellStream {
+    const words = new LastBytes()
+    let killed = false
+    let ended = false
+    let pid = ''
+    let waiting: Buffer | undefined = Buffer.alloc(0)
+    const kill = (): void => {
+      if (killed || ended) return
+      killed = true
+      channel.signal('TERM')
+      this.#endGroup(pid, 'TERM')
+      channel.close()
+      // The channel's end comes after its last byte was taken, and OpenSSH tells it when the process has ended.
+      channel.resume()
+      setTimeout(() => {
+        if (!ended) this.#endGroup(pid, 'KILL')
+        settle()
+      }, politeMs).unref()
+      stdout.destroy()
+      stdin.destroy()
+    }
+    const stdout = new Readable({
+      highWaterMark: 1024 * 1024,
+      read: () => channel.resume(),
+      destroy: (error, callback) => {
+        kill()
+        callback(error)
+      },
+    })
+    const stdin = new Writable({
+      highWaterMark: 256 * 1024,
+      write: (chunk: Buffer, _encoding, callback) => {
+        channel.write(chunk, () => callback())
+      },
+      final: (callback) => {
+        channel.end()
+        callback()
+      },
+    })
+    // A site that ended does not read: its end is told by `done`.
+    stdin.on('error', () => undefined)
+    stdout.on('error', () => undefined)
+
+    const take = (chunk: Buffer): void => {
+      if (waiting !== undefined) {
+        waiting = Buffer.concat([waiting, chunk])
+        const at = waiting.indexOf(mark)
+        const end = at < 0 ? -1 : waiting.indexOf(10, at)
+        if (end < 0) {
+          waiting = Buffer.from(waiting.subarray(at < 0 ? Math.max(0, waiting.length - mark.length + 1) : at))
+          return
+        }
+        pid = /^\d+/.exec(waiting.toString('latin1', at + mark.length, end))?.[0] ?? ''
+        chunk = waiting.subarray(end + 1)
+        waiting = undefined
+        begun()
+        if (chunk.length === 0) return
+      }
+      if (killed) return
+      if (!stdout.push(chunk)) channel.pause()
+    }
+    channel.on('data', take)
+    channel.stderr.on('data', (chunk: Buffer) => words.add(chunk))
+    channel.on('error', () => undefined)
+
+    let settle: () => void = () => undefined
+    const done = new Promise<{ code: number | null; signal: string | null; stderr: string }>((resolve, reject) => {
+      settle = () => resolve({ code: null, signal: 'SIGTERM', stderr: words.toString() })
+      channel.once('close', (code: number | null | undefined, signal?: string) => {
+        ended = true
+        if (killed) settle()
+        else if (this.#lost !== undefined || code === undefined) {
+          const error = this.#lost ?? new LinkError('link', 'the channel ended without an exit code')
+          // Not an end of the bytes: nobody shall take a part for the whole.
+          stdout.destroy(error)
+          stdin.destroy(error)
+          reject(error)
+        } else {
+          stdout.push(null)
+          stdin.destroy(
+            stdin.writableFinished ? undefined : Object.assign(new Error('the script ended before its input'), { code: 'EPIPE' }),
+          )
+          resolve({ code, signal: signal ?? null, stderr: words.toString() })
+        }
+      })
+    })
+    done.catch(() => undefined)
+    return { stdin, stdout, done, kill }
+  }
+}
+
+/** The server refused to open one more channel, maybe because of `MaxSessions`. */
+class ChannelRefused extends Error {
+  readonly link: LinkError
+  constructor(error: Error) {
+    super(error.message)
+    this.link = new LinkError('shell', `the server opens no channel: ${messageOf(error)}`, { cause: error })
+  }
+}
+
+/** Input that can stand in a script; false: only a channel's own input can carry it. */
+const fedInput = (input: Uint8Array | string | undefined): string | undefined | false => {
+  if (input === undefined) return undefined
+  if (typeof input !== 'string' || input.length > longestFedInput || input.includes('\0')) return false
+  return input
+}
+
+/** The request for a script, and what has to be written first where it is too long for one. */
+const commandOf = (script: string, hasInput: boolean): { command: string; first?: Buffer } => {
+  const command = shellCommand(script)
+  if (command.length <= longestInRequest) return { command }
+  const first = Buffer.from(script)
+  // Byte by byte where input follows, so that nothing of it is taken.
+  return { command: shellCommand(hasInput ? `eval "$(dd bs=1 count=${first.length} 2>/dev/null)"` : 'eval "$(cat)"'), first }
+}

@@ -1,0 +1,157 @@
+import { execFileSync, spawn, type ChildProcess } from 'node:child_process'
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { createServer, connect } from 'node:net'
+import { tmpdir, userInfo } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { SshTarget } from '../../src/clients/ssh/target.ts'
+
+/** A real OpenSSH server on a free port of this machine, for the user that runs the tests. */
+export interface Sshd {
+  port: number
+  folder: string
+  /** The key that may log in. */
+  privateKey: string
+  /** Public host keys by type: `ed25519`, `ecdsa`, `rsa`. */
+  hostKeys: Record<string, string>
+  fingerprints: Record<string, string>
+  /** A target that is right in every way. */
+  target: (changes?: Partial<SshTarget>) => SshTarget
+  log: () => string
+  kill: () => Promise<void>
+  start: () => Promise<void>
+  stop: () => Promise<void>
+}
+
+export const freePort = (): Promise<number> =>
+  new Promise((resolve) => {
+    const server = createServer().listen(0, '127.0.0.1', () => {
+      const { port } = server.address() as { port: number }
+      server.close(() => resolve(port))
+    })
+  })
+
+export const answers = async (port: number): Promise<void> => {
+  for (let attempt = 0; attempt < 600; attempt++) {
+    const up = await new Promise<boolean>((resolve) => {
+      const socket = connect(port, '127.0.0.1')
+      socket.once('data', () => {
+        socket.destroy()
+        resolve(true)
+      })
+      socket.once('error', () => resolve(false))
+    })
+    if (up) return
+    await sleep(100)
+  }
+  throw new Error(`nothing answers on port ${port}`)
+}
+
+/** A pair of keys: the private one as OpenSSH text, the public line, its fingerprint as `ssh-keygen` tells it. */
+export const makeKey = (folder: string, name: string, type: string): { privateKey: string; publicKey: string; fingerprint: string } => {
+  const file = join(folder, name)
+  execFileSync('ssh-keygen', ['-q', '-t', type, '-N', '', '-C', name, '-f', file])
+  return {
+    privateKey: readFileSync(file, 'utf8'),
+    publicKey: readFileSync(`${file}.pub`, 'utf8').trim(),
+    fingerprint: execFileSync('ssh-keygen', ['-l', '-f', file], { encoding: 'utf8' }).split(' ')[1]!,
+  }
+}
+
+/** `settings`: further lines of its configuration. */
+export const startSshd = async (settings: string[] = [], hostKeyTypes = ['ed25519']): Promise<Sshd> => {
+  const folder = mkdtempSync(join(tmpdir(), 'sshd-'))
+  // Privilege separation wants its folder, and logins their key, without a closed folder on the way.
+  execFileSync('chmod', ['755', folder])
+  mkdirSync('/run/sshd', { recursive: true })
+  const port = await freePort()
+  const user = makeKey(folder, 'user', 'ed25519')
+  writeFileSync(join(folder, 'authorized_keys'), `${user.publicKey}\n`)
+  const hosts = hostKeyTypes.map((type) => [type, makeKey(folder, `host_${type}`, type)] as const)
+  const config = join(folder, 'sshd_config')
+  writeFileSync(
+    config,
+    [
+      `Port ${port}`,
+      'ListenAddress 127.0.0.1',
+      ...hosts.map(([type]) => `HostKey ${join(folder, `host_${type}`)}`),
+      `PidFile ${join(folder, 'pid')}`,
+      `AuthorizedKeysFile ${join(folder, 'authorized_keys')}`,
+      'StrictModes no',
+      'UsePAM no',
+      'PasswordAuthentication no',
+      'KbdInteractiveAuthentication no',
+      'PermitRootLogin yes',
+      'LogLevel VERBOSE',
+      // The start files of a developer's shell take their time, and some leave locks behind when they are killed.
+      `SetEnv HOME=${folder}`,
+      ...settings,
+      '',
+    ].join('\n'),
+  )
+  let child: ChildProcess | undefined
+  const start = async (): Promise<void> => {
+    // The shell holds the pipe to this process: when the test run is killed it reads the end and takes the server with it.
+    child = spawn(
+      '/bin/sh',
+      [
+        '-c',
+        `/usr/sbin/sshd -D -f '${config}' -E '${join(folder, 'log')}' </dev/null & read -r _; kill $!; wait; test -n "$_" || rm -rf '${folder}'`,
+      ],
+      { stdio: ['pipe', 'ignore', 'inherit'] },
+    )
+    await answers(port)
+  }
+  const kill = async (): Promise<void> => {
+    const ending = child
+    if (ending?.exitCode !== null || child === undefined) return
+    child = undefined
+    const ended = new Promise((resolve) => ending.once('close', resolve))
+    // Sessions too: those of a killed master live on.
+    const children = sshdChildren(Number(readFileSync(join(folder, 'pid'), 'utf8')))
+    ending.stdin!.end('end\n')
+    for (const pid of children) {
+      try {
+        process.kill(pid, 'SIGKILL')
+      } catch {
+        // Ended by itself.
+      }
+    }
+    await ended
+  }
+  await start()
+  const hostKeys = Object.fromEntries(hosts.map(([type, key]) => [type, key.publicKey.split(' ').slice(0, 2).join(' ')]))
+  return {
+    port,
+    folder,
+    privateKey: user.privateKey,
+    hostKeys,
+    fingerprints: Object.fromEntries(hosts.map(([type, key]) => [type, key.fingerprint])),
+    target: (changes = {}) => ({
+      host: '127.0.0.1',
+      port,
+      username: userInfo().username,
+      secret: () => Promise.resolve({ privateKey: user.privateKey }),
+      hostKeys: { policy: 'strict', knownHosts: hosts.map(([type]) => `[127.0.0.1]:${port} ${hostKeys[type]!}`).join('\n') },
+      ...changes,
+    }),
+    log: () => readFileSync(join(folder, 'log'), 'utf8'),
+    kill,
+    start,
+    stop: async () => {
+      await kill()
+      rmSync(folder, { recursive: true, force: true })
+    },
+  }
+}
+
+/** Processes below a process, from the kernel. */
+const sshdChildren = (pid: number): number[] => {
+  let own: number[]
+  try {
+    own = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').split(' ').filter(Boolean).map(Number)
+  } catch {
+    return []
+  }
+  return own.flatMap((child) => [child, ...sshdChildren(child)])
+}
