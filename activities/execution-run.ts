@@ -1,23 +1,24 @@
 import { ApplicationFailure, Context } from '@temporalio/activity'
 import { databaseAway } from '../src/db/errors.ts'
 import type { Db } from '../src/db/sql.ts'
-import type { RuntimeDriver } from '../src/drivers/runtime/driver.ts'
 import type { Engine } from '../src/engine.ts'
 import type { Compute } from '../src/schedulers/compute.ts'
-import type { HostCores } from '../src/domains/execution-runs/host-cores.ts'
 import { LeasePassedOn } from '../src/domains/execution-runs/journal.ts'
 import { runSite as executeSite, type SiteOutcome } from '../src/domains/execution-runs/site.ts'
-import { makeSitePlan, readSiteSnapshot, rehearsalSite, sitesOf, taskQueueOf } from '../src/domains/execution-runs/site-plan.ts'
+import type { SiteDrivers } from '../src/domains/execution-runs/site-drivers.ts'
+import { makeSitePlan, readSiteSnapshot, usedPairs } from '../src/domains/execution-runs/site-plan.ts'
+import { placesOf, taskQueueOf } from '../src/domains/execution-runs/sites.ts'
 import { simulate } from '../src/domains/execution-runs/simulation.ts'
 import { abandonRun, closeRun, openRun, readRun } from '../src/domains/execution-runs/store.ts'
+import { removeUnkept } from '../src/domains/execution-runs/work-directories.ts'
 
 export interface ExecutionRunParts {
   db: Db
   engine: Pick<Engine, 'taskQueue' | 'signal'>
   compute: Compute
-  drivers: { local: RuntimeDriver; rehearsal: RuntimeDriver }
+  sites: SiteDrivers
+  sitePatienceSeconds: number
   hostId: string
-  cores: HostCores
   workRoot: string
   seedRoot: string | undefined
   variablePrefix: string
@@ -59,11 +60,15 @@ export const executionRunActivities = (parts: ExecutionRunParts) => ({
       const run = await openRun(parts.db, runId, generation)
       if (run === undefined || run.status !== 'running') return { state: 'over', total: run?.activityCount ?? 0, sites: [] }
       if (run.mode === 'simulation') return { state: 'simulate', total: run.activityCount, sites: [] }
-      const sites = await sitesOf(parts.db, runId, await readSiteSnapshot(parts.db, runId))
+      const snapshot = await readSiteSnapshot(parts.db, runId)
+      const all = [...placesOf(snapshot, await usedPairs(parts.db, runId, 'all')).values()]
+      const open = [...placesOf(snapshot, await usedPairs(parts.db, runId, 'open')).values()]
       return {
         state: 'execute',
         total: run.activityCount,
-        sites: sites.map((site) => ({ site, taskQueue: taskQueueOf(site, parts.engine.taskQueue) })),
+        sites: open
+          .map((place) => ({ site: place.site, taskQueue: taskQueueOf(place, all, parts.engine.taskQueue) }))
+          .sort((a, b) => (a.site < b.site ? -1 : 1)),
       }
     }),
 
@@ -71,8 +76,12 @@ export const executionRunActivities = (parts: ExecutionRunParts) => ({
   async runSite(runId: string, generation: number, site: string): Promise<SiteOutcome> {
     const context = Context.current()
     const snapshot = await readSiteSnapshot(parts.db, runId)
-    const rehearsal = site === rehearsalSite
+    const places = placesOf(snapshot, await usedPairs(parts.db, runId, 'all'))
+    const place = places.get(site)
+    if (place === undefined) throw new Error(`run ${runId} has no site ${site}`)
+    const opened = parts.sites.of(place, places, snapshot, snapshot.storageMounts)
     const plan = makeSitePlan(parts.db, runId, snapshot, {
+      here: `local@${parts.hostId}`,
       workRoot: parts.workRoot,
       seedRoot: parts.seedRoot,
       variablePrefix: parts.variablePrefix,
@@ -83,16 +92,15 @@ export const executionRunActivities = (parts: ExecutionRunParts) => ({
     }, 1_000)
     let progressAt = Date.now() + firstProgressSeconds * 1_000
     let pause = firstProgressSeconds
-    const alone = new Set(plan.siteOfRuntime.values()).size === 1
+    const alone = places.size === 1
     let wokenFor = 0
     let wokenAt = 0
     try {
       return await executeSite(
         {
           db: parts.db,
-          driver: rehearsal ? parts.drivers.rehearsal : parts.drivers.local,
-          hostId: parts.hostId,
-          cores: rehearsal ? undefined : parts.cores,
+          ...opened,
+          patience: { silentSeconds: parts.sitePatienceSeconds },
           clock: parts.clock,
           failpoint: parts.failpoint,
         },
@@ -129,10 +137,10 @@ export const executionRunActivities = (parts: ExecutionRunParts) => ({
       const names = await abandonRun(
         parts.db,
         runId,
-        parts.hostId,
+        opened.hostId,
         `the engine failed at site ${site} (${(error as Error).name}); the log of its worker has the cause`,
       )
-      if (!rehearsal) await parts.drivers.local.cancel(names, cancelGraceSeconds)
+      await opened.driver.cancel(names, cancelGraceSeconds)
       throw ApplicationFailure.nonRetryable(`site ${site} was given up`, 'SiteGivenUp')
     } finally {
       clearInterval(beats)
@@ -148,6 +156,7 @@ export const executionRunActivities = (parts: ExecutionRunParts) => ({
     beating(async () => {
       const run = await readRun(parts.db, runId)
       if (run === undefined) return { status: 'cancelled', completed: 0 }
+      await removeUnkept(parts.db, parts.sites, runId)
       return closeRun(parts.db, runId)
     }),
 })

@@ -12,6 +12,8 @@ export interface ConformanceSite {
   scratch: string
   /** Another driver over the same site, as another worker would have it. */
   open(): RuntimeDriver
+  /** Whether also a process that left its group and cleared its environment is ended with its task. Default true. */
+  endsUnmarked?: boolean
   /** argv of a program that opens the site, submits the intents given as JSON in its last argument, prints the outcomes and waits. */
   submitter: readonly string[]
   close(): Promise<void>
@@ -239,13 +241,15 @@ export function runtimeDriverConformance(name: string, makeSite: () => Conforman
     )
 
     test(
-      'cancels by force after the grace, with children in sessions of their own that ignore the signal and cleared their marks',
+      'cancels by force after the grace, with children in sessions of their own that ignore the signal',
       async () => {
+        const unmarked = site.endsUnmarked !== false
         const [a, b] = [join(site.scratch, 'a.pid'), join(site.scratch, 'b.pid')]
         const stubborn = 'trap "" TERM HUP; echo $$ > "$1.new"; mv "$1.new" "$1"; while :; do sleep 1; done'
+        const clear = unmarked ? 'env -i PATH="$PATH" ' : ''
         const task = intent(
           sh(
-            `trap "" TERM; (setsid sh -c '${stubborn}' sh "$1" &) ; (env -i PATH="$PATH" setsid sh -c '${stubborn}' sh "$2" &); while :; do sleep 1; done`,
+            `trap "" TERM; (setsid sh -c '${stubborn}' sh "$1" &) ; (${clear}setsid sh -c '${stubborn}' sh "$2" &); while :; do sleep 1; done`,
             a,
             b,
           ),

@@ -1,7 +1,6 @@
 import { expect, test } from '@jest/globals'
 import type { Intent } from '../../src/drivers/runtime/driver.ts'
 import { openNoneDriver } from '../../src/drivers/runtime/none.ts'
-import { openRuntimeDriver, runtimeDriverKinds } from '../../src/drivers/runtime/registry.ts'
 
 const intent = (name: string): Intent => ({
   name,
@@ -63,15 +62,4 @@ test('a watch that was stopped, or whose name has ended before, is told accordin
   await new Promise(setImmediate)
   await new Promise(setImmediate)
   expect(calls).toEqual(['late'])
-})
-
-test.each(runtimeDriverKinds)('%s has a driver, or says that it has none', async (kind) => {
-  const site = { runtime: 'r1', controlDirectory: '/nowhere', taskVariable: 'ORRERY_TASK' }
-  const none = openRuntimeDriver(kind, { ...site, launch: 'none' })
-  expect(none.kind).toBe('none')
-  await none.close()
-  if (kind === 'local') return
-  expect(() => openRuntimeDriver(kind, { ...site, launch: 'process' })).toThrow(
-    expect.objectContaining({ code: 'unavailable', message: expect.stringContaining(kind) }),
-  )
 })

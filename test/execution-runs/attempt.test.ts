@@ -1,6 +1,15 @@
 import { describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
-import { bookedEnd, endOf, nextAttempt, notStarted, type AttemptEnd } from '../../src/domains/execution-runs/attempt.ts'
+import {
+  bookedEnd,
+  endOf,
+  lost,
+  nextAttempt,
+  notStarted,
+  transfersOf,
+  type AttemptEnd,
+  type TransferFacts,
+} from '../../src/domains/execution-runs/attempt.ts'
 import type { LoadedTask } from '../../src/domains/execution-runs/journal.ts'
 import { DriverError, type Collected } from '../../src/drivers/runtime/driver.ts'
 
@@ -22,6 +31,10 @@ const task = (changes: Partial<LoadedTask> = {}): LoadedTask => ({
   started_at: 100,
   finished_at: null,
   not_before: null,
+  intended: true,
+  ahead: false,
+  walltime_extensions: 0,
+  silent_since: null,
   ...changes,
 })
 
@@ -45,13 +58,13 @@ const ended = (changes: Partial<Extract<Collected['state'], { state: 'ended' }>>
   ...rest,
 })
 
-const failure = (trouble: string): AttemptEnd => ({ ...endOf(task(), undefined, 0, 120), failureClass: trouble })
+const failure = (trouble: string): AttemptEnd => ({ ...lost(task(), undefined, 120), failureClass: trouble })
 
 describe('how an attempt ended', () => {
   test('the time from intent to program is overhead, the rest is runtime, and waiting before it is queue', () => {
     const end = endOf(task(), ended(), 60, 200)
     expect(end).toMatchObject({ status: 'completed', startedAt: 100, overheadSeconds: 1, runtimeSeconds: 6, finishedAt: 107 })
-    expect(bookedEnd(task(), end, [], 0.5)).toMatchObject({ queueSeconds: 10, cost: 3.5, transferSeconds: 0 })
+    expect(bookedEnd(task(), end, [], [], 0.5)).toMatchObject({ queueSeconds: 10, cost: 3.5, transferSeconds: 0 })
   })
 
   test.each([
@@ -60,12 +73,64 @@ describe('how an attempt ended', () => {
     [ended({ reason: 'timeout', exitCode: null, signal: 'SIGTERM' }), 'user', /longer than its timeoutSeconds of 60/],
     [ended({ reason: 'memory', exitCode: 137 }), 'user', /more memory than allowed/],
     [ended({}, { missingOutputs: ['b', 'c'] }), 'user', /did not make b, c/],
-    [undefined, 'infrastructure', /lost with its machine/],
+    [
+      ended({ reason: 'walltime', exitCode: null, signal: 'SIGTERM' }, { stderrTail: 'DUE TO TIME LIMIT' }),
+      'infrastructure',
+      /own time limit: DUE TO TIME LIMIT$/,
+    ],
+    [
+      ended({}, { state: { state: 'lost', externalId: '7', startedAt: 101, cause: 'NODE_FAIL' } }),
+      'infrastructure',
+      /lost at its site: NODE_FAIL/,
+    ],
+    [ended({}, { state: { state: 'lost', externalId: '7', startedAt: 101 } }), 'infrastructure', /lost with its machine/],
   ] as const)('a failure says which activity, where, and why', (outcome, trouble, words) => {
     const end = endOf(task(), outcome, 60, 200)
     expect([end.status, end.failureClass]).toEqual(['failed', trouble])
     expect(end.failureReason).toMatch(words)
     expect(end.failureReason).toMatch(/^activity a on host/)
+  })
+
+  test('time in the queue of the site is neither overhead nor paid for', () => {
+    const end = endOf(task(), ended({ startedAt: 140, finishedAt: 150 }, { queueSeconds: 38, node: 'n7' }), 60, 200)
+    expect(end).toMatchObject({ siteQueueSeconds: 38, overheadSeconds: 2, runtimeSeconds: 10, node: 'n7', externalId: '1' })
+    expect(bookedEnd(task(), end, [], [], 0.5)).toMatchObject({ queueSeconds: 10, cost: 6 })
+  })
+
+  test('what was brought from other sites is recorded as it was seen, and takes the place of what was planned', () => {
+    const producer = task({ id: 'run:p', activity_id: 'p', external_id: 'p', resource_id: 'elsewhere' })
+    const beside = task({ id: 'run:q', activity_id: 'q', external_id: 'q', resource_id: 'beside' })
+    const seen = (changes: Partial<TransferFacts>): TransferFacts => ({
+      label: 'p',
+      fromSite: 'ssh/a',
+      toSite: 'ssh/b',
+      strategy: 'gateway',
+      reason: 'neither end reaches the other',
+      bytes: 10,
+      networkBytes: 12,
+      files: 2,
+      startedAt: 100,
+      finishedAt: 100.5,
+      ...changes,
+    })
+    const facts = [seen({}), seen({ label: 'workspaceSeedPath x', bytes: 1, startedAt: 100.25, finishedAt: 101 })]
+    const moved = [
+      { producer, bytes: 9, cost: 0 },
+      { producer: beside, bytes: 5, cost: 0 },
+    ]
+    const end = endOf(task(), ended(), 60, 200)
+    expect(transfersOf('run', task(), end, moved, [producer, beside], facts)).toMatchObject([
+      {
+        producer: 'p',
+        strategy: 'gateway',
+        bytes: 10,
+        networkBytes: 12,
+        filesTransferred: 2,
+        route: { fromSite: 'ssh/a', toSite: 'ssh/b' },
+      },
+      { producer: 'q', strategy: 'runtime-local', bytes: 5, networkBytes: 0 },
+    ])
+    expect(bookedEnd(task(), end, [], facts, 0)).toMatchObject({ transferBytes: 11, transferSeconds: 1 })
   })
 
   test('clocks that disagree never give a negative time', () => {
@@ -74,7 +139,7 @@ describe('how an attempt ended', () => {
       fc.property(instant, instant, instant, instant, (ready, intent, started, finished) => {
         const subject = task({ ready_at: ready, started_at: intent })
         const end = endOf(subject, ended({ startedAt: started, finishedAt: finished }), 0, 0)
-        const row = bookedEnd(subject, end, [], 1)
+        const row = bookedEnd(subject, end, [], [], 1)
         for (const seconds of [row.queueSeconds, row.overheadSeconds, row.cost]) expect(seconds).toBeGreaterThanOrEqual(0)
         expect(row.runtimeSeconds).toBeGreaterThanOrEqual(-1e-9)
         expect(row.finishedAt).toBeGreaterThanOrEqual(intent)
@@ -87,7 +152,7 @@ describe('the attempt after it', () => {
   test('the activity pays for its own failures only, the site for its own, however they are mixed', () => {
     fc.assert(
       fc.property(
-        fc.array(fc.constantFrom('user', 'infrastructure'), { maxLength: 30 }),
+        fc.array(fc.constantFrom('user', 'infrastructure'), { maxLength: 150 }),
         fc.integer({ min: 1, max: 5 }),
         (causes, maxAttempts) => {
           let subject = task()
@@ -96,7 +161,7 @@ describe('the attempt after it', () => {
             const next = nextAttempt('run', subject, failure(cause), { maxAttempts, retryDelaySeconds: 7 }, 1_000)
             if (cause === 'user') own += 1
             if (next === undefined) {
-              expect(own >= maxAttempts || subject.attempt - subject.user_attempts >= 20).toBe(true)
+              expect(own >= maxAttempts || subject.attempt - subject.user_attempts >= 100).toBe(true)
               return
             }
             expect(own).toBeLessThan(maxAttempts)
@@ -107,6 +172,16 @@ describe('the attempt after it', () => {
         },
       ),
     )
+  })
+
+  test("50 losses do not end an activity that may fail once, and the site's time limit asks for more each time", () => {
+    let subject = task()
+    for (let k = 0; k < 50; k++) {
+      const walltime = k % 10 === 0
+      const next = nextAttempt('run', subject, { ...failure('infrastructure'), walltime }, { maxAttempts: 1, retryDelaySeconds: 0 }, 0)
+      expect(next).toMatchObject({ attempt: k + 2, userAttempts: 1, walltimeExtensions: 1 + Math.floor(k / 10) })
+      subject = { ...subject, attempt: k + 2, walltime_extensions: 1 + Math.floor(k / 10) }
+    }
   })
 
   test('what a site refuses for good is not tried again, what it cannot say is', () => {

@@ -17,7 +17,17 @@ beforeAll(async () => {
 afterAll(() => service[Symbol.asyncDispose]())
 
 const site = 'local@here'
-const nothing: Entry = { ends: [], retries: [], states: [], intents: [], outputs: [], transfers: [] }
+const nothing: Entry = {
+  takenBack: [],
+  starts: [],
+  ends: [],
+  retries: [],
+  states: [],
+  intents: [],
+  outputs: [],
+  transfers: [],
+  leftovers: [],
+}
 const intent = (run: string, task: string, core: string): Entry['intents'][number] => ({
   id: `${run}:steps-${task}`,
   name: `name-${run}-${task.replace(':', '-')}`,
@@ -26,6 +36,7 @@ const intent = (run: string, task: string, core: string): Entry['intents'][numbe
   readyAt: 1,
   startedAt: 2,
   lanes: [['steps-host-1', core, 'default']],
+  ahead: false,
 })
 const end = (run: string, task: string, status: 'completed' | 'failed', final: boolean): Entry['ends'][number] => ({
   id: `${run}:steps-${task}`,
@@ -46,7 +57,12 @@ const end = (run: string, task: string, status: 'completed' | 'failed', final: b
   failureClass: status === 'completed' ? null : 'user',
   failureReason: status === 'completed' ? null : 'no luck',
   manifest: null,
+  siteQueueSeconds: 4,
+  node: 'n1',
+  externalId: null,
   final,
+  order: 1,
+  heir: null,
 })
 const opened = async (run: string): Promise<number> => {
   await service.post('/execution-runs/', { id: run, schedulePlanId: 'steps-plan', mode: 'real' })
@@ -66,19 +82,29 @@ const story = (run: string): Entry[] => [
   { ...nothing, intents: [intent(run, 'a', 'core-0')] },
   {
     ...nothing,
-    states: [{ id: `${run}:steps-b`, status: 'queued', readyAt: 1, queuedAt: 2, reason: 'its lane is held by another' }],
+    states: [{ id: `${run}:steps-b`, status: 'queued', atSite: false, readyAt: 1, queuedAt: 2, reason: 'its lane is held by another' }],
     intents: [intent(run, 'b', 'core-1')],
   },
-  { ...nothing, states: [{ id: `${run}:steps-a`, status: 'running', externalId: '4711' }] },
+  { ...nothing, states: [{ id: `${run}:steps-a`, status: 'queued', atSite: true, reason: 'at the site: Priority', externalId: '4711' }] },
+  { ...nothing, states: [{ id: `${run}:steps-b`, atSite: true, reason: 'waiting for the site: no route', silentSince: 3 }] },
+  {
+    ...nothing,
+    states: [
+      { id: `${run}:steps-a`, status: 'running', atSite: true, reason: '', externalId: '4711' },
+      { id: `${run}:steps-b`, atSite: true, reason: '' },
+    ],
+  },
   {
     ...nothing,
     ends: [end(run, 'a', 'failed', false)],
-    retries: [{ id: `${run}:steps-a:2`, after: `${run}:steps-a`, attempt: 2, userAttempts: 2, readyAt: 3, notBefore: 4 }],
+    retries: [
+      { id: `${run}:steps-a:2`, after: `${run}:steps-a`, attempt: 2, userAttempts: 2, walltimeExtensions: 1, readyAt: 3, notBefore: 4 },
+    ],
     intents: [intent(run, 'a:2', 'core-0')],
   },
   {
     ...nothing,
-    ends: [end(run, 'b', 'completed', false), end(run, 'a:2', 'completed', false)],
+    ends: [end(run, 'b', 'completed', false), { ...end(run, 'a:2', 'completed', false), order: 2 }],
     outputs: [
       {
         id: `${run}:o:1`,
@@ -102,7 +128,10 @@ const story = (run: string): Entry[] => [
         source: 'x',
         target: 'y',
         bytes: 1,
-        strategy: 'runtime-local',
+        networkBytes: 2,
+        filesTransferred: 3,
+        route: { reason: 'no other way' },
+        strategy: 'gateway',
         startedAt: 1,
         finishedAt: 2,
         cost: 0,
@@ -110,7 +139,7 @@ const story = (run: string): Entry[] => [
     ],
     intents: [intent(run, 'c', 'core-0')],
   },
-  { ...nothing, ends: [end(run, 'c', 'failed', true)] },
+  { ...nothing, ends: [end(run, 'c', 'failed', true)], leftovers: [{ name: `left-by-${run}`, words: 'no route' }] },
 ]
 
 test('a step that is given twice does what it does once, and says the same', async () => {
@@ -135,6 +164,56 @@ test('a step of a holder that was replaced changes nothing', async () => {
   const before = await facts('stale')
   for (const entry of rest) await expect(commitSite(service.db, 'stale', site, stale, entry)).rejects.toThrow(LeasePassedOn)
   expect(await facts('stale')).toEqual(before)
+})
+
+/** An intent whose lanes come to it from the task before it. */
+const intentAhead = (run: string, task: string): Entry['intents'][number] => ({ ...intent(run, task, ''), lanes: [], ahead: true })
+const holderOf = async (core: string): Promise<string | undefined> => {
+  const [row] = await service.db.prepared<{ id: string }>(
+    'holder_of',
+    'select task_execution_id as id from lane_leases where core_id = $1',
+    [core],
+  )
+  return row?.id
+}
+
+test('what is intended ahead gets the lane at the end of the one before, starts without a commit of its own, or is taken back without a trace', async () => {
+  const run = 'relay'
+  await service.db.prepared('free', 'delete from lane_leases', [])
+  const epoch = await opened(run)
+  const twice = async (entry: Partial<Entry>) => {
+    const step = { ...nothing, ...entry }
+    const first = await commitSite(service.db, run, site, epoch, step)
+    expect(await commitSite(service.db, run, site, epoch, step)).toEqual(first)
+    return first
+  }
+  const id = (task: string): string => `${run}:steps-${task}`
+  const kinds = async (): Promise<string[]> =>
+    (await recordOf(service, run)).events.slice(1).map(({ eventType, payload }: any) => `${eventType} ${payload.activityId}`)
+  const step = await twice({ intents: [intent(run, 'a', 'core-0'), intentAhead(run, 'b'), intentAhead(run, 'c')] })
+  expect(step.acquired.sort()).toEqual([id('a'), id('b'), id('c')])
+  expect(await kinds()).toEqual(['activity.started steps-a'])
+  // Taken back, and intended again.
+  await twice({ takenBack: [id('c')] })
+  expect((await recordOf(service, run)).handles.map(({ id: handle }: any) => handle)).toEqual([id('a')])
+  await twice({ intents: [intentAhead(run, 'c')] })
+  // The lane goes to b before anybody else can have it.
+  await twice({ ends: [{ ...end(run, 'a', 'completed', false), heir: id('b') }] })
+  expect(await holderOf('core-0')).toBe(id('b'))
+  await twice({ starts: [{ id: id('b'), name: 'name-b', readyAt: 3, startedAt: 3.5, order: 1 }] })
+  expect((await recordOf(service, run)).activities.find((task: any) => task.id === id('b'))).toMatchObject({
+    status: 'preparing',
+    startedAt: 3.5,
+  })
+  // Begun and ended between two commits: both events, and the lane is free.
+  await twice({
+    ends: [
+      { ...end(run, 'b', 'completed', false), order: 1 },
+      { ...end(run, 'c', 'completed', false), startOrder: 2, name: 'name-c', order: 3 },
+    ],
+  })
+  expect(await holderOf('core-0')).toBeUndefined()
+  expect(await kinds()).toEqual(['a', 'b', 'c'].flatMap((task) => [`activity.started steps-${task}`, `activity.completed steps-${task}`]))
 })
 
 test('a lane is had by one task at a time, and the other learns by whom; all lanes of a task or none', async () => {

@@ -21,11 +21,11 @@ const kill = (pid: number): void => {
 
 /**
  * What a machine that dies leaves of a task: no process of it, and no recorded end. The runner goes first, so that it cannot record
- * one; its number is in the second line of the task's record.
+ * one; its number is in the task's record.
  */
 const lose = (name: string, pid: number): void => {
-  const record = readFileSync(join(service.dataDir, 'tasks', `${name}.task`), 'utf8').split('\n')
-  kill(Number(/^runner (\d+) /.exec(record[1] ?? '')?.[1]))
+  const record = readFileSync(join(service.dataDir, 'tasks', `${name}.task`), 'utf8')
+  kill(Number(new RegExp(`^${name} runner (\\d+) `, 'm').exec(record)?.[1]))
   kill(-pid)
 }
 

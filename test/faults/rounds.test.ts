@@ -15,7 +15,8 @@ test('20 rounds of sudden death: every run completes, no attempt starts twice, n
   })
   expect(rounds.flatMap(({ faults }) => faults)).toEqual([])
   expect(rounds).toHaveLength(20)
-  expect(rounds.filter(({ blow }) => blow.includes('=')).length).toBeGreaterThanOrEqual(6)
+  // A third of the deaths are at a named place; one whose place was not reached is a fault above.
+  expect(rounds.filter(({ blow }) => blow.includes('=')).length).toBeGreaterThanOrEqual(7)
 }, 1_200_000)
 
 test('a build without intents, which acts before it records and under names that nobody can look up, is caught by the same rounds', async () => {
@@ -23,7 +24,7 @@ test('a build without intents, which acts before it records and under names that
     {
       file: 'src/domains/execution-runs/site.ts',
       replace: "      parts.failpoint('before-commit')\n",
-      by: "      if (launches.length > 0) launch(launches)\n      await new Promise((resolve) => setTimeout(resolve, 20))\n      parts.failpoint('before-commit')\n",
+      by: "      if (chosen.length > 0) flight.start(chosen)\n      await new Promise((resolve) => setTimeout(resolve, 20))\n      parts.failpoint('before-commit')\n",
     },
     {
       file: 'src/domains/execution-runs/names.ts',

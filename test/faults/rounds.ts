@@ -159,8 +159,10 @@ export const playRounds = async (options: RoundsOptions): Promise<Round[]> => {
       const turn = Math.floor(random() * failpoints.length)
       const blow: Blow =
         options.blows?.[(number - 1) % options.blows.length] ??
-        (number % 3 === 0
-          ? { failpoint: `${failpoints[(number / 3 + turn) % failpoints.length] as string}=${String(1 + Math.floor(random() * 25))}` }
+        (number % 3 === 1
+          ? {
+              failpoint: `${failpoints[(Math.floor(number / 3) + turn) % failpoints.length] as string}=${String(1 + Math.floor(random() * 25))}`,
+            }
           : (blows[number % blows.length] as Blow))
       const afterMs = 300 + Math.floor(random() * ((options.latestBlowMs ?? 2_800) - 300))
       const began = performance.now()

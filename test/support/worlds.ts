@@ -38,6 +38,17 @@ export interface WorldOptions {
   driver?: string
   /** Host whose workers run the processes; the service's own by default. */
   hostId?: string
+  /** By resource, where it is, if not on this machine. */
+  places?: readonly (WorldPlace | undefined)[]
+  connections?: readonly Record<string, unknown>[]
+}
+
+/** Driver and configuration of a resource's runtime. */
+export interface WorldPlace {
+  driver: 'ssh' | 'slurm'
+  configuration: Record<string, unknown>
+  /** Storages that the place mounts, by id, with the path there. */
+  storages?: Record<string, string>
 }
 
 export interface World {
@@ -83,6 +94,11 @@ export const worldDocuments = (options: WorldOptions) => {
   const runtimeId = options.launch === 'none' ? `${name}-none` : `${name}-local`
   const lanes = cores.flatMap((count, resource) => Array.from({ length: count }, (_, core) => [resource, core] as const))
   const activityId = (task: string): string => `${name}-${task}`
+  const places = cores.flatMap((_, i) => {
+    const place = options.places?.[i]
+    return place === undefined ? [] : [{ ...place, resource: i, id: `${name}-place-${String(i + 1)}` }]
+  })
+  const storageIds = [...new Set(places.flatMap(({ storages }) => Object.keys(storages ?? {})))]
   const workflow = {
     name,
     spec: {
@@ -143,7 +159,19 @@ export const worldDocuments = (options: WorldOptions) => {
       },
       { id: `${name}-none`, name: 'Nothing', driver: 'local', mode: 'execution', role: 'compute', configuration: { launch: 'none' } },
       { id: `${name}-sim`, name: 'Simulation', driver: 'simgrid', mode: 'simulation', role: 'simulation' },
+      ...places.map(({ id, driver, configuration }) => ({ id, name: id, driver, mode: 'execution', role: 'compute', configuration })),
     ],
+    connections: (options.connections ?? []).map((connection) => ({ ...connection, environmentId: name })),
+    storages: storageIds.map((id) => ({
+      id: `${name}-${id}`,
+      name: id,
+      type: 'nfs',
+      endpoint: `/${id}`,
+      shared: true,
+      runtimeBindings: places.flatMap((place) =>
+        place.storages?.[id] === undefined ? [] : [{ runtimeId: place.id, hostPath: place.storages[id], containerPath: `/${id}` }],
+      ),
+    })),
     resources: cores.map((count, i) => ({
       id: resourceIds[i],
       executionTarget: 'direct',
@@ -158,7 +186,8 @@ export const worldDocuments = (options: WorldOptions) => {
       pricePerSecond: 0.001,
       schedulable: true,
     })),
-    resourceRuntimeBindings: resourceIds.flatMap((resourceId) => [
+    resourceRuntimeBindings: resourceIds.flatMap((resourceId, i) => [
+      ...places.filter(({ resource }) => resource === i).map(({ id }) => ({ resourceId, runtimeId: id, enabled: true })),
       { resourceId, runtimeId: `${name}-local`, enabled: options.unbound !== true },
       { resourceId, runtimeId: `${name}-none`, enabled: options.unbound !== true },
       { resourceId, runtimeId: `${name}-sim`, enabled: true },
@@ -183,6 +212,7 @@ export const worldDocuments = (options: WorldOptions) => {
   }
   const assignments = inOrder(tasks).map((task, i) => {
     const [resource, ...taken] = task.lane ?? (lanes[i % lanes.length] as (typeof lanes)[number])
+    const placed = places.find((place) => place.resource === resource)?.id
     const coreIds = taken.map((core) => `core-${String(core)}`)
     return {
       activityId: activityId(task.name),
@@ -191,7 +221,7 @@ export const worldDocuments = (options: WorldOptions) => {
       slotId: 'default',
       orderOnResource: i + 1,
       metadata: {
-        runtimeId: task.launch === undefined ? runtimeId : task.launch === 'none' ? `${name}-none` : `${name}-local`,
+        runtimeId: task.launch === undefined ? (placed ?? runtimeId) : task.launch === 'none' ? `${name}-none` : `${name}-local`,
         ...(coreIds.length > 1 ? { coreIds } : {}),
       },
     }

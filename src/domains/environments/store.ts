@@ -148,6 +148,24 @@ export const bindingsOfResources = (db: Db, resourceIds: readonly string[]): Pro
 export const runtimesByIds = (db: Db, runtimeIds: readonly string[]): Promise<Runtime[]> =>
   documents(db, Runtime, sql`select ${raw(runtimeObject)}::json as document from runtimes r where r.id = any(${runtimeIds}) order by r.id`)
 
+/** Types of the connections of these ids; unknown ids are left out. */
+export const connectionTypes = async (db: Db, connectionIds: readonly string[]): Promise<Map<string, string>> => {
+  const rows = await db.many(
+    z.object({ id: z.string(), type: z.string() }),
+    sql`select id, type from connections where id = any(${connectionIds})`,
+  )
+  return new Map(rows.map(({ id, type }) => [id, type]))
+}
+
+/** Where the storages of these runtimes are mounted at their sites (`hostPath`, else the storage's endpoint), by runtime and storage. */
+export const storageMounts = (db: Db, runtimeIds: readonly string[]) =>
+  db.many(
+    z.object({ runtimeId: z.string(), storageId: z.string(), path: z.string() }),
+    sql`select b.runtime_id, b.storage_id, coalesce(nullif(b.host_path, ''), s.endpoint) as path from storage_runtime_bindings b
+        join storages s on s.environment_version_id = b.environment_version_id and s.id = b.storage_id
+        where b.runtime_id = any(${runtimeIds}) and coalesce(nullif(b.host_path, ''), s.endpoint) like '/%' order by 1, 2`,
+  )
+
 /** Profiles of these activity types on these resources, every model version, by type, resource and profile id. */
 export const profilesFor = (
   db: Db,

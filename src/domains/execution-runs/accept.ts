@@ -1,19 +1,18 @@
 import { createHash } from 'node:crypto'
 import type { Db } from '../../db/sql.ts'
 import { missing, Refusal, unacceptable, type Problem } from '../../refusal.ts'
-import { bindingsOfResources, profilesFor, resourcesOfVersions, runtimesByIds } from '../environments/store.ts'
+import type { Resource } from '../environments/schemas.ts'
+import { bindingsOfResources, connectionTypes, profilesFor, resourcesOfVersions, runtimesByIds, storageMounts } from '../environments/store.ts'
 import { readExecutionScope } from '../execution-scopes/store.ts'
 import { readNetworkTopology } from '../network-topologies/store.ts'
 import { planAssignments, readPlan, type PlanHeader, type PlannedTask } from '../schedule-plans/store.ts'
 import { plannedGraph } from '../schedule-plans/graph.ts'
 import { activityResolver } from '../workflow-definitions/graph.ts'
-import { embedWorkflow } from '../workflow-definitions/store.ts'
+import { embedWorkflow, loadCommands } from '../workflow-definitions/store.ts'
 import { chooseRuntimes } from './admission.ts'
 import type { RunMembers, RunRequest } from './schemas.ts'
+import { builtDrivers, placer, placesOf, siteProblems } from './sites.ts'
 import { insertRun, readRun } from './store.ts'
-
-/** Runtimes that can run a task today; the others are part of the API and answer 503 before anything is stored. */
-const builtDrivers = new Set(['local'])
 
 const hashOf = (value: unknown): string => createHash('sha256').update(JSON.stringify(value)).digest('hex')
 
@@ -161,6 +160,9 @@ export const acceptRun = (db: Db, request: RunRequest, run: RunMembers, acceptin
     })
     problems.push(...chosen.problems)
     if (problems.length > 0) throw unacceptable(problems)
+    const facts = { hostId: accepting.hostId, runtimes, resources: resources as Resource[], runtimeBindings: bindings }
+    const placed = placer(facts)
+    const pairs = tasks.map((task, i) => ({ runtimeId: chosen.runtimeIds[i] ?? '', resourceId: task.resourceId }))
     if (run.mode === 'real') {
       if (services.length > 0)
         throw new Refusal(
@@ -174,8 +176,23 @@ export const acceptRun = (db: Db, request: RunRequest, run: RunMembers, acceptin
       if (driver !== undefined)
         throw new Refusal(
           'unavailable',
-          `runtime ${driver.id}: driver ${driver.driver} is not available in this version; bind the resource to a local runtime`,
+          `runtime ${driver.id}: driver ${driver.driver} is not available in this version; bind the resource to a runtime of driver ${[...builtDrivers].join(', ')}`,
         )
+      const named = [...placesOf(facts, pairs).values()]
+      // Where everything runs on this machine nothing but processors and memory is asked for.
+      if (named.some(({ kind, configuration }) => kind === 'ssh' || kind === 'slurm' || configuration['containerRuntime'] !== undefined)) {
+        const commands = await loadCommands(tx, contentVersionId, [...tasks.keys()])
+        const needs = commands.map(({ id, position, gpu, metadata, command }) => ({
+          activityId: id,
+          runtimeId: chosen.runtimeIds[position] ?? '',
+          resourceId: tasks[position]?.resourceId ?? '',
+          gpu: gpu > 0 || ((metadata['scheduling'] as { gpus?: number } | undefined)?.gpus ?? 0) > 0,
+          container: command.image !== undefined && command.image !== '',
+        }))
+        const asked = [...new Set(named.flatMap(({ connectionId }) => (connectionId === undefined ? [] : [connectionId])))]
+        problems.push(...siteProblems(facts, needs, await connectionTypes(tx, asked)))
+        if (problems.length > 0) throw unacceptable(problems)
+      }
     }
 
     const snapshot = {
@@ -185,6 +202,7 @@ export const acceptRun = (db: Db, request: RunRequest, run: RunMembers, acceptin
       executionScope: scope,
       networkTopology: topology,
       activityProfiles: profiles,
+      storageMounts: await storageMounts(tx, [...new Set(chosen.runtimeIds)]),
     }
     await insertRun(tx, {
       id: run.id,
@@ -200,6 +218,7 @@ export const acceptRun = (db: Db, request: RunRequest, run: RunMembers, acceptin
       onFailure: run.onFailure ?? 'stop',
       snapshot: { ...snapshot, documentsHash: hashOf(snapshot) },
       runtimeIds: chosen.runtimeIds,
+      places: run.mode === 'real' ? pairs.map(({ runtimeId, resourceId }) => placed(runtimeId, resourceId)) : undefined,
       activityIds: tasks.map((task) => task.activityId),
     })
   })

@@ -17,9 +17,25 @@ export type AttemptEnd = Pick<
   | 'failureClass'
   | 'failureReason'
   | 'manifest'
->
+  | 'siteQueueSeconds'
+  | 'node'
+  | 'externalId'
+> & {
+  /** The site ended it at its own time limit: the next attempt asks for more. */
+  walltime?: boolean
+}
 
-const unmeasured = { runtimeSeconds: 0, cpuSeconds: null, peakMemoryBytes: null, measuredBy: 'none', exitCode: null, manifest: null }
+const unmeasured = {
+  runtimeSeconds: 0,
+  cpuSeconds: null,
+  peakMemoryBytes: null,
+  measuredBy: 'none',
+  exitCode: null,
+  manifest: null,
+  siteQueueSeconds: null,
+  node: null,
+  externalId: null,
+}
 
 /** An attempt that the site did not take. What the site cannot say counts as its own trouble, not the activity's. */
 export const notStarted = (task: LoadedTask, error: DriverError, now: number): AttemptEnd => ({
@@ -32,39 +48,75 @@ export const notStarted = (task: LoadedTask, error: DriverError, now: number): A
   failureReason: `activity ${task.external_id} could not be started on ${task.resource_id}: ${error.message}`,
 })
 
+const whereOf = (task: LoadedTask): string => `activity ${task.external_id} on ${task.resource_id}, attempt ${String(task.attempt)}`
+
+/** An attempt of which the site knows no end; `words` say why, after "activity … attempt …". */
+const endless = (task: LoadedTask, status: 'failed' | 'cancelled', words: string, now: number): AttemptEnd => ({
+  ...unmeasured,
+  status,
+  startedAt: task.started_at,
+  finishedAt: Math.max(now, task.started_at ?? now),
+  overheadSeconds: 0,
+  failureClass: status === 'failed' ? 'infrastructure' : null,
+  failureReason: `${whereOf(task)} ${words}`,
+})
+
+/** An attempt that is gone: killed with its machine, or taken out by the site, whose words are `cause`. */
+export const lost = (task: LoadedTask, cause: string | undefined, now: number): AttemptEnd =>
+  endless(
+    task,
+    'failed',
+    cause === undefined
+      ? 'was lost with its machine: it is not running and left no exit code'
+      : `was lost at its site: ${cause}; it left no exit code`,
+    now,
+  )
+
+/** An attempt whose site has not answered for as long as it is waited for. */
+export const silent = (task: LoadedTask, site: string, silentSeconds: number, words: string, now: number): AttemptEnd =>
+  endless(task, 'failed', `was given up: ${site} has not answered for ${String(Math.round(silentSeconds))} s: ${words}`, now)
+
+/** An attempt that was to be ended, and whose site did not say that it is. */
+export const unstopped = (task: LoadedTask, site: string, words: string, now: number): AttemptEnd =>
+  endless(task, 'cancelled', `was cancelled and could not be stopped at ${site}, which is asked again until it is: ${words}`, now)
+
 /**
- * The end of an attempt from what it left behind; `undefined` or not ended: it was lost with its machine. A reason says which activity,
- * where, which attempt, and the end of its standard error. `startedAt` is the intent: overhead is from there to the program's start.
+ * The end of an attempt from what it left behind. A reason says which activity, where, which attempt, and the end of its standard error.
+ * `startedAt` is the intent: from there to the program's start it waited in the site's own queue (`siteQueueSeconds`), the rest is overhead.
  */
-export const endOf = (task: LoadedTask, outcome: Collected | undefined, timeoutSeconds: number, now: number): AttemptEnd => {
-  const where = `activity ${task.external_id} on ${task.resource_id}, attempt ${String(task.attempt)}`
-  if (outcome?.state.state !== 'ended') {
-    return {
-      ...unmeasured,
-      status: 'failed',
-      startedAt: task.started_at,
-      finishedAt: now,
-      overheadSeconds: 0,
-      failureClass: 'infrastructure',
-      failureReason: `${where} was lost with its machine: it is not running and left no exit code`,
-    }
-  }
+export const endOf = (task: LoadedTask, outcome: Collected, timeoutSeconds: number, now: number): AttemptEnd => {
   const { state } = outcome
+  if (state.state !== 'ended') return lost(task, state.state === 'lost' ? state.cause : undefined, now)
+  const where = whereOf(task)
   const startedAt = task.started_at ?? outcome.submittedAt
   const finishedAt = Math.max(state.finishedAt, startedAt)
-  const overheadSeconds = Math.max(0, Math.min(state.startedAt, finishedAt) - startedAt)
+  const before = Math.max(0, Math.min(state.startedAt, finishedAt) - startedAt)
+  const siteQueueSeconds = outcome.queueSeconds === undefined ? null : Math.max(0, Math.min(outcome.queueSeconds, before))
   const facts = {
     startedAt,
     finishedAt,
-    overheadSeconds,
-    runtimeSeconds: finishedAt - startedAt - overheadSeconds,
+    siteQueueSeconds,
+    overheadSeconds: before - (siteQueueSeconds ?? 0),
+    runtimeSeconds: finishedAt - startedAt - before,
     cpuSeconds: outcome.cpuSeconds,
     peakMemoryBytes: outcome.peakMemoryBytes,
     measuredBy: outcome.measuredBy,
     exitCode: state.exitCode,
     manifest: outcome.manifest,
+    node: outcome.node ?? null,
+    externalId: state.externalId,
   }
   if (state.reason === 'cancelled') return { ...facts, status: 'cancelled', failureClass: null, failureReason: 'cancelled' }
+  const tail = outcome.stderrTail.trim()
+  const withTail = (words: string): string => `${where} ${words}${tail === '' ? '' : `: ${tail}`}`
+  if (state.reason === 'walltime')
+    return {
+      ...facts,
+      status: 'failed',
+      failureClass: 'infrastructure',
+      failureReason: withTail('was ended by the site at its own time limit'),
+      walltime: true,
+    }
   const fault = ((): string | undefined => {
     if (state.reason === 'timeout') return `ran longer than its timeoutSeconds of ${String(timeoutSeconds)}`
     if (state.reason === 'memory') return 'was killed for using more memory than allowed'
@@ -74,8 +126,7 @@ export const endOf = (task: LoadedTask, outcome: Collected | undefined, timeoutS
     return undefined
   })()
   if (fault === undefined) return { ...facts, status: 'completed', failureClass: null, failureReason: null }
-  const tail = outcome.stderrTail.trim()
-  return { ...facts, status: 'failed', failureClass: 'user', failureReason: `${where} ${fault}${tail === '' ? '' : `: ${tail}`}` }
+  return { ...facts, status: 'failed', failureClass: 'user', failureReason: withTail(fault) }
 }
 
 /** Data that came over a control edge from another resource. */
@@ -85,36 +136,105 @@ export interface Moved {
   cost: number
 }
 
-/** The row of an ended attempt: waiting from ready to its intent, cost by the time it held its lane and by what was moved for it. */
-export const bookedEnd = (task: LoadedTask, end: AttemptEnd, moved: readonly Moved[], pricePerSecond: number): Omit<TaskEnd, 'final'> => {
+/** What was really brought from another site for a task, as whoever brought it saw it; `label` is that of the `Stage`. Seconds since epoch. */
+export interface TransferFacts {
+  label: string
+  fromSite: string
+  toSite: string
+  strategy: string
+  /** Why this strategy. */
+  reason: string
+  /** Content; `networkBytes` is what left the source. */
+  bytes: number
+  networkBytes: number
+  files: number
+  startedAt: number
+  finishedAt: number
+}
+
+/** Seconds in which at least one of the transfers was under way. */
+const spanOf = (facts: readonly TransferFacts[]): number => {
+  let seconds = 0
+  let until = -Infinity
+  for (const { startedAt, finishedAt } of [...facts].sort((a, b) => a.startedAt - b.startedAt)) {
+    seconds += Math.max(0, finishedAt - Math.max(startedAt, until))
+    until = Math.max(until, finishedAt)
+  }
+  return seconds
+}
+
+/**
+ * The row of an ended attempt: waiting from ready to its intent, cost by the time it held its lane (not by that in the site's own queue)
+ * and by what was moved for it.
+ */
+export const bookedEnd = (
+  task: LoadedTask,
+  end: AttemptEnd,
+  moved: readonly Moved[],
+  observed: readonly TransferFacts[],
+  pricePerSecond: number,
+): Omit<TaskEnd, 'final' | 'order' | 'heir'> => {
   const readyAt = task.ready_at ?? end.startedAt ?? end.finishedAt
-  const held = end.startedAt === null ? 0 : end.finishedAt - end.startedAt
+  const held = end.startedAt === null ? 0 : end.finishedAt - end.startedAt - (end.siteQueueSeconds ?? 0)
   return {
     ...end,
     id: task.id,
     readyAt,
     queueSeconds: Math.max(0, (end.startedAt ?? end.finishedAt) - readyAt),
-    transferSeconds: moved.length === 0 ? 0 : end.overheadSeconds,
-    transferBytes: moved.reduce((sum, { bytes }) => sum + bytes, 0),
+    transferSeconds: observed.length > 0 ? spanOf(observed) : moved.length === 0 ? 0 : end.overheadSeconds,
+    transferBytes: moved.reduce((sum, { bytes }) => sum + bytes, 0) + observed.reduce((sum, { bytes }) => sum + bytes, 0),
     cost: held * pricePerSecond + moved.reduce((sum, { cost }) => sum + cost, 0),
   }
 }
 
-/** On one host data between resources is copied while the task is staged, not sent. */
-export const transfersOf = (runId: string, task: LoadedTask, end: AttemptEnd, moved: readonly Moved[]): TaskTransfer[] => {
-  const startedAt = end.startedAt ?? end.finishedAt
-  return moved.map(({ producer, bytes, cost }) => ({
+/**
+ * Transfers of an attempt: those that were seen, and for `moved` (data between resources of one site) those that are part of its staging:
+ * copied there, not sent.
+ */
+export const transfersOf = (
+  runId: string,
+  task: LoadedTask,
+  end: AttemptEnd,
+  moved: readonly Moved[],
+  predecessors: readonly LoadedTask[],
+  observed: readonly TransferFacts[],
+): TaskTransfer[] => {
+  const stagedAt = end.startedAt ?? end.finishedAt
+  const row = (producer: LoadedTask) => ({
     id: dataTransferId(runId, producer.activity_id, task.activity_id, task.attempt),
     producer: producer.activity_id,
     consumer: task.activity_id,
     source: producer.resource_id,
     target: task.resource_id,
+  })
+  const seen = observed.flatMap((facts): TaskTransfer[] => {
+    const producer = predecessors.find((candidate) => candidate.external_id === facts.label)
+    if (producer === undefined) return []
+    const { bytes, networkBytes, files, strategy, reason, fromSite, toSite, startedAt, finishedAt } = facts
+    return [
+      {
+        ...row(producer),
+        bytes,
+        networkBytes,
+        filesTransferred: files,
+        strategy,
+        route: { reason, fromSite, toSite },
+        startedAt,
+        finishedAt: Math.max(startedAt, finishedAt),
+        cost: 0,
+      },
+    ]
+  })
+  const staged = moved.map(({ producer, bytes, cost }): TaskTransfer => ({
+    ...row(producer),
     bytes,
+    networkBytes: 0,
     strategy: 'runtime-local',
-    startedAt,
-    finishedAt: startedAt + end.overheadSeconds,
+    startedAt: stagedAt,
+    finishedAt: stagedAt + end.overheadSeconds,
     cost,
   }))
+  return [...seen, ...staged.filter(({ id }) => !seen.some((other) => other.id === id))]
 }
 
 /** Files that an attempt created or changed, with their digests and where they are. */
@@ -142,8 +262,19 @@ export const outputsOf = (
       resourceId: task.resource_id,
     }))
 
-/** Patience with a site's own trouble, apart from the activity's attempts: 2 s doubled to 60 s, given up after this many in a row. */
-const infrastructureAttempts = 20
+/** How trouble of a site is waited out, apart from the activity's own attempts. */
+export interface Patience {
+  /** A site that does not answer is asked again for this long before what it was asked about counts as lost. */
+  silentSeconds: number
+  /** Between attempts after trouble of the site: the first pause, doubled up to the longest. */
+  firstPauseSeconds: number
+  longestPauseSeconds: number
+  /** Attempts of one activity that may end by trouble of the site. */
+  attempts: number
+}
+
+/** A day of silence; 100 losses, which is an hour and a half of pauses. */
+export const usualPatience: Patience = { silentSeconds: 86_400, firstPauseSeconds: 2, longestPauseSeconds: 60, attempts: 100 }
 
 /**
  * The attempt after a failed one, or undefined when there is none. Two budgets: the activity's own failures spend `maxAttempts`, trouble
@@ -155,18 +286,23 @@ export const nextAttempt = (
   end: AttemptEnd,
   policy: { maxAttempts: number; retryDelaySeconds: number } | undefined,
   now: number,
+  patience: Patience = usualPatience,
 ): TaskRetry | undefined => {
   const own = end.failureClass === 'user'
   const troubles = task.attempt - task.user_attempts
-  if (end.failureClass === 'refused' || (own ? task.user_attempts >= (policy?.maxAttempts ?? 1) : troubles >= infrastructureAttempts))
+  if (end.failureClass === 'refused' || (own ? task.user_attempts >= (policy?.maxAttempts ?? 1) : troubles >= patience.attempts))
     return undefined
   const attempt = task.attempt + 1
+  const pause = own
+    ? (policy?.retryDelaySeconds ?? 0)
+    : Math.min(patience.longestPauseSeconds, patience.firstPauseSeconds * 2 ** Math.min(troubles, 30))
   return {
     id: taskExecutionId(runId, task.activity_id, attempt),
     after: task.id,
     attempt,
     userAttempts: task.user_attempts + (own ? 1 : 0),
+    walltimeExtensions: task.walltime_extensions + (end.walltime === true ? 1 : 0),
     readyAt: end.finishedAt,
-    notBefore: now + (own ? (policy?.retryDelaySeconds ?? 0) : Math.min(60, 2 ** (1 + troubles))),
+    notBefore: now + pause,
   }
 }

@@ -107,6 +107,28 @@ export const createFrontier = ({ states, from, to, lanes, orders, mine }: Fronti
     take(i: number): void {
       states[i] = inFlight
     },
+    /** The task that comes next in all lanes of `i` and has no others, over or not. */
+    followerOf(i: number): number | undefined {
+      const own = lanesOf[i] as { members: number[] }[]
+      const next = own.map(({ members }) => members[members.indexOf(i) + 1])
+      return next.every((one) => one === next[0]) && next[0] !== undefined && (lanesOf[next[0]] as unknown[]).length === own.length
+        ? next[0]
+        : undefined
+    },
+    /** The own waiting task that comes next in all lanes of `i` and has no others, whether or not it may start by then. */
+    heirOf(i: number): number | undefined {
+      const own = lanesOf[i] as { members: number[]; first: number }[]
+      let heir: number | undefined
+      for (const lane of own) {
+        let k = lane.members.indexOf(i, lane.first) + 1
+        while (k < lane.members.length && (states[lane.members[k] as number] as number) >= completed) k += 1
+        const next = lane.members[k]
+        if (next === undefined || (heir ?? next) !== next) return undefined
+        heir = next
+      }
+      if (heir === undefined || states[heir] !== waiting || mine[heir] !== true) return undefined
+      return (lanesOf[heir] as unknown[]).length === own.length ? heir : undefined
+    },
     /** The task did not start after all (its lane is held by another run). */
     putBack(i: number): void {
       states[i] = waiting

@@ -30,6 +30,10 @@ export const openHostCores = (count: number) => {
       for (const core of known) used[core]! += 1
       return known
     },
+    /** Somebody waits for cores: whoever has some gives them back instead of passing them on to his own next task. */
+    get contended(): boolean {
+      return waiting.size > 0
+    },
     /** Calls once when cores become free. Whoever waits is called before the giver can take them back, so that two runs take turns. */
     whenFree(call: () => void): void {
       waiting.add(call)

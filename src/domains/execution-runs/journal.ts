@@ -29,8 +29,30 @@ export interface TaskEnd {
   failureClass: string | null
   failureReason: string | null
   manifest: OutputManifest | null
+  /** Time in the site's own queue; null where it has none. */
+  siteQueueSeconds: number | null
+  /** Where in the site it ran. */
+  node: string | null
+  /** The site's own name of it; null where it is not known. */
+  externalId: string | null
   /** A failure after which the activity is not tried again. */
   final: boolean
+  /** Its place among the starts and ends of the step. */
+  order: number
+  /** That of its start, and the name it has at the site, where the step holds both. */
+  startOrder?: number
+  name?: string
+  /** Task whose lanes these are from now on; null: they are free. */
+  heir: string | null
+}
+
+/** A task whose intent was committed ahead of its turn has been started. */
+export interface TaskStart {
+  id: string
+  name: string
+  readyAt: number
+  startedAt: number
+  order: number
 }
 
 export interface TaskRetry {
@@ -38,16 +60,24 @@ export interface TaskRetry {
   after: string
   attempt: number
   userAttempts: number
+  /** How many attempts so far the site ended at its own time limit. */
+  walltimeExtensions: number
   readyAt: number
   notBefore: number
 }
 
 export interface TaskStateChange {
   id: string
-  status: 'ready' | 'queued' | 'running'
+  /** Absent: as it is. */
+  status?: 'ready' | 'queued' | 'running'
+  /** Of a task whose intent is committed; otherwise of one whose intent is not. */
+  atSite: boolean
   readyAt?: number
   queuedAt?: number
+  /** Why it waits; empty: it does not any more. */
   reason?: string
+  /** Since when the site has not answered about it, if that is why. */
+  silentSince?: number
   externalId?: string
 }
 
@@ -58,7 +88,10 @@ export interface TaskIntent {
   host: string
   readyAt: number
   startedAt: number
+  /** None where they come to it from the task before it. */
   lanes: (readonly [resourceId: string, coreId: string, slotId: string])[]
+  /** Not to be started before its predecessors have completed and its lanes have come to it. */
+  ahead: boolean
 }
 
 export interface TaskOutput {
@@ -83,21 +116,47 @@ export interface TaskTransfer {
   source: string
   target: string
   bytes: number
+  networkBytes: number
+  filesTransferred?: number
   strategy: string
+  /** Why this strategy, and between which sites. */
+  route?: Readonly<Record<string, unknown>>
   startedAt: number
   finishedAt: number
   cost: number
 }
 
+/** An effect that could not be stopped and has to be. */
+export interface Leftover {
+  name: string
+  words: string
+}
+
 /** What happened at a site since the last commit, and what it means to start next. */
 export interface Entry {
+  /** Ids of tasks whose intents were ahead and which will not be started on them. */
+  takenBack: string[]
+  starts: TaskStart[]
   ends: TaskEnd[]
   retries: TaskRetry[]
   states: TaskStateChange[]
   intents: TaskIntent[]
   outputs: TaskOutput[]
   transfers: TaskTransfer[]
+  leftovers: Leftover[]
 }
+
+export const emptyEntry = (): Entry => ({
+  takenBack: [],
+  starts: [],
+  ends: [],
+  retries: [],
+  states: [],
+  intents: [],
+  outputs: [],
+  transfers: [],
+  leftovers: [],
+})
 
 export interface CommitResult {
   /** Intents whose lanes are all held now: only these may take effect. */
@@ -110,7 +169,7 @@ export interface CommitResult {
   run_status: string
 }
 
-const commitText = 'select * from commit_site($1, $2, $3, $4, $5, $6, $7, $8, $9)'
+const commitText = 'select * from commit_site($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)'
 const json = (items: readonly unknown[]): string | null => (items.length === 0 ? null : JSON.stringify(items))
 
 /** One durable step of a site. Idempotent: after a lost answer the same entry may be given again. */
@@ -126,6 +185,9 @@ export const commitSite = async (db: Db, runId: string, site: string, epoch: num
       json(entry.intents),
       json(entry.outputs),
       json(entry.transfers),
+      json(entry.leftovers),
+      json(entry.takenBack),
+      json(entry.starts),
     ]
     const [row] = await db.prepared<CommitResult>('commit_site', commitText, values)
     if (row === undefined) throw new Error('commit_site gave no row')
@@ -167,6 +229,11 @@ export interface LoadedTask {
   started_at: number | null
   finished_at: number | null
   not_before: number | null
+  /** Its intent is committed; `ahead`: ahead of its turn, and no start is on record. */
+  intended: boolean
+  ahead: boolean
+  walltime_extensions: number
+  silent_since: number | null
 }
 
 export interface LoadedRun {
@@ -180,7 +247,8 @@ export const loadRun = async (db: Db, runId: string, contentVersionId: string): 
   const tasks = await db.prepared<LoadedTask>(
     'load_run_tasks',
     `select id, activity_position as position, activity_id, external_id, planned_resource_id as resource_id, runtime_id, attempt, user_attempts, status, core_ids, slot_id,
-       order_on_resource, ready_at, queued_at, started_at, finished_at, not_before
+       order_on_resource, ready_at, queued_at, started_at, finished_at, not_before, handle_name is not null as intended, ahead, walltime_extensions,
+       (metadata ->> 'silentSince')::double precision as silent_since
      from task_executions where execution_run_id = $1 and latest order by activity_position`,
     [runId],
   )

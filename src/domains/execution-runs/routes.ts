@@ -1,16 +1,13 @@
-import { PassThrough } from 'node:stream'
 import { z } from 'zod'
-import type { Db } from '../../db/sql.ts'
-import type { RuntimeDriver } from '../../drivers/runtime/driver.ts'
 import type { Engine } from '../../engine.ts'
 import { envelope, pageOf, pageQuery } from '../../http/paging.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import { sharedReads } from '../../http/shared-reads.ts'
 import { missing, Refusal } from '../../refusal.ts'
 import { acceptRun } from './accept.ts'
+import { activityRoutes, type ActivityRouteParts } from './activity-routes.ts'
 import { compareRuns } from './compare.ts'
 import { eventStream, isOver } from './event-stream.ts'
-import { openOutput } from './files.ts'
 import {
   ExecutionRun,
   pages,
@@ -23,36 +20,20 @@ import {
   runStates,
   taskStates,
 } from './schemas.ts'
-import { findAttempt, listRunPart, listRuns, markRunDispatched, readRun, readRunDetail, requestCancel, type RunPart } from './store.ts'
+import { listRunPart, listRuns, markRunDispatched, readRun, readRunDetail, requestCancel, type RunPart } from './store.ts'
 import { pauseRun, retryRun } from './steering.ts'
 import { timelineSummary } from './timeline.ts'
 import { timelineHtml } from './timeline-page.ts'
 import { timelineOf } from './timeline-bands.ts'
 
-export interface ExecutionRunRouteParts {
-  db: Db
+export interface ExecutionRunRouteParts extends ActivityRouteParts {
   engine: Engine
-  drivers: { local: RuntimeDriver }
-  hostId: string
 }
 
-const attemptQuery = z
-  .string()
-  .regex(/^[1-9]\d{0,5}$/, 'must be a whole number from 1')
-  .transform(Number)
-  .optional()
-const bytesQuery = z
-  .string()
-  .regex(/^\d{1,15}$/, 'must be a whole number of bytes')
-  .transform(Number)
-  .optional()
 const all = <T extends readonly string[]>(states: T) => z.enum(['all', ...states] as unknown as [string, ...string[]]).optional()
 const chosen = (value: string | undefined): string | undefined => (value === 'all' ? undefined : value)
 
-/** Most that one answer of a log holds. */
-const logLimitBytes = 1024 * 1024
-
-export const executionRunRoutes = ({ db, engine, drivers, hostId }: ExecutionRunRouteParts): Route[] => {
+export const executionRunRoutes = ({ db, engine, sites, hostId, workRoot, seedRoot, variablePrefix }: ExecutionRunRouteParts): Route[] => {
   const detailOfLatest = sharedReads((runId) => readRunDetail(db, runId, false))
   const detailOfAllAttempts = sharedReads((runId) => readRunDetail(db, runId, true))
 
@@ -64,21 +45,6 @@ export const executionRunRoutes = ({ db, engine, drivers, hostId }: ExecutionRun
 
   const executionOf = ({ params, body }: { params: Record<string, string>; body: unknown }): string | undefined =>
     params['runId'] ?? (body as RunRequest | undefined)?.run?.id ?? (body as RunRequest | undefined)?.id
-
-  /** The attempt whose files are on this host; others are read where they are. */
-  const attemptHere = async (runId: string, activityId: string, attempt: number | undefined) => {
-    await existing(runId)
-    const found = await findAttempt(db, runId, activityId, attempt)
-    if (found === undefined) throw missing(attempt === undefined ? 'activity' : `attempt ${String(attempt)} of activity`, activityId)
-    if (found.name === undefined || found.directory === undefined)
-      throw new Refusal('missing', `activity ${JSON.stringify(activityId)} has not been started and has no files`)
-    if (found.hostId !== hostId)
-      throw new Refusal(
-        'unavailable',
-        `the files of this activity are on host ${found.hostId ?? 'unknown'}, which this service does not reach; ask the service there`,
-      )
-    return { ...found, name: found.name, directory: found.directory }
-  }
 
   const part = <Part extends Exclude<RunPart, 'outputs' | 'events'>>(name: Part, summary: string, extra: z.ZodRawShape = {}): Route =>
     route({
@@ -257,77 +223,7 @@ export const executionRunRoutes = ({ db, engine, drivers, hostId }: ExecutionRun
         return envelope(rows, { page, total }) as never
       },
     }),
-    route({
-      method: 'GET',
-      path: '/execution-runs/{runId}/activities/{activityId}/logs/',
-      tag: 'execution-runs',
-      summary: 'What an activity wrote, by range (`offset`, `limit`) or from its end (`tail` bytes)',
-      query: z.strictObject({
-        stream: z.enum(['stdout', 'stderr']).optional(),
-        attempt: attemptQuery,
-        offset: bytesQuery,
-        limit: bytesQuery,
-        tail: bytesQuery,
-      }),
-      raw: ['text/plain'],
-      alsoStatus: [206],
-      handle: async ({ params, query }) => {
-        const { name } = await attemptHere(params.runId, params.activityId, query.attempt)
-        const range =
-          query.tail === undefined
-            ? { offset: query.offset ?? 0, limit: Math.min(query.limit ?? logLimitBytes, logLimitBytes) }
-            : { tail: Math.min(query.tail, logLimitBytes) }
-        const slice = await drivers.local.logs(name, query.stream ?? 'stdout', range)
-        const whole = slice.offset === 0 && slice.bytes.length === slice.totalBytes
-        const last = slice.offset + slice.bytes.length - 1
-        const stream = new PassThrough()
-        stream.end(slice.bytes)
-        return new Reply({
-          status: whole ? 200 : 206,
-          stream,
-          headers: {
-            'content-type': 'text/plain; charset=utf-8',
-            'content-length': String(slice.bytes.length),
-            'content-range':
-              slice.bytes.length === 0
-                ? `bytes */${String(slice.totalBytes)}`
-                : `bytes ${String(slice.offset)}-${String(last)}/${String(slice.totalBytes)}`,
-          },
-        })
-      },
-    }),
-    route({
-      method: 'GET',
-      path: '/execution-runs/{runId}/activities/{activityId}/outputs/',
-      tag: 'execution-runs',
-      summary: 'Files that an activity made, with their digests',
-      query: z.strictObject(pageQuery),
-      response: pages.outputs,
-      handle: async ({ params, query }) => {
-        await existing(params.runId)
-        const found = await findAttempt(db, params.runId, params.activityId, undefined)
-        if (found === undefined) throw missing('activity', params.activityId)
-        const page = pageOf(query)
-        const { rows, total } = await listRunPart(db, 'outputs', params.runId, { ...page, activityId: found.activityId })
-        return envelope(rows, { page, total }) as never
-      },
-    }),
-    route({
-      method: 'GET',
-      path: '/execution-runs/{runId}/activities/{activityId}/outputs/{path}',
-      tag: 'execution-runs',
-      summary: "One file of an activity's work directory",
-      query: z.strictObject({ attempt: attemptQuery }),
-      raw: ['application/octet-stream'],
-      handle: async ({ params, query }) => {
-        const { directory } = await attemptHere(params.runId, params.activityId, query.attempt)
-        const { stream, sizeBytes } = await openOutput(directory, params.path)
-        return new Reply({
-          stream,
-          headers: { 'content-type': 'application/octet-stream', 'content-length': String(sizeBytes), 'content-disposition': 'attachment' },
-        })
-      },
-    }),
+    ...activityRoutes({ db, sites, hostId, workRoot, seedRoot, variablePrefix }),
     route({
       method: 'GET',
       path: '/execution-runs/{runId}/timeline/',

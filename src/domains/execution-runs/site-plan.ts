@@ -7,54 +7,60 @@ import { loadCommands, type ActivityCommand } from '../workflow-definitions/stor
 import type { LoadedTask } from './journal.ts'
 import { attemptDirectory, inputVariable } from './names.ts'
 import type { Command, SitePlan } from './site.ts'
+import { placer, rehearsalSite, schedulingOf, SnapshotBinding, SnapshotResource, SnapshotRuntime, type Place } from './sites.ts'
 
-const RuntimeConfiguration = z.looseObject({ launch: z.string().optional(), hostId: z.string().optional() })
-const SnapshotRuntime = z.looseObject({ id: z.string(), driver: z.string(), configuration: RuntimeConfiguration.optional() })
-const SnapshotResource = z.looseObject({ id: z.string(), pricePerSecond: z.number() })
 const Snapshot = z.object({
   contentVersionId: z.string(),
   onFailure: z.enum(['stop', 'finish-independent']),
   hostId: z.string(),
   runtimes: z.array(SnapshotRuntime),
   resources: z.array(SnapshotResource),
+  runtimeBindings: z.array(SnapshotBinding),
+  storageMounts: z.array(z.object({ runtimeId: z.string(), storageId: z.string(), path: z.string() })),
 })
 export type SiteSnapshot = z.output<typeof Snapshot>
-
-/** The site that starts no process: rehearsal and the figures of the engine itself. */
-export const rehearsalSite = 'rehearsal'
-
-/** Where tasks of a runtime run: `rehearsal`, or `local@<host>`, the host being named by the runtime or the one that accepted the run. */
-export const siteOf = (runtime: z.output<typeof SnapshotRuntime>, hostId: string): string =>
-  runtime.configuration?.launch === 'none'
-    ? rehearsalSite
-    : runtime.driver === 'local'
-      ? `local@${runtime.configuration?.hostId ?? hostId}`
-      : `${runtime.driver}/${runtime.id}`
-
-/** Tasks of a host are polled from the host's own queue, everything else from the shared one. */
-export const taskQueueOf = (site: string, sharedQueue: string): string =>
-  site.startsWith('local@') ? `${sharedQueue}@${site.slice('local@'.length)}` : sharedQueue
 
 export const readSiteSnapshot = (db: Db, runId: string): Promise<SiteSnapshot> =>
   db.one(
     Snapshot,
-    sql`select r.content_version_id, r.on_failure, r.host_id, s.runtimes, s.resources from execution_runs r join run_snapshots s on s.execution_run_id = r.id where r.id = ${runId}`,
+    sql`select r.content_version_id, r.on_failure, r.host_id, s.runtimes, s.resources, s.runtime_bindings, s.storage_mounts from execution_runs r join run_snapshots s on s.execution_run_id = r.id where r.id = ${runId}`,
   )
 
-/** Sites that the open tasks of a run need, in a stable order. */
-export const sitesOf = async (db: Db, runId: string, snapshot: SiteSnapshot): Promise<string[]> => {
-  const used = await db.many(
-    z.object({ runtimeId: z.string() }),
-    sql`select distinct runtime_id from task_executions where execution_run_id = ${runId} and latest and status not in ('completed', 'failed', 'cancelled')`,
+/** Every pair of runtime and resource that a run uses; `open`: only of tasks that are not over. */
+export const usedPairs = (db: Db, runId: string, tasks: 'all' | 'open') =>
+  db.many(
+    z.object({ runtimeId: z.string(), resourceId: z.string() }),
+    sql`select distinct runtime_id, planned_resource_id as resource_id from task_executions
+      where execution_run_id = ${runId} and latest and ${tasks === 'all' ? sql`true` : sql`status not in ('completed', 'failed', 'cancelled')`} order by 1, 2`,
   )
-  const known = new Map(snapshot.runtimes.map((runtime) => [runtime.id, siteOf(runtime, snapshot.hostId)]))
-  return [...new Set(used.map(({ runtimeId }) => known.get(runtimeId) ?? rehearsalSite))].sort()
+
+/** The latest attempts of an activity and of what it waits for. */
+export const loadTaskWithPredecessors = async (
+  db: Db,
+  runId: string,
+  contentVersionId: string,
+  position: number,
+): Promise<{ task: LoadedTask; predecessors: LoadedTask[] }> => {
+  const tasks = await db.prepared<LoadedTask>(
+    'task_with_predecessors',
+    `select t.id, t.activity_position as position, t.activity_id, t.external_id, t.planned_resource_id as resource_id, t.runtime_id, t.attempt, t.user_attempts, t.status, t.core_ids,
+       t.slot_id, t.order_on_resource, t.ready_at, t.queued_at, t.started_at, t.finished_at, t.not_before
+     from task_executions t where t.execution_run_id = $1 and t.latest and (t.activity_position = $3
+       or t.activity_position in (select depends_on_position from activity_dependencies where workflow_version_id = $2 and activity_position = $3))
+     order by t.activity_position`,
+    [runId, contentVersionId, position],
+  )
+  const task = tasks.find((candidate) => candidate.position === position)
+  if (task === undefined) throw new Error(`run ${runId} has no task at ${String(position)}`)
+  return { task, predecessors: tasks.filter((candidate) => candidate !== task) }
 }
 
 /** Search path of tasks: what a login shell has. Nothing of the service's own environment is passed on. */
 const taskPath = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
 
 export interface SitePlanOptions {
+  /** The site of this machine's own files. */
+  here: string
   workRoot: string
   seedRoot: string | undefined
   variablePrefix: string
@@ -69,30 +75,49 @@ const seedFolder = async (root: string | undefined, path: string): Promise<strin
   return inside === '..' || inside.startsWith(`..${sep}`) || isAbsolute(inside) ? undefined : folder
 }
 
+type Detail = ActivityCommand & { seed: string | undefined; expectedSeconds: number }
+
+/** How long the plan expects tasks to hold their lanes, in seconds, by position. */
+const predictedSeconds = async (db: Db, runId: string, positions: readonly number[]): Promise<Map<number, number>> => {
+  const rows = await db.prepared<{ position: number; seconds: number }>(
+    'predicted_seconds',
+    `select a.activity_position as position, a.predicted_runtime_seconds as seconds from schedule_plan_assignments a join execution_runs r on r.schedule_plan_id = a.schedule_plan_id
+     where r.id = $1 and a.activity_position = any($2::integer[])`,
+    [runId, `{${positions.join(',')}}`],
+  )
+  return new Map(rows.map(({ position, seconds }) => [position, seconds]))
+}
+
 /** Everything a site needs to turn tasks into intents, from what was accepted with the run. */
 export const makeSitePlan = (db: Db, runId: string, snapshot: SiteSnapshot, options: SitePlanOptions): SitePlan => {
-  const details = new Map<number, ActivityCommand & { seed?: string | undefined }>()
-  const directoryOf = (task: LoadedTask): string => attemptDirectory(options.workRoot, runId, task.position, task.external_id, task.attempt)
-  const detailOf = (task: LoadedTask): ActivityCommand & { seed?: string | undefined } => {
+  const details = new Map<number, Detail>()
+  const placed = placer(snapshot)
+  const place = (task: Pick<LoadedTask, 'runtime_id' | 'resource_id'>): Place => placed(task.runtime_id, task.resource_id)
+  const resources = new Map(snapshot.resources.map((resource) => [resource.id, resource]))
+  /** Where only the site knows its root, the path below it. */
+  const directoryOf = (task: LoadedTask): string => {
+    const local = place(task).kind === 'local' || place(task).kind === 'rehearsal'
+    return attemptDirectory(local ? options.workRoot : 'work', runId, task.position, task.external_id, task.attempt)
+  }
+  const detailOf = (task: LoadedTask): Detail => {
     const detail = details.get(task.position)
     if (detail === undefined) throw new Error(`the command of ${task.id} was not loaded`)
     return detail
   }
 
-  const siteOfRuntime = new Map(snapshot.runtimes.map((runtime) => [runtime.id, siteOf(runtime, snapshot.hostId)]))
-
   return {
     contentVersionId: snapshot.contentVersionId,
     onFailure: snapshot.onFailure,
-    siteOfRuntime,
+    siteOf: (task) => place(task).site,
     pricePerSecond: new Map(snapshot.resources.map((resource) => [resource.id, resource.pricePerSecond])),
 
     async commandsOf(positions) {
       const loaded = await loadCommands(db, snapshot.contentVersionId, positions)
+      const expected = await predictedSeconds(db, runId, positions)
       const out = new Map<number, Command>()
       for (const activity of loaded) {
         const seed = activity.workspaceSeedPath === undefined ? undefined : await seedFolder(options.seedRoot, activity.workspaceSeedPath)
-        details.set(activity.position, { ...activity, seed })
+        details.set(activity.position, { ...activity, seed, expectedSeconds: expected.get(activity.position) ?? 0 })
         out.set(activity.position, {
           argv: activity.command.entrypoint === undefined ? [] : [activity.command.entrypoint, ...(activity.command.arguments ?? [])],
           environment: activity.command.environment ?? {},
@@ -110,6 +135,8 @@ export const makeSitePlan = (db: Db, runId: string, snapshot: SiteSnapshot, opti
 
     intentOf(task, command, name, predecessors): Intent {
       const detail = detailOf(task)
+      const { site, kind } = place(task)
+      const local = kind === 'local' || kind === 'rehearsal'
       const directory = directoryOf(task)
       const byPosition = new Map(predecessors.map((predecessor) => [predecessor.position, predecessor]))
       const declared = detail.stage === 'declared'
@@ -118,29 +145,39 @@ export const makeSitePlan = (db: Db, runId: string, snapshot: SiteSnapshot, opti
         stage.push({
           from: detail.seed ?? join(options.seedRoot ?? '/nonexistent', detail.workspaceSeedPath),
           label: `workspaceSeedPath ${detail.workspaceSeedPath}`,
+          ...(local ? {} : { at: options.here }),
         })
       for (const predecessor of predecessors) {
         const paths = detail.inputs.filter((input) => input.producerPosition === predecessor.position).map((input) => input.logicalName)
+        const from = place(predecessor).site
         // What only rehearses leaves no files.
-        if ((declared && paths.length === 0) || siteOfRuntime.get(predecessor.runtime_id) === rehearsalSite) continue
-        stage.push({ from: directoryOf(predecessor), label: predecessor.external_id, ...(declared ? { paths } : {}) })
+        if ((declared && paths.length === 0) || from === rehearsalSite) continue
+        stage.push({
+          from: directoryOf(predecessor),
+          label: predecessor.external_id,
+          ...(declared ? { paths } : {}),
+          ...(from === site ? {} : { at: from }),
+        })
       }
       const inputs = detail.inputs
         .filter((input) => byPosition.has(input.producerPosition))
-        .map((input) => [inputVariable(options.variablePrefix, input.logicalName), join(directory, input.logicalName)] as const)
+        .map((input) => [inputVariable(options.variablePrefix, input.logicalName), input.logicalName] as const)
+      const pathVariables = { HOME: '.', ...Object.fromEntries(inputs) }
       const own = { RUN_ID: runId, ACTIVITY_ID: task.activity_id, ATTEMPT: String(task.attempt), RESOURCE_ID: task.resource_id }
+      const variables = {
+        PATH: taskPath,
+        LANG: 'C.UTF-8',
+        ...command.environment,
+        ...Object.fromEntries(Object.entries(own).map(([key, value]) => [`${options.variablePrefix}${key}`, value])),
+      }
+      const { HOME: home } = command.environment
       return {
         name,
         directory,
         argv: command.argv,
-        environment: {
-          PATH: taskPath,
-          LANG: 'C.UTF-8',
-          HOME: directory,
-          ...command.environment,
-          ...Object.fromEntries(inputs),
-          ...Object.fromEntries(Object.entries(own).map(([key, value]) => [`${options.variablePrefix}${key}`, value])),
-        },
+        ...(local
+          ? { environment: { ...variables, HOME: home ?? directory, ...Object.fromEntries(inputs.map(([key, path]) => [key, join(directory, path)])) } }
+          : { environment: variables, pathVariables: home === undefined ? pathVariables : Object.fromEntries(inputs) }),
         ...(command.workingDirectory === undefined || command.workingDirectory === ''
           ? {}
           : { workingDirectory: command.workingDirectory }),
@@ -149,17 +186,25 @@ export const makeSitePlan = (db: Db, runId: string, snapshot: SiteSnapshot, opti
         cores: Math.max(1, Math.ceil(command.cpu)),
         memoryBytes: command.memoryBytes,
         timeoutSeconds: command.timeoutSeconds,
+        ...(local
+          ? {}
+          : {
+              gpus: detail.gpu,
+              expectedSeconds: detail.expectedSeconds,
+              site: schedulingOf(place(task), resources.get(task.resource_id), detail.metadata),
+            }),
       }
     },
 
-    // Control edges between different resources carry their declared bytes; on one host they are copied, not sent.
+    // Control edges between different resources of one site carry their declared bytes: copied there, not sent.
     transfersOf(task, predecessors) {
       const { inputs } = detailOf(task)
       return predecessors.flatMap((producer) => {
         const bytes = inputs
           .filter((input) => input.producerPosition === producer.position)
           .reduce((sum, input) => sum + input.sizeBytes, 0)
-        return producer.resource_id === task.resource_id || bytes === 0 ? [] : [{ producer, bytes, cost: 0 }]
+        const moved = producer.resource_id !== task.resource_id && bytes > 0 && place(producer).site === place(task).site
+        return moved ? [{ producer, bytes, cost: 0 }] : []
       })
     },
   }

@@ -1,9 +1,38 @@
 import type { Db } from '../../db/sql.ts'
-import { DriverError, type Collected, type Intent, type RuntimeDriver } from '../../drivers/runtime/driver.ts'
-import { bookedEnd, endOf, nextAttempt, notStarted, outputsOf, transfersOf, type AttemptEnd, type Moved } from './attempt.ts'
+import type { Intent, RuntimeDriver } from '../../drivers/runtime/driver.ts'
+import {
+  bookedEnd,
+  endOf,
+  lost,
+  nextAttempt,
+  notStarted,
+  outputsOf,
+  silent,
+  transfersOf,
+  unstopped,
+  usualPatience,
+  type AttemptEnd,
+  type Moved,
+  type Patience,
+  type TransferFacts,
+} from './attempt.ts'
+import { openFlight, type Outcome, type Sight } from './flight.ts'
 import { completed as done, createFrontier, dead, inFlight, waiting } from './frontier.ts'
 import type { HostCores } from './host-cores.ts'
-import { claimSite, commitSite, LeasePassedOn, loadRun, outlastingOutage, type Entry, type LoadedTask, type TaskIntent } from './journal.ts'
+import {
+  claimSite,
+  commitSite,
+  emptyEntry,
+  LeasePassedOn,
+  loadRun,
+  outlastingOutage,
+  type Entry,
+  type LoadedTask,
+  type TaskEnd,
+  type TaskIntent,
+  type TaskStart,
+  type TaskStateChange,
+} from './journal.ts'
 import { intentName } from './names.ts'
 
 /** What an activity is, as far as its execution needs it; read from the run's content version when the task is about to start. */
@@ -23,8 +52,8 @@ export interface Command {
 export interface SitePlan {
   contentVersionId: string
   onFailure: 'stop' | 'finish-independent'
-  /** Site of each runtime id: tasks of other sites are waited for, not run. */
-  siteOfRuntime: ReadonlyMap<string, string>
+  /** Where a task runs: those of other sites are waited for, not run. */
+  siteOf: (task: Pick<LoadedTask, 'runtime_id' | 'resource_id'>) => string
   pricePerSecond: ReadonlyMap<string, number>
   commandsOf: (positions: readonly number[]) => Promise<Map<number, Command>>
   intentOf: (task: LoadedTask, command: Command, name: string, predecessors: readonly LoadedTask[]) => Intent
@@ -34,12 +63,38 @@ export interface SitePlan {
 export interface SiteParts {
   db: Db
   driver: RuntimeDriver
+  /** Whose files and cores the site's are: this host's name, or the connection's. */
   hostId: string
-  /** Real cores of this host, shared by all runs of this worker; undefined for a runtime that starts no process. */
+  /** Real cores of that host, shared by all runs of this worker; undefined where nobody but the site counts them. */
   cores: HostCores | undefined
+  /** What was brought from other sites for the task of that name; asked once, at its end. */
+  transfersOf?: (name: string) => TransferFacts[]
+  patience?: Partial<Patience>
+  /**
+   * How many tasks of a lane may be intended ahead of their turn while short ones run, so that one follows the other without a commit in
+   * between. For sites whose `find` always answers; 0 by default.
+   */
+  aheadPerLane?: number
   /** Seconds since the epoch. */
   clock: () => number
   failpoint: (name: string) => void
+}
+
+/** A task that is to start, and its intent as it is committed and as the driver gets it. */
+interface Chosen {
+  position: number
+  name: string
+  intent: Intent
+  record: TaskIntent
+}
+
+/** Intended ahead of its turn, or about to be. */
+interface Ahead extends Chosen {
+  committed: boolean
+  /** Not to be started on this intent any more. */
+  revoked: boolean
+  /** Its predecessors have completed and its lanes have come to it. */
+  turn: boolean
 }
 
 export interface SiteOutcome {
@@ -52,22 +107,28 @@ export interface SiteOutcome {
 
 /** Tasks committed as intents in one step; more only make the step slow (500 take about 25 ms). */
 const intentsPerCommit = 500
+/** Ends and starts of this long go into one commit while nothing waits for it. */
+const gatherMs = 8
+/** Tasks are intended ahead where the last one took less than this. */
+const briskSeconds = 1
 /** Looks at flags, renews the lease and looks for predecessors elsewhere this often, in milliseconds. */
 const tickMs = 400
 /** Leaves the worker slot to others after this long without anything to do. */
 const idleMs = 2_000
-/** A task still alive after this long is shown as `running`; shorter ones go from `preparing` to their end in one write. */
-const showRunningMs = 150
 /** Lanes held by another run, or cores by another worker, are asked for again after this long. */
 const laneRetryMs = 150
-const cancelGraceSeconds = 5
+/**
+ * What was intended ahead is started only so long after the last look at the run's flags; then they are looked at first. A pause or a
+ * cancel is so in force after this time at the latest, and a holder that was replaced or frozen starts nothing after it.
+ */
+export const startLeaseMs = 200
 
 /**
  * Runs every task of one site of a run: the only writer of their rows while it holds the site's lease.
  *
  * In memory it knows which tasks may start (`createFrontier`); each step commits the ends since the last one together with the next
- * intents, and only committed intents take effect. After a crash the next holder finds the intents and asks the driver, by their
- * deterministic names, what became of them: adopted, started for the first time, or lost with their machine, never started twice.
+ * intents, and only committed intents take effect (`openFlight`). After a crash the next holder finds the intents and asks the driver, by
+ * their deterministic names, what became of them: adopted, started for the first time, or lost with their machine, never started twice.
  *
  * Resolves when the site is settled or has been idle for a while; rejects with `LeasePassedOn` when another worker took over, and
  * with the signal's reason when this worker is being drained (what runs goes on and is adopted later).
@@ -87,7 +148,7 @@ export const runSite = async (
   const { tasks } = loaded
   const n = tasks.length
   const at = (i: number): LoadedTask => tasks[i] as LoadedTask
-  const mine = tasks.map((task) => plan.siteOfRuntime.get(task.runtime_id) === site)
+  const mine = tasks.map((task) => plan.siteOf(task) === site)
 
   const states = new Uint8Array(n)
   for (const [i, task] of tasks.entries()) {
@@ -96,7 +157,7 @@ export const runSite = async (
         ? done
         : task.status === 'failed' || task.status === 'cancelled'
           ? dead
-          : task.status === 'preparing' || task.status === 'running'
+          : task.intended
             ? inFlight
             : waiting
   }
@@ -111,16 +172,27 @@ export const runSite = async (
     mine,
   })
 
-  let entry: Entry = { ends: [], retries: [], states: [], intents: [], outputs: [], transfers: [] }
+  const patience = { ...usualPatience, ...parts.patience }
+  let entry: Entry = emptyEntry()
+  /** One per task and step: two changes of one row in one statement would be one of them. */
+  let changes = new Map<string, TaskStateChange>()
+  /** By position; a task that started and ended between two commits has only an end. */
+  let ends = new Map<number, Omit<TaskEnd, 'heir'>>()
+  let starts = new Map<number, TaskStart>()
+  /** Counts starts and ends in the order in which they happened. */
+  let order = 0
+  const ahead = new Map<number, Ahead>()
+  /** Who has the lanes of a task after it, where that is settled before its end. */
+  const heirs = new Map<number, number>()
+  let brisk = false
+  let paused = false
+  /** `performance.now()` until which what is ahead may be started. */
+  let leaseUntil = 0
   const commands = new Map<number, Command>()
-  const byName = new Map<string, number>()
-  const shown = new Map<number, number>()
   const heldCores = new Map<number, number[]>()
-  const collecting = new Set<number>()
   const readyAt = new Map<number, number>()
   const retryAt = new Map<number, number>()
   const queueReasons = new Map<number, string>()
-  const externalIds = new Map<number, string>()
   // First ready, first started; what has to wait for a time, a lane of another run or a core is looked at again later.
   // After a take-over a retry still waits for its time.
   const ready = frontier.ready()
@@ -128,12 +200,10 @@ export const runSite = async (
   const early = (i: number): boolean => (at(i).not_before ?? 0) > loadedAt
   const queue: number[] = ready.filter((i) => !early(i))
   let deferred: number[] = ready.filter(early)
-  let running = 0
   let finished = states.reduce((sum, state, i) => sum + (state === done && mine[i] === true ? 1 : 0), 0)
   let failed = tasks.filter((task, i) => task.status === 'failed' && mine[i] === true).length
   let stopping: 'cancelled' | 'failed' | undefined =
     plan.onFailure === 'stop' && tasks.some((task) => task.status === 'failed') ? 'failed' : undefined
-  let cancelSent = false
   let trouble: unknown
   let wake: () => void = () => undefined
   let woken = false
@@ -143,11 +213,13 @@ export const runSite = async (
     woken = true
     wake()
   }
-  const fail = (error: unknown): void => {
-    trouble ??= error
+  // A composite signal that is asked looks at all its sources.
+  let draining = signal.aborted
+  const drain = (): void => {
+    draining = true
     nudge()
   }
-  signal.addEventListener('abort', nudge)
+  signal.addEventListener('abort', drain)
 
   const commandOf = async (positions: number[]): Promise<void> => {
     const unknown = positions.filter((i) => !commands.has(i))
@@ -172,42 +244,104 @@ export const runSite = async (
     heldCores.delete(i)
   }
 
-  const opened = (freed: number[]): void => {
-    queue.push(...freed)
+  /** The lanes, and the cores, of a task that is over go to its heir, if that is still to have them. */
+  const handOver = (i: number): void => {
+    const heir = heirs.get(i)
+    const cores = heldCores.get(i)
+    if (heir === undefined || !ahead.has(heir) || parts.cores?.contended === true) {
+      takeBack()
+      freeCores(i)
+    } else if (cores !== undefined) {
+      heldCores.delete(i)
+      heldCores.set(heir, cores)
+    }
   }
+  /** What is intended ahead and has not been started will not be, on this intent. */
+  const takeBack = (): void => {
+    for (const [i, one] of ahead) {
+      one.revoked = true
+      if (!one.committed) continue
+      entry.takenBack.push(one.record.id)
+      forget(i, one)
+    }
+  }
+  const forget = (i: number, one: Ahead): void => {
+    ahead.delete(i)
+    for (const [from, to] of heirs) if (to === i) heirs.delete(from)
+    freeCores(i)
+    if (one.turn && states[i] === waiting) queue.push(i)
+  }
+  const startAhead = (): void => {
+    if (stopping !== undefined || paused || draining || performance.now() > leaseUntil) return
+    const now = clock()
+    const begun: Chosen[] = []
+    for (const [i, one] of ahead) {
+      if (!one.turn || !one.committed || one.revoked || states[i] !== waiting) continue
+      ahead.delete(i)
+      frontier.take(i)
+      const task = at(i)
+      const since = readyAt.get(i) ?? task.ready_at ?? (lastFinish(i) || now)
+      Object.assign(task, { status: 'preparing', started_at: now, ready_at: since })
+      starts.set(i, { id: task.id, name: one.name, readyAt: since, startedAt: now, order: (order += 1) })
+      begun.push(one)
+    }
+    if (begun.length > 0) flight.start(begun)
+  }
+
+  const opened = (freed: number[]): void => {
+    for (const i of freed) {
+      const one = ahead.get(i)
+      if (one === undefined) queue.push(i)
+      else one.turn = true
+    }
+    if (ahead.size > 0) startAhead()
+  }
+
+  const change = (next: TaskStateChange): void => void changes.set(next.id, { ...changes.get(next.id), ...next })
 
   /** Books the end of an attempt: success, another attempt, or the end of the activity. */
   const settle = (i: number, end: AttemptEnd): void => {
     const task = at(i)
     const command = commands.get(i)
-    freeCores(i)
-    running -= 1
-    shown.delete(i)
-    externalIds.delete(i)
-    byName.delete(intentName(runId, task.position, task.attempt))
-    const moved = end.status === 'completed' ? plan.transfersOf(task, [...frontier.predecessorsOf(i)].map(at)) : []
-    const booked = bookedEnd(task, end, moved, plan.pricePerSecond.get(task.resource_id) ?? 0)
+    changes.delete(task.id)
+    const start = starts.get(i)
+    starts.delete(i)
+    const predecessors = [...frontier.predecessorsOf(i)].map(at)
+    const moved = end.status === 'completed' ? plan.transfersOf(task, predecessors) : []
+    const observed = parts.transfersOf?.(intentName(runId, task.position, task.attempt)) ?? []
+    const booked = bookedEnd(task, end, moved, observed, plan.pricePerSecond.get(task.resource_id) ?? 0)
+    entry.transfers.push(...transfersOf(runId, task, end, moved, predecessors, observed))
     task.finished_at = end.finishedAt
+    const book = (final: boolean): void => {
+      ends.set(i, { ...booked, final, order: (order += 1), ...(start === undefined ? {} : { startOrder: start.order, name: start.name }) })
+    }
     if (end.status === 'completed') {
-      entry.ends.push({ ...booked, final: false })
-      entry.transfers.push(...transfersOf(runId, task, end, moved))
+      book(false)
       entry.outputs.push(...outputsOf(runId, plan.contentVersionId, task, end.manifest, parts.hostId, command?.expectedOutputs ?? []))
       finished += 1
+      brisk = end.finishedAt - (end.startedAt ?? 0) < briskSeconds
+      handOver(i)
       opened(frontier.complete(i))
     } else if (end.status === 'cancelled' || stopping === 'cancelled') {
-      entry.ends.push({ ...booked, final: false })
+      book(false)
+      takeBack()
+      freeCores(i)
       opened(frontier.kill(i))
     } else {
-      const next = stopping === undefined ? nextAttempt(runId, task, end, command, clock()) : undefined
-      entry.ends.push({ ...booked, final: next === undefined })
+      // Its lanes may go to another run before its next attempt: who waits behind it holds none meanwhile.
+      takeBack()
+      freeCores(i)
+      const next = stopping === undefined ? nextAttempt(runId, task, end, command, clock(), patience) : undefined
+      book(next === undefined)
       if (next === undefined) {
         failed += 1
         if (plan.onFailure === 'stop') stopping ??= 'failed'
         opened(frontier.kill(i))
       } else {
         entry.retries.push(next)
-        const { id, attempt, userAttempts, notBefore } = next
-        Object.assign(task, { id, attempt, user_attempts: userAttempts, status: 'ready', ready_at: next.readyAt, not_before: notBefore })
+        const { id, attempt, userAttempts, walltimeExtensions, notBefore } = next
+        Object.assign(task, { id, attempt, user_attempts: userAttempts, walltime_extensions: walltimeExtensions })
+        Object.assign(task, { status: 'ready', ready_at: next.readyAt, not_before: notBefore, silent_since: null })
         Object.assign(task, { queued_at: null, started_at: null, finished_at: null })
         readyAt.set(i, next.readyAt)
         frontier.putBack(i)
@@ -217,124 +351,111 @@ export const runSite = async (
     nudge()
   }
 
-  /** What an ended task left behind; undefined when it was lost: not alive, and nothing tells how it ended. */
-  const collected = async (name: string): Promise<Collected | undefined> => {
-    try {
-      return await driver.collect(name)
-    } catch (error) {
-      if (error instanceof DriverError && error.trouble === 'unknown' && (await driver.find([name])).get(name)?.state === 'lost')
-        return undefined
-      throw error
-    }
-  }
-
-  const collect = async (i: number, name: string): Promise<void> => {
-    if (collecting.has(i)) return
-    collecting.add(i)
-    try {
-      const outcome = await collected(name)
-      parts.failpoint('ended-not-recorded')
-      const end = endOf(at(i), outcome, commands.get(i)?.timeoutSeconds ?? 0, clock())
-      // What was lost while it was being ended is ended.
-      settle(i, end.failureClass === 'infrastructure' && stopping === 'cancelled' ? { ...end, status: 'cancelled' } : end)
-    } catch (error) {
-      fail(error)
-    } finally {
-      collecting.delete(i)
-    }
-  }
-
-  const stops: (() => void)[] = []
-  const watch = (names: string[]): void => {
-    stops.push(
-      driver.watch(names, (name) => {
-        const i = byName.get(name)
-        if (i !== undefined) void collect(i, name)
-      }),
-    )
-  }
-
-  const submit = async (intents: Intent[]): Promise<void> => {
-    try {
-      parts.failpoint('intended-not-started')
-      const outcomes = await driver.submit(intents)
-      parts.failpoint('started-not-watched')
-      watch(outcomes.filter((outcome) => outcome.ok).map((outcome) => outcome.name))
-      for (const outcome of outcomes) {
-        const i = byName.get(outcome.name)
-        if (i === undefined) continue
-        if (!outcome.ok) settle(i, notStarted(at(i), outcome.error, clock()))
-        else externalIds.set(i, outcome.externalId)
-      }
-    } catch (error) {
-      const trouble = error instanceof DriverError ? error : new DriverError('infrastructure', (error as Error).message, { cause: error })
-      for (const intent of intents) {
-        const i = byName.get(intent.name)
-        if (i !== undefined) settle(i, notStarted(at(i), trouble, clock()))
-      }
-    }
-  }
-  /** Those without files to stage go together; a long staging must not keep the ends of the others from being seen. */
-  const launch = (intents: Intent[]): void => {
-    const together = (intent: Intent): boolean => driver.capabilities.batch && intent.stage.length === 0
-    const batch = intents.filter(together)
-    if (batch.length > 0) void submit(batch)
-    for (const intent of intents) if (!together(intent)) void submit([intent])
-  }
-
   const intentFor = (i: number): Intent => {
     const task = at(i)
-    return plan.intentOf(
+    const intent = plan.intentOf(
       task,
       commands.get(i) as Command,
       intentName(runId, task.position, task.attempt),
       [...frontier.predecessorsOf(i)].map(at),
     )
+    return task.walltime_extensions === 0 ? intent : { ...intent, walltimeExtensions: task.walltime_extensions }
   }
 
-  // What an earlier holder intended: ask by name, adopt what lives, start what never started.
+  const ended = (i: number, outcome: Outcome): void => {
+    const task = at(i)
+    const now = clock()
+    // What the site may still hold, or come to hold, is to be ended there once it answers again.
+    if (outcome.kind === 'silent' || outcome.kind === 'unstopped')
+      entry.leftovers.push({ name: intentName(runId, task.position, task.attempt), words: outcome.words })
+    const end = ((): AttemptEnd => {
+      if (outcome.kind === 'collected') return endOf(task, outcome.collected, commands.get(i)?.timeoutSeconds ?? 0, now)
+      if (outcome.kind === 'lost') return lost(task, outcome.cause, now)
+      if (outcome.kind === 'refused') return notStarted(task, outcome.error, now)
+      if (outcome.kind === 'silent') return silent(task, site, patience.silentSeconds, outcome.words, now)
+      return unstopped(task, site, outcome.words, now)
+    })()
+    // What was lost while it was being ended is ended.
+    settle(i, end.failureClass === 'infrastructure' && stopping === 'cancelled' ? { ...end, status: 'cancelled' } : end)
+  }
+
+  const seen = (i: number, { reason, ...sight }: Sight): void => {
+    change({ id: at(i).id, atSite: true, ...sight, ...(reason === undefined ? {} : { reason: reason ?? '' }) })
+    nudge()
+  }
+
+  const flight = openFlight({
+    driver,
+    site,
+    clock,
+    failpoint: parts.failpoint,
+    silentSeconds: patience.silentSeconds,
+    intentOf: intentFor,
+    ended,
+    seen,
+    fault: (error) => {
+      trouble ??= error
+      nudge()
+    },
+  })
+
+  /** What an earlier holder intended goes on; what it had intended ahead goes on where it was started, and is taken back where not. */
   const adopt = async (): Promise<void> => {
     const intended = [...states.keys()].filter((i) => mine[i] === true && states[i] === inFlight)
+    const unsure = [...states.keys()].filter((i) => mine[i] === true && states[i] === waiting && at(i).ahead)
+    if (unsure.length > 0) {
+      // Until its lease is over the other may still start them; twice, because it counts from another moment.
+      await new Promise((resolve) => setTimeout(resolve, 2 * startLeaseMs))
+      const nameOf = (i: number): string => intentName(runId, at(i).position, at(i).attempt)
+      const found = await outlastingOutage(() => driver.find(unsure.map(nameOf)), signal)
+      for (const i of unsure) {
+        const state = found.get(nameOf(i)) ?? { state: 'unknown' }
+        if (state.state === 'unknown') {
+          entry.takenBack.push(at(i).id)
+          continue
+        }
+        const startedAt = 'startedAt' in state ? state.startedAt : clock()
+        frontier.take(i)
+        intended.push(i)
+        at(i).started_at = startedAt
+        at(i).ready_at ??= startedAt
+        starts.set(i, { id: at(i).id, name: nameOf(i), readyAt: at(i).ready_at as number, startedAt, order: (order += 1) })
+        // Its lanes come to it with the end of the one before it.
+        for (const before of intended) if (frontier.followerOf(before) === i) heirs.set(before, i)
+      }
+    }
     if (intended.length === 0) return
     await commandOf(intended)
-    for (const i of intended) byName.set(intentName(runId, at(i).position, at(i).attempt), i)
-    running += intended.length
     if (parts.cores !== undefined) for (const i of intended) heldCores.set(i, parts.cores.hold(await coresHeld(db, parts.hostId, at(i).id)))
-    const found = await driver.find([...byName.keys()])
-    const fresh: Intent[] = []
-    for (const [name, i] of [...byName]) {
-      const state = found.get(name)?.state ?? 'unknown'
-      shown.set(i, clock())
-      if (state === 'unknown') fresh.push(intentFor(i))
-      else if (state === 'running') {
-        externalIds.set(i, (found.get(name) as { externalId: string }).externalId)
-        watch([name])
-      } else void collect(i, name)
-    }
-    if (fresh.length > 0) launch(fresh)
+    flight.adopt(
+      intended.map((i) => ({
+        position: i,
+        name: intentName(runId, at(i).position, at(i).attempt),
+        silentSince: at(i).silent_since ?? undefined,
+      })),
+    )
   }
 
-  const choose = async (): Promise<{ intents: TaskIntent[]; launches: Intent[] }> => {
-    const intents: TaskIntent[] = []
-    const launches: Intent[] = []
-    if (stopping !== undefined) return { intents, launches }
+  const choose = async (): Promise<Chosen[]> => {
+    const chosen: Chosen[] = []
+    if (stopping !== undefined) return chosen
     coresShort = false
     const now = clock()
     const due = (i: number): boolean => (retryAt.get(i) ?? 0) <= now && (at(i).not_before ?? 0) <= now
     queue.unshift(...deferred.filter(due))
     deferred = deferred.filter((i) => !due(i))
     const room = Math.min(intentsPerCommit, parts.cores?.free ?? intentsPerCommit)
-    const chosen = queue.splice(0, room).filter((i) => states[i] === waiting)
+    const first = queue.splice(0, room).filter((i) => states[i] === waiting)
     // What stays behind is shown as ready once, so that a poller can tell waiting for a core from waiting for data.
     for (const i of queue.slice(0, intentsPerCommit)) {
       if (at(i).status !== 'blocked' || states[i] !== waiting) continue
       at(i).status = 'ready'
       readyAt.set(i, lastFinish(i) || now)
-      entry.states.push({ id: at(i).id, status: 'ready', readyAt: readyAt.get(i) as number })
+      change({ id: at(i).id, atSite: false, status: 'ready', readyAt: readyAt.get(i) as number })
     }
-    if (chosen.length === 0) return { intents, launches }
-    await commandOf(chosen)
-    for (const i of chosen) {
+    if (first.length === 0) return chosen
+    await commandOf(first)
+    for (const i of first) {
       const task = at(i)
       const command = commands.get(i) as Command
       if (!readyAt.has(i)) readyAt.set(i, task.ready_at ?? (lastFinish(i) || now))
@@ -344,8 +465,9 @@ export const runSite = async (
         if (cores === undefined) {
           coresShort = true
           if (task.status !== 'queued')
-            entry.states.push({
+            change({
               id: task.id,
+              atSite: false,
               status: 'queued',
               readyAt: readyAt.get(i) as number,
               queuedAt: now,
@@ -359,25 +481,66 @@ export const runSite = async (
       }
       const name = intentName(runId, task.position, task.attempt)
       const intent = intentFor(i)
-      intents.push({
-        id: task.id,
+      const lanes = [
+        ...(task.core_ids.length === 0 ? [''] : task.core_ids).map((core) => [task.resource_id, core, task.slot_id] as const),
+        ...cores.map((core) => [`@host/${parts.hostId}`, `core-${String(core)}`, ''] as const),
+      ]
+      const record = { id: task.id, name, directory: intent.directory, host: parts.hostId }
+      chosen.push({
+        position: i,
         name,
-        directory: intent.directory,
-        host: parts.hostId,
-        readyAt: readyAt.get(i) as number,
-        startedAt: now,
-        lanes: [
-          ...(task.core_ids.length === 0 ? [''] : task.core_ids).map((core) => [task.resource_id, core, task.slot_id] as const),
-          ...cores.map((core) => [`@host/${parts.hostId}`, `core-${String(core)}`, ''] as const),
-        ],
+        intent,
+        record: { ...record, readyAt: readyAt.get(i) as number, startedAt: now, lanes, ahead: false },
       })
-      launches.push(intent)
-      byName.set(name, i)
       frontier.take(i)
       task.started_at = now
       task.ready_at = readyAt.get(i) as number
     }
-    return { intents, launches }
+    return chosen
+  }
+
+  /** Heirs of what runs, as far as they need nothing but what is under way here to be started: no lane, no end of another site. */
+  const chooseAhead = async (chosen: readonly Chosen[]): Promise<Ahead[]> => {
+    const most = parts.aheadPerLane ?? 0
+    if (most === 0 || !brisk || stopping !== undefined || paused || parts.cores?.contended === true) return []
+    const given = (p: number): boolean => states[p] === done || (states[p] === inFlight && mine[p] === true) || ahead.has(p)
+    const offered: Ahead[] = []
+    const roots = [...flight.positions(), ...chosen.map(({ position }) => position)]
+    await commandOf(roots.flatMap((root) => frontier.heirOf(root) ?? []))
+    for (const root of roots) {
+      if (states[root] !== inFlight) continue
+      let last = root
+      for (let depth = 0; depth < most && offered.length < intentsPerCommit; depth++) {
+        let heir = heirs.get(last)
+        if (heir === undefined) {
+          heir = frontier.heirOf(last)
+          const command = heir === undefined ? undefined : commands.get(heir)
+          if (heir === undefined || command === undefined || ahead.has(heir)) break
+          if ((at(heir).not_before ?? 0) > 0 || ![...frontier.predecessorsOf(heir)].every(given)) break
+          if (parts.cores !== undefined && heldCores.get(root)?.length !== Math.min(parts.cores.count, Math.max(1, Math.ceil(command.cpu))))
+            break
+          const task = at(heir)
+          const name = intentName(runId, task.position, task.attempt)
+          const intent = intentFor(heir)
+          const record = {
+            id: task.id,
+            name,
+            directory: intent.directory,
+            host: parts.hostId,
+            readyAt: 0,
+            startedAt: 0,
+            lanes: [],
+            ahead: true,
+          }
+          const one: Ahead = { position: heir, name, intent, record, committed: false, revoked: false, turn: false }
+          ahead.set(heir, one)
+          heirs.set(last, heir)
+          offered.push(one)
+        }
+        last = heir
+      }
+    }
+    return offered
   }
 
   const foreign = [...states.keys()].some((i) => mine[i] !== true && (states[i] as number) < done)
@@ -399,25 +562,37 @@ export const runSite = async (
     await adopt()
     for (;;) {
       if (trouble !== undefined) throw trouble as Error
-      if (signal.aborted && entry.ends.length === 0) throw signal.reason as Error
+      if (draining && ends.size === 0 && starts.size === 0) throw signal.reason as Error
       woken = false
-      const { intents, launches } = signal.aborted ? { intents: [], launches: [] } : await choose()
-      const now = clock()
-      for (const [i, since] of shown) {
-        if ((now - since) * 1_000 < showRunningMs || states[i] !== inFlight) continue
-        const externalId = externalIds.get(i)
-        if (externalId === undefined) continue
-        entry.states.push({ id: at(i).id, status: 'running', externalId })
-        shown.delete(i)
-        externalIds.delete(i)
+      flight.turn()
+      const chosen = draining ? [] : await choose()
+      const offered = draining ? [] : await chooseAhead(chosen)
+      const intents = [...chosen, ...offered].map(({ record }) => record)
+      /** Who has the lanes after this step: heirs that are over in it pass them on at once. */
+      const heirAfter = (i: number): string | null => {
+        let heir = heirs.get(i)
+        while (heir !== undefined && ends.has(heir)) heir = heirs.get(heir)
+        return heir === undefined ? null : at(heir).id
       }
-      const step: Entry = { ...entry, intents }
-      entry = { ends: [], retries: [], states: [], intents: [], outputs: [], transfers: [] }
+      const step: Entry = {
+        ...entry,
+        starts: [...starts.values()],
+        ends: [...ends].map(([i, end]) => ({ ...end, heir: heirAfter(i) })),
+        states: [...changes.values()],
+        intents,
+      }
+      for (const i of ends.keys()) heirs.delete(i)
+      entry = emptyEntry()
+      changes = new Map()
+      ends = new Map()
+      starts = new Map()
       parts.failpoint('before-commit')
       let tries = 0
+      let sentAt = performance.now()
       const result = await outlastingOutage(() => {
         // After an outage the lanes may have been had only now.
         if ((tries += 1) > 1) for (const intent of intents) intent.startedAt = clock()
+        sentAt = performance.now()
         return commitSite(db, runId, site, epoch, step)
       }, signal)
       // Once the lanes are held, so that no task begins on the record before the one that had its lane has ended.
@@ -425,76 +600,88 @@ export const runSite = async (
       parts.failpoint('committed')
 
       const acquired = new Set(result.acquired)
-      const go: Intent[] = []
-      for (const [k, intent] of intents.entries()) {
-        const launched = launches[k] as Intent
-        const i = byName.get(intent.name) as number
-        if (acquired.has(intent.id)) {
+      const go: Chosen[] = []
+      for (const one of chosen) {
+        const { position: i, record } = one
+        if (acquired.has(record.id)) {
           at(i).status = 'preparing'
           at(i).started_at = startedAt
           queueReasons.delete(i)
-          running += 1
-          shown.set(i, clock())
-          go.push(launched)
+          go.push(one)
           continue
         }
         freeCores(i)
         frontier.putBack(i)
-        byName.delete(intent.name)
         at(i).started_at = null
         deferred.push(i)
         retryAt.set(i, clock() + laneRetryMs / 1_000)
-        const by = result.holders?.[intent.id]
+        const by = result.holders?.[record.id]
         if (by !== undefined && queueReasons.get(i) !== by) {
           queueReasons.set(i, by)
           at(i).status = 'queued'
-          entry.states.push({
-            id: intent.id,
+          change({
+            id: record.id,
+            atSite: false,
             status: 'queued',
-            readyAt: intent.readyAt,
+            readyAt: record.readyAt,
             queuedAt: clock(),
             reason: `its lane is held by ${by}`,
           })
         }
       }
-      if (go.length > 0) launch(go)
+      if (go.length > 0) flight.start(go)
       if (result.run_status !== 'running') stopping ??= 'cancelled'
       if (result.cancelled) stopping = 'cancelled'
       if (result.failed > 0 && plan.onFailure === 'stop') stopping ??= 'failed'
-      if (stopping === 'cancelled' && running > 0 && !cancelSent) {
-        cancelSent = true
-        void driver.cancel([...byName.keys()], cancelGraceSeconds).catch(fail)
+      if (stopping === 'cancelled') flight.cancel()
+      paused = result.paused
+      leaseUntil = sentAt + startLeaseMs
+      for (const one of offered) {
+        one.committed = acquired.has(one.record.id)
+        if (one.committed && one.revoked) entry.takenBack.push(one.record.id)
+        if (!one.committed || one.revoked) forget(one.position, one)
       }
-      beat({ completed: finished, running })
+      // Who did not get his lanes has none to pass on.
+      if (stopping !== undefined || paused || go.length < chosen.length) takeBack()
+      else if (ahead.size > 0) startAhead()
+      beat({ completed: finished, running: flight.size })
 
       const over = stopping !== undefined || frontier.open === 0
-      if (running === 0 && over && entry.ends.length === 0 && entry.states.length === 0)
-        return { settled: true, completed: finished, failed }
-      const busy = running > 0 || queue.length > 0 || deferred.length > 0 || entry.ends.length > 0
+      const pending = ends.size > 0 || starts.size > 0 || changes.size > 0 || entry.takenBack.length > 0
+      if (flight.size === 0 && over && !pending) return { settled: true, completed: finished, failed }
+      const busy = flight.size > 0 || queue.length > 0 || deferred.length > 0 || pending
       if (busy) idleSince = clock()
       else if ((clock() - idleSince) * 1_000 > idleMs) return { settled: false, completed: finished, failed }
 
-      const startable = stopping === undefined && !result.paused && queue.length > 0 && !coresShort && parts.cores?.free !== 0
-      if (!woken && !startable) {
-        if (queue.length > 0 || coresShort) parts.cores?.whenFree(nudge)
-        const pause = shown.size > 0 ? showRunningMs : deferred.length > 0 || queue.length > 0 ? laneRetryMs : tickMs
-        await new Promise<void>((resolve) => {
-          const timer = setTimeout(resolve, pause)
+      const startable = (): boolean => stopping === undefined && !paused && queue.length > 0 && !coresShort && parts.cores?.free !== 0
+      const waiter = (): boolean => [...ahead.values()].some(({ turn }) => turn)
+      const sleep = (ms: number): Promise<void> =>
+        new Promise((resolve) => {
+          const timer = setTimeout(resolve, ms)
           wake = () => {
             clearTimeout(timer)
             resolve()
           }
         })
-        wake = () => undefined
+      if (!woken && !startable()) {
+        if (queue.length > 0 || coresShort) parts.cores?.whenFree(nudge)
+        const calm = deferred.length > 0 || queue.length > 0 ? laneRetryMs : tickMs
+        await sleep(Math.min(calm, Math.max(0, (flight.dueAt - clock()) * 1_000)))
       }
+      // What follows by itself needs no commit at once: the next one takes more.
+      for (let left = gatherMs; left > 0 && ahead.size > 0 && stopping === undefined && !startable() && !waiter();) {
+        await sleep(left)
+        left = sentAt + gatherMs - performance.now()
+      }
+      wake = () => undefined
       if (foreign) await outlastingOutage(lookElsewhere, signal)
     }
   } catch (error) {
     if (error instanceof LeasePassedOn) beat({ completed: finished, running: 0 })
     throw error
   } finally {
-    signal.removeEventListener('abort', nudge)
-    for (const stop of stops) stop()
+    signal.removeEventListener('abort', drain)
+    flight.close()
     for (const i of [...heldCores.keys()]) freeCores(i)
   }
 }

@@ -14,9 +14,9 @@ const runJson = `json_strip_nulls(json_build_object('id', r.id, 'schedulePlanId'
   'cancelRequestedAt', ${time('r.cancel_requested_at')}, 'createdAt', ${time('r.created_at')}, 'startedAt', ${time('r.started_at')}, 'finishedAt', ${time('r.finished_at')}))`
 
 const taskJson = `json_strip_nulls(json_build_object('id', t.id, 'executionRunId', t.execution_run_id, 'planAssignmentId', t.plan_assignment_id, 'activityId', t.activity_id,
-  'externalId', t.external_id, 'plannedResourceId', t.planned_resource_id, 'allocatedResourceId', t.allocated_resource_id, 'runtimeId', t.runtime_id, 'attempt', t.attempt, 'status', t.status,
+  'externalId', t.external_id, 'plannedResourceId', t.planned_resource_id, 'allocatedResourceId', t.allocated_resource_id, 'runtimeId', t.runtime_id, 'connectionId', t.connection_id, 'site', t.site, 'attempt', t.attempt, 'status', t.status,
   'readyAt', t.ready_at, 'dataReadyAt', t.data_ready_at, 'queuedAt', t.queued_at, 'startedAt', t.started_at, 'finishedAt', t.finished_at, 'runtimeSeconds', t.runtime_seconds,
-  'queueSeconds', t.queue_seconds, 'transferSeconds', t.transfer_seconds, 'transferBytes', t.transfer_bytes, 'interferenceSeconds', t.interference_seconds, 'overheadSeconds', t.overhead_seconds,
+  'queueSeconds', t.queue_seconds, 'siteQueueSeconds', t.site_queue_seconds, 'transferSeconds', t.transfer_seconds, 'transferBytes', t.transfer_bytes, 'interferenceSeconds', t.interference_seconds, 'overheadSeconds', t.overhead_seconds,
   'cost', t.cost, 'cpuSeconds', t.cpu_seconds, 'peakMemoryBytes', t.peak_memory_bytes, 'measuredBy', t.measured_by, 'durationSource', t.duration_source, 'exitCode', t.exit_code,
   'failureClass', t.failure_class, 'failureReason', t.failure_reason, 'coreIds', to_json(t.core_ids), 'slotId', t.slot_id, 'orderOnResource', t.order_on_resource, 'metadata', t.metadata))`
 
@@ -155,6 +155,7 @@ export const Attempt = z.object({
   externalId: z.string(),
   attempt: z.number(),
   status: z.string(),
+  resourceId: z.string(),
   runtimeId: z.string().optional(),
   name: z.string().optional(),
   hostId: z.string().optional(),
@@ -165,7 +166,7 @@ export const Attempt = z.object({
 export const findAttempt = (db: Db, runId: string, activityId: string, attempt: number | undefined) =>
   db.maybe(
     Attempt,
-    sql`select t.id, t.activity_position, t.activity_id, t.external_id, t.attempt, t.status, t.runtime_id, t.handle_name as name, t.host_id, t.directory
+    sql`select t.id, t.activity_position, t.activity_id, t.external_id, t.attempt, t.status, t.planned_resource_id as resource_id, t.runtime_id, t.handle_name as name, t.host_id, t.directory
       from task_executions t
       where t.execution_run_id = ${runId} and (t.activity_id = ${activityId} or t.external_id = ${activityId}) and ${attempt === undefined ? raw('t.latest') : sql`t.attempt = ${attempt}`}
       order by t.activity_id = ${activityId} desc limit 1`,
@@ -190,10 +191,13 @@ export interface NewRun {
     executionScope: unknown
     networkTopology: unknown
     activityProfiles: unknown
+    storageMounts: unknown
     documentsHash: string
   }
   /** By position of the activity in the content version. */
   runtimeIds: readonly string[]
+  /** Where each task runs, by position; absent in a simulation. */
+  places: readonly { site: string; connectionId?: string }[] | undefined
   /** Ids as the caller wrote them, by position. */
   activityIds: readonly string[]
 }
@@ -205,13 +209,14 @@ export const insertRun = async (tx: Db, run: NewRun): Promise<void> => {
       ${run.simulator ?? null}, ${run.onFailure}, ${run.activityIds.length})`)
   const { snapshot } = run
   const json = (value: unknown): string => JSON.stringify(value ?? null)
-  await tx.run(sql`insert into run_snapshots (execution_run_id, resources, runtimes, runtime_bindings, execution_scope, network_topology, activity_profiles, documents_hash)
+  await tx.run(sql`insert into run_snapshots (execution_run_id, resources, runtimes, runtime_bindings, execution_scope, network_topology, activity_profiles, storage_mounts, documents_hash)
     values (${run.id}, ${json(snapshot.resources)}, ${json(snapshot.runtimes)}, ${json(snapshot.runtimeBindings)}, ${json(snapshot.executionScope)},
-      ${snapshot.networkTopology === undefined ? null : json(snapshot.networkTopology)}, ${json(snapshot.activityProfiles)}, ${snapshot.documentsHash})`)
-  await tx.run(sql`insert into task_executions (id, execution_run_id, activity_position, plan_assignment_id, activity_id, external_id, planned_resource_id, runtime_id, core_ids, slot_id, order_on_resource)
-    select given.id, ${run.id}, a.activity_position, a.id, given.activity_id, d.external_id, a.resource_id, given.runtime_id,
+      ${snapshot.networkTopology === undefined ? null : json(snapshot.networkTopology)}, ${json(snapshot.activityProfiles)}, ${json(snapshot.storageMounts)}, ${snapshot.documentsHash})`)
+  await tx.run(sql`insert into task_executions (id, execution_run_id, activity_position, plan_assignment_id, activity_id, external_id, planned_resource_id, runtime_id, site, connection_id, core_ids, slot_id, order_on_resource)
+    select given.id, ${run.id}, a.activity_position, a.id, given.activity_id, d.external_id, a.resource_id, given.runtime_id, given.site, given.connection_id,
       case when jsonb_typeof(a.metadata -> 'coreIds') = 'array' then array(select jsonb_array_elements_text(a.metadata -> 'coreIds')) else array[a.core_id] end, a.slot_id, a.order_on_resource
-    from unnest(${run.activityIds.map((activityId) => taskExecutionId(run.id, activityId, 1))}::text[], ${run.activityIds}::text[], ${run.runtimeIds}::text[]) with ordinality as given (id, activity_id, runtime_id, number)
+    from unnest(${run.activityIds.map((activityId) => taskExecutionId(run.id, activityId, 1))}::text[], ${run.activityIds}::text[], ${run.runtimeIds}::text[],
+      ${run.activityIds.map((_id, i) => run.places?.[i]?.site ?? null)}::text[], ${run.activityIds.map((_id, i) => run.places?.[i]?.connectionId ?? null)}::text[]) with ordinality as given (id, activity_id, runtime_id, site, connection_id, number)
     join schedule_plan_assignments a on a.schedule_plan_id = ${run.schedulePlanId} and a.activity_position = given.number - 1
     join activity_definitions d on d.workflow_version_id = ${run.contentVersionId} and d.position = a.activity_position`)
 }

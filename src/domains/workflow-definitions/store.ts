@@ -154,6 +154,8 @@ export interface ActivityCommand {
   }
   cpu: number
   memoryBytes: number
+  /** Graphics processors. */
+  gpu: number
   policy: Policy
   expectedOutputs: string[]
   stage: 'all' | 'declared'
@@ -168,7 +170,7 @@ interface CommandRow {
   id: string
   external_id: string
   command_spec: ActivityCommand['command']
-  resource_requirements: { cpu: number; memoryBytes: number }
+  resource_requirements: { cpu: number; memoryBytes: number; gpu?: number }
   policy: Policy
   metadata: Record<string, unknown> | null
   inputs: [number, string, number][]
@@ -189,7 +191,7 @@ export async function loadCommands(db: Db, contentVersionId: string, positions: 
       id,
       external_id: externalId,
       command_spec: { entrypoint, ...command },
-      resource_requirements: { cpu, memoryBytes },
+      resource_requirements: { cpu, memoryBytes, gpu },
       policy,
       metadata,
       inputs,
@@ -205,6 +207,7 @@ export async function loadCommands(db: Db, contentVersionId: string, positions: 
         externalId,
         cpu,
         memoryBytes,
+        gpu: gpu ?? 0,
         policy,
         command: { ...command, ...(entrypoint === undefined || entrypoint === '' ? {} : { entrypoint }) },
         expectedOutputs: expectedOutputs ?? [],

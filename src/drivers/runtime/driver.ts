@@ -15,6 +15,10 @@
  * - `logs` reads by byte range (`tail`: the last so many bytes) from what the work wrote, while it runs and afterwards.
  * - `remove` forgets the name: never submit it again. Running work is refused.
  * - Errors are `DriverError`s with a class; anything else thrown is `unknown`.
+ * - A site that cannot be reached, or does not answer, rejects with class `unknown`: nothing is known, the caller asks again, for hours.
+ *   Silence is never an end: neither `find` nor `watch` make an end of it. `watch` goes on by itself when the site is back.
+ *   A `submit` whose answer was lost is submitted again under the same names.
+ * - Status of everything at one site costs one call per interval, whatever the number of names.
  *
  * Differences between sites are `capabilities`, never a type test.
  */
@@ -57,6 +61,8 @@ export interface Intent {
   argv: readonly string[]
   /** The whole environment of the task; nothing is inherited. */
   environment: Readonly<Record<string, string>>
+  /** Variables whose values are paths below the work directory; made absolute by `withRoots` before a driver sees them. */
+  pathVariables?: Readonly<Record<string, string>>
   /** Relative to the work directory. */
   workingDirectory?: string
   /** Files to be there before the start, from the work directories of predecessors or a seed folder. */
@@ -66,10 +72,20 @@ export interface Intent {
   memoryBytes: number
   /** 0 is none. Held by the site, also while no driver is alive. */
   timeoutSeconds: number
+  /** Default 0. */
+  gpus?: number
+  /** How long the plan expects it to take, overheads included; batch schedulers get a time limit from it where the activity has none. */
+  expectedSeconds?: number
+  /** Grows by one with each attempt that the site ended at its own time limit: the next one asks for twice as much. */
+  walltimeExtensions?: number
+  /** The site's own words for how to run it, merged from runtime, binding and activity: partition, account, qos, reservation, constraint … */
+  site?: Readonly<Record<string, unknown>>
 }
 
 /** All files below `from` (or only `paths`) appear at the same relative path in the work directory; a copy, never a hard link. */
 export interface Stage {
+  /** Site that holds it; absent: the task's own. What is elsewhere is brought by `src/drivers/transfer` before the driver sees the intent. */
+  at?: string
   from: string
   /** Who made it, for the conflict message. */
   label: string
@@ -82,6 +98,8 @@ export type SubmitOutcome =
 
 export type TaskState =
   | { state: 'unknown' } // never started: safe to submit
+  /** Taken by the site's own queue, not started yet. `cause`: the scheduler's word for why it waits (`Resources`, `Priority` …). */
+  | { state: 'queued'; externalId: string; submittedAt: number; cause?: string }
   | { state: 'running'; externalId: string; startedAt: number }
   | {
       state: 'ended'
@@ -92,15 +110,26 @@ export type TaskState =
       signal: string | null
       reason: EndReason
     }
-  /** Was started, is not alive, left no exit file: killed with its machine. Never submitted again under this name. */
-  | { state: 'lost'; externalId: string; startedAt: number }
+  /**
+   * Was accepted, is not alive, left no exit file: killed with its machine, or taken out by the scheduler. Never submitted again under this
+   * name. `cause`: the site's own words (`NODE_FAIL`, `PREEMPTED`, `BOOT_FAIL` …).
+   */
+  | { state: 'lost'; externalId: string; startedAt: number; cause?: string }
 
-export type EndReason = 'exited' | 'timeout' | 'cancelled' | 'memory'
+/**
+ * `timeout`: the activity's own limit. `walltime`: the site's, shorter than the activity's own: the site's trouble. `cancelled`: we asked
+ * for it; cancelled by others (an operator's `scancel`) is `lost` with the site's words.
+ */
+export type EndReason = 'exited' | 'timeout' | 'cancelled' | 'memory' | 'walltime'
 
 export interface Collected {
   state: TaskState
-  /** Seconds since epoch. `submittedAt` ≤ `startedAt` ≤ `finishedAt`. */
+  /** Seconds since epoch, by this machine's clock: a site whose clock is wrong is corrected for. `submittedAt` ≤ `startedAt` ≤ `finishedAt`. */
   submittedAt: number
+  /** Time in the site's own queue. */
+  queueSeconds?: number
+  /** Where in the site it ran, if the site has several places. */
+  node?: string
   /** What the user's program used; null where the site cannot say. */
   wallSeconds: number
   cpuSeconds: number | null

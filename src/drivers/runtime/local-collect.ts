@@ -13,16 +13,20 @@ const largestSlice = 16 * 1024 * 1024
 
 const absent = (error: unknown): boolean => isErrno(error, 'ENOENT', 'ENOTDIR', 'ELOOP')
 
+const nothing: LogSlice = { bytes: Buffer.alloc(0), offset: 0, totalBytes: 0 }
+
 /**
  * Part of a file: `limit` bytes from `offset`, or the last `tail` bytes; at most 16 MiB. A file that is not there is empty,
  * an offset behind the end gives no bytes.
  */
 function readSlice(path: string, range: { offset: number; limit: number } | { tail: number }): LogSlice {
+  // Most tasks write nothing, and an absence that has to be thrown costs 0.15 ms.
+  if (!existsSync(path)) return nothing
   let file: number
   try {
     file = openSync(path, 'r')
   } catch (error) {
-    if (absent(error)) return { bytes: Buffer.alloc(0), offset: 0, totalBytes: 0 }
+    if (absent(error)) return nothing
     throw error
   }
   try {
@@ -110,7 +114,7 @@ export async function collect(control: ControlFolder, runtime: string, hostname:
       runtime,
       hostname,
       root: directory,
-      staged: readStaged(control.path(name, 'staged')),
+      staged: record.facts.staged === false ? [] : readStaged(control.path(name, 'staged')),
       startedAt,
     }),
     missingOutputs: expectedOutputs.filter((path) => !isDelivered(directory, path)),

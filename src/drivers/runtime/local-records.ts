@@ -1,4 +1,4 @@
-import { closeSync, mkdirSync, openSync, readFileSync, rmSync, statSync, writeSync } from 'node:fs'
+import { closeSync, existsSync, mkdirSync, openSync, readFileSync, rmSync, statSync, writeSync } from 'node:fs'
 import { constants } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -13,6 +13,10 @@ import { isAlive, type ProcessIdentity } from './local-processes.ts'
  * The record is created exclusively before exec, so a name starts once, and grows by whole lines: facts, runner, task, exit. A line
  * without its end is not there yet. While a task runs its output is in the files of its runner.
  *
+ * Records of a runner's tasks share a file, each line beginning with the task's name: `NAME.task` is one more hard link to it, which is as
+ * exclusive as a new file and costs no inode (0.3 ms and more of processor time on a disk in use). Records of earlier versions have a
+ * file each, and lines without the name.
+ *
  * Read synchronously: some hundred bytes from the local disk cost 10 µs this way and 60 µs of processor time the other way.
  */
 
@@ -22,6 +26,8 @@ export interface TaskFacts {
   expectedOutputs: readonly string[]
   /** Seconds since epoch. */
   submittedAt: number
+  /** False: nothing was there before it. */
+  staged?: boolean
 }
 
 export interface TaskExit {
@@ -83,9 +89,18 @@ function parseExit(line: string): TaskExit | undefined {
   }
 }
 
-function parseRecord(text: string): TaskRecord | undefined {
-  // What follows the last line end is not there yet.
-  const [first, second, ...rest] = text.split('\n').slice(0, -1)
+/** Lines of one task, without its name. What follows the last line end is not there yet. */
+function linesOf(text: string, name: string): string[] {
+  if (text.startsWith('{') || text.startsWith('cancelled ')) return text.split('\n').slice(0, -1)
+  const lines: string[] = []
+  const prefix = `${name} `
+  for (let at = 0, end = text.indexOf('\n'); end !== -1; at = end + 1, end = text.indexOf('\n', at))
+    if (text.startsWith(prefix, at)) lines.push(text.slice(at + prefix.length, end))
+  return lines
+}
+
+function parseRecord(text: string, name: string): TaskRecord | undefined {
+  const [first, second, ...rest] = linesOf(text, name)
   if (first === undefined) return undefined
   const buried = /^cancelled (\S+)$/.exec(first)
   if (buried !== null) return { form: 'tombstone', at: Number(buried[1]) }
@@ -115,9 +130,11 @@ export function openControlFolder(root: string): ControlFolder {
   mkdirSync(root, { recursive: true, mode: 0o700 })
 
   const record = (name: string): TaskRecord | undefined => {
+    // An absence that has to be thrown costs 0.15 ms.
+    if (!existsSync(path(name, 'task'))) return undefined
     try {
       const text = readFileSync(path(name, 'task'), 'utf8')
-      return parseRecord(text) ?? { form: 'incomplete', changedAt: statSync(path(name, 'task')).mtimeMs / 1000 }
+      return parseRecord(text, name) ?? { form: 'incomplete', changedAt: statSync(path(name, 'task')).mtimeMs / 1000 }
     } catch (error) {
       if (isErrno(error, 'ENOENT')) return undefined
       throw error

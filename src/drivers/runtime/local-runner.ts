@@ -100,6 +100,21 @@ sub outputs {
   $err || sysopen($err, "$stem.err", $WRONLY | $CREAT | $APPEND, 0600);
 }
 
+# The records of some tasks share a file: each has its own name for it. A new inode costs more than all else that is done for a task.
+my ($log, $logged, $latest) = (undef, 0, '');
+sub claim {
+  my $path = shift;
+  if ($log && $logged < 32) {
+    if (link $latest, $path) {
+      # The latest name may have been forgotten and buried since: then it is another file.
+      if ((stat $path)[1] == (stat $log)[1]) { $logged++; $latest = $path; return 1 }
+      unlink $path;
+    } elsif ($!{EEXIST}) { return 0 }
+  }
+  sysopen my $fresh, $path, $WRONLY | $CREAT | $EXCL | $APPEND, 0600 or return 0;
+  ($log, $logged, $latest) = ($fresh, 1, $path);
+}
+
 sub run {
   my ($control, $name, $directory, $cwd, $timeout, $timeout_grace, $facts, $count, @rest) = @_;
   my @argv = splice @rest, 0, $count;
@@ -109,18 +124,18 @@ sub run {
   if (now(1) - $killed_read > 1) { $killed = killed_for_memory(); $killed_read = now(1) }
 
   # From here on this name is ours, once and for all.
-  sysopen my $record, $path, $WRONLY | $CREAT | $EXCL | $APPEND, 0600 or return say_line($!{EEXIST} ? 'known' : "failed cannot write $path: $!");
+  claim($path) or return say_line($!{EEXIST} ? 'known' : "failed cannot write $path: $!");
   my ($began, $clock) = (now(0), now(1));
-  my $head = sprintf "%s\n%s %.6f\n", $facts, $self, $began;
-  my $runner = $$;
-  my $pid = (syswrite($record, $head) // 0) == length $head ? fork : undef;
-  if (!defined $pid) { my $why = "$!"; unlink $path; return say_line("failed cannot start: $why") }
+  my $head = sprintf "%s %s\n%s %s %.6f\n", $name, $facts, $name, $self, $began;
+  my ($runner, $before) = ($$, -s $log);
+  my $pid = (syswrite($log, $head) // 0) == length $head ? fork : undef;
+  if (!defined $pid) { my $why = "$!"; truncate $log, $before; unlink $path; return say_line("failed cannot start: $why") }
   if ($pid == 0) {
     syscall($SETSID);
     syscall($PRCTL, 1, 9, 0, 0, 0);
     syscall($EXIT, 125) if getppid() != $runner;
-    my $line = "task $$ " . birth($$) . "\n";
-    syscall($EXIT, 125) if (syswrite($record, $line) // 0) != length $line;
+    my $line = "$name task $$ " . birth($$) . "\n";
+    if ((syswrite($log, $line) // 0) != length $line) { truncate $log, $before + length $head; syscall($EXIT, 125) }
     say_line("started $$");
     open STDIN, '<', '/dev/null'; open STDERR, '>&', $err; open STDOUT, '>&', $out;
     %ENV = map { /^([^=]+)=(.*)$/s } @rest;
@@ -136,11 +151,11 @@ sub run {
     my ($file, $kind) = @$_;
     if (-s $$file) { rename "$stem.$kind", "$control/$name.$kind"; undef $$file }
   }
-  my ($length, $line) = (-s $record, sprintf "exit %.6f %s\n", $began + now(1) - $clock, $end);
+  my ($length, $line) = (-s $log, sprintf "%s exit %.6f %s\n", $name, $began + now(1) - $clock, $end);
   # A full disk holds the end back, it does not lose it.
   for (;;) {
-    last if (syswrite($record, $line) // 0) == length $line || !-e $path;
-    truncate $record, $length;
+    last if (syswrite($log, $line) // 0) == length $line || !-e $path;
+    truncate $log, $length;
     select undef, undef, undef, 1;
   }
   say_line('ended');

@@ -80,8 +80,10 @@ export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
   async function launch(intent: Intent): Promise<string> {
     const { name, directory, argv, expectedOutputs, timeoutSeconds } = intent
     const isStarted = (): boolean => control.record(name) !== undefined
-    if (!isStarted()) {
-      await stage(directory, intent.stage, (files) => writeStagedFiles(control.path(name, 'staged'), files), isStarted)
+    const staged = intent.stage.length > 0
+    // Without files to bring, the runner's own look is enough.
+    if (!staged || !isStarted()) {
+      if (staged) await stage(directory, intent.stage, (files) => writeStagedFiles(control.path(name, 'staged'), files), isStarted)
       const answer = await pool.run(
         {
           name,
@@ -90,7 +92,7 @@ export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
           workingDirectory: intent.workingDirectory ?? '.',
           timeoutSeconds,
           timeoutGraceSeconds: options.timeoutGraceSeconds ?? 5,
-          facts: JSON.stringify({ directory, expectedOutputs, submittedAt: Date.now() / 1000 }),
+          facts: JSON.stringify({ directory, expectedOutputs, submittedAt: Date.now() / 1000, staged }),
           argv,
           environment: {
             PATH: '/usr/local/bin:/usr/bin:/bin',

@@ -1,45 +1,25 @@
-import { Refusal } from '../../refusal.ts'
-import type { RuntimeDriver } from './driver.ts'
-import { openLocalDriver } from './local.ts'
-import { openNoneDriver } from './none.ts'
+import type { SiteShell } from '../shell.ts'
+import type { RootedDriver } from './rooted.ts'
+import { openSlurmDriver } from './slurm.ts'
+import { openSshDriver } from './ssh.ts'
 
-export const runtimeDriverKinds = ['slurm', 'kubernetes', 'ssh', 'local', 'serverless', 'simgrid', 'cloud'] as const
-export type RuntimeDriverKind = (typeof runtimeDriverKinds)[number]
-
+/** A site that is reached through a shell. */
 export interface RuntimeSite {
-  /** The runtime's id, for messages and manifests. */
+  /** Named in messages and manifests. */
   runtime: string
-  /** `launch: none`: everything but the work itself. */
-  launch: 'process' | 'none'
-  /** Where drivers that work on this machine keep their records. */
-  controlDirectory: string
+  shell: SiteShell
+  /** Absolute at the site; absent: below the account's home. */
+  root?: string
   /** Environment variable that marks a task's processes with its name. */
   taskVariable: string
+  /** Keys of the runtime and its binding: partition, account, walltimeFactor … */
+  configuration: Readonly<Record<string, unknown>>
+  /** Of Slurm: ask over HTTP instead of by commands. */
+  slurmrestd?: { url: string; user: string; token: () => Promise<string> }
 }
 
-export type RuntimeDriverMaker = (site: RuntimeSite) => RuntimeDriver
+const makers = { ssh: openSshDriver, slurm: openSlurmDriver } satisfies Record<string, (site: RuntimeSite) => RootedDriver>
+export type RemoteKind = keyof typeof makers
 
-const unbuilt =
-  (kind: RuntimeDriverKind): RuntimeDriverMaker =>
-  ({ runtime }) => {
-    throw new Refusal('unavailable', `runtime ${JSON.stringify(runtime)}: this version has no driver ${kind}; use local, or launch: none`)
-  }
-
-const makers = {
-  slurm: unbuilt('slurm'),
-  kubernetes: unbuilt('kubernetes'),
-  ssh: unbuilt('ssh'),
-  local: ({ runtime, controlDirectory, taskVariable }) => openLocalDriver({ runtime, controlDirectory, taskVariable }),
-  serverless: unbuilt('serverless'),
-  simgrid: unbuilt('simgrid'),
-  cloud: unbuilt('cloud'),
-} satisfies Record<RuntimeDriverKind, RuntimeDriverMaker>
-
-/**
- * Opens the driver of one runtime; the caller closes it.
- *
- * @throws Refusal `unavailable` for a kind that is not built yet.
- */
-export function openRuntimeDriver(kind: RuntimeDriverKind, site: RuntimeSite): RuntimeDriver {
-  return site.launch === 'none' ? openNoneDriver({ runtime: site.runtime }) : makers[kind](site)
-}
+/** Opens the driver of a site that is reached through a shell; the caller closes it. Nothing is contacted yet. */
+export const openRemoteDriver = (kind: RemoteKind, site: RuntimeSite): RootedDriver => makers[kind](site)

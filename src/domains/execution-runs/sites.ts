@@ -1,0 +1,188 @@
+import { z } from 'zod'
+import type { Problem } from '../../refusal.ts'
+
+const Configuration = z.record(z.string(), z.unknown())
+export const SnapshotRuntime = z.looseObject({ id: z.string(), driver: z.string(), configuration: Configuration.optional() })
+export const SnapshotBinding = z.looseObject({ resourceId: z.string(), runtimeId: z.string(), configuration: Configuration.optional() })
+export const SnapshotResource = z.looseObject({
+  id: z.string(),
+  pricePerSecond: z.number(),
+  providerId: z.string().default(''),
+  type: z.string().default(''),
+  executionTarget: z.string().default('batch'),
+  cpuCores: z.number().default(0),
+  metadata: Configuration.optional(),
+})
+
+/** What of a run's snapshot decides where its tasks run. */
+export interface SiteFacts {
+  /** The host that accepted the run. */
+  hostId: string
+  runtimes: readonly z.output<typeof SnapshotRuntime>[]
+  resources: readonly z.output<typeof SnapshotResource>[]
+  runtimeBindings: readonly z.output<typeof SnapshotBinding>[]
+}
+
+/** Where a task runs: one executor, one driver, one record of what was started, per site and run. */
+export interface Place {
+  /** `rehearsal`, `local@<host>`, `ssh/<connection>` or `slurm/<runtime>`. */
+  site: string
+  kind: 'rehearsal' | 'local' | 'ssh' | 'slurm'
+  /** How it is reached; absent: this machine. */
+  connectionId?: string
+  /** Machine whose files and commands the site uses where it is reached without a connection. */
+  host?: string
+  /** Of the runtime, with the binding's own keys over it. */
+  configuration: Readonly<Record<string, unknown>>
+}
+
+/** The site that starts no process: rehearsal and the figures of the engine itself. */
+export const rehearsalSite = 'rehearsal'
+
+const text = (value: unknown): string | undefined => (typeof value === 'string' && value !== '' ? value : undefined)
+
+/**
+ * Where tasks of a runtime and a resource run: the question of one run, answered once per pair. An unknown runtime rehearses: admission
+ * refuses it before a run is stored.
+ */
+export const placer = (facts: SiteFacts): ((runtimeId: string, resourceId: string) => Place) => {
+  const runtimes = new Map(facts.runtimes.map((runtime) => [runtime.id, runtime]))
+  const pair = (runtimeId: string, resourceId: string): string => JSON.stringify([runtimeId, resourceId])
+  const bindings = new Map(facts.runtimeBindings.map((binding) => [pair(binding.runtimeId, binding.resourceId), binding.configuration]))
+  const places = new Map<string, Place>()
+  const find = (runtimeId: string, key: string): Place => {
+    const runtime = runtimes.get(runtimeId)
+    const configuration = { ...runtime?.configuration, ...bindings.get(key) }
+    if (runtime === undefined || configuration['launch'] === 'none') return { site: rehearsalSite, kind: 'rehearsal', configuration }
+    const connectionId = text(configuration['connectionId'])
+    const reached = connectionId === undefined ? {} : { connectionId }
+    if (runtime.driver === 'ssh') return { site: `ssh/${connectionId ?? ''}`, kind: 'ssh', ...reached, configuration }
+    const host = text(configuration['hostId']) ?? facts.hostId
+    if (runtime.driver === 'slurm')
+      return { site: `slurm/${runtime.id}`, kind: 'slurm', ...(connectionId === undefined ? { host } : reached), configuration }
+    return { site: `local@${host}`, kind: 'local', host, configuration }
+  }
+  return (runtimeId, resourceId) => {
+    const key = pair(runtimeId, resourceId)
+    let place = places.get(key)
+    if (place === undefined) places.set(key, (place = find(runtimeId, key)))
+    return place
+  }
+}
+
+/** One answer of `placer`. */
+export const placeOf = (facts: SiteFacts, runtimeId: string, resourceId: string): Place => placer(facts)(runtimeId, resourceId)
+
+/** The places of all pairs of runtime and resource that a run uses, by site. */
+export const placesOf = (facts: SiteFacts, used: readonly { runtimeId: string; resourceId: string }[]): Map<string, Place> => {
+  const places = new Map<string, Place>()
+  const placed = placer(facts)
+  for (const { runtimeId, resourceId } of used) {
+    const place = placed(runtimeId, resourceId)
+    if (!places.has(place.site)) places.set(place.site, place)
+  }
+  return places
+}
+
+/**
+ * The queue that a site's executor polls. What uses a machine's processes, files or commands runs on that machine; so does every other
+ * site of the same run, because data goes between them through it. Everything else is anybody's.
+ */
+export const taskQueueOf = (place: Place, all: Iterable<Place>, sharedQueue: string): string => {
+  const host = place.host ?? [...all].map((other) => other.host).find((other) => other !== undefined)
+  return host === undefined || place.kind === 'rehearsal' ? sharedQueue : `${sharedQueue}@${host}`
+}
+
+/** What a site's scheduler is told besides the amounts: the place's own words, the resource's over them, the activity's over both. */
+export const schedulingOf = (
+  place: Place,
+  resource: z.output<typeof SnapshotResource> | undefined,
+  activity: Readonly<Record<string, unknown>>,
+): Record<string, unknown> => {
+  const partition =
+    text(resource?.metadata?.['partition']) ?? (resource?.type === 'hpc_partition' ? text(resource.providerId) : undefined)
+  const scheduling = activity['scheduling']
+  return {
+    ...place.configuration,
+    ...(partition === undefined ? {} : { partition }),
+    ...(typeof scheduling === 'object' && scheduling !== null && !Array.isArray(scheduling) ? scheduling : {}),
+  }
+}
+
+/** What an activity demands of a runtime beyond a processor and memory. */
+export interface Needs {
+  activityId: string
+  runtimeId: string
+  resourceId: string
+  gpu: boolean
+  container: boolean
+}
+
+/** Which capabilities a driver of this version has at all; the rest of the flags is the site's, as its runtime declares them. */
+const driverCapabilities: Record<string, readonly string[]> = {
+  local: ['batch', 'sharedStorage', 'dataStaging', 'cancellation', 'logStreaming'],
+  ssh: ['batch', 'dataStaging', 'cancellation', 'logStreaming', 'sharedStorage'],
+  slurm: ['batch', 'gpu', 'dataStaging', 'cancellation', 'logStreaming', 'sharedStorage'],
+}
+/** Runtimes that can run a task today; the others are part of the API and answer 503 before anything is stored. */
+export const builtDrivers: ReadonlySet<string> = new Set(Object.keys(driverCapabilities))
+
+/**
+ * Reasons why the sites of a plan cannot do what its activities demand: one for each runtime and capability, by name; a runtime without
+ * the connection it needs; two machines whose files would have to meet.
+ */
+export const siteProblems = (facts: SiteFacts, needs: readonly Needs[], connections: ReadonlyMap<string, string>): Problem[] => {
+  const problems: Problem[] = []
+  const said = new Set<string>()
+  const say = (path: string, message: string): void => {
+    if (said.has(path + message)) return
+    said.add(path + message)
+    problems.push({ path, message })
+  }
+  const hosts = new Map<string, string>()
+  const placed = placer(facts)
+  const runtimes = new Map(facts.runtimes.map((runtime) => [runtime.id, runtime]))
+  for (const { activityId, runtimeId, resourceId, gpu, container } of needs) {
+    const runtime = runtimes.get(runtimeId)
+    const place = placed(runtimeId, resourceId)
+    if (runtime === undefined || place.kind === 'rehearsal') continue
+    const capabilities = (runtime['capabilities'] ?? {}) as Record<string, unknown>
+    const demanded = [gpu && 'gpu', container && text(place.configuration['containerRuntime']) !== undefined && 'container']
+    for (const name of demanded) {
+      if (typeof name !== 'string') continue
+      const has = driverCapabilities[runtime.driver]?.includes(name) ?? false
+      if (!has || capabilities[name] !== true)
+        say(
+          `runtimes.${runtimeId}.capabilities.${name}`,
+          has
+            ? `is not declared, and activity ${JSON.stringify(activityId)} needs it; set it to true if the site has it, or plan the activity elsewhere`
+            : `is needed by activity ${JSON.stringify(activityId)} and the ${runtime.driver} driver does not have it; plan the activity elsewhere`,
+        )
+    }
+    if (place.host !== undefined) hosts.set(place.host, runtimeId)
+    if (place.kind === 'ssh' && place.connectionId === undefined)
+      say(
+        `runtimes.${runtimeId}.configuration.connectionId`,
+        `is missing: a runtime of driver ssh, or its binding to ${JSON.stringify(resourceId)}, names the connection to use`,
+      )
+    const type = place.connectionId === undefined ? undefined : connections.get(place.connectionId)
+    if (place.connectionId !== undefined && type === undefined)
+      say(
+        `runtimes.${runtimeId}.configuration.connectionId`,
+        `is ${JSON.stringify(place.connectionId)}, which is no connection; save it with its environment or by PUT /environment-connections/`,
+      )
+    else if (type !== undefined && type !== 'ssh' && type !== 'local')
+      say(
+        `runtimes.${runtimeId}.configuration.connectionId`,
+        `is ${JSON.stringify(place.connectionId)}, a connection of type ${type}; a runtime of driver ${runtime.driver} needs one of type ssh`,
+      )
+    if (place.connectionId === undefined || type !== 'local') continue
+    hosts.set(facts.hostId, runtimeId)
+  }
+  if (hosts.size > 1)
+    say(
+      'runtimes',
+      `use the files of several machines (${[...hosts.keys()].join(', ')}) without a connection; reach all but one through a connection of type ssh`,
+    )
+  return problems
+}

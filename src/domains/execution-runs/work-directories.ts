@@ -1,0 +1,42 @@
+import { z } from 'zod'
+import { sql, type Db } from '../../db/sql.ts'
+import type { SiteDrivers } from './site-drivers.ts'
+import { readSiteSnapshot } from './site-plan.ts'
+import { placeOf } from './sites.ts'
+
+const Unkept = z.object({ id: z.string(), name: z.string(), activityId: z.string(), attempt: z.number(), runtimeId: z.string(), resourceId: z.string() })
+
+/** A site that does not answer keeps its files: the end of a run does not wait for it longer than this. */
+const deadlineMs = 15_000
+
+/**
+ * Removes the work directories of activities with `keepDisk: false` when every activity of the run has completed, and marks the locations
+ * of their files as deleted; digests and sizes stay. Without `keepDisk` everything is kept, and so it is when the run did not complete,
+ * so that it can be looked at and tried again. Answers how many were removed.
+ */
+export const removeUnkept = async (db: Db, sites: SiteDrivers, runId: string): Promise<number> => {
+  const unkept = await db.many(
+    Unkept,
+    sql`select t.id, t.handle_name as name, t.activity_id, t.attempt, t.runtime_id, t.planned_resource_id as resource_id
+      from task_executions t join execution_runs r on r.id = t.execution_run_id
+      join activity_definitions a on a.workflow_version_id = r.content_version_id and a.position = t.activity_position
+      where r.id = ${runId} and r.status = 'running' and r.completed_activity_count = r.activity_count and t.handle_name is not null and a.metadata -> 'keepDisk' = 'false'::jsonb`,
+  )
+  if (unkept.length === 0) return 0
+  const facts = await readSiteSnapshot(db, runId)
+  const removed: z.output<typeof Unkept>[] = []
+  const removal = Promise.all(
+    unkept.map(async (attempt) => {
+      await sites.at(placeOf(facts, attempt.runtimeId, attempt.resourceId), facts).driver.remove(attempt.name)
+      removed.push(attempt)
+    }),
+  ).catch(() => undefined)
+  let timer: NodeJS.Timeout | undefined
+  await Promise.race([removal, new Promise((resolve) => (timer = setTimeout(resolve, deadlineMs)))])
+  clearTimeout(timer)
+  const gone = [...removed]
+  await db.run(sql`update data_locations l set status = 'deleted' from data_object_instances o, unnest(${gone.map(({ activityId }) => activityId)}::text[],
+      ${gone.map(({ attempt }) => attempt)}::integer[]) as gone (activity_id, attempt)
+    where l.execution_run_id = ${runId} and o.id = l.data_object_instance_id and o.producer_activity_id = gone.activity_id and o.attempt = gone.attempt`)
+  return gone.length
+}

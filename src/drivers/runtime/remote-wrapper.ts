@@ -1,0 +1,245 @@
+/**
+ * What supervises tasks at a site: POSIX `sh` (dash, bash, busybox) with env, setsid, sleep, grep, tr and rm of any Linux, and /proc.
+ * One supervisor a task, a fork of the shell that was started for the whole batch.
+ *
+ * Arguments: `detached` or `foreground`; the folder of records; the variable that marks processes; how often the kernel had killed for
+ * memory; GNU time or ''; options of env or ''; `date` or ''; then scripts: `NAME.TOKEN` is the script `NAME.TOKEN.run` of task NAME.
+ *
+ * It answers `started NAME PID`, `known NAME` or `failed NAME WORDS`; the end of its output says that all have answered. A record
+ * (`NAME.task`) is created exclusively and grows by lines:
+ *
+ *     start SCRIPT PID BIRTH BOOT NODE UPTIME DATE     DATE is `-` unless asked for
+ *     task PID                                         leader of the task's session
+ *     peak KIB                                         by GNU time
+ *     0m0.010000s 0m0.000000s                          twice: `times` of this shell, and of the task with its descendants
+ *     exit CODE REASON UPTIME .                        complete with its point only; SIGNAL lines of GNU time tell 143 from SIGTERM
+ *
+ * UPTIME is /proc/uptime in hundredths of a second: no clock that can be set. A task costs two forks and three execs (setsid, env, the
+ * program), about 2 ms of processor time; under GNU time one fork and two execs more.
+ *
+ * `wait` is cut short by a trapped signal and then says 128 + its number: 138 is USR1, of the timer, 140 is USR2, of whoever cancels
+ * (\`NAME.cancel\` holds the grace in hundredths). What has the mark in its environment when the first process ends, or is left of its process group, is killed before the exit is
+ * recorded: nothing of an attempt lives beside the next one. A process that left the group and cleared its environment is not found.
+ * The exit is repeated until the disk takes it; as the record is a block already, a full disk has room for it.
+ */
+export const wrapper = `set -C
+umask 077
+LC_ALL=C PATH=/usr/bin:/bin:$PATH
+export LC_ALL PATH
+mode=$1 tasks=$2 variable=$3 oom=$4 measure=$5 signals=$6 clock=$7
+shift 7
+cd "$tasks" || exit 97
+read -r boot < /proc/sys/kernel/random/boot_id
+read -r node < /proc/sys/kernel/hostname
+
+# Hundredths of a second since boot.
+now() {
+  read -r up rest < /proc/uptime
+  up=\${up%.*}\${up#*.} up=\${up#0} up=\${up#0}
+}
+
+# Words of /proc/PID/stat behind the command: state, parent, group, session … the 20th is the start.
+facts() {
+  state= group= birth=
+  { read -r line < "/proc/$1/stat"; } 2>/dev/null || return
+  set -f
+  set -- \${line##*") "}
+  set +f
+  state=$1 group=$3
+  shift 9
+  shift 9
+  birth=$2
+}
+
+leader() {
+  [ -n "$task" ] && return
+  while read -r word value rest; do
+    [ "$word" = task ] && task=$value
+  done < "$name.task"
+}
+
+# Live processes with the mark, in found. Within two seconds process ids cannot have come round: if few were given since the start, only
+# those are looked at, and mostly none lives.
+marked() {
+  found= candidates='/proc/[0-9]*/environ'
+  now
+  read -r a b c d last < /proc/loadavg
+  if [ $((up - began)) -lt 200 ] && [ $((last - job)) -ge 0 ] && [ $((last - job)) -lt 200 ]; then
+    candidates= each=$job
+    while [ "$each" -lt "$last" ]; do
+      each=$((each + 1))
+      [ -O "/proc/$each/environ" ] && candidates="$candidates /proc/$each/environ"
+    done
+  fi
+  [ -n "$candidates" ] || return
+  for each in $(grep -lF -e "$variable=$name" $candidates 2>/dev/null); do
+    tr '\\000' '\\n' < "$each" 2>/dev/null | grep -qxF -e "$variable=$name" || continue
+    each=\${each#/proc/} found="$found \${each%/environ}"
+  done
+}
+
+# A signal to the group, then to what carries the mark elsewhere.
+tell() {
+  leader
+  [ -n "$task" ] && kill -s "$1" -- "-$task" 2>/dev/null
+  marked
+  for each in $found; do
+    facts "$each"
+    [ "$group" = "$task" ] || kill -s "$1" "$each" 2>/dev/null
+  done
+}
+
+# Whether anything is left; zombies that nobody reaps are not.
+remains() {
+  leader
+  if [ -n "$task" ] && kill -s 0 -- "-$task" 2>/dev/null &&
+    grep -qsE "^[0-9]+ \\\\(.*\\\\) [^ZX] [0-9]+ $task " /proc/[0-9]*/stat; then
+    return 0
+  fi
+  marked
+  [ -n "$found" ]
+}
+
+# Wakes the supervisor after so many hundredths of a second, and again until it has ended.
+wake_after() {
+  [ -n "$timer" ] && kill "$timer" 2>/dev/null
+  (
+    over=
+    trap 'over=1' TERM
+    exec 3>&-
+    sleep "$(($1 / 100)).$(($1 % 100 / 10))$(($1 % 10))" &
+    nap=$!
+    [ -n "$over" ] || wait "$nap"
+    while [ -z "$over" ]; do
+      facts "$pid"
+      [ "$birth" = "$born" ] || exit 0
+      kill -s USR1 "$pid"
+      sleep 1
+    done
+    kill "$nap" 2>/dev/null
+  ) > /dev/null 2>&1 &
+  timer=$!
+}
+
+# Why it was woken: the first reason counts, politely; when the grace is over, by force.
+attend() {
+  now
+  if [ -z "$reason" ]; then
+    if [ -n "$asked" ]; then
+      reason=cancelled
+      # Not there on a full disk.
+      [ -s "$name.cancel" ] && read -r grace < "$name.cancel"
+    elif [ -n "$stopped" ]; then
+      reason=stopped
+    elif [ "$limit" -gt 0 ] && [ $((up - began + 1)) -ge "$limit" ]; then
+      reason=timeout
+    else
+      return
+    fi
+    forced=$((up + grace))
+    tell TERM
+    [ "$grace" -gt 0 ] && wake_after "$grace"
+  fi
+  [ "$up" -ge "$forced" ] && tell KILL
+}
+
+perform() {
+  trap - USR1 USR2 TERM
+  umask 022
+  exec < /dev/null >| "$name.out" 2>| "$name.err" || exit 125
+  [ "$memory" -gt 0 ] && ulimit -d "$memory"
+  if [ -n "$measure" ]; then
+    exec "$measure" -a -o "$name.task" -f 'peak %M' /bin/sh -c '
+      echo "task $$" >&3
+      exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-
+      script=$1 signals=$2
+      shift 2
+      . "$script"' sh "$tasks/$script.run" "$signals" setsid
+  fi
+  exec 3>&-
+  set -- setsid
+  . "$tasks/$script.run"
+}
+
+supervise() {
+  script=$1 name=\${1%%.*}
+  reason= woken= stopped= asked= timer= task= forced=0 date=-
+  { read -r line; read -r line word limit word grace word memory; } < "$script.run" || {
+    echo "failed $name has no script"
+    return 0
+  } 2>&1
+  if ! command exec 3> "$name.task"; then
+    if [ -e "$name.task" ]; then echo "known $name"; else echo "failed $name"; fi
+    return 0
+  fi 2>&1
+  exec 3>> "$name.task"
+  facts self
+  pid=\${line%% *} born=$birth
+  [ -z "$clock" ] || date=$(date +%s.%N)
+  now
+  began=$up
+  if ! echo "start $script $pid $born $boot $node $began $date" >&3; then
+    rm -f -- "$name.task"
+    echo "failed $name cannot write its record"
+    return 0
+  fi 2>&1
+  echo "started $name $pid"
+  [ "$mode" = foreground ] || exec > /dev/null 2>&1
+  trap 'woken=1' USR1
+  trap 'woken=1 asked=1' USR2
+  trap 'woken=1 stopped=1' TERM
+  perform &
+  job=$!
+  if [ -z "$measure" ]; then
+    task=$job
+    echo "task $task" >&3
+  fi
+  [ "$limit" -gt 0 ] && wake_after "$limit"
+  wait "$job"
+  code=$?
+  while [ -n "$woken" ]; do
+    woken=
+    attend
+    wait "$job" 2>/dev/null
+    again=$?
+    # It had ended before the signal came.
+    [ "$again" -eq 127 ] && [ "$code" -ne 138 ] && [ "$code" -ne 140 ] && ! kill -s 0 "$job" 2>/dev/null && break
+    code=$again
+  done
+  now
+  ended=$up
+  { times >&3; } 2>/dev/null
+  trap '' USR1 USR2 TERM
+  [ -n "$timer" ] && kill "$timer" 2>/dev/null
+  polite=\${reason:+1}
+  while remains; do
+    now
+    if [ -n "$polite" ] && [ "$up" -lt "$forced" ]; then
+      [ "$polite" = 2 ] || tell TERM
+      polite=2
+    else
+      tell KILL
+    fi
+    sleep 0.02
+  done
+  [ "$reason" = cancelled ] && [ "$code" -eq 0 ] && reason=
+  if [ -z "$reason" ] && [ "$code" -eq 137 ]; then
+    killed=$(grep '^oom_kill ' /proc/vmstat)
+    [ "\${killed#oom_kill }" -gt "$oom" ] 2>/dev/null && reason=memory
+  fi
+  until { printf '\\nexit %s %s %s .\\n' "$code" "\${reason:-exited}" "$ended" >&3; } 2>/dev/null; do
+    sleep 1
+    [ -e "$name.task" ] || break
+  done
+  { echo "$name" >> ../ends; } 2>/dev/null
+  return "$code"
+}
+
+if [ "$mode" = foreground ]; then
+  supervise "$1"
+else
+  for each; do
+    supervise "$each" &
+  done
+fi
+`

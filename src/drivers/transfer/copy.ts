@@ -1,0 +1,428 @@
+import { createHash } from 'node:crypto'
+import { posix } from 'node:path'
+import { quote, quoteAll } from '../quote.ts'
+import { DriverError } from '../runtime/driver.ts'
+import type { ShellResult, SiteShell } from '../shell.ts'
+import { asDriverError, converse, pump, withPlaces, type Answer, type Traffic } from './carry.ts'
+import { blockBytes, parcelsOf, prefixByNotes, unitKey, unitsOf, type Need, type Parcel, type Unit } from './parcels.ts'
+import {
+  digestScript,
+  finishScript,
+  listScript,
+  noDirectory,
+  notesScript,
+  nulList,
+  packScript,
+  parseDigests,
+  parseNotes,
+  placesOf,
+  prepareScript,
+  readPiecesScript,
+  runsOf,
+  settleScript,
+  setupScript,
+  unpackScript,
+  writePiecesScript,
+} from './scripts.ts'
+import { checkDelivered, checkLinks, differenceBetween, parseTree, pathsAsked, textOf, type Tree } from './tree.ts'
+
+/** A machine that the commands of a copy run at. */
+export interface Place {
+  site: string
+  shell: SiteShell
+}
+
+/** The way into another site from one of the two: `ssh` of OpenSSH there, with the agent that the session forwards. */
+export interface Door {
+  host: string
+  port: number
+  username: string
+  /** Lines that the other side's key is checked against, and nothing else. */
+  knownHosts: string
+  /** A shell of the place the door leads from whose session forwards an agent; absent: the place's own. */
+  shell?: SiteShell
+}
+
+export type Route = { by: 'gateway' } | { by: 'source-push' | 'destination-pull'; door: Door }
+
+/** The direct way is none; the words of the site say why. */
+export class NoWayError extends Error {
+  constructor(message: string) {
+    super(message)
+    this.name = 'NoWayError'
+  }
+}
+
+/** Sent again this often because digests differ. */
+const rounds = 3
+/** Files up to this are summed by one process, larger ones block by block. */
+const summedTogether = 1024 * 1024
+/** Above this the digests of a tree are made by two processes. */
+const summedAlone = 64 * 1024 * 1024
+/** A list of so many bytes is a tree of more than a million files. */
+const mostListBytes = 480 * 1024 * 1024
+const listDeadlineMs = 600_000
+
+const fullDisk = /No space left on device|Disk quota exceeded/
+
+const run = async ({ site, shell }: Place, script: string, input?: Uint8Array): Promise<ShellResult> => {
+  try {
+    return await shell.run(script, { ...(input === undefined ? {} : { input }), maxBytes: mostListBytes, deadlineMs: listDeadlineMs })
+  } catch (error) {
+    throw asDriverError(site, error)
+  }
+}
+
+const troubleOf = (site: string, doing: string, answer: { code: number | null; stderr: string }): DriverError =>
+  new DriverError('infrastructure', `cannot ${doing} at ${site}: ${answer.stderr.trim() || `exit code ${String(answer.code)}`}`)
+
+/** Everything below `directory`, or `paths` of it. Links to the outside and paths that are not there are the producer's fault. */
+export const listTree = async (place: Place, directory: string, paths: readonly string[] | undefined, label: string): Promise<Tree> => {
+  const asked = paths === undefined ? undefined : pathsAsked(paths, label)
+  const answer = await run(place, listScript(directory, asked))
+  if (answer.code === noDirectory)
+    throw new DriverError('refused', `the files of ${label} are not at ${directory} of ${place.site}; it is no directory there`)
+  const tree = parseTree(answer.stdout, label)
+  if (asked !== undefined) checkDelivered(tree, asked, label)
+  if (answer.code !== 0) throw troubleOf(place.site, `list ${directory}`, answer)
+  checkLinks(tree, label)
+  return tree
+}
+
+/** What is at the target before anything is sent. */
+export type Prepared =
+  | { state: 'existing'; tree: Tree; digests: Map<string, string> }
+  | { state: 'partial' | 'fresh'; freeBytes: number | undefined; where: string }
+
+/** Digests in a manifest stand behind the fields of `parseTree`, one for each unit. */
+const manifestOf = (tree: Tree, digests: ReadonlyMap<string, string>): Buffer => {
+  const letters = { file: 'f', directory: 'd', link: 'l' } as const
+  const records = [...tree].map(([path, entry]) => {
+    const { kind, mode, sizeBytes, modified, target } = entry
+    const sums = kind === 'file' ? [...unitsOf(path, entry)].map((unit) => digests.get(unitKey(unit)) ?? '').join(',') : ''
+    return `${letters[kind]} ${mode.toString(8)} ${String(sizeBytes)} ${String(modified)} ${sums}\0./${path}\0${target}\0`
+  })
+  return Buffer.from(records.join(''), 'latin1')
+}
+
+const readManifest = (bytes: Buffer, label: string): { tree: Tree; digests: Map<string, string> } => {
+  const tree = parseTree(bytes, label)
+  const digests = new Map<string, string>()
+  const fields = bytes.toString('latin1').split('\0')
+  for (let at = 0; at + 2 < fields.length; at += 3) {
+    const path = (fields[at + 1] as string).slice(2)
+    const sums = (fields[at] as string).split(' ')[4] ?? ''
+    for (const [block, sum] of sums.split(',').entries()) if (sum !== '') digests.set(unitKey({ offset: block * blockBytes, path }), sum)
+  }
+  return { tree, digests }
+}
+
+export const prepare = async (place: Place, directory: string, label: string): Promise<Prepared> => {
+  const answer = await run(place, prepareScript(directory))
+  if (answer.code !== 0) throw troubleOf(place.site, `make room for ${directory}`, answer)
+  const end = answer.stdout.indexOf('\n')
+  const state = answer.stdout.subarray(0, end).toString()
+  const rest = answer.stdout.subarray(end + 1)
+  if (state === 'existing') return { state, ...readManifest(rest, label) }
+  if (state === 'occupied')
+    throw new DriverError(
+      'refused',
+      `${directory} of ${place.site} holds something else already; the files of ${label} cannot be put there`,
+    )
+  const [, free, where] = /\s(\d+)\s+\d+%\s+(.*)\n$/.exec(rest.toString()) ?? []
+  return {
+    state: state === 'partial' ? 'partial' : 'fresh',
+    freeBytes: free === undefined ? undefined : Number(free) * 1024,
+    where: where ?? directory,
+  }
+}
+
+const filesOf = function* (tree: Tree): Generator<Unit> {
+  for (const [path, entry] of tree) if (entry.kind === 'file') yield* unitsOf(path, entry)
+}
+
+/** SHA-256 of units, by their keys, made where they lie. */
+const digestsAt = async (
+  { site, shell }: Place,
+  directory: string,
+  units: readonly Unit[],
+  tree: Tree,
+  traffic: Traffic,
+): Promise<Map<string, string>> => {
+  const digests = new Map<string, string>()
+  if (units.length === 0) return digests
+  const small = units.filter(({ path }) => (tree.get(path)?.sizeBytes ?? 0) <= summedTogether)
+  const runs = runsOf(units.filter(({ path }) => (tree.get(path)?.sizeBytes ?? 0) > summedTogether))
+  const total = runs.reduce((sum, { start, end }) => sum + end - start, 0)
+  const halves = total > summedAlone ? 2 : 1
+  // A run is cut where a block ends.
+  const cut = runs.flatMap((piece) => {
+    const middle = piece.start + Math.ceil((piece.end - piece.start) / 2 / blockBytes) * blockBytes
+    return halves === 1 || middle >= piece.end
+      ? [piece]
+      : [
+          { ...piece, end: middle },
+          { ...piece, start: middle },
+        ]
+  })
+  const ask = async (pieces: typeof runs, paths: string[]): Promise<void> => {
+    if (pieces.length === 0 && paths.length === 0) return
+    try {
+      const answer = await converse(shell, digestScript(directory, pieces), nulList(paths), traffic)
+      parseDigests(answer.stdout, digests)
+    } catch (error) {
+      throw asDriverError(site, error)
+    }
+  }
+  await Promise.all(
+    Array.from({ length: halves }, (_, half) =>
+      ask(
+        cut.filter((_piece, at) => at % halves === half),
+        half === 0 ? small.map(({ path }) => path) : [],
+      ),
+    ),
+  )
+  return digests
+}
+
+/** Why what is at the target is not what the manifest says; undefined: it is. */
+export const differenceFromManifest = async (
+  place: Place,
+  directory: string,
+  manifest: { tree: Tree; digests: ReadonlyMap<string, string> },
+  traffic: Traffic,
+): Promise<string | undefined> => {
+  const answer = await run(place, listScript(directory))
+  if (answer.code !== 0) return answer.stderr.trim() || 'it cannot be listed'
+  const difference = differenceBetween(manifest.tree, parseTree(answer.stdout, directory))
+  if (difference !== undefined) return difference
+  const units = [...filesOf(manifest.tree)]
+  const digests = await digestsAt(place, directory, units, manifest.tree, traffic)
+  const wrong = units.find((unit) => digests.get(unitKey(unit)) !== manifest.digests.get(unitKey(unit)))
+  return wrong === undefined ? undefined : `${JSON.stringify(textOf(wrong.path))} has another SHA-256`
+}
+
+export const discard = async (place: Place, directory: string): Promise<void> => {
+  const { arriving, manifest } = placesOf(directory)
+  // The manifest goes first: without it the directory is not taken for whole.
+  const answer = await run(place, `rm -f ${quote(manifest)} && rm -rf ${quoteAll([directory, arriving])}`)
+  if (answer.code !== 0) throw troubleOf(place.site, `remove ${directory}`, answer)
+}
+
+const sshOptions = [
+  ...['BatchMode=yes', 'StrictHostKeyChecking=yes', 'GlobalKnownHostsFile=/dev/null', 'UpdateHostKeys=no', 'ConnectTimeout=15'],
+  ...['ServerAliveInterval=15', 'ServerAliveCountMax=4', 'ForwardAgent=no', 'ForwardX11=no', 'Compression=no', 'LogLevel=ERROR'],
+].flatMap((option) => ['-o', option])
+
+/** `there` runs at the other end of the door, in a pipe with `here`. */
+const throughDoor = ({ host, port, username, knownHosts }: Door, there: string, here: string, direction: 'push' | 'pull'): string => {
+  const command = quote(`exec /bin/sh -c ${quote(there)}`)
+  const address = quoteAll(['-T', '-p', String(port), '-l', username, '--', host])
+  const ssh = `ssh ${quoteAll(sshOptions)} -o UserKnownHostsFile="$K" ${address} ${command}`
+  const own = `(\n${here}\n)`
+  return `K=$(umask 077; mktemp) || exit 1
+trap 'rm -f "$K"' EXIT
+trap 'exit 1' HUP INT TERM
+printf '%s\\n' ${quote(knownHosts)} > "$K" || exit 1
+${direction === 'push' ? `${own} | ${ssh}` : `${ssh} | ${own}`}`
+}
+
+export interface CopyRequest {
+  from: Place
+  to: Place
+  source: string
+  tree: Tree
+  directory: string
+  label: string
+  route: Route
+  streams: number
+  traffic: Traffic
+  prepared: Extract<Prepared, { state: 'partial' | 'fresh' }>
+}
+
+/**
+ * Brings `tree` from the source to the target, going on with what is there, until every unit has the digest that it has at the source;
+ * only then it appears under `directory`.
+ */
+export const copy = async (request: CopyRequest): Promise<{ resumed: boolean }> => {
+  const { from, to, source, tree, directory, label, route, prepared } = request
+  const failure = new AbortController()
+  const signal = request.traffic.signal === undefined ? failure.signal : AbortSignal.any([request.traffic.signal, failure.signal])
+  const traffic: Traffic = { ...request.traffic, signal }
+  const { arriving } = placesOf(directory)
+  const files = posix.join(arriving, 'files')
+  const noteOf = (path: string): string => createHash('sha256').update(path, 'latin1').digest('hex').slice(0, 40)
+  const complaints = new Set<string>()
+  const given = new Map<string, string>()
+  const arrived = new Map<string, string>()
+  const toSettle = new Set<string>()
+
+  const diskFull = async (said: string): Promise<DriverError> => {
+    const { stdout } = await run(to, `LC_ALL=C df -Pk ${quote(arriving)} | tail -n 1`)
+    const [, free, where] = /\s(\d+)\s+\d+%\s+(.*)\n$/.exec(stdout.toString()) ?? []
+    return new DriverError(
+      'infrastructure',
+      `${to.site}: ${said}; ${free ?? 'unknown'} KiB free at ${where ?? arriving}, for the files of ${label}`,
+    )
+  }
+
+  /** What an earlier attempt left: what of it is of no use, and what is still needed. */
+  const survey = async (): Promise<{ needs: Need[]; links: string[]; strangers: string[]; resumed: boolean }> => {
+    const links = [...tree].filter(([, { kind }]) => kind === 'link').map(([path]) => path)
+    const units = [...filesOf(tree)]
+    if (prepared.state === 'fresh') return { needs: units.map((unit) => ({ unit, has: 0 })), links, strangers: [], resumed: false }
+    const [answer, noted] = await Promise.all([run(to, listScript(files)), run(to, notesScript(directory))])
+    if (answer.code !== 0) throw troubleOf(to.site, `read ${arriving}`, answer)
+    const listed = parseTree(answer.stdout, label)
+    const notes = parseNotes(noted.stdout)
+    const strangers = [...listed]
+      .filter(([path, entry]) => {
+        const twin = tree.get(path)
+        return twin?.kind !== entry.kind || twin.target !== entry.target || entry.sizeBytes > twin.sizeBytes
+      })
+      .map(([path]) => path)
+    const gone = new Set(strangers)
+    const had = (unit: Unit): number => {
+      const there = listed.get(unit.path)
+      if (there === undefined || gone.has(unit.path)) return 0
+      const single = (tree.get(unit.path)?.sizeBytes ?? 0) <= blockBytes
+      return single
+        ? there.sizeBytes
+        : Math.min(prefixByNotes(notes.get(noteOf(unit.path)) ?? '', unit), Math.max(0, there.sizeBytes - unit.offset))
+    }
+    const found = units.map((unit) => ({ unit, has: had(unit) }))
+    const whole = found
+      .filter(({ unit, has }) => has === unit.length && listed.has(unit.path) && !gone.has(unit.path))
+      .map(({ unit }) => unit)
+    const [ours, theirs] = await Promise.all([digestsAt(to, files, whole, tree, traffic), digestsAt(from, source, whole, tree, traffic)])
+    for (const [key, digest] of theirs) given.set(key, digest)
+    const right = new Set(whole.filter((unit) => ours.get(unitKey(unit)) === theirs.get(unitKey(unit))).map(unitKey))
+    for (const key of right) arrived.set(key, given.get(key) as string)
+    for (const unit of whole) {
+      const [there, asked] = [listed.get(unit.path), tree.get(unit.path)]
+      if (there?.mode !== asked?.mode || there?.modified !== asked?.modified) toSettle.add(unit.path)
+    }
+    const wrong = new Set(whole.map(unitKey).filter((key) => !right.has(key)))
+    const needs = found
+      .filter(({ unit }) => !right.has(unitKey(unit)))
+      .map(({ unit, has }) => ({ unit, has: wrong.has(unitKey(unit)) ? 0 : has }))
+    return {
+      needs,
+      links: links.filter((path) => listed.get(path)?.kind !== 'link' || gone.has(path)),
+      strangers,
+      resumed: right.size > 0 || needs.some(({ has }) => has > 0),
+    }
+  }
+
+  /** When one fails the others stop too, and have written down how far they came when this rejects. */
+  const together = async (work: readonly Promise<unknown>[]): Promise<void> => {
+    const ends = await Promise.allSettled(
+      work.map((one) =>
+        one.catch((error: unknown) => {
+          failure.abort(error)
+          throw error
+        }),
+      ),
+    )
+    if (failure.signal.aborted && ends.some(({ status }) => status === 'rejected')) throw failure.signal.reason
+  }
+
+  const carry = async (parcel: Parcel, list: number): Promise<Answer> => {
+    const give = parcel.kind === 'pack' ? packScript(source, parcel.bytes) : readPiecesScript(source, parcel.pieces)
+    const take = parcel.kind === 'pack' ? unpackScript(directory, list, parcel.bytes) : writePiecesScript(directory, parcel.pieces, noteOf)
+    const input = parcel.kind === 'pack' ? nulList(parcel.members) : new Uint8Array()
+    if (route.by === 'gateway')
+      return withPlaces([from.shell, to.shell], () => pump({ ...from, script: give, input }, { ...to, script: take }, traffic))
+    const push = route.by === 'source-push'
+    const place = push ? from : to
+    const shell = route.door.shell ?? place.shell
+    const script = push ? throughDoor(route.door, take, give, 'push') : throughDoor(route.door, give, take, 'pull')
+    const answer = await withPlaces([from.shell, to.shell], async () => {
+      try {
+        // Nothing is heard but a digest at the end of each block.
+        return await converse(shell, script, input, { ...traffic, stallMs: traffic.stallMs * 5 })
+      } catch (error) {
+        throw asDriverError(place.site, error)
+      }
+    })
+    if (answer.code !== 0 && !fullDisk.test(answer.stderr))
+      throw new NoWayError(answer.stderr.trim() || `ssh ended with ${String(answer.code)}`)
+    traffic.moved(parcel.bytes)
+    return answer
+  }
+
+  const sendAll = async (parcels: readonly Parcel[]): Promise<void> => {
+    const queue = parcels.entries()
+    const lane = async (): Promise<void> => {
+      for (const [list, parcel] of queue) {
+        if (parcel.kind === 'pieces') for (const { path } of parcel.pieces) toSettle.add(path)
+        const answer = await carry(parcel, list)
+        if (fullDisk.test(answer.stderr)) throw await diskFull(answer.stderr.trim())
+        if (answer.stderr !== '') complaints.add(answer.stderr)
+        parseDigests(answer.stdout, arrived)
+      }
+    }
+    await together(Array.from({ length: Math.min(request.streams, parcels.length) }, lane))
+  }
+
+  const { needs: first, links: firstLinks, strangers, resumed } = await survey()
+  const missing = first.reduce((sum, { unit, has }) => sum + unit.length - has, 0)
+  if (prepared.freeBytes !== undefined && missing > prepared.freeBytes)
+    throw await diskFull(`${String(Math.ceil(missing / 1024))} KiB have no room (No space left on device)`)
+
+  let needs = first
+  let links = firstLinks
+  for (let round = 1; needs.length > 0 || links.length > 0 || round === 1; round++) {
+    if (round > rounds) {
+      const { unit } = needs[0] as Need
+      const [there, here] = [given.get(unitKey(unit)), arrived.get(unitKey(unit))]
+      const difference = `${JSON.stringify(textOf(unit.path))} has SHA-256 ${there ?? 'nothing'} at ${from.site} and ${here ?? 'nothing'} at ${to.site}`
+      throw new DriverError('infrastructure', [`the files of ${label} cannot be verified: ${difference}`, ...complaints].join('; '))
+    }
+    const parcels = parcelsOf(tree, needs, links, request.streams)
+    const directories = round === 1 ? [...tree].filter(([, { kind }]) => kind === 'directory').map(([path]) => path) : []
+    const lists = parcels.map((parcel) =>
+      nulList(parcel.kind === 'pack' ? parcel.members.filter((path) => tree.get(path)?.kind === 'file') : []),
+    )
+    const [strange, made] = [nulList(round === 1 ? strangers : []), nulList(directories)]
+    const lengths = { strangers: strange.length, directories: made.length, lists: lists.map(({ length }) => length) }
+    const set = await run(to, setupScript(directory, lengths), Buffer.concat([strange, made, ...lists]))
+    if (fullDisk.test(set.stderr)) throw await diskFull(set.stderr.trim())
+    if (set.code !== 0) throw troubleOf(to.site, `make room for ${directory}`, set)
+    const wanted = needs.map(({ unit }) => unit)
+    const summing = digestsAt(from, source, wanted, tree, traffic)
+    await together([summing, sendAll(parcels)])
+    for (const [key, digest] of await summing) given.set(key, digest)
+    needs = wanted
+      .filter((unit) => given.get(unitKey(unit)) === undefined || given.get(unitKey(unit)) !== arrived.get(unitKey(unit)))
+      .map((unit) => ({ unit, has: 0 }))
+    links = []
+  }
+
+  const byMode = new Map<number, string[]>()
+  for (const [path, { kind, mode }] of tree) {
+    if (kind !== 'directory' || (mode | 0o700) === 0o700) continue
+    byMode.set(mode | 0o700, [...(byMode.get(mode | 0o700) ?? []), path])
+  }
+  const modes = [...byMode].map(([mode, paths]) => ({ mode, list: nulList(paths) }))
+  const settled = await run(
+    to,
+    settleScript(
+      directory,
+      modes.map(({ mode, list }) => ({ mode, length: list.length })),
+      [...toSettle].map((path) => ({ path, mode: tree.get(path)?.mode ?? 0o600, modified: tree.get(path)?.modified ?? 0 })),
+    ),
+    Buffer.concat(modes.map(({ list }) => list)),
+  )
+  if (settled.code !== 0) throw troubleOf(to.site, `put ${directory} in order`, settled)
+  const difference = differenceBetween(tree, parseTree(settled.stdout, label))
+  if (difference !== undefined)
+    throw new DriverError(
+      'infrastructure',
+      [`the files of ${label} did not arrive at ${to.site} as they are: ${difference}`, ...complaints].join('; '),
+    )
+  const finished = await run(to, finishScript(directory), manifestOf(tree, given))
+  if (fullDisk.test(finished.stderr)) throw await diskFull(finished.stderr.trim())
+  if (finished.code !== 0) throw troubleOf(to.site, `rename ${arriving}`, finished)
+  return { resumed }
+}

@@ -1,0 +1,182 @@
+import { describe, expect, test } from '@jest/globals'
+import fc from 'fast-check'
+import { parseIndexes, renderIndexes } from '../../src/drivers/runtime/slurm-array.ts'
+import { jobOf, parseHistory, parseQueue, type SlurmJob } from '../../src/drivers/runtime/slurm-jobs.ts'
+import { judge, stateOfVerdict, type Evidence, type SlurmPlace } from '../../src/drivers/runtime/slurm-state.ts'
+import type { EndedSight, RemoteSight, StartedSight } from '../../src/drivers/runtime/remote.ts'
+
+const patience = { settleSeconds: 30, historySeconds: 14_400 }
+const place: SlurmPlace = { array: 'orrery-1', index: 3, submittedAt: 1000, limitSeconds: 600, job: '77' }
+const started: StartedSight = {
+  form: 'started',
+  pid: 1,
+  node: 'n1',
+  startedAt: 1010,
+  submittedAt: 1000,
+  supervised: undefined,
+  marked: false,
+  cancelAsked: false,
+}
+const ended: EndedSight = {
+  form: 'ended',
+  pid: 1,
+  node: 'n1',
+  submittedAt: 1000,
+  startedAt: 1010,
+  finishedAt: 1020,
+  exitCode: 0,
+  signal: null,
+  reason: 'exited',
+  wallSeconds: 10,
+  cpuSeconds: 1,
+  peakMemoryBytes: 1,
+  measuredBy: 'time',
+}
+const stopped: EndedSight = { ...ended, exitCode: null, signal: 'SIGTERM', reason: 'stopped' }
+const none: RemoteSight = { form: 'none' }
+const row = (state: string, more: Partial<SlurmJob> = {}): SlurmJob => ({ job: '77', indexes: [3], name: 'orrery-1', state, ...more })
+const judged = (evidence: Partial<Evidence>) =>
+  judge({ sight: none, place, queue: 'absent', history: 'none', overSeconds: 0, ...evidence }, patience)
+
+describe('what the scheduler and the records say together', () => {
+  test.each<[words: string, evidence: Partial<Evidence>, state: Record<string, unknown>]>([
+    ['waits, with the reason', { queue: row('PENDING', { reason: 'Resources' }) }, { state: 'queued', cause: 'Resources', externalId: '77_3' }],
+    ['is being set up', { queue: row('CONFIGURING') }, { state: 'queued', cause: 'CONFIGURING' }],
+    ['runs before its record shows', { queue: row('RUNNING', { startedAt: 1005 }) }, { state: 'running', startedAt: 1005 }],
+    ['runs', { sight: started, queue: row('RUNNING') }, { state: 'running', startedAt: 1010 }],
+    ['is held up by an operator', { sight: started, queue: row('SUSPENDED') }, { state: 'running' }],
+    ['cleans up', { sight: started, queue: row('COMPLETING') }, { state: 'running' }],
+    ['was put back into the queue', { sight: stopped, queue: row('PENDING', { reason: 'BeginTime' }) }, { state: 'queued', cause: 'BeginTime' }],
+    ['a state of a later version', { sight: started, queue: row('EXPEDITING') }, { state: 'running' }],
+    ['ended by itself, whatever the scheduler says', { sight: ended, queue: row('RUNNING') }, { state: 'ended', reason: 'exited', exitCode: 0 }],
+    ['exit 0, but a step was out of memory', { sight: ended, queue: row('OUT_OF_MEMORY') }, { state: 'ended', reason: 'memory' }],
+    ['exit 0, out of memory by the accounting', { sight: ended, history: row('OUT_OF_MEMORY') }, { state: 'ended', reason: 'memory' }],
+    ['out of memory, killed', { sight: started, queue: row('OUT_OF_MEMORY') }, { state: 'ended', reason: 'memory', signal: 'SIGKILL' }],
+    ['time limit of the site', { sight: started, queue: row('TIMEOUT', { endedAt: 1700 }) }, { state: 'ended', reason: 'walltime', finishedAt: 1700 }],
+    ['time limit, ended politely', { sight: stopped, queue: row('TIMEOUT') }, { state: 'ended', reason: 'walltime', signal: 'SIGTERM' }],
+    ['node lost', { sight: started, queue: row('NODE_FAIL', { node: 'n1' }) }, { state: 'lost', cause: 'NODE_FAIL on node n1' }],
+    ['displaced', { sight: stopped, queue: row('PREEMPTED') }, { state: 'lost', cause: 'PREEMPTED' }],
+    ['node did not boot', { queue: row('BOOT_FAIL') }, { state: 'lost', cause: 'BOOT_FAIL' }],
+    ['deadline', { sight: started, queue: row('DEADLINE') }, { state: 'lost', cause: 'DEADLINE' }],
+    ['taken out by another', { sight: started, history: row('CANCELLED', { reason: 'by 0' }) }, { state: 'lost', cause: 'CANCELLED by 0' }],
+    ['taken out by another while it waited', { queue: row('CANCELLED') }, { state: 'lost', cause: 'CANCELLED' }],
+    ['we asked, it was killed before it could say so', { sight: { ...started, cancelAsked: true }, queue: row('CANCELLED') }, { state: 'ended', reason: 'cancelled' }],
+    ['cancelled before it started', { sight: { form: 'buried', at: 5 }, queue: row('RUNNING') }, { state: 'ended', reason: 'cancelled', exitCode: null }],
+    ['failed, its record may be late', { sight: started, queue: row('FAILED'), overSeconds: 29 }, { state: 'running' }],
+    ['completed, and no record came', { sight: started, queue: row('COMPLETED'), overSeconds: 30 }, { state: 'lost' }],
+    ['failed before it started', { queue: row('FAILED', { reason: 'NonZeroExitCode', node: 'n2' }), overSeconds: 30 }, { state: 'lost' }],
+    ['gone, accounting is late', { sight: started, history: 'absent', overSeconds: 5 }, { state: 'running' }],
+    ['gone, nobody knows why', { sight: started, overSeconds: 30 }, { state: 'lost' }],
+    ['gone, accounting silent for hours', { sight: started, history: 'silent', overSeconds: 14_000 }, { state: 'running' }],
+    ['gone, accounting silent beyond patience', { sight: started, history: 'silent', overSeconds: 14_401 }, { state: 'lost' }],
+    ['gone after its whole time, no accounting', { sight: { ...stopped, finishedAt: 1611 }, overSeconds: 30 }, { state: 'ended', reason: 'walltime' }],
+    ['stopped from outside, no accounting', { sight: stopped, overSeconds: 30 }, { state: 'lost' }],
+  ])('%s', (_words, evidence, state) => {
+    expect(judged(evidence).state).toMatchObject(state)
+  })
+
+  test('a reason that no time removes is told, others are not', () => {
+    expect(judged({ queue: row('PENDING', { reason: 'PartitionTimeLimit' }) }).impossible).toBe('PartitionTimeLimit')
+    expect(judged({ queue: row('PENDING', { reason: 'QOSMaxWallDurationPerJobLimit' }) }).impossible).toBe('QOSMaxWallDurationPerJobLimit')
+    for (const reason of ['Resources', 'Priority', 'QOSMaxJobsPerUserLimit', 'ReqNodeNotAvail', 'JobHeldUser'])
+      expect(judged({ queue: row('PENDING', { reason }) }).impossible).toBeUndefined()
+  })
+})
+
+const sights = fc.constantFrom<RemoteSight>(none, { form: 'claimed', ageSeconds: 1 }, started, { ...started, cancelAsked: true }, stopped, ended)
+const live = fc.constantFrom('PENDING', 'CONFIGURING', 'RUNNING', 'COMPLETING', 'SUSPENDED', 'REQUEUED', 'STAGE_OUT', 'SOMETHING_NEW')
+const over = fc.constantFrom('COMPLETED', 'FAILED', 'CANCELLED', 'TIMEOUT', 'NODE_FAIL', 'PREEMPTED', 'OUT_OF_MEMORY', 'BOOT_FAIL', 'DEADLINE')
+const anyRow = fc.oneof(live, over).map((state) => row(state))
+const sources = fc.record({
+  queue: fc.oneof(anyRow, fc.constantFrom('absent' as const, 'silent' as const)),
+  history: fc.oneof(anyRow, fc.constantFrom('absent' as const, 'silent' as const, 'none' as const)),
+  overSeconds: fc.integer({ min: 0, max: 100_000 }),
+})
+const isEnd = (state: string): boolean => state === 'ended' || state === 'lost'
+
+describe('in any order and with any loss of sources', () => {
+  test('a task that has no end of its own does not end while the controller is silent, or says that it lives', () => {
+    const unended = fc.constantFrom<RemoteSight>(none, { form: 'claimed', ageSeconds: 1 }, started, stopped)
+    fc.assert(
+      fc.property(unended, sources, live, fc.boolean(), (sight, { history, overSeconds }, state, silent) => {
+        const { state: found, verdict } = judged({ sight, queue: silent ? 'silent' : row(state), history, overSeconds })
+        expect(isEnd(found.state)).toBe(false)
+        expect(verdict).toBeUndefined()
+      }),
+    )
+  })
+
+  test('an end of its own is its end, whatever the others say', () => {
+    fc.assert(
+      fc.property(sources, (evidence) => {
+        const { state, verdict } = judged({ sight: ended, ...evidence })
+        expect(state).toMatchObject({ state: 'ended', exitCode: 0, finishedAt: 1020 })
+        expect(verdict).toBeUndefined()
+      }),
+    )
+  })
+
+  test('an end without a record comes with a verdict, which says the same for ever', () => {
+    fc.assert(
+      fc.property(sights, sources, (sight, evidence) => {
+        const { state, verdict, over: isOver } = judged({ sight, ...evidence })
+        if (sight.form === 'ended' && sight.reason !== 'stopped') return
+        expect(isEnd(state.state)).toBe(verdict !== undefined)
+        if (verdict === undefined) return
+        expect(isOver).toBe(true)
+        expect(stateOfVerdict(verdict, sight, place)).toEqual(state)
+      }),
+    )
+  })
+
+  test('time alone makes no end: what is not over now is not over later with the same answers', () => {
+    fc.assert(
+      fc.property(sights, sources, (sight, evidence) => {
+        if (judged({ sight, ...evidence }).over) return
+        expect(judged({ sight, ...evidence, overSeconds: 1e9 }).state).toEqual(judged({ sight, ...evidence, overSeconds: 0 }).state)
+      }),
+    )
+  })
+})
+
+describe('what Slurm prints', () => {
+  test('indexes of arrays, there and back', () => {
+    fc.assert(
+      fc.property(fc.uniqueArray(fc.nat(1000)), (indexes) => {
+        expect(parseIndexes(renderIndexes(indexes))).toEqual([...indexes].sort((a, b) => a - b))
+      }),
+    )
+    expect(parseIndexes('[0-8:4,12%2]')).toEqual([0, 4, 8, 12])
+    expect(parseIndexes('N/A')).toEqual([])
+    expect(renderIndexes([7, 0, 1, 2, 9])).toBe('0-2,7,9')
+  })
+
+  test('squeue: elements that wait in one line, elements of their own, what is left of a cancelled array', () => {
+    const jobs = parseQueue(
+      [
+        '1|0|orrery-a|FAILED|1795267909|1795267911|n1|NonZeroExitCode',
+        '1|2-3,7|orrery-a|PENDING|1826803909|NONE||Resources',
+        '18|N/A|orrery-b|CANCELLED|1795268241|1795268241||a | b',
+        'slurm_load_jobs error: Unable to contact slurm controller',
+      ].join('\n'),
+    )
+    expect(jobs).toHaveLength(3)
+    expect(jobOf(jobs, '1', 0)).toMatchObject({ state: 'FAILED', node: 'n1', endedAt: 1795267911 })
+    expect(jobOf(jobs, '1', 3)).toMatchObject({ state: 'PENDING', reason: 'Resources', endedAt: undefined })
+    expect(jobOf(jobs, '1', 4)).toBeUndefined()
+    expect(jobOf(jobs, '18', 4)).toMatchObject({ state: 'CANCELLED', reason: 'a | b' })
+  })
+
+  test('sacct: who cancelled, steps belong to their element', () => {
+    const jobs = parseHistory(
+      [
+        '5_0|orrery-a|CANCELLED by 1000|1795267909|1795267911|n1|',
+        '5_0.batch|batch|CANCELLED|1795267909|1795267911|n1|1520K',
+        '5_[1-2]|orrery-a|PENDING|Unknown|Unknown|None assigned|',
+        '6|other|COMPLETED|1795267909|1795267911|n1|',
+      ].join('\n'),
+    )
+    expect(jobOf(jobs, '5', 0)).toMatchObject({ state: 'CANCELLED', reason: 'by 1000', peakMemoryBytes: 1520 * 1024 })
+    expect(jobOf(jobs, '5', 2)).toMatchObject({ state: 'PENDING', startedAt: undefined, node: undefined })
+  })
+})

@@ -1,0 +1,67 @@
+import { afterAll, beforeAll } from '@jest/globals'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { openSshSessions } from '../../src/clients/ssh/sessions.ts'
+import type { SshSessions } from '../../src/clients/ssh/target.ts'
+import { openLocalShell } from '../../src/drivers/local-shell.ts'
+import { openSshDriver } from '../../src/drivers/runtime/ssh.ts'
+import type { SiteShell } from '../../src/drivers/shell.ts'
+import { startSshd, type Sshd } from '../clients/sshd.ts'
+import { runtimeDriverConformance, type ConformanceSite } from './conformance.ts'
+
+const submitter = [process.execPath, join(import.meta.dirname, 'ssh-submitter.ts')]
+
+const siteOver = (openShell: () => SiteShell, closeShells: () => Promise<void>, host?: object): ConformanceSite => {
+  const scratch = mkdtempSync(join(tmpdir(), 'orrery-ssh-'))
+  const options = {
+    root: join(scratch, 'root'),
+    runtime: 'ssh',
+    taskVariable: 'ORRERY_TASK',
+    timeoutGraceSeconds: 1,
+    pollMilliseconds: 500,
+  }
+  return {
+    scratch,
+    endsUnmarked: false,
+    open: () => openSshDriver({ ...options, shell: openShell() }),
+    submitter: [...submitter, JSON.stringify({ options, host })],
+    close: async () => {
+      await closeShells()
+      rmSync(scratch, { recursive: true, force: true })
+    },
+  }
+}
+
+runtimeDriverConformance('ssh, over a shell of this machine', () => {
+  const shells: SiteShell[] = []
+  return siteOver(
+    () => {
+      const shell = openLocalShell()
+      shells.push(shell)
+      return shell
+    },
+    async () => {
+      for (const shell of shells) await shell.close()
+    },
+  )
+})
+
+let sshd: Sshd
+let sessions: SshSessions
+beforeAll(async () => {
+  sshd = await startSshd()
+  sessions = openSshSessions()
+}, 60_000)
+afterAll(async () => {
+  await sessions.close()
+  await sshd.stop()
+})
+
+runtimeDriverConformance('ssh, over sshd', () =>
+  siteOver(
+    () => sessions.shell(sshd.target()),
+    () => Promise.resolve(),
+    { target: sshd.target(), privateKey: sshd.privateKey },
+  ),
+)

@@ -1,0 +1,197 @@
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { randomBytes } from 'node:crypto'
+import { mkdtempSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { checked } from './checked.ts'
+import { startSlurm, type SlurmSite } from '../sites/slurm.ts'
+import { startSsh, type SshHost, type SshSite } from '../sites/ssh.ts'
+import { openService, type TestService } from '../support/service.ts'
+import { makeWorld, type World, type WorldOptions, type WorldPlace } from '../support/worlds.ts'
+
+let service: TestService
+let ssh: SshSite
+let slurm: SlurmSite
+
+beforeAll(async () => {
+  const keyFile = join(mkdtempSync(join(tmpdir(), 'orrery-reach-')), 'vault.key')
+  writeFileSync(keyFile, `${randomBytes(32).toString('base64')}\n`, { mode: 0o600 })
+  ;[ssh, slurm, service] = await Promise.all([
+    startSsh({ hosts: 3, shared: true }),
+    startSlurm(),
+    openService({ environment: { SERVICE_VAULT_KEY_FILE: keyFile } }),
+  ])
+  for (const [id, { privateKey }] of [
+    ['hosts', ssh.key],
+    ['cluster', slurm.key],
+  ] as const)
+    await service.post('/ssh-keys/import/', { id, privateKey })
+}, 120_000)
+
+afterAll(async () => {
+  await service?.[Symbol.asyncDispose]()
+  await Promise.all([ssh?.stop(), slurm?.stop()])
+}, 60_000)
+
+const connectionTo = (id: string, host: SshHost, key: string) => ({
+  id,
+  name: id,
+  type: 'ssh',
+  endpoint: host.address,
+  username: host.user,
+  credentialRef: `vault:ssh-key/${key}`,
+  configuration: { hostKeyFingerprints: [host.fingerprint()] },
+})
+const onHost = (connectionId: string, more: Partial<WorldPlace> = {}): WorldPlace => ({
+  driver: 'ssh',
+  configuration: { connectionId },
+  ...more,
+})
+
+const worldAt = (name: string, options: Omit<WorldOptions, 'name'>, hosts = 0, cluster = false): Promise<World> =>
+  makeWorld(service, {
+    name,
+    ...options,
+    connections: [
+      ...ssh.hosts.slice(0, hosts).map((host, i) => connectionTo(`${name}-c${String(i + 1)}`, host, 'hosts')),
+      ...(cluster ? [connectionTo(`${name}-login`, slurm.login, 'cluster')] : []),
+    ],
+  })
+const run = async (world: World, id: string, seconds = 90) => {
+  await service.post('/execution-runs/', { id, schedulePlanId: world.planId, mode: 'real' })
+  return service.finished(id, seconds)
+}
+const logOf = async (runId: string, activity: string): Promise<string> =>
+  (await service.call('GET', `/execution-runs/${runId}/activities/${activity}/logs/`)).text
+
+/** A fan-out with data: `seed` writes, each `part` adds its host's name, `join` reads all. */
+const relay = (parts: number): WorldOptions['tasks'] => [
+  { name: 'seed', run: 'echo from seed > seed.txt', outputs: ['seed.txt'], lane: [0, 0] },
+  ...Array.from({ length: parts }, (_, i) => ({
+    name: `part-${String(i)}`,
+    after: ['seed'],
+    run: `cat seed.txt; hostname | tee part-${String(i)}.txt`,
+    outputs: [`part-${String(i)}.txt`],
+    lane: [(i + 1) % (parts + 1), 0] as const,
+  })),
+  {
+    name: 'join',
+    after: Array.from({ length: parts }, (_, i) => `part-${String(i)}`),
+    run: 'cat part-*.txt',
+    lane: [0, 0],
+  },
+]
+
+describe('a run at other machines', () => {
+  test('goes over three SSH hosts, its data following, and everything about each activity can be read', async () => {
+    const world = await worldAt('three', { tasks: relay(2), cores: [2, 2, 2], places: [1, 2, 3].map((i) => onHost(`three-c${String(i)}`)) }, 3)
+    const detail = await run(world, 'three-run')
+    expect([detail.run.failureReason, detail.run.status]).toEqual([undefined, 'completed'])
+    expect(await logOf('three-run', 'three-join')).toBe('th2\nth3\n')
+    expect(await logOf('three-run', 'three-part-1')).toBe('from seed\nth3\n')
+    const part = detail.activities.find(({ externalId }: { externalId: string }) => externalId === 'part-1')
+    expect(part).toMatchObject({ site: 'ssh/three-c3', connectionId: 'three-c3', status: 'completed', exitCode: 0, attempt: 1 })
+    const outputs = await service.get('/execution-runs/three-run/activities/three-part-1/outputs/')
+    expect(outputs.items).toMatchObject([{ relativePath: 'part-1.txt', sizeBytes: 4, checksum: expect.stringMatching(/^sha256:/) }])
+    expect((await service.call('GET', '/execution-runs/three-run/activities/three-part-1/outputs/part-1.txt')).text).toBe('th3\n')
+    const script = (await service.call('GET', '/execution-runs/three-run/activities/three-part-1/script/')).text
+    expect(script).toContain('hostname | tee part-1.txt')
+    const transfers = await service.get('/execution-runs/three-run/data-transfers/')
+    expect(transfers.items).toHaveLength(4)
+    for (const transfer of transfers.items) expect(transfer).toMatchObject({ strategy: 'gateway', bytes: expect.any(Number), route: { reason: expect.any(String) } })
+    await checked(service, world, 'three-run')
+  })
+
+  test('moves nothing where both hosts mount one storage', async () => {
+    const places = [1, 2].map((i) =>
+      onHost(`shared-c${String(i)}`, {
+        configuration: { connectionId: `shared-c${String(i)}`, workDirectory: `/srv/host-${String(i)}` },
+        storages: { lab: '/srv' },
+      }),
+    )
+    const world = await worldAt('shared', { tasks: relay(1), cores: [1, 1], places }, 2)
+    const detail = await run(world, 'shared-run')
+    expect([detail.run.failureReason, detail.run.status]).toEqual([undefined, 'completed'])
+    const transfers = await service.get('/execution-runs/shared-run/data-transfers/')
+    expect(transfers.items.map(({ strategy, networkBytes }: any) => [strategy, networkBytes])).toEqual([
+      ['shared-storage', 0],
+      ['shared-storage', 0],
+    ])
+  })
+
+  test('spans this machine, an SSH host and a Slurm cluster', async () => {
+    const places = [undefined, onHost('span-c1'), { driver: 'slurm' as const, configuration: { connectionId: 'span-login', partition: 'main' } }]
+    const world = await worldAt('span', { tasks: relay(2), cores: [1, 1, 4], places }, 1, true)
+    const detail = await run(world, 'span-run', 150)
+    expect([detail.run.failureReason, detail.run.status]).toEqual([undefined, 'completed'])
+    const [first, second] = (await logOf('span-run', 'span-join')).trim().split('\n')
+    expect([first, second]).toEqual(['th1', expect.stringMatching(/^n[12]$/)])
+    const job = detail.activities.find(({ externalId }: { externalId: string }) => externalId === 'part-1')
+    expect(job).toMatchObject({ site: expect.stringMatching(/^slurm\//), siteQueueSeconds: expect.any(Number) })
+    const handle = detail.handles.find(({ activityId }: { activityId: string }) => activityId === 'span-part-1')
+    expect(handle.externalId).toMatch(/^\d+(_\d+)?$/)
+  }, 200_000)
+
+  test('loses the link to a host and nothing else', async () => {
+    const tasks = Array.from({ length: 6 }, (_, i) => ({
+      name: `t${String(i)}`,
+      run: 'sleep 2; echo ran >> $HOME/../../ledger',
+      lane: [0, i % 2] as const,
+    }))
+    const world = await worldAt('cut', { tasks, cores: [2], places: [onHost('cut-c1')] }, 1)
+    await service.post('/execution-runs/', { id: 'cut-run', schedulePlanId: world.planId, mode: 'real' })
+    const [host] = ssh.hosts
+    await new Promise((resolve) => setTimeout(resolve, 2_500))
+    await host.cut()
+    await new Promise((resolve) => setTimeout(resolve, 5_000))
+    await host.heal()
+    const detail = await service.finished('cut-run', 150)
+    expect([detail.run.failureReason, detail.run.status]).toEqual([undefined, 'completed'])
+    expect(detail.activities.map(({ attempt }: { attempt: number }) => attempt)).toEqual([1, 1, 1, 1, 1, 1])
+    expect((await host.run('cat $HOME/.orrery/work/*/ledger | wc -l', 'account')).stdout.trim()).toBe('6')
+  }, 200_000)
+
+  test('is cancelled while the host is cut off, says what could not be stopped, and stops it when the host is back', async () => {
+    const world = await worldAt('off', { tasks: [{ name: 'long', run: 'exec sleep 1234.5' }], cores: [1], places: [onHost('off-c2')], }, 2)
+    await service.post('/execution-runs/', { id: 'off-run', schedulePlanId: world.planId, mode: 'real' })
+    const host = ssh.hosts[1] as SshHost
+    const alive = async (): Promise<boolean> => (await host.run('pgrep -f "[s]leep 1234.5" >/dev/null && echo yes || echo no')).stdout.includes('yes')
+    for (let tries = 0; !(await alive()); tries++) {
+      if (tries > 100) throw new Error('the task did not start')
+      await new Promise((resolve) => setTimeout(resolve, 200))
+    }
+    await host.cut()
+    await service.post('/execution-runs/off-run/cancel/')
+    const detail = await service.finished('off-run', 60)
+    expect(detail.run.status).toBe('cancelled')
+    expect(detail.activities[0].failureReason).toMatch(/could not be stopped at ssh\/off-c2/)
+    expect(await alive()).toBe(true)
+    await host.heal()
+    for (let tries = 0; await alive(); tries++) {
+      if (tries > 300) throw new Error('the task was not stopped after the host was back')
+      await new Promise((resolve) => setTimeout(resolve, 200))
+    }
+  }, 200_000)
+})
+
+describe('what a run at other machines is refused for', () => {
+  test('a runtime without a connection and a connection that does not exist, all in one answer, and nothing is stored', async () => {
+    const world = await worldAt('wrong', {
+      tasks: [{ name: 'a', lane: [0, 0] }, { name: 'b', lane: [1, 0] }],
+      cores: [1, 1],
+      places: [{ driver: 'ssh', configuration: {} }, onHost('no-such-connection')],
+    })
+    const answer = await service.call('POST', '/execution-runs/', { id: 'wrong-run', schedulePlanId: world.planId, mode: 'real' })
+    expect([answer.status, answer.text]).toEqual([422, expect.stringContaining('names the connection to use')])
+    expect(answer.text).toContain('no-such-connection')
+    expect((await service.call('GET', '/execution-runs/wrong-run/')).status).toBe(404)
+  })
+
+  test('a partition that does not exist fails with the scheduler\'s own words, at the first attempt', async () => {
+    const places = [{ driver: 'slurm' as const, configuration: { connectionId: 'nopart-login', partition: 'nowhere' } }]
+    const world = await worldAt('nopart', { tasks: [{ name: 'a' }], cores: [1], places }, 0, true)
+    const detail = await run(world, 'nopart-run')
+    expect(detail.run.status).toBe('failed')
+    expect(detail.activities[0]).toMatchObject({ attempt: 1, failureClass: 'refused', failureReason: expect.stringMatching(/nowhere|invalid partition/i) })
+  })
+})
