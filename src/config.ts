@@ -1,4 +1,5 @@
 import { accessSync, constants, statSync } from 'node:fs'
+import { isIP } from 'node:net'
 import { homedir, hostname } from 'node:os'
 import { join, resolve } from 'node:path'
 import { z } from 'zod'
@@ -22,8 +23,11 @@ export interface Address {
 }
 
 /** Everything the programs may vary; read once, frozen. Paths are absolute. */
-export type Config = Readonly<Omit<z.output<z.ZodObject<Fields>>, 'readyFile'>> & {
+export type Config = Readonly<Omit<z.output<z.ZodObject<Fields>>, 'readyFile' | 'allowLoopbackConnections'>> & {
   readonly readyFile: string
+  readonly allowLoopbackConnections: boolean
+  /** The variables that `SERVICE_CREDENTIAL_ENVIRONMENT` names, and no others. */
+  readonly credentialVariables: CredentialVariables
   /** What programs started by us may see of our environment: search path, home, proxies, Go. Never a `SERVICE_` variable. */
   readonly childEnvironment: Readonly<Record<string, string>>
   /** Base URL of an OpenTelemetry collector (OTLP over HTTP); traces are off without it. */
@@ -33,6 +37,17 @@ export type Config = Readonly<Omit<z.output<z.ZodObject<Fields>>, 'readyFile'>> 
 }
 
 type Fields = ReturnType<typeof fieldsFor>
+
+/** Values of environment variables that references `env:NAME` may read; held so that no print of the configuration shows them. */
+export class CredentialVariables {
+  readonly #values: ReadonlyMap<string, string>
+  constructor(values: Iterable<readonly [name: string, value: string]>) {
+    this.#values = new Map(values)
+  }
+  read(name: string): string | undefined {
+    return this.#values.get(name)
+  }
+}
 
 /** A configuration that cannot be used; `problems` holds one line per variable, all found at once. */
 export class ConfigError extends Error {
@@ -96,6 +111,23 @@ const origin = (item: string): string | undefined => {
 
 const hostName = (item: string): string | undefined =>
   /^(?:[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\])(?::\d{1,5})?$/i.test(item) ? item.toLowerCase() : undefined
+
+const variable = (item: string): string | undefined => (/^(?!SERVICE_)[A-Za-z_][A-Za-z0-9_]{0,254}$/.test(item) ? item : undefined)
+
+/** `10.0.0.0/8`, `fd00::/8`, or a single address. */
+const network = (item: string): string | undefined => {
+  const [, host = '', bits] = /^([0-9a-fA-F.:]+)(?:\/(\d{1,3}))?$/.exec(item) ?? []
+  const version = isIP(host)
+  return version === 0 || Number(bits ?? 0) > (version === 4 ? 32 : 128) ? undefined : item.toLowerCase()
+}
+
+const wholeNumber = (lowest: number, highest: number, unit: string, example: number) =>
+  z
+    .string()
+    .refine((text) => /^\d{1,10}$/.test(text) && Number(text) >= lowest && Number(text) <= highest, {
+      error: `is not a whole number of ${unit} from ${lowest} to ${highest}. Give for example ${example}`,
+    })
+    .transform(Number)
 
 /** Every variable, in the order of the documentation. */
 const fieldsFor = (host: HostFacts) => {
@@ -194,12 +226,49 @@ const fieldsFor = (host: HostFacts) => {
     simgridPython: path
       .prefault('/usr/bin/python3')
       .register(notes, { description: 'Python that imports SimGrid, for runs that ask for it.' }),
-    bodyLimitBytes: z
-      .string()
-      .refine((text) => /^\d{1,10}$/.test(text) && Number(text) >= 1024 && Number(text) <= 1_073_741_824, {
-        error: 'is not a whole number of bytes from 1024 to 1073741824. Give for example 33554432',
-      })
-      .transform(Number)
+    vaultKeyFile: path.optional().register(notes, {
+      description:
+        'File (0600) with the keys of the vault, 32 bytes in base64 a line, the first one seals. Without it an external database keeps no credentials.',
+      fallback: '`vault.key` in the data folder, made at need, with the embedded database; else none',
+    }),
+    credentialEnvironment: listOf('a variable name (SERVICE_ excluded)', 'LAB_TOKEN,CLUSTER_KEY', variable)
+      .default(Object.freeze([]))
+      .register(notes, {
+        description: 'Environment variables that credential references `env:NAME` may read, comma separated.',
+        fallback: 'none',
+      }),
+    credentialFolders: listOf('an existing directory', '/etc/orrery/credentials', (item) => {
+      const folder = resolve(host.workingDirectory, item)
+      return item !== '' && host.isDirectory(folder) ? folder : undefined
+    })
+      .default(Object.freeze([]))
+      .register(notes, {
+        description: 'Folders whose files credential references `file:PATH` and `cloud-file:PATH` may read, comma separated.',
+        fallback: 'none',
+      }),
+    deniedNetworks: listOf('a network', '10.0.0.0/8,fd00::/8', network).default(Object.freeze([])).register(notes, {
+      description: 'Networks that connections may not lead to, comma separated, beside link-local addresses and metadata services.',
+      fallback: 'none',
+    }),
+    allowLoopbackConnections: z.enum(['auto', 'true', 'false'], { error: 'is not auto, true or false' }).prefault('auto').register(notes, {
+      description: 'Whether connections may lead to this machine itself. `auto`: only with the embedded database.',
+      fallback: '`auto`',
+    }),
+    allowProxyCommand: z
+      .enum(['true', 'false'], { error: 'is not true or false' })
+      .transform((text) => text === 'true')
+      .prefault('false')
+      .register(notes, { description: 'Whether connections may name a `proxyCommand`, a command that this machine runs.' }),
+    discoveryWaitSeconds: wholeNumber(0, 300, 'seconds', 20)
+      .prefault('20')
+      .register(notes, { description: 'How long a request for discovery waits for its end before it answers 202.' }),
+    sitePatienceSeconds: wholeNumber(1, 31_536_000, 'seconds', 86_400)
+      .prefault('86400')
+      .register(notes, { description: 'How long tasks wait for a site that cannot be reached before they count as failed.' }),
+    monitorIntervalSeconds: wholeNumber(1, 86_400, 'seconds', 60)
+      .prefault('60')
+      .register(notes, { description: 'Least time between two checks of a connection by its monitor; it grows while all is well.' }),
+    bodyLimitBytes: wholeNumber(1024, 1_073_741_824, 'bytes', 33_554_432)
       .prefault('33554432')
       .register(notes, { description: 'Largest request document in bytes; streamed uploads have limits of their own.' }),
     taskVariablePrefix: z
@@ -280,6 +349,13 @@ export const parseConfig = (environment: Readonly<Record<string, string | undefi
   const childEnvironment = Object.freeze(Object.fromEntries(given.filter(([name]) => inherited.test(name))))
   return Object.freeze({
     ...parsed.data,
+    allowLoopbackConnections:
+      parsed.data.allowLoopbackConnections === 'auto'
+        ? parsed.data.databaseUrl === undefined
+        : parsed.data.allowLoopbackConnections === 'true',
+    credentialVariables: new CredentialVariables(
+      parsed.data.credentialEnvironment.flatMap((name) => (all[name] === undefined ? [] : [[name, all[name]] as const])),
+    ),
     readyFile: parsed.data.readyFile ?? join(parsed.data.dataDir, 'ready.json'),
     childEnvironment,
     tracesEndpoint,
@@ -328,8 +404,8 @@ export const printConfig = (config: Config): string =>
     })
     .join('\n')
 
-const asText = (value: string | number | Address | readonly string[]): string =>
-  typeof value === 'string' || typeof value === 'number' ? String(value) : 'port' in value ? formatAddress(value) : value.join(',')
+const asText = (value: string | number | boolean | Address | readonly string[]): string =>
+  typeof value !== 'object' ? String(value) : 'port' in value ? formatAddress(value) : value.join(',')
 
 /** `host:port`, IPv6 hosts in brackets. */
 export const formatAddress = ({ host, port }: Address): string => `${host.includes(':') ? `[${host}]` : host}:${port}`

@@ -1,4 +1,5 @@
 import { readFileSync } from 'node:fs'
+import { inspect } from 'node:util'
 import { describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import { ConfigError, documentConfig, formatAddress, parseConfig, printConfig, variableName, withoutPassword } from '../src/config.ts'
@@ -23,7 +24,9 @@ const problemsOf = (environment: Record<string, string>): readonly string[] => {
     throw error
   }
 }
-const fields = Object.keys(parseConfig({}, host)).filter((field) => !['childEnvironment', 'tracesEndpoint', 'failpoints'].includes(field))
+const fields = Object.keys(parseConfig({}, host)).filter(
+  (field) => !['childEnvironment', 'credentialVariables', 'tracesEndpoint', 'failpoints'].includes(field),
+)
 const names = [...documentConfig().matchAll(/^\| `(SERVICE_\w+)`/gm)].map(([, name = '']) => name)
 
 /** A value of each variable that is refused, and what the remedy must say. */
@@ -47,6 +50,16 @@ const refused: [name: string, value: string, says: RegExp][] = [
   ['SERVICE_TEMPORAL_BINARY', '/absent', /executable/],
   ['SERVICE_HOST_ID', 'x'.repeat(256), /255/],
   ['SERVICE_SEED_ROOT', 'absent', /existing directory/],
+  ['SERVICE_CREDENTIAL_ENVIRONMENT', 'LAB TOKEN', /variable name/],
+  ['SERVICE_CREDENTIAL_ENVIRONMENT', 'SERVICE_API_TOKEN', /variable name/],
+  ['SERVICE_CREDENTIAL_FOLDERS', '/keys,/absent', /"\/absent".*existing directory/],
+  ['SERVICE_DENIED_NETWORKS', '10.0.0.0/33', /network/],
+  ['SERVICE_DENIED_NETWORKS', 'intranet', /network/],
+  ['SERVICE_ALLOW_LOOPBACK_CONNECTIONS', 'yes', /auto, true or false/],
+  ['SERVICE_ALLOW_PROXY_COMMAND', '1', /true or false/],
+  ['SERVICE_DISCOVERY_WAIT_SECONDS', '301', /300/],
+  ['SERVICE_SITE_PATIENCE_SECONDS', '0', /86400/],
+  ['SERVICE_MONITOR_INTERVAL_SECONDS', '1m', /60/],
   ['SERVICE_BODY_LIMIT_BYTES', '1e6', /33554432/],
   ['SERVICE_BODY_LIMIT_BYTES', '0', /1024/],
   ['SERVICE_TASK_VARIABLE_PREFIX', 'SERVICE_', /AKOFLOW_/],
@@ -87,6 +100,24 @@ describe('the configuration', () => {
     )
   })
 
+  test('lets connections lead to this machine with the embedded database only, unless it says so', () => {
+    const external = { SERVICE_DATABASE_URL: 'postgres://db/orrery' }
+    const allowed = (environment: Record<string, string>) => parseConfig(environment, host).allowLoopbackConnections
+    expect([allowed({}), allowed(external)]).toEqual([true, false])
+    expect(allowed({ ...external, SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true' })).toBe(true)
+    expect(allowed({ SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'false' })).toBe(false)
+  })
+
+  test('gives the named variables to credential references and no others, and shows their values nowhere', () => {
+    const config = parseConfig({ LAB_TOKEN: 'hush-hush', OTHER: 'x', SERVICE_CREDENTIAL_ENVIRONMENT: 'LAB_TOKEN,ABSENT' }, host)
+    expect(['LAB_TOKEN', 'OTHER', 'ABSENT'].map((name) => config.credentialVariables.read(name))).toEqual([
+      'hush-hush',
+      undefined,
+      undefined,
+    ])
+    expect(`${printConfig(config)} ${JSON.stringify(config)} ${inspect(config, { depth: null })}`).not.toContain('hush-hush')
+  })
+
   test('treats an empty value as not given', () => {
     expect(parseConfig(Object.fromEntries(names.map((name) => [name, ''])), host)).toEqual(parseConfig({}, host))
   })
@@ -95,7 +126,7 @@ describe('the configuration', () => {
     const problems = problemsOf({ [name]: value })
     expect(problems).toHaveLength(1)
     expect(problems[0]).toMatch(says)
-    expect(problems[0]?.startsWith(`${name}=${/TOKEN|URL/.test(name) ? '(hidden)' : JSON.stringify(value)} `)).toBe(true)
+    expect(problems[0]?.startsWith(`${name}=${/API_TOKEN|URL/.test(name) ? '(hidden)' : JSON.stringify(value)} `)).toBe(true)
   })
 
   test('names every problem at once', () => {
@@ -184,7 +215,9 @@ describe('the configuration', () => {
     expect(names).toEqual([...new Set(names)])
     expect(new Set(names)).toEqual(
       new Set(
-        fields.concat('apiToken', 'localStorageRoot', 'databaseUrl', 'temporalAddress', 'temporalBinary', 'seedRoot').map(variableName),
+        fields
+          .concat('apiToken', 'localStorageRoot', 'databaseUrl', 'temporalAddress', 'temporalBinary', 'seedRoot', 'vaultKeyFile')
+          .map(variableName),
       ),
     )
   })

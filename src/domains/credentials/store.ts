@@ -1,0 +1,92 @@
+import { z } from 'zod'
+import { sql, type Db, type Sql } from '../../db/sql.ts'
+import { countBound, type Page } from '../../http/paging.ts'
+import { missing, unacceptable, type Problem } from '../../refusal.ts'
+import type { SecretKind } from '../../vault/secret.ts'
+import { referenceOf } from '../../vault/vault.ts'
+
+/** What a kind is called in sentences. */
+export const nouns: Record<SecretKind, string> = {
+  'ssh-key': 'SSH key',
+  'kubernetes-token': 'Kubernetes token',
+  'cloud-credential': 'cloud credential',
+}
+
+/** Connections named by a credential and by the refusal of its deletion. */
+const usersShown = 100
+
+const users = sql`(select coalesce(json_agg(json_build_object('connectionId', u.id, 'environmentId', u.environment_id, 'name', u.name) order by u.id), '[]')
+  from (select id, environment_id, name from connections where credential_ref <> '' and credential_ref = 'vault:' || c.kind || '/' || c.id
+        order by id limit ${usersShown}) u)`
+
+/** The row as its answer, less what the vault keeps. */
+const document = sql`jsonb_strip_nulls(c.shown || jsonb_build_object('id', c.id, 'credentialRef', 'vault:' || c.kind || '/' || c.id, 'version', c.version,
+  'createdAt', to_jsonb(c.created_at at time zone 'utc') #>> '{}' || 'Z', 'changedAt', to_jsonb(c.changed_at at time zone 'utc') #>> '{}' || 'Z',
+  'lastUsedAt', to_jsonb(date_trunc('minute', c.last_used_at at time zone 'utc')) #>> '{}' || 'Z', 'usedBy', ${users}))`
+
+const read = async <T extends z.ZodType>(db: Db, schema: T, kind: SecretKind, rest: Sql): Promise<z.output<T>[]> => {
+  const rows = await db.many(
+    z.object({ document: z.unknown() }),
+    sql`select ${document} as document from credentials c where c.kind = ${kind} ${rest}`,
+  )
+  return rows.map((row) => schema.parse(row.document))
+}
+
+/** Credentials of a kind by id; `total` is counted to one above `countBound`. */
+export const listCredentials = async <T extends z.ZodType>(
+  db: Db,
+  schema: T,
+  kind: SecretKind,
+  page: Page,
+): Promise<{ rows: z.output<T>[]; total: number }> => {
+  const rows = await read(db, schema, kind, sql`order by c.id limit ${page.limit} offset ${page.offset}`)
+  const { total } = await db.one(
+    z.object({ total: z.number() }),
+    sql`select count(*) as total from (select 1 from credentials where kind = ${kind} limit ${countBound + 1}) counted`,
+  )
+  return { rows, total }
+}
+
+/** @throws Refusal `missing` */
+export const readCredential = async <T extends z.ZodType>(db: Db, schema: T, kind: SecretKind, id: string): Promise<z.output<T>> => {
+  const [found] = await read(db, schema, kind, sql`and c.id = ${id}`)
+  if (found === undefined) throw missing(nouns[kind], id)
+  return found
+}
+
+/** The finding about an id that is in use, or nothing. */
+export const takenProblems = async (db: Db, kind: SecretKind, id: string): Promise<Problem[]> => {
+  const { taken } = await db.one(
+    z.object({ taken: z.boolean() }),
+    sql`select exists (select from credentials where kind = ${kind} and id = ${id}) as taken`,
+  )
+  return taken
+    ? [{ path: 'id', message: `${JSON.stringify(id)} is taken by another ${nouns[kind]}; choose another id, or replace that with PUT` }]
+    : []
+}
+
+/** Deletes a credential that no connection refers to. @throws Refusal `missing`, `unacceptable` naming the connections */
+export const deleteCredential = (db: Db, kind: SecretKind, id: string): Promise<void> =>
+  db.transaction(async (tx) => {
+    const held = await tx.run(sql`select from credentials where kind = ${kind} and id = ${id} for update`)
+    if (held === 0) throw missing(nouns[kind], id)
+    const using = await tx.many(
+      z.object({ id: z.string(), environmentId: z.string() }),
+      sql`select id, environment_id from connections where credential_ref = ${referenceOf(kind, id)} order by id limit ${usersShown}`,
+    )
+    if (using.length > 0)
+      throw unacceptable(
+        using.map((connection) => ({
+          path: '',
+          message: `the ${nouns[kind]} is used by connection ${JSON.stringify(connection.id)} of environment ${JSON.stringify(connection.environmentId)}; give that another credential first`,
+        })),
+      )
+    await tx.run(sql`delete from credentials where kind = ${kind} and id = ${id}`)
+  })
+
+/**
+ * Whether a connection may refer to a credential: holds the record until the transaction ends, so that it is not deleted in between.
+ * False when there is none.
+ */
+export const holdCredential = async (tx: Db, reference: string): Promise<boolean> =>
+  (await tx.run(sql`select from credentials c where ${reference} = 'vault:' || c.kind || '/' || c.id for key share`)) > 0

@@ -1,0 +1,366 @@
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { createPrivateKey, generateKeyPairSync, randomBytes } from 'node:crypto'
+import { readdirSync, readFileSync, rmSync, statSync } from 'node:fs'
+import { join } from 'node:path'
+import { Client, Connection } from '@temporalio/client'
+import { historyToJSON } from '@temporalio/common/lib/proto-utils.js'
+import { CredentialVariables } from '../../src/config.ts'
+import { ensureKeyFile, openVaultKeys } from '../../src/vault/keys.ts'
+import { payloadCodec } from '../../src/vault/payload-codec.ts'
+import { openVault } from '../../src/vault/vault.ts'
+import { dataFolder, readyOf, removeFolder, startProgram, until, type Program } from '../faults/programs.ts'
+import { startSsh, type SshSite } from '../sites/ssh.ts'
+import { cloneDatabase, type TestDatabase } from '../support/database.ts'
+import { makeNamespace, temporalAddress } from '../support/service.ts'
+import { makeWorld } from '../support/worlds.ts'
+
+/**
+ * 32 secrets go through every credential route of a daemon that runs by itself, in good and bad requests; they are then used for logins,
+ * runs and discovery on real hosts, and searched in everything that the daemon wrote, said, started or left.
+ */
+const canaries: string[] = []
+const canary = (): string => {
+  const text = `canary${randomBytes(12).toString('hex')}`
+  canaries.push(text)
+  return text
+}
+
+let folder: string
+let database: TestDatabase
+let site: SshSite
+let daemon: Program
+let url: string
+let adminUrl: string
+const namespace = `canaries-${randomBytes(6).toString('hex')}`
+let log = ''
+/** All that was answered. */
+let answered = ''
+/** Command lines and environments of all processes, looked at as often as the machine allows. */
+const processes = new Set<string>()
+let looking: NodeJS.Timeout
+
+const lookAtProcesses = (): void => {
+  for (const pid of readdirSync('/proc').filter((name) => /^\d+$/.test(name) && name !== String(process.pid)))
+    for (const file of ['cmdline', 'environ'])
+      try {
+        processes.add(readFileSync(`/proc/${pid}/${file}`, 'latin1'))
+      } catch {
+        // It has ended.
+      }
+}
+
+beforeAll(async () => {
+  folder = dataFolder()
+  await ensureKeyFile(join(folder, 'vault.key'))
+  ;[database, site] = await Promise.all([cloneDatabase(), startSsh({ hosts: 2 }), makeNamespace(namespace)])
+  daemon = startProgram('main', {
+    SERVICE_LISTEN_ADDRESS: '127.0.0.1:0',
+    SERVICE_DATA_DIR: folder,
+    SERVICE_DATABASE_URL: database.url,
+    SERVICE_TEMPORAL_ADDRESS: temporalAddress(),
+    SERVICE_TEMPORAL_NAMESPACE: namespace,
+    SERVICE_VAULT_KEY_FILE: join(folder, 'vault.key'),
+    SERVICE_MONITOR_INTERVAL_SECONDS: '2',
+    SERVICE_DISCOVERY_WAIT_SECONDS: '90',
+    SERVICE_LOG_LEVEL: 'trace',
+  })
+  for (const stream of [daemon.child.stdout, daemon.child.stderr]) stream?.on('data', (chunk: Buffer) => (log += chunk.toString()))
+  ;({ baseUrl: url, adminUrl } = await readyOf(daemon, folder))
+  lookAtProcesses()
+  looking = setInterval(lookAtProcesses, 200)
+}, 180_000)
+afterAll(async () => {
+  clearInterval(looking)
+  daemon?.child.kill('SIGTERM')
+  await daemon?.ended
+  await site?.stop()
+  await database?.drop()
+  if (folder !== undefined) removeFolder(folder)
+}, 120_000)
+
+const send = async (
+  method: string,
+  path: string,
+  body?: string,
+  headers: Record<string, string> = {},
+): Promise<{ status: number; body: any }> => {
+  const answer = await fetch(url + path, {
+    method,
+    ...(body === undefined ? {} : { body, headers: { 'content-type': 'application/json', ...headers } }),
+  })
+  const text = await answer.text()
+  answered += `${JSON.stringify([...answer.headers])}\n${text}\n`
+  return { status: answer.status, body: /json/.test(answer.headers.get('content-type') ?? '') && text !== '' ? JSON.parse(text) : text }
+}
+const post = (path: string, document: unknown, headers?: Record<string, string>) => send('POST', path, JSON.stringify(document), headers)
+const ok = async (method: string, path: string, document?: unknown): Promise<any> => {
+  const { status, body } = await send(method, path, document === undefined ? undefined : JSON.stringify(document))
+  if (status >= 300) throw new Error(`${method} ${path} answered ${String(status)}: ${JSON.stringify(body).slice(0, 1_000)}`)
+  return body
+}
+
+/** A private key whose comment is a canary would show it, as comments are public: the canary is the key's own number. */
+const keyText = (type: 'ed25519' | 'ec' | 'rsa', passphrase?: string): string => {
+  const { privateKey } =
+    type === 'rsa'
+      ? generateKeyPairSync('rsa', { modulusLength: 2_048 })
+      : type === 'ec'
+        ? generateKeyPairSync('ec', { namedCurve: 'prime256v1' })
+        : generateKeyPairSync('ed25519')
+  const text = privateKey
+    .export({ type: 'pkcs8', format: 'pem', ...(passphrase === undefined ? {} : { cipher: 'aes-256-cbc', passphrase }) })
+    .toString()
+  keepNumberOf(text, passphrase)
+  return text
+}
+const keepNumberOf = (text: string, passphrase?: string): void => {
+  const { d = '' } = createPrivateKey({ key: text, ...(passphrase === undefined ? {} : { passphrase }) }).export({ format: 'jwk' })
+  canaries.push(Buffer.from(d, 'base64url').subarray(0, 32).toString('latin1'))
+}
+
+/** A secret as it may lie about: itself, in hexadecimal, in base64 at each of the three offsets, in JSON. */
+const shapesOf = (secret: string): string[] => {
+  const bytes = Buffer.from(secret, 'latin1')
+  const base64 = [0, 1, 2].map((shift) => {
+    const text = Buffer.concat([Buffer.alloc(shift), bytes]).toString('base64')
+    // Less the letters that depend on what stands before and behind.
+    return text.slice(shift === 0 ? 0 : 4, -4)
+  })
+  return [secret, bytes.toString('hex'), ...base64, ...base64.map((text) => text.replaceAll('+', '-').replaceAll('/', '_'))]
+}
+const hits = (where: string, text: string): string[] => {
+  const flat = text.replaceAll(/\\n|\n/g, '')
+  return canaries.flatMap((secret, i) =>
+    shapesOf(secret).some((shape) => text.includes(shape) || flat.includes(shape)) ? [`${where}: canary ${String(i)}`] : [],
+  )
+}
+
+const filesBelow = (root: string): string =>
+  readdirSync(root, { recursive: true })
+    .map((name) => join(root, String(name)))
+    .filter((file) => statSync(file, { throwIfNoEntry: false })?.isFile() === true)
+    .map((file) => readFileSync(file, 'latin1'))
+    .join('\n')
+
+/** Every column of every table as text. */
+const databaseText = async (): Promise<string> => {
+  const client = await database.db.client()
+  try {
+    const { rows: tables } = await client.query<{ name: string }>(
+      `select format('%I.%I', schemaname, tablename) as name from pg_tables where schemaname not in ('pg_catalog', 'information_schema')`,
+    )
+    const texts: string[] = []
+    for (const { name } of tables) {
+      const { rows } = await client.query<{ text: string }>(`select t::text as text from ${name} t`)
+      texts.push(...rows.map(({ text }) => `${name} ${text}`))
+    }
+    return texts.join('\n')
+  } finally {
+    client.release()
+  }
+}
+
+/** Payloads of all histories of the namespace, as they lie there and decoded; and all else of the histories. */
+const historyTexts = async (): Promise<{ plain: string; decoded: string; encrypted: number }> => {
+  const connection = await Connection.connect({ address: temporalAddress() })
+  const codec = payloadCodec(await openVaultKeys(join(folder, 'vault.key')))
+  try {
+    const client = new Client({ connection, namespace, dataConverter: { payloadCodecs: [codec] } })
+    let plain = ''
+    let decoded = ''
+    let encrypted = 0
+    const walk = async (value: any): Promise<void> => {
+      if (typeof value !== 'object' || value === null) return
+      if (typeof value.data === 'string' && value.metadata !== undefined) {
+        const metadata = Object.fromEntries(
+          Object.entries(value.metadata).map(([name, text]) => [name, Buffer.from(String(text), 'base64')]),
+        )
+        const [opened] = await codec.decode([{ metadata, data: Buffer.from(value.data, 'base64') }])
+        plain += `${Buffer.from(value.data, 'base64').toString('latin1')}\n`
+        decoded += `${Buffer.from(opened?.data ?? []).toString('latin1')}\n`
+        if (metadata['encoding']?.toString() === 'binary/encrypted') encrypted++
+      }
+      for (const item of Object.values(value)) await walk(item)
+    }
+    for await (const { workflowId, runId } of client.workflow.list()) {
+      const json = JSON.parse(historyToJSON(await client.workflow.getHandle(workflowId, runId).fetchHistory()))
+      plain += `${workflowId} ${JSON.stringify(json)}\n`
+      await walk(json)
+    }
+    return { plain, decoded, encrypted }
+  } finally {
+    await connection.close()
+  }
+}
+
+test('32 secrets are stored, refused, used and replaced, and are afterwards nowhere but in the vault', async () => {
+  const token = (id: string) => ({ id, token: canary() })
+  const aws = () => ({ accessKeyId: canary(), secretAccessKey: canary() })
+  const azure = () => ({ tenantId: 'lab.example.org', clientId: '6f1f5f0e-9d3c-4f5e-8a27-0c3f0e3c9a11', clientSecret: canary() })
+  const gcp = () => ({
+    type: 'service_account',
+    project_id: 'lab',
+    client_email: 'orrery@lab.example.org',
+    private_key: keyText('rsa'),
+    private_key_id: canary(),
+  })
+
+  // Good documents, by every route that takes one.
+  const references: string[] = []
+  const passphrase = canary()
+  const loginKey = keyText('ed25519')
+  for (const [path, document] of [
+    ['/ssh-keys/', { id: 'made' }],
+    ['/ssh-keys/import/', { id: 'login', privateKey: loginKey }],
+    ['/ssh-keys/import/', { id: 'encrypted', privateKey: keyText('ec', passphrase), passphrase }],
+    ['/ssh-keys/import/', { id: 'rsa', privateKey: keyText('rsa') }],
+    ['/kubernetes-tokens/', token('first')],
+    ['/kubernetes-tokens/', token('second')],
+    ['/cloud-credentials/', { id: 'gcp', provider: 'gcp', credential: gcp() }],
+    ['/cloud-credentials/', { id: 'aws', provider: 'aws', credential: JSON.stringify(aws()) }],
+    ['/cloud-credentials/', { id: 'azure', provider: 'azure', credential: azure() }],
+  ] as const)
+    references.push((await ok('POST', path, document)).credentialRef)
+  await ok('POST', '/cloud-credentials/validate/', { provider: 'aws', credential: aws(), projectId: 'p', region: 'r' })
+  await ok('PUT', '/ssh-keys/rsa/', { privateKey: keyText('ed25519') })
+  await ok('PUT', '/kubernetes-tokens/second/', { token: canary() })
+  await ok('PUT', '/cloud-credentials/azure/', { provider: 'azure', credential: azure() })
+  const keyed = { 'idempotency-key': 'once' }
+  const again = token('third')
+  for (let turn = 0; turn < 2; turn++) expect((await post('/kubernetes-tokens/', again, keyed)).status).toBe(201)
+  expect((await post('/kubernetes-tokens/', token('third'), keyed)).status).toBe(422)
+
+  // Bad ones: the secret in the wrong form, beside another fault, in a document that cannot be read.
+  const wrong = canary()
+  const bad: [status: number, method: string, path: string, body: string, type?: string][] = [
+    [422, 'POST', '/kubernetes-tokens/', JSON.stringify(token('first'))],
+    [422, 'POST', '/kubernetes-tokens/', JSON.stringify({ id: 'No!', token: canary() })],
+    [422, 'POST', '/kubernetes-tokens/', JSON.stringify({ id: 'spaces', token: `two ${canary()}` })],
+    [400, 'POST', '/kubernetes-tokens/', JSON.stringify({ id: 'list', token: [canary()] })],
+    [400, 'POST', '/kubernetes-tokens/', JSON.stringify({ id: 'more', token: canary(), colour: wrong })],
+    [400, 'POST', '/kubernetes-tokens/', `{"id": "cut", "token": "${canary()}`],
+    [400, 'POST', '/kubernetes-tokens/', `{"id": "bare", "token": ${wrong}}`],
+    [400, 'POST', '/kubernetes-tokens/', wrong],
+    [400, 'POST', '/kubernetes-tokens/', `id: yaml\ntoken: "${canary()}`, 'application/yaml'],
+    [400, 'POST', '/kubernetes-tokens/', `id: yaml\ntoken: ${wrong}: ${wrong}`, 'application/yaml'],
+    [415, 'POST', '/kubernetes-tokens/', wrong, 'text/plain'],
+    [404, 'PUT', '/kubernetes-tokens/nobody/', JSON.stringify({ token: canary() })],
+    [422, 'PUT', '/kubernetes-tokens/first/', JSON.stringify({ id: 'other', token: wrong })],
+    [422, 'POST', '/ssh-keys/', JSON.stringify({ id: wrong.repeat(4) })],
+    [422, 'POST', '/ssh-keys/import/', JSON.stringify({ id: 'broken', privateKey: keyText('rsa').replaceAll('A', 'B') })],
+    [422, 'POST', '/ssh-keys/import/', JSON.stringify({ id: 'wrong', privateKey: keyText('ec', canary()), passphrase: wrong })],
+    [422, 'POST', '/ssh-keys/import/', JSON.stringify({ id: 'text', privateKey: wrong })],
+    [422, 'POST', '/cloud-credentials/', JSON.stringify({ id: 'odd', provider: wrong, credential: {} })],
+    [422, 'POST', '/cloud-credentials/', JSON.stringify({ id: 'odd', provider: 'gcp', credential: aws() })],
+    [422, 'POST', '/cloud-credentials/', JSON.stringify({ id: 'odd', provider: 'aws', credential: `{"secretAccessKey":"${canary()}` })],
+    [
+      422,
+      'POST',
+      '/cloud-credentials/validate/',
+      JSON.stringify({ provider: 'azure', credential: { ...azure(), tenantId: `a ${wrong}`, clientId: wrong } }),
+    ],
+    [422, 'POST', '/cloud-credentials/validate/', JSON.stringify({ provider: 'gcp', credential: { ...gcp(), private_key: wrong } })],
+  ]
+  for (const [status, method, path, body, type] of bad)
+    expect([method, path, (await send(method, path, body, { 'content-type': type ?? 'application/json' })).status]).toEqual([
+      method,
+      path,
+      status,
+    ])
+  expect(canaries.length).toBeGreaterThanOrEqual(32)
+
+  // Used: logins, health, discovery, a monitor, and a run over two hosts with data between them.
+  for (const id of ['login', 'made']) {
+    const { publicKey } = await ok('GET', `/ssh-keys/${id}/`)
+    for (const host of site.hosts) host.authorize(publicKey)
+  }
+  const world = await makeWorld({ post: (path: string, body: unknown) => ok('POST', path, body) } as never, {
+    name: 'canaries',
+    cores: [1, 1],
+    tasks: [
+      {
+        name: 'a',
+        run: 'env > env.txt; cat /proc/$$/environ /proc/$PPID/cmdline > proc.txt',
+        outputs: ['env.txt', 'proc.txt'],
+        lane: [0, 0],
+      },
+      { name: 'b', run: 'cat env.txt proc.txt', after: ['a'], lane: [1, 0] },
+    ],
+    places: ['login', 'made'].map((id) => ({ driver: 'ssh', configuration: { connectionId: `to-${id}` } })),
+    connections: site.hosts.slice(0, 2).map((host, i) => ({
+      id: `to-${['login', 'made'][i] ?? ''}`,
+      name: `to ${host.name}`,
+      type: 'ssh',
+      endpoint: host.address,
+      username: host.user,
+      credentialRef: `vault:ssh-key/${['login', 'made'][i] ?? ''}`,
+      configuration: { hostKeyFingerprints: [host.fingerprint()], forwardAgent: true },
+    })),
+  })
+  for (const id of ['to-login', 'to-made']) {
+    expect((await ok('POST', `/environment-connections/${id}/health/`)).status).toBe('online')
+    await send('POST', `/environment-connections/${id}/discover/`)
+  }
+  await ok('POST', '/execution-runs/', { id: 'used', schedulePlanId: world.planId, mode: 'real' })
+  const detail = await until('the run', 120, async () => {
+    const found = await ok('GET', '/execution-runs/used/')
+    return ['completed', 'failed', 'cancelled'].includes(found.run.status) ? found : undefined
+  })
+  expect([detail.run.failureReason, detail.run.status]).toEqual([undefined, 'completed'])
+  for (const path of [
+    '/ssh-keys/',
+    '/kubernetes-tokens/',
+    '/cloud-credentials/',
+    '/audit-events/?limit=1000',
+    '/execution-runs/used/activities/',
+  ])
+    await ok('GET', path)
+  expect((await ok('GET', '/audit-events/?eventType=credential.used')).length).toBeGreaterThan(0)
+
+  // The search would find them: they are in the vault, and what is public is found everywhere.
+  const vault = openVault({
+    db: database.db,
+    keys: await openVaultKeys(join(folder, 'vault.key')),
+    outside: { variables: new CredentialVariables([]), folders: [] },
+    audit: async () => undefined,
+  })
+  const opened = JSON.stringify(await Promise.all(references.map((reference) => vault.open(reference, { actor: 'test', purpose: 'look' }))))
+  expect(hits('vault', opened).length).toBeGreaterThanOrEqual(8)
+
+  const [text, histories] = [await databaseText(), await historyTexts()]
+  const { fingerprint } = await ok('GET', '/ssh-keys/login/')
+  expect(text).toContain(fingerprint)
+  expect(answered).toContain(fingerprint)
+  expect(histories.plain).toContain('execution-run/used/1')
+  expect(histories.encrypted).toBeGreaterThan(3)
+  expect(histories.decoded).toContain('used')
+  expect(log).toContain('"program"')
+  lookAtProcesses()
+  expect([...processes].some((one) => one.includes('src/main.ts'))).toBe(true)
+
+  const left = await Promise.all(
+    site.hosts.map(
+      async (host) =>
+        (
+          await host.run(
+            'find / -xdev -type f -newer /etc/ssh/sshd_config -not -path "/proc/*" -size -1000k -exec cat {} + 2>/dev/null; find /home /root /tmp /srv -type f -exec cat {} + 2>/dev/null; true',
+            'root',
+            { mayFail: true },
+          )
+        ).stdout,
+    ),
+  )
+  const metrics = await (await fetch(`${adminUrl}/metrics`)).text()
+  rmSync(join(folder, 'vault.key'))
+  expect([
+    ...hits('database', text),
+    ...hits('answers', answered),
+    ...hits('log', log),
+    ...hits('histories', histories.plain),
+    ...hits('decoded histories', histories.decoded),
+    ...hits('processes', [...processes].join('\n')),
+    ...hits('metrics', metrics),
+    ...hits('data folder', filesBelow(folder)),
+    ...left.flatMap((files, i) => hits(`files of host ${String(i + 1)}`, String(files))),
+  ]).toEqual([])
+}, 300_000)
