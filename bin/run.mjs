@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 // Runs a program of the service from a fresh checkout, on nothing but Node 20 or newer and npm: installs the dependencies where they are
 // missing or older than the lock file (the right Node is one of them), then gives way to the program.
-//   node bin/run.mjs start|worker|demo|test|bench|backup|restore [ARGUMENTS]
+//   node bin/run.mjs start|worker|demo|site|test|bench|backup|restore|vault [ARGUMENTS]
 import { spawn } from 'node:child_process'
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { constants } from 'node:os'
@@ -17,6 +17,8 @@ const programs = {
   bench: ['bench/run.ts'],
   backup: ['src/backup.ts', 'backup'],
   restore: ['src/backup.ts', 'restore'],
+  vault: ['src/vault-keys.ts'],
+  site: ['test/sites/site.ts'],
   test: jest,
 }
 

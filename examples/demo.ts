@@ -5,6 +5,7 @@
  *     --keep                     keeps the service up at the end, until Ctrl-C
  *     --workflow mosaic-montage  the same with the astronomers' own toolkit (Debian's `montage` package)
  *     --small                    43 tasks instead of 78, on a tenth of the pixels: a few seconds
+ *     --site ssh|slurm|spanning  on hosts by SSH, on a Slurm cluster, or on both and this machine; they are started on this machine
  *     --output FOLDER            where the files are left (demo-output)
  *
  * The service's data is kept in SERVICE_DATA_DIR, else beside the service's own folder, so a second start is quick.
@@ -18,10 +19,11 @@ import { ApiError } from './demo/api.ts'
 import { endTasks } from './demo/leftovers.ts'
 import { openOutput } from './demo/output.ts'
 import { openScreen } from './demo/screen.ts'
+import { siteKinds, sitesMissing } from './demo/sites.ts'
 import { RunFailed, tell, type Options, type Stage } from './demo/story.ts'
 import { awaitEnd } from './demo/watch.ts'
 
-const usage = 'usage: npm run demo -- [--keep] [--small] [--workflow mosaic|mosaic-montage] [--output FOLDER]'
+const usage = 'usage: npm run demo -- [--keep] [--small] [--workflow mosaic|mosaic-montage] [--site ssh|slurm|spanning] [--output FOLDER]'
 
 const optionsOf = (args: string[]): Options => {
   const { values } = parseArgs({
@@ -30,13 +32,17 @@ const optionsOf = (args: string[]): Options => {
       keep: { type: 'boolean', default: false },
       small: { type: 'boolean', default: false },
       workflow: { type: 'string', default: 'mosaic' },
+      site: { type: 'string' },
       output: { type: 'string', default: path.resolve(import.meta.dirname, '../demo-output') },
     },
   })
-  const { keep, small, workflow, output } = values
+  const { keep, small, workflow, site, output } = values
   if (workflow !== 'mosaic' && workflow !== 'mosaic-montage') throw new TypeError(`--workflow ${workflow}: give mosaic or mosaic-montage`)
   if (small && workflow !== 'mosaic') throw new TypeError('--small: only the mosaic has a small variant')
-  return { keep, small, workflow, output: path.resolve(output) }
+  const kind = siteKinds.find((each) => each === site)
+  if (site !== undefined && kind === undefined) throw new TypeError(`--site ${site}: give ${siteKinds.join(', ')}`)
+  if (kind !== undefined && workflow !== 'mosaic') throw new TypeError('--site: only the mosaic has documents for other sites')
+  return { keep, small, workflow, ...(kind === undefined ? {} : { site: kind }), output: path.resolve(output) }
 }
 
 /** The arguments and the configuration, or the end of the program. */
@@ -58,6 +64,11 @@ const sameWishMs = 1000
 const cancelWithinMs = 15_000
 
 const { options, dataDir, token } = prepared()
+const missing = options.site === undefined ? undefined : await sitesMissing(options.site)
+if (missing !== undefined) {
+  process.stderr.write(`--site ${options.site ?? ''} cannot be had on this machine: ${missing}\n`)
+  process.exit(2)
+}
 const screen = openScreen(process.stdout)
 const stop = new AbortController()
 const stage: Stage = {}
@@ -95,6 +106,7 @@ const clear = async (): Promise<void> => {
   }
   await service.stop()
   await endTasks(dataDir)
+  await stage.sites?.stop()
   screen.say('the service is stopped, nothing runs any more')
 }
 

@@ -17,7 +17,7 @@ export type Kind = keyof typeof workflows
 /** What an open workflow adds to the record of a status route; never needed for a correct answer. */
 export type Live = Record<string, unknown>
 
-export interface EngineOptions extends Pick<ClientOptions, 'plugins'> {
+export interface EngineOptions extends Pick<ClientOptions, 'plugins' | 'dataConverter'> {
   address: string
   namespace: string
   taskQueue: string
@@ -32,7 +32,12 @@ const liveDeadlineMs = 250
 const callDeadlineMs = 5_000
 /** A create waits this long for its workflow to start, and for as long after it none asks again: the dispatcher will. */
 const startDeadlineMs = 1_000
-const prefixes: Record<Kind, string> = { executionRun: 'execution-run', planningSession: 'planning-session' }
+const prefixes: Record<Kind, string> = {
+  connectionDiscovery: 'connection-discovery',
+  connectionMonitor: 'connection-monitor',
+  executionRun: 'execution-run',
+  planningSession: 'planning-session',
+}
 
 /** Workflow id of a record: `<kind>/<id>/<generation>`; starting it twice is harmless. */
 export const workflowIdOf = (kind: Kind, id: string, generation = 1): string => `${prefixes[kind]}/${id}/${String(generation)}`
@@ -62,18 +67,27 @@ export const openEngine = (options: EngineOptions) => {
       connection: Connection.lazy({ address: options.address, connectTimeout: callDeadlineMs }),
       namespace: options.namespace,
       ...(options.plugins === undefined ? {} : { plugins: options.plugins }),
+      ...(options.dataConverter === undefined ? {} : { dataConverter: options.dataConverter }),
     })
     return client.workflow
   }
+  /** Calls under way: a retry of the client library that fires after its channel was closed would throw out of a timer. */
+  const underWay = new Set<Promise<unknown>>()
   const within = <T>(work: () => Promise<T>, milliseconds = callDeadlineMs): Promise<T> => {
     workflow()
-    return (client as Client).withDeadline(Date.now() + milliseconds, work)
+    const call = (client as Client).withDeadline(Date.now() + milliseconds, work)
+    underWay.add(call)
+    const over = (): void => void underWay.delete(call)
+    call.then(over, over)
+    return call
   }
   let awayUntil = 0
   const cache = new Map<string, { at: number; live: Promise<Live | undefined> }>()
 
   return {
     taskQueue: options.taskQueue,
+    /** What workers have to read and write payloads with. */
+    dataConverter: options.dataConverter,
 
     /**
      * Starts the workflow of a record. False: Temporal is away, nothing was started; the dispatcher will. Idempotent: while one is open
@@ -152,6 +166,7 @@ export const openEngine = (options: EngineOptions) => {
     },
 
     async [Symbol.asyncDispose](): Promise<void> {
+      await Promise.allSettled(underWay)
       await client?.connection.close()
     },
   }

@@ -2,20 +2,40 @@ import { mkdir } from 'node:fs/promises'
 import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
 import type { Config } from './config.ts'
+import { addressJudge } from './clients/denied-networks.ts'
 import { migrate } from './db/migrate.ts'
 import { openDatabase } from './db/pool.ts'
+import { openSshSessions } from './clients/ssh/sessions.ts'
+import { recordAudit } from './domains/audit-events/store.ts'
+import { openLinks } from './domains/environment-connections/links.ts'
+import { reachOf } from './domains/environment-connections/reach.ts'
 import { openHostCores } from './domains/execution-runs/host-cores.ts'
+import { openSiteDrivers } from './domains/execution-runs/site-drivers.ts'
+import { openLocalShell } from './drivers/local-shell.ts'
+import { DriverError } from './drivers/runtime/driver.ts'
 import { openLocalDriver } from './drivers/runtime/local.ts'
 import { openNoneDriver } from './drivers/runtime/none.ts'
+import { openRemoteDriver } from './drivers/runtime/registry.ts'
 import type { Endpoints } from './embedded/embedded.ts'
 import { openEngine } from './engine.ts'
 import { openFailpoints } from './failpoints.ts'
 import type { Surroundings } from './program.ts'
 import { openCompute } from './schedulers/compute.ts'
+import { ensureKeyFile, openVaultKeys, type VaultKeys } from './vault/keys.ts'
+import { payloadCodec } from './vault/payload-codec.ts'
+import { openVault } from './vault/vault.ts'
 
 /** Folder of work directories below the data folder, and of the local driver's own files. */
 const workFolder = (config: Config): string => join(config.dataDir, 'work')
 const taskFolder = (config: Config): string => join(config.dataDir, 'tasks')
+
+/** The vault's keys: of the named file, or of one made in the data folder where the database is embedded; else none. */
+const openKeys = async (config: Config): Promise<VaultKeys | undefined> => {
+  if (config.vaultKeyFile === undefined && config.databaseUrl !== undefined) return undefined
+  const file = config.vaultKeyFile ?? join(config.dataDir, 'vault.key')
+  if (config.vaultKeyFile === undefined) await ensureKeyFile(file)
+  return openVaultKeys(file)
+}
 
 /**
  * Opens once what both programs share, and brings the database to the newest schema. Closed in reverse; tasks that run on this
@@ -42,32 +62,69 @@ export const openParts = async ({
   // Passable, as the data folder is; what a task makes in it is 0700 by the driver.
   await mkdir(workFolder(config), { recursive: true, mode: 0o711 })
   await mkdir(taskFolder(config), { recursive: true, mode: 0o700 })
+  const vaultKeys = await openKeys(config)
   const engine = openEngine({
     address: endpoints.temporalAddress,
     namespace: config.temporalNamespace,
     taskQueue: config.temporalTaskQueue,
     plugins: traces.temporalPlugins,
+    ...(vaultKeys === undefined ? {} : { dataConverter: { payloadCodecs: [payloadCodec(vaultKeys)] } }),
   })
   const compute = openCompute({ threads: Math.max(1, availableParallelism() - 1) })
-  const drivers = {
-    local: openLocalDriver({ controlDirectory: taskFolder(config), taskVariable: `${config.taskVariablePrefix}TASK` }),
-    rehearsal: openNoneDriver(),
-  }
+  const vault = openVault({
+    db,
+    keys: vaultKeys,
+    outside: { variables: config.credentialVariables, folders: config.credentialFolders },
+    audit: (event) => recordAudit(db, event),
+  })
+  const taskVariable = `${config.taskVariablePrefix}TASK`
+  const local = openLocalDriver({ controlDirectory: taskFolder(config), taskVariable })
+  const rehearsal = openNoneDriver()
+  const localShell = openLocalShell()
+  const addressAllowed = addressJudge({ denied: config.deniedNetworks, allowLoopback: config.allowLoopbackConnections })
+  const sessions = openSshSessions({ addressAllowed, allowProxyCommand: config.allowProxyCommand })
+  const links = openLinks({ db, secrets: vault, sessions, localShell, allowProxyCommand: config.allowProxyCommand })
+  const sites = openSiteDrivers({
+    local,
+    rehearsal,
+    openRemote: openRemoteDriver,
+    shellOf: (connectionId) => links.shell(connectionId),
+    localShell,
+    reachOf: (connectionId) => reachOf(db, connectionId),
+    tokenOf: async (reference) => {
+      const secret = await vault.open(reference, { actor: 'service', purpose: 'ask slurmrestd' })
+      if (secret.kind !== 'kubernetes-token') throw new DriverError('refused', `credential ${JSON.stringify(reference)} is not a token`)
+      return secret.token
+    },
+    hostId: config.hostId,
+    workRoot: workFolder(config),
+    cores: openHostCores(availableParallelism()),
+    taskVariable,
+  })
   return {
     db,
     engine,
     compute,
-    drivers,
+    vault,
+    links,
+    sites,
+    addressAllowed,
+    allowProxyCommand: config.allowProxyCommand,
+    discoveryWaitSeconds: config.discoveryWaitSeconds,
+    monitorIntervalSeconds: config.monitorIntervalSeconds,
+    sitePatienceSeconds: config.sitePatienceSeconds,
     hostId: config.hostId,
-    cores: openHostCores(availableParallelism()),
     workRoot: workFolder(config),
     seedRoot: config.seedRoot,
     variablePrefix: config.taskVariablePrefix,
     clock: () => Date.now() / 1_000,
     failpoint: openFailpoints(config.failpoints),
     async [Symbol.asyncDispose]() {
-      await drivers.local.close()
-      await drivers.rehearsal.close()
+      await sites.close()
+      await local.close()
+      await rehearsal.close()
+      await sessions.close()
+      await localShell.close()
       await compute[Symbol.asyncDispose]()
       await engine[Symbol.asyncDispose]()
       await db[Symbol.asyncDispose]()

@@ -1,5 +1,15 @@
 import type { Dispatched } from './dispatcher.ts'
 import { auditEventRoutes } from './domains/audit-events/routes.ts'
+import { credentialRoutes } from './domains/credentials/routes.ts'
+import { environmentConnectionRoutes } from './domains/environment-connections/routes.ts'
+import {
+  markDiscoveryDispatched,
+  markMonitored,
+  monitoredConnections,
+  openDiscoveries,
+  undispatchedDiscoveries,
+  unmonitored,
+} from './domains/environment-connections/store.ts'
 import { environmentRoutes } from './domains/environments/routes.ts'
 import { executionRunRoutes } from './domains/execution-runs/routes.ts'
 import { markRunDispatched, openRuns, undispatchedRuns } from './domains/execution-runs/store.ts'
@@ -19,6 +29,8 @@ export const routesOf = (parts: Parts): Route[] => [
   ...instanceRoutes(parts),
   ...auditEventRoutes(parts),
   ...environmentRoutes(parts),
+  ...environmentConnectionRoutes(parts),
+  ...credentialRoutes(parts),
   ...resourceRoutes(parts),
   ...networkTopologyRoutes(parts),
   ...executionScopeRoutes(parts),
@@ -30,6 +42,8 @@ export const routesOf = (parts: Parts): Route[] => [
 
 /** Records whose workflows the dispatcher looks after. */
 export const dispatchedKinds: Dispatched[] = [
+  { kind: 'connectionMonitor', undispatched: unmonitored, markDispatched: markMonitored, open: monitoredConnections },
+  { kind: 'connectionDiscovery', undispatched: undispatchedDiscoveries, markDispatched: markDiscoveryDispatched, open: openDiscoveries },
   { kind: 'planningSession', undispatched: undispatchedSessions, markDispatched: markSessionDispatched, open: openSessions },
   { kind: 'executionRun', undispatched: undispatchedRuns, markDispatched: markRunDispatched, open: openRuns },
 ]
@@ -42,16 +56,6 @@ const notBuilt: Record<string, string> = {
   '/instances/import/': 'POST',
   '/instance-activations/{instanceId}/': 'POST',
   '/factory-reset/': 'POST',
-  '/connection-tests/': 'POST',
-  '/environment-connections/{connectionId}/': 'PUT',
-  '/environment-connections/{connectionId}/health/': 'POST',
-  '/environment-connections/{connectionId}/discover/': 'POST',
-  '/environment-connections/{connectionId}/history/': 'GET',
-  '/ssh-keys/': 'GET POST',
-  '/ssh-keys/import/': 'POST',
-  '/kubernetes-tokens/': 'POST',
-  '/cloud-credentials/': 'POST',
-  '/cloud-credentials/validate/': 'POST',
   '/environments/{environmentId}/cloud-capacity-targets/': 'GET POST',
   '/cloud-capacity-targets/{targetId}/': 'DELETE',
   '/environments/{environmentId}/cloud-instances/': 'GET POST',

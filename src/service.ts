@@ -11,6 +11,7 @@ import { createApp, type AppOptions } from './http/app.ts'
 import { createHttpServer } from './http/server.ts'
 import { openIdempotency } from './db/idempotency.ts'
 import { openParts } from './parts.ts'
+import { openSweeper } from './sweeper.ts'
 import { dispatchedKinds, routesOf, unbuilt } from './routes.ts'
 import { openTaskWorkers } from './task-workers.ts'
 import { version } from './version.ts'
@@ -57,6 +58,7 @@ export const startService = async (
   })
   const workers = openTaskWorkers(parts, { address: endpoints.temporalAddress, namespace: config.temporalNamespace, log, traces })
   const dispatcher = openDispatcher(parts, dispatchedKinds, log)
+  const sweeper = openSweeper(parts, log)
   const bound = server.address() as AddressInfo
   return {
     address: { host: bound.address, port: bound.port },
@@ -77,6 +79,7 @@ export const startService = async (
         server.closeAllConnections()
       }, drainMs).unref()
       await dispatcher.stop()
+      await sweeper.stop()
       await workers.stop()
       await closed
       await parts[Symbol.asyncDispose]()
@@ -89,6 +92,7 @@ export const startWorker: StartWorker = async (surroundings) => {
   const { config, log, endpoints, traces } = surroundings
   const parts = await openParts(surroundings)
   const workers = openTaskWorkers(parts, { address: endpoints.temporalAddress, namespace: config.temporalNamespace, log, traces })
+  const sweeper = openSweeper(parts, log)
   return {
     checks: {
       database: () => parts.db.prepared('ready', 'select 1', []).then(() => true),
@@ -96,6 +100,7 @@ export const startWorker: StartWorker = async (surroundings) => {
       workers: () => Promise.resolve(workers.ready()),
     },
     async stop() {
+      await sweeper.stop()
       await workers.stop()
       await parts[Symbol.asyncDispose]()
     },

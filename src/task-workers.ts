@@ -48,6 +48,7 @@ export const openTaskWorkers = (parts: Parts, options: { address: string; namesp
         maxHeartbeatThrottleInterval: '1 second',
         shutdownGraceTime: '10 seconds',
         plugins: options.traces.temporalPlugins,
+        ...(parts.engine.dataConverter === undefined ? {} : { dataConverter: parts.engine.dataConverter }),
       } as const
       const shared = await Worker.create({ ...common, taskQueue: parts.engine.taskQueue, workflowBundle, maxCachedWorkflows: 500 })
       const own = await Worker.create({ ...common, taskQueue: `${parts.engine.taskQueue}@${parts.hostId}` })

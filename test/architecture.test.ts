@@ -135,6 +135,7 @@ describe('what may import what', () => {
       'environments',
       'cloud',
       'resources',
+      'environment-connections',
       'network-topologies',
       'execution-scopes',
       'artifacts',

@@ -1,2 +1,3 @@
+export { connectionDiscovery, connectionMonitor } from './environment-connection.ts'
 export { executionRun } from './execution-run.ts'
 export { planningSession } from './planning-session.ts'

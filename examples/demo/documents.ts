@@ -2,13 +2,21 @@ import { readFileSync } from 'node:fs'
 import path from 'node:path'
 import { parse } from 'yaml'
 import type { WorkflowDocument } from '../workflow-document.ts'
+import type { Contact } from './sites.ts'
 
 /** The documents that a run of the demo posts. */
 export interface Documents {
   workflow: WorkflowDocument
   environment: Environment
   scope: { id: string; [member: string]: unknown }
-  topology: { id: string; [member: string]: unknown }
+  topology: { id: string; links: { id: string }[]; [member: string]: unknown }
+}
+
+export interface Connection {
+  id: string
+  name: string
+  configuration?: Record<string, unknown>
+  [member: string]: unknown
 }
 
 interface Environment {
@@ -16,6 +24,7 @@ interface Environment {
   version: { id: string; [member: string]: unknown }
   runtimes: { id: string; [member: string]: unknown }[]
   resources: { id: string; [member: string]: unknown }[]
+  connections?: Connection[]
   activityResourceProfiles: unknown[]
   [member: string]: unknown
 }
@@ -25,9 +34,9 @@ export interface Machine {
   memoryBytes: number
 }
 
-/** The documents of an example as its folder holds them. */
-export const readDocuments = (folder: string): Documents => {
-  const read = (name: string): unknown => parse(readFileSync(path.join(folder, name), 'utf8'))
+/** The documents of an example as its folder holds them; those of another place than this machine are in a folder below. */
+export const readDocuments = (folder: string, site = ''): Documents => {
+  const read = (name: string): unknown => parse(readFileSync(path.join(folder, name === 'workflow.yaml' ? '' : site, name), 'utf8'))
   return {
     workflow: read('workflow.yaml') as WorkflowDocument,
     environment: read('environment.yaml') as Environment,
@@ -38,7 +47,17 @@ export const readDocuments = (folder: string): Documents => {
 
 /** The same documents under ids of their own, wherever they are mentioned, so that every run of the demo finds its ids free. */
 export const withSuffix = ({ workflow, environment, scope, topology }: Documents, suffix: string): Documents => {
-  const declared = [environment.environment, environment.version, ...environment.runtimes, ...environment.resources, scope, topology]
+  const { runtimes, resources, connections = [] } = environment
+  const declared = [
+    environment.environment,
+    environment.version,
+    ...runtimes,
+    ...resources,
+    ...connections,
+    scope,
+    topology,
+    ...topology.links,
+  ]
   const ids = new Set(declared.map(({ id }) => id))
   const renamed = (value: unknown): unknown => {
     if (typeof value === 'string') return ids.has(value) ? `${value}-${suffix}` : value
@@ -50,9 +69,30 @@ export const withSuffix = ({ workflow, environment, scope, topology }: Documents
   return { workflow: { ...workflow, name: `${workflow.name}-${suffix}` }, ...rest }
 }
 
-/** The environment with what is known of this machine. */
-export const onMachine = (environment: Environment, { cores, memoryBytes }: Machine, profiles: readonly unknown[]): Environment => ({
+/** The environment with what is known of this machine, whose cores are shared out where the sites are on it too. */
+export const onMachine = (environment: Environment, { cores, memoryBytes }: Machine, profiles: readonly unknown[]): Environment => {
+  const count = environment.resources.length
+  const share = Math.max(1, Math.floor(cores / count))
+  return {
+    ...environment,
+    resources: environment.resources.map((resource) => ({
+      ...resource,
+      cpuCores: share,
+      cpuCapacity: share,
+      memoryBytes: Math.floor(memoryBytes / count),
+    })),
+    activityResourceProfiles: [...profiles],
+  }
+}
+
+/** The environment with its connections as the sites are reached. @throws Error when one of them has no site */
+export const atSites = (environment: Environment, contacts: readonly Contact[], credentialRef: string): Environment => ({
   ...environment,
-  resources: environment.resources.map((resource) => ({ ...resource, cpuCores: cores, cpuCapacity: cores, memoryBytes })),
-  activityResourceProfiles: [...profiles],
+  connections: (environment.connections ?? []).map((connection) => {
+    const contact = contacts.find(({ name }) => name === connection.name)
+    if (contact === undefined) throw new Error(`no site was started for connection ${connection.name}`)
+    const { address: endpoint, port, username, knownHosts } = contact
+    const configuration = { ...connection.configuration, port, knownHosts, hostKeyPolicy: 'strict' }
+    return { ...connection, endpoint, username, credentialRef, configuration }
+  }),
 })

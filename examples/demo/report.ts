@@ -106,3 +106,48 @@ export const wallText = (makespan: Triple, wallSeconds: number): string =>
 
 export const runText = ({ mode, completedActivityCount, activityCount, makespanSeconds, cost }: any): string =>
   `${completedActivityCount} of ${activityCount} ${mode === 'simulation' ? 'rehearsed' : 'done'}: ${seconds(makespanSeconds)} s, cost ${money(cost)}`
+
+export const resourceTable = (resources: readonly any[]): string[] =>
+  table(
+    ['left', 'left', 'right', 'right'],
+    [
+      ['resource', 'type', 'cores', 'memory, MiB'],
+      [],
+      ...resources.map(({ name, type, cpuCores, memoryBytes }) => [
+        name,
+        type,
+        String(cpuCores),
+        String(Math.round(memoryBytes / 2 ** 20)),
+      ]),
+    ],
+  )
+
+/** Per site of a run: its tasks and attempts, and seconds added up over the tasks. */
+export const siteTable = (activities: readonly any[]): string[] => {
+  const sites = Map.groupBy(activities, ({ site }) => String(site ?? 'nowhere'))
+  const sum = (of: readonly any[], member: string): string => seconds(of.reduce((total, each) => total + Number(each[member] ?? 0), 0))
+  return table(
+    ['left', ...Array<'right'>(6).fill('right')],
+    [
+      ['site', 'tasks', 'attempts', 'queue, s', 'run, s', 'data, s', 'peak, MiB'],
+      [],
+      ...[...sites].map(([site, attempts]) => [
+        site,
+        String(new Set(attempts.map(({ activityId }) => activityId)).size),
+        String(attempts.length),
+        sum(attempts, 'queueSeconds'),
+        sum(attempts, 'runtimeSeconds'),
+        sum(attempts, 'transferSeconds'),
+        (Math.max(...attempts.map(({ peakMemoryBytes }) => Number(peakMemoryBytes ?? 0))) / 2 ** 20).toFixed(0),
+      ]),
+    ],
+  )
+}
+
+/** What was moved between sites, by the way it took. */
+export const movedText = (transfers: readonly any[]): string => {
+  const ways = Map.groupBy(transfers, ({ strategy }) => String(strategy ?? 'in place'))
+  const mebibytes = (of: readonly any[]): string => (of.reduce((total, each) => total + Number(each.bytes), 0) / 2 ** 20).toFixed(1)
+  if (ways.size === 0) return 'No data had to be moved.'
+  return `Data: ${[...ways].map(([way, of]) => `${of.length} × ${way}, ${mebibytes(of)} MiB`).join('; ')}.`
+}

@@ -7,23 +7,37 @@ import { mosaicWorkflow, smallShape } from '../mosaic/generate-workflow.ts'
 import { measureMosaic, profilesOf, type TypeTime } from '../mosaic/measure.ts'
 import { openApi, type Api } from './api.ts'
 import { linesOf, type Task } from './comparison.ts'
-import { onMachine, readDocuments, withSuffix, type Documents, type Machine } from './documents.ts'
+import { atSites, onMachine, readDocuments, withSuffix, type Documents, type Machine } from './documents.ts'
 import type { Output } from './output.ts'
-import { candidateTable, comparisonTable, profileTable, runText, wallText, whereTheTimeWent } from './report.ts'
+import {
+  candidateTable,
+  comparisonTable,
+  movedText,
+  profileTable,
+  resourceTable,
+  runText,
+  siteTable,
+  wallText,
+  whereTheTimeWent,
+} from './report.ts'
 import { duration, type Screen } from './screen.ts'
 import { startService, type RunningService } from './service.ts'
+import { startSites, type SiteKind, type Sites } from './sites.ts'
 import { awaitEnd, awaitPlanned, watchRun } from './watch.ts'
 
 export interface Options {
   keep: boolean
   small: boolean
   workflow: 'mosaic' | 'mosaic-montage'
+  /** Other places than this machine. */
+  site?: SiteKind
   output: string
 }
 
 /** What would have to be taken down if the story ended now. */
 export interface Stage {
   service?: RunningService
+  sites?: Sites
   logFile?: string
   api?: Api
   openRun?: string
@@ -45,7 +59,6 @@ export interface Teller {
 export class RunFailed extends Error {}
 
 const examples = path.resolve(import.meta.dirname, '..')
-const stepCount = 6
 
 /**
  * The demo from the start of the service to the files it leaves.
@@ -53,6 +66,7 @@ const stepCount = 6
  */
 export const tell = async (teller: Teller): Promise<void> => {
   const { options, screen, stage, output } = teller
+  const stepCount = options.site === undefined ? 6 : 9
   const startedAt = performance.now()
   const secondsPerStep: Record<string, number> = {}
   /** One step under its heading, with its time. */
@@ -76,13 +90,26 @@ export const tell = async (teller: Teller): Promise<void> => {
   const times = await step('measure', `Measure each type of activity on this machine (${machine.cores} cores)`, () =>
     measure(teller, documents, machine),
   )
+  const { site } = options
+  const sites = site === undefined ? undefined : await step('site', 'Start the site on this machine', () => startSite(teller, site))
+  if (sites !== undefined)
+    documents.environment = await step('connect', 'Make a key and try the connections', () => connect(teller, api, documents, sites))
   const versionId = await step('post', 'Post the documents', () => post(api, screen, documents, machine, times))
+  if (sites !== undefined) await step('discover', 'Discover what is behind the connections', () => discover(api, screen, documents))
   const plan = await step('plan', 'Plan', () => choosePlan(teller, api, versionId, documents))
   const simulated = await step('simulation', 'Rehearse the plan in simulation', () => execute(teller, api, plan, 'simulation'))
   const real = await step('real', 'Run the plan', () => execute(teller, api, plan, 'real'))
 
   screen.heading('Planned, simulated, measured')
   const figures = await compare(teller, api, documents, machine, plan, simulated, real)
+
+  if (site !== undefined) {
+    screen.heading('What ran where')
+    const { activities, dataTransfers } = await api.get(`/execution-runs/${real.id}/?attempts=all`)
+    for (const line of siteTable(activities)) screen.say(line)
+    screen.say('')
+    screen.say(movedText(dataTransfers))
+  }
 
   screen.heading('To look at')
   const runPath = `/execution-runs/${real.id}`
@@ -113,8 +140,8 @@ export const tell = async (teller: Teller): Promise<void> => {
   throw new Error('the service ended by itself')
 }
 
-const documentsOf = ({ workflow, small }: Options, run: string): Documents => {
-  const documents = readDocuments(path.join(examples, workflow))
+const documentsOf = ({ workflow, small, site }: Options, run: string): Documents => {
+  const documents = readDocuments(path.join(examples, workflow), site)
   return withSuffix(small ? { ...documents, workflow: mosaicWorkflow(smallShape) } : documents, run)
 }
 
@@ -180,6 +207,44 @@ const measure = async ({ options, screen, stop }: Teller, { workflow }: Document
   return times
 }
 
+const startSite = async ({ screen, stage }: Teller, kind: SiteKind): Promise<Sites> => {
+  const sites = await startSites(kind)
+  stage.sites = sites
+  for (const line of sites.lines) screen.say(line)
+  return sites
+}
+
+/** The private half of the key never leaves the service. @returns the environment with its connections as they are reached */
+const connect = async (
+  { screen, output }: Teller,
+  api: Api,
+  documents: Documents,
+  { contacts }: Sites,
+): Promise<Documents['environment']> => {
+  const id = `demo-${output.run}`
+  const { credentialRef, publicKey, fingerprint } = await api.post('/ssh-keys/', { id, comment: 'demo' })
+  screen.say(`key ${id}: ${fingerprint}, let in at ${contacts.map(({ name }) => name).join(', ')}; from here on it is ${credentialRef}`)
+  for (const contact of contacts) contact.authorize(publicKey)
+  const environment = atSites(documents.environment, contacts, credentialRef)
+  for (const connection of environment.connections ?? []) {
+    const { healthy, message, stages = [] } = await api.post('/connection-tests/', connection)
+    const passed = stages.filter(({ ok }: { ok: boolean }) => ok).map(({ stage }: { stage: string }) => stage)
+    screen.say(`${connection.name}: ${healthy ? 'healthy' : message}${passed.length === 0 ? '' : ` (${passed.join(', ')})`}`)
+    if (healthy !== true) throw new Error(`the connection ${connection.name} does not work: ${message}`)
+  }
+  return environment
+}
+
+const discover = async (api: Api, screen: Screen, { environment }: Documents): Promise<void> => {
+  for (const { id, name } of environment.connections ?? []) {
+    let { snapshots, status } = await api.post(`/environment-connections/${id}/discover/`)
+    for (; status === 'running'; await sleep(500)) ({ snapshots, status } = await api.post(`/environment-connections/${id}/discover/`))
+    screen.say(`${name}: ${snapshots.length} ${snapshots.length === 1 ? 'resource' : 'resources'} seen`)
+  }
+  const { resources } = await api.get(`/environments/${environment.environment.id}/`)
+  for (const line of resourceTable(resources)) screen.say(line)
+}
+
 /** @returns the id of the workflow's version */
 const post = async (api: Api, screen: Screen, documents: Documents, machine: Machine, times: readonly TypeTime[]): Promise<string> => {
   const { workflow, scope, topology } = documents
@@ -189,7 +254,8 @@ const post = async (api: Api, screen: Screen, documents: Documents, machine: Mac
   const { version } = await api.post('/workflow-definitions/import/', workflow)
   screen.say(`workflow     ${workflow.name}: ${version.activityCount} activities, ${version.dataDependencyCount} files between them`)
   await api.post('/environments/', environment)
-  screen.say(`environment  ${environment.environment.id}: this machine, ${machine.cores} cores, ${profiles.length} measured profiles;`)
+  const places = environment.connections === undefined ? 'this machine' : environment.resources.map(({ name }) => String(name)).join(', ')
+  screen.say(`environment  ${environment.environment.id}: ${places}, ${machine.cores} cores, ${profiles.length} measured profiles;`)
   screen.say('             bound to a runtime for execution and to one for simulation')
   await api.post('/execution-scopes/', scope)
   screen.say(`scope        ${scope.id}`)
@@ -212,7 +278,7 @@ const choosePlan = async ({ screen, stop, output }: Teller, api: Api, versionId:
   const candidates = await api.get(`/planning-sessions/${session}/candidates/`)
   for (const line of candidateTable(candidates)) screen.say(line)
   const best = candidates.find(({ feasible }: { feasible: boolean }) => feasible)
-  if (best === undefined) throw new Error('no candidate is feasible on this machine')
+  if (best === undefined) throw new Error('no candidate is feasible here')
   const plan = await api.post(`/planning-sessions/${session}/candidates/${best.id}/select/`)
   screen.say(`selected: plan ${plan.id}`)
   return plan

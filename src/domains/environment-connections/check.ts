@@ -1,0 +1,276 @@
+import { askKubernetes, KubernetesError, type KubernetesServer } from '../../clients/kubernetes.ts'
+import type { SshProbe } from '../../clients/ssh/target.ts'
+import { quote } from '../../drivers/quote.ts'
+import { LinkError, type SiteShell } from '../../drivers/shell.ts'
+import { Refusal } from '../../refusal.ts'
+import { parseHttps } from './endpoint.ts'
+import type { Links } from './links.ts'
+import type { ConnectionDocument, Stage } from './schemas.ts'
+
+export interface CheckParts {
+  links: Pick<Links, 'target' | 'secret' | 'sessions' | 'localShell'>
+  addressAllowed: (address: string) => true | string
+}
+
+/** What a check found; nothing is thrown for what is wrong at the other side. */
+export interface CheckResult {
+  healthy: boolean
+  /** In one sentence, for people. */
+  message: string
+  latencyMs: number
+  stages: Stage[]
+  /** Address, host key, banner: what may be shown and recorded. */
+  facts: Record<string, unknown>
+}
+
+type Found = Pick<CheckResult, 'facts'> & { stages: Stage[]; message?: string; waits?: boolean }
+
+/**
+ * The health of a connection by stages, within 40 s. `trial` is a name that no other check has, for a connection that is not stored: nothing is
+ * recorded, and its login is its own and ends with the check.
+ */
+export const checkConnection = async (
+  parts: CheckParts,
+  connection: ConnectionDocument,
+  options: { actor?: string; trial?: string } = {},
+): Promise<CheckResult> => {
+  const startedAt = performance.now()
+  const found = await (connection.type === 'ssh'
+    ? checkSsh(parts, connection, options)
+    : connection.type === 'local'
+      ? checkLocal(parts, connection)
+      : connection.type === 'kubernetes'
+        ? checkKubernetes(parts, connection, options)
+        : checkCloud(parts, connection, options))
+  const failed = found.stages.find(({ ok }) => !ok)
+  const healthy = failed === undefined && found.stages.length > 0
+  return {
+    healthy,
+    message: found.message ?? (failed === undefined ? 'all stages passed' : `${failed.stage}: ${failed.detail ?? 'failed'}`),
+    latencyMs: Math.round(performance.now() - startedAt),
+    stages: found.stages,
+    facts: found.facts,
+  }
+}
+
+const timed = async (stage: Stage['stage'], work: () => Promise<string | undefined>): Promise<Stage> => {
+  const startedAt = performance.now()
+  const spent = (): number => Math.round(performance.now() - startedAt)
+  try {
+    const detail = await work()
+    return { stage, ok: true, milliseconds: spent(), ...(detail === undefined ? {} : { detail }) }
+  } catch (error) {
+    return { stage: stageOf(error) ?? stage, ok: false, milliseconds: spent(), detail: wordsOf(error) }
+  }
+}
+
+const stageOf = (error: unknown): Stage['stage'] | undefined =>
+  error instanceof KubernetesError ? error.stage : error instanceof LinkError && error.stage !== 'link' ? error.stage : undefined
+
+const wordsOf = (error: unknown): string => (error instanceof Error ? error.message : String(error)).slice(0, 2_000)
+
+// --------------------------------------------------------------------------------------------------------------------- ssh
+
+const checkSsh = async (
+  { links }: CheckParts,
+  connection: ConnectionDocument,
+  { actor, trial }: { actor?: string; trial?: string },
+): Promise<Found> => {
+  let target
+  try {
+    target = await links.target(connection, {
+      purpose: trial === undefined ? 'check the connection' : 'test a connection before it is saved',
+      ...(actor === undefined ? {} : { actor }),
+      ...(trial === undefined ? {} : { trial }),
+    })
+  } catch (error) {
+    return { stages: [{ stage: stageOf(error) ?? 'name', ok: false, milliseconds: 0, detail: wordsOf(error) }], facts: {} }
+  }
+  try {
+    const probe = await links.sessions.probe(target)
+    const stages = probe.stages.map(({ detail, ...stage }): Stage => ({ ...stage, ...(detail === undefined ? {} : { detail }) }))
+    const facts = sshFacts(probe)
+    if (!probe.healthy || stages.some(({ ok }) => !ok)) return { stages, facts, message: probe.message }
+    return { stages: [...stages, ...(await siteStages(links.sessions.shell(target), connection))], facts }
+  } finally {
+    if (trial !== undefined) await links.sessions.forget(target)
+  }
+}
+
+const sshFacts = ({ address, banner, hostKey, hostKeyIsNew, prompts }: SshProbe): Record<string, unknown> => ({
+  ...(address === undefined ? {} : { address }),
+  ...(banner === undefined ? {} : { banner }),
+  ...(hostKey === undefined ? {} : { hostKey: { host: hostKey.host, type: hostKey.type, fingerprint: hostKey.fingerprint } }),
+  ...(hostKeyIsNew === true ? { hostKeyIsNew } : {}),
+  ...(prompts === undefined ? {} : { waitsForLogin: true, prompts }),
+})
+
+// -------------------------------------------------------------------------------------------------------- shell and site
+
+const checkLocal = async ({ links }: CheckParts, connection: ConnectionDocument): Promise<Found> => {
+  const shell = await timed('shell', async () => (await links.localShell.run('uname -sr', { deadlineMs: 10_000 })).stdout.toString().trim())
+  return { stages: shell.ok ? [shell, ...(await siteStages(links.localShell, connection))] : [shell], facts: {} }
+}
+
+const text = (value: unknown): string => (typeof value === 'string' ? value : '')
+
+/** What tasks will need of a machine whose shell answers; the first one that is missing ends the check. */
+const siteStages = async (shell: SiteShell, { configuration = {} }: ConnectionDocument): Promise<Stage[]> => {
+  const stages: Stage[] = []
+  for (const stage of [
+    () => timed('scheduler', () => schedulerOf(shell, configuration)),
+    () => timed('container engine', () => enginesOf(shell)),
+    () => timed('rights', () => rightsOf(shell, configuration)),
+  ]) {
+    const result = await stage()
+    stages.push(result)
+    if (!result.ok) break
+  }
+  return stages
+}
+
+const deadlineMs = 15_000
+/** `timeout` lets a silent controller's command end there too, and not only our waiting for it. */
+const schedulerScript = `LC_ALL=C; export LC_ALL
+command -v sinfo >/dev/null 2>&1 || { echo none; exit 0; }
+if command -v timeout >/dev/null 2>&1; then timeout 10 sinfo -h -a -o '%R'; else sinfo -h -a -o '%R'; fi
+`
+
+const schedulerOf = async (shell: SiteShell, configuration: Record<string, unknown>): Promise<string> => {
+  const partition = text(configuration['partition'])
+  const demanded = configuration['scheduler'] === 'slurm' || partition !== ''
+  if (configuration['skipSchedulerCheck'] === true) return 'not asked (skipSchedulerCheck)'
+  if (configuration['scheduler'] === 'none') return 'none'
+  const { code, stdout, stderr } = await shell.run(schedulerScript, { deadlineMs })
+  const answer = stdout.toString().trim()
+  if (code === 0 && answer === 'none') {
+    if (demanded) throw new Error('the connection wants Slurm, and the commands of Slurm are not in the search path of the account')
+    return 'none found'
+  }
+  if (code !== 0) {
+    const words =
+      code === 124 ? 'sinfo did not answer within 10 s' : `sinfo ended with ${code ?? 'a signal'}: ${stderr.trim().slice(0, 500)}`
+    if (demanded) throw new Error(words)
+    return `Slurm is installed and does not answer: ${words}`
+  }
+  const partitions = [...new Set(answer.split('\n'))].filter((name) => name !== '')
+  if (partition !== '' && !partitions.includes(partition))
+    throw new Error(`the partition ${JSON.stringify(partition)} does not exist; there are ${partitions.slice(0, 50).join(', ') || 'none'}`)
+  return `Slurm with partition${partitions.length === 1 ? '' : 's'} ${partitions.slice(0, 50).join(', ')}`
+}
+
+const enginesOf = async (shell: SiteShell): Promise<string> => {
+  const { stdout } = await shell.run(
+    'for engine in docker podman apptainer singularity; do command -v "$engine" >/dev/null 2>&1 && echo "$engine"; done; true',
+    { deadlineMs },
+  )
+  const engines = stdout
+    .toString()
+    .trim()
+    .split('\n')
+    .filter((name) => name !== '')
+  return engines.length === 0 ? 'none found' : engines.join(', ')
+}
+
+const rightsOf = async (shell: SiteShell, configuration: Record<string, unknown>): Promise<string> => {
+  const directory = text(configuration['workDirectory'])
+  // Nothing is made by a check: what exists of the path must be a directory that may be written in.
+  const { code, stdout, stderr } = await shell.run(
+    `wanted=${directory === '' ? '"$HOME/.orrery"' : quote(directory)}
+at=$wanted
+while [ ! -e "$at" ]; do at=$(dirname -- "$at"); done
+[ -d "$at" ] || { echo "$at is not a directory" >&2; exit 1; }
+[ -w "$at" ] && [ -x "$at" ] || { echo "$(id -un) may not write in $at" >&2; exit 1; }
+printf '%s' "$wanted"`,
+    { deadlineMs },
+  )
+  if (code !== 0) throw new Error(`the work directory cannot be made: ${stderr.trim().slice(0, 500)}`)
+  return `work directory ${stdout.toString()}`
+}
+
+// -------------------------------------------------------------------------------------------------------- kubernetes, cloud
+
+/** The server and token of a connection. @throws Refusal when the credential is not there or is none, KubernetesError for the endpoint */
+export const kubernetesServer = async (
+  { links, addressAllowed }: CheckParts,
+  connection: ConnectionDocument,
+  purpose: string,
+  actor?: string,
+): Promise<KubernetesServer> => {
+  const place = parseHttps(connection.endpoint)
+  if (typeof place === 'string') throw new KubernetesError('name', `endpoint: ${place}`)
+  const authority = text(connection.configuration?.['certificateAuthority'])
+  const server = { ...place, addressAllowed, ...(authority === '' ? {} : { certificateAuthority: authority }) }
+  if (connection.credentialRef === '') return server
+  const secret = await links.secret(connection, purpose, actor)
+  if (secret.kind !== 'kubernetes-token')
+    throw new Refusal('unacceptable', `credentialRef ${JSON.stringify(connection.credentialRef)} is not a Kubernetes token; refer to one`)
+  return { ...server, token: secret.token }
+}
+
+export const namespaceOf = (connection: ConnectionDocument): string => text(connection.configuration?.['namespace']) || 'default'
+
+const checkKubernetes = async (parts: CheckParts, connection: ConnectionDocument, { actor }: { actor?: string }): Promise<Found> => {
+  const stages: Stage[] = []
+  const facts: Record<string, unknown> = {}
+  let server: KubernetesServer | undefined
+  const login = await timed('login', async () => {
+    server = await kubernetesServer(parts, connection, 'check the connection', actor)
+    const { body, address } = await askKubernetes(server, { path: '/version' })
+    facts['address'] = address
+    const version = text((body as Record<string, unknown> | null)?.['gitVersion'])
+    if (version === '') throw new KubernetesError('login', 'the answer has no version: this is no Kubernetes API')
+    return `Kubernetes ${version}`
+  })
+  const order = ['name', 'route', 'host key', 'login'] as const
+  // The request went through the stages before the one it failed at.
+  for (const stage of order.slice(0, order.indexOf(login.stage as (typeof order)[number])))
+    stages.push({ stage, ok: true, milliseconds: 0 })
+  stages.push(login)
+  if (!login.ok || server === undefined) return { stages, facts }
+  const asked = server
+  stages.push(
+    await timed('rights', async () => {
+      const namespace = namespaceOf(connection)
+      const refused: string[] = []
+      for (const [group, resource, verb] of rightsNeeded) {
+        const { body } = await askKubernetes(asked, {
+          method: 'POST',
+          path: '/apis/authorization.k8s.io/v1/selfsubjectaccessreviews',
+          body: {
+            apiVersion: 'authorization.k8s.io/v1',
+            kind: 'SelfSubjectAccessReview',
+            spec: { resourceAttributes: { namespace, group, resource, verb } },
+          },
+        })
+        if ((body as { status?: { allowed?: boolean } } | null)?.status?.allowed !== true) refused.push(`${verb} ${resource}`)
+      }
+      if (refused.length > 0) throw new Error(`in namespace ${namespace} the token's account may not: ${refused.join(', ')}`)
+      return `jobs and pods in namespace ${namespace}`
+    }),
+  )
+  const last = stages.at(-1)
+  if (last !== undefined && !last.ok) last.stage = 'rights'
+  return { stages, facts }
+}
+
+const rightsNeeded = [
+  ['batch', 'jobs', 'create'],
+  ['batch', 'jobs', 'delete'],
+  ['', 'pods', 'list'],
+  ['', 'pods/log', 'get'],
+] as const
+
+const checkCloud = async ({ links }: CheckParts, connection: ConnectionDocument, { actor }: { actor?: string }): Promise<Found> => ({
+  stages: [
+    await timed('login', async () => {
+      if (connection.credentialRef === '') throw new Error('credentialRef is empty; store a cloud credential and refer to it')
+      const secret = await links.secret(connection, 'check the connection', actor)
+      const provider = text(connection.configuration?.['provider'])
+      if (secret.kind !== 'cloud-credential' || secret.provider !== provider)
+        throw new Error(`credentialRef ${JSON.stringify(connection.credentialRef)} is not a credential of ${provider}`)
+      return `the credential is complete; ${provider} was not asked`
+    }),
+  ],
+  facts: {},
+})

@@ -1,0 +1,133 @@
+import type { Problem } from '../../refusal.ts'
+import { hostProblem, parseHostPort, parseHttps, parseJump, portProblem, usernameProblem } from './endpoint.ts'
+
+/** Types that a connection can be made with; `agent` is known and refused where it would be used. */
+export const connectionTypes = ['ssh', 'kubernetes', 'cloud', 'local', 'agent'] as const
+export const cloudProviders = ['gcp', 'aws', 'azure'] as const
+
+type Fields = Readonly<Record<string, unknown>>
+type Say = (path: string, message: string) => void
+
+const isFields = (value: unknown): value is Fields => typeof value === 'object' && value !== null && !Array.isArray(value)
+const text = (value: unknown): string => (typeof value === 'string' ? value : '')
+
+/**
+ * What a connection's document alone has against it. Takes any value; what has the wrong shape is passed over. Keys of the configuration
+ * that no type knows are kept and mean nothing.
+ */
+export const connectionProblems = (document: unknown, allowed: { allowProxyCommand: boolean }): Problem[] => {
+  if (!isFields(document)) return []
+  const problems: Problem[] = []
+  const say: Say = (path, message) => void problems.push({ path, message })
+  const configuration = isFields(document['configuration']) ? document['configuration'] : {}
+  for (const key of ['privateKey', 'password', 'bearerToken', 'token', 'passphrase'])
+    if (key in configuration)
+      say(`configuration.${key}`, 'a secret has no place in a document; store a credential and give its reference as credentialRef')
+  const { type } = document
+  if (type === 'ssh') sshProblems(document, configuration, allowed, say)
+  else if (type === 'kubernetes') kubernetesProblems(document, configuration, say)
+  else if (type === 'cloud') cloudProblems(configuration, say)
+  else if (typeof type === 'string' && type !== '' && type !== 'local' && type !== 'agent')
+    say('type', `${JSON.stringify(type.slice(0, 60))} is no type of connection; give ${connectionTypes.join(', ')}`)
+  if (type === 'ssh' || type === 'local') siteProblems(configuration, say)
+  return problems
+}
+
+const sshProblems = (document: Fields, configuration: Fields, { allowProxyCommand }: { allowProxyCommand: boolean }, say: Say): void => {
+  const place = parseHostPort(text(document['endpoint']))
+  if (typeof place === 'string') say('endpoint', place)
+  if (configuration['port'] !== undefined) {
+    const wrong = portProblem(configuration['port'])
+    if (wrong !== undefined) say('configuration.port', wrong)
+    else if (typeof place !== 'string' && place.port !== undefined && place.port !== configuration['port'])
+      say('configuration.port', `is ${JSON.stringify(configuration['port'])}, but the endpoint says ${place.port}; give one of them`)
+  }
+  const username = text(document['username'])
+  const wrongName = username === '' ? 'an ssh connection needs the name of an account' : usernameProblem(username)
+  if (wrongName !== undefined) say('username', wrongName)
+  keyProblems(configuration, say)
+
+  const jumps = configuration['proxyJump']
+  const hops = typeof jumps === 'string' ? jumps.split(',') : jumps
+  if (hops !== undefined && !(Array.isArray(hops) && hops.every((hop): hop is string => typeof hop === 'string')))
+    say('configuration.proxyJump', 'must be a text user@host:port, several with commas, or a list of such texts')
+  else if (hops !== undefined) {
+    if (hops.length > maxHops) say('configuration.proxyJump', `names ${hops.length} hosts; at most ${maxHops} can be gone through`)
+    for (const hop of hops.slice(0, maxHops)) {
+      const parsed = parseJump(hop.trim())
+      if (hop.trim() !== '' && typeof parsed === 'string') say('configuration.proxyJump', parsed)
+    }
+  }
+  const command = configuration['proxyCommand']
+  if (command !== undefined && (typeof command !== 'string' || command.trim() === '' || command.includes('\0')))
+    say('configuration.proxyCommand', 'must be a command line')
+  else if (command !== undefined && !allowProxyCommand)
+    say('configuration.proxyCommand', 'runs a program on this machine, which SERVICE_ALLOW_PROXY_COMMAND does not allow; use proxyJump')
+  if (command !== undefined && hops !== undefined) say('configuration.proxyCommand', 'stands beside proxyJump; give one of them')
+  const direct = configuration['directTo']
+  if (direct !== undefined && !(Array.isArray(direct) && direct.length <= 100 && direct.every((id) => typeof id === 'string')))
+    say('configuration.directTo', 'must be a list of at most 100 ids of connections')
+  flagProblem(configuration, 'forwardAgent', say)
+  flagProblem(configuration, 'dynamicHost', say)
+}
+
+const maxHops = 8
+
+const keyProblems = (configuration: Fields, say: Say): void => {
+  const { hostKeyPolicy: policy, knownHosts, hostKeyFingerprints: fingerprints, hostKeyAlias: alias } = configuration
+  if (policy !== undefined && policy !== 'strict' && policy !== 'accept-new')
+    say(
+      'configuration.hostKeyPolicy',
+      policy === 'off'
+        ? '"off" is refused: a host whose key is not checked is anybody; give strict, or accept-new to record the first key'
+        : `${JSON.stringify(policy)} is no policy; give strict or accept-new`,
+    )
+  if (configuration['knownHostsFile'] !== undefined)
+    say('configuration.knownHostsFile', 'names a file of this machine; give its lines as knownHosts, or hostKeyFingerprints')
+  if (knownHosts !== undefined && typeof knownHosts !== 'string') say('configuration.knownHosts', 'must be the text of a known_hosts file')
+  if (alias !== undefined && (typeof alias !== 'string' || hostProblem(alias) !== undefined))
+    say('configuration.hostKeyAlias', 'must be a host name, as known_hosts has it')
+  if (fingerprints === undefined) return
+  if (!Array.isArray(fingerprints)) say('configuration.hostKeyFingerprints', 'must be a list of fingerprints')
+  else if (!fingerprints.every((one) => typeof one === 'string' && /^SHA256:[A-Za-z0-9+/]{43}$/.test(one)))
+    say('configuration.hostKeyFingerprints', 'must be fingerprints as ssh-keygen -lf prints them: SHA256: and 43 characters')
+}
+
+const kubernetesProblems = (document: Fields, configuration: Fields, say: Say): void => {
+  const place = parseHttps(text(document['endpoint']))
+  if (typeof place === 'string') say('endpoint', place)
+  const namespace = configuration['namespace']
+  if (namespace !== undefined && !(typeof namespace === 'string' && /^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$/.test(namespace)))
+    say('configuration.namespace', 'must be the name of a namespace: lower-case letters, digits and hyphens, at most 63')
+  if (configuration['caFile'] !== undefined)
+    say('configuration.caFile', 'names a file of this machine; give its PEM text as certificateAuthority')
+  const authority = configuration['certificateAuthority']
+  if (authority !== undefined && !(typeof authority === 'string' && authority.includes('-----BEGIN CERTIFICATE-----')))
+    say('configuration.certificateAuthority', 'must be a certificate in PEM form')
+  if (configuration['insecureSkipTLSVerify'] === true)
+    say('configuration.insecureSkipTLSVerify', 'would send the token to anybody; give the certificateAuthority of the cluster')
+}
+
+const cloudProblems = (configuration: Fields, say: Say): void => {
+  const provider = configuration['provider']
+  if (!cloudProviders.some((one) => one === provider))
+    say('configuration.provider', `${JSON.stringify(provider) ?? 'nothing'} is no provider; give ${cloudProviders.join(', ')}`)
+}
+
+/** What both kinds of machine know: where they work and how they schedule. */
+const siteProblems = (configuration: Fields, say: Say): void => {
+  const { scheduler } = configuration
+  if (scheduler !== undefined && scheduler !== 'slurm' && scheduler !== 'none' && scheduler !== '')
+    say('configuration.scheduler', `${JSON.stringify(scheduler)} is not known; give slurm or none`)
+  for (const key of ['workDirectory', 'scriptDirectory'])
+    if (configuration[key] !== undefined && configuration[key] !== '' && !/^\/[^\0\n]*$/.test(text(configuration[key])))
+      say(`configuration.${key}`, 'must be an absolute path of the site')
+  const { partition } = configuration
+  if (partition !== undefined && partition !== '' && !/^[A-Za-z0-9_.+:-]{1,255}$/.test(text(partition)))
+    say('configuration.partition', 'must be the name of a partition: letters, digits and _ . + : -')
+  flagProblem(configuration, 'skipSchedulerCheck', say)
+}
+
+const flagProblem = (configuration: Fields, key: string, say: Say): void => {
+  if (configuration[key] !== undefined && typeof configuration[key] !== 'boolean') say(`configuration.${key}`, 'must be true or false')
+}

@@ -1,0 +1,63 @@
+import { z } from 'zod'
+import { JsonObject, OptionalId, Text } from '../../http/schema.ts'
+import { Connection } from '../environments/schemas.ts'
+import { ResourceSnapshot } from '../resources/schemas.ts'
+
+/** A connection as it is stored; the shape alone, as environments take it. */
+export const ConnectionDocument = Connection
+export type ConnectionDocument = z.output<typeof ConnectionDocument>
+
+/** A connection that is tried before it is saved: it needs neither id nor name. */
+export const ConnectionTest = Connection.extend({ id: OptionalId.default(''), name: Text.default('') })
+
+/** The stages of a check in their order; the last one given is the failed one if one failed. */
+export const stageNames = ['name', 'route', 'host key', 'login', 'shell', 'scheduler', 'container engine', 'rights'] as const
+export const Stage = z.strictObject({
+  stage: z.enum(stageNames),
+  ok: z.boolean(),
+  milliseconds: z.number(),
+  detail: z.string().optional(),
+})
+export type Stage = z.output<typeof Stage>
+
+export const TestResult = z.strictObject({ healthy: z.boolean(), message: z.string(), stages: z.array(Stage) })
+
+export const ConnectionCheck = z.strictObject({
+  id: z.string(),
+  connectionId: z.string(),
+  status: z.enum(['online', 'offline']),
+  message: z.string().optional(),
+  latencyMs: z.number(),
+  checkedAt: z.string(),
+  metadata: JsonObject.optional().describe('endpoint, connectionType, stages, address, hostKey, banner; discovery of one'),
+})
+export type ConnectionCheck = z.output<typeof ConnectionCheck>
+
+export const Discovery = z.strictObject({
+  snapshots: z.array(ResourceSnapshot),
+  status: z.literal('running').optional().describe('given while the discovery is still under way'),
+})
+
+export const Login = z.strictObject({
+  state: z.enum(['disconnected', 'connecting', 'connected', 'waiting for login', 'refused']),
+  since: z.string(),
+  prompts: z
+    .strictObject({
+      name: z.string(),
+      instruction: z.string(),
+      prompts: z.array(z.strictObject({ prompt: z.string(), echo: z.boolean() })),
+    })
+    .optional(),
+  error: z.string().optional(),
+})
+
+export const LoginAnswers = z.strictObject({ answers: z.array(z.string().max(4_096)).max(64) })
+
+export const HistoryQuery = z.strictObject({
+  limit: z
+    .string()
+    .regex(/^[+-]?\d{1,16}$/, 'must be a whole number')
+    .transform(Number)
+    .optional()
+    .meta({ description: 'Newest checks to return: 100 unless from 1 to 1000' }),
+})

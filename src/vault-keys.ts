@@ -1,0 +1,87 @@
+import { join } from 'node:path'
+import { ConfigError, configFromEnvironment } from './config.ts'
+import type { Config } from './config.ts'
+import { openDatabase } from './db/pool.ts'
+import { findEndpoints } from './embedded/ready-file.ts'
+import { makeKey, openVaultKeys, replaceKeys, type VaultKeys } from './vault/keys.ts'
+import { openVault, type Vault } from './vault/vault.ts'
+
+// `vault status|rotate|rewrap|retire KEY`: the keys of the vault, beside a running service.
+const usage = `usage: npm run vault -- status          the keys of the key file, and how many credentials each of them wraps
+       npm run vault -- rotate          a new key seals from now on, and wraps every credential
+       npm run vault -- rewrap          wraps every credential under the first key of the file
+       npm run vault -- retire KEY      takes a key that wraps nothing out of the file
+`
+const [verb = '', key, ...rest] = process.argv.slice(2)
+
+/** The database alone is needed: that of the configuration, or of the daemon that runs on the data folder. */
+const databaseUrl = (config: Config): string => config.databaseUrl ?? findEndpoints(config).databaseUrl
+
+const verbs: Record<string, (keys: VaultKeys, vault: Vault) => Promise<string>> = {
+  status: async (keys, vault) => {
+    const usage = await vault.usage()
+    const held = await keys.all()
+    const lines = held.map(({ id }, i) => `${id}  ${String(usage.get(id) ?? 0)} credentials${i === 0 ? ', seals' : ''}`)
+    const lost = [...usage].filter(([id]) => !held.some((one) => one.id === id))
+    return [
+      keys.file,
+      ...lines,
+      ...lost.map(([id, records]) => `${id}  ${String(records)} credentials, NOT IN THE FILE: they cannot be opened`),
+    ].join('\n')
+  },
+
+  rotate: async (keys, vault) => {
+    const fresh = makeKey()
+    await replaceKeys(keys.file, [fresh, ...(await keys.all())])
+    return `${fresh.id} seals now; ${await verbs['rewrap']!(keys, vault)}`
+  },
+
+  rewrap: async (keys, vault) => {
+    const { wrapped, broken } = await vault.rewrap()
+    const { id } = await keys.primary()
+    if (broken.length > 0)
+      throw new Error(
+        `${String(wrapped)} credentials are wrapped under ${id}; these do not open and stay as they were: ${broken.join(', ')}`,
+      )
+    return `${String(wrapped)} credentials are wrapped under ${id}. Older keys stay in the file: histories of workflows need them until Temporal has removed those`
+  },
+
+  retire: async (keys, vault) => {
+    const held = await keys.all()
+    if (!held.some(({ id }) => id === key)) throw new Error(`${keys.file} holds no key ${String(key)}: npm run vault -- status lists them`)
+    if (held[0]?.id === key) throw new Error(`${key} seals: put another before it first (npm run vault -- rotate)`)
+    const records = (await vault.usage()).get(key ?? '') ?? 0
+    if (records > 0)
+      throw new Error(`${String(key)} wraps ${String(records)} credentials: npm run vault -- rewrap moves them to the first key`)
+    await replaceKeys(
+      keys.file,
+      held.filter(({ id }) => id !== key),
+    )
+    return `${String(key)} is out of ${keys.file}`
+  },
+}
+
+const run = Object.hasOwn(verbs, verb) ? verbs[verb] : undefined
+if (run === undefined || rest.length > 0 || (verb === 'retire') !== (key !== undefined)) {
+  process.stderr.write(usage)
+  process.exit(2)
+}
+try {
+  const config = configFromEnvironment()
+  if (config.vaultKeyFile === undefined && config.databaseUrl !== undefined)
+    throw new ConfigError([
+      'SERVICE_VAULT_KEY_FILE is not set, and with SERVICE_DATABASE_URL there is no key file of its own: name the file',
+    ])
+  const keys = await openVaultKeys(config.vaultKeyFile ?? join(config.dataDir, 'vault.key'))
+  await using db = openDatabase(databaseUrl(config), { max: 1 })
+  const vault = openVault({
+    db,
+    keys,
+    outside: { variables: config.credentialVariables, folders: [] },
+    audit: () => Promise.resolve(),
+  })
+  process.stdout.write(`${await run(keys, vault)}\n`)
+} catch (error) {
+  process.stderr.write(`${error instanceof Error ? error.message : String(error)}\n`)
+  process.exitCode = error instanceof ConfigError ? 2 : 1
+}

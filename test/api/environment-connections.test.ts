@@ -1,0 +1,404 @@
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { randomBytes } from 'node:crypto'
+import { writeFileSync } from 'node:fs'
+import { createServer, type AddressInfo, type Server, type Socket } from 'node:net'
+import { join } from 'node:path'
+import { startSsh, type SshSite } from '../sites/ssh.ts'
+import { openService, type TestService } from '../support/service.ts'
+import { tableCounts } from '../support/table-counts.ts'
+
+type Json = any
+
+let site: SshSite
+let service: TestService
+let credentialRef: string
+let servers: Server[] = []
+const sockets = new Set<Socket>()
+
+/** A server of this machine that does with each connection what it is told. */
+const serve = async (meet: (socket: Socket) => void): Promise<string> => {
+  const server = createServer((socket) => {
+    sockets.add(socket)
+    socket.on('error', () => undefined)
+    meet(socket)
+  })
+  servers.push(server)
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  return `127.0.0.1:${String((server.address() as AddressInfo).port)}`
+}
+
+beforeAll(async () => {
+  site = await startSsh({ hosts: 2 })
+  const keyFile = join(site.folder, 'vault.key')
+  writeFileSync(keyFile, `${randomBytes(32).toString('base64')}\n`, { mode: 0o600 })
+  service = await openService({
+    environment: {
+      SERVICE_VAULT_KEY_FILE: keyFile,
+      SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true',
+      SERVICE_DENIED_NETWORKS: '192.0.2.0/24',
+      SERVICE_MONITOR_INTERVAL_SECONDS: '3600',
+      SERVICE_DISCOVERY_WAIT_SECONDS: '90',
+    },
+  })
+  credentialRef = (await service.post('/ssh-keys/import/', { id: 'key', privateKey: site.key.privateKey })).credentialRef
+  await service.post('/kubernetes-tokens/', { id: 'token', token: 'a-token-of-a-cluster' })
+}, 120_000)
+afterAll(async () => {
+  for (const socket of sockets) socket.destroy()
+  for (const server of servers) server.close()
+  await service?.[Symbol.asyncDispose]()
+  await site?.stop()
+}, 120_000)
+
+let serial = 0
+const environment = async (): Promise<string> => {
+  const id = `env-${String(++serial)}`
+  await service.post('/environments/', { environment: { id, name: id }, version: { id: `${id}-v1`, version: 1 } })
+  return id
+}
+const login = (more: Json = {}, host = 0): Json => ({
+  type: 'ssh',
+  endpoint: site.hosts[host]!.address,
+  username: site.user,
+  credentialRef,
+  ...more,
+  configuration: { hostKeyFingerprints: [site.hosts[host]!.fingerprint()], ...more.configuration },
+})
+const put = (id: string, document: Json) => service.call('PUT', `/environment-connections/${encodeURIComponent(id)}/`, document)
+const saved = async (more: Json = {}, host = 0): Promise<Json> => {
+  const environmentId = await environment()
+  const id = `c-${environmentId}`
+  const answer = await put(id, { id, name: 'login', environmentId, ...login(more, host) })
+  expect([answer.status, answer.text]).toEqual([200, expect.any(String)])
+  return answer.body
+}
+const health = (id: string) => service.post(`/environment-connections/${id}/health/`)
+const statusOf = async (environmentId: string): Promise<string> => (await service.get(`/environments/${environmentId}/`)).environment.status
+const stages = (list: Json[]): string => list.map(({ stage, ok }) => `${stage}${ok ? '' : '!'}`).join(' ')
+const paths = (body: Json): string[] => body.details.map(({ path }: Json) => path)
+
+describe('testing a connection before it is saved', () => {
+  test('a host that answers is healthy, stage by stage, and nothing is stored', async () => {
+    const before = await tableCounts(service.db)
+    const answer = await service.post('/connection-tests/', login())
+    expect([answer.healthy, stages(answer.stages)]).toEqual([true, 'name route host key login shell scheduler container engine rights'])
+    expect(answer.stages.at(-1).detail).toContain('/.orrery')
+    const after = await tableCounts(service.db)
+    for (const table of ['connections', 'connection_checks', 'connection_host_keys']) expect(after[table]).toBe(before[table])
+  }, 60_000)
+
+  test.each([
+    ['refuses', () => serve((socket) => socket.resetAndDestroy()), 'host key'],
+    ['says nothing', () => serve(() => undefined), 'host key'],
+    ['speaks garbage', () => serve((socket) => socket.end('HTTP/1.1 400 Bad Request\r\n\r\n'.repeat(1000))), 'host key'],
+    ['is not there', async () => '127.0.0.1:1', 'route'],
+    ['has a name that does not exist', async () => 'no-such-host.invalid', 'name'],
+    ['is in a denied network', async () => '192.0.2.7', 'route'],
+    ['is a metadata service', async () => '169.254.169.254', 'route'],
+    ['is a metadata service as a mapped address', async () => '[::ffff:169.254.169.254]:22', 'route'],
+  ])(
+    'a server that %s fails with its stage within the deadline',
+    async (_, open, stage) => {
+      const started = Date.now()
+      const answer = await service.post('/connection-tests/', login({ endpoint: await open() }))
+      expect(Date.now() - started).toBeLessThan(40_000)
+      expect(answer.healthy).toBe(false)
+      expect([answer.message, answer.stages.at(-1)]).toEqual([
+        expect.any(String),
+        expect.objectContaining({ stage, ok: false, detail: expect.any(String) }),
+      ])
+      expect(answer.message.length).toBeGreaterThan(5)
+    },
+    90_000,
+  )
+
+  test('a host whose key is not known shows its fingerprint; one with another key shows both', async () => {
+    const shown = site.hosts[0].fingerprint()
+    const unknown = await service.post('/connection-tests/', login({ configuration: { hostKeyFingerprints: undefined } }))
+    expect([unknown.healthy, stages(unknown.stages)]).toEqual([false, 'name route host key!'])
+    expect(unknown.message).toContain(shown)
+    const expected = `SHA256:${'A'.repeat(43)}`
+    const other = await service.post('/connection-tests/', login({ configuration: { hostKeyFingerprints: [expected] } }))
+    expect(stages(other.stages)).toBe('name route host key!')
+    expect(other.message).toContain(shown)
+    expect(
+      (await service.post('/connection-tests/', login({ configuration: { hostKeyFingerprints: undefined, hostKeyPolicy: 'accept-new' } })))
+        .healthy,
+    ).toBe(true)
+  }, 60_000)
+
+  test('a partition where there is no Slurm, and a work directory that cannot be made, fail at their stages', async () => {
+    // The programs of Slurm are on this machine's path, and so on its hosts'; no controller answers there.
+    const partition = await service.post('/connection-tests/', login({ configuration: { partition: 'none-such' } }))
+    expect(stages(partition.stages)).toBe('name route host key login shell scheduler!')
+    const rights = await service.post('/connection-tests/', login({ configuration: { workDirectory: '/proc/none', scheduler: 'none' } }))
+    expect(stages(rights.stages)).toBe('name route host key login shell scheduler container engine rights!')
+    expect(rights.message).toContain('/proc')
+  }, 60_000)
+
+  test('connections of type local are checked here, cloud ones by their credential, agents not at all', async () => {
+    expect(await service.post('/connection-tests/', { type: 'local', name: 'here', configuration: { scheduler: 'none' } })).toMatchObject({
+      healthy: true,
+    })
+    expect((await service.call('POST', '/connection-tests/', { type: 'agent', name: 'a' })).status).toBe(503)
+    const cloud = await service.post('/connection-tests/', { type: 'cloud', configuration: { provider: 'gcp' } })
+    expect([cloud.healthy, stages(cloud.stages)]).toEqual([false, 'login!'])
+  }, 60_000)
+
+  test('an endpoint of Kubernetes that does not speak TLS fails there', async () => {
+    const endpoint = await serve((socket) => socket.end('SSH-2.0-nothing\r\n'))
+    const answer = await service.post('/connection-tests/', { type: 'kubernetes', endpoint: `https://${endpoint}`, credentialRef: '' })
+    expect(answer).toMatchObject({
+      healthy: false,
+      stages: expect.arrayContaining([expect.objectContaining({ stage: 'host key', ok: false })]),
+    })
+  }, 60_000)
+})
+
+describe('saving a connection', () => {
+  test('is an upsert: read back as it was understood, replaced in place, with its creation time', async () => {
+    const first = await saved()
+    const { id, environmentId, createdAt } = first
+    expect(await service.get(`/environment-connections/${id}/`)).toEqual(first)
+    const again = (await put(id, { ...first, name: 'renamed' })).body
+    expect(again).toEqual({ ...first, name: 'renamed', createdAt })
+    expect((await service.get(`/environments/${environmentId}/`)).connections.map((one: Json) => one.name)).toEqual(['renamed'])
+    expect((await service.call('GET', '/environment-connections/none/')).status).toBe(404)
+  })
+
+  test('everything that is wrong is in one answer and nothing is stored', async () => {
+    const before = await tableCounts(service.db)
+    const { status, body } = await put('c', {
+      id: 'd',
+      name: 'x',
+      type: 'ssh',
+      environmentId: 'nowhere',
+      endpoint: 'ssh://me@host/path',
+      username: '-oProxyCommand=x',
+      credentialRef: 'vault:ssh-key/none',
+      configuration: {
+        port: 70_000,
+        proxyCommand: 'nc %h %p',
+        hostKeyPolicy: 'off',
+        knownHostsFile: '/etc/ssh/ssh_known_hosts',
+        hostKeyFingerprints: ['md5:00'],
+        password: 'secret',
+      },
+    })
+    expect(status).toBe(422)
+    expect(paths(body).toSorted()).toEqual(
+      [
+        'id',
+        'environmentId',
+        'endpoint',
+        'username',
+        'credentialRef',
+        'configuration.port',
+        'configuration.proxyCommand',
+        'configuration.hostKeyPolicy',
+        'configuration.knownHostsFile',
+        'configuration.hostKeyFingerprints',
+        'configuration.password',
+      ].toSorted(),
+    )
+    expect(JSON.stringify(body)).not.toContain('"secret"')
+    const after = await tableCounts(service.db)
+    for (const table of ['connections', 'connection_checks', 'connection_host_keys', 'connection_discoveries'])
+      expect([table, after[table]]).toEqual([table, before[table]])
+  })
+
+  test.each([
+    ['a scheme', 'ssh://host'],
+    ['a user', 'me@host'],
+    ['a path', 'host/path'],
+    ['port 0', 'host:0'],
+    ['port 70000', 'host:70000'],
+    ['no host', ''],
+    ['10,000 characters', 'h'.repeat(10_000)],
+    ['a decimal address', '2130706433'],
+    ['an octal address', '0177.0.0.1'],
+    ['a hexadecimal address', '0x7f000001'],
+    ['a short address', '127.1'],
+    ['a metadata name', 'metadata.google.internal'],
+    ['a line break', 'host\nProxyCommand x'],
+    ['file', 'file:///etc/passwd'],
+    ['gopher', 'gopher://127.0.0.1:70/'],
+  ])('an endpoint with %s is refused by its name', async (_, endpoint) => {
+    const answer = await service.call('POST', '/connection-tests/', login({ endpoint }))
+    expect([answer.status, paths(answer.body)]).toEqual([422, ['endpoint']])
+    expect(answer.text.length).toBeLessThan(2_000)
+  })
+
+  test('unknown types, credentials of another kind, names twice, and another environment are refused', async () => {
+    const one = await saved()
+    expect(paths((await put(one.id, { ...one, type: 'telnet' })).body)).toContain('type')
+    const kind = await put(one.id, { ...one, credentialRef: 'vault:kubernetes-token/token' })
+    expect([kind.status, paths(kind.body)]).toEqual([422, ['credentialRef']])
+    expect((await put('second', { ...one, id: 'second' })).body.details).toEqual([
+      { path: 'name', message: expect.stringContaining(one.id) },
+    ])
+    const elsewhere = await environment()
+    expect(paths((await put(one.id, { ...one, environmentId: elsewhere })).body)).toEqual(['environmentId'])
+    expect(paths((await put(one.id, { ...one, environmentId: '' })).body)).toEqual(['environmentId'])
+    expect((await put('agent', { ...one, id: 'agent', name: 'agent', type: 'agent', credentialRef: '' })).status).toBe(503)
+    expect(await service.get(`/environment-connections/${one.id}/`)).toEqual(one)
+  })
+})
+
+describe('the health of a stored connection', () => {
+  test('is recorded with its stages; the environment is connected, degraded, unreachable and connected again, each change an audit record', async () => {
+    const first = await saved()
+    const { environmentId } = first
+    const check = await health(first.id)
+    expect(check).toMatchObject({
+      connectionId: first.id,
+      status: 'online',
+      metadata: {
+        endpoint: first.endpoint,
+        connectionType: 'ssh',
+        address: first.endpoint,
+        hostKey: { fingerprint: site.hosts[0].fingerprint() },
+        banner: expect.stringContaining('OpenSSH'),
+      },
+    })
+    expect(await statusOf(environmentId)).toBe('connected')
+    const bad = `bad-${first.id}`
+    await put(bad, { ...first, id: bad, name: 'bad', endpoint: '127.0.0.1:1' })
+    const failed = await service.call('POST', `/environment-connections/${bad}/health/`)
+    expect([failed.status, failed.body.status, stages(failed.body.metadata.stages)]).toEqual([200, 'offline', 'name route!'])
+    expect(await statusOf(environmentId)).toBe('degraded')
+    await put(first.id, { ...first, endpoint: '127.0.0.1:1' })
+    await health(first.id)
+    expect(await statusOf(environmentId)).toBe('unreachable')
+    await put(first.id, first)
+    await put(bad, { ...first, id: bad, name: 'bad' })
+    expect((await health(first.id)).status).toBe('online')
+    expect((await health(bad)).status).toBe('online')
+    expect(await statusOf(environmentId)).toBe('connected')
+
+    const history = await service.get(`/environment-connections/${first.id}/history/`)
+    expect(history.length).toBeGreaterThanOrEqual(3)
+    expect(history.map((one: Json) => one.checkedAt)).toEqual(
+      history
+        .map((one: Json) => one.checkedAt)
+        .toSorted()
+        .reverse(),
+    )
+    expect(await service.get(`/environment-connections/${first.id}/history/?limit=1`)).toEqual([history[0]])
+    const changes = (await service.get(`/audit-events/?environmentId=${environmentId}&eventType=environment.status-changed`)).map(
+      (event: Json) => event.metadata.after,
+    )
+    expect(changes).toEqual(expect.arrayContaining(['connecting', 'connected', 'degraded', 'unreachable']))
+    expect((await service.call('POST', '/environment-connections/none/health/')).status).toBe(404)
+    expect((await service.call('GET', '/environment-connections/none/history/')).status).toBe(404)
+  }, 120_000)
+
+  test('a key accepted at first contact is recorded; a changed one is refused with both, until somebody says it is right', async () => {
+    const host = site.hosts[1]
+    const connection = await saved({ configuration: { hostKeyPolicy: 'accept-new', hostKeyFingerprints: undefined } }, 1)
+    const before = host.fingerprint()
+    expect(await health(connection.id)).toMatchObject({ status: 'online' })
+    expect(
+      (await service.get(`/audit-events/?eventType=connection.host-key-recorded`)).filter(
+        (event: Json) => event.connectionId === connection.id,
+      ),
+    ).toHaveLength(1)
+    await host.changeHostKey()
+    await host.dropSessions()
+    let check: Json
+    for (let tries = 0; tries < 20; tries++) {
+      check = await health(connection.id)
+      if (check.status === 'offline') break
+      await new Promise((resolve) => setTimeout(resolve, 500))
+    }
+    expect([check.status, stages(check.metadata.stages)]).toEqual(['offline', 'name route host key!'])
+    expect(check.message).toContain(before)
+    expect(check.message).toContain(host.fingerprint())
+    await put(connection.id, { ...connection, configuration: { hostKeyPolicy: 'accept-new', hostKeyFingerprints: [host.fingerprint()] } })
+    expect(await health(connection.id)).toMatchObject({ status: 'online' })
+  }, 120_000)
+
+  test('deleting the environment takes its connections, checks and recorded keys with it', async () => {
+    const connection = await saved()
+    await health(connection.id)
+    expect((await service.call('DELETE', `/environments/${connection.environmentId}/`)).status).toBe(204)
+    expect((await service.call('GET', `/environment-connections/${connection.id}/`)).status).toBe(404)
+    expect((await service.call('POST', `/environment-connections/${connection.id}/health/`)).status).toBe(404)
+  }, 60_000)
+})
+
+describe('a login that asks', () => {
+  test('a connection without a question is connected; other types have no login', async () => {
+    const connection = await saved()
+    expect(['disconnected', 'connecting', 'connected']).toContain(
+      (await service.get(`/environment-connections/${connection.id}/login/`)).state,
+    )
+    expect((await service.post(`/environment-connections/${connection.id}/login/`, { answers: [] })).state).toBe('connected')
+    const local = `local-${connection.id}`
+    await put(local, { id: local, name: 'local', type: 'local', environmentId: connection.environmentId })
+    expect((await service.call('GET', `/environment-connections/${local}/login/`)).status).toBe(422)
+    expect((await service.call('POST', '/environment-connections/none/login/', { answers: [] })).status).toBe(404)
+  }, 60_000)
+})
+
+describe('discovery', () => {
+  test('of a host finds the machine, a runtime and what it is bound to; found again, nothing changes; what a person set stays', async () => {
+    const connection = await saved({ configuration: { scheduler: 'none', workDirectory: '/tmp/orrery-work' } })
+    const { environmentId } = connection
+    const { snapshots } = await service.post(`/environment-connections/${connection.id}/discover/`)
+    expect(snapshots).toMatchObject([{ available: true, metadata: { connectionId: connection.id, discoverySource: expect.any(String) } }])
+    const found = await service.get(`/environments/${environmentId}/`)
+    expect(found.environment.status).toBe('ready')
+    expect(found.resources).toMatchObject([
+      { id: snapshots[0].resourceId, name: 'th1', type: 'hpc_machine', executionTarget: 'direct', schedulable: true, computeSpeedup: 1 },
+    ])
+    expect(found.resources[0].cpuCores).toBeGreaterThan(0)
+    expect(found.resources[0].memoryBytes).toBeGreaterThan(0)
+    expect(found.runtimes).toMatchObject([
+      { driver: 'ssh', configuration: { connectionId: connection.id, workDirectory: '/tmp/orrery-work' } },
+    ])
+    expect(found.resourceRuntimeBindings).toEqual([{ resourceId: found.resources[0].id, runtimeId: found.runtimes[0].id, enabled: true }])
+    expect(await service.get(`/resources/${encodeURIComponent(found.resources[0].id)}/snapshot/`)).toEqual(snapshots[0])
+
+    await service.post(`/environment-connections/${connection.id}/discover/`)
+    const { connectionChecks: _, ...same } = await service.get(`/environments/${environmentId}/`)
+    const { connectionChecks: __, ...before } = found
+    expect(same).toEqual(before)
+
+    const own = { ...before, resources: [{ ...before.resources[0], cpuCores: 1, pricePerSecond: 2, name: 'mine' }] }
+    await service.ok('PUT', `/environments/${environmentId}/`, own)
+    await service.post(`/environment-connections/${connection.id}/discover/`)
+    expect((await service.get(`/environments/${environmentId}/`)).resources).toMatchObject([
+      { cpuCores: 1, pricePerSecond: 2, name: 'mine' },
+    ])
+    const history = await service.get(`/environment-connections/${connection.id}/history/`)
+    expect(history.filter((one: Json) => one.metadata.discovery !== undefined).map((one: Json) => one.metadata.discovery)).toEqual([
+      3, 2, 1,
+    ])
+  }, 120_000)
+
+  test('requests at once are one discovery', async () => {
+    const connection = await saved({ configuration: { scheduler: 'none' } })
+    const answers = await Promise.all(Array.from({ length: 5 }, () => service.post(`/environment-connections/${connection.id}/discover/`)))
+    expect(new Set(answers.map(({ snapshots }) => JSON.stringify(snapshots.map(({ resourceId }: Json) => resourceId)))).size).toBe(1)
+    const { resources, runtimes } = await service.get(`/environments/${connection.environmentId}/`)
+    expect([resources.length, runtimes.length]).toEqual([1, 1])
+  }, 120_000)
+
+  test('what cannot be discovered says so: unknown, agent, cloud, a host that is refused', async () => {
+    expect((await service.call('POST', '/environment-connections/none/discover/')).status).toBe(404)
+    const connection = await saved({ configuration: { hostKeyFingerprints: [`SHA256:${'B'.repeat(43)}`] } })
+    const refused = await service.call('POST', `/environment-connections/${connection.id}/discover/`)
+    expect([refused.status, refused.body.error]).toEqual([422, expect.stringContaining('nothing was discovered')])
+    const cloud = `cloud-${connection.id}`
+    await put(cloud, {
+      id: cloud,
+      name: 'cloud',
+      type: 'cloud',
+      environmentId: connection.environmentId,
+      configuration: { provider: 'aws' },
+    })
+    expect((await service.call('POST', `/environment-connections/${cloud}/discover/`)).status).toBe(422)
+    expect((await service.get(`/environments/${connection.environmentId}/`)).resources).toEqual([])
+  }, 120_000)
+})

@@ -1,0 +1,99 @@
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { Connection, Client } from '@temporalio/client'
+import { randomBytes } from 'node:crypto'
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { startSsh, type SshSite } from '../sites/ssh.ts'
+import { openService, temporalAddress, type TestService } from '../support/service.ts'
+
+type Json = any
+
+let site: SshSite
+let service: TestService
+let temporal: Connection
+beforeAll(async () => {
+  site = await startSsh({ hosts: 1 })
+  const keyFile = join(site.folder, 'vault.key')
+  writeFileSync(keyFile, `${randomBytes(32).toString('base64')}\n`, { mode: 0o600 })
+  service = await openService({
+    environment: {
+      SERVICE_VAULT_KEY_FILE: keyFile,
+      SERVICE_MONITOR_INTERVAL_SECONDS: '1',
+      SERVICE_DISCOVERY_WAIT_SECONDS: '0',
+    },
+  })
+  temporal = await Connection.connect({ address: temporalAddress() })
+}, 120_000)
+afterAll(async () => {
+  await temporal?.close()
+  await service?.[Symbol.asyncDispose]()
+  await site?.stop()
+}, 120_000)
+
+const until = async (what: string, ask: () => Promise<boolean>, seconds = 90): Promise<void> => {
+  const end = Date.now() + seconds * 1_000
+  while (!(await ask())) {
+    if (Date.now() > end) throw new Error(`${what}: not within ${String(seconds)} s`)
+    await new Promise((resolve) => setTimeout(resolve, 250))
+  }
+}
+const connectionOf = async (id: string): Promise<Json> => ({
+  id,
+  name: id,
+  type: 'ssh',
+  endpoint: site.hosts[0].address,
+  username: site.user,
+  credentialRef: (await service.post('/ssh-keys/import/', { id, privateKey: site.key.privateKey })).credentialRef,
+  configuration: { hostKeyFingerprints: [site.hosts[0].fingerprint()], scheduler: 'none' },
+})
+const statusOf = async (id: string): Promise<string> => (await service.get(`/environments/${id}/`)).environment.status
+const workflow = (id: string) => new Client({ connection: temporal, namespace: service.namespace }).workflow.getHandle(id)
+
+test('a monitor keeps the status of an environment true by itself, and ends with it', async () => {
+  const document = await connectionOf('watched')
+  await service.post('/environments/', {
+    environment: { id: 'watched-env', name: 'watched' },
+    version: { id: 'watched-v1', version: 1 },
+    connections: [document],
+  })
+  await until('the environment is connected', async () => (await statusOf('watched-env')) === 'connected')
+  await site.hosts[0].stopSshd()
+  await site.hosts[0].dropSessions()
+  await until('the environment is unreachable', async () => (await statusOf('watched-env')) === 'unreachable')
+  await site.hosts[0].startSshd()
+  await until('the environment is connected again', async () => (await statusOf('watched-env')) === 'connected')
+  const changes = (await service.get('/audit-events/?environmentId=watched-env&eventType=environment.status-changed'))
+    .map((event: Json) => event.metadata.after)
+    .toReversed()
+  expect(changes).toEqual(['connecting', 'connected', 'unreachable', 'connected'])
+
+  const handle = workflow('connection-monitor/watched/1')
+  expect((await handle.describe()).status.name).toBe('RUNNING')
+  expect((await service.call('DELETE', '/environments/watched-env/')).status).toBe(204)
+  await until('the monitor has ended', async () => (await handle.describe()).status.name === 'COMPLETED')
+}, 300_000)
+
+test('a discovery that takes longer than the request waits is found in the history', async () => {
+  await service.post('/environments/', { environment: { id: 'later-env', name: 'later' }, version: { id: 'later-v1', version: 1 } })
+  await service.ok('PUT', '/environment-connections/later/', { ...(await connectionOf('later')), environmentId: 'later-env' })
+  const answer = await service.call('POST', '/environment-connections/later/discover/')
+  expect([answer.status, answer.headers.get('location'), answer.body]).toEqual([
+    202,
+    '/api/environment-connections/later/history/',
+    { snapshots: [], status: 'running' },
+  ])
+  const discoveries = async (): Promise<Json[]> =>
+    (await service.get('/environment-connections/later/history/')).filter((check: Json) => check.metadata?.discovery === 1)
+  await until('the discovery is in the history', async () => (await discoveries()).length === 1)
+  expect(await discoveries()).toMatchObject([{ status: 'online', message: expect.stringContaining('discovered 1 resources') }])
+  await until('the environment is ready', async () => (await statusOf('later-env')) === 'ready')
+}, 180_000)
+
+test('a monitor that was terminated is started again', async () => {
+  await service.post('/environments/', { environment: { id: 'lost-env', name: 'lost' }, version: { id: 'lost-v1', version: 1 } })
+  await service.ok('PUT', '/environment-connections/lost/', { ...(await connectionOf('lost')), environmentId: 'lost-env' })
+  const handle = workflow('connection-monitor/lost/1')
+  await until('the monitor runs', async () => (await handle.describe().catch(() => undefined))?.status.name === 'RUNNING')
+  await handle.terminate('as if Temporal had lost it')
+  await until('the monitor runs again', async () => (await handle.describe()).status.name === 'RUNNING', 150)
+}, 240_000)
