@@ -82,11 +82,12 @@ export const commit: Benchmark = {
                 readyAt: 1.5,
                 startedAt: 2.5,
                 lanes: [['bench', String(lane), '']],
+                ahead: false,
               }))
               const { rows } = await client.query<{ acquired: string[] }>({
                 name: 'commit_site',
-                text: 'select * from commit_site($1, $2, $3, $4, $5, $6, $7, $8, $9)',
-                values: [runId, 'bench', 1, json(ends), null, null, json(intents), null, null],
+                text: 'select * from commit_site($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)',
+                values: [runId, 'bench', 1, json(ends), null, null, json(intents), null, null, null, null, null],
               })
               if (rows[0]?.acquired.length !== intents.length)
                 throw new Error(`${String(rows[0]?.acquired.length)} of ${String(intents.length)} intents got their lanes`)
@@ -101,7 +102,7 @@ export const commit: Benchmark = {
                 transferBytes: 0,
                 cost: 0,
               }
-              ends = step.map(({ id }) => ({
+              ends = step.map(({ id }, order) => ({
                 ...measured,
                 id,
                 status: 'completed',
@@ -112,7 +113,12 @@ export const commit: Benchmark = {
                 failureClass: null,
                 failureReason: null,
                 manifest: null,
+                siteQueueSeconds: null,
+                node: null,
+                externalId: null,
                 final: false,
+                order,
+                heir: null,
               }))
             }
           })

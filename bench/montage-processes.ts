@@ -17,12 +17,14 @@ const makefile = (dag: Dag): string =>
     .map(([task, parents]) => `${task}: ${parents.join(' ')}\n\t@touch $@\n`)
     .join('')}`
 
-/** Seconds of `make -j2` in an empty folder; every target is a file afterwards, none older than what it depends on. */
+/** Seconds of `make -j2` in an empty folder, with the locale that our tasks get; every target is a file afterwards, none older than what it depends on. */
 const make = async (root: string, dag: Dag, number: number): Promise<number> => {
   const folder = join(root, `make-${String(number)}`)
   mkdirSync(folder)
   writeFileSync(join(folder, 'Makefile'), makefile(dag))
-  const seconds = await secondsOf(() => promisify(execFile)('make', [`-j${String(lanes)}`, '-s', 'all'], { cwd: folder }))
+  const seconds = await secondsOf(() =>
+    promisify(execFile)('make', [`-j${String(lanes)}`, '-s', 'all'], { cwd: folder, env: { ...process.env, LANG: 'C.UTF-8' } }),
+  )
   const made = new Map(Object.keys(dag).map((task) => [task, statSync(join(folder, task)).mtimeMs]))
   for (const [task, parents] of Object.entries(dag))
     for (const parent of parents)

@@ -6,6 +6,10 @@ import { importing } from './import.ts'
 import { montageNaiveTemporal } from './montage-naive-temporal.ts'
 import { montageNoop } from './montage-noop.ts'
 import { montageProcesses } from './montage-processes.ts'
+import { hostToHost } from './reach/host-to-host.ts'
+import { slurmTasks } from './reach/slurm-tasks.ts'
+import { sshChain } from './reach/ssh-chain.ts'
+import { sshTasks } from './reach/ssh-tasks.ts'
 import { reads } from './reads.ts'
 import { loadNow, record, sectionOf, type Benchmark } from './report.ts'
 import { secondStart } from './second-start.ts'
@@ -19,6 +23,10 @@ const benchmarks: Record<string, Benchmark> = {
   import: importing,
   'second-start': secondStart,
   commit,
+  'ssh-tasks': sshTasks,
+  'ssh-chain': sshChain,
+  'slurm-tasks': slurmTasks,
+  'host-to-host': hostToHost,
 }
 
 const usage = `npm run bench -- NAME… [--rounds N]   (all: every one of them)\n\n${Object.entries(benchmarks)

@@ -42,10 +42,11 @@ export const routesOf = (parts: Parts): Route[] => [
 
 /** Records whose workflows the dispatcher looks after. */
 export const dispatchedKinds: Dispatched[] = [
-  { kind: 'connectionMonitor', undispatched: unmonitored, markDispatched: markMonitored, open: monitoredConnections },
-  { kind: 'connectionDiscovery', undispatched: undispatchedDiscoveries, markDispatched: markDiscoveryDispatched, open: openDiscoveries },
   { kind: 'planningSession', undispatched: undispatchedSessions, markDispatched: markSessionDispatched, open: openSessions },
   { kind: 'executionRun', undispatched: undispatchedRuns, markDispatched: markRunDispatched, open: openRuns },
+  // Last: many of them, and none that anybody waits for.
+  { kind: 'connectionMonitor', undispatched: unmonitored, markDispatched: markMonitored, open: monitoredConnections },
+  { kind: 'connectionDiscovery', undispatched: undispatchedDiscoveries, markDispatched: markDiscoveryDispatched, open: openDiscoveries },
 ]
 
 /** Pairs of the specification that are not built yet: 503 `unavailable` before anything is stored. This table shrinks to nothing. */

@@ -33,8 +33,8 @@ const eventsBeforeNewHistory = 2_000
  * Watches one connection as long as it exists: waits, checks, and waits longer while all is well. What is found, and how long to wait, is
  * in the record; this is the clock. It ends when the connection is gone, and may be started again at any time.
  */
-export async function connectionMonitor(connectionId: string, generation: number): Promise<void> {
-  let awake = false
+export async function connectionMonitor(connectionId: string, generation: number, woken = false): Promise<void> {
+  let awake = woken
   setHandler(wakeSignal, () => {
     awake = true
   })
@@ -44,9 +44,9 @@ export async function connectionMonitor(connectionId: string, generation: number
     await condition(() => awake, `${String(pause)} seconds`)
     awake = false
     pause = await checkConnection(connectionId)
-    // A wake that came meanwhile is not to be lost with this history.
-    if (!awake && workflowInfo().historyLength > eventsBeforeNewHistory)
-      await continueAsNew<typeof connectionMonitor>(connectionId, generation)
+    if (workflowInfo().historyLength > eventsBeforeNewHistory)
+      // A wake that came meanwhile goes along.
+      await continueAsNew<typeof connectionMonitor>(connectionId, generation, awake)
   }
 }
 

@@ -49,6 +49,7 @@ export function openLocalShell(options: { environment?: Readonly<Record<string, 
     LOGNAME: username,
     ...options.environment,
   }
+  // A pipe of Node is a socket, on which bash takes itself for a remote login and reads the account's start files.
   const closing = inherited().map((file) => `exec ${file}>&-;`)
   const shell = closing.length === 0 ? ['/bin/sh', '-c'] : ['/bin/bash', '--norc', '-c', `${closing.join(' ')} exec /bin/sh -c "$0"`]
   const children = new Set<ChildProcess>()

@@ -12,7 +12,7 @@ type Json = any
 let site: SshSite
 let service: TestService
 let credentialRef: string
-let servers: Server[] = []
+const servers: Server[] = []
 const sockets = new Set<Socket>()
 
 /** A server of this machine that does with each connection what it is told. */
@@ -263,11 +263,11 @@ describe('the health of a stored connection', () => {
     })
     expect(await statusOf(environmentId)).toBe('connected')
     const bad = `bad-${first.id}`
-    await put(bad, { ...first, id: bad, name: 'bad', endpoint: '127.0.0.1:1' })
+    await put(bad, { ...first, id: bad, name: 'bad', endpoint: '192.0.2.7' })
     const failed = await service.call('POST', `/environment-connections/${bad}/health/`)
     expect([failed.status, failed.body.status, stages(failed.body.metadata.stages)]).toEqual([200, 'offline', 'name route!'])
     expect(await statusOf(environmentId)).toBe('degraded')
-    await put(first.id, { ...first, endpoint: '127.0.0.1:1' })
+    await put(first.id, { ...first, endpoint: '192.0.2.7' })
     await health(first.id)
     expect(await statusOf(environmentId)).toBe('unreachable')
     await put(first.id, first)
@@ -294,7 +294,7 @@ describe('the health of a stored connection', () => {
   }, 120_000)
 
   test('a key accepted at first contact is recorded; a changed one is refused with both, until somebody says it is right', async () => {
-    const host = site.hosts[1]
+    const host = site.hosts[1]!
     const connection = await saved({ configuration: { hostKeyPolicy: 'accept-new', hostKeyFingerprints: undefined } }, 1)
     const before = host.fingerprint()
     expect(await health(connection.id)).toMatchObject({ status: 'online' })

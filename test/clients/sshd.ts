@@ -98,7 +98,7 @@ export const startSshd = async (settings: string[] = [], hostKeyTypes = ['ed2551
         '-c',
         `/usr/sbin/sshd -D -f '${config}' -E '${join(folder, 'log')}' </dev/null & read -r _; kill $!; wait; test -n "$_" || rm -rf '${folder}'`,
       ],
-      { stdio: ['pipe', 'ignore', 'inherit'] },
+      { stdio: ['pipe', 'ignore', 'inherit'], detached: true },
     )
     await answers(port)
   }

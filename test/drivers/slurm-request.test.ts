@@ -87,7 +87,11 @@ test('without a figure for memory a task asks for its cores’ share where it wo
 })
 
 test('the intent’s words go before the runtime’s; what is no line of text is refused by its name', () => {
-  const request = requestOf(intent({ site: { account: 'lab', qos: 'high' } }), { account: 'other', partition: 'main', workDirectory: '/x' }, limits)
+  const request = requestOf(
+    intent({ site: { account: 'lab', qos: 'high' } }),
+    { account: 'other', partition: 'main', workDirectory: '/x' },
+    limits,
+  )
   expect(request).toMatchObject({ account: 'lab', qos: 'high', partition: 'main' })
   for (const value of ['a\nb', 7, 'x'.repeat(256), ['main']])
     expect(() => requestOf(intent({ site: { constraint: value } }), {}, limits)).toThrow(/constraint/)

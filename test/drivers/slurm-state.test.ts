@@ -36,23 +36,39 @@ const stopped: EndedSight = { ...ended, exitCode: null, signal: 'SIGTERM', reaso
 const none: RemoteSight = { form: 'none' }
 const row = (state: string, more: Partial<SlurmJob> = {}): SlurmJob => ({ job: '77', indexes: [3], name: 'orrery-1', state, ...more })
 const judged = (evidence: Partial<Evidence>) =>
-  judge({ sight: none, place, queue: 'absent', history: 'none', overSeconds: 0, ...evidence }, patience)
+  judge({ sight: none, place, cancelAsked: false, queue: 'absent', history: 'none', overSeconds: 0, ...evidence }, patience)
 
 describe('what the scheduler and the records say together', () => {
   test.each<[words: string, evidence: Partial<Evidence>, state: Record<string, unknown>]>([
-    ['waits, with the reason', { queue: row('PENDING', { reason: 'Resources' }) }, { state: 'queued', cause: 'Resources', externalId: '77_3' }],
+    [
+      'waits, with the reason',
+      { queue: row('PENDING', { reason: 'Resources' }) },
+      { state: 'queued', cause: 'Resources', externalId: '77_3' },
+    ],
     ['is being set up', { queue: row('CONFIGURING') }, { state: 'queued', cause: 'CONFIGURING' }],
     ['runs before its record shows', { queue: row('RUNNING', { startedAt: 1005 }) }, { state: 'running', startedAt: 1005 }],
     ['runs', { sight: started, queue: row('RUNNING') }, { state: 'running', startedAt: 1010 }],
     ['is held up by an operator', { sight: started, queue: row('SUSPENDED') }, { state: 'running' }],
     ['cleans up', { sight: started, queue: row('COMPLETING') }, { state: 'running' }],
-    ['was put back into the queue', { sight: stopped, queue: row('PENDING', { reason: 'BeginTime' }) }, { state: 'queued', cause: 'BeginTime' }],
+    [
+      'was put back into the queue',
+      { sight: stopped, queue: row('PENDING', { reason: 'BeginTime' }) },
+      { state: 'queued', cause: 'BeginTime' },
+    ],
     ['a state of a later version', { sight: started, queue: row('EXPEDITING') }, { state: 'running' }],
-    ['ended by itself, whatever the scheduler says', { sight: ended, queue: row('RUNNING') }, { state: 'ended', reason: 'exited', exitCode: 0 }],
+    [
+      'ended by itself, whatever the scheduler says',
+      { sight: ended, queue: row('RUNNING') },
+      { state: 'ended', reason: 'exited', exitCode: 0 },
+    ],
     ['exit 0, but a step was out of memory', { sight: ended, queue: row('OUT_OF_MEMORY') }, { state: 'ended', reason: 'memory' }],
     ['exit 0, out of memory by the accounting', { sight: ended, history: row('OUT_OF_MEMORY') }, { state: 'ended', reason: 'memory' }],
     ['out of memory, killed', { sight: started, queue: row('OUT_OF_MEMORY') }, { state: 'ended', reason: 'memory', signal: 'SIGKILL' }],
-    ['time limit of the site', { sight: started, queue: row('TIMEOUT', { endedAt: 1700 }) }, { state: 'ended', reason: 'walltime', finishedAt: 1700 }],
+    [
+      'time limit of the site',
+      { sight: started, queue: row('TIMEOUT', { endedAt: 1700 }) },
+      { state: 'ended', reason: 'walltime', finishedAt: 1700 },
+    ],
     ['time limit, ended politely', { sight: stopped, queue: row('TIMEOUT') }, { state: 'ended', reason: 'walltime', signal: 'SIGTERM' }],
     ['node lost', { sight: started, queue: row('NODE_FAIL', { node: 'n1' }) }, { state: 'lost', cause: 'NODE_FAIL on node n1' }],
     ['displaced', { sight: stopped, queue: row('PREEMPTED') }, { state: 'lost', cause: 'PREEMPTED' }],
@@ -60,8 +76,21 @@ describe('what the scheduler and the records say together', () => {
     ['deadline', { sight: started, queue: row('DEADLINE') }, { state: 'lost', cause: 'DEADLINE' }],
     ['taken out by another', { sight: started, history: row('CANCELLED', { reason: 'by 0' }) }, { state: 'lost', cause: 'CANCELLED by 0' }],
     ['taken out by another while it waited', { queue: row('CANCELLED') }, { state: 'lost', cause: 'CANCELLED' }],
-    ['we asked, it was killed before it could say so', { sight: { ...started, cancelAsked: true }, queue: row('CANCELLED') }, { state: 'ended', reason: 'cancelled' }],
-    ['cancelled before it started', { sight: { form: 'buried', at: 5 }, queue: row('RUNNING') }, { state: 'ended', reason: 'cancelled', exitCode: null }],
+    [
+      'we asked, it was killed before it could say so',
+      { sight: { ...started, cancelAsked: true }, queue: row('CANCELLED') },
+      { state: 'ended', reason: 'cancelled' },
+    ],
+    [
+      'we asked, and the site stopped it',
+      { sight: stopped, cancelAsked: true, queue: row('CANCELLED') },
+      { state: 'ended', reason: 'cancelled' },
+    ],
+    [
+      'cancelled before it started',
+      { sight: { form: 'buried', at: 5 }, queue: row('RUNNING') },
+      { state: 'ended', reason: 'cancelled', exitCode: null },
+    ],
     ['failed, its record may be late', { sight: started, queue: row('FAILED'), overSeconds: 29 }, { state: 'running' }],
     ['completed, and no record came', { sight: started, queue: row('COMPLETED'), overSeconds: 30 }, { state: 'lost' }],
     ['failed before it started', { queue: row('FAILED', { reason: 'NonZeroExitCode', node: 'n2' }), overSeconds: 30 }, { state: 'lost' }],
@@ -69,7 +98,11 @@ describe('what the scheduler and the records say together', () => {
     ['gone, nobody knows why', { sight: started, overSeconds: 30 }, { state: 'lost' }],
     ['gone, accounting silent for hours', { sight: started, history: 'silent', overSeconds: 14_000 }, { state: 'running' }],
     ['gone, accounting silent beyond patience', { sight: started, history: 'silent', overSeconds: 14_401 }, { state: 'lost' }],
-    ['gone after its whole time, no accounting', { sight: { ...stopped, finishedAt: 1611 }, overSeconds: 30 }, { state: 'ended', reason: 'walltime' }],
+    [
+      'gone after its whole time, no accounting',
+      { sight: { ...stopped, finishedAt: 1611 }, overSeconds: 30 },
+      { state: 'ended', reason: 'walltime' },
+    ],
     ['stopped from outside, no accounting', { sight: stopped, overSeconds: 30 }, { state: 'lost' }],
   ])('%s', (_words, evidence, state) => {
     expect(judged(evidence).state).toMatchObject(state)
@@ -83,9 +116,26 @@ describe('what the scheduler and the records say together', () => {
   })
 })
 
-const sights = fc.constantFrom<RemoteSight>(none, { form: 'claimed', ageSeconds: 1 }, started, { ...started, cancelAsked: true }, stopped, ended)
+const sights = fc.constantFrom<RemoteSight>(
+  none,
+  { form: 'claimed', ageSeconds: 1 },
+  started,
+  { ...started, cancelAsked: true },
+  stopped,
+  ended,
+)
 const live = fc.constantFrom('PENDING', 'CONFIGURING', 'RUNNING', 'COMPLETING', 'SUSPENDED', 'REQUEUED', 'STAGE_OUT', 'SOMETHING_NEW')
-const over = fc.constantFrom('COMPLETED', 'FAILED', 'CANCELLED', 'TIMEOUT', 'NODE_FAIL', 'PREEMPTED', 'OUT_OF_MEMORY', 'BOOT_FAIL', 'DEADLINE')
+const over = fc.constantFrom(
+  'COMPLETED',
+  'FAILED',
+  'CANCELLED',
+  'TIMEOUT',
+  'NODE_FAIL',
+  'PREEMPTED',
+  'OUT_OF_MEMORY',
+  'BOOT_FAIL',
+  'DEADLINE',
+)
 const anyRow = fc.oneof(live, over).map((state) => row(state))
 const sources = fc.record({
   queue: fc.oneof(anyRow, fc.constantFrom('absent' as const, 'silent' as const)),
@@ -161,10 +211,11 @@ describe('what Slurm prints', () => {
       ].join('\n'),
     )
     expect(jobs).toHaveLength(3)
-    expect(jobOf(jobs, '1', 0)).toMatchObject({ state: 'FAILED', node: 'n1', endedAt: 1795267911 })
-    expect(jobOf(jobs, '1', 3)).toMatchObject({ state: 'PENDING', reason: 'Resources', endedAt: undefined })
-    expect(jobOf(jobs, '1', 4)).toBeUndefined()
-    expect(jobOf(jobs, '18', 4)).toMatchObject({ state: 'CANCELLED', reason: 'a | b' })
+    expect(jobOf(jobs, 'orrery-a', '1', 0)).toMatchObject({ state: 'FAILED', node: 'n1', endedAt: 1795267911 })
+    expect(jobOf(jobs, 'orrery-a', '1', 3)).toMatchObject({ state: 'PENDING', reason: 'Resources', endedAt: undefined })
+    expect(jobOf(jobs, 'orrery-a', '1', 4)).toBeUndefined()
+    expect(jobOf(jobs, 'orrery-of-before', '1', 0)).toBeUndefined()
+    expect(jobOf(jobs, 'orrery-b', '18', 4)).toMatchObject({ state: 'CANCELLED', reason: 'a | b' })
   })
 
   test('sacct: who cancelled, steps belong to their element', () => {
@@ -176,7 +227,7 @@ describe('what Slurm prints', () => {
         '6|other|COMPLETED|1795267909|1795267911|n1|',
       ].join('\n'),
     )
-    expect(jobOf(jobs, '5', 0)).toMatchObject({ state: 'CANCELLED', reason: 'by 1000', peakMemoryBytes: 1520 * 1024 })
-    expect(jobOf(jobs, '5', 2)).toMatchObject({ state: 'PENDING', startedAt: undefined, node: undefined })
+    expect(jobOf(jobs, 'orrery-a', '5', 0)).toMatchObject({ state: 'CANCELLED', reason: 'by 1000', peakMemoryBytes: 1520 * 1024 })
+    expect(jobOf(jobs, 'orrery-a', '5', 2)).toMatchObject({ state: 'PENDING', startedAt: undefined, node: undefined })
   })
 })

@@ -1,8 +1,9 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { startLeaseMs } from '../../src/domains/execution-runs/site.ts'
 import { openService, type TestService } from '../support/service.ts'
-import { makeWorld, type WorldTask } from '../support/worlds.ts'
+import { makeWorld, recordOf, type WorldTask } from '../support/worlds.ts'
 import { activityOf, checked } from './checked.ts'
 
 let service: TestService
@@ -179,6 +180,49 @@ test('races of cancel against completion: a run is one or the other, and nothing
   for (const id of seen.keys()) await checked(service, given, id)
   expect(starts.length).toBeGreaterThan(0)
 })
+
+test('races in a row of short tasks that follow each other at once: nothing starts later than the start lease after the wish, nor once cancelled is seen', async () => {
+  const ledger = join(service.dataDir, 'row')
+  const given = await world(
+    Array.from({ length: 120 }, (_, i) => ({
+      name: `t${String(i)}`,
+      run: `echo "$AKOFLOW_RUN_ID $AKOFLOW_ACTIVITY_ID $(date +%s.%N)" >> ${ledger}`,
+      lane: [0, i % 2] as const,
+    })),
+  )
+  const seen = new Map<string, number>()
+  let between = 0
+  for (let race = 0; race < 30; race++) {
+    const id = `row-${String(race)}`
+    await start(given.planId, id)
+    // Counts from the first task on, so that the wish comes into the row on any machine.
+    await until('the first has ended', async () => (await service.get(`/execution-runs/${id}/`)).run.completedActivityCount > 0)
+    await new Promise((resolve) => setTimeout(resolve, (race * 7) % 90))
+    const wish = race % 3 === 2 ? 'pause' : 'cancel'
+    const answer = await service.call('POST', `/execution-runs/${id}/${wish}/`)
+    const wishedAt = Date.now() / 1_000
+    if (wish === 'pause' && answer.status < 300) {
+      await new Promise((resolve) => setTimeout(resolve, startLeaseMs + 300))
+      const { activities } = await recordOf(service, id)
+      for (const task of activities) expect(task.startedAt ?? 0).toBeLessThanOrEqual(wishedAt + startLeaseMs / 1_000)
+      if (activities.some((task: any) => task.startedAt === undefined)) between += 1
+      await service.call('POST', `/execution-runs/${id}/resume/`)
+    }
+    const { run } = await service.finished(id)
+    seen.set(id, Date.now() / 1_000)
+    const record = await checked(service, given, id)
+    if (wish === 'pause') expect(run).toMatchObject({ status: 'completed', completedActivityCount: 120 })
+    else if (run.status === 'cancelled') {
+      between += 1
+      for (const task of record.activities) expect(task.startedAt ?? 0).toBeLessThanOrEqual(wishedAt + startLeaseMs / 1_000)
+    }
+  }
+  expect(between).toBeGreaterThanOrEqual(20)
+  await new Promise((resolve) => setTimeout(resolve, 500))
+  const lines = readFileSync(ledger, 'utf8').trim().split('\n')
+  expect(new Set(lines.map((line) => line.split(' ').slice(0, 2).join(' '))).size).toBe(lines.length)
+  for (const [id, , at] of lines.map((line) => line.split(' '))) expect(Number(at)).toBeLessThanOrEqual(seen.get(id as string) as number)
+}, 300_000)
 
 test('a run accepted while the engine is away is cancelled as created, and never starts', async () => {
   const away = await openService({ temporalAddress: '127.0.0.1:9' })

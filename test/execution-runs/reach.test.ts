@@ -1,25 +1,20 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
-import { randomBytes } from 'node:crypto'
-import { mkdtempSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
 import { checked } from './checked.ts'
 import { startSlurm, type SlurmSite } from '../sites/slurm.ts'
 import { startSsh, type SshHost, type SshSite } from '../sites/ssh.ts'
+import { connectionTo, eventually, makeVaultKeyFile, onCluster, onHost } from '../support/reach.ts'
 import { openService, type TestService } from '../support/service.ts'
-import { makeWorld, type World, type WorldOptions, type WorldPlace } from '../support/worlds.ts'
+import { makeWorld, type World, type WorldOptions } from '../support/worlds.ts'
 
 let service: TestService
 let ssh: SshSite
 let slurm: SlurmSite
 
 beforeAll(async () => {
-  const keyFile = join(mkdtempSync(join(tmpdir(), 'orrery-reach-')), 'vault.key')
-  writeFileSync(keyFile, `${randomBytes(32).toString('base64')}\n`, { mode: 0o600 })
   ;[ssh, slurm, service] = await Promise.all([
     startSsh({ hosts: 3, shared: true }),
     startSlurm(),
-    openService({ environment: { SERVICE_VAULT_KEY_FILE: keyFile } }),
+    openService({ environment: { SERVICE_VAULT_KEY_FILE: makeVaultKeyFile() } }),
   ])
   for (const [id, { privateKey }] of [
     ['hosts', ssh.key],
@@ -32,21 +27,6 @@ afterAll(async () => {
   await service?.[Symbol.asyncDispose]()
   await Promise.all([ssh?.stop(), slurm?.stop()])
 }, 60_000)
-
-const connectionTo = (id: string, host: SshHost, key: string) => ({
-  id,
-  name: id,
-  type: 'ssh',
-  endpoint: host.address,
-  username: host.user,
-  credentialRef: `vault:ssh-key/${key}`,
-  configuration: { hostKeyFingerprints: [host.fingerprint()] },
-})
-const onHost = (connectionId: string, more: Partial<WorldPlace> = {}): WorldPlace => ({
-  driver: 'ssh',
-  configuration: { connectionId },
-  ...more,
-})
 
 const worldAt = (name: string, options: Omit<WorldOptions, 'name'>, hosts = 0, cluster = false): Promise<World> =>
   makeWorld(service, {
@@ -103,12 +83,10 @@ describe('a run at other machines', () => {
   })
 
   test('moves nothing where both hosts mount one storage', async () => {
-    const places = [1, 2].map((i) =>
-      onHost(`shared-c${String(i)}`, {
-        configuration: { connectionId: `shared-c${String(i)}`, workDirectory: `/srv/host-${String(i)}` },
-        storages: { lab: '/srv' },
-      }),
-    )
+    const places = [1, 2].map((i) => ({
+      ...onHost(`shared-c${String(i)}`, { workDirectory: `/srv/host-${String(i)}` }),
+      storages: { lab: '/srv' },
+    }))
     const world = await worldAt('shared', { tasks: relay(1), cores: [1, 1], places }, 2)
     const detail = await run(world, 'shared-run')
     expect([detail.run.failureReason, detail.run.status]).toEqual([undefined, 'completed'])
@@ -120,7 +98,7 @@ describe('a run at other machines', () => {
   })
 
   test('spans this machine, an SSH host and a Slurm cluster', async () => {
-    const places = [undefined, onHost('span-c1'), { driver: 'slurm' as const, configuration: { connectionId: 'span-login', partition: 'main' } }]
+    const places = [undefined, onHost('span-c1'), onCluster('span-login')]
     const world = await worldAt('span', { tasks: relay(2), cores: [1, 1, 4], places }, 1, true)
     const detail = await run(world, 'span-run', 150)
     expect([detail.run.failureReason, detail.run.status]).toEqual([undefined, 'completed'])
@@ -156,10 +134,7 @@ describe('a run at other machines', () => {
     await service.post('/execution-runs/', { id: 'off-run', schedulePlanId: world.planId, mode: 'real' })
     const host = ssh.hosts[1] as SshHost
     const alive = async (): Promise<boolean> => (await host.run('pgrep -f "[s]leep 1234.5" >/dev/null && echo yes || echo no')).stdout.includes('yes')
-    for (let tries = 0; !(await alive()); tries++) {
-      if (tries > 100) throw new Error('the task did not start')
-      await new Promise((resolve) => setTimeout(resolve, 200))
-    }
+    await eventually('the start of the task', 30, alive)
     await host.cut()
     await service.post('/execution-runs/off-run/cancel/')
     const detail = await service.finished('off-run', 60)
@@ -167,10 +142,7 @@ describe('a run at other machines', () => {
     expect(detail.activities[0].failureReason).toMatch(/could not be stopped at ssh\/off-c2/)
     expect(await alive()).toBe(true)
     await host.heal()
-    for (let tries = 0; await alive(); tries++) {
-      if (tries > 300) throw new Error('the task was not stopped after the host was back')
-      await new Promise((resolve) => setTimeout(resolve, 200))
-    }
+    await eventually('the end of the task after the host was back', 60, async () => !(await alive()))
   }, 200_000)
 })
 
@@ -188,7 +160,7 @@ describe('what a run at other machines is refused for', () => {
   })
 
   test('a partition that does not exist fails with the scheduler\'s own words, at the first attempt', async () => {
-    const places = [{ driver: 'slurm' as const, configuration: { connectionId: 'nopart-login', partition: 'nowhere' } }]
+    const places = [onCluster('nopart-login', { partition: 'nowhere' })]
     const world = await worldAt('nopart', { tasks: [{ name: 'a' }], cores: [1], places }, 0, true)
     const detail = await run(world, 'nopart-run')
     expect(detail.run.status).toBe('failed')

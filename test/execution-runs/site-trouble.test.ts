@@ -418,3 +418,45 @@ test('50 losses of one activity that may fail once: it completes, and each attem
   expect(activities.filter((task: any) => /NODE_FAIL|PREEMPTED|BOOT_FAIL|own time limit/.test(task.failureReason))).toHaveLength(50)
   expect(extensions.at(-1)).toBe(12)
 }, 60_000)
+
+test('a holder that dies among tasks that follow each other at once: the next one finds what had begun without a record, and starts the rest once', async () => {
+  const names = Array.from({ length: 40 }, (_, i) => `t${String(i)}`)
+  const run = await makeRun(
+    names.map((name) => ({ name, run: `echo ${name} >> $FOLDER/ledger; sleep 0.02` })),
+    [1],
+  )
+  const dead = new Error('killed')
+  let deaths = 0
+  let unrecorded = 0
+  for (let turn = 0; ; turn++) {
+    const from = run.lines('ledger').length
+    // Dies before a commit in which starts and ends would have been recorded.
+    const failpoint = (place: string): void => {
+      if (turn < 4 && place === 'before-commit' && run.lines('ledger').length >= from + 6) throw dead
+    }
+    const outcome = await run.execute(local, { aheadPerLane: 16, failpoint }).done.catch((error: unknown) => error)
+    if (outcome !== dead) {
+      expect(outcome).toEqual({ settled: true, completed: 40, failed: 0 })
+      break
+    }
+    deaths += 1
+    const [row] = await service.db.prepared<{ begun: number }>(
+      'begun',
+      'select count(*) as begun from task_executions where execution_run_id = $1 and handle_started_at is not null',
+      [run.runId],
+    )
+    if (run.lines('ledger').length > Number(row?.begun)) unrecorded += 1
+  }
+  expect(deaths).toBe(4)
+  expect(unrecorded).toBeGreaterThan(0)
+  expect(run.lines('ledger')).toEqual(names)
+  expect((await recordOf(service, run.runId)).activities.map(({ attempt, status }) => [attempt, status])).toEqual(
+    names.map(() => [1, 'completed']),
+  )
+  const [left] = await service.db.prepared<{ n: number }>(
+    'lanes_left',
+    'select count(*) as n from lane_leases where execution_run_id = $1',
+    [run.runId],
+  )
+  expect(Number(left?.n)).toBe(0)
+}, 120_000)

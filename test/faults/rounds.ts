@@ -150,12 +150,21 @@ export const playRounds = async (options: RoundsOptions): Promise<Round[]> => {
   const rounds: Round[] = []
   try {
     await programs.startDaemon()
-    const world: World = await makeWorld(
-      { post: (path: string, body?: unknown) => programs.post(path, body) },
-      { name: 'ledger', cores: [2, 2], tasks: options.tasks(ledger, random) },
-    )
-    const activities = world.tasks.map((task) => world.activityId(task.name))
+    // By turns more lanes than cores, for which tasks queue, and as many, which tasks hand on to each other.
+    const worlds: World[] = []
+    for (const cores of [
+      [2, 2],
+      [1, 1],
+    ])
+      worlds.push(
+        await makeWorld(
+          { post: (path: string, body?: unknown) => programs.post(path, body) },
+          { name: `ledger${String(worlds.length)}`, cores, tasks: options.tasks(ledger, random) },
+        ),
+      )
     for (let number = 1; number <= options.rounds; number++) {
+      const world = worlds[number % worlds.length] as World
+      const activities = world.tasks.map((task) => world.activityId(task.name))
       const turn = Math.floor(random() * failpoints.length)
       const blow: Blow =
         options.blows?.[(number - 1) % options.blows.length] ??

@@ -60,7 +60,8 @@ const insist = async (folder: string, more: Partial<TransferRequest>): Promise<{
       return { outcome: await bring(folder, more), failures }
     } catch (error) {
       expect(error).toMatchObject({ trouble: 'unknown', message: expect.stringContaining('the link was cut') })
-      expect(existsSync(join(folder, 'in', 'came'))).toBe(false)
+      // The answer to the last step may be the one that was lost.
+      if (existsSync(join(folder, 'in', 'came'))) expectSame(folder)
       if (failures > 50) throw error
     }
   }
@@ -77,7 +78,7 @@ describe('files come as they are', () => {
         const again = await bring(folder.path)
         expect(again).toMatchObject({ strategy: 'use-existing', networkBytes: 0, bytes: outcome.bytes, files: outcome.files })
       }),
-      { numRuns: 8 },
+      { numRuns: 6 },
     )
   }, 600_000)
 
@@ -253,7 +254,7 @@ describe('a cut link costs nothing but time', () => {
   }, 300_000)
 
   test('a transfer that is given up stops, and nothing of it runs on', async () => {
-    using folder = producer((made) => randomFile(join(made, 'large'), 300 * mebibyte))
+    using folder = producer((made) => randomFile(join(made, 'large'), 100 * mebibyte))
     const stop = new AbortController()
     const weather = clear()
     const running = bring(folder.path, { from: { ...a, shell: overLink(shell, weather) }, signal: stop.signal })
@@ -286,9 +287,9 @@ describe('what is wrong is found by its digest', () => {
     async (_what, name, at) => {
       using folder = producer((made) => {
         randomFile(join(made, 'small'), 5_000)
-        randomFile(join(made, 'large'), 70 * mebibyte)
+        randomFile(join(made, 'large'), 36 * mebibyte)
       })
-      const weather: Weather = { ...clear(), cutAtBytes: 69 * mebibyte }
+      const weather: Weather = { ...clear(), cutAtBytes: 35 * mebibyte }
       await expect(bring(folder.path, { from: { ...a, shell: overLink(shell, weather) }, limits: { streams: 1 } })).rejects.toMatchObject({
         trouble: 'unknown',
       })

@@ -64,7 +64,7 @@ const inFolder = (folder: Buffer, file: Buffer): Buffer => Buffer.concat([folder
 
 /** Makes it below `top`; what has a taken name is left out. */
 export const grow = (top: string, plan: readonly Planned[]): void => {
-  const folders = [Buffer.from(top)]
+  const folders: Buffer[] = [Buffer.from(top)]
   const modes: [Buffer, number][] = []
   for (const { kind, parent, name: file, size, mode } of plan) {
     const path = inFolder(folders[parent % folders.length] as Buffer, file)

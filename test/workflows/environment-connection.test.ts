@@ -97,3 +97,23 @@ test('a monitor that was terminated is started again', async () => {
   await handle.terminate('as if Temporal had lost it')
   await until('the monitor runs again', async () => (await handle.describe()).status.name === 'RUNNING', 150)
 }, 240_000)
+
+test('the history of a monitor stays bounded: it begins a new one, and goes on', async () => {
+  await service.post('/environments/', { environment: { id: 'busy-env', name: 'busy' }, version: { id: 'busy-v1', version: 1 } })
+  await service.ok('PUT', '/environment-connections/busy/', {
+    ...(await connectionOf('busy')),
+    environmentId: 'busy-env',
+    endpoint: '169.254.0.1',
+  })
+  const handle = workflow('connection-monitor/busy/1')
+  await until('the monitor runs', async () => (await handle.describe().catch(() => undefined))?.status.name === 'RUNNING')
+  const { runId } = await handle.describe()
+  for (let wakes = 0; wakes < 4_000; wakes += 20) {
+    await Promise.all(Array.from({ length: 20 }, () => handle.signal('wake')))
+    if ((await handle.describe()).runId !== runId) break
+  }
+  const now = await handle.describe()
+  expect([now.runId === runId, now.status.name, now.historyLength < 2_000]).toEqual([false, 'RUNNING', true])
+  const before = (await service.get('/environment-connections/busy/history/?limit=1000')).length
+  await until('it still checks', async () => (await service.get('/environment-connections/busy/history/?limit=1000')).length > before)
+}, 300_000)

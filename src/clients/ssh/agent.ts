@@ -1,4 +1,14 @@
+import { Duplex } from 'node:stream'
 import ssh2, { type GetStreamCallback, type IdentityCallback, type ParsedKey, type SignCallback, type SigningRequestOptions } from 'ssh2'
+
+const longestRequest = 256 * 1024
+
+/** Bytes with their length before them. */
+const field = (bytes: Buffer): Buffer => {
+  const size = Buffer.alloc(4)
+  size.writeUInt32BE(bytes.length)
+  return Buffer.concat([size, bytes])
+}
 
 /** An SSH agent inside this process that holds one key: programs at a site sign with it over the connection and never see it. */
 export class KeyAgent extends ssh2.BaseAgent<ParsedKey> {
@@ -19,16 +29,54 @@ export class KeyAgent extends ssh2.BaseAgent<ParsedKey> {
     else answer?.(null, signature)
   }
 
-  /** A connection of a program at the site. */
+  /**
+   * A connection of a program at the site (draft-miller-ssh-agent). ssh2's own server side loses its place in the bytes at a request that it does
+   * not know, as OpenSSH's `session-bind@openssh.com` is, which comes first.
+   */
   override getStream(callback: GetStreamCallback): void {
-    const side = new ssh2.AgentProtocol(false)
-    side.on('identities', (request) => side.getIdentitiesReply(request, [this.#key]))
-    side.on('sign', (request, key, data, options) => {
-      const signature = key.getPublicSSH().equals(this.#key.getPublicSSH()) ? this.#signature(data, options.hash) : undefined
-      if (signature === undefined || signature instanceof Error) side.failureReply(request)
-      else side.signReply(request, signature)
+    let held: Buffer = Buffer.alloc(0)
+    const side = new Duplex({
+      read: () => undefined,
+      write: (chunk: Buffer, _encoding, done) => {
+        held = Buffer.concat([held, chunk])
+        while (held.length >= 4 && held.length >= 4 + held.readUInt32BE(0)) {
+          const size = held.readUInt32BE(0)
+          side.push(field(this.#answer(held.subarray(4, 4 + size))))
+          held = held.subarray(4 + size)
+        }
+        done(held.length > longestRequest ? new Error('an agent request is too long') : null)
+      },
+      final: (done) => {
+        side.push(null)
+        done()
+      },
     })
+    side.on('error', () => undefined)
     callback(null, side)
+  }
+
+  #answer(request: Buffer): Buffer {
+    const failure = Buffer.from([5])
+    const own = this.#key.getPublicSSH()
+    if (request[0] === 11) return Buffer.concat([Buffer.from([12, 0, 0, 0, 1]), field(own), field(Buffer.alloc(0))])
+    if (request[0] !== 13) return failure
+    try {
+      const size = request.readUInt32BE(1)
+      const key = request.subarray(5, 5 + size)
+      const length = request.readUInt32BE(5 + size)
+      const data = request.subarray(9 + size, 9 + size + length)
+      const flags = request.readUInt32BE(9 + size + length)
+      if (!key.equals(own)) return failure
+      const rsa = this.#key.type === 'ssh-rsa'
+      const hash = !rsa ? undefined : (flags & 4) !== 0 ? 'sha512' : (flags & 2) !== 0 ? 'sha256' : 'sha1'
+      const signature = this.#signature(data, hash)
+      if (signature instanceof Error) return failure
+      const format = rsa && hash !== 'sha1' ? `rsa-sha2-${hash!.slice(3)}` : this.#key.type
+      return Buffer.concat([Buffer.from([14]), field(Buffer.concat([field(Buffer.from(format)), field(signature)]))])
+    } catch (error) {
+      if (error instanceof RangeError) return failure
+      throw error
+    }
   }
 
   #signature(data: Buffer, hash: string | undefined): Buffer | Error {
@@ -46,9 +94,7 @@ const wireForm = (der: Buffer): Buffer => {
       const length = der[at + 1]!
       const number = der.subarray(at + 2, at + 2 + length)
       at += 2 + length
-      const size = Buffer.alloc(4)
-      size.writeUInt32BE(length)
-      return Buffer.concat([size, number])
+      return field(number)
     }),
   )
 }

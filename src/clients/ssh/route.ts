@@ -111,7 +111,7 @@ export const proxyCommandText = (command: string, target: Pick<SshTarget, 'host'
 }
 
 /** A connection through the input and output of a command here, which ends with it. It sees nothing of this process' environment. */
-export const openProxyCommand = (command: string, target: SshTarget): { stream: Duplex; said: () => string } => {
+export const openProxyCommand = (command: string, target: SshTarget): { stream: Duplex; said: () => Promise<string> } => {
   const child = spawn('/bin/sh', ['-c', proxyCommandText(command, target)], {
     stdio: 'pipe',
     // A group of its own, so that all of a pipeline ends.
@@ -145,5 +145,6 @@ export const openProxyCommand = (command: string, target: SshTarget): { stream: 
   child.stdin.on('error', () => stream.destroy())
   child.on('error', (error) => stream.destroy(error))
   child.on('close', () => stream.destroy())
-  return { stream, said: () => printable(words) }
+  const closed = new Promise<void>((resolve) => child.once('close', () => resolve()).once('error', () => resolve()))
+  return { stream, said: () => closed.then(() => printable(words)) }
 }

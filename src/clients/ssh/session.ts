@@ -1,4 +1,5 @@
 import { randomBytes } from 'node:crypto'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { Readable, Writable, type Duplex } from 'node:stream'
 import type { Client, ClientChannel } from 'ssh2'
 import { LinkError, type RunOptions, type ShellResult, type ShellStream } from '../../drivers/shell.ts'
@@ -10,6 +11,8 @@ const longestInRequest = 20 * 1024
 /** A script up to here goes through a resident shell; bash reads its input byte by byte, 1 µs each. */
 const longestForResident = { bash: 16 * 1024, other: 512 * 1024 }
 const longestFedInput = 16 * 1024
+const residentShells = 3
+const refusedPauseMs = 50
 /** Between TERM and KILL. */
 const politeMs = 5000
 
@@ -40,6 +43,7 @@ export class Session {
   #opens: Waiter[] = []
   #bash = false
   #forwards = 0
+  #everOpened = false
   #lost: LinkError | undefined
   #idleSince = performance.now()
   #onEnd: ((error: LinkError) => void)[] = []
@@ -163,7 +167,7 @@ export class Session {
 
   /** Channels that are kept for resident shells, so that streams never take all. */
   get #reserve(): number {
-    return this.#channels >= 8 ? 3 : this.#channels >= 2 ? 1 : 0
+    return this.#channels >= 8 ? residentShells : this.#channels >= 2 ? 1 : 0
   }
 
   get #inUse(): number {
@@ -173,12 +177,18 @@ export class Session {
   /** Lets those begin who wait for a channel, while there is one for them. */
   #next(): void {
     this.#idleSince = performance.now()
-    while (this.#runs.length > 0 && this.#mayRun()) this.#runs.shift()!.start()
-    while (this.#opens.length > 0 && this.#mayOpen()) this.#opens.shift()!.start()
+    // As many as can begin: those woken in vain would queue again, a thousand times for a thousand.
+    const idle = this.#residents.filter((resident) => resident.idle).length
+    const more = Math.min(residentShells - this.#residents.length - this.#opening, this.#channels - this.#inUse)
+    for (const waiter of this.#runs.splice(0, idle + Math.max(0, more))) waiter.start()
+    if (this.#opens.length > 0 && this.#mayOpen()) this.#opens.shift()!.start()
   }
 
   #mayRun(): boolean {
-    return this.#residents.some((resident) => resident.idle) || (this.#residents.length + this.#opening < 3 && this.#inUse < this.#channels)
+    return (
+      this.#residents.some((resident) => resident.idle) ||
+      (this.#residents.length + this.#opening < residentShells && this.#inUse < this.#channels)
+    )
   }
 
   #mayOpen(): boolean {
@@ -238,10 +248,11 @@ export class Session {
       await resident.greet(Math.max(1, until - performance.now()))
     } catch (error) {
       resident?.close()
-      if (error instanceof ChannelRefused && this.#shrink()) return
+      if (error instanceof ChannelRefused && (await this.#refused(this.#inUse - 1, until))) return
       throw error instanceof ChannelRefused ? error.link : error
     } finally {
       this.#opening--
+      this.#next()
     }
     const made = resident
     this.#bash ||= made.bash
@@ -252,6 +263,7 @@ export class Session {
     }
     made.onLeft = () => this.#endGroup(made.pid, 'KILL')
     this.#residents.push(made)
+    this.#next()
   }
 
   /** Ends what a channel has started. OpenSSH refuses the protocol's own signals for root and had none before 7.9. */
@@ -261,11 +273,17 @@ export class Session {
     this.run(script, { deadlineMs: 10_000 }).catch(() => undefined)
   }
 
-  /** Fewer channels from now on: the server allows no more than those that are open. @returns whether there are any. */
-  #shrink(): boolean {
-    const open = this.#residents.length + this.#streams
-    if (open === 0) return false
-    this.#channels = Math.min(this.#channels, open)
+  /**
+   * The server opens no more channels than the `open` ones: it gets no more from now on. Without any it may not have noticed yet the end of
+   * the last one. @returns whether to try again.
+   */
+  async #refused(open: number, until: number): Promise<boolean> {
+    if (open > 0) {
+      this.#channels = Math.min(this.#channels, open)
+      return true
+    }
+    if (!this.#everOpened || performance.now() + refusedPauseMs > until) return false
+    await sleep(refusedPauseMs)
     return true
   }
 
@@ -283,7 +301,7 @@ export class Session {
         return channel
       } catch (error) {
         this.#streams--
-        if (error instanceof ChannelRefused && this.#shrink()) continue
+        if (error instanceof ChannelRefused && (await this.#refused(this.#inUse, until))) continue
         this.#next()
         throw error instanceof ChannelRefused ? error.link : error
       }
@@ -312,6 +330,7 @@ export class Session {
             return
           }
           if (error === undefined || error === null) {
+            this.#everOpened = true
             resolve(channel)
             return
           }

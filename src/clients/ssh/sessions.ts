@@ -163,7 +163,7 @@ class Entry {
     if (this.#waiting !== undefined) return Promise.reject(waitsForPerson(this.#waiting.prompts))
     if (this.#attempt === undefined) {
       const pause = this.#notBefore - performance.now()
-      if (pause > longestWaitMs && this.#error !== undefined) return Promise.reject(this.#error)
+      if (this.#error !== undefined && pause > (this.#error.permanent ? 0 : longestWaitMs)) return Promise.reject(this.#error)
       this.#begin(pause)
     }
     return this.#attempt!
@@ -412,7 +412,7 @@ const dial = async (
   if (fault !== undefined) throw new LinkError('name', fault, { permanent: true })
   const secret: SshSecret = target.secret === undefined ? {} : await openSecret(target.secret)
   let route: Duplex
-  let said: (() => string) | undefined
+  let said: (() => Promise<string>) | undefined
   if (parent !== undefined) {
     route = await within(
       parent.forward(target.host, target.port),
@@ -434,7 +434,7 @@ const dial = async (
     return { client, route }
   } catch (error) {
     route.destroy()
-    const words = said?.() ?? ''
+    const words = (await said?.()) ?? ''
     if (words === '' || !(error instanceof LinkError)) throw error
     throw new LinkError(error.stage, `${error.message} (the proxy command said: ${words})`, { cause: error, permanent: error.permanent })
   }

@@ -73,7 +73,7 @@ const behindApi = async (parts: DiscoverParts, connection: ConnectionDocument): 
 }
 
 /** Asks the other side what there is; writes nothing. @throws LinkError, KubernetesError or Error with the reason */
-export const findBehind = (parts: DiscoverParts, connection: ConnectionDocument): Promise<Found> =>
+const findBehind = (parts: DiscoverParts, connection: ConnectionDocument): Promise<Found> =>
   connection.type === 'kubernetes'
     ? behindApi(parts, connection)
     : connection.type === 'local'
@@ -81,7 +81,7 @@ export const findBehind = (parts: DiscoverParts, connection: ConnectionDocument)
       : behindShell(parts.links.shell(connection.id, 'discover what is behind the connection'), connection, 'ssh')
 
 /** Whether asking again later may help without anybody changing anything. */
-export const mayPass = (error: unknown): boolean =>
+const mayPass = (error: unknown): boolean =>
   error instanceof LinkError
     ? !error.permanent && !error.waitsForPerson
     : error instanceof KubernetesError && (error.status === undefined || error.status >= 500) && error.stage !== 'host key'

@@ -42,7 +42,7 @@ const foundFields = (found: FoundResource): Record<Filled, string | number> => (
 })
 
 /** Of an existing row, what a new look changes; undefined when nothing. */
-export const renewed = (
+const renewed = (
   existing: Pick<Resource, Filled> & { metadata?: Record<string, unknown> | undefined },
   found: FoundResource,
   connectionId: string,

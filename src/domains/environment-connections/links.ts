@@ -256,5 +256,5 @@ const Settings = z.object({
 })
 
 /** Hops of a `proxyJump`, the nearest first. */
-export const jumpsOf = (proxyJump: string | readonly string[] | undefined): string[] =>
+const jumpsOf = (proxyJump: string | readonly string[] | undefined): string[] =>
   (typeof proxyJump === 'string' ? proxyJump.split(',') : [...(proxyJump ?? [])]).map((text) => text.trim()).filter((text) => text !== '')

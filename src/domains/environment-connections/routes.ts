@@ -30,9 +30,12 @@ export interface ConnectionParts extends DiscoverParts {
 
 const historyPath = (id: string): string => `/environment-connections/${encodeURIComponent(id)}/history/`
 const usualHistory = 100
+/** Tests at once: each may hold a socket and a login for 40 s. */
+const maxTrials = 32
 
 export const environmentConnectionRoutes = (parts: ConnectionParts): Route[] => {
   const { db, engine, links } = parts
+  let trials = 0
 
   /** A document with everything that it alone has against it; `stored` ones need their environment. */
   const checked = <T extends z.ZodType>(document: T, stored: boolean) =>
@@ -83,8 +86,15 @@ export const environmentConnectionRoutes = (parts: ConnectionParts): Route[] => 
         if (body.type === 'agent') throw agentRefusal()
         const problem = await links.credentialProblem(body)
         if (problem !== undefined) throw unacceptable([problem])
-        const { healthy, message, stages } = await checkConnection(parts, body, { actor: actor.id, trial: randomUUID() })
-        return { healthy, message, stages }
+        if (trials >= maxTrials)
+          throw new Refusal('unavailable', `${maxTrials} connections are being tested; try again`, { retryAfterSeconds: 15 })
+        trials += 1
+        try {
+          const { healthy, message, stages } = await checkConnection(parts, body, { actor: actor.id, trial: randomUUID() })
+          return { healthy, message, stages }
+        } finally {
+          trials -= 1
+        }
       },
     }),
     route({

@@ -2,8 +2,8 @@ import type { Problem } from '../../refusal.ts'
 import { hostProblem, parseHostPort, parseHttps, parseJump, portProblem, usernameProblem } from './endpoint.ts'
 
 /** Types that a connection can be made with; `agent` is known and refused where it would be used. */
-export const connectionTypes = ['ssh', 'kubernetes', 'cloud', 'local', 'agent'] as const
-export const cloudProviders = ['gcp', 'aws', 'azure'] as const
+const connectionTypes = ['ssh', 'kubernetes', 'cloud', 'local', 'agent'] as const
+const cloudProviders = ['gcp', 'aws', 'azure'] as const
 
 type Fields = Readonly<Record<string, unknown>>
 type Say = (path: string, message: string) => void

@@ -12,7 +12,7 @@ import { environmentStatus } from './status.ts'
 /** Checks that are kept of each connection. */
 export const keptChecks = 1_000
 /** Connections of one environment. */
-export const maxConnections = 1_000
+const maxConnections = 1_000
 
 const columns = sql`c.id, c.environment_id, c.name, c.type, c.endpoint, c.username, c.credential_ref, c.configuration,
   to_char(c.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as created_at`
@@ -120,6 +120,12 @@ export interface NewCheck {
   metadata: Record<string, unknown>
 }
 
+/** Locks an environment and its connection in the order in which deleting the environment does; false when they are gone. */
+const lockConnection = async (tx: Db, environmentId: string, connectionId: string): Promise<boolean> => {
+  await tx.run(sql`select 1 from environments where id = ${environmentId} for no key update`)
+  return (await tx.run(sql`select 1 from connections where id = ${connectionId} for update`)) === 1
+}
+
 /** A check is about to be made: an environment that nobody has looked at becomes `connecting`. */
 export const beginCheck = (db: Db, connection: ConnectionDocument): Promise<void> =>
   db.transaction((tx) => settleEnvironment(tx, connection.environmentId, connection.id, true))
@@ -131,8 +137,7 @@ export const beginCheck = (db: Db, connection: ConnectionDocument): Promise<void
 export const recordCheck = (db: Db, connection: ConnectionDocument, check: NewCheck): Promise<ConnectionCheck | undefined> =>
   db.transaction(async (tx) => {
     const { id: connectionId, environmentId } = connection
-    const there = await tx.maybe(z.object({ id: z.string() }), sql`select id from connections where id = ${connectionId} for update`)
-    if (there === undefined) return undefined
+    if (!(await lockConnection(tx, environmentId, connectionId))) return undefined
     const [before] = await listChecks(tx, connectionId, 1)
     const recorded = await tx.one(
       ConnectionCheck,
@@ -161,10 +166,10 @@ export const recordCheck = (db: Db, connection: ConnectionDocument, check: NewCh
 const Standing = z.object({ id: z.string(), status: z.string().optional(), discovering: z.boolean(), discovered: z.boolean() })
 
 /** Brings the environment's status in line with its connections. */
-export const settleEnvironment = async (tx: Db, environmentId: string, connectionId: string, checking: boolean): Promise<void> => {
+const settleEnvironment = async (tx: Db, environmentId: string, connectionId: string, checking: boolean): Promise<void> => {
   const environment = await tx.maybe(
     z.object({ status: z.string() }),
-    sql`select status from environments where id = ${environmentId} for update`,
+    sql`select status from environments where id = ${environmentId} for no key update`,
   )
   if (environment === undefined) return
   const connections = await tx.many(
@@ -229,17 +234,15 @@ const DiscoveryRow = z.object({
   problem: z.string().optional(),
   transient: z.boolean().optional(),
 })
-export type DiscoveryRow = z.output<typeof DiscoveryRow>
+type DiscoveryRow = z.output<typeof DiscoveryRow>
 const discoveryColumns = sql`connection_id, number, status, problem, transient`
 
 /** The discovery that is under way for a connection, or a new one. @throws Refusal 404 */
 export const requestDiscovery = (db: Db, connectionId: string): Promise<DiscoveryRow> =>
   db.transaction(async (tx) => {
-    const connection = await tx.maybe(
-      z.object({ environmentId: z.string() }),
-      sql`select environment_id from connections where id = ${connectionId} for update`,
-    )
-    if (connection === undefined) throw missing('connection', connectionId)
+    const connection = await readConnection(tx, connectionId)
+    if (connection === undefined || !(await lockConnection(tx, connection.environmentId, connectionId)))
+      throw missing('connection', connectionId)
     const open = await tx.maybe(
       DiscoveryRow,
       sql`select ${discoveryColumns} from connection_discoveries where connection_id = ${connectionId} and status in ('queued', 'running')`,

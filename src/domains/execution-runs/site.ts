@@ -34,6 +34,7 @@ import {
   type TaskStateChange,
 } from './journal.ts'
 import { intentName } from './names.ts'
+import type { Wakes } from './wakes.ts'
 
 /** What an activity is, as far as its execution needs it; read from the run's content version when the task is about to start. */
 export interface Command {
@@ -70,6 +71,8 @@ export interface SiteParts {
   /** What was brought from other sites for the task of that name; asked once, at its end. */
   transfersOf?: (name: string) => TransferFacts[]
   patience?: Partial<Patience>
+  /** Other sites of the run in this process: they tell each other of ends. */
+  wakes?: Wakes
   /**
    * How many tasks of a lane may be intended ahead of their turn while short ones run, so that one follows the other without a commit in
    * between. For sites whose `find` always answers; 0 by default.
@@ -122,6 +125,8 @@ const laneRetryMs = 150
  * cancel is so in force after this time at the latest, and a holder that was replaced or frozen starts nothing after it.
  */
 export const startLeaseMs = 200
+/** `aheadPerLane` of sites on this machine: some 30 ms of tasks that do nothing. */
+export const usualAhead = 16
 
 /**
  * Runs every task of one site of a run: the only writer of their rows while it holds the site's lease.
@@ -558,6 +563,7 @@ export const runSite = async (
   }
 
   let idleSince = clock()
+  const deaf = foreign ? parts.wakes?.listen(runId, nudge) : undefined
   try {
     await adopt()
     for (;;) {
@@ -595,6 +601,7 @@ export const runSite = async (
         sentAt = performance.now()
         return commitSite(db, runId, site, epoch, step)
       }, signal)
+      if (step.ends.length > 0) parts.wakes?.tell(runId, nudge)
       // Once the lanes are held, so that no task begins on the record before the one that had its lane has ended.
       const startedAt = clock()
       parts.failpoint('committed')
@@ -663,7 +670,7 @@ export const runSite = async (
             resolve()
           }
         })
-      if (!woken && !startable()) {
+      if (!woken && !startable() && entry.takenBack.length === 0) {
         if (queue.length > 0 || coresShort) parts.cores?.whenFree(nudge)
         const calm = deferred.length > 0 || queue.length > 0 ? laneRetryMs : tickMs
         await sleep(Math.min(calm, Math.max(0, (flight.dueAt - clock()) * 1_000)))
@@ -680,6 +687,7 @@ export const runSite = async (
     if (error instanceof LeasePassedOn) beat({ completed: finished, running: 0 })
     throw error
   } finally {
+    deaf?.()
     signal.removeEventListener('abort', drain)
     flight.close()
     for (const i of [...heldCores.keys()]) freeCores(i)

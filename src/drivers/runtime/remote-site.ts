@@ -112,13 +112,20 @@ export function openRemoteSite(shell: SiteShell, root: string): RemoteSite {
     return best
   }
 
+  /** A full disk in words: what a shell's own `printf` says of it is "I/O error". */
+  const room = async (): Promise<string> => {
+    const { stdout } = await shell.run(`df -Pk -- ${root === '' ? '"$HOME"' : quote(root)} 2> /dev/null | tail -n 1`)
+    const [, blocks = '', , free = '', , mount = ''] = stdout.toString().trim().split(/\s+/)
+    return Number(free) < 64 && blocks !== '' ? ` (No space left on device: ${free} of ${blocks} KiB are free at ${mount})` : ''
+  }
+
   const meet = async (): Promise<SiteFacts> => {
     const { code, stdout, stderr } = await shell.run(contact(root), { deadlineMs: contactDeadlineMs })
     const lines = stdout.toString().split('\n')
     const value = (word: string): string => lines.find((line) => line.startsWith(`${word} `))?.slice(word.length + 1) ?? ''
     const lacking = lines.filter((line) => line.startsWith('lacks ')).map((line) => line.slice(6))
     if (lacking.length > 0) throw new DriverError('refused', `the site lacks ${lacking.join(', ')}; install what is missing there`)
-    if (code !== 0) throw new DriverError('infrastructure', `cannot prepare the work directory of the site: ${lastWords(stderr)}`)
+    if (code !== 0) throw new DriverError('infrastructure', `cannot prepare the work directory of the site: ${lastWords(stderr)}${await room()}`)
     return {
       root: value('root'),
       boot: value('boot'),

@@ -144,7 +144,7 @@ attend() {
 }
 
 perform() {
-  trap - USR1 USR2 TERM
+  trap - USR1 USR2 TERM PIPE
   umask 022
   exec < /dev/null >| "$name.out" 2>| "$name.err" || exit 125
   [ "$memory" -gt 0 ] && ulimit -d "$memory"
@@ -163,6 +163,8 @@ perform() {
 
 supervise() {
   script=$1 name=\${1%%.*}
+  # Nobody may be there to read the answer any more.
+  trap '' PIPE
   reason= woken= stopped= asked= timer= task= forced=0 date=-
   { read -r line; read -r line word limit word grace word memory; } < "$script.run" || {
     echo "failed $name has no script"
@@ -183,7 +185,7 @@ supervise() {
     echo "failed $name cannot write its record"
     return 0
   fi 2>&1
-  echo "started $name $pid"
+  echo "started $name $pid" 2>/dev/null
   [ "$mode" = foreground ] || exec > /dev/null 2>&1
   trap 'woken=1' USR1
   trap 'woken=1 asked=1' USR2

@@ -302,7 +302,11 @@ export function openRemoteTasks(options: RemoteOptions): RemoteTasks {
         : stagingScript(plan, directory, `${name}.${token}.staged`, token)
     return `if [ -e ${name}.task ]; then echo 'known ${name}'
 elif words=$( { ${place} && printf '%s' ${quote(text)} > ${script}.run; } 2>&1 ); then ready="$ready ${script}"
-else set -f; echo "failed ${name} "$words; set +f; fi`
+else
+  # A builtin only says that it could not write; tee says why.
+  words="$words $(echo | tee ${script}.run 2>&1 > /dev/null; rm -f ${script}.run)"
+  set -f; echo "failed ${name} "$words; set +f
+fi`
   }
 
   async function submitSome(intents: readonly Intent[], detached: boolean): Promise<Map<string, Prepared | Started>> {
@@ -367,7 +371,7 @@ mkdir -p -- ${folders}`
 
   async function refusal(name: string, words: string, stderr: string): Promise<DriverError> {
     const said = words === '' ? wordsOf(stderr) : `${words} ${stderr.trim()}`.trim().slice(-1000)
-    const full = /No space left|quota exceeded/i.test(said)
+    const full = /No space left|quota|I\/O error|cannot write/i.test(said)
       ? `; ${await space().catch(() => 'the site does not say how much is free')}`
       : ''
     return new DriverError('infrastructure', `the site cannot start ${name}: ${said}${full}`)

@@ -27,6 +27,8 @@ export interface SlurmBooks {
 
 export interface BookEntry {
   place: SlurmPlace
+  /** A cancel mark is there. */
+  cancelAsked: boolean
   verdict?: Verdict
 }
 
@@ -45,11 +47,12 @@ const positive = (text: string | undefined): number | undefined => (Number(text)
 
 /** Two lines of shell for one name: where it is, and its verdict. No process is started for it. */
 const entryOf = `entry() {
-  a= i= l= t= j= e= c= w=
+  a= i= l= t= j= e= c= w= x=-
   read -r a i l t < "$1.array" || return
   read -r j < "../arrays/$a/job"
   read -r e c w < "$1.verdict"
-  printf 'entry %s\\n' "$1 $a $i $l $t \${j:--} \${e:--} \${c:-0} $w"
+  [ -e "$1.cancel" ] && x=cancel
+  printf 'entry %s\\n' "$1 $a $i $l $t \${j:--} $x \${e:--} \${c:-0} $w"
 } 2>/dev/null
 `
 
@@ -57,7 +60,7 @@ const ends: readonly string[] = ['lost', 'never', 'walltime', 'memory', 'cancell
 const isEnd = (word: string): word is Verdict['end'] => ends.includes(word)
 
 const parseEntry = (line: string): [name: string, entry: BookEntry] | undefined => {
-  const [, name, array, index, limit, at, job, end, endedAt, ...cause] = line.split(' ')
+  const [, name, array, index, limit, at, job, asked, end, endedAt, ...cause] = line.split(' ')
   if (name === undefined || array === undefined || !/^\d+$/.test(index ?? '')) return undefined
   const limitSeconds = positive(limit)
   const place: SlurmPlace = {
@@ -67,8 +70,9 @@ const parseEntry = (line: string): [name: string, entry: BookEntry] | undefined 
     ...(limitSeconds === undefined ? {} : { limitSeconds }),
     ...(job === undefined || job === '-' ? {} : { job }),
   }
-  if (end === undefined || !isEnd(end)) return [name, { place }]
-  return [name, { place, verdict: { end, cause: cause.join(' '), at: Number(endedAt) } }]
+  const cancelAsked = asked === 'cancel'
+  if (end === undefined || !isEnd(end)) return [name, { place, cancelAsked }]
+  return [name, { place, cancelAsked, verdict: { end, cause: cause.join(' '), at: Number(endedAt) } }]
 }
 
 const parseEntries = (text: string): Map<string, BookEntry> =>

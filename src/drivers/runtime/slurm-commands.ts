@@ -117,7 +117,7 @@ ${acceptedScript(quote(folder), '"$id"')}`,
     },
     async cancel(elements, how) {
       if (elements.size === 0) return
-      const options = { polite: ['--batch', '--signal=TERM', '--state=RUNNING'], waiting: ['--state=PENDING'], whole: [] }[how]
+      const options = { polite: ['--batch', '--signal=USR2', '--state=RUNNING'], waiting: ['--state=PENDING'], whole: [] }[how]
       const words = [...elements].map(([job, indexes]) => `${job}_[${renderIndexes(indexes)}]`)
       const { code, stderr } = await run('scancel', `${limited} scancel ${quoteAll([...options, ...words])}`)
       // What has ended meanwhile is no error of ours.

@@ -90,8 +90,11 @@ export const parseHistory = (text: string): SlurmJob[] => {
   return [...jobs.values()]
 }
 
-/** What is said about one element; its own line before that of the whole. */
-export const jobOf = (jobs: readonly SlurmJob[], job: string, index: number): SlurmJob | undefined => {
-  const same = jobs.filter((one) => one.job === job)
+/**
+ * What is said about one element of the array `name`; its own line before that of the whole. A controller that lost its state gives ids
+ * again: the name tells whose job it is.
+ */
+export const jobOf = (jobs: readonly SlurmJob[], name: string, job: string, index: number): SlurmJob | undefined => {
+  const same = jobs.filter((one) => one.job === job && one.name === name)
   return same.find((one) => one.indexes?.includes(index)) ?? same.find((one) => one.indexes === undefined)
 }

@@ -20,7 +20,7 @@ export interface SlurmScheduler {
    */
   submit(array: SlurmArray, indexes: readonly number[]): Promise<string>
   /**
-   * `polite`: SIGTERM to the supervisors of elements that run. `waiting`: takes out elements that wait. `whole`: ends them with everything
+   * `polite`: SIGUSR2, which asks for a cancel, to the supervisors of elements that run. `waiting`: takes out elements that wait. `whole`: ends them with everything
    * below, by force after the site's own grace.
    */
   cancel(elements: ReadonlyMap<string, readonly number[]>, how: 'polite' | 'waiting' | 'whole'): Promise<void>

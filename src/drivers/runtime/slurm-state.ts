@@ -19,6 +19,8 @@ export interface Evidence {
   /** The task's own record: the truth wherever it speaks of an end. */
   sight: RemoteSight
   place: SlurmPlace
+  /** We asked for its end. */
+  cancelAsked: boolean
   /** `absent`: the controller answered and does not know it. `silent`: it did not answer. */
   queue: SlurmJob | 'absent' | 'silent'
   /** `none`: there is no accounting. `silent`: there is, and it does not answer, or was not asked. */
@@ -119,7 +121,7 @@ function verdictOf(job: SlurmJob, sight: RemoteSight, fallbackAt: number): Verdi
  * - Where the scheduler alone says that it is over, that becomes a verdict: at once if the scheduler ended it, after `settleSeconds` if the
  *   script ended by itself (its record may be late) or the scheduler does not know the job.
  */
-export function judge({ sight, place, queue, history, overSeconds }: Evidence, patience: Patience): Judgement {
+export function judge({ sight, place, cancelAsked, queue, history, overSeconds }: Evidence, patience: Patience): Judgement {
   const externalId = externalIdOf(place)
   if (sight.form === 'buried')
     return {
@@ -131,6 +133,9 @@ export function judge({ sight, place, queue, history, overSeconds }: Evidence, p
     const memory = sight.reason === 'exited' && [queue, history].some((job) => typeof job === 'object' && job.state === 'OUT_OF_MEMORY')
     return { state: endOf(sight, externalId, memory ? 'memory' : sight.reason), over: false }
   }
+
+  // Where the scheduler itself was asked to end it, its supervisor saw that the site stopped it.
+  if (sight.form === 'ended' && cancelAsked) return { state: endOf(sight, externalId, 'cancelled'), over: false }
 
   const begun = sight.form === 'started' || sight.form === 'ended' ? sight : undefined
   const live = typeof queue === 'object' && !over.test(queue.state) ? queue : undefined

@@ -195,10 +195,11 @@ export function openSlurmDriver(options: SlurmDriverOptions): RootedDriver {
       // It started before it could be buried.
       const verdict = written?.verdict?.end === 'never' && sight.form !== 'buried' ? undefined : written?.verdict
       const place = written?.place ?? { array: name, index: 0, submittedAt: 0 }
-      const entry: BookEntry = { place, ...(verdict === undefined ? {} : { verdict }) }
+      const cancelAsked = written?.cancelAsked ?? false
+      const entry: BookEntry = { place, cancelAsked, ...(verdict === undefined ? {} : { verdict }) }
       const booked = written === undefined ? {} : { entry }
-      const settled = sight.form === 'buried' || (sight.form === 'ended' && sight.reason !== 'stopped')
-      const { state } = judge({ sight, place, queue: 'silent', history: 'silent', overSeconds: 0 }, patience)
+      const settled = sight.form === 'buried' || (sight.form === 'ended' && (sight.reason !== 'stopped' || cancelAsked))
+      const { state } = judge({ sight, place, cancelAsked, queue: 'silent', history: 'silent', overSeconds: 0 }, patience)
       if (verdict !== undefined) found.set(name, { state: stateOfVerdict(verdict, sight, place), sight, ...booked })
       else if (settled) found.set(name, { state, sight, ...booked })
       else if (sight.form === 'none' && place.job === undefined) found.set(name, { state: { state: 'unknown' }, sight, ...booked })
@@ -217,20 +218,22 @@ export function openSlurmDriver(options: SlurmDriverOptions): RootedDriver {
     if (open.size === 0) return found
     const jobs = await recentQueue()
     const inQueue = (place: SlurmPlace): SlurmJob | 'absent' | 'silent' =>
-      jobs === 'silent' ? 'silent' : place.job === undefined ? 'absent' : (jobOf(jobs, place.job, place.index) ?? 'absent')
+      jobs === 'silent' ? 'silent' : place.job === undefined ? 'absent' : (jobOf(jobs, place.array, place.job, place.index) ?? 'absent')
     const missing = [...open.values()].flatMap(({ entry: { place } }) =>
       place.job !== undefined && inQueue(place) === 'absent' ? [place] : [],
     )
     const history = missing.length === 0 ? 'none' : await askHistory(missing)
-    const judgeOne = (name: string, sight: RemoteSight, place: SlurmPlace): Judgement => {
+    const judgeOne = (name: string, sight: RemoteSight, { place, cancelAsked }: BookEntry): Judgement => {
       const told =
-        typeof history === 'string' ? history : ((place.job === undefined ? undefined : jobOf(history, place.job, place.index)) ?? 'absent')
+        typeof history === 'string'
+          ? history
+          : ((place.job === undefined ? undefined : jobOf(history, place.array, place.job, place.index)) ?? 'absent')
       const overSeconds = (performance.now() - (overSince.get(name) ?? performance.now())) / 1000
-      return judge({ sight, place, queue: inQueue(place), history: told, overSeconds }, patience)
+      return judge({ sight, place, cancelAsked, queue: inQueue(place), history: told, overSeconds }, patience)
     }
     const doubtful = new Map<string, Found & { entry: BookEntry }>()
     for (const [name, { sight, entry }] of open) {
-      const { state, over, verdict, impossible: words } = judgeOne(name, sight, entry.place)
+      const { state, over, verdict, impossible: words } = judgeOne(name, sight, entry)
       if (over) overSince.set(name, overSince.get(name) ?? performance.now())
       else overSince.delete(name)
       found.set(name, { state, sight, entry })
@@ -248,7 +251,7 @@ export function openSlurmDriver(options: SlurmDriverOptions): RootedDriver {
   /** The records are asked once more, after the scheduler; what it alone knows is then written down. What never started never will. */
   async function decide(
     doubtful: ReadonlyMap<string, Found & { entry: BookEntry }>,
-    judgeOne: (name: string, sight: RemoteSight, place: SlurmPlace) => Judgement,
+    judgeOne: (name: string, sight: RemoteSight, entry: BookEntry) => Judgement,
   ): Promise<Map<string, Found>> {
     const found = new Map<string, Found>()
     if (doubtful.size === 0) return found
@@ -257,7 +260,7 @@ export function openSlurmDriver(options: SlurmDriverOptions): RootedDriver {
     const unstarted: string[] = []
     for (const [name, { sight, entry }] of doubtful) {
       if (sight.form !== 'none') continue
-      const { impossible: words, verdict } = judgeOne(name, sight, entry.place)
+      const { impossible: words, verdict } = judgeOne(name, sight, entry)
       const key = requestsOf.get(name)
       if (words !== undefined) hopeless.push(name)
       if (words !== undefined && key !== undefined) impossible.set(key, { words, until: performance.now() + impossibleKeptMs })
@@ -271,12 +274,12 @@ export function openSlurmDriver(options: SlurmDriverOptions): RootedDriver {
     for (const [name, { entry }] of doubtful) {
       const { place } = entry
       const sight = again.get(name) ?? { form: 'none' }
-      const judged = judgeOne(name, sight, place)
+      const judged = judgeOne(name, sight, entry)
       const written = sight.form === 'buried' ? entries.get(name)?.verdict : judged.verdict
       const verdict = written === undefined || written.end === 'never' ? written : await books.settle(name, written)
       overSince.delete(name)
       if (verdict === undefined) found.set(name, { state: judged.state, sight, entry })
-      else found.set(name, { state: stateOfVerdict(verdict, sight, place), sight, entry: { place, verdict } })
+      else found.set(name, { state: stateOfVerdict(verdict, sight, place), sight, entry: { ...entry, verdict } })
     }
     if (hopeless.length > 0) await scheduler.cancel(elementsOf(hopeless, found), 'waiting').catch(() => undefined)
     return found
@@ -497,6 +500,22 @@ export function openSlurmDriver(options: SlurmDriverOptions): RootedDriver {
     }
   }
 
+  /** Where nothing at the nodes measures memory, what accounting has sampled; it may not know yet. */
+  const peakOf = gather(
+    async (places: readonly SlurmPlace[]) => {
+      const history = await askHistory(places)
+      return new Map(
+        places.map((place): [SlurmPlace, Pick<Collected, 'peakMemoryBytes'> | Record<string, never>] => {
+          const { job, array, index } = place
+          const peakMemoryBytes =
+            typeof history === 'string' || job === undefined ? undefined : jobOf(history, array, job, index)?.peakMemoryBytes
+          return [place, peakMemoryBytes === undefined ? {} : { peakMemoryBytes }]
+        }),
+      )
+    },
+    { milliseconds: 50 },
+  )
+
   async function collect(name: string): Promise<Collected> {
     const found = (await seeRecord(name)).found ?? (await seeOne(name))
     const { state } = found
@@ -507,7 +526,8 @@ export function openSlurmDriver(options: SlurmDriverOptions): RootedDriver {
     const queueSeconds = queued === undefined ? {} : { queueSeconds: queued }
     if (sight.form === 'ended' || sight.form === 'buried') {
       const { sight: _, ...rest } = await tasks.collect(name)
-      return { ...rest, ...queueSeconds, state }
+      const told = rest.peakMemoryBytes === null && sight.form === 'ended' && entry !== undefined ? await peakOf(entry.place) : {}
+      return { ...rest, ...queueSeconds, ...told, state }
     }
     const summary = { initialFiles: 0, finalFiles: 0, createdFiles: 0, modifiedFiles: 0, deletedFiles: 0, outputBytes: 0 }
     const { bytes } = await tasks.logs(name, 'stderr', { tail: 4096 })

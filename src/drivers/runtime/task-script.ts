@@ -15,12 +15,12 @@ export const taskEnvironment = (intent: Intent, taskVariable: string): Record<st
  * `sh`; its supervisor sources it, and puts what starts a session into `"$@"` and options of env into `signals`.
  *
  * No text of the intent has a meaning for the shell: all of it is single-quoted (`quote.ts`). A program with `=` in its name
- * would be one more variable to env, so a shell of its own looks for it.
+ * would be one more variable to env, so nice, which changes nothing, takes it from there.
  */
 export const taskScript = (intent: Intent, taskVariable: string): string => {
   const { directory, workingDirectory, argv } = intent
   const place = workingDirectory === undefined ? directory : `${directory}/${workingDirectory}`
   const variables = Object.entries(taskEnvironment(intent, taskVariable)).map(([name, value]) => `${name}=${value}`)
-  const program = argv[0]?.includes('=') === true ? ['/bin/sh', '-c', 'exec "$0" "$@"', ...argv] : argv
+  const program = argv[0]?.includes('=') === true ? ['nice', '-n', '0', '--', ...argv] : argv
   return `cd ${quote(place)} || exit 126\nexec "$@" env -i \${signals-} ${quoteAll(variables)} ${quoteAll(program)}\n`
 }

@@ -123,7 +123,7 @@ export const pump = async (
           const said = await given.catch(() => ({ code: null, stderr: '' }))
           resolve({ code: code === 0 ? said.code : code, stdout: Buffer.concat(chunks), stderr: `${stderr}${said.stderr}`.trim() })
         },
-        (error: unknown) => reject(asDriverError(to.site, error)),
+        (error: unknown) => reject(asDriverError(to.site, error) as Error),
       )
     })
   } catch (error) {

@@ -262,7 +262,7 @@ export const copy = async (request: CopyRequest): Promise<{ resumed: boolean }> 
     const [, free, where] = /\s(\d+)\s+\d+%\s+(.*)\n$/.exec(stdout.toString()) ?? []
     return new DriverError(
       'infrastructure',
-      `${to.site}: ${said}; ${free ?? 'unknown'} KiB free at ${where ?? arriving}, for the files of ${label}`,
+      `${to.site}: ${said.replaceAll('\n', '; ')}; ${free ?? 'unknown'} KiB free at ${where ?? arriving}, for the files of ${label}`,
     )
   }
 
@@ -358,7 +358,7 @@ export const copy = async (request: CopyRequest): Promise<{ resumed: boolean }> 
         if (parcel.kind === 'pieces') for (const { path } of parcel.pieces) toSettle.add(path)
         const answer = await carry(parcel, list)
         if (fullDisk.test(answer.stderr)) throw await diskFull(answer.stderr.trim())
-        if (answer.stderr !== '') complaints.add(answer.stderr)
+        if (answer.stderr !== '') complaints.add(answer.stderr.replaceAll('\n', '; '))
         parseDigests(answer.stdout, arrived)
       }
     }

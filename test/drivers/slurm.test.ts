@@ -1,14 +1,26 @@
-import { mkdtempSync, rmSync, chmodSync } from 'node:fs'
+import { afterAll } from '@jest/globals'
+import { chmodSync, mkdtempSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { openLocalShell } from '../../src/drivers/local-shell.ts'
 import { openSlurmDriver } from '../../src/drivers/runtime/slurm.ts'
+import { startSlurm } from '../sites/slurm.ts'
 import { runtimeDriverConformance } from './conformance.ts'
 
-runtimeDriverConformance('slurm scratch', () => {
-  const scratch = mkdtempSync('/tmp/eh/c-')
+/** One cluster for all tests of this file; the suite needs it before it declares its tests. */
+const site = await startSlurm()
+afterAll(() => site.stop(), 120_000)
+
+runtimeDriverConformance('slurm, by the commands of this machine', () => {
+  const scratch = mkdtempSync(join(site.scratch, 'conformance-'))
   chmodSync(scratch, 0o755)
-  const environment = { SLURM_CONF: '/tmp/eh/slurm/slurm.conf' }
-  const options = { root: join(scratch, 'root'), runtime: 'slurm', taskVariable: 'ORRERY_TASK', pollMilliseconds: 500, configuration: { settleSeconds: 3 } }
+  const environment = { PATH: `${site.commands}:/usr/local/bin:/usr/bin:/bin`, SLURM_CONF: site.conf }
+  const options = {
+    root: join(scratch, 'root'),
+    runtime: 'slurm',
+    taskVariable: 'ORRERY_TASK',
+    pollMilliseconds: 500,
+    configuration: { settleSeconds: 3 },
+  }
   const shells: ReturnType<typeof openLocalShell>[] = []
   return {
     scratch,

@@ -1,0 +1,164 @@
+import { afterEach, beforeEach, describe, expect, test } from '@jest/globals'
+import { execFileSync } from 'node:child_process'
+import { existsSync, mkdirSync, mkdtempSync, realpathSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import fc from 'fast-check'
+import type { Intent } from '../../src/drivers/runtime/driver.ts'
+import { isDelivered, listingFormat, parseListing, parseSums } from '../../src/drivers/runtime/remote-files.ts'
+import { factsLine, parseFacts, parseRecord, sightOf } from '../../src/drivers/runtime/remote-record.ts'
+import { taskScript } from '../../src/drivers/runtime/task-script.ts'
+
+let scratch: string
+beforeEach(() => {
+  scratch = mkdtempSync(join(tmpdir(), 'orrery-remote-'))
+})
+afterEach(() => rmSync(scratch, { recursive: true, force: true }))
+
+describe('the script of a task', () => {
+  const script = (argv: readonly string[], environment: Record<string, string>, workingDirectory?: string): string =>
+    taskScript(
+      {
+        name: 'one',
+        directory: scratch,
+        argv,
+        environment,
+        ...(workingDirectory === undefined ? {} : { workingDirectory }),
+        stage: [],
+        expectedOutputs: [],
+        cores: 1,
+        memoryBytes: 0,
+        timeoutSeconds: 0,
+      } satisfies Intent,
+      'ORRERY_TASK',
+    )
+  const run = (shell: string, text: string): string => {
+    const file = join(scratch, 'script')
+    writeFileSync(file, text)
+    return execFileSync(shell, [file], { encoding: 'utf8', cwd: '/' })
+  }
+
+  test.each(['/bin/dash', '/bin/bash'])(
+    'under %s: 5,000 strings of metacharacters arrive as they are, in arguments and environment, and none is executed',
+    (shell) => {
+      const bait = join(scratch, 'bait')
+      const pieces = ['$(', '`', ')', ';', '&', '|', '>', '<', '\n', '\r', '\\', "'", '"', '*', '?', '~', '!', '#', '{', '}', '$HOME', '$@']
+      const more = ['${IFS}', ' ', '\t', '-', '=', '%s', '\u0001', '\u007f', 'é', '😀', `touch ${bait}`, `>${bait}`, '# facts {']
+      const hostile = fc.array(fc.constantFrom(...pieces, ...more), { minLength: 0, maxLength: 12 }).map((parts) => parts.join(''))
+      const strings = fc.sample(hostile, { seed: 20260201, numRuns: 5000 })
+      const print =
+        'process.stdout.write(JSON.stringify([process.argv.slice(1), process.argv.slice(1).map((_, i) => process.env["V" + i])]))'
+      for (let from = 0; from < strings.length; from += 1000) {
+        const part = strings.slice(from, from + 1000)
+        const environment = Object.fromEntries(part.map((value, position) => [`V${position}`, value]))
+        expect(JSON.parse(run(shell, script([process.execPath, '-e', print, '--', ...part], environment)))).toEqual([part, part])
+      }
+      expect(existsSync(bait)).toBe(false)
+    },
+    120_000,
+  )
+
+  test('variables and programs with names that mean something to env or the shell', () => {
+    mkdirSync(join(scratch, 'a=b -c'))
+    writeFileSync(join(scratch, 'a=b -c', 'x=y'), '#!/bin/sh\nprintf "%s|" "$@" "$(pwd)"; tr "\\0" "\\n" < /proc/$$/environ | grep -c "^a[.]b-c=1$"\n', { mode: 0o755 })
+    const argv = [join(scratch, 'a=b -c', 'x=y'), '-i', 'A=B']
+    for (const shell of ['/bin/dash', '/bin/bash'])
+      expect(run(shell, script(argv, { 'a.b-c': '1', IFS: '/', PS4: '`id`', ENV: '/nowhere', RANDOM: '7', LC_ALL: 'C' }, 'a=b -c'))).toBe(
+        `-i|A=B|${scratch}/a=b -c|1\n`,
+      )
+  })
+})
+
+describe('the record of a task', () => {
+  const start = 'start one.abc 7 99 boot-1 node1 1000 -'
+  const facts = { directory: '/d', expectedOutputs: ['é\n'], sources: [], submittedAt: 90, zero: 90, ahead: 3600 }
+  const seen = { ageSeconds: 0, supervised: undefined, marked: false, cancelAsked: false }
+  const times = ['0m0.010000s 0m0.020000s', '1m1.500000s 0m0.250000s']
+
+  test('facts come back from a line of ASCII', () => {
+    expect(factsLine(facts)).toMatch(/^[ -~]+$/)
+    expect(parseFacts(factsLine(facts))).toEqual(facts)
+  })
+
+  test('tells times by the uptime of the machine that was asked, and of another machine by its clock, set right', () => {
+    const lines = [start, 'task 8', 'peak 2048', ...times, '', 'exit 3 exited 1250 .']
+    expect(sightOf(parseRecord(lines), facts, seen)).toMatchObject({
+      form: 'ended',
+      submittedAt: 90,
+      startedAt: 100,
+      finishedAt: 102.5,
+      wallSeconds: 2.5,
+      cpuSeconds: 61.75,
+      peakMemoryBytes: 2048 * 1024,
+      exitCode: 3,
+      signal: null,
+      measuredBy: 'time',
+    })
+    const elsewhere = [start.replace(/-$/, '500.25'), 'exit 0 exited 1250 .']
+    expect(sightOf(parseRecord(elsewhere), facts, seen)).toMatchObject({ startedAt: 4100.25, finishedAt: 4102.75, cpuSeconds: null })
+  })
+
+  test.each([
+    [['exit 143 exited 1 .'], null, 'SIGTERM'],
+    [['peak 1', 'exit 143 exited 1 .'], 143, null],
+    [['Command terminated by signal 11', 'peak 1', 'exit 139 exited 1 .'], null, 'SIGSEGV'],
+    [['exit 255 exited 1 .'], 255, null],
+  ])('%j ended with %s %s', (lines, exitCode, signal) => {
+    expect(sightOf(parseRecord([start, ...lines]), facts, seen)).toMatchObject({ form: 'ended', exitCode, signal })
+  })
+
+  test('cut off anywhere it has no end, and a whole line after a torn one counts', () => {
+    const whole = `${start}\ntask 8\n${times.join('\n')}\n\nexit 3 exited 1250 .`
+    for (let length = 0; length < whole.length; length++) {
+      const parsed = parseRecord(whole.slice(0, length).split('\n'))
+      expect(parsed.form === 'started' && parsed.record.exit !== undefined).toBe(false)
+      const mended = parseRecord(`${whole.slice(0, length)}\nexit 3 exited 1250 .`.split('\n'))
+      if (length > start.length) expect(mended).toMatchObject({ form: 'started', record: { exit: { code: 3 } } })
+    }
+  })
+})
+
+test('an output counts as delivered exactly where it leads to something within the work directory', () => {
+  const root = realpathSync(scratch)
+  mkdirSync(join(root, 'w/a/b'), { recursive: true })
+  writeFileSync(join(root, 'w/a/file'), '')
+  writeFileSync(join(root, 'out'), '')
+  const links: Record<string, string> = {
+    'w/up': '..',
+    'w/in': 'a/b/../file',
+    'w/a/b/back': '../../a',
+    'w/abs': join(root, 'w/a'),
+    'w/out': join(root, 'out'),
+    'w/loop': 'loop',
+    'w/dangling': 'nothing',
+    'w/two': 'in',
+    'w/self': '.',
+  }
+  for (const [path, target] of Object.entries(links)) symlinkSync(target, join(root, path))
+  const place = join(root, 'w')
+  const printed = execFileSync('find', [place, '-printf', listingFormat])
+  const listing = new Map((parseListing(printed).get(place) ?? []).map((found) => [found.path, found]))
+  const parts = ['a', 'b', 'file', 'up', 'in', 'back', 'abs', 'out', 'loop', 'dangling', 'two', 'self', 'nothing', 'w']
+  fc.assert(
+    fc.property(fc.array(fc.constantFrom(...parts), { minLength: 1, maxLength: 5 }), (path) => {
+      const relative = path.join('/')
+      let real: boolean
+      try {
+        real = realpathSync(join(place, relative)).startsWith(`${place}/`)
+      } catch {
+        real = false
+      }
+      // What leaves the folder and comes back is within it for the kernel; it is no output here.
+      if (isDelivered(place, listing, relative)) expect(real).toBe(true)
+      else if (real) expect(relative).toMatch(/up|self|out/)
+    }),
+    { numRuns: 2000 },
+  )
+})
+
+test('digests are found under names that sha256sum had to escape', () => {
+  const names = ['plain', 'new\nline', 'back\\slash', 'car\rriage', ' leading', '-dash', 'é😀', "quo'te"]
+  for (const name of names) writeFileSync(join(scratch, name), name)
+  const sums = parseSums(execFileSync('sha256sum', ['--', ...names.map((name) => join(scratch, name))], { encoding: 'utf8' }))
+  expect([...sums.keys()].sort()).toEqual(names.map((name) => join(scratch, name)).sort())
+})

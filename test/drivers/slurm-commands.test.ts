@@ -1,0 +1,142 @@
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import fc from 'fast-check'
+import { openLocalShell } from '../../src/drivers/local-shell.ts'
+import { openSlurmCommands } from '../../src/drivers/runtime/slurm-commands.ts'
+import type { SlurmRequest } from '../../src/drivers/runtime/slurm-request.ts'
+import { NoRoom } from '../../src/drivers/runtime/slurm-scheduler.ts'
+import type { SiteShell } from '../../src/drivers/shell.ts'
+
+let folder: string
+let shell: SiteShell
+
+/** A command on PATH in the place of Slurm's. */
+const command = (name: string, script: string): void => {
+  writeFileSync(join(folder, 'bin', name), `#!/bin/sh\n${script}\n`)
+  chmodSync(join(folder, 'bin', name), 0o755)
+}
+const scheduler = () => openSlurmCommands({ shell, root: async () => folder, requeue: false, deadlineSeconds: 20 })
+const array = (name: string, request: Partial<SlurmRequest> = {}) => ({ name, request: { cores: 1, gpus: 0, ...request }, tasks: ['t'] })
+
+beforeAll(() => {
+  folder = mkdtempSync(join(tmpdir(), 'orrery-slurm-commands-'))
+  mkdirSync(join(folder, 'bin'))
+  shell = openLocalShell({ environment: { PATH: `${join(folder, 'bin')}:/usr/bin:/bin` } })
+})
+afterAll(async () => {
+  await shell.close()
+  rmSync(folder, { recursive: true, force: true })
+})
+
+test('5,000 strings of metacharacters reach sbatch as they are, in every value; nothing of them is executed', async () => {
+  const bait = join(folder, 'bait')
+  const pieces = [
+    '$(',
+    '`',
+    ')',
+    ';',
+    '&',
+    '|',
+    '>',
+    '<',
+    '\\',
+    "'",
+    '"',
+    '*',
+    '?',
+    '~',
+    '!',
+    '#',
+    '{',
+    '}',
+    '$HOME',
+    '${IFS}',
+    ' ',
+    '-',
+    '=',
+    '%s',
+    'é',
+    '😀',
+  ]
+  const hostile = fc
+    .array(fc.constantFrom(...pieces, `touch ${bait}`, `>${bait}`, '\n', '\t'), { minLength: 1, maxLength: 12 })
+    .map((parts) => parts.join(''))
+  const strings = fc.sample(hostile, { seed: 20261121, numRuns: 5000 })
+  command(
+    'sbatch',
+    `for each; do printf '%s\\0' "$each"; done > "\${0%/bin/*}/arrays/$(printf '%s\\n' "$@" | sed -n 's/^--job-name=//p' | tail -n 1)/words"\necho 12`,
+  )
+  const words = ['partition', 'account', 'qos', 'reservation', 'constraint'] as const
+  const groups = Array.from({ length: strings.length / words.length }, (_, at) => strings.slice(at * words.length, (at + 1) * words.length))
+  const work = async (mine: Iterable<[number, string[]]>): Promise<void> => {
+    for (const [at, values] of mine) {
+      const name = `orrery-${at}`
+      mkdirSync(join(folder, 'arrays', name), { recursive: true })
+      const request = Object.fromEntries(words.map((word, position) => [word, values[position] ?? '']))
+      expect(await scheduler().submit(array(name, request), [0])).toBe('12')
+      const seen = readFileSync(join(folder, 'arrays', name, 'words'), 'utf8').split('\0')
+      for (const [position, word] of words.entries()) expect(seen).toContain(`--${word}=${values[position]}`)
+      expect(readFileSync(join(folder, 'arrays', name, 'job'), 'utf8')).toBe('12\n')
+    }
+  }
+  const queue = groups.entries()
+  await Promise.all([work(queue), work(queue), work(queue)])
+  expect(existsSync(bait)).toBe(false)
+}, 300_000)
+
+test('what sbatch says decides what is to be done', async () => {
+  mkdirSync(join(folder, 'arrays', 'orrery-x'), { recursive: true })
+  const says = async (script: string): Promise<unknown> => {
+    command('sbatch', script)
+    return scheduler()
+      .submit(array('orrery-x'), [0])
+      .catch((error: unknown) => error)
+  }
+  const error = (text: string): string => `echo 'sbatch: error: ${text}' >&2; exit 1`
+  expect(await says(error('Batch job submission failed: Invalid partition name specified'))).toMatchObject({
+    trouble: 'refused',
+    message: expect.stringContaining('Invalid partition name specified'),
+  })
+  for (const text of [
+    'Unable to contact slurm controller (connect failure)',
+    'Batch job submission failed: Socket timed out on send/recv operation',
+  ])
+    expect(await says(error(text))).toMatchObject({ trouble: 'unknown' })
+  expect(await says(error('QOSMaxSubmitJobPerUserLimit'))).toBeInstanceOf(NoRoom)
+  rmSync(join(folder, 'bin', 'sbatch'))
+  expect(await says(`exec /no/such/program`)).toMatchObject({ trouble: 'refused', message: expect.stringContaining('cannot be run') })
+}, 60_000)
+
+test('a status command that fails in any way, or hangs, has said nothing', async () => {
+  command('squeue', 'exit 1')
+  await expect(scheduler().queue()).rejects.toMatchObject({ trouble: 'unknown' })
+  command('squeue', 'echo "1|0|orrery-a|RUNNING|1|2|n1|None"; exit 1')
+  await expect(scheduler().queue()).rejects.toMatchObject({ trouble: 'unknown' })
+  command('squeue', 'sleep 100')
+  await expect(openSlurmCommands({ shell, root: async () => folder, requeue: false, deadlineSeconds: 1 }).queue()).rejects.toMatchObject({
+    trouble: 'unknown',
+    message: expect.stringContaining('within 1 s'),
+  })
+  command('squeue', 'exit 0')
+  expect(await scheduler().queue()).toEqual([])
+}, 60_000)
+
+test('sacct is asked for a span that midnight does not cut, in seconds since epoch', async () => {
+  command('sacct', 'printf "%s\\n" "$SLURM_TIME_FORMAT" "$@" > "${0%/*}/asked"; echo "5_0|orrery-a|TIMEOUT|10|20|n1|"')
+  const [job] = await scheduler().history(['5'], 120)
+  expect(job).toMatchObject({ job: '5', indexes: [0], state: 'TIMEOUT' })
+  const asked = readFileSync(join(folder, 'bin', 'asked'), 'utf8').split('\n')
+  expect(asked[0]).toBe('%s')
+  expect(asked[asked.indexOf('-S') + 1]).toBe('now-86520seconds')
+}, 60_000)
+
+test('times of a cluster whose clock is an hour wrong are this machine’s', async () => {
+  const now = Math.floor(Date.now() / 1000)
+  command('date', `echo ${now - 3600}`)
+  command('squeue', `echo "1|0|orrery-a|RUNNING|${now - 3660}|${now}|n1|None"`)
+  const [job] = await scheduler().queue()
+  rmSync(join(folder, 'bin', 'date'))
+  expect(Math.abs((job?.startedAt ?? 0) - (now - 60))).toBeLessThan(15)
+}, 60_000)

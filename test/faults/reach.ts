@@ -1,0 +1,19 @@
+/**
+ * Sudden death with 200 tasks in flight on all sites at once: `npx node test/faults/reach.ts [--rounds 10] [--seed 1]`. Prints a line per
+ * round; the exit code is 1 when one was not in order.
+ */
+import { parseArgs } from 'node:util'
+import { playReachRounds } from './reach-rounds.ts'
+
+const { values } = parseArgs({ options: { rounds: { type: 'string', default: '10' }, seed: { type: 'string', default: '1' } } })
+const rounds = await playReachRounds({
+  rounds: Number(values.rounds),
+  seed: Number(values.seed),
+  perHost: 52,
+  onSlurm: 44,
+  taskSeconds: 15,
+  say: (line) => void process.stdout.write(`${line}\n`),
+})
+const wrong = rounds.filter(({ faults }) => faults.length > 0)
+process.stdout.write(`${String(rounds.length)} rounds: ${String(rounds.length - wrong.length)} in order, ${String(wrong.length)} not\n`)
+process.exitCode = wrong.length === 0 && rounds.length === Number(values.rounds) ? 0 : 1

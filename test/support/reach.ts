@@ -1,0 +1,42 @@
+import { randomBytes } from 'node:crypto'
+import { mkdtempSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import type { SshHost } from '../sites/ssh.ts'
+import type { WorldPlace } from './worlds.ts'
+
+/** A fresh key file for the vault of a service under test. */
+export const makeVaultKeyFile = (): string => {
+  const file = join(mkdtempSync(join(process.env['ORRERY_TEST_ROOT'] ?? '', 'vault-')), 'vault.key')
+  writeFileSync(file, `${randomBytes(32).toString('base64')}\n`, { mode: 0o600 })
+  return file
+}
+
+/** The document of a connection to a host of a site, by the key that was imported as `key`. */
+export const connectionTo = (id: string, host: SshHost, key: string) => ({
+  id,
+  name: id,
+  type: 'ssh',
+  endpoint: host.address,
+  username: host.user,
+  credentialRef: `vault:ssh-key/${key}`,
+  configuration: { hostKeyFingerprints: [host.fingerprint()] },
+})
+
+export const onHost = (connectionId: string, configuration: Record<string, unknown> = {}): WorldPlace => ({
+  driver: 'ssh',
+  configuration: { connectionId, ...configuration },
+})
+
+export const onCluster = (connectionId: string, configuration: Record<string, unknown> = {}): WorldPlace => ({
+  driver: 'slurm',
+  configuration: { connectionId, partition: 'main', ...configuration },
+})
+
+export const eventually = async <T>(what: string, withinSeconds: number, probe: () => Promise<T | undefined | false>): Promise<T> => {
+  for (const deadline = Date.now() + withinSeconds * 1_000; ;) {
+    const value = await probe()
+    if (value !== undefined && value !== false) return value
+    if (Date.now() > deadline) throw new Error(`not within ${String(withinSeconds)} s: ${what}`)
+    await new Promise((resolve) => setTimeout(resolve, 200))
+  }
+}

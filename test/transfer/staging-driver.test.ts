@@ -1,0 +1,154 @@
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
+import { openLocalShell } from '../../src/drivers/local-shell.ts'
+import type { Intent, RuntimeDriver } from '../../src/drivers/runtime/driver.ts'
+import { openLocalDriver } from '../../src/drivers/runtime/local.ts'
+import { withTransfers, type StagingOptions, type TransferFacts } from '../../src/drivers/transfer/staging-driver.ts'
+import { overLink, type Weather } from './links.ts'
+import { randomFile, scratch } from './trees.ts'
+
+const folder = scratch()
+const shell = openLocalShell()
+let local: RuntimeDriver
+beforeAll(() => {
+  local = openLocalDriver({ controlDirectory: join(folder.path, 'control') })
+})
+afterAll(async () => {
+  await local.close()
+  await shell.close()
+  folder[Symbol.dispose]()
+})
+
+const incoming = join(folder.path, 'incoming')
+const made = (name: string, bytes: number): string => {
+  const directory = join(folder.path, 'made', name)
+  mkdirSync(directory, { recursive: true })
+  randomFile(join(directory, name), bytes)
+  return directory
+}
+
+const task = (name: string, stage: Intent['stage'], argv = ['/bin/sh', '-c', 'ls > listing']): Intent => ({
+  name,
+  directory: join(folder.path, 'work', name),
+  argv,
+  environment: {},
+  stage,
+  expectedOutputs: [],
+  cores: 1,
+  memoryBytes: 0,
+  timeoutSeconds: 0,
+})
+
+/** A driver of site `here`, whose tasks need files of site `there` behind a link; with what it told. */
+const withLink = (weather: Weather, more: Partial<StagingOptions> = {}): { driver: RuntimeDriver; facts: [string, TransferFacts][] } => {
+  const facts: [string, TransferFacts][] = []
+  const link = overLink(shell, weather)
+  const driver = withTransfers(local, {
+    site: 'here',
+    ends: async (site) => ({ site, shell: site === 'here' ? shell : link, mounts: [] }),
+    incomingRoot: async () => incoming,
+    onTransfer: (name, fact) => facts.push([name, fact]),
+    ...more,
+  })
+  return { driver, facts }
+}
+const clear = (): Weather => ({ calls: 0, bytes: 0 })
+
+const ended = async (name: string): Promise<void> => {
+  while ((await local.find([name])).get(name)?.state !== 'ended') await delay(20)
+}
+
+describe('tasks whose files are at another site', () => {
+  test('the files of one producer come once for all that need them here', async () => {
+    const directory = made('once', 300_000)
+    const weather = clear()
+    const { driver, facts } = withLink(weather)
+    const names = Array.from({ length: 6 }, (_, at) => `once-${String(at)}`)
+    const outcomes = await driver.submit(names.map((name) => task(name, [{ at: 'there', from: directory, label: 'maker' }])))
+    expect(outcomes.map(({ ok }) => ok)).toEqual(names.map(() => true))
+    for (const name of names) {
+      await ended(name)
+      expect(readFileSync(join(folder.path, 'work', name, 'once'))).toEqual(readFileSync(join(directory, 'once')))
+    }
+    expect(facts.map(([name]) => name).sort()).toEqual(names)
+    expect(facts.map(([, { strategy }]) => strategy).sort()).toEqual(['gateway', ...names.slice(1).map(() => 'use-existing')])
+    expect(facts.filter(([, { networkBytes }]) => networkBytes > 0)).toHaveLength(1)
+    expect(facts[0]?.[1]).toMatchObject({ fromSite: 'there', toSite: 'here', label: 'maker', from: directory, bytes: 300_000, files: 1 })
+    expect(weather.bytes).toBeLessThan(400_000)
+
+    // A new process asks nothing of the source: what is there is verified here.
+    const later = withLink({ ...clear(), cut: { call: 2, when: 'before' } })
+    const [outcome] = await later.driver.submit([task('once-later', [{ at: 'there', from: directory, label: 'maker' }])])
+    expect(outcome?.ok).toBe(true)
+    expect(later.facts).toMatchObject([['once-later', { strategy: 'use-existing', networkBytes: 0 }]])
+
+    // The last who needs it takes it away.
+    for (const name of [...names, 'once-later']) {
+      expect(readdirSync(incoming).filter((entry) => !entry.endsWith('.uses')).length).toBeGreaterThan(0)
+      await ended(name)
+      await driver.remove(name)
+    }
+    expect(readdirSync(incoming)).toEqual([])
+  }, 300_000)
+
+  test('stages of the own site, and tasks without others, pass through', async () => {
+    const directory = made('own', 10)
+    const weather = clear()
+    const { driver, facts } = withLink(weather)
+    const [outcome] = await driver.submit([task('own', [{ at: 'here', from: directory, label: 'own' }])])
+    expect(outcome?.ok).toBe(true)
+    await ended('own')
+    expect([weather.calls, facts]).toEqual([0, []])
+  }, 120_000)
+
+  test('what two producers leave under one name is refused with the names of both', async () => {
+    const [one, other] = [made('same', 10), join(folder.path, 'made', 'other')]
+    mkdirSync(other)
+    writeFileSync(join(other, 'same'), 'other')
+    const { driver } = withLink(clear())
+    const [outcome] = await driver.submit([
+      task('conflict', [
+        { at: 'there', from: one, label: 'one' },
+        { at: 'there', from: other, label: 'other' },
+      ]),
+    ])
+    expect(outcome).toMatchObject({
+      ok: false,
+      error: { trouble: 'user', message: expect.stringMatching(/one and other both leave "same"/) },
+    })
+  }, 120_000)
+
+  test('a lost link is asked again, goes on where it was, and the task starts once', async () => {
+    const directory = made('cut', 9_000_000)
+    const ledger = join(folder.path, 'ledger')
+    const intent = task(
+      'cut',
+      [{ at: 'there', from: directory, label: 'maker' }],
+      ['/bin/sh', '-c', `echo ran >> ${ledger}; cmp cut ${directory}/cut`],
+    )
+    const [first] = await withLink({ ...clear(), cutAtBytes: 5_000_000 }).driver.submit([intent])
+    expect(first).toMatchObject({ ok: false, error: { trouble: 'unknown' } })
+    const { driver, facts } = withLink(clear())
+    for (let time = 0; time < 2; time++) expect((await driver.submit([intent]))[0]?.ok).toBe(true)
+    await ended('cut')
+    expect((await driver.find(['cut'])).get('cut')).toMatchObject({ exitCode: 0 })
+    expect(facts).toMatchObject([['cut', { resumed: true }]])
+    expect(facts[0]?.[1].networkBytes).toBeLessThan(4_100_000)
+    expect(readFileSync(ledger, 'utf8')).toBe('ran\n')
+  }, 120_000)
+
+  test('cancelled while its files are on their way: they stop, and it never starts', async () => {
+    const directory = made('stopped', 9_000_000)
+    const weather: Weather = { ...clear(), silentAtBytes: 2_000_000 }
+    const { driver, facts } = withLink(weather)
+    const submitted = driver.submit([task('stopped', [{ at: 'there', from: directory, label: 'maker' }])])
+    while (weather.bytes < 2_000_000) await delay(10)
+    await driver.cancel(['stopped'], 0)
+    await submitted
+    expect((await driver.find(['stopped'])).get('stopped')).toMatchObject({ state: 'ended', reason: 'cancelled' })
+    expect(facts).toEqual([])
+    expect(existsSync(join(folder.path, 'work', 'stopped', 'listing'))).toBe(false)
+  }, 120_000)
+})

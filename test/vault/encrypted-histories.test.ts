@@ -1,0 +1,82 @@
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { Client, Connection } from '@temporalio/client'
+import { historyToJSON } from '@temporalio/common/lib/proto-utils.js'
+import { bundleWorkflowCode, Worker, type WorkflowBundle } from '@temporalio/worker'
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { ensureKeyFile, makeKey, openVaultKeys, replaceKeys } from '../../src/vault/keys.ts'
+import { payloadCodec } from '../../src/vault/payload-codec.ts'
+import { openService, temporalAddress, type TestService } from '../support/service.ts'
+import { makeWorld } from '../support/worlds.ts'
+
+let folder: string
+let file: string
+let service: TestService
+let bundle: WorkflowBundle
+let connection: Connection
+beforeAll(async () => {
+  folder = mkdtempSync(join(tmpdir(), 'orrery-histories-'))
+  file = join(folder, 'vault.key')
+  await ensureKeyFile(file)
+  service = await openService({ environment: { SERVICE_VAULT_KEY_FILE: file } })
+  bundle = await bundleWorkflowCode({ workflowsPath: join(import.meta.dirname, '../../workflows/index.ts') })
+  connection = await Connection.connect({ address: temporalAddress() })
+}, 180_000)
+afterAll(async () => {
+  await connection?.close()
+  await service?.[Symbol.asyncDispose]()
+  rmSync(folder, { recursive: true, force: true })
+}, 60_000)
+
+const payloadsOf = (value: any): any[] =>
+  typeof value !== 'object' || value === null
+    ? []
+    : typeof value.data === 'string' && value.metadata !== undefined
+      ? [value]
+      : Object.values(value).flatMap(payloadsOf)
+/** Payloads that Temporal itself reads stay plain: search attributes. */
+const kept = (event: any): any => JSON.parse(JSON.stringify(event, (name, value) => (name === 'searchAttributes' ? undefined : value)))
+
+test('with a vault key, histories hold only encrypted payloads; over a rotation the runs go on, and all replay', async () => {
+  const world = await makeWorld(service, { name: 'hidden', launch: 'none', tasks: [{ name: 'a' }, { name: 'b', after: ['a'] }] })
+  await service.post('/execution-runs/', { id: 'before', schedulePlanId: world.planId, mode: 'real' })
+  expect((await service.finished('before')).run.status).toBe('completed')
+  const keys = await openVaultKeys(file)
+  await replaceKeys(file, [makeKey(), ...(await keys.all())])
+  await service.post('/execution-runs/', { id: 'after', schedulePlanId: world.planId, mode: 'real' })
+  expect((await service.finished('after')).run.status).toBe('completed')
+
+  const dataConverter = { payloadCodecs: [payloadCodec(keys)] }
+  const client = new Client({ connection, namespace: service.namespace, dataConverter })
+  const used = new Set<string>()
+  for (const id of ['before', 'after']) {
+    const workflowId = `execution-run/${id}/1`
+    await client.workflow.getHandle(workflowId).result()
+    const json = JSON.parse(historyToJSON(await client.workflow.getHandle(workflowId).fetchHistory()))
+    const payloads = payloadsOf(kept(json))
+    expect(payloads.length).toBeGreaterThan(2)
+    for (const { metadata } of payloads) {
+      expect(Buffer.from(metadata.encoding, 'base64').toString()).toBe('binary/encrypted')
+      used.add(Buffer.from(metadata['encryption-key-id'], 'base64').toString())
+    }
+    await Worker.runReplayHistory({ workflowBundle: bundle, dataConverter }, json, workflowId)
+  }
+  expect([...used].sort()).toEqual((await keys.all()).map(({ id }) => id).sort())
+  // People still find a record's workflow by its id.
+  const found: string[] = []
+  for (let tries = 0; found.length === 0 && tries < 300; tries++) {
+    for await (const one of client.workflow.list({ query: 'RecordId = "after"' })) found.push(one.workflowId)
+    if (found.length === 0) await new Promise((resolve) => setTimeout(resolve, 100))
+  }
+  expect(found).toEqual(['execution-run/after/1'])
+}, 180_000)
+
+test('histories from before there was a key replay with one', async () => {
+  const dataConverter = { payloadCodecs: [payloadCodec(await openVaultKeys(file))] }
+  const recorded = join(import.meta.dirname, '../workflows/histories')
+  const files = readdirSync(recorded).filter((name) => name.endsWith('.json'))
+  expect(files.length).toBeGreaterThan(0)
+  for (const name of files)
+    await Worker.runReplayHistory({ workflowBundle: bundle, dataConverter }, JSON.parse(readFileSync(join(recorded, name), 'utf8')), name)
+}, 120_000)

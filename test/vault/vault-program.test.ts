@@ -1,0 +1,77 @@
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { spawnSync } from 'node:child_process'
+import { mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { CredentialVariables } from '../../src/config.ts'
+import { ensureKeyFile, openVaultKeys, type VaultKeys } from '../../src/vault/keys.ts'
+import { openVault, type Vault } from '../../src/vault/vault.ts'
+import { cloneDatabase, type TestDatabase } from '../support/database.ts'
+
+let folder: string
+let file: string
+let database: TestDatabase
+let running: { keys: VaultKeys; vault: Vault }
+beforeAll(async () => {
+  folder = mkdtempSync(join(tmpdir(), 'orrery-vault-'))
+  file = join(folder, 'vault.key')
+  await ensureKeyFile(file)
+  database = await cloneDatabase()
+  const keys = await openVaultKeys(file)
+  const outside = { variables: new CredentialVariables([]), folders: [] }
+  running = { keys, vault: openVault({ db: database.db, keys, outside, audit: () => Promise.resolve() }) }
+  for (let i = 0; i < 250; i++)
+    await running.vault.put(database.db, `t${String(i)}`, { kind: 'kubernetes-token', token: `token ${String(i)}` }, {})
+})
+afterAll(async () => {
+  await database.drop()
+  rmSync(folder, { recursive: true, force: true })
+})
+
+/** The command beside a running service, which is not told of it. */
+const vault = (args: string[], environment: Record<string, string> = {}) => {
+  const { status, stdout, stderr } = spawnSync(process.execPath, [join(import.meta.dirname, '../../src/vault-keys.ts'), ...args], {
+    env: { HOME: folder, SERVICE_DATABASE_URL: database.url, SERVICE_VAULT_KEY_FILE: file, ...environment },
+    encoding: 'utf8',
+    timeout: 60_000,
+  })
+  return { status, stdout, stderr }
+}
+const open = async (id: string) => running.vault.open(`vault:kubernetes-token/${id}`, { actor: 'test', purpose: 'look' })
+
+test('one command rotates the key under a running service; the old one is retired when nothing needs it', async () => {
+  const old = (await running.keys.primary()).id
+  const secretLine = readFileSync(file, 'utf8').split('\n')[1] ?? ''
+  expect(vault(['status'])).toMatchObject({ status: 0, stdout: `${file}\n${old}  250 credentials, seals\n` })
+  const rotated = vault(['rotate'])
+  expect([rotated.status, rotated.stderr]).toEqual([0, ''])
+  const [next = ''] = rotated.stdout.split(' ')
+  expect(rotated.stdout).toMatch(/250 credentials are wrapped under/)
+  expect(statSync(file).mode & 0o777).toBe(0o600)
+  expect(await open('t0')).toMatchObject({ token: 'token 0' })
+  expect(await open('t249')).toMatchObject({ token: 'token 249' })
+  await running.vault.put(database.db, 'later', { kind: 'kubernetes-token', token: 'x' }, {})
+  expect(vault(['status']).stdout).toBe(`${file}\n${next}  251 credentials, seals\n${old}  0 credentials\n`)
+  expect(vault(['retire', next])).toMatchObject({ status: 1, stderr: expect.stringMatching(/seals/) })
+  expect(vault(['retire', old]).status).toBe(0)
+  expect(readFileSync(file, 'utf8')).not.toContain(secretLine)
+  expect(await open('later')).toMatchObject({ token: 'x' })
+  expect(vault(['rewrap']).stdout).toMatch(/^0 credentials/)
+}, 180_000)
+
+test('what cannot be done is said with its remedy, and changes nothing', () => {
+  const before = readFileSync(file, 'utf8')
+  for (const [args, environment, status, says] of [
+    [[], {}, 2, /usage/],
+    [['rotate', 'x'], {}, 2, /usage/],
+    [['retire'], {}, 2, /usage/],
+    [['retire', 'ffffffffffffffff'], {}, 1, /holds no key ffffffffffffffff.*status/],
+    [['status'], { SERVICE_VAULT_KEY_FILE: '' }, 2, /SERVICE_VAULT_KEY_FILE is not set/],
+    [['status'], { SERVICE_VAULT_KEY_FILE: join(folder, 'absent') }, 1, /does not exist.*openssl rand/],
+    [['status'], { SERVICE_VAULT_KEY_FILE: '', SERVICE_DATABASE_URL: '', SERVICE_DATA_DIR: folder }, 1, /no daemon runs/],
+  ] as const) {
+    const answer = vault([...args], environment)
+    expect([args, answer.status, answer.stderr]).toEqual([args, status, expect.stringMatching(says)])
+  }
+  expect(readFileSync(file, 'utf8')).toBe(before)
+}, 180_000)
