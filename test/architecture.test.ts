@@ -77,7 +77,8 @@ describe('one folder or file per outside technology', () => {
     [/^pino$|^prom-client$|^@opentelemetry\//, ['src/observability']],
     [/^piscina$/, ['src/schedulers/compute.ts', 'src/schedulers/compute-thread.ts']],
     [/^yaml$/, ['src/http', 'src/embedded', 'src/domains/workflow-definitions']],
-    [/^node:child_process$/, ['src/drivers', 'src/embedded', 'src/backup.ts']],
+    [/^ssh2$/, ['src/clients/ssh']],
+    [/^node:child_process$/, ['src/drivers', 'src/embedded', 'src/backup.ts', 'src/clients/ssh']],
   ]
   test.each(owners)('%s', (library, places) => {
     expect(show(imports.filter((edge) => library.test(edge.to) && !edge.typeOnly && !inside(edge.from, ...places)))).toEqual([])

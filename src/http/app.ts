@@ -302,7 +302,7 @@ export const createApp = (options: AppOptions): App => {
     const given = exchange.req.headers['idempotency-key']
     const store = options.idempotency
     if (built.method !== 'POST' || given === undefined || store === undefined)
-      return built.method === 'GET' ? run() : guarded(exchange, call, run)
+      return built.method === 'PUT' || built.method === 'DELETE' ? guarded(exchange, call, run) : run()
     if (typeof given !== 'string') throw new Refusal('invalid', 'Idempotency-Key must be given once')
     const key = idempotencyKey(given, { method: built.method, path: exchange.path, caller: access.caller })
     const stored = await beginOnce(store, key, idempotencyFingerprint({ query: exchange.search, format, body: bytes }))

@@ -31,7 +31,7 @@ const fits = (path: string, template: string): boolean =>
 
 /** The domains that are whole in this version; what the specification has beside them answers 503. */
 const whole =
-  /^\/(instance|preflight|user-preferences|audit-events|environments|resources|network-topologies|execution-scopes|workflow-definitions|workflow-definition-actions|schedule-plans|planning-algorithms|planning-sessions|execution-runs)\//
+  /^\/(instance|preflight|user-preferences|audit-events|environments|resources|network-topologies|execution-scopes|workflow-definitions|workflow-definition-actions|schedule-plans|planning-algorithms|planning-sessions|execution-runs|connection-tests|environment-connections|ssh-keys|kubernetes-tokens|cloud-credentials)\//
 const later = /\/(cloud-capacity-targets|cloud-instances|cloud-provisioning|cloud-catalog|storages)\//
 
 /** Beyond the specification. */
@@ -53,8 +53,16 @@ const additional: Pair[] = Object.entries({
   '/execution-runs/{runId}/activities/{activityId}/logs/': 'GET',
   '/execution-runs/{runId}/activities/{activityId}/outputs/': 'GET',
   '/execution-runs/{runId}/activities/{activityId}/outputs/{path}': 'GET',
+  '/execution-runs/{runId}/activities/{activityId}/script/': 'GET',
   '/execution-runs/{runId}/timeline/': 'GET',
   '/execution-runs/{a}/compare/{b}/': 'GET',
+  '/ssh-keys/{credentialId}/': 'GET PUT DELETE',
+  '/kubernetes-tokens/': 'GET',
+  '/kubernetes-tokens/{credentialId}/': 'GET PUT DELETE',
+  '/cloud-credentials/': 'GET',
+  '/cloud-credentials/{credentialId}/': 'GET PUT DELETE',
+  '/environment-connections/{connectionId}/': 'GET',
+  '/environment-connections/{connectionId}/login/': 'GET POST',
 }).flatMap(([path, methods]) => methods.split(' ').map((method) => ({ method, path })))
 
 describe('the pairs of the specification', () => {
@@ -65,7 +73,7 @@ describe('the pairs of the specification', () => {
 
   test('those of the built domains are in the document, and nothing is in it that nobody promised', () => {
     const promised = specifiedPairs.filter(({ path }) => whole.test(path) && !later.test(path))
-    expect(promised).toHaveLength(43)
+    expect(promised).toHaveLength(54)
     expect(promised.filter((pair) => !has(built, pair)).map(text)).toEqual([])
     expect(built.filter((pair) => !has(specifiedPairs, pair) && !has(additional, pair)).map(text)).toEqual([])
   })
@@ -192,7 +200,7 @@ describe('the document', () => {
   })
 
   test('every creating or replacing route of the specification declares a body', () => {
-    const bodiless = /\/(cancel|select|pause|resume|retry)\/$/
+    const bodiless = /\/(cancel|select|pause|resume|retry|health|discover)\/$/
     for (const { method, path } of built.filter((pair) => (pair.method === 'POST' || pair.method === 'PUT') && !bodiless.test(pair.path)))
       expect([method, path, document.paths[path][method.toLowerCase()].requestBody?.required]).toEqual([method, path, true])
   })

@@ -60,7 +60,11 @@ describe('the script of a task', () => {
 
   test('variables and programs with names that mean something to env or the shell', () => {
     mkdirSync(join(scratch, 'a=b -c'))
-    writeFileSync(join(scratch, 'a=b -c', 'x=y'), '#!/bin/sh\nprintf "%s|" "$@" "$(pwd)"; tr "\\0" "\\n" < /proc/$$/environ | grep -c "^a[.]b-c=1$"\n', { mode: 0o755 })
+    writeFileSync(
+      join(scratch, 'a=b -c', 'x=y'),
+      '#!/bin/sh\nprintf "%s|" "$@" "$(pwd)"; tr "\\0" "\\n" < /proc/$$/environ | grep -c "^a[.]b-c=1$"\n',
+      { mode: 0o755 },
+    )
     const argv = [join(scratch, 'a=b -c', 'x=y'), '-i', 'A=B']
     for (const shell of ['/bin/dash', '/bin/bash'])
       expect(run(shell, script(argv, { 'a.b-c': '1', IFS: '/', PS4: '`id`', ENV: '/nowhere', RANDOM: '7', LC_ALL: 'C' }, 'a=b -c'))).toBe(

@@ -65,7 +65,7 @@ export const openRoute = async (
     const remaining = until - performance.now()
     if (remaining <= 0) break
     const attempt = await connectTo(address, target.port, remaining).catch((error: unknown) => error as NodeJS.ErrnoException)
-    if (!(attempt instanceof Error)) {
+    if ('destroy' in attempt) {
       journey.address = address
       return attempt
     }
