@@ -10,6 +10,7 @@ import { makeSitePlan, readSiteSnapshot, usedPairs } from '../src/domains/execut
 import { placesOf, taskQueueOf } from '../src/domains/execution-runs/sites.ts'
 import { simulate } from '../src/domains/execution-runs/simulation.ts'
 import { abandonRun, closeRun, openRun, readRun } from '../src/domains/execution-runs/store.ts'
+import type { Wakes } from '../src/domains/execution-runs/wakes.ts'
 import { removeUnkept } from '../src/domains/execution-runs/work-directories.ts'
 
 export interface ExecutionRunParts {
@@ -17,6 +18,7 @@ export interface ExecutionRunParts {
   engine: Pick<Engine, 'taskQueue' | 'signal'>
   compute: Compute
   sites: SiteDrivers
+  wakes: Wakes
   sitePatienceSeconds: number
   hostId: string
   workRoot: string
@@ -100,6 +102,7 @@ export const executionRunActivities = (parts: ExecutionRunParts) => ({
         {
           db: parts.db,
           ...opened,
+          wakes: parts.wakes,
           patience: { silentSeconds: parts.sitePatienceSeconds },
           clock: parts.clock,
           failpoint: parts.failpoint,

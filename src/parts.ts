@@ -11,6 +11,7 @@ import { openLinks } from './domains/environment-connections/links.ts'
 import { reachOf } from './domains/environment-connections/reach.ts'
 import { openHostCores } from './domains/execution-runs/host-cores.ts'
 import { openSiteDrivers } from './domains/execution-runs/site-drivers.ts'
+import { openWakes } from './domains/execution-runs/wakes.ts'
 import { openLocalShell } from './drivers/local-shell.ts'
 import { DriverError } from './drivers/runtime/driver.ts'
 import { openLocalDriver } from './drivers/runtime/local.ts'
@@ -108,6 +109,7 @@ export const openParts = async ({
     vault,
     links,
     sites,
+    wakes: openWakes(),
     addressAllowed,
     allowProxyCommand: config.allowProxyCommand,
     discoveryWaitSeconds: config.discoveryWaitSeconds,

@@ -66,7 +66,7 @@ const loop = (site: SlurmSite, tasks: readonly string[]): Promise<unknown> =>
     `cd; PATH=${site.commands}:$PATH; while read -r task; do sbatch -Q -o /dev/null --mem 1 --wrap 'echo '"$task"' >> "$HOME"/ledger'; done
      while [ -n "$(squeue -h -u ${site.user} -o %i | head -1)" ]; do sleep 1; done`,
     'account',
-    { input: `${tasks.join('\n')}\n` },
+    { input: `${tasks.join('\n')}\n`, deadlineMs: 1_800_000 },
   )
 
 const withSnakemake = async (site: SlurmSite, program: string, tasks: readonly string[]): Promise<void> => {
@@ -80,6 +80,7 @@ const withSnakemake = async (site: SlurmSite, program: string, tasks: readonly s
   await site.login.run(
     `cd; rm -rf done .snakemake; PATH=${site.commands}:$PATH ${program} -s ${file} ${options.join(' ')} slurm_account=lab slurm_partition=main mem_mb=10 runtime=5 >snakemake.log 2>&1 || { tail -30 snakemake.log >&2; exit 1; }`,
     'account',
+    { deadlineMs: 1_800_000 },
   )
 }
 

@@ -106,6 +106,32 @@ create table connection_checks (
   constraint connection_checks_pkey PRIMARY KEY (id)
 );
 
+create table connection_discoveries (
+  connection_id identifier not null,
+  number integer not null,
+  status text not null default 'queued'::text,
+  requested_at timestamp with time zone not null default now(),
+  dispatched_at timestamp with time zone,
+  finished_at timestamp with time zone,
+  problem text,
+  transient boolean,
+  snapshot_ids text[] not null default '{}'::text[],
+  constraint connection_discoveries_connection FOREIGN KEY (connection_id) REFERENCES connections(id) ON DELETE CASCADE,
+  constraint connection_discoveries_pkey PRIMARY KEY (connection_id, number),
+  constraint connection_discoveries_status CHECK ((status = ANY (ARRAY['queued'::text, 'running'::text, 'completed'::text, 'failed'::text])))
+);
+
+create table connection_host_keys (
+  connection_id identifier not null,
+  host text not null,
+  key_type text not null,
+  fingerprint text not null,
+  line text not null,
+  recorded_at timestamp with time zone not null default now(),
+  constraint connection_host_keys_connection FOREIGN KEY (connection_id) REFERENCES connections(id) ON DELETE CASCADE,
+  constraint connection_host_keys_pkey PRIMARY KEY (connection_id, host)
+);
+
 create table connections (
   id identifier not null,
   environment_id identifier not null,
@@ -117,9 +143,25 @@ create table connections (
   credential_ref text not null default ''::text,
   configuration jsonb,
   created_at timestamp with time zone not null default now(),
+  monitored_since timestamp with time zone,
   constraint connections_environment FOREIGN KEY (environment_id) REFERENCES environments(id) ON DELETE CASCADE,
   constraint connections_name UNIQUE (environment_id, name) DEFERRABLE INITIALLY DEFERRED,
   constraint connections_pkey PRIMARY KEY (id)
+);
+
+create table credentials (
+  kind text collate "C" not null,
+  id identifier not null,
+  version integer not null,
+  shown jsonb not null,
+  key_id text not null,
+  data_key bytea not null,
+  content bytea not null,
+  created_at timestamp with time zone not null default now(),
+  changed_at timestamp with time zone not null default now(),
+  last_used_at timestamp with time zone,
+  constraint credentials_kind CHECK ((kind = ANY (ARRAY['ssh-key'::text, 'kubernetes-token'::text, 'cloud-credential'::text]))),
+  constraint credentials_pkey PRIMARY KEY (kind, id)
 );
 
 create table data_locations (
@@ -493,6 +535,7 @@ create table run_snapshots (
   network_topology jsonb,
   activity_profiles jsonb not null,
   documents_hash text not null,
+  storage_mounts jsonb not null default '[]'::jsonb,
   constraint run_snapshots_pkey PRIMARY KEY (execution_run_id),
   constraint run_snapshots_run FOREIGN KEY (execution_run_id) REFERENCES execution_runs(id) ON DELETE CASCADE
 );
@@ -580,6 +623,17 @@ create table site_leases (
   renewed_at timestamp with time zone not null default now(),
   constraint site_leases_pkey PRIMARY KEY (execution_run_id, site),
   constraint site_leases_run FOREIGN KEY (execution_run_id) REFERENCES execution_runs(id) ON DELETE CASCADE
+);
+
+create table site_leftovers (
+  site text collate "C" not null,
+  name text collate "C" not null,
+  execution_run_id text not null,
+  since timestamp with time zone not null default now(),
+  tries integer not null default 0,
+  next_try_at timestamp with time zone not null default now(),
+  last_error text not null,
+  constraint site_leftovers_pkey PRIMARY KEY (site, name)
 );
 
 create table storage_runtime_bindings (
@@ -676,6 +730,11 @@ create table task_executions (
   external_id_at_site text,
   artifacts jsonb,
   metadata jsonb,
+  site_queue_seconds double precision,
+  walltime_extensions integer not null default 0,
+  ahead boolean not null default false,
+  site text,
+  connection_id text,
   constraint task_executions_attempt UNIQUE (execution_run_id, activity_position, attempt),
   constraint task_executions_pkey PRIMARY KEY (id),
   constraint task_executions_run FOREIGN KEY (execution_run_id) REFERENCES execution_runs(id) ON DELETE CASCADE,
@@ -735,6 +794,14 @@ CREATE INDEX activity_types_of_workflow ON public.activity_types USING btree (wo
 CREATE INDEX audit_events_newest ON public.audit_events USING btree (occurred_at DESC, id DESC);
 
 CREATE INDEX connection_checks_newest ON public.connection_checks USING btree (connection_id, checked_at DESC);
+
+CREATE UNIQUE INDEX connection_discoveries_one_open ON public.connection_discoveries USING btree (connection_id) WHERE (status = ANY (ARRAY['queued'::text, 'running'::text]));
+
+CREATE INDEX connection_discoveries_open ON public.connection_discoveries USING btree (requested_at) WHERE (status = ANY (ARRAY['queued'::text, 'running'::text]));
+
+CREATE INDEX connections_credential ON public.connections USING btree (credential_ref) WHERE (credential_ref <> ''::text);
+
+CREATE INDEX connections_to_monitor ON public.connections USING btree (created_at) WHERE (monitored_since IS NULL);
 
 CREATE INDEX data_locations_of_run ON public.data_locations USING btree (execution_run_id);
 
@@ -812,7 +879,7 @@ CREATE INDEX workflow_definitions_by_namespace ON public.workflow_definitions US
 
 CREATE UNIQUE INDEX workflow_versions_number ON public.workflow_versions USING btree (workflow_id, version) WHERE (NOT embedded);
 
-CREATE OR REPLACE FUNCTION public.commit_site(p_run text, p_site text, p_epoch bigint, p_ends jsonb, p_retries jsonb, p_states jsonb, p_intents jsonb, p_outputs jsonb, p_transfers jsonb, OUT acquired text[], OUT holders jsonb, OUT cancelled boolean, OUT paused boolean, OUT failed bigint, OUT run_status text)
+CREATE OR REPLACE FUNCTION public.commit_site(p_run text, p_site text, p_epoch bigint, p_ends jsonb, p_retries jsonb, p_states jsonb, p_intents jsonb, p_outputs jsonb, p_transfers jsonb, p_leftovers jsonb, p_taken_back jsonb, p_starts jsonb, OUT acquired text[], OUT holders jsonb, OUT cancelled boolean, OUT paused boolean, OUT failed bigint, OUT run_status text)
  RETURNS record
  LANGUAGE plpgsql
  SET enable_seqscan TO 'off'
@@ -835,34 +902,65 @@ begin
   -- The run's row is the lock under which its events are numbered, so that a reader who saw n has seen all before n.
   select r.last_event_sequence into sequence from execution_runs r where r.id = p_run for update;
 
-  if p_ends is not null then
-    with given as (
-      select * from jsonb_to_recordset(p_ends) as x(
+  if p_taken_back is not null then
+    -- Forgotten without a trace: nothing was started under the name, and it may be intended again.
+    with gone as (
+      update task_executions t set ahead = false, host_id = null, directory = null
+      from jsonb_array_elements_text(p_taken_back) as x(id) where t.id = x.id and t.ahead
+      returning t.id
+    )
+    delete from lane_leases l using gone g where l.task_execution_id = g.id;
+  end if;
+
+  if p_ends is not null or p_starts is not null then
+    with begun as (
+      update task_executions t set status = 'preparing', ready_at = x."readyAt", queued_at = coalesce(t.queued_at, x."startedAt"), started_at = x."startedAt",
+        handle_name = x.name, handle_started_at = x."startedAt", allocated_resource_id = t.planned_resource_id, ahead = false
+      from jsonb_to_recordset(coalesce(p_starts, '[]')) as x(id text, name text, "readyAt" double precision, "startedAt" double precision, "order" integer)
+      where t.id = x.id and t.ahead
+      returning t.id, t.activity_id, t.attempt, t.planned_resource_id, x."order"
+    ), given as (
+      select * from jsonb_to_recordset(coalesce(p_ends, '[]')) as x(
         id text, status text, "readyAt" double precision, "startedAt" double precision, "finishedAt" double precision, "runtimeSeconds" double precision,
         "queueSeconds" double precision, "overheadSeconds" double precision, "transferSeconds" double precision, "transferBytes" bigint, cost double precision,
         "cpuSeconds" double precision, "peakMemoryBytes" bigint, "measuredBy" text, "exitCode" integer, "failureClass" text, "failureReason" text,
-        manifest jsonb, final boolean)
+        manifest jsonb, "siteQueueSeconds" double precision, node text, "externalId" text, final boolean, "order" integer, "startOrder" integer, name text, heir text)
     ), changed as (
       update task_executions t set
         status = g.status, ready_at = coalesce(g."readyAt", t.ready_at), data_ready_at = coalesce(g."startedAt", t.data_ready_at), started_at = coalesce(g."startedAt", t.started_at),
+        queued_at = coalesce(t.queued_at, g."startedAt"), handle_name = coalesce(t.handle_name, g.name), handle_started_at = coalesce(t.handle_started_at, g."startedAt"),
+        ahead = false, allocated_resource_id = t.planned_resource_id,
         finished_at = g."finishedAt", runtime_seconds = g."runtimeSeconds", queue_seconds = g."queueSeconds", overhead_seconds = g."overheadSeconds",
         transfer_seconds = g."transferSeconds", transfer_bytes = g."transferBytes", cost = g.cost, cpu_seconds = g."cpuSeconds",
-        peak_memory_bytes = g."peakMemoryBytes", measured_by = g."measuredBy", exit_code = g."exitCode", failure_class = g."failureClass", failure_reason = g."failureReason", artifacts = g.manifest
+        peak_memory_bytes = g."peakMemoryBytes", measured_by = g."measuredBy", exit_code = g."exitCode", failure_class = g."failureClass", failure_reason = g."failureReason", artifacts = g.manifest,
+        site_queue_seconds = g."siteQueueSeconds", external_id_at_site = coalesce(g."externalId", t.external_id_at_site),
+        metadata = case when t.metadata is null and g.node is null then null
+          else nullif(coalesce(t.metadata, '{}') - 'queueReason' - 'silentSince' || jsonb_strip_nulls(jsonb_build_object('node', g.node)), '{}') end
       from given g where t.id = g.id and t.status not in ('completed', 'failed', 'cancelled')
-      returning t.id, t.activity_id, t.attempt, t.status, g."finishedAt", g."exitCode", g."failureReason", g.final
+      returning t.id, t.activity_id, t.attempt, t.planned_resource_id, t.status, g."exitCode", g."failureReason", g.final, g."order", g."startOrder", g.heir
     ), freed as (
-      delete from lane_leases l using changed c where l.task_execution_id = c.id
-    ), told as (
-      insert into run_events (execution_run_id, sequence, event_type, aggregate_type, aggregate_id, payload)
-      select p_run, sequence + row_number() over (order by c."finishedAt", c.id), 'activity.' || c.status, 'activity_execution', c.id,
+      delete from lane_leases l using changed c where l.task_execution_id = c.id and c.heir is null
+    ), passed_on as (
+      update lane_leases l set task_execution_id = c.heir from changed c where l.task_execution_id = c.id and c.heir is not null
+    ), happened as (
+      select 'activity.started' as event, b.id, b."order", jsonb_build_object('activityId', b.activity_id, 'attempt', b.attempt, 'resourceId', b.planned_resource_id) as payload from begun b
+      union all
+      select 'activity.started', c.id, c."startOrder", jsonb_build_object('activityId', c.activity_id, 'attempt', c.attempt, 'resourceId', c.planned_resource_id)
+      from changed c where c."startOrder" is not null
+      union all
+      select 'activity.' || c.status, c.id, c."order",
         jsonb_strip_nulls(jsonb_build_object('activityId', c.activity_id, 'attempt', c.attempt, 'exitCode', c."exitCode", 'failureReason', c."failureReason"))
       from changed c
+    ), told as (
+      insert into run_events (execution_run_id, sequence, event_type, aggregate_type, aggregate_id, payload)
+      select p_run, sequence + row_number() over (order by h."order"), h.event, 'activity_execution', h.id, h.payload from happened h
+      returning 1
     )
-    select count(*), count(*) filter (where c.status = 'completed'), count(*) filter (where c.status = 'failed' and c.final)
+    select (select count(*) from told), count(*) filter (where c.status = 'completed'), count(*) filter (where c.status = 'failed' and c.final)
     into ended, completed, lost from changed c;
     sequence := sequence + ended;
     update execution_runs r set completed_activity_count = r.completed_activity_count + completed, failed_activity_count = r.failed_activity_count + lost
-    where r.id = p_run and ended > 0;
+    where r.id = p_run and completed + lost > 0;
   end if;
 
   if p_outputs is not null then
@@ -882,30 +980,41 @@ begin
 
   if p_transfers is not null then
     insert into data_transfer_observations (id, execution_run_id, producer_activity_id, consumer_activity_id, source_resource_id, target_resource_id, bytes,
-      network_bytes, strategy, started_at, finished_at, duration_seconds, cost)
-    select x.id, p_run, x.producer, x.consumer, x.source, x.target, x.bytes, 0, x.strategy, x."startedAt", x."finishedAt", x."finishedAt" - x."startedAt", x.cost
-    from jsonb_to_recordset(p_transfers) as x(id text, producer text, consumer text, source text, target text, bytes bigint, strategy text, "startedAt" double precision, "finishedAt" double precision, cost double precision)
+      network_bytes, files_transferred, strategy, route, started_at, finished_at, duration_seconds, cost)
+    select x.id, p_run, x.producer, x.consumer, x.source, x.target, x.bytes, x."networkBytes", x."filesTransferred", x.strategy, x.route, x."startedAt", x."finishedAt",
+      x."finishedAt" - x."startedAt", x.cost
+    from jsonb_to_recordset(p_transfers) as x(id text, producer text, consumer text, source text, target text, bytes bigint, "networkBytes" bigint, "filesTransferred" bigint,
+      strategy text, route jsonb, "startedAt" double precision, "finishedAt" double precision, cost double precision)
+    on conflict do nothing;
+  end if;
+
+  if p_leftovers is not null then
+    insert into site_leftovers (site, name, execution_run_id, last_error)
+    select p_site, x.name, p_run, x.words from jsonb_to_recordset(p_leftovers) as x(name text, words text)
     on conflict do nothing;
   end if;
 
   if p_retries is not null then
     update task_executions t set latest = false from jsonb_to_recordset(p_retries) as x("after" text) where t.id = x."after";
-    insert into task_executions (id, execution_run_id, activity_position, plan_assignment_id, activity_id, external_id, planned_resource_id, runtime_id, attempt, user_attempts,
-      status, core_ids, slot_id, order_on_resource, ready_at, not_before)
-    select x.id, p_run, t.activity_position, t.plan_assignment_id, t.activity_id, t.external_id, t.planned_resource_id, t.runtime_id, x.attempt, x."userAttempts",
-      'ready', t.core_ids, t.slot_id, t.order_on_resource, x."readyAt", x."notBefore"
-    from jsonb_to_recordset(p_retries) as x(id text, "after" text, attempt integer, "userAttempts" integer, "readyAt" double precision, "notBefore" double precision)
+    insert into task_executions (id, execution_run_id, activity_position, plan_assignment_id, activity_id, external_id, planned_resource_id, runtime_id, site, connection_id, attempt, user_attempts,
+      status, core_ids, slot_id, order_on_resource, ready_at, not_before, walltime_extensions)
+    select x.id, p_run, t.activity_position, t.plan_assignment_id, t.activity_id, t.external_id, t.planned_resource_id, t.runtime_id, t.site, t.connection_id, x.attempt, x."userAttempts",
+      'ready', t.core_ids, t.slot_id, t.order_on_resource, x."readyAt", x."notBefore", x."walltimeExtensions"
+    from jsonb_to_recordset(p_retries) as x(id text, "after" text, attempt integer, "userAttempts" integer, "readyAt" double precision, "notBefore" double precision,
+      "walltimeExtensions" integer)
     join task_executions t on t.id = x."after"
     on conflict do nothing;
   end if;
 
   if p_states is not null then
-    update task_executions t set status = x.status, ready_at = coalesce(x."readyAt", t.ready_at), queued_at = coalesce(x."queuedAt", t.queued_at),
+    update task_executions t set status = coalesce(x.status, t.status), ready_at = coalesce(x."readyAt", t.ready_at), queued_at = coalesce(x."queuedAt", t.queued_at),
       external_id_at_site = coalesce(x."externalId", t.external_id_at_site),
-      metadata = case when x.reason is null then t.metadata else coalesce(t.metadata, '{}') || jsonb_build_object('queueReason', x.reason) end
-    from jsonb_to_recordset(p_states) as x(id text, status text, "readyAt" double precision, "queuedAt" double precision, reason text, "externalId" text)
-    -- Forward only: given again after a lost answer, a state must not undo the intent that the first time recorded.
-    where t.id = x.id and (t.status in ('blocked', 'ready', 'queued') and x.status in ('ready', 'queued') or t.status = 'preparing' and x.status = 'running');
+      metadata = case when x.reason is null then t.metadata when x.reason = '' then nullif(t.metadata - 'queueReason' - 'silentSince', '{}')
+        else coalesce(t.metadata, '{}') - 'silentSince' || jsonb_strip_nulls(jsonb_build_object('queueReason', x.reason, 'silentSince', x."silentSince")) end
+    from jsonb_to_recordset(p_states) as x(id text, status text, "atSite" boolean, "readyAt" double precision, "queuedAt" double precision, reason text,
+      "silentSince" double precision, "externalId" text)
+    -- Given again after a lost answer, a state of before the intent must not undo the intent that the first time recorded.
+    where t.id = x.id and t.status not in ('completed', 'failed', 'cancelled') and x."atSite" = (t.handle_name is not null);
   end if;
 
   select r.cancel_requested_at is not null, r.paused, r.failed_activity_count, r.status into cancelled, paused, failed, run_status from execution_runs r where r.id = p_run;
@@ -937,18 +1046,21 @@ begin
     end if;
 
     with given as (
-      select * from jsonb_to_recordset(p_intents) as x(id text, name text, directory text, host text, "readyAt" double precision, "startedAt" double precision)
+      select * from jsonb_to_recordset(p_intents) as x(id text, name text, directory text, host text, "readyAt" double precision, "startedAt" double precision, ahead boolean)
       where x.id = any (acquired)
     ), changed as (
-      update task_executions t set status = 'preparing', ready_at = g."readyAt", queued_at = coalesce(t.queued_at, g."startedAt"), started_at = g."startedAt", allocated_resource_id = t.planned_resource_id,
-        handle_name = g.name, handle_started_at = g."startedAt", host_id = g.host, directory = g.directory
-      from given g where t.id = g.id and t.status in ('blocked', 'ready', 'queued')
-      returning t.id, t.activity_id, t.attempt, t.planned_resource_id, g."startedAt"
+      update task_executions t set host_id = g.host, directory = g.directory, ahead = g.ahead,
+        handle_name = case when not g.ahead then g.name end, handle_started_at = case when not g.ahead then g."startedAt" end,
+        status = case when g.ahead then t.status else 'preparing' end, ready_at = case when g.ahead then t.ready_at else g."readyAt" end,
+        queued_at = case when g.ahead then t.queued_at else coalesce(t.queued_at, g."startedAt") end, started_at = case when not g.ahead then g."startedAt" end,
+        allocated_resource_id = case when not g.ahead then t.planned_resource_id end
+      from given g where t.id = g.id and t.status in ('blocked', 'ready', 'queued') and t.handle_name is null and not t.ahead
+      returning t.id, t.activity_id, t.attempt, t.planned_resource_id, g."startedAt", g.ahead
     ), told as (
       insert into run_events (execution_run_id, sequence, event_type, aggregate_type, aggregate_id, payload)
       select p_run, sequence + row_number() over (order by c."startedAt", c.id), 'activity.started', 'activity_execution', c.id,
         jsonb_build_object('activityId', c.activity_id, 'attempt', c.attempt, 'resourceId', c.planned_resource_id)
-      from changed c
+      from changed c where not c.ahead
       returning 1
     )
     select count(*) into started from told;

@@ -21,7 +21,12 @@ afterAll(async () => {
   await ssh?.stop()
 }, 60_000)
 
-const worldOn = (host: number, name: string, options: Omit<WorldOptions, 'name' | 'places' | 'connections'>, more: object = {}): Promise<World> =>
+const worldOn = (
+  host: number,
+  name: string,
+  options: Omit<WorldOptions, 'name' | 'places' | 'connections'>,
+  more: object = {},
+): Promise<World> =>
   makeWorld(service, {
     name,
     ...options,
@@ -37,7 +42,12 @@ describe('trouble of a site', () => {
   test('spends none of the attempts of its activities: fifty losses with maxAttempts 1, and all complete', async () => {
     const [host] = ssh.hosts
     const once = 'if [ "$AKOFLOW_ATTEMPT" = 1 ]; then exec sleep 600; fi; echo done > result'
-    const tasks = Array.from({ length: 50 }, (_, i) => ({ name: `n${String(i)}`, run: once, outputs: ['result'], policy: { maxAttempts: 1 } }))
+    const tasks = Array.from({ length: 50 }, (_, i) => ({
+      name: `n${String(i)}`,
+      run: once,
+      outputs: ['result'],
+      policy: { maxAttempts: 1 },
+    }))
     const world = await worldOn(0, 'lost', { tasks, cores: [50] })
     await service.post('/execution-runs/', { id: 'lost-run', schedulePlanId: world.planId, mode: 'real' })
     const sleeping = async (): Promise<boolean> => Number((await host.run('pgrep -fc "^sleep 600"; true')).stdout) >= 50
@@ -67,12 +77,21 @@ describe('trouble of a site', () => {
 
   test('a full disk is told in the words of the site, and once there is room the run completes', async () => {
     const [host] = ssh.hosts
-    await host.run(`mkdir -p ${host.smallDisk}/work && chmod 777 ${host.smallDisk}/work; head -c 100M /dev/zero > ${host.smallDisk}/filler; true`, 'root', {
-      mayFail: true,
-    })
-    const world = await worldOn(0, 'full', { tasks: [{ name: 'a', run: 'echo fits > result', outputs: ['result'] }], cores: [1] }, {
-      workDirectory: `${host.smallDisk}/work`,
-    })
+    await host.run(
+      `mkdir -p ${host.smallDisk}/work && chmod 777 ${host.smallDisk}/work; head -c 100M /dev/zero > ${host.smallDisk}/filler; true`,
+      'root',
+      {
+        mayFail: true,
+      },
+    )
+    const world = await worldOn(
+      0,
+      'full',
+      { tasks: [{ name: 'a', run: 'echo fits > result', outputs: ['result'] }], cores: [1] },
+      {
+        workDirectory: `${host.smallDisk}/work`,
+      },
+    )
     await service.post('/execution-runs/', { id: 'full-run', schedulePlanId: world.planId, mode: 'real' })
     const attempt = await eventually('an attempt that says why', 60, async () => {
       const { activities } = await service.get('/execution-runs/full-run/?attempts=all')
@@ -107,7 +126,10 @@ describe('a login that needs a person', () => {
       configuration: { knownHosts: `[127.0.0.1]:${String(server.port)} ${server.hostKey}` },
     }
     const root = `${service.dataDir}/site`
-    const tasks = Array.from({ length: 200 }, (_, i) => ({ name: `m${String(i)}`, run: `echo $AKOFLOW_ACTIVITY_ID >> ${root}/ledger; sleep 12` }))
+    const tasks = Array.from({ length: 200 }, (_, i) => ({
+      name: `m${String(i)}`,
+      run: `echo $AKOFLOW_ACTIVITY_ID >> ${root}/ledger; sleep 12`,
+    }))
     const world = await makeWorld(service, {
       name: 'mfa',
       tasks,

@@ -64,7 +64,11 @@ const relay = (parts: number): WorldOptions['tasks'] => [
 
 describe('a run at other machines', () => {
   test('goes over three SSH hosts, its data following, and everything about each activity can be read', async () => {
-    const world = await worldAt('three', { tasks: relay(2), cores: [2, 2, 2], places: [1, 2, 3].map((i) => onHost(`three-c${String(i)}`)) }, 3)
+    const world = await worldAt(
+      'three',
+      { tasks: relay(2), cores: [2, 2, 2], places: [1, 2, 3].map((i) => onHost(`three-c${String(i)}`)) },
+      3,
+    )
     const detail = await run(world, 'three-run')
     expect([detail.run.failureReason, detail.run.status]).toEqual([undefined, 'completed'])
     expect(await logOf('three-run', 'three-join')).toBe('th2\nth3\n')
@@ -78,7 +82,8 @@ describe('a run at other machines', () => {
     expect(script).toContain('hostname | tee part-1.txt')
     const transfers = await service.get('/execution-runs/three-run/data-transfers/')
     expect(transfers.items).toHaveLength(4)
-    for (const transfer of transfers.items) expect(transfer).toMatchObject({ strategy: 'gateway', bytes: expect.any(Number), route: { reason: expect.any(String) } })
+    for (const transfer of transfers.items)
+      expect(transfer).toMatchObject({ strategy: 'gateway', bytes: expect.any(Number), route: { reason: expect.any(String) } })
     await checked(service, world, 'three-run')
   })
 
@@ -130,10 +135,11 @@ describe('a run at other machines', () => {
   }, 200_000)
 
   test('is cancelled while the host is cut off, says what could not be stopped, and stops it when the host is back', async () => {
-    const world = await worldAt('off', { tasks: [{ name: 'long', run: 'exec sleep 1234.5' }], cores: [1], places: [onHost('off-c2')], }, 2)
+    const world = await worldAt('off', { tasks: [{ name: 'long', run: 'exec sleep 1234.5' }], cores: [1], places: [onHost('off-c2')] }, 2)
     await service.post('/execution-runs/', { id: 'off-run', schedulePlanId: world.planId, mode: 'real' })
     const host = ssh.hosts[1] as SshHost
-    const alive = async (): Promise<boolean> => (await host.run('pgrep -f "[s]leep 1234.5" >/dev/null && echo yes || echo no')).stdout.includes('yes')
+    const alive = async (): Promise<boolean> =>
+      (await host.run('pgrep -f "[s]leep 1234.5" >/dev/null && echo yes || echo no')).stdout.includes('yes')
     await eventually('the start of the task', 30, alive)
     await host.cut()
     await service.post('/execution-runs/off-run/cancel/')
@@ -149,7 +155,10 @@ describe('a run at other machines', () => {
 describe('what a run at other machines is refused for', () => {
   test('a runtime without a connection and a connection that does not exist, all in one answer, and nothing is stored', async () => {
     const world = await worldAt('wrong', {
-      tasks: [{ name: 'a', lane: [0, 0] }, { name: 'b', lane: [1, 0] }],
+      tasks: [
+        { name: 'a', lane: [0, 0] },
+        { name: 'b', lane: [1, 0] },
+      ],
       cores: [1, 1],
       places: [{ driver: 'ssh', configuration: {} }, onHost('no-such-connection')],
     })
@@ -159,11 +168,15 @@ describe('what a run at other machines is refused for', () => {
     expect((await service.call('GET', '/execution-runs/wrong-run/')).status).toBe(404)
   })
 
-  test('a partition that does not exist fails with the scheduler\'s own words, at the first attempt', async () => {
+  test("a partition that does not exist fails with the scheduler's own words, at the first attempt", async () => {
     const places = [onCluster('nopart-login', { partition: 'nowhere' })]
     const world = await worldAt('nopart', { tasks: [{ name: 'a' }], cores: [1], places }, 0, true)
     const detail = await run(world, 'nopart-run')
     expect(detail.run.status).toBe('failed')
-    expect(detail.activities[0]).toMatchObject({ attempt: 1, failureClass: 'refused', failureReason: expect.stringMatching(/nowhere|invalid partition/i) })
+    expect(detail.activities[0]).toMatchObject({
+      attempt: 1,
+      failureClass: 'refused',
+      failureReason: expect.stringMatching(/nowhere|invalid partition/i),
+    })
   })
 })

@@ -98,7 +98,9 @@ export const playReachRounds = async (options: {
       programs.startWorker()
       const status = await until(`the end of ${run}`, 600, async () => {
         const answer = await programs.call('GET', `/execution-runs/${run}/`)
-        return answer.status === 200 && ['completed', 'failed', 'cancelled'].includes(answer.body.run.status) ? String(answer.body.run.status) : undefined
+        return answer.status === 200 && ['completed', 'failed', 'cancelled'].includes(answer.body.run.status)
+          ? String(answer.body.run.status)
+          : undefined
       })
       if (status !== 'completed') faults.push(`${run} is ${status}`)
       const record = await recordOf({ get: (path: string) => programs.get(path) }, run)

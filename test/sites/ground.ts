@@ -95,7 +95,12 @@ export const run = (
     child.once('close', (code) => {
       const answer = { code, stdout: Buffer.concat(out).toString(), stderr: Buffer.concat(err).toString() }
       if (code === 0 || options.mayFail === true) resolve(answer)
-      else reject(new Error(`${program} ${args.join(' ')} ended with ${code}: ${answer.stderr.slice(-2000)}${answer.stdout.slice(-500)}`))
+      else
+        reject(
+          new Error(
+            `${program} ${args.join(' ')} ${code === null ? 'was ended, at the latest by its deadline' : `ended with ${code}`}: ${answer.stderr.slice(-2000)}${answer.stdout.slice(-500)}`,
+          ),
+        )
     })
     child.stdin?.end(options.input ?? '')
   })

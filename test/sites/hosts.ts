@@ -52,7 +52,7 @@ export interface Host {
   /** Where this machine sees a path of the host while it is up, read and written as root. */
   see(path: string): string
   /** Runs a script for `/bin/sh` on the host, past any network, as root or as the account. */
-  run(script: string, as?: 'root' | 'account', options?: { input?: string; mayFail?: boolean }): Promise<Answer>
+  run(script: string, as?: 'root' | 'account', options?: { input?: string; mayFail?: boolean; deadlineMs?: number }): Promise<Answer>
   /** Pulls the network cable: nothing is answered, nothing is refused. */
   cut(): Promise<void>
   heal(): Promise<void>
@@ -127,7 +127,7 @@ export const openNetwork = async (ground: Ground, account: Omit<Account, 'uid'>)
       address,
       folder,
       see: (path) => `/proc/${pid()}/root${path}`,
-      run: (script, as = 'root', { input, mayFail = false } = {}) => {
+      run: (script, as = 'root', { input, mayFail = false, deadlineMs = 120_000 } = {}) => {
         const account = [
           'setpriv',
           `--reuid=${user.uid}`,
@@ -138,7 +138,7 @@ export const openNetwork = async (ground: Ground, account: Omit<Account, 'uid'>)
           `USER=${user.name}`,
         ]
         const words = as === 'root' ? ['env', 'HOME=/root', 'USER=root'] : account
-        return run('nsenter', inHost(...words, '/bin/sh', '-c', script), { input, mayFail })
+        return run('nsenter', inHost(...words, '/bin/sh', '-c', script), { input, mayFail, deadlineMs })
       },
       cut: async () => {
         await run('nsenter', inSwitch('ip', 'link', 'set', port, 'down'))

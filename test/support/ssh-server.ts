@@ -1,5 +1,5 @@
 import { spawn, type ChildProcess } from 'node:child_process'
-import { connect } from 'node:net'
+import { connect, type Socket } from 'node:net'
 import ssh2, { type AuthContext, type Connection, type KeyboardAuthContext, type Session } from 'ssh2'
 
 /** An SSH server in this process, that misbehaves as told. It accepts one key, and runs commands by `/bin/sh` as this user. */
@@ -18,6 +18,12 @@ export interface SshServer {
   connections: Set<Connection>
   /** Commands that are running. */
   commands: Set<ChildProcess>
+  /** Times that keys were exchanged. */
+  handshakes: number
+  /** What it has written to sockets, in pieces of ssh2: a packet is up to three. */
+  writes: number
+  /** Connections end without a farewell at the piece of this number, counted by `writes`, which is the last one to leave or is lost itself. */
+  cutAt: { write: number; lost: boolean } | undefined
   /** Ends all connections without a farewell. */
   cut: () => void
   close: () => Promise<void>
@@ -96,6 +102,20 @@ export const startSshServer = async (options: SshServerOptions = {}): Promise<Ss
 
   const listener = new ssh2.Server({ hostKeys: [keys.host.private] }, (connection) => {
     server.connections.add(connection)
+    const socket = socketOf(connection)
+    const write = socket.write.bind(socket) as (bytes: Uint8Array) => boolean
+    socket.write = (bytes: Uint8Array) => {
+      const { cutAt } = server
+      const last = ++server.writes === cutAt?.write
+      if (last && cutAt!.lost) {
+        socket.destroy()
+        return false
+      }
+      const room = write(bytes)
+      if (last) socket.destroySoon()
+      return room
+    }
+    connection.on('handshake', () => server.handshakes++)
     let waiting = true
     server.unauthenticated.now++
     server.unauthenticated.most = Math.max(server.unauthenticated.most, server.unauthenticated.now)
@@ -185,8 +205,11 @@ export const startSshServer = async (options: SshServerOptions = {}): Promise<Ss
     unauthenticated: { now: 0, most: 0 },
     connections: new Set(),
     commands: new Set(),
+    handshakes: 0,
+    writes: 0,
+    cutAt: undefined,
     cut: () => {
-      for (const connection of server.connections) (connection as unknown as { _sock: { destroy: () => void } })._sock.destroy()
+      for (const connection of server.connections) socketOf(connection).destroy()
     },
     close: async () => {
       server.cut()
@@ -199,6 +222,8 @@ export const startSshServer = async (options: SshServerOptions = {}): Promise<Ss
   server.port = (listener.address() as { port: number }).port
   return server
 }
+
+const socketOf = (connection: Connection): Socket => (connection as unknown as { _sock: Socket })._sock
 
 const killGroup = (pid: number, signal: string): void => {
   try {

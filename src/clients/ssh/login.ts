@@ -2,6 +2,7 @@ import type { Duplex } from 'node:stream'
 import ssh2, { type AnyAuthMethod, type Client, type ParsedKey, type ServerHostKeyAlgorithm } from 'ssh2'
 import { LinkError } from '../../drivers/shell.ts'
 import { KeyAgent } from './agent.ts'
+import { keepCipherKeys } from './cipher-keys.ts'
 import { messageOf, printable, type Journey } from './journey.ts'
 import { fingerprint, judge, keyType, knownHostsName, linesOf, parseKnownHosts } from './known-hosts.ts'
 import type { HostKeys, LoginPrompts, SshHostKey, SshSecret, SshTarget } from './target.ts'
@@ -20,6 +21,7 @@ const answerRounds = 3
  */
 export const logIn = (target: SshTarget, secret: SshSecret, route: Duplex, journey: Journey, ask: Ask): Promise<Client> => {
   const client = new ssh2.Client()
+  keepCipherKeys(client)
   const timeout = target.timeouts?.loginMs ?? 20_000
   const { entries } = parseKnownHosts(target.hostKeys.knownHosts ?? '')
   const name = target.hostKeys.hostKeyAlias?.toLowerCase() ?? knownHostsName(target.host, target.port)
@@ -67,8 +69,9 @@ export const logIn = (target: SshTarget, secret: SshSecret, route: Duplex, journ
           ),
         )
       } else {
-        // "Too many authentication failures" and the like: the next attempt would fare no better.
-        const permanent = auth.refused() || /authentication fail/i.test(error.message)
+        // "Too many authentication failures" and the like: the next attempt would fare no better. A broken link says nothing.
+        const said = error.level !== 'client-socket'
+        const permanent = said && (auth.refused() || /authentication fail/i.test(error.message))
         fail(new LinkError('login', `the server ended the login: ${messageOf(error)}`, { permanent }))
       }
     })

@@ -2,7 +2,14 @@ import { createHash } from 'node:crypto'
 import type { Db } from '../../db/sql.ts'
 import { missing, Refusal, unacceptable, type Problem } from '../../refusal.ts'
 import type { Resource } from '../environments/schemas.ts'
-import { bindingsOfResources, connectionTypes, profilesFor, resourcesOfVersions, runtimesByIds, storageMounts } from '../environments/store.ts'
+import {
+  bindingsOfResources,
+  connectionTypes,
+  profilesFor,
+  resourcesOfVersions,
+  runtimesByIds,
+  storageMounts,
+} from '../environments/store.ts'
 import { readExecutionScope } from '../execution-scopes/store.ts'
 import { readNetworkTopology } from '../network-topologies/store.ts'
 import { planAssignments, readPlan, type PlanHeader, type PlannedTask } from '../schedule-plans/store.ts'

@@ -76,7 +76,10 @@ export const activityRoutes = ({ db, sites, hostId, workRoot, seedRoot, variable
     const place = placeOf(facts, found.runtimeId ?? '', found.resourceId)
     const host = place.connectionId === undefined ? found.hostId : undefined
     if (host !== undefined && host !== hostId)
-      throw new Refusal('unavailable', `the files of this activity are on host ${host}, which this service does not reach; ask the service there`)
+      throw new Refusal(
+        'unavailable',
+        `the files of this activity are on host ${host}, which this service does not reach; ask the service there`,
+      )
     return { ...found, name: found.name, directory: found.directory, place, facts }
   }
 
@@ -170,7 +173,10 @@ export const activityRoutes = ({ db, sites, hostId, workRoot, seedRoot, variable
         const command = (await plan.commandsOf([attempt.activityPosition])).get(attempt.activityPosition)
         if (command === undefined) throw missing('activity', params.activityId)
         const intent = plan.intentOf({ ...task, attempt: attempt.attempt }, command, attempt.name ?? 'not-started', predecessors)
-        return new Reply({ body: taskScript(intent, `${variablePrefix}TASK`), headers: { 'content-type': 'text/x-shellscript; charset=utf-8' } })
+        return new Reply({
+          body: taskScript(intent, `${variablePrefix}TASK`),
+          headers: { 'content-type': 'text/x-shellscript; charset=utf-8' },
+        })
       },
     }),
   ]

@@ -21,6 +21,7 @@ import {
   taskStates,
 } from './schemas.ts'
 import { listRunPart, listRuns, markRunDispatched, readRun, readRunDetail, requestCancel, type RunPart } from './store.ts'
+import { startLeaseMs } from './site.ts'
 import { pauseRun, retryRun } from './steering.ts'
 import { timelineSummary } from './timeline.ts'
 import { timelineHtml } from './timeline-page.ts'
@@ -76,6 +77,8 @@ export const executionRunRoutes = ({ db, engine, sites, hostId, workRoot, seedRo
       /** States in which it can be asked for. */
       possible: readonly string[]
       after?: (runId: string, generation: number) => Promise<void>
+      /** Nothing new starts after the answer. */
+      stopsStarts?: boolean
     },
   ): Route =>
     route({
@@ -100,6 +103,8 @@ export const executionRunRoutes = ({ db, engine, sites, hostId, workRoot, seedRo
             extra: { state: found.status },
           })
         }
+        // Starts on intents ahead of their turn are allowed for so long after a look at the run's flags: after the answer there are none.
+        if (wish.stopsStarts === true && found.status === 'running') await new Promise((resolve) => setTimeout(resolve, startLeaseMs))
         // The executor sees the wish in the record within half a second; the signal only wakes a site that rests.
         if (wish.after !== undefined) await wish.after(runId, found.generation)
         else if (found.status === 'running') await engine.signal('executionRun', runId, found.generation, 'wake').catch(() => false)
@@ -174,10 +179,12 @@ export const executionRunRoutes = ({ db, engine, sites, hostId, workRoot, seedRo
     steer('cancel', 'Ask for the end of a run: nothing new starts, what runs is ended with its children', {
       act: (runId) => requestCancel(db, runId),
       possible: ['created', 'running', 'cancelled'],
+      stopsStarts: true,
     }),
     steer('pause', 'Let nothing new start; what runs goes on', {
       act: (runId) => pauseRun(db, runId, true),
       possible: ['created', 'running'],
+      stopsStarts: true,
     }),
     steer('resume', 'Let a paused run go on', { act: (runId) => pauseRun(db, runId, false), possible: ['created', 'running'] }),
     steer('retry', 'Open a failed run again: what completed stays, what failed is tried anew', {

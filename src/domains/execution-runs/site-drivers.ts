@@ -8,6 +8,7 @@ import type { SiteShell } from '../../drivers/shell.ts'
 import { withTransfers, type TransferFacts } from '../../drivers/transfer/staging-driver.ts'
 import type { End, Reach } from '../../drivers/transfer/transfer.ts'
 import { openHostCores, type HostCores } from './host-cores.ts'
+import { usualAhead } from './site.ts'
 import { placer, rehearsalSite, type Place, type SiteFacts } from './sites.ts'
 
 /** What a site's executor works with. */
@@ -16,6 +17,8 @@ export interface OpenSite {
   /** Who holds lanes and files of the site: this host, or the site itself where it is another machine. */
   hostId: string
   cores: HostCores | undefined
+  /** Intents that may be committed ahead of their turn, by lane: where a start takes no round trip. */
+  aheadPerLane?: number
   /** What was brought from other sites for a task since it was asked last. */
   transfersOf: (name: string) => TransferFacts[]
 }
@@ -95,7 +98,7 @@ export const openSiteDrivers = (parts: SiteDriverParts) => {
     /** `places`: all sites of the run, so that data can come from them. */
     of(place: Place, places: ReadonlyMap<string, Place>, facts: SiteFacts, mounts: readonly Mount[]): OpenSite {
       if (place.site === rehearsalSite)
-        return { driver: parts.rehearsal, hostId: parts.hostId, cores: undefined, transfersOf: () => [] }
+        return { driver: parts.rehearsal, hostId: parts.hostId, cores: undefined, aheadPerLane: usualAhead, transfersOf: () => [] }
       const local = place.kind === 'local'
       const remote = local ? undefined : remoteOf(place, facts)
       const held = {
@@ -103,10 +106,12 @@ export const openSiteDrivers = (parts: SiteDriverParts) => {
         cores: local ? parts.cores : remote?.cores,
       }
       const own = remote?.driver ?? parts.local
-      if (local && places.size === 1) return { driver: own, ...held, transfersOf: () => [] }
+      if (local && places.size === 1) return { driver: own, ...held, aheadPerLane: usualAhead, transfersOf: () => [] }
       const brought = new Map<string, TransferFacts[]>()
       const placeNamed = (site: string): Place => {
-        const named = places.get(site) ?? (site === `local@${parts.hostId}` ? { site, kind: 'local' as const, host: parts.hostId, configuration: {} } : undefined)
+        const named =
+          places.get(site) ??
+          (site === `local@${parts.hostId}` ? { site, kind: 'local' as const, host: parts.hostId, configuration: {} } : undefined)
         if (named === undefined) throw new Error(`no runtime of the run is at ${site}`)
         return named
       }
@@ -119,7 +124,11 @@ export const openSiteDrivers = (parts: SiteDriverParts) => {
         },
       })
       return {
-        driver: withRoots(bringing, () => rootOf(place, facts), (site) => rootOf(placeNamed(site), facts)),
+        driver: withRoots(
+          bringing,
+          () => rootOf(place, facts),
+          (site) => rootOf(placeNamed(site), facts),
+        ),
         ...held,
         transfersOf(name) {
           const facts = brought.get(name) ?? []
@@ -147,7 +156,11 @@ export type SiteDrivers = ReturnType<typeof openSiteDrivers>
 /** A shell whose scripts see one variable more. */
 const withVariable = (shell: SiteShell, name: string, value: string): SiteShell => {
   const given = `${name}=${quote(value)}; export ${name}\n`
-  return { run: (script, options) => shell.run(given + script, options), open: (script) => shell.open(given + script), close: () => shell.close() }
+  return {
+    run: (script, options) => shell.run(given + script, options),
+    open: (script) => shell.open(given + script),
+    close: () => shell.close(),
+  }
 }
 
 const Rest = z.object({ url: z.url({ protocol: /^https?$/ }), user: z.string(), credentialRef: z.string() })

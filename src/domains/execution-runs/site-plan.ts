@@ -176,7 +176,13 @@ export const makeSitePlan = (db: Db, runId: string, snapshot: SiteSnapshot, opti
         directory,
         argv: command.argv,
         ...(local
-          ? { environment: { ...variables, HOME: home ?? directory, ...Object.fromEntries(inputs.map(([key, path]) => [key, join(directory, path)])) } }
+          ? {
+              environment: {
+                ...variables,
+                HOME: home ?? directory,
+                ...Object.fromEntries(inputs.map(([key, path]) => [key, join(directory, path)])),
+              },
+            }
           : { environment: variables, pathVariables: home === undefined ? pathVariables : Object.fromEntries(inputs) }),
         ...(command.workingDirectory === undefined || command.workingDirectory === ''
           ? {}

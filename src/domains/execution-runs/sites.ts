@@ -99,8 +99,7 @@ export const schedulingOf = (
   resource: z.output<typeof SnapshotResource> | undefined,
   activity: Readonly<Record<string, unknown>>,
 ): Record<string, unknown> => {
-  const partition =
-    text(resource?.metadata?.['partition']) ?? (resource?.type === 'hpc_partition' ? text(resource.providerId) : undefined)
+  const partition = text(resource?.metadata?.['partition']) ?? (resource?.type === 'hpc_partition' ? text(resource.providerId) : undefined)
   const scheduling = activity['scheduling']
   return {
     ...place.configuration,

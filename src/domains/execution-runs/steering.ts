@@ -42,9 +42,9 @@ export const retryRun = (db: Db, runId: string): Promise<Steered | undefined> =>
       where id = any(${untouched}::text[])`)
     const again = left.filter(({ started }) => started)
     await tx.run(sql`insert into task_executions (id, execution_run_id, activity_position, plan_assignment_id, activity_id, external_id, planned_resource_id, runtime_id, site, connection_id, attempt,
-        core_ids, slot_id, order_on_resource)
+        core_ids, slot_id, order_on_resource, walltime_extensions)
       select g.id, t.execution_run_id, t.activity_position, t.plan_assignment_id, t.activity_id, t.external_id, t.planned_resource_id, t.runtime_id, t.site, t.connection_id, t.attempt + 1,
-        t.core_ids, t.slot_id, t.order_on_resource
+        t.core_ids, t.slot_id, t.order_on_resource, t.walltime_extensions
       from unnest(${again.map(({ activityId, attempt }) => taskExecutionId(runId, activityId, attempt + 1))}::text[], ${again.map(({ id }) => id)}::text[]) as g (id, before)
       join task_executions t on t.id = g.before`)
     await tx.run(sql`update task_executions set latest = false where id = any(${again.map(({ id }) => id)}::text[])`)

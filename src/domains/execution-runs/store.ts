@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { raw, sql, where, type Db } from '../../db/sql.ts'
-import { taskExecutionId } from './names.ts'
+import { intentName, taskExecutionId } from './names.ts'
 import { ExecutionRun, runStates } from './schemas.ts'
 
 const time = (column: string): string => `to_char(${column} at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')`
@@ -26,7 +26,7 @@ const transferJson = `json_strip_nulls(json_build_object('id', d.id, 'executionR
 
 const handleJson = `json_strip_nulls(json_build_object('id', t.id, 'runId', t.execution_run_id, 'activityId', t.activity_id, 'resourceId', t.planned_resource_id, 'runtimeId', t.runtime_id,
   'name', t.handle_name, 'externalId', t.external_id_at_site, 'startedAt', t.handle_started_at, 'finishedAt', t.finished_at, 'exitCode', t.exit_code, 'failure', t.failure_reason,
-  'status', case t.status when 'preparing' then 'starting' when 'running' then 'running' when 'completed' then 'completed' when 'failed' then 'failed' else 'stopped' end,
+  'status', case t.status when 'preparing' then 'starting' when 'queued' then 'starting' when 'running' then 'running' when 'completed' then 'completed' when 'failed' then 'failed' else 'stopped' end,
   'artifacts', t.artifacts, 'metadata', json_build_object('hostId', t.host_id)))`
 
 const eventJson = `json_strip_nulls(json_build_object('id', e.sequence::text, 'sequence', e.sequence, 'eventType', e.event_type, 'aggregateType', e.aggregate_type, 'aggregateId', e.aggregate_id,
@@ -302,11 +302,13 @@ export const abandonRun = (db: Db, runId: string, hostId: string, reason: string
     await tx.run(
       sql`update execution_runs set failure_reason = coalesce(failure_reason, ${reason}), cancel_requested_at = coalesce(cancel_requested_at, now()) where id = ${runId} and status = 'running'`,
     )
+    // Also what waits in a site's queue, and what was intended ahead of its turn.
     const alive = await tx.many(
-      z.object({ handleName: z.string() }),
-      sql`select handle_name from task_executions where execution_run_id = ${runId} and host_id = ${hostId} and status in ('preparing', 'running')`,
+      z.object({ activityPosition: z.number(), attempt: z.number() }),
+      sql`select activity_position, attempt from task_executions
+        where execution_run_id = ${runId} and host_id = ${hostId} and (handle_name is not null or ahead) and status not in ('completed', 'failed', 'cancelled')`,
     )
-    return alive.map(({ handleName }) => handleName)
+    return alive.map(({ activityPosition, attempt }) => intentName(runId, activityPosition, attempt))
   })
 
 const Closed = z.object({ status: z.enum(runStates), completed: z.number() })

@@ -4,7 +4,14 @@ import type { SiteDrivers } from './site-drivers.ts'
 import { readSiteSnapshot } from './site-plan.ts'
 import { placeOf } from './sites.ts'
 
-const Unkept = z.object({ id: z.string(), name: z.string(), activityId: z.string(), attempt: z.number(), runtimeId: z.string(), resourceId: z.string() })
+const Unkept = z.object({
+  id: z.string(),
+  name: z.string(),
+  activityId: z.string(),
+  attempt: z.number(),
+  runtimeId: z.string(),
+  resourceId: z.string(),
+})
 
 /** A site that does not answer keeps its files: the end of a run does not wait for it longer than this. */
 const deadlineMs = 15_000

@@ -125,7 +125,8 @@ export function openRemoteSite(shell: SiteShell, root: string): RemoteSite {
     const value = (word: string): string => lines.find((line) => line.startsWith(`${word} `))?.slice(word.length + 1) ?? ''
     const lacking = lines.filter((line) => line.startsWith('lacks ')).map((line) => line.slice(6))
     if (lacking.length > 0) throw new DriverError('refused', `the site lacks ${lacking.join(', ')}; install what is missing there`)
-    if (code !== 0) throw new DriverError('infrastructure', `cannot prepare the work directory of the site: ${lastWords(stderr)}${await room()}`)
+    if (code !== 0)
+      throw new DriverError('infrastructure', `cannot prepare the work directory of the site: ${lastWords(stderr)}${await room()}`)
     return {
       root: value('root'),
       boot: value('boot'),

@@ -12,7 +12,11 @@ export interface RootedDriver extends RuntimeDriver {
  * `rootOf` gives the root of another site, for what is staged from there. A site that cannot be asked rejects the submit with class
  * `unknown`.
  */
-export const withRoots = (driver: RuntimeDriver, ownRoot: () => Promise<string>, rootOf: (site: string) => Promise<string>): RuntimeDriver => {
+export const withRoots = (
+  driver: RuntimeDriver,
+  ownRoot: () => Promise<string>,
+  rootOf: (site: string) => Promise<string>,
+): RuntimeDriver => {
   const absolute = (root: string, path: string): string => (posix.isAbsolute(path) ? path : posix.join(root, path))
   const resolve = async (intent: Intent, own: string): Promise<Intent> => {
     const directory = absolute(own, intent.directory)

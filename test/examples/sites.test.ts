@@ -1,0 +1,98 @@
+import { spawn } from 'node:child_process'
+import { existsSync, readFileSync } from 'node:fs'
+import path from 'node:path'
+import { afterAll, describe, expect, test } from '@jest/globals'
+import { atSites, onMachine, readDocuments, withSuffix } from '../../examples/demo/documents.ts'
+import { siteKinds } from '../../examples/demo/sites.ts'
+import { connectionProblems } from '../../src/domains/environment-connections/rules.ts'
+import { documentProblems } from '../../src/domains/environments/rules.ts'
+import { EnvironmentDefinition } from '../../src/domains/environments/schemas.ts'
+import { NetworkTopologyDocument } from '../../src/domains/network-topologies/schemas.ts'
+import { cacheDir, temporaryFolder } from '../embedded/folder.ts'
+import { readPng } from './png.ts'
+
+const mosaic = path.resolve(import.meta.dirname, '../../examples/mosaic')
+const folder = temporaryFolder()
+const running = new Set<ReturnType<typeof spawn>>()
+afterAll(() => {
+  for (const child of running) child.kill('SIGKILL')
+  folder[Symbol.dispose]()
+})
+
+describe.each(siteKinds)('the documents of the mosaic for %s, as the service reads them', (kind) => {
+  const { environment, topology } = readDocuments(mosaic, kind)
+
+  test('the environment and each of its connections are accepted as they are', () => {
+    expect(EnvironmentDefinition.safeParse(environment).error?.issues ?? []).toEqual([])
+    expect(documentProblems(environment)).toEqual([])
+    for (const connection of environment.connections ?? []) expect(connectionProblems(connection, { allowProxyCommand: false })).toEqual([])
+  })
+
+  test('the network joins every two resources', () => {
+    expect(NetworkTopologyDocument.safeParse(topology).error?.issues ?? []).toEqual([])
+    const count = environment.resources.length
+    expect(topology.links).toHaveLength((count * (count - 1)) / 2)
+  })
+
+  test('with a site, ids of its own and the cores of a machine they are accepted too', () => {
+    const contacts = ['th1', 'th2', 'login node'].map((name) => ({
+      ...{ name, address: '10.64.0.11', port: 22, username: 'ada', knownHosts: '10.64.0.11 ssh-ed25519 AAAA', authorize: () => undefined },
+    }))
+    const own = withSuffix(readDocuments(mosaic, kind), 'x').environment
+    const filled = atSites(onMachine(own, { cores: 8, memoryBytes: 2 ** 34 }, []), contacts, 'vault:ssh-key/x')
+    expect(documentProblems(filled)).toEqual([])
+    const ids = (filled.connections ?? []).map(({ id }) => id)
+    expect(ids.every((id) => id.endsWith('-x'))).toBe(true)
+    const used = filled.runtimes.map(({ configuration }) => (configuration as { connectionId?: string } | undefined)?.connectionId)
+    expect(used.filter((id) => id !== undefined).toSorted()).toEqual(ids.toSorted())
+    for (const connection of filled.connections ?? [])
+      expect(connection).toMatchObject({
+        endpoint: '10.64.0.11',
+        credentialRef: 'vault:ssh-key/x',
+        configuration: { hostKeyPolicy: 'strict' },
+      })
+  })
+})
+
+const demo = (...args: string[]): Promise<{ code: number | null; said: string }> =>
+  new Promise((resolve) => {
+    const child = spawn(process.execPath, [path.resolve(mosaic, '../demo.ts'), '--output', path.join(folder.path, 'output'), ...args], {
+      env: {
+        PATH: '/usr/local/bin:/usr/bin:/bin',
+        HOME: folder.path,
+        SERVICE_DATA_DIR: path.join(folder.path, 'data'),
+        SERVICE_CACHE_DIR: cacheDir,
+      },
+      stdio: ['ignore', 'pipe', 'pipe'],
+    })
+    running.add(child)
+    let said = ''
+    for (const stream of [child.stdout, child.stderr]) stream.on('data', (chunk: Buffer) => (said += chunk.toString()))
+    child.once('close', (code) => {
+      running.delete(child)
+      resolve({ code, said })
+    })
+  })
+
+test('an unknown site, and a workflow without documents for one, are told', async () => {
+  expect(await demo('--site', 'moon')).toMatchObject({ code: 2, said: expect.stringContaining('--site moon: give ssh, slurm, spanning') })
+  const { code, said } = await demo('--site', 'ssh', '--workflow', 'mosaic-montage')
+  expect([code, said]).toEqual([2, expect.stringContaining('only the mosaic')])
+})
+
+test('one run on this machine, on a host by SSH and on a Slurm cluster: a key, connections, discovery, the picture', async () => {
+  const { code, said } = await demo('--site', 'spanning', '--small')
+  expect({ code, said }).toEqual({ code: 0, said: expect.any(String) })
+  expect(said).toContain('th1: healthy')
+  expect(said).toContain('login node: healthy')
+  const sites = [...said.matchAll(/^ {6}((?:local@|ssh\/|slurm\/)\S+) +(\d+) /gm)].map(([, site, tasks]) => ({
+    site,
+    tasks: Number(tasks),
+  }))
+  expect(sites.map(({ site }) => site!.replace(/[@/].*/, '')).toSorted()).toEqual(['local', 'slurm', 'ssh'])
+  expect(sites.reduce((sum, { tasks }) => sum + tasks, 0)).toBe(43)
+  expect(said).toMatch(/Data: \d+ × gateway/)
+  const picture = /picture {3}(\S+)/.exec(said)?.[1] ?? ''
+  expect(existsSync(picture)).toBe(true)
+  expect(readPng(readFileSync(picture))).toMatchObject({ width: 320, height: 240 })
+}, 600_000)
