@@ -93,6 +93,11 @@ export const openDatabase = (url: string, options: { max?: number; onError?: (er
   const open = async (work: (tx: Db) => Promise<unknown>): Promise<unknown> => {
     const client = await pool.connect()
     let broken: Error | undefined
+    // A connection that is lost between two statements says so here; unheard, it would end the process.
+    const lost = (error: Error): void => {
+      broken = error
+    }
+    client.on('error', lost)
     try {
       await client.query('begin')
       const result = await work(new Connection(client))
@@ -104,6 +109,7 @@ export const openDatabase = (url: string, options: { max?: number; onError?: (er
       })
       throw error
     } finally {
+      client.off('error', lost)
       client.release(broken)
     }
   }

@@ -8,6 +8,7 @@ export interface AuditRecord {
   actorType: Actor['type']
   environmentId: string | undefined
   resourceId: string | undefined
+  connectionId: string | undefined
   executionId: string | undefined
   outcome: 'succeeded' | 'failed'
   summary: string
@@ -37,6 +38,7 @@ export const auditRecord = (
     actorType: call.actor.type,
     environmentId: read(fields?.environmentId),
     resourceId: read(fields?.resourceId),
+    connectionId: read(fields?.connectionId),
     executionId: read(fields?.executionId),
     outcome: answer.status < 400 ? 'succeeded' : 'failed',
     summary: read(fields?.summary) ?? route.summary,

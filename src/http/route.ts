@@ -50,6 +50,7 @@ export interface AuditFields {
   summary: (call: { params: Record<string, string>; body: unknown }) => string
   environmentId?: (call: { params: Record<string, string>; body: unknown }) => string | undefined
   resourceId?: (call: { params: Record<string, string>; body: unknown }) => string | undefined
+  connectionId?: (call: { params: Record<string, string>; body: unknown }) => string | undefined
   executionId?: (call: { params: Record<string, string>; body: unknown }) => string | undefined
 }
 

@@ -3,10 +3,15 @@ import { generateKeyPairSync } from 'node:crypto'
 import { mkdirSync, mkdtempSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { sql } from '../../src/db/sql.ts'
+import { z } from 'zod'
+import { sql, type Db } from '../../src/db/sql.ts'
 import { recordAudit } from '../../src/domains/audit-events/store.ts'
 import { credentialRoutes } from '../../src/domains/credentials/routes.ts'
-import { holdCredential } from '../../src/domains/credentials/store.ts'
+import { deleteCredential } from '../../src/domains/credentials/store.ts'
+import { ConnectionDocument } from '../../src/domains/environment-connections/schemas.ts'
+import { saveConnection } from '../../src/domains/environment-connections/store.ts'
+import { EnvironmentDefinition } from '../../src/domains/environments/schemas.ts'
+import { createEnvironment } from '../../src/domains/environments/store.ts'
 import { CredentialVariables } from '../../src/config.ts'
 import { ensureKeyFile, makeKey, openVaultKeys, replaceKeys, type VaultKeys } from '../../src/vault/keys.ts'
 import { openVault, type Vault } from '../../src/vault/vault.ts'
@@ -250,19 +255,63 @@ test.each([
   })
 })
 
-test('a credential that a connection is just being given is not deleted meanwhile', async () => {
-  const { credentialRef } = (await app.call('POST', '/ssh-keys/', { id: 'held' })).body
-  let deleting: Promise<{ status: number }> | undefined
-  await app.db.transaction(async (tx) => {
-    expect(await holdCredential(tx, credentialRef)).toBe(true)
-    expect(await holdCredential(tx, 'vault:ssh-key/nobody')).toBe(false)
-    deleting = app.call('DELETE', '/ssh-keys/held/')
-    await tx.run(sql`insert into environments (id, name) values ('e-held', 'e-held')`)
-    await tx.run(
-      sql`insert into connections (id, environment_id, name, type, credential_ref) values ('c-held', 'e-held', 'n', 'ssh', ${credentialRef})`,
-    )
+describe('a credential that a connection is just being given', () => {
+  /** Until a statement waits for a lock of another transaction, or the call is over. */
+  const stuck = async (call: Promise<unknown>): Promise<void> => {
+    let over = false
+    const ended = () => (over = true)
+    call.then(ended, ended)
+    for (let waiting = false; !over && !waiting;) {
+      const answer = await app.db.one(
+        z.object({ waiting: z.boolean() }),
+        sql`select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock') as waiting`,
+      )
+      waiting = answer.waiting
+      await new Promise((resolve) => setTimeout(resolve, 20))
+    }
+  }
+  const login = (id: string, environmentId: string, credentialRef: string) =>
+    ConnectionDocument.parse({ id, environmentId, name: 'login', type: 'ssh', endpoint: 'lab:22', username: 'ada', credentialRef })
+  const inventory = (id: string, connections: unknown[] = []) =>
+    EnvironmentDefinition.parse({ environment: { id, name: id }, version: { id: `${id}-v`, version: 1 }, connections })
+
+  test.each([
+    [
+      'by itself',
+      'saved',
+      async (tx: Db, reference: string) => {
+        await createEnvironment(tx, inventory('saved'))
+        await saveConnection(tx, login('saved-c', 'saved', reference))
+      },
+    ],
+    [
+      'with its environment',
+      'listed',
+      (tx: Db, reference: string) => createEnvironment(tx, inventory('listed', [login('listed-c', 'listed', reference)])),
+    ],
+  ])('%s, is not deleted meanwhile', async (_, id, give) => {
+    const { credentialRef } = (await app.call('POST', '/ssh-keys/', { id })).body
+    let deleting: ReturnType<typeof app.call> | undefined
+    await app.db.transaction(async (tx) => {
+      await give(tx, credentialRef)
+      deleting = app.call('DELETE', `/ssh-keys/${id}/`)
+      await stuck(deleting)
+    })
+    expect(await deleting).toMatchObject({ status: 422, body: { error: expect.stringContaining('is used by connection') } })
   })
-  expect((await deleting)?.status).toBe(422)
+
+  test('and was deleted first, is not referred to', async () => {
+    const { credentialRef } = (await app.call('POST', '/ssh-keys/', { id: 'gone' })).body
+    await createEnvironment(app.db, inventory('late'))
+    let saving: Promise<unknown> | undefined
+    await app.db.transaction(async (tx) => {
+      await deleteCredential(tx, 'ssh-key', 'gone')
+      saving = saveConnection(app.db, login('late-c', 'late', credentialRef))
+      await stuck(saving)
+    })
+    await expect(saving).rejects.toMatchObject({ code: 'unacceptable', details: [expect.objectContaining({ path: 'credentialRef' })] })
+    expect((await app.call('GET', '/environments/late/')).body.connections).toEqual([])
+  })
 })
 
 describe('the vault', () => {

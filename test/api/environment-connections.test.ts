@@ -88,7 +88,8 @@ describe('testing a connection before it is saved', () => {
   }, 60_000)
 
   test.each([
-    ['refuses', () => serve((socket) => socket.resetAndDestroy()), 'host key'],
+    // Once something came: before, whether the connection ever stood is a matter of chance.
+    ['refuses', () => serve((socket) => socket.once('data', () => socket.resetAndDestroy())), 'host key'],
     ['says nothing', () => serve(() => undefined), 'host key'],
     ['speaks garbage', () => serve((socket) => socket.end('HTTP/1.1 400 Bad Request\r\n\r\n'.repeat(1000))), 'host key'],
     ['is not there', async () => '127.0.0.1:1', 'route'],
@@ -164,6 +165,11 @@ describe('saving a connection', () => {
     expect(again).toEqual({ ...first, name: 'renamed', createdAt })
     expect((await service.get(`/environments/${environmentId}/`)).connections.map((one: Json) => one.name)).toEqual(['renamed'])
     expect((await service.call('GET', '/environment-connections/none/')).status).toBe(404)
+    const events = await service.get(`/audit-events/?connectionId=${id}&eventType=connection.saved`)
+    expect(events).toEqual([
+      expect.objectContaining({ connectionId: id, environmentId, outcome: 'succeeded' }),
+      expect.objectContaining({ connectionId: id, environmentId, outcome: 'succeeded' }),
+    ])
   })
 
   test('everything that is wrong is in one answer and nothing is stored', async () => {

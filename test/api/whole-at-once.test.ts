@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { makeVaultKeyFile } from '../support/reach.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { tableCounts } from '../support/table-counts.ts'
 import { baseWorld, examples } from './whole-documents.ts'
@@ -6,7 +7,7 @@ import { baseWorld, examples } from './whole-documents.ts'
 // Environments, resources, scopes, topologies, workflows, plans and sessions have this test of their own.
 let service: TestService
 beforeAll(async () => {
-  service = await openService()
+  service = await openService({ environment: { SERVICE_VAULT_KEY_FILE: makeVaultKeyFile() } })
   for (const [path, body] of baseWorld) await service.post(path, body)
 }, 120_000)
 afterAll(() => service[Symbol.asyncDispose]())

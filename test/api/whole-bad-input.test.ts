@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { connect } from 'node:net'
 import { once } from 'node:events'
+import { makeVaultKeyFile } from '../support/reach.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { tableCounts } from '../support/table-counts.ts'
 import { baseWorld, examples, type Example } from './whole-documents.ts'
@@ -12,7 +13,7 @@ let service: TestService
 let document: Json
 let places: ReturnType<typeof openPlaces>
 beforeAll(async () => {
-  service = await openService()
+  service = await openService({ environment: { SERVICE_VAULT_KEY_FILE: makeVaultKeyFile() } })
   document = (await (await fetch(`${service.rootUrl}/openapi.json`)).json()) as Json
   places = openPlaces(document)
   for (const [path, body] of baseWorld) await service.post(path, body)

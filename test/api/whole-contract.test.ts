@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { Validator } from '@seriousme/openapi-schema-validator'
+import { makeVaultKeyFile } from '../support/reach.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { tableCounts } from '../support/table-counts.ts'
 import { specifiedPairs } from './specified-pairs.ts'
@@ -13,7 +14,7 @@ let service: TestService
 let document: any
 let built: Pair[]
 beforeAll(async () => {
-  service = await openService()
+  service = await openService({ environment: { SERVICE_VAULT_KEY_FILE: makeVaultKeyFile() } })
   document = await (await fetch(`${service.rootUrl}/openapi.json`)).json()
   built = Object.entries<Record<string, unknown>>(document.paths)
     .filter(([, item]) => item['servers'] === undefined)

@@ -1,3 +1,5 @@
+import { generateKeyPairSync } from 'node:crypto'
+
 /**
  * For every route that takes a document one that is accepted, with as many of its fields as can stand together. `key` makes the ids of
  * the records that it creates; what it refers to is the world that `worldDocuments` of the same name gives.
@@ -99,13 +101,35 @@ const environment = (key: string): Record<string, unknown> => ({
       environmentId: '',
       name: 'door',
       type: 'ssh',
-      endpoint: 'host:22',
+      // Not allowed without a setting, so that it is refused at once and no name server is asked.
+      endpoint: '127.0.0.1:22',
       username: 'u',
       credentialRef: 'c',
       configuration: { port: 22 },
     },
   ],
 })
+
+const passphrase = 'a test, not a secret'
+const importedKey = {
+  privateKey: generateKeyPairSync('ec', { namedCurve: 'prime256v1' })
+    .privateKey.export({ type: 'pkcs8', format: 'pem', cipher: 'aes-256-cbc', passphrase })
+    .toString(),
+  passphrase,
+}
+const token = { token: 'the-token-of-a-cluster' }
+const accessKey = { provider: 'aws', credential: { accessKeyId: 'AKIAIOSFODNN7EXAMPLE', secretAccessKey: 'wJalrXUtnFEMI-EXAMPLEKEY' } }
+
+const connection = {
+  id: 'base-connection',
+  environmentId: 'base',
+  name: 'door',
+  type: 'ssh',
+  endpoint: '127.0.0.1:22',
+  username: 'u',
+  credentialRef: 'vault:ssh-key/base',
+  configuration: { port: 22, hostKeyPolicy: 'accept-new' },
+}
 
 const scope = (key: string): Record<string, unknown> => ({
   id: key,
@@ -334,6 +358,9 @@ const companions = () => ({
 
 /** What the examples refer to, in the order in which it is created. */
 export const baseWorld: readonly [path: string, body: Record<string, unknown>][] = [
+  ['/ssh-keys/', { id: 'base' }],
+  ['/kubernetes-tokens/', { id: 'base', ...token }],
+  ['/cloud-credentials/', { id: 'base', ...accessKey }],
   ['/environments/', baseEnvironment],
   ['/environments/', environment('spare')],
   ['/execution-scopes/', scope('base-scope')],
@@ -351,6 +378,14 @@ const created =
     path: () => template,
     body,
   })
+
+/** Of the record `base` of a kind. */
+const replaced = (folder: string, body: Record<string, unknown>): Example => ({
+  method: 'PUT',
+  template: `${folder}{credentialId}/`,
+  path: () => `${folder}base/`,
+  body: () => ({ id: 'base', ...body }),
+})
 
 export const examples: readonly Example[] = [
   {
@@ -371,6 +406,28 @@ export const examples: readonly Example[] = [
     template: '/environments/{environmentId}/',
     path: () => '/environments/spare/',
     body: () => environment('spare'),
+  },
+  created('/ssh-keys/')(undefined, (key) => ({ id: key, comment: 'of the tests' })),
+  created('/ssh-keys/import/')(undefined, (key) => ({ id: key, ...importedKey })),
+  replaced('/ssh-keys/', importedKey),
+  created('/kubernetes-tokens/')(undefined, (key) => ({ id: key, ...token })),
+  replaced('/kubernetes-tokens/', token),
+  created('/cloud-credentials/')(undefined, (key) => ({ id: key, ...accessKey })),
+  replaced('/cloud-credentials/', accessKey),
+  created('/cloud-credentials/validate/')(undefined, () => ({ ...accessKey, projectId: 'p', region: 'r' })),
+  created('/connection-tests/')(undefined, () => connection),
+  {
+    method: 'PUT',
+    template: '/environment-connections/{connectionId}/',
+    path: () => '/environment-connections/base-connection/',
+    body: () => connection,
+  },
+  {
+    method: 'POST',
+    template: '/environment-connections/{connectionId}/login/',
+    path: () => '/environment-connections/base-connection/login/',
+    // Nothing is asked here, so the login is tried, and its state, refused, is the answer.
+    body: () => ({ answers: ['123456'] }),
   },
   created('/resources/')(undefined, (key) => ({
     ...(environment(key)['resources'] as Record<string, unknown>[])[0],

@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import fc from 'fast-check'
+import { makeVaultKeyFile } from '../support/reach.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { baseWorld, examples, type Example } from './whole-documents.ts'
 import { changed, openPlaces, raw, written, type Place } from './whole-places.ts'
@@ -10,7 +11,7 @@ let service: TestService
 let document: Json
 let places: ReturnType<typeof openPlaces>
 beforeAll(async () => {
-  service = await openService()
+  service = await openService({ environment: { SERVICE_VAULT_KEY_FILE: makeVaultKeyFile() } })
   document = (await (await fetch(`${service.rootUrl}/openapi.json`)).json()) as Json
   places = openPlaces(document)
   for (const [path, body] of baseWorld) await service.post(path, body)

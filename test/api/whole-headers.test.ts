@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { request } from 'node:http'
+import { makeVaultKeyFile } from '../support/reach.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { baseWorld, examples } from './whole-documents.ts'
 
@@ -9,9 +10,14 @@ const origin = 'https://desk.example'
 let open: TestService
 let guarded: TestService
 beforeAll(async () => {
-  open = await openService()
+  open = await openService({ environment: { SERVICE_VAULT_KEY_FILE: makeVaultKeyFile() } })
   guarded = await openService({
-    environment: { SERVICE_API_TOKEN: token, SERVICE_ALLOWED_ORIGINS: origin, SERVICE_ALLOWED_HOSTS: 'orrery.example' },
+    environment: {
+      SERVICE_VAULT_KEY_FILE: makeVaultKeyFile(),
+      SERVICE_API_TOKEN: token,
+      SERVICE_ALLOWED_ORIGINS: origin,
+      SERVICE_ALLOWED_HOSTS: 'orrery.example',
+    },
   })
   for (const [path, body] of baseWorld) await open.post(path, body)
 }, 120_000)

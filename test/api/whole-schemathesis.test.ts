@@ -1,12 +1,13 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { configFromEnvironment } from '../../src/config.ts'
 import { installSchemathesis, runSchemathesis } from '../support/schemathesis.ts'
+import { makeVaultKeyFile } from '../support/reach.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { baseWorld } from './whole-documents.ts'
 
 let service: TestService
 beforeAll(async () => {
-  service = await openService()
+  service = await openService({ environment: { SERVICE_VAULT_KEY_FILE: makeVaultKeyFile() } })
   for (const [path, body] of baseWorld) await service.post(path, body)
 }, 120_000)
 afterAll(() => service[Symbol.asyncDispose]())

@@ -124,6 +124,8 @@ describe('create and read', () => {
     expect((await service.call('GET', '/workflow-definitions/')).json).toEqual([definition])
     const page = await service.call('GET', '/workflow-definitions/image--mosaic/activities/?page=2&pageSize=1')
     expect(page.json).toEqual({ items: [definition.version.activities[1]], page: 2, pageSize: 1, total: 2, hasNext: false })
+    const beyond = await service.call('GET', '/workflow-definitions/image--mosaic/activities/?page=9999999999999999&pageSize=100')
+    expect(beyond.json).toMatchObject({ items: [], total: 2, hasNext: false })
 
     const graph = await loadGraph(service.db, 'image--mosaic-v1')
     expect(graph).toMatchObject({

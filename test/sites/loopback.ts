@@ -16,7 +16,7 @@ export interface LoopbackHost {
   readonly port: number
   /** The account that started it: another one cannot be logged in without root. */
   readonly user: string
-  /** An empty folder of its own, for work directories. */
+  /** Its `$HOME`, empty. */
   readonly folder: string
   knownHosts(): string
   /** New connections are refused; sessions go on. */
@@ -72,7 +72,9 @@ const startHost = async (name: string, folder: string, key: Key): Promise<Loopba
     [
       ...['ListenAddress 127.0.0.1', `Port ${port}`, `HostKey ${file('host_ed25519')}`, `PidFile ${file('pid')}`, 'StrictModes no'],
       ...[`AuthorizedKeysFile ${file('authorized_keys')}`, 'UsePAM no', 'PasswordAuthentication no', 'KbdInteractiveAuthentication no'],
-      ...['PermitRootLogin prohibit-password', 'Subsystem sftp internal-sftp', 'LogLevel VERBOSE', ''],
+      ...['PermitRootLogin prohibit-password', 'Subsystem sftp internal-sftp', 'LogLevel VERBOSE'],
+      // A home of the host's own, and no start-up file of the account's: one that waits for a lock would hold every login.
+      ...[`SetEnv HOME=${folderAt(file('work'))} SHLVL=2`, ''],
     ].join('\n'),
   )
   let running: Leashed | undefined

@@ -121,8 +121,8 @@ test('one storage for all hosts, where that is asked for', async () => {
 test('sshd on ports of loopback, where no hosts can be had', async () => {
   await using loopback = await startLoopbackSsh({ hosts: 2 })
   for (const host of loopback.hosts) {
-    const args = [...loopback.sshOptions, '-p', String(host.port), `${host.user}@${host.address}`, 'echo $SSH_CONNECTION']
-    expect((await run('ssh', args)).stdout).toContain(` ${host.port}`)
+    const args = [...loopback.sshOptions, '-p', String(host.port), `${host.user}@${host.address}`, 'echo $SSH_CONNECTION $HOME']
+    expect((await run('ssh', args)).stdout).toContain(` ${host.port} ${host.folder}\n`)
   }
   await loopback.hosts[0]!.stopSshd()
   const args = [...loopback.sshOptions, '-p', String(loopback.hosts[0]!.port), `${loopback.hosts[0]!.user}@127.0.0.1`, 'true']

@@ -41,6 +41,8 @@ export interface WorldOptions {
   /** By resource, where it is, if not on this machine. */
   places?: readonly (WorldPlace | undefined)[]
   connections?: readonly Record<string, unknown>[]
+  /** Type of each resource if not `local_machine`; such a resource is a batch target. */
+  types?: readonly (string | undefined)[]
 }
 
 /** Driver and configuration of a resource's runtime. */
@@ -174,10 +176,10 @@ export const worldDocuments = (options: WorldOptions) => {
     })),
     resources: cores.map((count, i) => ({
       id: resourceIds[i],
-      executionTarget: 'direct',
-      type: 'local_machine',
+      executionTarget: options.types?.[i] === undefined ? 'direct' : 'batch',
+      type: options.types?.[i] ?? 'local_machine',
       name: `Host ${String(i + 1)}`,
-      providerId: resourceIds[i],
+      providerId: options.types?.[i] === 'hpc_partition' ? 'main' : resourceIds[i],
       cpuCores: count,
       cpuCapacity: count,
       memoryBytes: 2 ** 34,

@@ -116,6 +116,7 @@ export const environmentConnectionRoutes = (parts: ConnectionParts): Route[] => 
       audit: {
         eventType: 'connection.saved',
         summary: ({ params }) => `connection ${params['connectionId'] ?? ''} saved`,
+        connectionId: ofPath,
         environmentId: ({ body }) => (body as ConnectionDocument).environmentId,
       },
       handle: async ({ params, body }) => {
@@ -136,7 +137,11 @@ export const environmentConnectionRoutes = (parts: ConnectionParts): Route[] => 
       tag: 'environment-connections',
       summary: 'Check a connection now; the answer is 200 also when it is offline',
       response: ConnectionCheck,
-      audit: { eventType: 'connection.checked', summary: ({ params }) => `connection ${params['connectionId'] ?? ''} checked` },
+      audit: {
+        eventType: 'connection.checked',
+        summary: ({ params }) => `connection ${params['connectionId'] ?? ''} checked`,
+        connectionId: ofPath,
+      },
       handle: async ({ params, actor }) => {
         const connection = await stored(params.connectionId)
         if (connection.type === 'agent') throw agentRefusal()
@@ -157,6 +162,7 @@ export const environmentConnectionRoutes = (parts: ConnectionParts): Route[] => 
       audit: {
         eventType: 'connection.discovered',
         summary: ({ params }) => `discovery through connection ${params['connectionId'] ?? ''}`,
+        connectionId: ofPath,
       },
       handle: async ({ params, signal }) => {
         const { connectionId } = params
@@ -209,7 +215,11 @@ export const environmentConnectionRoutes = (parts: ConnectionParts): Route[] => 
       summary: 'Answer what a login asks, in the order of its prompts; without answers it logs in until it is asked',
       body: LoginAnswers,
       response: Login,
-      audit: { eventType: 'connection.login', summary: ({ params }) => `login of connection ${params['connectionId'] ?? ''} answered` },
+      audit: {
+        eventType: 'connection.login',
+        summary: ({ params }) => `login of connection ${params['connectionId'] ?? ''} answered`,
+        connectionId: ofPath,
+      },
       handle: async ({ params, body }) => {
         const login = await links.answer(params.connectionId, body.answers)
         if (login.state === 'connected') await wakeMonitor(params.connectionId)
@@ -218,6 +228,9 @@ export const environmentConnectionRoutes = (parts: ConnectionParts): Route[] => 
     }),
   ]
 }
+
+/** The connection that an audit record is of. */
+const ofPath = ({ params }: { params: Record<string, string> }): string | undefined => params['connectionId']
 
 /** What of a connection decides who logs in where. */
 const loginOf = ({ type, endpoint, username, credentialRef, configuration = {} }: ConnectionDocument): string =>

@@ -4,6 +4,7 @@ import type { SshHostKey } from '../../clients/ssh/target.ts'
 import { sql, type Db } from '../../db/sql.ts'
 import { missing, unacceptable, type Problem } from '../../refusal.ts'
 import { recordAudit } from '../audit-events/store.ts'
+import { holdCredential } from '../credentials/store.ts'
 import { lockInventory } from '../environments/store.ts'
 import { ResourceSnapshot } from '../resources/schemas.ts'
 import { ConnectionCheck, ConnectionDocument } from './schemas.ts'
@@ -67,6 +68,10 @@ export const saveConnection = (db: Db, connection: ConnectionDocument): Promise<
     if (problems.length > 0) throw unacceptable(problems)
     const before = await readConnection(tx, connection.id)
     const { id, environmentId, name, type, endpoint, username, credentialRef, configuration } = connection
+    if (!(await holdCredential(tx, credentialRef)) && credentialRef.startsWith('vault:'))
+      throw unacceptable([
+        { path: 'credentialRef', message: `the credential ${JSON.stringify(credentialRef)} does not exist; store it first` },
+      ])
     const json = configuration === undefined ? null : JSON.stringify(configuration)
     await tx.run(
       sql`insert into connections (id, environment_id, position, name, type, endpoint, username, credential_ref, configuration)

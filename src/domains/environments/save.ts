@@ -1,5 +1,6 @@
 import { z } from 'zod'
 import { sql, type Db, type Sql } from '../../db/sql.ts'
+import { holdCredential } from '../credentials/store.ts'
 import type { EnvironmentDefinition } from './schemas.ts'
 
 /** Rows for `json_to_recordset`, in the order of the document. */
@@ -77,6 +78,9 @@ export const insertVersion = async (tx: Db, definition: EnvironmentDefinition, k
         "cpuUtilization" double precision, "peakMemoryBytes" bigint, "diskReadBytes" bigint, "diskWriteBytes" bigint, "energyJoules" double precision, source text, "sampleSize" bigint,
         "modelVersion" text, metadata jsonb)`,
   )
+  // What they refer to is not deleted meanwhile; a reference to nothing is kept, as it was written elsewhere perhaps.
+  for (const reference of new Set(definition.connections.map(({ credentialRef }) => credentialRef)))
+    if (reference !== '') await holdCredential(tx, reference)
   // A connection that stays keeps its creation time and its recorded checks.
   await insert(
     definition.connections,

@@ -3,6 +3,7 @@ import { isAbsolute, join, relative, sep } from 'node:path'
 import { z } from 'zod'
 import { sql, type Db } from '../../db/sql.ts'
 import type { Intent, Stage } from '../../drivers/runtime/driver.ts'
+import { isOpaque } from '../schedule-plans/problem.ts'
 import { loadCommands, type ActivityCommand } from '../workflow-definitions/store.ts'
 import type { LoadedTask } from './journal.ts'
 import { attemptDirectory, inputVariable } from './names.ts'
@@ -109,6 +110,10 @@ export const makeSitePlan = (db: Db, runId: string, snapshot: SiteSnapshot, opti
     contentVersionId: snapshot.contentVersionId,
     onFailure: snapshot.onFailure,
     siteOf: (task) => place(task).site,
+    schedulesItself: (task) => {
+      const resource = resources.get(task.resource_id)
+      return place(task).kind === 'slurm' && resource !== undefined && isOpaque(resource)
+    },
     pricePerSecond: new Map(snapshot.resources.map((resource) => [resource.id, resource.pricePerSecond])),
 
     async commandsOf(positions) {

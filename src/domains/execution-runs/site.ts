@@ -56,6 +56,8 @@ export interface SitePlan {
   /** Where a task runs: those of other sites are waited for, not run. */
   siteOf: (task: Pick<LoadedTask, 'runtime_id' | 'resource_id'>) => string
   pricePerSecond: ReadonlyMap<string, number>
+  /** The site's own scheduler decides what of a resource runs when: its one slot is a name, not a lane. */
+  schedulesItself: (task: Pick<LoadedTask, 'runtime_id' | 'resource_id'>) => boolean
   commandsOf: (positions: readonly number[]) => Promise<Map<number, Command>>
   intentOf: (task: LoadedTask, command: Command, name: string, predecessors: readonly LoadedTask[]) => Intent
   transfersOf: (task: LoadedTask, predecessors: readonly LoadedTask[]) => Moved[]
@@ -166,12 +168,16 @@ export const runSite = async (
             ? inFlight
             : waiting
   }
+  const lanesOf = (task: LoadedTask): (readonly [resourceId: string, coreId: string, slotId: string])[] =>
+    plan.schedulesItself(task)
+      ? []
+      : (task.core_ids.length === 0 ? [''] : task.core_ids).map((core) => [task.resource_id, core, task.slot_id] as const)
   const frontier = createFrontier({
     states,
     from: loaded.from,
     to: loaded.to,
     lanes: tasks.map((task) =>
-      (task.core_ids.length === 0 ? [''] : task.core_ids).map((core) => JSON.stringify([task.resource_id, core, task.slot_id])),
+      lanesOf(task).map((lane) => JSON.stringify(lane)),
     ),
     orders: tasks.map((task) => task.order_on_resource),
     mine,
@@ -487,7 +493,7 @@ export const runSite = async (
       const name = intentName(runId, task.position, task.attempt)
       const intent = intentFor(i)
       const lanes = [
-        ...(task.core_ids.length === 0 ? [''] : task.core_ids).map((core) => [task.resource_id, core, task.slot_id] as const),
+        ...lanesOf(task),
         ...cores.map((core) => [`@host/${parts.hostId}`, `core-${String(core)}`, ''] as const),
       ]
       const record = { id: task.id, name, directory: intent.directory, host: parts.hostId }

@@ -34,6 +34,8 @@ export interface Place {
   host?: string
   /** Of the runtime, with the binding's own keys over it. */
   configuration: Readonly<Record<string, unknown>>
+  /** Partition that the binding itself names. */
+  partition?: string
 }
 
 /** The site that starts no process: rehearsal and the figures of the engine itself. */
@@ -58,8 +60,10 @@ export const placer = (facts: SiteFacts): ((runtimeId: string, resourceId: strin
     const reached = connectionId === undefined ? {} : { connectionId }
     if (runtime.driver === 'ssh') return { site: `ssh/${connectionId ?? ''}`, kind: 'ssh', ...reached, configuration }
     const host = text(configuration['hostId']) ?? facts.hostId
+    const partition = text(bindings.get(key)?.['partition'])
+    const named = partition === undefined ? {} : { partition }
     if (runtime.driver === 'slurm')
-      return { site: `slurm/${runtime.id}`, kind: 'slurm', ...(connectionId === undefined ? { host } : reached), configuration }
+      return { site: `slurm/${runtime.id}`, kind: 'slurm', ...(connectionId === undefined ? { host } : reached), ...named, configuration }
     return { site: `local@${host}`, kind: 'local', host, configuration }
   }
   return (runtimeId, resourceId) => {
@@ -93,7 +97,10 @@ export const taskQueueOf = (place: Place, all: Iterable<Place>, sharedQueue: str
   return host === undefined || place.kind === 'rehearsal' ? sharedQueue : `${sharedQueue}@${host}`
 }
 
-/** What a site's scheduler is told besides the amounts: the place's own words, the resource's over them, the activity's over both. */
+/**
+ * What a site's scheduler is told besides the amounts: the runtime's words, over them the partition that the resource is, over it what the
+ * binding says, over all the activity's own `scheduling`.
+ */
 export const schedulingOf = (
   place: Place,
   resource: z.output<typeof SnapshotResource> | undefined,

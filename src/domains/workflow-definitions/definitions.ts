@@ -186,7 +186,7 @@ export async function listActivities(
   if (version === undefined) return undefined
   const rows = await db.many(
     z.object({ activity: ContentActivity }),
-    sql`select ${activityJson} as activity from activity_definitions a where a.workflow_version_id = ${version.id} and a.position >= ${offset} order by a.position limit ${limit}`,
+    sql`select ${activityJson} as activity from activity_definitions a where a.workflow_version_id = ${version.id} and a.position >= ${offset}::bigint order by a.position limit ${limit}`,
   )
   return {
     total: version.activityCount,
