@@ -11,10 +11,7 @@ const everyMs = 2_000
  * Ends what cancelled runs have left at sites that did not answer then: asked again until they confirm. Any number of processes may do
  * it at once; what is on this machine is ended by this machine's.
  */
-export const openSweeper = (
-  { db, sites, hostId }: { db: Db; sites: SiteDrivers; hostId: string },
-  log: Log,
-): { stop(): Promise<void> } => {
+export const openSweeper = ({ db, sites, hostId }: { db: Db; sites: SiteDrivers; hostId: string }, log: Log): { stop(): Promise<void> } => {
   let stopped = false
   let wake: () => void = () => undefined
 

@@ -154,14 +154,14 @@ describe('a link that is cut', () => {
   }, 120_000)
 })
 
-test('keys are exchanged anew in the middle of a stream, from both sides, and no byte is lost', async () => {
+test('keys are exchanged anew in the middle of a stream, and no byte is lost', async () => {
   const server = await serve()
   const shell = open().shell(targetOf(server))
   const sent = randomBytes(8 * 1024 * 1024)
   const running = streamed(shell, sent)
   for (let turn = 0; turn < 4; turn++) {
-    const before = server.handshakes
     while (server.connections.size === 0 || server.logins === 0) await sleep(5)
+    const before = server.handshakes
     for (const connection of server.connections) connection.rekey()
     while (server.handshakes === before) await sleep(5)
   }
@@ -190,7 +190,42 @@ describe('a server that hangs', () => {
         expect(took).toBeGreaterThan(least - 100)
         expect(took).toBeLessThan(15_000)
       }
-    }, 60_000)
+    },
+    60_000,
+  )
+
+  const never: [string, (socket: Socket) => void][] = [
+    ['says nothing', () => undefined],
+    ['greets and says no more', (socket) => socket.write('SSH-2.0-Stuck\r\n')],
+    ['never ends its greeting', (socket) => socket.write('x'.repeat(3_000))],
+  ]
+  test.each(never)('before the host key, as it %s: told as such, in time', async (_what, behave) => {
+    const target = await strange(behave)
+    const started = performance.now()
+    await expect(bounded(open().shell(target).run(':'))).rejects.toMatchObject({ stage: 'host key', permanent: false })
+    expect(performance.now() - started).toBeLessThan(15_000)
+  })
+})
+
+describe('what is no SSH server', () => {
+  const others: [string, (socket: Socket) => void][] = [
+    ['a web server', (socket) => socket.end('HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n')],
+    ['noise', (socket) => socket.write(randomBytes(100_000))],
+    ['a greeting, then noise', (socket) => socket.write(Buffer.concat([Buffer.from('SSH-2.0-Noise\r\n'), randomBytes(100_000)]))],
+    ['a closed door', (socket) => socket.destroy()],
+    ['SSH of 1997', (socket) => socket.end('SSH-1.5-Old\r\n')],
+  ]
+  test.each(others)('%s', async (_what, behave) => {
+    const target = await strange(behave)
+    const failure = (await bounded(open().shell(target).run(':')).catch((error: unknown) => error)) as LinkError
+    expect(failure).toMatchObject({ name: 'LinkError', stage: 'host key' })
+    expect(failure.message).not.toMatch(/\p{Cc}/u)
+  })
+
+  test('nobody there', async () => {
+    const target = { ...(await strange(() => undefined)), port: await freePort() }
+    await expect(open().shell(target).run(':')).rejects.toMatchObject({ stage: 'route' })
+  })
 
   test('an address that is not allowed: not a byte is sent to it, by whatever name', async () => {
     const target = await strange(() => undefined)

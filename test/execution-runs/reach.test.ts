@@ -116,13 +116,19 @@ describe('a run at other machines', () => {
   }, 200_000)
 
   test('leaves it to the scheduler of a partition what runs when: what is ready is submitted at once, as arrays', async () => {
-    const tasks = Array.from({ length: 6 }, (_, i) => ({ name: `q${String(i)}`, run: 'sleep 1; echo $SLURM_ARRAY_TASK_ID', lane: [0, 0] as const }))
+    const tasks = Array.from({ length: 6 }, (_, i) => ({
+      name: `q${String(i)}`,
+      run: 'sleep 1; echo $SLURM_ARRAY_TASK_ID',
+      lane: [0, 0] as const,
+    }))
     const world = await worldAt('queue', { tasks, cores: [1], places: [onCluster('queue-login')], types: ['hpc_partition'] }, 0, true)
     slurm.forgetCalls()
     const detail = await run(world, 'queue-run')
     expect([detail.run.failureReason, detail.run.status]).toEqual([undefined, 'completed'])
     const times = detail.activities.map(({ startedAt, finishedAt }: any) => [startedAt, finishedAt] as [number, number])
-    expect(Math.max(...times.map(([from]: [number, number]) => from))).toBeLessThan(Math.min(...times.map(([, to]: [number, number]) => to)))
+    expect(Math.max(...times.map(([from]: [number, number]) => from))).toBeLessThan(
+      Math.min(...times.map(([, to]: [number, number]) => to)),
+    )
     expect(slurm.calls().filter((call) => call.startsWith('sbatch')).length).toBeLessThanOrEqual(2)
   }, 150_000)
 

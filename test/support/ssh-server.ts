@@ -1,5 +1,6 @@
 import { spawn, type ChildProcess } from 'node:child_process'
 import { connect, type Socket } from 'node:net'
+import { makeSshKey } from '../../src/clients/ssh/keys.ts'
 import ssh2, { type AuthContext, type Connection, type KeyboardAuthContext, type Session } from 'ssh2'
 
 /** An SSH server in this process, that misbehaves as told. It accepts one key, and runs commands by `/bin/sh` as this user. */
@@ -54,10 +55,12 @@ export interface ServerKeys {
   user: { private: string; public: string }
 }
 
-export const makeServerKeys = (): ServerKeys => ({
-  host: ssh2.utils.generateKeyPairSync('ed25519'),
-  user: ssh2.utils.generateKeyPairSync('ed25519'),
-})
+const makePair = (): { private: string; public: string } => {
+  const { privateKey, publicKey } = makeSshKey('')
+  return { private: privateKey, public: publicKey }
+}
+
+export const makeServerKeys = (): ServerKeys => ({ host: makePair(), user: makePair() })
 
 export const startSshServer = async (options: SshServerOptions = {}): Promise<SshServer> => {
   const keys = options.keys ?? makeServerKeys()

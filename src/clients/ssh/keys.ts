@@ -1,4 +1,13 @@
-import { createPrivateKey, createPublicKey, randomBytes, sign, verify, type JsonWebKey, type KeyObject } from 'node:crypto'
+import {
+  createPrivateKey,
+  createPublicKey,
+  generateKeyPairSync,
+  randomBytes,
+  sign,
+  verify,
+  type JsonWebKey,
+  type KeyObject,
+} from 'node:crypto'
 import ssh2 from 'ssh2'
 import { fingerprint } from './known-hosts.ts'
 
@@ -101,11 +110,8 @@ const sshKeyOf = (key: KeyObject, comment: string): SshKey => {
   }
 }
 
-/** A new ed25519 key. */
-export const makeSshKey = (comment: string): SshKey => {
-  const { private: text } = ssh2.utils.generateKeyPairSync('ed25519')
-  return sshKeyOf(fromOpenSsh(text, undefined).key, comment)
-}
+/** A new ed25519 key. (Of those that ssh2 makes one in 200 is malformed.) */
+export const makeSshKey = (comment: string): SshKey => sshKeyOf(generateKeyPairSync('ed25519').privateKey, comment)
 
 const fromOpenSsh = (text: string, passphrase: string | undefined): { key: KeyObject; comment: string } => {
   refuseCostlyRounds(text)

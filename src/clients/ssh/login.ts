@@ -30,6 +30,7 @@ export const logIn = (target: SshTarget, secret: SshSecret, route: Duplex, journ
 
   return new Promise<Client>((resolve, reject) => {
     let over = false
+    let judged: Buffer | undefined
     let timer: NodeJS.Timeout | undefined
     const fail = (error: unknown): void => {
       if (over) return
@@ -110,8 +111,16 @@ export const logIn = (target: SshTarget, secret: SshSecret, route: Duplex, journ
         ...(preferred === undefined ? {} : { algorithms: { serverHostKey: preferred } }),
         ...(target.forwardAgent === true && key !== undefined ? { agent: new KeyAgent(key), agentForward: true } : {}),
         hostVerifier: (shown: Buffer, answer: (accepted: boolean) => void) => {
+          // Keys are exchanged anew later: it has to be the same host.
+          if (judged !== undefined) {
+            answer(shown.equals(judged))
+            return
+          }
           verify(shown).then(
-            () => answer(!over),
+            () => {
+              judged = Buffer.from(shown)
+              answer(!over)
+            },
             (error: unknown) => fail(error),
           )
         },

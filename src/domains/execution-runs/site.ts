@@ -176,9 +176,7 @@ export const runSite = async (
     states,
     from: loaded.from,
     to: loaded.to,
-    lanes: tasks.map((task) =>
-      lanesOf(task).map((lane) => JSON.stringify(lane)),
-    ),
+    lanes: tasks.map((task) => lanesOf(task).map((lane) => JSON.stringify(lane))),
     orders: tasks.map((task) => task.order_on_resource),
     mine,
   })
@@ -492,10 +490,7 @@ export const runSite = async (
       }
       const name = intentName(runId, task.position, task.attempt)
       const intent = intentFor(i)
-      const lanes = [
-        ...lanesOf(task),
-        ...cores.map((core) => [`@host/${parts.hostId}`, `core-${String(core)}`, ''] as const),
-      ]
+      const lanes = [...lanesOf(task), ...cores.map((core) => [`@host/${parts.hostId}`, `core-${String(core)}`, ''] as const)]
       const record = { id: task.id, name, directory: intent.directory, host: parts.hostId }
       chosen.push({
         position: i,
