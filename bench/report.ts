@@ -113,7 +113,7 @@ Written by \`npm run bench -- NAME\`: each section is one run of one benchmark. 
 median of the per-round ratios, so that a slow minute of the machine hits both sides. Wherever an engine is measured, each round has one
 more run whose daemon is killed with SIGKILL at a random moment; it must finish with every attempt started once.`
 
-/** Replaces the benchmark's section in RESULTS.md, or adds it; sections are in the order of `names`. */
+/** Replaces the benchmark's section in RESULTS.md, or adds it; sections are in the order of `names`, what others wrote stays behind them. */
 export const record = (file: string, names: readonly string[], name: string, section: string): void => {
   const known = new Map<string, string>()
   if (existsSync(file))
@@ -122,7 +122,8 @@ export const record = (file: string, names: readonly string[], name: string, sec
       .slice(1))
       known.set(/^## (.*)$/m.exec(part)?.[1] ?? '', part.trim())
   known.set(name, section)
-  writeFileSync(file, `${[title, ...names.flatMap((each) => known.get(each) ?? [])].join('\n\n')}\n`)
+  const order = [...names, ...[...known.keys()].filter((each) => !names.includes(each))]
+  writeFileSync(file, `${[title, ...order.flatMap((each) => known.get(each) ?? [])].join('\n\n')}\n`)
 }
 
 export const loadNow = (): number => loadavg()[0] as number
