@@ -12,6 +12,8 @@ export interface ConformanceSite {
   scratch: string
   /** Another driver over the same site, as another worker would have it. */
   open(): RuntimeDriver
+  /** Node as the tasks see it, if not under its path here. */
+  node?: string
   /** Whether also a process that left its group and cleared its environment is ended with its task. Default true. */
   endsUnmarked?: boolean
   /** argv of a program that opens the site, submits the intents given as JSON in its last argument, prints the outcomes and waits. */
@@ -148,10 +150,14 @@ export function runtimeDriverConformance(name: string, makeSite: () => Conforman
       async () => {
         const bytes = 48 * 1024 * 1024
         const { peakMemoryBytes } = await run(
-          intent([process.execPath, '-e', `require('child_process').execFileSync(process.execPath, ['-e', 'Buffer.alloc(${bytes}, 1)'])`]),
+          intent([
+            site.node ?? process.execPath,
+            '-e',
+            `require('child_process').execFileSync(process.execPath, ['-e', 'Buffer.alloc(${bytes}, 1)'])`,
+          ]),
         )
         const { peakMemoryBytes: idle } = await run(
-          intent([process.execPath, '-e', `require('child_process').execFileSync(process.execPath, ['-e', '0'])`]),
+          intent([site.node ?? process.execPath, '-e', `require('child_process').execFileSync(process.execPath, ['-e', '0'])`]),
         )
         expect((peakMemoryBytes ?? 0) - (idle ?? 0)).toBeGreaterThan(bytes * 0.9)
         expect((peakMemoryBytes ?? 0) - (idle ?? 0)).toBeLessThan(bytes * 1.5)
@@ -513,7 +519,7 @@ export function runtimeDriverConformance(name: string, makeSite: () => Conforman
           const environment = Object.fromEntries(part.map((value, position) => [`V${position}`, value]))
           const script =
             'process.stdout.write(JSON.stringify([process.argv.slice(1), process.argv.slice(1).map((_, i) => process.env["V" + i])]))'
-          const task = intent([process.execPath, '-e', script, '--', ...part], { environment })
+          const task = intent([site.node ?? process.execPath, '-e', script, '--', ...part], { environment })
           await run(task)
           expect(JSON.parse(await text(task.name))).toEqual([part, part])
         }

@@ -1,5 +1,5 @@
 import { afterAll } from '@jest/globals'
-import { chmodSync, mkdtempSync, rmSync } from 'node:fs'
+import { chmodSync, copyFileSync, mkdtempSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { openLocalShell } from '../../src/drivers/local-shell.ts'
 import { openSlurmDriver } from '../../src/drivers/runtime/slurm.ts'
@@ -9,6 +9,9 @@ import { runtimeDriverConformance } from './conformance.ts'
 /** One cluster for all tests of this file; the suite needs it before it declares its tests. */
 const site = await startSlurm()
 afterAll(() => site.stop(), 120_000)
+// The nodes have a /home, /srv and /tmp of their own: a checkout below one of them is not there.
+const node = join(site.scratch, 'node')
+copyFileSync(process.execPath, node)
 
 runtimeDriverConformance('slurm, by the commands of this machine', () => {
   const scratch = mkdtempSync(join(site.scratch, 'conformance-'))
@@ -24,6 +27,7 @@ runtimeDriverConformance('slurm, by the commands of this machine', () => {
   const shells: ReturnType<typeof openLocalShell>[] = []
   return {
     scratch,
+    node,
     endsUnmarked: false,
     open: () => {
       const shell = openLocalShell({ environment })
