@@ -1,4 +1,5 @@
 import { Context } from '@temporalio/activity'
+import { beating } from './beating.ts'
 import { discoverConnection, failDiscovery } from '../src/domains/environment-connections/discover.ts'
 import { monitorTurn, pauseBeforeCheck, type MonitorParts } from '../src/domains/environment-connections/monitor.ts'
 
@@ -6,19 +7,6 @@ export type EnvironmentConnectionParts = MonitorParts
 
 /** Tries of one discovery; the workflow's policy allows one more, for a worker that died. */
 const discoveryTries = 4
-
-/** Keeps the activity's heartbeat while it waits for other machines. */
-const beating = async <T>(work: () => Promise<T>): Promise<T> => {
-  const context = Context.current()
-  const beats = setInterval(() => {
-    context.heartbeat()
-  }, 2_000)
-  try {
-    return await work()
-  } finally {
-    clearInterval(beats)
-  }
-}
 
 export const environmentConnectionActivities = (parts: EnvironmentConnectionParts) => ({
   /** Seconds until a connection's next check; null when there is nothing to watch any more. */

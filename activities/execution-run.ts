@@ -12,6 +12,7 @@ import { simulate } from '../src/domains/execution-runs/simulation.ts'
 import { abandonRun, closeRun, openRun, readRun } from '../src/domains/execution-runs/store.ts'
 import type { Wakes } from '../src/domains/execution-runs/wakes.ts'
 import { removeUnkept } from '../src/domains/execution-runs/work-directories.ts'
+import { beating } from './beating.ts'
 
 export interface ExecutionRunParts {
   db: Db
@@ -41,19 +42,6 @@ const firstProgressSeconds = 1
 const lastProgressSeconds = 300
 /** A resting site is told of ends elsewhere this often at most. */
 const wakeEveryMs = 500
-
-/** Says once a second that this process is alive, so that the server gives the work to another soon after it is not. */
-const beating = async <T>(work: () => Promise<T>): Promise<T> => {
-  const context = Context.current()
-  const beats = setInterval(() => {
-    context.heartbeat()
-  }, 1_000)
-  try {
-    return await work()
-  } finally {
-    clearInterval(beats)
-  }
-}
 
 export const executionRunActivities = (parts: ExecutionRunParts) => ({
   /** created → running, once; says what is to be done where. Ids and small facts only. */

@@ -1,3 +1,4 @@
+import { lookup } from 'node:dns/promises'
 import { mkdir } from 'node:fs/promises'
 import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
@@ -92,7 +93,12 @@ export const openParts = async ({
     shellOf: (connectionId) => links.shell(connectionId),
     localShell,
     reachOf: (connectionId) => reachOf(db, connectionId),
-    tokenOf: async (reference) => {
+    tokenOf: async (reference, url) => {
+      // Asked for each request, so each is judged before the token leaves.
+      for (const { address } of await lookup(new URL(url).hostname.replace(/^\[|\]$/g, ''), { all: true })) {
+        const verdict = addressAllowed(address)
+        if (verdict !== true) throw new DriverError('refused', `slurmrestd at ${url}: ${verdict}`)
+      }
       const secret = await vault.open(reference, { actor: 'service', purpose: 'ask slurmrestd' })
       if (secret.kind !== 'kubernetes-token') throw new DriverError('refused', `credential ${JSON.stringify(reference)} is not a token`)
       return secret.token

@@ -342,48 +342,41 @@ describe('what is wrong is found by its digest', () => {
   })
 })
 
-const isRoot = process.getuid?.() === 0
-const onSmallDisk = isRoot ? test : test.skip
-
 describe('a full disk at the target', () => {
-  onSmallDisk(
-    'is told in the words of the site with the free space; once there is room it goes on',
-    async () => {
-      using folder = producer((made) => {
-        randomFile(join(made, 'large'), 20 * mebibyte)
-        for (let at = 0; at < 20; at++) randomFile(join(made, `small${String(at)}`), 4_096)
+  test('is told in the words of the site with the free space; once there is room it goes on', async () => {
+    using folder = producer((made) => {
+      randomFile(join(made, 'large'), 20 * mebibyte)
+      for (let at = 0; at < 20; at++) randomFile(join(made, `small${String(at)}`), 4_096)
+    })
+    const disk = join(folder.path, 'in')
+    mkdirSync(disk)
+    execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=30m', 'tmpfs', disk])
+    try {
+      randomFile(join(disk, 'other'), 18 * mebibyte)
+      await expect(bring(folder.path)).rejects.toMatchObject({
+        trouble: 'infrastructure',
+        message: expect.stringMatching(/No space left on device.*KiB free at .*\/in/),
       })
-      const disk = join(folder.path, 'in')
-      mkdirSync(disk)
-      execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=30m', 'tmpfs', disk])
+      // Somebody takes what was free when it began.
+      writeFileSync(join(disk, 'other'), '')
+      const weather = clear()
+      const running = bring(folder.path, { from: { ...a, shell: overLink(shell, weather) }, limits: { streams: 1 } })
+      while (weather.bytes < 2 * mebibyte) await delay(2)
       try {
-        randomFile(join(disk, 'other'), 18 * mebibyte)
-        await expect(bring(folder.path)).rejects.toMatchObject({
-          trouble: 'infrastructure',
-          message: expect.stringMatching(/No space left on device.*KiB free at .*\/in/),
-        })
-        // Somebody takes what was free when it began.
-        writeFileSync(join(disk, 'other'), '')
-        const weather = clear()
-        const running = bring(folder.path, { from: { ...a, shell: overLink(shell, weather) }, limits: { streams: 1 } })
-        while (weather.bytes < 2 * mebibyte) await delay(2)
-        try {
-          randomFile(join(disk, 'other'), 29 * mebibyte)
-        } catch (error) {
-          expect(error).toMatchObject({ code: 'ENOSPC' })
-        }
-        await expect(running).rejects.toMatchObject({
-          trouble: 'infrastructure',
-          message: expect.stringMatching(/No space left on device.*KiB free/),
-        })
-        expect(existsSync(join(disk, 'came'))).toBe(false)
-        execFileSync('rm', [join(disk, 'other')])
-        expect((await bring(folder.path)).resumed).toBe(true)
-        expectSame(folder.path)
-      } finally {
-        execFileSync('umount', ['-l', disk])
+        randomFile(join(disk, 'other'), 29 * mebibyte)
+      } catch (error) {
+        expect(error).toMatchObject({ code: 'ENOSPC' })
       }
-    },
-    300_000,
-  )
+      await expect(running).rejects.toMatchObject({
+        trouble: 'infrastructure',
+        message: expect.stringMatching(/No space left on device.*KiB free/),
+      })
+      expect(existsSync(join(disk, 'came'))).toBe(false)
+      execFileSync('rm', [join(disk, 'other')])
+      expect((await bring(folder.path)).resumed).toBe(true)
+      expectSame(folder.path)
+    } finally {
+      execFileSync('umount', ['-l', disk])
+    }
+  }, 300_000)
 })

@@ -33,8 +33,8 @@ export interface SiteDriverParts {
   localShell: SiteShell
   /** Other sites that a connection may copy to by itself. */
   reachOf: (connectionId: string) => Promise<readonly Reach[]>
-  /** Opens the token that a Slurm runtime's `slurmrestd.credentialRef` names. */
-  tokenOf: (reference: string) => Promise<string>
+  /** Opens the token that a Slurm runtime's `slurmrestd.credentialRef` names, for requests to this URL; rejects where that leads into a denied network. */
+  tokenOf: (reference: string, url: string) => Promise<string>
   hostId: string
   workRoot: string
   cores: HostCores
@@ -62,7 +62,9 @@ export const openSiteDrivers = (parts: SiteDriverParts) => {
   const remotes = new Map<string, Remote>()
 
   const remoteOf = (place: Place, facts: SiteFacts): Remote => {
-    let remote = remotes.get(place.site)
+    // The configuration belongs to it: another run may reach the same site with another work directory.
+    const key = JSON.stringify([place.site, place.configuration])
+    let remote = remotes.get(key)
     if (remote === undefined) {
       const { workDirectory, slurmConf, slurmrestd } = place.configuration
       const reached = place.connectionId === undefined ? parts.localShell : parts.shellOf(place.connectionId)
@@ -76,7 +78,7 @@ export const openSiteDrivers = (parts: SiteDriverParts) => {
         ...restOf(slurmrestd, parts.tokenOf),
       })
       remote = { driver, shell, cores: place.kind === 'ssh' ? coresOf(place, facts) : undefined }
-      remotes.set(place.site, remote)
+      remotes.set(key, remote)
     }
     return remote
   }
@@ -166,11 +168,11 @@ const withVariable = (shell: SiteShell, name: string, value: string): SiteShell 
 const Rest = z.object({ url: z.url({ protocol: /^https?$/ }), user: z.string(), credentialRef: z.string() })
 
 /** `slurmrestd: {url, user, credentialRef}` of a runtime's configuration. */
-const restOf = (value: unknown, tokenOf: (reference: string) => Promise<string>): Pick<RuntimeSite, 'slurmrestd'> => {
+const restOf = (value: unknown, tokenOf: SiteDriverParts['tokenOf']): Pick<RuntimeSite, 'slurmrestd'> => {
   const rest = Rest.safeParse(value)
   if (!rest.success) return {}
   const { url, user, credentialRef } = rest.data
-  return { slurmrestd: { url, user, token: () => tokenOf(credentialRef) } }
+  return { slurmrestd: { url, user, token: () => tokenOf(credentialRef, url) } }
 }
 
 const bindingsAt = (place: Place, facts: SiteFacts) => {

@@ -2,7 +2,7 @@ import { z } from 'zod'
 import { sql, type Db } from '../../db/sql.ts'
 import type { SiteDrivers } from './site-drivers.ts'
 import { readSiteSnapshot } from './site-plan.ts'
-import { placeOf } from './sites.ts'
+import { placer } from './sites.ts'
 
 const Unkept = z.object({
   id: z.string(),
@@ -32,12 +32,14 @@ export const removeUnkept = async (db: Db, sites: SiteDrivers, runId: string): P
   if (unkept.length === 0) return 0
   const facts = await readSiteSnapshot(db, runId)
   const removed: z.output<typeof Unkept>[] = []
-  const removal = Promise.all(
+  const placed = placer(facts)
+  // What one site refuses to remove is kept; the others' are removed all the same.
+  const removal = Promise.allSettled(
     unkept.map(async (attempt) => {
-      await sites.at(placeOf(facts, attempt.runtimeId, attempt.resourceId), facts).driver.remove(attempt.name)
+      await sites.at(placed(attempt.runtimeId, attempt.resourceId), facts).driver.remove(attempt.name)
       removed.push(attempt)
     }),
-  ).catch(() => undefined)
+  )
   let timer: NodeJS.Timeout | undefined
   await Promise.race([removal, new Promise((resolve) => (timer = setTimeout(resolve, deadlineMs)))])
   clearTimeout(timer)

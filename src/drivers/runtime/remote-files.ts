@@ -1,7 +1,7 @@
 import { posix } from 'node:path'
 import { quote, quoteAll } from '../quote.ts'
 import { DriverError, type OutputManifest, type Stage } from './driver.ts'
-import { isInside } from './staging.ts'
+import { isInside, linkStaysInside } from './staging.ts'
 
 /** Something below a folder of the site, as GNU find saw it. Links are never followed. */
 export interface Found {
@@ -87,15 +87,6 @@ export interface StagingPlan {
   /** A directory of theirs is not writable by its owner, is something else than 0700 at the top, or holds what is no data. */
   lockedDirectories: boolean
   others: boolean
-}
-
-/** As in `staging.ts`: `..` only at the beginning of a link, and not more of them than it is deep. */
-const linkStaysInside = (path: string, target: string): boolean => {
-  if (target === '' || posix.isAbsolute(target)) return false
-  const parts = target.split('/').filter((part) => part !== '' && part !== '.')
-  const ups = parts.findIndex((part) => part !== '..')
-  const leading = ups === -1 ? parts.length : ups
-  return leading < path.split('/').length && !parts.slice(leading).includes('..')
 }
 
 const conflict = (path: string, one: string, other: string): DriverError =>

@@ -46,7 +46,7 @@ export function isInside(path: string): boolean {
  * A link stays inside whatever other links it passes: `..` only at its beginning (there the parents are real directories), and
  * not more of them than the link is deep.
  */
-function linkStaysInside(path: string, target: string): boolean {
+export function linkStaysInside(path: string, target: string): boolean {
   if (target === '' || posix.isAbsolute(target)) return false
   const parts = target.split('/').filter((part) => part !== '' && part !== '.')
   const ups = parts.findIndex((part) => part !== '..')

@@ -1,6 +1,6 @@
 import { posix } from 'node:path'
 import { DriverError } from '../runtime/driver.ts'
-import { isInside } from '../runtime/staging.ts'
+import { isInside, linkStaysInside } from '../runtime/staging.ts'
 
 /**
  * What lies below a directory at a site. Paths are relative to it and hold one character per byte (latin1): a file's name is bytes, and
@@ -71,18 +71,6 @@ export const checkDelivered = (tree: Tree, { asked, parents }: { asked: string[]
   )
   if (missing === undefined) return
   throw new DriverError('user', `${label} did not leave ${JSON.stringify(missing)}; declare it among its expected outputs`)
-}
-
-/**
- * A link stays inside whatever other links it passes: `..` only at its beginning (there the parents are real directories), and not
- * more of them than the link is deep. The rule of `src/drivers/runtime/staging.ts`.
- */
-const linkStaysInside = (path: string, target: string): boolean => {
-  if (target === '' || target.startsWith('/')) return false
-  const parts = target.split('/').filter((part) => part !== '' && part !== '.')
-  const ups = parts.findIndex((part) => part !== '..')
-  const leading = ups === -1 ? parts.length : ups
-  return leading < path.split('/').length && !parts.slice(leading).includes('..')
 }
 
 export const checkLinks = (tree: Tree, label: string): void => {
