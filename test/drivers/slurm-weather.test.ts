@@ -90,10 +90,14 @@ const until = async (driver: RuntimeDriver, intent: Intent, state: TaskState['st
     await sleep(200)
   }
 }
-/** A controller that is killed before it wrote its state down has never heard of its jobs. */
-const savedState = async (at: SlurmSite): Promise<void> => {
+/** A controller that is killed before it wrote its state down has never heard of its jobs; one that saved a moment ago may wait for the next change. */
+const savedState = async (at: SlurmSite, job: string): Promise<void> => {
   const from = Date.now()
-  while ((statSync(join(at.folder, 'state', 'job_state'), { throwIfNoEntry: false })?.mtimeMs ?? 0) < from) await sleep(200)
+  for (let tries = 0; (statSync(join(at.folder, 'state', 'job_state'), { throwIfNoEntry: false })?.mtimeMs ?? 0) < from; tries++) {
+    if (tries === 300) throw new Error('slurmctld did not save its jobs within 60 s')
+    if (tries % 10 === 0) await at.slurm(`scontrol update jobid=${job} comment=seen-${tries}`)
+    await sleep(200)
+  }
 }
 const over = (driver: RuntimeDriver, ...intents: Intent[]): Promise<void> =>
   new Promise((resolve) => {
@@ -111,10 +115,10 @@ describe('silence', () => {
       const { driver, intent, root } = open(site)
       const gate = join(root, 'gate')
       const [short, long] = [intent(sh('while [ ! -e "$1" ]; do sleep 0.1; done; exit 4', gate)), intent(['sleep', '300'])]
-      await submit(driver, short, long)
+      const [job = ''] = await submit(driver, short, long)
       await until(driver, short, 'running')
       await until(driver, long, 'running')
-      await savedState(site)
+      await savedState(site, job)
       await site.kill('slurmctld')
       try {
         const end = over(driver, short)
