@@ -4,8 +4,9 @@ import type { Db } from '../src/db/sql.ts'
 import type { Engine } from '../src/engine.ts'
 import type { Compute } from '../src/schedulers/compute.ts'
 import { LeasePassedOn } from '../src/domains/execution-runs/journal.ts'
+import { runScope } from '../src/domains/execution-runs/names.ts'
 import { runSite as executeSite, type SiteOutcome } from '../src/domains/execution-runs/site.ts'
-import type { SiteDrivers } from '../src/domains/execution-runs/site-drivers.ts'
+import type { OpenSite, SiteDrivers } from '../src/domains/execution-runs/site-drivers.ts'
 import { makeSitePlan, readSiteSnapshot, usedPairs } from '../src/domains/execution-runs/site-plan.ts'
 import { placesOf, taskQueueOf } from '../src/domains/execution-runs/sites.ts'
 import { simulate } from '../src/domains/execution-runs/simulation.ts'
@@ -65,28 +66,29 @@ export const executionRunActivities = (parts: ExecutionRunParts) => ({
   /** Runs what is planned at one site until it is settled or rests; see `src/domains/execution-runs/site.ts`. */
   async runSite(runId: string, generation: number, site: string): Promise<SiteOutcome> {
     const context = Context.current()
-    const snapshot = await readSiteSnapshot(parts.db, runId)
-    const places = placesOf(snapshot, await usedPairs(parts.db, runId, 'all'))
-    const place = places.get(site)
-    if (place === undefined) throw new Error(`run ${runId} has no site ${site}`)
-    const opened = parts.sites.of(place, places, snapshot, snapshot.storageMounts)
-    const plan = makeSitePlan(parts.db, runId, snapshot, {
-      here: `local@${parts.hostId}`,
-      workRoot: parts.workRoot,
-      seedRoot: parts.seedRoot,
-      variablePrefix: parts.variablePrefix,
-    })
+    let opened: OpenSite | undefined
     const stop = AbortSignal.any([parts.draining, context.cancellationSignal])
     const beats = setInterval(() => {
       context.heartbeat()
     }, 1_000)
     let progressAt = Date.now() + firstProgressSeconds * 1_000
     let pause = firstProgressSeconds
-    const alone = places.size === 1
     let wokenFor = 0
     let wokenAt = 0
     try {
-      return await executeSite(
+      const snapshot = await readSiteSnapshot(parts.db, runId)
+      const places = placesOf(snapshot, await usedPairs(parts.db, runId, 'all'))
+      const place = places.get(site)
+      if (place === undefined) throw new Error(`run ${runId} has no site ${site}`)
+      const alone = places.size === 1
+      opened = parts.sites.of(place, places, snapshot, snapshot.storageMounts)
+      const plan = makeSitePlan(parts.db, runId, snapshot, {
+        here: `local@${parts.hostId}`,
+        workRoot: parts.workRoot,
+        seedRoot: parts.seedRoot,
+        variablePrefix: parts.variablePrefix,
+      })
+      const outcome = await executeSite(
         {
           db: parts.db,
           ...opened,
@@ -118,6 +120,12 @@ export const executionRunActivities = (parts: ExecutionRunParts) => ({
           })
         },
       )
+      // Those that are left end by themselves when nothing has come for a while.
+      if (outcome.settled)
+        await opened.closeScope?.(runScope(runId)).catch((error: unknown) => {
+          context.log.debug('containers kept for a run were not closed', { error: String(error) })
+        })
+      return outcome
     } catch (error) {
       if (error instanceof LeasePassedOn) throw ApplicationFailure.create({ message: error.message, type: 'LeasePassedOn', cause: error })
       if (parts.draining.aborted)
@@ -128,10 +136,10 @@ export const executionRunActivities = (parts: ExecutionRunParts) => ({
       const names = await abandonRun(
         parts.db,
         runId,
-        opened.hostId,
+        opened?.hostId ?? parts.hostId,
         `the engine failed at site ${site} (${(error as Error).name}); the log of its worker has the cause`,
       )
-      await opened.driver.cancel(names, cancelGraceSeconds)
+      await opened?.driver.cancel(names, cancelGraceSeconds)
       throw ApplicationFailure.nonRetryable(`site ${site} was given up`, 'SiteGivenUp')
     } finally {
       clearInterval(beats)

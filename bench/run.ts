@@ -6,7 +6,10 @@ import { importing } from './import.ts'
 import { montageNaiveTemporal } from './montage-naive-temporal.ts'
 import { montageNoop } from './montage-noop.ts'
 import { montageProcesses } from './montage-processes.ts'
+import { containerTasks } from './reach/container-tasks.ts'
+import { functionCalls } from './reach/function-calls.ts'
 import { hostToHost } from './reach/host-to-host.ts'
+import { kubernetesJobs } from './reach/kubernetes-jobs.ts'
 import { slurmTasks } from './reach/slurm-tasks.ts'
 import { sshChain } from './reach/ssh-chain.ts'
 import { sshTasks } from './reach/ssh-tasks.ts'
@@ -27,6 +30,9 @@ const benchmarks: Record<string, Benchmark> = {
   'ssh-chain': sshChain,
   'slurm-tasks': slurmTasks,
   'host-to-host': hostToHost,
+  'container-tasks': containerTasks,
+  'function-calls': functionCalls,
+  'kubernetes-jobs': kubernetesJobs,
 }
 
 const usage = `npm run bench -- NAME… [--rounds N]   (all: every one of them)\n\n${Object.entries(benchmarks)

@@ -5,7 +5,9 @@
  *     --keep                     keeps the service up at the end, until Ctrl-C
  *     --workflow mosaic-montage  the same with the astronomers' own toolkit (Debian's `montage` package)
  *     --small                    43 tasks instead of 78, on a tenth of the pixels: a few seconds
- *     --site ssh|slurm|spanning  on hosts by SSH, on a Slurm cluster, or on both and this machine; they are started on this machine
+ *     --site ssh|slurm|spanning|docker|kubernetes|serverless
+ *                                on hosts by SSH, on a Slurm cluster, on both and this machine, in containers, as Jobs, as function calls;
+ *                                the site is started on this machine
  *     --output FOLDER            where the files are left (demo-output)
  *
  * The service's data is kept in SERVICE_DATA_DIR, else beside the service's own folder, so a second start is quick.
@@ -23,7 +25,8 @@ import { siteKinds, sitesMissing } from './demo/sites.ts'
 import { RunFailed, tell, type Options, type Stage } from './demo/story.ts'
 import { awaitEnd } from './demo/watch.ts'
 
-const usage = 'usage: npm run demo -- [--keep] [--small] [--workflow mosaic|mosaic-montage] [--site ssh|slurm|spanning] [--output FOLDER]'
+const usage =
+  'usage: npm run demo -- [--keep] [--small] [--workflow mosaic|mosaic-montage] [--site ssh|slurm|spanning|docker|kubernetes|serverless] [--output FOLDER]'
 
 const optionsOf = (args: string[]): Options => {
   const { values } = parseArgs({

@@ -4,20 +4,25 @@ import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
 import type { Config } from './config.ts'
 import { addressJudge } from './clients/denied-networks.ts'
+import { openFunctions, type FunctionCredential } from './clients/functions.ts'
 import { migrate } from './db/migrate.ts'
 import { openDatabase } from './db/pool.ts'
 import { openSshSessions } from './clients/ssh/sessions.ts'
 import { recordAudit } from './domains/audit-events/store.ts'
+import { openClusters } from './domains/environment-connections/clusters.ts'
 import { openLinks } from './domains/environment-connections/links.ts'
 import { reachOf } from './domains/environment-connections/reach.ts'
+import { openFunctionCalls } from './domains/function-calls/store.ts'
 import { openHostCores } from './domains/execution-runs/host-cores.ts'
 import { openSiteDrivers } from './domains/execution-runs/site-drivers.ts'
 import { openWakes } from './domains/execution-runs/wakes.ts'
 import { openLocalShell } from './drivers/local-shell.ts'
+import { withContainers } from './drivers/runtime/container.ts'
 import { DriverError } from './drivers/runtime/driver.ts'
 import { openLocalDriver } from './drivers/runtime/local.ts'
 import { openNoneDriver } from './drivers/runtime/none.ts'
 import { openRemoteDriver } from './drivers/runtime/registry.ts'
+import { openCallLinks } from './drivers/runtime/serverless-links.ts'
 import type { Endpoints } from './embedded/embedded.ts'
 import { openEngine } from './engine.ts'
 import { openFailpoints } from './failpoints.ts'
@@ -25,11 +30,14 @@ import type { Surroundings } from './program.ts'
 import { openCompute } from './schedulers/compute.ts'
 import { ensureKeyFile, openVaultKeys, type VaultKeys } from './vault/keys.ts'
 import { payloadCodec } from './vault/payload-codec.ts'
+import type { SecretOpener } from './vault/secret.ts'
 import { openVault } from './vault/vault.ts'
 
 /** Folder of work directories below the data folder, and of the local driver's own files. */
 const workFolder = (config: Config): string => join(config.dataDir, 'work')
 const taskFolder = (config: Config): string => join(config.dataDir, 'tasks')
+/** Of function calls: their work directories and records. */
+const functionFolder = (config: Config): string => join(config.dataDir, 'functions')
 
 /** The vault's keys: of the named file, or of one made in the data folder where the database is embedded; else none. */
 const openKeys = async (config: Config): Promise<VaultKeys | undefined> => {
@@ -37,6 +45,18 @@ const openKeys = async (config: Config): Promise<VaultKeys | undefined> => {
   const file = config.vaultKeyFile ?? join(config.dataDir, 'vault.key')
   if (config.vaultKeyFile === undefined) await ensureKeyFile(file)
   return openVaultKeys(file)
+}
+
+/** What a function's `credentialRef` names: a token, or the access key of an AWS credential. */
+const functionCredential = async (secrets: SecretOpener, reference: string): Promise<FunctionCredential> => {
+  const secret = await secrets.open(reference, { actor: 'service', purpose: 'call a function' })
+  if (secret.kind === 'kubernetes-token') return { kind: 'bearer', token: secret.token }
+  if (secret.kind === 'cloud-credential' && secret.provider === 'aws') {
+    const { accessKeyId, secretAccessKey, sessionToken } = secret.document
+    if (typeof accessKeyId === 'string' && typeof secretAccessKey === 'string')
+      return { kind: 'aws', accessKeyId, secretAccessKey, ...(typeof sessionToken === 'string' ? { sessionToken } : {}) }
+  }
+  throw new DriverError('refused', `credential ${JSON.stringify(reference)} is neither a token nor an AWS access key; refer to one`)
 }
 
 /**
@@ -80,17 +100,28 @@ export const openParts = async ({
     audit: (event) => recordAudit(db, event),
   })
   const taskVariable = `${config.taskVariablePrefix}TASK`
-  const local = openLocalDriver({ controlDirectory: taskFolder(config), taskVariable })
+  const processes = openLocalDriver({ controlDirectory: taskFolder(config), taskVariable })
   const rehearsal = openNoneDriver()
   const localShell = openLocalShell()
+  const local = withContainers(processes, {
+    shell: localShell,
+    root: () => Promise.resolve(config.dataDir),
+    taskVariable,
+    engine: 'auto',
+    endsDescendants: true,
+  })
   const addressAllowed = addressJudge({ denied: config.deniedNetworks, allowLoopback: config.allowLoopbackConnections })
   const sessions = openSshSessions({ addressAllowed, allowProxyCommand: config.allowProxyCommand })
+  const functions = openFunctions({ addressAllowed })
+  const callLinks = vaultKeys === undefined ? undefined : openCallLinks(vaultKeys)
   const links = openLinks({ db, secrets: vault, sessions, localShell, allowProxyCommand: config.allowProxyCommand })
+  const clusters = openClusters({ db, links, addressAllowed })
   const sites = openSiteDrivers({
     local,
     rehearsal,
     openRemote: openRemoteDriver,
     shellOf: (connectionId) => links.shell(connectionId),
+    clusterOf: (connectionId) => clusters.cluster(connectionId),
     localShell,
     reachOf: (connectionId) => reachOf(db, connectionId),
     tokenOf: async (reference, url) => {
@@ -102,6 +133,12 @@ export const openParts = async ({
       const secret = await vault.open(reference, { actor: 'service', purpose: 'ask slurmrestd' })
       if (secret.kind !== 'kubernetes-token') throw new DriverError('refused', `credential ${JSON.stringify(reference)} is not a token`)
       return secret.token
+    },
+    functions: {
+      root: functionFolder(config),
+      invoke: functions.invoke,
+      links: callLinks,
+      credentialOf: (reference) => functionCredential(vault, reference),
     },
     hostId: config.hostId,
     workRoot: workFolder(config),
@@ -115,6 +152,11 @@ export const openParts = async ({
     vault,
     links,
     sites,
+    /** What functions call back; none without a key to sign their links with. */
+    functionCalls:
+      callLinks === undefined
+        ? undefined
+        : openFunctionCalls({ root: functionFolder(config), links: callLinks, clock: () => Date.now() / 1_000 }),
     wakes: openWakes(),
     addressAllowed,
     allowProxyCommand: config.allowProxyCommand,
@@ -129,6 +171,8 @@ export const openParts = async ({
     failpoint: openFailpoints(config.failpoints),
     async [Symbol.asyncDispose]() {
       await sites.close()
+      await clusters.close()
+      functions.close()
       await local.close()
       await rehearsal.close()
       await sessions.close()

@@ -12,6 +12,7 @@ import {
 } from './domains/environment-connections/store.ts'
 import { environmentRoutes } from './domains/environments/routes.ts'
 import { executionRunRoutes } from './domains/execution-runs/routes.ts'
+import { functionCallRoutes } from './domains/function-calls/routes.ts'
 import { markRunDispatched, openRuns, undispatchedRuns } from './domains/execution-runs/store.ts'
 import { executionScopeRoutes } from './domains/execution-scopes/routes.ts'
 import { instanceRoutes } from './domains/instance/routes.ts'
@@ -38,6 +39,7 @@ export const routesOf = (parts: Parts): Route[] => [
   ...schedulePlanRoutes(parts),
   ...planningSessionRoutes(parts),
   ...executionRunRoutes(parts),
+  ...functionCallRoutes(parts),
 ]
 
 /** Records whose workflows the dispatcher looks after. */

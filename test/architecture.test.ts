@@ -78,6 +78,8 @@ describe('one folder or file per outside technology', () => {
     [/^piscina$/, ['src/schedulers/compute.ts', 'src/schedulers/compute-thread.ts']],
     [/^yaml$/, ['src/http', 'src/embedded', 'src/domains/workflow-definitions']],
     [/^ssh2$/, ['src/clients/ssh']],
+    [/^aws4fetch$/, ['src/clients/functions.ts']],
+    [/^@kubernetes\/client-node$/, ['src/clients/kubernetes-exec.ts']],
     [/^node:child_process$/, ['src/drivers', 'src/embedded', 'src/backup.ts', 'src/clients/ssh']],
   ]
   test.each(owners)('%s', (library, places) => {
@@ -145,6 +147,7 @@ describe('what may import what', () => {
       'schedule-plans',
       'planning-sessions',
       'execution-runs',
+      'function-calls',
       'console',
       'provenance',
       'search',

@@ -2,7 +2,6 @@ import { readFileSync } from 'node:fs'
 import path from 'node:path'
 import { parse } from 'yaml'
 import type { WorkflowDocument } from '../workflow-document.ts'
-import type { Contact } from './sites.ts'
 
 /** The documents that a run of the demo posts. */
 export interface Documents {
@@ -19,7 +18,7 @@ export interface Connection {
   [member: string]: unknown
 }
 
-interface Environment {
+export interface Environment {
   environment: { id: string; [member: string]: unknown }
   version: { id: string; [member: string]: unknown }
   runtimes: { id: string; [member: string]: unknown }[]
@@ -85,8 +84,18 @@ export const onMachine = (environment: Environment, { cores, memoryBytes }: Mach
   }
 }
 
-/** The environment with its connections as the sites are reached. @throws Error when one of them has no site */
-export const atSites = (environment: Environment, contacts: readonly Contact[], credentialRef: string): Environment => ({
+/** How a connection of the documents reaches its host; `name` is the connection's. */
+export interface Contact {
+  name: string
+  address: string
+  port: number
+  username: string
+  /** The host's line of `known_hosts`. */
+  knownHosts: string
+}
+
+/** The environment with its connections as the hosts are reached. @throws Error when one of them has no host */
+export const atHosts = (environment: Environment, contacts: readonly Contact[], credentialRef: string): Environment => ({
   ...environment,
   connections: (environment.connections ?? []).map((connection) => {
     const contact = contacts.find(({ name }) => name === connection.name)
@@ -96,3 +105,39 @@ export const atSites = (environment: Environment, contacts: readonly Contact[], 
     return { ...connection, endpoint, username, credentialRef, configuration }
   }),
 })
+
+export interface Cluster {
+  server: string
+  certificateAuthority: string
+  namespace: string
+  credentialRef: string
+  /** Keys of the configuration of the runtimes that use it. */
+  runtime: Readonly<Record<string, unknown>>
+}
+
+/** The environment with its connection and its runtimes as the cluster has them. */
+export const atCluster = (
+  environment: Environment,
+  { server, certificateAuthority, namespace, credentialRef, runtime }: Cluster,
+): Environment => ({
+  ...environment,
+  connections: (environment.connections ?? []).map((connection) => ({
+    ...connection,
+    endpoint: server,
+    credentialRef,
+    configuration: { ...connection.configuration, certificateAuthority, namespace },
+  })),
+  runtimes: withConfiguration(environment.runtimes, 'kubernetes', runtime),
+})
+
+/** The runtimes, those of one driver with further keys in their configuration. */
+export const withConfiguration = (
+  runtimes: Environment['runtimes'],
+  driver: string,
+  configuration: Readonly<Record<string, unknown>>,
+): Environment['runtimes'] =>
+  runtimes.map((runtime) =>
+    runtime['driver'] === driver
+      ? { ...runtime, configuration: { ...(runtime['configuration'] as object | undefined), ...configuration } }
+      : runtime,
+  )

@@ -1,30 +1,37 @@
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import path from 'node:path'
+import { engineMissing, loadSystemImage, openEngine } from '../../test/sites/docker.ts'
+import { startFunctions } from '../../test/sites/functions.ts'
+import { kubernetesMissing, startKubernetes } from '../../test/sites/kubernetes.ts'
 import { slurmMissing, startSlurm } from '../../test/sites/slurm.ts'
 import { sshMissing, startSsh, type SshHost } from '../../test/sites/ssh.ts'
+import type { Api } from './api.ts'
+import { atCluster, atHosts, withConfiguration, type Contact, type Environment } from './documents.ts'
 
 /** Where a run of the demo goes beside this machine: the folders of documents in `examples/mosaic`. */
-export const siteKinds = ['ssh', 'slurm', 'spanning'] as const
+export const siteKinds = ['ssh', 'slurm', 'spanning', 'docker', 'kubernetes', 'serverless'] as const
 export type SiteKind = (typeof siteKinds)[number]
 
-/** How a connection of the documents reaches its site; `name` is the connection's. */
-export interface Contact {
-  name: string
-  address: string
-  port: number
-  username: string
-  /** The host's line of `known_hosts`. */
-  knownHosts: string
+export interface Sites {
+  /** What was started, a line each. */
+  lines: readonly string[]
+  /** Image that the site has, for tasks in containers; absent: that of the workflow. */
+  image?: string
+  /**
+   * Gives the service what it needs to get there, under the id of this run of the demo. The private half of a key never leaves the
+   * service. @returns the environment with its connections as they are reached
+   */
+  reach(api: Api, id: string, environment: Environment, say: (line: string) => void): Promise<Environment>
+  stop(): Promise<void>
+}
+
+interface HostContact extends Contact {
   /** Lets a public key in. */
   authorize(publicKey: string): void
 }
 
-export interface Sites {
-  contacts: readonly Contact[]
-  /** What was started, a line each. */
-  lines: readonly string[]
-  stop(): Promise<void>
-}
-
-const contactOf = (name: string, host: SshHost): Contact => ({
+const contactOf = (name: string, host: SshHost): HostContact => ({
   name,
   address: host.address,
   port: host.port,
@@ -34,12 +41,23 @@ const contactOf = (name: string, host: SshHost): Contact => ({
 })
 
 /** What the machine lacks for the sites of a kind, in words; undefined when nothing. */
-export const sitesMissing = async (kind: SiteKind): Promise<string | undefined> => (kind === 'ssh' ? sshMissing() : slurmMissing())
+export const sitesMissing = async (kind: SiteKind): Promise<string | undefined> => {
+  if (kind === 'ssh') return sshMissing()
+  if (kind === 'kubernetes') return kubernetesMissing()
+  if (kind === 'docker') return engineMissing()
+  return kind === 'serverless' ? undefined : slurmMissing()
+}
 
-/** Starts hosts and cluster as network namespaces of this machine; they end with this process at the latest. */
-export const startSites = async (kind: SiteKind): Promise<Sites> => {
+/** Starts hosts, cluster, engine or function on this machine; they end with this process at the latest. */
+export const startSites = (kind: SiteKind): Promise<Sites> => {
+  if (kind === 'kubernetes') return startCluster()
+  if (kind === 'docker') return startEngine()
+  return kind === 'serverless' ? startFunction() : startHosts(kind)
+}
+
+const startHosts = async (kind: 'ssh' | 'slurm' | 'spanning'): Promise<Sites> => {
   const started: { stop(): Promise<void> }[] = []
-  const contacts: Contact[] = []
+  const contacts: HostContact[] = []
   const lines: string[] = []
   const stop = async (): Promise<void> => {
     await Promise.all(started.splice(0).map((site) => site.stop()))
@@ -57,9 +75,75 @@ export const startSites = async (kind: SiteKind): Promise<Sites> => {
       contacts.push(contactOf('login node', site.login))
       lines.push(`Slurm: login node ${site.login.address}, compute nodes ${site.nodes.map(({ name }) => name).join(', ')}`)
     }
-    return { contacts, lines, stop }
   } catch (error) {
     await stop()
     throw error
+  }
+  return {
+    lines,
+    stop,
+    async reach(api, id, environment, say) {
+      const { credentialRef, publicKey, fingerprint } = await api.post('/ssh-keys/', { id, comment: 'demo' })
+      const names = contacts.map(({ name }) => name).join(', ')
+      say(`key ${id}: ${fingerprint}, let in at ${names}; from here on it is ${credentialRef}`)
+      for (const contact of contacts) contact.authorize(publicKey)
+      return atHosts(environment, contacts, credentialRef)
+    },
+  }
+}
+
+const startCluster = async (): Promise<Sites> => {
+  const site = await startKubernetes()
+  return {
+    lines: [`Kubernetes: API server ${site.server}, namespace ${site.namespace}, nodes ${site.nodes.map(({ name }) => name).join(', ')}`],
+    image: site.images.gnu,
+    stop: () => site.stop(),
+    async reach(api, id, environment, say) {
+      const { credentialRef } = await api.post('/kubernetes-tokens/', { id, token: await site.token() })
+      say(`token ${id}: of an account that may make Jobs in ${site.namespace}; from here on it is ${credentialRef}`)
+      const { server, certificateAuthority, namespace } = site
+      const runtime = { namespace, volume: { persistentVolumeClaim: site.volume.claim }, helperImage: site.images.gnu }
+      return atCluster(environment, { server, certificateAuthority, namespace, credentialRef, runtime })
+    },
+  }
+}
+
+const startEngine = async (): Promise<Sites> => {
+  const data = mkdtempSync(path.join(tmpdir(), 'orrery-demo-images-'))
+  const engine = await openEngine({ data, kind: 'tasks' })
+  const stop = async (): Promise<void> => {
+    await engine[Symbol.asyncDispose]()
+    rmSync(data, { recursive: true, force: true })
+  }
+  try {
+    return {
+      lines: [`Docker: an engine of its own at ${engine.socket}, with an image made of programs of this machine`],
+      image: await loadSystemImage(engine),
+      stop,
+      reach: (_api, _id, environment) =>
+        Promise.resolve({
+          ...environment,
+          runtimes: withConfiguration(environment.runtimes, 'local', {
+            containerRuntime: 'docker',
+            containerHost: `unix://${engine.socket}`,
+          }),
+        }),
+    }
+  } catch (error) {
+    await stop()
+    throw error
+  }
+}
+
+const startFunction = async (): Promise<Sites> => {
+  const site = await startFunctions()
+  return {
+    lines: [`Functions: one that runs commands, by the functions framework at ${site.framework}`],
+    stop: () => site.stop(),
+    reach: (_api, _id, environment) =>
+      Promise.resolve({
+        ...environment,
+        runtimes: withConfiguration(environment.runtimes, 'serverless', { endpoint: site.gateway, shape: 'http' }),
+      }),
   }
 }

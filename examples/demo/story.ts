@@ -7,7 +7,7 @@ import { mosaicWorkflow, smallShape } from '../mosaic/generate-workflow.ts'
 import { measureMosaic, profilesOf, type TypeTime } from '../mosaic/measure.ts'
 import { openApi, type Api } from './api.ts'
 import { linesOf, type Task } from './comparison.ts'
-import { atSites, onMachine, readDocuments, withSuffix, type Documents, type Machine } from './documents.ts'
+import { onMachine, readDocuments, withSuffix, type Documents, type Machine } from './documents.ts'
 import type { Output } from './output.ts'
 import {
   candidateTable,
@@ -92,8 +92,9 @@ export const tell = async (teller: Teller): Promise<void> => {
   )
   const { site } = options
   const sites = site === undefined ? undefined : await step('site', 'Start the site on this machine', () => startSite(teller, site))
+  if (sites?.image !== undefined) documents.workflow.spec.image = sites.image
   if (sites !== undefined)
-    documents.environment = await step('connect', 'Make a key and try the connections', () => connect(teller, api, documents, sites))
+    documents.environment = await step('connect', 'Make a credential and try the connections', () => connect(teller, api, documents, sites))
   const versionId = await step('post', 'Post the documents', () => post(api, screen, documents, machine, times))
   if (sites !== undefined) await step('discover', 'Discover what is behind the connections', () => discover(api, screen, documents))
   const plan = await step('plan', 'Plan', () => choosePlan(teller, api, versionId, documents))
@@ -214,18 +215,9 @@ const startSite = async ({ screen, stage }: Teller, kind: SiteKind): Promise<Sit
   return sites
 }
 
-/** The private half of the key never leaves the service. @returns the environment with its connections as they are reached */
-const connect = async (
-  { screen, output }: Teller,
-  api: Api,
-  documents: Documents,
-  { contacts }: Sites,
-): Promise<Documents['environment']> => {
-  const id = `demo-${output.run}`
-  const { credentialRef, publicKey, fingerprint } = await api.post('/ssh-keys/', { id, comment: 'demo' })
-  screen.say(`key ${id}: ${fingerprint}, let in at ${contacts.map(({ name }) => name).join(', ')}; from here on it is ${credentialRef}`)
-  for (const contact of contacts) contact.authorize(publicKey)
-  const environment = atSites(documents.environment, contacts, credentialRef)
+/** @returns the environment with its connections as they are reached */
+const connect = async ({ screen, output }: Teller, api: Api, documents: Documents, sites: Sites): Promise<Documents['environment']> => {
+  const environment = await sites.reach(api, `demo-${output.run}`, documents.environment, (line) => screen.say(line))
   for (const connection of environment.connections ?? []) {
     const { healthy, message, stages = [] } = await api.post('/connection-tests/', connection)
     const passed = stages.filter(({ ok }: { ok: boolean }) => ok).map(({ stage }: { stage: string }) => stage)

@@ -17,15 +17,30 @@ export interface KubernetesServer {
 /** How far a request came: the stage that failed. */
 export type KubernetesStage = 'name' | 'route' | 'host key' | 'login'
 
+interface KubernetesErrorOptions {
+  status?: number
+  reason?: string
+  retryAfterSeconds?: number
+  permanent?: boolean
+}
+
 export class KubernetesError extends Error {
   readonly stage: KubernetesStage
   /** HTTP status, where there was an answer. */
   readonly status: number | undefined
-  constructor(stage: KubernetesStage, message: string, options: ErrorOptions & { status?: number } = {}) {
+  /** The API's own word for it: `AlreadyExists`, `Forbidden`, `Expired` … */
+  readonly reason: string | undefined
+  readonly retryAfterSeconds: number | undefined
+  /** Trying again is useless before somebody changes something: a denied address, a wrong certificate. */
+  readonly permanent: boolean
+  constructor(stage: KubernetesStage, message: string, options: ErrorOptions & KubernetesErrorOptions = {}) {
     super(message, options)
     this.name = 'KubernetesError'
     this.stage = stage
     this.status = options.status
+    this.reason = options.reason
+    this.retryAfterSeconds = options.retryAfterSeconds
+    this.permanent = options.permanent ?? false
   }
 }
 
@@ -38,7 +53,7 @@ export interface KubernetesAnswer {
 const deadlineMs = 10_000
 const maxBytes = 32 * 1024 * 1024
 /** Faults of the certificate, by Node's codes. */
-const certificateFault = /CERT|SELF_SIGNED|UNABLE_TO_(?:GET_ISSUER|VERIFY)|ALTNAME|SSL|TLS|EPROTO/
+export const certificateFault = /CERT|SELF_SIGNED|UNABLE_TO_(?:GET_ISSUER|VERIFY)|ALTNAME|SSL|TLS|EPROTO/
 
 /** The only address of a host that is connected to: it was judged, and the name is not asked again. */
 const addressOf = async ({ host, addressAllowed }: KubernetesServer): Promise<string> => {

@@ -924,7 +924,7 @@ begin
         id text, status text, "readyAt" double precision, "startedAt" double precision, "finishedAt" double precision, "runtimeSeconds" double precision,
         "queueSeconds" double precision, "overheadSeconds" double precision, "transferSeconds" double precision, "transferBytes" bigint, cost double precision,
         "cpuSeconds" double precision, "peakMemoryBytes" bigint, "measuredBy" text, "exitCode" integer, "failureClass" text, "failureReason" text,
-        manifest jsonb, "siteQueueSeconds" double precision, node text, "externalId" text, final boolean, "order" integer, "startOrder" integer, name text, heir text)
+        manifest jsonb, "siteQueueSeconds" double precision, place jsonb, "externalId" text, final boolean, "order" integer, "startOrder" integer, name text, heir text)
     ), changed as (
       update task_executions t set
         status = g.status, ready_at = coalesce(g."readyAt", t.ready_at), data_ready_at = coalesce(g."startedAt", t.data_ready_at), started_at = coalesce(g."startedAt", t.started_at),
@@ -934,8 +934,8 @@ begin
         transfer_seconds = g."transferSeconds", transfer_bytes = g."transferBytes", cost = g.cost, cpu_seconds = g."cpuSeconds",
         peak_memory_bytes = g."peakMemoryBytes", measured_by = g."measuredBy", exit_code = g."exitCode", failure_class = g."failureClass", failure_reason = g."failureReason", artifacts = g.manifest,
         site_queue_seconds = g."siteQueueSeconds", external_id_at_site = coalesce(g."externalId", t.external_id_at_site),
-        metadata = case when t.metadata is null and g.node is null then null
-          else nullif(coalesce(t.metadata, '{}') - 'queueReason' - 'silentSince' || jsonb_strip_nulls(jsonb_build_object('node', g.node)), '{}') end
+        metadata = case when t.metadata is null and g.place is null then null
+          else nullif(coalesce(t.metadata, '{}') - 'queueReason' - 'silentSince' || coalesce(g.place, '{}'), '{}') end
       from given g where t.id = g.id and t.status not in ('completed', 'failed', 'cancelled')
       returning t.id, t.activity_id, t.attempt, t.planned_resource_id, t.status, g."exitCode", g."failureReason", g.final, g."order", g."startOrder", g.heir
     ), freed as (

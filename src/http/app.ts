@@ -363,6 +363,7 @@ export const createApp = (options: AppOptions): App => {
     if (types.length > 0 && !accepts(req.headers.accept, types)) {
       throw new HttpRefusal('not_acceptable', `this route answers ${types.join(', ')}; the Accept header excludes that`)
     }
+    await built.admit?.({ params: call.params, query: call.query })
     let bytes: Buffer = Buffer.alloc(0)
     let format: 'json' | 'yaml' = 'json'
     if (built.body !== undefined) {

@@ -82,6 +82,8 @@ export interface RouteSpec<P extends string, Q extends Shape | undefined, B exte
   whileActivated?: boolean
   /** Media types of a non-JSON success body; the handler answers a `Reply` with a stream or text. */
   raw?: string[]
+  /** Looks at a request before its body is read. @throws Refusal */
+  admit?: (call: { params: Record<string, string>; query: unknown }) => Promise<unknown>
   /** Bytes of body allowed instead of the configured limit. */
   limitBytes?: number
   audit?: AuditFields

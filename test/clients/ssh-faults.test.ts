@@ -75,6 +75,11 @@ const streamed = async (shell: SiteShell, sent: Buffer): Promise<Buffer> => {
   return Buffer.concat(chunks)
 }
 
+const seen = async (what: string, now: () => boolean): Promise<void> => {
+  for (const end = performance.now() + 30_000; !now(); await sleep(5))
+    if (performance.now() > end) throw new Error(`${what}: not within 30 s`)
+}
+
 /** Settles within half a minute whatever happens. */
 const bounded = <T>(work: Promise<T>): Promise<T> =>
   Promise.race([
@@ -160,10 +165,10 @@ test('keys are exchanged anew in the middle of a stream, and no byte is lost', a
   const sent = randomBytes(8 * 1024 * 1024)
   const running = streamed(shell, sent)
   for (let turn = 0; turn < 4; turn++) {
-    while (server.connections.size === 0 || server.logins === 0) await sleep(5)
+    await seen('a login', () => server.connections.size > 0 && server.logins > 0)
     const before = server.handshakes
     for (const connection of server.connections) connection.rekey()
-    while (server.handshakes === before) await sleep(5)
+    await seen('a new exchange of keys', () => server.handshakes > before)
   }
   const came = await bounded(running)
   expect(createHash('sha256').update(came).digest('hex')).toBe(createHash('sha256').update(sent).digest('hex'))
@@ -183,28 +188,55 @@ describe('a server that hangs', () => {
     async (hang, stage, least) => {
       const server = await serve({ hang })
       const shell = open().shell(targetOf(server, { timeouts: { loginMs: 1_000 } }))
-      for (const call of [() => shell.run('echo never', { deadlineMs: 1_500 })]) {
-        const started = performance.now()
-        await expect(bounded(call())).rejects.toMatchObject({ name: 'LinkError', stage, permanent: false })
-        const took = performance.now() - started
-        expect(took).toBeGreaterThan(least - 100)
-        expect(took).toBeLessThan(15_000)
-      }
+      const started = performance.now()
+      await expect(bounded(shell.run('echo never', { deadlineMs: 1_500 }))).rejects.toMatchObject({
+        name: 'LinkError',
+        stage,
+        permanent: false,
+      })
+      const took = performance.now() - started
+      expect(took).toBeGreaterThan(least - 100)
+      expect(took).toBeLessThan(15_000)
     },
     60_000,
   )
+
+  // At once: a probe waits for its own deadline.
+  test('at any of these places: a probe tells what went well and the stage that did not', async () => {
+    const places = { login: 'login', channel: 'shell', command: 'shell', silence: 'shell' } as const
+    await Promise.all(
+      Object.entries(places).map(async ([hang, stage]) => {
+        const server = await serve({ hang: hang as keyof typeof places })
+        const target = targetOf(server, { timeouts: { loginMs: 1_000, keepaliveMs: 200, keepaliveCount: 2 } })
+        const { healthy, stages } = await bounded(open().probe(target))
+        const way = ['name', 'route', 'host key', 'login', 'shell']
+        expect(healthy).toBe(false)
+        expect(stages.map((one) => [one.stage, one.ok])).toEqual(way.slice(0, way.indexOf(stage) + 1).map((one) => [one, one !== stage]))
+      }),
+    )
+  }, 60_000)
 
   const never: [string, (socket: Socket) => void][] = [
     ['says nothing', () => undefined],
     ['greets and says no more', (socket) => socket.write('SSH-2.0-Stuck\r\n')],
     ['never ends its greeting', (socket) => socket.write('x'.repeat(3_000))],
   ]
-  test.each(never)('before the host key, as it %s: told as such, in time', async (_what, behave) => {
-    const target = await strange(behave)
-    const started = performance.now()
-    await expect(bounded(open().shell(target).run(':'))).rejects.toMatchObject({ stage: 'host key', permanent: false })
-    expect(performance.now() - started).toBeLessThan(15_000)
-  })
+  test.each(never)(
+    'before the host key, as it %s: told as such, in time',
+    async (_what, behave) => {
+      const target = await strange(behave)
+      const started = performance.now()
+      await expect(bounded(open().shell(target).run(':'))).rejects.toMatchObject({ stage: 'host key', permanent: false })
+      expect(performance.now() - started).toBeLessThan(15_000)
+      const told = await bounded(open().probe(target))
+      expect(told.stages.map(({ stage, ok }) => [stage, ok])).toEqual([
+        ['name', true],
+        ['route', true],
+        ['host key', false],
+      ])
+    },
+    60_000,
+  )
 })
 
 describe('what is no SSH server', () => {
@@ -214,18 +246,44 @@ describe('what is no SSH server', () => {
     ['a greeting, then noise', (socket) => socket.write(Buffer.concat([Buffer.from('SSH-2.0-Noise\r\n'), randomBytes(100_000)]))],
     ['a closed door', (socket) => socket.destroy()],
     ['SSH of 1997', (socket) => socket.end('SSH-1.5-Old\r\n')],
+    [
+      'endless lines',
+      (socket) => {
+        const lines = Buffer.alloc(60_000, 'we are glad that you are here\r\n')
+        const more = (): void => {
+          while (!socket.destroyed && socket.write(lines));
+        }
+        socket.on('drain', more)
+        more()
+      },
+    ],
+    ['one long word', (socket) => socket.end(`SSH-2.0-${'x'.repeat(100_000)}\r\n`)],
   ]
-  test.each(others)('%s', async (_what, behave) => {
-    const target = await strange(behave)
-    const failure = (await bounded(open().shell(target).run(':')).catch((error: unknown) => error)) as LinkError
-    expect(failure).toMatchObject({ name: 'LinkError', stage: 'host key' })
-    expect(failure.message).not.toMatch(/\p{Cc}/u)
-  })
+  test.each(others)(
+    '%s: told in a few printable words',
+    async (_what, behave) => {
+      const target = await strange(behave)
+      const failure = (await bounded(open().shell(target).run(':')).catch((error: unknown) => error)) as LinkError
+      expect(failure).toMatchObject({ name: 'LinkError', stage: 'host key' })
+      expect(failure.message.length).toBeLessThan(1_000)
+      expect(failure.message).not.toMatch(/\p{Cc}/u)
+    },
+    60_000,
+  )
 
-  test('nobody there', async () => {
+  test('nobody there, and no such name', async () => {
     const target = { ...(await strange(() => undefined)), port: await freePort() }
-    await expect(open().shell(target).run(':')).rejects.toMatchObject({ stage: 'route' })
-  })
+    await expect(bounded(open().shell(target).run(':'))).rejects.toMatchObject({
+      stage: 'route',
+      message: expect.stringMatching(/connection refused/),
+    })
+    const nameless = { ...target, host: 'no-such-host.invalid' }
+    await expect(bounded(open().shell(nameless).run(':'))).rejects.toMatchObject({
+      stage: 'name',
+      message: expect.stringMatching(/no-such-host\.invalid is not known/),
+    })
+    expect((await open().probe(nameless)).stages).toEqual([expect.objectContaining({ stage: 'name', ok: false })])
+  }, 60_000)
 
   test('an address that is not allowed: not a byte is sent to it, by whatever name', async () => {
     const target = await strange(() => undefined)
@@ -277,7 +335,7 @@ describe('a second factor', () => {
 
     // The code is used up: after a lost link a person is asked anew, and the old code is not sent again.
     server.cut()
-    while (sessions.state(target).state === 'connected') await sleep(5)
+    await seen('the loss of the link', () => sessions.state(target).state !== 'connected')
     await expect(shell.run(':')).rejects.toMatchObject({ waitsForPerson: true })
     expect(judged).toEqual(['000000', '111111'])
     expect(await sessions.answer(target, ['111111'])).toMatchObject({ state: 'waiting for login' })
@@ -294,7 +352,7 @@ describe('a second factor', () => {
     const sessions = open()
     await expect(sessions.shell(target).run(':')).rejects.toMatchObject({ waitsForPerson: true })
     server.cut()
-    while (server.connections.size > 0) await sleep(5)
+    await seen('the end of all connections', () => server.connections.size === 0)
     await sleep(20)
     const attempts = server.attempts
     await expect(sessions.shell(target).run(':')).rejects.toMatchObject({ waitsForPerson: true })

@@ -2,7 +2,7 @@ import { spawn } from 'node:child_process'
 import { existsSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { afterAll, describe, expect, test } from '@jest/globals'
-import { atSites, onMachine, readDocuments, withSuffix } from '../../examples/demo/documents.ts'
+import { atCluster, atHosts, onMachine, readDocuments, withSuffix, type Environment } from '../../examples/demo/documents.ts'
 import { siteKinds } from '../../examples/demo/sites.ts'
 import { connectionProblems } from '../../src/domains/environment-connections/rules.ts'
 import { documentProblems } from '../../src/domains/environments/rules.ts'
@@ -34,25 +34,37 @@ describe.each(siteKinds)('the documents of the mosaic for %s, as the service rea
     expect(topology.links).toHaveLength((count * (count - 1)) / 2)
   })
 
-  test('with a site, ids of its own and the cores of a machine they are accepted too', () => {
-    const contacts = ['th1', 'th2', 'login node'].map((name) => ({
-      ...{ name, address: '10.64.0.11', port: 22, username: 'ada', knownHosts: '10.64.0.11 ssh-ed25519 AAAA', authorize: () => undefined },
-    }))
+  test('with ids of its own and the cores of a machine they are accepted too', () => {
     const own = withSuffix(readDocuments(mosaic, kind), 'x').environment
-    const filled = atSites(onMachine(own, { cores: 8, memoryBytes: 2 ** 34 }, []), contacts, 'vault:ssh-key/x')
+    const filled = reached(onMachine(own, { cores: 8, memoryBytes: 2 ** 34 }, []))
     expect(documentProblems(filled)).toEqual([])
     const ids = (filled.connections ?? []).map(({ id }) => id)
     expect(ids.every((id) => id.endsWith('-x'))).toBe(true)
     const used = filled.runtimes.map(({ configuration }) => (configuration as { connectionId?: string } | undefined)?.connectionId)
     expect(used.filter((id) => id !== undefined).toSorted()).toEqual(ids.toSorted())
-    for (const connection of filled.connections ?? [])
-      expect(connection).toMatchObject({
-        endpoint: '10.64.0.11',
-        credentialRef: 'vault:ssh-key/x',
-        configuration: { hostKeyPolicy: 'strict' },
-      })
+    for (const connection of filled.connections ?? []) {
+      expect(connectionProblems(connection, { allowProxyCommand: false })).toEqual([])
+      expect(connection['credentialRef']).toMatch(/^vault:(ssh-key|kubernetes-token)\/x$/)
+    }
   })
 })
+
+/** The environment with its connections as hosts and a cluster would have them. */
+const reached = (environment: Environment): Environment => {
+  const [first] = environment.connections ?? []
+  if (first?.['type'] === 'kubernetes')
+    return atCluster(environment, {
+      server: 'https://10.64.0.11:6443',
+      certificateAuthority: '-----BEGIN CERTIFICATE-----',
+      namespace: 'work',
+      credentialRef: 'vault:kubernetes-token/x',
+      runtime: { namespace: 'work' },
+    })
+  const contacts = ['th1', 'th2', 'login node'].map((name) => ({
+    ...{ name, address: '10.64.0.11', port: 22, username: 'ada', knownHosts: '10.64.0.11 ssh-ed25519 AAAA' },
+  }))
+  return atHosts(environment, contacts, 'vault:ssh-key/x')
+}
 
 const demo = (...args: string[]): Promise<{ code: number | null; said: string }> =>
   new Promise((resolve) => {
@@ -75,7 +87,10 @@ const demo = (...args: string[]): Promise<{ code: number | null; said: string }>
   })
 
 test('an unknown site, and a workflow without documents for one, are told', async () => {
-  expect(await demo('--site', 'moon')).toMatchObject({ code: 2, said: expect.stringContaining('--site moon: give ssh, slurm, spanning') })
+  expect(await demo('--site', 'moon')).toMatchObject({
+    code: 2,
+    said: expect.stringContaining('--site moon: give ssh, slurm, spanning, docker, kubernetes, serverless'),
+  })
   const { code, said } = await demo('--site', 'ssh', '--workflow', 'mosaic-montage')
   expect([code, said]).toEqual([2, expect.stringContaining('only the mosaic')])
 })

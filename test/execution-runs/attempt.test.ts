@@ -93,7 +93,7 @@ describe('how an attempt ended', () => {
 
   test('time in the queue of the site is neither overhead nor paid for', () => {
     const end = endOf(task(), ended({ startedAt: 140, finishedAt: 150 }, { queueSeconds: 38, node: 'n7' }), 60, 200)
-    expect(end).toMatchObject({ siteQueueSeconds: 38, overheadSeconds: 2, runtimeSeconds: 10, node: 'n7', externalId: '1' })
+    expect(end).toMatchObject({ siteQueueSeconds: 38, overheadSeconds: 2, runtimeSeconds: 10, place: { node: 'n7' }, externalId: '1' })
     expect(bookedEnd(task(), end, [], [], 0.5)).toMatchObject({ queueSeconds: 10, cost: 6 })
   })
 
@@ -187,7 +187,7 @@ describe('the attempt after it', () => {
   test('what a site refuses for good is not tried again, what it cannot say is', () => {
     const policy = { maxAttempts: 9, retryDelaySeconds: 0 }
     const refused = notStarted(task(), new DriverError('refused', 'no such partition'), 101)
-    expect(refused.failureReason).toBe('activity a could not be started on host: no such partition')
+    expect(refused.failureReason).toBe('activity a could not be run on host: no such partition')
     expect(nextAttempt('run', task(), refused, policy, 0)).toBeUndefined()
     expect(nextAttempt('run', task(), notStarted(task(), new DriverError('unknown', 'no answer'), 101), policy, 0)).toMatchObject({
       attempt: 2,

@@ -58,7 +58,7 @@ const end = (run: string, task: string, status: 'completed' | 'failed', final: b
   failureReason: status === 'completed' ? null : 'no luck',
   manifest: null,
   siteQueueSeconds: 4,
-  node: 'n1',
+  place: { node: 'n1', pod: 'p1' },
   externalId: null,
   final,
   order: 1,

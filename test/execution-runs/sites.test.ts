@@ -33,8 +33,10 @@ const need = (runtimeId: string, resourceId = 'r1', more: object = {}) => ({
   activityId: 'act',
   runtimeId,
   resourceId,
-  gpu: false,
-  container: false,
+  gpus: 0,
+  image: undefined,
+  timeoutSeconds: 0,
+  memoryBytes: 0,
   ...more,
 })
 const connections = new Map([
@@ -89,8 +91,8 @@ describe('what a site cannot do is said before the run is stored', () => {
   test.each([
     ['a runtime without connection', need('nowhere'), 'runtimes.nowhere.configuration.connectionId', /is missing/],
     ['a connection that is not there', need('hosts', 'r2'), 'runtimes.hosts.configuration.connectionId', /"b", which is no connection/],
-    ['a driver without graphics processors', need('hosts', 'r1', { gpu: true }), 'runtimes.hosts.capabilities.gpu', /does not have it/],
-    ['a site that declares none', need('queue', 'cpu', { gpu: true }), 'runtimes.queue.capabilities.gpu', /is not declared/],
+    ['a driver without graphics processors', need('hosts', 'r1', { gpus: 1 }), 'runtimes.hosts.capabilities.gpu', /does not have it/],
+    ['a site that declares none', need('queue', 'cpu', { gpus: 1 }), 'runtimes.queue.capabilities.gpu', /is not declared/],
   ])('%s', (_what, demand, path, message) => {
     const known = path.includes('connectionId') ? new Map([['a', 'ssh']]) : connections
     expect(siteProblems(facts, [demand], known)).toEqual([{ path, message: expect.stringMatching(message) }])

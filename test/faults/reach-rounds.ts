@@ -1,12 +1,15 @@
-import { writeFileSync } from 'node:fs'
+import { mkdirSync, writeFileSync } from 'node:fs'
 import { randomBytes } from 'node:crypto'
 import { join } from 'node:path'
 import { setTimeout as pause } from 'node:timers/promises'
+import { loadSystemImage, openEngine } from '../sites/docker.ts'
+import { startFunctions } from '../sites/functions.ts'
+import { startKubernetes } from '../sites/kubernetes.ts'
 import { startSlurm } from '../sites/slurm.ts'
 import { startSsh } from '../sites/ssh.ts'
 import { violationsOf } from '../execution-runs/checker.ts'
-import { connectionTo, onCluster, onHost } from '../support/reach.ts'
-import { dependenciesOf, makeWorld, recordOf, type WorldTask } from '../support/worlds.ts'
+import { connectionTo, inCluster, inContainers, onCluster, onFunctions, onHost } from '../support/reach.ts'
+import { dependenciesOf, makeWorld, recordOf, type WorldPlace, type WorldTask } from '../support/worlds.ts'
 import { ledgerFaults, readLedger, withLedger } from './ledger.ts'
 import { dataFolder, removeFolder, until } from './programs.ts'
 import { openPrograms, randomOf } from './rounds.ts'
@@ -20,9 +23,105 @@ export interface ReachRound {
   faults: string[]
 }
 
+/** A place with its share of the tasks. */
+interface Share {
+  count: number
+  place?: WorldPlace
+  connections?: Record<string, unknown>[]
+  /** Of the tasks; absent: none is named. */
+  image?: string
+  /** Path of the ledger as its tasks see it, and as this machine does. */
+  ledger: { at: string; seen: string }
+}
+
+interface Started {
+  shares: Share[]
+  /** What the service needs to get there. */
+  introduce: (programs: ReturnType<typeof openPrograms>) => Promise<void>
+  stop: () => Promise<void>
+}
+
+const onHosts = async (perHost: number, onSlurm: number): Promise<Started> => {
+  const [ssh, slurm] = await Promise.all([startSsh({ hosts: 3 }), startSlurm({ nodes: 2 })])
+  return {
+    shares: [
+      ...ssh.hosts.map((host, i) => ({
+        count: perHost,
+        place: onHost(`h${String(i + 1)}`),
+        connections: [connectionTo(`h${String(i + 1)}`, host, 'hosts')],
+        ledger: { at: `${host.home}/ledger`, seen: host.see(`${host.home}/ledger`) },
+      })),
+      {
+        count: onSlurm,
+        place: onCluster('login'),
+        connections: [connectionTo('login', slurm.login, 'cluster')],
+        ledger: { at: `${slurm.login.home}/ledger`, seen: slurm.login.see(`${slurm.login.home}/ledger`) },
+      },
+    ],
+    introduce: async (programs) => {
+      await programs.post('/ssh-keys/import/', { id: 'hosts', privateKey: ssh.key.privateKey })
+      await programs.post('/ssh-keys/import/', { id: 'cluster', privateKey: slurm.key.privateKey })
+    },
+    stop: async () => void (await Promise.all([ssh.stop(), slurm.stop()])),
+  }
+}
+
+const inPods = async (count: number): Promise<Started> => {
+  const site = await startKubernetes()
+  return {
+    shares: [
+      {
+        count,
+        // More Pods than the machine has processors: their requests are a fiftieth of the plan's.
+        place: inCluster('pods', site, { overcommit: 50 }),
+        connections: [
+          {
+            ...{ id: 'pods', name: 'pods', type: 'kubernetes', endpoint: site.server, credentialRef: 'vault:kubernetes-token/pods' },
+            configuration: { certificateAuthority: site.certificateAuthority, namespace: site.namespace },
+          },
+        ],
+        image: site.images.gnu,
+        ledger: { at: '/orrery/ledger', seen: join(site.volume.folder, 'ledger') },
+      },
+    ],
+    introduce: async (programs) => {
+      await programs.post('/kubernetes-tokens/', { id: 'pods', token: await site.token() })
+    },
+    stop: () => site.stop(),
+  }
+}
+
+const onEngine = async (count: number, dataDir: string): Promise<Started> => {
+  const engine = await openEngine({ data: join(dataDir, 'images'), kind: 'tasks' })
+  const folder = join(dataDir, 'contained')
+  mkdirSync(folder, { mode: 0o755 })
+  return {
+    shares: [
+      {
+        count,
+        place: inContainers({ containerRuntime: 'docker', containerHost: `unix://${engine.socket}`, containerMounts: [folder] }),
+        image: await loadSystemImage(engine),
+        ledger: { at: join(folder, 'ledger'), seen: join(folder, 'ledger') },
+      },
+    ],
+    introduce: () => Promise.resolve(),
+    stop: () => engine[Symbol.asyncDispose](),
+  }
+}
+
+const asCalls = async (count: number, dataDir: string): Promise<Started> => {
+  const site = await startFunctions()
+  const seen = join(dataDir, 'called')
+  return {
+    shares: [{ count, place: onFunctions(site.gateway), ledger: { at: seen, seen } }],
+    introduce: () => Promise.resolve(),
+    stop: () => site.stop(),
+  }
+}
+
 /**
- * Worker and daemon killed with tasks in flight on all sites at once: this machine, three SSH hosts, a Slurm cluster. Each task writes into
- * a ledger of its own site when it starts and when it ends.
+ * Worker and daemon killed with tasks in flight on all sites at once: this machine, three SSH hosts, a Slurm cluster, and where a number is
+ * given containers, Pods and function calls. Each task writes into a ledger of its own site when it starts and when it ends.
  */
 export const playReachRounds = async (options: {
   rounds: number
@@ -30,6 +129,9 @@ export const playReachRounds = async (options: {
   /** In flight at once: per SSH host, and on the cluster. */
   perHost: number
   onSlurm: number
+  contained?: number
+  pods?: number
+  calls?: number
   taskSeconds: number
   say?: (line: string) => void
 }): Promise<ReachRound[]> => {
@@ -40,28 +142,26 @@ export const playReachRounds = async (options: {
   const programs = openPrograms(dataDir, {
     environment: { SERVICE_VAULT_KEY_FILE: keyFile, SERVICE_SEED_ROOT: dataDir },
   })
-  const [ssh, slurm] = await Promise.all([startSsh({ hosts: 3 }), startSlurm({ nodes: 2 })])
+  const { perHost, onSlurm, contained = 0, pods = 0, calls = 0 } = options
+  const started = await Promise.all([
+    ...(perHost + onSlurm > 0 ? [onHosts(perHost, onSlurm)] : []),
+    ...(contained > 0 ? [onEngine(contained, dataDir)] : []),
+    ...(pods > 0 ? [inPods(pods)] : []),
+    ...(calls > 0 ? [asCalls(calls, dataDir)] : []),
+  ])
   const rounds: ReachRound[] = []
   try {
     await programs.startDaemon()
     programs.startWorker()
-    for (const [id, { privateKey }] of [
-      ['hosts', ssh.key],
-      ['cluster', slurm.key],
-    ] as const)
-      await programs.post('/ssh-keys/import/', { id, privateKey })
+    for (const { introduce } of started) await introduce(programs)
     const localLedger = join(dataDir, 'ledger')
-    // The path at the site, and where this machine sees it.
-    const ledgers = [
-      { at: localLedger, seen: localLedger },
-      ...ssh.hosts.map((host) => ({ at: `${host.home}/ledger`, seen: host.see(`${host.home}/ledger`) })),
-      { at: `${slurm.login.home}/ledger`, seen: slurm.login.see(`${slurm.login.home}/ledger`) },
-    ]
-    const counts = [2, ...ssh.hosts.map(() => options.perHost), options.onSlurm]
-    const tasks: WorldTask[] = counts.flatMap((count, resource) =>
+    const shares: Share[] = [{ count: 2, ledger: { at: localLedger, seen: localLedger } }, ...started.flatMap((site) => site.shares)]
+    const tasks: WorldTask[] = shares.flatMap(({ count, ledger, image }, resource) =>
       Array.from({ length: count }, (_, i) => ({
         name: `s${String(resource)}-${String(i)}`,
-        run: withLedger(ledgers[resource]?.at ?? '', `sleep ${String(options.taskSeconds)}; echo ${String(i)} > result`),
+        run: withLedger(ledger.at, `sleep ${String(options.taskSeconds)}; echo ${String(i)} > result`),
+        ...(image === undefined ? {} : { image }),
+        memory: '64Mi',
         outputs: ['result'],
         lane: [resource, i] as const,
       })),
@@ -71,12 +171,9 @@ export const playReachRounds = async (options: {
       {
         name: 'reach',
         tasks,
-        cores: counts,
-        places: [undefined, ...ssh.hosts.map((_, i) => onHost(`h${String(i + 1)}`)), onCluster('login')],
-        connections: [
-          ...ssh.hosts.map((host, i) => connectionTo(`h${String(i + 1)}`, host, 'hosts')),
-          connectionTo('login', slurm.login, 'cluster'),
-        ],
+        cores: shares.map(({ count }) => count),
+        places: shares.map(({ place }) => place),
+        connections: shares.flatMap(({ connections = [] }) => connections),
       },
     )
     for (let number = 1; number <= options.rounds; number++) {
@@ -105,7 +202,12 @@ export const playReachRounds = async (options: {
       if (status !== 'completed') faults.push(`${run} is ${status}`)
       const record = await recordOf({ get: (path: string) => programs.get(path) }, run)
       faults.push(...violationsOf(record, { dependencies: dependenciesOf(world) }))
-      for (const [resource, { seen }] of ledgers.entries()) {
+      for (const [
+        resource,
+        {
+          ledger: { seen },
+        },
+      ] of shares.entries()) {
         const names = tasks.filter(({ lane }) => lane?.[0] === resource).map(({ name }) => world.activityId(name))
         faults.push(...ledgerFaults(readLedger(seen), run, names, Infinity).map((fault) => `${seen}: ${fault}`))
       }
@@ -117,7 +219,7 @@ export const playReachRounds = async (options: {
     return rounds
   } finally {
     await programs.stop()
-    await Promise.all([ssh.stop(), slurm.stop()])
+    await Promise.all(started.map((site) => site.stop()))
     removeFolder(dataDir)
   }
 }

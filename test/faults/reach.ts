@@ -1,16 +1,18 @@
 /**
- * Sudden death with 200 tasks in flight on all sites at once: `npx node test/faults/reach.ts [--rounds 10] [--seed 1]`. Prints a line per
- * round; the exit code is 1 when one was not in order.
+ * Sudden death with 200 tasks in flight on all sites at once: `npx node test/faults/reach.ts [--rounds 10] [--seed 1] [--kinds hosts|all]`;
+ * `all` adds containers, Pods and function calls. Prints a line per round; the exit code is 1 when one was not in order.
  */
 import { parseArgs } from 'node:util'
 import { playReachRounds } from './reach-rounds.ts'
 
-const { values } = parseArgs({ options: { rounds: { type: 'string', default: '10' }, seed: { type: 'string', default: '1' } } })
+const { values } = parseArgs({
+  options: { rounds: { type: 'string', default: '10' }, seed: { type: 'string', default: '1' }, kinds: { type: 'string', default: 'all' } },
+})
+const shares = values.kinds === 'hosts' ? { perHost: 52, onSlurm: 44 } : { perHost: 34, onSlurm: 30, contained: 20, pods: 24, calls: 30 }
 const rounds = await playReachRounds({
   rounds: Number(values.rounds),
   seed: Number(values.seed),
-  perHost: 52,
-  onSlurm: 44,
+  ...shares,
   taskSeconds: 15,
   say: (line) => void process.stdout.write(`${line}\n`),
 })

@@ -9,8 +9,8 @@ import { openLog } from '../../src/observability/log.ts'
 import { until } from '../embedded/folder.ts'
 import { cloneDatabase, type TestDatabase } from '../support/database.ts'
 import { makeNamespace, temporalAddress } from '../support/service.ts'
+import { engineMissing, openEngine, type Engine } from '../sites/docker.ts'
 import { debianBase } from './debian-base.ts'
-import { engineMissing, openEngine, type Engine } from './engine.ts'
 import { openApi, type Api } from './api.ts'
 
 const root = new URL('../../', import.meta.url).pathname
@@ -136,7 +136,7 @@ const suite = (): void => {
   }
 
   beforeAll(async () => {
-    engine = await openEngine(join(cacheDir, 'test-engine'))
+    engine = await openEngine({ data: join(cacheDir, 'test-engine') })
     opened.push(() => engine[Symbol.asyncDispose]())
     // Also what a test run has left that was killed.
     await removeContainers()

@@ -1,9 +1,11 @@
 /**
- * Sites for a person: hosts with sshd, and a Slurm cluster, on this machine, up until they are taken down.
+ * Sites for a person: hosts with sshd, a Slurm cluster, Kubernetes, a Docker engine, functions, on this machine, up until they are taken down.
  *
  *   npm run site -- ssh up [--hosts N] [--name X] [--shared] [--trust] [--loopback]
  *   npm run site -- slurm up [--nodes N] [--name X] [--accounting] [--rest]
- *   npm run site -- ssh|slurm status|down [--name X]
+ *   npm run site -- kubernetes up [--nodes N] [--nodes-fake N] [--name X]
+ *   npm run site -- docker|serverless up [--name X]
+ *   npm run site -- ssh|slurm|kubernetes|docker|serverless status|down [--name X]
  *
  * `up` starts a process that keeps the site and tells how to use it; a second `up` finds the first. Exit codes: 0 done (`status`: it is
  * up), 1 not (`status`: it is down), 2 wrong usage.
@@ -15,19 +17,29 @@ import { join, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
 import { identify, isAlive, signal } from '../../src/embedded/processes.ts'
 import type { ProcessIdentity } from '../../src/embedded/processes.ts'
-import { until } from './ground.ts'
+import { loadSystemImage, openEngine } from './docker.ts'
+import { startFunctions } from './functions.ts'
+import { openGround, until } from './ground.ts'
+import { buildKubernetes } from './kubernetes-build.ts'
+import { startKubernetes } from './kubernetes.ts'
 import { startLoopbackSsh } from './loopback.ts'
 import { startSlurm } from './slurm.ts'
 import { startSsh } from './ssh.ts'
 
 const usage = `npm run site -- ssh up [--hosts N] [--name X] [--shared] [--trust] [--loopback]
 npm run site -- slurm up [--nodes N] [--name X] [--accounting] [--rest]
-npm run site -- ssh|slurm status|down [--name X]
+npm run site -- kubernetes up [--nodes N] [--nodes-fake N] [--name X]
+npm run site -- docker|serverless up [--name X]
+npm run site -- ssh|slurm|kubernetes|docker|serverless status|down [--name X]
 `
+
+const kinds = ['ssh', 'slurm', 'kubernetes', 'docker', 'serverless'] as const
+type Kind = (typeof kinds)[number]
+const isKind = (word: string): word is Kind => (kinds as readonly string[]).includes(word)
 
 /** What the keeper of a site leaves in its folder for the others. */
 interface Kept {
-  kind: string
+  kind: Kind
   name: string
   /** Two checkouts on one machine may use one name. */
   checkout: string
@@ -42,8 +54,9 @@ const options = () => {
   const { values, positionals } = parseArgs({
     allowPositionals: true,
     options: {
-      hosts: { type: 'string', default: '2' },
-      nodes: { type: 'string', default: '2' },
+      hosts: { type: 'string' },
+      nodes: { type: 'string' },
+      'nodes-fake': { type: 'string' },
       name: { type: 'string', default: 'default' },
       shared: { type: 'boolean', default: false },
       trust: { type: 'boolean', default: false },
@@ -53,14 +66,22 @@ const options = () => {
     },
   })
   const [kind = '', verb = ''] = positionals
-  if (!['ssh', 'slurm'].includes(kind) || !['up', 'down', 'status', 'keep'].includes(verb)) throw new TypeError('which site, and what?')
-  for (const name of ['hosts', 'nodes'] as const) {
-    const number = Number(values[name])
-    if (!Number.isInteger(number) || number < 1 || number > 50)
-      throw new TypeError(`--${name} ${values[name]}: a whole number from 1 to 50`)
+  if (!isKind(kind) || !['up', 'down', 'status', 'keep'].includes(verb)) throw new TypeError('which site, and what?')
+  const count = (name: 'hosts' | 'nodes' | 'nodes-fake', most: number): number | undefined => {
+    const text = values[name]
+    const number = Number(text)
+    if (text !== undefined && (!Number.isInteger(number) || number < 1 || number > most))
+      throw new TypeError(`--${name} ${text}: a whole number from 1 to ${most}`)
+    return text === undefined ? undefined : number
   }
   if (!/^[\w-]{1,40}$/.test(values.name)) throw new TypeError(`--name ${values.name}: letters, digits, _ and -`)
-  return { ...values, kind, verb, hosts: Number(values.hosts), nodes: Number(values.nodes) }
+  // What was not said is left to the site.
+  const counts = { hosts: count('hosts', 50), nodes: count('nodes', 50), fakeNodes: count('nodes-fake', 1000) }
+  const said = Object.fromEntries(Object.entries(counts).filter(([, number]) => number !== undefined)) as {
+    [name in keyof typeof counts]?: number
+  }
+  const { name, shared, trust, loopback, accounting, rest } = values
+  return { kind, verb, name, shared, trust, loopback, accounting, rest, ...said }
 }
 type Options = ReturnType<typeof options>
 
@@ -90,22 +111,31 @@ const importKey = (path: string): string =>
   `The key into the vault (answers the REFERENCE for "credentialRef"):
   { echo 'id: site'; echo 'privateKey: |'; sed 's/^/  /' ${path}; } | curl -sS -H 'Content-Type: application/yaml' --data-binary @- $API/ssh-keys/import/`
 
-const bring = async (wanted: Options): Promise<{ folder: string; stop: () => Promise<void>; text: string }> => {
-  const login = (site: { sshOptions: readonly string[] }, host: { user: string; port: number; address: string }): string =>
-    `ssh ${site.sshOptions.join(' ')} -p ${host.port} ${host.user}@${host.address}`
-  if (wanted.kind === 'slurm') {
-    const site = await startSlurm(wanted)
-    const { login: host } = site
-    const text = [
-      `Slurm is up: login node ${host.address}, compute nodes ${site.nodes.map((node) => node.name).join(', ')}, partitions ${site.partitions.join(', ')}.`,
-      `To log in:\n  ${login(site, host)}`,
-      `From this machine, work in ${site.scratch}:\n  export PATH=${site.commands}:$PATH; sinfo`,
-      ...(site.restUrl === undefined ? [] : [`slurmrestd: ${site.restUrl}; a token of ${site.user} for a day:\n  ${await site.token()}`]),
-      importKey(site.key.path),
-      `The connection:\n${connection('slurm-login', { ...host, knownHosts: host.knownHosts() })}`,
-    ].join('\n\n')
-    return { folder: site.folder, stop: site.stop, text }
-  }
+interface Brought {
+  /** Goes away with the site. */
+  folder: string
+  stop: () => Promise<void>
+  text: string
+}
+
+const login = (site: { sshOptions: readonly string[] }, host: { user: string; port: number; address: string }): string =>
+  `ssh ${site.sshOptions.join(' ')} -p ${host.port} ${host.user}@${host.address}`
+
+const bringSlurm = async (wanted: Options): Promise<Brought> => {
+  const site = await startSlurm(wanted)
+  const { login: host } = site
+  const text = [
+    `Slurm is up: login node ${host.address}, compute nodes ${site.nodes.map((node) => node.name).join(', ')}, partitions ${site.partitions.join(', ')}.`,
+    `To log in:\n  ${login(site, host)}`,
+    `From this machine, work in ${site.scratch}:\n  export PATH=${site.commands}:$PATH; sinfo`,
+    ...(site.restUrl === undefined ? [] : [`slurmrestd: ${site.restUrl}; a token of ${site.user} for a day:\n  ${await site.token()}`]),
+    importKey(site.key.path),
+    `The connection:\n${connection('slurm-login', { ...host, knownHosts: host.knownHosts() })}`,
+  ].join('\n\n')
+  return { folder: site.folder, stop: site.stop, text }
+}
+
+const bringSsh = async (wanted: Options): Promise<Brought> => {
   const site = wanted.loopback ? await startLoopbackSsh(wanted) : await startSsh(wanted)
   const text = [
     `Up:\n${site.hosts.map((host) => `  ${host.name}  ${host.address} port ${host.port}, account ${host.user}`).join('\n')}`,
@@ -116,9 +146,74 @@ const bring = async (wanted: Options): Promise<{ folder: string; stop: () => Pro
   return { folder: site.folder, stop: site.stop, text }
 }
 
+const bringKubernetes = async (wanted: Options): Promise<Brought> => {
+  const site = await startKubernetes(wanted)
+  const tokenFile = join(site.folder, 'token')
+  const dayInSeconds = 86_400
+  writeFileSync(tokenFile, await site.token('orrery', dayInSeconds), { mode: 0o600 })
+  const document = {
+    ...{
+      id: 'kubernetes',
+      environmentId: 'sites',
+      name: 'kubernetes',
+      type: 'kubernetes',
+      endpoint: site.server,
+      credentialRef: 'REFERENCE',
+    },
+    configuration: { namespace: site.namespace, certificateAuthority: site.certificateAuthority },
+  }
+  const text = [
+    `Kubernetes is up: ${site.server}, nodes ${site.nodes.map((node) => node.name).join(', ')}${wanted.fakeNodes === undefined ? '' : ` and ${wanted.fakeNodes} by kwok`}, namespace ${site.namespace}.`,
+    `As its administrator:\n  export KUBECONFIG=${site.kubeconfig}; kubectl get pods`,
+    `Images on the nodes: ${Object.values(site.images).join(', ')}; the same in the registry ${site.registry.address} as bb:1 and gnu:1. Claim ${site.volume.claim} is ${site.volume.folder}.`,
+    `The token of the account orrery, good for a day, into the vault (answers the REFERENCE for "credentialRef"):
+  echo "{\\"id\\":\\"site\\",\\"token\\":\\"$(cat ${tokenFile})\\"}" | curl -sS --json @- $API/kubernetes-tokens/`,
+    `The connection:\n${JSON.stringify(document, undefined, 2)}`,
+  ].join('\n\n')
+  return { folder: site.folder, stop: site.stop, text }
+}
+
+const bringDocker = async (): Promise<Brought> => {
+  const ground = openGround('docker')
+  try {
+    const engine = await openEngine({ data: join(ground.folder, 'data'), kind: 'tasks' })
+    const text = [
+      `A Docker engine is up. Tests that need one wait until it is down.`,
+      `To use it:\n  export DOCKER_HOST=unix://${engine.socket}; docker images`,
+      `An image with programs of this machine: ${await loadSystemImage(engine)}`,
+    ].join('\n\n')
+    const stop = async (): Promise<void> => {
+      await engine[Symbol.asyncDispose]()
+      await ground.leave()
+    }
+    return { folder: ground.folder, stop, text }
+  } catch (error) {
+    await ground.leave()
+    throw error
+  }
+}
+
+const bringServerless = async (): Promise<Brought> => {
+  const site = await startFunctions()
+  const text = [
+    `The functions of examples/functions are up, by the functions framework at ${site.framework}`,
+    `As platforms serve them, at ${site.gateway}: / as Cloud Run, /function/… and /async-function/… as OpenFaaS, /2015-03-31/functions/… as Lambda.`,
+    `The access key of Lambda: ${JSON.stringify(site.accessKey)}`,
+  ].join('\n\n')
+  return { folder: site.folder, stop: site.stop, text }
+}
+
+const bring: Readonly<Record<Kind, (wanted: Options) => Promise<Brought>>> = {
+  ssh: bringSsh,
+  slurm: bringSlurm,
+  kubernetes: bringKubernetes,
+  docker: bringDocker,
+  serverless: bringServerless,
+}
+
 /** The process that the site hangs on. It says what it has to say through the file of the site, or on standard error when it fails. */
 const keep = async (wanted: Options): Promise<void> => {
-  const { folder, stop, text } = await bring(wanted)
+  const { folder, stop, text } = await bring[wanted.kind](wanted)
   const site: Kept = { kind: wanted.kind, name: wanted.name, checkout, keeper: identify(process.pid)!, folder, text }
   writeFileSync(join(folder, 'site.json'), JSON.stringify(site))
   const wait = setInterval(() => undefined, 2 ** 31 - 1)
@@ -135,6 +230,8 @@ const up = async (wanted: Options): Promise<void> => {
     process.stdout.write(`It was up already.\n\n${before.text}\n`)
     return
   }
+  // Takes minutes where it was never done, and says how it goes, which the keeper could not.
+  if (wanted.kind === 'kubernetes') await buildKubernetes()
   const log = join(tmpdir(), `orrery-site-${process.pid}.log`)
   const errors = openSync(log, 'w', 0o600)
   const keeper = spawn(

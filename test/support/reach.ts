@@ -1,6 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import { mkdtempSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import type { KubernetesSite } from '../sites/kubernetes.ts'
 import type { SshHost } from '../sites/ssh.ts'
 import type { WorldPlace } from './worlds.ts'
 
@@ -30,6 +31,29 @@ export const onHost = (connectionId: string, configuration: Record<string, unkno
 export const onCluster = (connectionId: string, configuration: Record<string, unknown> = {}): WorldPlace => ({
   driver: 'slurm',
   configuration: { connectionId, partition: 'main', ...configuration },
+})
+
+/** A namespace of a cluster as a site of tests has it; the connection is the caller's. */
+export const inCluster = (
+  connectionId: string,
+  { namespace, volume, images }: Pick<KubernetesSite, 'namespace' | 'volume' | 'images'>,
+  configuration: Record<string, unknown> = {},
+): WorldPlace => ({
+  driver: 'kubernetes',
+  configuration: { connectionId, namespace, volume: { persistentVolumeClaim: volume.claim }, helperImage: images.gnu, ...configuration },
+  capabilities: { container: true },
+})
+
+/** Containers on this machine. */
+export const inContainers = (configuration: Record<string, unknown>): WorldPlace => ({
+  driver: 'local',
+  configuration,
+  capabilities: { container: true },
+})
+
+export const onFunctions = (endpoint: string, configuration: Record<string, unknown> = {}): WorldPlace => ({
+  driver: 'serverless',
+  configuration: { endpoint, shape: 'http', ...configuration },
 })
 
 export const eventually = async <T>(what: string, withinSeconds: number, probe: () => Promise<T | undefined | false>): Promise<T> => {

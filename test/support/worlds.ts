@@ -11,6 +11,10 @@ export interface WorldTask {
   outputs?: readonly string[]
   stage?: 'all' | 'declared'
   cpu?: number
+  /** Kubernetes quantity, `16Mi` by default. */
+  memory?: string
+  image?: string
+  metadata?: Record<string, unknown>
   type?: string
   /** Folder below the seed root whose files are put into the work directory. */
   seedPath?: string
@@ -47,8 +51,9 @@ export interface WorldOptions {
 
 /** Driver and configuration of a resource's runtime. */
 export interface WorldPlace {
-  driver: 'ssh' | 'slurm'
+  driver: 'local' | 'ssh' | 'slurm' | 'kubernetes' | 'serverless'
   configuration: Record<string, unknown>
+  capabilities?: Record<string, boolean>
   /** Storages that the place mounts, by id, with the path there. */
   storages?: Record<string, string>
 }
@@ -119,7 +124,9 @@ export const worldDocuments = (options: WorldOptions) => {
               },
             }),
         cpuLimit: String(task.cpu ?? 1),
-        memoryLimit: '16Mi',
+        memoryLimit: task.memory ?? '16Mi',
+        ...(task.image === undefined ? {} : { image: task.image }),
+        ...(task.metadata === undefined ? {} : { metadata: task.metadata }),
         ...(task.after === undefined ? {} : { dependsOn: [...task.after] }),
         ...(task.outputs === undefined ? {} : { expectedOutputs: [...task.outputs] }),
         ...(task.stage === undefined ? {} : { stage: task.stage }),
@@ -161,7 +168,9 @@ export const worldDocuments = (options: WorldOptions) => {
       },
       { id: `${name}-none`, name: 'Nothing', driver: 'local', mode: 'execution', role: 'compute', configuration: { launch: 'none' } },
       { id: `${name}-sim`, name: 'Simulation', driver: 'simgrid', mode: 'simulation', role: 'simulation' },
-      ...places.map(({ id, driver, configuration }) => ({ id, name: id, driver, mode: 'execution', role: 'compute', configuration })),
+      ...places.map(({ id, driver, configuration, capabilities = {} }) => ({
+        ...{ id, name: id, driver, mode: 'execution', role: 'compute', configuration, capabilities },
+      })),
     ],
     connections: (options.connections ?? []).map((connection) => ({ ...connection, environmentId: name })),
     storages: storageIds.map((id) => ({

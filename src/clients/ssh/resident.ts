@@ -1,8 +1,19 @@
 import { randomBytes } from 'node:crypto'
-import type { ClientChannel } from 'ssh2'
 import { quote } from '../../drivers/quote.ts'
 import { LinkError, type ShellResult } from '../../drivers/shell.ts'
 import { printable } from './journey.ts'
+
+/** Standard input and outputs of a shell, of an SSH channel or of whatever else leads to one. */
+export interface ResidentChannel {
+  on(event: 'data', listener: (chunk: Buffer) => void): unknown
+  on(event: 'error', listener: () => void): unknown
+  /** `code` is absent when the link was lost. */
+  on(event: 'close', listener: (code: number | null | undefined, signal?: string) => void): unknown
+  readonly stderr: { on(event: 'data', listener: (chunk: Buffer) => void): unknown }
+  write(text: string): unknown
+  signal(name: string): unknown
+  close(): unknown
+}
 
 /** How much of the standard error is kept. */
 export const stderrBytes = 64 * 1024
@@ -97,7 +108,7 @@ interface Work {
  * does to its shell nor what the account's start files print gets into another answer.
  */
 export class Resident {
-  readonly #channel: ClientChannel
+  readonly #channel: ResidentChannel
   #work: Work | undefined
   #over = false
   /** Whether its `sh` is a bash, which reads a script from its input byte by byte. */
@@ -109,7 +120,7 @@ export class Resident {
   /** Called when it was left in the middle of a script, which may still be running in the group `pid`. */
   onLeft: () => void = () => undefined
 
-  constructor(channel: ClientChannel) {
+  constructor(channel: ResidentChannel) {
     this.#channel = channel
     channel.on('data', (chunk: Buffer) => {
       const work = this.#work

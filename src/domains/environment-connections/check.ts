@@ -1,6 +1,8 @@
+import { openKubernetesCluster, type ClusterOptions } from '../../clients/kubernetes-cluster.ts'
 import { askKubernetes, KubernetesError, type KubernetesServer } from '../../clients/kubernetes.ts'
 import type { SshProbe } from '../../clients/ssh/target.ts'
 import { quote } from '../../drivers/quote.ts'
+import { missingRights } from '../../drivers/runtime/kubernetes-rights.ts'
 import { LinkError, type SiteShell } from '../../drivers/shell.ts'
 import { Refusal } from '../../refusal.ts'
 import { parseHttps } from './endpoint.ts'
@@ -190,22 +192,37 @@ printf '%s' "$wanted"`,
 
 // -------------------------------------------------------------------------------------------------------- kubernetes, cloud
 
-/** The server and token of a connection. @throws Refusal when the credential is not there or is none, KubernetesError for the endpoint */
-export const kubernetesServer = async (
+/** What a client of a connection's cluster is opened with. @throws KubernetesError for the endpoint */
+export const clusterServer = (
   { links, addressAllowed }: CheckParts,
   connection: ConnectionDocument,
   purpose: string,
   actor?: string,
-): Promise<KubernetesServer> => {
+): ClusterOptions => {
   const place = parseHttps(connection.endpoint)
-  if (typeof place === 'string') throw new KubernetesError('name', `endpoint: ${place}`)
+  if (typeof place === 'string') throw new KubernetesError('name', `endpoint: ${place}`, { permanent: true })
   const authority = text(connection.configuration?.['certificateAuthority'])
-  const server = { ...place, addressAllowed, ...(authority === '' ? {} : { certificateAuthority: authority }) }
-  if (connection.credentialRef === '') return server
-  const secret = await links.secret(connection, purpose, actor)
-  if (secret.kind !== 'kubernetes-token')
-    throw new Refusal('unacceptable', `credentialRef ${JSON.stringify(connection.credentialRef)} is not a Kubernetes token; refer to one`)
-  return { ...server, token: secret.token }
+  return {
+    ...place,
+    addressAllowed,
+    ...(authority === '' ? {} : { certificateAuthority: authority }),
+    token: async () => {
+      const secret = await links.secret(connection, purpose, actor)
+      if (secret.kind === 'kubernetes-token') return secret.token
+      throw new Refusal('unacceptable', `credentialRef ${JSON.stringify(connection.credentialRef)} is not a Kubernetes token; refer to one`)
+    },
+  }
+}
+
+/** The server and token of a connection. @throws Refusal when the credential is not there or is none, KubernetesError for the endpoint */
+export const kubernetesServer = async (
+  parts: CheckParts,
+  connection: ConnectionDocument,
+  purpose: string,
+  actor?: string,
+): Promise<KubernetesServer> => {
+  const { token, ...server } = clusterServer(parts, connection, purpose, actor)
+  return connection.credentialRef === '' ? server : { ...server, token: await token() }
 }
 
 export const namespaceOf = (connection: ConnectionDocument): string => text(connection.configuration?.['namespace']) || 'default'
@@ -213,9 +230,8 @@ export const namespaceOf = (connection: ConnectionDocument): string => text(conn
 const checkKubernetes = async (parts: CheckParts, connection: ConnectionDocument, { actor }: { actor?: string }): Promise<Found> => {
   const stages: Stage[] = []
   const facts: Record<string, unknown> = {}
-  let server: KubernetesServer | undefined
   const login = await timed('login', async () => {
-    server = await kubernetesServer(parts, connection, 'check the connection', actor)
+    const server = await kubernetesServer(parts, connection, 'check the connection', actor)
     const { body, address } = await askKubernetes(server, { path: '/version' })
     facts['address'] = address
     const version = text((body as Record<string, unknown> | null)?.['gitVersion'])
@@ -227,39 +243,24 @@ const checkKubernetes = async (parts: CheckParts, connection: ConnectionDocument
   for (const stage of order.slice(0, order.indexOf(login.stage as (typeof order)[number])))
     stages.push({ stage, ok: true, milliseconds: 0 })
   stages.push(login)
-  if (!login.ok || server === undefined) return { stages, facts }
-  const asked = server
-  stages.push(
-    await timed('rights', async () => {
-      const namespace = namespaceOf(connection)
-      const refused: string[] = []
-      for (const [group, resource, verb] of rightsNeeded) {
-        const { body } = await askKubernetes(asked, {
-          method: 'POST',
-          path: '/apis/authorization.k8s.io/v1/selfsubjectaccessreviews',
-          body: {
-            apiVersion: 'authorization.k8s.io/v1',
-            kind: 'SelfSubjectAccessReview',
-            spec: { resourceAttributes: { namespace, group, resource, verb } },
-          },
-        })
-        if ((body as { status?: { allowed?: boolean } } | null)?.status?.allowed !== true) refused.push(`${verb} ${resource}`)
-      }
-      if (refused.length > 0) throw new Error(`in namespace ${namespace} the token's account may not: ${refused.join(', ')}`)
-      return `jobs and pods in namespace ${namespace}`
-    }),
-  )
+  if (!login.ok) return { stages, facts }
+  const cluster = openKubernetesCluster(clusterServer(parts, connection, 'check the connection', actor))
+  try {
+    stages.push(
+      await timed('rights', async () => {
+        const namespace = namespaceOf(connection)
+        const lacking = await missingRights(cluster, namespace)
+        if (lacking.length > 0) throw new Error(`in namespace ${namespace} the token's account may not: ${lacking.join(', ')}`)
+        return `jobs and pods in namespace ${namespace}`
+      }),
+    )
+  } finally {
+    cluster.close()
+  }
   const last = stages.at(-1)
   if (last !== undefined && !last.ok) last.stage = 'rights'
   return { stages, facts }
 }
-
-const rightsNeeded = [
-  ['batch', 'jobs', 'create'],
-  ['batch', 'jobs', 'delete'],
-  ['', 'pods', 'list'],
-  ['', 'pods/log', 'get'],
-] as const
 
 const checkCloud = async ({ links }: CheckParts, connection: ConnectionDocument, { actor }: { actor?: string }): Promise<Found> => ({
   stages: [

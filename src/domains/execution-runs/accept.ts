@@ -18,7 +18,7 @@ import { activityResolver } from '../workflow-definitions/graph.ts'
 import { embedWorkflow, loadCommands } from '../workflow-definitions/store.ts'
 import { chooseRuntimes } from './admission.ts'
 import type { RunMembers, RunRequest } from './schemas.ts'
-import { builtDrivers, placer, placesOf, siteProblems } from './sites.ts'
+import { builtDrivers, placer, placesOf, runsContainers, siteProblems } from './sites.ts'
 import { insertRun, readRun } from './store.ts'
 
 const hashOf = (value: unknown): string => createHash('sha256').update(JSON.stringify(value)).digest('hex')
@@ -187,14 +187,16 @@ export const acceptRun = (db: Db, request: RunRequest, run: RunMembers, acceptin
         )
       const named = [...placesOf(facts, pairs).values()]
       // Where everything runs on this machine nothing but processors and memory is asked for.
-      if (named.some(({ kind, configuration }) => kind === 'ssh' || kind === 'slurm' || configuration['containerRuntime'] !== undefined)) {
+      if (named.some((place) => !['local', 'rehearsal'].includes(place.kind) || runsContainers(place))) {
         const commands = await loadCommands(tx, contentVersionId, [...tasks.keys()])
-        const needs = commands.map(({ id, position, gpu, metadata, command }) => ({
+        const needs = commands.map(({ id, position, gpu, metadata, command, policy, memoryBytes }) => ({
           activityId: id,
           runtimeId: chosen.runtimeIds[position] ?? '',
           resourceId: tasks[position]?.resourceId ?? '',
-          gpu: gpu > 0 || ((metadata['scheduling'] as { gpus?: number } | undefined)?.gpus ?? 0) > 0,
-          container: command.image !== undefined && command.image !== '',
+          gpus: Math.max(gpu, (metadata['scheduling'] as { gpus?: number } | undefined)?.gpus ?? 0),
+          image: command.image,
+          timeoutSeconds: policy.timeoutSeconds,
+          memoryBytes,
         }))
         const asked = [...new Set(named.flatMap(({ connectionId }) => (connectionId === undefined ? [] : [connectionId])))]
         problems.push(...siteProblems(facts, needs, await connectionTypes(tx, asked)))

@@ -18,7 +18,7 @@ export type AttemptEnd = Pick<
   | 'failureReason'
   | 'manifest'
   | 'siteQueueSeconds'
-  | 'node'
+  | 'place'
   | 'externalId'
 > & {
   /** The site ended it at its own time limit: the next attempt asks for more. */
@@ -33,11 +33,11 @@ const unmeasured = {
   exitCode: null,
   manifest: null,
   siteQueueSeconds: null,
-  node: null,
+  place: null,
   externalId: null,
 }
 
-/** An attempt that the site did not take. What the site cannot say counts as its own trouble, not the activity's. */
+/** An attempt that the site did not take, or did not give what it needs. What the site cannot say counts as its own trouble, not the activity's. */
 export const notStarted = (task: LoadedTask, error: DriverError, now: number): AttemptEnd => ({
   ...unmeasured,
   status: 'failed',
@@ -45,7 +45,7 @@ export const notStarted = (task: LoadedTask, error: DriverError, now: number): A
   finishedAt: now,
   overheadSeconds: now - (task.started_at ?? now),
   failureClass: error.trouble === 'unknown' ? 'infrastructure' : error.trouble,
-  failureReason: `activity ${task.external_id} could not be started on ${task.resource_id}: ${error.message}`,
+  failureReason: `activity ${task.external_id} could not be run on ${task.resource_id}: ${error.message}`,
 })
 
 const whereOf = (task: LoadedTask): string => `activity ${task.external_id} on ${task.resource_id}, attempt ${String(task.attempt)}`
@@ -80,6 +80,12 @@ export const silent = (task: LoadedTask, site: string, silentSeconds: number, wo
 export const unstopped = (task: LoadedTask, site: string, words: string, now: number): AttemptEnd =>
   endless(task, 'cancelled', `was cancelled and could not be stopped at ${site}, which is asked again until it is: ${words}`, now)
 
+/** Members that a site leaves out are not kept as null. */
+const placeOf = ({ node, detail }: Collected): Record<string, unknown> | null => {
+  const place = { ...detail, ...(node === undefined ? {} : { node }) }
+  return Object.keys(place).length === 0 ? null : place
+}
+
 /**
  * The end of an attempt from what it left behind. A reason says which activity, where, which attempt, and the end of its standard error.
  * `startedAt` is the intent: from there to the program's start it waited in the site's own queue (`siteQueueSeconds`), the rest is overhead.
@@ -103,7 +109,7 @@ export const endOf = (task: LoadedTask, outcome: Collected, timeoutSeconds: numb
     measuredBy: outcome.measuredBy,
     exitCode: state.exitCode,
     manifest: outcome.manifest,
-    node: outcome.node ?? null,
+    place: placeOf(outcome),
     externalId: state.externalId,
   }
   if (state.reason === 'cancelled') return { ...facts, status: 'cancelled', failureClass: null, failureReason: 'cancelled' }

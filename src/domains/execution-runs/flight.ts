@@ -6,7 +6,7 @@ export type Outcome =
   | { kind: 'collected'; collected: Collected }
   /** Accepted once, not alive, left no exit; `cause` in the site's words. */
   | { kind: 'lost'; cause: string | undefined }
-  /** The site did not take it. */
+  /** The site did not take it, or could not give it what it needs (an image that does not exist). */
   | { kind: 'refused'; error: DriverError }
   /** The site did not answer for longer than it is waited for; what became of the task is not known. */
   | { kind: 'silent'; words: string }
@@ -164,6 +164,8 @@ export const openFlight = (parts: FlightParts) => {
       const collected = await driver.collect(task.name)
       return collected.state.state === 'lost' ? { kind: 'lost', cause: collected.state.cause } : { kind: 'collected', collected }
     } catch (error) {
+      // A login that is refused says nothing about the task.
+      if (errorOf(error).trouble === 'refused' && linkErrorOf(error) === undefined) return { kind: 'refused', error: errorOf(error) }
       // Either the site does not answer, or there is nothing to collect because the task was lost.
       try {
         const state = errorOf(error).trouble === 'unknown' ? (await driver.find([task.name])).get(task.name) : undefined

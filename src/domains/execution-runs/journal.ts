@@ -31,8 +31,8 @@ export interface TaskEnd {
   manifest: OutputManifest | null
   /** Time in the site's own queue; null where it has none. */
   siteQueueSeconds: number | null
-  /** Where in the site it ran. */
-  node: string | null
+  /** What the site tells of where it ran: node, image digest, Pod …; null where it tells nothing. */
+  place: Readonly<Record<string, unknown>> | null
   /** The site's own name of it; null where it is not known. */
   externalId: string | null
   /** A failure after which the activity is not tried again. */

@@ -11,9 +11,11 @@ export const intentName = (runId: string, position: number, attempt: number): st
     .digest('hex')
     .slice(0, 40)}`
 
-/** Folder of a run below the work root: 24 hexadecimal digits of its id's SHA-256. */
-export const runDirectory = (root: string, runId: string): string =>
-  join(root, createHash('sha256').update(runId).digest('hex').slice(0, 24))
+/** A run in names of things outside: 24 hexadecimal digits of its id's SHA-256. */
+export const runScope = (runId: string): string => createHash('sha256').update(runId).digest('hex').slice(0, 24)
+
+/** Folder of a run below the work root. */
+export const runDirectory = (root: string, runId: string): string => join(root, runScope(runId))
 
 /** `<root>/<hash(run)>/<position>-<readable part of the activity>/<attempt>`; the position makes it unique, the text only helps a reader. */
 export const attemptDirectory = (root: string, runId: string, position: number, externalId: string, attempt: number): string =>

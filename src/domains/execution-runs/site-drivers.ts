@@ -1,12 +1,15 @@
 import { posix } from 'node:path'
 import { z } from 'zod'
+import type { FunctionCredential } from '../../clients/functions.ts'
 import { quote } from '../../drivers/quote.ts'
 import type { RuntimeDriver } from '../../drivers/runtime/driver.ts'
-import type { RuntimeSite } from '../../drivers/runtime/registry.ts'
-import { withRoots, type RootedDriver } from '../../drivers/runtime/rooted.ts'
+import type { FunctionPlatform, RuntimeSite, ShellSite, SiteDriver } from '../../drivers/runtime/registry.ts'
+import { withRoots } from '../../drivers/runtime/rooted.ts'
 import type { SiteShell } from '../../drivers/shell.ts'
+import type { ContainerDriver } from '../../drivers/runtime/container.ts'
 import { withTransfers, type TransferFacts } from '../../drivers/transfer/staging-driver.ts'
 import type { End, Reach } from '../../drivers/transfer/transfer.ts'
+import type { ConnectedCluster } from '../environment-connections/clusters.ts'
 import { openHostCores, type HostCores } from './host-cores.ts'
 import { usualAhead } from './site.ts'
 import { placer, rehearsalSite, type Place, type SiteFacts } from './sites.ts'
@@ -21,20 +24,26 @@ export interface OpenSite {
   aheadPerLane?: number
   /** What was brought from other sites for a task since it was asked last. */
   transfersOf: (name: string) => TransferFacts[]
+  /** Ends containers that are kept for a run. */
+  closeScope?: (scope: string) => Promise<void>
 }
 
 export interface SiteDriverParts {
-  local: RuntimeDriver
+  local: ContainerDriver
   rehearsal: RuntimeDriver
-  /** Driver of a site that is reached through a shell; one per site and process. */
-  openRemote: (kind: 'ssh' | 'slurm', site: RuntimeSite) => RootedDriver
+  /** Driver of a site, and a shell to its files where the driver has one of its own; one per site, configuration and process. */
+  openRemote: (site: RuntimeSite) => { driver: SiteDriver; shell: SiteShell }
   /** Shell of a connection; connecting is its own affair, and is done again after a cut. */
   shellOf: (connectionId: string) => SiteShell
+  /** Cluster of a connection, in the same way. */
+  clusterOf: (connectionId: string) => ConnectedCluster
   localShell: SiteShell
   /** Other sites that a connection may copy to by itself. */
   reachOf: (connectionId: string) => Promise<readonly Reach[]>
   /** Opens the token that a Slurm runtime's `slurmrestd.credentialRef` names, for requests to this URL; rejects where that leads into a denied network. */
   tokenOf: (reference: string, url: string) => Promise<string>
+  /** How functions are called; the credential that a runtime's `credentialRef` names is opened for each call. */
+  functions: Omit<FunctionPlatform, 'credential'> & { credentialOf: (reference: string) => Promise<FunctionCredential> }
   hostId: string
   workRoot: string
   cores: HostCores
@@ -49,7 +58,7 @@ export interface Mount {
 }
 
 interface Remote {
-  driver: RootedDriver
+  driver: SiteDriver
   shell: SiteShell
   cores: HostCores | undefined
 }
@@ -66,18 +75,7 @@ export const openSiteDrivers = (parts: SiteDriverParts) => {
     const key = JSON.stringify([place.site, place.configuration])
     let remote = remotes.get(key)
     if (remote === undefined) {
-      const { workDirectory, slurmConf, slurmrestd } = place.configuration
-      const reached = place.connectionId === undefined ? parts.localShell : parts.shellOf(place.connectionId)
-      const shell = typeof slurmConf === 'string' && slurmConf !== '' ? withVariable(reached, 'SLURM_CONF', slurmConf) : reached
-      const driver = parts.openRemote(place.kind as 'ssh' | 'slurm', {
-        runtime: place.site,
-        shell,
-        ...(typeof workDirectory === 'string' && workDirectory !== '' ? { root: workDirectory } : {}),
-        taskVariable: parts.taskVariable,
-        configuration: place.configuration,
-        ...restOf(slurmrestd, parts.tokenOf),
-      })
-      remote = { driver, shell, cores: place.kind === 'ssh' ? coresOf(place, facts) : undefined }
+      remote = { ...parts.openRemote(siteOf(place, parts)), cores: place.kind === 'ssh' ? coresOf(place, facts) : undefined }
       remotes.set(key, remote)
     }
     return remote
@@ -89,7 +87,9 @@ export const openSiteDrivers = (parts: SiteDriverParts) => {
     if (place.kind === 'local') return { site: place.site, shell: parts.localShell, host: parts.hostId, mounts: own }
     const { shell } = remoteOf(place, facts)
     if (place.connectionId === undefined) return { site: place.site, shell, host: parts.hostId, mounts: own }
-    return { site: place.site, shell, host: place.connectionId, mounts: own, reach: await parts.reachOf(place.connectionId) }
+    // Of a cluster a runtime sees its own volume and nothing else.
+    const host = place.kind === 'kubernetes' ? place.site : place.connectionId
+    return { site: place.site, shell, host, mounts: own, reach: await parts.reachOf(place.connectionId) }
   }
 
   /** Where the files of a site lie; of a remote one, learnt at the first contact. */
@@ -108,7 +108,8 @@ export const openSiteDrivers = (parts: SiteDriverParts) => {
         cores: local ? parts.cores : remote?.cores,
       }
       const own = remote?.driver ?? parts.local
-      if (local && places.size === 1) return { driver: own, ...held, aheadPerLane: usualAhead, transfersOf: () => [] }
+      const closing = own.closeScope === undefined ? {} : { closeScope: own.closeScope.bind(own) }
+      if (local && places.size === 1) return { driver: own, ...held, ...closing, aheadPerLane: usualAhead, transfersOf: () => [] }
       const brought = new Map<string, TransferFacts[]>()
       const placeNamed = (site: string): Place => {
         const named =
@@ -132,6 +133,7 @@ export const openSiteDrivers = (parts: SiteDriverParts) => {
           (site) => rootOf(placeNamed(site), facts),
         ),
         ...held,
+        ...closing,
         transfersOf(name) {
           const facts = brought.get(name) ?? []
           brought.delete(name)
@@ -155,6 +157,28 @@ export const openSiteDrivers = (parts: SiteDriverParts) => {
 
 export type SiteDrivers = ReturnType<typeof openSiteDrivers>
 
+/** What the driver of a place is opened with. */
+const siteOf = (place: Place, parts: SiteDriverParts): RuntimeSite => {
+  const { configuration, connectionId, site: runtime } = place
+  const common = { runtime, taskVariable: parts.taskVariable, configuration }
+  if (place.kind === 'kubernetes') {
+    const { namespace } = configuration
+    const cluster = parts.clusterOf(connectionId ?? '')
+    return { ...common, kind: 'kubernetes', cluster, namespace: typeof namespace === 'string' && namespace !== '' ? namespace : 'default' }
+  }
+  if (place.kind === 'serverless') {
+    const { credentialOf, ...platform } = parts.functions
+    const { credentialRef } = configuration
+    const credential = typeof credentialRef === 'string' && credentialRef !== '' ? { credential: () => credentialOf(credentialRef) } : {}
+    return { ...common, kind: 'serverless', shell: parts.localShell, functions: { ...platform, ...credential } }
+  }
+  const { workDirectory, slurmConf, slurmrestd } = configuration
+  const reached = connectionId === undefined ? parts.localShell : parts.shellOf(connectionId)
+  const shell = typeof slurmConf === 'string' && slurmConf !== '' ? withVariable(reached, 'SLURM_CONF', slurmConf) : reached
+  const root = typeof workDirectory === 'string' && workDirectory !== '' ? { root: workDirectory } : {}
+  return { ...common, ...root, shell, kind: place.kind === 'slurm' ? 'slurm' : 'ssh', ...restOf(slurmrestd, parts.tokenOf) }
+}
+
 /** A shell whose scripts see one variable more. */
 const withVariable = (shell: SiteShell, name: string, value: string): SiteShell => {
   const given = `${name}=${quote(value)}; export ${name}\n`
@@ -168,7 +192,7 @@ const withVariable = (shell: SiteShell, name: string, value: string): SiteShell 
 const Rest = z.object({ url: z.url({ protocol: /^https?$/ }), user: z.string(), credentialRef: z.string() })
 
 /** `slurmrestd: {url, user, credentialRef}` of a runtime's configuration. */
-const restOf = (value: unknown, tokenOf: SiteDriverParts['tokenOf']): Pick<RuntimeSite, 'slurmrestd'> => {
+const restOf = (value: unknown, tokenOf: SiteDriverParts['tokenOf']): Pick<ShellSite, 'slurmrestd'> => {
   const rest = Rest.safeParse(value)
   if (!rest.success) return {}
   const { url, user, credentialRef } = rest.data

@@ -6,9 +6,18 @@ import type { Intent, Stage } from '../../drivers/runtime/driver.ts'
 import { isOpaque } from '../schedule-plans/problem.ts'
 import { loadCommands, type ActivityCommand } from '../workflow-definitions/store.ts'
 import type { LoadedTask } from './journal.ts'
-import { attemptDirectory, inputVariable } from './names.ts'
+import { attemptDirectory, inputVariable, runScope } from './names.ts'
 import type { Command, SitePlan } from './site.ts'
-import { placer, rehearsalSite, schedulingOf, SnapshotBinding, SnapshotResource, SnapshotRuntime, type Place } from './sites.ts'
+import {
+  containerOf,
+  placer,
+  rehearsalSite,
+  schedulingOf,
+  SnapshotBinding,
+  SnapshotResource,
+  SnapshotRuntime,
+  type Place,
+} from './sites.ts'
 
 const Snapshot = z.object({
   contentVersionId: z.string(),
@@ -169,8 +178,10 @@ export const makeSitePlan = (db: Db, runId: string, snapshot: SiteSnapshot, opti
         .map((input) => [inputVariable(options.variablePrefix, input.logicalName), input.logicalName] as const)
       const pathVariables = { HOME: '.', ...Object.fromEntries(inputs) }
       const own = { RUN_ID: runId, ACTIVITY_ID: task.activity_id, ATTEMPT: String(task.attempt), RESOURCE_ID: task.resource_id }
+      const container = containerOf(place(task), detail.command.image, detail.metadata, runScope(runId))
       const variables = {
-        PATH: taskPath,
+        // An image has a search path of its own.
+        ...(container === undefined ? { PATH: taskPath } : {}),
         LANG: 'C.UTF-8',
         ...command.environment,
         ...Object.fromEntries(Object.entries(own).map(([key, value]) => [`${options.variablePrefix}${key}`, value])),
@@ -197,6 +208,7 @@ export const makeSitePlan = (db: Db, runId: string, snapshot: SiteSnapshot, opti
         cores: Math.max(1, Math.ceil(command.cpu)),
         memoryBytes: command.memoryBytes,
         timeoutSeconds: command.timeoutSeconds,
+        ...(container === undefined ? {} : { container }),
         ...(local
           ? {}
           : {

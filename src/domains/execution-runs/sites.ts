@@ -1,4 +1,9 @@
 import { z } from 'zod'
+import { containerEngines } from '../../drivers/runtime/container.ts'
+import type { Capability, ContainerRequest } from '../../drivers/runtime/driver.ts'
+import { driverCapabilities } from '../../drivers/runtime/registry.ts'
+import { kubernetesProblems } from '../../drivers/runtime/kubernetes-settings.ts'
+import { serverlessProblems } from '../../drivers/runtime/serverless-configuration.ts'
 import type { Problem } from '../../refusal.ts'
 
 const Configuration = z.record(z.string(), z.unknown())
@@ -25,9 +30,9 @@ export interface SiteFacts {
 
 /** Where a task runs: one executor, one driver, one record of what was started, per site and run. */
 export interface Place {
-  /** `rehearsal`, `local@<host>`, `ssh/<connection>` or `slurm/<runtime>`. */
+  /** `rehearsal`, `local@<host>`, `ssh/<connection>`, `slurm/<runtime>`, `kubernetes/<runtime>` or `serverless/<runtime>`. */
   site: string
-  kind: 'rehearsal' | 'local' | 'ssh' | 'slurm'
+  kind: 'rehearsal' | 'local' | 'ssh' | 'slurm' | 'kubernetes' | 'serverless'
   /** How it is reached; absent: this machine. */
   connectionId?: string
   /** Machine whose files and commands the site uses where it is reached without a connection. */
@@ -59,11 +64,14 @@ export const placer = (facts: SiteFacts): ((runtimeId: string, resourceId: strin
     const connectionId = text(configuration['connectionId'])
     const reached = connectionId === undefined ? {} : { connectionId }
     if (runtime.driver === 'ssh') return { site: `ssh/${connectionId ?? ''}`, kind: 'ssh', ...reached, configuration }
+    if (runtime.driver === 'kubernetes') return { site: `kubernetes/${runtime.id}`, kind: 'kubernetes', ...reached, configuration }
     const host = text(configuration['hostId']) ?? facts.hostId
     const partition = text(bindings.get(key)?.['partition'])
     const named = partition === undefined ? {} : { partition }
     if (runtime.driver === 'slurm')
       return { site: `slurm/${runtime.id}`, kind: 'slurm', ...(connectionId === undefined ? { host } : reached), ...named, configuration }
+    // Calls go out from this machine, and what they bring back lies here.
+    if (runtime.driver === 'serverless') return { site: `serverless/${runtime.id}`, kind: 'serverless', host, configuration }
     return { site: `local@${host}`, kind: 'local', host, configuration }
   }
   return (runtimeId, resourceId) => {
@@ -115,23 +123,67 @@ export const schedulingOf = (
   }
 }
 
+/** Connection that a site is reached by; a Slurm site may do without. */
+const connectionTypeOf: Partial<Record<Place['kind'], string>> = { ssh: 'ssh', slurm: 'ssh', kubernetes: 'kubernetes' }
+
+/** Whether activities with an image run in it there. Elsewhere the image is what a person would build the site's own programs from. */
+export const runsContainers = ({ kind, configuration }: Place): boolean =>
+  kind === 'kubernetes' || (['local', 'ssh', 'slurm'].includes(kind) && text(configuration['containerRuntime']) !== undefined)
+
+/** Image, engine and allowances of an activity at a place; undefined where it runs in the site's own system. `scope`: the run, in letters and digits. */
+export const containerOf = (
+  place: Place,
+  image: string | undefined,
+  activity: Readonly<Record<string, unknown>>,
+  scope: string,
+): ContainerRequest | undefined => {
+  if (image === undefined || image === '' || !runsContainers(place)) return undefined
+  const { containerRuntime: engine, containerHost: host, containerMounts: mounts } = ContainerSettings.parse(place.configuration)
+  const { network, reuse } = ContainerWishes.parse(activity['container'])
+  return {
+    ...{ image, network, reuse, scope },
+    ...(engine === undefined ? {} : { engine }),
+    ...(host === undefined ? {} : { host }),
+    ...(mounts === undefined ? {} : { mounts }),
+  }
+}
+/** How a site runs containers, in its runtime's configuration. */
+const ContainerSettings = z.object({
+  containerRuntime: z.enum(containerEngines, `must be one of ${containerEngines.join(', ')}`).optional(),
+  containerHost: z
+    .string()
+    .regex(/^unix:\/\/\/./, 'must be unix:// and the absolute path of the engine’s socket')
+    .optional(),
+  containerMounts: z.array(z.string().regex(/^\/./, 'must be an absolute path of the host, with or without :ro')).max(100).optional(),
+})
+/** `container` of an activity's metadata. */
+const ContainerWishes = z
+  .object({ network: z.boolean().catch(false), reuse: z.boolean().catch(false) })
+  .catch({ network: false, reuse: false })
+
 /** What an activity demands of a runtime beyond a processor and memory. */
 export interface Needs {
   activityId: string
   runtimeId: string
   resourceId: string
-  gpu: boolean
-  container: boolean
+  gpus: number
+  image: string | undefined
+  timeoutSeconds: number
+  memoryBytes: number
 }
 
-/** Which capabilities a driver of this version has at all; the rest of the flags is the site's, as its runtime declares them. */
-const driverCapabilities: Record<string, readonly string[]> = {
-  local: ['batch', 'sharedStorage', 'dataStaging', 'cancellation', 'logStreaming'],
-  ssh: ['batch', 'dataStaging', 'cancellation', 'logStreaming', 'sharedStorage'],
-  slurm: ['batch', 'gpu', 'dataStaging', 'cancellation', 'logStreaming', 'sharedStorage'],
-}
 /** Runtimes that can run a task today; the others are part of the API and answer 503 before anything is stored. */
 export const builtDrivers: ReadonlySet<string> = new Set(Object.keys(driverCapabilities))
+
+/** What is wrong with the configuration of a site that takes more than a connection, and what of an activity is beyond it. */
+const configurationProblems = (place: Place, demand: Omit<Needs, 'activityId' | 'runtimeId' | 'resourceId'>): Problem[] => {
+  const { image, ...amounts } = demand
+  const wanted = { ...amounts, ...(image === undefined || image === '' ? {} : { image }) }
+  if (place.kind === 'serverless') return serverlessProblems(wanted, place.configuration).filter(({ severity }) => severity === 'error')
+  if (place.kind === 'kubernetes') return kubernetesProblems(place.configuration).map((message) => ({ path: 'configuration', message }))
+  const problems = ContainerSettings.safeParse(place.configuration).error?.issues ?? []
+  return problems.map(({ path, message }) => ({ path: ['configuration', ...path].join('.'), message }))
+}
 
 /**
  * Reasons why the sites of a plan cannot do what its activities demand: one for each runtime and capability, by name; a runtime without
@@ -148,15 +200,17 @@ export const siteProblems = (facts: SiteFacts, needs: readonly Needs[], connecti
   const hosts = new Map<string, string>()
   const placed = placer(facts)
   const runtimes = new Map(facts.runtimes.map((runtime) => [runtime.id, runtime]))
-  for (const { activityId, runtimeId, resourceId, gpu, container } of needs) {
+  for (const { activityId, runtimeId, resourceId, ...demand } of needs) {
     const runtime = runtimes.get(runtimeId)
     const place = placed(runtimeId, resourceId)
     if (runtime === undefined || place.kind === 'rehearsal') continue
     const capabilities = (runtime['capabilities'] ?? {}) as Record<string, unknown>
-    const demanded = [gpu && 'gpu', container && text(place.configuration['containerRuntime']) !== undefined && 'container']
+    const inContainer = demand.image !== undefined && demand.image !== '' && runsContainers(place)
+    const demanded: Capability[] = [...(demand.gpus > 0 ? (['gpu'] as const) : []), ...(inContainer ? (['container'] as const) : [])]
+    for (const { path, message } of configurationProblems(place, demand))
+      say(path.startsWith('configuration') ? `runtimes.${runtimeId}.${path}` : `activities.${activityId}.${path}`, message)
     for (const name of demanded) {
-      if (typeof name !== 'string') continue
-      const has = driverCapabilities[runtime.driver]?.includes(name) ?? false
+      const has = driverCapabilities[runtime.driver]?.[name] ?? false
       if (!has || capabilities[name] !== true)
         say(
           `runtimes.${runtimeId}.capabilities.${name}`,
@@ -166,10 +220,11 @@ export const siteProblems = (facts: SiteFacts, needs: readonly Needs[], connecti
         )
     }
     if (place.host !== undefined) hosts.set(place.host, runtimeId)
-    if (place.kind === 'ssh' && place.connectionId === undefined)
+    const needed = connectionTypeOf[place.kind]
+    if (needed !== undefined && place.connectionId === undefined && place.kind !== 'slurm')
       say(
         `runtimes.${runtimeId}.configuration.connectionId`,
-        `is missing: a runtime of driver ssh, or its binding to ${JSON.stringify(resourceId)}, names the connection to use`,
+        `is missing: a runtime of driver ${runtime.driver}, or its binding to ${JSON.stringify(resourceId)}, names the connection to use`,
       )
     const type = place.connectionId === undefined ? undefined : connections.get(place.connectionId)
     if (place.connectionId !== undefined && type === undefined)
@@ -177,10 +232,10 @@ export const siteProblems = (facts: SiteFacts, needs: readonly Needs[], connecti
         `runtimes.${runtimeId}.configuration.connectionId`,
         `is ${JSON.stringify(place.connectionId)}, which is no connection; save it with its environment or by PUT /environment-connections/`,
       )
-    else if (type !== undefined && type !== 'ssh' && type !== 'local')
+    else if (type !== undefined && needed !== undefined && type !== needed && !(needed === 'ssh' && type === 'local'))
       say(
         `runtimes.${runtimeId}.configuration.connectionId`,
-        `is ${JSON.stringify(place.connectionId)}, a connection of type ${type}; a runtime of driver ${runtime.driver} needs one of type ssh`,
+        `is ${JSON.stringify(place.connectionId)}, a connection of type ${type}; a runtime of driver ${runtime.driver} needs one of type ${needed}`,
       )
     if (place.connectionId === undefined || type !== 'local') continue
     hosts.set(facts.hostId, runtimeId)

@@ -11,7 +11,8 @@
  * - `cancel(names)` is idempotent; cancelling finished work is a no-op, and a name that was not started never will be: it is
  *   `ended` for the reason `cancelled` from then on. Of started work it ends the whole process group and every
  *   descendant that carries the task's marker, first politely, after `graceSeconds` by force, and resolves when none is alive.
- * - `collect(name)` may be called any number of times after the end; it answers the same until `remove`.
+ * - `collect(name)` may be called any number of times after the end; it answers the same until `remove`. It rejects with class `refused` where
+ *   no trial can give the task what it needs (an image that does not exist), or what came back can never be taken.
  * - `logs` reads by byte range (`tail`: the last so many bytes) from what the work wrote, while it runs and afterwards.
  * - `remove` forgets the name: never submit it again. Running work is refused.
  * - Errors are `DriverError`s with a class; anything else thrown is `unknown`.
@@ -80,6 +81,26 @@ export interface Intent {
   walltimeExtensions?: number
   /** The site's own words for how to run it, merged from runtime, binding and activity: partition, account, qos, reservation, constraint … */
   site?: Readonly<Record<string, unknown>>
+  /** What the task runs in, where the site runs it in a container; absent: the site's own system. */
+  container?: ContainerRequest
+}
+
+/** The image of a task. Processors, memory and GPUs of the intent are the container's limits; its user is the site's account; only the work directory is bound. */
+export interface ContainerRequest {
+  /** `docker`, `podman`, `apptainer`, or `auto`: what the host has. Absent where the site has one engine of its own. */
+  engine?: string
+  /** The engine's own address, `unix:///path` of its socket; absent: where its command finds it. */
+  host?: string
+  /** What the container sees besides the work directory: absolute paths of the host, with `:ro` to be read only. */
+  mounts?: readonly string[]
+  /** As the site's engine names it: `name[:tag][@sha256:…]`; for Apptainer also the absolute path of a SIF file at the site. */
+  image: string
+  /** Whether it may reach a network. */
+  network: boolean
+  /** Whether tasks with the same `scope`, image and limits may run in one container that is kept between them. They see each other's work directories. */
+  reuse: boolean
+  /** `[a-z0-9]`, at most 40 characters: the run. */
+  scope: string
 }
 
 /** All files below `from` (or only `paths`) appear at the same relative path in the work directory; a copy, never a hard link. */
@@ -139,6 +160,25 @@ export interface Collected {
   manifest: OutputManifest
   missingOutputs: string[]
   stderrTail: string
+  detail?: PlaceDetail
+}
+
+/** What else the site tells about where a task ran; shown with the attempt as it is. */
+export interface PlaceDetail {
+  /** `docker`, `podman`, `apptainer`, `containerd` … */
+  engine?: string
+  image?: string
+  /** `sha256:…` of what ran. */
+  imageDigest?: string
+  /** Spent on bringing the image to the host for this task; 0: it was there. */
+  pullSeconds?: number
+  /** The container had run other tasks of the run before. */
+  containerReused?: boolean
+  pod?: string
+  /** From the call to the start of the task's own program, where a place had to be made for it. */
+  coldStartSeconds?: number
+  /** The platform's own name of the call. */
+  requestId?: string
 }
 
 /** Shape of domain-reference 12.3. */

@@ -11,7 +11,7 @@ import { endByRunner, endMarked, see, type Site } from './local-sight.ts'
 import { openWatcher } from './local-watch.ts'
 import { removeStagingRemains, stage, writeStagedFiles } from './staging.ts'
 
-const capabilities: Readonly<Record<Capability, boolean>> = {
+export const localCapabilities: Readonly<Record<Capability, boolean>> = {
   batch: true,
   interactive: false,
   container: false,
@@ -135,7 +135,7 @@ export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
 
   return {
     kind: 'local',
-    capabilities,
+    capabilities: localCapabilities,
     submit: (intents) => Promise.all(intents.map(submitOne)),
     find: async (names) => new Map([...see(site, names)].map(([name, { state }]) => [name, state])),
     watch: watcher.watch,

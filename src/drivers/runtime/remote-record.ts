@@ -99,7 +99,8 @@ export function parseRecord(lines: readonly string[]): ParsedRecord {
     if (words[0] === 'start' && words.length === 8) {
       const [, script = '', pid, birth = '', boot = '', node = '', began, date] = words
       record = { script, pid: Number(pid), birth, boot, node, began: Number(began) }
-      if (date !== '-') record.date = Number(date)
+      // busybox's date knows no %N and says `1795283505.%N`.
+      if (date !== '-') record.date = Number.parseFloat(date ?? '')
     }
     if (record === undefined) continue
     const killed = /^Command terminated by signal (\d+)$/.exec(line)

@@ -125,7 +125,7 @@ wake_after() {
 attend() {
   now
   if [ -z "$reason" ]; then
-    if [ -n "$asked" ]; then
+    if [ -n "$asked" ] || { [ -n "$stopped" ] && [ -e "$name.cancel" ]; }; then
       reason=cancelled
       # Not there on a full disk.
       [ -s "$name.cancel" ] && read -r grace < "$name.cancel"
@@ -199,6 +199,8 @@ supervise() {
   [ "$limit" -gt 0 ] && wake_after "$limit"
   wait "$job"
   code=$?
+  # Who ends a whole job tells its processes one after the other: ours may be the last.
+  [ "$mode" = foreground ] && [ -z "$woken" ] && [ "$code" -eq 143 ] && sleep 0.5
   while [ -n "$woken" ]; do
     woken=
     attend

@@ -1,4 +1,5 @@
 import { randomBytes } from 'node:crypto'
+import { posix } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { quote, quoteAll } from '../quote.ts'
 import type { SiteShell } from '../shell.ts'
@@ -53,8 +54,9 @@ export interface RemoteTasks {
   /** Absolute, at the site; asked once. */
   root(): Promise<string>
   /**
-   * Makes work directories, stages predecessors' files, writes the scripts. `ready`: the site may run its supervisor. `known`: the name has a
-   * record already (it runs, has ended, or was cancelled) and must not be submitted again.
+   * Makes work directories, stages predecessors' files, writes the scripts; where nothing is to be staged and not even the parent of the work
+   * directory is there, that is left to the task (`packed`). `ready`: the site may run its supervisor. `known`: the name has a record already
+   * (it runs, has ended, or was cancelled) and must not be submitted again.
    */
   prepare(intents: readonly Intent[]): Promise<Map<string, Prepared>>
   /** The same, and starts them detached. `known` also if somebody else was faster. */
@@ -87,7 +89,12 @@ export interface RemoteTasks {
   space(): Promise<string>
 }
 
-export type Prepared = { state: 'ready'; script: string } | { state: 'known' } | { state: 'failed'; error: DriverError }
+export type Prepared = { state: 'ready'; script: string; packed?: Packed } | { state: 'known' } | { state: 'failed'; error: DriverError }
+/** What whoever starts the task has to make first, as the account: the directory, 0700, and `tasks/SCRIPT.run` with this text. */
+export interface Packed {
+  directory: string
+  text: string
+}
 export type Started = { state: 'started'; pid: number } | { state: 'known' } | { state: 'failed'; error: DriverError }
 
 export interface RemoteCollected extends Omit<Collected, 'state'> {
@@ -292,9 +299,19 @@ export function openRemoteTasks(options: RemoteOptions): RemoteTasks {
     return sums
   }
 
+  /**
+   * Without a process for any of them, what costs most where thousands start; the work directories are "$1" and so on. What is not as usual is
+   * only named, to be done once more by `preparation`.
+   */
+  const plainPreparation = ({ intent: { name }, script, text }: Draft): string =>
+    `if [ -e ${name}.task ]; then echo 'known ${name}'
+elif [ -z "$old" ] && [ -d "$1" ] && [ ! -L "$1" ] && { printf '%s' ${quote(text)} > ${script}.run; } 2> /dev/null; then ready="$ready ${script}"
+else echo 'again ${name}'
+fi
+shift`
+
   /** Conditions of `sh` that all hold when a task may start. */
-  function preparation(intent: Intent, plan: StagingPlan | undefined, script: string, text: string, token: string): string {
-    const { name, directory } = intent
+  function preparation({ intent: { name, directory }, plan, script, text }: Draft, token: string): string {
     const at = quote(directory)
     const place =
       plan === undefined
@@ -307,6 +324,15 @@ else
   words="$words $(echo | tee ${script}.run 2>&1 > /dev/null; rm -f ${script}.run)"
   set -f; echo "failed ${name} "$words; set +f
 fi`
+  }
+
+  interface Draft {
+    intent: Intent
+    plan: StagingPlan | undefined
+    /** `NAME.TOKEN` */
+    script: string
+    text: string
+    facts: TaskFacts
   }
 
   async function submitSome(intents: readonly Intent[], detached: boolean): Promise<Map<string, Prepared | Started>> {
@@ -324,7 +350,7 @@ fi`
     const token = randomBytes(6).toString('hex')
     const submittedAt = Date.now() / 1000
     const { zero, ahead } = await site.facts()
-    const blocks = sound.flatMap((intent) => {
+    const drafts = sound.flatMap((intent): Draft[] => {
       const { name, directory, expectedOutputs, stage } = intent
       const plan = plans.get(name)
       if (plan === 'known' || plan instanceof DriverError) {
@@ -333,40 +359,97 @@ fi`
       }
       const facts: TaskFacts = { directory, expectedOutputs, sources: stage.map(({ from }) => from), submittedAt, zero, ahead }
       const limits = `# limit ${hundredths(intent.timeoutSeconds)} grace ${hundredths(timeoutGraceSeconds)} memory ${dataKib(intent.memoryBytes)}`
-      const script = `${name}.${token}`
       const text = `#!/bin/sh\n${limits}\n${factsLine(facts)}\n${taskScript(intent, taskVariable)}`
-      keep(name, script, facts)
-      return [{ name, directory, parent: plan === undefined, text: preparation(intent, plan, script, text, token) }]
+      return [{ intent, plan, script: `${name}.${token}`, text, facts }]
     })
-    for (const chunk of chunks(blocks, namesAtOnce, ({ text }) => text.length, chunkBytes)) {
-      const folders = quoteAll(chunk.filter(({ parent }) => parent).map(({ directory }) => directory))
-      const make = `old=
-for each in ${folders}; do [ -e "$each" ] && old=1; done
-mkdir -p -- ${folders}`
-      const begin = (facts: SiteFacts): string =>
-        detached
-          ? `[ -z "$ready" ] || ( exec setsid ${supervisor(facts, 'detached')} $ready 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&- ) 2>&1 < /dev/null | cat`
-          : 'for each in $ready; do echo "ready $each"; done'
-      const { stdout, stderr } = await site.run(
-        (facts) => `ready=\n${folders === '' ? '' : make}\n${chunk.map(({ text }) => text).join('\n')}\n${begin(facts)}\ntrue`,
-        { deadlineMs: stagingDeadlineMs },
-      )
-      const said = stdout.toString().split('\n')
-      const others: string[] = []
-      for (const line of said) {
-        const [word, name = '', ...rest] = line.split(' ')
-        if (word === 'started') {
-          answers.set(name, { state: 'started', pid: Number(rest[0]) })
-          pids.set(name, Number(rest[0]))
-        } else if (word === 'known') answers.set(name, { state: 'known' })
-        else if (word === 'ready') answers.set(name.slice(0, name.indexOf('.')), { state: 'ready', script: name })
-        else if (word === 'failed') answers.set(name, { state: 'failed', error: await refusal(name, rest.join(' '), stderr) })
-        else if (line !== '') others.push(line)
-      }
-      for (const { name } of chunk)
-        if (!answers.has(name)) answers.set(name, { state: 'failed', error: await refusal(name, '', `${stderr}\n${others.join('\n')}`) })
+    const packed = detached ? new Map<string, 'free' | 'known'>() : await unmade(drafts.filter(({ plan }) => plan === undefined))
+    for (const { intent, script, text } of drafts) {
+      const state = packed.get(intent.name)
+      if (state === 'known') answers.set(intent.name, { state })
+      if (state === 'free') answers.set(intent.name, { state: 'ready', script, packed: { directory: intent.directory, text } })
     }
+    const rest = drafts.filter(({ intent }) => !packed.has(intent.name))
+    const again = await prepareSome(
+      rest.filter(({ plan }) => plan === undefined),
+      plainPreparation,
+    )
+    await prepareSome([...rest.filter(({ plan }) => plan !== undefined), ...again], (draft) => preparation(draft, token))
+    for (const { intent, script, facts } of drafts)
+      if (['ready', 'started'].includes(answers.get(intent.name)?.state ?? '')) keep(intent.name, script, facts)
     return answers
+
+    /** @returns those that are to be prepared once more. */
+    async function prepareSome(some: readonly Draft[], blockOf: (draft: Draft) => string): Promise<Draft[]> {
+      const blocks = some.map((draft) => ({ draft, text: blockOf(draft) }))
+      const left: Draft[] = []
+      for (const chunk of chunks(blocks, namesAtOnce, ({ text }) => text.length, chunkBytes)) {
+        const folders = quoteAll(chunk.filter(({ draft }) => draft.plan === undefined).map(({ draft }) => draft.intent.directory))
+        const make = `set -- ${folders}
+for each; do [ -e "$each" ] && old=1; done
+mkdir -p -- "$@"`
+        const begin = (facts: SiteFacts): string =>
+          detached
+            ? `[ -z "$ready" ] || ( exec setsid ${supervisor(facts, 'detached')} $ready 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&- ) 2>&1 < /dev/null | cat`
+            : 'for each in $ready; do echo "ready $each"; done'
+        const { stdout, stderr } = await site.run(
+          (facts) => `ready= old=\n${folders === '' ? '' : make}\n${chunk.map(({ text }) => text).join('\n')}\n${begin(facts)}\ntrue`,
+          { deadlineMs: stagingDeadlineMs },
+        )
+        const others: string[] = []
+        const repeat = new Set<string>()
+        for (const line of stdout.toString().split('\n')) {
+          const [word, name = '', ...words] = line.split(' ')
+          if (word === 'started') {
+            answers.set(name, { state: 'started', pid: Number(words[0]) })
+            pids.set(name, Number(words[0]))
+          } else if (word === 'known') answers.set(name, { state: 'known' })
+          else if (word === 'ready') answers.set(name.slice(0, name.indexOf('.')), { state: 'ready', script: name })
+          else if (word === 'again') repeat.add(name)
+          else if (word === 'failed') answers.set(name, { state: 'failed', error: await refusal(name, words.join(' '), stderr) })
+          else if (line !== '') others.push(line)
+        }
+        for (const { draft } of chunk) {
+          const { name } = draft.intent
+          if (repeat.has(name)) left.push(draft)
+          else if (!answers.has(name))
+            answers.set(name, { state: 'failed', error: await refusal(name, '', `${stderr}\n${others.join('\n')}`) })
+        }
+      }
+      return left
+    }
+  }
+
+  /**
+   * Those of which nothing is there yet, not even the parent of their work directory, and those that are known. Folders that many share, two
+   * levels up, are made here: that tells whether the site can make them at all.
+   */
+  async function unmade(drafts: readonly Draft[]): Promise<Map<string, 'free' | 'known'>> {
+    const found = new Map<string, 'free' | 'known'>()
+    const folders = new Map<string, string[]>()
+    for (const { intent } of drafts) {
+      const parent = posix.dirname(intent.directory)
+      const folder = posix.dirname(parent)
+      const asked = folders.get(folder) ?? []
+      asked.push(`see ${intent.name} ${quote(parent)}`)
+      folders.set(folder, asked)
+    }
+    const blocks = [...folders].flatMap(([folder, asked]) =>
+      [...chunks(asked, namesAtOnce)].map(
+        (some) =>
+          `mkdir -p -- ${quote(folder)}\nif [ -d ${quote(folder)} ] && [ -w ${quote(folder)} ]; then\n${some.join('\n')}\nfi 2> /dev/null`,
+      ),
+    )
+    const ask = `see() {
+  if [ -e "$1.task" ]; then echo "known $1"; elif ! [ -e "$2" ] && ! [ -L "$2" ]; then echo "free $1"; fi
+}`
+    for (const some of chunks(blocks, namesAtOnce, ({ length }) => length, chunkBytes)) {
+      const { stdout } = await site.run(() => `${ask}\n${some.join('\n')}\ntrue`)
+      for (const line of stdout.toString().split('\n')) {
+        const [word, name = ''] = line.split(' ')
+        if (word === 'free' || word === 'known') found.set(name, word)
+      }
+    }
+    return found
   }
 
   async function refusal(name: string, words: string, stderr: string): Promise<DriverError> {

@@ -1,6 +1,7 @@
 import { quote, quoteAll } from '../quote.ts'
 import type { SiteShell } from '../shell.ts'
 import { DriverError } from './driver.ts'
+import type { Packed } from './remote.ts'
 import type { SlurmArray } from './slurm-request.ts'
 import type { SlurmPlace, Verdict } from './slurm-state.ts'
 
@@ -10,12 +11,15 @@ import type { SlurmPlace, Verdict } from './slurm-state.ts'
  * - `tasks/NAME.array`: the array that the task was put into, with its index, time limit (seconds, 0: none) and time; created exclusively, so
  *   that a name is in one array.
  * - `tasks/NAME.verdict`: an end that only the scheduler knew of; it counts for ever.
- * - `arrays/ARRAY/script`: what Slurm runs, with the names by index; `arrays/ARRAY/job`: the id that Slurm gave it, by rename. The folder is
- *   created by the one who submits; without a `job` after a while, whoever comes next asks the scheduler for the array's name.
+ * - `arrays/ARRAY/script`: what Slurm runs, with the names by index; `arrays/ARRAY/TOKEN.pack`: the texts of the tasks that make their own
+ *   script and work directory, one behind the other; `arrays/ARRAY/job`: the id that Slurm gave it, by rename. The folder is created by the one
+ *   who submits; without a `job` after a while, whoever comes next asks the scheduler for the array's name.
  */
 export interface SlurmBooks {
   read(names: readonly string[]): Promise<Map<string, BookEntry>>
   claim(array: SlurmArray, script: string): Promise<Claim>
+  /** Writes a file into the folder of a claimed array. */
+  fill(array: string, file: string, bytes: Uint8Array): Promise<void>
   /** The scheduler has taken it. */
   accepted(array: string, job: string): Promise<void>
   /** It was not taken: its names are free again. */
@@ -80,7 +84,7 @@ const parseEntries = (text: string): Map<string, BookEntry> =>
 
 /** @param root absolute at the site; the folder `tasks` below it exists before a name is claimed. Times are this machine's. */
 export function openSlurmBooks(shell: SiteShell, root: () => Promise<string>): SlurmBooks {
-  const inTasks = async (script: string, input = ''): Promise<string> => {
+  const inTasks = async (script: string, input: Uint8Array | string = ''): Promise<string> => {
     const folder = await root()
     const { code, stdout, stderr } = await shell.run(`umask 077; cd ${quote(`${folder}/tasks`)} || exit\n${script}`, { input })
     if (code !== 0) fail(`cannot keep the books in ${folder}`, stderr)
@@ -128,6 +132,9 @@ done
       if (open !== null) return { state: 'open', ageSeconds: Number(open[1]) }
       const indexes = [...text.matchAll(/^ours (\d+)$/gm)].map((line) => Number(line[1]))
       return { state: 'ours', indexes, held: parseEntries(text) }
+    },
+    async fill(array, file, bytes) {
+      await inTasks(`cat > ${quote(`../arrays/${array}/${file}`)}`, bytes)
     },
     async accepted(array, job) {
       await inTasks(acceptedScript(`../arrays/${array}`, quote(job)))
@@ -181,18 +188,52 @@ const againScript = `if [ "\${SLURM_RESTART_COUNT:-0}" -gt 0 ] && grep -q '^star
 fi
 `
 
+/** One element of an array: `NAME.TOKEN`, and what its task makes itself, if that is not there. */
+export interface ArrayElement {
+  script: string
+  packed?: Packed
+}
+
+/** The packed texts of an array in one file, and where in it each begins, counted from 1, and how many bytes it has. */
+export const packOf = (elements: readonly ArrayElement[]): { bytes: Buffer; places: { from: number; size: number }[] } => {
+  const texts = elements.map(({ packed }) => Buffer.from(packed?.text ?? ''))
+  let from = 1
+  const places = texts.map(({ length: size }) => {
+    const place = { from, size }
+    from += size
+    return place
+  })
+  return { bytes: Buffer.concat(texts), places }
+}
+
+/** A file of another submission under this array's name would not have these bytes at these places: hence the name of its own. */
+const unpackScript = (pack: string): string => `if [ -n "$size" ] && ! [ -e "$script.run" ]; then
+  umask 077
+  mkdir -p -- "$directory" && ! [ -L "$directory" ] &&
+    tail -c "+$from" ${quote(pack)} | head -c "$size" > "$script.part" && [ -s "$script.part" ] && mv -f -- "$script.part" "$script.run" || exit 73
+fi
+`
+
 /**
- * What an array runs: its element finds its script (`NAME.TOKEN`) and becomes the supervisor of that task. `command` are words for `sh` that
- * take it from `$script`. A task with a verdict is over, even if the scheduler runs it once more.
+ * What an array runs: its element finds its script (`NAME.TOKEN`), makes it if it is packed, and becomes the supervisor of that task.
+ * `command` are words for `sh` that take it from `$script`. A task with a verdict is over, even if the scheduler runs it once more.
  */
-export const arrayScript = (scripts: readonly string[], folder: string, command: string, requeue: boolean): string =>
-  `#!/bin/sh
+export const arrayScript = (elements: readonly ArrayElement[], pack: string, folder: string, command: string, requeue: boolean): string => {
+  const { places } = packOf(elements)
+  const choices = elements.map(({ script, packed }, index) => {
+    const place =
+      packed === undefined ? '' : ` from=${places[index]?.from} size=${places[index]?.size} directory=${quote(packed.directory)}`
+    return `${index}) script=${script}${place} ;;`
+  })
+  return `#!/bin/sh
 cd ${quote(folder)} || exit 66
+size=
 case $SLURM_ARRAY_TASK_ID in
-${scripts.map((script, index) => `${index}) script=${script} ;;`).join('\n')}
+${choices.join('\n')}
 *) exit 64 ;;
 esac
 name=\${script%%.*}
 [ -e "$name.verdict" ] && exit 0
-${requeue ? againScript : ''}exec ${command}
+${requeue ? againScript : ''}${elements.some(({ packed }) => packed !== undefined) ? unpackScript(pack) : ''}exec ${command}
 `
+}

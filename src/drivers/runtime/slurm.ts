@@ -1,3 +1,4 @@
+import { randomBytes } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { SiteShell } from '../shell.ts'
 import { DriverError, type Capability, type Collected, type Intent, type SubmitOutcome, type TaskState } from './driver.ts'
@@ -6,7 +7,7 @@ import { asDriverError } from './remote-site.ts'
 import { openRemoteWatch } from './remote-watch.ts'
 import { openRemoteTasks, type RemoteSight } from './remote.ts'
 import type { RootedDriver } from './rooted.ts'
-import { arrayScript, openSlurmBooks, type BookEntry } from './slurm-books.ts'
+import { arrayScript, openSlurmBooks, packOf, type ArrayElement, type BookEntry } from './slurm-books.ts'
 import { openSlurmCommands } from './slurm-commands.ts'
 import { jobOf, type SlurmJob } from './slurm-jobs.ts'
 import type { SlurmLimits } from './slurm-limits.ts'
@@ -15,7 +16,7 @@ import { openSlurmRest, type SlurmRestOptions } from './slurm-rest.ts'
 import { NoRoom, type SlurmScheduler } from './slurm-scheduler.ts'
 import { externalIdOf, judge, stateOfVerdict, type Judgement, type Patience, type SlurmPlace } from './slurm-state.ts'
 
-const capabilities: Readonly<Record<Capability, boolean>> = {
+export const slurmCapabilities: Readonly<Record<Capability, boolean>> = {
   batch: true,
   interactive: false,
   container: false,
@@ -43,7 +44,7 @@ export interface SlurmDriverOptions {
   configuration: Readonly<Record<string, unknown>>
   /** Ask over HTTP instead of by commands. */
   slurmrestd?: Omit<SlurmRestOptions, 'shell' | 'root' | 'requeue' | 'deadlineSeconds'>
-  /** Between two questions to the scheduler, default 5 s. */
+  /** Between two questions to the scheduler, default 10 s: ends are told by the tasks themselves, at once. */
   pollMilliseconds?: number
 }
 
@@ -52,6 +53,8 @@ const limitsKeptMs = 300_000
 /** How long a request that can never run is refused without asking again. */
 const impossibleKeptMs = 600_000
 const submitPatienceMs = 120_000
+/** Looking at records costs the scheduler nothing. */
+const recordsPollMs = 5000
 /** Beyond the grace, for the scheduler to end by force what does not end. */
 const cancelPatienceMs = 120_000
 /** A signal that came before the supervisor could take it is repeated. */
@@ -72,8 +75,8 @@ const withDriverErrors = (shell: SiteShell): SiteShell => ({
   close: () => shell.close(),
 })
 
-/** By name: `NAME.TOKEN`, the script of this submission at the site. */
-type Scripts = ReadonlyMap<string, string>
+/** By name: the scripts of this submission. */
+type Scripts = ReadonlyMap<string, ArrayElement>
 
 /** One question under way at a time; whoever asks meanwhile gets the next answer, not one that was on its way before. */
 function sharing<T>(question: () => Promise<T>): () => Promise<T> {
@@ -128,7 +131,7 @@ export function openSlurmDriver(options: SlurmDriverOptions): RootedDriver {
     historySeconds: numberIn(configuration, 'accountingPatienceSeconds', 4 * 3600),
   }
   const claimSeconds = numberIn(configuration, 'claimSeconds', 60)
-  const pollMilliseconds = options.pollMilliseconds ?? 5000
+  const pollMilliseconds = options.pollMilliseconds ?? 10_000
   /** Since when every answer says that a task is over; milliseconds of `performance.now()`. */
   const overSince = new Map<string, number>()
   /** Requests that can never run, by key: the scheduler's words, and until when. */
@@ -325,7 +328,7 @@ export function openSlurmDriver(options: SlurmDriverOptions): RootedDriver {
           .then(({ found }) => (isOver(found?.state) ? ended(name) : undefined))
           .catch(() => undefined)
       }, stands),
-    pollMilliseconds,
+    pollMilliseconds: Math.min(pollMilliseconds, recordsPollMs),
   })
 
   /** The id of an array whose submission nobody wrote down. */
@@ -337,18 +340,29 @@ export function openSlurmDriver(options: SlurmDriverOptions): RootedDriver {
   /** Puts an array into the queue, or finds it there; answers the ids of its names, or why not. */
   async function place(array: SlurmArray, scripts: Scripts): Promise<Map<string, string | DriverError>> {
     const until = performance.now() + submitPatienceMs
-    const elements = array.tasks.map((name) => scripts.get(name) ?? name)
-    const script = arrayScript(elements, `${await root()}/tasks`, await tasks.foregroundCommand('"$script"'), requeue)
+    const elements = array.tasks.map((name) => scripts.get(name) ?? { script: name })
+    const pack = `${randomBytes(6).toString('hex')}.pack`
+    const script = arrayScript(
+      elements,
+      `../arrays/${array.name}/${pack}`,
+      `${await root()}/tasks`,
+      await tasks.foregroundCommand('"$script"'),
+      requeue,
+    )
+    const { bytes } = packOf(elements)
     for (let wait = 100; ; wait = Math.min(wait * 2, 2000)) {
       if (closed) throw new DriverError('infrastructure', 'the slurm driver is closed; open another')
       const claim = await books.claim(array, script)
       if (claim.state === 'accepted') return new Map([...(await idsOf(array.tasks))].map(([name, id]) => [name, id ?? removed(name)]))
       if (claim.state === 'ours') {
         const { indexes, held } = claim
-        const strays = [...held].filter(([, { place: at }]) => at.job === undefined && at.array !== array.name)
+        const ids = new Map<string, string | DriverError>()
         if (indexes.length > 0) {
           try {
-            await scheduler.submit(array, indexes)
+            if (bytes.length > 0) await books.fill(array.name, pack, bytes)
+            const job = await scheduler.submit(array, indexes)
+            for (const index of indexes) ids.set(array.tasks[index] ?? '', `${job}_${index}`)
+            for (const [name, { place: at }] of held) if (at.array === array.name) ids.set(name, externalIdOf({ ...at, job }))
           } catch (error) {
             // Where nothing is known the claim stays: whoever comes next asks by the array's name.
             if (error instanceof DriverError && error.trouble === 'unknown') throw error
@@ -361,9 +375,10 @@ export function openSlurmDriver(options: SlurmDriverOptions): RootedDriver {
             return await halves(array, scripts)
           }
         } else await books.release(array.name, [])
-        const ids = new Map<string, string | DriverError>()
-        for (const [name, id] of await idsOf(array.tasks)) ids.set(name, id ?? name)
-        for (const [name, entry] of strays) ids.set(name, await adopt(name, entry))
+        for (const [name, entry] of held) {
+          const { array: of, job } = entry.place
+          if (of !== array.name) ids.set(name, job === undefined ? await adopt(name, entry) : externalIdOf(entry.place))
+        }
         return ids
       }
       if (claim.ageSeconds > claimSeconds) {
@@ -444,14 +459,14 @@ export function openSlurmDriver(options: SlurmDriverOptions): RootedDriver {
     const prepared = await tasks.prepare(intents.filter((intent) => requests.has(intent.name)))
     const known: string[] = []
     const ready = new Map<string, SlurmRequest>()
-    const scripts = new Map<string, string>()
+    const scripts = new Map<string, ArrayElement>()
     for (const [name, outcome] of prepared) {
       const request = requests.get(name)
       if (outcome.state === 'failed') results.set(name, outcome.error)
       else if (outcome.state === 'known') known.push(name)
       else if (request !== undefined) {
         ready.set(name, request)
-        scripts.set(name, outcome.script)
+        scripts.set(name, outcome)
       }
     }
     for (const [name, request] of ready) requestsOf.set(name, requestKey(request))
@@ -548,7 +563,7 @@ export function openSlurmDriver(options: SlurmDriverOptions): RootedDriver {
 
   return {
     kind: 'slurm',
-    capabilities,
+    capabilities: slurmCapabilities,
     root,
     async submit(intents) {
       if (closed) throw new DriverError('infrastructure', 'the slurm driver is closed; open another')

@@ -4,7 +4,7 @@ import { DriverError, type Capability, type EndReason, type RuntimeDriver, type 
 import { openRemoteTasks, type RemoteOptions, type RemoteSight } from './remote.ts'
 import { openRemoteWatch } from './remote-watch.ts'
 
-const capabilities: Readonly<Record<Capability, boolean>> = {
+export const sshCapabilities: Readonly<Record<Capability, boolean>> = {
   batch: true,
   interactive: false,
   container: false,
@@ -101,7 +101,7 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
 
   return {
     kind: 'ssh',
-    capabilities,
+    capabilities: sshCapabilities,
     root: () => tasks.root(),
     async submit(intents) {
       if (closed) throw new DriverError('infrastructure', 'the ssh driver is closed; open another')

@@ -1,0 +1,118 @@
+import { mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { availableParallelism, tmpdir } from 'node:os'
+import { join } from 'node:path'
+import type { Intent } from '../../src/drivers/runtime/driver.ts'
+import { openContainerSite } from '../../test/drivers/container-site.ts'
+import { loadSystemImage, openEngine, type Engine } from '../../test/sites/docker.ts'
+import { run } from '../../test/sites/ground.ts'
+import type { Benchmark } from '../report.ts'
+import { interleaved, medianRatio, secondsOf } from '../rounds.ts'
+import { versionOf } from './places.ts'
+
+const count = 1_000
+const atOnce = availableParallelism()
+const noting = (task: string): string => `echo ${task} >> ledger`
+
+/** The driver of this machine with Docker, `atOnce` tasks under way, each with its records, logs and manifest. */
+const ours = async (engine: Engine, folder: string, image: string, round: number, reuse: boolean): Promise<void> => {
+  const root = join(folder, `orrery-${round}-${reuse ? 'kept' : 'own'}`)
+  mkdirSync(root)
+  const { plain: driver, shell } = openContainerSite({
+    kind: 'local',
+    root,
+    environment: { PATH: `${engine.commands}:/usr/sbin:/usr/bin:/sbin:/bin` },
+    container: { image, network: false, reuse, scope: 'bench' },
+  })
+  let next = 0
+  const worker = async (): Promise<void> => {
+    while (next < count) {
+      const name = `t${next++}`
+      const intent: Intent = {
+        ...{
+          name,
+          directory: join(root, 'work/run', name, '1'),
+          argv: ['sh', '-c', noting(name)],
+          environment: {},
+          stage: [],
+          expectedOutputs: ['ledger'],
+        },
+        ...{ cores: 1, memoryBytes: 0, timeoutSeconds: 300, container: { engine: 'docker', image, network: false, reuse, scope: 'bench' } },
+      }
+      const ended = new Promise<void>((resolve) => driver.watch([name], () => resolve()))
+      const [outcome] = await driver.submit([intent])
+      if (outcome?.ok !== true) throw outcome?.error ?? new Error('no outcome')
+      await ended
+      const { state, missingOutputs } = await driver.collect(name)
+      if (state.state !== 'ended' || state.exitCode !== 0 || missingOutputs.length > 0) throw new Error(`${name}: ${JSON.stringify(state)}`)
+      if (readFileSync(join(intent.directory, 'ledger'), 'utf8') !== `${name}\n`) throw new Error(`${name} did not run once`)
+    }
+  }
+  await Promise.all(Array.from({ length: atOnce }, worker))
+  await driver.closeScope('bench')
+  await driver.close()
+  await shell.close()
+  rmSync(root, { recursive: true, force: true })
+}
+
+/** GNU parallel, `atOnce` `docker run` at once, with the same isolation. */
+const parallel = async (engine: Engine, folder: string, image: string, round: number): Promise<void> => {
+  const work = join(folder, `parallel-${round}`)
+  mkdirSync(work)
+  const options = `--rm --network none --read-only --cap-drop ALL --user 0:0 --log-driver none -v ${work}:${work} -w ${work}`
+  const tasks = Array.from({ length: count }, (_, i) => `t${i}`)
+  await run(
+    'parallel',
+    ['--will-cite', '-j', String(atOnce), `${engine.commands}/docker run ${options} ${image} sh -c '${noting('{}')}'`],
+    {
+      input: `${tasks.join('\n')}\n`,
+      environment: { HOME: folder },
+      deadlineMs: 1_800_000,
+    },
+  )
+  const noted = readFileSync(join(work, 'ledger'), 'utf8').trim().split('\n')
+  if (new Set(noted).size !== count || noted.length !== count) throw new Error(`parallel noted ${noted.length} tasks`)
+  rmSync(work, { recursive: true, force: true })
+}
+
+export const containerTasks: Benchmark = {
+  about: `${count} short tasks in containers of Docker on this machine, ${atOnce} at once, against docker run in GNU parallel`,
+  async run({ rounds }) {
+    const folder = mkdtempSync(join(tmpdir(), 'orrery-bench-containers-'))
+    await using engine = await openEngine({ data: '/var/cache/orrery/test-tasks', kind: 'tasks' })
+    try {
+      const image = await loadSystemImage(engine)
+      let round = 0
+      const { cold, warm } = await interleaved(rounds, {
+        kept: () => secondsOf(() => ours(engine, folder, image, ++round, true)),
+        own: () => secondsOf(() => ours(engine, folder, image, ++round, false)),
+        parallel: () => secondsOf(() => parallel(engine, folder, image, ++round)),
+      })
+      return {
+        sides: [
+          { name: 'Orrery’s driver, containers kept', unit: 's', cold: cold.kept, warm: warm.kept },
+          { name: 'Orrery’s driver, a container a task', unit: 's', cold: cold.own, warm: warm.own },
+          { name: 'docker run in GNU parallel', unit: 's', cold: cold.parallel, warm: warm.parallel },
+        ],
+        goals: [
+          {
+            what: 'wall against docker run in parallel, containers kept',
+            unit: '×',
+            measured: medianRatio(warm.kept, warm.parallel),
+            sense: 'most',
+            goal: 0.5,
+          },
+        ],
+        notes: [
+          `${count} tasks on every side, each noted itself once; the same image, without network and capabilities, root read only`,
+          'The driver besides makes a work directory, records of start and end, logs and a manifest per task, and collects them; the other side keeps nothing',
+        ],
+        versions: {
+          'GNU parallel': versionOf((await run('parallel', ['--version'])).stdout),
+          'Docker engine': await engine.docker('version', '--format', '{{.Server.Version}}'),
+        },
+      }
+    } finally {
+      rmSync(folder, { recursive: true, force: true })
+    }
+  },
+}

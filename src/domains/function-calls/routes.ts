@@ -1,0 +1,78 @@
+import { Reply, route, type Route } from '../../http/route.ts'
+import type { LinkPurpose } from '../../drivers/runtime/serverless-links.ts'
+import { Refusal } from '../../refusal.ts'
+import { AnswerReceipt, GivenAnswer, GivenPart, LinkQuery, PartReceipt } from './schemas.ts'
+import type { FunctionCalls } from './store.ts'
+
+/** A sync answer may have as much; base64 and JSON around the outputs included. */
+const largestAnswer = 100 * 1024 * 1024
+/** 4 MiB in base64, and room. */
+const largestPart = 6 * 1024 * 1024 + 4096
+
+/**
+ * What a function calls back: its own answer, inputs and outputs by reference. These routes need no token, since a function has none; every request
+ * carries the signed link that was sent with its call.
+ */
+export const functionCallRoutes = ({ functionCalls }: { functionCalls: FunctionCalls | undefined }): Route[] => {
+  const opened = (): FunctionCalls => {
+    if (functionCalls !== undefined) return functionCalls
+    throw new Refusal(
+      'unavailable',
+      'the vault has no key, so links for functions cannot be signed; name a key file in SERVICE_VAULT_KEY_FILE',
+    )
+  }
+  /** Nobody without a link makes the service read a large body. */
+  const admit =
+    (purpose: LinkPurpose) =>
+    ({ params, query }: { params: Record<string, string>; query: unknown }) =>
+      opened().admitted(params['name'] ?? '', purpose, LinkQuery.parse(query))
+  return [
+    route({
+      method: 'POST',
+      path: '/function-calls/{name}/result/',
+      tag: 'function-calls',
+      summary: 'The answer of a function that was called asynchronously; the first one counts',
+      public: true,
+      whileActivated: true,
+      query: LinkQuery,
+      admit: admit('result'),
+      body: GivenAnswer,
+      limitBytes: largestAnswer,
+      response: AnswerReceipt,
+      audit: { eventType: 'function-call.answered', summary: ({ params }) => `function call ${params['name'] ?? ''} answered` },
+      handle: async ({ params, query, body }) => ({ name: params.name, kept: await opened().answer(params.name, query, body) }),
+    }),
+    route({
+      method: 'GET',
+      path: '/function-calls/{name}/inputs/{path}',
+      tag: 'function-calls',
+      summary: 'An input of a call that is read by reference',
+      public: 'get',
+      query: LinkQuery,
+      raw: ['application/octet-stream'],
+      handle: async ({ params, query }) => {
+        const { stream, sizeBytes } = await opened().input(params.name, params.path, query)
+        return new Reply({ stream, headers: { 'content-length': String(sizeBytes) } })
+      },
+    }),
+    route({
+      method: 'PUT',
+      path: '/function-calls/{name}/outputs/{path}',
+      tag: 'function-calls',
+      summary: 'A part of an output, before the answer that lists it',
+      public: true,
+      whileActivated: true,
+      query: LinkQuery,
+      admit: admit('outputs'),
+      body: GivenPart,
+      limitBytes: largestPart,
+      response: PartReceipt,
+      refuses: [409],
+      audit: { eventType: 'function-call.uploaded', summary: ({ params }) => `output of function call ${params['name'] ?? ''} uploaded` },
+      handle: async ({ params, query, body }) => ({
+        path: params.path,
+        sizeBytes: await opened().upload(params.name, params.path, query, body),
+      }),
+    }),
+  ]
+}

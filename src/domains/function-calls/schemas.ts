@@ -1,0 +1,24 @@
+import { z } from 'zod'
+
+/** A call's own link: signed for one call, one purpose and a time. Without it a request is forbidden, like one with a wrong one. */
+export const LinkQuery = z.strictObject({ expires: z.string().optional(), signature: z.string().optional() })
+export type LinkQuery = z.output<typeof LinkQuery>
+
+/** Any document: what is in it is looked at when the link was. */
+export const GivenAnswer = z.unknown().meta({ description: 'The answer of the function, as the call protocol has it' })
+
+export const GivenPart = z.unknown().meta({ description: '{ offset, contentBase64 }: a part of an output, at most 4 MiB' })
+
+/** A part of an output. */
+export const OutputPart = z.strictObject({
+  offset: z.int().min(0),
+  contentBase64: z
+    .string()
+    .max(6 * 1024 * 1024)
+    .refine((text) => text.length % 4 === 0 && /^[A-Za-z0-9+/]*={0,2}$/.test(text), 'must be base64'),
+})
+
+/** `kept`: this answer counts; an earlier one stays. */
+export const AnswerReceipt = z.strictObject({ name: z.string(), kept: z.boolean() })
+
+export const PartReceipt = z.strictObject({ path: z.string(), sizeBytes: z.number() })

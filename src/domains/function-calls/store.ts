@@ -1,0 +1,93 @@
+import { createReadStream, lstatSync, readdirSync } from 'node:fs'
+import { join } from 'node:path'
+import type { Readable } from 'node:stream'
+import { DriverError } from '../../drivers/runtime/driver.ts'
+import { isErrno } from '../../drivers/runtime/errno.ts'
+import { isCallName, openCalls, uploadedBytes, type CallFacts } from '../../drivers/runtime/serverless-calls.ts'
+import type { CallLinks, LinkPurpose } from '../../drivers/runtime/serverless-links.ts'
+import { excerpt, mostFiles, readAnswer } from '../../drivers/runtime/serverless-protocol.ts'
+import { isInside } from '../../drivers/runtime/staging.ts'
+import { missing, Refusal, unacceptable } from '../../refusal.ts'
+import { OutputPart, type LinkQuery } from './schemas.ts'
+
+/** Of one uploaded output. */
+const largestOutput = 16 * 1024 ** 3
+
+export interface FunctionCallParts {
+  /** The root of the serverless runtimes' drivers. */
+  root: string
+  links: CallLinks
+  /** Seconds since epoch. */
+  clock: () => number
+}
+
+/** What functions may do with the calls of this machine, each by a link of its own. */
+export const openFunctionCalls = ({ root, links, clock }: FunctionCallParts) => {
+  const calls = openCalls(join(root, 'calls'))
+
+  /** @throws Refusal `forbidden` without a valid link, before anything is said about the call; `missing` for a call that is not known */
+  const admitted = async (name: string, purpose: LinkPurpose, { expires = '', signature = '' }: LinkQuery): Promise<CallFacts> => {
+    if (!isCallName(name) || !(await links.verify(name, purpose, { expires, signature }, clock())))
+      throw new Refusal('forbidden', 'this link does not hold: take it from the request of the call as it is, while the call is under way')
+    const record = calls.record(name)
+    if (record?.form !== 'accepted') throw missing('function call', name)
+    return record.facts
+  }
+
+  return {
+    admitted,
+
+    /** Keeps the first answer of a call. False: it had one, or has ended. */
+    async answer(name: string, query: LinkQuery, document: unknown): Promise<boolean> {
+      await admitted(name, 'result', query)
+      const body = Buffer.from(JSON.stringify(document ?? null))
+      try {
+        const answer = readAnswer(name, body)
+        if (answer === 'running' || answer === 'unknown')
+          throw unacceptable([{ path: 'state', message: `${answer} is no answer; send it at the end` }])
+        return await calls.keepAnswer(name, { answer, receivedAt: clock() })
+      } catch (error) {
+        if (error instanceof DriverError) throw unacceptable([{ path: '', message: `${error.message} (${excerpt(body)})`.slice(0, 1000) }])
+        throw error
+      }
+    },
+
+    async input(name: string, path: string, query: LinkQuery): Promise<{ stream: Readable; sizeBytes: number }> {
+      const { directory } = await admitted(name, 'inputs', query)
+      // Only what was staged for it; a link was sent as such and is not followed.
+      if (!calls.staged(name).some((file) => file.path === path && file.target === undefined)) throw missing('input', path)
+      const file = join(directory, path)
+      const facts = lstatSync(file, { throwIfNoEntry: false })
+      if (facts?.isFile() !== true) throw missing('input', path)
+      return { stream: createReadStream(file, { end: Math.max(0, facts.size - 1) }), sizeBytes: facts.size }
+    },
+
+    /** Answers how many bytes of the output are there. */
+    async upload(name: string, path: string, query: LinkQuery, document: unknown): Promise<number> {
+      await admitted(name, 'outputs', query)
+      if (calls.end(name) !== undefined || calls.hasAnswer(name))
+        throw new Refusal('conflict', `function call ${JSON.stringify(name)} has been answered; upload outputs before the answer`)
+      const part = OutputPart.safeParse(document)
+      if (!part.success) throw unacceptable(part.error.issues.map((issue) => ({ path: issue.path.join('.'), message: issue.message })))
+      if (!isInside(path)) throw unacceptable([{ path: 'path', message: `${JSON.stringify(path)} must be a relative path without ..` }])
+      const content = Buffer.from(part.data.contentBase64, 'base64')
+      if (part.data.offset + content.length > largestOutput)
+        throw new Refusal('too_large', `an output may have ${largestOutput} bytes; leave larger ones in a storage of their own`)
+      if (uploadedBytes(calls, name, path) === 0 && uploadsOf(name) >= mostFiles)
+        throw new Refusal('too_large', `a call may upload ${mostFiles} outputs; pack them into fewer`)
+      await calls.saveUpload(name, path, part.data.offset, content)
+      return uploadedBytes(calls, name, path)
+    },
+  }
+
+  function uploadsOf(name: string): number {
+    try {
+      return readdirSync(calls.path(name, 'outputs')).length
+    } catch (error) {
+      if (isErrno(error, 'ENOENT')) return 0
+      throw error
+    }
+  }
+}
+
+export type FunctionCalls = ReturnType<typeof openFunctionCalls>

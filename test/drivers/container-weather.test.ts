@@ -1,0 +1,418 @@
+import { afterAll, afterEach, beforeEach, describe, expect, test } from '@jest/globals'
+import { randomInt } from 'node:crypto'
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { ContainerDriver } from '../../src/drivers/runtime/container.ts'
+import type { Collected, ContainerRequest, Intent } from '../../src/drivers/runtime/driver.ts'
+import { loadSystemImage, openEngine, startLoopbackRegistry } from '../sites/docker.ts'
+import { until } from '../sites/ground.ts'
+import { openContainerSite } from './container-site.ts'
+
+/** One engine and one registry for all tests of this file. */
+const ground = mkdtempSync(join(tmpdir(), 'orrery-weather-'))
+const engine = await openEngine({ data: '/var/cache/orrery/test-tasks', kind: 'tasks' })
+const image = await loadSystemImage(engine)
+const registry = await startLoopbackRegistry(join(ground, 'registry'), 20_000 + randomInt(10_000))
+afterAll(async () => {
+  await registry.stop()
+  await engine[Symbol.asyncDispose]()
+  rmSync(ground, { recursive: true, force: true })
+}, 120_000)
+
+const seconds = 120_000
+let scratch: string
+let site: ReturnType<typeof openContainerSite>
+let driver: ContainerDriver
+let count = 0
+
+const open = (kind: 'local' | 'ssh', idleSeconds = 60): void => {
+  scratch = mkdtempSync(join(ground, 'site-'))
+  site = openContainerSite({
+    kind,
+    root: scratch,
+    environment: { PATH: `${engine.commands}:/usr/sbin:/usr/bin:/sbin:/bin` },
+    container: { image, network: false, reuse: false, scope: 'weather' },
+    containers: { idleSeconds },
+  })
+  driver = site.plain
+}
+beforeEach(() => open('local'))
+afterEach(async () => {
+  await driver.closeScope('weather')
+  await driver.close()
+  await site.shell.close()
+  rmSync(scratch, { recursive: true, force: true, maxRetries: 20, retryDelay: 100 })
+})
+
+const intent = (script: string, more: Partial<Intent> = {}, container: Partial<ContainerRequest> = {}): Intent => {
+  const name = `task-${++count}-${process.pid}`
+  return {
+    name,
+    directory: join(scratch, 'work/run', name, '1'),
+    argv: ['/bin/sh', '-c', script],
+    environment: {},
+    stage: [],
+    expectedOutputs: [],
+    cores: 1,
+    memoryBytes: 0,
+    timeoutSeconds: 90,
+    ...more,
+    container: { engine: 'docker', image, network: false, reuse: false, scope: 'weather', ...container },
+  }
+}
+const ended = (names: readonly string[]): Promise<void> => {
+  const waiting = new Set(names)
+  return new Promise((resolve) => {
+    driver.watch(names, (name) => {
+      waiting.delete(name)
+      if (waiting.size === 0) resolve()
+    })
+  })
+}
+const submit = async (...intents: Intent[]): Promise<void> => {
+  for (const outcome of await driver.submit(intents)) if (!outcome.ok) throw outcome.error
+}
+const run = async (what: Intent): Promise<Collected> => {
+  await submit(what)
+  await ended([what.name])
+  return driver.collect(what.name)
+}
+const text = async (name: string, stream: 'stdout' | 'stderr' = 'stdout'): Promise<string> =>
+  (await driver.logs(name, stream, { tail: 100_000 })).bytes.toString()
+const started = (what: Intent): Promise<void> =>
+  until(
+    `${what.name} runs`,
+    () => Promise.resolve(existsSync(join(what.directory, 'ready'))),
+    () => '',
+    60_000,
+  )
+const containers = async (): Promise<string[]> => (await engine.docker('ps', '--all', '--format', '{{.Names}}')).split('\n').filter(Boolean)
+
+describe('what a task in a container can see and do', () => {
+  test(
+    'its work directory, and nothing else of the host; no network, no capability, no socket, a root that is read only',
+    async () => {
+      const secret = join(scratch, 'secret')
+      writeFileSync(secret, 'secret')
+      const task = intent(
+        `[ ! -e ${secret} ] && echo hidden
+         [ ! -e /var/run/docker.sock ] && [ ! -e /run/docker.sock ] && echo 'no socket'
+         echo > /new 2> /dev/null || echo 'read only'
+         echo made > made; echo > /tmp/own && echo 'tmp'
+         ls /sys/class/net
+         id -u; id -g
+         grep -E '^(CapEff|CapBnd|NoNewPrivs)' /proc/self/status
+         [ "$(ls /proc | grep -c '^[0-9]')" -lt 20 ] && echo 'own processes'`,
+      )
+      const { manifest, detail } = await run(task)
+      const said = (await text(task.name)).trim().split('\n')
+      expect(said).toEqual([
+        ...['hidden', 'no socket', 'read only', 'tmp', 'lo', String(process.getuid?.()), String(process.getgid?.())],
+        ...['CapBnd:\t0000000000000000', 'NoNewPrivs:\t1', 'own processes'].flatMap((line, i) =>
+          i === 0 ? ['CapEff:\t0000000000000000', line] : [line],
+        ),
+      ])
+      expect(manifest.files.map(({ path }) => path)).toEqual(['made'])
+      expect(statSync(join(task.directory, 'made')).uid).toBe(process.getuid?.())
+      expect(detail).toMatchObject({
+        engine: 'docker',
+        image,
+        imageDigest: expect.stringMatching(/^sha256:[0-9a-f]{64}$/),
+        pullSeconds: 0,
+        containerReused: false,
+      })
+    },
+    seconds,
+  )
+
+  test(
+    'the memory and processors that its plan gives; more memory ends it for that reason, a full disk of its own says so',
+    async () => {
+      const memoryBytes = 64 * 1024 * 1024
+      const limits = intent(
+        'cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/cpu/cpu.cfs_quota_us 2> /dev/null || cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/cpu.max',
+        { memoryBytes, cores: 0.5 },
+      )
+      const hungry = intent('exec node -e "const all = []; for (;;) all.push(Buffer.alloc(1 << 20, 1))"', { memoryBytes })
+      const full = intent('dd if=/dev/zero of=/tmp/big bs=1M count=100', { memoryBytes })
+      const [first, second, third] = [await run(limits), await run(hungry), await run(full)]
+      expect(first.state).toMatchObject({ exitCode: 0 })
+      expect(await text(limits.name)).toMatch(new RegExp(`^${memoryBytes}\\n50000`))
+      expect(second.state).toMatchObject({ state: 'ended', signal: 'SIGKILL', reason: 'memory' })
+      expect(third.state).toMatchObject({ state: 'ended', exitCode: 1, reason: 'exited' })
+      expect(third.stderrTail).toContain('No space left on device')
+    },
+    seconds,
+  )
+
+  test('an image that is no name of one, an engine that there is not, a scope with other letters are refused before anything is made', async () => {
+    const bait = join(scratch, 'bait')
+    const bad: [Partial<ContainerRequest>, string][] = [
+      ...['--privileged', `x; touch ${bait}`, `$(touch ${bait})`, '', 'a\nb', 'a b', `\`touch ${bait}\``, 'x@sha256:12'].map(
+        (name): [Partial<ContainerRequest>, string] => [{ image: name }, 'image'],
+      ),
+      [{ image: '/some/file.sif' }, 'containerRuntime'],
+      [{ engine: 'rkt' }, 'engine'],
+      [{ scope: '../x' }, 'scope'],
+    ]
+    const intents = bad.map(([container]) => intent('true', {}, container))
+    const outcomes = await driver.submit(intents)
+    for (const [i, outcome] of outcomes.entries())
+      expect(outcome).toMatchObject({ ok: false, error: { trouble: 'refused', message: expect.stringContaining(bad[i]?.[1] ?? '') } })
+    expect(existsSync(bait)).toBe(false)
+    expect(existsSync(join(scratch, 'work'))).toBe(false)
+  })
+})
+
+describe('images', () => {
+  const push = async (name: string): Promise<string> => {
+    const remote = `${registry.address}/${name}`
+    // Its own content, so that its digest is its own.
+    await engine.docker('import', '--change', 'ENV PATH=/bin', '--change', `LABEL name=${name}`, await archive(), remote)
+    await engine.docker('push', remote)
+    const digests = await engine.docker('image', 'inspect', '--format', '{{join .RepoDigests " "}}', remote)
+    await engine.docker('rmi', '--force', remote)
+    return digests.split('@')[1] ?? ''
+  }
+  let archiveFile: string | undefined
+  /** A small image: busybox alone. */
+  const archive = async (): Promise<string> => {
+    if (archiveFile !== undefined) return archiveFile
+    const { run: runProgram } = await import('../sites/ground.ts')
+    archiveFile = join(ground, 'busybox.tar')
+    await runProgram('/bin/sh', [
+      '-c',
+      `mkdir -p "$1/bin" && cp /bin/busybox "$1/bin/" && for each in sh env true cat sleep; do ln -sf busybox "$1/bin/$each"; done && tar -C "$1" -cf "$2" .`,
+      'sh',
+      join(ground, 'busybox'),
+      archiveFile,
+    ])
+    return archiveFile
+  }
+
+  test(
+    'one is pulled once a host, whoever needs it, by the digest asked for; another digest is refused with both',
+    async () => {
+      const digest = await push('app/tool:1')
+      const name = `${registry.address}/app/tool:1@${digest}`
+      const tasks = Array.from({ length: 6 }, () => intent('exit 0', {}, { image: name }))
+      await submit(...tasks)
+      await ended(tasks.map((task) => task.name))
+      const details = await Promise.all(tasks.map((task) => driver.collect(task.name)))
+      for (const { state, detail } of details) {
+        expect(state).toMatchObject({ state: 'ended', exitCode: 0 })
+        expect(detail).toMatchObject({ imageDigest: digest, image: name })
+      }
+      expect(details.filter(({ detail }) => (detail?.pullSeconds ?? 0) > 0)).toHaveLength(1)
+      const other = `sha256:${'0'.repeat(64)}`
+      const wrong = intent('exit 0', {}, { image: `${registry.address}/app/tool:1@${other}` })
+      await submit(wrong)
+      await ended([wrong.name])
+      const refusal = await driver.collect(wrong.name).catch((error: unknown) => error)
+      expect(refusal).toMatchObject({ trouble: 'refused', message: expect.stringContaining(other) })
+      expect(refusal).toMatchObject({ message: expect.stringContaining(digest) })
+    },
+    seconds,
+  )
+
+  test(
+    'one that does not exist is refused; a registry that is away is the site’s trouble, and the next attempt finds it back',
+    async () => {
+      const absent = intent('exit 0', {}, { image: `${registry.address}/no/such:1` })
+      await submit(absent)
+      await ended([absent.name])
+      await expect(driver.collect(absent.name)).rejects.toMatchObject({ trouble: 'refused', message: expect.stringContaining('no/such:1') })
+      await push('app/away:1')
+      await registry.stop()
+      const image = `${registry.address}/app/away:1`
+      const early = intent('exit 0', {}, { image })
+      await submit(early)
+      await ended([early.name])
+      expect((await driver.find([early.name])).get(early.name)).toMatchObject({
+        state: 'lost',
+        cause: expect.stringContaining('connection refused'),
+      })
+      expect((await driver.collect(early.name)).state).toMatchObject({ state: 'lost' })
+      await registry.start()
+      expect((await run(intent('exit 0', {}, { image }))).state).toMatchObject({ exitCode: 0 })
+    },
+    seconds,
+  )
+})
+
+describe('trouble of the engine', () => {
+  test(
+    'killed while containers run: they go on to their end, and nothing of their output is lost',
+    async () => {
+      const task = intent('echo one; : > ready; while [ ! -e go ]; do sleep 0.05; done; echo two; exit 4')
+      await submit(task)
+      await started(task)
+      await engine.kill()
+      writeFileSync(join(task.directory, 'go'), '')
+      await ended([task.name])
+      await engine.start()
+      expect((await driver.collect(task.name)).state).toMatchObject({ state: 'ended', exitCode: 4 })
+      expect(await text(task.name)).toBe('one\ntwo\n')
+      expect((await run(intent('exit 0'))).state).toMatchObject({ exitCode: 0 })
+    },
+    seconds,
+  )
+
+  test(
+    'restarted so that it stops its containers: their tasks are lost by the site’s fault, not failed by their own',
+    async () => {
+      const task = intent(': > ready; sleep 60')
+      await submit(task)
+      await started(task)
+      const end = ended([task.name])
+      await engine.stop()
+      await end
+      await engine.start()
+      expect((await driver.collect(task.name)).state).toMatchObject({
+        state: 'lost',
+        cause: expect.stringMatching(/told the container to stop|ended from outside/),
+      })
+    },
+    seconds,
+  )
+
+  test(
+    'away when a task comes: the site’s trouble, in words',
+    async () => {
+      await engine.stop()
+      const task = intent('exit 0')
+      await submit(task)
+      await ended([task.name])
+      await engine.start()
+      expect((await driver.collect(task.name)).state).toMatchObject({ state: 'lost', cause: expect.stringContaining('docker') })
+    },
+    seconds,
+  )
+
+  test(
+    'no container outlives its launcher, also when that is killed by force',
+    async () => {
+      open('ssh')
+      const task = intent(': > ready; (trap "" TERM HUP; env -i PATH=/bin sleep 300) & sleep 300')
+      await submit(task)
+      await started(task)
+      const launchers = readdirSync('/proc').filter((pid) => {
+        try {
+          return readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0').includes(task.name)
+        } catch {
+          return false
+        }
+      })
+      expect(launchers).not.toEqual([])
+      for (const pid of launchers) {
+        try {
+          process.kill(Number(pid), 'SIGKILL')
+        } catch {
+          // What the launcher had started to help it has ended meanwhile.
+        }
+      }
+      await until(
+        'the container is gone',
+        async () => !(await containers()).includes(task.name),
+        () => '',
+        60_000,
+      )
+      await ended([task.name])
+    },
+    seconds,
+  )
+})
+
+describe('a container that is kept', () => {
+  const kept: Partial<ContainerRequest> = { reuse: true }
+
+  test.each(['local', 'ssh'] as const)(
+    '%s: runs the tasks of its run one after the other, each alone, and says so; it ends with the run',
+    async (kind) => {
+      open(kind)
+      const first = intent('echo $$; echo > /tmp/left; (sleep 100 &) ; (setsid sleep 100 &); echo "$TMPDIR"', {}, kept)
+      const before = await run(first)
+      expect(before.detail).toMatchObject({ containerReused: false })
+      const second = intent(
+        'ls /proc | grep -c "^[0-9]"; ls "$TMPDIR"; echo "$GREETING"; exit 3',
+        { environment: { GREETING: '$HOME `id`' } },
+        kept,
+      )
+      const after = await run(second)
+      expect(after.detail).toMatchObject({ containerReused: true })
+      expect(after.state).toMatchObject({ exitCode: 3 })
+      const [processes, ...rest] = (await text(second.name)).split('\n')
+      // The container's shell, who listens for the task's end, the task and what it started to count.
+      expect(Number(processes)).toBeLessThanOrEqual(6)
+      expect(rest).toEqual(['$HOME `id`', ''])
+      expect(await containers()).toHaveLength(1)
+      await driver.closeScope('weather')
+      await until(
+        'the container is gone',
+        async () => (await containers()).length === 0,
+        () => '',
+        30_000,
+      )
+    },
+    seconds,
+  )
+
+  test(
+    'four tasks at once have one each; a cancelled one ends alone; a second wave takes no more',
+    async () => {
+      const wave = (): Intent[] =>
+        Array.from({ length: 4 }, (_, i) =>
+          intent(`: > ready; ${i === 0 ? 'sleep 100' : 'while [ ! -e go ]; do sleep 0.05; done'}`, {}, kept),
+        )
+      for (const tasks of [wave(), wave()]) {
+        await submit(...tasks)
+        await Promise.all(tasks.map(started))
+        await driver.cancel([tasks[0]!.name], 10)
+        for (const task of tasks) writeFileSync(join(task.directory, 'go'), '')
+        await ended(tasks.map((task) => task.name))
+        const states = await driver.find(tasks.map((task) => task.name))
+        expect(tasks.map(({ name }) => states.get(name))).toMatchObject([
+          { reason: 'cancelled', signal: 'SIGTERM' },
+          ...Array.from({ length: 3 }, () => ({ exitCode: 0, reason: 'exited' })),
+        ])
+        expect(await containers()).toHaveLength(4)
+      }
+    },
+    seconds,
+  )
+
+  test(
+    'is taken away: its task is lost by the site’s fault, the next one gets another',
+    async () => {
+      const task = intent(': > ready; sleep 100', {}, kept)
+      await submit(task)
+      await started(task)
+      const end = ended([task.name])
+      await engine.docker('rm', '--force', ...(await containers()))
+      await end
+      expect((await driver.collect(task.name)).state).toMatchObject({ state: 'lost' })
+      expect((await run(intent('exit 0', {}, kept))).state).toMatchObject({ exitCode: 0 })
+    },
+    seconds,
+  )
+
+  test(
+    'ends by itself when nobody needs it',
+    async () => {
+      await driver.close()
+      open('local', 1)
+      await run(intent('exit 0', {}, kept))
+      await until(
+        'the container is gone',
+        async () => (await containers()).length === 0,
+        () => '',
+        30_000,
+      )
+      await sleep(100)
+      expect((await run(intent('exit 0', {}, kept))).detail).toMatchObject({ containerReused: false })
+    },
+    seconds,
+  )
+})

@@ -1,0 +1,318 @@
+import { describe, expect, test } from '@jest/globals'
+import fc from 'fast-check'
+import type { Intent } from '../../src/drivers/runtime/driver.ts'
+import { jobManifest, jobsOf, podRequestOf } from '../../src/drivers/runtime/kubernetes-job.ts'
+import { indexIn, taskPodOf, type ApiPod, type TaskPod } from '../../src/drivers/runtime/kubernetes-pods.ts'
+import { settingsOf } from '../../src/drivers/runtime/kubernetes-settings.ts'
+import { judgePod, type KubernetesEvidence } from '../../src/drivers/runtime/kubernetes-state.ts'
+import { isStatic } from '../../src/drivers/runtime/kubernetes.ts'
+import type { EndedSight, RemoteSight, StartedSight } from '../../src/drivers/runtime/remote.ts'
+
+const patience = { settleSeconds: 10, pullPatienceSeconds: 300 }
+const place = { array: 'orrery-a', index: 3, submittedAt: 1000, job: '1' }
+const started: StartedSight = {
+  form: 'started',
+  pid: 1,
+  node: 'pod',
+  startedAt: 1010,
+  submittedAt: 1000,
+  supervised: undefined,
+  marked: false,
+  cancelAsked: false,
+}
+const ended = (more: Partial<EndedSight>): EndedSight => ({
+  form: 'ended',
+  pid: 1,
+  node: 'pod',
+  submittedAt: 1000,
+  startedAt: 1010,
+  finishedAt: 1020,
+  exitCode: 0,
+  signal: null,
+  reason: 'exited',
+  wallSeconds: 10,
+  cpuSeconds: 1,
+  peakMemoryBytes: null,
+  measuredBy: 'rusage',
+  ...more,
+})
+const pod = (more: Partial<TaskPod> = {}): TaskPod => ({
+  name: 'orrery-a-3-x',
+  job: 'orrery-a',
+  index: 3,
+  phase: 'Running',
+  node: 'n1',
+  ...more,
+})
+const evidence = (more: Partial<KubernetesEvidence>): KubernetesEvidence => ({
+  sight: { form: 'none' },
+  place,
+  cancelAsked: false,
+  pod: 'silent',
+  job: 'silent',
+  overSeconds: 0,
+  deletingSeconds: 0,
+  pullSeconds: 0,
+  ...more,
+})
+const judged = (more: Partial<KubernetesEvidence>) => judgePod(evidence(more), patience)
+const terminated = (exitCode: number, reason = exitCode === 0 ? 'Completed' : 'Error') => ({
+  phase: exitCode === 0 ? 'Succeeded' : 'Failed',
+  startedAt: 1011,
+  terminated: { exitCode, reason, message: '', startedAt: 1011, finishedAt: 1019 },
+})
+
+const sights = fc.constantFrom<RemoteSight>(
+  { form: 'none' },
+  { form: 'claimed', ageSeconds: 1 },
+  { form: 'buried', at: 1005 },
+  started,
+  ended({}),
+  ended({ exitCode: 137 }),
+  ended({ exitCode: null, signal: 'SIGKILL' }),
+  ended({ reason: 'stopped', exitCode: null, signal: 'SIGTERM' }),
+  ended({ reason: 'timeout', exitCode: null, signal: 'SIGTERM' }),
+)
+const pods = fc.constantFrom<KubernetesEvidence['pod']>(
+  'absent',
+  pod(),
+  pod({ phase: 'Pending' }),
+  pod(terminated(0)),
+  pod(terminated(3)),
+  pod(terminated(137, 'OOMKilled')),
+  pod({ phase: 'Failed', reason: 'Evicted', message: 'The node was low on resource: memory.' }),
+  pod({ deleting: { graceSeconds: 30 } }),
+)
+
+describe('what is so', () => {
+  test('silence ends nothing, whatever was asked and for how long', () => {
+    fc.assert(
+      fc.property(sights, fc.boolean(), fc.nat(100_000), (sight, cancelAsked, overSeconds) => {
+        const { state, verdict, record } = judged({ sight, cancelAsked, overSeconds, deletingSeconds: overSeconds })
+        expect([verdict, record]).toEqual([undefined, undefined])
+        if (sight.form === 'none' || sight.form === 'claimed') expect(state.state).toBe('queued')
+        if (sight.form === 'started') expect(state.state).toBe('running')
+      }),
+    )
+  })
+
+  test('an end in the record stays what it is, whatever the cluster says of an ordinary one', () => {
+    fc.assert(
+      fc.property(pods, fc.boolean(), fc.nat(1000), (seen, cancelAsked, overSeconds) => {
+        expect(judged({ sight: ended({ exitCode: 5 }), pod: seen, job: 'absent', cancelAsked, overSeconds })).toMatchObject({
+          state: { state: 'ended', exitCode: 5, reason: 'exited' },
+          over: false,
+        })
+      }),
+    )
+  })
+
+  test('what the record says of memory stands, though nobody else says so', () => {
+    fc.assert(
+      fc.property(fc.oneof(pods, fc.constant('silent' as const)), fc.nat(1000), (seen, overSeconds) => {
+        const { state } = judged({ sight: ended({ exitCode: 137, reason: 'memory' }), pod: seen, job: 'absent', overSeconds })
+        expect(state).toMatchObject({ state: 'ended', reason: 'memory' })
+      }),
+    )
+  })
+
+  test('an end needs a word of the record or of the cluster: nobody who lives is lost', () => {
+    fc.assert(
+      fc.property(sights, fc.boolean(), fc.nat(100_000), (sight, cancelAsked, overSeconds) => {
+        const { state } = judged({ sight, pod: pod({ startedAt: 1009 }), job: {}, cancelAsked, overSeconds })
+        if (sight.form === 'started' || sight.form === 'none') expect(state.state).toBe('running')
+      }),
+    )
+  })
+
+  test.each<[string, Partial<KubernetesEvidence>, object]>([
+    [
+      'evicted by the node',
+      { sight: started, pod: pod({ phase: 'Failed', reason: 'Evicted', message: 'low on memory' }) },
+      { end: 'lost', cause: 'Evicted: low on memory (Pod orrery-a-3-x on node n1)' },
+    ],
+    ['evicted before its start', { pod: pod({ phase: 'Failed', reason: 'Evicted', message: 'low on memory' }) }, { end: 'never' }],
+    [
+      'stopped by an eviction',
+      {
+        sight: ended({ reason: 'stopped' }),
+        pod: pod({ ...terminated(143), disruption: { reason: 'EvictionByEvictionAPI', message: 'Eviction API: evicting' } }),
+      },
+      { end: 'lost', cause: 'EvictionByEvictionAPI: Eviction API: evicting (Pod orrery-a-3-x on node n1)' },
+    ],
+    ['out of memory', { sight: started, pod: pod(terminated(137, 'OOMKilled')) }, { end: 'memory' }],
+    ['a child out of memory', { sight: ended({ exitCode: 137 }), pod: pod(terminated(137, 'OOMKilled')) }, { end: 'memory' }],
+    [
+      'its node silent',
+      { sight: started, pod: pod({ deleting: { graceSeconds: 30 } }), deletingSeconds: 41 },
+      { end: 'lost', cause: 'NodeLost: node n1 does not answer' },
+    ],
+    ['cancelled and gone', { sight: started, pod: 'absent', job: 'absent', cancelAsked: true }, { end: 'cancelled' }],
+    ['too long for the site', { sight: started, pod: pod({ ...terminated(137), reason: 'DeadlineExceeded' }) }, { end: 'walltime' }],
+    ['never begun', { pod: pod(terminated(128, 'StartError')) }, { end: 'never' }],
+    ['killed without a record, in time', { sight: started, pod: pod(terminated(137)), overSeconds: 11 }, { end: 'lost' }],
+    ['its Pod gone', { sight: started, pod: 'absent', job: { status: { failedIndexes: '1-4' } }, overSeconds: 11 }, { end: 'lost' }],
+    ['its Job gone', { pod: 'absent', job: 'absent', overSeconds: 11 }, { end: 'never', cause: 'Job orrery-a was deleted by others' }],
+  ])('%s', (_, more, verdict) => {
+    expect(judged(more).verdict).toMatchObject(verdict)
+  })
+
+  test('a container that left no record has time to, and then counts by its exit code', () => {
+    expect(judged({ pod: pod(terminated(4)) })).toMatchObject({ over: true, state: { state: 'running' } })
+    expect(judged({ pod: pod(terminated(4)) }).record).toBeUndefined()
+    expect(judged({ pod: pod(terminated(4)), overSeconds: 11 }).record).toEqual({ exitCode: 4, startedAt: 1011, finishedAt: 1019 })
+  })
+
+  test('a record that is being written is waited for', () => {
+    const seen = { pod: pod(terminated(4)), overSeconds: 1e6 }
+    expect(judged({ ...seen, sight: { form: 'claimed', ageSeconds: 1 } }).verdict).toBeUndefined()
+    expect(judged({ ...seen, sight: { form: 'claimed', ageSeconds: 11 } }).verdict).toMatchObject({ end: 'lost' })
+  })
+
+  test('a Pod that is not made yet is waited for, with the words of whoever makes it', () => {
+    expect(judged({ pod: 'absent', job: {}, jobWords: 'exceeded quota: limit', overSeconds: 1e6 })).toMatchObject({
+      state: { state: 'queued', cause: 'exceeded quota: limit' },
+      over: false,
+    })
+  })
+
+  test('an image that nobody has is hopeless after a while, one whose registry is away never', () => {
+    const waiting = (message: string, reason = 'ImagePullBackOff'): TaskPod => pod({ phase: 'Pending', waiting: { reason, message } })
+    const missing = waiting('Back-off pulling image "x": ErrImagePull: rpc error: code = NotFound: docker.io/x: not found')
+    expect(judged({ pod: missing, pullSeconds: 299 }).impossible).toBeUndefined()
+    expect(judged({ pod: missing, pullSeconds: 300 }).impossible).toContain('not found')
+    expect(judged({ pod: waiting('dial tcp: connection refused'), pullSeconds: 1e6 }).impossible).toBeUndefined()
+    expect(judged({ pod: waiting('couldn’t parse image name', 'InvalidImageName') }).impossible).toBeDefined()
+  })
+})
+
+describe('what is asked for', () => {
+  const settings = settingsOf({ helperImage: 'tools:1', volume: { nfs: { server: 'files', path: '/export' } }, overcommit: 4 })
+  const intent = (more: Partial<Intent>): Intent => ({
+    name: 'task',
+    directory: '/d',
+    argv: ['true'],
+    environment: {},
+    stage: [],
+    expectedOutputs: [],
+    cores: 2,
+    memoryBytes: 1024 ** 3,
+    timeoutSeconds: 0,
+    ...more,
+  })
+
+  test('limits are the plan, requests what the configuration reserves of it; nothing of the cluster is in reach', () => {
+    const request = podRequestOf(
+      intent({ gpus: 1, container: { image: 'a@sha256:0', network: false, reuse: false, scope: 'r' } }),
+      settings,
+    )
+    const [job] = jobsOf(new Map([['task', request]]))
+    const manifest = jobManifest(job!, { namespace: 'n', runtime: 'r', settings, command: ['/bin/sh', 'x'] })
+    expect(manifest).toMatchObject({
+      spec: {
+        completionMode: 'Indexed',
+        completions: 1,
+        backoffLimitPerIndex: 0,
+        template: {
+          metadata: { labels: { 'orrery.dev/network': 'off' } },
+          spec: {
+            automountServiceAccountToken: false,
+            restartPolicy: 'Never',
+            containers: [
+              {
+                image: 'a@sha256:0',
+                resources: {
+                  requests: { cpu: '500m', memory: String(1024 ** 3 / 4), 'nvidia.com/gpu': '1' },
+                  limits: { cpu: '2000m', memory: String(1024 ** 3), 'nvidia.com/gpu': '1' },
+                },
+                securityContext: { allowPrivilegeEscalation: false, capabilities: { drop: ['ALL'] } },
+              },
+            ],
+          },
+        },
+      },
+    })
+  })
+
+  test('equal requests are one Job, a name is in one, and the same names make the same Job', () => {
+    fc.assert(
+      fc.property(fc.uniqueArray(fc.nat(10_000), { maxLength: 300 }), fc.integer({ min: 1, max: 3 }), (numbers, kinds) => {
+        const requests = new Map(numbers.map((number) => [`t-${number}`, podRequestOf(intent({ cores: 1 + (number % kinds) }), settings)]))
+        const jobs = jobsOf(requests)
+        expect(jobs.flatMap(({ tasks }) => tasks).sort()).toEqual([...requests.keys()].sort())
+        expect(new Set(jobs.map(({ name }) => name)).size).toBe(jobs.length)
+        expect(jobs.length).toBeLessThanOrEqual(kinds)
+        expect(new Set(jobsOf(new Map([...requests].reverse())).map(({ name }) => name))).toEqual(new Set(jobs.map(({ name }) => name)))
+      }),
+    )
+  })
+
+  test('a configuration is refused with all that is wrong with it', () => {
+    expect(() => settingsOf({ root: 'relative', image: 'a b', volume: { hostPath: '../x' }, gpuResource: 'gpu', runAsUser: -1 })).toThrow(
+      /root "relative".*image "a b".*gpuResource "gpu".*runAsUser -1.*volume/s,
+    )
+    expect(() => settingsOf({ helperImage: 'x', root: '/a', volume: { hostPath: '/x', mountPath: '/b' } })).toThrow(/mountPath/)
+  })
+
+  test('an image that no registry could be asked for is refused with its name', () => {
+    for (const image of ['$(id)', 'a b', '-x', ''])
+      expect(() => podRequestOf(intent({ container: { image, network: true, reuse: false, scope: 'r' } }), settings)).toThrow(/image/)
+  })
+})
+
+describe('what the cluster writes', () => {
+  test('a Pod with its disruption, and one that is none of ours', () => {
+    const api: ApiPod = {
+      metadata: {
+        name: 'orrery-a-3-x',
+        labels: { 'batch.kubernetes.io/job-name': 'orrery-a', 'batch.kubernetes.io/job-completion-index': '3' },
+        deletionTimestamp: '2026-01-01T00:00:00Z',
+        deletionGracePeriodSeconds: 5,
+      },
+      spec: { nodeName: 'n1' },
+      status: {
+        phase: 'Running',
+        conditions: [{ type: 'DisruptionTarget', status: 'True', reason: 'DeletionByTaintManager', message: 'Taint manager: deleting' }],
+        containerStatuses: [
+          {
+            name: 'task',
+            imageID: `host/a@sha256:${'0'.repeat(64)}`,
+            containerID: 'containerd://x',
+            state: { running: { startedAt: '2026-01-01T00:00:00Z' } },
+          },
+        ],
+      },
+    }
+    expect(taskPodOf(api)).toMatchObject({
+      index: 3,
+      deleting: { graceSeconds: 5 },
+      disruption: { reason: 'DeletionByTaintManager' },
+      engine: 'containerd',
+      digest: `sha256:${'0'.repeat(64)}`,
+      startedAt: Date.parse('2026-01-01T00:00:00Z') / 1000,
+    })
+    expect(taskPodOf({ metadata: { name: 'other' } })).toBeUndefined()
+  })
+
+  test('lists of indexes', () => {
+    expect([0, 1, 2, 3, 4, 7, 8].filter((index) => indexIn('1,3-5,7', index))).toEqual([1, 3, 4, 7])
+    expect(indexIn(undefined, 0)).toBe(false)
+    expect(indexIn('', 0)).toBe(false)
+  })
+
+  test('programs with and without an interpreter', () => {
+    const program = (...types: number[]): Buffer => {
+      const head = Buffer.alloc(4096)
+      head.write('\x7fELF', 'latin1')
+      head.set([2, 1], 4)
+      head.writeBigUInt64LE(64n, 32)
+      head.writeUInt16LE(56, 54)
+      head.writeUInt16LE(types.length, 56)
+      types.forEach((type, segment) => head.writeUInt32LE(type, 64 + 56 * segment))
+      return head
+    }
+    expect(isStatic(program(1, 1, 6))).toBe(true)
+    expect(isStatic(program(6, 3, 1))).toBe(false)
+    expect(isStatic(Buffer.from('#!/bin/sh\n'))).toBe(false)
+  })
+})

@@ -1,0 +1,494 @@
+import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/globals'
+import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { openKubernetesCluster, type ClusterRequest, type KubernetesCluster } from '../../src/clients/kubernetes-cluster.ts'
+import { KubernetesError } from '../../src/clients/kubernetes.ts'
+import type { Intent, TaskState } from '../../src/drivers/runtime/driver.ts'
+import { openKubernetesDriver, openKubernetesShell } from '../../src/drivers/runtime/kubernetes.ts'
+import { missingRights } from '../../src/drivers/runtime/kubernetes-rights.ts'
+import type { RootedDriver } from '../../src/drivers/runtime/rooted.ts'
+import type { SiteShell } from '../../src/drivers/shell.ts'
+import { namespaceRights, startKubernetes, type KubernetesSite } from '../sites/kubernetes.ts'
+import { toolImage } from './kubernetes-image.ts'
+
+/** What happens at real clusters, done to a real one. */
+
+const minutes = 60_000
+const sh = (script: string, ...args: string[]): string[] => ['/bin/sh', '-c', script, 'sh', ...args]
+/** Nodes that only say that they run Pods, and how such a Pod says what it would do. */
+const fake = {
+  nodeSelector: { type: 'kwok' },
+  tolerations: [{ key: 'kwok.x-k8s.io/node', operator: 'Exists' }],
+}
+
+let site: KubernetesSite
+let helperImage: string
+let count = 0
+const closing: (() => Promise<unknown>)[] = []
+
+beforeAll(async () => {
+  site = await startKubernetes({ nodes: 2, fakeNodes: 200, nodeGraceSeconds: 15 })
+  helperImage = await toolImage(site)
+}, 10 * minutes)
+afterAll(() => site?.stop(), 2 * minutes)
+afterEach(async () => {
+  for (const close of closing.splice(0).reverse()) await close()
+}, minutes)
+
+interface Opened {
+  driver: RootedDriver
+  shell: SiteShell
+  cluster: KubernetesCluster
+  root: string
+  intent(argv: string[], more?: Partial<Intent>): Intent
+}
+
+const clusterWith = (token: () => Promise<string>, more: { certificateAuthority?: string } = {}): KubernetesCluster => {
+  const { hostname: host, port } = new URL(site.server)
+  const cluster = openKubernetesCluster({
+    host,
+    port: Number(port),
+    certificateAuthority: site.certificateAuthority,
+    token,
+    addressAllowed: () => true,
+    ...more,
+  })
+  closing.push(async () => cluster.close())
+  return cluster
+}
+
+const open = async (
+  configuration: Record<string, unknown> = {},
+  more: { cluster?: KubernetesCluster; namespace?: string; runtime?: string } = {},
+): Promise<Opened> => {
+  const token = await site.token()
+  const cluster = more.cluster ?? clusterWith(() => Promise.resolve(token))
+  const runtime = more.runtime ?? 'weather'
+  const root = mkdtempSync(join(site.volume.folder, 'root-'))
+  const place = {
+    cluster,
+    namespace: more.namespace ?? site.namespace,
+    runtime,
+    configuration: {
+      volume: { persistentVolumeClaim: site.volume.claim, mountPath: site.volume.folder },
+      root,
+      helperImage,
+      settleSeconds: 4,
+      claimSeconds: 2,
+      nodeLostSeconds: 3,
+      overcommit: 20,
+      ...configuration,
+    },
+  }
+  const shell = openKubernetesShell(place)
+  const driver = openKubernetesDriver({ ...place, shell, taskVariable: 'ORRERY_TASK', pollMilliseconds: 500 })
+  closing.push(async () => {
+    await driver.close()
+    await shell.close()
+  })
+  const intent = (argv: string[], own: Partial<Intent> = {}): Intent => {
+    const name = `weather-${++count}`
+    return {
+      name,
+      directory: join(root, 'work', name),
+      argv,
+      environment: {},
+      stage: [],
+      expectedOutputs: [],
+      cores: 1,
+      memoryBytes: 0,
+      timeoutSeconds: 0,
+      ...own,
+    }
+  }
+  return { driver, shell, cluster, root, intent }
+}
+
+const submit = async (driver: RootedDriver, ...intents: Intent[]): Promise<string[]> =>
+  (await driver.submit(intents)).map((outcome) => {
+    if (!outcome.ok) throw outcome.error
+    return outcome.externalId
+  })
+const stateOf = async (driver: RootedDriver, { name }: Intent): Promise<TaskState> =>
+  (await driver.find([name])).get(name) ?? { state: 'unknown' }
+/** Silence is waited out, as the engine does it. */
+const until = async (
+  driver: RootedDriver,
+  intent: Intent,
+  suits: (state: TaskState) => boolean,
+  what: string,
+  seconds = 90,
+): Promise<TaskState> => {
+  const end = performance.now() + seconds * 1000
+  for (;;) {
+    const found = await stateOf(driver, intent).catch((error: unknown) => ({ state: 'silent' as const, error }))
+    if (found.state !== 'silent' && suits(found)) return found
+    if (performance.now() > end)
+      throw new Error(`${intent.name} is not ${what} but ${found.state === 'silent' ? String(found.error) : JSON.stringify(found)}`)
+    await sleep(200)
+  }
+}
+const running = (driver: RootedDriver, intent: Intent): Promise<TaskState> =>
+  until(driver, intent, ({ state }) => state === 'running', 'running')
+const lost = (driver: RootedDriver, intent: Intent, seconds?: number): Promise<TaskState> =>
+  until(driver, intent, ({ state }) => state === 'lost', 'lost', seconds)
+const over = (driver: RootedDriver, ...intents: Intent[]): Promise<void> =>
+  new Promise((resolve) => {
+    const left = new Set(intents.map(({ name }) => name))
+    driver.watch([...left], (name) => {
+      left.delete(name)
+      if (left.size === 0) resolve()
+    })
+  })
+const podOf = async (externalId: string): Promise<{ name: string; node: string }> => {
+  const text = await site.kubectl('get', 'pods', '-o', 'jsonpath={range .items[*]}{.metadata.name} {.spec.nodeName}{"\\n"}{end}')
+  const line = text.split('\n').find((one) => one.startsWith(`${externalId}-`))
+  if (line === undefined) throw new Error(`no Pod of ${externalId} among ${text}`)
+  const [name = '', node = ''] = line.split(' ')
+  return { name, node }
+}
+
+describe('what the cluster takes away', () => {
+  test(
+    'an evicted Pod: the task is lost, in the words of the cluster, and is not run again by the Job',
+    async () => {
+      const { driver, intent, root } = await open()
+      const ledger = join(root, 'ledger')
+      const task = intent(sh('echo x >> "$1"; exec sleep 600', ledger))
+      const [id = ''] = await submit(driver, task)
+      const end = over(driver, task)
+      await running(driver, task)
+      await site.evict((await podOf(id)).name)
+      await end
+      expect(await stateOf(driver, task)).toMatchObject({ state: 'lost', externalId: id, cause: expect.stringContaining('Eviction') })
+      await sleep(3000)
+      expect(readFileSync(ledger, 'utf8')).toBe('x\n')
+    },
+    3 * minutes,
+  )
+
+  test(
+    'a Pod that somebody deleted, and a Job that somebody deleted',
+    async () => {
+      const { driver, intent } = await open()
+      const [one, two] = [intent(['sleep', '600']), intent(['sleep', '600'], { memoryBytes: 64 * 1024 ** 2 })]
+      const [first = '', second = ''] = await submit(driver, one, two)
+      await running(driver, one)
+      await running(driver, two)
+      await site.kubectl('delete', 'pod', (await podOf(first)).name, '--grace-period=1', '--wait=false')
+      await site.kubectl('delete', 'job', second.replace(/-\d+$/, ''), '--wait=false')
+      expect(await lost(driver, one)).toMatchObject({ cause: expect.stringContaining('deleted') })
+      expect(await lost(driver, two)).toMatchObject({ cause: expect.stringContaining('deleted') })
+    },
+    3 * minutes,
+  )
+
+  test(
+    'a drained node: its tasks are lost, the keeper comes back elsewhere, and the next ones run there',
+    async () => {
+      const { driver, shell, intent } = await open({}, { runtime: 'drained' })
+      const task = intent(['sleep', '600'])
+      const [id = ''] = await submit(driver, task)
+      await running(driver, task)
+      const nodes = new Set([(await podOf(id)).node])
+      const text = await site.kubectl('get', 'pods', '-l', 'orrery.dev/part=keeper', '-o', 'jsonpath={.items[*].spec.nodeName}')
+      for (const node of text.split(' ')) nodes.add(node)
+      // With both in use, the one of the task.
+      const [node = ''] = nodes
+      await site.drain(node)
+      try {
+        expect(await lost(driver, task)).toMatchObject({ cause: expect.stringContaining('Eviction') })
+        expect((await shell.run('echo here')).stdout.toString()).toBe('here\n')
+        const next = intent(['true'])
+        await submit(driver, next)
+        await over(driver, next)
+        const { node: where } = await driver.collect(next.name)
+        expect(where).not.toBe(node)
+      } finally {
+        await site.uncordon(node)
+      }
+    },
+    5 * minutes,
+  )
+
+  test(
+    'memory beyond the plan: ended for memory',
+    async () => {
+      const { driver, intent } = await open()
+      const task = intent(sh('exec tail /dev/zero'), { memoryBytes: 48 * 1024 ** 2 })
+      await submit(driver, task)
+      await over(driver, task)
+      expect(await stateOf(driver, task)).toMatchObject({ state: 'ended', reason: 'memory' })
+      expect((await driver.collect(task.name)).state).toMatchObject({ reason: 'memory' })
+    },
+    3 * minutes,
+  )
+})
+
+describe('what has to wait', () => {
+  test(
+    'more than any node has: queued with the words of the scheduler, and cancelled at once',
+    async () => {
+      const { driver, intent } = await open({ overcommit: 1 })
+      const task = intent(['true'], { cores: 1000 })
+      await submit(driver, task)
+      const state = await until(driver, task, (one) => one.state === 'queued' && one.cause !== undefined, 'queued with a cause')
+      expect(state).toMatchObject({ cause: expect.stringMatching(/Unschedulable.*nodes are available.*Insufficient cpu/) })
+      await driver.cancel([task.name], 1)
+      expect(await stateOf(driver, task)).toMatchObject({ state: 'ended', reason: 'cancelled' })
+    },
+    3 * minutes,
+  )
+
+  test(
+    'a quota that is used up: queued with its words until it is raised',
+    async () => {
+      const { driver, shell, intent } = await open()
+      // The keeper is there before there is a quota.
+      await shell.run('true')
+      await site.setQuota({ 'requests.cpu': '1m' })
+      try {
+        const task = intent(['true'])
+        await submit(driver, task)
+        const state = await until(driver, task, (one) => one.state === 'queued' && one.cause !== undefined, 'queued with a cause')
+        expect(state).toMatchObject({ cause: expect.stringContaining('exceeded quota') })
+        await site.setQuota({ 'requests.cpu': '100' })
+        await over(driver, task)
+        expect(await stateOf(driver, task)).toMatchObject({ state: 'ended', exitCode: 0 })
+      } finally {
+        await site.setQuota(undefined)
+      }
+    },
+    5 * minutes,
+  )
+
+  test(
+    'an image that nobody has: waits with the words of the node, then is lost with them, and the next is refused',
+    async () => {
+      const { driver, intent } = await open({ pullPatienceSeconds: 3 })
+      const image = `${site.registry.address}/never:1`
+      const container = { image, network: true, reuse: false, scope: 'run' }
+      const task = intent(['true'], { container })
+      await submit(driver, task)
+      expect(await lost(driver, task)).toMatchObject({ cause: expect.stringMatching(/never:1.*not found/) })
+      expect(await driver.submit([intent(['true'], { container })])).toMatchObject([
+        { ok: false, error: { trouble: 'refused', message: expect.stringContaining(image) } },
+      ])
+    },
+    3 * minutes,
+  )
+
+  test(
+    'a registry that is away: waits, and runs when it is back',
+    async () => {
+      const { driver, intent } = await open({ pullPatienceSeconds: 1 })
+      const image = `${site.registry.address}/bb:1`
+      await site.registry.kill()
+      const task = intent(['/bin/busybox', 'true'], { container: { image, network: true, reuse: false, scope: 'run' } })
+      try {
+        await submit(driver, task)
+        await until(driver, task, (one) => one.state === 'queued' && /Pull/.test(one.cause ?? ''), 'waiting for its image')
+        await sleep(3000)
+        expect(await stateOf(driver, task)).toMatchObject({ state: 'queued' })
+      } finally {
+        await site.registry.start()
+      }
+      await over(driver, task)
+      const { state, detail } = await driver.collect(task.name)
+      expect(state).toMatchObject({ state: 'ended', exitCode: 0 })
+      expect(detail).toMatchObject({ engine: 'containerd', image, imageDigest: expect.stringMatching(/^sha256:[0-9a-f]{64}$/) })
+      expect(detail?.pullSeconds).toBeGreaterThan(0)
+    },
+    4 * minutes,
+  )
+
+  test(
+    'an image without a shell',
+    async () => {
+      const { driver, intent } = await open()
+      const task = intent(['/pause'], {
+        timeoutSeconds: 1,
+        container: { image: site.images.pause, network: true, reuse: false, scope: 'run' },
+      })
+      await submit(driver, task)
+      await over(driver, task)
+      expect(await stateOf(driver, task)).toMatchObject({ state: 'ended', reason: 'timeout' })
+    },
+    3 * minutes,
+  )
+})
+
+describe('silence', () => {
+  test(
+    'the API server goes away in the middle and comes back without its history: nothing ends, ends are told, an eviction is seen',
+    async () => {
+      const { driver, intent, root } = await open()
+      const gate = join(root, 'gate')
+      const [short, long] = [intent(sh('while [ ! -e "$1" ]; do sleep 0.1; done; exit 4', gate)), intent(['sleep', '600'])]
+      const [, id = ''] = await submit(driver, short, long)
+      await running(driver, short)
+      await running(driver, long)
+      const end = over(driver, short)
+      await site.killApiServer()
+      await sleep(2000)
+      await site.startApiServer()
+      await site.compactEtcd()
+      expect(await running(driver, long)).toMatchObject({ state: 'running' })
+      writeFileSync(gate, '')
+      await end
+      expect(await until(driver, short, ({ state }) => state === 'ended', 'ended')).toMatchObject({ exitCode: 4, reason: 'exited' })
+      await site.evict((await podOf(id)).name)
+      expect(await lost(driver, long)).toMatchObject({ cause: expect.stringContaining('Eviction') })
+    },
+    5 * minutes,
+  )
+
+  test(
+    'each answer of the API is lost once, before and after it was done: each task runs once',
+    async () => {
+      const token = await site.token()
+      const real = clusterWith(() => Promise.resolve(token))
+      const seen = new Set<string>()
+      const request = async <T>(asked: ClusterRequest): Promise<T> => {
+        const key = `${asked.verb ?? 'get'} ${asked.path.replace(/[0-9a-f]{20,}/g, '')}`
+        const fault = (when: string): void => {
+          if (seen.has(`${key} ${when}`)) return
+          seen.add(`${key} ${when}`)
+          throw new KubernetesError('route', `lost ${when}: ${key}`)
+        }
+        fault('before')
+        const answer = await real.request<T>(asked)
+        fault('after')
+        return answer
+      }
+      const { driver, intent, root } = await open({}, { cluster: { ...real, request } })
+      const ledger = join(root, 'ledger')
+      const tasks = Array.from({ length: 5 }, () => intent(sh('echo x >> "$1"', ledger)))
+      for (let tries = 0; ; tries++) {
+        const outcomes = await driver.submit(tasks).catch(() => [])
+        if (outcomes.length > 0 && outcomes.every(({ ok }) => ok)) break
+        if (tries === 60) throw new Error(`not submitted: ${JSON.stringify(outcomes)}`)
+        await sleep(500)
+      }
+      await over(driver, ...tasks)
+      expect(readFileSync(ledger, 'utf8')).toBe('x\n'.repeat(5))
+      expect(seen.size).toBeGreaterThan(5)
+    },
+    4 * minutes,
+  )
+
+  test(
+    'a token that is taken back is replaced by the next one',
+    async () => {
+      let token = await site.token()
+      let asked = 0
+      const cluster = clusterWith(() => {
+        asked++
+        return Promise.resolve(token)
+      })
+      const { driver, intent } = await open({}, { cluster })
+      const first = intent(['true'])
+      await submit(driver, first)
+      await over(driver, first)
+      const old = token
+      token = await site.token()
+      await site.revokeToken(old)
+      // The server remembers for ten seconds that a token was good.
+      await sleep(12_000)
+      const second = intent(['true'])
+      await submit(driver, second)
+      await over(driver, second)
+      expect(asked).toBeGreaterThan(1)
+    },
+    4 * minutes,
+  )
+})
+
+describe('what is wrong from the beginning', () => {
+  const refusalOf = async (opened: Opened): Promise<string> => {
+    const outcome = await opened.driver.submit([opened.intent(['true'])]).catch((error: unknown) => error)
+    if (!(outcome instanceof Error)) throw new Error(`not refused: ${JSON.stringify(outcome)}`)
+    expect(outcome).toMatchObject({ trouble: 'refused' })
+    return outcome.message
+  }
+
+  test(
+    'is told in words, and nothing is made',
+    async () => {
+      const token = await site.token()
+      const before = await site.kubectl('get', 'jobs,pods', '-A', '-o', 'name')
+      expect(await refusalOf(await open({}, { namespace: 'nowhere' }))).toMatch(/namespace nowhere does not exist/)
+      expect(await refusalOf(await open({ volume: { persistentVolumeClaim: 'none' } }))).toMatch(/"none".*no such claim/)
+      const several = await refusalOf(await open({ volume: undefined, helperImage: undefined, overcommit: 0 }))
+      for (const word of ['volume', 'helperImage', 'overcommit']) expect(several).toContain(word)
+      await site.account(
+        'poor',
+        namespaceRights.filter(({ resources }) => !resources.includes('jobs')),
+      )
+      const poor = await site.token('poor')
+      const cluster = clusterWith(() => Promise.resolve(poor))
+      expect(await refusalOf(await open({}, { cluster }))).toMatch(/may not create jobs\.batch.*delete jobs\.batch/)
+      expect(
+        await missingRights(
+          clusterWith(() => Promise.resolve(token)),
+          site.namespace,
+        ),
+      ).toEqual([])
+      const expired = await site.token('orrery', -300)
+      expect(await refusalOf(await open({}, { cluster: clusterWith(() => Promise.resolve(expired)) }))).toMatch(/token is refused/)
+      const strange = readFileSync('/etc/ssl/certs/ca-certificates.crt', 'utf8').split(/(?<=-----END CERTIFICATE-----\n)/)[0] ?? ''
+      const wrong = clusterWith(() => Promise.resolve(token), { certificateAuthority: strange })
+      expect(await refusalOf(await open({}, { cluster: wrong }))).toMatch(/certificate.*refused/)
+      expect(await site.kubectl('get', 'jobs,pods', '-A', '-o', 'name')).toBe(before)
+    },
+    3 * minutes,
+  )
+})
+
+/** As many as are played within a minute; 2,000 take about four. */
+const podCount = 400
+
+describe('many', () => {
+  test(
+    'hundreds of Pods at once on 200 nodes: all recorded right, with requests that grow with batches',
+    async () => {
+      const { driver, intent, cluster } = await open({ settleSeconds: 1 })
+      // The keeper is on a real node, the tasks say that they want the others.
+      const played = { ...fake, podAnnotations: { 'sim/time': '2s', 'sim/exit': '4' } }
+      const tasks = Array.from({ length: podCount }, () => intent(['true'], { site: played }))
+      const before = cluster.requests()
+      const end = over(driver, ...tasks)
+      await submit(driver, ...tasks)
+      await end
+      const states = await driver.find(tasks.map(({ name }) => name))
+      const wrong = [...states.values()].filter((state) => state.state !== 'ended' || state.exitCode !== 4 || state.reason !== 'exited')
+      expect(wrong.slice(0, 3)).toEqual([])
+      expect(states.size).toBe(podCount)
+      expect(cluster.requests() - before).toBeLessThan(100)
+    },
+    15 * minutes,
+  )
+})
+
+describe('a node that falls silent', () => {
+  test(
+    'its tasks are lost when the cluster gives the node up',
+    async () => {
+      const { driver, intent } = await open({}, { runtime: 'silent' })
+      const task = intent(['sleep', '600'])
+      const [id = ''] = await submit(driver, task)
+      await running(driver, task)
+      const { node } = await podOf(id)
+      const host = site.nodes.find(({ name }) => name === node)
+      if (host === undefined) throw new Error(`no node ${node}`)
+      await host.killKubelet()
+      try {
+        expect(await lost(driver, task, 200)).toMatchObject({ cause: expect.stringContaining(node) })
+      } finally {
+        await host.startKubelet()
+      }
+    },
+    6 * minutes,
+  )
+})

@@ -1,0 +1,28 @@
+import { expect, test } from '@jest/globals'
+import { openCancelRaces } from './cancel-races.ts'
+import { openCutLinks } from './cut-links.ts'
+import { openHostileTexts } from './hostile-texts.ts'
+import { openSilentScheduler } from './silent-scheduler.ts'
+import type { Trouble } from './tally.ts'
+
+/** Small counts of what `trouble.ts` counts for as long as there is time. */
+const kinds: [string, () => Promise<Trouble>, number[]][] = [
+  ['a link over SSH that is cut at a message: one job, re-attached', () => openCutLinks('ssh'), [3, 77, 150, 223, 320]],
+  ['a link to Slurm that is cut at a message: one job, re-attached', () => openCutLinks('slurm'), [90, 220, 350, 500]],
+  ['metacharacters in every value that reaches a shell or sbatch: none executed', openHostileTexts, [0]],
+  ['Slurm’s commands fail, hang and babble for hours: every task runs once and ends well', openSilentScheduler, [8]],
+  ['cancelled at any moment: what is over stays so, and nothing of it starts any more', openCancelRaces, [0]],
+]
+
+test.each(kinds)(
+  '%s',
+  async (_what, open, numbers) => {
+    const trouble = await open()
+    try {
+      for (const number of numbers) expect(await trouble.play(number)).toMatchObject({ faults: [] })
+    } finally {
+      await trouble.close()
+    }
+  },
+  400_000,
+)

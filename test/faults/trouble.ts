@@ -1,0 +1,61 @@
+/**
+ * Trouble that is counted, on real parts, as long as there is time: `npx node test/faults/trouble.ts KIND [--minutes 40] [--count N]
+ * [--dry]`. Prints a line for whatever is not in order; the counts are added to `bench/RESULTS.md` (not with `--dry`), and the next run goes
+ * on behind them. The exit code is 1 when something was not in order. KIND:
+ *
+ *   links-ssh, links-slurm   the link is cut at each message of submit, poll and fetch, in turn
+ *   scheduler                Slurm's commands fail, hang and babble for what are hours to the driver
+ *   texts                    strings of metacharacters in every value that reaches a shell or sbatch
+ *   cancels                  runs that are cancelled at whatever moment
+ */
+import { parseArgs } from 'node:util'
+import { openCancelRaces } from './cancel-races.ts'
+import { openCutLinks } from './cut-links.ts'
+import { openHostileTexts } from './hostile-texts.ts'
+import { openSilentScheduler } from './silent-scheduler.ts'
+import { addTally, countedBefore, type Trouble } from './tally.ts'
+
+const kinds: Readonly<Record<string, () => Promise<Trouble>>> = {
+  'links-ssh': () => openCutLinks('ssh'),
+  'links-slurm': () => openCutLinks('slurm'),
+  scheduler: openSilentScheduler,
+  texts: openHostileTexts,
+  cancels: openCancelRaces,
+}
+
+const { values, positionals } = parseArgs({
+  allowPositionals: true,
+  options: {
+    minutes: { type: 'string', default: '40' },
+    count: { type: 'string', default: 'Infinity' },
+    dry: { type: 'boolean', default: false },
+  },
+})
+const [kind = ''] = positionals
+const opener = kinds[kind]
+const [minutes, most] = [Number(values.minutes), Number(values.count)]
+if (opener === undefined || positionals.length !== 1 || !(minutes > 0) || !(most > 0)) {
+  process.stderr.write(`npx node test/faults/trouble.ts ${Object.keys(kinds).join('|')} [--minutes 40] [--count N] [--dry]\n`)
+  process.exit(2)
+}
+
+// Sites and programs end with this process.
+for (const name of ['SIGTERM', 'SIGINT'] as const) process.once(name, () => process.exit(143))
+const until = performance.now() + minutes * 60_000
+const trouble = await opener()
+const before = countedBefore(trouble.what)
+let [counted, wrong] = [0, 0]
+try {
+  while (counted < most && performance.now() < until) {
+    const round = await trouble.play(before + counted)
+    counted += round.counted
+    wrong += Math.min(round.counted, round.faults.length)
+    for (const fault of round.faults) process.stdout.write(`${String(before + counted)}: ${fault}\n`)
+  }
+} finally {
+  await trouble.close()
+  const tally = { what: trouble.what, command: `npx node test/faults/trouble.ts ${kind}`, counted, inOrder: counted - wrong }
+  process.stdout.write(`${trouble.what}: ${String(counted)} counted, ${String(counted - wrong)} in order\n`)
+  if (!values.dry && counted > 0) addTally(tally)
+}
+process.exitCode = wrong === 0 && counted > 0 ? 0 : 1

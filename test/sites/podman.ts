@@ -1,0 +1,68 @@
+import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { quote } from '../../src/drivers/quote.ts'
+import { openGround, run } from './ground.ts'
+import { systemFiles } from './image-files.ts'
+
+/** Podman with a store of its own; it has no daemon. */
+export interface Podman {
+  /** Holds a `podman` that works in this store, for a PATH. */
+  readonly commands: string
+  /** The name of `systemFiles`' image in it. */
+  readonly image: string
+  /** What `podman` prints, trimmed. @throws Error with its last words when it fails */
+  podman(...args: string[]): Promise<string>
+  /** Removes every container and the store. */
+  stop(): Promise<void>
+}
+
+/** What the machine lacks to have it, in words; undefined when nothing. */
+export const podmanMissing = (): string | undefined =>
+  process.getuid?.() !== 0
+    ? 'only root can have a store of its own here'
+    : existsSync('/usr/bin/podman') && existsSync('/usr/sbin/runc')
+      ? undefined
+      : 'the program podman is missing (Debian: apt-get install podman runc)'
+
+/** Limits are given because a root without CAP_SYS_RESOURCE may not raise those that Podman asks for; runc, because crun refuses hybrid cgroups. */
+const settings = `[engine]
+runtime="runc"
+cgroup_manager="cgroupfs"
+[containers]
+default_ulimits=["nofile=1024:4096","nproc=4096:8192"]
+`
+
+export const startPodman = async (): Promise<Podman> => {
+  const ground = openGround('podman')
+  const commands = join(ground.folder, 'commands')
+  const store = join(ground.folder, 'store')
+  mkdirSync(commands)
+  writeFileSync(join(ground.folder, 'containers.conf'), settings)
+  writeFileSync(
+    join(commands, 'podman'),
+    `#!/bin/sh
+CONTAINERS_CONF=${quote(join(ground.folder, 'containers.conf'))} exec /usr/bin/podman --root ${quote(store)} --runroot ${quote(join(ground.folder, 'run'))} "$@"
+`,
+    { mode: 0o755 },
+  )
+  const podman = async (...args: string[]): Promise<string> => (await run(join(commands, 'podman'), args)).stdout.trim()
+  const stop = async (): Promise<void> => {
+    await run(join(commands, 'podman'), ['rm', '--all', '--force', '--time', '0'], { mayFail: true })
+    for (const [, mount = ''] of [...readFileSync('/proc/self/mounts', 'utf8').matchAll(/^\S+ (\S+)/gm)].reverse())
+      if (mount.startsWith(`${ground.folder}/`)) await run('umount', ['--lazy', mount], { mayFail: true })
+    rmSync(ground.folder, { recursive: true, force: true, maxRetries: 20, retryDelay: 100 })
+    await ground.leave()
+  }
+  try {
+    const { root } = await systemFiles()
+    const image = 'localhost/orrery-test/system:1'
+    await run('/bin/sh', [
+      '-c',
+      `tar -C ${quote(root)} -c . | ${quote(join(commands, 'podman'))} import --quiet --change 'ENV PATH=/bin' - ${image}`,
+    ])
+    return { commands, image, podman, stop }
+  } catch (error) {
+    await stop()
+    throw error
+  }
+}
