@@ -1,8 +1,10 @@
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
-import { engineMissing, loadSystemImage, openEngine } from '../../test/sites/docker.ts'
+import { configFromEnvironment } from '../../src/config.ts'
+import { engineMissing, openEngine, type Engine } from '../../test/sites/docker.ts'
 import { startFunctions } from '../../test/sites/functions.ts'
+import { kubernetesImages } from '../../test/sites/kubernetes-images.ts'
 import { kubernetesMissing, startKubernetes } from '../../test/sites/kubernetes.ts'
 import { slurmMissing, startSlurm } from '../../test/sites/slurm.ts'
 import { sshMissing, startSsh, type SshHost } from '../../test/sites/ssh.ts'
@@ -108,6 +110,13 @@ const startCluster = async (): Promise<Sites> => {
   }
 }
 
+/** What every Debian has, perl with it, as an image. */
+const systemImage = async ({ docker }: Engine): Promise<string> => {
+  const { gnu } = await kubernetesImages(configFromEnvironment().cacheDir)
+  await docker('load', '--quiet', '--input', gnu)
+  return 'local/gnu:1'
+}
+
 const startEngine = async (): Promise<Sites> => {
   const data = mkdtempSync(path.join(tmpdir(), 'orrery-demo-images-'))
   const engine = await openEngine({ data, kind: 'tasks' })
@@ -118,7 +127,7 @@ const startEngine = async (): Promise<Sites> => {
   try {
     return {
       lines: [`Docker: an engine of its own at ${engine.socket}, with an image made of programs of this machine`],
-      image: await loadSystemImage(engine),
+      image: await systemImage(engine),
       stop,
       reach: (_api, _id, environment) =>
         Promise.resolve({

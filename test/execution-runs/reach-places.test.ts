@@ -90,7 +90,12 @@ describe('one run on this machine, in containers, on a cluster, as function call
     expect(await logOf('mixed-run', 'mixed-join')).toBe('docker\nfunction\nhere\nhost\npod\n')
     expect(activity(detail, 'pod')).toMatchObject({
       site: expect.stringMatching(/^kubernetes\//),
-      metadata: { pod: expect.any(String), node: 'node1', image: cluster.images.gnu, imageDigest: expect.stringMatching(/^sha256:/) },
+      metadata: {
+        pod: expect.any(String),
+        node: 'node1',
+        image: expect.stringContaining(cluster.images.gnu),
+        imageDigest: expect.stringMatching(/^sha256:/),
+      },
     })
     expect(activity(detail, 'docker')).toMatchObject({
       site: expect.stringMatching(/^local@/),
@@ -132,7 +137,12 @@ describe('one run on this machine, in containers, on a cluster, as function call
     expect(detail.activities.map(({ failureReason }: any) => failureReason)).toEqual(['cancelled', 'cancelled', 'cancelled'])
     expect(await engine.docker('ps', '--quiet', '--filter', 'label=orrery')).toBe('')
     const running = await cluster.kubectl('get', 'pods', '--field-selector=status.phase=Running', '-o', 'name')
-    expect(running.trim().split('\n')).toEqual([expect.stringContaining('keeper')])
+    expect(
+      running
+        .trim()
+        .split('\n')
+        .filter((name) => !name.includes('keeper')),
+    ).toEqual([])
   }, 300_000)
 })
 

@@ -62,7 +62,9 @@ const onHosts = async (perHost: number, onSlurm: number): Promise<Started> => {
       await programs.post('/ssh-keys/import/', { id: 'hosts', privateKey: ssh.key.privateKey })
       await programs.post('/ssh-keys/import/', { id: 'cluster', privateKey: slurm.key.privateKey })
     },
-    stop: async () => void (await Promise.all([ssh.stop(), slurm.stop()])),
+    stop: async () => {
+      await Promise.all([ssh.stop(), slurm.stop()])
+    },
   }
 }
 

@@ -17,7 +17,7 @@ export interface Podman {
 }
 
 /** What the machine lacks to have it, in words; undefined when nothing. */
-export const podmanMissing = (): string | undefined =>
+const podmanMissing = (): string | undefined =>
   process.getuid?.() !== 0
     ? 'only root can have a store of its own here'
     : existsSync('/usr/bin/podman') && existsSync('/usr/sbin/runc')
@@ -32,7 +32,10 @@ cgroup_manager="cgroupfs"
 default_ulimits=["nofile=1024:4096","nproc=4096:8192"]
 `
 
+/** @throws Error naming what the machine lacks */
 export const startPodman = async (): Promise<Podman> => {
+  const missing = podmanMissing()
+  if (missing !== undefined) throw new Error(`Podman cannot be had: ${missing}`)
   const ground = openGround('podman')
   const commands = join(ground.folder, 'commands')
   const store = join(ground.folder, 'store')

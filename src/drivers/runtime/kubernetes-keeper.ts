@@ -14,6 +14,7 @@ export interface KeeperOptions {
 }
 
 const containerName = 'keeper'
+const keeperSeconds = 86_400
 const patienceMs = 180_000
 /** What the kubelet needs to say that the container it runs is gone. */
 const doubtedMs = 2000
@@ -36,6 +37,8 @@ const manifest = (name: string, { namespace, runtime, settings }: KeeperOptions)
     spec: {
       ...podSpec(settings),
       terminationGracePeriodSeconds: 0,
+      // One that nobody needs any more is gone after this; one that is needed is made again.
+      activeDeadlineSeconds: keeperSeconds,
       restartPolicy: 'Always',
       containers: [
         {
@@ -43,7 +46,8 @@ const manifest = (name: string, { namespace, runtime, settings }: KeeperOptions)
           image: settings.helperImage,
           // The first process of a container has no signals but those it catches, and reaps what others leave.
           command: ['/bin/sh', '-c', "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"],
-          resources: { requests: { cpu: '10m', memory: '32Mi' } },
+          // It only waits: a share of a processor would keep a task from a node that is planned full. Quotas want it said.
+          resources: { requests: { cpu: '0', memory: '32Mi' } },
           ...containerSpec(settings),
         },
       ],
