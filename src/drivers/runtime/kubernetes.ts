@@ -444,7 +444,8 @@ export function openKubernetesDriver(options: KubernetesDriverOptions): RootedDr
           pod,
           job,
           ...(words === undefined ? {} : { jobWords: words }),
-          overSeconds: (performance.now() - (overSince.get(name) ?? performance.now())) / 1000,
+          // What was seen before the cluster fell silent does not become the truth by waiting: the reason may be on its way.
+          overSeconds: seen !== undefined && !standing ? 0 : (performance.now() - (overSince.get(name) ?? performance.now())) / 1000,
           deletingSeconds: spent(deletingSince),
           pullSeconds: spent(hopelessSince),
         },
@@ -454,7 +455,7 @@ export function openKubernetesDriver(options: KubernetesDriverOptions): RootedDr
     const doubtful = new Map<string, Open>()
     for (const [name, { sight, entry }] of open) {
       const { state, over, verdict, record, impossible: words } = judgeOne(name, sight, entry)
-      since(overSince, name, over)
+      since(overSince, name, over && (standing || !pods.has(placeOf(entry.place.array, entry.place.index))))
       found.set(name, { state, sight, entry })
       if (verdict !== undefined || record !== undefined || words !== undefined) doubtful.set(name, { state, sight, entry })
     }
