@@ -16,7 +16,7 @@ export interface OpenApi {
 }
 
 /** Answers that the kernel may give on any route; a route's `refuses` adds to them. */
-const kernelRefusals = [400, 401, 403, 404, 405, 406, 413, 415, 422, 423, 500, 503]
+const kernelRefusals = [400, 401, 403, 404, 405, 406, 413, 415, 422, 423, 431, 500, 503]
 
 const meanings: Record<number, string> = {
   400: 'Malformed: syntax, wrong JSON type, unknown key, bad path or query value',
@@ -32,6 +32,7 @@ const meanings: Record<number, string> = {
   416: 'The range lies outside of the content',
   422: 'Well-formed but not acceptable: missing, blank, enum, range, reference, duplicate, cycle',
   423: 'A read-only snapshot is activated',
+  431: 'Address and headers together are larger than 16 KiB',
   500: 'Fault of the service',
   503: 'Not available at the moment, or not built',
 }

@@ -74,7 +74,7 @@ export interface RouteSpec<P extends string, Q extends Shape | undefined, B exte
   status?: 200 | 201 | 202 | 204
   /** Further success statuses a `Reply` may give (e.g. 200 beside 206). */
   alsoStatus?: number[]
-  /** Refusals beyond those that the kernel adds by itself (400 401 403 404 405 413 415 422 423 503), for OpenAPI. */
+  /** Refusals beyond those that the kernel adds by itself (400 401 403 404 405 413 415 422 423 431 503), for OpenAPI. */
   refuses?: number[]
   /** Needs no token (the two bootstrap reads); `'get'` keeps the token for HEAD. */
   public?: boolean | 'get'

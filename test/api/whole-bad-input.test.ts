@@ -62,11 +62,14 @@ const refusingAll = async (
   expect(await tableCounts(service.db)).toEqual(before)
 }
 
+/** What functions call back: nothing is said of a call, and no document looked at, without the signed link of the call. */
+const isLinked = (path: string): boolean => path.startsWith('/function-calls/')
+
 describe('the examples', () => {
   test('are of every route that takes a document', () => {
     const taking = Object.entries<Json>(document['paths']).flatMap(([path, item]) =>
       Object.entries<Json>(item)
-        .filter(([, operation]) => operation['requestBody'] !== undefined)
+        .filter(([, operation]) => operation['requestBody'] !== undefined && !isLinked(path))
         .map(([method]) => `${method.toUpperCase()} ${path}`),
     )
     expect([...new Set(examples.map(({ method, template }) => `${method} ${template}`))].sort()).toEqual(taking.sort())
@@ -311,7 +314,7 @@ describe('every path and query', () => {
           '%27%20or%201%3D1',
           '%C2%A0',
         ])
-          expectStatus(`${method} ${path} ${id}`, await service.call(method, at(id)), 404)
+          expectStatus(`${method} ${path} ${id}`, await service.call(method, at(id)), isLinked(path) ? 403 : 404)
       }
     })
   }, 120_000)

@@ -44,7 +44,7 @@ test('an operation names parameters, both media types, every status and its secu
     content: { 'application/yaml': { schema: { $ref: '#/components/schemas/StarInput' } } },
   })
   expect(create.responses[201].content['application/json'].schema).toEqual({ $ref: '#/components/schemas/Star' })
-  for (const status of [400, 401, 403, 404, 405, 406, 409, 413, 415, 422, 423, 500, 503])
+  for (const status of [400, 401, 403, 404, 405, 406, 409, 413, 415, 422, 423, 431, 500, 503])
     expect(create.responses[status].$ref).toBe(`#/components/responses/Refused${status}`)
   expect(document['components'].responses.Refused422.content).toMatchObject({ 'application/json': {}, 'application/problem+json': {} })
   expect(document['components'].schemas.StarInput.required).toEqual(['id', 'name'])
