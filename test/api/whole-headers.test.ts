@@ -190,7 +190,7 @@ describe('lists', () => {
 describe('access', () => {
   const bearer = { authorization: `Bearer ${token}` }
 
-  test('with a token every route needs it, but the two of the bootstrap and the page without data', async () => {
+  test('with a token every route needs it, but the two of the bootstrap, the page without data, and what functions call by a link', async () => {
     const document = (await (await fetch(`${guarded.rootUrl}/openapi.json`, { headers: bearer })).json()) as {
       paths: Record<string, Record<string, { security?: unknown }>>
     }
@@ -198,11 +198,12 @@ describe('access', () => {
       const prefix = 'servers' in item ? '' : '/api'
       for (const method of Object.keys(item).filter((key) => key !== 'servers')) {
         const answer = await raw(guarded, prefix + path.replaceAll(/\{\w+\}/g, 'x'), { method: method.toUpperCase() })
-        const isPublic = method === 'get' && (path === '/instance/' || path === '/preflight/')
+        const isLinked = path.startsWith('/function-calls/')
+        const isPublic = isLinked || (method === 'get' && (path === '/instance/' || path === '/preflight/'))
         expect([method, path, answer.status, answer.headers['www-authenticate']]).toEqual([
           method,
           path,
-          ...(isPublic ? [200, undefined] : [401, 'Bearer']),
+          ...(isLinked ? [403, undefined] : isPublic ? [200, undefined] : [401, 'Bearer']),
         ])
         expect([method, path, item[method]?.security]).toEqual([method, path, isPublic ? [] : undefined])
         if (!isPublic) expect(JSON.parse(answer.text)).toEqual({ error: 'authentication required', code: 'unauthenticated', details: [] })

@@ -178,7 +178,7 @@ describe('admission', () => {
   })
 
   test('answers 503 before anything is stored for what is not available yet', async () => {
-    const remote = await makeWorld(service, { name: 'remote', driver: 'kubernetes', tasks: [{ name: 'a' }] })
+    const remote = await makeWorld(service, { name: 'remote', driver: 'cloud', tasks: [{ name: 'a' }] })
     for (const body of [
       { id: 'later', schedulePlanId: world.planId, mode: 'interactive' },
       { id: 'later', schedulePlanId: world.planId, mode: 'simulation', simulator: 'simgrid' },
