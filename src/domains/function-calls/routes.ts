@@ -1,7 +1,7 @@
 import { Reply, route, type Route } from '../../http/route.ts'
 import type { LinkPurpose } from '../../drivers/runtime/serverless-links.ts'
 import { Refusal } from '../../refusal.ts'
-import { AnswerReceipt, GivenAnswer, GivenPart, LinkQuery, PartReceipt } from './schemas.ts'
+import { AnswerReceipt, GivenAnswer, LinkQuery, OutputPart, PartReceipt } from './schemas.ts'
 import type { FunctionCalls } from './store.ts'
 
 /** A sync answer may have as much; base64 and JSON around the outputs included. */
@@ -64,7 +64,7 @@ export const functionCallRoutes = ({ functionCalls }: { functionCalls: FunctionC
       whileActivated: true,
       query: LinkQuery,
       admit: admit('outputs'),
-      body: GivenPart,
+      body: OutputPart,
       limitBytes: largestPart,
       response: PartReceipt,
       refuses: [409],

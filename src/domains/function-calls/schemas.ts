@@ -4,10 +4,10 @@ import { z } from 'zod'
 export const LinkQuery = z.strictObject({ expires: z.string().max(16).optional(), signature: z.string().max(64).optional() })
 export type LinkQuery = z.output<typeof LinkQuery>
 
-/** Any document: what is in it is looked at when the link was. */
-export const GivenAnswer = z.unknown().meta({ description: 'The answer of the function, as the call protocol has it' })
-
-export const GivenPart = z.unknown().meta({ description: '{ offset, contentBase64 }: a part of an output, at most 4 MiB' })
+/** What is in it is for the call's driver to judge. */
+export const GivenAnswer = z
+  .record(z.string(), z.unknown())
+  .meta({ description: 'The answer of the function, as the call protocol has it' })
 
 /** A part of an output. */
 export const OutputPart = z.strictObject({
@@ -17,6 +17,8 @@ export const OutputPart = z.strictObject({
     .max(6 * 1024 * 1024)
     .refine((text) => text.length % 4 === 0 && /^[A-Za-z0-9+/]*={0,2}$/.test(text), 'must be base64'),
 })
+
+export type OutputPart = z.output<typeof OutputPart>
 
 /** `kept`: this answer counts; an earlier one stays. */
 export const AnswerReceipt = z.strictObject({ name: z.string(), kept: z.boolean() })

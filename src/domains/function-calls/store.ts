@@ -8,7 +8,7 @@ import type { CallLinks, LinkPurpose } from '../../drivers/runtime/serverless-li
 import { excerpt, mostFiles, readAnswer } from '../../drivers/runtime/serverless-protocol.ts'
 import { isInside } from '../../drivers/runtime/staging.ts'
 import { missing, Refusal, unacceptable } from '../../refusal.ts'
-import { OutputPart, type LinkQuery } from './schemas.ts'
+import type { LinkQuery, OutputPart } from './schemas.ts'
 
 /** Of one uploaded output. */
 const largestOutput = 16 * 1024 ** 3
@@ -63,19 +63,17 @@ export const openFunctionCalls = ({ root, links, clock }: FunctionCallParts) => 
     },
 
     /** Answers how many bytes of the output are there. */
-    async upload(name: string, path: string, query: LinkQuery, document: unknown): Promise<number> {
+    async upload(name: string, path: string, query: LinkQuery, part: OutputPart): Promise<number> {
       await admitted(name, 'outputs', query)
       if (calls.end(name) !== undefined || calls.hasAnswer(name))
         throw new Refusal('conflict', `function call ${JSON.stringify(name)} has been answered; upload outputs before the answer`)
-      const part = OutputPart.safeParse(document)
-      if (!part.success) throw unacceptable(part.error.issues.map((issue) => ({ path: issue.path.join('.'), message: issue.message })))
       if (!isInside(path)) throw unacceptable([{ path: 'path', message: `${JSON.stringify(path)} must be a relative path without ..` }])
-      const content = Buffer.from(part.data.contentBase64, 'base64')
-      if (part.data.offset + content.length > largestOutput)
+      const content = Buffer.from(part.contentBase64, 'base64')
+      if (part.offset + content.length > largestOutput)
         throw new Refusal('too_large', `an output may have ${largestOutput} bytes; leave larger ones in a storage of their own`)
       if (uploadedBytes(calls, name, path) === 0 && uploadsOf(name) >= mostFiles)
         throw new Refusal('too_large', `a call may upload ${mostFiles} outputs; pack them into fewer`)
-      await calls.saveUpload(name, path, part.data.offset, content)
+      await calls.saveUpload(name, path, part.offset, content)
       return uploadedBytes(calls, name, path)
     },
   }
