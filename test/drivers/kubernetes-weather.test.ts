@@ -420,7 +420,7 @@ describe('what is wrong from the beginning', () => {
       const before = await site.kubectl('get', 'jobs,pods', '-A', '-o', 'name')
       expect(await refusalOf(await open({}, { namespace: 'nowhere' }))).toMatch(/namespace nowhere does not exist/)
       expect(await refusalOf(await open({ volume: { persistentVolumeClaim: 'none' } }))).toMatch(/"none".*no such claim/)
-      const several = await refusalOf(await open({ volume: undefined, helperImage: undefined, overcommit: 0 }))
+      const several = await refusalOf(await open({ volume: 'x', helperImage: undefined, overcommit: 0 }))
       for (const word of ['volume', 'helperImage', 'overcommit']) expect(several).toContain(word)
       await site.account(
         'poor',

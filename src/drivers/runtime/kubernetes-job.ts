@@ -1,7 +1,7 @@
 import { hash } from 'node:crypto'
 import { quote } from '../quote.ts'
 import { DriverError, type Intent } from './driver.ts'
-import { imagePattern, isRecord, podKeys, type KubernetesSettings } from './kubernetes-settings.ts'
+import { imagePattern, isRecord, podKeys, type KubernetesSettings, type Volume } from './kubernetes-settings.ts'
 import { packOf, type ArrayElement } from './slurm-books.ts'
 
 /** What one Pod asks of the cluster. Tasks with equal requests become one Job. */
@@ -23,6 +23,9 @@ export interface TaskJob {
   tasks: readonly string[]
 }
 
+/** Of a Job whose files are in the keeper's Pod alone: which those are, and the names by index. */
+export const annotations = { keeper: 'orrery.dev/keeper', names: 'orrery.dev/names' } as const
+
 export const labels = {
   /** Of everything that one runtime has made: `keyOf` of its id. */
   runtime: 'orrery.dev/runtime',
@@ -38,6 +41,8 @@ export const keyOf = (runtime: string): string => hash('sha256', runtime, 'hex')
 /** Indexes of a Job: their Pods' status is 1 KiB each in one list, and the Job's own status names those that are done. */
 const mostTasks = 2000
 export const containerName = 'task'
+/** Beside it where files are carried. */
+export const courierName = 'courier'
 /** Beyond the grace of a cancel, which is told with it. */
 const gracePeriodSeconds = 30
 
@@ -55,11 +60,8 @@ export function podRequestOf(intent: Intent, settings: KubernetesSettings): PodR
   const { site = {} } = intent
   const pod = Object.fromEntries(podKeys.flatMap((key) => (site[key] === undefined ? [] : [[key, site[key]]])))
   const { podAnnotations } = site
-  const annotations = isRecord(podAnnotations) ? podAnnotations : {}
-  if (
-    podAnnotations !== undefined &&
-    (!isRecord(podAnnotations) || !Object.values(annotations).every((value) => typeof value === 'string'))
-  )
+  const texts = isRecord(podAnnotations) ? podAnnotations : {}
+  if (podAnnotations !== undefined && (!isRecord(podAnnotations) || !Object.values(texts).every((value) => typeof value === 'string')))
     refuse('podAnnotations', podAnnotations, 'must be an object of texts')
   return {
     image,
@@ -68,7 +70,7 @@ export function podRequestOf(intent: Intent, settings: KubernetesSettings): PodR
     gpus,
     network: container?.network ?? true,
     ...(Object.keys(pod).length === 0 ? {} : { pod }),
-    ...(Object.keys(annotations).length === 0 ? {} : { annotations: annotations as Record<string, string> }),
+    ...(Object.keys(texts).length === 0 ? {} : { annotations: texts as Record<string, string> }),
   }
 }
 
@@ -104,9 +106,16 @@ fi
 /**
  * What the container of an index runs: it finds its script (`NAME.TOKEN`) and becomes the supervisor of that task. `supervisor` are the words that
  * run it where the keeper is; how the image is measured, and how often this node has killed for memory, is asked in the container itself. `pack`:
- * file of the texts of those that are packed.
+ * file of the texts of those that are packed. One that `prepares` does, with `ORRERY_PREPARE`, no more than to make what is packed and to say what it found.
  */
-export const jobScript = (elements: readonly ArrayElement[], pack: string, root: string, supervisor: string, tools: boolean): string => {
+export const jobScript = (
+  elements: readonly ArrayElement[],
+  pack: string,
+  root: string,
+  supervisor: string,
+  tools: boolean,
+  prepares = false,
+): string => {
   const { places } = packOf(elements)
   const choices = elements.map(({ script, packed }, index) => {
     const place =
@@ -133,7 +142,7 @@ ${choices.join('\n')}
 esac
 name=\${script%%.*}
 [ -e "$name.verdict" ] && exit 0
-${elements.some(({ packed }) => packed !== undefined) ? unpackScript(pack) : ''}{ echo "$ORRERY_POD $ORRERY_NODE" > "$name.place"; } 2> /dev/null
+${elements.some(({ packed }) => packed !== undefined) ? unpackScript(pack) : ''}${prepares ? '[ -z "$ORRERY_PREPARE" ] || { echo "$script"; exit 0; }\n' : ''}{ echo "$ORRERY_POD $ORRERY_NODE" > "$name.place"; } 2> /dev/null
 measure= signals=
 for each in /usr/bin/time /bin/time; do
   [ -x "$each" ] && "$each" --version 2>&1 | grep -q GNU && measure=$each && break
@@ -160,8 +169,15 @@ const resourcesOf = ({ cores, memoryBytes, gpus }: PodRequest, { overcommit, gpu
   }
 }
 
+/** A folder of the Pod's own, gone with it. */
+const ownFolder = ({ root }: KubernetesSettings): Volume => ({ mountPath: root, source: { emptyDir: {} } })
+
 /** What keeper and tasks have in common: nothing of the cluster's own is in reach of them, and the volume is where the other sees it. */
-export const podSpec = (settings: KubernetesSettings, own: Readonly<Record<string, unknown>> = {}): object => ({
+export const podSpec = (
+  settings: KubernetesSettings,
+  own: Readonly<Record<string, unknown>> = {},
+  { source }: Volume = settings.volume ?? ownFolder(settings),
+): object => ({
   ...settings.pod,
   ...own,
   automountServiceAccountToken: false,
@@ -176,18 +192,18 @@ export const podSpec = (settings: KubernetesSettings, own: Readonly<Record<strin
       tolerationSeconds: settings.nodeLostSeconds,
     })),
   ],
-  ...(settings.volume === undefined ? {} : { volumes: [{ name: 'work', ...settings.volume.source }] }),
+  volumes: [{ name: 'work', ...source }],
 })
 
-export const containerSpec = (settings: KubernetesSettings): object => ({
+export const containerSpec = (settings: KubernetesSettings, { mountPath }: Volume = settings.volume ?? ownFolder(settings)): object => ({
   ...(settings.imagePullPolicy === undefined ? {} : { imagePullPolicy: settings.imagePullPolicy }),
-  ...(settings.volume === undefined ? {} : { volumeMounts: [{ name: 'work', mountPath: settings.volume.mountPath }] }),
+  volumeMounts: [{ name: 'work', mountPath }],
   securityContext: settings.confined ? { allowPrivilegeEscalation: false, capabilities: { drop: ['ALL'] } } : {},
 })
 
 /**
  * An Indexed Job: an index is tried once (`backoffLimitPerIndex: 0`), whoever ends its Pod, and a Pod that leaves is not replaced before it is over:
- * an attempt runs at most once.
+ * an attempt runs at most once. With `courier`, scripts for `sh` of the helper image: one before the task, one beside it.
  */
 export function jobManifest(
   job: TaskJob,
@@ -196,7 +212,14 @@ export function jobManifest(
     runtime,
     settings,
     command,
-  }: { namespace: string; runtime: string; settings: KubernetesSettings; command: readonly string[] },
+    courier,
+  }: {
+    namespace: string
+    runtime: string
+    settings: KubernetesSettings
+    command: readonly string[]
+    courier?: { install: string; stay: string; annotations?: Readonly<Record<string, string>> }
+  },
 ): object {
   const own = {
     ...settings.labels,
@@ -205,6 +228,14 @@ export function jobManifest(
     [labels.part]: 'task',
     [labels.network]: job.request.network ? 'on' : 'off',
   }
+  const side = (name: string, script: string): object => ({
+    name,
+    image: settings.helperImage,
+    command: ['/bin/sh', '-c', script],
+    // Beside a plan that fills its node there is no room for more. Quotas want it said.
+    resources: { requests: { cpu: '0', memory: '32Mi' } },
+    ...containerSpec(settings),
+  })
   const field = (name: string, fieldPath: string): object => ({ name, valueFrom: { fieldRef: { fieldPath } } })
   return {
     apiVersion: 'batch/v1',
@@ -215,6 +246,7 @@ export function jobManifest(
       labels: own,
       annotations: {
         'orrery.dev/tasks': job.tasks.length === 1 ? job.tasks[0] : `${job.tasks.length}, the first is ${job.tasks[0] ?? ''}`,
+        ...courier?.annotations,
       },
     },
     spec: {
@@ -230,6 +262,7 @@ export function jobManifest(
           ...podSpec(settings, job.request.pod),
           restartPolicy: 'Never',
           terminationGracePeriodSeconds: gracePeriodSeconds,
+          ...(courier === undefined ? {} : { initContainers: [side('tools', courier.install)] }),
           containers: [
             {
               name: containerName,
@@ -239,6 +272,7 @@ export function jobManifest(
               resources: resourcesOf(job.request, settings),
               ...containerSpec(settings),
             },
+            ...(courier === undefined ? [] : [side(courierName, courier.stay)]),
           ],
         },
       },

@@ -21,6 +21,7 @@ const doubtedMs = 2000
 
 /** A Pod that only waits; its end is immediate, as whatever it runs may be run again. */
 const manifest = (name: string, { namespace, runtime, settings }: KeeperOptions): object => {
+  const volume = settings.volume ?? settings.keeperVolume
   return {
     apiVersion: 'v1',
     kind: 'Pod',
@@ -33,12 +34,13 @@ const manifest = (name: string, { namespace, runtime, settings }: KeeperOptions)
         [labels.runtime]: keyOf(runtime),
         [labels.part]: 'keeper',
       },
+      ...(volume === undefined ? { annotations: { 'cluster-autoscaler.kubernetes.io/safe-to-evict': 'false' } } : {}),
     },
     spec: {
-      ...podSpec(settings),
+      ...podSpec(settings, {}, volume),
       terminationGracePeriodSeconds: 0,
-      // One that nobody needs any more is gone after this; one that is needed is made again.
-      activeDeadlineSeconds: keeperSeconds,
+      // One that nobody needs any more is gone after this; one that is needed is made again, but not what it alone has.
+      ...(volume === undefined ? {} : { activeDeadlineSeconds: keeperSeconds }),
       restartPolicy: 'Always',
       containers: [
         {
@@ -48,7 +50,7 @@ const manifest = (name: string, { namespace, runtime, settings }: KeeperOptions)
           command: ['/bin/sh', '-c', "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"],
           // It only waits: a share of a processor would keep a task from a node that is planned full. Quotas want it said.
           resources: { requests: { cpu: '0', memory: '32Mi' } },
-          ...containerSpec(settings),
+          ...containerSpec(settings, volume),
         },
       ],
     },
@@ -82,12 +84,15 @@ const isReady = ({ metadata = {}, status = {} }: ApiPod): boolean =>
 
 /**
  * The Pod through which the volume of a runtime is reached: one per runtime, under a name that every worker knows, made at first use and made
- * again when it is gone. What it runs can be run again, so that its end costs nothing but the wait for the next one.
+ * again when it is gone. What it runs can be run again, so that its end costs nothing but the wait for the next one; where it has neither `volume`
+ * nor `keeperVolume`, its files go with it.
  *
  * @returns opens a command in it, wherever it is now. Rejects with `KubernetesError`.
  */
 export function openKeeper(options: KeeperOptions): (command: readonly string[], deadlineMs: number) => Promise<ExecChannel> {
-  const { cluster, namespace, runtime } = options
+  const { cluster, namespace, runtime, settings } = options
+  // What is in its own folder goes with it: its node is waited for as long as the cluster does.
+  const patience = settings.volume === undefined && settings.keeperVolume === undefined ? settings.nodeLostSeconds * 1000 : 20_000
   const name = `orrery-keeper-${keyOf(runtime)}`
   const folder = `/api/v1/namespaces/${namespace}/pods`
   const path = `${folder}/${name}`
@@ -120,7 +125,7 @@ export function openKeeper(options: KeeperOptions): (command: readonly string[],
       } else if (phase === 'Running') {
         // Its node is silent, or its container starts again.
         notReadySince ??= performance.now()
-        if (performance.now() - notReadySince > 20_000) await forget(pod)
+        if (performance.now() - notReadySince > patience) await forget(pod)
       }
       if (performance.now() > until)
         throw new KubernetesError(

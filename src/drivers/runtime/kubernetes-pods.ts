@@ -1,4 +1,4 @@
-import { containerName, labels } from './kubernetes-job.ts'
+import { containerName, courierName, labels } from './kubernetes-job.ts'
 
 /** Of a Pod of ours, what its task's state depends on. Times are seconds since epoch, by the cluster's clocks. */
 export interface TaskPod {
@@ -19,6 +19,8 @@ export interface TaskPod {
   waiting?: { reason: string; message: string }
   startedAt?: number
   terminated?: { exitCode: number; reason: string; message: string; startedAt?: number; finishedAt?: number }
+  /** Of the container that files are carried through; absent where the Pod has none, or it has not started. */
+  courier?: 'running' | 'over'
   image?: string
   /** `sha256:…` of what the node runs. */
   digest?: string
@@ -61,7 +63,7 @@ export interface ApiContainerStatus {
 
 /** As the API writes a Job; only what is read. */
 export interface ApiJob {
-  metadata?: { name?: string }
+  metadata?: { name?: string; annotations?: Record<string, string> }
   status?: {
     completedIndexes?: string
     failedIndexes?: string
@@ -88,6 +90,7 @@ export function taskPodOf({ metadata = {}, spec = {}, status = {} }: ApiPod): Ta
   const scheduled = condition('PodScheduled')
   const own = status.containerStatuses?.find(({ name }) => name === containerName)
   const { waiting, running, terminated } = own?.state ?? {}
+  const side = status.containerStatuses?.find(({ name }) => name === courierName)?.state
   const digest = /sha256:[0-9a-f]{64}/.exec(own?.imageID ?? '')?.[0]
   const engine = /^([a-z-]+):\/\//.exec(own?.containerID ?? '')?.[1]
   return {
@@ -116,6 +119,7 @@ export function taskPodOf({ metadata = {}, spec = {}, status = {} }: ApiPod): Ta
             ...given('finishedAt', secondsOf(terminated.finishedAt)),
           },
         }),
+    ...given<'courier', 'running' | 'over'>('courier', side?.running !== undefined ? 'running' : side?.terminated && 'over'),
     ...given('image', own?.image),
     ...given('digest', digest),
     ...given('engine', engine),

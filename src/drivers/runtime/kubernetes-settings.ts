@@ -1,12 +1,19 @@
 import { posix } from 'node:path'
 import { DriverError } from './driver.ts'
 
+export interface Volume {
+  mountPath: string
+  source: object
+}
+
 /** How the runtime's configuration says that its tasks are run; every key of it that is ours, read and checked. */
 export interface KubernetesSettings {
   /** Where our files are, absolute, the same in the keeper and in the tasks. */
   root: string
-  /** Absent: no file system is shared. */
-  volume?: { mountPath: string; source: object }
+  /** Absent: no file system is shared, and files are carried (`kubernetes-courier.ts`). */
+  volume?: Volume
+  /** Without `volume`: where the keeper has the site's files. Absent: in a folder of its Pod, which goes with it. */
+  keeperVolume?: Volume
   /** Of the keeper, and the one that lends its tools. */
   helperImage: string
   /** Of tasks that name none. */
@@ -116,9 +123,10 @@ export function settingsOf(configuration: Readonly<Record<string, unknown>>): Ku
       : { imagePullPolicy: text('imagePullPolicy', '', /^(Always|IfNotPresent|Never)$/, 'must be Always, IfNotPresent or Never') }),
   }
 
-  const { volume } = configuration
-  if (volume !== undefined) {
-    const { persistentVolumeClaim: claim, hostPath, nfs, mountPath = settings.root } = isRecord(volume) ? volume : {}
+  const volumeOf = (key: 'volume' | 'keeperVolume', seen: string): Volume | undefined => {
+    const value = configuration[key]
+    if (value === undefined) return undefined
+    const { persistentVolumeClaim: claim, hostPath, nfs, mountPath = settings.root } = isRecord(value) ? value : {}
     const source =
       typeof claim === 'string' && name.test(claim)
         ? { persistentVolumeClaim: { claimName: claim } }
@@ -128,14 +136,18 @@ export function settingsOf(configuration: Readonly<Record<string, unknown>>): Ku
             ? { nfs: { server: nfs['server'], path: nfs['path'] } }
             : undefined
     if (source === undefined)
-      wrong('volume', 'must be {persistentVolumeClaim: name}, {hostPath: path} or {nfs: {server, path}}, seen by all nodes that run tasks')
-    else if (!absolute(mountPath) || !(settings.root === mountPath || settings.root.startsWith(`${mountPath.replace(/\/$/, '')}/`)))
-      wrong('volume', `must have a mountPath that root (${settings.root}) is or lies below`)
-    else settings.volume = { mountPath, source }
-  } else
-    problems.push(
-      'volume is missing: give {persistentVolumeClaim: name}, {hostPath: path} or {nfs: {server, path}} that all nodes see; without a shared volume nothing can be run yet',
-    )
+      return wrong(key, `must be {persistentVolumeClaim: name}, {hostPath: path} or {nfs: {server, path}}, seen by ${seen}`)
+    if (!absolute(mountPath) || !(settings.root === mountPath || settings.root.startsWith(`${mountPath.replace(/\/$/, '')}/`)))
+      return wrong(key, `must have a mountPath that root (${settings.root}) is or lies below`)
+    return { mountPath, source }
+  }
+  const volume = volumeOf('volume', 'all nodes that run tasks')
+  const keeperVolume = volumeOf('keeperVolume', 'the nodes that may run the keeper')
+  if (volume !== undefined) settings.volume = volume
+  if (keeperVolume !== undefined) settings.keeperVolume = keeperVolume
+  if (configuration['volume'] !== undefined && configuration['keeperVolume'] !== undefined)
+    wrong('keeperVolume', 'is for runtimes without volume; take one of the two away')
+  if (configuration['volume'] === undefined && settings.root === '/') wrong('root', 'must be a folder below / where there is no volume')
   if (problems.length > 0) throw new DriverError('refused', `the configuration of the Kubernetes runtime: ${problems.join('; ')}`)
   return settings
 }

@@ -15,7 +15,10 @@ import {
   type TaskState,
 } from './driver.ts'
 import { gather } from './gather.ts'
+import { installScript, openCourier, stayScript, waitScript, type Courier } from './kubernetes-courier.ts'
 import {
+  annotations,
+  containerName,
   jobManifest,
   jobScript,
   jobsOf,
@@ -36,6 +39,7 @@ import { asDriverError } from './remote-site.ts'
 import { openRemoteWatch } from './remote-watch.ts'
 import { openRemoteTasks, type RemoteSight } from './remote.ts'
 import type { RootedDriver } from './rooted.ts'
+import type { Verdict } from './slurm-state.ts'
 import { openSlurmBooks, packOf, type ArrayElement, type BookEntry } from './slurm-books.ts'
 
 export const kubernetesCapabilities: Readonly<Record<Capability, boolean>> = {
@@ -58,7 +62,9 @@ export interface KubernetesPlace {
   /** Id of the runtime: names the keeper, labels what is ours, stands in messages and manifests. */
   runtime: string
   /**
-   * volume ({persistentVolumeClaim} | {hostPath} | {nfs}, with mountPath), root (default /orrery), helperImage, image, toolsPath, nodeSelector, tolerations,
+   * volume ({persistentVolumeClaim} | {hostPath} | {nfs}, with mountPath), or none: files are carried between the keeper and the Pods of tasks, and
+   * keeperVolume (likewise, ReadWriteOnce is enough) is where the keeper has them; without it they are in the keeper's Pod and lost with it: what
+   * was not over is then lost, and the outputs of what was. root (default /orrery), helperImage, image, toolsPath, nodeSelector, tolerations,
    * priorityClassName, imagePullSecrets, runtimeClassName, affinity, imagePullPolicy, podLabels, podAnnotations, runAsUser, runAsGroup, fsGroup, confined,
    * gpuResource, overcommit (default 1), pullPatienceSeconds (300), settleSeconds (10), claimSeconds (60), nodeLostSeconds (300),
    * ttlSecondsAfterFinished (86,400).
@@ -92,6 +98,8 @@ const submitPatienceMs = 120_000
 const cancelPatienceMs = 120_000
 /** The controller needs this long to make the Pods of a new Job: before, a missing one means nothing. */
 const newSeconds = 5
+/** Beyond the grace of a cancel, for the outputs to be carried away. */
+const fetchGraceSeconds = 30
 const eventsKeptMs = 5000
 const rememberedMost = 20_000
 /** Of one deletion: indexes stand in its address. */
@@ -124,7 +132,7 @@ function kept<T>(milliseconds: number, question: () => Promise<T>): () => Promis
 }
 
 interface ApiEvent {
-  involvedObject?: { name?: string }
+  involvedObject?: { name?: string; fieldPath?: string }
   reason?: string
   message?: string
   lastTimestamp?: string | null
@@ -205,14 +213,14 @@ export function openKubernetesDriver(options: KubernetesDriverOptions): RootedDr
 
   let checked: Promise<void> | undefined
   const check = async (): Promise<void> => {
-    const { volume } = settings()
+    const { volume, keeperVolume } = settings()
     const missing = await missingRights(cluster, namespace)
     if (missing.length > 0)
       throw new DriverError(
         'refused',
         `the account may not ${missing.join(', ')} in namespace ${namespace}; give it a Role with these rights`,
       )
-    const { persistentVolumeClaim: claim } = (volume?.source ?? {}) as { persistentVolumeClaim?: { claimName: string } }
+    const { persistentVolumeClaim: claim } = ((volume ?? keeperVolume)?.source ?? {}) as { persistentVolumeClaim?: { claimName: string } }
     if (claim !== undefined)
       await cluster
         .request({ path: `/api/v1/namespaces/${namespace}/persistentvolumeclaims/${claim.claimName}` })
@@ -220,7 +228,7 @@ export function openKubernetesDriver(options: KubernetesDriverOptions): RootedDr
           if (isStatus(error, 404))
             throw new DriverError(
               'refused',
-              `volume.persistentVolumeClaim ${JSON.stringify(claim.claimName)}: namespace ${namespace} has no such claim; make it, or name another`,
+              `${volume === undefined ? 'keeperVolume' : 'volume'}.persistentVolumeClaim ${JSON.stringify(claim.claimName)}: namespace ${namespace} has no such claim; make it, or name another`,
             )
           if (!isStatus(error, 403)) throw error
         })
@@ -236,20 +244,23 @@ export function openKubernetesDriver(options: KubernetesDriverOptions): RootedDr
 
   /** Puts a static busybox where task Pods see it, once; false where the helper image has none: then an image has to have a shell of its own. */
   let tools: Promise<Tools> | undefined
-  const installTools = async (): Promise<boolean> => {
+  const installTools = async (): Promise<{ useTools: boolean; busybox: string }> => {
     const { toolsPath } = settings()
     const places = toolsPath === '' ? ['/bin/busybox', '/usr/bin/busybox', '/bin/busybox.static', '/usr/bin/busybox.static'] : [toolsPath]
     const folder = quote(`${await root()}/${toolsFolder}`)
     for (const place of places) {
       const at = quote(place)
-      const { stdout } = await shell.run(`[ -x ${folder}/sh ] && echo ready; [ -f ${at} ] && head -c 4096 ${at}; :`)
-      if (stdout.toString('latin1', 0, 6) === 'ready\n') return true
+      const { stdout } = await shell.run(
+        `[ -x ${folder}/sh ] && { [ -s ${folder}/.from ] || ${courier === undefined}; } && { echo ready; cat ${folder}/.from; exit; }; [ -f ${at} ] && head -c 4096 ${at}; :`,
+      )
+      const [first, from = ''] = stdout.toString('latin1', 0, 2000).split('\n')
+      if (first === 'ready') return { useTools: true, busybox: from }
       if (!isStatic(stdout)) continue
       const { code, stderr } = await shell.run(
-        `t=${folder}.$$; mkdir -p "$t" && cp ${at} "$t/busybox" && chmod 755 "$t" "$t/busybox" && for each in $("$t/busybox" --list); do [ "$each" = busybox ] || ln -sf busybox "$t/$each" || exit; done
+        `t=${folder}.$$; mkdir -p "$t" && cp ${at} "$t/busybox" && echo ${at} > "$t/.from" && chmod 755 "$t" "$t/busybox" && for each in $("$t/busybox" --list); do [ "$each" = busybox ] || ln -sf busybox "$t/$each" || exit; done
 { mv -T "$t" ${folder} 2> /dev/null || rm -rf "$t"; }; [ -x ${folder}/sh ]`,
       )
-      if (code === 0) return true
+      if (code === 0) return { useTools: true, busybox: place }
       throw new DriverError('infrastructure', `cannot put the tools of tasks on the volume: ${stderr.trim().slice(-500)}`)
     }
     if (toolsPath !== '')
@@ -257,19 +268,33 @@ export function openKubernetesDriver(options: KubernetesDriverOptions): RootedDr
         'refused',
         `toolsPath ${JSON.stringify(toolsPath)} is no static program of the helper image; name a static busybox there`,
       )
-    return false
+    return { useTools: false, busybox: '' }
   }
   interface Tools {
     useTools: boolean
+    /** Where the helper image has it; '': it has none. */
+    busybox: string
     /** The keeper's own: what it writes is theirs alone. */
     account: Record<string, number>
   }
   const withTools = (): Promise<Tools> => {
     if (tools === undefined) {
-      const asked = Promise.all([installTools(), shell.run('id -u; id -g')]).then(([useTools, { stdout }]): Tools => {
-        const [runAsUser = Number.NaN, runAsGroup = Number.NaN] = stdout.toString().trim().split('\n').map(Number)
-        return { useTools, account: Number.isInteger(runAsUser) && Number.isInteger(runAsGroup) ? { runAsUser, runAsGroup } : {} }
-      })
+      const asked = Promise.all([installTools(), shell.run('id -u; id -g'), root()]).then(
+        async ([{ useTools, busybox }, { stdout }, at]): Promise<Tools> => {
+          const lock = `command -v flock || [ -x ${quote(`${at}/${toolsFolder}/flock`)} ]`
+          if (courier !== undefined && (await shell.run(lock)).code !== 0)
+            throw new DriverError(
+              'refused',
+              `helperImage ${JSON.stringify(settings().helperImage)} lacks flock, which it needs without a volume`,
+            )
+          const [runAsUser = Number.NaN, runAsGroup = Number.NaN] = stdout.toString().trim().split('\n').map(Number)
+          return {
+            useTools,
+            busybox,
+            account: Number.isInteger(runAsUser) && Number.isInteger(runAsGroup) ? { runAsUser, runAsGroup } : {},
+          }
+        },
+      )
       tools = asked
       asked.catch(() => tools === asked && (tools = undefined))
     }
@@ -279,6 +304,8 @@ export function openKubernetesDriver(options: KubernetesDriverOptions): RootedDr
   // ---- what the cluster tells
 
   const pods = new Map<string, TaskPod>()
+  /** Where no file system is shared. A configuration that is wrong is told at the first call. */
+  const courier: Courier | undefined = configuration['volume'] === undefined ? openCourier({ cluster, namespace, shell, root }) : undefined
   /** By name of Pod, milliseconds of `performance.now()`. */
   const deletingSince = new Map<string, number>()
   const hopelessSince = new Map<string, number>()
@@ -298,6 +325,7 @@ export function openKubernetesDriver(options: KubernetesDriverOptions): RootedDr
     pods.set(at, pod)
     since(deletingSince, pod.name, pod.deleting !== undefined)
     if (isHopeless(pod) || pod.waiting === undefined) since(hopelessSince, pod.name, isHopeless(pod))
+    courier?.see(pod)
     const name = namesAt.get(at)
     if (name !== undefined && isPodOver(pod)) onPodEnd(name)
   }
@@ -313,6 +341,7 @@ export function openKubernetesDriver(options: KubernetesDriverOptions): RootedDr
       {
         listed(items) {
           pods.clear()
+          courier?.keep(new Set(items.flatMap(({ metadata: { name } = {} }) => name ?? [])))
           for (const item of items) note(item)
         },
         changed(how, api) {
@@ -320,6 +349,7 @@ export function openKubernetesDriver(options: KubernetesDriverOptions): RootedDr
           const pod = taskPodOf(api)
           forgetPod(api)
           if (pod === undefined) return
+          courier?.drop(pod.name)
           const at = placeOf(pod.job, pod.index)
           // What it was at last: an eviction is told by the Pod that goes.
           if (pods.get(at)?.name === pod.name) pods.delete(at)
@@ -334,7 +364,7 @@ export function openKubernetesDriver(options: KubernetesDriverOptions): RootedDr
   /** The last state of Pods that are gone; the oldest are forgotten. */
   const gone = new Map<string, TaskPod>()
   const leave = (at: string, pod: TaskPod): void => {
-    gone.set(at, pod)
+    gone.set(at, pod.courier === undefined ? pod : { ...pod, courier: 'over' })
     forgetOldest(gone)
   }
 
@@ -362,6 +392,24 @@ export function openKubernetesDriver(options: KubernetesDriverOptions): RootedDr
   })
 
   // ---- what is so
+
+  /** While the courier stays, an end has not come yet: the outputs are on their way. Nor has a start, before all is delivered. */
+  const asSeen = (pod: TaskPod, sight: RemoteSight): TaskPod => {
+    if (courier === undefined || pod.courier !== 'running') return pod
+    const { startedAt, terminated, ...rest } = pod
+    if (sight.form === 'ended' || sight.form === 'buried') return pod
+    if (sight.form !== 'none') return startedAt === undefined ? rest : { ...rest, startedAt }
+    const words = courier.trouble(pod.name)
+    const waiting = words === undefined ? {} : { waiting: { reason: 'Delivery', message: words } }
+    return { ...rest, ...(terminated === undefined ? waiting : { terminated }) }
+  }
+  /** Beside the words of the cluster. */
+  const withCarriage = (verdict: Verdict, sight: RemoteSight, place: BookEntry['place']): Verdict => {
+    if (courier === undefined || verdict.end !== 'lost' || sight.form !== 'started') return verdict
+    const name = (pods.get(placeOf(place.array, place.index)) ?? gone.get(placeOf(place.array, place.index)))?.name
+    const words = name === undefined ? undefined : courier.trouble(name)
+    return { ...verdict, cause: `${verdict.cause}; its outputs had not been fetched${words === undefined ? '' : ` (${words})`}` }
+  }
 
   interface Found {
     state: TaskState
@@ -441,7 +489,7 @@ export function openKubernetesDriver(options: KubernetesDriverOptions): RootedDr
           sight,
           place,
           cancelAsked,
-          pod,
+          pod: pod === 'silent' || pod === 'absent' ? pod : asSeen(pod, sight),
           job,
           ...(words === undefined ? {} : { jobWords: words }),
           // What was seen before the cluster fell silent does not become the truth by waiting: the reason may be on its way.
@@ -465,7 +513,44 @@ export function openKubernetesDriver(options: KubernetesDriverOptions): RootedDr
 
   async function see(names: readonly string[]): Promise<Map<string, Found>> {
     const { found, open } = await seeRecords(names)
-    return new Map([...found, ...(await weigh(open))])
+    return new Map([...found, ...(await weigh(open)), ...(await bereft(unbooked(found)))])
+  }
+  const unbooked = (found: ReadonlyMap<string, Found>): string[] =>
+    [...found].flatMap(([name, { state, entry }]) => (state.state === 'unknown' && entry === undefined ? [name] : []))
+
+  /** Whether what the keeper has goes with its Pod. */
+  const isFleeting = (): boolean => courier !== undefined && settings().keeperVolume === undefined
+  const ownMarks = async ({ tasks: names }: TaskJob): Promise<{ annotations?: Record<string, string> }> =>
+    courier !== undefined && isFleeting()
+      ? { annotations: { [annotations.keeper]: await courier.keeperToken(), [annotations.names]: names.join(' ') } }
+      : {}
+  /** Told once by their Pods' end. */
+  const ended = new Set<string>()
+  /** Of the keeper that has the files of all Jobs there are: those to come are its too. */
+  let onlyKeeper = ''
+  /** Those that a Job has whose files went with an earlier keeper. Their Pods are taken away: nobody can use what they do. */
+  async function bereft(names: readonly string[]): Promise<Map<string, Found>> {
+    const lost = new Map<string, Found>()
+    if (courier === undefined || names.length === 0 || !isFleeting()) return lost
+    const token = await courier.keeperToken()
+    if (token === onlyKeeper) return lost
+    const { items } = await ask(cluster.list<ApiJob>(jobsPath, { labelSelector: ours }))
+    if (items.every(({ metadata }) => [undefined, token].includes(metadata?.annotations?.[annotations.keeper]))) onlyKeeper = token
+    const asked = new Set(names)
+    const elements = new Map<string, number[]>()
+    for (const { metadata: { name: job = '', annotations: marks = {} } = {} } of items) {
+      if (marks[annotations.keeper] === undefined || marks[annotations.keeper] === token) continue
+      for (const [index, name] of (marks[annotations.names] ?? '').split(' ').entries()) {
+        if (!asked.has(name)) continue
+        const externalId = indexedName({ array: job, index, submittedAt: 0 })
+        const cause = 'the Pod of the keeper is gone, and the files of the task with it; keeperVolume would have kept them'
+        lost.set(name, { state: { state: 'lost', externalId, startedAt: Date.now() / 1000, cause }, sight: { form: 'none' } })
+        if (!ended.has(externalId)) elements.set(job, [...(elements.get(job) ?? []), index])
+      }
+    }
+    await deletePods(elements, cancelPatienceMs / 4000)
+    for (const [job, indexes] of elements) for (const index of indexes) ended.add(`${job}-${index}`)
+    return lost
   }
 
   /** The records are asked once more, after the cluster; what it alone knows is then written down. What never started never will. */
@@ -503,7 +588,8 @@ export function openKubernetesDriver(options: KubernetesDriverOptions): RootedDr
       const sight = again.get(name) ?? { form: 'none' }
       const judged = judgeOne(name, sight, entry)
       const written = sight.form === 'buried' ? entries.get(name)?.verdict : judged.verdict
-      const verdict = written === undefined || written.end === 'never' ? written : await books.settle(name, written)
+      const verdict =
+        written === undefined || written.end === 'never' ? written : await books.settle(name, withCarriage(written, sight, place))
       overSince.delete(name)
       if (verdict === undefined) found.set(name, { state: judged.state, sight, entry })
       else found.set(name, { state: stateOfEnd(verdict, sight, place), sight, entry: { ...entry, verdict } })
@@ -576,7 +662,8 @@ done
         .catch(() => undefined)
         .finally(() => (weighing = false))
     }
-    return [...found].filter(([, { state }]) => isOver(state)).map(([name]) => name)
+    const lost = await bereft(unbooked(found))
+    return [...found, ...lost].filter(([, { state }]) => isOver(state)).map(([name]) => name)
   }
   const seeOne = gather(see, { most: 1000 })
   const seeRecord = gather(async (names: readonly string[]) => {
@@ -629,8 +716,15 @@ done
     const pack = `${randomBytes(6).toString('hex')}.pack`
     const { bytes } = packOf(elements)
     const at = await root()
-    const { useTools, account } = await withTools()
-    const script = jobScript(elements, `../arrays/${job.name}/${pack}`, at, await tasks.foregroundCommand('"$script"'), useTools)
+    const { useTools, busybox, account } = await withTools()
+    const script = jobScript(
+      elements,
+      `../arrays/${job.name}/${pack}`,
+      at,
+      await tasks.foregroundCommand('"$script"'),
+      useTools,
+      courier !== undefined,
+    )
     // In the books a Job is an array that is accepted as soon as it is made: its name is its id.
     const array = { name: job.name, request: { cores: 0, gpus: 0 }, tasks: job.tasks }
     for (let wait = 100; ; wait = Math.min(wait * 2, 2000)) {
@@ -649,7 +743,9 @@ done
           for (const name of job.tasks) if (!results.has(name)) results.set(name, name)
           return results
         }
-        const command = [useTools ? `${at}/${toolsFolder}/sh` : '/bin/sh', `${at}/arrays/${job.name}/script`]
+        const sh = useTools ? `${at}/${toolsFolder}/sh` : '/bin/sh'
+        const path = `${at}/arrays/${job.name}/script`
+        const command = courier === undefined ? [sh, path] : [sh, '-c', waitScript(at, path, sh)]
         try {
           if (bytes.length > 0) await books.fill(job.name, pack, bytes)
           const body = jobManifest(job, {
@@ -657,6 +753,9 @@ done
             runtime,
             settings: { ...settings(), runAs: { ...account, ...settings().runAs } },
             command,
+            ...(courier === undefined
+              ? {}
+              : { courier: { install: installScript(at, busybox), stay: stayScript(at), ...(await ownMarks(job)) } }),
           })
           await cluster.request({ verb: 'create', path: jobsPath, body })
         } catch (error) {
@@ -703,8 +802,14 @@ done
     await ready()
     await watcher.ready()
     follow()
+    const at = courier === undefined ? undefined : await root()
     for (const intent of intents) {
       try {
+        if (at !== undefined && !intent.directory.startsWith(`${at}/`))
+          throw new DriverError(
+            'refused',
+            `${intent.name}: directory ${JSON.stringify(intent.directory)} must lie below ${at}, as there is no volume`,
+          )
         const request = podRequestOf(intent, settings())
         const hopeless = impossible.get(requestKey(request))
         if (hopeless !== undefined && hopeless.until > performance.now())
@@ -719,6 +824,10 @@ done
     for (const [name, { state, entry }] of await see(refused))
       if (state.state !== 'unknown') results.set(name, entry === undefined ? name : indexedName(entry.place))
 
+    for (const [name, { state }] of await bereft([...requests.keys()])) {
+      requests.delete(name)
+      results.set(name, state.state === 'lost' ? state.externalId : name)
+    }
     const prepared = await tasks.prepare(intents.filter(({ name }) => requests.has(name)))
     const known: string[] = []
     const able = new Map<string, PodRequest>()
@@ -752,6 +861,8 @@ done
 
   async function cancel(names: readonly string[], graceSeconds: number): Promise<void> {
     if (names.length === 0) return
+    // Whose files are gone are not known by them.
+    await bereft(names)
     await tasks.markCancelled(names, graceSeconds)
     const from = performance.now()
     let left = [...names]
@@ -763,7 +874,21 @@ done
         // Buried names may still wait for a node: they would only start to leave at once.
         const living = left.filter((name) => found.get(name)?.sight.form === 'buried' || !isOver(found.get(name)?.state))
         const elements = elementsOf(living, found)
-        await deletePods(elements, graceSeconds)
+        if (courier === undefined) await deletePods(elements, graceSeconds)
+        else {
+          const waiting = new Set(living.filter((name) => found.get(name)?.sight.form === 'buried'))
+          const begun = living.filter((name) => !waiting.has(name))
+          await courier.markCancelled(
+            begun.flatMap((name) => {
+              const place = found.get(name)?.entry?.place
+              const pod = place === undefined ? undefined : pods.get(placeOf(place.array, place.index))
+              return pod === undefined ? [] : [{ pod: pod.name, name }]
+            }),
+            graceSeconds,
+          )
+          await deletePods(elementsOf(waiting, found), graceSeconds)
+          await deletePods(elementsOf(begun, found), graceSeconds + fetchGraceSeconds)
+        }
         for (const job of elements.keys()) jobs.add(job)
         told = true
       }
@@ -792,6 +917,14 @@ done
     }
   }
 
+  /** Of one that may run. */
+  async function podOf(name: string): Promise<TaskPod | undefined> {
+    const place = (await books.read([name])).get(name)?.place
+    if (place === undefined) return undefined
+    const at = placeOf(place.array, place.index)
+    return pods.get(at) ?? (standing ? undefined : (await askCluster().catch(() => undefined))?.pods.get(at))
+  }
+
   // ---- collect
 
   /** Where tasks ran, as their Pods wrote it down. */
@@ -813,6 +946,8 @@ for each in ${quoteAll(names)}; do p= n=; { read -r p n < "$each.place"; } 2> /d
   const readPulls = kept(eventsKeptMs, async () => {
     const { items } = await cluster.list<ApiEvent>(eventsPath, { fieldSelector: 'involvedObject.kind=Pod,reason=Pulled' })
     for (const { involvedObject, message = '' } of items) {
+      // The helper's image is not the task's.
+      if (involvedObject?.fieldPath !== undefined && !involvedObject.fieldPath.includes(`{${containerName}}`)) continue
       const seconds = pullSecondsOf(message)
       if (involvedObject?.name !== undefined && seconds !== undefined) pulls.set(involvedObject.name, seconds)
       forgetOldest(pulls)
@@ -918,19 +1053,25 @@ for each in ${quoteAll(names)}; do p= n=; { read -r p n < "$each.place"; } 2> /d
     watch: (names, onEnd) => watcher.watch(names, onEnd),
     cancel,
     collect,
-    logs: (name, stream, range) => tasks.logs(name, stream, range),
+    async logs(name, stream, range) {
+      const pod = courier === undefined ? undefined : await podOf(name)
+      const there = pod === undefined ? undefined : await courier?.logs(pod, name, stream, range)
+      return there ?? tasks.logs(name, stream, range)
+    },
     async remove(name) {
       const { state } = await seeOne(name)
       if (state.state === 'running' || state.state === 'queued')
         throw new DriverError('refused', `${name} is ${state.state}; cancel it before removing it`)
       const { place: at } = await unbook(name)
       await tasks.remove(name)
+      await courier?.forget(name)
       for (const memory of [requestsOf, overSince, details]) memory.delete(name)
       if (at !== undefined) for (const memory of [namesAt, gone]) memory.delete(placeOf(at.array, at.index))
       watcher.forget(name)
     },
     async close() {
       closed = true
+      courier?.close()
       stopWatching?.()
       watcher.close()
     },
