@@ -3,6 +3,7 @@ import { lookup as lookupName } from 'node:dns'
 import { Agent as PlainAgent, request as plainRequest, type ClientRequest, type IncomingMessage, type RequestOptions } from 'node:http'
 import { Agent as SecureAgent, request as secureRequest } from 'node:https'
 import { isIP, type LookupFunction } from 'node:net'
+import { certificateFault } from './certificate-fault.ts'
 import { isMetadataName } from './denied-networks.ts'
 
 /** Where and how a function is called. */
@@ -82,8 +83,6 @@ export interface Functions {
   close(): void
 }
 
-/** Faults of the certificate, by Node's codes. */
-const certificateFault = /CERT|SELF_SIGNED|UNABLE_TO_(?:GET_ISSUER|VERIFY)|ALTNAME|SSL|TLS|EPROTO/
 const longestMessage = 300
 const connectSeconds = 10
 /** A platform that asks for a longer pause is asked again after this. */

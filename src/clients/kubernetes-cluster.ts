@@ -4,8 +4,9 @@ import { Agent, request as httpsRequest, type RequestOptions } from 'node:https'
 import { isIP, type LookupFunction } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { StringDecoder } from 'node:string_decoder'
+import { certificateFault } from './certificate-fault.ts'
 import { openExec, type ExecChannel, type ExecRequest } from './kubernetes-exec.ts'
-import { certificateFault, KubernetesError, type KubernetesServer } from './kubernetes.ts'
+import { KubernetesError, type KubernetesServer } from './kubernetes.ts'
 
 export interface ClusterOptions extends Omit<KubernetesServer, 'token'> {
   /** Asked at the first request, and again after the server refused the one before: a token expires and is replaced. */

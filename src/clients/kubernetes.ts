@@ -2,6 +2,7 @@ import { lookup as lookupName } from 'node:dns/promises'
 import { request } from 'node:https'
 import { isIP } from 'node:net'
 import { checkServerIdentity as checkIdentity } from 'node:tls'
+import { certificateFault } from './certificate-fault.ts'
 
 /** An API server of Kubernetes, as far as it can be asked with plain requests. */
 export interface KubernetesServer {
@@ -52,8 +53,6 @@ export interface KubernetesAnswer {
 
 const deadlineMs = 10_000
 const maxBytes = 32 * 1024 * 1024
-/** Faults of the certificate, by Node's codes. */
-export const certificateFault = /CERT|SELF_SIGNED|UNABLE_TO_(?:GET_ISSUER|VERIFY)|ALTNAME|SSL|TLS|EPROTO/
 
 /** The only address of a host that is connected to: it was judged, and the name is not asked again. */
 const addressOf = async ({ host, addressAllowed }: KubernetesServer): Promise<string> => {
