@@ -15,6 +15,16 @@ import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
 
+/** For what may be gone meanwhile; any other trouble stays one. */
+const absent = (error) => {
+  if (error.code === 'ENOENT') return undefined
+  throw error
+}
+/** For the log of the platform. */
+const report = (what) => (error) => {
+  console.error(`${what}: ${error.message}`)
+}
+
 /** Of each stream the last so many bytes come back. */
 const logBytes = 1024 * 1024
 /** Between SIGTERM and SIGKILL of a command whose time is over. */
@@ -284,7 +294,7 @@ export const openCommandFunction = ({ ledger, path }) => {
   }
   const forgetOld = async () => {
     for (const file of await readdir(ledger)) {
-      const facts = await stat(join(ledger, file)).catch(() => undefined)
+      const facts = await stat(join(ledger, file)).catch(absent)
       if (facts !== undefined && facts.mtimeMs / 1000 < now() - rememberedSeconds) await rm(join(ledger, file), { force: true })
     }
   }
@@ -350,18 +360,21 @@ export const openCommandFunction = ({ ledger, path }) => {
     running.set(name, call)
     const work = async () => {
       try {
-        call.abandoned = (await stat(markFile(name)).catch(() => undefined)) !== undefined
+        call.abandoned = (await stat(markFile(name)).catch(absent)) !== undefined
         await writeFile(markFile(name), JSON.stringify({ ...instance, at: now() }), { mode: 0o600 })
         const answer = await remember(name, await perform(request, requestId, coldStart, call))
-        if (request.respond === 'callback') await sendJson(request.callback.url, 'POST', answer).catch(() => undefined)
+        // Who does not take it asks again under the same name, and gets it from the ledger.
+        if (request.respond === 'callback')
+          await sendJson(request.callback.url, 'POST', answer).catch(report(`the answer of ${name} was not taken`))
         return answer
       } finally {
         running.delete(name)
-        void forgetOld().catch(() => undefined)
+        void forgetOld().catch(report('old answers were not forgotten'))
       }
     }
     call.answer = work()
-    call.answer.catch(() => undefined)
+    // Whoever asked gets the error; nobody may be asking any more.
+    call.answer.catch(report(`the call ${name} failed`))
     return call
   }
 
@@ -390,7 +403,8 @@ export const openCommandFunction = ({ ledger, path }) => {
     const known = await answered(name)
     if (known !== undefined) {
       // Its answer may have been lost on its way.
-      if (request.respond === 'callback') await sendJson(request.callback.url, 'POST', known).catch(() => undefined)
+      if (request.respond === 'callback')
+        await sendJson(request.callback.url, 'POST', known).catch(report(`the answer of ${name} was not taken`))
       return { status: 200, body: known }
     }
     let call = running.get(name)

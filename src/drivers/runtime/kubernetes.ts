@@ -5,15 +5,7 @@ import { openPodShell } from '../../clients/kubernetes-shell.ts'
 import { KubernetesError } from '../../clients/kubernetes.ts'
 import { quote, quoteAll } from '../quote.ts'
 import type { SiteShell } from '../shell.ts'
-import {
-  DriverError,
-  type Capability,
-  type Collected,
-  type Intent,
-  type PlaceDetail,
-  type SubmitOutcome,
-  type TaskState,
-} from './driver.ts'
+import { DriverError, type Capability, type Collected, type Intent, type PlaceDetail, type TaskState } from './driver.ts'
 import { gather } from './gather.ts'
 import { installScript, openCourier, stayScript, waitScript, type Courier } from './kubernetes-courier.ts'
 import {
@@ -36,6 +28,7 @@ import { isOver as isPodOver, placeOf, taskPodOf, type ApiJob, type ApiPod, type
 import { missingRights } from './kubernetes-rights.ts'
 import { settingsOf, type KubernetesSettings } from './kubernetes-settings.ts'
 import { asDriverError } from './remote-site.ts'
+import { outcomesOf } from './outcomes.ts'
 import { openRemoteWatch } from './remote-watch.ts'
 import { openRemoteTasks, type RemoteSight } from './remote.ts'
 import type { RootedDriver } from './rooted.ts'
@@ -1040,14 +1033,7 @@ for each in ${quoteAll(names)}; do p= n=; { read -r p n < "$each.place"; } 2> /d
     root,
     async submit(intents) {
       if (closed) throw new DriverError('infrastructure', 'the kubernetes driver is closed; open another')
-      const outcomes = await Promise.all(
-        intents.map((intent) => submitOne(intent).then(({ outcome }) => ({ name: intent.name, outcome }))),
-      ).catch((error: unknown) => {
-        throw troubleOf(error)
-      })
-      return outcomes.map(({ name, outcome }): SubmitOutcome =>
-        outcome instanceof DriverError ? { name, ok: false, error: outcome } : { name, ok: true, externalId: outcome },
-      )
+      return outcomesOf(intents, submitOne, troubleOf)
     },
     find: async (names) => new Map([...(await see(names))].map(([name, { state }]) => [name, state])),
     watch: (names, onEnd) => watcher.watch(names, onEnd),

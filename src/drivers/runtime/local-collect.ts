@@ -6,7 +6,8 @@ import { recordedState, type ControlFolder } from './local-records.ts'
 import { outputManifest } from './manifest.ts'
 import type { StagedFile } from './staging.ts'
 
-const stderrTailBytes = 4096
+/** How much of the end of the standard error is looked at. */
+export const stderrTailBytes = 4096
 const stderrTailLines = 20
 /** A slice of a log is held in memory; more is read in several. */
 const largestSlice = 16 * 1024 * 1024
@@ -19,7 +20,7 @@ const nothing: LogSlice = { bytes: Buffer.alloc(0), offset: 0, totalBytes: 0 }
  * Part of a file: `limit` bytes from `offset`, or the last `tail` bytes; at most 16 MiB. A file that is not there is empty,
  * an offset behind the end gives no bytes.
  */
-function readSlice(path: string, range: { offset: number; limit: number } | { tail: number }): LogSlice {
+export function readSlice(path: string, range: { offset: number; limit: number } | { tail: number }): LogSlice {
   // Most tasks write nothing, and an absence that has to be thrown costs 0.15 ms.
   if (!existsSync(path)) return nothing
   let file: number
@@ -59,7 +60,8 @@ export function readLog(
   }
 }
 
-function lastLines(bytes: Buffer): string {
+/** The end of what a task wrote, for people. */
+export function lastLines(bytes: Buffer): string {
   return bytes.toString().trimEnd().split('\n').slice(-stderrTailLines).join('\n')
 }
 

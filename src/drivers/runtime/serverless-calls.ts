@@ -3,12 +3,10 @@ import {
   closeSync,
   constants,
   existsSync,
-  fstatSync,
   linkSync,
   mkdirSync,
   openSync,
   readFileSync,
-  readSync,
   rmSync,
   statSync,
   writeFileSync,
@@ -18,6 +16,7 @@ import { open, rm, writeFile, link, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { EndReason, LogSlice, PlaceDetail } from './driver.ts'
 import { isErrno } from './errno.ts'
+import { readSlice } from './local-collect.ts'
 import { isAlive, type ProcessIdentity } from './local-processes.ts'
 import type { CallAnswer } from './serverless-protocol.ts'
 import type { StagedFile } from './staging.ts'
@@ -113,9 +112,6 @@ export interface Calls {
 /** As in `Intent.name`: safe as a file name. */
 export const isCallName = (name: string): boolean => /^[a-z0-9-]{1,63}$/.test(name)
 
-/** A slice of a log is held in memory; more is read in several. */
-const largestSlice = 16 * 1024 * 1024
-const nothing: LogSlice = { bytes: Buffer.alloc(0), offset: 0, totalBytes: 0 }
 /** A larger answer has a file, which goes when it is applied. */
 const largestLine = 16 * 1024
 const viewsKept = 10_000
@@ -298,20 +294,7 @@ export const openCalls = (root: string): Calls => {
     saveLog(name, part, bytes) {
       if (bytes.length > 0) writeFileSync(path(name, part), bytes, { mode: 0o600 })
     },
-    readLog(name, part, range) {
-      const file = path(name, part)
-      if (!existsSync(file)) return nothing
-      const opened = openSync(file, 'r')
-      try {
-        const totalBytes = fstatSync(opened).size
-        const wanted = 'tail' in range ? range.tail : range.limit
-        const offset = 'tail' in range ? Math.max(0, totalBytes - Math.min(wanted, largestSlice)) : range.offset
-        const bytes = Buffer.alloc(Math.max(0, Math.min(wanted, largestSlice, totalBytes - offset)))
-        return { bytes: bytes.subarray(0, readSync(opened, bytes, 0, bytes.length, offset)), offset, totalBytes }
-      } finally {
-        closeSync(opened)
-      }
-    },
+    readLog: (name, part, range) => readSlice(path(name, part), range),
     forget(name) {
       views.delete(name)
       for (const part of ['cancel', 'answer', 'staged', 'out', 'err', 'outputs', 'call'] as const)

@@ -15,6 +15,7 @@ import {
   type TaskState,
 } from './driver.ts'
 import { isErrno, messageOf } from './errno.ts'
+import { lastLines, stderrTailBytes } from './local-collect.ts'
 import { checkIntent } from './local-intent.ts'
 import { processOf } from './local-processes.ts'
 import { openWatcher } from './local-watch.ts'
@@ -81,8 +82,6 @@ const requestBytes = (intent: Pick<CallFacts, 'argv' | 'environment' | 'expected
 const credentialSeconds = 60
 /** `find` waits so long for what a function knows of a call that lost its driver. */
 const adoptionSeconds = 2
-const stderrTailBytes = 4096
-const stderrTailLines = 20
 
 const clock = (): number => Date.now() / 1000
 const asDriverError = (error: unknown): DriverError =>
@@ -593,7 +592,7 @@ export function openServerlessDriver(options: ServerlessDriverOptions): RootedDr
       staged: calls.staged(name),
       startedAt: calls.sentAt(name) ?? submittedAt,
     })
-    const tail = calls.readLog(name, 'err', { tail: stderrTailBytes }).bytes.toString()
+    const tail = calls.readLog(name, 'err', { tail: stderrTailBytes }).bytes
     return {
       state,
       submittedAt: Math.min(submittedAt, startedAt),
@@ -604,7 +603,7 @@ export function openServerlessDriver(options: ServerlessDriverOptions): RootedDr
       measuredBy: cpuSeconds === null && peakMemoryBytes === null ? 'none' : 'sampled',
       manifest,
       missingOutputs: expectedOutputs.filter((path) => !isDelivered(directory, path)),
-      stderrTail: tail.trimEnd().split('\n').slice(-stderrTailLines).join('\n'),
+      stderrTail: lastLines(tail),
       detail,
     }
   }

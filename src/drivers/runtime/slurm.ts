@@ -1,9 +1,10 @@
 import { randomBytes } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { SiteShell } from '../shell.ts'
-import { DriverError, type Capability, type Collected, type Intent, type SubmitOutcome, type TaskState } from './driver.ts'
+import { DriverError, type Capability, type Collected, type Intent, type TaskState } from './driver.ts'
 import { gather } from './gather.ts'
 import { asDriverError } from './remote-site.ts'
+import { outcomesOf } from './outcomes.ts'
 import { openRemoteWatch } from './remote-watch.ts'
 import { openRemoteTasks, type RemoteSight } from './remote.ts'
 import type { RootedDriver } from './rooted.ts'
@@ -567,14 +568,7 @@ export function openSlurmDriver(options: SlurmDriverOptions): RootedDriver {
     root,
     async submit(intents) {
       if (closed) throw new DriverError('infrastructure', 'the slurm driver is closed; open another')
-      const outcomes = await Promise.all(
-        intents.map((intent) => submitOne(intent).then(({ outcome }) => ({ name: intent.name, outcome }))),
-      ).catch((error: unknown) => {
-        throw asDriverError(error)
-      })
-      return outcomes.map(({ name, outcome }): SubmitOutcome =>
-        outcome instanceof DriverError ? { name, ok: false, error: outcome } : { name, ok: true, externalId: outcome },
-      )
+      return outcomesOf(intents, submitOne, asDriverError)
     },
     find: async (names) => new Map([...(await see(names))].map(([name, { state }]) => [name, state])),
     watch: (names, onEnd) => watcher.watch(names, onEnd),
