@@ -338,6 +338,11 @@ describe('silence', () => {
       writeFileSync(gate, '')
       await end
       expect(await until(driver, short, ({ state }) => state === 'ended', 'ended')).toMatchObject({ exitCode: 4, reason: 'exited' })
+      // The words of the scheduler come by the watch alone: it is back, and sees why a Pod goes.
+      const wide = intent(['true'], { cores: 1000 })
+      await submit(driver, wide)
+      await until(driver, wide, ({ state, ...more }) => state === 'queued' && 'cause' in more, 'queued with a cause')
+      await driver.cancel([wide.name], 1)
       await site.evict((await podOf(id)).name)
       expect(await lost(driver, long)).toMatchObject({ cause: expect.stringContaining('Eviction') })
     },
