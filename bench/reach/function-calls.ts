@@ -18,8 +18,8 @@ import { bag } from './places.ts'
 
 const inFlight = 200
 const callsPerLane = 5
-/** Of one call; different enough that calls neither begin nor end together. */
-const ownSeconds = (lane: number, call: number): number => 1 + ((lane * 7 + call * 13) % 21) / 10
+/** Of one call, 1 to 3 s in milliseconds, no two of a turn alike: calls that begin together do not end together. */
+const ownSeconds = (lane: number, call: number): number => 1 + ((lane * 1_009 + call * 617) % 2_003) / 1_000
 
 interface Sleep {
   name: string

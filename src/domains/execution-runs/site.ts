@@ -113,7 +113,7 @@ export interface SiteOutcome {
 /** Tasks committed as intents in one step; more only make the step slow (500 take about 25 ms). */
 const intentsPerCommit = 500
 /** Ends and starts of this long go into one commit while nothing waits for it. */
-const gatherMs = 8
+const gatherMs = 30
 /** Tasks are intended ahead where the last one took less than this. */
 const briskSeconds = 1
 /** Looks at flags, renews the lease and looks for predecessors elsewhere this often, in milliseconds. */
@@ -127,8 +127,8 @@ const laneRetryMs = 150
  * cancel is so in force after this time at the latest, and a holder that was replaced or frozen starts nothing after it.
  */
 export const startLeaseMs = 200
-/** `aheadPerLane` of sites on this machine: some 30 ms of tasks that do nothing. */
-export const usualAhead = 16
+/** `aheadPerLane` of sites on this machine: twice what processes of 2 ms need to outlast `gatherMs`. */
+export const usualAhead = 32
 
 /**
  * Runs every task of one site of a run: the only writer of their rows while it holds the site's lease.

@@ -87,8 +87,9 @@ export async function endMarked({ control, boot, taskVariable }: Site, names: Re
 export async function endByRunner({ control, boot }: Site, name: string, graceSeconds: number): Promise<void> {
   if (control.record(name) === undefined && control.bury(name)) return
   const record = await settledRecord(control, name)
-  if (record?.form !== 'started' || record.exit !== undefined) return
+  if (record === undefined || record.form === 'tombstone' || (record.form === 'started' && record.exit !== undefined)) return
   control.askToStop(name, graceSeconds)
+  if (record.form === 'incomplete') return
   const hasEnded = (): boolean => {
     const now = control.record(name)
     return now?.form !== 'started' || now.exit !== undefined
