@@ -7,8 +7,11 @@ import { withContainers } from '../../src/drivers/runtime/container.ts'
 import type { Collected, ContainerRequest, Intent, RuntimeDriver } from '../../src/drivers/runtime/driver.ts'
 import { openSlurmDriver } from '../../src/drivers/runtime/slurm.ts'
 import { openSshDriver } from '../../src/drivers/runtime/ssh.ts'
+import { configFromEnvironment } from '../../src/config.ts'
 import { haveApptainer } from '../sites/apptainer.ts'
-import { systemSif } from '../sites/image-files.ts'
+import { startLoopbackRegistry } from '../sites/docker.ts'
+import { bareArchive, systemSif } from '../sites/image-files.ts'
+import { kubernetesImages } from '../sites/kubernetes-images.ts'
 import { startPodman, type Podman } from '../sites/podman.ts'
 import { startSlurm, type SlurmSite } from '../sites/slurm.ts'
 
@@ -134,3 +137,47 @@ describe.each([
     expect((await driver.find([task.name])).get(task.name)).toMatchObject({ state: 'ended', reason: 'cancelled' })
   }, 150_000)
 })
+
+test('apptainer brings an image from a registry once a host, by the digest asked for; what cannot be is refused, a registry that is away is waited for', async () => {
+  const registry = await startLoopbackRegistry(join(folder, 'registry'))
+  closing.push(() => registry.stop())
+  const { driver, root } = openSite('ssh')
+  const images = await kubernetesImages(configFromEnvironment().cacheDir)
+  const digest = await registry.push(images.busybox, 'app/tool:1')
+  const bare = `docker://${registry.address}/app/bare:1`
+  await registry.push(await bareArchive(folder), 'app/bare:1')
+  const taskIn = (image: string, argv: string[]): Intent => intentAt(root, { ...requestOf('apptainer'), image }, argv)
+  const outcomeIn = (image: string): Promise<unknown> => run(driver, taskIn(image, sh('exit 0'))).catch((error: unknown) => error)
+
+  const pinned = `docker://${registry.address}/app/tool:1@${digest}`
+  const tasks = Array.from({ length: 3 }, () => taskIn(pinned, sh('cat /etc/passwd; exit 3')))
+  for (const outcome of await driver.submit(tasks)) expect(outcome).toMatchObject({ ok: true })
+  const details = []
+  for (const { name } of tasks) {
+    await ended(driver, name)
+    const { state, detail } = await driver.collect(name)
+    expect([state, detail]).toMatchObject([
+      { state: 'ended', exitCode: 3 },
+      { engine: 'apptainer', image: pinned, imageDigest: digest },
+    ])
+    expect((await driver.logs(name, 'stdout', { tail: 10_000 })).bytes.toString()).toMatch(/^root:x:0:0:/)
+    details.push(detail)
+  }
+  expect(details.filter((detail) => (detail?.pullSeconds ?? 0) > 0)).toHaveLength(1)
+
+  // Neither a shell nor env: the host lends its own.
+  const lent = taskIn(bare, ['/app/busybox', 'echo', 'lent'])
+  expect((await run(driver, lent)).state).toMatchObject({ exitCode: 0 })
+  expect((await driver.logs(lent.name, 'stdout', { tail: 100 })).bytes.toString()).toBe('lent\n')
+
+  const other = `docker://${registry.address}/app/tool:1@sha256:${'0'.repeat(64)}`
+  for (const image of [`docker://${registry.address}/no/such:1`, other])
+    expect(await outcomeIn(image)).toMatchObject({ trouble: 'refused', message: expect.stringContaining(image) })
+
+  await registry.push(images.busybox, 'app/away:1')
+  const away = `docker://${registry.address}/app/away:1`
+  await registry.stop()
+  expect(await outcomeIn(away)).toMatchObject({ state: { state: 'lost', cause: expect.stringContaining('connection refused') } })
+  await registry.start()
+  expect(await outcomeIn(away)).toMatchObject({ state: { state: 'ended', exitCode: 0 } })
+}, 180_000)

@@ -21,8 +21,8 @@ export interface ContainerSiteOptions {
 const taskVariable = 'ORRERY_TASK'
 
 const openDriver = (kind: ContainerSiteOptions['kind'], shell: SiteShell, root: string): RuntimeDriver => {
-  if (kind === 'local') return openLocalDriver({ controlDirectory: join(root, 'tasks'), taskVariable, timeoutGraceSeconds: 1 })
-  const remote = { shell, root, runtime: kind, taskVariable, timeoutGraceSeconds: 1, pollMilliseconds: 500 }
+  if (kind === 'local') return openLocalDriver({ controlDirectory: join(root, 'tasks'), taskVariable })
+  const remote = { shell, root, runtime: kind, taskVariable, pollMilliseconds: 500 }
   return kind === 'ssh' ? openSshDriver(remote) : openSlurmDriver({ ...remote, configuration: { settleSeconds: 3 } })
 }
 

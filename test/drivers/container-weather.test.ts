@@ -1,20 +1,20 @@
 import { afterAll, afterEach, beforeEach, describe, expect, test } from '@jest/globals'
-import { randomInt } from 'node:crypto'
-import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { ContainerDriver } from '../../src/drivers/runtime/container.ts'
 import type { Collected, ContainerRequest, Intent } from '../../src/drivers/runtime/driver.ts'
 import { loadSystemImage, openEngine, startLoopbackRegistry } from '../sites/docker.ts'
-import { until } from '../sites/ground.ts'
+import { run as runProgram, until } from '../sites/ground.ts'
+import { bareArchive } from '../sites/image-files.ts'
 import { openContainerSite } from './container-site.ts'
 
 /** One engine and one registry for all tests of this file. */
 const ground = mkdtempSync(join(tmpdir(), 'orrery-weather-'))
 const engine = await openEngine({ data: '/var/cache/orrery/test-tasks', kind: 'tasks' })
 const image = await loadSystemImage(engine)
-const registry = await startLoopbackRegistry(join(ground, 'registry'), 20_000 + randomInt(10_000))
+const registry = await startLoopbackRegistry(join(ground, 'registry'))
 afterAll(async () => {
   await registry.stop()
   await engine[Symbol.asyncDispose]()
@@ -27,12 +27,12 @@ let site: ReturnType<typeof openContainerSite>
 let driver: ContainerDriver
 let count = 0
 
-const open = (kind: 'local' | 'ssh', idleSeconds = 60): void => {
+const open = (kind: 'local' | 'ssh', idleSeconds = 60, commands = engine.commands): void => {
   scratch = mkdtempSync(join(ground, 'site-'))
   site = openContainerSite({
     kind,
     root: scratch,
-    environment: { PATH: `${engine.commands}:/usr/sbin:/usr/bin:/sbin:/bin` },
+    environment: { PATH: `${commands}:/usr/sbin:/usr/bin:/sbin:/bin` },
     container: { image, network: false, reuse: false, scope: 'weather' },
     containers: { idleSeconds },
   })
@@ -180,7 +180,6 @@ describe('images', () => {
   /** A small image: busybox alone. */
   const archive = async (): Promise<string> => {
     if (archiveFile !== undefined) return archiveFile
-    const { run: runProgram } = await import('../sites/ground.ts')
     archiveFile = join(ground, 'busybox.tar')
     await runProgram('/bin/sh', [
       '-c',
@@ -240,7 +239,38 @@ describe('images', () => {
     },
     seconds,
   )
+
+  test(
+    'one without shell and env runs its programs with what the host lends',
+    async () => {
+      await engine.docker('load', '--quiet', '--input', await bareArchive(ground))
+      const task = intent(
+        '',
+        { argv: ['/app/busybox', 'sh', '-c', 'echo "$GREETING"; exit 3'], environment: { GREETING: "it's $HOME" } },
+        { image: 'local/bare:1' },
+      )
+      expect((await run(task)).state).toMatchObject({ exitCode: 3 })
+      expect(await text(task.name)).toBe("it's $HOME\n")
+    },
+    seconds,
+  )
 })
+
+test(
+  'a disk that is full where the records of containers are is the site’s trouble',
+  async () => {
+    const records = join(scratch, 'containers/records')
+    await run(intent('exit 0'))
+    await runProgram('mount', ['-t', 'tmpfs', '-o', 'size=4k', 'tmpfs', records])
+    try {
+      writeFileSync(join(records, 'large'), 'x'.repeat(4096))
+      expect((await run(intent('exit 0'))).state).toMatchObject({ state: 'lost', cause: expect.stringContaining('disk') })
+    } finally {
+      await runProgram('umount', [records])
+    }
+  },
+  seconds,
+)
 
 describe('trouble of the engine', () => {
   test(
@@ -274,6 +304,36 @@ describe('trouble of the engine', () => {
         state: 'lost',
         cause: expect.stringMatching(/told the container to stop|ended from outside/),
       })
+    },
+    seconds,
+  )
+
+  test(
+    'restarted so that it lets its containers live: tasks go on, also to their end while it is away',
+    async () => {
+      await engine.stop()
+      await engine.start({ liveRestore: true })
+      const tasks = [{}, { reuse: true }, {}].map((container) =>
+        intent('echo one; : > ready; while [ ! -e go ]; do sleep 0.05; done; echo two; exit 4', {}, container),
+      )
+      const [first, ...others] = tasks
+      await submit(...tasks)
+      await Promise.all(tasks.map(started))
+      await engine.stop()
+      writeFileSync(join(first!.directory, 'go'), '')
+      await ended([first!.name])
+      await engine.start({ liveRestore: true })
+      for (const task of others) writeFileSync(join(task.directory, 'go'), '')
+      await ended(others.map(({ name }) => name))
+      for (const { name } of tasks) {
+        expect((await driver.collect(name)).state).toMatchObject({ state: 'ended', exitCode: 4, reason: 'exited' })
+        expect(await text(name)).toBe('one\ntwo\n')
+      }
+      // Nobody could remove the one that ended while the engine was away.
+      expect((await containers()).filter((name) => name !== first!.name)).toEqual([])
+      await engine.docker('rm', first!.name)
+      await engine.stop()
+      await engine.start()
     },
     seconds,
   )
@@ -394,6 +454,30 @@ describe('a container that is kept', () => {
       await end
       expect((await driver.collect(task.name)).state).toMatchObject({ state: 'lost' })
       expect((await run(intent('exit 0', {}, kept))).state).toMatchObject({ exitCode: 0 })
+    },
+    seconds,
+  )
+
+  test(
+    'is so slow that its task is given to another: it does not start it too when it wakes',
+    async () => {
+      await driver.close()
+      const [commands, asleep] = [join(ground, 'late'), join(ground, 'asleep')]
+      mkdirSync(commands)
+      // Wakes it when it is to be taken away, and leaves it a moment.
+      writeFileSync(
+        join(commands, 'docker'),
+        `#!/bin/sh\n[ "$1" != rm ] || { kill -CONT "$(cat ${asleep})"; sleep 0.3; }\nexec ${engine.commands}/docker "$@"\n`,
+        { mode: 0o755 },
+      )
+      open('local', 60, commands)
+      await run(intent('exit 0', {}, kept))
+      const pid = await engine.docker('inspect', '--format', '{{.State.Pid}}', ...(await containers()))
+      writeFileSync(asleep, pid)
+      process.kill(Number(pid), 'SIGSTOP')
+      const task = intent('echo started >> ledger; sleep 1', { timeoutSeconds: 30 }, kept)
+      expect(await run(task)).toMatchObject({ state: { exitCode: 0, reason: 'exited' }, detail: { containerReused: false } })
+      expect(readFileSync(join(task.directory, 'ledger'), 'utf8')).toBe('started\n')
     },
     seconds,
   )

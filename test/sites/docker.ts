@@ -1,15 +1,15 @@
-import { execFile } from 'node:child_process'
-import { chmodSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmdirSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
-import { promisify } from 'node:util'
-import { quote } from '../../src/drivers/quote.ts'
+import { spawn } from 'node:child_process'
+import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { basename, dirname, join } from 'node:path'
+import { quote, quoteAll } from '../../src/drivers/quote.ts'
 import { leash, type Leashed } from '../../src/embedded/leash.ts'
+import { freePort } from '../../src/embedded/ports.ts'
 import { identify, isAlive } from '../../src/embedded/processes.ts'
-import { until } from './ground.ts'
+import { openGround, run, until } from './ground.ts'
+import type { Host } from './hosts.ts'
 import { systemFiles } from './image-files.ts'
-
-const run = promisify(execFile)
+import { startDaemon } from './kubernetes-daemon.ts'
+import { openCgroups } from './kubernetes-node.ts'
 
 export interface Engine {
   /** Path of the Unix socket that it listens on. */
@@ -22,8 +22,8 @@ export interface Engine {
   kill(): Promise<void>
   /** Ends the engine as an operator's restart does: it stops its containers, but with `liveRestore`. */
   stop(): Promise<void>
-  /** After `kill` or `stop`: resolves when it answers. */
-  start(): Promise<void>
+  /** After `kill` or `stop`: resolves when it answers. `liveRestore`: it leaves its containers alone when it is stopped, and the next one takes them up. */
+  start(options?: { liveRestore?: boolean }): Promise<void>
   [Symbol.asyncDispose](): Promise<void>
 }
 
@@ -31,8 +31,7 @@ export interface EngineOptions {
   /** Where images stay, so that a second start is short. */
   data: string
   /** Engines of one kind take turns, those of different kinds stand beside each other. Default `image`. */
-  kind?: 'image' | 'tasks'
-  liveRestore?: boolean
+  kind?: keyof typeof bridges
 }
 
 /** Programs that are needed, and the Debian packages that hold them. */
@@ -61,7 +60,8 @@ export const demanded = process.env['CI'] === 'true' || process.env['REQUIRE_SHA
 export const engineMissing = async (): Promise<string | undefined> => {
   const isRoot = process.getuid?.() === 0
   if (isRoot && demanded && lacking().length > 0) {
-    const apt = (...args: string[]) => run('apt-get', ['-qq', ...args], { env: { PATH: searchPath, DEBIAN_FRONTEND: 'noninteractive' } })
+    const apt = (...args: string[]) =>
+      run('apt-get', ['-qq', ...args], { environment: { DEBIAN_FRONTEND: 'noninteractive' }, deadlineMs: 600_000 })
     await apt('update')
     await apt('install', '-y', '--no-install-recommends', ...new Set(lacking().map(([, debianPackage]) => debianPackage)))
   }
@@ -76,99 +76,81 @@ export const engineMissing = async (): Promise<string | undefined> => {
 }
 
 /** Own bridges with link-local addresses: an engine told to have none removes the `docker0` of the engine that is already there. */
-const bridges = { image: ['orrery-test0', '169.254.118.1/24'], tasks: ['orrery-test1', '169.254.119.1/24'] } as const
+const bridges = {
+  image: ['orrery-test0', '169.254.118.1/24'],
+  tasks: ['orrery-test1', '169.254.119.1/24'],
+  killed: ['orrery-test2', '169.254.120.1/24'],
+} as const
 
-const killAll = async (cgroup: string): Promise<void> => {
-  const folders = readdirSync('/sys/fs/cgroup')
-    .map((controller) => join('/sys/fs/cgroup', controller, cgroup))
-    .filter((folder) => existsSync(folder))
-  const below = (folder: string): string[] => [
-    ...readdirSync(folder, { withFileTypes: true })
-      .filter((entry) => entry.isDirectory())
-      .flatMap(({ name }) => below(join(folder, name))),
-    folder,
-  ]
-  await until('the containers of the engine are gone', async () => {
-    for (const folder of folders.flatMap((root) => (existsSync(root) ? below(root) : []))) {
-      for (const pid of readFileSync(join(folder, 'cgroup.procs'), 'utf8').split('\n').filter(Boolean)) {
-        try {
-          process.kill(Number(pid), 'SIGKILL')
-        } catch {
-          // It has ended.
-        }
-      }
-      try {
-        rmdirSync(folder)
-      } catch {
-        // Its processes are not gone yet.
-      }
-    }
-    return !folders.some((folder) => existsSync(folder))
-  })
-}
+const shim = new URL('./runc-within-limits.py', import.meta.url)
+
+/**
+ * Takes away what an engine has on this machine as soon as its standard input closes, by our will or by our death: processes, found by
+ * their cgroup, cgroups, bridge and mounts. By force; who has time ends the engine before.
+ */
+const remover = `trap '' TERM INT HUP
+cgroup=$1 bridge=$2 lock=$3
+shift 3
+read -r _
+patiently() { n=0; until "$@" || [ $((n += 1)) -gt 600 ]; do sleep 0.05; done; }
+ended() { pids=$(find /sys/fs/cgroup -path "*/$cgroup/*" -name cgroup.procs -exec cat {} + 2>/dev/null); [ -z "$pids" ] || { kill -KILL $pids 2>/dev/null; false; }; }
+gone() { [ -z "$(find /sys/fs/cgroup -depth -type d -path "*/$cgroup*" ! -exec rmdir {} ';' -print 2>/dev/null)" ]; }
+patiently ended
+patiently gone
+# Not when the next one has begun with it.
+flock --nonblock --conflict-exit-code 0 "$lock" ip link delete "$bridge"
+# Network namespaces stay mounted when it has ended; what was killed leaves the roots of its containers too.
+for folder; do
+  while read -r _ mount _; do case $mount in "$folder"/*) echo "$mount" ;; esac; done < /proc/mounts | tac | xargs -r umount --lazy
+done`
 
 /**
  * A Docker engine beside whatever engine the machine has: own socket, bridge, containerd namespace; no change to firewall or forwarding.
  * It ends with us, even when we are killed.
  */
-export const openEngine = async ({ data, kind = 'image', liveRestore = false }: EngineOptions): Promise<Engine> => {
+export const openEngine = async ({ data, kind = 'image' }: EngineOptions): Promise<Engine> => {
   mkdirSync(data, { recursive: true, mode: 0o711 })
-  const runtime = mkdtempSync(join(tmpdir(), 'orrery-engine-'))
-  const token = runtime.slice(-6).toLowerCase()
-  const socket = join(runtime, 'docker.sock')
-  const logFile = join(runtime, 'dockerd.log')
-  const settings = join(runtime, 'daemon.json')
-  const commands = join(runtime, 'commands')
-  const cgroup = `orrery-test-${token}`
+  const ground = openGround('engine')
+  const at = (name: string): string => join(ground.folder, name)
+  const [socket, logFile, settings, commands] = [at('docker.sock'), at('dockerd.log'), at('daemon.json'), at('commands')]
+  const cgroup = `orrery-test-${ground.token}`
   const [bridge, address] = bridges[kind]
   const lock = `/run/${bridge}.lock`
+  const end = spawn('/bin/sh', ['-c', remover, 'engine-remover', cgroup, bridge, lock, ground.folder, data], {
+    cwd: '/',
+    detached: true,
+    stdio: ['pipe', 'ignore', 'ignore'],
+  })
+  const removed = new Promise<void>((resolve) => end.once('exit', () => resolve()))
+  // What it starts is in its cgroup or in one beside it, so all of it can be found.
   const startScript = `
+tree=/sys/fs/cgroup
+[ -e "$tree/cgroup.controllers" ] || tree=$tree/pids
+mkdir -p "$tree/${cgroup}/engine" && echo $$ > "$tree/${cgroup}/engine/cgroup.procs" || exit
 ip link delete ${bridge} 2>/dev/null
 ip link add name ${bridge} type bridge && ip address add ${address} dev ${bridge} && ip link set ${bridge} up && exec dockerd "$@"
 `
-  const shim = new URL('./runc-within-limits.py', import.meta.url).pathname
-  writeFileSync(
-    settings,
-    JSON.stringify({
-      'default-runtime': 'within-limits',
-      runtimes: { 'within-limits': { path: shim } },
-      'live-restore': liveRestore,
-      'cgroup-parent': `/${cgroup}`,
-    }),
-  )
   mkdirSync(commands)
-  chmodSync(runtime, 0o755)
   writeFileSync(join(commands, 'docker'), `#!/bin/sh\nDOCKER_HOST=unix://${quote(socket)} exec /usr/bin/docker "$@"\n`, { mode: 0o755 })
 
   const docker = async (...args: string[]): Promise<string> => {
-    try {
-      const env = { PATH: searchPath, HOME: runtime, DOCKER_HOST: `unix://${socket}`, DOCKER_BUILDKIT: '1', BUILDKIT_PROGRESS: 'plain' }
-      return (await run('docker', args, { env, maxBuffer: 2 ** 28 })).stdout.trim()
-    } catch (error) {
-      const { stdout = '', stderr = '' } = error as { stdout?: string; stderr?: string }
-      throw new Error(`docker ${args.join(' ')} failed:\n${stdout.slice(-8_000)}\n${stderr.slice(-4_000)}`, { cause: error })
-    }
+    const environment = { HOME: ground.folder, DOCKER_HOST: `unix://${socket}`, DOCKER_BUILDKIT: '1', BUILDKIT_PROGRESS: 'plain' }
+    return (await run('docker', args, { environment, deadlineMs: 1_800_000 })).stdout.trim()
   }
 
   let server: Leashed | undefined
-  const start = async (): Promise<void> => {
+  const start: Engine['start'] = async ({ liveRestore = false } = {}) => {
+    writeFileSync(settings, JSON.stringify({ ...settingsOf(shim.pathname, cgroup), 'live-restore': liveRestore }))
     const launched = await leash({
       command: [
         ...(['/usr/bin/flock', '--exclusive', '--no-fork', lock, '/bin/sh', '-c', startScript, 'dockerd'] as const),
-        ...['--config-file', settings, '--data-root', join(data, 'data'), '--exec-root', join(runtime, 'exec')],
-        ...[
-          '--pidfile',
-          join(runtime, 'pid'),
-          '--containerd-namespace',
-          `orrery-${kind}`,
-          '--containerd-plugins-namespace',
-          `orrery-${kind}-plugins`,
-        ],
+        ...['--config-file', settings, '--data-root', join(data, 'data'), '--exec-root', at('exec'), '--pidfile', at('pid')],
+        ...['--containerd-namespace', `orrery-${kind}`, '--containerd-plugins-namespace', `orrery-${kind}-plugins`],
         ...['--host', `unix://${socket}`, '--storage-driver', 'overlay2', '--bridge', bridge],
         ...['--iptables=false', '--ip-forward=false', '--ip-masq=false'],
       ],
-      environment: { PATH: searchPath },
-      directory: runtime,
+      environment: { PATH: searchPath, TMPDIR: ground.folder },
+      directory: ground.folder,
       logFile,
       softSignal: 'TERM',
       patienceSeconds: 30,
@@ -196,15 +178,9 @@ ip link add name ${bridge} type bridge && ip address add ${address} dev ${bridge
   }
   const dispose = async (): Promise<void> => {
     await server?.release()
-    await killAll(cgroup)
-    // Not when the next one has begun with it.
-    await run('flock', ['--nonblock', '--conflict-exit-code', '0', lock, 'ip', 'link', 'delete', bridge], {
-      env: { PATH: searchPath },
-    }).catch(() => undefined)
-    // Network namespaces stay mounted when it has ended; what was killed leaves the roots of its containers too.
-    for (const [, mount = ''] of [...readFileSync('/proc/self/mounts', 'utf8').matchAll(/^\S+ (\S+)/gm)].reverse())
-      if (mount.startsWith(`${runtime}/`) || mount.startsWith(`${data}/`)) await run('umount', ['--lazy', mount])
-    rmSync(runtime, { recursive: true, force: true, maxRetries: 20, retryDelay: 100 })
+    end.stdin.end()
+    await removed
+    await ground.leave()
   }
   try {
     await start()
@@ -222,7 +198,7 @@ ip link add name ${bridge} type bridge && ip address add ${address} dev ${bridge
       await server?.ended
       rmSync(socket, { force: true })
       // Its own containerd ends with it. Nobody may reap that for a while, and then dockerd would take it for alive.
-      const pidFile = join(runtime, 'exec/containerd/containerd.pid')
+      const pidFile = at('exec/containerd/containerd.pid')
       if (!existsSync(pidFile)) return
       const containerd = identify(Number(readFileSync(pidFile, 'utf8')))
       await until('containerd is gone', () => Promise.resolve(containerd === undefined || !isAlive(containerd)))
@@ -233,16 +209,57 @@ ip link add name ${bridge} type bridge && ip address add ${address} dev ${bridge
   }
 }
 
+/** Programs of containers are lowered to what this machine lets its root give; `cgroup` is the parent of theirs. */
+const settingsOf = (shimPath: string, cgroup: string) => ({
+  'default-runtime': 'within-limits',
+  runtimes: { 'within-limits': { path: shimPath } },
+  'cgroup-parent': `/${cgroup}`,
+})
+
+/** A Docker engine on a host of a site, where every account looks for one; those of the group `docker` may use it. */
+export interface HostEngine {
+  /** Runs the client on the host as root and gives what it prints, trimmed. @throws Error with its last words when it fails */
+  docker: (...args: string[]) => Promise<string>
+  /** Lets the account of the site use it, or no longer: true of logins from now on. */
+  admit(allowed: boolean): void
+  /** Takes away what the host's end leaves of it; after that. */
+  leave(): Promise<void>
+}
+
+/** Starts it with images of its own, which are below the host's `/srv`. It ends with the host. */
+export const startHostEngine = async (host: Host, account: string): Promise<HostEngine> => {
+  const cgroup = `orrery-${basename(dirname(host.folder))}`
+  const cgroups = openCgroups([cgroup])
+  const docker: HostEngine['docker'] = async (...args) => (await host.run(`/usr/bin/docker ${quoteAll(args)}`)).stdout.trim()
+  const groups = join(host.folder, 'etc/group')
+  const others = readFileSync(groups, 'utf8').replace(/^docker:.*\n/m, '')
+  const admit = (allowed: boolean): void => writeFileSync(groups, `${others}docker:x:999:${allowed ? account : ''}\n`)
+  try {
+    admit(true)
+    await host.run('cat > /run/runc && chmod 755 /run/runc', 'root', { input: readFileSync(shim, 'utf8') })
+    await host.run('cat > /run/docker.json', 'root', { input: JSON.stringify(settingsOf('/run/runc', cgroup)) })
+    const daemon = await startDaemon(host, '/srv/dockerd.log', [
+      ...(['dockerd', '--config-file', '/run/docker.json', '--data-root', '/srv/docker', '--exec-root', '/run/docker'] as const),
+      ...['--storage-driver', 'overlay2', '--bridge=none', '--iptables=false', '--ip-forward=false', '--ip-masq=false'],
+    ])
+    await daemon.ready(async () => (await host.run('/usr/bin/docker version', 'root', { mayFail: true })).code === 0)
+  } catch (error) {
+    await cgroups.leave()
+    const log = join(host.folder, 'srv/dockerd.log')
+    throw new Error(`no Docker engine on ${host.name}: ${existsSync(log) ? readFileSync(log, 'utf8').slice(-3_000) : ''}`, { cause: error })
+  }
+  return { docker, admit, leave: cgroups.leave }
+}
+
 /** Gives the engine the image of `systemFiles` under this name, if it has not got it. */
 export const loadSystemImage = async ({ docker, commands }: Engine): Promise<string> => {
   const { root, key } = await systemFiles()
   const name = `orrery-test/system:${key}`
   if ((await docker('images', '--quiet', name)) === '')
-    await run(
-      '/bin/sh',
-      ['-c', `tar -C ${quote(root)} -c . | ${quote(join(commands, 'docker'))} import --change 'ENV PATH=/bin' - ${name}`],
-      { maxBuffer: 2 ** 20 },
-    )
+    await run('/bin/sh', [
+      '-c',
+      `tar -C ${quote(root)} -c . | ${quote(join(commands, 'docker'))} import --change 'ENV PATH=/bin' - ${name}`,
+    ])
   return name
 }
 
@@ -250,13 +267,15 @@ export const loadSystemImage = async ({ docker, commands }: Engine): Promise<str
 export interface LoopbackRegistry {
   /** `127.0.0.1:<port>`, the first part of its images' names. */
   readonly address: string
+  /** Copies a docker archive there under a name such as `app/tool:1`. Gives the digest: `sha256:…`. */
+  push(archive: string, name: string): Promise<string>
   stop(): Promise<void>
   start(): Promise<void>
 }
 
 /** Keeps its images in `folder`; ends with us. The caller stops it. */
-export const startLoopbackRegistry = async (folder: string, port: number): Promise<LoopbackRegistry> => {
-  const address = `127.0.0.1:${port}`
+export const startLoopbackRegistry = async (folder: string): Promise<LoopbackRegistry> => {
+  const address = `127.0.0.1:${await freePort()}`
   mkdirSync(folder, { recursive: true })
   const settings = join(folder, 'config.yml')
   writeFileSync(
@@ -286,5 +305,15 @@ export const startLoopbackRegistry = async (folder: string, port: number): Promi
     )
   }
   await start()
-  return { address, start, stop: async () => server?.release() }
+  return {
+    address,
+    push: async (archive, name) => {
+      const digestFile = join(folder, 'digest')
+      const plain = ['--insecure-policy', 'copy', '--quiet', '--dest-tls-verify=false', '--digestfile', digestFile]
+      await run('skopeo', [...plain, `docker-archive:${archive}`, `docker://${address}/${name}`])
+      return readFileSync(digestFile, 'utf8').trim()
+    },
+    stop: async () => server?.release(),
+    start,
+  }
 }

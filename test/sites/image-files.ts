@@ -12,7 +12,8 @@ import {
 } from 'node:fs'
 import { createHash } from 'node:crypto'
 import { dirname, join } from 'node:path'
-import { run } from './ground.ts'
+import { folderAt, run } from './ground.ts'
+import { imageArchive } from './kubernetes-images.ts'
 
 /**
  * Files of container images, made from programs of this machine: no registry of the world is needed. Kept below the machine's cache under a name
@@ -139,5 +140,14 @@ export const systemSif = async (): Promise<string> => {
   const making = `${file}.${process.pid}`
   await run('apptainer', ['-q', 'build', '-F', '--mksquashfs-args', '-noI -noD -noF -noX', making, root], { deadlineMs: 300_000 })
   renameSync(making, file)
+  return file
+}
+
+/** A docker archive of `docker.io/local/bare:1`: static busybox as `/app/busybox` and nothing else, no shell and no folder. Made below `folder`. */
+export const bareArchive = async (folder: string): Promise<string> => {
+  const root = folderAt(join(folder, 'bare'))
+  copyFileSync(await resolved('busybox'), join(folderAt(join(root, 'app')), 'busybox'))
+  const file = join(folder, 'bare.tar')
+  await imageArchive(root, 'docker.io/local/bare:1', {}, file)
   return file
 }

@@ -1,5 +1,20 @@
 import { quote } from '../quote.ts'
 
+/** Of both scripts: `now` sets `up` to hundredths of a second since boot; `claim` makes a file, false when somebody else has made it. */
+const clockAndClaim = `now() {
+  read -r up rest < /proc/uptime
+  up=\${up%.*}\${up#*.} up=\${up#0} up=\${up#0}
+}
+
+claim() {
+  set -C
+  { true > "$1"; } 2>/dev/null
+  claimed=$?
+  set +C
+  return "$claimed"
+}
+`
+
 /**
  * What stands between the host and a task in its container: `sh` (dash, bash, busybox) of the image, else the host's static busybox. In
  * `once` it is there for one task, in `lane` for one after the other, until no request has come for IDLE seconds.
@@ -22,23 +37,20 @@ unset HOSTNAME container OLDPWD PROMPT_COMMAND PS1 LD_LIBRARY_PATH USER_PATH HOM
 [ "$measured" = 1 ] || unset LANG
 unset APPTAINER_NO_EVAL SINGULARITY_NO_EVAL APPTAINER_APPNAME APPTAINER_BIND APPTAINER_COMMAND APPTAINER_CONTAINER APPTAINER_ENVIRONMENT APPTAINER_NAME
 unset SINGULARITY_APPNAME SINGULARITY_BIND SINGULARITY_COMMAND SINGULARITY_CONTAINER SINGULARITY_ENVIRONMENT SINGULARITY_NAME
-told=0 tmp=/tmp
+told=0 tmp=/tmp granted=1
 # The engine wants it to end.
 trap 'told=1; [ $$ -ne 1 ] || kill -s TERM -- -1 2>/dev/null' TERM
 
-now() {
-  read -r up rest < /proc/uptime
-  up=\${up%.*}\${up#*.} up=\${up#0} up=\${up#0}
-}
-
-# Peak of memory without the cache of files, which is the host's; kills for want of memory.
+${clockAndClaim}
+# Peak of memory, highest with and peak without the cache of files, which is the host's; kills for want of memory.
 measure() {
-  peak=- cache=0 oom=0
+  peak=- highest=- cache=0 oom=0
   [ "$measured" = 1 ] || return
   memory=/sys/fs/cgroup most=memory.peak events=memory.events files=file shared=shmem
   [ -e "$memory/memory.events" ] ||
     memory=/sys/fs/cgroup/memory most=memory.max_usage_in_bytes events=memory.oom_control files=total_cache shared=total_shmem
-  [ -r "$memory/$most" ] && read -r peak < "$memory/$most"
+  [ -r "$memory/$most" ] && read -r highest < "$memory/$most"
+  peak=$highest
   [ -r "$memory/$events" ] && while read -r key value; do
     [ "$key" = oom_kill ] && oom=$value
   done < "$memory/$events"
@@ -51,6 +63,7 @@ measure() {
 
 task() {
   [ -p "$1.life" ] && [ -p "$1.done" ] || return
+  [ -n "$granted" ] || claim "$1.taken" || return
   # Open for both, then for reading only: without a launcher the first line is the end.
   exec 5<> "$1.life"
   exec 4< "$1.life"
@@ -58,7 +71,7 @@ task() {
   read -r word <&4 || return
   exec 6<> "$1.done"
   measure
-  [ "$mode" = once ] || before=$peak
+  [ "$mode" = once ] || before=$highest
   killed=$oom told=0
   now
   began=$up
@@ -90,7 +103,7 @@ task() {
   times >> "$1.use"
   measure
   # The highest of all its tasks says nothing about this one unless it is this one's.
-  [ "$mode" = once ] || [ "$peak" != "$before" ] || peak=-
+  [ "$mode" = once ] || [ "$highest" != "$before" ] || peak=-
   echo "end $code $began $ended $told $peak $((oom - killed))" >&6
   exec 4<&- 6>&-
 }
@@ -103,8 +116,9 @@ exec 3<> requests
 while :; do
   { sleep "$what"; echo >&3; } &
   timer=$!
-  read -r name <&3 || exit 0
-  kill "$timer" 2>/dev/null
+  read -r name granted <&3 || exit 0
+  # Not TERM: a shell that has just been forked swallows what its parent has a trap for.
+  kill -s USR1 "$timer" 2>/dev/null
   if [ -z "$name" ]; then
     echo closed > state
     exit 0
@@ -128,7 +142,8 @@ done
  * Environment: ORRERY_PARTS and ORRERY_PART_0 …, the task's script in pieces, because one variable takes 128 KiB.
  *
  * Below `<root>/containers`: `images/KEY.HOST` what an image was resolved to, once per run and host (FIFO order by flock, one pull for all); `records/NAME`
- * what is told about the task's place; `tasks/NAME` what the container sees as `/.orrery`; `lanes/KEY.HOST.N` the same of a kept container.
+ * what is told about the task's place; `tasks/NAME` what the container sees as `/.orrery`; `lanes/KEY.HOST.N` the same of a kept container, which may
+ * be asked while `state` says `open CONTAINER`. One that is asked makes `NAME.taken` before it starts the task, or finds that the launcher has done so.
  *
  * It ends with 125 when there was no container; the record then has `trouble CLASS WORDS`. Engines are started in a session of their own without the
  * mark, so that a signal for the task's group cannot hit one in the middle of a start.
@@ -146,23 +161,21 @@ cd "\${0%/*}/.." || exit 125
 base=$PWD
 read -r node < /proc/sys/kernel/hostname
 known=images/$known.$node
-told= line= place= pumps= pulled=0 reused=0
+told= line= place= pumps= pulled=0 reused=0 remove=--rm
 trap 'told=1; [ -z "$line" ] || echo TERM >&9' TERM
 
 inside=${quote(inside)}
 
-now() {
-  read -r up rest < /proc/uptime
-  up=\${up%.*}\${up#*.} up=\${up#0} up=\${up#0}
-}
-
+${clockAndClaim}
 record() {
   printf '%s\\n' "$*" >> "records/$name"
 }
 
 clear_away() {
   case $place in
-    tasks/*) rm -rf -- "$place" ;;
+    tasks/*)
+      rm -rf -- "$place"
+      [ -n "$remove" ] || "$tool" rm -f "$name" > /dev/null 2>&1 ;;
     lanes/*) rm -f -- "$place/$name".* ;;
   esac
 }
@@ -236,10 +249,22 @@ find_engine() {
   give_up "$class" "$engine does not work on $node: $said"
 }
 
+# Whether the engine is to remove containers that have ended. Before 25, one that lets them live while it is restarted ends those that it is to
+# remove. What a launcher could not remove there is removed by one that comes an hour later: a younger one may be about to start.
+ask_removal() {
+  remove=--rm
+  [ "$engine" = docker ] || return
+  case $(docker info --format '{{.LiveRestoreEnabled}} {{.ServerVersion}}' 2> /dev/null 8>&-) in
+    'true 1'?.* | 'true 2'[0-4].*)
+      remove=
+      docker container prune --force --filter label=orrery.scope --filter until=1h > /dev/null 2>&1 8>&- ;;
+  esac
+}
+
 # ---- the image
 
 know() {
-  [ -s "$known" ] && read -r engine digest entry id < "$known" && [ -n "$id" ] && tool=$engine
+  [ -s "$known" ] && read -r engine digest entry remove id < "$known" && [ -n "$id" ] && tool=$engine && remove=\${remove#-}
 }
 
 inspect() {
@@ -348,9 +373,10 @@ resolve() {
   flock 8 || give_up refused "$node lacks flock (Debian: util-linux), which containers need"
   if ! know; then
     find_engine
+    ask_removal
     case $engine in apptainer) file_image ;; *) layered_image ;; esac
     probe
-    printf '%s\\n' "$engine $digest $entry $id" > "$known.$$" && mv -f -- "$known.$$" "$known" || give_up infrastructure "$node cannot write $base/$known"
+    printf '%s\\n' "$engine $digest $entry -$remove $id" > "$known.$$" && mv -f -- "$known.$$" "$known" || give_up infrastructure "$node cannot write $base/$known"
   fi
   exec 8>&-
 }
@@ -440,7 +466,7 @@ start() {
   detached=-d
   # Its monitor, which removes the container at its end, is a child of ours.
   [ "$engine:$mode" != podman:once ] || detached=
-  set -- run $detached --rm --pull never --name "$container" --label "orrery.scope=$scope" --log-driver none --pids-limit 4096 \\
+  set -- run $detached $remove --pull never --name "$container" --label "orrery.scope=$scope" --log-driver none --pids-limit 4096 \\
     --read-only --tmpfs "/tmp:rw,exec,nosuid,nodev,mode=1777$size" --user "$account" --cap-drop ALL \\
     --security-opt no-new-privileges --security-opt label=disable "$@" --entrypoint "$shell" "$id"
   [ "$entry" = sh ] || set -- "$@" sh
@@ -455,9 +481,10 @@ listen() {
   done
 }
 
+# Not ended by TERM: a shell that has just been forked swallows what its parent has a trap for.
 remind_after() {
   (
-    trap 'kill "$nap"; exit' TERM
+    trap 'kill "$nap"; exit' USR1
     sleep "$1" 5>&- &
     nap=$!
     wait "$nap"
@@ -483,7 +510,7 @@ await_start() {
         remind_after 120 ;;
     esac
   done
-  [ -z "$reminder" ] || kill "$reminder" 2> /dev/null
+  [ -z "$reminder" ] || kill -s USR1 "$reminder" 2> /dev/null
   record "up $rest"
   exec 6< "$place/$name.done"
   exec 5>&-
@@ -502,29 +529,45 @@ choose_lane() {
   return 1
 }
 
+# Lets the kept container run the task; false when it is another one's to do.
+ask_kept() {
+  echo "$name" 1<> "$place/requests"
+  await_start 5 && return
+  # It was taken away, or is slow: whoever makes this file first may start the task or give it to another.
+  if ! claim "$place/$name.taken"; then
+    await_start 120 && return
+    give_up infrastructure "the container that $engine on $node keeps has taken the task and does not say that it runs"
+  fi
+  said=$("$tool" rm -f "$container" 2>&1 > /dev/null 5>&- 7>&- 9>&-) || case $said in
+    *"o such container"* | *"already in progress"*) ;;
+    *) give_up infrastructure "$engine on $node cannot take away a container that does not answer: $said" ;;
+  esac
+  return 1
+}
+
 run_in_lane() {
   choose_lane || return
-  container=orrery-$lane-$each
   prepare
   state=
-  [ ! -s "$place/state" ] || read -r state < "$place/state"
-  if [ "$state" = open ] && [ -p "$place/requests" ]; then
-    echo "$name" 1<> "$place/requests"
-    if await_start 10; then
-      reused=1
-      return 0
-    fi
-    # It was taken away. The next one gets everything anew.
-    "$tool" rm -f "$container" > /dev/null 2>&1 5>&- 7>&- 9>&-
+  [ ! -s "$place/state" ] || read -r state container < "$place/state"
+  if [ "$state" = open ] && [ -p "$place/requests" ] && ask_kept; then
+    reused=1
+    return 0
   fi
+  container=orrery-$lane-$each-$$
   rm -f -- "$place/requests"
   mkfifo -- "$place/requests" || give_up infrastructure "$node cannot make a pipe at $base/$place"
   exec 4<> "$place/requests"
-  echo "$name" >&4
+  echo "$name granted" >&4
   start lane "$idle" "$shared" "$@"
   await_start '' || fail_start
   exec 4>&-
-  echo open > "$place/state"
+  echo "open $container" > "$place/state"
+}
+
+# Nobody asks it any more.
+leave_kept() {
+  [ -z "$keeps" ] || echo closed > "$place/state"
 }
 
 fail_start() {
@@ -541,15 +584,14 @@ now
 launched=$up
 kills
 killed_before=$killed
-mkdir -p -- images records tasks lanes || exit 125
-record "image $image"
+record "image $image" && mkdir -p -- images tasks lanes || give_up infrastructure "$node cannot write below $base: is its disk full?"
 resolve
 record "engine $engine"
 record "digest $digest"
 record "pull $pulled"
 [ -z "$told" ] || end_with 143
 keeps=
-[ "$idle" = 0 ] || case " $keepers " in *" $engine "*) keeps=1 ;; esac
+[ "$idle" = 0 ] || [ -z "$remove" ] || case " $keepers " in *" $engine "*) keeps=1 ;; esac
 if [ -n "$keeps" ]; then
   own=$1
   shift
@@ -564,17 +606,13 @@ if [ -z "$keeps" ]; then
   await_start '' || fail_start
 fi
 
-# Whoever starts it may say so later.
+# What its engine says of the start may come later, and is no word about a task that runs.
 code=
-while listen 6; do
-  case $word in
-    end)
-      code=$rest
-      break ;;
-    left) [ "$rest" = 0 ] || break ;;
-  esac
+while [ -z "$code" ] && listen 6; do
+  [ "$word" != end ] || code=$rest
 done
 if [ -z "$code" ]; then
+  leave_kept
   [ -z "$told" ] || end_with 143
   kills
   # For want of memory the kernel may end the whole container.
@@ -594,6 +632,9 @@ record "oom $6"
 record "reused $reused"
 for each in $pumps; do wait "$each"; done
 [ "$engine" = docker ] || [ -n "$keeps" ] || wait "$starter"
-[ "$4" = 0 ] || [ -n "$told" ] || give_up infrastructure "$engine on $node told the container to stop"
+if [ "$4" != 0 ] && [ -z "$told" ]; then
+  leave_kept
+  give_up infrastructure "$engine on $node told the container to stop"
+fi
 end_with "$code"
 `

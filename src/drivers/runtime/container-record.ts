@@ -26,10 +26,13 @@ const secondsOf = (text: string): number => {
   return Number(minutes) * 60 + Number(seconds)
 }
 
-/** A torn or foreign line counts as absent. */
-export const parseContainerRecord = (text: string): ContainerRecord => {
+/** The first line is written before anything else is done, the last of a launcher without container tells why. */
+const unwritten = 'the record of its container could not be written: is the disk of the site full?'
+
+/** `text`: undefined where no launcher has been. A torn or foreign line counts as absent. */
+export const parseContainerRecord = (text: string | undefined): ContainerRecord => {
   const lines = new Map<string, string>()
-  for (const line of text.split('\n')) {
+  for (const line of (text ?? '').split('\n')) {
     const [, word = '', rest = ''] = /^([a-z]+) (.*)$/.exec(line) ?? []
     if (word !== '') lines.set(word, rest)
   }
@@ -44,9 +47,10 @@ export const parseContainerRecord = (text: string): ContainerRecord => {
     ...(Number.isFinite(pulled) ? { pullSeconds: pulled } : {}),
     ...(word('reused') === undefined ? {} : { containerReused: word('reused') === '1' }),
   }
-  const [, trouble, words] = /^(infrastructure|refused) (.*)$/.exec(word('trouble') ?? '') ?? []
-  const said = trouble === undefined ? {} : { trouble: { trouble: trouble as TroubleClass, words: words ?? '' } }
   const begun = word('up') !== undefined
+  const [, trouble, words] = /^(infrastructure|refused) (.*)$/.exec(word('trouble') ?? '') ?? []
+  const silent = text !== undefined && !begun ? { trouble: { trouble: 'infrastructure' as const, words: unwritten } } : {}
+  const said = trouble === undefined ? silent : { trouble: { trouble: trouble as TroubleClass, words: words ?? '' } }
   if (launched === undefined || began === undefined || ended === undefined || !(launched <= began && began <= ended))
     return { detail, begun, ...said }
   const beforeSeconds = (began - launched) / 100

@@ -252,7 +252,7 @@ for each in ${quoteAll(names)}; do [ ! -e "$each" ] || { echo "${boundary} $each
         .slice(1)
         .map((part) => [part.slice(0, part.indexOf('\n')), part.slice(part.indexOf('\n') + 1)]),
     )
-    return new Map(names.map((name) => [name, parseContainerRecord(texts.get(name) ?? '')]))
+    return new Map(names.map((name) => [name, parseContainerRecord(texts.get(name))]))
   })
 
   const removeRecord = gather<string, true>(async (names) => {
