@@ -1,24 +1,36 @@
 import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/globals'
-import { PassThrough } from 'node:stream'
-import { setTimeout as sleep } from 'node:timers/promises'
-import { openKubernetesCluster, type KubernetesCluster } from '../../src/clients/kubernetes-cluster.ts'
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { join } from 'node:path'
+import type { KubernetesCluster } from '../../src/clients/kubernetes-cluster.ts'
 import { KubernetesError } from '../../src/clients/kubernetes.ts'
-import type { Intent, TaskState } from '../../src/drivers/runtime/driver.ts'
+import type { Intent, Stage } from '../../src/drivers/runtime/driver.ts'
 import { keyOf } from '../../src/drivers/runtime/kubernetes-job.ts'
 import { kubernetesProblems } from '../../src/drivers/runtime/kubernetes-settings.ts'
-import { openKubernetesDriver, openKubernetesShell } from '../../src/drivers/runtime/kubernetes.ts'
-import type { RootedDriver } from '../../src/drivers/runtime/rooted.ts'
 import type { SiteShell } from '../../src/drivers/shell.ts'
 import { startKubernetes, type KubernetesSite } from '../sites/kubernetes.ts'
 import { toolImage } from './kubernetes-image.ts'
-
-const minutes = 60_000
-const sh = (script: string): string[] => ['/bin/sh', '-c', script]
+import {
+  becomes,
+  clusterOf,
+  errandOf,
+  metered,
+  minutes,
+  openRuntime,
+  over,
+  podOf,
+  serverOf,
+  sh,
+  stateOf,
+  submit,
+  until,
+  type Errand,
+  type OpenedRuntime,
+} from './kubernetes-site.ts'
 
 let site: KubernetesSite
 let helperImage: string
 let token: string
-let count = 0
 const closing: (() => Promise<unknown>)[] = []
 
 beforeAll(async () => {
@@ -31,117 +43,51 @@ afterEach(async () => {
   for (const close of closing.splice(0).reverse()) await close()
 }, minutes)
 
-interface Worker {
-  driver: RootedDriver
-  shell: SiteShell
-  close(): Promise<void>
-}
-
 const root = '/orrery'
 /** One of several over the same runtime, each with connections of its own. */
 const open = (
   configuration: Record<string, unknown> = {},
   runtime = 'carried',
-  exec: (open: KubernetesCluster['exec']) => KubernetesCluster['exec'] = (same) => same,
-): Worker => {
-  const { hostname: host, port } = new URL(site.server)
-  const real = openKubernetesCluster({
-    host,
-    port: Number(port),
-    certificateAuthority: site.certificateAuthority,
-    token: () => Promise.resolve(token),
-    addressAllowed: () => true,
-  })
+  exec: (real: KubernetesCluster['exec']) => KubernetesCluster['exec'] = (same) => same,
+): OpenedRuntime => {
+  const real = clusterOf(site, () => Promise.resolve(token))
   const cluster = { ...real, exec: exec(real.exec) }
-  const place = {
-    cluster,
-    namespace: site.namespace,
-    runtime,
-    configuration: { root, helperImage, settleSeconds: 4, claimSeconds: 2, overcommit: 20, ...configuration },
-  }
-  const shell = openKubernetesShell(place)
-  const driver = openKubernetesDriver({ ...place, shell, taskVariable: 'ORRERY_TASK', pollMilliseconds: 500 })
-  let closed = false
-  const close = async (): Promise<void> => {
-    if (closed) return
-    closed = true
-    await driver.close()
-    await shell.close()
-    cluster.close()
-  }
-  closing.push(close)
-  return { driver, shell, close }
-}
-const intent = (argv: string[], own: Partial<Intent> = {}, folder = root): Intent => {
-  const name = `carried-${++count}`
-  return {
-    name,
-    directory: `${folder}/work/run/${name}`,
-    argv,
-    environment: {},
-    stage: [],
-    expectedOutputs: [],
-    cores: 1,
-    memoryBytes: 0,
-    timeoutSeconds: 0,
-    ...own,
-  }
+  const opened = openRuntime(cluster, { namespace: site.namespace, runtime, configuration: { root, helperImage, ...configuration } })
+  closing.push(opened.close)
+  return opened
 }
 const on = (node: string): Partial<Intent> => ({ site: { nodeSelector: { 'kubernetes.io/hostname': node } } })
-
-const submit = async (driver: RootedDriver, ...intents: Intent[]): Promise<string[]> =>
-  (await driver.submit(intents)).map((outcome) => {
-    if (!outcome.ok) throw outcome.error
-    return outcome.externalId
-  })
-const over = (driver: RootedDriver, ...intents: Intent[]): Promise<void> =>
-  new Promise((resolve) => {
-    const left = new Set(intents.map(({ name }) => name))
-    driver.watch([...left], (name) => {
-      left.delete(name)
-      if (left.size === 0) resolve()
-    })
-  })
-const until = async <T>(what: string, probe: () => Promise<T | undefined | false>, seconds = 90): Promise<T> => {
-  const end = performance.now() + seconds * 1000
-  let last: unknown
-  for (;;) {
-    const found = await probe().catch((error: unknown) => void (last = error))
-    if (found !== undefined && found !== false) return found
-    if (performance.now() > end) throw new Error(`waited in vain for ${what}`, { cause: last })
-    await sleep(200)
-  }
-}
-const stateOf = async (driver: RootedDriver, { name }: Intent): Promise<TaskState> =>
-  (await driver.find([name])).get(name) ?? { state: 'unknown' }
-const becomes = (driver: RootedDriver, task: Intent, state: TaskState['state']): Promise<TaskState> =>
-  until(`${task.name} to be ${state}`, async () => {
-    const found = await stateOf(driver, task)
-    return found.state === state ? found : undefined
-  })
-const podOf = async (externalId: string): Promise<string> => {
-  const text = await site.kubectl('get', 'pods', '-o', 'name')
-  const line = text.split('\n').find((one) => one.startsWith(`pod/${externalId}-`))
-  if (line === undefined) throw new Error(`no Pod of ${externalId} among ${text}`)
-  return line.slice(4)
-}
+const podNameOf = async (externalId: string): Promise<string> => (await podOf(site, externalId)).name
 /** Whether the task's container has ended, as the cluster tells it. */
 const hasEnded = async (pod: string): Promise<boolean> => {
   const path = '{.status.containerStatuses[?(@.name=="task")].state.terminated.exitCode}'
   return (await site.kubectl('get', 'pod', pod, '-o', `jsonpath=${path}`)) !== ''
 }
-const inPod = (pod: string, script: string): Promise<string> =>
-  site.kubectl('exec', pod, '-c', 'courier', '--', '/bin/sh', '-c', `cd ${root} && ${script}`)
 /** Lets go what waits for a file `go` in its work directory. */
-const letGo = (pod: string, { directory }: Intent): Promise<string> => inPod(pod, `: > ${directory}/go`)
+const letGo = (pod: string, { directory }: Intent): Promise<string> =>
+  site.kubectl('exec', pod, '-c', 'courier', '--', '/bin/sh', '-c', `: > ${directory}/go`)
 const waiting = 'until [ -e go ]; do sleep 0.1; done'
+/** A predecessor's folder at the keeper, with 8 MiB; what is made of them, and whether that came back whole and was made once. */
+const seedOf = async (shell: SiteShell): Promise<Stage> => {
+  const from = `${root}/work/seed`
+  await shell.run(`mkdir -p ${from} && head -c 8388608 /dev/urandom > ${from}/input`)
+  return { from, label: 'seed' }
+}
+const twice = sh('echo ran >> ledger; cat input input > output')
+const isTwice = async (shell: SiteShell, { directory, stage: [seed] }: Intent): Promise<void> => {
+  const { stdout } = await shell.run(
+    `cd ${directory} && cat ledger; sha256sum < input; sha256sum < ${seed?.from}/input; sha256sum < output; cat ${seed?.from}/input ${seed?.from}/input | sha256sum`,
+  )
+  const [ledger, input, sent, output, expected] = stdout.toString().split('\n')
+  expect({ ledger, input, output }).toEqual({ ledger: 'ran', input: sent, output: expected })
+}
 const keeperPod = (runtime: string): string => `orrery-keeper-${keyOf(runtime)}`
 
 describe('Kubernetes without a shared volume', () => {
   test(
     'a chain over two nodes: the files of the first are staged for the second, which runs elsewhere',
     async () => {
-      const { driver, shell } = open()
+      const { driver, shell, intent } = open()
       const first = intent(sh('mkdir deep; echo one > deep/a; ln -s deep/a link; echo kept > "it\'s kept"; echo said; echo wrong >&2'), {
         ...on('node1'),
         expectedOutputs: ['deep/a'],
@@ -183,7 +129,7 @@ describe('Kubernetes without a shared volume', () => {
     'twenty at once, through two workers that are given the same: each runs once and everything comes back',
     async () => {
       const [one, two] = [open(), open()]
-      const tasks = Array.from({ length: 20 }, (_, index) => intent(sh(`echo ${index} >> mine; exit ${index % 3}`), { cores: 0.1 }))
+      const tasks = Array.from({ length: 20 }, (_, index) => one.intent(sh(`echo ${index} >> mine; exit ${index % 3}`), { cores: 0.1 }))
       const [ids, again] = await Promise.all([submit(one.driver, ...tasks), submit(two.driver, ...tasks)])
       expect(again).toEqual(ids)
       await Promise.all([over(one.driver, ...tasks), over(two.driver, ...tasks)])
@@ -209,7 +155,7 @@ describe('Kubernetes without a shared volume', () => {
   test(
     'an output of 64 MiB is the same at the keeper',
     async () => {
-      const { driver, shell } = open()
+      const { driver, shell, intent } = open()
       const task = intent(sh('head -c 67108864 /dev/urandom > big; sha256sum < big'))
       await submit(driver, task)
       await over(driver, task)
@@ -226,38 +172,22 @@ describe('Kubernetes without a shared volume', () => {
     'links to the Pods break on the way there and on the way back: it runs once, and everything comes back whole',
     async () => {
       // What goes there and what comes back after the first mebibyte; of what is said last, the answer.
-      const kinds = { there: /tar -xpof/, go: /: > \.go/, back: /tar \$format/, done: /: > .*\.fetched/ }
-      const broken = new Set<string>()
-      const opened: string[] = []
-      const { driver, shell } = open({}, 'carried', (exec) => async (request) => {
+      const broken = new Set<Errand>()
+      const opened: Errand[] = []
+      const { driver, shell, intent } = open({}, 'carried', (exec) => async (request) => {
         const channel = await exec(request)
-        const text = request.command.join(' ')
-        const [kind] = Object.entries(kinds).find(([, pattern]) => pattern.test(text)) ?? []
-        if (request.container !== 'courier' || kind === undefined) return channel
-        opened.push(kind)
-        if (broken.has(kind)) return channel
-        broken.add(kind)
-        if (kind === 'go' || kind === 'done')
+        const errand = errandOf(request)
+        if (errand === undefined) return channel
+        opened.push(errand)
+        if (broken.has(errand)) return channel
+        broken.add(errand)
+        if (errand === 'go' || errand === 'done')
           return { ...channel, done: channel.done.then(() => Promise.reject(new KubernetesError('login', 'the answer was lost'))) }
-        let passed = 0
-        const cut = new PassThrough({
-          transform(bytes: Buffer, _, callback) {
-            if ((passed += bytes.length) > 1024 ** 2) channel.close()
-            callback(null, bytes)
-          },
+        return metered(channel, errand, async (bytes) => {
+          if (bytes > 1024 ** 2) channel.close()
         })
-        // Both ends of a link that is cut are told by it.
-        cut.on('error', () => undefined)
-        if (kind === 'there') {
-          cut.pipe(channel.stdin)
-          return { ...channel, stdin: cut }
-        }
-        channel.stdout.pipe(cut)
-        return { ...channel, stdout: cut }
       })
-      const seed = `${root}/work/seed`
-      await shell.run(`mkdir -p ${seed} && head -c 8388608 /dev/urandom > ${seed}/input`)
-      const task = intent(sh('echo ran >> ledger; cat input input > output'), { stage: [{ from: seed, label: 'seed' }] })
+      const task = intent(twice, { stage: [await seedOf(shell)] })
       await submit(driver, task)
       await over(driver, task)
       // The end is told before the Pod is let go; one that has heard of it is asked no more, whatever became of its answer.
@@ -265,11 +195,48 @@ describe('Kubernetes without a shared volume', () => {
       for (const kind of ['there', 'back']) expect(opened.filter((one) => one === kind).length).toBeGreaterThan(1)
       expect(opened.filter((kind) => kind === 'go')).toEqual(['go'])
       expect((await driver.collect(task.name)).state).toMatchObject({ state: 'ended', exitCode: 0 })
-      const { stdout } = await shell.run(
-        `cd ${task.directory} && cat ledger; sha256sum < input; sha256sum < ${seed}/input; sha256sum < output; cat ${seed}/input ${seed}/input | sha256sum`,
-      )
-      const [ledger, input, sent, output, expected] = stdout.toString().split('\n')
-      expect({ ledger, input, output }).toEqual({ ledger: 'ran', input: sent, output: expected })
+      await isTwice(shell, task)
+    },
+    4 * minutes,
+  )
+
+  test(
+    'workers are killed in the middle of carrying, one on the way there and one on the way back: another goes on, nothing is lost or doubled',
+    async () => {
+      const { driver, shell, intent } = open()
+      const task = intent(twice, { stage: [await seedOf(shell)] })
+      const place = {
+        ...{ namespace: site.namespace, runtime: 'carried', taskVariable: 'ORRERY_TASK', pollMilliseconds: 500 },
+        ...{ configuration: { root, helperImage, overcommit: 20 }, server: { ...serverOf(site), token } },
+      }
+      const submitter = join(import.meta.dirname, 'kubernetes-submitter.ts')
+      const dieOnTheWay = async (errand: 'there' | 'back'): Promise<void> => {
+        const child = spawn(process.execPath, [submitter, JSON.stringify(place), JSON.stringify([task]), errand], {
+          stdio: ['ignore', 'pipe', 'inherit'],
+        })
+        closing.push(async () => child.kill('SIGKILL'))
+        let said = ''
+        for await (const bytes of child.stdout) if ((said += String(bytes)).includes(`stopped on the way ${errand}`)) break
+        expect(said).toContain(`stopped on the way ${errand}`)
+        child.kill('SIGKILL')
+        await once(child, 'exit')
+      }
+      await dieOnTheWay('there')
+      const pods = await site.kubectl('get', 'pods', '-l', 'orrery.dev/part=task', '--field-selector=status.phase=Running', '-o', 'name')
+      const pod = pods.trim().replace('pod/', '')
+      const begun = 'cd $1 && ls -d .in-* && [ ! -e .go ]'
+      expect(await site.kubectl('exec', pod, '-c', 'courier', '--', ...sh(begun, root))).toMatch(/^\.in-\w+\n$/)
+      await dieOnTheWay('back')
+      const left = await shell.run(`cd ${root} && ls fetch && ls tasks/${task.name}.fetched`)
+      expect([left.stdout.toString(), left.code]).toEqual([expect.stringContaining(`${task.name}.`), 2])
+      const [id = ''] = await submit(driver, task)
+      await over(driver, task)
+      expect(pod).toContain(`${id}-`)
+      expect((await driver.collect(task.name)).state).toMatchObject({ state: 'ended', exitCode: 0, externalId: id })
+      await isTwice(shell, task)
+      const jobs = await site.kubectl('get', 'jobs', '-o', 'jsonpath={.items[*].metadata.annotations.orrery\\.dev/tasks}')
+      expect(jobs.split(' ').filter((name) => name === task.name)).toHaveLength(1)
+      expect((await shell.run(`ls -A ${root}/fetch`)).stdout.toString()).toBe('')
     },
     4 * minutes,
   )
@@ -277,7 +244,7 @@ describe('Kubernetes without a shared volume', () => {
   test(
     'memory beyond the plan ends it for memory with what it had written; an image without a shell runs',
     async () => {
-      const { driver, shell } = open()
+      const { driver, shell, intent } = open()
       const greedy = intent(sh('echo first > left; exec tail /dev/zero'), { memoryBytes: 48 * 1024 ** 2 })
       const container = { image: site.images.pause, network: true, reuse: false, scope: 'run' }
       const bare = intent(['/pause'], { timeoutSeconds: 1, container })
@@ -291,10 +258,10 @@ describe('Kubernetes without a shared volume', () => {
   )
 
   test(
-    'logs are read while it runs, and a cancel lets it end politely and brings back what it has',
+    'logs are read while it runs, and a cancel by whomever gives it the grace that it needs, and brings back what it has',
     async () => {
-      const { driver, shell } = open()
-      const task = intent(sh('trap "echo leaving; echo half > result; exit 9" TERM; echo begun; while :; do sleep 0.1; done'))
+      const { driver, shell, intent } = open()
+      const task = intent(sh('trap "sleep 6; echo leaving; echo half > result; exit 9" TERM; echo begun; while :; do sleep 0.1; done'))
       await submit(driver, task)
       await becomes(driver, task, 'running')
       const logs = await until('its first words', async () => {
@@ -302,8 +269,9 @@ describe('Kubernetes without a shared volume', () => {
         return slice.totalBytes > 0 && slice
       })
       expect({ ...logs, bytes: logs.bytes.toString() }).toEqual({ bytes: 'gun\n', offset: 2, totalBytes: 6 })
-      await driver.cancel([task.name], 10)
-      expect(await stateOf(driver, task)).toMatchObject({ state: 'ended', reason: 'cancelled' })
+      // One that has seen nothing of it yet; without its word a task has five seconds.
+      await open().driver.cancel([task.name], 10)
+      expect(await stateOf(driver, task)).toMatchObject({ state: 'ended', reason: 'cancelled', exitCode: 9 })
       expect((await driver.logs(task.name, 'stdout', { tail: 100 })).bytes.toString()).toBe('begun\nleaving\n')
       expect((await shell.run(`cat ${task.directory}/result`)).stdout.toString()).toBe('half\n')
     },
@@ -313,7 +281,7 @@ describe('Kubernetes without a shared volume', () => {
   test(
     'one that waits for a node is cancelled and never starts',
     async () => {
-      const { driver } = open()
+      const { driver, intent } = open()
       const task = intent(['true'], on('node3'))
       await submit(driver, task)
       await until('the words of the scheduler', async () => {
@@ -330,10 +298,10 @@ describe('Kubernetes without a shared volume', () => {
     'a Pod that is evicted before anybody has fetched its outputs: lost, and the words say so',
     async () => {
       const first = open()
-      const task = intent(sh(waiting))
+      const task = first.intent(sh(waiting))
       const [id = ''] = await submit(first.driver, task)
       await becomes(first.driver, task, 'running')
-      const pod = await podOf(id)
+      const pod = await podNameOf(id)
       await first.close()
       await letGo(pod, task)
       await until('the end of the task', () => hasEnded(pod))
@@ -354,13 +322,13 @@ describe('Kubernetes without a shared volume', () => {
     async () => {
       const folder = `${root}/kept`
       const keeperVolume = { persistentVolumeClaim: site.volume.claim, mountPath: root }
-      const { driver, shell } = open({ keeperVolume, root: folder }, 'kept')
-      const [before, during] = [intent(sh('echo 1 > one'), {}, folder), intent(sh(`${waiting}; echo 2 > two`), {}, folder)]
+      const { driver, shell, intent } = open({ keeperVolume, root: folder }, 'kept')
+      const [before, during] = [intent(sh('echo 1 > one')), intent(sh(`${waiting}; echo 2 > two`))]
       const [, id = ''] = await submit(driver, before, during)
       await over(driver, before)
       await becomes(driver, during, 'running')
       await site.kubectl('delete', 'pod', keeperPod('kept'), '--grace-period=0', '--force')
-      const pod = await podOf(id)
+      const pod = await podNameOf(id)
       await until('the files in the Pod', () => letGo(pod, during))
       await over(driver, during)
       expect((await driver.collect(during.name)).state).toMatchObject({ state: 'ended', exitCode: 0 })
@@ -373,7 +341,7 @@ describe('Kubernetes without a shared volume', () => {
   test(
     'the Pod of the keeper goes and has none: what was there is lost, and is not run again',
     async () => {
-      const { driver } = open({}, 'fleeting')
+      const { driver, intent } = open({}, 'fleeting')
       const [before, during] = [intent(['true']), intent(['sleep', '600'])]
       const ids = await submit(driver, before, during)
       await over(driver, before)

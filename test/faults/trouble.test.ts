@@ -1,6 +1,7 @@
 import { expect, test } from '@jest/globals'
 import { openCancelRaces } from './cancel-races.ts'
 import { openCutLinks } from './cut-links.ts'
+import { openEvictions } from './evictions.ts'
 import { openHostileTexts } from './hostile-texts.ts'
 import { openSilentScheduler } from './silent-scheduler.ts'
 import type { Trouble } from './tally.ts'
@@ -12,6 +13,7 @@ const kinds: [string, () => Promise<Trouble>, number[]][] = [
   ['metacharacters in every value that reaches a shell or sbatch: none executed', openHostileTexts, [0]],
   ['Slurm’s commands fail, hang and babble for hours: every task runs once and ends well', openSilentScheduler, [8]],
   ['cancelled at any moment: what is over stays so, and nothing of it starts any more', openCancelRaces, [0]],
+  ['evicted while they run: the site’s trouble, and completed by the next attempt though none may fail twice', openEvictions, [0]],
 ]
 
 test.each(kinds)(

@@ -7,11 +7,15 @@
  *   scheduler                Slurm's commands fail, hang and babble for what are hours to the driver
  *   texts                    strings of metacharacters in every value that reaches a shell or sbatch
  *   cancels                  runs that are cancelled at whatever moment
+ *   evictions                Pods that are evicted while they run
+ *   pods                     2,000 Pods at once on 200 nodes
  */
 import { parseArgs } from 'node:util'
 import { openCancelRaces } from './cancel-races.ts'
 import { openCutLinks } from './cut-links.ts'
+import { openEvictions } from './evictions.ts'
 import { openHostileTexts } from './hostile-texts.ts'
+import { openPods } from './pods.ts'
 import { openSilentScheduler } from './silent-scheduler.ts'
 import { addTally, countedBefore, type Trouble } from './tally.ts'
 
@@ -21,6 +25,8 @@ const kinds: Readonly<Record<string, () => Promise<Trouble>>> = {
   scheduler: openSilentScheduler,
   texts: openHostileTexts,
   cancels: openCancelRaces,
+  evictions: openEvictions,
+  pods: openPods,
 }
 
 const { values, positionals } = parseArgs({

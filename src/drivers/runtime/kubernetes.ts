@@ -7,7 +7,7 @@ import { quote, quoteAll } from '../quote.ts'
 import type { SiteShell } from '../shell.ts'
 import { DriverError, type Capability, type Collected, type Intent, type PlaceDetail, type TaskState } from './driver.ts'
 import { gather } from './gather.ts'
-import { installScript, openCourier, stayScript, waitScript, type Courier } from './kubernetes-courier.ts'
+import { installScript, linkTools, openCourier, stayScript, waitScript, type Courier } from './kubernetes-courier.ts'
 import {
   annotations,
   containerName,
@@ -250,7 +250,8 @@ export function openKubernetesDriver(options: KubernetesDriverOptions): RootedDr
       if (first === 'ready') return { useTools: true, busybox: from }
       if (!isStatic(stdout)) continue
       const { code, stderr } = await shell.run(
-        `t=${folder}.$$; mkdir -p "$t" && cp ${at} "$t/busybox" && echo ${at} > "$t/.from" && chmod 755 "$t" "$t/busybox" && for each in $("$t/busybox" --list); do [ "$each" = busybox ] || ln -sf busybox "$t/$each" || exit; done
+        `t=${folder}.$$; mkdir -p "$t" && cp ${at} "$t/busybox" && echo ${at} > "$t/.from" && chmod 755 "$t" "$t/busybox" || exit
+${linkTools('"$t"')}
 { mv -T "$t" ${folder} 2> /dev/null || rm -rf "$t"; }; [ -x ${folder}/sh ]`,
       )
       if (code === 0) return { useTools: true, busybox: place }
@@ -871,12 +872,9 @@ done
         else {
           const waiting = new Set(living.filter((name) => found.get(name)?.sight.form === 'buried'))
           const begun = living.filter((name) => !waiting.has(name))
+          const there = await Promise.all(begun.map(async (name) => ({ name, pod: await podAt(found.get(name)?.entry?.place) })))
           await courier.markCancelled(
-            begun.flatMap((name) => {
-              const place = found.get(name)?.entry?.place
-              const pod = place === undefined ? undefined : pods.get(placeOf(place.array, place.index))
-              return pod === undefined ? [] : [{ pod: pod.name, name }]
-            }),
+            there.flatMap(({ name, pod }) => (pod === undefined ? [] : [{ pod: pod.name, name }])),
             graceSeconds,
           )
           await deletePods(elementsOf(waiting, found), graceSeconds)
@@ -910,9 +908,8 @@ done
     }
   }
 
-  /** Of one that may run. */
-  async function podOf(name: string): Promise<TaskPod | undefined> {
-    const place = (await books.read([name])).get(name)?.place
+  /** Of one that may run; asked for where the watch has not begun. */
+  async function podAt(place: BookEntry['place'] | undefined): Promise<TaskPod | undefined> {
     if (place === undefined) return undefined
     const at = placeOf(place.array, place.index)
     return pods.get(at) ?? (standing ? undefined : (await askCluster().catch(() => undefined))?.pods.get(at))
@@ -1040,7 +1037,7 @@ for each in ${quoteAll(names)}; do p= n=; { read -r p n < "$each.place"; } 2> /d
     cancel,
     collect,
     async logs(name, stream, range) {
-      const pod = courier === undefined ? undefined : await podOf(name)
+      const pod = courier === undefined ? undefined : await podAt((await books.read([name])).get(name)?.place)
       const there = pod === undefined ? undefined : await courier?.logs(pod, name, stream, range)
       return there ?? tasks.logs(name, stream, range)
     },

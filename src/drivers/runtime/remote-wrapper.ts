@@ -156,7 +156,7 @@ perform() {
       shift 2
       . "$script"' sh "$tasks/$script.run" "$signals" setsid
   fi
-  exec 3>&-
+  exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-
   set -- setsid
   . "$tasks/$script.run"
 }
