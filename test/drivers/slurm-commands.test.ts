@@ -105,6 +105,10 @@ test('what sbatch says decides what is to be done', async () => {
   ])
     expect(await says(error(text))).toMatchObject({ trouble: 'unknown' })
   expect(await says(error('QOSMaxSubmitJobPerUserLimit'))).toBeInstanceOf(NoRoom)
+  // It may have taken the array all the same.
+  for (const babble of ['exit 0', 'exit 3', `echo '17|0|orrery-of-somebody'`, `echo 'Submitted batch job 17'`])
+    expect(await says(babble)).toMatchObject({ trouble: 'unknown' })
+  expect(existsSync(join(folder, 'arrays', 'orrery-x', 'job'))).toBe(false)
   rmSync(join(folder, 'bin', 'sbatch'))
   expect(await says(`exec /no/such/program`)).toMatchObject({ trouble: 'refused', message: expect.stringContaining('cannot be run') })
 }, 60_000)

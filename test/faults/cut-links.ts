@@ -1,5 +1,5 @@
 import { spawn } from 'node:child_process'
-import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -8,10 +8,29 @@ import { DriverError, type Intent, type RuntimeDriver } from '../../src/drivers/
 import { openSlurmDriver } from '../../src/drivers/runtime/slurm.ts'
 import { openSshDriver } from '../../src/drivers/runtime/ssh.ts'
 import { startSlurm } from '../sites/slurm.ts'
-import { startSshServer } from '../support/ssh-server.ts'
+import { startSshServer, type SshServer } from '../support/ssh-server.ts'
 import type { Trouble } from './tally.ts'
 
 const roundSeconds = 120
+/** Beyond the longest life of a task, so that all its jobs are still known; squeue's answers, which drivers read, grow with it. */
+const minJobAgeSeconds = 240
+
+/** An SSH server with a work directory and a ledger of its own, for one task after the other. */
+interface Lane {
+  server: SshServer
+  root: string
+  ledger: string
+}
+
+/** What became of one task. */
+interface Life {
+  name: string
+  faults: string[]
+  /** Messages of the server from the first to the last of the task. */
+  messages: number
+  /** The name of its array, at Slurm. */
+  array?: string
+}
 
 /** As the engine does: a site that does not answer is asked again. */
 async function patiently<T>(what: string, ask: () => Promise<T>): Promise<T> {
@@ -27,20 +46,28 @@ async function patiently<T>(what: string, ask: () => Promise<T>): Promise<T> {
 
 /**
  * One task from submit to its collected files over a link that is cut at one message of the server, which is the last to arrive or the first to
- * be lost, in turn. Each case is one cut; the driver goes on over the next link, and the task must have run once.
+ * be lost, in turn. Each case is one cut; the driver goes on over the next link, and the task must have run once. A round is a case in each
+ * lane, all at once, as a case mostly waits.
+ *
+ * @param laneCount cases at once
  */
-export async function openCutLinks(kind: 'ssh' | 'slurm'): Promise<Trouble> {
-  const cluster = kind === 'slurm' ? await startSlurm() : undefined
+export async function openCutLinks(kind: 'ssh' | 'slurm', laneCount = 12): Promise<Trouble> {
+  const cluster = kind === 'slurm' ? await startSlurm({ nodes: 3, minJobAgeSeconds }) : undefined
   const scratch = mkdtempSync(join(cluster?.scratch ?? tmpdir(), 'orrery-cuts-'))
   const path = `${cluster === undefined ? '' : `${cluster.commands}:`}/usr/local/bin:/usr/bin:/bin`
-  const server = await startSshServer({
-    run: (command) => spawn('/bin/sh', ['-c', command], { stdio: 'pipe', detached: true, cwd: '/', env: { PATH: path, HOME: scratch } }),
-  })
-  const ledger = join(scratch, 'ledger')
-  const root = join(scratch, 'root')
+  const lanes: Lane[] = []
   let tasks = 0
 
-  const open = (): { driver: RuntimeDriver; close: () => Promise<void> } => {
+  const openLane = async (index: number): Promise<void> => {
+    const home = join(scratch, `lane-${index}`)
+    mkdirSync(home)
+    const server = await startSshServer({
+      run: (command) => spawn('/bin/sh', ['-c', command], { stdio: 'pipe', detached: true, cwd: '/', env: { PATH: path, HOME: home } }),
+    })
+    lanes.push({ server, root: join(home, 'root'), ledger: join(home, 'ledger') })
+  }
+
+  const open = ({ server, root }: Lane): { driver: RuntimeDriver; close: () => Promise<void> } => {
     const sessions = openSshSessions({ backOffMs: { first: 1, longest: 20 } })
     const shell = sessions.shell({
       host: '127.0.0.1',
@@ -65,73 +92,107 @@ export async function openCutLinks(kind: 'ssh' | 'slurm'): Promise<Trouble> {
     }
   }
 
-  /** @returns what is wrong. */
-  const life = async (name: string): Promise<string[]> => {
-    const faults: string[] = []
+  const live = async (lane: Lane, cutAt?: SshServer['cutAt']): Promise<Life> => {
+    const { server, root, ledger } = lane
+    const name = `cut-${++tasks}`
+    const life: Life = { name, faults: [], messages: 0 }
+    const { driver, close } = open(lane)
+    server.writes = 0
+    server.cutAt = cutAt
+    try {
+      await submitAndCollect(driver, name, root, ledger, life.faults)
+      const lines = existsSync(ledger) ? readFileSync(ledger, 'utf8').split('\n') : []
+      const times = lines.filter((line) => line === name).length
+      if (times !== 1) life.faults.push(`${name} ran ${times} times`)
+      if (cluster !== undefined) life.array = readFileSync(join(root, 'tasks', `${name}.array`), 'utf8').split(' ')[0] ?? ''
+    } catch (error) {
+      life.faults.push(`${name}: ${String(error)}`)
+    } finally {
+      server.cutAt = undefined
+      life.messages = server.writes
+      await close()
+    }
+    return life
+  }
+
+  const submitAndCollect = async (driver: RuntimeDriver, name: string, root: string, ledger: string, faults: string[]): Promise<void> => {
     const task: Intent = {
       name,
       directory: join(root, 'work', name, '1'),
       argv: ['/bin/sh', '-c', 'echo "$1" >> "$2"; echo made > product; echo said', 'sh', name, ledger],
       ...{ environment: {}, stage: [], expectedOutputs: ['product'], cores: 1, memoryBytes: 0, timeoutSeconds: 60 },
     }
-    const { driver, close } = open()
-    try {
-      const [outcome] = await patiently('submit', async () => {
-        const outcomes = await driver.submit([task])
-        const [first] = outcomes
-        if (first?.ok === false && first.error.trouble === 'unknown') throw first.error
-        return outcomes
-      })
-      if (outcome?.ok !== true) return [`${name} was refused: ${outcome?.error.message ?? 'no outcome'}`]
-      const late = sleep(roundSeconds * 1000, 'late', { ref: false })
-      const ended = new Promise<string>((resolve) => driver.watch([name], () => resolve('ended')))
-      if ((await Promise.race([ended, late])) === 'late') return [`${name} was not told to have ended within ${roundSeconds} s`]
-      const collected = await patiently('collect', () => driver.collect(name))
-      const { state, manifest, missingOutputs } = collected
-      if (state.state !== 'ended' || state.exitCode !== 0) faults.push(`${name} is ${JSON.stringify(state)}`)
-      if (missingOutputs.length > 0 || manifest.files.map((one) => one.path).join() !== 'product')
-        faults.push(`${name} left ${JSON.stringify(manifest.files)}`)
-      const { bytes } = await patiently('logs', () => driver.logs(name, 'stdout', { tail: 100 }))
-      if (bytes.toString() !== 'said\n') faults.push(`${name} said ${JSON.stringify(bytes.toString())}`)
-      const lines = existsSync(ledger) ? readFileSync(ledger, 'utf8').split('\n') : []
-      const times = lines.filter((line) => line === name).length
-      if (times !== 1) faults.push(`${name} ran ${times} times`)
-      if (cluster !== undefined) {
-        const [array = ''] = readFileSync(join(root, 'tasks', `${name}.array`), 'utf8').split(' ')
-        const jobs = (await cluster.slurm(`squeue -h -t all -o '%F %j'`)).split('\n').filter((line) => line.endsWith(` ${array}`))
-        if (jobs.length !== 1) faults.push(`${name} is in ${jobs.length} jobs`)
-      }
-      return faults
-    } finally {
-      server.cutAt = undefined
-      await close()
+    await patiently('submit', async () => {
+      const [outcome] = await driver.submit([task])
+      if (outcome?.ok === false) throw outcome.error
+      if (outcome === undefined) throw new Error('submit has no outcome')
+    })
+    const late = sleep(roundSeconds * 1000, 'late', { ref: false })
+    const ended = new Promise<string>((resolve) => driver.watch([name], () => resolve('ended')))
+    if ((await Promise.race([ended, late])) === 'late') throw new Error(`not told to have ended within ${roundSeconds} s`)
+    const { state, manifest, missingOutputs } = await patiently('collect', () => driver.collect(name))
+    if (state.state !== 'ended' || state.exitCode !== 0) faults.push(`${name} is ${JSON.stringify(state)}`)
+    if (missingOutputs.length > 0 || manifest.files.map((one) => one.path).join() !== 'product')
+      faults.push(`${name} left ${JSON.stringify(manifest.files)}`)
+    const { bytes } = await patiently('logs', () => driver.logs(name, 'stdout', { tail: 100 }))
+    if (bytes.toString() !== 'said\n') faults.push(`${name} said ${JSON.stringify(bytes.toString())}`)
+  }
+
+  /** Adds to the faults of tasks that are not in exactly one job. */
+  const countJobs = async (lives: readonly Life[]): Promise<void> => {
+    if (cluster === undefined) return
+    const jobs = (await cluster.slurm(`squeue -h -t all -o '%F %j'`)).split('\n').map((line) => line.split(' '))
+    for (const { name, array, faults } of lives) {
+      const ids = new Set(jobs.flatMap(([id, jobName]) => (jobName === array ? [id] : [])))
+      if (array !== undefined && ids.size !== 1) faults.push(`${name} is in ${ids.size} jobs`)
     }
   }
 
   const close = async (): Promise<void> => {
-    await server.close()
+    await Promise.all(lanes.map(({ server }) => server.close()))
     await cluster?.stop()
     rmSync(scratch, { recursive: true, force: true })
   }
 
-  // The first contact installs the supervisor: it has more messages than any after it.
-  let messages = 0
-  for (let undisturbed = 0; undisturbed < 3; undisturbed++) {
-    server.writes = 0
-    const faults = await life(`whole-${undisturbed}`)
-    if (faults.length > 0) throw new Error(`without any cut: ${faults.join('; ')}`)
-    messages = undisturbed === 0 ? 0 : Math.max(messages, server.writes)
+  /** Messages of a task that nothing disturbs: the median, as a task that happens to wait asks more often. */
+  const measure = async (): Promise<number> => {
+    const counts: number[] = []
+    for (let undisturbed = 0; undisturbed < 3; undisturbed++) {
+      const lives = await Promise.all(lanes.map((lane) => live(lane)))
+      await countJobs(lives)
+      const faults = lives.flatMap((life) => life.faults)
+      if (faults.length > 0) throw new Error(`without any cut: ${faults.join('; ')}`)
+      // The first contact installs the supervisor: it has more messages than any after it.
+      if (undisturbed > 0) counts.push(...lives.map((life) => life.messages))
+    }
+    return counts.toSorted((one, other) => one - other)[Math.floor(counts.length / 2)] ?? 1
   }
 
-  return {
-    what: `link cut at a message of submit, poll or fetch, ${kind}: one job, re-attached (each of some ${kind === 'ssh' ? 240 : 430} messages × 20)`,
-    async play(number) {
-      server.writes = 0
-      const write = 1 + (number % messages)
-      server.cutAt = { write, lost: Math.floor(number / messages) % 2 === 0 }
-      const faults = await life(`cut-${number}-${++tasks}`)
-      return { counted: 1, faults: faults.map((fault) => `at message ${write} of ${messages}: ${fault}`) }
-    },
-    close,
+  try {
+    for (let index = 0; index < laneCount; index++) await openLane(index)
+    const messages = await measure()
+
+    /** A task that was over before its message is followed by one that is cut at the last it had. */
+    const cut = async (lane: Lane, number: number): Promise<Life & { write: number }> => {
+      for (let write = 1 + (number % messages); ;) {
+        const life = await live(lane, { write, lost: Math.floor(number / messages) % 2 === 0 })
+        if (life.faults.length > 0 || life.messages >= write) return { ...life, write }
+        write = life.messages
+      }
+    }
+
+    return {
+      what: `link cut at a message of submit, poll or fetch, ${kind}: one job, re-attached (each of some ${kind === 'ssh' ? 280 : 430} messages × 20)`,
+      async play(number) {
+        const lives = await Promise.all(lanes.map((lane, index) => cut(lane, number + index)))
+        await countJobs(lives)
+        const bad = lives.filter(({ faults }) => faults.length > 0)
+        return { counted: lives.length, faults: bad.map(({ write, faults }) => `at message ${write} of ${messages}: ${faults.join('; ')}`) }
+      },
+      close,
+    }
+  } catch (error) {
+    await close()
+    throw error
   }
 }

@@ -1,4 +1,4 @@
-import { existsSync, mkdtempSync, readFileSync } from 'node:fs'
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import fc from 'fast-check'
 import { openLocalShell } from '../../src/drivers/local-shell.ts'
@@ -81,8 +81,9 @@ export async function openHostileTexts(): Promise<Trouble> {
       const [first = '', second = '', third = '', fourth = ''] = strings.map(asName)
       const from = join(root, `from ${number} ${first}`)
       const directory = join(root, 'work', `${number} ${second}`, `1 ${first}`)
-      const made = await shell.run('mkdir -p -- "$(cat)"', { input: from })
-      if (made.code !== 0) faults.push(`cannot make ${JSON.stringify(from)}: ${made.stderr}`)
+      const staged = `staged ${fourth}`
+      mkdirSync(from)
+      writeFileSync(join(from, staged), name)
       const task: Intent = {
         name,
         directory,
@@ -139,6 +140,8 @@ export async function openHostileTexts(): Promise<Trouble> {
         if (state.state !== 'ended' || state.exitCode !== 0) faults.push(`the task is ${JSON.stringify(state)}`)
         if (manifest.root !== directory || manifest.files.map(({ path }) => path).join() !== third)
           faults.push(`left ${JSON.stringify(manifest.files)} in ${manifest.root}`)
+        if (!existsSync(join(directory, staged)) || readFileSync(join(directory, staged), 'utf8') !== name)
+          faults.push(`${JSON.stringify(staged)} is not in ${JSON.stringify(directory)}`)
         if (missingOutputs.join() !== (fourth === third ? '' : fourth))
           faults.push(`${JSON.stringify(missingOutputs)} is said to be missing`)
         await driver.remove(name)

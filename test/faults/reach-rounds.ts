@@ -135,6 +135,8 @@ export const playReachRounds = async (options: {
   pods?: number
   calls?: number
   taskSeconds: number
+  /** The blow falls once so many are in flight, or a share of all drawn by seed, whichever is more. */
+  least?: number
   say?: (line: string) => void
 }): Promise<ReachRound[]> => {
   const random = randomOf(options.seed)
@@ -185,7 +187,7 @@ export const playReachRounds = async (options: {
       await programs.post('/execution-runs/', { id: run, schedulePlanId: world.planId, mode: 'real' })
       const count = async (status: string): Promise<number> =>
         (await programs.get(`/execution-runs/${run}/activities/?pageSize=1&status=${status}`)).total as number
-      const wanted = Math.floor(tasks.length * (0.5 + random() * 0.5))
+      const wanted = Math.max(options.least ?? 0, Math.floor(tasks.length * (0.5 + random() * 0.5)))
       const inFlight = await until('tasks in flight', 120, async () => {
         const now = (await count('running')) + (await count('queued')) + (await count('preparing'))
         return now >= wanted ? now : undefined

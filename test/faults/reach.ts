@@ -8,12 +8,13 @@ import { playReachRounds } from './reach-rounds.ts'
 const { values } = parseArgs({
   options: { rounds: { type: 'string', default: '10' }, seed: { type: 'string', default: '1' }, kinds: { type: 'string', default: 'all' } },
 })
-const shares = values.kinds === 'hosts' ? { perHost: 52, onSlurm: 44 } : { perHost: 34, onSlurm: 30, contained: 20, pods: 24, calls: 30 }
+const shares = values.kinds === 'hosts' ? { perHost: 56, onSlurm: 44 } : { perHost: 36, onSlurm: 32, contained: 22, pods: 26, calls: 32 }
 const rounds = await playReachRounds({
   rounds: Number(values.rounds),
   seed: Number(values.seed),
   ...shares,
-  taskSeconds: 15,
+  taskSeconds: 20,
+  least: 200,
   say: (line) => void process.stdout.write(`${line}\n`),
 })
 const wrong = rounds.filter(({ faults }) => faults.length > 0)

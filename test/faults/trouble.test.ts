@@ -8,10 +8,10 @@ import type { Trouble } from './tally.ts'
 
 /** Small counts of what `trouble.ts` counts for as long as there is time. */
 const kinds: [string, () => Promise<Trouble>, number[]][] = [
-  ['a link over SSH that is cut at a message: one job, re-attached', () => openCutLinks('ssh'), [3, 77, 150, 223, 320]],
-  ['a link to Slurm that is cut at a message: one job, re-attached', () => openCutLinks('slurm'), [90, 220, 350, 500]],
-  ['metacharacters in every value that reaches a shell or sbatch: none executed', openHostileTexts, [0]],
-  ['Slurm’s commands fail, hang and babble for hours: every task runs once and ends well', openSilentScheduler, [8]],
+  ['a link over SSH that is cut at a message: one job, re-attached', () => openCutLinks('ssh', 1), [3, 77, 150, 223, 320]],
+  ['a link to Slurm that is cut at a message: one job, re-attached', () => openCutLinks('slurm', 1), [90, 220, 350, 500]],
+  ['metacharacters in every value that reaches a shell or sbatch: none executed', openHostileTexts, [5100]],
+  ['Slurm’s commands fail, hang and babble for hours: every task runs once and ends well', () => openSilentScheduler(1), [8]],
   ['cancelled at any moment: what is over stays so, and nothing of it starts any more', openCancelRaces, [0]],
   ['evicted while they run: the site’s trouble, and completed by the next attempt though none may fail twice', openEvictions, [0]],
 ]

@@ -35,7 +35,7 @@ export const openOutput = async (directory: string, path: string): Promise<{ str
 /** The same at another machine, through its shell; `directory` absolute there. */
 export const openOutputAt = async (shell: SiteShell, directory: string, path: string): Promise<{ stream: Readable; sizeBytes: number }> => {
   if (leaves(path)) throw outside(path)
-  const find = `cd ${quote(directory)} 2>/dev/null && base=$(pwd -P) && f=$(readlink -f ./${quote(path)}) && [ -f "$f" ] || exit 44
+  const find = `cd ${quote(directory)} 2>/dev/null && base=$(pwd -P) && f=$(readlink -nf ./${quote(path)} && printf x) && f=\${f%x} && [ -f "$f" ] || exit 44
 case $f in "$base"/*) ;; *) exit 45 ;; esac`
   const { code, stdout } = await shell.run(`${find}\nwc -c < "$f"`)
   if (code === 45) throw outside(path)

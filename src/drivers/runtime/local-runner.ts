@@ -62,8 +62,8 @@ opendir my $open, '/proc/self/fd' or die "no /proc: $!\n";
 my @inherited = grep { /^\d+$/ && $_ > 2 } readdir $open;
 closedir $open;
 for (@inherited) { if (open my $file, '<&=', $_) { close $file } }
-$SIG{PIPE} = $SIG{HUP} = $SIG{INT} = 'IGNORE';
-$SIG{ALRM} = $SIG{TERM} = sub { };
+# Handlers, as what is ignored would be ignored by tasks too.
+$SIG{$_} = sub { } for qw(PIPE HUP INT TERM ALRM);
 umask 022;
 sysopen my $null, '/dev/null', 0 or die "no /dev/null: $!\n";
 syscall($PRCTL, 36, 1, 0, 0, 0);
@@ -135,15 +135,16 @@ sub run {
 
   my ($arguments, $environment) = map { pack 'p*x8', @$_ } \@argv, \@rest;
   my ($search) = map { /^PATH=(.*)$/s } @rest;
-  my @programs = $argv[0] =~ m{/} ? $argv[0] : map { ($_ eq '' ? '.' : $_) . "/$argv[0]" } split /:/, $search // '/bin:/usr/bin', -1;
+  my @programs = $argv[0] =~ m{/} ? $argv[0] : grep { m{^[^/]} || -e } map { ($_ eq '' ? '.' : $_) . "/$argv[0]" } split /:/, $search // '/bin:/usr/bin', -1;
 
   # From here on this name is ours, once and for all.
   claim($path) or return say_line($!{EEXIST} ? 'known' : "failed cannot write $path: $!");
   my ($began, $clock) = (now(0), now(1));
   my $head = sprintf "%s %s\n%s %s %.6f\n", $name, $facts, $name, $self, $began;
   my ($runner, $before) = ($$, -s $log);
+  timer($timeout, 1) if $timeout > 0;
   my $pid = (syswrite($log, $head) // 0) == length $head ? fork : undef;
-  if (!defined $pid) { my $why = "$!"; truncate $log, $before; unlink $path; return say_line("failed cannot start: $why") }
+  if (!defined $pid) { my $why = "$!"; timer(0, 0); truncate $log, $before; unlink $path; return say_line("failed cannot start: $why") }
   if ($pid == 0) {
     syscall($SETSID);
     syscall($PRCTL, 1, 9, 0, 0, 0);
@@ -152,7 +153,8 @@ sub run {
     if ((syswrite($log, $line) // 0) != length $line) { truncate $log, $before + length $head; syscall($EXIT, 125) }
     say_line("started $$");
     syscall($DUP3, fileno $null, 0, 0); syscall($DUP3, fileno $out, 1, 0); syscall($DUP3, fileno $err, 2, 0);
-    $SIG{$_} = 'DEFAULT' for qw(PIPE HUP INT TERM ALRM);
+    # The others fall back by themselves; this one must not be lost until then.
+    $SIG{TERM} = 'DEFAULT';
     if (!chdir "$directory/$cwd") { syswrite STDERR, "cannot enter the working directory $cwd: $!\n"; syscall($EXIT, 126) }
     # What libc's search does with a program that is there; it knows what to do with a script without a head, and why nothing can be run.
     for (@programs) { syscall($EXECVE, $_, $arguments, $environment); last if $!{ENOEXEC} }
@@ -177,34 +179,35 @@ sub run {
   say_line('ended');
 }
 
+my ($ended, $usage) = ("\0" x 4, "\0" x 144);
 # Waits for the task and everything that came of it: code, signal, reason, wall and processor seconds, peak bytes.
 sub await {
   my ($control, $name, $pid, $clock, $timeout, $grace, $killed_before) = @_;
   my ($status, $reason, $kill_at, $cpu, $peak, %asked) = (undef, '', 0, 0, 0);
-  timer($timeout, 1) if $timeout > 0;
   for (;;) {
-    if (!$reason) {
-      if (!defined $status && -e "$control/$name.cancel") { $reason = 'cancelled'; $grace = slurp("$control/$name.cancel") + 0 }
-      elsif (!defined $status && $timeout > 0 && now(1) - $clock >= $timeout) { $reason = 'timeout' }
-      if ($reason) { $kill_at = now(1) + $grace; kill 'TERM', -$pid; timer(0.02, 0.02) }
-    } elsif (!defined $status && now(1) >= $kill_at) { kill 'KILL', -$pid }
-    # A signal that comes just before wait4 is made up for by the next: the timer and whoever cancels repeat theirs.
-    my ($s, $usage) = ("\0" x 4, "\0" x 144);
-    my $one = syscall($WAIT4, -1, $s, defined $status ? 1 : 0, $usage);
+    # First of all, as what is written before the child has its program is copied. A signal that comes just before wait4 is made up for by the
+    # next: the timer and whoever cancels repeat theirs.
+    my $one = syscall($WAIT4, -1, $ended, defined $status ? 1 : 0, $usage);
     if ($one > 0) {
       my ($us, $uu, $ss, $su, $max) = unpack 'q5', $usage;
       $cpu += $us + $ss + ($uu + $su) / 1e6;
       $peak = $max if $max > $peak;
-      $status = unpack 'l', $s if $one == $pid;
+      $status = unpack 'l', $ended if $one == $pid;
     } elsif ($one < 0 && $!{ECHILD}) { last
     } elsif ($one == 0) {
       my $signal = $reason && now(1) < $kill_at ? 'TERM' : 'KILL';
       $asked{"$signal $_"}++ || kill $signal, $_ for children();
       select undef, undef, undef, 0.005;
     }
+    next if defined $status;
+    if (!$reason) {
+      if (-e "$control/$name.cancel") { $reason = 'cancelled'; $grace = slurp("$control/$name.cancel") + 0 }
+      elsif ($timeout > 0 && now(1) - $clock >= $timeout) { $reason = 'timeout' }
+      if ($reason) { $kill_at = now(1) + $grace; kill 'TERM', -$pid; timer(0.02, 0.02) }
+    } elsif (now(1) >= $kill_at) { kill 'KILL', -$pid }
   }
   my $wall = now(1) - $clock;
-  timer(0, 0);
+  timer(0, 0) if $timeout > 0 || $reason;
   my ($code, $signal) = (($status >> 8) & 255, $status & 127);
   $reason = 'exited' if $reason eq 'cancelled' && !$code && !$signal;
   # Whoever cancels may have sent its processes the signal himself before this saw the wish.

@@ -106,13 +106,21 @@ echo '== reservations'; ${limited} scontrol -o show reservation || exit`,
       const { code, stdout, stderr } = await run(
         'sbatch',
         `answer=$(${limited} sbatch ${quoteAll(options)} < /dev/null) || exit
-id=\${answer%%;*}; echo "$id"
+id=\${answer%%;*}
+case $id in '' | *[!0-9]*) printf %s "$answer"; exit 0 ;; esac
+echo "$id"
 ${acceptedScript(quote(folder), '"$id"')}`,
       )
-      const id = stdout.toString().trim()
-      if (/^\d+$/.test(id)) return id
-      const words = wordsOf(stderr) || `exit ${code ?? 'unknown'}: ${id}`
+      const answer = stdout.toString().trim()
+      if (/^\d+$/.test(answer)) return answer
+      const words = wordsOf(stderr)
       if (noRoom.test(stderr)) throw new NoRoom(words)
+      // Who refuses says why. Whatever else came, the array may have been taken: it is asked for by its name.
+      if (code === 0 || words === '')
+        throw new DriverError(
+          'unknown',
+          `sbatch: exit ${code ?? 'unknown'} without a job id: ${(words || answer).slice(0, 200) || 'no words'}`,
+        )
       throw new DriverError('refused', `sbatch: ${words}`)
     },
     async cancel(elements, how) {
