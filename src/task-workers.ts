@@ -17,8 +17,9 @@ const concurrentActivities = 200
 const againAfterMs = 1_000
 
 /**
- * The two workers of a process: one on the shared task queue (workflows, planning, simulation, rehearsal), one on this host's own
- * queue (tasks that use its processes and files). They are opened in the background and again after a failure, so that the API
+ * The three workers of a process: one on the shared task queue (workflows, planning, simulation, rehearsal, sites that anybody reaches), one on
+ * this host's own queue (tasks that use its processes and files), one on that of the monitors, whose short checks must not stand behind activities
+ * that last for days. They are opened in the background and again after a failure, so that the API
  * answers while Temporal is away.
  */
 export const openTaskWorkers = (parts: Parts, options: { address: string; namespace: string; log: Log; traces: Traces }): TaskWorkers => {
@@ -52,7 +53,13 @@ export const openTaskWorkers = (parts: Parts, options: { address: string; namesp
       } as const
       const shared = await Worker.create({ ...common, taskQueue: parts.engine.taskQueue, workflowBundle, maxCachedWorkflows: 500 })
       const own = await Worker.create({ ...common, taskQueue: `${parts.engine.taskQueue}@${parts.hostId}` })
-      const workers = [shared, own]
+      const monitors = await Worker.create({
+        ...common,
+        // As `workflows/environment-connection.ts` names it.
+        taskQueue: `${parts.engine.taskQueue}/monitors`,
+        maxConcurrentActivityTaskPolls: 2,
+      })
+      const workers = [shared, own, monitors]
       stopCurrent = () => {
         for (const worker of workers) if (worker.getState() === 'RUNNING') worker.shutdown()
       }

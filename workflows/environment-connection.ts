@@ -15,11 +15,8 @@ import type { EnvironmentConnectionActivities } from '../activities/environment-
 export const wakeSignal = defineSignal('wake')
 
 const patient = { initialInterval: '1 second', backoffCoefficient: 2, maximumInterval: '1 minute' } as const
-const { pauseBeforeCheck, checkConnection, failDiscovery } = proxyActivities<EnvironmentConnectionActivities>({
-  startToCloseTimeout: '5 minutes',
-  heartbeatTimeout: '20 seconds',
-  retry: patient,
-})
+const brief = { startToCloseTimeout: '5 minutes', heartbeatTimeout: '20 seconds', retry: patient } as const
+const { failDiscovery } = proxyActivities<EnvironmentConnectionActivities>(brief)
 const { discoverConnection } = proxyActivities<EnvironmentConnectionActivities>({
   startToCloseTimeout: '10 minutes',
   heartbeatTimeout: '20 seconds',
@@ -34,6 +31,9 @@ const eventsBeforeNewHistory = 2_000
  * in the record; this is the clock. It ends when the connection is gone, and may be started again at any time.
  */
 export async function connectionMonitor(connectionId: string, generation: number, woken = false): Promise<void> {
+  // Checks are short: they do not stand behind what lasts for days.
+  const taskQueue = `${workflowInfo().taskQueue}/monitors`
+  const { pauseBeforeCheck, checkConnection } = proxyActivities<EnvironmentConnectionActivities>({ ...brief, taskQueue })
   let awake = woken
   setHandler(wakeSignal, () => {
     awake = true

@@ -37,14 +37,14 @@ const until = async (what: string, ask: () => Promise<boolean>, seconds = 90): P
     await new Promise((resolve) => setTimeout(resolve, 250))
   }
 }
-const connectionOf = async (id: string): Promise<Json> => ({
+const connectionOf = async (id: string, at = site): Promise<Json> => ({
   id,
   name: id,
   type: 'ssh',
-  endpoint: site.hosts[0].address,
-  username: site.user,
-  credentialRef: (await service.post('/ssh-keys/import/', { id, privateKey: site.key.privateKey })).credentialRef,
-  configuration: { hostKeyFingerprints: [site.hosts[0].fingerprint()], scheduler: 'none' },
+  endpoint: at.hosts[0].address,
+  username: at.user,
+  credentialRef: (await service.post('/ssh-keys/import/', { id, privateKey: at.key.privateKey })).credentialRef,
+  configuration: { hostKeyFingerprints: [at.hosts[0].fingerprint()], scheduler: 'none' },
 })
 const statusOf = async (id: string): Promise<string> => (await service.get(`/environments/${id}/`)).environment.status
 const workflow = (id: string) => new Client({ connection: temporal, namespace: service.namespace }).workflow.getHandle(id)
@@ -116,4 +116,52 @@ test('the history of a monitor stays bounded: it begins a new one, and goes on',
   expect([now.runId === runId, now.status.name, now.historyLength < 2_000]).toEqual([false, 'RUNNING', true])
   const before = (await service.get('/environment-connections/busy/history/?limit=1000')).length
   await until('it still checks', async () => (await service.get('/environment-connections/busy/history/?limit=1000')).length > before)
+}, 300_000)
+
+test('the status changes in time while every place for activities is taken by work that lasts', async () => {
+  const hanging = await startSsh({ hosts: 1, sshdConfig: ['ForceCommand sleep 600'] })
+  try {
+    await service.post('/environments/', {
+      environment: { id: 'prompt-env', name: 'prompt' },
+      version: { id: 'prompt-v1', version: 1 },
+      connections: [await connectionOf('prompt')],
+    })
+    await service.post('/environments/', { environment: { id: 'slow-env', name: 'slow' }, version: { id: 'slow-v1', version: 1 } })
+    await service.ok('PUT', '/environment-connections/slow/', {
+      ...(await connectionOf('slow', hanging)),
+      environmentId: 'slow-env',
+    })
+    await until('the environment is connected', async () => (await statusOf('prompt-env')) === 'connected')
+    const { taskQueue } = await workflow('connection-monitor/prompt/1').describe()
+    expect((await service.call('POST', '/environment-connections/slow/discover/')).status).toBe(202)
+    const client = new Client({ connection: temporal, namespace: service.namespace })
+    // More than the 200 activities that a process takes at once, all of them at the host that never answers.
+    for (let started = 0; started < 300; started += 50)
+      await Promise.all(
+        Array.from({ length: 50 }, (_, position) =>
+          client.workflow.start('connectionDiscovery', { taskQueue, workflowId: `slow-${String(started + position)}`, args: ['slow', 1] }),
+        ),
+      )
+    const waiting = async (): Promise<number> => {
+      const { stats } = await temporal.workflowService.describeTaskQueue({
+        namespace: service.namespace,
+        taskQueue: { name: taskQueue },
+        // Activities.
+        taskQueueType: 2 as never,
+        reportStats: true,
+      })
+      return Number(stats?.approximateBacklogCount ?? 0)
+    }
+    await until('activities wait for a place', async () => (await waiting()) > 20)
+    await site.hosts[0].stopSshd()
+    await site.hosts[0].dropSessions()
+    const from = Date.now()
+    await until('the environment is unreachable', async () => (await statusOf('prompt-env')) === 'unreachable')
+    const took = Date.now() - from
+    expect(await waiting()).toBeGreaterThan(0)
+    expect(took).toBeLessThan(10_000)
+  } finally {
+    await site.hosts[0].startSshd()
+    await hanging.stop()
+  }
 }, 300_000)
