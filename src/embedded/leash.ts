@@ -57,7 +57,7 @@ export interface Leashed {
   kill(): void
 }
 
-/** Starts a program on a leash. @throws Error when it cannot be executed */
+/** Starts a program on a leash; one that cannot be executed ends with code 126 or 127. @throws Error when the shell cannot be started */
 export const leash = async (options: LeashOptions): Promise<Leashed> => {
   const log = openSync(options.logFile, 'a', 0o600)
   const shell = spawn('/bin/sh', ['-c', script, 'leash', options.softSignal, String(options.patienceSeconds), ...options.command], {
@@ -75,8 +75,10 @@ export const leash = async (options: LeashOptions): Promise<Leashed> => {
       resolve(code ?? 137)
     })
   })
-  const line = await Promise.race([firstLine(shell.stdio[3] as NodeJS.ReadableStream), exit.then(() => '')])
-  if (line === '') throw new Error(`${options.command[0]} could not be executed: code ${await exit}`)
+  const said = firstLine(shell.stdio[3] as NodeJS.ReadableStream)
+  // The end of a server that ends at once may be told to us before what the shell has said is read.
+  const line = await Promise.race([said, exit.then(() => said)])
+  if (line === '') throw new Error(`the shell around ${options.command[0]} ended before it started it: code ${await exit}`)
   // One that has ended already leaves no identity; no process has these ticks.
   const server = identify(Number(line)) ?? { pid: Number(line), startTicks: -1 }
   // The shell may be killed alone; the server must not outlive the one who would report its end.

@@ -72,18 +72,23 @@ test.each([
 
 test('the server ends with the shell that holds it, and its end is reported', async () => {
   using folder = temporaryFolder()
-  const server = await start(folder.path, 'sleep 1000')
+  const server = await start(folder.path, 'exec sleep 1000')
   const shell = Number(/^PPid:\s+(\d+)$/m.exec(readFileSync(`/proc/${server.process.pid}/status`, 'utf8'))?.[1])
   process.kill(shell, 'SIGKILL')
   await server.ended
   expect(isAlive(server.process)).toBe(false)
 })
 
-test('a program that cannot be executed is an error that names it', async () => {
+test('a program that cannot be executed ends with code 127, and the log names it', async () => {
   using folder = temporaryFolder()
   const options = { environment: {}, directory: '/', logFile: join(folder.path, 'log'), softSignal: 'TERM', patienceSeconds: 1 } as const
-  // The shell may have given the program's process id before it could not execute it.
-  const code = await leash({ ...options, command: ['/no/such/program'] }).then((server) => server.ended, String)
-  expect(String(code)).toMatch(/127/)
+  const server = await leash({ ...options, command: ['/no/such/program'] })
+  expect(await server.ended).toBe(127)
   expect(readFileSync(join(folder.path, 'log'), 'utf8')).toMatch(/no\/such\/program/)
+})
+
+test('servers that end at once, many at a time, are reported with their code', async () => {
+  using folder = temporaryFolder()
+  const codes = await Promise.all(Array.from({ length: 60 }, async () => (await start(folder.path, 'exit 3')).ended))
+  expect(codes).toEqual(codes.map(() => 3))
 })
