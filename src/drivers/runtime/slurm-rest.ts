@@ -5,7 +5,7 @@ import { messageOf } from './errno.ts'
 import { parseIndexes, renderIndexes } from './slurm-array.ts'
 import { acceptedScript } from './slurm-books.ts'
 import type { SlurmJob } from './slurm-jobs.ts'
-import type { PartitionLimits } from './slurm-limits.ts'
+import type { PartitionLimits, SlurmLimits } from './slurm-limits.ts'
 import { arrayNamePrefix, type SlurmRequest } from './slurm-request.ts'
 import { NoRoom, type SlurmScheduler } from './slurm-scheduler.ts'
 
@@ -41,7 +41,7 @@ const timeOf = (value: unknown): number | undefined => {
   return time === undefined || time === 0 || time === Infinity ? undefined : time
 }
 
-/** Jobs of an answer to `GET /jobs`, of versions 0.0.36 to 0.0.4x; ours only. */
+/** Jobs of an answer to `GET /jobs`, of versions 0.0.36 to 0.0.44; ours only. */
 export const parseRestJobs = (answer: Json): SlurmJob[] =>
   objects(answer['jobs']).flatMap((job) => {
     const name = textOf(job['name'])
@@ -76,7 +76,8 @@ const partitionsOf = (partitions: readonly Json[], nodes: readonly Json[]): Part
     const flags = partition['flags']
     return {
       name,
-      isDefault: Array.isArray(flags) && flags.some((flag) => /^default$/i.test(String(flag))),
+      // Versions from 0.0.40 on do not tell which one it is.
+      isDefault: Array.isArray(flags) ? flags.some((flag) => /^default$/i.test(String(flag))) : partitions.length === 1,
       maxSeconds: isInfinite(maximum) ? Infinity : (numberOf(maximum) ?? 0) * 60,
       ...(usual === undefined || usual === Infinity ? {} : { defaultSeconds: usual * 60 }),
       nodes: nodes
@@ -89,11 +90,40 @@ const partitionsOf = (partitions: readonly Json[], nodes: readonly Json[]): Part
     }
   })
 
+/** Whether a job that asks for no memory gets that of the whole node: the partition has no default of its own. */
+const isWholeNode = (partition: Json): boolean => {
+  const { partition_memory_per_node: ofNode, partition_memory_per_cpu: ofProcessor } = (partition['defaults'] ?? {}) as Json
+  return [partition['default_memory_per_node'], partition['default_memory_per_cpu'], ofNode, ofProcessor].every(
+    (value) => numberOf(value) === undefined || numberOf(value) === Infinity,
+  )
+}
+
+/** Limits as the answers to `GET /partitions`, `/nodes` and `/reservations` tell them, of versions 0.0.36 to 0.0.44; `now` in seconds since epoch. */
+export const parseRestLimits = (partitions: Json, nodes: Json, reservations: Json, now: number): SlurmLimits => {
+  const all = objects(partitions['partitions'])
+  const ends = objects(reservations['reservations']).flatMap((one) => {
+    const end = timeOf(one['end_time'])
+    return end === undefined ? [] : [[textOf(one['name']), end - now] as const]
+  })
+  return {
+    partitions: partitionsOf(all, objects(nodes['nodes'])),
+    // The interface does not tell MaxArraySize; its default is 1001, the largest index plus one.
+    arraySize: 1000,
+    accounting: false,
+    memoryByDefault: all.every(isWholeNode) ? 'node' : 'share',
+    reservations: new Map(ends),
+  }
+}
+
+/** The newest version whose shapes are known here; a slurmrestd serves the last three or so. */
+const newestKnown = 44
+const minorOf = (version: string): number => Number(version.split('.').at(-1))
+
 const silent = /unable to contact|connection|timed out|unspecified error|config is unable to load|protocol authentication/i
 const noRoom = /MaxSubmit|MaxJobCount|job violates accounting|temporarily unable|too many/i
 
 /**
- * A scheduler that is asked over HTTP (`slurmrestd`), by the newest version of its interface that it speaks. What is submitted is read from
+ * A scheduler that is asked over HTTP (`slurmrestd`), by the newest version of its interface that both speak. What is submitted is read from
  * the site's folder of the array, and its id written there, through the shell. Accounting is not asked.
  *
  * The interface signals steps, not scripts, so a polite end is the scheduler's own: SIGTERM to all, and SIGKILL after the cluster's KillWait.
@@ -140,9 +170,14 @@ export function openSlurmRest({ url, user, token, shell, root, requeue, deadline
   const speak = async (): Promise<string> => {
     const { paths } = (await request('GET', '/openapi/v3')) as { paths?: Json }
     const versions = Object.keys(paths ?? {}).flatMap((path) => /^\/slurm\/(v\d+\.\d+\.\d+)\/job\/submit$/.exec(path)?.[1] ?? [])
-    const newest = versions.sort((a, b) => a.localeCompare(b, 'en', { numeric: true })).at(-1)
-    if (newest === undefined) throw new DriverError('refused', `slurmrestd at ${url} has no interface to submit jobs`)
-    return newest
+    const sorted = versions.sort((a, b) => minorOf(a) - minorOf(b))
+    const chosen = sorted.findLast((version) => minorOf(version) <= newestKnown) ?? sorted[0]
+    if (chosen === undefined)
+      throw new DriverError(
+        'refused',
+        `slurmrestd at ${url} has no interface to submit jobs (/slurm/v0.0.x/job/submit); start it with the plugin openapi/slurmctld, or openapi/v0.0.38 of older versions`,
+      )
+    return chosen
   }
   const call = async (method: string, path: string, body?: Json): Promise<Json> => {
     version ??= speak()
@@ -153,7 +188,7 @@ export function openSlurmRest({ url, user, token, shell, root, requeue, deadline
     return request(method, `/slurm/${spoken}/${path}`, body)
   }
   /** Later versions take numbers and lists where 0.0.38 took objects and words. */
-  const isLater = async (): Promise<boolean> => Number((await version)?.split('.').at(-1)) > 38
+  const isLater = async (): Promise<boolean> => minorOf((await version) ?? '') > 38
 
   const describe = async (request: SlurmRequest): Promise<Json> => {
     const later = await isLater()
@@ -175,21 +210,7 @@ export function openSlurmRest({ url, user, token, shell, root, requeue, deadline
   return {
     async limits() {
       const [partitions, nodes, reservations] = await Promise.all(['partitions', 'nodes', 'reservations'].map((path) => call('GET', path)))
-      const ends = objects(reservations?.['reservations']).flatMap((one) => {
-        const end = timeOf(one['end_time'])
-        return end === undefined ? [] : [[textOf(one['name']), end - Date.now() / 1000] as const]
-      })
-      const all = objects(partitions?.['partitions'])
-      return {
-        partitions: partitionsOf(all, objects(nodes?.['nodes'])),
-        // The interface does not tell MaxArraySize; its default is 1001, the largest index plus one.
-        arraySize: 1000,
-        accounting: false,
-        memoryByDefault: all.every((one) => one['default_memory_per_node'] === null && one['default_memory_per_cpu'] === null)
-          ? 'node'
-          : 'share',
-        reservations: new Map(ends),
-      }
+      return parseRestLimits(partitions ?? {}, nodes ?? {}, reservations ?? {}, Date.now() / 1000)
     },
     queue: async () => parseRestJobs(await call('GET', 'jobs')),
     history: () => Promise.reject(new DriverError('unknown', 'accounting is not asked over slurmrestd')),
@@ -209,8 +230,8 @@ export function openSlurmRest({ url, user, token, shell, root, requeue, deadline
         ...(await describe(array.request)),
       }
       const answer = await call('POST', 'job/submit', { job, script: script.stdout.toString() })
-      const id = String(answer['job_id'])
-      if (!/^\d+$/.test(id)) throw new DriverError('unknown', `slurmrestd accepted ${array.name} without an id`)
+      const id = String(numberOf(answer['job_id']))
+      if (!/^[1-9]\d*$/.test(id)) throw new DriverError('unknown', `slurmrestd accepted ${array.name} without an id`)
       await shell.run(acceptedScript(quote(folder), id))
       return id
     },

@@ -1,0 +1,236 @@
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { createServer, type Server } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { openSlurmRest, parseRestJobs, parseRestLimits } from '../../src/drivers/runtime/slurm-rest.ts'
+import type { SiteShell } from '../../src/drivers/shell.ts'
+
+const number = (value: number): unknown => ({ set: true, infinite: false, number: value })
+const unset = { set: false, infinite: false, number: 0 }
+const infinite = { set: true, infinite: true, number: 0 }
+
+/** As slurmrestd of Slurm 24.11 tells them (data_parser/v0.0.42). */
+const later = {
+  partitions: {
+    partitions: [
+      {
+        name: 'main',
+        nodes: { allowed_allocation: '', configured: 'n[1-2]', total: 2 },
+        defaults: { memory_per_cpu: 0, partition_memory_per_cpu: unset, partition_memory_per_node: unset, time: number(30), job: '' },
+        maximums: { nodes: infinite, time: number(120), over_time_limit: unset },
+        partition: { state: ['UP'] },
+      },
+    ],
+    last_update: number(1_795_000_000),
+    errors: [],
+    warnings: [],
+  },
+  nodes: {
+    nodes: [
+      { name: 'n1', cpus: 8, real_memory: 32_000, partitions: ['main'], gres: 'gpu:a100:2(S:0-1)', state: ['IDLE'] },
+      { name: 'n2', cpus: 4, real_memory: 16_000, partitions: ['main'], gres: '', state: ['MIXED', 'PLANNED'] },
+    ],
+  },
+  reservations: { reservations: [{ name: 'course', start_time: number(900), end_time: number(4600) }] },
+}
+
+/** The same cluster as Slurm 22.05 tells it (openapi/v0.0.38). */
+const earlier = {
+  partitions: {
+    partitions: [
+      {
+        name: 'main',
+        flags: ['default'],
+        default_time_limit: 30,
+        max_time_limit: 120,
+        default_memory_per_node: null,
+        default_memory_per_cpu: null,
+      },
+    ],
+  },
+  nodes: later.nodes,
+  reservations: { reservations: [{ name: 'course', start_time: 900, end_time: 4600 }] },
+}
+
+describe('limits', () => {
+  test.each([
+    ['0.0.38', earlier],
+    ['0.0.42', later],
+  ])('of version %s are those of the cluster', (_version, { partitions, nodes, reservations }) => {
+    expect(parseRestLimits(partitions, nodes, reservations, 1000)).toEqual({
+      partitions: [
+        {
+          name: 'main',
+          isDefault: true,
+          maxSeconds: 7200,
+          defaultSeconds: 1800,
+          nodes: [
+            { cores: 8, megabytes: 32_000, gpus: 2 },
+            { cores: 4, megabytes: 16_000, gpus: 0 },
+          ],
+        },
+      ],
+      arraySize: 1000,
+      accounting: false,
+      memoryByDefault: 'node',
+      reservations: new Map([['course', 3600]]),
+    })
+  })
+
+  test('a default of memory is a share, in both shapes', () => {
+    const [partition] = later.partitions.partitions
+    const withShare = { partitions: [{ ...partition, defaults: { ...partition?.defaults, partition_memory_per_cpu: number(2000) } }] }
+    expect(parseRestLimits(withShare, later.nodes, {}, 0).memoryByDefault).toBe('share')
+    const before = { partitions: [{ ...earlier.partitions.partitions[0], default_memory_per_cpu: 2000 }] }
+    expect(parseRestLimits(before, earlier.nodes, {}, 0).memoryByDefault).toBe('share')
+  })
+
+  test('no time limit, in both shapes', () => {
+    for (const partition of [
+      { name: 'a', max_time_limit: -1 },
+      { name: 'a', maximums: { time: infinite } },
+      { name: 'a', maximums: { time: unset } },
+    ])
+      expect(parseRestLimits({ partitions: [partition] }, {}, {}, 0).partitions[0]?.maxSeconds).toBe(Infinity)
+  })
+
+  test('of several partitions none is taken for the default where the interface does not tell', () => {
+    const two = { partitions: [...later.partitions.partitions, { ...later.partitions.partitions[0], name: 'long' }] }
+    expect(parseRestLimits(two, later.nodes, {}, 0).partitions.map(({ isDefault }) => isDefault)).toEqual([false, false])
+  })
+})
+
+test('jobs of 0.0.38 and of 0.0.42 read alike', () => {
+  const common = { name: 'orrery-x', array_task_string: '', state_reason: 'None', nodes: 'n1' }
+  const before = { ...common, job_id: 12, array_job_id: 10, array_task_id: 2, job_state: 'RUNNING', start_time: 1000, end_time: 0 }
+  const after = {
+    ...common,
+    job_id: 12,
+    array_job_id: number(10),
+    array_task_id: number(2),
+    job_state: ['RUNNING'],
+    start_time: number(1000),
+    end_time: number(0),
+  }
+  const read = {
+    job: '10',
+    indexes: [2],
+    name: 'orrery-x',
+    state: 'RUNNING',
+    reason: undefined,
+    startedAt: 1000,
+    endedAt: undefined,
+    node: 'n1',
+  }
+  expect(parseRestJobs({ jobs: [before] })).toEqual([read])
+  expect(parseRestJobs({ jobs: [after] })).toEqual([read])
+  const waiting = { ...after, array_task_id: unset, array_task_string: '0-1,3', job_state: ['PENDING'], start_time: unset, nodes: '' }
+  expect(parseRestJobs({ jobs: [waiting] })).toMatchObject([
+    { indexes: [0, 1, 3], state: 'PENDING', startedAt: undefined, node: undefined },
+  ])
+  expect(parseRestJobs({ jobs: [{ ...after, job_state: ['COMPLETED', 'COMPLETING'] }] })).toMatchObject([{ state: 'COMPLETING' }])
+})
+
+describe('the version', () => {
+  let server: Server
+  let url: string
+  let versions: string[]
+  let asked: { method: string; path: string; body: unknown }[]
+  beforeAll(async () => {
+    server = createServer((request, response) => {
+      let text = ''
+      request.on('data', (chunk: Buffer) => (text += chunk.toString()))
+      request.on('end', () => {
+        const path = request.url ?? ''
+        asked.push({ method: request.method ?? '', path, body: text === '' ? undefined : (JSON.parse(text) as unknown) })
+        const answer = path.startsWith('/openapi')
+          ? {
+              openapi: '3.0.3',
+              paths: Object.fromEntries(
+                versions.flatMap((one) => [
+                  [`/slurm/${one}/jobs/`, {}],
+                  [`/slurm/${one}/job/submit`, {}],
+                ]),
+              ),
+            }
+          : { job_id: 4711, step_id: 'batch', job_submit_user_msg: '', jobs: [], errors: [], warnings: [] }
+        response.setHeader('content-type', 'application/json')
+        response.end(JSON.stringify(answer))
+      })
+    })
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+    url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+  })
+  afterAll(() => new Promise<void>((resolve) => void server.close(() => resolve())))
+
+  const shell: SiteShell = {
+    run: (script) =>
+      Promise.resolve({ code: 0, signal: null, stdout: Buffer.from(script.startsWith('cat ') ? '#!/bin/sh\n' : ''), stderr: '' }),
+    open: () => Promise.reject(new Error('nothing is opened')),
+    close: () => Promise.resolve(),
+  }
+  const open = (...served: string[]) => {
+    versions = served
+    asked = []
+    return openSlurmRest({
+      url,
+      user: 'ada',
+      token: () => Promise.resolve('token'),
+      shell,
+      root: () => Promise.resolve('/srv'),
+      requeue: false,
+      deadlineSeconds: 5,
+    })
+  }
+
+  test.each([
+    [['v0.0.36', 'v0.0.37', 'v0.0.38'], 'v0.0.38'],
+    [['v0.0.42', 'v0.0.40', 'v0.0.41'], 'v0.0.42'],
+    [['v0.0.43', 'v0.0.44', 'v0.0.45'], 'v0.0.44'],
+    [['v0.0.46', 'v0.0.45'], 'v0.0.45'],
+  ])('of %j is %s', async (served, chosen) => {
+    await open(...served).queue()
+    expect(asked.map(({ path }) => path)).toEqual(['/openapi/v3', `/slurm/${chosen}/jobs`])
+  })
+
+  test('that submits nothing is refused with what to start', async () => {
+    await expect(open().queue()).rejects.toMatchObject({
+      trouble: 'refused',
+      message: expect.stringContaining('openapi/slurmctld') as unknown,
+    })
+  })
+
+  test('decides how a job is written: plain before 0.0.39, numbers and lists as objects and arrays from then on', async () => {
+    const request = { cores: 2, gpus: 1, memoryMegabytes: 500, walltimeMinutes: 10, partition: 'main' }
+    const array = { name: 'orrery-x', request } as Parameters<ReturnType<typeof open>['submit']>[0]
+    expect(await open('v0.0.38').submit(array, [0, 1, 2])).toBe('4711')
+    expect(asked.at(-1)).toMatchObject({
+      path: '/slurm/v0.0.38/job/submit',
+      body: {
+        script: '#!/bin/sh\n',
+        job: {
+          array: '0-2',
+          nodes: [1, 1],
+          memory_per_node: 500,
+          time_limit: 10,
+          gres: 'gpu:1',
+          environment: { PATH: expect.any(String) as unknown },
+        },
+      },
+    })
+    expect(await open('v0.0.41', 'v0.0.42').submit(array, [0, 1, 2])).toBe('4711')
+    expect(asked.at(-1)).toMatchObject({
+      path: '/slurm/v0.0.42/job/submit',
+      body: {
+        script: '#!/bin/sh\n',
+        job: {
+          array: '0-2',
+          nodes: '1',
+          memory_per_node: number(500),
+          time_limit: number(10),
+          tres_per_node: 'gres/gpu:1',
+          environment: [expect.stringContaining('PATH=') as unknown],
+        },
+      },
+    })
+  })
+})
