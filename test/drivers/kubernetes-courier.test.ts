@@ -362,6 +362,12 @@ describe('Kubernetes without a shared volume', () => {
   )
 })
 
+test('storage is said to be shared where there is a volume for all, and nowhere else', () => {
+  const sharedBy = (configuration: Record<string, unknown>): boolean => open(configuration).driver.capabilities.sharedStorage
+  const claim = { persistentVolumeClaim: site.volume.claim, mountPath: root }
+  expect([sharedBy({}), sharedBy({ keeperVolume: claim }), sharedBy({ volume: claim })]).toEqual([false, false, true])
+})
+
 test('a volume of the keeper beside one for all is refused by name', () => {
   const both = { helperImage: 'a', volume: { hostPath: '/a' }, keeperVolume: { hostPath: '/b' } }
   expect(kubernetesProblems(both)).toEqual([expect.stringMatching(/keeperVolume .*take one of the two away/)])

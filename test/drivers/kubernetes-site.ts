@@ -1,3 +1,5 @@
+import { chmodSync, mkdirSync } from 'node:fs'
+import { join } from 'node:path'
 import { PassThrough, type TransformCallback } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { openKubernetesCluster, type KubernetesCluster } from '../../src/clients/kubernetes-cluster.ts'
@@ -128,6 +130,44 @@ export const podOf = async (site: KubernetesSite, externalId: string): Promise<{
   if (line === undefined) throw new Error(`no Pod of ${externalId} among ${text}`)
   const [name = '', node = ''] = line.split(' ')
   return { name, node }
+}
+
+const policies = '/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies'
+const binding = '/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings'
+
+/**
+ * A folder that tasks and this machine see under the same path though their runtime has no volume: the cluster's own admission gives it to every
+ * Pod that has a courier, as an operator may. Resolves when it is in force.
+ */
+export const openWindow = async (site: KubernetesSite): Promise<string> => {
+  const folder = join(site.volume.folder, 'window')
+  mkdirSync(folder)
+  chmodSync(folder, 0o777)
+  const text = JSON.stringify
+  const volume = `Object.spec.volumes{name: "window", persistentVolumeClaim: Object.spec.volumes.persistentVolumeClaim{claimName: ${text(site.volume.claim)}}}`
+  const mount = `Object.spec.containers.volumeMounts{name: "window", mountPath: ${text(folder)}, subPath: "window"}`
+  const expression = `Object{spec: Object.spec{volumes: [${volume}], containers: [Object.spec.containers{name: "task", volumeMounts: [${mount}]}]}}`
+  const api = { apiVersion: 'admissionregistration.k8s.io/v1', metadata: { name: 'window' } }
+  await site.call('PATCH', `${policies}/window`, {
+    ...api,
+    kind: 'MutatingAdmissionPolicy',
+    spec: {
+      matchConstraints: { resourceRules: [{ apiGroups: [''], apiVersions: ['v1'], operations: ['CREATE'], resources: ['pods'] }] },
+      matchConditions: [{ name: 'carried', expression: 'object.spec.containers.exists(one, one.name == "courier")' }],
+      ...{ failurePolicy: 'Fail', reinvocationPolicy: 'Never' },
+      mutations: [{ patchType: 'ApplyConfiguration', applyConfiguration: { expression } }],
+    },
+  })
+  await site.call('PATCH', `${binding}/window`, { ...api, kind: 'MutatingAdmissionPolicyBinding', spec: { policyName: 'window' } })
+  const probe = {
+    ...{ apiVersion: 'v1', kind: 'Pod', metadata: { name: 'probe' } },
+    spec: { containers: ['task', 'courier'].map((name) => ({ name, image: site.images.busybox })) },
+  }
+  await until('the window to be given to Pods', async () => {
+    const pod = await site.call('POST', `/api/v1/namespaces/${site.namespace}/pods?dryRun=All`, probe)
+    return text(pod).includes(folder)
+  })
+  return folder
 }
 
 /** Commands in the courier of a Pod, by what they do for its task: files there, its start, files back, its release. */

@@ -1,7 +1,11 @@
+import { execFileSync } from 'node:child_process'
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import type { Intent } from '../../src/drivers/runtime/driver.ts'
-import { jobManifest, jobsOf, podRequestOf } from '../../src/drivers/runtime/kubernetes-job.ts'
+import { jobManifest, jobScript, jobsOf, podRequestOf } from '../../src/drivers/runtime/kubernetes-job.ts'
 import { indexIn, taskPodOf, type ApiPod, type TaskPod } from '../../src/drivers/runtime/kubernetes-pods.ts'
 import { settingsOf } from '../../src/drivers/runtime/kubernetes-settings.ts'
 import { judgePod, type KubernetesEvidence } from '../../src/drivers/runtime/kubernetes-state.ts'
@@ -188,6 +192,7 @@ describe('what is so', () => {
 
 describe('what is asked for', () => {
   const settings = settingsOf({ helperImage: 'tools:1', volume: { nfs: { server: 'files', path: '/export' } }, overcommit: 4 })
+  const here = { runtime: 'lab', root: '/orrery' }
   const intent = (more: Partial<Intent>): Intent => ({
     name: 'task',
     directory: '/d',
@@ -206,7 +211,7 @@ describe('what is asked for', () => {
       intent({ gpus: 1, container: { image: 'a@sha256:0', network: false, reuse: false, scope: 'r' } }),
       settings,
     )
-    const [job] = jobsOf(new Map([['task', request]]))
+    const [job] = jobsOf(new Map([['task', request]]), here)
     const manifest = jobManifest(job!, { namespace: 'n', runtime: 'r', settings, command: ['/bin/sh', 'x'] })
     expect(manifest).toMatchObject({
       spec: {
@@ -234,17 +239,42 @@ describe('what is asked for', () => {
     })
   })
 
-  test('equal requests are one Job, a name is in one, and the same names make the same Job', () => {
+  test('equal requests are one Job, a name is in one, and the same names make the same Job where their files are the same', () => {
     fc.assert(
       fc.property(fc.uniqueArray(fc.nat(10_000), { maxLength: 300 }), fc.integer({ min: 1, max: 3 }), (numbers, kinds) => {
         const requests = new Map(numbers.map((number) => [`t-${number}`, podRequestOf(intent({ cores: 1 + (number % kinds) }), settings)]))
-        const jobs = jobsOf(requests)
+        const jobs = jobsOf(requests, here)
+        const names = new Set(jobs.map(({ name }) => name))
         expect(jobs.flatMap(({ tasks }) => tasks).sort()).toEqual([...requests.keys()].sort())
-        expect(new Set(jobs.map(({ name }) => name)).size).toBe(jobs.length)
+        expect(names.size).toBe(jobs.length)
         expect(jobs.length).toBeLessThanOrEqual(kinds)
-        expect(new Set(jobsOf(new Map([...requests].reverse())).map(({ name }) => name))).toEqual(new Set(jobs.map(({ name }) => name)))
+        expect(new Set(jobsOf(new Map([...requests].reverse()), here).map(({ name }) => name))).toEqual(names)
+        for (const elsewhere of [
+          { ...here, runtime: 'another' },
+          { ...here, root: '/another' },
+        ])
+          expect(jobsOf(requests, elsewhere).filter(({ name }) => names.has(name))).toEqual([])
       }),
     )
+  })
+
+  test('its supervisor is told about the container where that is measured, and all else as the site has it', () => {
+    const folder = mkdtempSync(join(tmpdir(), 'kubernetes-job-'))
+    try {
+      mkdirSync(join(folder, 'tasks'))
+      const supervisor = "/bin/sh 'print it' foreground /tasks VARIABLE 7 /usr/bin/elsewhere --of-the-keeper 'the clock' '' \"$script\""
+      const script = jobScript([{ script: 'a.1' }, { script: 'b.2' }], 'none', folder, supervisor, false)
+      writeFileSync(join(folder, 'tasks', 'print it'), 'for each; do echo "[$each]"; done')
+      const text = execFileSync('/bin/sh', ['-c', script], { encoding: 'utf8', env: { PATH: '/bin', JOB_COMPLETION_INDEX: '1' } })
+      const told = text.trim().split('\n')
+      expect(told.slice(0, 3)).toEqual(['[foreground]', '[/tasks]', '[VARIABLE]'])
+      expect(told[3]).toMatch(/^\[\d+\]$/)
+      expect(['[]', '[/usr/bin/time]', '[/bin/time]']).toContain(told[4])
+      expect(told[5]).not.toBe('[--of-the-keeper]')
+      expect(told.slice(6)).toEqual(['[the clock]', '[]', '[b.2]'])
+    } finally {
+      rmSync(folder, { recursive: true })
+    }
   })
 
   test('a configuration is refused with all that is wrong with it', () => {

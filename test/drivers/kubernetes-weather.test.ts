@@ -10,7 +10,7 @@ import type { RootedDriver } from '../../src/drivers/runtime/rooted.ts'
 import { playPods } from '../faults/pods.ts'
 import { namespaceRights, startKubernetes, type KubernetesSite } from '../sites/kubernetes.ts'
 import { toolImage } from './kubernetes-image.ts'
-import { becomes, clusterOf, minutes, openRuntime, over, podOf, sh, stateOf, submit, type OpenedRuntime } from './kubernetes-site.ts'
+import { becomes, clusterOf, minutes, openRuntime, over, podOf, sh, stateOf, submit, until, type OpenedRuntime } from './kubernetes-site.ts'
 
 /** What happens at real clusters, done to a real one. */
 
@@ -228,6 +228,27 @@ describe('what has to wait', () => {
   )
 })
 
+describe('two runtimes in one namespace', () => {
+  test(
+    'are given tasks of the same names: each runs its own, also with another root',
+    async () => {
+      const tasks: { driver: RootedDriver; task: Intent }[] = []
+      for (const runtime of ['one', 'other', 'other']) {
+        const { driver, intent, root } = await open({}, { runtime })
+        const task = intent(sh('echo "$1" > mine', root), { name: 'same-everywhere' })
+        await submit(driver, task)
+        tasks.push({ driver, task })
+      }
+      for (const { driver, task } of tasks) {
+        await over(driver, task)
+        expect(await stateOf(driver, task)).toMatchObject({ state: 'ended', exitCode: 0 })
+        expect(readFileSync(join(task.directory, 'mine'), 'utf8')).toBe(`${task.argv.at(-1)}\n`)
+      }
+    },
+    3 * minutes,
+  )
+})
+
 describe('silence', () => {
   test(
     'the API server goes away in the middle and comes back without its history: nothing ends, ends are told, an eviction is seen',
@@ -290,6 +311,32 @@ describe('silence', () => {
       expect(seen.size).toBeGreaterThan(5)
     },
     4 * minutes,
+  )
+
+  test(
+    'a Job that another worker is about to make is waited for by whoever is given one of its tasks',
+    async () => {
+      const token = await site.token()
+      const real = clusterWith(() => Promise.resolve(token))
+      let begun = false
+      const request = async <T>(asked: ClusterRequest): Promise<T> => {
+        if (asked.verb === 'create' && asked.path.endsWith('/jobs')) {
+          begun = true
+          await sleep(4000)
+        }
+        return real.request<T>(asked)
+      }
+      const root = mkdtempSync(join(site.volume.folder, 'root-'))
+      const slow = await open({ root, claimSeconds: 30 }, { cluster: { ...real, request } })
+      const other = await open({ root, claimSeconds: 30 })
+      const tasks = [slow.intent(['true']), slow.intent(['true'])]
+      for (const { driver } of [slow, other]) await driver.find(tasks.map(({ name }) => name))
+      const first = submit(slow.driver, ...tasks)
+      await until('the Job to be on its way', async () => begun)
+      expect(await submit(other.driver, ...tasks.slice(1))).toEqual((await first).slice(1))
+      await over(other.driver, ...tasks)
+    },
+    3 * minutes,
   )
 
   test(

@@ -5,17 +5,17 @@ import { openKubernetesDriver, openKubernetesShell } from '../../src/drivers/run
 import { startKubernetes } from '../sites/kubernetes.ts'
 import { runtimeDriverConformance, type ConformanceSite } from './conformance.ts'
 import { toolImage } from './kubernetes-image.ts'
-import { clusterOf, serverOf } from './kubernetes-site.ts'
+import { clusterOf, openWindow, serverOf } from './kubernetes-site.ts'
 
 /** One cluster for all tests of this file; the suite needs it before it declares its tests. */
 const site = await startKubernetes()
-const [helperImage, token] = await Promise.all([toolImage(site), site.token()])
+const [helperImage, window, token] = await Promise.all([toolImage(site), openWindow(site), site.token()])
 const cluster = clusterOf(site, () => Promise.resolve(token))
 afterAll(async () => {
   cluster.close()
   await site.stop()
 }, 120_000)
-const node = join(site.volume.folder, 'node')
+const node = join(window, 'node')
 copyFileSync(process.execPath, node)
 
 const hasProcesses = (folder: string): boolean =>
@@ -65,4 +65,15 @@ runtimeDriverConformance(
   'kubernetes, on a volume that all nodes see',
   () => siteWith('kubernetes', (scratch) => ({ volume: work, root: join(scratch, 'root') })),
   { seconds: 120_000 },
+)
+
+runtimeDriverConformance(
+  'kubernetes, without a volume: files are carried',
+  () => ({
+    ...siteWith('carried', (scratch) => ({ keeperVolume: work, root: scratch })),
+    window: mkdtempSync(join(window, 'conformance-')),
+    // Somebody has to bring what it needs.
+    startsAlone: false,
+  }),
+  { seconds: 240_000, carried: true },
 )

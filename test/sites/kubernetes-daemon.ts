@@ -11,9 +11,18 @@ export interface Daemon {
   ready(ask: () => Promise<boolean>): Promise<void>
 }
 
+/** For programs in Go: memory is there to spare, processor time is not, so they look for garbage less often. */
+export const rarelyCollecting: Readonly<Record<string, string>> = { GOGC: '400' }
+
 /** Starts a program (searched on the host's PATH when it is no path) with its output appended to the file. */
-export const startDaemon = async (host: Host, logFile: string, command: readonly [string, ...string[]]): Promise<Daemon> => {
-  const { stdout } = await host.run(`setsid ${quoteAll(command)} </dev/null >>${quote(logFile)} 2>&1 & echo $!`)
+export const startDaemon = async (
+  host: Host,
+  logFile: string,
+  command: readonly [string, ...string[]],
+  environment: Readonly<Record<string, string>> = {},
+): Promise<Daemon> => {
+  const words = Object.entries(environment).map(([name, value]) => `${name}=${quote(value)} `)
+  const { stdout } = await host.run(`${words.join('')}setsid ${quoteAll(command)} </dev/null >>${quote(logFile)} 2>&1 & echo $!`)
   const pid = Number(stdout)
   const name = command[0].replace(/^.*\//, '')
   const lastWords = (): string => (existsSync(logFile) ? readFileSync(logFile, 'utf8').slice(-3000) : '')

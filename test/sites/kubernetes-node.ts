@@ -3,7 +3,7 @@ import { existsSync, lstatSync, mkdirSync, readFileSync, readdirSync, writeFileS
 import { dirname, join } from 'node:path'
 import { folderAt } from './ground.ts'
 import type { Host } from './hosts.ts'
-import { startDaemon } from './kubernetes-daemon.ts'
+import { rarelyCollecting, startDaemon } from './kubernetes-daemon.ts'
 import type { Daemon } from './kubernetes-daemon.ts'
 
 /** What a node is told at its making. */
@@ -74,17 +74,24 @@ export const nodePrograms = (host: Host, settings: NodeSettings): NodePrograms =
       if (await answers(`test -S ${socket}`)()) return
       const masks = Object.keys(kernelSettings).map((name) => `mount --bind ${at(`kernel/${name.replaceAll('/', '.')}`)} /proc/sys/${name}`)
       await host.run(masks.join(' && '))
+      // Once for all Pods: as a part of each Pod's network it takes processes for each Pod, at its start and at its end.
+      await host.run(`iptables -t nat -A POSTROUTING -s ${podSubnet(settings.number)} ! -d ${podSubnet(settings.number)} -j MASQUERADE`)
       runtime = await startDaemon(host, at('containerd.log'), ['containerd', '--config', at('containerd.toml')])
       await runtime.ready(answers(`ctr -a ${socket} version >/dev/null 2>&1`))
       for (const archive of settings.archives) await host.run(`ctr -a ${socket} -n k8s.io images import ${archive} >/dev/null`)
     },
     startKubelet: async () => {
       const kubeconfig = join(pki, `node-${host.name}.kubeconfig`)
-      kubelet = await startDaemon(host, at('kubelet.log'), [
-        join(programs, 'kubelet'),
-        ...['--config', at('kubelet.json'), '--kubeconfig', kubeconfig, '--root-dir', '/var/lib/kubelet', '--cert-dir', at('manifests')],
-        ...['--hostname-override', host.name, '--node-ip', host.address],
-      ])
+      kubelet = await startDaemon(
+        host,
+        at('kubelet.log'),
+        [
+          join(programs, 'kubelet'),
+          ...['--config', at('kubelet.json'), '--kubeconfig', kubeconfig, '--root-dir', '/var/lib/kubelet', '--cert-dir', at('manifests')],
+          ...['--hostname-override', host.name, '--node-ip', host.address],
+        ],
+        rarelyCollecting,
+      )
     },
     killKubelet: async () => kubelet?.kill(),
   }
@@ -110,6 +117,8 @@ state = "/run/containerd"
     config_path = "${folder}/certs.d"
 `
 
+const podSubnet = (number: number): string => `10.201.${number}.0/24`
+
 /** Pods reach each other on their node and, under the node's address, everything that it reaches. */
 const podNetwork = (folder: string, number: number): unknown => ({
   cniVersion: '0.4.0',
@@ -119,11 +128,10 @@ const podNetwork = (folder: string, number: number): unknown => ({
       type: 'bridge',
       bridge: 'pods0',
       isGateway: true,
-      ipMasq: true,
       ipam: {
         type: 'host-local',
         dataDir: `${folder}/addresses`,
-        ranges: [[{ subnet: `10.201.${number}.0/24`, rangeStart: `10.201.${number}.10` }]],
+        ranges: [[{ subnet: podSubnet(number), rangeStart: `10.201.${number}.10` }]],
         routes: [{ dst: '0.0.0.0/0' }],
       },
     },

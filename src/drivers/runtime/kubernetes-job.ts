@@ -17,7 +17,10 @@ export interface PodRequest {
 }
 
 export interface TaskJob {
-  /** A hash of its tasks' names, so that it can be asked for when the answer of its creation was lost. */
+  /**
+   * A hash of where its files are and of its tasks' names, so that it can be asked for when the answer of its creation was lost, and is never taken
+   * for that of another runtime in the namespace whose tasks have these names too.
+   */
   name: string
   request: PodRequest
   tasks: readonly string[]
@@ -76,8 +79,8 @@ export function podRequestOf(intent: Intent, settings: KubernetesSettings): PodR
 
 export const requestKey = (request: PodRequest): string => JSON.stringify(Object.entries(request).sort(([a], [b]) => (a < b ? -1 : 1)))
 
-/** Tasks with equal requests together, in the order given. */
-export function jobsOf(requests: ReadonlyMap<string, PodRequest>): TaskJob[] {
+/** Tasks with equal requests together, in the order given. `runtime`, `root`: where their files are. */
+export function jobsOf(requests: ReadonlyMap<string, PodRequest>, { runtime, root }: { runtime: string; root: string }): TaskJob[] {
   const groups = new Map<string, { request: PodRequest; tasks: string[] }>()
   for (const [name, request] of requests) {
     const group = groups.get(requestKey(request)) ?? { request, tasks: [] }
@@ -87,7 +90,8 @@ export function jobsOf(requests: ReadonlyMap<string, PodRequest>): TaskJob[] {
   return [...groups.values()].flatMap(({ request, tasks }) =>
     Array.from({ length: Math.ceil(tasks.length / mostTasks) }, (_, part) => {
       const some = tasks.slice(part * mostTasks, (part + 1) * mostTasks)
-      return { name: `orrery-${hash('sha256', [...some].sort().join('\n'), 'hex').slice(0, 32)}`, request, tasks: some }
+      const text = [runtime, root, ...[...some].sort()].join('\n')
+      return { name: `orrery-${hash('sha256', text, 'hex').slice(0, 32)}`, request, tasks: some }
     }),
   )
 }
@@ -150,7 +154,9 @@ done
 env -i --default-signal=INT,QUIT true 2> /dev/null && signals=--default-signal=INT,QUIT
 oom=$(grep '^oom_kill ' /proc/vmstat) || oom='oom_kill 0'
 set -- ${supervisor}
-exec "$shell" "$2" "$3" "$4" "$5" "\${oom#oom_kill }" "$measure" "$signals" "$8" "$script"
+wrapper=$2 mode=$3 records=$4 variable=$5
+shift 8
+exec "$shell" "$wrapper" "$mode" "$records" "$variable" "\${oom#oom_kill }" "$measure" "$signals" "$@"
 `
 }
 

@@ -35,6 +35,7 @@ import type { RootedDriver } from './rooted.ts'
 import type { Verdict } from './slurm-state.ts'
 import { openSlurmBooks, packOf, type ArrayElement, type BookEntry } from './slurm-books.ts'
 
+/** What it has at all: `sharedStorage` only with a volume. */
 export const kubernetesCapabilities: Readonly<Record<Capability, boolean>> = {
   batch: true,
   interactive: false,
@@ -367,9 +368,12 @@ ${linkTools('"$t"')}
     jobs: Map<string, ApiJob>
     /** Why a Job makes no Pod, by its name. */
     words: Map<string, string>
+    /** When it was asked, milliseconds of `performance.now()`: what was made later is not in it. */
+    at: number
   }
   /** Asked where the watch knows no Pod: it may be late. */
   const askCluster = kept(Math.max(1000, pollMilliseconds * 0.9), async (): Promise<Cluster> => {
+    const at = performance.now()
     const [found, jobs, events] = await Promise.all([
       cluster.list<ApiPod>(podsPath, { labelSelector: ours }),
       cluster.list<ApiJob>(jobsPath, { labelSelector: ours }),
@@ -382,6 +386,7 @@ ${linkTools('"$t"')}
       pods: new Map(here.map((pod) => [placeOf(pod.job, pod.index), pod])),
       jobs: new Map(jobs.items.map((job) => [job.metadata?.name ?? '', job])),
       words: new Map(events.items.map(({ involvedObject, message = '' }) => [involvedObject?.name ?? '', message])),
+      at,
     }
   })
 
@@ -478,6 +483,7 @@ ${linkTools('"$t"')}
         const from = seen === undefined || !standing ? undefined : times.get(seen.name)
         return from === undefined ? 0 : (performance.now() - from) / 1000
       }
+      const until = seen === undefined && asked !== 'silent' ? asked.at : performance.now()
       return judgePod(
         {
           sight,
@@ -486,8 +492,8 @@ ${linkTools('"$t"')}
           pod: pod === 'silent' || pod === 'absent' ? pod : asSeen(pod, sight),
           job,
           ...(words === undefined ? {} : { jobWords: words }),
-          // What was seen before the cluster fell silent does not become the truth by waiting: the reason may be on its way.
-          overSeconds: seen !== undefined && !standing ? 0 : (performance.now() - (overSince.get(name) ?? performance.now())) / 1000,
+          // What was seen before the cluster fell silent does not become the truth by waiting: the reason may be on its way. Nor does one answer.
+          overSeconds: seen !== undefined && !standing ? 0 : Math.max(0, until - (overSince.get(name) ?? until)) / 1000,
           deletingSeconds: spent(deletingSince),
           pullSeconds: spent(hopelessSince),
         },
@@ -732,7 +738,7 @@ done
           await books.release(job.name, mine)
           const results: Placed = new Map()
           for (const [name, entry] of claim.held) results.set(name, await adopt(name, entry))
-          for (const part of jobsOf(new Map(mine.map((name) => [name, job.request]))))
+          for (const part of jobsOf(new Map(mine.map((name) => [name, job.request])), { runtime, root: at }))
             for (const [name, result] of await place(part, scripts)) results.set(name, result)
           for (const name of job.tasks) if (!results.has(name)) results.set(name, name)
           return results
@@ -778,16 +784,25 @@ done
     }
   }
 
-  /** A name that a Job has of which nobody knows whether it was made: asked again until that is known. */
-  async function adopt(name: string, entry: BookEntry): Promise<string | DriverError> {
-    const { place: at } = entry
-    if (at.job !== undefined) return indexedName(at)
-    if (await isThere(at.array)) {
-      await books.accepted(at.array, '1')
-      return indexedName(at)
+  /** A name that a Job has of which nobody knows whether it was made: its maker is waited for, as long as one may take. */
+  async function adopt(name: string, held: BookEntry): Promise<string | DriverError> {
+    const until = performance.now() + submitPatienceMs
+    let entry: BookEntry | undefined = held
+    for (let wait = 100; ; wait = Math.min(wait * 2, 2000)) {
+      if (entry === undefined) return new DriverError('unknown', `${name} was given back by the worker that submitted it`)
+      const { place: at } = entry
+      if (at.job !== undefined) return indexedName(at)
+      if (await isThere(at.array)) {
+        await books.accepted(at.array, '1')
+        return indexedName(at)
+      }
+      const late = Date.now() / 1000 - at.submittedAt > settings().claimSeconds
+      if (late) await books.release(at.array, [name])
+      if (late || closed || performance.now() > until)
+        return new DriverError('unknown', `${name} is being submitted as part of ${at.array}`)
+      await sleep(wait)
+      entry = (await books.read([name])).get(name)
     }
-    if (Date.now() / 1000 - at.submittedAt > settings().claimSeconds) await books.release(at.array, [name])
-    return new DriverError('unknown', `${name} is being submitted as part of ${at.array}`)
   }
 
   async function submitSome(intents: readonly Intent[]): Promise<Placed> {
@@ -796,10 +811,10 @@ done
     await ready()
     await watcher.ready()
     follow()
-    const at = courier === undefined ? undefined : await root()
+    const at = await root()
     for (const intent of intents) {
       try {
-        if (at !== undefined && !intent.directory.startsWith(`${at}/`))
+        if (courier !== undefined && !intent.directory.startsWith(`${at}/`))
           throw new DriverError(
             'refused',
             `${intent.name}: directory ${JSON.stringify(intent.directory)} must lie below ${at}, as there is no volume`,
@@ -837,7 +852,7 @@ done
     }
     for (const [name, request] of able) requestsOf.set(name, requestKey(request))
     for (const [name, id] of await idsOf(known)) results.set(name, id ?? name)
-    for (const job of jobsOf(able)) {
+    for (const job of jobsOf(able, { runtime, root: at })) {
       const placed = await place(job, scripts).catch((error: unknown) => troubleOf(error))
       for (const name of job.tasks) results.set(name, placed instanceof DriverError ? placed : (placed.get(name) ?? name))
     }
@@ -1026,7 +1041,7 @@ for each in ${quoteAll(names)}; do p= n=; { read -r p n < "$each.place"; } 2> /d
 
   return {
     kind: 'kubernetes',
-    capabilities: kubernetesCapabilities,
+    capabilities: { ...kubernetesCapabilities, sharedStorage: courier === undefined },
     root,
     async submit(intents) {
       if (closed) throw new DriverError('infrastructure', 'the kubernetes driver is closed; open another')

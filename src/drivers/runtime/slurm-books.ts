@@ -113,14 +113,14 @@ if ! mkdir "../arrays/$A" 2>/dev/null; then
 fi
 cat > "../arrays/$A/script" || { rm -rf "../arrays/$A"; exit 1; }
 ${entryOf}set -C
-x=0
+index=0
 for n in ${quoteAll(tasks)}; do
-  if [ ! -e "$n.task" ] && { echo "$A $x ${limit} ${now()}" > "$n.array"; } 2>/dev/null; then echo "ours $x"
+  if [ ! -e "$n.task" ] && { echo "$A $index ${limit} ${now()}" > "$n.array"; } 2>/dev/null; then echo "ours $index"
   else
     a=; [ -e "$n.array" ] && read -r a i < "$n.array"
-    if [ "$a" = "$A" ] && [ ! -e "$n.task" ]; then echo "ours $x"; else entry "$n"; fi
+    if [ "$a" = "$A" ] && [ ! -e "$n.task" ]; then echo "ours $index"; else entry "$n"; fi
   fi
-  x=$((x + 1))
+  index=$((index + 1))
 done
 :`,
         script,
