@@ -1,18 +1,19 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { openLocalShell } from '../../src/drivers/local-shell.ts'
-import { withContainers } from '../../src/drivers/runtime/container.ts'
+import { withContainers, type ContainerDriver } from '../../src/drivers/runtime/container.ts'
 import type { Collected, ContainerRequest, Intent, RuntimeDriver } from '../../src/drivers/runtime/driver.ts'
 import { openSlurmDriver } from '../../src/drivers/runtime/slurm.ts'
 import { openSshDriver } from '../../src/drivers/runtime/ssh.ts'
 import { configFromEnvironment } from '../../src/config.ts'
-import { haveApptainer } from '../sites/apptainer.ts'
+import { allowApptainer, haveApptainer } from '../sites/apptainer.ts'
 import { startLoopbackRegistry } from '../sites/docker.ts'
+import { until } from '../sites/ground.ts'
 import { bareArchive, systemSif } from '../sites/image-files.ts'
 import { kubernetesImages } from '../sites/kubernetes-images.ts'
-import { startPodman, type Podman } from '../sites/podman.ts'
+import { gpuSpecification, startPodman, type Podman } from '../sites/podman.ts'
 import { startSlurm, type SlurmSite } from '../sites/slurm.ts'
 
 /** The engines besides Docker, over a shell and inside Slurm's jobs: what a task in them does and what is told of it. */
@@ -26,14 +27,22 @@ let sif: string
 let count = 0
 const closing: (() => Promise<void>)[] = []
 const folder = mkdtempSync(join(tmpdir(), 'orrery-engines-'))
+const gpuFile = '/run/cdi/orrery-test.json'
 
 beforeAll(async () => {
   await haveApptainer()
   ;[podman, slurm, sif] = await Promise.all([startPodman(), startSlurm({ nodes: 1 }), systemSif()])
+  mkdirSync('/run/cdi', { recursive: true })
+  writeFileSync(gpuFile, gpuSpecification(2))
+  // The node of the cluster has two too.
+  const [node] = slurm.nodes
+  await node?.run('mkdir -p /run/cdi && cat > /run/cdi/orrery-test.json', 'root', { input: gpuSpecification(2) })
+  if (node !== undefined) await allowApptainer(node, 2)
 }, 900_000)
 afterAll(async () => {
   for (const close of closing) await close()
   await Promise.all([podman?.stop(), slurm?.stop()])
+  rmSync(gpuFile, { force: true })
   rmSync(folder, { recursive: true, force: true })
 }, 120_000)
 
@@ -42,7 +51,7 @@ const requestOf = (engine: string): ContainerRequest => ({
   image: engine === 'podman' ? podman.image : sif,
 })
 
-const openSite = (kind: 'ssh' | 'slurm'): { driver: RuntimeDriver; root: string } => {
+const openSite = (kind: 'ssh' | 'slurm'): { driver: ContainerDriver; root: string } => {
   const root = mkdtempSync(join(kind === 'slurm' ? slurm.scratch : folder, 'root-'))
   const shell = openLocalShell({
     environment: { PATH: `${podman.commands}:${kind === 'slurm' ? `${slurm.commands}:` : ''}${usual}`, HOME: root, SLURM_CONF: slurm.conf },
@@ -56,6 +65,14 @@ const openSite = (kind: 'ssh' | 'slurm'): { driver: RuntimeDriver; root: string 
     await shell.close()
   })
   return { driver, root }
+}
+
+const opened = new Map<string, ReturnType<typeof openSite>>()
+/** One site of a kind for many tests, so that an image is looked at once. */
+const siteOf = (kind: 'ssh' | 'slurm'): ReturnType<typeof openSite> => {
+  const site = opened.get(kind) ?? openSite(kind)
+  opened.set(kind, site)
+  return site
 }
 
 const intentAt = (root: string, container: ContainerRequest, argv: string[], more: Partial<Intent> = {}): Intent => {
@@ -87,13 +104,18 @@ const run = async (driver: RuntimeDriver, intent: Intent): Promise<Collected> =>
   return driver.collect(intent.name)
 }
 
+/** Waits until a task has made `up`. */
+const up = ({ name, directory }: Intent): Promise<void> => until(`${name} runs`, () => Promise.resolve(existsSync(join(directory, 'up'))))
+const text = async (driver: RuntimeDriver, { name }: Intent): Promise<string> =>
+  (await driver.logs(name, 'stdout', { tail: 10_000 })).bytes.toString()
+
 describe.each([
   ['podman', 'ssh'],
   ['apptainer', 'ssh'],
   ['apptainer', 'slurm'],
 ] as const)('%s at a site of kind %s', (engine, kind) => {
   test('runs the task in its image, with its files, its exit code and what the place cost', async () => {
-    const { driver, root } = openSite(kind)
+    const { driver, root } = siteOf(kind)
     const task = intentAt(root, requestOf(engine), sh('cat /etc/passwd; echo "$GREETING" > made; exit 3'), {
       environment: { GREETING: "it's $HOME" },
       expectedOutputs: ['made'],
@@ -101,15 +123,16 @@ describe.each([
     const collected = await run(driver, task)
     expect(collected.state).toMatchObject({ state: 'ended', exitCode: 3, reason: 'exited' })
     // The image's own, not this machine's.
-    expect((await driver.logs(task.name, 'stdout', { tail: 10_000 })).bytes.toString()).toMatch(/^root:x:0:0:root:\/root:\/bin\/sh\n/)
+    expect(await text(driver, task)).toMatch(/^root:x:0:0:root:\/root:\/bin\/sh\n/)
     expect(readFileSync(join(task.directory, 'made'), 'utf8')).toBe("it's $HOME\n")
     expect(collected.manifest.files.map(({ path }) => path)).toEqual(['made'])
     expect(collected.detail).toMatchObject({ engine, image: requestOf(engine).image, coldStartSeconds: expect.any(Number) })
   }, 120_000)
 
   test('shows it nothing of the machine but its work directory, and no way to write elsewhere', async () => {
-    const { driver, root } = openSite(kind)
+    const { driver, root } = siteOf(kind)
     const secret = join(root, 'secret')
+    writeFileSync(secret, 'secret')
     const task = intentAt(
       root,
       requestOf(engine),
@@ -119,20 +142,10 @@ describe.each([
   }, 120_000)
 
   test('ends it when it is cancelled', async () => {
-    const { driver, root } = openSite(kind)
-    const task = intentAt(root, requestOf(engine), sh('echo up > up; exec sleep 300'))
+    const { driver, root } = siteOf(kind)
+    const task = intentAt(root, requestOf(engine), sh(': > up; exec sleep 300'))
     await driver.submit([task])
-    const up = (): boolean => {
-      try {
-        return readFileSync(join(task.directory, 'up'), 'utf8') === 'up\n'
-      } catch {
-        return false
-      }
-    }
-    for (let tries = 0; !up(); tries++) {
-      if (tries === 600) throw new Error('the task did not start within 60 s')
-      await new Promise((resolve) => setTimeout(resolve, 100))
-    }
+    await up(task)
     await driver.cancel([task.name], 1)
     expect((await driver.find([task.name])).get(task.name)).toMatchObject({ state: 'ended', reason: 'cancelled' })
   }, 150_000)
@@ -141,7 +154,7 @@ describe.each([
 test('apptainer brings an image from a registry once a host, by the digest asked for; what cannot be is refused, a registry that is away is waited for', async () => {
   const registry = await startLoopbackRegistry(join(folder, 'registry'))
   closing.push(() => registry.stop())
-  const { driver, root } = openSite('ssh')
+  const { driver, root } = siteOf('ssh')
   const images = await kubernetesImages(configFromEnvironment().cacheDir)
   const digest = await registry.push(images.busybox, 'app/tool:1')
   const bare = `docker://${registry.address}/app/bare:1`
@@ -181,3 +194,119 @@ test('apptainer brings an image from a registry once a host, by the digest asked
   await registry.start()
   expect(await outcomeIn(away)).toMatchObject({ state: { state: 'ended', exitCode: 0 } })
 }, 180_000)
+
+describe('GPUs', () => {
+  test('podman gives a task as many as it asks for, and none without asking; more than there are is refused with the remedy', async () => {
+    const { driver, root } = siteOf('ssh')
+    const seen = async (gpus: number): Promise<string> => {
+      const task = intentAt(root, requestOf('podman'), sh('ls /dev | grep nvidia; true'), { gpus })
+      await run(driver, task)
+      return text(driver, task)
+    }
+    expect([await seen(0), await seen(1), await seen(2)]).toEqual(['', 'nvidia0\n', 'nvidia0\nnvidia1\n'])
+    await expect(run(driver, intentAt(root, requestOf('podman'), sh('exit 0'), { gpus: 3 }))).rejects.toMatchObject({
+      trouble: 'refused',
+      message: expect.stringMatching(/nvidia\.com\/gpu=2.*needs GPU 0,1,2 of .*nvidia-ctk cdi generate.*ask for fewer GPUs/),
+    })
+    expect(await podman.podman('ps', '--all', '--quiet')).toBe('')
+  }, 120_000)
+
+  test('apptainer is refused where there are none, with the remedy, before anything is started', async () => {
+    const { driver, root } = siteOf('ssh')
+    const task = intentAt(root, requestOf('apptainer'), sh(': > made'), { gpus: 1 })
+    await expect(run(driver, task)).rejects.toMatchObject({
+      trouble: 'refused',
+      message: expect.stringMatching(/asks for 1 of NVIDIA's GPUs and .* has 0 .*install their driver there/),
+    })
+    expect(readdirSync(task.directory)).toEqual([])
+  }, 120_000)
+
+  test.each([
+    ['podman', 'ls /dev | grep nvidia', ['nvidia0\n', 'nvidia1\n']],
+    ['apptainer', 'echo "$CUDA_VISIBLE_DEVICES"', ['0\n', '1\n']],
+  ])(
+    '%s gives two tasks of one node the GPU each that Slurm gave their jobs',
+    async (engine, script, expected) => {
+      const { driver, root } = siteOf('slurm')
+      const tasks = [1, 2].map(() =>
+        intentAt(root, requestOf(engine), sh(`${script}; : > up; while [ ! -e go ]; do sleep 0.1; done`), { gpus: 1 }),
+      )
+      for (const outcome of await driver.submit(tasks)) expect(outcome).toMatchObject({ ok: true })
+      await Promise.all(tasks.map(up))
+      for (const { directory } of tasks) writeFileSync(join(directory, 'go'), '')
+      await Promise.all(tasks.map(({ name }) => ended(driver, name)))
+      for (const { name } of tasks) expect((await driver.collect(name)).state).toMatchObject({ exitCode: 0 })
+      expect((await Promise.all(tasks.map((task) => text(driver, task)))).sort()).toEqual(expected)
+    },
+    120_000,
+  )
+})
+
+describe('Podman that is killed while tasks run', () => {
+  const processOf = (word: string, name: string): number[] =>
+    readdirSync('/proc')
+      .filter((pid) => {
+        try {
+          const words = readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0')
+          return words[0]?.endsWith(word) === true && words.includes(name)
+        } catch {
+          return false
+        }
+      })
+      .map(Number)
+  const kill = (pids: readonly number[]): void => {
+    expect(pids).not.toEqual([])
+    for (const pid of pids) {
+      try {
+        process.kill(pid, 'SIGKILL')
+      } catch {
+        // It has ended with one before it.
+      }
+    }
+  }
+  /** The client of `podman run`. */
+  const client = (name: string): number[] => processOf('podman', name)
+  const monitor = (name: string): number[] => processOf('conmon', name)
+  /** The launcher, and the shells in the container. */
+  const shells = (name: string): number[] => processOf('sh', name)
+  const expectNothing = async (): Promise<void> => {
+    expect(await podman.podman('ps', '--all', '--quiet')).toBe('')
+    expect(podman.mounts()).toEqual([])
+  }
+  const waiting = 'echo one; : > up; while [ ! -e go ]; do sleep 0.1; done; echo two; exit 3'
+
+  test('the tasks go on to their end, lose nothing, and leave no container and no mount', async () => {
+    const { driver, root } = siteOf('ssh')
+    const tasks = [1, 2, 3].map(() => intentAt(root, requestOf('podman'), sh(waiting)))
+    await driver.submit(tasks)
+    await Promise.all(tasks.map(up))
+    const [first, second, third] = tasks.map(({ name }) => name) as [string, string, string]
+    kill([...client(first), ...monitor(second), ...client(third), ...monitor(third)])
+    for (const { directory } of tasks) writeFileSync(join(directory, 'go'), '')
+    await Promise.all(tasks.map(({ name }) => ended(driver, name)))
+    for (const task of tasks) {
+      expect((await driver.collect(task.name)).state).toMatchObject({ state: 'ended', exitCode: 3, reason: 'exited' })
+      expect(await text(driver, task)).toBe('one\ntwo\n')
+    }
+    await expectNothing()
+  }, 120_000)
+
+  test('with everything that belongs to the task: the end of its run removes what stayed mounted, and so does the next run there', async () => {
+    const { driver, root } = siteOf('ssh')
+    const killed = async (): Promise<void> => {
+      const task = intentAt(root, requestOf('podman'), sh(waiting))
+      await driver.submit([task])
+      await up(task)
+      kill([...client(task.name), ...monitor(task.name), ...shells(task.name)])
+      await ended(driver, task.name)
+      expect(podman.mounts()).not.toEqual([])
+    }
+    await killed()
+    await driver.closeScope('engines')
+    await expectNothing()
+    await killed()
+    const { driver: next, root: elsewhere } = openSite('ssh')
+    await run(next, intentAt(elsewhere, requestOf('podman'), sh('exit 0')))
+    await expectNothing()
+  }, 120_000)
+})

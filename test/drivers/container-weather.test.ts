@@ -1,5 +1,5 @@
 import { afterAll, afterEach, beforeEach, describe, expect, test } from '@jest/globals'
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { copyFileSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -9,6 +9,7 @@ import { loadSystemImage, openEngine, startLoopbackRegistry } from '../sites/doc
 import { run as runProgram, until } from '../sites/ground.ts'
 import { bareArchive } from '../sites/image-files.ts'
 import { openContainerSite } from './container-site.ts'
+import { programsWithout } from './in-containers.ts'
 
 /** One engine and one registry for all tests of this file. */
 const ground = mkdtempSync(join(tmpdir(), 'orrery-weather-'))
@@ -27,12 +28,23 @@ let site: ReturnType<typeof openContainerSite>
 let driver: ContainerDriver
 let count = 0
 
-const open = (kind: 'local' | 'ssh', idleSeconds = 60, commands = engine.commands): void => {
+interface Place {
+  idleSeconds?: number
+  /** Folders for its PATH: what calls the engine, and the machine's programs. */
+  commands?: string
+  programs?: string
+}
+
+/** One root for all sites of a kind, so that an image is looked at once. */
+const open = (
+  kind: 'local' | 'ssh',
+  { idleSeconds = 60, commands = engine.commands, programs = '/usr/sbin:/usr/bin' }: Place = {},
+): void => {
   scratch = mkdtempSync(join(ground, 'site-'))
   site = openContainerSite({
     kind,
-    root: scratch,
-    environment: { PATH: `${commands}:/usr/sbin:/usr/bin:/sbin:/bin` },
+    root: join(ground, kind),
+    environment: { PATH: `${commands}:${programs}` },
     container: { image, network: false, reuse: false, scope: 'weather' },
     containers: { idleSeconds },
   })
@@ -40,7 +52,6 @@ const open = (kind: 'local' | 'ssh', idleSeconds = 60, commands = engine.command
 }
 beforeEach(() => open('local'))
 afterEach(async () => {
-  await driver.closeScope('weather')
   await driver.close()
   await site.shell.close()
   rmSync(scratch, { recursive: true, force: true, maxRetries: 20, retryDelay: 100 })
@@ -88,7 +99,6 @@ const started = (what: Intent): Promise<void> =>
     () => '',
     60_000,
   )
-const containers = async (): Promise<string[]> => (await engine.docker('ps', '--all', '--format', '{{.Names}}')).split('\n').filter(Boolean)
 
 describe('what a task in a container can see and do', () => {
   test(
@@ -254,12 +264,54 @@ describe('images', () => {
     },
     seconds,
   )
+
+  test.each([
+    ['no busybox', undefined],
+    ['a busybox that needs libraries', '/usr/bin/true'],
+  ])(
+    'one without shell and env is refused, with the remedy, where the host has %s to lend; nothing is started',
+    async (_, busybox) => {
+      await engine.docker('load', '--quiet', '--input', await bareArchive(ground))
+      await driver.close()
+      const programs = programsWithout('busybox', mkdtempSync(join(ground, 'programs-')) + '/bin')
+      if (busybox !== undefined) copyFileSync(busybox, join(programs, 'busybox'))
+      open('local', { programs })
+      const task = intent('', { argv: ['/app/busybox', 'touch', 'made'] }, { image: 'local/bare:1', scope: 'lent' })
+      await submit(task)
+      await ended([task.name])
+      await expect(driver.collect(task.name)).rejects.toMatchObject({
+        trouble: 'refused',
+        message: expect.stringMatching(
+          /^local\/bare:1 has no \/bin\/sh and env, and .* has no static busybox to lend it; install busybox-static/,
+        ),
+      })
+      expect(existsSync(join(task.directory, 'made'))).toBe(false)
+      expect(await engine.containers()).toEqual([])
+    },
+    seconds,
+  )
 })
+
+test(
+  'GPUs of an engine without NVIDIA’s hook are refused, with the remedy; no container is left',
+  async () => {
+    const task = intent(': > made', { gpus: 2 })
+    await submit(task)
+    await ended([task.name])
+    await expect(driver.collect(task.name)).rejects.toMatchObject({
+      trouble: 'refused',
+      message: expect.stringMatching(/could not select device driver.*needs GPU 0,1 of .*install NVIDIA's driver and container toolkit/),
+    })
+    expect(existsSync(join(task.directory, 'made'))).toBe(false)
+    expect(await engine.containers()).toEqual([])
+  },
+  seconds,
+)
 
 test(
   'a disk that is full where the records of containers are is the site’s trouble',
   async () => {
-    const records = join(scratch, 'containers/records')
+    const records = join(ground, 'local/containers/records')
     await run(intent('exit 0'))
     await runProgram('mount', ['-t', 'tmpfs', '-o', 'size=4k', 'tmpfs', records])
     try {
@@ -314,7 +366,8 @@ describe('trouble of the engine', () => {
       await engine.stop()
       await engine.start({ liveRestore: true })
       const tasks = [{}, { reuse: true }, {}].map((container) =>
-        intent('echo one; : > ready; while [ ! -e go ]; do sleep 0.05; done; echo two; exit 4', {}, container),
+        // Looked at anew, as the engine is another now.
+        intent('echo one; : > ready; while [ ! -e go ]; do sleep 0.05; done; echo two; exit 4', {}, { ...container, scope: 'live' }),
       )
       const [first, ...others] = tasks
       await submit(...tasks)
@@ -330,7 +383,7 @@ describe('trouble of the engine', () => {
         expect(await text(name)).toBe('one\ntwo\n')
       }
       // Nobody could remove the one that ended while the engine was away.
-      expect((await containers()).filter((name) => name !== first!.name)).toEqual([])
+      expect((await engine.containers()).filter((name) => name !== first!.name)).toEqual([])
       await engine.docker('rm', first!.name)
       await engine.stop()
       await engine.start()
@@ -342,7 +395,7 @@ describe('trouble of the engine', () => {
     'away when a task comes: the site’s trouble, in words',
     async () => {
       await engine.stop()
-      const task = intent('exit 0')
+      const task = intent('exit 0', {}, { scope: 'away' })
       await submit(task)
       await ended([task.name])
       await engine.start()
@@ -375,7 +428,7 @@ describe('trouble of the engine', () => {
       }
       await until(
         'the container is gone',
-        async () => !(await containers()).includes(task.name),
+        async () => !(await engine.containers()).includes(task.name),
         () => '',
         60_000,
       )
@@ -386,6 +439,8 @@ describe('trouble of the engine', () => {
 })
 
 describe('a container that is kept', () => {
+  afterEach(() => driver.closeScope('weather'))
+
   const kept: Partial<ContainerRequest> = { reuse: true }
 
   test.each(['local', 'ssh'] as const)(
@@ -407,11 +462,11 @@ describe('a container that is kept', () => {
       // The container's shell, who listens for the task's end, the task and what it started to count.
       expect(Number(processes)).toBeLessThanOrEqual(6)
       expect(rest).toEqual(['$HOME `id`', ''])
-      expect(await containers()).toHaveLength(1)
+      expect(await engine.containers()).toHaveLength(1)
       await driver.closeScope('weather')
       await until(
         'the container is gone',
-        async () => (await containers()).length === 0,
+        async () => (await engine.containers()).length === 0,
         () => '',
         30_000,
       )
@@ -437,7 +492,7 @@ describe('a container that is kept', () => {
           { reason: 'cancelled', signal: 'SIGTERM' },
           ...Array.from({ length: 3 }, () => ({ exitCode: 0, reason: 'exited' })),
         ])
-        expect(await containers()).toHaveLength(4)
+        expect(await engine.containers()).toHaveLength(4)
       }
     },
     seconds,
@@ -450,7 +505,7 @@ describe('a container that is kept', () => {
       await submit(task)
       await started(task)
       const end = ended([task.name])
-      await engine.docker('rm', '--force', ...(await containers()))
+      await engine.docker('rm', '--force', ...(await engine.containers()))
       await end
       expect((await driver.collect(task.name)).state).toMatchObject({ state: 'lost' })
       expect((await run(intent('exit 0', {}, kept))).state).toMatchObject({ exitCode: 0 })
@@ -470,9 +525,9 @@ describe('a container that is kept', () => {
         `#!/bin/sh\n[ "$1" != rm ] || { kill -CONT "$(cat ${asleep})"; sleep 0.3; }\nexec ${engine.commands}/docker "$@"\n`,
         { mode: 0o755 },
       )
-      open('local', 60, commands)
+      open('local', { commands })
       await run(intent('exit 0', {}, kept))
-      const pid = await engine.docker('inspect', '--format', '{{.State.Pid}}', ...(await containers()))
+      const pid = await engine.docker('inspect', '--format', '{{.State.Pid}}', ...(await engine.containers()))
       writeFileSync(asleep, pid)
       process.kill(Number(pid), 'SIGSTOP')
       const task = intent('echo started >> ledger; sleep 1', { timeoutSeconds: 30 }, kept)
@@ -486,11 +541,11 @@ describe('a container that is kept', () => {
     'ends by itself when nobody needs it',
     async () => {
       await driver.close()
-      open('local', 1)
+      open('local', { idleSeconds: 1 })
       await run(intent('exit 0', {}, kept))
       await until(
         'the container is gone',
-        async () => (await containers()).length === 0,
+        async () => (await engine.containers()).length === 0,
         () => '',
         30_000,
       )

@@ -1,4 +1,5 @@
-import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, readFileSync, readlinkSync, symlinkSync } from 'node:fs'
+import { join } from 'node:path'
 import type { ContainerRequest, Intent, RuntimeDriver } from '../../src/drivers/runtime/driver.ts'
 
 /** A driver that puts every task into a container, for suites that know of none. */
@@ -6,6 +7,15 @@ export const inContainers = (driver: RuntimeDriver, container: ContainerRequest)
   ...driver,
   submit: (intents) => driver.submit(intents.map((intent): Intent => ({ ...intent, container }))),
 })
+
+/** Makes a folder with the programs of this machine but one, for a PATH. */
+export const programsWithout = (missing: string, folder: string): string => {
+  mkdirSync(folder)
+  for (const place of ['/usr/sbin', '/usr/bin'])
+    for (const name of readdirSync(place))
+      if (name !== missing && !existsSync(join(folder, name))) symlinkSync(join(place, name), join(folder, name))
+  return folder
+}
 
 /** Whether a process lives that has this number in a container, and works below a folder of ours. */
 export const livesInside = (pid: number, folder: string): boolean =>

@@ -1,5 +1,5 @@
 import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/globals'
-import { existsSync, mkdtempSync, readFileSync, statSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { openLocalShell } from '../../src/drivers/local-shell.ts'
@@ -401,6 +401,22 @@ describe('refused', () => {
     2 * minutes,
   )
 })
+
+test(
+  'two tasks of one node see the GPU each that Slurm gave their jobs',
+  async () => {
+    const { driver, intent } = open(calm)
+    const script = 'echo "$CUDA_VISIBLE_DEVICES"; while [ ! -e go ]; do sleep 0.1; done'
+    const tasks = [1, 2].map(() => intent(['/bin/sh', '-c', script], { gpus: 1 }))
+    await submit(driver, ...tasks)
+    for (const task of tasks) await until(driver, task, 'running')
+    for (const { directory } of tasks) writeFileSync(join(directory, 'go'), '')
+    await over(driver, ...tasks)
+    const told = tasks.map(async ({ name }) => (await driver.logs(name, 'stdout', { tail: 100 })).bytes.toString())
+    expect((await Promise.all(told)).sort()).toEqual(['0\n', '1\n'])
+  },
+  2 * minutes,
+)
 
 test(
   'an answer is lost at each script of a submit, once after, once before it ran: submitted again, each task runs once',

@@ -2,6 +2,7 @@ import { existsSync, mkdirSync, readdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { configFromEnvironment } from '../../src/config.ts'
 import { run } from './ground.ts'
+import type { Host } from './hosts.ts'
 
 /**
  * Debian 12 has no Apptainer: that of the unstable distribution, with the C library of the stable one beside it, which it needs. The packages
@@ -49,4 +50,21 @@ export const haveApptainer = async (): Promise<void> => {
   mkdirSync(cache, { recursive: true })
   await run('flock', [cache, '/bin/sh', '-c', install, 'install', cache], { deadlineMs: 600_000 })
   if (readdirSync(cache).length === 0) throw new Error('apptainer could not be had')
+}
+
+/** Devices of the machine for one host alone, so that their rights can be changed. Nothing may be mounted over /proc where an account is to mount one of its own. */
+const openUp = `set -e
+umount /proc/sys/kernel/random/boot_id
+mkdir /run/dev
+mount -t tmpfs -o mode=755 dev /run/dev
+cp -a $(find /dev -mindepth 1 -maxdepth 1 ! -type d) /run/dev/
+chmod 666 /run/dev/fuse
+while [ "$gpus" -gt 0 ]; do gpus=$((gpus - 1)); mknod -m 666 "/run/dev/nvidia$gpus" c 1 3; done
+for folder in pts shm; do mkdir "/run/dev/$folder"; mount --bind "/dev/$folder" "/run/dev/$folder"; done
+mount --rbind /run/dev /dev
+`
+
+/** Lets accounts of a host run Apptainer in namespaces of their own, and gives it GPUs `/dev/nvidia0` … that are as /dev/null. Once a boot. */
+export const allowApptainer = async (host: Host, gpus = 0): Promise<void> => {
+  await host.run(`gpus=${gpus}\n${openUp}`)
 }

@@ -1,5 +1,6 @@
 import { spawn } from 'node:child_process'
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { get } from 'node:http'
 import { basename, dirname, join } from 'node:path'
 import { quote, quoteAll } from '../../src/drivers/quote.ts'
 import { leash, type Leashed } from '../../src/embedded/leash.ts'
@@ -18,6 +19,8 @@ export interface Engine {
   readonly commands: string
   /** Runs the client against this engine and gives what it prints, trimmed. @throws Error with the end of both outputs when it fails */
   docker: (...args: string[]) => Promise<string>
+  /** Names of all containers, also of those that have ended. */
+  containers(): Promise<string[]>
   /** Kills the engine and its containerd; containers go on. */
   kill(): Promise<void>
   /** Ends the engine as an operator's restart does: it stops its containers, but with `liveRestore`. */
@@ -75,6 +78,19 @@ export const engineMissing = async (): Promise<string | undefined> => {
   return reason
 }
 
+/** What an engine answers to a GET, as JSON; undefined while nobody answers. The client would cost 50 ms of a processor each time. */
+const ask = (socketPath: string, path: string): Promise<unknown> =>
+  new Promise((resolve) => {
+    const request = get({ socketPath, path, agent: false }, (response) => {
+      const parts: Buffer[] = []
+      response.on('data', (part: Buffer) => parts.push(part))
+      response.once('close', () =>
+        resolve(response.complete && response.statusCode === 200 ? (JSON.parse(Buffer.concat(parts).toString()) as unknown) : undefined),
+      )
+    })
+    request.once('error', () => resolve(undefined))
+  })
+
 /** Own bridges with link-local addresses: an engine told to have none removes the `docker0` of the engine that is already there. */
 const bridges = {
   image: ['orrery-test0', '169.254.118.1/24'],
@@ -82,7 +98,11 @@ const bridges = {
   killed: ['orrery-test2', '169.254.120.1/24'],
 } as const
 
-const shim = new URL('./runc-within-limits.py', import.meta.url)
+const limiter = new URL('./runc-within-limits.py', import.meta.url)
+/** A runtime for Docker: Python, which costs more than runc itself, is asked for what is created only, and not at the other four calls of a container. */
+const withinLimits = (limiterPath: string): string =>
+  `#!/bin/sh\ncase " $* " in *' create '* | *' run '*) exec /usr/bin/python3 -IS ${quote(limiterPath)} "$@" ;; *) exec runc "$@" ;; esac\n`
+const gpuHook = 'nvidia-container-runtime-hook'
 
 /**
  * Takes away what an engine has on this machine as soon as its standard input closes, by our will or by our death: processes, found by
@@ -131,6 +151,7 @@ ip link delete ${bridge} 2>/dev/null
 ip link add name ${bridge} type bridge && ip address add ${address} dev ${bridge} && ip link set ${bridge} up && exec dockerd "$@"
 `
   mkdirSync(commands)
+  writeFileSync(at('runc'), withinLimits(limiter.pathname), { mode: 0o755 })
   writeFileSync(join(commands, 'docker'), `#!/bin/sh\nDOCKER_HOST=unix://${quote(socket)} exec /usr/bin/docker "$@"\n`, { mode: 0o755 })
 
   const docker = async (...args: string[]): Promise<string> => {
@@ -140,7 +161,7 @@ ip link add name ${bridge} type bridge && ip address add ${address} dev ${bridge
 
   let server: Leashed | undefined
   const start: Engine['start'] = async ({ liveRestore = false } = {}) => {
-    writeFileSync(settings, JSON.stringify({ ...settingsOf(shim.pathname, cgroup), 'live-restore': liveRestore }))
+    writeFileSync(settings, JSON.stringify({ ...settingsOf(at('runc'), cgroup), 'live-restore': liveRestore }))
     const launched = await leash({
       command: [
         ...(['/usr/bin/flock', '--exclusive', '--no-fork', lock, '/bin/sh', '-c', startScript, 'dockerd'] as const),
@@ -164,13 +185,7 @@ ip link add name ${bridge} type bridge && ip address add ${address} dev ${bridge
       'dockerd answers',
       async () => {
         if (exitCode !== undefined) throw new Error(`dockerd ended with code ${exitCode}:\n${words()}`)
-        return (
-          existsSync(socket) &&
-          (await docker('version').then(
-            () => true,
-            () => false,
-          ))
-        )
+        return (await ask(socket, '/version')) !== undefined
       },
       words,
       900_000,
@@ -192,6 +207,11 @@ ip link add name ${bridge} type bridge && ip address add ${address} dev ${bridge
     socket,
     commands,
     docker,
+    containers: async () => {
+      const found = (await ask(socket, '/containers/json?all=1')) as { Names: string[] }[] | undefined
+      if (found === undefined) throw new Error('the engine does not say which containers it has')
+      return found.flatMap(({ Names }) => Names.map((name) => name.slice(1)))
+    },
     start,
     kill: async () => {
       server?.kill()
@@ -210,9 +230,9 @@ ip link add name ${bridge} type bridge && ip address add ${address} dev ${bridge
 }
 
 /** Programs of containers are lowered to what this machine lets its root give; `cgroup` is the parent of theirs. */
-const settingsOf = (shimPath: string, cgroup: string) => ({
+const settingsOf = (runtimePath: string, cgroup: string) => ({
   'default-runtime': 'within-limits',
-  runtimes: { 'within-limits': { path: shimPath } },
+  runtimes: { 'within-limits': { path: runtimePath } },
   'cgroup-parent': `/${cgroup}`,
 })
 
@@ -226,7 +246,7 @@ export interface HostEngine {
   leave(): Promise<void>
 }
 
-/** Starts it with images of its own, which are below the host's `/srv`. It ends with the host. */
+/** Starts it with images of its own, which are below the host's `/srv`, and with NVIDIA's hook for whatever `/dev/nvidia…` there is. It ends with the host. */
 export const startHostEngine = async (host: Host, account: string): Promise<HostEngine> => {
   const cgroup = `orrery-${basename(dirname(host.folder))}`
   const cgroups = openCgroups([cgroup])
@@ -236,13 +256,19 @@ export const startHostEngine = async (host: Host, account: string): Promise<Host
   const admit = (allowed: boolean): void => writeFileSync(groups, `${others}docker:x:999:${allowed ? account : ''}\n`)
   try {
     admit(true)
-    await host.run('cat > /run/runc && chmod 755 /run/runc', 'root', { input: readFileSync(shim, 'utf8') })
-    await host.run('cat > /run/docker.json', 'root', { input: JSON.stringify(settingsOf('/run/runc', cgroup)) })
+    for (const [program, text] of [
+      ['runc', withinLimits('/run/engine/within-limits.py')],
+      ['within-limits.py', readFileSync(limiter, 'utf8')],
+      [gpuHook, readFileSync(new URL(`./${gpuHook}.py`, import.meta.url), 'utf8')],
+    ] as const)
+      await host.run(`mkdir -p /run/engine && cd /run/engine && cat > ${program} && chmod 755 ${program}`, 'root', { input: text })
+    await host.run('cat > /run/docker.json', 'root', { input: JSON.stringify(settingsOf('/run/engine/runc', cgroup)) })
     const daemon = await startDaemon(host, '/srv/dockerd.log', [
-      ...(['dockerd', '--config-file', '/run/docker.json', '--data-root', '/srv/docker', '--exec-root', '/run/docker'] as const),
+      ...(['/usr/bin/env', `PATH=${searchPath}:/run/engine`, 'dockerd'] as const),
+      ...['--config-file', '/run/docker.json', '--data-root', '/srv/docker', '--exec-root', '/run/docker'],
       ...['--storage-driver', 'overlay2', '--bridge=none', '--iptables=false', '--ip-forward=false', '--ip-masq=false'],
     ])
-    await daemon.ready(async () => (await host.run('/usr/bin/docker version', 'root', { mayFail: true })).code === 0)
+    await daemon.ready(async () => (await ask(host.see('/run/docker.sock'), '/version')) !== undefined)
   } catch (error) {
     await cgroups.leave()
     const log = join(host.folder, 'srv/dockerd.log')

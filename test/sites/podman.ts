@@ -12,9 +12,25 @@ export interface Podman {
   readonly image: string
   /** What `podman` prints, trimmed. @throws Error with its last words when it fails */
   podman(...args: string[]): Promise<string>
+  /** What is mounted below the store: one path each. */
+  mounts(): string[]
   /** Removes every container and the store. */
   stop(): Promise<void>
 }
+
+/**
+ * A device specification (CDI) of GPUs 0 to `count` - 1 that are as /dev/null, for a file below `/run/cdi`: Podman looks there, and believes it
+ * before what the machine may have in `/etc/cdi`.
+ */
+export const gpuSpecification = (count: number): string =>
+  JSON.stringify({
+    cdiVersion: '0.5.0',
+    kind: 'nvidia.com/gpu',
+    devices: Array.from({ length: count }, (_, index) => ({
+      name: String(index),
+      containerEdits: { deviceNodes: [{ path: `/dev/nvidia${index}`, type: 'c', major: 1, minor: 3 }] },
+    })),
+  })
 
 /** What the machine lacks to have it, in words; undefined when nothing. */
 const podmanMissing = (): string | undefined =>
@@ -49,10 +65,13 @@ CONTAINERS_CONF=${quote(join(ground.folder, 'containers.conf'))} exec /usr/bin/p
     { mode: 0o755 },
   )
   const podman = async (...args: string[]): Promise<string> => (await run(join(commands, 'podman'), args)).stdout.trim()
+  const mounts = (): string[] =>
+    [...readFileSync('/proc/self/mounts', 'utf8').matchAll(/^\S+ (\S+)/gm)]
+      .map(([, mount = '']) => mount)
+      .filter((mount) => mount.startsWith(`${ground.folder}/`))
   const stop = async (): Promise<void> => {
     await run(join(commands, 'podman'), ['rm', '--all', '--force', '--time', '0'], { mayFail: true })
-    for (const [, mount = ''] of [...readFileSync('/proc/self/mounts', 'utf8').matchAll(/^\S+ (\S+)/gm)].reverse())
-      if (mount.startsWith(`${ground.folder}/`)) await run('umount', ['--lazy', mount], { mayFail: true })
+    for (const mount of mounts().reverse()) await run('umount', ['--lazy', mount], { mayFail: true })
     rmSync(ground.folder, { recursive: true, force: true, maxRetries: 20, retryDelay: 100 })
     await ground.leave()
   }
@@ -63,7 +82,7 @@ CONTAINERS_CONF=${quote(join(ground.folder, 'containers.conf'))} exec /usr/bin/p
       '-c',
       `tar -C ${quote(root)} -c . | ${quote(join(commands, 'podman'))} import --quiet --change 'ENV PATH=/bin' - ${image}`,
     ])
-    return { commands, image, podman, stop }
+    return { commands, image, podman, mounts, stop }
   } catch (error) {
     await stop()
     throw error

@@ -4,8 +4,8 @@
  *   npm run site -- ssh up [--hosts N] [--name X] [--shared] [--trust] [--loopback]
  *   npm run site -- slurm up [--nodes N] [--name X] [--accounting] [--rest]
  *   npm run site -- kubernetes up [--nodes N] [--nodes-fake N] [--name X]
- *   npm run site -- docker|serverless up [--name X]
- *   npm run site -- ssh|slurm|kubernetes|docker|serverless status|down [--name X]
+ *   npm run site -- ssh-kernel|docker|serverless up [--name X]
+ *   npm run site -- ssh|ssh-kernel|slurm|kubernetes|docker|serverless status|down [--name X]
  *
  * `up` starts a process that keeps the site and tells how to use it; a second `up` finds the first. Exit codes: 0 done (`status`: it is
  * up), 1 not (`status`: it is down), 2 wrong usage.
@@ -13,7 +13,7 @@
 import { spawn } from 'node:child_process'
 import { existsSync, openSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { join, resolve } from 'node:path'
+import { dirname, join, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
 import { identify, isAlive, signal } from '../../src/embedded/processes.ts'
 import type { ProcessIdentity } from '../../src/embedded/processes.ts'
@@ -24,16 +24,17 @@ import { buildKubernetes } from './kubernetes-build.ts'
 import { startKubernetes } from './kubernetes.ts'
 import { startLoopbackSsh } from './loopback.ts'
 import { startSlurm } from './slurm.ts'
-import { startSsh } from './ssh.ts'
+import { startKernelHost } from './ssh-kernel.ts'
+import { sshOptions, startSsh } from './ssh.ts'
 
 const usage = `npm run site -- ssh up [--hosts N] [--name X] [--shared] [--trust] [--loopback]
 npm run site -- slurm up [--nodes N] [--name X] [--accounting] [--rest]
 npm run site -- kubernetes up [--nodes N] [--nodes-fake N] [--name X]
-npm run site -- docker|serverless up [--name X]
-npm run site -- ssh|slurm|kubernetes|docker|serverless status|down [--name X]
+npm run site -- ssh-kernel|docker|serverless up [--name X]
+npm run site -- ssh|ssh-kernel|slurm|kubernetes|docker|serverless status|down [--name X]
 `
 
-const kinds = ['ssh', 'slurm', 'kubernetes', 'docker', 'serverless'] as const
+const kinds = ['ssh', 'ssh-kernel', 'slurm', 'kubernetes', 'docker', 'serverless'] as const
 type Kind = (typeof kinds)[number]
 const isKind = (word: string): word is Kind => (kinds as readonly string[]).includes(word)
 
@@ -146,6 +147,21 @@ const bringSsh = async (wanted: Options): Promise<Brought> => {
   return { folder: site.folder, stop: site.stop, text }
 }
 
+const bringKernelHost = async (): Promise<Brought> => {
+  const site = await startKernelHost()
+  const { address, user, knownHosts, key } = site
+  const folder = dirname(key.path)
+  const options = { sshOptions: sshOptions(key.path, join(folder, 'known_hosts')) }
+  const hosts = Object.entries(site.ports).map(([name, port]) => ({ name, host: { address, port, user, knownHosts } }))
+  const text = [
+    'A host with a kernel of its own is up; its cgroups are of version 2. Logins by port are born in a cgroup of the account, below one, in one of root.',
+    `To log in:\n${hosts.map(({ host }) => `  ${login(options, host)}`).join('\n')}`,
+    importKey(key.path),
+    `The connections:\n${hosts.map(({ name, host }) => connection(name, host)).join('\n')}`,
+  ].join('\n\n')
+  return { folder, stop: () => Promise.resolve(site[Symbol.asyncDispose]()), text }
+}
+
 const bringKubernetes = async (wanted: Options): Promise<Brought> => {
   const site = await startKubernetes(wanted)
   const tokenFile = join(site.folder, 'token')
@@ -205,6 +221,7 @@ const bringServerless = async (): Promise<Brought> => {
 
 const bring: Readonly<Record<Kind, (wanted: Options) => Promise<Brought>>> = {
   ssh: bringSsh,
+  'ssh-kernel': bringKernelHost,
   slurm: bringSlurm,
   kubernetes: bringKubernetes,
   docker: bringDocker,

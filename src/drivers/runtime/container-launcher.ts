@@ -133,6 +133,27 @@ done
 `
 
 /**
+ * For `sh`: `sweep NODE` removes containers of Podman's on this host whose first process is gone. Their monitor does that, and where it was killed Podman
+ * takes them for alive and their mounts stay.
+ */
+export const sweepPodman = `lives() {
+  { read -r words < "/proc/$1/stat"; } 2> /dev/null || return
+  case \${words##*") "} in [ZX]*) return 1 ;; esac
+}
+
+# The first time Podman waits five seconds for word from a monitor that was killed, notes the end and fails.
+remove_podman() {
+  podman rm -f "$1" || podman rm -f "$1"
+} > /dev/null 2>&1
+
+sweep() {
+  podman ps --all --filter "label=orrery.node=$1" --format '{{.ID}} {{.Pid}}' 2> /dev/null | while read -r each pid; do
+    [ "\${pid:-0}" -eq 0 ] || lives "$pid" || remove_podman "$each"
+  done
+}
+`
+
+/**
  * The program of a task that runs in a container, as the site sees it: POSIX `sh` on the host where the task runs. It brings the image,
  * starts the container, waits for the task's end and ends as the task did, so time limits, exit records, logs and cancellation stay those
  * of the site's own driver. Installed once per content at `<root>/containers/<hash>/launcher`.
@@ -161,12 +182,14 @@ cd "\${0%/*}/.." || exit 125
 base=$PWD
 read -r node < /proc/sys/kernel/hostname
 known=images/$known.$node
-told= line= place= pumps= pulled=0 reused=0 remove=--rm
+fewer_gpus="ask for fewer GPUs, or plan the activity elsewhere"
+told= line= place= pumps= pulled=0 reused=0 remove=--rm remains=
 trap 'told=1; [ -z "$line" ] || echo TERM >&9' TERM
 
 inside=${quote(inside)}
 
 ${clockAndClaim}
+${sweepPodman}
 record() {
   printf '%s\\n' "$*" >> "records/$name"
 }
@@ -175,7 +198,7 @@ clear_away() {
   case $place in
     tasks/*)
       rm -rf -- "$place"
-      [ -n "$remove" ] || "$tool" rm -f "$name" > /dev/null 2>&1 ;;
+      case $remains in podman) remove_podman "$name" ;; docker) "$tool" rm -f "$name" > /dev/null 2>&1 ;; esac ;;
     lanes/*) rm -f -- "$place/$name".* ;;
   esac
 }
@@ -207,9 +230,19 @@ classify() {
       class=infrastructure ;;
     *"not found"* | *"manifest unknown"* | *"not known"* | *"name unknown"* | *"no such file"* | *"denied"* | *nauthorized* | *"uthentication required"* | *"invalid reference"* | \\
       *"no matching manifest"* | *"no image found"* | *"short-name"* | *"ange of CPUs"* | *"inimum memory limit"* | *"could not select device driver"* | *"unresolvable CDI"* | \\
-      *"requires root"* | *"cannot be used"*)
+      *nvidia-container-cli* | *"requires root"* | *"cannot be used"*)
       class=refused ;;
     *) class=infrastructure ;;
+  esac
+}
+
+# What helps, behind an engine's words.
+advise() {
+  case $gpus:$said in
+    *"open /dev/fuse: Permission denied"*) said="$said; let accounts use /dev/fuse there (mode 0666), or install apptainer-suid" ;;
+    0:*) ;;
+    *"could not select device driver"* | *nvidia.com/gpu* | *nvidia-container-cli*)
+      said="$said; the task needs GPU $devices of $node: install NVIDIA's driver and container toolkit there (for Podman, nvidia-ctk cdi generate), $fewer_gpus" ;;
   esac
 }
 
@@ -364,6 +397,7 @@ probe() {
       give_up refused "$image has no /bin/sh and env, and $node has no static busybox to lend it; install busybox-static there, or put a shell into the image" ;;
   esac
   classify "$said"
+  advise
   give_up "$class" "$engine on $node cannot run $image: $said"
 }
 
@@ -373,6 +407,7 @@ resolve() {
   flock 8 || give_up refused "$node lacks flock (Debian: util-linux), which containers need"
   if ! know; then
     find_engine
+    [ "$engine" != podman ] || sweep "$node" 8>&-
     ask_removal
     case $engine in apptainer) file_image ;; *) layered_image ;; esac
     probe
@@ -382,6 +417,33 @@ resolve() {
 }
 
 # ---- the container
+
+count() {
+  found=$#
+  [ -e "$1" ] || found=0
+}
+
+# The task's GPUs by their numbers on this node: those that Slurm gave the job, else the first. Slurm tells them in the environment of whoever started
+# us, as ours is the task's. Apptainer stays within what the job may use, where they may have other numbers.
+choose_gpus() {
+  devices= visible= each=0
+  [ "$gpus" != 0 ] || return 0
+  for given in $({ tr '\\0' '\\n' < "/proc/$PPID/environ" | grep -E '^(SLURM_JOB_GPUS|CUDA_VISIBLE_DEVICES)='; } 2> /dev/null); do
+    case $given in SLURM*) devices=\${given#*=} ;; *) visible=\${given#*=} ;; esac
+  done
+  [ -n "$devices" ] || while [ "$each" -lt "$gpus" ]; do
+    devices=$devices\${devices:+,}$each each=$((each + 1))
+  done
+  devices=$(printf '%s' "$devices" | cut -d , -f "1-$gpus")
+  # Those that a container was started with are its own as long as it is kept.
+  lane=$lane-gpu-$(printf '%s' "$devices" | tr ',' '-')
+  [ "$engine" = apptainer ] || return 0
+  count /dev/nvidia[0-9]*
+  [ "$found" -ge "$gpus" ] || give_up refused "the task asks for $gpus of NVIDIA's GPUs and $node has $found (/dev/nvidia0 …); install their driver there, $fewer_gpus"
+  visible=$(printf '%s' "\${visible:-$devices}" | cut -d , -f "1-$gpus")
+  APPTAINERENV_CUDA_VISIBLE_DEVICES=$visible SINGULARITYENV_CUDA_VISIBLE_DEVICES=$visible
+  export APPTAINERENV_CUDA_VISIBLE_DEVICES SINGULARITYENV_CUDA_VISIBLE_DEVICES
+}
 
 # Hands our output to the task: the same file, else through a pipe.
 attach() {
@@ -413,11 +475,13 @@ prepare() {
   [ -z "$told" ] || echo TERM >&9
 }
 
+# Whoever started it does not hold the pipe open meanwhile, so that its end is that of the container.
 begin() {
   {
-    setsid "$tool" "$@" < /dev/null > "$place/said" 2>&1 5>&- 7>&- 9>&-
-    echo "left $?" >&5
-  } 7>&- 9>&- &
+    setsid "$tool" "$@" < /dev/null > "$place/said" 2>&1
+    code=$?
+    [ ! -p "$place/$name.done" ] || { echo "left $code" 1<> "$place/$name.done"; } 2> /dev/null
+  } 5>&- 7>&- 9>&- &
   starter=$!
 }
 
@@ -456,17 +520,20 @@ start() {
     set -- --memory "$memory" --memory-swap "$memory" "$@"
     size=,size=$((memory / 2))
   fi
-  if [ "$gpus" != 0 ]; then
-    case $engine in docker) set -- --gpus "$gpus" "$@" ;; *) set -- --device nvidia.com/gpu=all "$@" ;; esac
-  fi
+  case $engine:$devices in
+    *:) ;;
+    docker:*) set -- --gpus "\\"device=$devices\\"" "$@" ;;
+    *) for each in $(printf '%s' "$devices" | tr ',' ' '); do set -- --device "nvidia.com/gpu=$each" "$@"; done ;;
+  esac
   [ "$network" = 1 ] || set -- --network none "$@"
   [ "$mode" = lane ] || set -- -e "$marker=$name" "$@"
   # Without root the engine's own user stands for the account.
   case $engine:$account in podman:0:*) ;; podman:*) set -- --userns keep-id "$@" ;; esac
   detached=-d
   # Its monitor, which removes the container at its end, is a child of ours.
-  [ "$engine:$mode" != podman:once ] || detached=
-  set -- run $detached $remove --pull never --name "$container" --label "orrery.scope=$scope" --log-driver none --pids-limit 4096 \\
+  [ "$engine:$mode" != podman:once ] || detached= remains=podman
+  [ -n "$remove" ] || remains=docker
+  set -- run $detached $remove --pull never --name "$container" --label "orrery.scope=$scope" --label "orrery.node=$node" --log-driver none --pids-limit 4096 \\
     --read-only --tmpfs "/tmp:rw,exec,nosuid,nodev,mode=1777$size" --user "$account" --cap-drop ALL \\
     --security-opt no-new-privileges --security-opt label=disable "$@" --entrypoint "$shell" "$id"
   [ "$entry" = sh ] || set -- "$@" sh
@@ -577,6 +644,7 @@ fail_start() {
       give_up infrastructure "$image was taken away from $engine on $node: $said" ;;
   esac
   classify "$said"
+  advise
   give_up "$class" "$engine on $node cannot start a container of $image: \${said:-it did not answer for two minutes}"
 }
 
@@ -590,6 +658,7 @@ record "engine $engine"
 record "digest $digest"
 record "pull $pulled"
 [ -z "$told" ] || end_with 143
+choose_gpus
 keeps=
 [ "$idle" = 0 ] || [ -z "$remove" ] || case " $keepers " in *" $engine "*) keeps=1 ;; esac
 if [ -n "$keeps" ]; then
@@ -607,9 +676,9 @@ if [ -z "$keeps" ]; then
 fi
 
 # What its engine says of the start may come later, and is no word about a task that runs.
-code=
+code= left=
 while [ -z "$code" ] && listen 6; do
-  [ "$word" != end ] || code=$rest
+  case $word in end) code=$rest ;; left) left=$rest ;; esac
 done
 if [ -z "$code" ]; then
   leave_kept
@@ -631,7 +700,18 @@ record "peak $5"
 record "oom $6"
 record "reused $reused"
 for each in $pumps; do wait "$each"; done
-[ "$engine" = docker ] || [ -n "$keeps" ] || wait "$starter"
+case $engine:$keeps in
+  apptainer:) wait "$starter" ;;
+  podman:)
+    # Its monitor is about to remove the container; where that was killed, the client would wait for ever.
+    exec 5<> "$place/$name.done"
+    remind_after 10
+    while [ -z "$left" ] && listen 6; do
+      case $word in left) left=$rest ;; late) left=late ;; esac
+    done
+    kill -s USR1 "$reminder" 2> /dev/null
+    [ "$left" != 0 ] || remains= ;;
+esac
 if [ "$4" != 0 ] && [ -z "$told" ]; then
   leave_kept
   give_up infrastructure "$engine on $node told the container to stop"

@@ -2,7 +2,7 @@ import { createHash, randomBytes } from 'node:crypto'
 import { posix } from 'node:path'
 import { quote, quoteAll } from '../quote.ts'
 import type { SiteShell } from '../shell.ts'
-import { launcher } from './container-launcher.ts'
+import { launcher, sweepPodman } from './container-launcher.ts'
 import { parseContainerRecord, type ContainerRecord } from './container-record.ts'
 import { DriverError, type Collected, type Intent, type RuntimeDriver, type TaskState } from './driver.ts'
 import { gather } from './gather.ts'
@@ -31,7 +31,10 @@ export interface ContainerOptions {
 }
 
 export interface ContainerDriver extends RuntimeDriver {
-  /** Ends the containers that are kept for a run, and forgets what its images were resolved to; on the shell's machine. Harmless when there are none. */
+  /**
+   * Ends the containers that are kept for a run, removes those whose engine was killed, and forgets what its images were resolved to; on the
+   * shell's machine. Harmless when there are none.
+   */
   closeScope(scope: string): Promise<void>
 }
 
@@ -125,7 +128,7 @@ export const containerized = (intent: Intent, contact: Contact, options: Omit<Co
   const { taskVariable, idleSeconds = 60, endsDescendants = false } = options
   const { image, network, reuse, scope, engine = options.engine, host = '', mounts = options.mounts ?? [] } = container
   const cpus = cores > 0 ? String(cores) : '0'
-  const limits = [cpus, String(Math.ceil(memoryBytes)), String(gpus), network ? '1' : '0']
+  const limits = [cpus, String(Math.ceil(memoryBytes)), String(Math.ceil(gpus)), network ? '1' : '0']
   const run = posix.dirname(posix.dirname(directory))
   const shared = mountWord(run)
   // Engines refuse the same place twice.
@@ -143,6 +146,7 @@ export const containerized = (intent: Intent, contact: Contact, options: Omit<Co
       ...[reuse ? String(idleSeconds) : '0', keepers, scope, name, taskVariable, contact.account, laneKey, shared],
       ...[mountWord(directory), ...more],
     ],
+    ownLimits: true,
     environment: {
       PATH: contact.path,
       HOME: contact.home,
@@ -321,6 +325,9 @@ for each in ${quoteAll(names)}; do [ ! -e "$each" ] || { echo "${boundary} $each
   [ ! -p "$each/requests" ] || echo 1<> "$each/requests"
   rm -rf -- "$each"
 done
+${sweepPodman}
+read -r node < /proc/sys/kernel/hostname
+! grep -qs '^podman ' images/${quote(scope)}-*."$node" || sweep "$node"
 rm -f -- images/${quote(scope)}-*`)
     },
   }

@@ -71,6 +71,8 @@ export interface Intent {
   expectedOutputs: readonly string[]
   cores: number
   memoryBytes: number
+  /** What the program starts is held to `cores` and `memoryBytes` by itself; the site holds it to none. */
+  ownLimits?: boolean
   /** 0 is none. Held by the site, also while no driver is alive. */
   timeoutSeconds: number
   /** Default 0. */
@@ -177,6 +179,8 @@ export interface PlaceDetail {
   pod?: string
   /** From the call to the start of the task's own program, where a place had to be made for it. */
   coldStartSeconds?: number
+  /** What held it within its memory (and processors): a cgroup of its own, or RLIMIT_DATA of each process. */
+  limits?: 'cgroup' | 'rlimit'
   /** The platform's own name of the call. */
   requestId?: string
 }

@@ -13,9 +13,11 @@ type Found = { path: string; stat: BigIntStats }
 const smallBytes = 64 * 1024
 const chunkBytes = 1024 * 1024
 const hashedAtOnce = 4
+const emptyChecksum = `sha256:${hash('sha256', '', 'hex')}`
 
 /** `sha256:<hex>` of a file's content. */
 export async function checksum(path: string, sizeBytes: number): Promise<string> {
+  if (sizeBytes === 0) return emptyChecksum
   if (sizeBytes <= smallBytes) return `sha256:${hash('sha256', readFileSync(path), 'hex')}`
   const file = await open(path, 'r')
   try {

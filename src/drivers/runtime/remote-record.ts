@@ -39,7 +39,11 @@ export interface EndedSight {
   cpuSeconds: number | null
   peakMemoryBytes: number | null
   measuredBy: 'time' | 'rusage' | 'none'
+  limits?: TaskLimits
 }
+
+/** What held a task within its memory and processors: a cgroup of its own, or (memory only, of each process) RLIMIT_DATA. */
+export type TaskLimits = 'cgroup' | 'rlimit'
 
 /** What the head of a task's script keeps for whoever collects it, in one line of ASCII. */
 export interface TaskFacts {
@@ -72,6 +76,7 @@ export interface TaskRecord {
   began: number
   /** Seconds since epoch by the clock of the node; absent where nobody asked it. */
   date?: number
+  limits?: TaskLimits
   peakKib?: number
   /** By GNU time; without it a signal is told from an exit code above 128 by the code alone. */
   killedBy?: number
@@ -105,6 +110,7 @@ export function parseRecord(lines: readonly string[]): ParsedRecord {
     if (record === undefined) continue
     const killed = /^Command terminated by signal (\d+)$/.exec(line)
     if (killed !== null) record.killedBy = Number(killed[1])
+    if (words[0] === 'limits' && (words[1] === 'cgroup' || words[1] === 'rlimit')) record.limits = words[1]
     if (words[0] === 'peak' && words.length === 2) record.peakKib = Number(words[1])
     // The first pair is the supervisor's own.
     if (/^\d+m[\d.]+s \d+m[\d.]+s$/.test(line) && ++times === 2) record.cpuSeconds = minutes(words[0] ?? '') + minutes(words[1] ?? '')
@@ -135,7 +141,7 @@ export function sightOf(
   if (parsed.form === 'claimed') return { form: 'claimed', ageSeconds: seen.ageSeconds }
   if (parsed.form === 'buried') return parsed
   const { record } = parsed
-  const { pid, node, began, date, exit, cpuSeconds = null, peakKib } = record
+  const { pid, node, began, date, exit, cpuSeconds = null, peakKib, limits } = record
   const submittedAt = facts?.submittedAt ?? 0
   const byClock = date === undefined ? undefined : date + (facts?.ahead ?? 0)
   const startedAt = Math.max(submittedAt, byClock ?? (facts?.zero ?? 0) + began / 100)
@@ -163,5 +169,6 @@ export function sightOf(
     cpuSeconds,
     peakMemoryBytes: peakKib === undefined ? null : peakKib * 1024,
     measuredBy: peakKib !== undefined ? 'time' : cpuSeconds === null ? 'none' : 'rusage',
+    ...(limits === undefined ? {} : { limits }),
   }
 }

@@ -3,34 +3,45 @@
  * One supervisor a task, a fork of the shell that was started for the whole batch.
  *
  * Arguments: `detached` or `foreground`; the folder of records; the variable that marks processes; how often the kernel had killed for
- * memory; GNU time or ''; options of env or ''; `date` or ''; then scripts: `NAME.TOKEN` is the script `NAME.TOKEN.run` of task NAME.
+ * memory; GNU time or ''; options of env or ''; `date` or ''; `cgroups` where tasks are to have their own, or ''; then scripts: `NAME.TOKEN`
+ * is the script `NAME.TOKEN.run` of task NAME.
  *
  * It answers `started NAME PID`, `known NAME` or `failed NAME WORDS`; the end of its output says that all have answered. A record
  * (`NAME.task`) is created exclusively and grows by lines:
  *
  *     start SCRIPT PID BIRTH BOOT NODE UPTIME DATE     DATE is `-` unless asked for
+ *     limits cgroup FOLDER                             what holds its memory and processors: a line for each of its cgroups,
+ *     limits rlimit                                    or RLIMIT_DATA of each process; the last kind counts
  *     task PID                                         leader of the task's session
  *     peak KIB                                         by GNU time
  *     0m0.010000s 0m0.000000s                          twice: `times` of this shell, and of the task with its descendants
  *     exit CODE REASON UPTIME .                        complete with its point only; SIGNAL lines of GNU time tell 143 from SIGTERM
  *
  * UPTIME is /proc/uptime in hundredths of a second: no clock that can be set. A task costs two forks and three execs (setsid, env, the
- * program), about 2 ms of processor time; under GNU time one fork and two execs more.
+ * program), about 2 ms of processor time; under GNU time one fork and two execs more, in a cgroup of its own one of each.
  *
  * `wait` is cut short by a trapped signal and then says 128 + its number: 138 is USR1, of the timer, 140 is USR2, of whoever cancels
  * (\`NAME.cancel\` holds the grace in hundredths). What has the mark in its environment when the first process ends, or is left of its process group, is killed before the exit is
  * recorded: nothing of an attempt lives beside the next one. A process that left the group and cleared its environment is not found.
  * The exit is repeated until the disk takes it; as the record is a block already, a full disk has room for it.
+ *
+ * Where the account may make cgroups (of its own one, or of one above it, that was given to it), a task has its own: nobody leaves it by
+ * leaving the group, and a kill for memory is counted there. Its folder is `orrery.NAME.TOKEN`, and goes before the end is recorded.
  */
 export const wrapper = `set -C
 umask 077
 LC_ALL=C PATH=/usr/bin:/bin:$PATH
 export LC_ALL PATH
-mode=$1 tasks=$2 variable=$3 oom=$4 measure=$5 signals=$6 clock=$7
-shift 7
+mode=$1 tasks=$2 variable=$3 oom=$4 measure=$5 signals=$6 clock=$7 confined=$8
+shift 8
 cd "$tasks" || exit 97
 read -r boot < /proc/sys/kernel/random/boot_id
 read -r node < /proc/sys/kernel/hostname
+# Which GPUs are the job's, as its scheduler says it, goes to the task before its own variables.
+for each in CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK SLURM_JOB_GPUS; do
+  eval "line=\\\${$each-}"
+  case $line in '' | *[!A-Za-z0-9,.:/_-]*) ;; *) signals="$signals $each=$line" ;; esac
+done
 
 # Hundredths of a second since boot.
 now() {
@@ -51,6 +62,104 @@ facts() {
   birth=$2
 }
 
+has() {
+  { read -r line < "$1"; } 2>/dev/null || line=
+  case " $line " in *" $2 "*) return 0 ;; esac
+  return 1
+}
+
+# A cgroup in the folder for each script, if such a one would have the file and processes may enter it; otherwise none.
+furnish() {
+  folder=$1 file=$2
+  shift 2
+  [ -w "$folder" ] || return
+  if [ -e "$folder/cgroup.controllers" ]; then
+    [ -w "$folder/cgroup.procs" ] && has "$folder/cgroup.controllers" memory || return
+    # Memory is refused as long as processes are in the folder itself; processors are not, but make it one that no process can leave downwards.
+    for each in memory cpu; do
+      has "$folder/cgroup.subtree_control" "$each" || echo "+$each" >| "$folder/cgroup.subtree_control"
+      has "$folder/cgroup.subtree_control" memory || return
+    done 2>/dev/null
+  fi
+  for each; do
+    set -- "$@" "$folder/orrery.$each"
+    shift
+  done
+  mkdir -- "$@" 2>/dev/null
+  [ -w "$1/$file" ] && (echo 0 >| "$1/cgroup.procs") 2>/dev/null && return
+  rmdir -- "$@" 2>/dev/null
+  return 1
+}
+
+# The same in the cgroup of this process, below the mount, or the nearest above it that will do.
+climb() {
+  mount=$1 path=\${2%/} file=$3
+  shift 3
+  until furnish "$mount$path" "$file" "$@"; do
+    [ -n "$path" ] || return
+    path=\${path%/*}
+  done
+}
+
+# Sets room, where the scripts' cgroups are, and share, where those for processors are in a tree of their own.
+confine() {
+  tree= memories= processors= own=/ ours=/ theirs=/
+  while read -r line place kind flags rest; do
+    case $kind:,$flags, in
+      cgroup2:*) tree=\${tree:-$place} ;;
+      cgroup:*,memory,*) memories=\${memories:-$place} ;;
+      cgroup:*,cpu,*) processors=\${processors:-$place} ;;
+    esac
+  done < /proc/mounts
+  while IFS=: read -r number names path; do
+    case $number:,$names, in
+      0:*) own=$path ;;
+      *,memory,*) ours=$path ;;
+      *,cpu,*) theirs=$path ;;
+    esac
+  done < /proc/self/cgroup
+  if has "$tree/cgroup.controllers" memory; then
+    if climb "$tree" "$own" memory.max "$@"; then room=$folder; return; fi
+    # It is ours and nothing above it is: what is in it has to make way.
+    [ -O "$tree$own" ] && [ -w "$tree$own/cgroup.procs" ] || return
+    mkdir -- "$tree$own/orrery.rest" 2>/dev/null
+    for try in 1 2 3; do
+      while read -r each; do
+        echo "$each" >| "$tree$own/orrery.rest/cgroup.procs"
+      done < "$tree$own/cgroup.procs" 2>/dev/null
+      if furnish "$tree$own" memory.max "$@"; then room=$folder; return; fi
+    done
+    return
+  fi
+  if [ -n "$memories" ] && climb "$memories" "$ours" memory.limit_in_bytes "$@"; then
+    room=$folder
+    if [ -n "$processors" ] && [ "$processors" != "$memories" ] && climb "$processors" "$theirs" cpu.cfs_quota_us "$@"; then share=$folder; fi
+  fi
+}
+
+# Gives the task's cgroup its limits; without those of memory it is none.
+bound() {
+  if [ -e "$cgroup/memory.max" ]; then
+    [ "$bytes" -eq 0 ] || echo "$bytes" >| "$cgroup/memory.max" || return
+    [ "$bytes" -eq 0 ] || [ ! -e "$cgroup/memory.swap.max" ] || echo 0 >| "$cgroup/memory.swap.max"
+    [ ! -e "$cgroup/cpu.max" ] || echo "$((cores * 100000)) 100000" >| "$cgroup/cpu.max"
+  else
+    [ "$bytes" -eq 0 ] || echo "$bytes" >| "$cgroup/memory.limit_in_bytes" || return
+    [ "$bytes" -eq 0 ] || [ ! -e "$cgroup/memory.memsw.limit_in_bytes" ] || echo "$bytes" >| "$cgroup/memory.memsw.limit_in_bytes"
+    for each in "$processor" "$cgroup"; do
+      [ ! -e "$each/cpu.cfs_quota_us" ] || echo "$((cores * 100000))" >| "$each/cpu.cfs_quota_us"
+    done
+  fi
+  return 0
+}
+
+release() {
+  for each in "$cgroup" "$processor"; do
+    [ -z "$each" ] || rmdir -- "$each" || find "$each" -depth -type d -exec rmdir {} ';'
+  done 2>/dev/null
+  cgroup= processor=
+}
+
 leader() {
   [ -n "$task" ] && return
   while read -r word value rest; do
@@ -58,10 +167,13 @@ leader() {
   done < "$name.task"
 }
 
-# Live processes with the mark, in found. Within two seconds process ids cannot have come round: if few were given since the start, only
-# those are looked at, and mostly none lives.
+# Live processes with the mark or in the cgroup, in found. Within two seconds process ids cannot have come round: if few were given since
+# the start, only those are looked at, and mostly none lives.
 marked() {
   found= candidates='/proc/[0-9]*/environ'
+  [ -z "$cgroup" ] || while read -r each; do
+    found="$found $each"
+  done 2>/dev/null < "$cgroup/cgroup.procs"
   now
   read -r a b c d last < /proc/loadavg
   if [ $((up - began)) -lt 200 ] && [ $((last - job)) -ge 0 ] && [ $((last - job)) -lt 200 ]; then
@@ -74,13 +186,15 @@ marked() {
   [ -n "$candidates" ] || return
   for each in $(grep -lF -e "$variable=$name" $candidates 2>/dev/null); do
     tr '\\000' '\\n' < "$each" 2>/dev/null | grep -qxF -e "$variable=$name" || continue
-    each=\${each#/proc/} found="$found \${each%/environ}"
+    each=\${each#/proc/} each=\${each%/environ}
+    case "$found " in *" $each "*) ;; *) found="$found $each" ;; esac
   done
 }
 
-# A signal to the group, then to what carries the mark elsewhere.
+# A signal to the group, then to what else is the task's.
 tell() {
   leader
+  if [ "$1" = KILL ] && [ -n "$cgroup" ] && [ -w "$cgroup/cgroup.kill" ]; then echo 1 >| "$cgroup/cgroup.kill"; fi 2>/dev/null
   [ -n "$task" ] && kill -s "$1" -- "-$task" 2>/dev/null
   marked
   for each in $found; do
@@ -143,19 +257,32 @@ attend() {
   [ "$up" -ge "$forced" ] && tell KILL
 }
 
+# Into the cgroups, as the process that becomes the task; GNU time stays outside, to live on when all that is in there is killed.
+enter='
+held=$cgroup
+for each in "$cgroup" "$processor"; do
+  [ -z "$each" ] || { echo 0 >| "$each/cgroup.procs"; } 2>/dev/null || held=
+done
+if [ -z "$held" ] && [ "$memory" -gt 0 ]; then
+  ulimit -d "$memory"
+  echo "limits rlimit" >&3
+fi
+'
+
 perform() {
   trap - USR1 USR2 TERM PIPE
   umask 022
   exec < /dev/null >| "$name.out" 2>| "$name.err" || exit 125
-  [ "$memory" -gt 0 ] && ulimit -d "$memory"
   if [ -n "$measure" ]; then
     exec "$measure" -a -o "$name.task" -f 'peak %M' /bin/sh -c '
       echo "task $$" >&3
+      script=$1 signals=$2 cgroup=$3 processor=$4 memory=$5
+      shift 5
+      '"$enter"'
       exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-
-      script=$1 signals=$2
-      shift 2
-      . "$script"' sh "$tasks/$script.run" "$signals" setsid
+      . "$script"' sh "$tasks/$script.run" "$signals" "$cgroup" "$processor" "$memory" setsid
   fi
+  eval "$enter"
   exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-
   set -- setsid
   . "$tasks/$script.run"
@@ -166,7 +293,7 @@ supervise() {
   # Nobody may be there to read the answer any more.
   trap '' PIPE
   reason= woken= stopped= asked= timer= task= forced=0 date=-
-  { read -r line; read -r line word limit word grace word memory; } < "$script.run" || {
+  { read -r line; read -r line word limit word grace word memory word bytes word cores; } < "$script.run" || {
     echo "failed $name has no script"
     return 0
   } 2>&1
@@ -185,6 +312,10 @@ supervise() {
     echo "failed $name cannot write its record"
     return 0
   fi 2>&1
+  [ -z "$cgroup" ] || { [ "\${cores:-0}" -gt 0 ] && bound 2>/dev/null; } || release
+  for each in "$cgroup" "$processor"; do
+    [ -z "$each" ] || echo "limits cgroup $each" >&3
+  done 2>/dev/null
   echo "started $name $pid" 2>/dev/null
   [ "$mode" = foreground ] || exec > /dev/null 2>&1
   trap 'woken=1' USR1
@@ -227,10 +358,17 @@ supervise() {
     sleep 0.02
   done
   [ "$reason" = cancelled ] && [ "$code" -eq 0 ] && reason=
-  if [ -z "$reason" ] && [ "$code" -eq 137 ]; then
+  if [ -z "$reason" ] && [ -n "$cgroup" ] && [ "$code" -ne 0 ]; then
+    for each in memory.events memory.oom_control; do
+      [ ! -e "$cgroup/$each" ] || while read -r word value; do
+        [ "$word" = oom_kill ] && [ "$value" -gt 0 ] && reason=memory
+      done < "$cgroup/$each"
+    done
+  elif [ -z "$reason" ] && [ "$code" -eq 137 ]; then
     killed=$(grep '^oom_kill ' /proc/vmstat)
     [ "\${killed#oom_kill }" -gt "$oom" ] 2>/dev/null && reason=memory
   fi
+  release
   until { printf '\\nexit %s %s %s .\\n' "$code" "\${reason:-exited}" "$ended" >&3; } 2>/dev/null; do
     sleep 1
     [ -e "$name.task" ] || break
@@ -239,11 +377,18 @@ supervise() {
   return "$code"
 }
 
+room= share= cgroup= processor=
 if [ "$mode" = foreground ]; then
   supervise "$1"
 else
+  [ -z "$confined" ] || confine "$@"
   for each; do
-    supervise "$each" &
+    {
+      [ -z "$room" ] || [ ! -d "$room/orrery.$each" ] || cgroup=$room/orrery.$each
+      [ -z "$cgroup" ] || [ -z "$share" ] || [ ! -d "$share/orrery.$each" ] || processor=$share/orrery.$each
+      supervise "$each"
+      release
+    } &
   done
 fi
 `

@@ -140,6 +140,15 @@ const hundredths = (seconds: number): number => Math.max(0, Math.ceil(seconds * 
  */
 const dataKib = (memoryBytes: number): number => (memoryBytes === 0 ? 0 : Math.ceil(memoryBytes / 512) + 256 * 1024)
 
+const isConfined = ({ ownLimits }: Intent): boolean => ownLimits !== true
+
+/** `memory` is for RLIMIT_DATA, `bytes` and `cores` for a cgroup of the task's own; 0: none. */
+const limitsOf = (intent: Intent): string => {
+  const { memoryBytes, cores } = intent
+  const [bytes, whole] = isConfined(intent) ? [Math.ceil(memoryBytes), Math.max(1, Math.ceil(cores))] : [0, 0]
+  return `memory ${dataKib(memoryBytes)} bytes ${bytes} cores ${whole}`
+}
+
 const lastLines = (text: string): string => text.trimEnd().split('\n').slice(-stderrTailLines).join('\n')
 const wordsOf = (stderr: string): string => stderr.trim().slice(-1000) || 'it said nothing'
 
@@ -210,6 +219,13 @@ done
 [ $# -eq 0 ] || grep -sH '' "$@"
 `
 
+/** Defines `each_cgroup NAME`, which calls the command with the folder of each cgroup that the record names, and NAME. */
+const eachCgroup = (command: string): string => `each_cgroup() {
+  while read -r word kind folder; do
+    [ "$word $kind" != 'limits cgroup' ] || ${command} "$folder" "$1"
+  done < "$1.task"
+} 2> /dev/null`
+
 export function openRemoteTasks(options: RemoteOptions): RemoteTasks {
   const { shell, taskVariable, runtime, elsewhere = false, timeoutGraceSeconds = 5, chunkBytes = defaultChunkBytes } = options
   const site = openRemoteSite(shell, options.root ?? '')
@@ -225,7 +241,7 @@ export function openRemoteTasks(options: RemoteOptions): RemoteTasks {
     if (kept.size > factsKept && oldest !== undefined) kept.delete(oldest)
   }
 
-  const supervisor = (facts: SiteFacts, mode: 'foreground' | 'detached'): string =>
+  const supervisor = (facts: SiteFacts, mode: 'foreground' | 'detached', confined = false): string =>
     `/bin/sh ${quoteAll([
       `${facts.root}/tasks/${site.wrapper}`,
       mode,
@@ -235,6 +251,7 @@ export function openRemoteTasks(options: RemoteOptions): RemoteTasks {
       facts.measure,
       facts.signals,
       elsewhere ? 'date' : '',
+      confined ? 'cgroups' : '',
     ])}`
 
   // ---- submit
@@ -358,7 +375,7 @@ fi`
         return []
       }
       const facts: TaskFacts = { directory, expectedOutputs, sources: stage.map(({ from }) => from), submittedAt, zero, ahead }
-      const limits = `# limit ${hundredths(intent.timeoutSeconds)} grace ${hundredths(timeoutGraceSeconds)} memory ${dataKib(intent.memoryBytes)}`
+      const limits = `# limit ${hundredths(intent.timeoutSeconds)} grace ${hundredths(timeoutGraceSeconds)} ${limitsOf(intent)}`
       const text = `#!/bin/sh\n${limits}\n${factsLine(facts)}\n${taskScript(intent, taskVariable)}`
       return [{ intent, plan, script: `${name}.${token}`, text, facts }]
     })
@@ -389,7 +406,11 @@ for each; do [ -e "$each" ] && old=1; done
 mkdir -p -- "$@"`
         const begin = (facts: SiteFacts): string =>
           detached
-            ? `[ -z "$ready" ] || ( exec setsid ${supervisor(facts, 'detached')} $ready 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&- ) 2>&1 < /dev/null | cat`
+            ? `[ -z "$ready" ] || ( exec setsid ${supervisor(
+                facts,
+                'detached',
+                chunk.some(({ draft }) => isConfined(draft.intent)),
+              )} $ready 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&- ) 2>&1 < /dev/null | cat`
             : 'for each in $ready; do echo "ready $each"; done'
         const { stdout, stderr } = await site.run(
           (facts) => `ready= old=\n${folders === '' ? '' : make}\n${chunk.map(({ text }) => text).join('\n')}\n${begin(facts)}\ntrue`,
@@ -607,6 +628,15 @@ mkdir -p -- "$@"`
   echo "$mark"
   ${signal === undefined ? '' : `each=\${each#/proc/}; kill -s ${signal} "\${each%/environ}" 2> /dev/null`}
 done
+within() {
+  [ -r "$1/cgroup.procs" ] || return
+  while read -r pid; do
+    echo "${taskVariable}=$2"
+    ${signal === undefined ? ':' : `kill -s ${signal} "$pid" 2> /dev/null`}
+  done < "$1/cgroup.procs"
+}
+${eachCgroup('within')}
+for each in ${some.join(' ')}; do each_cgroup "$each"; done
 true`,
       )
       for (const line of stdout.toString().split('\n')) if (line !== '') marked.add(line.slice(taskVariable.length + 1))
@@ -717,7 +747,7 @@ true`,
         }
         if (sight.form !== 'ended')
           return [name, new DriverError('unknown', `${name} has no recorded end; find tells whether it runs, is lost or was never started`)]
-        const { submittedAt, wallSeconds, cpuSeconds, peakMemoryBytes, measuredBy, node } = sight
+        const { submittedAt, wallSeconds, cpuSeconds, peakMemoryBytes, measuredBy, node, limits } = sight
         const listing = new Map((contents.get(name)?.listing ?? []).map((found) => [found.path, found]))
         const manifest = manifests.get(name) ?? empty
         return [
@@ -733,6 +763,7 @@ true`,
             manifest: { ...manifest, hostname: node },
             missingOutputs: (own?.expectedOutputs ?? []).filter((path) => !isDelivered(own?.directory ?? '', listing, path)),
             stderrTail: lastLines(tails.get(name)?.toString() ?? ''),
+            ...(limits === undefined ? {} : { detail: { limits } }),
           },
         ]
       }),
@@ -780,12 +811,14 @@ true`,
     for (const some of chunks(names, 200)) {
       const scripts = some.map((name) => {
         const directory = facts.get(name)?.directory
-        if (directory === undefined) return `rm -f -- ${name}.*`
+        if (directory === undefined) return `each_cgroup ${name}; rm -f -- ${name}.*`
         const [parent, base] = [directory.slice(0, directory.lastIndexOf('/')), directory.slice(directory.lastIndexOf('/') + 1)]
         const at = quote(directory)
-        return `rm -rf -- ${at} 2> /dev/null || { chmod -R u+rwx -- ${at} 2> /dev/null; rm -rf -- ${at}; } && rm -rf -- ${quote(parent)}/.${quote(base)}.staging-* && rm -f -- ${name}.*`
+        return `each_cgroup ${name}; rm -rf -- ${at} 2> /dev/null || { chmod -R u+rwx -- ${at} 2> /dev/null; rm -rf -- ${at}; } && rm -rf -- ${quote(parent)}/.${quote(base)}.staging-* && rm -f -- ${name}.*`
       })
-      const { stderr } = await site.run(() => `${scripts.join('\n')}\ntrue`, { deadlineMs: stagingDeadlineMs })
+      // A supervisor that was killed has left its cgroup behind.
+      const release = `release() { [ ! -d "$1" ] || rmdir -- "$1"; }\n${eachCgroup('release')}`
+      const { stderr } = await site.run(() => `${release}\n${scripts.join('\n')}\ntrue`, { deadlineMs: stagingDeadlineMs })
       if (stderr.trim() !== '') throw new DriverError('infrastructure', `cannot remove at the site: ${wordsOf(stderr)}`)
     }
     for (const name of names) for (const memory of [kept, pids, claimedSince]) memory.delete(name)

@@ -12,7 +12,7 @@ export const taskEnvironment = (intent: Intent, taskVariable: string): Record<st
 
 /**
  * The script of a task as it stands at a remote site: work directory, the whole environment, the program. A person may run it there with
- * `sh`; its supervisor sources it, and puts what starts a session into `"$@"` and options of env into `signals`.
+ * `sh`; its supervisor sources it, and puts what starts a session into `"$@"`, and into `signals` options of env and what a scheduler says of GPUs.
  *
  * No text of the intent has a meaning for the shell: all of it is single-quoted (`quote.ts`). A program with `=` in its name
  * would be one more variable to env, so nice, which changes nothing, takes it from there.

@@ -1,0 +1,186 @@
+import { spawn } from 'node:child_process'
+import { randomInt } from 'node:crypto'
+import { copyFileSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { connect } from 'node:net'
+import { join } from 'node:path'
+import { openGround, run, until } from './ground.ts'
+import { makeKey, sshOptions } from './ssh.ts'
+import type { Key } from './ssh.ts'
+
+/**
+ * An SSH host with a Linux of its own (User-Mode Linux, a kernel that is a program), for what the kernel of the machine cannot show: its
+ * cgroups are of version 2. The programs are the machine's, read only; what is written is gone with the host.
+ */
+export interface KernelHost extends AsyncDisposable {
+  readonly address: string
+  /** The account `ada`; root may log in with the same key. */
+  readonly user: string
+  readonly key: Key
+  /** Lines of `known_hosts` for every port. */
+  readonly knownHosts: string
+  /**
+   * Ports by the cgroup that logins are born in. `own`: one that was given to the account, with nothing of it above. `below`: one below such a one.
+   * `foreign`: one of root's.
+   */
+  readonly ports: Readonly<Record<'own' | 'below' | 'foreign', number>>
+  /** Runs a script there as root. */
+  run(script: string): Promise<string>
+}
+
+const program = '/usr/bin/linux.uml'
+
+/** What the machine lacks for this site, in words; undefined when nothing. */
+export const kernelHostMissing = (): string | undefined => {
+  if (!existsSync(program)) return 'linux.uml is missing (Debian: apt-get install user-mode-linux)'
+  return existsSync('/dev/net/tun') ? undefined : '/dev/net/tun is missing: the host would have no network'
+}
+
+const ports = { own: 22, below: 23, foreign: 24 }
+
+/** The first process there. It ends, and the kernel with it, when the console does: by our will or by our death. */
+const init = `#!/bin/sh
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin
+folder=$1 address=$2
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t cgroup2 cgroup /sys/fs/cgroup
+mount -t devtmpfs dev /dev
+mkdir -p /dev/pts /dev/shm
+mount -t devpts pts /dev/pts
+mount -t hostfs -o "$folder" host /mnt
+for file in passwd group shadow; do mount --bind "/mnt/$file" "/etc/$file"; done
+for place in /run /tmp /var/tmp /root /home /dev/shm; do mount -t tmpfs -o mode=1777 tmp "$place"; done
+chmod 700 /root
+mkdir -m 755 /run/sshd
+mkdir -m 700 /home/ada
+chown 1000:1000 /home/ada
+hostname kernel
+ip link set lo up
+ip addr add "$address/24" dev vec0
+ip link set vec0 up
+cd /sys/fs/cgroup
+echo '+memory +cpu +pids' > cgroup.subtree_control
+mkdir own given given/session foreign
+for each in own given given/session; do
+  chown 1000:1000 "$each" "$each/cgroup.procs" "$each/cgroup.subtree_control" "$each/cgroup.threads"
+done
+for pair in own:22 given/session:23 foreign:24; do
+  ( echo 0 > "\${pair%:*}/cgroup.procs" && exec /usr/sbin/sshd -f /mnt/sshd_config -p "\${pair#*:}" -E "/tmp/log-\${pair#*:}" )
+done
+cd /
+echo up
+read -r line
+halt -f || echo o > /proc/sysrq-trigger
+`
+
+/**
+ * Starts it, which takes about two seconds; it ends with `asyncDispose` and with the process that called, also when that is killed.
+ *
+ * @throws Error naming what the machine lacks, or with what the kernel said
+ */
+export const startKernelHost = async (): Promise<KernelHost> => {
+  const missing = kernelHostMissing()
+  if (missing !== undefined) throw new Error(`an SSH host with a kernel of its own cannot be had: ${missing}`)
+  const ground = openGround('kernel')
+  const { folder } = ground
+  const key = await makeKey(join(folder, 'id_ed25519'), 'test')
+  const hostKey = await makeKey(join(folder, 'host_ed25519'), 'kernel')
+  for (const [file, line] of [
+    ['passwd', 'ada:x:1000:1000:ada:/home/ada:/bin/sh'],
+    ['group', 'ada:x:1000:'],
+    ['shadow', 'ada:*:19000:0:99999:7:::'],
+  ] as const) {
+    copyFileSync(join('/etc', file), join(folder, file))
+    const others = readFileSync(join(folder, file), 'utf8')
+      .split('\n')
+      .filter((entry) => entry !== '' && !/^[^:]*:[^:]*:1000:/.test(entry))
+    writeFileSync(join(folder, file), [...others, line, ''].join('\n'))
+  }
+  writeFileSync(join(folder, 'authorized_keys'), `${key.publicKey}\n`)
+  writeFileSync(
+    join(folder, 'sshd_config'),
+    [
+      ...['HostKey /mnt/host_ed25519', 'PidFile none', 'UsePAM no', 'UseDNS no', 'AuthorizedKeysFile /mnt/authorized_keys'],
+      ...['StrictModes no', 'PermitRootLogin prohibit-password', 'PasswordAuthentication no', 'LogLevel VERBOSE', ''],
+    ].join('\n'),
+  )
+  const script = join(folder, 'init')
+  writeFileSync(script, init, { mode: 0o755 })
+  const cable = `uml${ground.token}`
+  const prefix = `10.${randomInt(64, 128)}.${randomInt(0, 256)}`
+  const address = `${prefix}.2`
+  mkdirSync(join(folder, 'uml'))
+  const child = spawn(
+    program,
+    [
+      ...['mem=512M', 'rootfstype=hostfs', 'rootflags=/', 'ro', 'quiet', `uml_dir=${join(folder, 'uml')}`, `umid=${ground.token}`],
+      ...[`init=/bin/sh`, `vec0:transport=tap,ifname=${cable},depth=128`, 'con=null', 'con0=fd:0,fd:1', '--', script, folder, address],
+    ],
+    { cwd: '/', detached: true, stdio: ['pipe', 'pipe', 'pipe'], env: { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', TMPDIR: '/dev/shm' } },
+  )
+  let said = ''
+  child.stdin.on('error', () => {
+    // It has ended; `ended` tells.
+  })
+  const ended = new Promise<void>((resolve) => child.once('exit', () => resolve()))
+  let up = false
+  child.stdout.on('data', (bytes: Buffer) => {
+    said += bytes.toString()
+    up ||= /^up\r?$/m.test(said)
+  })
+  child.stderr.on('data', (bytes: Buffer) => (said += bytes.toString()))
+  const stop = async (): Promise<void> => {
+    child.stdin.end()
+    const late = setTimeout(() => process.kill(-child.pid!, 'SIGKILL'), 5000)
+    await ended
+    clearTimeout(late)
+    await ground.leave()
+  }
+  try {
+    await until(
+      'the kernel is up',
+      async () => up || child.exitCode !== null,
+      () => said,
+      60_000,
+    )
+    await run('ip', ['addr', 'add', `${prefix}.1/24`, 'dev', cable])
+    await run('ip', ['link', 'set', cable, 'up'])
+    await until(
+      'sshd of the kernel answers',
+      () => answers(address),
+      () => said,
+      60_000,
+    )
+  } catch (error) {
+    await stop()
+    throw error
+  }
+  const line = hostKey.publicKey.split(' ').slice(0, 2).join(' ')
+  const knownHosts = Object.values(ports)
+    .map((port) => `${port === 22 ? address : `[${address}]:${port}`} ${line}\n`)
+    .join('')
+  const knownHostsFile = join(folder, 'known_hosts')
+  writeFileSync(knownHostsFile, knownHosts)
+  return {
+    address,
+    user: 'ada',
+    key,
+    knownHosts,
+    ports,
+    run: async (words) =>
+      (await run('ssh', [...sshOptions(key.path, knownHostsFile), '-p', String(ports.foreign), `root@${address}`, words])).stdout,
+    [Symbol.asyncDispose]: stop,
+  }
+}
+
+const answers = (address: string): Promise<boolean> =>
+  new Promise((resolve) => {
+    const socket = connect(22, address)
+    socket.setTimeout(1000, () => socket.destroy())
+    socket.once('data', () => {
+      resolve(true)
+      socket.destroy()
+    })
+    socket.once('error', () => undefined)
+    socket.once('close', () => resolve(false))
+  })
