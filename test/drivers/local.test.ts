@@ -106,6 +106,23 @@ describe('local driver: what it finds in its records', () => {
       expect((await driver.find(['torn'])).get('torn')).toMatchObject({ state: 'ended', exitCode: 0, finishedAt: 2 })
     }))
 
+  test('a wish to end a task that is not written to its end does not count yet', () =>
+    on(async ({ driver, control, intent }) => {
+      await driver.submit([intent('wished', ['/bin/sh', '-c', 'trap "exit 7" TERM; echo up; while :; do sleep 0.01; done'])])
+      while ((await driver.logs('wished', 'stdout', { tail: 100 })).bytes.length === 0) await sleep(10)
+      const runner = Number(/runner (\d+)/.exec(readFileSync(join(control, 'wished.task'), 'utf8'))?.[1])
+      for (const half of ['', '9']) {
+        writeFileSync(join(control, 'wished.cancel'), half)
+        process.kill(runner, 'SIGTERM')
+        await sleep(200)
+        expect((await driver.find(['wished'])).get('wished')).toMatchObject({ state: 'running' })
+      }
+      writeFileSync(join(control, 'wished.cancel'), '9\n')
+      process.kill(runner, 'SIGTERM')
+      await ended(driver, 'wished')
+      expect((await driver.find(['wished'])).get('wished')).toMatchObject({ exitCode: 7, reason: 'cancelled' })
+    }))
+
   test(
     'a task whose runner is killed is ended with all that carries its mark, then lost; its output can be read',
     () =>

@@ -10,7 +10,7 @@ import { startProgram, until, type Program } from './programs.ts'
 const hostId = 'fleet'
 let service: TestService
 let workers: Program[]
-const startWorker = (): Program =>
+const startWorker = (): Promise<Program> =>
   startProgram('worker', {
     SERVICE_DATA_DIR: join(service.dataDir, 'fleet'),
     SERVICE_DATABASE_URL: service.databaseUrl,
@@ -20,7 +20,7 @@ const startWorker = (): Program =>
   })
 beforeAll(async () => {
   service = await openService()
-  workers = [startWorker(), startWorker()]
+  workers = await Promise.all([startWorker(), startWorker()])
 }, 120_000)
 afterAll(async () => {
   for (const { child, ended } of workers) {
@@ -111,7 +111,7 @@ test('a worker that is stopped in order lets its tasks go on, and the other adop
 }, 300_000)
 
 test('a retry still waits for its time when another worker has taken the run over', async () => {
-  workers.push(startWorker())
+  workers.push(await startWorker())
   const world = await makeWorld(service, {
     name: 'patient',
     hostId,
@@ -125,7 +125,7 @@ test('a retry still waits for its time when another worker has taken the run ove
   )
   const first = await holderOf('patient-run')
   process.kill(first, 'SIGKILL')
-  workers.push(startWorker())
+  workers.push(await startWorker())
   const { run } = await service.finished('patient-run', 90)
   expect(run).toMatchObject({ status: 'completed' })
   const { activities } = await checked(service, world, 'patient-run')

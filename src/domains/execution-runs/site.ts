@@ -113,7 +113,7 @@ export interface SiteOutcome {
 /** Tasks committed as intents in one step; more only make the step slow (500 take about 25 ms). */
 const intentsPerCommit = 500
 /** Ends and starts of this long go into one commit while nothing waits for it. */
-const gatherMs = 30
+const gatherMs = 60
 /** Tasks are intended ahead where the last one took less than this. */
 const briskSeconds = 1
 /** Looks at flags, renews the lease and looks for predecessors elsewhere this often, in milliseconds. */
@@ -128,7 +128,7 @@ const laneRetryMs = 150
  */
 export const startLeaseMs = 200
 /** `aheadPerLane` of sites on this machine: twice what processes of 2 ms need to outlast `gatherMs`. */
-export const usualAhead = 32
+export const usualAhead = 64
 
 /**
  * Runs every task of one site of a run: the only writer of their rows while it holds the site's lease.
@@ -193,6 +193,8 @@ export const runSite = async (
   const ahead = new Map<number, Ahead>()
   /** Who has the lanes of a task after it, where that is settled before its end. */
   const heirs = new Map<number, number>()
+  /** Adopted tasks whose start is not on record, and what came of them since: the ends of those before them are still being read, and come first. */
+  const unrecorded = new Map<number, { startedAt: number; sight?: Sight; outcome?: Outcome }>()
   let brisk = false
   let paused = false
   /** `performance.now()` until which what is ahead may be started. */
@@ -233,9 +235,10 @@ export const runSite = async (
   const commandOf = async (positions: number[]): Promise<void> => {
     const unknown = positions.filter((i) => !commands.has(i))
     if (unknown.length === 0) return
-    // The tasks just behind them are about to be asked for as well: one read for a thousand instead of one per hop.
+    // The tasks just behind them are about to be asked for as well: one read for a thousand instead of one per hop, but the first starts at once.
+    const most = commands.size === 0 ? 100 : 1_000
     const ahead: number[] = []
-    for (let i = unknown[0] as number; i < n && ahead.length < 1_000; i++)
+    for (let i = unknown[0] as number; i < n && ahead.length < most; i++)
       if (mine[i] === true && !commands.has(i) && (states[i] as number) < done) ahead.push(i)
     for (const [position, command] of await outlastingOutage(() => plan.commandsOf([...new Set([...unknown, ...ahead])]), signal))
       commands.set(position, command)
@@ -371,7 +374,32 @@ export const runSite = async (
     return task.walltime_extensions === 0 ? intent : { ...intent, walltimeExtensions: task.walltime_extensions }
   }
 
+  const recordInOrder = (): void => {
+    for (let again = unrecorded.size > 0; again;) {
+      again = false
+      for (const [i, { startedAt, sight, outcome }] of unrecorded) {
+        const before = [...heirs].flatMap(([from, to]) => (to === i ? [from] : []))
+        if ([...before, ...frontier.predecessorsOf(i)].some((p) => states[p] === inFlight)) continue
+        unrecorded.delete(i)
+        const { id, attempt, position, ready_at } = at(i)
+        starts.set(i, { id, name: intentName(runId, position, attempt), readyAt: ready_at ?? startedAt, startedAt, order: (order += 1) })
+        nudge()
+        if (outcome !== undefined) {
+          conclude(i, outcome)
+          again = true
+        } else if (sight !== undefined) seen(i, sight)
+      }
+    }
+  }
+
   const ended = (i: number, outcome: Outcome): void => {
+    const one = unrecorded.get(i)
+    if (one === undefined) conclude(i, outcome)
+    else one.outcome = outcome
+    recordInOrder()
+  }
+
+  const conclude = (i: number, outcome: Outcome): void => {
     const task = at(i)
     const now = clock()
     // What the site may still hold, or come to hold, is to be ended there once it answers again.
@@ -388,7 +416,13 @@ export const runSite = async (
     settle(i, end.failureClass === 'infrastructure' && stopping === 'cancelled' ? { ...end, status: 'cancelled' } : end)
   }
 
-  const seen = (i: number, { reason, ...sight }: Sight): void => {
+  const seen = (i: number, told: Sight): void => {
+    const one = unrecorded.get(i)
+    if (one !== undefined) {
+      one.sight = { ...one.sight, ...told }
+      return
+    }
+    const { reason, ...sight } = told
     change({ id: at(i).id, atSite: true, ...sight, ...(reason === undefined ? {} : { reason: reason ?? '' }) })
     nudge()
   }
@@ -428,10 +462,11 @@ export const runSite = async (
         intended.push(i)
         at(i).started_at = startedAt
         at(i).ready_at ??= startedAt
-        starts.set(i, { id: at(i).id, name: nameOf(i), readyAt: at(i).ready_at as number, startedAt, order: (order += 1) })
+        unrecorded.set(i, { startedAt })
         // Its lanes come to it with the end of the one before it.
         for (const before of intended) if (frontier.followerOf(before) === i) heirs.set(before, i)
       }
+      recordInOrder()
     }
     if (intended.length === 0) return
     await commandOf(intended)

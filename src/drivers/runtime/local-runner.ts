@@ -32,12 +32,12 @@ export interface Runner {
 }
 
 /**
- * wait4, prctl, setsid, setitimer, clock_gettime, exit_group: perl-base has no module for them; openat, read, close, dup3, execve: between
- * fork and exec each page that Perl's own ones touch is copied, 0.3 ms of processor time a task.
+ * wait4, prctl, setsid, setitimer, clock_gettime, exit_group, dup3: perl-base has no module for them; rt_sigaction, execve: each page that
+ * Perl's own ones write to between fork and exec is copied, half a microsecond each.
  */
 const systemCalls: Partial<Record<NodeJS.Architecture, readonly number[]>> = {
-  x64: [61, 157, 112, 38, 228, 231, 257, 0, 3, 292, 59],
-  arm64: [260, 167, 157, 103, 113, 94, 56, 63, 57, 24, 221],
+  x64: [61, 157, 112, 38, 228, 231, 13, 292, 59],
+  arm64: [260, 167, 157, 103, 113, 94, 134, 24, 221],
 }
 
 /**
@@ -53,9 +53,10 @@ const systemCalls: Partial<Record<NodeJS.Architecture, readonly number[]>> = {
  */
 const program = String.raw`
 use strict;
-my ($WAIT4, $PRCTL, $SETSID, $SETITIMER, $CLOCK, $EXIT, $OPENAT, $READ, $CLOSE, $DUP3, $EXECVE) = map { $_ + 0 } splice @ARGV, 0, 11;
+my ($WAIT4, $PRCTL, $SETSID, $SETITIMER, $CLOCK, $EXIT, $SIGACTION, $DUP3, $EXECVE) = map { $_ + 0 } splice @ARGV, 0, 9;
 my $vmstat = shift @ARGV;
-my ($WRONLY, $CREAT, $EXCL, $TRUNC, $APPEND) = (01, 0100, 0200, 01000, 02000);
+my ($WRONLY, $CREAT, $EXCL, $APPEND) = (01, 0100, 0200, 02000);
+my ($ENOENT, $EINTR, $ENOEXEC, $ECHILD, $EEXIST) = (2, 4, 8, 10, 17);
 $0 = 'orrery-runner';
 # What the daemon itself was started with must not reach a task.
 opendir my $open, '/proc/self/fd' or die "no /proc: $!\n";
@@ -65,35 +66,45 @@ for (@inherited) { if (open my $file, '<&=', $_) { close $file } }
 # Handlers, as what is ignored would be ignored by tasks too.
 $SIG{$_} = sub { } for qw(PIPE HUP INT TERM ALRM);
 umask 022;
+# A task finds its own standard input, output and error where it is forked: what is said to the daemon goes elsewhere.
+open my $requests, '<&', \*STDIN or die "no standard input: $!\n";
+open my $answers, '>&', \*STDOUT or die "no standard output: $!\n";
+open my $complaints, '>&', \*STDERR or die "no standard error: $!\n";
+$SIG{__DIE__} = sub { syswrite $complaints, $_[0] };
 sysopen my $null, '/dev/null', 0 or die "no /dev/null: $!\n";
+syscall($DUP3, fileno $null, 0, 0);
 syscall($PRCTL, 36, 1, 0, 0, 0);
 
-sub now { my $t = "\0" x 16; syscall($CLOCK, $_[0], $t); my ($s, $n) = unpack 'q2', $t; $s + $n / 1e9 }
+my $time = "\0" x 16;
+sub now { syscall($CLOCK, $_[0], $time); my ($s, $n) = unpack 'q2', $time; $s + $n / 1e9 }
+# In which hundredth of a second since boot it is: what /proc tells of a process that begins now.
+sub tick { syscall($CLOCK, 7, $time); my ($s, $n) = unpack 'q2', $time; $s * 100 + int $n / 1e7 }
 sub timer { my ($first, $every) = @_; my $t = pack 'q4', int($every), ($every - int $every) * 1e6, int($first), ($first - int $first) * 1e6; syscall($SETITIMER, 0, $t, 0) }
+# A task that takes less is told of once, when it has ended: its start by itself would wake the daemon up for nothing.
+my $brief = 0.01;
 sub slurp { open my $f, '<', $_[0] or return ''; sysread $f, my $text, 65536; $text // '' }
-sub birth {
-  my ($path, $text) = ("/proc/$_[0]/stat", "\0" x 1024);
-  my $file = syscall($OPENAT, -100, $path, 0);
-  substr $text, syscall($READ, $file, $text, 1024);
-  syscall($CLOSE, $file);
-  (split ' ', substr($text, rindex($text, ')') + 2), 21)[19];
-}
-sub say_line { syswrite STDOUT, "$_[0]\n" }
+sub birth { my $text = slurp("/proc/$_[0]/stat"); (split ' ', substr($text, rindex($text, ')') + 2), 21)[19] }
+sub say_line { syswrite $answers, "$_[0]\n" }
 
 my $boot = slurp('/proc/sys/kernel/random/boot_id'); chomp $boot;
 my $birth = birth($$);
 my $self = "runner $$ $birth $boot";
+my $default = "\0" x 32;
 my ($killed, $killed_read) = (0, -10);
 sub killed_for_memory { slurp($vmstat) =~ /^oom_kill (\d+)/m ? $1 : 0 }
 
 sub make_directory {
   my $path = shift;
   return 1 if mkdir $path, 0700;
+  if ($! == $ENOENT) {
+    my ($parent) = $path =~ m{^(.+)/[^/]+$} or return 0;
+    return 0 unless mkdir($parent, 0700) || -d $parent || make_directory($parent);
+    return 1 if mkdir $path, 0700;
+  }
   # One that staging has put there is 0700 already; a folder that others may enter is not ours, and its mode is never touched.
-  if ($!{EEXIST} || -d $path) { $! = 17; return !-l $path && -d $path && ((stat $path)[2] & 0077) == 0 }
-  return 0 unless $!{ENOENT};
-  my ($parent) = $path =~ m{^(.+)/[^/]+$} or return 0;
-  (-d $parent || make_directory($parent)) && (mkdir($path, 0700) || -d $path);
+  return 0 unless -d $path;
+  $! = $EEXIST;
+  !-l $path && ((stat $path)[2] & 0077) == 0;
 }
 
 sub children {
@@ -104,10 +115,11 @@ sub children {
 # Output goes to files of the runner, which a task that wrote something takes with it: most write nothing, and to create a file is
 # what costs most on a disk in use.
 my ($stem, $out, $err);
-sub outputs {
-  ($stem) = "$_[0]/runner-$$-$birth";
-  $out || sysopen($out, "$stem.out", $WRONLY | $CREAT | $APPEND, 0600) or return;
-  $err || sysopen($err, "$stem.err", $WRONLY | $CREAT | $APPEND, 0600);
+sub output {
+  my ($kind, $number) = @_;
+  sysopen my $file, "$stem.$kind", $WRONLY | $CREAT | $APPEND, 0600 or return;
+  syscall($DUP3, fileno $file, $number, 0);
+  $file;
 }
 
 # The records of some tasks share a file: each has its own name for it. A new inode costs more than all else that is done for a task.
@@ -119,7 +131,7 @@ sub claim {
       # The latest name may have been forgotten and buried since: then it is another file.
       if ((stat $path)[1] == (stat $log)[1]) { $logged++; $latest = $path; return 1 }
       unlink $path;
-    } elsif ($!{EEXIST}) { return 0 }
+    } elsif ($! == $EEXIST) { return 0 }
   }
   sysopen my $fresh, $path, $WRONLY | $CREAT | $EXCL | $APPEND, 0600 or return 0;
   ($log, $logged, $latest) = ($fresh, 1, $path);
@@ -130,45 +142,46 @@ sub run {
   my @argv = splice @rest, 0, $count;
   my $path = "$control/$name.task";
   make_directory($directory) or return say_line("failed cannot make $directory: $!");
-  outputs($control) or return say_line("failed cannot write $stem.out and .err: $!");
+  $stem = "$control/runner-$$-$birth";
+  ($out ||= output('out', 1)) && ($err ||= output('err', 2)) or return say_line("failed cannot write $stem.out and .err: $!");
   if (now(1) - $killed_read > 1) { $killed = killed_for_memory(); $killed_read = now(1) }
 
   my ($arguments, $environment) = map { pack 'p*x8', @$_ } \@argv, \@rest;
   my ($search) = map { /^PATH=(.*)$/s } @rest;
+  my $entered = chdir "$directory/$cwd";
+  my $why = "$!";
+  # Whether one exists is known here of absolute paths; the others are of the task's directory.
   my @programs = $argv[0] =~ m{/} ? $argv[0] : grep { m{^[^/]} || -e } map { ($_ eq '' ? '.' : $_) . "/$argv[0]" } split /:/, $search // '/bin:/usr/bin', -1;
 
   # From here on this name is ours, once and for all.
-  claim($path) or return say_line($!{EEXIST} ? 'known' : "failed cannot write $path: $!");
+  claim($path) or return say_line($! == $EEXIST ? 'known' : "failed cannot write $path: $!");
   my ($began, $clock) = (now(0), now(1));
   my $head = sprintf "%s %s\n%s %s %.6f\n", $name, $facts, $name, $self, $began;
   my ($runner, $before) = ($$, -s $log);
-  timer($timeout, 1) if $timeout > 0;
+  my $tick = tick();
   my $pid = (syswrite($log, $head) // 0) == length $head ? fork : undef;
-  if (!defined $pid) { my $why = "$!"; timer(0, 0); truncate $log, $before; unlink $path; return say_line("failed cannot start: $why") }
+  if (!defined $pid) { my $why = "$!"; truncate $log, $before; unlink $path; return say_line("failed cannot start: $why") }
   if ($pid == 0) {
     syscall($SETSID);
     syscall($PRCTL, 1, 9, 0, 0, 0);
     syscall($EXIT, 125) if getppid() != $runner;
-    my $line = "$name task $$ " . birth($$) . "\n";
+    my $line = "$name task $$ " . ($tick == tick() ? $tick : birth($$)) . "\n";
     if ((syswrite($log, $line) // 0) != length $line) { truncate $log, $before + length $head; syscall($EXIT, 125) }
-    say_line("started $$");
-    syscall($DUP3, fileno $null, 0, 0); syscall($DUP3, fileno $out, 1, 0); syscall($DUP3, fileno $err, 2, 0);
     # The others fall back by themselves; this one must not be lost until then.
-    $SIG{TERM} = 'DEFAULT';
-    if (!chdir "$directory/$cwd") { syswrite STDERR, "cannot enter the working directory $cwd: $!\n"; syscall($EXIT, 126) }
+    syscall($SIGACTION, 15, $default, 0, 8);
+    if (!$entered) { syswrite $err, "cannot enter the working directory $cwd: $why\n"; syscall($EXIT, 126) }
     # What libc's search does with a program that is there; it knows what to do with a script without a head, and why nothing can be run.
-    for (@programs) { syscall($EXECVE, $_, $arguments, $environment); last if $!{ENOEXEC} }
+    for (@programs) { syscall($EXECVE, $_, $arguments, $environment); last if $! == $ENOEXEC }
     %ENV = map { /^([^=]+)=(.*)$/s } @rest;
     exec { $argv[0] } @argv;
-    my $code = $!{ENOENT} ? 127 : 126;
-    syswrite STDERR, "cannot run $argv[0]: $!\n";
+    my $code = $! == $ENOENT ? 127 : 126;
+    syswrite $err, "cannot run $argv[0]: $!\n";
     syscall($EXIT, $code);
   }
-  my $end = await($control, $name, $pid, $clock, $timeout, $timeout_grace, $killed);
-  for ([\$out, 'out'], [\$err, 'err']) {
-    my ($file, $kind) = @$_;
-    if (-s $$file) { rename "$stem.$kind", "$control/$name.$kind"; undef $$file }
-  }
+  my ($told, $end) = await($control, $name, $pid, $clock, $timeout, $timeout_grace, $killed);
+  chdir '/';
+  if (-s $out) { rename "$stem.out", "$control/$name.out"; undef $out }
+  if (-s $err) { rename "$stem.err", "$control/$name.err"; undef $err }
   my ($length, $line) = (-s $log, sprintf "%s exit %.6f %s\n", $name, $began + now(1) - $clock, $end);
   # A full disk holds the end back, it does not lose it.
   for (;;) {
@@ -176,14 +189,15 @@ sub run {
     truncate $log, $length;
     select undef, undef, undef, 1;
   }
-  say_line('ended');
+  say_line($told ? 'ended' : "started $pid\nended");
 }
 
 my ($ended, $usage) = ("\0" x 4, "\0" x 144);
 # Waits for the task and everything that came of it: code, signal, reason, wall and processor seconds, peak bytes.
 sub await {
   my ($control, $name, $pid, $clock, $timeout, $grace, $killed_before) = @_;
-  my ($status, $reason, $kill_at, $cpu, $peak, %asked) = (undef, '', 0, 0, 0);
+  my ($status, $told, $reason, $kill_at, $cpu, $peak, %asked) = (undef, 0, '', 0, 0, 0);
+  timer($brief, $brief);
   for (;;) {
     # First of all, as what is written before the child has its program is copied. A signal that comes just before wait4 is made up for by the
     # next: the timer and whoever cancels repeat theirs.
@@ -193,35 +207,42 @@ sub await {
       $cpu += $us + $ss + ($uu + $su) / 1e6;
       $peak = $max if $max > $peak;
       $status = unpack 'l', $ended if $one == $pid;
-    } elsif ($one < 0 && $!{ECHILD}) { last
+    } elsif ($one < 0 && $! == $ECHILD) { last
     } elsif ($one == 0) {
       my $signal = $reason && now(1) < $kill_at ? 'TERM' : 'KILL';
       $asked{"$signal $_"}++ || kill $signal, $_ for children();
       select undef, undef, undef, 0.005;
     }
+    if (!$told && $one <= 0) {
+      say_line("started $pid");
+      $told = 1;
+      my $left = $timeout + $clock - now(1);
+      if ($timeout > 0) { timer($left > $brief ? $left : $brief, 1) } else { timer(0, 0) }
+    }
     next if defined $status;
     if (!$reason) {
-      if (-e "$control/$name.cancel") { $reason = 'cancelled'; $grace = slurp("$control/$name.cancel") + 0 }
+      # Somebody may be writing it this moment: whoever does repeats his signal.
+      if (slurp("$control/$name.cancel") =~ /^(.+)\n/) { $reason = 'cancelled'; $grace = $1 }
       elsif ($timeout > 0 && now(1) - $clock >= $timeout) { $reason = 'timeout' }
       if ($reason) { $kill_at = now(1) + $grace; kill 'TERM', -$pid; timer(0.02, 0.02) }
     } elsif (now(1) >= $kill_at) { kill 'KILL', -$pid }
   }
   my $wall = now(1) - $clock;
-  timer(0, 0) if $timeout > 0 || $reason;
+  timer(0, 0);
   my ($code, $signal) = (($status >> 8) & 255, $status & 127);
   $reason = 'exited' if $reason eq 'cancelled' && !$code && !$signal;
   # Whoever cancels may have sent its processes the signal himself before this saw the wish.
   $reason = 'cancelled' if !$reason && $signal && -e "$control/$name.cancel";
   if (!$reason && ($signal == 9 || $code == 137)) { $killed = killed_for_memory(); $killed_read = now(1); $reason = 'memory' if $killed > $killed_before }
-  sprintf '%d %d %s %.6f %.6f %d', $code, $signal, $reason || 'exited', $wall, $cpu, $peak * 1024;
+  ($told, sprintf '%d %d %s %.6f %.6f %d', $code, $signal, $reason || 'exited', $wall, $cpu, $peak * 1024);
 }
 
 chdir '/';
 my $buffer = '';
 for (;;) {
   while (length $buffer < 4 || length $buffer < 4 + unpack 'N', $buffer) {
-    my $got = sysread STDIN, $buffer, 65536, length $buffer;
-    next if !defined $got && $!{EINTR};
+    my $got = sysread $requests, $buffer, 65536, length $buffer;
+    next if !defined $got && $! == $EINTR;
     if (!$got) { unlink "$stem.out", "$stem.err" if $stem; syscall($EXIT, 0) }
   }
   my $length = unpack 'N', $buffer;
@@ -274,7 +295,8 @@ export function startRunner(options: { perl: string; vmstatFile: string; onGone:
   }
   const child: ChildProcess = spawn(options.perl, ['-e', program, ...numbers.map(String), options.vmstatFile], {
     stdio: ['pipe', 'pipe', 'pipe'],
-    env: { PATH: '/usr/local/bin:/usr/bin:/bin' },
+    // Bound at once: a forked child would look up again whatever its parent has not called yet.
+    env: { PATH: '/usr/local/bin:/usr/bin:/bin', LD_BIND_NOW: '1' },
     cwd: '/',
     detached: true,
   })

@@ -1,7 +1,7 @@
 export interface Watcher {
   watch: (names: readonly string[], onEnd: (name: string) => void) => () => void
-  /** Tells everybody who waits for it. */
-  ended: (name: string) => void
+  /** Tells everybody who waits for it; false: nobody does. */
+  ended: (name: string) => boolean
   /** Looks at these now instead of at the next poll. */
   lookAt: (names: readonly string[]) => void
   close: () => Promise<void>
@@ -20,12 +20,15 @@ export function openWatcher(
   let looks = Promise.resolve()
   let timer: NodeJS.Timeout | undefined
 
-  const ended = (name: string): void => {
+  const ended = (name: string): boolean => {
+    let told = false
     for (const watch of watches) {
       if (!watch.names.delete(name)) continue
       if (watch.names.size === 0) watches.delete(watch)
+      told = true
       watch.onEnd(name)
     }
+    return told
   }
 
   const lookOnce = async (names: Iterable<string>): Promise<void> => {

@@ -60,14 +60,16 @@ export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
   const control = openControlFolder(options.controlDirectory)
   const site: Site = { control, boot: bootId(), taskVariable: options.taskVariable ?? 'ORRERY_TASK' }
   const pool = openRunnerPool({ perl: options.perl ?? '/usr/bin/perl', vmstatFile: options.vmstatFile ?? '/proc/vmstat' })
-  /** Tasks whose runner tells us of their end. */
-  const announced = new Set<string>()
+  /** Tasks whose runner tells us of their end, or has told us before anybody waited for it. */
+  const announced = new Map<string, 'running' | 'ended'>()
   let closed = false
 
   const look = async (names: string[]): Promise<string[]> => {
-    const ended: string[] = []
+    const ended = names.filter((name) => announced.get(name) === 'ended')
+    const silent = names.filter((name) => announced.get(name) !== 'ended')
+    for (const name of ended) announced.delete(name)
     const orphans = new Set<string>()
-    for (const [name, { state, orphaned }] of see(site, names)) {
+    for (const [name, { state, orphaned }] of see(site, silent)) {
       if (orphaned) orphans.add(name)
       else if (state.state === 'ended' || state.state === 'lost') ended.push(name)
     }
@@ -75,7 +77,7 @@ export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
     if (orphans.size > 0) await endMarked(site, orphans, 0)
     return ended
   }
-  const watcher = openWatcher(look, (name) => announced.has(name), options.pollMilliseconds ?? 250)
+  const watcher = openWatcher(look, (name) => announced.get(name) === 'running', options.pollMilliseconds ?? 250)
 
   async function launch(intent: Intent): Promise<string> {
     const { name, directory, argv, expectedOutputs, timeoutSeconds } = intent
@@ -103,10 +105,10 @@ export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
           },
         },
         {
-          started: () => announced.add(name),
+          started: () => announced.set(name, 'running'),
           ended: () => {
-            announced.delete(name)
-            watcher.ended(name)
+            if (watcher.ended(name)) announced.delete(name)
+            else announced.set(name, 'ended')
           },
           abandoned: () => {
             announced.delete(name)
@@ -153,6 +155,7 @@ export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
         await removeStagingRemains(record.facts.directory)
         await rm(record.facts.directory, { recursive: true, force: true })
       }
+      announced.delete(name)
       control.forget(name)
     },
     async close() {
