@@ -5,8 +5,13 @@ export default {
   transform: {
     '\\.ts$': ['@swc/jest', { jsc: { target: 'es2023', parser: { syntax: 'typescript' } }, module: { type: 'es6' }, sourceMaps: 'inline' }],
   },
+  resolver: '<rootDir>/test/support/resolver.js',
   globalSetup: '<rootDir>/test/support/global-setup.ts',
   globalTeardown: '<rootDir>/test/support/global-teardown.ts',
   testTimeout: 60_000,
-  maxWorkers: 2,
+  testSequencer: '<rootDir>/test/support/sequencer.js',
+  // More than CI has processors: many of the slowest files wait most of their time.
+  maxWorkers: 3,
+  // Files leave some 100 MB each in a worker, and every process that it starts costs the copy of its page tables.
+  workerIdleMemoryLimit: '700MB',
 }

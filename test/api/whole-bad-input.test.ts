@@ -1,6 +1,8 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
-import { connect } from 'node:net'
 import { once } from 'node:events'
+import { request, type IncomingMessage } from 'node:http'
+import { connect } from 'node:net'
+import { json as readJson } from 'node:stream/consumers'
 import { makeVaultKeyFile } from '../support/reach.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { tableCounts } from '../support/table-counts.ts'
@@ -26,14 +28,20 @@ const named = examples.map((example) => [nameOf(example), example] as const)
 let made = 0
 const fresh = (): string => `k${String((made += 1))}`
 
-/** Sends a body as it is. */
+/** Sends a body as it is; unlike `fetch`, which copies it four times, of which 32 MiB take a second. */
 const send = async (example: Example, key: string, body?: string | Buffer, type?: string): Promise<{ status: number; body: any }> => {
-  const answer = await fetch(service.baseUrl + example.path(key), {
+  const sent = request(service.baseUrl + example.path(key), {
     method: example.method,
-    headers: type === undefined ? {} : { 'content-type': type },
-    ...(body === undefined ? {} : { body: Buffer.from(body) }),
+    headers: {
+      ...(type === undefined ? {} : { 'content-type': type }),
+      ...(body === undefined ? {} : { 'content-length': Buffer.byteLength(body) }),
+    },
   })
-  return { status: answer.status, body: await answer.json() }
+  sent.end(body)
+  const [answer] = (await once(sent, 'response')) as [IncomingMessage]
+  // An answer that comes before the body is read may be followed by the end of the connection.
+  sent.on('error', () => undefined)
+  return { status: answer.statusCode ?? 0, body: await readJson(answer) }
 }
 
 /** Until nothing is planned or simulated any more. */

@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import { makeVaultKeyFile } from '../support/reach.ts'
+import { beforeNextLook } from '../support/pace.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { baseWorld, examples, type Example } from './whole-documents.ts'
 import { changed, openPlaces, raw, written, type Place } from './whole-places.ts'
@@ -120,7 +121,7 @@ test.each([2 ** 31, Number.MAX_SAFE_INTEGER])(
       algorithms: [{ id: 'heft' }],
     })
     let session: Json = {}
-    while (session['status'] !== 'completed' && session['status'] !== 'failed')
+    for (const began = performance.now(); session['status'] !== 'completed' && session['status'] !== 'failed'; await beforeNextLook(began))
       session = (await service.get(`/planning-sessions/${key}/`)).session as Json
     const [candidate] = await service.get(`/planning-sessions/${key}/candidates/`)
     // Two of the three fit beside each other.

@@ -36,7 +36,7 @@ export async function openCancelRaces(): Promise<Trouble> {
   }
   try {
     await programs.startDaemon()
-    programs.startWorker()
+    await programs.startWorker()
     const service = { post: (path: string, body?: unknown) => programs.post(path, body), get: (path: string) => programs.get(path) }
     const world = await makeWorld(service, { name: 'races', cores: [2, 2], tasks: tasksOf(ledger) })
     let rounds = 0
@@ -65,7 +65,7 @@ export async function openCancelRaces(): Promise<Trouble> {
         if (rounds++ % 4 === 3) {
           await pause(random() * latestMs)
           await programs.killWorker()
-          programs.startWorker()
+          await programs.startWorker()
         }
         const ends = await all
         // What would still start does so within the lease of starts, 200 ms.

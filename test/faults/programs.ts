@@ -4,8 +4,9 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { configFromEnvironment } from '../../src/config.ts'
 import type { Ready } from '../../src/embedded/ready-file.ts'
+import { beforeNextLook } from '../support/pace.ts'
+import { buildOfRun } from './build.ts'
 
-const checkout = new URL('../../', import.meta.url).pathname
 const { cacheDir } = configFromEnvironment()
 
 export interface Program {
@@ -27,11 +28,16 @@ export const removeFolder = (path: string): void => {
   rmSync(path, { recursive: true, force: true, maxRetries: 20, retryDelay: 100 })
 }
 
-/** Starts one of the programs of a build (`src/main.ts`, `src/worker.ts`); it inherits no environment. */
-export const startProgram = (file: 'main' | 'worker', environment: Record<string, string>, build = checkout): Program => {
-  const child = spawn(process.execPath, [join(build, 'src', `${file}.ts`)], {
-    cwd: build,
-    env: { PATH: '/usr/local/bin:/usr/bin:/bin', HOME: '/', SERVICE_CACHE_DIR: cacheDir, SERVICE_LOG_LEVEL: 'warn', ...environment },
+/** Starts one of the programs of a build (`src/main.ts`, `src/worker.ts`), by default the test run's; it inherits no environment. */
+export const startProgram = async (file: 'main' | 'worker', environment: Record<string, string>, folder?: string): Promise<Program> => {
+  const build = folder === undefined ? await buildOfRun() : { folder, environment: {} }
+  const child = spawn(process.execPath, [join(build.folder, 'src', `${file}.ts`)], {
+    cwd: build.folder,
+    env: {
+      ...{ PATH: '/usr/local/bin:/usr/bin:/bin', HOME: '/', SERVICE_CACHE_DIR: cacheDir, SERVICE_LOG_LEVEL: 'warn' },
+      ...build.environment,
+      ...environment,
+    },
     stdio: ['ignore', 'pipe', 'pipe'],
   })
   let text = ''
@@ -46,11 +52,12 @@ export const startProgram = (file: 'main' | 'worker', environment: Record<string
 }
 
 export const until = async <T>(what: string, withinSeconds: number, done: () => T | Promise<T>): Promise<NonNullable<T>> => {
-  for (const deadline = Date.now() + withinSeconds * 1_000; ;) {
+  const began = performance.now()
+  for (;;) {
     const value = await done()
     if (value !== undefined && value !== null && value !== false) return value
-    if (Date.now() > deadline) throw new Error(`not within ${String(withinSeconds)} s: ${what}`)
-    await new Promise((resolve) => setTimeout(resolve, 50))
+    if (performance.now() - began > withinSeconds * 1_000) throw new Error(`not within ${String(withinSeconds)} s: ${what}`)
+    await beforeNextLook(began)
   }
 }
 

@@ -156,7 +156,7 @@ export const playReachRounds = async (options: {
   const rounds: ReachRound[] = []
   try {
     await programs.startDaemon()
-    programs.startWorker()
+    await programs.startWorker()
     for (const { introduce } of started) await introduce(programs)
     const localLedger = join(dataDir, 'ledger')
     const shares: Share[] = [{ count: 2, ledger: { at: localLedger, seen: localLedger } }, ...started.flatMap((site) => site.shares)]
@@ -196,7 +196,7 @@ export const playReachRounds = async (options: {
       await pause(afterMs)
       await Promise.all([programs.killWorker(), programs.killDaemon()])
       await programs.startDaemon()
-      programs.startWorker()
+      await programs.startWorker()
       const status = await until(`the end of ${run}`, 600, async () => {
         const answer = await programs.call('GET', `/execution-runs/${run}/`)
         return answer.status === 200 && ['completed', 'failed', 'cancelled'].includes(answer.body.run.status)

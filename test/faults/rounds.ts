@@ -110,12 +110,16 @@ export const openPrograms = (dataDir: string, options: Pick<RoundsOptions, 'buil
       return worker
     },
     async startDaemon(failpoint?: string): Promise<Ready> {
-      daemon = startProgram('main', { ...environment, ...(failpoint === undefined ? {} : { ORRERY_FAILPOINTS: failpoint }) }, options.build)
+      daemon = await startProgram(
+        'main',
+        { ...environment, ...(failpoint === undefined ? {} : { ORRERY_FAILPOINTS: failpoint }) },
+        options.build,
+      )
       ready = await readyOf(daemon, dataDir)
       return ready
     },
-    startWorker(): void {
-      worker = startProgram('worker', environment, options.build)
+    async startWorker(): Promise<void> {
+      worker = await startProgram('worker', environment, options.build)
     },
     /** Process ids that count now: a server that was started again has another. */
     pids: async (): Promise<Ready['pids']> =>
@@ -182,7 +186,7 @@ export const playRounds = async (options: RoundsOptions): Promise<Round[]> => {
         await programs.killWorker()
         await programs.killDaemon()
         await programs.startDaemon(blow.failpoint)
-      } else if (programs.worker?.child.exitCode !== null || programs.worker.child.signalCode !== null) programs.startWorker()
+      } else if (programs.worker?.child.exitCode !== null || programs.worker.child.signalCode !== null) await programs.startWorker()
       await programs.post('/execution-runs/', { id: run, schedulePlanId: world.planId, mode: 'real' })
       if (typeof blow === 'object') {
         await Promise.race([

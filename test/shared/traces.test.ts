@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { beforeNextLook } from '../support/pace.ts'
 import { openService, type TestService } from '../support/service.ts'
 
 const data = join(import.meta.dirname, '../../../shared/data')
@@ -57,8 +58,6 @@ beforeAll(async () => {
 }, 120_000)
 afterAll(() => service[Symbol.asyncDispose]())
 
-const pause = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms))
-
 /** Plans a workflow version with HEFT and selects the only candidate. */
 const planned = async (id: string, workflowVersionId: string): Promise<any> => {
   await service.post('/planning-sessions/', {
@@ -68,11 +67,11 @@ const planned = async (id: string, workflowVersionId: string): Promise<any> => {
     networkTopologyId: 'site-network',
     algorithms: [{ id: 'heft' }],
   })
-  for (;;) {
+  for (const began = performance.now(); ;) {
     const { session, algorithmRuns } = await service.get(`/planning-sessions/${id}/`)
     if (session.status === 'failed') throw new Error(`planning of ${id} failed: ${JSON.stringify({ session, algorithmRuns })}`)
     if (session.status === 'completed') break
-    await pause(20)
+    await beforeNextLook(began)
   }
   const [candidate, ...others] = await service.get(`/planning-sessions/${id}/candidates/`)
   expect(others).toEqual([])
@@ -82,11 +81,11 @@ const planned = async (id: string, workflowVersionId: string): Promise<any> => {
 /** Simulates a plan to its end; the list is asked, since the detail of a large run is long. */
 const simulated = async (id: string, schedulePlanId: string): Promise<any> => {
   await service.post('/execution-runs/', { id, schedulePlanId, mode: 'simulation' })
-  for (;;) {
+  for (const began = performance.now(); ;) {
     const { items } = await service.get('/execution-runs/?pageSize=5')
     const run = items.find((item: any) => item.run.id === id)?.run
     if (run === undefined || ['completed', 'failed', 'cancelled'].includes(run.status)) break
-    await pause(20)
+    await beforeNextLook(began)
   }
   return service.get(`/execution-runs/${id}/`)
 }

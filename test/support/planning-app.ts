@@ -7,6 +7,7 @@ import { workflowDefinitionRoutes } from '../../src/domains/workflow-definitions
 import { openEngine, type Engine } from '../../src/engine.ts'
 import { openCompute, type Compute } from '../../src/schedulers/compute.ts'
 import { startInventory, type Answer, type InventoryApp } from './inventory-app.ts'
+import { beforeNextLook } from './pace.ts'
 import type { TestTemporal } from './temporal.ts'
 
 /** Nothing listens on the discard port of this machine. */
@@ -34,13 +35,13 @@ export const startPlanning = async (temporal?: TestTemporal): Promise<PlanningAp
     engine,
     yaml: (path, text) => app.call('POST', path, text, { 'content-type': 'application/yaml' }),
     ended: async (sessionId) => {
-      const until = Date.now() + 120_000
+      const began = performance.now()
       for (;;) {
         const answer = await app.call('GET', `/planning-sessions/${encodeURIComponent(sessionId)}/`)
         const status = (answer.body as { session?: { status?: string } }).session?.status
         if (answer.status !== 200 || (status !== 'queued' && status !== 'running')) return answer
-        if (Date.now() > until) throw new Error(`session ${sessionId} is still ${status}: ${answer.text}`)
-        await new Promise((resolve) => setTimeout(resolve, 50))
+        if (performance.now() - began > 120_000) throw new Error(`session ${sessionId} is still ${status}: ${answer.text}`)
+        await beforeNextLook(began)
       }
     },
     close: async () => {

@@ -11,6 +11,7 @@ import { openTraces } from '../../src/observability/traces.ts'
 import { startService } from '../../src/service.ts'
 import { recordConformance } from './conformance.ts'
 import { cloneDatabase } from './database.ts'
+import { beforeNextLook } from './pace.ts'
 
 // The SDK says in some lines each start and stop of a worker; what went wrong is enough here.
 Runtime.install({
@@ -132,15 +133,15 @@ export const openService = async (
     post: (path: string, body?: unknown) => ok('POST', path, body),
     /** Waits until a run is over and gives its detail. */
     async finished(runId: string, seconds = 60): Promise<any> {
-      const end = Date.now() + seconds * 1_000
+      const began = performance.now()
       for (;;) {
         const detail = await ok('GET', `/execution-runs/${encodeURIComponent(runId)}/`)
         if (['completed', 'failed', 'cancelled'].includes(detail.run.status)) return detail
-        if (Date.now() > end)
+        if (performance.now() - began > seconds * 1_000)
           throw new Error(
             `run ${runId} is ${detail.run.status} after ${String(seconds)} s: ${JSON.stringify({ run: detail.run, live: detail.live, activities: detail.activities.slice(0, 5) })}`,
           )
-        await new Promise((resolve) => setTimeout(resolve, 50))
+        await beforeNextLook(began)
       }
     },
     async [Symbol.asyncDispose]() {

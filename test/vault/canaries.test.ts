@@ -53,7 +53,7 @@ beforeAll(async () => {
   folder = dataFolder()
   await ensureKeyFile(join(folder, 'vault.key'))
   ;[database, site] = await Promise.all([cloneDatabase(), startSsh({ hosts: 2 }), makeNamespace(namespace)])
-  daemon = startProgram('main', {
+  daemon = await startProgram('main', {
     SERVICE_LISTEN_ADDRESS: '127.0.0.1:0',
     SERVICE_DATA_DIR: folder,
     SERVICE_DATABASE_URL: database.url,
