@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, test } from '@jest/globals'
 import { spawn, type ChildProcess } from 'node:child_process'
-import { createHash } from 'node:crypto'
+import { createHash, randomUUID } from 'node:crypto'
 import { chmodSync, existsSync, mkdirSync, readdirSync, readFileSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -96,7 +96,8 @@ export function runtimeDriverConformance(
       return one
     }
     const intent = (argv: readonly string[], more: Partial<Intent> = {}): Intent => {
-      const task = `task-${++count}`
+      // Processes are found by it, on this machine also by the tests that run beside.
+      const task = `task-${++count}-${randomUUID().slice(0, 8)}`
       made.push(task)
       const directory = join(site.scratch, 'work', task)
       return {

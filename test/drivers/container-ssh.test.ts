@@ -67,7 +67,7 @@ const open = async (use: (driver: ContainerDriver, shell: SiteShell) => Promise<
 }
 
 const intent = (script: string, container: Partial<ContainerRequest> = {}, more: Partial<Intent> = {}): Intent => {
-  const name = `task-${++count}`
+  const name = `task-${++count}-${process.pid}`
   return {
     ...{ name, directory: `${root}/work/run/${name}/1`, argv: ['/bin/sh', '-c', script], environment: {}, stage: [] },
     ...{ expectedOutputs: [], cores: 1, memoryBytes: 64 * 1024 ** 2, timeoutSeconds: 60 },

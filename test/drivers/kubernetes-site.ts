@@ -61,7 +61,7 @@ export const openRuntime = (
     cluster.close()
   }
   const intent = (argv: string[], more: Partial<Intent> = {}): Intent => {
-    const name = `task-${++count}`
+    const name = `task-${++count}-${process.pid}`
     return {
       ...{ name, directory: `${root}/work/run/${name}`, argv, environment: {}, stage: [], expectedOutputs: [] },
       ...{ cores: 1, memoryBytes: 0, timeoutSeconds: 0 },

@@ -94,7 +94,7 @@ export async function openCutLinks(kind: 'ssh' | 'slurm', laneCount = 12): Promi
 
   const live = async (lane: Lane, cutAt?: SshServer['cutAt']): Promise<Life> => {
     const { server, root, ledger } = lane
-    const name = `cut-${++tasks}`
+    const name = `cut-${process.pid}-${++tasks}`
     const life: Life = { name, faults: [], messages: 0 }
     const { driver, close } = open(lane)
     server.writes = 0
