@@ -122,7 +122,7 @@ export const executionRunActivities = (parts: ExecutionRunParts) => ({
       )
       // Those that are left end by themselves when nothing has come for a while.
       if (outcome.settled)
-        await opened.closeScope?.(runScope(runId)).catch((error: unknown) => {
+        await opened.closeScope?.(runScope(snapshot.effectKey)).catch((error: unknown) => {
           context.log.debug('containers kept for a run were not closed', { error: String(error) })
         })
       return outcome

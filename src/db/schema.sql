@@ -291,6 +291,7 @@ create table execution_runs (
   started_at timestamp with time zone,
   finished_at timestamp with time zone,
   created_at timestamp with time zone not null default now(),
+  effect_key text not null default (gen_random_uuid())::text,
   constraint execution_runs_content FOREIGN KEY (content_version_id) REFERENCES workflow_versions(id),
   constraint execution_runs_mode CHECK ((mode = ANY (ARRAY['real'::text, 'simulation'::text, 'interactive'::text]))),
   constraint execution_runs_on_failure CHECK ((on_failure = ANY (ARRAY['stop'::text, 'finish-independent'::text]))),

@@ -132,6 +132,32 @@ describe('a run at other machines', () => {
     expect(slurm.calls().filter((call) => call.startsWith('sbatch')).length).toBeLessThanOrEqual(2)
   }, 150_000)
 
+  test('runs its own tasks where another service has run those of a run of the same id at the same account', async () => {
+    const other = await openService({ environment: { SERVICE_VAULT_KEY_FILE: makeVaultKeyFile() } })
+    try {
+      await other.post('/ssh-keys/import/', { id: 'hosts', privateKey: ssh.key.privateKey })
+      for (const [words, at] of [
+        ['of the first', service],
+        ['of the second', other],
+      ] as const) {
+        const tasks = [{ name: 'say', run: `echo ${words} | tee said`, outputs: ['said'] }]
+        const connections = [connectionTo('same-c1', ssh.hosts[0] as SshHost, 'hosts')]
+        const world = await makeWorld(at, { name: 'same', tasks, cores: [1], places: [onHost('same-c1')], connections })
+        await at.post('/execution-runs/', { id: 'same-run', schedulePlanId: world.planId, mode: 'real' })
+        expect((await at.finished('same-run')).run.status).toBe('completed')
+      }
+      for (const [words, at] of [
+        ['of the first\n', service],
+        ['of the second\n', other],
+      ] as const) {
+        expect((await at.call('GET', '/execution-runs/same-run/activities/same-say/logs/')).text).toBe(words)
+        expect((await at.call('GET', '/execution-runs/same-run/activities/same-say/outputs/said')).text).toBe(words)
+      }
+    } finally {
+      await other[Symbol.asyncDispose]()
+    }
+  })
+
   test('loses the link to a host and nothing else', async () => {
     const tasks = Array.from({ length: 6 }, (_, i) => ({
       name: `t${String(i)}`,

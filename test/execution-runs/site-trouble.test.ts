@@ -85,6 +85,7 @@ const makeRun = async (tasks: readonly WorldTask[], cores = [4]) => {
     contentVersionId: world.workflowVersionId,
     onFailure: 'stop',
     siteOf: () => site,
+    nameOf: ({ position, attempt }) => intentName(runId, position, attempt),
     schedulesItself: () => false,
     pricePerSecond: new Map(),
     commandsOf: async (positions) =>

@@ -3,24 +3,23 @@ import { join } from 'node:path'
 
 /**
  * Deterministic name of an attempt's effect: the same for every worker that ever looks, never the caller's text.
- * `t-` and 40 hexadecimal digits of SHA-256 over run, activity position and attempt.
+ * `t-` and 40 hexadecimal digits of SHA-256 over the run's effect key, activity position and attempt. The key is drawn when the run is accepted
+ * (`execution_runs.effect_key`): runs of equal ids in two services, or before and after the data folder was taken away, meet at one account of a site.
  */
-export const intentName = (runId: string, position: number, attempt: number): string =>
+export const intentName = (effectKey: string, position: number, attempt: number): string =>
   `t-${createHash('sha256')
-    .update(JSON.stringify([runId, position, attempt]))
+    .update(JSON.stringify([effectKey, position, attempt]))
     .digest('hex')
     .slice(0, 40)}`
 
-/** A run in names of things outside: 24 hexadecimal digits of its id's SHA-256. */
-export const runScope = (runId: string): string => createHash('sha256').update(runId).digest('hex').slice(0, 24)
-
-/** Folder of a run below the work root. */
-export const runDirectory = (root: string, runId: string): string => join(root, runScope(runId))
+/** A run in names of things outside: 24 hexadecimal digits of its effect key's SHA-256. */
+export const runScope = (effectKey: string): string => createHash('sha256').update(effectKey).digest('hex').slice(0, 24)
 
 /** `<root>/<hash(run)>/<position>-<readable part of the activity>/<attempt>`; the position makes it unique, the text only helps a reader. */
-export const attemptDirectory = (root: string, runId: string, position: number, externalId: string, attempt: number): string =>
+export const attemptDirectory = (root: string, effectKey: string, position: number, externalId: string, attempt: number): string =>
   join(
-    runDirectory(root, runId),
+    root,
+    runScope(effectKey),
     `${String(position)}-${externalId
       .toLowerCase()
       .replace(/[^a-z0-9]+/g, '-')

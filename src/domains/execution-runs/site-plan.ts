@@ -6,7 +6,7 @@ import type { Intent, Stage } from '../../drivers/runtime/driver.ts'
 import { isOpaque } from '../schedule-plans/problem.ts'
 import { loadCommands, type ActivityCommand } from '../workflow-definitions/store.ts'
 import type { LoadedTask } from './journal.ts'
-import { attemptDirectory, inputVariable, runScope } from './names.ts'
+import { attemptDirectory, inputVariable, intentName, runScope } from './names.ts'
 import type { Command, SitePlan } from './site.ts'
 import {
   containerOf,
@@ -23,6 +23,7 @@ const Snapshot = z.object({
   contentVersionId: z.string(),
   onFailure: z.enum(['stop', 'finish-independent']),
   hostId: z.string(),
+  effectKey: z.string(),
   runtimes: z.array(SnapshotRuntime),
   resources: z.array(SnapshotResource),
   runtimeBindings: z.array(SnapshotBinding),
@@ -33,7 +34,7 @@ export type SiteSnapshot = z.output<typeof Snapshot>
 export const readSiteSnapshot = (db: Db, runId: string): Promise<SiteSnapshot> =>
   db.one(
     Snapshot,
-    sql`select r.content_version_id, r.on_failure, r.host_id, s.runtimes, s.resources, s.runtime_bindings, s.storage_mounts from execution_runs r join run_snapshots s on s.execution_run_id = r.id where r.id = ${runId}`,
+    sql`select r.content_version_id, r.on_failure, r.host_id, r.effect_key, s.runtimes, s.resources, s.runtime_bindings, s.storage_mounts from execution_runs r join run_snapshots s on s.execution_run_id = r.id where r.id = ${runId}`,
   )
 
 /** Every pair of runtime and resource that a run uses; `open`: only of tasks that are not over. */
@@ -107,7 +108,7 @@ export const makeSitePlan = (db: Db, runId: string, snapshot: SiteSnapshot, opti
   /** Where only the site knows its root, the path below it. */
   const directoryOf = (task: LoadedTask): string => {
     const local = place(task).kind === 'local' || place(task).kind === 'rehearsal'
-    return attemptDirectory(local ? options.workRoot : 'work', runId, task.position, task.external_id, task.attempt)
+    return attemptDirectory(local ? options.workRoot : 'work', snapshot.effectKey, task.position, task.external_id, task.attempt)
   }
   const detailOf = (task: LoadedTask): Detail => {
     const detail = details.get(task.position)
@@ -119,6 +120,7 @@ export const makeSitePlan = (db: Db, runId: string, snapshot: SiteSnapshot, opti
     contentVersionId: snapshot.contentVersionId,
     onFailure: snapshot.onFailure,
     siteOf: (task) => place(task).site,
+    nameOf: ({ position, attempt }) => intentName(snapshot.effectKey, position, attempt),
     schedulesItself: (task) => {
       const resource = resources.get(task.resource_id)
       return place(task).kind === 'slurm' && resource !== undefined && isOpaque(resource)
@@ -178,7 +180,7 @@ export const makeSitePlan = (db: Db, runId: string, snapshot: SiteSnapshot, opti
         .map((input) => [inputVariable(options.variablePrefix, input.logicalName), input.logicalName] as const)
       const pathVariables = { HOME: '.', ...Object.fromEntries(inputs) }
       const own = { RUN_ID: runId, ACTIVITY_ID: task.activity_id, ATTEMPT: String(task.attempt), RESOURCE_ID: task.resource_id }
-      const container = containerOf(place(task), detail.command.image, detail.metadata, runScope(runId))
+      const container = containerOf(place(task), detail.command.image, detail.metadata, runScope(snapshot.effectKey))
       const variables = {
         // An image has a search path of its own.
         ...(container === undefined ? { PATH: taskPath } : {}),

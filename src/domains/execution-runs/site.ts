@@ -33,7 +33,6 @@ import {
   type TaskStart,
   type TaskStateChange,
 } from './journal.ts'
-import { intentName } from './names.ts'
 import type { Wakes } from './wakes.ts'
 
 /** What an activity is, as far as its execution needs it; read from the run's content version when the task is about to start. */
@@ -56,6 +55,8 @@ export interface SitePlan {
   /** Where a task runs: those of other sites are waited for, not run. */
   siteOf: (task: Pick<LoadedTask, 'runtime_id' | 'resource_id'>) => string
   pricePerSecond: ReadonlyMap<string, number>
+  /** Name of an attempt's effect at the site. */
+  nameOf: (task: Pick<LoadedTask, 'position' | 'attempt'>) => string
   /** The site's own scheduler decides what of a resource runs when: its one slot is a name, not a lane. */
   schedulesItself: (task: Pick<LoadedTask, 'runtime_id' | 'resource_id'>) => boolean
   commandsOf: (positions: readonly number[]) => Promise<Map<number, Command>>
@@ -320,7 +321,7 @@ export const runSite = async (
     starts.delete(i)
     const predecessors = [...frontier.predecessorsOf(i)].map(at)
     const moved = end.status === 'completed' ? plan.transfersOf(task, predecessors) : []
-    const observed = parts.transfersOf?.(intentName(runId, task.position, task.attempt)) ?? []
+    const observed = parts.transfersOf?.(plan.nameOf(task)) ?? []
     const booked = bookedEnd(task, end, moved, observed, plan.pricePerSecond.get(task.resource_id) ?? 0)
     entry.transfers.push(...transfersOf(runId, task, end, moved, predecessors, observed))
     task.finished_at = end.finishedAt
@@ -365,12 +366,7 @@ export const runSite = async (
 
   const intentFor = (i: number): Intent => {
     const task = at(i)
-    const intent = plan.intentOf(
-      task,
-      commands.get(i) as Command,
-      intentName(runId, task.position, task.attempt),
-      [...frontier.predecessorsOf(i)].map(at),
-    )
+    const intent = plan.intentOf(task, commands.get(i) as Command, plan.nameOf(task), [...frontier.predecessorsOf(i)].map(at))
     return task.walltime_extensions === 0 ? intent : { ...intent, walltimeExtensions: task.walltime_extensions }
   }
 
@@ -382,7 +378,7 @@ export const runSite = async (
         if ([...before, ...frontier.predecessorsOf(i)].some((p) => states[p] === inFlight)) continue
         unrecorded.delete(i)
         const { id, attempt, position, ready_at } = at(i)
-        starts.set(i, { id, name: intentName(runId, position, attempt), readyAt: ready_at ?? startedAt, startedAt, order: (order += 1) })
+        starts.set(i, { id, name: plan.nameOf({ position, attempt }), readyAt: ready_at ?? startedAt, startedAt, order: (order += 1) })
         nudge()
         if (outcome !== undefined) {
           conclude(i, outcome)
@@ -403,8 +399,7 @@ export const runSite = async (
     const task = at(i)
     const now = clock()
     // What the site may still hold, or come to hold, is to be ended there once it answers again.
-    if (outcome.kind === 'silent' || outcome.kind === 'unstopped')
-      entry.leftovers.push({ name: intentName(runId, task.position, task.attempt), words: outcome.words })
+    if (outcome.kind === 'silent' || outcome.kind === 'unstopped') entry.leftovers.push({ name: plan.nameOf(task), words: outcome.words })
     const end = ((): AttemptEnd => {
       if (outcome.kind === 'collected') return endOf(task, outcome.collected, commands.get(i)?.timeoutSeconds ?? 0, now)
       if (outcome.kind === 'lost') return lost(task, outcome.cause, now)
@@ -449,7 +444,7 @@ export const runSite = async (
     if (unsure.length > 0) {
       // Until its lease is over the other may still start them; twice, because it counts from another moment.
       await new Promise((resolve) => setTimeout(resolve, 2 * startLeaseMs))
-      const nameOf = (i: number): string => intentName(runId, at(i).position, at(i).attempt)
+      const nameOf = (i: number): string => plan.nameOf(at(i))
       const found = await outlastingOutage(() => driver.find(unsure.map(nameOf)), signal)
       for (const i of unsure) {
         const state = found.get(nameOf(i)) ?? { state: 'unknown' }
@@ -474,7 +469,7 @@ export const runSite = async (
     flight.adopt(
       intended.map((i) => ({
         position: i,
-        name: intentName(runId, at(i).position, at(i).attempt),
+        name: plan.nameOf(at(i)),
         silentSince: at(i).silent_since ?? undefined,
       })),
     )
@@ -523,7 +518,7 @@ export const runSite = async (
         }
         heldCores.set(i, cores)
       }
-      const name = intentName(runId, task.position, task.attempt)
+      const name = plan.nameOf(task)
       const intent = intentFor(i)
       const lanes = [...lanesOf(task), ...cores.map((core) => [`@host/${parts.hostId}`, `core-${String(core)}`, ''] as const)]
       const record = { id: task.id, name, directory: intent.directory, host: parts.hostId }
@@ -561,7 +556,7 @@ export const runSite = async (
           if (parts.cores !== undefined && heldCores.get(root)?.length !== Math.min(parts.cores.count, Math.max(1, Math.ceil(command.cpu))))
             break
           const task = at(heir)
-          const name = intentName(runId, task.position, task.attempt)
+          const name = plan.nameOf(task)
           const intent = intentFor(heir)
           const record = {
             id: task.id,

@@ -302,13 +302,14 @@ export const abandonRun = (db: Db, runId: string, hostId: string, reason: string
     await tx.run(
       sql`update execution_runs set failure_reason = coalesce(failure_reason, ${reason}), cancel_requested_at = coalesce(cancel_requested_at, now()) where id = ${runId} and status = 'running'`,
     )
+    const { effectKey } = await tx.one(z.object({ effectKey: z.string() }), sql`select effect_key from execution_runs where id = ${runId}`)
     // Also what waits in a site's queue, and what was intended ahead of its turn.
     const alive = await tx.many(
       z.object({ activityPosition: z.number(), attempt: z.number() }),
       sql`select activity_position, attempt from task_executions
         where execution_run_id = ${runId} and host_id = ${hostId} and (handle_name is not null or ahead) and status not in ('completed', 'failed', 'cancelled')`,
     )
-    return alive.map(({ activityPosition, attempt }) => intentName(runId, activityPosition, attempt))
+    return alive.map(({ activityPosition, attempt }) => intentName(effectKey, activityPosition, attempt))
   })
 
 const Closed = z.object({ status: z.enum(runStates), completed: z.number() })
