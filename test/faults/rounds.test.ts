@@ -29,8 +29,8 @@ test('a build without intents, which acts before it records and under names that
     { file: 'src/domains/execution-runs/site.ts', replace: '      if (go.length > 0) flight.start(go)\n', by: '' },
     {
       file: 'src/domains/execution-runs/names.ts',
-      replace: 'update(JSON.stringify([runId, position, attempt]))',
-      by: 'update(JSON.stringify([runId, position, attempt, process.pid]))',
+      replace: 'update(JSON.stringify([effectKey, position, attempt]))',
+      by: 'update(JSON.stringify([effectKey, position, attempt, process.pid]))',
     },
   ])
   try {
