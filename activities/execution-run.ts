@@ -44,120 +44,131 @@ const lastProgressSeconds = 300
 /** A resting site is told of ends elsewhere this often at most. */
 const wakeEveryMs = 500
 
-export const executionRunActivities = (parts: ExecutionRunParts) => ({
-  /** created → running, once; says what is to be done where. Ids and small facts only. */
-  openRun: (runId: string, generation: number): Promise<Opened> =>
-    beating(async () => {
-      const run = await openRun(parts.db, runId, generation)
-      if (run === undefined || run.status !== 'running') return { state: 'over', total: run?.activityCount ?? 0, sites: [] }
-      if (run.mode === 'simulation') return { state: 'simulate', total: run.activityCount, sites: [] }
-      const snapshot = await readSiteSnapshot(parts.db, runId)
-      const all = [...placesOf(snapshot, await usedPairs(parts.db, runId, 'all')).values()]
-      const open = [...placesOf(snapshot, await usedPairs(parts.db, runId, 'open')).values()]
-      return {
-        state: 'execute',
-        total: run.activityCount,
-        sites: open
-          .map((place) => ({ site: place.site, taskQueue: taskQueueOf(place, all, parts.engine.taskQueue) }))
-          .sort((a, b) => (a.site < b.site ? -1 : 1)),
-      }
-    }),
+export const executionRunActivities = (parts: ExecutionRunParts) => {
+  const close = async (runId: string): Promise<{ status: string; completed: number }> => {
+    await removeUnkept(parts.db, parts.sites, runId)
+    return closeRun(parts.db, runId)
+  }
+  return {
+    /** created → running, once; says what is to be done where. Ids and small facts only. */
+    openRun: (runId: string, generation: number): Promise<Opened> =>
+      beating(async () => {
+        const run = await openRun(parts.db, runId, generation)
+        if (run === undefined || run.status !== 'running') return { state: 'over', total: run?.activityCount ?? 0, sites: [] }
+        if (run.mode === 'simulation') return { state: 'simulate', total: run.activityCount, sites: [] }
+        const [snapshot, pairs] = await Promise.all([readSiteSnapshot(parts.db, runId), usedPairs(parts.db, runId)])
+        const all = [...placesOf(snapshot, pairs).values()]
+        const open = [
+          ...placesOf(
+            snapshot,
+            pairs.filter((pair) => pair.open),
+          ).values(),
+        ]
+        return {
+          state: 'execute',
+          total: run.activityCount,
+          sites: open
+            .map((place) => ({ site: place.site, taskQueue: taskQueueOf(place, all, parts.engine.taskQueue) }))
+            .sort((a, b) => (a.site < b.site ? -1 : 1)),
+        }
+      }),
 
-  /** Runs what is planned at one site until it is settled or rests; see `src/domains/execution-runs/site.ts`. */
-  async runSite(runId: string, generation: number, site: string): Promise<SiteOutcome> {
-    const context = Context.current()
-    let opened: OpenSite | undefined
-    const stop = AbortSignal.any([parts.draining, context.cancellationSignal])
-    const beats = setInterval(() => {
-      context.heartbeat()
-    }, 1_000)
-    let progressAt = Date.now() + firstProgressSeconds * 1_000
-    let pause = firstProgressSeconds
-    let wokenFor = 0
-    let wokenAt = 0
-    try {
-      const snapshot = await readSiteSnapshot(parts.db, runId)
-      const places = placesOf(snapshot, await usedPairs(parts.db, runId, 'all'))
-      const place = places.get(site)
-      if (place === undefined) throw new Error(`run ${runId} has no site ${site}`)
-      const alone = places.size === 1
-      opened = parts.sites.of(place, places, snapshot, snapshot.storageMounts)
-      const plan = makeSitePlan(parts.db, runId, snapshot, {
-        here: `local@${parts.hostId}`,
-        workRoot: parts.workRoot,
-        seedRoot: parts.seedRoot,
-        variablePrefix: parts.variablePrefix,
-      })
-      const outcome = await executeSite(
-        {
-          db: parts.db,
-          ...opened,
-          wakes: parts.wakes,
-          patience: { silentSeconds: parts.sitePatienceSeconds },
-          clock: parts.clock,
-          failpoint: parts.failpoint,
-        },
-        runId,
-        site,
-        plan,
-        `${parts.hostId}/${String(process.pid)}`,
-        stop,
-        ({ completed, running }) => {
-          if (!alone && completed > wokenFor && Date.now() - wokenAt >= wakeEveryMs) {
-            wokenFor = completed
-            wokenAt = Date.now()
-            // A lost one costs the resting site's own look, seconds later.
-            parts.engine.signal('executionRun', runId, generation, 'wake').catch((error: unknown) => {
-              context.log.debug('a resting site was not woken', { error: String(error) })
-            })
-          }
-          if (Date.now() < progressAt) return
-          pause = Math.min(pause * 2, lastProgressSeconds)
-          progressAt = Date.now() + pause * 1_000
-          // Only the live view gains by it; a lost one is made up by the next.
-          parts.engine.signal('executionRun', runId, generation, 'progress', site, completed, running).catch((error: unknown) => {
-            context.log.debug('progress was not told', { error: String(error) })
-          })
-        },
-      )
-      // Those that are left end by themselves when nothing has come for a while.
-      if (outcome.settled)
-        await opened.closeScope?.(runScope(snapshot.effectKey)).catch((error: unknown) => {
-          context.log.debug('containers kept for a run were not closed', { error: String(error) })
+    /** Runs what is planned at one site until it is settled or rests; see `src/domains/execution-runs/site.ts`. */
+    async runSite(runId: string, generation: number, site: string): Promise<SiteOutcome> {
+      const context = Context.current()
+      let opened: OpenSite | undefined
+      const stop = AbortSignal.any([parts.draining, context.cancellationSignal])
+      const beats = setInterval(() => {
+        context.heartbeat()
+      }, 1_000)
+      let progressAt = Date.now() + firstProgressSeconds * 1_000
+      let pause = firstProgressSeconds
+      let wokenFor = 0
+      let wokenAt = 0
+      try {
+        const [snapshot, pairs] = await Promise.all([readSiteSnapshot(parts.db, runId), usedPairs(parts.db, runId)])
+        const places = placesOf(snapshot, pairs)
+        const place = places.get(site)
+        if (place === undefined) throw new Error(`run ${runId} has no site ${site}`)
+        const alone = places.size === 1
+        opened = parts.sites.of(place, places, snapshot, snapshot.storageMounts)
+        const plan = makeSitePlan(parts.db, runId, snapshot, {
+          here: `local@${parts.hostId}`,
+          workRoot: parts.workRoot,
+          seedRoot: parts.seedRoot,
+          variablePrefix: parts.variablePrefix,
         })
-      return outcome
-    } catch (error) {
-      if (error instanceof LeasePassedOn) throw ApplicationFailure.create({ message: error.message, type: 'LeasePassedOn', cause: error })
-      if (parts.draining.aborted)
-        throw ApplicationFailure.create({ message: 'this worker is being drained; what runs goes on', type: 'Draining' })
-      if (databaseAway(error) || context.info.attempt < attemptsBeforeGivingUp) throw error
-      // A fault of the engine itself does not pass by trying: the run ends with it instead of standing still.
-      context.log.error('a site of a run was given up', { runId, site, error })
-      const names = await abandonRun(
-        parts.db,
-        runId,
-        opened?.hostId ?? parts.hostId,
-        `the engine failed at site ${site} (${(error as Error).name}); the log of its worker has the cause`,
-      )
-      await opened?.driver.cancel(names, cancelGraceSeconds)
-      throw ApplicationFailure.nonRetryable(`site ${site} was given up`, 'SiteGivenUp')
-    } finally {
-      clearInterval(beats)
-    }
-  },
+        const outcome = await executeSite(
+          {
+            db: parts.db,
+            ...opened,
+            wakes: parts.wakes,
+            patience: { silentSeconds: parts.sitePatienceSeconds },
+            clock: parts.clock,
+            failpoint: parts.failpoint,
+          },
+          runId,
+          site,
+          plan,
+          `${parts.hostId}/${String(process.pid)}`,
+          stop,
+          ({ completed, running }) => {
+            if (!alone && completed > wokenFor && Date.now() - wokenAt >= wakeEveryMs) {
+              wokenFor = completed
+              wokenAt = Date.now()
+              // A lost one costs the resting site's own look, seconds later.
+              parts.engine.signal('executionRun', runId, generation, 'wake').catch((error: unknown) => {
+                context.log.debug('a resting site was not woken', { error: String(error) })
+              })
+            }
+            if (Date.now() < progressAt) return
+            pause = Math.min(pause * 2, lastProgressSeconds)
+            progressAt = Date.now() + pause * 1_000
+            // Only the live view gains by it; a lost one is made up by the next.
+            parts.engine.signal('executionRun', runId, generation, 'progress', site, completed, running).catch((error: unknown) => {
+              context.log.debug('progress was not told', { error: String(error) })
+            })
+          },
+        )
+        // Whoever waits for the run's end is not kept waiting for a trip through Temporal (40 ms); the workflow's own step finds it closed.
+        if (outcome.settled && alone) await close(runId)
+        // Those that are left end by themselves when nothing has come for a while.
+        if (outcome.settled)
+          await opened.closeScope?.(runScope(snapshot.effectKey)).catch((error: unknown) => {
+            context.log.debug('containers kept for a run were not closed', { error: String(error) })
+          })
+        return outcome
+      } catch (error) {
+        if (error instanceof LeasePassedOn) throw ApplicationFailure.create({ message: error.message, type: 'LeasePassedOn', cause: error })
+        if (parts.draining.aborted)
+          throw ApplicationFailure.create({ message: 'this worker is being drained; what runs goes on', type: 'Draining' })
+        if (databaseAway(error) || context.info.attempt < attemptsBeforeGivingUp) throw error
+        // A fault of the engine itself does not pass by trying: the run ends with it instead of standing still.
+        context.log.error('a site of a run was given up', { runId, site, error })
+        const names = await abandonRun(
+          parts.db,
+          runId,
+          opened?.hostId ?? parts.hostId,
+          `the engine failed at site ${site} (${(error as Error).name}); the log of its worker has the cause`,
+        )
+        await opened?.driver.cancel(names, cancelGraceSeconds)
+        throw ApplicationFailure.nonRetryable(`site ${site} was given up`, 'SiteGivenUp')
+      } finally {
+        clearInterval(beats)
+      }
+    },
 
-  /** Simulates the run's plan and records it like an execution, with seconds from 0. */
-  simulateRun: (runId: string): Promise<void> =>
-    beating(() => simulate(parts.db, parts.compute, runId, Context.current().cancellationSignal)),
+    /** Simulates the run's plan and records it like an execution, with seconds from 0. */
+    simulateRun: (runId: string): Promise<void> =>
+      beating(() => simulate(parts.db, parts.compute, runId, Context.current().cancellationSignal)),
 
-  /** Sums and final state; nothing is written after it. */
-  closeRun: (runId: string): Promise<{ status: string; completed: number }> =>
-    beating(async () => {
-      const run = await readRun(parts.db, runId)
-      if (run === undefined) return { status: 'cancelled', completed: 0 }
-      await removeUnkept(parts.db, parts.sites, runId)
-      return closeRun(parts.db, runId)
-    }),
-})
+    /** Sums and final state; nothing is written after it. */
+    closeRun: (runId: string): Promise<{ status: string; completed: number }> =>
+      beating(async () => {
+        const run = await readRun(parts.db, runId)
+        return run === undefined ? { status: 'cancelled', completed: 0 } : close(runId)
+      }),
+  }
+}
 
 export type ExecutionRunActivities = ReturnType<typeof executionRunActivities>

@@ -19,7 +19,7 @@ export const openSweeper = ({ db, sites, hostId }: { db: Db; sites: SiteDrivers;
     for (const { site, runId } of await sitesWithLeftovers(db)) {
       if (stopped) return
       const facts = await readSiteSnapshot(db, runId)
-      const place = placesOf(facts, await usedPairs(db, runId, 'all')).get(site)
+      const place = placesOf(facts, await usedPairs(db, runId)).get(site)
       if (place === undefined || (place.host !== undefined && place.host !== hostId)) continue
       const left = await stopLeftovers(db, site, sites.at(place, facts).driver)
       if (left > 0) log.warn({ site, left }, 'a site has not confirmed the end of what it was asked to end; it is asked again')

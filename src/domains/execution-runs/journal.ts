@@ -244,7 +244,7 @@ export interface LoadedRun {
 
 /** The latest attempt of every task by position, and the control edges. */
 export const loadRun = async (db: Db, runId: string, contentVersionId: string): Promise<LoadedRun> => {
-  const tasks = await db.prepared<LoadedTask>(
+  const tasks = db.prepared<LoadedTask>(
     'load_run_tasks',
     `select id, activity_position as position, activity_id, external_id, planned_resource_id as resource_id, runtime_id, attempt, user_attempts, status, core_ids, slot_id,
        order_on_resource, ready_at, queued_at, started_at, finished_at, not_before, handle_name is not null as intended, ahead, walltime_extensions,
@@ -252,13 +252,14 @@ export const loadRun = async (db: Db, runId: string, contentVersionId: string): 
      from task_executions where execution_run_id = $1 and latest order by activity_position`,
     [runId],
   )
-  const [edges] = await db.prepared<{ from: number[] | null; to: number[] | null }>(
+  const edges = db.prepared<{ from: number[] | null; to: number[] | null }>(
     'load_run_edges',
     `select array_agg(depends_on_position order by activity_position, depends_on_position) as from, array_agg(activity_position order by activity_position, depends_on_position) as to
      from activity_dependencies where workflow_version_id = $1`,
     [contentVersionId],
   )
-  return { tasks, from: Int32Array.from(edges?.from ?? []), to: Int32Array.from(edges?.to ?? []) }
+  const [loaded, [lists]] = await Promise.all([tasks, edges])
+  return { tasks: loaded, from: Int32Array.from(lists?.from ?? []), to: Int32Array.from(lists?.to ?? []) }
 }
 
 /** Two steps that freed and took each other's lanes; PostgreSQL has undone one of them. */

@@ -37,12 +37,12 @@ export const readSiteSnapshot = (db: Db, runId: string): Promise<SiteSnapshot> =
     sql`select r.content_version_id, r.on_failure, r.host_id, r.effect_key, s.runtimes, s.resources, s.runtime_bindings, s.storage_mounts from execution_runs r join run_snapshots s on s.execution_run_id = r.id where r.id = ${runId}`,
   )
 
-/** Every pair of runtime and resource that a run uses; `open`: only of tasks that are not over. */
-export const usedPairs = (db: Db, runId: string, tasks: 'all' | 'open') =>
+/** Every pair of runtime and resource that a run uses; `open`: a task there is not over. */
+export const usedPairs = (db: Db, runId: string) =>
   db.many(
-    z.object({ runtimeId: z.string(), resourceId: z.string() }),
-    sql`select distinct runtime_id, planned_resource_id as resource_id from task_executions
-      where execution_run_id = ${runId} and latest and ${tasks === 'all' ? sql`true` : sql`status not in ('completed', 'failed', 'cancelled')`} order by 1, 2`,
+    z.object({ runtimeId: z.string(), resourceId: z.string(), open: z.boolean() }),
+    sql`select runtime_id, planned_resource_id as resource_id, bool_or(status not in ('completed', 'failed', 'cancelled')) as open
+      from task_executions where execution_run_id = ${runId} and latest group by 1, 2 order by 1, 2`,
   )
 
 /** The latest attempts of an activity and of what it waits for. */
