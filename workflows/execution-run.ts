@@ -39,7 +39,11 @@ const dispatched = proxyActivities<ExecutionRunActivities>({
   retry,
 })
 /** In the process of the workflow's own task: one trip through the server less at the start of a run, and one at its end. */
-const alongside = proxyLocalActivities<ExecutionRunActivities>({ startToCloseTimeout: '10 minutes', localRetryThreshold: '5 seconds', retry })
+const alongside = proxyLocalActivities<ExecutionRunActivities>({
+  startToCloseTimeout: '10 minutes',
+  localRetryThreshold: '5 seconds',
+  retry,
+})
 
 const runState = defineSearchAttributeKey('RunState', SearchAttributeType.KEYWORD)
 const runMode = defineSearchAttributeKey('RunMode', SearchAttributeType.KEYWORD)
