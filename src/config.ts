@@ -170,6 +170,15 @@ const fieldsFor = (host: HostFacts) => {
     adminAddress: address(0, '127.0.0.1:9090').prefault('127.0.0.1:0').register(notes, {
       description: 'Address of `/livez`, `/readyz` and `/metrics`. It asks for no token: keep it on loopback or a private network.',
     }),
+    relayAddress: address(0, 'worker-1.example.org:7300')
+      .refine(({ host }) => host !== '0.0.0.0' && !/^[0:]+$/.test(host), {
+        error: 'names no address that others can reach. Give for example worker-1.example.org:7300',
+      })
+      .prefault('127.0.0.1:0')
+      .register(notes, {
+        description:
+          "Where this process listens for the others of the fleet, by the name that they reach it by, while it holds an SSH login that a person made: all use that one. The vault's key guards it; port 0 takes a free one.",
+      }),
     dataDir: path.prefault(dataDir).register(notes, {
       description: 'Folder of everything that must be kept: embedded databases, passwords, work directories, ready file.',
       fallback: '`/var/lib/orrery` as root, else `~/.local/share/orrery`',

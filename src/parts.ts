@@ -7,10 +7,12 @@ import { addressJudge } from './clients/denied-networks.ts'
 import { openFunctions, type FunctionCredential } from './clients/functions.ts'
 import { migrate } from './db/migrate.ts'
 import { openDatabase } from './db/pool.ts'
+import { openRelay } from './clients/ssh/relay.ts'
 import { openSshSessions } from './clients/ssh/sessions.ts'
 import { recordAudit } from './domains/audit-events/store.ts'
 import { openClusters } from './domains/environment-connections/clusters.ts'
 import { openLinks } from './domains/environment-connections/links.ts'
+import { loginRecords } from './domains/environment-connections/login-holders.ts'
 import { reachOf } from './domains/environment-connections/reach.ts'
 import { openFunctionCalls } from './domains/function-calls/store.ts'
 import { openHostCores } from './domains/execution-runs/host-cores.ts'
@@ -111,7 +113,19 @@ export const openParts = async ({
     endsDescendants: true,
   })
   const addressAllowed = addressJudge({ denied: config.deniedNetworks, allowLoopback: config.allowLoopbackConnections })
-  const sessions = openSshSessions({ addressAllowed, allowProxyCommand: config.allowProxyCommand })
+  const relay = vaultKeys && {
+    keys: vaultKeys,
+    records: loginRecords(db),
+    address: config.relayAddress,
+    warn: (error: unknown, message: string) => {
+      log.warn({ err: error }, message)
+    },
+  }
+  const sessions = openSshSessions({
+    addressAllowed,
+    allowProxyCommand: config.allowProxyCommand,
+    ...(relay && { others: (held) => openRelay(relay, held) }),
+  })
   const functions = openFunctions({ addressAllowed })
   const callLinks = vaultKeys === undefined ? undefined : openCallLinks(vaultKeys)
   const links = openLinks({ db, secrets: vault, sessions, localShell, allowProxyCommand: config.allowProxyCommand })

@@ -126,6 +126,7 @@ describe('docker-compose.yml', () => {
         dataDir: '/var/lib/orrery',
         temporalAddress: { host: 'temporal', port: 7233 },
         adminAddress: { port: 9090 },
+        relayAddress: { host: name, port: 7300 },
       })
       expect(new URL(config.databaseUrl ?? '').password).toBe(given.POSTGRES_PASSWORD)
       expect(config.apiToken).toBe(name === 'api' ? given.SERVICE_API_TOKEN : undefined)

@@ -337,6 +337,17 @@ create table lane_leases (
   constraint lane_leases_pkey PRIMARY KEY (resource_id, core_id, slot_id)
 );
 
+create table login_holders (
+  login text collate "C" not null,
+  process text collate "C" not null,
+  waiting boolean not null,
+  address text,
+  since timestamp with time zone not null,
+  seen_at timestamp with time zone not null default clock_timestamp(),
+  constraint login_holders_address CHECK ((waiting = (address IS NULL))),
+  constraint login_holders_pkey PRIMARY KEY (login, process)
+);
+
 create table network_links (
   id identifier not null,
   topology_id identifier not null,

@@ -3,6 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { Readable, Writable, type Duplex } from 'node:stream'
 import type { Client, ClientChannel } from 'ssh2'
 import { LinkError, type RunOptions, type ShellResult, type ShellStream } from '../../drivers/shell.ts'
+import { collect } from './collect.ts'
 import { messageOf, printable } from './journey.ts'
 import { LastBytes, Resident } from './resident.ts'
 
@@ -349,31 +350,7 @@ export class Session {
   /** A script on a channel of its own: with large input, or too long for a resident. */
   async #runAlone(script: string, input: Uint8Array | string | undefined, until: number, maxBytes: number): Promise<ShellResult> {
     const stream = await this.open(script, Math.max(1, until - performance.now()), input !== undefined)
-    const chunks: Buffer[] = []
-    let bytes = 0
-    let failure: Error | undefined
-    const stop = (error: Error): void => {
-      failure ??= error
-      stream.kill()
-    }
-    const timer = setTimeout(
-      () => stop(new LinkError('link', 'the script did not end until its deadline')),
-      Math.max(1, until - performance.now()),
-    )
-    stream.stdout.on('data', (chunk: Buffer) => {
-      bytes += chunk.length
-      if (bytes <= maxBytes) chunks.push(chunk)
-      else stop(new RangeError(`the script wrote more than ${maxBytes} bytes`))
-    })
-    stream.stdin.end(input)
-    try {
-      const { code, signal, stderr } = await stream.done
-      if (failure !== undefined) throw failure
-      if (!stream.stdout.readableEnded) await new Promise((resolve) => stream.stdout.once('end', resolve))
-      return { code, signal, stdout: Buffer.concat(chunks), stderr }
-    } finally {
-      clearTimeout(timer)
-    }
+    return collect(stream, input, until, maxBytes)
   }
 
   #stream(channel: ClientChannel, mark: Buffer, begun: () => void): ShellStream {
@@ -477,7 +454,7 @@ class ChannelRefused extends Error {
 }
 
 /** Input that can stand in a script; false: only a channel's own input can carry it. */
-const fedInput = (input: Uint8Array | string | undefined): string | undefined | false => {
+export const fedInput = (input: Uint8Array | string | undefined): string | undefined | false => {
   if (input === undefined) return undefined
   if (typeof input !== 'string' || input.length > longestFedInput || input.includes('\0')) return false
   return input

@@ -5,6 +5,9 @@ import type { Client } from 'ssh2'
 import { LinkError, type RunOptions, type ShellResult, type ShellStream, type SiteShell } from '../../drivers/shell.ts'
 import { Journey, messageOf } from './journey.ts'
 import { logIn, type Ask } from './login.ts'
+import { NotHeld } from './relay-frames.ts'
+import type { OtherProcesses } from './relay.ts'
+import type { RelaySession } from './relay-session.ts'
 import { openProxyCommand, openRoute, within } from './route.ts'
 import { runDefaults, Session } from './session.ts'
 import type { LoginPrompts, SshProbe, SshSecret, SshSessions, SshSessionsOptions, SshState, SshTarget } from './target.ts'
@@ -98,11 +101,17 @@ interface Asked {
   goesOn: () => void
 }
 
+/** A connection that a host behind it can be reached over. */
+type Way = Pick<Session, 'forward'>
+
 /** All there is about one login: at most one connection, and what becomes of attempts. */
 class Entry {
+  /** Names the login in all processes of a fleet. */
+  readonly key: string
   readonly target: SshTarget
   readonly parent: Entry | undefined
   readonly #options: SshSessionsOptions
+  readonly #others: () => OtherProcesses | undefined
   readonly #gate: Gate
   #session: Session | undefined
   #attempt: Promise<Session> | undefined
@@ -120,12 +129,23 @@ class Entry {
   /** What the login under way asked last. */
   #lastPrompts: LoginPrompts | undefined
   #changed: (() => void)[] = []
+  /** What the other processes were told last. */
+  #told: Entry['held']
 
-  constructor(target: SshTarget, parent: Entry | undefined, gate: Gate, options: SshSessionsOptions) {
+  constructor(
+    key: string,
+    target: SshTarget,
+    parent: Entry | undefined,
+    gate: Gate,
+    options: SshSessionsOptions,
+    others: () => OtherProcesses | undefined,
+  ) {
+    this.key = key
     this.target = target
     this.parent = parent
     this.#gate = gate
     this.#options = options
+    this.#others = others
   }
 
   get journey(): Journey | undefined {
@@ -134,6 +154,12 @@ class Entry {
 
   get connected(): Session | undefined {
     return this.#session?.alive === true ? this.#session : undefined
+  }
+
+  /** What other processes may know of it: that a person logged in here, or is waited for. */
+  get held(): { waiting: boolean; since: Date } | undefined {
+    if (this.connected !== undefined) return this.#byPerson ? { waiting: false, since: this.#since } : undefined
+    return this.#waiting === undefined ? undefined : { waiting: true, since: this.#since }
   }
 
   /** The entry that waits for a person: this one or a host on the way to it. */
@@ -167,6 +193,30 @@ class Entry {
       this.#begin(pause)
     }
     return this.#attempt!
+  }
+
+  /** For a host behind this one: over a connection of this process, else over another one's that a person logged in at. */
+  async way(): Promise<Way> {
+    if (this.connected !== undefined) return this.connected
+    const other = await this.#others()?.find(this.key)
+    if (other === undefined) return this.session()
+    return {
+      forward: async (host, port) => {
+        const route = await other.forward(host, port)
+        this.leaveLogin()
+        return route
+      },
+    }
+  }
+
+  /** A person has logged in at another process: the login that waits here is given up. */
+  leaveLogin(): void {
+    const waiting = this.#waiting
+    if (waiting === undefined || this.connected !== undefined) return
+    this.#waiting = undefined
+    this.#lastPrompts = undefined
+    waiting.stop?.()
+    this.#set('disconnected')
   }
 
   /** Starts a login; `#attempt` settles as soon as it is connected, has failed, or waits for a person, and anew when the person has answered. */
@@ -211,7 +261,7 @@ class Entry {
     if (this.#closed) throw closed()
     // First the way there: a jump host that waits for a person holds no place at this host.
     if (this.parent !== undefined) journey.reached('route', `behind ${this.parent.target.host}`)
-    const parent = await this.parent?.session().catch((error: unknown) => {
+    const parent = await this.parent?.way().catch((error: unknown) => {
       throw onTheWay(this.parent!.target, error)
     })
     let leave = await this.#gate.enter()
@@ -381,6 +431,11 @@ class Entry {
     if (this.#state !== state) this.#since = new Date()
     this.#state = state
     for (const tell of this.#changed.splice(0)) tell()
+    const now = this.held
+    if (now?.waiting !== this.#told?.waiting || now?.since !== this.#told?.since) {
+      this.#told = now
+      void this.#others()?.changed()
+    }
     this.#options.onState?.(this.target, this.state())
   }
 }
@@ -402,7 +457,7 @@ const onTheWay = (jump: SshTarget, error: unknown): LinkError => {
 /** The whole way to a login over a connection of its own. */
 const dial = async (
   target: SshTarget,
-  parent: Session | undefined,
+  parent: Way | undefined,
   journey: Journey,
   options: SshSessionsOptions,
   record: boolean,
@@ -466,9 +521,54 @@ export const openSshSessions = (options: SshSessionsOptions = {}): SshSessions =
     const known = entries.get(key)
     if (known !== undefined) return known
     const jump = jumpOf(target)
-    const entry = new Entry(target, jump === undefined ? undefined : entryOf(jump), gateOf(target), options)
+    const entry = new Entry(key, target, jump === undefined ? undefined : entryOf(jump), gateOf(target), options, () => others)
     entries.set(key, entry)
     return entry
+  }
+
+  const others = options.others?.({
+    list: () => [...entries].flatMap(([login, { held }]) => (held === undefined ? [] : [{ login, ...held }])),
+    session: (login) => {
+      const entry = entries.get(login)
+      return entry?.held?.waiting === false ? entry.connected : undefined
+    },
+    probe: (login) => probe(entries.get(login)!.target),
+    forget: (login) => forgetHere(login),
+  })
+
+  const forgetHere = (login: string): void => {
+    entries.get(login)?.close()
+    entries.delete(login)
+  }
+
+  /** How a login stands that this process does not hold, where another one holds it or the way to it; undefined where none does. */
+  const standingElsewhere = async (entry: Entry): Promise<SshState | undefined> => {
+    if (others === undefined || entry.connected !== undefined) return undefined
+    const since = await (await others.find(entry.key))?.since().catch(() => undefined)
+    if (since !== undefined) {
+      entry.leaveLogin()
+      return { state: 'connected', since }
+    }
+    const { waits } = entry
+    if (waits === undefined || waits === entry) return undefined
+    const wayThere = await (await others.find(waits.key))?.since().catch(() => undefined)
+    if (wayThere === undefined) return undefined
+    waits.leaveLogin()
+    await entry.session().catch(() => undefined)
+    return entry.state()
+  }
+
+  /** Where a login waits for a person at another process, it is begun here as well: this one may be the one that the person is asked by. */
+  const standing = async (entry: Entry): Promise<SshState> => {
+    const elsewhere = await standingElsewhere(entry)
+    if (elsewhere !== undefined) return elsewhere
+    if (others === undefined || entry.connected !== undefined || entry.waits !== undefined) return entry.state()
+    for (let at: Entry | undefined = entry; at !== undefined; at = at.parent)
+      if (await others.waits(at.key)) {
+        await within(entry.session(), probeMs, () => new Error('no prompt in time')).catch(() => undefined)
+        break
+      }
+    return entry.state()
   }
 
   const idleMs = options.idleMs ?? 300_000
@@ -528,6 +628,14 @@ export const openSshSessions = (options: SshSessionsOptions = {}): SshSessions =
         entries.get(keyOf(target))?.retryNow()
       } else {
         const entry = entryOf(target)
+        const other = entry.connected === undefined ? await others?.find(entry.key) : undefined
+        const seen = await other?.probe().catch((error: unknown) => {
+          if (!(error instanceof NotHeld)) throw error
+        })
+        if (seen !== undefined) {
+          entry.leaveLogin()
+          return seen
+        }
         if (now) entry.retryNow()
         const was = entry.connected
         const attempt = entry.session()
@@ -549,11 +657,12 @@ export const openSshSessions = (options: SshSessionsOptions = {}): SshSessions =
 
   const shell = (target: SshTarget): SiteShell => {
     let open = true
-    const session = async (until: number): Promise<Session> => {
+    const session = async (until: number): Promise<Session | RelaySession> => {
       if (!open || closed) throw new LinkError('link', 'this shell is closed')
       const entry = entryOf(target)
       return (
         entry.connected ??
+        (await others?.find(entry.key)) ??
         within(entry.session(), Math.max(1, until - performance.now()), () => {
           const { error, stage } = entry.state()
           return new LinkError(
@@ -563,18 +672,24 @@ export const openSshSessions = (options: SshSessionsOptions = {}): SshSessions =
         })
       )
     }
+    const used = async <T>(deadlineMs: number, use: (session: Session | RelaySession, leftMs: number) => Promise<T>): Promise<T> => {
+      const until = performance.now() + deadlineMs
+      for (;;) {
+        const made = await session(until)
+        try {
+          const result = await use(made, Math.max(1, until - performance.now()))
+          if (!(made instanceof Session)) entryOf(target).leaveLogin()
+          return result
+        } catch (error) {
+          // That process is passed over now.
+          if (!(error instanceof NotHeld)) throw error
+        }
+      }
+    }
     return {
-      run: async (script: string, runOptions: RunOptions = {}): Promise<ShellResult> => {
-        const deadlineMs = runOptions.deadlineMs ?? runDefaults.deadlineMs
-        const until = performance.now() + deadlineMs
-        const made = await session(until)
-        return made.run(script, { ...runOptions, deadlineMs: Math.max(1, until - performance.now()) })
-      },
-      open: async (script: string): Promise<ShellStream> => {
-        const until = performance.now() + runDefaults.deadlineMs
-        const made = await session(until)
-        return made.open(script, Math.max(1, until - performance.now()))
-      },
+      run: (script: string, runOptions: RunOptions = {}): Promise<ShellResult> =>
+        used(runOptions.deadlineMs ?? runDefaults.deadlineMs, (made, deadlineMs) => made.run(script, { ...runOptions, deadlineMs })),
+      open: (script: string): Promise<ShellStream> => used(runDefaults.deadlineMs, (made, deadlineMs) => made.open(script, deadlineMs)),
       close: async () => {
         open = false
       },
@@ -584,17 +699,27 @@ export const openSshSessions = (options: SshSessionsOptions = {}): SshSessions =
   return {
     shell,
     state: (target) => entryOf(target).state(),
-    answer: (target, answers) => entryOf(target).answer(answers),
+    standing: (target) => standing(entryOf(target)),
+    answer: async (target, answers) => {
+      const entry = entryOf(target)
+      const elsewhere = await standingElsewhere(entry)
+      if (elsewhere !== undefined) return elsewhere
+      const state = await entry.answer(answers)
+      // Whoever is told that it is connected may use it at any process.
+      if (state.state === 'connected') await others?.changed()
+      return state
+    },
     forget: async (target) => {
       const key = keyOf(target)
-      entries.get(key)?.close()
-      entries.delete(key)
+      forgetHere(key)
+      await others?.forget(key)
     },
     close: async () => {
       closed = true
       clearInterval(sweeper)
       for (const entry of entries.values()) entry.close()
       entries.clear()
+      await others?.close()
     },
     probe,
   }

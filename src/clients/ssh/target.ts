@@ -1,4 +1,6 @@
 import type { LinkStage, SiteShell } from '../../drivers/shell.ts'
+import type { OtherProcesses } from './relay.ts'
+import type { HeldLogins } from './relay-server.ts'
 
 /** An account on a host and the way to it. Plain data but for `secret` and `record`; equal data share one connection. */
 export interface SshTarget {
@@ -109,9 +111,12 @@ export interface SshSessions {
   /** Never fails and connects nothing: the first `run` or `open` does. Closing it leaves the connection to the others. */
   shell(target: SshTarget): SiteShell
   state(target: SshTarget): SshState
+  /** As `state`, and what the other processes of the fleet tell: connected where a person logged in at one of them, within 20 s. */
+  standing(target: SshTarget): Promise<SshState>
   /**
    * A person's answers to the prompts of `state`, in their order. The state afterwards: connected, or waiting with the next prompts or with
-   * the same ones and `error`. Without a login that waits it logs in until the server asks.
+   * the same ones and `error`. Without a login that waits it logs in until the server asks; where another process of the fleet holds the login
+   * nothing is answered.
    */
   answer(target: SshTarget, answers: readonly string[]): Promise<SshState>
   /**
@@ -120,7 +125,7 @@ export interface SshSessions {
    * A login that waits for a person is not tried again.
    */
   probe(target: SshTarget, options?: { fresh?: boolean; now?: boolean }): Promise<SshProbe>
-  /** Ends the connection of the target and forgets its state. */
+  /** Ends the connection of the target, also those that a person made at other processes of the fleet, and forgets its state. */
   forget(target: SshTarget): Promise<void>
   /** Ends all; calls afterwards reject. */
   close(): Promise<void>
@@ -139,6 +144,8 @@ export interface SshSessionsOptions {
   backOffMs?: { first: number; longest: number }
   /** Logins under way to one host and port at once; default 5, under OpenSSH's `MaxStartups` 10:30:100. */
   loginsPerHost?: number
+  /** Lends logins that a person made to the other processes of the fleet, and theirs to this one. Default: each process has its own. */
+  others?: (held: HeldLogins) => OtherProcesses
   /** Told of each change. */
   onState?: (target: SshTarget, state: SshState) => void
 }

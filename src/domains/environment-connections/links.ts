@@ -19,7 +19,7 @@ export interface LinkParts {
   allowProxyCommand: boolean
 }
 
-/** How the link of a connection stands in this process. */
+/** How the link of a connection stands: in this process, or over the login of another one of the fleet. */
 export interface LinkState {
   state: SshState['state']
   since: string
@@ -169,7 +169,7 @@ export const openLinks = (parts: LinkParts) => {
 
     /** How the login of an ssh connection stands. @throws Refusal for an unknown connection and one of another type */
     state: async (connectionId: string): Promise<LinkState> =>
-      stateOf(sessions.state(await targetOf(connectionId, 'show how the login stands'))),
+      stateOf(await sessions.standing(await targetOf(connectionId, 'show how the login stands'))),
 
     /** A person's answers to what the login asks, in order; the state afterwards. @throws Refusal as `state` */
     answer: async (connectionId: string, answers: readonly string[]): Promise<LinkState> =>

@@ -1,0 +1,228 @@
+import { createSecureServer, type Http2SecureServer, type ServerHttp2Session, type ServerHttp2Stream } from 'node:http2'
+import type { AddressInfo, Socket } from 'node:net'
+import type { Duplex } from 'node:stream'
+import type { ShellStream } from '../../drivers/shell.ts'
+import { failureOf, framed, Head, header, kinds, longestHead, NotHeld } from './relay-frames.ts'
+import { relayKey, serverTls, type FleetKeys } from './relay-keys.ts'
+import { within } from './route.ts'
+import type { Session } from './session.ts'
+import type { SshProbe } from './target.ts'
+
+/** What a process holds of logins, each named by the hash of its target. */
+export interface HeldLogins {
+  /** Logins that a person made here and that live, and those that wait here for a person. */
+  list(): { login: string; waiting: boolean; since: Date }[]
+  session(login: string): Session | undefined
+  probe(login: string): Promise<SshProbe>
+  forget(login: string): void
+}
+
+/** Streams at once of one other process; more wait there. */
+const mostCalls = 1_024
+/** Connections at once, strangers' handshakes included. */
+const mostConnections = 256
+const headMs = 10_000
+/** The other side says something every 5 s. */
+const silenceMs = 30_000
+/** Keys that came into the file are known after this long at most. */
+const refreshMs = 5_000
+export const windowBytes = { stream: 1024 * 1024, connection: 16 * 1024 * 1024 }
+
+export interface RelayServer {
+  /** HOST:PORT for the other processes. */
+  address: string
+  close(): void
+}
+
+/**
+ * Listens for the other processes of the fleet and runs what they ask over the logins that this one holds.
+ * @throws Error when it cannot listen at the address
+ */
+export const openRelayServer = async (
+  held: HeldLogins,
+  options: { keys: FleetKeys; address: { host: string; port: number } },
+): Promise<RelayServer> => {
+  let secrets = new Map<string, Buffer>()
+  const refresh = async (): Promise<void> => {
+    secrets = new Map((await options.keys.all()).map(relayKey).map(({ id, secret }) => [id, secret]))
+  }
+  await refresh()
+  const timer = setInterval(() => void refresh().catch(() => undefined), refreshMs)
+  timer.unref()
+
+  const server = createSecureServer({
+    ...serverTls((id) => secrets.get(id)),
+    settings: { maxConcurrentStreams: mostCalls, initialWindowSize: windowBytes.stream, maxHeaderListSize: 4_096 },
+    maxSessionMemory: 256,
+  })
+  server.maxConnections = mostConnections
+  const sessions = new Set<ServerHttp2Session>()
+  const calls = new Map<string, () => void>()
+  server.on('session', (session) => {
+    sessions.add(session)
+    session.setLocalWindowSize(windowBytes.connection)
+    session.setTimeout(silenceMs, () => session.destroy())
+    session.on('error', () => undefined)
+    session.once('close', () => sessions.delete(session))
+  })
+  server.on('connection', (socket: Socket) => socket.setNoDelay(true))
+  // Of strangers nothing is told: neither to them nor in the log.
+  server.on('tlsClientError', () => undefined)
+  server.on('sessionError', () => undefined)
+  server.on('stream', (stream) => {
+    stream.on('error', () => undefined)
+    serve(held, calls, stream).catch((error: unknown) => {
+      if (stream.destroyed) return
+      begin(stream)
+      stream.end(framed(kinds.failure, failureOf(error)))
+    })
+  })
+  await listen(server, options.address).catch((error: unknown) => {
+    clearInterval(timer)
+    throw error
+  })
+  const { port } = server.address() as AddressInfo
+  const { host } = options.address
+  return {
+    address: `${host.includes(':') ? `[${host}]` : host}:${port}`,
+    close: () => {
+      clearInterval(timer)
+      server.close()
+      for (const session of sessions) session.destroy()
+    },
+  }
+}
+
+const listen = (server: Http2SecureServer, { host, port }: { host: string; port: number }): Promise<void> =>
+  new Promise((resolve, reject) => {
+    server.once('error', reject)
+    server.listen(port, host, () => {
+      server.removeListener('error', reject)
+      server.on('error', () => undefined)
+      resolve()
+    })
+  })
+
+/** Together with what follows, so that a short answer is one packet. */
+const begin = (stream: ServerHttp2Stream): void => {
+  if (!stream.headersSent) stream.respond({ ':status': 200 })
+}
+
+/** Reads the head of a call; what follows of its bytes is put back into the stream. */
+const readHead = async (stream: ServerHttp2Stream): Promise<Head> => {
+  let bytes: Buffer = Buffer.alloc(0)
+  for (;;) {
+    const length = bytes.length < 4 ? undefined : bytes.readUInt32BE(0)
+    if (length !== undefined && length > longestHead) throw new RangeError(`the head of a call is longer than ${longestHead} bytes`)
+    if (length !== undefined && bytes.length >= 4 + length) {
+      const rest = bytes.subarray(4 + length)
+      if (rest.length > 0) stream.unshift(rest)
+      return Head.parse(JSON.parse(bytes.toString('utf8', 4, 4 + length)))
+    }
+    const chunk = (stream.read() as Buffer | null) ?? undefined
+    if (chunk !== undefined) bytes = Buffer.concat([bytes, chunk])
+    else if (stream.readableEnded || stream.destroyed) throw new RangeError('the head of a call is not whole')
+    else
+      await new Promise<void>((resolve) => {
+        const go = (): void => {
+          for (const event of ['readable', 'end', 'close']) stream.removeListener(event, go)
+          resolve()
+        }
+        for (const event of ['readable', 'end', 'close']) stream.once(event, go)
+      })
+  }
+}
+
+const serve = async (held: HeldLogins, calls: Map<string, () => void>, stream: ServerHttp2Stream): Promise<void> => {
+  const head = await within(readHead(stream), headMs, () => new RangeError('the head of a call did not come in time'))
+  const answer = (value: unknown, stdout?: Buffer): void => {
+    if (stream.destroyed) return
+    stream.resume()
+    begin(stream)
+    if (stdout !== undefined && stdout.length > 0) send(stream, stdout)
+    stream.end(framed(kinds.answer, value))
+  }
+  if (head.call === 'kill') {
+    calls.get(head.id)?.()
+    answer({})
+    return
+  }
+  const session = held.session(head.login)
+  if (session === undefined) throw new NotHeld()
+  switch (head.call) {
+    case 'look':
+      answer({ since: held.list().find(({ login, waiting }) => login === head.login && !waiting)?.since })
+      break
+    case 'probe':
+      answer(await held.probe(head.login))
+      break
+    case 'forget':
+      held.forget(head.login)
+      answer({})
+      break
+    case 'run': {
+      const { script, input, deadlineMs, maxBytes } = head
+      const { stdout, ...rest } = await session.run(script, { ...(input === undefined ? {} : { input }), deadlineMs, maxBytes })
+      answer(rest, stdout)
+      break
+    }
+    case 'open': {
+      const opened = await session.open(head.script, head.deadlineMs, head.hasInput)
+      calls.set(head.id, () => opened.kill())
+      await serveStream(stream, opened).finally(() => calls.delete(head.id))
+      break
+    }
+    case 'forward':
+      serveForward(stream, await session.forward(head.host, head.port))
+  }
+}
+
+/** @returns whether more may follow at once */
+const send = (stream: ServerHttp2Stream, chunk: Buffer): boolean => {
+  stream.cork()
+  stream.write(header(kinds.bytes, chunk.length))
+  const room = stream.write(chunk)
+  stream.uncork()
+  return room
+}
+
+const serveStream = async (stream: ServerHttp2Stream, opened: ShellStream): Promise<void> => {
+  const { stdin, stdout } = opened
+  const kill = (): void => opened.kill()
+  // Whoever asked is gone: what runs for it ends.
+  stream.once('close', kill)
+  if (stream.destroyed) kill()
+  else {
+    begin(stream)
+    stream.write(framed(kinds.begun, {}))
+  }
+  stream.pipe(stdin)
+  const ended = new Promise<void>((resolve) => stdout.once('close', resolve))
+  stdout.on('data', (chunk: Buffer) => {
+    if (!stream.destroyed && !send(stream, chunk)) stdout.pause()
+  })
+  stream.on('drain', () => stdout.resume())
+  const { code, signal, stderr } = await opened.done
+  await ended
+  // What is left of the input goes nowhere.
+  stream.unpipe(stdin)
+  stream.resume()
+  stream.end(framed(kinds.answer, { code, signal, stderr }))
+}
+
+const serveForward = (stream: ServerHttp2Stream, channel: Duplex): void => {
+  channel.on('error', () => stream.close())
+  stream.once('close', () => channel.destroy())
+  if (stream.destroyed) {
+    channel.destroy()
+    return
+  }
+  begin(stream)
+  stream.write(framed(kinds.begun, {}))
+  stream.pipe(channel)
+  channel.on('data', (chunk: Buffer) => {
+    if (!stream.destroyed && !send(stream, chunk)) channel.pause()
+  })
+  stream.on('drain', () => channel.resume())
+  channel.once('close', () => stream.end(framed(kinds.answer, {})))
+}

@@ -1,0 +1,271 @@
+import { randomBytes } from 'node:crypto'
+import type { ClientHttp2Stream } from 'node:http2'
+import { Duplex, Readable, Writable } from 'node:stream'
+import { z } from 'zod'
+import { LinkError, type RunOptions, type ShellResult, type ShellStream } from '../../drivers/shell.ts'
+import { collect } from './collect.ts'
+import { errorOf, Frames, headBytes, kinds, NotHeld, type Head } from './relay-frames.ts'
+import type { RelayLink } from './relay-link.ts'
+import { within } from './route.ts'
+import { fedInput, runDefaults } from './session.ts'
+import type { SshProbe } from './target.ts'
+
+/** The other side's own deadline comes first and says more. */
+const graceMs = 2_000
+const lookMs = 3_000
+const probeMs = 15_000
+/** How long an ended stream's last words are waited for. */
+const killMs = 7_000
+
+/** Distributes, as conditional types do. */
+type Call = Head extends infer T ? (T extends Head ? Omit<T, 'login' | 'id'> : never) : never
+
+interface Events {
+  begun?: () => void
+  bytes?: (chunk: Buffer) => void
+  answer: (value: unknown) => void
+  /** Once, instead of an answer. */
+  failure: (error: Error) => void
+}
+
+const End = z.object({ code: z.number().nullable(), signal: z.string().nullable(), stderr: z.string() })
+
+/** A login that another process holds, used from here as if it were a session of this one. Calls reject with `NotHeld` when it is not, before anything was done. */
+export class RelaySession {
+  readonly #link: RelayLink
+  readonly #login: string
+  readonly #notHeld: (unreachable: boolean) => void
+
+  /** `notHeld`: told when the other process says so or is not there. */
+  constructor(link: RelayLink, login: string, notHeld: (unreachable: boolean) => void) {
+    this.#link = link
+    this.#login = login
+    this.#notHeld = notHeld
+  }
+
+  /** As `SiteShell.run`. */
+  async run(script: string, options: RunOptions = {}): Promise<ShellResult> {
+    const deadlineMs = options.deadlineMs ?? runDefaults.deadlineMs
+    const maxBytes = options.maxBytes ?? runDefaults.maxBytes
+    const until = performance.now() + deadlineMs
+    const input = fedInput(options.input)
+    if (input === false) return collect(await this.open(script, deadlineMs), options.input, until, maxBytes)
+    const chunks: Buffer[] = []
+    const rest = await this.#asked(
+      { call: 'run', script, ...(input === undefined ? {} : { input }), deadlineMs, maxBytes },
+      deadlineMs + graceMs,
+      (chunk) => chunks.push(chunk),
+    )
+    return { ...End.parse(rest), stdout: Buffer.concat(chunks) }
+  }
+
+  /** As `SiteShell.open`. */
+  open(script: string, deadlineMs = runDefaults.deadlineMs): Promise<ShellStream> {
+    return new Promise((resolve, reject) => {
+      this.#call({ call: 'open', script, deadlineMs, hasInput: true }, deadlineMs + graceMs, (stream, id) => {
+        const { shell, events } = shellStream(stream, () => {
+          this.#asked({ call: 'kill' }, killMs, undefined, id).catch(() => undefined)
+        })
+        return { ...events, begun: () => resolve(shell), failure: (error) => (reject(error), events.failure(error)) }
+      }).catch(reject)
+    })
+  }
+
+  /** A connection from the host on, for a host behind it. */
+  forward(host: string, port: number): Promise<Duplex> {
+    return new Promise((resolve, reject) => {
+      this.#call({ call: 'forward', host, port }, runDefaults.deadlineMs, (stream) => {
+        const way: Duplex = new Duplex({
+          read: () => stream.resume(),
+          write: (chunk: Buffer, _encoding, callback) => stream.write(chunk, () => callback()),
+          final: (callback) => stream.end(() => callback()),
+          destroy: (error, callback) => {
+            stream.close()
+            callback(error)
+          },
+        })
+        way.on('error', () => undefined)
+        return {
+          begun: () => resolve(way),
+          bytes: (chunk) => {
+            if (!way.push(chunk)) stream.pause()
+          },
+          answer: () => way.push(null),
+          failure: (error) => (reject(error), way.destroy(error)),
+        }
+      }).catch(reject)
+    })
+  }
+
+  /** Since when the login is held. */
+  async since(): Promise<Date> {
+    return z.object({ since: z.coerce.date() }).parse(await this.#asked({ call: 'look' }, lookMs)).since
+  }
+
+  /** The other process' look at the site. */
+  async probe(): Promise<SshProbe> {
+    return (await this.#asked({ call: 'probe' }, probeMs)) as SshProbe
+  }
+
+  /** The other process ends the login. */
+  async forget(): Promise<void> {
+    await this.#asked({ call: 'forget' }, lookMs)
+  }
+
+  #asked(head: Call, deadlineMs: number, bytes?: (chunk: Buffer) => void, id?: string): Promise<unknown> {
+    return new Promise((resolve, reject) => {
+      this.#call(
+        head,
+        deadlineMs,
+        (stream) => {
+          stream.end()
+          return { answer: resolve, failure: reject, ...(bytes === undefined ? {} : { bytes }) }
+        },
+        id,
+      ).catch(reject)
+    })
+  }
+
+  /** `deadlineMs`: until the answer, or the beginning where one comes before. */
+  async #call(
+    call: Call,
+    deadlineMs: number,
+    listen: (stream: ClientHttp2Stream, id: string) => Events,
+    id = randomBytes(16).toString('hex'),
+  ): Promise<void> {
+    const head = headBytes({ ...call, login: this.#login, id })
+    const late = (): LinkError =>
+      new LinkError('link', `the process that holds the login gave no answer within ${Math.round(deadlineMs / 100) / 10} s`)
+    const session = await within(this.#link.session(), deadlineMs, late).catch((error: unknown) => {
+      if (error instanceof NotHeld) this.#notHeld(true)
+      throw error
+    })
+    const lost = (): LinkError => new LinkError('link', 'the link over the process that holds the login was lost')
+    let stream: ClientHttp2Stream
+    try {
+      stream = session.request({ ':method': 'POST', ':path': '/' })
+    } catch {
+      // It has ended this moment.
+      throw lost()
+    }
+    this.#link.calls++
+    stream.on('error', () => undefined)
+    stream.cork()
+    stream.write(head)
+    const events = listen(stream, id)
+    stream.uncork()
+    let over = false
+    const end = (tell: () => void): void => {
+      if (over) return
+      over = true
+      clearTimeout(timer)
+      tell()
+    }
+    const fail = (error: Error): void => {
+      end(() => {
+        if (error instanceof NotHeld) this.#notHeld(false)
+        events.failure(error)
+      })
+    }
+    const timer = setTimeout(() => {
+      fail(late())
+      stream.close()
+    }, deadlineMs)
+    const frames = new Frames(
+      (chunk) => events.bytes?.(chunk),
+      (kind, value) => {
+        if (kind === kinds.begun) {
+          clearTimeout(timer)
+          events.begun?.()
+          return
+        }
+        if (kind === kinds.answer) end(() => events.answer(value))
+        else fail(errorOf(value))
+      },
+    )
+    stream.on('data', (chunk: Buffer) => {
+      try {
+        frames.take(chunk)
+      } catch {
+        fail(lost())
+        stream.close()
+      }
+    })
+    stream.on('end', () => stream.close())
+    stream.once('close', () => {
+      this.#link.calls--
+      fail(lost())
+    })
+  }
+}
+
+/** A stream of HTTP/2 as the stream of a shell: its promises are those of a session's own. */
+const shellStream = (stream: ClientHttp2Stream, ask: () => void): { shell: ShellStream; events: Required<Omit<Events, 'begun'>> } => {
+  let over = false
+  let killed = false
+  const done = Promise.withResolvers<{ code: number | null; signal: string | null; stderr: string }>()
+  done.promise.catch(() => undefined)
+  const kill = (): void => {
+    if (killed || over) return
+    killed = true
+    ask()
+    // What still comes makes way for the last words.
+    stream.resume()
+    setTimeout(() => {
+      done.resolve({ code: null, signal: 'SIGTERM', stderr: '' })
+      stream.close()
+    }, killMs).unref()
+    stdout.destroy()
+    stdin.destroy()
+  }
+  const stdout = new Readable({
+    highWaterMark: 1024 * 1024,
+    read: () => stream.resume(),
+    destroy: (error, callback) => {
+      kill()
+      callback(error)
+    },
+  })
+  const stdin = new Writable({
+    highWaterMark: 256 * 1024,
+    write: (chunk: Buffer, _encoding, callback) => {
+      stream.write(chunk, () => callback())
+    },
+    final: (callback) => {
+      stream.end()
+      callback()
+    },
+  })
+  stdin.on('error', () => undefined)
+  stdout.on('error', () => undefined)
+  return {
+    shell: { stdin, stdout, done: done.promise, kill },
+    events: {
+      bytes: (chunk) => {
+        if (!killed && !stdout.push(chunk)) stream.pause()
+      },
+      answer: (value) => {
+        over = true
+        const end = End.parse(value)
+        if (!killed) {
+          stdout.push(null)
+          stdin.destroy(
+            stdin.writableFinished ? undefined : Object.assign(new Error('the script ended before its input'), { code: 'EPIPE' }),
+          )
+        }
+        done.resolve(end)
+      },
+      failure: (error) => {
+        over = true
+        if (killed) {
+          done.resolve({ code: null, signal: 'SIGTERM', stderr: '' })
+          return
+        }
+        // Not an end of the bytes: nobody shall take a part for the whole.
+        stdout.destroy(error)
+        stdin.destroy(error)
+        done.reject(error)
+      },
+    },
+  }
+}
