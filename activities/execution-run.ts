@@ -45,9 +45,9 @@ const lastProgressSeconds = 300
 const wakeEveryMs = 500
 
 export const executionRunActivities = (parts: ExecutionRunParts) => {
-  const close = async (runId: string): Promise<{ status: string; completed: number }> => {
+  const close = async (runId: string, generation: number | undefined): Promise<{ status: string; completed: number }> => {
     await removeUnkept(parts.db, parts.sites, runId)
-    return closeRun(parts.db, runId)
+    return closeRun(parts.db, runId, generation)
   }
   return {
     /** created → running, once; says what is to be done where. Ids and small facts only. */
@@ -87,6 +87,8 @@ export const executionRunActivities = (parts: ExecutionRunParts) => {
       let wokenAt = 0
       try {
         const [snapshot, pairs] = await Promise.all([readSiteSnapshot(parts.db, runId), usedPairs(parts.db, runId)])
+        // Closed by its only site, and opened again before this was heard of.
+        if (snapshot.generation !== generation) return { settled: true, completed: 0, failed: 0 }
         const places = placesOf(snapshot, pairs)
         const place = places.get(site)
         if (place === undefined) throw new Error(`run ${runId} has no site ${site}`)
@@ -130,13 +132,13 @@ export const executionRunActivities = (parts: ExecutionRunParts) => {
             })
           },
         )
-        // Whoever waits for the run's end is not kept waiting for a trip through Temporal (40 ms); the workflow's own step finds it closed.
-        if (outcome.settled && alone) await close(runId)
         // Those that are left end by themselves when nothing has come for a while.
         if (outcome.settled)
           await opened.closeScope?.(runScope(snapshot.effectKey)).catch((error: unknown) => {
             context.log.debug('containers kept for a run were not closed', { error: String(error) })
           })
+        // Whoever waits for the run's end is not kept waiting for a trip through Temporal (40 ms); the workflow's own step finds it closed.
+        if (outcome.settled && alone) await close(runId, generation)
         return outcome
       } catch (error) {
         if (error instanceof LeasePassedOn) throw ApplicationFailure.create({ message: error.message, type: 'LeasePassedOn', cause: error })
@@ -163,10 +165,10 @@ export const executionRunActivities = (parts: ExecutionRunParts) => {
       beating(() => simulate(parts.db, parts.compute, runId, Context.current().cancellationSignal)),
 
     /** Sums and final state; nothing is written after it. */
-    closeRun: (runId: string): Promise<{ status: string; completed: number }> =>
+    closeRun: (runId: string, generation?: number): Promise<{ status: string; completed: number }> =>
       beating(async () => {
         const run = await readRun(parts.db, runId)
-        return run === undefined ? { status: 'cancelled', completed: 0 } : close(runId)
+        return run === undefined ? { status: 'cancelled', completed: 0 } : close(runId, generation)
       }),
   }
 }

@@ -140,7 +140,7 @@ export async function executionRun(runId: string, generation: number): Promise<v
     if (renew) await continueAsNew<typeof executionRun>(runId, generation)
   }
   live.phase = 'closing'
-  const closed = await closeRun(runId)
+  const closed = await closeRun(runId, generation)
   upsertSearchAttributes([{ key: runState, value: closed.status }])
   upsertMemo({ status: closed.status, completed: closed.completed, total: opened.total })
   setCurrentDetails(`${closed.status}: ${String(closed.completed)} of ${String(opened.total)} activities completed`)

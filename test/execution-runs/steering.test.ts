@@ -2,6 +2,7 @@ import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { existsSync, mkdtempSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { closeRun } from '../../src/domains/execution-runs/store.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld } from '../support/worlds.ts'
 import { checked } from './checked.ts'
@@ -56,6 +57,22 @@ test('a failed run is opened again: what completed stays, what failed and what w
 
   const late = await service.call('POST', '/execution-runs/retry/retry/')
   expect([late.status, late.body.state]).toEqual([409, 'completed'])
+})
+
+test('what is left of a failed run does not close it after it was opened again', async () => {
+  const gate = join(folder, 'late-gate')
+  const world = await makeWorld(service, {
+    name: 'late',
+    tasks: [{ name: 'only', run: 'test -e "$GATE" && while [ ! -e "$GATE-go" ]; do sleep 0.05; done', environment: { GATE: gate } }],
+  })
+  await service.post('/execution-runs/', { id: 'late', schedulePlanId: world.planId, mode: 'real' })
+  expect((await service.finished('late')).run.status).toBe('failed')
+  writeFileSync(gate, '')
+  await service.post('/execution-runs/late/retry/')
+  // As the workflow of the first generation does when it hears late of the end of its site, and again when its answer was lost.
+  expect(await closeRun(service.db, 'late', 1)).toMatchObject({ status: 'running' })
+  writeFileSync(`${gate}-go`, '')
+  expect((await service.finished('late')).run).toMatchObject({ status: 'completed', generation: 2 })
 })
 
 test('a paused run starts nothing until it is resumed', async () => {

@@ -20,6 +20,7 @@ import {
 } from './sites.ts'
 
 const Snapshot = z.object({
+  generation: z.number(),
   contentVersionId: z.string(),
   onFailure: z.enum(['stop', 'finish-independent']),
   hostId: z.string(),
@@ -34,7 +35,7 @@ export type SiteSnapshot = z.output<typeof Snapshot>
 export const readSiteSnapshot = (db: Db, runId: string): Promise<SiteSnapshot> =>
   db.one(
     Snapshot,
-    sql`select r.content_version_id, r.on_failure, r.host_id, r.effect_key, s.runtimes, s.resources, s.runtime_bindings, s.storage_mounts from execution_runs r join run_snapshots s on s.execution_run_id = r.id where r.id = ${runId}`,
+    sql`select r.generation, r.content_version_id, r.on_failure, r.host_id, r.effect_key, s.runtimes, s.resources, s.runtime_bindings, s.storage_mounts from execution_runs r join run_snapshots s on s.execution_run_id = r.id where r.id = ${runId}`,
   )
 
 /** Every pair of runtime and resource that a run uses; `open`: a task there is not over. */

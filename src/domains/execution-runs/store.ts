@@ -316,15 +316,17 @@ const Closed = z.object({ status: z.enum(runStates), completed: z.number() })
 
 /**
  * Sums up and ends an open run (resources priced by their active window are charged for it once, shared by runtime), in the caller's transaction or one of its own: completed when all activities are, cancelled when that
- * was asked for, else failed. What never ran becomes cancelled; leases go. A run that is over already is only read.
+ * was asked for, else failed. What never ran becomes cancelled; leases go. A run that is over already is only read,
+ * and so is one that has been opened again since `generation`: this was not meant.
  */
-export const closeRun = (db: Db, runId: string) =>
+export const closeRun = (db: Db, runId: string, generation?: number) =>
   db.transaction(async (tx) => {
     const run = await tx.one(
-      z.object({ status: z.enum(runStates), cancelled: z.boolean(), completed: z.number(), total: z.number() }),
-      sql`select status, cancel_requested_at is not null and failure_reason is null as cancelled, completed_activity_count as completed, activity_count as total from execution_runs where id = ${runId} for update`,
+      z.object({ status: z.enum(runStates), generation: z.number(), cancelled: z.boolean(), completed: z.number(), total: z.number() }),
+      sql`select status, generation, cancel_requested_at is not null and failure_reason is null as cancelled, completed_activity_count as completed, activity_count as total from execution_runs where id = ${runId} for update`,
     )
-    if (run.status !== 'created' && run.status !== 'running') return { status: run.status, completed: run.completed }
+    const reopened = generation !== undefined && generation !== run.generation
+    if (reopened || (run.status !== 'created' && run.status !== 'running')) return { status: run.status, completed: run.completed }
     const status = run.completed === run.total ? 'completed' : run.cancelled ? 'cancelled' : 'failed'
     // Among them intents that never took effect: recorded, then not given to their executor because the run was being cancelled.
     await tx.run(sql`update task_executions set status = 'cancelled', finished_at = case when handle_name is null then finished_at else extract(epoch from clock_timestamp()) end,
