@@ -58,7 +58,7 @@ const filled = (source: string, given: Record<string, string>): string =>
     if (value === undefined) throw new Error(`${name} has no value and no default`)
     return value
   })
-const given = { POSTGRES_PASSWORD: 'a-long-password', SERVICE_API_TOKEN: 'a-long-token' }
+const given = { POSTGRES_PASSWORD: 'a-long-password', SERVICE_API_TOKEN: 'a-long-token', SERVICE_VAULT_KEY_FILE: '/srv/vault.key' }
 const file = composeFile.parse(parse(filled(text('docker-compose.yml'), given), { merge: true }))
 const services = Object.entries(file.services)
 
@@ -94,7 +94,7 @@ describe('docker-compose.yml', () => {
       for (const volume of service.volumes ?? []) {
         const [from = ''] = volume.split(':')
         if (from.startsWith('.')) expect([from, existsSync(join(root, from))]).toEqual([from, true])
-        else expect(Object.keys(file.volumes)).toContain(from)
+        else if (from !== given.SERVICE_VAULT_KEY_FILE) expect(Object.keys(file.volumes)).toContain(from)
       }
     }
     const own = services.flatMap(([, service]) => (service.volumes ?? []).filter((volume) => volume.endsWith(':/var/lib/orrery')))
@@ -128,6 +128,8 @@ describe('docker-compose.yml', () => {
         adminAddress: { port: 9090 },
         relayAddress: { host: name, port: 7300 },
       })
+      // All open the same credentials, and lend each other logins.
+      expect(service.volumes).toContain(`${given.SERVICE_VAULT_KEY_FILE}:${String(config.vaultKeyFile)}:ro`)
       expect(new URL(config.databaseUrl ?? '').password).toBe(given.POSTGRES_PASSWORD)
       expect(config.apiToken).toBe(name === 'api' ? given.SERVICE_API_TOKEN : undefined)
     }

@@ -1,4 +1,5 @@
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { randomBytes } from 'node:crypto'
+import { chownSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
@@ -105,10 +106,14 @@ const suite = (): void => {
     }
     const file = join(scratch, 'override.yml')
     writeFileSync(file, `${override.join('\n')}\n`)
+    const vaultKeyFile = join(scratch, 'vault.key')
+    writeFileSync(vaultKeyFile, `${randomBytes(32).toString('base64')}\n`, { mode: 0o600 })
+    chownSync(vaultKeyFile, 10_001, 10_001)
     const given = variables({
       ORRERY_IMAGE: image,
       SERVICE_API_TOKEN: token,
       POSTGRES_PASSWORD: 'not-used',
+      SERVICE_VAULT_KEY_FILE: vaultKeyFile,
       DOCKER_HOST: `unix://${engine.socket}`,
     })
     const shared = [root, scratch].flatMap((path) => ['--volume', `${path}:${path}:ro`])
@@ -188,6 +193,7 @@ const suite = (): void => {
     const api = await stack.api()
     expect((await fetch(`${api.url}/workflow-definitions/`)).status).toBe(401)
     await api.storeHello()
+    expect(await api.post('/ssh-keys/', { id: 'lab' })).toMatchObject({ credentialRef: 'vault:ssh-key/lab' })
 
     await api.runToEnd('real')
     expect(await hostsOf(api, 'real')).toEqual(['api', 'api'])
