@@ -115,7 +115,7 @@ export interface Cluster {
   runtime: Readonly<Record<string, unknown>>
 }
 
-/** The environment with its connection and its runtimes as the cluster has them. */
+/** The environment with its connection, its runtimes and its namespace as the cluster has them. */
 export const atCluster = (
   environment: Environment,
   { server, certificateAuthority, namespace, credentialRef, runtime }: Cluster,
@@ -128,6 +128,8 @@ export const atCluster = (
     configuration: { ...connection.configuration, certificateAuthority, namespace },
   })),
   runtimes: withConfiguration(environment.runtimes, 'kubernetes', runtime),
+  // Discovery knows the namespace by its name: it is this resource, not one more beside it.
+  resources: environment.resources.map((resource) => ({ ...resource, providerId: namespace })),
 })
 
 /** The runtimes, those of one driver with further keys in their configuration. */
