@@ -15,6 +15,8 @@ const rank = (path) => {
 export default class SlowestFirst extends Sequencer {
   sort(tests) {
     const sorted = super.sort(tests)
-    return sorted.some(({ duration }) => duration !== undefined) ? sorted : sorted.toSorted((a, b) => rank(a.path) - rank(b.path))
+    if (sorted.some(({ duration }) => duration !== undefined)) return sorted
+    const ranks = new Map(sorted.map(({ path }) => [path, rank(path)]))
+    return sorted.toSorted((a, b) => ranks.get(a.path) - ranks.get(b.path))
   }
 }

@@ -47,6 +47,7 @@ export const openRelayServer = async (
     secrets = new Map((await options.keys.all()).map(relayKey).map(({ id, secret }) => [id, secret]))
   }
   await refresh()
+  // While the file cannot be read the keys that are known go on; whoever opens a credential is told what is wrong with it.
   const timer = setInterval(() => void refresh().catch(() => undefined), refreshMs)
   timer.unref()
 

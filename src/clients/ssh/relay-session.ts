@@ -64,6 +64,7 @@ export class RelaySession {
     return new Promise((resolve, reject) => {
       this.#call({ call: 'open', script, deadlineMs, hasInput: true }, deadlineMs + graceMs, (stream, id) => {
         const { shell, events } = shellStream(stream, () => {
+          // Where this does not arrive the end of the stream, which comes after the same time, ends it there.
           this.#asked({ call: 'kill' }, killMs, undefined, id).catch(() => undefined)
         })
         return { ...events, begun: () => resolve(shell), failure: (error) => (reject(error), events.failure(error)) }

@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto'
 import type { FleetKeys } from './relay-keys.ts'
+import { NotHeld } from './relay-frames.ts'
 import { RelayLink } from './relay-link.ts'
 import { openRelayServer, type HeldLogins, type RelayServer } from './relay-server.ts'
 import { RelaySession } from './relay-session.ts'
@@ -177,7 +178,9 @@ export const openRelay = (options: RelayOptions, held: HeldLogins): OtherProcess
         (await holders(login)).map((record) =>
           sessionOf(record)
             .forget()
-            .catch(() => undefined),
+            .catch((error: unknown) => {
+              if (!(error instanceof NotHeld)) warn(error, 'a login that is not wanted any more could not be ended at the process that holds it')
+            }),
         ),
       )
     },
