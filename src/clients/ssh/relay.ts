@@ -179,7 +179,8 @@ export const openRelay = (options: RelayOptions, held: HeldLogins): OtherProcess
           sessionOf(record)
             .forget()
             .catch((error: unknown) => {
-              if (!(error instanceof NotHeld)) warn(error, 'a login that is not wanted any more could not be ended at the process that holds it')
+              if (!(error instanceof NotHeld))
+                warn(error, 'a login that is not wanted any more could not be ended at the process that holds it')
             }),
         ),
       )
