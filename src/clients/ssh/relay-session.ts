@@ -1,13 +1,13 @@
 import { randomBytes } from 'node:crypto'
 import type { ClientHttp2Stream } from 'node:http2'
-import { Duplex, Readable, Writable } from 'node:stream'
+import { Duplex } from 'node:stream'
 import { z } from 'zod'
 import { LinkError, type RunOptions, type ShellResult, type ShellStream } from '../../drivers/shell.ts'
-import { collect } from './collect.ts'
 import { errorOf, Frames, headBytes, kinds, NotHeld, type Head } from './relay-frames.ts'
 import type { RelayLink } from './relay-link.ts'
 import { within } from './route.ts'
 import { fedInput, runDefaults } from './session.ts'
+import { collect, endsOf } from './shell-stream.ts'
 import type { SshProbe } from './target.ts'
 
 /** The other side's own deadline comes first and says more. */
@@ -202,12 +202,12 @@ export class RelaySession {
 
 /** A stream of HTTP/2 as the stream of a shell: its promises are those of a session's own. */
 const shellStream = (stream: ClientHttp2Stream, ask: () => void): { shell: ShellStream; events: Required<Omit<Events, 'begun'>> } => {
-  let over = false
+  let ended = false
   let killed = false
   const done = Promise.withResolvers<{ code: number | null; signal: string | null; stderr: string }>()
   done.promise.catch(() => undefined)
   const kill = (): void => {
-    if (killed || over) return
+    if (killed || ended) return
     killed = true
     ask()
     // What still comes makes way for the last words.
@@ -219,26 +219,7 @@ const shellStream = (stream: ClientHttp2Stream, ask: () => void): { shell: Shell
     stdout.destroy()
     stdin.destroy()
   }
-  const stdout = new Readable({
-    highWaterMark: 1024 * 1024,
-    read: () => stream.resume(),
-    destroy: (error, callback) => {
-      kill()
-      callback(error)
-    },
-  })
-  const stdin = new Writable({
-    highWaterMark: 256 * 1024,
-    write: (chunk: Buffer, _encoding, callback) => {
-      stream.write(chunk, () => callback())
-    },
-    final: (callback) => {
-      stream.end()
-      callback()
-    },
-  })
-  stdin.on('error', () => undefined)
-  stdout.on('error', () => undefined)
+  const { stdin, stdout, over, broken } = endsOf(stream, kill)
   return {
     shell: { stdin, stdout, done: done.promise, kill },
     events: {
@@ -246,25 +227,18 @@ const shellStream = (stream: ClientHttp2Stream, ask: () => void): { shell: Shell
         if (!killed && !stdout.push(chunk)) stream.pause()
       },
       answer: (value) => {
-        over = true
+        ended = true
         const end = End.parse(value)
-        if (!killed) {
-          stdout.push(null)
-          stdin.destroy(
-            stdin.writableFinished ? undefined : Object.assign(new Error('the script ended before its input'), { code: 'EPIPE' }),
-          )
-        }
+        if (!killed) over()
         done.resolve(end)
       },
       failure: (error) => {
-        over = true
+        ended = true
         if (killed) {
           done.resolve({ code: null, signal: 'SIGTERM', stderr: '' })
           return
         }
-        // Not an end of the bytes: nobody shall take a part for the whole.
-        stdout.destroy(error)
-        stdin.destroy(error)
+        broken(error)
         done.reject(error)
       },
     },

@@ -1,11 +1,11 @@
 import { randomBytes } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { Readable, Writable, type Duplex } from 'node:stream'
+import type { Duplex } from 'node:stream'
 import type { Client, ClientChannel } from 'ssh2'
 import { LinkError, type RunOptions, type ShellResult, type ShellStream } from '../../drivers/shell.ts'
-import { collect } from './collect.ts'
 import { messageOf, printable } from './journey.ts'
 import { LastBytes, Resident } from './resident.ts'
+import { collect, endsOf } from './shell-stream.ts'
 
 /** A script of this many characters goes into the request for its channel; servers other than OpenSSH take packets of 32 KiB. */
 const longestInRequest = 20 * 1024
@@ -374,27 +374,7 @@ export class Session {
       stdout.destroy()
       stdin.destroy()
     }
-    const stdout = new Readable({
-      highWaterMark: 1024 * 1024,
-      read: () => channel.resume(),
-      destroy: (error, callback) => {
-        kill()
-        callback(error)
-      },
-    })
-    const stdin = new Writable({
-      highWaterMark: 256 * 1024,
-      write: (chunk: Buffer, _encoding, callback) => {
-        channel.write(chunk, () => callback())
-      },
-      final: (callback) => {
-        channel.end()
-        callback()
-      },
-    })
-    // A site that ended does not read: its end is told by `done`.
-    stdin.on('error', () => undefined)
-    stdout.on('error', () => undefined)
+    const { stdin, stdout, over, broken } = endsOf(channel, kill)
 
     const take = (chunk: Buffer): void => {
       if (waiting !== undefined) {
@@ -426,15 +406,10 @@ export class Session {
         if (killed) settle()
         else if (this.#lost !== undefined || code === undefined) {
           const error = this.#lost ?? new LinkError('link', 'the channel ended without an exit code')
-          // Not an end of the bytes: nobody shall take a part for the whole.
-          stdout.destroy(error)
-          stdin.destroy(error)
+          broken(error)
           reject(error)
         } else {
-          stdout.push(null)
-          stdin.destroy(
-            stdin.writableFinished ? undefined : Object.assign(new Error('the script ended before its input'), { code: 'EPIPE' }),
-          )
+          over()
           resolve({ code, signal: signal ?? null, stderr: words.toString() })
         }
       })
