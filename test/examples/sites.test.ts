@@ -40,6 +40,8 @@ describe.each(siteKinds)('the documents of the mosaic for %s, as the service rea
     expect(documentProblems(filled)).toEqual([])
     const ids = (filled.connections ?? []).map(({ id }) => id)
     expect(ids.every((id) => id.endsWith('-x'))).toBe(true)
+    // What discovery calls the namespace; under another name it would add a second one, which is bound to no simulation.
+    if (kind === 'kubernetes') expect(filled.resources).toMatchObject([{ type: 'kubernetes_namespace', providerId: 'work' }])
     const used = filled.runtimes.map(({ configuration }) => (configuration as { connectionId?: string } | undefined)?.connectionId)
     expect(used.filter((id) => id !== undefined).toSorted()).toEqual(ids.toSorted())
     for (const connection of filled.connections ?? []) {
