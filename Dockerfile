@@ -22,6 +22,11 @@ COPY workflows workflows
 COPY activities activities
 RUN node_modules/.bin/node bin/build.mjs
 
+FROM ${BASE} AS runner
+RUN apt-get update && apt-get install -y --no-install-recommends golang-go && rm -rf /var/lib/apt/lists/*
+COPY src/drivers/runtime/local-runner.go /
+RUN CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o /local-runner /local-runner.go
+
 FROM ${BASE}
 # tini reaps what tasks leave behind, time measures them.
 RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates tini time && rm -rf /var/lib/apt/lists/* \
@@ -31,6 +36,7 @@ WORKDIR /app
 COPY --from=dependencies /app/package.json ./
 COPY --from=dependencies /app/node_modules node_modules
 COPY --from=build /app/dist dist
+COPY --from=runner /local-runner dist/src/drivers/runtime/
 ENV PATH=/app/node_modules/.bin:/usr/local/bin:/usr/bin:/bin \
   SERVICE_DATA_DIR=/var/lib/orrery \
   SERVICE_CACHE_DIR=/var/cache/orrery \

@@ -30,6 +30,19 @@ export default ts.config(
     },
   },
   {
+    files: ['src/**'],
+    rules: {
+      'no-restricted-syntax': [
+        'error',
+        {
+          selector:
+            'CallExpression[callee.property.name=/^(many|one|maybe)$/] > CallExpression.arguments:first-child[callee.object.name="z"]',
+          message: 'A row schema is a constant: zod compiles each at its first use, 0.3 ms a query.',
+        },
+      ],
+    },
+  },
+  {
     // Answers of the API are read as plain JSON in tests and benchmarks.
     files: ['test/**', 'bench/**', 'examples/**'],
     rules: {

@@ -81,13 +81,14 @@ export const timedRun = async (
   planned: Planned,
   runId: string,
   everyMs = 10,
+  check: (daemon: Daemon, runId: string, planned: Planned) => Promise<void> = checkStartedOnce,
 ): Promise<{ seconds: number; counts: number }> => {
   let counts = 0
   const seconds = await secondsOf(async () => {
     await daemon.ok('POST', '/execution-runs/', bodyOf(planned, runId))
     counts = (await watchRun(daemon, runId, everyMs)).counts.size
   })
-  await checkStartedOnce(daemon, runId, planned)
+  await check(daemon, runId, planned)
   return { seconds, counts }
 }
 

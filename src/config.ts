@@ -184,7 +184,8 @@ const fieldsFor = (host: HostFacts) => {
       fallback: '`/var/lib/orrery` as root, else `~/.local/share/orrery`',
     }),
     cacheDir: path.prefault(cacheDir).register(notes, {
-      description: 'Folder of what can be made again: the Temporal development server, copies of the PostgreSQL programs.',
+      description:
+        'Folder of what can be made again: the Temporal development server, the runner of local tasks, copies of the PostgreSQL programs.',
       fallback: '`/var/cache/orrery` as root, else `~/.cache/orrery`',
     }),
     localStorageRoot: directory

@@ -26,6 +26,7 @@ import { openNoneDriver } from './drivers/runtime/none.ts'
 import { openRemoteDriver } from './drivers/runtime/registry.ts'
 import { openCallLinks } from './drivers/runtime/serverless-links.ts'
 import type { Endpoints } from './embedded/embedded.ts'
+import { findRunnerProgram } from './embedded/runner-program.ts'
 import { openEngine } from './engine.ts'
 import { openFailpoints } from './failpoints.ts'
 import type { Surroundings } from './program.ts'
@@ -102,7 +103,22 @@ export const openParts = async ({
     audit: (event) => recordAudit(db, event),
   })
   const taskVariable = `${config.taskVariablePrefix}TASK`
-  const processes = openLocalDriver({ controlDirectory: taskFolder(config), taskVariable })
+  // Looked for at once, so that the first task need not wait for it; whoever needs it later asks again.
+  let runner: Promise<string> | undefined
+  const runnerProgram = (): Promise<string> => {
+    const { cacheDir, childEnvironment: environment } = config
+    const onProgress = (message: string): void => {
+      log.debug(message)
+    }
+    return (runner ??= findRunnerProgram({ cacheDir, environment, log, onProgress }).catch((error: unknown) => {
+      runner = undefined
+      throw error
+    }))
+  }
+  runnerProgram().catch((error: unknown) => {
+    log.warn({ err: error }, 'no task can be started on this machine yet')
+  })
+  const processes = openLocalDriver({ controlDirectory: taskFolder(config), taskVariable, runnerProgram })
   const rehearsal = openNoneDriver()
   const localShell = openLocalShell()
   const local = withContainers(processes, {

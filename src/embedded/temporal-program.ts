@@ -1,26 +1,12 @@
 import { execFile } from 'node:child_process'
-import {
-  accessSync,
-  chmodSync,
-  constants,
-  createWriteStream,
-  existsSync,
-  mkdirSync,
-  mkdtempSync,
-  readdirSync,
-  renameSync,
-  rmSync,
-  writeFileSync,
-} from 'node:fs'
-import { delimiter, join } from 'node:path'
+import { createWriteStream, mkdtempSync, renameSync, rmSync } from 'node:fs'
+import { dirname, join } from 'node:path'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import type { ReadableStream } from 'node:stream/web'
 import { promisify } from 'node:util'
 import type { Log } from '../observability/log.ts'
-import { hold } from './hold.ts'
-import { leash } from './leash.ts'
-import { logTail } from './server-log.ts'
+import { buildWithGo, makeOnce, onSearchPath } from './go-build.ts'
 
 const run = promisify(execFile)
 
@@ -76,24 +62,17 @@ export const findTemporalProgram = async (options: TemporalProgramOptions): Prom
     if (lacks.length === 0) return installed
     log.info({ program: installed, lacks }, 'the temporal program on the search path is too old for the embedded server; another is used')
   }
-  const folder = join(options.cacheDir, 'temporal')
-  const cached = join(folder, 'temporal')
-  if (existsSync(cached)) return cached
-  mkdirSync(folder, { recursive: true, mode: 0o755 })
-  const held = await hold(folder, 'temporal-program', () => {
-    options.onProgress('another process makes the Temporal development server; waiting for it')
-  })
-  try {
-    if (existsSync(cached)) return cached
-    // Remains of attempts that were killed; nobody else works here while we hold the folder.
-    for (const name of readdirSync(folder))
-      if (/^(?:build|download)-/.test(name)) rmSync(join(folder, name), { recursive: true, force: true })
-    const whyNoDownload = await download(options, folder, cached)
-    if (whyNoDownload !== undefined) await build(options, folder, cached, whyNoDownload)
-    return cached
-  } finally {
-    await held.release()
-  }
+  const target = join(options.cacheDir, 'temporal', 'temporal')
+  return makeOnce(
+    target,
+    () => {
+      options.onProgress('another process makes the Temporal development server; waiting for it')
+    },
+    async () => {
+      const whyNoDownload = await download(options, target)
+      if (whyNoDownload !== undefined) await build(options, target, whyNoDownload)
+    },
+  )
 }
 
 const missingFlags = async (program: string, environment: Readonly<Record<string, string>>): Promise<string[]> => {
@@ -105,25 +84,9 @@ const missingFlags = async (program: string, environment: Readonly<Record<string
   }
 }
 
-const onSearchPath = (
-  program: string,
-  environment: Readonly<Record<string, string>>,
-  further: readonly string[] = [],
-): string | undefined =>
-  [...(environment.PATH ?? '').split(delimiter).filter((folder) => folder !== ''), ...further]
-    .map((folder) => join(folder, program))
-    .find((path) => {
-      try {
-        accessSync(path, constants.X_OK)
-        return true
-      } catch {
-        return false
-      }
-    })
-
 /** Undefined when it worked, else why not: a machine without that way out is usual, so it is tried briefly and never an error. */
-const download = async (options: TemporalProgramOptions, folder: string, target: string): Promise<string | undefined> => {
-  const temporary = mkdtempSync(join(folder, 'download-'))
+const download = async (options: TemporalProgramOptions, target: string): Promise<string | undefined> => {
+  const temporary = mkdtempSync(join(dirname(target), 'download-'))
   const quiet = new AbortController()
   // Five seconds to the first byte, ten without another end it; a slow line may take as long as it needs.
   const alarm = setTimeout(() => {
@@ -157,63 +120,21 @@ const download = async (options: TemporalProgramOptions, folder: string, target:
   }
 }
 
-const build = async (options: TemporalProgramOptions, folder: string, target: string, whyNoDownload: string): Promise<void> => {
-  const go = onSearchPath('go', options.environment, ['/usr/local/go/bin'])
-  const remedy =
-    'Install Go 1.26.4 or newer, name a temporal program in SERVICE_TEMPORAL_BINARY, or set SERVICE_TEMPORAL_ADDRESS to a running server'
-  if (go === undefined)
-    throw new Error(
-      `no Temporal development server: none on the search path, ${whyNoDownload}, and there is no Go to build it with. ${remedy}`,
-    )
-  const temporary = mkdtempSync(join(folder, 'build-'))
-  const environment: Record<string, string> = { ...options.environment, GOFLAGS: '' }
-  try {
-    const { stdout } = await run(go, ['env', 'GOMODCACHE', 'GOCACHE'], { env: environment })
-    const [modules = '', objects = ''] = stdout.split('\n')
-    // The build fills 3.4 GB of caches. Where the user keeps such caches they are used, else ours go with the build.
-    if (!existsSync(modules)) environment.GOMODCACHE = join(temporary, 'modules')
-    if (!existsSync(objects)) environment.GOCACHE = join(temporary, 'objects')
-    writeFileSync(join(temporary, 'go.mod'), goModule)
-    const output = join(temporary, 'temporal')
-    const flags = [
-      '-mod=mod',
-      '-trimpath',
-      '-modcacherw',
-      '-ldflags',
-      `-s -w -X github.com/temporalio/cli/internal/temporalcli.Version=${temporalVersion}`,
-    ]
-    const startedAt = Date.now()
-    const say = (): void => {
-      const seconds = Math.floor((Date.now() - startedAt) / 1000)
-      options.onProgress(
-        `building the Temporal development server, needed once, 3 to 5 minutes on two cores: ${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, '0')}`,
-      )
-    }
-    say()
-    const ticking = setInterval(say, 1000)
-    try {
-      const logFile = join(temporary, 'build.log')
-      // On a leash, so that a compiler does not work on for minutes after we were stopped.
-      const compiler = await leash({
-        command: [go, 'build', ...flags, '-o', output, commandModule],
-        environment,
-        directory: temporary,
-        logFile,
-        softSignal: 'TERM',
-        patienceSeconds: 1,
-      })
-      const code = await compiler.ended
-      if (code !== 0)
-        throw new Error(
-          `the Temporal development server could not be built: go build ended with code ${code} (and ${whyNoDownload}). ${remedy}\n${logTail(logFile)}`,
-        )
-    } finally {
-      clearInterval(ticking)
-    }
-    chmodSync(output, 0o755)
-    renameSync(output, target)
-    options.log.info({ program: target, seconds: Math.round((Date.now() - startedAt) / 1000) }, 'Temporal development server built')
-  } finally {
-    rmSync(temporary, { recursive: true, force: true })
-  }
-}
+const build = async ({ environment, log, onProgress }: TemporalProgramOptions, target: string, whyNoDownload: string): Promise<void> =>
+  buildWithGo({
+    title: 'the Temporal development server',
+    source: commandModule,
+    module: goModule,
+    flags: ['-mod=mod', '-modcacherw'],
+    linkerFlags: `-X github.com/temporalio/cli/internal/temporalcli.Version=${temporalVersion}`,
+    target,
+    environment,
+    log,
+    onProgress: (seconds) => {
+      const elapsed = `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, '0')}`
+      onProgress(`building the Temporal development server, needed once, 3 to 5 minutes on two cores: ${elapsed}`)
+    },
+    reason: whyNoDownload,
+    remedy:
+      'Install Go 1.26.4 or newer, name a temporal program in SERVICE_TEMPORAL_BINARY, or set SERVICE_TEMPORAL_ADDRESS to a running server',
+  })

@@ -50,6 +50,10 @@ const closed = (): Refusal =>
 /** Rows of one turn of a rotation: each is a short lock of its own. */
 const turn = 100
 
+const KeyUseRow = z.object({ keyId: z.string(), records: z.number() })
+
+const VersionRow = z.object({ version: z.number() })
+
 /**
  * The vault: secrets of the table `credentials`, each under a data key of its own, that under a key of the key file. Kind, id and version
  * are bound to both, so a record that was changed or put in another's place does not open.
@@ -159,10 +163,7 @@ export const openVault = ({ db, keys, outside, audit }: VaultOptions) => {
     /** Puts another secret under a reference that exists, as its next version; undefined when it does not. */
     replace: (id: string, secret: Secret, shown: Shown): Promise<number | undefined> =>
       db.transaction(async (tx) => {
-        const known = await tx.maybe(
-          z.object({ version: z.number() }),
-          sql`select version from credentials where kind = ${secret.kind} and id = ${id} for update`,
-        )
+        const known = await tx.maybe(VersionRow, sql`select version from credentials where kind = ${secret.kind} and id = ${id} for update`)
         if (known === undefined) return undefined
         const version = known.version + 1
         const { keyId, dataKey, content } = await sealed(secret, id, version)
@@ -175,10 +176,7 @@ export const openVault = ({ db, keys, outside, audit }: VaultOptions) => {
 
     /** Number of records by the id of the key that wraps them. */
     async usage(): Promise<ReadonlyMap<string, number>> {
-      const rows = await db.many(
-        z.object({ keyId: z.string(), records: z.number() }),
-        sql`select key_id, count(*) as records from credentials group by key_id order by key_id`,
-      )
+      const rows = await db.many(KeyUseRow, sql`select key_id, count(*) as records from credentials group by key_id order by key_id`)
       return new Map(rows.map(({ keyId, records }) => [keyId, records]))
     },
 

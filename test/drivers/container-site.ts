@@ -6,6 +6,7 @@ import { openLocalDriver } from '../../src/drivers/runtime/local.ts'
 import { openSlurmDriver } from '../../src/drivers/runtime/slurm.ts'
 import { openSshDriver } from '../../src/drivers/runtime/ssh.ts'
 import type { SiteShell } from '../../src/drivers/shell.ts'
+import { runnerProgram } from '../support/runner-program.ts'
 import { inContainers } from './in-containers.ts'
 
 /** A site of this machine whose tasks run in containers; plain data, so that a program of its own can open it too. */
@@ -21,7 +22,7 @@ export interface ContainerSiteOptions {
 const taskVariable = 'ORRERY_TASK'
 
 const openDriver = (kind: ContainerSiteOptions['kind'], shell: SiteShell, root: string): RuntimeDriver => {
-  if (kind === 'local') return openLocalDriver({ controlDirectory: join(root, 'tasks'), taskVariable })
+  if (kind === 'local') return openLocalDriver({ controlDirectory: join(root, 'tasks'), taskVariable, runnerProgram })
   const remote = { shell, root, runtime: kind, taskVariable, pollMilliseconds: 500 }
   return kind === 'ssh' ? openSshDriver(remote) : openSlurmDriver({ ...remote, configuration: { settleSeconds: 3 } })
 }

@@ -7,6 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { Intent, RuntimeDriver } from '../../src/drivers/runtime/driver.ts'
 import { openLocalDriver, type LocalDriverOptions } from '../../src/drivers/runtime/local.ts'
 import { bootId, processOf } from '../../src/drivers/runtime/local-processes.ts'
+import { runnerProgram } from '../support/runner-program.ts'
 import { runtimeDriverConformance } from './conformance.ts'
 
 runtimeDriverConformance('local', () => {
@@ -14,7 +15,7 @@ runtimeDriverConformance('local', () => {
   const options = { controlDirectory: join(scratch, 'control'), timeoutGraceSeconds: 1 }
   return {
     scratch,
-    open: () => openLocalDriver(options),
+    open: () => openLocalDriver({ ...options, runnerProgram }),
     submitter: [process.execPath, join(import.meta.dirname, 'submit-and-wait.ts'), JSON.stringify(options)],
     close: async () => rmSync(scratch, { recursive: true, force: true }),
   }
@@ -34,7 +35,7 @@ describe('local driver: what it finds in its records', () => {
   ): Promise<void> => {
     const scratch = mkdtempSync(join(tmpdir(), 'orrery-local-'))
     const control = join(scratch, 'control')
-    const driver = openLocalDriver({ controlDirectory: control, pollMilliseconds: 50, ...more })
+    const driver = openLocalDriver({ controlDirectory: control, pollMilliseconds: 50, runnerProgram, ...more })
     const intent = (name: string, argv: string[]): Intent => ({
       name,
       directory: join(scratch, name),
@@ -176,14 +177,30 @@ describe('local driver: what it finds in its records', () => {
     seconds,
   )
 
-  test('without Perl it says what to install', () =>
+  test('a runner that cannot be had fails nothing for good: it says why, and the next submit asks again', () => {
+    let asked = 0
+    const once = (): Promise<string> => (++asked === 1 ? Promise.reject(new Error('there is no Go to build it with')) : runnerProgram())
+    return on(
+      async ({ driver, intent }) => {
+        expect(await driver.submit([intent('any', ['true'])])).toMatchObject([
+          { ok: false, error: { trouble: 'infrastructure', message: 'there is no Go to build it with' } },
+        ])
+        expect((await driver.find(['any'])).get('any')).toEqual({ state: 'unknown' })
+        expect(await driver.submit([intent('any', ['true'])])).toMatchObject([{ ok: true }])
+        await ended(driver, 'any')
+      },
+      { runnerProgram: once },
+    )
+  })
+
+  test('a runner that cannot be started says so', () =>
     on(
       async ({ driver, intent }) => {
         expect(await driver.submit([intent('any', ['true'])])).toMatchObject([
-          { ok: false, error: { trouble: 'infrastructure', message: expect.stringContaining('perl-base') } },
+          { ok: false, error: { trouble: 'infrastructure', message: expect.stringContaining('cannot run /no/runner') } },
         ])
       },
-      { perl: '/no/perl' },
+      { runnerProgram: () => Promise.resolve('/no/runner') },
     ))
 
   test(
@@ -224,6 +241,22 @@ describe('local driver: what it finds in its records', () => {
         await ended(driver, 'big')
         expect((await driver.logs('big', 'stdout', { tail: 99 })).bytes.toString().trim()).toBe('400')
         expect((await driver.collect('big')).manifest.files).toEqual([])
+      }),
+    seconds,
+  )
+
+  test(
+    'descendants that end in the same moment as their task are not taken for it',
+    () =>
+      on(async ({ driver, intent }) => {
+        const script = 'for i in 1 2 3 4 5 6; do (sleep 0.01 &) ; done; sleep 0.01'
+        for (let turn = 0; turn < 150; turn++) {
+          const task = intent(`crowd-${turn}`, ['/bin/sh', '-c', script])
+          const end = ended(driver, task.name)
+          await driver.submit([task])
+          await end
+          expect((await driver.find([task.name])).get(task.name)).toMatchObject({ state: 'ended', exitCode: 0, reason: 'exited' })
+        }
       }),
     seconds,
   )

@@ -11,6 +11,7 @@ import { DriverError, type Collected, type Intent, type RuntimeDriver, type Task
 import { openLocalDriver } from '../../src/drivers/runtime/local.ts'
 import { openNoneDriver } from '../../src/drivers/runtime/none.ts'
 import { LinkError } from '../../src/drivers/shell.ts'
+import { runnerProgram } from '../support/runner-program.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld, recordOf, type World, type WorldTask } from '../support/worlds.ts'
 
@@ -19,7 +20,7 @@ let local: RuntimeDriver
 beforeAll(async () => {
   // Without an engine the executors are the test's own.
   service = await openService({ temporalAddress: '127.0.0.1:9' })
-  local = openLocalDriver({ controlDirectory: join(service.dataDir, 'site-tasks') })
+  local = openLocalDriver({ controlDirectory: join(service.dataDir, 'site-tasks'), runnerProgram })
 }, 120_000)
 afterAll(async () => {
   await local.close()

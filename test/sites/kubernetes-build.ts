@@ -1,15 +1,18 @@
 /**
  * The programs of a Kubernetes cluster, built from their Go modules into the cache: modules can be had where binaries cannot.
- * Run as a program it builds what is missing and prints the folder: CI starts it while tests run that do not need it.
+ * Run as a program it builds what is missing and prints the folder: CI does so while tests run that do not need it, and behind Temporal's
+ * server, which all tests wait for: side by side each takes twice as long.
  */
 import { execFile } from 'node:child_process'
-import { appendFileSync, existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import { appendFileSync, mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { configFromEnvironment } from '../../src/config.ts'
-import { hold } from '../../src/embedded/hold.ts'
+import { makeOnce, thriftyGo } from '../../src/embedded/go-build.ts'
 import { leash } from '../../src/embedded/leash.ts'
 import { logTail } from '../../src/embedded/server-log.ts'
+import { findTemporalProgram } from '../../src/embedded/temporal-program.ts'
+import { openLog } from '../../src/observability/log.ts'
 
 const run = promisify(execFile)
 
@@ -36,19 +39,11 @@ export const buildKubernetes = async (say: (progress: string) => void = toStanda
   const { cacheDir, childEnvironment } = configFromEnvironment()
   const folder = join(cacheDir, 'kubernetes')
   const built = join(folder, kubernetesVersion)
-  if (existsSync(built)) return built
-  mkdirSync(folder, { recursive: true, mode: 0o755 })
-  const held = await hold(folder, 'kubernetes-programs', () => say('another process builds Kubernetes; waiting for it'))
-  try {
-    if (existsSync(built)) return built
-    // Remains of builds that were killed; nobody else works here while we hold the folder.
-    for (const name of readdirSync(folder).filter((entry) => entry.startsWith('build-')))
-      rmSync(join(folder, name), { recursive: true, force: true })
-    await build(mkdtempSync(join(folder, 'build-')), built, childEnvironment, say)
-    return built
-  } finally {
-    await held.release()
-  }
+  return makeOnce(
+    built,
+    () => say('another process builds Kubernetes; waiting for it'),
+    () => build(mkdtempSync(join(folder, 'build-')), built, childEnvironment, say),
+  )
 }
 
 const toStandardError = (progress: string): void => void process.stderr.write(`${progress}\n`)
@@ -63,6 +58,7 @@ const build = async (
   const go: Record<string, string> = {
     ...environment,
     PATH: path,
+    ...thriftyGo.environment,
     CGO_ENABLED: '0',
     // Read-only module folders could not be removed again by another account than root.
     GOFLAGS: '-mod=mod -modcacherw -buildvcs=false',
@@ -86,7 +82,18 @@ const build = async (
     try {
       // On a leash, so that compilers do not work on for minutes after we were stopped.
       const compiler = await leash({
-        command: ['/usr/bin/env', 'go', 'build', '-trimpath', '-ldflags', `-s -w ${linkerFlags}`, '-o', `${programs}/`, ...packages],
+        command: [
+          '/usr/bin/env',
+          'go',
+          'build',
+          ...thriftyGo.flags,
+          '-trimpath',
+          '-ldflags',
+          `-s -w ${linkerFlags}`,
+          '-o',
+          `${programs}/`,
+          ...packages,
+        ],
         environment: go,
         directory,
         logFile: log,
@@ -149,4 +156,8 @@ const versionFlags = (): string => {
     .join(' ')
 }
 
-if (process.argv[1] === import.meta.filename) process.stdout.write(`${await buildKubernetes()}\n`)
+if (process.argv[1] === import.meta.filename) {
+  const { cacheDir, temporalBinary, childEnvironment } = configFromEnvironment()
+  await findTemporalProgram({ named: temporalBinary, cacheDir, environment: childEnvironment, log: openLog('warn'), onProgress: () => {} })
+  process.stdout.write(`${await buildKubernetes()}\n`)
+}

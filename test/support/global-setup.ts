@@ -8,6 +8,7 @@ import { openDatabase } from '../../src/db/pool.ts'
 import { configFromEnvironment } from '../../src/config.ts'
 import { openTemporal } from '../../src/embedded/temporal.ts'
 import { openLog } from '../../src/observability/log.ts'
+import { runnerProgram } from './runner-program.ts'
 
 const freePort = (): Promise<number> =>
   new Promise((resolve, reject) => {
@@ -67,6 +68,7 @@ export default async function setup(): Promise<void> {
   process.env['ORRERY_TEST_DATABASE'] = url('postgres')
   process.env['ORRERY_TEST_ROOT'] = root
 
+  await runnerProgram()
   const { cacheDir, temporalBinary, childEnvironment } = configFromEnvironment()
   const temporal = await openTemporal({
     dataDir: join(root, 'temporal-data'),

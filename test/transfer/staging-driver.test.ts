@@ -6,6 +6,7 @@ import { openLocalShell } from '../../src/drivers/local-shell.ts'
 import type { Intent, RuntimeDriver } from '../../src/drivers/runtime/driver.ts'
 import { openLocalDriver } from '../../src/drivers/runtime/local.ts'
 import { withTransfers, type StagingOptions, type TransferFacts } from '../../src/drivers/transfer/staging-driver.ts'
+import { runnerProgram } from '../support/runner-program.ts'
 import { overLink, type Weather } from './links.ts'
 import { randomFile, scratch } from './trees.ts'
 
@@ -13,7 +14,7 @@ const folder = scratch()
 const shell = openLocalShell()
 let local: RuntimeDriver
 beforeAll(() => {
-  local = openLocalDriver({ controlDirectory: join(folder.path, 'control') })
+  local = openLocalDriver({ controlDirectory: join(folder.path, 'control'), runnerProgram })
 })
 afterAll(async () => {
   await local.close()

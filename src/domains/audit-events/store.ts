@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto'
-import { z } from 'zod'
+import { TotalRow } from '../../db/rows.ts'
 import { sql, where, type Db, type Sql } from '../../db/sql.ts'
 import { countBound, type Page } from '../../http/paging.ts'
 import { AuditEvent, type AuditQuery, type NewAuditEvent } from './schemas.ts'
@@ -34,7 +34,7 @@ export const listAuditEvents = async (db: Db, filters: AuditQuery, page: Page): 
         from audit_events ${matching} order by occurred_at desc, id desc limit ${page.limit} offset ${page.offset}`,
   )
   const { total } = await db.one(
-    z.object({ total: z.number() }),
+    TotalRow,
     sql`select count(*) as total from (select 1 from audit_events ${matching} limit ${countBound + 1}) counted`,
   )
   return { rows, total }

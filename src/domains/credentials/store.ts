@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { TotalRow } from '../../db/rows.ts'
 import { sql, type Db, type Sql } from '../../db/sql.ts'
 import { countBound, type Page } from '../../http/paging.ts'
 import { missing, unacceptable, type Problem } from '../../refusal.ts'
@@ -24,11 +25,10 @@ const document = sql`jsonb_strip_nulls(c.shown || jsonb_build_object('id', c.id,
   'createdAt', to_jsonb(c.created_at at time zone 'utc') #>> '{}' || 'Z', 'changedAt', to_jsonb(c.changed_at at time zone 'utc') #>> '{}' || 'Z',
   'lastUsedAt', to_jsonb(date_trunc('minute', c.last_used_at at time zone 'utc')) #>> '{}' || 'Z', 'usedBy', ${users}))`
 
+const DocumentRow = z.object({ document: z.unknown() })
+
 const read = async <T extends z.ZodType>(db: Db, schema: T, kind: SecretKind, rest: Sql): Promise<z.output<T>[]> => {
-  const rows = await db.many(
-    z.object({ document: z.unknown() }),
-    sql`select ${document} as document from credentials c where c.kind = ${kind} ${rest}`,
-  )
+  const rows = await db.many(DocumentRow, sql`select ${document} as document from credentials c where c.kind = ${kind} ${rest}`)
   return rows.map((row) => schema.parse(row.document))
 }
 
@@ -41,7 +41,7 @@ export const listCredentials = async <T extends z.ZodType>(
 ): Promise<{ rows: z.output<T>[]; total: number }> => {
   const rows = await read(db, schema, kind, sql`order by c.id limit ${page.limit} offset ${page.offset}`)
   const { total } = await db.one(
-    z.object({ total: z.number() }),
+    TotalRow,
     sql`select count(*) as total from (select 1 from credentials where kind = ${kind} limit ${countBound + 1}) counted`,
   )
   return { rows, total }
@@ -54,16 +54,17 @@ export const readCredential = async <T extends z.ZodType>(db: Db, schema: T, kin
   return found
 }
 
+const TakenRow = z.object({ taken: z.boolean() })
+
 /** The finding about an id that is in use, or nothing. */
 export const takenProblems = async (db: Db, kind: SecretKind, id: string): Promise<Problem[]> => {
-  const { taken } = await db.one(
-    z.object({ taken: z.boolean() }),
-    sql`select exists (select from credentials where kind = ${kind} and id = ${id}) as taken`,
-  )
+  const { taken } = await db.one(TakenRow, sql`select exists (select from credentials where kind = ${kind} and id = ${id}) as taken`)
   return taken
     ? [{ path: 'id', message: `${JSON.stringify(id)} is taken by another ${nouns[kind]}; choose another id, or replace that with PUT` }]
     : []
 }
+
+const UseRow = z.object({ id: z.string(), environmentId: z.string() })
 
 /** Deletes a credential that no connection refers to. @throws Refusal `missing`, `unacceptable` naming the connections */
 export const deleteCredential = (db: Db, kind: SecretKind, id: string): Promise<void> =>
@@ -71,7 +72,7 @@ export const deleteCredential = (db: Db, kind: SecretKind, id: string): Promise<
     const held = await tx.run(sql`select from credentials where kind = ${kind} and id = ${id} for update`)
     if (held === 0) throw missing(nouns[kind], id)
     const using = await tx.many(
-      z.object({ id: z.string(), environmentId: z.string() }),
+      UseRow,
       sql`select id, environment_id from connections where credential_ref = ${referenceOf(kind, id)} order by id limit ${usersShown}`,
     )
     if (using.length > 0)

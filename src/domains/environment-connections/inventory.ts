@@ -81,6 +81,8 @@ const StorageRow = z.object({
 /** Snapshots that are kept of each resource. */
 const keptSnapshots = 200
 
+const IdRow = z.object({ id: z.string() })
+
 /**
  * Brings the highest version of the connection's environment in line with what was found, within the caller's transaction: adds what is
  * missing, renews what discovery itself wrote, leaves what a person set, deletes nothing. Found again, the same things are the same rows.
@@ -93,7 +95,7 @@ export const applyFound = async (
   await lockInventory(tx)
   const { id: connectionId } = connection
   const { id: versionId } = await tx.one(
-    z.object({ id: z.string() }),
+    IdRow,
     sql`select id from environment_versions where environment_id = ${connection.environmentId} order by version desc limit 1`,
   )
   const changes = { added: 0, renewed: 0 }

@@ -22,6 +22,13 @@ const columns = sql`c.id, c.environment_id, c.name, c.type, c.endpoint, c.userna
 export const readConnection = async (db: Db, id: string): Promise<ConnectionDocument | undefined> =>
   db.maybe(ConnectionDocument, sql`select ${columns} from connections c where c.id = ${id}`)
 
+const CreationChecksRow = z.object({
+  environment: z.boolean(),
+  owner: z.string().optional(),
+  namesake: z.string().optional(),
+  others: z.number(),
+})
+
 /** What only the store knows against a connection: an environment that does not exist, an id or a name that is taken. Takes any value. */
 export const storedProblems = async (db: Db, document: unknown): Promise<Problem[]> => {
   const { id, environmentId, name } = z
@@ -29,7 +36,7 @@ export const storedProblems = async (db: Db, document: unknown): Promise<Problem
     .catch({ id: '', environmentId: '', name: '' })
     .parse(document)
   const found = await db.one(
-    z.object({ environment: z.boolean(), owner: z.string().optional(), namesake: z.string().optional(), others: z.number() }),
+    CreationChecksRow,
     sql`select exists (select from environments where id = ${environmentId}) as environment,
           (select environment_id from connections where id = ${id})::text as owner,
           (select min(id collate "C") from connections where environment_id = ${environmentId} and name = ${name} and id <> ${id})::text as namesake,
@@ -85,14 +92,15 @@ export const saveConnection = (db: Db, connection: ConnectionDocument): Promise<
     return (await readConnection(tx, id))!
   })
 
+const KnownHostRow = z.object({ host: z.string(), fingerprint: z.string(), line: z.string() })
+
 // --------------------------------------------------------------------------------------------------------------- host keys
 
 /** Keys that first contacts recorded. */
 export const recordedHostKeys = (db: Db, connectionId: string): Promise<{ host: string; fingerprint: string; line: string }[]> =>
-  db.many(
-    z.object({ host: z.string(), fingerprint: z.string(), line: z.string() }),
-    sql`select host, fingerprint, line from connection_host_keys where connection_id = ${connectionId} order by host`,
-  )
+  db.many(KnownHostRow, sql`select host, fingerprint, line from connection_host_keys where connection_id = ${connectionId} order by host`)
+
+const FingerprintRow = z.object({ fingerprint: z.string() })
 
 /** Records the key of a first contact, unless the host has one; answers the fingerprint that is recorded. A key of another type is another key. */
 export const keepHostKey = async (db: Db, connectionId: string, key: SshHostKey): Promise<{ fingerprint: string; isNew: boolean }> => {
@@ -101,7 +109,7 @@ export const keepHostKey = async (db: Db, connectionId: string, key: SshHostKey)
         values (${connectionId}, ${key.host}, ${key.type}, ${key.fingerprint}, ${key.line}) on conflict do nothing`,
   )
   const { fingerprint } = await db.one(
-    z.object({ fingerprint: z.string() }),
+    FingerprintRow,
     sql`select fingerprint from connection_host_keys where connection_id = ${connectionId} and host = ${key.host}`,
   )
   return { fingerprint, isNew: inserted === 1 }
@@ -170,12 +178,11 @@ export const recordCheck = (db: Db, connection: ConnectionDocument, check: NewCh
 
 const Standing = z.object({ id: z.string(), status: z.string().optional(), discovering: z.boolean(), discovered: z.boolean() })
 
+const StatusRow = z.object({ status: z.string() })
+
 /** Brings the environment's status in line with its connections. */
 const settleEnvironment = async (tx: Db, environmentId: string, connectionId: string, checking: boolean): Promise<void> => {
-  const environment = await tx.maybe(
-    z.object({ status: z.string() }),
-    sql`select status from environments where id = ${environmentId} for no key update`,
-  )
+  const environment = await tx.maybe(StatusRow, sql`select status from environments where id = ${environmentId} for no key update`)
   if (environment === undefined) return
   const connections = await tx.many(
     Standing,
@@ -219,10 +226,12 @@ export const monitoredConnections = (db: Db, limit: number) =>
     sql`select id, 1 as generation from connections where monitored_since is not null and ${monitored} order by monitored_since, id limit ${limit}`,
   )
 
+const SuccessesRow = z.object({ successes: z.number() })
+
 /** How often in a row a connection was found online, its newest check first; undefined when there is nothing to look at. */
 export const successesInRow = async (db: Db, connectionId: string): Promise<number | undefined> => {
   const found = await db.maybe(
-    z.object({ successes: z.number() }),
+    SuccessesRow,
     sql`select (select count(*) from (select 1 from connection_checks k where k.connection_id = c.id and k.checked_at >
             coalesce((select max(checked_at) from connection_checks where connection_id = c.id and status = 'offline'), '-infinity') limit 100) counted) as successes
         from connections c where c.id = ${connectionId} and ${monitored}`,

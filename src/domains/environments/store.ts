@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { TotalRow } from '../../db/rows.ts'
 import { raw, sql, type Db, type Sql } from '../../db/sql.ts'
 import { unacceptable, missing } from '../../refusal.ts'
 import { countBound, type Page } from '../../http/paging.ts'
@@ -37,19 +38,18 @@ export const readEnvironment = async (db: Db, id: string): Promise<string | unde
   return row?.document
 }
 
+const DocumentTextRow = z.object({ document: z.string() })
+
 /** Environments by name, each whole, as JSON text; `total` is counted to one above `countBound`. */
 export const listEnvironments = async (db: Db, page: Page): Promise<{ documents: string[]; total: number }> => {
   const rows = await db.many(
-    z.object({ document: z.string() }),
+    DocumentTextRow,
     sql`select ${raw(environmentObject)} as document
         from (select * from environments order by name collate "C", id limit ${page.limit} offset ${page.offset}) e
         join lateral (select * from environment_versions where environment_id = e.id order by version desc limit 1) v on true
         order by e.name collate "C", e.id`,
   )
-  const { total } = await db.one(
-    z.object({ total: z.number() }),
-    sql`select count(*) as total from (select 1 from environments limit ${countBound + 1}) counted`,
-  )
+  const { total } = await db.one(TotalRow, sql`select count(*) as total from (select 1 from environments limit ${countBound + 1}) counted`)
   return { documents: rows.map(({ document }) => document), total }
 }
 
@@ -109,8 +109,10 @@ export const deleteEnvironment = (db: Db, id: string): Promise<void> =>
     await tx.run(sql`delete from environments where id = ${id}`)
   })
 
+const DocumentRow = z.object({ document: z.unknown() })
+
 const documents = async <T extends z.ZodType>(db: Db, schema: T, query: Sql): Promise<z.output<T>[]> =>
-  (await db.many(z.object({ document: z.unknown() }), query)).map(({ document }) => schema.parse(document))
+  (await db.many(DocumentRow, query)).map(({ document }) => schema.parse(document))
 
 /** The versions of these ids, by id; unknown ids are left out. */
 export const versionsByIds = (db: Db, versionIds: readonly string[]): Promise<Version[]> =>
@@ -148,19 +150,20 @@ export const bindingsOfResources = (db: Db, resourceIds: readonly string[]): Pro
 export const runtimesByIds = (db: Db, runtimeIds: readonly string[]): Promise<Runtime[]> =>
   documents(db, Runtime, sql`select ${raw(runtimeObject)}::json as document from runtimes r where r.id = any(${runtimeIds}) order by r.id`)
 
+const ResourceTypeRow = z.object({ id: z.string(), type: z.string() })
+
 /** Types of the connections of these ids; unknown ids are left out. */
 export const connectionTypes = async (db: Db, connectionIds: readonly string[]): Promise<Map<string, string>> => {
-  const rows = await db.many(
-    z.object({ id: z.string(), type: z.string() }),
-    sql`select id, type from connections where id = any(${connectionIds})`,
-  )
+  const rows = await db.many(ResourceTypeRow, sql`select id, type from connections where id = any(${connectionIds})`)
   return new Map(rows.map(({ id, type }) => [id, type]))
 }
+
+const MountRow = z.object({ runtimeId: z.string(), storageId: z.string(), path: z.string() })
 
 /** Where the storages of these runtimes are mounted at their sites (`hostPath`, else the storage's endpoint), by runtime and storage. */
 export const storageMounts = (db: Db, runtimeIds: readonly string[]) =>
   db.many(
-    z.object({ runtimeId: z.string(), storageId: z.string(), path: z.string() }),
+    MountRow,
     sql`select b.runtime_id, b.storage_id, coalesce(nullif(b.host_path, ''), s.endpoint) as path from storage_runtime_bindings b
         join storages s on s.environment_version_id = b.environment_version_id and s.id = b.storage_id
         where b.runtime_id = any(${runtimeIds}) and coalesce(nullif(b.host_path, ''), s.endpoint) like '/%' order by 1, 2`,

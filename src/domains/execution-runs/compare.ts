@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { TotalRow } from '../../db/rows.ts'
 import { sql, type Db } from '../../db/sql.ts'
 import { Refusal } from '../../refusal.ts'
 
@@ -72,7 +73,7 @@ export const compareRuns = async (db: Db, a: string, b: string, page: { limit: n
       where x.execution_run_id = ${a} and x.latest order by x.activity_position limit ${page.limit} offset ${page.offset}`,
   )
   const { total } = await db.one(
-    z.object({ total: z.number() }),
+    TotalRow,
     sql`select count(*) as total from (select 1 from task_executions where execution_run_id = ${a} and latest limit 10001) counted`,
   )
   return {

@@ -72,6 +72,8 @@ export const simulate = async (db: Db, compute: Compute, runId: string, signal: 
   )
 }
 
+const ProgressRow = z.object({ status: z.string(), sequence: z.number(), done: z.boolean(), cancelled: z.boolean() })
+
 const record = (
   db: Db,
   runId: string,
@@ -82,7 +84,7 @@ const record = (
 ): Promise<void> =>
   db.transaction(async (tx) => {
     const run = await tx.one(
-      z.object({ status: z.string(), sequence: z.number(), done: z.boolean(), cancelled: z.boolean() }),
+      ProgressRow,
       sql`select status, last_event_sequence as sequence, completed_activity_count > 0 or failure_reason is not null as done, cancel_requested_at is not null as cancelled
         from execution_runs where id = ${runId} for update`,
     )

@@ -38,10 +38,12 @@ export const readSiteSnapshot = (db: Db, runId: string): Promise<SiteSnapshot> =
     sql`select r.generation, r.content_version_id, r.on_failure, r.host_id, r.effect_key, s.runtimes, s.resources, s.runtime_bindings, s.storage_mounts from execution_runs r join run_snapshots s on s.execution_run_id = r.id where r.id = ${runId}`,
   )
 
+const BoundResourceRow = z.object({ runtimeId: z.string(), resourceId: z.string(), open: z.boolean() })
+
 /** Every pair of runtime and resource that a run uses; `open`: a task there is not over. */
 export const usedPairs = (db: Db, runId: string) =>
   db.many(
-    z.object({ runtimeId: z.string(), resourceId: z.string(), open: z.boolean() }),
+    BoundResourceRow,
     sql`select runtime_id, planned_resource_id as resource_id, bool_or(status not in ('completed', 'failed', 'cancelled')) as open
       from task_executions where execution_run_id = ${runId} and latest group by 1, 2 order by 1, 2`,
   )

@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { TotalRow } from '../../db/rows.ts'
 import { raw, sql, where, type Db } from '../../db/sql.ts'
 import { intentName, taskExecutionId } from './names.ts'
 import { ExecutionRun, runStates } from './schemas.ts'
@@ -96,7 +97,7 @@ export const listRuns = async (
     sql`select ${raw(runJson)} as body from (select r.* from execution_runs r ${condition} order by ${order} limit ${limit} offset ${offset}) r order by ${order}`,
   )
   const { total } = await db.one(
-    z.object({ total: z.number() }),
+    TotalRow,
     sql`select count(*) as total from (select 1 from execution_runs r ${condition} limit 10001) counted`,
   )
   return { rows: rows.map(({ body }) => ({ run: body })), total }
@@ -141,10 +142,7 @@ export const listRunPart = async (
     Json(Row),
     sql`select ${raw(json)} as body from (select ${raw(alias)}.* from ${raw(from)} ${condition} order by ${raw(order)} limit ${options.limit} offset ${options.offset}) ${raw(alias)} order by ${raw(order)}`,
   )
-  const { total } = await db.one(
-    z.object({ total: z.number() }),
-    sql`select count(*) as total from (select 1 from ${raw(from)} ${condition} limit 10001) counted`,
-  )
+  const { total } = await db.one(TotalRow, sql`select count(*) as total from (select 1 from ${raw(from)} ${condition} limit 10001) counted`)
   return { rows: rows.map(({ body }) => body), total }
 }
 
@@ -221,19 +219,18 @@ export const insertRun = async (tx: Db, run: NewRun): Promise<void> => {
     join activity_definitions d on d.workflow_version_id = ${run.contentVersionId} and d.position = a.activity_position`)
 }
 
+const RunGenerationRow = z.object({ id: z.string(), generation: z.number() })
+
 /** Runs accepted (or opened again) while the engine was away, oldest first. */
 export const undispatchedRuns = (db: Db, limit: number) =>
   db.many(
-    z.object({ id: z.string(), generation: z.number() }),
+    RunGenerationRow,
     sql`select id, generation from execution_runs where dispatched_at is null and status in ('created', 'running') order by created_at, id limit ${limit}`,
   )
 
 /** Runs that are open in the record, oldest first. */
 export const openRuns = (db: Db, limit: number) =>
-  db.many(
-    z.object({ id: z.string(), generation: z.number() }),
-    sql`select id, generation from execution_runs where status = 'running' order by created_at, id limit ${limit}`,
-  )
+  db.many(RunGenerationRow, sql`select id, generation from execution_runs where status = 'running' order by created_at, id limit ${limit}`)
 
 export const markRunDispatched = (db: Db, runId: string) =>
   db.run(sql`update execution_runs set dispatched_at = now() where id = ${runId} and dispatched_at is null`)
@@ -293,6 +290,10 @@ export const appendRunEvent = (tx: Db, runId: string, type: string, payload: unk
     insert into run_events (execution_run_id, sequence, event_type, aggregate_type, aggregate_id, payload)
     select ${runId}, last_event_sequence, ${type}, 'execution_run', ${runId}, ${JSON.stringify(payload)}::jsonb from numbered`)
 
+const AttemptRow = z.object({ activityPosition: z.number(), attempt: z.number() })
+
+const EffectKeyRow = z.object({ effectKey: z.string() })
+
 /**
  * Stops an open run that the engine cannot go on with: nothing starts any more, and the run will be closed as failed for `reason`.
  * Answers the names of what is still alive on this host.
@@ -302,10 +303,10 @@ export const abandonRun = (db: Db, runId: string, hostId: string, reason: string
     await tx.run(
       sql`update execution_runs set failure_reason = coalesce(failure_reason, ${reason}), cancel_requested_at = coalesce(cancel_requested_at, now()) where id = ${runId} and status = 'running'`,
     )
-    const { effectKey } = await tx.one(z.object({ effectKey: z.string() }), sql`select effect_key from execution_runs where id = ${runId}`)
+    const { effectKey } = await tx.one(EffectKeyRow, sql`select effect_key from execution_runs where id = ${runId}`)
     // Also what waits in a site's queue, and what was intended ahead of its turn.
     const alive = await tx.many(
-      z.object({ activityPosition: z.number(), attempt: z.number() }),
+      AttemptRow,
       sql`select activity_position, attempt from task_executions
         where execution_run_id = ${runId} and host_id = ${hostId} and (handle_name is not null or ahead) and status not in ('completed', 'failed', 'cancelled')`,
     )
@@ -313,6 +314,14 @@ export const abandonRun = (db: Db, runId: string, hostId: string, reason: string
   })
 
 const Closed = z.object({ status: z.enum(runStates), completed: z.number() })
+
+const SettlementRow = z.object({
+  status: z.enum(runStates),
+  generation: z.number(),
+  cancelled: z.boolean(),
+  completed: z.number(),
+  total: z.number(),
+})
 
 /**
  * Sums up and ends an open run (resources priced by their active window are charged for it once, shared by runtime), in the caller's transaction or one of its own: completed when all activities are, cancelled when that
@@ -322,7 +331,7 @@ const Closed = z.object({ status: z.enum(runStates), completed: z.number() })
 export const closeRun = (db: Db, runId: string, generation?: number) =>
   db.transaction(async (tx) => {
     const run = await tx.one(
-      z.object({ status: z.enum(runStates), generation: z.number(), cancelled: z.boolean(), completed: z.number(), total: z.number() }),
+      SettlementRow,
       sql`select status, generation, cancel_requested_at is not null and failure_reason is null as cancelled, completed_activity_count as completed, activity_count as total from execution_runs where id = ${runId} for update`,
     )
     const reopened = generation !== undefined && generation !== run.generation

@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { TotalRow } from '../../db/rows.ts'
 import { sql, type Db, type Sql } from '../../db/sql.ts'
 import { countBound, type Page } from '../../http/paging.ts'
 import { missing, unacceptable, type Problem } from '../../refusal.ts'
@@ -16,7 +17,7 @@ export const listScopes = async (db: Db, page: Page): Promise<{ rows: ExecutionS
     selected(sql`execution_scopes s order by s.name collate "C", s.id limit ${page.limit} offset ${page.offset}`),
   )
   const { total } = await db.one(
-    z.object({ total: z.number() }),
+    TotalRow,
     sql`select count(*) as total from (select 1 from execution_scopes limit ${countBound + 1}) counted`,
   )
   return { rows, total }
@@ -28,13 +29,15 @@ export const readExecutionScope = (db: Db, id: string): Promise<ExecutionScopeDo
 /** What a scope names, also one that its schema refuses; blank where it says nothing readable. */
 const Named = z.object({ id: z.string().catch(''), environmentVersionIds: z.array(z.string().catch('')).catch([]) })
 
+const ChecksRow = z.object({ taken: z.boolean(), versions: z.array(z.string()) })
+
 /** What only the store knows against a new scope: its id is taken, versions that do not exist. Takes any value. */
 export const storeProblems = async (db: Db, scope: unknown): Promise<Problem[]> => {
   const named = Named.safeParse(scope)
   if (!named.success) return []
   const { id: scopeId, environmentVersionIds: ids } = named.data
   const { taken, versions } = await db.one(
-    z.object({ taken: z.boolean(), versions: z.array(z.string()) }),
+    ChecksRow,
     sql`select exists (select from execution_scopes where id = ${scopeId}) as taken,
           array(select id::text from environment_versions where id = any(${ids})) as versions`,
   )

@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { TotalRow } from '../../db/rows.ts'
 import { raw, sql, type Db, type Sql } from '../../db/sql.ts'
 import { countBound, type Page } from '../../http/paging.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
@@ -37,7 +38,7 @@ export const listTopologies = async (db: Db, page: Page): Promise<{ rows: Networ
     selected(sql`network_topologies t order by t.name collate "C", t.version desc, t.id limit ${page.limit} offset ${page.offset}`),
   )
   const { total } = await db.one(
-    z.object({ total: z.number() }),
+    TotalRow,
     sql`select count(*) as total from (select 1 from network_topologies limit ${countBound + 1}) counted`,
   )
   return { rows: rows.map(({ document }) => document), total }

@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { TotalRow } from '../../db/rows.ts'
 import { sql, where, type Db } from '../../db/sql.ts'
 import { countBound, type Page } from '../../http/paging.ts'
 import { AlgorithmRun, type Session } from './schemas.ts'
@@ -90,7 +91,7 @@ export const listSessions = async (db: Db, page: Page): Promise<{ rows: SessionR
     sql`select ${sessionColumns} from planning_sessions s order by s.created_at desc, s.id desc limit ${page.limit} offset ${page.offset}`,
   )
   const { total } = await db.one(
-    z.object({ total: z.number() }),
+    TotalRow,
     sql`select count(*) as total from (select 1 from planning_sessions limit ${countBound + 1}) counted`,
   )
   return { rows, total }
@@ -290,7 +291,7 @@ export const listCandidates = async (db: Db, sessionId: string, page: Page): Pro
     sql`select ${candidateColumns} from ${candidateSource} ${where(sql`c.planning_session_id = ${sessionId}`)} order by c.rank nulls last, c.created_at, c.id limit ${page.limit} offset ${page.offset}`,
   )
   const { total } = await db.one(
-    z.object({ total: z.number() }),
+    TotalRow,
     sql`select count(*) as total from (select 1 from planning_candidates where planning_session_id = ${sessionId} limit ${countBound + 1}) counted`,
   )
   return { rows, total }

@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { TotalRow } from '../../db/rows.ts'
 import { raw, sql, type Db } from '../../db/sql.ts'
 import { countBound, type Page } from '../../http/paging.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
@@ -8,28 +9,24 @@ import { Resource } from '../environments/schemas.ts'
 import { lockInventory } from '../environments/store.ts'
 import { ResourceSnapshot } from './schemas.ts'
 
+const DocumentRow = z.object({ document: Resource })
+
 /** Resources of all environments by name; `total` is counted to one above `countBound`. */
 export const listResources = async (db: Db, page: Page): Promise<{ rows: Resource[]; total: number }> => {
   const rows = await db.many(
-    z.object({ document: Resource }),
+    DocumentRow,
     sql`select ${raw(resourceObject)}::json as document from resources r order by r.name collate "C", r.id limit ${page.limit} offset ${page.offset}`,
   )
-  const { total } = await db.one(
-    z.object({ total: z.number() }),
-    sql`select count(*) as total from (select 1 from resources limit ${countBound + 1}) counted`,
-  )
+  const { total } = await db.one(TotalRow, sql`select count(*) as total from (select 1 from resources limit ${countBound + 1}) counted`)
   return { rows: rows.map(({ document }) => document), total }
 }
 
 export const readResource = async (db: Db, id: string): Promise<Resource | undefined> =>
-  (
-    await db.maybe(
-      z.object({ document: Resource }),
-      sql`select ${raw(resourceObject)}::json as document from resources r where r.id = ${id}`,
-    )
-  )?.document
+  (await db.maybe(DocumentRow, sql`select ${raw(resourceObject)}::json as document from resources r where r.id = ${id}`))?.document
 
 const Against = z.object({ taken: z.boolean(), version: z.boolean(), provider: z.boolean(), parent: z.boolean() })
+
+const PositionRow = z.object({ position: z.number() })
 
 /** Adds a resource to an existing version, or refuses (422) with everything that the store knows against it. */
 export const createResource = (db: Db, resource: Resource): Promise<void> =>
@@ -62,7 +59,7 @@ export const createResource = (db: Db, resource: Resource): Promise<void> =>
     if (problems.length > 0) throw unacceptable(problems)
     // Behind the resources that the version has already.
     const { position } = await tx.one(
-      z.object({ position: z.number() }),
+      PositionRow,
       sql`select coalesce(max(position) + 1, 0) as position from resources where environment_version_id = ${environmentVersionId}`,
     )
     await tx.run(insertResources(JSON.stringify([{ ...resource, position }])))

@@ -141,16 +141,15 @@ const References = z.object({
 })
 type References = Pick<PlanDocument, 'id' | 'workflowVersionId' | 'executionScopeId' | 'networkTopologyId'>
 
+const IdRow = z.object({ id: z.string() })
+
 /** What the store says against a document that its schema refuses already. */
 export const referenceProblems = async (db: Db, document: unknown): Promise<Problem[]> => {
   const references = References.safeParse(document)
   if (!references.success) return []
   const { assignments, ...plan } = references.data.plan
   const { problems, version } = await lookUp(db, plan)
-  const resources = await db.many(
-    z.object({ id: z.string() }),
-    sql`select id from resources where id = any(${assignments.map(({ resourceId }) => resourceId)})`,
-  )
+  const resources = await db.many(IdRow, sql`select id from resources where id = any(${assignments.map(({ resourceId }) => resourceId)})`)
   const known = new Set(resources.map(({ id }) => id))
   const activities = version === undefined ? undefined : namesOf((await plannedGraph(db, version.id)).activities, version.workflowId)
   assignments.forEach(({ activityId, resourceId }, at) => {

@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { TotalRow } from '../../db/rows.ts'
 import { sql, type Db, type Sql } from '../../db/sql.ts'
 import { countBound, envelope, type Page } from '../../http/paging.ts'
 import { missing, unacceptable } from '../../refusal.ts'
@@ -83,10 +84,7 @@ export const comparePlans = async (db: Db, a: string, b: string, page: Page): Pr
     Row,
     sql`select x.activity_id, dx.external_id, ${side(sql`x`)} as a, ${side(sql`y`)} as b from ${pairs} order by x.activity_position limit ${page.limit} offset ${page.offset}`,
   )
-  const { total } = await db.one(
-    z.object({ total: z.number() }),
-    sql`select count(*) as total from (select 1 from ${pairs} limit ${countBound + 1}) counted`,
-  )
+  const { total } = await db.one(TotalRow, sql`select count(*) as total from (select 1 from ${pairs} limit ${countBound + 1}) counted`)
   const items = rows.map((row) => ({
     ...row,
     delta: {

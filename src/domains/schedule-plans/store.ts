@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { TotalRow } from '../../db/rows.ts'
 import { sql, where, type Db } from '../../db/sql.ts'
 import { countBound, type Page } from '../../http/paging.ts'
 import type { Assignment, LifecycleAction, Plan, PlanSummary } from './schemas.ts'
@@ -115,7 +116,7 @@ export const listPlans = async (db: Db, page: Page): Promise<{ rows: PlanHeader[
     sql`select ${columns} from schedule_plans p order by p.created_at desc, p.id desc limit ${page.limit} offset ${page.offset}`,
   )
   const { total } = await db.one(
-    z.object({ total: z.number() }),
+    TotalRow,
     sql`select count(*) as total from (select 1 from schedule_plans limit ${countBound + 1}) counted`,
   )
   return { rows, total }

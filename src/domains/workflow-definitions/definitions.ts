@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { TotalRow } from '../../db/rows.ts'
 import { sql, type Db } from '../../db/sql.ts'
 import type { Content } from './content.ts'
 import type { ExportedWorkflow } from './export.ts'
@@ -138,12 +139,7 @@ export async function listWorkflows(db: Db, { limit, offset }: { limit: number; 
 
 /** Number of definitions, counted to `bound + 1`. */
 export const countWorkflows = async (db: Db, bound: number): Promise<number> =>
-  (
-    await db.one(
-      z.object({ total: z.number() }),
-      sql`select count(*) as total from (select 1 from workflow_definitions limit ${bound + 1}) as counted`,
-    )
-  ).total
+  (await db.one(TotalRow, sql`select count(*) as total from (select 1 from workflow_definitions limit ${bound + 1}) as counted`)).total
 
 const rowOf = (db: Db, id: string): Promise<z.output<typeof Row> | undefined> =>
   db.maybe(
@@ -159,19 +155,25 @@ export async function findWorkflow(db: Db, id: string): Promise<WorkflowDefiniti
   return definitionOf(row, contents.get(row.versionId))
 }
 
+const RawRow = z.object({ raw: RawSpec.default({}) })
+
 /** A definition with everything that its author wrote, whatever its size. */
 export async function findExport(db: Db, id: string): Promise<ExportedWorkflow | undefined> {
   const row = await rowOf(db, id)
   if (row === undefined) return undefined
   const [contents, { raw }] = await Promise.all([
     readContents(db, [row.versionId]),
-    db.one(z.object({ raw: RawSpec.default({}) }), sql`select raw_definition as raw from workflow_versions where id = ${row.versionId}`),
+    db.one(RawRow, sql`select raw_definition as raw from workflow_versions where id = ${row.versionId}`),
   ])
   const content = contents.get(row.versionId)
   return content === undefined
     ? undefined
     : { id: row.id, name: row.name, namespace: row.namespace, raw, content, activityTypes: row.activityTypes }
 }
+
+const ActivityRow = z.object({ activity: ContentActivity })
+
+const VersionRow = z.object({ id: z.string(), activityCount: z.number() })
 
 /** A page of a workflow's activities by position; undefined when there is no such workflow. `total` is exact. */
 export async function listActivities(
@@ -180,12 +182,12 @@ export async function listActivities(
   { limit, offset }: { limit: number; offset: number },
 ): Promise<{ rows: Activity[]; total: number } | undefined> {
   const version = await db.maybe(
-    z.object({ id: z.string(), activityCount: z.number() }),
+    VersionRow,
     sql`select v.id, v.activity_count from workflow_definitions d join workflow_versions v on v.workflow_id = d.id and not v.embedded where d.id = ${workflowId}`,
   )
   if (version === undefined) return undefined
   const rows = await db.many(
-    z.object({ activity: ContentActivity }),
+    ActivityRow,
     sql`select ${activityJson} as activity from activity_definitions a where a.workflow_version_id = ${version.id} and a.position >= ${offset}::bigint order by a.position limit ${limit}`,
   )
   return {

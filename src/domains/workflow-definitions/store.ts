@@ -39,6 +39,8 @@ async function insertContent(tx: Db, versionId: string, { activities, edges, dat
   }
 }
 
+const CreatedAtRow = z.object({ createdAt: z.string() })
+
 /**
  * Stores a workflow and answers with it as it is read afterwards. A taken id violates `workflow_definitions_pkey`, whoever was first.
  * Call within a transaction.
@@ -47,7 +49,7 @@ export async function createWorkflow(tx: Db, workflow: NewWorkflow): Promise<Wor
   const { id, name, namespace, content, definitionHash, activityTypes, raw, metadata } = workflow
   const versionId = versionIdOf(id)
   const { createdAt } = await tx.one(
-    z.object({ createdAt: z.string() }),
+    CreatedAtRow,
     sql`insert into workflow_definitions (id, external_id, name, namespace) values (${id}, ${id}, ${name}, ${namespace}) returning created_at`,
   )
   await tx.run(sql`
@@ -75,6 +77,8 @@ export async function createWorkflow(tx: Db, workflow: NewWorkflow): Promise<Wor
   return { id, externalId: id, name, namespace, createdAt, version: { ...version, ...arrays }, activityTypes }
 }
 
+const DefinitionHashRow = z.object({ definitionHash: z.string() })
+
 /**
  * The content version of a workflow that came inside a plan or a run: the stored version of that id when it says the same, else a version
  * of its own under `<version id>#<16 digits of its hash>`, stored once. The store's own version is never changed. Refuses (422) with
@@ -85,10 +89,7 @@ export async function embedWorkflow(tx: Db, document: WorkflowVersionDocument, p
   if (problems.length > 0) throw unacceptable(problems)
   const content = versionContent(document)
   const hash = contentHash(content)
-  const stored = await tx.maybe(
-    z.object({ definitionHash: z.string() }),
-    sql`select definition_hash from workflow_versions where id = ${document.id}`,
-  )
+  const stored = await tx.maybe(DefinitionHashRow, sql`select definition_hash from workflow_versions where id = ${document.id}`)
   if (stored?.definitionHash === hash) return document.id
   const id = `${document.id}#${hash.slice('sha256:'.length, 'sha256:'.length + 16)}`
   const fresh = await tx.run(sql`
@@ -99,24 +100,25 @@ export async function embedWorkflow(tx: Db, document: WorkflowVersionDocument, p
   return id
 }
 
+const TakenRow = z.object({ taken: z.boolean() })
+
 export const workflowExists = async (db: Db, id: string): Promise<boolean> =>
-  (
-    await db.one(
-      z.object({ taken: z.boolean() }),
-      sql`select exists (select 1 from workflow_definitions where id = ${id} or external_id = ${id}) as taken`,
-    )
-  ).taken
+  (await db.one(TakenRow, sql`select exists (select 1 from workflow_definitions where id = ${id} or external_id = ${id}) as taken`)).taken
+
+const HintRow = z.object({ hint: z.string() })
 
 /** Those of the given runtime hints that name neither a runtime (by id, name or driver) nor a kind of driver. */
 export const unknownRuntimes = async (db: Db, hints: readonly string[]): Promise<string[]> =>
   (
     await db.many(
-      z.object({ hint: z.string() }),
+      HintRow,
       sql`select hint from unnest(${[...hints]}::text[]) as hint
         where hint not in ('slurm', 'kubernetes', 'ssh', 'local', 'serverless', 'simgrid', 'cloud')
           and not exists (select 1 from runtimes where id = hint or name = hint) order by hint`,
     )
   ).map(({ hint }) => hint)
+
+const UsesRow = z.object({ plans: z.boolean(), sessions: z.boolean() })
 
 /**
  * Removes a workflow, its version and those embedded copies of it that nothing uses. False when there is none. Refuses (422) while a plan
@@ -125,7 +127,7 @@ export const unknownRuntimes = async (db: Db, hints: readonly string[]): Promise
 export async function deleteWorkflow(tx: Db, id: string): Promise<boolean> {
   const versionId = versionIdOf(id)
   const { plans, sessions } = await tx.one(
-    z.object({ plans: z.boolean(), sessions: z.boolean() }),
+    UsesRow,
     sql`select exists (select 1 from schedule_plans where workflow_version_id = ${versionId}) as plans,
       exists (select 1 from planning_sessions where workflow_version_id = ${versionId}) as sessions`,
   )

@@ -1,4 +1,4 @@
-import { startRunner, type Runner, type RunnerAnswer, type RunnerCallbacks, type RunnerTask } from './local-runner.ts'
+import { startRunner, type Runner, type RunnerAnswer, type RunnerCallbacks, type RunnerOptions, type RunnerTask } from './local-runner.ts'
 
 export interface RunnerPool {
   /**
@@ -10,17 +10,19 @@ export interface RunnerPool {
   close(): void
 }
 
-/** Runners without work are kept up to this number; one takes 5 MB, of which 0.5 MB are its own. */
+/** Runners without work are kept up to this number; one takes 3 to 7 MB. */
 const idleKept = 16
 
-export function openRunnerPool(options: { perl: string; vmstatFile: string }): RunnerPool {
+/** @param options.program is waited for at each start of a runner: the first may come while it is still being built. */
+export function openRunnerPool(options: Omit<RunnerOptions, 'program'> & { program: () => Promise<string> }): RunnerPool {
   const idle = new Set<Runner>()
   const busy = new Map<Runner, () => void>()
   let closed = false
 
-  const add = (): Runner => {
+  const add = (program: string): Runner => {
     const runner = startRunner({
       ...options,
+      program,
       onGone: () => {
         idle.delete(runner)
         const abandoned = busy.get(runner)
@@ -39,8 +41,8 @@ export function openRunnerPool(options: { perl: string; vmstatFile: string }): R
   return {
     async run(task, { started, ended, abandoned }) {
       const [waiting] = idle
-      const runner = waiting ?? add()
-      idle.delete(runner)
+      if (waiting !== undefined) idle.delete(waiting)
+      const runner = waiting ?? add(await options.program())
       busy.set(runner, abandoned)
       const answer = await runner.start(task, {
         started,

@@ -36,7 +36,8 @@ export interface LocalDriverOptions {
   timeoutGraceSeconds?: number
   /** How often tasks that another driver started are looked at. */
   pollMilliseconds?: number
-  perl?: string
+  /** The compiled `local-runner.go`, asked for when tasks have to be started. */
+  runnerProgram: () => Promise<string>
   /** Where the kernel counts the processes that it killed for memory (`oom_kill`). */
   vmstatFile?: string
 }
@@ -47,7 +48,7 @@ function asDriverError(error: unknown): DriverError {
 }
 
 /**
- * Processes on this machine. Every task leads its own session, started and waited for by a runner (`local-runner.ts`) that outlives
+ * Processes on this machine. Every task leads its own session, started and waited for by a runner (`local-runner.go`) that outlives
  * this process; what happened is read from the control folder, so that any driver over the same folder can go on.
  *
  * Time limits are the runner's: they hold while no driver is alive. `memoryBytes` is not enforced; an end by the kernel's
@@ -59,7 +60,11 @@ function asDriverError(error: unknown): DriverError {
 export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
   const control = openControlFolder(options.controlDirectory)
   const site: Site = { control, boot: bootId(), taskVariable: options.taskVariable ?? 'ORRERY_TASK' }
-  const pool = openRunnerPool({ perl: options.perl ?? '/usr/bin/perl', vmstatFile: options.vmstatFile ?? '/proc/vmstat' })
+  const pool = openRunnerPool({
+    program: options.runnerProgram,
+    control: control.root,
+    vmstatFile: options.vmstatFile ?? '/proc/vmstat',
+  })
   /** Tasks whose runner tells us of their end, or has told us before anybody waited for it. */
   const announced = new Map<string, 'running' | 'ended'>()
   let closed = false
@@ -89,7 +94,6 @@ export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
       const answer = await pool.run(
         {
           name,
-          control: control.root,
           directory,
           workingDirectory: intent.workingDirectory ?? '.',
           timeoutSeconds,
