@@ -105,8 +105,9 @@ export function openSlurmBooks(shell: SiteShell, root: () => Promise<string>): S
       const limit = (request.walltimeMinutes ?? 0) * 60
       const text = await inTasks(
         `A=${quote(name)}
-[ -d ../arrays ] || mkdir ../arrays || exit
-if ! mkdir "../arrays/$A" 2>/dev/null; then
+mkdir -p ../arrays || exit
+if ! said=$(mkdir "../arrays/$A" 2>&1); then
+  [ -d "../arrays/$A" ] || { echo "$said" >&2; exit 1; }
   j=; [ -e "../arrays/$A/job" ] && read -r j < "../arrays/$A/job"
   if [ -n "$j" ]; then echo "accepted $j"; else echo "open $(($(date +%s) - $(stat -c %Y "../arrays/$A")))"; fi
   exit 0

@@ -4,9 +4,10 @@ import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, sym
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import fc from 'fast-check'
-import { arrayScript, packOf, type ArrayElement } from '../../src/drivers/runtime/slurm-books.ts'
+import { openLocalShell } from '../../src/drivers/local-shell.ts'
+import { arrayScript, openSlurmBooks, packOf, type ArrayElement } from '../../src/drivers/runtime/slurm-books.ts'
 
-/** What a task of an array makes itself at its start: its script and its work directory. */
+/** What is kept at the site of arrays, and what a task of an array makes itself at its start: its script and its work directory. */
 
 let root: string
 beforeEach(() => {
@@ -67,3 +68,28 @@ test('nothing starts whose text is not there, whose directory cannot be made or 
   execFileSync('rm', [join(root, 'arrays/one/x.pack'), join(root, 'tasks/c.abc.run')])
   expect(start(2).status).toBe(73)
 })
+
+test('many who claim in the same moment, the first ones at this root too: an array each, and one array once', async () => {
+  const shells = Array.from({ length: 4 }, () => openLocalShell())
+  try {
+    for (let round = 0; round < 20; round += 1) {
+      const root = join(tmpdir(), `orrery-claims-${process.pid}-${round}`)
+      mkdirSync(join(root, 'tasks'), { recursive: true })
+      try {
+        const claims = await Promise.all(
+          shells.map((shell, index) => {
+            // Two and two want the same array.
+            const name = `array-${index % 2}`
+            const array = { name, request: { cores: 1, gpus: 0 }, tasks: [`${name}-task`] }
+            return openSlurmBooks(shell, () => Promise.resolve(root)).claim(array, '#!/bin/sh\n')
+          }),
+        )
+        for (const array of [0, 1]) expect([claims[array]!.state, claims[array + 2]!.state].sort()).toEqual(['open', 'ours'])
+      } finally {
+        rmSync(root, { recursive: true, force: true })
+      }
+    }
+  } finally {
+    for (const shell of shells) shell.close()
+  }
+}, 60_000)
