@@ -2,9 +2,9 @@ import type { Duplex } from 'node:stream'
 import ssh2, { type AnyAuthMethod, type Client, type ParsedKey, type ServerHostKeyAlgorithm } from 'ssh2'
 import { LinkError } from '../../drivers/shell.ts'
 import { KeyAgent } from './agent.ts'
-import { keepCipherKeys } from './cipher-keys.ts'
 import { messageOf, printable, type Journey } from './journey.ts'
 import { fingerprint, judge, keyType, knownHostsName, linesOf, parseKnownHosts } from './known-hosts.ts'
+import { keepCipherKeys } from './packets.ts'
 import type { HostKeys, LoginPrompts, SshHostKey, SshSecret, SshTarget } from './target.ts'
 
 /** Brings a person's answers to the prompts, in their order; a rejection ends the login. `error`: the answers before were not accepted. */

@@ -5,6 +5,7 @@ import type { Client } from 'ssh2'
 import { LinkError, type RunOptions, type ShellResult, type ShellStream, type SiteShell } from '../../drivers/shell.ts'
 import { Journey, messageOf } from './journey.ts'
 import { logIn, type Ask } from './login.ts'
+import { countBuffersWithHeap } from './packets.ts'
 import { NotHeld } from './relay-frames.ts'
 import type { OtherProcesses } from './relay.ts'
 import type { RelaySession } from './relay-session.ts'
@@ -505,6 +506,7 @@ const openSecret = async (open: () => Promise<SshSecret>): Promise<SshSecret> =>
 
 /** See `SshSessions`. */
 export const openSshSessions = (options: SshSessionsOptions = {}): SshSessions => {
+  countBuffersWithHeap()
   const entries = new Map<string, Entry>()
   const gates = new Map<string, Gate>()
   let closed = false
