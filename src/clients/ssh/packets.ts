@@ -12,8 +12,8 @@ interface Inside {
 
 /**
  * Has this process count buffers as part of its heap. By V8's own rule every 64 MiB of them are a reason to look through the whole heap,
- * and a stream from host to host makes three for each packet: 25 such
- * passes for 512 MiB, which took 5 s in a process with 120 MB on its heap, and takes 1.9.
+ * and a stream from host to host makes three for each packet: 25 such passes for 512 MiB, which took 5 s in a process with 120 MB on its
+ * heap, and takes 1.9.
  */
 export const countBuffersWithHeap = (): void => setFlagsFromString('--external-memory-accounted-in-global-limit')
 
