@@ -395,6 +395,26 @@ export function runtimeDriverConformance(
     )
 
     testOnce(
+      'what becomes another program all the time does not outlive its task either',
+      async () => {
+        const files = [...'abcdefghijkl'].map((letter) => visible(`restless-${letter}.pid`))
+        const tasks = files.map((file) =>
+          intent(
+            sh(
+              `restless='exec sh -c "$restless"'; export restless
+(setsid sh -c 'echo $$ > "$1.new"; mv "$1.new" "$1"; eval "$restless"' sh "$1" &); while [ ! -e "$1" ]; do sleep 0.02; done`,
+              file,
+            ),
+          ),
+        )
+        for (const { state } of await Promise.all(tasks.map(run)))
+          expect(state).toMatchObject({ state: 'ended', exitCode: 0, reason: 'exited' })
+        for (const file of files) expect(alive(await until(() => readPid(file), 'the pid'))).toBe(false)
+      },
+      seconds,
+    )
+
+    testOnce(
       'ends a task whose time is over, with all its children',
       async () => {
         const file = visible('child.pid')

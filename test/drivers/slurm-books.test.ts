@@ -90,6 +90,6 @@ test('many who claim in the same moment, the first ones at this root too: an arr
       }
     }
   } finally {
-    for (const shell of shells) shell.close()
+    for (const shell of shells) await shell.close()
   }
 }, 60_000)

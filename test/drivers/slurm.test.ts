@@ -5,6 +5,7 @@ import { openLocalShell } from '../../src/drivers/local-shell.ts'
 import { openSlurmDriver } from '../../src/drivers/runtime/slurm.ts'
 import { startSlurm } from '../sites/slurm.ts'
 import { runtimeDriverConformance } from './conformance.ts'
+import { livesInside } from './in-containers.ts'
 
 /** One cluster for all tests of this file; the suite needs it before it declares its tests. */
 const site = await startSlurm()
@@ -29,6 +30,8 @@ runtimeDriverConformance('slurm, by the commands of this machine', () => {
     scratch,
     node,
     endsUnmarked: false,
+    // Each node has process ids of its own: the same number is a supervisor on the other.
+    lives: (pid) => livesInside(pid, join(scratch, 'work')),
     open: () => {
       const shell = openLocalShell({ environment })
       shells.push(shell)

@@ -1,5 +1,5 @@
 /**
- * What supervises tasks at a site: POSIX `sh` (dash, bash, busybox) with env, setsid, sleep, grep, tr and rm of any Linux, and /proc.
+ * What supervises tasks at a site: POSIX `sh` (dash, bash, busybox) with env, setsid, sleep and rm of any Linux, GNU grep, and /proc.
  * One supervisor a task, a fork of the shell that was started for the whole batch.
  *
  * Arguments: `detached` or `foreground`; the folder of records; the variable that marks processes; how often the kernel had killed for
@@ -168,7 +168,9 @@ leader() {
 }
 
 # Live processes with the mark or in the cgroup, in found. Within two seconds process ids cannot have come round: if few were given since
-# the start, only those are looked at, and mostly none lives.
+# the start, only those are looked at, and mostly none lives. Who becomes another program has no environment at that moment (a tenth of a
+# millisecond): one read tells of each whether it has any, and as long as one has none that may be the task's (born since, no thread of the
+# kernel), all are looked at again.
 marked() {
   found= candidates='/proc/[0-9]*/environ'
   [ -z "$cgroup" ] || while read -r each; do
@@ -184,10 +186,35 @@ marked() {
     done
   fi
   [ -n "$candidates" ] || return
-  for each in $(grep -lF -e "$variable=$name" $candidates 2>/dev/null); do
-    tr '\\000' '\\n' < "$each" 2>/dev/null | grep -qxF -e "$variable=$name" || continue
-    each=\${each#/proc/} each=\${each%/environ}
-    case "$found " in *" $each "*) ;; *) found="$found $each" ;; esac
+  tries=0
+  while :; do
+    listed=' ' becoming=
+    set -f
+    IFS='
+'
+    for line in $(set +f; IFS=' '; grep -aHoE -e "^[^=]*=|$variable=$name" $candidates 2>/dev/null); do
+      each=\${line%%/environ:*} each=\${each#/proc/}
+      listed="$listed$each "
+      case $line in *":$variable=$name") ;; *) continue ;; esac
+      if grep -zqxF -e "$variable=$name" "/proc/$each/environ" 2>/dev/null; then
+        case "$found " in *" $each "*) ;; *) found="$found $each" ;; esac
+      else
+        listed="\${listed%"$each "}"
+      fi
+    done
+    unset IFS
+    set +f
+    for each in $candidates; do
+      each=\${each#/proc/} each=\${each%/environ}
+      case $listed in *" $each "*) continue ;; esac
+      [ -O "/proc/$each" ] || continue
+      facts "$each"
+      case $state in '' | Z | X) continue ;; esac
+      [ "$group" -eq 0 ] || [ "$birth" -lt $((began - 100)) ] || becoming=1
+    done
+    tries=$((tries + 1))
+    [ -n "$becoming" ] && [ "$tries" -lt 5 ] || return 0
+    sleep 0.01
   done
 }
 
