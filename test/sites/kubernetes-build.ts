@@ -5,7 +5,7 @@
  */
 import { execFile } from 'node:child_process'
 import { appendFileSync, mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { dirname, join } from 'node:path'
 import { promisify } from 'node:util'
 import { configFromEnvironment } from '../../src/config.ts'
 import { makeOnce, thriftyGo } from '../../src/embedded/go-build.ts'
@@ -30,19 +30,20 @@ const publishedStages = [
   'pod/fast/pod-delete',
 ]
 
+/** Where the programs are, once they are built. */
+export const kubernetesFolder = (): string => join(configFromEnvironment().cacheDir, 'kubernetes', kubernetesVersion)
+
 /**
  * The folder of `kube-apiserver`, `kube-controller-manager`, `kube-scheduler`, `kubelet`, `kubectl`, `etcd`, `kwok` and `stages.yaml`,
  * built when it is missing: 4 minutes on two quiet cores, 3.5 GB of the cache's disk meanwhile and 0.5 GB after. Concurrent callers build once.
  * @throws Error with the compiler's last words
  */
 export const buildKubernetes = async (say: (progress: string) => void = toStandardError): Promise<string> => {
-  const { cacheDir, childEnvironment } = configFromEnvironment()
-  const folder = join(cacheDir, 'kubernetes')
-  const built = join(folder, kubernetesVersion)
+  const built = kubernetesFolder()
   return makeOnce(
     built,
     () => say('another process builds Kubernetes; waiting for it'),
-    () => build(mkdtempSync(join(folder, 'build-')), built, childEnvironment, say),
+    () => build(mkdtempSync(join(dirname(built), 'build-')), built, configFromEnvironment().childEnvironment, say),
   )
 }
 
