@@ -395,6 +395,23 @@ export function runtimeDriverConformance(
     )
 
     testOnce(
+      'nor does what has variables of several lines before the one that marks it',
+      async () => {
+        const file = visible('lines.pid')
+        const task = intent(
+          sh(
+            `(setsid sh -c 'echo $$ > "$1.new"; mv "$1.new" "$1"; exec env -i "before=first
+last" "ORRERY_TASK=$ORRERY_TASK" sleep 30' sh "$1" &); while [ ! -e "$1" ]; do sleep 0.02; done`,
+            file,
+          ),
+        )
+        expect((await run(task)).state).toMatchObject({ state: 'ended', exitCode: 0, reason: 'exited' })
+        expect(alive(await until(() => readPid(file), 'the pid'))).toBe(false)
+      },
+      seconds,
+    )
+
+    testOnce(
       'what becomes another program all the time does not outlive its task either',
       async () => {
         const files = [...'abcdefghijkl'].map((letter) => visible(`restless-${letter}.pid`))

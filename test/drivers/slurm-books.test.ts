@@ -73,21 +73,17 @@ test('many who claim in the same moment, the first ones at this root too: an arr
   const shells = Array.from({ length: 4 }, () => openLocalShell())
   try {
     for (let round = 0; round < 20; round += 1) {
-      const root = join(tmpdir(), `orrery-claims-${process.pid}-${round}`)
-      mkdirSync(join(root, 'tasks'), { recursive: true })
-      try {
-        const claims = await Promise.all(
-          shells.map((shell, index) => {
-            // Two and two want the same array.
-            const name = `array-${index % 2}`
-            const array = { name, request: { cores: 1, gpus: 0 }, tasks: [`${name}-task`] }
-            return openSlurmBooks(shell, () => Promise.resolve(root)).claim(array, '#!/bin/sh\n')
-          }),
-        )
-        for (const array of [0, 1]) expect([claims[array]!.state, claims[array + 2]!.state].sort()).toEqual(['open', 'ours'])
-      } finally {
-        rmSync(root, { recursive: true, force: true })
-      }
+      const site = join(root, String(round))
+      mkdirSync(join(site, 'tasks'), { recursive: true })
+      const claims = await Promise.all(
+        shells.map((shell, index) => {
+          // Two and two want the same array.
+          const name = `array-${index % 2}`
+          const array = { name, request: { cores: 1, gpus: 0 }, tasks: [`${name}-task`] }
+          return openSlurmBooks(shell, () => Promise.resolve(site)).claim(array, '#!/bin/sh\n')
+        }),
+      )
+      for (const array of [0, 1]) expect([claims[array]!.state, claims[array + 2]!.state].sort()).toEqual(['open', 'ours'])
     }
   } finally {
     for (const shell of shells) await shell.close()

@@ -192,7 +192,7 @@ marked() {
     set -f
     IFS='
 '
-    for line in $(set +f; IFS=' '; grep -aHoE -e "^[^=]*=|$variable=$name" $candidates 2>/dev/null); do
+    for line in $(set +f; IFS=' '; grep -aHoE -e "^.|$variable=$name" $candidates 2>/dev/null); do
       each=\${line%%/environ:*} each=\${each#/proc/}
       listed="$listed$each "
       case $line in *":$variable=$name") ;; *) continue ;; esac
