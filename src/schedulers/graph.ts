@@ -59,7 +59,7 @@ export function findCycle(n: number, edges: readonly Edge[]): number[] | undefin
     state[root] = 1
     while (path.length > 0) {
       const node = path.at(-1)!
-      if (next[node]! === out.start[node + 1]!) {
+      if (next[node] === out.start[node + 1]) {
         state[node] = 2
         path.pop()
         continue

@@ -38,7 +38,7 @@ describe('documents', () => {
     for (const headers of [
       { 'content-type': 'text/plain' },
       { 'content-type': 'application/xml' },
-      { 'content-type': '' + 'application/jsonx' },
+      { 'content-type': 'application/jsonx' },
       { 'content-type': 'multipart/form-data; boundary=x' },
       { 'content-type': 'application/json; charset=utf-16' },
       { 'content-type': 'application/json', 'content-encoding': 'gzip' },
