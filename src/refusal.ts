@@ -1,6 +1,14 @@
 /** The nine ways in which the service says no, and what a caller can do with each. `http/errors.ts` maps them to statuses. */
 export type RefusalCode =
-  'invalid' | 'unauthenticated' | 'forbidden' | 'missing' | 'conflict' | 'too_large' | 'unacceptable' | 'locked' | 'unavailable'
+  | 'invalid'
+  | 'unauthenticated'
+  | 'forbidden'
+  | 'missing'
+  | 'conflict'
+  | 'too_large'
+  | 'unacceptable'
+  | 'locked'
+  | 'unavailable'
 
 /** One finding about a document: `path` is dotted from the document's root (`plan.assignments.3.resourceId`, empty for the whole). */
 export interface Problem {

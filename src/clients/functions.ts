@@ -20,7 +20,8 @@ export interface FunctionTarget {
 }
 
 export type FunctionCredential =
-  { kind: 'bearer'; token: string } | { kind: 'aws'; accessKeyId: string; secretAccessKey: string; sessionToken?: string | undefined }
+  | { kind: 'bearer'; token: string }
+  | { kind: 'aws'; accessKeyId: string; secretAccessKey: string; sessionToken?: string | undefined }
 
 export interface FunctionRequest {
   /** Travels as `Idempotency-Key`. */

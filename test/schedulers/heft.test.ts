@@ -28,7 +28,7 @@ const textbook = problem({
     [0, 1, 18], [0, 2, 12], [0, 3, 9], [0, 4, 11], [0, 5, 14], [1, 7, 19], [1, 8, 16], [2, 6, 23],
     [3, 7, 27], [3, 8, 23], [4, 8, 13], [5, 7, 15], [6, 9, 17], [7, 9, 11], [8, 9, 13],
   ],
-}) // prettier-ignore
+}) // oxfmt-ignore
 
 describe('HEFT', () => {
   test('gives the schedule of the paper: 80', () => {

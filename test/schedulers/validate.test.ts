@@ -16,7 +16,7 @@ function plan(change: Partial<PlanDocument> = {}): PlanDocument {
     resources: new Map([['r', resource], ['s', resource]]),
     assignments: [assign('a', 1), assign('b', 2), assign('c', 3)],
     ...change,
-  } // prettier-ignore
+  } // oxfmt-ignore
 }
 
 const assign = (activityId: string, orderOnResource: number, change: Partial<PlannedAssignment> = {}): PlannedAssignment => ({

@@ -65,7 +65,7 @@ export function documents(problem: Problem, placed: readonly Placed[], networkMo
         metadata: link.duplexSplit ? { duplex: 'split' } : {},
       })),
     },
-  } // prettier-ignore
+  } // oxfmt-ignore
 }
 
 const script = fileURLToPath(new URL('./oracle/simgrid_replay.py', import.meta.url))

@@ -144,7 +144,11 @@ interface View {
 }
 
 type Line =
-  { record: CallRecord } | { claim: number; by: Attendant | null } | { sent: number | null } | { answer: KeptAnswer } | { end: CallEnd }
+  | { record: CallRecord }
+  | { claim: number; by: Attendant | null }
+  | { sent: number | null }
+  | { answer: KeptAnswer }
+  | { end: CallEnd }
 
 const parse = (text: string): View => {
   const view: View = { record: undefined, claims: 0, by: null, sentAt: undefined, answer: undefined, end: undefined }
