@@ -59,23 +59,37 @@ const problemOf = (request) => {
   return outside === undefined ? undefined : `path ${JSON.stringify(outside)} is not inside the work directory`
 }
 
-/** Processes that carry the call's name in their environment; a name is random enough for that. */
+const cell = new Int32Array(new SharedArrayBuffer(4))
+
+/**
+ * Processes that carry the call's name in their environment; a name is random enough for that. Who becomes another program has no environment
+ * at that moment, so those without one are looked at again, for 30 ms at most; threads of the kernel, whose group is 0, never have one.
+ */
 const markedProcesses = (name) => {
-  let entries
+  let left
   try {
-    entries = readdirSync('/proc')
+    left = readdirSync('/proc').filter((entry) => /^\d+$/.test(entry) && Number(entry) !== process.pid)
   } catch {
     return []
   }
-  return entries.filter((entry) => {
-    if (!/^\d+$/.test(entry) || Number(entry) === process.pid) return false
-    try {
-      const environment = readFileSync(`/proc/${entry}/environ`, 'latin1')
-      return environment.includes(`=${name}\0`) && !/^\S+ \(.*\) [ZX]/s.test(readFileSync(`/proc/${entry}/stat`, 'latin1'))
-    } catch {
-      return false
+  const marked = []
+  for (let wait = 1; left.length > 0; wait *= 2) {
+    const becoming = []
+    for (const entry of left) {
+      try {
+        const environment = readFileSync(`/proc/${entry}/environ`, 'latin1')
+        if (environment !== '' && !environment.includes(`=${name}\0`)) continue
+        const [, state, group] = /^\S+ \(.*\) (\S) \d+ (\d+)/s.exec(readFileSync(`/proc/${entry}/stat`, 'latin1'))
+        if ('ZX'.includes(state) || group === '0') continue
+        ;(environment === '' ? becoming : marked).push(entry)
+      } catch {
+        // It has ended meanwhile, or it is another account's.
+      }
     }
-  })
+    left = wait <= 16 ? becoming : []
+    if (left.length > 0) Atomics.wait(cell, 0, 0, wait)
+  }
+  return marked
 }
 
 const signalAll = (name, group, signal) => {

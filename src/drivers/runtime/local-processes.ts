@@ -35,24 +35,40 @@ export function bootId(): string {
   return readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim()
 }
 
-/** Process ids by the value of environment variable `variable`, for the values asked; one pass over `/proc`. */
+const cell = new Int32Array(new SharedArrayBuffer(4))
+
+/**
+ * Process ids by the value of environment variable `variable`, for the values asked. Who becomes another program has no environment at that
+ * moment, so those without one are looked at again, for 30 ms at most; threads of the kernel, whose group is 0, never have one.
+ */
 export function findMarked(variable: string, values: ReadonlySet<string>): Map<string, number[]> {
   const found = new Map<string, number[]>()
   const prefix = `${variable}=`
-  for (const entry of readdirSync('/proc')) {
-    const pid = Number(entry)
-    if (!Number.isInteger(pid) || pid === process.pid) continue
-    const environment = ofProcess(pid, 'environ')
-    if (environment === undefined || !environment.includes(prefix)) continue
-    const mark = environment
-      .toString('latin1')
-      .split('\0')
-      .find((line) => line.startsWith(prefix))
-    const value = mark?.slice(prefix.length)
-    if (value === undefined || !values.has(value) || processOf(pid) === undefined) continue
-    const pids = found.get(value) ?? []
-    pids.push(pid)
-    found.set(value, pids)
+  let left = readdirSync('/proc')
+    .map(Number)
+    .filter((pid) => Number.isInteger(pid) && pid !== process.pid)
+  for (let wait = 1; left.length > 0; wait *= 2) {
+    const becoming: number[] = []
+    for (const pid of left) {
+      const environment = ofProcess(pid, 'environ')
+      if (environment === undefined) continue
+      if (environment.length === 0) {
+        if ((processOf(pid)?.group ?? 0) !== 0) becoming.push(pid)
+        continue
+      }
+      if (!environment.includes(prefix)) continue
+      const mark = environment
+        .toString('latin1')
+        .split('\0')
+        .find((line) => line.startsWith(prefix))
+      const value = mark?.slice(prefix.length)
+      if (value === undefined || !values.has(value) || processOf(pid) === undefined) continue
+      const pids = found.get(value) ?? []
+      pids.push(pid)
+      found.set(value, pids)
+    }
+    left = wait <= 16 ? becoming : []
+    if (left.length > 0) Atomics.wait(cell, 0, 0, wait)
   }
   return found
 }
