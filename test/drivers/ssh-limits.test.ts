@@ -14,6 +14,7 @@ const MiB = 2 ** 20
 
 interface Place {
   target: SshTarget
+  pollMilliseconds: number
   /** As root. */
   run(script: string): Promise<string>
   close(): Promise<void>
@@ -40,6 +41,7 @@ cat /run/sshd.pid > ${tree}/${name}/session/cgroup.procs`)
       secret: () => Promise.resolve({ privateKey: site.key.privateKey }),
       hostKeys: { policy: 'strict', knownHosts: host.knownHosts() },
     },
+    pollMilliseconds: 300,
     run: async (script) => (await host.run(script)).stdout,
     close: async () => {
       await site.stop()
@@ -57,6 +59,8 @@ const onKernel = (host: KernelHost, port: number): Place => ({
     secret: () => Promise.resolve({ privateKey: host.key.privateKey }),
     hostKeys: { policy: 'strict', knownHosts: host.knownHosts },
   },
+  // A look starts some processes, and there each takes 10 ms of this machine's; ends are told at once.
+  pollMilliseconds: 10_000,
   run: (script) => host.run(script),
   close: () => Promise.resolve(),
 })
@@ -66,17 +70,17 @@ let sessions: SshSessions
 let shell: SiteShell
 let driver: RuntimeDriver & { root(): Promise<string> }
 
-const begin = (at: Place): void => {
+const begin = (at: Place, folder = randomBytes(4).toString('hex')): void => {
   place = at
   sessions = openSshSessions()
   shell = sessions.shell(place.target)
   driver = openSshDriver({
     shell,
-    root: `/home/${place.target.username}/${randomBytes(4).toString('hex')}`,
+    root: `/home/${place.target.username}/${folder}`,
     runtime: 'ssh',
     taskVariable: 'ORRERY_TASK',
     timeoutGraceSeconds: 1,
-    pollMilliseconds: 300,
+    pollMilliseconds: place.pollMilliseconds,
   })
 }
 const end = async (): Promise<void> => {
@@ -227,40 +231,89 @@ describe('cgroups of version 2', () => {
     await kernel[Symbol.asyncDispose]()
   }, 30_000)
 
-  /** All at once: starting a process takes a kernel that is a program its time. */
-  test.each([
-    ['its own, which has to be emptied first', 'own', 4721],
-    ['one above its own', 'below', 4731],
-  ] as const)(
-    'given to the account: %s',
-    async (_words, port, seconds) => {
-      begin(onKernel(kernel, kernel.ports[port]))
-      try {
-        const over = ends('greedy', 'together', 'processors', 'leaving')
-        await submit(
-          await intent('greedy', take(200 * MiB)),
-          await intent('together', `${take(200 * MiB)}; echo went on; exit 3`),
-          await intent('processors', processors, { cores: 3, memoryBytes: 0 }),
-          await intent('leaving', `${stray(seconds)}; sleep 1`),
-          await intent('cancelled', `${stray(seconds + 1)}; sleep 300`),
-        )
-        await over
-        const states = await driver.find(['greedy', 'together', 'processors', 'leaving'])
-        expect(states.get('greedy')).toMatchObject({ state: 'ended', reason: 'memory' })
-        expect(states.get('together')).toMatchObject({ state: 'ended', reason: 'memory', exitCode: 3 })
-        expect(states.get('leaving')).toMatchObject({ state: 'ended', reason: 'exited', exitCode: 0 })
-        expect((await driver.logs('processors', 'stdout', { tail: 1000 })).bytes.toString()).toBe('300000 100000\n')
-        expect(await strays(seconds)).toBe('')
-        await until('the stray of the other runs', async () => (await strays(seconds + 1)) !== '', undefined, 20_000)
-        await driver.cancel(['cancelled'], 1)
-        expect(await strays(seconds + 1)).toBe('')
-        expect((await driver.find(['cancelled'])).get('cancelled')).toMatchObject({ state: 'ended', reason: 'cancelled' })
-        expect((await driver.collect('greedy')).detail).toEqual({ limits: 'cgroup' })
-        expect(await cgroups()).toEqual([])
-      } finally {
-        await end()
-      }
-    },
-    120_000,
-  )
+  // Starting a process takes a kernel that is a program its time (33 ms), and touching memory too (0.1 s a MiB).
+  const greedy = { memoryBytes: 16 * MiB }
+  test('given to the account: its own, which has to be emptied first', async () => {
+    begin(onKernel(kernel, kernel.ports.own))
+    try {
+      const over = ends('greedy', 'together', 'processors', 'leaving')
+      await submit(
+        await intent('greedy', take(40 * MiB), greedy),
+        await intent('together', `${take(40 * MiB)}; echo went on; exit 3`, greedy),
+        await intent('processors', processors, { cores: 3, memoryBytes: 0 }),
+        await intent('leaving', `${stray(4721)}; sleep 1`),
+        await intent('cancelled', `${stray(4722)}; sleep 300`),
+      )
+      await over
+      const states = await driver.find(['greedy', 'together', 'processors', 'leaving'])
+      expect(states.get('greedy')).toMatchObject({ state: 'ended', reason: 'memory' })
+      expect(states.get('together')).toMatchObject({ state: 'ended', reason: 'memory', exitCode: 3 })
+      expect(states.get('leaving')).toMatchObject({ state: 'ended', reason: 'exited', exitCode: 0 })
+      expect((await driver.logs('processors', 'stdout', { tail: 1000 })).bytes.toString()).toBe('300000 100000\n')
+      expect(await strays(4721)).toBe('')
+      await until('the stray of the other runs', async () => (await strays(4722)) !== '', undefined, 20_000)
+      await driver.cancel(['cancelled'], 1)
+      expect(await strays(4722)).toBe('')
+      expect((await driver.find(['cancelled'])).get('cancelled')).toMatchObject({ state: 'ended', reason: 'cancelled' })
+      expect((await driver.collect('greedy')).detail).toEqual({ limits: 'cgroup' })
+      expect(await cgroups()).toEqual([])
+    } finally {
+      await end()
+    }
+  }, 120_000)
+
+  test('given to the account: one above its own', async () => {
+    begin(onKernel(kernel, kernel.ports.below))
+    try {
+      const over = ends('greedy', 'processors')
+      await submit(await intent('greedy', take(40 * MiB), greedy), await intent('processors', processors, { cores: 3, memoryBytes: 0 }))
+      await over
+      expect((await driver.find(['greedy'])).get('greedy')).toMatchObject({ state: 'ended', reason: 'memory' })
+      expect((await driver.logs('processors', 'stdout', { tail: 1000 })).bytes.toString()).toBe('300000 100000\n')
+      expect(await cgroups()).toEqual([])
+    } finally {
+      await end()
+    }
+  }, 120_000)
+
+  test("a login's systemd gives a lingering account cgroups for its tasks, and they outlive the login, where it ends what else is left", async () => {
+    const at = onKernel(kernel, kernel.ports.session)
+    begin(at, 'lingering')
+    await submit(
+      await intent('greedy', take(40 * MiB), greedy),
+      await intent('processors', processors, { cores: 3, memoryBytes: 0 }),
+      await intent('leaving', `${stray(4741)}; until [ -e /tmp/over ]; do sleep 0.2; done; echo done`),
+    )
+    await driver.close()
+    await sessions.close()
+    await kernel.run('while loginctl list-sessions --no-legend | grep -qw ada; do sleep 0.3; done')
+    begin(at, 'lingering')
+    try {
+      expect(await strays(4741)).not.toBe('')
+      const over = ends('greedy', 'processors', 'leaving')
+      await kernel.run('touch /tmp/over')
+      await over
+      const states = await driver.find(['greedy', 'leaving'])
+      expect(states.get('greedy')).toMatchObject({ state: 'ended', reason: 'memory' })
+      expect(states.get('leaving')).toMatchObject({ state: 'ended', reason: 'exited', exitCode: 0 })
+      expect((await driver.logs('processors', 'stdout', { tail: 1000 })).bytes.toString()).toBe('300000 100000\n')
+      expect((await driver.logs('leaving', 'stdout', { tail: 1000 })).bytes.toString()).toBe('done\n')
+      expect((await driver.collect('leaving')).detail).toEqual({ limits: 'cgroup' })
+      expect(await strays(4741)).toBe('')
+      expect(await cgroups()).toEqual([])
+    } finally {
+      await end()
+    }
+  }, 120_000)
+
+  test('one that does not linger gets none, and RLIMIT_DATA holds', async () => {
+    await kernel.run('mv /var/lib/systemd/linger/ada /tmp/ada')
+    begin(onKernel(kernel, kernel.ports.session))
+    try {
+      expect(await life(await intent('limited', 'true'))).toMatchObject({ state: { exitCode: 0 }, detail: { limits: 'rlimit' } })
+    } finally {
+      await end()
+      await kernel.run('mv /tmp/ada /var/lib/systemd/linger/ada')
+    }
+  }, 60_000)
 })

@@ -1,6 +1,6 @@
 import { spawn } from 'node:child_process'
 import { randomInt } from 'node:crypto'
-import { copyFileSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { copyFileSync, existsSync, mkdirSync, readFileSync, readdirSync, symlinkSync, writeFileSync } from 'node:fs'
 import { connect } from 'node:net'
 import { join } from 'node:path'
 import { openGround, run, until } from './ground.ts'
@@ -9,7 +9,7 @@ import type { Key } from './ssh.ts'
 
 /**
  * An SSH host with a Linux of its own (User-Mode Linux, a kernel that is a program), for what the kernel of the machine cannot show: its
- * cgroups are of version 2. The programs are the machine's, read only; what is written is gone with the host.
+ * cgroups are of version 2, and systemd is its first process. The programs are the machine's, read only; what is written is gone with the host.
  */
 export interface KernelHost extends AsyncDisposable {
   readonly address: string
@@ -20,9 +20,9 @@ export interface KernelHost extends AsyncDisposable {
   readonly knownHosts: string
   /**
    * Ports by the cgroup that logins are born in. `own`: one that was given to the account, with nothing of it above. `below`: one below such a one.
-   * `foreign`: one of root's.
+   * `foreign`: one of root's. `session`: systemd's of that login, which ends with all that is in it as the login does; the account lingers.
    */
-  readonly ports: Readonly<Record<'own' | 'below' | 'foreign', number>>
+  readonly ports: Readonly<Record<'own' | 'below' | 'foreign' | 'session', number>>
   /** Runs a script there as root. */
   run(script: string): Promise<string>
 }
@@ -60,16 +60,26 @@ long ptrace(enum __ptrace_request request, ...) {
 }
 `
 
+/** What runs there beside sshd, and its packages. */
+const guest = {
+  '/lib/systemd/systemd': 'systemd',
+  '/usr/bin/dbus-daemon': 'dbus',
+  '/usr/lib/systemd/user/dbus.socket': 'dbus-user-session',
+  '/usr/share/pam-configs/systemd': 'libpam-systemd',
+}
+
 /** What the machine lacks for this site, in words; undefined when nothing. */
 export const kernelHostMissing = (): string | undefined => {
   if (!existsSync(program)) return 'linux.uml is missing (Debian: apt-get install user-mode-linux)'
+  const absent = Object.entries(guest).find(([path]) => !existsSync(path))
+  if (absent !== undefined) return `${absent[0]} is missing (Debian: apt-get install ${absent[1]})`
   if (!existsSync(compiler)) return `${compiler} is missing (Debian: apt-get install gcc libc6-dev)`
   return existsSync('/dev/net/tun') ? undefined : '/dev/net/tun is missing: the host would have no network'
 }
 
-const ports = { own: 22, below: 23, foreign: 24 }
+const ports = { own: 22, below: 23, foreign: 24, session: 25 }
 
-/** The first process there. It ends, and the kernel with it, when the console does: by our will or by our death. */
+/** What becomes systemd there. The kernel ends when the console does: by our will or by our death. */
 const init = `#!/bin/sh
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 folder=$1 address=$2
@@ -82,6 +92,9 @@ mount -t devpts pts /dev/pts
 mount -t hostfs -o "$folder" host /mnt
 for file in passwd group shadow; do mount --bind "/mnt/$file" "/etc/$file"; done
 for place in /run /tmp /var/tmp /root /home /dev/shm; do mount -t tmpfs -o mode=1777 tmp "$place"; done
+for place in /var/lib/systemd /var/log; do mount -t tmpfs -o mode=755 tmp "$place"; done
+mount --bind /mnt/systemd /etc/systemd
+chmod 755 /run
 chmod 700 /root
 mkdir -m 755 /run/sshd
 mkdir -m 700 /home/ada
@@ -90,23 +103,61 @@ hostname kernel
 ip link set lo up
 ip addr add "$address/24" dev vec0
 ip link set vec0 up
+mkdir /var/lib/systemd/linger
+: > /var/lib/systemd/linger/ada
+( read -r line < /dev/console; halt -f || echo o > /proc/sysrq-trigger ) &
+exec /lib/systemd/systemd --unit=site.target --show-status=no
+`
+
+/** What a machine does at its start, and here is done or not needed: most of the time that it takes. */
+const masked = [
+  ...['sysinit', 'local-fs', 'timers'].flatMap((target) => {
+    const folder = `/lib/systemd/system/${target}.target.wants`
+    return existsSync(folder) ? readdirSync(folder) : []
+  }),
+  ...['systemd-journald.socket', 'systemd-journald-dev-log.socket', 'systemd-journald-audit.socket', 'systemd-udevd-control.socket'],
+  ...['systemd-udevd-kernel.socket', 'systemd-initctl.socket', 'modprobe@.service'],
+]
+
+const units = {
+  'site.target': `[Unit]
+Requires=dbus.socket systemd-logind.service site-sshd.service site-logins.service site-up.service user@1000.service
+`,
+  'site-sshd.service': `[Unit]
+After=systemd-logind.service
+[Service]
+ExecStart=/usr/sbin/sshd -D -f /mnt/sshd_config -o UsePAM=yes -p ${ports.session}
+KillMode=process
+`,
+  'site-logins.service': `[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/sh /mnt/logins
+`,
+  'site-up.service': `[Unit]
+After=user@1000.service site-sshd.service site-logins.service
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/sh -c 'echo up > /dev/console'
+`,
+}
+
+/** Servers whose logins are born in cgroups that systemd knows nothing of. */
+const logins = `set -e
 cd /sys/fs/cgroup
 echo '+memory +cpu +pids' > cgroup.subtree_control
 mkdir own given given/session foreign
 for each in own given given/session; do
   chown 1000:1000 "$each" "$each/cgroup.procs" "$each/cgroup.subtree_control" "$each/cgroup.threads"
 done
-for pair in own:22 given/session:23 foreign:24; do
+for pair in own:${ports.own} given/session:${ports.below} foreign:${ports.foreign}; do
   ( echo 0 > "\${pair%:*}/cgroup.procs" && exec /usr/sbin/sshd -f /mnt/sshd_config -p "\${pair#*:}" -E "/tmp/log-\${pair#*:}" )
 done
-cd /
-echo up
-read -r line
-halt -f || echo o > /proc/sysrq-trigger
 `
 
 /**
- * Starts it, which takes about two seconds; it ends with `asyncDispose` and with the process that called, also when that is killed.
+ * Starts it, which takes about five seconds; it ends with `asyncDispose` and with the process that called, also when that is killed.
  *
  * @throws Error naming what the machine lacks, or with what the kernel said
  */
@@ -138,6 +189,12 @@ export const startKernelHost = async (): Promise<KernelHost> => {
   )
   const script = join(folder, 'init')
   writeFileSync(script, init, { mode: 0o755 })
+  writeFileSync(join(folder, 'logins'), logins)
+  const system = join(folder, 'systemd', 'system')
+  mkdirSync(system, { recursive: true })
+  for (const name of new Set(masked)) symlinkSync('/dev/null', join(system, name))
+  for (const [name, text] of Object.entries(units)) writeFileSync(join(system, name), text)
+  writeFileSync(join(folder, 'systemd', 'logind.conf'), '[Login]\nKillUserProcesses=yes\n')
   const shim = join(folder, 'registers.so')
   await run(compiler, ['-shared', '-fPIC', '-O1', '-x', 'c', '-o', shim, '-'], { input: registers })
   const cable = `uml${ground.token}`
@@ -147,7 +204,7 @@ export const startKernelHost = async (): Promise<KernelHost> => {
   const child = spawn(
     program,
     [
-      ...['mem=512M', 'rootfstype=hostfs', 'rootflags=/', 'ro', 'quiet', `uml_dir=${join(folder, 'uml')}`, `umid=${ground.token}`],
+      ...['mem=640M', 'rootfstype=hostfs', 'rootflags=/', 'ro', 'quiet', `uml_dir=${join(folder, 'uml')}`, `umid=${ground.token}`],
       ...[`init=/bin/sh`, `vec0:transport=tap,ifname=${cable},depth=128`, 'con=null', 'con0=fd:0,fd:1', '--', script, folder, address],
     ],
     {

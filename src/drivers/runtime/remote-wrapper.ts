@@ -25,8 +25,8 @@
  * recorded: nothing of an attempt lives beside the next one. A process that left the group and cleared its environment is not found.
  * The exit is repeated until the disk takes it; as the record is a block already, a full disk has room for it.
  *
- * Where the account may make cgroups (of its own one, or of one above it, that was given to it), a task has its own: nobody leaves it by
- * leaving the group, and a kill for memory is counted there. Its folder is `orrery.NAME.TOKEN`, and goes before the end is recorded.
+ * Where the account may make cgroups (of its own one, or of one above it, that was given to it; or of one that its lingering systemd gives), a
+ * task has its own: nobody leaves it by leaving the group, and a kill for memory is counted there. Its folder is `orrery.NAME.TOKEN`, and goes before the end is recorded.
  */
 export const wrapper = `set -C
 umask 077
@@ -101,6 +101,24 @@ climb() {
   done
 }
 
+# Under systemd a login's cgroup is root's. Where the account lingers, its own systemd outlives the logins and gives this process one, which is ours.
+scope() {
+  account=$(id -un) number=$(id -u)
+  [ -e "/var/lib/systemd/linger/$account" ] && [ -S "/run/user/$number/bus" ] || return
+  now
+  each=orrery-$$-$up.scope
+  DBUS_SESSION_BUS_ADDRESS=unix:path=/run/user/$number/bus busctl --user --timeout=10 call \
+    org.freedesktop.systemd1 /org/freedesktop/systemd1 org.freedesktop.systemd1.Manager StartTransientUnit 'ssa(sv)a(sa(sv))' \
+    "$each" fail 3 PIDs au 1 $$ Delegate b true CollectMode s inactive-or-failed 0 > /dev/null 2>&1 < /dev/null || return
+  for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+    while IFS=: read -r line names path; do
+      case $line:$path in 0:*/"$each") own=$path; return 0 ;; esac
+    done < /proc/self/cgroup
+    sleep 0.1
+  done
+  return 1
+}
+
 # Sets room, where the scripts' cgroups are, and share, where those for processors are in a tree of their own.
 confine() {
   tree= memories= processors= own=/ ours=/ theirs=/
@@ -121,7 +139,7 @@ confine() {
   if has "$tree/cgroup.controllers" memory; then
     if climb "$tree" "$own" memory.max "$@"; then room=$folder; return; fi
     # It is ours and nothing above it is: what is in it has to make way.
-    [ -O "$tree$own" ] && [ -w "$tree$own/cgroup.procs" ] || return
+    { [ -O "$tree$own" ] || scope; } && [ -w "$tree$own/cgroup.procs" ] || return
     mkdir -- "$tree$own/orrery.rest" 2>/dev/null
     for try in 1 2 3; do
       while read -r each; do

@@ -55,7 +55,7 @@ const ended = (
  * survives: a restart of sshd, a link cut anywhere, the end of this process, a restart of the host (then a task without a recorded end
  * is `lost`).
  *
- * Time limits are the host's. Where the account may make cgroups below its own one or one above it, of version 2 or 1, a task has its own with
+ * Time limits are the host's. Where the account may make cgroups below its own one or one above it, of version 2 or 1, or lingers under systemd, a task has its own with
  * `memoryBytes` and `cores`; elsewhere RLIMIT_DATA of each process is twice `memoryBytes` and 256 MiB, and `cores` is not held. Exit codes above 128 are taken for
  * signals where the host has no GNU time. Processor time is that of the task and the descendants that it waited for. Without a limit of its
  * own on tasks at once: the caller knows the host's cores.
