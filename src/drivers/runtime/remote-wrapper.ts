@@ -101,22 +101,27 @@ climb() {
   done
 }
 
-# Under systemd a login's cgroup is root's. Where the account lingers, its own systemd outlives the logins and gives this process one, which is ours.
-scope() {
-  account=$(id -un) number=$(id -u)
-  [ -e "/var/lib/systemd/linger/$account" ] && [ -S "/run/user/$number/bus" ] || return
+# Under systemd a login's cgroup is root's, and with the login may end what is in it. Where the account lingers, its own systemd outlives the
+# logins: it takes this process, and so the tasks, into a cgroup that is ours.
+linger() {
+  session=
+  while IFS=: read -r number names path; do
+    case $path in */session-*.scope) session=$path ;; esac
+  done < /proc/self/cgroup
+  [ -n "$session" ] || return
+  number=$(id -u)
+  [ -e "/var/lib/systemd/linger/$(id -un)" ] && [ -S "/run/user/$number/bus" ] || return
   now
   each=orrery-$$-$up.scope
   DBUS_SESSION_BUS_ADDRESS=unix:path=/run/user/$number/bus busctl --user --timeout=10 call \
     org.freedesktop.systemd1 /org/freedesktop/systemd1 org.freedesktop.systemd1.Manager StartTransientUnit 'ssa(sv)a(sa(sv))' \
     "$each" fail 3 PIDs au 1 $$ Delegate b true CollectMode s inactive-or-failed 0 > /dev/null 2>&1 < /dev/null || return
   for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
-    while IFS=: read -r line names path; do
-      case $line:$path in 0:*/"$each") own=$path; return 0 ;; esac
+    while IFS=: read -r number names path; do
+      case $path in */"$each") lingering=1; return ;; esac
     done < /proc/self/cgroup
     sleep 0.1
   done
-  return 1
 }
 
 # Sets room, where the scripts' cgroups are, and share, where those for processors are in a tree of their own.
@@ -137,9 +142,10 @@ confine() {
     esac
   done < /proc/self/cgroup
   if has "$tree/cgroup.controllers" memory; then
-    if climb "$tree" "$own" memory.max "$@"; then room=$folder; return; fi
+    # What is above the account's systemd's is for that to divide.
+    if [ -z "$lingering" ] && climb "$tree" "$own" memory.max "$@"; then room=$folder; return; fi
     # It is ours and nothing above it is: what is in it has to make way.
-    { [ -O "$tree$own" ] || scope; } && [ -w "$tree$own/cgroup.procs" ] || return
+    [ -O "$tree$own" ] && [ -w "$tree$own/cgroup.procs" ] || return
     mkdir -- "$tree$own/orrery.rest" 2>/dev/null
     for try in 1 2 3; do
       while read -r each; do
@@ -422,10 +428,11 @@ supervise() {
   return "$code"
 }
 
-room= share= cgroup= processor=
+room= share= cgroup= processor= lingering=
 if [ "$mode" = foreground ]; then
   supervise "$1"
 else
+  linger
   [ -z "$confined" ] || confine "$@"
   for each; do
     {
