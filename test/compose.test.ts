@@ -1,6 +1,5 @@
 import { execFileSync, spawnSync } from 'node:child_process'
 import { existsSync, mkdtempSync, readFileSync, rmSync, symlinkSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, test } from '@jest/globals'
 import { parse } from 'yaml'
@@ -11,6 +10,7 @@ import { readTemporalSettings } from '../src/embedded/temporal-settings.ts'
 import { openTemporal } from '../src/embedded/temporal.ts'
 import { openLog } from '../src/observability/log.ts'
 import { cacheDir, childEnvironment, temporaryFolder } from './embedded/folder.ts'
+import { runFolder } from './support/remover.ts'
 
 const root = new URL('../', import.meta.url).pathname
 const text = (name: string): string => readFileSync(join(root, name), 'utf8')
@@ -181,7 +181,7 @@ test('temporal-config/namespace.sh makes the namespace on a real server, and aga
   const quiet = { log: openLog('silent'), environment: childEnvironment, onProgress: () => undefined }
   const program = await findTemporalProgram({ ...quiet, named: undefined, cacheDir })
   const server = await openTemporal({ ...quiet, dataDir: folder.path, cacheDir, namespace: 'default', program })
-  const tools = mkdtempSync(join(tmpdir(), 'orrery-tools-'))
+  const tools = mkdtempSync(join(runFolder(), 'orrery-tools-'))
   try {
     symlinkSync(program, join(tools, 'temporal'))
     const env = { PATH: `${tools}:/usr/bin:/bin`, HOME: folder.path, TEMPORAL_ADDRESS: server.address }

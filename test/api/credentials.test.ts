@@ -1,7 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { generateKeyPairSync } from 'node:crypto'
 import { mkdirSync, mkdtempSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { z } from 'zod'
 import { sql, type Db } from '../../src/db/sql.ts'
@@ -16,13 +15,14 @@ import { CredentialVariables } from '../../src/config.ts'
 import { ensureKeyFile, makeKey, openVaultKeys, replaceKeys, type VaultKeys } from '../../src/vault/keys.ts'
 import { openVault, type Vault } from '../../src/vault/vault.ts'
 import { startInventory, type InventoryApp } from '../support/inventory-app.ts'
+import { runFolder } from '../support/remover.ts'
 
 let folder: string
 let keys: VaultKeys
 let app: InventoryApp
 let vault: Vault
 beforeAll(async () => {
-  folder = mkdtempSync(join(tmpdir(), 'orrery-credentials-'))
+  folder = mkdtempSync(join(runFolder(), 'orrery-credentials-'))
   await ensureKeyFile(join(folder, 'vault.key'))
   keys = await openVaultKeys(join(folder, 'vault.key'))
   mkdirSync(join(folder, 'allowed'))

@@ -5,20 +5,20 @@ import { lookup } from 'node:dns/promises'
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer, type Server } from 'node:https'
 import type { AddressInfo } from 'node:net'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { z } from 'zod'
 import { sql } from '../../src/db/sql.ts'
 import { startSlurm, type SlurmSite } from '../sites/slurm.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { startSshServer, type SshServer } from '../support/ssh-server.ts'
+import { runFolder } from '../support/remover.ts'
 
 type Json = any
 
 let folder: string
 let service: TestService
 beforeAll(async () => {
-  folder = mkdtempSync(join(tmpdir(), 'orrery-connections-'))
+  folder = mkdtempSync(join(runFolder(), 'orrery-connections-'))
   const keyFile = join(folder, 'vault.key')
   writeFileSync(keyFile, `${randomBytes(32).toString('base64')}\n`, { mode: 0o600 })
   service = await openService({

@@ -4,7 +4,6 @@ import { once } from 'node:events'
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import type { Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { openFunctions, type Functions } from '../../src/clients/functions.ts'
 import { functionCallRoutes } from '../../src/domains/function-calls/routes.ts'
@@ -20,6 +19,7 @@ import { createHttpServer } from '../../src/http/server.ts'
 import { startFunctions, type FunctionsSite } from '../sites/functions.ts'
 import { until } from '../sites/ground.ts'
 import { createConformance } from '../support/conformance.ts'
+import { runFolder } from '../support/remover.ts'
 
 const key = (): { secret: ReturnType<typeof createSecretKey> } => ({ secret: createSecretKey(randomBytes(32)) })
 let keys = [key()]
@@ -45,7 +45,7 @@ afterAll(async () => {
   await site.stop()
 })
 beforeEach(async () => {
-  scratch = mkdtempSync(join(tmpdir(), 'orrery-function-calls-'))
+  scratch = mkdtempSync(join(runFolder(), 'orrery-function-calls-'))
   opened = []
   faults = []
   keys = [key()]

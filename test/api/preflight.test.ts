@@ -3,13 +3,13 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { createServer, type Server } from 'node:http'
 import { createServer as createHttp2Server, type Http2Server } from 'node:http2'
 import { createServer as createSocketServer, type Server as SocketServer } from 'node:net'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { openDatabase } from '../../src/db/pool.ts'
 import { probeBuildkit, probeDocker, probeServer } from '../../src/domains/instance/probes.ts'
 import { startInventory, type InventoryApp } from '../support/inventory-app.ts'
+import { runFolder } from '../support/remover.ts'
 
-const folder = mkdtempSync(join(tmpdir(), 'preflight-'))
+const folder = mkdtempSync(join(runFolder(), 'preflight-'))
 const socket = (name: string): string => join(folder, name)
 const servers: (Server | Http2Server | SocketServer)[] = []
 const listen = async (server: Server | Http2Server | SocketServer, name: string): Promise<void> => {

@@ -2,15 +2,15 @@ import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import { execFileSync, spawnSync } from 'node:child_process'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fingerprint, judge, keyType, knownHostsName, linesOf, parseKnownHosts } from '../../src/clients/ssh/known-hosts.ts'
 import { makeKey } from './sshd.ts'
+import { runFolder } from '../support/remover.ts'
 
 let folder: string
 let keys: { publicKey: string; fingerprint: string; type: string; blob: Buffer }[]
 beforeAll(() => {
-  folder = mkdtempSync(join(tmpdir(), 'known-hosts-'))
+  folder = mkdtempSync(join(runFolder(), 'known-hosts-'))
   keys = ['ed25519', 'rsa', 'ecdsa', 'ed25519'].map((type, index) => {
     const { publicKey, fingerprint: told } = makeKey(folder, `key${index}`, type)
     const [name, base64] = publicKey.split(' ') as [string, string]

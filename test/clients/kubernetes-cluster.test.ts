@@ -4,10 +4,10 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { createServer, type Server } from 'node:https'
 import type { AddressInfo } from 'node:net'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { addressJudge } from '../../src/clients/denied-networks.ts'
 import { openKubernetesCluster, type ClusterOptions, type KubernetesCluster } from '../../src/clients/kubernetes-cluster.ts'
+import { runFolder } from '../support/remover.ts'
 
 /** API servers and what stands before them, as they misbehave: real ones do not on request. */
 
@@ -18,7 +18,7 @@ let asked: { method: string; url: string; authorization: string }[] = []
 const clusters: KubernetesCluster[] = []
 
 beforeAll(async () => {
-  folder = mkdtempSync(join(tmpdir(), 'kubernetes-client-'))
+  folder = mkdtempSync(join(runFolder(), 'kubernetes-client-'))
   const subject = ['-subj', '/CN=localhost', '-addext', 'subjectAltName=DNS:localhost']
   const files = ['-keyout', join(folder, 'key'), '-out', join(folder, 'certificate')]
   execFileSync('openssl', ['req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-days', '2', ...files, ...subject], { stdio: 'ignore' })

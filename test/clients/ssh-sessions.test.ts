@@ -3,13 +3,13 @@ import fc from 'fast-check'
 import { execFileSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { chmodSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { openSshSessions } from '../../src/clients/ssh/sessions.ts'
 import { shellCommand } from '../../src/clients/ssh/session.ts'
 import type { SshSessions, SshSessionsOptions } from '../../src/clients/ssh/target.ts'
 import { makeKey, startSshd, type Sshd } from './sshd.ts'
+import { runFolder } from '../support/remover.ts'
 
 /** Against a real OpenSSH server. */
 
@@ -23,7 +23,7 @@ const open = (options?: SshSessionsOptions): SshSessions => {
 }
 beforeAll(async () => {
   sshd = await startSshd([], ['ed25519', 'rsa'])
-  folder = mkdtempSync(join(tmpdir(), 'ssh-sessions-'))
+  folder = mkdtempSync(join(runFolder(), 'ssh-sessions-'))
 }, 60_000)
 afterEach(async () => {
   for (const sessions of opened.splice(0)) await sessions.close()

@@ -1,10 +1,11 @@
 import { execFileSync, spawn, type ChildProcess } from 'node:child_process'
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer, connect } from 'node:net'
-import { tmpdir, userInfo } from 'node:os'
+import { userInfo } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { SshTarget } from '../../src/clients/ssh/target.ts'
+import { runFolder } from '../support/remover.ts'
 
 /** A real OpenSSH server on a free port of this machine, for the user that runs the tests. */
 export interface Sshd {
@@ -60,7 +61,7 @@ export const makeKey = (folder: string, name: string, type: string): { privateKe
 
 /** `settings`: further lines of its configuration. */
 export const startSshd = async (settings: string[] = [], hostKeyTypes = ['ed25519']): Promise<Sshd> => {
-  const folder = mkdtempSync(join(tmpdir(), 'sshd-'))
+  const folder = mkdtempSync(join(runFolder(), 'sshd-'))
   // Privilege separation wants its folder, and logins their key, without a closed folder on the way.
   execFileSync('chmod', ['755', folder])
   mkdirSync('/run/sshd', { recursive: true })

@@ -1,6 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { openLocalShell } from '../../src/drivers/local-shell.ts'
 import { withContainers, type ContainerDriver } from '../../src/drivers/runtime/container.ts'
@@ -15,6 +14,7 @@ import { bareArchive, systemSif } from '../sites/image-files.ts'
 import { kubernetesImages } from '../sites/kubernetes-images.ts'
 import { gpuSpecification, startPodman, type Podman } from '../sites/podman.ts'
 import { startSlurm, type SlurmSite } from '../sites/slurm.ts'
+import { runFolder } from '../support/remover.ts'
 
 /** The engines besides Docker, over a shell and inside Slurm's jobs: what a task in them does and what is told of it. */
 
@@ -26,7 +26,7 @@ let slurm: SlurmSite
 let sif: string
 let count = 0
 const closing: (() => Promise<void>)[] = []
-const folder = mkdtempSync(join(tmpdir(), 'orrery-engines-'))
+const folder = mkdtempSync(join(runFolder(), 'orrery-engines-'))
 const gpuFile = '/run/cdi/orrery-test.json'
 
 beforeAll(async () => {

@@ -1,6 +1,5 @@
 import { afterAll, afterEach, beforeEach, describe, expect, test } from '@jest/globals'
 import { copyFileSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { ContainerDriver } from '../../src/drivers/runtime/container.ts'
@@ -10,9 +9,10 @@ import { run as runProgram, until } from '../sites/ground.ts'
 import { bareArchive } from '../sites/image-files.ts'
 import { openContainerSite } from './container-site.ts'
 import { programsWithout } from './in-containers.ts'
+import { runFolder } from '../support/remover.ts'
 
 /** One engine and one registry for all tests of this file. */
-const ground = mkdtempSync(join(tmpdir(), 'orrery-weather-'))
+const ground = mkdtempSync(join(runFolder(), 'orrery-weather-'))
 const engine = await openEngine({ data: '/var/cache/orrery/test-tasks', kind: 'tasks' })
 const image = await loadSystemImage(engine)
 const registry = await startLoopbackRegistry(join(ground, 'registry'))

@@ -1,15 +1,15 @@
 import { afterAll } from '@jest/globals'
 import { mkdtempSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { loadSystemImage, openEngine } from '../sites/docker.ts'
 import { runtimeDriverConformance, type ConformanceSite } from './conformance.ts'
 import { openContainerSite, type ContainerSiteOptions } from './container-site.ts'
 import { livesInside } from './in-containers.ts'
+import { runFolder } from '../support/remover.ts'
 
 /** One engine for all tests of this file; the suite needs it before it declares its tests. */
 const engine = await openEngine({ data: '/var/cache/orrery/test-tasks', kind: 'tasks' })
-const ground = mkdtempSync(join(tmpdir(), 'orrery-container-'))
+const ground = mkdtempSync(join(runFolder(), 'orrery-container-'))
 afterAll(async () => {
   await engine[Symbol.asyncDispose]()
   rmSync(ground, { recursive: true, force: true })

@@ -1,6 +1,5 @@
 import { execFileSync } from 'node:child_process'
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
@@ -11,6 +10,7 @@ import { settingsOf } from '../../src/drivers/runtime/kubernetes-settings.ts'
 import { judgePod, type KubernetesEvidence } from '../../src/drivers/runtime/kubernetes-state.ts'
 import { isStatic } from '../../src/drivers/runtime/kubernetes.ts'
 import type { EndedSight, RemoteSight, StartedSight } from '../../src/drivers/runtime/remote.ts'
+import { runFolder } from '../support/remover.ts'
 
 const patience = { settleSeconds: 10, pullPatienceSeconds: 300 }
 const place = { array: 'orrery-a', index: 3, submittedAt: 1000, job: '1' }
@@ -259,7 +259,7 @@ describe('what is asked for', () => {
   })
 
   test('its supervisor is told about the container where that is measured, and all else as the site has it', () => {
-    const folder = mkdtempSync(join(tmpdir(), 'kubernetes-job-'))
+    const folder = mkdtempSync(join(runFolder(), 'kubernetes-job-'))
     try {
       mkdirSync(join(folder, 'tasks'))
       const supervisor = "/bin/sh 'print it' foreground /tasks VARIABLE 7 /usr/bin/elsewhere --of-the-keeper 'the clock' '' \"$script\""

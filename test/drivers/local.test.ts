@@ -1,7 +1,6 @@
 import { describe, expect, test } from '@jest/globals'
 import { spawn } from 'node:child_process'
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, utimesSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Intent, RuntimeDriver } from '../../src/drivers/runtime/driver.ts'
@@ -9,9 +8,10 @@ import { openLocalDriver, type LocalDriverOptions } from '../../src/drivers/runt
 import { bootId, processOf } from '../../src/drivers/runtime/local-processes.ts'
 import { runnerProgram } from '../support/runner-program.ts'
 import { runtimeDriverConformance } from './conformance.ts'
+import { runFolder } from '../support/remover.ts'
 
 runtimeDriverConformance('local', () => {
-  const scratch = mkdtempSync(join(tmpdir(), 'orrery-local-'))
+  const scratch = mkdtempSync(join(runFolder(), 'orrery-local-'))
   const options = { controlDirectory: join(scratch, 'control'), timeoutGraceSeconds: 1 }
   return {
     scratch,
@@ -33,7 +33,7 @@ describe('local driver: what it finds in its records', () => {
     }) => Promise<void>,
     more: Partial<LocalDriverOptions> = {},
   ): Promise<void> => {
-    const scratch = mkdtempSync(join(tmpdir(), 'orrery-local-'))
+    const scratch = mkdtempSync(join(runFolder(), 'orrery-local-'))
     const control = join(scratch, 'control')
     const driver = openLocalDriver({ controlDirectory: control, pollMilliseconds: 50, runnerProgram, ...more })
     const intent = (name: string, argv: string[]): Intent => ({
@@ -153,7 +153,7 @@ describe('local driver: what it finds in its records', () => {
   test(
     'a kill by the kernel for want of memory is told',
     async () => {
-      const folder = mkdtempSync(join(tmpdir(), 'orrery-vmstat-'))
+      const folder = mkdtempSync(join(runFolder(), 'orrery-vmstat-'))
       const vmstatFile = join(folder, 'vmstat')
       writeFileSync(vmstatFile, 'pgfault 7\noom_kill 3\n')
       await on(

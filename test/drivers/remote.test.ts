@@ -1,17 +1,17 @@
 import { afterEach, beforeEach, describe, expect, test } from '@jest/globals'
 import { execFileSync } from 'node:child_process'
 import { existsSync, mkdirSync, mkdtempSync, realpathSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import fc from 'fast-check'
 import type { Intent } from '../../src/drivers/runtime/driver.ts'
 import { isDelivered, listingFormat, parseListing, parseSums } from '../../src/drivers/runtime/remote-files.ts'
 import { factsLine, parseFacts, parseRecord, sightOf } from '../../src/drivers/runtime/remote-record.ts'
 import { taskScript } from '../../src/drivers/runtime/task-script.ts'
+import { runFolder } from '../support/remover.ts'
 
 let scratch: string
 beforeEach(() => {
-  scratch = mkdtempSync(join(tmpdir(), 'orrery-remote-'))
+  scratch = mkdtempSync(join(runFolder(), 'orrery-remote-'))
 })
 afterEach(() => rmSync(scratch, { recursive: true, force: true }))
 

@@ -6,7 +6,6 @@ import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, 
 import { request as send } from 'node:http'
 import { createServer } from 'node:https'
 import type { AddressInfo } from 'node:net'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import fc from 'fast-check'
@@ -20,6 +19,7 @@ import { openCallLinks } from '../../src/drivers/runtime/serverless-links.ts'
 import { placeRun } from '../../src/drivers/runtime/serverless-protocol.ts'
 import { slow, startFunctions, type FunctionsSite, type PlatformAnswer } from '../sites/functions.ts'
 import { until } from '../sites/ground.ts'
+import { runFolder } from '../support/remover.ts'
 
 const seconds = 60_000
 const linkKey = { secret: createSecretKey(Buffer.alloc(32, 7)) }
@@ -38,7 +38,7 @@ afterAll(async () => {
   await site.stop()
 })
 beforeEach(() => {
-  scratch = mkdtempSync(join(tmpdir(), 'orrery-calls-'))
+  scratch = mkdtempSync(join(runFolder(), 'orrery-calls-'))
   opened = []
   site.trouble = undefined
   site.token = undefined

@@ -1,11 +1,11 @@
 import { afterAll, beforeAll } from '@jest/globals'
 import { mkdtempSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { openFunctions, type Functions } from '../../src/clients/functions.ts'
 import { openServerlessDriver } from '../../src/drivers/runtime/serverless.ts'
 import { startFunctions, type FunctionsSite } from '../sites/functions.ts'
 import { runtimeDriverConformance } from './conformance.ts'
+import { runFolder } from '../support/remover.ts'
 
 let site: FunctionsSite
 let functions: Functions
@@ -19,7 +19,7 @@ afterAll(async () => {
 })
 
 runtimeDriverConformance('serverless', () => {
-  const scratch = mkdtempSync(join(tmpdir(), 'orrery-serverless-'))
+  const scratch = mkdtempSync(join(runFolder(), 'orrery-serverless-'))
   const options = {
     root: scratch,
     runtime: 'serverless',

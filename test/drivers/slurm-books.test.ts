@@ -1,17 +1,17 @@
 import { afterEach, beforeEach, expect, test } from '@jest/globals'
 import { execFileSync, spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import fc from 'fast-check'
 import { openLocalShell } from '../../src/drivers/local-shell.ts'
 import { arrayScript, openSlurmBooks, packOf, type ArrayElement } from '../../src/drivers/runtime/slurm-books.ts'
+import { runFolder } from '../support/remover.ts'
 
 /** What is kept at the site of arrays, and what a task of an array makes itself at its start: its script and its work directory. */
 
 let root: string
 beforeEach(() => {
-  root = mkdtempSync(join(tmpdir(), 'orrery-pack-'))
+  root = mkdtempSync(join(runFolder(), 'orrery-pack-'))
   for (const folder of ['tasks', 'arrays/one']) mkdirSync(join(root, folder), { recursive: true })
 })
 afterEach(() => rmSync(root, { recursive: true, force: true }))

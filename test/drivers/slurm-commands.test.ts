@@ -1,6 +1,5 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import fc from 'fast-check'
 import { openLocalShell } from '../../src/drivers/local-shell.ts'
@@ -8,6 +7,7 @@ import { openSlurmCommands } from '../../src/drivers/runtime/slurm-commands.ts'
 import type { SlurmRequest } from '../../src/drivers/runtime/slurm-request.ts'
 import { NoRoom } from '../../src/drivers/runtime/slurm-scheduler.ts'
 import type { SiteShell } from '../../src/drivers/shell.ts'
+import { runFolder } from '../support/remover.ts'
 
 let folder: string
 let shell: SiteShell
@@ -21,7 +21,7 @@ const scheduler = () => openSlurmCommands({ shell, root: async () => folder, req
 const array = (name: string, request: Partial<SlurmRequest> = {}) => ({ name, request: { cores: 1, gpus: 0, ...request }, tasks: ['t'] })
 
 beforeAll(() => {
-  folder = mkdtempSync(join(tmpdir(), 'orrery-slurm-commands-'))
+  folder = mkdtempSync(join(runFolder(), 'orrery-slurm-commands-'))
   mkdirSync(join(folder, 'bin'))
   shell = openLocalShell({ environment: { PATH: `${join(folder, 'bin')}:/usr/bin:/bin` } })
 })

@@ -1,7 +1,6 @@
 import { afterEach, beforeEach, describe, expect, test } from '@jest/globals'
 import { spawn } from 'node:child_process'
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { openSshSessions } from '../../src/clients/ssh/sessions.ts'
@@ -11,13 +10,14 @@ import { DriverError, type Collected, type Intent, type RuntimeDriver } from '..
 import { openSshDriver, type SshDriverOptions } from '../../src/drivers/runtime/ssh.ts'
 import { LinkError, type SiteShell } from '../../src/drivers/shell.ts'
 import { startSshd } from '../clients/sshd.ts'
+import { runFolder } from '../support/remover.ts'
 
 const seconds = 1000
 let scratch: string
 let closing: (() => Promise<void>)[]
 
 beforeEach(() => {
-  scratch = mkdtempSync(join(tmpdir(), 'orrery-trouble-'))
+  scratch = mkdtempSync(join(runFolder(), 'orrery-trouble-'))
   closing = []
 })
 afterEach(async () => {

@@ -1,6 +1,5 @@
 import { afterAll, beforeAll } from '@jest/globals'
 import { mkdtempSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { openSshSessions } from '../../src/clients/ssh/sessions.ts'
 import type { SshSessions } from '../../src/clients/ssh/target.ts'
@@ -9,11 +8,12 @@ import { openSshDriver } from '../../src/drivers/runtime/ssh.ts'
 import type { SiteShell } from '../../src/drivers/shell.ts'
 import { startSshd, type Sshd } from '../clients/sshd.ts'
 import { runtimeDriverConformance, type ConformanceSite } from './conformance.ts'
+import { runFolder } from '../support/remover.ts'
 
 const submitter = [process.execPath, join(import.meta.dirname, 'ssh-submitter.ts')]
 
 const siteOver = (openShell: () => SiteShell, closeShells: () => Promise<void>, host?: object): ConformanceSite => {
-  const scratch = mkdtempSync(join(tmpdir(), 'orrery-ssh-'))
+  const scratch = mkdtempSync(join(runFolder(), 'orrery-ssh-'))
   const options = {
     root: join(scratch, 'root'),
     runtime: 'ssh',

@@ -1,11 +1,11 @@
 import { chmodSync, mkdtempSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { configFromEnvironment } from '../../src/config.ts'
+import { runFolder } from '../support/remover.ts'
 
 /** An empty data folder that the user postgres may pass through, removed by `[Symbol.dispose]`. */
 export const temporaryFolder = (): { path: string; [Symbol.dispose](): void } => {
-  const path = mkdtempSync(join(tmpdir(), 'orrery-embedded-'))
+  const path = mkdtempSync(join(runFolder(), 'orrery-embedded-'))
   chmodSync(path, 0o711)
   return {
     path,

@@ -1,7 +1,7 @@
 import { spawn } from 'node:child_process'
 import { chmodSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:net'
-import { networkInterfaces, tmpdir } from 'node:os'
+import { networkInterfaces } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, describe, expect, test } from '@jest/globals'
 import pg from 'pg'
@@ -10,6 +10,7 @@ import type { EmbeddedPostgres } from '../../src/embedded/postgres.ts'
 import { processesWorkingIn, startTicks } from '../../src/embedded/processes.ts'
 import { openLog } from '../../src/observability/log.ts'
 import { cacheDir, temporaryFolder, until } from './folder.ts'
+import { runFolder } from '../support/remover.ts'
 
 const log = openLog('silent')
 const open = (dataDir: string, settings: Record<string, string> = {}): Promise<EmbeddedPostgres> =>
@@ -162,7 +163,7 @@ test('a first start that was cut short leaves nothing that hinders the next', as
 
 const asRoot = process.getuid?.() === 0
 test('as root, a data folder that the user postgres cannot enter is refused with the remedy; as a user, it is its own', async () => {
-  const closed = mkdtempSync(join(tmpdir(), 'orrery-closed-'))
+  const closed = mkdtempSync(join(runFolder(), 'orrery-closed-'))
   chmodSync(closed, 0o700)
   try {
     if (asRoot) await expect(open(closed)).rejects.toThrow(`the user postgres cannot enter ${closed}: set SERVICE_DATA_DIR`)

@@ -1,13 +1,13 @@
 import { expect, test } from '@jest/globals'
 import { chmodSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { findRunnerProgram } from '../../src/embedded/runner-program.ts'
 import { openLog } from '../../src/observability/log.ts'
+import { runFolder } from '../support/remover.ts'
 
 /** Asks with a compiler that does what the script says. */
 const withCompiler = async (script: string, check: (find: () => Promise<string>, cacheDir: string) => Promise<void>): Promise<void> => {
-  const folder = mkdtempSync(join(tmpdir(), 'orrery-runner-program-'))
+  const folder = mkdtempSync(join(runFolder(), 'orrery-runner-program-'))
   writeFileSync(join(folder, 'go'), `#!/bin/sh\n[ "$1" = env ] && exit 0\n${script}\n`)
   chmodSync(join(folder, 'go'), 0o755)
   const environment = { PATH: `${folder}:/usr/bin:/bin` }

@@ -1,12 +1,12 @@
 import { afterAll, expect, test } from '@jest/globals'
 import { mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { openOutput, openOutputAt } from '../../src/domains/execution-runs/files.ts'
 import { openLocalShell } from '../../src/drivers/local-shell.ts'
+import { runFolder } from '../support/remover.ts'
 
-const root = mkdtempSync(join(tmpdir(), 'orrery-files-'))
+const root = mkdtempSync(join(runFolder(), 'orrery-files-'))
 const shell = openLocalShell({})
 afterAll(async () => {
   await shell.close()

@@ -1,6 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { mkdtempSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { loadSystemImage, openEngine, type Engine } from '../sites/docker.ts'
 import { startFunctions, type FunctionsSite } from '../sites/functions.ts'
@@ -10,6 +9,7 @@ import { connectionTo, eventually, inCluster, inContainers, makeVaultKeyFile, on
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld, type World, type WorldPlace, type WorldTask } from '../support/worlds.ts'
 import { checked } from './checked.ts'
+import { runFolder } from '../support/remover.ts'
 
 let service: TestService
 let cluster: KubernetesSite
@@ -17,7 +17,7 @@ let engine: Engine
 let functions: FunctionsSite
 let ssh: SshSite
 let image: string
-const engineData = mkdtempSync(join(tmpdir(), 'orrery-places-'))
+const engineData = mkdtempSync(join(runFolder(), 'orrery-places-'))
 
 beforeAll(async () => {
   ;[cluster, engine, functions, ssh, service] = await Promise.all([

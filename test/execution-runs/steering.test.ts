@@ -1,17 +1,17 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { existsSync, mkdtempSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { closeRun } from '../../src/domains/execution-runs/store.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld } from '../support/worlds.ts'
 import { checked } from './checked.ts'
+import { runFolder } from '../support/remover.ts'
 
 let service: TestService
 let folder: string
 beforeAll(async () => {
   service = await openService()
-  folder = mkdtempSync(join(tmpdir(), 'orrery-steering-'))
+  folder = mkdtempSync(join(runFolder(), 'orrery-steering-'))
 }, 120_000)
 afterAll(() => service[Symbol.asyncDispose]())
 

@@ -1,11 +1,11 @@
 import { spawn, type ChildProcess } from 'node:child_process'
 import { chmodSync, existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { configFromEnvironment } from '../../src/config.ts'
 import type { Ready } from '../../src/embedded/ready-file.ts'
 import { beforeNextLook } from '../support/pace.ts'
 import { buildOfRun } from './build.ts'
+import { runFolder } from '../support/remover.ts'
 
 const { cacheDir } = configFromEnvironment()
 
@@ -19,7 +19,7 @@ export interface Program {
 
 /** A data folder that the user postgres may pass through. */
 export const dataFolder = (): string => {
-  const path = mkdtempSync(join(tmpdir(), 'orrery-faults-'))
+  const path = mkdtempSync(join(runFolder(), 'orrery-faults-'))
   chmodSync(path, 0o711)
   return path
 }

@@ -1,6 +1,5 @@
 import { randomBytes } from 'node:crypto'
 import { chownSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { configFromEnvironment } from '../../src/config.ts'
@@ -13,6 +12,7 @@ import { makeNamespace, temporalAddress } from '../support/service.ts'
 import { engineMissing, openEngine, type Engine } from '../sites/docker.ts'
 import { debianBase } from './debian-base.ts'
 import { openApi, type Api } from './api.ts'
+import { runFolder } from '../support/remover.ts'
 
 const root = new URL('../../', import.meta.url).pathname
 const image = 'orrery:test'
@@ -33,7 +33,7 @@ const hostsOf = async (api: Api, runId: string): Promise<unknown[]> =>
 
 const suite = (): void => {
   const { cacheDir, childEnvironment } = configFromEnvironment()
-  const scratch = mkdtempSync(join(tmpdir(), 'orrery-image-'))
+  const scratch = mkdtempSync(join(runFolder(), 'orrery-image-'))
   /** How to close what is open, in the order of opening. */
   const opened: (() => Promise<unknown>)[] = []
   let engine: Engine

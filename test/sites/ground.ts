@@ -23,9 +23,16 @@ const prefix = 'orrery-site-'
 
 /**
  * Waits until its standard input closes (the owner has left or was killed), then removes the folder. The namespaces of the site's hosts
- * end by themselves in the same moment (see `guest.pl`), so what is still writing there has a second to be gone.
+ * end by themselves in the same moment (see `guest.pl`), and engines take their mounts away; what is mounted there after ten seconds nobody will.
  */
-const remover = `trap '' TERM INT HUP; read -r _; n=0; until rm -rf -- "$1" 2>/dev/null || [ $n -ge 50 ]; do n=$((n + 1)); sleep 0.1; done`
+const remover = `trap '' TERM INT HUP
+read -r _
+n=0
+until rm -rf -- "$1" 2>/dev/null || [ $n -ge 200 ]; do
+  n=$((n + 1))
+  sleep 0.1
+  [ $n -lt 100 ] || grep -F " $1/" /proc/mounts | while read -r _ place _; do umount -l "$place"; done
+done`
 
 /** Opens the ground for a new site, after taking away what a dead owner may have left (when the remover itself was killed). */
 export const openGround = (kind: string): Ground => {

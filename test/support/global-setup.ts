@@ -8,6 +8,7 @@ import { openDatabase } from '../../src/db/pool.ts'
 import { configFromEnvironment } from '../../src/config.ts'
 import { openTemporal } from '../../src/embedded/temporal.ts'
 import { openLog } from '../../src/observability/log.ts'
+import { removeAtEnd } from './remover.ts'
 import { runnerProgram } from './runner-program.ts'
 
 const freePort = (): Promise<number> =>
@@ -29,6 +30,7 @@ const freePort = (): Promise<number> =>
 export default async function setup(): Promise<void> {
   const root = mkdtempSync(join(tmpdir(), 'orrery-test-'))
   chmodSync(root, 0o755)
+  const remover = removeAtEnd(root)
   const port = await freePort()
   const log: string[] = []
   const server = new EmbeddedPostgres({
@@ -80,5 +82,5 @@ export default async function setup(): Promise<void> {
     onProgress: (line) => process.stderr.write(`${line}\n`),
   })
   process.env['ORRERY_TEST_TEMPORAL'] = temporal.address
-  Object.assign(globalThis, { __orreryPostgres: server, __orreryTemporal: temporal })
+  Object.assign(globalThis, { __orreryPostgres: server, __orreryTemporal: temporal, __orreryRemover: remover })
 }

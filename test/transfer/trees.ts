@@ -1,13 +1,13 @@
 import { execFileSync } from 'node:child_process'
 import { mkdirSync, mkdtempSync, rmSync, symlinkSync, truncateSync, writeFileSync, chmodSync, utimesSync } from 'node:fs'
 import { randomFillSync } from 'node:crypto'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import fc from 'fast-check'
+import { runFolder } from '../support/remover.ts'
 
 /** A folder that is gone afterwards. */
 export const scratch = (): { path: string } & Disposable => {
-  const path = mkdtempSync(join(tmpdir(), 'transfer-'))
+  const path = mkdtempSync(join(runFolder(), 'transfer-'))
   return { path, [Symbol.dispose]: () => rmSync(path, { recursive: true, force: true }) }
 }
 

@@ -3,12 +3,12 @@ import { Client, Connection } from '@temporalio/client'
 import { historyToJSON } from '@temporalio/common/lib/proto-utils.js'
 import { bundleWorkflowCode, Worker, type WorkflowBundle } from '@temporalio/worker'
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { ensureKeyFile, makeKey, openVaultKeys, replaceKeys } from '../../src/vault/keys.ts'
 import { payloadCodec } from '../../src/vault/payload-codec.ts'
 import { openService, temporalAddress, type TestService } from '../support/service.ts'
 import { makeWorld } from '../support/worlds.ts'
+import { runFolder } from '../support/remover.ts'
 
 let folder: string
 let file: string
@@ -16,7 +16,7 @@ let service: TestService
 let bundle: WorkflowBundle
 let connection: Connection
 beforeAll(async () => {
-  folder = mkdtempSync(join(tmpdir(), 'orrery-histories-'))
+  folder = mkdtempSync(join(runFolder(), 'orrery-histories-'))
   file = join(folder, 'vault.key')
   await ensureKeyFile(file)
   service = await openService({ environment: { SERVICE_VAULT_KEY_FILE: file } })

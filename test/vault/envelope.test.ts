@@ -1,11 +1,11 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { chmodSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import fc from 'fast-check'
 import { rewrap, seal, SealBroken, unseal, type Sealed } from '../../src/vault/envelope.ts'
 import { ensureKeyFile, makeKey, openVaultKeys, replaceKeys } from '../../src/vault/keys.ts'
 import { payloadCodec } from '../../src/vault/payload-codec.ts'
+import { runFolder } from '../support/remover.ts'
 
 const label = fc.record({ kind: fc.string({ maxLength: 12 }), id: fc.string({ maxLength: 12 }), version: fc.nat() })
 const plain = fc.uint8Array({ maxLength: 2_000 }).map((bytes) => Buffer.from(bytes))
@@ -72,7 +72,7 @@ describe('a sealed record', () => {
 describe('a key file', () => {
   let folder: string
   beforeAll(() => {
-    folder = mkdtempSync(join(tmpdir(), 'orrery-vault-'))
+    folder = mkdtempSync(join(runFolder(), 'orrery-vault-'))
   })
   afterAll(() => rmSync(folder, { recursive: true, force: true }))
 

@@ -2,15 +2,15 @@ import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { execFileSync } from 'node:child_process'
 import { createPrivateKey, generateKeyPairSync } from 'node:crypto'
 import { chmodSync, copyFileSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import ssh2 from 'ssh2'
 import { importSshKey, KeyProblem, makeSshKey } from '../../src/clients/ssh/keys.ts'
+import { runFolder } from '../support/remover.ts'
 
 /** Keys as OpenSSH and OpenSSL make them: ssh-keygen is the judge of what we read and write. */
 let folder: string
 beforeAll(() => {
-  folder = mkdtempSync(join(tmpdir(), 'orrery-keys-'))
+  folder = mkdtempSync(join(runFolder(), 'orrery-keys-'))
 })
 afterAll(() => rmSync(folder, { recursive: true, force: true }))
 

@@ -1,19 +1,19 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { spawnSync } from 'node:child_process'
 import { mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { CredentialVariables } from '../../src/config.ts'
 import { ensureKeyFile, openVaultKeys, type VaultKeys } from '../../src/vault/keys.ts'
 import { openVault, type Vault } from '../../src/vault/vault.ts'
 import { cloneDatabase, type TestDatabase } from '../support/database.ts'
+import { runFolder } from '../support/remover.ts'
 
 let folder: string
 let file: string
 let database: TestDatabase
 let running: { keys: VaultKeys; vault: Vault }
 beforeAll(async () => {
-  folder = mkdtempSync(join(tmpdir(), 'orrery-vault-'))
+  folder = mkdtempSync(join(runFolder(), 'orrery-vault-'))
   file = join(folder, 'vault.key')
   await ensureKeyFile(file)
   database = await cloneDatabase()
