@@ -226,7 +226,7 @@ describe('cgroups of version 2', () => {
   let kernel: KernelHost
   beforeAll(async () => {
     kernel = await startKernelHost()
-  }, 90_000)
+  }, 320_000)
   afterAll(async () => {
     await kernel[Symbol.asyncDispose]()
   }, 30_000)
@@ -260,7 +260,7 @@ describe('cgroups of version 2', () => {
     } finally {
       await end()
     }
-  }, 120_000)
+  }, 240_000)
 
   test('given to the account: one above its own', async () => {
     begin(onKernel(kernel, kernel.ports.below))
@@ -274,7 +274,7 @@ describe('cgroups of version 2', () => {
     } finally {
       await end()
     }
-  }, 120_000)
+  }, 240_000)
 
   test("a login's systemd gives a lingering account cgroups for its tasks, and they outlive the login, where it ends what else is left", async () => {
     const at = onKernel(kernel, kernel.ports.session)
@@ -304,7 +304,7 @@ describe('cgroups of version 2', () => {
     } finally {
       await end()
     }
-  }, 120_000)
+  }, 240_000)
 
   test('one that does not linger gets none, and RLIMIT_DATA holds', async () => {
     await kernel.run('mv /var/lib/systemd/linger/ada /tmp/ada')
@@ -315,5 +315,5 @@ describe('cgroups of version 2', () => {
       await end()
       await kernel.run('mv /tmp/ada /var/lib/systemd/linger/ada')
     }
-  }, 60_000)
+  }, 120_000)
 })

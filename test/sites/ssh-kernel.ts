@@ -237,7 +237,7 @@ export const startKernelHost = async (): Promise<KernelHost> => {
       'the kernel is up',
       async () => up || child.exitCode !== null,
       () => said,
-      60_000,
+      150_000,
     )
     await run('ip', ['addr', 'add', `${prefix}.1/24`, 'dev', cable])
     await run('ip', ['link', 'set', cable, 'up'])
@@ -245,7 +245,7 @@ export const startKernelHost = async (): Promise<KernelHost> => {
       'sshd of the kernel answers',
       () => answers(address),
       () => said,
-      60_000,
+      150_000,
     )
   } catch (error) {
     await stop()
