@@ -59,7 +59,7 @@ const onKernel = (host: KernelHost, port: number): Place => ({
     secret: () => Promise.resolve({ privateKey: host.key.privateKey }),
     hostKeys: { policy: 'strict', knownHosts: host.knownHosts },
   },
-  // A look starts some processes, and there each takes 10 ms of this machine's; ends are told at once.
+  // A look starts some processes, and there each takes 33 ms of this machine's; ends are told at once.
   pollMilliseconds: 10_000,
   run: (script) => host.run(script),
   close: () => Promise.resolve(),
@@ -231,50 +231,43 @@ describe('cgroups of version 2', () => {
     await kernel[Symbol.asyncDispose]()
   }, 30_000)
 
-  // Starting a process takes a kernel that is a program its time (33 ms), and touching memory too (0.1 s a MiB).
+  // All at once, and with little memory: a kernel that is a program takes 33 ms to start a process, and 0.1 s to touch a MiB.
   const greedy = { memoryBytes: 16 * MiB }
-  test('given to the account: its own, which has to be emptied first', async () => {
-    begin(onKernel(kernel, kernel.ports.own))
-    try {
-      const over = ends('greedy', 'together', 'processors', 'leaving')
-      await submit(
-        await intent('greedy', take(40 * MiB), greedy),
-        await intent('together', `${take(40 * MiB)}; echo went on; exit 3`, greedy),
-        await intent('processors', processors, { cores: 3, memoryBytes: 0 }),
-        await intent('leaving', `${stray(4721)}; sleep 1`),
-        await intent('cancelled', `${stray(4722)}; sleep 300`),
-      )
-      await over
-      const states = await driver.find(['greedy', 'together', 'processors', 'leaving'])
-      expect(states.get('greedy')).toMatchObject({ state: 'ended', reason: 'memory' })
-      expect(states.get('together')).toMatchObject({ state: 'ended', reason: 'memory', exitCode: 3 })
-      expect(states.get('leaving')).toMatchObject({ state: 'ended', reason: 'exited', exitCode: 0 })
-      expect((await driver.logs('processors', 'stdout', { tail: 1000 })).bytes.toString()).toBe('300000 100000\n')
-      expect(await strays(4721)).toBe('')
-      await until('the stray of the other runs', async () => (await strays(4722)) !== '', undefined, 20_000)
-      await driver.cancel(['cancelled'], 1)
-      expect(await strays(4722)).toBe('')
-      expect((await driver.find(['cancelled'])).get('cancelled')).toMatchObject({ state: 'ended', reason: 'cancelled' })
-      expect((await driver.collect('greedy')).detail).toEqual({ limits: 'cgroup' })
-      expect(await cgroups()).toEqual([])
-    } finally {
-      await end()
-    }
-  }, 240_000)
-
-  test('given to the account: one above its own', async () => {
-    begin(onKernel(kernel, kernel.ports.below))
-    try {
-      const over = ends('greedy', 'processors')
-      await submit(await intent('greedy', take(40 * MiB), greedy), await intent('processors', processors, { cores: 3, memoryBytes: 0 }))
-      await over
-      expect((await driver.find(['greedy'])).get('greedy')).toMatchObject({ state: 'ended', reason: 'memory' })
-      expect((await driver.logs('processors', 'stdout', { tail: 1000 })).bytes.toString()).toBe('300000 100000\n')
-      expect(await cgroups()).toEqual([])
-    } finally {
-      await end()
-    }
-  }, 240_000)
+  test.each([
+    ['its own, which has to be emptied first', 'own', 4721],
+    ['one above its own', 'below', 4731],
+  ] as const)(
+    'given to the account: %s',
+    async (_words, port, seconds) => {
+      begin(onKernel(kernel, kernel.ports[port]))
+      try {
+        const over = ends('greedy', 'together', 'processors', 'leaving')
+        await submit(
+          await intent('greedy', take(40 * MiB), greedy),
+          await intent('together', `${take(40 * MiB)}; echo went on; exit 3`, greedy),
+          await intent('processors', processors, { cores: 3, memoryBytes: 0 }),
+          await intent('leaving', `${stray(seconds)}; sleep 1`),
+          await intent('cancelled', `${stray(seconds + 1)}; sleep 300`),
+        )
+        await over
+        const states = await driver.find(['greedy', 'together', 'processors', 'leaving'])
+        expect(states.get('greedy')).toMatchObject({ state: 'ended', reason: 'memory' })
+        expect(states.get('together')).toMatchObject({ state: 'ended', reason: 'memory', exitCode: 3 })
+        expect(states.get('leaving')).toMatchObject({ state: 'ended', reason: 'exited', exitCode: 0 })
+        expect((await driver.logs('processors', 'stdout', { tail: 1000 })).bytes.toString()).toBe('300000 100000\n')
+        expect(await strays(seconds)).toBe('')
+        await until('the stray of the other runs', async () => (await strays(seconds + 1)) !== '', undefined, 20_000)
+        await driver.cancel(['cancelled'], 1)
+        expect(await strays(seconds + 1)).toBe('')
+        expect((await driver.find(['cancelled'])).get('cancelled')).toMatchObject({ state: 'ended', reason: 'cancelled' })
+        expect((await driver.collect('greedy')).detail).toEqual({ limits: 'cgroup' })
+        expect(await cgroups()).toEqual([])
+      } finally {
+        await end()
+      }
+    },
+    240_000,
+  )
 
   test("a login's systemd gives a lingering account cgroups for its tasks, and they outlive the login, where it ends what else is left", async () => {
     const at = onKernel(kernel, kernel.ports.session)

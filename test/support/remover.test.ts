@@ -3,15 +3,10 @@ import { existsSync, mkdtempSync, readFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect, test } from '@jest/globals'
+import { processOf } from '../../src/drivers/runtime/local-processes.ts'
 import { until } from '../embedded/folder.ts'
 
-const lives = (pid: number): boolean => {
-  try {
-    return !/\) [ZX]/.test(readFileSync(`/proc/${pid}/stat`, 'utf8'))
-  } catch {
-    return false
-  }
-}
+const lives = (pid: number): boolean => processOf(pid) !== undefined
 
 test('nothing of a killed test run is left: processes that live in its folder or were told of it, the folder', async () => {
   const folder = mkdtempSync(join(tmpdir(), 'orrery-killed-'))

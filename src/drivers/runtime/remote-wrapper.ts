@@ -26,7 +26,8 @@
  * The exit is repeated until the disk takes it; as the record is a block already, a full disk has room for it.
  *
  * Where the account may make cgroups (of its own one, or of one above it, that was given to it; or of one that its lingering systemd gives), a
- * task has its own: nobody leaves it by leaving the group, and a kill for memory is counted there. Its folder is `orrery.NAME.TOKEN`, and goes before the end is recorded.
+ * task has its own: nobody leaves it by leaving the group, and a kill for memory is counted there. Its folder is `orrery.NAME.TOKEN`, and goes
+ * before the end is recorded.
  */
 export const wrapper = `set -C
 umask 077
@@ -101,25 +102,27 @@ climb() {
   done
 }
 
+# Whether a cgroup of this process has a path of this pattern.
+within() {
+  while IFS=: read -r number names path; do
+    case $path in $1) return 0 ;; esac
+  done < /proc/self/cgroup
+  return 1
+}
+
 # Under systemd a login's cgroup is root's, and with the login may end what is in it. Where the account lingers, its own systemd outlives the
 # logins: it takes this process, and so the tasks, into a cgroup that is ours.
 linger() {
-  session=
-  while IFS=: read -r number names path; do
-    case $path in */session-*.scope) session=$path ;; esac
-  done < /proc/self/cgroup
-  [ -n "$session" ] || return
-  number=$(id -u)
-  [ -e "/var/lib/systemd/linger/$(id -un)" ] && [ -S "/run/user/$number/bus" ] || return
+  within '*/session-*.scope' && [ -e "/var/lib/systemd/linger/$(id -un)" ] || return
+  bus=/run/user/$(id -u)/bus
+  [ -S "$bus" ] || return
   now
   each=orrery-$$-$up.scope
-  DBUS_SESSION_BUS_ADDRESS=unix:path=/run/user/$number/bus busctl --user --timeout=10 call \
+  DBUS_SESSION_BUS_ADDRESS=unix:path=$bus busctl --user --timeout=10 call \
     org.freedesktop.systemd1 /org/freedesktop/systemd1 org.freedesktop.systemd1.Manager StartTransientUnit 'ssa(sv)a(sa(sv))' \
     "$each" fail 3 PIDs au 1 $$ Delegate b true CollectMode s inactive-or-failed 0 > /dev/null 2>&1 < /dev/null || return
   for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
-    while IFS=: read -r number names path; do
-      case $path in */"$each") lingering=1; return ;; esac
-    done < /proc/self/cgroup
+    if within "*/$each"; then lingering=1; return; fi
     sleep 0.1
   done
 }
