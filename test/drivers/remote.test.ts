@@ -1,11 +1,12 @@
 import { afterEach, beforeEach, describe, expect, test } from '@jest/globals'
 import { execFileSync } from 'node:child_process'
-import { existsSync, mkdirSync, mkdtempSync, realpathSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, realpathSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import fc from 'fast-check'
 import type { Intent } from '../../src/drivers/runtime/driver.ts'
 import { isDelivered, listingFormat, parseListing, parseSums } from '../../src/drivers/runtime/remote-files.ts'
 import { factsLine, parseFacts, parseRecord, sightOf } from '../../src/drivers/runtime/remote-record.ts'
+import { wrapper } from '../../src/drivers/runtime/remote-wrapper.ts'
 import { taskScript } from '../../src/drivers/runtime/task-script.ts'
 import { runFolder } from '../support/remover.ts'
 
@@ -71,6 +72,38 @@ describe('the script of a task', () => {
         `-i|A=B|${scratch}/a=b -c|1\n`,
       )
   })
+})
+
+describe('the supervisor', () => {
+  const names = Array.from({ length: 200 }, (_, number) => `task-${number}`)
+  const supervise = (shell: string): string[] => {
+    writeFileSync(join(scratch, 'wrapper'), wrapper)
+    for (const name of names) writeFileSync(join(scratch, `${name}.a.run`), '#\n# limit 0 grace 0 memory 0 bytes 0 cores 0\ntrue\n')
+    chmodSync(scratch, 0o555)
+    const options = ['detached', scratch, 'ORRERY_TASK', '0', '', '', '', '']
+    const command = [shell, join(scratch, 'wrapper'), ...options, ...names.map((name) => `${name}.a`)]
+    // As over a link: what is said comes through one pipe. Root may write everywhere.
+    const account = process.getuid?.() === 0 ? { uid: 65_534 } : {}
+    const said = execFileSync('/bin/sh', ['-c', '"$@" 2>&1 < /dev/null | cat', 'sh', ...command], { ...account, encoding: 'utf8' })
+    return said.trim().split('\n').sort()
+  }
+
+  test.each(['/bin/dash', '/bin/bash'])(
+    'under %s: of what others have started it says so, each in a line of its own, and nothing else',
+    (shell) => {
+      for (const name of names) writeFileSync(join(scratch, `${name}.task`), '')
+      expect(supervise(shell)).toEqual(names.map((name) => `known ${name}`).sort())
+    },
+  )
+
+  test.each(['/bin/dash', '/bin/bash'])(
+    'under %s: why a record cannot be made is said in the words of the system, in one line',
+    (shell) => {
+      const lines = supervise(shell)
+      expect(lines).toHaveLength(names.length)
+      for (const line of lines) expect(line).toMatch(/^failed task-\d+ .*Permission denied$/)
+    },
+  )
 })
 
 describe('the record of a task', () => {
