@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { randomUUID } from 'node:crypto'
 import { copyFileSync, existsSync, realpathSync, statSync } from 'node:fs'
 import { join, relative, resolve } from 'node:path'
 import { openSshSessions } from '../../src/clients/ssh/sessions.ts'
@@ -67,7 +68,7 @@ const open = async (use: (driver: ContainerDriver, shell: SiteShell) => Promise<
 }
 
 const intent = (script: string, container: Partial<ContainerRequest> = {}, more: Partial<Intent> = {}): Intent => {
-  const name = `task-${++count}-${process.pid}`
+  const name = `task-${++count}-${randomUUID().slice(0, 8)}`
   return {
     ...{ name, directory: `${root}/work/run/${name}/1`, argv: ['/bin/sh', '-c', script], environment: {}, stage: [] },
     ...{ expectedOutputs: [], cores: 1, memoryBytes: 64 * 1024 ** 2, timeoutSeconds: 60 },

@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto'
 import { chmodSync, mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { PassThrough, type TransformCallback } from 'node:stream'
@@ -61,7 +62,7 @@ export const openRuntime = (
     cluster.close()
   }
   const intent = (argv: string[], more: Partial<Intent> = {}): Intent => {
-    const name = `task-${++count}-${process.pid}`
+    const name = `task-${++count}-${randomUUID().slice(0, 8)}`
     return {
       ...{ name, directory: `${root}/work/run/${name}`, argv, environment: {}, stage: [], expectedOutputs: [] },
       ...{ cores: 1, memoryBytes: 0, timeoutSeconds: 0 },

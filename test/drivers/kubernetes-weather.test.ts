@@ -19,7 +19,7 @@ let helperImage: string
 const closing: (() => Promise<unknown>)[] = []
 
 beforeAll(async () => {
-  site = await startKubernetes({ nodes: 2, fakeNodes: 200, nodeGraceSeconds: 15 })
+  site = await startKubernetes({ nodes: 2, fakeNodes: 200 })
   helperImage = await toolImage(site)
 }, 10 * minutes)
 afterAll(() => site?.stop(), 2 * minutes)

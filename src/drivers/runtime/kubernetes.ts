@@ -959,9 +959,14 @@ for each in ${quoteAll(names)}; do p= n=; { read -r p n < "$each.place"; } 2> /d
     }
   })
 
-  async function detailOf(name: string, entry: BookEntry | undefined): Promise<{ node?: string; detail: PlaceDetail }> {
+  async function detailOf(name: string, entry: BookEntry | undefined, ran: boolean): Promise<{ node?: string; detail: PlaceDetail }> {
     const at = entry === undefined ? '' : placeOf(entry.place.array, entry.place.index)
-    const seen = pods.get(at) ?? gone.get(at)
+    let seen = pods.get(at) ?? gone.get(at)
+    // A short task's record is there before its node has told the cluster what it started: within a second, or some on a loaded node.
+    for (let tries = 0; ran && seen?.engine === undefined && pods.has(at) && tries < 20; tries++) {
+      await sleep(250)
+      seen = pods.get(at) ?? gone.get(at)
+    }
     const told = seen?.node !== undefined ? { pod: seen.name, node: seen.node } : await whereOf(name)
     if (seen !== undefined && !pulls.has(seen.name)) await readPulls().catch(() => undefined)
     const pullSeconds = seen === undefined ? undefined : pulls.get(seen.name)
@@ -979,8 +984,8 @@ for each in ${quoteAll(names)}; do p= n=; { read -r p n < "$each.place"; } 2> /d
 
   /** Answered the same for ever, though Pods are forgotten. */
   const details = new Map<string, Promise<{ node?: string; detail: PlaceDetail }>>()
-  const detailOnce = (name: string, entry: BookEntry | undefined): Promise<{ node?: string; detail: PlaceDetail }> => {
-    const asked = details.get(name) ?? detailOf(name, entry)
+  const detailOnce = (name: string, entry: BookEntry | undefined, ran: boolean): Promise<{ node?: string; detail: PlaceDetail }> => {
+    const asked = details.get(name) ?? detailOf(name, entry, ran)
     details.set(name, asked)
     asked.catch(() => details.delete(name))
     forgetOldest(details)
@@ -995,7 +1000,8 @@ for each in ${quoteAll(names)}; do p= n=; { read -r p n < "$each.place"; } 2> /d
     const { entry, sight } = found
     const queued = entry === undefined || sight.form === 'buried' ? undefined : Math.max(0, state.startedAt - entry.place.submittedAt)
     const queueSeconds = queued === undefined ? {} : { queueSeconds: queued }
-    const where: Partial<Awaited<ReturnType<typeof detailOf>>> = sight.form === 'buried' ? {} : await detailOnce(name, entry)
+    const where: Partial<Awaited<ReturnType<typeof detailOf>>> =
+      sight.form === 'buried' ? {} : await detailOnce(name, entry, sight.form === 'ended')
     if (sight.form === 'ended' || sight.form === 'buried') {
       const { sight: _, ...rest } = await tasks.collect(name)
       // Inside a Pod the host has the Pod's name.

@@ -868,7 +868,13 @@ true`,
     const pause = (milliseconds: number): Promise<unknown> => sleep(milliseconds, undefined, { signal }).catch(() => undefined)
     const follow = async (): Promise<void> => {
       // It grows by a line a task. Whoever follows it has read it, and whoever does not asks the records.
-      const script = await site.script(() => `[ "$(wc -c < ../ends)" -gt 1000000 ] && : > ../ends\nexec tail -n 0 -F ../ends 2> /dev/null`)
+      // Our end of its standard input tells that we live: where output is no pipe, tail would miss us only at the next line.
+      const script = await site.script(
+        () => `[ "$(wc -c < ../ends)" -gt 1000000 ] && : > ../ends
+exec 3<&0 < /dev/null 2> /dev/null
+( cat <&3 3<&-; kill $$ ) > /dev/null &
+exec tail -n 0 -F ../ends 3<&-`,
+      )
       const stream = await shell.open(script)
       const stop = (): void => stream.kill()
       signal.addEventListener('abort', stop)
@@ -886,7 +892,6 @@ true`,
           else if (!one.startsWith('open-')) ended(one)
         }
       })
-      stream.stdin.end()
       const knock = async (): Promise<void> => {
         for (let wait = 50; !standing && !over && !signal.aborted; wait = Math.min(wait * 2, 5000)) {
           await site.run(() => `echo ${line} >> ../ends`)
