@@ -1,11 +1,12 @@
 import { afterEach, beforeEach, describe, expect, test } from '@jest/globals'
 import { spawn, type ChildProcess } from 'node:child_process'
-import { createHash, randomUUID } from 'node:crypto'
+import { createHash } from 'node:crypto'
 import { chmodSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import fc from 'fast-check'
 import type { Collected, Intent, RuntimeDriver, TaskState } from '../../src/drivers/runtime/driver.ts'
+import { plainIntent, taskName } from './intent.ts'
 
 /** One place where tasks run. What is below `scratch` is the site's files, as its keeper sees them and this machine; taken away by `close`. */
 export interface ConformanceSite {
@@ -96,22 +97,9 @@ export function runtimeDriverConformance(
       return one
     }
     const intent = (argv: readonly string[], more: Partial<Intent> = {}): Intent => {
-      // Processes are found by it, on this machine also by the tests that run beside.
-      const task = `task-${++count}-${randomUUID().slice(0, 8)}`
+      const task = taskName(++count)
       made.push(task)
-      const directory = join(site.scratch, 'work', task)
-      return {
-        name: task,
-        directory,
-        argv,
-        environment: {},
-        stage: [],
-        expectedOutputs: [],
-        cores: 1,
-        memoryBytes: 0,
-        timeoutSeconds: 60,
-        ...more,
-      }
+      return { ...plainIntent(task, join(site.scratch, 'work', task), argv), timeoutSeconds: 60, ...more }
     }
     /** Why something that was waited for did not come: what is told of the test's tasks. */
     const told = async (): Promise<string> =>

@@ -1,5 +1,4 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
-import { randomUUID } from 'node:crypto'
 import { copyFileSync, existsSync, realpathSync, statSync } from 'node:fs'
 import { join, relative, resolve } from 'node:path'
 import { openSshSessions } from '../../src/clients/ssh/sessions.ts'
@@ -18,6 +17,7 @@ import { startDaemon } from '../sites/kubernetes-daemon.ts'
 import { kubernetesImages } from '../sites/kubernetes-images.ts'
 import { startSsh, type SshHost, type SshSite } from '../sites/ssh.ts'
 import type { ContainerSiteOptions } from './container-site.ts'
+import { plainIntent, taskName } from './intent.ts'
 
 /** Engines of a host that is reached over sshd by an account without rights of its own. The host has two GPUs. */
 
@@ -68,10 +68,10 @@ const open = async (use: (driver: ContainerDriver, shell: SiteShell) => Promise<
 }
 
 const intent = (script: string, container: Partial<ContainerRequest> = {}, more: Partial<Intent> = {}): Intent => {
-  const name = `task-${++count}-${randomUUID().slice(0, 8)}`
+  const name = taskName(++count)
   return {
-    ...{ name, directory: `${root}/work/run/${name}/1`, argv: ['/bin/sh', '-c', script], environment: {}, stage: [] },
-    ...{ expectedOutputs: [], cores: 1, memoryBytes: 64 * 1024 ** 2, timeoutSeconds: 60 },
+    ...plainIntent(name, `${root}/work/run/${name}/1`, ['/bin/sh', '-c', script]),
+    ...{ memoryBytes: 64 * 1024 ** 2, timeoutSeconds: 60 },
     ...more,
     container: { image, network: false, reuse: false, scope: 'login', ...container },
   }

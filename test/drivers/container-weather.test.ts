@@ -1,5 +1,4 @@
 import { afterAll, afterEach, beforeEach, describe, expect, test } from '@jest/globals'
-import { randomUUID } from 'node:crypto'
 import { copyFileSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -11,6 +10,7 @@ import { bareArchive } from '../sites/image-files.ts'
 import { openContainerSite } from './container-site.ts'
 import { programsWithout } from './in-containers.ts'
 import { runFolder } from '../support/remover.ts'
+import { plainIntent, taskName } from './intent.ts'
 
 /** One engine and one registry for all tests of this file. */
 const ground = mkdtempSync(join(runFolder(), 'orrery-weather-'))
@@ -59,16 +59,9 @@ afterEach(async () => {
 })
 
 const intent = (script: string, more: Partial<Intent> = {}, container: Partial<ContainerRequest> = {}): Intent => {
-  const name = `task-${++count}-${randomUUID().slice(0, 8)}`
+  const name = taskName(++count)
   return {
-    name,
-    directory: join(scratch, 'work/run', name, '1'),
-    argv: ['/bin/sh', '-c', script],
-    environment: {},
-    stage: [],
-    expectedOutputs: [],
-    cores: 1,
-    memoryBytes: 0,
+    ...plainIntent(name, join(scratch, 'work/run', name, '1'), ['/bin/sh', '-c', script]),
     timeoutSeconds: 90,
     ...more,
     container: { engine: 'docker', image, network: false, reuse: false, scope: 'weather', ...container },

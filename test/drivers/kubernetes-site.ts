@@ -1,4 +1,3 @@
-import { randomUUID } from 'node:crypto'
 import { chmodSync, mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { PassThrough, type TransformCallback } from 'node:stream'
@@ -10,6 +9,7 @@ import { openKubernetesDriver, openKubernetesShell } from '../../src/drivers/run
 import type { RootedDriver } from '../../src/drivers/runtime/rooted.ts'
 import type { SiteShell } from '../../src/drivers/shell.ts'
 import type { KubernetesSite } from '../sites/kubernetes.ts'
+import { plainIntent, taskName } from './intent.ts'
 
 /** What tests on a real cluster have in common: drivers over it, tasks for them, and how those are waited for. */
 
@@ -62,12 +62,8 @@ export const openRuntime = (
     cluster.close()
   }
   const intent = (argv: string[], more: Partial<Intent> = {}): Intent => {
-    const name = `task-${++count}-${randomUUID().slice(0, 8)}`
-    return {
-      ...{ name, directory: `${root}/work/run/${name}`, argv, environment: {}, stage: [], expectedOutputs: [] },
-      ...{ cores: 1, memoryBytes: 0, timeoutSeconds: 0 },
-      ...more,
-    }
+    const name = taskName(++count)
+    return { ...plainIntent(name, `${root}/work/run/${name}`, argv), ...more }
   }
   return { driver, shell, cluster, root, intent, close: () => (closed ??= close()) }
 }

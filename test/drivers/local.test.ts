@@ -9,6 +9,7 @@ import { bootId, processOf } from '../../src/drivers/runtime/local-processes.ts'
 import { runnerProgram } from '../support/runner-program.ts'
 import { runtimeDriverConformance } from './conformance.ts'
 import { runFolder } from '../support/remover.ts'
+import { plainIntent } from './intent.ts'
 
 runtimeDriverConformance('local', () => {
   const scratch = mkdtempSync(join(runFolder(), 'orrery-local-'))
@@ -36,17 +37,7 @@ describe('local driver: what it finds in its records', () => {
     const scratch = mkdtempSync(join(runFolder(), 'orrery-local-'))
     const control = join(scratch, 'control')
     const driver = openLocalDriver({ controlDirectory: control, pollMilliseconds: 50, runnerProgram, ...more })
-    const intent = (name: string, argv: string[]): Intent => ({
-      name,
-      directory: join(scratch, name),
-      argv,
-      environment: {},
-      stage: [],
-      expectedOutputs: [],
-      cores: 1,
-      memoryBytes: 0,
-      timeoutSeconds: 0,
-    })
+    const intent = (name: string, argv: string[]): Intent => plainIntent(name, join(scratch, name), argv)
     try {
       await check({ driver, control, scratch, intent })
     } finally {

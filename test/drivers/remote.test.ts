@@ -84,8 +84,12 @@ describe('the supervisor', () => {
     const command = [shell, join(scratch, 'wrapper'), ...options, ...names.map((name) => `${name}.a`)]
     // As over a link: what is said comes through one pipe. Root may write everywhere.
     const account = process.getuid?.() === 0 ? { uid: 65_534 } : {}
-    const said = execFileSync('/bin/sh', ['-c', '"$@" 2>&1 < /dev/null | cat', 'sh', ...command], { ...account, encoding: 'utf8' })
-    return said.trim().split('\n').sort()
+    try {
+      const said = execFileSync('/bin/sh', ['-c', '"$@" 2>&1 < /dev/null | cat', 'sh', ...command], { ...account, encoding: 'utf8' })
+      return said.trim().split('\n').sort()
+    } finally {
+      chmodSync(scratch, 0o755)
+    }
   }
 
   test.each(['/bin/dash', '/bin/bash'])(

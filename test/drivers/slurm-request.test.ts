@@ -3,6 +3,7 @@ import fc from 'fast-check'
 import type { Intent } from '../../src/drivers/runtime/driver.ts'
 import { parseDuration, parseLimits } from '../../src/drivers/runtime/slurm-limits.ts'
 import { arraysOf, requestOf, requestOptions } from '../../src/drivers/runtime/slurm-request.ts'
+import { plainIntent } from './intent.ts'
 
 const limits = parseLimits(`== now
 1795267000
@@ -18,18 +19,7 @@ DefMemPerNode           = UNLIMITED
 == reservations
 ReservationName=school StartTime=1795260000 EndTime=1795267600 Duration=02:06:40
 `)
-const intent = (more: Partial<Intent> = {}): Intent => ({
-  name: 'task',
-  directory: '/w',
-  argv: ['true'],
-  environment: {},
-  stage: [],
-  expectedOutputs: [],
-  cores: 1,
-  memoryBytes: 0,
-  timeoutSeconds: 0,
-  ...more,
-})
+const intent = (more: Partial<Intent> = {}): Intent => ({ ...plainIntent('task', '/w', ['true']), ...more })
 const minutes = (more: Partial<Intent>): number | undefined => requestOf(intent(more), {}, limits).walltimeMinutes
 const short = { site: { partition: 'short' } }
 

@@ -7,6 +7,7 @@ import type { Intent, RuntimeDriver, TaskState } from '../../src/drivers/runtime
 import { openSlurmDriver } from '../../src/drivers/runtime/slurm.ts'
 import { LinkError, type SiteShell } from '../../src/drivers/shell.ts'
 import { startSlurm, type SlurmSite } from '../sites/slurm.ts'
+import { plainIntent } from './intent.ts'
 
 /** What happens at real clusters, done to a real one. */
 
@@ -67,18 +68,7 @@ const open = (
   })
   const intent = (argv: string[], own: Partial<Intent> = {}): Intent => {
     const name = `weather-${++count}`
-    return {
-      name,
-      directory: join(root, 'work', name, '1'),
-      argv,
-      environment: {},
-      stage: [],
-      expectedOutputs: [],
-      cores: 1,
-      memoryBytes: 0,
-      timeoutSeconds: 0,
-      ...own,
-    }
+    return { ...plainIntent(name, join(root, 'work', name, '1'), argv), ...own }
   }
   return { driver, intent, root }
 }

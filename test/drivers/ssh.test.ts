@@ -1,17 +1,18 @@
-import { afterAll, beforeAll, expect, test } from '@jest/globals'
-import { spawn, spawnSync } from 'node:child_process'
+import { afterAll, beforeAll, test } from '@jest/globals'
+import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { openSshSessions } from '../../src/clients/ssh/sessions.ts'
 import type { SshSessions } from '../../src/clients/ssh/target.ts'
 import { openLocalShell } from '../../src/drivers/local-shell.ts'
-import type { Intent } from '../../src/drivers/runtime/driver.ts'
 import { openSshDriver } from '../../src/drivers/runtime/ssh.ts'
 import type { SiteShell } from '../../src/drivers/shell.ts'
+import { processesWorkingIn } from '../../src/embedded/processes.ts'
 import { startSshd, type Sshd } from '../clients/sshd.ts'
 import { until } from '../sites/ground.ts'
 import { runtimeDriverConformance, type ConformanceSite } from './conformance.ts'
+import { plainIntent } from './intent.ts'
 import { runFolder } from '../support/remover.ts'
 
 const submitter = [process.execPath, join(import.meta.dirname, 'ssh-submitter.ts')]
@@ -72,27 +73,15 @@ runtimeDriverConformance('ssh, over sshd', () =>
 
 test('what listens at a site for the ends of tasks goes with the process that it listens for, also when that is killed', async () => {
   const site = siteOver(openLocalShell, () => Promise.resolve())
-  const at = join(site.scratch, 'root', 'tasks')
-  const listeners = (): string =>
-    spawnSync('find', ['/proc', '-mindepth', '2', '-maxdepth', '2', '-name', 'cwd', '-lname', `${at}*`], { encoding: 'utf8' }).stdout
+  const listen = async (): Promise<boolean> => processesWorkingIn('tail', join(site.scratch, 'root', 'tasks')).length > 0
   const [program = '', ...args] = site.submitter
-  const task: Intent = {
-    name: 'listened-for',
-    directory: join(site.scratch, 'work'),
-    argv: ['true'],
-    environment: {},
-    stage: [],
-    expectedOutputs: [],
-    cores: 1,
-    memoryBytes: 0,
-    timeoutSeconds: 0,
-  }
+  const task = plainIntent('listened-for', join(site.scratch, 'work'), ['true'])
   const submitting = spawn(program, [...args, JSON.stringify([task])], { stdio: ['ignore', 'pipe', 'inherit'] })
   try {
     await once(submitting.stdout, 'data')
-    expect(listeners()).not.toBe('')
+    await until('what listens', listen)
     submitting.kill('SIGKILL')
-    await until('the end of what listened', async () => listeners() === '')
+    await until('the end of what listened', async () => !(await listen()))
   } finally {
     submitting.kill('SIGKILL')
     await site.close()

@@ -170,7 +170,7 @@ ip link add name ${bridge} type bridge && ip address add ${address} dev ${bridge
         ...['--host', `unix://${socket}`, '--storage-driver', 'overlay2', '--bridge', bridge],
         ...['--iptables=false', '--ip-forward=false', '--ip-masq=false'],
       ],
-      // Its hooks and runc are short-lived programs in Go, three to a container, that would look for garbage three times as they start.
+      // Its hooks and runc are short-lived programs in Go, three to a container: 86 s of a processor for the tests of the driver instead of 89.
       environment: { PATH: searchPath, TMPDIR: ground.folder, GOGC: '800' },
       directory: ground.folder,
       logFile,

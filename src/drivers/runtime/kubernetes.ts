@@ -963,7 +963,7 @@ for each in ${quoteAll(names)}; do p= n=; { read -r p n < "$each.place"; } 2> /d
     const at = entry === undefined ? '' : placeOf(entry.place.array, entry.place.index)
     let seen = pods.get(at) ?? gone.get(at)
     // A short task's record is there before its node has told the cluster what it started: within a second, or some on a loaded node.
-    for (let tries = 0; ran && seen?.engine === undefined && pods.has(at) && tries < 20; tries++) {
+    for (let tries = 0; ran && seen?.startedAt === undefined && pods.has(at) && tries < 20; tries++) {
       await sleep(250)
       seen = pods.get(at) ?? gone.get(at)
     }

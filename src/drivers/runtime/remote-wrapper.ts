@@ -194,6 +194,8 @@ leader() {
   done < "$name.task"
 }
 
+also() { case "$found " in *" $1 "*) ;; *) found="$found $1" ;; esac; }
+
 # Live processes with the mark or in the cgroup, in found. Within two seconds process ids cannot have come round: if few were given since
 # the start, only those are looked at, and mostly none lives. In a cgroup only who was moved out of it has to be found by its mark. Elsewhere
 # who becomes another program has no environment at that moment (a tenth of a millisecond): one read tells of each whether it has any, and those
@@ -217,7 +219,7 @@ marked() {
   if [ -n "$cgroup" ]; then
     for each in $(grep -lzxF -e "$variable=$name" $candidates 2>/dev/null); do
       each=\${each#/proc/} each=\${each%/environ}
-      case "$found " in *" $each "*) ;; *) found="$found $each" ;; esac
+      also "$each"
     done
     return 0
   fi
@@ -231,14 +233,10 @@ marked() {
       each=\${line%%/environ:*} each=\${each#/proc/}
       case $line in
         *":$variable=$name")
-          if grep -zqxF -e "$variable=$name" "/proc/$each/environ" 2>/dev/null; then
-            eval "seen_$each=$tries"
-            case "$found " in *" $each "*) ;; *) found="$found $each" ;; esac
-          else
-            eval "seen_$each="
-          fi ;;
-        *) eval "seen_$each=$tries" ;;
+          grep -zqxF -e "$variable=$name" "/proc/$each/environ" 2>/dev/null || { eval "seen_$each="; continue; }
+          also "$each" ;;
       esac
+      eval "seen_$each=$tries"
     done
     unset IFS
     set +f
