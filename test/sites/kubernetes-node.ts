@@ -73,7 +73,8 @@ export const nodePrograms = (host: Host, settings: NodeSettings): NodePrograms =
     startRuntime: async () => {
       if (await answers(`test -S ${socket}`)()) return
       const masks = Object.keys(kernelSettings).map((name) => `mount --bind ${at(`kernel/${name.replaceAll('/', '.')}`)} /proc/sys/${name}`)
-      await host.run(masks.join(' && '))
+      // crun refuses a machine that shows both kinds of cgroups; the host need not show the second.
+      await host.run([...masks, '{ ! mountpoint -q /sys/fs/cgroup/unified || umount /sys/fs/cgroup/unified; }'].join(' && '))
       // Once for all Pods: as a part of each Pod's network it takes processes for each Pod, at its start and at its end.
       await host.run(`iptables -t nat -A POSTROUTING -s ${podSubnet(settings.number)} ! -d ${podSubnet(settings.number)} -j MASQUERADE`)
       runtime = await startDaemon(host, at('containerd.log'), ['containerd', '--config', at('containerd.toml')])
@@ -110,6 +111,13 @@ state = "/run/containerd"
   restrict_oom_score_adj = true
   disable_apparmor = true
   max_concurrent_downloads = 8
+  # A Pod starts a runtime eleven times: with crun it takes 0.37 s of a processor, with runc, a program in Go, 0.42.
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    default_runtime_name = "crun"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.crun]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.crun.options]
+        BinaryName = "/usr/bin/crun"
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "/usr/lib/cni"
     conf_dir = "${folder}/cni"

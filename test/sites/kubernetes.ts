@@ -145,7 +145,7 @@ export const clusterRights: readonly Right[] = [
 export const kubernetesMissing = async (): Promise<string | undefined> => {
   const needed = {
     containerd: '/usr/bin/containerd',
-    runc: '/usr/sbin/runc',
+    crun: '/usr/bin/crun',
     'containernetworking-plugins': '/usr/lib/cni/bridge',
     'busybox-static': '/bin/busybox',
     'docker-registry': '/usr/bin/docker-registry',
