@@ -1,4 +1,4 @@
-import { afterAll } from '@jest/globals'
+import { afterAll } from 'vitest'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { loadSystemImage, openEngine } from '../sites/docker.ts'

@@ -1,4 +1,4 @@
-import { afterAll, expect, test } from '@jest/globals'
+import { afterAll, expect, test } from 'vitest'
 import { mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'

@@ -1,4 +1,4 @@
-import { expect, test } from '@jest/globals'
+import { expect, test } from 'vitest'
 import { copyBuild } from './build.ts'
 import { removeFolder } from './programs.ts'
 import { ledgerTasks, playRounds } from './rounds.ts'

@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import { chownSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { configFromEnvironment } from '../../src/config.ts'
 import { freePort } from '../../src/embedded/ports.ts'
 import { findTemporalProgram } from '../../src/embedded/temporal-program.ts'
@@ -173,7 +173,7 @@ const suite = (): void => {
     expect(await inside('node', '--version')).toMatch(/^v24\./)
     const packages = (await inside('ls', 'node_modules')).split('\n')
     expect(packages).toEqual(expect.arrayContaining(['express', 'pg', 'zod', 'swagger-ui-dist']))
-    expect(packages.filter((name) => ['typescript', 'jest', 'eslint', 'knip', 'fast-check'].includes(name))).toEqual([])
+    expect(packages.filter((name) => ['typescript', 'vitest', 'oxlint', 'knip', 'fast-check'].includes(name))).toEqual([])
     expect(await inside('find', '/app', '-writable', '-not', '-type', 'l')).toBe('')
     expect(await inside('node', 'dist/src/main.js', '--print-config')).toContain('/var/lib/orrery')
   }, 120_000)

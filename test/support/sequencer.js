@@ -1,5 +1,5 @@
-import Sequencer from '@jest/test-sequencer'
 import { readFileSync } from 'node:fs'
+import { BaseSequencer } from 'vitest/node'
 
 /** Folders by what their files start, the slowest first: kill rounds, clusters, hosts; and a file that takes a minute of a processor. */
 const slow = [
@@ -15,11 +15,11 @@ const rank = (path) => {
 }
 
 /** The slowest file first, so that the last minutes are no wait for one; where no earlier run has told the durations, by folder. */
-export default class SlowestFirst extends Sequencer {
-  sort(tests) {
-    const sorted = super.sort(tests)
-    if (sorted.some(({ duration }) => duration !== undefined)) return sorted
-    const ranks = new Map(sorted.map(({ path }) => [path, rank(path)]))
-    return sorted.toSorted((a, b) => ranks.get(a.path) - ranks.get(b.path))
+export default class SlowestFirst extends BaseSequencer {
+  async sort(files) {
+    const sorted = await super.sort(files)
+    if (sorted.some((file) => this.ctx.cache.getTestSpecificationResult(file) !== undefined)) return sorted
+    const ranks = new Map(sorted.map(({ moduleId }) => [moduleId, rank(moduleId)]))
+    return sorted.toSorted((a, b) => ranks.get(a.moduleId) - ranks.get(b.moduleId))
   }
 }

@@ -1,4 +1,4 @@
-import { afterAll, describe, expect, test } from '@jest/globals'
+import { afterAll, describe, expect, test } from 'vitest'
 import { execFileSync, spawn, spawnSync } from 'node:child_process'
 import {
   chmodSync,
