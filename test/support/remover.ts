@@ -6,8 +6,8 @@ export const runFolder = (): string => process.env['ORRERY_TEST_ROOT'] ?? tmpdir
 
 /**
  * Waits for a word, or for the end of whoever would have said it. Then it ends vitest's workers, which would start more, gives the leashes of
- * sites and servers five seconds to take away what is theirs, and ends what is left in the folder: what names it in its arguments or its
- * environment, or works below it. In both cases the folder goes.
+ * sites and servers ten seconds to take away what is theirs, and ends what is left in the folder: what names it in its arguments or its
+ * environment, or works below it. In both cases the folder goes, and what is mounted there.
  */
 const script = `trap '' TERM INT HUP
 read -r word
@@ -16,12 +16,13 @@ if [ -z "$word" ]; then
   for each in $(grep -lsF -- "ORRERY_TEST_ROOT=$1" /proc/[0-9]*/environ); do
     ! grep -qsF vitest/dist/workers "\${each%environ}cmdline" || finish "$each"
   done
-  sleep 5
+  sleep 10
   for try in 1 2 3 4 5; do
     finish $(grep -lsF -- "$1/" /proc/[0-9]*/cmdline /proc/[0-9]*/environ; find /proc -mindepth 2 -maxdepth 2 -name cwd -lname "$1/*" 2>/dev/null)
     sleep 0.1
   done
 fi
+umount -l -- "$1" 2>/dev/null
 n=0
 until rm -rf -- "$1" 2>/dev/null || [ $n -ge 50 ]; do n=$((n + 1)); sleep 0.1; done`
 
