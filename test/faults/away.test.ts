@@ -32,12 +32,13 @@ const pause = (ms: number): Promise<void> => new Promise((resolve) => setTimeout
 test('with Temporal away 50 runs are accepted, and when it returns they are started in order of acceptance and completed', async () => {
   await temporal.cut()
   const ids = Array.from({ length: 50 }, (_, i) => `waiting-${String(i)}`)
-  const began = Date.now()
+  let slowestMs = 0
   for (const id of ids) {
+    const began = performance.now()
     const answer = await service.call('POST', '/execution-runs/', { id, schedulePlanId: world.planId, mode: 'real' })
+    slowestMs = Math.max(slowestMs, performance.now() - began)
     expect([id, answer.status, answer.body.status]).toEqual([id, 202, 'created'])
   }
-  const acceptedMs = Date.now() - began
   const list = await service.get('/execution-runs/?status=created&pageSize=100')
   expect(list.items.filter((item: any) => item.run.id.startsWith('waiting-'))).toHaveLength(50)
   await temporal.restore()
@@ -53,8 +54,8 @@ test('with Temporal away 50 runs are accepted, and when it returns they are star
   // Started one after the other in order; a workflow may mark its own start a moment before its dispatcher does.
   for (const [i, id] of ids.entries()) expect(Math.abs((places.get(id) as number) - i)).toBeLessThanOrEqual(5)
   for (const id of ids.slice(0, 5)) await checked(service, world, id)
-  // None of these waited for Temporal.
-  expect(acceptedMs).toBeLessThan(20_000)
+  // None of these waited for Temporal, which has five seconds for an answer.
+  expect(slowestMs).toBeLessThan(5_000)
 }, 240_000)
 
 test('with PostgreSQL away the API says 503 and when to come again, and recovers by itself; a run under way is completed', async () => {

@@ -27,6 +27,8 @@ export interface Evidence {
   history: SlurmJob | 'absent' | 'silent' | 'none'
   /** For how long every answer of the scheduler has said that it is over, in seconds; 0: for the first time. */
   overSeconds: number
+  /** When the scheduler's last word that it runs says that it began: what has begun waits again only where the scheduler says so. */
+  ranSince?: number
 }
 
 export interface Patience {
@@ -121,7 +123,7 @@ function verdictOf(job: SlurmJob, sight: RemoteSight, fallbackAt: number): Verdi
  * - Where the scheduler alone says that it is over, that becomes a verdict: at once if the scheduler ended it, after `settleSeconds` if the
  *   script ended by itself (its record may be late) or the scheduler does not know the job.
  */
-export function judge({ sight, place, cancelAsked, queue, history, overSeconds }: Evidence, patience: Patience): Judgement {
+export function judge({ sight, place, cancelAsked, queue, history, overSeconds, ranSince }: Evidence, patience: Patience): Judgement {
   const externalId = externalIdOf(place)
   if (sight.form === 'buried')
     return {
@@ -143,6 +145,7 @@ export function judge({ sight, place, cancelAsked, queue, history, overSeconds }
   const meanwhile = (): TaskState => {
     if (begun !== undefined && !waits) return { state: 'running', externalId, startedAt: begun.startedAt }
     if (live?.startedAt !== undefined && !waits) return { state: 'running', externalId, startedAt: live.startedAt }
+    if (live === undefined && ranSince !== undefined) return { state: 'running', externalId, startedAt: ranSince }
     const cause = live?.reason ?? (live === undefined || live.state === 'PENDING' ? undefined : live.state)
     return { state: 'queued', externalId, submittedAt: place.submittedAt, ...(cause === undefined ? {} : { cause }) }
   }

@@ -135,6 +135,8 @@ export function openSlurmDriver(options: SlurmDriverOptions): RootedDriver {
   const pollMilliseconds = options.pollMilliseconds ?? 10_000
   /** Since when every answer says that a task is over; milliseconds of `performance.now()`. */
   const overSince = new Map<string, number>()
+  /** When tasks began that ran by the scheduler's last word; Unix seconds. */
+  const ranSince = new Map<string, number>()
   /** Requests that can never run, by key: the scheduler's words, and until when. */
   const impossible = new Map<string, { words: string; until: number }>()
   /** Keys of the requests of what was submitted. */
@@ -212,6 +214,7 @@ export function openSlurmDriver(options: SlurmDriverOptions): RootedDriver {
         continue
       }
       overSince.delete(name)
+      ranSince.delete(name)
     }
     return { found, open }
   }
@@ -233,13 +236,17 @@ export function openSlurmDriver(options: SlurmDriverOptions): RootedDriver {
           ? history
           : ((place.job === undefined ? undefined : jobOf(history, place.array, place.job, place.index)) ?? 'absent')
       const overSeconds = (performance.now() - (overSince.get(name) ?? performance.now())) / 1000
-      return judge({ sight, place, cancelAsked, queue: inQueue(place), history: told, overSeconds }, patience)
+      const since = ranSince.get(name)
+      const begun = since === undefined ? {} : { ranSince: since }
+      return judge({ sight, place, cancelAsked, queue: inQueue(place), history: told, overSeconds, ...begun }, patience)
     }
     const doubtful = new Map<string, Found & { entry: BookEntry }>()
     for (const [name, { sight, entry }] of open) {
       const { state, over, verdict, impossible: words } = judgeOne(name, sight, entry)
       if (over) overSince.set(name, overSince.get(name) ?? performance.now())
       else overSince.delete(name)
+      if (state.state === 'running') ranSince.set(name, state.startedAt)
+      else ranSince.delete(name)
       found.set(name, { state, sight, entry })
       if (verdict !== undefined || words !== undefined) doubtful.set(name, { state, sight, entry })
     }
@@ -584,6 +591,7 @@ export function openSlurmDriver(options: SlurmDriverOptions): RootedDriver {
       requestsOf.delete(name)
       watcher.forget(name)
       overSince.delete(name)
+      ranSince.delete(name)
     },
     async close() {
       closed = true
