@@ -816,8 +816,14 @@ true`,
         const at = quote(directory)
         return `each_cgroup ${name}; rm -rf -- ${at} 2> /dev/null || { chmod -R u+rwx -- ${at} 2> /dev/null; rm -rf -- ${at}; } && rm -rf -- ${quote(parent)}/.${quote(base)}.staging-* && rm -f -- ${name}.*`
       })
-      // A supervisor that was killed has left its cgroup behind.
-      const release = `release() { [ ! -d "$1" ] || rmdir -- "$1"; }\n${eachCgroup('release')}`
+      // A supervisor that was killed has left its cgroup behind. Processes that nobody finds any more hold it until they are quite gone.
+      const release = `release() {
+  for turn in 1 2 3 4 5 6 7 8 9 10; do
+    [ ! -d "$1" ] || rmdir -- "$1" && return
+    sleep 0.1 || sleep 1
+  done
+}
+${eachCgroup('release')}`
       const { stderr } = await site.run(() => `${release}\n${scripts.join('\n')}\ntrue`, { deadlineMs: stagingDeadlineMs })
       if (stderr.trim() !== '') throw new DriverError('infrastructure', `cannot remove at the site: ${wordsOf(stderr)}`)
     }
