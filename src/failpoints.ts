@@ -1,10 +1,26 @@
+import { readFileSync } from 'node:fs'
+import { isAbsolute } from 'node:path'
+
 /**
  * Named places in the engine at which a fault test kills the process: `intended-not-started=3` ends it with SIGKILL at the third time
- * it comes by. Without a setting a place costs one look-up in an empty map.
+ * it comes by. A setting that is an absolute path is read from that file as soon as it is there, so that a process that runs already can be
+ * told. Without a setting a place costs one look-up in an empty map.
  */
 export const openFailpoints = (setting: string | undefined): ((name: string) => void) => {
-  const left = new Map(
-    (setting ?? '')
+  let left = setting !== undefined && isAbsolute(setting) ? undefined : timesOf(setting ?? '')
+  return (name) => {
+    left ??= timesIn(setting ?? '')
+    const count = left?.get(name)
+    if (left === undefined || count === undefined) return
+    if (count <= 1) process.kill(process.pid, 'SIGKILL')
+    left.set(name, count - 1)
+  }
+}
+
+/** How often each place is still passed. */
+const timesOf = (setting: string): Map<string, number> =>
+  new Map(
+    setting
       .split(',')
       .filter((part) => part !== '')
       .map((part) => {
@@ -12,11 +28,12 @@ export const openFailpoints = (setting: string | undefined): ((name: string) => 
         return [name, Number(count)] as const
       }),
   )
-  return (name) => {
-    if (left.size === 0) return
-    const count = left.get(name)
-    if (count === undefined) return
-    if (count <= 1) process.kill(process.pid, 'SIGKILL')
-    left.set(name, count - 1)
+
+const timesIn = (file: string): Map<string, number> | undefined => {
+  try {
+    return timesOf(readFileSync(file, 'utf8').trim())
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined
+    throw error
   }
 }

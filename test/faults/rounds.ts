@@ -1,4 +1,4 @@
-import { writeFileSync } from 'node:fs'
+import { renameSync, rmSync, writeFileSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as pause } from 'node:timers/promises'
@@ -83,6 +83,7 @@ export const openPrograms = (dataDir: string, options: Pick<RoundsOptions, 'buil
   let worker: Program | undefined
   let ready: Ready | undefined
   const environment = { SERVICE_DATA_DIR: dataDir, SERVICE_LISTEN_ADDRESS: '127.0.0.1:0', ...options.environment }
+  const failpointFile = join(dataDir, 'failpoints')
   const call = async (method: string, path: string, body?: unknown): Promise<{ status: number; body: any }> => {
     if (ready === undefined) throw new Error('the daemon has not been started')
     const answer = await fetch(ready.baseUrl + path, {
@@ -109,14 +110,16 @@ export const openPrograms = (dataDir: string, options: Pick<RoundsOptions, 'buil
     get worker() {
       return worker
     },
-    async startDaemon(failpoint?: string): Promise<Ready> {
-      daemon = await startProgram(
-        'main',
-        { ...environment, ...(failpoint === undefined ? {} : { ORRERY_FAILPOINTS: failpoint }) },
-        options.build,
-      )
+    async startDaemon(): Promise<Ready> {
+      rmSync(failpointFile, { force: true })
+      daemon = await startProgram('main', { ...environment, ORRERY_FAILPOINTS: failpointFile }, options.build)
       ready = await readyOf(daemon, dataDir)
       return ready
+    },
+    /** Lets the daemon kill itself at this place from now on, until it is started again. */
+    setFailpoint(setting: string): void {
+      writeFileSync(`${failpointFile}.new`, setting)
+      renameSync(`${failpointFile}.new`, failpointFile)
     },
     async startWorker(): Promise<void> {
       worker = await startProgram('worker', environment, options.build)
@@ -184,8 +187,7 @@ export const playRounds = async (options: RoundsOptions): Promise<Round[]> => {
       if (typeof blow === 'object') {
         // The place is passed in the daemon, so no other worker may take the run.
         await programs.killWorker()
-        await programs.killDaemon()
-        await programs.startDaemon(blow.failpoint)
+        programs.setFailpoint(blow.failpoint)
       } else if (programs.worker?.child.exitCode !== null || programs.worker.child.signalCode !== null) await programs.startWorker()
       await programs.post('/execution-runs/', { id: run, schedulePlanId: world.planId, mode: 'real' })
       if (typeof blow === 'object') {
