@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { copyFileSync, existsSync, realpathSync, statSync } from 'node:fs'
-import { join, relative, resolve } from 'node:path'
+import { basename, dirname, join, relative, resolve } from 'node:path'
 import { openSshSessions } from '../../src/clients/ssh/sessions.ts'
 import type { SshSessions } from '../../src/clients/ssh/target.ts'
 import { configFromEnvironment } from '../../src/config.ts'
@@ -16,6 +16,7 @@ import { systemSif } from '../sites/image-files.ts'
 import { startDaemon } from '../sites/kubernetes-daemon.ts'
 import { kubernetesImages } from '../sites/kubernetes-images.ts'
 import { startSsh, type SshHost, type SshSite } from '../sites/ssh.ts'
+import { runnerProgram } from '../support/runner-program.ts'
 import type { ContainerSiteOptions } from './container-site.ts'
 import { plainIntent, taskName } from './intent.ts'
 
@@ -212,12 +213,18 @@ describe('Apptainer', () => {
 
   test('runs tasks of this machine too where the service is an account without rights', async () => {
     const checkout = resolve(import.meta.dirname, '../..')
-    // Its way to the checkout may be closed to the account, or covered by the host's own folders, as it is below /srv.
-    await host.run(`from=${quoteAll([checkout])}
-mkdir -p /srv/checkout /run/below
+    const runner = await runnerProgram()
+    // Its way to the checkout and to the runner may be closed to the account, or covered by the host's own folders, as it is below /srv.
+    await host.run(`show() {
+  mkdir -p "$2"
+  from=$1
+  [ -e "$from/$3" ] || from=/run/below$from
+  mount --bind "$from" "$2"
+}
+mkdir -p /run/below
 mount --bind / /run/below
-[ -e "$from/package.json" ] || from=/run/below$from
-mount --bind "$from" /srv/checkout
+show ${quoteAll([checkout, '/srv/checkout', 'package.json'])}
+show ${quoteAll([dirname(runner), `/srv/cache/runner/${basename(dirname(runner))}`, basename(runner)])}
 umount /run/below`)
     const node = relative(checkout, realpathSync(process.execPath))
     const task = inSif('id -u; echo made > made; exit 3')
@@ -238,7 +245,14 @@ umount /run/below`)
       console.log(JSON.stringify({ state, detail, text: (await driver.logs(task.name, 'stdout', { tail: 100 })).bytes.toString() }))
       await driver.close()
       await shell.close()`
-    const words = [node.startsWith('..') ? process.execPath : `/srv/checkout/${node}`, '--input-type=module', '-e', program]
+    const words = [
+      'env',
+      'SERVICE_CACHE_DIR=/srv/cache',
+      node.startsWith('..') ? process.execPath : `/srv/checkout/${node}`,
+      '--input-type=module',
+      '-e',
+      program,
+    ]
     const { stdout } = await host.run(quoteAll([...words, JSON.stringify(options), JSON.stringify(task)]), 'account')
     const { uid } = statSync(host.see(join(task.directory, 'made')))
     expect(uid).toBeGreaterThan(0)
