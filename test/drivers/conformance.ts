@@ -503,10 +503,10 @@ last" "ORRERY_TASK=$ORRERY_TASK" sleep 30' sh "$1" &); while [ ! -e "$1" ]; do s
     testOnce(
       'keeps the output of concurrent and successive tasks apart',
       async () => {
-        const tasks = Array.from({ length: 40 }, (_, position) =>
+        const tasks = Array.from({ length: 12 }, (_, position) =>
           intent(position % 3 === 0 ? ['true'] : sh('echo "$1"; echo "$1" >&2', String(position))),
         )
-        for (let from = 0; from < tasks.length; from += 10) await runAll(tasks.slice(from, from + 10))
+        for (let from = 0; from < tasks.length; from += 4) await runAll(tasks.slice(from, from + 4))
         const expected = tasks.map((_, position) => (position % 3 === 0 ? '' : `${position}\n`))
         expect(await Promise.all(tasks.map((task) => text(task.name)))).toEqual(expected)
         expect(await Promise.all(tasks.map((task) => text(task.name, 'stderr')))).toEqual(expected)

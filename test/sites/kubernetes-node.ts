@@ -3,7 +3,7 @@ import { existsSync, lstatSync, mkdirSync, readFileSync, readdirSync, writeFileS
 import { dirname, join } from 'node:path'
 import { folderAt } from './ground.ts'
 import type { Host } from './hosts.ts'
-import { rarelyCollecting, startDaemon } from './kubernetes-daemon.ts'
+import { thriftyServer, startDaemon } from './kubernetes-daemon.ts'
 import type { Daemon } from './kubernetes-daemon.ts'
 
 /** What a node is told at its making. */
@@ -91,7 +91,7 @@ export const nodePrograms = (host: Host, settings: NodeSettings): NodePrograms =
           ...['--config', at('kubelet.json'), '--kubeconfig', kubeconfig, '--root-dir', '/var/lib/kubelet', '--cert-dir', at('manifests')],
           ...['--hostname-override', host.name, '--node-ip', host.address],
         ],
-        rarelyCollecting,
+        thriftyServer,
       )
     },
     killKubelet: async () => kubelet?.kill(),

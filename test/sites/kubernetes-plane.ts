@@ -4,7 +4,7 @@ import { Agent, request } from 'node:https'
 import { join } from 'node:path'
 import { folderAt, run } from './ground.ts'
 import type { Host } from './hosts.ts'
-import { rarelyCollecting, startDaemon } from './kubernetes-daemon.ts'
+import { thriftyServer, startDaemon } from './kubernetes-daemon.ts'
 import type { Daemon } from './kubernetes-daemon.ts'
 
 /** What a control plane is told at its making. */
@@ -126,7 +126,7 @@ export const openPlane = async (host: Host, settings: PlaneSettings): Promise<Pl
     return (await answer.json()) as { header: { revision: string } }
   }
   const start = (log: string, program: string, ...args: string[]): Promise<Daemon> =>
-    startDaemon(host, join(logs, `${log}.log`), [join(programs, program), ...args], rarelyCollecting)
+    startDaemon(host, join(logs, `${log}.log`), [join(programs, program), ...args], thriftyServer)
   let apiServer: Daemon | undefined
 
   return {

@@ -96,7 +96,7 @@ export interface KubernetesSite extends AsyncDisposable {
   readonly images: { readonly busybox: 'local/bb:1'; readonly gnu: 'local/gnu:1'; readonly pause: 'local/pause:3.10' }
   /** PersistentVolumeClaim `work` of the namespace (ReadWriteMany), on every real node; `folder` is where this machine sees it. */
   readonly volume: { readonly claim: 'work'; readonly folder: string }
-  /** The cluster's registry, plain HTTP, known to its nodes as such; it has `bb:1` and `gnu:1`: `<registry.address>/bb:1`. */
+  /** The cluster's registry, plain HTTP, known to its nodes as such; it has busybox as `<registry.address>/bb:1`. */
   readonly registry: Registry
   /** The real ones. */
   readonly nodes: readonly KubernetesNode[]
@@ -237,7 +237,6 @@ const open = async (
   const [registry] = await Promise.all([
     startRegistry(control, join(folder, 'registry')).then(async (started) => {
       await started.push(archives.busybox, 'bb:1')
-      await started.push(archives.gnu, 'gnu:1')
       return started
     }),
     plane.startStorage().then(() => plane.startApiServer()),

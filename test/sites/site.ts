@@ -181,7 +181,7 @@ const bringKubernetes = async (wanted: Options): Promise<Brought> => {
   const text = [
     `Kubernetes is up: ${site.server}, nodes ${site.nodes.map((node) => node.name).join(', ')}${wanted.fakeNodes === undefined ? '' : ` and ${wanted.fakeNodes} by kwok`}, namespace ${site.namespace}.`,
     `As its administrator:\n  export KUBECONFIG=${site.kubeconfig}; kubectl get pods`,
-    `Images on the nodes: ${Object.values(site.images).join(', ')}; the same in the registry ${site.registry.address} as bb:1 and gnu:1. Claim ${site.volume.claim} is ${site.volume.folder}.`,
+    `Images on the nodes: ${Object.values(site.images).join(', ')}; the first is bb:1 in the registry ${site.registry.address}. Claim ${site.volume.claim} is ${site.volume.folder}.`,
     `The token of the account orrery, good for a day, into the vault (answers the REFERENCE for "credentialRef"):
   echo "{\\"id\\":\\"site\\",\\"token\\":\\"$(cat ${tokenFile})\\"}" | curl -sS --json @- $API/kubernetes-tokens/`,
     `The connection:\n${JSON.stringify(document, undefined, 2)}`,
