@@ -2,49 +2,46 @@ import { existsSync, readFileSync } from 'node:fs'
 import { BaseSequencer } from 'vitest/node'
 import { kubernetesFolder } from '../sites/kubernetes-build.ts'
 
-/** Folders whose files start programs and wait for them, by what they start, the slowest first: kill rounds, clusters, hosts. */
-const starting = [
-  ...['faults/', 'drivers/', 'image/', 'execution-runs/', 'sites/', 'workflows/', 'clients/', 'examples/', 'transfer/', 'programs/'],
-  ...['embedded/', 'support/'],
-]
-/** Of the others, which keep a processor busy all the time, those that take tens of seconds. */
+/** Folders by what their files start and wait for, the slowest first: kill rounds, clusters, hosts. */
+const starting = ['faults/', 'drivers/', 'image/', 'execution-runs/', 'sites/', 'workflows/', 'clients/', 'transfer/', 'support/']
+/** Their programs keep a processor busy, not the worker. */
+const busyElsewhere = ['examples/', 'vault/ssh-keys', 'programs/', 'embedded/']
+/** Of the others, which keep the worker busy all the time, those that take tens of seconds. */
 const longest = ['shared/', 'api/whole-']
 const startsKubernetes = /sites\/kubernetes\.ts|\.\/kubernetes\.ts|\.\/evictions\.ts|\.\/reach-rounds\.ts/
+const late = starting.indexOf('execution-runs/')
 /** On an empty machine Kubernetes is still being built: who waits for it keeps a worker from what could run. */
-const kubernetesRank = existsSync(kubernetesFolder()) ? -1 : starting.indexOf('execution-runs/') + 0.5
+const kubernetesRank = existsSync(kubernetesFolder()) ? -1 : late - 0.5
 const isIn = (path) => (folder) => path.includes(`/test/${folder}`)
-/** Undefined where nothing is started that would be waited for. */
-const rankOf = ({ moduleId }) => {
-  if (startsKubernetes.test(readFileSync(moduleId, 'utf8'))) return kubernetesRank
-  const index = starting.findIndex(isIn(moduleId))
-  return index === -1 ? undefined : index
-}
 /** What is killed there has to be missed before anything goes on: together they leave the processors idle. */
 const waiting = starting.indexOf('faults/')
-/** At the beginning servers and checks have the processors; at the end what is short fills the workers evenly. */
-const undisturbed = 4
-const amongOthers = 0.8
 
 /**
- * The slowest file first, so that the last minutes are no wait for one; where no earlier run has told the durations, by folder, with a file
- * that works beside each that waits, and among both, evenly, those that compute.
+ * The slowest file first, so that the last minutes are no wait for one. Where no earlier run has told the durations, by folder: beside each
+ * file that waits one that works and one whose programs do; what computes comes evenly among those that start few processes. Not before: it
+ * leaves the worker with a gigabyte, and each process that is started from there costs three times as much.
  */
 export default class SlowestFirst extends BaseSequencer {
   async sort(files) {
     const sorted = await super.sort(files)
     if (sorted.some((file) => this.ctx.cache.getTestSpecificationResult(file) !== undefined)) return sorted
-    const ranked = sorted.map((file) => ({ file, rank: rankOf(file) }))
-    const waits = ranked.filter(({ rank }) => rank === waiting)
-    const works = ranked.filter(({ rank }) => rank !== undefined && rank !== waiting).toSorted((a, b) => a.rank - b.rank)
-    const starts = [...waits.flatMap((one, index) => [...works.slice(index, index + 1), one]), ...works.slice(waits.length)]
-    const isLong = ({ file }) => longest.some(isIn(file.moduleId))
-    const computes = ranked.filter(({ rank }) => rank === undefined)
-    const rest = [...computes.filter(isLong), ...computes.filter((one) => !isLong(one))]
-    const share = (amongOthers * rest.length) / Math.max(1, starts.length - undisturbed)
-    const before = (index) => Math.floor(Math.max(0, index - undisturbed) * share)
-    return [
-      ...starts.flatMap((one, index) => [...rest.slice(before(index), before(index + 1)), one]),
-      ...rest.slice(before(starts.length)),
-    ].map(({ file }) => file)
+    const rankOf = ({ moduleId }) =>
+      startsKubernetes.test(readFileSync(moduleId, 'utf8')) ? kubernetesRank : starting.findIndex(isIn(moduleId))
+    const inFolders = (file, folders) => folders.some(isIn(file.moduleId))
+    const starts = sorted.filter((file) => inFolders(file, starting)).map((file) => ({ file, rank: rankOf(file) }))
+    const ranked = (from, to) => starts.filter(({ rank }) => rank >= from && rank < to).toSorted((a, b) => a.rank - b.rank)
+    const waits = starts.filter(({ rank }) => rank === waiting)
+    const works = [...ranked(-1, 0), ...ranked(waiting + 0.5, late)]
+    const elsewhere = busyElsewhere.flatMap((folder) => sorted.filter((file) => inFolders(file, [folder])).map((file) => ({ file })))
+    const first = waits.flatMap((one, index) => [...works.slice(index, index + 1), one, ...elsewhere.slice(index, index + 1)])
+    const others = [...ranked(late, starting.length), ...elsewhere.slice(waits.length)]
+    const computes = sorted.filter((file) => !inFolders(file, [...starting, ...busyElsewhere]))
+    const long = (file) => inFolders(file, longest)
+    const rest = [...computes.filter(long), ...computes.filter((file) => !long(file))].map((file) => ({ file }))
+    // A fifth is for the end: what is short fills the workers evenly.
+    const share = (0.8 * rest.length) / Math.max(1, others.length)
+    const among = others.flatMap((one, index) => [one, ...rest.slice(Math.floor(index * share), Math.floor((index + 1) * share))])
+    const end = rest.slice(Math.floor(others.length * share))
+    return [...first, ...works.slice(waits.length), ...among, ...end].map(({ file }) => file)
   }
 }
