@@ -3,13 +3,13 @@ import { BaseSequencer } from 'vitest/node'
 import { kubernetesFolder } from '../sites/kubernetes-build.ts'
 
 /** Folders by what their files start and wait for, the slowest first: kill rounds, clusters, hosts. */
-const starting = ['faults/', 'drivers/', 'image/', 'execution-runs/', 'sites/', 'workflows/', 'clients/', 'transfer/', 'support/']
+const starting = ['faults/', 'drivers/', 'image/', 'workflows/', 'clients/', 'execution-runs/', 'transfer/', 'sites/', 'support/']
 /** Their programs keep a processor busy, not the worker. */
 const busyElsewhere = ['examples/', 'vault/ssh-keys', 'programs/', 'embedded/']
 /** Of the others, which keep the worker busy all the time, those that take tens of seconds. */
 const longest = ['shared/', 'api/whole-']
 const startsKubernetes = /sites\/kubernetes\.ts|\.\/kubernetes\.ts|\.\/evictions\.ts|\.\/reach-rounds\.ts/
-const late = starting.indexOf('execution-runs/')
+const late = starting.indexOf('workflows/')
 /** On an empty machine Kubernetes is still being built: who waits for it keeps a worker from what could run. */
 const kubernetesRank = existsSync(kubernetesFolder()) ? -1 : late - 0.5
 const isIn = (path) => (folder) => path.includes(`/test/${folder}`)
