@@ -2,10 +2,13 @@ import { readFileSync } from 'node:fs'
 import { parse } from 'yaml'
 import { z } from 'zod'
 
+/** In the order of Temporal's `IndexedValueType` (temporal/api/enums/v1/common.proto), which counts from 1. */
+export const searchAttributeTypes = ['Text', 'Keyword', 'Int', 'Double', 'Bool', 'Datetime', 'KeywordList'] as const
+
 const dynamicConfig = z.record(z.string(), z.array(z.strictObject({ value: z.json() })).length(1))
 const namespace = z.strictObject({
   retention: z.string().regex(/^\d+h$/),
-  searchAttributes: z.record(z.string(), z.enum(['Keyword', 'Text', 'Int', 'Double', 'Bool', 'Datetime', 'KeywordList'])),
+  searchAttributes: z.record(z.string(), z.enum(searchAttributeTypes)),
 })
 
 export interface TemporalSettings {

@@ -1,9 +1,8 @@
-import { execFile } from 'node:child_process'
+import { Connection } from '@temporalio/client'
+import { msToTs, optionalTsToMs } from '@temporalio/common/lib/time.js'
 import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { promisify } from 'node:util'
-import { z } from 'zod'
 import type { Log } from '../observability/log.ts'
 import { leash } from './leash.ts'
 import type { Leashed } from './leash.ts'
@@ -13,7 +12,7 @@ import type { ProcessIdentity } from './processes.ts'
 import { logTail, rotate } from './server-log.ts'
 import { supervise } from './supervise.ts'
 import { findTemporalProgram } from './temporal-program.ts'
-import { readTemporalSettings } from './temporal-settings.ts'
+import { readTemporalSettings, searchAttributeTypes } from './temporal-settings.ts'
 import type { TemporalSettings } from './temporal-settings.ts'
 
 export interface TemporalOptions {
@@ -70,7 +69,7 @@ export const openTemporal = async (options: TemporalOptions): Promise<EmbeddedTe
   )
   const address = `127.0.0.1:${ports.temporal}`
   try {
-    await prepareNamespace(program, address, options.namespace, settings)
+    await asking(address, (connection) => prepareNamespace(connection, options.namespace, settings))
   } catch (error) {
     await server.stop()
     throw error
@@ -126,72 +125,72 @@ const start = async (
   })
   const ended = server.ended.then((code) => ({ code }))
   const deadline = Date.now() + readyWithinMs
-  for (;;) {
-    const early = await Promise.race([ended, isServing(program, `127.0.0.1:${ports.temporal}`), sleep(2000, undefined)])
-    if (typeof early === 'object')
-      throw new Error(`Temporal ended at its start with code ${early.code}; the end of ${files.log}:\n${logTail(files.log)}`)
-    if (early === true) return server
-    if (stopping.aborted || Date.now() > deadline) {
-      await server.release()
-      throw new Error(
-        stopping.aborted
-          ? 'Temporal was stopped at its start'
-          : `Temporal was not ready within ${readyWithinMs / 1000} s; the end of ${files.log}:\n${logTail(files.log)}`,
-      )
+  const ready = async (connection: Connection): Promise<boolean> => {
+    for (;;) {
+      const early = await Promise.race([ended, isServing(connection)])
+      if (typeof early === 'object')
+        throw new Error(`Temporal ended at its start with code ${early.code}; the end of ${files.log}:\n${logTail(files.log)}`)
+      if (early || stopping.aborted || Date.now() > deadline) return early
+      await sleep(10)
     }
   }
+  if (await asking(`127.0.0.1:${ports.temporal}`, ready)) return server
+  await server.release()
+  throw new Error(
+    stopping.aborted
+      ? 'Temporal was stopped at its start'
+      : `Temporal was not ready within ${readyWithinMs / 1000} s; the end of ${files.log}:\n${logTail(files.log)}`,
+  )
 }
 
 /** The program would otherwise read profiles and TEMPORAL_* variables that are meant for another server. */
 const withoutUserConfig = ['--disable-config-file', '--disable-config-env']
 const environmentOf = (home: string): Record<string, string> => ({ PATH: '/usr/bin:/bin', HOME: home, TZ: 'UTC' })
 
-const operator = async (program: string, address: string, args: readonly string[]): Promise<string> => {
-  const { stdout } = await promisify(execFile)(
-    program,
-    ['operator', ...args, '--address', address, '--command-timeout', '10s', ...withoutUserConfig],
-    {
-      env: environmentOf('/'),
-      timeout: 15_000,
-    },
-  )
-  return stdout
-}
-
-const isServing = async (program: string, address: string): Promise<boolean> => {
+/** A connection of its own, which does not try again by itself: the server is young, and who asks knows for how long. */
+const asking = async <T>(address: string, work: (connection: Connection) => Promise<T>): Promise<T> => {
+  const channelArgs = { 'grpc.initial_reconnect_backoff_ms': 10, 'grpc.min_reconnect_backoff_ms': 10, 'grpc.max_reconnect_backoff_ms': 50 }
+  const connection = Connection.lazy({ address, interceptors: [], channelArgs })
   try {
-    return (await operator(program, address, ['cluster', 'health'])).includes('SERVING')
-  } catch {
-    await sleep(30)
-    return false
+    return await work(connection)
+  } finally {
+    await connection.close()
   }
 }
 
-const described = z.object({ config: z.object({ workflowExecutionRetentionTtl: z.string() }) })
-const listed = z.object({ customAttributes: z.record(z.string(), z.string()) })
+/** grpc.health.v1: HealthCheckResponse.ServingStatus. */
+const serving = 1
+
+const isServing = async (connection: Connection): Promise<boolean> => {
+  const check = (): Promise<{ status?: number | null }> =>
+    connection.healthService.check({ service: 'temporal.api.workflowservice.v1.WorkflowService' })
+  return connection.withDeadline(Date.now() + 2000, check).then(
+    ({ status }) => status === serving,
+    () => false,
+  )
+}
 
 /**
  * Sets the retention, which the development server fixes at a day, and reads the search attributes back: the server says yes to
  * a changed type and keeps the old one.
  */
-const prepareNamespace = async (program: string, address: string, namespace: string, settings: TemporalSettings): Promise<void> => {
-  const [description, attributes] = await Promise.all([
-    operator(program, address, ['namespace', 'describe', '--namespace', namespace, '--output', 'json']),
-    operator(program, address, ['search-attribute', 'list', '--namespace', namespace, '--output', 'json']),
-  ])
-  const seconds = Number.parseInt(settings.retention, 10) * 3600
-  if (described.parse(JSON.parse(description)).config.workflowExecutionRetentionTtl !== `${seconds}s`)
-    await operator(program, address, ['namespace', 'update', '--namespace', namespace, '--retention', settings.retention])
-  const present = listed.parse(JSON.parse(attributes)).customAttributes
-  const wrong = Object.entries(settings.searchAttributes).filter(([name, type]) => present[name] !== indexedType(type))
-  if (wrong.length > 0)
-    throw new Error(
-      `the embedded Temporal server keeps search attributes with other types than temporal-config/namespace.yaml names: ${wrong
-        .map(([name, type]) => `${name} is ${present[name] ?? 'missing'} instead of ${type}`)
-        .join(
-          ', ',
-        )}. With the service stopped, move the folder temporal out of the data folder; runs that wait are started again from PostgreSQL`,
-    )
-}
-
-const indexedType = (type: string): string => `INDEXED_VALUE_TYPE_${type.replace(/(?<=[a-z])(?=[A-Z])/g, '_').toUpperCase()}`
+const prepareNamespace = (connection: Connection, namespace: string, settings: TemporalSettings): Promise<void> =>
+  connection.withDeadline(Date.now() + 15_000, async () => {
+    const [{ config }, { customAttributes }] = await Promise.all([
+      connection.workflowService.describeNamespace({ namespace }),
+      connection.operatorService.listSearchAttributes({ namespace }),
+    ])
+    const retentionMs = Number.parseInt(settings.retention, 10) * 3600_000
+    if (optionalTsToMs(config?.workflowExecutionRetentionTtl) !== retentionMs)
+      await connection.workflowService.updateNamespace({ namespace, config: { workflowExecutionRetentionTtl: msToTs(retentionMs) } })
+    const typeOf = (name: string): string => searchAttributeTypes[(customAttributes?.[name] ?? 0) - 1] ?? 'missing'
+    const wrong = Object.entries(settings.searchAttributes).filter(([name, type]) => typeOf(name) !== type)
+    if (wrong.length > 0)
+      throw new Error(
+        `the embedded Temporal server keeps search attributes with other types than temporal-config/namespace.yaml names: ${wrong
+          .map(([name, type]) => `${name} is ${typeOf(name)} instead of ${type}`)
+          .join(
+            ', ',
+          )}. With the service stopped, move the folder temporal out of the data folder; runs that wait are started again from PostgreSQL`,
+      )
+  })

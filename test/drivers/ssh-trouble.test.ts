@@ -10,6 +10,7 @@ import { DriverError, type Collected, type Intent, type RuntimeDriver } from '..
 import { openSshDriver, type SshDriverOptions } from '../../src/drivers/runtime/ssh.ts'
 import { LinkError, type SiteShell } from '../../src/drivers/shell.ts'
 import { startSshd } from '../clients/sshd.ts'
+import { kill } from '../support/kill.ts'
 import { runFolder } from '../support/remover.ts'
 
 const seconds = 1000
@@ -77,11 +78,20 @@ const environmentOf = (pid: number): string => {
   }
 }
 
+/** Of a process that may end meanwhile. */
+const readIfThere = (path: string): string => {
+  try {
+    return readFileSync(path, 'utf8')
+  } catch {
+    return ''
+  }
+}
+
 /** Session processes of an sshd, not what runs in them: a restart of sshd leaves that alone. */
 const sessionsOf = (pid: number): number[] =>
-  readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8')
+  readIfThere(`/proc/${pid}/task/${pid}/children`)
     .split(' ')
-    .filter((child) => child !== '' && readFileSync(`/proc/${child}/comm`, 'utf8') === 'sshd\n')
+    .filter((child) => child !== '' && readIfThere(`/proc/${child}/comm`) === 'sshd\n')
     .flatMap((child) => [...sessionsOf(Number(child)), Number(child)])
 
 const submitted = async (driver: RuntimeDriver, intents: readonly Intent[]): Promise<void> => {
@@ -192,7 +202,7 @@ describe('a link that is cut', () => {
       const weather = async (): Promise<void> => {
         for (let cuts = 0; !over && cuts < 6; cuts++) {
           await sleep(300 + 400 * (cuts % 3))
-          for (const pid of sessionsOf(Number(readFileSync(join(sshd.folder, 'pid'), 'utf8')))) process.kill(pid, 'SIGKILL')
+          for (const pid of sessionsOf(Number(readFileSync(join(sshd.folder, 'pid'), 'utf8')))) kill(pid)
         }
       }
       const storm = weather()

@@ -81,6 +81,16 @@ describe('the embedded Temporal server', () => {
     await server.stop()
   }, 120_000)
 
+  test('says which search attribute has another type than it needs, and what to do', async () => {
+    const first = await open()
+    await withClient(first.address, async ({ connection }) => {
+      await connection.operatorService.removeSearchAttributes({ namespace: 'default', searchAttributes: ['RunState'] })
+      await connection.operatorService.addSearchAttributes({ namespace: 'default', searchAttributes: { RunState: 1 } })
+    })
+    await first.stop()
+    await expect(open()).rejects.toThrow(/RunState is Text instead of Keyword\. .*move the folder temporal out of the data folder/)
+  }, 120_000)
+
   test('says with the end of its log why it cannot start', async () => {
     mkdirSync(join(folder.path, 'other', 'temporal'), { recursive: true })
     writeFileSync(temporalFiles(join(folder.path, 'other')).data, 'no database')

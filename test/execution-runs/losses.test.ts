@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { kill } from '../support/kill.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld } from '../support/worlds.ts'
 import { checked } from './checked.ts'
@@ -10,14 +11,6 @@ beforeAll(async () => {
   service = await openService()
 }, 120_000)
 afterAll(() => service[Symbol.asyncDispose]())
-
-const kill = (pid: number): void => {
-  try {
-    process.kill(pid, 'SIGKILL')
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error
-  }
-}
 
 /**
  * What a machine that dies leaves of a task: no process of it, and no recorded end. The runner goes first, so that it cannot record

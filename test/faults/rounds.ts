@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { setTimeout as pause } from 'node:timers/promises'
 import type { Ready } from '../../src/embedded/ready-file.ts'
 import { violationsOf } from '../execution-runs/checker.ts'
+import { kill } from '../support/kill.ts'
 import { dependenciesOf, makeWorld, recordOf, type World, type WorldTask } from '../support/worlds.ts'
 import { ledgerFaults, readLedger, withLedger } from './ledger.ts'
 import { dataFolder, readyOf, removeFolder, startProgram, until, type Program } from './programs.ts'
@@ -50,15 +51,6 @@ export const ledgerTasks = (count: number, ledger: string, random: () => number)
       outputs: [`made-by-${String(i)}`],
     }
   })
-}
-
-const kill = (pid: number | undefined | null): void => {
-  if (pid === undefined || pid === null) return
-  try {
-    process.kill(pid, 'SIGKILL')
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error
-  }
 }
 
 export interface RoundsOptions {

@@ -33,6 +33,13 @@ const inMemory = (folder: string): void => {
   if (status !== 0) process.stderr.write(`${folder} is on a disk: this account may not mount\n`)
 }
 
+/** What the workers get to start programs without a copy of themselves. It only saves time: a machine without a compiler does without. */
+const quickFork = (folder: string): void => {
+  const library = join(folder, 'quick-fork.so')
+  const { status } = spawnSync('/usr/bin/gcc', ['-shared', '-fPIC', '-o', library, join(import.meta.dirname, 'quick-fork.c')])
+  if (status === 0) process.env['LD_PRELOAD'] = library
+}
+
 /**
  * One PostgreSQL for the whole test run, with a migrated database that every test file clones (18 ms), and one Temporal, in which
  * every test file has a namespace of its own (30 ms). What it returns ends them.
@@ -94,6 +101,7 @@ export default async function setup(): Promise<() => Promise<void>> {
     onProgress: (line) => process.stderr.write(`${line}\n`),
   })
   process.env['ORRERY_TEST_TEMPORAL'] = temporal.address
+  quickFork(root)
   return async () => {
     temporal.kill()
     await server.stop()
