@@ -57,7 +57,7 @@ const temporalAway = (error: unknown): boolean => {
 }
 
 /**
- * The one user of the Temporal client. The connection is lazy: the service answers, and accepts work, while Temporal is away;
+ * The one user of the Temporal client, but for what makes the embedded server ready. The connection is lazy: the service answers, and accepts work, while Temporal is away;
  * what was accepted is started by the dispatcher when it returns.
  */
 export const openEngine = (options: EngineOptions) => {
