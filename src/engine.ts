@@ -57,8 +57,8 @@ const temporalAway = (error: unknown): boolean => {
 }
 
 /**
- * The one user of the Temporal client, but for what makes the embedded server ready. The connection is lazy: the service answers, and accepts work, while Temporal is away;
- * what was accepted is started by the dispatcher when it returns.
+ * The one user of the Temporal client, but for what makes the embedded server ready. The connection is lazy: the service answers, and
+ * accepts work, while Temporal is away; what was accepted is started by the dispatcher when it returns.
  */
 export const openEngine = (options: EngineOptions) => {
   let client: Client | undefined

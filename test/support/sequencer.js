@@ -16,13 +16,10 @@ const isIn = (path) => (folder) => path.includes(`/test/${folder}`)
 /** What is killed there has to be missed before anything goes on: together they leave the processors idle. */
 const waiting = starting.indexOf('faults/')
 
-/** At the beginning servers and checks have the processors; at the end what is short fills the workers evenly. */
-const undisturbed = 4
-const amongOthers = 0.6
-
 /**
  * The slowest file first, so that the last minutes are no wait for one. Where no earlier run has told the durations, by folder: beside each
- * file that waits one that works and one whose programs do, and among all of them, evenly, those that compute.
+ * file that waits one that works and one whose programs do; what computes comes evenly among those that start few processes. Not before: it
+ * leaves the worker with a gigabyte, and each process that is started from there costs three times as much.
  */
 export default class SlowestFirst extends BaseSequencer {
   async sort(files) {
@@ -31,20 +28,20 @@ export default class SlowestFirst extends BaseSequencer {
     const rankOf = ({ moduleId }) =>
       startsKubernetes.test(readFileSync(moduleId, 'utf8')) ? kubernetesRank : starting.findIndex(isIn(moduleId))
     const inFolders = (file, folders) => folders.some(isIn(file.moduleId))
-    const ranked = sorted.filter((file) => inFolders(file, starting)).toSorted((a, b) => rankOf(a) - rankOf(b))
-    const waits = ranked.filter((file) => rankOf(file) === waiting)
-    const works = ranked.filter((file) => rankOf(file) !== waiting)
-    const elsewhere = busyElsewhere.flatMap((folder) => sorted.filter((file) => inFolders(file, [folder])))
-    const triples = waits.flatMap((one, index) => [...works.slice(index, index + 1), one, ...elsewhere.slice(index, index + 1)])
-    const starts = [...triples, ...works.slice(waits.length), ...elsewhere.slice(waits.length)]
+    const starts = sorted.filter((file) => inFolders(file, starting)).map((file) => ({ file, rank: rankOf(file) }))
+    const ranked = (from, to) => starts.filter(({ rank }) => rank >= from && rank < to).toSorted((a, b) => a.rank - b.rank)
+    const waits = starts.filter(({ rank }) => rank === waiting)
+    const works = [...ranked(-1, 0), ...ranked(waiting + 0.5, late)]
+    const elsewhere = busyElsewhere.flatMap((folder) => sorted.filter((file) => inFolders(file, [folder])).map((file) => ({ file })))
+    const first = waits.flatMap((one, index) => [...works.slice(index, index + 1), one, ...elsewhere.slice(index, index + 1)])
+    const others = [...ranked(late, starting.length), ...elsewhere.slice(waits.length)]
     const computes = sorted.filter((file) => !inFolders(file, [...starting, ...busyElsewhere]))
-    const isLong = (file) => inFolders(file, longest)
-    const rest = [...computes.filter(isLong), ...computes.filter((file) => !isLong(file))]
-    const share = (amongOthers * rest.length) / Math.max(1, starts.length - undisturbed)
-    const before = (index) => Math.floor(Math.max(0, index - undisturbed) * share)
-    return [
-      ...starts.flatMap((one, index) => [...rest.slice(before(index), before(index + 1)), one]),
-      ...rest.slice(before(starts.length)),
-    ]
+    const long = (file) => inFolders(file, longest)
+    const rest = [...computes.filter(long), ...computes.filter((file) => !long(file))].map((file) => ({ file }))
+    // A fifth is for the end: what is short fills the workers evenly.
+    const share = (0.8 * rest.length) / Math.max(1, others.length)
+    const among = others.flatMap((one, index) => [one, ...rest.slice(Math.floor(index * share), Math.floor((index + 1) * share))])
+    const end = rest.slice(Math.floor(others.length * share))
+    return [...first, ...works.slice(waits.length), ...among, ...end].map(({ file }) => file)
   }
 }
