@@ -10,8 +10,8 @@ export default defineConfig({
     testTimeout: 60_000,
     hookTimeout: 60_000,
     sequence: { sequencer: SlowestFirst, hooks: 'list' },
-    // More than CI has processors: many of the slowest files wait most of their time. Three leave the two idle for a quarter of the run; but
-    // while Kubernetes is built beside the tests, a fourth would only make the others late.
+    // More than CI has processors: many of the slowest files wait most of their time. Three leave the two idle for a quarter of the run, four
+    // for a twelfth, five for a fortieth; but while Kubernetes is built beside the tests, more than three would only make the others late.
     maxWorkers: existsSync(kubernetesFolder()) ? 5 : 3,
     // Files of a worker share its modules, which Node loads as it does in the service: with modules of its own for each file, what the API's
     // tests take of the processors is a quarter more.

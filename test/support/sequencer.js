@@ -18,8 +18,8 @@ const waiting = starting.indexOf('faults/')
 
 /**
  * The slowest file first, so that the last minutes are no wait for one. Where no earlier run has told the durations, by folder: beside each
- * file that waits one that works and one whose programs do; what computes comes evenly among those that start few processes. Not before: it
- * leaves the worker with a gigabyte, and each process that is started from there costs three times as much.
+ * file that waits one that works and one whose programs do; what computes comes evenly among those that start few processes. It leaves the
+ * worker with a gigabyte: evenly among all files it takes 5 % more of the processors.
  */
 export default class SlowestFirst extends BaseSequencer {
   async sort(files) {
