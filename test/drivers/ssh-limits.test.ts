@@ -126,7 +126,9 @@ const life = async (task: Intent): Promise<Collected & { output: string }> => {
 
 const take = (bytes: number): string => `perl -e '$x = "a" x ${bytes}; print length $x'`
 const cgroups = async (): Promise<string[]> =>
-  (await place.run("find /sys/fs/cgroup -ignore_readdir_race -type d -name 'orrery.*' ! -name orrery.rest")).split('\n').filter((line) => line !== '')
+  (await place.run("find /sys/fs/cgroup -ignore_readdir_race -type d -name 'orrery.*' ! -name orrery.rest"))
+    .split('\n')
+    .filter((line) => line !== '')
 /** A process without its group, its session, its mark. */
 const stray = (seconds: number): string => `(env -i setsid sleep ${seconds} > /dev/null 2>&1 < /dev/null &)`
 const strays = async (seconds: number): Promise<string> => place.run(`pgrep -fx 'sleep ${seconds}' || :`)
