@@ -22,6 +22,7 @@ export default defineConfig({
       '--initial-old-space-size=1024',
       '--max-semi-space-size=64',
       `--import=${new URL('test/support/bundle-once.js', import.meta.url)}`,
+      `--import=${new URL('test/support/quick-fork.js', import.meta.url)}`,
     ],
   },
 })

@@ -55,7 +55,7 @@ describe('one folder or file per outside technology', () => {
     [/^(pg|pg-.*)$/, ['src/db']],
     [/^express$/, ['src/http']],
     [/^swagger-ui-dist$/, ['src/http']],
-    [/^@temporalio\/client$/, ['src/engine.ts', 'src/embedded']],
+    [/^@temporalio\/client$/, ['src/engine.ts', 'src/embedded/temporal.ts']],
     [/^@temporalio\/worker$/, ['src/task-workers.ts', 'src/observability', 'src/embedded']],
     [/^@temporalio\/workflow$/, ['workflows']],
     [/^@temporalio\/activity$/, ['activities']],

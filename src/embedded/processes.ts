@@ -74,7 +74,7 @@ const executableName = (pid: number): string | undefined => {
 }
 
 /** Processes come and go while they are looked at, and those of other users are closed to us: both read as nothing. */
-const readOrUndefined = <T>(read: () => T): T | undefined => {
+export const readOrUndefined = <T>(read: () => T): T | undefined => {
   try {
     return read()
   } catch (error) {

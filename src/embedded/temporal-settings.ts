@@ -16,7 +16,7 @@ export interface TemporalSettings {
   dynamic: Readonly<Record<string, unknown>>
   /** How long closed histories are kept, e.g. `168h`. */
   retention: string
-  searchAttributes: Readonly<Record<string, string>>
+  searchAttributes: Readonly<Record<string, (typeof searchAttributeTypes)[number]>>
 }
 
 /** What `temporal-config/` says. @throws Error when a file there is not of the expected shape */

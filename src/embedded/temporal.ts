@@ -1,4 +1,4 @@
-import { Connection } from '@temporalio/client'
+import { Connection, type ConnectionOptions } from '@temporalio/client'
 import { msToTs, optionalTsToMs } from '@temporalio/common/lib/time.js'
 import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
@@ -115,9 +115,10 @@ const start = async (
       ...['--log-format', 'json', '--log-level', 'error'],
       ...each('--dynamic-config-value', settings.dynamic),
       ...each('--search-attribute', settings.searchAttributes),
-      ...withoutUserConfig,
+      // It would otherwise read profiles and TEMPORAL_* variables that are meant for another server.
+      ...['--disable-config-file', '--disable-config-env'],
     ],
-    environment: environmentOf(files.folder),
+    environment: { PATH: '/usr/bin:/bin', HOME: files.folder, TZ: 'UTC' },
     directory: files.folder,
     logFile: files.log,
     softSignal: 'TERM',
@@ -134,7 +135,8 @@ const start = async (
       await sleep(10)
     }
   }
-  if (await asking(`127.0.0.1:${ports.temporal}`, ready)) return server
+  // Refused is the answer of the first moments; who asks asks again.
+  if (await asking(`127.0.0.1:${ports.temporal}`, ready, { interceptors: [] })) return server
   await server.release()
   throw new Error(
     stopping.aborted
@@ -143,14 +145,10 @@ const start = async (
   )
 }
 
-/** The program would otherwise read profiles and TEMPORAL_* variables that are meant for another server. */
-const withoutUserConfig = ['--disable-config-file', '--disable-config-env']
-const environmentOf = (home: string): Record<string, string> => ({ PATH: '/usr/bin:/bin', HOME: home, TZ: 'UTC' })
-
-/** A connection of its own, which does not try again by itself: the server is young, and who asks knows for how long. */
-const asking = async <T>(address: string, work: (connection: Connection) => Promise<T>): Promise<T> => {
+/** A connection for as long as `work` takes. It looks for a young server anew in milliseconds, where the library's first wait is a second. */
+const asking = async <T>(address: string, work: (connection: Connection) => Promise<T>, options: ConnectionOptions = {}): Promise<T> => {
   const channelArgs = { 'grpc.initial_reconnect_backoff_ms': 10, 'grpc.min_reconnect_backoff_ms': 10, 'grpc.max_reconnect_backoff_ms': 50 }
-  const connection = Connection.lazy({ address, interceptors: [], channelArgs })
+  const connection = Connection.lazy({ address, channelArgs, ...options })
   try {
     return await work(connection)
   } finally {

@@ -9,6 +9,7 @@ import { quote } from '../../src/drivers/quote.ts'
 import { DriverError, type Collected, type Intent, type RuntimeDriver } from '../../src/drivers/runtime/driver.ts'
 import { openSshDriver, type SshDriverOptions } from '../../src/drivers/runtime/ssh.ts'
 import { LinkError, type SiteShell } from '../../src/drivers/shell.ts'
+import { readOrUndefined } from '../../src/embedded/processes.ts'
 import { startSshd } from '../clients/sshd.ts'
 import { kill } from '../support/kill.ts'
 import { runFolder } from '../support/remover.ts'
@@ -78,20 +79,11 @@ const environmentOf = (pid: number): string => {
   }
 }
 
-/** Of a process that may end meanwhile. */
-const readIfThere = (path: string): string => {
-  try {
-    return readFileSync(path, 'utf8')
-  } catch {
-    return ''
-  }
-}
-
 /** Session processes of an sshd, not what runs in them: a restart of sshd leaves that alone. */
 const sessionsOf = (pid: number): number[] =>
-  readIfThere(`/proc/${pid}/task/${pid}/children`)
+  (readOrUndefined(() => readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8')) ?? '')
     .split(' ')
-    .filter((child) => child !== '' && readIfThere(`/proc/${child}/comm`) === 'sshd\n')
+    .filter((child) => child !== '' && readOrUndefined(() => readFileSync(`/proc/${child}/comm`, 'utf8')) === 'sshd\n')
     .flatMap((child) => [...sessionsOf(Number(child)), Number(child)])
 
 const submitted = async (driver: RuntimeDriver, intents: readonly Intent[]): Promise<void> => {

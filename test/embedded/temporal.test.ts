@@ -7,6 +7,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { Client, Connection } from '@temporalio/client'
 import { isAlive } from '../../src/embedded/processes.ts'
 import { findTemporalProgram, temporalVersion } from '../../src/embedded/temporal-program.ts'
+import { searchAttributeTypes } from '../../src/embedded/temporal-settings.ts'
 import { openTemporal, temporalFiles } from '../../src/embedded/temporal.ts'
 import type { EmbeddedTemporal } from '../../src/embedded/temporal.ts'
 import { openLog } from '../../src/observability/log.ts'
@@ -85,7 +86,10 @@ describe('the embedded Temporal server', () => {
     const first = await open()
     await withClient(first.address, async ({ connection }) => {
       await connection.operatorService.removeSearchAttributes({ namespace: 'default', searchAttributes: ['RunState'] })
-      await connection.operatorService.addSearchAttributes({ namespace: 'default', searchAttributes: { RunState: 1 } })
+      await connection.operatorService.addSearchAttributes({
+        namespace: 'default',
+        searchAttributes: { RunState: searchAttributeTypes.indexOf('Text') + 1 },
+      })
     })
     await first.stop()
     await expect(open()).rejects.toThrow(/RunState is Text instead of Keyword\. .*move the folder temporal out of the data folder/)

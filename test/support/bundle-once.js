@@ -9,6 +9,3 @@ registerHooks({
       ? { url: worker, shortCircuit: true }
       : next(specifier, context),
 })
-
-// `quick-fork.c` is for this process, not for the programs that it starts.
-delete process.env.LD_PRELOAD

@@ -13,6 +13,8 @@ const late = starting.indexOf('workflows/')
 /** On an empty machine Kubernetes is still being built: who waits for it keeps a worker from what could run. */
 const kubernetesRank = existsSync(kubernetesFolder()) ? -1 : late - 0.5
 const isIn = (path) => (folder) => path.includes(`/test/${folder}`)
+const rankOf = ({ moduleId }) =>
+  startsKubernetes.test(readFileSync(moduleId, 'utf8')) ? kubernetesRank : starting.findIndex(isIn(moduleId))
 /** What is killed there has to be missed before anything goes on: together they leave the processors idle. */
 const waiting = starting.indexOf('faults/')
 
@@ -25,23 +27,22 @@ export default class SlowestFirst extends BaseSequencer {
   async sort(files) {
     const sorted = await super.sort(files)
     if (sorted.some((file) => this.ctx.cache.getTestSpecificationResult(file) !== undefined)) return sorted
-    const rankOf = ({ moduleId }) =>
-      startsKubernetes.test(readFileSync(moduleId, 'utf8')) ? kubernetesRank : starting.findIndex(isIn(moduleId))
     const inFolders = (file, folders) => folders.some(isIn(file.moduleId))
-    const starts = sorted.filter((file) => inFolders(file, starting)).map((file) => ({ file, rank: rankOf(file) }))
-    const ranked = (from, to) => starts.filter(({ rank }) => rank >= from && rank < to).toSorted((a, b) => a.rank - b.rank)
-    const waits = starts.filter(({ rank }) => rank === waiting)
+    const starts = sorted.filter((file) => inFolders(file, starting))
+    const ranks = new Map(starts.map((file) => [file, rankOf(file)]))
+    const ranked = (from, to) =>
+      starts.filter((file) => ranks.get(file) >= from && ranks.get(file) < to).toSorted((a, b) => ranks.get(a) - ranks.get(b))
+    const waits = starts.filter((file) => ranks.get(file) === waiting)
     const works = [...ranked(-1, 0), ...ranked(waiting + 0.5, late)]
-    const elsewhere = busyElsewhere.flatMap((folder) => sorted.filter((file) => inFolders(file, [folder])).map((file) => ({ file })))
+    const elsewhere = busyElsewhere.flatMap((folder) => sorted.filter((file) => inFolders(file, [folder])))
     const first = waits.flatMap((one, index) => [...works.slice(index, index + 1), one, ...elsewhere.slice(index, index + 1)])
     const others = [...ranked(late, starting.length), ...elsewhere.slice(waits.length)]
     const computes = sorted.filter((file) => !inFolders(file, [...starting, ...busyElsewhere]))
-    const long = (file) => inFolders(file, longest)
-    const rest = [...computes.filter(long), ...computes.filter((file) => !long(file))].map((file) => ({ file }))
+    const rest = computes.toSorted((a, b) => inFolders(b, longest) - inFolders(a, longest))
     // A fifth is for the end: what is short fills the workers evenly.
     const share = (0.8 * rest.length) / Math.max(1, others.length)
     const among = others.flatMap((one, index) => [one, ...rest.slice(Math.floor(index * share), Math.floor((index + 1) * share))])
     const end = rest.slice(Math.floor(others.length * share))
-    return [...first, ...works.slice(waits.length), ...among, ...end].map(({ file }) => file)
+    return [...first, ...works.slice(waits.length), ...among, ...end]
   }
 }

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { Connection } from '@temporalio/client'
 import { DefaultLogger, Runtime } from '@temporalio/worker'
 import { configFromEnvironment } from '../../src/config.ts'
-import { readTemporalSettings } from '../../src/embedded/temporal-settings.ts'
+import { readTemporalSettings, searchAttributeTypes } from '../../src/embedded/temporal-settings.ts'
 import { openLog } from '../../src/observability/log.ts'
 import { openMetrics } from '../../src/observability/metrics.ts'
 import { openTraces } from '../../src/observability/traces.ts'
@@ -19,9 +19,6 @@ Runtime.install({
   logger: new DefaultLogger('ERROR', ({ message, meta }) => process.stderr.write(`${message} ${JSON.stringify(meta)}\n`)),
 })
 
-/** IndexedValueType of Temporal's API. */
-const keyword = 2
-
 export const temporalAddress = (): string => {
   const address = process.env['ORRERY_TEST_TEMPORAL']
   if (address === undefined)
@@ -34,7 +31,9 @@ export const makeNamespace = async (name: string): Promise<void> => {
   const connection = await Connection.connect({ address: temporalAddress() })
   try {
     await connection.workflowService.registerNamespace({ namespace: name, workflowExecutionRetentionPeriod: { seconds: 86_400 as never } })
-    const searchAttributes = Object.fromEntries(Object.keys(readTemporalSettings().searchAttributes).map((key) => [key, keyword]))
+    const searchAttributes = Object.fromEntries(
+      Object.entries(readTemporalSettings().searchAttributes).map(([key, type]) => [key, searchAttributeTypes.indexOf(type) + 1]),
+    )
     for (let tries = 0; ; tries++) {
       try {
         await connection.operatorService.addSearchAttributes({ namespace: name, searchAttributes })
