@@ -18,7 +18,7 @@ const programs = {
   restore: ['src/backup.ts', 'restore'],
   vault: ['src/vault-keys.ts'],
   site: ['test/sites/site.ts'],
-  test: ['node_modules/vitest/vitest.mjs', 'run'],
+  test: ['test/run.ts'],
 }
 
 const fail = (message) => {

@@ -13,23 +13,25 @@ import { openIdempotency } from './db/idempotency.ts'
 import { openParts } from './parts.ts'
 import { openSweeper } from './sweeper.ts'
 import { dispatchedKinds, routesOf, unbuilt } from './routes.ts'
-import { openTaskWorkers } from './task-workers.ts'
+import { openTaskWorkers, type TaskWorkersOptions } from './task-workers.ts'
 import { version } from './version.ts'
 
 /** Requests under way get this long at a stop. */
 const drainMs = 5_000
+
+/** What tests pass: a look at every answer, and workflows that are bundled once for many services. */
+type Watch = Pick<AppOptions, 'onAnswer' | 'validateResponses'> & Pick<TaskWorkersOptions, 'workflowBundle'>
 
 /** Headers that are given once, as the tracing library reads them. */
 const flat = (headers: IncomingHttpHeaders): Record<string, string | undefined> =>
   Object.fromEntries(Object.entries(headers).map(([name, value]) => [name, typeof value === 'string' ? value : undefined]))
 
 /**
- * The API, the dispatcher and a worker in one process: what the embedded default runs. `watch` is for tests, which compare every answer
- * with what the API's document promises.
+ * The API, the dispatcher and a worker in one process: what the embedded default runs.
  */
 export const startService = async (
   surroundings: Parameters<StartService>[0],
-  watch: Pick<AppOptions, 'onAnswer' | 'validateResponses'> = {},
+  { workflowBundle, ...watch }: Watch = {},
 ): Promise<Service> => {
   const { config, log, endpoints, traces, metrics } = surroundings
   const parts = await openParts(surroundings)
@@ -56,7 +58,13 @@ export const startService = async (
     server.once('error', reject)
     server.listen(config.listenAddress.port, config.listenAddress.host, resolve)
   })
-  const workers = openTaskWorkers(parts, { address: endpoints.temporalAddress, namespace: config.temporalNamespace, log, traces })
+  const workers = openTaskWorkers(parts, {
+    address: endpoints.temporalAddress,
+    namespace: config.temporalNamespace,
+    log,
+    traces,
+    ...(workflowBundle === undefined ? {} : { workflowBundle }),
+  })
   const dispatcher = openDispatcher(parts, dispatchedKinds, log)
   const sweeper = openSweeper(parts, log)
   const bound = server.address() as AddressInfo

@@ -1,4 +1,5 @@
 import { existsSync } from 'node:fs'
+import type { WorkflowBundleOption } from '@temporalio/worker'
 import { createActivities } from '../activities/index.ts'
 import type { Log } from './observability/log.ts'
 import type { Traces } from './observability/traces.ts'
@@ -11,6 +12,14 @@ export interface TaskWorkers {
   stop(): Promise<void>
 }
 
+export interface TaskWorkersOptions {
+  address: string
+  namespace: string
+  log: Log
+  traces: Traces
+  workflowBundle?: WorkflowBundleOption
+}
+
 /** Activities at once: far below the 2,000 outstanding ones that hang a workflow in silence. */
 const concurrentActivities = 200
 /** A worker whose connection could not be had, or that failed, is opened again after this long. */
@@ -20,9 +29,9 @@ const againAfterMs = 1_000
  * The three workers of a process: one on the shared task queue (workflows, planning, simulation, rehearsal, sites that anybody reaches), one on
  * this host's own queue (tasks that use its processes and files), one on that of the monitors, whose short checks must not stand behind activities
  * that last for days. They are opened in the background and again after a failure, so that the API
- * answers while Temporal is away.
+ * answers while Temporal is away. `workflowBundle` takes the place of the bundle that is built, or made at the start.
  */
-export const openTaskWorkers = (parts: Parts, options: { address: string; namespace: string; log: Log; traces: Traces }): TaskWorkers => {
+export const openTaskWorkers = (parts: Parts, options: TaskWorkersOptions): TaskWorkers => {
   const { log } = options
   const drain = new AbortController()
   const activities = createActivities({ ...parts, draining: drain.signal })
@@ -35,12 +44,14 @@ export const openTaskWorkers = (parts: Parts, options: { address: string; namesp
     const connection = await NativeConnection.connect({ address: options.address })
     try {
       const built = new URL('../workflow-bundle.js', import.meta.url)
-      const workflowBundle = existsSync(built)
-        ? { codePath: built.pathname }
-        : await bundleWorkflowCode({
-            workflowsPath: new URL(`../workflows/index${import.meta.url.endsWith('.ts') ? '.ts' : '.js'}`, import.meta.url).pathname,
-            logger: Runtime.instance().logger,
-          })
+      const workflowBundle =
+        options.workflowBundle ??
+        (existsSync(built)
+          ? { codePath: built.pathname }
+          : await bundleWorkflowCode({
+              workflowsPath: new URL(`../workflows/index${import.meta.url.endsWith('.ts') ? '.ts' : '.js'}`, import.meta.url).pathname,
+              logger: Runtime.instance().logger,
+            }))
       const common = {
         connection,
         namespace: options.namespace,

@@ -1,7 +1,7 @@
 import { execFileSync, spawnSync } from 'node:child_process'
 import { existsSync, mkdtempSync, readFileSync, rmSync, symlinkSync } from 'node:fs'
 import { join } from 'node:path'
-import { describe, expect, test } from 'vitest'
+import { describe, expect, test } from '@jest/globals'
 import { parse } from 'yaml'
 import { z } from 'zod'
 import { documentConfig, parseConfig } from '../src/config.ts'

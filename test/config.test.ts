@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs'
 import { inspect } from 'node:util'
-import { describe, expect, test } from 'vitest'
+import { describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import { ConfigError, documentConfig, formatAddress, parseConfig, printConfig, variableName, withoutPassword } from '../src/config.ts'
 import type { HostFacts } from '../src/config.ts'

@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest'
+import { describe, expect, test } from '@jest/globals'
 import { createHash } from 'node:crypto'
 import fc from 'fast-check'
 import { timelineHtml } from '../src/domains/execution-runs/timeline-page.ts'

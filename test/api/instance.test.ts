@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, test } from 'vitest'
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { ensureInstance } from '../../src/domains/instance/store.ts'
 import { startInventory, type InventoryApp } from '../support/inventory-app.ts'
 

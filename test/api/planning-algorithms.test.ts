@@ -1,4 +1,4 @@
-import { expect, test } from 'vitest'
+import { expect, test } from '@jest/globals'
 import { startPlanning } from '../support/planning-app.ts'
 
 test('the algorithms are listed by id with what a client needs to offer them', async () => {

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { openSessions, undispatchedSessions } from '../../src/domains/planning-sessions/store.ts'
 import { startPlanning, type PlanningApp } from '../support/planning-app.ts'
 

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { startPlanning, type PlanningApp } from '../support/planning-app.ts'
 
 type Json = ReturnType<typeof JSON.parse>

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, test } from 'vitest'
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { makeVaultKeyFile } from '../support/reach.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { tableCounts } from '../support/table-counts.ts'

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { once } from 'node:events'
 import { request, type IncomingMessage } from 'node:http'
 import { connect } from 'node:net'

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, test } from 'vitest'
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { configFromEnvironment } from '../../src/config.ts'
 import { installSchemathesis, runSchemathesis } from '../support/schemathesis.ts'
 import { makeVaultKeyFile } from '../support/reach.ts'

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import { activityResolver, loadGraph } from '../../src/domains/workflow-definitions/graph.ts'
 import type { WorkflowVersionDocument } from '../../src/domains/workflow-definitions/schemas.ts'

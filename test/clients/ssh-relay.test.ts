@@ -1,4 +1,4 @@
-import { afterEach, beforeAll, describe, expect, test } from 'vitest'
+import { afterEach, beforeAll, describe, expect, test } from '@jest/globals'
 import { createHash, createSecretKey, randomBytes } from 'node:crypto'
 import { connect as connectHttp2 } from 'node:http2'
 import { connect } from 'node:net'

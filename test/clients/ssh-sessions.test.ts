@@ -1,4 +1,4 @@
-import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
+import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import { execFileSync } from 'node:child_process'
 import { createHash } from 'node:crypto'

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, test } from 'vitest'
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { loginRecords } from '../../src/domains/environment-connections/login-holders.ts'
 import { sql } from '../../src/db/sql.ts'
 import { cloneDatabase, type TestDatabase } from '../support/database.ts'

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, test } from 'vitest'
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { z } from 'zod'
 import { migrate, readMigrations } from '../../src/db/migrate.ts'
 import { join, sql, where } from '../../src/db/sql.ts'

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, test } from 'vitest'
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { foundHost, hostScript, readHost } from '../../src/drivers/discovery/host.ts'
 import { startSsh, type SshSite } from '../sites/ssh.ts'
 

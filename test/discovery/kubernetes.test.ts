@@ -1,4 +1,4 @@
-import { expect, test } from 'vitest'
+import { expect, test } from '@jest/globals'
 import { foundKubernetes, quantity } from '../../src/drivers/discovery/kubernetes.ts'
 
 test.each([

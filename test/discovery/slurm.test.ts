@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest'
+import { describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import { foundSlurm, gpusOf, readSlurm } from '../../src/drivers/discovery/slurm.ts'
 import type { HostFacts } from '../../src/drivers/discovery/host.ts'

@@ -1,4 +1,4 @@
-import { afterAll } from 'vitest'
+import { afterAll } from '@jest/globals'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { loadSystemImage, openEngine } from '../sites/docker.ts'

@@ -1,7 +1,7 @@
 import { execFileSync } from 'node:child_process'
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { describe, expect, test } from 'vitest'
+import { describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import type { Intent } from '../../src/drivers/runtime/driver.ts'
 import { jobManifest, jobScript, jobsOf, podRequestOf } from '../../src/drivers/runtime/kubernetes-job.ts'

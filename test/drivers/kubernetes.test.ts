@@ -1,4 +1,4 @@
-import { afterAll } from 'vitest'
+import { afterAll } from '@jest/globals'
 import { chmodSync, copyFileSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { openKubernetesDriver, openKubernetesShell } from '../../src/drivers/runtime/kubernetes.ts'

@@ -1,4 +1,4 @@
-import { expect, test } from 'vitest'
+import { expect, test } from '@jest/globals'
 import type { Intent } from '../../src/drivers/runtime/driver.ts'
 import { openNoneDriver } from '../../src/drivers/runtime/none.ts'
 

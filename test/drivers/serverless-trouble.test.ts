@@ -1,4 +1,4 @@
-import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest'
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from '@jest/globals'
 import { execFileSync, spawn } from 'node:child_process'
 import { createHash, createSecretKey } from 'node:crypto'
 import { once } from 'node:events'

@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest'
+import { describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import { parseIndexes, renderIndexes } from '../../src/drivers/runtime/slurm-array.ts'
 import { jobOf, parseHistory, parseQueue, type SlurmJob } from '../../src/drivers/runtime/slurm-jobs.ts'

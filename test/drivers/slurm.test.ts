@@ -1,4 +1,4 @@
-import { afterAll } from 'vitest'
+import { afterAll } from '@jest/globals'
 import { chmodSync, copyFileSync, mkdtempSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { openLocalShell } from '../../src/drivers/local-shell.ts'

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { randomBytes } from 'node:crypto'
 import { existsSync } from 'node:fs'
 import { openSshSessions } from '../../src/clients/ssh/sessions.ts'

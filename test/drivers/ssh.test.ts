@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, test } from 'vitest'
+import { afterAll, beforeAll, test } from '@jest/globals'
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'

@@ -1,6 +1,6 @@
 import { existsSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { expect, test } from 'vitest'
+import { expect, test } from '@jest/globals'
 import pg from 'pg'
 import { backUp, restore } from '../../src/embedded/backup.ts'
 import { tryHold } from '../../src/embedded/hold.ts'

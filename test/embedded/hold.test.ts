@@ -1,7 +1,7 @@
 import { spawn } from 'node:child_process'
 import { symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { expect, test } from 'vitest'
+import { expect, test } from '@jest/globals'
 import { hold, tryHold } from '../../src/embedded/hold.ts'
 import { temporaryFolder } from './folder.ts'
 

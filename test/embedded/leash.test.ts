@@ -1,7 +1,7 @@
 import { spawn } from 'node:child_process'
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { expect, test } from 'vitest'
+import { expect, test } from '@jest/globals'
 import { leash } from '../../src/embedded/leash.ts'
 import { identify, isAlive } from '../../src/embedded/processes.ts'
 import type { ProcessIdentity } from '../../src/embedded/processes.ts'

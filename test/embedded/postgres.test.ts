@@ -3,7 +3,7 @@ import { chmodSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, s
 import { createServer } from 'node:net'
 import { networkInterfaces } from 'node:os'
 import { join } from 'node:path'
-import { afterAll, describe, expect, test } from 'vitest'
+import { afterAll, describe, expect, test } from '@jest/globals'
 import pg from 'pg'
 import { openPostgres, postgresFiles } from '../../src/embedded/postgres.ts'
 import type { EmbeddedPostgres } from '../../src/embedded/postgres.ts'

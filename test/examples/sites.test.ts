@@ -1,7 +1,7 @@
 import { spawn } from 'node:child_process'
 import { existsSync, readFileSync } from 'node:fs'
 import path from 'node:path'
-import { afterAll, describe, expect, test } from 'vitest'
+import { afterAll, describe, expect, test } from '@jest/globals'
 import { atCluster, atHosts, onMachine, readDocuments, withSuffix, type Environment } from '../../examples/demo/documents.ts'
 import { siteKinds } from '../../examples/demo/sites.ts'
 import { connectionProblems } from '../../src/domains/environment-connections/rules.ts'

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld, worldDocuments, type World } from '../support/worlds.ts'
 import { checked, runToEnd } from './checked.ts'

@@ -1,4 +1,4 @@
-import { expect } from 'vitest'
+import { expect } from '@jest/globals'
 import type { TestService } from '../support/service.ts'
 import { dependenciesOf, recordOf, type RunRecord, type World } from '../support/worlds.ts'
 import { violationsOf } from './checker.ts'

@@ -1,4 +1,4 @@
-import { expect, test } from 'vitest'
+import { expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import { completed, createFrontier, dead, inFlight, waiting } from '../../src/domains/execution-runs/frontier.ts'
 

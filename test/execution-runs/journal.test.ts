@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, test } from 'vitest'
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { claimSite, commitSite, LeasePassedOn, type Entry } from '../../src/domains/execution-runs/journal.ts'
 import { openRun } from '../../src/domains/execution-runs/store.ts'
 import { openService, type TestService } from '../support/service.ts'

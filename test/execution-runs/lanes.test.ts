@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, test } from 'vitest'
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { availableParallelism } from 'node:os'
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld, type WorldTask } from '../support/worlds.ts'

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { loadSystemImage, openEngine, type Engine } from '../sites/docker.ts'

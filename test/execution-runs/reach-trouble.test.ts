@@ -1,4 +1,4 @@
-import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
+import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/globals'
 import { startSsh, type SshSite } from '../sites/ssh.ts'
 import { connectionTo, eventually, makeVaultKeyFile, onHost } from '../support/reach.ts'
 import { openService, type TestService } from '../support/service.ts'

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { checked } from './checked.ts'
 import { startSlurm, type SlurmSite } from '../sites/slurm.ts'
 import { startSsh, type SshHost, type SshSite } from '../sites/ssh.ts'

@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest'
+import { describe, expect, test } from '@jest/globals'
 import { placeOf, placesOf, schedulingOf, siteProblems, taskQueueOf, type SiteFacts } from '../../src/domains/execution-runs/sites.ts'
 
 const resource = (id: string, more: object = {}) => ({

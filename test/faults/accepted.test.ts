@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, test } from 'vitest'
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { makeWorld } from '../support/worlds.ts'
 import { dataFolder, removeFolder, until } from './programs.ts'
 import { openPrograms, type Programs } from './rounds.ts'

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, test } from 'vitest'
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { checked } from '../execution-runs/checked.ts'
 import { openService, temporalAddress, type TestService } from '../support/service.ts'
 import { openProxy, type TcpProxy } from '../support/tcp-proxy.ts'

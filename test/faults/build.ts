@@ -1,8 +1,19 @@
 import { execFileSync } from 'node:child_process'
-import { chmodSync, cpSync, existsSync, mkdtempSync, readFileSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import {
+  chmodSync,
+  copyFileSync,
+  cpSync,
+  existsSync,
+  mkdtempSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { bundleWorkflowCode } from '@temporalio/worker'
+import { workflowBundle } from '../support/workflow-bundle.ts'
 
 const checkout = new URL('../../', import.meta.url).pathname
 
@@ -44,8 +55,8 @@ const makeBuild = async (root: string): Promise<Build> => {
   const environment = { NODE_COMPILE_CACHE: join(root, 'compiled') }
   if (existsSync(folder)) return { folder, environment }
   const made = copyBuild([], root)
-  const { code } = await bundleWorkflowCode({ workflowsPath: join(checkout, 'workflows/index.ts') })
-  writeFileSync(join(made, 'workflow-bundle.js'), code)
+  const { codePath } = await workflowBundle()
+  copyFileSync(codePath, join(made, 'workflow-bundle.js'))
   try {
     renameSync(made, folder)
   } catch (error) {

@@ -1,4 +1,4 @@
-import { expect, test } from 'vitest'
+import { expect, test } from '@jest/globals'
 import { checked } from '../execution-runs/checked.ts'
 import { overlapsOf } from '../execution-runs/checker.ts'
 import { openService } from '../support/service.ts'

@@ -1,4 +1,4 @@
-import { expect, test } from 'vitest'
+import { expect, test } from '@jest/globals'
 import { playReachRounds } from './reach-rounds.ts'
 
 test('worker and daemon are killed with tasks in flight on all sites: nothing is lost, nothing is done twice', async () => {

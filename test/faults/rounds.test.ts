@@ -1,4 +1,4 @@
-import { expect, test } from 'vitest'
+import { expect, test } from '@jest/globals'
 import { copyBuild } from './build.ts'
 import { removeFolder } from './programs.ts'
 import { ledgerTasks, playRounds } from './rounds.ts'

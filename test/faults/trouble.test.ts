@@ -1,4 +1,4 @@
-import { expect, test } from 'vitest'
+import { expect, test } from '@jest/globals'
 import { openCancelRaces } from './cancel-races.ts'
 import { openCutLinks } from './cut-links.ts'
 import { openEvictions } from './evictions.ts'

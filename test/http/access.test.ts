@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import { networkInterfaces } from 'node:os'
 import { createAccess, isLoopback } from '../../src/http/access.ts'

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from '@jest/globals'
 import express from 'express'
 import fc from 'fast-check'
 import { once } from 'node:events'

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, test } from 'vitest'
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { Validator } from '@seriousme/openapi-schema-validator'
 import { z } from 'zod'
 import { openApi } from '../../src/http/openapi.ts'

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import { z } from 'zod'
 import { arraySizes, envelope, envelopeOf, envelopeSizes, pageOf, pageQuery, pagedArray } from '../../src/http/paging.ts'

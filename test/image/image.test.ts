@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import { chownSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { configFromEnvironment } from '../../src/config.ts'
 import { freePort } from '../../src/embedded/ports.ts'
 import { findTemporalProgram } from '../../src/embedded/temporal-program.ts'

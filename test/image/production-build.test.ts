@@ -1,7 +1,7 @@
 import { execFileSync, spawn, type ChildProcess } from 'node:child_process'
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { afterAll, beforeAll, expect, test } from 'vitest'
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import type { Ready } from '../../src/embedded/ready-file.ts'
 import { cacheDir, temporaryFolder, until } from '../embedded/folder.ts'
 import { openApi } from './api.ts'

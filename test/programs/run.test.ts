@@ -1,7 +1,7 @@
 import { spawn, spawnSync } from 'node:child_process'
 import { chmodSync, cpSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { expect, test } from 'vitest'
+import { expect, test } from '@jest/globals'
 import { temporaryFolder, until } from '../embedded/folder.ts'
 
 /** The Node that a machine comes with; the programs' own is a dependency that is installed first. */

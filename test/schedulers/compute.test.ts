@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { openCompute } from '../../src/schedulers/compute.ts'
 import type { Compute } from '../../src/schedulers/compute.ts'
 import type { Problem } from '../../src/schedulers/problem.ts'

@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest'
+import { describe, expect, test } from '@jest/globals'
 import { lanesFor, laneName, misfit } from '../../src/schedulers/fit.ts'
 
 const host = { lanes: 4, cpuCapacity: 4, memoryBytes: 1000, opaque: false }

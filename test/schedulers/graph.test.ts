@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest'
+import { describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import { describeCycle, findCycle, topologicalOrder } from '../../src/schedulers/graph.ts'
 import type { Edge } from '../../src/schedulers/graph.ts'

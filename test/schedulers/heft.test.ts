@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest'
+import { describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import { CyclicWorkflow, Infeasible, problemSize } from '../../src/schedulers/algorithm.ts'
 import type { Problem, Schedule } from '../../src/schedulers/problem.ts'

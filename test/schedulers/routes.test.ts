@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest'
+import { describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import { routeSeconds, routesOf } from '../../src/schedulers/routes.ts'
 import { fastest } from './checker.ts'

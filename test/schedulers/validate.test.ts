@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest'
+import { describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import { choicesOf } from '../../src/schedulers/fit.ts'
 import { algorithms } from '../../src/schedulers/registry.ts'

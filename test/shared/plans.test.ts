@@ -1,6 +1,6 @@
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { parse } from 'yaml'
 import { startPlanning, startPlanningWorker, type PlanningApp } from '../support/planning-app.ts'
 import { startTemporal, type TestTemporal } from '../support/temporal.ts'

@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest'
+import { describe, expect, test } from '@jest/globals'
 import { algorithms } from '../../src/schedulers/registry.ts'
 import { simulate } from '../../src/simulator/simulate.ts'
 import { documents, placedFrom, replay } from '../simulator/documents.ts'

@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest'
+import { describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import type { Problem, ProblemLink } from '../../src/schedulers/problem.ts'
 import { choicesOf } from '../../src/schedulers/fit.ts'

@@ -2,7 +2,7 @@ import { spawn } from 'node:child_process'
 import { existsSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { expect, test } from 'vitest'
+import { expect, test } from '@jest/globals'
 import { openGround, run, until } from './ground.ts'
 
 /** Starts a site in a process of its own that writes what it has to a file and stays. */

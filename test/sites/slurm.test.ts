@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { afterAll, beforeAll, expect, test } from 'vitest'
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { run, until } from './ground.ts'
 import { startSlurm } from './slurm.ts'
 import type { SlurmSite } from './slurm.ts'

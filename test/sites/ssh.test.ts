@@ -1,6 +1,6 @@
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { afterAll, beforeAll, expect, test } from 'vitest'
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { run } from './ground.ts'
 import { startLoopbackSsh } from './loopback.ts'
 import { startSsh } from './ssh.ts'

@@ -1,10 +1,24 @@
 import { randomBytes } from 'node:crypto'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { openDatabase, type Database } from '../../src/db/pool.ts'
 
 export interface TestDatabase {
   db: Database
   url: string
   drop: () => Promise<void>
+}
+
+/** The role of the tests may end its own sessions, but not an autovacuum worker, which takes a moment. */
+const dropWhenVacuumed = async (drop: () => Promise<void>): Promise<void> => {
+  for (let tries = 0; ; tries++) {
+    try {
+      await drop()
+      return
+    } catch (error) {
+      if ((error as { code?: string }).code !== '42501' || tries >= 100) throw error
+      await sleep(100)
+    }
+  }
 }
 
 /** A fresh database of the newest schema, cloned from the template of the test run; `drop` it in `afterAll`. */
@@ -23,14 +37,14 @@ export const cloneDatabase = async (): Promise<TestDatabase> => {
     }
   }
   await statement(`create database ${name} template template_orrery strategy file_copy`)
-  const url = base.replace(/\/postgres$/, `/${name}`)
+  const url = base.replace(/\/[^/]+$/, `/${name}`)
   const db = openDatabase(url, { max: 10, onError: () => undefined })
   return {
     db,
     url,
     drop: async () => {
       await db[Symbol.asyncDispose]()
-      await statement(`drop database if exists ${name} with (force)`)
+      await dropWhenVacuumed(() => statement(`drop database if exists ${name} with (force)`))
       await admin[Symbol.asyncDispose]()
     },
   }

@@ -1,4 +1,4 @@
-import { bundleWorkflowCode, NativeConnection, Worker } from '@temporalio/worker'
+import { NativeConnection, Worker } from '@temporalio/worker'
 import { planningSessionActivities } from '../../activities/planning-session.ts'
 import type { Db } from '../../src/db/sql.ts'
 import { planningSessionRoutes } from '../../src/domains/planning-sessions/routes.ts'
@@ -9,6 +9,7 @@ import { openCompute, type Compute } from '../../src/schedulers/compute.ts'
 import { startInventory, type Answer, type InventoryApp } from './inventory-app.ts'
 import { beforeNextLook } from './pace.ts'
 import type { TestTemporal } from './temporal.ts'
+import { workflowBundle } from './workflow-bundle.ts'
 
 /** Nothing listens on the discard port of this machine. */
 const nowhere = '127.0.0.1:9'
@@ -63,17 +64,7 @@ export const startPlanningWorker = async (
     connection,
     namespace: temporal.namespace,
     taskQueue,
-    workflowBundle: await bundleWorkflowCode({
-      workflowsPath: new URL('../../workflows/index.ts', import.meta.url).pathname,
-      logger: {
-        log: () => undefined,
-        trace: () => undefined,
-        debug: () => undefined,
-        info: () => undefined,
-        warn: () => undefined,
-        error: () => undefined,
-      },
-    }),
+    workflowBundle: await workflowBundle(),
     activities: planningSessionActivities({ db, compute: wrap(compute) }),
   })
   const running = worker.run()

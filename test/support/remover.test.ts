@@ -2,7 +2,7 @@ import { spawn } from 'node:child_process'
 import { existsSync, mkdtempSync, readFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { expect, test } from 'vitest'
+import { expect, test } from '@jest/globals'
 import { processOf } from '../../src/drivers/runtime/local-processes.ts'
 import { until } from '../embedded/folder.ts'
 

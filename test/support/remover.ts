@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os'
 export const runFolder = (): string => process.env['ORRERY_TEST_ROOT'] ?? tmpdir()
 
 /**
- * Waits for a word, or for the end of whoever would have said it. Then it ends vitest's workers, which would start more, gives the leashes of
+ * Waits for a word, or for the end of whoever would have said it. Then it ends jest's workers, which would start more, gives the leashes of
  * sites and servers ten seconds to take away what is theirs, and ends what is left in the folder: what names it in its arguments or its
  * environment, or works below it. In both cases the folder goes, and what is mounted there.
  */
@@ -14,7 +14,7 @@ read -r word
 finish() { for each in "$@"; do each=\${each#/proc/}; kill -KILL "\${each%%/*}"; done 2>/dev/null; }
 if [ -z "$word" ]; then
   for each in $(grep -lsF -- "ORRERY_TEST_ROOT=$1" /proc/[0-9]*/environ); do
-    ! grep -qsF vitest/dist/workers "\${each%environ}cmdline" || finish "$each"
+    ! grep -qsF jest-worker "\${each%environ}cmdline" || finish "$each"
   done
   sleep 10
   for try in 1 2 3 4 5; do

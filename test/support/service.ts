@@ -12,6 +12,7 @@ import { startService } from '../../src/service.ts'
 import { recordConformance } from './conformance.ts'
 import { cloneDatabase } from './database.ts'
 import { beforeNextLook } from './pace.ts'
+import { workflowBundle } from './workflow-bundle.ts'
 
 // The SDK says in some lines each start and stop of a worker; what went wrong is enough here.
 Runtime.install({
@@ -86,7 +87,7 @@ export const openService = async (
   const conformance = recordConformance()
   const service = await startService(
     { config, log, metrics: openMetrics(undefined), traces: await openTraces({ tracesEndpoint: undefined }, 'test'), endpoints },
-    { onAnswer: conformance.onAnswer, validateResponses: true },
+    { onAnswer: conformance.onAnswer, validateResponses: true, workflowBundle: await workflowBundle() },
   )
   const baseUrl = `http://127.0.0.1:${String(service.address.port)}/api`
   const authorization: Record<string, string> = config.apiToken === undefined ? {} : { authorization: `Bearer ${config.apiToken}` }

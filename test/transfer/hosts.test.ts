@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { setTimeout as delay } from 'node:timers/promises'
 import { openSshSessions } from '../../src/clients/ssh/sessions.ts'
 import type { SiteShell } from '../../src/drivers/shell.ts'

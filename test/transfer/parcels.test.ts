@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest'
+import { describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import { blockBytes, parcelsOf, prefixByNotes, unitsOf, type Need } from '../../src/drivers/transfer/parcels.ts'
 import type { Entry, Tree } from '../../src/drivers/transfer/tree.ts'

@@ -1,4 +1,4 @@
-import { afterAll, describe, expect, test } from 'vitest'
+import { afterAll, describe, expect, test } from '@jest/globals'
 import { execFileSync, spawn, spawnSync } from 'node:child_process'
 import {
   chmodSync,

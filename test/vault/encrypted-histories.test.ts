@@ -1,7 +1,7 @@
-import { afterAll, beforeAll, expect, test } from 'vitest'
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { Client, Connection } from '@temporalio/client'
 import { historyToJSON } from '@temporalio/common/lib/proto-utils.js'
-import { bundleWorkflowCode, Worker, type WorkflowBundle } from '@temporalio/worker'
+import { Worker } from '@temporalio/worker'
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { ensureKeyFile, makeKey, openVaultKeys, replaceKeys } from '../../src/vault/keys.ts'
@@ -9,18 +9,19 @@ import { payloadCodec } from '../../src/vault/payload-codec.ts'
 import { openService, temporalAddress, type TestService } from '../support/service.ts'
 import { makeWorld } from '../support/worlds.ts'
 import { runFolder } from '../support/remover.ts'
+import { workflowBundle } from '../support/workflow-bundle.ts'
 
 let folder: string
 let file: string
 let service: TestService
-let bundle: WorkflowBundle
+let bundle: { codePath: string }
 let connection: Connection
 beforeAll(async () => {
   folder = mkdtempSync(join(runFolder(), 'orrery-histories-'))
   file = join(folder, 'vault.key')
   await ensureKeyFile(file)
   service = await openService({ environment: { SERVICE_VAULT_KEY_FILE: file } })
-  bundle = await bundleWorkflowCode({ workflowsPath: join(import.meta.dirname, '../../workflows/index.ts') })
+  bundle = await workflowBundle()
   connection = await Connection.connect({ address: temporalAddress() })
 }, 180_000)
 afterAll(async () => {

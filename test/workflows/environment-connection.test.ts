@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, test } from 'vitest'
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { Connection, Client } from '@temporalio/client'
 import { randomBytes } from 'node:crypto'
 import { writeFileSync } from 'node:fs'

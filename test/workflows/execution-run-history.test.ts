@@ -1,22 +1,23 @@
-import { afterAll, beforeAll, expect, test } from 'vitest'
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { Client, Connection } from '@temporalio/client'
 import { historyToJSON } from '@temporalio/common/lib/proto-utils.js'
-import { bundleWorkflowCode, Worker, type WorkflowBundle } from '@temporalio/worker'
+import { Worker } from '@temporalio/worker'
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { openService, temporalAddress, type TestService } from '../support/service.ts'
 import { makeWorld } from '../support/worlds.ts'
+import { workflowBundle } from '../support/workflow-bundle.ts'
 
 const folder = join(import.meta.dirname, 'histories')
 const canary = 'canary-0f3b7c'
 
 let service: TestService
-let bundle: WorkflowBundle
+let bundle: { codePath: string }
 let connection: Connection
 let client: Client
 beforeAll(async () => {
   service = await openService()
-  bundle = await bundleWorkflowCode({ workflowsPath: join(import.meta.dirname, '../../workflows/index.ts') })
+  bundle = await workflowBundle()
   connection = await Connection.connect({ address: temporalAddress() })
   client = new Client({ connection, namespace: service.namespace })
 }, 180_000)

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import { MockActivityEnvironment } from '@temporalio/testing'
 import { planningSessionActivities } from '../../activities/planning-session.ts'

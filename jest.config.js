@@ -1,0 +1,16 @@
+/** How Jest runs the tests; `test/run.ts` starts it and judges its report. */
+export default {
+  testEnvironment: '<rootDir>/test/support/environment.ts',
+  testMatch: ['<rootDir>/test/**/*.test.ts'],
+  // Node strips the types.
+  transform: {},
+  extensionsToTreatAsEsm: ['.ts'],
+  globalSetup: '<rootDir>/test/support/global-setup.ts',
+  globalTeardown: '<rootDir>/test/support/global-teardown.ts',
+  reporters: ['default', '<rootDir>/test/support/reporter.ts'],
+  testTimeout: 60_000,
+  // More than CI has processors: many files wait for servers most of their time.
+  maxWorkers: 3,
+  // Each file loads its modules anew and leaves some 100 MB of them in its worker.
+  workerIdleMemoryLimit: '1GB',
+}

@@ -1,2 +1,0 @@
-// `quick-fork.c` is for a worker, not for the programs that it starts.
-delete process.env.LD_PRELOAD

@@ -1,0 +1,63 @@
+import { accessSync, constants, existsSync } from 'node:fs'
+import { join } from 'node:path'
+
+/** Files that each Debian package brings; all must be there. */
+const packages = {
+  apptainer: ['/usr/bin/apptainer'],
+  'busybox-static': ['/bin/busybox'],
+  containerd: ['/usr/bin/containerd'],
+  'containernetworking-plugins': ['/usr/lib/cni/bridge'],
+  crun: ['/usr/bin/crun'],
+  debootstrap: ['/usr/sbin/debootstrap'],
+  'docker-registry': ['/usr/bin/docker-registry'],
+  'docker.io': ['/usr/sbin/dockerd', '/usr/bin/docker'],
+  gcc: ['/usr/bin/gcc'],
+  iproute2: ['/sbin/ip'],
+  iptables: ['/usr/sbin/iptables'],
+  'mariadb-server': ['/usr/sbin/mariadbd'],
+  montage: ['/usr/bin/mProject'],
+  munge: ['/usr/sbin/munged'],
+  netavark: ['/usr/lib/podman/netavark'],
+  'openssh-client': ['/usr/bin/ssh', '/usr/bin/ssh-keygen'],
+  'openssh-server': ['/usr/sbin/sshd'],
+  openssl: ['/usr/bin/openssl'],
+  podman: ['/usr/bin/podman'],
+  'python3-simgrid': ['/usr/lib/python3/dist-packages/simgrid'],
+  'python3-venv': ['/usr/bin/python3', '/usr/lib/python3.11/ensurepip/__init__.py'],
+  runc: ['/usr/sbin/runc'],
+  skopeo: ['/usr/bin/skopeo'],
+  'slurm-wlm': ['/usr/sbin/slurmctld', '/usr/sbin/slurmd', '/usr/bin/sbatch'],
+  slurmdbd: ['/usr/sbin/slurmdbd'],
+  slurmrestd: ['/usr/sbin/slurmrestd'],
+  systemd: ['/lib/systemd/systemd'],
+  'user-mode-linux': ['/usr/bin/linux.uml'],
+} as const
+
+export type Need = 'root' | 'shared' | keyof typeof packages
+
+/** The recorded traces and sample documents beside the checkout. */
+const sharedFolder = join(import.meta.dirname, '../../../shared')
+
+const isThere = (path: string): boolean => {
+  try {
+    accessSync(path, constants.F_OK)
+    return true
+  } catch {
+    return false
+  }
+}
+
+/** Whether this machine and this account have what a test needs. */
+export const isMet = (need: Need): boolean => {
+  if (need === 'root') return process.getuid?.() === 0
+  if (need === 'shared') return existsSync(sharedFolder)
+  return packages[need].every(isThere)
+}
+
+/** What would bring a missing need, as a line for a person. */
+export const remedy = (need: string): string =>
+  need === 'root'
+    ? 'run the tests as root: sudo npm test'
+    : need === 'shared'
+      ? `put the recorded data beside the checkout: ${sharedFolder}`
+      : `install the package: apt-get install ${need}`
