@@ -27,7 +27,8 @@ const recordStray = (error: unknown): void => {
 }
 
 // Jest takes such errors while a file's tests run, and only then: it removes these listeners before the first test and restores them
-// after the last.
+// after the last. Its own listener ends the worker, and the file runs again.
+process.removeAllListeners('uncaughtException')
 process.on('uncaughtException', recordStray)
 process.on('unhandledRejection', recordStray)
 
@@ -38,6 +39,7 @@ process.on('unhandledRejection', recordStray)
  */
 export default class Environment extends TestEnvironment {
   readonly #file: string
+  #finished = false
 
   constructor(config: JestEnvironmentConfig, context: EnvironmentContext) {
     super(config, context)
@@ -53,6 +55,9 @@ export default class Environment extends TestEnvironment {
   }
 
   handleTestEvent(event: Circus.Event): void {
+    if (event.name === 'run_finish') this.#finished = true
+    // Jest still takes errors for a moment after it has made the file's result.
+    if (event.name === 'error' && this.#finished) recordStray(event.error)
     if (event.name !== 'add_test' && event.name !== 'start_describe_definition') return
     const need = (this.global as unknown as Record<symbol, unknown>)[leftOutMark]
     const name = event.name === 'add_test' ? event.testName : event.blockName
