@@ -57,7 +57,8 @@ const run = (
     cwd: checkout,
     encoding: 'utf8',
     env: { ...process.env, CI: 'true', ...environment },
-    timeout: 600_000,
+    // The first run on an empty machine builds Temporal's server.
+    timeout: 1_800_000,
   })
   let verdict: Verdict | undefined
   try {

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { execFileSync } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { lookup } from 'node:dns/promises'
@@ -12,6 +12,10 @@ import { startSlurm, type SlurmSite } from '../sites/slurm.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { startSshServer, type SshServer } from '../support/ssh-server.ts'
 import { runFolder } from '../support/remover.ts'
+import { needs } from '../support/needs.ts'
+import { sites } from '../support/requirements.ts'
+
+const { afterAll, beforeAll, describe, test } = needs(...sites.slurm)
 
 type Json = any
 

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { randomBytes } from 'node:crypto'
 import { writeFileSync } from 'node:fs'
 import { createServer, type AddressInfo, type Server, type Socket } from 'node:net'
@@ -6,6 +6,10 @@ import { join } from 'node:path'
 import { startSsh, type SshSite } from '../sites/ssh.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { tableCounts } from '../support/table-counts.ts'
+import { needs } from '../support/needs.ts'
+import { sites } from '../support/requirements.ts'
+
+const { afterAll, beforeAll, describe, test } = needs(...sites.ssh)
 
 type Json = any
 

@@ -1,9 +1,12 @@
-import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { configFromEnvironment } from '../../src/config.ts'
 import { installSchemathesis, runSchemathesis } from '../support/schemathesis.ts'
 import { makeVaultKeyFile } from '../support/reach.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { baseWorld } from './whole-documents.ts'
+import { needs } from '../support/needs.ts'
+
+const { afterAll, beforeAll, test } = needs('python3-venv')
 
 let service: TestService
 beforeAll(async () => {

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import fc from 'fast-check'
 import { execFileSync, spawnSync } from 'node:child_process'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
@@ -6,6 +6,10 @@ import { join } from 'node:path'
 import { fingerprint, judge, keyType, knownHostsName, linesOf, parseKnownHosts } from '../../src/clients/ssh/known-hosts.ts'
 import { makeKey } from './sshd.ts'
 import { runFolder } from '../support/remover.ts'
+import { needs } from '../support/needs.ts'
+import { sites } from '../support/requirements.ts'
+
+const { afterAll, beforeAll, describe, test } = needs(...sites.sshd)
 
 let folder: string
 let keys: { publicKey: string; fingerprint: string; type: string; blob: Buffer }[]

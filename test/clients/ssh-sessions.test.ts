@@ -1,4 +1,4 @@
-import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import fc from 'fast-check'
 import { execFileSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
@@ -10,6 +10,10 @@ import { shellCommand } from '../../src/clients/ssh/session.ts'
 import type { SshSessions, SshSessionsOptions } from '../../src/clients/ssh/target.ts'
 import { makeKey, startSshd, type Sshd } from './sshd.ts'
 import { runFolder } from '../support/remover.ts'
+import { needs } from '../support/needs.ts'
+import { sites } from '../support/requirements.ts'
+
+const { afterAll, afterEach, beforeAll, describe, test } = needs(...sites.sshd)
 
 /** Against a real OpenSSH server. */
 

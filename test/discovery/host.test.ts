@@ -1,6 +1,10 @@
-import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { foundHost, hostScript, readHost } from '../../src/drivers/discovery/host.ts'
 import { startSsh, type SshSite } from '../sites/ssh.ts'
+import { needs } from '../support/needs.ts'
+import { sites } from '../support/requirements.ts'
+
+const { afterAll, beforeAll, test } = needs(...sites.ssh)
 
 let site: SshSite
 beforeAll(async () => {

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { openLocalShell } from '../../src/drivers/local-shell.ts'
@@ -15,6 +15,10 @@ import { kubernetesImages } from '../sites/kubernetes-images.ts'
 import { gpuSpecification, startPodman, type Podman } from '../sites/podman.ts'
 import { startSlurm, type SlurmSite } from '../sites/slurm.ts'
 import { runFolder } from '../support/remover.ts'
+import { needs } from '../support/needs.ts'
+import { sites } from '../support/requirements.ts'
+
+const { afterAll, beforeAll, describe, test } = needs(...sites.slurm, ...sites.podman, 'debootstrap')
 
 /** The engines besides Docker, over a shell and inside Slurm's jobs: what a task in them does and what is told of it. */
 

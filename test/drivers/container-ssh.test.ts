@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { copyFileSync, existsSync, realpathSync, statSync } from 'node:fs'
 import { basename, dirname, join, relative, resolve } from 'node:path'
 import { openSshSessions } from '../../src/clients/ssh/sessions.ts'
@@ -19,6 +19,10 @@ import { startSsh, type SshHost, type SshSite } from '../sites/ssh.ts'
 import { runnerProgram } from '../support/runner-program.ts'
 import type { ContainerSiteOptions } from './container-site.ts'
 import { plainIntent, taskName } from './intent.ts'
+import { needs } from '../support/needs.ts'
+import { sites } from '../support/requirements.ts'
+
+const { afterAll, beforeAll, describe, test } = needs(...sites.ssh, 'debootstrap')
 
 /** Engines of a host that is reached over sshd by an account without rights of its own. The host has two GPUs. */
 

@@ -1,4 +1,4 @@
-import { afterAll, afterEach, beforeEach, describe, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { copyFileSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -9,14 +9,24 @@ import { run as runProgram, until } from '../sites/ground.ts'
 import { bareArchive } from '../sites/image-files.ts'
 import { openContainerSite } from './container-site.ts'
 import { programsWithout } from './in-containers.ts'
+import { needs } from '../support/needs.ts'
+import { sites } from '../support/requirements.ts'
 import { runFolder } from '../support/remover.ts'
 import { plainIntent, taskName } from './intent.ts'
 
+const { afterAll, afterEach, beforeAll, beforeEach, describe, test } = needs(...sites.docker)
+
 /** One engine and one registry for all tests of this file. */
-const ground = mkdtempSync(join(runFolder(), 'orrery-weather-'))
-const engine = await openEngine({ data: '/var/cache/orrery/test-tasks', kind: 'tasks' })
-const image = await loadSystemImage(engine)
-const registry = await startLoopbackRegistry(join(ground, 'registry'))
+let ground: string
+let engine: Awaited<ReturnType<typeof openEngine>>
+let image: string
+let registry: Awaited<ReturnType<typeof startLoopbackRegistry>>
+beforeAll(async () => {
+  ground = mkdtempSync(join(runFolder(), 'orrery-weather-'))
+  engine = await openEngine({ data: '/var/cache/orrery/test-tasks', kind: 'tasks' })
+  image = await loadSystemImage(engine)
+  registry = await startLoopbackRegistry(join(ground, 'registry'))
+}, 300_000)
 afterAll(async () => {
   await registry.stop()
   await engine[Symbol.asyncDispose]()

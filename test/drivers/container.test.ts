@@ -1,25 +1,34 @@
-import { afterAll } from '@jest/globals'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { loadSystemImage, openEngine } from '../sites/docker.ts'
+import { needs } from '../support/needs.ts'
+import { sites } from '../support/requirements.ts'
 import { runtimeDriverConformance, type ConformanceSite } from './conformance.ts'
 import { openContainerSite, type ContainerSiteOptions } from './container-site.ts'
 import { livesInside } from './in-containers.ts'
 import { runFolder } from '../support/remover.ts'
 
-/** One engine for all tests of this file; the suite needs it before it declares its tests. */
-const engine = await openEngine({ data: '/var/cache/orrery/test-tasks', kind: 'tasks' })
-const ground = mkdtempSync(join(runFolder(), 'orrery-container-'))
+const { afterAll, beforeAll, describe } = needs(...sites.docker)
+
+/** One engine for all tests of this file. */
+let engine: Awaited<ReturnType<typeof openEngine>>
+let image: string
+let ground: string
+beforeAll(async () => {
+  engine = await openEngine({ data: '/var/cache/orrery/test-tasks', kind: 'tasks' })
+  ground = mkdtempSync(join(runFolder(), 'orrery-container-'))
+  image = await loadSystemImage(engine)
+}, 300_000)
 afterAll(async () => {
   await engine[Symbol.asyncDispose]()
   rmSync(ground, { recursive: true, force: true })
 }, 120_000)
-const image = await loadSystemImage(engine)
 
 /** Sites of one root, so that the image is looked at once and not once a test. */
 const makeSites = (kind: 'local' | 'ssh', reuse: boolean): (() => ConformanceSite) => {
-  const root = mkdtempSync(join(ground, 'root-'))
+  let root: string | undefined
   return () => {
+    root ??= mkdtempSync(join(ground, 'root-'))
     const scratch = mkdtempSync(join(ground, 'scratch-'))
     const options: ContainerSiteOptions = {
       kind,
@@ -51,5 +60,7 @@ const makeSites = (kind: 'local' | 'ssh', reuse: boolean): (() => ConformanceSit
 }
 
 const patience = { seconds: 60_000 }
-runtimeDriverConformance('local, in containers of Docker', makeSites('local', false), patience)
-runtimeDriverConformance('local, in containers of Docker that are kept', makeSites('local', true), patience)
+describe('in containers of Docker', () => {
+  runtimeDriverConformance('local', makeSites('local', false), patience)
+  runtimeDriverConformance('local, kept', makeSites('local', true), patience)
+})

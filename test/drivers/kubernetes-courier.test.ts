@@ -1,4 +1,4 @@
-import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { join } from 'node:path'
@@ -27,6 +27,11 @@ import {
   type Errand,
   type OpenedRuntime,
 } from './kubernetes-site.ts'
+import { kubernetesStartMs } from '../sites/kubernetes-build.ts'
+import { needs } from '../support/needs.ts'
+import { sites } from '../support/requirements.ts'
+
+const { afterAll, afterEach, beforeAll, describe, test } = needs(...sites.kubernetes)
 
 let site: KubernetesSite
 let helperImage: string
@@ -37,7 +42,7 @@ beforeAll(async () => {
   site = await startKubernetes({ nodes: 2 })
   helperImage = await toolImage(site)
   token = await site.token()
-}, 10 * minutes)
+}, kubernetesStartMs)
 afterAll(() => site?.stop(), 2 * minutes)
 afterEach(async () => {
   for (const close of closing.splice(0).reverse()) await close()

@@ -1,4 +1,4 @@
-import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -11,6 +11,11 @@ import { playPods } from '../faults/pods.ts'
 import { namespaceRights, startKubernetes, type KubernetesSite } from '../sites/kubernetes.ts'
 import { toolImage } from './kubernetes-image.ts'
 import { becomes, clusterOf, minutes, openRuntime, over, podOf, sh, stateOf, submit, until, type OpenedRuntime } from './kubernetes-site.ts'
+import { kubernetesStartMs } from '../sites/kubernetes-build.ts'
+import { needs } from '../support/needs.ts'
+import { sites } from '../support/requirements.ts'
+
+const { afterAll, afterEach, beforeAll, describe, test } = needs(...sites.kubernetes)
 
 /** What happens at real clusters, done to a real one. */
 
@@ -21,7 +26,7 @@ const closing: (() => Promise<unknown>)[] = []
 beforeAll(async () => {
   site = await startKubernetes({ nodes: 2, fakeNodes: 50 })
   helperImage = await toolImage(site)
-}, 10 * minutes)
+}, kubernetesStartMs)
 afterAll(() => site?.stop(), 2 * minutes)
 afterEach(async () => {
   for (const close of closing.splice(0).reverse()) await close()

@@ -1,22 +1,34 @@
-import { afterAll } from '@jest/globals'
 import { chmodSync, copyFileSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { openKubernetesDriver, openKubernetesShell } from '../../src/drivers/runtime/kubernetes.ts'
-import { startKubernetes } from '../sites/kubernetes.ts'
+import { startKubernetes, type KubernetesSite } from '../sites/kubernetes.ts'
+import { kubernetesStartMs } from '../sites/kubernetes-build.ts'
+import { needs } from '../support/needs.ts'
+import { sites } from '../support/requirements.ts'
 import { runtimeDriverConformance, type ConformanceSite } from './conformance.ts'
 import { toolImage } from './kubernetes-image.ts'
 import { clusterOf, openWindow, serverOf } from './kubernetes-site.ts'
 
-/** One cluster for all tests of this file; the suite needs it before it declares its tests. */
-const site = await startKubernetes()
-const [helperImage, window, token] = await Promise.all([toolImage(site), openWindow(site), site.token()])
-const cluster = clusterOf(site, () => Promise.resolve(token))
+const { afterAll, beforeAll, describe } = needs(...sites.kubernetes)
+
+/** One cluster for all tests of this file. */
+let site: KubernetesSite
+let helperImage: string
+let window: string
+let token: string
+let cluster: ReturnType<typeof clusterOf>
+let node: string
+beforeAll(async () => {
+  site = await startKubernetes()
+  ;[helperImage, window, token] = await Promise.all([toolImage(site), openWindow(site), site.token()])
+  cluster = clusterOf(site, () => Promise.resolve(token))
+  node = join(window, 'node')
+  copyFileSync(process.execPath, node)
+}, kubernetesStartMs)
 afterAll(async () => {
   cluster.close()
   await site.stop()
 }, 120_000)
-const node = join(window, 'node')
-copyFileSync(process.execPath, node)
 
 const hasProcesses = (folder: string): boolean =>
   readdirSync('/proc').some((entry) => {
@@ -59,21 +71,23 @@ const siteWith = (runtime: string, place: (scratch: string) => Readonly<Record<s
     },
   }
 }
-const work = { persistentVolumeClaim: site.volume.claim, mountPath: site.volume.folder }
+const work = () => ({ persistentVolumeClaim: site.volume.claim, mountPath: site.volume.folder })
 
-runtimeDriverConformance(
-  'kubernetes, on a volume that all nodes see',
-  () => siteWith('kubernetes', (scratch) => ({ volume: work, root: join(scratch, 'root') })),
-  { seconds: 120_000 },
-)
+describe('kubernetes', () => {
+  runtimeDriverConformance(
+    'on a volume that all nodes see',
+    () => siteWith('kubernetes', (scratch) => ({ volume: work(), root: join(scratch, 'root') })),
+    { seconds: 120_000 },
+  )
 
-runtimeDriverConformance(
-  'kubernetes, without a volume: files are carried',
-  () => ({
-    ...siteWith('carried', (scratch) => ({ keeperVolume: work, root: scratch })),
-    window: mkdtempSync(join(window, 'conformance-')),
-    // Somebody has to bring what it needs.
-    startsAlone: false,
-  }),
-  { seconds: 240_000, carried: true },
-)
+  runtimeDriverConformance(
+    'without a volume: files are carried',
+    () => ({
+      ...siteWith('carried', (scratch) => ({ keeperVolume: work(), root: scratch })),
+      window: mkdtempSync(join(window, 'conformance-')),
+      // Somebody has to bring what it needs.
+      startsAlone: false,
+    }),
+    { seconds: 240_000, carried: true },
+  )
+})

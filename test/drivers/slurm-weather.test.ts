@@ -1,4 +1,4 @@
-import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { existsSync, mkdtempSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -8,6 +8,10 @@ import { openSlurmDriver } from '../../src/drivers/runtime/slurm.ts'
 import { LinkError, type SiteShell } from '../../src/drivers/shell.ts'
 import { startSlurm, type SlurmSite } from '../sites/slurm.ts'
 import { plainIntent } from './intent.ts'
+import { needs } from '../support/needs.ts'
+import { sites } from '../support/requirements.ts'
+
+const { afterAll, afterEach, beforeAll, describe, test } = needs(...sites.slurm)
 
 /** What happens at real clusters, done to a real one. */
 

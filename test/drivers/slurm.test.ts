@@ -1,20 +1,27 @@
-import { afterAll } from '@jest/globals'
 import { chmodSync, copyFileSync, mkdtempSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { openLocalShell } from '../../src/drivers/local-shell.ts'
 import { openSlurmDriver } from '../../src/drivers/runtime/slurm.ts'
-import { startSlurm } from '../sites/slurm.ts'
-import { runtimeDriverConformance } from './conformance.ts'
+import { startSlurm, type SlurmSite } from '../sites/slurm.ts'
+import { needs } from '../support/needs.ts'
+import { sites } from '../support/requirements.ts'
+import { runtimeDriverConformance, type ConformanceSite } from './conformance.ts'
 import { livesInside } from './in-containers.ts'
 
-/** One cluster for all tests of this file; the suite needs it before it declares its tests. */
-const site = await startSlurm()
-afterAll(() => site.stop(), 120_000)
-// The nodes have a /home, /srv and /tmp of their own: a checkout below one of them is not there.
-const node = join(site.scratch, 'node')
-copyFileSync(process.execPath, node)
+const { afterAll, beforeAll, describe } = needs(...sites.slurm)
 
-runtimeDriverConformance('slurm, by the commands of this machine', () => {
+/** One cluster for all tests of this file. */
+let site: SlurmSite
+let node: string
+beforeAll(async () => {
+  site = await startSlurm()
+  // The nodes have a /home, /srv and /tmp of their own: a checkout below one of them is not there.
+  node = join(site.scratch, 'node')
+  copyFileSync(process.execPath, node)
+}, 300_000)
+afterAll(() => site.stop(), 120_000)
+
+const makeSite = (): ConformanceSite => {
   const scratch = mkdtempSync(join(site.scratch, 'conformance-'))
   chmodSync(scratch, 0o755)
   const environment = { PATH: `${site.commands}:/usr/local/bin:/usr/bin:/bin`, SLURM_CONF: site.conf }
@@ -43,4 +50,8 @@ runtimeDriverConformance('slurm, by the commands of this machine', () => {
       rmSync(scratch, { recursive: true, force: true })
     },
   }
+}
+
+describe('by the commands of this machine', () => {
+  runtimeDriverConformance('slurm', makeSite)
 })

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { randomBytes } from 'node:crypto'
 import { existsSync } from 'node:fs'
 import { openSshSessions } from '../../src/clients/ssh/sessions.ts'
@@ -9,6 +9,10 @@ import type { SiteShell } from '../../src/drivers/shell.ts'
 import { run, until } from '../sites/ground.ts'
 import { startKernelHost, type KernelHost } from '../sites/ssh-kernel.ts'
 import { startSsh } from '../sites/ssh.ts'
+import { needs } from '../support/needs.ts'
+import { sites } from '../support/requirements.ts'
+
+const { afterAll, beforeAll, describe, test } = needs(...sites.ssh)
 
 const MiB = 2 ** 20
 

@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { spawn } from 'node:child_process'
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -13,6 +13,10 @@ import { readOrUndefined } from '../../src/embedded/processes.ts'
 import { startSshd } from '../clients/sshd.ts'
 import { kill } from '../support/kill.ts'
 import { runFolder } from '../support/remover.ts'
+import { needs } from '../support/needs.ts'
+import { sites } from '../support/requirements.ts'
+
+const { afterEach, beforeEach, describe, test } = needs('root', ...sites.sshd, 'iproute2')
 
 const seconds = 1000
 let scratch: string

@@ -1,4 +1,3 @@
-import { afterAll, beforeAll, test } from '@jest/globals'
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'
@@ -14,6 +13,10 @@ import { until } from '../sites/ground.ts'
 import { runtimeDriverConformance, type ConformanceSite } from './conformance.ts'
 import { plainIntent } from './intent.ts'
 import { runFolder } from '../support/remover.ts'
+import { needs } from '../support/needs.ts'
+import { sites } from '../support/requirements.ts'
+
+const { afterAll, beforeAll, describe, test } = needs(...sites.sshd)
 
 const submitter = [process.execPath, join(import.meta.dirname, 'ssh-submitter.ts')]
 
@@ -63,13 +66,15 @@ afterAll(async () => {
   await sshd.stop()
 })
 
-runtimeDriverConformance('ssh, over sshd', () =>
-  siteOver(
-    () => sessions.shell(sshd.target()),
-    () => Promise.resolve(),
-    { target: sshd.target(), privateKey: sshd.privateKey },
-  ),
-)
+describe('over sshd', () => {
+  runtimeDriverConformance('ssh', () =>
+    siteOver(
+      () => sessions.shell(sshd.target()),
+      () => Promise.resolve(),
+      { target: sshd.target(), privateKey: sshd.privateKey },
+    ),
+  )
+})
 
 test('what listens at a site for the ends of tasks goes with the process that it listens for, also when that is killed', async () => {
   const site = siteOver(openLocalShell, () => Promise.resolve())

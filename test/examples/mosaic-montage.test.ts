@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { spawnSync } from 'node:child_process'
 import { mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -8,6 +8,9 @@ import { montageWorkflow } from '../../examples/mosaic-montage/generate-workflow
 import { inOrder, runSerially } from '../../examples/run-serially.ts'
 import type { WorkflowDocument } from '../../examples/workflow-document.ts'
 import { readPngChunks } from './png.ts'
+import { needs } from '../support/needs.ts'
+
+const { afterAll, beforeAll, describe, test } = needs('montage')
 
 const examples = path.resolve(import.meta.dirname, '../../examples')
 const documentNamed = (name: string): unknown => parse(readFileSync(path.join(examples, 'mosaic-montage', name), 'utf8'))

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { loadSystemImage, openEngine, type Engine } from '../sites/docker.ts'
@@ -10,6 +10,11 @@ import { openService, type TestService } from '../support/service.ts'
 import { makeWorld, type World, type WorldPlace, type WorldTask } from '../support/worlds.ts'
 import { checked } from './checked.ts'
 import { runFolder } from '../support/remover.ts'
+import { kubernetesStartMs } from '../sites/kubernetes-build.ts'
+import { needs } from '../support/needs.ts'
+import { sites } from '../support/requirements.ts'
+
+const { afterAll, beforeAll, describe, test } = needs(...sites.ssh, ...sites.kubernetes, ...sites.docker)
 
 let service: TestService
 let cluster: KubernetesSite
@@ -30,7 +35,7 @@ beforeAll(async () => {
   image = await loadSystemImage(engine)
   await service.post('/ssh-keys/import/', { id: 'host', privateKey: ssh.key.privateKey })
   await service.post('/kubernetes-tokens/', { id: 'cluster', token: await cluster.token() })
-}, 900_000)
+}, kubernetesStartMs)
 
 afterAll(async () => {
   await service?.[Symbol.asyncDispose]()

@@ -1,9 +1,13 @@
-import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { startSsh, type SshSite } from '../sites/ssh.ts'
 import { connectionTo, eventually, makeVaultKeyFile, onHost } from '../support/reach.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { startSshServer, type SshServer } from '../support/ssh-server.ts'
 import { makeWorld, type World, type WorldOptions } from '../support/worlds.ts'
+import { needs } from '../support/needs.ts'
+import { sites } from '../support/requirements.ts'
+
+const { afterAll, afterEach, beforeAll, describe, test } = needs(...sites.ssh)
 
 let service: TestService
 let ssh: SshSite

@@ -1,5 +1,9 @@
-import { expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { playReachRounds } from './reach-rounds.ts'
+import { needs } from '../support/needs.ts'
+import { sites } from '../support/requirements.ts'
+
+const { test } = needs(...sites.slurm, ...sites.kubernetes, ...sites.docker)
 
 test('worker and daemon are killed with tasks in flight on all sites: nothing is lost, nothing is done twice', async () => {
   const rounds = await playReachRounds({ rounds: 1, seed: 7, perHost: 20, onSlurm: 12, taskSeconds: 8 })

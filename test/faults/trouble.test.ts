@@ -1,10 +1,14 @@
-import { expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { openCancelRaces } from './cancel-races.ts'
 import { openCutLinks } from './cut-links.ts'
 import { openEvictions } from './evictions.ts'
 import { openHostileTexts } from './hostile-texts.ts'
 import { openSilentScheduler } from './silent-scheduler.ts'
 import type { Trouble } from './tally.ts'
+import { needs } from '../support/needs.ts'
+import { sites } from '../support/requirements.ts'
+
+const { test } = needs(...sites.slurm, ...sites.kubernetes)
 
 /** Small counts of what `trouble.ts` counts for as long as there is time. */
 const kinds: [string, () => Promise<Trouble>, number[]][] = [

@@ -1,8 +1,11 @@
-import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { parse } from 'yaml'
 import { openService, type TestService } from '../support/service.ts'
+import { needs } from '../support/needs.ts'
+
+const { afterAll, beforeAll, test } = needs('shared')
 
 const samples = join(import.meta.dirname, '../../../shared/data/samples')
 const text = (path: string): string => readFileSync(join(samples, path), 'utf8')

@@ -1,8 +1,11 @@
-import { afterEach, beforeEach, describe, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { parse } from 'yaml'
 import { startInventory, type InventoryApp } from '../support/inventory-app.ts'
+import { needs } from '../support/needs.ts'
+
+const { afterEach, beforeEach, describe, test } = needs('shared')
 
 const samples = join(import.meta.dirname, '../../../shared/data/samples')
 

@@ -1,9 +1,12 @@
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { parse } from 'yaml'
 import { startPlanning, startPlanningWorker, type PlanningApp } from '../support/planning-app.ts'
 import { startTemporal, type TestTemporal } from '../support/temporal.ts'
+import { needs } from '../support/needs.ts'
+
+const { afterAll, beforeAll, describe, test } = needs('shared')
 
 const samples = new URL('../../../shared/data/samples/', import.meta.url).pathname
 const text = (name: string): string => readFileSync(join(samples, name), 'utf8')

@@ -1,8 +1,11 @@
-import { describe, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { algorithms } from '../../src/schedulers/registry.ts'
 import { simulate } from '../../src/simulator/simulate.ts'
 import { documents, placedFrom, replay } from '../simulator/documents.ts'
-import { applicable, shared, traceProblem } from './trace.ts'
+import { shared, traceProblem } from './trace.ts'
+import { needs } from '../support/needs.ts'
+
+const { describe, test } = needs('shared', 'python3-simgrid')
 
 /** Real traces from 10 to 2,122 tasks of all shapes; the replay in Python takes about a second for the largest. */
 const traces = [
@@ -19,15 +22,10 @@ const traces = [
   'montage-chameleon-dss-15d-001',
 ]
 
-const cases = applicable() ? traces : []
-
 describe('real traces on 16 hosts, planned with HEFT', () => {
-  test('the traces are there where they are demanded', () => {
-    expect(cases.length === traces.length || process.env['REQUIRE_SHARED'] !== '1').toBe(true)
-  })
-
-  for (const name of cases) {
-    test(`${name}: SimGrid gives the same makespan, starts and finishes`, () => {
+  test.each(traces)(
+    '%s: SimGrid gives the same makespan, starts and finishes',
+    (name) => {
       const problem = traceProblem(shared(`wfinstances/${name}.json`), 16)
       const schedule = [...algorithms.heft.plan(problem, {})].at(-1)!.best!
       const placed = placedFrom(schedule)
@@ -44,6 +42,7 @@ describe('real traces on 16 hosts, planned with HEFT', () => {
         expect(worst).toBeLessThanOrEqual(Math.max(1e-6, bound))
         if (model === 'contention-free') expect(Math.abs(ours.makespanSeconds - schedule.makespanSeconds)).toBeLessThanOrEqual(bound)
       }
-    }, 120_000)
-  }
+    },
+    120_000,
+  )
 })

@@ -1,7 +1,10 @@
-import { expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { specifiedPairs } from '../api/specified-pairs.ts'
+import { needs } from '../support/needs.ts'
+
+const { test } = needs('shared')
 
 test("the pairs that the tests demand are those of the specification's endpoint tables, in its order", () => {
   const specification = readFileSync(join(import.meta.dirname, '../../../shared/spec/api-specification.md'), 'utf8')

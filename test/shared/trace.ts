@@ -1,16 +1,9 @@
-import { existsSync, readFileSync } from 'node:fs'
+import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import type { Problem, ProblemEdge } from '../../src/schedulers/problem.ts'
 
 /** A path below the data that lies beside the checkout. */
 export const shared = (path: string): string => fileURLToPath(new URL(`../../../shared/data/${path}`, import.meta.url))
-
-/** False: the data is not there and nobody demands it, so the tests that read it do not apply. Demanded and missing is a failure. */
-export function applicable(): boolean {
-  if (existsSync(shared('wfinstances'))) return true
-  if (process.env['REQUIRE_SHARED'] === '1') throw new Error(`${shared('')} is missing, and REQUIRE_SHARED=1 demands it`)
-  return false
-}
 
 interface WfFormat {
   workflow: {

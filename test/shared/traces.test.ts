@@ -1,8 +1,11 @@
-import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { beforeNextLook } from '../support/pace.ts'
 import { openService, type TestService } from '../support/service.ts'
+import { needs } from '../support/needs.ts'
+
+const { afterAll, beforeAll, describe, test } = needs('shared')
 
 const data = join(import.meta.dirname, '../../../shared/data')
 

@@ -1,9 +1,12 @@
-import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { parse } from 'yaml'
 import { activityResolver, loadGraph } from '../../src/domains/workflow-definitions/graph.ts'
 import { startWorkflowService, type WorkflowService } from '../api/workflow-definitions-service.ts'
+import { needs } from '../support/needs.ts'
+
+const { afterAll, beforeAll, describe, test } = needs('shared')
 
 const data = join(import.meta.dirname, '../../../shared/data')
 const samples = join(data, 'samples')

@@ -1,4 +1,4 @@
-import { describe, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import fc from 'fast-check'
 import type { Problem, ProblemLink } from '../../src/schedulers/problem.ts'
 import { choicesOf } from '../../src/schedulers/fit.ts'
@@ -8,6 +8,9 @@ import { simulate } from '../../src/simulator/simulate.ts'
 import type { Placed } from '../../src/simulator/simulate.ts'
 import { instance } from '../schedulers/instances.ts'
 import { documents, placedFrom, replay } from './documents.ts'
+import { needs } from '../support/needs.ts'
+
+const { describe, test } = needs('python3-simgrid')
 
 /** SimGrid takes links both ways only and knows no limit of transfers; paths of equal length would be a matter of taste. */
 function comparable(given: Problem): Problem {

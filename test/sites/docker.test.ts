@@ -2,9 +2,13 @@ import { spawn } from 'node:child_process'
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { run, until } from './ground.ts'
 import { bareArchive } from './image-files.ts'
+import { needs } from '../support/needs.ts'
+import { sites } from '../support/requirements.ts'
+
+const { test } = needs(...sites.docker)
 
 /** Starts an engine with a container in a process of its own that writes what it has to a file and stays. */
 const owner = (data: string, archive: string, file: string) =>

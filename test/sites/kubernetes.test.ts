@@ -3,17 +3,22 @@ import { existsSync, readFileSync, readdirSync, rmSync } from 'node:fs'
 import { request } from 'node:https'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { run, until } from './ground.ts'
 import { startKubernetes } from './kubernetes.ts'
 import type { KubernetesSite } from './kubernetes.ts'
+import { kubernetesStartMs } from './kubernetes-build.ts'
+import { needs } from '../support/needs.ts'
+import { sites } from '../support/requirements.ts'
+
+const { afterAll, beforeAll, test } = needs(...sites.kubernetes)
 
 let site: KubernetesSite
 
 beforeAll(async () => {
   // Where every node is silent a cluster suspects itself and gives nothing up.
   site = await startKubernetes({ fakeNodes: 5, nodeGraceSeconds: 15 })
-}, 1_800_000)
+}, kubernetesStartMs)
 afterAll(() => site?.stop(), 120_000)
 
 interface JobOptions {

@@ -2,8 +2,12 @@ import { spawn } from 'node:child_process'
 import { existsSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { openGround, run, until } from './ground.ts'
+import { needs } from '../support/needs.ts'
+import { sites } from '../support/requirements.ts'
+
+const { test } = needs(...sites.slurm)
 
 /** Starts a site in a process of its own that writes what it has to a file and stays. */
 const owner = (kind: 'ssh' | 'slurm', file: string) =>

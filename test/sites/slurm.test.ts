@@ -1,9 +1,13 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { run, until } from './ground.ts'
 import { startSlurm } from './slurm.ts'
 import type { SlurmSite } from './slurm.ts'
+import { needs } from '../support/needs.ts'
+import { sites } from '../support/requirements.ts'
+
+const { afterAll, beforeAll, test } = needs(...sites.slurm)
 
 let site: SlurmSite
 

@@ -1,10 +1,14 @@
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { run } from './ground.ts'
 import { startLoopbackSsh } from './loopback.ts'
 import { startSsh } from './ssh.ts'
 import type { SshHost, SshSite } from './ssh.ts'
+import { needs } from '../support/needs.ts'
+import { sites } from '../support/requirements.ts'
+
+const { afterAll, beforeAll, test } = needs(...sites.ssh)
 
 let site: SshSite
 let one: SshHost

@@ -8,12 +8,16 @@ const packages = {
   containerd: ['/usr/bin/containerd'],
   'containernetworking-plugins': ['/usr/lib/cni/bridge'],
   crun: ['/usr/bin/crun'],
+  dbus: ['/usr/bin/dbus-daemon'],
+  'dbus-user-session': ['/usr/lib/systemd/user/dbus.socket'],
   debootstrap: ['/usr/sbin/debootstrap'],
   'docker-registry': ['/usr/bin/docker-registry'],
   'docker.io': ['/usr/sbin/dockerd', '/usr/bin/docker'],
   gcc: ['/usr/bin/gcc'],
   iproute2: ['/sbin/ip'],
   iptables: ['/usr/sbin/iptables'],
+  'libc6-dev': ['/usr/include/stdio.h'],
+  'libpam-systemd': ['/usr/share/pam-configs/systemd'],
   'mariadb-server': ['/usr/sbin/mariadbd'],
   montage: ['/usr/bin/mProject'],
   munge: ['/usr/sbin/munged'],
@@ -61,3 +65,39 @@ export const remedy = (need: string): string =>
     : need === 'shared'
       ? `put the recorded data beside the checkout: ${sharedFolder}`
       : `install the package: apt-get install ${need}`
+
+/** What each site of the tests needs (`test/sites/`). */
+export const sites = {
+  /** sshd for the account that runs the tests. */
+  sshd: ['openssh-server', 'openssh-client'],
+  ssh: ['root', 'openssh-server', 'openssh-client', 'iproute2', 'iptables'],
+  kernelHost: ['root', 'openssh-server', 'user-mode-linux', 'systemd', 'dbus', 'dbus-user-session', 'libpam-systemd', 'gcc', 'libc6-dev'],
+  slurm: [
+    'root',
+    'openssh-server',
+    'openssh-client',
+    'iproute2',
+    'iptables',
+    'slurm-wlm',
+    'munge',
+    'slurmrestd',
+    'slurmdbd',
+    'mariadb-server',
+  ],
+  kubernetes: [
+    'root',
+    'containerd',
+    'crun',
+    'containernetworking-plugins',
+    'busybox-static',
+    'docker-registry',
+    'skopeo',
+    'gcc',
+    'libc6-dev',
+    'openssl',
+    'iproute2',
+    'iptables',
+  ],
+  docker: ['root', 'docker.io', 'runc', 'iptables', 'debootstrap'],
+  podman: ['root', 'podman', 'runc', 'netavark'],
+} as const satisfies Record<string, readonly Need[]>

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { createPrivateKey, generateKeyPairSync, randomBytes } from 'node:crypto'
 import { readdirSync, readFileSync, rmSync, statSync } from 'node:fs'
 import { join } from 'node:path'
@@ -13,6 +13,10 @@ import { startSsh, type SshSite } from '../sites/ssh.ts'
 import { cloneDatabase, type TestDatabase } from '../support/database.ts'
 import { makeNamespace, temporalAddress } from '../support/service.ts'
 import { makeWorld } from '../support/worlds.ts'
+import { needs } from '../support/needs.ts'
+import { sites } from '../support/requirements.ts'
+
+const { afterAll, beforeAll, test } = needs(...sites.ssh)
 
 /**
  * 32 secrets go through every credential route of a daemon that runs by itself, in good and bad requests; they are then used for logins,

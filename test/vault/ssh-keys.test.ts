@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { execFileSync } from 'node:child_process'
 import { createPrivateKey, generateKeyPairSync } from 'node:crypto'
 import { chmodSync, copyFileSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
@@ -6,6 +6,9 @@ import { join } from 'node:path'
 import ssh2 from 'ssh2'
 import { importSshKey, KeyProblem, makeSshKey } from '../../src/clients/ssh/keys.ts'
 import { runFolder } from '../support/remover.ts'
+import { needs } from '../support/needs.ts'
+
+const { afterAll, beforeAll, describe, test } = needs('openssh-client', 'openssl')
 
 /** Keys as OpenSSH and OpenSSL make them: ssh-keygen is the judge of what we read and write. */
 let folder: string

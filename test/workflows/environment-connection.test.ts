@@ -1,10 +1,14 @@
-import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { Connection, Client } from '@temporalio/client'
 import { randomBytes } from 'node:crypto'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { startSsh, type SshSite } from '../sites/ssh.ts'
 import { openService, temporalAddress, type TestService } from '../support/service.ts'
+import { needs } from '../support/needs.ts'
+import { sites } from '../support/requirements.ts'
+
+const { afterAll, beforeAll, test } = needs(...sites.ssh)
 
 type Json = any
 
