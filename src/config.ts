@@ -236,6 +236,17 @@ const fieldsFor = (host: HostFacts) => {
     simgridPython: path
       .prefault('/usr/bin/python3')
       .register(notes, { description: 'Python that imports SimGrid, for runs that ask for it.' }),
+    dockerSocket: path.prefault('/var/run/docker.sock').register(notes, {
+      description:
+        'Unix socket at which this machine is asked for Docker: whether it answers, its version, its images. Tasks are started by the `docker` program, for which a runtime names another socket as `containerHost`.',
+    }),
+    podmanSocket: path.prefault(root ? '/run/podman/podman.sock' : `/run/user/${host.uid}/podman/podman.sock`).register(notes, {
+      description: 'Unix socket of the API service of Podman (`podman system service`), asked likewise.',
+      fallback: '`/run/podman/podman.sock` as root, else `/run/user/<uid>/podman/podman.sock`',
+    }),
+    buildkitSocket: path
+      .prefault('/run/buildkit/buildkitd.sock')
+      .register(notes, { description: 'Unix socket of the BuildKit daemon of this machine, asked for its workers by `GET /preflight/`.' }),
     vaultKeyFile: path.optional().register(notes, {
       description:
         'File (0600) with the keys of the vault, 32 bytes in base64 a line, the first one seals. Without it an external database keeps no credentials.',

@@ -3,6 +3,7 @@ import { mkdir } from 'node:fs/promises'
 import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
 import type { Config } from './config.ts'
+import { imageDigest, type EngineSockets } from './clients/docker.ts'
 import { addressJudge } from './clients/denied-networks.ts'
 import { openFunctions, type FunctionCredential } from './clients/functions.ts'
 import { migrate } from './db/migrate.ts'
@@ -121,12 +122,14 @@ export const openParts = async ({
   const processes = openLocalDriver({ controlDirectory: taskFolder(config), taskVariable, runnerProgram })
   const rehearsal = openNoneDriver()
   const localShell = openLocalShell()
+  const engineSockets: EngineSockets = { docker: config.dockerSocket, podman: config.podmanSocket }
   const local = withContainers(processes, {
     shell: localShell,
     root: () => Promise.resolve(config.dataDir),
     taskVariable,
     engine: 'auto',
     endsDescendants: true,
+    imageDigest: ({ engine, socket = engineSockets[engine], id, name }) => imageDigest(socket, id, name),
   })
   const addressAllowed = addressJudge({ denied: config.deniedNetworks, allowLoopback: config.allowLoopbackConnections })
   const relay = vaultKeys && {
@@ -190,6 +193,8 @@ export const openParts = async ({
     wakes: openWakes(),
     addressAllowed,
     allowProxyCommand: config.allowProxyCommand,
+    engineSockets,
+    buildkitSocket: config.buildkitSocket,
     discoveryWaitSeconds: config.discoveryWaitSeconds,
     monitorIntervalSeconds: config.monitorIntervalSeconds,
     sitePatienceSeconds: config.sitePatienceSeconds,

@@ -65,6 +65,8 @@ describe('one folder or file per outside technology', () => {
     [/^yaml$/, ['src/http', 'src/embedded', 'src/domains/workflow-definitions']],
     [/^ssh2$/, ['src/clients/ssh']],
     [/^aws4fetch$/, ['src/clients/functions.ts']],
+    [/^dockerode$/, ['src/clients/docker.ts']],
+    [/^@grpc\//, ['src/clients/buildkit.ts']],
     [/^@kubernetes\/client-node$/, ['src/clients/kubernetes-exec.ts']],
     [/^node:child_process$/, ['src/drivers', 'src/embedded', 'src/backup.ts', 'src/clients/ssh']],
   ]

@@ -35,6 +35,8 @@ export interface EngineOptions {
   data: string
   /** Engines of one kind take turns, those of different kinds stand beside each other. Default `image`. */
   kind?: keyof typeof bridges
+  /** Builds with BuildKit unless a client wants otherwise, as engines do since Docker 23. */
+  buildkit?: boolean
 }
 
 /** Programs that are needed, and the Debian packages that hold them. */
@@ -96,6 +98,7 @@ const bridges = {
   image: ['orrery-test0', '169.254.118.1/24'],
   tasks: ['orrery-test1', '169.254.119.1/24'],
   killed: ['orrery-test2', '169.254.120.1/24'],
+  asked: ['orrery-test3', '169.254.121.1/24'],
 } as const
 
 const limiter = new URL('./runc-within-limits.py', import.meta.url)
@@ -128,7 +131,7 @@ done`
  * A Docker engine beside whatever engine the machine has: own socket, bridge, containerd namespace; no change to firewall or forwarding.
  * It ends with us, even when we are killed.
  */
-export const openEngine = async ({ data, kind = 'image' }: EngineOptions): Promise<Engine> => {
+export const openEngine = async ({ data, kind = 'image', buildkit = false }: EngineOptions): Promise<Engine> => {
   mkdirSync(data, { recursive: true, mode: 0o711 })
   const ground = openGround('engine')
   const at = (name: string): string => join(ground.folder, name)
@@ -161,7 +164,7 @@ ip link add name ${bridge} type bridge && ip address add ${address} dev ${bridge
 
   let server: Leashed | undefined
   const start: Engine['start'] = async ({ liveRestore = false } = {}) => {
-    writeFileSync(settings, JSON.stringify({ ...settingsOf(at('runc'), cgroup), 'live-restore': liveRestore }))
+    writeFileSync(settings, JSON.stringify({ ...settingsOf(at('runc'), cgroup), features: { buildkit }, 'live-restore': liveRestore }))
     const launched = await leash({
       command: [
         ...(['/usr/bin/flock', '--exclusive', '--no-fork', lock, '/bin/sh', '-c', startScript, 'dockerd'] as const),

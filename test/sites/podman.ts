@@ -1,7 +1,8 @@
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { quote } from '../../src/drivers/quote.ts'
-import { openGround, run } from './ground.ts'
+import { leash, type Leashed } from '../../src/embedded/leash.ts'
+import { openGround, run, until } from './ground.ts'
 import { systemFiles } from './image-files.ts'
 
 /** Podman with a store of its own; it has no daemon. */
@@ -14,6 +15,8 @@ export interface Podman {
   podman(...args: string[]): Promise<string>
   /** What is mounted below the store: one path each. */
   mounts(): string[]
+  /** Starts its API service and gives the path of the Unix socket that it listens on; it ends with the store, or with us. */
+  serve(): Promise<string>
   /** Removes every container and the store. */
   stop(): Promise<void>
 }
@@ -69,7 +72,22 @@ CONTAINERS_CONF=${quote(join(ground.folder, 'containers.conf'))} exec /usr/bin/p
     [...readFileSync('/proc/self/mounts', 'utf8').matchAll(/^\S+ (\S+)/gm)]
       .map(([, mount = '']) => mount)
       .filter((mount) => mount.startsWith(`${ground.folder}/`))
+  let service: Leashed | undefined
+  const serve = async (): Promise<string> => {
+    const socket = join(ground.folder, 'podman.sock')
+    service = await leash({
+      command: [join(commands, 'podman'), 'system', 'service', '--time', '0', `unix://${socket}`],
+      environment: { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', HOME: ground.folder },
+      directory: ground.folder,
+      logFile: join(ground.folder, 'service.log'),
+      softSignal: 'TERM',
+      patienceSeconds: 5,
+    })
+    await until('the API service of Podman', () => Promise.resolve(existsSync(socket)))
+    return socket
+  }
   const stop = async (): Promise<void> => {
+    await service?.release()
     await run(join(commands, 'podman'), ['rm', '--all', '--force', '--time', '0'], { mayFail: true })
     for (const mount of mounts().reverse()) await run('umount', ['--lazy', mount], { mayFail: true })
     rmSync(ground.folder, { recursive: true, force: true, maxRetries: 20, retryDelay: 100 })
@@ -82,7 +100,7 @@ CONTAINERS_CONF=${quote(join(ground.folder, 'containers.conf'))} exec /usr/bin/p
       '-c',
       `tar -C ${quote(root)} -c . | ${quote(join(commands, 'podman'))} import --quiet --change 'ENV PATH=/bin' - ${image}`,
     ])
-    return { commands, image, podman, mounts, stop }
+    return { commands, image, podman, mounts, serve, stop }
   } catch (error) {
     await stop()
     throw error

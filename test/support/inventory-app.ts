@@ -33,12 +33,12 @@ const prefix = '/api'
 
 /** The inventory's routes behind the real kernel on a database of its own; every answer is compared with the API's document. */
 export const startInventory = async (
-  parts: Omit<InstanceParts, 'db'> = {},
+  parts: Partial<Omit<InstanceParts, 'db'>> = {},
   more: (db: Database) => Route[] = () => [],
 ): Promise<InventoryApp> => {
   const { db, drop } = await cloneDatabase()
   const routes = [
-    ...instanceRoutes({ db, ...parts }),
+    ...instanceRoutes({ db, engineSockets: { docker: '/nowhere', podman: '/nowhere' }, buildkitSocket: '/nowhere', ...parts }),
     ...environmentRoutes({ db }),
     ...resourceRoutes({ db }),
     ...networkTopologyRoutes({ db }),

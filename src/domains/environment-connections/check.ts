@@ -1,6 +1,8 @@
+import type { EngineSockets } from '../../clients/docker.ts'
 import { openKubernetesCluster, type ClusterOptions } from '../../clients/kubernetes-cluster.ts'
 import { askKubernetes, KubernetesError, type KubernetesServer } from '../../clients/kubernetes.ts'
 import type { SshProbe } from '../../clients/ssh/target.ts'
+import { engineWords, enginesScript, localEngines } from '../../drivers/discovery/engines.ts'
 import { quote } from '../../drivers/quote.ts'
 import { missingRights } from '../../drivers/runtime/kubernetes-rights.ts'
 import { LinkError, type SiteShell } from '../../drivers/shell.ts'
@@ -12,7 +14,12 @@ import type { ConnectionDocument, Stage } from './schemas.ts'
 export interface CheckParts {
   links: Pick<Links, 'target' | 'secret' | 'sessions' | 'localShell'>
   addressAllowed: (address: string) => true | string
+  /** Of this machine, for connections of type local. */
+  engineSockets: EngineSockets
 }
+
+/** What Kubernetes clusters of connections are reached with. */
+export type ClusterParts = Pick<CheckParts, 'links' | 'addressAllowed'>
 
 /** What a check found; nothing is thrown for what is wrong at the other side. */
 export interface CheckResult {
@@ -109,19 +116,26 @@ const sshFacts = ({ address, banner, hostKey, hostKeyIsNew, prompts }: SshProbe)
 
 // -------------------------------------------------------------------------------------------------------- shell and site
 
-const checkLocal = async ({ links }: CheckParts, connection: ConnectionDocument): Promise<Found> => {
+const checkLocal = async ({ links, engineSockets }: CheckParts, connection: ConnectionDocument): Promise<Found> => {
   const shell = await timed('shell', async () => (await links.localShell.run('uname -sr', { deadlineMs: 10_000 })).stdout.toString().trim())
-  return { stages: shell.ok ? [shell, ...(await siteStages(links.localShell, connection))] : [shell], facts: {} }
+  return { stages: shell.ok ? [shell, ...(await siteStages(links.localShell, connection, engineSockets))] : [shell], facts: {} }
 }
 
 const text = (value: unknown): string => (typeof value === 'string' ? value : '')
 
-/** What tasks will need of a machine whose shell answers; the first one that is missing ends the check. */
-const siteStages = async (shell: SiteShell, { configuration = {} }: ConnectionDocument): Promise<Stage[]> => {
+/**
+ * What tasks will need of a machine whose shell answers; the first one that is missing ends the check. `engineSockets`: of this machine, whose
+ * engines are asked; elsewhere their programs are looked for.
+ */
+const siteStages = async (
+  shell: SiteShell,
+  { configuration = {} }: ConnectionDocument,
+  engineSockets?: EngineSockets,
+): Promise<Stage[]> => {
   const stages: Stage[] = []
   for (const stage of [
     () => timed('scheduler', () => schedulerOf(shell, configuration)),
-    () => timed('container engine', () => enginesOf(shell)),
+    () => timed('container engine', () => enginesOf(shell, engineSockets)),
     () => timed('rights', () => rightsOf(shell, configuration)),
   ]) {
     const result = await stage()
@@ -161,17 +175,14 @@ const schedulerOf = async (shell: SiteShell, configuration: Record<string, unkno
   return `Slurm with partition${partitions.length === 1 ? '' : 's'} ${partitions.slice(0, 50).join(', ')}`
 }
 
-const enginesOf = async (shell: SiteShell): Promise<string> => {
-  const { stdout } = await shell.run(
-    'for engine in docker podman apptainer singularity; do command -v "$engine" >/dev/null 2>&1 && echo "$engine"; done; true',
-    { deadlineMs },
-  )
-  const engines = stdout
+const enginesOf = async (shell: SiteShell, sockets: EngineSockets | undefined): Promise<string> => {
+  const { stdout } = await shell.run(enginesScript, { deadlineMs })
+  const programs = stdout
     .toString()
-    .trim()
     .split('\n')
     .filter((name) => name !== '')
-  return engines.length === 0 ? 'none found' : engines.join(', ')
+  const words = sockets === undefined ? programs : (await localEngines(programs, sockets)).map(engineWords)
+  return words.length === 0 ? 'none found' : words.join(', ')
 }
 
 const rightsOf = async (shell: SiteShell, configuration: Record<string, unknown>): Promise<string> => {
@@ -194,7 +205,7 @@ printf '%s' "$wanted"`,
 
 /** What a client of a connection's cluster is opened with. @throws KubernetesError for the endpoint */
 export const clusterServer = (
-  { links, addressAllowed }: CheckParts,
+  { links, addressAllowed }: ClusterParts,
   connection: ConnectionDocument,
   purpose: string,
   actor?: string,
@@ -216,7 +227,7 @@ export const clusterServer = (
 
 /** The server and token of a connection. @throws Refusal when the credential is not there or is none, KubernetesError for the endpoint */
 export const kubernetesServer = async (
-  parts: CheckParts,
+  parts: ClusterParts,
   connection: ConnectionDocument,
   purpose: string,
   actor?: string,

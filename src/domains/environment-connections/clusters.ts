@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { KubernetesError } from '../../clients/kubernetes.ts'
 import { openKubernetesCluster, type KubernetesCluster } from '../../clients/kubernetes-cluster.ts'
 import type { Db } from '../../db/sql.ts'
-import { clusterServer, type CheckParts } from './check.ts'
+import { clusterServer, type ClusterParts } from './check.ts'
 import { readConnection } from './store.ts'
 
 /** A cluster as a driver of its runtime uses it. */
@@ -19,7 +19,7 @@ interface Known {
 const documentAgeMs = 2_000
 
 /** The clusters of stored connections of type kubernetes: one client each, shared by everything in this process. */
-export const openClusters = (parts: CheckParts & { db: Db }) => {
+export const openClusters = (parts: ClusterParts & { db: Db }) => {
   const known = new Map<string, Promise<Known>>()
 
   const open = async (connectionId: string, before: Known | undefined): Promise<Known> => {

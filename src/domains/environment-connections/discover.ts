@@ -1,7 +1,9 @@
+import type { EngineSockets } from '../../clients/docker.ts'
 import { askKubernetes, KubernetesError } from '../../clients/kubernetes.ts'
 import type { Db } from '../../db/sql.ts'
 import type { Found } from '../../drivers/discovery/found.ts'
-import { foundHost, hostScript, readHost } from '../../drivers/discovery/host.ts'
+import { localEngines } from '../../drivers/discovery/engines.ts'
+import { foundHost, hostScript, readHost, withEngines } from '../../drivers/discovery/host.ts'
 import { foundKubernetes } from '../../drivers/discovery/kubernetes.ts'
 import { foundSlurm, readSlurm, slurmScript } from '../../drivers/discovery/slurm.ts'
 import { LinkError, type SiteShell } from '../../drivers/shell.ts'
@@ -31,9 +33,16 @@ export const agentRefusal = (): Refusal =>
 
 const text = (value: unknown): string => (typeof value === 'string' ? value : '')
 
-const behindShell = async (shell: SiteShell, connection: ConnectionDocument, driver: 'ssh' | 'local'): Promise<Found> => {
+/** `engineSockets`: those of this machine, whose engines are asked; elsewhere their programs are looked for. */
+const behindShell = async (
+  shell: SiteShell,
+  connection: ConnectionDocument,
+  driver: 'ssh' | 'local',
+  engineSockets?: EngineSockets,
+): Promise<Found> => {
   const { id: connectionId, configuration = {} } = connection
-  const host = readHost((await shell.run(hostScript, { deadlineMs: 60_000 })).stdout.toString())
+  const seen = readHost((await shell.run(hostScript, { deadlineMs: 60_000 })).stdout.toString())
+  const host = engineSockets === undefined ? seen : withEngines(seen, await localEngines(seen.containerEngines, engineSockets))
   const scheduler = text(configuration['scheduler'])
   const demanded = scheduler === 'slurm' || text(configuration['partition']) !== ''
   const there = scheduler !== 'none' && (await shell.run('command -v sinfo >/dev/null 2>&1')).code === 0
@@ -77,7 +86,7 @@ const findBehind = (parts: DiscoverParts, connection: ConnectionDocument): Promi
   connection.type === 'kubernetes'
     ? behindApi(parts, connection)
     : connection.type === 'local'
-      ? behindShell(parts.links.localShell, connection, 'local')
+      ? behindShell(parts.links.localShell, connection, 'local', parts.engineSockets)
       : behindShell(parts.links.shell(connection.id, 'discover what is behind the connection'), connection, 'ssh')
 
 /** Whether asking again later may help without anybody changing anything. */

@@ -14,7 +14,7 @@ export interface MonitorParts extends CheckParts {
 
 /** Checks a stored connection and records what was found; undefined when it was deleted meanwhile. */
 export const checkAndRecord = async (
-  parts: Pick<MonitorParts, 'db' | 'links' | 'addressAllowed'>,
+  parts: Pick<MonitorParts, 'db' | 'links' | 'addressAllowed' | 'engineSockets'>,
   connection: ConnectionDocument,
   actor?: string,
 ): Promise<ConnectionCheck | undefined> => {

@@ -1,15 +1,16 @@
+import type { EngineSockets } from '../../clients/docker.ts'
 import type { Db } from '../../db/sql.ts'
 import { route, type Route } from '../../http/route.ts'
 import { missing, unacceptable } from '../../refusal.ts'
-import { probeBuildkit, probeDocker, probeServer } from './probes.ts'
+import { probeBuildkit, probeEngine, probeServer } from './probes.ts'
 import { InstanceDocument, PreferencesDocument, PreflightDocument } from './schemas.ts'
 import { readInstance, readPreferences, saveInstance, savePreferences } from './store.ts'
 
 export interface InstanceParts {
   db: Db
-  /** Unix sockets that the preflight check asks. */
-  dockerSocket?: string
-  buildkitSocket?: string
+  /** What the preflight check asks. */
+  engineSockets: EngineSockets
+  buildkitSocket: string
 }
 
 const refuseClientId = (clientId: string): void => {
@@ -20,11 +21,7 @@ const refuseClientId = (clientId: string): void => {
   ])
 }
 
-export const instanceRoutes = ({
-  db,
-  dockerSocket = '/var/run/docker.sock',
-  buildkitSocket = '/run/buildkit/buildkitd.sock',
-}: InstanceParts): Route[] => [
+export const instanceRoutes = ({ db, engineSockets, buildkitSocket }: InstanceParts): Route[] => [
   route({
     method: 'GET',
     path: '/instance/',
@@ -58,8 +55,8 @@ export const instanceRoutes = ({
     handle: async () => {
       const [server, docker, buildkit] = await Promise.all([
         probeServer(db),
-        probeDocker(dockerSocket),
-        probeBuildkit(buildkitSocket, dockerSocket),
+        probeEngine(engineSockets),
+        probeBuildkit(buildkitSocket, engineSockets),
       ])
       return { server, docker, buildkit }
     },

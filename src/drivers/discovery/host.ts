@@ -1,4 +1,5 @@
-import { sectionsOf, type Found, type FoundStorage } from './found.ts'
+import { engineFacts, enginesScript, type LocalEngine } from './engines.ts'
+import { sectionsOf, type Found, type FoundResource, type FoundStorage } from './found.ts'
 
 /** Facts of the machine that a shell is on. Programs that may hang on a dead mount or device have 15 s. */
 export const hostScript = `export LC_ALL=C
@@ -10,7 +11,7 @@ echo '@@ cores'; nproc 2>/dev/null || getconf _NPROCESSORS_ONLN
 echo '@@ memory'; cat /proc/meminfo 2>/dev/null
 echo '@@ load'; cat /proc/loadavg 2>/dev/null
 echo '@@ gpus'; command -v nvidia-smi >/dev/null 2>&1 && within nvidia-smi --query-gpu=name,memory.total --format=csv,noheader,nounits 2>/dev/null
-echo '@@ engines'; for engine in docker podman apptainer singularity; do command -v "$engine" >/dev/null 2>&1 && echo "$engine"; done
+echo '@@ engines'; ${enginesScript}
 echo '@@ mounts'; cat /proc/self/mounts 2>/dev/null
 echo '@@ sizes'; within df -Pk 2>/dev/null
 echo '@@ end'
@@ -26,7 +27,10 @@ export interface HostFacts {
   /** Processes that wanted a core, averaged over a minute. */
   load: number
   gpus: { model: string; memoryMiB: number }[]
+  /** By their programs; of this machine, those that tasks can use. */
   containerEngines: string[]
+  /** Of this machine, what its engines say of themselves. */
+  engines?: LocalEngine[]
   shared: Omit<FoundStorage, 'runtimes'>[]
   warnings: string[]
 }
@@ -115,11 +119,32 @@ export const readHost = (output: string): HostFacts => {
 }
 
 /** Of facts, what goes into the metadata of a machine's resource. */
-export const machineMetadata = ({ system, gpus, containerEngines }: HostFacts): Record<string, unknown> => ({
+export const machineMetadata = ({ system, gpus, containerEngines, engines = [] }: HostFacts): Record<string, unknown> => ({
   system,
   ...(gpus.length === 0 ? {} : { gpus: gpus.length, gpuModel: gpus[0]?.model, gpuMemoryMiB: gpus[0]?.memoryMiB }),
   ...(containerEngines.length === 0 ? {} : { containerEngines }),
+  ...engineFacts(engines).metadata,
 })
+
+/** The facts of this machine with what its container engines said. */
+export const withEngines = (host: HostFacts, engines: LocalEngine[]): HostFacts => ({
+  ...host,
+  containerEngines: engines.filter(({ problem }) => problem === undefined).map(({ engine }) => engine),
+  engines,
+  warnings: [...host.warnings, ...engineFacts(engines).warnings],
+})
+
+/** How busy a machine is, for its snapshot. */
+export const observedOf = (host: HostFacts): FoundResource['observed'] => {
+  const metadata = engineFacts(host.engines ?? []).observed
+  return {
+    available: true,
+    cpuUsed: Math.min(host.load, host.cores),
+    memoryUsedBytes: host.memoryUsedBytes,
+    queueLength: 0,
+    ...(Object.keys(metadata).length === 0 ? {} : { metadata }),
+  }
+}
 
 /** A machine without a scheduler: tasks are started on it. `driver`: `ssh` through a connection, `local` for this machine. */
 export const foundHost = (host: HostFacts, { connectionId, driver }: { connectionId: string; driver: 'ssh' | 'local' }): Found => ({
@@ -137,7 +162,7 @@ export const foundHost = (host: HostFacts, { connectionId, driver }: { connectio
       within: [],
       runtimes: [driver],
       metadata: machineMetadata(host),
-      observed: { available: true, cpuUsed: Math.min(host.load, host.cores), memoryUsedBytes: host.memoryUsedBytes, queueLength: 0 },
+      observed: observedOf(host),
     },
   ],
   runtimes: [

@@ -1,5 +1,5 @@
 import { sectionsOf, type Found, type FoundResource } from './found.ts'
-import { machineMetadata, type HostFacts } from './host.ts'
+import { machineMetadata, observedOf, type HostFacts } from './host.ts'
 
 /** What the controller knows of its cluster. A silent controller has 30 s for each question. */
 export const slurmScript = `export LC_ALL=C
@@ -206,7 +206,7 @@ export const foundSlurm = (
         maxDirectMemoryBytes: 4 * 1024 * MiB,
         maxDirectDurationSeconds: 1_800,
       },
-      observed: { available: true, cpuUsed: Math.min(login.load, login.cores), memoryUsedBytes: login.memoryUsedBytes, queueLength: 0 },
+      observed: observedOf(login),
     },
     ...slurm.partitions.map((partition): FoundResource => {
       const nodes = slurm.nodes.filter((node) => node.partitions.includes(partition.name))

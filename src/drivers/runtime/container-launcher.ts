@@ -656,6 +656,8 @@ record "image $image" && mkdir -p -- images tasks lanes || give_up infrastructur
 resolve
 record "engine $engine"
 record "digest $digest"
+record "id $id"
+[ -z "$DOCKER_HOST" ] || record "host $DOCKER_HOST"
 record "pull $pulled"
 [ -z "$told" ] || end_with 143
 choose_gpus

@@ -3,6 +3,10 @@ import type { PlaceDetail, TroubleClass } from './driver.ts'
 /** What the launcher (`container-launcher.ts`) wrote about the place of a task; lines of `records/NAME`. */
 export interface ContainerRecord {
   detail: PlaceDetail
+  /** The engine's own name of the image that ran; absent until it is known. */
+  imageId?: string
+  /** Absolute path of the socket that the launcher was given for the engine; absent where the engine's program chooses. */
+  engineSocket?: string
   /** Why there was no container, or none any more. */
   trouble?: { trouble: TroubleClass; words: string }
   /** Whether its program was started. */
@@ -50,9 +54,14 @@ export const parseContainerRecord = (text: string | undefined): ContainerRecord 
   const begun = word('up') !== undefined
   const [, trouble, words] = /^(infrastructure|refused) (.*)$/.exec(word('trouble') ?? '') ?? []
   const silent = text !== undefined && !begun ? { trouble: { trouble: 'infrastructure' as const, words: unwritten } } : {}
+  const socket = word('host')?.replace(/^unix:\/\//, '')
+  const engine = {
+    ...(word('id') === undefined ? {} : { imageId: word('id')! }),
+    ...(socket === undefined ? {} : { engineSocket: socket }),
+  }
   const said = trouble === undefined ? silent : { trouble: { trouble: trouble as TroubleClass, words: words ?? '' } }
   if (launched === undefined || began === undefined || ended === undefined || !(launched <= began && began <= ended))
-    return { detail, begun, ...said }
+    return { detail, begun, ...engine, ...said }
   const beforeSeconds = (began - launched) / 100
   // Twice the lines of `times`: this shell's own and its children's, before the task and after it.
   const times = (word('times') ?? '').split(' ').map(secondsOf)
@@ -62,6 +71,7 @@ export const parseContainerRecord = (text: string | undefined): ContainerRecord 
   return {
     detail: { ...detail, coldStartSeconds: Math.max(0, Math.round((beforeSeconds - (detail.pullSeconds ?? 0)) * 100) / 100) },
     begun,
+    ...engine,
     ...said,
     run: {
       beforeSeconds,

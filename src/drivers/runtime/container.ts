@@ -4,7 +4,7 @@ import { quote, quoteAll } from '../quote.ts'
 import type { SiteShell } from '../shell.ts'
 import { launcher, sweepPodman } from './container-launcher.ts'
 import { parseContainerRecord, type ContainerRecord } from './container-record.ts'
-import { DriverError, type Collected, type Intent, type RuntimeDriver, type TaskState } from './driver.ts'
+import { DriverError, type Collected, type Intent, type PlaceDetail, type RuntimeDriver, type TaskState } from './driver.ts'
 import { gather } from './gather.ts'
 import { checkIntent } from './local-intent.ts'
 import { asDriverError } from './remote-site.ts'
@@ -28,6 +28,21 @@ export interface ContainerOptions {
   idleSeconds?: number
   /** The site ends whatever descends from a task: a monitor of Podman's cannot stay with a kept container. */
   endsDescendants?: boolean
+  /**
+   * Asks an engine of this machine by its API for the digest of an image it has, undefined when it has none such; may reject. Without it, or
+   * without an answer, what the engine's program told the launcher holds.
+   */
+  imageDigest?: (image: EngineImageQuestion) => Promise<string | undefined>
+}
+
+interface EngineImageQuestion {
+  engine: 'docker' | 'podman'
+  /** Absolute path, where the runtime names one. */
+  socket?: string
+  /** The engine's own name of the image that ran. */
+  id: string
+  /** As the activity names the image. */
+  name: string
 }
 
 export interface ContainerDriver extends RuntimeDriver {
@@ -259,6 +274,15 @@ for each in ${quoteAll(names)}; do [ ! -e "$each" ] || { echo "${boundary} $each
     return new Map(names.map((name) => [name, parseContainerRecord(texts.get(name))]))
   })
 
+  /** A record's detail, its digest by the engine itself where that can be asked. */
+  const detailOf = async ({ detail, imageId, engineSocket }: ContainerRecord): Promise<PlaceDetail> => {
+    const { engine, image: name } = detail
+    if (imageId === undefined || name === undefined || (engine !== 'docker' && engine !== 'podman')) return detail
+    const socket = engineSocket === undefined ? {} : { socket: engineSocket }
+    const digest = await options.imageDigest?.({ engine, ...socket, id: imageId, name }).catch(() => undefined)
+    return digest === undefined ? detail : { ...detail, imageDigest: digest }
+  }
+
   const removeRecord = gather<string, true>(async (names) => {
     await atSite(`for each in ${quoteAll(names)}; do rm -rf -- "records/$each" "tasks/$each"; done`)
     return new Map(names.map((name) => [name, true as const]))
@@ -305,7 +329,8 @@ for each in ${quoteAll(names)}; do [ ! -e "$each" ] || { echo "${boundary} $each
     async collect(name) {
       const collected = await driver.collect(name)
       if (without.has(name)) return collected
-      const record = await recordOf(name)
+      const told = await recordOf(name)
+      const record = { ...told, detail: await detailOf(told) }
       const { trouble } = record
       if (trouble !== undefined && isNoContainer(collected.state)) {
         if (trouble.trouble === 'refused') throw new DriverError('refused', trouble.words)
