@@ -93,8 +93,11 @@ const Version = z.object({
 const Listed = z.array(z.object({ Id: z.string(), RepoTags: z.array(z.string()).nullish(), RepoDigests: z.array(z.string()).nullish() }))
 const Inspected = z.object({ Id: z.string(), RepoDigests: z.array(z.string()).nullish() })
 
+/** To say its version, Podman starts four programs, which takes seconds on a busy machine. */
+const describeDeadlineMs = 10_000
+
 /** Asks an engine what it is and which images it has; images without a name are left out. @throws NoAnswerError */
-export const describeEngine = (socketPath: string, deadlineMs = usualDeadlineMs): Promise<EngineFacts> =>
+export const describeEngine = (socketPath: string, deadlineMs = describeDeadlineMs): Promise<EngineFacts> =>
   asked(socketPath, deadlineMs, async (engine) => {
     const [version, images] = await Promise.all([engine.version().then(Version.parse), engine.listImages().then(Listed.parse)])
     const isPodman = version.Components?.some(({ Name }) => Name.startsWith('Podman')) === true
@@ -126,7 +129,7 @@ const digestOf = (text: string): string => `sha256:${text.slice(text.indexOf('@'
 export const imageDigest = (socketPath: string, id: string, name: string, deadlineMs = usualDeadlineMs): Promise<string | undefined> =>
   asked(socketPath, deadlineMs, async (engine) => {
     try {
-      const { Id, RepoDigests } = Inspected.parse(await engine.getImage(id).inspect())
+      const { Id, RepoDigests } = Inspected.parse(await engine.getImage(digestOf(id)).inspect())
       const digests = [...(RepoDigests ?? []), Id].map(digestOf)
       return digests.find((digest) => name.endsWith(`@${digest}`)) ?? digests[0]
     } catch (error) {

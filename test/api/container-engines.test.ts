@@ -124,12 +124,11 @@ describe('an engine at its socket', () => {
 
   test('of an image from a registry the digest is the registry’s, also where the engine has it under several names', async () => {
     const registry = await startLoopbackRegistry(at('registry'))
+    const names = [`${registry.address}/app/one:1`, `${registry.address}/app/other:1`] as const
+    const [one, other] = names
+    for (const name of names) await engine.docker('tag', image, name)
     try {
-      const [one, other] = [`${registry.address}/app/one:1`, `${registry.address}/app/other:1`]
-      for (const name of [one, other]) {
-        await engine.docker('tag', image, name)
-        await engine.docker('push', '--quiet', name)
-      }
+      for (const name of names) await engine.docker('push', '--quiet', name)
       const [id = '', pushed = ''] = (await engine.docker('image', 'inspect', '--format', '{{.Id}} {{index .RepoDigests 0}}', one)).split(
         ' ',
       )
@@ -139,11 +138,11 @@ describe('an engine at its socket', () => {
       expect(await imageDigest(engine.socket, id, other)).toBe(digest)
       expect(await imageDigest(engine.socket, id, `${one.replace(/:1$/, '')}@${digest}`)).toBe(digest)
       expect((await describeEngine(engine.socket)).images).toContainEqual({ name: other, digest })
-      await engine.docker('rmi', one, other)
     } finally {
+      await engine.docker('rmi', ...names)
       await registry.stop()
     }
-  }, 60_000)
+  }, 180_000)
 })
 
 test('a socket of an engine is none of BuildKit', async () => {
@@ -164,8 +163,8 @@ describe('a connection of type local', () => {
     expect(status).toBe('online')
     const { detail } = metadata.stages.find(({ stage }: { stage: string }) => stage === 'container engine')
     const { version } = await describeEngine(engine.socket)
-    expect(detail).toContain(`docker ${version} (API 1.41, 1 image)`)
-    expect(detail).toMatch(/podman \d+\.\d+\.\d+ \(API 1\.41, 1 image\)/)
+    expect(detail).toMatch(/^docker \S+ \(API 1\.41, \d+ images?\), podman \d+\.\d+\.\d+ \(API 1\.41, 1 image\)/)
+    expect(detail).toContain(`docker ${version} `)
   }, 60_000)
 
   test('its discovery keeps engines and versions with the machine, and images with the snapshot', async () => {
@@ -179,10 +178,9 @@ describe('a connection of type local', () => {
       containerEngineVersions: { docker: version, podman: expect.any(String) },
     })
     const id = await engine.docker('image', 'inspect', '--format', '{{.Id}}', image)
-    expect(snapshots[0].metadata.containerImages).toEqual([
-      { engine: 'docker', name: image, digest: id },
-      { engine: 'podman', name: podman.image, digest: expect.stringMatching(digestForm) },
-    ])
+    const images = snapshots[0].metadata.containerImages
+    expect(images).toContainEqual({ engine: 'docker', name: image, digest: id })
+    expect(images).toContainEqual({ engine: 'podman', name: podman.image, digest: expect.stringMatching(digestForm) })
   }, 120_000)
 })
 

@@ -18,7 +18,7 @@ export interface LocalEngine {
 /** Debian's packages with the programs that start containers. */
 const packages = { docker: 'docker.io', podman: 'podman' }
 
-/** The engines of this machine, asked at their sockets for at most 3 s. `programs`: those in the search path of tasks. */
+/** The engines of this machine, asked at their sockets for at most 10 s. `programs`: those in the search path of tasks. */
 export const localEngines = async (programs: readonly string[], sockets: EngineSockets): Promise<LocalEngine[]> => {
   const asked = await Promise.all(
     (['docker', 'podman'] as const).map(async (engine): Promise<LocalEngine[]> => {
@@ -49,8 +49,9 @@ export const localEngines = async (programs: readonly string[], sockets: EngineS
 
 /** `docker 20.10.24 (API 1.41, 3 images)`, or why it cannot be used. */
 export const engineWords = ({ engine, version, apiVersion, images = [], problem }: LocalEngine): string => {
+  const silent = engine === 'podman' ? ' (version not known: its API service does not answer)' : ''
   const answers =
-    version === undefined ? '' : ` ${version} (API ${apiVersion ?? 'unknown'}, ${images.length} image${images.length === 1 ? '' : 's'})`
+    version === undefined ? silent : ` ${version} (API ${apiVersion ?? 'unknown'}, ${images.length} image${images.length === 1 ? '' : 's'})`
   return `${engine}${answers}${problem === undefined ? '' : ` cannot be used: ${problem}`}`
 }
 
