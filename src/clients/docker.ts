@@ -99,13 +99,16 @@ const describeDeadlineMs = 10_000
 /** Asks an engine what it is and which images it has; images without a name are left out. @throws NoAnswerError */
 export const describeEngine = (socketPath: string, deadlineMs = describeDeadlineMs): Promise<EngineFacts> =>
   asked(socketPath, deadlineMs, async (engine) => {
-    const [version, images] = await Promise.all([engine.version().then(Version.parse), engine.listImages().then(Listed.parse)])
+    const [described, listed] = await Promise.all([engine.version(), engine.listImages()])
+    const version = Version.parse(described)
     const isPodman = version.Components?.some(({ Name }) => Name.startsWith('Podman')) === true
     return {
       product: isPodman ? 'podman' : 'docker',
       version: version.Version,
       apiVersion: version.ApiVersion,
-      images: images.flatMap(namedImages).toSorted((one, other) => (one.name < other.name ? -1 : 1)),
+      images: Listed.parse(listed)
+        .flatMap(namedImages)
+        .toSorted((one, other) => (one.name < other.name ? -1 : 1)),
     }
   })
 
