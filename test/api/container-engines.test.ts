@@ -1,17 +1,21 @@
-import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { connect, createServer, type Server } from 'node:net'
 import { join } from 'node:path'
 import { listWorkers } from '../../src/clients/buildkit.ts'
 import { describeEngine, imageDigest, pingEngine } from '../../src/clients/docker.ts'
+import { startBuildkit, type Buildkit } from '../sites/buildkit.ts'
 import { loadSystemImage, openEngine, startLoopbackRegistry, type Engine } from '../sites/docker.ts'
 import { startPodman, type Podman } from '../sites/podman.ts'
+import { needs } from '../support/needs.ts'
 import { inContainers } from '../support/reach.ts'
 import { runFolder } from '../support/remover.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld } from '../support/worlds.ts'
 
-/** What the service says of the container engines of its machine: a real Docker and a real Podman, and the BuildKit inside that Docker. */
+/** What the service says of the engines of its machine: a real Docker, a real Podman, and BuildKit, as a daemon of its own and inside that Docker. */
+
+const { afterAll, beforeAll, describe, test } = needs('root', 'docker.io', 'runc', 'iproute2', 'debootstrap', 'podman', 'docker-registry')
 
 const folder = mkdtempSync(join(runFolder(), 'engines-'))
 const at = (name: string): string => join(folder, name)
@@ -20,6 +24,7 @@ const digestForm = /^sha256:[0-9a-f]{64}$/
 
 let engine: Engine
 let podman: Podman
+let buildkit: Buildkit
 let podmanSocket: string
 let image: string
 let service: TestService
@@ -63,16 +68,17 @@ const builderOf = (): Server =>
   })
 
 beforeAll(async () => {
-  ;[engine, podman] = await Promise.all([
+  ;[engine, podman, buildkit] = await Promise.all([
     openEngine({ data: '/var/cache/orrery/test-asked', kind: 'asked', buildkit: true }),
     startPodman(),
+    startBuildkit(),
   ])
   ;[image, podmanSocket] = await Promise.all([loadSystemImage(engine), podman.serve()])
   service = await openService({
     environment: {
       SERVICE_DOCKER_SOCKET: engine.socket,
       SERVICE_PODMAN_SOCKET: podmanSocket,
-      SERVICE_BUILDKIT_SOCKET: await listen('buildkit', builderOf()),
+      SERVICE_BUILDKIT_SOCKET: buildkit.socket,
       SERVICE_DISCOVERY_WAIT_SECONDS: '120',
       SERVICE_MONITOR_INTERVAL_SECONDS: '3600',
     },
@@ -81,14 +87,14 @@ beforeAll(async () => {
 afterAll(async () => {
   await service?.[Symbol.asyncDispose]()
   for (const server of servers) server.close()
-  await Promise.all([engine?.[Symbol.asyncDispose](), podman?.stop()])
+  await Promise.all([engine?.[Symbol.asyncDispose](), podman?.stop(), buildkit?.stop()])
   rmSync(folder, { recursive: true, force: true })
 }, 120_000)
 
-test('preflight: the engine answers, and its BuildKit lists a worker', async () => {
+test('preflight: the engine answers, and BuildKit’s daemon lists its worker', async () => {
   expect(await service.get('/preflight/')).toMatchObject({
     docker: { available: true, message: 'the container engine answers (API 1.41)' },
-    buildkit: { available: true, message: expect.stringMatching(/^BuildKit( v[\d.]+)? answers with 1 worker$/) },
+    buildkit: { available: true, message: `BuildKit ${buildkit.version} answers with 1 worker` },
   })
 })
 
@@ -145,7 +151,8 @@ describe('an engine at its socket', () => {
   }, 180_000)
 })
 
-test('a socket of an engine is none of BuildKit', async () => {
+test('the older BuildKit inside Docker lists its worker too; the socket of an engine is none of BuildKit', async () => {
+  expect(await listWorkers(await listen('builder', builderOf()), 3_000)).toMatchObject({ workers: 1 })
   await expect(listWorkers(engine.socket, 3_000)).rejects.toThrow(/^(it is not started|what answers is no BuildKit)/)
 })
 

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer, type Server } from 'node:http'
-import { createServer as createSocketServer, type Server as SocketServer } from 'node:net'
+import { createServer as createSocketServer, type Server as SocketServer, type Socket } from 'node:net'
 import { join } from 'node:path'
 import { Server as GrpcServer, ServerCredentials, status } from '@grpc/grpc-js'
 import { loadSync, type ServiceDefinition } from '@grpc/proto-loader'
@@ -14,8 +14,10 @@ const folder = mkdtempSync(join(runFolder(), 'preflight-'))
 const socket = (name: string): string => join(folder, name)
 const servers: (Server | SocketServer)[] = []
 const daemons: GrpcServer[] = []
+const accepted = new Set<Socket>()
 const listen = async (server: Server | SocketServer, name: string): Promise<void> => {
   servers.push(server)
+  server.on('connection', (client: Socket) => accepted.add(client))
   await new Promise<void>((resolve) => server.listen(socket(name), resolve))
 }
 /** A container engine's ping, as its API documents it. */
@@ -67,6 +69,7 @@ beforeAll(async () => {
 afterAll(async () => {
   await app.close()
   for (const server of servers) server.close()
+  for (const client of accepted) client.destroy()
   for (const daemon of daemons) daemon.forceShutdown()
   rmSync(folder, { recursive: true, force: true })
 })
