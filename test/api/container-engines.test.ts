@@ -15,7 +15,7 @@ import { makeWorld } from '../support/worlds.ts'
 
 /** What the service says of the engines of its machine: a real Docker, a real Podman, and BuildKit, as a daemon of its own and inside that Docker. */
 
-const { afterAll, beforeAll, describe, test } = needs('root', 'docker.io', 'runc', 'iproute2', 'debootstrap', 'podman', 'docker-registry')
+const { afterAll, beforeAll, describe, test } = needs('root', 'docker.io', 'runc', 'iproute2', 'podman', 'docker-registry')
 
 const folder = mkdtempSync(join(runFolder(), 'engines-'))
 const at = (name: string): string => join(folder, name)
