@@ -83,7 +83,7 @@ beforeAll(async () => {
       SERVICE_MONITOR_INTERVAL_SECONDS: '3600',
     },
   })
-}, 900_000)
+}, 1_800_000)
 afterAll(async () => {
   await service?.[Symbol.asyncDispose]()
   for (const server of servers) server.close()
