@@ -289,13 +289,23 @@ export interface Workload {
   origin: string
 }
 
-/** The recorded instance where the folder that `ORRERY_TRACES` names has its file, and the generated one elsewhere. */
-const recordedOr = (file: string, generate: () => WfInstance): Workload => {
+/**
+ * The folder of recorded instances that `ORRERY_TRACES` names; undefined where it is not set.
+ *
+ * @throws Error when there is no such folder
+ */
+export const tracesFolder = (): string | undefined => {
   const folder = process.env['ORRERY_TRACES'] ?? ''
-  const path = join(folder, file)
-  if (folder !== '' && !existsSync(folder))
-    throw new Error(`ORRERY_TRACES=${folder} is no folder: name one with instances of WfInstances, or unset it`)
-  return folder !== '' && existsSync(path)
+  if (folder === '') return undefined
+  if (!existsSync(folder)) throw new Error(`ORRERY_TRACES=${folder} is no folder: name one with instances of WfInstances, or unset it`)
+  return folder
+}
+
+/** The recorded instance where the folder of recorded instances has its file, and the generated one elsewhere. */
+const recordedOr = (file: string, generate: () => WfInstance): Workload => {
+  const folder = tracesFolder()
+  const path = folder === undefined ? undefined : join(folder, file)
+  return path !== undefined && existsSync(path)
     ? { instance: JSON.parse(readFileSync(path, 'utf8')) as WfInstance, origin: `recorded, ${file} of WfInstances` }
     : { instance: generate(), origin: 'generated from a seed (bench/workloads.ts)' }
 }

@@ -4,9 +4,7 @@ import { join } from 'node:path'
 import { parse } from 'yaml'
 import { activityResolver, loadGraph } from '../../src/domains/workflow-definitions/graph.ts'
 import { startWorkflowService, type WorkflowService } from '../api/workflow-definitions-service.ts'
-import { needs } from '../support/needs.ts'
-
-const { afterAll, beforeAll, describe, test } = needs('shared')
+import { traces } from './trace.ts'
 
 const data = join(import.meta.dirname, '../../../shared/data')
 const samples = join(data, 'samples')
@@ -71,10 +69,10 @@ const expectation = ({ workflow: { specification, execution } }: Trace) => {
 }
 
 describe('WfCommons instances', () => {
-  const files = readdirSync(join(data, 'wfinstances')).filter((file) => file.endsWith('.json'))
+  const files = readdirSync(traces).filter((file) => file.endsWith('.json'))
 
   test.each(files)('%s imports with the tasks, edges, files and runtimes that it holds', async (file) => {
-    const text = readFileSync(join(data, 'wfinstances', file), 'utf8')
+    const text = readFileSync(join(traces, file), 'utf8')
     const expected = expectation(JSON.parse(text) as Trace)
     const name = file.replace('.json', '')
     const started = performance.now()

@@ -1,5 +1,5 @@
 import { join } from 'node:path'
-import { describe, expect, test } from 'vitest'
+import { describe, expect, test } from '@jest/globals'
 import { epigenomics, montage, type WfInstance } from '../../bench/workloads.ts'
 import { applicable, readInstance, traces } from './trace.ts'
 
