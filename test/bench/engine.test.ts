@@ -1,16 +1,19 @@
-import { test } from '@jest/globals'
+import { needs } from '../support/needs.ts'
 import { runFolder } from '../support/remover.ts'
+import type { Need } from '../support/requirements.ts'
 import { tinyRound } from './bench.ts'
 
-/** The benchmarks that an ordinary account can run. */
-test.each([
-  'montage-noop',
-  'montage-naive-temporal',
-  'montage-processes',
-  'chain',
-  'reads',
-  'import',
-  'second-start',
-  'commit',
-  'function-calls',
-])('%s works', (name) => tinyRound(name, { TMPDIR: runFolder() }), 300_000)
+/** The benchmarks that an ordinary account can run, and what they need. */
+const benchmarks: readonly [name: string, ...Need[]][] = [
+  ['montage-noop', 'python3-venv'],
+  ['montage-naive-temporal'],
+  ['montage-processes', 'make'],
+  ['chain'],
+  ['reads'],
+  ['import'],
+  ['second-start'],
+  ['commit'],
+  ['function-calls'],
+]
+
+for (const [name, ...needed] of benchmarks) needs(...needed).test(`${name} works`, () => tinyRound(name, { TMPDIR: runFolder() }), 300_000)

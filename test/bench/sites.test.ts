@@ -1,5 +1,16 @@
-import { test } from '@jest/globals'
+import { needs } from '../support/needs.ts'
+import type { Need } from '../support/requirements.ts'
 import { tinyRound } from './bench.ts'
 
-/** The benchmarks that start hosts or an engine of their own. */
-test.each(['ssh-tasks', 'ssh-chain', 'host-to-host', 'slurm-tasks', 'container-tasks'])('%s works', (name) => tinyRound(name), 300_000)
+const hosts: readonly Need[] = ['root', 'openssh-server', 'openssh-client', 'iproute2', 'iptables']
+
+/** The benchmarks that start hosts or an engine of their own, and what they need. */
+const benchmarks: readonly [name: string, ...Need[]][] = [
+  ['ssh-tasks', ...hosts, 'parallel'],
+  ['ssh-chain', ...hosts],
+  ['host-to-host', ...hosts, 'rsync', 'rclone'],
+  ['slurm-tasks', ...hosts, 'slurm-wlm', 'slurmdbd', 'mariadb-server', 'munge', 'python3-venv'],
+  ['container-tasks', 'root', 'docker.io', 'runc', 'debootstrap', 'iproute2', 'parallel'],
+]
+
+for (const [name, ...needed] of benchmarks) needs(...needed).test(`${name} works`, () => tinyRound(name), 300_000)

@@ -1,7 +1,11 @@
 import { join } from 'node:path'
-import { describe, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { differencesFromSimgrid } from '../simulator/wfformat.ts'
-import { applicable, traceProblem, traces } from './trace.ts'
+import { needs } from '../support/needs.ts'
+import { recordedTraces } from '../support/requirements.ts'
+import { traceProblem } from './trace.ts'
+
+const { test } = needs('traces', 'python3-simgrid')
 
 /** Real traces from 10 to 2,122 tasks of all shapes; the replay in Python takes about a second for the largest. */
 const names = [
@@ -18,16 +22,8 @@ const names = [
   'montage-chameleon-dss-15d-001',
 ]
 
-const cases = applicable() ? names : []
-
-describe('real traces on 16 hosts, planned with HEFT', () => {
-  test('the traces are there where they are demanded', () => {
-    expect(cases.length === names.length || process.env['REQUIRE_SHARED'] !== '1').toBe(true)
-  })
-
-  for (const name of cases) {
-    test(`${name}: SimGrid gives the same makespan, starts and finishes`, () => {
-      expect(differencesFromSimgrid(traceProblem(join(traces, `${name}.json`), 16))).toEqual([])
-    }, 120_000)
-  }
-})
+test.each(names)(
+  '%s, planned with HEFT on 16 hosts: SimGrid gives the same makespan, starts and finishes',
+  (name) => expect(differencesFromSimgrid(traceProblem(join(recordedTraces, `${name}.json`), 16))).toEqual([]),
+  120_000,
+)

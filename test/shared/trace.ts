@@ -1,4 +1,4 @@
-import { readFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import type { Problem } from '../../src/schedulers/problem.ts'
 import { problemOf, type WfFormat } from '../simulator/wfformat.ts'
@@ -6,15 +6,16 @@ import { problemOf, type WfFormat } from '../simulator/wfformat.ts'
 /** A path below the data that lies beside the checkout. */
 export const shared = (path: string): string => fileURLToPath(new URL(`../../../shared/data/${path}`, import.meta.url))
 
-/** Folder of the recorded instances (WfInstances): the one that `ORRERY_TRACES` names, or that of the data beside the checkout. */
-export const traces = process.env['ORRERY_TRACES'] ?? shared('wfinstances')
-
-/** False: the instances are not there and nobody demands them, so the tests that read them do not apply. Demanded and missing is a failure. */
-export function applicable(): boolean {
-  if (existsSync(traces)) return true
-  if (process.env['REQUIRE_SHARED'] === '1') throw new Error(`${traces} is missing, and REQUIRE_SHARED=1 demands it`)
-  return false
-}
+/**
+ * Paths of the files below a folder that match, sorted. One stand-in where the folder is missing: Jest's tables may not be empty, and tests that
+ * are left out are counted.
+ */
+export const filesOf = (folder: string, pattern: RegExp): string[] =>
+  existsSync(folder)
+    ? readdirSync(folder, { recursive: true, encoding: 'utf8' })
+        .filter((path) => pattern.test(path))
+        .toSorted()
+    : [`the files of ${folder}`]
 
 /** The recorded instance in a file, of WfInstances or of our own making. */
 export const readInstance = (path: string): WfFormat => JSON.parse(readFileSync(path, 'utf8')) as WfFormat

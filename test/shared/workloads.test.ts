@@ -1,7 +1,11 @@
 import { join } from 'node:path'
-import { describe, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { epigenomics, montage, type WfInstance } from '../../bench/workloads.ts'
-import { applicable, readInstance, traces } from './trace.ts'
+import { needs } from '../support/needs.ts'
+import { recordedTraces } from '../support/requirements.ts'
+import { readInstance } from './trace.ts'
+
+const { describe, test } = needs('traces')
 
 /** Level of every task: the number of edges of its longest path from a task without parents. */
 const levelsOf = (tasks: readonly { id: string; parents: readonly string[] }[]): Map<string, number> => {
@@ -59,13 +63,9 @@ const imitations = [
 ]
 
 describe('a generated instance is as close to the recorded one as bench/workloads.ts states', () => {
-  test('the recorded instances are there where they are demanded', () => {
-    expect(applicable() || process.env['REQUIRE_SHARED'] !== '1').toBe(true)
-  })
-
-  for (const { file, generate, sameGraph, total } of applicable() ? imitations : [])
+  for (const { file, generate, sameGraph, total } of imitations)
     test(file, () => {
-      const recorded = measure(readInstance(join(traces, `${file}.json`)) as WfInstance)
+      const recorded = measure(readInstance(join(recordedTraces, `${file}.json`)) as WfInstance)
       const generated = measure(generate())
       const sizesOf = (groups: ReadonlyMap<string, readonly unknown[]>) =>
         Object.fromEntries([...groups].map(([key, { length }]) => [key, length]))

@@ -1,6 +1,9 @@
-import { describe, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { epigenomics, montage } from '../../bench/workloads.ts'
+import { needs } from '../support/needs.ts'
 import { differencesFromSimgrid, problemOf } from './wfformat.ts'
+
+const { describe, test } = needs('python3-simgrid')
 
 describe('generated workflows on 16 hosts, planned with HEFT: SimGrid gives the same makespan, starts and finishes', () => {
   test.each([
