@@ -26,7 +26,7 @@ const packages = {
   openssl: ['/usr/bin/openssl'],
   parallel: ['/usr/bin/parallel'],
   podman: ['/usr/bin/podman'],
-  'python3-simgrid': ['/usr/lib/python3/dist-packages/simgrid'],
+  'python3-simgrid': ['/usr/share/doc/python3-simgrid'],
   'python3-venv': ['/usr/bin/python3', '/usr/lib/python3.11/ensurepip/__init__.py'],
   rclone: ['/usr/bin/rclone'],
   rsync: ['/usr/bin/rsync'],
