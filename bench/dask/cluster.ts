@@ -15,9 +15,12 @@ const python: PythonProgram = {
 
 export const daskMissing = (): string | undefined => pythonProgramMissing(python)
 
+/** Python with dask.distributed. */
+export const prepareDask = (): Promise<string> => pythonProgram(python)
+
 /** Seconds for the whole graph on a fresh cluster of two processes: its first computation, and the second, which is warm. */
 export const computeWithDask = async (dag: Dag): Promise<{ first: number; second: number }> => {
-  const program = await pythonProgram(python)
+  const program = await prepareDask()
   const folder = newFolder('dask-')
   try {
     const file = join(folder, 'dag.json')

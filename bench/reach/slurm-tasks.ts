@@ -22,6 +22,8 @@ const snakemake: PythonProgram = {
   probe: ['--version'],
 }
 
+export const prepareSnakemake = (): Promise<string> => pythonProgram(snakemake)
+
 interface Measured {
   /** From the start to the controller's last record of a submission. */
   submittedSeconds: number
@@ -109,7 +111,7 @@ export const slurmTasks: Benchmark = {
   async run({ rounds, tiny }) {
     const count = tiny ? 10 : fullCount
     const snakemakeSeconds = tiny ? 25 : fullSnakemakeSeconds
-    const program = await pythonProgram(snakemake)
+    const program = await prepareSnakemake()
     await using site = await startSlurm({ accounting: true, slurmConf: ['MaxArraySize=10001', 'MaxJobCount=50000'] })
     const daemon = await startDaemon()
     try {
