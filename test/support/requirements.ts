@@ -16,6 +16,8 @@ const packages = {
   gcc: ['/usr/bin/gcc'],
   iproute2: ['/sbin/ip'],
   iptables: ['/usr/sbin/iptables'],
+  'libc6-dev': ['/usr/include/stdio.h'],
+  'libpam-systemd': ['/usr/share/pam-configs/systemd'],
   make: ['/usr/bin/make'],
   'mariadb-server': ['/usr/sbin/mariadbd'],
   montage: ['/usr/bin/mProject'],
@@ -71,3 +73,39 @@ export const remedy = (need: string): string => {
   if (need === 'traces') return 'name a folder with instances of github.com/wfcommons/WfInstances in ORRERY_TRACES'
   return `install the package: apt-get install ${need}`
 }
+
+/** What each site of the tests needs (`test/sites/`). */
+export const sites = {
+  /** sshd for the account that runs the tests. */
+  sshd: ['openssh-server', 'openssh-client'],
+  ssh: ['root', 'openssh-server', 'openssh-client', 'iproute2', 'iptables'],
+  kernelHost: ['root', 'openssh-server', 'user-mode-linux', 'systemd', 'dbus', 'dbus-user-session', 'libpam-systemd', 'gcc', 'libc6-dev'],
+  slurm: [
+    'root',
+    'openssh-server',
+    'openssh-client',
+    'iproute2',
+    'iptables',
+    'slurm-wlm',
+    'munge',
+    'slurmrestd',
+    'slurmdbd',
+    'mariadb-server',
+  ],
+  kubernetes: [
+    'root',
+    'containerd',
+    'crun',
+    'containernetworking-plugins',
+    'busybox-static',
+    'docker-registry',
+    'skopeo',
+    'gcc',
+    'libc6-dev',
+    'openssl',
+    'iproute2',
+    'iptables',
+  ],
+  docker: ['root', 'docker.io', 'runc', 'iptables', 'debootstrap'],
+  podman: ['root', 'podman', 'runc', 'netavark'],
+} as const satisfies Record<string, readonly Need[]>
