@@ -5,11 +5,12 @@ import { plan, timedRun } from './planned-run.ts'
 import type { Benchmark } from './report.ts'
 import { interleaved, median, medianRatio } from './rounds.ts'
 
-const length = 40
+const fullLength = 40
 
 export const chain: Benchmark = {
   about: 'chain of 40 no-op tasks, milliseconds per hop (whole run / 40), beside the same chain of activities in the bare Temporal SDK',
-  async run({ rounds }) {
+  async run({ rounds, tiny }) {
+    const length = tiny ? 4 : fullLength
     const daemon = await startDaemon()
     try {
       const dag = chainDag(length)

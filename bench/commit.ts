@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs'
 import pg from 'pg'
-import { montage } from './dag.ts'
+import { montageDag } from './dag.ts'
 import { startDaemon } from './daemon.ts'
 import { plan, timedRun } from './planned-run.ts'
 import type { Benchmark } from './report.ts'
@@ -27,13 +27,14 @@ const json = (items: readonly unknown[]): string | null => (items.length === 0 ?
 
 export const commit: Benchmark = {
   about: `the one statement that changes a run (commit_site) alone: 1,066 tasks from intent to end in steps of ${String(perStep)}`,
-  async run({ rounds }) {
+  async run({ rounds, tiny }) {
+    const { dag, origin } = montageDag(tiny)
     const daemon = await startDaemon()
     const client = new pg.Client(daemon.databaseUrl())
     try {
       const planned = await plan(daemon, {
         name: 'montage',
-        dag: montage(),
+        dag,
         command: () => ({ entrypoint: 'true' }),
         runtime: { configuration: { launch: 'none' } },
         lanes: perStep,
@@ -132,7 +133,7 @@ export const commit: Benchmark = {
           { name: 'processor time of its PostgreSQL backend', unit: 'µs', cold: processor[0] ?? 0, warm: processor.slice(1) },
         ],
         goals: [{ what: 'per task', unit: ' µs', measured: median(warm.commit), sense: 'most', goal: 100 }],
-        notes: ['fsync on; five commits in each round'],
+        notes: [`fsync on; ${String(Math.ceil(Object.keys(dag).length / perStep))} commits in each round`, origin],
         versions: {},
       }
     } finally {

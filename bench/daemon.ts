@@ -1,13 +1,12 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { chmodSync, existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { existsSync, readFileSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
+import { newFolder } from './folder.ts'
 
 /** The service's own program with embedded servers and durable writes, as a user runs it, on a data folder of its own. */
 export const startDaemon = async (environment: Record<string, string> = {}) => {
-  const folder = mkdtempSync(join(tmpdir(), 'orrery-bench-'))
-  chmodSync(folder, 0o755)
+  const folder = newFolder('daemon-')
   const dataDir = join(folder, 'data')
   const boot = () => {
     const child = spawn(process.execPath, [join(import.meta.dirname, '../src/main.ts')], {

@@ -1,29 +1,19 @@
-import { existsSync, readFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { montageWorkload, type WfInstance } from './workloads.ts'
 
 /** Parents of every task, by task name; the form that all sides of a comparison are given. */
 export type Dag = Record<string, string[]>
 
-const traces = join(import.meta.dirname, '../../shared/data/wfinstances')
-
-/** Path of a recorded trace (WfFormat), which is not part of this repository. */
-export const tracePath = (file: string): string => {
-  const path = join(traces, file)
-  if (!existsSync(path)) throw new Error(`${path} is missing: this benchmark runs on a recorded trace of WfInstances; put it there`)
-  return path
-}
-
-/** The dependencies of a recorded workflow, without its files and times. Names are lower-case with dashes, as activities are named. */
-export const traceDag = (file: string): Dag => {
-  const { workflow } = JSON.parse(readFileSync(tracePath(file), 'utf8')) as {
-    workflow: { specification: { tasks: { id: string; parents: string[] }[] } }
-  }
+/** The dependencies of an instance, without its files and times. Names are lower-case with dashes, as activities are named. */
+const dagOf = ({ workflow: { specification } }: WfInstance): Dag => {
   const name = (id: string): string => id.toLowerCase().replace(/[^a-z0-9]+/g, '-')
-  return Object.fromEntries(workflow.specification.tasks.map(({ id, parents }) => [name(id), parents.map(name)]))
+  return Object.fromEntries(specification.tasks.map(({ id, parents }) => [name(id), parents.map(name)]))
 }
 
-/** The 1,066-task mosaic of the engine's figures. */
-export const montage = (): Dag => traceDag('montage-chameleon-dss-125d-001.json')
+/** The 1,066-task mosaic of the engine's figures, or a tiny one; `origin` is for the report. */
+export const montageDag = (tiny: boolean): { dag: Dag; origin: string } => {
+  const { instance, origin } = montageWorkload(tiny)
+  return { dag: dagOf(instance), origin: `workload: Montage, ${origin}` }
+}
 
 /** `length` tasks, one after the other. */
 export const chainDag = (length: number): Dag =>

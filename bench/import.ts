@@ -1,14 +1,14 @@
-import { readFileSync } from 'node:fs'
-import { tracePath } from './dag.ts'
 import { startDaemon } from './daemon.ts'
 import type { Benchmark } from './report.ts'
 import { interleaved, median, secondsOf } from './rounds.ts'
+import { epigenomicsWorkload } from './workloads.ts'
 
 export const importing: Benchmark = {
-  about: 'import of a recorded workflow of 9,995 tasks over HTTP (WfFormat, 7 MB of JSON), beside JSON.parse of the same text',
-  async run({ rounds }) {
-    const text = readFileSync(tracePath('wfgen-epigenomics-10000.json'), 'utf8')
-    const document = JSON.parse(text) as { workflow: { specification: { tasks: unknown[] } } }
+  about: 'import of a workflow of 9,995 tasks over HTTP (Epigenomics in WfFormat), beside JSON.parse of the same text',
+  async run({ rounds, tiny }) {
+    const { instance, origin } = epigenomicsWorkload(tiny)
+    const text = JSON.stringify(instance)
+    const tasks = instance.workflow.specification.tasks.length
     const daemon = await startDaemon()
     try {
       let number = 0
@@ -25,7 +25,6 @@ export const importing: Benchmark = {
             answer = await response.text()
             if (response.status !== 201) throw new Error(`the import answered ${String(response.status)}: ${String(answer).slice(0, 500)}`)
           })
-          const tasks = document.workflow.specification.tasks.length
           const { version } = JSON.parse(answer)
           const stored = version.activityCount ?? version.activities.length
           if (stored !== tasks) throw new Error(`${String(stored)} activities were stored, the document has ${String(tasks)}`)
@@ -39,7 +38,10 @@ export const importing: Benchmark = {
           { name: 'JSON.parse', unit: 's', cold: cold['JSON.parse'], warm: warm['JSON.parse'] },
         ],
         goals: [{ what: 'import', unit: ' s', measured: median(warm.import), sense: 'most', goal: 2, aim: 0.5 }],
-        notes: [`the answer is read whole; its number of activities is checked`],
+        notes: [
+          'the answer is read whole; its number of activities is checked',
+          `${String(tasks)} tasks, ${(Buffer.byteLength(text) / 1e6).toPrecision(2)} MB of JSON; workload: ${origin}`,
+        ],
         versions: {},
       }
     } finally {

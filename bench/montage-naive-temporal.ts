@@ -1,5 +1,5 @@
 import { startDaemon } from './daemon.ts'
-import { montage } from './dag.ts'
+import { montageDag } from './dag.ts'
 import { startNaive } from './naive/program.ts'
 import { killing, plan, timedRun } from './planned-run.ts'
 import type { Benchmark } from './report.ts'
@@ -7,11 +7,11 @@ import { interleaved, median, medianRatio, seeded } from './rounds.ts'
 
 export const montageNaiveTemporal: Benchmark = {
   about: '1,066-task Montage of no-op tasks against a naive Temporal program (one activity per task) on the same tuned server',
-  async run({ rounds }) {
+  async run({ rounds, tiny }) {
+    const { dag, origin } = montageDag(tiny)
     const daemon = await startDaemon()
     let naive: Awaited<ReturnType<typeof startNaive>> | undefined
     try {
-      const dag = montage()
       const tasks = Object.keys(dag).length
       const planned = await plan(daemon, {
         name: 'montage',
@@ -79,6 +79,7 @@ export const montageNaiveTemporal: Benchmark = {
           `${String(tasks)} tasks on both sides, order of every edge checked from their times; ${String(Math.round(tasks / median(warm.Orrery)))} against ${String(Math.round(tasks / median(warm.naive)))} tasks/s`,
           'the naive worker has the default options of the SDK and a process of its own; its time is from starting the workflow to its result',
           kills.note(),
+          origin,
         ],
         versions: {},
       }

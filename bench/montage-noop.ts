@@ -1,6 +1,6 @@
 import { startDaemon } from './daemon.ts'
-import { montage } from './dag.ts'
-import { computeWithDask, daskVersion } from './dask/cluster.ts'
+import { montageDag } from './dag.ts'
+import { computeWithDask, daskMissing, daskVersion } from './dask/cluster.ts'
 import { killing, plan, timedRun } from './planned-run.ts'
 import type { Benchmark } from './report.ts'
 import { interleaved, median, medianRatio, seeded } from './rounds.ts'
@@ -8,10 +8,11 @@ import { interleaved, median, medianRatio, seeded } from './rounds.ts'
 export const montageNoop: Benchmark = {
   about:
     '1,066-task Montage of no-op tasks, real mode, from posting the run to seeing it completed, against dask.distributed with 2 processes',
-  async run({ rounds }) {
+  missing: daskMissing,
+  async run({ rounds, tiny }) {
+    const { dag, origin } = montageDag(tiny)
     const daemon = await startDaemon()
     try {
-      const dag = montage()
       const tasks = Object.keys(dag).length
       const planned = await plan(daemon, {
         name: 'montage',
@@ -59,6 +60,7 @@ export const montageNoop: Benchmark = {
           `${String(tasks)} tasks on both sides, order of every edge checked from their times; ${String(Math.round(tasks / median(warm.Orrery)))} tasks/s`,
           'dask: a fresh cluster per round, its second computation of the graph counts',
           kills.note(),
+          origin,
         ],
         versions: { 'dask.distributed': daskVersion },
       }

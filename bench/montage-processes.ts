@@ -1,10 +1,11 @@
 import { execFile } from 'node:child_process'
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { startDaemon } from './daemon.ts'
-import { montage, type Dag } from './dag.ts'
+import { montageDag, type Dag } from './dag.ts'
+import { newFolder } from './folder.ts'
+import { programsMissing } from './needs.ts'
 import { killedRun, plan, timedRun } from './planned-run.ts'
 import type { Benchmark } from './report.ts'
 import { interleaved, median, medianRatio, secondsOf, seeded } from './rounds.ts'
@@ -48,11 +49,12 @@ const checkLedger = (file: string, tasks: number): void => {
 export const montageProcesses: Benchmark = {
   about:
     '1,066-task Montage with a process per task (touch; own work directory and group, exit record, manifest), 2 cores, against make -j2',
-  async run({ rounds }) {
-    const root = mkdtempSync(join(tmpdir(), 'orrery-make-'))
+  missing: () => programsMissing({ make: 'make' }),
+  async run({ rounds, tiny }) {
+    const { dag, origin } = montageDag(tiny)
+    const root = newFolder('make-')
     const daemon = await startDaemon()
     try {
-      const dag = montage()
       const tasks = Object.keys(dag).length
       const runtime = { configuration: {} }
       const planned = await plan(daemon, {
@@ -112,6 +114,7 @@ export const montageProcesses: Benchmark = {
         notes: [
           `${String(tasks)} processes on both sides, order of every edge checked; make touches files of one folder, here each task has its own folder, session, records and a manifest with digests, and no shell on either side`,
           `killed runs: ${String(moments.length)}, at ${moments.map((seconds) => `${(seconds * 1_000).toFixed(0)} ms`).join(', ')}; all completed, and by the ledger that the tasks write each was started once`,
+          origin,
         ],
         versions: { make: (/\d[\d.]*/.exec(version) ?? ['unknown'])[0] },
       }

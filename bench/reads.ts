@@ -5,14 +5,14 @@ import { promisify } from 'node:util'
 import type { Db } from '../src/db/sql.ts'
 import { readEnvironment } from '../src/domains/environments/store.ts'
 import { readRunDetail } from '../src/domains/execution-runs/store.ts'
-import { chainDag, montage } from './dag.ts'
+import { chainDag, montageDag } from './dag.ts'
 import { startDaemon } from './daemon.ts'
 import { plan, timedRun } from './planned-run.ts'
 import type { Benchmark, Goal, Report } from './report.ts'
 import { interleaved, median, medianRatio } from './rounds.ts'
 
 const connections = 16
-const seconds = 2
+const fullSeconds = 2
 
 /** The statement that a store function runs. */
 const statementOf = async (read: (db: Db) => Promise<unknown>): Promise<string> => {
@@ -49,7 +49,7 @@ const startPlain = async (databaseUrl: string) => {
   }
 }
 
-const load = async (url: string): Promise<number> => {
+const load = async (url: string, seconds: number): Promise<number> => {
   const { stdout } = await promisify(execFile)(process.execPath, [
     join(import.meta.dirname, 'reads/load.ts'),
     url,
@@ -69,19 +69,21 @@ const textOf = async (url: string): Promise<string> => {
 export const reads: Benchmark = {
   about:
     'GET of one run and of one environment through the whole stack, requests/s against a plain Express 5 + pg handler with the same statement',
-  async run({ rounds }) {
+  async run({ rounds, tiny }) {
+    const seconds = tiny ? 0.2 : fullSeconds
+    const { dag, origin } = montageDag(tiny)
     const daemon = await startDaemon()
     try {
       const none = { configuration: { launch: 'none' } }
       const command = () => ({ entrypoint: 'true' })
       await timedRun(daemon, await plan(daemon, { name: 'small', dag: chainDag(10), command, runtime: none, lanes: 1 }), 'small')
-      await timedRun(daemon, await plan(daemon, { name: 'montage', dag: montage(), command, runtime: none, lanes: 256 }), 'large')
+      await timedRun(daemon, await plan(daemon, { name: 'montage', dag, command, runtime: none, lanes: 256 }), 'large')
       const plain = await startPlain(daemon.databaseUrl())
       try {
         const documents = {
           'environment, 1 resource': '/environments/small/',
           'run, 10 activities': '/execution-runs/small/',
-          'run, 1,066 activities': '/execution-runs/large/',
+          [`run, ${Object.keys(dag).length.toLocaleString('en')} activities`]: '/execution-runs/large/',
         }
         const sides: Report['sides'] = []
         const goals: Goal[] = []
@@ -91,9 +93,9 @@ export const reads: Benchmark = {
           const [ours, text, object] = await Promise.all([textOf(urls.orrery), textOf(urls.text), textOf(urls.object)])
           if (ours !== text || JSON.stringify(JSON.parse(ours)) !== object) throw new Error(`${path}: the sides answer different documents`)
           const { cold, warm } = await interleaved(rounds, {
-            orrery: () => load(urls.orrery),
-            text: () => load(urls.text),
-            object: () => load(urls.object),
+            orrery: () => load(urls.orrery, seconds),
+            text: () => load(urls.text, seconds),
+            object: () => load(urls.object, seconds),
           })
           sides.push(
             { name: `${what}: Orrery`, unit: 'requests/s', cold: cold.orrery, warm: warm.orrery },
@@ -122,6 +124,7 @@ export const reads: Benchmark = {
         }
         notes.push(
           `${String(connections)} keep-alive connections from a process of their own for ${String(seconds)} s; each side one process with 20 connections to the same PostgreSQL; Express with NODE_ENV=production`,
+          origin,
         )
         return { sides, goals, notes, versions: {} }
       } finally {

@@ -1,7 +1,7 @@
 import { execFileSync } from 'node:child_process'
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { availableParallelism, cpus, loadavg, release, totalmem } from 'node:os'
-import { join } from 'node:path'
+import { join, resolve } from 'node:path'
 import { median } from './rounds.ts'
 
 /** What has to hold, beside what was measured. `least`: at least this much; `most`: at most. */
@@ -27,7 +27,10 @@ export interface Report {
 export interface Benchmark {
   /** One line: what is measured against what. */
   about: string
-  run(options: { rounds: number }): Promise<Report>
+  /** What this machine lacks for it, in one line with the remedy; undefined when nothing. */
+  missing?(): string | undefined | Promise<string | undefined>
+  /** `tiny`: with workloads so small that a round takes seconds. It shows that the benchmark works, its figures say nothing. */
+  run(options: { rounds: number; tiny: boolean }): Promise<Report>
 }
 
 const format = (value: number): string =>
@@ -54,12 +57,12 @@ const commit = (): string => {
 const table = (head: string[], rows: string[][]): string =>
   [head, head.map(() => '---'), ...rows].map((cells) => `| ${cells.join(' | ')} |`).join('\n')
 
-/** The section of a benchmark in RESULTS.md. `load` is the machine's load average before the first measurement. */
+/** The section of a benchmark in a file of results. `load` is the machine's load average before the first measurement. */
 export const sectionOf = (
   name: string,
   about: string,
   report: Report,
-  facts: { rounds: number; load: number; seconds: number },
+  facts: { rounds: number; tiny: boolean; load: number; seconds: number },
 ): string => {
   const range = (values: readonly number[]): string =>
     values.length === 0 ? '' : `${format(Math.min(...values))} – ${format(Math.max(...values))}`
@@ -93,12 +96,12 @@ export const sectionOf = (
   const machine = `${cpu?.model.trim() ?? 'unknown processor'}, ${String(availableParallelism())} cores, ${String(Math.round(totalmem() / 2 ** 30))} GiB, Linux ${release()}; load average at the start ${facts.load.toFixed(1)}`
   return [
     `## ${name}`,
-    about,
+    facts.tiny ? `A tiny round, whose figures say nothing, of: ${about}` : about,
     goals,
     sides,
     ...(report.notes.length === 0 ? [] : [report.notes.map((note) => `- ${note}`).join('\n')]),
     [
-      `\`npm run bench -- ${name}\`, ${String(facts.rounds)} rounds, ${new Date().toISOString().slice(0, 16).replace('T', ' ')} UTC, ${String(Math.round(facts.seconds))} s, commit ${commit()}.`,
+      `\`npm run bench -- ${name}${facts.tiny ? ' --tiny' : ''}\`, ${String(facts.rounds)} ${facts.rounds === 1 ? 'round' : 'rounds'}, ${new Date().toISOString().slice(0, 16).replace('T', ' ')} UTC, ${String(Math.round(facts.seconds))} s, commit ${commit()}.`,
       `${machine}.`,
       `${Object.entries(versions)
         .map(([what, version]) => `${what} ${version}`)
@@ -107,13 +110,23 @@ export const sectionOf = (
   ].join('\n\n')
 }
 
+/** The figures of this repository, which a maintainer writes with `--record`. */
+const recordedResults = join(import.meta.dirname, 'RESULTS.md')
+/** The figures of whoever runs a benchmark; git ignores the file. */
+export const ownResults = join(import.meta.dirname, '..', 'bench-results.md')
+
+/** The file that takes the figures: `output` of the command line, relative to where npm was called, or one of ours. */
+export const resultsFile = ({ output, record: recording }: { output?: string | undefined; record: boolean }): string =>
+  recording ? recordedResults : output === undefined ? ownResults : resolve(process.env['INIT_CWD'] ?? '.', output)
+
 const title = `# Results
 
-Written by \`npm run bench -- NAME\`: each section is one run of one benchmark. Sides are measured in interleaved rounds; a ratio is the
-median of the per-round ratios, so that a slow minute of the machine hits both sides. Wherever an engine is measured, each round has one
-more run whose daemon is killed with SIGKILL at a random moment; it must finish with every attempt started once.`
+Written by \`npm run bench -- NAME\` (into \`bench/RESULTS.md\` only with \`--record\`): each section is one run of one benchmark. Sides are
+measured in interleaved rounds; a ratio is the median of the per-round ratios, so that a slow minute of the machine hits both sides.
+Wherever an engine is measured, each round has one more run whose daemon is killed with SIGKILL at a random moment; it must finish with
+every attempt started once.`
 
-/** Replaces the benchmark's section in RESULTS.md, or adds it; sections are in the order of `names`, what others wrote stays behind them. */
+/** Replaces the benchmark's section in a file of results, or adds it; sections are in the order of `names`, what others wrote stays behind them. */
 export const record = (file: string, names: readonly string[], name: string, section: string): void => {
   const known = new Map<string, string>()
   if (existsSync(file))

@@ -1,7 +1,8 @@
-import { join } from 'node:path'
+import { constants } from 'node:os'
 import { parseArgs } from 'node:util'
 import { chain } from './chain.ts'
 import { commit } from './commit.ts'
+import { openBenchFolder } from './folder.ts'
 import { importing } from './import.ts'
 import { montageNaiveTemporal } from './montage-naive-temporal.ts'
 import { montageNoop } from './montage-noop.ts'
@@ -14,8 +15,9 @@ import { slurmTasks } from './reach/slurm-tasks.ts'
 import { sshChain } from './reach/ssh-chain.ts'
 import { sshTasks } from './reach/ssh-tasks.ts'
 import { reads } from './reads.ts'
-import { loadNow, record, sectionOf, type Benchmark } from './report.ts'
+import { loadNow, record, resultsFile, sectionOf, type Benchmark } from './report.ts'
 import { secondStart } from './second-start.ts'
+import { tracesFolder } from './workloads.ts'
 
 const benchmarks: Record<string, Benchmark> = {
   'montage-noop': montageNoop,
@@ -35,32 +37,101 @@ const benchmarks: Record<string, Benchmark> = {
   'kubernetes-jobs': kubernetesJobs,
 }
 
-const usage = `npm run bench -- NAME… [--rounds N]   (all: every one of them)\n\n${Object.entries(benchmarks)
+const usage = `npm run bench -- NAME… [--rounds N] [--tiny] [--output FILE | --record]
+
+  NAME           a benchmark of those below, or all: every one of them
+  --rounds N     measured rounds beside the cold one (default 5, with --tiny 1)
+  --tiny         workloads so small that a round takes seconds; its figures say nothing and go to a file with --output only
+  --output FILE  takes the figures (default bench-results.md in the checkout)
+  --record       the figures go to bench/RESULTS.md, as those of this repository
+
+${Object.entries(benchmarks)
   .map(([name, { about }]) => `  ${name.padEnd(24)} ${about}`)
-  .join('\n')}\n`
+  .join('\n')}
+`
 
-process.once('SIGTERM', () => process.exit(143))
+interface Options {
+  names: string[]
+  rounds: number
+  tiny: boolean
+  /** Takes the figures. */
+  file: string | undefined
+}
 
-const { values, positionals } = parseArgs({ allowPositionals: true, options: { rounds: { type: 'string', default: '5' } } })
-const rounds = Number(values.rounds)
-const names = positionals.includes('all') ? Object.keys(benchmarks) : positionals
-const unknown = names.filter((name) => !Object.hasOwn(benchmarks, name))
-if (names.length === 0) process.stdout.write(usage)
-else if (unknown.length > 0 || !Number.isInteger(rounds) || rounds < 1) {
-  process.stderr.write(
-    unknown.length > 0
-      ? `there is no benchmark ${unknown.join(', ')}\n\n${usage}`
-      : `--rounds ${values.rounds} is not a whole number from 1\n`,
-  )
-  process.exitCode = 2
-} else
-  for (const name of names) {
-    const benchmark = benchmarks[name] as Benchmark
-    process.stderr.write(`${name}: ${benchmark.about}\n`)
-    const load = loadNow()
-    const started = Date.now()
-    const report = await benchmark.run({ rounds })
-    const section = sectionOf(name, benchmark.about, report, { rounds, load, seconds: (Date.now() - started) / 1_000 })
-    process.stdout.write(`\n${section}\n\n`)
-    record(join(import.meta.dirname, 'RESULTS.md'), Object.keys(benchmarks), name, section)
+/** @throws Error that names what is wrong with the command line */
+const readArguments = (): Options | undefined => {
+  const { values, positionals } = parseArgs({
+    allowPositionals: true,
+    options: {
+      rounds: { type: 'string' },
+      tiny: { type: 'boolean', default: false },
+      output: { type: 'string' },
+      record: { type: 'boolean', default: false },
+      help: { type: 'boolean', default: false },
+    },
+  })
+  const { tiny, output, record: recording } = values
+  const rounds = Number(values.rounds ?? (tiny ? 1 : 5))
+  const names = positionals.includes('all') ? Object.keys(benchmarks) : positionals
+  const unknown = names.filter((name) => !Object.hasOwn(benchmarks, name))
+  if (values.help || names.length === 0) return undefined
+  if (unknown.length > 0) throw new Error(`there is no benchmark ${unknown.join(', ')}`)
+  if (!Number.isInteger(rounds) || rounds < 1) throw new Error(`--rounds ${String(values.rounds)} is not a whole number from 1`)
+  if (recording && (tiny || output !== undefined)) throw new Error(`--record goes with neither --tiny nor --output`)
+  tracesFolder()
+  return { names, rounds, tiny, file: tiny && output === undefined ? undefined : resultsFile({ output, record: recording }) }
+}
+
+/** What the machine lacks for a benchmark; a machine that cannot even be asked lacks that. */
+const lackOf = async (benchmark: Benchmark): Promise<string | undefined> => {
+  try {
+    return await benchmark.missing?.()
+  } catch (error) {
+    return (error as Error).message
   }
+}
+
+/** Measures one benchmark and writes its figures. Returns what kept it from that, in a line, or undefined. */
+const measure = async (name: string, { rounds, tiny, file }: Options): Promise<string | undefined> => {
+  const benchmark = benchmarks[name] as Benchmark
+  const missing = await lackOf(benchmark)
+  if (missing !== undefined) return `${name} cannot run here: ${missing}`
+  process.stderr.write(`${name}: ${benchmark.about}\n`)
+  const load = loadNow()
+  const started = Date.now()
+  const folder = openBenchFolder()
+  try {
+    const report = await benchmark.run({ rounds, tiny })
+    const section = sectionOf(name, benchmark.about, report, { rounds, tiny, load, seconds: (Date.now() - started) / 1_000 })
+    process.stdout.write(`\n${section}\n\n`)
+    if (file === undefined) return undefined
+    record(file, Object.keys(benchmarks), name, section)
+    process.stderr.write(`the figures of ${name} are in ${file}\n`)
+    return undefined
+  } catch (error) {
+    return `${name} failed: ${(error as Error).stack ?? String(error)}`
+  } finally {
+    await folder.leave()
+  }
+}
+
+const measureAll = async (options: Options): Promise<void> => {
+  // Handlers of 'exit' run, which kill the daemon at once; what they leave goes with the folder.
+  for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const) process.once(signal, () => process.exit(128 + constants.signals[signal]))
+  for (const name of options.names) {
+    const obstacle = await measure(name, options)
+    if (obstacle === undefined) continue
+    process.stderr.write(`${obstacle}\n`)
+    process.exitCode = 1
+  }
+}
+
+let options: Options | undefined
+try {
+  options = readArguments()
+  if (options === undefined) process.stdout.write(usage)
+} catch (error) {
+  process.stderr.write(`${(error as Error).message}\n\n${usage}`)
+  process.exitCode = 2
+}
+if (options !== undefined) await measureAll(options)

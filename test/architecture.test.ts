@@ -79,6 +79,16 @@ describe('one folder or file per outside technology', () => {
   })
 })
 
+test('only test/shared reads the folder of data beside the checkout', () => {
+  const own = 'test/architecture.test.ts'
+  const places = ['src', 'workflows', 'activities', 'bin', 'bench', 'examples', 'test']
+  const readers = places
+    .flatMap((place) => readdirSync(join(root, place), { recursive: true, encoding: 'utf8' }).map((name) => `${place}/${name}`))
+    .filter((file) => /\.(ts|js|mjs|sh|py|pl|yaml|json)$/.test(file) && !file.includes('node_modules/') && file !== own)
+    .filter((file) => /shared\/(data|spec|design)\b|\bREQUIRE_SHARED\b/.test(text(file)))
+  expect(readers.filter((file) => !file.startsWith('test/shared/'))).toEqual([])
+})
+
 describe('what may import what', () => {
   test('workflow files hold order, not work: only the workflow library, each other, types of activities and pure files', () => {
     const pure = ['workflows', 'src/schedulers/problem.ts']

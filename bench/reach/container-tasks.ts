@@ -1,17 +1,17 @@
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
-import { availableParallelism, tmpdir } from 'node:os'
+import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
 import type { Intent } from '../../src/drivers/runtime/driver.ts'
 import { openContainerSite } from '../../test/drivers/container-site.ts'
-import { loadSystemImage, openEngine, type Engine } from '../../test/sites/docker.ts'
+import { engineMissing, loadSystemImage, openEngine, type Engine } from '../../test/sites/docker.ts'
 import { run } from '../../test/sites/ground.ts'
+import { newFolder } from '../folder.ts'
+import { allMissing, programsMissing } from '../needs.ts'
 import type { Benchmark } from '../report.ts'
 import { interleaved, medianRatio, secondsOf, type Measured } from '../rounds.ts'
 import { versionOf } from './places.ts'
 
-const count = 1_000
-/** Of the cold round: what is cold (the engine, the image, the first container) is so for the first tasks, and a round of all takes minutes. */
-const coldCount = count / 10
+const fullCount = 1_000
 const atOnce = availableParallelism()
 const noting = (task: string): string => `echo ${task} >> ledger`
 
@@ -78,9 +78,13 @@ const parallel = async ({ engine, image, folder: work }: Place, tasks: number): 
 }
 
 export const containerTasks: Benchmark = {
-  about: `${count} short tasks in containers of Docker on this machine, ${atOnce} at once, against docker run in GNU parallel`,
-  async run({ rounds }) {
-    const folder = mkdtempSync(join(tmpdir(), 'orrery-bench-containers-'))
+  about: `${fullCount} short tasks in containers of Docker on this machine, ${atOnce} at once, against docker run in GNU parallel`,
+  missing: async () => allMissing(await engineMissing(), programsMissing({ parallel: 'parallel' })),
+  async run({ rounds, tiny }) {
+    const count = tiny ? 10 : fullCount
+    // What is cold (the engine, the image, the first container) is so for the first tasks, and a round of all takes minutes.
+    const coldCount = count / 10
+    const folder = newFolder('containers-')
     await using engine = await openEngine({ data: '/var/cache/orrery/test-tasks', kind: 'tasks' })
     try {
       const image = await loadSystemImage(engine)

@@ -3,21 +3,24 @@ import { getTestServer } from '@google-cloud/functions-framework/testing'
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { readFileSync, rmSync } from 'node:fs'
-import { mkdtemp } from 'node:fs/promises'
 import type { AddressInfo } from 'node:net'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { openFunctions } from '../../src/clients/functions.ts'
 import { openServerlessDriver } from '../../src/drivers/runtime/serverless.ts'
 import { startDaemon, type Daemon } from '../daemon.ts'
+import { newFolder } from '../folder.ts'
 import { plan, timedRun, type Planned } from '../planned-run.ts'
 import type { Benchmark } from '../report.ts'
 import { interleaved, median } from '../rounds.ts'
 import { bag } from './places.ts'
 
-const inFlight = 200
-const callsPerLane = 5
+interface Load {
+  inFlight: number
+  callsPerLane: number
+}
+
+const full: Load = { inFlight: 200, callsPerLane: 5 }
 /** Of one call, 1 to 3 s in milliseconds, no two of a turn alike: calls that begin together do not end together. */
 const ownSeconds = (lane: number, call: number): number => 1 + ((lane * 1_009 + call * 617) % 2_003) / 1_000
 
@@ -54,7 +57,7 @@ const serveSleeper = async (): Promise<void> => {
 }
 
 /** Seconds of each call that are not the function's own, sorted. */
-const overheads = async (call: (lane: number, turn: number) => Promise<number>): Promise<number[]> => {
+const overheads = async ({ inFlight, callsPerLane }: Load, call: (lane: number, turn: number) => Promise<number>): Promise<number[]> => {
   const lanes = Array.from({ length: inFlight }, async (_, lane) => {
     await sleep((lane * 2_000) / inFlight)
     const measured: number[] = []
@@ -81,12 +84,14 @@ const at = (sorted: readonly number[], share: number): number =>
 const milliseconds = (value: number): number => value * 1_000
 
 export const functionCalls: Benchmark = {
-  about: `${inFlight * callsPerLane} calls of a function of 1 to 3 s, ${inFlight} in flight: time beyond the function's own, against bare requests`,
-  async run({ rounds }) {
+  about: `${full.inFlight * full.callsPerLane} calls of a function of 1 to 3 s, ${full.inFlight} in flight: time beyond the function's own, against bare requests`,
+  async run({ rounds, tiny }) {
+    const load = tiny ? { inFlight: 8, callsPerLane: 1 } : full
+    const { inFlight, callsPerLane } = load
     const child = spawn(process.execPath, [...process.execArgv, import.meta.filename, 'serve'], { stdio: ['pipe', 'pipe', 'inherit'] })
     const [line] = (await once(child.stdout, 'data')) as [Buffer]
     const endpoint = line.toString().trim()
-    const root = await mkdtemp(join(tmpdir(), 'orrery-function-calls-'))
+    const root = newFolder('function-calls-')
     const functions = openFunctions({ addressAllowed: () => true })
     const driver = openServerlessDriver({
       ...{ root, runtime: 'bench', taskVariable: 'ORRERY_TASK', invoke: functions.invoke },
@@ -141,9 +146,9 @@ export const functionCalls: Benchmark = {
         run: () => measure('run', overheadsOfRun(daemon, planned, `run-${++turns}`)),
         driver: () => {
           turns++
-          return measure('driver', overheads(viaDriver))
+          return measure('driver', overheads(load, viaDriver))
         },
-        requests: () => measure('requests', overheads(bare)),
+        requests: () => measure('requests', overheads(load, bare)),
       })
       const rows = (side: keyof typeof all, name: string) => [
         { name: `${name}: p50`, unit: 'ms', cold: cold[side], warm: warm[side] },

@@ -3,21 +3,27 @@ import { performance } from 'node:perf_hooks'
 import { openSshSessions } from '../../src/clients/ssh/sessions.ts'
 import { transfer, type End } from '../../src/drivers/transfer/transfer.ts'
 import { run } from '../../test/sites/ground.ts'
-import { startSsh, type SshHost, type SshSite } from '../../test/sites/ssh.ts'
+import { sshMissing, startSsh, type SshHost, type SshSite } from '../../test/sites/ssh.ts'
+import { allMissing, programsMissing, rootMissing } from '../needs.ts'
 import type { Benchmark } from '../report.ts'
 import { interleaved, median, medianRatio } from '../rounds.ts'
 import { versionOf } from './places.ts'
 
-const largeMiB = 512
-const smallFiles = 10_000
+interface Sizes {
+  largeMiB: number
+  /** A multiple of 500: so many are in a folder. */
+  smallFiles: number
+}
+
+const full: Sizes = { largeMiB: 512, smallFiles: 10_000 }
 
 /** What is moved: one large file, or many small ones in folders of 500. */
-const loads = {
+const loadsOf = ({ largeMiB, smallFiles }: Sizes) => ({
   large: `mkdir -p large && head -c ${largeMiB * 2 ** 20} /dev/urandom > large/file`,
   // Different content in each, of one stream that is cut into pieces.
   small: `mkdir -p small && cd small && head -c ${smallFiles * 4096} /dev/urandom | split -b 4096 -a 4 -d - f && for group in $(seq -w 0 ${smallFiles / 500 - 1}); do mkdir d$group; done && ls | grep '^f' | awk '{ print $0, "d" sprintf("%0${String(smallFiles / 500 - 1).length}d", int((NR - 1) / 500)) }' | while read -r file to; do echo "$file" >> $to.list; done && for list in *.list; do xargs mv -t "\${list%.list}" < "$list"; rm "$list"; done`,
-} as const
-type Load = keyof typeof loads
+})
+type Load = keyof ReturnType<typeof loadsOf>
 
 const account = async (host: SshHost, script: string): Promise<string> => (await host.run(`cd; ${script}`, 'account')).stdout
 
@@ -38,8 +44,11 @@ const endOf = (host: SshHost, site: SshSite, sessions: ReturnType<typeof openSsh
 })
 
 export const hostToHost: Benchmark = {
-  about: `${largeMiB} MiB in one file, and ${smallFiles} files of 4 KiB, from one SSH host to another, against scp, rsync and rclone`,
-  async run({ rounds }) {
+  about: `${full.largeMiB} MiB in one file, and ${full.smallFiles} files of 4 KiB, from one SSH host to another, against scp, rsync and rclone`,
+  missing: async () => rootMissing() ?? allMissing(await sshMissing(), programsMissing({ rsync: 'rsync', rclone: 'rclone' })),
+  async run({ rounds, tiny }) {
+    const { largeMiB, smallFiles } = tiny ? { largeMiB: 1, smallFiles: 500 } : full
+    const loads = loadsOf({ largeMiB, smallFiles })
     await using site = await startSsh({ hosts: 2, trust: true })
     const [from] = site.hosts
     const to = site.hosts[1]!

@@ -2,16 +2,19 @@ import { existsSync, mkdtempSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { openKubernetesCluster } from '../../src/clients/kubernetes-cluster.ts'
 import { openKubernetesDriver, openKubernetesShell } from '../../src/drivers/runtime/kubernetes.ts'
-import { startKubernetes } from '../../test/sites/kubernetes.ts'
+import { kubernetesMissing, startKubernetes } from '../../test/sites/kubernetes.ts'
+import { rootMissing } from '../needs.ts'
 import type { Benchmark } from '../report.ts'
 import { interleaved, median, medianRatio, secondsOf } from '../rounds.ts'
 
-const count = 200
+const fullCount = 200
 
 /** Short tasks as Jobs of a namespace, and their results: the driver of this service against what a user's script does with kubectl. */
 export const kubernetesJobs: Benchmark = {
-  about: `${count} short tasks in a Kubernetes namespace: time to all done, and requests to the API server, against a loop of kubectl create job and kubectl wait`,
-  async run({ rounds }) {
+  about: `${fullCount} short tasks in a Kubernetes namespace: time to all done, and requests to the API server, against a loop of kubectl create job and kubectl wait`,
+  missing: async () => rootMissing() ?? kubernetesMissing(),
+  async run({ rounds, tiny }) {
+    const count = tiny ? 4 : fullCount
     await using site = await startKubernetes()
     const token = await site.token()
     const { hostname: host, port } = new URL(site.server)

@@ -1,36 +1,28 @@
-import { execFile, spawnSync } from 'node:child_process'
-import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
-import { homedir } from 'node:os'
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { promisify } from 'node:util'
-import { startSlurm, type SlurmSite } from '../../test/sites/slurm.ts'
+import { slurmMissing, startSlurm, type SlurmSite } from '../../test/sites/slurm.ts'
 import { startDaemon } from '../daemon.ts'
+import { allMissing, rootMissing } from '../needs.ts'
 import { timedRun } from '../planned-run.ts'
+import { pythonProgram, pythonProgramMissing, type PythonProgram } from '../python.ts'
 import type { Benchmark } from '../report.ts'
 import { interleaved, median, medianRatio } from '../rounds.ts'
 import { bag, checkLedgers, importKey, notingScript, planOn, versionOf } from './places.ts'
 
-const count = 1_000
+const fullCount = 1_000
 /** A job of snakemake starts Python on its node, about two seconds of a core: 1,000 take an hour here. So it is ended while it is still submitting. */
-const snakemakeSeconds = 40
+const fullSnakemakeSeconds = 40
 const versions = { snakemake: '9.27.1', plugin: '2.8.0' }
 
-const cacheFolder = (): string =>
-  process.getuid?.() === 0 ? '/var/cache/orrery' : join(process.env['XDG_CACHE_HOME'] ?? join(homedir(), '.cache'), 'orrery')
-
-/** The program `snakemake` of an environment with its Slurm plugin in the cache folder, made at first use (about a minute). */
-const snakemake = async (): Promise<string> => {
-  const folder = join(cacheFolder(), 'bench', `snakemake-${versions.snakemake}`)
-  const program = join(folder, 'bin/snakemake')
-  if (existsSync(program) && spawnSync(program, ['--version']).status === 0) return program
-  process.stderr.write(`  installing snakemake ${versions.snakemake} into ${folder}\n`)
-  const run = promisify(execFile)
-  await run(existsSync('/usr/bin/python3') ? '/usr/bin/python3' : 'python3', ['-m', 'venv', '--clear', folder])
-  const wanted = [`snakemake==${versions.snakemake}`, `snakemake-executor-plugin-slurm==${versions.plugin}`]
-  await run(join(folder, 'bin/pip'), ['install', '--quiet', '--disable-pip-version-check', ...wanted])
-  return program
+const snakemake: PythonProgram = {
+  name: `snakemake-${versions.snakemake}`,
+  packages: [`snakemake==${versions.snakemake}`, `snakemake-executor-plugin-slurm==${versions.plugin}`],
+  program: 'snakemake',
+  probe: ['--version'],
 }
+
+export const prepareSnakemake = (): Promise<string> => pythonProgram(snakemake)
 
 interface Measured {
   /** From the start to the controller's last record of a submission. */
@@ -82,7 +74,12 @@ const loop = (site: SlurmSite, tasks: readonly string[]): Promise<unknown> =>
   )
 
 /** Calls in the first seconds of all tasks with snakemake, when it submits as fast as it can: once more than that it is not seen to do. */
-const withSnakemake = async (site: SlurmSite, program: string, tasks: readonly string[]): Promise<Measured & { submitted: number }> => {
+const withSnakemake = async (
+  site: SlurmSite,
+  program: string,
+  tasks: readonly string[],
+  snakemakeSeconds: number,
+): Promise<Measured & { submitted: number }> => {
   const { login, user } = site
   const file = join(login.home, 'Snakefile')
   const names = tasks.map((task) => `"${task}"`).join(', ')
@@ -90,7 +87,7 @@ const withSnakemake = async (site: SlurmSite, program: string, tasks: readonly s
     login.see(file),
     `TASKS = [${names}]\nrule all:\n    input: expand("done/{task}", task=TASKS)\nrule note:\n    output: "done/{task}"\n    shell: "echo {wildcards.task} >> $HOME/ledger; touch {output}"\n`,
   )
-  const options = ['--executor slurm', `--jobs ${count}`, '--latency-wait 60', '--quiet', '--default-resources']
+  const options = ['--executor slurm', `--jobs ${tasks.length}`, '--latency-wait 60', '--quiet', '--default-resources']
   site.forgetCalls()
   const running = login.run(
     `cd; rm -rf done .snakemake; PATH=${site.commands}:$PATH timeout -k 5 ${snakemakeSeconds + 5} ${program} -s ${file} ${options.join(' ')} slurm_account=lab slurm_partition=main mem_mb=10 runtime=5 >snakemake.log 2>&1`,
@@ -109,9 +106,12 @@ const withSnakemake = async (site: SlurmSite, program: string, tasks: readonly s
 }
 
 export const slurmTasks: Benchmark = {
-  about: `${count} short tasks through Slurm: time to all submitted against a loop of sbatch, calls of the scheduler against snakemake`,
-  async run({ rounds }) {
-    const program = await snakemake()
+  about: `${fullCount} short tasks through Slurm: time to all submitted against a loop of sbatch, calls of the scheduler against snakemake`,
+  missing: async () => rootMissing() ?? allMissing(await slurmMissing({ accounting: true }), pythonProgramMissing(snakemake)),
+  async run({ rounds, tiny }) {
+    const count = tiny ? 10 : fullCount
+    const snakemakeSeconds = tiny ? 25 : fullSnakemakeSeconds
+    const program = await prepareSnakemake()
     await using site = await startSlurm({ accounting: true, slurmConf: ['MaxArraySize=10001', 'MaxJobCount=50000'] })
     const daemon = await startDaemon()
     try {
@@ -146,7 +146,7 @@ export const slurmTasks: Benchmark = {
         return measured.submittedSeconds
       }
       const others: (Measured & { submitted: number })[] = []
-      for (let time = 0; time < Math.min(2, rounds); time++) others.push(await withSnakemake(site, program, tasks))
+      for (let time = 0; time < Math.min(2, rounds); time++) others.push(await withSnakemake(site, program, tasks, snakemakeSeconds))
       const { cold, warm } = await interleaved(rounds, {
         Orrery: () => noted('Orrery', () => timedRun(daemon, planned, `run-${++number}`, 50, checkLosses)),
         loop: () => noted('loop', () => loop(site, tasks)),

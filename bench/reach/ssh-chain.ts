@@ -1,16 +1,19 @@
-import { startSsh } from '../../test/sites/ssh.ts'
+import { sshMissing, startSsh } from '../../test/sites/ssh.ts'
 import { chainDag } from '../dag.ts'
 import { startDaemon } from '../daemon.ts'
+import { rootMissing } from '../needs.ts'
 import { timedRun } from '../planned-run.ts'
 import type { Benchmark } from '../report.ts'
 import { interleaved, median } from '../rounds.ts'
 import { importKey, planOn } from './places.ts'
 
-const length = 40
+const fullLength = 40
 
 export const sshChain: Benchmark = {
-  about: `chain of ${length} tasks on an SSH host: from "predecessor ended" to "successor runs", by the clock that the tasks read themselves`,
-  async run({ rounds }) {
+  about: `chain of ${fullLength} tasks on an SSH host: from "predecessor ended" to "successor runs", by the clock that the tasks read themselves`,
+  missing: async () => rootMissing() ?? sshMissing(),
+  async run({ rounds, tiny }) {
+    const length = tiny ? 4 : fullLength
     await using site = await startSsh({ hosts: 1 })
     const [host] = site.hosts
     const daemon = await startDaemon()

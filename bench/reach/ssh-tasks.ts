@@ -1,14 +1,15 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { run } from '../../test/sites/ground.ts'
-import { startSsh, type SshSite } from '../../test/sites/ssh.ts'
+import { sshMissing, startSsh, type SshSite } from '../../test/sites/ssh.ts'
 import { startDaemon } from '../daemon.ts'
+import { allMissing, programsMissing, rootMissing } from '../needs.ts'
 import { timedRun } from '../planned-run.ts'
 import type { Benchmark } from '../report.ts'
 import { interleaved, medianRatio, secondsOf } from '../rounds.ts'
 import { bag, checkLedgers, importKey, notingScript, planOn, versionOf } from './places.ts'
 
-const count = 1_000
+const fullCount = 1_000
 /** Below sshd's MaxSessions of 10, which a shared connection has to keep to. */
 const perHost = 8
 
@@ -43,8 +44,10 @@ const sshEach = (site: SshSite, tasks: readonly string[]): Promise<number> =>
   )
 
 export const sshTasks: Benchmark = {
-  about: `${count} short tasks on three SSH hosts, ${perHost} at once on each, against GNU parallel with ControlMaster and one ssh per task`,
-  async run({ rounds }) {
+  about: `${fullCount} short tasks on three SSH hosts, ${perHost} at once on each, against GNU parallel with ControlMaster and one ssh per task`,
+  missing: async () => rootMissing() ?? allMissing(await sshMissing(), programsMissing({ parallel: 'parallel' })),
+  async run({ rounds, tiny }) {
+    const count = tiny ? 24 : fullCount
     await using site = await startSsh({ hosts: 3 })
     const daemon = await startDaemon()
     try {

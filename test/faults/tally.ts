@@ -1,5 +1,4 @@
 import { existsSync, readFileSync } from 'node:fs'
-import { join } from 'node:path'
 import { record } from '../../bench/report.ts'
 
 /** One kind of trouble, open on its site. */
@@ -11,7 +10,7 @@ export interface Trouble {
   close(): Promise<void>
 }
 
-/** What is counted: a row of the table in `bench/RESULTS.md`, which grows with each run of its command. */
+/** What is counted: a row of the table in a file of results, which grows with each run of its command. */
 export interface Tally {
   what: string
   command: string
@@ -19,11 +18,10 @@ export interface Tally {
   inOrder: number
 }
 
-const file = join(import.meta.dirname, '../../bench/RESULTS.md')
 const section = 'trouble, counted'
 const head = '| what | command | counted | in order | last |\n| --- | --- | --- | --- | --- |'
 
-const rows = (): string[] => {
+const rows = (file: string): string[] => {
   const text = existsSync(file) ? readFileSync(file, 'utf8') : ''
   const own = text.split(/^(?=## )/m).find((part) => part.startsWith(`## ${section}\n`)) ?? ''
   return own.split('\n').filter((line) => line.startsWith('| ') && !head.includes(line))
@@ -31,12 +29,13 @@ const rows = (): string[] => {
 
 const cells = (row: string): string[] => row.split(' | ').map((cell) => cell.replace(/^\| | \|$/g, ''))
 
-/** How many of `what` were counted by earlier runs: where the next run goes on. */
-export const countedBefore = (what: string): number => Number(cells(rows().find((row) => cells(row)[0] === what) ?? '')[2] ?? 0)
+/** How many of `what` were counted by earlier runs that wrote the same file: where the next run goes on. */
+export const countedBefore = (file: string, what: string): number =>
+  Number(cells(rows(file).find((row) => cells(row)[0] === what) ?? '')[2] ?? 0)
 
 /** Adds to what earlier runs counted. */
-export const addTally = ({ what, command, counted, inOrder }: Tally): void => {
-  const all = new Map(rows().map((row) => [cells(row)[0] ?? '', row]))
+export const addTally = (file: string, { what, command, counted, inOrder }: Tally): void => {
+  const all = new Map(rows(file).map((row) => [cells(row)[0] ?? '', row]))
   const [, , before = '0', good = '0'] = cells(all.get(what) ?? '')
   const sums = [Number(before) + counted, Number(good) + inOrder]
   all.set(what, `| ${[what, command, ...sums, new Date().toISOString().slice(0, 16).replace('T', ' ')].join(' | ')} |`)

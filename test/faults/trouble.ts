@@ -1,7 +1,8 @@
 /**
  * Trouble that is counted, on real parts, as long as there is time: `npx node test/faults/trouble.ts KIND [--minutes 40] [--count N]
- * [--dry]`. Prints a line for whatever is not in order; the counts are added to `bench/RESULTS.md` (not with `--dry`), and the next run goes
- * on behind them. The exit code is 1 when something was not in order. KIND:
+ * [--output FILE | --record]`. Prints a line for whatever is not in order. The counts are added to `bench-results.md`, to FILE, or with
+ * `--record` to `bench/RESULTS.md`, and the next run with the same file goes on behind them. The exit code is 1 when something was not in
+ * order. KIND:
  *
  *   links-ssh, links-slurm   the link is cut at each message of submit, poll and fetch, in turn
  *   scheduler                Slurm's commands fail, hang and babble for what are hours to the driver
@@ -11,6 +12,7 @@
  *   pods                     2,000 Pods at once on 200 nodes
  */
 import { parseArgs } from 'node:util'
+import { resultsFile } from '../../bench/report.ts'
 import { openCancelRaces } from './cancel-races.ts'
 import { openCutLinks } from './cut-links.ts'
 import { openEvictions } from './evictions.ts'
@@ -34,14 +36,17 @@ const { values, positionals } = parseArgs({
   options: {
     minutes: { type: 'string', default: '40' },
     count: { type: 'string', default: 'Infinity' },
-    dry: { type: 'boolean', default: false },
+    output: { type: 'string' },
+    record: { type: 'boolean', default: false },
   },
 })
 const [kind = ''] = positionals
 const opener = kinds[kind]
 const [minutes, most] = [Number(values.minutes), Number(values.count)]
-if (opener === undefined || positionals.length !== 1 || !(minutes > 0) || !(most > 0)) {
-  process.stderr.write(`npx node test/faults/trouble.ts ${Object.keys(kinds).join('|')} [--minutes 40] [--count N] [--dry]\n`)
+if (opener === undefined || positionals.length !== 1 || !(minutes > 0) || !(most > 0) || (values.record && values.output !== undefined)) {
+  process.stderr.write(
+    `npx node test/faults/trouble.ts ${Object.keys(kinds).join('|')} [--minutes 40] [--count N] [--output FILE | --record]\n`,
+  )
   process.exit(2)
 }
 
@@ -49,7 +54,8 @@ if (opener === undefined || positionals.length !== 1 || !(minutes > 0) || !(most
 for (const name of ['SIGTERM', 'SIGINT'] as const) process.once(name, () => process.exit(143))
 const until = performance.now() + minutes * 60_000
 const trouble = await opener()
-const before = countedBefore(trouble.what)
+const file = resultsFile(values)
+const before = countedBefore(file, trouble.what)
 let [counted, wrong] = [0, 0]
 try {
   while (counted < most && performance.now() < until) {
@@ -62,6 +68,6 @@ try {
   await trouble.close()
   const tally = { what: trouble.what, command: `npx node test/faults/trouble.ts ${kind}`, counted, inOrder: counted - wrong }
   process.stdout.write(`${trouble.what}: ${String(counted)} counted, ${String(counted - wrong)} in order\n`)
-  if (!values.dry && counted > 0) addTally(tally)
+  if (counted > 0) addTally(file, tally)
 }
 process.exitCode = wrong === 0 && counted > 0 ? 0 : 1

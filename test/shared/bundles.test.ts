@@ -2,12 +2,13 @@ import { expect } from '@jest/globals'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { parse } from 'yaml'
-import { openService, type TestService } from '../support/service.ts'
 import { needs } from '../support/needs.ts'
+import { openService, type TestService } from '../support/service.ts'
+import { shared } from './trace.ts'
 
 const { afterAll, beforeAll, test } = needs('shared')
 
-const samples = join(import.meta.dirname, '../../../shared/data/samples')
+const samples = shared('samples')
 const text = (path: string): string => readFileSync(join(samples, path), 'utf8')
 
 let service: TestService

@@ -1,13 +1,14 @@
 import { expect } from '@jest/globals'
-import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { parse } from 'yaml'
 import { startInventory, type InventoryApp } from '../support/inventory-app.ts'
 import { needs } from '../support/needs.ts'
+import { filesOf, shared } from './trace.ts'
 
 const { afterEach, beforeEach, describe, test } = needs('shared')
 
-const samples = join(import.meta.dirname, '../../../shared/data/samples')
+const samples = shared('samples')
 
 // The bundles were written to be used alone: two of them call a runtime `local`, and ids are global.
 let app: InventoryApp
@@ -24,11 +25,7 @@ const accepted = async (to: string, path: string): Promise<void> => {
   const answer = await send(to, path)
   expect([answer.status, answer.body.error, answer.body.details]).toEqual([201, undefined, undefined])
 }
-const environments = existsSync(samples)
-  ? readdirSync(samples, { recursive: true, encoding: 'utf8' })
-      .filter((path) => /environment(\.template)?\.(yaml|json)$/.test(path))
-      .toSorted()
-  : []
+const environments = filesOf(samples, /environment(\.template)?\.(yaml|json)$/)
 
 test('the samples are there', () => {
   expect(environments).toHaveLength(6)

@@ -1,21 +1,21 @@
-import { existsSync, readFileSync } from 'node:fs'
+import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect } from '@jest/globals'
 import { parse } from 'yaml'
+import { needs } from '../support/needs.ts'
 import { startPlanning, startPlanningWorker, type PlanningApp } from '../support/planning-app.ts'
 import { startTemporal, type TestTemporal } from '../support/temporal.ts'
-import { needs } from '../support/needs.ts'
+import { shared } from './trace.ts'
 
 const { afterAll, beforeAll, describe, test } = needs('shared')
 
-const samples = new URL('../../../shared/data/samples/', import.meta.url).pathname
+const samples = shared('samples')
 const text = (name: string): string => readFileSync(join(samples, name), 'utf8')
 type Json = ReturnType<typeof JSON.parse>
 const document = (name: string): Json => parse(text(name), { maxAliasCount: 200 })
 
 let app: PlanningApp
 beforeAll(async () => {
-  if (!existsSync(samples)) throw new Error(`the sample data is not at ${samples}`)
   app = await startPlanning()
 })
 afterAll(() => app.close())

@@ -1,15 +1,16 @@
 import { expect } from '@jest/globals'
-import { readdirSync, readFileSync } from 'node:fs'
+import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { parse } from 'yaml'
 import { activityResolver, loadGraph } from '../../src/domains/workflow-definitions/graph.ts'
 import { startWorkflowService, type WorkflowService } from '../api/workflow-definitions-service.ts'
 import { needs } from '../support/needs.ts'
+import { recordedTraces } from '../support/requirements.ts'
+import { filesOf, shared } from './trace.ts'
 
-const { afterAll, beforeAll, describe, test } = needs('shared')
+const { afterAll, beforeAll, describe, test } = needs('shared', 'traces')
 
-const data = join(import.meta.dirname, '../../../shared/data')
-const samples = join(data, 'samples')
+const samples = shared('samples')
 
 let service: WorkflowService
 beforeAll(async () => {
@@ -71,10 +72,10 @@ const expectation = ({ workflow: { specification, execution } }: Trace) => {
 }
 
 describe('WfCommons instances', () => {
-  const files = readdirSync(join(data, 'wfinstances')).filter((file) => file.endsWith('.json'))
+  const files = filesOf(recordedTraces, /\.json$/)
 
   test.each(files)('%s imports with the tasks, edges, files and runtimes that it holds', async (file) => {
-    const text = readFileSync(join(data, 'wfinstances', file), 'utf8')
+    const text = readFileSync(join(recordedTraces, file), 'utf8')
     const expected = expectation(JSON.parse(text) as Trace)
     const name = file.replace('.json', '')
     const started = performance.now()
@@ -146,7 +147,7 @@ const outcomes: Record<string, { query?: string; accepted?: number; refused?: [s
   'pegasus-montage/montage-workflow-0-75d.yml': { refused: [422, /Pegasus/] },
   'pegasus-montage/montage-workflow-1-00d.yml': { refused: [422, /Pegasus/] },
   ...Object.fromEntries(
-    readdirSync(join(samples, 'legacy-schedules')).map((file) => [
+    filesOf(join(samples, 'legacy-schedules'), /./).map((file) => [
       `legacy-schedules/${file}`,
       { query: `?name=schedule-${file.replace('.yaml', '')}`, accepted: file.startsWith('wf-montage') ? 58 : 10 },
     ]),

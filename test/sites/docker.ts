@@ -56,7 +56,7 @@ const lacking = (): [program: string, debianPackage: string][] =>
   Object.entries(programs).filter(([program]) => !searchPath.split(':').some((folder) => existsSync(join(folder, program))))
 
 /** Whether a machine without an engine is a fault: on CI it is, and there what is missing is installed. */
-export const demanded = process.env['CI'] === 'true' || process.env['REQUIRE_SHARED'] === '1'
+export const demanded = process.env['CI'] === 'true'
 
 /**
  * What stands in the way of an engine of our own on this machine, undefined when nothing does.

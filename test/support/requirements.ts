@@ -18,6 +18,7 @@ const packages = {
   iptables: ['/usr/sbin/iptables'],
   'libc6-dev': ['/usr/include/stdio.h'],
   'libpam-systemd': ['/usr/share/pam-configs/systemd'],
+  make: ['/usr/bin/make'],
   'mariadb-server': ['/usr/sbin/mariadbd'],
   montage: ['/usr/bin/mProject'],
   munge: ['/usr/sbin/munged'],
@@ -25,9 +26,12 @@ const packages = {
   'openssh-client': ['/usr/bin/ssh', '/usr/bin/ssh-keygen'],
   'openssh-server': ['/usr/sbin/sshd'],
   openssl: ['/usr/bin/openssl'],
+  parallel: ['/usr/bin/parallel'],
   podman: ['/usr/bin/podman'],
-  'python3-simgrid': ['/usr/lib/python3/dist-packages/simgrid'],
+  'python3-simgrid': ['/usr/share/doc/python3-simgrid'],
   'python3-venv': ['/usr/bin/python3', '/usr/lib/python3.11/ensurepip/__init__.py'],
+  rclone: ['/usr/bin/rclone'],
+  rsync: ['/usr/bin/rsync'],
   runc: ['/usr/sbin/runc'],
   skopeo: ['/usr/bin/skopeo'],
   'slurm-wlm': ['/usr/sbin/slurmctld', '/usr/sbin/slurmd', '/usr/bin/sbatch'],
@@ -37,10 +41,13 @@ const packages = {
   'user-mode-linux': ['/usr/bin/linux.uml'],
 } as const
 
-export type Need = 'root' | 'shared' | keyof typeof packages
+export type Need = 'root' | 'shared' | 'traces' | keyof typeof packages
 
 /** The recorded traces and sample documents beside the checkout. */
 const sharedFolder = join(import.meta.dirname, '../../../shared')
+
+/** Folder of recorded workflows (WfInstances): the one that `ORRERY_TRACES` names, or that of the data beside the checkout. */
+export const recordedTraces = process.env['ORRERY_TRACES'] ?? join(sharedFolder, 'data/wfinstances')
 
 const isThere = (path: string): boolean => {
   try {
@@ -55,16 +62,17 @@ const isThere = (path: string): boolean => {
 export const isMet = (need: Need): boolean => {
   if (need === 'root') return process.getuid?.() === 0
   if (need === 'shared') return existsSync(sharedFolder)
+  if (need === 'traces') return existsSync(recordedTraces)
   return packages[need].every(isThere)
 }
 
 /** What would bring a missing need, as a line for a person. */
-export const remedy = (need: string): string =>
-  need === 'root'
-    ? 'run the tests as root: sudo npm test'
-    : need === 'shared'
-      ? `put the recorded data beside the checkout: ${sharedFolder}`
-      : `install the package: apt-get install ${need}`
+export const remedy = (need: string): string => {
+  if (need === 'root') return 'run the tests as root: sudo npm test'
+  if (need === 'shared') return `put the recorded data beside the checkout: ${sharedFolder}`
+  if (need === 'traces') return 'name a folder with instances of github.com/wfcommons/WfInstances in ORRERY_TRACES'
+  return `install the package: apt-get install ${need}`
+}
 
 /** What each site of the tests needs (`test/sites/`). */
 export const sites = {

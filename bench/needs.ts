@@ -1,0 +1,29 @@
+import { spawnSync } from 'node:child_process'
+import { existsSync } from 'node:fs'
+import { join } from 'node:path'
+
+const searchPath = (process.env['PATH'] ?? '/usr/bin:/bin').split(':')
+
+/** Which of these programs this machine lacks; `packages` names the Debian package of each. Undefined when it lacks none. */
+export const programsMissing = (packages: Readonly<Record<string, string>>): string | undefined => {
+  const absent = Object.entries(packages).filter(([program]) => !searchPath.some((folder) => existsSync(join(folder, program))))
+  if (absent.length === 0) return undefined
+  const names = [...new Set(absent.map(([, name]) => name))].join(' ')
+  return `${absent.map(([program]) => program).join(', ')} missing (Debian: apt-get install ${names})`
+}
+
+/** What only root may do here, for a benchmark that starts hosts or engines of its own. */
+export const rootMissing = (): string | undefined =>
+  process.getuid?.() === 0 ? undefined : 'only root can start its hosts (sudo npm run bench)'
+
+/** Python with venv, where `program` (of an environment that an earlier run made) is not there. */
+export const pythonMissing = (program: string): string | undefined =>
+  existsSync(program) || spawnSync(systemPython(), ['-c', 'import ensurepip, venv']).status === 0
+    ? undefined
+    : 'Python with venv missing (Debian: apt-get install python3-venv)'
+
+export const systemPython = (): string => (existsSync('/usr/bin/python3') ? '/usr/bin/python3' : 'python3')
+
+/** All that is missing in one line; undefined when nothing is. */
+export const allMissing = (...missing: readonly (string | undefined)[]): string | undefined =>
+  missing.filter((each) => each !== undefined).join('; ') || undefined

@@ -1,0 +1,23 @@
+import { prepareDask } from '../../bench/dask/cluster.ts'
+import { needs } from '../support/needs.ts'
+import { runFolder } from '../support/remover.ts'
+import type { Need } from '../support/requirements.ts'
+import { tinyRound } from './bench.ts'
+
+/** The benchmarks that an ordinary account can run, and what they need. */
+const benchmarks: readonly [name: string, ...Need[]][] = [
+  ['montage-noop', 'python3-venv'],
+  ['montage-naive-temporal'],
+  ['montage-processes', 'make'],
+  ['chain'],
+  ['reads'],
+  ['import'],
+  ['second-start'],
+  ['commit'],
+  ['function-calls'],
+]
+
+// Half a minute where the cache lacks it, which is none of the benchmark.
+needs('python3-venv').beforeAll(() => prepareDask(), 600_000)
+
+for (const [name, ...needed] of benchmarks) needs(...needed).test(`${name} works`, () => tinyRound(name, { TMPDIR: runFolder() }), 300_000)
