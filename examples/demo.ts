@@ -54,7 +54,7 @@ const prepared = () => {
     const options = optionsOf(process.argv.slice(2))
     const config = configFromEnvironment()
     const dataDir = process.env['SERVICE_DATA_DIR'] ? config.dataDir : `${config.dataDir}-demo`
-    return { options, dataDir, token: config.apiToken }
+    return { options, dataDir, config }
   } catch (error) {
     if (!(error instanceof TypeError || error instanceof ConfigError)) throw error
     process.stderr.write(`${error.message}\n${error instanceof TypeError ? `${usage}\n` : ''}`)
@@ -66,7 +66,7 @@ const prepared = () => {
 const sameWishMs = 1000
 const cancelWithinMs = 15_000
 
-const { options, dataDir, token } = prepared()
+const { options, dataDir, config } = prepared()
 const missing = options.site === undefined ? undefined : await sitesMissing(options.site)
 if (missing !== undefined) {
   process.stderr.write(`--site ${options.site ?? ''} cannot be had on this machine: ${missing}\n`)
@@ -121,7 +121,7 @@ const messageOf = (error: unknown): string => {
 
 let code = 0
 try {
-  await tell({ options, dataDir, token, screen, stop: stop.signal, stage, output: openOutput(options.output) })
+  await tell({ options, dataDir, config, screen, stop: stop.signal, stage, output: openOutput(options.output) })
 } catch (error) {
   if (!stop.signal.aborted) {
     code = 1

@@ -1,14 +1,17 @@
 import { spawnSync } from 'node:child_process'
 import { existsSync } from 'node:fs'
-import { availableParallelism, loadavg, totalmem } from 'node:os'
+import { availableParallelism, cpus, totalmem } from 'node:os'
 import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import type { Config } from '../../src/config.ts'
 import { mosaicWorkflow, smallShape } from '../mosaic/generate-workflow.ts'
 import { measureMosaic, profilesOf, type TypeTime } from '../mosaic/measure.ts'
 import { openApi, type Api } from './api.ts'
+import { awaitBuilt } from './built.ts'
 import { linesOf, type Task } from './comparison.ts'
 import { onMachine, readDocuments, withSuffix, type Documents, type Machine } from './documents.ts'
 import type { Output } from './output.ts'
+import { awaitQuiet } from './quiet.ts'
 import {
   candidateTable,
   comparisonTable,
@@ -48,7 +51,7 @@ export interface Stage {
 export interface Teller {
   options: Options
   dataDir: string
-  token: string | undefined
+  config: Config
   screen: Screen
   stop: AbortSignal
   stage: Stage
@@ -84,7 +87,7 @@ export const tell = async (teller: Teller): Promise<void> => {
   const documents = documentsOf(options, output.run)
 
   const service = await step('start', 'Start PostgreSQL, Temporal, the API and a worker', () => start(teller))
-  const api = openApi(service.ready.baseUrl, teller.token, teller.stop)
+  const api = openApi(service.ready.baseUrl, teller.config.apiToken, teller.stop)
   stage.api = api
   await cancelEarlierRuns(api, screen)
   const times = await step('measure', `Measure each type of activity on this machine (${machine.cores} cores)`, () =>
@@ -151,7 +154,10 @@ const assertPrograms = (workflow: Options['workflow']): void => {
     throw new Error('Montage is not installed; this example runs it. On Debian: apt-get install montage')
 }
 
-const start = async ({ dataDir, screen, stop, stage, output }: Teller): Promise<RunningService> => {
+/** Whether tasks need this machine's runner of local tasks. */
+const runsHere = ({ site }: Options): boolean => site === undefined || site === 'docker' || site === 'spanning'
+
+const start = async ({ options, dataDir, config, screen, stop, stage, output }: Teller): Promise<RunningService> => {
   const again = existsSync(path.join(dataDir, 'postgresql'))
   const startedAt = performance.now()
   const logFile = output.file('service.log')
@@ -164,18 +170,30 @@ const start = async ({ dataDir, screen, stop, stage, output }: Teller): Promise<
     doing = message
     screen.live(message)
   }
-  const service = await startService({ dataDir, logFile, seedRoot: examples, stop, onProgress }).finally(() => {
+  try {
+    const service = await startService({ dataDir, logFile, seedRoot: examples, stop, onProgress })
+    stage.service = service
+    sayWhereItIs(service, { again, dataDir, logFile, screen })
+    await awaitBuilt(service, config, { onProgress, stop }).catch((error: unknown) => {
+      if (stop.aborted || runsHere(options)) throw error
+      screen.say(error instanceof Error ? error.message : String(error))
+    })
+    return service
+  } finally {
     clearInterval(ticking)
-  })
-  stage.service = service
-  const { ready, seconds } = service
+  }
+}
+
+const sayWhereItIs = (
+  { ready, seconds }: RunningService,
+  { again, dataDir, logFile, screen }: { again: boolean; dataDir: string; logFile: string; screen: Screen },
+): void => {
   screen.say(`first answer after ${seconds.toFixed(1)} s (${again ? 'a later start on this data' : 'the first start on this data'})`)
   screen.say(`API            ${ready.baseUrl}`)
   screen.say(`API document   ${ready.rootUrl}/docs/`)
   if (ready.temporalUiUrl !== null) screen.say(`Temporal page  ${ready.temporalUiUrl}`)
   screen.say(`data           ${dataDir}`)
   screen.say(`log            ${logFile}`)
-  return service
 }
 
 /** A demo that was killed left its run open, and the service goes on with it: that would slow ours. */
@@ -191,19 +209,27 @@ const cancelEarlierRuns = async (api: Api, screen: Screen): Promise<void> => {
   }
 }
 
+/** Other users of a shared machine may never pause. */
+const quietWithinSeconds = 30
+
 const measure = async ({ options, screen, stop }: Teller, { workflow }: Documents, { cores }: Machine): Promise<TypeTime[]> => {
   if (options.workflow !== 'mosaic') {
     screen.say('nothing is known of these programs before a run: every task is planned with one second')
     return []
   }
-  const [load = 0] = loadavg()
-  // The start of the service itself leaves about one.
-  if (load > 2 * cores) screen.say(`the machine is busy with other work (load ${load.toFixed(0)}): what is measured now may not hold later`)
-  const onType = ({ activityType, runtimeSeconds }: TypeTime): void => {
-    screen.live(`${activityType}: ${duration(runtimeSeconds)} per task`)
-  }
   // No level of the workflow is much wider than 16 tasks, so more never run beside each other.
-  const times = await measureMosaic(workflow, examples, Math.min(cores, 16), { onType, stop })
+  const jobs = Math.min(cores, 16)
+  const inUse = (busyCores: number): string => `other programs use ${busyCores.toFixed(1)} of ${cpus().length} cores`
+  const { quiet, busyCores } = await awaitQuiet(jobs, {
+    mostSeconds: quietWithinSeconds,
+    onBusy: (busy) => screen.live(`waiting for a quiet machine, ${quietWithinSeconds} s at most: ${inUse(busy)}`),
+    stop,
+  })
+  if (!quiet) screen.say(`${inUse(busyCores)} after ${quietWithinSeconds} s: what is measured now may not hold later`)
+  const onType = ({ activityType, runtimeSeconds, passes }: TypeTime): void => {
+    screen.live(`pass ${passes}, ${activityType}: ${duration(runtimeSeconds)} per task`)
+  }
+  const times = await measureMosaic(workflow, examples, jobs, { onType, stop })
   for (const line of profileTable(times)) screen.say(line)
   return times
 }
