@@ -8,18 +8,21 @@ import { mosaicWorkflow, smallShape } from '../mosaic/generate-workflow.ts'
 import { measureMosaic, profilesOf, type TypeTime } from '../mosaic/measure.ts'
 import { openApi, type Api } from './api.ts'
 import { awaitBuilt } from './built.ts'
-import { linesOf, type Task } from './comparison.ts'
+import { bandOf, linesOf, type Task } from './comparison.ts'
 import { onMachine, readDocuments, withSuffix, type Documents, type Machine } from './documents.ts'
+import { folderSize } from './folder-size.ts'
 import type { Output } from './output.ts'
 import { awaitQuiet } from './quiet.ts'
 import {
   candidateTable,
-  comparisonTable,
+  currencyText,
   movedText,
   profileTable,
   resourceTable,
   runText,
   siteTable,
+  sumTable,
+  taskTable,
   wallText,
   whereTheTimeWent,
 } from './report.ts'
@@ -105,7 +108,7 @@ export const tell = async (teller: Teller): Promise<void> => {
   const real = await step('real', 'Run the plan', () => execute(teller, api, plan, 'real'))
 
   screen.heading('Planned, simulated, measured')
-  const figures = await compare(teller, api, documents, machine, plan, simulated, real)
+  const figures = await compare(teller, api, documents, { machine, times, plan, simulated, real })
 
   if (site !== undefined) {
     screen.heading('What ran where')
@@ -132,6 +135,8 @@ export const tell = async (teller: Teller): Promise<void> => {
     ...figures,
   }
   screen.say(`figures   ${output.write('summary.json', `${JSON.stringify(summary, undefined, 2)}\n`)}`)
+  screen.say(`data      ${teller.dataDir}, ${await sizeText(teller.dataDir)}:`)
+  screen.say('          the next demo starts quicker with it; delete it to free the disk')
   screen.say(`the whole demo took ${duration((performance.now() - startedAt) / 1000)}`)
 
   if (!options.keep) return
@@ -159,6 +164,7 @@ const runsHere = ({ site }: Options): boolean => site === undefined || site === 
 
 const start = async ({ options, dataDir, config, screen, stop, stage, output }: Teller): Promise<RunningService> => {
   const again = existsSync(path.join(dataDir, 'postgresql'))
+  if (again) screen.say(`earlier demos left ${await sizeText(dataDir)} in ${dataDir}`)
   const startedAt = performance.now()
   const logFile = output.file('service.log')
   stage.logFile = logFile
@@ -183,6 +189,8 @@ const start = async ({ options, dataDir, config, screen, stop, stage, output }: 
     clearInterval(ticking)
   }
 }
+
+const sizeText = async (folder: string): Promise<string> => `${((await folderSize(folder)) / 2 ** 20).toFixed(0)} MiB`
 
 const sayWhereItIs = (
   { ready, seconds }: RunningService,
@@ -222,10 +230,10 @@ const measure = async ({ options, screen, stop }: Teller, { workflow }: Document
   const inUse = (busyCores: number): string => `other programs use ${busyCores.toFixed(1)} of ${cpus().length} cores`
   const { quiet, busyCores } = await awaitQuiet(jobs, {
     mostSeconds: quietWithinSeconds,
-    onBusy: (busy) => screen.live(`waiting for a quiet machine, ${quietWithinSeconds} s at most: ${inUse(busy)}`),
+    onBusy: (busy) => screen.live(`waiting for quiet (${quietWithinSeconds} s at most): ${inUse(busy)}`),
     stop,
   })
-  if (!quiet) screen.say(`${inUse(busyCores)} after ${quietWithinSeconds} s: what is measured now may not hold later`)
+  if (!quiet) screen.say(`${inUse(busyCores)} after ${quietWithinSeconds} s:\nwhat is measured now may not hold later`)
   const onType = ({ activityType, runtimeSeconds, passes }: TypeTime): void => {
     screen.live(`pass ${passes}, ${activityType}: ${duration(runtimeSeconds)} per task`)
   }
@@ -270,11 +278,15 @@ const post = async (api: Api, screen: Screen, documents: Documents, machine: Mac
   const environment = onMachine(documents.environment, machine, profiles)
   // In this order: profiles refer to types of the workflow, the scope to the environment, the topology to the scope.
   const { version } = await api.post('/workflow-definitions/import/', workflow)
-  screen.say(`workflow     ${workflow.name}: ${version.activityCount} activities, ${version.dataDependencyCount} files between them`)
+  screen.say(
+    `workflow     ${workflow.name}:\n             ${version.activityCount} activities, ${version.dataDependencyCount} files between them`,
+  )
   await api.post('/environments/', environment)
   const places = environment.connections === undefined ? 'this machine' : environment.resources.map(({ name }) => String(name)).join(', ')
-  screen.say(`environment  ${environment.environment.id}: ${places}, ${machine.cores} cores, ${profiles.length} measured profiles;`)
-  screen.say('             bound to a runtime for execution and to one for simulation')
+  screen.say(`environment  ${environment.environment.id}:`)
+  screen.say(`             ${places},`)
+  screen.say(`             ${machine.cores} cores, ${profiles.length} measured profiles; bound to a runtime`)
+  screen.say('             for execution and to one for simulation')
   await api.post('/execution-scopes/', scope)
   screen.say(`scope        ${scope.id}`)
   await api.post('/network-topologies/', topology)
@@ -283,7 +295,7 @@ const post = async (api: Api, screen: Screen, documents: Documents, machine: Mac
 }
 
 /** Plans, shows what was found and selects the best. @returns the plan */
-const choosePlan = async ({ screen, stop, output }: Teller, api: Api, versionId: string, documents: Documents): Promise<any> => {
+const choosePlan = async ({ config, screen, stop, output }: Teller, api: Api, versionId: string, documents: Documents): Promise<any> => {
   const session = `demo-${output.run}`
   await api.post('/planning-sessions/', {
     id: session,
@@ -294,7 +306,7 @@ const choosePlan = async ({ screen, stop, output }: Teller, api: Api, versionId:
   })
   await awaitPlanned(api, session, stop)
   const candidates = await api.get(`/planning-sessions/${session}/candidates/`)
-  for (const line of candidateTable(candidates)) screen.say(line)
+  for (const line of candidateTable(candidates, config.currency)) screen.say(line)
   const best = candidates.find(({ feasible }: { feasible: boolean }) => feasible)
   if (best === undefined) throw new Error('no candidate is feasible here')
   const plan = await api.post(`/planning-sessions/${session}/candidates/${best.id}/select/`)
@@ -302,7 +314,7 @@ const choosePlan = async ({ screen, stop, output }: Teller, api: Api, versionId:
   return plan
 }
 
-const execute = async ({ screen, stop, stage, output }: Teller, api: Api, plan: any, mode: 'simulation' | 'real'): Promise<any> => {
+const execute = async ({ config, screen, stop, stage, output }: Teller, api: Api, plan: any, mode: 'simulation' | 'real'): Promise<any> => {
   const id = `demo-${output.run}-${mode}`
   const finishes: number[] = plan.assignments.map(({ predictedFinishAt }: { predictedFinishAt: number }) => predictedFinishAt)
   // Before the request: it may be accepted although its answer does not reach us any more.
@@ -311,7 +323,7 @@ const execute = async ({ screen, stop, stage, output }: Teller, api: Api, plan: 
   const run = await watchRun(api, screen, id, mode === 'real' ? finishes.sort((a, b) => a - b) : [], stop)
   delete stage.openRun
   if (run.status !== 'completed') throw new RunFailed(await failureOf(api, run))
-  screen.say(runText(run))
+  screen.say(runText(run, config.currency))
   return run
 }
 
@@ -334,13 +346,10 @@ const failureOf = async (api: Api, run: any): Promise<string> => {
 
 /** Shows the tables. @returns their figures */
 const compare = async (
-  { screen }: Teller,
+  { config, screen }: Teller,
   api: Api,
   { workflow }: Documents,
-  { cores }: Machine,
-  plan: any,
-  simulated: any,
-  real: any,
+  { machine, times, plan, simulated, real }: { machine: Machine; times: readonly TypeTime[]; plan: any; simulated: any; real: any },
 ): Promise<object> => {
   const typeOf = new Map(workflow.spec.activities.map(({ name, activityType }) => [name, activityType]))
   const plannedCost = new Map<string, number>(plan.assignments.map((assignment: any) => [assignment.externalId, assignment.predictedCost]))
@@ -353,12 +362,20 @@ const compare = async (
   const makespanSeconds = { planned: plan.predicted.makespanSeconds, simulated: simulated.makespanSeconds, measured: real.makespanSeconds }
   const cost = { planned: plan.predicted.cost, simulated: simulated.cost, measured: real.cost }
   const wallSeconds = (Date.parse(real.finishedAt) - Date.parse(real.startedAt)) / 1000
-  for (const line of comparisonTable(lines, makespanSeconds, cost)) screen.say(line)
-  screen.say('')
-  for (const line of whereTheTimeWent(cores, simulated, real)) screen.say(line)
-  screen.say('')
-  screen.say(wallText(makespanSeconds, wallSeconds))
-  return { makespanSeconds, cost, wallSeconds, ...lines, breakdown: { simulated: simulated.breakdown, measured: real.breakdown } }
+  const band = bandOf(makespanSeconds.planned, lines.types, times)
+  const tables = [taskTable(lines), sumTable(lines, makespanSeconds, cost), whereTheTimeWent(machine.cores, simulated, real)]
+  for (const line of tables.flatMap((each) => [...each, ''])) screen.say(line)
+  screen.say(currencyText(config.currency))
+  screen.say(wallText(makespanSeconds, wallSeconds, band))
+  return {
+    makespanSeconds,
+    plannedBandSeconds: band,
+    cost,
+    currency: config.currency,
+    wallSeconds,
+    ...lines,
+    breakdown: { simulated: simulated.breakdown, measured: real.breakdown },
+  }
 }
 
 /** All pages of the activities of two runs side by side. */

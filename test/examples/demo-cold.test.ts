@@ -1,5 +1,5 @@
 import { spawn } from 'node:child_process'
-import { chmodSync, existsSync, mkdirSync, symlinkSync, writeFileSync } from 'node:fs'
+import { chmodSync, existsSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
 import { afterAll, expect, test } from 'vitest'
 import { runnerFile } from '../../src/embedded/runner-program.ts'
@@ -39,6 +39,7 @@ test('while the runner of local tasks is being built, the demo waits, and measur
       HOME: folder.path,
       SERVICE_DATA_DIR: path.join(folder.path, 'data'),
       SERVICE_CACHE_DIR: cold,
+      SERVICE_CURRENCY: 'EUR',
     },
     stdio: ['ignore', 'pipe', 'pipe'],
   })
@@ -67,6 +68,10 @@ test('while the runner of local tasks is being built, the demo waits, and measur
     await until(() => said.includes('2/6'), 'the demo goes on', 120_000)
     expect(existsSync(runnerFile(cold))).toBe(true)
     expect([await ended, said]).toEqual([0, expect.stringContaining('43 of 43 done')])
+    expect(said).toMatch(/43 of 43 done: .* cost 0\.\d+ EUR\n/)
+    expect(said).toContain('Costs are in EUR.')
+    const page = readFileSync(/^ +timeline +(\/.*)$/m.exec(said)?.[1] ?? '', 'utf8')
+    expect(page).toContain('<th>cost, EUR</th>')
   } finally {
     child.kill('SIGTERM')
     await ended

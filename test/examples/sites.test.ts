@@ -102,7 +102,7 @@ test('one run on this machine, on a host by SSH and on a Slurm cluster: a key, c
   expect({ code, said }).toEqual({ code: 0, said: expect.any(String) })
   expect(said).toContain('th1: healthy')
   expect(said).toContain('login node: healthy')
-  const sites = [...said.matchAll(/^ {6}((?:local@|ssh\/|slurm\/)\S+) +(\d+) /gm)].map(([, site, tasks]) => ({
+  const sites = [...said.matchAll(/^ {6}((?:local@|ssh\/|slurm\/)\S+)\s+(\d+) /gm)].map(([, site, tasks]) => ({
     site,
     tasks: Number(tasks),
   }))
