@@ -1,7 +1,7 @@
 import { spawn } from 'node:child_process'
 import { chmodSync, existsSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
-import { afterAll, expect, test } from 'vitest'
+import { afterAll, expect, test } from '@jest/globals'
 import { runnerFile } from '../../src/embedded/runner-program.ts'
 import { cacheDir, temporaryFolder, until } from '../embedded/folder.ts'
 import { runnerProgram } from '../support/runner-program.ts'

@@ -1,4 +1,4 @@
-import { expect, test } from 'vitest'
+import { expect, test } from '@jest/globals'
 import { siteTable } from '../../examples/demo/report.ts'
 import { table } from '../../examples/demo/table.ts'
 
