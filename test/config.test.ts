@@ -220,7 +220,16 @@ describe('the configuration', () => {
     expect(new Set(names)).toEqual(
       new Set(
         fields
-          .concat('apiToken', 'currency', 'localStorageRoot', 'databaseUrl', 'temporalAddress', 'temporalBinary', 'seedRoot', 'vaultKeyFile')
+          .concat(
+            'apiToken',
+            'currency',
+            'localStorageRoot',
+            'databaseUrl',
+            'temporalAddress',
+            'temporalBinary',
+            'seedRoot',
+            'vaultKeyFile',
+          )
           .map(variableName),
       ),
     )
