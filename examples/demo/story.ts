@@ -28,7 +28,7 @@ import {
 } from './report.ts'
 import { duration, type Screen } from './screen.ts'
 import { startService, type RunningService } from './service.ts'
-import { startSites, type SiteKind, type Sites } from './sites.ts'
+import { startSites, type ChosenSite, type Sites } from './sites.ts'
 import { awaitEnd, awaitPlanned, watchRun } from './watch.ts'
 
 export interface Options {
@@ -36,7 +36,7 @@ export interface Options {
   small: boolean
   workflow: 'mosaic' | 'mosaic-montage'
   /** Other places than this machine. */
-  site?: SiteKind
+  site?: ChosenSite
   output: string
 }
 
@@ -150,7 +150,7 @@ export const tell = async (teller: Teller): Promise<void> => {
 }
 
 const documentsOf = ({ workflow, small, site }: Options, run: string): Documents => {
-  const documents = readDocuments(path.join(examples, workflow), site)
+  const documents = readDocuments(path.join(examples, workflow), site?.kind)
   return withSuffix(small ? { ...documents, workflow: mosaicWorkflow(smallShape) } : documents, run)
 }
 
@@ -160,7 +160,7 @@ const assertPrograms = (workflow: Options['workflow']): void => {
 }
 
 /** Whether tasks need this machine's runner of local tasks. */
-const runsHere = ({ site }: Options): boolean => site === undefined || site === 'docker' || site === 'spanning'
+const runsHere = ({ site }: Options): boolean => site === undefined || site.kind === 'docker' || site.kind === 'spanning'
 
 const start = async ({ options, dataDir, config, screen, stop, stage, output }: Teller): Promise<RunningService> => {
   const again = existsSync(path.join(dataDir, 'postgresql'))
@@ -242,8 +242,8 @@ const measure = async ({ options, screen, stop }: Teller, { workflow }: Document
   return times
 }
 
-const startSite = async ({ screen, stage }: Teller, kind: SiteKind): Promise<Sites> => {
-  const sites = await startSites(kind)
+const startSite = async ({ screen, stage }: Teller, site: ChosenSite): Promise<Sites> => {
+  const sites = await startSites(site)
   stage.sites = sites
   for (const line of sites.lines) screen.say(line)
   return sites

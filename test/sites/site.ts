@@ -18,6 +18,7 @@ import { dirname, join, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
 import { identify, isAlive, signal } from '../../src/embedded/processes.ts'
 import type { ProcessIdentity } from '../../src/embedded/processes.ts'
+import { writeWhole } from '../../src/embedded/whole-file.ts'
 import { loadSystemImage, openEngine } from './docker.ts'
 import { siteKinds, siteLacks, siteNeeds, type SiteKind } from './needs.ts'
 import { startFunctions } from './functions.ts'
@@ -242,7 +243,8 @@ const bring: Readonly<Record<SiteKind, (wanted: Options) => Promise<Brought>>> =
 const keep = async (wanted: Options): Promise<void> => {
   const { folder, stop, text } = await bring[wanted.kind](wanted)
   const site: Kept = { kind: wanted.kind, name: wanted.name, checkout, keeper: identify(process.pid)!, folder, text }
-  writeFileSync(join(folder, 'site.json'), JSON.stringify(site))
+  // Whole at once: `up` reads it meanwhile.
+  writeWhole(join(folder, 'site.json'), JSON.stringify(site), 0o644)
   const wait = setInterval(() => undefined, 2 ** 31 - 1)
   for (const name of ['SIGTERM', 'SIGINT'] as const)
     process.once(name, () => {
@@ -282,31 +284,29 @@ const startKeeper = async (wanted: Options): Promise<Kept> => {
   const exited = new Promise<void>((resolve) => keeper.once('exit', () => resolve()))
   let stopped: NodeJS.Signals | undefined
   for (const name of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const) process.once(name, () => (stopped = name))
-  let said = ''
   const over = (): boolean => keeper.exitCode !== null || keeper.signalCode !== null
   const deadline = performance.now() + 1000 * wanted.waitSeconds
+  let said = ''
+  let site: Kept | undefined
   try {
-    while (!over() && stopped === undefined && performance.now() < deadline) {
-      const site = found(wanted)
-      if (site !== undefined) {
-        keeper.unref()
-        return site
-      }
+    while (site === undefined && !over() && stopped === undefined && performance.now() < deadline) {
+      await new Promise((resolve) => setTimeout(resolve, 25))
+      site = found(wanted)
       const line = readFileSync(progress, 'utf8').trimEnd().split('\n').at(-1) ?? ''
       if (line !== said) process.stdout.write(`${line}, ${wanted.waitSeconds} s at most\n`)
       said = line
-      await new Promise((resolve) => setTimeout(resolve, 25))
     }
     const text = readFileSync(errors, 'utf8')
-    const reason = /^Error: .*$/m.exec(text)?.[0].slice('Error: '.length) ?? text
-    if (over()) throw new Error(reason)
-    keeper.kill('SIGTERM')
-    await exited
-    const why = stopped === undefined ? `not up within ${wanted.waitSeconds} s` : `stopped by ${stopped}`
-    throw new Error(`${why}; nothing of the site is left.${said === '' ? '' : ` It was ${said}.`}`)
+    if (site === undefined && over()) throw new Error(/^Error: .*$/m.exec(text)?.[0].slice('Error: '.length) ?? text)
   } finally {
+    if (site === undefined) keeper.kill('SIGTERM')
+    else keeper.unref()
     rmSync(folder, { recursive: true, force: true })
   }
+  if (site !== undefined) return site
+  await exited
+  const why = stopped === undefined ? `not up within ${wanted.waitSeconds} s` : `stopped by ${stopped}`
+  throw new Error(`${why}; nothing of the site is left.${said === '' ? '' : ` It was ${said}.`}`)
 }
 
 const down = async (wanted: Options): Promise<void> => {
