@@ -92,14 +92,21 @@ const options = () => {
 }
 type Options = ReturnType<typeof options>
 
+/** What the keeper of a site has left; undefined while it comes and goes. */
+const readKept = (file: string): Kept | undefined => {
+  try {
+    return JSON.parse(readFileSync(file, 'utf8')) as Kept
+  } catch {
+    return undefined
+  }
+}
+
 /** The sites of this checkout that are up. */
 const kept = (): Kept[] =>
   readdirSync(tmpdir())
     .filter((entry) => entry.startsWith('orrery-site-'))
-    .map((entry) => join(tmpdir(), entry, 'site.json'))
-    .filter((file) => existsSync(file))
-    .map((file) => JSON.parse(readFileSync(file, 'utf8')) as Kept)
-    .filter((site) => site.checkout === checkout && isAlive(site.keeper))
+    .map((entry) => readKept(join(tmpdir(), entry, 'site.json')))
+    .filter((site) => site?.checkout === checkout && isAlive(site.keeper)) as Kept[]
 
 const found = ({ kind, name }: Options): Kept | undefined => kept().find((site) => site.kind === kind && site.name === name)
 
