@@ -8,6 +8,7 @@
  *     --site ssh|slurm|spanning|docker|kubernetes|serverless
  *                                on hosts by SSH, on a Slurm cluster, on both and this machine, in containers, as Jobs, as function calls;
  *                                the site is started on this machine
+ *     --loopback                 with --site ssh: hosts that need no root, each a port of this machine
  *     --output FOLDER            where the files are left (demo-output)
  *
  * The service's data is kept in SERVICE_DATA_DIR, else beside the service's own folder, so a second start is quick.
@@ -21,12 +22,12 @@ import { ApiError } from './demo/api.ts'
 import { endTasks } from './demo/leftovers.ts'
 import { openOutput } from './demo/output.ts'
 import { openScreen } from './demo/screen.ts'
-import { siteKinds, sitesMissing } from './demo/sites.ts'
+import { siteKinds, sitesMissing, sitesNeed } from './demo/sites.ts'
 import { RunFailed, tell, type Options, type Stage } from './demo/story.ts'
 import { awaitEnd } from './demo/watch.ts'
 
 const usage =
-  'usage: npm run demo -- [--keep] [--small] [--workflow mosaic|mosaic-montage] [--site ssh|slurm|spanning|docker|kubernetes|serverless] [--output FOLDER]'
+  'usage: npm run demo -- [--keep] [--small] [--workflow mosaic|mosaic-montage] [--site ssh|slurm|spanning|docker|kubernetes|serverless] [--loopback] [--output FOLDER]'
 
 const optionsOf = (args: string[]): Options => {
   const { values } = parseArgs({
@@ -36,16 +37,18 @@ const optionsOf = (args: string[]): Options => {
       small: { type: 'boolean', default: false },
       workflow: { type: 'string', default: 'mosaic' },
       site: { type: 'string' },
+      loopback: { type: 'boolean', default: false },
       output: { type: 'string', default: path.resolve(import.meta.dirname, '../demo-output') },
     },
   })
-  const { keep, small, workflow, site, output } = values
+  const { keep, small, workflow, site, loopback, output } = values
   if (workflow !== 'mosaic' && workflow !== 'mosaic-montage') throw new TypeError(`--workflow ${workflow}: give mosaic or mosaic-montage`)
   if (small && workflow !== 'mosaic') throw new TypeError('--small: only the mosaic has a small variant')
   const kind = siteKinds.find((each) => each === site)
   if (site !== undefined && kind === undefined) throw new TypeError(`--site ${site}: give ${siteKinds.join(', ')}`)
   if (kind !== undefined && workflow !== 'mosaic') throw new TypeError('--site: only the mosaic has documents for other sites')
-  return { keep, small, workflow, ...(kind === undefined ? {} : { site: kind }), output: path.resolve(output) }
+  if (loopback && kind !== 'ssh') throw new TypeError('--loopback: only --site ssh has such hosts')
+  return { keep, small, workflow, ...(kind === undefined ? {} : { site: { kind, loopback } }), output: path.resolve(output) }
 }
 
 /** The arguments and the configuration, or the end of the program. */
@@ -54,7 +57,7 @@ const prepared = () => {
     const options = optionsOf(process.argv.slice(2))
     const config = configFromEnvironment()
     const dataDir = process.env['SERVICE_DATA_DIR'] ? config.dataDir : `${config.dataDir}-demo`
-    return { options, dataDir, token: config.apiToken }
+    return { options, dataDir, config }
   } catch (error) {
     if (!(error instanceof TypeError || error instanceof ConfigError)) throw error
     process.stderr.write(`${error.message}\n${error instanceof TypeError ? `${usage}\n` : ''}`)
@@ -66,11 +69,14 @@ const prepared = () => {
 const sameWishMs = 1000
 const cancelWithinMs = 15_000
 
-const { options, dataDir, token } = prepared()
-const missing = options.site === undefined ? undefined : await sitesMissing(options.site)
-if (missing !== undefined) {
-  process.stderr.write(`--site ${options.site ?? ''} cannot be had on this machine: ${missing}\n`)
-  process.exit(2)
+const { options, dataDir, config } = prepared()
+if (options.site !== undefined) {
+  process.stdout.write(`${sitesNeed(options.site)}\n`)
+  const missing = await sitesMissing(options.site)
+  if (missing !== undefined) {
+    process.stderr.write(`--site ${options.site.kind} cannot be had on this machine: ${missing}\n`)
+    process.exit(2)
+  }
 }
 const screen = openScreen(process.stdout)
 const stop = new AbortController()
@@ -121,7 +127,7 @@ const messageOf = (error: unknown): string => {
 
 let code = 0
 try {
-  await tell({ options, dataDir, token, screen, stop: stop.signal, stage, output: openOutput(options.output) })
+  await tell({ options, dataDir, config, screen, stop: stop.signal, stage, output: openOutput(options.output) })
 } catch (error) {
   if (!stop.signal.aborted) {
     code = 1

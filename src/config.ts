@@ -299,6 +299,13 @@ const fieldsFor = (host: HostFacts) => {
       })
       .prefault('AKOFLOW_')
       .register(notes, { description: 'Prefix of the variables that tasks get (`<prefix>RUN_ID`, `<prefix>INPUT_<NAME>` …).' }),
+    currency: z
+      .string()
+      .regex(/^[A-Z]{3}$/, { error: 'is not a currency code of three capital letters (ISO 4217). Give for example EUR' })
+      .optional()
+      .register(notes, {
+        description: 'Currency of every price and cost, shown beside costs by the timeline page and the demo; nothing is converted.',
+      }),
     logLevel: z
       .enum(['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'], {
         error: 'is not a level. Give trace, debug, info, warn, error, fatal or silent',

@@ -202,6 +202,7 @@ export const openParts = async ({
     workRoot: workFolder(config),
     seedRoot: config.seedRoot,
     variablePrefix: config.taskVariablePrefix,
+    currency: config.currency,
     clock: () => Date.now() / 1_000,
     failpoint: openFailpoints(config.failpoints),
     async [Symbol.asyncDispose]() {

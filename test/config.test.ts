@@ -66,6 +66,7 @@ const refused: [name: string, value: string, says: RegExp][] = [
   ['SERVICE_BODY_LIMIT_BYTES', '1e6', /33554432/],
   ['SERVICE_BODY_LIMIT_BYTES', '0', /1024/],
   ['SERVICE_TASK_VARIABLE_PREFIX', 'SERVICE_', /AKOFLOW_/],
+  ['SERVICE_CURRENCY', 'euro', /EUR/],
   ['SERVICE_LOG_LEVEL', 'verbose', /debug/],
 ]
 
@@ -219,7 +220,16 @@ describe('the configuration', () => {
     expect(new Set(names)).toEqual(
       new Set(
         fields
-          .concat('apiToken', 'localStorageRoot', 'databaseUrl', 'temporalAddress', 'temporalBinary', 'seedRoot', 'vaultKeyFile')
+          .concat(
+            'apiToken',
+            'currency',
+            'localStorageRoot',
+            'databaseUrl',
+            'temporalAddress',
+            'temporalBinary',
+            'seedRoot',
+            'vaultKeyFile',
+          )
           .map(variableName),
       ),
     )

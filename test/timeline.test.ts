@@ -176,6 +176,13 @@ describe('the timeline as a page', () => {
     )
   })
 
+  test('names the currency of its costs, or says that none is set', () => {
+    const input = inputOf([{ label: 'measured', bars: [bar('a', 0, 1, { cost: 0.25 })] }])
+    expect(timelineHtml(input)).toContain('<th>cost, no currency set</th>')
+    expect(timelineHtml(input, 'CHF')).toContain('<th>cost, CHF</th>')
+    expect(timelineHtml(input, 'CHF')).toContain('cost 0.25 CHF')
+  })
+
   test('is one file that loads nothing and allows no script but its own', () => {
     const html = timelineHtml(inputOf([{ label: 'measured', bars: [bar('a', 0, 1)] }]))
     expect(html).not.toMatch(/\b(?:src|href)\s*=|url\(|@import|https?:/)

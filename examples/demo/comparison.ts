@@ -1,3 +1,5 @@
+import type { TypeTime } from '../mosaic/measure.ts'
+
 /** Seconds and money of one thing as it was planned, as the simulation had it and as it was measured. */
 export interface Triple {
   planned: number
@@ -41,3 +43,26 @@ export const linesOf = (tasks: readonly Task[]): { types: Line[]; all: Line } =>
 
 /** How far the measurement lies from the plan, as a share of the plan; undefined where nothing was planned. */
 export const errorOf = ({ planned, measured }: Triple): number | undefined => (planned === 0 ? undefined : (measured - planned) / planned)
+
+/** Seconds between which something lies. */
+export interface Band {
+  lowest: number
+  highest: number
+}
+
+/**
+ * The planned makespan as a band: how much shorter and longer all tasks together are if each takes as long as in the fastest, and in the
+ * slowest pass in which its type was measured. Undefined where nothing was measured.
+ */
+export const bandOf = (makespanSeconds: number, lines: readonly Line[], times: readonly TypeTime[]): Band | undefined => {
+  const sums = { lowest: 0, planned: 0, highest: 0 }
+  for (const { activityType, tasks } of lines) {
+    const time = times.find((each) => each.activityType === activityType)
+    if (time === undefined) continue
+    sums.lowest += tasks * time.lowestSeconds
+    sums.planned += tasks * time.runtimeSeconds
+    sums.highest += tasks * time.highestSeconds
+  }
+  if (sums.planned === 0) return undefined
+  return { lowest: (makespanSeconds * sums.lowest) / sums.planned, highest: (makespanSeconds * sums.highest) / sums.planned }
+}

@@ -1,86 +1,88 @@
 import type { TypeTime } from '../mosaic/measure.ts'
-import { errorOf, type Line, type Triple } from './comparison.ts'
+import { errorOf, type Band, type Line, type Triple } from './comparison.ts'
 import { table } from './table.ts'
 
 const seconds = (value: number): string => value.toFixed(value < 10 ? 2 : 1)
 const money = (value: number): string => value.toFixed(5)
+/** An amount with its currency, where the service has one. */
+const amount = (value: number, currency: string | undefined): string => `${money(value)}${currency === undefined ? '' : ` ${currency}`}`
 const percent = (share: number | undefined): string =>
   share === undefined ? '–' : `${share < 0 ? '−' : '+'}${Math.abs(100 * share).toFixed(0)} %`
 
 export const profileTable = (times: readonly TypeTime[]): string[] =>
   table(
-    ['left', 'right', 'right', 'right'],
+    ['left', 'right', 'right', 'right', 'right'],
     [
-      ['type', 'seconds per task', '±', 'measured'],
+      ['type', 'seconds per task', 'fastest – slowest pass', 'passes', 'tasks'],
       [],
-      ...times.map(({ activityType, runtimeSeconds, runtimeStdDevSeconds, sampleSize }) => [
+      ...times.map(({ activityType, runtimeSeconds, lowestSeconds, highestSeconds, passes, sampleSize }) => [
         activityType,
         seconds(runtimeSeconds),
-        seconds(runtimeStdDevSeconds),
-        `${sampleSize}×`,
+        `${seconds(lowestSeconds)} – ${seconds(highestSeconds)}`,
+        String(passes),
+        String(sampleSize),
       ]),
     ],
   )
 
-export const candidateTable = (candidates: readonly any[]): string[] =>
+export const candidateTable = (candidates: readonly any[], currency: string | undefined): string[] =>
   table(
-    ['right', 'left', 'left', 'right', 'right', 'left'],
+    ['left', 'left', 'right', 'right', 'left'],
     [
-      ['rank', 'candidate', 'algorithm', 'makespan', 'cost', 'feasible'],
+      ['candidate, best first', 'algorithm', 'makespan', 'cost', 'feasible'],
       [],
-      ...candidates.map(({ rank, id, algorithm, predicted, feasible }) => [
-        String(rank ?? '–'),
+      ...candidates.map(({ id, algorithm, predicted, feasible }) => [
         id,
         algorithm,
         `${seconds(predicted.makespanSeconds)} s`,
-        money(predicted.cost),
+        amount(predicted.cost, currency),
         feasible ? 'yes' : 'no',
       ]),
     ],
   )
 
-/** Per type the mean of a task and the sum over the tasks; below, the whole. The error is that of the plan: measured to planned. */
-export const comparisonTable = ({ types, all }: { types: readonly Line[]; all: Line }, makespan: Triple, cost: Triple): string[] => {
-  const row = ({ activityType, tasks, seconds: sum, cost: costs }: Line): string[] => [
+/** Per type the mean of a task. The error is that of the plan: measured to planned. */
+export const taskTable = ({ types, all }: { types: readonly Line[]; all: Line }): string[] => {
+  const row = ({ activityType, tasks, seconds: sum }: Line): string[] => [
     activityType,
     String(tasks),
     seconds(sum.planned / tasks),
     seconds(sum.simulated / tasks),
     seconds(sum.measured / tasks),
     percent(errorOf(sum)),
-    seconds(sum.planned),
-    seconds(sum.simulated),
-    seconds(sum.measured),
-    money(costs.measured),
   ]
-  const whole = (name: string, triple: Triple, text: (value: number) => string): string[] => [
-    name,
-    '',
-    '',
-    '',
-    '',
-    percent(errorOf(triple)),
+  return table(
+    ['left', ...Array<'right'>(5).fill('right')],
+    [['seconds of a task, mean', 'tasks', 'planned', 'simulated', 'measured', 'error'], [], ...types.map(row), [], row(all)],
+  )
+}
+
+/** Per type the sum over its tasks; below, the whole run. */
+export const sumTable = ({ types, all }: { types: readonly Line[]; all: Line }, makespan: Triple, cost: Triple): string[] => {
+  const cells = (triple: Triple, text: (value: number) => string): string[] => [
     text(triple.planned),
     text(triple.simulated),
     text(triple.measured),
+    percent(errorOf(triple)),
   ]
+  const row = ({ activityType, seconds: sum, cost: costs }: Line): string[] => [activityType, ...cells(sum, seconds), money(costs.measured)]
   return table(
-    ['left', ...Array<'right'>(9).fill('right')],
+    ['left', ...Array<'right'>(5).fill('right')],
     [
-      ['type', 'tasks', 'planned', 'simulated', 'measured', 'error', 'planned', 'simulated', 'measured', 'cost'],
+      ['seconds in all', 'planned', 'simulated', 'measured', 'error', 'cost'],
       [],
       ...types.map(row),
       [],
       row(all),
-      whole('makespan', makespan, seconds),
-      whole('cost', cost, money),
-    ],
-    [
-      { first: 2, last: 5, text: 'seconds of a task, mean' },
-      { first: 6, last: 8, text: 'seconds in all' },
+      ['makespan', ...cells(makespan, seconds)],
+      ['cost', ...cells(cost, money)],
     ],
   )
 }
+
+/** What the numbers of the columns `cost` are. */
+export const currencyText = (currency: string | undefined): string =>
+  currency === undefined ? 'Costs have no currency: SERVICE_CURRENCY=EUR would name one.' : `Costs are in ${currency}.`
 
 /** Seconds added up over the tasks, and what was left of the cores. */
 export const whereTheTimeWent = (cores: number, simulated: any, measured: any): string[] => {
@@ -101,11 +103,21 @@ export const whereTheTimeWent = (cores: number, simulated: any, measured: any): 
   )
 }
 
-export const wallText = (makespan: Triple, wallSeconds: number): string =>
-  `The run took ${seconds(makespan.measured)} s where ${seconds(makespan.planned)} s were planned (${percent(errorOf(makespan))}), ${seconds(wallSeconds)} s by the wall clock.`
+/** @param band the planned makespan if every task took as long as in the fastest, and in the slowest pass of the measurement */
+export const wallText = (makespan: Triple, wallSeconds: number, band: Band | undefined): string =>
+  [
+    `The run took ${seconds(makespan.measured)} s where ${seconds(makespan.planned)} s were planned (${percent(errorOf(makespan))});`,
+    `${seconds(wallSeconds)} s by the wall clock.`,
+    ...(band === undefined
+      ? []
+      : [`By the spread of the measurement the plan is between ${seconds(band.lowest)} s and ${seconds(band.highest)} s.`]),
+  ].join('\n')
 
-export const runText = ({ mode, completedActivityCount, activityCount, makespanSeconds, cost }: any): string =>
-  `${completedActivityCount} of ${activityCount} ${mode === 'simulation' ? 'rehearsed' : 'done'}: ${seconds(makespanSeconds)} s, cost ${money(cost)}`
+export const runText = (
+  { mode, completedActivityCount, activityCount, makespanSeconds, cost }: any,
+  currency: string | undefined,
+): string =>
+  `${completedActivityCount} of ${activityCount} ${mode === 'simulation' ? 'rehearsed' : 'done'}: ${seconds(makespanSeconds)} s, cost ${amount(cost, currency)}`
 
 export const resourceTable = (resources: readonly any[]): string[] =>
   table(
@@ -129,7 +141,7 @@ export const siteTable = (activities: readonly any[]): string[] => {
   return table(
     ['left', ...Array<'right'>(6).fill('right')],
     [
-      ['site', 'tasks', 'attempts', 'queue, s', 'run, s', 'data, s', 'peak, MiB'],
+      ['site', 'tasks', 'tries', 'queue s', 'run s', 'data s', 'peak MiB'],
       [],
       ...[...sites].map(([site, attempts]) => [
         site,

@@ -2,11 +2,13 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { configFromEnvironment } from '../../src/config.ts'
-import { engineMissing, openEngine, type Engine } from '../../test/sites/docker.ts'
+import { openEngine, type Engine } from '../../test/sites/docker.ts'
 import { startFunctions } from '../../test/sites/functions.ts'
 import { kubernetesImages } from '../../test/sites/kubernetes-images.ts'
 import { kubernetesMissing, startKubernetes } from '../../test/sites/kubernetes.ts'
 import { slurmMissing, startSlurm } from '../../test/sites/slurm.ts'
+import { startLoopbackSsh, type LoopbackHost } from '../../test/sites/loopback.ts'
+import { siteLacks, siteNeeds, type WantedSite } from '../../test/sites/needs.ts'
 import { sshMissing, startSsh, type SshHost } from '../../test/sites/ssh.ts'
 import type { Api } from './api.ts'
 import { atCluster, atHosts, withConfiguration, type Contact, type Environment } from './documents.ts'
@@ -33,7 +35,7 @@ interface HostContact extends Contact {
   authorize(publicKey: string): void
 }
 
-const contactOf = (name: string, host: SshHost): HostContact => ({
+const contactOf = (name: string, host: SshHost | LoopbackHost): HostContact => ({
   name,
   address: host.address,
   port: host.port,
@@ -42,22 +44,36 @@ const contactOf = (name: string, host: SshHost): HostContact => ({
   authorize: (publicKey) => host.authorize(publicKey),
 })
 
-/** What the machine lacks for the sites of a kind, in words; undefined when nothing. */
-export const sitesMissing = async (kind: SiteKind): Promise<string | undefined> => {
-  if (kind === 'ssh') return sshMissing()
-  if (kind === 'kubernetes') return kubernetesMissing()
-  if (kind === 'docker') return engineMissing()
-  return kind === 'serverless' ? undefined : slurmMissing()
+/** A site of the demo. `loopback`: only SSH hosts that need no root, each a port of this machine. */
+export interface ChosenSite {
+  kind: SiteKind
+  loopback: boolean
+}
+
+/** The site that is started for it; what spans several needs the most of them. */
+const wantedSite = ({ kind, loopback }: ChosenSite): WantedSite =>
+  kind === 'spanning' ? { kind: 'slurm' } : kind === 'docker' ? { kind, demoImages: true } : { kind, loopback }
+
+/** All that the sites of a kind need, in one line. */
+export const sitesNeed = (chosen: ChosenSite): string => siteNeeds(wantedSite(chosen))
+
+/** What the machine lacks for them; undefined when nothing. */
+export const sitesMissing = async (chosen: ChosenSite): Promise<string | undefined> => {
+  const lacks = siteLacks(wantedSite(chosen))
+  if (lacks !== undefined || chosen.loopback) return lacks
+  if (chosen.kind === 'ssh') return sshMissing()
+  if (chosen.kind === 'kubernetes') return kubernetesMissing()
+  return chosen.kind === 'slurm' || chosen.kind === 'spanning' ? slurmMissing() : undefined
 }
 
 /** Starts hosts, cluster, engine or function on this machine; they end with this process at the latest. */
-export const startSites = (kind: SiteKind): Promise<Sites> => {
+export const startSites = ({ kind, loopback }: ChosenSite): Promise<Sites> => {
   if (kind === 'kubernetes') return startCluster()
   if (kind === 'docker') return startEngine()
-  return kind === 'serverless' ? startFunction() : startHosts(kind)
+  return kind === 'serverless' ? startFunction() : startHosts(kind, loopback)
 }
 
-const startHosts = async (kind: 'ssh' | 'slurm' | 'spanning'): Promise<Sites> => {
+const startHosts = async (kind: 'ssh' | 'slurm' | 'spanning', loopback: boolean): Promise<Sites> => {
   const started: { stop(): Promise<void> }[] = []
   const contacts: HostContact[] = []
   const lines: string[] = []
@@ -66,10 +82,14 @@ const startHosts = async (kind: 'ssh' | 'slurm' | 'spanning'): Promise<Sites> =>
   }
   try {
     if (kind !== 'slurm') {
-      const site = await startSsh({ hosts: kind === 'ssh' ? 2 : 1 })
+      const wanted = { hosts: kind === 'ssh' ? 2 : 1 }
+      const site = loopback ? await startLoopbackSsh(wanted) : await startSsh(wanted)
       started.push(site)
       contacts.push(...site.hosts.map((host) => contactOf(host.name, host)))
-      for (const host of site.hosts) lines.push(`${host.name}: sshd at ${host.address}, files and processes of its own`)
+      for (const { name, address, port } of site.hosts)
+        lines.push(
+          loopback ? `${name}: sshd at port ${port} of this machine` : `${name}: sshd at ${address}, files and processes of its own`,
+        )
     }
     if (kind !== 'ssh') {
       const site = await startSlurm()

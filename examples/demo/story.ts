@@ -1,28 +1,34 @@
 import { spawnSync } from 'node:child_process'
 import { existsSync } from 'node:fs'
-import { availableParallelism, loadavg, totalmem } from 'node:os'
+import { availableParallelism, cpus, totalmem } from 'node:os'
 import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import type { Config } from '../../src/config.ts'
 import { mosaicWorkflow, smallShape } from '../mosaic/generate-workflow.ts'
 import { measureMosaic, profilesOf, type TypeTime } from '../mosaic/measure.ts'
 import { openApi, type Api } from './api.ts'
-import { linesOf, type Task } from './comparison.ts'
+import { awaitBuilt } from './built.ts'
+import { bandOf, linesOf, type Task } from './comparison.ts'
 import { onMachine, readDocuments, withSuffix, type Documents, type Machine } from './documents.ts'
+import { folderSize } from './folder-size.ts'
 import type { Output } from './output.ts'
+import { awaitQuiet } from './quiet.ts'
 import {
   candidateTable,
-  comparisonTable,
+  currencyText,
   movedText,
   profileTable,
   resourceTable,
   runText,
   siteTable,
+  sumTable,
+  taskTable,
   wallText,
   whereTheTimeWent,
 } from './report.ts'
 import { duration, type Screen } from './screen.ts'
 import { startService, type RunningService } from './service.ts'
-import { startSites, type SiteKind, type Sites } from './sites.ts'
+import { startSites, type ChosenSite, type Sites } from './sites.ts'
 import { awaitEnd, awaitPlanned, watchRun } from './watch.ts'
 
 export interface Options {
@@ -30,7 +36,7 @@ export interface Options {
   small: boolean
   workflow: 'mosaic' | 'mosaic-montage'
   /** Other places than this machine. */
-  site?: SiteKind
+  site?: ChosenSite
   output: string
 }
 
@@ -48,7 +54,7 @@ export interface Stage {
 export interface Teller {
   options: Options
   dataDir: string
-  token: string | undefined
+  config: Config
   screen: Screen
   stop: AbortSignal
   stage: Stage
@@ -84,7 +90,7 @@ export const tell = async (teller: Teller): Promise<void> => {
   const documents = documentsOf(options, output.run)
 
   const service = await step('start', 'Start PostgreSQL, Temporal, the API and a worker', () => start(teller))
-  const api = openApi(service.ready.baseUrl, teller.token, teller.stop)
+  const api = openApi(service.ready.baseUrl, teller.config.apiToken, teller.stop)
   stage.api = api
   await cancelEarlierRuns(api, screen)
   const times = await step('measure', `Measure each type of activity on this machine (${machine.cores} cores)`, () =>
@@ -102,7 +108,7 @@ export const tell = async (teller: Teller): Promise<void> => {
   const real = await step('real', 'Run the plan', () => execute(teller, api, plan, 'real'))
 
   screen.heading('Planned, simulated, measured')
-  const figures = await compare(teller, api, documents, machine, plan, simulated, real)
+  const figures = await compare(teller, api, documents, { machine, times, plan, simulated, real })
 
   if (site !== undefined) {
     screen.heading('What ran where')
@@ -129,6 +135,8 @@ export const tell = async (teller: Teller): Promise<void> => {
     ...figures,
   }
   screen.say(`figures   ${output.write('summary.json', `${JSON.stringify(summary, undefined, 2)}\n`)}`)
+  screen.say(`data      ${teller.dataDir}, ${await sizeText(teller.dataDir)}:`)
+  screen.say('          the next demo starts quicker with it; delete it to free the disk')
   screen.say(`the whole demo took ${duration((performance.now() - startedAt) / 1000)}`)
 
   if (!options.keep) return
@@ -142,7 +150,7 @@ export const tell = async (teller: Teller): Promise<void> => {
 }
 
 const documentsOf = ({ workflow, small, site }: Options, run: string): Documents => {
-  const documents = readDocuments(path.join(examples, workflow), site)
+  const documents = readDocuments(path.join(examples, workflow), site?.kind)
   return withSuffix(small ? { ...documents, workflow: mosaicWorkflow(smallShape) } : documents, run)
 }
 
@@ -151,8 +159,12 @@ const assertPrograms = (workflow: Options['workflow']): void => {
     throw new Error('Montage is not installed; this example runs it. On Debian: apt-get install montage')
 }
 
-const start = async ({ dataDir, screen, stop, stage, output }: Teller): Promise<RunningService> => {
+/** Whether tasks need this machine's runner of local tasks. */
+const runsHere = ({ site }: Options): boolean => site === undefined || site.kind === 'docker' || site.kind === 'spanning'
+
+const start = async ({ options, dataDir, config, screen, stop, stage, output }: Teller): Promise<RunningService> => {
   const again = existsSync(path.join(dataDir, 'postgresql'))
+  if (again) screen.say(`earlier demos left ${await sizeText(dataDir)} in ${dataDir}`)
   const startedAt = performance.now()
   const logFile = output.file('service.log')
   stage.logFile = logFile
@@ -164,18 +176,32 @@ const start = async ({ dataDir, screen, stop, stage, output }: Teller): Promise<
     doing = message
     screen.live(message)
   }
-  const service = await startService({ dataDir, logFile, seedRoot: examples, stop, onProgress }).finally(() => {
+  try {
+    const service = await startService({ dataDir, logFile, seedRoot: examples, stop, onProgress })
+    stage.service = service
+    sayWhereItIs(service, { again, dataDir, logFile, screen })
+    await awaitBuilt(service, config, { onProgress, stop }).catch((error: unknown) => {
+      if (stop.aborted || runsHere(options)) throw error
+      screen.say(error instanceof Error ? error.message : String(error))
+    })
+    return service
+  } finally {
     clearInterval(ticking)
-  })
-  stage.service = service
-  const { ready, seconds } = service
+  }
+}
+
+const sizeText = async (folder: string): Promise<string> => `${((await folderSize(folder)) / 2 ** 20).toFixed(0)} MiB`
+
+const sayWhereItIs = (
+  { ready, seconds }: RunningService,
+  { again, dataDir, logFile, screen }: { again: boolean; dataDir: string; logFile: string; screen: Screen },
+): void => {
   screen.say(`first answer after ${seconds.toFixed(1)} s (${again ? 'a later start on this data' : 'the first start on this data'})`)
   screen.say(`API            ${ready.baseUrl}`)
   screen.say(`API document   ${ready.rootUrl}/docs/`)
   if (ready.temporalUiUrl !== null) screen.say(`Temporal page  ${ready.temporalUiUrl}`)
   screen.say(`data           ${dataDir}`)
   screen.say(`log            ${logFile}`)
-  return service
 }
 
 /** A demo that was killed left its run open, and the service goes on with it: that would slow ours. */
@@ -191,25 +217,33 @@ const cancelEarlierRuns = async (api: Api, screen: Screen): Promise<void> => {
   }
 }
 
+/** Other users of a shared machine may never pause. */
+const quietWithinSeconds = 30
+
 const measure = async ({ options, screen, stop }: Teller, { workflow }: Documents, { cores }: Machine): Promise<TypeTime[]> => {
   if (options.workflow !== 'mosaic') {
     screen.say('nothing is known of these programs before a run: every task is planned with one second')
     return []
   }
-  const [load = 0] = loadavg()
-  // The start of the service itself leaves about one.
-  if (load > 2 * cores) screen.say(`the machine is busy with other work (load ${load.toFixed(0)}): what is measured now may not hold later`)
-  const onType = ({ activityType, runtimeSeconds }: TypeTime): void => {
-    screen.live(`${activityType}: ${duration(runtimeSeconds)} per task`)
-  }
   // No level of the workflow is much wider than 16 tasks, so more never run beside each other.
-  const times = await measureMosaic(workflow, examples, Math.min(cores, 16), { onType, stop })
+  const jobs = Math.min(cores, 16)
+  const inUse = (busyCores: number): string => `other programs use ${busyCores.toFixed(1)} of ${cpus().length} cores`
+  const { quiet, busyCores } = await awaitQuiet(jobs, {
+    mostSeconds: quietWithinSeconds,
+    onBusy: (busy) => screen.live(`waiting for quiet (${quietWithinSeconds} s at most): ${inUse(busy)}`),
+    stop,
+  })
+  if (!quiet) screen.say(`${inUse(busyCores)} after ${quietWithinSeconds} s:\nwhat is measured now may not hold later`)
+  const onType = ({ activityType, runtimeSeconds, passes }: TypeTime): void => {
+    screen.live(`pass ${passes}, ${activityType}: ${duration(runtimeSeconds)} per task`)
+  }
+  const times = await measureMosaic(workflow, examples, jobs, { onType, stop })
   for (const line of profileTable(times)) screen.say(line)
   return times
 }
 
-const startSite = async ({ screen, stage }: Teller, kind: SiteKind): Promise<Sites> => {
-  const sites = await startSites(kind)
+const startSite = async ({ screen, stage }: Teller, site: ChosenSite): Promise<Sites> => {
+  const sites = await startSites(site)
   stage.sites = sites
   for (const line of sites.lines) screen.say(line)
   return sites
@@ -244,11 +278,15 @@ const post = async (api: Api, screen: Screen, documents: Documents, machine: Mac
   const environment = onMachine(documents.environment, machine, profiles)
   // In this order: profiles refer to types of the workflow, the scope to the environment, the topology to the scope.
   const { version } = await api.post('/workflow-definitions/import/', workflow)
-  screen.say(`workflow     ${workflow.name}: ${version.activityCount} activities, ${version.dataDependencyCount} files between them`)
+  screen.say(
+    `workflow     ${workflow.name}:\n             ${version.activityCount} activities, ${version.dataDependencyCount} files between them`,
+  )
   await api.post('/environments/', environment)
   const places = environment.connections === undefined ? 'this machine' : environment.resources.map(({ name }) => String(name)).join(', ')
-  screen.say(`environment  ${environment.environment.id}: ${places}, ${machine.cores} cores, ${profiles.length} measured profiles;`)
-  screen.say('             bound to a runtime for execution and to one for simulation')
+  screen.say(`environment  ${environment.environment.id}:`)
+  screen.say(`             ${places},`)
+  screen.say(`             ${machine.cores} cores, ${profiles.length} measured profiles; bound to a runtime`)
+  screen.say('             for execution and to one for simulation')
   await api.post('/execution-scopes/', scope)
   screen.say(`scope        ${scope.id}`)
   await api.post('/network-topologies/', topology)
@@ -257,7 +295,7 @@ const post = async (api: Api, screen: Screen, documents: Documents, machine: Mac
 }
 
 /** Plans, shows what was found and selects the best. @returns the plan */
-const choosePlan = async ({ screen, stop, output }: Teller, api: Api, versionId: string, documents: Documents): Promise<any> => {
+const choosePlan = async ({ config, screen, stop, output }: Teller, api: Api, versionId: string, documents: Documents): Promise<any> => {
   const session = `demo-${output.run}`
   await api.post('/planning-sessions/', {
     id: session,
@@ -268,7 +306,7 @@ const choosePlan = async ({ screen, stop, output }: Teller, api: Api, versionId:
   })
   await awaitPlanned(api, session, stop)
   const candidates = await api.get(`/planning-sessions/${session}/candidates/`)
-  for (const line of candidateTable(candidates)) screen.say(line)
+  for (const line of candidateTable(candidates, config.currency)) screen.say(line)
   const best = candidates.find(({ feasible }: { feasible: boolean }) => feasible)
   if (best === undefined) throw new Error('no candidate is feasible here')
   const plan = await api.post(`/planning-sessions/${session}/candidates/${best.id}/select/`)
@@ -276,7 +314,7 @@ const choosePlan = async ({ screen, stop, output }: Teller, api: Api, versionId:
   return plan
 }
 
-const execute = async ({ screen, stop, stage, output }: Teller, api: Api, plan: any, mode: 'simulation' | 'real'): Promise<any> => {
+const execute = async ({ config, screen, stop, stage, output }: Teller, api: Api, plan: any, mode: 'simulation' | 'real'): Promise<any> => {
   const id = `demo-${output.run}-${mode}`
   const finishes: number[] = plan.assignments.map(({ predictedFinishAt }: { predictedFinishAt: number }) => predictedFinishAt)
   // Before the request: it may be accepted although its answer does not reach us any more.
@@ -285,7 +323,7 @@ const execute = async ({ screen, stop, stage, output }: Teller, api: Api, plan: 
   const run = await watchRun(api, screen, id, mode === 'real' ? finishes.sort((a, b) => a - b) : [], stop)
   delete stage.openRun
   if (run.status !== 'completed') throw new RunFailed(await failureOf(api, run))
-  screen.say(runText(run))
+  screen.say(runText(run, config.currency))
   return run
 }
 
@@ -308,13 +346,10 @@ const failureOf = async (api: Api, run: any): Promise<string> => {
 
 /** Shows the tables. @returns their figures */
 const compare = async (
-  { screen }: Teller,
+  { config, screen }: Teller,
   api: Api,
   { workflow }: Documents,
-  { cores }: Machine,
-  plan: any,
-  simulated: any,
-  real: any,
+  { machine, times, plan, simulated, real }: { machine: Machine; times: readonly TypeTime[]; plan: any; simulated: any; real: any },
 ): Promise<object> => {
   const typeOf = new Map(workflow.spec.activities.map(({ name, activityType }) => [name, activityType]))
   const plannedCost = new Map<string, number>(plan.assignments.map((assignment: any) => [assignment.externalId, assignment.predictedCost]))
@@ -327,12 +362,20 @@ const compare = async (
   const makespanSeconds = { planned: plan.predicted.makespanSeconds, simulated: simulated.makespanSeconds, measured: real.makespanSeconds }
   const cost = { planned: plan.predicted.cost, simulated: simulated.cost, measured: real.cost }
   const wallSeconds = (Date.parse(real.finishedAt) - Date.parse(real.startedAt)) / 1000
-  for (const line of comparisonTable(lines, makespanSeconds, cost)) screen.say(line)
-  screen.say('')
-  for (const line of whereTheTimeWent(cores, simulated, real)) screen.say(line)
-  screen.say('')
-  screen.say(wallText(makespanSeconds, wallSeconds))
-  return { makespanSeconds, cost, wallSeconds, ...lines, breakdown: { simulated: simulated.breakdown, measured: real.breakdown } }
+  const band = bandOf(makespanSeconds.planned, lines.types, times)
+  const tables = [taskTable(lines), sumTable(lines, makespanSeconds, cost), whereTheTimeWent(machine.cores, simulated, real)]
+  for (const line of tables.flatMap((each) => [...each, ''])) screen.say(line)
+  screen.say(currencyText(config.currency))
+  screen.say(wallText(makespanSeconds, wallSeconds, band))
+  return {
+    makespanSeconds,
+    plannedBandSeconds: band,
+    cost,
+    currency: config.currency,
+    wallSeconds,
+    ...lines,
+    breakdown: { simulated: simulated.breakdown, measured: real.breakdown },
+  }
 }
 
 /** All pages of the activities of two runs side by side. */

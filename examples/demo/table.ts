@@ -1,35 +1,29 @@
 /** How a column is aligned: names to the left, numbers to the right. */
 export type Alignment = 'left' | 'right'
 
-/** A heading over the columns from `first` to `last`. */
-export interface Span {
-  first: number
-  last: number
-  text: string
-}
+/** A terminal of 80 columns less the margin of `screen.ts`. */
+const widest = 74
+const gap = '  '
 
-/** Rows of text as aligned lines, two blanks apart; an empty row is a rule. Spans make a line of their own above. */
-export const table = (alignments: readonly Alignment[], rows: readonly (readonly string[])[], spans: readonly Span[] = []): string[] => {
+/**
+ * Rows of text as aligned lines, two blanks apart; an empty row is a rule. No line is wider than 74 columns as long as the columns after
+ * the first leave it 8: a longer first cell has a line of its own, above the rest of its row.
+ */
+export const table = (alignments: readonly Alignment[], rows: readonly (readonly string[])[]): string[] => {
   const widths = alignments.map((_, column) => Math.max(...rows.map((row) => row[column]?.length ?? 0)))
-  const lines = rows.map((row) => {
-    if (row.length === 0) return widths.map((width) => '─'.repeat(width)).join('  ')
-    const cells = alignments.map((alignment, column) => {
-      const [cell, width] = [row[column] ?? '', widths[column] ?? 0]
-      return alignment === 'left' ? cell.padEnd(width) : cell.padStart(width)
-    })
-    return cells.join('  ').trimEnd()
+  const others = widths.slice(1).reduce((sum, width) => sum + gap.length + width, 0)
+  widths[0] = Math.min(widths[0] ?? 0, Math.max(8, widest - others))
+  const cellsOf = (row: readonly string[]): string =>
+    alignments
+      .map((alignment, column) => {
+        const [cell, width] = [row[column] ?? '', widths[column] ?? 0]
+        return alignment === 'left' ? cell.padEnd(width) : cell.padStart(width)
+      })
+      .join(gap)
+      .trimEnd()
+  return rows.flatMap((row) => {
+    if (row.length === 0) return widths.map((width) => '─'.repeat(width)).join(gap)
+    const [first = '', ...rest] = row
+    return first.length > (widths[0] ?? 0) ? [first, cellsOf(['', ...rest])] : cellsOf(row)
   })
-  return spans.length === 0 ? lines : [spanLine(widths, spans), ...lines]
-}
-
-/** Each text in the middle of its columns, between lines. */
-const spanLine = (widths: readonly number[], spans: readonly Span[]): string => {
-  const startOf = (column: number): number => widths.slice(0, column).reduce((sum, width) => sum + width + 2, 0)
-  let line = ''
-  for (const { first, last, text } of spans) {
-    const length = startOf(last + 1) - 2 - startOf(first)
-    const before = Math.floor((length - text.length - 2) / 2)
-    line = line.padEnd(startOf(first)) + ` ${text} `.padStart(text.length + 2 + before, '─').padEnd(length, '─')
-  }
-  return line
 }

@@ -1,25 +1,41 @@
 /**
- * Measures once how long a task of each type of the mosaic takes on this machine, without running the whole workflow:
+ * Measures how long a task of each type of the mosaic takes on this machine, without running the whole workflow:
  * `node examples/mosaic/measure.ts [RESOURCE] > profiles.json` writes entries for `activityResourceProfiles` of environment.yaml.
  *
  * Two neighbouring tiles are observed, projected, compared and corrected for real. Steps that take many tiles get copies of
  * these, moved to where the other tiles would be, so they have their full size. Tasks run `jobs` at a time, as they will in
- * the run: two busy cores are not twice as fast as one.
+ * the run: two busy cores are not twice as fast as one. All types are measured one after the other, pass by pass, so that a slow
+ * moment of the machine hits one pass of a few types, and the median of the passes leaves it out (see `steadiness.ts`).
  */
-import { copyFileSync, cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { copyFileSync, cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { availableParallelism, tmpdir } from 'node:os'
 import path from 'node:path'
 import { pathToFileURL } from 'node:url'
 import { runCommand } from '../run-serially.ts'
 import type { WorkflowActivity, WorkflowDocument } from '../workflow-document.ts'
 import { fullShape, mosaicWorkflow } from './generate-workflow.ts'
+import { isSteady, median, mostPasses } from './steadiness.ts'
 
 export interface TypeTime {
   activityType: string
-  /** Mean and standard deviation over the sample. */
+  /** Median over the passes, each of which has the mean of its tasks. */
   runtimeSeconds: number
+  /** Of the fastest and the slowest pass. */
+  lowestSeconds: number
+  highestSeconds: number
+  /** Standard deviation over all tasks. */
   runtimeStdDevSeconds: number
+  /** How many tasks ran. */
   sampleSize: number
+  passes: number
+}
+
+/** Tasks of one type, to be run in each pass. */
+interface Sample {
+  activityType: string
+  activities: readonly WorkflowActivity[]
+  /** Makes the files that the next types read beside the outputs; once. */
+  prepare?: () => void
 }
 
 const headerBytes = 256
@@ -46,6 +62,7 @@ const placeIn = (command: string): { x: number; y: number } => {
  * Times of every activity type of a mosaic made by `mosaicWorkflow`.
  * @param seedRoot the folder that the documents' `workspaceSeedPath` starts from.
  * @param jobs how many tasks run at the same time: the machine's cores, as far as the run will use them.
+ * @param onType called each time a type was measured, with its figures so far.
  * @param stop kills what runs and ends the measurement.
  */
 export const measureMosaic = async (
@@ -54,99 +71,147 @@ export const measureMosaic = async (
   jobs: number,
   { onType = () => undefined, stop }: { onType?: (time: TypeTime) => void; stop?: AbortSignal } = {},
 ): Promise<TypeTime[]> => {
-  const ofType = (type: string): WorkflowActivity[] => workflow.spec.activities.filter(({ activityType }) => activityType === type)
-  const named = new Map(workflow.spec.activities.map((activity) => [activity.name, activity]))
-  const task = (name: string): WorkflowActivity => {
-    const activity = named.get(name)
-    if (activity === undefined) throw new Error(`${workflow.name} has no activity ${name}; is it a mosaic?`)
-    return activity
-  }
   const folder = mkdtempSync(path.join(tmpdir(), 'mosaic-'))
-  const times: TypeTime[] = []
-  /** Runs the tasks, `jobs` at a time; the last round is filled up by starting over, so that every round keeps all cores busy. */
-  const measured = async (activityType: string, activities: readonly WorkflowActivity[]): Promise<void> => {
-    const seconds: number[] = []
-    for (let from = 0; from < activities.length; from += jobs) {
-      const round = Array.from({ length: jobs }, (_, index) => {
-        const activity = activities[(from + index) % activities.length]
-        if (activity === undefined) throw new Error(`${workflow.name} has no activity of type ${activityType}`)
-        return activity
-      })
-      seconds.push(
-        ...(await Promise.all(
-          round.map(async (activity, index) => {
-            // Tasks that run together may write the same file; each copy works in a folder of its own.
-            const directory = path.join(folder, `${activity.name}-${index}`)
-            cpSync(pool, directory, { recursive: true })
-            const taken = await runCommand(activity.run, directory, stop)
-            for (const output of activity.expectedOutputs) copyFileSync(path.join(directory, output), path.join(pool, output))
-            rmSync(directory, { recursive: true })
-            return taken
-          }),
-        )),
-      )
-    }
-    const mean = seconds.reduce((sum, each) => sum + each, 0) / seconds.length
-    const deviation = Math.sqrt(seconds.reduce((sum, each) => sum + (each - mean) ** 2, 0) / seconds.length)
-    const time = { activityType, runtimeSeconds: mean, runtimeStdDevSeconds: deviation, sampleSize: seconds.length }
-    times.push(time)
-    onType(time)
-  }
   const pool = path.join(folder, 'pool')
   try {
-    cpSync(path.join(seedRoot, task('background').workspaceSeedPath), pool, { recursive: true })
-    const overlaps = ofType('overlap')
-    const overlap = overlaps[Math.floor(overlaps.length / 2)]
-    const pair = /^overlap-(\d+)-(\d+)$/.exec(overlap?.name ?? '')
-    if (overlap === undefined || pair === null) throw new Error(`${workflow.name} has no overlap; is it a mosaic?`)
-    const [, first = '', second = ''] = pair
-
-    // What a camera sees decides how long `observe` takes: tiles from all over the picture are part of the sample.
-    const observations = ofType('observe')
-    const spread = [0, Math.floor(observations.length / 3), Math.floor((2 * observations.length) / 3), observations.length - 1]
-    const sample = new Set([task(`observe-${first}`), task(`observe-${second}`), ...spread.flatMap((index) => observations[index] ?? [])])
-    await measured('observe', [...sample])
-    await measured('project', [task(`project-${first}`), task(`project-${second}`)])
-    await measured('overlap', [overlap])
-
-    const fit = readFileSync(path.join(pool, overlap.expectedOutputs[0] ?? ''), 'utf8')
-    for (const { name, expectedOutputs } of overlaps) {
-      const numbers = name.replace('overlap-', '').replace('-', ' ')
-      writeFileSync(path.join(pool, expectedOutputs[0] ?? ''), fit.replace(/^pair .*$/m, `pair ${numbers}`))
+    mkdirSync(pool)
+    const samples = samplesOf(workflow, pool)
+    const measured = samples.map(() => ({ passes: [] as number[], tasks: [] as number[] }))
+    for (let pass = 0; pass < mostPasses; pass++) {
+      for (const [index, { activityType, activities, prepare }] of samples.entries()) {
+        const so = measured[index]!
+        if (isSteady(so.passes)) continue
+        const seconds = await runRounds(activities, jobs, { workflow, seedRoot, pool, folder, stop })
+        if (pass === 0) prepare?.()
+        so.passes.push(meanOf(seconds))
+        so.tasks.push(...seconds)
+        onType(timeOf(activityType, so))
+      }
     }
-    await measured('background', [task('background')])
-    await measured('correct', [task(`correct-${first}`)])
-    for (const { name, run } of ofType('project')) {
-      const number = name.replace('project-', '')
-      const { x, y } = placeIn(run)
-      if (number !== first) moved(path.join(pool, `corrected-${first}.ppm`), path.join(pool, `corrected-${number}.ppm`), x, y)
-    }
-    // A strip in the middle meets as many tiles as any.
-    const strips = ofType('coadd')
-    const middle = strips[Math.floor((strips.length - 1) / 2)]
-    if (middle === undefined) throw new Error(`${workflow.name} has no strip; is it a mosaic?`)
-    await measured('coadd', [middle])
-    for (const { name, run, expectedOutputs } of strips) {
-      const { x, y } = placeIn(run)
-      if (name !== middle.name) moved(path.join(pool, middle.expectedOutputs[0] ?? ''), path.join(pool, expectedOutputs[0] ?? ''), x, y)
-    }
-    await measured('picture', [task('picture')])
-    return times
+    return samples.map(({ activityType }, index) => timeOf(activityType, measured[index]!))
   } finally {
     // A task that was killed beside another may still be closing its files.
     rmSync(folder, { recursive: true, force: true, maxRetries: 10 })
   }
 }
 
+const meanOf = (values: readonly number[]): number => values.reduce((sum, each) => sum + each, 0) / values.length
+
+const timeOf = (activityType: string, { passes, tasks }: { passes: readonly number[]; tasks: readonly number[] }): TypeTime => {
+  const mean = meanOf(tasks)
+  return {
+    activityType,
+    runtimeSeconds: median(passes),
+    lowestSeconds: Math.min(...passes),
+    highestSeconds: Math.max(...passes),
+    runtimeStdDevSeconds: Math.sqrt(meanOf(tasks.map((each) => (each - mean) ** 2))),
+    sampleSize: tasks.length,
+    passes: passes.length,
+  }
+}
+
+interface Workplace {
+  workflow: WorkflowDocument
+  seedRoot: string
+  /** Outputs of the tasks so far, where later ones find their inputs. */
+  pool: string
+  folder: string
+  stop: AbortSignal | undefined
+}
+
+/** Runs the tasks, `jobs` at a time; the last round is filled up by starting over, so that every round keeps all cores busy. */
+const runRounds = async (
+  activities: readonly WorkflowActivity[],
+  jobs: number,
+  { workflow, seedRoot, pool, folder, stop }: Workplace,
+): Promise<number[]> => {
+  const inputsOf = ({ name }: WorkflowActivity): string[] =>
+    workflow.spec.dataDependencies.flatMap(({ consumerActivity, logicalName }) => (consumerActivity === name ? [logicalName] : []))
+  const seconds: number[] = []
+  for (let from = 0; from < activities.length; from += jobs) {
+    const round = Array.from({ length: jobs }, (_, index) => activities[(from + index) % activities.length]!)
+    seconds.push(
+      ...(await Promise.all(
+        round.map(async (activity, index) => {
+          // Tasks that run together may write the same file; each copy works in a folder of its own.
+          const directory = path.join(folder, `${activity.name}-${index}`)
+          cpSync(path.join(seedRoot, activity.workspaceSeedPath), directory, { recursive: true })
+          for (const input of inputsOf(activity)) copyFileSync(path.join(pool, input), path.join(directory, input))
+          const taken = await runCommand(activity.run, directory, stop)
+          for (const output of activity.expectedOutputs) copyFileSync(path.join(directory, output), path.join(pool, output))
+          rmSync(directory, { recursive: true })
+          return taken
+        }),
+      )),
+    )
+  }
+  return seconds
+}
+
+const taskNamed = (workflow: WorkflowDocument, name: string): WorkflowActivity => {
+  const activity = workflow.spec.activities.find((each) => each.name === name)
+  if (activity === undefined) throw new Error(`${workflow.name} has no activity ${name}; is it a mosaic?`)
+  return activity
+}
+
+/** What is measured of each type, in an order in which each finds its inputs in the pool. */
+const samplesOf = (workflow: WorkflowDocument, pool: string): Sample[] => {
+  const ofType = (type: string): WorkflowActivity[] => workflow.spec.activities.filter(({ activityType }) => activityType === type)
+  const task = (name: string): WorkflowActivity => taskNamed(workflow, name)
+  const output = ({ expectedOutputs: [file = ''] }: WorkflowActivity): string => path.join(pool, file)
+  const overlaps = ofType('overlap')
+  const overlap = overlaps[Math.floor(overlaps.length / 2)]
+  const pair = /^overlap-(\d+)-(\d+)$/.exec(overlap?.name ?? '')
+  if (overlap === undefined || pair === null) throw new Error(`${workflow.name} has no overlap; is it a mosaic?`)
+  const [, first = '', second = ''] = pair
+  // What a camera sees decides how long `observe` takes: tiles from all over the picture are part of the sample.
+  const observations = ofType('observe')
+  const spread = [0, Math.floor(observations.length / 3), Math.floor((2 * observations.length) / 3), observations.length - 1]
+  const seen = new Set([task(`observe-${first}`), task(`observe-${second}`), ...spread.flatMap((index) => observations[index] ?? [])])
+  // A strip in the middle meets as many tiles as any.
+  const strips = ofType('coadd')
+  const strip = strips[Math.floor((strips.length - 1) / 2)]
+  if (strip === undefined) throw new Error(`${workflow.name} has no strip; is it a mosaic?`)
+
+  const fitOfEveryPair = (): void => {
+    const fit = readFileSync(output(overlap), 'utf8')
+    for (const each of overlaps)
+      writeFileSync(output(each), fit.replace(/^pair .*$/m, `pair ${each.name.replace('overlap-', '').replace('-', ' ')}`))
+  }
+  const everyTileCorrected = (): void => {
+    for (const { name, run } of ofType('project')) {
+      const number = name.replace('project-', '')
+      const { x, y } = placeIn(run)
+      if (number !== first) moved(path.join(pool, `corrected-${first}.ppm`), path.join(pool, `corrected-${number}.ppm`), x, y)
+    }
+  }
+  const everyStrip = (): void => {
+    for (const each of strips) {
+      const { x, y } = placeIn(each.run)
+      if (each !== strip) moved(output(strip), output(each), x, y)
+    }
+  }
+  return [
+    { activityType: 'observe', activities: [...seen] },
+    { activityType: 'project', activities: [task(`project-${first}`), task(`project-${second}`)] },
+    { activityType: 'overlap', activities: [overlap], prepare: fitOfEveryPair },
+    { activityType: 'background', activities: [task('background')] },
+    { activityType: 'correct', activities: [task(`correct-${first}`)], prepare: everyTileCorrected },
+    { activityType: 'coadd', activities: [strip], prepare: everyStrip },
+    { activityType: 'picture', activities: [task('picture')] },
+  ]
+}
+
 /** Entries of `activityResourceProfiles` that tell these times for one resource. */
 export const profilesOf = (workflow: WorkflowDocument, resourceId: string, times: readonly TypeTime[]): Record<string, unknown>[] =>
-  times.map(({ activityType, ...time }) => ({
+  times.map(({ activityType, lowestSeconds, highestSeconds, passes, ...time }) => ({
     id: `${workflow.name}-${activityType}-on-${resourceId}`,
     activityTypeId: `${workflow.name}-${activityType}`,
     resourceId,
     ...time,
     source: 'measured',
     modelVersion: '1',
+    metadata: { lowestSeconds, highestSeconds, passes },
   }))
 
 const main = async (): Promise<void> => {

@@ -13,16 +13,22 @@ export interface RunnerProgramOptions {
   onProgress: (message: string) => void
 }
 
-/**
- * The runner of local tasks (`local-runner.go`): the one built beside its source, as in the image, or in the cache under its source's
- * digest, or built there, in about ten seconds. @throws Error saying what helps
- */
-export const findRunnerProgram = async ({ cacheDir, environment, log, onProgress }: RunnerProgramOptions): Promise<string> => {
+const source = join(folder, 'local-runner.go')
+
+/** Where the runner is: beside its source, as in the image, else in the cache under its source's digest. It may have to be built first. */
+export const runnerFile = (cacheDir: string): string => {
   const beside = join(folder, 'local-runner')
   if (existsSync(beside)) return beside
-  const source = join(folder, 'local-runner.go')
   const digest = createHash('sha256').update(readFileSync(source)).digest('hex').slice(0, 16)
-  const target = join(cacheDir, 'runner', digest, 'orrery-runner')
+  return join(cacheDir, 'runner', digest, 'orrery-runner')
+}
+
+/**
+ * The runner of local tasks (`local-runner.go`): the one built beside its source, as in the image, or in the cache under its source's
+ * digest, or built there, in 22 seconds of two cores, 2 after Temporal's server was built. @throws Error saying what helps
+ */
+export const findRunnerProgram = async ({ cacheDir, environment, log, onProgress }: RunnerProgramOptions): Promise<string> => {
+  const target = runnerFile(cacheDir)
   const title = 'the runner of local tasks'
   return makeOnce(
     target,
@@ -36,10 +42,12 @@ export const findRunnerProgram = async ({ cacheDir, environment, log, onProgress
         flags: [],
         settings: { CGO_ENABLED: '0' },
         target,
+        cacheDir,
+        anotherFollows: false,
         environment,
         log,
         onProgress: (seconds) => {
-          onProgress(`building ${title}, needed once, about 10 seconds: ${seconds} s`)
+          onProgress(`building ${title}, needed once, up to half a minute: ${seconds} s`)
         },
         remedy: 'Install Go 1.22 or newer (https://go.dev/dl/; Debian 13: golang-go), or run nothing on this machine',
       }),

@@ -1,7 +1,8 @@
 import { expect, test } from '@jest/globals'
-import { chmodSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { chmodSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { findRunnerProgram } from '../../src/embedded/runner-program.ts'
+import { findTemporalProgram } from '../../src/embedded/temporal-program.ts'
 import { openLog } from '../../src/observability/log.ts'
 import { runFolder } from '../support/remover.ts'
 
@@ -10,7 +11,7 @@ const withCompiler = async (script: string, check: (find: () => Promise<string>,
   const folder = mkdtempSync(join(runFolder(), 'orrery-runner-program-'))
   writeFileSync(join(folder, 'go'), `#!/bin/sh\n[ "$1" = env ] && exit 0\n${script}\n`)
   chmodSync(join(folder, 'go'), 0o755)
-  const environment = { PATH: `${folder}:/usr/bin:/bin` }
+  const environment = { PATH: `${folder}:/usr/bin:/bin`, HOME: folder }
   const cacheDir = join(folder, 'cache')
   try {
     await check(() => findRunnerProgram({ cacheDir, environment, log: openLog('silent'), onProgress: () => {} }), cacheDir)
@@ -36,3 +37,20 @@ test('a build that fails leaves nothing, says the words of the compiler and what
       )
     expect(readdirSync(join(cacheDir, 'runner'), { recursive: true })).toHaveLength(1)
   }))
+
+test('what Go compiled for the Temporal server is there for the runner, and goes after it', () =>
+  withCompiler(
+    `echo "$GOCACHE" >> "$HOME/caches"; mkdir -p "$GOCACHE"; [ -e "$GOCACHE/compiled" ] && echo again >> "$HOME/caches"; : > "$GOCACHE/compiled"
+while [ "$1" != -o ]; do shift; done; echo built > "$2"`,
+    async (find, cacheDir) => {
+      const home = join(cacheDir, '..')
+      const environment = { PATH: `${home}:/usr/bin:/bin`, HOME: home }
+      const options = { cacheDir, environment, log: openLog('silent'), onProgress: () => {} }
+      await findTemporalProgram({ ...options, named: undefined, downloadAddress: 'http://127.0.0.1:1/' })
+      expect(readdirSync(cacheDir).toSorted()).toEqual(['go-objects', 'temporal'])
+      await find()
+      const objects = join(cacheDir, 'go-objects')
+      expect(readFileSync(join(home, 'caches'), 'utf8')).toBe(`${objects}\n${objects}\nagain\n`)
+      expect(readdirSync(cacheDir).toSorted()).toEqual(['runner', 'temporal'])
+    },
+  ))

@@ -33,7 +33,8 @@ describe.each(['mosaic', 'mosaic-montage'])('the documents of %s, as the service
     const workflow = documentOf(example, 'workflow.yaml') as unknown as WorkflowDocument
     const [resource] = (environment as { resources: { id: string }[] }).resources
     const types = [...new Set(workflow.spec.activities.map(({ activityType }) => activityType))]
-    const times = types.map((activityType) => ({ activityType, runtimeSeconds: 1.5, runtimeStdDevSeconds: 0.1, sampleSize: 2 }))
+    const spread = { runtimeSeconds: 1.5, lowestSeconds: 1.4, highestSeconds: 1.7, runtimeStdDevSeconds: 0.1 }
+    const times = types.map((activityType) => ({ activityType, ...spread, sampleSize: 6, passes: 3 }))
     for (const activityResourceProfiles of [[], profilesOf(workflow, resource!.id, times)]) {
       const definition = { ...environment, activityResourceProfiles }
       expect(EnvironmentDefinition.safeParse(definition).error?.issues ?? []).toEqual([])

@@ -6,6 +6,7 @@ import path from 'node:path'
 import { parse } from 'yaml'
 import { fullShape, mosaicWorkflow, smallShape } from '../../examples/mosaic/generate-workflow.ts'
 import { measureMosaic, profilesOf } from '../../examples/mosaic/measure.ts'
+import { isSteady, median } from '../../examples/mosaic/steadiness.ts'
 import { inOrder, runCommand, runSerially } from '../../examples/run-serially.ts'
 import { workflowYaml, type WorkflowDocument } from '../../examples/workflow-document.ts'
 import { readPng, type Picture } from './png.ts'
@@ -148,8 +149,9 @@ describe('the mosaic of the examples', () => {
     expect(digest('other')).not.toBe(digest('once'))
   })
 
-  test('is measured by one task of each type, and the full-size steps get full-size input', async () => {
-    const times = await measureMosaic(small, examples, 2)
+  test('is measured by tasks of each type, pass by pass until they are steady, and the full-size steps get full-size input', async () => {
+    const order: string[] = []
+    const times = await measureMosaic(small, examples, 2, { onType: ({ activityType }) => order.push(activityType) })
     expect(times.map(({ activityType }) => activityType)).toEqual([
       'observe',
       'project',
@@ -159,13 +161,35 @@ describe('the mosaic of the examples', () => {
       'coadd',
       'picture',
     ])
-    for (const { runtimeSeconds, sampleSize } of times) {
-      expect(runtimeSeconds).toBeGreaterThan(0)
-      expect(sampleSize).toBeGreaterThanOrEqual(2)
+    for (const { runtimeSeconds, lowestSeconds, highestSeconds, sampleSize, passes } of times) {
+      expect(lowestSeconds).toBeGreaterThan(0)
+      expect(runtimeSeconds).toBeGreaterThanOrEqual(lowestSeconds)
+      expect(highestSeconds).toBeGreaterThanOrEqual(runtimeSeconds)
+      expect(passes).toBeGreaterThanOrEqual(3)
+      expect(sampleSize).toBeGreaterThanOrEqual(2 * passes)
     }
+    // Interleaved: each type was measured once before the first was measured again.
+    const types = times.map(({ activityType }) => activityType)
+    expect(order.slice(0, 3 * types.length)).toEqual([...types, ...types, ...types])
     const [profile] = profilesOf(small, 'some-host', times)
     expect(profile).toMatchObject({ activityTypeId: 'mosaic-small-observe', resourceId: 'some-host', source: 'measured' })
-  }, 120_000)
+    expect(profile!['metadata']).toEqual({
+      lowestSeconds: times[0]!.lowestSeconds,
+      highestSeconds: times[0]!.highestSeconds,
+      passes: times[0]!.passes,
+    })
+  }, 300_000)
+
+  test('a type is measured at least three times, and until three passes agree', () => {
+    expect(isSteady([1, 1])).toBe(false)
+    expect(isSteady([1, 1.04, 0.98])).toBe(true)
+    // What another program slowed down is left out of the median, and is no reason to go on for ever.
+    expect(isSteady([1.9, 1, 1.3])).toBe(false)
+    expect(isSteady([1.9, 1, 1.3, 1.02, 1.01])).toBe(true)
+    expect(median([1.9, 1, 1.3, 1.02, 1.01])).toBe(1.02)
+    // A process of a few milliseconds varies by more than its share.
+    expect(isSteady([0.03, 0.036, 0.027])).toBe(true)
+  })
 
   test('stops with a word about the value that it cannot use', async () => {
     expect(() => mosaicWorkflow({ ...smallShape, columns: 0 })).toThrow('columns is 0')

@@ -9,6 +9,7 @@ import { documentProblems } from '../../src/domains/environments/rules.ts'
 import { EnvironmentDefinition } from '../../src/domains/environments/schemas.ts'
 import { NetworkTopologyDocument } from '../../src/domains/network-topologies/schemas.ts'
 import { cacheDir, temporaryFolder } from '../embedded/folder.ts'
+import { needs } from '../support/needs.ts'
 import { readPng } from './png.ts'
 
 const mosaic = path.resolve(import.meta.dirname, '../../examples/mosaic')
@@ -95,14 +96,29 @@ test('an unknown site, and a workflow without documents for one, are told', asyn
   })
   const { code, said } = await demo('--site', 'ssh', '--workflow', 'mosaic-montage')
   expect([code, said]).toEqual([2, expect.stringContaining('only the mosaic')])
+  expect(await demo('--site', 'slurm', '--loopback')).toMatchObject({ code: 2, said: expect.stringContaining('only --site ssh') })
 })
+
+needs('openssh-server', 'openssh-client').test(
+  'on hosts that need no root: sshd on ports of this machine, for the account that started the demo',
+  async () => {
+    const { code, said } = await demo('--site', 'ssh', '--loopback', '--small')
+    expect({ code, said }).toEqual({ code: 0, said: expect.any(String) })
+    expect(said).toMatch(/^The site ssh --loopback needs the Debian packages openssh-client openssh-server\.\n/)
+    expect(said).toMatch(/th1: sshd at port \d+ of this machine\n\s+th2: sshd at port \d+ of this machine/)
+    expect(said).toContain('43 of 43 done')
+    const lines = said.split('\n').filter((line) => !line.includes(folder.path) && !line.startsWith('The site'))
+    expect(lines.filter((line) => line.length > 80)).toEqual([])
+  },
+  900_000,
+)
 
 test('one run on this machine, on a host by SSH and on a Slurm cluster: a key, connections, discovery, the picture', async () => {
   const { code, said } = await demo('--site', 'spanning', '--small')
   expect({ code, said }).toEqual({ code: 0, said: expect.any(String) })
   expect(said).toContain('th1: healthy')
   expect(said).toContain('login node: healthy')
-  const sites = [...said.matchAll(/^ {6}((?:local@|ssh\/|slurm\/)\S+) +(\d+) /gm)].map(([, site, tasks]) => ({
+  const sites = [...said.matchAll(/^ {6}((?:local@|ssh\/|slurm\/)\S+)\s+(\d+) /gm)].map(([, site, tasks]) => ({
     site,
     tasks: Number(tasks),
   }))
@@ -112,4 +128,4 @@ test('one run on this machine, on a host by SSH and on a Slurm cluster: a key, c
   const picture = /picture {3}(\S+)/.exec(said)?.[1] ?? ''
   expect(existsSync(picture)).toBe(true)
   expect(readPng(readFileSync(picture))).toMatchObject({ width: 320, height: 240 })
-}, 600_000)
+}, 900_000)

@@ -37,6 +37,10 @@ export interface EngineOptions {
   kind?: keyof typeof bridges
   /** Builds with BuildKit unless a client wants otherwise, as engines do since Docker 23. */
   buildkit?: boolean
+  /** Who starts it, for those who wait for their turn. Default: this process. */
+  owner?: string
+  /** Called each second while another engine of the kind is up, with its owner. */
+  onWait?: (owner: string) => void
 }
 
 /** Programs that are needed, and the Debian packages that hold them. */
@@ -131,11 +135,23 @@ done`
  * A Docker engine beside whatever engine the machine has: own socket, bridge, containerd namespace; no change to firewall or forwarding.
  * It ends with us, even when we are killed.
  */
-export const openEngine = async ({ data, kind = 'image', buildkit = false }: EngineOptions): Promise<Engine> => {
+export const openEngine = async ({
+  data,
+  kind = 'image',
+  buildkit = false,
+  owner = `process ${process.pid} in ${process.cwd()}`,
+  onWait,
+}: EngineOptions): Promise<Engine> => {
   mkdirSync(data, { recursive: true, mode: 0o711 })
   const ground = openGround('engine')
   const at = (name: string): string => join(ground.folder, name)
-  const [socket, logFile, settings, commands] = [at('docker.sock'), at('dockerd.log'), at('daemon.json'), at('commands')]
+  const [socket, logFile, settings, commands, begun] = [
+    at('docker.sock'),
+    at('dockerd.log'),
+    at('daemon.json'),
+    at('commands'),
+    at('begun'),
+  ]
   const cgroup = `orrery-test-${ground.token}`
   const [bridge, address] = bridges[kind]
   const lock = `/run/${bridge}.lock`
@@ -147,6 +163,8 @@ export const openEngine = async ({ data, kind = 'image', buildkit = false }: Eng
   const removed = new Promise<void>((resolve) => end.once('exit', () => resolve()))
   // What it starts is in its cgroup or in one beside it, so all of it can be found.
   const startScript = `
+: > ${quote(begun)}
+printf '%s' ${quote(owner)} > ${lock}
 tree=/sys/fs/cgroup
 [ -e "$tree/cgroup.controllers" ] || tree=$tree/pids
 mkdir -p "$tree/${cgroup}/engine" && echo $$ > "$tree/${cgroup}/engine/cgroup.procs" || exit
@@ -160,6 +178,16 @@ ip link add name ${bridge} type bridge && ip address add ${address} dev ${bridge
   const docker = async (...args: string[]): Promise<string> => {
     const environment = { HOME: ground.folder, DOCKER_HOST: `unix://${socket}`, DOCKER_BUILDKIT: '1', BUILDKIT_PROGRESS: 'plain' }
     return (await run('docker', args, { environment, deadlineMs: 1_800_000 })).stdout.trim()
+  }
+
+  /** Tells who has the turn while it is not ours; the first second is our own start. */
+  const waitTeller = () => {
+    let toldAt = performance.now()
+    return (): void => {
+      if (existsSync(begun) || performance.now() - toldAt < 1_000) return
+      toldAt = performance.now()
+      onWait?.(readFileSync(lock, 'utf8') || 'an engine that is just starting')
+    }
   }
 
   let server: Leashed | undefined
@@ -184,10 +212,12 @@ ip link add name ${bridge} type bridge && ip address add ${address} dev ${bridge
     let exitCode: number | undefined
     void launched.ended.then((code) => (exitCode = code))
     const words = (): string => readFileSync(logFile, 'utf8').slice(-3_000)
-    // Ready in half a second, unless another test run has its turn.
+    // Ready in half a second, unless another engine has its turn.
+    const tellWait = waitTeller()
     await until(
       'dockerd answers',
       async () => {
+        tellWait()
         if (exitCode !== undefined) throw new Error(`dockerd ended with code ${exitCode}:\n${words()}`)
         return (await ask(socket, '/version')) !== undefined
       },

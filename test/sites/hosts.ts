@@ -13,12 +13,8 @@ import type { Answer, Ground } from './ground.ts'
  * and no process. The hosts share the kernel, the programs and the read-only part of the file system; what is written is their own.
  */
 
-/** What the machine lacks to have such hosts, in words; undefined when nothing. */
+/** Why this account may have no such hosts; undefined when it may. The packages are checked before, by `siteLacks`. */
 export const hostsMissing = async (): Promise<string | undefined> => {
-  for (const program of ['ip', 'unshare', 'nsenter', 'setpriv', 'perl', 'iptables']) {
-    if ((await run('/bin/sh', ['-c', `command -v ${program}`], { mayFail: true })).code !== 0)
-      return `the program ${program} is missing (Debian: apt-get install iproute2 util-linux perl-base iptables)`
-  }
   const probe = await run('unshare', ['--net', '--mount', '--pid', '--uts', '--fork', '--mount-proc', 'true'], { mayFail: true })
   return probe.code === 0
     ? undefined

@@ -13,6 +13,7 @@ import { kubernetesImages } from './kubernetes-images.ts'
 import type { ImageArchives } from './kubernetes-images.ts'
 import { nodeMounts, nodePrograms, openCgroups } from './kubernetes-node.ts'
 import type { Cgroups } from './kubernetes-node.ts'
+import { siteLacks } from './needs.ts'
 import { openPlane } from './kubernetes-plane.ts'
 import { startRegistry } from './registry.ts'
 import type { Registry } from './registry.ts'
@@ -143,19 +144,8 @@ export const clusterRights: readonly Right[] = [
 
 /** What the machine lacks for this site, in words; undefined when nothing. */
 export const kubernetesMissing = async (): Promise<string | undefined> => {
-  const needed = {
-    containerd: '/usr/bin/containerd',
-    crun: '/usr/bin/crun',
-    'containernetworking-plugins': '/usr/lib/cni/bridge',
-    'busybox-static': '/bin/busybox',
-    'docker-registry': '/usr/bin/docker-registry',
-    skopeo: '/usr/bin/skopeo',
-    gcc: '/usr/bin/gcc',
-    openssl: '/usr/bin/openssl',
-  }
-  const absent = Object.entries(needed).filter(([, program]) => !existsSync(program))
-  if (absent.length > 0)
-    return `${absent.map(([, program]) => program).join(', ')} missing (Debian: apt-get install ${absent.map(([name]) => name).join(' ')} libc6-dev)`
+  const lacks = siteLacks({ kind: 'kubernetes' })
+  if (lacks !== undefined) return lacks
   return hostsMissing()
 }
 

@@ -1,4 +1,4 @@
-import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { appendFileSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { connect } from 'node:net'
 import { userInfo } from 'node:os'
 import { join } from 'node:path'
@@ -6,6 +6,7 @@ import { leash } from '../../src/embedded/leash.ts'
 import type { Leashed } from '../../src/embedded/leash.ts'
 import { freePort } from '../../src/embedded/ports.ts'
 import { folderAt, openGround, until } from './ground.ts'
+import { siteLacks } from './needs.ts'
 import { makeKey, sshOptions } from './ssh.ts'
 import type { Key } from './ssh.ts'
 
@@ -19,6 +20,8 @@ export interface LoopbackHost {
   /** Its `$HOME`, empty. */
   readonly folder: string
   knownHosts(): string
+  /** Lets a public key (one line) in. */
+  authorize(publicKey: string): void
   /** New connections are refused; sessions go on. */
   stopSshd(): Promise<void>
   startSshd(): Promise<void>
@@ -39,7 +42,8 @@ export interface LoopbackSite extends AsyncDisposable {
  * They share everything but the port, so links cannot be cut and data need not be moved; for that there is `startSsh`.
  */
 export const startLoopbackSsh = async (options: { hosts?: number } = {}): Promise<LoopbackSite> => {
-  if (!existsSync('/usr/sbin/sshd')) throw new Error('SSH hosts cannot be had: sshd is missing (Debian: apt-get install openssh-server)')
+  const missing = siteLacks({ kind: 'ssh', loopback: true })
+  if (missing !== undefined) throw new Error(`SSH hosts cannot be had: ${missing}`)
   const ground = openGround('ssh')
   const key = await makeKey(join(ground.folder, 'id_ed25519'), 'test')
   const hosts: LoopbackHost[] = []
@@ -85,6 +89,7 @@ const startHost = async (name: string, folder: string, key: Key): Promise<Loopba
     user: userInfo().username,
     folder: folderAt(file('work')),
     knownHosts: () => `[127.0.0.1]:${port} ${readFileSync(file('host_ed25519.pub'), 'utf8').split(' ').slice(0, 2).join(' ')}`,
+    authorize: (publicKey) => appendFileSync(file('authorized_keys'), `${publicKey.trim()}\n`),
     stopSshd: async () => {
       await running?.release()
       running = undefined

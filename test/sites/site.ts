@@ -7,17 +7,20 @@
  *   npm run site -- ssh-kernel|docker|serverless up [--name X]
  *   npm run site -- ssh|ssh-kernel|slurm|kubernetes|docker|serverless status|down [--name X]
  *
- * `up` starts a process that keeps the site and tells how to use it; a second `up` finds the first. Exit codes: 0 done (`status`: it is
- * up), 1 not (`status`: it is down), 2 wrong usage.
+ * `up` lists what the site needs, starts a process that keeps the site and tells how to use it; a second `up` finds the first. What is
+ * not up after `--wait` seconds (300) is ended, and so it is by Ctrl-C. Exit codes: 0 done (`status`: it is up), 1 not (`status`: it is
+ * down), 2 wrong usage.
  */
 import { spawn } from 'node:child_process'
-import { existsSync, openSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { closeSync, existsSync, mkdtempSync, openSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, join, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
 import { identify, isAlive, signal } from '../../src/embedded/processes.ts'
 import type { ProcessIdentity } from '../../src/embedded/processes.ts'
+import { writeWhole } from '../../src/embedded/whole-file.ts'
 import { loadSystemImage, openEngine } from './docker.ts'
+import { siteKinds, siteLacks, siteNeeds, type SiteKind } from './needs.ts'
 import { startFunctions } from './functions.ts'
 import { openGround, until } from './ground.ts'
 import { buildKubernetes } from './kubernetes-build.ts'
@@ -32,15 +35,14 @@ npm run site -- slurm up [--nodes N] [--name X] [--accounting] [--rest]
 npm run site -- kubernetes up [--nodes N] [--nodes-fake N] [--name X]
 npm run site -- ssh-kernel|docker|serverless up [--name X]
 npm run site -- ssh|ssh-kernel|slurm|kubernetes|docker|serverless status|down [--name X]
+with up: [--wait SECONDS], 300 without
 `
 
-const kinds = ['ssh', 'ssh-kernel', 'slurm', 'kubernetes', 'docker', 'serverless'] as const
-type Kind = (typeof kinds)[number]
-const isKind = (word: string): word is Kind => (kinds as readonly string[]).includes(word)
+const isKind = (word: string): word is SiteKind => (siteKinds as readonly string[]).includes(word)
 
 /** What the keeper of a site leaves in its folder for the others. */
 interface Kept {
-  kind: Kind
+  kind: SiteKind
   name: string
   /** Two checkouts on one machine may use one name. */
   checkout: string
@@ -59,6 +61,7 @@ const options = () => {
       nodes: { type: 'string' },
       'nodes-fake': { type: 'string' },
       name: { type: 'string', default: 'default' },
+      wait: { type: 'string', default: '300' },
       shared: { type: 'boolean', default: false },
       trust: { type: 'boolean', default: false },
       loopback: { type: 'boolean', default: false },
@@ -76,24 +79,34 @@ const options = () => {
     return text === undefined ? undefined : number
   }
   if (!/^[\w-]{1,40}$/.test(values.name)) throw new TypeError(`--name ${values.name}: letters, digits, _ and -`)
+  const waitSeconds = Number(values.wait)
+  if (!Number.isInteger(waitSeconds) || waitSeconds < 1 || waitSeconds > 86_400)
+    throw new TypeError(`--wait ${values.wait}: a whole number of seconds from 1 to 86400`)
   // What was not said is left to the site.
   const counts = { hosts: count('hosts', 50), nodes: count('nodes', 50), fakeNodes: count('nodes-fake', 1000) }
   const said = Object.fromEntries(Object.entries(counts).filter(([, number]) => number !== undefined)) as {
     [name in keyof typeof counts]?: number
   }
   const { name, shared, trust, loopback, accounting, rest } = values
-  return { kind, verb, name, shared, trust, loopback, accounting, rest, ...said }
+  return { kind, verb, name, waitSeconds, shared, trust, loopback, accounting, rest, ...said }
 }
 type Options = ReturnType<typeof options>
+
+/** What the keeper of a site has left; undefined while it comes and goes. */
+const readKept = (file: string): Kept | undefined => {
+  try {
+    return JSON.parse(readFileSync(file, 'utf8')) as Kept
+  } catch {
+    return undefined
+  }
+}
 
 /** The sites of this checkout that are up. */
 const kept = (): Kept[] =>
   readdirSync(tmpdir())
     .filter((entry) => entry.startsWith('orrery-site-'))
-    .map((entry) => join(tmpdir(), entry, 'site.json'))
-    .filter((file) => existsSync(file))
-    .map((file) => JSON.parse(readFileSync(file, 'utf8')) as Kept)
-    .filter((site) => site.checkout === checkout && isAlive(site.keeper))
+    .map((entry) => readKept(join(tmpdir(), entry, 'site.json')))
+    .filter((site) => site?.checkout === checkout && isAlive(site.keeper)) as Kept[]
 
 const found = ({ kind, name }: Options): Kept | undefined => kept().find((site) => site.kind === kind && site.name === name)
 
@@ -189,10 +202,15 @@ const bringKubernetes = async (wanted: Options): Promise<Brought> => {
   return { folder: site.folder, stop: site.stop, text }
 }
 
-const bringDocker = async (): Promise<Brought> => {
+const bringDocker = async ({ name }: Options): Promise<Brought> => {
   const ground = openGround('docker')
   try {
-    const engine = await openEngine({ data: join(ground.folder, 'data'), kind: 'tasks' })
+    const engine = await openEngine({
+      data: join(ground.folder, 'data'),
+      kind: 'tasks',
+      owner: `npm run site -- docker up --name ${name} (process ${process.pid}, ${checkout})`,
+      onWait: (owner) => process.stdout.write(`waiting until another Docker engine is down, that of ${owner}\n`),
+    })
     const text = [
       `A Docker engine is up. Tests that need one wait until it is down.`,
       `To use it:\n  export DOCKER_HOST=unix://${engine.socket}; docker images`,
@@ -219,7 +237,7 @@ const bringServerless = async (): Promise<Brought> => {
   return { folder: site.folder, stop: site.stop, text }
 }
 
-const bring: Readonly<Record<Kind, (wanted: Options) => Promise<Brought>>> = {
+const bring: Readonly<Record<SiteKind, (wanted: Options) => Promise<Brought>>> = {
   ssh: bringSsh,
   'ssh-kernel': bringKernelHost,
   slurm: bringSlurm,
@@ -232,7 +250,8 @@ const bring: Readonly<Record<Kind, (wanted: Options) => Promise<Brought>>> = {
 const keep = async (wanted: Options): Promise<void> => {
   const { folder, stop, text } = await bring[wanted.kind](wanted)
   const site: Kept = { kind: wanted.kind, name: wanted.name, checkout, keeper: identify(process.pid)!, folder, text }
-  writeFileSync(join(folder, 'site.json'), JSON.stringify(site))
+  // Whole at once: `up` reads it meanwhile.
+  writeWhole(join(folder, 'site.json'), JSON.stringify(site), 0o644)
   const wait = setInterval(() => undefined, 2 ** 31 - 1)
   for (const name of ['SIGTERM', 'SIGINT'] as const)
     process.once(name, () => {
@@ -247,35 +266,54 @@ const up = async (wanted: Options): Promise<void> => {
     process.stdout.write(`It was up already.\n\n${before.text}\n`)
     return
   }
+  process.stdout.write(`${siteNeeds(wanted)}\n`)
+  const lacks = siteLacks(wanted)
+  if (lacks !== undefined) throw new Error(`Nothing was started: ${lacks}.`)
   // Takes minutes where it was never done, and says how it goes, which the keeper could not.
   if (wanted.kind === 'kubernetes') await buildKubernetes()
-  const log = join(tmpdir(), `orrery-site-${process.pid}.log`)
-  const errors = openSync(log, 'w', 0o600)
-  const keeper = spawn(
-    process.execPath,
-    [...process.execArgv, import.meta.filename, ...process.argv.slice(2).map((word) => (word === 'up' ? 'keep' : word))],
-    {
-      cwd: '/',
-      detached: true,
-      stdio: ['ignore', 'ignore', errors],
-    },
-  )
-  let code: number | null | undefined
-  keeper.once('exit', (ended) => (code = ended ?? 1))
-  await until(
-    'the site',
-    async () => code !== undefined || found(wanted) !== undefined,
-    () => readFileSync(log, 'utf8'),
-    300_000,
-  )
-  keeper.unref()
-  const said = readFileSync(log, 'utf8')
-  rmSync(log)
-  const site = found(wanted)
-  if (site === undefined) throw new Error(/^Error: .*$/m.exec(said)?.[0].slice('Error: '.length) ?? said)
+  const site = await startKeeper(wanted)
   process.stdout.write(
     `${site.text}\n\nnpm run site -- ${wanted.kind} down${wanted.name === 'default' ? '' : ` --name ${wanted.name}`} takes it down.\n`,
   )
+}
+
+/** Starts the process that keeps the site, and says why it waits. @throws Error when the site is not up in time, with nothing left of it */
+const startKeeper = async (wanted: Options): Promise<Kept> => {
+  const folder = mkdtempSync(join(tmpdir(), 'orrery-keeper-'))
+  const [progress, errors] = [join(folder, 'progress'), join(folder, 'errors')]
+  const files = [openSync(progress, 'w', 0o600), openSync(errors, 'w', 0o600)] as const
+  const keeper = spawn(
+    process.execPath,
+    [...process.execArgv, import.meta.filename, ...process.argv.slice(2).map((word) => (word === 'up' ? 'keep' : word))],
+    { cwd: '/', detached: true, stdio: ['ignore', ...files] },
+  )
+  for (const file of files) closeSync(file)
+  const exited = new Promise<void>((resolve) => keeper.once('exit', () => resolve()))
+  let stopped: NodeJS.Signals | undefined
+  for (const name of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const) process.once(name, () => (stopped = name))
+  const over = (): boolean => keeper.exitCode !== null || keeper.signalCode !== null
+  const deadline = performance.now() + 1000 * wanted.waitSeconds
+  let said = ''
+  let site: Kept | undefined
+  try {
+    while (site === undefined && !over() && stopped === undefined && performance.now() < deadline) {
+      await new Promise((resolve) => setTimeout(resolve, 25))
+      site = found(wanted)
+      const line = readFileSync(progress, 'utf8').trimEnd().split('\n').at(-1) ?? ''
+      if (line !== said) process.stdout.write(`${line}, ${wanted.waitSeconds} s at most\n`)
+      said = line
+    }
+    const text = readFileSync(errors, 'utf8')
+    if (site === undefined && over()) throw new Error(/^Error: .*$/m.exec(text)?.[0].slice('Error: '.length) ?? text)
+  } finally {
+    if (site === undefined) keeper.kill('SIGTERM')
+    else keeper.unref()
+    rmSync(folder, { recursive: true, force: true })
+  }
+  if (site !== undefined) return site
+  await exited
+  const why = stopped === undefined ? `not up within ${wanted.waitSeconds} s` : `stopped by ${stopped}`
+  throw new Error(`${why}; nothing of the site is left.${said === '' ? '' : ` It was ${said}.`}`)
 }
 
 const down = async (wanted: Options): Promise<void> => {

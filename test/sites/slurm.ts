@@ -4,9 +4,10 @@ import { join } from 'node:path'
 import { startAccounting } from './accounting.ts'
 import { folderAt, openGround, until } from './ground.ts'
 import type { Ground } from './ground.ts'
-import { openNetwork } from './hosts.ts'
+import { hostsMissing, openNetwork } from './hosts.ts'
 import type { Host, Network } from './hosts.ts'
-import { makeKey, serveSsh, sshMissing, sshOptions } from './ssh.ts'
+import { siteLacks } from './needs.ts'
+import { makeKey, serveSsh, sshOptions } from './ssh.ts'
 import type { Key, SshHost } from './ssh.ts'
 
 /** A real Slurm cluster: see `startSlurm`. */
@@ -81,17 +82,11 @@ const commands = ['sbatch', 'squeue', 'sacct', 'scancel', 'scontrol', 'sinfo', '
 
 /** What the machine lacks for this site, in words; undefined when nothing. */
 export const slurmMissing = async (options: { accounting?: boolean; rest?: boolean } = {}): Promise<string | undefined> => {
-  const programs = [
-    ...['slurmctld', 'slurmd', 'munged'].map((program) => `/usr/sbin/${program}`),
-    ...(options.accounting === true ? ['/usr/sbin/slurmdbd', '/usr/sbin/mariadbd'] : []),
-    ...(options.rest === true ? ['/usr/sbin/slurmrestd'] : []),
-  ]
-  const absent = programs.filter((program) => !existsSync(program))
-  if (absent.length > 0)
-    return `${absent.join(', ')} missing (Debian: apt-get install slurm-wlm slurmctld slurmd slurm-client munge slurmrestd slurm-wlm-jwt-plugin slurmdbd mariadb-server)`
+  const lacks = siteLacks({ ...options, kind: 'slurm' })
+  if (lacks !== undefined) return lacks
   if (existsSync('/usr/sbin/slurmctld-wlm-emulator') || existsSync('/usr/sbin/slurmd-wlm-emulator'))
     return 'slurm-wlm-emulator is installed, which replaces the real daemons: apt-get remove slurm-wlm-emulator'
-  return sshMissing()
+  return hostsMissing()
 }
 
 /**

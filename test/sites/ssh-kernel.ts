@@ -4,6 +4,7 @@ import { copyFileSync, existsSync, mkdirSync, readFileSync, readdirSync, symlink
 import { connect } from 'node:net'
 import { join } from 'node:path'
 import { openGround, run, until } from './ground.ts'
+import { siteLacks } from './needs.ts'
 import { makeKey, sshOptions } from './ssh.ts'
 import type { Key } from './ssh.ts'
 
@@ -60,20 +61,10 @@ long ptrace(enum __ptrace_request request, ...) {
 }
 `
 
-/** What runs there beside sshd, and its packages. */
-const guest = {
-  '/lib/systemd/systemd': 'systemd',
-  '/usr/bin/dbus-daemon': 'dbus',
-  '/usr/lib/systemd/user/dbus.socket': 'dbus-user-session',
-  '/usr/share/pam-configs/systemd': 'libpam-systemd',
-}
-
 /** What the machine lacks for this site, in words; undefined when nothing. */
 export const kernelHostMissing = (): string | undefined => {
-  if (!existsSync(program)) return 'linux.uml is missing (Debian: apt-get install user-mode-linux)'
-  const absent = Object.entries(guest).find(([path]) => !existsSync(path))
-  if (absent !== undefined) return `${absent[0]} is missing (Debian: apt-get install ${absent[1]})`
-  if (!existsSync(compiler)) return `${compiler} is missing (Debian: apt-get install gcc libc6-dev)`
+  const lacks = siteLacks({ kind: 'ssh-kernel' })
+  if (lacks !== undefined) return lacks
   return existsSync('/dev/net/tun') ? undefined : '/dev/net/tun is missing: the host would have no network'
 }
 

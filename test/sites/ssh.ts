@@ -5,6 +5,7 @@ import { folderAt, openGround, run, until } from './ground.ts'
 import type { Ground } from './ground.ts'
 import { hostsMissing, openNetwork } from './hosts.ts'
 import type { Host, Network } from './hosts.ts'
+import { siteLacks } from './needs.ts'
 
 /** Real sshd on several hosts of their own: see `startSsh`. */
 export interface SshOptions {
@@ -72,8 +73,7 @@ export interface SshSite extends AsyncDisposable {
 }
 
 /** What the machine lacks for this site, in words; undefined when nothing. */
-export const sshMissing = async (): Promise<string | undefined> =>
-  existsSync('/usr/sbin/sshd') ? hostsMissing() : 'sshd is missing (Debian: apt-get install openssh-server)'
+export const sshMissing = async (): Promise<string | undefined> => siteLacks({ kind: 'ssh' }) ?? hostsMissing()
 
 /**
  * Starts hosts with their own network, address, processes, host name and disks, each with sshd on port 22. It takes about half a second;

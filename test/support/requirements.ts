@@ -27,7 +27,9 @@ const packages = {
   'openssh-server': ['/usr/sbin/sshd'],
   openssl: ['/usr/bin/openssl'],
   parallel: ['/usr/bin/parallel'],
+  'perl-base': ['/usr/bin/perl'],
   podman: ['/usr/bin/podman'],
+  'python3-minimal': ['/usr/bin/python3'],
   'python3-simgrid': ['/usr/share/doc/python3-simgrid'],
   'python3-venv': ['/usr/bin/python3', '/usr/lib/python3.11/ensurepip/__init__.py'],
   rclone: ['/usr/bin/rclone'],
@@ -35,9 +37,11 @@ const packages = {
   runc: ['/usr/sbin/runc'],
   skopeo: ['/usr/bin/skopeo'],
   'slurm-wlm': ['/usr/sbin/slurmctld', '/usr/sbin/slurmd', '/usr/bin/sbatch'],
+  'slurm-wlm-jwt-plugin': ['/usr/lib/x86_64-linux-gnu/slurm-wlm/auth_jwt.so'],
   slurmdbd: ['/usr/sbin/slurmdbd'],
   slurmrestd: ['/usr/sbin/slurmrestd'],
   systemd: ['/lib/systemd/systemd'],
+  'util-linux': ['/usr/bin/unshare', '/usr/bin/nsenter', '/usr/bin/setpriv', '/usr/bin/flock'],
   'user-mode-linux': ['/usr/bin/linux.uml'],
 } as const
 

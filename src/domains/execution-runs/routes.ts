@@ -29,12 +29,23 @@ import { timelineOf } from './timeline-bands.ts'
 
 export interface ExecutionRunRouteParts extends ActivityRouteParts {
   engine: Engine
+  /** Of all costs; shown, never converted. */
+  currency: string | undefined
 }
 
 const all = <T extends readonly string[]>(states: T) => z.enum(['all', ...states] as unknown as [string, ...string[]]).optional()
 const chosen = (value: string | undefined): string | undefined => (value === 'all' ? undefined : value)
 
-export const executionRunRoutes = ({ db, engine, sites, hostId, workRoot, seedRoot, variablePrefix }: ExecutionRunRouteParts): Route[] => {
+export const executionRunRoutes = ({
+  db,
+  engine,
+  sites,
+  hostId,
+  workRoot,
+  seedRoot,
+  variablePrefix,
+  currency,
+}: ExecutionRunRouteParts): Route[] => {
   const detailOfLatest = sharedReads((runId) => readRunDetail(db, runId, false))
   const detailOfAllAttempts = sharedReads((runId) => readRunDetail(db, runId, true))
 
@@ -244,7 +255,7 @@ export const executionRunRoutes = ({ db, engine, sites, hostId, workRoot, seedRo
         const input = await timelineOf(db, params.runId, query.with)
         if (input === undefined) throw missing('run', query.with === undefined ? params.runId : `${params.runId} or ${query.with}`)
         if (/\btext\/html\b/.test(headers['accept'] ?? ''))
-          return new Reply({ body: timelineHtml(input), headers: { 'content-type': 'text/html; charset=utf-8' } })
+          return new Reply({ body: timelineHtml(input, currency), headers: { 'content-type': 'text/html; charset=utf-8' } })
         return timelineSummary(input) as unknown as Record<string, unknown>
       },
     }),

@@ -45,7 +45,7 @@ svg .soft { fill: var(--soft); }
 
 /**
  * Draws each band on one canvas, however many bars it has, and shares one time axis among them.
- * Data: { colours, types, end, bands: [{ lanes: [[resource, lane]], bars: [[lane, type, name, ready, moved, start, launched, finish, status, attempt, cost]] }] }.
+ * Data: { colours, types, end, currency, bands: [{ lanes: [[resource, lane]], bars: [[lane, type, name, ready, moved, start, launched, finish, status, attempt, cost]] }] }.
  */
 export const timelineScript = String.raw`
 'use strict';
@@ -247,7 +247,7 @@ export const timelineScript = String.raw`
       if (start > moved) rows.push('waited ' + seconds(start - moved));
       if (moved > ready) rows.push('data moved ' + seconds(moved - ready));
       if (launched > start) rows.push('launch ' + seconds(launched - start));
-      if (cost !== null) rows.push('cost ' + Number(cost.toPrecision(4)));
+      if (cost !== null) rows.push('cost ' + Number(cost.toPrecision(4)) + (data.currency ? ' ' + data.currency : ''));
       tip.textContent = rows.join('\n');
       tip.style.display = 'block';
       tip.style.left = Math.min(event.clientX + 14, window.innerWidth - tip.offsetWidth - 8) + 'px';

@@ -119,7 +119,7 @@ const drawn = (band: TimelineBand, types: ReadonlyMap<string, number>): unknown 
   }
 }
 
-const typeTable = (bands: readonly TimelineBand[], types: readonly string[]): string => {
+const typeTable = (bands: readonly TimelineBand[], types: readonly string[], priced: string): string => {
   const measuredOrLast = bands.at(-1)
   const cells = (of: (bars: readonly TimelineBar[]) => readonly TimelineBar[]): string => {
     const found = bands.map(({ bars }) => of(bars))
@@ -140,11 +140,11 @@ const typeTable = (bands: readonly TimelineBand[], types: readonly string[]): st
     const name = `<td title="${escaped(type)}"><i style="background:${colourOf(index)}"></i>${escaped(type)}</td>`
     return `<tr>${name}${cells((bars) => bars.filter((bar) => bar.type === type))}</tr>`
   })
-  return `<div class="scroll"><table><thead><tr><th>activity type</th><th>${measuredOrLast?.label ?? ''} tasks</th>${heads}${compare}<th>cost</th></tr></thead>
+  return `<div class="scroll"><table><thead><tr><th>activity type</th><th>${measuredOrLast?.label ?? ''} tasks</th>${heads}${compare}<th>${escaped(priced)}</th></tr></thead>
 <tbody>${shown.join('\n')}</tbody><tfoot><tr><td>all</td>${cells((bars) => bars)}</tr></tfoot></table></div>`
 }
 
-const bandTable = (bands: readonly TimelineBand[]): string => {
+const bandTable = (bands: readonly TimelineBand[], priced: string): string => {
   const planned = bands[0] === undefined ? 0 : makespanOf(bands[0].bars)
   const rows = bands.map(({ label, bars }, index) => {
     const [makespan, lanes, cost] = [makespanOf(bars), lanesOf(bars).length, costOf(bars)]
@@ -154,7 +154,7 @@ const bandTable = (bands: readonly TimelineBand[]): string => {
     return `<tr><td>${label}</td><td>${seconds(makespan)}</td><td>${change}</td><td>${lanes}</td><td>${busy}</td><td>${failed}</td><td>${cost === null ? '–' : money(cost)}</td></tr>`
   })
   const reference = bands.length > 1 ? `against ${bands[0]?.label ?? ''}` : ''
-  return `<div class="scroll"><table><thead><tr><th></th><th>makespan</th><th>${reference}</th><th>lanes</th><th>lanes busy</th><th>failed attempts</th><th>cost</th></tr></thead>
+  return `<div class="scroll"><table><thead><tr><th></th><th>makespan</th><th>${reference}</th><th>lanes</th><th>lanes busy</th><th>failed attempts</th><th>${escaped(priced)}</th></tr></thead>
 <tbody>${rows.join('\n')}</tbody></table></div>`
 }
 
@@ -192,9 +192,12 @@ const whereTimeWent = (bands: readonly TimelineBand[]): string => {
  * A run as one self-contained HTML page: planned, simulated and measured Gantt charts above each other on one time axis, tables per
  * activity type, and where the time went. Nothing is loaded from elsewhere; its policy forbids any script but its own.
  * The number of elements grows with types and bands, never with bars, which are drawn on one canvas per band.
+ * @param currency of all costs; without it they are shown as bare numbers and the page says so.
  * @throws RangeError naming the activity whose times are not finite or not in order.
  */
-export const timelineHtml = (input: TimelineInput): string => {
+export const timelineHtml = (input: TimelineInput, currency?: string): string => {
+  const priced = `cost, ${currency ?? 'no currency set'}`
+  const amount = (cost: number): string => `${money(cost)}${currency === undefined ? '' : ` ${escaped(currency)}`}`
   const bands = order.flatMap((label) => input.bands.filter((band) => band.label === label && band.bars.length > 0))
   for (const { bars } of bands) bars.forEach(assertBar)
   const types = [...new Set(bands.flatMap(({ bars }) => bars.toSorted((a, b) => a.startAt - b.startAt).map(({ type }) => type)))]
@@ -204,6 +207,7 @@ export const timelineHtml = (input: TimelineInput): string => {
     colours: types.map((_, index) => colourOf(index)),
     types,
     end: rounded(end),
+    currency: currency ?? '',
     bands: bands.map((band) => drawn(band, typeIndex)),
   }
 
@@ -213,7 +217,7 @@ export const timelineHtml = (input: TimelineInput): string => {
     `<b class="status-${run.status.replace(/[^a-z]/g, '')}">${escaped(run.status)}</b>`,
     `mode <b>${escaped(run.mode)}</b>`,
     ...(run.makespanSeconds === null ? [] : [`makespan <b>${seconds(run.makespanSeconds)}</b>`]),
-    ...(run.cost === null ? [] : [`cost <b>${money(run.cost)}</b>`]),
+    ...(run.cost === null ? [] : [`cost <b>${amount(run.cost)}</b>`]),
     ...(run.startedAt === undefined ? [] : [`started <b>${new Date(run.startedAt * 1000).toISOString().replace(/\.\d+Z$/, 'Z')}</b>`]),
   ]
   const shownTypes = types.slice(0, 24)
@@ -227,7 +231,7 @@ export const timelineHtml = (input: TimelineInput): string => {
     const facts = [
       countOf(bars),
       `makespan ${seconds(makespanOf(bars))}`,
-      ...(costOf(bars) === null ? [] : [`cost ${money(costOf(bars) ?? 0)}`]),
+      ...(costOf(bars) === null ? [] : [`cost ${amount(costOf(bars) ?? 0)}`]),
     ].join(' · ')
     return `<section class="band"><header><strong>${label}</strong><span>${facts}</span></header>
 <canvas id="band-${index}" role="img" aria-label="${label}: ${facts}"></canvas></section>`
@@ -240,9 +244,9 @@ export const timelineHtml = (input: TimelineInput): string => {
 <span><button id="closer" type="button">zoom in</button> <button id="wider" type="button">zoom out</button> <button id="all" type="button">whole run</button></span></div>
 ${charts.join('\n')}
 <h2>In total</h2>
-${bandTable(bands)}
+${bandTable(bands, priced)}
 <h2>By activity type</h2>
-${typeTable(bands, types)}
+${typeTable(bands, types, priced)}
 <h2>Where the time went, summed over tasks</h2>
 ${whereTimeWent(bands)}
 <div id="tip"></div>
