@@ -50,6 +50,7 @@ export function traceProblem(path: string, hosts: number, lanes = 1): Problem {
       lanes,
       cpuCapacity: lanes,
       memoryBytes: 1e12,
+      batch: false,
       opaque: false,
       pricePerSecond: 0,
       bootOverheadSeconds: 0,

@@ -93,6 +93,7 @@ const problemFrom = ({ workflow, environment, topology }: PlanningDocuments): Pa
     resources: resources.map((resource) => ({
       ...resource,
       lanes: resource.cpuCores,
+      batch: resource.executionTarget === 'batch',
       opaque: resource.type === 'batch_queue',
       activeWindow: environment.version.costModel === 'active-window' || resource.executionTarget === 'provisioned',
     })),
