@@ -238,7 +238,8 @@ describe('a planning session', () => {
     documents.workflow.spec.activities[0]!.memoryLimit = '1Ti'
     documents.environment.resources = documents.environment.resources.map((resource) => ({
       ...resource,
-      type: resource.type === 'batch_queue' ? 'cloud_vm' : resource.type,
+      // A batch target would take it.
+      executionTarget: 'direct',
     }))
     const versionId = await post(documents)
     const { id } = session(documents, versionId)
