@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import fc from 'fast-check'
+import { sql } from '../../src/db/sql.ts'
 import { networkModels } from '../../src/simulator/channel.ts'
 import { planningDocuments, type PlanningDocuments } from '../support/planning-documents.ts'
 import { openService, type TestService } from '../support/service.ts'
@@ -509,16 +510,30 @@ describe('network models', () => {
     expect([refused.status, refused.body.details[0].path]).toEqual([422, 'networkModel'])
   }, 60_000)
 
-  test('a topology that mixes links with and without latency is named in the warnings of session and run', async () => {
+  test('a topology that mixes links with and without latency starves flows, and is named in the warnings of session and run', async () => {
     const key = 'mixed'
+    const [x, y, z] = ['mixed-x', 'mixed-y', 'mixed-z']
     await post({
-      workflow: { name: key, spec: { namespace: 'n', activities: [activity('a'), activity('b', { dependsOn: ['a'] })] } },
-      environment: environmentOf(
-        key,
-        ['x', 'y', 'z'].map((name) => machine(`mixed-${name}`)),
-      ),
+      workflow: {
+        name: key,
+        spec: {
+          namespace: 'n',
+          activities: [
+            activity('a', { resourceSelector: x }),
+            activity('b', { resourceSelector: y, dependsOn: ['a'] }),
+            activity('c', { resourceSelector: z, dependsOn: ['a'] }),
+          ],
+          dataDependencies: ['b', 'c'].map((name) => ({
+            producerActivity: 'a',
+            consumerActivity: name,
+            logicalName: name,
+            sizeBytes: 10_000_000,
+          })),
+        },
+      },
+      environment: environmentOf(key, [machine(x), machine(y), machine(z)]),
       scope: scopeOf(key),
-      topology: topologyOf(key, [linkOf(key, 'mixed-x', 'mixed-y'), linkOf(key, 'mixed-y', 'mixed-z', { latencySeconds: 0.001 })]),
+      topology: topologyOf(key, [linkOf(key, x, y), linkOf(key, y, z, { latencySeconds: 0.001, bandwidthBitsPerSecond: 8e9 })]),
     })
     const { session, candidate } = await planned(sessionOf(key))
     expect(session.warnings).toEqual([
@@ -527,6 +542,8 @@ describe('network models', () => {
         message: expect.stringMatching(/links of latency 0 \(such as "mixed-mixed-x-mixed-y"\) beside .*"mixed-mixed-y-mixed-z", 0.001 s/),
       },
     ])
+    // Two equal flows over one link: the one whose route has a further hop of 1 ms takes nearly all of it.
+    expect(candidate.plan.assignments.map((each: Json) => Math.round(each.predictedTransferSeconds))).toEqual([0, 20, 10])
     const plan = await select(session.id, candidate.id)
     expect((await simulate(plan.id)).run.warnings).toEqual([{ path: 'networkTopology', message: session.warnings[0].message }])
     await service.post('/execution-runs/', {
@@ -538,3 +555,15 @@ describe('network models', () => {
     expect((await service.finished('mixed-free')).run.warnings).toEqual([])
   }, 60_000)
 })
+
+test('a plan that an earlier version stored keeps what it says, and can be simulated', async () => {
+  await fan('old')
+  await service.post('/schedule-plans/import/', { plan: fanPlan('old', 'old-plan') })
+  await service.db.run(
+    sql`update schedule_plans set network_model = null, predicted_makespan_seconds = 12, predicted_feasible = false where id = 'old-plan'`,
+  )
+  await service.db.run(sql`update schedule_plan_assignments set duration_source = null where schedule_plan_id = 'old-plan'`)
+  const plan = await service.get('/schedule-plans/old-plan/')
+  expect([plan.networkModel, plan.predicted]).toEqual([undefined, { makespanSeconds: 12, cost: 0, feasible: false }])
+  expect((await simulate('old-plan')).run).toMatchObject({ status: 'completed', makespanSeconds: 32, networkModel: 'by-policy' })
+}, 60_000)

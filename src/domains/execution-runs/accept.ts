@@ -220,7 +220,7 @@ export const acceptRun = (db: Db, request: RunRequest, run: RunMembers, acceptin
     })
     problems.push(...chosen.problems)
     if (problems.length > 0) throw unacceptable(problems)
-    const facts = { hostId: accepting.hostId, runtimes, resources: resources as Resource[], runtimeBindings: bindings }
+    const facts = { hostId: accepting.hostId, runtimes, resources, runtimeBindings: bindings }
     const placed = placer(facts)
     const pairs = tasks.map((task, i) => ({ runtimeId: chosen.runtimeIds[i] ?? '', resourceId: task.resourceId }))
     const simgrid = runtimes.find(({ id, configuration }) => chosen.runtimeIds.includes(id) && configuration?.['engine'] === 'simgrid')
