@@ -46,79 +46,91 @@ const canonical = (value: unknown): string => {
 const differ = (a: object, b: object): boolean => canonical(a) !== canonical(b)
 
 /**
- * Stores a plan in one transaction, or refuses (422) with everything that is wrong with it: references into the store, what came with it
- * against what it says, and the rules of its assignments. Without companions everything is taken from the store. What the plan takes
- * and costs is simulated; what it predicts itself is kept beside that.
+ * Stores a plan, or refuses (422) with everything that is wrong with it: references into the store, what came with it against what it
+ * says, and the rules of its assignments. Without companions everything is taken from the store. What the plan takes and costs is
+ * simulated; what it predicts itself is kept beside that.
  */
-export const acceptPlan = (
+export const acceptPlan = async (
   { db, compute }: { db: Db; compute: Pick<Compute, 'simulate'> },
   plan: PlanDocument,
   companions?: Companions,
-): Promise<Plan> =>
-  db.transaction(async (tx) => {
-    const { problems, version, ...stored } = await lookUp(tx, plan)
-    if (companions !== undefined) problems.push(...disagreements(plan, companions))
-    const scope = companions?.executionScope ?? stored.scope
-    const inventory = await inventoryOf(tx, plan, scope, companions)
-    problems.push(...inventory.problems)
-
-    const content = await contentOf(tx, version, companions)
-    problems.push(...content.problems)
-    const checked =
-      content.workflow &&
-      planProblems({
-        plan,
-        workflow: content.workflow,
-        resources: inventory.resources,
-        environmentVersionIds: new Set(scope?.environmentVersionIds),
-      })
-    problems.push(...(await unboundRuntimes(tx, plan)))
-    // A flaw of the workflow itself is named once.
-    problems.push(...(checked?.problems.filter(({ path }) => content.problems.length === 0 || !path.startsWith('workflow.')) ?? []))
-    if (problems.length > 0 || checked === undefined || content.graph === undefined) throw unacceptable(problems)
-
-    const prediction = await predictionOf(tx, compute, {
-      plan,
-      positions: checked.positions,
-      graph: content.graph,
-      resources: inventory.resources,
-      environmentVersionIds: scope?.environmentVersionIds ?? [],
-      topology: companions === undefined ? stored.topology : companions.networkTopology,
-    })
+): Promise<Plan> => {
+  // The database has few connections and is not needed while the plan is simulated. What is removed meanwhile is refused by its constraint.
+  const checked = await undone(db, (tx) => checkPlan(tx, plan, companions))
+  const prediction = await predict(compute, checked.given)
+  return db.transaction(async (tx) => {
+    const { networkModel, tasks } = prediction
     await createPlan(tx, {
       ...plan,
       ...submitted(plan.predicted),
       predicted: prediction,
-      networkModel: prediction.networkModel,
+      networkModel,
       contentionFreeMakespanSeconds: undefined,
-      defaultedDurations: prediction.tasks.filter(({ durationSource }) => durationSource === 'default').length,
-      contentVersionId: content.graph.versionId,
-      embedded: embeddedOf(companions, stored, inventory.stored),
+      defaultedDurations: tasks.filter(({ durationSource }) => durationSource === 'default').length,
+      contentVersionId: companions === undefined ? checked.version.id : await embed(tx, checked.version, companions),
+      embedded: checked.embedded,
       lifecycleActions: plan.lifecycleActions?.map((action) => ({ ...action, schedulePlanId: plan.id })),
       assignments: plan.assignments.map((assignment, at) =>
-        predictedAssignment(plan.id, assignment, checked.positions[at]!, prediction.tasks[checked.positions[at]!]!),
+        predictedAssignment(plan.id, assignment, checked.positions[at]!, tasks[checked.positions[at]!]!),
       ),
     })
     return (await readPlanDocument(tx, plan.id))!
   })
-
-/** What the store says against the runtimes that the assignments name. */
-const unboundRuntimes = async (tx: Db, { assignments }: PlanDocument): Promise<Problem[]> => {
-  const named = assignments.map((assignment, at) => ({
-    resourceId: assignment.resourceId,
-    runtimeId: namedRuntime(assignment),
-    path: `plan.assignments.${at}`,
-  }))
-  const runtimeIds = [...new Set(named.flatMap(({ runtimeId }) => runtimeId ?? []))]
-  if (runtimeIds.length === 0) return []
-  const resourceIds = [...new Set(named.map(({ resourceId }) => resourceId))]
-  return runtimeProblems(named, { runtimes: await runtimesByIds(tx, runtimeIds), bindings: await bindingsOfResources(tx, resourceIds) })
 }
 
-/** Simulates the plan as a run of it would be: its content, the resources that it names, the profiles and versions of the store. */
-const predictionOf = async (
+/** Thrown to end a transaction without a commit. */
+const undo = new Error('the transaction is not committed')
+
+/** What `work` finds in a transaction that is rolled back: what it stores to look at is not kept. */
+const undone = async <T>(db: Db, work: (tx: Db) => Promise<T>): Promise<T> => {
+  const found: T[] = []
+  await db
+    .transaction(async (tx) => {
+      found.push(await work(tx))
+      throw undo
+    })
+    .catch((error: unknown) => {
+      if (error !== undo) throw error
+    })
+  return found[0]!
+}
+
+/** Everything that is needed to simulate and store a plan. @throws Refusal 422 with everything that is wrong with it */
+const checkPlan = async (tx: Db, plan: PlanDocument, companions: Companions | undefined) => {
+  const { problems, version, ...stored } = await lookUp(tx, plan)
+  if (companions !== undefined) problems.push(...disagreements(plan, companions))
+  const scope = companions?.executionScope ?? stored.scope
+  const inventory = await inventoryOf(tx, plan, scope, companions)
+  problems.push(...inventory.problems)
+
+  const content = await contentOf(tx, version, companions)
+  problems.push(...content.problems)
+  const checked =
+    content.workflow &&
+    planProblems({
+      plan,
+      workflow: content.workflow,
+      resources: inventory.resources,
+      environmentVersionIds: new Set(scope?.environmentVersionIds),
+    })
+  problems.push(...(await unboundRuntimes(tx, plan)))
+  // A flaw of the workflow itself is named once.
+  problems.push(...(checked?.problems.filter(({ path }) => content.problems.length === 0 || !path.startsWith('workflow.')) ?? []))
+  if (problems.length > 0 || checked === undefined || content.graph === undefined || version === undefined) throw unacceptable(problems)
+  const given = await simulationOf(tx, {
+    plan,
+    positions: checked.positions,
+    graph: content.graph,
+    resources: inventory.resources,
+    environmentVersionIds: scope?.environmentVersionIds ?? [],
+    topology: companions === undefined ? stored.topology : companions.networkTopology,
+  })
+  return { version, positions: checked.positions, given, embedded: embeddedOf(companions, stored, inventory.stored) }
+}
+
+/** The plan as a run of it would be simulated: its content, the resources that it names, the profiles and versions of the store. */
+const simulationOf = async (
   tx: Db,
-  compute: Pick<Compute, 'simulate'>,
   given: {
     plan: PlanDocument
     positions: Int32Array
@@ -127,7 +139,7 @@ const predictionOf = async (
     environmentVersionIds: readonly string[]
     topology: NetworkTopologyDocument | undefined
   },
-): Promise<Prediction> => {
+): Promise<Parameters<typeof predict>[1]> => {
   const { graph } = given
   const assignments = new Array<AssignmentDocument>(graph.activities.length)
   given.plan.assignments.forEach((assignment, at) => (assignments[given.positions[at]!] = assignment))
@@ -141,11 +153,24 @@ const predictionOf = async (
     links: given.topology?.links,
     runtimes: assignments.map(plannedRuntime),
   })
-  return predict(compute, {
+  return {
     problem,
     assignments: assignments.map((assignment) => ({ ...assignment, coreIds: coresOf(assignment) })),
     networkModel: networkModelOf(given.plan.networkModel, versions),
-  })
+  }
+}
+
+/** What the store says against the runtimes that the assignments name. */
+const unboundRuntimes = async (tx: Db, { assignments }: PlanDocument): Promise<Problem[]> => {
+  const named = assignments.map((assignment, at) => ({
+    resourceId: assignment.resourceId,
+    runtimeId: namedRuntime(assignment),
+    path: `plan.assignments.${at}`,
+  }))
+  const runtimeIds = [...new Set(named.flatMap(({ runtimeId }) => runtimeId ?? []))]
+  if (runtimeIds.length === 0) return []
+  const resourceIds = [...new Set(named.map(({ resourceId }) => resourceId))]
+  return runtimeProblems(named, { runtimes: await runtimesByIds(tx, runtimeIds), bindings: await bindingsOfResources(tx, resourceIds) })
 }
 
 /** What a document predicted, where it predicted anything. */
@@ -197,17 +222,19 @@ const contentOf = async (tx: Db, version: StoredVersion | undefined, companions:
   }
   const problems = versionProblems(companions.workflow)
   if (problems.length > 0 || version === undefined) return { problems, workflow: asFarAsReadable(companions.workflow, version) }
-  // The plan says which version is meant; another id in the document is reported beside this.
-  const activities = companions.workflow.activities.map((activity) => ({ ...activity, workflowVersionId: undefined }))
-  const versionId = await embedWorkflow(tx, {
-    ...companions.workflow,
-    id: version.id,
-    workflowId: companions.workflow.workflowId ?? version.workflowId,
-    activities,
-  })
-  const graph = await plannedGraph(tx, versionId)
+  const graph = await plannedGraph(tx, await embed(tx, version, companions))
   return { problems, workflow: graph, graph }
 }
+
+/** Stores the workflow that came with a plan, where it differs from the stored version; answers the version that holds it. */
+const embed = (tx: Db, version: StoredVersion, { workflow }: Companions): Promise<string> =>
+  embedWorkflow(tx, {
+    ...workflow,
+    // The plan says which version is meant; another id in the document is reported beside this.
+    id: version.id,
+    workflowId: workflow.workflowId ?? version.workflowId,
+    activities: workflow.activities.map((activity) => ({ ...activity, workflowVersionId: undefined })),
+  })
 
 /** What a flawed workflow still says, so that the plan's own flaws are named in the same answer. */
 const asFarAsReadable = (document: WorkflowVersionDocument, version: StoredVersion | undefined): PlacedWorkflow => {
