@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import { sql } from '../../src/db/sql.ts'
 import { networkModels } from '../../src/simulator/channel.ts'

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { sql } from '../../src/db/sql.ts'
 import { openService, type TestService } from '../support/service.ts'
 
