@@ -4,10 +4,11 @@ import { databaseAway } from '../src/db/errors.ts'
 import { CyclicWorkflow, Infeasible, problemSize, type AlgorithmId } from '../src/schedulers/algorithm.ts'
 import type { Compute } from '../src/schedulers/compute.ts'
 import { algorithmOf, estimateOf } from '../src/domains/planning-sessions/algorithms.ts'
-import { candidateId, columnsOf, fingerprintOf } from '../src/domains/planning-sessions/candidate-plan.ts'
+import { candidateId, columnsOf, fingerprintOf, placesIn } from '../src/domains/planning-sessions/candidate-plan.ts'
 import { rankCandidates } from '../src/domains/planning-sessions/ranking.ts'
 import * as sessions from '../src/domains/planning-sessions/store.ts'
 import { loadProblem } from '../src/domains/schedule-plans/load-problem.ts'
+import { infeasibilities, predict } from '../src/domains/schedule-plans/prediction.ts'
 import { defaultedDurations } from '../src/domains/schedule-plans/problem.ts'
 
 export interface PlanningSessionParts {
@@ -53,7 +54,7 @@ export const planningSessionActivities = ({ db, compute }: PlanningSessionParts)
       )
     }, heartbeatMs)
     try {
-      const problem = await loadProblem(db, begun.session)
+      const { problem, networkModel } = await loadProblem(db, begun.session)
       const known = algorithmOf(algorithm)
       if (known === undefined) {
         await fail('this version of the service does not have the algorithm')
@@ -61,22 +62,28 @@ export const planningSessionActivities = ({ db, compute }: PlanningSessionParts)
       }
       await sessions.recordProblem(db, sessionId, algorithm, {
         defaultedDurations: defaultedDurations(problem),
+        networkModel,
         estimate: estimateOf(known, problemSize(problem), begun.configuration),
       })
       const { schedule } = await compute.plan(
         { problem, algorithm: algorithm as AlgorithmId },
         { signal, onProgress: (step) => void (progress = step.progress) },
       )
-      const columns = columnsOf(problem, schedule)
+      const prediction = await predict(compute, { problem, assignments: placesIn(problem, schedule), networkModel }, signal)
+      if (prediction.failure !== undefined) {
+        await fail(prediction.failure)
+        return
+      }
+      const columns = columnsOf(problem, schedule, prediction)
       const fingerprint = fingerprintOf(columns)
-      const { deadlineSeconds, budget } = begun.session
-      const feasible = (deadlineSeconds === 0 || schedule.makespanSeconds <= deadlineSeconds) && (budget === 0 || schedule.cost <= budget)
       const candidate = {
         id: candidateId(sessionId, fingerprint),
         fingerprint,
-        feasible,
-        makespanSeconds: schedule.makespanSeconds,
-        cost: schedule.cost,
+        feasible: infeasibilities({ ...begun.session, ...prediction }).length === 0,
+        makespanSeconds: prediction.makespanSeconds,
+        cost: prediction.cost,
+        contentionFreeMakespanSeconds: schedule.makespanSeconds,
+        defaultedDurations: prediction.tasks.filter(({ durationSource }) => durationSource === 'default').length,
         columns,
       }
       await sessions.endAlgorithm(db, sessionId, algorithm, { candidates: [candidate] })

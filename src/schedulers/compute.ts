@@ -53,18 +53,22 @@ export type PlanOutcome =
 /** Seconds a thread without work is kept: starting one and loading the code takes about 0.1 s. */
 const idleSeconds = 30
 
-/** Threads start with the first request and end when idle; more requests than threads wait in order. A thread that dies rejects its own request only. */
+/**
+ * Threads start with the first request and end when idle; more requests than threads wait in order. Simulations have threads of their own, as
+ * many: a client that sends a plan waits for one, and a session may plan for minutes. A thread that dies rejects its own request only.
+ */
 export function openCompute({ threads }: { threads: number }): Compute {
   // The thread's file has the extension of this one: .ts from source, .js when compiled.
   const file = new URL(`./compute-thread${import.meta.url.endsWith('.ts') ? '.ts' : '.js'}`, import.meta.url)
-  const pool = new Piscina({ filename: file.href, minThreads: 0, maxThreads: threads, idleTimeout: idleSeconds * 1000 })
-  const run = async (name: string, request: object, { onProgress, signal }: Watch): Promise<unknown> => {
+  const pool = () => new Piscina({ filename: file.href, minThreads: 0, maxThreads: threads, idleTimeout: idleSeconds * 1000 })
+  const pools = { plan: pool(), simulate: pool() }
+  const run = async (name: keyof typeof pools, request: object, { onProgress, signal }: Watch): Promise<unknown> => {
     signal?.throwIfAborted()
     const channel = onProgress === undefined ? undefined : new MessageChannel()
     channel?.port1.on('message', onProgress!)
     try {
       const task = channel === undefined ? request : { ...request, port: channel.port2 }
-      return await pool.run(task, { name, signal: signal ?? null, transferList: channel === undefined ? [] : [channel.port2] })
+      return await pools[name].run(task, { name, signal: signal ?? null, transferList: channel === undefined ? [] : [channel.port2] })
     } catch (error) {
       signal?.throwIfAborted()
       throw error
@@ -81,6 +85,8 @@ export function openCompute({ threads }: { threads: number }): Compute {
       return { schedule: outcome.schedule, bound: outcome.bound, workDone: outcome.workDone }
     },
     simulate: async (request, watch = {}) => (await run('simulate', request, watch)) as SimulationResult,
-    [Symbol.asyncDispose]: () => pool.destroy(),
+    [Symbol.asyncDispose]: async () => {
+      await Promise.all(Object.values(pools).map((each) => each.destroy()))
+    },
   }
 }

@@ -1,15 +1,15 @@
 import type { Problem, ProblemActivity, ProblemResource } from './problem.ts'
 
 type Demand = Pick<ProblemActivity, 'cpu' | 'memoryBytes'>
-type Supply = Pick<ProblemResource, 'lanes' | 'cpuCapacity' | 'memoryBytes' | 'opaque'>
+type Supply = Pick<ProblemResource, 'lanes' | 'cpuCapacity' | 'memoryBytes' | 'batch' | 'opaque'>
 
 /** Sizes are user input such as 0.1 + 0.2; a share within this of a whole lane is that lane. */
 const roundingSlack = 1e-9
 
 /**
  * How many lanes of a resource a planner gives a task: its cores rounded up, at least one, and more where the task's share of memory
- * or of CPU capacity is larger than its share of the lanes. Tasks of one lane never overlap, so tasks planned by this rule can never
- * overcommit a resource, however late or early they run. On an opaque target every task takes the one slot.
+ * or of CPU capacity is larger than its share of the lanes; never more than there are. Tasks of one lane never overlap, so tasks planned by this
+ * rule overcommit a resource only where one of them alone does. On an opaque target every task takes the one slot.
  * Answers undefined when the task does not fit at all.
  */
 export function lanesFor(activity: Demand, resource: Supply): number | undefined {
@@ -18,16 +18,15 @@ export function lanesFor(activity: Demand, resource: Supply): number | undefined
   const cores = Math.max(1, Math.ceil(activity.cpu - roundingSlack))
   const byCpu = resource.cpuCapacity > 0 ? Math.ceil((activity.cpu / resource.cpuCapacity) * resource.lanes - roundingSlack) : 0
   const byMemory = resource.memoryBytes > 0 ? Math.ceil((activity.memoryBytes / resource.memoryBytes) * resource.lanes - roundingSlack) : 0
-  const lanes = Math.max(cores, byCpu, byMemory)
-  return lanes <= resource.lanes ? lanes : undefined
+  return Math.min(Math.max(cores, byCpu, byMemory), resource.lanes)
 }
 
 /**
  * Why a single task cannot be on a resource whatever else runs there: more CPU than its capacity or more memory than it has.
- * Undefined: it can. Opaque targets take every task (their own scheduler decides).
+ * Undefined: it can. Batch targets take every task (API specification, `resources[]`).
  */
-export function misfit(activity: Demand, resource: Omit<Supply, 'lanes'>): 'cpu' | 'memory' | undefined {
-  if (resource.opaque) return undefined
+export function misfit(activity: Demand, resource: Omit<Supply, 'lanes' | 'opaque'>): 'cpu' | 'memory' | undefined {
+  if (resource.batch) return undefined
   if (activity.cpu > resource.cpuCapacity) return 'cpu'
   return activity.memoryBytes > resource.memoryBytes ? 'memory' : undefined
 }
@@ -101,6 +100,5 @@ function whyNot(problem: Problem, activity: number, index: number): string {
   const cause = misfit(demand, resource)
   if (cause === 'cpu') return `has cpuCapacity ${resource.cpuCapacity}`
   if (cause === 'memory') return `has ${resource.memoryBytes} bytes of memory`
-  if (lanesFor(demand, resource) === undefined) return `has only ${resource.lanes} cores`
   return 'has no duration for it'
 }

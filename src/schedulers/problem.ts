@@ -41,7 +41,9 @@ export interface ProblemResource {
   lanes: number
   cpuCapacity: number
   memoryBytes: number
-  /** Opaque batch target (executionTarget batch and type batch_queue, hpc_partition or slurm_reservation): every task fits, one lane `<id>-slot`. */
+  /** Batch target: CPU and memory are not checked, its own scheduler decides what fits. */
+  batch: boolean
+  /** Batch target of type batch_queue, hpc_partition or slurm_reservation: it shows one lane, `<id>-slot`. */
   opaque: boolean
   pricePerSecond: number
   bootOverheadSeconds: number

@@ -9,7 +9,7 @@ export interface PlanDocument {
   /** Dependencies, control and data alike: `to` waits for `from`. */
   edges: readonly { from: string; to: string }[]
   /** Every resource that exists, by id. */
-  resources: ReadonlyMap<string, { inScope: boolean; schedulable: boolean; opaque: boolean; cpuCapacity: number; memoryBytes: number }>
+  resources: ReadonlyMap<string, { inScope: boolean; schedulable: boolean; batch: boolean; cpuCapacity: number; memoryBytes: number }>
   assignments: readonly PlannedAssignment[]
 }
 
@@ -32,7 +32,7 @@ const contradictionsNamed = 20
  * what the caller sent, e.g. `plan.assignments`.
  *
  * Rules: every activity exactly once and no other; the resource known, in the scope, schedulable, large enough for the single task
- * (several together may overcommit it: that is the author's choice) and the one its selector names unless overridden; finish ≥ start;
+ * unless it is a batch target (several together may overcommit it: that is the author's choice) and the one its selector names unless overridden; finish ≥ start;
  * dependencies without a cycle; orders unique on each lane (resource, core, slot) and not against the dependencies.
  */
 export function validatePlan(plan: PlanDocument, paths: { assignments: string; dependencies: string }): Violation[] {

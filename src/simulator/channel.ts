@@ -3,13 +3,16 @@ import type { Route, Routes } from '../schedulers/routes.ts'
 
 /**
  * How flows share links.
- * - `contention-free`: every flow has every link for itself and no limit of concurrent transfers holds: the planner's own estimate.
- * - `max-min`: all links are shared; `by-policy`: those whose sharing policy says so. Weighted max-min fairness, exact times.
+ * - `contention-free`: every flow has every link for itself and no limit of concurrent transfers holds: what HEFT assumes while it constructs.
+ * - `max-min`: all links are shared, `fatpipe` and `independent` ones too; `by-policy`: those whose sharing policy says so. Weighted max-min
+ *   fairness as SimGrid has it (the weight of a flow is 1 / the latency of its route, 1 where that is 0), exact times.
  * - `lv08`, `cm02`: SimGrid's models of these names, links by policy: factors on latency and bandwidth, 5 % cross traffic on the way
  *   back, the TCP window.
  */
 export const networkModels = ['contention-free', 'max-min', 'by-policy', 'lv08', 'cm02'] as const
 export type NetworkModel = (typeof networkModels)[number]
+
+export const isNetworkModel = (text: string): text is NetworkModel => (networkModels as readonly string[]).includes(text)
 
 interface Physics {
   latencyFactor: number

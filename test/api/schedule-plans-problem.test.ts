@@ -115,10 +115,10 @@ describe('durations', () => {
     [
       'a prediction that nobody made says nothing',
       first(activity(), machine('m'), { runtimes: [{ predictedRuntimeSeconds: 0 }] }),
-      1,
+      0.25,
       'default',
     ],
-    ['else one second', first(activity()), 1, 'default'],
+    ['else one second over speedup', first(activity()), 0.25, 'default'],
   ])('%s', (_name, { seconds, source, defaulted }, wanted, from) => {
     expect([seconds, source, defaulted]).toEqual([wanted, from, from === 'default' ? 1 : 0])
   })
@@ -130,6 +130,7 @@ describe('resources', () => {
     expect([lanes({ cpuCores: 3 }), lanes({ cpuCores: 0, cpuCapacity: 2.9 }), lanes({ cpuCores: 0, cpuCapacity: 0.5 })]).toEqual([3, 2, 1])
     expect(lanes({ type: 'batch_queue', executionTarget: 'batch' })).toBe(1)
     expect(problem(activity(), machine('m', { type: 'batch_queue', executionTarget: 'direct' })).resources[0]).toMatchObject({
+      batch: false,
       opaque: false,
       lanes: 2,
     })
@@ -158,7 +159,7 @@ describe('resources', () => {
     }
     const planning = problemOf(documents)
     expect(planning.resources.map(({ id }) => id)).toEqual(['b', 'z', 'switch'])
-    expect([...planning.durations]).toEqual([1, 1, Infinity])
+    expect([...planning.durations]).toEqual([0.25, 0.25, Infinity])
     expect(planning.links).toEqual([expect.objectContaining({ source: 1, target: 2, shared: false, duplexSplit: true })])
     expect(planning.resources.map(({ activeWindow }) => activeWindow)).toEqual([true, true, false])
     expect(problemOf({ ...documents, runtimes: [{}] }).resources.map(({ id }) => id)).toEqual(['b', 'switch', 'z'])

@@ -59,7 +59,7 @@ const environment = {
   version: { id: 'env-v1', version: 1 },
   resources: [
     machine('m1'),
-    machine('m2'),
+    machine('m2', { computeSpeedup: 2, pricePerSecond: 1 }),
     machine('shelf', { schedulable: false }),
     machine('small', { cpuCapacity: 0.5, cpuCores: 1, memoryBytes: 100 }),
   ],
@@ -302,26 +302,21 @@ describe('plans', () => {
     await send('POST', '/schedule-plans/import/', { plan: plan('left') })
     await send('POST', '/schedule-plans/import/', {
       plan: plan('right', {
-        predicted: { makespanSeconds: 9, cost: 0, feasible: true },
-        assignments: [
-          assignment('a', 'm1', 1),
-          assignment('b', 'm1', 2, { predictedStartAt: 3, predictedFinishAt: 4 }),
-          assignment('c', 'm1', 3),
-        ],
+        assignments: [assignment('a', 'm1', 1), assignment('b', 'm1', 2), assignment('c', 'm1', 3)],
       }),
     })
     const compared = await send('GET', '/schedule-plans/left/compare/right/?pageSize=2')
     expect(compared).toMatchObject({
       a: 'left',
       b: 'right',
-      totals: { makespanSeconds: { a: 6, b: 9, delta: 3, relative: 0.5 }, cost: { a: 1, b: 0, delta: -1, relative: -1 } },
+      totals: { makespanSeconds: { a: 5, b: 6, delta: 1, relative: 0.2 }, cost: { a: 1, b: 0, delta: -1, relative: -1 } },
     })
     expect(compared.activities).toMatchObject({ total: 3, hasNext: true, page: 1, pageSize: 2 })
     expect(
       compared.activities.items.map(({ externalId, moved, delta }: Json) => [externalId, moved, delta.startAt, delta.finishAt]),
     ).toEqual([
       ['a', false, 0, 0],
-      ['b', true, 1, 0],
+      ['b', true, 0, 1],
     ])
     await send('POST', '/schedule-plans/import/', {
       plan: plan('foreign', {

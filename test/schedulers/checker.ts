@@ -10,6 +10,7 @@ interface Instance {
     lanes: number
     cpuCapacity: number
     memoryBytes: number
+    batch: boolean
     opaque: boolean
     pricePerSecond: number
     bootOverheadSeconds: number
@@ -84,7 +85,11 @@ export function faults(instance: Instance, schedule: Judged): string[] {
     const { resource: at, coreIds, slotId, startAt, finishAt } = placed.get(k)!
     const resource = resources[at]!
     if (activity.selector !== undefined && activity.selector !== at) found.push(`${activity.id} ignores its selector`)
-    if (resource.opaque ? coreIds.length !== 0 || slotId !== `${resource.id}-slot` : coreIds.length < Math.max(1, Math.ceil(activity.cpu)))
+    if (
+      resource.opaque
+        ? coreIds.length !== 0 || slotId !== `${resource.id}-slot`
+        : coreIds.length < Math.min(resource.lanes, Math.max(1, Math.ceil(activity.cpu)))
+    )
       found.push(`${activity.id} holds the wrong lanes`)
     const names = Array.from({ length: resource.lanes }, (_, lane) => `${resource.id}-core-${lane}`)
     if (new Set(coreIds).size !== coreIds.length || coreIds.some((core) => !names.includes(core)))
@@ -109,7 +114,7 @@ export function faults(instance: Instance, schedule: Judged): string[] {
     const tasks = schedule.assignments.filter((each) => each.resource === at)
     if (resource.activeWindow && tasks.length > 0)
       cost += (Math.max(...tasks.map((each) => each.finishAt)) - Math.min(...tasks.map((each) => each.startAt))) * resource.pricePerSecond
-    if (resource.opaque) return
+    if (resource.batch) return
     for (const { startAt } of tasks) {
       const running = tasks
         .filter((each) => each.startAt <= startAt + tolerance && each.finishAt > startAt + tolerance)

@@ -1,7 +1,7 @@
 import { describe, expect, test } from '@jest/globals'
 import { lanesFor, laneName, misfit } from '../../src/schedulers/fit.ts'
 
-const host = { lanes: 4, cpuCapacity: 4, memoryBytes: 1000, opaque: false }
+const host = { lanes: 4, cpuCapacity: 4, memoryBytes: 1000, batch: false, opaque: false }
 
 describe('lanes of a task', () => {
   test.each([
@@ -21,13 +21,20 @@ describe('lanes of a task', () => {
     expect(lanesFor({ cpu: 1, memoryBytes: 0 }, { ...host, cpuCapacity: 2 })).toBe(2)
   })
 
-  test('more capacity than lanes does not help a wide task', () => {
-    expect(lanesFor({ cpu: 6, memoryBytes: 0 }, { ...host, cpuCapacity: 8 })).toBeUndefined()
+  test('a task that wants more cores than there are lanes takes all of them', () => {
+    expect(lanesFor({ cpu: 6, memoryBytes: 0 }, { ...host, cpuCapacity: 8 })).toBe(4)
     expect(misfit({ cpu: 6, memoryBytes: 0 }, { ...host, cpuCapacity: 8 })).toBeUndefined()
   })
 
-  test('a batch target takes everything in its one slot', () => {
-    const queue = { id: 'q', lanes: 1, cpuCapacity: 0, memoryBytes: 0, opaque: true }
+  test('a batch target takes every task, with all of its lanes at most', () => {
+    const batch = { ...host, batch: true }
+    expect([misfit({ cpu: 99, memoryBytes: 1e15 }, batch), lanesFor({ cpu: 99, memoryBytes: 0 }, batch)]).toEqual([undefined, 4])
+    expect([lanesFor({ cpu: 1, memoryBytes: 1e15 }, batch), lanesFor({ cpu: 1, memoryBytes: 501 }, batch)]).toEqual([4, 3])
+    expect(lanesFor({ cpu: 3, memoryBytes: 1e15 }, { ...batch, cpuCapacity: 0, memoryBytes: 0 })).toBe(3)
+  })
+
+  test('an opaque batch target takes everything in its one slot', () => {
+    const queue = { id: 'q', lanes: 1, cpuCapacity: 0, memoryBytes: 0, batch: true, opaque: true }
     expect(lanesFor({ cpu: 99, memoryBytes: 1e15 }, queue)).toBe(1)
     expect(laneName(queue, 0)).toEqual({ coreId: '', slotId: 'q-slot' })
     expect(laneName({ id: 'r', opaque: false }, 3)).toEqual({ coreId: 'r-core-3', slotId: '' })

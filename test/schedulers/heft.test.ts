@@ -202,13 +202,13 @@ describe('HEFT', () => {
         { lanes: 2, cpuCapacity: 2, memoryBytes: 100 },
         { lanes: 1, cpuCapacity: 4, memoryBytes: 1000 },
       ],
-      activities: [{ cpu: 8 }, { memoryBytes: 5000 }, { cpu: 2, selector: 1 }, {}],
+      activities: [{ cpu: 8 }, { memoryBytes: 5000 }, { memoryBytes: 200, selector: 0 }, {}],
     })
     const error = refusal(given)
     expect(error.activities).toEqual([
       { id: 'a1', reason: 'needs 8 cpu and 0 bytes of memory; "r1" has cpuCapacity 2; "r2" has cpuCapacity 4' },
       { id: 'a2', reason: 'needs 1 cpu and 5000 bytes of memory; "r1" has 100 bytes of memory; "r2" has 1000 bytes of memory' },
-      { id: 'a3', reason: 'its resourceSelector allows only "r2": needs 2 cpu and 0 bytes of memory; has only 1 cores' },
+      { id: 'a3', reason: 'its resourceSelector allows only "r1": needs 1 cpu and 200 bytes of memory; has 100 bytes of memory' },
     ])
     expect(error.message).toContain('(and 2 more activities)')
   })

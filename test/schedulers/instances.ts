@@ -13,7 +13,7 @@ const bytes = fc.oneof(
 
 const resourceShape = fc.record({
   lanes: fc.integer({ min: 1, max: 4 }),
-  opaque: fc.integer({ min: 0, max: 9 }).map((n) => n === 0),
+  target: fc.integer({ min: 0, max: 9 }).map((n) => ({ batch: n < 3, opaque: n === 0 })),
   memoryBytes: fc.integer({ min: 1, max: 8 }).map((n) => n * 1000),
   pricePerSecond: fc.integer({ min: 0, max: 3 }).map((n) => n / 1000),
   bootOverheadSeconds: fc.oneof(
@@ -97,7 +97,12 @@ export function instance({ maxActivities = 12, connected = true, limits = true }
           ...(selector === undefined ? {} : { selector }),
         })),
         edges,
-        resources: resources.map((shape, k): ProblemResource => ({ ...shape, id: `r${k}`, cpuCapacity: shape.lanes })),
+        resources: resources.map(({ target, ...shape }, k): ProblemResource => ({
+          ...shape,
+          ...target,
+          id: `r${k}`,
+          cpuCapacity: shape.lanes,
+        })),
         links: network ? links.map((link) => (limits ? link : { ...link, maxConcurrentTransfers: 0 })) : undefined,
         durations: Float64Array.from(durations),
         durationSource: new Uint8Array(durations.length),
@@ -126,6 +131,7 @@ export function problem(options: {
       lanes: 1,
       cpuCapacity: options.resources?.[k]?.lanes ?? 1,
       memoryBytes: 1e9,
+      batch: false,
       opaque: false,
       pricePerSecond: 0,
       bootOverheadSeconds: 0,

@@ -7,7 +7,7 @@ import type { PlanDocument, PlannedAssignment } from '../../src/schedulers/valid
 import { instance } from './instances.ts'
 
 const paths = { assignments: 'plan.assignments', dependencies: 'workflow.dependencies' }
-const resource = { inScope: true, schedulable: true, opaque: false, cpuCapacity: 2, memoryBytes: 1000 }
+const resource = { inScope: true, schedulable: true, batch: false, cpuCapacity: 2, memoryBytes: 1000 }
 
 function plan(change: Partial<PlanDocument> = {}): PlanDocument {
   return {
@@ -129,9 +129,9 @@ describe('plans', () => {
   test('several tasks may overcommit a resource together; a batch target takes any task', () => {
     const many = ['a', 'b', 'c'].map((activityId, k) => assign(activityId, 1, { slotId: `slot-${k}` }))
     expect(messages({ edges: [], assignments: many })).toEqual([])
-    const opaque = new Map([['r', { ...resource, opaque: true, cpuCapacity: 0, memoryBytes: 0 }]])
+    const batch = new Map([['r', { ...resource, batch: true, cpuCapacity: 0, memoryBytes: 0 }]])
     expect(
-      messages({ resources: opaque, activities: [{ id: 'a', cpu: 64, memoryBytes: 1e12 }], edges: [], assignments: [assign('a', 1)] }),
+      messages({ resources: batch, activities: [{ id: 'a', cpu: 64, memoryBytes: 1e12 }], edges: [], assignments: [assign('a', 1)] }),
     ).toEqual([])
   })
 

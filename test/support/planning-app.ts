@@ -26,9 +26,10 @@ export interface PlanningApp extends InventoryApp {
 /** Everything that planning needs behind the real kernel; without `temporal` the engine is away. */
 export const startPlanning = async (temporal?: TestTemporal): Promise<PlanningApp> => {
   const engine = openEngine({ address: temporal?.address ?? nowhere, namespace: temporal?.namespace ?? 'default', taskQueue })
+  const compute = openCompute({ threads: 1 })
   const app = await startInventory({}, (db) => [
     ...workflowDefinitionRoutes({ db }),
-    ...schedulePlanRoutes({ db }),
+    ...schedulePlanRoutes({ db, compute }),
     ...planningSessionRoutes({ db, engine }),
   ])
   return {
@@ -48,6 +49,7 @@ export const startPlanning = async (temporal?: TestTemporal): Promise<PlanningAp
     close: async () => {
       await engine[Symbol.asyncDispose]()
       await app.close()
+      await compute[Symbol.asyncDispose]()
     },
   }
 }

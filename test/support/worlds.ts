@@ -72,7 +72,7 @@ export interface World {
     coreId: string
     slotId: string
     orderOnResource: number
-    metadata: { runtimeId: string; coreIds?: string[] }
+    metadata: { runtimeId?: string; coreIds?: string[] }
   }[]
   activityId: (name: string) => string
 }
@@ -225,6 +225,7 @@ export const worldDocuments = (options: WorldOptions) => {
     const [resource, ...taken] = task.lane ?? (lanes[i % lanes.length] as (typeof lanes)[number])
     const placed = places.find((place) => place.resource === resource)?.id
     const coreIds = taken.map((core) => `core-${String(core)}`)
+    const named = task.launch === undefined ? (placed ?? runtimeId) : task.launch === 'none' ? `${name}-none` : `${name}-local`
     return {
       activityId: activityId(task.name),
       resourceId: resourceIds[resource] as string,
@@ -232,7 +233,7 @@ export const worldDocuments = (options: WorldOptions) => {
       slotId: 'default',
       orderOnResource: i + 1,
       metadata: {
-        runtimeId: task.launch === undefined ? (placed ?? runtimeId) : task.launch === 'none' ? `${name}-none` : `${name}-local`,
+        ...(options.unbound === true ? {} : { runtimeId: named }),
         ...(coreIds.length > 1 ? { coreIds } : {}),
       },
     }

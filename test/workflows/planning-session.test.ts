@@ -93,6 +93,7 @@ const problemFrom = ({ workflow, environment, topology }: PlanningDocuments): Pa
     resources: resources.map((resource) => ({
       ...resource,
       lanes: resource.cpuCores,
+      batch: resource.executionTarget === 'batch',
       opaque: resource.type === 'batch_queue',
       activeWindow: environment.version.costModel === 'active-window' || resource.executionTarget === 'provisioned',
     })),
@@ -237,7 +238,8 @@ describe('a planning session', () => {
     documents.workflow.spec.activities[0]!.memoryLimit = '1Ti'
     documents.environment.resources = documents.environment.resources.map((resource) => ({
       ...resource,
-      type: resource.type === 'batch_queue' ? 'cloud_vm' : resource.type,
+      // A batch target would take it.
+      executionTarget: 'direct',
     }))
     const versionId = await post(documents)
     const { id } = session(documents, versionId)

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import type { Db } from '../../db/sql.ts'
 import { missing, Refusal, unacceptable, type Problem } from '../../refusal.ts'
-import type { Resource } from '../environments/schemas.ts'
+import type { Resource, ResourceRuntimeBinding, Runtime } from '../environments/schemas.ts'
 import {
   bindingsOfResources,
   connectionTypes,
@@ -9,14 +9,18 @@ import {
   resourcesOfVersions,
   runtimesByIds,
   storageMounts,
+  versionsByIds,
 } from '../environments/store.ts'
 import { readExecutionScope } from '../execution-scopes/store.ts'
 import { readNetworkTopology } from '../network-topologies/store.ts'
 import { planAssignments, readPlan, type PlanHeader, type PlannedTask } from '../schedule-plans/store.ts'
 import { plannedGraph } from '../schedule-plans/graph.ts'
-import { activityResolver } from '../workflow-definitions/graph.ts'
+import { networkModelOf, topologyWarnings } from '../schedule-plans/prediction.ts'
+import type { PlannedLink } from '../schedule-plans/problem.ts'
+import { namedRuntime, runtimeProblems } from '../schedule-plans/runtime-names.ts'
+import { activityResolver, type WorkflowGraph } from '../workflow-definitions/graph.ts'
 import { embedWorkflow, loadCommands } from '../workflow-definitions/store.ts'
-import { chooseRuntimes } from './admission.ts'
+import { chooseRuntimes, runtimeModeOf } from './admission.ts'
 import type { RunMembers, RunRequest } from './schemas.ts'
 import { builtDrivers, placer, placesOf, runsContainers, siteProblems } from './sites.ts'
 import { insertRun, readRun } from './store.ts'
@@ -78,6 +82,64 @@ const disagreements = (request: RunRequest, run: RunMembers, plan: PlanHeader): 
   )
 }
 
+/** Where a workflow that was sent has other activities than the plan: the run's tasks take the plan's positions. */
+const otherPlaces = (planned: WorkflowGraph, sent: WorkflowGraph): Problem[] => {
+  const resolve = activityResolver(sent)
+  return planned.activities.flatMap((activity, i) => {
+    const path = `workflow.activities.${String(i)}`
+    if (resolve(activity.externalId, path) === i || resolve(activity.id, path) === i) return []
+    const place = JSON.stringify(activity.externalId)
+    return [
+      { path, message: `is not ${place}, which the plan has at this place; send the activities in the order of the planned workflow` },
+    ]
+  })
+}
+
+/** The stored resources with the copies that came with a plan in their place. */
+const withCopies = (stored: readonly Resource[], copies: readonly Resource[] = []): Resource[] => {
+  const byId = new Map(stored.map((resource) => [resource.id, resource]))
+  for (const copy of copies) byId.set(copy.id, copy)
+  return [...byId.values()]
+}
+
+/**
+ * What is wrong with the runtimes that assignments name, and those of them that were not sent with the run: a plan may name a runtime of
+ * another mode than the run's, which an envelope of this mode leaves out.
+ */
+const namedRuntimes = async (
+  tx: Db,
+  given: {
+    tasks: readonly PlannedTask[]
+    runtimes: readonly Runtime[]
+    bindings: readonly ResourceRuntimeBinding[]
+    mode: string
+    sent: boolean
+  },
+): Promise<{ problems: Problem[]; others: Runtime[] }> => {
+  const named = given.tasks.map((task, i) => ({
+    resourceId: task.resourceId,
+    runtimeId: namedRuntime(task),
+    path: `plan.assignments.${String(i)}`,
+  }))
+  const known = new Set(given.runtimes.map(({ id }) => id))
+  const outside = [...new Set(named.flatMap(({ runtimeId }) => runtimeId ?? []))].filter((id) => !known.has(id))
+  const others = outside.length === 0 ? [] : await runtimesByIds(tx, outside)
+  const unfitting = new Set(others.filter(({ mode }) => mode !== runtimeModeOf(given.mode)).map(({ id }) => id))
+  const stored =
+    given.sent && unfitting.size > 0 ? await bindingsOfResources(tx, [...new Set(named.map(({ resourceId }) => resourceId))]) : []
+  const bindings = [...stored.filter(({ runtimeId }) => unfitting.has(runtimeId)), ...given.bindings]
+  return { problems: runtimeProblems(named, { runtimes: [...given.runtimes, ...others], bindings }), others }
+}
+
+/** How a run is simulated: under its own network model, else its plan's, else what its versions name. */
+const simulated = (run: RunMembers, plan: PlanHeader, versions: readonly { networkModel?: string }[], topology: object | undefined) => {
+  const networkModel = networkModelOf(run.networkModel ?? plan.networkModel, versions)
+  return {
+    networkModel,
+    warnings: topologyWarnings('networkTopology', networkModel, (topology as { links: PlannedLink[] } | undefined)?.links),
+  }
+}
+
 /**
  * Accepts a run in one transaction: admission with all reasons at once, then run, tasks and snapshot. The snapshot is what was sent
  * where something was sent, the store's otherwise; nothing that is embedded overwrites the store.
@@ -112,25 +174,14 @@ export const acceptRun = (db: Db, request: RunRequest, run: RunMembers, acceptin
         message: `has ${String(graph.activities.length)} activities, the plan places ${String(tasks.length)}; send the workflow that was planned`,
       })
     }
-    const resolveSent = contentVersionId === plan.contentVersionId ? undefined : activityResolver(graph)
-    // The run's tasks take the plan's positions: an embedded workflow must place each activity where the plan has it.
-    if (resolveSent !== undefined && problems.length === 0) {
-      for (const [i, activity] of planned.activities.entries()) {
-        const path = `workflow.activities.${String(i)}`
-        if (resolveSent(activity.externalId, path) !== i && resolveSent(activity.id, path) !== i) {
-          problems.push({
-            path,
-            message: `is not ${JSON.stringify(activity.externalId)}, which the plan has at this place; send the activities in the order of the planned workflow`,
-          })
-        }
-      }
-    }
+    if (graph !== planned && problems.length === 0) problems.push(...otherPlaces(planned, graph))
     if (problems.length > 0) throw unacceptable(problems)
 
     const scope = request.executionScope ?? plan.embedded?.executionScope ?? (await readExecutionScope(tx, plan.executionScopeId))
     if (scope === undefined) throw missing('execution scope', plan.executionScopeId)
     const versionIds = (scope as { environmentVersionIds: string[] }).environmentVersionIds
-    const resources = request.resources ?? plan.embedded?.resources ?? (await resourcesOfVersions(tx, versionIds))
+    const resources =
+      request.resources ?? withCopies(await resourcesOfVersions(tx, versionIds), plan.embedded?.resources as Resource[] | undefined)
     const topology =
       request.networkTopology ??
       plan.embedded?.networkTopology ??
@@ -138,6 +189,8 @@ export const acceptRun = (db: Db, request: RunRequest, run: RunMembers, acceptin
     const used = [...new Set(tasks.map((task) => task.resourceId))]
     const bindings = request.runtimeBindings ?? (await bindingsOfResources(tx, used))
     const runtimes = request.runtimes ?? (await runtimesByIds(tx, [...new Set(bindings.map((binding) => binding.runtimeId))]))
+    const named = await namedRuntimes(tx, { tasks, runtimes, bindings, mode: run.mode, sent: request.runtimeBindings !== undefined })
+    problems.push(...named.problems)
     const profiles =
       request.activityProfiles ?? (await profilesFor(tx, [...new Set(graph.activities.map((activity) => activity.typeId))], used))
 
@@ -154,7 +207,7 @@ export const acceptRun = (db: Db, request: RunRequest, run: RunMembers, acceptin
       assignments: tasks.map((task) => ({
         activityId: task.activityId,
         resourceId: task.resourceId,
-        runtimeId: typeof task.metadata?.['runtimeId'] === 'string' ? task.metadata['runtimeId'] : undefined,
+        runtimeId: namedRuntime(task),
       })),
       activities: graph.activities.map((activity) => ({
         id: activity.id,
@@ -162,14 +215,20 @@ export const acceptRun = (db: Db, request: RunRequest, run: RunMembers, acceptin
         capabilities: activity.capabilities,
         runtimeHint: activity.runtimeHint,
       })),
-      runtimes,
+      runtimes: [...runtimes, ...named.others],
       bindings,
     })
     problems.push(...chosen.problems)
     if (problems.length > 0) throw unacceptable(problems)
-    const facts = { hostId: accepting.hostId, runtimes, resources: resources as Resource[], runtimeBindings: bindings }
+    const facts = { hostId: accepting.hostId, runtimes, resources, runtimeBindings: bindings }
     const placed = placer(facts)
     const pairs = tasks.map((task, i) => ({ runtimeId: chosen.runtimeIds[i] ?? '', resourceId: task.resourceId }))
+    const simgrid = runtimes.find(({ id, configuration }) => chosen.runtimeIds.includes(id) && configuration?.['engine'] === 'simgrid')
+    if (run.mode === 'simulation' && simgrid !== undefined)
+      throw new Refusal(
+        'unavailable',
+        `engine simgrid of runtime ${simgrid.id} is not available in this version; leave it out of the runtime's configuration to use the built-in simulator`,
+      )
     if (run.mode === 'real') {
       if (services.length > 0)
         throw new Refusal(
@@ -204,6 +263,7 @@ export const acceptRun = (db: Db, request: RunRequest, run: RunMembers, acceptin
       }
     }
 
+    const simulation = run.mode === 'simulation' ? simulated(run, plan, await versionsByIds(tx, versionIds), topology) : undefined
     const snapshot = {
       resources,
       runtimes: runtimes.filter((runtime) => chosen.runtimeIds.includes(runtime.id)),
@@ -222,11 +282,14 @@ export const acceptRun = (db: Db, request: RunRequest, run: RunMembers, acceptin
       title: run.title,
       actorId: accepting.actorId,
       hostId: accepting.hostId,
-      networkModel: run.networkModel,
+      networkModel: simulation?.networkModel ?? run.networkModel,
+      warnings: simulation?.warnings ?? [],
+      defaultedDurations: plan.defaultedDurations,
       simulator: run.simulator,
       onFailure: run.onFailure ?? 'stop',
       snapshot: { ...snapshot, documentsHash: hashOf(snapshot) },
       runtimeIds: chosen.runtimeIds,
+      runtimeReasons: chosen.reasons,
       places: run.mode === 'real' ? pairs.map(({ runtimeId, resourceId }) => placed(runtimeId, resourceId)) : undefined,
       activityIds: tasks.map((task) => task.activityId),
     })

@@ -11,7 +11,7 @@ export interface AdmissionRuntime {
 export interface AdmissionAssignment {
   activityId: string
   resourceId: string
-  /** `metadata.runtimeId` of the assignment. */
+  /** `metadata.runtimeId` of the assignment, which has an enabled binding. */
   runtimeId?: string | undefined
 }
 
@@ -28,17 +28,22 @@ export interface AdmissionFacts {
   /** By position; assignments and activities run parallel. */
   assignments: readonly AdmissionAssignment[]
   activities: readonly AdmissionActivity[]
+  /** Those that are bound, and those that assignments name. */
   runtimes: readonly AdmissionRuntime[]
   bindings: readonly { resourceId: string; runtimeId: string; enabled: boolean }[]
 }
 
+/** The mode of the runtimes that a run takes. */
+export const runtimeModeOf = (mode: string): 'simulation' | 'execution' => (mode === 'simulation' ? 'simulation' : 'execution')
+
 /**
  * The runtime of every assignment, or all the reasons why a run cannot be admitted (API specification, run creation; one answer).
  * Choice: the assignment's `metadata.runtimeId` if its mode fits the run's, else the activity's hint, else the smallest id among the
- * enabled bindings of a fitting mode. So one plan serves all modes.
+ * enabled bindings of a fitting mode. So one plan serves all modes. `reasons` says, by position, why a task has another runtime than its
+ * assignment or its activity names; undefined where it has that one, or none is named.
  */
-export const chooseRuntimes = (facts: AdmissionFacts): { runtimeIds: string[]; problems: Problem[] } => {
-  const wanted = facts.mode === 'simulation' ? 'simulation' : 'execution'
+export const chooseRuntimes = (facts: AdmissionFacts): { runtimeIds: string[]; reasons: (string | undefined)[]; problems: Problem[] } => {
+  const wanted = runtimeModeOf(facts.mode)
   const byId = new Map(facts.runtimes.map((runtime) => [runtime.id, runtime]))
   const bound = new Map<string, AdmissionRuntime[]>()
   for (const binding of facts.bindings) {
@@ -52,6 +57,7 @@ export const chooseRuntimes = (facts: AdmissionFacts): { runtimeIds: string[]; p
 
   const problems: Problem[] = []
   const unbound = new Set<string>()
+  const reasons = new Array<string | undefined>(facts.assignments.length)
   const runtimeIds = facts.assignments.map((assignment, i) => {
     const activity = facts.activities[i] as AdmissionActivity
     const path = `plan.assignments.${String(i)}`
@@ -76,7 +82,31 @@ export const chooseRuntimes = (facts: AdmissionFacts): { runtimeIds: string[]; p
         message: `resource ${JSON.stringify(assignment.resourceId)} has no enabled binding to a runtime of mode ${wanted}; bind it to one or plan the activity elsewhere`,
       })
     }
+    reasons[i] = chosen === undefined ? undefined : whyAnother({ chosen, hinted, hint, wanted, asked: assignment.runtimeId, byId })
     return chosen?.id ?? ''
   })
-  return { runtimeIds, problems }
+  return { runtimeIds, reasons, problems }
+}
+
+/** In words why a runtime other than the one that is asked for was chosen. */
+const whyAnother = (choice: {
+  chosen: AdmissionRuntime
+  hinted: AdmissionRuntime | undefined
+  hint: string | undefined
+  wanted: string
+  asked: string | undefined
+  byId: ReadonlyMap<string, AdmissionRuntime>
+}): string | undefined => {
+  const { chosen, hinted, hint, wanted, asked, byId } = choice
+  if (asked === chosen.id || (asked === undefined && (hint === undefined || hinted !== undefined))) return undefined
+  const causes = [
+    ...(asked === undefined
+      ? []
+      : [
+          `runtime ${JSON.stringify(asked)} of the assignment has mode ${byId.get(asked)?.mode ?? 'unknown'}, the run needs mode ${wanted}`,
+        ]),
+    ...(hint === undefined || hinted !== undefined ? [] : [`no bound runtime of mode ${wanted} is the activity's ${JSON.stringify(hint)}`]),
+  ]
+  const basis = hinted === undefined ? 'the first by id of those bound' : `the activity's hint ${JSON.stringify(hint)}`
+  return `${causes.join('; ')}: taken is ${JSON.stringify(chosen.id)}, ${basis}`
 }

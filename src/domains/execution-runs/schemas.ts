@@ -4,15 +4,13 @@ import { envelopeOf } from '../../http/paging.ts'
 import { ActivityResourceProfile, Resource, ResourceRuntimeBinding, Runtime } from '../environments/schemas.ts'
 import { ExecutionScopeDocument } from '../execution-scopes/schemas.ts'
 import { NetworkTopologyDocument } from '../network-topologies/schemas.ts'
+import { networkModels } from '../../simulator/channel.ts'
 import { PlanDocument } from '../schedule-plans/schemas.ts'
-import { WorkflowVersionDocument } from '../workflow-definitions/schemas.ts'
+import { Warning, WorkflowVersionDocument } from '../workflow-definitions/schemas.ts'
 
 export const runModes = ['real', 'simulation', 'interactive'] as const
 export const runStates = ['created', 'running', 'completed', 'failed', 'cancelled'] as const
 export const taskStates = ['blocked', 'ready', 'queued', 'preparing', 'running', 'completed', 'failed', 'cancelled'] as const
-/** Network models a run may ask for; without one the version's `networkModel`, else max-min by each link's `sharingPolicy`. */
-export const networkModels = ['contention-free', 'max-min', 'lv08', 'cm02'] as const
-
 const runShape = {
   id: Id,
   schedulePlanId: Id,
@@ -20,7 +18,10 @@ const runShape = {
   seed: z.int().optional(),
   status: z.string().optional().describe('accepted from older clients, ignored'),
   title: z.string().max(255).optional(),
-  networkModel: z.enum(networkModels).optional().describe('network model of a simulation'),
+  networkModel: z
+    .enum(networkModels)
+    .optional()
+    .describe("network model of a simulation; default: the plan's. docs/planning.md says what each one shares"),
   simulator: z.enum(['built-in', 'simgrid']).optional(),
   onFailure: z
     .enum(['stop', 'finish-independent'])
@@ -95,11 +96,14 @@ export const ExecutionRun = z
       computeSeconds: z.number(),
       transferSeconds: z.number(),
       queueSeconds: z.number(),
-      interferenceSeconds: z.number(),
+      interferenceSeconds: z.number().describe('part of transferSeconds'),
       overheadSeconds: z.number(),
     }),
     transferredBytes: z.number(),
-    defaultedDurations: z.number().describe('activities whose duration nothing told; 1 s was taken'),
+    defaultedDurations: z
+      .number()
+      .describe('activities whose runtime nothing gives, as its plan counts; they count 1 s / speedup of their resource'),
+    warnings: z.array(Warning).describe('what a reader of the results has to know'),
     failureReason: z.string().optional(),
     paused: z.boolean(),
     cancelRequestedAt: Timestamp.optional(),
@@ -120,6 +124,7 @@ export const TaskExecution = z
     plannedResourceId: z.string(),
     allocatedResourceId: z.string().optional(),
     runtimeId: z.string().optional(),
+    runtimeReason: z.string().optional().describe('why the task has another runtime than its assignment or activity names'),
     connectionId: z.string().optional(),
     site: z.string().optional(),
     attempt: z.number(),
@@ -134,7 +139,7 @@ export const TaskExecution = z
     siteQueueSeconds: z.number().optional().describe("time in the site's own queue; queueSeconds is the time here"),
     transferSeconds: z.number(),
     transferBytes: z.number(),
-    interferenceSeconds: z.number(),
+    interferenceSeconds: z.number().describe('the part of transferSeconds that other flows on the same links caused'),
     overheadSeconds: z.number(),
     cost: z.number(),
     cpuSeconds: z.number().optional(),

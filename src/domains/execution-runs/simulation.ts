@@ -2,14 +2,21 @@ import { z } from 'zod'
 import { sql, type Db } from '../../db/sql.ts'
 import { durationSources } from '../../schedulers/problem.ts'
 import type { Compute } from '../../schedulers/compute.ts'
-import type { NetworkModel } from '../../simulator/channel.ts'
+import { networkModels } from '../../simulator/channel.ts'
 import type { SimulationResult } from '../../simulator/simulate.ts'
 import { versionsByIds } from '../environments/store.ts'
 import { planAssignments } from '../schedule-plans/store.ts'
-import { placementOf, problemOf, type PlannedLink, type PlannedProfile, type PlannedResource } from '../schedule-plans/problem.ts'
+import { networkModelOf } from '../schedule-plans/prediction.ts'
+import {
+  placementOf,
+  plannedRuntime,
+  problemOf,
+  type PlannedLink,
+  type PlannedProfile,
+  type PlannedResource,
+} from '../schedule-plans/problem.ts'
 import { plannedGraph } from '../schedule-plans/graph.ts'
 import { dataTransferId } from './names.ts'
-import { networkModels } from './schemas.ts'
 
 const Accepted = z.object({
   schedulePlanId: z.string(),
@@ -23,12 +30,10 @@ const Accepted = z.object({
   executionScope: z.looseObject({ environmentVersionIds: z.array(z.string()) }),
 })
 
-const isNetworkModel = (text: string): text is (typeof networkModels)[number] => (networkModels as readonly string[]).includes(text)
-
 /**
  * Plays a run's plan in the built-in simulator and records tasks, transfers and events as an execution would, in simulated seconds
- * from 0. The model: the run's, else the one that its environment versions name, else max-min by each link's `sharingPolicy`
- *. One transaction, so a crash leaves the run as it was; a second call on a recorded run changes nothing.
+ * from 0, under the network model that was settled when it was accepted. One transaction, so a crash leaves the run as it was; a second
+ * call on a recorded run changes nothing.
  */
 export const simulate = async (db: Db, compute: Compute, runId: string, signal: AbortSignal): Promise<void> => {
   const accepted = await db.one(
@@ -48,16 +53,10 @@ export const simulate = async (db: Db, compute: Compute, runId: string, signal: 
     versions,
     profiles: accepted.activityProfiles,
     links: accepted.networkTopology?.links,
-    runtimes: tasks.map((task) => {
-      const base = task.metadata?.['executionBaseRuntimeSeconds']
-      return {
-        predictedRuntimeSeconds: task.predictedRuntimeSeconds,
-        executionBaseRuntimeSeconds: typeof base === 'number' ? base : undefined,
-      }
-    }),
+    runtimes: tasks.map(plannedRuntime),
   })
   const placed = placementOf(problem, tasks)
-  const model: NetworkModel = accepted.networkModel ?? versions.map((version) => version.networkModel).find(isNetworkModel) ?? 'by-policy'
+  const model = networkModelOf(accepted.networkModel, versions)
   const result = await compute.simulate({ problem, placed, model }, { signal })
   const sources = problem.activities.map(
     (_, i) => durationSources[problem.durationSource[i * problem.resources.length + (placed[i]?.resource ?? 0)] as number] as string,

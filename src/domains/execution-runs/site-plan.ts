@@ -91,11 +91,11 @@ const seedFolder = async (root: string | undefined, path: string): Promise<strin
 
 type Detail = ActivityCommand & { seed: string | undefined; expectedSeconds: number }
 
-/** How long the plan expects tasks to hold their lanes, in seconds, by position. */
+/** How long the plan expects tasks to run, in seconds, by position; 0 where nothing gives it. */
 const predictedSeconds = async (db: Db, runId: string, positions: readonly number[]): Promise<Map<number, number>> => {
   const rows = await db.prepared<{ position: number; seconds: number }>(
     'predicted_seconds',
-    `select a.activity_position as position, a.predicted_runtime_seconds as seconds from schedule_plan_assignments a join execution_runs r on r.schedule_plan_id = a.schedule_plan_id
+    `select a.activity_position as position, case when a.duration_source = 'default' then 0 else a.predicted_runtime_seconds end as seconds from schedule_plan_assignments a join execution_runs r on r.schedule_plan_id = a.schedule_plan_id
      where r.id = $1 and a.activity_position = any($2::integer[])`,
     [runId, `{${positions.join(',')}}`],
   )

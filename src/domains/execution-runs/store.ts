@@ -1,6 +1,7 @@
 import { z } from 'zod'
 import { TotalRow } from '../../db/rows.ts'
 import { raw, sql, where, type Db } from '../../db/sql.ts'
+import type { Problem } from '../../refusal.ts'
 import { intentName, taskExecutionId } from './names.ts'
 import { ExecutionRun, runStates } from './schemas.ts'
 
@@ -11,7 +12,7 @@ const runJson = `json_strip_nulls(json_build_object('id', r.id, 'schedulePlanId'
   'actorId', r.actor_id, 'environmentSnapshotId', r.environment_snapshot_id, 'networkModel', r.network_model, 'simulator', r.simulator, 'onFailure', r.on_failure, 'generation', r.generation,
   'activityCount', r.activity_count, 'completedActivityCount', r.completed_activity_count, 'failedActivityCount', r.failed_activity_count, 'makespanSeconds', r.makespan_seconds, 'cost', r.cost,
   'breakdown', json_build_object('computeSeconds', r.compute_seconds, 'transferSeconds', r.transfer_seconds, 'queueSeconds', r.queue_seconds, 'interferenceSeconds', r.interference_seconds,
-    'overheadSeconds', r.overhead_seconds), 'transferredBytes', r.transferred_bytes, 'defaultedDurations', r.defaulted_durations, 'failureReason', r.failure_reason, 'paused', r.paused,
+    'overheadSeconds', r.overhead_seconds), 'transferredBytes', r.transferred_bytes, 'defaultedDurations', r.defaulted_durations, 'warnings', coalesce(r.warnings, '[]'), 'failureReason', r.failure_reason, 'paused', r.paused,
   'cancelRequestedAt', ${time('r.cancel_requested_at')}, 'createdAt', ${time('r.created_at')}, 'startedAt', ${time('r.started_at')}, 'finishedAt', ${time('r.finished_at')}))`
 
 const taskJson = `json_strip_nulls(json_build_object('id', t.id, 'executionRunId', t.execution_run_id, 'planAssignmentId', t.plan_assignment_id, 'activityId', t.activity_id,
@@ -19,7 +20,9 @@ const taskJson = `json_strip_nulls(json_build_object('id', t.id, 'executionRunId
   'readyAt', t.ready_at, 'dataReadyAt', t.data_ready_at, 'queuedAt', t.queued_at, 'startedAt', t.started_at, 'finishedAt', t.finished_at, 'runtimeSeconds', t.runtime_seconds,
   'queueSeconds', t.queue_seconds, 'siteQueueSeconds', t.site_queue_seconds, 'transferSeconds', t.transfer_seconds, 'transferBytes', t.transfer_bytes, 'interferenceSeconds', t.interference_seconds, 'overheadSeconds', t.overhead_seconds,
   'cost', t.cost, 'cpuSeconds', t.cpu_seconds, 'peakMemoryBytes', t.peak_memory_bytes, 'measuredBy', t.measured_by, 'durationSource', t.duration_source, 'exitCode', t.exit_code,
-  'failureClass', t.failure_class, 'failureReason', t.failure_reason, 'coreIds', to_json(t.core_ids), 'slotId', t.slot_id, 'orderOnResource', t.order_on_resource, 'metadata', t.metadata))`
+  'failureClass', t.failure_class, 'failureReason', t.failure_reason, 'coreIds', to_json(t.core_ids), 'slotId', t.slot_id, 'orderOnResource', t.order_on_resource,
+  'runtimeReason', case when t.attempt = 1 then t.runtime_reason else (select f.runtime_reason from task_executions f
+    where f.execution_run_id = t.execution_run_id and f.activity_position = t.activity_position and f.attempt = 1) end, 'metadata', t.metadata))`
 
 const transferJson = `json_strip_nulls(json_build_object('id', d.id, 'executionRunId', d.execution_run_id, 'producerActivityId', d.producer_activity_id, 'consumerActivityId', d.consumer_activity_id,
   'sourceResourceId', d.source_resource_id, 'targetResourceId', d.target_resource_id, 'bytes', d.bytes, 'status', d.status, 'startedAt', d.started_at, 'finishedAt', d.finished_at,
@@ -180,6 +183,9 @@ export interface NewRun {
   actorId: string
   hostId: string
   networkModel: string | undefined
+  warnings: readonly Problem[]
+  /** As its plan counted. */
+  defaultedDurations: number
   simulator: string | undefined
   onFailure: string
   snapshot: {
@@ -194,6 +200,8 @@ export interface NewRun {
   }
   /** By position of the activity in the content version. */
   runtimeIds: readonly string[]
+  /** Why a task has another runtime than is asked for, by position. */
+  runtimeReasons: readonly (string | undefined)[]
   /** Where each task runs, by position; absent in a simulation. */
   places: readonly { site: string; connectionId?: string }[] | undefined
   /** Ids as the caller wrote them, by position. */
@@ -202,19 +210,20 @@ export interface NewRun {
 
 /** The run, its tasks (from the plan's assignments, on the server) and its snapshot; the caller's transaction. */
 export const insertRun = async (tx: Db, run: NewRun): Promise<void> => {
-  await tx.run(sql`insert into execution_runs (id, schedule_plan_id, content_version_id, mode, seed, title, actor_id, host_id, network_model, simulator, on_failure, activity_count)
+  await tx.run(sql`insert into execution_runs (id, schedule_plan_id, content_version_id, mode, seed, title, actor_id, host_id, network_model, warnings, defaulted_durations, simulator, on_failure, activity_count)
     values (${run.id}, ${run.schedulePlanId}, ${run.contentVersionId}, ${run.mode}, ${run.seed}, ${run.title ?? null}, ${run.actorId}, ${run.hostId}, ${run.networkModel ?? null},
+      ${run.warnings.length === 0 ? null : JSON.stringify(run.warnings)}, ${run.defaultedDurations},
       ${run.simulator ?? null}, ${run.onFailure}, ${run.activityIds.length})`)
   const { snapshot } = run
   const json = (value: unknown): string => JSON.stringify(value ?? null)
   await tx.run(sql`insert into run_snapshots (execution_run_id, resources, runtimes, runtime_bindings, execution_scope, network_topology, activity_profiles, storage_mounts, documents_hash)
     values (${run.id}, ${json(snapshot.resources)}, ${json(snapshot.runtimes)}, ${json(snapshot.runtimeBindings)}, ${json(snapshot.executionScope)},
       ${snapshot.networkTopology === undefined ? null : json(snapshot.networkTopology)}, ${json(snapshot.activityProfiles)}, ${json(snapshot.storageMounts)}, ${snapshot.documentsHash})`)
-  await tx.run(sql`insert into task_executions (id, execution_run_id, activity_position, plan_assignment_id, activity_id, external_id, planned_resource_id, runtime_id, site, connection_id, core_ids, slot_id, order_on_resource)
-    select given.id, ${run.id}, a.activity_position, a.id, given.activity_id, d.external_id, a.resource_id, given.runtime_id, given.site, given.connection_id,
-      case when jsonb_typeof(a.metadata -> 'coreIds') = 'array' then array(select jsonb_array_elements_text(a.metadata -> 'coreIds')) else array[a.core_id] end, a.slot_id, a.order_on_resource
-    from unnest(${run.activityIds.map((activityId) => taskExecutionId(run.id, activityId, 1))}::text[], ${run.activityIds}::text[], ${run.runtimeIds}::text[],
-      ${run.activityIds.map((_id, i) => run.places?.[i]?.site ?? null)}::text[], ${run.activityIds.map((_id, i) => run.places?.[i]?.connectionId ?? null)}::text[]) with ordinality as given (id, activity_id, runtime_id, site, connection_id, number)
+  await tx.run(sql`insert into task_executions (id, execution_run_id, activity_position, plan_assignment_id, activity_id, external_id, planned_resource_id, runtime_id, runtime_reason, site, connection_id, core_ids, slot_id, order_on_resource)
+    select given.id, ${run.id}, a.activity_position, a.id, given.activity_id, d.external_id, a.resource_id, given.runtime_id, given.runtime_reason, given.site, given.connection_id,
+      case when jsonb_typeof(a.metadata -> 'coreIds') = 'array' and a.metadata -> 'coreIds' <> '[]' then array(select jsonb_array_elements_text(a.metadata -> 'coreIds')) else array[a.core_id] end, a.slot_id, a.order_on_resource
+    from unnest(${run.activityIds.map((activityId) => taskExecutionId(run.id, activityId, 1))}::text[], ${run.activityIds}::text[], ${run.runtimeIds}::text[], ${run.runtimeIds.map((_id, i) => run.runtimeReasons[i] ?? null)}::text[],
+      ${run.activityIds.map((_id, i) => run.places?.[i]?.site ?? null)}::text[], ${run.activityIds.map((_id, i) => run.places?.[i]?.connectionId ?? null)}::text[]) with ordinality as given (id, activity_id, runtime_id, runtime_reason, site, connection_id, number)
     join schedule_plan_assignments a on a.schedule_plan_id = ${run.schedulePlanId} and a.activity_position = given.number - 1
     join activity_definitions d on d.workflow_version_id = ${run.contentVersionId} and d.position = a.activity_position`)
 }

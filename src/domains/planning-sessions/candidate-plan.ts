@@ -1,6 +1,8 @@
 import { createHash } from 'node:crypto'
 import { z } from 'zod'
 import { durationSources, type Problem, type Schedule } from '../../schedulers/problem.ts'
+import type { Prediction } from '../schedule-plans/prediction.ts'
+import type { PlacedAssignment } from '../schedule-plans/problem.ts'
 import type { NewAssignment } from '../schedule-plans/store.ts'
 
 const numbers = z.array(z.number())
@@ -26,8 +28,19 @@ export const ScheduleColumns = z.object({
 })
 export type ScheduleColumns = z.output<typeof ScheduleColumns>
 
-/** The columns of a schedule that places every activity of the problem. */
-export const columnsOf = (problem: Problem, schedule: Schedule): ScheduleColumns => {
+/** The assignments of a schedule by position of their activities, in the form that is simulated. */
+export const placesIn = (problem: Problem, schedule: Schedule): PlacedAssignment[] =>
+  schedule.assignments
+    .toSorted((a, b) => a.activity - b.activity)
+    .map(({ resource, coreIds, slotId, orderOnResource }) => ({
+      resourceId: problem.resources[resource]!.id,
+      coreIds: coreIds.length === 0 ? [''] : coreIds,
+      slotId,
+      orderOnResource,
+    }))
+
+/** The columns of a schedule that places every activity of the problem: its places, and what the simulator said of them. */
+export const columnsOf = (problem: Problem, schedule: Schedule, { tasks }: Pick<Prediction, 'tasks'>): ScheduleColumns => {
   const byActivity = schedule.assignments.toSorted((a, b) => a.activity - b.activity)
   const used = [...new Set(byActivity.map(({ resource }) => resource))].toSorted((a, b) => a - b)
   const index = new Map(used.map((resource, position) => [resource, position]))
@@ -37,15 +50,15 @@ export const columnsOf = (problem: Problem, schedule: Schedule): ScheduleColumns
     coreIds: byActivity.map(({ coreIds }) => coreIds),
     slotId: byActivity.map(({ slotId }) => slotId),
     order: byActivity.map(({ orderOnResource }) => orderOnResource),
-    readyAt: byActivity.map(({ readyAt }) => readyAt),
-    startAt: byActivity.map(({ startAt }) => startAt),
-    finishAt: byActivity.map(({ finishAt }) => finishAt),
-    runtime: byActivity.map(({ runtimeSeconds }) => runtimeSeconds),
-    transfer: byActivity.map(({ transferSeconds }) => transferSeconds),
-    boot: byActivity.map(({ bootOverheadSeconds }) => bootOverheadSeconds),
-    container: byActivity.map(({ containerOverheadSeconds }) => containerOverheadSeconds),
-    cost: byActivity.map(({ cost }) => cost),
-    source: byActivity.map(({ activity, resource }) => problem.durationSource[activity * problem.resources.length + resource]!),
+    readyAt: tasks.map(({ readyAt }) => readyAt),
+    startAt: tasks.map(({ startAt }) => startAt),
+    finishAt: tasks.map(({ finishAt }) => finishAt),
+    runtime: tasks.map(({ runtimeSeconds }) => runtimeSeconds),
+    transfer: tasks.map(({ transferSeconds }) => transferSeconds),
+    boot: tasks.map(({ bootOverheadSeconds }) => bootOverheadSeconds),
+    container: tasks.map(({ containerOverheadSeconds }) => containerOverheadSeconds),
+    cost: tasks.map(({ cost }) => cost),
+    source: tasks.map(({ durationSource }) => durationSources.indexOf(durationSource)),
   }
 }
 
@@ -88,6 +101,7 @@ export const assignmentsOf = (
       predictedRuntimeSeconds: columns.runtime[position]!,
       predictedTransferSeconds: columns.transfer[position]!,
       predictedCost: columns.cost[position]!,
+      durationSource: durationSources[columns.source[position]!]!,
       metadata: {
         ...(coreIds.length > 1 ? { coreIds } : {}),
         bootOverheadSeconds: columns.boot[position]!,

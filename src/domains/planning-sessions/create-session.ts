@@ -1,10 +1,11 @@
 import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
-import { resourcesOfVersions } from '../environments/store.ts'
+import { resourcesOfVersions, versionsByIds } from '../environments/store.ts'
 import { readExecutionScope } from '../execution-scopes/store.ts'
 import { readNetworkTopology } from '../network-topologies/store.ts'
 import { storedVersion } from '../schedule-plans/load-problem.ts'
+import { networkModelOf, topologyWarnings } from '../schedule-plans/prediction.ts'
 import { algorithmOf, choiceProblems, estimateOf } from './algorithms.ts'
 import type { SessionDocument } from './schemas.ts'
 import { insertSession, readSession, type SessionRow } from './store.ts'
@@ -22,8 +23,8 @@ type References = z.output<typeof References>
 /** Stores a session as queued, or refuses (422) with everything that is wrong with it. */
 export const createSession = (db: Db, document: SessionDocument): Promise<SessionRow> =>
   db.transaction(async (tx) => {
-    const { problems, version, schedulable, networkTopologyId } = await lookUp(tx, document)
-    if (problems.length > 0 || version === undefined) throw unacceptable(problems)
+    const { problems, version, scope, schedulable, topology } = await lookUp(tx, document)
+    if (problems.length > 0 || version === undefined || scope === undefined) throw unacceptable(problems)
 
     // What each activity can run on is known when the problem is read; until then every resource counts.
     const size = {
@@ -32,11 +33,14 @@ export const createSession = (db: Db, document: SessionDocument): Promise<Sessio
       compatibleResources: schedulable.length,
       expandedStates: version.activityCount * schedulable.length,
     }
+    const networkModel = networkModelOf(document.networkModel, await versionsByIds(tx, scope.environmentVersionIds))
     await insertSession(tx, {
       id: document.id,
       workflowVersionId: document.workflowVersionId,
       executionScopeId: document.executionScopeId,
-      networkTopologyId,
+      networkTopologyId: topology?.id ?? '',
+      networkModel,
+      warnings: topologyWarnings('networkTopologyId', networkModel, topology?.links),
       deadlineSeconds: document.deadlineSeconds,
       budget: document.budget,
       configuration: document.configuration,
@@ -83,5 +87,5 @@ const lookUp = async (db: Db, { id, workflowVersionId, executionScopeId, network
       'networkTopologyId',
       `${JSON.stringify(networkTopologyId)} belongs to scope ${JSON.stringify(topology.executionScopeId)}, not to ${JSON.stringify(executionScopeId)}`,
     )
-  return { problems, version, schedulable, networkTopologyId: fits ? topology.id : '' }
+  return { problems, version, scope, schedulable, topology: fits ? topology : undefined }
 }

@@ -121,7 +121,7 @@ export const planningSessionRoutes = ({ db, engine }: { db: Db; engine: Pick<Eng
       const page = pageOf(query, arraySizes)
       const { rows, total } = await listCandidates(db, session.id, page)
       return pagedArray(
-        rows.map((row) => ({ ...candidateFields(row), plan: summaryOf(session, row) })),
+        rows.map((row) => candidateSummary(session, row)),
         { page, total, target },
       )
     },
@@ -136,13 +136,11 @@ export const planningSessionRoutes = ({ db, engine }: { db: Db; engine: Pick<Eng
       const session = await sessionOf(db, params.sessionId)
       const candidate = await readCandidate(db, session.id, params.candidateId)
       if (candidate === undefined) throw missing('planning candidate', params.candidateId)
-      const plan = summaryOf(session, candidate)
-      if (candidate.activityCount > detailBound) return { ...candidateFields(candidate), plan }
+      const summary = candidateSummary(session, candidate)
+      if (candidate.activityCount > detailBound) return summary
+      const { plan } = summary
       const assignments = await candidateAssignments(db, session, candidate)
-      return {
-        ...candidateFields(candidate),
-        plan: { ...plan, assignments: assignments.map((assignment) => assignmentDocument(plan.id, assignment)) },
-      }
+      return { ...summary, plan: { ...plan, assignments: assignments.map((assignment) => assignmentDocument(plan.id, assignment)) } }
     },
   }),
   route({
@@ -169,31 +167,32 @@ const sessionOf = async (db: Db, id: string): Promise<SessionRow> => {
   return session
 }
 
-const candidateFields = (row: CandidateRow) => ({
-  id: row.id,
-  planningSessionId: row.planningSessionId,
-  algorithmRunId: row.algorithmRunId,
-  algorithm: row.algorithm,
-  objective: row.objective,
-  ...(row.rank === undefined ? {} : { rank: row.rank }),
-  paretoOptimal: row.paretoOptimal,
-  dominated: row.dominated,
-  feasible: row.feasible,
-  predicted: { makespanSeconds: row.predictedMakespanSeconds, cost: row.predictedCost, feasible: row.feasible },
-  fingerprint: row.fingerprint,
-  createdAt: row.createdAt,
-})
-
-const summaryOf = (session: SessionRow, row: CandidateRow) => {
-  const { predicted, ...plan } = candidatePlan(session, row)
-  return planSummary({
-    ...plan,
+const candidateSummary = (session: SessionRow, row: CandidateRow): z.output<typeof CandidateSummary> => {
+  const { predicted, ...header } = candidatePlan(session, row)
+  const plan = planSummary({
+    ...header,
     embedded: undefined,
     predictedMakespanSeconds: predicted.makespanSeconds,
     predictedCost: predicted.cost,
-    predictedFeasible: predicted.feasible,
+    predictedFeasible: row.feasible,
     assignmentCount: row.activityCount,
     lifecycleActions: undefined,
     createdAt: row.createdAt,
   })
+  return {
+    id: row.id,
+    planningSessionId: row.planningSessionId,
+    algorithmRunId: row.algorithmRunId,
+    algorithm: row.algorithm,
+    objective: row.objective,
+    ...(row.rank === undefined ? {} : { rank: row.rank }),
+    paretoOptimal: row.paretoOptimal,
+    dominated: row.dominated,
+    feasible: row.feasible,
+    predicted: plan.predicted,
+    ...(row.contentionFreeMakespanSeconds === undefined ? {} : { contentionFreeMakespanSeconds: row.contentionFreeMakespanSeconds }),
+    fingerprint: row.fingerprint,
+    createdAt: row.createdAt,
+    plan,
+  }
 }

@@ -1,6 +1,8 @@
 import { z } from 'zod'
+import { networkModels } from '../../simulator/channel.ts'
 import { Count, Id, NonNegative, OptionalId, Positive, Text, Timestamp } from '../../http/schema.ts'
-import { Plan, PlanSummary } from '../schedule-plans/schemas.ts'
+import { Plan, PlanSummary, Predicted } from '../schedule-plans/schemas.ts'
+import { Warning } from '../workflow-definitions/schemas.ts'
 
 const states = ['queued', 'running', 'completed', 'failed', 'cancelled'] as const
 const Status = z.enum(states)
@@ -46,6 +48,10 @@ export const SessionDocument = z.strictObject({
   algorithms: z.array(Choice).min(1, 'must name at least one algorithm'),
   deadlineSeconds: NonNegative.default(0),
   budget: NonNegative.default(0),
+  networkModel: z
+    .enum(networkModels)
+    .optional()
+    .describe('what candidates are simulated with, and runs of their plans; default: as for runs'),
   configuration: SessionConfiguration.optional(),
   status: z.string().optional(),
   progress: z.number().optional(),
@@ -54,6 +60,7 @@ export const SessionDocument = z.strictObject({
   selectedPlanId: OptionalId.optional(),
   defaultedDurations: Count.optional(),
   failureReason: Text.optional(),
+  warnings: z.array(z.unknown()).optional(),
   createdAt: Timestamp.optional(),
   startedAt: Timestamp.optional(),
   completedAt: Timestamp.optional(),
@@ -74,9 +81,11 @@ export const Session = z.strictObject({
   selectedPlanId: z.string().optional(),
   deadlineSeconds: z.number().optional(),
   budget: z.number().optional(),
+  networkModel: z.enum(networkModels).optional(),
   configuration: z.record(z.string(), z.unknown()).optional(),
-  /** Activities whose duration nobody gave: they were planned with one second. */
+  /** Activities without any duration on a resource where they could run: they count 1 s / speedup there. */
   defaultedDurations: z.number(),
+  warnings: z.array(Warning).describe('what a reader of the predictions has to know'),
   failureReason: z.string().optional(),
   createdAt: z.string(),
   startedAt: z.string().optional(),
@@ -129,7 +138,8 @@ const candidate = {
   paretoOptimal: z.boolean(),
   dominated: z.boolean(),
   feasible: z.boolean(),
-  predicted: z.strictObject({ makespanSeconds: z.number(), cost: z.number(), feasible: z.boolean() }),
+  predicted: Predicted.describe("the simulator's answer under the session's `networkModel`"),
+  contentionFreeMakespanSeconds: z.number().optional().describe('what the algorithm assumed while it constructed the schedule'),
   fingerprint: z.string(),
   createdAt: z.string(),
 }

@@ -1,6 +1,7 @@
 import type { Db } from '../../db/sql.ts'
 import { missing, unacceptable } from '../../refusal.ts'
 import { plannedGraph } from '../schedule-plans/graph.ts'
+import { infeasibilities } from '../schedule-plans/prediction.ts'
 import type { Plan } from '../schedule-plans/schemas.ts'
 import { createPlan, readPlan, readPlanDocument, type NewPlan } from '../schedule-plans/store.ts'
 import { algorithmOf } from './algorithms.ts'
@@ -20,7 +21,11 @@ export const candidatePlan = (session: SessionRow, candidate: CandidateRow): Omi
   objective: algorithmOf(candidate.algorithm)?.descriptor.objective ?? candidate.objective,
   deadlineSeconds: session.deadlineSeconds,
   budget: session.budget,
-  predicted: { makespanSeconds: candidate.predictedMakespanSeconds, cost: candidate.predictedCost, feasible: candidate.feasible },
+  predicted: { makespanSeconds: candidate.predictedMakespanSeconds, cost: candidate.predictedCost },
+  // A candidate of a version before this one has the figures of its algorithm, under no network model.
+  networkModel: candidate.contentionFreeMakespanSeconds === undefined ? undefined : session.networkModel,
+  contentionFreeMakespanSeconds: candidate.contentionFreeMakespanSeconds,
+  defaultedDurations: candidate.defaultedDurations,
   metadata: { planningSessionId: session.id, candidateId: candidate.id, fingerprint: candidate.fingerprint },
 })
 
@@ -59,13 +64,6 @@ export const selectCandidate = (db: Db, sessionId: string, candidateId: string):
   })
 
 const infeasible = (session: SessionRow, candidate: CandidateRow): string => {
-  const misses = [
-    ...(session.deadlineSeconds > 0 && candidate.predictedMakespanSeconds > session.deadlineSeconds
-      ? [`its makespan ${candidate.predictedMakespanSeconds} s is beyond the deadline ${session.deadlineSeconds} s`]
-      : []),
-    ...(session.budget > 0 && candidate.predictedCost > session.budget
-      ? [`its cost ${candidate.predictedCost} is beyond the budget ${session.budget}`]
-      : []),
-  ]
+  const misses = infeasibilities({ ...session, makespanSeconds: candidate.predictedMakespanSeconds, cost: candidate.predictedCost })
   return `candidate ${JSON.stringify(candidate.id)} is not feasible: ${misses.join(' and ')}; select another one, or open a session with other limits`
 }

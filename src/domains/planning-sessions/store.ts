@@ -1,7 +1,10 @@
 import { z } from 'zod'
 import { TotalRow } from '../../db/rows.ts'
 import { sql, where, type Db } from '../../db/sql.ts'
+import { networkModels, type NetworkModel } from '../../simulator/channel.ts'
 import { countBound, type Page } from '../../http/paging.ts'
+import type { Problem } from '../../refusal.ts'
+import { Warning } from '../workflow-definitions/schemas.ts'
 import { AlgorithmRun, type Session } from './schemas.ts'
 import { ScheduleColumns } from './candidate-plan.ts'
 import type { Ranked } from './ranking.ts'
@@ -23,8 +26,10 @@ const SessionRow = z.object({
   selectedPlanId: z.string().optional(),
   deadlineSeconds: z.number(),
   budget: z.number(),
+  networkModel: z.enum(networkModels).optional(),
   configuration: FreeObject.optional(),
   defaultedDurations: z.number(),
+  warnings: z.array(Warning).optional(),
   failureReason: z.string().optional(),
   createdAt: z.string(),
   startedAt: z.string().optional(),
@@ -33,13 +38,14 @@ const SessionRow = z.object({
 export type SessionRow = z.output<typeof SessionRow>
 
 const sessionColumns = sql`s.id, s.workflow_version_id, s.execution_scope_id, s.network_topology_id, s.status, s.algorithms, s.progress, s.candidate_count,
-  s.selected_candidate_id, s.selected_plan_id, s.deadline_seconds, s.budget, s.configuration, s.defaulted_durations, s.failure_reason, s.created_at, s.started_at, s.completed_at`
+  s.selected_candidate_id, s.selected_plan_id, s.deadline_seconds, s.budget, s.network_model, s.configuration, s.defaulted_durations, s.warnings, s.failure_reason, s.created_at, s.started_at, s.completed_at`
 
 /** A session as the API shows it: a deadline or budget of 0 is none. */
 export const sessionDocument = ({ deadlineSeconds, budget, ...row }: SessionRow): Session => ({
   ...row,
   ...(deadlineSeconds === 0 ? {} : { deadlineSeconds }),
   ...(budget === 0 ? {} : { budget }),
+  warnings: row.warnings ?? [],
 })
 
 export interface NewSession {
@@ -49,6 +55,8 @@ export interface NewSession {
   networkTopologyId: string
   deadlineSeconds: number
   budget: number
+  networkModel: NetworkModel
+  warnings: readonly Problem[]
   configuration?: Record<string, unknown> | undefined
   algorithms: readonly {
     id: string
@@ -67,9 +75,9 @@ export const insertSession = (db: Db, session: NewSession): Promise<void> =>
       id,
       ...(configuration === undefined ? {} : { configuration }),
     }))
-    await tx.run(sql`insert into planning_sessions (id, workflow_version_id, execution_scope_id, network_topology_id, algorithms, deadline_seconds, budget, configuration)
+    await tx.run(sql`insert into planning_sessions (id, workflow_version_id, execution_scope_id, network_topology_id, algorithms, deadline_seconds, budget, network_model, warnings, configuration)
       values (${session.id}, ${session.workflowVersionId}, ${session.executionScopeId}, ${session.networkTopologyId}, ${JSON.stringify(algorithms)}, ${session.deadlineSeconds},
-        ${session.budget}, ${json(session.configuration)})`)
+        ${session.budget}, ${session.networkModel}, ${json(session.warnings.length === 0 ? undefined : session.warnings)}, ${json(session.configuration)})`)
     await tx.run(sql`insert into planning_algorithm_runs (id, planning_session_id, position, algorithm, objective, configuration, estimate)
       select ${session.id} || '-' || given.algorithm, ${session.id}, given.number - 1, given.algorithm, given.objective, given.configuration, given.estimate
       from unnest(${session.algorithms.map(({ id }) => id)}::text[], ${session.algorithms.map(({ objective }) => objective)}::text[],
@@ -179,9 +187,9 @@ export const recordProblem = (
   db: Db,
   sessionId: string,
   algorithm: string,
-  facts: { defaultedDurations: number; estimate: AlgorithmRun['estimate'] },
+  facts: { defaultedDurations: number; networkModel: NetworkModel; estimate: AlgorithmRun['estimate'] },
 ): Promise<number> =>
-  db.run(sql`with counted as (update planning_sessions set defaulted_durations = ${facts.defaultedDurations} where id = ${sessionId} and status = 'running')
+  db.run(sql`with counted as (update planning_sessions set defaulted_durations = ${facts.defaultedDurations}, network_model = ${facts.networkModel} where id = ${sessionId} and status = 'running')
     update planning_algorithm_runs set estimate = ${json(facts.estimate)} where planning_session_id = ${sessionId} and algorithm = ${algorithm} and status = 'running'`)
 
 /** How far an algorithm is, 0…1; the session's progress is the mean over its algorithms. False: the session is not open any more. */
@@ -198,6 +206,8 @@ export interface NewCandidate {
   feasible: boolean
   makespanSeconds: number
   cost: number
+  contentionFreeMakespanSeconds: number
+  defaultedDurations: number
   columns: ScheduleColumns
 }
 
@@ -216,8 +226,8 @@ export const endAlgorithm = (
     if (session?.status !== 'running') return
     const candidates = 'candidates' in outcome ? outcome.candidates : []
     for (const candidate of candidates)
-      await tx.run(sql`insert into planning_candidates (id, planning_session_id, algorithm_run_id, algorithm, objective, feasible, predicted_makespan_seconds, predicted_cost, plan, fingerprint)
-        select ${candidate.id}, r.planning_session_id, r.id, r.algorithm, r.objective, ${candidate.feasible}, ${candidate.makespanSeconds}, ${candidate.cost}, ${JSON.stringify(candidate.columns)}::jsonb,
+      await tx.run(sql`insert into planning_candidates (id, planning_session_id, algorithm_run_id, algorithm, objective, feasible, predicted_makespan_seconds, predicted_cost, contention_free_makespan_seconds, defaulted_durations, plan, fingerprint)
+        select ${candidate.id}, r.planning_session_id, r.id, r.algorithm, r.objective, ${candidate.feasible}, ${candidate.makespanSeconds}, ${candidate.cost}, ${candidate.contentionFreeMakespanSeconds}, ${candidate.defaultedDurations}, ${JSON.stringify(candidate.columns)}::jsonb,
           ${candidate.fingerprint}
         from planning_algorithm_runs r where r.planning_session_id = ${sessionId} and r.algorithm = ${algorithm}
         on conflict do nothing`)
@@ -272,6 +282,8 @@ const candidateFields = {
   feasible: z.boolean(),
   predictedMakespanSeconds: z.number(),
   predictedCost: z.number(),
+  contentionFreeMakespanSeconds: z.number().optional(),
+  defaultedDurations: z.number(),
   fingerprint: z.string(),
   createdAt: z.string(),
   activityCount: z.number(),
@@ -281,7 +293,7 @@ export type CandidateRow = z.output<typeof CandidateRow>
 const CandidateWithColumns = z.object({ ...candidateFields, columns: ScheduleColumns })
 
 const candidateColumns = sql`c.id, c.planning_session_id, c.algorithm_run_id, c.algorithm, c.objective, c.rank, c.pareto_optimal, c.dominated, c.feasible,
-  c.predicted_makespan_seconds, c.predicted_cost, c.fingerprint, c.created_at, v.activity_count`
+  c.predicted_makespan_seconds, c.predicted_cost, c.contention_free_makespan_seconds, c.defaulted_durations, c.fingerprint, c.created_at, v.activity_count`
 const candidateSource = sql`planning_candidates c join planning_sessions s on s.id = c.planning_session_id join workflow_versions v on v.id = s.workflow_version_id`
 
 /** Candidates by rank, those without one last; one more than the page. Their schedules are not read. */

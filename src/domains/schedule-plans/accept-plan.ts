@@ -1,22 +1,28 @@
 import { z } from 'zod'
 import { raw, sql, type Db } from '../../db/sql.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
+import type { Compute } from '../../schedulers/compute.ts'
+import { coresOf } from '../../schedulers/validate.ts'
 import { resourceObject } from '../environments/document-sql.ts'
 import { Resource } from '../environments/schemas.ts'
-import { resourcesOfVersions, versionsByIds } from '../environments/store.ts'
+import { bindingsOfResources, profilesFor, resourcesOfVersions, runtimesByIds, versionsByIds } from '../environments/store.ts'
 import type { ExecutionScopeDocument } from '../execution-scopes/schemas.ts'
 import { readExecutionScope } from '../execution-scopes/store.ts'
 import type { NetworkTopologyDocument } from '../network-topologies/schemas.ts'
 import { readNetworkTopology } from '../network-topologies/store.ts'
 import { defaultCpu, defaultMemoryBytes } from '../workflow-definitions/quantities.ts'
+import type { WorkflowGraph } from '../workflow-definitions/graph.ts'
 import type { WorkflowVersionDocument } from '../workflow-definitions/schemas.ts'
 import { embedWorkflow } from '../workflow-definitions/store.ts'
 import { versionProblems } from '../workflow-definitions/version-rules.ts'
 import { plannedGraph } from './graph.ts'
+import { networkModelOf, predict, type Prediction } from './prediction.ts'
+import { plannedRuntime, problemOf } from './problem.ts'
+import { namedRuntime, runtimeProblems } from './runtime-names.ts'
 import { assignmentId, planProblems, type PlacedActivity, type PlacedWorkflow } from './rules.ts'
-import type { Plan, PlanDocument } from './schemas.ts'
+import type { AssignmentDocument, Plan, PlanDocument, Times } from './schemas.ts'
 import { storedVersion, type StoredVersion } from './load-problem.ts'
-import { createPlan, readPlan, readPlanDocument, type EmbeddedDocuments } from './store.ts'
+import { createPlan, readPlan, readPlanDocument, type EmbeddedDocuments, type NewAssignment } from './store.ts'
 
 /** What came with a plan; each is used for the plan as it came, and never changes the store. */
 export interface Companions {
@@ -40,72 +46,195 @@ const canonical = (value: unknown): string => {
 const differ = (a: object, b: object): boolean => canonical(a) !== canonical(b)
 
 /**
- * Stores a plan in one transaction, or refuses (422) with everything that is wrong with it: references into the store, what came with it
- * against what it says, and the rules of its assignments. Without companions everything is taken from the store.
+ * Stores a plan, or refuses (422) with everything that is wrong with it: references into the store, what came with it against what it
+ * says, and the rules of its assignments. Without companions everything is taken from the store. What the plan takes and costs is
+ * simulated; what it predicts itself is kept beside that.
  */
-export const acceptPlan = (db: Db, plan: PlanDocument, companions?: Companions): Promise<Plan> =>
-  db.transaction(async (tx) => {
-    const { problems, version, ...stored } = await lookUp(tx, plan)
-    if (companions !== undefined) problems.push(...disagreements(plan, companions))
-    const scope = companions?.executionScope ?? stored.scope
-    const inventory = await inventoryOf(tx, plan, scope, companions)
-    problems.push(...inventory.problems)
-
-    const content = await contentOf(tx, version, companions)
-    problems.push(...content.problems)
-    const checked =
-      content.workflow &&
-      planProblems({
-        plan,
-        workflow: content.workflow,
-        resources: inventory.resources,
-        environmentVersionIds: new Set(scope?.environmentVersionIds),
-      })
-    // A flaw of the workflow itself is named once.
-    problems.push(...(checked?.problems.filter(({ path }) => content.problems.length === 0 || !path.startsWith('workflow.')) ?? []))
-    if (problems.length > 0 || checked === undefined || content.versionId === undefined) throw unacceptable(problems)
-
-    const { assignments, lifecycleActions, assignmentCount: _count, embedded: _embedded, createdAt: _createdAt, ...header } = plan
+export const acceptPlan = async (
+  { db, compute }: { db: Db; compute: Pick<Compute, 'simulate'> },
+  plan: PlanDocument,
+  companions?: Companions,
+): Promise<Plan> => {
+  // The database has few connections and is not needed while the plan is simulated. What is removed meanwhile is refused by its constraint.
+  const checked = await undone(db, (tx) => checkPlan(tx, plan, companions))
+  const prediction = await predict(compute, checked.given)
+  return db.transaction(async (tx) => {
+    const { networkModel, tasks } = prediction
     await createPlan(tx, {
-      ...header,
-      contentVersionId: content.versionId,
-      embedded: embeddedOf(companions, stored, inventory.stored),
-      lifecycleActions: lifecycleActions?.map((action) => ({ ...action, schedulePlanId: plan.id })),
-      assignments: assignments.map((assignment, at) => ({
-        ...assignment,
-        id: assignmentId(plan.id, assignment),
-        position: checked.positions[at]!,
-      })),
+      ...plan,
+      ...submitted(plan.predicted),
+      predicted: prediction,
+      networkModel,
+      contentionFreeMakespanSeconds: undefined,
+      defaultedDurations: tasks.filter(({ durationSource }) => durationSource === 'default').length,
+      contentVersionId: companions === undefined ? checked.version.id : await embed(tx, checked.version, companions),
+      embedded: checked.embedded,
+      lifecycleActions: plan.lifecycleActions?.map((action) => ({ ...action, schedulePlanId: plan.id })),
+      assignments: plan.assignments.map((assignment, at) =>
+        predictedAssignment(plan.id, assignment, checked.positions[at]!, tasks[checked.positions[at]!]!),
+      ),
     })
     return (await readPlanDocument(tx, plan.id))!
   })
+}
+
+/** Thrown to end a transaction without a commit. */
+const undo = new Error('the transaction is not committed')
+
+/** What `work` finds in a transaction that is rolled back: what it stores to look at is not kept. */
+const undone = async <T>(db: Db, work: (tx: Db) => Promise<T>): Promise<T> => {
+  const found: T[] = []
+  await db
+    .transaction(async (tx) => {
+      found.push(await work(tx))
+      throw undo
+    })
+    .catch((error: unknown) => {
+      if (error !== undo) throw error
+    })
+  return found[0]!
+}
+
+/** Everything that is needed to simulate and store a plan. @throws Refusal 422 with everything that is wrong with it */
+const checkPlan = async (tx: Db, plan: PlanDocument, companions: Companions | undefined) => {
+  const { problems, version, ...stored } = await lookUp(tx, plan)
+  if (companions !== undefined) problems.push(...disagreements(plan, companions))
+  const scope = companions?.executionScope ?? stored.scope
+  const inventory = await inventoryOf(tx, plan, scope, companions)
+  problems.push(...inventory.problems)
+
+  const content = await contentOf(tx, version, companions)
+  problems.push(...content.problems)
+  const checked =
+    content.workflow &&
+    planProblems({
+      plan,
+      workflow: content.workflow,
+      resources: inventory.resources,
+      environmentVersionIds: new Set(scope?.environmentVersionIds),
+    })
+  problems.push(...(await unboundRuntimes(tx, plan)))
+  // A flaw of the workflow itself is named once.
+  problems.push(...(checked?.problems.filter(({ path }) => content.problems.length === 0 || !path.startsWith('workflow.')) ?? []))
+  if (problems.length > 0 || checked === undefined || content.graph === undefined || version === undefined) throw unacceptable(problems)
+  const given = await simulationOf(tx, {
+    plan,
+    positions: checked.positions,
+    graph: content.graph,
+    resources: inventory.resources,
+    environmentVersionIds: scope?.environmentVersionIds ?? [],
+    topology: companions === undefined ? stored.topology : companions.networkTopology,
+  })
+  return { version, positions: checked.positions, given, embedded: embeddedOf(companions, stored, inventory.stored) }
+}
+
+/** The plan as a run of it would be simulated: its content, the resources that it names, the profiles and versions of the store. */
+const simulationOf = async (
+  tx: Db,
+  given: {
+    plan: PlanDocument
+    positions: Int32Array
+    graph: WorkflowGraph
+    resources: ReadonlyMap<string, Resource>
+    environmentVersionIds: readonly string[]
+    topology: NetworkTopologyDocument | undefined
+  },
+): Promise<Parameters<typeof predict>[1]> => {
+  const { graph } = given
+  const assignments = new Array<AssignmentDocument>(graph.activities.length)
+  given.plan.assignments.forEach((assignment, at) => (assignments[given.positions[at]!] = assignment))
+  const used = [...new Set(assignments.map(({ resourceId }) => resourceId))]
+  const versions = await versionsByIds(tx, given.environmentVersionIds)
+  const problem = problemOf({
+    graph,
+    resources: used.map((id) => given.resources.get(id)!),
+    versions,
+    profiles: await profilesFor(tx, [...new Set(graph.activities.map(({ typeId }) => typeId))], used),
+    links: given.topology?.links,
+    runtimes: assignments.map(plannedRuntime),
+  })
+  return {
+    problem,
+    assignments: assignments.map((assignment) => ({ ...assignment, coreIds: coresOf(assignment) })),
+    networkModel: networkModelOf(given.plan.networkModel, versions),
+  }
+}
+
+/** What the store says against the runtimes that the assignments name. */
+const unboundRuntimes = async (tx: Db, { assignments }: PlanDocument): Promise<Problem[]> => {
+  const named = assignments.map((assignment, at) => ({
+    resourceId: assignment.resourceId,
+    runtimeId: namedRuntime(assignment),
+    path: `plan.assignments.${at}`,
+  }))
+  const runtimeIds = [...new Set(named.flatMap(({ runtimeId }) => runtimeId ?? []))]
+  if (runtimeIds.length === 0) return []
+  const resourceIds = [...new Set(named.map(({ resourceId }) => resourceId))]
+  return runtimeProblems(named, { runtimes: await runtimesByIds(tx, runtimeIds), bindings: await bindingsOfResources(tx, resourceIds) })
+}
+
+/** What a document predicted, where it predicted anything. */
+const submitted = ({ makespanSeconds, cost, feasible }: PlanDocument['predicted']) =>
+  makespanSeconds > 0 || cost > 0 || feasible
+    ? { submittedPrediction: { makespanSeconds, cost, feasible } }
+    : { submittedPrediction: undefined }
+
+const timesOf = (assignment: AssignmentDocument): Times | undefined => {
+  const { predictedReadyAt, predictedStartAt, predictedFinishAt, predictedRuntimeSeconds, predictedTransferSeconds, predictedCost } =
+    assignment
+  const times = { predictedReadyAt, predictedStartAt, predictedFinishAt, predictedRuntimeSeconds, predictedTransferSeconds, predictedCost }
+  return Object.values(times).some((value) => value > 0) ? times : undefined
+}
+
+const predictedAssignment = (
+  planId: string,
+  assignment: AssignmentDocument,
+  position: number,
+  task: Prediction['tasks'][number],
+): NewAssignment => ({
+  ...assignment,
+  id: assignmentId(planId, assignment),
+  position,
+  predictedReadyAt: task.readyAt,
+  predictedStartAt: task.startAt,
+  predictedFinishAt: task.finishAt,
+  predictedRuntimeSeconds: task.runtimeSeconds,
+  predictedTransferSeconds: task.transferSeconds,
+  predictedCost: task.cost,
+  durationSource: task.durationSource,
+  submittedPrediction: timesOf(assignment),
+})
 
 interface Content {
   problems: Problem[]
   /** Absent where there is nothing to check a plan against. */
   workflow?: PlacedWorkflow
-  /** The version that holds it; absent where it cannot be stored. */
-  versionId?: string
+  /** The same, stored; absent where it cannot be. */
+  graph?: WorkflowGraph
 }
 
 /** The workflow that the plan places: the one that came with it, stored beside the store's own where they differ, else the store's. */
 const contentOf = async (tx: Db, version: StoredVersion | undefined, companions: Companions | undefined): Promise<Content> => {
   if (companions === undefined) {
     if (version === undefined) return { problems: [] }
-    return { problems: [], workflow: await plannedGraph(tx, version.id), versionId: version.id }
+    const graph = await plannedGraph(tx, version.id)
+    return { problems: [], workflow: graph, graph }
   }
   const problems = versionProblems(companions.workflow)
   if (problems.length > 0 || version === undefined) return { problems, workflow: asFarAsReadable(companions.workflow, version) }
-  // The plan says which version is meant; another id in the document is reported beside this.
-  const activities = companions.workflow.activities.map((activity) => ({ ...activity, workflowVersionId: undefined }))
-  const versionId = await embedWorkflow(tx, {
-    ...companions.workflow,
-    id: version.id,
-    workflowId: companions.workflow.workflowId ?? version.workflowId,
-    activities,
-  })
-  return { problems, workflow: await plannedGraph(tx, versionId), versionId }
+  const graph = await plannedGraph(tx, await embed(tx, version, companions))
+  return { problems, workflow: graph, graph }
 }
+
+/** Stores the workflow that came with a plan, where it differs from the stored version; answers the version that holds it. */
+const embed = (tx: Db, version: StoredVersion, { workflow }: Companions): Promise<string> =>
+  embedWorkflow(tx, {
+    ...workflow,
+    // The plan says which version is meant; another id in the document is reported beside this.
+    id: version.id,
+    workflowId: workflow.workflowId ?? version.workflowId,
+    activities: workflow.activities.map((activity) => ({ ...activity, workflowVersionId: undefined })),
+  })
 
 /** What a flawed workflow still says, so that the plan's own flaws are named in the same answer. */
 const asFarAsReadable = (document: WorkflowVersionDocument, version: StoredVersion | undefined): PlacedWorkflow => {

@@ -4,7 +4,9 @@ import type { Problem } from '../../schedulers/problem.ts'
 import { profilesFor, resourcesOfVersions, versionsByIds } from '../environments/store.ts'
 import { readExecutionScope } from '../execution-scopes/store.ts'
 import { readNetworkTopology } from '../network-topologies/store.ts'
+import type { NetworkModel } from '../../simulator/channel.ts'
 import { plannedGraph } from './graph.ts'
+import { networkModelOf } from './prediction.ts'
 import { problemOf } from './problem.ts'
 
 const Version = z.object({ id: z.string(), workflowId: z.string(), activityCount: z.number(), dependencyCount: z.number() })
@@ -15,23 +17,24 @@ export const storedVersion = (db: Db, id: string): Promise<StoredVersion | undef
   db.maybe(Version, sql`select id, workflow_id, activity_count, dependency_count from workflow_versions where id = ${id} and not embedded`)
 
 /**
- * The planning problem of a stored workflow on a stored scope and topology ('' = none), read from the store as it is now. Throws Error
- * when one of them is gone: what a session names cannot be deleted.
+ * The planning problem of a stored workflow on a stored scope and topology ('' = none), read from the store as it is now, and the network
+ * model that its plans are simulated with. Throws Error when one of them is gone: what a session names cannot be deleted.
  */
 export const loadProblem = async (
   db: Db,
-  ids: { workflowVersionId: string; executionScopeId: string; networkTopologyId: string },
-): Promise<Problem> => {
+  ids: { workflowVersionId: string; executionScopeId: string; networkTopologyId: string; networkModel?: NetworkModel | undefined },
+): Promise<{ problem: Problem; networkModel: NetworkModel }> => {
   const graph = await plannedGraph(db, ids.workflowVersionId)
   const scope = await readExecutionScope(db, ids.executionScopeId)
   const topology = ids.networkTopologyId === '' ? undefined : await readNetworkTopology(db, ids.networkTopologyId)
   if (scope === undefined || (ids.networkTopologyId !== '' && topology === undefined))
     throw new Error(`the scope or topology of ${JSON.stringify(ids)} is gone`)
   const resources = await resourcesOfVersions(db, scope.environmentVersionIds)
-  return problemOf({
+  const versions = await versionsByIds(db, scope.environmentVersionIds)
+  const problem = problemOf({
     graph,
     resources,
-    versions: await versionsByIds(db, scope.environmentVersionIds),
+    versions,
     profiles: await profilesFor(
       db,
       [...new Set(graph.activities.map(({ typeId }) => typeId))],
@@ -39,4 +42,5 @@ export const loadProblem = async (
     ),
     links: topology?.links,
   })
+  return { problem, networkModel: networkModelOf(ids.networkModel, versions) }
 }

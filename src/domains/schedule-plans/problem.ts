@@ -50,10 +50,23 @@ export interface PlannedProfile {
   modelVersion?: string | undefined
 }
 
-/** What an assignment itself says of its activity's duration; read in runs only. */
-export interface PlannedRuntime {
+/** What an assignment itself says of its activity's duration; read for given plans only. */
+interface PlannedRuntime {
   executionBaseRuntimeSeconds?: number | undefined
   predictedRuntimeSeconds?: number | undefined
+}
+
+/** The durations that an assignment brings. A predicted runtime that was the default is none: it was computed, nothing gave it. */
+export const plannedRuntime = (assignment: {
+  predictedRuntimeSeconds: number
+  durationSource?: string | undefined
+  metadata?: Record<string, unknown> | undefined
+}): PlannedRuntime => {
+  const base = assignment.metadata?.['executionBaseRuntimeSeconds']
+  return {
+    predictedRuntimeSeconds: assignment.durationSource === 'default' ? undefined : assignment.predictedRuntimeSeconds,
+    executionBaseRuntimeSeconds: typeof base === 'number' ? base : undefined,
+  }
 }
 
 export interface ProblemDocuments {
@@ -64,17 +77,21 @@ export interface ProblemDocuments {
   profiles: readonly PlannedProfile[]
   /** Undefined: no topology, so no network. */
   links: readonly PlannedLink[] | undefined
-  /** By position of the activity; given for a run of a plan, whose resources are all taken as targets: what may be planned is decided. */
+  /** By position of the activity; given for a plan that is there, whose resources are all taken as targets: what may be planned is decided. */
   runtimes?: readonly PlannedRuntime[] | undefined
 }
 
 /** Billing of a batch target happens inside it: its own scheduler decides what fits, and it shows one slot. */
 const opaqueTypes = new Set(['batch_queue', 'hpc_partition', 'slurm_reservation'])
 const referenceFlopsPerSecond = 1e9
+/** Of an activity without any duration, on a resource of speedup 1. */
 const defaultSeconds = 1
 
+/** An omitted target is batch. */
+export const isBatch = (resource: Pick<PlannedResource, 'executionTarget'>): boolean => (resource.executionTarget || 'batch') === 'batch'
+
 export const isOpaque = (resource: Pick<PlannedResource, 'type' | 'executionTarget'>): boolean =>
-  (resource.executionTarget || 'batch') === 'batch' && opaqueTypes.has(resource.type)
+  isBatch(resource) && opaqueTypes.has(resource.type)
 
 /** Lanes that a resource offers: its cores, else its whole units of capacity, at least one; one slot of an opaque target. */
 const lanesOf = (resource: Pick<PlannedResource, 'type' | 'executionTarget' | 'cpuCores' | 'cpuCapacity'>): number =>
@@ -126,6 +143,7 @@ const problemResource = (resource: PlannedResource, costModel: string | undefine
   lanes: Math.min(lanesOf(resource), bound),
   cpuCapacity: resource.cpuCapacity,
   memoryBytes: resource.memoryBytes,
+  batch: isBatch(resource),
   opaque: isOpaque(resource),
   pricePerSecond: resource.pricePerSecond,
   bootOverheadSeconds: resource.bootOverheadSeconds,
@@ -138,6 +156,7 @@ const passage = (id: string): ProblemResource => ({
   lanes: 1,
   cpuCapacity: -1,
   memoryBytes: -1,
+  batch: false,
   opaque: false,
   pricePerSecond: 0,
   bootOverheadSeconds: 0,
@@ -186,7 +205,7 @@ const simulatedWork = (simulation: PlannedActivity['simulation']): { seconds?: n
 
 /**
  * One activity's seconds on each resource, and the rule that gave them, in this order: `baseRuntimeSeconds` / speedup; the profile of
- * (type, resource); `simulation.durationSeconds` / speedup; FLOPs / the resource's rate; what the plan predicted; one second.
+ * (type, resource); `simulation.durationSeconds` / speedup; FLOPs / the resource's rate; what the plan predicted; one second / speedup.
  */
 const durationsOf = (
   documents: ProblemDocuments,
@@ -223,13 +242,13 @@ const durationsOf = (
       else if (simulated.seconds !== undefined) put(simulated.seconds / machine.speedup, 'simulation')
       else if (simulated.flops !== undefined) put(simulated.flops / machine.flopsPerSecond, 'flops')
       else if (planned !== undefined) put(planned, 'plan')
-      else put(defaultSeconds, 'default')
+      else put(defaultSeconds / machine.speedup, 'default')
     })
   })
   return { durations, durationSource }
 }
 
-/** Number of activities whose duration is the default of one second on at least one resource they could run on. */
+/** Number of activities whose duration is the default (1 s / speedup) on at least one resource they could run on. */
 export const defaultedDurations = (problem: Problem): number => {
   const width = problem.resources.length
   return problem.activities.reduce((count, _, row) => {

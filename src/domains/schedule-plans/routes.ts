@@ -3,6 +3,7 @@ import type { Db } from '../../db/sql.ts'
 import { arraySizes, envelope, envelopeOf, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import { missing } from '../../refusal.ts'
+import type { Compute } from '../../schedulers/compute.ts'
 import { Resource } from '../environments/schemas.ts'
 import { ExecutionScopeDocument } from '../execution-scopes/schemas.ts'
 import { NetworkTopologyDocument } from '../network-topologies/schemas.ts'
@@ -27,7 +28,7 @@ const created = (plan: Plan): Reply<Plan> =>
   new Reply({ body: plan, headers: { location: `/schedule-plans/${encodeURIComponent(plan.id)}/` } })
 const planIdIn = (body: unknown): string => (body as z.output<typeof PlanImport>).plan.id
 
-export const schedulePlanRoutes = ({ db }: { db: Db }): Route[] => [
+export const schedulePlanRoutes = ({ db, compute }: { db: Db; compute: Pick<Compute, 'simulate'> }): Route[] => [
   route({
     method: 'GET',
     path: '/schedule-plans/',
@@ -51,7 +52,7 @@ export const schedulePlanRoutes = ({ db }: { db: Db }): Route[] => [
     response: Plan,
     status: 201,
     audit: { eventType: 'schedule-plan.created', summary: ({ body }) => `schedule plan ${planIdIn(body)} created` },
-    handle: async ({ body: { plan, ...companions } }) => created(await acceptPlan(db, plan, companions)),
+    handle: async ({ body: { plan, ...companions } }) => created(await acceptPlan({ db, compute }, plan, companions)),
   }),
   route({
     method: 'POST',
@@ -63,7 +64,7 @@ export const schedulePlanRoutes = ({ db }: { db: Db }): Route[] => [
     response: Plan,
     status: 201,
     audit: { eventType: 'schedule-plan.imported', summary: ({ body }) => `schedule plan ${planIdIn(body)} imported` },
-    handle: async ({ body: { plan } }) => created(await acceptPlan(db, { ...plan, source: 'imported' })),
+    handle: async ({ body: { plan } }) => created(await acceptPlan({ db, compute }, { ...plan, source: 'imported' })),
   }),
   route({
     method: 'GET',

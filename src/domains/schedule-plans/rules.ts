@@ -1,7 +1,7 @@
 import { Refusal, type Problem } from '../../refusal.ts'
 import { validatePlan } from '../../schedulers/validate.ts'
 import { activityResolver, type GraphActivity } from '../workflow-definitions/graph.ts'
-import { isOpaque, type PlannedResource } from './problem.ts'
+import { isBatch, type PlannedResource } from './problem.ts'
 import type { LifecycleAction, PlanDocument } from './schemas.ts'
 
 /** What the rules need of the workflow that a plan places: its content version by position. */
@@ -66,7 +66,7 @@ export const planProblems = ({
           {
             inScope: environmentVersionIds.has(resource.environmentVersionId),
             schedulable: resource.schedulable,
-            opaque: isOpaque(resource),
+            batch: isBatch(resource),
             cpuCapacity: resource.cpuCapacity,
             memoryBytes: resource.memoryBytes,
           },

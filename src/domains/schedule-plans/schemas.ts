@@ -1,10 +1,22 @@
 import { z } from 'zod'
+import { durationSources } from '../../schedulers/problem.ts'
+import { networkModels } from '../../simulator/channel.ts'
 import { Count, Finite, Id, JsonObject, NonNegative, OptionalId, Text, Timestamp } from '../../http/schema.ts'
 
 /** Any order is allowed that is unique in its lane, also a negative one. */
 const Order = z.int()
 
-/** One activity's place in a plan. */
+const Times = z.strictObject({
+  predictedReadyAt: z.number(),
+  predictedStartAt: z.number(),
+  predictedFinishAt: z.number(),
+  predictedRuntimeSeconds: z.number(),
+  predictedTransferSeconds: z.number(),
+  predictedCost: z.number(),
+})
+export type Times = z.output<typeof Times>
+
+/** One activity's place in a plan; its times are the simulator's. */
 export const Assignment = z.strictObject({
   id: z.string(),
   planId: z.string(),
@@ -16,12 +28,17 @@ export const Assignment = z.strictObject({
   slotId: z.string().optional(),
   orderOnResource: z.number(),
   priority: z.number(),
-  predictedReadyAt: z.number(),
+  predictedReadyAt: z.number().describe('when all of its data is there, in seconds from the start of the plan'),
   predictedStartAt: z.number(),
   predictedFinishAt: z.number(),
   predictedRuntimeSeconds: z.number(),
-  predictedTransferSeconds: z.number(),
+  predictedTransferSeconds: z.number().describe("the wait for data after the last predecessor's finish"),
   predictedCost: z.number(),
+  durationSource: z
+    .enum(durationSources)
+    .optional()
+    .describe('the rule that gave the runtime; default: 1 s / speedup, nothing else is known'),
+  submittedPrediction: Times.optional().describe('what the document that brought the plan predicted'),
   metadata: z.record(z.string(), z.unknown()).optional(),
 })
 export type Assignment = z.output<typeof Assignment>
@@ -52,7 +69,15 @@ const LifecycleAction = z.strictObject({
 })
 export type LifecycleAction = z.output<typeof LifecycleAction>
 
-const Predicted = z.strictObject({ makespanSeconds: z.number(), cost: z.number(), feasible: z.boolean() })
+export const Predicted = z.strictObject({
+  makespanSeconds: z.number(),
+  cost: z.number(),
+  feasible: z.boolean(),
+  reasons: z
+    .array(z.string())
+    .optional()
+    .describe('why it is not feasible: deadline, budget, a route that is missing (makespan and cost are 0 then)'),
+})
 
 /** A plan without its assignments. */
 export const PlanSummary = z.strictObject({
@@ -66,7 +91,14 @@ export const PlanSummary = z.strictObject({
   objective: z.string().optional(),
   deadlineSeconds: z.number(),
   budget: z.number(),
-  predicted: Predicted,
+  predicted: Predicted.describe("the simulator's answer under `networkModel`"),
+  networkModel: z
+    .enum(networkModels)
+    .optional()
+    .describe('what a simulation of the plan uses; absent: `predicted` is what its author wrote'),
+  contentionFreeMakespanSeconds: z.number().optional().describe('what the algorithm assumed while it constructed the plan'),
+  submittedPrediction: Predicted.omit({ reasons: true }).optional().describe('what the document that brought the plan predicted'),
+  defaultedDurations: z.number().describe('activities whose runtime nothing gives; they count 1 s / speedup of their resource'),
   assignmentCount: z.number(),
   lifecycleActions: z.array(LifecycleAction).optional(),
   metadata: z.record(z.string(), z.unknown()).optional(),
@@ -97,13 +129,15 @@ export const AssignmentDocument = z.strictObject({
   predictedRuntimeSeconds: NonNegative.default(0),
   predictedTransferSeconds: NonNegative.default(0),
   predictedCost: NonNegative.default(0),
+  durationSource: z.string().optional(),
+  submittedPrediction: z.unknown().optional(),
   metadata: JsonObject.optional(),
 })
 export type AssignmentDocument = z.output<typeof AssignmentDocument>
 
 /**
- * A plan as an author writes it. The members that only answers carry (`assignmentCount`, `embedded`, `createdAt`) are accepted and
- * not read, so that what was read can be sent again.
+ * A plan as an author writes it. The members that only answers carry (`assignmentCount`, `defaultedDurations`, `embedded`, `createdAt`, …) are
+ * accepted and not read, so that what was read can be sent again. What it predicts is kept beside the simulator's answer.
  */
 export const PlanDocument = z.strictObject({
   id: Id,
@@ -117,12 +151,21 @@ export const PlanDocument = z.strictObject({
   deadlineSeconds: NonNegative.default(0),
   budget: NonNegative.default(0),
   predicted: z
-    .strictObject({ makespanSeconds: NonNegative.default(0), cost: NonNegative.default(0), feasible: z.boolean().default(false) })
+    .strictObject({
+      makespanSeconds: NonNegative.default(0),
+      cost: NonNegative.default(0),
+      feasible: z.boolean().default(false),
+      reasons: z.unknown().optional(),
+    })
     .prefault({}),
+  networkModel: z.enum(networkModels).optional().describe('what the plan is simulated with; default: as for runs'),
   assignments: z.array(AssignmentDocument),
   lifecycleActions: z.array(LifecycleAction).optional(),
   metadata: JsonObject.optional(),
   assignmentCount: Count.optional(),
+  contentionFreeMakespanSeconds: NonNegative.optional(),
+  submittedPrediction: z.unknown().optional(),
+  defaultedDurations: Count.optional(),
   embedded: z.array(z.string()).optional(),
   createdAt: Timestamp.optional(),
 })

@@ -2,7 +2,10 @@ import { z } from 'zod'
 import { TotalRow } from '../../db/rows.ts'
 import { sql, where, type Db } from '../../db/sql.ts'
 import { countBound, type Page } from '../../http/paging.ts'
-import type { Assignment, LifecycleAction, Plan, PlanSummary } from './schemas.ts'
+import { durationSources, type DurationSource } from '../../schedulers/problem.ts'
+import { networkModels, type NetworkModel } from '../../simulator/channel.ts'
+import { infeasibilities } from './prediction.ts'
+import type { Assignment, LifecycleAction, Plan, PlanSummary, Times } from './schemas.ts'
 
 /** Above this many activities a plan's detail carries the count and no assignments. */
 export const detailBound = 10_000
@@ -27,7 +30,11 @@ export interface NewPlan {
   objective: string
   deadlineSeconds: number
   budget: number
-  predicted: PlanSummary['predicted']
+  predicted: { makespanSeconds: number; cost: number; failure?: string | undefined }
+  networkModel: NetworkModel | undefined
+  contentionFreeMakespanSeconds?: number | undefined
+  submittedPrediction?: PlanSummary['submittedPrediction']
+  defaultedDurations: number
   lifecycleActions?: LifecycleAction[] | undefined
   embedded?: EmbeddedDocuments | undefined
   metadata?: Record<string, unknown> | undefined
@@ -51,6 +58,8 @@ export interface NewAssignment {
   predictedRuntimeSeconds: number
   predictedTransferSeconds: number
   predictedCost: number
+  durationSource: DurationSource
+  submittedPrediction?: Times | undefined
   metadata?: Record<string, unknown> | undefined
 }
 
@@ -59,18 +68,21 @@ const json = (value: unknown): string | null => (value === undefined ? null : JS
 /** Stores a plan with its assignments, in the caller's transaction. A taken id is a violation of `schedule_plans_pkey` (422). */
 export const createPlan = async (tx: Db, plan: NewPlan): Promise<void> => {
   await tx.run(sql`insert into schedule_plans (id, workflow_version_id, content_version_id, execution_scope_id, network_topology_id, source, algorithm, algorithm_version,
-      objective, deadline_seconds, budget, predicted_makespan_seconds, predicted_cost, predicted_feasible, assignment_count, lifecycle_actions, embedded, metadata)
+      objective, deadline_seconds, budget, predicted_makespan_seconds, predicted_cost, predicted_feasible, prediction_failure, network_model, contention_free_makespan_seconds,
+      submitted_prediction, defaulted_durations, assignment_count, lifecycle_actions, embedded, metadata)
     values (${plan.id}, ${plan.workflowVersionId}, ${plan.contentVersionId}, ${plan.executionScopeId}, ${plan.networkTopologyId}, ${plan.source}, ${plan.algorithm},
-      ${plan.algorithmVersion}, ${plan.objective}, ${plan.deadlineSeconds}, ${plan.budget}, ${plan.predicted.makespanSeconds}, ${plan.predicted.cost}, ${plan.predicted.feasible},
-      ${plan.assignments.length}, ${json(plan.lifecycleActions)}, ${json(plan.embedded)}, ${json(plan.metadata)})`)
+      ${plan.algorithmVersion}, ${plan.objective}, ${plan.deadlineSeconds}, ${plan.budget}, ${plan.predicted.makespanSeconds}, ${plan.predicted.cost},
+      ${infeasibilities({ ...plan, ...plan.predicted }).length === 0}, ${plan.predicted.failure ?? null}, ${plan.networkModel ?? null}, ${plan.contentionFreeMakespanSeconds ?? null},
+      ${json(plan.submittedPrediction)}, ${plan.defaultedDurations}, ${plan.assignments.length}, ${json(plan.lifecycleActions)}, ${json(plan.embedded)}, ${json(plan.metadata)})`)
   const column = <Name extends keyof NewAssignment>(name: Name): NewAssignment[Name][] =>
     plan.assignments.map((assignment) => assignment[name])
   await tx.run(sql`insert into schedule_plan_assignments (schedule_plan_id, activity_position, id, activity_id, resource_id, core_id, slot_id, order_on_resource, priority,
-      predicted_ready_at, predicted_start_at, predicted_finish_at, predicted_runtime_seconds, predicted_transfer_seconds, predicted_cost, metadata)
+      predicted_ready_at, predicted_start_at, predicted_finish_at, predicted_runtime_seconds, predicted_transfer_seconds, predicted_cost, duration_source, submitted_prediction, metadata)
     select ${plan.id}, * from unnest(${column('position')}::int[], ${column('id')}::text[], ${column('activityId')}::text[], ${column('resourceId')}::text[],
       ${column('coreId')}::text[], ${column('slotId')}::text[], ${column('orderOnResource')}::bigint[], ${column('priority')}::float8[],
       ${column('predictedReadyAt')}::float8[], ${column('predictedStartAt')}::float8[], ${column('predictedFinishAt')}::float8[],
-      ${column('predictedRuntimeSeconds')}::float8[], ${column('predictedTransferSeconds')}::float8[], ${column('predictedCost')}::float8[],
+      ${column('predictedRuntimeSeconds')}::float8[], ${column('predictedTransferSeconds')}::float8[], ${column('predictedCost')}::float8[], ${column('durationSource')}::text[],
+      ${plan.assignments.map(({ submittedPrediction }) => json(submittedPrediction))}::jsonb[],
       ${plan.assignments.map(({ metadata }) => json(metadata))}::jsonb[])`)
 }
 
@@ -91,6 +103,11 @@ const PlanRow = z.object({
   predictedMakespanSeconds: z.number(),
   predictedCost: z.number(),
   predictedFeasible: z.boolean(),
+  predictionFailure: z.string().optional(),
+  networkModel: z.enum(networkModels).optional(),
+  contentionFreeMakespanSeconds: z.number().optional(),
+  submittedPrediction: z.object({ makespanSeconds: z.number(), cost: z.number(), feasible: z.boolean() }).optional(),
+  defaultedDurations: z.number(),
   assignmentCount: z.number(),
   lifecycleActions: z.array(z.custom<LifecycleAction>()).optional(),
   embedded: z
@@ -103,7 +120,8 @@ const PlanRow = z.object({
 export type PlanHeader = z.output<typeof PlanRow>
 
 const columns = sql`p.id, p.workflow_version_id, p.content_version_id, p.execution_scope_id, p.network_topology_id, p.source, p.algorithm, p.algorithm_version, p.objective,
-  p.deadline_seconds, p.budget, p.predicted_makespan_seconds, p.predicted_cost, p.predicted_feasible, p.assignment_count, p.lifecycle_actions, p.embedded, p.metadata, p.created_at`
+  p.deadline_seconds, p.budget, p.predicted_makespan_seconds, p.predicted_cost, p.predicted_feasible, p.prediction_failure, p.network_model, p.contention_free_makespan_seconds,
+  p.submitted_prediction, p.defaulted_durations, p.assignment_count, p.lifecycle_actions, p.embedded, p.metadata, p.created_at`
 
 /** A plan without its assignments; undefined when there is none of that id. */
 export const readPlan = (db: Db, id: string): Promise<PlanHeader | undefined> =>
@@ -128,6 +146,9 @@ export const planSummary = (row: PlanHeader): PlanSummary => {
     ...(row.contentVersionId === row.workflowVersionId ? [] : (['workflow'] as const)),
     ...(['resources', 'executionScope', 'networkTopology'] as const).filter((name) => row.embedded?.[name] !== undefined),
   ]
+  const predicted = { makespanSeconds: row.predictedMakespanSeconds, cost: row.predictedCost }
+  // Of a plan without a network model `feasible` is its author's word, whose reasons nothing knows.
+  const reasons = row.networkModel === undefined ? [] : infeasibilities({ ...row, ...predicted, failure: row.predictionFailure })
   return {
     id: row.id,
     workflowVersionId: row.workflowVersionId,
@@ -139,7 +160,11 @@ export const planSummary = (row: PlanHeader): PlanSummary => {
     ...(row.objective === '' ? {} : { objective: row.objective }),
     deadlineSeconds: row.deadlineSeconds,
     budget: row.budget,
-    predicted: { makespanSeconds: row.predictedMakespanSeconds, cost: row.predictedCost, feasible: row.predictedFeasible },
+    predicted: { ...predicted, feasible: row.predictedFeasible, ...(reasons.length === 0 ? {} : { reasons }) },
+    ...(row.networkModel === undefined ? {} : { networkModel: row.networkModel }),
+    ...(row.contentionFreeMakespanSeconds === undefined ? {} : { contentionFreeMakespanSeconds: row.contentionFreeMakespanSeconds }),
+    ...(row.submittedPrediction === undefined ? {} : { submittedPrediction: row.submittedPrediction }),
+    defaultedDurations: row.defaultedDurations,
     assignmentCount: row.assignmentCount,
     ...(row.lifecycleActions === undefined ? {} : { lifecycleActions: row.lifecycleActions }),
     ...(row.metadata === undefined ? {} : { metadata: row.metadata }),
@@ -164,6 +189,8 @@ const AssignmentRow = z.object({
   predictedRuntimeSeconds: z.number(),
   predictedTransferSeconds: z.number(),
   predictedCost: z.number(),
+  durationSource: z.enum(durationSources).optional(),
+  submittedPrediction: z.custom<Times>().optional(),
   metadata: FreeObject.optional(),
 })
 type AssignmentRow = z.output<typeof AssignmentRow>
@@ -173,7 +200,8 @@ export const readAssignments = (db: Db, planId: string, page?: { limit: number; 
   db.many(
     AssignmentRow,
     sql`select a.activity_position as position, a.id, a.activity_id, d.external_id, a.resource_id, a.core_id, a.slot_id, a.order_on_resource, a.priority,
-        a.predicted_ready_at, a.predicted_start_at, a.predicted_finish_at, a.predicted_runtime_seconds, a.predicted_transfer_seconds, a.predicted_cost, a.metadata
+        a.predicted_ready_at, a.predicted_start_at, a.predicted_finish_at, a.predicted_runtime_seconds, a.predicted_transfer_seconds, a.predicted_cost, a.duration_source, a.submitted_prediction,
+        a.metadata
       from schedule_plan_assignments a
       join schedule_plans p on p.id = a.schedule_plan_id
       join activity_definitions d on d.workflow_version_id = p.content_version_id and d.position = a.activity_position
@@ -182,7 +210,7 @@ export const readAssignments = (db: Db, planId: string, page?: { limit: number; 
   )
 
 /** An assignment as the API shows it. */
-export const assignmentDocument = (planId: string, row: NewAssignment & { externalId: string }): Assignment => ({
+export const assignmentDocument = (planId: string, row: AssignmentRow | (NewAssignment & { externalId: string })): Assignment => ({
   id: row.id,
   planId,
   activityId: row.activityId,
@@ -198,6 +226,8 @@ export const assignmentDocument = (planId: string, row: NewAssignment & { extern
   predictedRuntimeSeconds: row.predictedRuntimeSeconds,
   predictedTransferSeconds: row.predictedTransferSeconds,
   predictedCost: row.predictedCost,
+  ...(row.durationSource === undefined ? {} : { durationSource: row.durationSource }),
+  ...(row.submittedPrediction === undefined ? {} : { submittedPrediction: row.submittedPrediction }),
   ...(row.metadata === undefined ? {} : { metadata: row.metadata }),
 })
 
@@ -220,6 +250,8 @@ export interface PlannedTask {
   slotId: string
   orderOnResource: number
   predictedRuntimeSeconds: number
+  /** `default`: nothing gave the runtime. */
+  durationSource?: string
   metadata?: Record<string, unknown>
 }
 
@@ -232,6 +264,7 @@ interface TaskRow {
   slot_id: string
   order_on_resource: number
   predicted_runtime_seconds: number
+  duration_source: string | null
   metadata: Record<string, unknown> | null
 }
 
@@ -239,7 +272,7 @@ interface TaskRow {
 export const planAssignments = async (db: Db, planId: string): Promise<PlannedTask[]> => {
   const rows = await db.prepared<TaskRow>(
     'plan_assignments',
-    `select id, activity_id, resource_id, core_id, slot_id, order_on_resource, predicted_runtime_seconds, metadata,
+    `select id, activity_id, resource_id, core_id, slot_id, order_on_resource, predicted_runtime_seconds, duration_source, metadata,
        case when jsonb_typeof(metadata -> 'coreIds') = 'array' then array(select jsonb_array_elements_text(metadata -> 'coreIds')) end as core_ids
      from schedule_plan_assignments where schedule_plan_id = $1 order by activity_position`,
     [planId],
@@ -248,10 +281,11 @@ export const planAssignments = async (db: Db, planId: string): Promise<PlannedTa
     assignmentId: row.id,
     activityId: row.activity_id,
     resourceId: row.resource_id,
-    coreIds: row.core_ids ?? [row.core_id],
+    coreIds: row.core_ids === null || row.core_ids.length === 0 ? [row.core_id] : row.core_ids,
     slotId: row.slot_id,
     orderOnResource: row.order_on_resource,
     predictedRuntimeSeconds: row.predicted_runtime_seconds,
+    ...(row.duration_source === null ? {} : { durationSource: row.duration_source }),
     ...(row.metadata === null ? {} : { metadata: row.metadata }),
   }))
 }
