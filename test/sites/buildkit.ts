@@ -33,6 +33,8 @@ const buildkitProgram = (): Promise<string> => {
         linkerFlags: `-X github.com/moby/buildkit/version.Version=${version}`,
         settings: { CGO_ENABLED: '0' },
         target,
+        cacheDir,
+        anotherFollows: false,
         environment,
         log: openLog('warn'),
         onProgress: (seconds) => {

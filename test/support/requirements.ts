@@ -30,7 +30,7 @@ const packages = {
   'perl-base': ['/usr/bin/perl'],
   podman: ['/usr/bin/podman'],
   'python3-minimal': ['/usr/bin/python3'],
-  'python3-simgrid': ['/usr/share/doc/python3-simgrid'],
+  'python3-simgrid': ['/usr/lib/python3/dist-packages/simgrid.cpython-311-x86_64-linux-gnu.so'],
   'python3-venv': ['/usr/bin/python3', '/usr/lib/python3.11/ensurepip/__init__.py'],
   rclone: ['/usr/bin/rclone'],
   rsync: ['/usr/bin/rsync'],
