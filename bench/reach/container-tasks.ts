@@ -3,7 +3,8 @@ import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
 import type { Intent } from '../../src/drivers/runtime/driver.ts'
 import { openContainerSite } from '../../test/drivers/container-site.ts'
-import { engineMissing, loadSystemImage, openEngine, type Engine } from '../../test/sites/docker.ts'
+import { loadSystemImage, openEngine, type Engine } from '../../test/sites/docker.ts'
+import { siteLacks } from '../../test/sites/needs.ts'
 import { run } from '../../test/sites/ground.ts'
 import { newFolder } from '../folder.ts'
 import { allMissing, programsMissing } from '../needs.ts'
@@ -79,7 +80,7 @@ const parallel = async ({ engine, image, folder: work }: Place, tasks: number): 
 
 export const containerTasks: Benchmark = {
   about: `${fullCount} short tasks in containers of Docker on this machine, ${atOnce} at once, against docker run in GNU parallel`,
-  missing: async () => allMissing(await engineMissing(), programsMissing({ parallel: 'parallel' })),
+  missing: async () => allMissing(siteLacks({ kind: 'docker' }), programsMissing({ parallel: 'parallel' })),
   async run({ rounds, tiny }) {
     const count = tiny ? 10 : fullCount
     // What is cold (the engine, the image, the first container) is so for the first tasks, and a round of all takes minutes.

@@ -107,7 +107,7 @@ const startHosts = async (kind: 'ssh' | 'slurm' | 'spanning', loopback: boolean)
     async reach(api, id, environment, say) {
       const { credentialRef, publicKey, fingerprint } = await api.post('/ssh-keys/', { id, comment: 'demo' })
       const names = contacts.map(({ name }) => name).join(', ')
-      say(`key ${id}: ${fingerprint}, let in at ${names}; from here on it is ${credentialRef}`)
+      say(`key ${id}: ${fingerprint},\nlet in at ${names}; from here on it is ${credentialRef}`)
       for (const contact of contacts) contact.authorize(publicKey)
       return atHosts(environment, contacts, credentialRef)
     },
@@ -122,7 +122,7 @@ const startCluster = async (): Promise<Sites> => {
     stop: () => site.stop(),
     async reach(api, id, environment, say) {
       const { credentialRef } = await api.post('/kubernetes-tokens/', { id, token: await site.token() })
-      say(`token ${id}: of an account that may make Jobs in ${site.namespace}; from here on it is ${credentialRef}`)
+      say(`token ${id}: of an account that may make Jobs in ${site.namespace};\nfrom here on it is ${credentialRef}`)
       const { server, certificateAuthority, namespace } = site
       const runtime = { namespace, volume: { persistentVolumeClaim: site.volume.claim }, helperImage: site.images.gnu }
       return atCluster(environment, { server, certificateAuthority, namespace, credentialRef, runtime })

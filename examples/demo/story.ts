@@ -255,7 +255,7 @@ const connect = async ({ screen, output }: Teller, api: Api, documents: Document
   for (const connection of environment.connections ?? []) {
     const { healthy, message, stages = [] } = await api.post('/connection-tests/', connection)
     const passed = stages.filter(({ ok }: { ok: boolean }) => ok).map(({ stage }: { stage: string }) => stage)
-    screen.say(`${connection.name}: ${healthy ? 'healthy' : message}${passed.length === 0 ? '' : ` (${passed.join(', ')})`}`)
+    screen.say(`${connection.name}: ${healthy ? 'healthy' : message}${passed.length === 0 ? '' : `, tried:\n  ${passed.join(', ')}`}`)
     if (healthy !== true) throw new Error(`the connection ${connection.name} does not work: ${message}`)
   }
   return environment

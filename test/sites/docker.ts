@@ -43,46 +43,8 @@ export interface EngineOptions {
   onWait?: (owner: string) => void
 }
 
-/** Programs that are needed, and the Debian packages that hold them. */
-const programs = {
-  dockerd: 'docker.io',
-  docker: 'docker.io',
-  runc: 'runc',
-  debootstrap: 'debootstrap',
-  ip: 'iproute2',
-  flock: 'util-linux',
-  python3: 'python3-minimal',
-}
-
 /** Debian's own first: its client has a BuildKit that needs no plug-in, and fits the engine. */
 const searchPath = '/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin'
-const lacking = (): [program: string, debianPackage: string][] =>
-  Object.entries(programs).filter(([program]) => !searchPath.split(':').some((folder) => existsSync(join(folder, program))))
-
-/** Whether a machine without an engine is a fault: on CI it is, and there what is missing is installed. */
-export const demanded = process.env['CI'] === 'true'
-
-/**
- * What stands in the way of an engine of our own on this machine, undefined when nothing does.
- * @throws Error with the same words where an engine is demanded
- */
-export const engineMissing = async (): Promise<string | undefined> => {
-  const isRoot = process.getuid?.() === 0
-  if (isRoot && demanded && lacking().length > 0) {
-    const apt = (...args: string[]) =>
-      run('apt-get', ['-qq', ...args], { environment: { DEBIAN_FRONTEND: 'noninteractive' }, deadlineMs: 600_000 })
-    await apt('update')
-    await apt('install', '-y', '--no-install-recommends', ...new Set(lacking().map(([, debianPackage]) => debianPackage)))
-  }
-  const wanting = lacking()
-  const reason = !isRoot
-    ? 'only root can start a container engine of its own'
-    : wanting.length > 0
-      ? `${wanting.map(([program]) => program).join(', ')} not found; install ${[...new Set(wanting.map(([, debianPackage]) => debianPackage))].join(' ')}`
-      : undefined
-  if (reason !== undefined && demanded) throw new Error(`no container engine can be started, and CI demands one: ${reason}`)
-  return reason
-}
 
 /** What an engine answers to a GET, as JSON; undefined while nobody answers. The client would cost 50 ms of a processor each time. */
 const ask = (socketPath: string, path: string): Promise<unknown> =>

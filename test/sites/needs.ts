@@ -1,4 +1,4 @@
-import { isMet, type Need } from '../support/requirements.ts'
+import { isMet, sites, type Need } from '../support/requirements.ts'
 
 export const siteKinds = ['ssh', 'ssh-kernel', 'slurm', 'kubernetes', 'docker', 'serverless'] as const
 export type SiteKind = (typeof siteKinds)[number]
@@ -13,32 +13,37 @@ export interface WantedSite {
   demoImages?: boolean
 }
 
-const hosts: readonly Need[] = ['iproute2', 'iptables', 'perl-base', 'util-linux']
-const ssh: readonly Need[] = ['openssh-client', 'openssh-server']
-const images: readonly Need[] = ['busybox-static', 'gcc', 'libc6-dev']
+const accountingPackages: readonly Need[] = ['mariadb-server', 'slurmdbd']
 
-const packagesOf = ({ kind, loopback, accounting, rest, demoImages }: WantedSite): readonly Need[] => {
-  if (kind === 'serverless') return []
-  if (kind === 'docker') return ['docker.io', 'iproute2', 'python3-minimal', 'runc', 'util-linux', ...(demoImages === true ? images : [])]
-  if (kind === 'ssh') return loopback === true ? ssh : [...hosts, ...ssh]
-  if (kind === 'ssh-kernel')
-    return ['dbus', 'dbus-user-session', 'gcc', 'iproute2', 'libc6-dev', 'libpam-systemd', ...ssh, 'systemd', 'user-mode-linux']
-  if (kind === 'kubernetes')
-    return [...hosts, ...images, 'containerd', 'containernetworking-plugins', 'crun', 'docker-registry', 'openssl', 'skopeo']
-  return [
-    ...hosts,
-    ...ssh,
-    ...(['munge', 'slurm-wlm'] as const),
-    ...(accounting === true ? (['mariadb-server', 'slurmdbd'] as const) : []),
-    ...(rest === true ? (['slurm-wlm-jwt-plugin', 'slurmrestd'] as const) : []),
-  ]
+/** `root`, and Debian packages. What every Debian has is left out. */
+const needsOf = ({ kind, loopback, accounting, rest, demoImages }: WantedSite): readonly Need[] => {
+  const lists: Readonly<Record<SiteKind, readonly Need[]>> = {
+    ssh: loopback === true ? sites.sshd : sites.ssh,
+    'ssh-kernel': [...sites.kernelHost, 'iproute2', 'openssh-client'],
+    slurm: [
+      ...sites.slurm.filter((need) => need !== 'slurmrestd' && !accountingPackages.includes(need)),
+      ...(accounting === true ? accountingPackages : []),
+      ...(rest === true ? (['slurmrestd', 'slurm-wlm-jwt-plugin'] as const) : []),
+    ],
+    kubernetes: sites.kubernetes,
+    docker: [
+      ...(['root', 'docker.io', 'iproute2', 'python3-minimal', 'runc'] as const),
+      ...(demoImages === true ? (['busybox-static', 'gcc', 'libc6-dev'] as const) : []),
+    ],
+    serverless: [],
+  }
+  return lists[kind]
 }
 
-const needsRoot = ({ kind, loopback }: WantedSite): boolean => kind !== 'serverless' && !(kind === 'ssh' && loopback === true)
+const packagesOf = (wanted: WantedSite): Need[] =>
+  needsOf(wanted)
+    .filter((need) => need !== 'root')
+    .toSorted()
+const needsRoot = (wanted: WantedSite): boolean => needsOf(wanted).includes('root')
 
 /** All that a site needs of its machine, in one line. */
 export const siteNeeds = (wanted: WantedSite): string => {
-  const packages = packagesOf(wanted).toSorted()
+  const packages = packagesOf(wanted)
   const needs = [
     ...(needsRoot(wanted) ? ['root'] : []),
     ...(packages.length > 0 ? [`the Debian packages ${packages.join(' ')}`] : []),
@@ -52,9 +57,7 @@ export const siteNeeds = (wanted: WantedSite): string => {
 
 /** What of it is missing, all at once, with the remedy; undefined when nothing is. */
 export const siteLacks = (wanted: WantedSite): string | undefined => {
-  const packages = packagesOf(wanted)
-    .filter((need) => !isMet(need))
-    .toSorted()
+  const packages = packagesOf(wanted).filter((need) => !isMet(need))
   const lacks = [
     ...(packages.length > 0 ? [`${packages.join(', ')} missing (Debian: apt-get install ${packages.join(' ')})`] : []),
     ...(needsRoot(wanted) && !isMet('root')

@@ -47,6 +47,7 @@ test('every site names all that it needs in one line, and all that is missing at
   expect(siteNeeds({ kind: 'slurm', accounting: true, rest: true })).toMatch(
     /mariadb-server .*slurm-wlm slurm-wlm-jwt-plugin slurmdbd slurmrestd/,
   )
+  expect(siteNeeds({ kind: 'slurm' })).not.toMatch(/mariadb|slurmdbd|slurmrestd/)
   expect(siteNeeds({ kind: 'ssh', loopback: true })).toBe(
     'The site ssh --loopback needs the Debian packages openssh-client openssh-server.',
   )

@@ -27,7 +27,6 @@ const packages = {
   'openssh-server': ['/usr/sbin/sshd'],
   openssl: ['/usr/bin/openssl'],
   parallel: ['/usr/bin/parallel'],
-  'perl-base': ['/usr/bin/perl'],
   podman: ['/usr/bin/podman'],
   'python3-minimal': ['/usr/bin/python3'],
   'python3-simgrid': ['/usr/lib/python3/dist-packages/simgrid.cpython-311-x86_64-linux-gnu.so'],
@@ -41,7 +40,6 @@ const packages = {
   slurmdbd: ['/usr/sbin/slurmdbd'],
   slurmrestd: ['/usr/sbin/slurmrestd'],
   systemd: ['/lib/systemd/systemd'],
-  'util-linux': ['/usr/bin/unshare', '/usr/bin/nsenter', '/usr/bin/setpriv', '/usr/bin/flock'],
   'user-mode-linux': ['/usr/bin/linux.uml'],
 } as const
 
