@@ -1,5 +1,5 @@
 import { constants } from 'node:os'
-import { parseArgs } from 'node:util'
+import { ArgumentError, readArguments } from '../src/arguments.ts'
 import { chain } from './chain.ts'
 import { commit } from './commit.ts'
 import { openBenchFolder } from './folder.ts'
@@ -38,6 +38,7 @@ const benchmarks: Record<string, Benchmark> = {
 }
 
 const usage = `npm run bench -- NAME… [--rounds N] [--tiny] [--output FILE | --record]
+npm run bench -- --help | --version
 
   NAME           a benchmark of those below, or all: every one of them
   --rounds N     measured rounds beside the cold one (default 5, with --tiny 1)
@@ -56,30 +57,6 @@ interface Options {
   tiny: boolean
   /** Takes the figures. */
   file: string | undefined
-}
-
-/** @throws Error that names what is wrong with the command line */
-const readArguments = (): Options | undefined => {
-  const { values, positionals } = parseArgs({
-    allowPositionals: true,
-    options: {
-      rounds: { type: 'string' },
-      tiny: { type: 'boolean', default: false },
-      output: { type: 'string' },
-      record: { type: 'boolean', default: false },
-      help: { type: 'boolean', default: false },
-    },
-  })
-  const { tiny, output, record: recording } = values
-  const rounds = Number(values.rounds ?? (tiny ? 1 : 5))
-  const names = positionals.includes('all') ? Object.keys(benchmarks) : positionals
-  const unknown = names.filter((name) => !Object.hasOwn(benchmarks, name))
-  if (values.help || names.length === 0) return undefined
-  if (unknown.length > 0) throw new Error(`there is no benchmark ${unknown.join(', ')}`)
-  if (!Number.isInteger(rounds) || rounds < 1) throw new Error(`--rounds ${String(values.rounds)} is not a whole number from 1`)
-  if (recording && (tiny || output !== undefined)) throw new Error(`--record goes with neither --tiny nor --output`)
-  tracesFolder()
-  return { names, rounds, tiny, file: tiny && output === undefined ? undefined : resultsFile({ output, record: recording }) }
 }
 
 /** What the machine lacks for a benchmark; a machine that cannot even be asked lacks that. */
@@ -126,12 +103,32 @@ const measureAll = async (options: Options): Promise<void> => {
   }
 }
 
-let options: Options | undefined
-try {
-  options = readArguments()
-  if (options === undefined) process.stdout.write(usage)
-} catch (error) {
-  process.stderr.write(`${(error as Error).message}\n\n${usage}`)
-  process.exitCode = 2
-}
-if (options !== undefined) await measureAll(options)
+const options = readArguments(
+  {
+    usage,
+    options: {
+      rounds: { type: 'string' },
+      tiny: { type: 'boolean', default: false },
+      output: { type: 'string' },
+      record: { type: 'boolean', default: false },
+    },
+    positionals: [0, Infinity],
+  },
+  ({ values, positionals }): Options => {
+    const { tiny, output, record: recording } = values
+    const rounds = Number(values.rounds ?? (tiny ? 1 : 5))
+    const names = positionals.includes('all') ? Object.keys(benchmarks) : positionals
+    const unknown = names.filter((name) => !Object.hasOwn(benchmarks, name))
+    if (unknown.length > 0) throw new ArgumentError(`there is no benchmark ${unknown.join(', ')}`)
+    if (!Number.isInteger(rounds) || rounds < 1) throw new ArgumentError(`--rounds ${String(values.rounds)} is not a whole number from 1`)
+    if (recording && (tiny || output !== undefined)) throw new ArgumentError(`--record goes with neither --tiny nor --output`)
+    try {
+      tracesFolder()
+      return { names, rounds, tiny, file: tiny && output === undefined ? undefined : resultsFile({ output, record: recording }) }
+    } catch (error) {
+      throw new ArgumentError((error as Error).message, { cause: error })
+    }
+  },
+)
+if (options.names.length === 0) process.stdout.write(usage)
+else await measureAll(options)

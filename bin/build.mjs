@@ -2,6 +2,9 @@
 import { execFileSync } from 'node:child_process'
 import { cpSync, rmSync, writeFileSync } from 'node:fs'
 import { bundleWorkflowCode } from '@temporalio/worker'
+import { readArguments } from '../src/arguments.ts'
+
+readArguments({ usage: 'npm run build     compiles the programs and the workflows to dist/' }, () => undefined)
 
 const root = new URL('../', import.meta.url)
 const at = (path) => new URL(path, root).pathname

@@ -1,11 +1,12 @@
 #!/usr/bin/env node
 // Runs a program of the service from a fresh checkout, on nothing but Node 20 or newer and npm: installs the dependencies where they are
-// missing or older than the lock file (the right Node is one of them), then gives way to the program.
+// missing or older than the lock file (the right Node is one of them), then runs the program. It passes signals on to the program, and ends
+// it when the npm that started both is gone.
 //   node bin/run.mjs start|worker|demo|site|test|bench|backup|restore|vault [ARGUMENTS]
 import { spawn } from 'node:child_process'
-import { existsSync, readFileSync, writeFileSync } from 'node:fs'
+import { constants as fsConstants, existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { constants } from 'node:os'
-import { dirname, join } from 'node:path'
+import { basename, dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
 const root = join(dirname(fileURLToPath(import.meta.url)), '..')
@@ -27,7 +28,12 @@ const fail = (message) => {
 }
 
 const [name = '', ...args] = process.argv.slice(2)
-if (!Object.hasOwn(programs, name)) fail(`usage: node bin/run.mjs ${Object.keys(programs).join('|')} [ARGUMENTS]`)
+const usage = `usage: node bin/run.mjs ${Object.keys(programs).join('|')} [ARGUMENTS]; PROGRAM --help lists the arguments of a program`
+if (name === '--help' || name === '--version') {
+  process.stdout.write(`${name === '--help' ? usage : JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')).version}\n`)
+  process.exit(0)
+}
+if (!Object.hasOwn(programs, name)) fail(name === '' ? usage : `${name} is not a program of Orrery\n${usage}`)
 if (process.platform !== 'linux' || process.arch !== 'x64')
   fail(`this runs on Linux x86_64; this machine is ${process.platform} ${process.arch}`)
 if (Number(process.versions.node.split('.')[0]) < 20)
@@ -40,14 +46,55 @@ const node = join(root, 'node_modules', '.bin', 'node')
 /** The stamp is a copy of the lock file that the last complete installation was made from: times change with every checkout, content does not. */
 const isInstalled = () => existsSync(node) && existsSync(stamp) && readFileSync(stamp, 'utf8') === readFileSync(lock, 'utf8')
 
+/**
+ * Whether `nohup` started us. Node sets every signal back to its default action, so that only traces of nohup are left: the variable `_` of
+ * the shell, and a standard input that can only be written.
+ */
+const startedByNohup = () => {
+  const accessModes = fsConstants.O_WRONLY | fsConstants.O_RDWR
+  const flags = Number.parseInt(/^flags:\s*(\d+)/m.exec(readFileSync('/proc/self/fdinfo/0', 'utf8'))?.[1] ?? '0', 8)
+  return basename(process.env._ ?? '') === 'nohup' || (flags & accessModes) === fsConstants.O_WRONLY
+}
+const nohup = startedByNohup()
+const signals = nohup ? ['SIGINT', 'SIGTERM'] : ['SIGINT', 'SIGTERM', 'SIGHUP']
+let hungUp = false
+if (nohup) process.on('SIGHUP', () => (hungUp = true))
+
+/** A program that does not end after the first SIGTERM is forced by a second one; after 15 s the kernel ends it. */
+const forceAfterMs = 10_000
+const killAfterMs = 15_000
+const lookForNpmEveryMs = 250
+
+/**
+ * Calls `end` once when the npm that started us is gone: npm dies of SIGHUP and SIGKILL without a word to its script. Under nohup a
+ * hang-up ends npm alone. Two looks in a row must agree, since the signal may arrive after the end of npm was seen.
+ */
+const watchNpm = (end) => {
+  if (process.env.npm_lifecycle_event === undefined) return undefined
+  const npm = process.ppid
+  let missed = 0
+  const looking = setInterval(() => {
+    if (process.ppid === npm || ++missed < 2) return
+    clearInterval(looking)
+    if (!hungUp) end()
+  }, lookForNpmEveryMs)
+  return looking
+}
+
 /** Waits for a child and passes signals on to it, so that it can end in its own order. */
 const ended = (child) => {
   const forward = (signal) => child.kill(signal)
-  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, forward)
+  for (const signal of signals) process.on(signal, forward)
+  const looking = watchNpm(() => {
+    child.kill('SIGTERM')
+    setTimeout(() => child.kill('SIGTERM'), forceAfterMs).unref()
+    setTimeout(() => child.kill('SIGKILL'), killAfterMs).unref()
+  })
   return new Promise((resolve) => {
     child.once('error', (error) => resolve({ code: 127, signal: null, error }))
     child.once('exit', (code, signal) => {
-      for (const name of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.off(name, forward)
+      for (const name of signals) process.off(name, forward)
+      clearInterval(looking)
       resolve({ code, signal })
     })
   })
@@ -75,7 +122,8 @@ const install = async () => {
 }
 
 if (!isInstalled()) await install()
-const program = spawn(node, [...programs[name], ...args], { cwd: root, stdio: 'inherit' })
+// A closing terminal sends SIGHUP to the whole process group: under nohup the program has a group of its own.
+const program = spawn(node, [...programs[name], ...args], { cwd: root, stdio: 'inherit', detached: nohup })
 const { code, signal, error } = await ended(program)
 if (error !== undefined) fail(`${node} could not be started: ${error.message}`)
 process.exit(signal === null ? code : 128 + constants.signals[signal])

@@ -16,7 +16,7 @@
  */
 import { constants } from 'node:os'
 import path from 'node:path'
-import { parseArgs } from 'node:util'
+import { ArgumentError, readArguments } from '../src/arguments.ts'
 import { ConfigError, configFromEnvironment } from '../src/config.ts'
 import { ApiError } from './demo/api.ts'
 import { endTasks } from './demo/leftovers.ts'
@@ -26,12 +26,19 @@ import { siteKinds, sitesMissing, sitesNeed } from './demo/sites.ts'
 import { RunFailed, tell, type Options, type Stage } from './demo/story.ts'
 import { awaitEnd } from './demo/watch.ts'
 
-const usage =
-  'usage: npm run demo -- [--keep] [--small] [--workflow mosaic|mosaic-montage] [--site ssh|slurm|spanning|docker|kubernetes|serverless] [--loopback] [--output FOLDER]'
+const usage = `npm run demo -- [OPTIONS]     plans, simulates and runs a workflow on this machine, and compares
+  --keep                     keeps the service up at the end, until Ctrl-C
+  --small                    43 tasks instead of 78, on a tenth of the pixels
+  --workflow NAME            mosaic (default), or mosaic-montage with the astronomers' own toolkit
+  --site KIND                runs at ${siteKinds.join(', ')}; the site is started on this machine
+  --loopback                 with --site ssh: the hosts are loopback addresses, which an account without root can have
+  --output FOLDER            where the files are left (demo-output)
+npm run demo -- --help | --version
+`
 
-const optionsOf = (args: string[]): Options => {
-  const { values } = parseArgs({
-    args,
+const options = readArguments(
+  {
+    usage,
     options: {
       keep: { type: 'boolean', default: false },
       small: { type: 'boolean', default: false },
@@ -40,27 +47,27 @@ const optionsOf = (args: string[]): Options => {
       loopback: { type: 'boolean', default: false },
       output: { type: 'string', default: path.resolve(import.meta.dirname, '../demo-output') },
     },
-  })
-  const { keep, small, workflow, site, loopback, output } = values
-  if (workflow !== 'mosaic' && workflow !== 'mosaic-montage') throw new TypeError(`--workflow ${workflow}: give mosaic or mosaic-montage`)
-  if (small && workflow !== 'mosaic') throw new TypeError('--small: only the mosaic has a small variant')
-  const kind = siteKinds.find((each) => each === site)
-  if (site !== undefined && kind === undefined) throw new TypeError(`--site ${site}: give ${siteKinds.join(', ')}`)
-  if (kind !== undefined && workflow !== 'mosaic') throw new TypeError('--site: only the mosaic has documents for other sites')
-  if (loopback && kind !== 'ssh') throw new TypeError('--loopback: only --site ssh has such hosts')
-  return { keep, small, workflow, ...(kind === undefined ? {} : { site: { kind, loopback } }), output: path.resolve(output) }
-}
+  },
+  ({ values: { keep, small, workflow, site, loopback, output } }): Options => {
+    if (workflow !== 'mosaic' && workflow !== 'mosaic-montage')
+      throw new ArgumentError(`--workflow ${workflow}: give mosaic or mosaic-montage`)
+    if (small && workflow !== 'mosaic') throw new ArgumentError('--small: only the mosaic has a small variant')
+    const kind = siteKinds.find((each) => each === site)
+    if (site !== undefined && kind === undefined) throw new ArgumentError(`--site ${site}: give ${siteKinds.join(', ')}`)
+    if (kind !== undefined && workflow !== 'mosaic') throw new ArgumentError('--site: only the mosaic has documents for other sites')
+    if (loopback && kind !== 'ssh') throw new ArgumentError('--loopback: only --site ssh has such hosts')
+    return { keep, small, workflow, ...(kind === undefined ? {} : { site: { kind, loopback } }), output: path.resolve(output) }
+  },
+)
 
-/** The arguments and the configuration, or the end of the program. */
-const prepared = () => {
+/** The configuration, or the end of the program. */
+const configured = () => {
   try {
-    const options = optionsOf(process.argv.slice(2))
     const config = configFromEnvironment()
-    const dataDir = process.env['SERVICE_DATA_DIR'] ? config.dataDir : `${config.dataDir}-demo`
-    return { options, dataDir, config }
+    return { config, dataDir: process.env['SERVICE_DATA_DIR'] ? config.dataDir : `${config.dataDir}-demo` }
   } catch (error) {
-    if (!(error instanceof TypeError || error instanceof ConfigError)) throw error
-    process.stderr.write(`${error.message}\n${error instanceof TypeError ? `${usage}\n` : ''}`)
+    if (!(error instanceof ConfigError)) throw error
+    process.stderr.write(`${error.message}\n`)
     process.exit(2)
   }
 }
@@ -69,7 +76,7 @@ const prepared = () => {
 const sameWishMs = 1000
 const cancelWithinMs = 15_000
 
-const { options, dataDir, config } = prepared()
+const { dataDir, config } = configured()
 if (options.site !== undefined) {
   process.stdout.write(`${sitesNeed(options.site)}\n`)
   const missing = await sitesMissing(options.site)

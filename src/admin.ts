@@ -1,8 +1,8 @@
 import { createServer } from 'node:http'
 import type { ServerResponse } from 'node:http'
-import type { AddressInfo } from 'node:net'
 import { formatAddress } from './config.ts'
 import type { Address } from './config.ts'
+import { listen } from './listen.ts'
 import type { Metrics } from './observability/metrics.ts'
 
 /** Answers whether a part can be used now; a rejection or silence of 2 s counts as no. */
@@ -25,7 +25,7 @@ const checkWithinMs = 2000
 /**
  * The listener of operations: `/livez` (the process answers), `/readyz` (its parts do; 503 with the state of each otherwise) and
  * `/metrics` (Prometheus). It asks for no token and tells no data, so it belongs on loopback or a private network.
- * @throws Error naming SERVICE_ADMIN_ADDRESS when the address cannot be had
+ * @throws StartError that names SERVICE_ADMIN_ADDRESS when the address cannot be listened on
  */
 export const openAdmin = async ({ address, metrics, checks }: AdminOptions): Promise<Admin> => {
   const routes: Record<string, (response: ServerResponse) => Promise<void>> = {
@@ -52,19 +52,9 @@ export const openAdmin = async ({ address, metrics, checks }: AdminOptions): Pro
           : handle(response)
     done.catch(() => answer(response, 500, 'application/json', '{"error":"internal error","code":"internal"}\n'))
   })
-  await new Promise<void>((resolve, reject) => {
-    server.once('error', (error) => {
-      reject(
-        new Error(`SERVICE_ADMIN_ADDRESS=${formatAddress(address)} cannot be listened on (${error.message}): free it or give another`, {
-          cause: error,
-        }),
-      )
-    })
-    server.listen(address.port, address.host, resolve)
-  })
-  const bound = server.address() as AddressInfo
+  const bound = await listen(server, 'SERVICE_ADMIN_ADDRESS', address)
   return {
-    url: `http://${formatAddress({ host: bound.address, port: bound.port })}`,
+    url: `http://${formatAddress(bound)}`,
     close: () =>
       new Promise((resolve) => {
         server.close(() => {

@@ -59,6 +59,11 @@ export class ConfigError extends Error {
   }
 }
 
+/** What keeps a program from starting and its user can change; the message names the variable, its value, the reason and the remedy. */
+export class StartError extends Error {
+  override readonly name = 'StartError'
+}
+
 const prefix = 'SERVICE_'
 const hidden = '(hidden)'
 

@@ -1,12 +1,14 @@
 import { openAdmin } from './admin.ts'
 import type { Checks } from './admin.ts'
-import { formatAddress, withoutPassword } from './config.ts'
+import { formatAddress, StartError, withoutPassword } from './config.ts'
 import type { Address } from './config.ts'
-import { makeDataFolder, openEmbedded } from './embedded/embedded.ts'
+import { openEmbedded } from './embedded/embedded.ts'
 import type { Embedded, Endpoints } from './embedded/embedded.ts'
+import { makeDataFolder } from './embedded/folders.ts'
 import { tryHold } from './embedded/hold.ts'
 import { removeReady, writeReady } from './embedded/ready-file.ts'
 import { openProgress } from './observability/progress.ts'
+import { probeAddress } from './listen.ts'
 import type { Stoppable, Surroundings } from './program.ts'
 
 /** The service on its two servers: the API and, where the daemon runs one, its worker. */
@@ -29,8 +31,12 @@ export const openDaemon = async (surroundings: Surroundings, startService: Start
   makeDataFolder(config.dataDir)
   const held = await tryHold(config.dataDir, 'daemon')
   if (held === undefined)
-    throw new Error(`SERVICE_DATA_DIR=${config.dataDir} is in use by a daemon or a backup that runs now: stop it or give another folder`)
+    throw new StartError(
+      `SERVICE_DATA_DIR=${config.dataDir} is in use by a daemon or a backup that runs now: stop it or give another folder`,
+    )
 
+  // The embedded servers take seconds, and minutes where they are built first: an address that is taken is found before.
+  await probeAddress('SERVICE_LISTEN_ADDRESS', config.listenAddress)
   let service: Service | undefined
   let embedded: Embedded | undefined
   const admin = await openAdmin({ address: config.adminAddress, metrics, checks: () => service?.checks })

@@ -8,6 +8,7 @@ import { addressJudge } from './clients/denied-networks.ts'
 import { openFunctions, type FunctionCredential } from './clients/functions.ts'
 import { migrate } from './db/migrate.ts'
 import { openDatabase } from './db/pool.ts'
+import { unusableDatabase } from './db/unusable.ts'
 import { openRelay } from './clients/ssh/relay.ts'
 import { openSshSessions } from './clients/ssh/sessions.ts'
 import { recordAudit } from './domains/audit-events/store.ts'
@@ -76,14 +77,15 @@ export const openParts = async ({
   const db = openDatabase(endpoints.databaseUrl, {
     max: 20,
     onError: (error) => {
-      log.warn({ err: error }, 'an idle database connection was lost')
+      const { code, message } = error as NodeJS.ErrnoException
+      log.warn({ code, reason: message }, 'a database connection was lost; the next query opens another')
     },
   })
   try {
     await migrate(db)
   } catch (error) {
     await db[Symbol.asyncDispose]()
-    throw error
+    throw unusableDatabase(endpoints.databaseUrl, config.databaseUrl !== undefined, error)
   }
   // Passable, as the data folder is; what a task makes in it is 0700 by the driver.
   await mkdir(workFolder(config), { recursive: true, mode: 0o711 })

@@ -1,4 +1,6 @@
-import { ConfigError, configFromEnvironment, printConfig } from './config.ts'
+import { constants } from 'node:os'
+import { readArguments } from './arguments.ts'
+import { ConfigError, configFromEnvironment, printConfig, StartError } from './config.ts'
 import type { Config } from './config.ts'
 import { freePort } from './embedded/ports.ts'
 import { openLog } from './observability/log.ts'
@@ -32,15 +34,22 @@ const sameSignalMs = 300
 const stopWithinMs = 28_000
 
 /**
- * Runs a program to its end: configuration (`--print-config` shows it and exits), log, metrics, traces; SIGTERM or SIGINT stops it in
- * order, a second one by force. Exit codes: 0 stopped, 1 failed, 2 unusable configuration, 128 + signal when forced.
+ * Runs a program to its end: arguments (`usage` begins with the command), configuration (`--print-config` shows it and exits), log,
+ * metrics, traces; SIGTERM, SIGINT or SIGHUP (a closed terminal) stops it in order, a second one by force. Exit codes: 0 stopped,
+ * 1 failed, 2 unusable arguments or configuration, 128 + signal when forced.
  */
-export const runProgram = async (name: string, open: (surroundings: Surroundings) => Promise<Stoppable>): Promise<void> => {
+export const runProgram = async (
+  { name, usage }: { name: string; usage: string },
+  open: (surroundings: Surroundings) => Promise<Stoppable>,
+): Promise<void> => {
+  const onlyPrint = readArguments({ usage, options: { 'print-config': { type: 'boolean' } } }, ({ values }) => values['print-config'])
   const config = configOrExit()
-  if (process.argv.includes('--print-config')) {
+  if (onlyPrint === true) {
     process.stdout.write(`${printConfig(config)}\n`)
     return
   }
+  // A closed terminal takes standard output and error away while the program stops.
+  for (const stream of [process.stdout, process.stderr]) stream.on('error', () => undefined)
   const log = openLog(config.logLevel).child({ program: name })
   process.on('uncaughtException', (error) => {
     log.fatal({ err: error }, `${name} failed`)
@@ -74,12 +83,10 @@ export const runProgram = async (name: string, open: (surroundings: Surroundings
       },
     )
   }
-  process.on('SIGTERM', () => {
-    onSignal('SIGTERM', 15)
-  })
-  process.on('SIGINT', () => {
-    onSignal('SIGINT', 2)
-  })
+  for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const)
+    process.on(signal, () => {
+      onSignal(signal, constants.signals[signal])
+    })
 
   try {
     const [sdkMetricsUrl, traces] = await Promise.all([
@@ -97,8 +104,9 @@ export const runProgram = async (name: string, open: (surroundings: Surroundings
       },
     }
   } catch (error) {
-    log.fatal({ err: error }, `${name} could not be started`)
-    if (process.stderr.isTTY) process.stderr.write(`${error instanceof Error ? error.message : String(error)}\n`)
+    if (error instanceof StartError) log.fatal(`${name} could not be started: ${error.message}`)
+    else log.fatal({ err: error }, `${name} could not be started`)
+    if (process.stderr.isTTY && !process.stdout.isTTY) process.stderr.write(`${error instanceof Error ? error.message : String(error)}\n`)
     process.exit(1)
   }
 }

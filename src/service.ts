@@ -1,5 +1,4 @@
 import type { IncomingHttpHeaders } from 'node:http'
-import type { AddressInfo } from 'node:net'
 import { hostname } from 'node:os'
 import type { Service, StartService } from './daemon.ts'
 import { refusalOf } from './db/errors.ts'
@@ -7,6 +6,7 @@ import { openDispatcher } from './dispatcher.ts'
 import { recordAudit } from './domains/audit-events/store.ts'
 import { ensureInstance } from './domains/instance/store.ts'
 import type { StartWorker } from './fleet.ts'
+import { listen } from './listen.ts'
 import { createApp, type AppOptions } from './http/app.ts'
 import { createHttpServer } from './http/server.ts'
 import { openIdempotency } from './db/idempotency.ts'
@@ -26,6 +26,14 @@ type Watch = Pick<AppOptions, 'onAnswer' | 'validateResponses'> & Pick<TaskWorke
 const flat = (headers: IncomingHttpHeaders): Record<string, string | undefined> =>
   Object.fromEntries(Object.entries(headers).map(([name, value]) => [name, typeof value === 'string' ? value : undefined]))
 
+const taskWorkersOptions = ({ config, log, endpoints, traces }: Parameters<StartService>[0]): TaskWorkersOptions => ({
+  address: endpoints.temporalAddress,
+  named: config.temporalAddress !== undefined,
+  namespace: config.temporalNamespace,
+  log,
+  traces,
+})
+
 /**
  * The API, the dispatcher and a worker in one process: what the embedded default runs.
  */
@@ -33,7 +41,7 @@ export const startService = async (
   surroundings: Parameters<StartService>[0],
   { workflowBundle, ...watch }: Watch = {},
 ): Promise<Service> => {
-  const { config, log, endpoints, traces, metrics } = surroundings
+  const { config, log, traces, metrics } = surroundings
   const parts = await openParts(surroundings)
   await ensureInstance(parts.db, hostname())
   const { db, engine } = parts
@@ -54,22 +62,15 @@ export const startService = async (
     ...watch,
   })
   const server = createHttpServer(app, { tokenNeeded: config.apiToken !== undefined, version })
-  await new Promise<void>((resolve, reject) => {
-    server.once('error', reject)
-    server.listen(config.listenAddress.port, config.listenAddress.host, resolve)
-  })
+  const address = await listen(server, 'SERVICE_LISTEN_ADDRESS', config.listenAddress)
   const workers = openTaskWorkers(parts, {
-    address: endpoints.temporalAddress,
-    namespace: config.temporalNamespace,
-    log,
-    traces,
+    ...taskWorkersOptions(surroundings),
     ...(workflowBundle === undefined ? {} : { workflowBundle }),
   })
   const dispatcher = openDispatcher(parts, dispatchedKinds, log)
   const sweeper = openSweeper(parts, log)
-  const bound = server.address() as AddressInfo
   return {
-    address: { host: bound.address, port: bound.port },
+    address,
     checks: {
       database: () => db.prepared('ready', 'select 1', []).then(() => true),
       temporal: () => engine.ready(),
@@ -97,9 +98,9 @@ export const startService = async (
 
 /** One more worker of a fleet. */
 export const startWorker: StartWorker = async (surroundings) => {
-  const { config, log, endpoints, traces } = surroundings
+  const { log } = surroundings
   const parts = await openParts(surroundings)
-  const workers = openTaskWorkers(parts, { address: endpoints.temporalAddress, namespace: config.temporalNamespace, log, traces })
+  const workers = openTaskWorkers(parts, taskWorkersOptions(surroundings))
   const sweeper = openSweeper(parts, log)
   return {
     checks: {

@@ -13,7 +13,10 @@ export interface TaskWorkers {
 }
 
 export interface TaskWorkersOptions {
+  /** Of Temporal. */
   address: string
+  /** Whether SERVICE_TEMPORAL_ADDRESS names the address. */
+  named: boolean
   namespace: string
   log: Log
   traces: Traces
@@ -24,6 +27,23 @@ export interface TaskWorkersOptions {
 const concurrentActivities = 200
 /** A worker whose connection could not be had, or that failed, is opened again after this long. */
 const againAfterMs = 1_000
+/** The same trouble is reported once in this time, however often the workers are opened again. */
+const reportEveryMs = 60_000
+
+/** Temporal cannot be connected to; the message is a sentence for the log. */
+class TemporalAway extends Error {}
+
+/** What the native library quotes last is the system's own reason: "Connection refused", "Name or service not known". */
+const reasonOf = (error: unknown): string => {
+  const text = error instanceof Error ? error.message : String(error)
+  return [...text.matchAll(/(?:message|error): "([^"]+)"/g)].at(-1)?.[1] ?? text
+}
+
+const temporalAway = (address: string, named: boolean, error: unknown): TemporalAway => {
+  const remedy = named ? 'start it there or correct SERVICE_TEMPORAL_ADDRESS' : 'the daemon starts it again by itself'
+  const what = `${named ? 'SERVICE_TEMPORAL_ADDRESS=' : 'the embedded Temporal at '}${address} does not answer`
+  return new TemporalAway(`${what} (${reasonOf(error)}): what is accepted begins when it does; ${remedy}`, { cause: error })
+}
 
 /**
  * The three workers of a process: one on the shared task queue (workflows, planning, simulation, rehearsal, sites that anybody reaches), one on
@@ -36,12 +56,22 @@ export const openTaskWorkers = (parts: Parts, options: TaskWorkersOptions): Task
   const drain = new AbortController()
   const activities = createActivities({ ...parts, draining: drain.signal })
   let polling = false
+  let reported: { text: string; at: number } | undefined
+  const report = (error: unknown): void => {
+    const text = error instanceof Error ? error.message : String(error)
+    if (reported?.text === text && Date.now() - reported.at < reportEveryMs) return
+    reported = { text, at: Date.now() }
+    if (error instanceof TemporalAway) log.warn(text)
+    else log.warn({ err: error }, 'the task workers stopped and are opened again')
+  }
   let stopCurrent: () => void = () => undefined
 
   const runOnce = async (): Promise<void> => {
     const { bundleWorkflowCode, NativeConnection, Runtime, Worker } = await import('@temporalio/worker')
     // Connect first: a worker made without a connection keeps its workflow thread when connecting fails.
-    const connection = await NativeConnection.connect({ address: options.address })
+    const connection = await NativeConnection.connect({ address: options.address }).catch((error: unknown) => {
+      throw temporalAway(options.address, options.named, error)
+    })
     try {
       const built = new URL('../workflow-bundle.js', import.meta.url)
       const workflowBundle =
@@ -75,6 +105,8 @@ export const openTaskWorkers = (parts: Parts, options: TaskWorkersOptions): Task
         for (const worker of workers) if (worker.getState() === 'RUNNING') worker.shutdown()
       }
       polling = true
+      if (reported !== undefined) log.info('the task workers run')
+      reported = undefined
       const ends = workers.map((worker) =>
         worker.run().catch((error: unknown) => {
           stopCurrent()
@@ -99,7 +131,7 @@ export const openTaskWorkers = (parts: Parts, options: TaskWorkersOptions): Task
         await runOnce()
       } catch (error) {
         if (drain.signal.aborted) return
-        log.warn({ err: error }, 'the task workers stopped and are opened again')
+        report(error)
       }
       if (!drain.signal.aborted) await new Promise((resolve) => setTimeout(resolve, againAfterMs))
     }

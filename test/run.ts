@@ -3,7 +3,7 @@ import { chmodSync, existsSync, globSync, mkdtempSync, readFileSync, writeFileSy
 import { tmpdir } from 'node:os'
 import { join, relative } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { parseArgs } from 'node:util'
+import { readArguments } from '../src/arguments.ts'
 import { readEvents, type TestEvent } from './support/events.ts'
 import { judge, type JestReport, type Verdict } from './support/judge.ts'
 import { removeAtEnd } from './support/remover.ts'
@@ -21,29 +21,11 @@ Runs all tests, or those in files whose path contains a PATH.
       --minutes N              time that one file may take (default 40)
       --report FILE            writes the verdict as JSON
       --verbose                lists each test
-      --help                   shows this`
+      --help | --version`
 
 const fail = (message: string): never => {
   process.stderr.write(`${message}\n`)
   process.exit(2)
-}
-
-const readArguments = () => {
-  try {
-    return parseArgs({
-      allowPositionals: true,
-      options: {
-        testNamePattern: { type: 'string', short: 't' },
-        workers: { type: 'string', default: '3' },
-        minutes: { type: 'string', default: '40' },
-        report: { type: 'string' },
-        verbose: { type: 'boolean', default: false },
-        help: { type: 'boolean', default: false },
-      },
-    })
-  } catch (error) {
-    return fail(`${(error as Error).message}\n\n${usage}`)
-  }
 }
 
 /** The test files that the paths name, all without paths. Ends the program where a path names none. */
@@ -119,11 +101,20 @@ const print = (verdict: Verdict): void => {
   process.stdout.write(`${lines.join('\n')}\n`)
 }
 
-const { values, positionals } = readArguments()
-if (values.help) {
-  process.stdout.write(`${usage}\n`)
-  process.exit(0)
-}
+const { values, positionals } = readArguments(
+  {
+    usage,
+    options: {
+      testNamePattern: { type: 'string', short: 't' },
+      workers: { type: 'string', default: '3' },
+      minutes: { type: 'string', default: '40' },
+      report: { type: 'string' },
+      verbose: { type: 'boolean', default: false },
+    },
+    positionals: [0, Infinity],
+  },
+  (read) => read,
+)
 const selected = select(positionals)
 
 const root = mkdtempSync(join(tmpdir(), 'orrery-'))

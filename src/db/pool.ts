@@ -77,7 +77,7 @@ export interface Database extends Db {
   [Symbol.asyncDispose](): Promise<void>
 }
 
-/** Opens a pool on `url`. Every wait has an end: 5 s for a connection, 30 s for a statement. */
+/** Opens a pool on `url`; `onError` hears of idle connections that are lost before the pool is closed. Every wait has an end: 5 s for a connection, 30 s for a statement. */
 export const openDatabase = (url: string, options: { max?: number; onError?: (error: Error) => void } = {}): Database => {
   const pool = new pg.Pool({
     connectionString: url,
@@ -88,7 +88,11 @@ export const openDatabase = (url: string, options: { max?: number; onError?: (er
     // A statement of the service itself is short; a big import is a few seconds.
     options: '-c statement_timeout=60000 -c idle_in_transaction_session_timeout=60000',
   })
-  pool.on('error', (error) => options.onError?.(error))
+  // A server that stops after us ends sessions which the pool has taken leave of.
+  let closed = false
+  pool.on('error', (error) => {
+    if (!closed) options.onError?.(error)
+  })
 
   const open = async (work: (tx: Db) => Promise<unknown>): Promise<unknown> => {
     const client = await pool.connect()
@@ -116,6 +120,9 @@ export const openDatabase = (url: string, options: { max?: number; onError?: (er
 
   return Object.assign(new Connection(pool as unknown as Runner, open), {
     client: () => pool.connect(),
-    [Symbol.asyncDispose]: () => pool.end(),
+    [Symbol.asyncDispose]: () => {
+      closed = true
+      return pool.end()
+    },
   })
 }

@@ -1,7 +1,7 @@
-import { existsSync, mkdirSync } from 'node:fs'
 import { formatAddress } from '../config.ts'
 import type { Config } from '../config.ts'
 import type { Log } from '../observability/log.ts'
+import { makeDataFolder } from './folders.ts'
 import { openPostgres } from './postgres.ts'
 import { openTemporal } from './temporal.ts'
 
@@ -29,11 +29,6 @@ export interface EmbeddedOptions {
   onProgress: (message: string) => void
   /** A server runs again under another process id. */
   onRestart: () => void
-}
-
-/** Makes the data folder: as root every user may pass through it, since PostgreSQL runs as another user; what it holds is closed. */
-export const makeDataFolder = (dataDir: string): void => {
-  if (!existsSync(dataDir)) mkdirSync(dataDir, { recursive: true, mode: process.getuid?.() === 0 ? 0o711 : 0o700 })
 }
 
 /**

@@ -1,19 +1,10 @@
-import {
-  accessSync,
-  chmodSync,
-  constants,
-  existsSync,
-  mkdirSync,
-  mkdtempSync,
-  readdirSync,
-  renameSync,
-  rmSync,
-  writeFileSync,
-} from 'node:fs'
+import { accessSync, chmodSync, constants, existsSync, mkdtempSync, readdirSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { execFile } from 'node:child_process'
 import { delimiter, dirname, join } from 'node:path'
 import { promisify } from 'node:util'
+import { StartError } from '../config.ts'
 import type { Log } from '../observability/log.ts'
+import { makeFolder } from './folders.ts'
 import { hold } from './hold.ts'
 import { leash } from './leash.ts'
 import { logTail } from './server-log.ts'
@@ -41,7 +32,7 @@ export const onSearchPath = (
 export const makeOnce = async (target: string, onWait: () => void, make: () => Promise<void>): Promise<string> => {
   if (existsSync(target)) return target
   const folder = dirname(target)
-  mkdirSync(folder, { recursive: true, mode: 0o755 })
+  makeFolder('SERVICE_CACHE_DIR', folder, 0o755)
   const held = await hold(folder, 'program', onWait)
   try {
     if (existsSync(target)) return target
@@ -92,7 +83,7 @@ export interface GoBuild {
 export const buildWithGo = async (build: GoBuild): Promise<void> => {
   const go = onSearchPath('go', build.environment, ['/usr/local/go/bin'])
   const reason = build.reason === undefined ? '' : ` (and ${build.reason})`
-  if (go === undefined) throw new Error(`${build.title} is not there${reason}, and there is no Go to build it with. ${build.remedy}`)
+  if (go === undefined) throw new StartError(`${build.title} is not there${reason}, and there is no Go to build it with. ${build.remedy}`)
   const temporary = mkdtempSync(join(dirname(build.target), 'build-'))
   const environment: Record<string, string> = { ...build.environment, ...thriftyGo.environment, GOFLAGS: '', ...build.settings }
   const startedAt = Date.now()

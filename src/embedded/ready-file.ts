@@ -1,6 +1,6 @@
 import { existsSync, readFileSync, rmSync } from 'node:fs'
 import { z } from 'zod'
-import { formatAddress } from '../config.ts'
+import { formatAddress, StartError } from '../config.ts'
 import type { Config } from '../config.ts'
 import type { Endpoints } from './embedded.ts'
 import { postgresFiles } from './postgres.ts'
@@ -58,13 +58,13 @@ export const findEndpoints = (config: Config): Endpoints => {
   const ready = existsSync(config.readyFile) ? readReady(config.readyFile) : undefined
   const ticks = ready === undefined ? undefined : startTicks(ready.pids.daemon)
   if (ready === undefined || ticks === undefined || !isAlive({ pid: ready.pids.daemon, startTicks: ticks }))
-    throw new Error(
+    throw new StartError(
       `no daemon runs with the ready file ${config.readyFile}: start it (npm start), name its file in SERVICE_READY_FILE, or set ${missing}`,
     )
   const url = new URL(ready.databaseUrl)
   if (ready.pids.postgres !== null) url.password = readFileSync(postgresFiles(config.dataDir).password, 'utf8').trim()
   else if (named.databaseUrl === undefined)
-    throw new Error('the daemon uses a database of its own configuration: set SERVICE_DATABASE_URL to the same')
+    throw new StartError('the daemon uses a database of its own configuration: set SERVICE_DATABASE_URL to the same')
   return {
     databaseUrl: named.databaseUrl ?? url.href,
     temporalAddress: named.temporalAddress ?? ready.temporalAddress,

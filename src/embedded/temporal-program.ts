@@ -5,6 +5,7 @@ import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import type { ReadableStream } from 'node:stream/web'
 import { promisify } from 'node:util'
+import { StartError } from '../config.ts'
 import type { Log } from '../observability/log.ts'
 import { buildWithGo, makeOnce, onSearchPath } from './go-build.ts'
 import { runnerFile } from './runner-program.ts'
@@ -52,7 +53,7 @@ export const findTemporalProgram = async (options: TemporalProgramOptions): Prom
   if (named !== undefined) {
     const lacks = await missingFlags(named, environment)
     if (lacks.length > 0)
-      throw new Error(
+      throw new StartError(
         `SERVICE_TEMPORAL_BINARY=${named} does not offer ${lacks.join(', ')}: name a temporal program of release ${temporalVersion} or unset the variable`,
       )
     return named

@@ -30,6 +30,14 @@ export const accepts = (accept: string | undefined, types: readonly string[]): b
   return types.some((type) => quality(accepted, type) > 0)
 }
 
+/** Whether a browser asks for a page to look at: it names `text/html`, and wants it no less than JSON. Programs send a wildcard or nothing. */
+export const wantsPage = (accept: string | undefined): boolean => {
+  if (accept === undefined || !accept.toLowerCase().includes('text/html')) return false
+  const accepted = ranges(accept)
+  const page = accepted.find((range) => range.type === 'text/html')?.quality ?? 0
+  return page > 0 && page >= (accepted.find((range) => range.type === 'application/json')?.quality ?? 0)
+}
+
 /** Whether errors go out as `application/problem+json`: it must be named, and wanted no less than plain JSON. */
 export const prefersProblem = (accept: string | undefined): boolean => {
   if (accept === undefined || !accept.toLowerCase().includes('application/problem+json')) return false

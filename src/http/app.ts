@@ -4,7 +4,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import { pipeline } from 'node:stream/promises'
 import type { z } from 'zod'
 import { Refusal, unacceptable } from '../refusal.ts'
-import { accepts, prefersProblem } from './accept.ts'
+import { accepts, prefersProblem, wantsPage } from './accept.ts'
 import { createAccess, type AccessRules, type Actor } from './access.ts'
 import { auditRecord, type AuditRecord } from './audit.ts'
 import { documentFormat, readBody, readDocument } from './body.ts'
@@ -139,6 +139,8 @@ export const createApp = (options: AppOptions): App => {
     tokenNeeded: config.apiToken !== undefined,
   })
   const documentText = JSON.stringify(openapi)
+  /** What people type first: a browser is led from there to the page of the API's document. */
+  const leadToDocs = new Set(['/', '/docs', `${config.apiPrefix}/`])
   const commonHeaders = [
     'AKOFLOW-SERVER',
     options.version,
@@ -382,7 +384,7 @@ export const createApp = (options: AppOptions): App => {
     write(exchange, final)
   }
 
-  /** Everything up to the handler's own part; returns without an answer for paths of the docs page. */
+  /** Everything up to the handler's own part; returns without an answer for paths of the docs page. A browser is led to that page. */
   const dispatch = async (exchange: Exchange, docs: (() => void) | undefined): Promise<void> => {
     const { req, path } = exchange
     access.admit(req)
@@ -390,7 +392,15 @@ export const createApp = (options: AppOptions): App => {
     const asked = req.method ?? ''
     if (asked === 'OPTIONS' && req.headers.origin !== undefined)
       return write(exchange, { status: 200, headers: pairs(access.preflight(req)), body: undefined })
-    if (docs !== undefined && path.startsWith('/docs/') && (asked === 'GET' || asked === 'HEAD')) return docs()
+    if (docs !== undefined && (asked === 'GET' || asked === 'HEAD')) {
+      if (path.startsWith('/docs/')) return docs()
+      if (leadToDocs.has(path) && wantsPage(req.headers.accept))
+        return write(exchange, {
+          status: 302,
+          headers: { Location: '/docs/', 'Cache-Control': 'no-store', Vary: 'Accept' },
+          body: undefined,
+        })
+    }
     const method = asked === 'HEAD' ? 'GET' : asked
     const match = path.startsWith('/') && isMethod(method) ? table.match(method, path) : undefined
     const built = match?.entry.route

@@ -1,5 +1,6 @@
 import { pino } from 'pino'
 import type { Config } from '../config.ts'
+import { sentences } from './terminal.ts'
 
 export type Log = pino.Logger
 
@@ -23,22 +24,36 @@ const bearer = /\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]+/gi
 /** Text without the passwords and tokens that it may quote. */
 export const withoutSecrets = (text: string): string => text.replace(urlPassword, '$1:****@').replace(bearer, '$1 ****')
 
+/** Type, text, code and stack of an error. What else libraries hang on theirs (clients, queries, keys) stays out of the log. */
+const describedError = (value: unknown): unknown => {
+  if (!(value instanceof Error)) return value
+  const { type, message, stack, aggregateErrors } = pino.stdSerializers.err(value)
+  const { code } = value as NodeJS.ErrnoException
+  // An attempt at several addresses has a text for each of them and none of its own.
+  const text = message === '' ? ((aggregateErrors ?? []) as Error[]).map((each) => each.message).join('; ') : message
+  return { type, message: withoutSecrets(text), ...(code === undefined ? {} : { code }), stack: withoutSecrets(stack) }
+}
+
+/** Standard output can go away before we do (a closed terminal, a pipe without a reader): what cannot be written then is dropped. */
+const standardOutput = (): pino.DestinationStream => {
+  const out = pino.destination({ dest: 1, sync: true })
+  out.on('error', () => {
+    out.write = () => true
+  })
+  return out
+}
+
 /**
- * JSON lines on standard output (or `destination`). Context travels in child loggers: `log.child({ requestId })`, `{ runId }`,
+ * JSON lines on standard output (or `destination`), sentences where standard output is a terminal. Context travels in child loggers: `log.child({ requestId })`, `{ runId }`,
  * `{ workflowId }`. Members with the names of secrets are masked down to the second level, texts everywhere.
  */
 export const openLog = (level: Config['logLevel'], destination?: pino.DestinationStream): Log => {
-  const error = (value: unknown): unknown => {
-    if (!(value instanceof Error)) return value
-    const serialized = pino.stdSerializers.err(value)
-    return { ...serialized, message: withoutSecrets(serialized.message), stack: withoutSecrets(serialized.stack) }
-  }
   const options: pino.LoggerOptions = {
     level,
     base: { pid: process.pid },
     timestamp: pino.stdTimeFunctions.isoTime,
     formatters: { level: (label) => ({ level: label }) },
-    serializers: { err: error, error },
+    serializers: { err: describedError, error: describedError },
     redact: { paths: secrets.flatMap((name) => [name, `*.${name}`, `*.*.${name}`]), censor: '****' },
     hooks: {
       logMethod(args, method) {
@@ -46,5 +61,5 @@ export const openLog = (level: Config['logLevel'], destination?: pino.Destinatio
       },
     },
   }
-  return destination === undefined ? pino(options) : pino(options, destination)
+  return pino(options, destination ?? (process.stdout.isTTY ? sentences(standardOutput()) : standardOutput()))
 }

@@ -503,6 +503,36 @@ describe('the application', () => {
     expect((await service.call('/docs/', { method: 'POST' })).status).toBe(404)
   })
 
+  test('leads a browser from what people type first to that page; everybody else gets what is there', async () => {
+    const firefox = 'text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8'
+    const ask = (path: string, accept?: string, method = 'GET') =>
+      service.call(path, { method, redirect: 'manual', ...(accept === undefined ? {} : { headers: { accept } }) })
+    for (const path of ['/', '/docs', '/api/'])
+      for (const method of ['GET', 'HEAD']) {
+        const led = await ask(path, firefox, method)
+        expect([path, method, led.status, led.headers.get('location')]).toEqual([path, method, 302, '/docs/'])
+      }
+    expect((await service.call('/', { headers: { accept: firefox } })).text).toContain('<title>Orrery API</title>')
+    for (const [accept, health] of [
+      [undefined, 200],
+      ['*/*', 200],
+      ['text/plain', 200],
+      ['application/json', 406],
+      ['text/html;q=0', 406],
+      ['application/json, text/html;q=0.5', 406],
+    ] as const) {
+      const statuses = await Promise.all(['/', '/docs', '/api/'].map(async (path) => (await ask(path, accept)).status))
+      expect([accept, ...statuses]).toEqual([accept, health, 404, 404])
+    }
+    expect((await ask('/')).text).toBe('ok')
+    for (const [path, method] of [
+      ['/api/stars/', 'GET'],
+      ['/nowhere', 'GET'],
+      ['/', 'POST'],
+    ] as const)
+      expect((await ask(path, firefox, method)).status).not.toBe(302)
+  })
+
   test('checks what a schema with no body, recursion and intersections accepts', async () => {
     interface Tree {
       name: string

@@ -2,6 +2,7 @@ import { expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import { openLog } from '../../src/observability/log.ts'
 import { sdkLog } from '../../src/observability/sdk-log.ts'
+import { sentence } from '../../src/observability/terminal.ts'
 
 const written = (write: (log: ReturnType<typeof openLog>) => void): { line: string; entry: Record<string, unknown> } => {
   let line = ''
@@ -59,11 +60,34 @@ test('lines below the level are not written', () => {
   expect(text).toBe('')
 })
 
+test('an error brings its text, code and stack, and nothing else that a library hangs on it', () => {
+  const lost = Object.assign(new Error('terminating connection'), { code: '57P01', client: { query: 'select 1', secretKey: 4711 } })
+  const { entry, line } = written((log) => {
+    log.warn({ err: lost }, 'lost')
+  })
+  expect(Object.keys(entry.err as object).sort()).toEqual(['code', 'message', 'stack', 'type'])
+  expect(line).not.toMatch(/select 1|4711/)
+  const several = new AggregateError([new Error('connect ECONNREFUSED ::1:1'), new Error('connect ECONNREFUSED 127.0.0.1:1')], '')
+  expect(written((log) => log.warn({ err: several }, 'no')).entry).toMatchObject({
+    err: { message: 'connect ECONNREFUSED ::1:1; connect ECONNREFUSED 127.0.0.1:1' },
+  })
+})
+
+test('in a terminal a line is a sentence: time, level, text, reason with code, members; no stack', () => {
+  const lost = Object.assign(new Error('terminating connection'), { code: '57P01' })
+  const { line } = written((log) => {
+    log.child({ program: 'orrery' }).warn({ err: lost, runId: 'r1', left: 2 }, 'a connection was lost')
+  })
+  expect(sentence(line)).toMatch(/^\d\d:\d\d:\d\d warn: a connection was lost: terminating connection \(57P01\) \(runId r1, left 2\)\n$/)
+})
+
 test("the Temporal SDK's warnings are lines of ours, its information about itself is not", () => {
   const { entry } = written((log) => {
     const sdk = sdkLog(log)
     sdk.info('bundled')
     sdk.warn('slow', { taskQueue: 'q' })
+    // Two of our workers have none, and are meant to.
+    sdk.warn('No workflows registered, not polling for workflow tasks', { taskQueue: 'q' })
   })
   expect(entry).toMatchObject({ level: 'warn', msg: 'slow', temporal: { taskQueue: 'q' } })
 })

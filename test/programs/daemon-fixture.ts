@@ -4,7 +4,7 @@ import { openDaemon } from '../../src/daemon.ts'
 import { runProgram } from '../../src/program.ts'
 
 // The daemon with a service of one answer, which never stops once /stick was asked for: what is tested through it is everything around the service.
-await runProgram('orrery', (surroundings) =>
+await runProgram({ name: 'orrery', usage: 'daemon-fixture' }, (surroundings) =>
   openDaemon(surroundings, async ({ config }) => {
     let stuck = false
     const server = createServer((request, response) => {

@@ -1,8 +1,9 @@
 import { spawn } from 'node:child_process'
-import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect } from '@jest/globals'
+import { openEngine } from './docker.ts'
 import { run, until } from './ground.ts'
 import { bareArchive } from './image-files.ts'
 import { needs } from '../support/needs.ts'
@@ -40,6 +41,20 @@ const left = async (folders: readonly string[], cgroup: string): Promise<string[
     .filter((line) => folders.some((folder) => line.includes(` ${folder}/`))),
   ...(await run('find', ['/sys/fs/cgroup', '-type', 'd', '-name', cgroup], { mayFail: true })).stdout.split('\n').filter(Boolean),
 ]
+
+test('an engine that cannot be started says why in the first line of its error', async () => {
+  const data = mkdtempSync(join(tmpdir(), 'orrery-engine-'))
+  try {
+    writeFileSync(join(data, 'data'), 'a file where the engine wants a folder')
+    const error = await openEngine({ data, kind: 'killed' }).then(
+      () => undefined,
+      (reason: unknown) => reason as Error,
+    )
+    expect(error?.message.split('\n')[0]).toMatch(/^dockerd ended with code 1: .*points to a file/)
+  } finally {
+    rmSync(data, { recursive: true, force: true })
+  }
+})
 
 test('nothing of a Docker engine is left when its owner is killed: process, container, mount, cgroup, network, file', async () => {
   const ground = mkdtempSync(join(tmpdir(), 'orrery-docker-owner-'))

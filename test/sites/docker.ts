@@ -93,6 +93,14 @@ for folder; do
   while read -r _ mount _; do case $mount in "$folder"/*) echo "$mount" ;; esac; done < /proc/mounts | tac | xargs -r umount --lazy
 done`
 
+/** The last line of a log, which says why a server ended, without the time before it. */
+const lastLine = (log: string): string =>
+  log
+    .trim()
+    .split('\n')
+    .at(-1)
+    ?.replace(/^time="[^"]*" /, '') || 'it left no log; try sudo dockerd --debug'
+
 /**
  * A Docker engine beside whatever engine the machine has: own socket, bridge, containerd namespace; no change to firewall or forwarding.
  * It ends with us, even when we are killed.
@@ -180,7 +188,8 @@ ip link add name ${bridge} type bridge && ip address add ${address} dev ${bridge
       'dockerd answers',
       async () => {
         tellWait()
-        if (exitCode !== undefined) throw new Error(`dockerd ended with code ${exitCode}:\n${words()}`)
+        // The first line says why: callers show no more than that.
+        if (exitCode !== undefined) throw new Error(`dockerd ended with code ${exitCode}: ${lastLine(words())}\n${words()}`)
         return (await ask(socket, '/version')) !== undefined
       },
       words,

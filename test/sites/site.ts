@@ -15,7 +15,7 @@ import { spawn } from 'node:child_process'
 import { closeSync, existsSync, mkdtempSync, openSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, join, resolve } from 'node:path'
-import { parseArgs } from 'node:util'
+import { ArgumentError, readArguments } from '../../src/arguments.ts'
 import { identify, isAlive, signal } from '../../src/embedded/processes.ts'
 import type { ProcessIdentity } from '../../src/embedded/processes.ts'
 import { writeWhole } from '../../src/embedded/whole-file.ts'
@@ -36,6 +36,7 @@ npm run site -- kubernetes up [--nodes N] [--nodes-fake N] [--name X]
 npm run site -- ssh-kernel|docker|serverless up [--name X]
 npm run site -- ssh|ssh-kernel|slurm|kubernetes|docker|serverless status|down [--name X]
 with up: [--wait SECONDS], 300 without
+npm run site -- --help | --version
 `
 
 const isKind = (word: string): word is SiteKind => (siteKinds as readonly string[]).includes(word)
@@ -53,35 +54,34 @@ interface Kept {
 
 const checkout = resolve(import.meta.dirname, '../..')
 
-const options = () => {
-  const { values, positionals } = parseArgs({
-    allowPositionals: true,
-    options: {
-      hosts: { type: 'string' },
-      nodes: { type: 'string' },
-      'nodes-fake': { type: 'string' },
-      name: { type: 'string', default: 'default' },
-      wait: { type: 'string', default: '300' },
-      shared: { type: 'boolean', default: false },
-      trust: { type: 'boolean', default: false },
-      loopback: { type: 'boolean', default: false },
-      accounting: { type: 'boolean', default: false },
-      rest: { type: 'boolean', default: false },
-    },
-  })
+const optionsOf = {
+  hosts: { type: 'string' },
+  nodes: { type: 'string' },
+  'nodes-fake': { type: 'string' },
+  name: { type: 'string', default: 'default' },
+  wait: { type: 'string', default: '300' },
+  shared: { type: 'boolean', default: false },
+  trust: { type: 'boolean', default: false },
+  loopback: { type: 'boolean', default: false },
+  accounting: { type: 'boolean', default: false },
+  rest: { type: 'boolean', default: false },
+} as const
+
+const wanted = readArguments({ usage, options: optionsOf, positionals: [2, 2] }, ({ values, positionals }) => {
   const [kind = '', verb = ''] = positionals
-  if (!isKind(kind) || !['up', 'down', 'status', 'keep'].includes(verb)) throw new TypeError('which site, and what?')
+  if (!isKind(kind)) throw new ArgumentError(`${kind} is not a kind of site`)
+  if (!['up', 'down', 'status', 'keep'].includes(verb)) throw new ArgumentError(`${verb}: give up, down or status`)
   const count = (name: 'hosts' | 'nodes' | 'nodes-fake', most: number): number | undefined => {
     const text = values[name]
     const number = Number(text)
     if (text !== undefined && (!Number.isInteger(number) || number < 1 || number > most))
-      throw new TypeError(`--${name} ${text}: a whole number from 1 to ${most}`)
+      throw new ArgumentError(`--${name} ${text}: a whole number from 1 to ${most}`)
     return text === undefined ? undefined : number
   }
-  if (!/^[\w-]{1,40}$/.test(values.name)) throw new TypeError(`--name ${values.name}: letters, digits, _ and -`)
+  if (!/^[\w-]{1,40}$/.test(values.name)) throw new ArgumentError(`--name ${values.name}: letters, digits, _ and -`)
   const waitSeconds = Number(values.wait)
   if (!Number.isInteger(waitSeconds) || waitSeconds < 1 || waitSeconds > 86_400)
-    throw new TypeError(`--wait ${values.wait}: a whole number of seconds from 1 to 86400`)
+    throw new ArgumentError(`--wait ${values.wait}: a whole number of seconds from 1 to 86400`)
   // What was not said is left to the site.
   const counts = { hosts: count('hosts', 50), nodes: count('nodes', 50), fakeNodes: count('nodes-fake', 1000) }
   const said = Object.fromEntries(Object.entries(counts).filter(([, number]) => number !== undefined)) as {
@@ -89,8 +89,8 @@ const options = () => {
   }
   const { name, shared, trust, loopback, accounting, rest } = values
   return { kind, verb, name, waitSeconds, shared, trust, loopback, accounting, rest, ...said }
-}
-type Options = ReturnType<typeof options>
+})
+type Options = typeof wanted
 
 /** What the keeper of a site has left; undefined while it comes and goes. */
 const readKept = (file: string): Kept | undefined => {
@@ -327,16 +327,6 @@ const down = async (wanted: Options): Promise<void> => {
   process.stdout.write('It is down; nothing of it is left.\n')
 }
 
-const wantedOrEnd = (): Options => {
-  try {
-    return options()
-  } catch (error) {
-    process.stderr.write(`${(error as Error).message}\n\n${usage}`)
-    process.exit(2)
-  }
-}
-
-const wanted = wantedOrEnd()
 if (wanted.verb === 'keep') await keep(wanted)
 else if (wanted.verb === 'up')
   await up(wanted).catch((error: unknown) => {
