@@ -1,6 +1,7 @@
 import { describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import { rankCandidates } from '../../src/domains/planning-sessions/ranking.ts'
+import { infeasibilities } from '../../src/domains/schedule-plans/prediction.ts'
 import {
   defaultedDurations,
   placementOf,
@@ -174,6 +175,16 @@ describe('resources', () => {
     expect(new Set(placement!.lanes).size).toBe(2)
     expect(() => placementOf(made, [{ ...placed, resourceId: 'n' }])).toThrow(RangeError)
   })
+})
+
+test('a deadline or budget is met by what differs from it by rounding alone, and missed by any more', () => {
+  const given = { makespanSeconds: 0.1 + 0.2, cost: 0.1 + 0.2, deadlineSeconds: 0.3, budget: 0.3 }
+  expect(infeasibilities(given)).toEqual([])
+  expect(infeasibilities({ ...given, makespanSeconds: 0.31, cost: 0.31 })).toEqual([
+    'its makespan 0.31 s is beyond the deadline 0.3 s',
+    'its cost 0.31 is beyond the budget 0.3',
+  ])
+  expect(infeasibilities({ makespanSeconds: 9, cost: 9, deadlineSeconds: 0, budget: 0, failure: 'no route' })).toEqual(['no route'])
 })
 
 test('candidates: feasible first, the front before the rest, then by time and price; ranks count from 1', () => {

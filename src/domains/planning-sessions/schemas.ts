@@ -60,7 +60,7 @@ export const SessionDocument = z.strictObject({
   selectedPlanId: OptionalId.optional(),
   defaultedDurations: Count.optional(),
   failureReason: Text.optional(),
-  warnings: z.array(z.unknown()).optional(),
+  warnings: z.array(Warning).optional(),
   createdAt: Timestamp.optional(),
   startedAt: Timestamp.optional(),
   completedAt: Timestamp.optional(),

@@ -88,6 +88,10 @@ export const predict = async (
 export const networkModelOf = (named: NetworkModel | undefined, versions: readonly { networkModel?: string | undefined }[]): NetworkModel =>
   named ?? versions.map((version) => version.networkModel ?? '').find(isNetworkModel) ?? 'by-policy'
 
+/** Sums of decimal seconds and prices differ from what their author adds up by some 1e-16 of themselves: a deadline that is met so is met. */
+const roundingSlack = 1e-9
+const exceeds = (value: number, limit: number): boolean => limit > 0 && value > limit * (1 + roundingSlack)
+
 /** In words why a plan with these figures is not feasible; empty: it is. A deadline or budget of 0 is none. */
 export const infeasibilities = (plan: {
   makespanSeconds: number
@@ -97,10 +101,10 @@ export const infeasibilities = (plan: {
   budget: number
 }): string[] => [
   ...(plan.failure === undefined ? [] : [plan.failure]),
-  ...(plan.deadlineSeconds > 0 && plan.makespanSeconds > plan.deadlineSeconds
+  ...(exceeds(plan.makespanSeconds, plan.deadlineSeconds)
     ? [`its makespan ${plan.makespanSeconds} s is beyond the deadline ${plan.deadlineSeconds} s`]
     : []),
-  ...(plan.budget > 0 && plan.cost > plan.budget ? [`its cost ${plan.cost} is beyond the budget ${plan.budget}`] : []),
+  ...(exceeds(plan.cost, plan.budget) ? [`its cost ${plan.cost} is beyond the budget ${plan.budget}`] : []),
 ]
 
 /**

@@ -79,6 +79,9 @@ export const Predicted = z.strictObject({
     .describe('why it is not feasible: deadline, budget, a route that is missing (makespan and cost are 0 then)'),
 })
 
+/** What a document predicted of itself. */
+const Submitted = Predicted.omit({ reasons: true })
+
 /** A plan without its assignments. */
 export const PlanSummary = z.strictObject({
   id: z.string(),
@@ -97,7 +100,7 @@ export const PlanSummary = z.strictObject({
     .optional()
     .describe('what a simulation of the plan uses; absent: `predicted` is what its author wrote'),
   contentionFreeMakespanSeconds: z.number().optional().describe('what the algorithm assumed while it constructed the plan'),
-  submittedPrediction: Predicted.omit({ reasons: true }).optional().describe('what the document that brought the plan predicted'),
+  submittedPrediction: Submitted.optional().describe('what the document that brought the plan predicted'),
   defaultedDurations: z.number().describe('activities whose runtime nothing gives; they count 1 s / speedup of their resource'),
   assignmentCount: z.number(),
   lifecycleActions: z.array(LifecycleAction).optional(),
@@ -130,7 +133,7 @@ export const AssignmentDocument = z.strictObject({
   predictedTransferSeconds: NonNegative.default(0),
   predictedCost: NonNegative.default(0),
   durationSource: z.string().optional(),
-  submittedPrediction: z.unknown().optional(),
+  submittedPrediction: Times.optional(),
   metadata: JsonObject.optional(),
 })
 export type AssignmentDocument = z.output<typeof AssignmentDocument>
@@ -155,7 +158,7 @@ export const PlanDocument = z.strictObject({
       makespanSeconds: NonNegative.default(0),
       cost: NonNegative.default(0),
       feasible: z.boolean().default(false),
-      reasons: z.unknown().optional(),
+      reasons: z.array(z.string()).optional(),
     })
     .prefault({}),
   networkModel: z.enum(networkModels).optional().describe('what the plan is simulated with; default: as for runs'),
@@ -164,7 +167,7 @@ export const PlanDocument = z.strictObject({
   metadata: JsonObject.optional(),
   assignmentCount: Count.optional(),
   contentionFreeMakespanSeconds: NonNegative.optional(),
-  submittedPrediction: z.unknown().optional(),
+  submittedPrediction: Submitted.optional(),
   defaultedDurations: Count.optional(),
   embedded: z.array(z.string()).optional(),
   createdAt: Timestamp.optional(),
