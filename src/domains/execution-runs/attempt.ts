@@ -95,7 +95,8 @@ export const endOf = (task: LoadedTask, outcome: Collected, timeoutSeconds: numb
   if (state.state !== 'ended') return lost(task, state.state === 'lost' ? state.cause : undefined, now)
   const where = whereOf(task)
   const startedAt = task.started_at ?? outcome.submittedAt
-  const finishedAt = Math.max(state.finishedAt, startedAt)
+  // A site's clock may run ahead of ours: an end in the future would overlap with the next task of the lane.
+  const finishedAt = Math.max(Math.min(state.finishedAt, now), startedAt)
   const before = Math.max(0, Math.min(state.startedAt, finishedAt) - startedAt)
   const siteQueueSeconds = outcome.queueSeconds === undefined ? null : Math.max(0, Math.min(outcome.queueSeconds, before))
   const facts = {
