@@ -160,9 +160,17 @@ export interface Collected {
   /** `time`: /usr/bin/time; `rusage`: the kernel's accounting of the task and its descendants (wait4). */
   measuredBy: 'time' | 'rusage' | 'cgroup' | 'sampled' | 'none'
   manifest: OutputManifest
+  /** What was copied into the work directory, for each entry of the intent's `stage` in its order; absent where the site does not know. */
+  staged?: readonly StagedAmount[]
   missingOutputs: string[]
   stderrTail: string
   detail?: PlaceDetail
+}
+
+/** Files and links, and the bytes in them. What two entries of a `stage` both held counts for the first. */
+export interface StagedAmount {
+  bytes: number
+  files: number
 }
 
 /** What else the site tells about where a task ran; shown with the attempt as it is. */

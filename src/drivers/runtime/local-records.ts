@@ -28,6 +28,8 @@ export interface TaskFacts {
   submittedAt: number
   /** False: nothing was there before it. */
   staged?: boolean
+  /** Folders that its files were staged from, in the intent's order. */
+  sources?: readonly string[]
 }
 
 export interface TaskExit {

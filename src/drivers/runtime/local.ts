@@ -98,7 +98,10 @@ export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
           workingDirectory: intent.workingDirectory ?? '.',
           timeoutSeconds,
           timeoutGraceSeconds: options.timeoutGraceSeconds ?? 5,
-          facts: JSON.stringify({ directory, expectedOutputs, submittedAt: Date.now() / 1000, staged }),
+          facts: JSON.stringify({
+            ...{ directory, expectedOutputs, submittedAt: Date.now() / 1000, staged },
+            ...(staged ? { sources: intent.stage.map(({ from }) => from) } : {}),
+          }),
           argv,
           environment: {
             PATH: '/usr/local/bin:/usr/bin:/bin',
