@@ -63,7 +63,7 @@ const failure = (trouble: string): AttemptEnd => ({ ...lost(task(), undefined, 1
 
 describe('how an attempt ended', () => {
   test('the time from intent to program is overhead, the rest is runtime, and waiting before it is queue', () => {
-    const end = endOf(task(), ended(), 60, 200)
+    const end = endOf(task(), ended(), { timeoutSeconds: 60, memoryBytes: 64 * 1024 ** 2 }, 200)
     expect(end).toMatchObject({ status: 'completed', startedAt: 100, overheadSeconds: 1, runtimeSeconds: 6, finishedAt: 107 })
     expect(bookedEnd(task(), end, [], 0.5)).toMatchObject({ queueSeconds: 10, cost: 3.5, transferSeconds: 0 })
   })
@@ -86,14 +86,19 @@ describe('how an attempt ended', () => {
     ],
     [ended({}, { state: { state: 'lost', externalId: '7', startedAt: 101 } }), 'infrastructure', /lost with its machine/],
   ] as const)('a failure says which activity, where, and why', (outcome, trouble, words) => {
-    const end = endOf(task(), outcome, 60, 200)
+    const end = endOf(task(), outcome, { timeoutSeconds: 60, memoryBytes: 64 * 1024 ** 2 }, 200)
     expect([end.status, end.failureClass]).toEqual(['failed', trouble])
     expect(end.failureReason).toMatch(words)
     expect(end.failureReason).toMatch(/^activity a on host/)
   })
 
   test('time in the queue of the site is neither overhead nor paid for', () => {
-    const end = endOf(task(), ended({ startedAt: 140, finishedAt: 150 }, { queueSeconds: 38, node: 'n7' }), 60, 200)
+    const end = endOf(
+      task(),
+      ended({ startedAt: 140, finishedAt: 150 }, { queueSeconds: 38, node: 'n7' }),
+      { timeoutSeconds: 60, memoryBytes: 64 * 1024 ** 2 },
+      200,
+    )
     expect(end).toMatchObject({ siteQueueSeconds: 38, overheadSeconds: 2, runtimeSeconds: 10, place: { node: 'n7' }, externalId: '1' })
     expect(bookedEnd(task(), end, [], 0.5)).toMatchObject({ queueSeconds: 10, cost: 6 })
   })
@@ -113,7 +118,7 @@ describe('how an attempt ended', () => {
       startedAt: 100,
       finishedAt: 100.5,
     }
-    const end = endOf(task(), ended(), 60, 200)
+    const end = endOf(task(), ended(), { timeoutSeconds: 60, memoryBytes: 64 * 1024 ** 2 }, 200)
     const brought = broughtTransfer('run', task(), producer, facts, { links: ['wan'], pricePerByte: 0.5 })
     expect(brought).toMatchObject({
       ...{ producer: 'p', strategy: 'gateway', bytes: 10, networkBytes: 12, filesTransferred: 2, cost: 5 },
@@ -146,7 +151,12 @@ describe('how an attempt ended', () => {
     fc.assert(
       fc.property(instant, instant, instant, instant, (ready, intent, started, finished) => {
         const subject = task({ ready_at: ready, started_at: intent })
-        const end = endOf(subject, ended({ startedAt: started, finishedAt: finished }), 0, 0)
+        const end = endOf(
+          subject,
+          ended({ startedAt: started, finishedAt: finished }),
+          { timeoutSeconds: 0, memoryBytes: 64 * 1024 ** 2 },
+          0,
+        )
         const row = bookedEnd(subject, end, [], 1)
         for (const seconds of [row.queueSeconds, row.overheadSeconds, row.cost]) expect(seconds).toBeGreaterThanOrEqual(0)
         expect(row.runtimeSeconds).toBeGreaterThanOrEqual(-1e-9)

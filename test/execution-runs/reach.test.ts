@@ -128,6 +128,39 @@ describe('a run at other machines', () => {
     expect(detail.run.cost).toBeCloseTo(compute + 0.120006, 6)
   })
 
+  test('holds tasks to their memory by the rule of this machine, says so, and refuses what a host cannot', async () => {
+    const places = [{}, { memoryLimit: 'none' }, { memoryLimit: 'cgroup' }].map((more) => onHost('memory-c1', more))
+    const tasks: WorldOptions['tasks'] = [
+      { name: 'greedy', run: 'exec tail /dev/zero', memory: '64Mi', lane: [0, 0] },
+      { name: 'free', run: 'head -c 100M /dev/zero | tail -c 100M | wc -c', memory: '32Mi', lane: [1, 0] },
+      { name: 'strict', run: 'true', memory: '64Mi', lane: [2, 0] },
+    ]
+    const world = await worldAt('memory', { tasks, cores: [1, 1, 1], places }, 1)
+    const [host] = ssh.hosts as [SshHost]
+    const { stages } = await service.post('/connection-tests/', connectionTo('memory-c1', host, 'hosts'))
+    const can = stages.find(({ stage }: { stage: string }) => stage === 'limits')
+    expect(can).toMatchObject({ ok: true, detail: expect.stringMatching(/^(cgroup|rlimit): /) })
+    const limits = can.detail.split(':')[0]
+    await service.post('/execution-runs/', {
+      id: 'memory-run',
+      schedulePlanId: world.planId,
+      mode: 'real',
+      onFailure: 'finish-independent',
+    })
+    const detail = await service.finished('memory-run', 90)
+    const of = (name: string) => detail.activities.find(({ externalId }: { externalId: string }) => externalId === name)
+    expect(of('greedy')).toMatchObject({ status: 'failed', failureClass: 'user', metadata: { limits } })
+    expect(of('greedy').failureReason).toMatch(/memory.* \(limit 64 MiB, peak \d+ MiB/)
+    expect(of('free')).toMatchObject({ status: 'completed', metadata: { limits: 'none' } })
+    if (limits === 'cgroup') expect(of('strict')).toMatchObject({ status: 'completed', metadata: { limits } })
+    else
+      expect(of('strict')).toMatchObject({
+        status: 'failed',
+        failureClass: 'refused',
+        failureReason: expect.stringMatching(/memoryLimit is cgroup/),
+      })
+  })
+
   test('moves nothing where both hosts mount one storage', async () => {
     const places = [1, 2].map((i) => ({
       ...onHost(`shared-c${String(i)}`, { workDirectory: `/srv/host-${String(i)}` }),

@@ -83,6 +83,19 @@ export const silent = (task: LoadedTask, site: string, silentSeconds: number, wo
 export const unstopped = (task: LoadedTask, site: string, words: string, now: number): AttemptEnd =>
   endless(task, 'cancelled', `was cancelled and could not be stopped at ${site}, which is asked again until it is: ${words}`, now)
 
+const mebibytes = (bytes: number | null): string =>
+  bytes === null ? 'unknown' : bytes === 0 ? 'none' : `${(bytes / 1024 ** 2).toFixed(bytes < 10 * 1024 ** 2 ? 1 : 0)} MiB`
+
+/** What programs say when they are given no memory: C and shells, Python, C++, Java, Node. */
+const memoryWords = /cannot allocate memory|memory exhausted|memoryerror|bad_alloc|out ?of ?memory/i
+
+/**
+ * Whether a task that failed under RLIMIT_DATA did so for want of memory. The kernel refuses memory there and kills nothing, so what tells it is what
+ * the program said, or that it had more than its limit.
+ */
+const ranOut = ({ detail, peakMemoryBytes, stderrTail }: Collected, memoryBytes: number): boolean =>
+  detail?.limits === 'rlimit' && ((peakMemoryBytes ?? 0) > memoryBytes || memoryWords.test(stderrTail))
+
 /** Members that a site leaves out are not kept as null. */
 const placeOf = ({ node, detail }: Collected): Record<string, unknown> | null => {
   const place = { ...detail, ...(node === undefined ? {} : { node }) }
@@ -93,7 +106,12 @@ const placeOf = ({ node, detail }: Collected): Record<string, unknown> | null =>
  * The end of an attempt from what it left behind. A reason says which activity, where, which attempt, and the end of its standard error.
  * `startedAt` is the intent: from there to the program's start it waited in the site's own queue (`siteQueueSeconds`), the rest is overhead.
  */
-export const endOf = (task: LoadedTask, outcome: Collected, timeoutSeconds: number, now: number): AttemptEnd => {
+export const endOf = (
+  task: LoadedTask,
+  outcome: Collected,
+  allowed: { timeoutSeconds: number; memoryBytes: number },
+  now: number,
+): AttemptEnd => {
   const { state } = outcome
   if (state.state !== 'ended') return lost(task, state.state === 'lost' ? state.cause : undefined, now)
   const where = whereOf(task)
@@ -129,10 +147,13 @@ export const endOf = (task: LoadedTask, outcome: Collected, timeoutSeconds: numb
       walltime: true,
     }
   const fault = ((): string | undefined => {
-    if (state.reason === 'timeout') return `ran longer than its timeoutSeconds of ${String(timeoutSeconds)}`
-    if (state.reason === 'memory') return 'was killed for using more memory than allowed'
-    if (state.exitCode !== 0)
-      return `ended with ${state.signal === null ? `exit code ${String(state.exitCode)}` : `signal ${state.signal}`}`
+    if (state.reason === 'timeout') return `ran longer than its timeoutSeconds of ${String(allowed.timeoutSeconds)}`
+    const how = state.signal === null ? `exit code ${String(state.exitCode)}` : `signal ${state.signal}`
+    const used = `limit ${mebibytes(allowed.memoryBytes)}, peak ${mebibytes(outcome.peakMemoryBytes)}`
+    if (state.reason === 'memory') return `was killed for using more memory than allowed (${used})`
+    if (state.exitCode !== 0 && ranOut(outcome, allowed.memoryBytes))
+      return `ended with ${how} for want of memory (${used}; RLIMIT_DATA gives each process twice the limit and 256 MiB)`
+    if (state.exitCode !== 0) return `ended with ${how}`
     if (outcome.missingOutputs.length > 0) return `ended with exit code 0 but did not make ${outcome.missingOutputs.join(', ')}`
     return undefined
   })()

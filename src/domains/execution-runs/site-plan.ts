@@ -11,6 +11,7 @@ import { runNetwork } from './network.ts'
 import type { Command, SitePlan } from './site.ts'
 import {
   containerOf,
+  memoryLimitOf,
   placer,
   rehearsalSite,
   schedulingOf,
@@ -217,6 +218,7 @@ export const makeSitePlan = (db: Db, runId: string, snapshot: SiteSnapshot, opti
         expectedOutputs: command.expectedOutputs,
         cores: Math.max(1, Math.ceil(command.cpu)),
         memoryBytes: command.memoryBytes,
+        ...memoryLimitOf(place(task)),
         timeoutSeconds: command.timeoutSeconds,
         ...(container === undefined ? {} : { container }),
         ...(local

@@ -438,7 +438,7 @@ export const runSite = async (
     // What the site may still hold, or come to hold, is to be ended there once it answers again.
     if (outcome.kind === 'silent' || outcome.kind === 'unstopped') entry.leftovers.push({ name: plan.nameOf(task), words: outcome.words })
     const end = ((): AttemptEnd => {
-      if (outcome.kind === 'collected') return endOf(task, outcome.collected, commands.get(i)?.timeoutSeconds ?? 0, now)
+      if (outcome.kind === 'collected') return endOf(task, outcome.collected, commands.get(i) ?? { timeoutSeconds: 0, memoryBytes: 0 }, now)
       if (outcome.kind === 'lost') return lost(task, outcome.cause, now)
       if (outcome.kind === 'refused') return notStarted(task, outcome.error, now)
       if (outcome.kind === 'silent') return silent(task, site, patience.silentSeconds, outcome.words, now)

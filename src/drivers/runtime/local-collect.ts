@@ -103,7 +103,7 @@ export async function collect(control: ControlFolder, runtime: string, hostname:
   if (state?.state !== 'ended' || record?.form !== 'started' || record.exit === undefined) {
     throw new DriverError('unknown', `${name} has no recorded end; find tells whether it runs, is lost or was never started`)
   }
-  const { startedAt, exit } = record
+  const { startedAt, exit, limits } = record
   const { directory, expectedOutputs, submittedAt, sources } = record.facts
   const staged = record.facts.staged === false ? [] : readStaged(control.path(name, 'staged'))
   return {
@@ -123,5 +123,6 @@ export async function collect(control: ControlFolder, runtime: string, hostname:
     ...(sources === undefined ? {} : { staged: amountsFrom(sources, staged) }),
     missingOutputs: expectedOutputs.filter((path) => !isDelivered(directory, path)),
     stderrTail: lastLines(readSlice(control.path(name, 'err'), { tail: stderrTailBytes }).bytes),
+    ...(limits === undefined ? {} : { detail: { limits } }),
   }
 }

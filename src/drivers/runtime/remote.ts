@@ -136,17 +136,21 @@ const hundredths = (seconds: number): number => Math.max(0, Math.ceil(seconds * 
 
 /**
  * Address space that programs reserve and never touch (Java, Go, Node) does not count for RLIMIT_DATA, stacks and arenas of threads do: twice what
- * was asked for and 256 MiB ends a runaway program and leaves the others alone.
+ * was asked for and 256 MiB ends a runaway program and leaves the others alone. local-runner.go has the same.
  */
 const dataKib = (memoryBytes: number): number => (memoryBytes === 0 ? 0 : Math.ceil(memoryBytes / 512) + 256 * 1024)
 
-const isConfined = ({ ownLimits }: Intent): boolean => ownLimits !== true
+const isConfined = ({ ownLimits, memoryLimit }: Intent): boolean =>
+  ownLimits !== true && (memoryLimit === undefined || memoryLimit === 'cgroup')
 
-/** `memory` is for RLIMIT_DATA, `bytes` and `cores` for a cgroup of the task's own; 0: none. */
-const limitsOf = (intent: Intent): string => {
-  const { memoryBytes, cores } = intent
+/** `memory` is for RLIMIT_DATA, `bytes` and `cores` for a cgroup of the task's own; 0: none. `must`: what is demanded, or `-`. */
+const limitsOf = (intent: Intent, elsewhere: boolean): string => {
+  const { memoryBytes, cores, memoryLimit } = intent
   const [bytes, whole] = isConfined(intent) ? [Math.ceil(memoryBytes), Math.max(1, Math.ceil(cores))] : [0, 0]
-  return `memory ${dataKib(memoryBytes)} bytes ${bytes} cores ${whole}`
+  const data = memoryLimit === undefined || memoryLimit === 'rlimit' ? dataKib(memoryBytes) : 0
+  // Where a scheduler starts them its own cgroup is meant.
+  const must = memoryLimit === 'cgroup' && memoryBytes > 0 && !elsewhere && intent.ownLimits !== true
+  return `memory ${data} bytes ${bytes} cores ${whole} must ${must ? 'cgroup' : '-'}`
 }
 
 const lastLines = (text: string): string => text.trimEnd().split('\n').slice(-stderrTailLines).join('\n')
@@ -374,8 +378,11 @@ fi`
         answers.set(name, plan === 'known' ? { state: 'known' } : { state: 'failed', error: plan })
         return []
       }
-      const facts: TaskFacts = { directory, expectedOutputs, sources: stage.map(({ from }) => from), submittedAt, zero, ahead }
-      const limits = `# limit ${hundredths(intent.timeoutSeconds)} grace ${hundredths(timeoutGraceSeconds)} ${limitsOf(intent)}`
+      const facts: TaskFacts = {
+        ...{ directory, expectedOutputs, sources: stage.map(({ from }) => from), submittedAt, zero, ahead },
+        ...(intent.memoryLimit === 'none' && intent.memoryBytes > 0 ? { unlimited: true as const } : {}),
+      }
+      const limits = `# limit ${hundredths(intent.timeoutSeconds)} grace ${hundredths(timeoutGraceSeconds)} ${limitsOf(intent, elsewhere)}`
       const text = `#!/bin/sh\n${limits}\n${factsLine(facts)}\n${taskScript(intent, taskVariable)}`
       return [{ intent, plan, script: `${name}.${token}`, text, facts }]
     })
@@ -426,6 +433,7 @@ mkdir -p -- "$@"`
           } else if (word === 'known') answers.set(name, { state: 'known' })
           else if (word === 'ready') answers.set(name.slice(0, name.indexOf('.')), { state: 'ready', script: name })
           else if (word === 'again') repeat.add(name)
+          else if (word === 'refused') answers.set(name, { state: 'failed', error: new DriverError('refused', words.join(' ')) })
           else if (word === 'failed') answers.set(name, { state: 'failed', error: await refusal(name, words.join(' '), stderr) })
           else if (line !== '') others.push(line)
         }
