@@ -2,6 +2,7 @@ import { lookup } from 'node:dns/promises'
 import { mkdir } from 'node:fs/promises'
 import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
+import { openClock } from './clock.ts'
 import type { Config } from './config.ts'
 import { imageDigest, type EngineSockets } from './clients/docker.ts'
 import { addressJudge } from './clients/denied-networks.ts'
@@ -205,7 +206,7 @@ export const openParts = async ({
     seedRoot: config.seedRoot,
     variablePrefix: config.taskVariablePrefix,
     currency: config.currency,
-    clock: () => Date.now() / 1_000,
+    clock: openClock(),
     failpoint: openFailpoints(config.failpoints),
     async [Symbol.asyncDispose]() {
       await sites.close()

@@ -82,7 +82,7 @@ const readable = ({ available, message }: { available: boolean; message: string 
   return message
 }
 
-test('all three parts are reported', async () => {
+test('all parts are reported, and what holds tasks to their memory', async () => {
   const { status: answered, body } = await app.call('GET', '/preflight/')
   expect([answered, body]).toEqual([
     200,
@@ -90,6 +90,7 @@ test('all three parts are reported', async () => {
       server: { available: true, message: 'the service and its database answer' },
       docker: { available: true, message: 'the container engine answers (API 1.24)' },
       buildkit: { available: true, message: 'BuildKit v0.34.2 answers with 2 workers' },
+      limits: { available: true, message: expect.stringMatching(/memory/), memory: expect.stringMatching(/^(cgroup|rlimit)$/) },
     },
   ])
 })

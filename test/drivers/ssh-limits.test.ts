@@ -5,12 +5,17 @@ import { openSshSessions } from '../../src/clients/ssh/sessions.ts'
 import type { SshSessions, SshTarget } from '../../src/clients/ssh/target.ts'
 import type { Collected, Intent, RuntimeDriver } from '../../src/drivers/runtime/driver.ts'
 import { openSshDriver } from '../../src/drivers/runtime/ssh.ts'
+import { quote } from '../../src/drivers/quote.ts'
+import { roomScript } from '../../src/drivers/runtime/cgroups.ts'
+import { requestOf } from '../../src/drivers/runtime/local-runner.ts'
 import type { SiteShell } from '../../src/drivers/shell.ts'
 import { run, until } from '../sites/ground.ts'
 import { startKernelHost, type KernelHost } from '../sites/ssh-kernel.ts'
 import { startSsh } from '../sites/ssh.ts'
 import { needs } from '../support/needs.ts'
 import { sites } from '../support/requirements.ts'
+
+import { runnerProgram } from '../support/runner-program.ts'
 
 const { afterAll, beforeAll, describe, test } = needs(...sites.ssh)
 
@@ -271,6 +276,44 @@ describe('cgroups of version 2', () => {
         expect((await driver.find(['cancelled'])).get('cancelled')).toMatchObject({ state: 'ended', reason: 'cancelled' })
         expect((await driver.collect('greedy')).detail).toEqual({ limits: 'cgroup' })
         expect(await cgroups()).toEqual([])
+      } finally {
+        await end()
+      }
+    },
+    240_000,
+  )
+
+  test.each(['own', 'below', 'session'] as const)(
+    'the runner of tasks of this machine has them by the same rule: %s',
+    async (port) => {
+      begin(onKernel(kernel, kernel.ports[port]))
+      try {
+        const folder = `${await driver.root()}/runner`
+        // Its file system is this machine's.
+        await place.run(`cp ${await runnerProgram()} /tmp/runner && chmod 755 /tmp/runner`)
+        await shell.run(`mkdir -p ${folder}/control`)
+        const request = (name: string, memoryBytes: number, script: string): Buffer =>
+          requestOf({
+            ...{ name, directory: `${folder}/${name}`, workingDirectory: '.', timeoutSeconds: 0, timeoutGraceSeconds: 1, facts: '{}' },
+            ...{ memoryBytes, argv: ['/bin/sh', '-c', script], environment: {} },
+          })
+        const input = Buffer.concat([
+          request('plain', 0, 'cat /proc/self/cgroup'),
+          request('greedy', 16 * MiB, take(40 * MiB)),
+          request('modest', 24 * MiB, 'cat /proc/self/cgroup'),
+        ])
+        await shell.run(`cat > ${folder}/requests`, { input })
+        const { stdout } = await shell.run(
+          `/tmp/runner ${folder}/control /proc/vmstat ${quote(roomScript)} < ${folder}/requests > /dev/null
+cat ${folder}/control/*.task ${folder}/control/*.out`,
+          { deadlineMs: 120_000 },
+        )
+        const text = stdout.toString()
+        expect(text.match(/^\w+ limits \w+$/gm)).toEqual(expect.arrayContaining(['greedy limits cgroup', 'modest limits cgroup']))
+        expect(text).toMatch(/^greedy exit \S+ 137 0 memory /m)
+        expect(text).toMatch(/^modest exit \S+ 0 0 exited /m)
+        expect(text).toMatch(/0::\S*\/orrery\.runner-\d+-\d+-\d+$/m)
+        expect(await place.run("find /sys/fs/cgroup -ignore_readdir_race -type d -name 'orrery.runner*'")).toBe('')
       } finally {
         await end()
       }

@@ -2,11 +2,12 @@ import { describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import {
   bookedEnd,
+  broughtTransfer,
+  copiedTransfer,
   endOf,
   lost,
   nextAttempt,
   notStarted,
-  transfersOf,
   type AttemptEnd,
   type TransferFacts,
 } from '../../src/domains/execution-runs/attempt.ts'
@@ -62,9 +63,9 @@ const failure = (trouble: string): AttemptEnd => ({ ...lost(task(), undefined, 1
 
 describe('how an attempt ended', () => {
   test('the time from intent to program is overhead, the rest is runtime, and waiting before it is queue', () => {
-    const end = endOf(task(), ended(), 60, 200)
+    const end = endOf(task(), ended(), { timeoutSeconds: 60, memoryBytes: 64 * 1024 ** 2 }, 200)
     expect(end).toMatchObject({ status: 'completed', startedAt: 100, overheadSeconds: 1, runtimeSeconds: 6, finishedAt: 107 })
-    expect(bookedEnd(task(), end, [], [], 0.5)).toMatchObject({ queueSeconds: 10, cost: 3.5, transferSeconds: 0 })
+    expect(bookedEnd(task(), end, [], 0.5)).toMatchObject({ queueSeconds: 10, cost: 3.5, transferSeconds: 0 })
   })
 
   test.each([
@@ -85,22 +86,27 @@ describe('how an attempt ended', () => {
     ],
     [ended({}, { state: { state: 'lost', externalId: '7', startedAt: 101 } }), 'infrastructure', /lost with its machine/],
   ] as const)('a failure says which activity, where, and why', (outcome, trouble, words) => {
-    const end = endOf(task(), outcome, 60, 200)
+    const end = endOf(task(), outcome, { timeoutSeconds: 60, memoryBytes: 64 * 1024 ** 2 }, 200)
     expect([end.status, end.failureClass]).toEqual(['failed', trouble])
     expect(end.failureReason).toMatch(words)
     expect(end.failureReason).toMatch(/^activity a on host/)
   })
 
   test('time in the queue of the site is neither overhead nor paid for', () => {
-    const end = endOf(task(), ended({ startedAt: 140, finishedAt: 150 }, { queueSeconds: 38, node: 'n7' }), 60, 200)
+    const end = endOf(
+      task(),
+      ended({ startedAt: 140, finishedAt: 150 }, { queueSeconds: 38, node: 'n7' }),
+      { timeoutSeconds: 60, memoryBytes: 64 * 1024 ** 2 },
+      200,
+    )
     expect(end).toMatchObject({ siteQueueSeconds: 38, overheadSeconds: 2, runtimeSeconds: 10, place: { node: 'n7' }, externalId: '1' })
-    expect(bookedEnd(task(), end, [], [], 0.5)).toMatchObject({ queueSeconds: 10, cost: 6 })
+    expect(bookedEnd(task(), end, [], 0.5)).toMatchObject({ queueSeconds: 10, cost: 6 })
   })
 
-  test('what was brought from other sites is recorded as it was seen, and takes the place of what was planned', () => {
+  test('what was brought and what was copied is charged the price of its route', () => {
     const producer = task({ id: 'run:p', activity_id: 'p', external_id: 'p', resource_id: 'elsewhere' })
     const beside = task({ id: 'run:q', activity_id: 'q', external_id: 'q', resource_id: 'beside' })
-    const seen = (changes: Partial<TransferFacts>): TransferFacts => ({
+    const facts: TransferFacts = {
       label: 'p',
       fromSite: 'ssh/a',
       toSite: 'ssh/b',
@@ -111,26 +117,33 @@ describe('how an attempt ended', () => {
       files: 2,
       startedAt: 100,
       finishedAt: 100.5,
-      ...changes,
+    }
+    const end = endOf(task(), ended(), { timeoutSeconds: 60, memoryBytes: 64 * 1024 ** 2 }, 200)
+    const brought = broughtTransfer('run', task(), producer, facts, { links: ['wan'], pricePerByte: 0.5 })
+    expect(brought).toMatchObject({
+      ...{ producer: 'p', strategy: 'gateway', bytes: 10, networkBytes: 12, filesTransferred: 2, cost: 5 },
+      route: { links: ['wan'], strategy: 'gateway', reason: 'neither end reaches the other', from: 'ssh/a', to: 'ssh/b' },
     })
-    const facts = [seen({}), seen({ label: 'workspaceSeedPath x', bytes: 1, startedAt: 100.25, finishedAt: 101 })]
-    const moved = [
-      { producer, bytes: 9, cost: 0 },
-      { producer: beside, bytes: 5, cost: 0 },
-    ]
-    const end = endOf(task(), ended(), 60, 200)
-    expect(transfersOf('run', task(), end, moved, [producer, beside], facts)).toMatchObject([
-      {
-        producer: 'p',
-        strategy: 'gateway',
-        bytes: 10,
-        networkBytes: 12,
-        filesTransferred: 2,
-        route: { fromSite: 'ssh/a', toSite: 'ssh/b' },
+    const copied = copiedTransfer('run', 'ssh/b', task(), end, {
+      producer: beside,
+      bytes: 5,
+      files: 1,
+      route: { links: [], pricePerByte: 0 },
+    })
+    expect(copied).toMatchObject({
+      ...{
+        producer: 'q',
+        strategy: 'runtime-local',
+        bytes: 5,
+        networkBytes: 0,
+        filesTransferred: 1,
+        cost: 0,
+        startedAt: 100,
+        finishedAt: 101,
       },
-      { producer: 'q', strategy: 'runtime-local', bytes: 5, networkBytes: 0 },
-    ])
-    expect(bookedEnd(task(), end, [], facts, 0)).toMatchObject({ transferBytes: 11, transferSeconds: 1 })
+      route: { links: [], strategy: 'runtime-local', from: 'ssh/b', to: 'ssh/b' },
+    })
+    expect(bookedEnd(task(), end, [brought, copied], 1)).toMatchObject({ transferBytes: 15, transferSeconds: 1, cost: 7 + 5 })
   })
 
   test('clocks that disagree never give a negative time', () => {
@@ -138,8 +151,13 @@ describe('how an attempt ended', () => {
     fc.assert(
       fc.property(instant, instant, instant, instant, (ready, intent, started, finished) => {
         const subject = task({ ready_at: ready, started_at: intent })
-        const end = endOf(subject, ended({ startedAt: started, finishedAt: finished }), 0, 0)
-        const row = bookedEnd(subject, end, [], [], 1)
+        const end = endOf(
+          subject,
+          ended({ startedAt: started, finishedAt: finished }),
+          { timeoutSeconds: 0, memoryBytes: 64 * 1024 ** 2 },
+          0,
+        )
+        const row = bookedEnd(subject, end, [], 1)
         for (const seconds of [row.queueSeconds, row.overheadSeconds, row.cost]) expect(seconds).toBeGreaterThanOrEqual(0)
         expect(row.runtimeSeconds).toBeGreaterThanOrEqual(-1e-9)
         expect(row.finishedAt).toBeGreaterThanOrEqual(intent)

@@ -20,8 +20,8 @@ export interface CheckerOptions {
 }
 
 const terminal = new Set(['completed', 'failed', 'cancelled'])
-/** Starts are taken from a clock of milliseconds, ends from one of microseconds. */
-const clockSlack = 0.002
+/** Times are whole microseconds, as doubles. */
+const clockSlack = 1e-6
 
 const lanesOf = (task: any): string[] =>
   (task.coreIds.length === 0 ? [''] : task.coreIds).map((core: string) => JSON.stringify([task.plannedResourceId, core, task.slotId]))

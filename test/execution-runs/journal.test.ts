@@ -130,7 +130,7 @@ const story = (run: string): Entry[] => [
         bytes: 1,
         networkBytes: 2,
         filesTransferred: 3,
-        route: { reason: 'no other way' },
+        route: { links: [], strategy: 'gateway', reason: 'no other way', from: 'a', to: 'b' },
         strategy: 'gateway',
         startedAt: 1,
         finishedAt: 2,

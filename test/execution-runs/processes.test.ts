@@ -62,6 +62,22 @@ describe('a task', () => {
     expect(rest).toEqual(['1', '2', 'own value'])
   })
 
+  test('has times with microseconds, and no neighbour in its lane overlaps with it', async () => {
+    const chain = Array.from({ length: 40 }, (_, i) => ({
+      name: `link-${String(i)}`,
+      run: 'true',
+      lane: [0, 0] as const,
+      ...(i === 0 ? {} : { after: [`link-${String(i - 1)}`] }),
+    }))
+    const { record } = await run(chain)
+    const tasks = record.activities.toSorted((a, b) => a.orderOnResource - b.orderOnResource)
+    const whole = (seconds: number): boolean => Math.abs(seconds * 1_000 - Math.round(seconds * 1_000)) < 1e-4
+    // One of a thousand starts falls on a whole millisecond by chance.
+    expect(tasks.filter(({ startedAt }) => whole(startedAt)).length).toBeLessThan(5)
+    const overlaps = tasks.slice(1).filter(({ startedAt }, i) => startedAt < tasks[i].finishedAt)
+    expect(overlaps).toEqual([])
+  })
+
   test('finds all files of its direct predecessors, made by them or inherited', async () => {
     const { log } = await run([
       { name: 'first', run: 'mkdir deep; echo one > deep/first.txt' },

@@ -87,8 +87,78 @@ describe('a run at other machines', () => {
     const transfers = await service.get('/execution-runs/three-run/data-transfers/')
     expect(transfers.items).toHaveLength(4)
     for (const transfer of transfers.items)
-      expect(transfer).toMatchObject({ strategy: 'gateway', bytes: expect.any(Number), route: { reason: expect.any(String) } })
+      expect(transfer).toMatchObject({
+        ...{ strategy: 'gateway', bytes: expect.any(Number) },
+        route: {
+          links: [],
+          strategy: 'gateway',
+          reason: expect.any(String),
+          from: expect.stringMatching(/^ssh\/three-c/),
+          to: expect.stringMatching(/^ssh\/three-c/),
+        },
+      })
     await checked(service, world, 'three-run')
+  })
+
+  test('is charged the price of the route for what moved: once a site for all that need the same files, and for copies within one', async () => {
+    const part = (name: string, resource: number, core: number) => ({
+      ...{ name, after: ['seed'], run: `wc -c < data > ${name}.txt; rm data`, lane: [resource, core] as const },
+    })
+    const tasks: WorldOptions['tasks'] = [
+      { name: 'seed', run: 'head -c 40000 /dev/urandom > data; echo 1 > one', lane: [0, 0] },
+      ...[part('far-1', 1, 0), part('far-2', 1, 1), part('near', 2, 0)],
+    ]
+    const places = ['c1', 'c2', 'c1'].map((connection) => onHost(`priced-${connection}`))
+    const world = await worldAt('priced', { tasks, cores: [1, 2, 1], places, bandwidthBitsPerSecond: 8e6, pricePerByte: 1e-6 }, 2)
+    const detail = await run(world, 'priced-run')
+    expect([detail.run.failureReason, detail.run.status]).toEqual([undefined, 'completed'])
+    const moved = { bytes: 40_002, filesTransferred: 2 }
+    const transfers = detail.dataTransfers.map(({ consumerActivityId, bytes, filesTransferred, strategy, route, cost }: any) => ({
+      ...{ to: consumerActivityId, bytes, filesTransferred, strategy, links: route.links, cost },
+    }))
+    const far = transfers.filter(({ to }: any) => to !== 'priced-near')
+    expect(far.toSorted((a: any, b: any) => b.bytes - a.bytes)).toMatchObject([
+      { ...moved, strategy: 'gateway', links: ['priced-link-1'], cost: expect.closeTo(0.040002, 12) },
+      { bytes: 0, filesTransferred: 0, strategy: 'use-existing', cost: 0 },
+    ])
+    expect(transfers.filter(({ to }: any) => to === 'priced-near')).toMatchObject([
+      { ...moved, strategy: 'runtime-local', links: ['priced-link-1', 'priced-link-2'], cost: expect.closeTo(0.080004, 12) },
+    ])
+    const compute = detail.activities.reduce((sum: number, { startedAt, finishedAt }: any) => sum + (finishedAt - startedAt) * 0.001, 0)
+    expect(detail.run.cost).toBeCloseTo(compute + 0.120006, 6)
+  })
+
+  test('holds tasks to their memory by the rule of this machine, says so, and refuses what a host cannot', async () => {
+    const places = [{}, { memoryLimit: 'none' }, { memoryLimit: 'cgroup' }].map((more) => onHost('memory-c1', more))
+    const tasks: WorldOptions['tasks'] = [
+      { name: 'greedy', run: 'exec tail /dev/zero', memory: '64Mi', lane: [0, 0] },
+      { name: 'free', run: 'head -c 100M /dev/zero | tail -c 100M | wc -c', memory: '32Mi', lane: [1, 0] },
+      { name: 'strict', run: 'true', memory: '64Mi', lane: [2, 0] },
+    ]
+    const world = await worldAt('memory', { tasks, cores: [1, 1, 1], places }, 1)
+    const [host] = ssh.hosts as [SshHost]
+    const { stages } = await service.post('/connection-tests/', connectionTo('memory-c1', host, 'hosts'))
+    const can = stages.find(({ stage }: { stage: string }) => stage === 'limits')
+    expect(can).toMatchObject({ ok: true, detail: expect.stringMatching(/^(cgroup|rlimit): /) })
+    const limits = can.detail.split(':')[0]
+    await service.post('/execution-runs/', {
+      id: 'memory-run',
+      schedulePlanId: world.planId,
+      mode: 'real',
+      onFailure: 'finish-independent',
+    })
+    const detail = await service.finished('memory-run', 90)
+    const of = (name: string) => detail.activities.find(({ externalId }: { externalId: string }) => externalId === name)
+    expect(of('greedy')).toMatchObject({ status: 'failed', failureClass: 'user', metadata: { limits } })
+    expect(of('greedy').failureReason).toMatch(/memory.* \(limit 64 MiB, peak \d+ MiB/)
+    expect(of('free')).toMatchObject({ status: 'completed', metadata: { limits: 'none' } })
+    if (limits === 'cgroup') expect(of('strict')).toMatchObject({ status: 'completed', metadata: { limits } })
+    else
+      expect(of('strict')).toMatchObject({
+        status: 'failed',
+        failureClass: 'refused',
+        failureReason: expect.stringMatching(/memoryLimit is cgroup/),
+      })
   })
 
   test('moves nothing where both hosts mount one storage', async () => {

@@ -111,7 +111,8 @@ const makeRun = async (tasks: readonly WorldTask[], cores = [4]) => {
       }
       return intent
     },
-    transfersOf: () => [],
+    routeOf: () => ({ links: ['wan'], pricePerByte: 0.5 }),
+    copiedFor: () => [],
   }
   const execute = (driver: RuntimeDriver, parts: Partial<SiteParts> = {}): { done: Promise<SiteOutcome>; stop: AbortController } => {
     const stop = new AbortController()
@@ -339,8 +340,16 @@ test('waiting in the queue of the site is shown with its cause, and counted apar
     startedAt: submittedAt,
     finishedAt: submittedAt + 1,
   }
-  const transfersOf = (name: string): TransferFacts[] => (name === job ? [facts] : [])
-  const first = run.execute(driver, { transfersOf })
+  let tell: (name: string, facts: TransferFacts) => Promise<void> = () => Promise.resolve()
+  const onTransfer = (listener: typeof tell): void => void (tell = listener)
+  const bringing: RuntimeDriver = {
+    ...driver,
+    submit: async (intents) => {
+      for (const { name } of intents) if (name === job) await tell(name, facts)
+      return driver.submit(intents)
+    },
+  }
+  const first = run.execute(bringing, { onTransfer })
   await until('it is queued', async () => (await run.task('job')).status === 'queued')
   expect(await run.task('job')).toMatchObject({ metadata: { queueReason: 'at the site: Priority' } })
   queued = 'Resources'
@@ -351,7 +360,7 @@ test('waiting in the queue of the site is shown with its cause, and counted apar
   first.stop.abort(new Error('drained'))
   await first.done.catch(() => undefined)
   queued = 'over'
-  const { done } = run.execute({ ...driver, find: none.find }, { transfersOf })
+  const { done } = run.execute({ ...driver, find: none.find }, { onTransfer })
   expect(await done).toMatchObject({ settled: true, completed: 2 })
   const [row] = await service.db.prepared<Record<string, unknown>>(
     'job_row',
@@ -372,7 +381,8 @@ test('waiting in the queue of the site is shown with its cause, and counted apar
       bytes: 5,
       networkBytes: 7,
       filesTransferred: 1,
-      route: { reason: 'no other way', fromSite: 'local@here', toSite: site },
+      cost: 2.5,
+      route: { links: ['wan'], strategy: 'gateway', reason: 'no other way', from: 'local@here', to: site },
     },
   ])
 }, 60_000)

@@ -9,9 +9,10 @@ import { startSlurm } from '../sites/slurm.ts'
 import { startSsh } from '../sites/ssh.ts'
 import { violationsOf } from '../execution-runs/checker.ts'
 import { connectionTo, inCluster, inContainers, onCluster, onFunctions, onHost } from '../support/reach.ts'
-import { dependenciesOf, makeWorld, recordOf, type WorldPlace, type WorldTask } from '../support/worlds.ts'
+import { allOf, dependenciesOf, makeWorld, recordOf, type WorldPlace, type WorldTask } from '../support/worlds.ts'
 import { ledgerFaults, readLedger, withLedger } from './ledger.ts'
 import { dataFolder, removeFolder, until } from './programs.ts'
+import { transferFaults } from './moved.ts'
 import { openPrograms, randomOf } from './rounds.ts'
 
 export interface ReachRound {
@@ -22,6 +23,9 @@ export interface ReachRound {
   inFlight: number
   faults: string[]
 }
+
+/** What goes to every other site, with a file of two bytes beside it. */
+const sourceBytes = 3_000_000
 
 /** A place with its share of the tasks. */
 interface Share {
@@ -159,9 +163,16 @@ export const playReachRounds = async (options: {
     await programs.startWorker()
     for (const { introduce } of started) await introduce(programs)
     const localLedger = join(dataDir, 'ledger')
-    const shares: Share[] = [{ count: 2, ledger: { at: localLedger, seen: localLedger } }, ...started.flatMap((site) => site.shares)]
+    const shares: Share[] = [{ count: 3, ledger: { at: localLedger, seen: localLedger } }, ...started.flatMap((site) => site.shares)]
+    // All but those of this machine need its files: the blow falls among transfers too.
+    const source: WorldTask = {
+      name: 'source',
+      run: withLedger(localLedger, `head -c ${String(sourceBytes)} /dev/urandom > data; echo 1 > one`),
+      lane: [0, 2],
+    }
     const tasks: WorldTask[] = shares.flatMap(({ count, ledger, image }, resource) =>
-      Array.from({ length: count }, (_, i) => ({
+      Array.from({ length: resource === 0 ? count - 1 : count }, (_, i) => ({
+        ...(resource === 0 ? {} : { after: ['source'] }),
         name: `s${String(resource)}-${String(i)}`,
         run: withLedger(ledger.at, `sleep ${String(options.taskSeconds)}; echo ${String(i)} > result`),
         ...(image === undefined ? {} : { image }),
@@ -170,6 +181,7 @@ export const playReachRounds = async (options: {
         lane: [resource, i] as const,
       })),
     )
+    tasks.unshift(source)
     const world = await makeWorld(
       { post: (path: string, body?: unknown) => programs.post(path, body) },
       {
@@ -206,6 +218,22 @@ export const playReachRounds = async (options: {
       if (status !== 'completed') faults.push(`${run} is ${status}`)
       const record = await recordOf({ get: (path: string) => programs.get(path) }, run)
       faults.push(...violationsOf(record, { dependencies: dependenciesOf(world) }))
+      const transfers = await allOf({ get: (path: string) => programs.get(path) }, `/execution-runs/${run}/data-transfers/`)
+      faults.push(
+        ...transferFaults(
+          world,
+          transfers,
+          new Map([
+            [
+              'source',
+              new Map([
+                ['data', sourceBytes],
+                ['one', 2],
+              ]),
+            ],
+          ]),
+        ),
+      )
       for (const [
         resource,
         {

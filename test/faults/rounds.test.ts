@@ -1,7 +1,7 @@
 import { expect, test } from '@jest/globals'
 import { copyBuild } from './build.ts'
 import { removeFolder } from './programs.ts'
-import { ledgerTasks, playRounds } from './rounds.ts'
+import { ledgerFiles, ledgerTasks, playRounds } from './rounds.ts'
 
 const say = (line: string): void => void process.stderr.write(`${line}\n`)
 
@@ -10,6 +10,7 @@ test('20 rounds of sudden death: every run completes, no attempt starts twice, n
     seed: 20_261_121,
     rounds: 20,
     tasks: (ledger, random) => ledgerTasks(60, ledger, random),
+    made: ledgerFiles,
     say,
     runSeconds: 120,
   })

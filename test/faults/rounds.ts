@@ -5,8 +5,9 @@ import { setTimeout as pause } from 'node:timers/promises'
 import type { Ready } from '../../src/embedded/ready-file.ts'
 import { violationsOf } from '../execution-runs/checker.ts'
 import { kill } from '../support/kill.ts'
-import { dependenciesOf, makeWorld, recordOf, type World, type WorldTask } from '../support/worlds.ts'
+import { allOf, dependenciesOf, makeWorld, recordOf, type World, type WorldTask } from '../support/worlds.ts'
 import { ledgerFaults, readLedger, withLedger } from './ledger.ts'
+import { transferFaults } from './moved.ts'
 import { dataFolder, readyOf, removeFolder, startProgram, until, type Program } from './programs.ts'
 
 /** What is killed in a round: a process from outside, or the daemon by itself at a named place. */
@@ -53,10 +54,16 @@ export const ledgerTasks = (count: number, ledger: string, random: () => number)
   })
 }
 
+/** What each of `ledgerTasks` leaves, by name of the task: path and bytes. */
+export const ledgerFiles = (tasks: readonly WorldTask[]): Map<string, Map<string, number>> =>
+  new Map(tasks.map(({ name }) => [name, new Map([[`made-by-${name.slice(1)}`, name.length]])]))
+
 export interface RoundsOptions {
   seed: number
   rounds: number
   tasks: (ledger: string, random: () => number) => WorldTask[]
+  /** What each task makes: path and bytes. Given, the transfers of each run are compared with it. */
+  made?: (tasks: readonly WorldTask[]) => ReadonlyMap<string, ReadonlyMap<string, number>>
   /** Another build of the service than this checkout. */
   build?: string
   /** Only these instead of all kinds in turn. */
@@ -225,6 +232,13 @@ export const playRounds = async (options: RoundsOptions): Promise<Round[]> => {
         faults.push(
           ...violationsOf(record, { dependencies: dependenciesOf(world) }),
           ...ledgerFaults(readLedger(ledger), run, activities, availableParallelism()),
+          ...(options.made === undefined
+            ? []
+            : transferFaults(
+                world,
+                await allOf({ get: (path: string) => programs.get(path) }, `/execution-runs/${run}/data-transfers/`),
+                options.made(world.tasks),
+              )),
         )
       }
       const round = {

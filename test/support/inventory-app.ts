@@ -9,6 +9,7 @@ import { environmentRoutes } from '../../src/domains/environments/routes.ts'
 import { executionScopeRoutes } from '../../src/domains/execution-scopes/routes.ts'
 import { instanceRoutes, type InstanceParts } from '../../src/domains/instance/routes.ts'
 import { networkTopologyRoutes } from '../../src/domains/network-topologies/routes.ts'
+import { openLocalShell } from '../../src/drivers/local-shell.ts'
 import { resourceRoutes } from '../../src/domains/resources/routes.ts'
 import { cloneDatabase } from './database.ts'
 import { createConformance } from './conformance.ts'
@@ -33,12 +34,16 @@ const prefix = '/api'
 
 /** The inventory's routes behind the real kernel on a database of its own; every answer is compared with the API's document. */
 export const startInventory = async (
-  parts: Partial<Omit<InstanceParts, 'db'>> = {},
+  parts: Partial<Omit<InstanceParts, 'db' | 'links'>> = {},
   more: (db: Database) => Route[] = () => [],
 ): Promise<InventoryApp> => {
   const { db, drop } = await cloneDatabase()
+  const localShell = openLocalShell()
   const routes = [
-    ...instanceRoutes({ db, engineSockets: { docker: '/nowhere', podman: '/nowhere' }, buildkitSocket: '/nowhere', ...parts }),
+    ...instanceRoutes({
+      ...{ db, links: { localShell }, engineSockets: { docker: '/nowhere', podman: '/nowhere' }, buildkitSocket: '/nowhere' },
+      ...parts,
+    }),
     ...environmentRoutes({ db }),
     ...resourceRoutes({ db }),
     ...networkTopologyRoutes({ db }),
@@ -97,6 +102,7 @@ export const startInventory = async (
     close: async () => {
       server.closeAllConnections()
       await new Promise((resolve) => server.close(resolve))
+      await localShell.close()
       await drop()
     },
   }

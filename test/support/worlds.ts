@@ -36,6 +36,8 @@ export interface WorldOptions {
   launch?: 'process' | 'none'
   /** Joins the resources, each pair of neighbours with a link of its own; without, they are not connected. */
   bandwidthBitsPerSecond?: number
+  /** Of each such link; 0 by default. */
+  pricePerByte?: number
   /** Resources get no binding to a runtime of mode execution. */
   unbound?: boolean
   /** Driver of the runtime for real runs. */
@@ -217,7 +219,7 @@ export const worldDocuments = (options: WorldOptions) => {
       targetResourceId: target,
       bandwidthBitsPerSecond: bandwidth,
       latencySeconds: 0,
-      pricePerByte: 0,
+      pricePerByte: options.pricePerByte ?? 0,
       bidirectional: true,
     })),
   }

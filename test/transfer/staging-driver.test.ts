@@ -50,7 +50,9 @@ const withLink = (weather: Weather, more: Partial<StagingOptions> = {}): { drive
     site: 'here',
     ends: async (site) => ({ site, shell: site === 'here' ? shell : link, mounts: [] }),
     incomingRoot: async () => incoming,
-    onTransfer: (name, fact) => facts.push([name, fact]),
+    onTransfer: async (name, fact) => {
+      facts.push([name, fact])
+    },
     ...more,
   })
   return { driver, facts }
@@ -83,7 +85,7 @@ describe('tasks whose files are at another site', () => {
     const later = withLink({ ...clear(), cut: { call: 2, when: 'before' } })
     const [outcome] = await later.driver.submit([task('once-later', [{ at: 'there', from: directory, label: 'maker' }])])
     expect(outcome?.ok).toBe(true)
-    expect(later.facts).toMatchObject([['once-later', { strategy: 'use-existing', networkBytes: 0 }]])
+    expect(later.facts).toMatchObject([['once-later', { strategy: 'use-existing', bytes: 0, networkBytes: 0, files: 0 }]])
 
     // The last who needs it takes it away.
     for (const name of [...names, 'once-later']) {
@@ -93,6 +95,25 @@ describe('tasks whose files are at another site', () => {
     }
     expect(readdirSync(incoming)).toEqual([])
   }, 300_000)
+
+  test('what moved is told again, as it was, to whom it moved for when nobody heard of it; to others it is there', async () => {
+    const directory = made('unheard', 200_000)
+    const stage = [{ at: 'there', from: directory, label: 'maker' }]
+    const deaf = withLink(clear(), { onTransfer: () => Promise.reject(new Error('killed')) })
+    const [killed] = await deaf.driver.submit([task('unheard-first', stage)])
+    expect(killed).toMatchObject({ ok: false })
+    expect((await local.find(['unheard-first'])).get('unheard-first')).toEqual({ state: 'unknown' })
+
+    const { driver, facts } = withLink(clear())
+    for (const name of ['unheard-second', 'unheard-first', 'unheard-third'])
+      expect((await driver.submit([task(name, stage)]))[0]?.ok).toBe(true)
+    expect(facts.map(([name, { strategy, bytes, files }]) => [name, strategy, bytes, files])).toEqual([
+      ['unheard-second', 'use-existing', 0, 0],
+      ['unheard-first', 'gateway', 200_000, 1],
+      ['unheard-third', 'use-existing', 0, 0],
+    ])
+    for (const name of facts.map(([one]) => one)) await ended(name)
+  }, 120_000)
 
   test('stages of the own site, and tasks without others, pass through', async () => {
     const directory = made('own', 10)

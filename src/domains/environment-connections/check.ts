@@ -4,6 +4,7 @@ import { askKubernetes, KubernetesError, type KubernetesServer } from '../../cli
 import type { SshProbe } from '../../clients/ssh/target.ts'
 import { engineWords, enginesScript, localEngines } from '../../drivers/discovery/engines.ts'
 import { quote } from '../../drivers/quote.ts'
+import { memoryLimitOf, memoryLimitWords } from '../../drivers/runtime/cgroups.ts'
 import { missingRights } from '../../drivers/runtime/kubernetes-rights.ts'
 import { LinkError, type SiteShell } from '../../drivers/shell.ts'
 import { Refusal } from '../../refusal.ts'
@@ -137,6 +138,7 @@ const siteStages = async (
     () => timed('scheduler', () => schedulerOf(shell, configuration)),
     () => timed('container engine', () => enginesOf(shell, engineSockets)),
     () => timed('rights', () => rightsOf(shell, configuration)),
+    () => timed('limits', () => limitsOf(shell)),
   ]) {
     const result = await stage()
     stages.push(result)
@@ -199,6 +201,12 @@ printf '%s' "$wanted"`,
   )
   if (code !== 0) throw new Error(`the work directory cannot be made: ${stderr.trim().slice(0, 500)}`)
   return `work directory ${stdout.toString()}`
+}
+
+/** What holds tasks that are started there directly to their memory. */
+const limitsOf = async (shell: SiteShell): Promise<string> => {
+  const limit = await memoryLimitOf(shell, deadlineMs)
+  return `${limit}: ${memoryLimitWords[limit]}`
 }
 
 // -------------------------------------------------------------------------------------------------------- kubernetes, cloud

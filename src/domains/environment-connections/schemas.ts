@@ -11,7 +11,7 @@ export type ConnectionDocument = z.output<typeof ConnectionDocument>
 export const ConnectionTest = Connection.extend({ id: OptionalId.default(''), name: Text.default('') })
 
 /** The stages of a check in their order; the last one given is the failed one if one failed. */
-const stageNames = ['name', 'route', 'host key', 'login', 'shell', 'scheduler', 'container engine', 'rights'] as const
+const stageNames = ['name', 'route', 'host key', 'login', 'shell', 'scheduler', 'container engine', 'rights', 'limits'] as const
 export const Stage = z.strictObject({
   stage: z.enum(stageNames),
   ok: z.boolean(),

@@ -22,7 +22,7 @@ import { activityResolver, type WorkflowGraph } from '../workflow-definitions/gr
 import { embedWorkflow, loadCommands } from '../workflow-definitions/store.ts'
 import { chooseRuntimes, runtimeModeOf } from './admission.ts'
 import type { RunMembers, RunRequest } from './schemas.ts'
-import { builtDrivers, placer, placesOf, runsContainers, siteProblems } from './sites.ts'
+import { builtDrivers, placer, placesOf, runsContainers, siteProblems, type Place } from './sites.ts'
 import { insertRun, readRun } from './store.ts'
 
 const hashOf = (value: unknown): string => createHash('sha256').update(JSON.stringify(value)).digest('hex')
@@ -246,7 +246,10 @@ export const acceptRun = (db: Db, request: RunRequest, run: RunMembers, acceptin
         )
       const named = [...placesOf(facts, pairs).values()]
       // Where everything runs on this machine nothing but processors and memory is asked for.
-      if (named.some((place) => !['local', 'rehearsal'].includes(place.kind) || runsContainers(place))) {
+      // Processes of this machine ask nothing of their runtime that could be wrong.
+      const asking = (place: Place): boolean =>
+        !['local', 'rehearsal'].includes(place.kind) || runsContainers(place) || place.configuration['memoryLimit'] !== undefined
+      if (named.some(asking)) {
         const commands = await loadCommands(tx, contentVersionId, [...tasks.keys()])
         const needs = commands.map(({ id, position, gpu, metadata, command, policy, memoryBytes }) => ({
           activityId: id,

@@ -1,6 +1,7 @@
-import type { Collected, DriverError } from '../../drivers/runtime/driver.ts'
+import type { Collected, DriverError, StagedAmount } from '../../drivers/runtime/driver.ts'
 import type { LoadedTask, TaskEnd, TaskOutput, TaskRetry, TaskTransfer } from './journal.ts'
 import { dataInstanceId, dataObjectId, dataTransferId, taskExecutionId } from './names.ts'
+import type { RunRoute } from './network.ts'
 
 /** How an attempt ended, as the site tells it; what it cost and moved is added when it is booked. */
 export type AttemptEnd = Pick<
@@ -23,6 +24,8 @@ export type AttemptEnd = Pick<
 > & {
   /** The site ended it at its own time limit: the next attempt asks for more. */
   walltime?: boolean
+  /** What was copied into its work directory at its own site, for each entry of the intent's `stage`. */
+  staged?: readonly StagedAmount[]
 }
 
 const unmeasured = {
@@ -80,6 +83,19 @@ export const silent = (task: LoadedTask, site: string, silentSeconds: number, wo
 export const unstopped = (task: LoadedTask, site: string, words: string, now: number): AttemptEnd =>
   endless(task, 'cancelled', `was cancelled and could not be stopped at ${site}, which is asked again until it is: ${words}`, now)
 
+const mebibytes = (bytes: number | null): string =>
+  bytes === null ? 'unknown' : bytes === 0 ? 'none' : `${(bytes / 1024 ** 2).toFixed(bytes < 10 * 1024 ** 2 ? 1 : 0)} MiB`
+
+/** What programs say when they are given no memory: C and shells, Python, C++, Java, Node. */
+const memoryWords = /cannot allocate memory|memory exhausted|memoryerror|bad_alloc|out ?of ?memory/i
+
+/**
+ * Whether a task that failed under RLIMIT_DATA did so for want of memory. The kernel refuses memory there and kills nothing, so what tells it is what
+ * the program said, or that it had more than its limit.
+ */
+const ranOut = ({ detail, peakMemoryBytes, stderrTail }: Collected, memoryBytes: number): boolean =>
+  detail?.limits === 'rlimit' && ((peakMemoryBytes ?? 0) > memoryBytes || memoryWords.test(stderrTail))
+
 /** Members that a site leaves out are not kept as null. */
 const placeOf = ({ node, detail }: Collected): Record<string, unknown> | null => {
   const place = { ...detail, ...(node === undefined ? {} : { node }) }
@@ -90,12 +106,18 @@ const placeOf = ({ node, detail }: Collected): Record<string, unknown> | null =>
  * The end of an attempt from what it left behind. A reason says which activity, where, which attempt, and the end of its standard error.
  * `startedAt` is the intent: from there to the program's start it waited in the site's own queue (`siteQueueSeconds`), the rest is overhead.
  */
-export const endOf = (task: LoadedTask, outcome: Collected, timeoutSeconds: number, now: number): AttemptEnd => {
+export const endOf = (
+  task: LoadedTask,
+  outcome: Collected,
+  allowed: { timeoutSeconds: number; memoryBytes: number },
+  now: number,
+): AttemptEnd => {
   const { state } = outcome
   if (state.state !== 'ended') return lost(task, state.state === 'lost' ? state.cause : undefined, now)
   const where = whereOf(task)
   const startedAt = task.started_at ?? outcome.submittedAt
-  const finishedAt = Math.max(state.finishedAt, startedAt)
+  // A site's clock may run ahead of ours: an end in the future would overlap with the next task of the lane.
+  const finishedAt = Math.max(Math.min(state.finishedAt, now), startedAt)
   const before = Math.max(0, Math.min(state.startedAt, finishedAt) - startedAt)
   const siteQueueSeconds = outcome.queueSeconds === undefined ? null : Math.max(0, Math.min(outcome.queueSeconds, before))
   const facts = {
@@ -111,6 +133,7 @@ export const endOf = (task: LoadedTask, outcome: Collected, timeoutSeconds: numb
     manifest: outcome.manifest,
     place: placeOf(outcome),
     externalId: state.externalId,
+    ...(outcome.staged === undefined ? {} : { staged: outcome.staged }),
   }
   if (state.reason === 'cancelled') return { ...facts, status: 'cancelled', failureClass: null, failureReason: 'cancelled' }
   const tail = outcome.stderrTail.trim()
@@ -124,10 +147,13 @@ export const endOf = (task: LoadedTask, outcome: Collected, timeoutSeconds: numb
       walltime: true,
     }
   const fault = ((): string | undefined => {
-    if (state.reason === 'timeout') return `ran longer than its timeoutSeconds of ${String(timeoutSeconds)}`
-    if (state.reason === 'memory') return 'was killed for using more memory than allowed'
-    if (state.exitCode !== 0)
-      return `ended with ${state.signal === null ? `exit code ${String(state.exitCode)}` : `signal ${state.signal}`}`
+    if (state.reason === 'timeout') return `ran longer than its timeoutSeconds of ${String(allowed.timeoutSeconds)}`
+    const how = state.signal === null ? `exit code ${String(state.exitCode)}` : `signal ${state.signal}`
+    const used = `limit ${mebibytes(allowed.memoryBytes)}, peak ${mebibytes(outcome.peakMemoryBytes)}`
+    if (state.reason === 'memory') return `was killed for using more memory than allowed (${used})`
+    if (state.exitCode !== 0 && ranOut(outcome, allowed.memoryBytes))
+      return `ended with ${how} for want of memory (${used}; RLIMIT_DATA gives each process twice the limit and 256 MiB)`
+    if (state.exitCode !== 0) return `ended with ${how}`
     if (outcome.missingOutputs.length > 0) return `ended with exit code 0 but did not make ${outcome.missingOutputs.join(', ')}`
     return undefined
   })()
@@ -135,11 +161,10 @@ export const endOf = (task: LoadedTask, outcome: Collected, timeoutSeconds: numb
   return { ...facts, status: 'failed', failureClass: 'user', failureReason: withTail(fault) }
 }
 
-/** Data that came over a control edge from another resource. */
-export interface Moved {
+/** Files of a predecessor that were copied from one resource of a site to another, with the route between the two. */
+export interface Copied extends StagedAmount {
   producer: LoadedTask
-  bytes: number
-  cost: number
+  route: RunRoute
 }
 
 /** What was really brought from another site for a task, as whoever brought it saw it; `label` is that of the `Stage`. Seconds since epoch. */
@@ -150,7 +175,7 @@ export interface TransferFacts {
   strategy: string
   /** Why this strategy. */
   reason: string
-  /** Content; `networkBytes` is what left the source. */
+  /** Content that moved; `networkBytes` is what left the source. */
   bytes: number
   networkBytes: number
   files: number
@@ -159,10 +184,10 @@ export interface TransferFacts {
 }
 
 /** Seconds in which at least one of the transfers was under way. */
-const spanOf = (facts: readonly TransferFacts[]): number => {
+const spanOf = (transfers: readonly TaskTransfer[]): number => {
   let seconds = 0
   let until = -Infinity
-  for (const { startedAt, finishedAt } of [...facts].sort((a, b) => a.startedAt - b.startedAt)) {
+  for (const { startedAt, finishedAt } of transfers.toSorted((a, b) => a.startedAt - b.startedAt)) {
     seconds += Math.max(0, finishedAt - Math.max(startedAt, until))
     until = Math.max(until, finishedAt)
   }
@@ -176,71 +201,66 @@ const spanOf = (facts: readonly TransferFacts[]): number => {
 export const bookedEnd = (
   task: LoadedTask,
   end: AttemptEnd,
-  moved: readonly Moved[],
-  observed: readonly TransferFacts[],
+  transfers: readonly TaskTransfer[],
   pricePerSecond: number,
 ): Omit<TaskEnd, 'final' | 'order' | 'heir'> => {
+  const { staged: _staged, walltime: _walltime, ...told } = end
   const readyAt = task.ready_at ?? end.startedAt ?? end.finishedAt
   const held = end.startedAt === null ? 0 : end.finishedAt - end.startedAt - (end.siteQueueSeconds ?? 0)
   return {
-    ...end,
+    ...told,
     id: task.id,
     readyAt,
     queueSeconds: Math.max(0, (end.startedAt ?? end.finishedAt) - readyAt),
-    transferSeconds: observed.length > 0 ? spanOf(observed) : moved.length === 0 ? 0 : end.overheadSeconds,
-    transferBytes: moved.reduce((sum, { bytes }) => sum + bytes, 0) + observed.reduce((sum, { bytes }) => sum + bytes, 0),
-    cost: held * pricePerSecond + moved.reduce((sum, { cost }) => sum + cost, 0),
+    transferSeconds: spanOf(transfers),
+    transferBytes: transfers.reduce((sum, { bytes }) => sum + bytes, 0),
+    cost: held * pricePerSecond + transfers.reduce((sum, { cost }) => sum + cost, 0),
   }
 }
 
-/**
- * Transfers of an attempt: those that were seen, and for `moved` (data between resources of one site) those that are part of its staging:
- * copied there, not sent.
- */
-export const transfersOf = (
+const edgeOf = (runId: string, task: LoadedTask, producer: LoadedTask) => ({
+  id: dataTransferId(runId, producer.activity_id, task.activity_id, task.attempt),
+  producer: producer.activity_id,
+  consumer: task.activity_id,
+  source: producer.resource_id,
+  target: task.resource_id,
+})
+
+/** The record of what came from another site. `route` is that between the two resources: each byte that moved is charged its price. */
+export const broughtTransfer = (
   runId: string,
   task: LoadedTask,
+  producer: LoadedTask,
+  facts: TransferFacts,
+  route: RunRoute,
+): TaskTransfer => {
+  const { bytes, networkBytes, files, strategy, reason, fromSite: from, toSite: to, startedAt, finishedAt } = facts
+  return {
+    ...edgeOf(runId, task, producer),
+    ...{ bytes, networkBytes, filesTransferred: files, strategy, startedAt },
+    route: { links: route.links, strategy, reason, from, to },
+    finishedAt: Math.max(startedAt, finishedAt),
+    cost: bytes * route.pricePerByte,
+  }
+}
+
+/** The record of what was copied inside a site for an attempt, in the time between its intent and its start. */
+export const copiedTransfer = (
+  runId: string,
+  site: string,
+  task: LoadedTask,
   end: AttemptEnd,
-  moved: readonly Moved[],
-  predecessors: readonly LoadedTask[],
-  observed: readonly TransferFacts[],
-): TaskTransfer[] => {
-  const stagedAt = end.startedAt ?? end.finishedAt
-  const row = (producer: LoadedTask) => ({
-    id: dataTransferId(runId, producer.activity_id, task.activity_id, task.attempt),
-    producer: producer.activity_id,
-    consumer: task.activity_id,
-    source: producer.resource_id,
-    target: task.resource_id,
-  })
-  const seen = observed.flatMap((facts): TaskTransfer[] => {
-    const producer = predecessors.find((candidate) => candidate.external_id === facts.label)
-    if (producer === undefined) return []
-    const { bytes, networkBytes, files, strategy, reason, fromSite, toSite, startedAt, finishedAt } = facts
-    return [
-      {
-        ...row(producer),
-        bytes,
-        networkBytes,
-        filesTransferred: files,
-        strategy,
-        route: { reason, fromSite, toSite },
-        startedAt,
-        finishedAt: Math.max(startedAt, finishedAt),
-        cost: 0,
-      },
-    ]
-  })
-  const staged = moved.map(({ producer, bytes, cost }): TaskTransfer => ({
-    ...row(producer),
-    bytes,
-    networkBytes: 0,
-    strategy: 'runtime-local',
-    startedAt: stagedAt,
-    finishedAt: stagedAt + end.overheadSeconds,
-    cost,
-  }))
-  return [...seen, ...staged.filter(({ id }) => !seen.some((other) => other.id === id))]
+  { producer, bytes, files, route }: Copied,
+): TaskTransfer => {
+  const strategy = 'runtime-local'
+  const startedAt = end.startedAt ?? end.finishedAt
+  return {
+    ...edgeOf(runId, task, producer),
+    ...{ bytes, networkBytes: 0, filesTransferred: files, strategy, startedAt },
+    route: { links: route.links, strategy, reason: 'both resources are at one site: copied there', from: site, to: site },
+    finishedAt: startedAt + end.overheadSeconds,
+    cost: bytes * route.pricePerByte,
+  }
 }
 
 /** Files that an attempt created or changed, with their digests and where they are. */

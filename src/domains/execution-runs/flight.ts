@@ -332,6 +332,8 @@ export const openFlight = (parts: FlightParts) => {
     get size(): number {
       return flying.size
     },
+    /** Which of them the site knows by this name. */
+    positionOf: (name: string): number | undefined => flying.get(name)?.position,
     positions: (): number[] => [...flying.values()].map(({ position }) => position),
     /** Starts what has just been committed. */
     start(tasks: readonly { position: number; name: string; intent: Intent }[]): void {

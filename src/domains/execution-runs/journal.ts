@@ -109,6 +109,15 @@ export interface TaskOutput {
   resourceId: string
 }
 
+/** How data went: links of the topology, the strategy and why it was taken; `from` and `to` are sites. */
+export interface TransferRoute {
+  links: readonly string[]
+  strategy: string
+  reason: string
+  from: string
+  to: string
+}
+
 export interface TaskTransfer {
   id: string
   producer: string
@@ -117,10 +126,9 @@ export interface TaskTransfer {
   target: string
   bytes: number
   networkBytes: number
-  filesTransferred?: number
+  filesTransferred: number
   strategy: string
-  /** Why this strategy, and between which sites. */
-  route?: Readonly<Record<string, unknown>>
+  route: TransferRoute
   startedAt: number
   finishedAt: number
   cost: number
@@ -261,6 +269,19 @@ export const loadRun = async (db: Db, runId: string, contentVersionId: string): 
   const [loaded, [lists]] = await Promise.all([tasks, edges])
   return { tasks: loaded, from: Int32Array.from(lists?.from ?? []), to: Int32Array.from(lists?.to ?? []) }
 }
+
+/** Transfers that are on record, of these ids. */
+export const loadTransfers = (db: Db, ids: readonly string[]): Promise<TaskTransfer[]> =>
+  ids.length === 0
+    ? Promise.resolve([])
+    : db.prepared<TaskTransfer>(
+        'load_transfers',
+        `select id, producer_activity_id as producer, consumer_activity_id as consumer, source_resource_id as source, target_resource_id as target, bytes::float8 as bytes,
+           coalesce(network_bytes, 0)::float8 as "networkBytes", coalesce(files_transferred, 0)::float8 as "filesTransferred", strategy, route, started_at as "startedAt",
+           finished_at as "finishedAt", cost
+         from data_transfer_observations where id = any($1::text[])`,
+        [ids],
+      )
 
 /** Two steps that freed and took each other's lanes; PostgreSQL has undone one of them. */
 const deadlock = '40P01'

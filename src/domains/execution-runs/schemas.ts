@@ -138,7 +138,7 @@ export const TaskExecution = z
     queueSeconds: z.number(),
     siteQueueSeconds: z.number().optional().describe("time in the site's own queue; queueSeconds is the time here"),
     transferSeconds: z.number(),
-    transferBytes: z.number(),
+    transferBytes: z.number().describe("bytes of the attempt's data transfers"),
     interferenceSeconds: z.number().describe('the part of transferSeconds that other flows on the same links caused'),
     overheadSeconds: z.number(),
     cost: z.number(),
@@ -156,6 +156,16 @@ export const TaskExecution = z
   })
   .meta({ id: 'TaskExecution' })
 
+const TransferRoute = z
+  .strictObject({
+    links: z.array(z.string()).describe('ids of the links of the topology, in the direction of travel; none without a topology'),
+    strategy: z.string().describe('how the files came'),
+    reason: z.string().describe('why this strategy, and why none of the better ones'),
+    from: z.string().describe('site of the producer; in a simulation its resource'),
+    to: z.string().describe('site of the consumer; in a simulation its resource'),
+  })
+  .meta({ id: 'TransferRoute' })
+
 export const DataTransfer = z
   .strictObject({
     id: z.string(),
@@ -164,17 +174,20 @@ export const DataTransfer = z
     consumerActivityId: z.string(),
     sourceResourceId: z.string(),
     targetResourceId: z.string(),
-    bytes: z.number(),
+    bytes: z.number().describe('content that moved; 0 where the files were there already'),
     status: z.string(),
     startedAt: z.number(),
     finishedAt: z.number(),
     durationSeconds: z.number(),
-    cost: z.number(),
+    cost: z.number().describe('bytes × Σ pricePerByte of the links'),
     strategy: z.string().optional(),
-    route: z.unknown().optional(),
+    route: TransferRoute.optional(),
     logicalBytes: z.number().optional(),
-    networkBytes: z.number().optional(),
-    filesTransferred: z.number().optional(),
+    networkBytes: z
+      .number()
+      .optional()
+      .describe('what left the source, packing and repetitions included; 0 where files were copied or were there'),
+    filesTransferred: z.number().optional().describe('regular files and links that moved'),
   })
   .meta({ id: 'DataTransfer' })
 

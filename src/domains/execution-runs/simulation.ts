@@ -16,6 +16,7 @@ import {
   type PlannedResource,
 } from '../schedule-plans/problem.ts'
 import { plannedGraph } from '../schedule-plans/graph.ts'
+import type { TransferRoute } from './journal.ts'
 import { dataTransferId } from './names.ts'
 
 const Accepted = z.object({
@@ -71,6 +72,8 @@ export const simulate = async (db: Db, compute: Compute, runId: string, signal: 
   )
 }
 
+const simulatedStrategy = 'direct-runtime'
+
 const ProgressRow = z.object({ status: z.string(), sequence: z.number(), done: z.boolean(), cancelled: z.boolean() })
 
 const record = (
@@ -94,6 +97,11 @@ const record = (
     }
     const { tasks, transfers } = result
     const positions = tasks.map((task) => task.activity)
+    const routeOf = ({ links, producer, consumer }: (typeof transfers)[number]): TransferRoute => ({
+      ...{ links, strategy: simulatedStrategy, reason: 'simulated: the fastest route for its size' },
+      from: resourceIds[producer] as string,
+      to: resourceIds[consumer] as string,
+    })
     const column = <Name extends keyof (typeof tasks)[number]>(name: Name) => tasks.map((task) => task[name])
     await tx.run(sql`update task_executions t set status = 'completed', allocated_resource_id = t.planned_resource_id, ready_at = g.ready_at, data_ready_at = g.data_ready_at,
         queued_at = g.data_ready_at, started_at = g.started_at, finished_at = g.finished_at, runtime_seconds = g.runtime, queue_seconds = g.queue, transfer_seconds = g.transfer,
@@ -106,11 +114,11 @@ const record = (
     if (transfers.length > 0) {
       await tx.run(sql`insert into data_transfer_observations (id, execution_run_id, producer_activity_id, consumer_activity_id, source_resource_id, target_resource_id, bytes,
           network_bytes, strategy, route, started_at, finished_at, duration_seconds, cost)
-        select g.id, ${runId}, g.producer, g.consumer, g.source, g.target, g.bytes, g.bytes, 'direct-runtime', g.route, g.started_at, g.finished_at,
+        select g.id, ${runId}, g.producer, g.consumer, g.source, g.target, g.bytes, g.bytes, ${simulatedStrategy}, g.route, g.started_at, g.finished_at,
           g.finished_at - g.started_at, g.cost
         from unnest(${transfers.map((t) => dataTransferId(runId, activityIds[t.producer] as string, activityIds[t.consumer] as string))}::text[], ${transfers.map((t) => activityIds[t.producer])}::text[], ${transfers.map((t) => activityIds[t.consumer])}::text[],
           ${transfers.map((t) => resourceIds[t.producer])}::text[], ${transfers.map((t) => resourceIds[t.consumer])}::text[], ${transfers.map((t) => t.bytes)}::bigint[],
-          ${transfers.map((t) => JSON.stringify(t.links))}::jsonb[], ${transfers.map((t) => t.startedAt)}::float8[], ${transfers.map((t) => t.finishedAt)}::float8[],
+          ${transfers.map((t) => JSON.stringify(routeOf(t)))}::jsonb[], ${transfers.map((t) => t.startedAt)}::float8[], ${transfers.map((t) => t.finishedAt)}::float8[],
           ${transfers.map((t) => t.cost)}::float8[]) as g (id, producer, consumer, source, target, bytes, route, started_at, finished_at, cost)`)
     }
     // Starts and ends in simulated order; ties keep the start of a task before its end.

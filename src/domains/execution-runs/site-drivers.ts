@@ -22,8 +22,8 @@ export interface OpenSite {
   cores: HostCores | undefined
   /** Intents that may be committed ahead of their turn, by lane: where a start takes no round trip. */
   aheadPerLane?: number
-  /** What was brought from other sites for a task since it was asked last. */
-  transfersOf: (name: string) => TransferFacts[]
+  /** Names who is to hear of what is brought from other sites for a task, before it is handed on; absent: nothing comes from elsewhere. */
+  onTransfer?: (listener: (name: string, facts: TransferFacts) => Promise<void>) => void
   /** Ends containers that are kept for a run. */
   closeScope?: (scope: string) => Promise<void>
 }
@@ -99,8 +99,7 @@ export const openSiteDrivers = (parts: SiteDriverParts) => {
   return {
     /** `places`: all sites of the run, so that data can come from them. */
     of(place: Place, places: ReadonlyMap<string, Place>, facts: SiteFacts, mounts: readonly Mount[]): OpenSite {
-      if (place.site === rehearsalSite)
-        return { driver: parts.rehearsal, hostId: parts.hostId, cores: undefined, aheadPerLane: usualAhead, transfersOf: () => [] }
+      if (place.site === rehearsalSite) return { driver: parts.rehearsal, hostId: parts.hostId, cores: undefined, aheadPerLane: usualAhead }
       const local = place.kind === 'local'
       const remote = local ? undefined : remoteOf(place, facts)
       const held = {
@@ -109,8 +108,8 @@ export const openSiteDrivers = (parts: SiteDriverParts) => {
       }
       const own = remote?.driver ?? parts.local
       const closing = own.closeScope === undefined ? {} : { closeScope: own.closeScope.bind(own) }
-      if (local && places.size === 1) return { driver: own, ...held, ...closing, aheadPerLane: usualAhead, transfersOf: () => [] }
-      const brought = new Map<string, TransferFacts[]>()
+      if (local && places.size === 1) return { driver: own, ...held, ...closing, aheadPerLane: usualAhead }
+      let tell: (name: string, facts: TransferFacts) => Promise<void> = () => Promise.resolve()
       const placeNamed = (site: string): Place => {
         const named =
           places.get(site) ??
@@ -122,9 +121,7 @@ export const openSiteDrivers = (parts: SiteDriverParts) => {
         site: place.site,
         ends: (site) => endOf(placeNamed(site), facts, mounts),
         incomingRoot: async () => posix.join(await rootOf(place, facts), 'incoming'),
-        onTransfer: (name, transfer) => {
-          brought.set(name, [...(brought.get(name) ?? []), transfer])
-        },
+        onTransfer: (name, transfer) => tell(name, transfer),
       })
       return {
         driver: withRoots(
@@ -134,10 +131,8 @@ export const openSiteDrivers = (parts: SiteDriverParts) => {
         ),
         ...held,
         ...closing,
-        transfersOf(name) {
-          const facts = brought.get(name) ?? []
-          brought.delete(name)
-          return facts
+        onTransfer: (listener) => {
+          tell = listener
         },
       }
     },

@@ -3,13 +3,15 @@ import { isAbsolute, join, relative, sep } from 'node:path'
 import { z } from 'zod'
 import { sql, type Db } from '../../db/sql.ts'
 import type { Intent, Stage } from '../../drivers/runtime/driver.ts'
-import { isOpaque } from '../schedule-plans/problem.ts'
+import { isOpaque, type PlannedLink, type PlannedResource } from '../schedule-plans/problem.ts'
 import { loadCommands, type ActivityCommand } from '../workflow-definitions/store.ts'
 import type { LoadedTask } from './journal.ts'
 import { attemptDirectory, inputVariable, intentName, runScope } from './names.ts'
+import { runNetwork } from './network.ts'
 import type { Command, SitePlan } from './site.ts'
 import {
   containerOf,
+  memoryLimitOf,
   placer,
   rehearsalSite,
   schedulingOf,
@@ -29,13 +31,14 @@ const Snapshot = z.object({
   resources: z.array(SnapshotResource),
   runtimeBindings: z.array(SnapshotBinding),
   storageMounts: z.array(z.object({ runtimeId: z.string(), storageId: z.string(), path: z.string() })),
+  networkTopology: z.looseObject({ links: z.array(z.custom<PlannedLink>()) }).optional(),
 })
 export type SiteSnapshot = z.output<typeof Snapshot>
 
 export const readSiteSnapshot = (db: Db, runId: string): Promise<SiteSnapshot> =>
   db.one(
     Snapshot,
-    sql`select r.generation, r.content_version_id, r.on_failure, r.host_id, r.effect_key, s.runtimes, s.resources, s.runtime_bindings, s.storage_mounts from execution_runs r join run_snapshots s on s.execution_run_id = r.id where r.id = ${runId}`,
+    sql`select r.generation, r.content_version_id, r.on_failure, r.host_id, r.effect_key, s.runtimes, s.resources, s.runtime_bindings, s.storage_mounts, s.network_topology from execution_runs r join run_snapshots s on s.execution_run_id = r.id where r.id = ${runId}`,
   )
 
 const BoundResourceRow = z.object({ runtimeId: z.string(), resourceId: z.string(), open: z.boolean() })
@@ -108,6 +111,7 @@ export const makeSitePlan = (db: Db, runId: string, snapshot: SiteSnapshot, opti
   const placed = placer(snapshot)
   const place = (task: Pick<LoadedTask, 'runtime_id' | 'resource_id'>): Place => placed(task.runtime_id, task.resource_id)
   const resources = new Map(snapshot.resources.map((resource) => [resource.id, resource]))
+  const routeOf = runNetwork(snapshot.resources as unknown as PlannedResource[], snapshot.networkTopology?.links)
   /** Where only the site knows its root, the path below it. */
   const directoryOf = (task: LoadedTask): string => {
     const local = place(task).kind === 'local' || place(task).kind === 'rehearsal'
@@ -151,6 +155,8 @@ export const makeSitePlan = (db: Db, runId: string, snapshot: SiteSnapshot, opti
       }
       return out
     },
+
+    routeOf,
 
     intentOf(task, command, name, predecessors): Intent {
       const detail = detailOf(task)
@@ -212,6 +218,7 @@ export const makeSitePlan = (db: Db, runId: string, snapshot: SiteSnapshot, opti
         expectedOutputs: command.expectedOutputs,
         cores: Math.max(1, Math.ceil(command.cpu)),
         memoryBytes: command.memoryBytes,
+        ...memoryLimitOf(place(task)),
         timeoutSeconds: command.timeoutSeconds,
         ...(container === undefined ? {} : { container }),
         ...(local
@@ -224,15 +231,14 @@ export const makeSitePlan = (db: Db, runId: string, snapshot: SiteSnapshot, opti
       }
     },
 
-    // Control edges between different resources of one site carry their declared bytes: copied there, not sent.
-    transfersOf(task, predecessors) {
-      const { inputs } = detailOf(task)
-      return predecessors.flatMap((producer) => {
-        const bytes = inputs
-          .filter((input) => input.producerPosition === producer.position)
-          .reduce((sum, input) => sum + input.sizeBytes, 0)
-        const moved = producer.resource_id !== task.resource_id && bytes > 0 && place(producer).site === place(task).site
-        return moved ? [{ producer, bytes, cost: 0 }] : []
+    copiedFor(task, { stage }, predecessors, staged) {
+      const producers = new Map(predecessors.map((predecessor) => [predecessor.external_id, predecessor]))
+      return stage.flatMap(({ at, label }, number) => {
+        const producer = producers.get(label)
+        const amount = staged[number]
+        // On one resource the files stay where they are used, and what came from another site was counted on its way.
+        if (producer === undefined || amount === undefined || at !== undefined || producer.resource_id === task.resource_id) return []
+        return amount.files === 0 ? [] : [{ producer, ...amount, route: routeOf(producer.resource_id, task.resource_id, amount.bytes) }]
       })
     },
   }

@@ -1,18 +1,19 @@
 import type { Db } from '../../db/sql.ts'
-import type { Intent, RuntimeDriver } from '../../drivers/runtime/driver.ts'
+import { DriverError, type Intent, type RuntimeDriver, type StagedAmount } from '../../drivers/runtime/driver.ts'
 import {
   bookedEnd,
+  broughtTransfer,
+  copiedTransfer,
   endOf,
   lost,
   nextAttempt,
   notStarted,
   outputsOf,
   silent,
-  transfersOf,
   unstopped,
   usualPatience,
   type AttemptEnd,
-  type Moved,
+  type Copied,
   type Patience,
   type TransferFacts,
 } from './attempt.ts'
@@ -25,6 +26,7 @@ import {
   emptyEntry,
   LeasePassedOn,
   loadRun,
+  loadTransfers,
   outlastingOutage,
   type Entry,
   type LoadedTask,
@@ -32,7 +34,10 @@ import {
   type TaskIntent,
   type TaskStart,
   type TaskStateChange,
+  type TaskTransfer,
 } from './journal.ts'
+import { dataTransferId } from './names.ts'
+import type { RunRoute } from './network.ts'
 import type { Wakes } from './wakes.ts'
 
 /** What an activity is, as far as its execution needs it; read from the run's content version when the task is about to start. */
@@ -61,7 +66,10 @@ export interface SitePlan {
   schedulesItself: (task: Pick<LoadedTask, 'runtime_id' | 'resource_id'>) => boolean
   commandsOf: (positions: readonly number[]) => Promise<Map<number, Command>>
   intentOf: (task: LoadedTask, command: Command, name: string, predecessors: readonly LoadedTask[]) => Intent
-  transfersOf: (task: LoadedTask, predecessors: readonly LoadedTask[]) => Moved[]
+  /** The way between two resources for so many bytes. */
+  routeOf: (source: string, target: string, bytes: number) => RunRoute
+  /** What of `staged` (by entry of the intent's `stage`) came from another resource of the task's own site. */
+  copiedFor: (task: LoadedTask, intent: Intent, predecessors: readonly LoadedTask[], staged: readonly StagedAmount[]) => Copied[]
 }
 
 export interface SiteParts {
@@ -71,8 +79,8 @@ export interface SiteParts {
   hostId: string
   /** Real cores of that host, shared by all runs of this worker; undefined where nobody but the site counts them. */
   cores: HostCores | undefined
-  /** What was brought from other sites for the task of that name; asked once, at its end. */
-  transfersOf?: (name: string) => TransferFacts[]
+  /** Who is to hear of what was brought from other sites for the task of a name, before it is handed on; one listener. */
+  onTransfer?: (listener: (name: string, facts: TransferFacts) => Promise<void>) => void
   patience?: Partial<Patience>
   /** Other sites of the run in this process: they tell each other of ends. */
   wakes?: Wakes
@@ -196,6 +204,9 @@ export const runSite = async (
   const heirs = new Map<number, number>()
   /** Adopted tasks whose start is not on record, and what came of them since: the ends of those before them are still being read, and come first. */
   const unrecorded = new Map<number, { startedAt: number; sight?: Sight; outcome?: Outcome }>()
+  /** What came from other sites for attempts under way, by id of the transfer; and whose tasks wait for it to be on record. */
+  const brought = new Map<number, Map<string, TaskTransfer>>()
+  const unheard: { resolve: () => void; reject: (error: Error) => void }[] = []
   let brisk = false
   let paused = false
   /** `performance.now()` until which what is ahead may be started. */
@@ -319,11 +330,11 @@ export const runSite = async (
     changes.delete(task.id)
     const start = starts.get(i)
     starts.delete(i)
-    const predecessors = [...frontier.predecessorsOf(i)].map(at)
-    const moved = end.status === 'completed' ? plan.transfersOf(task, predecessors) : []
-    const observed = parts.transfersOf?.(plan.nameOf(task)) ?? []
-    const booked = bookedEnd(task, end, moved, observed, plan.pricePerSecond.get(task.resource_id) ?? 0)
-    entry.transfers.push(...transfersOf(runId, task, end, moved, predecessors, observed))
+    const copied = copiedFor(i, end)
+    const transfers = [...(brought.get(i)?.values() ?? []), ...copied]
+    brought.delete(i)
+    const booked = bookedEnd(task, end, transfers, plan.pricePerSecond.get(task.resource_id) ?? 0)
+    entry.transfers.push(...copied)
     task.finished_at = end.finishedAt
     const book = (final: boolean): void => {
       ends.set(i, { ...booked, final, order: (order += 1), ...(start === undefined ? {} : { startOrder: start.order, name: start.name }) })
@@ -370,6 +381,32 @@ export const runSite = async (
     return task.walltime_extensions === 0 ? intent : { ...intent, walltimeExtensions: task.walltime_extensions }
   }
 
+  const copiedFor = (i: number, end: AttemptEnd): TaskTransfer[] => {
+    if (end.staged === undefined || end.staged.length === 0) return []
+    const copies = plan.copiedFor(at(i), intentFor(i), [...frontier.predecessorsOf(i)].map(at), end.staged)
+    return copies.map((copy) => copiedTransfer(runId, site, at(i), end, copy))
+  }
+
+  /** Puts a transfer on record; resolves once it is there. What brings no predecessor's files (a seed) has no record. */
+  const heard = (name: string, facts: TransferFacts): Promise<void> => {
+    const i = flight.positionOf(name)
+    const producer = i === undefined ? undefined : [...frontier.predecessorsOf(i)].map(at).find((one) => one.external_id === facts.label)
+    if (i === undefined || producer === undefined) return Promise.resolve()
+    const task = at(i)
+    const transfer = broughtTransfer(runId, task, producer, facts, plan.routeOf(producer.resource_id, task.resource_id, facts.bytes))
+    const known = brought.get(i) ?? new Map<string, TaskTransfer>()
+    brought.set(i, known)
+    // Told again after trouble on the way to the driver: what moved is on record.
+    if (known.has(transfer.id)) return Promise.resolve()
+    known.set(transfer.id, transfer)
+    entry.transfers.push(transfer)
+    return new Promise((resolve, reject) => {
+      unheard.push({ resolve, reject })
+      nudge()
+    })
+  }
+  parts.onTransfer?.(heard)
+
   const recordInOrder = (): void => {
     for (let again = unrecorded.size > 0; again;) {
       again = false
@@ -401,7 +438,7 @@ export const runSite = async (
     // What the site may still hold, or come to hold, is to be ended there once it answers again.
     if (outcome.kind === 'silent' || outcome.kind === 'unstopped') entry.leftovers.push({ name: plan.nameOf(task), words: outcome.words })
     const end = ((): AttemptEnd => {
-      if (outcome.kind === 'collected') return endOf(task, outcome.collected, commands.get(i)?.timeoutSeconds ?? 0, now)
+      if (outcome.kind === 'collected') return endOf(task, outcome.collected, commands.get(i) ?? { timeoutSeconds: 0, memoryBytes: 0 }, now)
       if (outcome.kind === 'lost') return lost(task, outcome.cause, now)
       if (outcome.kind === 'refused') return notStarted(task, outcome.error, now)
       if (outcome.kind === 'silent') return silent(task, site, patience.silentSeconds, outcome.words, now)
@@ -465,6 +502,19 @@ export const runSite = async (
     }
     if (intended.length === 0) return
     await commandOf(intended)
+    if (parts.onTransfer !== undefined) {
+      const of = new Map(
+        intended.flatMap((i) =>
+          [...frontier.predecessorsOf(i)].map(
+            (p) => [dataTransferId(runId, at(p).activity_id, at(i).activity_id, at(i).attempt), i] as const,
+          ),
+        ),
+      )
+      for (const transfer of await outlastingOutage(() => loadTransfers(db, [...of.keys()]), signal)) {
+        const i = of.get(transfer.id) as number
+        brought.set(i, (brought.get(i) ?? new Map<string, TaskTransfer>()).set(transfer.id, transfer))
+      }
+    }
     if (parts.cores !== undefined) for (const i of intended) heldCores.set(i, parts.cores.hold(await coresHeld(db, parts.hostId, at(i).id)))
     flight.adopt(
       intended.map((i) => ({
@@ -623,6 +673,7 @@ export const runSite = async (
       changes = new Map()
       ends = new Map()
       starts = new Map()
+      const waiters = unheard.length
       parts.failpoint('before-commit')
       let tries = 0
       let sentAt = performance.now()
@@ -632,6 +683,7 @@ export const runSite = async (
         sentAt = performance.now()
         return commitSite(db, runId, site, epoch, step)
       }, signal)
+      for (const { resolve } of unheard.splice(0, waiters)) resolve()
       if (step.ends.length > 0) parts.wakes?.tell(runId, nudge)
       // Once the lanes are held, so that no task begins on the record before the one that had its lane has ended.
       const startedAt = clock()
@@ -719,6 +771,8 @@ export const runSite = async (
     throw error
   } finally {
     deaf?.()
+    // Their tasks are not handed on: whoever takes the site over brings the files again, and finds them there.
+    for (const { reject } of unheard) reject(new DriverError('unknown', `the executor of ${site} has let go of the run`))
     signal.removeEventListener('abort', drain)
     flight.close()
     for (const i of [...heldCores.keys()]) freeCores(i)

@@ -1,6 +1,7 @@
 import { z } from 'zod'
 import { containerEngines } from '../../drivers/runtime/container.ts'
 import type { Capability, ContainerRequest } from '../../drivers/runtime/driver.ts'
+import { memoryLimits, type MemoryLimit } from '../../drivers/runtime/cgroups.ts'
 import { driverCapabilities } from '../../drivers/runtime/registry.ts'
 import { kubernetesProblems } from '../../drivers/runtime/kubernetes-settings.ts'
 import { serverlessProblems } from '../../drivers/runtime/serverless-configuration.ts'
@@ -156,6 +157,15 @@ const ContainerSettings = z.object({
     .optional(),
   containerMounts: z.array(z.string().regex(/^\/./, 'must be an absolute path of the host, with or without :ro')).max(100).optional(),
 })
+/** What is to hold tasks to their memory, in a runtime's configuration. */
+const MemorySettings = z.object({ memoryLimit: z.enum(memoryLimits, `must be one of ${memoryLimits.join(', ')}`).optional() })
+
+/** What a runtime says is to hold its tasks to their memory; without it the site's best. */
+export const memoryLimitOf = ({ configuration }: Place): { memoryLimit?: MemoryLimit } => {
+  const { data } = MemorySettings.safeParse(configuration)
+  return data?.memoryLimit === undefined ? {} : { memoryLimit: data.memoryLimit }
+}
+
 /** `container` of an activity's metadata. */
 const ContainerWishes = z
   .object({ network: z.boolean().catch(false), reuse: z.boolean().catch(false) })
@@ -181,7 +191,7 @@ const configurationProblems = (place: Place, demand: Omit<Needs, 'activityId' | 
   const wanted = { ...amounts, ...(image === undefined || image === '' ? {} : { image }) }
   if (place.kind === 'serverless') return serverlessProblems(wanted, place.configuration).filter(({ severity }) => severity === 'error')
   if (place.kind === 'kubernetes') return kubernetesProblems(place.configuration).map((message) => ({ path: 'configuration', message }))
-  const problems = ContainerSettings.safeParse(place.configuration).error?.issues ?? []
+  const problems = [ContainerSettings, MemorySettings].flatMap((settings) => settings.safeParse(place.configuration).error?.issues ?? [])
   return problems.map(({ path, message }) => ({ path: ['configuration', ...path].join('.'), message }))
 }
 

@@ -360,6 +360,10 @@ export const closeRun = (db: Db, runId: string, generation?: number) =>
         group by t.planned_resource_id, p.price
       )
       update task_executions t set cost = w.cost * case when w.runtime > 0 then t.runtime_seconds / w.runtime else 1.0 / w.attempts end
+        -- What was moved for an activity is with its last attempt: of the others only the ids of the transfers tell.
+        + case when not exists (select from task_executions l where l.execution_run_id = t.execution_run_id and l.activity_position = t.activity_position and l.attempt > t.attempt
+            and l.started_at is not null and l.finished_at is not null)
+          then coalesce((select sum(d.cost) from data_transfer_observations d where d.execution_run_id = t.execution_run_id and d.consumer_activity_id = t.activity_id), 0) else 0 end
       from windows w, execution_runs r
       where r.id = ${runId} and r.mode = 'real' and t.execution_run_id = r.id and t.planned_resource_id = w.id and t.started_at is not null and t.finished_at is not null`)
     await tx.run(sql`update execution_runs r set status = ${status}, finished_at = clock_timestamp(), makespan_seconds = s.makespan, cost = case when r.mode = 'simulation' then r.cost else s.cost end,

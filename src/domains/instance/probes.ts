@@ -2,7 +2,9 @@ import { listWorkers } from '../../clients/buildkit.ts'
 import { pingEngine, type EngineSockets } from '../../clients/docker.ts'
 import { NoAnswerError, withinDeadline } from '../../clients/no-answer.ts'
 import { sql, type Db } from '../../db/sql.ts'
-import type { Probe } from './schemas.ts'
+import { memoryLimitOf, memoryLimitWords } from '../../drivers/runtime/cgroups.ts'
+import type { SiteShell } from '../../drivers/shell.ts'
+import type { LimitsProbe, Probe } from './schemas.ts'
 
 /** Every probe ends within this time. */
 const deadlineMs = 3_000
@@ -73,3 +75,23 @@ export const probeBuildkit = (buildkitSocket: string, engineSockets: EngineSocke
       throw error
     }
   })
+
+/** What was found stands for so long: whoever asks tries to make a cgroup. */
+const limitsStandMs = 60_000
+
+/** Asks at most once a minute what holds tasks of this machine to their memory. */
+export const openLimitsProbe = (shell: SiteShell): (() => Promise<LimitsProbe>) => {
+  let found: { at: number; limits: Promise<LimitsProbe> } | undefined
+  const ask = async (): Promise<LimitsProbe> => {
+    try {
+      const memory = await memoryLimitOf(shell, deadlineMs)
+      return { available: memory !== 'none', message: memoryLimitWords[memory], memory }
+    } catch {
+      return { available: false, message: 'this machine does not say what holds tasks to their memory; ask again', memory: 'none' }
+    }
+  }
+  return () => {
+    if (found === undefined || performance.now() - found.at > limitsStandMs) found = { at: performance.now(), limits: ask() }
+    return found.limits
+  }
+}

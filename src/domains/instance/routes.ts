@@ -2,7 +2,8 @@ import type { EngineSockets } from '../../clients/docker.ts'
 import type { Db } from '../../db/sql.ts'
 import { route, type Route } from '../../http/route.ts'
 import { missing, unacceptable } from '../../refusal.ts'
-import { probeBuildkit, probeEngine, probeServer } from './probes.ts'
+import type { Links } from '../environment-connections/links.ts'
+import { openLimitsProbe, probeBuildkit, probeEngine, probeServer } from './probes.ts'
 import { InstanceDocument, PreferencesDocument, PreflightDocument } from './schemas.ts'
 import { readInstance, readPreferences, saveInstance, savePreferences } from './store.ts'
 
@@ -11,6 +12,8 @@ export interface InstanceParts {
   /** What the preflight check asks. */
   engineSockets: EngineSockets
   buildkitSocket: string
+  /** With the commands of this machine, where tasks run. */
+  links: Pick<Links, 'localShell'>
 }
 
 const refuseClientId = (clientId: string): void => {
@@ -21,7 +24,10 @@ const refuseClientId = (clientId: string): void => {
   ])
 }
 
-export const instanceRoutes = ({ db, engineSockets, buildkitSocket }: InstanceParts): Route[] => [
+export const instanceRoutes = (
+  { db, engineSockets, buildkitSocket, links }: InstanceParts,
+  probeLimits = openLimitsProbe(links.localShell),
+): Route[] => [
   route({
     method: 'GET',
     path: '/instance/',
@@ -49,16 +55,18 @@ export const instanceRoutes = ({ db, engineSockets, buildkitSocket }: InstancePa
     method: 'GET',
     path: '/preflight/',
     tag: 'instance',
-    summary: 'Whether the service, the container engine and the build backend answer now; takes 3 s at most',
+    summary:
+      'Whether the service, the container engine and the build backend answer now, and what holds tasks to their memory; takes 3 s at most',
     public: 'get',
     response: PreflightDocument,
     handle: async () => {
-      const [server, docker, buildkit] = await Promise.all([
+      const [server, docker, buildkit, limits] = await Promise.all([
         probeServer(db),
         probeEngine(engineSockets),
         probeBuildkit(buildkitSocket, engineSockets),
+        probeLimits(),
       ])
-      return { server, docker, buildkit }
+      return { server, docker, buildkit, limits }
     },
   }),
   route({

@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { memoryLimits } from '../../drivers/runtime/cgroups.ts'
 import { Id, Name } from '../../http/schema.ts'
 
 const MiB = 1024 * 1024
@@ -31,7 +32,11 @@ const Probe = z.strictObject({ available: z.boolean(), message: z.string() })
 /** Whether a part that the service relies on answers now. */
 export type Probe = z.output<typeof Probe>
 
-export const PreflightDocument = z.strictObject({ server: Probe, docker: Probe, buildkit: Probe })
+/** What holds tasks of this machine to their memory, as their records say it (`limits`). */
+const LimitsProbe = z.strictObject({ ...Probe.shape, memory: z.enum(memoryLimits) })
+export type LimitsProbe = z.output<typeof LimitsProbe>
+
+export const PreflightDocument = z.strictObject({ server: Probe, docker: Probe, buildkit: Probe, limits: LimitsProbe })
 
 export const themes = ['light', 'dark'] as const
 

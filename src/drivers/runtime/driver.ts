@@ -1,3 +1,5 @@
+import type { MemoryLimit } from './cgroups.ts'
+
 /**
  * The contract of a runtime driver: how a task is started, watched, stopped and collected at one kind of site.
  *
@@ -71,6 +73,8 @@ export interface Intent {
   expectedOutputs: readonly string[]
   cores: number
   memoryBytes: number
+  /** What is to hold it to its memory; absent: the best that the site has. Refused where it cannot be had. */
+  memoryLimit?: MemoryLimit
   /** What the program starts is held to `cores` and `memoryBytes` by itself; the site holds it to none. */
   ownLimits?: boolean
   /** 0 is none. Held by the site, also while no driver is alive. */
@@ -160,9 +164,17 @@ export interface Collected {
   /** `time`: /usr/bin/time; `rusage`: the kernel's accounting of the task and its descendants (wait4). */
   measuredBy: 'time' | 'rusage' | 'cgroup' | 'sampled' | 'none'
   manifest: OutputManifest
+  /** What was copied into the work directory, for each entry of the intent's `stage` in its order; absent where the site does not know. */
+  staged?: readonly StagedAmount[]
   missingOutputs: string[]
   stderrTail: string
   detail?: PlaceDetail
+}
+
+/** Files and links, and the bytes in them. What two entries of a `stage` both held counts for the first. */
+export interface StagedAmount {
+  bytes: number
+  files: number
 }
 
 /** What else the site tells about where a task ran; shown with the attempt as it is. */
@@ -179,8 +191,8 @@ export interface PlaceDetail {
   pod?: string
   /** From the call to the start of the task's own program, where a place had to be made for it. */
   coldStartSeconds?: number
-  /** What held it within its memory (and processors): a cgroup of its own, or RLIMIT_DATA of each process. */
-  limits?: 'cgroup' | 'rlimit'
+  /** What held it within its memory (and, over a shell, processors): a cgroup of its own, RLIMIT_DATA of each process, or nothing. */
+  limits?: MemoryLimit
   /** The platform's own name of the call. */
   requestId?: string
 }

@@ -4,7 +4,7 @@ import { DriverError, type Collected, type LogSlice, type OutputManifest } from 
 import { isErrno } from './errno.ts'
 import { recordedState, type ControlFolder } from './local-records.ts'
 import { outputManifest } from './manifest.ts'
-import type { StagedFile } from './staging.ts'
+import { amountsFrom, type StagedFile } from './staging.ts'
 
 /** How much of the end of the standard error is looked at. */
 export const stderrTailBytes = 4096
@@ -103,8 +103,9 @@ export async function collect(control: ControlFolder, runtime: string, hostname:
   if (state?.state !== 'ended' || record?.form !== 'started' || record.exit === undefined) {
     throw new DriverError('unknown', `${name} has no recorded end; find tells whether it runs, is lost or was never started`)
   }
-  const { startedAt, exit } = record
-  const { directory, expectedOutputs, submittedAt } = record.facts
+  const { startedAt, exit, limits } = record
+  const { directory, expectedOutputs, submittedAt, sources } = record.facts
+  const staged = record.facts.staged === false ? [] : readStaged(control.path(name, 'staged'))
   return {
     state,
     submittedAt: Math.min(submittedAt, startedAt),
@@ -116,10 +117,12 @@ export async function collect(control: ControlFolder, runtime: string, hostname:
       runtime,
       hostname,
       root: directory,
-      staged: record.facts.staged === false ? [] : readStaged(control.path(name, 'staged')),
+      staged,
       startedAt,
     }),
+    ...(sources === undefined ? {} : { staged: amountsFrom(sources, staged) }),
     missingOutputs: expectedOutputs.filter((path) => !isDelivered(directory, path)),
     stderrTail: lastLines(readSlice(control.path(name, 'err'), { tail: stderrTailBytes }).bytes),
+    ...(limits === undefined ? {} : { detail: { limits } }),
   }
 }

@@ -2,6 +2,7 @@ import { closeSync, existsSync, mkdirSync, openSync, readFileSync, rmSync, statS
 import { constants } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { memoryLimits, type MemoryLimit } from './cgroups.ts'
 import type { EndReason, TaskState } from './driver.ts'
 import { isErrno } from './errno.ts'
 import { isAlive, type ProcessIdentity } from './local-processes.ts'
@@ -10,7 +11,7 @@ import { isAlive, type ProcessIdentity } from './local-processes.ts'
  * What a task leaves behind in the control folder, which is apart from its work directory: `NAME.task`, its record; `NAME.out` and
  * `NAME.err` if it wrote something; `NAME.staged`, the files that were there before; `NAME.cancel` if somebody asked for its end.
  *
- * The record is created exclusively before exec, so a name starts once, and grows by whole lines: facts, runner, task, exit. A line
+ * The record is created exclusively before exec, so a name starts once, and grows by whole lines: facts, runner, limits, task, exit. A line
  * without its end is not there yet. While a task runs its output is in the files of its runner.
  *
  * Records of a runner's tasks share a file, each line beginning with the task's name: `NAME.task` is one more hard link to it, which is as
@@ -28,6 +29,8 @@ export interface TaskFacts {
   submittedAt: number
   /** False: nothing was there before it. */
   staged?: boolean
+  /** Folders that its files were staged from, in the intent's order. */
+  sources?: readonly string[]
 }
 
 export interface TaskExit {
@@ -47,6 +50,8 @@ export interface StartedRecord {
   /** Of the system it was started on. */
   boot: string
   startedAt: number
+  /** What holds it to its memory; absent where it has no limit. */
+  limits?: MemoryLimit
   /** Absent until its process exists. */
   task?: ProcessIdentity
   /** Absent until it and all its descendants have ended. */
@@ -117,6 +122,8 @@ function parseRecord(text: string, name: string): TaskRecord | undefined {
   for (const line of rest) {
     const task = /^task (\d+) (\d+)$/.exec(line)
     const exit = parseExit(line)
+    const limits = memoryLimits.find((limit) => line === `limits ${limit}`)
+    if (limits !== undefined) started.limits = limits
     if (task !== null) started.task = { pid: Number(task[1]), birth: Number(task[2]) }
     if (exit !== undefined) started.exit = exit
   }

@@ -6,8 +6,9 @@
 // of its standard input. It is the subreaper of its tasks, so a descendant cannot escape it by forking twice or by a session of its own. A
 // task's end is the end of its first process; what is left then is killed before the exit is recorded.
 //
-// Arguments: the folder of the records (local-records.ts), the file in which the kernel counts its kills for memory. Request: 32-bit length,
-// then fields joined by NUL. Answers: lines `started PID`, `known`, `failed TEXT`, `ended`.
+// Arguments: the folder of the records (local-records.ts), the file in which the kernel counts its kills for memory, a script for sh that finds
+// the folder for cgroups (cgroups.ts). Request: 32-bit length, then fields joined by NUL. Answers: lines `started PID`, `known`, `failed TEXT`,
+// `refused TEXT` (no trial helps), `ended`.
 package main
 
 import (
@@ -45,14 +46,19 @@ const (
 type request struct {
 	name, directory, workingDirectory string
 	timeout, grace                    time.Duration
-	facts                             string
-	argv, environment                 []string
+	// Bytes, 0: none. What is to hold the task to it: `cgroup`, `rlimit`, `none`; empty: the best that can be had.
+	memory            int64
+	memoryLimit       string
+	facts             string
+	argv, environment []string
 }
 
 type task struct {
 	request
 	pid   int
 	began time.Time
+	// What holds it to its memory; empty: it has no limit.
+	holds string
 	// Set by both goroutines, under the runner's mutex.
 	told   bool
 	over   bool
@@ -66,6 +72,7 @@ type task struct {
 
 type runner struct {
 	control, vmstat string
+	confinement     confinement
 	pid             int
 	birth, boot     string
 	answers         int
@@ -117,7 +124,7 @@ func main() {
 
 	pid := os.Getpid()
 	r := &runner{
-		control: os.Args[1], vmstat: os.Args[2], pid: pid, birth: birthOf(pid),
+		control: os.Args[1], vmstat: os.Args[2], confinement: confinement{script: os.Args[3]}, pid: pid, birth: birthOf(pid),
 		boot: strings.TrimSpace(slurp("/proc/sys/kernel/random/boot_id")), answers: answers, log: -1,
 	}
 	stem := fmt.Sprintf("%s/runner-%d-%s", r.control, r.pid, r.birth)
@@ -144,25 +151,35 @@ func main() {
 		}
 		r.say(r.run(parse(string(payload))))
 	}
+	r.confinement.discard()
 	syscall.Unlink(r.stdout.path)
 	syscall.Unlink(r.stderr.path)
 }
 
 func parse(payload string) request {
 	fields := strings.Split(payload, "\x00")
-	count, err := strconv.Atoi(fields[6])
+	memory, err := strconv.ParseInt(fields[5], 10, 64)
+	must(err)
+	count, err := strconv.Atoi(fields[8])
 	must(err)
 	return request{
 		name: fields[0], directory: fields[1], workingDirectory: fields[2],
 		timeout: parseSeconds(fields[3]), grace: parseSeconds(fields[4]),
-		facts: fields[5],
-		argv:  fields[7 : 7+count], environment: fields[7+count:],
+		memory: memory, memoryLimit: fields[6],
+		facts: fields[7],
+		argv:  fields[9 : 9+count], environment: fields[9+count:],
 	}
 }
 
 // Starts a task and waits for its end, unless its name was started before. What it returns is the last thing to be said about it.
 func (r *runner) run(asked request) string {
 	path := r.path(asked.name, "task")
+	holds := ""
+	if asked.memory > 0 {
+		if holds = r.confine(asked); holds == "" {
+			return "refused memoryLimit is cgroup, and this account cannot make one here; use rlimit or none, or give the account cgroups"
+		}
+	}
 	if err := makeDirectory(asked.directory); err != nil {
 		return fmt.Sprintf("failed cannot make %s: %v", asked.directory, err)
 	}
@@ -184,7 +201,7 @@ func (r *runner) run(asked request) string {
 	} else if err != nil {
 		return fmt.Sprintf("failed cannot write %s: %v", path, err)
 	}
-	t := &task{request: asked, began: time.Now()}
+	t := &task{request: asked, began: time.Now(), holds: holds}
 	before := r.logLength
 	giveBack := func(err error) string {
 		r.shorten(before)
@@ -192,6 +209,9 @@ func (r *runner) run(asked request) string {
 		return fmt.Sprintf("failed cannot start: %v", err)
 	}
 	head := fmt.Sprintf("%s %s\n%s runner %d %s %s %s\n", t.name, t.facts, t.name, r.pid, r.birth, r.boot, epoch(t.began))
+	if holds != "" {
+		head += t.name + " limits " + holds + "\n"
+	}
 	if err := r.record(head); err != nil {
 		return giveBack(err)
 	}
@@ -234,6 +254,17 @@ func isTrouble(err error) bool {
 func (r *runner) start(t *task) error {
 	attributes := &syscall.ProcAttr{
 		Env: t.environment, Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
+	}
+	switch t.holds {
+	case "cgroup":
+		leave, err := r.confinement.enter(attributes.Sys)
+		if err != nil {
+			return syscall.EAGAIN
+		}
+		defer leave()
+	case "rlimit":
+		restore := limitData(t.memory)
+		defer func() { restore(t.pid) }()
 	}
 	tick := ticksSinceBoot()
 	failure := error(syscall.ENOENT)
@@ -307,6 +338,11 @@ func (r *runner) await(t *task, killsBefore int) string {
 	// Whoever cancels may have sent its processes the signal himself before this saw the wish.
 	if t.reason == "" && killer != 0 && exists(r.path(t.name, "cancel")) {
 		t.reason = "cancelled"
+	}
+	if t.holds == "cgroup" {
+		if kills, peak := r.confinement.settle(); kills > 0 && t.reason == "" && (code != 0 || killer != 0) {
+			t.reason, t.peak = "memory", max(t.peak, peak)
+		}
 	}
 	if t.reason == "" && (killer == int(syscall.SIGKILL) || code == 128+int(syscall.SIGKILL)) {
 		if r.countMemoryKills(); r.memoryKills > killsBefore {
@@ -489,6 +525,232 @@ func (r *runner) children() (pids []int) {
 	return pids
 }
 
+// The cgroup of a runner's tasks: one after the other they enter the same one, as making it costs more than starting a task.
+type confinement struct {
+	script string
+	asked  bool
+	// Where cgroups can be made, empty: nowhere; in version 1 also where this process itself is.
+	room, home string
+	// The present one, its limit, and its counter of kills so far.
+	folder        string
+	made          int
+	limit, kills  int64
+	descriptor    int
+	events, usage int
+}
+
+// What holds a task with a limit to its memory; empty: what was asked for cannot be had.
+func (r *runner) confine(asked request) string {
+	c := &r.confinement
+	if asked.memoryLimit == "" || asked.memoryLimit == "cgroup" {
+		c.look(r.pid, r.birth)
+		if c.room != "" && c.prepare(r.pid, r.birth, asked.memory) == nil {
+			return "cgroup"
+		}
+		if asked.memoryLimit == "cgroup" {
+			return ""
+		}
+	}
+	if asked.memoryLimit != "none" && canLimitData() {
+		return "rlimit"
+	}
+	return "none"
+}
+
+// Finds once where cgroups can be made, and takes away those of runners that were killed.
+func (c *confinement) look(pid int, birth string) {
+	if c.asked {
+		return
+	}
+	c.asked, c.descriptor = true, -1
+	var pipe [2]int
+	if syscall.Pipe2(pipe[:], syscall.O_CLOEXEC) != nil {
+		return
+	}
+	shell, err := syscall.ForkExec("/bin/sh", []string{"sh", "-c", c.script, "sh", strconv.Itoa(pid)}, &syscall.ProcAttr{
+		Env: []string{"PATH=/usr/bin:/bin"}, Files: []uintptr{0, uintptr(pipe[1]), uintptr(pipe[1])}, Sys: &syscall.SysProcAttr{Setsid: true},
+	})
+	syscall.Close(pipe[1])
+	defer syscall.Close(pipe[0])
+	if err != nil {
+		return
+	}
+	text, _ := io.ReadAll(descriptor(pipe[0]))
+	for {
+		if _, err := syscall.Wait4(shell, nil, 0, nil); err != syscall.EINTR {
+			break
+		}
+	}
+	lines := strings.Split(string(text), "\n")
+	if len(lines) < 2 || !strings.HasPrefix(lines[0], "/") || (lines[1] == "" && !clonesIntoCgroups()) {
+		return
+	}
+	c.room = lines[0]
+	if strings.HasPrefix(lines[1], "/") {
+		c.home = strings.TrimSuffix(lines[1], "/")
+		if syscall.Access(c.home+"/tasks", 2) != nil {
+			// Who may not come back from a task's cgroup into its own one needs one of its own beside it.
+			c.home = fmt.Sprintf("%s/orrery.runner-%d-%s-home", c.room, pid, birth)
+			if syscall.Mkdir(c.home, 0o755) != nil || write(c.home+"/tasks", "0") != nil {
+				c.room = ""
+			}
+		}
+	}
+	for _, name := range namesIn(c.room) {
+		parts := strings.Split(strings.TrimPrefix(name, "orrery.runner-"), "-")
+		if number, err := strconv.Atoi(parts[0]); strings.HasPrefix(name, "orrery.runner-") && err == nil && len(parts) > 1 && birthOf(number) != parts[1] {
+			syscall.Rmdir(c.room + "/" + name)
+		}
+	}
+}
+
+// Makes the cgroup ready for a task with this limit.
+func (c *confinement) prepare(pid int, birth string, limit int64) error {
+	if c.folder != "" && c.limit != limit && c.bound(limit) != nil {
+		c.remove()
+	}
+	if c.folder != "" {
+		return nil
+	}
+	c.made++
+	folder := fmt.Sprintf("%s/orrery.runner-%d-%s-%d", c.room, pid, birth, c.made)
+	if err := syscall.Mkdir(folder, 0o755); err != nil {
+		return err
+	}
+	c.folder, c.kills, c.events, c.usage, c.descriptor = folder, 0, -1, -1, -1
+	err := c.bound(limit)
+	open := func(file *int, name string, mode int) {
+		if err == nil {
+			*file, err = syscall.Open(folder+"/"+name, mode|syscall.O_CLOEXEC, 0)
+		}
+	}
+	open(&c.events, c.named("memory.events", "memory.oom_control"), syscall.O_RDONLY)
+	open(&c.usage, c.named("memory.current", "memory.usage_in_bytes"), syscall.O_RDONLY)
+	if c.home == "" {
+		open(&c.descriptor, "", syscall.O_RDONLY|syscall.O_DIRECTORY)
+	} else {
+		open(&c.descriptor, "tasks", syscall.O_WRONLY)
+	}
+	if err != nil {
+		c.remove()
+	}
+	return err
+}
+
+// The file of version 2, or of version 1.
+func (c *confinement) named(unified, legacy string) string {
+	if c.home == "" {
+		return unified
+	}
+	return legacy
+}
+
+func (c *confinement) bound(limit int64) error {
+	c.limit = limit
+	value := strconv.FormatInt(limit, 10)
+	if c.home == "" {
+		_ = write(c.folder+"/memory.swap.max", "0")
+		return write(c.folder+"/memory.max", value)
+	}
+	// Memory and swap together can be no less than memory alone: whichever grows goes first.
+	_ = write(c.folder+"/memory.memsw.limit_in_bytes", value)
+	if err := write(c.folder+"/memory.limit_in_bytes", value); err != nil {
+		return err
+	}
+	_ = write(c.folder+"/memory.memsw.limit_in_bytes", value)
+	return nil
+}
+
+// Lets what is started next begin in the cgroup. In version 1 this thread goes in and comes back: alone, which costs little.
+func (c *confinement) enter(attributes *syscall.SysProcAttr) (leave func(), err error) {
+	if c.home == "" {
+		attributes.UseCgroupFD, attributes.CgroupFD = true, c.descriptor
+		return func() {}, nil
+	}
+	if _, err := syscall.Pwrite(c.descriptor, []byte("0"), 0); err != nil {
+		return nil, err
+	}
+	return func() { must(write(c.home+"/tasks", "0")) }, nil
+}
+
+// How often the kernel has killed in the cgroup for the task that has ended, and if it has, the most that was used at once. A cgroup that
+// holds what a task has left behind (files in memory count) is not used again.
+func (c *confinement) settle() (kills, peak int64) {
+	_, count, _ := strings.Cut(readAt(c.events), "oom_kill ")
+	count, _, _ = strings.Cut(count, "\n")
+	all, _ := strconv.ParseInt(count, 10, 64)
+	kills, c.kills = all-c.kills, all
+	if kills > 0 {
+		peak, _ = strconv.ParseInt(strings.TrimSpace(slurp(c.folder+"/"+c.named("memory.peak", "memory.max_usage_in_bytes"))), 10, 64)
+	}
+	if used, _ := strconv.ParseInt(strings.TrimSpace(readAt(c.usage)), 10, 64); used > c.limit/2 {
+		c.remove()
+	}
+	return kills, peak
+}
+
+func (c *confinement) remove() {
+	for _, file := range []int{c.events, c.usage, c.descriptor} {
+		if file >= 0 {
+			syscall.Close(file)
+		}
+	}
+	// What just ended may hold it for a moment.
+	for tries := 0; c.folder != "" && syscall.Rmdir(c.folder) == syscall.EBUSY && tries < 20; tries++ {
+		time.Sleep(time.Millisecond)
+	}
+	c.folder, c.limit = "", 0
+}
+
+func (c *confinement) discard() {
+	if c.folder != "" {
+		c.remove()
+	}
+	if strings.HasSuffix(c.home, "-home") {
+		syscall.Rmdir(c.home)
+	}
+}
+
+// Whether a child can begin in a cgroup of version 2 (Linux 5.7).
+func clonesIntoCgroups() bool {
+	var major, minor int
+	fmt.Sscanf(slurp("/proc/sys/kernel/osrelease"), "%d.%d", &major, &minor)
+	return major > 5 || (major == 5 && minor >= 7)
+}
+
+type resourceLimit struct{ soft, hard uint64 }
+
+// Address space that programs reserve and never touch (Java, Go, Node) does not count for RLIMIT_DATA, stacks and arenas of threads do: twice
+// what was asked for and 256 MiB ends a runaway program and leaves the others alone. remote.ts has the same.
+func dataLimit(memory int64) uint64 { return 2*uint64(memory) + 256<<20 }
+
+func prlimit(pid int, set, old *resourceLimit) error {
+	_, _, failed := syscall.RawSyscall6(syscall.SYS_PRLIMIT64, uintptr(pid), syscall.RLIMIT_DATA, uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(old)), 0, 0)
+	if failed != 0 {
+		return failed
+	}
+	return nil
+}
+
+func canLimitData() bool {
+	var own resourceLimit
+	return prlimit(0, nil, &own) == nil
+}
+
+// Lets what is started next begin with the limit. Only its own can be a hard one: this process would never get rid of that.
+func limitData(memory int64) (finish func(pid int)) {
+	var own resourceLimit
+	_ = prlimit(0, nil, &own)
+	limit := min(dataLimit(memory), own.hard)
+	_ = prlimit(0, &resourceLimit{limit, own.hard}, nil)
+	return func(pid int) {
+		_ = prlimit(0, &own, nil)
+		if pid > 0 {
+			_ = prlimit(pid, &resourceLimit{limit, limit}, nil)
+		}
+	}
+}
+
 func (o *output) open() error {
 	if o.file >= 0 {
 		return nil
@@ -539,6 +801,23 @@ func link(from, to string) error {
 		return failed
 	}
 	return nil
+}
+
+// The beginning of a small file that is kept open.
+func readAt(file int) string {
+	var bytes [512]byte
+	count, _ := syscall.Pread(file, bytes[:], 0)
+	return string(bytes[:max(count, 0)])
+}
+
+func write(path, text string) error {
+	file, err := syscall.Open(path, syscall.O_WRONLY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer syscall.Close(file)
+	_, err = syscall.Write(file, []byte(text))
+	return err
 }
 
 func exists(path string) bool { return syscall.Access(path, 0) == nil }

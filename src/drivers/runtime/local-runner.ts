@@ -1,5 +1,6 @@
 import { spawn, type ChildProcess } from 'node:child_process'
 import { createInterface } from 'node:readline'
+import { roomScript, type MemoryLimit } from './cgroups.ts'
 import { DriverError } from './driver.ts'
 
 /** What a runner is asked to start. Paths are absolute; `timeoutSeconds` 0 means none; `facts` is one line that opens the record. */
@@ -9,13 +10,20 @@ export interface RunnerTask {
   workingDirectory: string
   timeoutSeconds: number
   timeoutGraceSeconds: number
+  /** 0 means none. */
+  memoryBytes: number
+  /** What is to hold it to its memory; absent: the best that can be had. */
+  memoryLimit?: MemoryLimit
   facts: string
   argv: readonly string[]
   environment: Readonly<Record<string, string>>
 }
 
-/** `started`: by us, now. `known`: somebody started this name before. `failed`: the site could not; nothing was started. */
-export type RunnerAnswer = { answer: 'started'; pid: number } | { answer: 'known' } | { answer: 'failed'; message: string }
+/**
+ * `started`: by us, now. `known`: somebody started this name before. `failed`: the site could not; nothing was started. `refused`: nor could it
+ * at any other time.
+ */
+export type RunnerAnswer = { answer: 'started'; pid: number } | { answer: 'known' } | { answer: 'failed' | 'refused'; message: string }
 
 /** Called in this order, both before a later answer can be seen; `ended` after the record is complete. */
 export interface RunnerCallbacks {
@@ -30,7 +38,8 @@ export interface Runner {
   release(): void
 }
 
-function encode(task: RunnerTask): Buffer {
+/** A task as the runner reads it: 32-bit length, then fields joined by NUL. */
+export function requestOf(task: RunnerTask): Buffer {
   const environment = Object.entries(task.environment).map(([key, value]) => `${key}=${value}`)
   const numbers = [task.timeoutSeconds, task.timeoutGraceSeconds].map((seconds) => seconds.toFixed(6))
   const fields = [
@@ -38,6 +47,8 @@ function encode(task: RunnerTask): Buffer {
     task.directory,
     task.workingDirectory,
     ...numbers,
+    String(Math.ceil(task.memoryBytes)),
+    task.memoryLimit ?? '',
     task.facts,
     String(task.argv.length),
     ...task.argv,
@@ -53,7 +64,7 @@ function parseAnswer(line: string): RunnerAnswer {
   const [word = '', ...rest] = line.split(' ')
   if (word === 'started') return { answer: 'started', pid: Number(rest[0]) }
   if (word === 'known') return { answer: 'known' }
-  return { answer: 'failed', message: rest.join(' ') }
+  return { answer: word === 'refused' ? 'refused' : 'failed', message: rest.join(' ') }
 }
 
 export interface RunnerOptions {
@@ -70,7 +81,7 @@ export interface RunnerOptions {
  * has to be looked up by what it left behind.
  */
 export function startRunner({ program, control, vmstatFile, onGone }: RunnerOptions & { onGone: () => void }): Runner {
-  const child: ChildProcess = spawn(program, [control, vmstatFile], {
+  const child: ChildProcess = spawn(program, [control, vmstatFile, roomScript], {
     stdio: ['pipe', 'pipe', 'pipe'],
     env: {},
     cwd: '/',
@@ -123,7 +134,7 @@ export function startRunner({ program, control, vmstatFile, onGone }: RunnerOpti
           return
         }
         pending = { settle, callbacks }
-        stdin.write(encode(task))
+        stdin.write(requestOf(task))
       }),
     release() {
       stdin.end()

@@ -51,8 +51,9 @@ function asDriverError(error: unknown): DriverError {
  * Processes on this machine. Every task leads its own session, started and waited for by a runner (`local-runner.go`) that outlives
  * this process; what happened is read from the control folder, so that any driver over the same folder can go on.
  *
- * Time limits are the runner's: they hold while no driver is alive. `memoryBytes` is not enforced; an end by the kernel's
- * out-of-memory killer has the reason `memory`. Processor time is that of the task and all its descendants, peak memory that of the
+ * Time limits are the runner's: they hold while no driver is alive. `memoryBytes` is held by a cgroup of its own where this account may make one,
+ * else by RLIMIT_DATA of each process (`memoryLimit` of the intent overrides); an end by the kernel's out-of-memory killer has the reason
+ * `memory`. Processor time is that of the task and all its descendants, peak memory that of the
  * largest of them. After a restart of the machine a task without a recorded end is `lost`: the boot id in its record is another.
  *
  * Without a limit of its own on tasks at once: the caller knows the machine's cores.
@@ -98,7 +99,12 @@ export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
           workingDirectory: intent.workingDirectory ?? '.',
           timeoutSeconds,
           timeoutGraceSeconds: options.timeoutGraceSeconds ?? 5,
-          facts: JSON.stringify({ directory, expectedOutputs, submittedAt: Date.now() / 1000, staged }),
+          memoryBytes: intent.ownLimits === true ? 0 : intent.memoryBytes,
+          ...(intent.memoryLimit === undefined ? {} : { memoryLimit: intent.memoryLimit }),
+          facts: JSON.stringify({
+            ...{ directory, expectedOutputs, submittedAt: Date.now() / 1000, staged },
+            ...(staged ? { sources: intent.stage.map(({ from }) => from) } : {}),
+          }),
           argv,
           environment: {
             PATH: '/usr/local/bin:/usr/bin:/bin',
@@ -121,6 +127,7 @@ export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
         },
       )
       if (answer.answer === 'started') return String(answer.pid)
+      if (answer.answer === 'refused') throw new DriverError('refused', answer.message)
       // Also a runner that went away without an answer may have started it: the record knows.
       if (answer.answer === 'failed' && !isStarted()) throw new DriverError('infrastructure', answer.message)
     }

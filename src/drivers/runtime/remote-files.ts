@@ -1,6 +1,6 @@
 import { posix } from 'node:path'
 import { quote, quoteAll } from '../quote.ts'
-import { DriverError, type OutputManifest, type Stage } from './driver.ts'
+import { DriverError, type OutputManifest, type Stage, type StagedAmount } from './driver.ts'
 import { isInside, linkStaysInside } from './staging.ts'
 
 /** Something below a folder of the site, as GNU find saw it. Links are never followed. */
@@ -82,6 +82,8 @@ interface Source {
 export interface StagingPlan {
   /** In the order in which they are copied. */
   stages: readonly Stage[]
+  /** What each of them brings. */
+  amounts: readonly StagedAmount[]
   /** Both leave this path; the same content is no conflict. Absolute paths at the site. */
   comparisons: readonly { path: string; labels: readonly [string, string]; files: readonly [string, string] }[]
   /** A directory of theirs is not writable by its owner, is something else than 0700 at the top, or holds what is no data. */
@@ -100,6 +102,7 @@ const conflict = (path: string, one: string, other: string): DriverError =>
 export function planStaging(stages: readonly Stage[], listings: ReadonlyMap<string, readonly Found[]>): StagingPlan {
   const entries = new Map<string, Source>()
   const comparisons: StagingPlan['comparisons'][number][] = []
+  const amounts = new Map(stages.map((stage) => [stage, { bytes: 0, files: 0 }]))
   let lockedDirectories = false
   let others = false
 
@@ -119,6 +122,11 @@ export function planStaging(stages: readonly Stage[], listings: ReadonlyMap<stri
     const before = entries.get(path)
     if (before === undefined) {
       entries.set(path, { stage, found })
+      const amount = amounts.get(stage)
+      if (amount !== undefined && kind !== 'directory') {
+        amount.files++
+        amount.bytes += kind === 'file' ? found.sizeBytes : 0
+      }
       return
     }
     const other = before.found
@@ -152,7 +160,7 @@ export function planStaging(stages: readonly Stage[], listings: ReadonlyMap<stri
       if (found.kind === 'directory') for (const one of listing) if (path === '' || one.path.startsWith(below)) add(stage, one)
     }
   }
-  return { stages, comparisons, lockedDirectories, others }
+  return { stages, amounts: [...amounts.values()], comparisons, lockedDirectories, others }
 }
 
 /** Without `.` and a last slash; '' is the folder itself. */
@@ -168,9 +176,15 @@ export function checkComparisons(plan: StagingPlan, sums: ReadonlyMap<string, st
 
 /**
  * A condition for `sh`: fills `directory` as planned, or leaves one that has content as it is. All or nothing: built beside its place and
- * renamed into it, the list of files (`staged`, relative to the folder of records) written before.
+ * renamed into it, the list of files (`staged`) and how much came from where (`moved`, JSON; both relative to the folder of records)
+ * written before.
  */
-export function stagingScript(plan: StagingPlan, directory: string, staged: string, token: string): string {
+export function stagingScript(
+  plan: StagingPlan,
+  directory: string,
+  { staged, moved }: { staged: string; moved: string },
+  token: string,
+): string {
   const build = posix.join(posix.dirname(directory), `.${posix.basename(directory)}.staging-${token}`)
   const [at, to] = [quote(build), quote(directory)]
   const open = plan.lockedDirectories ? [`find ${at} -type d ! -perm -700 -exec chmod u+rwx {} +`] : []
@@ -186,6 +200,7 @@ export function stagingScript(plan: StagingPlan, directory: string, staged: stri
     ...(plan.others ? [`find ${at} ! -type f ! -type d ! -type l -delete`] : []),
     `chmod 700 -- ${at}`,
     `find ${at} -mindepth 1 \\( -type f -o -type l \\) -printf ${quote(listingFormat)} > ${staged}`,
+    `printf '%s\\n' ${quote(JSON.stringify(plan.amounts))} > ${moved}`,
     `{ mv -T -- ${at} ${to} 2> /dev/null || [ -n "$(ls -A -- ${to})" ]; }`,
   ]
   return `{ { [ -d ${to} ] && [ -n "$(ls -A -- ${to})" ]; } || { ${steps.join(' && ')}; } || { rm -rf -- ${at}; false; }; } && { [ ! -e ${at} ] || rm -rf -- ${at}; }`

@@ -1,4 +1,5 @@
 import { constants } from 'node:os'
+import { memoryLimits, type MemoryLimit } from './cgroups.ts'
 
 /** Seconds since epoch are by this machine's clock. */
 export type RemoteSight =
@@ -39,11 +40,8 @@ export interface EndedSight {
   cpuSeconds: number | null
   peakMemoryBytes: number | null
   measuredBy: 'time' | 'rusage' | 'none'
-  limits?: TaskLimits
+  limits?: MemoryLimit
 }
-
-/** What held a task within its memory and processors: a cgroup of its own, or (memory only, of each process) RLIMIT_DATA. */
-export type TaskLimits = 'cgroup' | 'rlimit'
 
 /** What the head of a task's script keeps for whoever collects it, in one line of ASCII. */
 export interface TaskFacts {
@@ -51,6 +49,8 @@ export interface TaskFacts {
   expectedOutputs: readonly string[]
   /** Where its files were staged from. */
   sources: readonly string[]
+  /** It has a memory limit to which nothing holds it, as its runtime says. */
+  unlimited?: true
   /** Seconds since epoch, by the submitting machine's clock. */
   submittedAt: number
   /** By the same clock: when the site's uptime was 0; and how far that clock was before the site's. */
@@ -76,7 +76,7 @@ export interface TaskRecord {
   began: number
   /** Seconds since epoch by the clock of the node; absent where nobody asked it. */
   date?: number
-  limits?: TaskLimits
+  limits?: MemoryLimit
   peakKib?: number
   /** By GNU time; without it a signal is told from an exit code above 128 by the code alone. */
   killedBy?: number
@@ -110,7 +110,8 @@ export function parseRecord(lines: readonly string[]): ParsedRecord {
     if (record === undefined) continue
     const killed = /^Command terminated by signal (\d+)$/.exec(line)
     if (killed !== null) record.killedBy = Number(killed[1])
-    if (words[0] === 'limits' && (words[1] === 'cgroup' || words[1] === 'rlimit')) record.limits = words[1]
+    const limits = words[0] === 'limits' ? memoryLimits.find((limit) => limit === words[1]) : undefined
+    if (limits !== undefined) record.limits = limits
     if (words[0] === 'peak' && words.length === 2) record.peakKib = Number(words[1])
     // The first pair is the supervisor's own.
     if (/^\d+m[\d.]+s \d+m[\d.]+s$/.test(line) && ++times === 2) record.cpuSeconds = minutes(words[0] ?? '') + minutes(words[1] ?? '')
@@ -141,7 +142,8 @@ export function sightOf(
   if (parsed.form === 'claimed') return { form: 'claimed', ageSeconds: seen.ageSeconds }
   if (parsed.form === 'buried') return parsed
   const { record } = parsed
-  const { pid, node, began, date, exit, cpuSeconds = null, peakKib, limits } = record
+  const { pid, node, began, date, exit, cpuSeconds = null, peakKib } = record
+  const limits = record.limits ?? (facts?.unlimited === true ? 'none' : undefined)
   const submittedAt = facts?.submittedAt ?? 0
   const byClock = date === undefined ? undefined : date + (facts?.ahead ?? 0)
   const startedAt = Math.max(submittedAt, byClock ?? (facts?.zero ?? 0) + began / 100)

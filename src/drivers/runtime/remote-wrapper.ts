@@ -1,3 +1,5 @@
+import { cgroupFunctions } from './cgroups.ts'
+
 /**
  * What supervises tasks at a site: POSIX `sh` (dash, bash, busybox) with env, setsid, sleep and rm of any Linux, GNU grep, and /proc.
  * One supervisor a task, a fork of the shell that was started for the whole batch.
@@ -6,12 +8,12 @@
  * memory; GNU time or ''; options of env or ''; `date` or ''; `cgroups` where tasks are to have their own, or ''; then scripts: `NAME.TOKEN`
  * is the script `NAME.TOKEN.run` of task NAME.
  *
- * It answers `started NAME PID`, `known NAME` or `failed NAME WORDS`; the end of its output says that all have answered. A record
+ * It answers `started NAME PID`, `known NAME`, `failed NAME WORDS` or, where no trial helps, `refused NAME WORDS`; the end of its output says that all have answered. A record
  * (`NAME.task`) is created exclusively and grows by lines:
  *
  *     start SCRIPT PID BIRTH BOOT NODE UPTIME DATE     DATE is `-` unless asked for
  *     limits cgroup FOLDER                             what holds its memory and processors: a line for each of its cgroups,
- *     limits rlimit                                    or RLIMIT_DATA of each process; the last kind counts
+ *     limits rlimit                                    or RLIMIT_DATA of each process, or nothing (`none`); the last kind counts
  *     task PID                                         leader of the task's session
  *     peak KIB                                         by GNU time
  *     0m0.010000s 0m0.000000s                          twice: `times` of this shell, and of the task with its descendants
@@ -63,107 +65,7 @@ facts() {
   birth=$2
 }
 
-has() {
-  { read -r line < "$1"; } 2>/dev/null || line=
-  case " $line " in *" $2 "*) return 0 ;; esac
-  return 1
-}
-
-# A cgroup in the folder for each script, if such a one would have the file and processes may enter it; otherwise none.
-furnish() {
-  folder=$1 file=$2
-  shift 2
-  [ -w "$folder" ] || return
-  if [ -e "$folder/cgroup.controllers" ]; then
-    [ -w "$folder/cgroup.procs" ] && has "$folder/cgroup.controllers" memory || return
-    # Memory is refused as long as processes are in the folder itself; processors are not, but make it one that no process can leave downwards.
-    for each in memory cpu; do
-      has "$folder/cgroup.subtree_control" "$each" || echo "+$each" >| "$folder/cgroup.subtree_control"
-      has "$folder/cgroup.subtree_control" memory || return
-    done 2>/dev/null
-  fi
-  for each; do
-    set -- "$@" "$folder/orrery.$each"
-    shift
-  done
-  mkdir -- "$@" 2>/dev/null
-  [ -w "$1/$file" ] && (echo 0 >| "$1/cgroup.procs") 2>/dev/null && return
-  rmdir -- "$@" 2>/dev/null
-  return 1
-}
-
-# The same in the cgroup of this process, below the mount, or the nearest above it that will do.
-climb() {
-  mount=$1 path=\${2%/} file=$3
-  shift 3
-  until furnish "$mount$path" "$file" "$@"; do
-    [ -n "$path" ] || return
-    path=\${path%/*}
-  done
-}
-
-# Whether a cgroup of this process has a path of this pattern.
-within() {
-  while IFS=: read -r number names path; do
-    case $path in $1) return 0 ;; esac
-  done < /proc/self/cgroup
-  return 1
-}
-
-# Under systemd a login's cgroup is root's, and with the login may end what is in it. Where the account lingers, its own systemd outlives the
-# logins: it takes this process, and so the tasks, into a cgroup that is ours.
-linger() {
-  within '*/session-*.scope' && [ -e "/var/lib/systemd/linger/$(id -un)" ] || return
-  bus=/run/user/$(id -u)/bus
-  [ -S "$bus" ] || return
-  now
-  each=orrery-$$-$up.scope
-  DBUS_SESSION_BUS_ADDRESS=unix:path=$bus busctl --user --timeout=10 call \
-    org.freedesktop.systemd1 /org/freedesktop/systemd1 org.freedesktop.systemd1.Manager StartTransientUnit 'ssa(sv)a(sa(sv))' \
-    "$each" fail 3 PIDs au 1 $$ Delegate b true CollectMode s inactive-or-failed 0 > /dev/null 2>&1 < /dev/null || return
-  for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
-    if within "*/$each"; then lingering=1; return; fi
-    sleep 0.1
-  done
-}
-
-# Sets room, where the scripts' cgroups are, and share, where those for processors are in a tree of their own.
-confine() {
-  tree= memories= processors= own=/ ours=/ theirs=/
-  while read -r line place kind flags rest; do
-    case $kind:,$flags, in
-      cgroup2:*) tree=\${tree:-$place} ;;
-      cgroup:*,memory,*) memories=\${memories:-$place} ;;
-      cgroup:*,cpu,*) processors=\${processors:-$place} ;;
-    esac
-  done < /proc/mounts
-  while IFS=: read -r number names path; do
-    case $number:,$names, in
-      0:*) own=$path ;;
-      *,memory,*) ours=$path ;;
-      *,cpu,*) theirs=$path ;;
-    esac
-  done < /proc/self/cgroup
-  if has "$tree/cgroup.controllers" memory; then
-    # What is above the account's systemd's is for that to divide.
-    if [ -z "$lingering" ] && climb "$tree" "$own" memory.max "$@"; then room=$folder; return; fi
-    # It is ours and nothing above it is: what is in it has to make way.
-    [ -O "$tree$own" ] && [ -w "$tree$own/cgroup.procs" ] || return
-    mkdir -- "$tree$own/orrery.rest" 2>/dev/null
-    for try in 1 2 3; do
-      while read -r each; do
-        echo "$each" >| "$tree$own/orrery.rest/cgroup.procs"
-      done < "$tree$own/cgroup.procs" 2>/dev/null
-      if furnish "$tree$own" memory.max "$@"; then room=$folder; return; fi
-    done
-    return
-  fi
-  if [ -n "$memories" ] && climb "$memories" "$ours" memory.limit_in_bytes "$@"; then
-    room=$folder
-    if [ -n "$processors" ] && [ "$processors" != "$memories" ] && climb "$processors" "$theirs" cpu.cfs_quota_us "$@"; then share=$folder; fi
-  fi
-}
-
+${cgroupFunctions}
 # Gives the task's cgroup its limits; without those of memory it is none.
 bound() {
   if [ -e "$cgroup/memory.max" ]; then
@@ -330,9 +232,8 @@ for each in "$cgroup" "$processor"; do
   [ -z "$each" ] || { echo 0 >| "$each/cgroup.procs"; } 2>/dev/null || held=
 done
 if [ -z "$held" ] && [ "$memory" -gt 0 ]; then
-  ulimit -d "$memory"
-  echo "limits rlimit" >&3
-fi
+  if ulimit -d "$memory"; then echo "limits rlimit"; else echo "limits none"; fi >&3
+fi 2> /dev/null
 '
 
 perform() {
@@ -359,7 +260,7 @@ supervise() {
   # Nobody may be there to read the answer any more.
   trap '' PIPE
   reason= woken= stopped= asked= timer= task= forced=0 date=-
-  { { read -r line; read -r line word limit word grace word memory word bytes word cores; } < "$script.run"; } 2> /dev/null || {
+  { { read -r line; read -r line word limit word grace word memory word bytes word cores word must; } < "$script.run"; } 2> /dev/null || {
     echo "failed $name has no script"
     return 0
   }
@@ -387,6 +288,11 @@ supervise() {
     return 0
   fi 2> /dev/null
   [ -z "$cgroup" ] || { [ "\${cores:-0}" -gt 0 ] && bound 2>/dev/null; } || release
+  if [ "$must" = cgroup ] && [ -z "$cgroup" ]; then
+    rm -f -- "$name.task"
+    echo "refused $name memoryLimit is cgroup, and this account cannot make one here; use rlimit or none, or give the account cgroups"
+    return 0
+  fi
   for each in "$cgroup" "$processor"; do
     [ -z "$each" ] || echo "limits cgroup $each" >&3
   done 2>/dev/null
@@ -451,7 +357,7 @@ supervise() {
   return "$code"
 }
 
-room= share= cgroup= processor= lingering=
+room= share= cgroup= processor= lingering= alone= owner=$$
 if [ "$mode" = foreground ]; then
   supervise "$1"
 else

@@ -3,7 +3,7 @@ import { posix } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { quote, quoteAll } from '../quote.ts'
 import type { SiteShell } from '../shell.ts'
-import { DriverError, type Collected, type Intent, type LogSlice, type OutputManifest } from './driver.ts'
+import { DriverError, type Collected, type Intent, type LogSlice, type OutputManifest, type StagedAmount } from './driver.ts'
 import { gather } from './gather.ts'
 import { checkIntent } from './local-intent.ts'
 import {
@@ -42,7 +42,7 @@ import { taskScript } from './task-script.ts'
  * - `bin/<hash>/wrapper`: the supervisor (`remote-wrapper.ts`), installed once per content.
  * - `tasks/NAME.TOKEN.run`: the script of the task (`task-script.ts`), a token per submission, so that no script is ever written over;
  *   `NAME.task`: its record, created exclusively before the start, growing by whole lines; `NAME.out`, `NAME.err`;
- *   `NAME.TOKEN.staged`: what was in the work directory before; `NAME.cancel`: somebody asked for its end. A name cancelled before its
+ *   `NAME.TOKEN.staged`: what was in the work directory before; `NAME.TOKEN.moved`: how much of it came from where; `NAME.cancel`: somebody asked for its end. A name cancelled before its
  *   start has a record that says so, and never starts.
  * - `ends`: names of ended tasks, appended as they end.
  *
@@ -136,17 +136,21 @@ const hundredths = (seconds: number): number => Math.max(0, Math.ceil(seconds * 
 
 /**
  * Address space that programs reserve and never touch (Java, Go, Node) does not count for RLIMIT_DATA, stacks and arenas of threads do: twice what
- * was asked for and 256 MiB ends a runaway program and leaves the others alone.
+ * was asked for and 256 MiB ends a runaway program and leaves the others alone. local-runner.go has the same.
  */
 const dataKib = (memoryBytes: number): number => (memoryBytes === 0 ? 0 : Math.ceil(memoryBytes / 512) + 256 * 1024)
 
-const isConfined = ({ ownLimits }: Intent): boolean => ownLimits !== true
+const isConfined = ({ ownLimits, memoryLimit }: Intent): boolean =>
+  ownLimits !== true && (memoryLimit === undefined || memoryLimit === 'cgroup')
 
-/** `memory` is for RLIMIT_DATA, `bytes` and `cores` for a cgroup of the task's own; 0: none. */
-const limitsOf = (intent: Intent): string => {
-  const { memoryBytes, cores } = intent
+/** `memory` is for RLIMIT_DATA, `bytes` and `cores` for a cgroup of the task's own; 0: none. `must`: what is demanded, or `-`. */
+const limitsOf = (intent: Intent, elsewhere: boolean): string => {
+  const { memoryBytes, cores, memoryLimit } = intent
   const [bytes, whole] = isConfined(intent) ? [Math.ceil(memoryBytes), Math.max(1, Math.ceil(cores))] : [0, 0]
-  return `memory ${dataKib(memoryBytes)} bytes ${bytes} cores ${whole}`
+  const data = memoryLimit === undefined || memoryLimit === 'rlimit' ? dataKib(memoryBytes) : 0
+  // Where a scheduler starts them its own cgroup is meant.
+  const must = memoryLimit === 'cgroup' && memoryBytes > 0 && !elsewhere && intent.ownLimits !== true
+  return `memory ${data} bytes ${bytes} cores ${whole} must ${must ? 'cgroup' : '-'}`
 }
 
 const lastLines = (text: string): string => text.trimEnd().split('\n').slice(-stderrTailLines).join('\n')
@@ -333,7 +337,7 @@ shift`
     const place =
       plan === undefined
         ? `{ [ -d ${at} ] && [ ! -L ${at} ] && { [ -z "$old" ] || [ -z "$(find ${at} -maxdepth 0 -perm /077)" ] || { echo ${quote(`${directory} may be entered by others`)} >&2; false; }; }; }`
-        : stagingScript(plan, directory, `${name}.${token}.staged`, token)
+        : stagingScript(plan, directory, { staged: `${name}.${token}.staged`, moved: `${name}.${token}.moved` }, token)
     return `if [ -e ${name}.task ]; then echo 'known ${name}'
 elif words=$( { ${place} && printf '%s' ${quote(text)} > ${script}.run; } 2>&1 ); then ready="$ready ${script}"
 else
@@ -374,8 +378,11 @@ fi`
         answers.set(name, plan === 'known' ? { state: 'known' } : { state: 'failed', error: plan })
         return []
       }
-      const facts: TaskFacts = { directory, expectedOutputs, sources: stage.map(({ from }) => from), submittedAt, zero, ahead }
-      const limits = `# limit ${hundredths(intent.timeoutSeconds)} grace ${hundredths(timeoutGraceSeconds)} ${limitsOf(intent)}`
+      const facts: TaskFacts = {
+        ...{ directory, expectedOutputs, sources: stage.map(({ from }) => from), submittedAt, zero, ahead },
+        ...(intent.memoryLimit === 'none' && intent.memoryBytes > 0 ? { unlimited: true as const } : {}),
+      }
+      const limits = `# limit ${hundredths(intent.timeoutSeconds)} grace ${hundredths(timeoutGraceSeconds)} ${limitsOf(intent, elsewhere)}`
       const text = `#!/bin/sh\n${limits}\n${factsLine(facts)}\n${taskScript(intent, taskVariable)}`
       return [{ intent, plan, script: `${name}.${token}`, text, facts }]
     })
@@ -426,6 +433,7 @@ mkdir -p -- "$@"`
           } else if (word === 'known') answers.set(name, { state: 'known' })
           else if (word === 'ready') answers.set(name.slice(0, name.indexOf('.')), { state: 'ready', script: name })
           else if (word === 'again') repeat.add(name)
+          else if (word === 'refused') answers.set(name, { state: 'failed', error: new DriverError('refused', words.join(' ')) })
           else if (word === 'failed') answers.set(name, { state: 'failed', error: await refusal(name, words.join(' '), stderr) })
           else if (line !== '') others.push(line)
         }
@@ -671,6 +679,7 @@ true`,
   interface Contents {
     listing: Found[]
     staged: Found[][]
+    moved: StagedAmount[] | undefined
   }
 
   /** What is in the work directories, and what was there before. */
@@ -680,7 +689,8 @@ true`,
       .filter(({ facts }) => facts.sources.length > 0)
       .map(
         ({ name }) =>
-          `for each in ${name}.*.staged; do [ -e "$each" ] && { printf '\\n${boundary} staged ${name}\\n'; cat "$each"; }; done`,
+          `for each in ${name}.*.staged; do [ -e "$each" ] && { printf '\\n${boundary} staged ${name}\\n'; cat "$each"; }; done
+for each in ${name}.*.moved; do [ -e "$each" ] && { printf '\\n${boundary} moved ${name}\\n'; head -n 1 "$each"; }; done`,
       )
     return `printf '\\n${boundary} files\\n'\nfind ${folders} -mindepth 1 -printf ${quote(listingFormat)} 2> /dev/null\n${lists.join('\n')}`
   }
@@ -693,7 +703,16 @@ true`,
     const listings = new Map(answer.filter(({ label }) => label === 'files').flatMap(({ bytes }) => [...parseListing(bytes)]))
     for (const { name, facts } of tasks) {
       const lists = answer.filter(({ label }) => label === `staged ${name}`).map(({ bytes }) => [...parseListing(bytes).values()].flat())
-      into.set(name, { listing: listings.get(facts.directory) ?? [], staged: lists })
+      // Who staged it beside another process planned the same.
+      const moved = answer
+        .find(({ label }) => label === `moved ${name}`)
+        ?.bytes.toString()
+        .trim()
+      into.set(name, {
+        listing: listings.get(facts.directory) ?? [],
+        staged: lists,
+        moved: moved === undefined || moved === '' ? undefined : (JSON.parse(moved) as StagedAmount[]),
+      })
     }
   }
 
@@ -761,6 +780,7 @@ true`,
             peakMemoryBytes,
             measuredBy,
             manifest: { ...manifest, hostname: node },
+            ...(contents.get(name)?.moved === undefined ? {} : { staged: contents.get(name)?.moved ?? [] }),
             missingOutputs: (own?.expectedOutputs ?? []).filter((path) => !isDelivered(own?.directory ?? '', listing, path)),
             stderrTail: lastLines(tails.get(name)?.toString() ?? ''),
             ...(limits === undefined ? {} : { detail: { limits } }),

@@ -40,6 +40,8 @@ export interface CallFacts {
   memoryBytes: number
   /** Seconds since epoch. */
   submittedAt: number
+  /** Folders that its files were staged from, in the intent's order. */
+  sources?: readonly string[]
 }
 
 export type CallRecord = { form: 'accepted'; facts: CallFacts } | { form: 'buried'; at: number }

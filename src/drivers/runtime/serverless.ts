@@ -27,7 +27,7 @@ import { applyOutputs, inlineBytes, readInputs } from './serverless-files.ts'
 import { openGate } from './serverless-gate.ts'
 import type { CallLinks, LinkPurpose } from './serverless-links.ts'
 import { checkOutputs, placeRun, readAnswer, type CallRequest } from './serverless-protocol.ts'
-import { removeStagingRemains, stage, writeStagedFiles } from './staging.ts'
+import { amountsFrom, removeStagingRemains, stage, writeStagedFiles } from './staging.ts'
 
 export const serverlessCapabilities: Readonly<Record<Capability, boolean>> = {
   batch: true,
@@ -511,6 +511,7 @@ export function openServerlessDriver(options: ServerlessDriverOptions): RootedDr
           timeoutSeconds,
           memoryBytes,
           submittedAt: clock(),
+          sources: intent.stage.map(({ from }) => from),
         })
       }
       attend(name)
@@ -583,7 +584,7 @@ export function openServerlessDriver(options: ServerlessDriverOptions): RootedDr
     if (end?.form === 'failed' && end.trouble === 'refused') throw new DriverError('refused', end.message)
     if (record === undefined || end?.form !== 'ended')
       throw new DriverError('unknown', `${name} has no recorded end; find tells whether it runs, is lost or was never submitted`)
-    const { directory, expectedOutputs, submittedAt } = record.facts
+    const { directory, expectedOutputs, submittedAt, sources } = record.facts
     const { startedAt, wallSeconds, cpuSeconds, peakMemoryBytes, detail } = end
     const manifest = await outputManifest({
       runtime: options.runtime,
@@ -602,6 +603,7 @@ export function openServerlessDriver(options: ServerlessDriverOptions): RootedDr
       peakMemoryBytes,
       measuredBy: cpuSeconds === null && peakMemoryBytes === null ? 'none' : 'sampled',
       manifest,
+      ...(sources === undefined ? {} : { staged: amountsFrom(sources, calls.staged(name)) }),
       missingOutputs: expectedOutputs.filter((path) => !isDelivered(directory, path)),
       stderrTail: lastLines(tail),
       detail,

@@ -19,7 +19,7 @@ import { copyFile, rm } from 'node:fs/promises'
 import { randomBytes } from 'node:crypto'
 import { basename, dirname, join, posix } from 'node:path'
 import { setImmediate } from 'node:timers/promises'
-import { DriverError, type Stage } from './driver.ts'
+import { DriverError, type Stage, type StagedAmount } from './driver.ts'
 import { isErrno, messageOf } from './errno.ts'
 
 /** A file as it was before the task started. `source` is where it was copied from; `target` is set for symbolic links. */
@@ -220,6 +220,14 @@ async function build(root: string, entries: ReadonlyMap<string, Entry>): Promise
     }
   }
   return files
+}
+
+/** What came from each of the folders, by the list of what was staged. */
+export function amountsFrom(sources: readonly string[], files: readonly StagedFile[]): StagedAmount[] {
+  return sources.map((source) => {
+    const own = files.filter((file) => file.source === join(source, file.path))
+    return { files: own.length, bytes: own.reduce((sum, { sizeBytes }) => sum + sizeBytes, 0) }
+  })
 }
 
 /** Takes away what a crash during staging left beside `directory`. */

@@ -91,30 +91,40 @@ export const listTree = async (place: Place, directory: string, paths: readonly 
 
 /** What is at the target before anything is sent. */
 export type Prepared =
-  | { state: 'existing'; tree: Tree; digests: Map<string, string> }
+  | { state: 'existing'; tree: Tree; digests: Map<string, string>; note: unknown }
   | { state: 'partial' | 'fresh'; freeBytes: number | undefined; where: string }
 
-/** Digests in a manifest stand behind the fields of `parseTree`, one for each unit. */
-const manifestOf = (tree: Tree, digests: ReadonlyMap<string, string>): Buffer => {
+/** Type letter of the record of a manifest that holds the note; `parseTree` passes it over. */
+const noteLetter = 'n'
+
+/** Digests in a manifest stand behind the fields of `parseTree`, one for each unit; `note` is a record of its own, JSON in ASCII. */
+const manifestOf = (tree: Tree, digests: ReadonlyMap<string, string>, note: unknown): Buffer => {
   const letters = { file: 'f', directory: 'd', link: 'l' } as const
   const records = [...tree].map(([path, entry]) => {
     const { kind, mode, sizeBytes, modified, target } = entry
     const sums = kind === 'file' ? [...unitsOf(path, entry)].map((unit) => digests.get(unitKey(unit)) ?? '').join(',') : ''
     return `${letters[kind]} ${mode.toString(8)} ${String(sizeBytes)} ${String(modified)} ${sums}\0./${path}\0${target}\0`
   })
+  const json = JSON.stringify(note)?.replace(/[^ -~]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`)
+  if (json !== undefined) records.push(`${noteLetter} 0 0 0\0./\0${json}\0`)
   return Buffer.from(records.join(''), 'latin1')
 }
 
-const readManifest = (bytes: Buffer, label: string): { tree: Tree; digests: Map<string, string> } => {
+const readManifest = (bytes: Buffer, label: string): { tree: Tree; digests: Map<string, string>; note: unknown } => {
   const tree = parseTree(bytes, label)
   const digests = new Map<string, string>()
+  let note: unknown
   const fields = bytes.toString('latin1').split('\0')
   for (let at = 0; at + 2 < fields.length; at += 3) {
+    if (fields[at]?.startsWith(`${noteLetter} `) === true) {
+      note = JSON.parse(fields[at + 2] as string)
+      continue
+    }
     const path = (fields[at + 1] as string).slice(2)
     const sums = (fields[at] as string).split(' ')[4] ?? ''
     for (const [block, sum] of sums.split(',').entries()) if (sum !== '') digests.set(unitKey({ offset: block * blockBytes, path }), sum)
   }
-  return { tree, digests }
+  return { tree, digests, note }
 }
 
 export const prepare = async (place: Place, directory: string, label: string): Promise<Prepared> => {
@@ -238,6 +248,8 @@ export interface CopyRequest {
   streams: number
   traffic: Traffic
   prepared: Extract<Prepared, { state: 'partial' | 'fresh' }>
+  /** What is written down beside the files, in the same step that makes them visible, and read back with them (`Prepared.note`). */
+  note?: () => unknown
 }
 
 /**
@@ -421,7 +433,7 @@ export const copy = async (request: CopyRequest): Promise<{ resumed: boolean }> 
       'infrastructure',
       [`the files of ${label} did not arrive at ${to.site} as they are: ${difference}`, ...complaints].join('; '),
     )
-  const finished = await run(to, finishScript(directory), manifestOf(tree, given))
+  const finished = await run(to, finishScript(directory), manifestOf(tree, given, request.note?.()))
   if (fullDisk.test(finished.stderr)) throw await diskFull(finished.stderr.trim())
   if (finished.code !== 0) throw troubleOf(to.site, `rename ${arriving}`, finished)
   return { resumed }

@@ -22,8 +22,11 @@ export interface StagingOptions {
   ends: (site: string) => Promise<End>
   /** Absolute at the driver's site: a folder for what comes from elsewhere. */
   incomingRoot: () => Promise<string>
-  /** Called before the task is handed on, once for each of its stages that named another site. `name` is the task's. */
-  onTransfer: (name: string, facts: TransferFacts) => void
+  /**
+   * Called once for each stage of a task that named another site; `name` is the task's. The task is handed on when it has resolved, so what it
+   * writes down is known to whoever finds the task at the site. After a crash before that, the same facts are told again.
+   */
+  onTransfer: (name: string, facts: TransferFacts) => Promise<void>
   limits?: Partial<TransferLimits>
 }
 
@@ -79,7 +82,7 @@ export const withTransfers = (driver: RuntimeDriver, options: StagingOptions): R
     }
   }
 
-  const takeOff = (key: string, stage: Stage, to: End, root: string): Flight => {
+  const takeOff = (name: string, key: string, stage: Stage, to: End, root: string): Flight => {
     const abort = new AbortController()
     const fly = async (): Promise<TransferOutcome> => {
       abort.signal.throwIfAborted()
@@ -92,6 +95,7 @@ export const withTransfers = (driver: RuntimeDriver, options: StagingOptions): R
         source: { directory: stage.from, ...(paths === undefined ? {} : { paths }) },
         directory: posix.join(root, key),
         label,
+        for: name,
         signal: abort.signal,
         ...(options.limits === undefined ? {} : { limits: options.limits }),
       })
@@ -110,34 +114,28 @@ export const withTransfers = (driver: RuntimeDriver, options: StagingOptions): R
     const edge = { fromSite: stage.at ?? options.site, toSite: options.site, label: stage.label, from: stage.from }
     const known = present.get(key)
     // What was found elsewhere than in the folder for what comes has nothing there.
-    if (known !== undefined && (isThere || known.directory !== posix.join(root, key))) return { ...shared(known, startedAt), ...edge }
+    if (known !== undefined && (isThere || known.directory !== posix.join(root, key))) return { ...shared(known, name, startedAt), ...edge }
     present.delete(key)
     // One that everybody gave up is over soon, and then begins anew.
     for (let given = flights.get(key); given?.abort.signal.aborted === true; given = flights.get(key))
       await given.outcome.catch(() => undefined)
-    const running = flights.get(key)
-    const flight = running ?? takeOff(key, stage, to, root)
+    const flight = flights.get(key) ?? takeOff(name, key, stage, to, root)
     flight.waiting.add(name)
     try {
-      const outcome = await flight.outcome
-      return { ...(running === undefined ? outcome : shared(outcome, startedAt)), ...edge }
+      return { ...shared(await flight.outcome, name, startedAt), ...edge }
     } finally {
       flight.waiting.delete(name)
     }
   }
 
-  /** Only the first consumer's transfer moved bytes. */
-  const shared = (outcome: TransferOutcome, startedAt: number): TransferOutcome =>
-    outcome.strategy === 'shared-storage' || outcome.strategy === 'runtime-local'
-      ? { ...outcome, startedAt, finishedAt: Date.now() / 1000 }
-      : {
-          ...outcome,
-          strategy: 'use-existing',
-          reason: `brought once for all that need it here, by ${outcome.strategy}`,
-          networkBytes: 0,
-          startedAt,
-          finishedAt: Date.now() / 1000,
-        }
+  /** What a transfer was for one of the tasks that needed it: only the one that it was made for moved anything. */
+  const shared = (outcome: TransferOutcome, name: string, startedAt: number): TransferOutcome => {
+    if (outcome.movedFor === name) return outcome
+    const times = { startedAt, finishedAt: Date.now() / 1000 }
+    if (outcome.strategy === 'shared-storage' || outcome.strategy === 'runtime-local') return { ...outcome, ...times }
+    const reason = outcome.movedFor === undefined ? outcome.reason : `brought once for all that need it here, by ${outcome.strategy}`
+    return { ...outcome, ...times, strategy: 'use-existing', reason, bytes: 0, networkBytes: 0, files: 0 }
+  }
 
   const localStages = async (intent: Intent): Promise<Stage[]> => {
     const keys = new Map(intent.stage.filter(isRemote).map((stage) => [stage, keyOf(stage)]))
@@ -153,7 +151,7 @@ export const withTransfers = (driver: RuntimeDriver, options: StagingOptions): R
         const rest = { label, ...(paths === undefined ? {} : { paths }) }
         if (key === undefined) return { from: stage.from, ...rest }
         const facts = await bring(intent.name, stage, key, to, root, there.has(key))
-        options.onTransfer(intent.name, facts)
+        await options.onTransfer(intent.name, facts)
         return { from: facts.directory, ...rest }
       }),
     )

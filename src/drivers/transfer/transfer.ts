@@ -1,3 +1,4 @@
+import { z } from 'zod'
 import type { Traffic } from './carry.ts'
 import {
   copy,
@@ -11,7 +12,7 @@ import {
   type Prepared,
   type Route,
 } from './copy.ts'
-import { choose, sharedPath, type EdgeFacts, type Mount, type TransferStrategy } from './strategy.ts'
+import { choose, sharedPath, transferStrategies, type EdgeFacts, type Mount, type TransferStrategy } from './strategy.ts'
 import { contentBytes, differenceBetween, fileCount, type Tree } from './tree.ts'
 
 /** One side of a transfer: how it is reached, and what is known about where it is. */
@@ -40,6 +41,8 @@ export interface TransferRequest {
   directory: string
   /** Who made the files, for messages. */
   label: string
+  /** Whose transfer it is. What it moved is written down beside the files, so that whoever finds them whole later can say it (`movedFor`). */
+  for?: string
   signal?: AbortSignal
   limits?: Partial<TransferLimits>
 }
@@ -68,10 +71,27 @@ export interface TransferOutcome {
   finishedAt: number
   /** Something of an earlier attempt was kept. */
   resumed: boolean
+  /**
+   * `for` of the transfer that moved the files, this one or an earlier one that found its end unheard: strategy, amounts and times are that
+   * transfer's. Absent where nothing moved, or where nobody was named.
+   */
+  movedFor?: string
   verified: true
 }
 
 const defaults: TransferLimits = { streams: 4, stallMs: 60_000 }
+
+/** What is kept beside the files about the transfer that brought them. */
+const Note = z.object({
+  movedFor: z.string(),
+  strategy: z.enum(transferStrategies),
+  reason: z.string(),
+  bytes: z.number(),
+  networkBytes: z.number(),
+  files: z.number(),
+  startedAt: z.number(),
+  finishedAt: z.number(),
+})
 
 /** The files as the target sees them are those of the source, by names, kinds and sizes; else why not. */
 const differenceThere = async (to: End, directory: string, tree: Tree, request: TransferRequest): Promise<string | undefined> => {
@@ -129,7 +149,10 @@ export const transfer = async (request: TransferRequest): Promise<TransferOutcom
     const difference = await differenceFromManifest(to, directory, prepared, traffic)
     failed.delete('use-existing')
     const { strategy, reason } = choose(facts(0), failed)
-    if (difference === undefined) return outcome(strategy, reason, prepared.tree, directory)
+    if (difference === undefined) {
+      const note = Note.safeParse(prepared.note)
+      return { ...outcome(strategy, reason, prepared.tree, directory), ...(note.success ? note.data : {}) }
+    }
     failed.set('use-existing', `what was there had changed: ${difference}`)
     await discard(to, directory)
     prepared = undefined
@@ -159,6 +182,7 @@ export const transfer = async (request: TransferRequest): Promise<TransferOutcom
         ] as const
       ).find(([by]) => by === strategy)
       const route: Route = direct?.[1] === undefined ? { by: 'gateway' } : { by: direct[0], door: direct[1] }
+      const own = (): Partial<TransferOutcome> => (request.for === undefined ? {} : { movedFor: request.for })
       try {
         const done = await copy({
           from,
@@ -171,10 +195,11 @@ export const transfer = async (request: TransferRequest): Promise<TransferOutcom
           streams: limits.streams,
           traffic,
           prepared,
+          note: () => (request.for === undefined ? undefined : { ...outcome(strategy, reason, tree, directory), ...own() }),
         })
         // What a direct way brought before it failed is of this very attempt.
         resumed = done.resumed && !tried
-        return outcome(strategy, reason, tree, directory)
+        return { ...outcome(strategy, reason, tree, directory), ...own() }
       } catch (error) {
         if (!(error instanceof NoWayError)) throw error
         failed.set(strategy, error.message)
