@@ -7,6 +7,7 @@ const secrets = [
   'apiToken',
   'password',
   'databaseUrl',
+  'databasePassword',
   'authorization',
   'token',
   'secret',
