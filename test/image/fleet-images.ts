@@ -90,6 +90,15 @@ const buildPrograms = async (temporary: string, target: string): Promise<void> =
 const install = (...packages: string[]): string =>
   `apt-get update && apt-get install -y --no-install-recommends ${packages.join(' ')} && rm -rf /var/lib/apt/lists/*`
 
+/**
+ * Containers of this engine have no way out: by a plain address gRPC waits for outside name servers until its time is over. The older
+ * compose file gives a plain one.
+ */
+const temporalCommand = `#!/bin/sh
+case $TEMPORAL_ADDRESS in *:///*) ;; *) export TEMPORAL_ADDRESS="passthrough:///$TEMPORAL_ADDRESS" ;; esac
+exec temporal-cli "$@"
+`
+
 /** What docker-compose.yml uses of the published image: its variables, its folder, its accounts, and TCP only when the database is made. */
 const postgresStart = `#!/bin/sh
 set -eu
@@ -120,11 +129,11 @@ STOPSIGNAL SIGINT
 ENTRYPOINT ["/usr/local/bin/postgres-start"]
 CMD ["postgres"]
 `,
-  'admin-tools': `COPY --chmod=755 temporal temporal-sql-tool /usr/local/bin/
+  'admin-tools': `COPY --chmod=755 temporal temporal-cli temporal-sql-tool /usr/local/bin/
 RUN useradd --uid 1000 temporal
 USER temporal
 `,
-  temporal: `RUN ${install('busybox', 'ca-certificates')} && ln -s /bin/busybox /usr/bin/nc && useradd --uid 1000 temporal
+  temporal: `RUN ${install('netcat-openbsd', 'ca-certificates')} && useradd --uid 1000 temporal
 COPY --chmod=755 temporal-server /usr/local/bin/
 COPY --chmod=755 entrypoint.sh /etc/temporal/
 WORKDIR /etc/temporal
@@ -159,6 +168,7 @@ export const composeImage = nameOf('compose')
 export const buildFleetImages = async (engine: ImageEngine, image: string): Promise<void> => {
   const { cacheDir, childEnvironment } = configFromEnvironment()
   const programs = await temporalPrograms()
+  const scripts: Record<string, string> = { 'postgres-start': postgresStart, temporal: temporalCommand }
   const temporal = await findTemporalProgram({
     named: undefined,
     cacheDir,
@@ -170,8 +180,8 @@ export const buildFleetImages = async (engine: ImageEngine, image: string): Prom
     const context = mkdtempSync(join(engine.scratch, 'context-'))
     for (const [, file = ''] of steps.matchAll(/^COPY (?:--\S+ )*(.+) \S+$/gm))
       for (const each of file.split(' '))
-        if (each === 'postgres-start') writeFileSync(join(context, each), postgresStart)
-        else copyFileSync(each === 'temporal' ? temporal : join(programs, each), join(context, each))
+        if (Object.hasOwn(scripts, each)) writeFileSync(join(context, each), scripts[each] ?? '')
+        else copyFileSync(each === 'temporal-cli' ? temporal : join(programs, each), join(context, each))
     writeFileSync(join(context, 'Dockerfile'), `FROM ${engine.base}\n${steps}`)
     await engine.build(nameOf(name), context)
     rmSync(context, { recursive: true })
