@@ -6,7 +6,11 @@ export const dataFolder = '/var/lib/orrery'
 
 const example = (name: string): string => readFileSync(new URL(`../../examples/hello/${name}.yaml`, import.meta.url), 'utf8')
 
-/** Three steps of two seconds, and one that ends when somebody makes the file `gate` in the host's data folder. */
+const waitForGate = `is_open() { folder=$PWD; while [ -n "$folder" ]; do [ ! -e "$folder/gate" ] || return 0; folder=\${folder%/*}; done; return 1; }
+until is_open; do sleep 0.2; done
+echo open | tee gate.txt`
+
+/** Three steps of two seconds, and one that ends when somebody makes the file `gate` in the host's data folder, above the task's own. */
 const gatedWorkflow = {
   name: 'steps',
   spec: {
@@ -14,8 +18,7 @@ const gatedWorkflow = {
     image: 'busybox:1.36',
     activities: ['one', 'two', 'three', 'gate'].map((name, index, names) => ({
       name,
-      run:
-        name === 'gate' ? `until [ -e ${dataFolder}/gate ]; do sleep 0.2; done; echo open | tee gate.txt` : `sleep 2; echo "step ${name}"`,
+      run: name === 'gate' ? waitForGate : `sleep 2; echo "step ${name}"`,
       cpuLimit: '1',
       memoryLimit: '16Mi',
       ...(index === 0 ? {} : { dependsOn: [names[index - 1]] }),

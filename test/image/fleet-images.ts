@@ -99,7 +99,7 @@ case $TEMPORAL_ADDRESS in *:///*) ;; *) export TEMPORAL_ADDRESS="passthrough:///
 exec temporal-cli "$@"
 `
 
-/** What docker-compose.yml uses of the published image: its variables, its folder, its accounts, and TCP only when the database is made. */
+/** What docker-compose.yml uses of the published image: its variables, its folder, its accounts, its first database. */
 const postgresStart = `#!/bin/sh
 set -eu
 if [ "$(id -u)" = 0 ]; then
@@ -113,6 +113,7 @@ if [ ! -s "$PGDATA/PG_VERSION" ]; then
   rm /tmp/password
   echo 'host all all all scram-sha-256' >> "$PGDATA/pg_hba.conf"
   echo "listen_addresses = '*'" >> "$PGDATA/postgresql.conf"
+  [ -z "\${POSTGRES_DB:-}" ] || echo "create database $POSTGRES_DB" | postgres --single -D "$PGDATA" postgres
 fi
 exec "$@"
 `
