@@ -7,15 +7,13 @@ import { until } from '../embedded/folder.ts'
 import { engineMissing } from '../sites/docker.ts'
 import { run, type Answer } from '../sites/ground.ts'
 import { dataFolder, openApi, type Api } from './api.ts'
+import { olderCommit, olderFolders, olderRecordsFile } from './older-records.ts'
 import { openImageEngine, root, type ImageEngine } from './engine.ts'
 import { buildFleetImages, buildOlderImage, composeImage, fleetImages } from './fleet-images.ts'
 
 const missing = await engineMissing()
 const image = 'orrery:test'
-/** The last commit whose schema has 8 migrations; `older-schema.sql` holds the records that this test makes with it, for clones without history. */
-const olderCommit = '6e74fec'
 const olderImage = `orrery-test-older:${olderCommit}`
-const olderRecords = join(import.meta.dirname, 'older-schema.sql')
 const hosts = ['api', 'worker-1', 'worker-2']
 /** Every character that a URL, a shell or Compose could take for its own; Temporal's configuration takes all of these. */
 const passwords = { orrery: 'o/r@r:e%2Fy $p?#&', temporal: 't/e@m:p%o', superuser: 's/u@p:e%r' }
@@ -98,7 +96,10 @@ const suite = (): void => {
       await project.shell(start.replace(/^docker compose up.*\n/m, ''))
       project.set({ POSTGRES_USER: 'orrery', POSTGRES_PASSWORD: 'older', ORRERY_PORT: ports.api })
       await project.shell('docker compose up --wait postgres && docker compose run --rm --no-TTY postgres-roles')
-      await project.shell(`docker compose exec -T postgres psql -q -v ON_ERROR_STOP=1 -U orrery orrery < ${quote(olderRecords)}`)
+      await project.shell(`docker compose exec -T postgres psql -q -v ON_ERROR_STOP=1 -U orrery orrery < ${quote(olderRecordsFile)}`)
+      await project.shell(
+        `docker compose run --rm --no-deps --no-TTY --entrypoint mkdir api -p ${olderFolders.map((folder) => `${dataFolder}/${folder}`).join(' ')}`,
+      )
       await project.shell('rm .env vault.key')
       return
     }
@@ -115,7 +116,7 @@ const suite = (): void => {
     await until(() => isAtGate('open'), 'the run waits at its gate', 300_000)
     if (process.env['UPDATE_OLDER_RECORDS'] === '1')
       await project.shell(
-        `docker compose exec -T postgres pg_dump -U orrery --inserts --no-owner --no-privileges orrery | grep -Ev '^(--.*|\\\\.*|)$' > ${quote(olderRecords)}`,
+        `docker compose exec -T postgres pg_dump -U orrery --inserts --no-owner --no-privileges orrery | grep -Ev '^(--.*|\\\\.*|)$' > ${quote(olderRecordsFile)}`,
       )
   }
 
