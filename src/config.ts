@@ -1,4 +1,4 @@
-import { accessSync, constants, statSync } from 'node:fs'
+import { accessSync, constants, readFileSync, statSync } from 'node:fs'
 import { isIP } from 'node:net'
 import { homedir, hostname } from 'node:os'
 import { join, resolve } from 'node:path'
@@ -15,6 +15,8 @@ export interface HostFacts {
   workingDirectory: string
   isDirectory: (path: string) => boolean
   isExecutable: (path: string) => boolean
+  /** The text of a file. @throws Error of the file system with its code */
+  readFile: (path: string) => string
 }
 
 export interface Address {
@@ -79,6 +81,20 @@ interface Notes {
 const notes = z.registry<Notes>()
 
 const controlFree = /^[^\p{Cc}]+$/u
+
+const postgresUrl = (text: string): URL | undefined => {
+  const url = URL.canParse(text) ? new URL(text) : undefined
+  return url !== undefined && /^postgres(?:ql)?:$/.test(url.protocol) && url.pathname.length > 1 ? url : undefined
+}
+
+const isDecodable = (text: string): boolean => {
+  try {
+    decodeURIComponent(text)
+    return true
+  } catch {
+    return false
+  }
+}
 
 const parseAddress = (text: string): Address | undefined => {
   const match = /^(?:\[([0-9a-fA-F:.]+)\]|([^:[\]\s/]*)):(\d{1,5})$/.exec(text)
@@ -198,11 +214,25 @@ const fieldsFor = (host: HostFacts) => {
       .register(notes, { description: 'Existing directory of this machine that storages of kind local may be browsed in.' }),
     databaseUrl: z
       .string()
-      .refine((text) => URL.canParse(text) && /^postgres(?:ql)?:$/.test(new URL(text).protocol) && new URL(text).pathname.length > 1, {
-        error: 'is not a PostgreSQL URL with a database name. Give for example postgres://user:password@host:5432/orrery',
+      .refine((text) => postgresUrl(text) !== undefined, {
+        error:
+          'is not a PostgreSQL URL with a database name. Give for example postgres://user@host:5432/orrery, and the password as it is in SERVICE_DATABASE_PASSWORD',
+        abort: true,
+      })
+      .refine((text) => isDecodable(`${new URL(text).username}:${new URL(text).password}`), {
+        error: 'holds a % in its user or password that begins no percent-encoding. Give the password as it is in SERVICE_DATABASE_PASSWORD',
       })
       .optional()
       .register(notes, { description: 'PostgreSQL to use instead of the embedded one.', secret: true }),
+    databasePassword: z
+      .string()
+      .regex(controlFree, { error: 'must not hold control characters' })
+      .max(1024, { error: 'is longer than 1024 characters' })
+      .optional()
+      .register(notes, {
+        description: 'Password for `SERVICE_DATABASE_URL`, as it is: a URL would need `/`, `@`, `:` and `%` percent-encoded.',
+        secret: true,
+      }),
     temporalAddress: address(1, 'temporal.example.org:7233')
       .optional()
       .register(notes, { description: 'Temporal frontend (gRPC) to use instead of the embedded development server.' }),
@@ -345,33 +375,88 @@ const nearest = (name: string, known: readonly string[]): string | undefined => 
 const inherited =
   /^(?:PATH|HOME|USER|LOGNAME|TMPDIR|LANG|LC_[A-Z]+|TZ|SSL_CERT_FILE|SSL_CERT_DIR|GO(?:PATH|PROXY|MODCACHE|CACHE|TOOLCHAIN|SUMDB|PRIVATE|NOSUMDB|NOPROXY|ROOT|INSECURE|MAXPROCS)|(?:https?|no|all)_proxy)$/i
 
-/**
- * The configuration of an environment. An empty value counts as not given, as compose files and shells produce it.
- * @throws ConfigError with every problem: unknown `SERVICE_` names (with the nearest known one) and bad values, secrets not shown.
- */
-export const parseConfig = (environment: Readonly<Record<string, string | undefined>>, host: HostFacts): Config => {
-  const given = Object.entries(environment).filter((entry): entry is [string, string] => entry[1] !== undefined && entry[1] !== '')
-  const fields = fieldsFor(host)
-  const fieldOf = new Map(Object.keys(fields).map((field) => [variableName(field), field]))
+const isSecret = (fields: Fields, field: keyof Fields): boolean => notes.get(fields[field])?.secret === true
+
+/** The given value of each field. A secret comes from its variable, or from the file that `<variable>_FILE` names; then without line breaks at its end. */
+const readValues = (given: readonly (readonly [name: string, value: string])[], fields: Fields, host: HostFacts) => {
+  const names = Object.keys(fields) as (keyof Fields)[]
+  const fieldOf = new Map(names.map((field) => [variableName(field), field]))
+  const fileOf = new Map(names.filter((field) => isSecret(fields, field)).map((field) => [`${variableName(field)}_FILE`, field]))
+  const values: Partial<Record<keyof Fields, string>> = {}
+  const files = new Map<keyof Fields, string>()
   const problems: string[] = []
-  const values: Record<string, string> = {}
   for (const [name, value] of given) {
-    if (!name.startsWith(prefix)) continue
     const field = fieldOf.get(name)
+    const fileField = fileOf.get(name)
     if (field !== undefined) values[field] = value
-    else {
-      const hint = nearest(name, [...fieldOf.keys()])
+    else if (fileField !== undefined) files.set(fileField, resolve(host.workingDirectory, value))
+    else if (name.startsWith(prefix)) {
+      const hint = nearest(name, [...fieldOf.keys(), ...fileOf.keys()])
       problems.push(
         `${name} is not a variable of this program. ${hint === undefined ? 'Unset it; docs/configuration.md lists the variables' : `Did you mean ${hint}?`}`,
       )
     }
   }
+  for (const [field, file] of files) {
+    const name = `${variableName(field)}_FILE`
+    const refuse = (why: string): number => problems.push(`${name}=${JSON.stringify(file)} ${why}`)
+    if (values[field] !== undefined) refuse(`is given beside ${variableName(field)}. Give one of them`)
+    else
+      try {
+        const text = host.readFile(file).replace(/[\r\n]+$/, '')
+        if (text === '') refuse('names an empty file. Write the value into it')
+        else values[field] = text
+      } catch (error) {
+        refuse(
+          `names a file that cannot be read (${(error as NodeJS.ErrnoException).code ?? 'unknown error'}). Create it, readable by this account`,
+        )
+      }
+  }
+  return { values, files, problems }
+}
+
+const passwordProblems = ({
+  databaseUrl,
+  databasePassword,
+}: {
+  databaseUrl?: string | undefined
+  databasePassword?: string | undefined
+}): string[] => {
+  if (databasePassword === undefined) return []
+  const name = `${variableName('databasePassword')}=${hidden}`
+  if (databaseUrl === undefined)
+    return [`${name} is given without SERVICE_DATABASE_URL. Give the URL of that database, or unset the password`]
+  const url = new URL(databaseUrl)
+  return url.password !== '' || url.searchParams.has('password')
+    ? [`${name} is given, and SERVICE_DATABASE_URL holds a password as well. Remove it from the URL`]
+    : []
+}
+
+/** The URL with the password in it, percent-encoded as `pg` decodes it. */
+const databaseUrlWith = (databaseUrl: string, password: string): string => {
+  const url = new URL(databaseUrl)
+  url.password = encodeURIComponent(password)
+  return url.href
+}
+
+/**
+ * The configuration of an environment. An empty value counts as not given, as compose files and shells produce it.
+ * @throws ConfigError with every problem: unknown `SERVICE_` names (with the nearest known one), bad values and unreadable files, secrets not shown.
+ */
+export const parseConfig = (environment: Readonly<Record<string, string | undefined>>, host: HostFacts): Config => {
+  const given = Object.entries(environment).filter((entry): entry is [string, string] => entry[1] !== undefined && entry[1] !== '')
+  const fields = fieldsFor(host)
+  const { values, files, problems } = readValues(given, fields, host)
   const parsed = z.object(fields).safeParse(values)
   for (const issue of parsed.error?.issues ?? []) {
     const field = String(issue.path[0]) as keyof Fields
-    const value = notes.get(fields[field])?.secret === true ? hidden : JSON.stringify(values[field])
-    problems.push(`${variableName(field)}=${value} ${issue.message}`)
+    const file = files.get(field)
+    const value = isSecret(fields, field) ? hidden : JSON.stringify(values[field])
+    problems.push(
+      `${file === undefined ? `${variableName(field)}=${value}` : `${variableName(field)}_FILE=${JSON.stringify(file)}, its content,`} ${issue.message}`,
+    )
   }
+  if (parsed.data !== undefined) problems.push(...passwordProblems(parsed.data))
   const all = Object.fromEntries(given)
   const tracesEndpoint = all.OTEL_EXPORTER_OTLP_ENDPOINT
   if (tracesEndpoint !== undefined && !(URL.canParse(tracesEndpoint) && /^https?:$/.test(new URL(tracesEndpoint).protocol)))
@@ -380,12 +465,12 @@ export const parseConfig = (environment: Readonly<Record<string, string | undefi
     )
   if (parsed.data === undefined || problems.length > 0) throw new ConfigError(problems)
   const childEnvironment = Object.freeze(Object.fromEntries(given.filter(([name]) => inherited.test(name))))
+  const { databaseUrl, databasePassword } = parsed.data
   return Object.freeze({
     ...parsed.data,
+    databaseUrl: databaseUrl === undefined || databasePassword === undefined ? databaseUrl : databaseUrlWith(databaseUrl, databasePassword),
     allowLoopbackConnections:
-      parsed.data.allowLoopbackConnections === 'auto'
-        ? parsed.data.databaseUrl === undefined
-        : parsed.data.allowLoopbackConnections === 'true',
+      parsed.data.allowLoopbackConnections === 'auto' ? databaseUrl === undefined : parsed.data.allowLoopbackConnections === 'true',
     credentialVariables: new CredentialVariables(
       parsed.data.credentialEnvironment.flatMap((name) => (all[name] === undefined ? [] : [[name, all[name]] as const])),
     ),
@@ -412,6 +497,7 @@ const hostFacts = (environment: Readonly<Record<string, string | undefined>>): H
       return false
     }
   },
+  readFile: (path) => readFileSync(path, 'utf8'),
 })
 
 /** The configuration of this process. @throws ConfigError */
@@ -420,7 +506,7 @@ export const configFromEnvironment = (overrides: Readonly<Record<string, string>
 
 /** `NAME=value` lines as the variables would be set, secrets masked (of URLs, only the password). */
 export const printConfig = (config: Config): string =>
-  (Object.keys(fieldsFor(documentedHost)) as (keyof Fields)[])
+  (Object.keys(documentedFields) as (keyof Fields)[])
     .map((field) => {
       const value = config[field]
       const text =
@@ -428,7 +514,7 @@ export const printConfig = (config: Config): string =>
           ? ''
           : field === 'databaseUrl' && typeof value === 'string'
             ? withoutPassword(value)
-            : field === 'apiToken'
+            : isSecret(documentedFields, field)
               ? hidden
               : field === 'apiPrefix' && value === ''
                 ? '/'
@@ -460,17 +546,19 @@ const documentedHost: HostFacts = {
   workingDirectory: '/',
   isDirectory: () => true,
   isExecutable: () => true,
+  readFile: () => '',
 }
+const documentedFields = fieldsFor(documentedHost)
 
 /** docs/configuration.md, from the schema. */
 export const documentConfig = (): string => {
-  const fields = fieldsFor(documentedHost)
+  const fields = documentedFields
   const defaults = parseConfig({}, documentedHost)
   const rows = (Object.keys(fields) as (keyof Fields)[]).map((field) => {
     const note = notes.get(fields[field])
     const value = defaults[field]
     const fallback = note?.fallback ?? (value === undefined ? 'none' : `\`${field === 'apiPrefix' && value === '' ? '/' : asText(value)}\``)
-    return `| \`${variableName(field)}\` | ${fallback} | ${note?.description ?? ''}${note?.secret === true ? ' Secret: masked wherever it is printed.' : ''} |`
+    return `| \`${variableName(field)}\` | ${fallback} | ${note?.description ?? ''}${note?.secret === true ? ` Secret: masked wherever it is printed; or \`${variableName(field)}_FILE\`.` : ''} |`
   })
   return `# Configuration
 
@@ -479,6 +567,9 @@ Generated from \`src/config.ts\` by \`npm run docs:configuration\`; a test holds
 Environment variables are the only configuration. An empty value counts as not given. An unknown \`SERVICE_\` name or a value that cannot
 be used stops the program at its start with the name, the value and the remedy, all problems at once. \`npm start -- --print-config\`
 and \`npm run worker -- --print-config\` print what would be used, secrets masked, and exit. Relative paths are relative to the working directory.
+
+Each secret has a second variable whose name ends with \`_FILE\`: it names a file that holds the value, as Docker and Kubernetes mount their secrets.
+Line breaks at the end of the file do not count. Only one of the two variables may be given.
 
 | Variable | Default | Meaning |
 |---|---|---|

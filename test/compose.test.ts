@@ -15,6 +15,14 @@ import { runFolder } from './support/remover.ts'
 const root = new URL('../', import.meta.url).pathname
 const text = (name: string): string => readFileSync(join(root, name), 'utf8')
 
+/** A file that must be there: by its short form Docker makes a folder where the file is missing. */
+const bindMount = z.strictObject({
+  type: z.literal('bind'),
+  source: z.string(),
+  target: z.string(),
+  read_only: z.literal(true),
+  bind: z.strictObject({ create_host_path: z.literal(false) }),
+})
 const strings = z.union([z.string(), z.array(z.string()).min(1)])
 /** The part of the Compose specification that the file uses; a key outside of it is a slip. */
 const composeFile = z
@@ -32,7 +40,11 @@ const composeFile = z
         entrypoint: strings.optional(),
         command: strings.optional(),
         ports: z.array(z.string()).optional(),
-        volumes: z.array(z.string()).optional(),
+        volumes: z.array(z.union([z.string(), bindMount])).optional(),
+        logging: z.strictObject({
+          driver: z.literal('json-file'),
+          options: z.strictObject({ 'max-size': z.literal('10m'), 'max-file': z.literal('5') }),
+        }),
         depends_on: z
           .record(z.string(), z.strictObject({ condition: z.enum(['service_healthy', 'service_completed_successfully']) }))
           .optional(),
@@ -58,7 +70,12 @@ const filled = (source: string, given: Record<string, string>): string =>
     if (value === undefined) throw new Error(`${name} has no value and no default`)
     return value
   })
-const given = { POSTGRES_PASSWORD: 'a-long-password', SERVICE_API_TOKEN: 'a-long-token', SERVICE_VAULT_KEY_FILE: '/srv/vault.key' }
+const given = {
+  POSTGRES_PASSWORD: 'a-long-password',
+  ORRERY_DATABASE_PASSWORD: 'an/other@long:password%',
+  TEMPORAL_DATABASE_PASSWORD: 'a-third-password',
+  SERVICE_API_TOKEN: 'a-long-token',
+}
 const file = composeFile.parse(parse(filled(text('docker-compose.yml'), given), { merge: true }))
 const services = Object.entries(file.services)
 
@@ -67,6 +84,7 @@ describe('docker-compose.yml', () => {
     expect(services.map(([name]) => name).sort()).toEqual([
       'api',
       'postgres',
+      'postgres-roles',
       'temporal',
       'temporal-namespace',
       'temporal-schema',
@@ -92,12 +110,13 @@ describe('docker-compose.yml', () => {
     for (const [, service] of services) {
       for (const port of service.ports ?? []) expect(port).toMatch(/^127\.0\.0\.1:\d+:\d+$/)
       for (const volume of service.volumes ?? []) {
+        if (typeof volume !== 'string') continue
         const [from = ''] = volume.split(':')
         if (from.startsWith('.')) expect([from, existsSync(join(root, from))]).toEqual([from, true])
-        else if (from !== given.SERVICE_VAULT_KEY_FILE) expect(Object.keys(file.volumes)).toContain(from)
+        else expect(Object.keys(file.volumes)).toContain(from)
       }
     }
-    const own = services.flatMap(([, service]) => (service.volumes ?? []).filter((volume) => volume.endsWith(':/var/lib/orrery')))
+    const own = services.flatMap(([, service]) => (service.volumes ?? []).filter((volume) => /:\/var\/lib\/orrery$/.test(String(volume))))
     expect(new Set(own).size).toBe(3)
   })
 
@@ -119,6 +138,7 @@ describe('docker-compose.yml', () => {
           workingDirectory: '/app',
           isDirectory: () => true,
           isExecutable: () => true,
+          readFile: () => '',
         },
       )
       expect(config).toMatchObject({
@@ -129,12 +149,29 @@ describe('docker-compose.yml', () => {
         relayAddress: { host: name, port: 7300 },
       })
       // All open the same credentials, and lend each other logins.
-      expect(service.volumes).toContain(`${given.SERVICE_VAULT_KEY_FILE}:${String(config.vaultKeyFile)}:ro`)
-      expect(new URL(config.databaseUrl ?? '').password).toBe(given.POSTGRES_PASSWORD)
+      expect(service.volumes).toContainEqual(expect.objectContaining({ source: './vault.key', target: config.vaultKeyFile }))
+      const { username, password } = new URL(config.databaseUrl ?? '')
+      expect([username, decodeURIComponent(password)]).toEqual(['orrery_service', given.ORRERY_DATABASE_PASSWORD])
       expect(config.apiToken).toBe(name === 'api' ? given.SERVICE_API_TOKEN : undefined)
     }
     for (const missing of Object.keys(given) as (keyof typeof given)[])
       expect(() => filled(text('docker-compose.yml'), { ...given, [missing]: undefined as never })).toThrow(missing)
+  })
+
+  test('pulls images by their release, and builds ours under its own', () => {
+    for (const [name, { image }] of services) expect([name, image]).toEqual([name, expect.stringMatching(/^[a-z/-]+:\d+\.\d+(?:\.\d+)?$/)])
+    const { version } = z.object({ version: z.string() }).parse(JSON.parse(text('package.json')))
+    expect(file.services['api']?.image).toBe(`orrery:${version}`)
+  })
+
+  test('takes its settings from .env, which git ignores and .env.example describes', () => {
+    const used = [...text('docker-compose.yml').matchAll(/\$\{(\w+)/g)].map(([, name]) => name)
+    const described = [...text('.env.example').matchAll(/^(\w+)=(.*)$/gm)]
+    for (const [, name] of described) expect(used).toContain(name)
+    expect(described.filter(([, , value]) => value === '').map(([, name]) => name)).toEqual(Object.keys(given))
+    for (const [, name = '', value = ''] of described.filter(([, , given]) => given !== ''))
+      expect(text('docker-compose.yml')).toContain(`\${${name}:-${value}}`)
+    expect(text('.gitignore').split('\n')).toEqual(expect.arrayContaining(['/.env', '/vault.key']))
   })
 
   test('is accepted by the compose client of this machine, where there is one', () => {

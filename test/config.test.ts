@@ -2,6 +2,7 @@ import { readFileSync } from 'node:fs'
 import { inspect } from 'node:util'
 import { describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
+import pg from 'pg'
 import { ConfigError, documentConfig, formatAddress, parseConfig, printConfig, variableName, withoutPassword } from '../src/config.ts'
 import type { HostFacts } from '../src/config.ts'
 
@@ -14,6 +15,11 @@ const host: HostFacts = {
   workingDirectory: '/home/ada/project',
   isDirectory: (path) => !path.includes('absent'),
   isExecutable: (path) => !path.includes('absent'),
+  readFile: (path) => {
+    const text = { '/run/secrets/token': 'from-a-file\r\n\n', '/run/secrets/bad': 'two words\n', '/run/secrets/empty': '\n' }[path]
+    if (text === undefined) throw Object.assign(new Error(`ENOENT: ${path}`), { code: 'ENOENT' })
+    return text
+  },
 }
 const problemsOf = (environment: Record<string, string>): readonly string[] => {
   try {
@@ -47,6 +53,9 @@ const refused: [name: string, value: string, says: RegExp][] = [
   ['SERVICE_LOCAL_STORAGE_ROOT', '/absent', /existing directory/],
   ['SERVICE_DATABASE_URL', 'mysql://a/b', /postgres:\/\//],
   ['SERVICE_DATABASE_URL', 'postgres://host:5432', /database name/],
+  ['SERVICE_DATABASE_URL', 'postgres://ada:pa/ss@host:5432/orrery', /SERVICE_DATABASE_PASSWORD/],
+  ['SERVICE_DATABASE_URL', 'postgres://ada:100%@host:5432/orrery', /SERVICE_DATABASE_PASSWORD/],
+  ['SERVICE_DATABASE_PASSWORD', 'a\nb', /control/],
   ['SERVICE_TEMPORAL_ADDRESS', 'temporal:0', /1 to 65535/],
   ['SERVICE_TEMPORAL_NAMESPACE', 'a/b', /default/],
   ['SERVICE_TEMPORAL_TASK_QUEUE', 'a\nb', /control/],
@@ -122,6 +131,52 @@ describe('the configuration', () => {
     expect(`${printConfig(config)} ${JSON.stringify(config)} ${inspect(config, { depth: null })}`).not.toContain('hush-hush')
   })
 
+  test('reads every secret from the file that its second variable names, without the line breaks at its end', () => {
+    expect(parseConfig({ SERVICE_API_TOKEN_FILE: '/run/secrets/token' }, host).apiToken).toBe('from-a-file')
+    expect(parseConfig({ SERVICE_API_TOKEN_FILE: '../../../run/secrets/token' }, host).apiToken).toBe('from-a-file')
+    const documented = [...documentConfig().matchAll(/^\| `(SERVICE_\w+)`.* Secret: .*`(\w+)`\. \|$/gm)].map(([, name, file]) => [
+      name,
+      file,
+    ])
+    expect(documented.map(([name]) => name)).toEqual(['SERVICE_API_TOKEN', 'SERVICE_DATABASE_URL', 'SERVICE_DATABASE_PASSWORD'])
+    for (const [name, file = ''] of documented) {
+      expect(file).toBe(`${String(name)}_FILE`)
+      expect(problemsOf({ [file]: '/run/secrets/none' })).toEqual([
+        `${file}="/run/secrets/none" names a file that cannot be read (ENOENT). Create it, readable by this account`,
+      ])
+    }
+    expect(problemsOf({ SERVICE_API_TOKEN_FILE: '/run/secrets/empty' })).toEqual([
+      'SERVICE_API_TOKEN_FILE="/run/secrets/empty" names an empty file. Write the value into it',
+    ])
+    expect(problemsOf({ SERVICE_API_TOKEN_FILE: '/run/secrets/token', SERVICE_API_TOKEN: 'hush' })).toEqual([
+      'SERVICE_API_TOKEN_FILE="/run/secrets/token" is given beside SERVICE_API_TOKEN. Give one of them',
+    ])
+    const [problem = ''] = problemsOf({ SERVICE_API_TOKEN_FILE: '/run/secrets/bad' })
+    expect(problem).toMatch(/^SERVICE_API_TOKEN_FILE="\/run\/secrets\/bad", its content, must be 1 to 1024 .*openssl/)
+    expect(problem).not.toContain('two words')
+    expect(problemsOf({ SERVICE_API_TOKEN_FIEL: 'x' })[0]).toMatch(/SERVICE_API_TOKEN_FILE\?/)
+    expect(problemsOf({ SERVICE_LOG_LEVEL_FILE: '/run/secrets/token' })[0]).toMatch(/is not a variable of this program/)
+  })
+
+  test('takes a database password as it is, and gives it to the client of PostgreSQL', () => {
+    fc.assert(
+      fc.property(fc.stringMatching(/^[ -~]{1,40}$/), (password) => {
+        const environment = { SERVICE_DATABASE_URL: 'postgres://ada@db:5432/orrery?sslmode=disable', SERVICE_DATABASE_PASSWORD: password }
+        const { databaseUrl } = parseConfig(environment, host)
+        const client = new pg.Client({ connectionString: databaseUrl })
+        expect(client).toMatchObject({ user: 'ada', password, host: 'db', port: 5432, database: 'orrery' })
+      }),
+      { seed: 5, examples: [['a/b@c:d%e'], ['%2F'], ['p?q#r'], ['$&+ ']] },
+    )
+    expect(problemsOf({ SERVICE_DATABASE_PASSWORD: 'hush' })).toEqual([
+      'SERVICE_DATABASE_PASSWORD=(hidden) is given without SERVICE_DATABASE_URL. Give the URL of that database, or unset the password',
+    ])
+    for (const url of ['postgres://ada:other@db/orrery', 'postgres://ada@db/orrery?password=other'])
+      expect(problemsOf({ SERVICE_DATABASE_URL: url, SERVICE_DATABASE_PASSWORD: 'hush' })).toEqual([
+        'SERVICE_DATABASE_PASSWORD=(hidden) is given, and SERVICE_DATABASE_URL holds a password as well. Remove it from the URL',
+      ])
+  })
+
   test('treats an empty value as not given', () => {
     expect(parseConfig(Object.fromEntries(names.map((name) => [name, ''])), host)).toEqual(parseConfig({}, host))
   })
@@ -130,7 +185,7 @@ describe('the configuration', () => {
     const problems = problemsOf({ [name]: value })
     expect(problems).toHaveLength(1)
     expect(problems[0]).toMatch(says)
-    expect(problems[0]?.startsWith(`${name}=${/API_TOKEN|URL/.test(name) ? '(hidden)' : JSON.stringify(value)} `)).toBe(true)
+    expect(problems[0]?.startsWith(`${name}=${/API_TOKEN|URL|PASSWORD/.test(name) ? '(hidden)' : JSON.stringify(value)} `)).toBe(true)
   })
 
   test('names every problem at once', () => {
@@ -166,6 +221,8 @@ describe('the configuration', () => {
           SERVICE_API_TOKEN: token,
           SERVICE_DATABASE_URL: `postgres://ada:${password}@db:5432/orrery?sslpassword=${password}`,
         }
+        const apart = { SERVICE_DATABASE_URL: 'postgres://ada@db:5432/orrery', SERVICE_DATABASE_PASSWORD: `${password}/@:%` }
+        expect(printConfig(parseConfig(apart, host))).not.toContain(password)
         const printed = printConfig(parseConfig(environment, host))
         const refusal = problemsOf({ SERVICE_API_TOKEN: `${token} `, SERVICE_DATABASE_URL: `mysql://ada:${password}@db/x` }).join('\n')
         for (const text of [printed, refusal]) {
@@ -225,6 +282,7 @@ describe('the configuration', () => {
             'currency',
             'localStorageRoot',
             'databaseUrl',
+            'databasePassword',
             'temporalAddress',
             'temporalBinary',
             'seedRoot',

@@ -8,6 +8,7 @@ const secrets = [
   'apiToken',
   'password',
   'databaseUrl',
+  'databasePassword',
   'authorization',
   'token',
   'secret',

@@ -40,11 +40,11 @@ const readKeys = async (file: string): Promise<{ keys: VaultKey[]; state: string
   const facts = await stat(file).catch((error: unknown) => {
     throw problem(file, codeOf(error) === 'ENOENT' ? `does not exist: ${remedy(file)}` : `cannot be read (${codeOf(error)})`)
   })
-  if (!facts.isFile()) throw problem(file, 'is not a file')
+  if (!facts.isFile()) throw problem(file, `is not a file: remove it and ${remedy(file)}`)
   if ((facts.mode & 0o077) !== 0)
     throw problem(file, `may be read by others (mode ${(facts.mode & 0o777).toString(8).padStart(4, '0')}): chmod 600 ${file}`)
   const text = await readFile(file, 'utf8').catch((error: unknown) => {
-    throw problem(file, `cannot be read (${codeOf(error)})`)
+    throw problem(file, `cannot be read (${codeOf(error)}): chown ${String(process.getuid?.())} ${file}`)
   })
   const keys = text.split('\n').flatMap((line, index) => {
     const word = line.trim()

@@ -10,7 +10,7 @@ const suite = 'trixie'
 const certificates = '/etc/ssl/certs/ca-certificates.crt'
 
 /** The mirror that this machine's apt uses. */
-const mirror = async (): Promise<string> => {
+export const mirror = async (): Promise<string> => {
   const { stdout } = await run('apt-get', ['indextargets', '--format', '$(REPO_URI)', 'Created-By: Packages'])
   return stdout.split('\n').find((uri) => /\/debian\/*$/.test(uri)) ?? 'http://deb.debian.org/debian'
 }

@@ -98,6 +98,7 @@ describe('the daemon around its service', () => {
         workingDirectory: '/',
         isDirectory: () => true,
         isExecutable: () => true,
+        readFile: () => '',
       },
     )
     const endpoints = findEndpoints(config)

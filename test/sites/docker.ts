@@ -86,8 +86,12 @@ ended() { pids=$(find /sys/fs/cgroup -path "*/$cgroup/*" -name cgroup.procs -exe
 gone() { [ -z "$(find /sys/fs/cgroup -depth -type d -path "*/$cgroup*" ! -exec rmdir {} ';' -print 2>/dev/null)" ]; }
 patiently ended
 patiently gone
-# Not when the next one has begun with it.
-flock --nonblock --conflict-exit-code 0 "$lock" ip link delete "$bridge"
+# Not when the next one has begun with it. Docker names the bridges of networks among containers by the beginning of the networks' ids.
+flock --nonblock --conflict-exit-code 0 "$lock" /bin/sh -c 'ip link delete "$1"
+shift
+for folder; do
+  for id in $(grep -aohE "network/v1\\.0/bridge/[0-9a-f]{12}" "$folder/data/network/files/local-kv.db" 2>/dev/null); do ip link delete "br-\${id##*/}" 2>/dev/null; done
+done' remove-bridges "$bridge" "$@"
 # Network namespaces stay mounted when it has ended; what was killed leaves the roots of its containers too.
 for folder; do
   while read -r _ mount _; do case $mount in "$folder"/*) echo "$mount" ;; esac; done < /proc/mounts | tac | xargs -r umount --lazy

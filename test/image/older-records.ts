@@ -1,0 +1,14 @@
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
+
+/** The last commit whose schema has eight migrations. */
+export const olderCommit = '6e74fec'
+
+/** The records that `fleet.test.ts` makes with that commit (`UPDATE_OLDER_RECORDS=1`): the run `before` is over, `open` waits in its last step on the host `api`. */
+export const olderRecordsFile = join(import.meta.dirname, 'older-schema.sql')
+export const olderRecords = readFileSync(olderRecordsFile, 'utf8')
+
+/** Work directories of the tasks in these records, relative to the data folder. */
+export const olderFolders = [
+  ...new Set([...olderRecords.matchAll(/'\/var\/lib\/orrery\/(work\/[0-9a-f]+\/[\w-]+\/\d+)'/g)].map(([, path = '']) => path)),
+]
