@@ -107,7 +107,7 @@ const startHosts = async (kind: 'ssh' | 'slurm' | 'spanning', loopback: boolean)
     async reach(api, id, environment, say) {
       const { credentialRef, publicKey, fingerprint } = await api.post('/ssh-keys/', { id, comment: 'demo' })
       const names = contacts.map(({ name }) => name).join(', ')
-      say(`key ${id}: ${fingerprint},\nlet in at ${names}; from here on it is ${credentialRef}`)
+      say(`key ${id}:\n${fingerprint},\nlet in at ${names}; from here on it is ${credentialRef}`)
       for (const contact of contacts) contact.authorize(publicKey)
       return atHosts(environment, contacts, credentialRef)
     },
