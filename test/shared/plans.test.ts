@@ -141,7 +141,10 @@ describe('the sample plans, as they are', () => {
         schedulable: true,
       }))
       for (const [at, versionId] of environmentVersionIds.entries()) {
-        const made = at === 0 ? environmentOf(`made-${versionId}`, versionId, machines, assignments) : environmentOf(`made-${versionId}`, versionId, [])
+        const made =
+          at === 0
+            ? environmentOf(`made-${versionId}`, versionId, machines, assignments)
+            : environmentOf(`made-${versionId}`, versionId, [])
         expect((await own.call('POST', '/environments/', made)).status).toBe(201)
       }
       for (const [path, name] of [
