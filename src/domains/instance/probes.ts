@@ -87,7 +87,8 @@ export const openLimitsProbe = (shell: SiteShell): (() => Promise<LimitsProbe>) 
       const memory = await memoryLimitOf(shell, deadlineMs)
       return { available: memory !== 'none', message: memoryLimitWords[memory], memory }
     } catch {
-      return { available: false, message: 'this machine does not say what holds tasks to their memory; ask again', memory: 'none' }
+      found = undefined
+      return { available: false, message: 'this machine did not say what holds tasks to their memory; ask again' }
     }
   }
   return () => {

@@ -33,7 +33,10 @@ const Probe = z.strictObject({ available: z.boolean(), message: z.string() })
 export type Probe = z.output<typeof Probe>
 
 /** What holds tasks of this machine to their memory, as their records say it (`limits`). */
-const LimitsProbe = z.strictObject({ ...Probe.shape, memory: z.enum(memoryLimits) })
+const LimitsProbe = z.strictObject({
+  ...Probe.shape,
+  memory: z.enum(memoryLimits).optional().describe('absent: the machine did not answer'),
+})
 export type LimitsProbe = z.output<typeof LimitsProbe>
 
 export const PreflightDocument = z.strictObject({ server: Probe, docker: Probe, buildkit: Probe, limits: LimitsProbe })
