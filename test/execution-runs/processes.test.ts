@@ -156,7 +156,7 @@ describe('a task', () => {
 
   test('is measured: wall time, CPU seconds, peak memory, and by what', async () => {
     const { of } = await run([
-      { name: 'busy', run: `perl -e '$x = "x" x 80_000_000; $t = times; 1 while times() - $t < 0.3'` },
+      { name: 'busy', run: `perl -e '$x = "x" x 80_000_000; $t = times; 1 while times() - $t < 0.3'`, memory: '512Mi' },
       { name: 'idle', run: 'sleep 0.4' },
     ])
     const busy = of('busy')
