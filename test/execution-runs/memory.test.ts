@@ -60,6 +60,11 @@ test('nothing holds a task where its runtime says so, and the record says that',
   expect(of('free')).toMatchObject({ status: 'completed', metadata: { limits: 'none' } })
 })
 
+test('nothing holds a task whose author gave no limit, and the record says that', async () => {
+  const { of } = await run([{ name: 'unlimited', run: take(100) }])
+  expect(of('unlimited')).toMatchObject({ status: 'completed', metadata: { limits: 'none' } })
+})
+
 test('a task beside others has its own limit, and each its own end', async () => {
   const tasks = Array.from({ length: 12 }, (_, i) => ({
     name: `t${String(i)}`,

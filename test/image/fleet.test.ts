@@ -12,7 +12,7 @@ import { buildFleetImages, buildOlderImage, composeImage, fleetImages } from './
 import { needs } from '../support/needs.ts'
 import { sites } from '../support/requirements.ts'
 
-const { afterAll, beforeAll, describe, test } = needs(...sites.docker)
+const { afterAll, beforeAll, describe, test } = needs(...sites.docker, 'openssl')
 
 const image = 'orrery:test'
 const olderImage = `orrery-test-older:${olderCommit}`

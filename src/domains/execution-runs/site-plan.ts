@@ -218,7 +218,7 @@ export const makeSitePlan = (db: Db, runId: string, snapshot: SiteSnapshot, opti
         expectedOutputs: command.expectedOutputs,
         cores: Math.max(1, Math.ceil(command.cpu)),
         memoryBytes: command.memoryBytes,
-        ...memoryLimitOf(place(task)),
+        ...memoryLimitOf(place(task), command.memoryBytes),
         timeoutSeconds: command.timeoutSeconds,
         ...(container === undefined ? {} : { container }),
         ...(local

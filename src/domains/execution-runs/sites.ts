@@ -2,6 +2,7 @@ import { z } from 'zod'
 import { containerEngines } from '../../drivers/runtime/container.ts'
 import type { Capability, ContainerRequest } from '../../drivers/runtime/driver.ts'
 import { memoryLimits, type MemoryLimit } from '../../drivers/runtime/cgroups.ts'
+import { defaultMemoryBytes } from '../workflow-definitions/quantities.ts'
 import { driverCapabilities } from '../../drivers/runtime/registry.ts'
 import { kubernetesProblems } from '../../drivers/runtime/kubernetes-settings.ts'
 import { serverlessProblems } from '../../drivers/runtime/serverless-configuration.ts'
@@ -160,10 +161,14 @@ const ContainerSettings = z.object({
 /** What is to hold tasks to their memory, in a runtime's configuration. */
 const MemorySettings = z.object({ memoryLimit: z.enum(memoryLimits, `must be one of ${memoryLimits.join(', ')}`).optional() })
 
-/** What a runtime says is to hold its tasks to their memory; without it the site's best. */
-export const memoryLimitOf = ({ configuration }: Place): { memoryLimit?: MemoryLimit } => {
+/**
+ * What is to hold a task to its memory: what its runtime says, else nothing where the author gave no limit (16 MiB by the contract, which
+ * most programs exceed), else the best that the site has.
+ */
+export const memoryLimitOf = ({ configuration }: Place, memoryBytes: number): { memoryLimit?: MemoryLimit } => {
   const { data } = MemorySettings.safeParse(configuration)
-  return data?.memoryLimit === undefined ? {} : { memoryLimit: data.memoryLimit }
+  if (data?.memoryLimit !== undefined) return { memoryLimit: data.memoryLimit }
+  return memoryBytes === defaultMemoryBytes ? { memoryLimit: 'none' } : {}
 }
 
 /** `container` of an activity's metadata. */
