@@ -12,7 +12,8 @@ import { createHttpServer } from './http/server.ts'
 import { openIdempotency } from './db/idempotency.ts'
 import { openParts } from './parts.ts'
 import { openSweeper } from './sweeper.ts'
-import { dispatchedKinds, routesOf, unbuilt } from './routes.ts'
+import { unbuiltPairs } from './not-built.ts'
+import { dispatchedKinds, routesOf } from './routes.ts'
 import { openTaskWorkers, type TaskWorkersOptions } from './task-workers.ts'
 import { version } from './version.ts'
 
@@ -48,7 +49,7 @@ export const startService = async (
   const app = createApp({
     config: { ...config, listenHost: config.listenAddress.host },
     routes: routesOf(parts),
-    unbuilt,
+    unbuilt: unbuiltPairs,
     log,
     version,
     activated: () => false,

@@ -3,6 +3,7 @@ import { randomUUID } from 'node:crypto'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { pipeline } from 'node:stream/promises'
 import type { z } from 'zod'
+import { notBuilt } from '../not-built.ts'
 import { Refusal, unacceptable } from '../refusal.ts'
 import { accepts, prefersProblem, wantsPage } from './accept.ts'
 import { createAccess, type AccessRules, type Actor } from './access.ts'
@@ -408,8 +409,7 @@ export const createApp = (options: AppOptions): App => {
     const open = built?.public === true || (built?.public === 'get' && asked === 'GET')
     const actor: Actor = open ? { id: 'anonymous', type: 'local' } : access.authenticate(req)
     if (match === undefined) return unmatched(exchange)
-    if (built === undefined)
-      throw new Refusal('unavailable', `${method} ${match.entry.template} is part of the API but not available in this version`)
+    if (built === undefined) throw notBuilt(`${method} ${match.entry.template}`)
     if (method !== 'GET' && built.whileActivated !== true && options.activated()) throw new Refusal('locked', readOnlyText)
     const params = pathParams(match)
     const call = new HttpCall(req, exchange.res, {

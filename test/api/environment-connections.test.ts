@@ -145,7 +145,8 @@ describe('testing a connection before it is saved', () => {
     expect(await service.post('/connection-tests/', { type: 'local', name: 'here', configuration: { scheduler: 'none' } })).toMatchObject({
       healthy: true,
     })
-    expect((await service.call('POST', '/connection-tests/', { type: 'agent', name: 'a' })).status).toBe(503)
+    const agent = await service.call('POST', '/connection-tests/', { type: 'agent', name: 'a' })
+    expect([agent.status, agent.body.code]).toEqual([503, 'not_built'])
     const cloud = await service.post('/connection-tests/', { type: 'cloud', configuration: { provider: 'gcp' } })
     expect([cloud.healthy, stages(cloud.stages)]).toEqual([false, 'login!'])
   }, 60_000)

@@ -177,7 +177,7 @@ describe('admission', () => {
     })
   })
 
-  test('answers 503 before anything is stored for what is not available yet', async () => {
+  test('answers 503 not_built before anything is stored for what is not built', async () => {
     const remote = await makeWorld(service, { name: 'remote', driver: 'cloud', tasks: [{ name: 'a' }] })
     for (const body of [
       { id: 'later', schedulePlanId: world.planId, mode: 'interactive' },
@@ -185,7 +185,7 @@ describe('admission', () => {
       { id: 'later', schedulePlanId: remote.planId, mode: 'real' },
     ]) {
       const answer = await create(body)
-      expect([body, answer.status, answer.body.code]).toEqual([body, 503, 'unavailable'])
+      expect([body, answer.status, answer.body.code, answer.headers.get('retry-after')]).toEqual([body, 503, 'not_built', null])
     }
     await nothing('later')
   })

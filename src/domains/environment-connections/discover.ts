@@ -7,6 +7,7 @@ import { foundHost, hostScript, readHost, withEngines } from '../../drivers/disc
 import { foundKubernetes } from '../../drivers/discovery/kubernetes.ts'
 import { foundSlurm, readSlurm, slurmScript } from '../../drivers/discovery/slurm.ts'
 import { LinkError, type SiteShell } from '../../drivers/shell.ts'
+import { notBuilt } from '../../not-built.ts'
 import { Refusal } from '../../refusal.ts'
 import { kubernetesServer, namespaceOf, type CheckParts } from './check.ts'
 import { applyFound } from './inventory.ts'
@@ -27,9 +28,7 @@ export const undiscoverable = ({ type }: ConnectionDocument): Refusal | undefine
       ? undefined
       : new Refusal('unacceptable', `a connection of type ${type} has nothing to discover; ssh, local and kubernetes have`)
 
-/** Agents that call us are not built. */
-export const agentRefusal = (): Refusal =>
-  new Refusal('unavailable', 'connections of type agent are not available in this version; connect by ssh or kubernetes')
+export const agentRefusal = (): Refusal => notBuilt('connections of type agent', 'connect by ssh or kubernetes')
 
 const text = (value: unknown): string => (typeof value === 'string' ? value : '')
 

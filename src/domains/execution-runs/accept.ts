@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto'
 import type { Db } from '../../db/sql.ts'
+import { notBuilt } from '../../not-built.ts'
 import { missing, Refusal, unacceptable, type Problem } from '../../refusal.ts'
 import type { Resource, ResourceRuntimeBinding, Runtime } from '../environments/schemas.ts'
 import {
@@ -151,10 +152,8 @@ export const acceptRun = (db: Db, request: RunRequest, run: RunMembers, acceptin
       throw new Refusal('conflict', `run.id: ${JSON.stringify(run.id)} is taken by another run; choose another id`, {
         details: [{ path: 'run.id', message: 'is taken by another run; choose another id' }],
       })
-    if (run.mode === 'interactive')
-      throw new Refusal('unavailable', 'mode interactive is not available in this version; use real or simulation')
-    if (run.simulator === 'simgrid')
-      throw new Refusal('unavailable', 'simulator simgrid is not available in this version; leave it out to use the built-in one')
+    if (run.mode === 'interactive') throw notBuilt('run.mode interactive', 'give real or simulation')
+    if (run.simulator === 'simgrid') throw notBuilt('run.simulator simgrid', 'leave it out to use the built-in simulator')
     const plan = await readPlan(tx, run.schedulePlanId)
     if (plan === undefined)
       throw unacceptable([
@@ -231,18 +230,15 @@ export const acceptRun = (db: Db, request: RunRequest, run: RunMembers, acceptin
       )
     if (run.mode === 'real') {
       if (services.length > 0)
-        throw new Refusal(
-          'unavailable',
-          `activities of kind service or interactive (${services.slice(0, 5).join(', ')}) are not available in this version`,
-        )
+        throw notBuilt(`kinds service and interactive of activities (${services.slice(0, 5).join(', ')})`, 'give them the kind task')
       const driver = runtimes.find(
         (runtime) =>
           chosen.runtimeIds.includes(runtime.id) && !builtDrivers.has(runtime.driver) && runtime.configuration?.['launch'] !== 'none',
       )
       if (driver !== undefined)
-        throw new Refusal(
-          'unavailable',
-          `runtime ${driver.id}: driver ${driver.driver} is not available in this version; bind the resource to a runtime of driver ${[...builtDrivers].join(', ')}`,
+        throw notBuilt(
+          `driver ${driver.driver} of runtime ${driver.id}`,
+          `bind the resource to a runtime of driver ${[...builtDrivers].join(', ')}`,
         )
       const named = [...placesOf(facts, pairs).values()]
       // Where everything runs on this machine nothing but processors and memory is asked for.
