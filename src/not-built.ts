@@ -74,6 +74,15 @@ export const unbuiltPairs: { method: Method; path: string }[] = Object.entries(p
 /** Planning algorithms (domain-reference 11). */
 export const unbuiltAlgorithms: ReadonlySet<string> = new Set(['prism-cost', 'prism-time'])
 
+/** Types of connections that can be used; every other text is stored and not used yet (API specification: not validated). */
+const usedTypes: ReadonlySet<string> = new Set(['ssh', 'kubernetes', 'cloud', 'local'])
+
+/** The refusal to use a connection of a type that this version does not have; undefined for the types it has. */
+export const unbuiltConnectionType = (type: string): Refusal | undefined =>
+  usedTypes.has(type)
+    ? undefined
+    : notBuilt(`connections of type ${JSON.stringify(type.slice(0, 60))}`, `use one of ${[...usedTypes].join(', ')}`)
+
 /** 503 `not_built` without `Retry-After`, because waiting does not help. `remedy` says what to use instead. */
 export const notBuilt = (what: string, remedy?: string): Refusal =>
   new Refusal('not_built', `${what}: part of the API, not built in this version${remedy === undefined ? '' : `; ${remedy}`}`)

@@ -186,12 +186,10 @@ describe('saving a connection', () => {
       environmentId: 'nowhere',
       endpoint: 'ssh://me@host/path',
       username: '-oProxyCommand=x',
-      credentialRef: 'vault:ssh-key/none',
       configuration: {
         port: 70_000,
         proxyCommand: 'nc %h %p',
         hostKeyPolicy: 'off',
-        knownHostsFile: '/etc/ssh/ssh_known_hosts',
         hostKeyFingerprints: ['md5:00'],
         password: 'secret',
       },
@@ -203,11 +201,9 @@ describe('saving a connection', () => {
         'environmentId',
         'endpoint',
         'username',
-        'credentialRef',
         'configuration.port',
         'configuration.proxyCommand',
         'configuration.hostKeyPolicy',
-        'configuration.knownHostsFile',
         'configuration.hostKeyFingerprints',
         'configuration.password',
       ].toSorted(),
@@ -240,20 +236,146 @@ describe('saving a connection', () => {
     expect(answer.text.length).toBeLessThan(2_000)
   })
 
-  test('unknown types, credentials of another kind, names twice, and another environment are refused', async () => {
+  test('names twice, another environment, and none for a new connection are refused', async () => {
     const one = await saved()
-    expect(paths((await put(one.id, { ...one, type: 'telnet' })).body)).toContain('type')
-    const kind = await put(one.id, { ...one, credentialRef: 'vault:kubernetes-token/token' })
-    expect([kind.status, paths(kind.body)]).toEqual([422, ['credentialRef']])
     expect((await put('second', { ...one, id: 'second' })).body.details).toEqual([
       { path: 'name', message: expect.stringContaining(one.id) },
     ])
     const elsewhere = await environment()
     expect(paths((await put(one.id, { ...one, environmentId: elsewhere })).body)).toEqual(['environmentId'])
-    expect(paths((await put(one.id, { ...one, environmentId: '' })).body)).toEqual(['environmentId'])
-    expect((await put('agent', { ...one, id: 'agent', name: 'agent', type: 'agent', credentialRef: '' })).status).toBe(503)
+    expect(paths((await put('new', { ...one, id: 'new', name: 'new', environmentId: '' })).body)).toEqual(['environmentId'])
     expect(await service.get(`/environment-connections/${one.id}/`)).toEqual(one)
   })
+})
+
+describe('what an environment was registered with', () => {
+  /** Connections as an environment may bring them; only their shape is checked. */
+  const brought: Json[] = [
+    { type: 'telnet', endpoint: 'telnet://host:23', credentialRef: 'safe-deposit-box-7', configuration: { baud: 9600 } },
+    { type: 'agent', username: 'robot' },
+    { type: 'ssh' },
+    {
+      type: 'ssh',
+      endpoint: 'ssh://me@host/path',
+      username: '-x',
+      credentialRef: 'vault:ssh-key/none',
+      configuration: { port: 70_000, hostKeyPolicy: 'off', knownHostsFile: '~/.ssh/known_hosts', proxyCommand: 'nc %h %p' },
+    },
+    { type: 'ssh', endpoint: 'host.invalid', username: 'me', credentialRef: 'vault:kubernetes-token/token' },
+    {
+      type: 'kubernetes',
+      endpoint: 'http://cluster.invalid',
+      credentialRef: 'file:/root/token',
+      configuration: { caFile: '/etc/ca.pem', insecureSkipTLSVerify: true, namespace: 'Not A Name' },
+    },
+    { type: 'cloud', configuration: { provider: 'mars', projectId: 'p', nested: [{ deep: [null, 1.5, 'x'] }] } },
+    { type: 'local', credentialRef: 'vault:ssh-key/key', configuration: { scheduler: 'pbs', workDirectory: 'here' } },
+  ]
+
+  test('is taken back by PUT as GET shows it, byte for byte, also without its environment', async () => {
+    const id = `env-${String(++serial)}`
+    const connections = brought.map((one, i) => ({ id: `${id}-c${String(i)}`, name: `c${String(i)}`, ...one }))
+    await service.post('/environments/', { environment: { id, name: id }, version: { id: `${id}-v1`, version: 1 }, connections })
+    const before = await service.get(`/environments/${id}/`)
+    expect(before.connections).toHaveLength(brought.length)
+    for (const shown of before.connections as Json[]) {
+      const text = (await service.call('GET', `/environment-connections/${shown.id}/`)).text
+      expect(JSON.parse(text)).toEqual(shown)
+      for (const sent of [shown, { ...shown, environmentId: '' }, { ...shown, environmentId: undefined }]) {
+        const answer = await put(shown.id, sent)
+        expect([shown.type, answer.status, answer.text]).toEqual([shown.type, 200, text])
+      }
+      expect((await service.call('GET', `/environment-connections/${shown.id}/`)).text).toBe(text)
+    }
+    expect((await service.get(`/environments/${id}/`)).connections).toEqual(before.connections)
+    // A new mistake is refused where an old one is taken back.
+    const [, , , old] = before.connections as Json[]
+    expect(paths((await put(old.id, { ...old, configuration: { ...old.configuration, port: 80_000 } })).body)).toEqual([
+      'configuration.port',
+    ])
+    expect((await put(old.id, { ...old, endpoint: 'host.invalid', username: 'me', configuration: {} })).status).toBe(200)
+  }, 60_000)
+
+  test('a connection of an unknown type is kept; its test, health and discovery are 503 not_built and record nothing', async () => {
+    for (const type of ['telnet', 'agent']) {
+      const environmentId = await environment()
+      const id = `${type}-${environmentId}`
+      const answer = await put(id, { id, name: type, type, environmentId, endpoint: 'anywhere' })
+      expect([answer.status, answer.body.type]).toEqual([200, type])
+      const before = await tableCounts(service.db)
+      for (const refused of [
+        await service.call('POST', '/connection-tests/', { type, name: type }),
+        await service.call('POST', `/environment-connections/${id}/health/`),
+        await service.call('POST', `/environment-connections/${id}/discover/`),
+      ]) {
+        expect([refused.status, refused.body.code, refused.headers.get('retry-after')]).toEqual([503, 'not_built', null])
+        expect(refused.body.error).toContain(type)
+      }
+      const after = await tableCounts(service.db)
+      for (const table of ['connection_checks', 'connection_discoveries']) expect(after[table]).toBe(before[table])
+      expect(await statusOf(environmentId)).toBe('defined')
+    }
+  }, 60_000)
+
+  test('a credential is opened when it is used, and the check says what is wrong with it', async () => {
+    for (const [reference, reason] of [
+      ['vault:ssh-key/none', /does not exist; store it first/],
+      ['vault:kubernetes-token/token', /is not an SSH key; refer to one/],
+      ['in the drawer', /hidden: of no known form/],
+    ] as const) {
+      const connection = await saved({ credentialRef: reference })
+      expect(connection.credentialRef).toBe(reference)
+      const check = await health(connection.id)
+      expect([check.status, stages(check.metadata.stages)]).toEqual(['offline', 'login!'])
+      expect(check.message).toMatch(reason)
+    }
+  }, 120_000)
+
+  test('a known_hosts file of this machine is never read: alone it leaves the connection offline, beside a fingerprint it is only named', async () => {
+    const knownHostsFile = join(site.folder, 'known_hosts')
+    writeFileSync(knownHostsFile, `${site.hosts[0].knownHosts()}\n`)
+    const alone = await saved({ configuration: { knownHostsFile, hostKeyFingerprints: undefined } })
+    expect(alone.configuration.knownHostsFile).toBe(knownHostsFile)
+    const check = await health(alone.id)
+    expect([check.status, stages(check.metadata.stages)]).toEqual(['offline', 'name route host key!'])
+    expect(check.message).toMatch(/configuration\.knownHostsFile is not read; give .* knownHosts/)
+    expect(check.message).toContain(site.hosts[0].fingerprint())
+    const beside = await health((await saved({ configuration: { knownHostsFile } })).id)
+    expect([beside.status, beside.message]).toEqual([
+      'online',
+      expect.stringMatching(/^all stages passed; configuration\.knownHostsFile is not read/),
+    ])
+  }, 120_000)
+
+  test('a certificate file and insecureSkipTLSVerify are never obeyed: nothing is sent, and the check says what to give', async () => {
+    let met = 0
+    const endpoint = `https://${await serve((socket) => {
+      met += 1
+      socket.destroy()
+    })}`
+    const environmentId = await environment()
+    for (const [configuration, reason] of [
+      [{ caFile: '/etc/kubernetes/pki/ca.crt' }, /configuration\.caFile is not read; give .* certificateAuthority/],
+      [{ insecureSkipTLSVerify: true }, /configuration\.insecureSkipTLSVerify is not obeyed; give .* certificateAuthority/],
+    ] as const) {
+      const id = `distrust-${environmentId}`
+      const document = {
+        id,
+        name: id,
+        type: 'kubernetes',
+        environmentId,
+        endpoint,
+        credentialRef: 'vault:kubernetes-token/token',
+        configuration,
+      }
+      expect((await put(id, document)).body.configuration).toEqual(configuration)
+      const check = await health(id)
+      expect([check.status, stages(check.metadata.stages)]).toEqual(['offline', 'host key!'])
+      expect(check.message).toMatch(reason)
+      expect(await service.post('/connection-tests/', document)).toMatchObject({ healthy: false, message: expect.stringMatching(reason) })
+    }
+    expect(met).toBe(0)
+  }, 60_000)
 })
 
 describe('the health of a stored connection', () => {

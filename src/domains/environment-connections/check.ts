@@ -10,6 +10,7 @@ import { LinkError, type SiteShell } from '../../drivers/shell.ts'
 import { Refusal } from '../../refusal.ts'
 import { parseHttps } from './endpoint.ts'
 import type { Links } from './links.ts'
+import { unheededTrust } from './rules.ts'
 import type { ConnectionDocument, Stage } from './schemas.ts'
 
 export interface CheckParts {
@@ -54,14 +55,17 @@ export const checkConnection = async (
         : checkCloud(parts, connection, options))
   const failed = found.stages.find(({ ok }) => !ok)
   const healthy = failed === undefined && found.stages.length > 0
+  const message = found.message ?? (failed === undefined ? 'all stages passed' : `${failed.stage}: ${failed.detail ?? 'failed'}`)
   return {
     healthy,
-    message: found.message ?? (failed === undefined ? 'all stages passed' : `${failed.stage}: ${failed.detail ?? 'failed'}`),
+    message: [message, ...unheeded(connection).filter((note) => !message.includes(note))].join('; '),
     latencyMs: Math.round(performance.now() - startedAt),
     stages: found.stages,
     facts: found.facts,
   }
 }
+
+const unheeded = (connection: ConnectionDocument): string[] => unheededTrust(connection).map(({ path, message }) => `${path} ${message}`)
 
 const timed = async (stage: Stage['stage'], work: () => Promise<string | undefined>): Promise<Stage> => {
   const startedAt = performance.now()
@@ -221,6 +225,9 @@ export const clusterServer = (
   const place = parseHttps(connection.endpoint)
   if (typeof place === 'string') throw new KubernetesError('name', `endpoint: ${place}`, { permanent: true })
   const authority = text(connection.configuration?.['certificateAuthority'])
+  // The author wanted another trust than the usual authorities: which one it is cannot be known from here.
+  const distrust = authority === '' ? unheeded(connection) : []
+  if (distrust.length > 0) throw new KubernetesError('host key', distrust.join('; '), { permanent: true })
   return {
     ...place,
     addressAllowed,
@@ -249,8 +256,10 @@ export const namespaceOf = (connection: ConnectionDocument): string => text(conn
 const checkKubernetes = async (parts: CheckParts, connection: ConnectionDocument, { actor }: { actor?: string }): Promise<Found> => {
   const stages: Stage[] = []
   const facts: Record<string, unknown> = {}
+  let asked = false
   const login = await timed('login', async () => {
     const server = await kubernetesServer(parts, connection, 'check the connection', actor)
+    asked = true
     const { body, address } = await askKubernetes(server, { path: '/version' })
     facts['address'] = address
     const version = text((body as Record<string, unknown> | null)?.['gitVersion'])
@@ -259,7 +268,7 @@ const checkKubernetes = async (parts: CheckParts, connection: ConnectionDocument
   })
   const order = ['name', 'route', 'host key', 'login'] as const
   // The request went through the stages before the one it failed at.
-  for (const stage of order.slice(0, order.indexOf(login.stage as (typeof order)[number])))
+  for (const stage of asked ? order.slice(0, order.indexOf(login.stage as (typeof order)[number])) : [])
     stages.push({ stage, ok: true, milliseconds: 0 })
   stages.push(login)
   if (!login.ok) return { stages, facts }

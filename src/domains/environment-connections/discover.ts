@@ -7,7 +7,7 @@ import { foundHost, hostScript, readHost, withEngines } from '../../drivers/disc
 import { foundKubernetes } from '../../drivers/discovery/kubernetes.ts'
 import { foundSlurm, readSlurm, slurmScript } from '../../drivers/discovery/slurm.ts'
 import { LinkError, type SiteShell } from '../../drivers/shell.ts'
-import { notBuilt } from '../../not-built.ts'
+import { unbuiltConnectionType } from '../../not-built.ts'
 import { Refusal } from '../../refusal.ts'
 import { kubernetesServer, namespaceOf, type CheckParts } from './check.ts'
 import { applyFound } from './inventory.ts'
@@ -22,13 +22,10 @@ export interface DiscoverParts extends CheckParts {
 
 /** A connection that nothing can be discovered through, with the words against it; undefined for the others. */
 export const undiscoverable = ({ type }: ConnectionDocument): Refusal | undefined =>
-  type === 'agent'
-    ? agentRefusal()
-    : type === 'ssh' || type === 'local' || type === 'kubernetes'
-      ? undefined
-      : new Refusal('unacceptable', `a connection of type ${type} has nothing to discover; ssh, local and kubernetes have`)
-
-export const agentRefusal = (): Refusal => notBuilt('connections of type agent', 'connect by ssh or kubernetes')
+  unbuiltConnectionType(type) ??
+  (type === 'cloud'
+    ? new Refusal('unacceptable', 'a connection of type cloud has nothing to discover; ssh, local and kubernetes have')
+    : undefined)
 
 const text = (value: unknown): string => (typeof value === 'string' ? value : '')
 

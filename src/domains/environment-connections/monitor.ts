@@ -41,7 +41,7 @@ export const pauseBeforeCheck = async (
 
 /** The monitor's turn: one check, and the pause after it. */
 export const monitorTurn = async (parts: MonitorParts, connectionId: string): Promise<number | undefined> => {
-  const connection = await readConnection(parts.db, connectionId)
+  const connection = (await successesInRow(parts.db, connectionId)) === undefined ? undefined : await readConnection(parts.db, connectionId)
   if (connection !== undefined) await checkAndRecord(parts, connection)
   return pauseBeforeCheck(parts, connectionId)
 }

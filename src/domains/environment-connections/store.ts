@@ -56,7 +56,8 @@ export const storedProblems = async (db: Db, document: unknown): Promise<Problem
       'name',
       `${JSON.stringify(name)} is the name of connection ${JSON.stringify(found.namesake)} of this environment; give each its own`,
     )
-  if (found.others >= maxConnections) say('', `the environment has ${maxConnections} connections, which is the most`)
+  if (found.owner === undefined && found.others >= maxConnections)
+    say('', `the environment has ${maxConnections} connections, which is the most`)
   return problems
 }
 
@@ -75,10 +76,8 @@ export const saveConnection = (db: Db, connection: ConnectionDocument): Promise<
     if (problems.length > 0) throw unacceptable(problems)
     const before = await readConnection(tx, connection.id)
     const { id, environmentId, name, type, endpoint, username, credentialRef, configuration } = connection
-    if (!(await holdCredential(tx, credentialRef)) && credentialRef.startsWith('vault:'))
-      throw unacceptable([
-        { path: 'credentialRef', message: `the credential ${JSON.stringify(credentialRef)} does not exist; store it first` },
-      ])
+    // A reference is opaque: one to nothing is kept, and its use says so.
+    await holdCredential(tx, credentialRef)
     const json = configuration === undefined ? null : JSON.stringify(configuration)
     await tx.run(
       sql`insert into connections (id, environment_id, position, name, type, endpoint, username, credential_ref, configuration)
