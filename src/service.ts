@@ -4,6 +4,7 @@ import type { Service, StartService } from './daemon.ts'
 import { refusalOf } from './db/errors.ts'
 import { openDispatcher } from './dispatcher.ts'
 import { recordAudit } from './domains/audit-events/store.ts'
+import { recordsWithSecrets } from './domains/environments/store.ts'
 import { ensureInstance } from './domains/instance/store.ts'
 import type { StartWorker } from './fleet.ts'
 import { listen } from './listen.ts'
@@ -45,6 +46,11 @@ export const startService = async (
   const { config, log, traces, metrics } = surroundings
   const parts = await openParts(surroundings)
   await ensureInstance(parts.db, hostname())
+  for (const { record, paths } of await recordsWithSecrets(parts.db))
+    log.warn(
+      { record, paths },
+      'a configuration holds a secret; store it in the vault, give its credentialRef, and save the record without it',
+    )
   const { db, engine } = parts
   const app = createApp({
     config: { ...config, listenHost: config.listenAddress.host },

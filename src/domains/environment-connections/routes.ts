@@ -4,6 +4,7 @@ import type { Engine } from '../../engine.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import { unbuiltConnectionType } from '../../not-built.ts'
 import { missing, Refusal, unacceptable, type Problem } from '../../refusal.ts'
+import { connectionSecretProblems } from '../environments/secrets.ts'
 import { checkConnection } from './check.ts'
 import { undiscoverable, type DiscoverParts } from './discover.ts'
 import { checkAndRecord } from './monitor.ts'
@@ -41,7 +42,11 @@ export const environmentConnectionRoutes = (parts: ConnectionParts): Route[] => 
   /** To be tested a connection must be usable: everything against its document is one answer. */
   const ToTest = ConnectionTest.superRefine(
     (value: unknown, context) => {
-      for (const { path, message } of connectionProblems(value, parts)) context.addIssue({ code: 'custom', path: path.split('.'), message })
+      for (const { path, message } of [
+        ...connectionSecretProblems(value, (value as { configuration?: unknown } | null)?.configuration),
+        ...connectionProblems(value, parts),
+      ])
+        context.addIssue({ code: 'custom', path: path.split('.'), message })
     },
     { when: () => true },
   )

@@ -18,9 +18,6 @@ export const connectionProblems = (document: unknown, allowed: { allowProxyComma
   const problems: Problem[] = []
   const say: Say = (path, message) => void problems.push({ path, message })
   const configuration = isFields(document['configuration']) ? document['configuration'] : {}
-  for (const key of ['privateKey', 'password', 'bearerToken', 'token', 'passphrase'])
-    if (key in configuration)
-      say(`configuration.${key}`, 'a secret has no place in a document; store a credential and give its reference as credentialRef')
   const { type } = document
   if (type === 'ssh') sshProblems(document, configuration, allowed, say)
   else if (type === 'kubernetes') kubernetesProblems(document, configuration, say)

@@ -5,6 +5,7 @@ import { sql, type Db } from '../../db/sql.ts'
 import { missing, unacceptable, type Problem } from '../../refusal.ts'
 import { recordAudit } from '../audit-events/store.ts'
 import { holdCredential } from '../credentials/store.ts'
+import { connectionSecretProblems, unmasked, withMasked } from '../environments/secrets.ts'
 import { lockInventory } from '../environments/store.ts'
 import { ResourceSnapshot } from '../resources/schemas.ts'
 import { ConnectionCheck, ConnectionDocument } from './schemas.ts'
@@ -18,8 +19,13 @@ const maxConnections = 1_000
 const columns = sql`c.id, c.environment_id, c.name, c.type, c.endpoint, c.username, c.credential_ref, c.configuration,
   to_char(c.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as created_at`
 
-/** A stored connection, as it was saved. */
-export const readConnection = async (db: Db, id: string): Promise<ConnectionDocument | undefined> =>
+/** A stored connection as it was saved, secrets in its configuration masked: nothing uses them. */
+export const readConnection = async (db: Db, id: string): Promise<ConnectionDocument | undefined> => {
+  const connection = await storedConnection(db, id)
+  return connection === undefined ? undefined : withMasked(connection)
+}
+
+const storedConnection = (db: Db, id: string): Promise<ConnectionDocument | undefined> =>
   db.maybe(ConnectionDocument, sql`select ${columns} from connections c where c.id = ${id}`)
 
 const CreationChecksRow = z.object({
@@ -29,7 +35,7 @@ const CreationChecksRow = z.object({
   others: z.number(),
 })
 
-/** What only the store knows against a connection: an environment that does not exist, an id or a name that is taken. Takes any value. */
+/** What only the store knows against a connection: an environment that does not exist, an id or a name that is taken, secrets that it does not hold already. Takes any value. */
 export const storedProblems = async (db: Db, document: unknown): Promise<Problem[]> => {
   const { id, environmentId, name } = z
     .object({ id: z.string().catch(''), environmentId: z.string().catch(''), name: z.string().catch('') })
@@ -42,7 +48,7 @@ export const storedProblems = async (db: Db, document: unknown): Promise<Problem
           (select min(id collate "C") from connections where environment_id = ${environmentId} and name = ${name} and id <> ${id})::text as namesake,
           (select count(*) from connections where environment_id = ${environmentId} and id <> ${id}) as others`,
   )
-  const problems: Problem[] = []
+  const problems = connectionSecretProblems(document, (await storedConnection(db, id))?.configuration)
   const say = (path: string, message: string): void => void problems.push({ path, message })
   if (environmentId !== '' && !found.environment)
     say('environmentId', `${JSON.stringify(environmentId)} names no environment; register the environment first`)
@@ -74,11 +80,11 @@ export const saveConnection = (db: Db, connection: ConnectionDocument): Promise<
     await lockInventory(tx)
     const problems = await storedProblems(tx, connection)
     if (problems.length > 0) throw unacceptable(problems)
-    const before = await readConnection(tx, connection.id)
     const { id, environmentId, name, type, endpoint, username, credentialRef, configuration } = connection
     // A reference is opaque: one to nothing is kept, and its use says so.
     await holdCredential(tx, credentialRef)
-    const json = configuration === undefined ? null : JSON.stringify(configuration)
+    const before = await storedConnection(tx, id)
+    const json = configuration === undefined ? null : JSON.stringify(unmasked(configuration, before?.configuration))
     await tx.run(
       sql`insert into connections (id, environment_id, position, name, type, endpoint, username, credential_ref, configuration)
           values (${id}, ${environmentId}, (select coalesce(max(position) + 1, 0) from connections where environment_id = ${environmentId}),

@@ -3,6 +3,7 @@ import type { Db } from '../../db/sql.ts'
 import { notBuilt } from '../../not-built.ts'
 import { missing, Refusal, unacceptable, type Problem } from '../../refusal.ts'
 import type { Resource, ResourceRuntimeBinding, Runtime } from '../environments/schemas.ts'
+import { withMasked } from '../environments/secrets.ts'
 import {
   bindingsOfResources,
   connectionTypes,
@@ -186,8 +187,10 @@ export const acceptRun = (db: Db, request: RunRequest, run: RunMembers, acceptin
       plan.embedded?.networkTopology ??
       (plan.networkTopologyId === '' ? undefined : await readNetworkTopology(tx, plan.networkTopologyId))
     const used = [...new Set(tasks.map((task) => task.resourceId))]
-    const bindings = request.runtimeBindings ?? (await bindingsOfResources(tx, used))
-    const runtimes = request.runtimes ?? (await runtimesByIds(tx, [...new Set(bindings.map((binding) => binding.runtimeId))]))
+    // Secrets that older versions took into a configuration are used by nothing and kept out of the snapshot.
+    const bindings = (request.runtimeBindings ?? (await bindingsOfResources(tx, used))).map(withMasked)
+    const bound = [...new Set(bindings.map((binding) => binding.runtimeId))]
+    const runtimes = (request.runtimes ?? (await runtimesByIds(tx, bound))).map(withMasked)
     const named = await namedRuntimes(tx, { tasks, runtimes, bindings, mode: run.mode, sent: request.runtimeBindings !== undefined })
     problems.push(...named.problems)
     const profiles =
