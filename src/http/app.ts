@@ -336,12 +336,7 @@ export const createApp = (options: AppOptions): App => {
     return done
   }
 
-  const audit = async (
-    exchange: Exchange,
-    built: Route,
-    call: HttpCall,
-    answer: { status: number; code: string | undefined },
-  ): Promise<void> => {
+  const audit = async (exchange: Exchange, built: Route, call: HttpCall, answer: Parameters<typeof auditRecord>[2]): Promise<void> => {
     if (options.audit === undefined || built.method === 'GET') return
     try {
       await options.audit(auditRecord(built, call, answer))
@@ -381,7 +376,8 @@ export const createApp = (options: AppOptions): App => {
     }
     const final = built.method === 'GET' ? conditional(exchange, answer) : answer
     // Nothing happened when an earlier answer was given again.
-    if (final.headers['Idempotency-Replayed'] === undefined) await audit(exchange, built, call, { status: final.status, code: undefined })
+    if (final.headers['Idempotency-Replayed'] === undefined)
+      await audit(exchange, built, call, { status: final.status, code: undefined, body: final.body })
     write(exchange, final)
   }
 

@@ -425,6 +425,12 @@ describe('the health of a stored connection', () => {
       (event: Json) => event.metadata.after,
     )
     expect(changes).toEqual(expect.arrayContaining(['connecting', 'connected', 'degraded', 'unreachable']))
+    const checks = await service.get(`/audit-events/?connectionId=${bad}&eventType=connection.health.checked`)
+    // Each check by hand is one event; the monitor's are recorded where they change something.
+    expect(checks.filter(({ actorType }: Json) => actorType !== 'service').map(({ outcome }: Json) => outcome)).toEqual([
+      'succeeded',
+      'failed',
+    ])
     expect((await service.call('POST', '/environment-connections/none/health/')).status).toBe(404)
     expect((await service.call('GET', '/environment-connections/none/history/')).status).toBe(404)
   }, 120_000)
@@ -477,6 +483,11 @@ describe('a login that asks', () => {
   }, 60_000)
 })
 
+const discoveriesOf = async (connectionId: string): Promise<[type: string, outcome: string][]> =>
+  (await service.get(`/audit-events/?connectionId=${connectionId}`))
+    .filter(({ eventType }: Json) => eventType.startsWith('resource.discovery.'))
+    .map(({ eventType, outcome }: Json) => [eventType, outcome])
+
 describe('discovery', () => {
   test('of a host finds the machine, a runtime and what it is bound to; found again, nothing changes; what a person set stays', async () => {
     const connection = await saved({ configuration: { scheduler: 'none', workDirectory: '/tmp/orrery-work' } })
@@ -519,6 +530,12 @@ describe('discovery', () => {
     expect(new Set(answers.map(({ snapshots }) => JSON.stringify(snapshots.map(({ resourceId }: Json) => resourceId)))).size).toBe(1)
     const { resources, runtimes } = await service.get(`/environments/${connection.environmentId}/`)
     expect([resources.length, runtimes.length]).toEqual([1, 1])
+    const events = await discoveriesOf(connection.id)
+    expect(events.filter(([type]) => type !== 'resource.discovery.requested')).toEqual([
+      ['resource.discovery.completed', 'succeeded'],
+      ['resource.discovery.started', 'started'],
+    ])
+    expect(events).toHaveLength(7)
   }, 120_000)
 
   test('what cannot be discovered says so: unknown, agent, cloud, a host that is refused', async () => {
@@ -526,6 +543,11 @@ describe('discovery', () => {
     const connection = await saved({ configuration: { hostKeyFingerprints: [`SHA256:${'B'.repeat(43)}`] } })
     const refused = await service.call('POST', `/environment-connections/${connection.id}/discover/`)
     expect([refused.status, refused.body.error]).toEqual([422, expect.stringContaining('nothing was discovered')])
+    expect(await discoveriesOf(connection.id)).toEqual([
+      ['resource.discovery.requested', 'failed'],
+      ['resource.discovery.failed', 'failed'],
+      ['resource.discovery.started', 'started'],
+    ])
     const cloud = `cloud-${connection.id}`
     await put(cloud, {
       id: cloud,

@@ -115,7 +115,7 @@ export const discoverConnection = async (parts: DiscoverParts, connectionId: str
   }
   return db.transaction(async (tx) => {
     const { snapshotIds, changes } = await applyFound(tx, connection, found)
-    if (!(await endDiscovery(tx, { connectionId, number }, { snapshotIds })))
+    if (!(await endDiscovery(tx, connection, number, { snapshotIds })))
       throw new Error(`discovery ${number} of ${connectionId} is over already`)
     const warned = found.warnings.length === 0 ? '' : `; ${found.warnings.length} warning${found.warnings.length === 1 ? '' : 's'}`
     await recordCheck(tx, connection, {
@@ -144,8 +144,8 @@ export const failDiscovery = (
 ): Promise<void> =>
   db.transaction(async (tx) => {
     const connection = await readConnection(tx, connectionId)
-    if (!(await endDiscovery(tx, { connectionId, number }, { problem: problem.slice(0, 2_000), transient })) || connection === undefined)
-      return
+    if (connection === undefined) return
+    if (!(await endDiscovery(tx, connection, number, { problem: problem.slice(0, 2_000), transient }))) return
     await recordCheck(tx, connection, {
       status: reached ? 'online' : 'offline',
       message: `discovery failed: ${problem.slice(0, 2_000)}`,

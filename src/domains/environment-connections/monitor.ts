@@ -20,12 +20,14 @@ export const checkAndRecord = async (
 ): Promise<ConnectionCheck | undefined> => {
   await beginCheck(parts.db, connection)
   const { healthy, message, latencyMs, stages, facts } = await checkConnection(parts, connection, actor === undefined ? {} : { actor })
-  return recordCheck(parts.db, connection, {
-    status: healthy ? 'online' : 'offline',
+  const found = {
+    status: healthy ? ('online' as const) : ('offline' as const),
     message,
     latencyMs,
     metadata: { endpoint: connection.endpoint, connectionType: connection.type, stages, ...facts },
-  })
+  }
+  // Of a check that a person asked for, the request is the audit record.
+  return recordCheck(parts.db, connection, found, { audited: actor !== undefined })
 }
 
 /** Seconds until the connection's next check; undefined when there is none any more to look at, and its session has ended. */

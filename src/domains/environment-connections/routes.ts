@@ -150,7 +150,8 @@ export const environmentConnectionRoutes = (parts: ConnectionParts): Route[] => 
       summary: 'Check a connection now; the answer is 200 also when it is offline',
       response: ConnectionCheck,
       audit: {
-        eventType: 'connection.checked',
+        eventType: 'connection.health.checked',
+        outcome: (answer) => ((answer as ConnectionCheck).status === 'online' ? 'succeeded' : 'failed'),
         summary: ({ params }) => `connection ${params['connectionId'] ?? ''} checked`,
         connectionId: ofPath,
       },
@@ -171,8 +172,8 @@ export const environmentConnectionRoutes = (parts: ConnectionParts): Route[] => 
       response: Discovery,
       alsoStatus: [202],
       audit: {
-        eventType: 'connection.discovered',
-        summary: ({ params }) => `discovery through connection ${params['connectionId'] ?? ''}`,
+        eventType: 'resource.discovery.requested',
+        summary: ({ params }) => `discovery through connection ${params['connectionId'] ?? ''} requested`,
         connectionId: ofPath,
       },
       handle: async ({ params, signal }) => {

@@ -149,10 +149,15 @@ export const beginCheck = (db: Db, connection: ConnectionDocument): Promise<void
   db.transaction((tx) => settleEnvironment(tx, connection.environmentId, connection.id, true))
 
 /**
- * Records a check, with what it changes: the connection's state and the environment's status, each change an audit record. Undefined when
- * the connection is gone.
+ * Records a check, with what it changes: the connection's state and the environment's status, each change an audit record, unless the check
+ * is `audited` already. Undefined when the connection is gone.
  */
-export const recordCheck = (db: Db, connection: ConnectionDocument, check: NewCheck): Promise<ConnectionCheck | undefined> =>
+export const recordCheck = (
+  db: Db,
+  connection: ConnectionDocument,
+  check: NewCheck,
+  { audited = false }: { audited?: boolean } = {},
+): Promise<ConnectionCheck | undefined> =>
   db.transaction(async (tx) => {
     const { id: connectionId, environmentId } = connection
     if (!(await lockConnection(tx, environmentId, connectionId))) return undefined
@@ -167,9 +172,9 @@ export const recordCheck = (db: Db, connection: ConnectionDocument, check: NewCh
       sql`delete from connection_checks where connection_id = ${connectionId} and (checked_at, id) <
           (select checked_at, id from connection_checks where connection_id = ${connectionId} order by checked_at desc, id desc offset ${keptChecks - 1} limit 1)`,
     )
-    if (before?.status !== check.status)
+    if (before?.status !== check.status && !audited)
       await recordAudit(tx, {
-        eventType: `connection.${check.status}`,
+        eventType: 'connection.health.checked',
         actorType: 'service',
         environmentId,
         connectionId,
@@ -281,10 +286,23 @@ export const requestDiscovery = (db: Db, connectionId: string): Promise<Discover
           and exists (select from connection_discoveries later where later.connection_id = ${connectionId} and later.number > connection_discoveries.number and later.status = 'completed')`,
     )
     await settleEnvironment(tx, connection.environmentId, connectionId, false)
+    await recordAudit(tx, {
+      ...discoveryEvent(connection, made.number),
+      eventType: 'resource.discovery.started',
+      outcome: 'started',
+      summary: `discovery ${made.number} through connection ${connectionId} started`,
+    })
     return made
   })
 
 const keptDiscoveries = 100
+
+const discoveryEvent = ({ id, environmentId }: Pick<ConnectionDocument, 'id' | 'environmentId'>, number: number) => ({
+  actorType: 'service',
+  environmentId,
+  connectionId: id,
+  metadata: { discovery: number },
+})
 
 export const readDiscovery = (db: Db, connectionId: string, number: number): Promise<DiscoveryRow | undefined> =>
   db.maybe(
@@ -300,12 +318,15 @@ export const beginDiscovery = (db: Db, connectionId: string, number: number): Pr
         returning ${discoveryColumns}`,
   )
 
-/** Ends a discovery, once. True when this call did. */
+/** Ends a discovery, once, with its audit record. True when this call did. */
 export const endDiscovery = async (
   tx: Db,
-  { connectionId, number }: { connectionId: string; number: number },
+  connection: Pick<ConnectionDocument, 'id' | 'environmentId'>,
+  number: number,
   end: { snapshotIds: readonly string[] } | { problem: string; transient: boolean },
 ): Promise<boolean> => {
+  const connectionId = connection.id
+  const failed = 'problem' in end
   const fields =
     'problem' in end
       ? sql`status = 'failed', problem = ${end.problem}, transient = ${end.transient}`
@@ -313,7 +334,14 @@ export const endDiscovery = async (
   const ended = await tx.run(
     sql`update connection_discoveries set ${fields}, finished_at = now() where connection_id = ${connectionId} and number = ${number} and status in ('queued', 'running')`,
   )
-  return ended === 1
+  if (ended === 0) return false
+  await recordAudit(tx, {
+    ...discoveryEvent(connection, number),
+    eventType: failed ? 'resource.discovery.failed' : 'resource.discovery.completed',
+    outcome: failed ? 'failed' : 'succeeded',
+    summary: `discovery ${number} through connection ${connectionId} ${failed ? `failed: ${end.problem}` : `found ${end.snapshotIds.length} resources`}`,
+  })
+  return true
 }
 
 export const undispatchedDiscoveries = (db: Db, limit: number) =>
