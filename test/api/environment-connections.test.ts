@@ -1,8 +1,10 @@
 import { expect } from '@jest/globals'
+import { execFile } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { writeFileSync } from 'node:fs'
 import { createServer, type AddressInfo, type Server, type Socket } from 'node:net'
 import { join } from 'node:path'
+import { promisify } from 'node:util'
 import { startSsh, type SshSite } from '../sites/ssh.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { tableCounts } from '../support/table-counts.ts'
@@ -458,6 +460,67 @@ describe('the health of a stored connection', () => {
     expect(check.message).toContain(host.fingerprint())
     await put(connection.id, { ...connection, configuration: { hostKeyPolicy: 'accept-new', hostKeyFingerprints: [host.fingerprint()] } })
     expect(await health(connection.id)).toMatchObject({ status: 'online' })
+  }, 120_000)
+
+  test('without a host key the offline health shows the fingerprint that was seen and a line that pins it', async () => {
+    const connection = await saved({ configuration: { hostKeyFingerprints: undefined, scheduler: 'none', note: "it's kept" } })
+    const check = await health(connection.id)
+    expect([check.status, stages(check.metadata.stages)]).toEqual(['offline', 'name route host key!'])
+    const line = check.message.slice(check.message.indexOf('curl '))
+    expect(check.message).toContain(`it shows ${site.hosts[0].fingerprint()}`)
+    expect(line).toContain('http://127.0.0.1:0/api/environment-connections/')
+    // Nobody has run it: nothing is pinned.
+    expect((await health(connection.id)).status).toBe('offline')
+    await promisify(execFile)('sh', ['-c', line.replace('http://127.0.0.1:0/api', service.baseUrl)])
+    const { createdAt: _, ...pinned } = await service.get(`/environment-connections/${connection.id}/`)
+    const { createdAt: __, ...before } = connection
+    expect(pinned).toEqual({ ...before, configuration: { ...before.configuration, hostKeyFingerprints: [site.hosts[0].fingerprint()] } })
+    expect(await health(connection.id)).toMatchObject({ status: 'online' })
+    // A key that is not the pinned one is no new key: no line helps to take it.
+    const other = await saved({ configuration: { hostKeyFingerprints: [`SHA256:${'C'.repeat(43)}`] } })
+    const refused = await health(other.id)
+    expect([refused.status, refused.message]).toEqual(['offline', expect.not.stringContaining('curl')])
+  }, 120_000)
+
+  test('where the instance trusts on first use, a connection without key and policy takes the first key, and no other', async () => {
+    const host = site.hosts[1]!
+    const environmentId = await environment()
+    const trusting = await openService({
+      databaseUrl: () => service.databaseUrl,
+      environment: {
+        SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true',
+        SERVICE_SSH_TRUST_ON_FIRST_USE: 'true',
+        SERVICE_VAULT_KEY_FILE: join(site.folder, 'vault.key'),
+      },
+    })
+    try {
+      const add = async (name: string, configuration: Json): Promise<Json> => {
+        const id = `${name}-${environmentId}`
+        const { configuration: _, ...rest } = login({}, 1)
+        await trusting.ok('PUT', `/environment-connections/${id}/`, { id, name, environmentId, ...rest, configuration })
+        return { id, check: () => trusting.post(`/environment-connections/${id}/health/`) }
+      }
+      const plain = await add('plain', { scheduler: 'none' })
+      const strict = await add('strict', { scheduler: 'none', hostKeyPolicy: 'strict' })
+      const file = await add('file', { scheduler: 'none', knownHostsFile: '/etc/ssh/ssh_known_hosts' })
+      expect(await plain.check()).toMatchObject({ status: 'online', metadata: { hostKey: { fingerprint: host.fingerprint() } } })
+      expect(await strict.check()).toMatchObject({ status: 'offline', message: expect.stringContaining('curl') })
+      expect(await file.check()).toMatchObject({ status: 'offline', message: expect.stringContaining('knownHostsFile is not read') })
+      const before = host.fingerprint()
+      await host.changeHostKey()
+      await host.dropSessions()
+      let check: Json
+      for (let tries = 0; tries < 20; tries++) {
+        check = await plain.check()
+        if (check.status === 'offline') break
+        await new Promise((resolve) => setTimeout(resolve, 500))
+      }
+      expect([check.status, stages(check.metadata.stages)]).toEqual(['offline', 'name route host key!'])
+      for (const shown of [before, host.fingerprint()]) expect(check.message).toContain(shown)
+      expect(check.message).not.toContain('curl')
+    } finally {
+      await trusting[Symbol.asyncDispose]()
+    }
   }, 120_000)
 
   test('deleting the environment takes its connections, checks and recorded keys with it', async () => {

@@ -23,6 +23,11 @@ export interface CheckParts {
 /** What Kubernetes clusters of connections are reached with. */
 export type ClusterParts = Pick<CheckParts, 'links' | 'addressAllowed'>
 
+/** Where clients reach the service, for the line that pins a host key. */
+export interface PinParts {
+  api: { url: string; tokenNeeded: boolean }
+}
+
 /** What a check found; nothing is thrown for what is wrong at the other side. */
 export interface CheckResult {
   healthy: boolean
@@ -41,7 +46,7 @@ type Found = Pick<CheckResult, 'facts'> & { stages: Stage[]; message?: string; w
  * recorded, and its login is its own and ends with the check.
  */
 export const checkConnection = async (
-  parts: CheckParts,
+  parts: CheckParts & PinParts,
   connection: ConnectionDocument,
   options: { actor?: string; trial?: string } = {},
 ): Promise<CheckResult> => {
@@ -85,8 +90,16 @@ const wordsOf = (error: unknown): string => (error instanceof Error ? error.mess
 
 // --------------------------------------------------------------------------------------------------------------------- ssh
 
+/** A line for a shell that saves the connection with a fingerprint; nothing is pinned before somebody runs it. */
+const pinLine = ({ api }: PinParts, { createdAt: _, ...connection }: ConnectionDocument, fingerprint: string): string => {
+  const document = { ...connection, configuration: { ...connection.configuration, hostKeyFingerprints: [fingerprint] } }
+  const token = api.tokenNeeded ? '-H "authorization: Bearer $SERVICE_API_TOKEN" ' : ''
+  const url = `${api.url}/environment-connections/${encodeURIComponent(connection.id)}/`
+  return `curl -X PUT ${token}-H 'content-type: application/json' -d ${quote(JSON.stringify(document))} ${quote(url)}`
+}
+
 const checkSsh = async (
-  { links }: CheckParts,
+  { links, api }: CheckParts & PinParts,
   connection: ConnectionDocument,
   { actor, trial }: { actor?: string; trial?: string },
 ): Promise<Found> => {
@@ -104,6 +117,13 @@ const checkSsh = async (
     const probe = await links.sessions.probe(target)
     const stages = probe.stages.map(({ detail, ...stage }): Stage => ({ ...stage, ...(detail === undefined ? {} : { detail }) }))
     const facts = sshFacts(probe)
+    if (!probe.healthy && probe.hostKeyIsNew === true && probe.hostKey !== undefined && stages.at(-1)?.stage === 'host key') {
+      const remedy =
+        trial === undefined
+          ? `if it is right, pin it: ${pinLine({ api }, connection, probe.hostKey.fingerprint)}`
+          : 'if it is right, give it in configuration.hostKeyFingerprints'
+      return { stages, facts, message: `${probe.message}; ${remedy}` }
+    }
     if (!probe.healthy || stages.some(({ ok }) => !ok)) return { stages, facts, message: probe.message }
     return { stages: [...stages, ...(await siteStages(links.sessions.shell(target), connection))], facts }
   } finally {

@@ -1,11 +1,11 @@
 import type { Db } from '../../db/sql.ts'
-import { checkConnection, type CheckParts } from './check.ts'
+import { checkConnection, type CheckParts, type PinParts } from './check.ts'
 import type { Links } from './links.ts'
 import type { ConnectionCheck, ConnectionDocument } from './schemas.ts'
 import { pauseAfter } from './status.ts'
 import { beginCheck, readConnection, recordCheck, successesInRow } from './store.ts'
 
-export interface MonitorParts extends CheckParts {
+export interface MonitorParts extends CheckParts, PinParts {
   db: Db
   links: Links
   /** Pause between two checks of a connection that has not been well for long. */
@@ -14,7 +14,7 @@ export interface MonitorParts extends CheckParts {
 
 /** Checks a stored connection and records what was found; undefined when it was deleted meanwhile. */
 export const checkAndRecord = async (
-  parts: Pick<MonitorParts, 'db' | 'links' | 'addressAllowed' | 'engineSockets'>,
+  parts: Pick<MonitorParts, 'db' | 'links' | 'addressAllowed' | 'engineSockets' | 'api'>,
   connection: ConnectionDocument,
   actor?: string,
 ): Promise<ConnectionCheck | undefined> => {

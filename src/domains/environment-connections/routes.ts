@@ -5,7 +5,7 @@ import { Reply, route, type Route } from '../../http/route.ts'
 import { unbuiltConnectionType } from '../../not-built.ts'
 import { missing, Refusal, unacceptable, type Problem } from '../../refusal.ts'
 import { connectionSecretProblems } from '../environments/secrets.ts'
-import { checkConnection } from './check.ts'
+import { checkConnection, type PinParts } from './check.ts'
 import { undiscoverable, type DiscoverParts } from './discover.ts'
 import { checkAndRecord } from './monitor.ts'
 import { connectionProblems } from './rules.ts'
@@ -23,7 +23,7 @@ import {
   storedProblems,
 } from './store.ts'
 
-export interface ConnectionParts extends DiscoverParts {
+export interface ConnectionParts extends DiscoverParts, PinParts {
   engine: Pick<Engine, 'start' | 'signal'>
   /** How long a request for discovery waits for its end. */
   discoveryWaitSeconds: number

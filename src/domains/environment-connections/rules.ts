@@ -121,6 +121,13 @@ export const unheededTrust = ({ type, configuration = {} }: { type: string; conf
   ]
 }
 
+/** Whether an ssh connection says by what its host is known: a file of this machine counts too, although it is not read. */
+export const givesTrust = ({ configuration = {} }: { configuration?: Fields | undefined }): boolean =>
+  ['knownHosts', 'hostKeyFingerprints', 'knownHostsFile'].some((key) => {
+    const value = configuration[key]
+    return Array.isArray(value) ? value.length > 0 : text(value).trim() !== ''
+  })
+
 const cloudProblems = (configuration: Fields, say: Say): void => {
   const provider = configuration['provider']
   if (!cloudProviders.some((one) => one === provider))
