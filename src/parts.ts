@@ -217,6 +217,7 @@ export const openParts = async ({
     monitorIntervalSeconds: config.monitorIntervalSeconds,
     sitePatienceSeconds: config.sitePatienceSeconds,
     hostId: config.hostId,
+    kubernetesHelperImage: config.kubernetesHelperImage,
     workRoot: workFolder(config),
     seedRoot: config.seedRoot,
     variablePrefix: config.taskVariablePrefix,

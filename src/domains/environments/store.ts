@@ -178,6 +178,27 @@ export const connectionTypes = async (db: Db, connectionIds: readonly string[]):
   return new Map(rows.map(({ id, type }) => [id, type]))
 }
 
+const SurroundingRow = z.object({ versionId: z.string(), id: z.string(), type: z.string(), namespace: z.string().optional() })
+
+/** Connections of the environments of these versions, by version and id. */
+export const connectionsOfVersions = (db: Db, versionIds: readonly string[]) =>
+  db.many(
+    SurroundingRow,
+    sql`select v.id as version_id, c.id, c.type, c.configuration ->> 'namespace' as namespace
+        from environment_versions v join connections c on c.environment_id = v.environment_id where v.id = any(${versionIds}) order by 1, 2`,
+  )
+
+const ClaimRow = z.object({ runtimeId: z.string(), claim: z.string(), mountPath: z.string() })
+
+/** The claim of the default storage of each of these runtimes, where that is one of Kubernetes, and where its containers see it. */
+export const defaultClaims = (db: Db, runtimeIds: readonly string[]) =>
+  db.many(
+    ClaimRow,
+    sql`select b.runtime_id, s.configuration ->> 'claimName' as claim, b.container_path as mount_path
+        from storage_runtime_bindings b join storages s on s.environment_version_id = b.environment_version_id and s.id = b.storage_id
+        where b.runtime_id = any(${runtimeIds}) and b.is_default and s.type = 'pvc' and s.configuration ->> 'claimName' <> '' and b.container_path like '/_%'`,
+  )
+
 const MountRow = z.object({ runtimeId: z.string(), storageId: z.string(), path: z.string() })
 
 /** Where the storages of these runtimes are mounted at their sites (`hostPath`, else the storage's endpoint), by runtime and storage. */

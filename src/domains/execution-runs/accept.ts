@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto'
+import type { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
 import { notBuilt } from '../../not-built.ts'
 import { missing, Refusal, unacceptable, type Problem } from '../../refusal.ts'
@@ -6,7 +7,9 @@ import type { Resource, ResourceRuntimeBinding, Runtime } from '../environments/
 import { withMasked } from '../environments/secrets.ts'
 import {
   bindingsOfResources,
+  connectionsOfVersions,
   connectionTypes,
+  defaultClaims,
   profilesFor,
   resourcesOfVersions,
   runtimesByIds,
@@ -24,7 +27,8 @@ import { activityResolver, type WorkflowGraph } from '../workflow-definitions/gr
 import { embedWorkflow, loadCommands } from '../workflow-definitions/store.ts'
 import { chooseRuntimes, runtimeModeOf } from './admission.ts'
 import type { RunMembers, RunRequest } from './schemas.ts'
-import { builtDrivers, placer, placesOf, runsContainers, siteProblems, type Place } from './sites.ts'
+import { withSiteDefaults, type Surroundings } from './site-defaults.ts'
+import { builtDrivers, placer, placesOf, runsContainers, siteProblems, type Place, type SnapshotRuntime } from './sites.ts'
 import { insertRun, readRun } from './store.ts'
 
 const hashOf = (value: unknown): string => createHash('sha256').update(JSON.stringify(value)).digest('hex')
@@ -82,6 +86,28 @@ const disagreements = (request: RunRequest, run: RunMembers, plan: PlanHeader): 
       ? []
       : [{ path, message: `is ${JSON.stringify(value)}, the run's plan has ${JSON.stringify(expected)}` }],
   )
+}
+
+/** What the runtimes' environments say; a runtime that was sent without its version is looked up in all versions of the scope. */
+const surroundingsOf = async (
+  tx: Db,
+  runtimes: readonly z.output<typeof SnapshotRuntime>[],
+  scopeVersionIds: readonly string[],
+  { helperImage }: { helperImage: string },
+): Promise<Surroundings> => {
+  const versionOf = new Map(runtimes.map((runtime) => [runtime.id, runtime['environmentVersionId']]))
+  const named = [...versionOf.values()].filter((id) => typeof id === 'string' && id !== '') as string[]
+  const connections = await connectionsOfVersions(tx, [...new Set([...named, ...scopeVersionIds])])
+  const claims = new Map((await defaultClaims(tx, [...versionOf.keys()])).map(({ runtimeId, ...claim }) => [runtimeId, claim]))
+  return {
+    helperImage,
+    claimOf: (runtimeId) => claims.get(runtimeId),
+    connectionsOf(runtimeId) {
+      const version = versionOf.get(runtimeId)
+      const own = typeof version === 'string' && version !== '' ? [version] : scopeVersionIds
+      return connections.filter(({ versionId }) => own.includes(versionId))
+    },
+  }
 }
 
 /** Where a workflow that was sent has other activities than the plan: the run's tasks take the plan's positions. */
@@ -147,7 +173,12 @@ const simulated = (run: RunMembers, plan: PlanHeader, versions: readonly { netwo
  * where something was sent, the store's otherwise; nothing that is embedded overwrites the store.
  * @throws Refusal 409 for a taken id, 422 with every reason, 503 for a mode or driver that is not available
  */
-export const acceptRun = (db: Db, request: RunRequest, run: RunMembers, accepting: { hostId: string; actorId: string }): Promise<void> =>
+export const acceptRun = (
+  db: Db,
+  request: RunRequest,
+  run: RunMembers,
+  accepting: { hostId: string; actorId: string; helperImage: string },
+): Promise<void> =>
   db.transaction(async (tx) => {
     if ((await readRun(tx, run.id)) !== undefined)
       throw new Refusal('conflict', `run.id: ${JSON.stringify(run.id)} is taken by another run; choose another id`, {
@@ -190,7 +221,7 @@ export const acceptRun = (db: Db, request: RunRequest, run: RunMembers, acceptin
     // Secrets that older versions took into a configuration are used by nothing and kept out of the snapshot.
     const bindings = (request.runtimeBindings ?? (await bindingsOfResources(tx, used))).map(withMasked)
     const bound = [...new Set(bindings.map((binding) => binding.runtimeId))]
-    const runtimes = (request.runtimes ?? (await runtimesByIds(tx, bound))).map(withMasked)
+    let runtimes = (request.runtimes ?? (await runtimesByIds(tx, bound))).map(withMasked)
     const named = await namedRuntimes(tx, { tasks, runtimes, bindings, mode: run.mode, sent: request.runtimeBindings !== undefined })
     problems.push(...named.problems)
     const profiles =
@@ -222,15 +253,18 @@ export const acceptRun = (db: Db, request: RunRequest, run: RunMembers, acceptin
     })
     problems.push(...chosen.problems)
     if (problems.length > 0) throw unacceptable(problems)
+    if (run.mode === 'real') {
+      const pairs = new Set(tasks.map((task, i) => JSON.stringify([chosen.runtimeIds[i] ?? '', task.resourceId])))
+      const placed = withSiteDefaults({ runtimes, bindings, used: pairs }, await surroundingsOf(tx, runtimes, versionIds, accepting))
+      if (placed.problems.length > 0) throw unacceptable(placed.problems)
+      runtimes = placed.runtimes
+    }
     const facts = { hostId: accepting.hostId, runtimes, resources, runtimeBindings: bindings }
     const placed = placer(facts)
     const pairs = tasks.map((task, i) => ({ runtimeId: chosen.runtimeIds[i] ?? '', resourceId: task.resourceId }))
     const simgrid = runtimes.find(({ id, configuration }) => chosen.runtimeIds.includes(id) && configuration?.['engine'] === 'simgrid')
     if (run.mode === 'simulation' && simgrid !== undefined)
-      throw new Refusal(
-        'unavailable',
-        `engine simgrid of runtime ${simgrid.id} is not available in this version; leave it out of the runtime's configuration to use the built-in simulator`,
-      )
+      throw notBuilt(`engine simgrid of runtime ${simgrid.id}`, "leave it out of the runtime's configuration to use the built-in simulator")
     if (run.mode === 'real') {
       if (services.length > 0)
         throw notBuilt(`kinds service and interactive of activities (${services.slice(0, 5).join(', ')})`, 'give them the kind task')
