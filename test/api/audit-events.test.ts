@@ -110,7 +110,7 @@ test('the upgrade of a database of the version before renames its events', async
       sessionId: 'old',
       ...(status === undefined ? {} : { metadata: { status } }),
     })
-  await app.db.run(sql`delete from schema_migrations where number >= 12`)
+  await app.db.run(sql`delete from schema_migrations where number >= 14`)
   await migrate(app.db)
   const events = (await list('?sessionId=old')).toReversed()
   expect(events.map(({ eventType, outcome }) => [eventType, outcome])).toEqual(old.map(([, outcome, renamed]) => [renamed, outcome]))
