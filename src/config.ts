@@ -315,6 +315,22 @@ const fieldsFor = (host: HostFacts) => {
       .transform((text) => text === 'true')
       .prefault('false')
       .register(notes, { description: 'Whether connections may name a `proxyCommand`, a command that this machine runs.' }),
+    sshTrustOnFirstUse: z
+      .enum(['true', 'false'], { error: 'is not true or false' })
+      .transform((text) => text === 'true')
+      .prefault('false')
+      .register(notes, {
+        description:
+          'Whether an SSH connection that gives no host key and no `hostKeyPolicy` takes the first key that its host shows, which is recorded; a changed key is refused.',
+      }),
+    kubernetesHelperImage: z
+      .string()
+      .regex(/^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,500}$/, { error: 'is not the name of an image. Give for example debian:12-slim' })
+      .prefault('debian:12-slim')
+      .register(notes, {
+        description:
+          'Image with a shell and the usual tools (find with -printf, tar, setsid, sha256sum; without a volume also flock and mkfifo) for Kubernetes runtimes that name no `helperImage`.',
+      }),
     discoveryWaitSeconds: wholeNumber(0, 300, 'seconds', 20)
       .prefault('20')
       .register(notes, { description: 'How long a request for discovery waits for its end before it answers 202.' }),

@@ -1,4 +1,5 @@
 import { lookup } from 'node:dns/promises'
+import { isIPv6 } from 'node:net'
 import { mkdir } from 'node:fs/promises'
 import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
@@ -63,6 +64,12 @@ const functionCredential = async (secrets: SecretOpener, reference: string): Pro
       return { kind: 'aws', accessKeyId, secretAccessKey, ...(typeof sessionToken === 'string' ? { sessionToken } : {}) }
   }
   throw new DriverError('refused', `credential ${JSON.stringify(reference)} is neither a token nor an AWS access key; refer to one`)
+}
+
+/** Base URL of the API for clients on this machine. */
+const apiUrl = ({ listenAddress: { host, port }, apiPrefix }: Config): string => {
+  const reached = host === '0.0.0.0' ? '127.0.0.1' : host === '::' ? '[::1]' : isIPv6(host) ? `[${host}]` : host
+  return `http://${reached}:${port}${apiPrefix}`
 }
 
 /**
@@ -150,7 +157,14 @@ export const openParts = async ({
   })
   const functions = openFunctions({ addressAllowed })
   const callLinks = vaultKeys === undefined ? undefined : openCallLinks(vaultKeys)
-  const links = openLinks({ db, secrets: vault, sessions, localShell, allowProxyCommand: config.allowProxyCommand })
+  const links = openLinks({
+    db,
+    secrets: vault,
+    sessions,
+    localShell,
+    allowProxyCommand: config.allowProxyCommand,
+    trustOnFirstUse: config.sshTrustOnFirstUse,
+  })
   const clusters = openClusters({ db, links, addressAllowed })
   const sites = openSiteDrivers({
     local,
@@ -195,6 +209,7 @@ export const openParts = async ({
         : openFunctionCalls({ root: functionFolder(config), links: callLinks, clock: () => Date.now() / 1_000 }),
     wakes: openWakes(),
     addressAllowed,
+    api: { url: apiUrl(config), tokenNeeded: config.apiToken !== undefined },
     allowProxyCommand: config.allowProxyCommand,
     engineSockets,
     buildkitSocket: config.buildkitSocket,
@@ -202,6 +217,7 @@ export const openParts = async ({
     monitorIntervalSeconds: config.monitorIntervalSeconds,
     sitePatienceSeconds: config.sitePatienceSeconds,
     hostId: config.hostId,
+    kubernetesHelperImage: config.kubernetesHelperImage,
     workRoot: workFolder(config),
     seedRoot: config.seedRoot,
     variablePrefix: config.taskVariablePrefix,

@@ -1,4 +1,4 @@
-/** The nine ways in which the service says no, and what a caller can do with each. `http/errors.ts` maps them to statuses. */
+/** The ways in which the service refuses a request. `http/errors.ts` maps them to statuses; docs/errors.md says what a caller can do with each. */
 export type RefusalCode =
   | 'invalid'
   | 'unauthenticated'
@@ -9,6 +9,7 @@ export type RefusalCode =
   | 'unacceptable'
   | 'locked'
   | 'unavailable'
+  | 'not_built'
 
 /** One finding about a document: `path` is dotted from the document's root (`plan.assignments.3.resourceId`, empty for the whole). */
 export interface Problem {

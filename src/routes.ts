@@ -22,7 +22,7 @@ import { markSessionDispatched, openSessions, undispatchedSessions } from './dom
 import { resourceRoutes } from './domains/resources/routes.ts'
 import { schedulePlanRoutes } from './domains/schedule-plans/routes.ts'
 import { workflowDefinitionRoutes } from './domains/workflow-definitions/routes.ts'
-import type { Method, Route } from './http/route.ts'
+import type { Route } from './http/route.ts'
 import type { Parts } from './parts.ts'
 
 /** Every route of the API, in the specification's order: the table of contents. */
@@ -50,68 +50,3 @@ export const dispatchedKinds: Dispatched[] = [
   { kind: 'connectionMonitor', undispatched: unmonitored, markDispatched: markMonitored, open: monitoredConnections },
   { kind: 'connectionDiscovery', undispatched: undispatchedDiscoveries, markDispatched: markDiscoveryDispatched, open: openDiscoveries },
 ]
-
-/** Pairs of the specification that are not built yet: 503 `unavailable` before anything is stored. This table shrinks to nothing. */
-const notBuilt: Record<string, string> = {
-  '/search/': 'GET',
-  '/instances/': 'GET',
-  '/instances/default/export/': 'GET',
-  '/instances/import/': 'POST',
-  '/instance-activations/{instanceId}/': 'POST',
-  '/factory-reset/': 'POST',
-  '/environments/{environmentId}/cloud-capacity-targets/': 'GET POST',
-  '/cloud-capacity-targets/{targetId}/': 'DELETE',
-  '/environments/{environmentId}/cloud-instances/': 'GET POST',
-  '/environments/{environmentId}/cloud-provisioning/': 'POST',
-  '/cloud-instances/{instanceId}/provisioning-log/': 'GET',
-  '/cloud-instances/{instanceId}/{action}/': 'POST',
-  '/cloud-operations/': 'GET',
-  '/cloud-operations/{operationId}/': 'GET',
-  '/cloud-operations/{operationId}/events/': 'GET',
-  '/machine-configurations/': 'GET POST',
-  '/machine-configurations/{configurationId}/': 'GET',
-  '/machine-configurations/{configurationId}/versions/': 'POST',
-  '/machine-configuration-validations/': 'POST',
-  '/environments/{environmentId}/cloud-catalog/': 'GET',
-  '/environments/{environmentId}/cloud-catalog/refresh/': 'POST',
-  '/environments/{environmentId}/storages/': 'GET',
-  '/storages/{storageId}/roots/': 'GET',
-  '/storages/{storageId}/entries/': 'GET DELETE',
-  '/storages/{storageId}/entry/': 'GET',
-  '/storages/{storageId}/stat/': 'GET',
-  '/storages/{storageId}/downloads/': 'POST',
-  '/storages/{storageId}/checksum/': 'POST',
-  '/storages/{storageId}/copies/': 'POST',
-  '/storages/{storageId}/archives/': 'POST',
-  '/storages/{storageId}/promote-data/': 'POST',
-  '/storages/{storageId}/promote-artifact/': 'POST',
-  '/storages/{storageId}/index-runs/': 'GET POST',
-  '/storage-downloads/{downloadId}/': 'GET',
-  '/storage-downloads/{downloadId}/content/': 'GET',
-  '/artifacts/': 'GET',
-  '/artifacts/docker/': 'POST',
-  '/artifact-locations/': 'GET',
-  '/artifact-materializations/': 'GET POST',
-  '/build-contexts/': 'POST',
-  '/artifact-builds/': 'POST',
-  '/artifact-builds/{buildId}/': 'GET',
-  '/artifacts/{artifactId}/builds/': 'GET',
-  '/artifact-builds/{buildId}/runs/': 'GET POST',
-  '/build-runs/{runId}/': 'GET',
-  '/build-runs/{runId}/output/': 'GET',
-  '/provenance/entities/': 'GET',
-  '/provenance/entities/{entity}/': 'GET',
-  '/provenance/sql/schema/': 'GET',
-  '/provenance/sql/': 'POST',
-  '/provenance/sql/explain/': 'POST',
-  '/provenance/lineage/{entity}/{id}/': 'GET',
-  '/console-commands/': 'GET POST',
-  '/console-sessions/': 'GET POST',
-  '/console-sessions/{sessionId}/': 'DELETE',
-  '/console-sessions/{sessionId}/log/': 'GET',
-  '/console-sessions/{sessionId}/stream/': 'GET',
-}
-
-export const unbuilt: { method: Method; path: string }[] = Object.entries(notBuilt).flatMap(([path, methods]) =>
-  methods.split(' ').map((method) => ({ method: method as Method, path })),
-)

@@ -4,6 +4,7 @@ import type { Service, StartService } from './daemon.ts'
 import { refusalOf } from './db/errors.ts'
 import { openDispatcher } from './dispatcher.ts'
 import { recordAudit } from './domains/audit-events/store.ts'
+import { recordsWithSecrets } from './domains/environments/store.ts'
 import { ensureInstance } from './domains/instance/store.ts'
 import type { StartWorker } from './fleet.ts'
 import { listen } from './listen.ts'
@@ -12,7 +13,8 @@ import { createHttpServer } from './http/server.ts'
 import { openIdempotency } from './db/idempotency.ts'
 import { openParts } from './parts.ts'
 import { openSweeper } from './sweeper.ts'
-import { dispatchedKinds, routesOf, unbuilt } from './routes.ts'
+import { unbuiltPairs } from './not-built.ts'
+import { dispatchedKinds, routesOf } from './routes.ts'
 import { openTaskWorkers, type TaskWorkersOptions } from './task-workers.ts'
 import { version } from './version.ts'
 
@@ -44,11 +46,16 @@ export const startService = async (
   const { config, log, traces, metrics } = surroundings
   const parts = await openParts(surroundings)
   await ensureInstance(parts.db, hostname())
+  for (const { record, paths } of await recordsWithSecrets(parts.db))
+    log.warn(
+      { record, paths },
+      'a configuration holds a secret; store it in the vault, give its credentialRef, and save the record without it',
+    )
   const { db, engine } = parts
   const app = createApp({
     config: { ...config, listenHost: config.listenAddress.host },
     routes: routesOf(parts),
-    unbuilt,
+    unbuilt: unbuiltPairs,
     log,
     version,
     activated: () => false,

@@ -3,6 +3,7 @@ import { randomUUID } from 'node:crypto'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { pipeline } from 'node:stream/promises'
 import type { z } from 'zod'
+import { notBuilt } from '../not-built.ts'
 import { Refusal, unacceptable } from '../refusal.ts'
 import { accepts, prefersProblem, wantsPage } from './accept.ts'
 import { createAccess, type AccessRules, type Actor } from './access.ts'
@@ -335,12 +336,7 @@ export const createApp = (options: AppOptions): App => {
     return done
   }
 
-  const audit = async (
-    exchange: Exchange,
-    built: Route,
-    call: HttpCall,
-    answer: { status: number; code: string | undefined },
-  ): Promise<void> => {
+  const audit = async (exchange: Exchange, built: Route, call: HttpCall, answer: Parameters<typeof auditRecord>[2]): Promise<void> => {
     if (options.audit === undefined || built.method === 'GET') return
     try {
       await options.audit(auditRecord(built, call, answer))
@@ -380,7 +376,8 @@ export const createApp = (options: AppOptions): App => {
     }
     const final = built.method === 'GET' ? conditional(exchange, answer) : answer
     // Nothing happened when an earlier answer was given again.
-    if (final.headers['Idempotency-Replayed'] === undefined) await audit(exchange, built, call, { status: final.status, code: undefined })
+    if (final.headers['Idempotency-Replayed'] === undefined)
+      await audit(exchange, built, call, { status: final.status, code: undefined, body: final.body })
     write(exchange, final)
   }
 
@@ -408,8 +405,7 @@ export const createApp = (options: AppOptions): App => {
     const open = built?.public === true || (built?.public === 'get' && asked === 'GET')
     const actor: Actor = open ? { id: 'anonymous', type: 'local' } : access.authenticate(req)
     if (match === undefined) return unmatched(exchange)
-    if (built === undefined)
-      throw new Refusal('unavailable', `${method} ${match.entry.template} is part of the API but not available in this version`)
+    if (built === undefined) throw notBuilt(`${method} ${match.entry.template}`)
     if (method !== 'GET' && built.whileActivated !== true && options.activated()) throw new Refusal('locked', readOnlyText)
     const params = pathParams(match)
     const call = new HttpCall(req, exchange.res, {

@@ -19,7 +19,7 @@ export interface AuditRecord {
 export const auditRecord = (
   route: Route,
   call: { params: Record<string, string>; body: unknown; actor: Actor; requestId: string },
-  answer: { status: number; code: string | undefined },
+  answer: { status: number; code: string | undefined; body?: string | Buffer | undefined },
 ): AuditRecord => {
   const given = { params: call.params, body: call.body }
   const fields = route.audit
@@ -40,7 +40,7 @@ export const auditRecord = (
     resourceId: read(fields?.resourceId),
     connectionId: read(fields?.connectionId),
     executionId: read(fields?.executionId),
-    outcome: answer.status < 400 ? 'succeeded' : 'failed',
+    outcome: answer.status >= 400 ? 'failed' : (fields?.outcome?.(JSON.parse(String(answer.body))) ?? 'succeeded'),
     summary: read(fields?.summary) ?? route.summary,
     metadata: {
       method: route.method,

@@ -1,7 +1,7 @@
 import { STATUS_CODES } from 'node:http'
 import { Refusal, type Problem, type RefusalCode } from '../refusal.ts'
 
-/** The domain's nine words and the statuses they travel with. */
+/** The status of each code that a domain may refuse with. */
 export const refusalStatus = {
   invalid: 400,
   unauthenticated: 401,
@@ -12,6 +12,7 @@ export const refusalStatus = {
   unacceptable: 422,
   locked: 423,
   unavailable: 503,
+  not_built: 503,
 } as const satisfies Record<RefusalCode, number>
 
 /** What only the kernel says: no domain has a reason to use them. */

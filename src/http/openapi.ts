@@ -34,7 +34,7 @@ const meanings: Record<number, string> = {
   423: 'A read-only snapshot is activated',
   431: 'Address and headers together are larger than 16 KiB',
   500: 'Fault of the service',
-  503: 'Not available at the moment, or not built',
+  503: '`unavailable`: away at the moment; `not_built`: not part of this version',
 }
 
 const successTexts: Record<number, string> = {

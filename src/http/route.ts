@@ -48,6 +48,8 @@ export class Reply<T = unknown> {
 export interface AuditFields {
   eventType: string
   summary: (call: { params: Record<string, string>; body: unknown }) => string
+  /** Of a request that was answered, from its answer; absent: succeeded. */
+  outcome?: (answer: unknown) => 'succeeded' | 'failed'
   environmentId?: (call: { params: Record<string, string>; body: unknown }) => string | undefined
   resourceId?: (call: { params: Record<string, string>; body: unknown }) => string | undefined
   connectionId?: (call: { params: Record<string, string>; body: unknown }) => string | undefined

@@ -1,4 +1,6 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { migrate } from '../../src/db/migrate.ts'
+import { sql } from '../../src/db/sql.ts'
 import { recordAudit } from '../../src/domains/audit-events/store.ts'
 import { startInventory, type InventoryApp } from '../support/inventory-app.ts'
 
@@ -85,4 +87,31 @@ test('200 events unless 1 to 1000 are asked for', async () => {
 
 test.each(['?limit=many', '?limit=1.5', '?outcome=perhaps', '?colour=red', '?limit=1&limit=2'])('the query %s is 400', async (query) => {
   expect((await app.call('GET', `/audit-events/${query}`)).status).toBe(400)
+})
+
+test('the upgrade of a database of the version before renames its events', async () => {
+  const old: [eventType: string, outcome: 'succeeded' | 'failed', renamed: string, status?: number][] = [
+    ['connection.checked', 'succeeded', 'connection.health.checked'],
+    ['connection.online', 'succeeded', 'connection.health.checked'],
+    ['connection.offline', 'failed', 'connection.health.checked'],
+    ['connection.discovered', 'succeeded', 'resource.discovery.completed', 200],
+    ['connection.discovered', 'succeeded', 'resource.discovery.requested', 202],
+    ['connection.discovered', 'failed', 'resource.discovery.failed', 422],
+    ['schedule-plan.created', 'succeeded', 'plan.created'],
+    ['schedule-plan.imported', 'failed', 'plan.imported'],
+    ['schedule-plan.deleted', 'succeeded', 'plan.deleted'],
+    ['environment.created', 'succeeded', 'environment.created'],
+  ]
+  for (const [eventType, outcome, , status] of old)
+    await recordAudit(app.db, {
+      eventType,
+      outcome,
+      summary: 's',
+      sessionId: 'old',
+      ...(status === undefined ? {} : { metadata: { status } }),
+    })
+  await app.db.run(sql`delete from schema_migrations where number >= 14`)
+  await migrate(app.db)
+  const events = (await list('?sessionId=old')).toReversed()
+  expect(events.map(({ eventType, outcome }) => [eventType, outcome])).toEqual(old.map(([, outcome, renamed]) => [renamed, outcome]))
 })

@@ -1,8 +1,10 @@
 import { expect } from '@jest/globals'
+import { execFile } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { writeFileSync } from 'node:fs'
 import { createServer, type AddressInfo, type Server, type Socket } from 'node:net'
 import { join } from 'node:path'
+import { promisify } from 'node:util'
 import { startSsh, type SshSite } from '../sites/ssh.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { tableCounts } from '../support/table-counts.ts'
@@ -85,8 +87,11 @@ describe('testing a connection before it is saved', () => {
   test('a host that answers is healthy, stage by stage, and nothing is stored', async () => {
     const before = await tableCounts(service.db)
     const answer = await service.post('/connection-tests/', login())
-    expect([answer.healthy, stages(answer.stages)]).toEqual([true, 'name route host key login shell scheduler container engine rights'])
-    expect(answer.stages.at(-1).detail).toContain('/.orrery')
+    expect([answer.healthy, stages(answer.stages)]).toEqual([
+      true,
+      'name route host key login shell scheduler container engine rights limits',
+    ])
+    expect(answer.stages.find(({ stage }: Json) => stage === 'rights').detail).toContain('/.orrery')
     const after = await tableCounts(service.db)
     for (const table of ['connections', 'connection_checks', 'connection_host_keys']) expect(after[table]).toBe(before[table])
   }, 60_000)
@@ -145,7 +150,8 @@ describe('testing a connection before it is saved', () => {
     expect(await service.post('/connection-tests/', { type: 'local', name: 'here', configuration: { scheduler: 'none' } })).toMatchObject({
       healthy: true,
     })
-    expect((await service.call('POST', '/connection-tests/', { type: 'agent', name: 'a' })).status).toBe(503)
+    const agent = await service.call('POST', '/connection-tests/', { type: 'agent', name: 'a' })
+    expect([agent.status, agent.body.code]).toEqual([503, 'not_built'])
     const cloud = await service.post('/connection-tests/', { type: 'cloud', configuration: { provider: 'gcp' } })
     expect([cloud.healthy, stages(cloud.stages)]).toEqual([false, 'login!'])
   }, 60_000)
@@ -185,12 +191,10 @@ describe('saving a connection', () => {
       environmentId: 'nowhere',
       endpoint: 'ssh://me@host/path',
       username: '-oProxyCommand=x',
-      credentialRef: 'vault:ssh-key/none',
       configuration: {
         port: 70_000,
         proxyCommand: 'nc %h %p',
         hostKeyPolicy: 'off',
-        knownHostsFile: '/etc/ssh/ssh_known_hosts',
         hostKeyFingerprints: ['md5:00'],
         password: 'secret',
       },
@@ -202,11 +206,9 @@ describe('saving a connection', () => {
         'environmentId',
         'endpoint',
         'username',
-        'credentialRef',
         'configuration.port',
         'configuration.proxyCommand',
         'configuration.hostKeyPolicy',
-        'configuration.knownHostsFile',
         'configuration.hostKeyFingerprints',
         'configuration.password',
       ].toSorted(),
@@ -239,20 +241,146 @@ describe('saving a connection', () => {
     expect(answer.text.length).toBeLessThan(2_000)
   })
 
-  test('unknown types, credentials of another kind, names twice, and another environment are refused', async () => {
+  test('names twice, another environment, and none for a new connection are refused', async () => {
     const one = await saved()
-    expect(paths((await put(one.id, { ...one, type: 'telnet' })).body)).toContain('type')
-    const kind = await put(one.id, { ...one, credentialRef: 'vault:kubernetes-token/token' })
-    expect([kind.status, paths(kind.body)]).toEqual([422, ['credentialRef']])
     expect((await put('second', { ...one, id: 'second' })).body.details).toEqual([
       { path: 'name', message: expect.stringContaining(one.id) },
     ])
     const elsewhere = await environment()
     expect(paths((await put(one.id, { ...one, environmentId: elsewhere })).body)).toEqual(['environmentId'])
-    expect(paths((await put(one.id, { ...one, environmentId: '' })).body)).toEqual(['environmentId'])
-    expect((await put('agent', { ...one, id: 'agent', name: 'agent', type: 'agent', credentialRef: '' })).status).toBe(503)
+    expect(paths((await put('new', { ...one, id: 'new', name: 'new', environmentId: '' })).body)).toEqual(['environmentId'])
     expect(await service.get(`/environment-connections/${one.id}/`)).toEqual(one)
   })
+})
+
+describe('what an environment was registered with', () => {
+  /** Connections as an environment may bring them; only their shape is checked. */
+  const brought: Json[] = [
+    { type: 'telnet', endpoint: 'telnet://host:23', credentialRef: 'safe-deposit-box-7', configuration: { baud: 9600 } },
+    { type: 'agent', username: 'robot' },
+    { type: 'ssh' },
+    {
+      type: 'ssh',
+      endpoint: 'ssh://me@host/path',
+      username: '-x',
+      credentialRef: 'vault:ssh-key/none',
+      configuration: { port: 70_000, hostKeyPolicy: 'off', knownHostsFile: '~/.ssh/known_hosts', proxyCommand: 'nc %h %p' },
+    },
+    { type: 'ssh', endpoint: 'host.invalid', username: 'me', credentialRef: 'vault:kubernetes-token/token' },
+    {
+      type: 'kubernetes',
+      endpoint: 'http://cluster.invalid',
+      credentialRef: 'file:/root/token',
+      configuration: { caFile: '/etc/ca.pem', insecureSkipTLSVerify: true, namespace: 'Not A Name' },
+    },
+    { type: 'cloud', configuration: { provider: 'mars', projectId: 'p', nested: [{ deep: [null, 1.5, 'x'] }] } },
+    { type: 'local', credentialRef: 'vault:ssh-key/key', configuration: { scheduler: 'pbs', workDirectory: 'here' } },
+  ]
+
+  test('is taken back by PUT as GET shows it, byte for byte, also without its environment', async () => {
+    const id = `env-${String(++serial)}`
+    const connections = brought.map((one, i) => ({ id: `${id}-c${String(i)}`, name: `c${String(i)}`, ...one }))
+    await service.post('/environments/', { environment: { id, name: id }, version: { id: `${id}-v1`, version: 1 }, connections })
+    const before = await service.get(`/environments/${id}/`)
+    expect(before.connections).toHaveLength(brought.length)
+    for (const shown of before.connections as Json[]) {
+      const text = (await service.call('GET', `/environment-connections/${shown.id}/`)).text
+      expect(JSON.parse(text)).toEqual(shown)
+      for (const sent of [shown, { ...shown, environmentId: '' }, { ...shown, environmentId: undefined }]) {
+        const answer = await put(shown.id, sent)
+        expect([shown.type, answer.status, answer.text]).toEqual([shown.type, 200, text])
+      }
+      expect((await service.call('GET', `/environment-connections/${shown.id}/`)).text).toBe(text)
+    }
+    expect((await service.get(`/environments/${id}/`)).connections).toEqual(before.connections)
+    // A new mistake is refused where an old one is taken back.
+    const [, , , old] = before.connections as Json[]
+    expect(paths((await put(old.id, { ...old, configuration: { ...old.configuration, port: 80_000 } })).body)).toEqual([
+      'configuration.port',
+    ])
+    expect((await put(old.id, { ...old, endpoint: 'host.invalid', username: 'me', configuration: {} })).status).toBe(200)
+  }, 60_000)
+
+  test('a connection of an unknown type is kept; its test, health and discovery are 503 not_built and record nothing', async () => {
+    for (const type of ['telnet', 'agent']) {
+      const environmentId = await environment()
+      const id = `${type}-${environmentId}`
+      const answer = await put(id, { id, name: type, type, environmentId, endpoint: 'anywhere' })
+      expect([answer.status, answer.body.type]).toEqual([200, type])
+      const before = await tableCounts(service.db)
+      for (const refused of [
+        await service.call('POST', '/connection-tests/', { type, name: type }),
+        await service.call('POST', `/environment-connections/${id}/health/`),
+        await service.call('POST', `/environment-connections/${id}/discover/`),
+      ]) {
+        expect([refused.status, refused.body.code, refused.headers.get('retry-after')]).toEqual([503, 'not_built', null])
+        expect(refused.body.error).toContain(type)
+      }
+      const after = await tableCounts(service.db)
+      for (const table of ['connection_checks', 'connection_discoveries']) expect(after[table]).toBe(before[table])
+      expect(await statusOf(environmentId)).toBe('defined')
+    }
+  }, 60_000)
+
+  test('a credential is opened when it is used, and the check says what is wrong with it', async () => {
+    for (const [reference, reason] of [
+      ['vault:ssh-key/none', /does not exist; store it first/],
+      ['vault:kubernetes-token/token', /is not an SSH key; refer to one/],
+      ['in the drawer', /hidden: of no known form/],
+    ] as const) {
+      const connection = await saved({ credentialRef: reference })
+      expect(connection.credentialRef).toBe(reference)
+      const check = await health(connection.id)
+      expect([check.status, stages(check.metadata.stages)]).toEqual(['offline', 'login!'])
+      expect(check.message).toMatch(reason)
+    }
+  }, 120_000)
+
+  test('a known_hosts file of this machine is never read: alone it leaves the connection offline, beside a fingerprint it is only named', async () => {
+    const knownHostsFile = join(site.folder, 'known_hosts')
+    writeFileSync(knownHostsFile, `${site.hosts[0].knownHosts()}\n`)
+    const alone = await saved({ configuration: { knownHostsFile, hostKeyFingerprints: undefined } })
+    expect(alone.configuration.knownHostsFile).toBe(knownHostsFile)
+    const check = await health(alone.id)
+    expect([check.status, stages(check.metadata.stages)]).toEqual(['offline', 'name route host key!'])
+    expect(check.message).toMatch(/configuration\.knownHostsFile is not read; give .* knownHosts/)
+    expect(check.message).toContain(site.hosts[0].fingerprint())
+    const beside = await health((await saved({ configuration: { knownHostsFile } })).id)
+    expect([beside.status, beside.message]).toEqual([
+      'online',
+      expect.stringMatching(/^all stages passed; configuration\.knownHostsFile is not read/),
+    ])
+  }, 120_000)
+
+  test('a certificate file and insecureSkipTLSVerify are never obeyed: nothing is sent, and the check says what to give', async () => {
+    let met = 0
+    const endpoint = `https://${await serve((socket) => {
+      met += 1
+      socket.destroy()
+    })}`
+    const environmentId = await environment()
+    for (const [configuration, reason] of [
+      [{ caFile: '/etc/kubernetes/pki/ca.crt' }, /configuration\.caFile is not read; give .* certificateAuthority/],
+      [{ insecureSkipTLSVerify: true }, /configuration\.insecureSkipTLSVerify is not obeyed; give .* certificateAuthority/],
+    ] as const) {
+      const id = `distrust-${environmentId}`
+      const document = {
+        id,
+        name: id,
+        type: 'kubernetes',
+        environmentId,
+        endpoint,
+        credentialRef: 'vault:kubernetes-token/token',
+        configuration,
+      }
+      expect((await put(id, document)).body.configuration).toEqual(configuration)
+      const check = await health(id)
+      expect([check.status, stages(check.metadata.stages)]).toEqual(['offline', 'host key!'])
+      expect(check.message).toMatch(reason)
+      expect(await service.post('/connection-tests/', document)).toMatchObject({ healthy: false, message: expect.stringMatching(reason) })
+    }
+    expect(met).toBe(0)
+  }, 60_000)
 })
 
 describe('the health of a stored connection', () => {
@@ -302,6 +430,12 @@ describe('the health of a stored connection', () => {
       (event: Json) => event.metadata.after,
     )
     expect(changes).toEqual(expect.arrayContaining(['connecting', 'connected', 'degraded', 'unreachable']))
+    const checks = await service.get(`/audit-events/?connectionId=${bad}&eventType=connection.health.checked`)
+    // Each check by hand is one event; the monitor's are recorded where they change something.
+    expect(checks.filter(({ actorType }: Json) => actorType !== 'service').map(({ outcome }: Json) => outcome)).toEqual([
+      'succeeded',
+      'failed',
+    ])
     expect((await service.call('POST', '/environment-connections/none/health/')).status).toBe(404)
     expect((await service.call('GET', '/environment-connections/none/history/')).status).toBe(404)
   }, 120_000)
@@ -331,6 +465,67 @@ describe('the health of a stored connection', () => {
     expect(await health(connection.id)).toMatchObject({ status: 'online' })
   }, 120_000)
 
+  test('without a host key the offline health shows the fingerprint that was seen and a line that pins it', async () => {
+    const connection = await saved({ configuration: { hostKeyFingerprints: undefined, scheduler: 'none', note: "it's kept" } })
+    const check = await health(connection.id)
+    expect([check.status, stages(check.metadata.stages)]).toEqual(['offline', 'name route host key!'])
+    const line = check.message.slice(check.message.indexOf('curl '))
+    expect(check.message).toContain(`it shows ${site.hosts[0].fingerprint()}`)
+    expect(line).toContain('http://127.0.0.1:0/api/environment-connections/')
+    // Nobody has run it: nothing is pinned.
+    expect((await health(connection.id)).status).toBe('offline')
+    await promisify(execFile)('sh', ['-c', line.replace('http://127.0.0.1:0/api', service.baseUrl)])
+    const { createdAt: _, ...pinned } = await service.get(`/environment-connections/${connection.id}/`)
+    const { createdAt: __, ...before } = connection
+    expect(pinned).toEqual({ ...before, configuration: { ...before.configuration, hostKeyFingerprints: [site.hosts[0].fingerprint()] } })
+    expect(await health(connection.id)).toMatchObject({ status: 'online' })
+    // A key that is not the pinned one is no new key: no line helps to take it.
+    const other = await saved({ configuration: { hostKeyFingerprints: [`SHA256:${'C'.repeat(43)}`] } })
+    const refused = await health(other.id)
+    expect([refused.status, refused.message]).toEqual(['offline', expect.not.stringContaining('curl')])
+  }, 120_000)
+
+  test('where the instance trusts on first use, a connection without key and policy takes the first key, and no other', async () => {
+    const host = site.hosts[1]!
+    const environmentId = await environment()
+    const trusting = await openService({
+      databaseUrl: () => service.databaseUrl,
+      environment: {
+        SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true',
+        SERVICE_SSH_TRUST_ON_FIRST_USE: 'true',
+        SERVICE_VAULT_KEY_FILE: join(site.folder, 'vault.key'),
+      },
+    })
+    try {
+      const add = async (name: string, configuration: Json): Promise<Json> => {
+        const id = `${name}-${environmentId}`
+        const { configuration: _, ...rest } = login({}, 1)
+        await trusting.ok('PUT', `/environment-connections/${id}/`, { id, name, environmentId, ...rest, configuration })
+        return { id, check: () => trusting.post(`/environment-connections/${id}/health/`) }
+      }
+      const plain = await add('plain', { scheduler: 'none' })
+      const strict = await add('strict', { scheduler: 'none', hostKeyPolicy: 'strict' })
+      const file = await add('file', { scheduler: 'none', knownHostsFile: '/etc/ssh/ssh_known_hosts' })
+      expect(await plain.check()).toMatchObject({ status: 'online', metadata: { hostKey: { fingerprint: host.fingerprint() } } })
+      expect(await strict.check()).toMatchObject({ status: 'offline', message: expect.stringContaining('curl') })
+      expect(await file.check()).toMatchObject({ status: 'offline', message: expect.stringContaining('knownHostsFile is not read') })
+      const before = host.fingerprint()
+      await host.changeHostKey()
+      await host.dropSessions()
+      let check: Json
+      for (let tries = 0; tries < 20; tries++) {
+        check = await plain.check()
+        if (check.status === 'offline') break
+        await new Promise((resolve) => setTimeout(resolve, 500))
+      }
+      expect([check.status, stages(check.metadata.stages)]).toEqual(['offline', 'name route host key!'])
+      for (const shown of [before, host.fingerprint()]) expect(check.message).toContain(shown)
+      expect(check.message).not.toContain('curl')
+    } finally {
+      await trusting[Symbol.asyncDispose]()
+    }
+  }, 120_000)
+
   test('deleting the environment takes its connections, checks and recorded keys with it', async () => {
     const connection = await saved()
     await health(connection.id)
@@ -353,6 +548,11 @@ describe('a login that asks', () => {
     expect((await service.call('POST', '/environment-connections/none/login/', { answers: [] })).status).toBe(404)
   }, 60_000)
 })
+
+const discoveriesOf = async (connectionId: string): Promise<[type: string, outcome: string][]> =>
+  (await service.get(`/audit-events/?connectionId=${connectionId}`))
+    .filter(({ eventType }: Json) => eventType.startsWith('resource.discovery.'))
+    .map(({ eventType, outcome }: Json) => [eventType, outcome])
 
 describe('discovery', () => {
   test('of a host finds the machine, a runtime and what it is bound to; found again, nothing changes; what a person set stays', async () => {
@@ -396,6 +596,12 @@ describe('discovery', () => {
     expect(new Set(answers.map(({ snapshots }) => JSON.stringify(snapshots.map(({ resourceId }: Json) => resourceId)))).size).toBe(1)
     const { resources, runtimes } = await service.get(`/environments/${connection.environmentId}/`)
     expect([resources.length, runtimes.length]).toEqual([1, 1])
+    const events = await discoveriesOf(connection.id)
+    expect(events.filter(([type]) => type !== 'resource.discovery.requested')).toEqual([
+      ['resource.discovery.completed', 'succeeded'],
+      ['resource.discovery.started', 'started'],
+    ])
+    expect(events).toHaveLength(7)
   }, 120_000)
 
   test('what cannot be discovered says so: unknown, agent, cloud, a host that is refused', async () => {
@@ -403,6 +609,11 @@ describe('discovery', () => {
     const connection = await saved({ configuration: { hostKeyFingerprints: [`SHA256:${'B'.repeat(43)}`] } })
     const refused = await service.call('POST', `/environment-connections/${connection.id}/discover/`)
     expect([refused.status, refused.body.error]).toEqual([422, expect.stringContaining('nothing was discovered')])
+    expect(await discoveriesOf(connection.id)).toEqual([
+      ['resource.discovery.requested', 'failed'],
+      ['resource.discovery.failed', 'failed'],
+      ['resource.discovery.started', 'started'],
+    ])
     const cloud = `cloud-${connection.id}`
     await put(cloud, {
       id: cloud,

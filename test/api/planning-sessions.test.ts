@@ -210,6 +210,39 @@ describe('planning sessions without an engine', () => {
     expect(await send('POST', '/planning-sessions/', sent)).toMatchObject({ configuration, algorithms: sent.algorithms })
   })
 
+  test('keys that nothing reads are kept and named in warnings, and the answer can be sent again', async () => {
+    const configuration = {
+      interferenceMatrix: { schemaVersion: '1', model: 'pairwise-slowdown', author: 'ada' },
+      interferenceKnowledgeMatrix: {},
+      colour: { of: ['the', 'plan'] },
+    }
+    const algorithms = [{ id: 'heft', configuration: { beamWidth: 3, depthLimit: 9 } }]
+    const made = await send('POST', '/planning-sessions/', session('warned', { configuration, algorithms }))
+    expect(made).toMatchObject({ configuration, algorithms })
+    expect(made.warnings).toEqual([
+      { path: 'configuration.colour', message: expect.stringContaining('does not know this key') },
+      { path: 'configuration.interferenceMatrix', message: expect.stringContaining('not read yet') },
+      { path: 'configuration.interferenceKnowledgeMatrix', message: expect.stringContaining('not read yet') },
+      { path: 'algorithms.0.configuration.beamWidth', message: expect.stringContaining('heft has no such option') },
+      { path: 'algorithms.0.configuration.depthLimit', message: expect.stringContaining('does not know this key') },
+    ])
+    const read = (await send('GET', '/planning-sessions/warned/')).session
+    expect(read.warnings).toEqual(made.warnings)
+    expect((await send('POST', '/planning-sessions/', { ...read, id: 'warned-again' })).warnings).toEqual(made.warnings)
+    expect((await send('POST', '/planning-sessions/', session('unwarned'))).warnings).toEqual([])
+  })
+
+  test('algorithms that are not built are 503 not_built and store nothing; an unknown name stays 422', async () => {
+    for (const id of ['prism-cost', 'prism-time']) {
+      const before = await app.counts()
+      const answer = await app.call('POST', '/planning-sessions/', session('later', { algorithms: [{ id: 'heft' }, { id }] }))
+      expect([answer.status, answer.body.code, answer.headers.get('retry-after')]).toEqual([503, 'not_built', null])
+      expect(answer.body.error).toContain('choose one of heft')
+      expect(await app.counts()).toEqual(before)
+    }
+    expect(await refused(session('later', { algorithms: [{ id: 'prism-cost' }, { id: 'prism-beauty' }] }))).toEqual(['algorithms.1.id'])
+  })
+
   test('64 equal creates make one session', async () => {
     const answers = await Promise.all(Array.from({ length: 64 }, () => app.call('POST', '/planning-sessions/', session('once'))))
     expect(answers.map(({ status }) => status).sort()).toEqual([202, ...Array(63).fill(422)])

@@ -92,16 +92,17 @@ describe('the pairs of the specification', () => {
     }
   })
 
-  test('every other one answers 503 unavailable, whatever the body, and stores nothing', async () => {
+  test('every other one answers 503 not_built without Retry-After, whatever the body, and stores nothing', async () => {
     const before = await tableCounts(service.db)
     const audited = (await service.call('GET', '/audit-events/')).headers.get('x-total-count')
     for (const pair of specifiedPairs.filter((one) => !has(built, one))) {
       for (const body of pair.method === 'GET' ? [undefined] : [undefined, {}, '{half']) {
         const answer = await service.call(pair.method, concrete(pair.path), body)
-        expect([text(pair), answer.status, answer.body]).toEqual([
+        expect([text(pair), answer.status, answer.headers.get('retry-after'), answer.body]).toEqual([
           text(pair),
           503,
-          { error: expect.any(String), code: 'unavailable', details: [] },
+          null,
+          { error: expect.any(String), code: 'not_built', details: [] },
         ])
       }
       expect(document.paths[pair.path]?.[pair.method.toLowerCase()]).toBeUndefined()

@@ -185,7 +185,7 @@ test('400 requests of every kind to every route: no fault, and every answer is o
       )
       expect([answer.status, answer.text]).not.toEqual([500, expect.anything()])
       if (answer.status >= 500)
-        expect(answer.body).toMatchObject({ code: 'unavailable', error: expect.stringMatching(/not available in this version/) })
+        expect(answer.body).toMatchObject({ code: 'not_built', error: expect.stringMatching(/not built in this version/) })
     }),
     { numRuns: 400, seed: 20_260, endOnFailure: true },
   )

@@ -447,7 +447,12 @@ describe('bad input', () => {
     ],
     ['an unknown WfFormat version', { name: 'x', schemaVersion: '1.3', workflow: {} }, 422, /schemaVersion/],
     ['a Pegasus workflow', { pegasus: '5.0', name: 'm', jobs: [] }, 422, /Pegasus/],
-    ['a service', { name: 'x', namespace: 'n', version: { id: 'x-v1', activities: [{ id: 'a', kind: 'service' }] } }, 503, /kind service/],
+    [
+      'a service',
+      { name: 'x', namespace: 'n', version: { id: 'x-v1', activities: [{ id: 'a', kind: 'service' }] } },
+      503,
+      /not_built.*kind service|kind service.*not_built/,
+    ],
   ])('%s', async (_, document, status, text) => {
     const before = await service.counts()
     const answer = await create(document)

@@ -177,7 +177,7 @@ describe('admission', () => {
     })
   })
 
-  test('answers 503 before anything is stored for what is not available yet', async () => {
+  test('answers 503 not_built before anything is stored for what is not built', async () => {
     const remote = await makeWorld(service, { name: 'remote', driver: 'cloud', tasks: [{ name: 'a' }] })
     for (const body of [
       { id: 'later', schedulePlanId: world.planId, mode: 'interactive' },
@@ -185,8 +185,62 @@ describe('admission', () => {
       { id: 'later', schedulePlanId: remote.planId, mode: 'real' },
     ]) {
       const answer = await create(body)
-      expect([body, answer.status, answer.body.code]).toEqual([body, 503, 'unavailable'])
+      expect([body, answer.status, answer.body.code, answer.headers.get('retry-after')]).toEqual([body, 503, 'not_built', null])
     }
     await nothing('later')
+  })
+
+  describe('a runtime that names no connection', () => {
+    const connection = (id: string, type: string): Record<string, unknown> => ({
+      ...{ id, name: id, type, endpoint: 'host.invalid', username: 'u' },
+      ...(type === 'kubernetes' ? { configuration: { namespace: 'lab' } } : {}),
+    })
+    const plan = async (name: string, driver: 'ssh' | 'slurm' | 'kubernetes', types: readonly string[], configuration = {}) =>
+      makeWorld(service, {
+        name,
+        tasks: [{ name: 'a', ...(driver === 'kubernetes' ? { image: 'busybox:1.36' } : {}) }],
+        places: [{ driver, configuration, capabilities: { container: true } }],
+        connections: types.map((type, i) => connection(`${name}-${type}-${String(i)}`, type)),
+      })
+
+    test.each([
+      ['ssh', 'ssh'],
+      ['slurm', 'ssh'],
+      ['kubernetes', 'kubernetes'],
+    ] as const)('of driver %s means the only one of type %s of its environment', async (driver, type) => {
+      const name = `only-${driver}`
+      const world = await plan(name, driver, ['cloud', type, type === 'ssh' ? 'kubernetes' : 'ssh'])
+      const answer = await create({ id: `${name}-run`, schedulePlanId: world.planId, mode: 'real' })
+      expect([answer.status, answer.body.details]).toEqual([202, undefined])
+      const [snapshot] = await service.db.prepared<{ configuration: Record<string, unknown> }>(
+        'only-connection',
+        `select runtime -> 'configuration' as configuration from run_snapshots, jsonb_array_elements(runtimes) runtime
+          where execution_run_id = $1`,
+        [`${name}-run`],
+      )
+      expect(snapshot?.configuration).toMatchObject({
+        connectionId: `${name}-${type}-1`,
+        ...(driver === 'kubernetes' ? { namespace: 'lab', helperImage: 'debian:12-slim' } : {}),
+      })
+      await service.post(`/execution-runs/${name}-run/cancel/`)
+    })
+
+    test.each([
+      ['ssh', [], /has no connection of type ssh/],
+      ['kubernetes', ['ssh'], /has no connection of type kubernetes/],
+      ['ssh', ['ssh', 'ssh'], /"several-2-ssh-0", "several-2-ssh-1"/],
+      ['slurm', ['ssh', 'ssh'], /"several-3-ssh-0", "several-3-ssh-1"/],
+      ['kubernetes', ['kubernetes', 'kubernetes'], /"several-4-kubernetes-0", "several-4-kubernetes-1"/],
+    ] as const)('of driver %s is refused where the environment has %j', async (driver, types, text) => {
+      const name = `several-${String(++several)}`
+      const world = await plan(name, driver, types)
+      const answer = await create({ id: `${name}-run`, schedulePlanId: world.planId, mode: 'real' })
+      expect([answer.status, answer.body.details]).toEqual([
+        422,
+        [{ path: `runtimes.${name}-place-1.configuration.connectionId`, message: expect.stringMatching(text) }],
+      ])
+      await nothing(`${name}-run`)
+    })
+    let several = -1
   })
 })

@@ -178,7 +178,7 @@ describe('what cannot be had', () => {
     ]
     const world = await worldAt('refused', tasks, [
       serverless({ timeLimitSeconds: 900, endpoint: 'ftp://example.org' }),
-      { driver: 'kubernetes', configuration: { connectionId: 'refused-host' }, capabilities: { container: true } },
+      { driver: 'kubernetes', configuration: { connectionId: 'refused-host', overcommit: 0 }, capabilities: { container: true } },
       { driver: 'local', configuration: { containerRuntime: 'docker' } },
     ])
     const answer = await service.call('POST', '/execution-runs/', { id: 'refused-run', schedulePlanId: world.planId, mode: 'real' })

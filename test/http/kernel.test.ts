@@ -114,7 +114,7 @@ describe('routing', () => {
       ['GET', '/api/comets/x/?what'],
     ] as const) {
       const answer = await service.call(path, { method, ...(method === 'POST' ? { body: '{"half' } : {}) })
-      expect([answer.status, answer.json['code']]).toEqual([503, 'unavailable'])
+      expect([answer.status, answer.json['code']]).toEqual([503, 'not_built'])
     }
     expect(Object.keys(service.app.openapi.paths).filter((path) => path.includes('comets'))).toEqual([])
   })

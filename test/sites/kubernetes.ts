@@ -22,6 +22,8 @@ import type { Registry } from './registry.ts'
 export interface KubernetesOptions {
   /** Real nodes `node1`, `node2` …, each a host with containerd and kubelet. Default 1. */
   nodes?: number
+  /** Their names where those matter. */
+  nodeNames?: readonly string[]
   /**
    * Nodes by kwok, `f0000` …: 32 CPUs, 110 Pods, label `type=kwok`, taint `kwok.x-k8s.io/node:NoSchedule`. A Job's Pods there run for the
    * Pod annotation `sim/time` (`0s`) and end with the exit code `sim/exit` (`0`); they have no logs. Default 0.
@@ -163,7 +165,7 @@ export const startKubernetes = async (options: KubernetesOptions = {}): Promise<
   const [programs, archives] = await Promise.all([buildKubernetes(), kubernetesImages(cacheDir)])
   const ground = openGround('kubernetes')
   let network: Network | undefined
-  const nodeNames = Array.from({ length: options.nodes ?? 1 }, (_, index) => `node${index + 1}`)
+  const nodeNames = options.nodeNames ?? Array.from({ length: options.nodes ?? 1 }, (_, index) => `node${index + 1}`)
   const cgroups = openCgroups(nodeNames.map((name) => cgroupOf(ground, name)))
   try {
     network = await openNetwork(ground, { name: 'ada', shell: '/bin/sh' })

@@ -62,7 +62,13 @@ export interface Answer<T = any> {
  * document; the call that got one which the document does not promise throws, and for requests made past `call` the disposal does.
  */
 export const openService = async (
-  options: { environment?: Record<string, string>; temporalAddress?: string; databaseUrl?: (own: string) => string } = {},
+  options: {
+    environment?: Record<string, string>
+    temporalAddress?: string
+    databaseUrl?: (own: string) => string
+    /** Takes the log instead of standard output. */
+    log?: { write: (line: string) => void }
+  } = {},
 ) => {
   const database = await cloneDatabase()
   const namespace = `t-${new URL(database.url).pathname.slice(3)}`
@@ -83,7 +89,7 @@ export const openService = async (
     SERVICE_LOG_LEVEL: process.env['ORRERY_TEST_LOG'] ?? 'error',
     ...options.environment,
   })
-  const log = openLog(config.logLevel)
+  const log = openLog(config.logLevel, options.log)
   const conformance = recordConformance()
   const service = await startService(
     { config, log, metrics: openMetrics(undefined), traces: await openTraces({ tracesEndpoint: undefined }, 'test'), endpoints },

@@ -48,9 +48,10 @@ export class Journey {
     this.#end(true, detail)
   }
 
-  /** The stage under way failed; the error says where if it has no stage yet. */
+  /** The stage that the error names failed, else the one under way: a credential that cannot be opened is no matter of the name. */
   failed(error: unknown): LinkError {
     const link = error instanceof LinkError ? error : new LinkError(this.#stage, messageOf(error), { cause: error })
+    if (link.stage !== 'link') this.#stage = link.stage
     this.#end(false, link.message)
     return link
   }

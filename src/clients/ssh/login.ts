@@ -3,7 +3,7 @@ import ssh2, { type AnyAuthMethod, type Client, type ParsedKey, type ServerHostK
 import { LinkError } from '../../drivers/shell.ts'
 import { KeyAgent } from './agent.ts'
 import { messageOf, printable, type Journey } from './journey.ts'
-import { fingerprint, judge, keyType, knownHostsName, linesOf, parseKnownHosts } from './known-hosts.ts'
+import { fingerprint, judge, keyType, knownHostsName, linesOf, parseKnownHosts, type HostKeyVerdict } from './known-hosts.ts'
 import { keepCipherKeys } from './packets.ts'
 import type { HostKeys, LoginPrompts, SshHostKey, SshSecret, SshTarget } from './target.ts'
 
@@ -98,7 +98,12 @@ export const logIn = (target: SshTarget, secret: SshSecret, route: Duplex, journ
         fingerprint: fingerprint(shown),
         line: `${name} ${keyType(shown)} ${shown.toString('base64')}`,
       }
-      journey.hostKeyIsNew = await accept(shown, journey.hostKey, target.hostKeys, entries)
+      const verdict = judge(shown, journey.hostKey.host, { entries, fingerprints: target.hostKeys.fingerprints ?? [] })
+      const isNew = verdict.verdict === 'unknown'
+      // Under accept-new the record tells whether it is: a changed key is refused there.
+      journey.hostKeyIsNew = isNew && target.hostKeys.policy === 'strict'
+      await accept(verdict, journey.hostKey, target.hostKeys)
+      journey.hostKeyIsNew = isNew
       journey.reached('login', `${journey.hostKey.type} ${journey.hostKey.fingerprint}`)
     }
     try {
@@ -166,18 +171,12 @@ const identOf = (client: Client): string => {
   return printable(`SSH-2.0-${software ?? ''}`)
 }
 
-/** @returns whether the key was not known before. @throws LinkError that names the fingerprints. */
-const accept = async (
-  shown: Buffer,
-  key: SshHostKey,
-  rules: HostKeys,
-  entries: ReturnType<typeof parseKnownHosts>['entries'],
-): Promise<boolean> => {
-  const verdict = judge(shown, key.host, { entries, fingerprints: rules.fingerprints ?? [] })
+/** Records a key that is new where that is allowed. @throws LinkError that names the fingerprints of a key that is not accepted. */
+const accept = async (verdict: HostKeyVerdict, key: SshHostKey, rules: HostKeys): Promise<void> => {
   const refuse = (words: string): LinkError => new LinkError('host key', words, { permanent: true })
   switch (verdict.verdict) {
     case 'known':
-      return false
+      return
     case 'revoked':
       throw refuse(`the host key of ${key.host} is ${key.fingerprint} (${key.type}), which is marked as revoked`)
     case 'changed':
@@ -188,7 +187,7 @@ const accept = async (
     case 'unknown':
       if (rules.policy === 'accept-new') {
         await rules.record?.(key)
-        return true
+        return
       }
       throw refuse(
         `the host key of ${key.host} is not known: it shows ${key.fingerprint} (${key.type}). ` +

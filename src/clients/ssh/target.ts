@@ -98,7 +98,7 @@ export interface SshProbe {
   /** What the server says of itself, `SSH-2.0-OpenSSH_9.2p1 …`. */
   banner?: string
   hostKey?: SshHostKey
-  /** The key was not known before (`accept-new`). */
+  /** The key was not known before: recorded under `accept-new`, refused under `strict`. */
   hostKeyIsNew?: boolean
   /** A person has to answer. */
   prompts?: LoginPrompts

@@ -10,6 +10,7 @@ import { LinkError, type SiteShell } from '../../drivers/shell.ts'
 import { Refusal } from '../../refusal.ts'
 import { parseHttps } from './endpoint.ts'
 import type { Links } from './links.ts'
+import { unheededTrust } from './rules.ts'
 import type { ConnectionDocument, Stage } from './schemas.ts'
 
 export interface CheckParts {
@@ -21,6 +22,11 @@ export interface CheckParts {
 
 /** What Kubernetes clusters of connections are reached with. */
 export type ClusterParts = Pick<CheckParts, 'links' | 'addressAllowed'>
+
+/** Where clients reach the service, for the line that pins a host key. */
+export interface PinParts {
+  api: { url: string; tokenNeeded: boolean }
+}
 
 /** What a check found; nothing is thrown for what is wrong at the other side. */
 export interface CheckResult {
@@ -40,7 +46,7 @@ type Found = Pick<CheckResult, 'facts'> & { stages: Stage[]; message?: string; w
  * recorded, and its login is its own and ends with the check.
  */
 export const checkConnection = async (
-  parts: CheckParts,
+  parts: CheckParts & PinParts,
   connection: ConnectionDocument,
   options: { actor?: string; trial?: string } = {},
 ): Promise<CheckResult> => {
@@ -54,14 +60,17 @@ export const checkConnection = async (
         : checkCloud(parts, connection, options))
   const failed = found.stages.find(({ ok }) => !ok)
   const healthy = failed === undefined && found.stages.length > 0
+  const message = found.message ?? (failed === undefined ? 'all stages passed' : `${failed.stage}: ${failed.detail ?? 'failed'}`)
   return {
     healthy,
-    message: found.message ?? (failed === undefined ? 'all stages passed' : `${failed.stage}: ${failed.detail ?? 'failed'}`),
+    message: [message, ...unheeded(connection).filter((note) => !message.includes(note))].join('; '),
     latencyMs: Math.round(performance.now() - startedAt),
     stages: found.stages,
     facts: found.facts,
   }
 }
+
+const unheeded = (connection: ConnectionDocument): string[] => unheededTrust(connection).map(({ path, message }) => `${path} ${message}`)
 
 const timed = async (stage: Stage['stage'], work: () => Promise<string | undefined>): Promise<Stage> => {
   const startedAt = performance.now()
@@ -81,8 +90,16 @@ const wordsOf = (error: unknown): string => (error instanceof Error ? error.mess
 
 // --------------------------------------------------------------------------------------------------------------------- ssh
 
+/** A line for a shell that saves the connection with a fingerprint; nothing is pinned before somebody runs it. */
+const pinLine = ({ api }: PinParts, { createdAt: _, ...connection }: ConnectionDocument, fingerprint: string): string => {
+  const document = { ...connection, configuration: { ...connection.configuration, hostKeyFingerprints: [fingerprint] } }
+  const token = api.tokenNeeded ? '-H "authorization: Bearer $SERVICE_API_TOKEN" ' : ''
+  const url = `${api.url}/environment-connections/${encodeURIComponent(connection.id)}/`
+  return `curl -X PUT ${token}-H 'content-type: application/json' -d ${quote(JSON.stringify(document))} ${quote(url)}`
+}
+
 const checkSsh = async (
-  { links }: CheckParts,
+  { links, api }: CheckParts & PinParts,
   connection: ConnectionDocument,
   { actor, trial }: { actor?: string; trial?: string },
 ): Promise<Found> => {
@@ -100,6 +117,13 @@ const checkSsh = async (
     const probe = await links.sessions.probe(target)
     const stages = probe.stages.map(({ detail, ...stage }): Stage => ({ ...stage, ...(detail === undefined ? {} : { detail }) }))
     const facts = sshFacts(probe)
+    if (!probe.healthy && probe.hostKeyIsNew === true && probe.hostKey !== undefined && stages.at(-1)?.stage === 'host key') {
+      const remedy =
+        trial === undefined
+          ? `if it is right, pin it: ${pinLine({ api }, connection, probe.hostKey.fingerprint)}`
+          : 'if it is right, give it in configuration.hostKeyFingerprints'
+      return { stages, facts, message: `${probe.message}; ${remedy}` }
+    }
     if (!probe.healthy || stages.some(({ ok }) => !ok)) return { stages, facts, message: probe.message }
     return { stages: [...stages, ...(await siteStages(links.sessions.shell(target), connection))], facts }
   } finally {
@@ -221,6 +245,9 @@ export const clusterServer = (
   const place = parseHttps(connection.endpoint)
   if (typeof place === 'string') throw new KubernetesError('name', `endpoint: ${place}`, { permanent: true })
   const authority = text(connection.configuration?.['certificateAuthority'])
+  // The author wanted another trust than the usual authorities: which one it is cannot be known from here.
+  const distrust = authority === '' ? unheeded(connection) : []
+  if (distrust.length > 0) throw new KubernetesError('host key', distrust.join('; '), { permanent: true })
   return {
     ...place,
     addressAllowed,
@@ -249,8 +276,10 @@ export const namespaceOf = (connection: ConnectionDocument): string => text(conn
 const checkKubernetes = async (parts: CheckParts, connection: ConnectionDocument, { actor }: { actor?: string }): Promise<Found> => {
   const stages: Stage[] = []
   const facts: Record<string, unknown> = {}
+  let asked = false
   const login = await timed('login', async () => {
     const server = await kubernetesServer(parts, connection, 'check the connection', actor)
+    asked = true
     const { body, address } = await askKubernetes(server, { path: '/version' })
     facts['address'] = address
     const version = text((body as Record<string, unknown> | null)?.['gitVersion'])
@@ -259,7 +288,7 @@ const checkKubernetes = async (parts: CheckParts, connection: ConnectionDocument
   })
   const order = ['name', 'route', 'host key', 'login'] as const
   // The request went through the stages before the one it failed at.
-  for (const stage of order.slice(0, order.indexOf(login.stage as (typeof order)[number])))
+  for (const stage of asked ? order.slice(0, order.indexOf(login.stage as (typeof order)[number])) : [])
     stages.push({ stage, ok: true, milliseconds: 0 })
   stages.push(login)
   if (!login.ok) return { stages, facts }

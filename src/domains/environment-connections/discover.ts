@@ -7,6 +7,7 @@ import { foundHost, hostScript, readHost, withEngines } from '../../drivers/disc
 import { foundKubernetes } from '../../drivers/discovery/kubernetes.ts'
 import { foundSlurm, readSlurm, slurmScript } from '../../drivers/discovery/slurm.ts'
 import { LinkError, type SiteShell } from '../../drivers/shell.ts'
+import { unbuiltConnectionType } from '../../not-built.ts'
 import { Refusal } from '../../refusal.ts'
 import { kubernetesServer, namespaceOf, type CheckParts } from './check.ts'
 import { applyFound } from './inventory.ts'
@@ -21,15 +22,10 @@ export interface DiscoverParts extends CheckParts {
 
 /** A connection that nothing can be discovered through, with the words against it; undefined for the others. */
 export const undiscoverable = ({ type }: ConnectionDocument): Refusal | undefined =>
-  type === 'agent'
-    ? agentRefusal()
-    : type === 'ssh' || type === 'local' || type === 'kubernetes'
-      ? undefined
-      : new Refusal('unacceptable', `a connection of type ${type} has nothing to discover; ssh, local and kubernetes have`)
-
-/** Agents that call us are not built. */
-export const agentRefusal = (): Refusal =>
-  new Refusal('unavailable', 'connections of type agent are not available in this version; connect by ssh or kubernetes')
+  unbuiltConnectionType(type) ??
+  (type === 'cloud'
+    ? new Refusal('unacceptable', 'a connection of type cloud has nothing to discover; ssh, local and kubernetes have')
+    : undefined)
 
 const text = (value: unknown): string => (typeof value === 'string' ? value : '')
 
@@ -119,7 +115,7 @@ export const discoverConnection = async (parts: DiscoverParts, connectionId: str
   }
   return db.transaction(async (tx) => {
     const { snapshotIds, changes } = await applyFound(tx, connection, found)
-    if (!(await endDiscovery(tx, { connectionId, number }, { snapshotIds })))
+    if (!(await endDiscovery(tx, connection, number, { snapshotIds })))
       throw new Error(`discovery ${number} of ${connectionId} is over already`)
     const warned = found.warnings.length === 0 ? '' : `; ${found.warnings.length} warning${found.warnings.length === 1 ? '' : 's'}`
     await recordCheck(tx, connection, {
@@ -148,8 +144,8 @@ export const failDiscovery = (
 ): Promise<void> =>
   db.transaction(async (tx) => {
     const connection = await readConnection(tx, connectionId)
-    if (!(await endDiscovery(tx, { connectionId, number }, { problem: problem.slice(0, 2_000), transient })) || connection === undefined)
-      return
+    if (connection === undefined) return
+    if (!(await endDiscovery(tx, connection, number, { problem: problem.slice(0, 2_000), transient }))) return
     await recordCheck(tx, connection, {
       status: reached ? 'online' : 'offline',
       message: `discovery failed: ${problem.slice(0, 2_000)}`,

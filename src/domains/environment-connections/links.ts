@@ -6,7 +6,7 @@ import { missing, Refusal, type Problem } from '../../refusal.ts'
 import type { Secret, SecretOpener } from '../../vault/secret.ts'
 import { recordAudit } from '../audit-events/store.ts'
 import { parseHostPort, parseJump } from './endpoint.ts'
-import { connectionProblems } from './rules.ts'
+import { connectionProblems, givesTrust } from './rules.ts'
 import type { ConnectionDocument } from './schemas.ts'
 import { keepHostKey, readConnection, recordedHostKeys } from './store.ts'
 
@@ -17,6 +17,8 @@ export interface LinkParts {
   /** Of connections of type local. */
   localShell: SiteShell
   allowProxyCommand: boolean
+  /** Whether `accept-new` is the policy of connections that give neither a policy nor anything to know the host by. */
+  trustOnFirstUse: boolean
 }
 
 /** How the link of a connection stands: in this process, or over the login of another one of the fleet. */
@@ -53,12 +55,13 @@ export const openLinks = (parts: LinkParts) => {
     const [problem] = connectionProblems(connection, parts)
     if (problem !== undefined) throw new LinkError('name', `${problem.path}: ${problem.message}`, { permanent: true })
     const settings = Settings.parse(connection.configuration ?? {})
+    const policy = settings.hostKeyPolicy ?? (parts.trustOnFirstUse && !givesTrust(connection) ? 'accept-new' : 'strict')
     // Under accept-new `record` compares, so that the target stays the same, and its login shared, when the first key is recorded.
-    const recorded = trial === undefined && settings.hostKeyPolicy === 'strict' ? await recordedHostKeys(db, connection.id) : []
+    const recorded = trial === undefined && policy === 'strict' ? await recordedHostKeys(db, connection.id) : []
     const place = parseHostPort(connection.endpoint) as { host: string; port?: number }
     const lines = [settings.knownHosts ?? '', ...recorded.map(({ line }) => line)].filter((text) => text !== '')
     const hostKeys: HostKeys = {
-      policy: settings.hostKeyPolicy,
+      policy,
       ...(lines.length === 0 ? {} : { knownHosts: `${lines.join('\n')}\n` }),
       ...(settings.hostKeyFingerprints === undefined ? {} : { fingerprints: settings.hostKeyFingerprints }),
       ...(settings.hostKeyAlias === undefined ? {} : { hostKeyAlias: settings.hostKeyAlias }),
@@ -251,7 +254,7 @@ const Settings = z.object({
   hostKeyAlias: z.string().optional(),
   knownHosts: z.string().optional(),
   hostKeyFingerprints: z.array(z.string()).optional(),
-  hostKeyPolicy: z.enum(['strict', 'accept-new']).default('strict'),
+  hostKeyPolicy: z.enum(['strict', 'accept-new']).optional(),
   forwardAgent: z.boolean().optional(),
 })
 

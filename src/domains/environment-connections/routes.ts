@@ -2,9 +2,11 @@ import { randomUUID } from 'node:crypto'
 import { z } from 'zod'
 import type { Engine } from '../../engine.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
+import { unbuiltConnectionType } from '../../not-built.ts'
 import { missing, Refusal, unacceptable, type Problem } from '../../refusal.ts'
-import { checkConnection } from './check.ts'
-import { agentRefusal, undiscoverable, type DiscoverParts } from './discover.ts'
+import { connectionSecretProblems } from '../environments/secrets.ts'
+import { checkConnection, type PinParts } from './check.ts'
+import { undiscoverable, type DiscoverParts } from './discover.ts'
 import { checkAndRecord } from './monitor.ts'
 import { connectionProblems } from './rules.ts'
 import { ConnectionCheck, ConnectionDocument, ConnectionTest, Discovery, HistoryQuery, Login, LoginAnswers, TestResult } from './schemas.ts'
@@ -21,7 +23,7 @@ import {
   storedProblems,
 } from './store.ts'
 
-export interface ConnectionParts extends DiscoverParts {
+export interface ConnectionParts extends DiscoverParts, PinParts {
   engine: Pick<Engine, 'start' | 'signal'>
   /** How long a request for discovery waits for its end. */
   discoveryWaitSeconds: number
@@ -37,21 +39,31 @@ export const environmentConnectionRoutes = (parts: ConnectionParts): Route[] => 
   const { db, engine, links } = parts
   let trials = 0
 
-  /** A document with everything that it alone has against it; `stored` ones need their environment. */
-  const checked = <T extends z.ZodType>(document: T, stored: boolean) =>
-    document.superRefine(
-      (value: unknown, context) => {
-        for (const { path, message } of [...connectionProblems(value, parts), ...(stored ? ownerless(value) : [])])
-          context.addIssue({ code: 'custom', path: path.split('.'), message })
-      },
-      { when: () => true },
-    )
-  const ToTest = checked(ConnectionTest, false)
-  const ToSave = checked(ConnectionDocument, true)
+  /** To be tested a connection must be usable: everything against its document is one answer. */
+  const ToTest = ConnectionTest.superRefine(
+    (value: unknown, context) => {
+      for (const { path, message } of [
+        ...connectionSecretProblems(value, (value as { configuration?: unknown } | null)?.configuration),
+        ...connectionProblems(value, parts),
+      ])
+        context.addIssue({ code: 'custom', path: path.split('.'), message })
+    },
+    { when: () => true },
+  )
 
-  const problemsOfSaving = async (document: unknown, id: string | undefined): Promise<Problem[]> => {
-    const credential = await links.credentialProblem(document)
-    return [...strangeId(document, id), ...(await storedProblems(db, document)), ...(credential === undefined ? [] : [credential])]
+  /**
+   * What stands against saving a document. What stood against the stored connection already does not: a connection that was registered
+   * with its environment, where nothing but its shape is checked, is taken back as it is read.
+   */
+  const problemsOfSaving = async (document: unknown, id: string): Promise<Problem[]> => {
+    const before = await readConnection(db, id)
+    const known = new Set(before === undefined ? [] : connectionProblems(before, parts).map(({ path, message }) => `${path} ${message}`))
+    return [
+      ...strangeId(document, id),
+      ...ownerless(document, before),
+      ...connectionProblems(document, parts).filter(({ path, message }) => !known.has(`${path} ${message}`)),
+      ...(await storedProblems(db, document)),
+    ]
   }
 
   const stored = async (id: string): Promise<ConnectionDocument> => {
@@ -83,7 +95,8 @@ export const environmentConnectionRoutes = (parts: ConnectionParts): Route[] => 
       },
       audit: { eventType: 'connection.tested', summary: ({ body }) => `a connection of type ${(body as ConnectionDocument).type} tested` },
       handle: async ({ body, actor }) => {
-        if (body.type === 'agent') throw agentRefusal()
+        const unbuilt = unbuiltConnectionType(body.type)
+        if (unbuilt !== undefined) throw unbuilt
         const problem = await links.credentialProblem(body)
         if (problem !== undefined) throw unacceptable([problem])
         if (trials >= maxTrials)
@@ -110,21 +123,20 @@ export const environmentConnectionRoutes = (parts: ConnectionParts): Route[] => 
       path: '/environment-connections/{connectionId}/',
       tag: 'environment-connections',
       summary: 'Save a connection of an environment, new or in place of what it was',
-      body: ToSave,
+      body: ConnectionDocument,
       response: ConnectionDocument,
-      alsoCheck: ({ document, params }) => problemsOfSaving(document, params['connectionId']),
+      alsoCheck: ({ document, params }) => problemsOfSaving(document, params['connectionId'] ?? ''),
       audit: {
         eventType: 'connection.saved',
         summary: ({ params }) => `connection ${params['connectionId'] ?? ''} saved`,
         connectionId: ofPath,
-        environmentId: ({ body }) => (body as ConnectionDocument).environmentId,
+        environmentId: ({ body }) => (body as ConnectionDocument).environmentId || undefined,
       },
       handle: async ({ params, body }) => {
         const problems = await problemsOfSaving(body, params.connectionId)
         if (problems.length > 0) throw unacceptable(problems)
-        if (body.type === 'agent') throw agentRefusal()
         const before = await readConnection(db, body.id)
-        const saved = await saveConnection(db, body)
+        const saved = await saveConnection(db, { ...body, environmentId: body.environmentId || (before?.environmentId ?? '') })
         // A session that somebody logged in by hand is not ended for a new name.
         if (before !== undefined && loginOf(before) !== loginOf(saved)) await links.forget(saved.id)
         await wakeMonitor(saved.id)
@@ -138,15 +150,15 @@ export const environmentConnectionRoutes = (parts: ConnectionParts): Route[] => 
       summary: 'Check a connection now; the answer is 200 also when it is offline',
       response: ConnectionCheck,
       audit: {
-        eventType: 'connection.checked',
+        eventType: 'connection.health.checked',
+        outcome: (answer) => ((answer as ConnectionCheck).status === 'online' ? 'succeeded' : 'failed'),
         summary: ({ params }) => `connection ${params['connectionId'] ?? ''} checked`,
         connectionId: ofPath,
       },
       handle: async ({ params, actor }) => {
         const connection = await stored(params.connectionId)
-        if (connection.type === 'agent') throw agentRefusal()
-        const [problem] = connectionProblems({ type: connection.type, configuration: {} }, parts).filter(({ path }) => path === 'type')
-        if (problem !== undefined) throw unacceptable([problem])
+        const unbuilt = unbuiltConnectionType(connection.type)
+        if (unbuilt !== undefined) throw unbuilt
         const check = await checkAndRecord(parts, connection, actor.id)
         if (check === undefined) throw missing('connection', params.connectionId)
         return check
@@ -160,8 +172,8 @@ export const environmentConnectionRoutes = (parts: ConnectionParts): Route[] => 
       response: Discovery,
       alsoStatus: [202],
       audit: {
-        eventType: 'connection.discovered',
-        summary: ({ params }) => `discovery through connection ${params['connectionId'] ?? ''}`,
+        eventType: 'resource.discovery.requested',
+        summary: ({ params }) => `discovery through connection ${params['connectionId'] ?? ''} requested`,
         connectionId: ofPath,
       },
       handle: async ({ params, signal }) => {
@@ -236,10 +248,10 @@ const ofPath = ({ params }: { params: Record<string, string> }): string | undefi
 const loginOf = ({ type, endpoint, username, credentialRef, configuration = {} }: ConnectionDocument): string =>
   JSON.stringify([type, endpoint, username, credentialRef, Object.entries(configuration).toSorted(([a], [b]) => (a < b ? -1 : 1))])
 
-const ownerless = (document: unknown): Problem[] =>
-  (document as { environmentId?: unknown } | null)?.environmentId === '' ||
-  (document as { environmentId?: unknown } | null)?.environmentId === undefined
-    ? [{ path: 'environmentId', message: 'is empty; give the id of the environment that the connection belongs to' }]
+/** A connection that exists says itself which environment it belongs to. */
+const ownerless = (document: unknown, before: ConnectionDocument | undefined): Problem[] =>
+  before === undefined && ['', undefined].includes((document as { environmentId?: string } | null)?.environmentId)
+    ? [{ path: 'environmentId', message: 'is empty; give the id of the environment that the new connection belongs to' }]
     : []
 
 const strangeId = (document: unknown, id: string | undefined): Problem[] => {

@@ -1,8 +1,6 @@
 import type { Problem } from '../../refusal.ts'
 import { hostProblem, parseHostPort, parseHttps, parseJump, portProblem, usernameProblem } from './endpoint.ts'
 
-/** Types that a connection can be made with; `agent` is known and refused where it would be used. */
-const connectionTypes = ['ssh', 'kubernetes', 'cloud', 'local', 'agent'] as const
 const cloudProviders = ['gcp', 'aws', 'azure'] as const
 
 type Fields = Readonly<Record<string, unknown>>
@@ -12,23 +10,18 @@ const isFields = (value: unknown): value is Fields => typeof value === 'object' 
 const text = (value: unknown): string => (typeof value === 'string' ? value : '')
 
 /**
- * What a connection's document alone has against it. Takes any value; what has the wrong shape is passed over. Keys of the configuration
- * that no type knows are kept and mean nothing.
+ * Why a connection cannot be used as its document is. Takes any value; what has the wrong shape is passed over. Keys of the configuration
+ * that no type knows are kept and mean nothing, and a type that is not built has no rules.
  */
 export const connectionProblems = (document: unknown, allowed: { allowProxyCommand: boolean }): Problem[] => {
   if (!isFields(document)) return []
   const problems: Problem[] = []
   const say: Say = (path, message) => void problems.push({ path, message })
   const configuration = isFields(document['configuration']) ? document['configuration'] : {}
-  for (const key of ['privateKey', 'password', 'bearerToken', 'token', 'passphrase'])
-    if (key in configuration)
-      say(`configuration.${key}`, 'a secret has no place in a document; store a credential and give its reference as credentialRef')
   const { type } = document
   if (type === 'ssh') sshProblems(document, configuration, allowed, say)
   else if (type === 'kubernetes') kubernetesProblems(document, configuration, say)
   else if (type === 'cloud') cloudProblems(configuration, say)
-  else if (typeof type === 'string' && type !== '' && type !== 'local' && type !== 'agent')
-    say('type', `${JSON.stringify(type.slice(0, 60))} is no type of connection; give ${connectionTypes.join(', ')}`)
   if (type === 'ssh' || type === 'local') siteProblems(configuration, say)
   return problems
 }
@@ -82,8 +75,6 @@ const keyProblems = (configuration: Fields, say: Say): void => {
         ? '"off" is refused: a host whose key is not checked is anybody; give strict, or accept-new to record the first key'
         : `${JSON.stringify(policy)} is no policy; give strict or accept-new`,
     )
-  if (configuration['knownHostsFile'] !== undefined)
-    say('configuration.knownHostsFile', 'names a file of this machine; give its lines as knownHosts, or hostKeyFingerprints')
   if (knownHosts !== undefined && typeof knownHosts !== 'string') say('configuration.knownHosts', 'must be the text of a known_hosts file')
   if (alias !== undefined && (typeof alias !== 'string' || hostProblem(alias) !== undefined))
     say('configuration.hostKeyAlias', 'must be a host name, as known_hosts has it')
@@ -99,14 +90,43 @@ const kubernetesProblems = (document: Fields, configuration: Fields, say: Say): 
   const namespace = configuration['namespace']
   if (namespace !== undefined && !(typeof namespace === 'string' && /^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$/.test(namespace)))
     say('configuration.namespace', 'must be the name of a namespace: lower-case letters, digits and hyphens, at most 63')
-  if (configuration['caFile'] !== undefined)
-    say('configuration.caFile', 'names a file of this machine; give its PEM text as certificateAuthority')
   const authority = configuration['certificateAuthority']
   if (authority !== undefined && !(typeof authority === 'string' && authority.includes('-----BEGIN CERTIFICATE-----')))
     say('configuration.certificateAuthority', 'must be a certificate in PEM form')
-  if (configuration['insecureSkipTLSVerify'] === true)
-    say('configuration.insecureSkipTLSVerify', 'would send the token to anybody; give the certificateAuthority of the cluster')
 }
+
+/**
+ * Settings of the earlier implementation that are kept, shown and never obeyed, each with what to give instead: no file of this machine is
+ * read and no token is sent to an unchecked server because a document says so.
+ */
+export const unheededTrust = ({ type, configuration = {} }: { type: string; configuration?: Fields | undefined }): Problem[] => {
+  const named = (key: string): boolean => text(configuration[key]).trim() !== ''
+  if (type === 'ssh')
+    return named('knownHostsFile')
+      ? [{ path: 'configuration.knownHostsFile', message: 'is not read; give the lines of the file as knownHosts, or hostKeyFingerprints' }]
+      : []
+  if (type !== 'kubernetes') return []
+  return [
+    ...(named('caFile')
+      ? [{ path: 'configuration.caFile', message: 'is not read; give the PEM text of the file as certificateAuthority' }]
+      : []),
+    ...(configuration['insecureSkipTLSVerify'] === true
+      ? [
+          {
+            path: 'configuration.insecureSkipTLSVerify',
+            message: 'is not obeyed; give the certificate of the cluster as certificateAuthority',
+          },
+        ]
+      : []),
+  ]
+}
+
+/** Whether an ssh connection says by what its host is known: a file of this machine counts too, although it is not read. */
+export const givesTrust = ({ configuration = {} }: { configuration?: Fields | undefined }): boolean =>
+  ['knownHosts', 'hostKeyFingerprints', 'knownHostsFile'].some((key) => {
+    const value = configuration[key]
+    return Array.isArray(value) ? value.length > 0 : text(value).trim() !== ''
+  })
 
 const cloudProblems = (configuration: Fields, say: Say): void => {
   const provider = configuration['provider']

@@ -5,6 +5,7 @@ import { sql, type Db } from '../../db/sql.ts'
 import { missing, unacceptable, type Problem } from '../../refusal.ts'
 import { recordAudit } from '../audit-events/store.ts'
 import { holdCredential } from '../credentials/store.ts'
+import { connectionSecretProblems, unmasked, withMasked } from '../environments/secrets.ts'
 import { lockInventory } from '../environments/store.ts'
 import { ResourceSnapshot } from '../resources/schemas.ts'
 import { ConnectionCheck, ConnectionDocument } from './schemas.ts'
@@ -18,8 +19,13 @@ const maxConnections = 1_000
 const columns = sql`c.id, c.environment_id, c.name, c.type, c.endpoint, c.username, c.credential_ref, c.configuration,
   to_char(c.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as created_at`
 
-/** A stored connection, as it was saved. */
-export const readConnection = async (db: Db, id: string): Promise<ConnectionDocument | undefined> =>
+/** A stored connection as it was saved, secrets in its configuration masked: nothing uses them. */
+export const readConnection = async (db: Db, id: string): Promise<ConnectionDocument | undefined> => {
+  const connection = await storedConnection(db, id)
+  return connection === undefined ? undefined : withMasked(connection)
+}
+
+const storedConnection = (db: Db, id: string): Promise<ConnectionDocument | undefined> =>
   db.maybe(ConnectionDocument, sql`select ${columns} from connections c where c.id = ${id}`)
 
 const CreationChecksRow = z.object({
@@ -29,7 +35,7 @@ const CreationChecksRow = z.object({
   others: z.number(),
 })
 
-/** What only the store knows against a connection: an environment that does not exist, an id or a name that is taken. Takes any value. */
+/** What only the store knows against a connection: an environment that does not exist, an id or a name that is taken, secrets that it does not hold already. Takes any value. */
 export const storedProblems = async (db: Db, document: unknown): Promise<Problem[]> => {
   const { id, environmentId, name } = z
     .object({ id: z.string().catch(''), environmentId: z.string().catch(''), name: z.string().catch('') })
@@ -42,7 +48,7 @@ export const storedProblems = async (db: Db, document: unknown): Promise<Problem
           (select min(id collate "C") from connections where environment_id = ${environmentId} and name = ${name} and id <> ${id})::text as namesake,
           (select count(*) from connections where environment_id = ${environmentId} and id <> ${id}) as others`,
   )
-  const problems: Problem[] = []
+  const problems = connectionSecretProblems(document, (await storedConnection(db, id))?.configuration)
   const say = (path: string, message: string): void => void problems.push({ path, message })
   if (environmentId !== '' && !found.environment)
     say('environmentId', `${JSON.stringify(environmentId)} names no environment; register the environment first`)
@@ -56,7 +62,8 @@ export const storedProblems = async (db: Db, document: unknown): Promise<Problem
       'name',
       `${JSON.stringify(name)} is the name of connection ${JSON.stringify(found.namesake)} of this environment; give each its own`,
     )
-  if (found.others >= maxConnections) say('', `the environment has ${maxConnections} connections, which is the most`)
+  if (found.owner === undefined && found.others >= maxConnections)
+    say('', `the environment has ${maxConnections} connections, which is the most`)
   return problems
 }
 
@@ -73,13 +80,11 @@ export const saveConnection = (db: Db, connection: ConnectionDocument): Promise<
     await lockInventory(tx)
     const problems = await storedProblems(tx, connection)
     if (problems.length > 0) throw unacceptable(problems)
-    const before = await readConnection(tx, connection.id)
     const { id, environmentId, name, type, endpoint, username, credentialRef, configuration } = connection
-    if (!(await holdCredential(tx, credentialRef)) && credentialRef.startsWith('vault:'))
-      throw unacceptable([
-        { path: 'credentialRef', message: `the credential ${JSON.stringify(credentialRef)} does not exist; store it first` },
-      ])
-    const json = configuration === undefined ? null : JSON.stringify(configuration)
+    // A reference is opaque: one to nothing is kept, and its use says so.
+    await holdCredential(tx, credentialRef)
+    const before = await storedConnection(tx, id)
+    const json = configuration === undefined ? null : JSON.stringify(unmasked(configuration, before?.configuration))
     await tx.run(
       sql`insert into connections (id, environment_id, position, name, type, endpoint, username, credential_ref, configuration)
           values (${id}, ${environmentId}, (select coalesce(max(position) + 1, 0) from connections where environment_id = ${environmentId}),
@@ -144,10 +149,15 @@ export const beginCheck = (db: Db, connection: ConnectionDocument): Promise<void
   db.transaction((tx) => settleEnvironment(tx, connection.environmentId, connection.id, true))
 
 /**
- * Records a check, with what it changes: the connection's state and the environment's status, each change an audit record. Undefined when
- * the connection is gone.
+ * Records a check, with what it changes: the connection's state and the environment's status, each change an audit record, unless the check
+ * is `audited` already. Undefined when the connection is gone.
  */
-export const recordCheck = (db: Db, connection: ConnectionDocument, check: NewCheck): Promise<ConnectionCheck | undefined> =>
+export const recordCheck = (
+  db: Db,
+  connection: ConnectionDocument,
+  check: NewCheck,
+  { audited = false }: { audited?: boolean } = {},
+): Promise<ConnectionCheck | undefined> =>
   db.transaction(async (tx) => {
     const { id: connectionId, environmentId } = connection
     if (!(await lockConnection(tx, environmentId, connectionId))) return undefined
@@ -162,9 +172,9 @@ export const recordCheck = (db: Db, connection: ConnectionDocument, check: NewCh
       sql`delete from connection_checks where connection_id = ${connectionId} and (checked_at, id) <
           (select checked_at, id from connection_checks where connection_id = ${connectionId} order by checked_at desc, id desc offset ${keptChecks - 1} limit 1)`,
     )
-    if (before?.status !== check.status)
+    if (before?.status !== check.status && !audited)
       await recordAudit(tx, {
-        eventType: `connection.${check.status}`,
+        eventType: 'connection.health.checked',
         actorType: 'service',
         environmentId,
         connectionId,
@@ -276,10 +286,23 @@ export const requestDiscovery = (db: Db, connectionId: string): Promise<Discover
           and exists (select from connection_discoveries later where later.connection_id = ${connectionId} and later.number > connection_discoveries.number and later.status = 'completed')`,
     )
     await settleEnvironment(tx, connection.environmentId, connectionId, false)
+    await recordAudit(tx, {
+      ...discoveryEvent(connection, made.number),
+      eventType: 'resource.discovery.started',
+      outcome: 'started',
+      summary: `discovery ${made.number} through connection ${connectionId} started`,
+    })
     return made
   })
 
 const keptDiscoveries = 100
+
+const discoveryEvent = ({ id, environmentId }: Pick<ConnectionDocument, 'id' | 'environmentId'>, number: number) => ({
+  actorType: 'service',
+  environmentId,
+  connectionId: id,
+  metadata: { discovery: number },
+})
 
 export const readDiscovery = (db: Db, connectionId: string, number: number): Promise<DiscoveryRow | undefined> =>
   db.maybe(
@@ -295,12 +318,15 @@ export const beginDiscovery = (db: Db, connectionId: string, number: number): Pr
         returning ${discoveryColumns}`,
   )
 
-/** Ends a discovery, once. True when this call did. */
+/** Ends a discovery, once, with its audit record. True when this call did. */
 export const endDiscovery = async (
   tx: Db,
-  { connectionId, number }: { connectionId: string; number: number },
+  connection: Pick<ConnectionDocument, 'id' | 'environmentId'>,
+  number: number,
   end: { snapshotIds: readonly string[] } | { problem: string; transient: boolean },
 ): Promise<boolean> => {
+  const connectionId = connection.id
+  const failed = 'problem' in end
   const fields =
     'problem' in end
       ? sql`status = 'failed', problem = ${end.problem}, transient = ${end.transient}`
@@ -308,7 +334,14 @@ export const endDiscovery = async (
   const ended = await tx.run(
     sql`update connection_discoveries set ${fields}, finished_at = now() where connection_id = ${connectionId} and number = ${number} and status in ('queued', 'running')`,
   )
-  return ended === 1
+  if (ended === 0) return false
+  await recordAudit(tx, {
+    ...discoveryEvent(connection, number),
+    eventType: failed ? 'resource.discovery.failed' : 'resource.discovery.completed',
+    outcome: failed ? 'failed' : 'succeeded',
+    summary: `discovery ${number} through connection ${connectionId} ${failed ? `failed: ${end.problem}` : `found ${end.snapshotIds.length} resources`}`,
+  })
+  return true
 }
 
 export const undispatchedDiscoveries = (db: Db, limit: number) =>

@@ -4,9 +4,8 @@ import { arraySizes, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
 import { route, Reply, type Route } from '../../http/route.ts'
 import { sharedReads } from '../../http/shared-reads.ts'
 import { missing, unacceptable } from '../../refusal.ts'
-import { storeProblems } from './references.ts'
 import { EnvironmentDefinition, EnvironmentDocument } from './schemas.ts'
-import { createEnvironment, deleteEnvironment, listEnvironments, readEnvironment, replaceEnvironment } from './store.ts'
+import { createEnvironment, definitionProblems, deleteEnvironment, listEnvironments, readEnvironment, replaceEnvironment } from './store.ts'
 
 const idOf = ({ body }: { body: unknown }): string => (body as EnvironmentDefinition).environment.id
 const json = ['application/json']
@@ -44,7 +43,7 @@ export const environmentRoutes = ({ db }: { db: Db }): Route[] => {
       body: EnvironmentDefinition,
       response: EnvironmentDefinition,
       status: 201,
-      alsoCheck: ({ document }) => storeProblems(db, document),
+      alsoCheck: ({ document }) => definitionProblems(db, document),
       audit: { eventType: 'environment.created', summary: (call) => `environment ${idOf(call)} created`, environmentId: idOf },
       handle: async ({ body }) => {
         await createEnvironment(db, body)
@@ -68,7 +67,7 @@ export const environmentRoutes = ({ db }: { db: Db }): Route[] => {
       body: EnvironmentDefinition,
       response: EnvironmentDocument,
       raw: json,
-      alsoCheck: ({ document, params }) => storeProblems(db, document, params['environmentId']),
+      alsoCheck: ({ document, params }) => definitionProblems(db, document, params['environmentId']),
       audit: {
         eventType: 'environment.replaced',
         summary: ({ params }) => `environment ${params['environmentId'] ?? ''} replaced`,

@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { TotalRow } from '../../db/rows.ts'
 import { raw, sql, type Db, type Sql } from '../../db/sql.ts'
-import { unacceptable, missing } from '../../refusal.ts'
+import { unacceptable, missing, type Problem } from '../../refusal.ts'
 import { countBound, type Page } from '../../http/paging.ts'
 import {
   bindingObject,
@@ -14,6 +14,7 @@ import {
 } from './document-sql.ts'
 import { storeProblems } from './references.ts'
 import { insertVersion, VersionTimes } from './save.ts'
+import { environmentSecretProblems, holdsMask, maskedText, mayHoldSecret, secretPaths, unmaskEnvironment } from './secrets.ts'
 import { ActivityResourceProfile, Resource, ResourceRuntimeBinding, Runtime, Version, type EnvironmentDefinition } from './schemas.ts'
 import { usersOf } from './users.ts'
 
@@ -28,8 +29,13 @@ export const lockInventory = async (tx: Db): Promise<void> => {
   await tx.run(sql`select pg_advisory_xact_lock(${inventoryLock})`)
 }
 
-/** The environment with its highest version as JSON text (an `EnvironmentDocument`), in one round trip; undefined when there is none. */
+/** The environment with its highest version as JSON text (an `EnvironmentDocument`), secrets masked, in one round trip; undefined when there is none. */
 export const readEnvironment = async (db: Db, id: string): Promise<string | undefined> => {
+  const text = await storedEnvironment(db, id)
+  return text === undefined ? undefined : maskedText(text)
+}
+
+const storedEnvironment = async (db: Db, id: string): Promise<string | undefined> => {
   const [row] = await db.prepared<{ document: string }>(
     'read-environment',
     `select ${environmentObject} as document from ${environmentRows} where e.id = $1`,
@@ -40,7 +46,7 @@ export const readEnvironment = async (db: Db, id: string): Promise<string | unde
 
 const DocumentTextRow = z.object({ document: z.string() })
 
-/** Environments by name, each whole, as JSON text; `total` is counted to one above `countBound`. */
+/** Environments by name, each whole, as JSON text, secrets masked; `total` is counted to one above `countBound`. */
 export const listEnvironments = async (db: Db, page: Page): Promise<{ documents: string[]; total: number }> => {
   const rows = await db.many(
     DocumentTextRow,
@@ -50,14 +56,27 @@ export const listEnvironments = async (db: Db, page: Page): Promise<{ documents:
         order by e.name collate "C", e.id`,
   )
   const { total } = await db.one(TotalRow, sql`select count(*) as total from (select 1 from environments limit ${countBound + 1}) counted`)
-  return { documents: rows.map(({ document }) => document), total }
+  return { documents: rows.map(({ document }) => maskedText(document)), total }
 }
+
+/** The stored document that the masks of a document stand for; undefined where there are none. */
+const behindMasks = async (db: Db, document: unknown, replaces: string | undefined): Promise<unknown> => {
+  if (replaces === undefined || !holdsMask(document)) return undefined
+  const text = await storedEnvironment(db, replaces)
+  return text === undefined ? undefined : JSON.parse(text)
+}
+
+/** What the store knows against a definition, and secrets in its configurations. `replaces` is the environment that it takes the place of. */
+export const definitionProblems = async (db: Db, document: unknown, replaces?: string): Promise<Problem[]> => [
+  ...environmentSecretProblems(document, await behindMasks(db, document, replaces)),
+  ...(await storeProblems(db, document, replaces)),
+]
 
 /** Stores a new environment whole, or refuses (422) with everything that the store knows against it. */
 export const createEnvironment = (db: Db, definition: EnvironmentDefinition): Promise<void> =>
   db.transaction(async (tx) => {
     await lockInventory(tx)
-    const problems = await storeProblems(tx, definition)
+    const problems = await definitionProblems(tx, definition)
     if (problems.length > 0) throw unacceptable(problems)
     const { id, name, description, status } = definition.environment
     await tx.run(sql`insert into environments (id, name, description, status) values (${id}, ${name}, ${description}, ${status})`)
@@ -86,8 +105,9 @@ export const replaceEnvironment = (db: Db, definition: EnvironmentDefinition): P
     const { id, name, description, status } = definition.environment
     await exists(tx, id)
     await refuseUsed(tx, id, 'replaced', 'register the revised inventory as a new environment with new ids')
-    const problems = await storeProblems(tx, definition, id)
+    const problems = await definitionProblems(tx, definition, id)
     if (problems.length > 0) throw unacceptable(problems)
+    unmaskEnvironment(definition, await behindMasks(tx, definition, id))
     const known = await tx.maybe(
       VersionTimes,
       sql`select created_at, published_at from environment_versions where id = ${definition.version.id}`,
@@ -158,6 +178,27 @@ export const connectionTypes = async (db: Db, connectionIds: readonly string[]):
   return new Map(rows.map(({ id, type }) => [id, type]))
 }
 
+const SurroundingRow = z.object({ versionId: z.string(), id: z.string(), type: z.string(), namespace: z.string().optional() })
+
+/** Connections of the environments of these versions, by version and id. */
+export const connectionsOfVersions = (db: Db, versionIds: readonly string[]) =>
+  db.many(
+    SurroundingRow,
+    sql`select v.id as version_id, c.id, c.type, c.configuration ->> 'namespace' as namespace
+        from environment_versions v join connections c on c.environment_id = v.environment_id where v.id = any(${versionIds}) order by 1, 2`,
+  )
+
+const ClaimRow = z.object({ runtimeId: z.string(), claim: z.string(), mountPath: z.string() })
+
+/** The claim of the default storage of each of these runtimes, where that is one of Kubernetes, and where its containers see it. */
+export const defaultClaims = (db: Db, runtimeIds: readonly string[]) =>
+  db.many(
+    ClaimRow,
+    sql`select b.runtime_id, s.configuration ->> 'claimName' as claim, b.container_path as mount_path
+        from storage_runtime_bindings b join storages s on s.environment_version_id = b.environment_version_id and s.id = b.storage_id
+        where b.runtime_id = any(${runtimeIds}) and b.is_default and s.type = 'pvc' and s.configuration ->> 'claimName' <> '' and b.container_path like '/_%'`,
+  )
+
 const MountRow = z.object({ runtimeId: z.string(), storageId: z.string(), path: z.string() })
 
 /** Where the storages of these runtimes are mounted at their sites (`hostPath`, else the storage's endpoint), by runtime and storage. */
@@ -181,3 +222,22 @@ export const profilesFor = (
     sql`select ${raw(profileObject)}::json as document from activity_resource_profiles p
         where p.activity_type_id = any(${activityTypeIds}) and p.resource_id = any(${resourceIds}) order by p.activity_type_id, p.resource_id, p.id`,
   )
+
+const SecretRow = z.object({ record: z.string(), configuration: z.unknown() })
+/** Records that are named one by one at start. */
+const secretsNamed = 100
+
+/** Records whose configuration holds a secret, as versions that took them stored it, with the dotted paths of the secrets. */
+export const recordsWithSecrets = async (db: Db): Promise<{ record: string; paths: string[] }[]> => {
+  const rows = await db.many(
+    SecretRow,
+    sql`select record, configuration from (
+          select 'connection ' || id as record, configuration from connections
+          union all select 'runtime ' || id, configuration from runtimes
+          union all select 'binding of resource ' || resource_id || ' to runtime ' || runtime_id, configuration from resource_runtime_bindings
+          union all select 'storage ' || id, configuration from storages
+          union all select 'binding of storage ' || storage_id || ' to runtime ' || runtime_id, configuration from storage_runtime_bindings) held
+        where configuration::text ~* ${mayHoldSecret} order by record limit ${secretsNamed}`,
+  )
+  return rows.map(({ record, configuration }) => ({ record, paths: secretPaths(configuration) })).filter(({ paths }) => paths.length > 0)
+}

@@ -1,10 +1,15 @@
 import { createHash } from 'node:crypto'
+import type { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
+import { notBuilt } from '../../not-built.ts'
 import { missing, Refusal, unacceptable, type Problem } from '../../refusal.ts'
 import type { Resource, ResourceRuntimeBinding, Runtime } from '../environments/schemas.ts'
+import { withMasked } from '../environments/secrets.ts'
 import {
   bindingsOfResources,
+  connectionsOfVersions,
   connectionTypes,
+  defaultClaims,
   profilesFor,
   resourcesOfVersions,
   runtimesByIds,
@@ -22,7 +27,8 @@ import { activityResolver, type WorkflowGraph } from '../workflow-definitions/gr
 import { embedWorkflow, loadCommands } from '../workflow-definitions/store.ts'
 import { chooseRuntimes, runtimeModeOf } from './admission.ts'
 import type { RunMembers, RunRequest } from './schemas.ts'
-import { builtDrivers, placer, placesOf, runsContainers, siteProblems, type Place } from './sites.ts'
+import { withSiteDefaults, type Surroundings } from './site-defaults.ts'
+import { builtDrivers, placer, placesOf, runsContainers, siteProblems, type Place, type SnapshotRuntime } from './sites.ts'
 import { insertRun, readRun } from './store.ts'
 
 const hashOf = (value: unknown): string => createHash('sha256').update(JSON.stringify(value)).digest('hex')
@@ -80,6 +86,28 @@ const disagreements = (request: RunRequest, run: RunMembers, plan: PlanHeader): 
       ? []
       : [{ path, message: `is ${JSON.stringify(value)}, the run's plan has ${JSON.stringify(expected)}` }],
   )
+}
+
+/** What the runtimes' environments say; a runtime that was sent without its version is looked up in all versions of the scope. */
+const surroundingsOf = async (
+  tx: Db,
+  runtimes: readonly z.output<typeof SnapshotRuntime>[],
+  scopeVersionIds: readonly string[],
+  { helperImage }: { helperImage: string },
+): Promise<Surroundings> => {
+  const versionOf = new Map(runtimes.map((runtime) => [runtime.id, runtime['environmentVersionId']]))
+  const named = [...versionOf.values()].filter((id) => typeof id === 'string' && id !== '') as string[]
+  const connections = await connectionsOfVersions(tx, [...new Set([...named, ...scopeVersionIds])])
+  const claims = new Map((await defaultClaims(tx, [...versionOf.keys()])).map(({ runtimeId, ...claim }) => [runtimeId, claim]))
+  return {
+    helperImage,
+    claimOf: (runtimeId) => claims.get(runtimeId),
+    connectionsOf(runtimeId) {
+      const version = versionOf.get(runtimeId)
+      const own = typeof version === 'string' && version !== '' ? [version] : scopeVersionIds
+      return connections.filter(({ versionId }) => own.includes(versionId))
+    },
+  }
 }
 
 /** Where a workflow that was sent has other activities than the plan: the run's tasks take the plan's positions. */
@@ -145,16 +173,19 @@ const simulated = (run: RunMembers, plan: PlanHeader, versions: readonly { netwo
  * where something was sent, the store's otherwise; nothing that is embedded overwrites the store.
  * @throws Refusal 409 for a taken id, 422 with every reason, 503 for a mode or driver that is not available
  */
-export const acceptRun = (db: Db, request: RunRequest, run: RunMembers, accepting: { hostId: string; actorId: string }): Promise<void> =>
+export const acceptRun = (
+  db: Db,
+  request: RunRequest,
+  run: RunMembers,
+  accepting: { hostId: string; actorId: string; helperImage: string },
+): Promise<void> =>
   db.transaction(async (tx) => {
     if ((await readRun(tx, run.id)) !== undefined)
       throw new Refusal('conflict', `run.id: ${JSON.stringify(run.id)} is taken by another run; choose another id`, {
         details: [{ path: 'run.id', message: 'is taken by another run; choose another id' }],
       })
-    if (run.mode === 'interactive')
-      throw new Refusal('unavailable', 'mode interactive is not available in this version; use real or simulation')
-    if (run.simulator === 'simgrid')
-      throw new Refusal('unavailable', 'simulator simgrid is not available in this version; leave it out to use the built-in one')
+    if (run.mode === 'interactive') throw notBuilt('run.mode interactive', 'give real or simulation')
+    if (run.simulator === 'simgrid') throw notBuilt('run.simulator simgrid', 'leave it out to use the built-in simulator')
     const plan = await readPlan(tx, run.schedulePlanId)
     if (plan === undefined)
       throw unacceptable([
@@ -187,8 +218,10 @@ export const acceptRun = (db: Db, request: RunRequest, run: RunMembers, acceptin
       plan.embedded?.networkTopology ??
       (plan.networkTopologyId === '' ? undefined : await readNetworkTopology(tx, plan.networkTopologyId))
     const used = [...new Set(tasks.map((task) => task.resourceId))]
-    const bindings = request.runtimeBindings ?? (await bindingsOfResources(tx, used))
-    const runtimes = request.runtimes ?? (await runtimesByIds(tx, [...new Set(bindings.map((binding) => binding.runtimeId))]))
+    // Secrets that older versions took into a configuration are used by nothing and kept out of the snapshot.
+    const bindings = (request.runtimeBindings ?? (await bindingsOfResources(tx, used))).map(withMasked)
+    const bound = [...new Set(bindings.map((binding) => binding.runtimeId))]
+    let runtimes = (request.runtimes ?? (await runtimesByIds(tx, bound))).map(withMasked)
     const named = await namedRuntimes(tx, { tasks, runtimes, bindings, mode: run.mode, sent: request.runtimeBindings !== undefined })
     problems.push(...named.problems)
     const profiles =
@@ -220,29 +253,29 @@ export const acceptRun = (db: Db, request: RunRequest, run: RunMembers, acceptin
     })
     problems.push(...chosen.problems)
     if (problems.length > 0) throw unacceptable(problems)
+    if (run.mode === 'real') {
+      const pairs = new Set(tasks.map((task, i) => JSON.stringify([chosen.runtimeIds[i] ?? '', task.resourceId])))
+      const placed = withSiteDefaults({ runtimes, bindings, used: pairs }, await surroundingsOf(tx, runtimes, versionIds, accepting))
+      if (placed.problems.length > 0) throw unacceptable(placed.problems)
+      runtimes = placed.runtimes
+    }
     const facts = { hostId: accepting.hostId, runtimes, resources, runtimeBindings: bindings }
     const placed = placer(facts)
     const pairs = tasks.map((task, i) => ({ runtimeId: chosen.runtimeIds[i] ?? '', resourceId: task.resourceId }))
     const simgrid = runtimes.find(({ id, configuration }) => chosen.runtimeIds.includes(id) && configuration?.['engine'] === 'simgrid')
     if (run.mode === 'simulation' && simgrid !== undefined)
-      throw new Refusal(
-        'unavailable',
-        `engine simgrid of runtime ${simgrid.id} is not available in this version; leave it out of the runtime's configuration to use the built-in simulator`,
-      )
+      throw notBuilt(`engine simgrid of runtime ${simgrid.id}`, "leave it out of the runtime's configuration to use the built-in simulator")
     if (run.mode === 'real') {
       if (services.length > 0)
-        throw new Refusal(
-          'unavailable',
-          `activities of kind service or interactive (${services.slice(0, 5).join(', ')}) are not available in this version`,
-        )
+        throw notBuilt(`kinds service and interactive of activities (${services.slice(0, 5).join(', ')})`, 'give them the kind task')
       const driver = runtimes.find(
         (runtime) =>
           chosen.runtimeIds.includes(runtime.id) && !builtDrivers.has(runtime.driver) && runtime.configuration?.['launch'] !== 'none',
       )
       if (driver !== undefined)
-        throw new Refusal(
-          'unavailable',
-          `runtime ${driver.id}: driver ${driver.driver} is not available in this version; bind the resource to a runtime of driver ${[...builtDrivers].join(', ')}`,
+        throw notBuilt(
+          `driver ${driver.driver} of runtime ${driver.id}`,
+          `bind the resource to a runtime of driver ${[...builtDrivers].join(', ')}`,
         )
       const named = [...placesOf(facts, pairs).values()]
       // Where everything runs on this machine nothing but processors and memory is asked for.

@@ -31,6 +31,8 @@ export interface ExecutionRunRouteParts extends ActivityRouteParts {
   engine: Engine
   /** Of all costs; shown, never converted. */
   currency: string | undefined
+  /** Of Kubernetes runtimes that name none. */
+  kubernetesHelperImage: string
 }
 
 const all = <T extends readonly string[]>(states: T) => z.enum(['all', ...states] as unknown as [string, ...string[]]).optional()
@@ -41,6 +43,7 @@ export const executionRunRoutes = ({
   engine,
   sites,
   hostId,
+  kubernetesHelperImage,
   workRoot,
   seedRoot,
   variablePrefix,
@@ -163,7 +166,7 @@ export const executionRunRoutes = ({
       },
       handle: async ({ body, actor }) => {
         const run = runMembersOf(body)
-        await acceptRun(db, body, run, { hostId, actorId: actor.id })
+        await acceptRun(db, body, run, { hostId, actorId: actor.id, helperImage: kubernetesHelperImage })
         // The record is what was promised; the workflow is started now or, while Temporal is away, by the dispatcher.
         if (await engine.start('executionRun', run.id)) await markRunDispatched(db, run.id)
         return new Reply({ body: await existing(run.id), headers: { location: `/execution-runs/${encodeURIComponent(run.id)}/` } })

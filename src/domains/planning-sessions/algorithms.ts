@@ -1,3 +1,4 @@
+import { notBuilt, unbuiltAlgorithms } from '../../not-built.ts'
 import type { Problem } from '../../refusal.ts'
 import type { Algorithm, AlgorithmId, ProblemSize } from '../../schedulers/algorithm.ts'
 import { algorithms } from '../../schedulers/registry.ts'
@@ -8,22 +9,30 @@ export const algorithmList: readonly Algorithm[] = Object.entries<Algorithm>(alg
   .toSorted(([a], [b]) => (a < b ? -1 : 1))
   .map(([, algorithm]) => algorithm)
 
+const registeredIds = algorithmList.map(({ descriptor }) => descriptor.id).join(', ')
+
 export const algorithmOf = (id: string): Algorithm | undefined =>
   Object.hasOwn(algorithms, id) ? algorithms[id as AlgorithmId] : undefined
 
-/** Algorithms that are not registered, and those named twice. */
+/** Algorithms that nobody knows, and those named twice. Known algorithms that are not built are no problem here: see `refuseUnbuilt`. */
 export const choiceProblems = (choices: readonly { id: string }[]): Problem[] =>
   choices.flatMap(({ id }, at) => {
     const path = `algorithms.${at}.id`
-    if (algorithmOf(id) === undefined)
+    if (algorithmOf(id) === undefined && !unbuiltAlgorithms.has(id))
       return [
         {
           path,
-          message: `${JSON.stringify(id)} is no registered planning algorithm; there are: ${algorithmList.map(({ descriptor }) => descriptor.id).join(', ')}`,
+          message: `${JSON.stringify(id)} is no registered planning algorithm; there are: ${registeredIds}`,
         },
       ]
     return choices.findIndex((choice) => choice.id === id) < at ? [{ path, message: `${JSON.stringify(id)} is named twice` }] : []
   })
+
+/** @throws Refusal 503 `not_built` for the first algorithm that the API knows and this version does not have */
+export const refuseUnbuilt = (choices: readonly { id: string }[]): void => {
+  for (const [at, { id }] of choices.entries())
+    if (unbuiltAlgorithms.has(id)) throw notBuilt(`algorithm ${id} at algorithms.${at}.id`, `choose one of ${registeredIds}`)
+}
 
 /** How long an algorithm is expected to take on a problem of this size. */
 export const estimateOf = (

@@ -7,8 +7,8 @@ import { Warning } from '../workflow-definitions/schemas.ts'
 const states = ['queued', 'running', 'completed', 'failed', 'cancelled'] as const
 const Status = z.enum(states)
 
-/** Options of the search algorithms; others of an algorithm are unknown keys. */
-const AlgorithmConfiguration = z.strictObject({
+/** Options of the search algorithms. What no algorithm knows is kept and named in the session's warnings. */
+export const AlgorithmConfiguration = z.looseObject({
   beamWidth: z.int().min(1).max(10_000).optional(),
   optionCount: z.int().min(1).max(1_000).optional(),
   readyBranchLimit: z.int().min(1).max(16).optional(),
@@ -16,8 +16,8 @@ const AlgorithmConfiguration = z.strictObject({
 
 const Choice = z.strictObject({ id: z.string().min(1, 'must not be blank'), configuration: AlgorithmConfiguration.optional() })
 
-/** How much tasks that run beside each other slow each other down. Read by the algorithms that model it; HEFT does not. */
-const InterferenceMatrix = z.strictObject({
+/** How much tasks that run beside each other slow each other down. */
+const InterferenceMatrix = z.looseObject({
   schemaVersion: z.enum(['1', '2', '3', '4']),
   model: z.enum(['pairwise-cpu-priority', 'pairwise-slowdown']),
   aggregation: z.enum(['minimum', 'maximum', 'additive-excess']).optional(),
@@ -33,7 +33,7 @@ const InterferenceMatrix = z.strictObject({
   groups: z.array(z.looseObject({ id: z.string(), activityIds: z.array(z.string()), slowdownFactor: z.number().min(1) })).optional(),
 })
 
-const SessionConfiguration = z.strictObject({
+export const SessionConfiguration = z.looseObject({
   interferenceMatrix: InterferenceMatrix.optional(),
   interferenceKnowledgeMatrix: z.record(z.string(), z.unknown()).optional(),
 })
@@ -85,7 +85,7 @@ export const Session = z.strictObject({
   configuration: z.record(z.string(), z.unknown()).optional(),
   /** Activities without any duration on a resource where they could run: they count 1 s / speedup there. */
   defaultedDurations: z.number(),
-  warnings: z.array(Warning).describe('what a reader of the predictions has to know'),
+  warnings: z.array(Warning).describe('what a reader of the predictions has to know, and what of the configuration nothing reads'),
   failureReason: z.string().optional(),
   createdAt: z.string(),
   startedAt: z.string().optional(),

@@ -6,6 +6,7 @@ import { countBound, type Page } from '../../http/paging.ts'
 import type { Problem } from '../../refusal.ts'
 import { Warning } from '../workflow-definitions/schemas.ts'
 import { AlgorithmRun, type Session } from './schemas.ts'
+import { sessionWarnings } from './warnings.ts'
 import { ScheduleColumns } from './candidate-plan.ts'
 import type { Ranked } from './ranking.ts'
 
@@ -45,7 +46,7 @@ export const sessionDocument = ({ deadlineSeconds, budget, ...row }: SessionRow)
   ...row,
   ...(deadlineSeconds === 0 ? {} : { deadlineSeconds }),
   ...(budget === 0 ? {} : { budget }),
-  warnings: row.warnings ?? [],
+  warnings: [...(row.warnings ?? []), ...sessionWarnings(row)],
 })
 
 export interface NewSession {

@@ -51,7 +51,7 @@ export const schedulePlanRoutes = ({ db, compute }: { db: Db; compute: Pick<Comp
     alsoCheck: ({ document }) => referenceProblems(db, document),
     response: Plan,
     status: 201,
-    audit: { eventType: 'schedule-plan.created', summary: ({ body }) => `schedule plan ${planIdIn(body)} created` },
+    audit: { eventType: 'plan.created', summary: ({ body }) => `schedule plan ${planIdIn(body)} created` },
     handle: async ({ body: { plan, ...companions } }) => created(await acceptPlan({ db, compute }, plan, companions)),
   }),
   route({
@@ -63,7 +63,7 @@ export const schedulePlanRoutes = ({ db, compute }: { db: Db; compute: Pick<Comp
     alsoCheck: ({ document }) => referenceProblems(db, document),
     response: Plan,
     status: 201,
-    audit: { eventType: 'schedule-plan.imported', summary: ({ body }) => `schedule plan ${planIdIn(body)} imported` },
+    audit: { eventType: 'plan.imported', summary: ({ body }) => `schedule plan ${planIdIn(body)} imported` },
     handle: async ({ body: { plan } }) => created(await acceptPlan({ db, compute }, { ...plan, source: 'imported' })),
   }),
   route({
@@ -83,7 +83,7 @@ export const schedulePlanRoutes = ({ db, compute }: { db: Db; compute: Pick<Comp
     path: '/schedule-plans/{planId}/',
     tag: 'schedule-plans',
     summary: 'Delete a plan that no run and no selection of a planning session names',
-    audit: { eventType: 'schedule-plan.deleted', summary: ({ params }) => `schedule plan ${params['planId'] ?? ''} deleted` },
+    audit: { eventType: 'plan.deleted', summary: ({ params }) => `schedule plan ${params['planId'] ?? ''} deleted` },
     handle: async ({ params }) => {
       if (!(await deletePlan(db, params.planId))) throw missing('schedule plan', params.planId)
       return undefined

@@ -1,4 +1,5 @@
-import { Refusal, type Problem } from '../../refusal.ts'
+import { notBuilt } from '../../not-built.ts'
+import type { Problem } from '../../refusal.ts'
 import { workflowIdOf } from './content.ts'
 import { executableProblems } from './executable.ts'
 import { cycleProblem, dataKey, duplicates, logicalNameTrouble } from './rules.ts'
@@ -6,8 +7,8 @@ import type { WorkflowVersionDocument } from './schemas.ts'
 
 /**
  * Everything wrong with an embedded workflow version (domain-reference 9.2) that its schema does not see, at paths below `path`:
- * ids given twice, edges that name no activity, cycles, capabilities without what they need. Throws `unavailable` for services and
- * interactive activities, which are not run.
+ * ids given twice, edges that name no activity, cycles, capabilities without what they need. Throws `not_built` for services and
+ * interactive activities.
  */
 export function versionProblems(document: WorkflowVersionDocument, path = 'workflow'): Problem[] {
   const problems: Problem[] = []
@@ -20,10 +21,7 @@ export function versionProblems(document: WorkflowVersionDocument, path = 'workf
 
   document.activities.forEach((activity, i) => {
     const at = `activities.${i}`
-    if (activity.kind !== undefined && activity.kind !== 'task')
-      throw new Refusal('unavailable', `${path}.${at}.kind: activities of kind ${activity.kind} cannot be run by this service`, {
-        details: [{ path: `${path}.${at}.kind`, message: 'must be task' }],
-      })
+    if (activity.kind !== undefined && activity.kind !== 'task') throw notBuilt(`kind ${activity.kind} at ${path}.${at}.kind`, 'give task')
     if (activity.workflowVersionId !== undefined && activity.workflowVersionId !== document.id)
       report(`${at}.workflowVersionId`, `must be ${JSON.stringify(document.id)}, the version it is part of`)
     const capabilities = activity.capabilities ?? []

@@ -184,6 +184,8 @@ export interface PlaceDetail {
   image?: string
   /** `sha256:…` of what ran. */
   imageDigest?: string
+  /** Image of the site's own helper, with the digest of what runs: `debian:12-slim@sha256:…`. */
+  helperImage?: string
   /** Spent on bringing the image to the host for this task; 0: it was there. */
   pullSeconds?: number
   /** The container had run other tasks of the run before. */

@@ -57,6 +57,9 @@ const manifest = (name: string, { namespace, runtime, settings }: KeeperOptions)
   }
 }
 
+/** Name of the Pod that keeps the files of a runtime. */
+export const keeperName = (runtime: string): string => `orrery-keeper-${keyOf(runtime)}`
+
 /** Why a Pod does not run, in the cluster's words. */
 const words = ({ status = {} }: ApiPod): string => {
   const { waiting, terminated } = status.containerStatuses?.[0]?.state ?? {}
@@ -93,7 +96,7 @@ export function openKeeper(options: KeeperOptions): (command: readonly string[],
   const { cluster, namespace, runtime, settings } = options
   // What is in its own folder goes with it: its node is waited for as long as the cluster does.
   const patience = settings.volume === undefined && settings.keeperVolume === undefined ? settings.nodeLostSeconds * 1000 : 20_000
-  const name = `orrery-keeper-${keyOf(runtime)}`
+  const name = keeperName(runtime)
   const folder = `/api/v1/namespaces/${namespace}/pods`
   const path = `${folder}/${name}`
   let ready: Promise<void> | undefined

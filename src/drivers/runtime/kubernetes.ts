@@ -22,7 +22,7 @@ import {
   type PodRequest,
   type TaskJob,
 } from './kubernetes-job.ts'
-import { openKeeper } from './kubernetes-keeper.ts'
+import { keeperName, openKeeper } from './kubernetes-keeper.ts'
 import { isHopeless, isUnsure, indexedName, judgePod, stateOfEnd, type KubernetesJudgement } from './kubernetes-state.ts'
 import { isOver as isPodOver, placeOf, taskPodOf, type ApiJob, type ApiPod, type TaskPod } from './kubernetes-pods.ts'
 import { missingRights } from './kubernetes-rights.ts'
@@ -959,6 +959,17 @@ for each in ${quoteAll(names)}; do p= n=; { read -r p n < "$each.place"; } 2> /d
     }
   })
 
+  /** The helper image with its digest, once the keeper was seen; the record does without where it cannot be asked for. */
+  let helper: string | undefined
+  const helperImage = async (): Promise<string | undefined> => {
+    if (helper !== undefined) return helper
+    const path = `/api/v1/namespaces/${namespace}/pods/${keeperName(runtime)}`
+    const pod = await cluster.request<{ status?: { containerStatuses?: { imageID?: string }[] } }>({ path }).catch(() => undefined)
+    const digest = /sha256:[0-9a-f]{64}/.exec(pod?.status?.containerStatuses?.[0]?.imageID ?? '')?.[0]
+    if (digest !== undefined) helper = `${settings().helperImage}@${digest}`
+    return helper
+  }
+
   async function detailOf(name: string, entry: BookEntry | undefined, ran: boolean): Promise<{ node?: string; detail: PlaceDetail }> {
     const at = entry === undefined ? '' : placeOf(entry.place.array, entry.place.index)
     let seen = pods.get(at) ?? gone.get(at)
@@ -970,6 +981,7 @@ for each in ${quoteAll(names)}; do p= n=; { read -r p n < "$each.place"; } 2> /d
     const told = seen?.node !== undefined ? { pod: seen.name, node: seen.node } : await whereOf(name)
     if (seen !== undefined && !pulls.has(seen.name)) await readPulls().catch(() => undefined)
     const pullSeconds = seen === undefined ? undefined : pulls.get(seen.name)
+    const helperWas = await helperImage()
     return {
       ...(told.node === '' ? {} : { node: told.node }),
       detail: {
@@ -978,6 +990,7 @@ for each in ${quoteAll(names)}; do p= n=; { read -r p n < "$each.place"; } 2> /d
         ...(seen?.image === undefined ? {} : { image: seen.image }),
         ...(seen?.digest === undefined ? {} : { imageDigest: seen.digest }),
         ...(pullSeconds === undefined ? {} : { pullSeconds }),
+        ...(helperWas === undefined ? {} : { helperImage: helperWas }),
       },
     }
   }

@@ -1,0 +1,226 @@
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { openService, type TestService } from '../support/service.ts'
+import { tableCounts } from '../support/table-counts.ts'
+import { makeWorld } from '../support/worlds.ts'
+
+type Json = any
+
+const mask = '********'
+/** What was stored while secrets were not refused yet; the text of each is found nowhere in an answer, a log or a snapshot. */
+const canary = 'canary-5e1f'
+
+let service: TestService
+beforeAll(async () => {
+  service = await openService({ environment: { SERVICE_MONITOR_INTERVAL_SECONDS: '86400' } })
+}, 60_000)
+afterAll(() => service?.[Symbol.asyncDispose]())
+
+let serial = 0
+/** An environment with a record of every kind that has a configuration. */
+const definition = (configuration: Json = {}, of = 'none'): Json => {
+  const id = `env-${String(++serial)}`
+  const given = (kind: string): Json => (kind === of ? configuration : { plain: 1 })
+  return {
+    environment: { id, name: id },
+    version: { id: `${id}-v1`, version: 1 },
+    runtimes: [{ id: `${id}-r`, name: 'r', driver: 'local', mode: 'execution', configuration: given('runtime') }],
+    resources: [{ id: `${id}-m`, name: 'm', providerId: 'm', cpuCores: 1, cpuCapacity: 1, schedulable: true }],
+    resourceRuntimeBindings: [{ resourceId: `${id}-m`, runtimeId: `${id}-r`, enabled: true, configuration: given('binding') }],
+    storages: [
+      {
+        id: `${id}-s`,
+        name: 's',
+        type: 's3',
+        configuration: given('storage'),
+        runtimeBindings: [{ runtimeId: `${id}-r`, configuration: given('storage binding') }],
+      },
+    ],
+    connections: [{ id: `${id}-c`, name: 'c', type: 'ssh', endpoint: 'h.invalid', username: 'u', configuration: given('connection') }],
+  }
+}
+const places: Record<string, string> = {
+  runtime: 'runtimes.0',
+  binding: 'resourceRuntimeBindings.0',
+  storage: 'storages.0',
+  'storage binding': 'storages.0.runtimeBindings.0',
+  connection: 'connections.0',
+}
+const tables: Record<string, [table: string, key: string]> = {
+  runtime: ['runtimes', 'id'],
+  binding: ['resource_runtime_bindings', 'runtime_id'],
+  storage: ['storages', 'id'],
+  'storage binding': ['storage_runtime_bindings', 'storage_id'],
+  connection: ['connections', 'id'],
+}
+/** Stored configurations of a kind that hold the canary. */
+const stored = async (kind: string): Promise<Json[]> => {
+  const [table] = tables[kind]!
+  const rows = await service.db.prepared(`stored-${kind}`, `select configuration from ${table} where configuration::text like $1`, [
+    `%${canary}%`,
+  ])
+  return rows.map(({ configuration }: Json) => configuration)
+}
+/** Puts a configuration under every record of an environment, as an older version stored it. */
+const age = async (id: string, configuration: Json): Promise<void> => {
+  for (const [kind, [table, key]] of Object.entries(tables))
+    await service.db.prepared(`age-${kind}`, `update ${table} set configuration = $1 where ${key} like $2`, [
+      JSON.stringify(configuration),
+      `${id}-%`,
+    ])
+}
+const paths = (body: Json): string[] => body.details.map(({ path }: Json) => path).toSorted()
+
+test.each(Object.keys(places))('a secret in the configuration of a %s is refused with the route that stores it', async (kind) => {
+  const secrets = {
+    bearerToken: canary,
+    API_KEY: canary,
+    deep: [{ of: { 'private-key': { pem: canary } } }, { secretAccessKey: 5_150_515 }],
+  }
+  const before = await tableCounts(service.db)
+  const answer = await service.call(
+    'POST',
+    '/environments/',
+    definition({ ...secrets, accessKeyId: 'x', token: 'vault:kubernetes-token/t' }, kind),
+  )
+  const at = `${places[kind] ?? ''}.configuration`
+  expect([answer.status, paths(answer.body)]).toEqual([
+    422,
+    [`${at}.API_KEY`, `${at}.bearerToken`, `${at}.deep.0.of.private-key.pem`, `${at}.deep.1.secretAccessKey`],
+  ])
+  for (const { message } of answer.body.details)
+    expect(message).toMatch(/store it by POST \/(ssh-keys\/import|kubernetes-tokens|cloud-credentials)\/ and give the credentialRef/)
+  expect(answer.text).not.toContain(canary)
+  expect(answer.text).not.toContain('5150515')
+  const { audit_events: _, ...after } = await tableCounts(service.db)
+  expect(after).toEqual(Object.fromEntries(Object.entries(before).filter(([table]) => table !== 'audit_events')))
+})
+
+test('every form of a secret’s name is refused by PUT of a connection and of an environment; references, flags and other keys are not', async () => {
+  const document = definition({}, 'connection')
+  await service.post('/environments/', document)
+  const [connection] = document.connections
+  const put = (configuration: Json) =>
+    service.call('PUT', `/environment-connections/${connection.id}/`, {
+      ...connection,
+      environmentId: document.environment.id,
+      configuration,
+    })
+  for (const key of [
+    'bearerToken',
+    'token',
+    'password',
+    'passwd',
+    'passphrase',
+    'privateKey',
+    'private_key',
+    'secretAccessKey',
+    'client-secret',
+    'kubeconfig',
+    'Authorization',
+    'credentials',
+    'clientKeyData',
+    'accountKey',
+  ]) {
+    const answer = await put({ [key]: canary })
+    expect([key, answer.status, paths(answer.body)]).toEqual([key, 422, [`configuration.${key}`]])
+    expect(answer.body.error).toContain('POST /ssh-keys/import/')
+    const whole = await service.call('PUT', `/environments/${document.environment.id}/`, {
+      ...document,
+      connections: [{ ...connection, configuration: { in: { [key]: canary } } }],
+    })
+    expect([key, whole.status, paths(whole.body)]).toEqual([key, 422, [`connections.0.configuration.in.${key}`]])
+  }
+  const harmless = {
+    accessKeyId: 'AK',
+    tokenFile: '/run/token',
+    automountServiceAccountToken: false,
+    password: '',
+    imagePullSecrets: ['regcred'],
+    apiKey: 'env:LAB',
+  }
+  expect((await put(harmless)).body.configuration).toEqual(harmless)
+  // A mask stands for a stored secret and for nothing else.
+  expect(paths((await put({ password: mask })).body)).toEqual(['configuration.password'])
+})
+
+test('what an older version stored is masked wherever it is shown', async () => {
+  const document = definition()
+  const { id } = document.environment
+  await service.post('/environments/', document)
+  await age(id, { token: canary, nested: [{ password: canary, user: 'ada' }], port: 22 })
+  const shown = { token: mask, nested: [{ password: mask, user: 'ada' }], port: 22 }
+  const one = await service.call('GET', `/environments/${id}/`)
+  for (const holder of [
+    one.body.runtimes[0],
+    one.body.resourceRuntimeBindings[0],
+    one.body.storages[0],
+    one.body.storages[0].runtimeBindings[0],
+    one.body.connections[0],
+  ])
+    expect(holder.configuration).toEqual(shown)
+  const connection = await service.call('GET', `/environment-connections/${id}-c/`)
+  expect(connection.body.configuration).toEqual(shown)
+  for (const answer of [one, connection, await service.call('GET', '/environments/')]) expect(answer.text).not.toContain(canary)
+  // Its checks go on: a key that nothing reads is no reason to be offline.
+  expect((await service.post(`/environment-connections/${id}-c/health/`)).message).not.toMatch(/token|secret/)
+})
+
+test('a PUT that sends the mask back leaves the secret as it is; one without it removes it', async () => {
+  const document = definition()
+  const { id } = document.environment
+  await service.post('/environments/', document)
+  const old = { token: canary, nested: [{ password: canary }], port: 22 }
+  await age(id, old)
+  const read = await service.get(`/environment-connections/${id}-c/`)
+  const renamed = await service.call('PUT', `/environment-connections/${id}-c/`, { ...read, name: 'renamed' })
+  expect([renamed.status, renamed.body]).toEqual([200, { ...read, name: 'renamed' }])
+  expect(await stored('connection')).toContainEqual(old)
+
+  const whole = await service.get(`/environments/${id}/`)
+  const replaced = await service.call('PUT', `/environments/${id}/`, whole)
+  expect(replaced.status).toBe(200)
+  expect(replaced.text).not.toContain(canary)
+  for (const kind of Object.keys(tables)) expect(await stored(kind)).toContainEqual(old)
+
+  await service.ok('PUT', `/environment-connections/${id}-c/`, { ...read, configuration: { ...read.configuration, token: undefined } })
+  const [kept] = (await service.db.prepared('kept', 'select configuration from connections where id = $1', [`${id}-c`])) as Json[]
+  expect(kept.configuration).toEqual({ nested: [{ password: canary }], port: 22 })
+})
+
+test('secrets of older versions stay out of the snapshots of runs', async () => {
+  const world = await makeWorld(service, { name: 'aged', tasks: [{ name: 'a' }], launch: 'none' })
+  await service.db.prepared(
+    'age-runtimes',
+    `update runtimes set configuration = configuration || $1 where id like 'aged-%' and configuration is not null`,
+    [JSON.stringify({ apiToken: canary })],
+  )
+  await service.db.prepared('age-bindings', `update resource_runtime_bindings set configuration = $1 where runtime_id like 'aged-%'`, [
+    JSON.stringify({ password: canary }),
+  ])
+  await service.post('/execution-runs/', { id: 'aged-run', schedulePlanId: world.planId, mode: 'real' })
+  expect((await service.finished('aged-run')).run.status).toBe('completed')
+  const [snapshot] = (await service.db.prepared(
+    'snapshot',
+    'select runtimes::text || runtime_bindings::text as text from run_snapshots where execution_run_id = $1',
+    ['aged-run'],
+  )) as Json[]
+  expect(snapshot.text).toContain(mask)
+  expect(snapshot.text).not.toContain(canary)
+})
+
+test('records with stored secrets are named at start, the secrets are not', async () => {
+  const document = definition()
+  const { id } = document.environment
+  await service.post('/environments/', document)
+  await age(id, { deep: { token: canary } })
+  let log = ''
+  const second = await openService({
+    databaseUrl: () => service.databaseUrl,
+    environment: { SERVICE_LOG_LEVEL: 'warn' },
+    log: { write: (line) => void (log += line) },
+  })
+  await second[Symbol.asyncDispose]()
+  for (const record of [`connection ${id}-c`, `runtime ${id}-r`, `storage ${id}-s`]) expect(log).toContain(JSON.stringify(record))
+  expect(log).toContain('deep.token')
+  expect(log).not.toContain(canary)
+}, 60_000)
