@@ -60,6 +60,14 @@ test('nothing holds a task where its runtime says so, and the record says that',
   expect(of('free')).toMatchObject({ status: 'completed', metadata: { limits: 'none' } })
 })
 
+test('a limit that is smaller than a starting process needs does not keep its task from starting', async () => {
+  const { of } = await run([
+    { name: 'byte', run: 'true', memory: '1' },
+    { name: 'pages', run: 'true', memory: '64Ki', after: ['byte'] },
+  ])
+  for (const activity of ['byte', 'pages']) expect(of(activity)).toMatchObject({ status: 'completed', attempt: 1 })
+})
+
 test('nothing holds a task whose author gave no limit, and the record says that', async () => {
   const { of } = await run([{ name: 'unlimited', run: take(100) }])
   expect(of('unlimited')).toMatchObject({ status: 'completed', metadata: { limits: 'none' } })

@@ -94,7 +94,7 @@ const makeRun = async (tasks: readonly WorldTask[], cores = [4]) => {
         positions.map((position) => {
           const policy = byPosition.get(position)?.policy
           const own = { timeoutSeconds: 0, maxAttempts: policy?.maxAttempts ?? 1, retryDelaySeconds: policy?.retryDelaySeconds ?? 0 }
-          return [position, { argv: [], environment: {}, cpu: 1, memoryBytes: 1, expectedOutputs: [], ...own }]
+          return [position, { argv: [], environment: {}, cpu: 1, memoryBytes: 2 ** 30, expectedOutputs: [], ...own }]
         }),
       ),
     intentOf: (task, _command, intended, predecessors) => {
@@ -106,7 +106,7 @@ const makeRun = async (tasks: readonly WorldTask[], cores = [4]) => {
         stage: predecessors.map((predecessor) => ({ from: directoryOf(predecessor), label: predecessor.external_id })),
         expectedOutputs: [],
         cores: 1,
-        memoryBytes: 1,
+        memoryBytes: 2 ** 30,
         timeoutSeconds: 0,
       }
       return intent

@@ -539,12 +539,15 @@ type confinement struct {
 	events, usage int
 }
 
+// A cgroup with less than this ends the process before it has become the task's program, so that the task never starts.
+const leastConfined = 1 << 20
+
 // What holds a task with a limit to its memory; empty: what was asked for cannot be had.
 func (r *runner) confine(asked request) string {
 	c := &r.confinement
 	if asked.memoryLimit == "" || asked.memoryLimit == "cgroup" {
 		c.look(r.pid, r.birth)
-		if c.room != "" && c.prepare(r.pid, r.birth, asked.memory) == nil {
+		if c.room != "" && c.prepare(r.pid, r.birth, max(asked.memory, leastConfined)) == nil {
 			return "cgroup"
 		}
 		if asked.memoryLimit == "cgroup" {
