@@ -113,6 +113,7 @@ export const createApp = (options: AppOptions): App => {
       summary: 'Health check',
       tag: 'service',
       raw: ['text/plain'],
+      refuses: [503],
       handle: async () => {
         await options.rootHealth?.()
         return new Reply({ body: 'ok' })

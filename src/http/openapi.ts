@@ -1,6 +1,5 @@
 import { z } from 'zod'
-import { refusalStatus } from './errors.ts'
-import type { Route } from './route.ts'
+import type { Method, Route } from './route.ts'
 
 type Json = Record<string, unknown>
 
@@ -15,15 +14,44 @@ export interface OpenApi {
   components: { schemas: Record<string, Json>; responses: Json; securitySchemes: Json; headers: Json }
 }
 
-/** Answers that the kernel may give on any route; a route's `refuses` adds to them. */
-const kernelRefusals = [400, 401, 403, 404, 405, 406, 413, 415, 422, 423, 431, 500, 503]
+/** Refusals that any request may get: a query value, the peer or Host, the size of its headers, a fault. */
+const anyRefusals = [400, 403, 431, 500]
+
+/** What the document says of a route beside its fields. */
+interface Place {
+  /** The prefix's routes may lack the database (503); the two outside of it do not ask it. */
+  isApi: boolean
+  /** A GET of the same path exists, with whose ETag If-Match is compared. */
+  hasRead: boolean
+}
+
+/** The refusals that the kernel and the handler of `route` can give, in order. */
+const refusalsOf = (route: Route, method: Method | 'HEAD', { isApi, hasRead }: Place): number[] => {
+  const reads = route.method === 'GET'
+  const sends = route.response !== undefined || (route.raw?.length ?? 0) > 0
+  const isPublic = route.public === true || (route.public === 'get' && method === 'GET')
+  const statuses = [
+    ...anyRefusals,
+    ...(isPublic ? [] : [401]),
+    ...(/\{\w+\}/.test(route.path) && route.anyId !== true ? [404] : []),
+    ...(sends ? [406] : []),
+    // A request under an Idempotency-Key whose first is not answered yet, or had another body.
+    ...(route.method === 'POST' ? [409, 422] : []),
+    ...((reads && route.streams !== true) || (hasRead && route.method !== 'POST') ? [412] : []),
+    ...(route.body === undefined ? [] : [413, 415, 422]),
+    ...(reads || route.whileActivated === true ? [] : [423]),
+    ...(isApi ? [503] : []),
+    ...(route.refuses ?? []),
+    ...(route.alsoStatus ?? []).filter((status) => status >= 400),
+  ]
+  return [...new Set(statuses)].toSorted((a, b) => a - b)
+}
 
 const meanings: Record<number, string> = {
   400: 'Malformed: syntax, wrong JSON type, unknown key, bad path or query value',
   401: 'No valid bearer token',
   403: 'Peer, Host or Origin is not allowed',
   404: 'No such record or path',
-  405: 'The path exists but not with this method',
   406: 'Accept excludes every media type that can be sent',
   409: 'In conflict with the state of the record',
   412: 'If-Match names another version of the record',
@@ -46,8 +74,20 @@ const successTexts: Record<number, string> = {
   304: 'Not modified',
 }
 
+const anyJson = 'JsonValue'
+const anyJsonSchema: Json = { description: 'Any JSON value', type: ['object', 'array', 'string', 'number', 'boolean', 'null'] }
+
+/** The JSON Schema of a zod schema; values of any type refer to the component `JsonValue`. */
 const schemaOf = (schema: z.ZodType, io: 'input' | 'output'): Json =>
-  z.toJSONSchema(schema, { io, target: 'draft-2020-12', unrepresentable: 'any', reused: 'inline' })
+  z.toJSONSchema(schema, {
+    io,
+    target: 'draft-2020-12',
+    unrepresentable: 'any',
+    reused: 'inline',
+    override: ({ zodSchema, jsonSchema }) => {
+      if (zodSchema._zod.def.type === 'unknown' || zodSchema._zod.def.type === 'any') jsonSchema.$ref = `#/$defs/${anyJson}`
+    },
+  })
 
 /** Collects named schemas of both directions; where a request's form differs from the answer's, the request's is called `<name>Input`. */
 class Components {
@@ -161,7 +201,6 @@ const responseName = (status: number): string => `Refused${status}`
 const errorResponse = (status: number): Json => ({
   description: meanings[status] ?? 'Refused',
   ...(status === 401 ? { headers: { 'WWW-Authenticate': { schema: { type: 'string', const: 'Bearer' } } } } : {}),
-  ...(status === 405 ? { headers: { Allow: { schema: { type: 'string' } } } } : {}),
   ...(status === 503 ? { headers: { 'Retry-After': { schema: { type: 'string' } } } } : {}),
   content: {
     'application/json': { schema: { $ref: '#/components/schemas/Error' } },
@@ -169,7 +208,7 @@ const errorResponse = (status: number): Json => ({
   },
 })
 
-const parameters = (route: Route, components: Components): Json[] => {
+const parameters = (route: Route, hasRead: boolean, components: Components): Json[] => {
   const named = [...route.path.matchAll(/\{(\w+)\}/g)].map(([, name]) => ({
     name,
     in: 'path',
@@ -196,8 +235,12 @@ const parameters = (route: Route, components: Components): Json[] => {
     route.method === 'POST'
       ? [header('Idempotency-Key', 'Repeating a request under the same key within 24 hours gives the first answer again')]
       : route.method === 'GET'
-        ? [header('If-None-Match', 'ETag of the version that the client holds: 304 if it is still the current one')]
-        : [header('If-Match', 'ETag of the version that the change is meant for: 412 if it is no longer the current one')]
+        ? route.streams === true
+          ? []
+          : [header('If-None-Match', 'ETag of the version that the client holds: 304 if it is still the current one')]
+        : hasRead
+          ? [header('If-Match', 'ETag of the version that the change is meant for: 412 if it is no longer the current one')]
+          : []
   return [...named, ...asked, ...headers]
 }
 
@@ -205,32 +248,31 @@ const successResponse = (route: Route, status: number, components: Components): 
   const content: Json = {}
   if (route.response !== undefined && status !== 204) content['application/json'] = { schema: components.add(route.response, 'output') }
   if (status !== 204)
-    for (const type of route.raw ?? []) content[type] ??= { schema: /[/+](json|yaml)$/.test(type) ? {} : { type: 'string' } }
+    for (const type of route.raw ?? [])
+      content[type] ??= {
+        schema: /[/+](json|yaml)$/.test(type)
+          ? { type: 'object', additionalProperties: { $ref: `#/components/schemas/${anyJson}` } }
+          : { type: 'string' },
+      }
   return { description: successTexts[status] ?? 'Success', ...(Object.keys(content).length === 0 ? {} : { content }) }
 }
 
-const operation = (route: Route, components: Components): Json => {
+const operation = (route: Route, place: Place, components: Components): Json => {
   const success = route.status ?? (route.response !== undefined || route.raw !== undefined ? 200 : 204)
-  const refusals = new Set([
-    ...kernelRefusals,
-    ...(route.method === 'GET' ? [412] : route.method === 'POST' ? [409] : [409, 412]),
-    ...(route.refuses ?? []),
-  ])
   const responses: Json = {}
-  for (const status of [success, ...(route.alsoStatus ?? [])]) {
-    responses[status] =
-      status < 400 ? successResponse(route, status, components) : { $ref: `#/components/responses/${responseName(status)}` }
-  }
-  if (route.method === 'GET') responses[304] = { description: 'The version named in If-None-Match is still the current one' }
-  for (const status of [...refusals].toSorted((a, b) => a - b))
+  for (const status of [success, ...(route.alsoStatus ?? []).filter((also) => also < 400)])
+    responses[status] = successResponse(route, status, components)
+  if (route.method === 'GET' && route.streams !== true)
+    responses[304] = { description: 'The version named in If-None-Match is still the current one' }
+  for (const status of refusalsOf(route, route.method, place))
     responses[status] ??= { $ref: `#/components/responses/${responseName(status)}` }
   const schema = route.body === undefined ? undefined : components.add(route.body, 'input')
   return {
-    operationId: operationId(route),
+    operationId: operationId(route, route.method),
     tags: [route.tag],
     summary: route.summary,
     ...(route.public === undefined || route.public === false ? {} : { security: [] }),
-    parameters: parameters(route, components),
+    parameters: parameters(route, place.hasRead, components),
     ...(route.body === undefined
       ? {}
       : {
@@ -243,12 +285,33 @@ const operation = (route: Route, components: Components): Json => {
   }
 }
 
-const operationId = (route: Route): string => {
+/** HEAD of a route that reads: GET's statuses and parameters, and no answer with content. */
+const headOperation = (route: Route, place: Place, get: Json): Json => {
+  const refusals = refusalsOf(route, 'HEAD', place)
+  const successes = Object.keys(get['responses'] as Json)
+    .map(Number)
+    .filter((status) => status < 400)
+  return {
+    operationId: operationId(route, 'HEAD'),
+    tags: [route.tag],
+    summary: `Headers of: ${route.summary}`,
+    ...(route.public === true ? { security: [] } : {}),
+    parameters: get['parameters'],
+    responses: Object.fromEntries(
+      [...successes, ...refusals].map((status) => {
+        const { content: _content, ...rest } = status < 400 ? { description: successTexts[status] ?? 'Success' } : errorResponse(status)
+        return [status, rest]
+      }),
+    ),
+  }
+}
+
+const operationId = (route: Route, method: string): string => {
   const words = route.path
     .replace(/[{}]/g, '')
     .split(/[/.-]+/)
     .filter((word) => word !== '')
-  return [route.method.toLowerCase(), ...words.map((word) => word.charAt(0).toUpperCase() + word.slice(1))].join('')
+  return [method.toLowerCase(), ...words.map((word) => word.charAt(0).toUpperCase() + word.slice(1))].join('')
 }
 
 /**
@@ -264,20 +327,19 @@ export const openApi = (options: {
 }): OpenApi => {
   const components = new Components()
   const paths: Record<string, Json> = {}
-  for (const route of options.routes) (paths[route.path] ??= {})[route.method.toLowerCase()] = operation(route, components)
-  for (const route of options.rootRoutes) {
-    // An empty prefix puts both kinds of route on one server, where the path's own server list would only repeat it.
-    const path = (paths[route.path] ??= options.prefix === '' ? {} : { servers: [{ url: '/' }] })
-    path[route.method.toLowerCase()] = operation(route, components)
-  }
   const all = [...options.routes, ...options.rootRoutes]
-  const refused = new Set([
-    ...kernelRefusals,
-    ...Object.values(refusalStatus),
-    412,
-    416,
-    ...all.flatMap((route) => [...(route.refuses ?? []), ...(route.alsoStatus ?? []).filter((status) => status >= 400)]),
-  ])
+  const readable = new Set(all.filter(({ method }) => method === 'GET').map(({ path }) => path))
+  const add = (route: Route, isApi: boolean): void => {
+    // An empty prefix puts both kinds of route on one server, where the path's own server list would only repeat it.
+    const path = (paths[route.path] ??= isApi || options.prefix === '' ? {} : { servers: [{ url: '/' }] })
+    const place = { isApi, hasRead: readable.has(route.path) }
+    const described = operation(route, place, components)
+    path[route.method.toLowerCase()] = described
+    if (route.method === 'GET') path['head'] = headOperation(route, place, described)
+  }
+  for (const route of options.routes) add(route, true)
+  for (const route of options.rootRoutes) add(route, false)
+  const refused = new Set(all.flatMap((route) => refusalsOf(route, route.method, { isApi: true, hasRead: readable.has(route.path) })))
   return {
     openapi: '3.1.0',
     info: {
@@ -290,7 +352,7 @@ export const openApi = (options: {
     tags: [...new Set(all.map((route) => route.tag))].map((name) => ({ name })),
     paths,
     components: {
-      schemas: { ...components.finish(), Error: errorSchema, Problem: problemSchema },
+      schemas: { ...components.finish(), [anyJson]: anyJsonSchema, Error: errorSchema, Problem: problemSchema },
       responses: Object.fromEntries([...refused].toSorted((a, b) => a - b).map((status) => [responseName(status), errorResponse(status)])),
       securitySchemes: {
         bearer: {

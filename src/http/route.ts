@@ -76,8 +76,15 @@ export interface RouteSpec<P extends string, Q extends Shape | undefined, B exte
   status?: 200 | 201 | 202 | 204
   /** Further success statuses a `Reply` may give (e.g. 200 beside 206). */
   alsoStatus?: number[]
-  /** Refusals beyond those that the kernel adds by itself (400 401 403 404 405 413 415 422 423 431 503), for OpenAPI. */
+  /**
+   * Refusals beyond those that follow from the other fields, for OpenAPI: a body brings 413, 415 and 422, a name in the path 404, a POST
+   * (by its Idempotency-Key) 409 and 422, an answer with content 406.
+   */
   refuses?: number[]
+  /** Any id in the path is accepted: 404 never comes. For OpenAPI. */
+  anyId?: boolean
+  /** Answers streams, which have no ETag: 304 and 412 never come. For OpenAPI. */
+  streams?: boolean
   /** Needs no token (the two bootstrap reads); `'get'` keeps the token for HEAD. */
   public?: boolean | 'get'
   /** Allowed while a read-only snapshot is activated. */

@@ -18,7 +18,12 @@ beforeAll(async () => {
   document = await (await fetch(`${service.rootUrl}/openapi.json`)).json()
   built = Object.entries<Record<string, unknown>>(document.paths)
     .filter(([, item]) => item['servers'] === undefined)
-    .flatMap(([path, item]) => Object.keys(item).map((method) => ({ method: method.toUpperCase(), path })))
+    // HEAD stands beside every GET.
+    .flatMap(([path, item]) =>
+      Object.keys(item)
+        .filter((method) => method !== 'head')
+        .map((method) => ({ method: method.toUpperCase(), path })),
+    )
 }, 120_000)
 afterAll(() => service[Symbol.asyncDispose]())
 
@@ -198,7 +203,7 @@ describe('the document', () => {
             status,
             expect.arrayContaining([{ schema: expect.anything() }]),
           ])
-      for (const status of [400, 401, 403, 404, 405, 406, 413, 415, 422, 423, 500, 503])
+      for (const status of [400, 403, 431, 500, ...(operation.requestBody === undefined ? [] : [413, 415, 422])])
         expect([where, status, operation.responses[status]]).toEqual([where, status, expect.anything()])
       if (operation.requestBody !== undefined)
         for (const type of ['application/json', 'application/yaml'])

@@ -138,7 +138,11 @@ const encoded = (id: string): string => encodeURIComponent(id.toWellFormed())
 test('400 requests of every kind to every route: no fault, and every answer is one that the document promises', async () => {
   const operations = Object.entries<Json>(document['paths'])
     .filter(([, item]) => item['servers'] === undefined)
-    .flatMap(([path, item]) => Object.keys(item).map((method) => ({ method: method.toUpperCase(), path })))
+    .flatMap(([path, item]) =>
+      Object.keys(item)
+        .filter((method) => method !== 'head')
+        .map((method) => ({ method: method.toUpperCase(), path })),
+    )
   const bodies = fc.oneof(
     { weight: 4, arbitrary: fc.record({ example: fc.constantFrom(...examples), at: fc.nat(), value: fc.jsonValue({ maxDepth: 3 }) }) },
     { weight: 1, arbitrary: fc.jsonValue({ maxDepth: 4 }).map((value) => ({ text: JSON.stringify(value) })) },

@@ -199,14 +199,16 @@ describe('access', () => {
       for (const method of Object.keys(item).filter((key) => key !== 'servers')) {
         const answer = await raw(guarded, prefix + path.replaceAll(/\{\w+\}/g, 'x'), { method: method.toUpperCase() })
         const isLinked = path.startsWith('/function-calls/')
-        const isPublic = isLinked || (method === 'get' && (path === '/instance/' || path === '/preflight/'))
+        const isPublic =
+          method === 'head' ? path === '/instance/' : isLinked || (method === 'get' && (path === '/instance/' || path === '/preflight/'))
         expect([method, path, answer.status, answer.headers['www-authenticate']]).toEqual([
           method,
           path,
-          ...(isLinked ? [403, undefined] : isPublic ? [200, undefined] : [401, 'Bearer']),
+          ...(!isPublic ? [401, 'Bearer'] : isLinked ? [403, undefined] : [200, undefined]),
         ])
         expect([method, path, item[method]?.security]).toEqual([method, path, isPublic ? [] : undefined])
-        if (!isPublic) expect(JSON.parse(answer.text)).toEqual({ error: 'authentication required', code: 'unauthenticated', details: [] })
+        if (!isPublic && method !== 'head')
+          expect(JSON.parse(answer.text)).toEqual({ error: 'authentication required', code: 'unauthenticated', details: [] })
       }
     }
     expect((await raw(guarded, '/api/instance/', { method: 'HEAD' })).status).toBe(200)

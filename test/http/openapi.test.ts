@@ -27,7 +27,9 @@ test('the document is valid OpenAPI 3.1 and has every route, and only those', as
       .filter((key) => key !== 'servers')
       .map((method) => `${method.toUpperCase()} ${path}`),
   )
-  const declared = [...service.routes.map(({ method, path }) => `${method} ${path}`), 'GET /', 'GET /openapi.json']
+  const declared = [...service.routes.map(({ method, path }) => `${method} ${path}`), 'GET /', 'GET /openapi.json'].flatMap((one) =>
+    one.startsWith('GET ') ? [one, one.replace('GET', 'HEAD')] : [one],
+  )
   expect(operations.toSorted()).toEqual(declared.toSorted())
   const ids = Object.values<Json>(document['paths']).flatMap((item) =>
     Object.values<Json>(item).flatMap((operation) => (operation['operationId'] === undefined ? [] : [operation['operationId']])),
@@ -44,8 +46,17 @@ test('an operation names parameters, both media types, every status and its secu
     content: { 'application/yaml': { schema: { $ref: '#/components/schemas/StarInput' } } },
   })
   expect(create.responses[201].content['application/json'].schema).toEqual({ $ref: '#/components/schemas/Star' })
-  for (const status of [400, 401, 403, 404, 405, 406, 409, 413, 415, 422, 423, 431, 500, 503])
-    expect(create.responses[status].$ref).toBe(`#/components/responses/Refused${status}`)
+  const refusalsOf = (operation: Json): number[] =>
+    Object.keys(operation['responses'])
+      .map(Number)
+      .filter((status) => status >= 400)
+  expect(refusalsOf(create)).toEqual([400, 401, 403, 406, 409, 413, 415, 422, 423, 431, 500, 503])
+  for (const status of refusalsOf(create)) expect(create.responses[status].$ref).toBe(`#/components/responses/Refused${String(status)}`)
+  expect(refusalsOf(document['paths']['/stars/{starId}/'].get)).toEqual([400, 401, 403, 404, 406, 412, 431, 500, 503])
+  expect(refusalsOf(document['paths']['/instance/'].get)).not.toContain(401)
+  const { head } = document['paths']['/stars/{starId}/']
+  expect(refusalsOf(head)).toEqual([400, 401, 403, 404, 406, 412, 431, 500, 503])
+  expect(Object.values<Json>(head.responses).some((answer) => 'content' in answer || '$ref' in answer)).toBe(false)
   expect(document['components'].responses.Refused422.content).toMatchObject({ 'application/json': {}, 'application/problem+json': {} })
   expect(document['components'].schemas.StarInput.required).toEqual(['id', 'name'])
   expect(document['components'].schemas.Star.required).toEqual(['id', 'name', 'kind', 'planets', 'moons'])
@@ -57,6 +68,8 @@ test('an operation names parameters, both media types, every status and its secu
   ])
   expect(document['paths']['/stars/{starId}/'].get.parameters[0]).toMatchObject({ name: 'starId', in: 'path', required: true })
   expect(document['paths']['/instance/'].get.security).toEqual([])
+  // `metadata` of a star is a free object.
+  expect(document['components'].schemas.Star.properties.metadata.additionalProperties).toEqual({ $ref: '#/components/schemas/JsonValue' })
   expect(document['components'].schemas.Error.example).toMatchObject({ code: 'unacceptable' })
 })
 

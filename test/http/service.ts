@@ -238,6 +238,7 @@ export const startService = async (
       path: '/unique/',
       summary: 'Violate',
       tag: 'fail',
+      refuses: [422],
       response: Star,
       handle: () => {
         throw Object.assign(new Error('duplicate key'), { constraint: 'stars_pk' })

@@ -58,7 +58,7 @@ export const createConformance = (document: object) => {
           body,
         )
       }
-      const operation = `/paths/${pointer(template)}/${(method === 'HEAD' ? 'GET' : method).toLowerCase()}`
+      const operation = `/paths/${pointer(template)}/${method.toLowerCase()}`
       if (at(operation) === undefined) throw new Error(`${where}: the document has no such operation`)
       let response = `${operation}/responses/${status}`
       const declared = at(response) as Json | undefined

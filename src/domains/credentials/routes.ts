@@ -136,6 +136,7 @@ export const credentialRoutes = ({ db, vault }: { db: Db; vault: Pick<Vault, 'pu
       path: `${folders[kind]}{credentialId}/`,
       tag: 'credentials',
       summary: `Delete a ${nouns[kind]} that no connection uses`,
+      refuses: [422],
       audit: audited(kind, 'deleted'),
       handle: async ({ params }) => {
         await deleteCredential(db, kind, params['credentialId'] ?? '')

@@ -217,6 +217,7 @@ export const environmentConnectionRoutes = (parts: ConnectionParts): Route[] => 
       path: '/environment-connections/{connectionId}/login/',
       tag: 'environment-connections',
       summary: 'How the login of a connection stands, and what it asks a person',
+      refuses: [422],
       response: Login,
       handle: ({ params }) => links.state(params.connectionId),
     }),

@@ -92,6 +92,7 @@ export const environmentRoutes = ({ db }: { db: Db }): Route[] => {
       path: '/environments/{environmentId}/',
       tag: 'environments',
       summary: 'Delete an environment that nothing uses, with everything below it',
+      refuses: [422],
       audit: {
         eventType: 'environment.deleted',
         summary: ({ params }) => `environment ${params['environmentId'] ?? ''} deleted`,

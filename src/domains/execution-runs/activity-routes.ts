@@ -97,6 +97,7 @@ export const activityRoutes = ({ db, sites, hostId, workRoot, seedRoot, variable
         tail: bytesQuery,
       }),
       raw: ['text/plain'],
+      streams: true,
       alsoStatus: [206],
       handle: async ({ params, query }) => {
         const { name, place, facts } = await started(params.runId, params.activityId, query.attempt)
@@ -145,6 +146,8 @@ export const activityRoutes = ({ db, sites, hostId, workRoot, seedRoot, variable
       summary: "One file of an activity's work directory",
       query: z.strictObject({ attempt: attemptQuery }),
       raw: ['application/octet-stream'],
+      streams: true,
+      refuses: [422],
       handle: async ({ params, query }) => {
         const { directory, place, facts } = await started(params.runId, params.activityId, query.attempt)
         const { shell, root } = sites.at(place, facts)

@@ -19,6 +19,7 @@ import {
   runModes,
   runStates,
   taskStates,
+  Timeline,
 } from './schemas.ts'
 import { listRunPart, listRuns, markRunDispatched, readRun, readRunDetail, requestCancel, type RunPart } from './store.ts'
 import { startLeaseMs } from './site.ts'
@@ -102,7 +103,6 @@ export const executionRunRoutes = ({
       summary,
       response: ExecutionRun,
       status: 202,
-      refuses: [409],
       audit: {
         eventType: `execution.run.${verb}`,
         summary: (call) => `${verb} of run ${executionOf(call) ?? ''} asked for`,
@@ -158,7 +158,6 @@ export const executionRunRoutes = ({
       body: RunRequest,
       response: ExecutionRun,
       status: 202,
-      refuses: [409],
       audit: {
         eventType: 'execution.run.accepted',
         summary: (call) => `run ${executionOf(call) ?? ''} accepted`,
@@ -252,14 +251,14 @@ export const executionRunRoutes = ({
       summary:
         'Where the time went: JSON, or one self-contained page (Gantt of planned, simulated, measured) with `Accept: text/html`; `with` adds another run of the same plan',
       query: z.strictObject({ with: z.string().min(1).max(400).optional() }),
-      response: z.looseObject({}),
+      response: Timeline,
       raw: ['text/html'],
       handle: async ({ params, query, headers }) => {
         const input = await timelineOf(db, params.runId, query.with)
         if (input === undefined) throw missing('run', query.with === undefined ? params.runId : `${params.runId} or ${query.with}`)
         if (/\btext\/html\b/.test(headers['accept'] ?? ''))
           return new Reply({ body: timelineHtml(input, currency), headers: { 'content-type': 'text/html; charset=utf-8' } })
-        return timelineSummary(input) as unknown as Record<string, unknown>
+        return timelineSummary(input)
       },
     }),
     route({
@@ -269,6 +268,7 @@ export const executionRunRoutes = ({
       summary: 'Two runs of one workflow version side by side, with what their plans promised',
       query: z.strictObject(pageQuery),
       response: RunComparison,
+      refuses: [422],
       handle: async ({ params, query }) => {
         const page = pageOf(query)
         const compared = await compareRuns(db, params.a, params.b, page)

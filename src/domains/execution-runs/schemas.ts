@@ -14,7 +14,8 @@ export const taskStates = ['blocked', 'ready', 'queued', 'preparing', 'running',
 const runShape = {
   id: Id,
   schedulePlanId: Id,
-  mode: z.enum(runModes),
+  // What the service cannot do answers 503 and is not offered.
+  mode: z.enum(runModes).meta({ enum: ['real', 'simulation'] }),
   seed: z.int().optional(),
   status: z.string().optional().describe('accepted from older clients, ignored'),
   title: z.string().max(255).optional(),
@@ -22,7 +23,10 @@ const runShape = {
     .enum(networkModels)
     .optional()
     .describe("network model of a simulation; default: the plan's. docs/planning.md says what each one shares"),
-  simulator: z.enum(['built-in', 'simgrid']).optional(),
+  simulator: z
+    .enum(['built-in', 'simgrid'])
+    .meta({ enum: ['built-in'] })
+    .optional(),
   onFailure: z
     .enum(['stop', 'finish-independent'])
     .optional()
@@ -114,6 +118,8 @@ export const ExecutionRun = z
   .meta({ id: 'ExecutionRun' })
 export type ExecutionRun = z.output<typeof ExecutionRun>
 
+const TaskTime = z.number().optional().describe('seconds since the epoch, in a simulation since its start; absent while it is not known')
+
 export const TaskExecution = z
   .strictObject({
     id: z.string(),
@@ -129,11 +135,11 @@ export const TaskExecution = z
     site: z.string().optional(),
     attempt: z.number(),
     status: z.enum(taskStates),
-    readyAt: z.number().optional(),
-    dataReadyAt: z.number().optional(),
-    queuedAt: z.number().optional(),
-    startedAt: z.number().optional(),
-    finishedAt: z.number().optional(),
+    readyAt: TaskTime,
+    dataReadyAt: TaskTime,
+    queuedAt: TaskTime,
+    startedAt: TaskTime,
+    finishedAt: TaskTime,
     runtimeSeconds: z.number(),
     queueSeconds: z.number(),
     siteQueueSeconds: z.number().optional().describe("time in the site's own queue; queueSeconds is the time here"),
@@ -248,14 +254,27 @@ export const DataLocation = z
   })
   .meta({ id: 'DataLocation' })
 
+const LiveRun = z
+  .strictObject({
+    phase: z.enum(['opening', 'simulating', 'running', 'closing']),
+    sites: z.array(
+      z.strictObject({
+        site: z.string(),
+        state: z.enum(['in flight', 'waiting for other sites', 'settled', 'given up']),
+        completed: z.number(),
+        running: z.number(),
+      }),
+    ),
+    completed: z.number(),
+    total: z.number(),
+  })
+  .meta({ id: 'LiveRun' })
+
 /** The whole run. Above 10,000 activities the arrays are empty and the paged reads hold them; of events the last 1,000. */
 export const RunDetail = z
   .strictObject({
     run: ExecutionRun,
-    live: z
-      .record(z.string(), z.unknown())
-      .optional()
-      .describe('what the open workflow says of itself; absent when it does not answer within 250 ms'),
+    live: LiveRun.optional().describe('what the open workflow says of itself; absent when it does not answer within 250 ms'),
     activities: z.array(TaskExecution),
     dataTransfers: z.array(DataTransfer),
     handles: z.array(Handle),
@@ -276,6 +295,36 @@ export const pages = {
   events: envelopeOf(RunEvent),
   outputs: envelopeOf(DataObjectInstance),
 } as const
+
+/** Where the time of a run went; the times are on the clock of its activities. */
+export const Timeline = z
+  .strictObject({
+    startedAt: z.number(),
+    finishedAt: z.number(),
+    wallSeconds: z.number(),
+    computeMakespanSeconds: z.number().describe('last end minus first start of a program'),
+    coveredWallSeconds: z.number().describe('time in which at least one phase was going on'),
+    unclassifiedWallSeconds: z.number(),
+    totals: z.strictObject({
+      workspaceTransferSeconds: z.number(),
+      resourceQueueSeconds: z.number(),
+      launchSeconds: z.number(),
+      runtimeSeconds: z.number(),
+    }),
+    phases: z.array(
+      z.strictObject({
+        id: z.string(),
+        category: z.enum(['workspace-transfer', 'resource-queue', 'launch', 'runtime']),
+        activityId: z.string(),
+        status: z.string(),
+        source: z.string(),
+        startedAt: z.number(),
+        finishedAt: z.number(),
+        durationSeconds: z.number(),
+      }),
+    ),
+  })
+  .meta({ id: 'Timeline' })
 
 const Delta = z.strictObject({ a: z.number(), b: z.number(), delta: z.number(), relative: z.number().optional() })
 const Side = z.strictObject({

@@ -55,6 +55,7 @@ export const executionScopeRoutes = ({ db }: { db: Db }): Route[] => [
     path: '/execution-scopes/{scopeId}/',
     tag: 'execution-scopes',
     summary: 'Delete a scope that nothing uses',
+    refuses: [422],
     audit: { eventType: 'execution-scope.deleted', summary: ({ params }) => `execution scope ${params['scopeId'] ?? ''} deleted` },
     handle: async ({ params }) => {
       await deleteScope(db, params.scopeId)

@@ -34,6 +34,7 @@ export const instanceRoutes = (
     tag: 'instance',
     summary: 'Identity and settings of this installation',
     public: true,
+    refuses: [404],
     response: InstanceDocument,
     handle: async () => {
       const instance = await readInstance(db)
@@ -86,6 +87,7 @@ export const instanceRoutes = (
     path: '/user-preferences/{clientId}/',
     tag: 'instance',
     summary: 'Save what a client keeps for its user',
+    anyId: true,
     body: PreferencesDocument,
     response: PreferencesDocument,
     audit: { eventType: 'user-preferences.saved', summary: ({ params }) => `preferences of client ${params['clientId'] ?? ''} saved` },

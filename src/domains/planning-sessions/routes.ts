@@ -85,7 +85,11 @@ export const planningSessionRoutes = ({ db, engine }: { db: Db; engine: Pick<Eng
         readAlgorithmRuns(db, session.id),
         open ? engine.live('planningSession', session.id) : undefined,
       ])
-      return { session: sessionDocument(session), algorithmRuns, ...(live === undefined ? {} : { live }) }
+      return {
+        session: sessionDocument(session),
+        algorithmRuns,
+        ...(live === undefined ? {} : { live: live as unknown as NonNullable<SessionDetail['live']> }),
+      }
     },
   }),
   route({
@@ -93,7 +97,6 @@ export const planningSessionRoutes = ({ db, engine }: { db: Db; engine: Pick<Eng
     path: '/planning-sessions/{sessionId}/cancel/',
     tag: 'planning-sessions',
     summary: 'Cancel a queued or running session; again is harmless',
-    refuses: [409],
     audit: { eventType: 'planning-session.cancelled', summary: ({ params }) => `planning session ${params['sessionId'] ?? ''} cancelled` },
     handle: async ({ params }) => {
       const found = await cancelSession(db, params.sessionId)

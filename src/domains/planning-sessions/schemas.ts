@@ -124,8 +124,17 @@ export type AlgorithmRun = z.output<typeof AlgorithmRun>
 export const SessionDetail = z.strictObject({
   session: Session,
   algorithmRuns: z.array(AlgorithmRun),
-  live: z.record(z.string(), z.unknown()).optional(),
+  live: z
+    .strictObject({
+      phase: z.enum(['opening', 'planning', 'ranking']),
+      algorithm: z.string().optional().describe('the algorithm that is planning'),
+      ended: z.number().describe('algorithms that have ended'),
+      total: z.number(),
+    })
+    .optional(),
 })
+
+export type SessionDetail = z.output<typeof SessionDetail>
 
 const candidate = {
   id: z.string(),

@@ -83,6 +83,7 @@ export const schedulePlanRoutes = ({ db, compute }: { db: Db; compute: Pick<Comp
     path: '/schedule-plans/{planId}/',
     tag: 'schedule-plans',
     summary: 'Delete a plan that no run and no selection of a planning session names',
+    refuses: [422],
     audit: { eventType: 'plan.deleted', summary: ({ params }) => `schedule plan ${params['planId'] ?? ''} deleted` },
     handle: async ({ params }) => {
       if (!(await deletePlan(db, params.planId))) throw missing('schedule plan', params.planId)
@@ -114,6 +115,7 @@ export const schedulePlanRoutes = ({ db, compute }: { db: Db; compute: Pick<Comp
     summary: 'Two plans of one workflow version: totals, and a page of their activities',
     query: z.strictObject(pageQuery),
     response: PlanComparison,
+    refuses: [422],
     handle: ({ params, query }) => comparePlans(db, params.planId, params.otherPlanId, pageOf(query)),
   }),
 ]

@@ -163,7 +163,7 @@ export const Activity = z.strictObject({
   activityTypeId: Id,
   externalId: z.string(),
   name: z.string(),
-  kind: z.enum(['task', 'service', 'interactive']),
+  kind: z.enum(['task', 'service', 'interactive']).meta({ enum: ['task'] }),
   capabilities: z.array(Capability),
   command: Command,
   resources: z.strictObject({ cpu: NonNegative, memoryBytes: Count, storageBytes: Count, gpu: NonNegative.optional() }),
@@ -309,7 +309,13 @@ export const CreatedWorkflow = z.strictObject({ ...WorkflowDefinition.shape, war
 export const DuplicateRequest = z.strictObject({ name: Name, namespace: Name.optional() })
 
 const documentForms = [AuthoringDocument, WfFormatDocument, NormalisedDocument].map((form) => {
-  const { $schema: _, ...schema } = z.toJSONSchema(form, { io: 'input', unrepresentable: 'any' })
+  const { $schema: _, ...schema } = z.toJSONSchema(form, {
+    io: 'input',
+    unrepresentable: 'any',
+    override: ({ zodSchema, jsonSchema }) => {
+      if (zodSchema._zod.def.type === 'unknown') jsonSchema.$ref = '#/$defs/JsonValue'
+    },
+  })
   return schema
 })
 
