@@ -998,7 +998,7 @@ begin
     from jsonb_to_recordset(p_outputs) as x(id text, "objectId" text, "activityId" text, attempt integer, path text, "sizeBytes" bigint, checksum text, uri text, "resourceId" text)
     on conflict do nothing;
     insert into data_locations (id, data_object_instance_id, resource_id, execution_run_id, uri, status, available_at)
-    select x.id, x.id, x."resourceId", p_run, x.uri, 'available', clock_timestamp()
+    select 'location-' || md5(x.id || ' ' || coalesce(x."resourceId", '')), x.id, x."resourceId", p_run, x.uri, 'available', clock_timestamp()
     from jsonb_to_recordset(p_outputs) as x(id text, uri text, "resourceId" text)
     on conflict do nothing;
   end if;

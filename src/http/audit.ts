@@ -32,6 +32,7 @@ export const auditRecord = (
       throw error
     }
   }
+  const deed = read(fields?.summary) ?? route.summary
   return {
     eventType: fields?.eventType ?? `${route.tag}.${route.method.toLowerCase()}`,
     actorId: call.actor.id,
@@ -41,7 +42,7 @@ export const auditRecord = (
     connectionId: read(fields?.connectionId),
     executionId: read(fields?.executionId),
     outcome: answer.status >= 400 ? 'failed' : (fields?.outcome?.(JSON.parse(String(answer.body))) ?? 'succeeded'),
-    summary: read(fields?.summary) ?? route.summary,
+    summary: answer.status < 400 ? deed : `${answer.status === 500 ? 'failed' : 'refused'}: ${deed}`,
     metadata: {
       method: route.method,
       path: route.path,

@@ -89,7 +89,8 @@ export const normalise = (document: unknown, shape: Shape | undefined, findings:
       if (at?.measure === true && Number.isFinite(number)) return number
       const digits = String(value)
       report(422, `the integer ${digits.length > 40 ? `${digits.slice(0, 40)}…` : digits} is beyond 2^53-1 and would lose digits`)
-      return 0
+      // Further checks of the refused document see a large number too, or they would call it too small.
+      return value < 0n ? Number.MIN_SAFE_INTEGER : Number.MAX_SAFE_INTEGER
     } else if (Array.isArray(value)) {
       if (depth >= depthBound) report(400, `the document is nested deeper than ${depthBound} levels`)
       else {
@@ -153,6 +154,36 @@ const likeliest = (alternatives: readonly (readonly Issue[])[]): readonly Issue[
 
 const jsonType = (value: unknown): string => (value === null ? 'null' : Array.isArray(value) ? 'array' : typeof value)
 
+/** What a schema without a text of its own asks of a value of the right type. Without it users would read the library's texts. */
+const boundOf = (issue: z.core.$ZodRawIssue): string => {
+  switch (issue.code) {
+    case 'too_small':
+      if (issue.origin === 'string') return `must have at least ${counted(issue.minimum, 'character')}`
+      if (issue.origin === 'array' || issue.origin === 'set') return `must have at least ${counted(issue.minimum, 'item')}`
+      return `must be ${issue.inclusive === false ? 'greater than' : 'at least'} ${String(issue.minimum)}`
+    case 'too_big':
+      if (issue.origin === 'string') return `must have at most ${counted(issue.maximum, 'character')}`
+      if (issue.origin === 'array' || issue.origin === 'set') return `must have at most ${counted(issue.maximum, 'item')}`
+      return `must be ${issue.inclusive === false ? 'less than' : 'at most'} ${String(issue.maximum)}`
+    case 'not_multiple_of':
+      return `must be a multiple of ${String(issue.divisor)}`
+    case 'invalid_format':
+      return issue.format === 'datetime'
+        ? 'must be a time with date and zone in the form of RFC 3339, like 2026-01-31T12:00:00Z'
+        : issue.format === 'regex'
+          ? `must match ${issue.pattern ?? 'the pattern of its schema'}`
+          : `must be a valid ${issue.format}`
+    case 'invalid_union':
+      return Array.isArray(issue['options'])
+        ? `must be one of ${issue['options'].join(', ')}`
+        : 'fits none of the forms that are possible here'
+    default:
+      return 'is not acceptable here'
+  }
+}
+
+const counted = (number: number | bigint, noun: string): string => `${String(number)} ${noun}${Number(number) === 1 ? '' : 's'}`
+
 const findingsOf = (issue: Issue, before: readonly PropertyKey[], root: unknown): Finding[] => {
   const full = [...before, ...issue.path]
   const path = joined(full)
@@ -176,7 +207,8 @@ const findingsOf = (issue: Issue, before: readonly PropertyKey[], root: unknown)
       const types = new Set(issue.values.map(jsonType))
       if (!types.has(jsonType(value)))
         return at(400, `must be ${[...types].map((type) => expectedName[type] ?? type).join(' or ')}, not ${typeName(value)}`)
-      const values = issue.values.map((allowed) => String(allowed)).join(', ')
+      // Blank stands for the default where it is allowed.
+      const values = issue.values.filter((allowed) => allowed !== '').join(', ')
       return at(422, `must be ${issue.values.length === 1 ? '' : 'one of '}${values}${shown(value)}`)
     }
     case 'invalid_union': {
@@ -200,7 +232,7 @@ const findingsOf = (issue: Issue, before: readonly PropertyKey[], root: unknown)
       return issue.issues.flatMap((inner) =>
         findingsOf({ ...inner, path: [] }, full, root).map((found) => ({
           ...found,
-          message: issue.code === 'invalid_key' ? `the key: ${inner.message}` : found.message,
+          message: issue.code === 'invalid_key' ? `the key ${found.message}` : found.message,
           status: issue.code === 'invalid_key' ? 422 : found.status,
         })),
       )
@@ -225,7 +257,7 @@ const refusalOf = (findings: readonly Finding[]): Refusal => {
 export const checkDocument = (schema: z.ZodType, shape: Shape, document: unknown): unknown => {
   const findings: Finding[] = []
   const normalised = document === undefined ? undefined : normalise(document, shape, findings)
-  const result = schema.safeParse(normalised)
+  const result = schema.safeParse(normalised, { error: boundOf })
   if (result.success && findings.length === 0) return result.data
   if (!result.success) {
     if (normalised === undefined)
@@ -248,7 +280,7 @@ export class Unfit extends Refusal {
 
 /** The query's values as their schema gives them; everything wrong with them is 400, all at once. */
 export const checkQuery = (schema: z.ZodType, query: Record<string, string>): unknown => {
-  const result = schema.safeParse(query)
+  const result = schema.safeParse(query, { error: boundOf })
   if (result.success) return result.data
   const details = result.error.issues
     .flatMap((issue) => findingsOf(issue, [], query))

@@ -34,6 +34,14 @@ export const Name = z
 /** Free text of at most 64 KiB; may be empty. */
 export const Text = z.string().max(65_536)
 
+/** One of `values`; blank means `usual`, as leaving it out does. */
+export const choice = <const Values extends readonly [string, ...string[]]>(values: Values, usual: Values[number]) =>
+  z
+    .enum([...values, ''])
+    .default(usual as never)
+    .transform((value): string => (value === '' ? usual : value))
+    .pipe(z.enum(values))
+
 /** A finite number. */
 export const Finite = z.number()
 /** A finite number ≥ 0 (seconds, prices, capacities). */

@@ -111,10 +111,9 @@ export const openVault = ({ db, keys, outside, audit }: VaultOptions) => {
           actorType: 'service',
           ...(environmentId === undefined ? {} : { environmentId }),
           ...(connectionId === undefined ? {} : { connectionId }),
-          resourceId: shownReference(reference),
           outcome,
           summary: `credential ${shownReference(reference)} ${outcome === 'failed' ? 'could not be opened' : 'opened'}: ${purpose}`,
-          metadata: { purpose, ...metadata },
+          metadata: { credentialRef: shownReference(reference), purpose, ...metadata },
         })
       let found: { secret: Secret; version: string }
       try {

@@ -94,7 +94,10 @@ describe('SSH keys', () => {
 
     const secret = await vault.open(made.body.credentialRef, { ...use, connectionId: 'c7' })
     expect(secret).toMatchObject({ kind: 'ssh-key', privateKey: expect.stringMatching(/^-----BEGIN OPENSSH PRIVATE KEY-----/) })
-    const events = (await app.call('GET', `/audit-events/?resourceId=${made.body.credentialRef}`)).body
+    const events = [
+      ...(await app.call('GET', `/audit-events/?credentialRef=${made.body.credentialRef}`)).body,
+      ...(await app.call('GET', `/audit-events/?resourceId=${made.body.credentialRef}`)).body,
+    ]
     expect(
       events.map(({ eventType, actorId, connectionId, summary }: Record<string, string>) => [eventType, actorId, connectionId, summary]),
     ).toEqual([
@@ -341,8 +344,9 @@ describe('the vault', () => {
       ])
         await client.query(`update credentials set id = $2 where kind = 'kubernetes-token' and id = $1`, [from, to])
       await expect(vault.open(one, use)).rejects.toMatchObject(broken)
-      const failed = (await app.call('GET', `/audit-events/?resourceId=${one}&outcome=failed`)).body
-      expect(failed[0]).toMatchObject({ eventType: 'credential.used', metadata: { purpose: 'log in' } })
+      const failed = (await app.call('GET', `/audit-events/?credentialRef=${encodeURIComponent(one)}&outcome=failed`)).body
+      expect(failed[0]).toMatchObject({ eventType: 'credential.used', metadata: { credentialRef: one, purpose: 'log in' } })
+      expect(failed[0].resourceId).toBeUndefined()
       await client.query(`delete from credentials where kind = 'kubernetes-token' and id in ('one', 'two', 'three')`)
     } finally {
       client.release()

@@ -1,8 +1,9 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
-import { mkdtempSync, rmSync } from 'node:fs'
+import { execFileSync } from 'node:child_process'
+import { chmodSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer, type Server } from 'node:http'
 import { join } from 'node:path'
-import { engineFacts, engineWords, localEngines } from '../../src/drivers/discovery/engines.ts'
+import { answeringEnginesScript, engineFacts, engineWords, localEngines } from '../../src/drivers/discovery/engines.ts'
 import { runFolder } from '../support/remover.ts'
 
 /** What is made of engines' answers; real engines answer in test/api/container-engines.test.ts. */
@@ -28,6 +29,19 @@ beforeAll(async () => {
 afterAll(() => {
   engine.close()
   rmSync(folder, { recursive: true, force: true })
+})
+
+test('of another machine, Docker is named only where an engine answers its program', () => {
+  const programs = mkdtempSync(join(folder, 'programs-'))
+  const found = (code: number): string => {
+    const program = join(programs, 'docker')
+    writeFileSync(program, `#!/bin/sh\nexit ${String(code)}\n`)
+    chmodSync(program, 0o755)
+    const shell = execFileSync('/bin/sh', ['-c', answeringEnginesScript], { env: { PATH: `${programs}:/usr/bin:/bin` } })
+    return shell.toString().trim().split('\n')[0] ?? ''
+  }
+  expect(found(0)).toBe('docker')
+  expect(found(1)).not.toBe('docker')
 })
 
 test('an engine that is installed and away is named with the remedy; Podman and Apptainer need nothing that answers', async () => {

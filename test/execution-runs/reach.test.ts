@@ -81,6 +81,10 @@ describe('a run at other machines', () => {
     expect(part).toMatchObject({ site: 'ssh/three-c3', connectionId: 'three-c3', status: 'completed', exitCode: 0, attempt: 1 })
     const outputs = await service.get('/execution-runs/three-run/activities/three-part-1/outputs/')
     expect(outputs.items).toMatchObject([{ relativePath: 'part-1.txt', sizeBytes: 4, checksum: expect.stringMatching(/^sha256:/) }])
+    const locations = detail.dataLocations.filter(
+      ({ dataObjectInstanceId: of }: { dataObjectInstanceId: string }) => of === outputs.items[0].id,
+    )
+    expect(locations).toMatchObject([{ id: expect.stringMatching(/^location-/), status: 'available' }])
     expect((await service.call('GET', '/execution-runs/three-run/activities/three-part-1/outputs/part-1.txt')).text).toBe('th3\n')
     const script = (await service.call('GET', '/execution-runs/three-run/activities/three-part-1/script/')).text
     expect(script).toContain('hostname | tee part-1.txt')

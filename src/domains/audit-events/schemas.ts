@@ -34,6 +34,7 @@ export const AuditQuery = z.strictObject({
   connectionId: z.string().optional(),
   sessionId: z.string().optional(),
   executionId: z.string().optional(),
+  credentialRef: z.string().optional().describe('uses of a credential'),
   outcome: z.enum(outcomes).optional(),
   limit: z
     .string()

@@ -26,6 +26,7 @@ export const listAuditEvents = async (db: Db, filters: AuditQuery, page: Page): 
     equal(sql`connection_id`, filters.connectionId),
     equal(sql`session_id`, filters.sessionId),
     equal(sql`execution_id`, filters.executionId),
+    equal(sql`metadata ->> 'credentialRef'`, filters.credentialRef),
     equal(sql`outcome`, filters.outcome),
   )
   const rows = await db.many(

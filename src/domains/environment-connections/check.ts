@@ -2,7 +2,7 @@ import type { EngineSockets } from '../../clients/docker.ts'
 import { openKubernetesCluster, type ClusterOptions } from '../../clients/kubernetes-cluster.ts'
 import { askKubernetes, KubernetesError, type KubernetesServer } from '../../clients/kubernetes.ts'
 import type { SshProbe } from '../../clients/ssh/target.ts'
-import { engineWords, enginesScript, localEngines } from '../../drivers/discovery/engines.ts'
+import { answeringEnginesScript, engineWords, enginesScript, localEngines } from '../../drivers/discovery/engines.ts'
 import { quote } from '../../drivers/quote.ts'
 import { memoryLimitOf, memoryLimitWords } from '../../drivers/runtime/cgroups.ts'
 import { missingRights } from '../../drivers/runtime/kubernetes-rights.ts'
@@ -150,7 +150,7 @@ const text = (value: unknown): string => (typeof value === 'string' ? value : ''
 
 /**
  * What tasks will need of a machine whose shell answers; the first one that is missing ends the check. `engineSockets`: of this machine, whose
- * engines are asked; elsewhere their programs are looked for.
+ * engines are asked at their sockets; elsewhere Docker by its program, of the others the programs are looked for.
  */
 const siteStages = async (
   shell: SiteShell,
@@ -158,8 +158,9 @@ const siteStages = async (
   engineSockets?: EngineSockets,
 ): Promise<Stage[]> => {
   const stages: Stage[] = []
+  const asksScheduler = configuration['skipSchedulerCheck'] !== true && configuration['scheduler'] !== 'none'
   for (const stage of [
-    () => timed('scheduler', () => schedulerOf(shell, configuration)),
+    ...(asksScheduler ? [() => timed('scheduler', () => schedulerOf(shell, configuration))] : []),
     () => timed('container engine', () => enginesOf(shell, engineSockets)),
     () => timed('rights', () => rightsOf(shell, configuration)),
     () => timed('limits', () => limitsOf(shell)),
@@ -181,8 +182,6 @@ if command -v timeout >/dev/null 2>&1; then timeout 10 sinfo -h -a -o '%R'; else
 const schedulerOf = async (shell: SiteShell, configuration: Record<string, unknown>): Promise<string> => {
   const partition = text(configuration['partition'])
   const demanded = configuration['scheduler'] === 'slurm' || partition !== ''
-  if (configuration['skipSchedulerCheck'] === true) return 'not asked (skipSchedulerCheck)'
-  if (configuration['scheduler'] === 'none') return 'none'
   const { code, stdout, stderr } = await shell.run(schedulerScript, { deadlineMs })
   const answer = stdout.toString().trim()
   if (code === 0 && answer === 'none') {
@@ -202,7 +201,7 @@ const schedulerOf = async (shell: SiteShell, configuration: Record<string, unkno
 }
 
 const enginesOf = async (shell: SiteShell, sockets: EngineSockets | undefined): Promise<string> => {
-  const { stdout } = await shell.run(enginesScript, { deadlineMs })
+  const { stdout } = await shell.run(sockets === undefined ? answeringEnginesScript : enginesScript, { deadlineMs })
   const programs = stdout
     .toString()
     .split('\n')

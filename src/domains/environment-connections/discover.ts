@@ -3,7 +3,7 @@ import { askKubernetes, KubernetesError } from '../../clients/kubernetes.ts'
 import type { Db } from '../../db/sql.ts'
 import type { Found } from '../../drivers/discovery/found.ts'
 import { localEngines } from '../../drivers/discovery/engines.ts'
-import { foundHost, hostScript, readHost, withEngines } from '../../drivers/discovery/host.ts'
+import { foundHost, hostScript, readHost, withEngines, withoutSilentEngines } from '../../drivers/discovery/host.ts'
 import { foundKubernetes } from '../../drivers/discovery/kubernetes.ts'
 import { foundSlurm, readSlurm, slurmScript } from '../../drivers/discovery/slurm.ts'
 import { LinkError, type SiteShell } from '../../drivers/shell.ts'
@@ -29,7 +29,7 @@ export const undiscoverable = ({ type }: ConnectionDocument): Refusal | undefine
 
 const text = (value: unknown): string => (typeof value === 'string' ? value : '')
 
-/** `engineSockets`: those of this machine, whose engines are asked; elsewhere their programs are looked for. */
+/** `engineSockets`: those of this machine, whose engines are asked; elsewhere Docker by its program, of the others the programs are looked for. */
 const behindShell = async (
   shell: SiteShell,
   connection: ConnectionDocument,
@@ -38,7 +38,8 @@ const behindShell = async (
 ): Promise<Found> => {
   const { id: connectionId, configuration = {} } = connection
   const seen = readHost((await shell.run(hostScript, { deadlineMs: 60_000 })).stdout.toString())
-  const host = engineSockets === undefined ? seen : withEngines(seen, await localEngines(seen.containerEngines, engineSockets))
+  const host =
+    engineSockets === undefined ? withoutSilentEngines(seen) : withEngines(seen, await localEngines(seen.containerEngines, engineSockets))
   const scheduler = text(configuration['scheduler'])
   const demanded = scheduler === 'slurm' || text(configuration['partition']) !== ''
   const there = scheduler !== 'none' && (await shell.run('command -v sinfo >/dev/null 2>&1')).code === 0

@@ -5,7 +5,15 @@ import { route, Reply, type Route } from '../../http/route.ts'
 import { sharedReads } from '../../http/shared-reads.ts'
 import { missing, unacceptable } from '../../refusal.ts'
 import { EnvironmentDefinition, EnvironmentDocument } from './schemas.ts'
-import { createEnvironment, definitionProblems, deleteEnvironment, listEnvironments, readEnvironment, replaceEnvironment } from './store.ts'
+import {
+  createEnvironment,
+  definitionProblems,
+  deleteEnvironment,
+  listEnvironments,
+  readEnvironment,
+  replaceEnvironment,
+  requireEnvironment,
+} from './store.ts'
 
 const idOf = ({ body }: { body: unknown }): string => (body as EnvironmentDefinition).environment.id
 const json = ['application/json']
@@ -67,7 +75,10 @@ export const environmentRoutes = ({ db }: { db: Db }): Route[] => {
       body: EnvironmentDefinition,
       response: EnvironmentDocument,
       raw: json,
-      alsoCheck: ({ document, params }) => definitionProblems(db, document, params['environmentId']),
+      alsoCheck: async ({ document, params }) => {
+        await requireEnvironment(db, params['environmentId'] ?? '')
+        return definitionProblems(db, document, params['environmentId'])
+      },
       audit: {
         eventType: 'environment.replaced',
         summary: ({ params }) => `environment ${params['environmentId'] ?? ''} replaced`,
@@ -76,6 +87,7 @@ export const environmentRoutes = ({ db }: { db: Db }): Route[] => {
       handle: async ({ params, body }) => {
         const { id } = body.environment
         if (id !== params.environmentId) {
+          await requireEnvironment(db, params.environmentId)
           throw unacceptable([
             {
               path: 'environment.id',

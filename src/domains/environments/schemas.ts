@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import * as field from '../../http/schema.ts'
-import { Id, JsonObject, Name, OptionalId } from '../../http/schema.ts'
+import { choice, Id, JsonObject, Name, OptionalId } from '../../http/schema.ts'
 import { documentProblems } from './rules.ts'
 
 /** Like `Count`, but a fraction does not end the check of the whole document (`z.int()` does), so that the rules about names still speak. */
@@ -84,7 +84,7 @@ export const Resource = z.strictObject({
   type: Text,
   name: Name,
   providerId: Name,
-  executionTarget: z.enum(executionTargets).default('batch'),
+  executionTarget: choice(executionTargets, 'batch'),
   parentResourceId: OptionalId.optional().describe('another resource; empty means none'),
   tier: Text,
   region: Text,

@@ -83,6 +83,11 @@ export const createEnvironment = (db: Db, definition: EnvironmentDefinition): Pr
     await insertVersion(tx, definition)
   })
 
+/** @throws Refusal 404 for an unknown environment */
+export const requireEnvironment = async (db: Db, id: string): Promise<void> => {
+  if ((await db.run(sql`select 1 from environments where id = ${id}`)) === 0) throw missing('environment', id)
+}
+
 const exists = async (tx: Db, id: string): Promise<void> => {
   if ((await tx.run(sql`select 1 from environments where id = ${id} for update`)) === 0) throw missing('environment', id)
 }

@@ -166,9 +166,10 @@ export const executionRunRoutes = ({
       handle: async ({ body, actor }) => {
         const run = runMembersOf(body)
         await acceptRun(db, body, run, { hostId, actorId: actor.id, helperImage: kubernetesHelperImage })
+        const accepted = await existing(run.id)
         // The record is what was promised; the workflow is started now or, while Temporal is away, by the dispatcher.
         if (await engine.start('executionRun', run.id)) await markRunDispatched(db, run.id)
-        return new Reply({ body: await existing(run.id), headers: { location: `/execution-runs/${encodeURIComponent(run.id)}/` } })
+        return new Reply({ body: accepted, headers: { location: `/execution-runs/${encodeURIComponent(run.id)}/` } })
       },
     }),
     route({

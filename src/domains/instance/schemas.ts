@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { memoryLimits } from '../../drivers/runtime/cgroups.ts'
-import { Id, Name } from '../../http/schema.ts'
+import { choice, Id, Name } from '../../http/schema.ts'
 
 const MiB = 1024 * 1024
 /** Bytes that one transfer holds in memory. */
@@ -46,7 +46,7 @@ export const themes = ['light', 'dark'] as const
 /** What a client keeps for its user; the id in the path wins over the one in the document. */
 export const PreferencesDocument = z.strictObject({
   clientId: z.string().optional(),
-  theme: z.enum(themes).default('light'),
+  theme: choice(themes, 'light'),
   animationsEnabled: z.boolean().default(false),
   updatedAt: z.string().optional(),
 })

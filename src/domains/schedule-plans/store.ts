@@ -2,6 +2,7 @@ import { z } from 'zod'
 import { TotalRow } from '../../db/rows.ts'
 import { sql, where, type Db } from '../../db/sql.ts'
 import { countBound, type Page } from '../../http/paging.ts'
+import { unacceptable } from '../../refusal.ts'
 import { durationSources, type DurationSource } from '../../schedulers/problem.ts'
 import { networkModels, type NetworkModel } from '../../simulator/channel.ts'
 import { infeasibilities } from './prediction.ts'
@@ -291,5 +292,18 @@ export const planAssignments = async (db: Db, planId: string): Promise<PlannedTa
 }
 
 /** Deletes a plan. False: there is none. A plan that a run or a session's selection names is refused (422) by the database. */
-export const deletePlan = async (db: Db, id: string): Promise<boolean> =>
-  (await db.run(sql`delete from schedule_plans where id = ${id}`)) > 0
+const planUsers: Record<string, string> = {
+  execution_runs_plan: 'a run executes it',
+  planning_sessions_selected_plan: 'a planning session has selected it; select another candidate there first',
+}
+
+/** Deletes a plan; false for an unknown id, 422 while a run or the selection of a planning session names it. */
+export const deletePlan = async (db: Db, id: string): Promise<boolean> => {
+  try {
+    return (await db.run(sql`delete from schedule_plans where id = ${id}`)) > 0
+  } catch (error) {
+    const use = planUsers[(error as { constraint?: string }).constraint ?? '']
+    if (use === undefined) throw error
+    throw unacceptable([{ path: 'planId', message: `the plan ${JSON.stringify(id)} cannot be deleted: ${use}` }])
+  }
+}

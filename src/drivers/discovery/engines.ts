@@ -4,6 +4,16 @@ import { describeEngine, type EngineImage, type EngineSockets } from '../../clie
 export const enginesScript =
   'for engine in docker podman apptainer singularity; do command -v "$engine" >/dev/null 2>&1 && echo "$engine"; done; true'
 
+/** For `sh`: prints `docker` where its program is in the search path and no engine answers it within 10 s. */
+export const silentDockerScript = `if command -v docker >/dev/null 2>&1; then
+  if command -v timeout >/dev/null 2>&1; then timeout 10 docker version; else docker version; fi >/dev/null 2>&1 </dev/null || echo docker
+fi`
+
+/** For `sh`: as `enginesScript`, without a Docker whose engine does not answer. */
+export const answeringEnginesScript = `silent=$(${silentDockerScript}
+)
+for engine in $(${enginesScript}); do [ "$engine" = "$silent" ] || echo "$engine"; done; true`
+
 /** A container engine of this machine. */
 export interface LocalEngine {
   engine: 'docker' | 'podman' | 'apptainer' | 'singularity'

@@ -1,4 +1,4 @@
-import { engineFacts, enginesScript, type LocalEngine } from './engines.ts'
+import { engineFacts, enginesScript, silentDockerScript, type LocalEngine } from './engines.ts'
 import { sectionsOf, type Found, type FoundResource, type FoundStorage } from './found.ts'
 
 /** Facts of the machine that a shell is on. Programs that may hang on a dead mount or device have 15 s. */
@@ -12,6 +12,7 @@ echo '@@ memory'; cat /proc/meminfo 2>/dev/null
 echo '@@ load'; cat /proc/loadavg 2>/dev/null
 echo '@@ gpus'; command -v nvidia-smi >/dev/null 2>&1 && within nvidia-smi --query-gpu=name,memory.total --format=csv,noheader,nounits 2>/dev/null
 echo '@@ engines'; ${enginesScript}
+echo '@@ silent-engines'; ${silentDockerScript}
 echo '@@ mounts'; cat /proc/self/mounts 2>/dev/null
 echo '@@ sizes'; within df -Pk 2>/dev/null
 echo '@@ end'
@@ -29,6 +30,8 @@ export interface HostFacts {
   gpus: { model: string; memoryMiB: number }[]
   /** By their programs; of this machine, those that tasks can use. */
   containerEngines: string[]
+  /** Of those, Docker where no engine answers its program. */
+  silentEngines?: string[]
   /** Of this machine, what its engines say of themselves. */
   engines?: LocalEngine[]
   shared: Omit<FoundStorage, 'runtimes'>[]
@@ -113,6 +116,7 @@ export const readHost = (output: string): HostFacts => {
     containerEngines: section('engines')
       .split('\n')
       .filter((engine) => engine !== ''),
+    ...(section('silent-engines') === '' ? {} : { silentEngines: section('silent-engines').split('\n') }),
     shared: all.slice(0, maxShared),
     warnings,
   }
@@ -132,6 +136,12 @@ export const withEngines = (host: HostFacts, engines: LocalEngine[]): HostFacts 
   containerEngines: engines.filter(({ problem }) => problem === undefined).map(({ engine }) => engine),
   engines,
   warnings: [...host.warnings, ...engineFacts(engines).warnings],
+})
+
+/** The facts of another machine, without engines that do not answer there. */
+export const withoutSilentEngines = (host: HostFacts): HostFacts => ({
+  ...host,
+  containerEngines: host.containerEngines.filter((engine) => host.silentEngines?.includes(engine) !== true),
 })
 
 /** How busy a machine is, for its snapshot. */
