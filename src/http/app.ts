@@ -48,7 +48,7 @@ export interface AppOptions {
   span?: (name: string, attributes: Record<string, string>, work: () => Promise<void>, headers: IncomingMessage['headers']) => Promise<void>
   /** In tests: an answer that its schema does not accept is a fault. */
   validateResponses?: boolean
-  /** In tests: sees every answer with a text body; `template` is the path as the document has it, undefined for unknown paths. */
+  /** In tests: sees every answer, of streams without the body; `template` is the path as the document has it, undefined for unknown paths. */
   onAnswer?: (answer: Answered) => void
 }
 
@@ -183,6 +183,13 @@ export const createApp = (options: AppOptions): App => {
     const flat = [...exchange.headers, 'X-Accel-Buffering', 'no']
     for (const name in headers) flat.push(name, headers[name] ?? '')
     res.writeHead(status, flat)
+    options.onAnswer?.({
+      method: req.method ?? '',
+      template: exchange.entry?.route?.path,
+      status,
+      contentType: headers['Content-Type'],
+      body: undefined,
+    })
     if (req.method === 'HEAD') return void res.end()
     // An event stream may stay silent for long; its reader wants to see that it is open.
     res.flushHeaders()

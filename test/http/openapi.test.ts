@@ -113,6 +113,7 @@ test('the conformance check finds what is not promised', async () => {
     /additional[\s\S]*planets must be integer/,
   )
   expect(() => check('GET', '/stars/{starId}/', 200, 'text/html', '<p>')).toThrow(/"text\/html" is not declared/)
+  expect(() => check('GET', '/stars/{starId}/', 200, 'text/plain', undefined)).toThrow(/"text\/plain" is not declared/)
   expect(() => check('GET', '/stars/{starId}/', 418, type, '{}')).toThrow(/does not have this status/)
   expect(() => check('GET', '/planets/', 200, type, '{}')).toThrow(/no such operation/)
   expect(() => check('GET', '/stars/{starId}/', 404, type, '{"error":"x"}')).toThrow(/required/)

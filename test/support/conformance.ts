@@ -72,11 +72,11 @@ export const createConformance = (document: object) => {
         if (body !== undefined && body !== '') throw new Error(`${where}: an answer without content has a body: ${body.slice(0, 200)}`)
         return
       }
-      if (body === undefined) return
+      if (body === undefined && contentType === undefined) return
       const type = bare(contentType ?? '')
       if (content[type] === undefined)
         throw new Error(`${where}: content type ${JSON.stringify(type)} is not declared; declared are ${Object.keys(content).join(', ')}`)
-      if (type.endsWith('json')) demand(where, `${response}/content/${pointer(type)}/schema`, body)
+      if (body !== undefined && type.endsWith('json')) demand(where, `${response}/content/${pointer(type)}/schema`, body)
     },
   }
 }
