@@ -11,7 +11,7 @@ begin
   select pg_get_functiondef(p.oid) into strict present from pg_proc p where p.pronamespace = 'public'::regnamespace and p.prosrc like '%insert into data_locations%';
   changed := replace(present, 'select x.id, x.id, x."resourceId", p_run, x.uri',
     'select ''location-'' || md5(x.id || '' '' || coalesce(x."resourceId", '''')), x.id, x."resourceId", p_run, x.uri');
-  if changed = present then
+  if changed not like '%location-%' then
     raise exception 'the function that records outputs does not read as expected';
   end if;
   execute changed;
