@@ -39,6 +39,7 @@ export const functionCallRoutes = ({ functionCalls }: { functionCalls: FunctionC
       body: GivenAnswer,
       limitBytes: largestAnswer,
       response: AnswerReceipt,
+      refuses: [401],
       audit: { eventType: 'function-call.answered', summary: ({ params }) => `function call ${params['name'] ?? ''} answered` },
       handle: async ({ params, query, body }) => ({ name: params.name, kept: await opened().answer(params.name, query, body) }),
     }),
@@ -50,6 +51,7 @@ export const functionCallRoutes = ({ functionCalls }: { functionCalls: FunctionC
       public: 'get',
       query: LinkQuery,
       raw: ['application/octet-stream'],
+      refuses: [401],
       handle: async ({ params, query }) => {
         const { stream, sizeBytes } = await opened().input(params.name, params.path, query)
         return new Reply({ stream, headers: { 'content-length': String(sizeBytes) } })
@@ -67,7 +69,7 @@ export const functionCallRoutes = ({ functionCalls }: { functionCalls: FunctionC
       body: OutputPart,
       limitBytes: largestPart,
       response: PartReceipt,
-      refuses: [409],
+      refuses: [401, 409],
       audit: { eventType: 'function-call.uploaded', summary: ({ params }) => `output of function call ${params['name'] ?? ''} uploaded` },
       handle: async ({ params, query, body }) => ({
         path: params.path,
