@@ -257,6 +257,35 @@ describe('create and read', () => {
   })
 })
 
+describe('the export', () => {
+  test('is JSON for a client that accepts that rather, and imports to the same content as the YAML', async () => {
+    const made = await create(workflow('shown', [simulated('a'), simulated('b', ['a'])], { storageSize: '2Gi' }))
+    expect(made.status).toBe(201)
+    const path = '/workflow-definitions/shown/export/'
+    const yaml = await service.call('GET', path)
+    for (const accept of ['application/json', 'application/json, application/yaml;q=0.5', 'application/*;q=0.1, application/json']) {
+      const exported = await service.call('GET', path, undefined, undefined, accept)
+      expect([accept, exported.status, exported.headers.get('content-type')]).toEqual([accept, 200, 'application/json'])
+      expect(exported.headers.get('content-disposition')).toMatch(/^attachment; filename="shown\.json"/)
+      expect(exported.headers.get('vary')).toContain('Accept')
+      expect(exported.headers.get('etag')).not.toBe(yaml.headers.get('etag'))
+    }
+    for (const accept of ['*/*', 'application/yaml', 'application/json, */*', 'application/problem+json'])
+      expect([accept, (await service.call('GET', path, undefined, undefined, accept)).text]).toEqual([accept, yaml.text])
+    const refused = await service.call('GET', path, undefined, undefined, 'text/html')
+    expect([refused.status, refused.json['error']]).toEqual([
+      406,
+      'this route answers application/yaml, application/json; the Accept header excludes that',
+    ])
+    const { json } = await service.call('GET', path, undefined, undefined, 'application/json')
+    for (const document of [json, yaml.text]) {
+      expect((await service.call('DELETE', '/workflow-definitions/shown/')).status).toBe(204)
+      const again = await service.call<Definition & Refused>('POST', '/workflow-definitions/', document)
+      expect([again.status, again.json.version.definitionHash]).toEqual([201, made.json.version.definitionHash])
+    }
+  })
+})
+
 describe('duplicate and delete', () => {
   test('a copy has the same content under its own ids', async () => {
     await create(workflow('first', [simulated('a'), simulated('b', ['a'])], { storageSize: '2Gi', runtime: 'k8s' }))
