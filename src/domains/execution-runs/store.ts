@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { TotalRow } from '../../db/rows.ts'
-import { raw, sql, where, type Db } from '../../db/sql.ts'
-import type { Problem } from '../../refusal.ts'
+import { raw, sql, where, type Db, type Sql } from '../../db/sql.ts'
+import { unacceptable, type Problem } from '../../refusal.ts'
 import { intentName, taskExecutionId } from './names.ts'
 import { ExecutionRun, runStates } from './schemas.ts'
 
@@ -149,7 +149,7 @@ export const listRunPart = async (
   return { rows: rows.map(({ body }) => body), total }
 }
 
-export const Attempt = z.object({
+const Attempt = z.object({
   id: z.string(),
   activityPosition: z.number(),
   activityId: z.string(),
@@ -163,15 +163,36 @@ export const Attempt = z.object({
   directory: z.string().optional(),
 })
 
-/** An attempt of an activity with the handle of its effect: `attempt` given, else the latest. The activity by its id in the plan or its external id. */
-export const findAttempt = (db: Db, runId: string, activityId: string, attempt: number | undefined) =>
-  db.maybe(
-    Attempt,
-    sql`select t.id, t.activity_position, t.activity_id, t.external_id, t.attempt, t.status, t.planned_resource_id as resource_id, t.runtime_id, t.handle_name as name, t.host_id, t.directory
-      from task_executions t
-      where t.execution_run_id = ${runId} and (t.activity_id = ${activityId} or t.external_id = ${activityId}) and ${attempt === undefined ? raw('t.latest') : sql`t.attempt = ${attempt}`}
-      order by t.activity_id = ${activityId} desc limit 1`,
+const RankedAttempt = Attempt.extend({ rank: z.number() })
+
+/**
+ * An attempt of an activity with the handle of its effect: `attempt` given, else the latest. The activity by any form of its id: the exact
+ * one, the one in the run's plan, the external id, or either of the last two with the workflow's id before it or without it.
+ * @throws Refusal `unacceptable` where several activities have the given external id
+ */
+export const findAttempt = async (db: Db, runId: string, activityId: string, attempt: number | undefined) => {
+  const positions = (condition: Sql) =>
+    sql`array(select d.position from activity_definitions d where d.workflow_version_id = v.id and ${condition})`
+  const [found, other] = await db.many(
+    RankedAttempt,
+    sql`select t.id, t.activity_position, t.activity_id, t.external_id, t.attempt, t.status, t.planned_resource_id as resource_id, t.runtime_id, t.handle_name as name, t.host_id, t.directory,
+        case when t.activity_position = any(f.exact) then 0 when t.activity_id = ${activityId} then 1 when t.external_id = ${activityId} then 2 when t.activity_position = any(f.longer) then 3
+          when t.activity_position = any(f.shorter) then 4 else 5 end as rank
+      from execution_runs r join workflow_versions v on v.id = r.content_version_id
+      cross join lateral (select case when starts_with(${activityId}, v.workflow_id || '-') then substr(${activityId}, length(v.workflow_id) + 2) end as short) s
+      cross join lateral (select ${positions(sql`d.id = ${activityId}`)} as exact, ${positions(sql`d.id = v.workflow_id || '-' || ${activityId}`)} as longer,
+        ${positions(sql`d.id = s.short`)} as shorter) f
+      join task_executions t on t.execution_run_id = r.id
+      where r.id = ${runId} and (t.activity_id = ${activityId} or t.external_id = ${activityId} or t.external_id = s.short or t.activity_position = any(f.exact || f.longer || f.shorter))
+        and ${attempt === undefined ? raw('t.latest') : sql`t.attempt = ${attempt}`}
+      order by rank, t.activity_position limit 2`,
   )
+  if (found !== undefined && other?.rank === found.rank)
+    throw unacceptable([
+      { path: 'activityId', message: `${JSON.stringify(activityId)} names several activities by their externalId; give the activity's id` },
+    ])
+  return found
+}
 
 export interface NewRun {
   id: string
