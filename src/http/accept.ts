@@ -23,10 +23,17 @@ const quality = (accepted: Range[], type: string): number => {
   return 0
 }
 
-/** Whether one of `types` may be sent; no header, or an empty one, accepts everything. */
+const problemType = 'application/problem+json'
+
+/**
+ * Whether one of `types` may be sent; no header, or an empty one, accepts everything. A client that names only the type of problem
+ * documents says what its errors are to look like and nothing of the rest, so it accepts everything too.
+ */
 export const accepts = (accept: string | undefined, types: readonly string[]): boolean => {
   if (accept === undefined || accept === '*/*' || accept.trim() === '') return true
   const accepted = ranges(accept)
+  const wanted = accepted.filter((range) => range.quality > 0)
+  if (wanted.length > 0 && wanted.every((range) => range.type === problemType)) return true
   return types.some((type) => quality(accepted, type) > 0)
 }
 
@@ -38,10 +45,17 @@ export const wantsPage = (accept: string | undefined): boolean => {
   return page > 0 && page >= (accepted.find((range) => range.type === 'application/json')?.quality ?? 0)
 }
 
+/** The type of `types` that a client wants most, the first of equals; the first one too where it accepts none of them. */
+export const preferred = (accept: string | undefined, types: readonly [string, ...string[]]): string => {
+  if (accept === undefined || accept.trim() === '') return types[0]
+  const accepted = ranges(accept)
+  return types.reduce((best, type) => (quality(accepted, type) > quality(accepted, best) ? type : best), types[0])
+}
+
 /** Whether errors go out as `application/problem+json`: it must be named, and wanted no less than plain JSON. */
 export const prefersProblem = (accept: string | undefined): boolean => {
-  if (accept === undefined || !accept.toLowerCase().includes('application/problem+json')) return false
+  if (accept === undefined || !accept.toLowerCase().includes(problemType)) return false
   const accepted = ranges(accept)
   const named = (type: string): number => accepted.find((range) => range.type === type)?.quality ?? 0
-  return named('application/problem+json') > 0 && named('application/problem+json') >= named('application/json')
+  return named(problemType) > 0 && named(problemType) >= named('application/json')
 }

@@ -139,7 +139,8 @@ export const createAccess = (rules: AccessRules) => {
     authenticate(req: IncomingMessage): Actor {
       if (expected === undefined) return { id: 'loopback', type: 'local' }
       const header = req.headers.authorization ?? ''
-      const given = header.startsWith('Bearer ') ? header.slice(7) : ''
+      // The name of a scheme has no case (RFC 9110, 11.1).
+      const given = /^bearer /i.test(header) ? header.slice(7) : ''
       const equal = timingSafeEqual(digest(given), expected)
       if (!equal || given === '' || occurrences(req, 'authorization') !== 1) {
         throw new HttpRefusal('unauthenticated', 'authentication required', { 'WWW-Authenticate': 'Bearer' })

@@ -365,11 +365,12 @@ export const createApp = (options: AppOptions): App => {
 
   const runRoute = async (exchange: Exchange, built: Route, call: HttpCall): Promise<void> => {
     const { req } = exchange
-    const types = [...(built.raw ?? []), ...(built.response === undefined ? [] : documentTypes)]
+    const types = [...new Set([...(built.raw ?? []), ...(built.response === undefined ? [] : documentTypes)])]
     if (types.length > 0 && !accepts(req.headers.accept, types)) {
       throw new HttpRefusal('not_acceptable', `this route answers ${types.join(', ')}; the Accept header excludes that`)
     }
     await built.admit?.({ params: call.params, query: call.query })
+    exchange.call = call
     let bytes: Buffer = Buffer.alloc(0)
     let format: 'json' | 'yaml' = 'json'
     if (built.body !== undefined) {
@@ -423,13 +424,14 @@ export const createApp = (options: AppOptions): App => {
       target: req.url ?? path,
       actor,
     })
-    exchange.call = call
+    // A route that admits by itself leaves no audit record of those whom it does not: anybody could fill the trail.
+    if (built.admit === undefined) exchange.call = call
     return runRoute(exchange, built, call)
   }
 
   const readQuery = (built: Route, search: string): unknown => {
     const values = queryValues(search)
-    if (built.query !== undefined) return checkQuery(built.query, values)
+    if (built.query !== undefined) return checkQuery(built.query, withoutBlanks(built.query, values))
     const names = Object.keys(values)
     if (names.length === 0) return undefined
     throw new Refusal('invalid', `query: ${names.map((name) => JSON.stringify(name)).join(', ')} is not a known parameter of this route`, {
@@ -533,6 +535,12 @@ export const createApp = (options: AppOptions): App => {
   app.disable('x-powered-by')
   app.use(listener)
   return { listener, express: app, openapi }
+}
+
+/** The query's values without blank ones of declared names: a blank filter is no filter. Unknown names stay, to be refused. */
+const withoutBlanks = (schema: z.ZodType, values: Record<string, string>): Record<string, string> => {
+  const declared: object = 'shape' in schema ? (schema.shape as object) : {}
+  return Object.fromEntries(Object.entries(values).filter(([name, value]) => value.trim() !== '' || !Object.hasOwn(declared, name)))
 }
 
 const isMethod = (method: string): method is Method => method === 'GET' || method === 'POST' || method === 'PUT' || method === 'DELETE'

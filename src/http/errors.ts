@@ -56,8 +56,9 @@ export const errorAnswer = (error: unknown, translate: (error: unknown) => Refus
     return { status: statuses[error.code], code: error.code, message: error.message, details: [], extra: {}, headers: error.headers }
   const refusal = error instanceof Refusal ? error : translate(error)
   if (refusal === undefined) return undefined
-  const headers =
-    refusal.retryAfterSeconds === undefined ? {} : { 'Retry-After': String(Math.max(1, Math.ceil(refusal.retryAfterSeconds))) }
+  const headers: Record<string, string> = {}
+  if (refusal.retryAfterSeconds !== undefined) headers['Retry-After'] = String(Math.max(1, Math.ceil(refusal.retryAfterSeconds)))
+  if (refusal.code === 'unauthenticated') headers['WWW-Authenticate'] = 'Bearer'
   return {
     status: statuses[refusal.code],
     code: refusal.code,

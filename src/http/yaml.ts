@@ -86,6 +86,15 @@ export const parseYaml = (text: string): ParsedYaml => {
 
 class BoundReached extends Error {}
 
+/** Whether a key stands for the keys of another map: `<<` as it is; in quotes it is a key like others. */
+const isMergeKey = (key: unknown): boolean => isScalar(key) && key.value === '<<' && key.type === 'PLAIN'
+
+/** Plain assignment to `__proto__` would set the prototype; as an own property it is found and refused with the other keys. */
+const setOwn = (object: Record<string, unknown>, key: string, value: unknown): void => {
+  if (key === '__proto__') Object.defineProperty(object, key, { value, enumerable: true, configurable: true, writable: true })
+  else object[key] = value
+}
+
 const valueOf = (document: Document, problems: Problem[]): unknown => {
   let aliases = 0
   let values = 0
@@ -105,6 +114,15 @@ const valueOf = (document: Document, problems: Problem[]): unknown => {
     if (value === null) return 'null'
     problems.push({ path, message: 'a collection cannot be a key' })
     return undefined
+  }
+
+  /** What a merge key brings: one map, or several of which the earlier one wins. */
+  const mergedMaps = (value: unknown, path: string): Record<string, unknown>[] => {
+    const maps: unknown[] = Array.isArray(value) ? value : [value]
+    const isMapValue = (one: unknown): one is Record<string, unknown> => typeof one === 'object' && one !== null && !Array.isArray(one)
+    if (maps.every(isMapValue)) return maps
+    problems.push({ path, message: 'a merge key takes a map or a list of maps' })
+    return []
   }
 
   const convert = (item: unknown, path: string, depth: number): unknown => {
@@ -129,6 +147,7 @@ const valueOf = (document: Document, problems: Problem[]): unknown => {
       if (item.anchor !== undefined) anchors.set(item.anchor, item)
       const seen = new Set<string>()
       const result: Record<string, unknown> = {}
+      const merged: Record<string, unknown>[] = []
       for (const pair of item.items) {
         if (isScalar(pair.key) && pair.key.anchor !== undefined) anchors.set(pair.key.anchor, pair.key)
         const key = keyText(pair.key, path)
@@ -137,10 +156,11 @@ const valueOf = (document: Document, problems: Problem[]): unknown => {
         if (seen.has(key)) problems.push({ path: at, message: `key ${JSON.stringify(key)} is given twice` })
         seen.add(key)
         const value = convert(pair.value, at, depth + 1)
-        // Plain assignment to this name would set the prototype; as an own property it is found and refused with the other keys.
-        if (key === '__proto__') Object.defineProperty(result, key, { value, enumerable: true, configurable: true, writable: true })
-        else result[key] = value
+        if (isMergeKey(pair.key)) merged.push(...mergedMaps(value, at))
+        else setOwn(result, key, value)
       }
+      for (const fields of merged)
+        for (const [key, value] of Object.entries(fields)) if (!Object.hasOwn(result, key)) setOwn(result, key, value)
       return result
     }
     return null

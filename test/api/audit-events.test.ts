@@ -61,6 +61,10 @@ test('each filter selects, several must all match, and the newest come first', a
   expect(await list('?sessionId=s')).toHaveLength(3)
   expect((await list('?executionId=x1&outcome=started')).map(({ eventType }) => eventType)).toEqual(['t3', 't1'])
   expect(await list('?executionId=x1&outcome=failed')).toEqual([])
+  // A blank filter is none.
+  expect((await list('?executionId=x1&outcome=&eventType=&limit=&page=')).map(({ eventType }) => eventType)).toEqual(
+    (await list('?executionId=x1')).map(({ eventType }) => eventType),
+  )
 })
 
 test('200 events unless 1 to 1000 are asked for', async () => {

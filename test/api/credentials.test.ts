@@ -198,17 +198,23 @@ describe('tokens and cloud credentials', () => {
     ['azure', { ...azure, appId: 'me', password: 5 }, ['appId', 'password']],
     ['azure', {}, ['clientId', 'clientSecret', 'tenantId']],
   ] as const)(
-    'a document that is none of %s is refused with what is missing, stored and validated alike',
+    'a document that is none of %s is refused with what is missing, and validated as false with the same findings',
     async (provider, credential, missing) => {
       const paths = missing.map((name) => `credential.${name}`).sort()
       expect(pathsOf(await app.call('POST', '/cloud-credentials/', { id: 'wrong', provider, credential }))).toEqual([422, paths])
-      expect(
-        pathsOf(await app.call('POST', '/cloud-credentials/validate/', { provider, credential, projectId: 'p', region: 'r' })),
-      ).toEqual([422, paths])
+      const { status, body } = await app.call('POST', '/cloud-credentials/validate/', { provider, credential, projectId: 'p', region: 'r' })
+      expect([status, body]).toEqual([
+        200,
+        {
+          ...{ valid: false, checked: 'form', reason: expect.stringContaining(body.details[0].path), details: expect.any(Array) },
+          ...{ provider, project: 'p', region: 'r', catalogStatus: 'not_discovered' },
+        },
+      ])
+      expect(body.details.map((detail: { path: string }) => detail.path).sort()).toEqual(paths)
     },
   )
 
-  test('a good document is valid without a network, and nothing of it is stored', async () => {
+  test('a good document is not called valid as long as no provider was asked, and nothing of it is stored', async () => {
     const before = await app.counts()
     const answer = await app.call('POST', '/cloud-credentials/validate/', {
       provider: 'gcp',
@@ -218,7 +224,10 @@ describe('tokens and cloud credentials', () => {
     })
     expect([answer.status, answer.body]).toEqual([
       200,
-      { valid: true, provider: 'gcp', project: 'other', region: 'europe-west1', catalogStatus: 'not_discovered' },
+      {
+        ...{ valid: null, checked: 'form', reason: expect.stringMatching(/form .* is right.*gcp.* was not asked/), details: [] },
+        ...{ provider: 'gcp', project: 'other', region: 'europe-west1', catalogStatus: 'not_discovered' },
+      },
     ])
     expect(
       (await app.call('POST', '/cloud-credentials/validate/', { provider: 'gcp', credential: JSON.stringify(gcp()) })).body.project,
@@ -228,7 +237,10 @@ describe('tokens and cloud credentials', () => {
       ['{', 'credential'],
       ['[]', 'credential'],
     ])
-      expect(pathsOf(await app.call('POST', '/cloud-credentials/validate/', { provider: 'aws', credential }))).toEqual([422, [path]])
+      expect((await app.call('POST', '/cloud-credentials/validate/', { provider: 'aws', credential })).body).toMatchObject({
+        ...{ valid: false, checked: 'form', project: '', region: '' },
+        details: [{ path }],
+      })
     expect(pathsOf(await app.call('POST', '/cloud-credentials/validate/', { provider: 'ibm', credential: {} }))).toEqual([
       422,
       ['provider'],

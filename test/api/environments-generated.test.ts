@@ -237,6 +237,14 @@ const expected = (draft: Draft) => {
       shared: false,
       readOnly: false,
       credentialReference: '',
+      browseRoots: [],
+      capabilities: {
+        ...{ browse: false, read: false, write: false, download: false, upload: false, checksum: false, presignedDownload: false },
+        computeNodeVisible: storage['shared'] === true || (storage.runtimeBindings ?? []).length > 0,
+      },
+      health: { status: 'unknown' },
+      indexPolicy: { enabled: false },
+      indexStatus: { status: 'not_indexed' },
       ...storage,
       runtimeBindings: (storage.runtimeBindings ?? []).map((binding) => ({
         containerPath: '/akoflow/data',

@@ -41,6 +41,72 @@ const created = async (document: Definition = definition()): Promise<Definition>
 const path = (id: string): string => `/environments/${encodeURIComponent(id)}/`
 const details = (body: { details: { path: string; message: string }[] }): string[] => body.details.map((detail) => detail.path).toSorted()
 
+describe('storages', () => {
+  const nothing = { browse: false, read: false, write: false, download: false, upload: false, checksum: false, presignedDownload: false }
+
+  test('reads carry the five fields of the service, and a client’s own values of them are not shown back', async () => {
+    const sent = definition()
+    const { id } = sent.environment
+    const claimed = {
+      browseRoots: [{ path: '/etc' }],
+      capabilities: { browse: true },
+      health: { status: 'healthy' },
+      indexPolicy: { enabled: true },
+      indexStatus: { status: 'completed', indexedEntries: 7 },
+    }
+    Object.assign(sent.storages[0] ?? {}, claimed)
+    sent.storages.push({ id: `${id}-bare`, name: 'bare', type: 'nfs', runtimeBindings: [] })
+    const answer = await post(sent)
+    expect(answer.status).toBe(201)
+    expect(Object.keys(answer.body.storages[0])).not.toEqual(expect.arrayContaining(['health']))
+    expect(Object.keys(answer.body.storages[0]).filter((key) => key in claimed)).toEqual([])
+
+    const view = {
+      browseRoots: [],
+      health: { status: 'unknown' },
+      indexPolicy: { enabled: false },
+      indexStatus: { status: 'not_indexed' },
+    }
+    const read = await app.call('GET', path(id))
+    expect(read.body.storages).toMatchObject([
+      { ...view, capabilities: { ...nothing, computeNodeVisible: true } },
+      { ...view, capabilities: { ...nothing, computeNodeVisible: false } },
+    ])
+    for (const storage of read.body.storages) expect(storage).toEqual(expect.objectContaining(view))
+    const listed = (await app.call('GET', '/environments/')).body.find((one: { environment: { id: string } }) => one.environment.id === id)
+    expect(listed.storages).toEqual(read.body.storages)
+    const replaced = await app.call('PUT', path(id), read.body)
+    expect([replaced.status, replaced.body.storages]).toEqual([200, read.body.storages])
+  })
+
+  test('roots and index policy are the configuration’s, as far as they have their shape', async () => {
+    const sent = definition()
+    const { id } = sent.environment
+    const bad = [null, 5, 'x', {}, [1], { path: 5 }, { label: 'no path' }]
+    Object.assign(sent.storages[0] ?? {}, {
+      shared: true,
+      configuration: {
+        browseRoots: [{ path: '/b', label: 'B', readOnly: true, other: 1 }, ...bad, { path: '/a', label: 5, readOnly: 'no' }],
+        indexPolicy: { enabled: true, roots: ['/b'], maxDepth: 3, maxEntries: '9', include: ['*', 5], exclude: ['tmp'], other: 1 },
+      },
+    })
+    sent.storages.push(
+      ...bad.map((value, i) => ({
+        ...{ id: `${id}-${String(i)}`, name: String(i), type: 'local', runtimeBindings: [] },
+        configuration: { browseRoots: value, indexPolicy: value },
+      })),
+    )
+    expect((await post(sent)).status).toBe(201)
+    const { storages } = (await app.call('GET', path(id))).body
+    expect(storages[0]).toMatchObject({ capabilities: { computeNodeVisible: true } })
+    expect([storages[0].browseRoots, storages[0].indexPolicy]).toEqual([
+      [{ path: '/b', label: 'B', readOnly: true }, { path: '/a' }],
+      { enabled: true, roots: ['/b'], maxDepth: 3, exclude: ['tmp'] },
+    ])
+    for (const storage of storages.slice(1)) expect([storage.browseRoots, storage.indexPolicy]).toEqual([[], { enabled: false }])
+  })
+})
+
 describe('registering an environment', () => {
   test('answers the document as understood, and reads return the ids that were saved', async () => {
     const sent = definition()

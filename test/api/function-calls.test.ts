@@ -16,6 +16,7 @@ import { openCallLinks, type LinkPurpose } from '../../src/drivers/runtime/serve
 import { createApp } from '../../src/http/app.ts'
 import type { AuditRecord } from '../../src/http/audit.ts'
 import { createHttpServer } from '../../src/http/server.ts'
+import { openMetrics } from '../../src/observability/metrics.ts'
 import { startFunctions, type FunctionsSite } from '../sites/functions.ts'
 import { until } from '../sites/ground.ts'
 import { createConformance } from '../support/conformance.ts'
@@ -25,6 +26,7 @@ const key = (): { secret: ReturnType<typeof createSecretKey> } => ({ secret: cre
 let keys = [key()]
 const links = openCallLinks({ primary: async () => keys[0]!, all: async () => keys })
 const audits: AuditRecord[] = []
+const metrics = openMetrics(undefined)
 const logged: string[] = []
 
 let site: FunctionsSite
@@ -65,6 +67,7 @@ beforeEach(async () => {
     version: '1',
     activated: () => false,
     audit: async (record) => void audits.push(record),
+    observe: (method, route, status, seconds) => metrics.request(method, route, status, seconds),
     validateResponses: true,
     onAnswer: (answer) => {
       try {
@@ -222,7 +225,7 @@ describe('whose link it is', () => {
     return { task, driver, name, now, request, sign, answer }
   }
 
-  test('no link, a changed one, an old one, another call’s or another purpose’s: forbidden, whatever is sent', async () => {
+  test('no link, a changed one, an old one, another call’s or another purpose’s: 401, whatever is sent', async () => {
     const { name, now, request, sign, answer, driver } = await underWay()
     const good = await sign('result')
     const bad = [
@@ -236,16 +239,36 @@ describe('whose link it is', () => {
       await sign('result', now + 60, 'made-0'),
     ]
     for (const query of bad) {
-      expect((await request('POST', `${name}/result/`, query, answer)).status).toBe(403)
-      expect((await request('GET', `${name}/inputs/in`, query)).status).toBe(403)
-      expect((await request('POST', `${name}/result/`, query, 'nonsense')).status).toBe(403)
+      expect((await request('POST', `${name}/result/`, query, answer)).status).toBe(401)
+      expect((await request('GET', `${name}/inputs/in`, query)).status).toBe(401)
+      expect((await request('POST', `${name}/result/`, query, 'nonsense')).status).toBe(401)
     }
-    expect((await request('PUT', `${name}/outputs/x`, await sign('inputs'), { offset: 0, contentBase64: '' })).status).toBe(403)
+    expect((await request('PUT', `${name}/outputs/x`, await sign('inputs'), { offset: 0, contentBase64: '' })).status).toBe(401)
     // A link says nothing about calls that are not there.
-    expect((await request('POST', 'made-0/result/', good, answer)).status).toBe(403)
-    expect((await request('POST', '..%2f..%2fetc/result/', good, answer)).status).toBe(403)
+    expect((await request('POST', 'made-0/result/', good, answer)).status).toBe(401)
+    expect((await request('POST', '..%2f..%2fetc/result/', good, answer)).status).toBe(401)
     expect((await request('POST', 'made-0/result/', await sign('result', now + 60, 'made-0'), answer)).status).toBe(404)
     expect((await driver.find([name])).get(name)).toMatchObject({ state: 'running' })
+  })
+
+  test('a request without a valid link is counted and leaves no audit record', async () => {
+    const { name, request, sign, answer } = await underWay()
+    const counted = async (): Promise<number> =>
+      Number(
+        /orrery_http_request_seconds_count\{[^}]*route="\/api\/function-calls\/\{name\}\/result\/",status="401"\} (\d+)/.exec(
+          await metrics.text(),
+        )?.[1] ?? 0,
+      )
+    const before = [audits.length, await counted()] as const
+    const path = `${publicBaseUrl}/function-calls/${name}/result/`
+    const refused = await fetch(path, { method: 'POST', body: '{}' })
+    expect([refused.status, refused.headers.get('www-authenticate')]).toEqual([401, 'Bearer'])
+    expect(await refused.json()).toMatchObject({ code: 'unauthenticated', error: expect.stringContaining('link') })
+    await request('POST', `${name}/result/`, 'signature=abc&expires=1', answer)
+    expect([audits.length, await counted()]).toEqual([before[0], before[1] + 2])
+    // What a function with its link sends is recorded, also where it is refused.
+    expect((await request('POST', `${name}/result/`, await sign('result'), { schemaVersion: 9 })).status).toBe(422)
+    expect(audits.slice(before[0])).toMatchObject([{ eventType: 'function-call.answered', outcome: 'failed' }])
   })
 
   test('only what was staged for the call can be read', async () => {

@@ -91,7 +91,7 @@ describe('the pairs of the specification', () => {
     for (const pair of built) {
       const answer = await service.call(pair.method, concrete(pair.path))
       // Of a function's call nothing is said without its link.
-      const fitting = pair.path.startsWith('/function-calls/') ? [400, 403] : [200, 204, 400, 404, 422]
+      const fitting = pair.path.startsWith('/function-calls/') ? [400, 401] : [200, 204, 400, 404, 422]
       expect(fitting.includes(answer.status) ? [] : [text(pair), answer.status]).toEqual([])
       if (answer.status === 404) expect([text(pair), answer.body.error]).not.toEqual([text(pair), expect.stringMatching(/^Not Found/)])
     }

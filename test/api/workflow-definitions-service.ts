@@ -21,7 +21,13 @@ export interface Answer<T = Record<string, unknown>> {
 export interface WorkflowService {
   db: TestDatabase['db']
   audits: AuditRecord[]
-  call: <T = Record<string, unknown>>(method: string, path: string, body?: unknown, contentType?: string) => Promise<Answer<T>>
+  call: <T = Record<string, unknown>>(
+    method: string,
+    path: string,
+    body?: unknown,
+    contentType?: string,
+    accept?: string,
+  ) => Promise<Answer<T>>
   /** Rows of every table of workflows. */
   counts: () => Promise<Record<string, number>>
   close: () => Promise<void>
@@ -65,10 +71,10 @@ export const startWorkflowService = async ({ validate = true } = {}): Promise<Wo
   return {
     db,
     audits,
-    call: async <T>(method: string, path: string, body?: unknown, contentType?: string): Promise<Answer<T>> => {
+    call: async <T>(method: string, path: string, body?: unknown, contentType?: string, accept = '*/*'): Promise<Answer<T>> => {
       const text = typeof body === 'string' ? body : JSON.stringify(body)
-      const headers = { 'content-type': contentType ?? (typeof body === 'string' ? 'application/yaml' : 'application/json') }
-      const answer = await fetch(url + path, body === undefined ? { method } : { method, headers, body: text })
+      const headers = { accept, 'content-type': contentType ?? (typeof body === 'string' ? 'application/yaml' : 'application/json') }
+      const answer = await fetch(url + path, body === undefined ? { method, headers: { accept } } : { method, headers, body: text })
       const content = await answer.text()
       const json = (answer.headers.get('content-type')?.includes('json') === true && content !== '' ? JSON.parse(content) : {}) as T
       return { status: answer.status, headers: answer.headers, text: content, json }

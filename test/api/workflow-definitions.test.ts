@@ -257,6 +257,121 @@ describe('create and read', () => {
   })
 })
 
+describe('a definition that is sent back as it was answered', () => {
+  const answered = async (name: string): Promise<Definition> => {
+    const made = await create(
+      workflow(
+        name,
+        [
+          { name: 'Fit A', run: 'fit', image: 'tools:1', activityType: 'fit', simulation: { durationSeconds: 2 } },
+          { name: 'b', dependsOn: ['Fit A'], simulation: { durationSeconds: 1 }, metadata: { note: 1 } },
+        ],
+        { dataDependencies: [{ producerActivity: 'Fit A', consumerActivity: 'b', logicalName: 'x', sizeBytes: 5 }] },
+      ),
+    )
+    expect(made.status).toBe(201)
+    expect((await service.call('DELETE', `/workflow-definitions/${made.json.id}/`)).status).toBe(204)
+    return made.json
+  }
+  // The tests change documents of every shape.
+  type Loose = ReturnType<typeof JSON.parse>
+
+  test('is taken without a warning, also under another name', async () => {
+    const sent = await answered('echoed')
+    const again = await create(sent)
+    expect([again.status, again.json.warnings, again.json.version.definitionHash]).toEqual([201, [], sent.version.definitionHash])
+    const other = await service.call<Definition & Refused>('POST', '/workflow-definitions/import/?name=Other', sent)
+    expect([other.status, other.json.warnings, other.json.version.id]).toEqual([201, [], 'other-v1'])
+  })
+
+  const changes: [string, (d: Loose) => unknown, string][] = [
+    ['the version number', (d) => (d.version.version = 3), 'version.version'],
+    [
+      'the version id',
+      (d) => {
+        d.version.id = 'altered-v3'
+        for (const activity of d.version.activities) delete activity.workflowVersionId
+      },
+      'version.id',
+    ],
+    ['the workflow id', (d) => (d.version.workflowId = 'another'), 'version.workflowId'],
+    ['the status', (d) => (d.version.status = 'draft'), 'version.status'],
+    ['the hash', (d) => (d.version.definitionHash = 'sha256:0'), 'version.definitionHash'],
+    ['the external id', (d) => (d.externalId = 'x'), 'externalId'],
+    ['a count', (d) => (d.version.activityCount = 9), 'version.activityCount'],
+    ['reserved metadata', (d) => (d.version.metadata = { legacy: 1 }), 'version.metadata.legacy'],
+    ['a dependency of 0 bytes', (d) => (d.version.dataDependencies[0].sizeBytes = 0), 'version.dataDependencies.0'],
+    ['an activity id', (d) => (d.version.activities[0].externalId = d.version.activities[0].name = 'c'), 'version.activities.0.id'],
+    ['an activity name', (d) => (d.version.activities[0].name = 'Something else'), 'version.activities.0.name'],
+    ['an activity type', (d) => (d.version.activities[0].activityTypeId = 'montage'), 'version.activities.0.activityTypeId'],
+    ['fewer capabilities', (d) => (d.version.activities[0].capabilities = ['simulation']), 'version.activities.0.capabilities'],
+    ['a service', (d) => (d.version.activities[0].service = { ports: [80] }), 'version.activities.0.service'],
+    ['resources', (d) => (d.version.activities[1].resources.gpu = 1), 'version.activities.1.resources'],
+    [
+      'a resolved executable',
+      (d) => (d.version.activities[0].command.resolvedExecutable = {}),
+      'version.activities.0.command.resolvedExecutable',
+    ],
+    ["a type's application", (d) => (d.activityTypes[0].application = 'montage'), 'activityTypes.0.application'],
+    ["a type's intensity", (d) => (d.activityTypes[0].cpuIntensity = 0.5), 'activityTypes.0.cpuIntensity'],
+    ["a type's id", (d) => (d.activityTypes[0].id = 'other'), 'activityTypes.0'],
+  ]
+  test.each(changes)('%s that is not kept is a warning', async (what, change, at) => {
+    const sent = await answered(`altered`)
+    change(sent)
+    const again = await create(sent)
+    expect([what, again.status, again.json.details]).toEqual([what, 201, undefined])
+    expect(again.json.warnings.map((warning: { path: string }) => warning.path)).toContain(at)
+    expect((await service.call('DELETE', '/workflow-definitions/altered/')).status).toBe(204)
+  })
+
+  const impossible: [string, (d: Loose) => unknown, string][] = [
+    ['interactive', (d) => (d.version.activities[0].capabilities = ['real', 'interactive']), 'version.activities.0.capabilities.1'],
+    [
+      'real without an executable',
+      (d) => Object.assign(d.version.activities[1], { capabilities: ['simulation', 'real'], command: { entrypoint: 'x' } }),
+      'version.activities.1.capabilities.1',
+    ],
+  ]
+  test.each(impossible)('the capability %s that an activity cannot have is 422', async (_what, change, at) => {
+    const sent = await answered('claimed')
+    change(sent)
+    const before = await service.counts()
+    const refused = await create(sent)
+    expect([refused.status, refused.json.details.map(({ path }) => path)]).toEqual([422, [at]])
+    expect(await service.counts()).toEqual(before)
+  })
+})
+
+describe('the export', () => {
+  test('is JSON for a client that accepts that rather, and imports to the same content as the YAML', async () => {
+    const made = await create(workflow('shown', [simulated('a'), simulated('b', ['a'])], { storageSize: '2Gi' }))
+    expect(made.status).toBe(201)
+    const path = '/workflow-definitions/shown/export/'
+    const yaml = await service.call('GET', path)
+    for (const accept of ['application/json', 'application/json, application/yaml;q=0.5', 'application/*;q=0.1, application/json']) {
+      const exported = await service.call('GET', path, undefined, undefined, accept)
+      expect([accept, exported.status, exported.headers.get('content-type')]).toEqual([accept, 200, 'application/json'])
+      expect(exported.headers.get('content-disposition')).toMatch(/^attachment; filename="shown\.json"/)
+      expect(exported.headers.get('vary')).toContain('Accept')
+      expect(exported.headers.get('etag')).not.toBe(yaml.headers.get('etag'))
+    }
+    for (const accept of ['*/*', 'application/yaml', 'application/json, */*', 'application/problem+json'])
+      expect([accept, (await service.call('GET', path, undefined, undefined, accept)).text]).toEqual([accept, yaml.text])
+    const refused = await service.call('GET', path, undefined, undefined, 'text/html')
+    expect([refused.status, refused.json['error']]).toEqual([
+      406,
+      'this route answers application/yaml, application/json; the Accept header excludes that',
+    ])
+    const { json } = await service.call('GET', path, undefined, undefined, 'application/json')
+    for (const document of [json, yaml.text]) {
+      expect((await service.call('DELETE', '/workflow-definitions/shown/')).status).toBe(204)
+      const again = await service.call<Definition & Refused>('POST', '/workflow-definitions/', document)
+      expect([again.status, again.json.version.definitionHash]).toEqual([201, made.json.version.definitionHash])
+    }
+  })
+})
+
 describe('duplicate and delete', () => {
   test('a copy has the same content under its own ids', async () => {
     await create(workflow('first', [simulated('a'), simulated('b', ['a'])], { storageSize: '2Gi', runtime: 'k8s' }))

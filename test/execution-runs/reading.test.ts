@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { raw, sql } from '../../src/db/sql.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { allOf, makeWorld, type World } from '../support/worlds.ts'
 import { activityOf, runToEnd } from './checked.ts'
@@ -88,6 +89,53 @@ describe('a simulated run', () => {
     expect(record.run.failureReason).toMatch(/apart-host-2/)
     expect(record.events.map((event) => event.eventType)).toEqual(['execution.run.started', 'execution.run.failed'])
   })
+})
+
+describe('the detail of a large run', () => {
+  test('says where a list is cut, begins with the first event and names the paged lists', async () => {
+    await runToEnd(service, small, { id: 'long', mode: 'simulation' })
+    const path = '/execution-runs/long/'
+    const whole = await service.get(path)
+    const marks = (detail: object) => Object.keys(detail).filter((key) => /Total$|Truncated$|^links$/.test(key))
+    expect(marks(whole)).toEqual([])
+    const { sequence: last } = whole.events.at(-1)
+    const fill = (table: string, rows: string) => service.db.run(sql`insert into ${raw(table)} ${raw(rows)}`)
+    await fill(
+      'run_events',
+      `select 'long', ${String(last)} + n, 'activity.completed', 'activity_execution', 'long', '{}', now() from generate_series(1, 1000 - ${String(last)}) n`,
+    )
+    const full = await service.get(path)
+    expect([marks(full), full.events.length]).toEqual([[], 1_000])
+    await fill(
+      'run_events',
+      `select 'long', 1000 + n, 'activity.completed', 'activity_execution', 'long', '{}', now() from generate_series(1, 7) n`,
+    )
+    const cut = await service.get(path)
+    expect(marks(cut)).toEqual(['eventsTruncated', 'eventsTotal', 'links'])
+    expect([cut.eventsTruncated, cut.eventsTotal, cut.events.length]).toEqual([true, 1_007, 1_000])
+    expect([cut.events[0], cut.events.at(-1).sequence]).toEqual([whole.events[0], 1_000])
+    const list = new URL(cut.links.events, service.baseUrl)
+    expect(await (await fetch(`${list.href}?page=51&pageSize=20`)).json()).toMatchObject({
+      total: 1_007,
+      items: [{ sequence: 1_001 }, {}, {}, {}, {}, {}, { sequence: 1_007 }],
+    })
+  })
+
+  test('has counts instead of arrays above 10,000 activities', async () => {
+    const world = await makeWorld(service, {
+      name: 'wide',
+      tasks: Array.from({ length: 10_001 }, (_, i) => ({ name: `t${String(i)}`, seconds: 1 })),
+    })
+    await service.post('/execution-runs/', { id: 'wide-run', schedulePlanId: world.planId, mode: 'simulation' })
+    const detail = await service.finished('wide-run', 120)
+    expect(detail.run).toMatchObject({ status: 'completed', activityCount: 10_001 })
+    expect(detail).toMatchObject({ activitiesTotal: 10_001, dataTransfersTotal: 0, handlesTotal: 0 })
+    for (const name of ['activities', 'dataTransfers', 'handles']) {
+      expect(detail).not.toHaveProperty(name)
+      const page = await (await fetch(new URL(detail.links[name], service.baseUrl))).json()
+      expect(page).toMatchObject({ items: expect.any(Array), page: 1 })
+    }
+  }, 240_000)
 })
 
 describe('the events of a run', () => {

@@ -171,6 +171,14 @@ describe('YAML', () => {
     ['blocks and comments', 'any: # c\n  text: |\n    a\n    b\n  1: one\n', { text: 'a\nb\n', 1: 'one' }],
     ['core tags', 'any: [!!str 5, !!int "7"]', ['5', 7]],
     ['a hundred aliases', `any: {a: &x v, b: [${Array(100).fill('*x').join(', ')}]}`, { a: 'v', b: Array(100).fill('v') }],
+    ['a merge key', 'any: {a: &x {k: 1, l: 2}, b: {l: 3, <<: *x}}', { a: { k: 1, l: 2 }, b: { k: 1, l: 3 } }],
+    ['a merge of several', 'any: {<<: [{k: 1}, {k: 2, l: 2}], m: 3}', { k: 1, l: 2, m: 3 }],
+    [
+      'a merge inside a merged map',
+      'any: {a: &x {k: 1}, b: &y {<<: *x, l: 2}, c: {<<: *y, l: 4}}',
+      { a: { k: 1 }, b: { k: 1, l: 2 }, c: { k: 1, l: 4 } },
+    ],
+    ['a quoted key of that name', 'any: {"<<": 1}', { '<<': 1 }],
     ['an anchor used before it is defined again', 'any: [&x 1, *x, &x 2, *x]', [1, 1, 2, 2]],
   ]
   test.each(values)('reads %s', async (_what, text, value) => {
@@ -200,6 +208,11 @@ describe('YAML', () => {
     ['a tab as indent', 'any:\n\t- 1'],
     ['an unclosed bracket', 'any: [1, 2'],
     ['an unclosed quote', 'any: "1'],
+    ['a merge of what is no map', 'any: {<<: 1}'],
+    ['a merge of a list with a text', 'any: {<<: [{a: 1}, b]}'],
+    ['two merge keys', 'any: {<<: {a: 1}, <<: {b: 1}}'],
+    ['a merged __proto__', 'any: {<<: {__proto__: {polluted: true}}}'],
+    ['a merge of a map that holds itself', 'any: &a {<<: *a}'],
     ['a collection as key', 'any: {[1, 2]: 3}'],
     ['__proto__', 'any: {__proto__: {polluted: true}}'],
     ['101 levels', `any: ${'['.repeat(100)}${']'.repeat(100)}`],

@@ -182,6 +182,10 @@ describe('path and query values', () => {
     }
     expect((await service.call('/api/echo/a/?x=1')).json).toMatchObject({ code: 'invalid', details: [{ path: 'x' }] })
     expect((await service.call('/api/stars/?kind=dwarf&&')).status).toBe(200)
+    await service.call('/api/stars/', json(star('a')))
+    for (const search of ['kind=', 'kind=+&page=', 'kind&pageSize=%20'])
+      expect([search, (await service.call(`/api/stars/?${search}`)).text]).toEqual([search, expect.stringContaining('"a"')])
+    expect((await service.call('/api/stars/?colour=')).status).toBe(400)
   })
 
   test('of any shape never give a 5xx', async () => {
@@ -276,6 +280,19 @@ describe('errors', () => {
     expect((await service.call('/api/text/', { headers: { accept: 'application/json' } })).json).toEqual({ text: 'é' })
     expect((await service.call('/api/text/', { headers: { accept: 'text/plain' } })).text).toBe('é')
     expect((await service.call('/api/text/', { headers: { accept: 'image/png' } })).status).toBe(406)
+  })
+
+  test('are never 406 for a client that names only their own type; the 406 names each type once', async () => {
+    const accept = 'application/problem+json'
+    const found = await service.call('/api/stars/', { ...json(star('p')), headers: { accept, 'content-type': 'application/json' } })
+    expect([found.status, found.headers.get('content-type')]).toEqual([201, 'application/json'])
+    expect((await service.call('/api/text/', { headers: { accept } })).status).toBe(200)
+    const lost = await service.call('/api/stars/x/', { headers: { accept } })
+    expect([lost.status, lost.headers.get('content-type'), lost.json['title']]).toEqual([404, accept, 'Not Found'])
+    expect((await service.call('/api/stars/', { headers: { accept: `${accept}, image/png` } })).status).toBe(406)
+    expect((await service.call('/api/twice/', { headers: { accept: 'image/png' } })).json['error']).toBe(
+      'this route answers application/json; the Accept header excludes that',
+    )
   })
 
   test('of the protocol itself have the same form', async () => {

@@ -225,6 +225,15 @@ export const startService = async (
     }),
     route({
       method: 'GET',
+      path: '/twice/',
+      summary: 'Answer text that is JSON',
+      tag: 'echo',
+      raw: ['application/json'],
+      response: z.strictObject({}),
+      handle: () => new Reply<unknown>({ body: '{}' }),
+    }),
+    route({
+      method: 'GET',
       path: '/away/',
       summary: 'Away',
       tag: 'fail',

@@ -145,7 +145,7 @@ export const openService = async (
         if (['completed', 'failed', 'cancelled'].includes(detail.run.status)) return detail
         if (performance.now() - began > seconds * 1_000)
           throw new Error(
-            `run ${runId} is ${detail.run.status} after ${String(seconds)} s: ${JSON.stringify({ run: detail.run, live: detail.live, activities: detail.activities.slice(0, 5) })}`,
+            `run ${runId} is ${detail.run.status} after ${String(seconds)} s: ${JSON.stringify({ run: detail.run, live: detail.live, activities: detail.activities?.slice(0, 5) })}`,
           )
         await beforeNextLook(began)
       }

@@ -258,15 +258,18 @@ export const credentialRoutes = ({ db, vault }: { db: Db; vault: Pick<Vault, 'pu
       method: 'POST',
       path: '/cloud-credentials/validate/',
       tag: 'credentials',
-      summary: "Whether a provider's document is complete and its key can be read; asks no network and stores nothing",
+      summary: "Whether a provider's document has the right form; does not ask the provider and stores nothing",
       body: CloudCredentialCheck,
       response: CloudCredentialVerdict,
       audit: { eventType: 'credential.validated', summary: () => 'cloud credential validated' },
       handle: ({ body: { provider, credential, projectId = '', region = '' } }) => {
         const made = cloudMade({ provider, credential })
-        if ('problems' in made) throw unacceptable(made.problems)
+        const asked = { checked: 'form', provider, region, catalogStatus: 'not_discovered' } as const
+        if ('problems' in made)
+          return { valid: false, reason: unacceptable(made.problems).message, details: made.problems, project: projectId, ...asked }
         const project = projectId === '' ? projectOf(provider, parsedDocument(credential) ?? {}) : projectId
-        return { valid: true, provider, project, region, catalogStatus: 'not_discovered' as const }
+        const reason = `the form of the document is right; whether ${provider} takes it is not known, because the provider was not asked`
+        return { valid: null, reason, details: [], project, ...asked }
       },
     }),
   ]

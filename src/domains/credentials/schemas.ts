@@ -63,7 +63,10 @@ export const CloudCredentialCheck = z.strictObject({
 })
 
 export const CloudCredentialVerdict = z.strictObject({
-  valid: z.boolean(),
+  valid: z.boolean().nullable().describe('null: the form is right and the provider was not asked; false: the form is wrong'),
+  checked: z.literal('form').describe('What was looked at: the form of the document, not whether the provider takes it'),
+  reason: z.string(),
+  details: z.array(z.strictObject({ path: z.string(), message: z.string() })).describe('Every finding, where the form is wrong'),
   provider: z.string(),
   project: z.string(),
   region: z.string(),

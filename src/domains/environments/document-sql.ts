@@ -84,6 +84,38 @@ const storageBindingObject = object(
   { configuration: 'b.configuration::text' },
 )
 
+/** SQL: the member of `json` where it has the JSON type `type`, else null. */
+const typed = (json: string, name: string, type: string): string =>
+  `case when jsonb_typeof(${json}->'${name}') = '${type}' then ${json}->'${name}' end`
+const texts = (json: string, name: string): string =>
+  `case when jsonb_typeof(${json}->'${name}') = 'array' and not jsonb_path_exists(${json}->'${name}', '$[*] ? (@.type() != "string")') then ${json}->'${name}' end`
+
+/**
+ * What reads add to a row `s` of storages (domain-reference 8). Roots and policy are the configuration's, as far as they have the shape;
+ * nothing has looked at the storage itself, so that neither health nor a capability is claimed.
+ */
+const policy = `(s.configuration->'indexPolicy')`
+const storageView = {
+  browseRoots: `(select coalesce(json_agg(json_strip_nulls(json_build_object('path', r.root->'path', 'label', ${typed('r.root', 'label', 'string')},
+    'readOnly', ${typed('r.root', 'readOnly', 'boolean')})) order by r.ordinality)::text, '[]')
+    from jsonb_array_elements(coalesce(${typed('s.configuration', 'browseRoots', 'array')}, '[]')) with ordinality r(root)
+    where jsonb_typeof(r.root->'path') = 'string')`,
+  capabilities: `json_build_object('browse', false, 'read', false, 'write', false, 'download', false, 'upload', false, 'checksum', false,
+    'presignedDownload', false, 'computeNodeVisible',
+    s.shared or exists (select from storage_runtime_bindings b where b.storage_id = s.id))::text`,
+  health: `'{"status":"unknown"}'`,
+  indexPolicy: object({
+    enabled: `coalesce(${policy}->'enabled' = 'true', false)`,
+    roots: texts(policy, 'roots'),
+    maxDepth: typed(policy, 'maxDepth', 'number'),
+    maxEntries: typed(policy, 'maxEntries', 'number'),
+    include: texts(policy, 'include'),
+    exclude: texts(policy, 'exclude'),
+    timeoutSeconds: typed(policy, 'timeoutSeconds', 'number'),
+  }),
+  indexStatus: `'{"status":"not_indexed"}'`,
+}
+
 const storageObject = object(
   {
     id: 's.id',
@@ -100,6 +132,7 @@ const storageObject = object(
     configuration: 's.configuration::text',
     metadata: 's.metadata::text',
     runtimeBindings: array(storageBindingObject, 'storage_runtime_bindings b where b.storage_id = s.id', 'b.position, b.runtime_id'),
+    ...storageView,
   },
 )
 

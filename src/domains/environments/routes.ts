@@ -18,6 +18,14 @@ import {
 const idOf = ({ body }: { body: unknown }): string => (body as EnvironmentDefinition).environment.id
 const json = ['application/json']
 
+/** The document without what clients sent of the service's own view of storages: it is not saved, and would look as if it were. */
+const withoutViews = (document: EnvironmentDefinition): EnvironmentDefinition => ({
+  ...document,
+  storages: document.storages.map(
+    ({ browseRoots: _, capabilities: _1, health: _2, indexPolicy: _3, indexStatus: _4, ...storage }) => storage,
+  ),
+})
+
 export const environmentRoutes = ({ db }: { db: Db }): Route[] => {
   /** The document is sent as PostgreSQL built it: parsing and writing it again would cost more than the read. */
   const document = sharedReads((id) => readEnvironment(db, id))
@@ -55,7 +63,7 @@ export const environmentRoutes = ({ db }: { db: Db }): Route[] => {
       audit: { eventType: 'environment.created', summary: (call) => `environment ${idOf(call)} created`, environmentId: idOf },
       handle: async ({ body }) => {
         await createEnvironment(db, body)
-        return new Reply({ body, headers: { location: `/environments/${encodeURIComponent(body.environment.id)}/` } })
+        return new Reply({ body: withoutViews(body), headers: { location: `/environments/${encodeURIComponent(body.environment.id)}/` } })
       },
     }),
     route({

@@ -141,11 +141,50 @@ export const Storage = z.strictObject({
   configuration: JsonObject.optional(),
   metadata: JsonObject.optional(),
   runtimeBindings: z.array(StorageRuntimeBinding).default([]),
+  // The service's own view, which GET shows: accepted, never read.
   browseRoots: ServerManaged,
   capabilities: ServerManaged,
   health: ServerManaged,
   indexPolicy: ServerManaged,
   indexStatus: ServerManaged,
+})
+
+/** A storage as reads show it: with what the service says of it by itself (domain-reference 8). */
+const StorageProjection = Storage.extend({
+  browseRoots: z.array(z.strictObject({ path: z.string(), label: z.string().optional(), readOnly: z.boolean().optional() })),
+  capabilities: z.strictObject({
+    browse: z.boolean(),
+    read: z.boolean(),
+    write: z.boolean(),
+    download: z.boolean(),
+    upload: z.boolean(),
+    checksum: z.boolean(),
+    presignedDownload: z.boolean(),
+    computeNodeVisible: z.boolean().describe('shared, or bound to a runtime'),
+  }),
+  health: z.strictObject({
+    status: z.enum(['unknown', 'healthy', 'degraded', 'unavailable']),
+    message: z.string().optional(),
+    checkedAt: z.string().optional(),
+    availableBytes: z.number().optional(),
+  }),
+  indexPolicy: z
+    .strictObject({
+      enabled: z.boolean(),
+      roots: z.array(z.string()).optional(),
+      maxDepth: z.number().optional(),
+      maxEntries: z.number().optional(),
+      include: z.array(z.string()).optional(),
+      exclude: z.array(z.string()).optional(),
+      timeoutSeconds: z.number().optional(),
+    })
+    .describe('from configuration.indexPolicy'),
+  indexStatus: z.strictObject({
+    status: z.string().describe('not_indexed, or the status of the newest index run'),
+    indexedEntries: z.number().optional(),
+    lastIndexedAt: z.string().optional(),
+    message: z.string().optional(),
+  }),
 })
 
 export const ActivityResourceProfile = z.strictObject({
@@ -216,6 +255,9 @@ export const EnvironmentDefinition = document
   )
 export type EnvironmentDefinition = z.output<typeof EnvironmentDefinition>
 
-/** What GET returns: the ids that were saved, and the newest checks of each connection. */
-export const EnvironmentDocument = document.extend({ connectionChecks: z.array(ConnectionCheck) })
+/** What GET returns: the ids that were saved, the service's view of each storage, and the newest checks of each connection. */
+export const EnvironmentDocument = document.extend({
+  storages: z.array(StorageProjection).default([]),
+  connectionChecks: z.array(ConnectionCheck),
+})
 export type EnvironmentDocument = z.output<typeof EnvironmentDocument>

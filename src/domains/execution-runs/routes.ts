@@ -39,6 +39,14 @@ export interface ExecutionRunRouteParts extends ActivityRouteParts {
 const all = <T extends readonly string[]>(states: T) => z.enum(['all', ...states] as unknown as [string, ...string[]]).optional()
 const chosen = (value: string | undefined): string | undefined => (value === 'all' ? undefined : value)
 
+/** Where the whole lists of a run's detail are, below the path of the run. */
+const pagedLists = (path: string) => ({
+  activities: `${path}activities/`,
+  dataTransfers: `${path}data-transfers/`,
+  handles: `${path}handles/`,
+  events: `${path}events/`,
+})
+
 export const executionRunRoutes = ({
   db,
   engine,
@@ -180,14 +188,17 @@ export const executionRunRoutes = ({
       query: z.strictObject({ attempts: z.enum(['latest', 'all']).optional() }),
       response: RunDetail,
       raw: ['application/json'],
-      handle: async ({ params, query }) => {
+      handle: async ({ params, query, target }) => {
         const detail = await (query.attempts === 'all' ? detailOfAllAttempts : detailOfLatest)(params.runId)
         if (detail === undefined) throw missing('run', params.runId)
         const live = isOver(detail.status) ? undefined : await engine.live('executionRun', params.runId, detail.generation)
-        // PostgreSQL wrote the text; `live` goes in front of its last brace.
-        return new Reply({
-          body: live === undefined ? detail.body : `${detail.body.slice(0, detail.body.lastIndexOf('}'))},"live":${JSON.stringify(live)}}`,
-        })
+        // PostgreSQL wrote the text; what only this program knows goes in front of its last brace.
+        const further = {
+          ...(detail.cut ? { links: pagedLists(target.split('?')[0] ?? '') } : {}),
+          ...(live === undefined ? {} : { live }),
+        }
+        const added = JSON.stringify(further).slice(1, -1)
+        return new Reply({ body: added === '' ? detail.body : `${detail.body.slice(0, -1)},${added}}` })
       },
     }),
     steer('cancel', 'Ask for the end of a run: nothing new starts, what runs is ended with its children', {

@@ -270,19 +270,35 @@ const LiveRun = z
   })
   .meta({ id: 'LiveRun' })
 
-/** The whole run. Above 10,000 activities the arrays are empty and the paged reads hold them; of events the last 1,000. */
+const truncated = (what: string) => z.literal(true).optional().describe(`${what} has not all; the first ones are here`)
+const total = (what: string) => z.number().optional().describe(what)
+
+/** The whole run; a list that is not whole says so, and `links` names where the whole ones are. */
 export const RunDetail = z
   .strictObject({
     run: ExecutionRun,
     live: LiveRun.optional().describe('what the open workflow says of itself; absent when it does not answer within 250 ms'),
-    activities: z.array(TaskExecution),
-    dataTransfers: z.array(DataTransfer),
-    handles: z.array(Handle),
-    events: z.array(RunEvent),
-    dataObjects: z.array(DataObjectInstance),
-    dataLocations: z.array(DataLocation),
+    activities: z.array(TaskExecution).optional().describe('absent above 10,000 activities, like dataTransfers and handles'),
+    activitiesTotal: total('instead of activities, above 10,000 of them'),
+    dataTransfers: z.array(DataTransfer).optional(),
+    dataTransfersTotal: total('instead of dataTransfers'),
+    handles: z.array(Handle).optional(),
+    handlesTotal: total('instead of handles'),
+    events: z.array(RunEvent).describe('the first 1,000, from sequence 1'),
+    eventsTruncated: truncated('events'),
+    eventsTotal: total('beside eventsTruncated'),
+    dataObjects: z.array(DataObjectInstance).describe('the first 10,000 by id'),
+    dataObjectsTruncated: truncated('dataObjects'),
+    dataObjectsTotal: total('beside dataObjectsTruncated'),
+    dataLocations: z.array(DataLocation).describe('the first 10,000 by id'),
+    dataLocationsTruncated: truncated('dataLocations'),
+    dataLocationsTotal: total('beside dataLocationsTruncated'),
     artifactMaterializations: z.array(z.unknown()),
     artifactTransferRuns: z.array(z.unknown()),
+    links: z
+      .strictObject({ activities: z.string(), dataTransfers: z.string(), handles: z.string(), events: z.string() })
+      .optional()
+      .describe('the paged lists, where one of the lists here is not whole'),
   })
   .meta({ id: 'ExecutionRunDetail' })
 

@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { TotalRow } from '../../db/rows.ts'
-import { raw, sql, where, type Db } from '../../db/sql.ts'
-import type { Problem } from '../../refusal.ts'
+import { raw, sql, where, type Db, type Sql } from '../../db/sql.ts'
+import { unacceptable, type Problem } from '../../refusal.ts'
 import { intentName, taskExecutionId } from './names.ts'
 import { ExecutionRun, runStates } from './schemas.ts'
 
@@ -42,31 +42,51 @@ const outputJson = `json_strip_nulls(json_build_object('id', o.id, 'dataObjectId
 const locationJson = `json_strip_nulls(json_build_object('id', l.id, 'dataObjectInstanceId', l.data_object_instance_id, 'resourceId', l.resource_id, 'executionRunId', l.execution_run_id, 'uri', l.uri,
   'status', l.status))`
 
-/** Above this many activities the detail carries counts and no arrays; the paged reads hold them. */
+/** Above this many activities the detail carries counts and no arrays; the paged reads hold them. Of files it has as many. */
 const detailLimit = 10_000
-/** Events and files in a detail: the newest are what a reader of a page wants, all are in the paged reads. */
+/** Events in a detail, from the first one on, as in the paged read that holds the others. */
 const detailEvents = 1_000
 
-const detailText = `select json_build_object('run', ${runJson},
-  'activities', case when r.activity_count <= ${String(detailLimit)} then (select coalesce(json_agg(${taskJson} order by t.activity_position, t.attempt), '[]') from task_executions t
-    where t.execution_run_id = r.id and (t.latest or $2)) else '[]' end,
-  'dataTransfers', case when r.activity_count <= ${String(detailLimit)} then (select coalesce(json_agg(${transferJson} order by d.started_at, d.id), '[]') from data_transfer_observations d
-    where d.execution_run_id = r.id) else '[]' end,
-  'handles', case when r.activity_count <= ${String(detailLimit)} then (select coalesce(json_agg(${handleJson} order by t.handle_started_at, t.id), '[]') from task_executions t
-    where t.execution_run_id = r.id and t.handle_name is not null) else '[]' end,
-  'events', (select coalesce(json_agg(${eventJson} order by e.sequence), '[]') from run_events e where e.execution_run_id = r.id and e.sequence > r.last_event_sequence - ${String(detailEvents)}),
-  'dataObjects', (select coalesce(json_agg(o.row order by o.id), '[]') from (select o.id, ${outputJson} as row from data_object_instances o where o.execution_run_id = r.id order by o.id limit ${String(detailLimit)}) o),
-  'dataLocations', (select coalesce(json_agg(l.row order by l.id), '[]') from (select l.id, ${locationJson} as row from data_locations l where l.execution_run_id = r.id order by l.id limit ${String(detailLimit)}) l),
-  'artifactMaterializations', '[]'::json, 'artifactTransferRuns', '[]'::json)::text as body, r.status, r.generation
+const small = `r.activity_count <= ${String(detailLimit)}`
+/** SQL: a list of every row below the limit of activities, above it `<name>Total`. `condition` must hold for the rows of `from`. */
+const listOrTotal = (name: string, from: string, condition: string, json: string, order: string): string =>
+  `case when ${small} then ',"${name}":' || (select coalesce(json_agg(${json} order by ${order}), '[]')::text from ${from} where ${condition})
+    else ',"${name}Total":' || (select count(*) from ${from} where ${condition}) end`
+/** SQL: the first `limit` rows, with `<name>Truncated` and `<name>Total` where there are more. */
+const listBegin = (name: string, from: string, condition: string, json: string, order: string, limit: number): string => {
+  const alias = from.slice(from.lastIndexOf(' ') + 1)
+  return `',"${name}":' || (select coalesce(json_agg(${json} order by ${order}), '[]')::text
+      from (select * from ${from} where ${condition} order by ${order} limit ${String(limit)}) ${alias})
+    || case when ${more(from, condition, limit)} then ',"${name}Truncated":true,"${name}Total":' || (select count(*) from ${from} where ${condition}) else '' end`
+}
+const more = (from: string, condition: string, limit: number): string =>
+  `exists (select from ${from} where ${condition} offset ${String(limit)})`
+
+const eventsOf = ['run_events e', 'e.execution_run_id = r.id'] as const
+const objectsOf = ['data_object_instances o', 'o.execution_run_id = r.id'] as const
+const locationsOf = ['data_locations l', 'l.execution_run_id = r.id'] as const
+const cut = [`not (${small})`, more(...eventsOf, detailEvents), more(...objectsOf, detailLimit), more(...locationsOf, detailLimit)]
+
+const detailText = `select '{"run":' || (${runJson})::text
+  || ${listOrTotal('activities', 'task_executions t', 't.execution_run_id = r.id and (t.latest or $2)', taskJson, 't.activity_position, t.attempt')}
+  || ${listOrTotal('dataTransfers', 'data_transfer_observations d', 'd.execution_run_id = r.id', transferJson, 'd.started_at, d.id')}
+  || ${listOrTotal('handles', 'task_executions t', 't.execution_run_id = r.id and t.handle_name is not null', handleJson, 't.handle_started_at, t.id')}
+  || ${listBegin('events', ...eventsOf, eventJson, 'e.sequence', detailEvents)}
+  || ${listBegin('dataObjects', ...objectsOf, outputJson, 'o.id', detailLimit)}
+  || ${listBegin('dataLocations', ...locationsOf, locationJson, 'l.id', detailLimit)}
+  || ',"artifactMaterializations":[],"artifactTransferRuns":[]}' as body, r.status, r.generation, ${cut.join(' or ')} as cut
   from execution_runs r where r.id = $1`
 
-/** The whole detail as JSON text, or undefined. */
+/** The whole detail as JSON text, or undefined; `cut` where one of its lists is not whole. */
 export const readRunDetail = async (
   db: Db,
   runId: string,
   allAttempts: boolean,
-): Promise<{ body: string; status: string; generation: number } | undefined> => {
-  const [row] = await db.prepared<{ body: string; status: string; generation: number }>('run_detail', detailText, [runId, allAttempts])
+): Promise<{ body: string; status: string; generation: number; cut: boolean } | undefined> => {
+  const [row] = await db.prepared<{ body: string; status: string; generation: number; cut: boolean }>('run_detail', detailText, [
+    runId,
+    allAttempts,
+  ])
   return row
 }
 
@@ -149,7 +169,7 @@ export const listRunPart = async (
   return { rows: rows.map(({ body }) => body), total }
 }
 
-export const Attempt = z.object({
+const Attempt = z.object({
   id: z.string(),
   activityPosition: z.number(),
   activityId: z.string(),
@@ -163,15 +183,36 @@ export const Attempt = z.object({
   directory: z.string().optional(),
 })
 
-/** An attempt of an activity with the handle of its effect: `attempt` given, else the latest. The activity by its id in the plan or its external id. */
-export const findAttempt = (db: Db, runId: string, activityId: string, attempt: number | undefined) =>
-  db.maybe(
-    Attempt,
-    sql`select t.id, t.activity_position, t.activity_id, t.external_id, t.attempt, t.status, t.planned_resource_id as resource_id, t.runtime_id, t.handle_name as name, t.host_id, t.directory
-      from task_executions t
-      where t.execution_run_id = ${runId} and (t.activity_id = ${activityId} or t.external_id = ${activityId}) and ${attempt === undefined ? raw('t.latest') : sql`t.attempt = ${attempt}`}
-      order by t.activity_id = ${activityId} desc limit 1`,
+const RankedAttempt = Attempt.extend({ rank: z.number() })
+
+/**
+ * An attempt of an activity with the handle of its effect: `attempt` given, else the latest. The activity by any form of its id: the exact
+ * one, the one in the run's plan, the external id, or either of the last two with the workflow's id before it or without it.
+ * @throws Refusal `unacceptable` where several activities have the given external id
+ */
+export const findAttempt = async (db: Db, runId: string, activityId: string, attempt: number | undefined) => {
+  const positions = (condition: Sql) =>
+    sql`array(select d.position from activity_definitions d where d.workflow_version_id = v.id and ${condition})`
+  const [found, other] = await db.many(
+    RankedAttempt,
+    sql`select t.id, t.activity_position, t.activity_id, t.external_id, t.attempt, t.status, t.planned_resource_id as resource_id, t.runtime_id, t.handle_name as name, t.host_id, t.directory,
+        case when t.activity_position = any(f.exact) then 0 when t.activity_id = ${activityId} then 1 when t.external_id = ${activityId} then 2 when t.activity_position = any(f.longer) then 3
+          when t.activity_position = any(f.shorter) then 4 else 5 end as rank
+      from execution_runs r join workflow_versions v on v.id = r.content_version_id
+      cross join lateral (select case when starts_with(${activityId}, v.workflow_id || '-') then substr(${activityId}, length(v.workflow_id) + 2) end as short) s
+      cross join lateral (select ${positions(sql`d.id = ${activityId}`)} as exact, ${positions(sql`d.id = v.workflow_id || '-' || ${activityId}`)} as longer,
+        ${positions(sql`d.id = s.short`)} as shorter) f
+      join task_executions t on t.execution_run_id = r.id
+      where r.id = ${runId} and (t.activity_id = ${activityId} or t.external_id = ${activityId} or t.external_id = s.short or t.activity_position = any(f.exact || f.longer || f.shorter))
+        and ${attempt === undefined ? raw('t.latest') : sql`t.attempt = ${attempt}`}
+      order by rank, t.activity_position limit 2`,
   )
+  if (found !== undefined && other?.rank === found.rank)
+    throw unacceptable([
+      { path: 'activityId', message: `${JSON.stringify(activityId)} names several activities by their externalId; give the activity's id` },
+    ])
+  return found
+}
 
 export interface NewRun {
   id: string

@@ -1,6 +1,6 @@
 import { z } from 'zod'
 
-/** A call's own link: signed for one call, one purpose and a time. Without it a request is forbidden, like one with a wrong one. */
+/** A call's own link: signed for one call, one purpose and a time. Without it a request is 401, like one with a wrong one. */
 export const LinkQuery = z.strictObject({ expires: z.string().max(16).optional(), signature: z.string().max(64).optional() })
 export type LinkQuery = z.output<typeof LinkQuery>
 

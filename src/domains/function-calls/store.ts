@@ -25,10 +25,13 @@ export interface FunctionCallParts {
 export const openFunctionCalls = ({ root, links, clock }: FunctionCallParts) => {
   const calls = openCalls(join(root, 'calls'))
 
-  /** @throws Refusal `forbidden` without a valid link, before anything is said about the call; `missing` for a call that is not known */
+  /** @throws Refusal `unauthenticated` without a valid link, before anything is said about the call; `missing` for a call that is not known */
   const admitted = async (name: string, purpose: LinkPurpose, { expires = '', signature = '' }: LinkQuery): Promise<CallFacts> => {
     if (!isCallName(name) || !(await links.verify(name, purpose, { expires, signature }, clock())))
-      throw new Refusal('forbidden', 'this link does not hold: take it from the request of the call as it is, while the call is under way')
+      throw new Refusal(
+        'unauthenticated',
+        'this link does not hold: take it from the request of the call as it is, while the call is under way',
+      )
     const record = calls.record(name)
     if (record?.form !== 'accepted') throw missing('function call', name)
     return record.facts

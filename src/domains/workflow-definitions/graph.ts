@@ -121,8 +121,8 @@ export async function loadGraph(db: Db, contentVersionId: string): Promise<Workf
 }
 
 /**
- * Finds activities by what callers write: the exact id, else the externalId, else `<workflow>-<text>` (older and newer documents use
- * different forms). Undefined for an unknown one; throws 422 at `path` when several activities have that externalId.
+ * Finds activities by what callers write: the exact id, else the externalId, else the id with the workflow's id before it or without it
+ * (older and newer documents use different forms). Undefined for an unknown one; throws 422 at `path` when several activities have that externalId.
  */
 export function activityResolver({
   workflowId,
@@ -134,12 +134,20 @@ export function activityResolver({
   const byId = new Map(activities.map(({ id, position }) => [id, position]))
   const byExternalId = new Map<string, number | 'several'>()
   for (const { externalId, position } of activities) byExternalId.set(externalId, byExternalId.has(externalId) ? 'several' : position)
+  const prefix = activityIdOf(workflowId, '')
   return (given, path) => {
     const exact = byId.get(given)
     if (exact !== undefined) return exact
-    const external = byExternalId.get(given)
-    if (external === 'several')
-      throw unacceptable([{ path, message: `${JSON.stringify(given)} is the externalId of several activities; give the activity's id` }])
-    return external ?? byId.get(activityIdOf(workflowId, given))
+    const named = (externalId: string): number | undefined => {
+      const external = byExternalId.get(externalId)
+      if (external !== 'several') return external
+      throw unacceptable([
+        { path, message: `${JSON.stringify(given)} names several activities by their externalId; give the activity's id` },
+      ])
+    }
+    const known = named(given) ?? byId.get(prefix + given)
+    if (known !== undefined || !given.startsWith(prefix)) return known
+    const short = given.slice(prefix.length)
+    return byId.get(short) ?? named(short)
   }
 }

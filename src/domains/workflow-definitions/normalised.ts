@@ -4,20 +4,20 @@ import { readAuthoring, type Reading } from './authoring.ts'
 import { versionContent } from './content.ts'
 import type { AuthoringDraft } from './draft.ts'
 import { authoringActivity } from './export.ts'
+import { normalisedChanges } from './normalised-changes.ts'
 import { defaultTypeIdOf, slug } from './names.ts'
 import type { NormalisedDocument } from './schemas.ts'
 import { versionProblems } from './version-rules.ts'
 
 /**
  * A definition in the shape the service answers with, taken back as a new workflow: it is brought to the authoring form and read from
- * there, so that its ids follow from its names again. What that form cannot say is a warning.
+ * there, so that its ids follow from its names again. What is not taken as given is a problem or a warning.
  */
 export function readNormalised(document: NormalisedDocument, override: { name?: string; namespace?: string }): Reading {
   const problems: Problem[] = versionProblems(document.version, 'version')
   const name = override.name ?? document.name
   if (problems.length > 0) return { problems, warnings: [], workflow: undefined, id: slug(name) }
 
-  const warnings: Problem[] = []
   const content = versionContent(document.version)
   const labels = new Map(document.activityTypes?.map((type) => [type.id, type.name]))
   const standard = defaultTypeIdOf(document.id ?? slug(name))
@@ -25,9 +25,6 @@ export function readNormalised(document: NormalisedDocument, override: { name?: 
   const dependsOn = names.map((): string[] => [])
   for (const { from, to } of content.edges) dependsOn[to]?.push(names[from] ?? '')
   const activities = content.activities.map((activity, i) => {
-    const path = `version.activities.${i}`
-    if (activity.resources.storageBytes > 0 || activity.resources.gpu !== undefined)
-      warnings.push({ path: `${path}.resources`, message: 'storageBytes and gpu are not kept' })
     const label = activity.activityTypeId === standard ? undefined : (labels.get(activity.activityTypeId) ?? activity.activityTypeId)
     const written = authoringActivity(
       { ...activity, name: slug(activity.name) === activity.externalId ? activity.name : activity.externalId },
@@ -68,10 +65,15 @@ export function readNormalised(document: NormalisedDocument, override: { name?: 
       message: `does not follow from the name, which gives ${JSON.stringify(reading.id)}; leave it out or change the name`,
     })
   problems.push(...reading.problems.map(at))
+  const changes =
+    reading.workflow === undefined
+      ? { problems: [], warnings: [] }
+      : normalisedChanges(document, reading.workflow, override.name !== undefined)
+  problems.push(...changes.problems)
   return {
     id: reading.id,
     problems,
-    warnings: [...warnings, ...reading.warnings.map(at)],
+    warnings: [...changes.warnings, ...reading.warnings.map(at)],
     workflow: problems.length > 0 ? undefined : reading.workflow,
   }
 }

@@ -1,5 +1,6 @@
 import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
+import { preferred } from '../../http/accept.ts'
 import { arraySizes, countBound, envelope, envelopeOf, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import { Name } from '../../http/schema.ts'
@@ -139,13 +140,18 @@ export const workflowDefinitionRoutes = ({ db }: { db: Db }): Route[] => [
   route({
     method: 'GET',
     path: '/workflow-definitions/{workflowId}/export/',
-    summary: 'Export a workflow as the YAML that its author would write',
+    summary: 'Export a workflow as its author would write it: YAML, or JSON for a client that accepts that rather',
     tag,
     raw: ['application/yaml'],
-    handle: async ({ params }) => {
+    response: AuthoringDocument,
+    handle: async ({ params, headers }) => {
       const found = await findExport(db, params.workflowId)
       if (found === undefined) throw missing(noun, params.workflowId)
-      return new Reply({ body: exportYaml(found), headers: { 'Content-Disposition': attachment(`${found.id}.yaml`) } })
+      const json = preferred(headers['accept'], ['application/yaml', 'application/json']) === 'application/json'
+      return new Reply<unknown>({
+        ...(json ? { body: exportDocument(found) } : { body: exportYaml(found) }),
+        headers: { 'Content-Disposition': attachment(`${found.id}.${json ? 'json' : 'yaml'}`), Vary: 'Accept' },
+      })
     },
   }),
   route({
