@@ -590,8 +590,8 @@ Generated from \`src/config.ts\` by \`npm run docs:configuration\`; a test check
 Environment variables are the only configuration. An empty value counts as not given. An unknown
 \`SERVICE_\` name or an unusable value stops the program at its start. The program then names every
 such variable with its value and the remedy. \`npm start -- --print-config\` and
-\`npm run worker -- --print-config\` print the values in force, with secrets masked, and exit. Relative
-paths are relative to the working directory.
+\`npm run worker -- --print-config\` print the values in force, with secrets masked, and exit.
+Relative paths are relative to the working directory.
 
 Each secret has a second variable whose name ends with \`_FILE\`. It names a file that holds the
 value, as Docker and Kubernetes mount their secrets. The service ignores line breaks at the end of
