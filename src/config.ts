@@ -160,7 +160,7 @@ const fieldsFor = (host: HostFacts) => {
   return {
     listenAddress: address(0, '127.0.0.1:8080').prefault('127.0.0.1:8080').register(notes, {
       description:
-        'Address of the API. An empty host is 127.0.0.1, port 0 any free port. Without `SERVICE_API_TOKEN` only loopback peers are answered.',
+        'Address of the API. An empty host is 127.0.0.1, port 0 any free port. Without `SERVICE_API_TOKEN` the service answers loopback peers only.',
     }),
     apiPrefix: z
       .string()
@@ -185,11 +185,12 @@ const fieldsFor = (host: HostFacts) => {
       .register(notes, { description: 'Browser origins that may read answers, comma separated, compared exactly.', fallback: 'none' }),
     allowedHosts: listOf('a host name', 'orrery.example.org,10.0.0.5:8080', hostName).default(Object.freeze([])).register(notes, {
       description:
-        'Further values of the `Host` header to answer, comma separated; loopback names and the listen address are always allowed.',
+        'Further values of the `Host` header that the service accepts, comma separated. It always accepts loopback names and the listen address.',
       fallback: 'none',
     }),
     adminAddress: address(0, '127.0.0.1:9090').prefault('127.0.0.1:0').register(notes, {
-      description: 'Address of `/livez`, `/readyz` and `/metrics`. It asks for no token: keep it on loopback or a private network.',
+      description:
+        'Address of `/livez`, `/readyz` and `/metrics`. These pages need no token: keep the address on loopback or a private network.',
     }),
     relayAddress: address(0, 'worker-1.example.org:7300')
       .refine(({ host }) => host !== '0.0.0.0' && !/^[0:]+$/.test(host), {
@@ -198,20 +199,20 @@ const fieldsFor = (host: HostFacts) => {
       .prefault('127.0.0.1:0')
       .register(notes, {
         description:
-          "Where this process listens for the others of the fleet, by the name that they reach it by, while it holds an SSH login that a person made: all use that one. The vault's key guards it; port 0 takes a free one.",
+          "Address under which the other processes of the fleet reach this one while it holds an SSH login that a person made. They all use that login. A secret derived from the vault's key protects the address. Port 0 takes a free port.",
       }),
     dataDir: path.prefault(dataDir).register(notes, {
-      description: 'Folder of everything that must be kept: embedded databases, passwords, work directories, ready file.',
+      description: 'Folder of the data to keep: embedded databases, passwords, work directories, ready file.',
       fallback: '`/var/lib/orrery` as root, else `~/.local/share/orrery`',
     }),
     cacheDir: path.prefault(cacheDir).register(notes, {
       description:
-        'Folder of what can be made again: the Temporal development server, the runner of local tasks, copies of the PostgreSQL programs.',
+        'Folder of programs that the service can make again: the Temporal development server, the runner of local tasks, copies of the PostgreSQL programs.',
       fallback: '`/var/cache/orrery` as root, else `~/.cache/orrery`',
     }),
     localStorageRoot: directory
       .optional()
-      .register(notes, { description: 'Existing directory of this machine that storages of kind local may be browsed in.' }),
+      .register(notes, { description: 'Existing directory of this machine in which clients may browse storages of kind local.' }),
     databaseUrl: z
       .string()
       .refine((text) => postgresUrl(text) !== undefined, {
@@ -230,7 +231,7 @@ const fieldsFor = (host: HostFacts) => {
       .max(1024, { error: 'is longer than 1024 characters' })
       .optional()
       .register(notes, {
-        description: 'Password for `SERVICE_DATABASE_URL`, as it is: a URL would need `/`, `@`, `:` and `%` percent-encoded.',
+        description: 'Password for `SERVICE_DATABASE_URL`, as it is. A URL would need `/`, `@`, `:` and `%` percent-encoded.',
         secret: true,
       }),
     temporalAddress: address(1, 'temporal.example.org:7233')
@@ -248,13 +249,15 @@ const fieldsFor = (host: HostFacts) => {
       .regex(controlFree, { error: 'must not hold control characters' })
       .max(200, { error: 'is longer than 200 characters' })
       .prefault('orrery')
-      .register(notes, { description: 'Temporal task queue shared by all workers; queues of single hosts derive their names from it.' }),
+      .register(notes, {
+        description: 'Temporal task queue that all workers share. The names of the queues of single hosts begin with it.',
+      }),
     temporalBinary: path
       .refine(host.isExecutable, { error: 'is not an executable file. Name the `temporal` command line program or unset the variable' })
       .optional()
       .register(notes, {
         description:
-          'The `temporal` command line program whose development server is embedded. Otherwise: search path, cache, download, build from its Go module.',
+          'The `temporal` command line program of the embedded development server. Without it the service looks on the search path and in the cache, then downloads the program, then builds it from its Go module.',
       }),
     hostId: z
       .string()
@@ -262,30 +265,30 @@ const fieldsFor = (host: HostFacts) => {
       .max(255, { error: 'is longer than 255 characters' })
       .prefault(host.hostname)
       .register(notes, {
-        description: 'Name of this machine among workers: tasks of the local driver return to the machine that holds their files.',
+        description: 'Name of this machine among workers. Tasks of the local driver return to the machine that holds their files.',
         fallback: 'the host name',
       }),
     seedRoot: directory
       .optional()
-      .register(notes, { description: "Existing directory that runtimes' `workspaceSeedPath` is relative to." }),
+      .register(notes, { description: "Existing directory that holds the folders of the runtimes' `workspaceSeedPath`." }),
     simgridPython: path
       .prefault('/usr/bin/python3')
-      .register(notes, { description: 'Python that imports SimGrid, for runs that ask for it.' }),
+      .register(notes, { description: 'Python with the module SimGrid, for runs that name this simulator.' }),
     dockerSocket: path.prefault('/var/run/docker.sock').register(notes, {
       description:
-        'Unix socket at which this machine is asked for Docker: whether it answers, its version, its images. Tasks are started by the `docker` program, for which a runtime names another socket as `containerHost`.',
+        'Unix socket of Docker on this machine. The service reads there whether Docker answers, its version and its images. The `docker` program starts the tasks; a runtime names another socket for it as `containerHost`.',
     }),
     podmanSocket: path.prefault(root ? '/run/podman/podman.sock' : `/run/user/${host.uid}/podman/podman.sock`).register(notes, {
-      description: 'Unix socket of the API service of Podman (`podman system service`), asked likewise.',
+      description: 'Unix socket of the API service of Podman (`podman system service`). The service reads the same there.',
       fallback: '`/run/podman/podman.sock` as root, else `/run/user/<uid>/podman/podman.sock`',
     }),
     buildkitSocket: path
       .prefault('/run/buildkit/buildkitd.sock')
-      .register(notes, { description: 'Unix socket of the BuildKit daemon of this machine, asked for its workers by `GET /preflight/`.' }),
+      .register(notes, { description: 'Unix socket of the BuildKit daemon of this machine. `GET /preflight/` reads its workers there.' }),
     vaultKeyFile: path.optional().register(notes, {
       description:
-        'File (0600) with the keys of the vault, 32 bytes in base64 a line, the first one seals. Without it an external database keeps no credentials.',
-      fallback: '`vault.key` in the data folder, made at need, with the embedded database; else none',
+        'File (0600) with the keys of the vault, 32 bytes in base64 a line. The service seals new credentials with the first key. Without the file an external database keeps no credentials.',
+      fallback: 'with the embedded database `vault.key` in the data folder, made at need; else none',
     }),
     credentialEnvironment: listOf('a variable name (SERVICE_ excluded)', 'LAB_TOKEN,CLUSTER_KEY', variable)
       .default(Object.freeze([]))
@@ -303,11 +306,12 @@ const fieldsFor = (host: HostFacts) => {
         fallback: 'none',
       }),
     deniedNetworks: listOf('a network', '10.0.0.0/8,fd00::/8', network).default(Object.freeze([])).register(notes, {
-      description: 'Networks that connections may not lead to, comma separated, beside link-local addresses and metadata services.',
+      description:
+        'Networks that connections must not reach, comma separated. Link-local addresses and metadata services are always refused.',
       fallback: 'none',
     }),
     allowLoopbackConnections: z.enum(['auto', 'true', 'false'], { error: 'is not auto, true or false' }).prefault('auto').register(notes, {
-      description: 'Whether connections may lead to this machine itself. `auto`: only with the embedded database.',
+      description: 'Whether connections may reach this machine itself. `auto`: only with the embedded database.',
       fallback: '`auto`',
     }),
     allowProxyCommand: z
@@ -321,7 +325,7 @@ const fieldsFor = (host: HostFacts) => {
       .prefault('false')
       .register(notes, {
         description:
-          'Whether an SSH connection that gives no host key and no `hostKeyPolicy` takes the first key that its host shows, which is recorded; a changed key is refused.',
+          'Whether an SSH connection without host key and `hostKeyPolicy` accepts the first key that its host shows. The service records that key and refuses a changed one.',
       }),
     kubernetesHelperImage: z
       .string()
@@ -337,25 +341,27 @@ const fieldsFor = (host: HostFacts) => {
     sitePatienceSeconds: wholeNumber(1, 31_536_000, 'seconds', 86_400)
       .prefault('86400')
       .register(notes, { description: 'How long tasks wait for a site that cannot be reached before they count as failed.' }),
-    monitorIntervalSeconds: wholeNumber(1, 86_400, 'seconds', 60)
-      .prefault('60')
-      .register(notes, { description: 'Least time between two checks of a connection by its monitor; it grows while all is well.' }),
+    monitorIntervalSeconds: wholeNumber(1, 86_400, 'seconds', 60).prefault('60').register(notes, {
+      description: 'Least time between two checks of a connection by its monitor. The time grows while the checks succeed.',
+    }),
     bodyLimitBytes: wholeNumber(1024, 1_073_741_824, 'bytes', 33_554_432)
       .prefault('33554432')
-      .register(notes, { description: 'Largest request document in bytes; streamed uploads have limits of their own.' }),
+      .register(notes, { description: 'Largest request document in bytes. Streamed uploads have their own limits.' }),
     taskVariablePrefix: z
       .string()
       .regex(/^(?!SERVICE_)[A-Z][A-Z0-9_]{0,62}_$/, {
         error: 'is not capital letters, digits and underscores that end with an underscore (SERVICE_ excluded). Give for example AKOFLOW_',
       })
       .prefault('AKOFLOW_')
-      .register(notes, { description: 'Prefix of the variables that tasks get (`<prefix>RUN_ID`, `<prefix>INPUT_<NAME>` …).' }),
+      .register(notes, {
+        description: 'Prefix of the variables in the environment of tasks (`<prefix>RUN_ID`, `<prefix>INPUT_<NAME>` …).',
+      }),
     currency: z
       .string()
       .regex(/^[A-Z]{3}$/, { error: 'is not a currency code of three capital letters (ISO 4217). Give for example EUR' })
       .optional()
       .register(notes, {
-        description: 'Currency of every price and cost, shown beside costs by the timeline page and the demo; nothing is converted.',
+        description: 'Currency of every price and cost. The timeline page and the demo show it beside costs; the service converts nothing.',
       }),
     logLevel: z
       .enum(['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'], {
@@ -364,7 +370,8 @@ const fieldsFor = (host: HostFacts) => {
       .prefault('info')
       .register(notes, { description: 'Least level of log lines.' }),
     readyFile: path.optional().register(notes, {
-      description: 'File that appears once everything listens and goes at the stop: addresses and process ids as JSON.',
+      description:
+        'File with the addresses and process ids as JSON. The service writes it when all servers listen and removes it at the stop.',
       fallback: '`ready.json` in the data folder',
     }),
   }
@@ -578,21 +585,26 @@ export const documentConfig = (): string => {
   })
   return `# Configuration
 
-Generated from \`src/config.ts\` by \`npm run docs:configuration\`; a test holds the two together.
+Generated from \`src/config.ts\` by \`npm run docs:configuration\`; a test checks that the two agree.
 
-Environment variables are the only configuration. An empty value counts as not given. An unknown \`SERVICE_\` name or a value that cannot
-be used stops the program at its start with the name, the value and the remedy, all problems at once. \`npm start -- --print-config\`
-and \`npm run worker -- --print-config\` print what would be used, secrets masked, and exit. Relative paths are relative to the working directory.
+Environment variables are the only configuration. An empty value counts as not given. An unknown
+\`SERVICE_\` name or an unusable value stops the program at its start. The program then names every
+such variable with its value and the remedy. \`npm start -- --print-config\` and
+\`npm run worker -- --print-config\` print the values in force, with secrets masked, and exit.
+Relative paths are relative to the working directory.
 
-Each secret has a second variable whose name ends with \`_FILE\`: it names a file that holds the value, as Docker and Kubernetes mount their secrets.
-Line breaks at the end of the file do not count. Only one of the two variables may be given.
+Each secret has a second variable whose name ends with \`_FILE\`. It names a file that holds the
+value, as Docker and Kubernetes mount their secrets. The service ignores line breaks at the end of
+the file. Give only one of the two variables.
 
 | Variable | Default | Meaning |
 |---|---|---|
 ${rows.join('\n')}
 
-Besides, the standard variables of OpenTelemetry are read: traces are sent when \`OTEL_EXPORTER_OTLP_ENDPOINT\` is set (OTLP over HTTP, e.g. \`http://127.0.0.1:4318\`);
-\`OTEL_EXPORTER_OTLP_HEADERS\`, \`OTEL_SERVICE_NAME\` and \`OTEL_RESOURCE_ATTRIBUTES\` have their usual meaning. \`ORRERY_FAILPOINTS\` makes the process kill itself at named
-places and is for fault tests only.
+The service also reads the standard variables of OpenTelemetry. It sends traces when
+\`OTEL_EXPORTER_OTLP_ENDPOINT\` is set (OTLP over HTTP, e.g. \`http://127.0.0.1:4318\`).
+\`OTEL_EXPORTER_OTLP_HEADERS\`, \`OTEL_SERVICE_NAME\` and \`OTEL_RESOURCE_ATTRIBUTES\` have their usual
+meaning. \`ORRERY_FAILPOINTS\` makes the process kill itself at named places. It is for fault tests
+only.
 `
 }
