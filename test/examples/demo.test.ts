@@ -228,6 +228,6 @@ test('wrong usage is refused with what is right, before anything is started', as
     const demo = start(...args)
     expect(await demo.ended).toBe(2)
     expect(demo.said()).toMatch(reason)
-    expect(demo.said()).toMatch(/usage: npm run demo/)
+    expect(demo.said()).toMatch(/npm run demo -- \[OPTIONS\]/)
   }
 }, 120_000)

@@ -284,7 +284,7 @@ describe('what a run at other machines is refused for', () => {
       places: [{ driver: 'ssh', configuration: {} }, onHost('no-such-connection')],
     })
     const answer = await service.call('POST', '/execution-runs/', { id: 'wrong-run', schedulePlanId: world.planId, mode: 'real' })
-    expect([answer.status, answer.text]).toEqual([422, expect.stringContaining('names the connection to use')])
+    expect([answer.status, answer.text]).toEqual([422, expect.stringContaining('has no connection of type ssh; save one and name it')])
     expect(answer.text).toContain('no-such-connection')
     expect((await service.call('GET', '/execution-runs/wrong-run/')).status).toBe(404)
   })

@@ -6,7 +6,7 @@ import { freePort } from '../../src/embedded/ports.ts'
 import { until } from '../embedded/folder.ts'
 import { run, type Answer } from '../sites/ground.ts'
 import { dataFolder, openApi, type Api } from './api.ts'
-import { olderCommit, olderFolders, olderRecordsFile } from './older-records.ts'
+import { newestMigration, olderCommit, olderFolders, olderRecordsFile } from './older-records.ts'
 import { openImageEngine, root, type ImageEngine } from './engine.ts'
 import { buildFleetImages, buildOlderImage, composeImage, fleetImages } from './fleet-images.ts'
 import { needs } from '../support/needs.ts'
@@ -147,7 +147,7 @@ const suite = (): void => {
     project.set({ ORRERY_PORT: ports.api, TEMPORAL_UI_PORT: ports.page })
     await project.shell(documented('Upgrade the containers'))
 
-    expect(await sql('orrery', 'select max(number) from schema_migrations')).toEqual(['9'])
+    expect(await sql('orrery', 'select max(number) from schema_migrations')).toEqual([String(newestMigration())])
     expect((await api.get('/execution-runs/open/')).run.status).toBe('running')
     await openGate('api')
     await api.completed('open', 300)

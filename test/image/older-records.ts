@@ -1,4 +1,4 @@
-import { readFileSync } from 'node:fs'
+import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 
 /** The last commit whose schema has eight migrations. */
@@ -12,3 +12,7 @@ export const olderRecords = readFileSync(olderRecordsFile, 'utf8')
 export const olderFolders = [
   ...new Set([...olderRecords.matchAll(/'\/var\/lib\/orrery\/(work\/[0-9a-f]+\/[\w-]+\/\d+)'/g)].map(([, path = '']) => path)),
 ]
+
+/** The number of the newest migration, to which they are brought. */
+export const newestMigration = (): number =>
+  Math.max(...readdirSync(join(import.meta.dirname, '../../src/db/migrations')).map((name) => Number.parseInt(name, 10)))

@@ -256,7 +256,7 @@ export const acceptRun = (
     if (run.mode === 'real') {
       const pairs = new Set(tasks.map((task, i) => JSON.stringify([chosen.runtimeIds[i] ?? '', task.resourceId])))
       const placed = withSiteDefaults({ runtimes, bindings, used: pairs }, await surroundingsOf(tx, runtimes, versionIds, accepting))
-      if (placed.problems.length > 0) throw unacceptable(placed.problems)
+      problems.push(...placed.problems)
       runtimes = placed.runtimes
     }
     const facts = { hostId: accepting.hostId, runtimes, resources, runtimeBindings: bindings }
@@ -294,9 +294,11 @@ export const acceptRun = (
           memoryBytes,
         }))
         const asked = [...new Set(named.flatMap(({ connectionId }) => (connectionId === undefined ? [] : [connectionId])))]
-        problems.push(...siteProblems(facts, needs, await connectionTypes(tx, asked)))
-        if (problems.length > 0) throw unacceptable(problems)
+        // A runtime that names no connection has its problem already.
+        const known = new Set(problems.map(({ path }) => path))
+        problems.push(...siteProblems(facts, needs, await connectionTypes(tx, asked)).filter(({ path }) => !known.has(path)))
       }
+      if (problems.length > 0) throw unacceptable(problems)
     }
 
     const simulation = run.mode === 'simulation' ? simulated(run, plan, await versionsByIds(tx, versionIds), topology) : undefined

@@ -14,6 +14,8 @@ const streamPatienceMs = 500
 /** Without a stream the looks are what is prompt. */
 const withoutStreamMs = 1000
 const silentMostMs = 30_000
+/** A stream without tasks to wait for is closed after this: it takes one of the few channels of its login, and drivers outlive their runs. */
+const idleMs = 2_000
 /** Ends that nobody waited for when they were told; the oldest are forgotten. */
 const toldKept = 50_000
 
@@ -31,7 +33,9 @@ export function openRemoteWatch(options: {
   const expected = new Set<string>()
   const told = new Set<string>()
   let standing = false
-  let stop: (() => void) | undefined
+  /** The stream that is open. */
+  let stream: { stop?: () => void } | undefined
+  let idle: NodeJS.Timeout | undefined
   const stood: (() => void)[] = []
   let closed = false
   let poll: NodeJS.Timeout | undefined
@@ -49,6 +53,7 @@ export function openRemoteWatch(options: {
     }
     waiting.delete(name)
     for (const callback of callbacks) callback(name)
+    closeWhenIdle()
   }
 
   const lookAt = async (names: readonly string[]): Promise<void> => {
@@ -77,24 +82,47 @@ export function openRemoteWatch(options: {
     )
   }
   const open = (): void => {
-    if (closed) return
-    stop ??= options.follow(end, (now) => {
+    if (closed || stream !== undefined) return
+    const own: { stop?: () => void } = {}
+    stream = own
+    own.stop = options.follow(end, (now) => {
+      // A stream that was closed says so later, when another may stand.
+      if (stream !== own) return
       standing = now
       if (now) for (const resolve of stood.splice(0)) resolve()
       else expected.clear()
-      // What ended while nobody listened.
+      // What ended while no stream stood.
       void lookAt([...waiting.keys()])
     })
+  }
+  const shut = (): void => {
+    const open = stream
+    stream = undefined
+    standing = false
+    expected.clear()
+    open?.stop?.()
+  }
+  function closeWhenIdle(): void {
+    clearTimeout(idle)
+    if (waiting.size > 0 || stream === undefined) return
+    idle = setTimeout(() => {
+      if (waiting.size === 0) shut()
+    }, idleMs)
+    idle.unref()
   }
 
   return {
     async ready() {
       open()
-      if (standing) return
+      if (standing) {
+        closeWhenIdle()
+        return
+      }
       await new Promise<void>((resolve) => {
         stood.push(resolve)
         setTimeout(resolve, streamPatienceMs)
       })
+      closeWhenIdle()
     },
     expect(names) {
       if (standing) for (const name of names) expected.add(name)
@@ -124,12 +152,14 @@ export function openRemoteWatch(options: {
           callbacks?.delete(callback)
           if (callbacks?.size === 0) waiting.delete(name)
         }
+        closeWhenIdle()
       }
     },
     close() {
       closed = true
-      stop?.()
+      shut()
       clearTimeout(poll)
+      clearTimeout(idle)
       waiting.clear()
       for (const resolve of stood.splice(0)) resolve()
     },
