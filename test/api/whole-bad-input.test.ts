@@ -339,7 +339,7 @@ describe('every path and query', () => {
         for (const name of names)
           expectStatus(`${method} ${path} ${name} twice`, await service.call(method, `${at}?${name}=1&${name}=1`), 400)
         for (const name of names.filter((one) => one === 'page' || one === 'pageSize'))
-          for (const value of ['abc', '', '1.5', '1e3', '99999999999999999999', '0x1'])
+          for (const value of ['abc', '1.5', '1e3', '99999999999999999999', '0x1'])
             expectStatus(`${method} ${path}?${name}=${value}`, await service.call(method, `${at}?${name}=${value}`), 400)
       }
     })

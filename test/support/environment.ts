@@ -26,11 +26,16 @@ const recordStray = (error: unknown): void => {
   record({ kind: 'stray', file: currentFile, text: error instanceof Error ? (error.stack ?? error.message) : String(error) })
 }
 
-// Jest takes such errors while a file's tests run, and only then: it removes these listeners before the first test and restores them
-// after the last. Its own listener ends the worker, and the file runs again.
-process.removeAllListeners('uncaughtException')
-process.on('uncaughtException', recordStray)
-process.on('unhandledRejection', recordStray)
+/**
+ * Jest takes errors outside of tests while a file's tests run, and only then: it removes these listeners before the first test and
+ * restores them after the last, but not where the file could not be loaded. Its own listener ends the worker, and the file runs again.
+ */
+const listen = (): void => {
+  for (const event of ['uncaughtException', 'unhandledRejection'] as const) {
+    process.removeAllListeners(event)
+    process.on(event, recordStray)
+  }
+}
 
 /**
  * Jest's Node environment, in which code sees what it sees in the service: an error that Node itself makes is an `instanceof Error`
@@ -39,7 +44,8 @@ process.on('unhandledRejection', recordStray)
  */
 export default class Environment extends TestEnvironment {
   readonly #file: string
-  #finished = false
+  /** Errors outside of the code that Jest awaits, by their promise. */
+  readonly #unhandled = new Map<object, unknown>()
 
   constructor(config: JestEnvironmentConfig, context: EnvironmentContext) {
     super(config, context)
@@ -55,9 +61,9 @@ export default class Environment extends TestEnvironment {
   }
 
   handleTestEvent(event: Circus.Event): void {
-    if (event.name === 'run_finish') this.#finished = true
-    // Jest still takes errors for a moment after it has made the file's result.
-    if (event.name === 'error' && this.#finished) recordStray(event.error)
+    // Jest gives an error to the test that caused it, and loses it where that test is over.
+    if (event.name === 'error') this.#unhandled.set(event.promise ?? {}, event.error)
+    if (event.name === 'error_handled') this.#unhandled.delete(event.promise)
     if (event.name !== 'add_test' && event.name !== 'start_describe_definition') return
     const need = (this.global as unknown as Record<symbol, unknown>)[leftOutMark]
     const name = event.name === 'add_test' ? event.testName : event.blockName
@@ -68,8 +74,14 @@ export default class Environment extends TestEnvironment {
     }
   }
 
+  override async setup(): Promise<void> {
+    await super.setup()
+    listen()
+  }
+
   override async teardown(): Promise<void> {
     await new Promise((resolve) => setTimeout(resolve, lateErrorsMs))
+    for (const error of this.#unhandled.values()) recordStray(error)
     await super.teardown()
   }
 }
