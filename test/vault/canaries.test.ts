@@ -258,7 +258,7 @@ test('32 secrets are stored, refused, used and replaced, and are afterwards nowh
     [422, 'POST', '/cloud-credentials/', JSON.stringify({ id: 'odd', provider: 'gcp', credential: aws() })],
     [422, 'POST', '/cloud-credentials/', JSON.stringify({ id: 'odd', provider: 'aws', credential: `{"secretAccessKey":"${canary()}` })],
     [
-      422,
+      200,
       'POST',
       '/cloud-credentials/validate/',
       JSON.stringify({ provider: 'azure', credential: { ...azure(), tenantId: `a ${wrong}`, clientId: wrong } }),
