@@ -254,8 +254,10 @@ const connect = async ({ screen, output }: Teller, api: Api, documents: Document
   const environment = await sites.reach(api, `demo-${output.run}`, documents.environment, (line) => screen.say(line))
   for (const connection of environment.connections ?? []) {
     const { healthy, message, stages = [] } = await api.post('/connection-tests/', connection)
-    const passed = stages.filter(({ ok }: { ok: boolean }) => ok).map(({ stage }: { stage: string }) => stage)
-    screen.say(`${connection.name}: ${healthy ? 'healthy' : message}${passed.length === 0 ? '' : `, tried:\n  ${passed.join(', ')}`}`)
+    const passed: string[] = stages.filter(({ ok }: { ok: boolean }) => ok).map(({ stage }: { stage: string }) => stage)
+    // Six names fit a terminal of 80 columns.
+    const lines = Array.from({ length: Math.ceil(passed.length / 6) }, (_, line) => passed.slice(line * 6, line * 6 + 6).join(', '))
+    screen.say(`${connection.name}: ${healthy ? 'healthy' : message}${lines.length === 0 ? '' : `, tried:\n  ${lines.join(',\n  ')}`}`)
     if (healthy !== true) throw new Error(`the connection ${connection.name} does not work: ${message}`)
   }
   return environment

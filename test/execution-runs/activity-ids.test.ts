@@ -124,7 +124,7 @@ test('every route with an activity in its path takes both forms, whichever the p
       }
       expect([name, run, answers.map(({ status }) => status)]).toEqual([name, run, [200, 200]])
       expect(answers[0]?.text).toBe(answers[1]?.text)
-      expect(answers[0]?.text).toMatch(/made|file|out\.txt/)
+      if (!name.startsWith('HEAD ')) expect(answers[0]?.text).toMatch(/made|file|out\.txt/)
     }
   const unknown = await service.call('GET', `/execution-runs/${encodeURIComponent(runs[0] as string)}/activities/both-both-make/logs/`)
   expect(unknown.status).toBe(404)

@@ -62,9 +62,9 @@ test('one command rotates the key under a running service; the old one is retire
 test('what cannot be done is said with its remedy, and changes nothing', () => {
   const before = readFileSync(file, 'utf8')
   for (const [args, environment, status, says] of [
-    [[], {}, 2, /usage/],
-    [['rotate', 'x'], {}, 2, /usage/],
-    [['retire'], {}, 2, /usage/],
+    [[], {}, 2, /npm run vault -- status/],
+    [['rotate', 'x'], {}, 2, /npm run vault -- status/],
+    [['retire'], {}, 2, /npm run vault -- status/],
     [['retire', 'ffffffffffffffff'], {}, 1, /holds no key ffffffffffffffff.*status/],
     [['status'], { SERVICE_VAULT_KEY_FILE: '' }, 2, /SERVICE_VAULT_KEY_FILE is not set/],
     [['status'], { SERVICE_VAULT_KEY_FILE: join(folder, 'absent') }, 1, /does not exist.*openssl rand/],
