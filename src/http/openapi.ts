@@ -33,7 +33,7 @@ const refusalsOf = (route: Route, method: Method | 'HEAD', { isApi, hasRead }: P
   const statuses = [
     ...anyRefusals,
     ...(isPublic ? [] : [401]),
-    ...(/\{\w+\}/.test(route.path) && route.anyId !== true ? [404] : []),
+    ...(/\{\w+\}/.test(route.path) ? [404] : []),
     ...(sends ? [406] : []),
     // A request under an Idempotency-Key whose first is not answered yet, or had another body.
     ...(route.method === 'POST' ? [409, 422] : []),

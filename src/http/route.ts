@@ -81,8 +81,6 @@ export interface RouteSpec<P extends string, Q extends Shape | undefined, B exte
    * (by its Idempotency-Key) 409 and 422, an answer with content 406.
    */
   refuses?: number[]
-  /** Any id in the path is accepted: 404 never comes. For OpenAPI. */
-  anyId?: boolean
   /** Answers streams, which have no ETag: 304 and 412 never come. For OpenAPI. */
   streams?: boolean
   /** Needs no token (the two bootstrap reads); `'get'` keeps the token for HEAD. */

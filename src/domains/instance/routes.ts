@@ -87,7 +87,6 @@ export const instanceRoutes = (
     path: '/user-preferences/{clientId}/',
     tag: 'instance',
     summary: 'Save what a client keeps for its user',
-    anyId: true,
     body: PreferencesDocument,
     response: PreferencesDocument,
     audit: { eventType: 'user-preferences.saved', summary: ({ params }) => `preferences of client ${params['clientId'] ?? ''} saved` },
