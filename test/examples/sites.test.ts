@@ -10,6 +10,7 @@ import { EnvironmentDefinition } from '../../src/domains/environments/schemas.ts
 import { NetworkTopologyDocument } from '../../src/domains/network-topologies/schemas.ts'
 import { cacheDir, temporaryFolder } from '../embedded/folder.ts'
 import { needs } from '../support/needs.ts'
+import { sites as siteNeeds } from '../support/requirements.ts'
 import { readPng } from './png.ts'
 
 const mosaic = path.resolve(import.meta.dirname, '../../examples/mosaic')
@@ -113,19 +114,23 @@ needs('openssh-server', 'openssh-client').test(
   900_000,
 )
 
-test('one run on this machine, on a host by SSH and on a Slurm cluster: a key, connections, discovery, the picture', async () => {
-  const { code, said } = await demo('--site', 'spanning', '--small')
-  expect({ code, said }).toEqual({ code: 0, said: expect.any(String) })
-  expect(said).toContain('th1: healthy')
-  expect(said).toContain('login node: healthy')
-  const sites = [...said.matchAll(/^ {6}((?:local@|ssh\/|slurm\/)\S+)\s+(\d+) /gm)].map(([, site, tasks]) => ({
-    site,
-    tasks: Number(tasks),
-  }))
-  expect(sites.map(({ site }) => site!.replace(/[@/].*/, '')).toSorted()).toEqual(['local', 'slurm', 'ssh'])
-  expect(sites.reduce((sum, { tasks }) => sum + tasks, 0)).toBe(43)
-  expect(said).toMatch(/Data: \d+ × gateway/)
-  const picture = /picture {3}(\S+)/.exec(said)?.[1] ?? ''
-  expect(existsSync(picture)).toBe(true)
-  expect(readPng(readFileSync(picture))).toMatchObject({ width: 320, height: 240 })
-}, 900_000)
+needs(...siteNeeds.slurm).test(
+  'one run on this machine, on a host by SSH and on a Slurm cluster: a key, connections, discovery, the picture',
+  async () => {
+    const { code, said } = await demo('--site', 'spanning', '--small')
+    expect({ code, said }).toEqual({ code: 0, said: expect.any(String) })
+    expect(said).toContain('th1: healthy')
+    expect(said).toContain('login node: healthy')
+    const sites = [...said.matchAll(/^ {6}((?:local@|ssh\/|slurm\/)\S+)\s+(\d+) /gm)].map(([, site, tasks]) => ({
+      site,
+      tasks: Number(tasks),
+    }))
+    expect(sites.map(({ site }) => site!.replace(/[@/].*/, '')).toSorted()).toEqual(['local', 'slurm', 'ssh'])
+    expect(sites.reduce((sum, { tasks }) => sum + tasks, 0)).toBe(43)
+    expect(said).toMatch(/Data: \d+ × gateway/)
+    const picture = /picture {3}(\S+)/.exec(said)?.[1] ?? ''
+    expect(existsSync(picture)).toBe(true)
+    expect(readPng(readFileSync(picture))).toMatchObject({ width: 320, height: 240 })
+  },
+  900_000,
+)

@@ -20,6 +20,7 @@ import { openLocalShell } from '../../src/drivers/local-shell.ts'
 import { transfer, type End, type TransferOutcome, type TransferRequest } from '../../src/drivers/transfer/transfer.ts'
 import { overLink, type Weather } from './links.ts'
 import { fingerprint, grow, plannedTree, randomFile, scratch } from './trees.ts'
+import { needs } from '../support/needs.ts'
 
 const shell = openLocalShell()
 afterAll(() => shell.close())
@@ -339,7 +340,7 @@ describe('what is wrong is found by its digest', () => {
   })
 })
 
-describe('a full disk at the target', () => {
+needs('root').describe('a full disk at the target', () => {
   test('is told in the words of the site with the free space; once there is room it goes on', async () => {
     using folder = producer((made) => {
       randomFile(join(made, 'large'), 20 * mebibyte)
