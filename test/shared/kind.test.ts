@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { parse } from 'yaml'
@@ -6,6 +6,10 @@ import { toolImage } from '../drivers/kubernetes-image.ts'
 import { namespaceRights, startKubernetes, type KubernetesSite } from '../sites/kubernetes.ts'
 import { makeVaultKeyFile } from '../support/reach.ts'
 import { openService, type TestService } from '../support/service.ts'
+import { needs } from '../support/needs.ts'
+import { sites } from '../support/requirements.ts'
+
+const { afterAll, beforeAll, test } = needs('shared', ...sites.kubernetes)
 
 type Json = any
 
