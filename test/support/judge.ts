@@ -48,9 +48,7 @@ export const judge = ({ selected, report, events, troubles, checkout }: Run): Ve
     file.assertionResults.filter(({ status }) => status === 'failed').map(({ fullName }) => `${short(file.name)}: ${fullName}`),
   )
   const brokenFiles = results
-    .filter((file) => file.status !== 'passed' && file.assertionResults.every(({ status }) => status !== 'failed'))
-    // A file whose tests are all left out or filtered counts as passed; of the others the first line says what is wrong.
-    .filter((file) => file.status === 'failed')
+    .filter((file) => file.status === 'failed' && file.assertionResults.every(({ status }) => status !== 'failed'))
     .map((file) => `${short(file.name)} failed outside of its tests: ${firstLine(file.message)}`)
   const missing = report === undefined ? [] : selected.filter((file) => !named.has(file)).map((file) => `${short(file)} has no result`)
   const stray = events.flatMap((event) =>

@@ -162,13 +162,13 @@ const ContainerSettings = z.object({
 const MemorySettings = z.object({ memoryLimit: z.enum(memoryLimits, `must be one of ${memoryLimits.join(', ')}`).optional() })
 
 /**
- * What is to hold a task to its memory: what its runtime says, else nothing where the author gave no limit (16 MiB by the contract, which
- * most programs exceed), else the best that the site has.
+ * What is to hold a task to its memory: what its runtime says, else the best that the site has. On this machine nothing holds a task whose
+ * author gave no limit (16 MiB by the contract): most programs exceed it.
  */
-export const memoryLimitOf = ({ configuration }: Place, memoryBytes: number): { memoryLimit?: MemoryLimit } => {
+export const memoryLimitOf = ({ configuration, kind }: Place, memoryBytes: number): { memoryLimit?: MemoryLimit } => {
   const { data } = MemorySettings.safeParse(configuration)
   if (data?.memoryLimit !== undefined) return { memoryLimit: data.memoryLimit }
-  return memoryBytes === defaultMemoryBytes ? { memoryLimit: 'none' } : {}
+  return kind === 'local' && memoryBytes === defaultMemoryBytes ? { memoryLimit: 'none' } : {}
 }
 
 /** `container` of an activity's metadata. */
