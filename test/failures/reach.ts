@@ -1,5 +1,5 @@
 /**
- * Sudden death with 200 tasks in flight on all sites at once: `npx node test/faults/reach.ts [--rounds 10] [--seed 1] [--kinds hosts|all]`;
+ * Sudden death with 200 tasks in flight on all sites at once: `npx node test/failures/reach.ts [--rounds 10] [--seed 1] [--kinds hosts|all]`;
  * `all` adds containers, Pods and function calls. Prints a line per round; the exit code is 1 when one was not in order.
  */
 import { parseArgs } from 'node:util'

@@ -7,7 +7,7 @@ import { KubernetesError } from '../../src/clients/kubernetes.ts'
 import type { Intent, TaskState } from '../../src/drivers/runtime/driver.ts'
 import { missingRights } from '../../src/drivers/runtime/kubernetes-rights.ts'
 import type { RootedDriver } from '../../src/drivers/runtime/rooted.ts'
-import { playPods } from '../faults/pods.ts'
+import { playPods } from '../failures/pods.ts'
 import { namespaceRights, startKubernetes, type KubernetesSite } from '../../sites/kubernetes.ts'
 import { toolImage } from './kubernetes-image.ts'
 import { becomes, clusterOf, minutes, openRuntime, over, podOf, sh, stateOf, submit, until, type OpenedRuntime } from './kubernetes-site.ts'
@@ -414,7 +414,7 @@ describe('many', () => {
   test(
     'Pods at once on 50 nodes: all recorded right, with requests that grow with batches',
     async () => {
-      // `npx node test/faults/trouble.ts pods` plays 2,000 on 200.
+      // `npx node bench/failures.ts pods` plays 2,000 on 200.
       expect(await playPods(await open({ settleSeconds: 1 }), [150, 50])).toEqual([])
     },
     15 * minutes,

@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import { toolImage } from '../drivers/kubernetes-image.ts'
 import { clusterOf, openRuntime, over, submit, type OpenedRuntime } from '../drivers/kubernetes-site.ts'
 import { startKubernetes } from '../../sites/kubernetes.ts'
-import type { Trouble } from './tally.ts'
+import type { Trouble } from '../../bench/tally.ts'
 
 const fakeNodes = 200
 const perRound = [1000, 500, 250, 125, 125]

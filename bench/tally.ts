@@ -1,5 +1,5 @@
 import { existsSync, readFileSync } from 'node:fs'
-import { record } from '../../bench/report.ts'
+import { record } from './report.ts'
 
 /** One kind of trouble, open on its site. */
 export interface Trouble {

@@ -1,5 +1,5 @@
 /**
- * The rounds of sudden death on the mosaic: `npx node test/faults/mosaic.ts [--full] [--rounds 20] [--seed 1]`. Without `--full` a
+ * The rounds of sudden death on the mosaic: `npx node test/failures/mosaic.ts [--full] [--rounds 20] [--seed 1]`. Without `--full` a
  * variant of 60 activities and a few seconds; with it the workflow of the demo. Prints a line per round; the exit code is 1 when one
  * was not in order.
  */

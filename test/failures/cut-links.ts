@@ -9,7 +9,7 @@ import { openSlurmDriver } from '../../src/drivers/runtime/slurm.ts'
 import { openSshDriver } from '../../src/drivers/runtime/ssh.ts'
 import { startSlurm } from '../../sites/slurm.ts'
 import { startSshServer, type SshServer } from '../support/ssh-server.ts'
-import type { Trouble } from './tally.ts'
+import type { Trouble } from '../../bench/tally.ts'
 
 const roundSeconds = 120
 /** Beyond the longest life of a task, so that all its jobs are still known; squeue's answers, which drivers read, grow with it. */

@@ -4,7 +4,7 @@ import { openCutLinks } from './cut-links.ts'
 import { openEvictions } from './evictions.ts'
 import { openHostileTexts } from './hostile-texts.ts'
 import { openSilentScheduler } from './silent-scheduler.ts'
-import type { Trouble } from './tally.ts'
+import type { Trouble } from '../../bench/tally.ts'
 import { needs } from '../support/needs.ts'
 import { sites } from '../../sites/requirements.ts'
 

@@ -5,7 +5,7 @@ import { openLocalShell } from '../../src/drivers/local-shell.ts'
 import type { Intent } from '../../src/drivers/runtime/driver.ts'
 import { openSlurmDriver } from '../../src/drivers/runtime/slurm.ts'
 import { startSlurm } from '../../sites/slurm.ts'
-import type { Trouble } from './tally.ts'
+import type { Trouble } from '../../bench/tally.ts'
 
 const perRound = 50
 /** Each of them is a word of sbatch's. */

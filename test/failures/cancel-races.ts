@@ -6,7 +6,7 @@ import { dependenciesOf, makeWorld, recordOf, type WorldTask } from '../support/
 import { readLedger, withLedger } from './ledger.ts'
 import { dataFolder, removeFolder, until } from './programs.ts'
 import { openPrograms, randomOf } from './rounds.ts'
-import type { Trouble } from './tally.ts'
+import type { Trouble } from '../../bench/tally.ts'
 
 const atOnce = 10
 const latestMs = 2_500

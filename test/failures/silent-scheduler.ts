@@ -6,7 +6,7 @@ import type { Intent, RuntimeDriver } from '../../src/drivers/runtime/driver.ts'
 import { openSlurmDriver } from '../../src/drivers/runtime/slurm.ts'
 import { startSlurm, type SlurmCommand } from '../../sites/slurm.ts'
 import { randomOf } from './rounds.ts'
-import type { Trouble } from './tally.ts'
+import type { Trouble } from '../../bench/tally.ts'
 
 /** Of the driver's own waits: 30 s for a command are a quarter of a second here, so that half a minute is an hour. */
 const compression = 120

@@ -1,5 +1,5 @@
 /**
- * Trouble that is counted, on real parts, as long as there is time: `npx node test/faults/trouble.ts KIND [--minutes 40] [--count N]
+ * Trouble that is counted, on real parts, as long as there is time: `npx node bench/failures.ts KIND [--minutes 40] [--count N]
  * [--output FILE | --record]`. Prints a line for whatever is not in order. The counts are added to `bench-results.md`, to FILE, or with
  * `--record` to `bench/RESULTS.md`, and the next run with the same file goes on behind them. The exit code is 1 when something was not in
  * order. KIND:
@@ -12,13 +12,13 @@
  *   pods                     2,000 Pods at once on 200 nodes
  */
 import { parseArgs } from 'node:util'
-import { resultsFile } from '../../bench/report.ts'
-import { openCancelRaces } from './cancel-races.ts'
-import { openCutLinks } from './cut-links.ts'
-import { openEvictions } from './evictions.ts'
-import { openHostileTexts } from './hostile-texts.ts'
-import { openPods } from './pods.ts'
-import { openSilentScheduler } from './silent-scheduler.ts'
+import { resultsFile } from './report.ts'
+import { openCancelRaces } from '../test/failures/cancel-races.ts'
+import { openCutLinks } from '../test/failures/cut-links.ts'
+import { openEvictions } from '../test/failures/evictions.ts'
+import { openHostileTexts } from '../test/failures/hostile-texts.ts'
+import { openPods } from '../test/failures/pods.ts'
+import { openSilentScheduler } from '../test/failures/silent-scheduler.ts'
 import { addTally, countedBefore, type Trouble } from './tally.ts'
 
 const kinds: Readonly<Record<string, () => Promise<Trouble>>> = {
@@ -44,9 +44,7 @@ const [kind = ''] = positionals
 const opener = kinds[kind]
 const [minutes, most] = [Number(values.minutes), Number(values.count)]
 if (opener === undefined || positionals.length !== 1 || !(minutes > 0) || !(most > 0) || (values.record && values.output !== undefined)) {
-  process.stderr.write(
-    `npx node test/faults/trouble.ts ${Object.keys(kinds).join('|')} [--minutes 40] [--count N] [--output FILE | --record]\n`,
-  )
+  process.stderr.write(`npx node bench/failures.ts ${Object.keys(kinds).join('|')} [--minutes 40] [--count N] [--output FILE | --record]\n`)
   process.exit(2)
 }
 
@@ -66,7 +64,7 @@ try {
   }
 } finally {
   await trouble.close()
-  const tally = { what: trouble.what, command: `npx node test/faults/trouble.ts ${kind}`, counted, inOrder: counted - wrong }
+  const tally = { what: trouble.what, command: `npx node bench/failures.ts ${kind}`, counted, inOrder: counted - wrong }
   process.stdout.write(`${trouble.what}: ${String(counted)} counted, ${String(counted - wrong)} in order\n`)
   if (counted > 0) addTally(file, tally)
 }
