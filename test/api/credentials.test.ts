@@ -15,7 +15,7 @@ import { CredentialVariables } from '../../src/config.ts'
 import { ensureKeyFile, makeKey, openVaultKeys, replaceKeys, type VaultKeys } from '../../src/vault/keys.ts'
 import { openVault, type Vault } from '../../src/vault/vault.ts'
 import { startInventory, type InventoryApp } from '../support/inventory-app.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 
 let folder: string
 let keys: VaultKeys

@@ -20,7 +20,7 @@ import { openMetrics } from '../../src/observability/metrics.ts'
 import { startFunctions, type FunctionsSite } from '../../sites/functions.ts'
 import { until } from '../../sites/ground.ts'
 import { createConformance } from '../support/conformance.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 
 const key = (): { secret: ReturnType<typeof createSecretKey> } => ({ secret: createSecretKey(randomBytes(32)) })
 let keys = [key()]

@@ -8,7 +8,7 @@ import { loadSync, type ServiceDefinition } from '@grpc/proto-loader'
 import { openDatabase } from '../../src/db/pool.ts'
 import { probeBuildkit, probeEngine, probeServer } from '../../src/domains/instance/probes.ts'
 import { startInventory, type InventoryApp } from '../support/inventory-app.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 
 const folder = mkdtempSync(join(runFolder(), 'preflight-'))
 const socket = (name: string): string => join(folder, name)

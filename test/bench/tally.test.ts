@@ -1,7 +1,7 @@
 import { readFileSync, mkdtempSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, test } from '@jest/globals'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 import { addTally, countedBefore } from '../../bench/tally.ts'
 
 test('counts are added up in the file that is given, and the next run goes on behind them', () => {

@@ -11,7 +11,7 @@ import { openContainerSite } from './container-site.ts'
 import { programsWithout } from './in-containers.ts'
 import { needs } from '../support/needs.ts'
 import { sites } from '../../sites/requirements.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 import { plainIntent, taskName } from './intent.ts'
 
 const { afterAll, afterEach, beforeAll, beforeEach, describe, test } = needs(...sites.docker)

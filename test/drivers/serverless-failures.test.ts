@@ -19,7 +19,7 @@ import { openCallLinks } from '../../src/drivers/runtime/serverless-links.ts'
 import { placeRun } from '../../src/drivers/runtime/serverless-protocol.ts'
 import { slow, startFunctions, type FunctionsSite, type PlatformAnswer } from '../../sites/functions.ts'
 import { until } from '../../sites/ground.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 
 const seconds = 60_000
 const linkKey = { secret: createSecretKey(Buffer.alloc(32, 7)) }

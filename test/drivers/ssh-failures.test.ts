@@ -12,7 +12,7 @@ import { LinkError, type SiteShell } from '../../src/drivers/shell.ts'
 import { readOrUndefined } from '../../src/embedded/processes.ts'
 import { startSshd } from '../clients/sshd.ts'
 import { kill } from '../support/kill.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 import { needs } from '../support/needs.ts'
 import { sites } from '../../sites/requirements.ts'
 

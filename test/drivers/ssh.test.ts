@@ -12,7 +12,7 @@ import { startSshd, type Sshd } from '../clients/sshd.ts'
 import { until } from '../../sites/ground.ts'
 import { runtimeDriverConformance, type ConformanceSite } from './conformance.ts'
 import { plainIntent } from './intent.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 import { needs } from '../support/needs.ts'
 import { sites } from '../../sites/requirements.ts'
 

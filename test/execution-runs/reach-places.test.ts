@@ -9,7 +9,7 @@ import { connectionTo, eventually, inCluster, inContainers, makeVaultKeyFile, on
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld, type World, type WorldPlace, type WorldTask } from '../support/worlds.ts'
 import { checked } from './checked.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 import { kubernetesStartMs } from '../../sites/kubernetes-build.ts'
 import { needs } from '../support/needs.ts'
 import { sites } from '../../sites/requirements.ts'

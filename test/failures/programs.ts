@@ -5,7 +5,7 @@ import { configFromEnvironment } from '../../src/config.ts'
 import type { Ready } from '../../src/embedded/ready-file.ts'
 import { beforeNextLook } from '../support/pace.ts'
 import { buildOfRun } from './build.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 
 const { cacheDir } = configFromEnvironment()
 

@@ -12,6 +12,7 @@ import { startService } from '../../src/service.ts'
 import { recordConformance } from './conformance.ts'
 import { cloneDatabase } from './database.ts'
 import { beforeNextLook } from './pace.ts'
+import { runFolder } from './run-folder.ts'
 import { workflowBundle } from './workflow-bundle.ts'
 
 // The SDK says in some lines each start and stop of a worker; what went wrong is enough here.
@@ -73,7 +74,7 @@ export const openService = async (
   const database = await cloneDatabase()
   const namespace = `t-${new URL(database.url).pathname.slice(3)}`
   await makeNamespace(namespace)
-  const dataDir = mkdtempSync(join(process.env['ORRERY_TEST_ROOT'] ?? '', 'data-'))
+  const dataDir = mkdtempSync(join(runFolder(), 'data-'))
   const endpoints = {
     databaseUrl: options.databaseUrl?.(database.url) ?? database.url,
     temporalAddress: options.temporalAddress ?? temporalAddress(),
