@@ -9,6 +9,7 @@ import { openLog } from '../../src/observability/log.ts'
 import { openMetrics } from '../../src/observability/metrics.ts'
 import { openTraces } from '../../src/observability/traces.ts'
 import { startService } from '../../src/service.ts'
+import { openClient } from './client.ts'
 import { recordConformance } from './conformance.ts'
 import { cloneDatabase } from './database.ts'
 import { beforeNextLook } from './pace.ts'
@@ -49,13 +50,6 @@ export const makeNamespace = async (name: string): Promise<void> => {
   } finally {
     await connection.close()
   }
-}
-
-export interface Answer<T = any> {
-  status: number
-  headers: Headers
-  body: T
-  text: string
 }
 
 /**
@@ -100,31 +94,7 @@ export const openService = async (
   const authorization: Record<string, string> = config.apiToken === undefined ? {} : { authorization: `Bearer ${config.apiToken}` }
   conformance.begin((await (await fetch(new URL('/openapi.json', baseUrl), { headers: authorization })).json()) as object)
 
-  const call = async (method: string, path: string, body?: unknown, headers: Record<string, string> = {}): Promise<Answer> => {
-    const text = body === undefined || typeof body === 'string' ? body : JSON.stringify(body)
-    const answer = await fetch(baseUrl + path, {
-      method,
-      headers: {
-        ...(text === undefined ? {} : { 'content-type': typeof body === 'string' ? 'application/yaml' : 'application/json' }),
-        ...headers,
-      },
-      ...(text === undefined ? {} : { body: text }),
-    })
-    const received = await answer.text()
-    conformance.raise()
-    return {
-      status: answer.status,
-      headers: answer.headers,
-      text: received,
-      body: answer.headers.get('content-type')?.includes('json') === true && received !== '' ? JSON.parse(received) : received,
-    }
-  }
-  /** A call that must succeed. */
-  const ok = async (method: string, path: string, body?: unknown, headers?: Record<string, string>): Promise<any> => {
-    const answer = await call(method, path, body, headers)
-    if (answer.status >= 300) throw new Error(`${method} ${path} answered ${String(answer.status)}: ${answer.text.slice(0, 2_000)}`)
-    return answer.body
-  }
+  const client = openClient(baseUrl, { onAnswer: () => conformance.raise() })
 
   return {
     baseUrl,
@@ -134,15 +104,12 @@ export const openService = async (
     dataDir,
     namespace,
     service,
-    call,
-    ok,
-    get: (path: string, headers?: Record<string, string>) => ok('GET', path, undefined, headers),
-    post: (path: string, body?: unknown) => ok('POST', path, body),
+    ...client,
     /** Waits until a run is over and gives its detail. */
     async finished(runId: string, seconds = 60): Promise<any> {
       const began = performance.now()
       for (;;) {
-        const detail = await ok('GET', `/execution-runs/${encodeURIComponent(runId)}/`)
+        const detail = await client.get(`/execution-runs/${encodeURIComponent(runId)}/`)
         if (['completed', 'failed', 'cancelled'].includes(detail.run.status)) return detail
         if (performance.now() - began > seconds * 1_000)
           throw new Error(

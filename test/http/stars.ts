@@ -1,16 +1,14 @@
-import { connect, type AddressInfo, type Socket } from 'node:net'
-import { once } from 'node:events'
+import { connect, type Socket } from 'node:net'
 import { Readable } from 'node:stream'
 import { z } from 'zod'
-import { createApp, type Answered, type App, type AppOptions } from '../../src/http/app.ts'
-import type { AuditRecord } from '../../src/http/audit.ts'
+import type { AppOptions } from '../../src/http/app.ts'
 import type { IdempotencyStore, StoredAnswer } from '../../src/http/idempotency.ts'
 import { arraySizes, envelope, envelopeOf, pageOf, pageQuery, pagedArray } from '../../src/http/paging.ts'
-import { Reply, route, type Route } from '../../src/http/route.ts'
+import { Reply, route } from '../../src/http/route.ts'
 import { Count, Id, JsonObject, Name } from '../../src/http/schema.ts'
-import { createHttpServer, type ServerTimeouts } from '../../src/http/server.ts'
+import type { ServerTimeouts } from '../../src/http/server.ts'
 import { missing, Refusal } from '../../src/refusal.ts'
-import { createConformance } from '../support/conformance.ts'
+import { openRoutes } from '../support/open-routes.ts'
 
 /** A small domain with one of everything that a route can be. */
 const Star = z
@@ -26,22 +24,6 @@ const Star = z
     light: z.union([z.strictObject({ colour: z.string() }), z.number()]).optional(),
   })
   .meta({ id: 'Star' })
-
-export interface Service {
-  url: string
-  port: number
-  app: App
-  routes: readonly Route[]
-  answers: Answered[]
-  audits: AuditRecord[]
-  logged: { level: string; fields: object; text: string }[]
-  stars: Map<string, z.output<typeof Star>>
-  aborted: string[]
-  activated: { value: boolean }
-  created: { count: number }
-  call: (path: string, init?: RequestInit) => Promise<{ status: number; headers: Headers; text: string; json: Record<string, unknown> }>
-  close: () => Promise<void>
-}
 
 /** Keeps answers in memory with the promises of the contract: of equal calls one is fresh. */
 export const memoryStore = (): IdempotencyStore => {
@@ -64,24 +46,20 @@ export const memoryStore = (): IdempotencyStore => {
   }
 }
 
-export const startService = async (
+/** The domain of stars behind the kernel. */
+export const openStars = async (
   over: Partial<AppOptions['config']> & { timeouts?: ServerTimeouts; host?: string; rootHealth?: () => void } = {},
-): Promise<Service> => {
+) => {
   const stars = new Map<string, z.output<typeof Star>>()
   const created = { count: 0 }
   const aborted: string[] = []
   const activated = { value: false }
-  const audits: AuditRecord[] = []
-  const logged: Service['logged'] = []
-  const answers: Answered[] = []
-  const faults: Error[] = []
-  const note = (level: string) => (fields: object, text: string) => void logged.push({ level, fields, text })
   const star = (id: string): z.output<typeof Star> => {
     const found = stars.get(id)
     if (found === undefined) throw missing('star', id)
     return found
   }
-  const routes = [
+  const list = [
     route({
       method: 'GET',
       path: '/stars/',
@@ -299,77 +277,30 @@ export const startService = async (
       handle: ({ headers }) => (headers['accept'] === 'application/json' ? { text: 'é' } : new Reply({ body: 'é' })),
     }),
   ]
-  const options: AppOptions = {
-    config: {
-      apiPrefix: '/api',
-      apiToken: undefined,
-      allowedOrigins: [],
-      allowedHosts: [],
-      listenHost: '127.0.0.1',
-      bodyLimitBytes: 32 * 1024 * 1024,
-      ...over,
+  const { timeouts, host, rootHealth = () => undefined, ...config } = over
+  const routes = await openRoutes(() => list, {
+    config,
+    ...(timeouts === undefined ? {} : { timeouts }),
+    ...(host === undefined ? {} : { host }),
+    // Some routes fail, and tests look for that in the log.
+    errorsExpected: true,
+    kernel: {
+      version: '9.9.9',
+      activated: () => activated.value,
+      idempotency: memoryStore(),
+      rootHealth,
+      unbuilt: [
+        { method: 'POST', path: '/comets/' },
+        { method: 'GET', path: '/comets/{id}/' },
+      ],
+      translate: (error) =>
+        (error as { constraint?: string }).constraint === 'stars_pk' ? new Refusal('unacceptable', 'star id is taken') : undefined,
     },
-    routes,
-    unbuilt: [
-      { method: 'POST', path: '/comets/' },
-      { method: 'GET', path: '/comets/{id}/' },
-    ],
-    log: { debug: note('debug'), info: note('info'), warn: note('warn'), error: note('error') },
-    version: '9.9.9',
-    activated: () => activated.value,
-    audit: async (record) => void audits.push(record),
-    idempotency: memoryStore(),
-    translate: (error) =>
-      (error as { constraint?: string }).constraint === 'stars_pk' ? new Refusal('unacceptable', 'star id is taken') : undefined,
-    rootHealth: over.rootHealth ?? (() => undefined),
-    validateResponses: true,
-    onAnswer: (answer) => {
-      answers.push(answer)
-      try {
-        conformance.check(answer.method, answer.template, answer.status, answer.contentType, answer.body)
-      } catch (error) {
-        faults.push(error as Error)
-      }
-    },
-  }
-  const app = createApp(options)
-  const conformance = createConformance(app.openapi)
-  const server = createHttpServer(app, {
-    tokenNeeded: over.apiToken !== undefined,
-    version: '9.9.9',
-    ...(over.timeouts === undefined ? {} : { timeouts: over.timeouts }),
   })
-  server.listen(0, over.host ?? '127.0.0.1')
-  await once(server, 'listening')
-  const { port } = server.address() as AddressInfo
-  const url = `http://127.0.0.1:${port}`
-  return {
-    url,
-    port,
-    app,
-    routes,
-    answers,
-    audits,
-    logged,
-    stars,
-    aborted,
-    activated,
-    created,
-    call: async (path, init = {}) => {
-      const answer = await fetch(url + path, init)
-      const text = await answer.text()
-      const json =
-        answer.headers.get('content-type')?.includes('json') === true && text !== '' ? (JSON.parse(text) as Record<string, unknown>) : {}
-      return { status: answer.status, headers: answer.headers, text, json }
-    },
-    close: async () => {
-      server.closeAllConnections()
-      await new Promise((resolve) => server.close(resolve))
-      // Every answer that a test provoked has to be one that the document promises.
-      if (faults[0] !== undefined) throw faults[0]
-    },
-  }
+  return { ...routes, stars, aborted, activated, created }
 }
+
+export type Stars = Awaited<ReturnType<typeof openStars>>
 
 /** Sends bytes as they are and gives back everything that came until the other side closed, or `ms` passed. */
 export const raw = async (
