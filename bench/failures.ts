@@ -1,5 +1,5 @@
 /**
- * Trouble that is counted, on real parts, as long as there is time: `npx node bench/failures.ts KIND [--minutes 40] [--count N]
+ * Failures that are counted, on real parts, as long as there is time: `npx node bench/failures.ts KIND [--minutes 40] [--count N]
  * [--output FILE | --record]`. Prints a line for whatever is not in order. The counts are added to `bench-results.md`, to FILE, or with
  * `--record` to `bench/RESULTS.md`, and the next run with the same file goes on behind them. The exit code is 1 when something was not in
  * order. KIND:
@@ -19,9 +19,9 @@ import { openEvictions } from '../test/failures/evictions.ts'
 import { openHostileTexts } from '../test/failures/hostile-texts.ts'
 import { openPods } from '../test/failures/pods.ts'
 import { openSilentScheduler } from '../test/failures/silent-scheduler.ts'
-import { addTally, countedBefore, type Trouble } from './tally.ts'
+import { addTally, countedBefore, type Failures } from './tally.ts'
 
-const kinds: Readonly<Record<string, () => Promise<Trouble>>> = {
+const kinds: Readonly<Record<string, () => Promise<Failures>>> = {
   'links-ssh': () => openCutLinks('ssh'),
   'links-slurm': () => openCutLinks('slurm'),
   scheduler: openSilentScheduler,
@@ -51,21 +51,21 @@ if (opener === undefined || positionals.length !== 1 || !(minutes > 0) || !(most
 // Sites and programs end with this process.
 for (const name of ['SIGTERM', 'SIGINT'] as const) process.once(name, () => process.exit(143))
 const until = performance.now() + minutes * 60_000
-const trouble = await opener()
+const failures = await opener()
 const file = resultsFile(values)
-const before = countedBefore(file, trouble.what)
+const before = countedBefore(file, failures.what)
 let [counted, wrong] = [0, 0]
 try {
   while (counted < most && performance.now() < until) {
-    const round = await trouble.play(before + counted)
+    const round = await failures.play(before + counted)
     counted += round.counted
-    wrong += Math.min(round.counted, round.faults.length)
-    for (const fault of round.faults) process.stdout.write(`${String(before + counted)}: ${fault}\n`)
+    wrong += Math.min(round.counted, round.violations.length)
+    for (const violation of round.violations) process.stdout.write(`${String(before + counted)}: ${violation}\n`)
   }
 } finally {
-  await trouble.close()
-  const tally = { what: trouble.what, command: `npx node bench/failures.ts ${kind}`, counted, inOrder: counted - wrong }
-  process.stdout.write(`${trouble.what}: ${String(counted)} counted, ${String(counted - wrong)} in order\n`)
+  await failures.close()
+  const tally = { what: failures.what, command: `npx node bench/failures.ts ${kind}`, counted, inOrder: counted - wrong }
+  process.stdout.write(`${failures.what}: ${String(counted)} counted, ${String(counted - wrong)} in order\n`)
   if (counted > 0) addTally(file, tally)
 }
 process.exitCode = wrong === 0 && counted > 0 ? 0 : 1

@@ -1,12 +1,12 @@
 import { existsSync, readFileSync } from 'node:fs'
 import { record } from './report.ts'
 
-/** One kind of trouble, open on its site. */
-export interface Trouble {
+/** One kind of failures, open on its site. */
+export interface Failures {
   /** As it is named in the results. */
   what: string
   /** @param number counts on over all runs. @returns how many cases it was, and what was wrong with them, in words. */
-  play(number: number): Promise<{ counted: number; faults: string[] }>
+  play(number: number): Promise<{ counted: number; violations: string[] }>
   close(): Promise<void>
 }
 
@@ -18,7 +18,7 @@ export interface Tally {
   inOrder: number
 }
 
-const section = 'trouble, counted'
+const section = 'failures, counted'
 const head = '| what | command | counted | in order | last |\n| --- | --- | --- | --- | --- |'
 
 const rows = (file: string): string[] => {

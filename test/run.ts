@@ -148,12 +148,12 @@ for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const)
   process.on(signal, () => {
     end(jest)
   })
-const troubles = await watch(jest, files, Number(values.minutes))
+const failures = await watch(jest, files, Number(values.minutes))
 const verdict = judge({
   selected: selected.map((file) => join(checkout, file)),
   report: readReport(files.report),
   events: readEvents(files.events),
-  troubles,
+  failures,
   checkout,
 })
 print(verdict)

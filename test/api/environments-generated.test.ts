@@ -288,7 +288,7 @@ test('any valid environment is read back as the specification says, and its dele
   )
 }, 300_000)
 
-test('any JSON at all is answered with 400 or 422, never a fault, and changes nothing', async () => {
+test('any JSON at all is answered with 400 or 422, never an internal error, and changes nothing', async () => {
   const before = await app.counts()
   const sections = [
     'environment',

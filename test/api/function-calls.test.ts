@@ -41,7 +41,7 @@ beforeEach(async () => {
   scratch = mkdtempSync(join(runFolder(), 'orrery-function-calls-'))
   opened = []
   keys = [key()]
-  site.trouble = undefined
+  site.failure = undefined
   routes = await openRoutes(
     () => functionCallRoutes({ functionCalls: openFunctionCalls({ root: scratch, links, clock: () => Date.now() / 1000 }) }),
     {
@@ -170,7 +170,7 @@ describe('files by reference', () => {
 describe('whose link it is', () => {
   /** A call under way, and requests to its routes. */
   const underWay = async () => {
-    site.trouble = () => true
+    site.failure = () => true
     const from = join(scratch, 'seed')
     mkdirSync(from)
     writeFileSync(join(from, 'in'), 'secret input')

@@ -590,7 +590,7 @@ describe('bad input', () => {
     expect([answer.status, paths(answer.body.details)]).toEqual([422, ['spec.activities.0.dependsOn.0', 'name']])
   })
 
-  test('a WfFormat document with several faults gets all of them', async () => {
+  test('a WfFormat document with several errors gets all of them', async () => {
     const task = (id: string, more: object = {}) => ({ id, name: id, ...more })
     const answer = await create({
       name: 'trace',
@@ -688,7 +688,7 @@ describe('embedded versions', () => {
     ).toThrow(/several activities/)
   })
 
-  test('all faults of a document come at once', async () => {
+  test('all errors of a document come at once', async () => {
     const problem = await service.db
       .transaction((tx) =>
         embedWorkflow(

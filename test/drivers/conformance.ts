@@ -657,7 +657,7 @@ last" "ORRERY_TASK=$ORRERY_TASK" sleep 30' sh "$1" &); while [ ! -e "$1" ]; do s
     )
 
     test(
-      'a site that cannot make the work directory is trouble of the infrastructure, and the name stays free',
+      'a site that cannot make the work directory is a failure of the infrastructure, and the name stays free',
       async () => {
         const file = join(site.scratch, 'file')
         writeFileSync(file, '')

@@ -22,7 +22,7 @@ let engine: Awaited<ReturnType<typeof openEngine>>
 let image: string
 let registry: Awaited<ReturnType<typeof startLoopbackRegistry>>
 beforeAll(async () => {
-  ground = mkdtempSync(join(runFolder(), 'orrery-weather-'))
+  ground = mkdtempSync(join(runFolder(), 'orrery-failures-'))
   engine = await openEngine({ data: '/var/cache/orrery/test-tasks', kind: 'tasks' })
   image = await loadSystemImage(engine)
   registry = await startLoopbackRegistry(join(ground, 'registry'))
@@ -56,7 +56,7 @@ const open = (
     kind,
     root: join(ground, kind),
     environment: { PATH: `${commands}:${programs}` },
-    container: { image, network: false, reuse: false, scope: 'weather' },
+    container: { image, network: false, reuse: false, scope: 'failures' },
     containers: { idleSeconds },
   })
   driver = site.plain
@@ -74,7 +74,7 @@ const intent = (script: string, more: Partial<Intent> = {}, container: Partial<C
     ...plainIntent(name, join(scratch, 'work/run', name, '1'), ['/bin/sh', '-c', script]),
     timeoutSeconds: 90,
     ...more,
-    container: { engine: 'docker', image, network: false, reuse: false, scope: 'weather', ...container },
+    container: { engine: 'docker', image, network: false, reuse: false, scope: 'failures', ...container },
   }
 }
 const ended = (names: readonly string[]): Promise<void> => {
@@ -232,7 +232,7 @@ describe('images', () => {
   )
 
   test(
-    'one that does not exist is refused; a registry that is away is the site’s trouble, and the next attempt finds it back',
+    'one that does not exist is refused; a registry that is away is a failure of the site, and the next attempt finds it back',
     async () => {
       const absent = intent('exit 0', {}, { image: `${registry.address}/no/such:1` })
       await submit(absent)
@@ -314,7 +314,7 @@ test(
 )
 
 test(
-  'a disk that is full where the records of containers are is the site’s trouble',
+  'a disk that is full where the records of containers are is a failure of the site',
   async () => {
     const records = join(ground, 'local/containers/records')
     await run(intent('exit 0'))
@@ -329,7 +329,7 @@ test(
   seconds,
 )
 
-describe('trouble of the engine', () => {
+describe('failures of the engine', () => {
   test(
     'killed while containers run: they go on to their end, and nothing of their output is lost',
     async () => {
@@ -348,7 +348,7 @@ describe('trouble of the engine', () => {
   )
 
   test(
-    'restarted so that it stops its containers: their tasks are lost by the site’s fault, not failed by their own',
+    'restarted so that it stops its containers: their tasks are lost by a failure of the site, not failed by their own',
     async () => {
       const task = intent(': > ready; sleep 60')
       await submit(task)
@@ -397,7 +397,7 @@ describe('trouble of the engine', () => {
   )
 
   test(
-    'away when a task comes: the site’s trouble, in words',
+    'away when a task comes: a failure of the site, in words',
     async () => {
       await engine.stop()
       const task = intent('exit 0', {}, { scope: 'away' })
@@ -444,7 +444,7 @@ describe('trouble of the engine', () => {
 })
 
 describe('a container that is kept', () => {
-  afterEach(() => driver.closeScope('weather'))
+  afterEach(() => driver.closeScope('failures'))
 
   const kept: Partial<ContainerRequest> = { reuse: true }
 
@@ -468,7 +468,7 @@ describe('a container that is kept', () => {
       expect(Number(processes)).toBeLessThanOrEqual(6)
       expect(rest).toEqual(['$HOME `id`', ''])
       expect(await engine.containers()).toHaveLength(1)
-      await driver.closeScope('weather')
+      await driver.closeScope('failures')
       await until(
         'the container is gone',
         async () => (await engine.containers()).length === 0,
@@ -504,7 +504,7 @@ describe('a container that is kept', () => {
   )
 
   test(
-    'is taken away: its task is lost by the site’s fault, the next one gets another',
+    'is taken away: its task is lost by a failure of the site, the next one gets another',
     async () => {
       const task = intent(': > ready; sleep 100', {}, kept)
       await submit(task)

@@ -45,7 +45,7 @@ const open = async (
   const token = await site.token()
   const opened = openRuntime(more.cluster ?? clusterOf(site, () => Promise.resolve(token)), {
     namespace: more.namespace ?? site.namespace,
-    runtime: more.runtime ?? 'weather',
+    runtime: more.runtime ?? 'failures',
     configuration: {
       volume: { persistentVolumeClaim: site.volume.claim, mountPath: site.volume.folder },
       root: mkdtempSync(join(site.volume.folder, 'root-')),
@@ -292,14 +292,14 @@ describe('silence', () => {
       const seen = new Set<string>()
       const request = async <T>(asked: ClusterRequest): Promise<T> => {
         const key = `${asked.verb ?? 'get'} ${asked.path.replace(/[0-9a-f]{20,}/g, '')}`
-        const fault = (when: string): void => {
+        const failure = (when: string): void => {
           if (seen.has(`${key} ${when}`)) return
           seen.add(`${key} ${when}`)
           throw new KubernetesError('route', `lost ${when}: ${key}`)
         }
-        fault('before')
+        failure('before')
         const answer = await real.request<T>(asked)
-        fault('after')
+        failure('after')
         return answer
       }
       const { driver, intent, root } = await open({}, { cluster: { ...real, request } })

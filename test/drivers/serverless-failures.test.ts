@@ -40,7 +40,7 @@ afterAll(async () => {
 beforeEach(() => {
   scratch = mkdtempSync(join(runFolder(), 'orrery-calls-'))
   opened = []
-  site.trouble = undefined
+  site.failure = undefined
   site.token = undefined
 })
 afterEach(async () => {
@@ -139,10 +139,10 @@ describe('platforms', () => {
     await expect(collected(stolen, one)).rejects.toMatchObject({ trouble: 'refused', message: expect.stringContaining('403') })
   })
 
-  test('Lambda: a function that crashes is the platform’s trouble, its time limit is a walltime', async () => {
+  test('Lambda: a function that crashes is a failure of the platform, its time limit is a walltime', async () => {
     const driver = open({ ...lambda, retries: 0 }, { credential: aws() })
     const crash = (message: string) =>
-      (site.trouble = (_, response) => {
+      (site.failure = (_, response) => {
         response.writeHead(200, { 'x-amz-function-error': 'Unhandled' }).end(JSON.stringify({ errorMessage: message }))
         return true
       })
@@ -262,10 +262,10 @@ describe('platforms', () => {
       await site.kill()
       await site.start()
       const driver = open()
-      site.trouble = slow(0.3)
+      site.failure = slow(0.3)
       const [first, second] = [intent('sleep 0.1'), intent('sleep 0.1')]
       await run(driver, first)
-      site.trouble = undefined
+      site.failure = undefined
       await run(driver, second)
       const outcome = await collected(driver, first)
       expect(outcome.detail?.coldStartSeconds).toBeGreaterThan(0.29)
@@ -276,16 +276,16 @@ describe('platforms', () => {
   )
 })
 
-describe('trouble', () => {
+describe('failures', () => {
   test('a slow answer is waited for', async () => {
-    site.trouble = slow(1)
+    site.failure = slow(1)
     const task = intent('exit 3')
     expect(await run(open(), task)).toMatchObject({ state: 'ended', exitCode: 3 })
     expect(site.calls(task.name)).toBe(1)
   })
 
   test('no answer ends at the platform’s time limit', async () => {
-    site.trouble = ({ kind }) => kind === 'call'
+    site.failure = ({ kind }) => kind === 'call'
     const began = Date.now()
     expect(await run(open({ timeLimitSeconds: 1 }), intent('true'))).toMatchObject({ state: 'ended', reason: 'walltime', exitCode: null })
     expect(Date.now() - began).toBeGreaterThan(1_900)
@@ -296,7 +296,7 @@ describe('trouble', () => {
     const task = intent('echo first; echo first > file')
     await run(driver, task)
     const before = await collected(driver, task)
-    site.trouble = changed((answer) => ({ ...answer, exitCode: 9, stdout: '' }))
+    site.failure = changed((answer) => ({ ...answer, exitCode: 9, stdout: '' }))
     // Another worker that asks as well.
     await open().submit([task])
     await sleep(200)
@@ -307,7 +307,7 @@ describe('trouble', () => {
 
   test('an answer of 100 MiB is not read to its end', async () => {
     let given = 0
-    site.trouble = ({ kind }, response) => {
+    site.failure = ({ kind }, response) => {
       if (kind !== 'call') return false
       response.writeHead(200, { 'content-type': 'application/json' })
       const chunk = Buffer.alloc(1024 * 1024, 0x20)
@@ -326,7 +326,7 @@ describe('trouble', () => {
       message: expect.stringContaining('answerLimitBytes'),
     })
     expect(given).toBeLessThan(90)
-    site.trouble = (_, response) => {
+    site.failure = (_, response) => {
       response.writeHead(200, { 'content-length': String(100 * 1024 * 1024) }).flushHeaders()
       return true
     }
@@ -358,7 +358,7 @@ describe('trouble', () => {
     ['no content', (a) => ({ ...a, outputs: [{ path: 'n', sizeBytes: 1 }] }), /must have one of contentBase64/],
   ]
   test.each(wrong)('an answer that is %s is refused with what it said', async (_, change, words) => {
-    site.trouble = changed(change as (answer: Record<string, unknown>) => unknown)
+    site.failure = changed(change as (answer: Record<string, unknown>) => unknown)
     const driver = open({ outputs: 'expected' })
     const task = intent('echo made > file', {
       expectedOutputs: ['file', 'u', 'n', 'l'].slice(0, change.toString().includes('surprise') ? 1 : 4),
@@ -370,7 +370,7 @@ describe('trouble', () => {
   })
 
   test('garbage is refused with what it said', async () => {
-    site.trouble = (_, response) => {
+    site.failure = (_, response) => {
       response.end('<html>\u0000hello</html>')
       return true
     }
@@ -383,7 +383,7 @@ describe('trouble', () => {
   test('failures pass: the call is made again under its name, and has run once', async () => {
     const { script, runs } = noting()
     let failures = 0
-    site.trouble = async (_, response, forward) => {
+    site.failure = async (_, response, forward) => {
       // The last of them has done the work already.
       if (++failures > 3) return false
       if (failures === 3) await forward()
@@ -395,8 +395,8 @@ describe('trouble', () => {
     expect([runs(), site.calls(task.name)]).toEqual([1, 4])
   })
 
-  test('failures that do not pass are the site’s trouble', async () => {
-    site.trouble = (_, response) => {
+  test('failures that do not pass are failures of the site', async () => {
+    site.failure = (_, response) => {
       response.writeHead(500).end('out of order')
       return true
     }
@@ -411,7 +411,7 @@ describe('trouble', () => {
   test('a platform that is busy is asked again when it wants to be; meanwhile the task is queued, with the reason', async () => {
     let busy = 2
     const times: number[] = []
-    site.trouble = (_, response) => {
+    site.failure = (_, response) => {
       times.push(Date.now())
       if (busy-- <= 0) return false
       response.writeHead(429, { 'retry-after': '1' }).end()
@@ -432,7 +432,7 @@ describe('trouble', () => {
   test('a connection that breaks in the middle: asked again, has run once', async () => {
     const { script, runs } = noting()
     let cuts = 0
-    site.trouble = async (_, response, forward) => {
+    site.failure = async (_, response, forward) => {
       if (++cuts > 2) return false
       if (cuts === 2) void forward().catch(() => undefined)
       response.destroy()
@@ -528,7 +528,7 @@ describe('trouble', () => {
   )
 
   test('a cancel that the function does not know ends the task here', async () => {
-    site.trouble = ({ kind }, response) => {
+    site.failure = ({ kind }, response) => {
       if (kind === 'cancel') response.writeHead(400).end('what?')
       return true
     }
@@ -625,7 +625,7 @@ describe('bad input', () => {
   })
 
   test('a redirect is not followed', async () => {
-    site.trouble = (_, response) => {
+    site.failure = (_, response) => {
       response.writeHead(307, { location: site.framework }).end()
       return true
     }

@@ -71,7 +71,7 @@ const open = (
     await shell.close()
   })
   const intent = (argv: string[], own: Partial<Intent> = {}): Intent => {
-    const name = `weather-${++count}`
+    const name = `failures-${++count}`
     return { ...plainIntent(name, join(root, 'work', name, '1'), argv), ...own }
   }
   return { driver, intent, root }
@@ -209,7 +209,7 @@ describe('silence', () => {
 
   test.each(['echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1', 'sleep 1000'])(
     'squeue and sacct fail or hang: nothing ends, and nothing is asked twice at a time: %s',
-    async (fault) => {
+    async (failure) => {
       const { driver, intent } = open(site, { commandSeconds: 1 })
       const task = intent(['sleep', '300'])
       await submit(driver, task)
@@ -217,8 +217,8 @@ describe('silence', () => {
       await until(driver, task, 'running')
       const ends: string[] = []
       driver.watch([task.name], (name) => ends.push(name))
-      site.disturb('squeue', fault)
-      site.disturb('sacct', fault)
+      site.disturb('squeue', failure)
+      site.disturb('sacct', failure)
       await site.slurm(`scancel ${/^\d+/.exec(((await stateOf(driver, task)) as { externalId: string }).externalId)?.[0] ?? ''}`)
       await sleep(6000)
       expect((await stateOf(driver, task)).state).toBe('running')

@@ -23,7 +23,7 @@ let scratch: string
 let closing: (() => Promise<void>)[]
 
 beforeEach(() => {
-  scratch = mkdtempSync(join(runFolder(), 'orrery-trouble-'))
+  scratch = mkdtempSync(join(runFolder(), 'orrery-failures-'))
   closing = []
 })
 afterEach(async () => {
@@ -195,16 +195,16 @@ describe('a link that is cut', () => {
         ),
       )
       let over = false
-      const weather = async (): Promise<void> => {
+      const disturb = async (): Promise<void> => {
         for (let cuts = 0; !over && cuts < 6; cuts++) {
           await sleep(300 + 400 * (cuts % 3))
           for (const pid of sessionsOf(Number(readFileSync(join(sshd.folder, 'pid'), 'utf8')))) kill(pid)
         }
       }
-      const storm = weather()
+      const disturbance = disturb()
       const lives = await Promise.all(tasks.map((task) => wholeLife(driver, task)))
       over = true
-      await storm
+      await disturbance
       expect(lives.map(({ state }) => (state.state === 'ended' ? state.exitCode : state.state))).toEqual(
         tasks.map((_, position) => position % 3),
       )

@@ -22,7 +22,7 @@ const lose = (name: string, pid: number): void => {
   kill(-pid)
 }
 
-test('50 losses of the site cost no attempt of the activities: with maxAttempts 1 the run completes', async () => {
+test('50 failures of the site cost no attempt of the activities: with maxAttempts 1 the run completes', async () => {
   const ledger = join(service.dataDir, 'ledger')
   const count = 50
   writeFileSync(ledger, '')

@@ -42,8 +42,8 @@ const run = async (world: World, id: string, seconds = 120) => {
   return service.finished(id, seconds)
 }
 
-describe('trouble of a site', () => {
-  test('spends none of the attempts of its activities: fifty losses with maxAttempts 1, and all complete', async () => {
+describe('failures of a site', () => {
+  test('spends none of the attempts of its activities: fifty of them with maxAttempts 1, and all complete', async () => {
     const [host] = ssh.hosts
     const once = 'if [ "$AKOFLOW_ATTEMPT" = 1 ]; then exec sleep 600; fi; echo done > result'
     const tasks = Array.from({ length: 50 }, (_, i) => ({

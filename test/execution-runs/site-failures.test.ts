@@ -71,7 +71,7 @@ afterEach(async () => {
 
 /** A run whose executor the test holds; each `execute` is one more holder of its site. */
 const makeRun = async (tasks: readonly WorldTask[], cores = [4]) => {
-  const name = `trouble${String(++worlds)}`
+  const name = `failures${String(++worlds)}`
   const world: World = await makeWorld(service, { name, tasks, cores })
   const runId = `${name}-run`
   await service.post('/execution-runs/', { id: runId, schedulePlanId: world.planId, mode: 'real' })
@@ -387,7 +387,7 @@ test('waiting in the queue of the site is shown with its cause, and counted apar
   ])
 }, 60_000)
 
-test('50 losses of one activity that may fail once: it completes, and each attempt keeps the words of the site', async () => {
+test('50 failures of the site under one activity that may fail once: it completes, and each attempt keeps the words of the site', async () => {
   const run = await makeRun([{ name: 'unlucky', policy: { maxAttempts: 1 } }])
   const none = openNoneDriver()
   const causes = ['NODE_FAIL', 'PREEMPTED', 'BOOT_FAIL', 'walltime']

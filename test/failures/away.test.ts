@@ -92,12 +92,12 @@ test('with PostgreSQL away the API says 503 and when to come again, and recovers
 
 test('outages of both, over and over, while runs are accepted and executed, lose nothing', async () => {
   const given = await makeWorld(service, {
-    name: 'weather',
+    name: 'failures',
     tasks: Array.from({ length: 20 }, (_, i) => ({ name: `t${String(i)}`, run: 'sleep 0.1', after: i < 3 ? [] : [`t${String(i - 3)}`] })),
   })
   const accepted: string[] = []
   for (let k = 0; k < 6; k++) {
-    const id = `weather-${String(k)}`
+    const id = `failures-${String(k)}`
     const answer = await service.call('POST', '/execution-runs/', { id, schedulePlanId: given.planId, mode: 'real' })
     if (answer.status === 202) accepted.push(id)
     else expect(answer.status).toBe(503)

@@ -65,7 +65,7 @@ const makeBuild = async (root: string): Promise<Build> => {
     if (!existsSync(folder)) throw error
     return { folder, environment }
   }
-  // Compiled code is written at an orderly end, which most programs in fault tests do not come to.
+  // Compiled code is written at an orderly end, which most programs in failure tests do not come to.
   execFileSync(process.execPath, ['--import', '@temporalio/worker', join(folder, 'src/main.ts'), '--print-config'], {
     cwd: folder,
     env: { PATH: '/usr/bin:/bin', HOME: '/', ...environment },
@@ -75,7 +75,7 @@ const makeBuild = async (root: string): Promise<Build> => {
 }
 
 let build: Promise<Build> | undefined
-/** The programs that fault tests start, made at the first start of a test run; outside of one, the checkout. */
+/** The programs that failure tests start, made at the first start of a test run; outside of one, the checkout. */
 export const buildOfRun = (): Promise<Build> => {
   const root = process.env['ORRERY_TEST_ROOT']
   build ??= root === undefined ? Promise.resolve({ folder: checkout, environment: {} }) : makeBuild(root)

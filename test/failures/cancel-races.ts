@@ -6,7 +6,7 @@ import { dependenciesOf, makeWorld, recordOf, type WorldTask } from '../support/
 import { readLedger, withLedger } from './ledger.ts'
 import { dataFolder, removeFolder, until } from './programs.ts'
 import { openPrograms, randomOf } from './rounds.ts'
-import type { Trouble } from '../../bench/tally.ts'
+import type { Failures } from '../../bench/tally.ts'
 
 const atOnce = 10
 const latestMs = 2_500
@@ -24,7 +24,7 @@ const tasksOf = (ledger: string): WorldTask[] =>
  * A round: ten runs, each cancelled at a moment of its own between its acceptance and its end; in every fourth the worker dies meanwhile. Each
  * case is a run: once it is seen to be over it stays what it is, and nothing of it starts or ends any more.
  */
-export async function openCancelRaces(): Promise<Trouble> {
+export async function openCancelRaces(): Promise<Failures> {
   const dataDir = dataFolder()
   const ledger = join(dataDir, 'ledger')
   writeFileSync(ledger, '')
@@ -57,7 +57,7 @@ export async function openCancelRaces(): Promise<Trouble> {
       what: 'runs cancelled at any moment, against ends, waits for the next attempt and the death of the worker',
       async play(number) {
         const random = randomOf(number + 1)
-        const faults: string[] = []
+        const violations: string[] = []
         const all = Promise.all(
           Array.from({ length: atOnce }, (_, index) => race(`race-${series}-${number + index}`, Math.floor(random() * latestMs))),
         )
@@ -73,14 +73,15 @@ export async function openCancelRaces(): Promise<Trouble> {
         const lines = readLedger(ledger)
         for (const { run, status, seenAt } of ends) {
           const own = lines.filter((line) => line.run === run)
-          for (const line of own) if (line.at > seenAt) faults.push(`${run}: ${line.kind} of ${line.activity} after it was seen ${status}`)
+          for (const line of own)
+            if (line.at > seenAt) violations.push(`${run}: ${line.kind} of ${line.activity} after it was seen ${status}`)
           const starts = own.filter(({ kind }) => kind === 'start').map(({ activity, attempt }) => `${activity}, attempt ${attempt}`)
-          if (new Set(starts).size < starts.length) faults.push(`${run}: an attempt was started twice: ${starts.join('; ')}`)
+          if (new Set(starts).size < starts.length) violations.push(`${run}: an attempt was started twice: ${starts.join('; ')}`)
           const record = await recordOf(service, run)
-          if (record.run.status !== status) faults.push(`${run} was ${status} and is ${String(record.run.status)}`)
-          faults.push(...violationsOf(record, { dependencies: dependenciesOf(world), maxAttempts: () => 3 }))
+          if (record.run.status !== status) violations.push(`${run} was ${status} and is ${String(record.run.status)}`)
+          violations.push(...violationsOf(record, { dependencies: dependenciesOf(world), maxAttempts: () => 3 }))
         }
-        return { counted: atOnce, faults }
+        return { counted: atOnce, violations }
       },
       close,
     }

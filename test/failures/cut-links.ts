@@ -9,7 +9,7 @@ import { openSlurmDriver } from '../../src/drivers/runtime/slurm.ts'
 import { openSshDriver } from '../../src/drivers/runtime/ssh.ts'
 import { startSlurm } from '../../sites/slurm.ts'
 import { startSshServer, type SshServer } from '../support/ssh-server.ts'
-import type { Trouble } from '../../bench/tally.ts'
+import type { Failures } from '../../bench/tally.ts'
 
 const roundSeconds = 120
 /** Beyond the longest life of a task, so that all its jobs are still known; squeue's answers, which drivers read, grow with it. */
@@ -25,7 +25,7 @@ interface Lane {
 /** What became of one task. */
 interface Life {
   name: string
-  faults: string[]
+  violations: string[]
   /** Messages of the server from the first to the last of the task. */
   messages: number
   /** The name of its array, at Slurm. */
@@ -51,7 +51,7 @@ async function patiently<T>(what: string, ask: () => Promise<T>): Promise<T> {
  *
  * @param laneCount cases at once
  */
-export async function openCutLinks(kind: 'ssh' | 'slurm', laneCount = 12): Promise<Trouble> {
+export async function openCutLinks(kind: 'ssh' | 'slurm', laneCount = 12): Promise<Failures> {
   const cluster = kind === 'slurm' ? await startSlurm({ nodes: 3, minJobAgeSeconds }) : undefined
   const scratch = mkdtempSync(join(cluster?.scratch ?? tmpdir(), 'orrery-cuts-'))
   const path = `${cluster === undefined ? '' : `${cluster.commands}:`}/usr/local/bin:/usr/bin:/bin`
@@ -95,18 +95,18 @@ export async function openCutLinks(kind: 'ssh' | 'slurm', laneCount = 12): Promi
   const live = async (lane: Lane, cutAt?: SshServer['cutAt']): Promise<Life> => {
     const { server, root, ledger } = lane
     const name = `cut-${process.pid}-${++tasks}`
-    const life: Life = { name, faults: [], messages: 0 }
+    const life: Life = { name, violations: [], messages: 0 }
     const { driver, close } = open(lane)
     server.writes = 0
     server.cutAt = cutAt
     try {
-      await submitAndCollect(driver, name, root, ledger, life.faults)
+      await submitAndCollect(driver, name, root, ledger, life.violations)
       const lines = existsSync(ledger) ? readFileSync(ledger, 'utf8').split('\n') : []
       const times = lines.filter((line) => line === name).length
-      if (times !== 1) life.faults.push(`${name} ran ${times} times`)
+      if (times !== 1) life.violations.push(`${name} ran ${times} times`)
       if (cluster !== undefined) life.array = readFileSync(join(root, 'tasks', `${name}.array`), 'utf8').split(' ')[0] ?? ''
     } catch (error) {
-      life.faults.push(`${name}: ${String(error)}`)
+      life.violations.push(`${name}: ${String(error)}`)
     } finally {
       server.cutAt = undefined
       life.messages = server.writes
@@ -115,7 +115,13 @@ export async function openCutLinks(kind: 'ssh' | 'slurm', laneCount = 12): Promi
     return life
   }
 
-  const submitAndCollect = async (driver: RuntimeDriver, name: string, root: string, ledger: string, faults: string[]): Promise<void> => {
+  const submitAndCollect = async (
+    driver: RuntimeDriver,
+    name: string,
+    root: string,
+    ledger: string,
+    violations: string[],
+  ): Promise<void> => {
     const task: Intent = {
       name,
       directory: join(root, 'work', name, '1'),
@@ -131,20 +137,20 @@ export async function openCutLinks(kind: 'ssh' | 'slurm', laneCount = 12): Promi
     const ended = new Promise<string>((resolve) => driver.watch([name], () => resolve('ended')))
     if ((await Promise.race([ended, late])) === 'late') throw new Error(`not told to have ended within ${roundSeconds} s`)
     const { state, manifest, missingOutputs } = await patiently('collect', () => driver.collect(name))
-    if (state.state !== 'ended' || state.exitCode !== 0) faults.push(`${name} is ${JSON.stringify(state)}`)
+    if (state.state !== 'ended' || state.exitCode !== 0) violations.push(`${name} is ${JSON.stringify(state)}`)
     if (missingOutputs.length > 0 || manifest.files.map((one) => one.path).join() !== 'product')
-      faults.push(`${name} left ${JSON.stringify(manifest.files)}`)
+      violations.push(`${name} left ${JSON.stringify(manifest.files)}`)
     const { bytes } = await patiently('logs', () => driver.logs(name, 'stdout', { tail: 100 }))
-    if (bytes.toString() !== 'said\n') faults.push(`${name} said ${JSON.stringify(bytes.toString())}`)
+    if (bytes.toString() !== 'said\n') violations.push(`${name} said ${JSON.stringify(bytes.toString())}`)
   }
 
-  /** Adds to the faults of tasks that are not in exactly one job. */
+  /** Adds to the violations of tasks that are not in exactly one job. */
   const countJobs = async (lives: readonly Life[]): Promise<void> => {
     if (cluster === undefined) return
     const jobs = (await cluster.slurm(`squeue -h -t all -o '%F %j'`)).split('\n').map((line) => line.split(' '))
-    for (const { name, array, faults } of lives) {
+    for (const { name, array, violations } of lives) {
       const ids = new Set(jobs.flatMap(([id, jobName]) => (jobName === array ? [id] : [])))
-      if (array !== undefined && ids.size !== 1) faults.push(`${name} is in ${ids.size} jobs`)
+      if (array !== undefined && ids.size !== 1) violations.push(`${name} is in ${ids.size} jobs`)
     }
   }
 
@@ -160,8 +166,8 @@ export async function openCutLinks(kind: 'ssh' | 'slurm', laneCount = 12): Promi
     for (let undisturbed = 0; undisturbed < 3; undisturbed++) {
       const lives = await Promise.all(lanes.map((lane) => live(lane)))
       await countJobs(lives)
-      const faults = lives.flatMap((life) => life.faults)
-      if (faults.length > 0) throw new Error(`without any cut: ${faults.join('; ')}`)
+      const violations = lives.flatMap((life) => life.violations)
+      if (violations.length > 0) throw new Error(`without any cut: ${violations.join('; ')}`)
       // The first contact installs the supervisor: it has more messages than any after it.
       if (undisturbed > 0) counts.push(...lives.map((life) => life.messages))
     }
@@ -176,7 +182,7 @@ export async function openCutLinks(kind: 'ssh' | 'slurm', laneCount = 12): Promi
     const cut = async (lane: Lane, number: number): Promise<Life & { write: number }> => {
       for (let write = 1 + (number % messages); ;) {
         const life = await live(lane, { write, lost: Math.floor(number / messages) % 2 === 0 })
-        if (life.faults.length > 0 || life.messages >= write) return { ...life, write }
+        if (life.violations.length > 0 || life.messages >= write) return { ...life, write }
         write = life.messages
       }
     }
@@ -186,8 +192,11 @@ export async function openCutLinks(kind: 'ssh' | 'slurm', laneCount = 12): Promi
       async play(number) {
         const lives = await Promise.all(lanes.map((lane, index) => cut(lane, number + index)))
         await countJobs(lives)
-        const bad = lives.filter(({ faults }) => faults.length > 0)
-        return { counted: lives.length, faults: bad.map(({ write, faults }) => `at message ${write} of ${messages}: ${faults.join('; ')}`) }
+        const bad = lives.filter(({ violations }) => violations.length > 0)
+        return {
+          counted: lives.length,
+          violations: bad.map(({ write, violations }) => `at message ${write} of ${messages}: ${violations.join('; ')}`),
+        }
       },
       close,
     }

@@ -9,7 +9,7 @@ import { dependenciesOf, makeWorld, recordOf, type WorldTask } from '../support/
 import { readLedger, withLedger } from './ledger.ts'
 import { dataFolder, removeFolder, until } from './programs.ts'
 import { openPrograms, randomOf } from './rounds.ts'
-import type { Trouble } from '../../bench/tally.ts'
+import type { Failures } from '../../bench/tally.ts'
 
 const atOnce = 10
 const latestMs = 4_000
@@ -30,9 +30,9 @@ const tasksOf = (image: string): WorldTask[] =>
 
 /**
  * A round: a run of ten activities that may fail no more than once, each of whose first Pods is evicted while it runs, at a moment of its own.
- * Each case is an eviction: it is recorded as trouble of the site in the cluster's words, and the next attempt completes the activity.
+ * Each case is an eviction: it is recorded as a failure of the site in the cluster's words, and the next attempt completes the activity.
  */
-export async function openEvictions(): Promise<Trouble> {
+export async function openEvictions(): Promise<Failures> {
   const dataDir = dataFolder()
   const keyFile = join(dataDir, 'key')
   writeFileSync(keyFile, `${randomBytes(32).toString('base64')}\n`, { mode: 0o600 })
@@ -72,11 +72,11 @@ export async function openEvictions(): Promise<Trouble> {
     const statusOf = async (run: string): Promise<string> => (await programs.get(`/execution-runs/${run}/`)).run.status as string
 
     return {
-      what: 'evictions of running Pods with `maxAttempts: 1`: recorded as the site’s trouble, and completed by the next attempt',
+      what: 'evictions of running Pods with `maxAttempts: 1`: recorded as a failure of the site, and completed by the next attempt',
       async play(number) {
         const random = randomOf(number + 1)
         const run = `evictions-${series}-${number}`
-        const faults: string[] = []
+        const violations: string[] = []
         const earlier = new Set(await runningPods())
         await programs.post('/execution-runs/', { id: run, schedulePlanId: world.planId, mode: 'real' })
         const own = () => readLedger(ledger).filter((line) => line.run === run)
@@ -95,20 +95,20 @@ export async function openEvictions(): Promise<Trouble> {
           const now = await statusOf(run)
           return ['completed', 'failed', 'cancelled'].includes(now) ? now : undefined
         })
-        if (status !== 'completed') faults.push(`${run} is ${status}`)
+        if (status !== 'completed') violations.push(`${run} is ${status}`)
         const record = await recordOf(service, run)
-        faults.push(...violationsOf(record, { dependencies: dependenciesOf(world) }))
+        violations.push(...violationsOf(record, { dependencies: dependenciesOf(world) }))
         const lines = own()
         for (const { name } of world.tasks) {
           const id = world.activityId(name)
           const attempts = record.activities.filter(({ activityId }) => activityId === id).toSorted((a, b) => a.attempt - b.attempt)
           const told = attempts.map((one) => `${one.status} ${one.failureClass ?? ''} ${one.failureReason ?? ''}`.trim())
           if (!/^failed infrastructure .*Eviction/.test(told[0] ?? '') || told[1] !== 'completed' || told.length !== 2)
-            faults.push(`${id} of ${run}: ${JSON.stringify(told)}`)
+            violations.push(`${id} of ${run}: ${JSON.stringify(told)}`)
           const starts = lines.filter(({ kind, activity }) => kind === 'start' && activity === id).map(({ attempt }) => attempt)
-          if (starts.toSorted().join() !== '1,2') faults.push(`${id} of ${run} was started as attempts ${starts.join()}`)
+          if (starts.toSorted().join() !== '1,2') violations.push(`${id} of ${run} was started as attempts ${starts.join()}`)
         }
-        return { counted: pods.length, faults }
+        return { counted: pods.length, violations }
       },
       close,
     }

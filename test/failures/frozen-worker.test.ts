@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { checked } from '../execution-runs/checked.ts'
 import { openService, temporalAddress, type TestService } from '../support/service.ts'
 import { makeWorld } from '../support/worlds.ts'
-import { ledgerFaults, readLedger, withLedger } from './ledger.ts'
+import { ledgerViolations, readLedger, withLedger } from './ledger.ts'
 import { startProgram, until, type Program } from './programs.ts'
 
 const hostId = 'fleet'
@@ -75,7 +75,7 @@ test('a worker that was frozen while another took over changes nothing when it w
   expect(run).toMatchObject({ status: 'completed', completedActivityCount: 40 })
   await checked(service, world, 'frozen-run')
   expect(
-    ledgerFaults(
+    ledgerViolations(
       readLedger(ledger),
       'frozen-run',
       world.tasks.map((task) => world.activityId(task.name)),
@@ -101,7 +101,7 @@ test('a worker that is stopped in order lets its tasks go on, and the other adop
   const record = await checked(service, world, 'drained-run')
   expect(record.activities).toHaveLength(24)
   expect(
-    ledgerFaults(
+    ledgerViolations(
       readLedger(ledger),
       'drained-run',
       world.tasks.map((task) => world.activityId(task.name)),

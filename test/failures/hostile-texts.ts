@@ -5,7 +5,7 @@ import { openLocalShell } from '../../src/drivers/local-shell.ts'
 import type { Intent } from '../../src/drivers/runtime/driver.ts'
 import { openSlurmDriver } from '../../src/drivers/runtime/slurm.ts'
 import { startSlurm } from '../../sites/slurm.ts'
-import type { Trouble } from '../../bench/tally.ts'
+import type { Failures } from '../../bench/tally.ts'
 
 const perRound = 50
 /** Each of them is a word of sbatch's. */
@@ -46,7 +46,7 @@ const others = ['é', '😀', '# facts {', '--wrap', '--', '..', "'\\''"]
  * folder within it, an expected output and a staged file of one task, which prints what it got. Each case is a string. What any of them would do, if
  * something executed it, is to make a file.
  */
-export async function openHostileTexts(): Promise<Trouble> {
+export async function openHostileTexts(): Promise<Failures> {
   const site = await startSlurm({ slurmConf: ['MaxJobCount=100000'] })
   const root = mkdtempSync(join(site.scratch, 'root-'))
   const bait = join(site.scratch, 'bait')
@@ -70,7 +70,7 @@ export async function openHostileTexts(): Promise<Trouble> {
   return {
     what: 'strings of metacharacters in every value that reaches a shell or sbatch: none executed',
     async play(number) {
-      const faults: string[] = []
+      const violations: string[] = []
       const seed = { seed: number + 1, numRuns: perRound }
       const strings = fc.sample(textOf([...pieces, ...lines, ...others]), seed)
       const oneLine = fc.sample(textOf([...pieces, ...others]), seed).map((text) => text.slice(0, 255))
@@ -118,9 +118,9 @@ export async function openHostileTexts(): Promise<Trouble> {
       const outcomes = await driver.submit([task, ...asked])
       const taken = outcomes.flatMap((outcome) => (outcome.ok ? [outcome.name] : []))
       for (const outcome of outcomes) {
-        if (outcome.name === name && !outcome.ok) faults.push(`the task itself was refused: ${outcome.error.message}`)
+        if (outcome.name === name && !outcome.ok) violations.push(`the task itself was refused: ${outcome.error.message}`)
         else if (!outcome.ok && outcome.error.trouble !== 'refused')
-          faults.push(`${outcome.name}: ${outcome.error.trouble}: ${outcome.error.message}`)
+          violations.push(`${outcome.name}: ${outcome.error.trouble}: ${outcome.error.message}`)
       }
       // What the scheduler took (without accounting it asks nobody about an account) may wait for ever.
       await driver.cancel(
@@ -132,22 +132,22 @@ export async function openHostileTexts(): Promise<Trouble> {
         const { bytes } = await driver.logs(name, 'stdout', { offset: 0, limit: 4 * 1024 * 1024 })
         const [argv = '', environment = ''] = bytes.toString().split('\0\0--\0')
         const wanted = ['/bin/sh', '-c', task.argv[2], third, ...strings].join('\0')
-        if (argv !== wanted) faults.push(`arguments came as ${JSON.stringify(argv.slice(0, 2000))}`)
+        if (argv !== wanted) violations.push(`arguments came as ${JSON.stringify(argv.slice(0, 2000))}`)
         const variables = new Set(environment.split('\0'))
         for (const [key, value] of Object.entries(task.environment))
-          if (!variables.has(`${key}=${value}`)) faults.push(`${key} did not come as ${JSON.stringify(value)}`)
+          if (!variables.has(`${key}=${value}`)) violations.push(`${key} did not come as ${JSON.stringify(value)}`)
         const { state, manifest, missingOutputs } = await driver.collect(name)
-        if (state.state !== 'ended' || state.exitCode !== 0) faults.push(`the task is ${JSON.stringify(state)}`)
+        if (state.state !== 'ended' || state.exitCode !== 0) violations.push(`the task is ${JSON.stringify(state)}`)
         if (manifest.root !== directory || manifest.files.map(({ path }) => path).join() !== third)
-          faults.push(`left ${JSON.stringify(manifest.files)} in ${manifest.root}`)
+          violations.push(`left ${JSON.stringify(manifest.files)} in ${manifest.root}`)
         if (!existsSync(join(directory, staged)) || readFileSync(join(directory, staged), 'utf8') !== name)
-          faults.push(`${JSON.stringify(staged)} is not in ${JSON.stringify(directory)}`)
+          violations.push(`${JSON.stringify(staged)} is not in ${JSON.stringify(directory)}`)
         if (missingOutputs.join() !== (fourth === third ? '' : fourth))
-          faults.push(`${JSON.stringify(missingOutputs)} is said to be missing`)
+          violations.push(`${JSON.stringify(missingOutputs)} is said to be missing`)
         await driver.remove(name)
       }
-      if (existsSync(bait)) faults.push(`something was executed: ${readFileSync(bait, 'utf8')}`)
-      return { counted: perRound, faults }
+      if (existsSync(bait)) violations.push(`something was executed: ${readFileSync(bait, 'utf8')}`)
+      return { counted: perRound, violations }
     },
     close: async () => {
       await driver.close()

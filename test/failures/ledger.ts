@@ -37,28 +37,28 @@ export const readLedger = (path: string): LedgerLine[] =>
  * What is wrong with what the tasks of a run saw themselves: an attempt started twice, two of an activity alive at once, an activity
  * that never came to an end or ended more than once, more alive than the machine has cores.
  */
-export const ledgerFaults = (lines: readonly LedgerLine[], run: string, activities: readonly string[], cores: number): string[] => {
+export const ledgerViolations = (lines: readonly LedgerLine[], run: string, activities: readonly string[], cores: number): string[] => {
   const own = lines.filter((line) => line.run === run)
-  const faults: string[] = []
+  const violations: string[] = []
   for (const activity of activities) {
     const mine = own.filter((line) => line.activity === activity)
     const starts = mine.filter(({ kind }) => kind === 'start')
     const ends = mine.filter(({ kind }) => kind === 'end')
     for (const attempt of new Set(starts.map((line) => line.attempt))) {
       const times = starts.filter((line) => line.attempt === attempt).length
-      if (times > 1) faults.push(`${run}: attempt ${String(attempt)} of ${activity} was started ${String(times)} times`)
+      if (times > 1) violations.push(`${run}: attempt ${String(attempt)} of ${activity} was started ${String(times)} times`)
     }
-    if (ends.length !== 1) faults.push(`${run}: ${activity} came to its end ${String(ends.length)} times`)
+    if (ends.length !== 1) violations.push(`${run}: ${activity} came to its end ${String(ends.length)} times`)
     let alive = 0
     for (const { kind } of mine.toSorted((a, b) => a.at - b.at)) {
       alive += kind === 'start' ? 1 : -1
-      if (alive > 1) faults.push(`${run}: two of ${activity} were alive at once`)
+      if (alive > 1) violations.push(`${run}: two of ${activity} were alive at once`)
     }
   }
   let alive = 0
   for (const { kind } of lines.toSorted((a, b) => a.at - b.at)) {
     alive += kind === 'start' ? 1 : -1
-    if (alive > cores) faults.push(`${String(alive)} tasks were alive at once on ${String(cores)} cores`)
+    if (alive > cores) violations.push(`${String(alive)} tasks were alive at once on ${String(cores)} cores`)
   }
-  return [...new Set(faults)]
+  return [...new Set(violations)]
 }

@@ -38,7 +38,7 @@ const rounds = await playRounds({
   runSeconds: values.full ? 600 : 180,
   say: (line) => void process.stdout.write(`${line}\n`),
 })
-const wrong = rounds.filter(({ faults }) => faults.length > 0)
+const wrong = rounds.filter(({ violations }) => violations.length > 0)
 process.stdout.write(
   `${String(spec.activities.length)} activities, ${String(rounds.length)} rounds in ${((performance.now() - began) / 1_000).toFixed(0)} s: ${String(rounds.length - wrong.length)} in order, ${String(wrong.length)} not\n`,
 )

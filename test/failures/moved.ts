@@ -7,12 +7,12 @@ const copies = new Set(['runtime-local', 'shared-storage'])
  * What is wrong with the transfers of a completed run whose activities made these files (by name of the activity: path, bytes) and kept what they
  * were given: edges between two resources without a record or brought twice, and sums that are not those of the files.
  */
-export const transferFaults = (
+export const transferViolations = (
   world: World,
   transfers: readonly any[],
   made: ReadonlyMap<string, ReadonlyMap<string, number>>,
 ): string[] => {
-  const faults: string[] = []
+  const violations: string[] = []
   const place = new Map(world.assignments.map(({ activityId, resourceId }) => [activityId, resourceId]))
   const resourceOf = (name: string): string => place.get(world.activityId(name)) ?? ''
   const number = new Map(world.tasks.map(({ name }, i) => [name, i]))
@@ -41,7 +41,8 @@ export const transferFaults = (
     )
     const edge = `${String(from)} > ${String(to)}`
     // A further attempt copies again; what was brought from elsewhere is there for it.
-    if ((told.get(edge)?.bytes ?? 0) > 0 && transfer.bytes > 0 && !copies.has(transfer.strategy)) faults.push(`${edge} was brought twice`)
+    if ((told.get(edge)?.bytes ?? 0) > 0 && transfer.bytes > 0 && !copies.has(transfer.strategy))
+      violations.push(`${edge} was brought twice`)
     if ((told.get(edge)?.bytes ?? -1) < transfer.bytes) told.set(edge, transfer)
   }
   // Those that share what was brought are one: the sum of what moved to a resource from one producer.
@@ -49,7 +50,7 @@ export const transferFaults = (
   for (const [edge, amount] of wanted) {
     const transfer = told.get(edge)
     if (transfer === undefined) {
-      if (amount.files > 0) faults.push(`${edge} has no transfer`)
+      if (amount.files > 0) violations.push(`${edge} has no transfer`)
       continue
     }
     const alone = copies.has(transfer.strategy)
@@ -60,8 +61,10 @@ export const transferFaults = (
   }
   for (const [key, { files, bytes, wanted: amount }] of sums)
     if (files !== amount.files || bytes !== amount.bytes)
-      faults.push(`${key}: ${String(files)} files of ${String(bytes)} bytes moved, not ${String(amount.files)} of ${String(amount.bytes)}`)
-  return faults
+      violations.push(
+        `${key}: ${String(files)} files of ${String(bytes)} bytes moved, not ${String(amount.files)} of ${String(amount.bytes)}`,
+      )
+  return violations
 }
 
 /** Activities so that each comes after those that it needs. */

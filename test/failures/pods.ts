@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import { toolImage } from '../drivers/kubernetes-image.ts'
 import { clusterOf, openRuntime, over, submit, type OpenedRuntime } from '../drivers/kubernetes-site.ts'
 import { startKubernetes } from '../../sites/kubernetes.ts'
-import type { Trouble } from '../../bench/tally.ts'
+import type { Failures } from '../../bench/tally.ts'
 
 const fakeNodes = 200
 const perRound = [1000, 500, 250, 125, 125]
@@ -25,7 +25,7 @@ const played = {
  * @returns in words, tasks that were not told to have ended as their Pods did, and batches that took requests for each of their Pods
  */
 export async function playPods({ driver, shell, intent, cluster }: OpenedRuntime, batches: readonly number[]): Promise<string[]> {
-  const faults: string[] = []
+  const violations: string[] = []
   const tasks = batches.map((size) => Array.from({ length: size }, () => intent(['true'], { site: played })))
   const all = tasks.flat()
   // The keeper is made at its first use.
@@ -35,22 +35,23 @@ export async function playPods({ driver, shell, intent, cluster }: OpenedRuntime
     const from = cluster.requests()
     await submit(driver, ...batch)
     const requests = cluster.requests() - from
-    if (requests > requestsPerBatch) faults.push(`a batch of ${batch.length} took ${requests} requests`)
+    if (requests > requestsPerBatch) violations.push(`a batch of ${batch.length} took ${requests} requests`)
   }
   // Not before: what looks at those that are there already would be counted with the batches that follow, the more the slower the machine.
   await over(driver, ...all)
   const states = await driver.find(all.map(({ name }) => name))
   for (const { name } of all) {
     const state = states.get(name)
-    if (state?.state !== 'ended' || state.exitCode !== 4 || state.reason !== 'exited') faults.push(`${name} is ${JSON.stringify(state)}`)
+    if (state?.state !== 'ended' || state.exitCode !== 4 || state.reason !== 'exited')
+      violations.push(`${name} is ${JSON.stringify(state)}`)
   }
   const requests = cluster.requests() - before
-  if (requests > requestsPerBatch * batches.length + requestsBesides) faults.push(`${all.length} Pods took ${requests} requests`)
-  return faults
+  if (requests > requestsPerBatch * batches.length + requestsBesides) violations.push(`${all.length} Pods took ${requests} requests`)
+  return violations
 }
 
 /** A round: 2,000 Pods in five batches on 200 nodes beside the real one. Each case is a Pod. */
-export async function openPods(): Promise<Trouble> {
+export async function openPods(): Promise<Failures> {
   const site = await startKubernetes({ fakeNodes })
   try {
     const [helperImage, token] = [await toolImage(site), await site.token()]
@@ -70,7 +71,7 @@ export async function openPods(): Promise<Trouble> {
           },
         )
         try {
-          return { counted: perRound.reduce((sum, size) => sum + size, 0), faults: await playPods(opened, perRound) }
+          return { counted: perRound.reduce((sum, size) => sum + size, 0), violations: await playPods(opened, perRound) }
         } finally {
           await opened.close()
           await site.call('DELETE', `/apis/batch/v1/namespaces/${site.namespace}/jobs?propagationPolicy=Background`)

@@ -19,7 +19,7 @@ export interface Program {
 
 /** A data folder that the user postgres may pass through. */
 export const dataFolder = (): string => {
-  const path = mkdtempSync(join(runFolder(), 'orrery-faults-'))
+  const path = mkdtempSync(join(runFolder(), 'orrery-failures-'))
   chmodSync(path, 0o711)
   return path
 }

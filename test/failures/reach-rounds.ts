@@ -10,9 +10,9 @@ import { startSsh } from '../../sites/ssh.ts'
 import { violationsOf } from '../execution-runs/checker.ts'
 import { connectionTo, inCluster, inContainers, onCluster, onFunctions, onHost } from '../support/reach.ts'
 import { allOf, dependenciesOf, makeWorld, recordOf, type WorldPlace, type WorldTask } from '../support/worlds.ts'
-import { ledgerFaults, readLedger, withLedger } from './ledger.ts'
+import { ledgerViolations, readLedger, withLedger } from './ledger.ts'
 import { dataFolder, removeFolder, until } from './programs.ts'
-import { transferFaults } from './moved.ts'
+import { transferViolations } from './moved.ts'
 import { openPrograms, randomOf } from './rounds.ts'
 
 export interface ReachRound {
@@ -21,7 +21,7 @@ export interface ReachRound {
   seconds: number
   /** Tasks that the record showed at their sites when the blow came. */
   inFlight: number
-  faults: string[]
+  violations: string[]
 }
 
 /** What goes to every other site, with a file of two bytes beside it. */
@@ -194,7 +194,7 @@ export const playReachRounds = async (options: {
     )
     for (let number = 1; number <= options.rounds; number++) {
       const run = `reach-${String(number)}`
-      const faults: string[] = []
+      const violations: string[] = []
       const began = performance.now()
       await programs.post('/execution-runs/', { id: run, schedulePlanId: world.planId, mode: 'real' })
       const count = async (status: string): Promise<number> =>
@@ -215,12 +215,12 @@ export const playReachRounds = async (options: {
           ? String(answer.body.run.status)
           : undefined
       })
-      if (status !== 'completed') faults.push(`${run} is ${status}`)
+      if (status !== 'completed') violations.push(`${run} is ${status}`)
       const record = await recordOf({ get: (path: string) => programs.get(path) }, run)
-      faults.push(...violationsOf(record, { dependencies: dependenciesOf(world) }))
+      violations.push(...violationsOf(record, { dependencies: dependenciesOf(world) }))
       const transfers = await allOf({ get: (path: string) => programs.get(path) }, `/execution-runs/${run}/data-transfers/`)
-      faults.push(
-        ...transferFaults(
+      violations.push(
+        ...transferViolations(
           world,
           transfers,
           new Map([
@@ -241,11 +241,11 @@ export const playReachRounds = async (options: {
         },
       ] of shares.entries()) {
         const names = tasks.filter(({ lane }) => lane?.[0] === resource).map(({ name }) => world.activityId(name))
-        faults.push(...ledgerFaults(readLedger(seen), run, names, Infinity).map((fault) => `${seen}: ${fault}`))
+        violations.push(...ledgerViolations(readLedger(seen), run, names, Infinity).map((violation) => `${seen}: ${violation}`))
       }
-      rounds.push({ number, afterMs, inFlight, seconds: (performance.now() - began) / 1_000, faults })
+      rounds.push({ number, afterMs, inFlight, seconds: (performance.now() - began) / 1_000, violations })
       options.say?.(
-        `round ${String(number)}: ${String(inFlight)} of ${String(tasks.length)} in flight, killed ${String(afterMs)} ms later, ${((performance.now() - began) / 1_000).toFixed(1)} s, ${faults.length === 0 ? 'fine' : faults.slice(0, 5).join('; ')}`,
+        `round ${String(number)}: ${String(inFlight)} of ${String(tasks.length)} in flight, killed ${String(afterMs)} ms later, ${((performance.now() - began) / 1_000).toFixed(1)} s, ${violations.length === 0 ? 'fine' : violations.slice(0, 5).join('; ')}`,
       )
     }
     return rounds

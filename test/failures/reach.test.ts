@@ -7,6 +7,6 @@ const { test } = needs(...sites.slurm, ...sites.kubernetes, ...sites.docker)
 
 test('worker and daemon are killed with tasks in flight on all sites: nothing is lost, nothing is done twice', async () => {
   const rounds = await playReachRounds({ rounds: 1, seed: 7, perHost: 20, onSlurm: 12, taskSeconds: 8 })
-  expect(rounds).toMatchObject([{ faults: [] }])
+  expect(rounds).toMatchObject([{ violations: [] }])
   expect(rounds[0]?.inFlight).toBeGreaterThanOrEqual(30)
 }, 400_000)

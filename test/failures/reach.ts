@@ -17,6 +17,6 @@ const rounds = await playReachRounds({
   least: 200,
   say: (line) => void process.stdout.write(`${line}\n`),
 })
-const wrong = rounds.filter(({ faults }) => faults.length > 0)
+const wrong = rounds.filter(({ violations }) => violations.length > 0)
 process.stdout.write(`${String(rounds.length)} rounds: ${String(rounds.length - wrong.length)} in order, ${String(wrong.length)} not\n`)
 process.exitCode = wrong.length === 0 && rounds.length === Number(values.rounds) ? 0 : 1

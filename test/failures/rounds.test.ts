@@ -14,9 +14,9 @@ test('20 rounds of sudden death: every run completes, no attempt starts twice, n
     say,
     runSeconds: 120,
   })
-  expect(rounds.flatMap(({ faults }) => faults)).toEqual([])
+  expect(rounds.flatMap(({ violations }) => violations)).toEqual([])
   expect(rounds).toHaveLength(20)
-  // A third of the deaths are at a named place; one whose place was not reached is a fault above.
+  // A third of the deaths are at a named place; one whose place was not reached is a violation above.
   expect(rounds.filter(({ blow }) => blow.includes('=')).length).toBeGreaterThanOrEqual(7)
 }, 1_200_000)
 
@@ -44,7 +44,7 @@ test('a build without intents, which acts before it records and under names that
       say,
       runSeconds: 150,
     })
-    expect(rounds.flatMap(({ faults }) => faults).join('\n')).toMatch(/was started 2 times/)
+    expect(rounds.flatMap(({ violations }) => violations).join('\n')).toMatch(/was started 2 times/)
   } finally {
     removeFolder(build)
   }

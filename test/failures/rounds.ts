@@ -6,8 +6,8 @@ import type { Ready } from '../../src/embedded/ready-file.ts'
 import { violationsOf } from '../execution-runs/checker.ts'
 import { kill } from '../support/kill.ts'
 import { allOf, dependenciesOf, makeWorld, recordOf, type World, type WorldTask } from '../support/worlds.ts'
-import { ledgerFaults, readLedger, withLedger } from './ledger.ts'
-import { transferFaults } from './moved.ts'
+import { ledgerViolations, readLedger, withLedger } from './ledger.ts'
+import { transferViolations } from './moved.ts'
 import { dataFolder, readyOf, removeFolder, startProgram, until, type Program } from './programs.ts'
 
 /** What is killed in a round: a process from outside, or the daemon by itself at a named place. */
@@ -18,7 +18,7 @@ export interface Round {
   blow: string
   afterMs: number
   seconds: number
-  faults: string[]
+  violations: string[]
 }
 
 const failpoints = ['intended-not-started', 'started-not-watched', 'ended-not-recorded', 'before-commit', 'committed']
@@ -182,7 +182,7 @@ export const playRounds = async (options: RoundsOptions): Promise<Round[]> => {
       const afterMs = 300 + Math.floor(random() * ((options.latestBlowMs ?? 2_800) - 300))
       const began = performance.now()
       const run = `round-${String(number)}`
-      const faults: string[] = []
+      const violations: string[] = []
       if (typeof blow === 'object') {
         // The place is passed in the daemon, so no other worker may take the run.
         await programs.killWorker()
@@ -199,7 +199,7 @@ export const playRounds = async (options: RoundsOptions): Promise<Round[]> => {
           ),
         ])
         if (programs.daemon?.child.signalCode === 'SIGKILL') await programs.startDaemon()
-        else faults.push(`${run}: the failpoint ${blow.failpoint} was not reached`)
+        else violations.push(`${run}: the failpoint ${blow.failpoint} was not reached`)
       } else {
         await pause(afterMs)
         const pids = await programs.pids()
@@ -221,20 +221,20 @@ export const playRounds = async (options: RoundsOptions): Promise<Round[]> => {
         seen.add(answer.body.run.completedActivityCount)
         return ['completed', 'failed', 'cancelled'].includes(answer.body.run.status) ? (answer.body.run.status as string) : undefined
       }).catch((error: unknown) => {
-        faults.push(`${run} is stuck: ${(error as Error).message}`)
+        violations.push(`${run} is stuck: ${(error as Error).message}`)
         return 'stuck'
       })
-      if (status !== 'completed' && status !== 'stuck') faults.push(`${run} is ${status}`)
+      if (status !== 'completed' && status !== 'stuck') violations.push(`${run} is ${status}`)
       if (status !== 'stuck') {
         const record = await until('the record of the run', 30, () =>
           recordOf({ get: (path: string) => programs.get(path) }, run).catch(() => undefined),
         )
-        faults.push(
+        violations.push(
           ...violationsOf(record, { dependencies: dependenciesOf(world) }),
-          ...ledgerFaults(readLedger(ledger), run, activities, availableParallelism()),
+          ...ledgerViolations(readLedger(ledger), run, activities, availableParallelism()),
           ...(options.made === undefined
             ? []
-            : transferFaults(
+            : transferViolations(
                 world,
                 await allOf({ get: (path: string) => programs.get(path) }, `/execution-runs/${run}/data-transfers/`),
                 options.made(world.tasks),
@@ -246,11 +246,11 @@ export const playRounds = async (options: RoundsOptions): Promise<Round[]> => {
         blow: typeof blow === 'object' ? blow.failpoint : blow,
         afterMs,
         seconds: (performance.now() - began) / 1_000,
-        faults,
+        violations,
       }
       rounds.push(round)
       say(
-        `round ${String(number)}: ${round.blow} after ${String(afterMs)} ms, ${round.seconds.toFixed(1)} s, ${faults.length === 0 ? 'fine' : faults.slice(0, 5).join('; ')}`,
+        `round ${String(number)}: ${round.blow} after ${String(afterMs)} ms, ${round.seconds.toFixed(1)} s, ${violations.length === 0 ? 'fine' : violations.slice(0, 5).join('; ')}`,
       )
       if (status === 'stuck') {
         say(programs.daemon?.output().slice(-5_000) ?? '')

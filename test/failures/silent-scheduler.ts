@@ -6,13 +6,13 @@ import type { Intent, RuntimeDriver } from '../../src/drivers/runtime/driver.ts'
 import { openSlurmDriver } from '../../src/drivers/runtime/slurm.ts'
 import { startSlurm, type SlurmCommand } from '../../sites/slurm.ts'
 import { randomOf } from './rounds.ts'
-import type { Trouble } from '../../bench/tally.ts'
+import type { Failures } from '../../bench/tally.ts'
 
 /** Of the driver's own waits: 30 s for a command are a quarter of a second here, so that half a minute is an hour. */
 const compression = 120
 const tasksOfCrew = 8
 const commands = ['sbatch', 'squeue', 'sacct', 'scancel', 'sinfo', 'scontrol'] as const satisfies readonly SlurmCommand[]
-const faults = [
+const failures = [
   'echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2; exit 1',
   'echo "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation" >&2; exit 1',
   'sleep 1000',
@@ -26,14 +26,14 @@ const faults = [
  * babble, each for its own time, for one to three hours by the driver's clock; then all is well. Each case is a task: it must have run once and be
  * told to have ended well.
  *
- * @param crewCount crews under the same weather
+ * @param crewCount crews under the same failures
  */
-export async function openSilentScheduler(crewCount = 4): Promise<Trouble> {
+export async function openSilentScheduler(crewCount = 4): Promise<Failures> {
   const site = await startSlurm({ accounting: true, slurmConf: ['MaxJobCount=100000'] })
   const shell = openLocalShell({ environment: { PATH: `${site.commands}:/usr/local/bin:/usr/bin:/bin`, SLURM_CONF: site.conf } })
   const configuration = { commandSeconds: 30 / compression, settleSeconds: 3600 / compression, claimSeconds: 60 / compression }
 
-  /** A real command may take longer than a quarter of a second on a machine in use: after a while without faults it may have more. */
+  /** A real command may take longer than a quarter of a second on a machine in use: after a while without failures it may have more. */
   const open = (root: string, more = {}): RuntimeDriver =>
     openSlurmDriver({
       shell,
@@ -44,8 +44,8 @@ export async function openSilentScheduler(crewCount = 4): Promise<Trouble> {
       configuration: { ...configuration, ...more },
     })
 
-  /** @param weather resolves when all is well. @returns what is wrong. */
-  const work = async (number: number, root: string, silentUntil: number, weather: Promise<void>): Promise<string[]> => {
+  /** @param silence resolves when all is well. @returns what is wrong. */
+  const work = async (number: number, root: string, silentUntil: number, silence: Promise<void>): Promise<string[]> => {
     const random = randomOf(number + 1)
     const ledger = join(root, 'ledger')
     mkdirSync(root, { recursive: true })
@@ -79,7 +79,7 @@ export async function openSilentScheduler(crewCount = 4): Promise<Trouble> {
         }
         await sleep(200)
       }
-      await weather
+      await silence
       await driver.close()
       driver = open(root, { commandSeconds: 20 })
       for (;;) {
@@ -115,20 +115,21 @@ export async function openSilentScheduler(crewCount = 4): Promise<Trouble> {
       const random = randomOf(number + 1)
       const hours = 1 + Math.floor(random() * 3)
       const silentUntil = performance.now() + (hours * 3_600_000) / compression
-      const weather = (async () => {
+      const silence = (async () => {
         while (performance.now() < silentUntil) {
-          for (const command of commands) site.disturb(command, random() < 0.7 ? faults[Math.floor(random() * faults.length)] : undefined)
+          for (const command of commands)
+            site.disturb(command, random() < 0.7 ? failures[Math.floor(random() * failures.length)] : undefined)
           await sleep(500 + random() * 2500)
         }
         for (const command of commands) site.disturb(command, undefined)
       })()
       try {
         const crews = Array.from({ length: crewCount }, (_, crew) =>
-          work(number + crew * tasksOfCrew, join(site.scratch, `crew-${crew}`), silentUntil, weather),
+          work(number + crew * tasksOfCrew, join(site.scratch, `crew-${crew}`), silentUntil, silence),
         )
-        return { counted: crewCount * tasksOfCrew, faults: (await Promise.all(crews)).flat() }
+        return { counted: crewCount * tasksOfCrew, violations: (await Promise.all(crews)).flat() }
       } finally {
-        await weather
+        await silence
       }
     },
     close: async () => {

@@ -234,7 +234,7 @@ test('32 secrets are stored, refused, used and replaced, and are afterwards nowh
   for (let turn = 0; turn < 2; turn++) expect((await post('/kubernetes-tokens/', again, keyed)).status).toBe(201)
   expect((await post('/kubernetes-tokens/', token('third'), keyed)).status).toBe(422)
 
-  // Bad ones: the secret in the wrong form, beside another fault, in a document that cannot be read.
+  // Bad ones: the secret in the wrong form, beside another error, in a document that cannot be read.
   const wrong = canary()
   const bad: [status: number, method: string, path: string, body: string, type?: string][] = [
     [422, 'POST', '/kubernetes-tokens/', JSON.stringify(token('first'))],
