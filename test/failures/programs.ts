@@ -34,7 +34,7 @@ export const startProgram = async (file: 'main' | 'worker', environment: Record<
   const child = spawn(process.execPath, [join(build.folder, 'src', `${file}.ts`)], {
     cwd: build.folder,
     env: {
-      ...{ PATH: '/usr/local/bin:/usr/bin:/bin', HOME: '/', SERVICE_CACHE_DIR: cacheDir, SERVICE_LOG_LEVEL: 'warn' },
+      ...{ PATH: '/usr/local/bin:/usr/bin:/bin', HOME: '/', TMPDIR: runFolder(), SERVICE_CACHE_DIR: cacheDir, SERVICE_LOG_LEVEL: 'warn' },
       ...build.environment,
       ...environment,
     },
