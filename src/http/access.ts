@@ -152,3 +152,5 @@ export const createAccess = (rules: AccessRules) => {
     caller: expected === undefined ? 'loopback' : digest(`caller:${rules.apiToken}`).toString('base64url'),
   }
 }
+
+export type Access = ReturnType<typeof createAccess>

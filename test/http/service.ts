@@ -2,15 +2,17 @@ import { connect, type AddressInfo, type Socket } from 'node:net'
 import { once } from 'node:events'
 import { Readable } from 'node:stream'
 import { z } from 'zod'
-import { createApp, type Answered, type App, type AppOptions } from '../../src/http/app.ts'
+import { createApp, type App } from '../../src/http/app.ts'
 import type { AuditRecord } from '../../src/http/audit.ts'
 import type { IdempotencyStore, StoredAnswer } from '../../src/http/idempotency.ts'
+import type { Answered, AppOptions } from '../../src/http/options.ts'
 import { arraySizes, envelope, envelopeOf, pageOf, pageQuery, pagedArray } from '../../src/http/paging.ts'
 import { Reply, route, type Route } from '../../src/http/route.ts'
 import { Count, Id, JsonObject, Name } from '../../src/http/schema.ts'
 import { createHttpServer, type ServerTimeouts } from '../../src/http/server.ts'
 import { missing, Refusal } from '../../src/refusal.ts'
 import { createConformance } from '../support/conformance.ts'
+import { flowRoutes, newFlows, type Flows } from './flow-routes.ts'
 
 /** A small domain with one of everything that a route can be. */
 const Star = z
@@ -39,6 +41,7 @@ export interface Service {
   aborted: string[]
   activated: { value: boolean }
   created: { count: number }
+  flows: Flows
   call: (path: string, init?: RequestInit) => Promise<{ status: number; headers: Headers; text: string; json: Record<string, unknown> }>
   close: () => Promise<void>
 }
@@ -65,7 +68,8 @@ export const memoryStore = (): IdempotencyStore => {
 }
 
 export const startService = async (
-  over: Partial<AppOptions['config']> & { timeouts?: ServerTimeouts; host?: string; rootHealth?: () => void } = {},
+  over: Partial<AppOptions['config']> &
+    Pick<AppOptions, 'bodyPace' | 'peerPace'> & { timeouts?: ServerTimeouts; host?: string; rootHealth?: () => void } = {},
 ): Promise<Service> => {
   const stars = new Map<string, z.output<typeof Star>>()
   const created = { count: 0 }
@@ -75,6 +79,7 @@ export const startService = async (
   const logged: Service['logged'] = []
   const answers: Answered[] = []
   const faults: Error[] = []
+  const flows = newFlows()
   const note = (level: string) => (fields: object, text: string) => void logged.push({ level, fields, text })
   const star = (id: string): z.output<typeof Star> => {
     const found = stars.get(id)
@@ -298,6 +303,7 @@ export const startService = async (
       response: z.strictObject({ text: z.string() }),
       handle: ({ headers }) => (headers['accept'] === 'application/json' ? { text: 'é' } : new Reply({ body: 'é' })),
     }),
+    ...flowRoutes(flows),
   ]
   const options: AppOptions = {
     config: {
@@ -322,6 +328,8 @@ export const startService = async (
     translate: (error) =>
       (error as { constraint?: string }).constraint === 'stars_pk' ? new Refusal('unacceptable', 'star id is taken') : undefined,
     rootHealth: over.rootHealth ?? (() => undefined),
+    ...(over.bodyPace === undefined ? {} : { bodyPace: over.bodyPace }),
+    ...(over.peerPace === undefined ? {} : { peerPace: over.peerPace }),
     validateResponses: true,
     onAnswer: (answer) => {
       answers.push(answer)
@@ -355,6 +363,7 @@ export const startService = async (
     aborted,
     activated,
     created,
+    flows,
     call: async (path, init = {}) => {
       const answer = await fetch(url + path, init)
       const text = await answer.text()
@@ -363,6 +372,7 @@ export const startService = async (
       return { status: answer.status, headers: answer.headers, text, json }
     },
     close: async () => {
+      app.endSockets()
       server.closeAllConnections()
       await new Promise((resolve) => server.close(resolve))
       // Every answer that a test provoked has to be one that the document promises.
