@@ -59,8 +59,15 @@ const collect = (req: IncomingMessage, limit: number, withinMs: number): Promise
 /** What is left of a body that its route did not take is read and dropped, so that the client sees the answer; not for ever. */
 export const dropRest = (req: IncomingMessage, withinMs: number): void => {
   if (req.complete || req.destroyed) return
-  const late = setTimeout(() => req.socket.destroy(), withinMs)
-  req.once('close', () => clearTimeout(late))
+  const { socket } = req
+  const late = setTimeout(() => socket.destroy(), withinMs).unref()
+  // Once the answer is out, the end of a connection is not an event of its request any more.
+  const over = (): void => {
+    clearTimeout(late)
+    socket.off('close', over)
+  }
+  socket.once('close', over)
+  req.once('end', over)
   req.resume()
 }
 
