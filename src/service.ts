@@ -1,7 +1,7 @@
 import type { IncomingHttpHeaders } from 'node:http'
 import { hostname } from 'node:os'
 import type { Service, StartService } from './daemon.ts'
-import { refusalOf } from './db/errors.ts'
+import { refusalOf } from './constraints.ts'
 import { openDispatcher } from './dispatcher.ts'
 import { recordAudit } from './domains/audit-events/store.ts'
 import { recordsWithSecrets } from './domains/environments/store.ts'

@@ -1,7 +1,7 @@
 import { once } from 'node:events'
 import type { AddressInfo } from 'node:net'
 import { z } from 'zod'
-import { refusalOf } from '../../src/db/errors.ts'
+import { refusalOf } from '../../src/constraints.ts'
 import { sql } from '../../src/db/sql.ts'
 import { workflowDefinitionRoutes } from '../../src/domains/workflow-definitions/routes.ts'
 import { createApp } from '../../src/http/app.ts'
@@ -9,6 +9,7 @@ import type { AuditRecord } from '../../src/http/audit.ts'
 import { createHttpServer } from '../../src/http/server.ts'
 import { createConformance } from '../support/conformance.ts'
 import { cloneDatabase, type TestDatabase } from '../support/database.ts'
+import { uses } from '../../src/uses.ts'
 
 export interface Answer<T = Record<string, unknown>> {
   status: number
@@ -47,7 +48,7 @@ export const startWorkflowService = async ({ validate = true } = {}): Promise<Wo
       listenHost: '127.0.0.1',
       bodyLimitBytes: 32 * 1024 * 1024,
     },
-    routes: workflowDefinitionRoutes({ db }),
+    routes: workflowDefinitionRoutes({ db, uses }),
     log: { debug: () => undefined, info: () => undefined, warn: () => undefined, error: (fields) => void faults.push(fields) },
     version: '0.0.0',
     activated: () => false,

@@ -1,6 +1,6 @@
 import { createHttpServer } from '../../src/http/server.ts'
 import { createApp } from '../../src/http/app.ts'
-import { refusalOf } from '../../src/db/errors.ts'
+import { refusalOf } from '../../src/constraints.ts'
 import type { Database } from '../../src/db/pool.ts'
 import type { Route } from '../../src/http/route.ts'
 import { auditEventRoutes } from '../../src/domains/audit-events/routes.ts'
@@ -13,6 +13,7 @@ import { openLocalShell } from '../../src/drivers/local-shell.ts'
 import { resourceRoutes } from '../../src/domains/resources/routes.ts'
 import { cloneDatabase } from './database.ts'
 import { createConformance } from './conformance.ts'
+import { uses } from '../../src/uses.ts'
 
 export interface Answer {
   status: number
@@ -44,10 +45,10 @@ export const startInventory = async (
       ...{ db, links: { localShell }, engineSockets: { docker: '/nowhere', podman: '/nowhere' }, buildkitSocket: '/nowhere' },
       ...parts,
     }),
-    ...environmentRoutes({ db }),
+    ...environmentRoutes({ db, uses }),
     ...resourceRoutes({ db }),
     ...networkTopologyRoutes({ db }),
-    ...executionScopeRoutes({ db }),
+    ...executionScopeRoutes({ db, uses }),
     ...auditEventRoutes({ db }),
     ...more(db),
   ]

@@ -10,6 +10,7 @@ import { startInventory, type Answer, type InventoryApp } from './inventory-app.
 import { beforeNextLook } from './pace.ts'
 import type { TestTemporal } from './temporal.ts'
 import { workflowBundle } from './workflow-bundle.ts'
+import { uses } from '../../src/uses.ts'
 
 /** Nothing listens on the discard port of this machine. */
 const nowhere = '127.0.0.1:9'
@@ -28,8 +29,8 @@ export const startPlanning = async (temporal?: TestTemporal): Promise<PlanningAp
   const engine = openEngine({ address: temporal?.address ?? nowhere, namespace: temporal?.namespace ?? 'default', taskQueue })
   const compute = openCompute({ threads: 1 })
   const app = await startInventory({}, (db) => [
-    ...workflowDefinitionRoutes({ db }),
-    ...schedulePlanRoutes({ db, compute }),
+    ...workflowDefinitionRoutes({ db, uses }),
+    ...schedulePlanRoutes({ db, compute, uses }),
     ...planningSessionRoutes({ db, engine }),
   ])
   return {
