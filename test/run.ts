@@ -7,7 +7,7 @@ import { readArguments } from '../src/arguments.ts'
 import { readEvents, type TestEvent } from './support/events.ts'
 import { judge, type JestReport, type Verdict } from './support/judge.ts'
 import { removeAtEnd } from './support/remover.ts'
-import { remedy } from './support/requirements.ts'
+import { remedy } from '../sites/requirements.ts'
 
 // npm test [-- OPTIONS] [PATH…]: runs Jest and judges its report. No exit code of Jest counts: the run succeeds only where the report is
 // there, names every file that was found, and every test passed.

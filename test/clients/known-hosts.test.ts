@@ -7,7 +7,7 @@ import { fingerprint, judge, keyType, knownHostsName, linesOf, parseKnownHosts }
 import { makeKey } from './sshd.ts'
 import { runFolder } from '../support/remover.ts'
 import { needs } from '../support/needs.ts'
-import { sites } from '../support/requirements.ts'
+import { sites } from '../../sites/requirements.ts'
 
 const { afterAll, beforeAll, describe, test } = needs(...sites.sshd)
 

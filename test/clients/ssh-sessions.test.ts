@@ -11,7 +11,7 @@ import type { SshSessions, SshSessionsOptions } from '../../src/clients/ssh/targ
 import { makeKey, startSshd, type Sshd } from './sshd.ts'
 import { runFolder } from '../support/remover.ts'
 import { needs } from '../support/needs.ts'
-import { sites } from '../support/requirements.ts'
+import { sites } from '../../sites/requirements.ts'
 
 const { afterAll, afterEach, beforeAll, describe, test } = needs(...sites.sshd)
 

@@ -8,12 +8,12 @@ import type { Intent, TaskState } from '../../src/drivers/runtime/driver.ts'
 import { missingRights } from '../../src/drivers/runtime/kubernetes-rights.ts'
 import type { RootedDriver } from '../../src/drivers/runtime/rooted.ts'
 import { playPods } from '../faults/pods.ts'
-import { namespaceRights, startKubernetes, type KubernetesSite } from '../sites/kubernetes.ts'
+import { namespaceRights, startKubernetes, type KubernetesSite } from '../../sites/kubernetes.ts'
 import { toolImage } from './kubernetes-image.ts'
 import { becomes, clusterOf, minutes, openRuntime, over, podOf, sh, stateOf, submit, until, type OpenedRuntime } from './kubernetes-site.ts'
-import { kubernetesStartMs } from '../sites/kubernetes-build.ts'
+import { kubernetesStartMs } from '../../sites/kubernetes-build.ts'
 import { needs } from '../support/needs.ts'
-import { sites } from '../support/requirements.ts'
+import { sites } from '../../sites/requirements.ts'
 
 const { afterAll, afterEach, beforeAll, describe, test } = needs(...sites.kubernetes)
 

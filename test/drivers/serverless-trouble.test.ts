@@ -17,8 +17,8 @@ import { openServerlessDriver, type ServerlessDriverOptions } from '../../src/dr
 import { serverlessProblems } from '../../src/drivers/runtime/serverless-configuration.ts'
 import { openCallLinks } from '../../src/drivers/runtime/serverless-links.ts'
 import { placeRun } from '../../src/drivers/runtime/serverless-protocol.ts'
-import { slow, startFunctions, type FunctionsSite, type PlatformAnswer } from '../sites/functions.ts'
-import { until } from '../sites/ground.ts'
+import { slow, startFunctions, type FunctionsSite, type PlatformAnswer } from '../../sites/functions.ts'
+import { until } from '../../sites/ground.ts'
 import { runFolder } from '../support/remover.ts'
 
 const seconds = 60_000

@@ -6,10 +6,10 @@ import { openLocalShell } from '../../src/drivers/local-shell.ts'
 import type { Intent, RuntimeDriver, TaskState } from '../../src/drivers/runtime/driver.ts'
 import { openSlurmDriver } from '../../src/drivers/runtime/slurm.ts'
 import { LinkError, type SiteShell } from '../../src/drivers/shell.ts'
-import { startSlurm, type SlurmSite } from '../sites/slurm.ts'
+import { startSlurm, type SlurmSite } from '../../sites/slurm.ts'
 import { plainIntent } from './intent.ts'
 import { needs } from '../support/needs.ts'
-import { sites } from '../support/requirements.ts'
+import { sites } from '../../sites/requirements.ts'
 
 const { afterAll, afterEach, beforeAll, describe, test } = needs(...sites.slurm)
 

@@ -14,7 +14,7 @@ import { startSshd } from '../clients/sshd.ts'
 import { kill } from '../support/kill.ts'
 import { runFolder } from '../support/remover.ts'
 import { needs } from '../support/needs.ts'
-import { sites } from '../support/requirements.ts'
+import { sites } from '../../sites/requirements.ts'
 
 const { afterEach, beforeEach, describe, test } = needs('root', ...sites.sshd, 'iproute2')
 

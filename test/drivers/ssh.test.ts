@@ -9,12 +9,12 @@ import { openSshDriver } from '../../src/drivers/runtime/ssh.ts'
 import type { SiteShell } from '../../src/drivers/shell.ts'
 import { processesWorkingIn } from '../../src/embedded/processes.ts'
 import { startSshd, type Sshd } from '../clients/sshd.ts'
-import { until } from '../sites/ground.ts'
+import { until } from '../../sites/ground.ts'
 import { runtimeDriverConformance, type ConformanceSite } from './conformance.ts'
 import { plainIntent } from './intent.ts'
 import { runFolder } from '../support/remover.ts'
 import { needs } from '../support/needs.ts'
-import { sites } from '../support/requirements.ts'
+import { sites } from '../../sites/requirements.ts'
 
 const { afterAll, beforeAll, describe, test } = needs(...sites.sshd)
 

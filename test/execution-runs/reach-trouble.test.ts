@@ -1,11 +1,11 @@
 import { expect } from '@jest/globals'
-import { startSsh, type SshSite } from '../sites/ssh.ts'
+import { startSsh, type SshSite } from '../../sites/ssh.ts'
 import { connectionTo, eventually, makeVaultKeyFile, onHost } from '../support/reach.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { startSshServer, type SshServer } from '../support/ssh-server.ts'
 import { makeWorld, type World, type WorldOptions } from '../support/worlds.ts'
 import { needs } from '../support/needs.ts'
-import { sites } from '../support/requirements.ts'
+import { sites } from '../../sites/requirements.ts'
 
 const { afterAll, afterEach, beforeAll, describe, test } = needs(...sites.ssh)
 

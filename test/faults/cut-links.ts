@@ -7,7 +7,7 @@ import { openSshSessions } from '../../src/clients/ssh/sessions.ts'
 import { DriverError, type Intent, type RuntimeDriver } from '../../src/drivers/runtime/driver.ts'
 import { openSlurmDriver } from '../../src/drivers/runtime/slurm.ts'
 import { openSshDriver } from '../../src/drivers/runtime/ssh.ts'
-import { startSlurm } from '../sites/slurm.ts'
+import { startSlurm } from '../../sites/slurm.ts'
 import { startSshServer, type SshServer } from '../support/ssh-server.ts'
 import type { Trouble } from './tally.ts'
 

@@ -4,7 +4,7 @@ import fc from 'fast-check'
 import { openLocalShell } from '../../src/drivers/local-shell.ts'
 import type { Intent } from '../../src/drivers/runtime/driver.ts'
 import { openSlurmDriver } from '../../src/drivers/runtime/slurm.ts'
-import { startSlurm } from '../sites/slurm.ts'
+import { startSlurm } from '../../sites/slurm.ts'
 import type { Trouble } from './tally.ts'
 
 const perRound = 50

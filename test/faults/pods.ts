@@ -2,7 +2,7 @@ import { mkdtempSync } from 'node:fs'
 import { join } from 'node:path'
 import { toolImage } from '../drivers/kubernetes-image.ts'
 import { clusterOf, openRuntime, over, submit, type OpenedRuntime } from '../drivers/kubernetes-site.ts'
-import { startKubernetes } from '../sites/kubernetes.ts'
+import { startKubernetes } from '../../sites/kubernetes.ts'
 import type { Trouble } from './tally.ts'
 
 const fakeNodes = 200

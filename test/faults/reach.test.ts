@@ -1,7 +1,7 @@
 import { expect } from '@jest/globals'
 import { playReachRounds } from './reach-rounds.ts'
 import { needs } from '../support/needs.ts'
-import { sites } from '../support/requirements.ts'
+import { sites } from '../../sites/requirements.ts'
 
 const { test } = needs(...sites.slurm, ...sites.kubernetes, ...sites.docker)
 

@@ -4,7 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { openLocalShell } from '../../src/drivers/local-shell.ts'
 import type { Intent, RuntimeDriver } from '../../src/drivers/runtime/driver.ts'
 import { openSlurmDriver } from '../../src/drivers/runtime/slurm.ts'
-import { startSlurm, type SlurmCommand } from '../sites/slurm.ts'
+import { startSlurm, type SlurmCommand } from '../../sites/slurm.ts'
 import { randomOf } from './rounds.ts'
 import type { Trouble } from './tally.ts'
 

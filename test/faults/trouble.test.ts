@@ -6,7 +6,7 @@ import { openHostileTexts } from './hostile-texts.ts'
 import { openSilentScheduler } from './silent-scheduler.ts'
 import type { Trouble } from './tally.ts'
 import { needs } from '../support/needs.ts'
-import { sites } from '../support/requirements.ts'
+import { sites } from '../../sites/requirements.ts'
 
 const { test } = needs(...sites.slurm, ...sites.kubernetes)
 

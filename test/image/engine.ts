@@ -1,7 +1,7 @@
 import { mkdtempSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { configFromEnvironment } from '../../src/config.ts'
-import { openEngine, type Engine } from '../sites/docker.ts'
+import { openEngine, type Engine } from '../../sites/docker.ts'
 import { runFolder } from '../support/remover.ts'
 import { debianBase } from './debian-base.ts'
 

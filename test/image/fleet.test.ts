@@ -4,13 +4,13 @@ import { expect } from '@jest/globals'
 import { quote } from '../../src/drivers/quote.ts'
 import { freePort } from '../../src/embedded/ports.ts'
 import { until } from '../embedded/folder.ts'
-import { run, type Answer } from '../sites/ground.ts'
+import { run, type Answer } from '../../sites/ground.ts'
 import { dataFolder, openApi, type Api } from './api.ts'
 import { newestMigration, olderCommit, olderFolders, olderRecordsFile } from './older-records.ts'
 import { openImageEngine, root, type ImageEngine } from './engine.ts'
 import { buildFleetImages, buildOlderImage, composeImage, fleetImages } from './fleet-images.ts'
 import { needs } from '../support/needs.ts'
-import { sites } from '../support/requirements.ts'
+import { sites } from '../../sites/requirements.ts'
 
 const { afterAll, beforeAll, describe, test } = needs(...sites.docker, 'openssl')
 

@@ -5,7 +5,7 @@ import { findTemporalProgram } from '../../src/embedded/temporal-program.ts'
 import { openLog } from '../../src/observability/log.ts'
 import { until } from '../embedded/folder.ts'
 import { needs } from '../support/needs.ts'
-import { sites } from '../support/requirements.ts'
+import { sites } from '../../sites/requirements.ts'
 import { openApi, type Api } from './api.ts'
 import { openImageEngine, root, type ImageEngine } from './engine.ts'
 

@@ -5,7 +5,7 @@ import { parse } from 'yaml'
 import { activityResolver, loadGraph } from '../../src/domains/workflow-definitions/graph.ts'
 import { startWorkflowService, type WorkflowService } from '../api/workflow-definitions-service.ts'
 import { needs } from '../support/needs.ts'
-import { recordedTraces } from '../support/requirements.ts'
+import { recordedTraces } from '../../sites/requirements.ts'
 import { filesOf, shared } from './trace.ts'
 
 const { afterAll, beforeAll, describe, test } = needs('shared', 'traces')

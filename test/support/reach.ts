@@ -1,8 +1,8 @@
 import { randomBytes } from 'node:crypto'
 import { mkdtempSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import type { KubernetesSite } from '../sites/kubernetes.ts'
-import type { SshHost } from '../sites/ssh.ts'
+import type { KubernetesSite } from '../../sites/kubernetes.ts'
+import type { SshHost } from '../../sites/ssh.ts'
 import type { WorldPlace } from './worlds.ts'
 
 /** A fresh key file for the vault of a service under test. */

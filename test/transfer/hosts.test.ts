@@ -3,10 +3,10 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { openSshSessions } from '../../src/clients/ssh/sessions.ts'
 import type { SiteShell } from '../../src/drivers/shell.ts'
 import { transfer, type End, type Reach, type TransferRequest } from '../../src/drivers/transfer/transfer.ts'
-import { startSsh, type SshHost, type SshSite } from '../sites/ssh.ts'
+import { startSsh, type SshHost, type SshSite } from '../../sites/ssh.ts'
 import { overLink, type Weather } from './links.ts'
 import { needs } from '../support/needs.ts'
-import { sites } from '../support/requirements.ts'
+import { sites } from '../../sites/requirements.ts'
 
 const { afterAll, beforeAll, describe, test } = needs(...sites.ssh)
 

@@ -9,12 +9,12 @@ import { ensureKeyFile, openVaultKeys } from '../../src/vault/keys.ts'
 import { payloadCodec } from '../../src/vault/payload-codec.ts'
 import { openVault } from '../../src/vault/vault.ts'
 import { dataFolder, readyOf, removeFolder, startProgram, until, type Program } from '../faults/programs.ts'
-import { startSsh, type SshSite } from '../sites/ssh.ts'
+import { startSsh, type SshSite } from '../../sites/ssh.ts'
 import { cloneDatabase, type TestDatabase } from '../support/database.ts'
 import { makeNamespace, temporalAddress } from '../support/service.ts'
 import { makeWorld } from '../support/worlds.ts'
 import { needs } from '../support/needs.ts'
-import { sites } from '../support/requirements.ts'
+import { sites } from '../../sites/requirements.ts'
 
 const { afterAll, beforeAll, test } = needs(...sites.ssh)
 

@@ -4,7 +4,7 @@ import { randomBytes } from 'node:crypto'
 import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { basename, join } from 'node:path'
-import { identify, isAlive } from '../../src/embedded/processes.ts'
+import { identify, isAlive } from '../src/embedded/processes.ts'
 
 /**
  * What every site stands on: a working folder outside the checkout, a token that keeps its names apart from those of every other site of

@@ -46,7 +46,7 @@ const packages = {
 export type Need = 'root' | 'shared' | 'traces' | keyof typeof packages
 
 /** The recorded traces and sample documents beside the checkout. */
-const sharedFolder = join(import.meta.dirname, '../../../shared')
+const sharedFolder = join(import.meta.dirname, '../../shared')
 
 /** Folder of recorded workflows (WfInstances): the one that `ORRERY_TRACES` names, or that of the data beside the checkout. */
 export const recordedTraces = process.env['ORRERY_TRACES'] ?? join(sharedFolder, 'data/wfinstances')
@@ -76,7 +76,7 @@ export const remedy = (need: string): string => {
   return `install the package: apt-get install ${need}`
 }
 
-/** What each site of the tests needs (`test/sites/`). */
+/** What each site of the tests needs (`sites/`). */
 export const sites = {
   /** sshd for the account that runs the tests. */
   sshd: ['openssh-server', 'openssh-client'],

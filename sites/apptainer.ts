@@ -1,6 +1,6 @@
 import { existsSync, mkdirSync, readdirSync } from 'node:fs'
 import { join } from 'node:path'
-import { configFromEnvironment } from '../../src/config.ts'
+import { configFromEnvironment } from '../src/config.ts'
 import { run } from './ground.ts'
 import type { Host } from './hosts.ts'
 

@@ -7,12 +7,12 @@ import { execFile } from 'node:child_process'
 import { appendFileSync, mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { promisify } from 'node:util'
-import { configFromEnvironment } from '../../src/config.ts'
-import { makeOnce, thriftyGo } from '../../src/embedded/go-build.ts'
-import { leash } from '../../src/embedded/leash.ts'
-import { logTail } from '../../src/embedded/server-log.ts'
-import { findTemporalProgram } from '../../src/embedded/temporal-program.ts'
-import { openLog } from '../../src/observability/log.ts'
+import { configFromEnvironment } from '../src/config.ts'
+import { makeOnce, thriftyGo } from '../src/embedded/go-build.ts'
+import { leash } from '../src/embedded/leash.ts'
+import { logTail } from '../src/embedded/server-log.ts'
+import { findTemporalProgram } from '../src/embedded/temporal-program.ts'
+import { openLog } from '../src/observability/log.ts'
 
 const run = promisify(execFile)
 

@@ -1,4 +1,4 @@
-import { isMet, sites, type Need } from '../support/requirements.ts'
+import { isMet, sites, type Need } from './requirements.ts'
 
 export const siteKinds = ['ssh', 'ssh-kernel', 'slurm', 'kubernetes', 'docker', 'serverless'] as const
 export type SiteKind = (typeof siteKinds)[number]

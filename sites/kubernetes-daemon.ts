@@ -1,5 +1,5 @@
 import { existsSync, readFileSync } from 'node:fs'
-import { quote, quoteAll } from '../../src/drivers/quote.ts'
+import { quote, quoteAll } from '../src/drivers/quote.ts'
 import { until } from './ground.ts'
 import type { Host } from './hosts.ts'
 

@@ -6,8 +6,8 @@ import { createServer, request as send, type IncomingMessage, type ServerRespons
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { leash, type Leashed } from '../../src/embedded/leash.ts'
-import { freePort } from '../../src/embedded/ports.ts'
+import { leash, type Leashed } from '../src/embedded/leash.ts'
+import { freePort } from '../src/embedded/ports.ts'
 import { folderAt, openGround, until } from './ground.ts'
 
 /** What came to the gateway. */
@@ -230,7 +230,7 @@ if (process.argv[1] === import.meta.filename) {
     const flags = /^flags:\s+(\d+)/m.exec(readFileSync(`/proc/self/fdinfo/${fd}`, 'utf8'))?.[1] ?? '0'
     if ((Number.parseInt(flags, 8) & 0o2000000) === 0) closeSync(fd)
   }
-  const entry = join(import.meta.dirname, '../../examples/functions/index.js')
+  const entry = join(import.meta.dirname, '../examples/functions/index.js')
   await import(entry)
   const { getTestServer } = await import('@google-cloud/functions-framework/testing')
   getTestServer('command').listen(Number(process.argv[2]), '127.0.0.1').setTimeout(0)

@@ -1,7 +1,7 @@
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { quote } from '../../src/drivers/quote.ts'
-import { leash, type Leashed } from '../../src/embedded/leash.ts'
+import { quote } from '../src/drivers/quote.ts'
+import { leash, type Leashed } from '../src/embedded/leash.ts'
 import { openGround, run, until } from './ground.ts'
 import { systemFiles } from './image-files.ts'
 

@@ -15,10 +15,10 @@ import { spawn } from 'node:child_process'
 import { closeSync, existsSync, mkdtempSync, openSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, join, resolve } from 'node:path'
-import { ArgumentError, readArguments } from '../../src/arguments.ts'
-import { identify, isAlive, signal } from '../../src/embedded/processes.ts'
-import type { ProcessIdentity } from '../../src/embedded/processes.ts'
-import { writeWhole } from '../../src/embedded/whole-file.ts'
+import { ArgumentError, readArguments } from '../src/arguments.ts'
+import { identify, isAlive, signal } from '../src/embedded/processes.ts'
+import type { ProcessIdentity } from '../src/embedded/processes.ts'
+import { writeWhole } from '../src/embedded/whole-file.ts'
 import { loadSystemImage, openEngine } from './docker.ts'
 import { siteKinds, siteLacks, siteNeeds, type SiteKind } from './needs.ts'
 import { startFunctions } from './functions.ts'
@@ -52,7 +52,7 @@ interface Kept {
   text: string
 }
 
-const checkout = resolve(import.meta.dirname, '../..')
+const checkout = resolve(import.meta.dirname, '..')
 
 const optionsOf = {
   hosts: { type: 'string' },

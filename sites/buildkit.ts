@@ -1,9 +1,9 @@
 import { existsSync, mkdirSync } from 'node:fs'
 import { join } from 'node:path'
-import { configFromEnvironment } from '../../src/config.ts'
-import { buildWithGo, makeOnce } from '../../src/embedded/go-build.ts'
-import { leash } from '../../src/embedded/leash.ts'
-import { openLog } from '../../src/observability/log.ts'
+import { configFromEnvironment } from '../src/config.ts'
+import { buildWithGo, makeOnce } from '../src/embedded/go-build.ts'
+import { leash } from '../src/embedded/leash.ts'
+import { openLog } from '../src/observability/log.ts'
 import { openGround, until } from './ground.ts'
 
 const version = 'v0.34.2'
