@@ -1172,3 +1172,25 @@ create view activity_lifecycle_events as
    FROM (task_executions t
      CROSS JOIN LATERAL ( VALUES ('queue'::text,t.ready_at,t.started_at), ('launch'::text,t.started_at,(t.started_at + t.overhead_seconds)), ('runtime'::text,(t.started_at + t.overhead_seconds),t.finished_at)) p(phase, started_at, finished_at))
   WHERE ((p.started_at IS NOT NULL) AND (p.finished_at IS NOT NULL));
+
+create view credential_users as
+ SELECT credential_ref,
+    id AS connection_id,
+    environment_id,
+    name
+   FROM connections c
+  WHERE (credential_ref <> ''::text);
+
+create view recorded_connection_checks as
+ SELECT id,
+    connection_id,
+    status,
+    message,
+    latency_ms,
+    checked_at,
+    metadata
+   FROM connection_checks k;
+
+create view registered_activity_types as
+ SELECT id
+   FROM activity_types t;

@@ -138,6 +138,8 @@ class OpenPeer implements Peer {
 export const createSockets = ({ log, pace = usualPeerPace }: { log: Log; pace?: PeerPace | undefined }) => {
   const open = new Set<OpenPeer>()
   const servers = new Map<Route, WebSocketServer>()
+  let ended = false
+  const farewell = (peer: OpenPeer): void => peer.close(1001, 'the service stops')
 
   const serverOf = (built: Route): WebSocketServer => {
     let server = servers.get(built)
@@ -156,6 +158,8 @@ export const createSockets = ({ log, pace = usualPeerPace }: { log: Log; pace?: 
   }
 
   const attendTo = async (peer: OpenPeer, attend: Attend, requestId: string): Promise<void> => {
+    // A request that was under way at the stop.
+    if (ended) return farewell(peer)
     open.add(peer)
     peer.signal.addEventListener('abort', () => open.delete(peer))
     try {
@@ -189,7 +193,8 @@ export const createSockets = ({ log, pace = usualPeerPace }: { log: Log; pace?: 
 
     /** Ends every connection with 1001, at a stop; those that do not answer are cut after two seconds. */
     end(): void {
-      for (const peer of open) peer.close(1001, 'the service stops')
+      ended = true
+      open.forEach(farewell)
     },
   }
 }
