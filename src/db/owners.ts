@@ -73,7 +73,7 @@ export const owners: Readonly<Record<string, readonly string[]>> = {
 }
 
 /** Folders whose code is part of an owner, beside `src/domains/<owner>`; and the owner of each function and view of the database. */
-export const parts: Readonly<Record<string, string>> = {
+export const partOf: Readonly<Record<string, string>> = {
   'src/vault': 'credentials',
   'src/connections': 'environment-connections',
   'src/executor': 'execution-runs',

@@ -3,7 +3,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { join, relative } from 'node:path'
 import { parseSync } from 'oxc-parser'
 import { constraintTexts } from '../../src/constraints.ts'
-import { domainOrder, owners, parts } from '../../src/db/owners.ts'
+import { domainOrder, owners, partOf } from '../../src/db/owners.ts'
 
 /** Every table has one domain that writes it. Read from the texts of all statements, in programs and in the database's functions. */
 
@@ -71,7 +71,7 @@ const names = ({ text, isSql }: Text, table: string): boolean =>
     : isSql && new RegExp(`\\b(?:from|join|using)\\s+${table}\\b`, 'i').test(plain(text))
 
 const ownerOf = (file: string): string | undefined =>
-  /^src\/domains\/([^/]+)\//.exec(file)?.[1] ?? parts[file] ?? Object.entries(parts).find(([folder]) => file.startsWith(`${folder}/`))?.[1]
+  /^src\/domains\/([^/]+)\//.exec(file)?.[1] ?? partOf[file] ?? Object.entries(partOf).find(([folder]) => file.startsWith(`${folder}/`))?.[1]
 
 const programs = ['src', 'workflows', 'activities'].flatMap((folder) => filesBelow(folder, '.ts'))
 const definitions = [...filesBelow('src/db/functions', '.sql'), ...filesBelow('src/db/views', '.sql')]
@@ -109,8 +109,8 @@ describe('the map of owners', () => {
 
   test('names domains in their order, and what belongs to them', () => {
     expect(Object.keys(owners).filter((owner) => owner !== 'db' && !domainOrder.includes(owner))).toEqual([])
-    expect(Object.values(parts).filter((owner) => !(owner in owners))).toEqual([])
-    expect(definitions.filter((file) => parts[file] === undefined)).toEqual([])
+    expect(Object.values(partOf).filter((owner) => !(owner in owners))).toEqual([])
+    expect(definitions.filter((file) => partOf[file] === undefined)).toEqual([])
   })
 })
 
