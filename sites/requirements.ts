@@ -40,6 +40,7 @@ const packages = {
   slurmdbd: ['/usr/sbin/slurmdbd'],
   slurmrestd: ['/usr/sbin/slurmrestd'],
   systemd: ['/lib/systemd/systemd'],
+  time: ['/usr/bin/time'],
   'user-mode-linux': ['/usr/bin/linux.uml'],
 } as const
 

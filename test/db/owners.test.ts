@@ -71,7 +71,9 @@ const names = ({ text, isSql }: Text, table: string): boolean =>
     : isSql && new RegExp(`\\b(?:from|join|using)\\s+${table}\\b`, 'i').test(plain(text))
 
 const ownerOf = (file: string): string | undefined =>
-  /^src\/domains\/([^/]+)\//.exec(file)?.[1] ?? partOf[file] ?? Object.entries(partOf).find(([folder]) => file.startsWith(`${folder}/`))?.[1]
+  /^src\/domains\/([^/]+)\//.exec(file)?.[1] ??
+  partOf[file] ??
+  Object.entries(partOf).find(([folder]) => file.startsWith(`${folder}/`))?.[1]
 
 const programs = ['src', 'workflows', 'activities'].flatMap((folder) => filesBelow(folder, '.ts'))
 const definitions = [...filesBelow('src/db/functions', '.sql'), ...filesBelow('src/db/views', '.sql')]

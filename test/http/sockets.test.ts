@@ -6,16 +6,16 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { WebSocket, type ClientOptions } from 'ws'
 import { PeerGone, usualPeerPace } from '../../src/http/peer.ts'
 import { megabyte } from './flow-routes.ts'
-import { raw, startService, statusOf, type Service } from './service.ts'
+import { raw, openStars, statusOf, type Stars } from './stars.ts'
 
 /** WebSockets beside the routes. */
 
 const token = 'correct-horse-battery-staple'
-let service: Service
-let closed: Service
+let service: Stars
+let closed: Stars
 beforeAll(async () => {
-  service = await startService({ allowedOrigins: ['https://desk.example'] })
-  closed = await startService({ apiToken: token })
+  service = await openStars({ allowedOrigins: ['https://desk.example'] })
+  closed = await openStars({ apiToken: token })
 })
 afterAll(async () => {
   await service.close()
@@ -170,10 +170,10 @@ describe('before the upgrade', () => {
   })
 
   test('a request that asks for none, or in a way that is none, is told so', async () => {
-    const plain = await service.call(path)
-    expect([plain.status, plain.json['code'], plain.headers.get('upgrade')]).toEqual([426, 'upgrade_required', 'websocket'])
-    expect((await service.call(path, { method: 'HEAD' })).status).toBe(426)
-    expect((await service.call(path, { method: 'POST' })).status).toBe(405)
+    const plain = await service.request(path)
+    expect([plain.status, plain.body['code'], plain.headers.get('upgrade')]).toEqual([426, 'upgrade_required', 'websocket'])
+    expect((await service.request(path, { method: 'HEAD' })).status).toBe(426)
+    expect((await service.request(path, { method: 'POST' })).status).toBe(405)
     const shake = (change: (line: string) => string[]): string => ask(path, [], 'GET', handshake.flatMap(change))
     for (const [what, text, status] of [
       ['another version', shake((line) => [line.replace('Version: 13', 'Version: 8')]), 426],
@@ -256,7 +256,7 @@ describe('an open WebSocket', () => {
   })
 
   test('ends with 1001 when the service stops', async () => {
-    const other = await startService()
+    const other = await openStars()
     const polite = await talk('a', {}, other)
     const deaf = await talk('held', {}, other)
     deaf.pause()
@@ -269,9 +269,9 @@ describe('an open WebSocket', () => {
 
 describe('the pace of a WebSocket', () => {
   const pace = { pingMs: 300, stallMs: 600, mostWaitingBytes: megabyte }
-  let paced: Service
+  let paced: Stars
   beforeAll(async () => {
-    paced = await startService({ peerPace: pace })
+    paced = await openStars({ peerPace: pace })
   })
   afterAll(() => paced.close())
   beforeEach(() => void (paced.flows.peers.length = 0))

@@ -9,16 +9,16 @@ import { promisify } from 'node:util'
 import { usualBodyPace } from '../../src/http/pace.ts'
 import { Refusal } from '../../src/refusal.ts'
 import { blobLimit, megabyte } from './flow-routes.ts'
-import { json, raw, startService, statusOf, type Service } from './service.ts'
+import { json, raw, openStars, statusOf, type Stars } from './stars.ts'
 
 /** Bodies that a route takes as they come. */
 
 const token = 'correct-horse-battery-staple'
-let service: Service
-let closed: Service
+let service: Stars
+let closed: Stars
 beforeAll(async () => {
-  service = await startService()
-  closed = await startService({ apiToken: token })
+  service = await openStars()
+  closed = await openStars({ apiToken: token })
 })
 afterAll(async () => {
   await service.close()
@@ -38,7 +38,7 @@ const sha256 = (bytes: Buffer): string => createHash('sha256').update(bytes).dig
 const content = randomBytes(3 * megabyte + 17)
 
 const put = (id: string, body: Buffer | ReadableStream, headers: Record<string, string> = {}, at = service) =>
-  at.call(`/api/blobs/${id}/`, {
+  at.request(`/api/blobs/${id}/`, {
     method: 'PUT',
     headers: { 'content-type': 'application/octet-stream', ...headers },
     body,
@@ -83,8 +83,8 @@ describe('a streamed body', () => {
       ['empty', Buffer.alloc(0)],
     ] as const) {
       const wanted = { sizeBytes: bytes.length, sha256: sha256(bytes) }
-      expect((await put(id, bytes)).json).toEqual(wanted)
-      expect((await put(id, inChunks(bytes), { 'content-type': 'image/png; q="a b"' })).json).toEqual(wanted)
+      expect((await put(id, bytes)).body).toEqual(wanted)
+      expect((await put(id, inChunks(bytes), { 'content-type': 'image/png; q="a b"' })).body).toEqual(wanted)
       expect(service.flows.blobs.get(id)).toEqual(wanted)
     }
     // Without a media type it is a stream of bytes.
@@ -94,15 +94,15 @@ describe('a streamed body', () => {
 
   test('stands beside documents of the same route: the media type decides', async () => {
     const post = (type: string, body: string) =>
-      service.call('/api/contexts/', { method: 'POST', headers: { 'content-type': type }, body: Buffer.from(body) })
-    expect((await service.call('/api/contexts/', json({ sizeBytes: 7 }))).json).toEqual({ sizeBytes: 7, type: 'document' })
-    expect((await post('application/yaml', 'sizeBytes: 8')).json).toEqual({ sizeBytes: 8, type: 'document' })
-    expect((await post('Application/GZIP', '12345')).json).toEqual({ sizeBytes: 5, type: 'Application/GZIP' })
+      service.request('/api/contexts/', { method: 'POST', headers: { 'content-type': type }, body: Buffer.from(body) })
+    expect((await service.request('/api/contexts/', json({ sizeBytes: 7 }))).body).toEqual({ sizeBytes: 7, type: 'document' })
+    expect((await post('application/yaml', 'sizeBytes: 8')).body).toEqual({ sizeBytes: 8, type: 'document' })
+    expect((await post('Application/GZIP', '12345')).body).toEqual({ sizeBytes: 5, type: 'Application/GZIP' })
     const form = 'multipart/form-data; boundary=xyz'
-    expect((await post(form, '--xyz--')).json).toEqual({ sizeBytes: 7, type: form })
-    expect((await service.call('/api/contexts/', json({ sizeBytes: 'x' }))).status).toBe(400)
+    expect((await post(form, '--xyz--')).body).toEqual({ sizeBytes: 7, type: form })
+    expect((await service.request('/api/contexts/', json({ sizeBytes: 'x' }))).status).toBe(400)
     const other = await post('text/plain', 'x')
-    expect([other.status, other.json['error']]).toEqual([
+    expect([other.status, other.body['error']]).toEqual([
       415,
       'Content-Type must be application/json or application/yaml or application/gzip or multipart/form-data',
     ])
@@ -191,13 +191,13 @@ describe('before the first byte', () => {
 
 describe('a body that breaks its bounds', () => {
   test('in chunks beyond the limit is 413; nothing of it is kept', async () => {
-    const answer = await service.call('/api/contexts/', {
+    const answer = await service.request('/api/contexts/', {
       method: 'POST',
       headers: { 'content-type': 'application/gzip' },
       body: inChunks(content),
       duplex: 'half',
     } as RequestInit)
-    expect([answer.status, answer.json['code']]).toEqual([413, 'too_large'])
+    expect([answer.status, answer.body['code']]).toEqual([413, 'too_large'])
     expect(service.flows.failed).toEqual([expect.any(Refusal)])
     expect(service.flows.blobs.size).toBe(0)
     expect(service.audits.map(({ outcome, metadata }) => [outcome, metadata.status])).toEqual([['failed', 413]])
@@ -215,7 +215,7 @@ describe('a body that breaks its bounds', () => {
   })
 
   test('and that a refusal leaves unread holds its connection for as long as a whole body may take', async () => {
-    const brief = await startService({ bodyPace: { ...usualBodyPace, wholeMs: 300 } })
+    const brief = await openStars({ bodyPace: { ...usualBodyPace, wholeMs: 300 } })
     const socket = connect(brief.port, '127.0.0.1')
     socket.on('error', () => undefined)
     try {
@@ -233,9 +233,9 @@ describe('a body that breaks its bounds', () => {
 
 describe('the pace of a body', () => {
   const pace = { wholeMs: 400, slowMs: 600, leastBytesPerSecond: 65_536 }
-  let paced: Service
+  let paced: Stars
   beforeAll(async () => {
-    paced = await startService({ bodyPace: pace })
+    paced = await openStars({ bodyPace: pace })
   })
   afterAll(() => paced.close())
 
@@ -282,7 +282,7 @@ describe('the pace of a body', () => {
     paced.flows.gate = new Promise((resolve) => (open = resolve))
     setTimeout(() => open(), 3 * pace.slowMs)
     const answer = await put('waiting', content, {}, paced)
-    expect([answer.status, answer.json['sizeBytes']]).toEqual([200, content.length])
+    expect([answer.status, answer.body['sizeBytes']]).toEqual([200, content.length])
   })
 })
 
@@ -347,7 +347,7 @@ describe('Content-Digest', () => {
     const other = sha('sha256', Buffer.from('other'))
     for (const digest of [`sha-256=:${other}:`, `sha-512=:${sha('sha512', content)}:, sha-256=:${other}:`]) {
       const answer = await put('wrong', content, { 'content-digest': digest })
-      expect([answer.status, answer.json['details']]).toEqual([
+      expect([answer.status, answer.body['details']]).toEqual([
         400,
         [{ path: 'Content-Digest', message: `sha-256 of the body is ${sha('sha256', content)}` }],
       ])
@@ -384,7 +384,7 @@ describe('Content-Digest', () => {
   test('is compared for documents, too', async () => {
     const body = Buffer.from(JSON.stringify({ id: 'digested', name: 'Sol' }))
     const post = (digest: string) =>
-      service.call('/api/stars/', { method: 'POST', headers: { 'content-type': 'application/json', 'content-digest': digest }, body })
+      service.request('/api/stars/', { method: 'POST', headers: { 'content-type': 'application/json', 'content-digest': digest }, body })
     expect((await post(`sha-256=:${sha('sha256', Buffer.from('{}'))}:`)).status).toBe(400)
     expect(service.stars.has('digested')).toBe(false)
     expect((await post(`sha-256=:${sha('sha256', body)}:`)).status).toBe(201)
@@ -395,7 +395,7 @@ describe('an Idempotency-Key of a stream', () => {
   const gzip = Buffer.from('once upon a time')
   const digest = `sha-256=:${sha('sha256', gzip)}:`
   const post = (key: string, more: Record<string, string>, body: Buffer = gzip) =>
-    service.call('/api/contexts/', {
+    service.request('/api/contexts/', {
       method: 'POST',
       headers: { 'content-type': 'application/gzip', 'idempotency-key': key, ...more },
       body,
@@ -426,7 +426,7 @@ describe('an Idempotency-Key of a stream', () => {
 
   test('needs a digest, and is not used up by a body that is not the one', async () => {
     const bare = await post('k-2', {})
-    expect([bare.status, bare.json['error']]).toEqual([400, expect.stringContaining('Content-Digest')])
+    expect([bare.status, bare.body['error']]).toEqual([400, expect.stringContaining('Content-Digest')])
     expect((await post('k-2', { 'content-digest': digest }, Buffer.from('broken'))).status).toBe(400)
     const whole = await post('k-2', { 'content-digest': digest })
     expect([whole.status, whole.headers.get('idempotency-replayed')]).toEqual([201, null])

@@ -4,7 +4,7 @@ import { openDatabase } from '../../src/db/pool.ts'
 import { openPostgres } from '../../src/embedded/postgres.ts'
 import { openTemporal } from '../../src/embedded/temporal.ts'
 import { openLog } from '../../src/observability/log.ts'
-import { runFolder } from './remover.ts'
+import { runFolder } from './run-folder.ts'
 import { runnerProgram } from './runner-program.ts'
 
 /** What the teardown ends; both run in one process. */
