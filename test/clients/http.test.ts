@@ -65,9 +65,16 @@ const listen = async (address: string, at: number): Promise<Peer> => {
 
 beforeEach(async () => {
   https = []
-  allowed = await listen(allowedAddress, 0)
-  port = (allowed.server.address() as AddressInfo).port
-  denied = await listen(deniedAddress, port)
+  for (let found = false; !found;) {
+    allowed = await listen(allowedAddress, 0)
+    port = (allowed.server.address() as AddressInfo).port
+    // Another program may have the port at the other address.
+    found = await listen(deniedAddress, port).then(
+      (peer) => ((denied = peer), true),
+      () => false,
+    )
+    if (!found) allowed.server.close()
+  }
 })
 afterEach(async () => {
   for (const http of https) http.close()
