@@ -50,6 +50,30 @@ const show = (edges: Import[]): string[] => edges.map(({ from, to }) => `${from}
 const inside = (file: string, ...places: string[]): boolean =>
   places.some((place) => file === place || file.startsWith(place.endsWith('/') ? place : `${place}/`))
 
+/** Domains in the order in which they may import each other: to the left only. */
+const domainOrder = [
+  'audit-events',
+  'credentials',
+  'machine-configurations',
+  'environments',
+  'cloud',
+  'resources',
+  'environment-connections',
+  'network-topologies',
+  'execution-scopes',
+  'artifacts',
+  'storages',
+  'workflow-definitions',
+  'schedule-plans',
+  'planning-sessions',
+  'execution-runs',
+  'function-calls',
+  'console',
+  'provenance',
+  'search',
+  'instance',
+]
+
 describe('one folder or file per outside technology', () => {
   const owners: [library: RegExp, places: string[]][] = [
     [/^(pg|pg-.*)$/, ['src/db']],
@@ -126,36 +150,23 @@ describe('what may import what', () => {
     ).toEqual([])
   })
 
+  test('the executor reads the domains left of execution-runs, never their routes; of the domains only those behind it ask it', () => {
+    const left = domainOrder.slice(0, domainOrder.indexOf('execution-runs')).map((name) => `src/domains/${name}`)
+    const may = ['src/executor', 'src/db', 'src/drivers', 'src/clients', 'src/schedulers', 'src/refusal.ts', ...left]
+    const asked = imports.filter((edge) => inside(edge.from, 'src/executor') && parsed.has(edge.to))
+    expect(show(asked.filter((edge) => !inside(edge.to, ...may) || edge.to.endsWith('/routes.ts')))).toEqual([])
+    const below = [...left, 'src/db', 'src/drivers', 'src/clients', 'src/schedulers', 'src/simulator', 'src/http']
+    expect(show(imports.filter((edge) => inside(edge.from, ...below) && inside(edge.to, 'src/executor')))).toEqual([])
+  })
+
   test('domains import to the left only', () => {
-    const order = [
-      'audit-events',
-      'credentials',
-      'machine-configurations',
-      'environments',
-      'cloud',
-      'resources',
-      'environment-connections',
-      'network-topologies',
-      'execution-scopes',
-      'artifacts',
-      'storages',
-      'workflow-definitions',
-      'schedule-plans',
-      'planning-sessions',
-      'execution-runs',
-      'function-calls',
-      'console',
-      'provenance',
-      'search',
-      'instance',
-    ]
     const domain = (file: string): string | undefined => /^src\/domains\/([^/]+)\//.exec(file)?.[1]
     const wrong = imports.filter((edge) => {
       const [from, to] = [domain(edge.from), domain(edge.to)]
-      return from !== undefined && to !== undefined && order.indexOf(to) > order.indexOf(from)
+      return from !== undefined && to !== undefined && domainOrder.indexOf(to) > domainOrder.indexOf(from)
     })
     expect(show(wrong)).toEqual([])
-    expect(files.map(domain).filter((name) => name !== undefined && !order.includes(name))).toEqual([])
+    expect(files.map(domain).filter((name) => name !== undefined && !domainOrder.includes(name))).toEqual([])
   })
 })
 

@@ -23,13 +23,13 @@ test('20 rounds of sudden death: every run completes, no attempt starts twice, n
 test('a build without intents, which acts before it records and under names that nobody can look up, is caught by the same rounds', async () => {
   const build = copyBuild([
     {
-      file: 'src/domains/execution-runs/site.ts',
+      file: 'src/executor/loop.ts',
       replace: "      parts.failpoint('before-commit')\n",
       by: "      if (chosen.length > 0) flight.start(chosen)\n      await new Promise((resolve) => setTimeout(resolve, 20))\n      parts.failpoint('before-commit')\n",
     },
-    { file: 'src/domains/execution-runs/site.ts', replace: '      if (go.length > 0) flight.start(go)\n', by: '' },
+    { file: 'src/executor/loop.ts', replace: '      if (go.length > 0) flight.start(go)\n', by: '' },
     {
-      file: 'src/domains/execution-runs/names.ts',
+      file: 'src/executor/names.ts',
       replace: 'update(JSON.stringify([effectKey, position, attempt]))',
       by: 'update(JSON.stringify([effectKey, position, attempt, process.pid]))',
     },

@@ -2,7 +2,7 @@ import { z } from 'zod'
 import { TotalRow } from '../../db/rows.ts'
 import { raw, sql, where, type Db, type Sql } from '../../db/sql.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
-import { intentName, taskExecutionId } from './names.ts'
+import { intentName, taskExecutionId } from '../../executor/names.ts'
 import { ExecutionRun, runStates } from './schemas.ts'
 
 const time = (column: string): string => `to_char(${column} at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')`
