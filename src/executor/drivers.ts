@@ -11,7 +11,7 @@ import { withTransfers, type TransferFacts } from '../drivers/transfer/staging-d
 import type { End, Reach } from '../drivers/transfer/transfer.ts'
 import type { ConnectedCluster } from '../domains/environment-connections/clusters.ts'
 import { openHostCores, type HostCores } from './host-cores.ts'
-import { usualAhead } from './loop.ts'
+import { usualAhead } from './book-state.ts'
 import { placer, rehearsalSite, type Place, type SiteFacts } from './sites.ts'
 
 /** What a site's executor works with. */

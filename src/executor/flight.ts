@@ -385,3 +385,5 @@ export const openFlight = (parts: FlightParts) => {
     },
   }
 }
+
+export type Flight = ReturnType<typeof openFlight>

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { startLeaseMs } from '../../src/executor/loop.ts'
+import { startLeaseMs } from '../../src/executor/book-state.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld, recordOf, type WorldTask } from '../support/worlds.ts'
 import { activityOf, checked } from './checked.ts'
