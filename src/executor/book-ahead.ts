@@ -127,16 +127,18 @@ export const chooseAhead = (book: Book, chosen: readonly number[], most: number)
   return offered
 }
 
-/** The commit under way is answered: what it intended ahead is committed, or forgotten. */
+/**
+ * The commit under way is answered: what it intended ahead is committed, or forgotten. What it did not acquire is taken
+ * back too: where the answer to a first try was lost, and the run was paused before the second, it is on record.
+ */
 export const aheadAnswered = (book: Book, acquired: ReadonlySet<string>): void => {
   for (const i of book.offered) {
     const { id } = taskAt(book, i)
-    const revoked = book.stage[i] === stages.aheadRevoked
-    if (acquired.has(id) && !revoked) {
+    if (acquired.has(id) && book.stage[i] === stages.aheadOffered) {
       book.stage[i] = stages.ahead
       continue
     }
-    if (acquired.has(id)) book.entry.takenBack.push(id)
+    book.entry.takenBack.push(id)
     forget(book, i)
   }
   book.offered = []

@@ -94,27 +94,37 @@ const choose = (book: Book, cores: readonly number[] | undefined): number[] => {
   book.coresShort = false
   const first = book.queue.splice(0, roomOf(cores))
   showReady(book)
-  let taken = 0
+  const free = cores === undefined ? [] : [...cores]
+  const taken: number[] = []
   for (const i of first) {
     if (!isWaiting(book, i)) continue
     let held: readonly number[] = []
-    if (cores !== undefined && book.facts.hostCores !== undefined) {
-      const need = coresOf(book.commands[i] as Command, book.facts.hostCores)
-      if (taken + need > cores.length) {
+    if (cores !== undefined) {
+      held = pickCores(book, i, free)
+      if (held.length === 0) {
         book.coresShort = true
         showShortOfCores(book, i)
         book.deferred.push(i)
         continue
       }
-      held = cores.slice(taken, taken + need)
-      taken += need
+      taken.push(...held)
       book.heldCores.set(i, held)
     }
     offer(book, i, held)
     chosen.push(i)
   }
-  if (taken > 0) book.effects.push({ type: 'takeCores', cores: cores?.slice(0, taken) ?? [] })
+  if (taken.length > 0) book.effects.push({ type: 'takeCores', cores: taken })
   return chosen
+}
+
+/** Takes the cores that a task needs out of `free`; none where they do not suffice. */
+const pickCores = (book: Book, i: number, free: number[]): readonly number[] => {
+  const need = coresOf(book.commands[i] as Command, book.facts.hostCores ?? 1)
+  if (need > free.length) return []
+  const old = book.oldCores.get(i)
+  if (old === undefined || !old.every((core) => free.includes(core))) return free.splice(0, need)
+  for (const core of old) free.splice(free.indexOf(core), 1)
+  return old
 }
 
 const offer = (book: Book, i: number, cores: readonly number[]): void => {
@@ -147,10 +157,11 @@ const heirAfter = (book: Book, i: number): string | null => {
 
 /** The step that is to be committed now: everything since the last one, and what is to start. `cores` as in `choose`. */
 export const makeStep = (book: Book, cores: readonly number[] | undefined): Step => {
-  const chosen = book.draining ? [] : choose(book, cores)
-  const offered = book.draining ? [] : chooseAhead(book, chosen, intentsPerCommit)
+  // First: the next attempt of a task that has failed may be chosen in this step, with heirs of its own.
   for (const [i, end] of book.ends) end.heir = heirAfter(book, i)
   for (const i of book.ends.keys()) dropHeir(book, i)
+  const chosen = book.draining ? [] : choose(book, cores)
+  const offered = book.draining ? [] : chooseAhead(book, chosen, intentsPerCommit)
   const { entry } = book
   entry.starts = [...book.starts.values()]
   entry.ends = [...book.ends.values()]
@@ -185,6 +196,7 @@ export const commitAnswered = (book: Book, { acquired, holders }: Pick<CommitRes
     book.stage[i] = stages.flying
     book.flying.add(i)
     book.refusedBy.delete(i)
+    book.oldCores.delete(i)
     go.push(i)
   }
   if (go.length > 0) book.effects.push({ type: 'start', positions: go })
@@ -195,6 +207,7 @@ export const commitAnswered = (book: Book, { acquired, holders }: Pick<CommitRes
 
 const refuse = (book: Book, i: number, by: string | undefined): void => {
   const task = taskAt(book, i)
+  if (by === undefined && book.heldCores.has(i)) book.oldCores.set(i, book.heldCores.get(i) ?? [])
   freeCores(book, i)
   book.frontier.putBack(i)
   book.stage[i] = stages.none

@@ -198,6 +198,11 @@ export const makeBook = (
     flying: new Set<number>(),
     unrecorded: new Map<number, Unrecorded>(),
     heldCores: new Map<number, readonly number[]>(),
+    /**
+     * Cores that a task was refused with while no other task held its lanes. Where the answer to a first try was lost and
+     * the run was paused before the second, they are leased to it: it asks for them again.
+     */
+    oldCores: new Map<number, readonly number[]>(),
     /** Who held the lane of a task when it was last refused. */
     refusedBy: new Map<number, string>(),
     /** What came from other sites for attempts under way, by id of the transfer. */

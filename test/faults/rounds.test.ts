@@ -24,12 +24,21 @@ test('a build without intents, which acts before it records and under names that
   const build = copyBuild([
     {
       file: 'src/executor/loop.ts',
-      replace: "      parts.failpoint('before-commit')\n",
-      by: "      if (chosen.length > 0) flight.start(chosen)\n      await new Promise((resolve) => setTimeout(resolve, 20))\n      parts.failpoint('before-commit')\n",
+      function: 'commit',
+      replace: "    failpoint('before-commit')\n",
+      by: `    hands.act({ type: 'start', positions: step.positions.filter((_, k) => step.entry.intents[k]?.ahead === false) })
+    await new Promise((resolve) => setTimeout(resolve, 20))
+    failpoint('before-commit')\n`,
     },
-    { file: 'src/executor/loop.ts', replace: '      if (go.length > 0) flight.start(go)\n', by: '' },
+    {
+      file: 'src/executor/book-choose.ts',
+      function: 'commitAnswered',
+      replace: "  if (go.length > 0) book.effects.push({ type: 'start', positions: go })\n",
+      by: '',
+    },
     {
       file: 'src/executor/names.ts',
+      function: 'intentName',
       replace: 'update(JSON.stringify([effectKey, position, attempt]))',
       by: 'update(JSON.stringify([effectKey, position, attempt, process.pid]))',
     },
