@@ -171,7 +171,8 @@ const afterCommit = (book: Book, freeCores: number): void => {
     return
   }
   const waits = book.queue.length > 0 || book.deferred.length > 0
-  if (!idle || waits || pending) book.idleSince = book.at
+  // What is ahead and has its turn is left by a drained holder to the next one, which must not be let wait.
+  if (!idle || waits || pending || book.ahead.size > 0 || book.draining) book.idleSince = book.at
   else if ((book.at - book.idleSince) * 1_000 > idleMs) {
     leave(book, 'idle')
     return

@@ -95,6 +95,15 @@ describe('runs that broke a law once', () => {
       moves: moved(['freeze', 1], 'go', 'go', ['freeze', 23], 'go', 'go', ['lose', 20], ['pause', 15], 'go'),
     })
   })
+  test('a drained site with a task ahead whose turn has come does not rest', () => {
+    const ahead = moved('go', 'go', 'go', 'go', 'go', 'endHeard', 'go', 'go', 'go', 'go', 'go')
+    playScenario(book, {
+      ...row([], [], []),
+      orders: [1, 2, 0],
+      onFailure: 'stop',
+      moves: [...ahead, ...moved(['pass', 23], 'drain', ['pass', 7])],
+    })
+  })
   test('adopted tasks of a lane are recorded in the order of the lane, whatever their positions', () => {
     const ahead = moved('go', 'go', 'go', 'go', 'go', 'endHeard', 'go', 'go', 'go', 'endHeard', 'endHeard', 'kill')
     for (const orders of [

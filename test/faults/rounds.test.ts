@@ -32,6 +32,13 @@ test('a build without intents, which acts before it records and under names that
     },
     {
       file: 'src/executor/book-choose.ts',
+      function: 'offer',
+      replace: '  book.stage[i] = stages.offered\n',
+      by: '  book.stage[i] = stages.offered\n  book.flying.add(i)\n',
+    },
+    { file: 'src/executor/book-choose.ts', function: 'commitAnswered', replace: '    book.flying.add(i)\n', by: '' },
+    {
+      file: 'src/executor/book-choose.ts',
       function: 'commitAnswered',
       replace: "  if (go.length > 0) book.effects.push({ type: 'start', positions: go })\n",
       by: '',
