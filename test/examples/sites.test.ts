@@ -10,7 +10,7 @@ import { EnvironmentDefinition } from '../../src/domains/environments/schemas.ts
 import { NetworkTopologyDocument } from '../../src/domains/network-topologies/schemas.ts'
 import { cacheDir, temporaryFolder } from '../embedded/folder.ts'
 import { needs } from '../support/needs.ts'
-import { sites as siteNeeds } from '../support/requirements.ts'
+import { sites as siteNeeds } from '../../sites/requirements.ts'
 import { readPng } from './png.ts'
 
 const mosaic = path.resolve(import.meta.dirname, '../../examples/mosaic')
@@ -76,6 +76,7 @@ const demo = (...args: string[]): Promise<{ code: number | null; said: string }>
       env: {
         PATH: '/usr/local/bin:/usr/bin:/bin',
         HOME: folder.path,
+        TMPDIR: folder.path,
         SERVICE_DATA_DIR: path.join(folder.path, 'data'),
         SERVICE_CACHE_DIR: cacheDir,
       },
