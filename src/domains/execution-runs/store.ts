@@ -6,6 +6,7 @@ import { countBound } from '../../http/paging.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
 import { intentName, taskExecutionId } from '../../executor/names.ts'
 import { ExecutionRun, runStates } from './schemas.ts'
+import { chargeWindows } from './windows.ts'
 
 /** The ExecutionRun projection of a row `r`, as JSON made by the server: a read is one round trip and no object per row here. */
 const runJson = jsonObject({
@@ -405,10 +406,11 @@ const SettlementRow = z.object({
   cancelled: z.boolean(),
   completed: z.number(),
   total: z.number(),
+  mode: z.string(),
 })
 
 /**
- * Sums up and ends an open run (resources priced by their active window are charged for it once, shared by runtime), in the caller's transaction or one of its own: completed when all activities are, cancelled when that
+ * Sums up and ends an open run, in the caller's transaction or one of its own: completed when all activities are, cancelled when that
  * was asked for, else failed. What never ran becomes cancelled; leases go. A run that is over already is only read,
  * and so is one that has been opened again since `generation`: this was not meant.
  */
@@ -416,7 +418,7 @@ export const closeRun = (db: Db, runId: string, generation?: number) =>
   db.transaction(async (tx) => {
     const run = await tx.one(
       SettlementRow,
-      sql`select status, generation, cancel_requested_at is not null and failure_reason is null as cancelled, completed_activity_count as completed, activity_count as total from execution_runs where id = ${runId} for update`,
+      sql`select status, generation, cancel_requested_at is not null and failure_reason is null as cancelled, completed_activity_count as completed, activity_count as total, mode from execution_runs where id = ${runId} for update`,
     )
     const reopened = generation !== undefined && generation !== run.generation
     if (reopened || (run.status !== 'created' && run.status !== 'running')) return { status: run.status, completed: run.completed }
@@ -425,22 +427,7 @@ export const closeRun = (db: Db, runId: string, generation?: number) =>
     await tx.run(sql`update task_executions set status = 'cancelled', finished_at = case when handle_name is null then finished_at else extract(epoch from clock_timestamp()) end,
       failure_reason = coalesce(failure_reason, ${status === 'cancelled' ? 'the run was cancelled' : 'not run: the run failed before'})
       where execution_run_id = ${runId} and status not in ('completed', 'failed', 'cancelled')`)
-    await tx.run(sql`with priced as (
-        select x.id, x."pricePerSecond" as price from run_snapshots s cross join jsonb_to_recordset(s.resources) as x(id text, "pricePerSecond" double precision, "executionTarget" text, "environmentVersionId" text)
-        left join environment_versions v on v.id = x."environmentVersionId"
-        where s.execution_run_id = ${runId} and (x."executionTarget" = 'provisioned' or v.cost_model = 'active-window')
-      ), windows as (
-        select t.planned_resource_id as id, (max(t.finished_at) - min(t.started_at)) * p.price as cost, sum(t.runtime_seconds) as runtime, count(*) as attempts
-        from task_executions t join priced p on p.id = t.planned_resource_id where t.execution_run_id = ${runId} and t.started_at is not null and t.finished_at is not null
-        group by t.planned_resource_id, p.price
-      )
-      update task_executions t set cost = w.cost * case when w.runtime > 0 then t.runtime_seconds / w.runtime else 1.0 / w.attempts end
-        -- What was moved for an activity is with its last attempt: of the others only the ids of the transfers tell.
-        + case when not exists (select from task_executions l where l.execution_run_id = t.execution_run_id and l.activity_position = t.activity_position and l.attempt > t.attempt
-            and l.started_at is not null and l.finished_at is not null)
-          then coalesce((select sum(d.cost) from data_transfer_observations d where d.execution_run_id = t.execution_run_id and d.consumer_activity_id = t.activity_id), 0) else 0 end
-      from windows w, execution_runs r
-      where r.id = ${runId} and r.mode = 'real' and t.execution_run_id = r.id and t.planned_resource_id = w.id and t.started_at is not null and t.finished_at is not null`)
+    if (run.mode === 'real') await chargeWindows(tx, runId)
     await tx.run(sql`update execution_runs r set status = ${status}, finished_at = clock_timestamp(), makespan_seconds = s.makespan, cost = case when r.mode = 'simulation' then r.cost else s.cost end,
         compute_seconds = s.compute, transfer_seconds = s.transfer, queue_seconds = s.queue, interference_seconds = s.interference, overhead_seconds = s.overhead, transferred_bytes = s.bytes,
         failure_reason = coalesce(r.failure_reason, case when ${status} = 'failed' then s.reason when ${status} = 'cancelled' then 'cancelled on request' end)
