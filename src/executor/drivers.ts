@@ -1,17 +1,18 @@
 import { posix } from 'node:path'
 import { z } from 'zod'
-import type { FunctionCredential } from '../../clients/functions.ts'
-import { quote } from '../../drivers/quote.ts'
-import type { RuntimeDriver } from '../../drivers/runtime/driver.ts'
-import type { FunctionPlatform, RuntimeSite, ShellSite, SiteDriver } from '../../drivers/runtime/registry.ts'
-import { withRoots } from '../../drivers/runtime/rooted.ts'
-import type { SiteShell } from '../../drivers/shell.ts'
-import type { ContainerDriver } from '../../drivers/runtime/container.ts'
-import { withTransfers, type TransferFacts } from '../../drivers/transfer/staging-driver.ts'
-import type { End, Reach } from '../../drivers/transfer/transfer.ts'
-import type { ConnectedCluster } from '../environment-connections/clusters.ts'
+import type { FunctionCredential } from '../clients/functions.ts'
+import type { SlurmrestdServer } from '../clients/slurmrestd.ts'
+import { quote } from '../drivers/quote.ts'
+import type { RuntimeDriver } from '../drivers/runtime/driver.ts'
+import type { FunctionPlatform, RuntimeSite, ShellSite, SiteDriver } from '../drivers/runtime/registry.ts'
+import { withRoots } from '../drivers/runtime/rooted.ts'
+import type { SiteShell } from '../drivers/shell.ts'
+import type { ContainerDriver } from '../drivers/runtime/container.ts'
+import { withTransfers, type TransferFacts } from '../drivers/transfer/staging-driver.ts'
+import type { End, Reach } from '../drivers/transfer/transfer.ts'
+import type { ConnectedCluster } from '../domains/environment-connections/clusters.ts'
 import { openHostCores, type HostCores } from './host-cores.ts'
-import { usualAhead } from './site.ts'
+import { usualAhead } from './book-state.ts'
 import { placer, rehearsalSite, type Place, type SiteFacts } from './sites.ts'
 
 /** What a site's executor works with. */
@@ -40,8 +41,8 @@ export interface SiteDriverParts {
   localShell: SiteShell
   /** Other sites that a connection may copy to by itself. */
   reachOf: (connectionId: string) => Promise<readonly Reach[]>
-  /** Opens the token that a Slurm runtime's `slurmrestd.credentialRef` names, for requests to this URL; rejects where that leads into a denied network. */
-  tokenOf: (reference: string, url: string) => Promise<string>
+  /** How Slurm is asked over HTTP; the token that a runtime's `slurmrestd.credentialRef` names is opened for each request. */
+  slurmrestd: Pick<SlurmrestdServer, 'http'> & { tokenOf: (reference: string) => Promise<string> }
   /** How functions are called; the credential that a runtime's `credentialRef` names is opened for each call. */
   functions: Omit<FunctionPlatform, 'credential'> & { credentialOf: (reference: string) => Promise<FunctionCredential> }
   hostId: string
@@ -171,7 +172,7 @@ const siteOf = (place: Place, parts: SiteDriverParts): RuntimeSite => {
   const reached = connectionId === undefined ? parts.localShell : parts.shellOf(connectionId)
   const shell = typeof slurmConf === 'string' && slurmConf !== '' ? withVariable(reached, 'SLURM_CONF', slurmConf) : reached
   const root = typeof workDirectory === 'string' && workDirectory !== '' ? { root: workDirectory } : {}
-  return { ...common, ...root, shell, kind: place.kind === 'slurm' ? 'slurm' : 'ssh', ...restOf(slurmrestd, parts.tokenOf) }
+  return { ...common, ...root, shell, kind: place.kind === 'slurm' ? 'slurm' : 'ssh', ...restOf(slurmrestd, parts.slurmrestd) }
 }
 
 /** A shell whose scripts see one variable more. */
@@ -187,11 +188,11 @@ const withVariable = (shell: SiteShell, name: string, value: string): SiteShell 
 const Rest = z.object({ url: z.url({ protocol: /^https?$/ }), user: z.string(), credentialRef: z.string() })
 
 /** `slurmrestd: {url, user, credentialRef}` of a runtime's configuration. */
-const restOf = (value: unknown, tokenOf: SiteDriverParts['tokenOf']): Pick<ShellSite, 'slurmrestd'> => {
+const restOf = (value: unknown, { http, tokenOf }: SiteDriverParts['slurmrestd']): Pick<ShellSite, 'slurmrestd'> => {
   const rest = Rest.safeParse(value)
   if (!rest.success) return {}
   const { url, user, credentialRef } = rest.data
-  return { slurmrestd: { url, user, token: () => tokenOf(credentialRef, url) } }
+  return { slurmrestd: { http, url, user, token: () => tokenOf(credentialRef) } }
 }
 
 const bindingsAt = (place: Place, facts: SiteFacts) => {

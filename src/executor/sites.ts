@@ -1,12 +1,12 @@
 import { z } from 'zod'
-import { containerEngines } from '../../drivers/runtime/container.ts'
-import type { Capability, ContainerRequest } from '../../drivers/runtime/driver.ts'
-import { memoryLimits, type MemoryLimit } from '../../drivers/runtime/cgroups.ts'
-import { defaultMemoryBytes } from '../workflow-definitions/quantities.ts'
-import { driverCapabilities } from '../../drivers/runtime/registry.ts'
-import { kubernetesProblems } from '../../drivers/runtime/kubernetes-settings.ts'
-import { serverlessProblems } from '../../drivers/runtime/serverless-configuration.ts'
-import type { Problem } from '../../refusal.ts'
+import { containerEngines } from '../drivers/runtime/container.ts'
+import type { Capability, ContainerRequest } from '../drivers/runtime/driver.ts'
+import { memoryLimits, type MemoryLimit } from '../drivers/runtime/cgroups.ts'
+import { defaultMemoryBytes } from '../domains/workflow-definitions/quantities.ts'
+import { driverCapabilities } from '../drivers/runtime/registry.ts'
+import { kubernetesProblems } from '../drivers/runtime/kubernetes-settings.ts'
+import { serverlessProblems } from '../drivers/runtime/serverless-configuration.ts'
+import type { Problem } from '../refusal.ts'
 
 const Configuration = z.record(z.string(), z.unknown())
 export const SnapshotRuntime = z.looseObject({ id: z.string(), driver: z.string(), configuration: Configuration.optional() })
