@@ -12,7 +12,7 @@ const at = (path) => new URL(path, root).pathname
 rmSync(at('dist'), { recursive: true, force: true })
 execFileSync(at('node_modules/.bin/tsc'), ['-p', at('tsconfig.build.json')], { stdio: 'inherit' })
 cpSync(at('src/db/migrations'), at('dist/src/db/migrations'), { recursive: true })
-cpSync(at('src/drivers/runtime/local-runner.go'), at('dist/src/drivers/runtime/local-runner.go'))
+cpSync(at('src/drivers/runtime/local/runner.go'), at('dist/src/drivers/runtime/local/runner.go'))
 cpSync(at('src/clients/buildkit.proto'), at('dist/src/clients/buildkit.proto'))
 cpSync(at('temporal-config'), at('dist/temporal-config'), { recursive: true })
 const { code } = await bundleWorkflowCode({ workflowsPath: at('dist/workflows/index.js') })

@@ -4,7 +4,7 @@ import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, sym
 import { join } from 'node:path'
 import fc from 'fast-check'
 import { openLocalShell } from '../../src/drivers/local-shell.ts'
-import { arrayScript, openSlurmBooks, packOf, type ArrayElement } from '../../src/drivers/runtime/slurm-books.ts'
+import { arrayScript, openSlurmBooks, packOf, type ArrayElement } from '../../src/drivers/runtime/batch/books.ts'
 import { runFolder } from '../support/remover.ts'
 
 /** What is kept at the site of arrays, and what a task of an array makes itself at its start: its script and its work directory. */

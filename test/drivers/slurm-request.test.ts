@@ -1,8 +1,8 @@
 import { describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
-import type { Intent } from '../../src/drivers/runtime/driver.ts'
-import { parseDuration, parseLimits } from '../../src/drivers/runtime/slurm-limits.ts'
-import { arraysOf, requestOf, requestOptions } from '../../src/drivers/runtime/slurm-request.ts'
+import type { Intent } from '../../src/drivers/runtime/contract/driver.ts'
+import { parseDuration, parseLimits } from '../../src/drivers/runtime/slurm/limits.ts'
+import { arraysOf, requestOf, requestOptions } from '../../src/drivers/runtime/slurm/request.ts'
 import { plainIntent } from './intent.ts'
 
 const limits = parseLimits(`== now

@@ -1,9 +1,9 @@
 import { describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
-import { parseIndexes, renderIndexes } from '../../src/drivers/runtime/slurm-array.ts'
-import { jobOf, parseHistory, parseQueue, type SlurmJob } from '../../src/drivers/runtime/slurm-jobs.ts'
-import { judge, stateOfVerdict, type Evidence, type SlurmPlace } from '../../src/drivers/runtime/slurm-state.ts'
-import type { EndedSight, RemoteSight, StartedSight } from '../../src/drivers/runtime/remote.ts'
+import { parseIndexes, renderIndexes } from '../../src/drivers/runtime/slurm/array.ts'
+import { jobOf, parseHistory, parseQueue, type SlurmJob } from '../../src/drivers/runtime/slurm/jobs.ts'
+import { judge, stateOfVerdict, type Evidence, type SlurmPlace } from '../../src/drivers/runtime/slurm/state.ts'
+import type { EndedSight, RemoteSight, StartedSight } from '../../src/drivers/runtime/remote/tasks.ts'
 
 const patience = { settleSeconds: 30, historySeconds: 14_400 }
 const place: SlurmPlace = { array: 'orrery-1', index: 3, submittedAt: 1000, limitSeconds: 600, job: '77' }

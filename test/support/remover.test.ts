@@ -3,7 +3,7 @@ import { existsSync, mkdtempSync, readFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect, test } from '@jest/globals'
-import { processOf } from '../../src/drivers/runtime/local-processes.ts'
+import { processOf } from '../../src/drivers/runtime/local/processes.ts'
 import { until } from '../embedded/folder.ts'
 
 const lives = (pid: number): boolean => processOf(pid) !== undefined

@@ -1,5 +1,5 @@
 import type { Db } from '../../db/sql.ts'
-import { DriverError, type Intent, type RuntimeDriver, type StagedAmount } from '../../drivers/runtime/driver.ts'
+import { DriverError, type Intent, type RuntimeDriver, type StagedAmount } from '../../drivers/runtime/contract/driver.ts'
 import {
   bookedEnd,
   broughtTransfer,

@@ -1,11 +1,11 @@
 import { z } from 'zod'
-import { containerEngines } from '../../drivers/runtime/container.ts'
-import type { Capability, ContainerRequest } from '../../drivers/runtime/driver.ts'
-import { memoryLimits, type MemoryLimit } from '../../drivers/runtime/cgroups.ts'
+import { containerEngines } from '../../drivers/runtime/container/driver.ts'
+import type { Capability, ContainerRequest } from '../../drivers/runtime/contract/driver.ts'
+import { memoryLimits, type MemoryLimit } from '../../drivers/runtime/contract/cgroups.ts'
 import { defaultMemoryBytes } from '../workflow-definitions/quantities.ts'
 import { driverCapabilities } from '../../drivers/runtime/registry.ts'
-import { kubernetesProblems } from '../../drivers/runtime/kubernetes-settings.ts'
-import { serverlessProblems } from '../../drivers/runtime/serverless-configuration.ts'
+import { kubernetesProblems } from '../../drivers/runtime/kubernetes/settings.ts'
+import { serverlessProblems } from '../../drivers/runtime/serverless/configuration.ts'
 import type { Problem } from '../../refusal.ts'
 
 const Configuration = z.record(z.string(), z.unknown())

@@ -1,14 +1,14 @@
 import type { FunctionCredential, InvokeFunction } from '../../clients/functions.ts'
 import type { SiteShell } from '../shell.ts'
-import { withContainers, type ContainerDriver } from './container.ts'
-import type { Capability, RuntimeDriver } from './driver.ts'
-import { kubernetesCapabilities, openKubernetesDriver, openKubernetesShell, type KubernetesPlace } from './kubernetes.ts'
-import { localCapabilities } from './local.ts'
-import type { RootedDriver } from './rooted.ts'
-import { openServerlessDriver, serverlessCapabilities } from './serverless.ts'
-import type { CallLinks } from './serverless-links.ts'
-import { openSlurmDriver, slurmCapabilities } from './slurm.ts'
-import { openSshDriver, sshCapabilities } from './ssh.ts'
+import { withContainers, type ContainerDriver } from './container/driver.ts'
+import type { Capability, RuntimeDriver } from './contract/driver.ts'
+import { kubernetesCapabilities, openKubernetesDriver, openKubernetesShell, type KubernetesPlace } from './kubernetes/driver.ts'
+import { localCapabilities } from './local/driver.ts'
+import type { RootedDriver } from './contract/rooted.ts'
+import { openServerlessDriver, serverlessCapabilities } from './serverless/driver.ts'
+import type { CallLinks } from './serverless/links.ts'
+import { openSlurmDriver, slurmCapabilities } from './slurm/driver.ts'
+import { openSshDriver, sshCapabilities } from './remote/ssh.ts'
 
 interface AnySite {
   /** Named in messages and manifests. */

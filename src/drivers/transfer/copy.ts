@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import { posix } from 'node:path'
 import { quote, quoteAll } from '../quote.ts'
-import { DriverError } from '../runtime/driver.ts'
+import { DriverError } from '../runtime/contract/driver.ts'
 import type { ShellResult, SiteShell } from '../shell.ts'
 import { asDriverError, converse, pump, withPlaces, type Answer, type Traffic } from './carry.ts'
 import { blockBytes, parcelsOf, prefixByNotes, unitKey, unitsOf, type Need, type Parcel, type Unit } from './parcels.ts'
