@@ -2,12 +2,14 @@ import type { FunctionCredential, InvokeFunction } from '../../clients/functions
 import type { SiteShell } from '../shell.ts'
 import { withContainers, type ContainerDriver } from './container/driver.ts'
 import type { Capability, RuntimeDriver } from './contract/driver.ts'
-import { kubernetesCapabilities, openKubernetesDriver, openKubernetesShell, type KubernetesPlace } from './kubernetes/driver.ts'
+import { kubernetesCapabilities } from './kubernetes/adapter.ts'
+import { openKubernetesDriver, openKubernetesShell, type KubernetesPlace } from './kubernetes/driver.ts'
 import { localCapabilities } from './local/driver.ts'
 import type { RootedDriver } from './contract/rooted.ts'
 import { openServerlessDriver, serverlessCapabilities } from './serverless/driver.ts'
 import type { CallLinks } from './serverless/links.ts'
-import { openSlurmDriver, slurmCapabilities } from './slurm/driver.ts'
+import { slurmCapabilities } from './slurm/adapter.ts'
+import { openSlurmDriver } from './slurm/driver.ts'
 import { openSshDriver, sshCapabilities } from './remote/ssh.ts'
 
 interface AnySite {

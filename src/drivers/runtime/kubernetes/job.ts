@@ -1,8 +1,9 @@
 import { hash } from 'node:crypto'
-import { quote } from '../../quote.ts'
+import { assign, readProgram } from '../../program.ts'
 import { DriverError, type Intent } from '../contract/driver.ts'
 import { imagePattern, isRecord, podKeys, type KubernetesSettings, type Volume } from './settings.ts'
-import { packOf, type ArrayElement } from '../batch/books.ts'
+import { chooseProgram, unpackProgram, type ArrayElement } from '../batch/array-script.ts'
+import type { BatchArray } from '../batch/scheduler.ts'
 
 /** What one Pod asks of the cluster. Tasks with equal requests become one Job. */
 export interface PodRequest {
@@ -16,15 +17,11 @@ export interface PodRequest {
   annotations?: Readonly<Record<string, string>>
 }
 
-export interface TaskJob {
-  /**
-   * A hash of where its files are and of its tasks' names, so that it can be asked for when the answer of its creation was lost, and is never taken
-   * for that of another runtime in the namespace whose tasks have these names too.
-   */
-  name: string
-  request: PodRequest
-  tasks: readonly string[]
-}
+/**
+ * Its name is a hash of where its files are, too, so that it is never taken for that of another runtime in the namespace whose tasks have the
+ * same names.
+ */
+export type TaskJob = BatchArray<PodRequest>
 
 /** Of a Job whose files are in the keeper's Pod alone: which those are, and the names by index. */
 export const annotations = { keeper: 'orrery.dev/keeper', names: 'orrery.dev/names' } as const
@@ -42,7 +39,7 @@ export const labels = {
 export const keyOf = (runtime: string): string => hash('sha256', runtime, 'hex').slice(0, 20)
 
 /** Indexes of a Job: their Pods' status is 1 KiB each in one list, and the Job's own status names those that are done. */
-const mostTasks = 2000
+export const mostTasks = 2000
 export const containerName = 'task'
 /** Beside it where files are carried. */
 export const courierName = 'courier'
@@ -77,87 +74,25 @@ export function podRequestOf(intent: Intent, settings: KubernetesSettings): PodR
   }
 }
 
-export const requestKey = (request: PodRequest): string => JSON.stringify(Object.entries(request).sort(([a], [b]) => (a < b ? -1 : 1)))
-
-/** Tasks with equal requests together, in the order given. `runtime`, `root`: where their files are. */
-export function jobsOf(requests: ReadonlyMap<string, PodRequest>, { runtime, root }: { runtime: string; root: string }): TaskJob[] {
-  const groups = new Map<string, { request: PodRequest; tasks: string[] }>()
-  for (const [name, request] of requests) {
-    const group = groups.get(requestKey(request)) ?? { request, tasks: [] }
-    group.tasks.push(name)
-    groups.set(requestKey(request), group)
-  }
-  return [...groups.values()].flatMap(({ request, tasks }) =>
-    Array.from({ length: Math.ceil(tasks.length / mostTasks) }, (_, part) => {
-      const some = tasks.slice(part * mostTasks, (part + 1) * mostTasks)
-      const text = [runtime, root, ...[...some].sort()].join('\n')
-      return { name: `orrery-${hash('sha256', text, 'hex').slice(0, 32)}`, request, tasks: some }
-    }),
-  )
-}
-
 /** The folder of tools that task Pods find on the volume, relative to `root`. */
 export const toolsFolder = 'bin/tools'
 
-/** What a task with nothing to stage makes itself, from the Job's pack, so that thousands are not made one after the other by the keeper. */
-const unpackScript = (pack: string): string => `if [ -n "$size" ] && ! [ -e "$script.run" ]; then
-  umask 077
-  mkdir -p -- "$directory" && ! [ -L "$directory" ] &&
-    tail -c "+$from" ${quote(pack)} | head -c "$size" > "$script.part" && [ -s "$script.part" ] && mv -f -- "$script.part" "$script.run" || exit 73
-fi
-`
+const body = readProgram(import.meta.dirname, 'job.sh')
 
 /**
- * What the container of an index runs: it finds its script (`NAME.TOKEN`) and becomes the supervisor of that task. `supervisor` are the words that
- * run it where the keeper is; how the image is measured, and how often this node has killed for memory, is asked in the container itself. `pack`:
- * file of the texts of those that are packed. One that `prepares` does, with `ORRERY_PREPARE`, no more than to make what is packed and to say what it found.
+ * What the container of an index runs: it finds its script (`NAME.TOKEN`) and becomes the supervisor of that task. `supervisor`: the words that
+ * run it where the keeper is; how the image is measured, and how often this node has killed for memory, is asked in the container itself.
+ * `pack`: file of the texts of those that are packed. `tools`: whether the site lends its own. One that `prepares` does, with `ORRERY_PREPARE`,
+ * no more than to make what is packed and to say what it found.
  */
 export const jobScript = (
   elements: readonly ArrayElement[],
-  pack: string,
-  root: string,
-  supervisor: string,
-  tools: boolean,
-  prepares = false,
+  options: { pack: string; root: string; supervisor: string; tools: boolean; prepares?: boolean },
 ): string => {
-  const { places } = packOf(elements)
-  const choices = elements.map(({ script, packed }, index) => {
-    const place =
-      packed === undefined ? '' : ` from=${places[index]?.from} size=${places[index]?.size} directory=${quote(packed.directory)}`
-    return `${index}) script=${script}${place} ;;`
-  })
-  // The image's own shell knows its own tools better; the one that is lent takes its own before any other.
-  const shell = tools
-    ? `shell=${quote(`${root}/${toolsFolder}/sh`)}
-if [ -x /bin/sh ]; then
-  [ -n "$ORRERY_SHELL" ] || ORRERY_SHELL=own exec /bin/sh "$0"
-  shell=/bin/sh
-fi`
-    : 'shell=/bin/sh'
-  return `#!/bin/sh
-cd ${quote(`${root}/tasks`)} || exit 97
-${shell}
-PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:${quote(`${root}/${toolsFolder}`)}
-export PATH
-size=
-case $JOB_COMPLETION_INDEX in
-${choices.join('\n')}
-*) exit 0 ;;
-esac
-name=\${script%%.*}
-[ -e "$name.verdict" ] && exit 0
-${elements.some(({ packed }) => packed !== undefined) ? unpackScript(pack) : ''}${prepares ? '[ -z "$ORRERY_PREPARE" ] || { echo "$script"; exit 0; }\n' : ''}{ echo "$ORRERY_POD $ORRERY_NODE" > "$name.place"; } 2> /dev/null
-measure= signals=
-for each in /usr/bin/time /bin/time; do
-  [ -x "$each" ] && "$each" --version 2>&1 | grep -q GNU && measure=$each && break
-done
-env -i --default-signal=INT,QUIT true 2> /dev/null && signals=--default-signal=INT,QUIT
-oom=$(grep '^oom_kill ' /proc/vmstat) || oom='oom_kill 0'
-set -- ${supervisor}
-wrapper=$2 mode=$3 records=$4 variable=$5
-shift 8
-exec "$shell" "$wrapper" "$mode" "$records" "$variable" "\${oom#oom_kill }" "$measure" "$signals" "$@"
-`
+  const { pack, root, supervisor, tools, prepares = false } = options
+  const folders = { FOLDER: `${root}/tasks`, TOOLS: `${root}/${toolsFolder}`, PACK: pack }
+  const parameters = assign({ ...folders, LENT: tools ? '1' : '', PREPARES: prepares ? '1' : '' })
+  return `#!/bin/sh\n${chooseProgram(elements)}supervise() { begin ${supervisor}; }\n${parameters}${unpackProgram}${body}`
 }
 
 const cpu = (cores: number): string => `${Math.max(1, Math.round(cores * 1000))}m`

@@ -1,13 +1,14 @@
-import type { EndReason, TaskState } from '../contract/driver.ts'
+import type { BatchJudgement, BatchPlace } from '../batch/scheduler.ts'
+import { buriedEnd, endOf, stateOfVerdict, type Verdict } from '../batch/verdict.ts'
+import type { TaskState } from '../contract/driver.ts'
+import type { RemoteSight } from '../remote/tasks.ts'
 import { indexIn, isOver, type ApiJob, type TaskPod } from './pods.ts'
-import type { EndedSight, RemoteSight } from '../remote/tasks.ts'
-import { stateOfVerdict, type SlurmPlace, type Verdict } from '../slurm/state.ts'
 
 /** All that is known about a task that was put into a Job. */
 export interface KubernetesEvidence {
   /** The task's own record: the truth wherever it speaks of an end. */
   sight: RemoteSight
-  place: SlurmPlace
+  place: BatchPlace
   cancelAsked: boolean
   /** `absent`: the server answered and has none. `silent`: it does not answer, or was not asked. */
   pod: TaskPod | 'absent' | 'silent'
@@ -29,36 +30,8 @@ export interface KubernetesPatience {
   pullPatienceSeconds: number
 }
 
-export interface KubernetesJudgement {
-  state: TaskState
-  /** The cluster says that it is over: the time to settle runs. */
-  over: boolean
-  /** An end that the task's own record does not tell: written at the site before anybody is told. */
-  verdict?: Verdict
-  /** It ran and left no record, as nothing of ours was in its container: the Pod's word becomes its record. */
-  record?: { exitCode: number; startedAt: number; finishedAt: number }
-  /** Why it will wait for ever. */
-  impossible?: string
-}
-
 /** Externally a task is the index of a Job, whatever its Pod is called. */
-export const indexedName = ({ array, index }: SlurmPlace): string => `${array}-${index}`
-
-/** `stateOfVerdict` with the name that the cluster knows. */
-export const stateOfEnd = (verdict: Verdict, sight: RemoteSight, place: SlurmPlace): TaskState => {
-  const state = stateOfVerdict(verdict, sight, place)
-  return state.state === 'unknown' ? state : { ...state, externalId: indexedName(place) }
-}
-
-const endOf = (sight: EndedSight, externalId: string, reason: EndReason): TaskState => ({
-  state: 'ended',
-  externalId,
-  startedAt: sight.startedAt,
-  finishedAt: sight.finishedAt,
-  exitCode: sight.exitCode,
-  signal: sight.signal,
-  reason,
-})
+export const indexedName = ({ array, index }: BatchPlace): string => `${array}-${index}`
 
 /** Whether the record alone does not tell why: it was stopped from outside, or killed as the kernel kills for memory. */
 export const isUnsure = (sight: RemoteSight): boolean =>
@@ -98,21 +71,17 @@ function takenAway(pod: TaskPod): string | undefined {
  * - Where the cluster alone says that it is over, that becomes a verdict: at once if the cluster says why, after `settleSeconds` if the container
  *   ended by itself (its record may be late) or the Pod is gone.
  */
-export function judgePod(evidence: KubernetesEvidence, { settleSeconds, pullPatienceSeconds }: KubernetesPatience): KubernetesJudgement {
+export function judgePod(evidence: KubernetesEvidence, { settleSeconds, pullPatienceSeconds }: KubernetesPatience): BatchJudgement {
   const { sight, place, cancelAsked, pod, job, jobWords, overSeconds, deletingSeconds, pullSeconds } = evidence
   const externalId = indexedName(place)
   const settled = overSeconds >= settleSeconds
-  if (sight.form === 'buried')
-    return {
-      state: { state: 'ended', externalId, startedAt: sight.at, finishedAt: sight.at, exitCode: null, signal: null, reason: 'cancelled' },
-      over: false,
-    }
+  if (sight.form === 'buried') return { state: buriedEnd(sight.at, externalId), over: false }
   const begun = sight.form === 'started' || sight.form === 'ended' ? sight : undefined
   const fallbackAt = sight.form === 'ended' ? sight.finishedAt : (begun?.startedAt ?? place.submittedAt)
   const at = (typeof pod === 'object' ? pod.terminated?.finishedAt : undefined) ?? fallbackAt
-  const decide = (end: Verdict['end'], cause: string): KubernetesJudgement => {
+  const decide = (end: Verdict['end'], cause: string): BatchJudgement => {
     const verdict: Verdict = { end: end === 'lost' && sight.form === 'none' ? 'never' : end, cause: short(cause), at }
-    return { state: stateOfEnd(verdict, sight, place), over: true, verdict }
+    return { state: stateOfVerdict(verdict, sight, externalId), over: true, verdict }
   }
 
   const meanwhile = (): TaskState => {
@@ -123,7 +92,7 @@ export function judgePod(evidence: KubernetesEvidence, { settleSeconds, pullPati
       typeof pod !== 'object' ? jobWords : pod.waiting !== undefined ? told(pod.waiting.reason, pod.waiting.message) : pod.unscheduled
     return { state: 'queued', externalId, submittedAt: place.submittedAt, ...(cause === undefined ? {} : { cause: short(cause) }) }
   }
-  const later: KubernetesJudgement = { state: meanwhile(), over: true }
+  const later: BatchJudgement = { state: meanwhile(), over: true }
 
   if (sight.form === 'ended') {
     const killed = isUnsure(sight) && sight.reason === 'exited'

@@ -3,10 +3,11 @@ import type { ShellResult, SiteShell } from '../../shell.ts'
 import { DriverError } from '../contract/driver.ts'
 import { renderIndexes } from './array.ts'
 import { acceptedScript } from '../batch/books.ts'
+import { NoRoom } from '../batch/scheduler.ts'
 import { historyFields, parseHistory, parseQueue, queueFormat, type SlurmJob } from './jobs.ts'
 import { parseLimits, partitionFormat } from './limits.ts'
 import { requestOptions } from './request.ts'
-import { NoRoom, type SlurmScheduler } from './scheduler.ts'
+import type { SlurmScheduler } from './scheduler.ts'
 
 export interface SlurmCommandsOptions {
   shell: SiteShell

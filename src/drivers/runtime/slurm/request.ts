@@ -1,4 +1,4 @@
-import { hash } from 'node:crypto'
+import type { BatchArray } from '../batch/scheduler.ts'
 import { DriverError, type Intent } from '../contract/driver.ts'
 import type { PartitionLimits, SlurmLimits } from './limits.ts'
 
@@ -17,12 +17,7 @@ export interface SlurmRequest {
   walltimeMinutes?: number
 }
 
-export interface SlurmArray {
-  /** The array's name at the scheduler: a hash of its tasks' names, so that it can be asked for when the answer of a submit was lost. */
-  name: string
-  request: SlurmRequest
-  tasks: readonly string[]
-}
+export type SlurmArray = BatchArray<SlurmRequest>
 
 const words = ['partition', 'account', 'qos', 'reservation', 'constraint'] as const
 const leastWalltimeSeconds = 60
@@ -123,31 +118,6 @@ export function requestOf(intent: Intent, configuration: Readonly<Record<string,
   const minutes = walltimeOf(intent, factor, partitions, request, limits)
   if (minutes !== undefined) request.walltimeMinutes = Math.max(1, minutes)
   return request
-}
-
-const keyOf = (request: SlurmRequest): string => JSON.stringify(Object.entries(request).sort(([a], [b]) => (a < b ? -1 : 1)))
-
-/** A key that equal requests share. */
-export const requestKey = (request: SlurmRequest): string => hash('sha256', keyOf(request), 'hex').slice(0, 32)
-
-/** Name of an array; `orrery-` tells our jobs from the user's own. */
-export const arrayNamePrefix = 'orrery-'
-
-/** Tasks with equal requests together, in arrays of at most `arraySize`, in the order given. */
-export function arraysOf(requests: ReadonlyMap<string, SlurmRequest>, arraySize: number): SlurmArray[] {
-  const groups = new Map<string, { request: SlurmRequest; tasks: string[] }>()
-  for (const [name, request] of requests) {
-    const key = keyOf(request)
-    const group = groups.get(key) ?? { request, tasks: [] }
-    group.tasks.push(name)
-    groups.set(key, group)
-  }
-  return [...groups.values()].flatMap(({ request, tasks }) =>
-    Array.from({ length: Math.ceil(tasks.length / arraySize) }, (_, part) => {
-      const some = tasks.slice(part * arraySize, (part + 1) * arraySize)
-      return { name: `${arrayNamePrefix}${hash('sha256', [...some].sort().join('\n'), 'hex').slice(0, 32)}`, request, tasks: some }
-    }),
-  )
 }
 
 /** Options of `sbatch` for a request; each is one word of an argument vector. */

@@ -3,11 +3,13 @@ import type { SiteShell } from '../../shell.ts'
 import { DriverError } from '../contract/driver.ts'
 import { messageOf } from '../contract/errno.ts'
 import { parseIndexes, renderIndexes } from './array.ts'
+import { arrayNamePrefix } from '../batch/arrays.ts'
 import { acceptedScript } from '../batch/books.ts'
+import { NoRoom } from '../batch/scheduler.ts'
 import type { SlurmJob } from './jobs.ts'
 import type { PartitionLimits, SlurmLimits } from './limits.ts'
-import { arrayNamePrefix, type SlurmRequest } from './request.ts'
-import { NoRoom, type SlurmScheduler } from './scheduler.ts'
+import type { SlurmRequest } from './request.ts'
+import type { SlurmScheduler } from './scheduler.ts'
 
 export interface SlurmRestOptions {
   /** `http://host:port`, without a path. */

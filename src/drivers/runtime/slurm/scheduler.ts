@@ -25,11 +25,3 @@ export interface SlurmScheduler {
    */
   cancel(elements: ReadonlyMap<string, readonly number[]>, how: 'polite' | 'waiting' | 'whole'): Promise<void>
 }
-
-/** The scheduler takes no more jobs now: too many of this user's, or of anybody's. */
-export class NoRoom extends Error {
-  constructor(words: string) {
-    super(words)
-    this.name = 'NoRoom'
-  }
-}

@@ -1,24 +1,14 @@
-import type { EndReason, TaskState } from '../contract/driver.ts'
-import type { EndedSight, RemoteSight } from '../remote/tasks.ts'
+import { elementId, type BatchJudgement, type BatchPlace } from '../batch/scheduler.ts'
+import { buriedEnd, endOf, stateOfVerdict, type Verdict } from '../batch/verdict.ts'
+import type { TaskState } from '../contract/driver.ts'
+import type { RemoteSight } from '../remote/tasks.ts'
 import type { SlurmJob } from './jobs.ts'
-
-/** Where a task stands in the scheduler's books: an element of an array. */
-export interface SlurmPlace {
-  array: string
-  index: number
-  /** Seconds since epoch. */
-  submittedAt: number
-  /** What it may take, by what was asked for; absent: the partition's default. */
-  limitSeconds?: number
-  /** Absent while nobody knows whether the array was accepted. */
-  job?: string
-}
 
 /** All that is known about a task that was given to the scheduler. */
 export interface Evidence {
   /** The task's own record: the truth wherever it speaks of an end. */
   sight: RemoteSight
-  place: SlurmPlace
+  place: BatchPlace
   /** We asked for its end. */
   cancelAsked: boolean
   /** `absent`: the controller answered and does not know it. `silent`: it did not answer. */
@@ -38,27 +28,6 @@ export interface Patience {
   historySeconds: number
 }
 
-export interface Judgement {
-  state: TaskState
-  /** The scheduler says that it is over: the time to settle runs. */
-  over: boolean
-  /** An end that the task's own record does not tell: written at the site before anybody is told, so that it stays what it is. */
-  verdict?: Verdict
-  /** Why it will wait for ever: to be taken out of the queue. */
-  impossible?: string
-}
-
-/**
- * An end that the scheduler caused. `lost`: trouble of the site, in its words. `never`: the same before the task had started; it counts once
- * the name is buried, and means nothing if the task started before that. `cancelled`: we asked, and it ended before it could record that.
- */
-export interface Verdict {
-  end: 'lost' | 'never' | 'walltime' | 'memory' | 'cancelled'
-  cause: string
-  /** Seconds since epoch. */
-  at: number
-}
-
 const waiting = /^(PENDING|CONFIGURING|REQUEUED|REQUEUE_FED|REQUEUE_HOLD|SPECIAL_EXIT|RESV_DEL_HOLD)$/
 const over = /^(COMPLETED|FAILED|CANCELLED|TIMEOUT|DEADLINE|PREEMPTED|NODE_FAIL|BOOT_FAIL|OUT_OF_MEMORY|LAUNCH_FAILED|REVOKED)$/
 /** The script ended by itself: whatever it left behind may only be late. */
@@ -73,28 +42,6 @@ const overIn = (job: SlurmJob | string): SlurmJob | undefined => (typeof job ===
 /** `NODE_FAIL`, `CANCELLED by 0`, `FAILED (NonZeroExitCode)`. */
 const wordsOf = (job: SlurmJob): string =>
   job.reason === undefined ? job.state : /^by /.test(job.reason) ? `${job.state} ${job.reason}` : `${job.state} (${job.reason})`
-
-export const externalIdOf = ({ job, index, array }: SlurmPlace): string => (job === undefined ? array : `${job}_${index}`)
-
-const endOf = (sight: EndedSight, id: string, reason: EndReason): TaskState => ({
-  state: 'ended',
-  externalId: id,
-  startedAt: sight.startedAt,
-  finishedAt: sight.finishedAt,
-  exitCode: sight.exitCode,
-  signal: sight.signal,
-  reason,
-})
-
-/** What a written verdict means for `find`, for ever. */
-export const stateOfVerdict = (verdict: Verdict, sight: RemoteSight, place: SlurmPlace): TaskState => {
-  const externalId = externalIdOf(place)
-  const startedAt = sight.form === 'started' || sight.form === 'ended' ? sight.startedAt : verdict.at
-  if (verdict.end === 'lost' || verdict.end === 'never') return { state: 'lost', externalId, startedAt, cause: verdict.cause }
-  if (sight.form === 'ended') return endOf(sight, externalId, verdict.end)
-  const finishedAt = Math.max(startedAt, verdict.at)
-  return { state: 'ended', externalId, startedAt, finishedAt, exitCode: null, signal: 'SIGKILL', reason: verdict.end }
-}
 
 /** What the scheduler's last word about a task that left no end of its own amounts to. */
 function verdictOf(job: SlurmJob, sight: RemoteSight, fallbackAt: number): Verdict {
@@ -123,13 +70,9 @@ function verdictOf(job: SlurmJob, sight: RemoteSight, fallbackAt: number): Verdi
  * - Where the scheduler alone says that it is over, that becomes a verdict: at once if the scheduler ended it, after `settleSeconds` if the
  *   script ended by itself (its record may be late) or the scheduler does not know the job.
  */
-export function judge({ sight, place, cancelAsked, queue, history, overSeconds, ranSince }: Evidence, patience: Patience): Judgement {
-  const externalId = externalIdOf(place)
-  if (sight.form === 'buried')
-    return {
-      state: { state: 'ended', externalId, startedAt: sight.at, finishedAt: sight.at, exitCode: null, signal: null, reason: 'cancelled' },
-      over: false,
-    }
+export function judge({ sight, place, cancelAsked, queue, history, overSeconds, ranSince }: Evidence, patience: Patience): BatchJudgement {
+  const externalId = elementId(place)
+  if (sight.form === 'buried') return { state: buriedEnd(sight.at, externalId), over: false }
   if (sight.form === 'ended' && sight.reason !== 'stopped') {
     // The step was out of memory, whatever the script made of it.
     const memory = sight.reason === 'exited' && [queue, history].some((job) => typeof job === 'object' && job.state === 'OUT_OF_MEMORY')
@@ -156,10 +99,10 @@ export function judge({ sight, place, cancelAsked, queue, history, overSeconds, 
   if (queue === 'silent') return { state: meanwhile(), over: false }
 
   // The controller has answered, and it does not run, wait or hold the job.
-  const later: Judgement = { state: meanwhile(), over: true }
+  const later: BatchJudgement = { state: meanwhile(), over: true }
   const last = overIn(queue) ?? overIn(history)
   const settled = overSeconds >= patience.settleSeconds
-  const decide = (verdict: Verdict): Judgement => ({ state: stateOfVerdict(verdict, sight, place), over: true, verdict })
+  const decide = (verdict: Verdict): BatchJudgement => ({ state: stateOfVerdict(verdict, sight, externalId), over: true, verdict })
   const fallbackAt = sight.form === 'ended' ? sight.finishedAt : sight.form === 'started' ? sight.startedAt : place.submittedAt
 
   if (sight.form === 'ended') {

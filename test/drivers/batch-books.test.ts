@@ -4,7 +4,8 @@ import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, sym
 import { join } from 'node:path'
 import fc from 'fast-check'
 import { openLocalShell } from '../../src/drivers/local-shell.ts'
-import { arrayScript, openSlurmBooks, packOf, type ArrayElement } from '../../src/drivers/runtime/batch/books.ts'
+import { arrayScript, packOf, type ArrayElement } from '../../src/drivers/runtime/batch/array-script.ts'
+import { openBatchBooks } from '../../src/drivers/runtime/batch/books.ts'
 import { runFolder } from '../support/remover.ts'
 
 /** What is kept at the site of arrays, and what a task of an array makes itself at its start: its script and its work directory. */
@@ -19,14 +20,19 @@ afterEach(() => rmSync(root, { recursive: true, force: true }))
 const write = (elements: readonly ArrayElement[]): void => {
   writeFileSync(
     join(root, 'arrays/one/script'),
-    arrayScript(elements, '../arrays/one/x.pack', join(root, 'tasks'), 'echo "$script"', false),
+    arrayScript(elements, {
+      pack: '../arrays/one/x.pack',
+      folder: join(root, 'tasks'),
+      command: 'echo "$script"',
+      index: '$TABLE_INDEX',
+    }),
   )
   writeFileSync(join(root, 'arrays/one/x.pack'), packOf(elements).bytes)
 }
 const start = (index: number): { status: number | null; stdout: string } =>
   spawnSync('/bin/sh', [join(root, 'arrays/one/script')], {
     encoding: 'utf8',
-    env: { PATH: '/usr/bin:/bin', SLURM_ARRAY_TASK_ID: String(index) },
+    env: { PATH: '/usr/bin:/bin', TABLE_INDEX: String(index) },
   })
 
 test('each takes its own text and directory out of the file of all, whatever they hold', () => {
@@ -79,8 +85,8 @@ test('many who claim in the same moment, the first ones at this root too: an arr
         shells.map((shell, index) => {
           // Two and two want the same array.
           const name = `array-${index % 2}`
-          const array = { name, request: { cores: 1, gpus: 0 }, tasks: [`${name}-task`] }
-          return openSlurmBooks(shell, () => Promise.resolve(site)).claim(array, '#!/bin/sh\n')
+          const array = { name, tasks: [`${name}-task`] }
+          return openBatchBooks(shell, () => Promise.resolve(site)).claim(array, '#!/bin/sh\n')
         }),
       )
       for (const array of [0, 1]) expect([claims[array]!.state, claims[array + 2]!.state].sort()).toEqual(['open', 'ours'])
