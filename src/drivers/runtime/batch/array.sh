@@ -4,7 +4,8 @@
 # PACK: the texts of those that are packed. RESTARTS: how often the scheduler has run the element again; empty where it may not do that.
 
 cd "$FOLDER" || exit 66
-script='' size=''
+# shellcheck disable=SC2034 # `unpack` reads size
+script= size=
 choose "$INDEX"
 [ -n "$script" ] || exit 64
 name=${script%%.*}

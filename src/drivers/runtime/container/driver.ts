@@ -1,5 +1,6 @@
 import { createHash, randomBytes } from 'node:crypto'
 import { posix } from 'node:path'
+import { assign, readProgram } from '../../program.ts'
 import { quote, quoteAll } from '../../quote.ts'
 import type { SiteShell } from '../../shell.ts'
 import { launcher, sweepPodman } from './launcher.ts'
@@ -74,13 +75,9 @@ const namesKept = 20_000
 const digestOf = (text: string): string => createHash('sha256').update(text).digest('hex')
 const launcherHash = digestOf(launcher).slice(0, 16)
 
-const contactScript = (root: string): string => `umask 077
-base=${quote(root)}/containers
-mkdir -p -- "$base/${launcherHash}" "$base/records" && cd -- "$base" || exit ${missingCode}
-[ -s ${launcherHash}/launcher ] ||
-  { printf '%s' ${quote(launcher)} > ${launcherHash}/.launcher.$$ && mv -f -- ${launcherHash}/.launcher.$$ ${launcherHash}/launcher; } || exit ${missingCode}
-printf '%s\\n' "$PWD" "$HOME" "$PATH" "$(id -u):$(id -g)"
-`
+const contactProgram = readProgram(import.meta.dirname, 'contact.sh')
+const contactScript = (root: string): string =>
+  `${assign({ ROOT: root, HASH: launcherHash, LAUNCHER: launcher, MISSING: missingCode })}${contactProgram}`
 
 /** One field of the comma-separated words of `--mount`. */
 const field = (word: string): string => (/[",\n\r]/.test(word) ? `"${word.replaceAll('"', '""')}"` : word)

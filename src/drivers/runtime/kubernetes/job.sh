@@ -16,7 +16,8 @@ if [ -n "$LENT" ]; then
 fi
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:$TOOLS
 export PATH
-script='' size=''
+# shellcheck disable=SC2034 # `unpack` reads size
+script= size=
 choose "$JOB_COMPLETION_INDEX"
 [ -n "$script" ] || exit 0
 name=${script%%.*}
@@ -32,7 +33,7 @@ fi
 begin() {
   wrapper=$2 mode=$3 records=$4 variable=$5
   shift 8
-  measure='' signals=''
+  measure= signals=
   for each in /usr/bin/time /bin/time; do
     [ -x "$each" ] && "$each" --version 2>&1 | grep -q GNU && measure=$each && break
   done

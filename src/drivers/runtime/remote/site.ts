@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto'
+import { assign, readProgram } from '../../program.ts'
 import { quote } from '../../quote.ts'
 import { LinkError, type RunOptions, type ShellResult, type SiteShell } from '../../shell.ts'
 import { DriverError } from '../contract/driver.ts'
@@ -46,37 +47,10 @@ const contactDeadlineMs = 120_000
 const hash = createHash('sha256').update(wrapper).digest('hex').slice(0, 16)
 const wrapperPath = `../bin/${hash}/wrapper`
 
-/** Root may be `''`: below the account's home. Answers a line per fact, and `lacks TOOL` for what is not there. */
-const contact = (root: string): string => `LC_ALL=C
-export LC_ALL
-umask 077
-root=${quote(root)}
-if [ -z "$root" ]; then
-  [ -n "$HOME" ] || { echo 'the account has no home directory; give workDirectory' >&2; exit ${missingCode}; }
-  root=$HOME/.orrery
-fi
-for tool in setsid env find grep sed tr sleep sha256sum tail head cp mv cat date; do
-  command -v "$tool" > /dev/null || echo "lacks $tool"
-done
-[ -r /proc/self/stat ] || echo 'lacks /proc'
-find / -maxdepth 0 -printf '' 2> /dev/null || echo 'lacks find -printf (GNU findutils)'
-folder=$root/bin/${hash}
-mkdir -p -- "$root/tasks" "$folder" || exit ${missingCode}
-if ! [ -s "$folder/wrapper" ]; then
-  printf '%s' ${quote(wrapper)} > "$folder/.wrapper.$$" && mv -f -- "$folder/.wrapper.$$" "$folder/wrapper" || exit ${missingCode}
-fi
-: >> "$root/ends"
-cd -- "$root/tasks" || exit ${missingCode}
-echo "root $(cd .. && pwd -P)"
-read -r boot < /proc/sys/kernel/random/boot_id && echo "boot $boot"
-read -r node < /proc/sys/kernel/hostname && echo "hostname $node"
-echo "oom $(grep '^oom_kill ' /proc/vmstat || echo 'oom_kill 0')"
-for time in /usr/bin/time /bin/time; do
-  "$time" -f 'peak %M' -a -o /dev/null true 2> /dev/null && echo "measure $time" && break
-done
-env -i --default-signal=INT,QUIT true 2> /dev/null && echo 'signals --default-signal=INT,QUIT'
-true
-`
+const contactProgram = readProgram(import.meta.dirname, 'contact.sh')
+/** Root may be `''`: below the account's home. */
+const contact = (root: string): string =>
+  `${assign({ ROOT: root, HASH: hash, WRAPPER: wrapper, MISSING: missingCode })}${contactProgram}`
 
 const beginning = (facts: SiteFacts): string => `LC_ALL=C
 export LC_ALL

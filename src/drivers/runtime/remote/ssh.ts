@@ -1,7 +1,8 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { SiteShell } from '../../shell.ts'
 import { DriverError, type Capability, type EndReason, type RuntimeDriver, type SubmitOutcome, type TaskState } from '../contract/driver.ts'
-import { openRemoteTasks, type RemoteOptions, type RemoteSight } from './tasks.ts'
+import type { RemoteOptions } from './context.ts'
+import { openRemoteTasks, type RemoteSight } from './tasks.ts'
 import { openRemoteWatch } from './watch.ts'
 
 export const sshCapabilities: Readonly<Record<Capability, boolean>> = {
