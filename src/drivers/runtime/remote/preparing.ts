@@ -54,9 +54,7 @@ const limitsOf = (intent: Intent, elsewhere: boolean): string => {
 
 /** Free space and quota of the work directory, in the site's words. */
 export async function spaceAt({ site }: RemoteContext): Promise<string> {
-  const { stdout } = await site.run(
-    () => `df -Pk . | tail -n 1; command -v quota > /dev/null && quota -w 2> /dev/null | tail -n +2\ntrue`,
-  )
+  const { stdout } = await site.run(() => `df -Pk . | tail -n 1; command -v quota > /dev/null && quota -w 2> /dev/null | tail -n +2\ntrue`)
   const [disk = '', ...quota] = stdout.toString().trim().split('\n')
   const [, size, , free, , mount] = disk.split(/\s+/)
   const mebibytes = (kib: string | undefined): string => `${Math.floor(Number(kib) / 1024)} MiB`

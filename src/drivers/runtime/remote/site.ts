@@ -49,8 +49,7 @@ const wrapperPath = `../bin/${hash}/wrapper`
 
 const contactProgram = readProgram(import.meta.dirname, 'contact.sh')
 /** Root may be `''`: below the account's home. */
-const contact = (root: string): string =>
-  `${assign({ ROOT: root, HASH: hash, WRAPPER: wrapper, MISSING: missingCode })}${contactProgram}`
+const contact = (root: string): string => `${assign({ ROOT: root, HASH: hash, WRAPPER: wrapper, MISSING: missingCode })}${contactProgram}`
 
 const beginning = (facts: SiteFacts): string => `LC_ALL=C
 export LC_ALL
