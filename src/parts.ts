@@ -27,7 +27,6 @@ import { withContainers } from './drivers/runtime/container/driver.ts'
 import { DriverError } from './drivers/runtime/contract/driver.ts'
 import { openLocalDriver } from './drivers/runtime/local/driver.ts'
 import { openNoneDriver } from './drivers/runtime/none/driver.ts'
-import { openRemoteDriver } from './drivers/runtime/registry.ts'
 import { openCallLinks } from './drivers/runtime/serverless/links.ts'
 import type { Endpoints } from './embedded/embedded.ts'
 import { findRunnerProgram } from './embedded/runner-program.ts'
@@ -169,27 +168,28 @@ export const openParts = async ({
   const sites = openSiteDrivers({
     local,
     rehearsal,
-    openRemote: openRemoteDriver,
-    shellOf: (connectionId) => links.shell(connectionId),
-    clusterOf: (connectionId) => clusters.cluster(connectionId),
+    ways: {
+      shellOf: (connectionId) => (connectionId === undefined ? localShell : links.shell(connectionId)),
+      clusterOf: (connectionId) => clusters.cluster(connectionId),
+      tokenOf: async (reference, url) => {
+        // Asked for each request, so each is judged before the token leaves.
+        for (const { address } of await lookup(new URL(url).hostname.replace(/^\[|\]$/g, ''), { all: true })) {
+          const verdict = addressAllowed(address)
+          if (verdict !== true) throw new DriverError('refused', `slurmrestd at ${url}: ${verdict}`)
+        }
+        const secret = await vault.open(reference, { actor: 'service', purpose: 'ask slurmrestd' })
+        if (secret.kind !== 'kubernetes-token') throw new DriverError('refused', `credential ${JSON.stringify(reference)} is not a token`)
+        return secret.token
+      },
+      functions: {
+        root: functionFolder(config),
+        invoke: functions.invoke,
+        links: callLinks,
+        credentialOf: (reference) => functionCredential(vault, reference),
+      },
+    },
     localShell,
     reachOf: (connectionId) => reachOf(db, connectionId),
-    tokenOf: async (reference, url) => {
-      // Asked for each request, so each is judged before the token leaves.
-      for (const { address } of await lookup(new URL(url).hostname.replace(/^\[|\]$/g, ''), { all: true })) {
-        const verdict = addressAllowed(address)
-        if (verdict !== true) throw new DriverError('refused', `slurmrestd at ${url}: ${verdict}`)
-      }
-      const secret = await vault.open(reference, { actor: 'service', purpose: 'ask slurmrestd' })
-      if (secret.kind !== 'kubernetes-token') throw new DriverError('refused', `credential ${JSON.stringify(reference)} is not a token`)
-      return secret.token
-    },
-    functions: {
-      root: functionFolder(config),
-      invoke: functions.invoke,
-      links: callLinks,
-      credentialOf: (reference) => functionCredential(vault, reference),
-    },
     hostId: config.hostId,
     workRoot: workFolder(config),
     cores: openHostCores(availableParallelism()),

@@ -12,7 +12,7 @@ import { openOutput, openOutputAt } from './files.ts'
 import { pages } from './schemas.ts'
 import type { SiteDrivers } from './site-drivers.ts'
 import { loadTaskWithPredecessors, makeSitePlan, readSiteSnapshot } from './site-plan.ts'
-import { placeOf, type Place } from './sites.ts'
+import { isOwnMachine, placeOf, type Place } from './sites.ts'
 import { findAttempt, listRunPart } from './store.ts'
 
 export interface ActivityRouteParts {
@@ -151,10 +151,9 @@ export const activityRoutes = ({ db, sites, hostId, workRoot, seedRoot, variable
       handle: async ({ params, query }) => {
         const { directory, place, facts } = await started(params.runId, params.activityId, query.attempt)
         const { shell, root } = sites.at(place, facts)
-        const { stream, sizeBytes } =
-          place.kind === 'local'
-            ? await openOutput(directory, params.path)
-            : await asking(place, async () => openOutputAt(shell, posix.resolve(await root(), directory), params.path))
+        const { stream, sizeBytes } = isOwnMachine(place)
+          ? await openOutput(directory, params.path)
+          : await asking(place, async () => openOutputAt(shell, posix.resolve(await root(), directory), params.path))
         return new Reply({
           stream,
           headers: { 'content-type': 'application/octet-stream', 'content-length': String(sizeBytes), 'content-disposition': 'attachment' },

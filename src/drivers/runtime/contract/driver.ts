@@ -37,6 +37,8 @@ export interface RuntimeDriver {
   logs(name: string, stream: 'stdout' | 'stderr', range: { offset: number; limit: number } | { tail: number }): Promise<LogSlice>
   /** Removes the work directory; unknown is a no-op. */
   remove(name: string): Promise<void>
+  /** Whether something goes on beside calls and watches that closing it now would break off; absent: never. */
+  isBusy?(): boolean
   close(): Promise<void>
 }
 

@@ -1,7 +1,7 @@
 import { hostname } from 'node:os'
 import { DriverError, type Capability, type RuntimeDriver, type TaskState } from '../contract/driver.ts'
 
-const capabilities: Readonly<Record<Capability, boolean>> = {
+export const noneCapabilities: Readonly<Record<Capability, boolean>> = {
   batch: true,
   interactive: false,
   container: false,
@@ -59,7 +59,7 @@ export function openNoneDriver(options: { runtime?: string } = {}): RuntimeDrive
 
   return {
     kind: 'none',
-    capabilities,
+    capabilities: noneCapabilities,
     async submit(intents) {
       for (const { name } of intents) remember(name, 'exited')
       if (watches.size > 0) setImmediate(announce)

@@ -64,6 +64,7 @@ interface Attendances {
   of(name: string): Attendance | undefined
   /** Begins to attend to a call that nobody attends to; undefined: it is over, or another's. */
   attend(name: string): Attendance | undefined
+  count(): number
   close(): Promise<void>
 }
 
@@ -101,6 +102,7 @@ function openAttendances(site: FunctionSite, ask: Ask, ended: (name: string) => 
       attendance.done = attended(name, record.facts, attendance)
       return attendance
     },
+    count: () => attending.size,
     async close() {
       closed = true
       const open = [...attending.entries()]
@@ -204,6 +206,7 @@ export function openServerlessDriver(options: ServerlessDriverOptions): RootedDr
       }
       calls.forget(name)
     },
+    isBusy: () => attendances.count() > 0,
     async close() {
       closed = true
       site.closing.abort()
