@@ -18,7 +18,7 @@ const programs = {
   backup: ['src/backup.ts', 'backup'],
   restore: ['src/backup.ts', 'restore'],
   vault: ['src/vault-keys.ts'],
-  site: ['test/sites/site.ts'],
+  site: ['sites/site.ts'],
   test: ['test/run.ts'],
 }
 

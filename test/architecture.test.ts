@@ -81,7 +81,7 @@ describe('one folder or file per outside technology', () => {
 
 test('only test/shared reads the folder of data beside the checkout', () => {
   const own = 'test/architecture.test.ts'
-  const places = ['src', 'workflows', 'activities', 'bin', 'bench', 'examples', 'test']
+  const places = ['src', 'workflows', 'activities', 'bin', 'bench', 'examples', 'sites', 'test']
   const readers = places
     .flatMap((place) => readdirSync(join(root, place), { recursive: true, encoding: 'utf8' }).map((name) => `${place}/${name}`))
     .filter((file) => /\.(ts|js|mjs|sh|py|pl|yaml|json)$/.test(file) && !file.includes('node_modules/') && file !== own)

@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { SshHost } from '../../test/sites/ssh.ts'
+import type { SshHost } from '../../sites/ssh.ts'
 import { authored, type Dag } from '../dag.ts'
 import type { Daemon } from '../daemon.ts'
 import type { Planned } from '../planned-run.ts'

@@ -1,7 +1,7 @@
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { slurmMissing, startSlurm, type SlurmSite } from '../../test/sites/slurm.ts'
+import { slurmMissing, startSlurm, type SlurmSite } from '../../sites/slurm.ts'
 import { startDaemon } from '../daemon.ts'
 import { allMissing, rootMissing } from '../needs.ts'
 import { timedRun } from '../planned-run.ts'

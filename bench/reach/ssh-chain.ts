@@ -1,4 +1,4 @@
-import { sshMissing, startSsh } from '../../test/sites/ssh.ts'
+import { sshMissing, startSsh } from '../../sites/ssh.ts'
 import { chainDag } from '../dag.ts'
 import { startDaemon } from '../daemon.ts'
 import { rootMissing } from '../needs.ts'

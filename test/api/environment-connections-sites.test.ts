@@ -8,12 +8,12 @@ import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { z } from 'zod'
 import { sql } from '../../src/db/sql.ts'
-import { startSlurm, type SlurmSite } from '../sites/slurm.ts'
+import { startSlurm, type SlurmSite } from '../../sites/slurm.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { startSshServer, type SshServer } from '../support/ssh-server.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 import { needs } from '../support/needs.ts'
-import { sites } from '../support/requirements.ts'
+import { sites } from '../../sites/requirements.ts'
 
 const { afterAll, beforeAll, describe, test } = needs(...sites.slurm)
 

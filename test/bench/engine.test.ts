@@ -1,7 +1,7 @@
 import { prepareDask } from '../../bench/dask/cluster.ts'
 import { needs } from '../support/needs.ts'
-import { runFolder } from '../support/remover.ts'
-import type { Need } from '../support/requirements.ts'
+import { runFolder } from '../support/run-folder.ts'
+import type { Need } from '../../sites/requirements.ts'
 import { tinyRound } from './bench.ts'
 
 /** The benchmarks that an ordinary account can run, and what they need. */

@@ -1,6 +1,6 @@
-import { buildKubernetes } from '../sites/kubernetes-build.ts'
+import { buildKubernetes } from '../../sites/kubernetes-build.ts'
 import { needs } from '../support/needs.ts'
-import { sites } from '../support/requirements.ts'
+import { sites } from '../../sites/requirements.ts'
 import { tinyRound } from './bench.ts'
 
 const { beforeAll, test } = needs(...sites.kubernetes)

@@ -1,6 +1,6 @@
 import { prepareSnakemake } from '../../bench/reach/slurm-tasks.ts'
 import { needs } from '../support/needs.ts'
-import { sites, type Need } from '../support/requirements.ts'
+import { sites, type Need } from '../../sites/requirements.ts'
 import { tinyRound } from './bench.ts'
 
 /** The benchmarks that start hosts or an engine of their own, and what they need. */

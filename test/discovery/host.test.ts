@@ -1,8 +1,8 @@
 import { expect } from '@jest/globals'
 import { foundHost, hostScript, readHost } from '../../src/drivers/discovery/host.ts'
-import { startSsh, type SshSite } from '../sites/ssh.ts'
+import { startSsh, type SshSite } from '../../sites/ssh.ts'
 import { needs } from '../support/needs.ts'
-import { sites } from '../support/requirements.ts'
+import { sites } from '../../sites/requirements.ts'
 
 const { afterAll, beforeAll, test } = needs(...sites.ssh)
 

@@ -6,7 +6,7 @@ import fc from 'fast-check'
 import { openLocalShell } from '../../src/drivers/local-shell.ts'
 import { arrayScript, packOf, type ArrayElement } from '../../src/drivers/runtime/batch/array-script.ts'
 import { openBatchBooks } from '../../src/drivers/runtime/batch/books.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 
 /** What is kept at the site of arrays, and what a task of an array makes itself at its start: its script and its work directory. */
 

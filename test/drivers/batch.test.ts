@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { arraysOf } from '../../src/drivers/runtime/batch/arrays.ts'
 import { cancelStep } from '../../src/drivers/runtime/batch/cancelling.ts'
 import { openLocalShell } from '../../src/drivers/local-shell.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 import { runtimeDriverConformance } from './conformance.ts'
 import { openTableDriver, startTable } from './table.ts'
 

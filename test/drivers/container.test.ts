@@ -1,12 +1,12 @@
 import { mkdtempSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
-import { loadSystemImage, openEngine } from '../sites/docker.ts'
+import { loadSystemImage, openEngine } from '../../sites/docker.ts'
 import { needs } from '../support/needs.ts'
-import { sites } from '../support/requirements.ts'
+import { sites } from '../../sites/requirements.ts'
 import { runtimeDriverConformance, type ConformanceSite } from './conformance.ts'
 import { openContainerSite, type ContainerSiteOptions } from './container-site.ts'
 import { livesInside } from './in-containers.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 
 const { afterAll, beforeAll, describe } = needs(...sites.docker)
 

@@ -9,8 +9,8 @@ import { openLocalShell } from '../../src/drivers/local-shell.ts'
 import type { RuntimeDriver } from '../../src/drivers/runtime/contract/driver.ts'
 import { openNoneDriver } from '../../src/drivers/runtime/none/driver.ts'
 import { openSshDriver } from '../../src/drivers/runtime/remote/ssh.ts'
-import { runFolder } from '../support/remover.ts'
-import { until } from '../sites/ground.ts'
+import { runFolder } from '../support/run-folder.ts'
+import { until } from '../../sites/ground.ts'
 import { plainIntent, taskName } from './intent.ts'
 
 /** Drivers stay open as long as somebody uses them, and no longer. */

@@ -8,7 +8,7 @@ import type { Intent, Stage } from '../../src/drivers/runtime/contract/driver.ts
 import { keyOf } from '../../src/drivers/runtime/kubernetes/job.ts'
 import { kubernetesProblems } from '../../src/drivers/runtime/kubernetes/settings.ts'
 import type { SiteShell } from '../../src/drivers/shell.ts'
-import { startKubernetes, type KubernetesSite } from '../sites/kubernetes.ts'
+import { startKubernetes, type KubernetesSite } from '../../sites/kubernetes.ts'
 import { toolImage } from './kubernetes-image.ts'
 import {
   becomes,
@@ -27,9 +27,9 @@ import {
   type Errand,
   type OpenedRuntime,
 } from './kubernetes-site.ts'
-import { kubernetesStartMs } from '../sites/kubernetes-build.ts'
+import { kubernetesStartMs } from '../../sites/kubernetes-build.ts'
 import { needs } from '../support/needs.ts'
-import { sites } from '../support/requirements.ts'
+import { sites } from '../../sites/requirements.ts'
 
 const { afterAll, afterEach, beforeAll, describe, test } = needs(...sites.kubernetes)
 

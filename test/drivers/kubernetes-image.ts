@@ -1,9 +1,9 @@
 import { copyFileSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
-import { run } from '../sites/ground.ts'
-import { imageArchive, kubernetesImages } from '../sites/kubernetes-images.ts'
+import { run } from '../../sites/ground.ts'
+import { imageArchive, kubernetesImages } from '../../sites/kubernetes-images.ts'
 import { configFromEnvironment } from '../../src/config.ts'
-import type { KubernetesSite } from '../sites/kubernetes.ts'
+import type { KubernetesSite } from '../../sites/kubernetes.ts'
 
 /** What Node needs of a machine besides the C library, and GNU time. */
 const programs =

@@ -8,7 +8,7 @@ import type { Intent, TaskState } from '../../src/drivers/runtime/contract/drive
 import { openKubernetesDriver, openKubernetesShell } from '../../src/drivers/runtime/kubernetes/driver.ts'
 import type { RootedDriver } from '../../src/drivers/runtime/contract/rooted.ts'
 import type { SiteShell } from '../../src/drivers/shell.ts'
-import type { KubernetesSite } from '../sites/kubernetes.ts'
+import type { KubernetesSite } from '../../sites/kubernetes.ts'
 import { plainIntent, taskName } from './intent.ts'
 
 /** What tests on a real cluster have in common: drivers over it, tasks for them, and how those are waited for. */

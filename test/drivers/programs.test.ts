@@ -11,7 +11,7 @@ import { parseSlice, sliceScript } from '../../src/drivers/runtime/remote/slice.
 import { wrapper } from '../../src/drivers/runtime/remote/wrapper.ts'
 import { assign, call } from '../../src/drivers/program.ts'
 import { needs } from '../support/needs.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 
 /** The programs for the shells of sites: checked, read by every shell that a site may have, and run by them. */
 

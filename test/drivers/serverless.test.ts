@@ -3,9 +3,9 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { openFunctions, type Functions } from '../../src/clients/functions.ts'
 import { openServerlessDriver } from '../../src/drivers/runtime/serverless/driver.ts'
-import { startFunctions, type FunctionsSite } from '../sites/functions.ts'
+import { startFunctions, type FunctionsSite } from '../../sites/functions.ts'
 import { runtimeDriverConformance } from './conformance.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 
 let site: FunctionsSite
 let functions: Functions

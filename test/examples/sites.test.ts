@@ -10,7 +10,7 @@ import { EnvironmentDefinition } from '../../src/domains/environments/schemas.ts
 import { NetworkTopologyDocument } from '../../src/domains/network-topologies/schemas.ts'
 import { cacheDir, temporaryFolder } from '../embedded/folder.ts'
 import { needs } from '../support/needs.ts'
-import { sites as siteNeeds } from '../support/requirements.ts'
+import { sites as siteNeeds } from '../../sites/requirements.ts'
 import { readPng } from './png.ts'
 
 const mosaic = path.resolve(import.meta.dirname, '../../examples/mosaic')

@@ -1,12 +1,12 @@
 import { expect } from '@jest/globals'
 import { checked } from './checked.ts'
-import { startSlurm, type SlurmSite } from '../sites/slurm.ts'
-import { startSsh, type SshHost, type SshSite } from '../sites/ssh.ts'
+import { startSlurm, type SlurmSite } from '../../sites/slurm.ts'
+import { startSsh, type SshHost, type SshSite } from '../../sites/ssh.ts'
 import { connectionTo, eventually, makeVaultKeyFile, onCluster, onHost } from '../support/reach.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld, type World, type WorldOptions } from '../support/worlds.ts'
 import { needs } from '../support/needs.ts'
-import { sites } from '../support/requirements.ts'
+import { sites } from '../../sites/requirements.ts'
 
 const { afterAll, beforeAll, describe, test } = needs(...sites.slurm)
 

@@ -4,16 +4,16 @@ import { z } from 'zod'
 import { openApi } from '../../src/http/openapi.ts'
 import { route } from '../../src/http/route.ts'
 import { createConformance } from '../support/conformance.ts'
-import { startService, type Service } from './service.ts'
+import { openStars, type Stars } from './stars.ts'
 
-let service: Service
+let service: Stars
 beforeAll(async () => {
-  service = await startService()
+  service = await openStars()
 })
 afterAll(() => service.close())
 
 type Json = Record<string, any>
-const served = async (): Promise<Json> => (await service.call('/openapi.json')).json
+const served = async (): Promise<Json> => (await service.request('/openapi.json')).body
 
 test('the document is valid OpenAPI 3.1 and has every route, and only those', async () => {
   const document = await served()

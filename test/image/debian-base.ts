@@ -2,7 +2,7 @@ import { execFile } from 'node:child_process'
 import { copyFileSync, existsSync, mkdirSync, mkdtempSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
-import type { Engine } from '../sites/docker.ts'
+import type { Engine } from '../../sites/docker.ts'
 
 const run = promisify(execFile)
 

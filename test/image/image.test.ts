@@ -5,7 +5,7 @@ import { findTemporalProgram } from '../../src/embedded/temporal-program.ts'
 import { openLog } from '../../src/observability/log.ts'
 import { until } from '../embedded/folder.ts'
 import { needs } from '../support/needs.ts'
-import { sites } from '../support/requirements.ts'
+import { sites } from '../../sites/requirements.ts'
 import { openApi, type Api } from './api.ts'
 import { openImageEngine, root, type ImageEngine } from './engine.ts'
 
@@ -105,7 +105,7 @@ const suite = (): void => {
     const api = apiFrom(await docker('exec', 'alone', 'cat', readyFile))
     await api.storeHello()
     await api.runToEnd('real')
-    expect(await api.text('/execution-runs/real/activities/shout/logs/')).toMatch(/^HELLO FROM \S+\n$/)
+    expect(await api.get('/execution-runs/real/activities/shout/logs/')).toMatch(/^HELLO FROM \S+\n$/)
     expect((await stop('alone')).exitCode).toBe(0)
   }, 600_000)
 }

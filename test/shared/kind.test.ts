@@ -3,11 +3,11 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { parse } from 'yaml'
 import { toolImage } from '../drivers/kubernetes-image.ts'
-import { namespaceRights, startKubernetes, type KubernetesSite } from '../sites/kubernetes.ts'
+import { namespaceRights, startKubernetes, type KubernetesSite } from '../../sites/kubernetes.ts'
 import { makeVaultKeyFile } from '../support/reach.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { needs } from '../support/needs.ts'
-import { sites } from '../support/requirements.ts'
+import { sites } from '../../sites/requirements.ts'
 
 const { afterAll, beforeAll, test } = needs('shared', ...sites.kubernetes)
 

@@ -2,7 +2,7 @@ import { join } from 'node:path'
 import { expect } from '@jest/globals'
 import { differencesFromSimgrid } from '../simulator/wfformat.ts'
 import { needs } from '../support/needs.ts'
-import { recordedTraces } from '../support/requirements.ts'
+import { recordedTraces } from '../../sites/requirements.ts'
 import { traceProblem } from './trace.ts'
 
 const { test } = needs('traces', 'python3-simgrid')

@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { needs } from '../support/needs.ts'
-import { recordedTraces } from '../support/requirements.ts'
+import { recordedTraces } from '../../sites/requirements.ts'
 import type { TestService } from '../support/service.ts'
 import { expectSimulated, openSite } from '../support/simulated-instances.ts'
 import { filesOf } from './trace.ts'

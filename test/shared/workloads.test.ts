@@ -2,7 +2,7 @@ import { join } from 'node:path'
 import { expect } from '@jest/globals'
 import { epigenomics, montage, type WfInstance } from '../../bench/workloads.ts'
 import { needs } from '../support/needs.ts'
-import { recordedTraces } from '../support/requirements.ts'
+import { recordedTraces } from '../../sites/requirements.ts'
 import { readInstance } from './trace.ts'
 
 const { describe, test } = needs('traces')

@@ -3,11 +3,11 @@ import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'no
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect } from '@jest/globals'
-import { openEngine } from './docker.ts'
-import { run, until } from './ground.ts'
-import { bareArchive } from './image-files.ts'
+import { openEngine } from '../../sites/docker.ts'
+import { run, until } from '../../sites/ground.ts'
+import { bareArchive } from '../../sites/image-files.ts'
 import { needs } from '../support/needs.ts'
-import { sites } from '../support/requirements.ts'
+import { sites } from '../../sites/requirements.ts'
 
 const { test } = needs(...sites.docker)
 
@@ -18,7 +18,7 @@ const owner = (data: string, archive: string, file: string) =>
     [
       '--input-type=module',
       '-e',
-      `import { openEngine } from ${JSON.stringify(new URL('./docker.ts', import.meta.url).href)}
+      `import { openEngine } from ${JSON.stringify(new URL('../../sites/docker.ts', import.meta.url).href)}
        import { renameSync, writeFileSync } from 'node:fs'
        import { dirname } from 'node:path'
        const [data, archive, file] = process.argv.slice(1)

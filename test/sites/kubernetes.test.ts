@@ -4,12 +4,12 @@ import { request } from 'node:https'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect } from '@jest/globals'
-import { run, until } from './ground.ts'
-import { startKubernetes } from './kubernetes.ts'
-import type { KubernetesSite } from './kubernetes.ts'
-import { kubernetesStartMs } from './kubernetes-build.ts'
+import { run, until } from '../../sites/ground.ts'
+import { startKubernetes } from '../../sites/kubernetes.ts'
+import type { KubernetesSite } from '../../sites/kubernetes.ts'
+import { kubernetesStartMs } from '../../sites/kubernetes-build.ts'
 import { needs } from '../support/needs.ts'
-import { sites } from '../support/requirements.ts'
+import { sites } from '../../sites/requirements.ts'
 
 const { afterAll, beforeAll, test } = needs(...sites.kubernetes)
 
@@ -156,7 +156,7 @@ test('nothing is left when the owner is killed while Pods run: process, mount, n
     [
       '--input-type=module',
       '-e',
-      `import { startKubernetes } from ${JSON.stringify(new URL('./kubernetes.ts', import.meta.url).href)}
+      `import { startKubernetes } from ${JSON.stringify(new URL('../../sites/kubernetes.ts', import.meta.url).href)}
        import { renameSync, writeFileSync } from 'node:fs'
        const site = await startKubernetes()
        await site.kubectl('create', 'job', 'endless', '--image', site.images.busybox, '--', 'sleep', '100000')

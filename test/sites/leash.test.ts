@@ -3,9 +3,9 @@ import { existsSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'no
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect } from '@jest/globals'
-import { openGround, run, until } from './ground.ts'
+import { openGround, run, until } from '../../sites/ground.ts'
 import { needs } from '../support/needs.ts'
-import { sites } from '../support/requirements.ts'
+import { sites } from '../../sites/requirements.ts'
 
 const { test } = needs(...sites.slurm)
 
@@ -16,7 +16,7 @@ const owner = (kind: 'ssh' | 'slurm', file: string) =>
     [
       '--input-type=module',
       '-e',
-      `import { ${kind === 'ssh' ? 'startSsh' : 'startSlurm'} as start } from ${JSON.stringify(new URL(`./${kind}.ts`, import.meta.url).href)}
+      `import { ${kind === 'ssh' ? 'startSsh' : 'startSlurm'} as start } from ${JSON.stringify(new URL(`../../sites/${kind}.ts`, import.meta.url).href)}
        import { renameSync, writeFileSync } from 'node:fs'
        const site = await start()
        const host = site.hosts?.[0] ?? site.login

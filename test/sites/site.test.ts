@@ -3,10 +3,10 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, test } from '@jest/globals'
 import { needs } from '../support/needs.ts'
-import { until } from './ground.ts'
-import { siteKinds, siteLacks, siteNeeds } from './needs.ts'
+import { until } from '../../sites/ground.ts'
+import { siteKinds, siteLacks, siteNeeds } from '../../sites/needs.ts'
 
-const program = join(import.meta.dirname, 'site.ts')
+const program = join(import.meta.dirname, '../../sites/site.ts')
 /** Sites are found by their names on the whole machine. */
 const named = (name: string): string[] => ['--name', `${name}-${process.pid}`]
 

@@ -1,11 +1,11 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect } from '@jest/globals'
-import { run, until } from './ground.ts'
-import { startSlurm } from './slurm.ts'
-import type { SlurmSite } from './slurm.ts'
+import { run, until } from '../../sites/ground.ts'
+import { startSlurm } from '../../sites/slurm.ts'
+import type { SlurmSite } from '../../sites/slurm.ts'
 import { needs } from '../support/needs.ts'
-import { sites } from '../support/requirements.ts'
+import { sites } from '../../sites/requirements.ts'
 
 const { afterAll, beforeAll, test } = needs(...sites.slurm)
 

@@ -1,12 +1,12 @@
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect } from '@jest/globals'
-import { run } from './ground.ts'
-import { startLoopbackSsh } from './loopback.ts'
-import { startSsh } from './ssh.ts'
-import type { SshHost, SshSite } from './ssh.ts'
+import { run } from '../../sites/ground.ts'
+import { startLoopbackSsh } from '../../sites/loopback.ts'
+import { startSsh } from '../../sites/ssh.ts'
+import type { SshHost, SshSite } from '../../sites/ssh.ts'
 import { needs } from '../support/needs.ts'
-import { sites } from '../support/requirements.ts'
+import { sites } from '../../sites/requirements.ts'
 
 const { afterAll, beforeAll, test } = needs(...sites.ssh)
 

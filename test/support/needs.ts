@@ -1,6 +1,6 @@
 import * as jest from '@jest/globals'
 import { leftOutMark } from './events.ts'
-import { isMet, remedy, type Need } from './requirements.ts'
+import { isMet, remedy, type Need } from '../../sites/requirements.ts'
 
 const nothing = (): void => undefined
 

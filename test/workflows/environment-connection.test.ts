@@ -3,10 +3,10 @@ import { Connection, Client } from '@temporalio/client'
 import { randomBytes } from 'node:crypto'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { startSsh, type SshSite } from '../sites/ssh.ts'
+import { startSsh, type SshSite } from '../../sites/ssh.ts'
 import { openService, temporalAddress, type TestService } from '../support/service.ts'
 import { needs } from '../support/needs.ts'
-import { sites } from '../support/requirements.ts'
+import { sites } from '../../sites/requirements.ts'
 
 const { afterAll, beforeAll, test } = needs(...sites.ssh)
 
