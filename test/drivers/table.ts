@@ -34,6 +34,9 @@ interface Cancel {
 
 const clock = (): number => Date.now() / 1000
 
+/** A node gives a script no open files of its own; what this process was started with is none of the script's business. */
+const onNode = 'for each in /proc/$$/fd/*; do n=${each##*/}; [ "$n" -le 2 ] || eval "exec $n<&-"; done; exec /bin/sh "$1"'
+
 /** Starts a scheduler whose nodes are this machine; `slots`: elements that run at once. Calls are `POST /submit`, `POST /cancel` and `POST /list`. */
 export async function startTable(socket: string, slots: number): Promise<{ close(): Promise<void> }> {
   const rows: (Row & { script: string; child?: ChildProcess })[] = []
@@ -47,7 +50,7 @@ export async function startTable(socket: string, slots: number): Promise<{ close
     }
   }
   const start = (row: (typeof rows)[number]): void => {
-    const child = spawn('/bin/sh', [row.script], {
+    const child = spawn('bash', ['-c', onNode, 'node', row.script], {
       env: { PATH: '/usr/local/bin:/usr/bin:/bin', TABLE_INDEX: String(row.index) },
       stdio: 'ignore',
       detached: true,
