@@ -1,4 +1,4 @@
-import { setTimeout as sleep } from 'node:timers/promises'
+import { openBackoff } from '../../../pacing/backoff.ts'
 import { DriverError } from '../contract/driver.ts'
 import type { BatchScheduler } from './scheduler.ts'
 import type { BatchSight, Found } from './sight.ts'
@@ -7,7 +7,7 @@ import { isOver } from './verdict.ts'
 
 /** Beyond the grace, for the scheduler to end by force what does not end. */
 const patienceSeconds = 120
-const [firstWaitMs, longestWaitMs] = [100, 2000]
+const pauses = { firstMs: 100, longestMs: 2000, growth: 1.5 }
 
 /** What is asked of the scheduler at this turn, by the time that was spent and what was asked before. */
 export const cancelStep = (
@@ -44,7 +44,7 @@ export async function cancelTasks<Request, Listing>(
     for (const { array } of elements) arrays.add(array)
     if (elements.length > 0) await scheduler.cancel(elements, how, graceSeconds)
   }
-  for (let wait = firstWaitMs; ; wait = Math.min(wait * 1.5, longestWaitMs)) {
+  for (const backoff = openBackoff(pauses); ; ) {
     const found = await sight.see(left)
     // Buried names may still wait in the queue: they would only start to leave at once.
     const buried = left.filter((name) => found.get(name)?.sight.form === 'buried')
@@ -63,6 +63,6 @@ export async function cancelTasks<Request, Listing>(
       forced ||= how === 'forced'
       askedAt = spent
     }
-    await sleep(wait)
+    await backoff.pause()
   }
 }

@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto'
-import { setTimeout as sleep } from 'node:timers/promises'
+import { openBackoff } from '../../../pacing/backoff.ts'
 import { DriverError, type Intent } from '../contract/driver.ts'
 import { asDriverError } from '../remote/site.ts'
 import { arraysOf, requestKey } from './arrays.ts'
@@ -16,7 +16,7 @@ type Scripts = ReadonlyMap<string, ArrayElement>
 
 /** How long somebody else's submission of the same names is waited for. */
 const submitPatienceMs = 120_000
-const [firstWaitMs, longestWaitMs] = [100, 2000]
+const pauses = { firstMs: 100, longestMs: 2000 }
 
 export interface Placing {
   /** Puts what is new into arrays and submits them; answers what became of each name. */
@@ -123,7 +123,7 @@ class ArrayPlacing<Request extends object, Listing> implements Placing {
     const pack = `${randomBytes(6).toString('hex')}.pack`
     const script = await this.#scheduler.script(array, elements, `../arrays/${array.name}/${pack}`)
     const { bytes } = packOf(elements)
-    for (let wait = firstWaitMs; ; wait = Math.min(wait * 2, longestWaitMs)) {
+    for (const backoff = openBackoff(pauses); ; ) {
       if (this.#closed) throw new DriverError('infrastructure', `the ${this.#scheduler.kind} driver is closed; open another`)
       const claim = await this.#site.books.claim(array, script)
       if (claim.state === 'accepted') return new Map([...(await this.#idsOf(array.tasks))].map(([name, id]) => [name, id ?? removed(name)]))
@@ -134,7 +134,7 @@ class ArrayPlacing<Request extends object, Listing> implements Placing {
         else await this.#site.books.accepted(array.name, job)
       } else if (performance.now() > until)
         throw new DriverError('unknown', `${array.name} is being submitted by another worker since ${claim.ageSeconds} s`)
-      else await sleep(wait)
+      else await backoff.pause()
     }
   }
 
@@ -142,7 +142,7 @@ class ArrayPlacing<Request extends object, Listing> implements Placing {
   async #adopt(name: string, held: BookEntry): Promise<string | DriverError> {
     const until = performance.now() + submitPatienceMs
     let entry: BookEntry | undefined = held
-    for (let wait = firstWaitMs; entry !== undefined; wait = Math.min(wait * 2, longestWaitMs)) {
+    for (const backoff = openBackoff(pauses); entry !== undefined; ) {
       const { place } = entry
       if (place.job !== undefined) return this.#idOf(entry)
       const job = await this.#scheduler.find(place.array)
@@ -154,7 +154,7 @@ class ArrayPlacing<Request extends object, Listing> implements Placing {
       if (late) await this.#site.books.release(place.array, [name])
       if (late || this.#closed || performance.now() > until)
         return new DriverError('unknown', `${name} is being submitted as part of ${place.array}`)
-      await sleep(wait)
+      await backoff.pause()
       entry = (await this.#site.books.read([name])).get(name)
     }
     return new DriverError('unknown', `${name} was given back by the worker that submitted it`)

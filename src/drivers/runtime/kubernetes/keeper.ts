@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
+import { openBackoff } from '../../../pacing/backoff.ts'
 import type { KubernetesCluster } from '../../../clients/kubernetes-cluster.ts'
 import type { ExecChannel } from '../../../clients/kubernetes-exec.ts'
 import { KubernetesError } from '../../../clients/kubernetes.ts'
@@ -116,7 +117,7 @@ export function openKeeper(options: KeeperOptions): (command: readonly string[],
   const ensure = async (): Promise<void> => {
     const until = performance.now() + patienceMs
     let notReadySince: number | undefined
-    for (let wait = 100; ; wait = Math.min(wait * 1.5, 1000)) {
+    for (const backoff = openBackoff({ firstMs: 100, longestMs: 1000, growth: 1.5 }); ; ) {
       const pod = await look()
       if (pod !== undefined && isReady(pod)) return
       const { phase } = pod?.status ?? {}
@@ -135,7 +136,7 @@ export function openKeeper(options: KeeperOptions): (command: readonly string[],
           'login',
           `the keeper, Pod ${name} in namespace ${namespace}, does not run: ${pod === undefined ? 'it was not made' : words(pod)}`,
         )
-      await sleep(wait)
+      await backoff.pause()
     }
   }
   /** Only this very one: another worker may have made the next already. */

@@ -1,4 +1,4 @@
-import { setTimeout as sleep } from 'node:timers/promises'
+import { openBackoff } from '../../../pacing/backoff.ts'
 import type { TaskState } from '../contract/driver.ts'
 import { findMarked, isAlive, processOf, signal } from './processes.ts'
 import { externalId, recordedState, settledRecord, type ControlFolder, type TaskRecord } from './records.ts'
@@ -64,7 +64,7 @@ export function see({ control, boot, taskVariable }: Site, names: readonly strin
 export async function endMarked({ control, boot, taskVariable }: Site, names: ReadonlySet<string>, graceSeconds: number): Promise<void> {
   const forcedAt = performance.now() + graceSeconds * 1000
   const asked = new Set<number>()
-  for (let wait = 5; ; wait = Math.min(wait * 2, 100)) {
+  for (const backoff = openBackoff({ firstMs: 5, longestMs: 100 }); ; ) {
     const alive = new Set([...findMarked(taskVariable, names).values()].flat())
     for (const name of names) {
       const record = control.record(name)
@@ -79,7 +79,7 @@ export async function endMarked({ control, boot, taskVariable }: Site, names: Re
       // Where it leads a group, the group: members may have cleared their environment.
       signal(processOf(pid)?.group === pid ? -pid : pid, forced ? 'SIGKILL' : 'SIGTERM')
     }
-    await sleep(wait)
+    await backoff.pause()
   }
 }
 
@@ -94,8 +94,8 @@ export async function endByRunner({ control, boot }: Site, name: string, graceSe
     const now = control.record(name)
     return now?.form !== 'started' || now.exit !== undefined
   }
-  for (let wait = 5; !hasEnded() && record.boot === boot && isAlive(record.runner); wait = Math.min(wait * 2, 100)) {
+  for (const backoff = openBackoff({ firstMs: 5, longestMs: 100 }); !hasEnded() && record.boot === boot && isAlive(record.runner); ) {
     signal(record.runner.pid, 'SIGTERM')
-    await sleep(wait)
+    await backoff.pause()
   }
 }

@@ -1,10 +1,10 @@
 import { randomBytes } from 'node:crypto'
-import { setTimeout as sleep } from 'node:timers/promises'
+import { openBackoff } from '../../../pacing/backoff.ts'
 import { readProgram } from '../../program.ts'
 import type { RemoteContext } from './context.ts'
 
 const program = readProgram(import.meta.dirname, 'follow.sh')
-const [firstWaitMs, longestWaitMs] = [200, 30_000]
+const pauses = { firstMs: 200, longestMs: 30_000, spread: 0.5 }
 /** A stream that stood for so long was a good one: the next is opened soon. */
 const goodAfterMs = 60_000
 
@@ -31,9 +31,9 @@ async function follow(
     }
   })
   const knock = async (): Promise<void> => {
-    for (let wait = 50; !standing && !over && !signal.aborted; wait = Math.min(wait * 2, 5000)) {
+    for (const backoff = openBackoff({ firstMs: 50, longestMs: 5000 }); !standing && !over && !signal.aborted; ) {
       await site.run(() => `echo ${line} >> ../ends`)
-      await sleep(wait, undefined, { signal }).catch(() => undefined)
+      await backoff.pause(signal)
     }
   }
   knock().catch(stop)
@@ -49,11 +49,11 @@ export function followEnds(context: RemoteContext, ended: (name: string) => void
   const stopping = new AbortController()
   const { signal } = stopping
   const keepFollowing = async (): Promise<void> => {
-    for (let wait = firstWaitMs; !signal.aborted; wait = Math.min(wait * 2, longestWaitMs)) {
+    for (const backoff = openBackoff(pauses); !signal.aborted; ) {
       const from = performance.now()
       await follow(context, { ended, stands, signal }).catch(() => undefined)
-      if (performance.now() - from > goodAfterMs) wait = firstWaitMs
-      await sleep(wait * (0.5 + Math.random() / 2), undefined, { signal }).catch(() => undefined)
+      if (performance.now() - from > goodAfterMs) backoff.reset()
+      await backoff.pause(signal)
     }
   }
   void keepFollowing()

@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
+import { openBackoff } from '../../../pacing/backoff.ts'
 import type { SiteShell } from '../../shell.ts'
 import { DriverError, type Capability, type EndReason, type RuntimeDriver, type SubmitOutcome, type TaskState } from '../contract/driver.ts'
 import type { RemoteOptions } from './context.ts'
@@ -82,8 +83,8 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
   async function endMarked(names: readonly string[], graceSeconds: number): Promise<void> {
     const forcedAt = performance.now() + graceSeconds * 1000
     let left = await tasks.signalMarked(names, graceSeconds > 0 ? 'TERM' : 'KILL')
-    for (let wait = 20; left.size > 0; wait = Math.min(wait * 2, 500)) {
-      await sleep(wait)
+    for (const backoff = openBackoff({ firstMs: 20, longestMs: 500 }); left.size > 0; ) {
+      await backoff.pause()
       const forced = performance.now() >= forcedAt
       const alive = await tasks.look([...left])
       const still = [...alive].filter(([, sight]) => sight.form === 'started' && sight.marked).map(([name]) => name)
@@ -130,7 +131,7 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
     watch: (names, onEnd) => watcher.watch(names, onEnd),
     async cancel(names, graceSeconds) {
       let left = [...names]
-      for (let wait = 20; left.length > 0; wait = Math.min(wait * 2, 250)) {
+      for (const backoff = openBackoff({ firstMs: 20, longestMs: 250 }); left.length > 0; ) {
         await tasks.markCancelled(left, graceSeconds, { signal: true })
         const orphans: string[] = []
         const alive: string[] = []
@@ -142,7 +143,7 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
         }
         if (orphans.length > 0) await endMarked(orphans, graceSeconds)
         left = alive
-        if (left.length > 0) await sleep(wait)
+        if (left.length > 0) await backoff.pause()
       }
     },
     async collect(name) {

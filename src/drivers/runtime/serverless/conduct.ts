@@ -47,8 +47,8 @@ export type CallStep =
   /** Seconds that are left for the call. */
   | { step: 'poll' | 'wait' | 'give'; left: number }
 
-export const firstPauseSeconds = 0.5
-export const longestPauseSeconds = 30
+const firstPauseSeconds = 0.5
+const longestPauseSeconds = 30
 /** A callback may get lost: after so many polls' pauses of silence the function is asked. */
 const pollsPerSilence = 60
 
@@ -263,11 +263,8 @@ class Conduct {
 export async function conduct(site: FunctionSite, ask: Ask, name: string, facts: CallFacts, attendance: Attendance): Promise<void> {
   const { configuration, underWay } = site.settings()
   attendance.cause = `waiting for one of ${configuration.concurrency} calls under way to end`
-  const leave = await underWay.enter(1, attendance.controller.signal)
-  attendance.cause = undefined
-  try {
+  await underWay.inTurn(async () => {
+    attendance.cause = undefined
     await new Conduct(site, ask, name, facts, attendance).run()
-  } finally {
-    leave()
-  }
+  }, attendance.controller.signal)
 }

@@ -1,9 +1,10 @@
 import { rm } from 'node:fs/promises'
 import { isAbsolute } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { openBackoff } from '../../../pacing/backoff.ts'
 import { DriverError, type Capability, type Intent, type SubmitOutcome, type TaskState } from '../contract/driver.ts'
 import { messageOf } from '../contract/errno.ts'
-import { openGate } from '../contract/gate.ts'
+import { openGate } from '../../../pacing/gate.ts'
 import type { RootedDriver } from '../contract/rooted.ts'
 import { removeStagingRemains } from '../local/staging.ts'
 import { openWatcher } from '../local/watch.ts'
@@ -12,7 +13,7 @@ import { openAsking, type Ask } from './asking.ts'
 import type { CallFacts } from './calls.ts'
 import { cancelCall } from './cancelling.ts'
 import { collectCall } from './collecting.ts'
-import { conduct, firstPauseSeconds, longestPauseSeconds, type Attendance } from './conduct.ts'
+import { conduct, type Attendance } from './conduct.ts'
 import { openFunctionSite, type FunctionSite, type ServerlessDriverOptions } from './site.ts'
 
 export type { ServerlessDriverOptions } from './site.ts'
@@ -33,6 +34,8 @@ export const serverlessCapabilities: Readonly<Record<Capability, boolean>> = {
 
 /** Cancels under way at once; each may take its grace. */
 const cancelsAtOnce = 64
+/** Of a call whose records cannot be written. */
+const pauses = { firstMs: 500, longestMs: 30_000 }
 /** `find` waits so long for what a function knows of a call that lost its driver. */
 const adoptionSeconds = 2
 
@@ -76,14 +79,14 @@ function openAttendances(site: FunctionSite, ask: Ask, ended: (name: string) => 
   /** A disk that is full tells nothing about the call: its answer is kept at the function. */
   const attended = async (name: string, facts: CallFacts, attendance: Attendance): Promise<void> => {
     const { signal } = attendance.controller
-    for (let pause = firstPauseSeconds; !signal.aborted; pause = Math.min(pause * 2, longestPauseSeconds)) {
+    for (const backoff = openBackoff(pauses); !signal.aborted; ) {
       try {
         await conduct(site, ask, name, facts, attendance)
         break
       } catch (error) {
         if (calls.record(name) === undefined) break
         attendance.cause = messageOf(error)
-        await sleep(pause * 1000, undefined, { signal }).catch(() => undefined)
+        await backoff.pause(signal)
       }
     }
     attending.delete(name)
@@ -154,12 +157,7 @@ export function openServerlessDriver(options: ServerlessDriverOptions): RootedDr
     }
   }
   const cancelOne = async (name: string, grace: number): Promise<void> => {
-    const leave = await cancelling.enter(1, new AbortController().signal)
-    try {
-      await cancelCall(site, ask, name, grace)
-    } finally {
-      leave()
-    }
+    await cancelling.inTurn(() => cancelCall(site, ask, name, grace))
     attendances.of(name)?.controller.abort()
     await attendances.of(name)?.done
     watcher.ended(name)

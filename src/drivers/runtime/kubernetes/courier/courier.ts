@@ -5,7 +5,7 @@ import { quote } from '../../../quote.ts'
 import type { SiteShell } from '../../../shell.ts'
 import type { LogSlice } from '../../contract/driver.ts'
 import { messageOf } from '../../contract/errno.ts'
-import { openGate } from '../../contract/gate.ts'
+import { openGate } from '../../../../pacing/gate.ts'
 import { parseSlice, sliceScript, type SliceRange } from '../../remote/slice.ts'
 import type { TaskPod } from '../pods.ts'
 import { openErrands } from './errands.ts'
@@ -78,14 +78,7 @@ export function openCourier({ cluster, namespace, shell, root }: CourierOptions)
   const busy = new Set<string>()
   /** One thing after the other for each Pod, some Pods at once. */
   const rounds = openGate(roundsAtOnce)
-  const round = async <T>(work: () => Promise<T>): Promise<T> => {
-    const leave = await rounds.enter(1, closing.signal)
-    try {
-      return await work()
-    } finally {
-      leave()
-    }
-  }
+  const round = <T>(work: () => Promise<T>): Promise<T> => rounds.inTurn(work, closing.signal)
   const open = (pod: TaskPod | undefined): 'deliver' | 'fetch' | undefined => {
     const what = pod === undefined ? undefined : wanted(pod)
     return pod === undefined || what === undefined || finished[what].has(pod.name) ? undefined : what
