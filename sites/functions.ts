@@ -76,7 +76,7 @@ export const startFunctions = async (): Promise<FunctionsSite> => {
   const start = async (): Promise<void> => {
     running = await leash({
       command: [process.execPath, import.meta.filename, String(port)],
-      environment: { PATH: '/usr/local/bin:/usr/bin:/bin', CALL_LEDGER: ledger, NODE_ENV: 'production' },
+      environment: { PATH: '/usr/local/bin:/usr/bin:/bin', TMPDIR: ground.folder, CALL_LEDGER: ledger, NODE_ENV: 'production' },
       directory: '/',
       logFile,
       softSignal: 'TERM',

@@ -8,6 +8,7 @@ const packages = {
   containerd: ['/usr/bin/containerd'],
   'containernetworking-plugins': ['/usr/lib/cni/bridge'],
   crun: ['/usr/bin/crun'],
+  curl: ['/usr/bin/curl'],
   dbus: ['/usr/bin/dbus-daemon'],
   'dbus-user-session': ['/usr/lib/systemd/user/dbus.socket'],
   debootstrap: ['/usr/sbin/debootstrap'],

@@ -5,13 +5,14 @@ import { workflowDefinitionRoutes } from '../../src/domains/workflow-definitions
 import type { WorkflowVersionDocument } from '../../src/domains/workflow-definitions/schemas.ts'
 import { embedWorkflow, loadCommands } from '../../src/domains/workflow-definitions/store.ts'
 import { sql } from '../../src/db/sql.ts'
+import { uses } from '../../src/uses.ts'
 import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
 
 const seed = 20_260
 
 let service: OpenedRoutes
 beforeAll(async () => {
-  service = await openRoutes((db) => workflowDefinitionRoutes({ db }))
+  service = await openRoutes((db) => workflowDefinitionRoutes({ db, uses }))
 })
 afterAll(() => service.close())
 beforeEach(async () => {

@@ -40,7 +40,7 @@ const open = (idleMs: number): SiteDrivers => {
     ways: {
       shellOf: () => shell,
       clusterOf: absent,
-      tokenOf: absent,
+      slurmrestd: { http: { request: absent }, tokenOf: absent },
       functions: { root: scratch, invoke: absent, credentialOf: absent },
     },
     localShell: shell,

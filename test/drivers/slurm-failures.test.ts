@@ -2,6 +2,7 @@ import { expect } from '@jest/globals'
 import { existsSync, mkdtempSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { openHttp } from '../../src/clients/http.ts'
 import { openLocalShell } from '../../src/drivers/local-shell.ts'
 import type { Intent, RuntimeDriver, TaskState } from '../../src/drivers/runtime/contract/driver.ts'
 import { openSlurmDriver } from '../../src/drivers/runtime/slurm/driver.ts'
@@ -24,6 +25,7 @@ let forgetful: SlurmSite
 /** Nobody disturbs it: for what takes minutes of waiting, which goes on from the beginning, beside the other tests. */
 let calm: SlurmSite
 let count = 0
+const http = openHttp({ addressAllowed: () => true })
 const closing: (() => Promise<void>)[] = []
 const meanwhile: { limit?: Promise<TaskState>; answers?: Promise<void> } = {}
 
@@ -38,6 +40,7 @@ beforeAll(async () => {
   for (const work of Object.values(meanwhile)) work.catch(() => undefined)
 }, 10 * minutes)
 afterAll(async () => {
+  http.close()
   await Promise.allSettled(Object.values(meanwhile))
   await Promise.all([site?.stop(), forgetful?.stop(), calm?.stop()])
 }, 8 * minutes)
@@ -64,7 +67,7 @@ const open = (
     taskVariable: 'ORRERY_TASK',
     pollMilliseconds: more.pollMilliseconds ?? 500,
     configuration: { settleSeconds: 4, commandSeconds: 5, claimSeconds: 1, ...configuration },
-    ...(more.rest === true ? { slurmrestd: { url: at.restUrl ?? '', user: 'root', token: () => at.token('root') } } : {}),
+    ...(more.rest === true ? { slurmrestd: { http, url: at.restUrl ?? '', user: 'root', token: () => at.token('root') } } : {}),
   })
   ;(more.ends ?? closing).push(async () => {
     await driver.close()

@@ -28,13 +28,22 @@ export const removeFolder = (path: string): void => {
   rmSync(path, { recursive: true, force: true, maxRetries: 20, retryDelay: 100 })
 }
 
-/** Starts one of the programs of a build (`src/main.ts`, `src/worker.ts`), by default the test run's; it inherits no environment. */
-export const startProgram = async (file: 'main' | 'worker', environment: Record<string, string>, folder?: string): Promise<Program> => {
+/**
+ * Starts one of the programs of a build (`src/main.ts`, `src/worker.ts`), by default the test run's; it inherits no environment. `through`
+ * is a command that becomes the program which its last arguments name.
+ */
+export const startProgram = async (
+  file: 'main' | 'worker',
+  environment: Record<string, string>,
+  folder?: string,
+  through: readonly string[] = [],
+): Promise<Program> => {
   const build = folder === undefined ? await buildOfRun() : { folder, environment: {} }
-  const child = spawn(process.execPath, [join(build.folder, 'src', `${file}.ts`)], {
+  const [command = process.execPath, ...words] = [...through, process.execPath, join(build.folder, 'src', `${file}.ts`)]
+  const child = spawn(command, words, {
     cwd: build.folder,
     env: {
-      ...{ PATH: '/usr/local/bin:/usr/bin:/bin', HOME: '/', SERVICE_CACHE_DIR: cacheDir, SERVICE_LOG_LEVEL: 'warn' },
+      ...{ PATH: '/usr/local/bin:/usr/bin:/bin', HOME: '/', TMPDIR: runFolder(), SERVICE_CACHE_DIR: cacheDir, SERVICE_LOG_LEVEL: 'warn' },
       ...build.environment,
       ...environment,
     },

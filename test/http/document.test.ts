@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
+import { usualBodyPace } from '../../src/http/pace.ts'
 import { json, raw, openStars, statusOf, yaml, type Stars } from './stars.ts'
 
 let service: Stars
@@ -357,7 +358,10 @@ describe('size and pace of a body', () => {
   })
 
   test('of a client that stops sending ends with 408, and others are served meanwhile', async () => {
-    const slow = await openStars({ timeouts: { headersMs: 300, requestMs: 600, keepAliveMs: 1_000 } })
+    const slow = await openStars({
+      timeouts: { headersMs: 300, keepAliveMs: 1_000 },
+      bodyPace: { ...usualBodyPace, wholeMs: 600 },
+    })
     try {
       const stuck = [
         raw(slow.port, 'POST /api/stars/ HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{"id":', { ms: 8_000 }),

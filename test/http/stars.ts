@@ -1,14 +1,15 @@
 import { connect, type Socket } from 'node:net'
 import { Readable } from 'node:stream'
 import { z } from 'zod'
-import type { AppOptions } from '../../src/http/app.ts'
 import type { IdempotencyStore, StoredAnswer } from '../../src/http/idempotency.ts'
+import type { AppOptions } from '../../src/http/options.ts'
 import { arraySizes, envelope, envelopeOf, pageOf, pageQuery, pagedArray } from '../../src/http/paging.ts'
 import { Reply, route } from '../../src/http/route.ts'
 import { Count, Id, JsonObject, Name } from '../../src/http/schema.ts'
 import type { ServerTimeouts } from '../../src/http/server.ts'
 import { missing, Refusal } from '../../src/refusal.ts'
 import { openRoutes } from '../support/open-routes.ts'
+import { flowRoutes, newFlows } from './flow-routes.ts'
 
 /** A small domain with one of everything that a route can be. */
 const Star = z
@@ -48,12 +49,14 @@ export const memoryStore = (): IdempotencyStore => {
 
 /** The domain of stars behind the kernel. */
 export const openStars = async (
-  over: Partial<AppOptions['config']> & { timeouts?: ServerTimeouts; host?: string; rootHealth?: () => void } = {},
+  over: Partial<AppOptions['config']> &
+    Pick<AppOptions, 'bodyPace' | 'peerPace'> & { timeouts?: ServerTimeouts; host?: string; rootHealth?: () => void } = {},
 ) => {
   const stars = new Map<string, z.output<typeof Star>>()
   const created = { count: 0 }
   const aborted: string[] = []
   const activated = { value: false }
+  const flows = newFlows()
   const star = (id: string): z.output<typeof Star> => {
     const found = stars.get(id)
     if (found === undefined) throw missing('star', id)
@@ -276,8 +279,9 @@ export const openStars = async (
       response: z.strictObject({ text: z.string() }),
       handle: ({ headers }) => (headers['accept'] === 'application/json' ? { text: 'é' } : new Reply({ body: 'é' })),
     }),
+    ...flowRoutes(flows),
   ]
-  const { timeouts, host, rootHealth = () => undefined, ...config } = over
+  const { timeouts, host, bodyPace, peerPace, rootHealth = () => undefined, ...config } = over
   const routes = await openRoutes(() => list, {
     config,
     ...(timeouts === undefined ? {} : { timeouts }),
@@ -289,6 +293,8 @@ export const openStars = async (
       activated: () => activated.value,
       idempotency: memoryStore(),
       rootHealth,
+      ...(bodyPace === undefined ? {} : { bodyPace }),
+      ...(peerPace === undefined ? {} : { peerPace }),
       unbuilt: [
         { method: 'POST', path: '/comets/' },
         { method: 'GET', path: '/comets/{id}/' },
@@ -297,7 +303,7 @@ export const openStars = async (
         (error as { constraint?: string }).constraint === 'stars_pk' ? new Refusal('unacceptable', 'star id is taken') : undefined,
     },
   })
-  return { ...routes, stars, aborted, activated, created }
+  return { ...routes, stars, aborted, activated, created, flows }
 }
 
 export type Stars = Awaited<ReturnType<typeof openStars>>

@@ -19,6 +19,7 @@ beforeAll(async () => {
     env: {
       PATH: '/usr/bin:/bin',
       HOME: folder.path,
+      TMPDIR: folder.path,
       SERVICE_DATA_DIR: join(folder.path, 'data'),
       SERVICE_CACHE_DIR: cacheDir,
       SERVICE_LISTEN_ADDRESS: '127.0.0.1:0',

@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { parse } from 'yaml'
 import { activityResolver, loadGraph } from '../../src/domains/workflow-definitions/graph.ts'
 import { workflowDefinitionRoutes } from '../../src/domains/workflow-definitions/routes.ts'
+import { uses } from '../../src/uses.ts'
 import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
 import { needs } from '../support/needs.ts'
 import { recordedTraces } from '../../sites/requirements.ts'
@@ -15,7 +16,7 @@ const samples = shared('samples')
 
 let service: OpenedRoutes
 beforeAll(async () => {
-  service = await openRoutes((db) => workflowDefinitionRoutes({ db }))
+  service = await openRoutes((db) => workflowDefinitionRoutes({ db, uses }))
 })
 afterAll(() => service.close())
 

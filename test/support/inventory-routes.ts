@@ -5,6 +5,7 @@ import { instanceRoutes, type InstanceParts } from '../../src/domains/instance/r
 import { networkTopologyRoutes } from '../../src/domains/network-topologies/routes.ts'
 import { resourceRoutes } from '../../src/domains/resources/routes.ts'
 import { openLocalShell } from '../../src/drivers/local-shell.ts'
+import { uses } from '../../src/uses.ts'
 import type { RoutesOf } from './open-routes.ts'
 
 /** The routes of the inventory, for `openRoutes`. */
@@ -18,10 +19,10 @@ export const inventoryRoutes =
         ...{ db, links: { localShell }, engineSockets: { docker: '/nowhere', podman: '/nowhere' }, buildkitSocket: '/nowhere' },
         ...parts,
       }),
-      ...environmentRoutes({ db }),
+      ...environmentRoutes({ db, uses }),
       ...resourceRoutes({ db }),
       ...networkTopologyRoutes({ db }),
-      ...executionScopeRoutes({ db }),
+      ...executionScopeRoutes({ db, uses }),
       ...auditEventRoutes({ db }),
     ]
   }

@@ -1,10 +1,11 @@
 import { once } from 'node:events'
 import type { AddressInfo } from 'node:net'
-import { refusalOf } from '../../src/db/errors.ts'
+import { refusalOf } from '../../src/constraints.ts'
 import type { Database } from '../../src/db/pool.ts'
 import { recordAudit } from '../../src/domains/audit-events/store.ts'
-import { createApp, type Answered, type AppOptions } from '../../src/http/app.ts'
+import { createApp } from '../../src/http/app.ts'
 import type { AuditRecord } from '../../src/http/audit.ts'
+import type { Answered, AppOptions } from '../../src/http/options.ts'
 import type { Route } from '../../src/http/route.ts'
 import { createHttpServer, type ServerTimeouts } from '../../src/http/server.ts'
 import { openClient } from './client.ts'
@@ -105,6 +106,7 @@ export const openRoutes = async (routesOf: RoutesOf, options: RoutesOptions = {}
     logged,
     counts: () => tableCounts(db),
     close: async (): Promise<void> => {
+      app.endSockets()
       server.closeAllConnections()
       await new Promise((resolve) => server.close(resolve))
       await atClose.disposeAsync()

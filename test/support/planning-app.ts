@@ -6,6 +6,7 @@ import { schedulePlanRoutes } from '../../src/domains/schedule-plans/routes.ts'
 import { workflowDefinitionRoutes } from '../../src/domains/workflow-definitions/routes.ts'
 import { openEngine } from '../../src/engine.ts'
 import { openCompute, type Compute } from '../../src/schedulers/compute.ts'
+import { uses } from '../../src/uses.ts'
 import type { Answer } from './client.ts'
 import { inventoryRoutes } from './inventory-routes.ts'
 import { openRoutes } from './open-routes.ts'
@@ -25,8 +26,8 @@ export const startPlanning = async (temporal?: TestTemporal) => {
     atClose.use(engine)
     return [
       ...inventoryRoutes()(db, atClose),
-      ...workflowDefinitionRoutes({ db }),
-      ...schedulePlanRoutes({ db, compute }),
+      ...workflowDefinitionRoutes({ db, uses }),
+      ...schedulePlanRoutes({ db, compute, uses }),
       ...planningSessionRoutes({ db, engine }),
     ]
   })

@@ -415,7 +415,11 @@ class Copy {
   }
 
   /** Sends what is needed, once. @returns what has not arrived as it is at the source. */
-  async #send(needs: readonly Need[], links: readonly string[], before: { strangers: readonly string[]; directories: readonly string[] }): Promise<Need[]> {
+  async #send(
+    needs: readonly Need[],
+    links: readonly string[],
+    before: { strangers: readonly string[]; directories: readonly string[] },
+  ): Promise<Need[]> {
     const { from, to, source, tree, directory, streams } = this.#request
     const parcels = parcelsOf(tree, needs, links, streams)
     const lists = parcels.map((parcel) =>

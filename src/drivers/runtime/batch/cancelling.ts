@@ -44,7 +44,7 @@ export async function cancelTasks<Request, Listing>(
     for (const { array } of elements) arrays.add(array)
     if (elements.length > 0) await scheduler.cancel(elements, how, graceSeconds)
   }
-  for (const backoff = openBackoff(pauses); ; ) {
+  for (const backoff = openBackoff(pauses); ;) {
     const found = await sight.see(left)
     // Buried names may still wait in the queue: they would only start to leave at once.
     const buried = left.filter((name) => found.get(name)?.sight.form === 'buried')

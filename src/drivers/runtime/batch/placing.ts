@@ -123,7 +123,7 @@ class ArrayPlacing<Request extends object, Listing> implements Placing {
     const pack = `${randomBytes(6).toString('hex')}.pack`
     const script = await this.#scheduler.script(array, elements, `../arrays/${array.name}/${pack}`)
     const { bytes } = packOf(elements)
-    for (const backoff = openBackoff(pauses); ; ) {
+    for (const backoff = openBackoff(pauses); ;) {
       if (this.#closed) throw new DriverError('infrastructure', `the ${this.#scheduler.kind} driver is closed; open another`)
       const claim = await this.#site.books.claim(array, script)
       if (claim.state === 'accepted') return new Map([...(await this.#idsOf(array.tasks))].map(([name, id]) => [name, id ?? removed(name)]))
@@ -142,7 +142,7 @@ class ArrayPlacing<Request extends object, Listing> implements Placing {
   async #adopt(name: string, held: BookEntry): Promise<string | DriverError> {
     const until = performance.now() + submitPatienceMs
     let entry: BookEntry | undefined = held
-    for (const backoff = openBackoff(pauses); entry !== undefined; ) {
+    for (const backoff = openBackoff(pauses); entry !== undefined;) {
       const { place } = entry
       if (place.job !== undefined) return this.#idOf(entry)
       const job = await this.#scheduler.find(place.array)

@@ -1,5 +1,6 @@
 import type { FunctionCredential, InvokeFunction } from '../../../clients/functions.ts'
 import type { KubernetesCluster } from '../../../clients/kubernetes-cluster.ts'
+import type { SlurmrestdServer } from '../../../clients/slurmrestd.ts'
 import type { SiteShell } from '../../shell.ts'
 import type { CallLinks } from '../serverless/links.ts'
 import type { Capability } from './driver.ts'
@@ -23,8 +24,8 @@ export interface WaysOut {
   /** Of a connection; absent: this machine. */
   shellOf(connectionId: string | undefined): SiteShell
   clusterOf(connectionId: string): Pick<KubernetesCluster, 'request' | 'list' | 'watch' | 'exec' | 'log'>
-  /** Opens the token that a runtime's configuration names, for requests to this URL; rejects where that leads into a denied network. */
-  tokenOf(reference: string, url: string): Promise<string>
+  /** How Slurm is asked over HTTP; the token that a runtime's `slurmrestd.credentialRef` names is opened for each request. */
+  slurmrestd: Pick<SlurmrestdServer, 'http'> & { tokenOf(reference: string): Promise<string> }
   /** How functions are called, and where the files of their tasks lie on this machine. */
   functions: {
     root: string

@@ -117,7 +117,7 @@ export function openKeeper(options: KeeperOptions): (command: readonly string[],
   const ensure = async (): Promise<void> => {
     const until = performance.now() + patienceMs
     let notReadySince: number | undefined
-    for (const backoff = openBackoff({ firstMs: 100, longestMs: 1000, growth: 1.5 }); ; ) {
+    for (const backoff = openBackoff({ firstMs: 100, longestMs: 1000, growth: 1.5 }); ;) {
       const pod = await look()
       if (pod !== undefined && isReady(pod)) return
       const { phase } = pod?.status ?? {}

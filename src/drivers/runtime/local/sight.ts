@@ -64,7 +64,7 @@ export function see({ control, boot, taskVariable }: Site, names: readonly strin
 export async function endMarked({ control, boot, taskVariable }: Site, names: ReadonlySet<string>, graceSeconds: number): Promise<void> {
   const forcedAt = performance.now() + graceSeconds * 1000
   const asked = new Set<number>()
-  for (const backoff = openBackoff({ firstMs: 5, longestMs: 100 }); ; ) {
+  for (const backoff = openBackoff({ firstMs: 5, longestMs: 100 }); ;) {
     const alive = new Set([...findMarked(taskVariable, names).values()].flat())
     for (const name of names) {
       const record = control.record(name)
@@ -94,7 +94,7 @@ export async function endByRunner({ control, boot }: Site, name: string, graceSe
     const now = control.record(name)
     return now?.form !== 'started' || now.exit !== undefined
   }
-  for (const backoff = openBackoff({ firstMs: 5, longestMs: 100 }); !hasEnded() && record.boot === boot && isAlive(record.runner); ) {
+  for (const backoff = openBackoff({ firstMs: 5, longestMs: 100 }); !hasEnded() && record.boot === boot && isAlive(record.runner);) {
     signal(record.runner.pid, 'SIGTERM')
     await backoff.pause()
   }

@@ -31,7 +31,7 @@ async function follow(
     }
   })
   const knock = async (): Promise<void> => {
-    for (const backoff = openBackoff({ firstMs: 50, longestMs: 5000 }); !standing && !over && !signal.aborted; ) {
+    for (const backoff = openBackoff({ firstMs: 50, longestMs: 5000 }); !standing && !over && !signal.aborted;) {
       await site.run(() => `echo ${line} >> ../ends`)
       await backoff.pause(signal)
     }
@@ -49,7 +49,7 @@ export function followEnds(context: RemoteContext, ended: (name: string) => void
   const stopping = new AbortController()
   const { signal } = stopping
   const keepFollowing = async (): Promise<void> => {
-    for (const backoff = openBackoff(pauses); !signal.aborted; ) {
+    for (const backoff = openBackoff(pauses); !signal.aborted;) {
       const from = performance.now()
       await follow(context, { ended, stands, signal }).catch(() => undefined)
       if (performance.now() - from > goodAfterMs) backoff.reset()

@@ -83,7 +83,7 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
   async function endMarked(names: readonly string[], graceSeconds: number): Promise<void> {
     const forcedAt = performance.now() + graceSeconds * 1000
     let left = await tasks.signalMarked(names, graceSeconds > 0 ? 'TERM' : 'KILL')
-    for (const backoff = openBackoff({ firstMs: 20, longestMs: 500 }); left.size > 0; ) {
+    for (const backoff = openBackoff({ firstMs: 20, longestMs: 500 }); left.size > 0;) {
       await backoff.pause()
       const forced = performance.now() >= forcedAt
       const alive = await tasks.look([...left])
@@ -131,7 +131,7 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
     watch: (names, onEnd) => watcher.watch(names, onEnd),
     async cancel(names, graceSeconds) {
       let left = [...names]
-      for (const backoff = openBackoff({ firstMs: 20, longestMs: 250 }); left.length > 0; ) {
+      for (const backoff = openBackoff({ firstMs: 20, longestMs: 250 }); left.length > 0;) {
         await tasks.markCancelled(left, graceSeconds, { signal: true })
         const orphans: string[] = []
         const alive: string[] = []

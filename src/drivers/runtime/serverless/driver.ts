@@ -79,7 +79,7 @@ function openAttendances(site: FunctionSite, ask: Ask, ended: (name: string) => 
   /** A disk that is full tells nothing about the call: its answer is kept at the function. */
   const attended = async (name: string, facts: CallFacts, attendance: Attendance): Promise<void> => {
     const { signal } = attendance.controller
-    for (const backoff = openBackoff(pauses); !signal.aborted; ) {
+    for (const backoff = openBackoff(pauses); !signal.aborted;) {
       try {
         await conduct(site, ask, name, facts, attendance)
         break

@@ -1,10 +1,11 @@
+import type { SlurmrestdServer } from '../../../clients/slurmrestd.ts'
 import { openBatchDriver } from '../batch/driver.ts'
 import { openBatchSite } from '../batch/site.ts'
 import type { RootedDriver } from '../contract/rooted.ts'
 import type { SiteShell } from '../../shell.ts'
 import { slurmAdapter } from './adapter.ts'
 import { openSlurmCommands } from './commands.ts'
-import { openSlurmRest, type SlurmRestOptions } from './rest.ts'
+import { openSlurmRest } from './rest.ts'
 
 export interface SlurmDriverOptions {
   shell: SiteShell
@@ -19,7 +20,7 @@ export interface SlurmDriverOptions {
    */
   configuration: Readonly<Record<string, unknown>>
   /** Ask over HTTP instead of by commands. */
-  slurmrestd?: Omit<SlurmRestOptions, 'shell' | 'root' | 'requeue' | 'deadlineSeconds'>
+  slurmrestd?: SlurmrestdServer
   /** Between two questions to the scheduler, default 10 s: ends are told by the tasks themselves, at once. */
   pollMilliseconds?: number
 }

@@ -21,11 +21,11 @@ const withVariable = (shell: SiteShell, name: string, value: string): SiteShell 
 const Rest = z.object({ url: z.url({ protocol: /^https?$/ }), user: z.string(), credentialRef: z.string() })
 
 /** `slurmrestd: {url, user, credentialRef}` of a runtime's configuration. */
-const restOf = (value: unknown, tokenOf: WaysOut['tokenOf']): Pick<SlurmDriverOptions, 'slurmrestd'> => {
+const restOf = (value: unknown, { http, tokenOf }: WaysOut['slurmrestd']): Pick<SlurmDriverOptions, 'slurmrestd'> => {
   const rest = Rest.safeParse(value)
   if (!rest.success) return {}
   const { url, user, credentialRef } = rest.data
-  return { slurmrestd: { url, user, token: () => tokenOf(credentialRef, url) } }
+  return { slurmrestd: { http, url, user, token: () => tokenOf(credentialRef) } }
 }
 
 /** A cluster that Slurm schedules, by the commands of a login node or of this machine. */
@@ -40,12 +40,12 @@ export const slurm: DriverKind = {
   containers: 'configured',
   holdsDefaultMemory: true,
   siteOf: ({ runtimeId }) => `slurm/${runtimeId}`,
-  open({ runtime, taskVariable, connectionId, configuration }, { shellOf, tokenOf }) {
+  open({ runtime, taskVariable, connectionId, configuration }, ways) {
     const { workDirectory, slurmConf, slurmrestd } = configuration
-    const reached = shellOf(connectionId)
+    const reached = ways.shellOf(connectionId)
     const shell = text(slurmConf) ? withVariable(reached, 'SLURM_CONF', slurmConf) : reached
     const root = text(workDirectory) ? { root: workDirectory } : {}
-    const driver = openSlurmDriver({ runtime, taskVariable, shell, configuration, ...root, ...restOf(slurmrestd, tokenOf) })
+    const driver = openSlurmDriver({ runtime, taskVariable, shell, configuration, ...root, ...restOf(slurmrestd, ways.slurmrestd) })
     return inContainers(driver, { shell, taskVariable, endsDescendants: true })
   },
 }
