@@ -22,6 +22,9 @@ interface Import {
 }
 
 const text = (file: string): string => readFileSync(join(root, file), 'utf8')
+/** Without its comments. */
+const codeOf = (file: string): string => text(file).replace(/\/\*[\s\S]*?\*\/|\/\/.*$/gm, '')
+const impure = /\b(Date|Math\.random|performance|setTimeout|setInterval|Promise|async |await )\b/
 const parsed = new Map(files.map((file) => [file, parseSync(file, text(file))]))
 
 const target = (file: string, specifier: string): string =>
@@ -167,8 +170,7 @@ describe('what may import what', () => {
     const threads = ['src/schedulers/compute.ts', 'src/schedulers/compute-thread.ts']
     const places = files.filter((file) => inside(file, 'src/schedulers', 'src/simulator') && !threads.includes(file))
     expect(show(values.filter((edge) => places.includes(edge.from) && !inside(edge.to, 'src/schedulers', 'src/simulator')))).toEqual([])
-    const impure = /\b(Date|Math\.random|performance|setTimeout|setInterval|async |await )\b/
-    expect(places.filter((file) => impure.test(text(file).replace(/\/\*[\s\S]*?\*\/|\/\/.*$/gm, '')))).toEqual([])
+    expect(places.filter((file) => impure.test(codeOf(file)))).toEqual([])
   })
 
   test('drivers know neither records nor the database', () => {
@@ -186,6 +188,24 @@ describe('what may import what', () => {
     expect(
       show(imports.filter((edge) => inside(edge.from, 'src/http') && inside(edge.to, 'src/domains', 'src/db', 'src/engine.ts'))),
     ).toEqual([])
+  })
+
+  test('the executor reads the domains left of execution-runs, never their routes; of the domains only those behind it ask it', () => {
+    const left = domainOrder.slice(0, domainOrder.indexOf('execution-runs')).map((name) => `src/domains/${name}`)
+    const may = ['src/executor', 'src/db', 'src/drivers', 'src/clients', 'src/schedulers', 'src/refusal.ts', ...left]
+    const asked = imports.filter((edge) => inside(edge.from, 'src/executor') && parsed.has(edge.to))
+    const routes = /^src\/domains\/.*\broutes\.ts$/
+    expect(show(asked.filter((edge) => !inside(edge.to, ...may) || routes.test(edge.to)))).toEqual([])
+    const below = [...left, 'src/db', 'src/drivers', 'src/clients', 'src/schedulers', 'src/simulator', 'src/http']
+    expect(show(imports.filter((edge) => inside(edge.from, ...below) && inside(edge.to, 'src/executor')))).toEqual([])
+  })
+
+  test('the book decides and does nothing: no I/O, no clock, no dice, no promise, nothing of ours but what is as pure', () => {
+    const places = files.filter((file) => /^src\/executor\/(book(-[a-z]+)?|frontier|attempt|names)\.ts$/.test(file))
+    expect(places.length).toBeGreaterThan(5)
+    const pure = [...places, 'node:crypto', 'node:path']
+    expect(show(values.filter((edge) => places.includes(edge.from) && !pure.includes(edge.to)))).toEqual([])
+    expect(places.filter((file) => impure.test(codeOf(file)))).toEqual([])
   })
 
   test('domains import those above them in their order only', () => {

@@ -39,7 +39,7 @@ export const startProgram = async (
   through: readonly string[] = [],
 ): Promise<Program> => {
   const build = folder === undefined ? await buildOfRun() : { folder, environment: {} }
-  const [command = process.execPath, ...words] = [...through, process.execPath, join(build.folder, 'src', `${file}.ts`)]
+  const [command, ...words] = [...through, process.execPath, join(build.folder, 'src', `${file}.ts`)]
   const child = spawn(command, words, {
     cwd: build.folder,
     env: {

@@ -23,13 +23,29 @@ test('20 rounds of sudden death: every run completes, no attempt starts twice, n
 test('a build without intents, which acts before it records and under names that nobody can look up, is caught by the same rounds', async () => {
   const build = copyBuild([
     {
-      file: 'src/domains/execution-runs/site.ts',
-      replace: "      parts.failpoint('before-commit')\n",
-      by: "      if (chosen.length > 0) flight.start(chosen)\n      await new Promise((resolve) => setTimeout(resolve, 20))\n      parts.failpoint('before-commit')\n",
+      file: 'src/executor/loop.ts',
+      function: 'commit',
+      replace: "    failpoint('before-commit')\n",
+      by: `    hands.act({ type: 'start', positions: step.positions.filter((_, k) => step.entry.intents[k]?.ahead === false) })
+    await new Promise((resolve) => setTimeout(resolve, 20))
+    failpoint('before-commit')\n`,
     },
-    { file: 'src/domains/execution-runs/site.ts', replace: '      if (go.length > 0) flight.start(go)\n', by: '' },
     {
-      file: 'src/domains/execution-runs/names.ts',
+      file: 'src/executor/book-choose.ts',
+      function: 'offer',
+      replace: '  book.stage[i] = stages.offered\n',
+      by: '  book.stage[i] = stages.offered\n  book.flying.add(i)\n',
+    },
+    { file: 'src/executor/book-choose.ts', function: 'commitAnswered', replace: '    book.flying.add(i)\n', by: '' },
+    {
+      file: 'src/executor/book-choose.ts',
+      function: 'commitAnswered',
+      replace: "  if (go.length > 0) book.effects.push({ type: 'start', positions: go })\n",
+      by: '',
+    },
+    {
+      file: 'src/executor/names.ts',
+      function: 'intentName',
       replace: 'update(JSON.stringify([effectKey, position, attempt]))',
       by: 'update(JSON.stringify([effectKey, position, attempt, process.pid]))',
     },

@@ -1,7 +1,7 @@
 import { createHash, randomUUID } from 'node:crypto'
 import { z } from 'zod'
 import type { SshHostKey } from '../../clients/ssh/target.ts'
-import { columnsOf } from '../../db/projection.ts'
+import { columnsOf, time } from '../../db/projection.ts'
 import { sql, type Db } from '../../db/sql.ts'
 import { missing, unacceptable, type Problem } from '../../refusal.ts'
 import { recordAudit } from '../audit-events/store.ts'
@@ -18,8 +18,7 @@ export const keptChecks = 1_000
 /** Connections of one environment. */
 const maxConnections = 1_000
 
-const columns = sql`c.id, c.environment_id, c.name, c.type, c.endpoint, c.username, c.credential_ref, c.configuration,
-  to_char(c.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as created_at`
+const columns = columnsOf(ConnectionDocument, 'c', { createdAt: time('c.created_at') })
 
 /** A stored connection as it was saved, secrets in its configuration masked: nothing uses them. */
 export const readConnection = async (db: Db, id: string): Promise<ConnectionDocument | undefined> => {

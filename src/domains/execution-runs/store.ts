@@ -4,7 +4,7 @@ import { countUpTo } from '../../db/rows.ts'
 import { raw, sql, where, type Db, type Sql } from '../../db/sql.ts'
 import { countBound } from '../../http/paging.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
-import { intentName, taskExecutionId } from './names.ts'
+import { intentName, taskExecutionId } from '../../executor/names.ts'
 import { ExecutionRun, runStates } from './schemas.ts'
 
 /** The ExecutionRun projection of a row `r`, as JSON made by the server: a read is one round trip and no object per row here. */

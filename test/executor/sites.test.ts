@@ -1,5 +1,5 @@
 import { describe, expect, test } from '@jest/globals'
-import { placeOf, placesOf, schedulingOf, siteProblems, taskQueueOf, type SiteFacts } from '../../src/domains/execution-runs/sites.ts'
+import { placeOf, placesOf, schedulingOf, siteProblems, taskQueueOf, type SiteFacts } from '../../src/executor/sites.ts'
 
 const resource = (id: string, more: object = {}) => ({
   id,

@@ -1,76 +1,85 @@
 import { realpath } from 'node:fs/promises'
 import { isAbsolute, join, relative, sep } from 'node:path'
-import { z } from 'zod'
-import { sql, type Db } from '../../db/sql.ts'
-import type { Intent, Stage } from '../../drivers/runtime/contract/driver.ts'
-import { isOpaque, type PlannedLink, type PlannedResource } from '../schedule-plans/problem.ts'
-import { loadCommands, type ActivityCommand } from '../workflow-definitions/store.ts'
+import type { Db } from '../db/sql.ts'
+import type { Intent, Stage, StagedAmount } from '../drivers/runtime/contract/driver.ts'
+import { isOpaque, type PlannedResource } from '../domains/schedule-plans/problem.ts'
+import { loadCommands, type ActivityCommand } from '../domains/workflow-definitions/store.ts'
+import { usualPatience, type Copied } from './attempt.ts'
+import { nameAt, taskAt, type Book, type BookFacts, type Command, type Step } from './book-state.ts'
 import type { LoadedTask } from './journal.ts'
-import { attemptDirectory, inputVariable, intentName, runScope } from './names.ts'
-import { runNetwork } from './network.ts'
-import type { Command, SitePlan } from './site.ts'
-import {
-  containerOf,
-  memoryLimitOf,
-  placer,
-  rehearsalSite,
-  schedulingOf,
-  SnapshotBinding,
-  SnapshotResource,
-  SnapshotRuntime,
-  type Place,
-} from './sites.ts'
+import { kindOf } from '../drivers/runtime/registry.ts'
+import { attemptDirectory, inputVariable, runScope } from './names.ts'
+import { runNetwork, type RunRoute } from './network.ts'
+import { containerOf, memoryLimitOf, placer, rehearsalSite, schedulingOf, type Place } from './sites.ts'
+import type { SiteParts } from './site-parts.ts'
+import type { SiteSnapshot } from './snapshot.ts'
 
-const Snapshot = z.object({
-  generation: z.number(),
-  contentVersionId: z.string(),
-  onFailure: z.enum(['stop', 'finish-independent']),
-  hostId: z.string(),
-  effectKey: z.string(),
-  runtimes: z.array(SnapshotRuntime),
-  resources: z.array(SnapshotResource),
-  runtimeBindings: z.array(SnapshotBinding),
-  storageMounts: z.array(z.object({ runtimeId: z.string(), storageId: z.string(), path: z.string() })),
-  networkTopology: z.looseObject({ links: z.array(z.custom<PlannedLink>()) }).optional(),
-})
-export type SiteSnapshot = z.output<typeof Snapshot>
-
-export const readSiteSnapshot = (db: Db, runId: string): Promise<SiteSnapshot> =>
-  db.one(
-    Snapshot,
-    sql`select r.generation, r.content_version_id, r.on_failure, r.host_id, r.effect_key, s.runtimes, s.resources, s.runtime_bindings, s.storage_mounts, s.network_topology from execution_runs r join run_snapshots s on s.execution_run_id = r.id where r.id = ${runId}`,
-  )
-
-const BoundResourceRow = z.object({ runtimeId: z.string(), resourceId: z.string(), open: z.boolean() })
-
-/** Every pair of runtime and resource that a run uses; `open`: a task there is not over. */
-export const usedPairs = (db: Db, runId: string) =>
-  db.many(
-    BoundResourceRow,
-    sql`select runtime_id, planned_resource_id as resource_id, bool_or(status not in ('completed', 'failed', 'cancelled')) as open
-      from task_executions where execution_run_id = ${runId} and latest group by 1, 2 order by 1, 2`,
-  )
-
-/** The latest attempts of an activity and of what it waits for. */
-export const loadTaskWithPredecessors = async (
-  db: Db,
-  runId: string,
-  contentVersionId: string,
-  position: number,
-): Promise<{ task: LoadedTask; predecessors: LoadedTask[] }> => {
-  const tasks = await db.prepared<LoadedTask>(
-    'task_with_predecessors',
-    `select t.id, t.activity_position as position, t.activity_id, t.external_id, t.planned_resource_id as resource_id, t.runtime_id, t.attempt, t.user_attempts, t.status, t.core_ids,
-       t.slot_id, t.order_on_resource, t.ready_at, t.queued_at, t.started_at, t.finished_at, t.not_before
-     from task_executions t where t.execution_run_id = $1 and t.latest and (t.activity_position = $3
-       or t.activity_position in (select depends_on_position from activity_dependencies where workflow_version_id = $2 and activity_position = $3))
-     order by t.activity_position`,
-    [runId, contentVersionId, position],
-  )
-  const task = tasks.find((candidate) => candidate.position === position)
-  if (task === undefined) throw new Error(`run ${runId} has no task at ${String(position)}`)
-  return { task, predecessors: tasks.filter((candidate) => candidate !== task) }
+/** Decides, for one task, everything its driver needs; pure apart from the paths it is given and the read of commands. */
+export interface SitePlan {
+  contentVersionId: string
+  onFailure: 'stop' | 'finish-independent'
+  /** From it, position and attempt follow the names of effects at the site. */
+  effectKey: string
+  /** Where a task runs: those of other sites are waited for, not run. */
+  siteOf: (task: Pick<LoadedTask, 'runtime_id' | 'resource_id'>) => string
+  pricePerSecond: ReadonlyMap<string, number>
+  /** The site's own scheduler decides what of a resource runs when: its one slot is a name, not a lane. */
+  schedulesItself: (task: Pick<LoadedTask, 'runtime_id' | 'resource_id'>) => boolean
+  commandsOf: (positions: readonly number[]) => Promise<Map<number, Command>>
+  intentOf: (task: LoadedTask, command: Command, name: string, predecessors: readonly LoadedTask[]) => Intent
+  /** The way between two resources for so many bytes. */
+  routeOf: (source: string, target: string, bytes: number) => RunRoute
+  /** What of `staged` (by entry of the intent's `stage`) came from another resource of the task's own site. */
+  copiedFor: (task: LoadedTask, intent: Intent, predecessors: readonly LoadedTask[], staged: readonly StagedAmount[]) => Copied[]
 }
+
+/** What the book of a site is opened with. */
+export const bookFactsOf = (parts: SiteParts, plan: SitePlan, runId: string, site: string): BookFacts => ({
+  runId,
+  contentVersionId: plan.contentVersionId,
+  effectKey: plan.effectKey,
+  site,
+  hostId: parts.hostId,
+  onFailure: plan.onFailure,
+  prices: plan.pricePerSecond,
+  patience: { ...usualPatience, ...parts.patience },
+  aheadPerLane: parts.aheadPerLane ?? 0,
+  hostCores: parts.cores?.count,
+  brings: parts.onTransfer !== undefined,
+})
+
+/** The intents of a site as its driver gets them, kept from their commit until they are started. */
+export const openIntents = (plan: Pick<SitePlan, 'intentOf' | 'copiedFor'>, book: Book) => {
+  const made = new Map<number, Intent>()
+  const predecessorsOf = (i: number): LoadedTask[] => Array.from(book.frontier.predecessorsOf(i), (p) => taskAt(book, p))
+  const of = (i: number): Intent => {
+    const task = taskAt(book, i)
+    const intent = plan.intentOf(task, book.commands[i] as Command, nameAt(book, i), predecessorsOf(i))
+    return task.walltime_extensions === 0 ? intent : { ...intent, walltimeExtensions: task.walltime_extensions }
+  }
+  return {
+    /** The intent of a task's latest attempt; its command has been read. */
+    of,
+    /** Makes the intents of a step, and completes the step's rows with what only they know. */
+    complete(step: Step): void {
+      for (const [k, i] of step.positions.entries()) {
+        const intent = of(i)
+        made.set(i, intent)
+        const row = step.entry.intents[k]
+        if (row !== undefined) row.directory = intent.directory
+      }
+    },
+    /** The intent of a committed task, to be started. */
+    take(i: number): { position: number; name: string; intent: Intent } {
+      const intent = made.get(i) ?? of(i)
+      made.delete(i)
+      return { position: i, name: intent.name, intent }
+    },
+    copied: (i: number, staged: readonly StagedAmount[]): Copied[] => plan.copiedFor(taskAt(book, i), of(i), predecessorsOf(i), staged),
+  }
+}
+
+export type Intents = ReturnType<typeof openIntents>
 
 /** Search path of tasks: what a login shell has. Nothing of the service's own environment is passed on. */
 const taskPath = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
@@ -127,10 +136,10 @@ export const makeSitePlan = (db: Db, runId: string, snapshot: SiteSnapshot, opti
     contentVersionId: snapshot.contentVersionId,
     onFailure: snapshot.onFailure,
     siteOf: (task) => place(task).site,
-    nameOf: ({ position, attempt }) => intentName(snapshot.effectKey, position, attempt),
+    effectKey: snapshot.effectKey,
     schedulesItself: (task) => {
       const resource = resources.get(task.resource_id)
-      return place(task).kind === 'slurm' && resource !== undefined && isOpaque(resource)
+      return kindOf(place(task).kind).hasPartitions && resource !== undefined && isOpaque(resource)
     },
     pricePerSecond: new Map(snapshot.resources.map((resource) => [resource.id, resource.pricePerSecond])),
 

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
-import { claimSite, commitSite, LeasePassedOn, type Entry } from '../../src/domains/execution-runs/journal.ts'
+import { claimSite, commitSite, LeasePassedOn, type Entry } from '../../src/executor/journal.ts'
 import { openRun } from '../../src/domains/execution-runs/store.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld, recordOf } from '../support/worlds.ts'

@@ -1,6 +1,6 @@
 import { expect, test } from '@jest/globals'
 import fc from 'fast-check'
-import { completed, createFrontier, dead, inFlight, waiting } from '../../src/domains/execution-runs/frontier.ts'
+import { completed, createFrontier, dead, inFlight, waiting } from '../../src/executor/frontier.ts'
 
 interface Instance {
   n: number

@@ -1,10 +1,10 @@
 import { z } from 'zod'
-import { containerEngines } from '../../drivers/runtime/container/driver.ts'
-import type { Capability, ContainerRequest } from '../../drivers/runtime/contract/driver.ts'
-import { memoryLimits, type MemoryLimit } from '../../drivers/runtime/contract/cgroups.ts'
-import { defaultMemoryBytes } from '../workflow-definitions/quantities.ts'
-import { builtDrivers, kindNamed, kindOf, type KindName } from '../../drivers/runtime/registry.ts'
-import type { Problem } from '../../refusal.ts'
+import { containerEngines } from '../drivers/runtime/container/driver.ts'
+import type { Capability, ContainerRequest } from '../drivers/runtime/contract/driver.ts'
+import { memoryLimits, type MemoryLimit } from '../drivers/runtime/contract/cgroups.ts'
+import { defaultMemoryBytes } from '../domains/workflow-definitions/quantities.ts'
+import { builtDrivers, kindNamed, kindOf, type KindName } from '../drivers/runtime/registry.ts'
+import type { Problem } from '../refusal.ts'
 
 const Configuration = z.record(z.string(), z.unknown())
 export const SnapshotRuntime = z.looseObject({ id: z.string(), driver: z.string(), configuration: Configuration.optional() })

@@ -1,5 +1,5 @@
-import { routesOf } from '../../schedulers/routes.ts'
-import { problemOf, type PlannedLink, type PlannedResource } from '../schedule-plans/problem.ts'
+import { routesOf } from '../schedulers/routes.ts'
+import { problemOf, type PlannedLink, type PlannedResource } from '../domains/schedule-plans/problem.ts'
 
 /** The way between two resources through the topology of a run. */
 export interface RunRoute {

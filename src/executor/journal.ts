@@ -1,6 +1,6 @@
-import { databaseAway } from '../../db/errors.ts'
-import type { Db } from '../../db/sql.ts'
-import type { OutputManifest } from '../../drivers/runtime/contract/driver.ts'
+import { databaseAway } from '../db/errors.ts'
+import type { Db } from '../db/sql.ts'
+import type { OutputManifest } from '../drivers/runtime/contract/driver.ts'
 
 /** A worker that lost its lease (frozen, cut off, replaced) learns it at its next commit, which has changed nothing. */
 export class LeasePassedOn extends Error {
@@ -154,18 +154,6 @@ export interface Entry {
   leftovers: Leftover[]
 }
 
-export const emptyEntry = (): Entry => ({
-  takenBack: [],
-  starts: [],
-  ends: [],
-  retries: [],
-  states: [],
-  intents: [],
-  outputs: [],
-  transfers: [],
-  leftovers: [],
-})
-
 export interface CommitResult {
   /** Intents whose lanes are all held now: only these may take effect. */
   acquired: string[]
@@ -268,6 +256,34 @@ export const loadRun = async (db: Db, runId: string, contentVersionId: string): 
   )
   const [loaded, [lists]] = await Promise.all([tasks, edges])
   return { tasks: loaded, from: Int32Array.from(lists?.from ?? []), to: Int32Array.from(lists?.to ?? []) }
+}
+
+/** A task that is over, at whatever site. */
+export interface ForeignEnd {
+  position: number
+  status: string
+  finished_at: number | null
+}
+
+/** Tasks of the run that are over. */
+export const loadEnds = (db: Db, runId: string): Promise<ForeignEnd[]> =>
+  db.prepared<ForeignEnd>(
+    'foreign_ends',
+    `select activity_position as position, status, finished_at from task_executions
+     where execution_run_id = $1 and latest and status in ('completed', 'failed', 'cancelled')`,
+    [runId],
+  )
+
+/** Cores of a host that the intents of tasks have leased, as numbers, by id of the task. */
+export const loadCores = async (db: Db, hostId: string, taskIds: readonly string[]): Promise<Map<string, number[]>> => {
+  const rows = await db.prepared<{ id: string; core: string }>(
+    'cores_held',
+    'select task_execution_id as id, core_id as core from lane_leases where task_execution_id = any($1::text[]) and resource_id = $2',
+    [taskIds, `@host/${hostId}`],
+  )
+  const held = new Map<string, number[]>()
+  for (const { id, core } of rows) held.set(id, [...(held.get(id) ?? []), Number(core.replace('core-', ''))])
+  return held
 }
 
 /** Transfers that are on record, of these ids. */

@@ -1,5 +1,5 @@
-import { DriverError, type Collected, type Intent, type RuntimeDriver, type TaskState } from '../../drivers/runtime/contract/driver.ts'
-import { LinkError } from '../../drivers/shell.ts'
+import { DriverError, type Collected, type Intent, type RuntimeDriver, type TaskState } from '../drivers/runtime/contract/driver.ts'
+import { LinkError } from '../drivers/shell.ts'
 
 /** What became of a task whose intent is committed. */
 export type Outcome =
@@ -385,3 +385,5 @@ export const openFlight = (parts: FlightParts) => {
     },
   }
 }
+
+export type Flight = ReturnType<typeof openFlight>

@@ -10,8 +10,8 @@ import {
   notStarted,
   type AttemptEnd,
   type TransferFacts,
-} from '../../src/domains/execution-runs/attempt.ts'
-import type { LoadedTask } from '../../src/domains/execution-runs/journal.ts'
+} from '../../src/executor/attempt.ts'
+import type { LoadedTask } from '../../src/executor/journal.ts'
 import { DriverError, type Collected } from '../../src/drivers/runtime/contract/driver.ts'
 
 const task = (changes: Partial<LoadedTask> = {}): LoadedTask => ({

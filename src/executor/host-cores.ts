@@ -8,21 +8,28 @@ export const openHostCores = (count: number) => {
   let waiting = new Set<() => void>()
   return {
     count,
+    /** How many are free. */
     get free(): number {
-      return used.reduce((sum, holds) => sum + (holds === 0 ? 1 : 0), 0)
+      let free = 0
+      for (const holds of used) if (holds === 0) free += 1
+      return free
     },
-    /** Numbers of `wanted` cores (at most all there are), or undefined when they are not free. The search goes round, so that a core another worker holds is not asked for again at once. */
-    take(wanted: number): number[] | undefined {
-      const need = Math.min(wanted, count)
-      const picked: number[] = []
-      for (let k = 0; k < count && picked.length < need; k++) {
+    /**
+     * Numbers of the free ones in the order in which they are to be taken. The search goes round, so that a core that
+     * another worker holds is not asked for again at once.
+     */
+    inTurn(): number[] {
+      const free: number[] = []
+      for (let k = 0; k < count; k++) {
         const core = (cursor + k) % count
-        if (used[core] === 0) picked.push(core)
+        if (used[core] === 0) free.push(core)
       }
-      if (picked.length < need) return undefined
-      for (const core of picked) used[core]! += 1
-      cursor = ((picked.at(-1) ?? 0) + 1) % count
-      return picked
+      return free
+    },
+    /** Takes cores that are free. */
+    take(cores: readonly number[]): void {
+      for (const core of cores) used[core]! += 1
+      cursor = ((cores.at(-1) ?? 0) + 1) % count
     },
     /** A task that an earlier worker started goes on with its cores; another number of cores may be in force now. */
     hold(cores: readonly number[]): number[] {

@@ -1,11 +1,13 @@
 import { afterAll, afterEach, beforeAll, expect, test } from '@jest/globals'
 import { existsSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import type { TransferFacts } from '../../src/domains/execution-runs/attempt.ts'
-import type { LoadedTask } from '../../src/domains/execution-runs/journal.ts'
-import { sitesWithLeftovers, stopLeftovers } from '../../src/domains/execution-runs/leftovers.ts'
-import { intentName } from '../../src/domains/execution-runs/names.ts'
-import { runSite, type SiteOutcome, type SiteParts, type SitePlan } from '../../src/domains/execution-runs/site.ts'
+import type { TransferFacts } from '../../src/executor/attempt.ts'
+import type { LoadedTask } from '../../src/executor/journal.ts'
+import { sitesWithLeftovers, stopLeftovers } from '../../src/executor/leftovers.ts'
+import { intentName } from '../../src/executor/names.ts'
+import type { SitePlan } from '../../src/executor/intents.ts'
+import { runSite, type SiteOutcome } from '../../src/executor/loop.ts'
+import type { SiteParts } from '../../src/executor/site-parts.ts'
 import { openRun } from '../../src/domains/execution-runs/store.ts'
 import { DriverError, type Collected, type Intent, type RuntimeDriver, type TaskState } from '../../src/drivers/runtime/contract/driver.ts'
 import { openLocalDriver } from '../../src/drivers/runtime/local/driver.ts'
@@ -86,7 +88,7 @@ const makeRun = async (tasks: readonly WorldTask[], cores = [4]) => {
     contentVersionId: world.workflowVersionId,
     onFailure: 'stop',
     siteOf: () => site,
-    nameOf: ({ position, attempt }) => intentName(runId, position, attempt),
+    effectKey: runId,
     schedulesItself: () => false,
     pricePerSecond: new Map(),
     commandsOf: async (positions) =>
