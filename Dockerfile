@@ -24,8 +24,8 @@ RUN node_modules/.bin/node bin/build.mjs
 
 FROM ${BASE} AS runner
 RUN apt-get update && apt-get install -y --no-install-recommends golang-go && rm -rf /var/lib/apt/lists/*
-COPY src/drivers/runtime/local-runner.go /
-RUN CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o /local-runner /local-runner.go
+COPY src/drivers/runtime/local/runner.go /
+RUN CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o /runner /runner.go
 
 FROM ${BASE}
 # tini reaps what tasks leave behind, time measures them.
@@ -36,7 +36,7 @@ WORKDIR /app
 COPY --from=dependencies /app/package.json ./
 COPY --from=dependencies /app/node_modules node_modules
 COPY --from=build /app/dist dist
-COPY --from=runner /local-runner dist/src/drivers/runtime/
+COPY --from=runner /runner dist/src/drivers/runtime/local/
 ENV PATH=/app/node_modules/.bin:/usr/local/bin:/usr/bin:/bin \
   SERVICE_DATA_DIR=/var/lib/orrery \
   SERVICE_CACHE_DIR=/var/cache/orrery \

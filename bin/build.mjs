@@ -1,6 +1,6 @@
 // Compiles to dist/: programs, what they read at run time, and the workflows as one bundle, so that a worker starts without a bundler.
 import { execFileSync } from 'node:child_process'
-import { cpSync, rmSync, writeFileSync } from 'node:fs'
+import { cpSync, globSync, rmSync, writeFileSync } from 'node:fs'
 import { bundleWorkflowCode } from '@temporalio/worker'
 import { readArguments } from '../src/arguments.ts'
 
@@ -13,7 +13,9 @@ rmSync(at('dist'), { recursive: true, force: true })
 execFileSync(at('node_modules/.bin/tsc'), ['-p', at('tsconfig.build.json')], { stdio: 'inherit' })
 for (const name of ['migrations', 'functions', 'views', 'definitions.json'])
   cpSync(at(`src/db/${name}`), at(`dist/src/db/${name}`), { recursive: true })
-cpSync(at('src/drivers/runtime/local-runner.go'), at('dist/src/drivers/runtime/local-runner.go'))
+cpSync(at('src/drivers/runtime/local/runner.go'), at('dist/src/drivers/runtime/local/runner.go'))
+// Programs for the shells of sites lie beside the drivers that run them.
+for (const program of globSync('src/drivers/**/*.sh', { cwd: at('') })) cpSync(at(program), at(`dist/${program}`))
 cpSync(at('src/clients/buildkit.proto'), at('dist/src/clients/buildkit.proto'))
 cpSync(at('temporal-config'), at('dist/temporal-config'), { recursive: true })
 const { code } = await bundleWorkflowCode({ workflowsPath: at('dist/workflows/index.js') })

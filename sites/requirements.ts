@@ -35,6 +35,7 @@ const packages = {
   rclone: ['/usr/bin/rclone'],
   rsync: ['/usr/bin/rsync'],
   runc: ['/usr/sbin/runc'],
+  shellcheck: ['/usr/bin/shellcheck'],
   skopeo: ['/usr/bin/skopeo'],
   'slurm-wlm': ['/usr/sbin/slurmctld', '/usr/sbin/slurmd', '/usr/bin/sbatch'],
   'slurm-wlm-jwt-plugin': ['/usr/lib/x86_64-linux-gnu/slurm-wlm/auth_jwt.so'],

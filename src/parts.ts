@@ -23,12 +23,11 @@ import { openHostCores } from './executor/host-cores.ts'
 import { openSiteDrivers } from './executor/drivers.ts'
 import { openWakes } from './executor/wakes.ts'
 import { openLocalShell } from './drivers/local-shell.ts'
-import { withContainers } from './drivers/runtime/container.ts'
-import { DriverError } from './drivers/runtime/driver.ts'
-import { openLocalDriver } from './drivers/runtime/local.ts'
-import { openNoneDriver } from './drivers/runtime/none.ts'
-import { openRemoteDriver } from './drivers/runtime/registry.ts'
-import { openCallLinks } from './drivers/runtime/serverless-links.ts'
+import { withContainers } from './drivers/runtime/container/driver.ts'
+import { DriverError } from './drivers/runtime/contract/driver.ts'
+import { openLocalDriver } from './drivers/runtime/local/driver.ts'
+import { openNoneDriver } from './drivers/runtime/none/driver.ts'
+import { openCallLinks } from './drivers/runtime/serverless/links.ts'
 import type { Endpoints } from './embedded/embedded.ts'
 import { findRunnerProgram } from './embedded/runner-program.ts'
 import { openEngine } from './engine.ts'
@@ -177,18 +176,19 @@ export const openParts = async ({
   const sites = openSiteDrivers({
     local,
     rehearsal,
-    openRemote: openRemoteDriver,
-    shellOf: (connectionId) => links.shell(connectionId),
-    clusterOf: (connectionId) => clusters.cluster(connectionId),
+    ways: {
+      shellOf: (connectionId) => (connectionId === undefined ? localShell : links.shell(connectionId)),
+      clusterOf: (connectionId) => clusters.cluster(connectionId),
+      slurmrestd: { http, tokenOf: (reference) => slurmToken(vault, reference) },
+      functions: {
+        root: functionFolder(config),
+        invoke: functions.invoke,
+        links: callLinks,
+        credentialOf: (reference) => functionCredential(vault, reference),
+      },
+    },
     localShell,
     reachOf: (connectionId) => reachOf(db, connectionId),
-    slurmrestd: { http, tokenOf: (reference) => slurmToken(vault, reference) },
-    functions: {
-      root: functionFolder(config),
-      invoke: functions.invoke,
-      links: callLinks,
-      credentialOf: (reference) => functionCredential(vault, reference),
-    },
     hostId: config.hostId,
     workRoot: workFolder(config),
     cores: openHostCores(availableParallelism()),

@@ -1,7 +1,7 @@
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
-import type { Intent } from '../../src/drivers/runtime/driver.ts'
+import type { Intent } from '../../src/drivers/runtime/contract/driver.ts'
 import { openContainerSite } from '../../test/drivers/container-site.ts'
 import { loadSystemImage, openEngine, type Engine } from '../../sites/docker.ts'
 import { siteLacks } from '../../sites/needs.ts'

@@ -1,7 +1,7 @@
 import { existsSync, mkdtempSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { openKubernetesCluster } from '../../src/clients/kubernetes-cluster.ts'
-import { openKubernetesDriver, openKubernetesShell } from '../../src/drivers/runtime/kubernetes.ts'
+import { openKubernetesDriver, openKubernetesShell } from '../../src/drivers/runtime/kubernetes/driver.ts'
 import { kubernetesMissing, startKubernetes } from '../../sites/kubernetes.ts'
 import { rootMissing } from '../needs.ts'
 import type { Benchmark } from '../report.ts'

@@ -1,5 +1,5 @@
 /**
- * A function that runs commands: the other side of Orrery's call protocol (`src/drivers/runtime/serverless-protocol.ts`), for Node 18 and later, without
+ * A function that runs commands: the other side of Orrery's call protocol (`src/drivers/runtime/serverless/protocol.ts`), for Node 18 and later, without
  * dependencies. Deploy it beside the programs that the commands are.
  *
  * A call is known by its name. While it runs, the same name asked again waits for the same end; afterwards it gets the same answer, from the

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import type { Log } from '../observability/log.ts'
 import { buildWithGo, makeOnce } from './go-build.ts'
 
-const folder = join(import.meta.dirname, '../drivers/runtime')
+const folder = join(import.meta.dirname, '../drivers/runtime/local')
 
 export interface RunnerProgramOptions {
   cacheDir: string
@@ -13,18 +13,18 @@ export interface RunnerProgramOptions {
   onProgress: (message: string) => void
 }
 
-const source = join(folder, 'local-runner.go')
+const source = join(folder, 'runner.go')
 
 /** Where the runner is: beside its source, as in the image, else in the cache under its source's digest. It may have to be built first. */
 export const runnerFile = (cacheDir: string): string => {
-  const beside = join(folder, 'local-runner')
+  const beside = join(folder, 'runner')
   if (existsSync(beside)) return beside
   const digest = createHash('sha256').update(readFileSync(source)).digest('hex').slice(0, 16)
   return join(cacheDir, 'runner', digest, 'orrery-runner')
 }
 
 /**
- * The runner of local tasks (`local-runner.go`): the one built beside its source, as in the image, or in the cache under its source's
+ * The runner of local tasks (`drivers/runtime/local/runner.go`): the one built beside its source, as in the image, or in the cache under its source's
  * digest, or built there, in 22 seconds of two cores, 2 after Temporal's server was built. @throws Error saying what helps
  */
 export const findRunnerProgram = async ({ cacheDir, environment, log, onProgress }: RunnerProgramOptions): Promise<string> => {

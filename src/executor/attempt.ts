@@ -1,4 +1,4 @@
-import type { Collected, DriverError, StagedAmount } from '../drivers/runtime/driver.ts'
+import type { Collected, DriverError, StagedAmount } from '../drivers/runtime/contract/driver.ts'
 import type { LoadedTask, TaskEnd, TaskOutput, TaskRetry, TaskTransfer } from './journal.ts'
 import { dataInstanceId, dataObjectId, dataTransferId, taskExecutionId } from './names.ts'
 import type { RunRoute } from './network.ts'

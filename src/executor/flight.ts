@@ -1,4 +1,4 @@
-import { DriverError, type Collected, type Intent, type RuntimeDriver, type TaskState } from '../drivers/runtime/driver.ts'
+import { DriverError, type Collected, type Intent, type RuntimeDriver, type TaskState } from '../drivers/runtime/contract/driver.ts'
 import { LinkError } from '../drivers/shell.ts'
 
 /** What became of a task whose intent is committed. */

@@ -1,12 +1,13 @@
 import { realpath } from 'node:fs/promises'
 import { isAbsolute, join, relative, sep } from 'node:path'
 import type { Db } from '../db/sql.ts'
-import type { Intent, Stage, StagedAmount } from '../drivers/runtime/driver.ts'
+import type { Intent, Stage, StagedAmount } from '../drivers/runtime/contract/driver.ts'
 import { isOpaque, type PlannedResource } from '../domains/schedule-plans/problem.ts'
 import { loadCommands, type ActivityCommand } from '../domains/workflow-definitions/store.ts'
 import { usualPatience, type Copied } from './attempt.ts'
 import { nameAt, taskAt, type Book, type BookFacts, type Command, type Step } from './book-state.ts'
 import type { LoadedTask } from './journal.ts'
+import { kindOf } from '../drivers/runtime/registry.ts'
 import { attemptDirectory, inputVariable, runScope } from './names.ts'
 import { runNetwork, type RunRoute } from './network.ts'
 import { containerOf, memoryLimitOf, placer, rehearsalSite, schedulingOf, type Place } from './sites.ts'
@@ -138,7 +139,7 @@ export const makeSitePlan = (db: Db, runId: string, snapshot: SiteSnapshot, opti
     effectKey: snapshot.effectKey,
     schedulesItself: (task) => {
       const resource = resources.get(task.resource_id)
-      return place(task).kind === 'slurm' && resource !== undefined && isOpaque(resource)
+      return kindOf(place(task).kind).hasPartitions && resource !== undefined && isOpaque(resource)
     },
     pricePerSecond: new Map(snapshot.resources.map((resource) => [resource.id, resource.pricePerSecond])),
 

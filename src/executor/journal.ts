@@ -1,6 +1,6 @@
 import { databaseAway } from '../db/errors.ts'
 import type { Db } from '../db/sql.ts'
-import type { OutputManifest } from '../drivers/runtime/driver.ts'
+import type { OutputManifest } from '../drivers/runtime/contract/driver.ts'
 
 /** A worker that lost its lease (frozen, cut off, replaced) learns it at its next commit, which has changed nothing. */
 export class LeasePassedOn extends Error {

@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { sql, type Db } from '../db/sql.ts'
-import type { RuntimeDriver } from '../drivers/runtime/driver.ts'
+import type { RuntimeDriver } from '../drivers/runtime/contract/driver.ts'
 
 /** Names given to the site in one call. */
 const namesPerTry = 500

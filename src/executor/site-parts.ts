@@ -1,5 +1,5 @@
 import type { Db } from '../db/sql.ts'
-import type { RuntimeDriver } from '../drivers/runtime/driver.ts'
+import type { RuntimeDriver } from '../drivers/runtime/contract/driver.ts'
 import type { Patience, TransferFacts } from './attempt.ts'
 import type { HostCores } from './host-cores.ts'
 import type { Wakes } from './wakes.ts'

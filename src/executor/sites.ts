@@ -1,11 +1,9 @@
 import { z } from 'zod'
-import { containerEngines } from '../drivers/runtime/container.ts'
-import type { Capability, ContainerRequest } from '../drivers/runtime/driver.ts'
-import { memoryLimits, type MemoryLimit } from '../drivers/runtime/cgroups.ts'
+import { containerEngines } from '../drivers/runtime/container/driver.ts'
+import type { Capability, ContainerRequest } from '../drivers/runtime/contract/driver.ts'
+import { memoryLimits, type MemoryLimit } from '../drivers/runtime/contract/cgroups.ts'
 import { defaultMemoryBytes } from '../domains/workflow-definitions/quantities.ts'
-import { driverCapabilities } from '../drivers/runtime/registry.ts'
-import { kubernetesProblems } from '../drivers/runtime/kubernetes-settings.ts'
-import { serverlessProblems } from '../drivers/runtime/serverless-configuration.ts'
+import { builtDrivers, kindNamed, kindOf, type KindName } from '../drivers/runtime/registry.ts'
 import type { Problem } from '../refusal.ts'
 
 const Configuration = z.record(z.string(), z.unknown())
@@ -34,7 +32,7 @@ export interface SiteFacts {
 export interface Place {
   /** `rehearsal`, `local@<host>`, `ssh/<connection>`, `slurm/<runtime>`, `kubernetes/<runtime>` or `serverless/<runtime>`. */
   site: string
-  kind: 'rehearsal' | 'local' | 'ssh' | 'slurm' | 'kubernetes' | 'serverless'
+  kind: KindName
   /** How it is reached; absent: this machine. */
   connectionId?: string
   /** Machine whose files and commands the site uses where it is reached without a connection. */
@@ -64,17 +62,18 @@ export const placer = (facts: SiteFacts): ((runtimeId: string, resourceId: strin
     const configuration = { ...runtime?.configuration, ...bindings.get(key) }
     if (runtime === undefined || configuration['launch'] === 'none') return { site: rehearsalSite, kind: 'rehearsal', configuration }
     const connectionId = text(configuration['connectionId'])
-    const reached = connectionId === undefined ? {} : { connectionId }
-    if (runtime.driver === 'ssh') return { site: `ssh/${connectionId ?? ''}`, kind: 'ssh', ...reached, configuration }
-    if (runtime.driver === 'kubernetes') return { site: `kubernetes/${runtime.id}`, kind: 'kubernetes', ...reached, configuration }
+    const kind: KindName = builtDrivers.has(runtime.driver) ? (runtime.driver as KindName) : 'local'
+    const { connection, hasPartitions, siteOf } = kindOf(kind)
     const host = text(configuration['hostId']) ?? facts.hostId
-    const partition = text(bindings.get(key)?.['partition'])
-    const named = partition === undefined ? {} : { partition }
-    if (runtime.driver === 'slurm')
-      return { site: `slurm/${runtime.id}`, kind: 'slurm', ...(connectionId === undefined ? { host } : reached), ...named, configuration }
-    // Calls go out from this machine, and what they bring back lies here.
-    if (runtime.driver === 'serverless') return { site: `serverless/${runtime.id}`, kind: 'serverless', host, configuration }
-    return { site: `local@${host}`, kind: 'local', host, configuration }
+    const partition = hasPartitions ? text(bindings.get(key)?.['partition']) : undefined
+    const isHere = connection === undefined || (connection.optional && connectionId === undefined)
+    return {
+      site: siteOf({ runtimeId, connectionId, host }),
+      kind,
+      ...(isHere ? { host } : connectionId === undefined ? {} : { connectionId }),
+      ...(partition === undefined ? {} : { partition }),
+      configuration,
+    }
   }
   return (runtimeId, resourceId) => {
     const key = pair(runtimeId, resourceId)
@@ -104,7 +103,7 @@ export const placesOf = (facts: SiteFacts, used: readonly { runtimeId: string; r
  */
 export const taskQueueOf = (place: Place, all: Iterable<Place>, sharedQueue: string): string => {
   const host = place.host ?? [...all].map((other) => other.host).find((other) => other !== undefined)
-  return host === undefined || place.kind === 'rehearsal' ? sharedQueue : `${sharedQueue}@${host}`
+  return host === undefined || place.site === rehearsalSite ? sharedQueue : `${sharedQueue}@${host}`
 }
 
 /**
@@ -125,12 +124,14 @@ export const schedulingOf = (
   }
 }
 
-/** Connection that a site is reached by; a Slurm site may do without. */
-const connectionTypeOf: Partial<Record<Place['kind'], string>> = { ssh: 'ssh', slurm: 'ssh', kubernetes: 'kubernetes' }
-
 /** Whether activities with an image run in it there. Elsewhere the image is what a person would build the site's own programs from. */
-export const runsContainers = ({ kind, configuration }: Place): boolean =>
-  kind === 'kubernetes' || (['local', 'ssh', 'slurm'].includes(kind) && text(configuration['containerRuntime']) !== undefined)
+export const runsContainers = ({ kind, configuration }: Place): boolean => {
+  const { containers } = kindOf(kind)
+  return containers === 'always' || (containers === 'configured' && text(configuration['containerRuntime']) !== undefined)
+}
+
+/** Whether tasks of a place are processes of this machine, which ask nothing of their runtime that could be wrong. */
+export const isOwnMachine = ({ kind }: Place): boolean => kindOf(kind).open === undefined
 
 /** Image, engine and allowances of an activity at a place; undefined where it runs in the site's own system. `scope`: the run, in letters and digits. */
 export const containerOf = (
@@ -168,7 +169,7 @@ const MemorySettings = z.object({ memoryLimit: z.enum(memoryLimits, `must be one
 export const memoryLimitOf = ({ configuration, kind }: Place, memoryBytes: number): { memoryLimit?: MemoryLimit } => {
   const { data } = MemorySettings.safeParse(configuration)
   if (data?.memoryLimit !== undefined) return { memoryLimit: data.memoryLimit }
-  return kind === 'local' && memoryBytes === defaultMemoryBytes ? { memoryLimit: 'none' } : {}
+  return !kindOf(kind).holdsDefaultMemory && memoryBytes === defaultMemoryBytes ? { memoryLimit: 'none' } : {}
 }
 
 /** `container` of an activity's metadata. */
@@ -187,15 +188,12 @@ export interface Needs {
   memoryBytes: number
 }
 
-/** Runtimes that can run a task today; the others are part of the API and answer 503 before anything is stored. */
-export const builtDrivers: ReadonlySet<string> = new Set(Object.keys(driverCapabilities))
-
 /** What is wrong with the configuration of a site that takes more than a connection, and what of an activity is beyond it. */
 const configurationProblems = (place: Place, demand: Omit<Needs, 'activityId' | 'runtimeId' | 'resourceId'>): Problem[] => {
   const { image, ...amounts } = demand
   const wanted = { ...amounts, ...(image === undefined || image === '' ? {} : { image }) }
-  if (place.kind === 'serverless') return serverlessProblems(wanted, place.configuration).filter(({ severity }) => severity === 'error')
-  if (place.kind === 'kubernetes') return kubernetesProblems(place.configuration).map((message) => ({ path: 'configuration', message }))
+  const { problems: ofKind } = kindOf(place.kind)
+  if (ofKind !== undefined) return ofKind(place.configuration, wanted)
   const problems = [ContainerSettings, MemorySettings].flatMap((settings) => settings.safeParse(place.configuration).error?.issues ?? [])
   return problems.map(({ path, message }) => ({ path: ['configuration', ...path].join('.'), message }))
 }
@@ -218,14 +216,14 @@ export const siteProblems = (facts: SiteFacts, needs: readonly Needs[], connecti
   for (const { activityId, runtimeId, resourceId, ...demand } of needs) {
     const runtime = runtimes.get(runtimeId)
     const place = placed(runtimeId, resourceId)
-    if (runtime === undefined || place.kind === 'rehearsal') continue
+    if (runtime === undefined || place.site === rehearsalSite) continue
     const capabilities = (runtime['capabilities'] ?? {}) as Record<string, unknown>
     const inContainer = demand.image !== undefined && demand.image !== '' && runsContainers(place)
     const demanded: Capability[] = [...(demand.gpus > 0 ? (['gpu'] as const) : []), ...(inContainer ? (['container'] as const) : [])]
     for (const { path, message } of configurationProblems(place, demand))
       say(path.startsWith('configuration') ? `runtimes.${runtimeId}.${path}` : `activities.${activityId}.${path}`, message)
     for (const name of demanded) {
-      const has = driverCapabilities[runtime.driver]?.[name] ?? false
+      const has = kindNamed(runtime.driver)?.capabilities[name] ?? false
       if (!has || capabilities[name] !== true)
         say(
           `runtimes.${runtimeId}.capabilities.${name}`,
@@ -235,8 +233,9 @@ export const siteProblems = (facts: SiteFacts, needs: readonly Needs[], connecti
         )
     }
     if (place.host !== undefined) hosts.set(place.host, runtimeId)
-    const needed = connectionTypeOf[place.kind]
-    if (needed !== undefined && place.connectionId === undefined && place.kind !== 'slurm')
+    const { connection } = kindOf(place.kind)
+    const needed = connection?.type
+    if (connection?.optional === false && place.connectionId === undefined)
       say(
         `runtimes.${runtimeId}.configuration.connectionId`,
         `is missing: a runtime of driver ${runtime.driver}, or its binding to ${JSON.stringify(resourceId)}, names the connection to use`,

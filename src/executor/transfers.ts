@@ -1,4 +1,4 @@
-import { DriverError } from '../drivers/runtime/driver.ts'
+import { DriverError } from '../drivers/runtime/contract/driver.ts'
 import { broughtTransfer, type TransferFacts } from './attempt.ts'
 import type { Happening } from './book.ts'
 import { taskAt, type Book } from './book-state.ts'

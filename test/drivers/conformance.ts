@@ -5,7 +5,7 @@ import { chmodSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, st
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import fc from 'fast-check'
-import type { Collected, Intent, RuntimeDriver, TaskState } from '../../src/drivers/runtime/driver.ts'
+import type { Collected, Intent, RuntimeDriver, TaskState } from '../../src/drivers/runtime/contract/driver.ts'
 import type { Need } from '../../sites/requirements.ts'
 import { needs } from '../support/needs.ts'
 import { plainIntent, taskName } from './intent.ts'
@@ -53,7 +53,7 @@ const readPid = (path: string): number | undefined =>
   existsSync(path) && /^\d+\n$/.test(readFileSync(path, 'utf8')) ? Number(readFileSync(path, 'utf8')) : undefined
 
 /**
- * What every runtime driver promises (`src/drivers/runtime/driver.ts`), asked of the real thing. `seconds`: milliseconds that one promise may take.
+ * What every runtime driver promises (`src/drivers/runtime/contract/driver.ts`), asked of the real thing. `seconds`: milliseconds that one promise may take.
  * `carried`: the same driver has kept all promises elsewhere, and is asked for those in which files or workers have a part.
  * `peakNeeds`: what the driver measures the peak memory of a task with.
  */

@@ -1,6 +1,6 @@
 import { existsSync, mkdirSync, readdirSync, readFileSync, readlinkSync, symlinkSync } from 'node:fs'
 import { join } from 'node:path'
-import type { ContainerRequest, Intent, RuntimeDriver } from '../../src/drivers/runtime/driver.ts'
+import type { ContainerRequest, Intent, RuntimeDriver } from '../../src/drivers/runtime/contract/driver.ts'
 
 /** A driver that puts every task into a container, for suites that know of none. */
 export const inContainers = (driver: RuntimeDriver, container: ContainerRequest): RuntimeDriver => ({

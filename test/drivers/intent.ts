@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto'
-import type { Intent } from '../../src/drivers/runtime/driver.ts'
+import type { Intent } from '../../src/drivers/runtime/contract/driver.ts'
 
 /** Nobody else's, also in tests that run beside: processes are found by it. */
 export const taskName = (count: number): string => `task-${count}-${randomUUID().slice(0, 8)}`

@@ -3,13 +3,14 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
-import type { Intent } from '../../src/drivers/runtime/driver.ts'
-import { jobManifest, jobScript, jobsOf, podRequestOf } from '../../src/drivers/runtime/kubernetes-job.ts'
-import { indexIn, taskPodOf, type ApiPod, type TaskPod } from '../../src/drivers/runtime/kubernetes-pods.ts'
-import { settingsOf } from '../../src/drivers/runtime/kubernetes-settings.ts'
-import { judgePod, type KubernetesEvidence } from '../../src/drivers/runtime/kubernetes-state.ts'
-import { isStatic } from '../../src/drivers/runtime/kubernetes.ts'
-import type { EndedSight, RemoteSight, StartedSight } from '../../src/drivers/runtime/remote.ts'
+import type { Intent } from '../../src/drivers/runtime/contract/driver.ts'
+import { arraysOf } from '../../src/drivers/runtime/batch/arrays.ts'
+import { jobManifest, jobScript, mostTasks, podRequestOf, type PodRequest } from '../../src/drivers/runtime/kubernetes/job.ts'
+import { indexIn, taskPodOf, type ApiPod, type TaskPod } from '../../src/drivers/runtime/kubernetes/pods.ts'
+import { settingsOf } from '../../src/drivers/runtime/kubernetes/settings.ts'
+import { judgePod, type KubernetesEvidence } from '../../src/drivers/runtime/kubernetes/state.ts'
+import { isStatic } from '../../src/drivers/runtime/kubernetes/tools.ts'
+import type { EndedSight, RemoteSight, StartedSight } from '../../src/drivers/runtime/remote/tasks.ts'
 import { runFolder } from '../support/run-folder.ts'
 
 const patience = { settleSeconds: 10, pullPatienceSeconds: 300 }
@@ -193,6 +194,8 @@ describe('what is so', () => {
 describe('what is asked for', () => {
   const settings = settingsOf({ helperImage: 'tools:1', volume: { nfs: { server: 'files', path: '/export' } }, overcommit: 4 })
   const here = { runtime: 'lab', root: '/orrery' }
+  const jobsOf = (requests: ReadonlyMap<string, PodRequest>, { runtime, root }: typeof here) =>
+    arraysOf(requests, { arraySize: mostTasks, nameWords: [runtime, root] })
   const intent = (more: Partial<Intent>): Intent => ({
     name: 'task',
     directory: '/d',
@@ -263,7 +266,7 @@ describe('what is asked for', () => {
     try {
       mkdirSync(join(folder, 'tasks'))
       const supervisor = "/bin/sh 'print it' foreground /tasks VARIABLE 7 /usr/bin/elsewhere --of-the-keeper 'the clock' '' \"$script\""
-      const script = jobScript([{ script: 'a.1' }, { script: 'b.2' }], 'none', folder, supervisor, false)
+      const script = jobScript([{ script: 'a.1' }, { script: 'b.2' }], { pack: 'none', root: folder, supervisor, tools: false })
       writeFileSync(join(folder, 'tasks', 'print it'), 'for each; do echo "[$each]"; done')
       const text = execFileSync('/bin/sh', ['-c', script], { encoding: 'utf8', env: { PATH: '/bin', JOB_COMPLETION_INDEX: '1' } })
       const told = text.trim().split('\n')

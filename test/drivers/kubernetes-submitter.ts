@@ -4,8 +4,8 @@
  * `there` or `back`, it comes to a stop in the middle of that, and says so in a line.
  */
 import { openKubernetesCluster, type KubernetesCluster } from '../../src/clients/kubernetes-cluster.ts'
-import type { Intent } from '../../src/drivers/runtime/driver.ts'
-import { openKubernetesDriver, openKubernetesShell, type KubernetesDriverOptions } from '../../src/drivers/runtime/kubernetes.ts'
+import type { Intent } from '../../src/drivers/runtime/contract/driver.ts'
+import { openKubernetesDriver, openKubernetesShell, type KubernetesDriverOptions } from '../../src/drivers/runtime/kubernetes/driver.ts'
 import { errandOf, metered } from './kubernetes-site.ts'
 
 interface Site extends Omit<KubernetesDriverOptions, 'cluster' | 'shell'> {

@@ -1,6 +1,6 @@
 import { expect, test } from '@jest/globals'
-import type { Intent } from '../../src/drivers/runtime/driver.ts'
-import { openNoneDriver } from '../../src/drivers/runtime/none.ts'
+import type { Intent } from '../../src/drivers/runtime/contract/driver.ts'
+import { openNoneDriver } from '../../src/drivers/runtime/none/driver.ts'
 
 const intent = (name: string): Intent => ({
   name,

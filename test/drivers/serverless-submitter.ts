@@ -3,8 +3,8 @@
  * the outcomes as one line of JSON and then only waits, to be killed.
  */
 import { openFunctions } from '../../src/clients/functions.ts'
-import type { Intent } from '../../src/drivers/runtime/driver.ts'
-import { openServerlessDriver, type ServerlessDriverOptions } from '../../src/drivers/runtime/serverless.ts'
+import type { Intent } from '../../src/drivers/runtime/contract/driver.ts'
+import { openServerlessDriver, type ServerlessDriverOptions } from '../../src/drivers/runtime/serverless/driver.ts'
 
 const [site = '', intents = ''] = process.argv.slice(2)
 const { invoke } = openFunctions({ addressAllowed: () => true })

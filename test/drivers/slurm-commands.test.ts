@@ -3,9 +3,9 @@ import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, wr
 import { join } from 'node:path'
 import fc from 'fast-check'
 import { openLocalShell } from '../../src/drivers/local-shell.ts'
-import { openSlurmCommands } from '../../src/drivers/runtime/slurm-commands.ts'
-import type { SlurmRequest } from '../../src/drivers/runtime/slurm-request.ts'
-import { NoRoom } from '../../src/drivers/runtime/slurm-scheduler.ts'
+import { openSlurmCommands } from '../../src/drivers/runtime/slurm/commands.ts'
+import type { SlurmRequest } from '../../src/drivers/runtime/slurm/request.ts'
+import { NoRoom } from '../../src/drivers/runtime/batch/scheduler.ts'
 import type { SiteShell } from '../../src/drivers/shell.ts'
 import { runFolder } from '../support/run-folder.ts'
 

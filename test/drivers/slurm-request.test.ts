@@ -1,8 +1,9 @@
 import { describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
-import type { Intent } from '../../src/drivers/runtime/driver.ts'
-import { parseDuration, parseLimits } from '../../src/drivers/runtime/slurm-limits.ts'
-import { arraysOf, requestOf, requestOptions } from '../../src/drivers/runtime/slurm-request.ts'
+import type { Intent } from '../../src/drivers/runtime/contract/driver.ts'
+import { parseDuration, parseLimits } from '../../src/drivers/runtime/slurm/limits.ts'
+import { arraysOf } from '../../src/drivers/runtime/batch/arrays.ts'
+import { requestOf, requestOptions } from '../../src/drivers/runtime/slurm/request.ts'
 import { plainIntent } from './intent.ts'
 
 const limits = parseLimits(`== now
@@ -91,14 +92,14 @@ test('equal requests share arrays, in any number, each name once; an array’s n
   fc.assert(
     fc.property(fc.array(fc.integer({ min: 1, max: 3 }), { maxLength: 60 }), fc.integer({ min: 1, max: 20 }), (cores, size) => {
       const requests = new Map(cores.map((count, position) => [`t${position}`, requestOf(intent({ cores: count }), {}, limits)]))
-      const arrays = arraysOf(requests, size)
+      const arrays = arraysOf(requests, { arraySize: size })
       expect(arrays.flatMap(({ tasks }) => tasks).sort()).toEqual([...requests.keys()].sort())
       for (const { tasks, request } of arrays) {
         expect(tasks.length).toBeLessThanOrEqual(size)
         for (const task of tasks) expect(requests.get(task)).toEqual(request)
       }
       expect(new Set(arrays.map(({ name }) => name)).size).toBe(arrays.length)
-      expect(arraysOf(requests, size)).toEqual(arrays)
+      expect(arraysOf(requests, { arraySize: size })).toEqual(arrays)
     }),
   )
 })

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { openHttp } from '../../src/clients/http.ts'
-import { openSlurmRest, parseRestJobs, parseRestLimits } from '../../src/drivers/runtime/slurm-rest.ts'
+import { openSlurmRest, parseRestJobs, parseRestLimits } from '../../src/drivers/runtime/slurm/rest.ts'
 import type { SiteShell } from '../../src/drivers/shell.ts'
 
 const number = (value: number): unknown => ({ set: true, infinite: false, number: value })

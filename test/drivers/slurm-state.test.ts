@@ -1,12 +1,14 @@
 import { describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
-import { parseIndexes, renderIndexes } from '../../src/drivers/runtime/slurm-array.ts'
-import { jobOf, parseHistory, parseQueue, type SlurmJob } from '../../src/drivers/runtime/slurm-jobs.ts'
-import { judge, stateOfVerdict, type Evidence, type SlurmPlace } from '../../src/drivers/runtime/slurm-state.ts'
-import type { EndedSight, RemoteSight, StartedSight } from '../../src/drivers/runtime/remote.ts'
+import { parseIndexes, renderIndexes } from '../../src/drivers/runtime/slurm/array.ts'
+import { jobOf, parseHistory, parseQueue, type SlurmJob } from '../../src/drivers/runtime/slurm/jobs.ts'
+import { elementId, type BatchPlace } from '../../src/drivers/runtime/batch/scheduler.ts'
+import { stateOfVerdict } from '../../src/drivers/runtime/batch/verdict.ts'
+import { judge, type Evidence } from '../../src/drivers/runtime/slurm/state.ts'
+import type { EndedSight, RemoteSight, StartedSight } from '../../src/drivers/runtime/remote/tasks.ts'
 
 const patience = { settleSeconds: 30, historySeconds: 14_400 }
-const place: SlurmPlace = { array: 'orrery-1', index: 3, submittedAt: 1000, limitSeconds: 600, job: '77' }
+const place: BatchPlace = { array: 'orrery-1', index: 3, submittedAt: 1000, limitSeconds: 600, job: '77' }
 const started: StartedSight = {
   form: 'started',
   pid: 1,
@@ -177,7 +179,7 @@ describe('in any order and with any loss of sources', () => {
         expect(isEnd(state.state)).toBe(verdict !== undefined)
         if (verdict === undefined) return
         expect(isOver).toBe(true)
-        expect(stateOfVerdict(verdict, sight, place)).toEqual(state)
+        expect(stateOfVerdict(verdict, sight, elementId(place))).toEqual(state)
       }),
     )
   })

@@ -3,8 +3,8 @@
  * the outcomes as one line of JSON and then only waits, to be killed.
  */
 import { openLocalShell } from '../../src/drivers/local-shell.ts'
-import type { Intent } from '../../src/drivers/runtime/driver.ts'
-import { openSlurmDriver, type SlurmDriverOptions } from '../../src/drivers/runtime/slurm.ts'
+import type { Intent } from '../../src/drivers/runtime/contract/driver.ts'
+import { openSlurmDriver, type SlurmDriverOptions } from '../../src/drivers/runtime/slurm/driver.ts'
 
 const [site = '', intents = ''] = process.argv.slice(2)
 const { environment, ...options } = JSON.parse(site) as Omit<SlurmDriverOptions, 'shell'> & { environment: Record<string, string> }

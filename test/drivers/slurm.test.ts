@@ -1,7 +1,7 @@
 import { chmodSync, copyFileSync, mkdtempSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { openLocalShell } from '../../src/drivers/local-shell.ts'
-import { openSlurmDriver } from '../../src/drivers/runtime/slurm.ts'
+import { openSlurmDriver } from '../../src/drivers/runtime/slurm/driver.ts'
 import { startSlurm, type SlurmSite } from '../../sites/slurm.ts'
 import { needs } from '../support/needs.ts'
 import { sites } from '../../sites/requirements.ts'

@@ -5,8 +5,8 @@
 import { openSshSessions } from '../../src/clients/ssh/sessions.ts'
 import type { SshTarget } from '../../src/clients/ssh/target.ts'
 import { openLocalShell } from '../../src/drivers/local-shell.ts'
-import type { Intent } from '../../src/drivers/runtime/driver.ts'
-import { openSshDriver, type SshDriverOptions } from '../../src/drivers/runtime/ssh.ts'
+import type { Intent } from '../../src/drivers/runtime/contract/driver.ts'
+import { openSshDriver, type SshDriverOptions } from '../../src/drivers/runtime/remote/ssh.ts'
 
 interface Site {
   options: Omit<SshDriverOptions, 'shell'>

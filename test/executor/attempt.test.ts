@@ -12,7 +12,7 @@ import {
   type TransferFacts,
 } from '../../src/executor/attempt.ts'
 import type { LoadedTask } from '../../src/executor/journal.ts'
-import { DriverError, type Collected } from '../../src/drivers/runtime/driver.ts'
+import { DriverError, type Collected } from '../../src/drivers/runtime/contract/driver.ts'
 
 const task = (changes: Partial<LoadedTask> = {}): LoadedTask => ({
   id: 'run:a',

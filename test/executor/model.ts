@@ -1,5 +1,5 @@
 import { isDeepStrictEqual } from 'node:util'
-import { DriverError } from '../../src/drivers/runtime/driver.ts'
+import { DriverError } from '../../src/drivers/runtime/contract/driver.ts'
 import type * as BookModule from '../../src/executor/book.ts'
 import type { Book, BookFacts, Command, Effect, Step } from '../../src/executor/book-state.ts'
 import type { Outcome } from '../../src/executor/flight.ts'

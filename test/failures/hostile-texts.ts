@@ -2,8 +2,8 @@ import { existsSync, mkdirSync, mkdtempSync, readFileSync, writeFileSync } from 
 import { join } from 'node:path'
 import fc from 'fast-check'
 import { openLocalShell } from '../../src/drivers/local-shell.ts'
-import type { Intent } from '../../src/drivers/runtime/driver.ts'
-import { openSlurmDriver } from '../../src/drivers/runtime/slurm.ts'
+import type { Intent } from '../../src/drivers/runtime/contract/driver.ts'
+import { openSlurmDriver } from '../../src/drivers/runtime/slurm/driver.ts'
 import { startSlurm } from '../../sites/slurm.ts'
 import type { Failures } from '../../bench/tally.ts'
 

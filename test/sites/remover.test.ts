@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect, test } from '@jest/globals'
 import type { RemoverOptions } from '../../sites/remover.ts'
-import { processOf } from '../../src/drivers/runtime/local-processes.ts'
+import { processOf } from '../../src/drivers/runtime/local/processes.ts'
 import { until } from '../embedded/folder.ts'
 import { needs } from '../support/needs.ts'
 

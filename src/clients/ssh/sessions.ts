@@ -2,6 +2,7 @@ import { createHash } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Duplex } from 'node:stream'
 import type { Client } from 'ssh2'
+import { openGate } from '../../pacing/gate.ts'
 import { LinkError, type RunOptions, type ShellResult, type ShellStream, type SiteShell } from '../../drivers/shell.ts'
 import { Journey, messageOf } from './journey.ts'
 import { logIn, type Ask } from './login.ts'
@@ -50,25 +51,14 @@ const faultOf = (target: SshTarget): string | undefined => {
 
 /** Bounds the logins to one host and port that are not authenticated yet; those that wait for a person are counted apart. */
 class Gate {
-  readonly #limit: number
-  #under = 0
-  #queue: (() => void)[] = []
+  readonly #logins: ReturnType<typeof openGate>
   #parked: (() => void)[] = []
   constructor(limit: number) {
-    this.#limit = limit
+    this.#logins = openGate(limit)
   }
 
-  async enter(): Promise<() => void> {
-    if (this.#under >= this.#limit) await new Promise<void>((resolve) => this.#queue.push(resolve))
-    else this.#under++
-    let inside = true
-    return () => {
-      if (!inside) return
-      inside = false
-      const next = this.#queue.shift()
-      if (next === undefined) this.#under--
-      else next()
-    }
+  enter(): Promise<() => void> {
+    return this.#logins.enter()
   }
 
   /** `leave` is called when too many wait. @returns to be called when it waits no longer. */

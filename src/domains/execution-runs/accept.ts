@@ -3,6 +3,7 @@ import type { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
 import { notBuilt } from '../../not-built.ts'
 import { missing, Refusal, unacceptable, type Problem } from '../../refusal.ts'
+import { builtDrivers } from '../../drivers/runtime/registry.ts'
 import type { Resource, ResourceRuntimeBinding, Runtime } from '../environments/schemas.ts'
 import { withMasked } from '../environments/secrets.ts'
 import {
@@ -28,7 +29,7 @@ import { embedWorkflow, loadCommands } from '../workflow-definitions/store.ts'
 import { chooseRuntimes, runtimeModeOf } from './admission.ts'
 import type { RunMembers, RunRequest } from './schemas.ts'
 import { withSiteDefaults, type Surroundings } from './site-defaults.ts'
-import { builtDrivers, placer, placesOf, runsContainers, siteProblems, type Place, type SnapshotRuntime } from '../../executor/sites.ts'
+import { isOwnMachine, placer, placesOf, runsContainers, siteProblems, type Place, type SnapshotRuntime } from '../../executor/sites.ts'
 import { insertRun, readRun } from './store.ts'
 
 const hashOf = (value: unknown): string => createHash('sha256').update(JSON.stringify(value)).digest('hex')
@@ -281,7 +282,7 @@ export const acceptRun = (
       // Where everything runs on this machine nothing but processors and memory is asked for.
       // Processes of this machine ask nothing of their runtime that could be wrong.
       const asking = (place: Place): boolean =>
-        !['local', 'rehearsal'].includes(place.kind) || runsContainers(place) || place.configuration['memoryLimit'] !== undefined
+        !isOwnMachine(place) || runsContainers(place) || place.configuration['memoryLimit'] !== undefined
       if (named.some(asking)) {
         const commands = await loadCommands(tx, contentVersionId, [...tasks.keys()])
         const needs = commands.map(({ id, position, gpu, metadata, command, policy, memoryBytes }) => ({

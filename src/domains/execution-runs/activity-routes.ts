@@ -2,8 +2,8 @@ import { posix } from 'node:path'
 import { PassThrough } from 'node:stream'
 import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
-import { DriverError } from '../../drivers/runtime/driver.ts'
-import { taskScript } from '../../drivers/runtime/task-script.ts'
+import { DriverError } from '../../drivers/runtime/contract/driver.ts'
+import { taskScript } from '../../drivers/runtime/contract/task-script.ts'
 import { LinkError } from '../../drivers/shell.ts'
 import { envelope, pageOf, pageQuery } from '../../http/paging.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
@@ -13,7 +13,7 @@ import { pages } from './schemas.ts'
 import type { SiteDrivers } from '../../executor/drivers.ts'
 import { makeSitePlan } from '../../executor/intents.ts'
 import { loadTaskWithPredecessors, readSiteSnapshot } from '../../executor/snapshot.ts'
-import { placeOf, type Place } from '../../executor/sites.ts'
+import { isOwnMachine, placeOf, type Place } from '../../executor/sites.ts'
 import { findAttempt, listRunPart } from './store.ts'
 
 export interface ActivityRouteParts {
@@ -152,10 +152,9 @@ export const activityRoutes = ({ db, sites, hostId, workRoot, seedRoot, variable
       handle: async ({ params, query }) => {
         const { directory, place, facts } = await started(params.runId, params.activityId, query.attempt)
         const { shell, root } = sites.at(place, facts)
-        const { stream, sizeBytes } =
-          place.kind === 'local'
-            ? await openOutput(directory, params.path)
-            : await asking(place, async () => openOutputAt(shell, posix.resolve(await root(), directory), params.path))
+        const { stream, sizeBytes } = isOwnMachine(place)
+          ? await openOutput(directory, params.path)
+          : await asking(place, async () => openOutputAt(shell, posix.resolve(await root(), directory), params.path))
         return new Reply({
           stream,
           headers: { 'content-type': 'application/octet-stream', 'content-length': String(sizeBytes), 'content-disposition': 'attachment' },

@@ -1,3 +1,4 @@
+import { kindNamed } from '../../drivers/runtime/registry.ts'
 import type { Problem } from '../../refusal.ts'
 import type { SnapshotBinding, SnapshotRuntime } from '../../executor/sites.ts'
 import type { z } from 'zod'
@@ -15,8 +16,6 @@ export interface Surroundings {
   helperImage: string
 }
 
-const neededTypes: Readonly<Record<string, string>> = { ssh: 'ssh', slurm: 'ssh', kubernetes: 'kubernetes' }
-
 const given = (value: unknown): boolean => value !== undefined && value !== ''
 
 /**
@@ -31,7 +30,8 @@ export const withSiteDefaults = <R extends Runtime>(
 ): { runtimes: R[]; problems: Problem[] } => {
   const problems: Problem[] = []
   const filled = runtimes.map((runtime): R => {
-    const type = neededTypes[runtime.driver]
+    const kind = kindNamed(runtime.driver)
+    const { type, optional = false } = kind?.connection ?? {}
     const configuration = runtime.configuration ?? {}
     if (type === undefined || configuration['launch'] === 'none') return runtime
     const own = bindings.filter(
@@ -39,10 +39,10 @@ export const withSiteDefaults = <R extends Runtime>(
     )
     if (own.length === 0) return runtime
     const needed = !given(configuration['connectionId']) && own.some((binding) => !given(binding.configuration?.['connectionId']))
-    const here = runtime.driver === 'slurm' && given(configuration['hostId'])
+    const here = optional && given(configuration['hostId'])
     const choices = surroundings.connectionsOf(runtime.id).filter((connection) => connection.type === type)
     const guessed = needed && !here && choices.length === 1 ? { connectionId: choices[0]!.id } : {}
-    if (needed && !here && choices.length !== 1 && !(runtime.driver === 'slurm' && choices.length === 0))
+    if (needed && !here && choices.length !== 1 && !(optional && choices.length === 0))
       problems.push({
         path: `runtimes.${runtime.id}.configuration.connectionId`,
         message:
@@ -51,7 +51,7 @@ export const withSiteDefaults = <R extends Runtime>(
             : `is missing, and the runtime's environment has ${choices.length} connections of type ${type}; name one of ${choices.map(({ id }) => JSON.stringify(id)).join(', ')}`,
       })
     const reached = { ...configuration, ...guessed }
-    return { ...runtime, configuration: runtime.driver === 'kubernetes' ? clusterDefaults(runtime.id, reached, surroundings) : reached }
+    return { ...runtime, configuration: kind?.inNamespace === true ? clusterDefaults(runtime.id, reached, surroundings) : reached }
   })
   return { runtimes: filled, problems }
 }

@@ -1,5 +1,5 @@
 import { Reply, route, type Route } from '../../http/route.ts'
-import type { LinkPurpose } from '../../drivers/runtime/serverless-links.ts'
+import type { LinkPurpose } from '../../drivers/runtime/serverless/links.ts'
 import { Refusal } from '../../refusal.ts'
 import { AnswerReceipt, GivenAnswer, LinkQuery, OutputPart, PartReceipt } from './schemas.ts'
 import type { FunctionCalls } from './store.ts'

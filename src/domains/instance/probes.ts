@@ -2,7 +2,7 @@ import { listWorkers } from '../../clients/buildkit.ts'
 import { pingEngine, type EngineSockets } from '../../clients/docker.ts'
 import { NoAnswerError, withinDeadline } from '../../clients/no-answer.ts'
 import { sql, type Db } from '../../db/sql.ts'
-import { memoryLimitOf, memoryLimitWords } from '../../drivers/runtime/cgroups.ts'
+import { memoryLimitOf, memoryLimitWords } from '../../drivers/runtime/contract/cgroups.ts'
 import type { SiteShell } from '../../drivers/shell.ts'
 import type { LimitsProbe, Probe } from './schemas.ts'
 

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { memoryLimits } from '../../drivers/runtime/cgroups.ts'
+import { memoryLimits } from '../../drivers/runtime/contract/cgroups.ts'
 import { choice, Id, Name } from '../../http/schema.ts'
 
 const MiB = 1024 * 1024

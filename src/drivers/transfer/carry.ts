@@ -1,5 +1,5 @@
 import { setTimeout as delay } from 'node:timers/promises'
-import { DriverError } from '../runtime/driver.ts'
+import { DriverError } from '../runtime/contract/driver.ts'
 import { LinkError, type SiteShell, type ShellStream } from '../shell.ts'
 
 /** How the streams of one transfer run, and what all of them share. */

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import { posix } from 'node:path'
 import { quote, quoteAll } from '../quote.ts'
-import { DriverError } from '../runtime/driver.ts'
+import { DriverError } from '../runtime/contract/driver.ts'
 import type { ShellResult, SiteShell } from '../shell.ts'
 import { asDriverError, converse, pump, withPlaces, type Answer, type Traffic } from './carry.ts'
 import { blockBytes, parcelsOf, prefixByNotes, unitKey, unitsOf, type Need, type Parcel, type Unit } from './parcels.ts'
@@ -252,39 +252,55 @@ export interface CopyRequest {
   note?: () => unknown
 }
 
-/**
- * Brings `tree` from the source to the target, going on with what is there, until every unit has the digest that it has at the source;
- * only then it appears under `directory`.
- */
-export const copy = async (request: CopyRequest): Promise<{ resumed: boolean }> => {
-  const { from, to, source, tree, directory, label, route, prepared } = request
-  const failure = new AbortController()
-  const signal = request.traffic.signal === undefined ? failure.signal : AbortSignal.any([request.traffic.signal, failure.signal])
-  const traffic: Traffic = { ...request.traffic, signal }
-  const { arriving } = placesOf(directory)
-  const files = posix.join(arriving, 'files')
-  const noteOf = (path: string): string => createHash('sha256').update(path, 'latin1').digest('hex').slice(0, 40)
-  const complaints = new Set<string>()
-  const given = new Map<string, string>()
-  const arrived = new Map<string, string>()
-  const toSettle = new Set<string>()
+/** What an earlier attempt left: what of it is of no use, and what is still needed. */
+interface Survey {
+  needs: Need[]
+  links: string[]
+  strangers: string[]
+  resumed: boolean
+}
 
-  const diskFull = async (said: string): Promise<DriverError> => {
-    const { stdout } = await run(to, `LC_ALL=C df -Pk ${quote(arriving)} | tail -n 1`)
+const noteOf = (path: string): string => createHash('sha256').update(path, 'latin1').digest('hex').slice(0, 40)
+
+/** One copy, with what is known of its units so far. */
+class Copy {
+  readonly #request: CopyRequest
+  readonly #failure = new AbortController()
+  readonly #traffic: Traffic
+  readonly #arriving: string
+  readonly #complaints = new Set<string>()
+  /** Digests by unit: at the source, and as they came. */
+  readonly #given = new Map<string, string>()
+  readonly #arrived = new Map<string, string>()
+  /** Files whose modes and times are to be set. */
+  readonly #toSettle = new Set<string>()
+
+  constructor(request: CopyRequest) {
+    const { signal } = this.#failure
+    const { traffic } = request
+    this.#request = request
+    this.#traffic = { ...traffic, signal: traffic.signal === undefined ? signal : AbortSignal.any([traffic.signal, signal]) }
+    this.#arriving = placesOf(request.directory).arriving
+  }
+
+  async #diskFull(said: string): Promise<DriverError> {
+    const { to, label } = this.#request
+    const { stdout } = await run(to, `LC_ALL=C df -Pk ${quote(this.#arriving)} | tail -n 1`)
     const [, free, where] = /\s(\d+)\s+\d+%\s+(.*)\n$/.exec(stdout.toString()) ?? []
     return new DriverError(
       'infrastructure',
-      `${to.site}: ${said.replaceAll('\n', '; ')}; ${free ?? 'unknown'} KiB free at ${where ?? arriving}, for the files of ${label}`,
+      `${to.site}: ${said.replaceAll('\n', '; ')}; ${free ?? 'unknown'} KiB free at ${where ?? this.#arriving}, for the files of ${label}`,
     )
   }
 
-  /** What an earlier attempt left: what of it is of no use, and what is still needed. */
-  const survey = async (): Promise<{ needs: Need[]; links: string[]; strangers: string[]; resumed: boolean }> => {
+  async #survey(): Promise<Survey> {
+    const { from, to, source, tree, directory, label, prepared } = this.#request
+    const files = posix.join(this.#arriving, 'files')
     const links = [...tree].filter(([, { kind }]) => kind === 'link').map(([path]) => path)
     const units = [...filesOf(tree)]
     if (prepared.state === 'fresh') return { needs: units.map((unit) => ({ unit, has: 0 })), links, strangers: [], resumed: false }
     const [answer, noted] = await Promise.all([run(to, listScript(files)), run(to, notesScript(directory))])
-    if (answer.code !== 0) throw troubleOf(to.site, `read ${arriving}`, answer)
+    if (answer.code !== 0) throw troubleOf(to.site, `read ${this.#arriving}`, answer)
     const listed = parseTree(answer.stdout, label)
     const notes = parseNotes(noted.stdout)
     const strangers = [...listed]
@@ -306,14 +322,7 @@ export const copy = async (request: CopyRequest): Promise<{ resumed: boolean }> 
     const whole = found
       .filter(({ unit, has }) => has === unit.length && listed.has(unit.path) && !gone.has(unit.path))
       .map(({ unit }) => unit)
-    const [ours, theirs] = await Promise.all([digestsAt(to, files, whole, tree, traffic), digestsAt(from, source, whole, tree, traffic)])
-    for (const [key, digest] of theirs) given.set(key, digest)
-    const right = new Set(whole.filter((unit) => ours.get(unitKey(unit)) === theirs.get(unitKey(unit))).map(unitKey))
-    for (const key of right) arrived.set(key, given.get(key) as string)
-    for (const unit of whole) {
-      const [there, asked] = [listed.get(unit.path), tree.get(unit.path)]
-      if (there?.mode !== asked?.mode || there?.modified !== asked?.modified) toSettle.add(unit.path)
-    }
+    const right = await this.#verified(files, whole, listed)
     const wrong = new Set(whole.map(unitKey).filter((key) => !right.has(key)))
     const needs = found
       .filter(({ unit }) => !right.has(unitKey(unit)))
@@ -326,20 +335,39 @@ export const copy = async (request: CopyRequest): Promise<{ resumed: boolean }> 
     }
   }
 
+  /** Which units that are there as a whole have the digest that they have at the source. */
+  async #verified(files: string, whole: readonly Unit[], listed: Tree): Promise<Set<string>> {
+    const { from, to, source, tree } = this.#request
+    const [ours, theirs] = await Promise.all([
+      digestsAt(to, files, whole, tree, this.#traffic),
+      digestsAt(from, source, whole, tree, this.#traffic),
+    ])
+    for (const [key, digest] of theirs) this.#given.set(key, digest)
+    const right = new Set(whole.filter((unit) => ours.get(unitKey(unit)) === theirs.get(unitKey(unit))).map(unitKey))
+    for (const key of right) this.#arrived.set(key, this.#given.get(key) as string)
+    for (const unit of whole) {
+      const [there, asked] = [listed.get(unit.path), tree.get(unit.path)]
+      if (there?.mode !== asked?.mode || there?.modified !== asked?.modified) this.#toSettle.add(unit.path)
+    }
+    return right
+  }
+
   /** When one fails the others stop too, and have written down how far they came when this rejects. */
-  const together = async (work: readonly Promise<unknown>[]): Promise<void> => {
+  async #together(work: readonly Promise<unknown>[]): Promise<void> {
     const ends = await Promise.allSettled(
       work.map((one) =>
         one.catch((error: unknown) => {
-          failure.abort(error)
+          this.#failure.abort(error)
           throw error
         }),
       ),
     )
-    if (failure.signal.aborted && ends.some(({ status }) => status === 'rejected')) throw failure.signal.reason
+    if (this.#failure.signal.aborted && ends.some(({ status }) => status === 'rejected')) throw this.#failure.signal.reason
   }
 
-  const carry = async (parcel: Parcel, list: number): Promise<Answer> => {
+  async #carry(parcel: Parcel, list: number): Promise<Answer> {
+    const { from, to, source, directory, route } = this.#request
+    const traffic = this.#traffic
     const give = parcel.kind === 'pack' ? packScript(source, parcel.bytes) : readPiecesScript(source, parcel.pieces)
     const take = parcel.kind === 'pack' ? unpackScript(directory, list, parcel.bytes) : writePiecesScript(directory, parcel.pieces, noteOf)
     const input = parcel.kind === 'pack' ? nulList(parcel.members) : new Uint8Array()
@@ -363,78 +391,103 @@ export const copy = async (request: CopyRequest): Promise<{ resumed: boolean }> 
     return answer
   }
 
-  const sendAll = async (parcels: readonly Parcel[]): Promise<void> => {
+  async #sendAll(parcels: readonly Parcel[]): Promise<void> {
     const queue = parcels.entries()
     const lane = async (): Promise<void> => {
       for (const [list, parcel] of queue) {
-        if (parcel.kind === 'pieces') for (const { path } of parcel.pieces) toSettle.add(path)
-        const answer = await carry(parcel, list)
-        if (fullDisk.test(answer.stderr)) throw await diskFull(answer.stderr.trim())
-        if (answer.stderr !== '') complaints.add(answer.stderr.replaceAll('\n', '; '))
-        parseDigests(answer.stdout, arrived)
+        if (parcel.kind === 'pieces') for (const { path } of parcel.pieces) this.#toSettle.add(path)
+        const answer = await this.#carry(parcel, list)
+        if (fullDisk.test(answer.stderr)) throw await this.#diskFull(answer.stderr.trim())
+        if (answer.stderr !== '') this.#complaints.add(answer.stderr.replaceAll('\n', '; '))
+        parseDigests(answer.stdout, this.#arrived)
       }
     }
-    await together(Array.from({ length: Math.min(request.streams, parcels.length) }, lane))
+    await this.#together(Array.from({ length: Math.min(this.#request.streams, parcels.length) }, lane))
   }
 
-  const { needs: first, links: firstLinks, strangers, resumed } = await survey()
-  const missing = first.reduce((sum, { unit, has }) => sum + unit.length - has, 0)
-  if (prepared.freeBytes !== undefined && missing > prepared.freeBytes)
-    throw await diskFull(`${String(Math.ceil(missing / 1024))} KiB have no room (No space left on device)`)
+  /** The first of these was sent often enough and is not the same. */
+  #unverified(needs: readonly Need[]): DriverError {
+    const { from, to, label } = this.#request
+    const { unit } = needs[0] as Need
+    const [there, here] = [this.#given.get(unitKey(unit)), this.#arrived.get(unitKey(unit))]
+    const difference = `${JSON.stringify(textOf(unit.path))} has SHA-256 ${there ?? 'nothing'} at ${from.site} and ${here ?? 'nothing'} at ${to.site}`
+    return new DriverError('infrastructure', [`the files of ${label} cannot be verified: ${difference}`, ...this.#complaints].join('; '))
+  }
 
-  let needs = first
-  let links = firstLinks
-  for (let round = 1; needs.length > 0 || links.length > 0 || round === 1; round++) {
-    if (round > rounds) {
-      const { unit } = needs[0] as Need
-      const [there, here] = [given.get(unitKey(unit)), arrived.get(unitKey(unit))]
-      const difference = `${JSON.stringify(textOf(unit.path))} has SHA-256 ${there ?? 'nothing'} at ${from.site} and ${here ?? 'nothing'} at ${to.site}`
-      throw new DriverError('infrastructure', [`the files of ${label} cannot be verified: ${difference}`, ...complaints].join('; '))
-    }
-    const parcels = parcelsOf(tree, needs, links, request.streams)
-    const directories = round === 1 ? [...tree].filter(([, { kind }]) => kind === 'directory').map(([path]) => path) : []
+  /** Sends what is needed, once. @returns what has not arrived as it is at the source. */
+  async #send(
+    needs: readonly Need[],
+    links: readonly string[],
+    before: { strangers: readonly string[]; directories: readonly string[] },
+  ): Promise<Need[]> {
+    const { from, to, source, tree, directory, streams } = this.#request
+    const parcels = parcelsOf(tree, needs, links, streams)
     const lists = parcels.map((parcel) =>
       nulList(parcel.kind === 'pack' ? parcel.members.filter((path) => tree.get(path)?.kind === 'file') : []),
     )
-    const [strange, made] = [nulList(round === 1 ? strangers : []), nulList(directories)]
+    const [strange, made] = [nulList(before.strangers), nulList(before.directories)]
     const lengths = { strangers: strange.length, directories: made.length, lists: lists.map(({ length }) => length) }
     const set = await run(to, setupScript(directory, lengths), Buffer.concat([strange, made, ...lists]))
-    if (fullDisk.test(set.stderr)) throw await diskFull(set.stderr.trim())
+    if (fullDisk.test(set.stderr)) throw await this.#diskFull(set.stderr.trim())
     if (set.code !== 0) throw troubleOf(to.site, `make room for ${directory}`, set)
     const wanted = needs.map(({ unit }) => unit)
-    const summing = digestsAt(from, source, wanted, tree, traffic)
-    await together([summing, sendAll(parcels)])
-    for (const [key, digest] of await summing) given.set(key, digest)
-    needs = wanted
-      .filter((unit) => given.get(unitKey(unit)) === undefined || given.get(unitKey(unit)) !== arrived.get(unitKey(unit)))
+    const summing = digestsAt(from, source, wanted, tree, this.#traffic)
+    await this.#together([summing, this.#sendAll(parcels)])
+    for (const [key, digest] of await summing) this.#given.set(key, digest)
+    return wanted
+      .filter((unit) => this.#given.get(unitKey(unit)) === undefined || this.#given.get(unitKey(unit)) !== this.#arrived.get(unitKey(unit)))
       .map((unit) => ({ unit, has: 0 }))
-    links = []
   }
 
-  const byMode = new Map<number, string[]>()
-  for (const [path, { kind, mode }] of tree) {
-    if (kind !== 'directory' || (mode | 0o700) === 0o700) continue
-    byMode.set(mode | 0o700, [...(byMode.get(mode | 0o700) ?? []), path])
-  }
-  const modes = [...byMode].map(([mode, paths]) => ({ mode, list: nulList(paths) }))
-  const settled = await run(
-    to,
-    settleScript(
-      directory,
-      modes.map(({ mode, list }) => ({ mode, length: list.length })),
-      [...toSettle].map((path) => ({ path, mode: tree.get(path)?.mode ?? 0o600, modified: tree.get(path)?.modified ?? 0 })),
-    ),
-    Buffer.concat(modes.map(({ list }) => list)),
-  )
-  if (settled.code !== 0) throw troubleOf(to.site, `put ${directory} in order`, settled)
-  const difference = differenceBetween(tree, parseTree(settled.stdout, label))
-  if (difference !== undefined)
-    throw new DriverError(
-      'infrastructure',
-      [`the files of ${label} did not arrive at ${to.site} as they are: ${difference}`, ...complaints].join('; '),
+  /** Modes and times, then all at once under its name. */
+  async #finish(): Promise<void> {
+    const { to, tree, directory, label, note } = this.#request
+    const byMode = new Map<number, string[]>()
+    for (const [path, { kind, mode }] of tree) {
+      if (kind !== 'directory' || (mode | 0o700) === 0o700) continue
+      byMode.set(mode | 0o700, [...(byMode.get(mode | 0o700) ?? []), path])
+    }
+    const modes = [...byMode].map(([mode, paths]) => ({ mode, list: nulList(paths) }))
+    const settled = await run(
+      to,
+      settleScript(
+        directory,
+        modes.map(({ mode, list }) => ({ mode, length: list.length })),
+        [...this.#toSettle].map((path) => ({ path, mode: tree.get(path)?.mode ?? 0o600, modified: tree.get(path)?.modified ?? 0 })),
+      ),
+      Buffer.concat(modes.map(({ list }) => list)),
     )
-  const finished = await run(to, finishScript(directory), manifestOf(tree, given, request.note?.()))
-  if (fullDisk.test(finished.stderr)) throw await diskFull(finished.stderr.trim())
-  if (finished.code !== 0) throw troubleOf(to.site, `rename ${arriving}`, finished)
-  return { resumed }
+    if (settled.code !== 0) throw troubleOf(to.site, `put ${directory} in order`, settled)
+    const difference = differenceBetween(tree, parseTree(settled.stdout, label))
+    if (difference !== undefined)
+      throw new DriverError(
+        'infrastructure',
+        [`the files of ${label} did not arrive at ${to.site} as they are: ${difference}`, ...this.#complaints].join('; '),
+      )
+    const finished = await run(to, finishScript(directory), manifestOf(tree, this.#given, note?.()))
+    if (fullDisk.test(finished.stderr)) throw await this.#diskFull(finished.stderr.trim())
+    if (finished.code !== 0) throw troubleOf(to.site, `rename ${this.#arriving}`, finished)
+  }
+
+  async run(): Promise<{ resumed: boolean }> {
+    const { tree, prepared } = this.#request
+    const survey = await this.#survey()
+    const missing = survey.needs.reduce((sum, { unit, has }) => sum + unit.length - has, 0)
+    if (prepared.freeBytes !== undefined && missing > prepared.freeBytes)
+      throw await this.#diskFull(`${String(Math.ceil(missing / 1024))} KiB have no room (No space left on device)`)
+    const directories = [...tree].filter(([, { kind }]) => kind === 'directory').map(([path]) => path)
+    let needs = await this.#send(survey.needs, survey.links, { strangers: survey.strangers, directories })
+    for (let round = 2; needs.length > 0; round++) {
+      if (round > rounds) throw this.#unverified(needs)
+      needs = await this.#send(needs, [], { strangers: [], directories: [] })
+    }
+    await this.#finish()
+    return { resumed: survey.resumed }
+  }
 }
+
+/**
+ * Brings `tree` from the source to the target, going on with what is there, until every unit has the digest that it has at the source;
+ * only then it appears under `directory`.
+ */
+export const copy = (request: CopyRequest): Promise<{ resumed: boolean }> => new Copy(request).run()

@@ -1,7 +1,8 @@
 import { createHash } from 'node:crypto'
 import { posix } from 'node:path'
-import { DriverError, type Intent, type RuntimeDriver, type Stage, type SubmitOutcome } from '../runtime/driver.ts'
-import { messageOf } from '../runtime/errno.ts'
+import { openGate } from '../../pacing/gate.ts'
+import { DriverError, type Intent, type RuntimeDriver, type Stage, type SubmitOutcome } from '../runtime/contract/driver.ts'
+import { messageOf } from '../runtime/contract/errno.ts'
 import { LinkError } from '../shell.ts'
 import { markScript, unmarkScript } from './scripts.ts'
 import { transfer, type End, type TransferLimits, type TransferOutcome } from './transfer.ts'
@@ -66,21 +67,8 @@ export const withTransfers = (driver: RuntimeDriver, options: StagingOptions): R
   /** Brought and verified by this process. */
   const present = new Map<string, TransferOutcome>()
   const cancelled = new Set<string>()
-  const queue: (() => void)[] = []
-  let flying = 0
+  const turns = openGate(flightsAtOnce)
   let closed = false
-
-  const inTurn = async <T>(work: () => Promise<T>): Promise<T> => {
-    if (flying >= flightsAtOnce) await new Promise<void>((resolve) => queue.push(resolve))
-    else flying++
-    try {
-      return await work()
-    } finally {
-      const next = queue.shift()
-      if (next === undefined) flying--
-      else next()
-    }
-  }
 
   const takeOff = (name: string, key: string, stage: Stage, to: End, root: string): Flight => {
     const abort = new AbortController()
@@ -102,7 +90,7 @@ export const withTransfers = (driver: RuntimeDriver, options: StagingOptions): R
       present.set(key, outcome)
       return outcome
     }
-    const flight: Flight = { outcome: inTurn(fly).finally(() => flights.delete(key)), waiting: new Set(), abort }
+    const flight: Flight = { outcome: turns.inTurn(fly).finally(() => flights.delete(key)), waiting: new Set(), abort }
     flight.outcome.catch(() => undefined)
     flights.set(key, flight)
     return flight

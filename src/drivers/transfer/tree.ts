@@ -1,6 +1,6 @@
 import { posix } from 'node:path'
-import { DriverError } from '../runtime/driver.ts'
-import { isInside, linkStaysInside } from '../runtime/staging.ts'
+import { DriverError } from '../runtime/contract/driver.ts'
+import { isInside, linkStaysInside } from '../runtime/local/staging.ts'
 
 /**
  * What lies below a directory at a site. Paths are relative to it and hold one character per byte (latin1): a file's name is bytes, and

@@ -1,0 +1,126 @@
+# shellcheck shell=sh
+# What the driver of a batch scheduler writes down at its site. Functions; the current folder is `tasks`, messages are in English.
+
+# One line about a name: where it stands, and its verdict. No process is started for it.
+entry() {
+  array= index= limit= time= job= end= at= cause= asked=-
+  read -r array index limit time < "$1.array" || return
+  read -r job < "../arrays/$array/job"
+  read -r end at cause < "$1.verdict"
+  [ -e "$1.cancel" ] && asked=cancel
+  printf 'entry %s\n' "$1 $array $index $limit $time ${job:--} $asked ${end:--} ${at:-0} $cause"
+} 2> /dev/null
+
+# entries NAME…
+entries() {
+  for name; do
+    [ -e "$name.array" ] && entry "$name"
+  done
+  return 0
+}
+
+# Sets holder: the array that has the name, or nothing.
+find_holder() {
+  holder=
+  # shellcheck disable=SC2034 # only the first word counts
+  [ -e "$1.array" ] && read -r holder rest < "$1.array"
+}
+
+# claim ARRAY LIMIT NOW NAME…: makes the array's folder with the script on standard input, and puts into it each name that no other has.
+claim() {
+  own=$1 seconds=$2 now=$3
+  shift 3
+  mkdir -p ../arrays || return
+  if ! words=$(mkdir "../arrays/$own" 2>&1); then
+    [ -d "../arrays/$own" ] || { echo "$words" >&2; return 1; }
+    job=
+    [ -e "../arrays/$own/job" ] && read -r job < "../arrays/$own/job"
+    if [ -n "$job" ]; then echo "accepted $job"; else echo "open $(($(date +%s) - $(stat -c %Y "../arrays/$own")))"; fi
+    return 0
+  fi
+  cat > "../arrays/$own/script" || { rm -rf "../arrays/$own"; return 1; }
+  set -C
+  number=0
+  for name; do
+    if [ ! -e "$name.task" ] && { echo "$own $number $seconds $now" > "$name.array"; } 2> /dev/null; then
+      echo "ours $number"
+    else
+      find_holder "$name"
+      if [ "$holder" = "$own" ] && [ ! -e "$name.task" ]; then echo "ours $number"; else entry "$name"; fi
+    fi
+    number=$((number + 1))
+  done
+  return 0
+}
+
+# release ARRAY NAME…: they are free again, and the array's folder goes.
+release() {
+  own=$1
+  shift
+  for name; do
+    shift
+    find_holder "$name"
+    [ "$holder" = "$own" ] && set -- "$@" "$name.array"
+  done
+  rm -rf "$@" "../arrays/$own"
+}
+
+# settle NAME LINE: writes the verdict, unless there is one that counts; that of a name that had not started counts until another comes.
+settle() {
+  printf '%s\n' "$2" > "$1.verdict.$$" || return
+  ln "$1.verdict.$$" "$1.verdict" 2> /dev/null || {
+    end=never
+    [ -e "$1.verdict" ] && read -r end at cause < "$1.verdict"
+    [ "$end" != never ] || mv "$1.verdict.$$" "$1.verdict" || return
+  }
+  rm -f "$1.verdict.$$"
+  entry "$1"
+}
+
+# record: for each line `NAME START CODE HUNDREDTHS NODE` the record of a task that ran without a supervisor of ours. It is created exclusively:
+# from then on it tells, and no late start is possible.
+record() {
+  set -C
+  while read -r name start code spent node; do
+    {
+      printf 'start %s.pod 0 0 - %s 0 %s\nexit %s exited %s .\n' "$name" "$node" "$start" "$code" "$spent" > "$name.task"
+    } 2> /dev/null && echo "$name" >> ../ends
+  done
+  return 0
+}
+
+# Whether a name of the array is left.
+is_used() {
+  # shellcheck disable=SC2034 # a line is `INDEX) script=NAME.TOKEN …`
+  while read -r number word rest; do
+    case $word in
+      script=*)
+        word=${word#script=}
+        [ -e "${word%%.*}.array" ] && return 0 ;;
+    esac
+  done < "../arrays/$1/script"
+  return 1
+}
+
+# forget NAME…: an array's folder goes with the last of its names. Answers the arrays that are gone.
+forget() {
+  arrays=
+  for name; do
+    find_holder "$name"
+    case " $arrays " in
+      *" $holder "*) ;;
+      *) arrays="$arrays $holder" ;;
+    esac
+  done
+  for name; do
+    shift
+    set -- "$@" "$name.array" "$name.verdict" "$name".task.*
+  done
+  rm -f "$@"
+  for array in $arrays; do
+    is_used "$array" 2> /dev/null && continue
+    rm -rf "../arrays/$array" 2> /dev/null
+    echo "gone $array"
+  done
+  return 0
+}

@@ -1,0 +1,140 @@
+import { call, readProgram } from '../../program.ts'
+import { quote } from '../../quote.ts'
+import type { SiteShell } from '../../shell.ts'
+import { DriverError } from '../contract/driver.ts'
+import type { BatchArray, BatchJudgement, BatchPlace } from './scheduler.ts'
+import type { Verdict } from './verdict.ts'
+
+/**
+ * What the driver itself writes down at the site, beside the records of the tasks, so that any other driver can go on:
+ *
+ * - `tasks/NAME.array`: the array that the task was put into, with its index, time limit (seconds, 0: none) and time; created exclusively, so
+ *   that a name is in one array.
+ * - `tasks/NAME.verdict`: an end that only the scheduler knew of; it counts for ever.
+ * - `arrays/ARRAY/script`: what the scheduler runs, with the names by index; `arrays/ARRAY/TOKEN.pack`: the texts of the tasks that make their own
+ *   script and work directory, one behind the other; `arrays/ARRAY/job`: the scheduler's id of it, by rename. Whoever submits creates the
+ *   folder; without a `job` after a while, whoever comes next asks the scheduler for the array's name.
+ */
+export interface BatchBooks {
+  read(names: readonly string[]): Promise<Map<string, BookEntry>>
+  claim(array: Pick<BatchArray<unknown>, 'name' | 'tasks' | 'limitSeconds'>, script: string): Promise<Claim>
+  /** Writes a file into the folder of a claimed array. */
+  fill(array: string, file: string, bytes: Uint8Array): Promise<void>
+  /** The scheduler has taken it. */
+  accepted(array: string, job: string): Promise<void>
+  /** It was not taken: its names are free again. */
+  release(array: string, names: readonly string[]): Promise<void>
+  /** @returns the verdict that counts: ours, or the one that was there. */
+  settle(name: string, verdict: Verdict): Promise<Verdict>
+  /** Records of tasks that ran without a supervisor, created exclusively. */
+  record(ends: ReadonlyMap<string, NonNullable<BatchJudgement['record']>>): Promise<void>
+  /** @returns the arrays of which no name is left. */
+  remove(names: readonly string[]): Promise<string[]>
+}
+
+export interface BookEntry {
+  place: BatchPlace
+  /** A cancel mark is there. */
+  cancelAsked: boolean
+  verdict?: Verdict
+}
+
+export type Claim =
+  /** To be submitted by us, with these of its indexes; `held`: names that other arrays have. */
+  | { state: 'ours'; indexes: number[]; held: Map<string, BookEntry> }
+  | { state: 'accepted'; job: string }
+  /** Somebody is at it, or died there so many seconds ago. */
+  | { state: 'open'; ageSeconds: number }
+
+const program = readProgram(import.meta.dirname, 'books.sh')
+
+const fail = (what: string, stderr: string): never => {
+  throw new DriverError('infrastructure', `${what}: ${stderr.trim() || 'no words'}`)
+}
+
+const positive = (text: string | undefined): number | undefined => (Number(text) > 0 ? Number(text) : undefined)
+
+const ends: readonly string[] = ['lost', 'never', 'walltime', 'memory', 'cancelled'] satisfies Verdict['end'][]
+const isEnd = (word: string): word is Verdict['end'] => ends.includes(word)
+
+const parseEntry = (line: string): [name: string, entry: BookEntry] | undefined => {
+  const [, name, array, index, limit, at, job, asked, end, endedAt, ...cause] = line.split(' ')
+  if (name === undefined || array === undefined || !/^\d+$/.test(index ?? '')) return undefined
+  const limitSeconds = positive(limit)
+  const place: BatchPlace = {
+    array,
+    index: Number(index),
+    submittedAt: Number(at),
+    ...(limitSeconds === undefined ? {} : { limitSeconds }),
+    ...(job === undefined || job === '-' ? {} : { job }),
+  }
+  const cancelAsked = asked === 'cancel'
+  if (end === undefined || !isEnd(end)) return [name, { place, cancelAsked }]
+  return [name, { place, cancelAsked, verdict: { end, cause: cause.join(' '), at: Number(endedAt) } }]
+}
+
+const parseEntries = (text: string): Map<string, BookEntry> =>
+  new Map(text.split('\n').flatMap((line) => (line.startsWith('entry ') ? [parseEntry(line)].filter((one) => one !== undefined) : [])))
+
+const parseClaim = (text: string): Claim => {
+  const accepted = /^accepted (\S+)/.exec(text)
+  if (accepted?.[1] !== undefined) return { state: 'accepted', job: accepted[1] }
+  const open = /^open (-?\d+)/.exec(text)
+  if (open !== null) return { state: 'open', ageSeconds: Number(open[1]) }
+  const indexes = [...text.matchAll(/^ours (\d+)$/gm)].map((line) => Number(line[1]))
+  return { state: 'ours', indexes, held: parseEntries(text) }
+}
+
+const seconds = (time: number): string => time.toFixed(3)
+
+/** @param root absolute at the site; the folder `tasks` below it exists before a name is claimed. Times are this machine's. */
+export function openBatchBooks(shell: SiteShell, root: () => Promise<string>): BatchBooks {
+  const inTasks = async (script: string, input: Uint8Array | string = ''): Promise<string> => {
+    const folder = await root()
+    const text = `umask 077; cd ${quote(`${folder}/tasks`)} || exit\n${script}`
+    const { code, stdout, stderr } = await shell.run(text, { input })
+    if (code !== 0) fail(`cannot keep the books in ${folder}`, stderr)
+    return stdout.toString()
+  }
+  const keep = (words: string, input?: Uint8Array | string): Promise<string> => inTasks(`${program}${words}`, input)
+  /** Where there is no folder there are no names. */
+  const ask = async (words: string): Promise<string> => {
+    const { stdout } = await shell.run(`cd ${quote(`${await root()}/tasks`)} 2>/dev/null || exit 0\n${program}${words}`)
+    return stdout.toString()
+  }
+
+  return {
+    read: async (names) => (names.length === 0 ? new Map() : parseEntries(await ask(call('entries', ...names)))),
+    claim: async ({ name, limitSeconds = 0, tasks }, script) =>
+      parseClaim(await keep(call('claim', name, String(limitSeconds), seconds(Date.now() / 1000), ...tasks), script)),
+    async fill(array, file, bytes) {
+      await inTasks(`cat > ${quote(`../arrays/${array}/${file}`)}`, bytes)
+    },
+    async accepted(array, job) {
+      await inTasks(acceptedScript(`../arrays/${array}`, quote(job)))
+    },
+    async release(array, names) {
+      await keep(call('release', array, ...names))
+    },
+    async settle(name, verdict) {
+      const line = `${verdict.end} ${seconds(verdict.at)} ${verdict.cause.replace(/\s+/g, ' ')}`
+      return parseEntries(await keep(call('settle', name, line))).get(name)?.verdict ?? verdict
+    },
+    async record(some) {
+      const lines = [...some].map(([name, { startedAt, finishedAt, exitCode, node = '-' }]) => {
+        const hundredths = Math.round((finishedAt - startedAt) * 100)
+        return `${name} ${startedAt} ${exitCode} ${hundredths} ${node}\n`
+      })
+      await keep('record', lines.join(''))
+    },
+    async remove(names) {
+      if (names.length === 0) return []
+      const lines = (await ask(call('forget', ...names))).split('\n')
+      return lines.flatMap((line) => /^gone (.+)$/.exec(line)?.[1] ?? [])
+    },
+  }
+}
+
+/** Writes down the id that the scheduler gave: by rename, so that it is there as a whole or not at all. `folder` and `jobWord` are shell words. */
+export const acceptedScript = (folder: string, jobWord: string): string =>
+  `echo ${jobWord} > ${folder}/job.$$ && mv ${folder}/job.$$ ${folder}/job`

@@ -1,0 +1,68 @@
+import { openBackoff } from '../../../pacing/backoff.ts'
+import { DriverError } from '../contract/driver.ts'
+import type { BatchScheduler } from './scheduler.ts'
+import type { BatchSight, Found } from './sight.ts'
+import type { BatchSite } from './site.ts'
+import { isOver } from './verdict.ts'
+
+/** Beyond the grace, for the scheduler to end by force what does not end. */
+const patienceSeconds = 120
+const pauses = { firstMs: 100, longestMs: 2000, growth: 1.5 }
+
+/** What is asked of the scheduler at this turn, by the time that was spent and what was asked before. */
+export const cancelStep = (
+  { politeAgain = Infinity, forcedAfterGrace = Infinity }: BatchScheduler<never, never>['cancelSteps'],
+  { spent, grace, askedAt, forced }: { spent: number; grace: number; askedAt: number | undefined; forced: boolean },
+): 'polite' | 'forced' | undefined => {
+  if (spent > grace + forcedAfterGrace) return forced ? undefined : 'forced'
+  return askedAt === undefined || spent >= askedAt + politeAgain ? 'polite' : undefined
+}
+
+/**
+ * Ends tasks: names that have not started are buried, the supervisors of the others are asked, after the grace the scheduler ends by force.
+ * Resolves with the arrays of those that were cancelled when all are over. @throws DriverError `unknown` if they are not within the patience
+ */
+export async function cancelTasks<Request, Listing>(
+  { site, scheduler, sight }: { site: BatchSite; scheduler: BatchScheduler<Request, Listing>; sight: BatchSight },
+  names: readonly string[],
+  graceSeconds: number,
+): Promise<Set<string>> {
+  const arrays = new Set<string>()
+  // Names whose files are lost are not known by them.
+  await scheduler.strays?.(names)
+  await site.tasks.markCancelled(names, graceSeconds)
+  const from = performance.now()
+  let left = [...names]
+  let askedAt: number | undefined
+  let forced = false
+  const cancel = async (
+    some: readonly string[],
+    found: ReadonlyMap<string, Found>,
+    how: 'waiting' | 'polite' | 'forced',
+  ): Promise<void> => {
+    const elements = sight.elementsOf(some, found)
+    for (const { array } of elements) arrays.add(array)
+    if (elements.length > 0) await scheduler.cancel(elements, how, graceSeconds)
+  }
+  for (const backoff = openBackoff(pauses); ;) {
+    const found = await sight.see(left)
+    // Buried names may still wait in the queue: they would only start to leave at once.
+    const buried = left.filter((name) => found.get(name)?.sight.form === 'buried')
+    await cancel(buried, found, 'waiting')
+    left = left.filter((name) => !isOver(found.get(name)?.state) && found.get(name)?.state.state !== 'unknown')
+    if (left.length === 0) return arrays
+    const spent = (performance.now() - from) / 1000
+    if (spent > graceSeconds + patienceSeconds)
+      throw new DriverError(
+        'unknown',
+        `${left.slice(0, 3).join(', ')}${left.length > 3 ? ' …' : ''} did not end within ${Math.round(spent)} s`,
+      )
+    const how = cancelStep(scheduler.cancelSteps, { spent, grace: graceSeconds, askedAt, forced })
+    if (how !== undefined) {
+      await cancel(left, found, how)
+      forced ||= how === 'forced'
+      askedAt = spent
+    }
+    await backoff.pause()
+  }
+}

@@ -1,0 +1,225 @@
+import type { TaskState } from '../contract/driver.ts'
+import { RecentMap } from '../contract/recent.ts'
+import type { RemoteSight } from '../remote/record.ts'
+import type { BookEntry } from './books.ts'
+import { externalIdIn, type BatchElement, type BatchEvidence, type BatchJudgement, type BatchScheduler } from './scheduler.ts'
+import type { BatchSite } from './site.ts'
+import { stateOfVerdict } from './verdict.ts'
+
+export interface Found {
+  state: TaskState
+  sight: RemoteSight
+  entry?: BookEntry
+}
+type Open = Found & { entry: BookEntry }
+
+export interface Records {
+  /** What the records alone tell. */
+  found: Map<string, Found>
+  /** Who the scheduler has to be asked about. */
+  open: Map<string, Open>
+}
+
+/** What this process remembers of tasks; another process finds out the same, only later. */
+export interface BatchMemory {
+  /** Since when every answer says that a task is over; milliseconds of `performance.now()`. */
+  overSince: Map<string, number>
+  /** When tasks began that ran by the scheduler's last word; Unix seconds. */
+  ranSince: Map<string, number>
+  /** Requests that can never run, by key: the scheduler's words, and until when. */
+  impossible: Map<string, { words: string; until: number }>
+  /** Keys of the requests of what was submitted. */
+  requestsOf: Map<string, string>
+}
+
+/** More than wait at one site in any run so far; what is forgotten is asked again, and its time to settle begins anew. */
+const remembered = 200_000
+/** How long a request that can never run is refused without asking again. */
+const impossibleKeptMs = 600_000
+
+export const openMemory = (): BatchMemory => ({
+  overSince: new RecentMap(remembered),
+  ranSince: new RecentMap(remembered),
+  impossible: new RecentMap(1000),
+  requestsOf: new RecentMap(remembered),
+})
+
+export interface BatchSight {
+  memory: BatchMemory
+  records(names: readonly string[]): Promise<Records>
+  /** The same with what the scheduler says; what it alone knows is written down. */
+  weigh(open: Records['open']): Promise<Map<string, Found>>
+  /** All that can be known. */
+  see: (names: readonly string[]) => Promise<Map<string, Found>>
+  /** Of names without record and entry, those that the scheduler had nevertheless: their files are lost. */
+  strays(found: ReadonlyMap<string, Found>): Promise<Map<string, Found>>
+  /** Those that the scheduler has accepted. */
+  elementsOf(names: Iterable<string>, found: ReadonlyMap<string, Found>): BatchElement[]
+}
+
+const unstarted: RemoteSight = { form: 'none' }
+
+class Sight<Request, Listing> implements BatchSight {
+  readonly memory = openMemory()
+  readonly #site: BatchSite
+  readonly #scheduler: BatchScheduler<Request, Listing>
+
+  constructor(site: BatchSite, scheduler: BatchScheduler<Request, Listing>) {
+    this.#site = site
+    this.#scheduler = scheduler
+  }
+
+  #evidenceOf(name: string, sight: RemoteSight, { place, cancelAsked }: BookEntry): BatchEvidence {
+    const [overSince, ranSince] = [this.memory.overSince.get(name), this.memory.ranSince.get(name)]
+    const times = { ...(overSince === undefined ? {} : { overSince }), ...(ranSince === undefined ? {} : { ranSince }) }
+    return { name, sight, place, cancelAsked, ...times }
+  }
+  #explains(sight: RemoteSight, cancelAsked: boolean): boolean {
+    if (sight.form !== 'ended') return false
+    return this.#scheduler.explains?.(sight, cancelAsked) ?? (sight.reason !== 'stopped' || cancelAsked)
+  }
+
+  async #looked(names: readonly string[]): Promise<{ sights: Map<string, RemoteSight>; entries: Map<string, BookEntry> }> {
+    const [sights, entries] = await Promise.all([this.#site.tasks.look(names, { processes: false }), this.#site.books.read(names)])
+    // Found to be over before they started, by one who did not come to bury them.
+    const unburied = names.filter((name) => entries.get(name)?.verdict?.end === 'never' && (sights.get(name) ?? unstarted).form === 'none')
+    if (unburied.length > 0) {
+      await this.#site.tasks.markCancelled(unburied, 0)
+      for (const [name, sight] of await this.#site.tasks.look(unburied, { processes: false })) sights.set(name, sight)
+    }
+    return { sights, entries }
+  }
+
+  /** What one record and its entry tell; `undefined` for the state: the scheduler has to be asked. */
+  #recorded(name: string, sight: RemoteSight, written: BookEntry | undefined): Found | { open: Open } {
+    // It started before it could be buried.
+    const verdict = written?.verdict?.end === 'never' && sight.form !== 'buried' ? undefined : written?.verdict
+    const place = written?.place ?? { array: name, index: 0, submittedAt: 0 }
+    const cancelAsked = written?.cancelAsked ?? false
+    const entry: BookEntry = { place, cancelAsked, ...(verdict === undefined ? {} : { verdict }) }
+    const booked = written === undefined ? {} : { entry }
+    if (verdict !== undefined) return { state: stateOfVerdict(verdict, sight, externalIdIn(this.#scheduler, place)), sight, ...booked }
+    const { state } = this.#scheduler.judge({ name, sight, place, cancelAsked }, undefined)
+    if (sight.form === 'buried' || this.#explains(sight, cancelAsked)) return { state, sight, ...booked }
+    if (sight.form === 'none' && place.job === undefined) return { state: { state: 'unknown' }, sight, ...booked }
+    return { open: { state, sight, entry } }
+  }
+
+  async records(names: readonly string[]): Promise<Records> {
+    const found = new Map<string, Found>()
+    const open = new Map<string, Open>()
+    if (names.length === 0) return { found, open }
+    const { sights, entries } = await this.#looked(names)
+    for (const name of names) {
+      const one = this.#recorded(name, sights.get(name) ?? unstarted, entries.get(name))
+      if ('open' in one) open.set(name, one.open)
+      else {
+        found.set(name, one)
+        this.memory.overSince.delete(name)
+        this.memory.ranSince.delete(name)
+        if (one.entry !== undefined) this.#scheduler.settled?.(one.entry.place)
+      }
+    }
+    return { found, open }
+  }
+
+  async weigh(open: Records['open']): Promise<Map<string, Found>> {
+    const found = new Map<string, Found>(open)
+    if (open.size === 0) return found
+    const listing = await this.#scheduler.list([...open].map(([name, { entry }]) => ({ name, place: entry.place })))
+    const judge = (name: string, sight: RemoteSight, entry: BookEntry): BatchJudgement =>
+      this.#scheduler.judge(this.#evidenceOf(name, sight, entry), listing)
+    const doubtful = new Map<string, { one: Open; judgement: BatchJudgement }>()
+    for (const [name, { sight, entry }] of open) {
+      const judgement = judge(name, sight, entry)
+      const { state, over, verdict, record, impossible } = judgement
+      if (!over) this.memory.overSince.delete(name)
+      else if (!this.memory.overSince.has(name)) this.memory.overSince.set(name, performance.now())
+      if (state.state === 'running') this.memory.ranSince.set(name, state.startedAt)
+      else this.memory.ranSince.delete(name)
+      const one = { state, sight, entry }
+      found.set(name, one)
+      if ((verdict ?? record ?? impossible) !== undefined) doubtful.set(name, { one, judgement })
+    }
+    for (const [name, one] of await this.#decide(doubtful, judge)) found.set(name, one)
+    return found
+  }
+
+  /** Ends of tasks that have no record: none of them will ever start. Answers those that would have waited for ever. */
+  async #bury(doubtful: ReadonlyMap<string, { one: Open; judgement: BatchJudgement }>): Promise<string[]> {
+    const hopeless: string[] = []
+    const buried: string[] = []
+    for (const [name, { one, judgement }] of doubtful) {
+      if (one.sight.form !== 'none') continue
+      const { impossible: words, verdict } = judgement
+      const key = this.memory.requestsOf.get(name)
+      if (words !== undefined) hopeless.push(name)
+      if (words !== undefined && key !== undefined) this.memory.impossible.set(key, { words, until: performance.now() + impossibleKeptMs })
+      const cause = words ?? (verdict?.end === 'never' ? verdict.cause : undefined)
+      if (cause === undefined) continue
+      buried.push(name)
+      await this.#site.books.settle(name, { end: 'never', cause, at: Date.now() / 1000 })
+    }
+    if (buried.length > 0) await this.#site.tasks.markCancelled(buried, 0)
+    return hopeless
+  }
+
+  /** The records are asked once more, after the scheduler; what it alone knows is then written down. What never started never will. */
+  async #decide(
+    doubtful: ReadonlyMap<string, { one: Open; judgement: BatchJudgement }>,
+    judge: (name: string, sight: RemoteSight, entry: BookEntry) => BatchJudgement,
+  ): Promise<Map<string, Found>> {
+    const found = new Map<string, Found>()
+    if (doubtful.size === 0) return found
+    const names = [...doubtful.keys()]
+    const hopeless = await this.#bury(doubtful)
+    const ended = new Map(
+      [...doubtful].flatMap(
+        ([
+          name,
+          {
+            judgement: { record },
+          },
+        ]) => (record === undefined ? [] : [[name, record]]),
+      ),
+    )
+    if (ended.size > 0) await this.#site.books.record(ended)
+    const [again, entries] = await Promise.all([this.#site.tasks.look(names, { processes: false }), this.#site.books.read(names)])
+    for (const [name, { one }] of doubtful) {
+      const { entry } = one
+      const sight = again.get(name) ?? unstarted
+      const judged = judge(name, sight, entry)
+      const written = sight.form === 'buried' ? entries.get(name)?.verdict : judged.verdict
+      const verdict = written === undefined || written.end === 'never' ? written : await this.#site.books.settle(name, written)
+      this.memory.overSince.delete(name)
+      if (verdict === undefined) found.set(name, { state: judged.state, sight, entry })
+      else {
+        const state = stateOfVerdict(verdict, sight, externalIdIn(this.#scheduler, entry.place))
+        found.set(name, { state, sight, entry: { ...entry, verdict } })
+      }
+    }
+    if (hopeless.length > 0) await this.#scheduler.cancel(this.elementsOf(hopeless, found), 'waiting', 0).catch(() => undefined)
+    return found
+  }
+
+  elementsOf(names: Iterable<string>, found: ReadonlyMap<string, Found>): BatchElement[] {
+    return [...names].flatMap((name) => {
+      const { array, job, index } = found.get(name)?.entry?.place ?? {}
+      return array === undefined || job === undefined || index === undefined ? [] : [{ name, array, job, index }]
+    })
+  }
+
+  async strays(found: ReadonlyMap<string, Found>): Promise<Map<string, Found>> {
+    const unbooked = [...found].flatMap(([name, { state, entry }]) => (state.state === 'unknown' && entry === undefined ? [name] : []))
+    if (this.#scheduler.strays === undefined || unbooked.length === 0) return new Map()
+    return new Map([...(await this.#scheduler.strays(unbooked))].map(([name, state]) => [name, { state, sight: unstarted }]))
+  }
+
+  readonly see = async (names: readonly string[]): Promise<Map<string, Found>> => {
+    const { found, open } = await this.records(names)
+    return new Map([...found, ...(await this.weigh(open)), ...(await this.strays(found))])
+  }
+}
+
+export const openBatchSight = <Request, Listing>(site: BatchSite, scheduler: BatchScheduler<Request, Listing>): BatchSight =>
+  new Sight(site, scheduler)

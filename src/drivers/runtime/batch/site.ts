@@ -1,0 +1,33 @@
+import type { SiteShell } from '../../shell.ts'
+import { asDriverError } from '../remote/site.ts'
+import { openRemoteTasks, type RemoteTasks } from '../remote/tasks.ts'
+import { openBatchBooks, type BatchBooks } from './books.ts'
+
+/** The files of a site whose tasks a batch scheduler starts: what the tasks record of themselves, and what we write down of arrays. */
+export interface BatchSite {
+  /** Named in messages and manifests. */
+  runtime: string
+  /** Broken links are `DriverError`s of the class that tells what to do about them. */
+  shell: SiteShell
+  tasks: RemoteTasks
+  books: BatchBooks
+  /** Absolute at the site. */
+  root: () => Promise<string>
+}
+
+const withDriverErrors = (shell: SiteShell): SiteShell => ({
+  run: (script, options) =>
+    shell.run(script, options).catch((error: unknown) => {
+      throw asDriverError(error)
+    }),
+  open: (script) => shell.open(script),
+  close: () => shell.close(),
+})
+
+/** @param options.root absolute at the site, on a file system that its compute nodes share; default `$HOME/.orrery` */
+export const openBatchSite = (options: { shell: SiteShell; runtime: string; taskVariable: string; root?: string }): BatchSite => {
+  const shell = withDriverErrors(options.shell)
+  const tasks = openRemoteTasks({ ...options, elsewhere: true })
+  const root = (): Promise<string> => tasks.root()
+  return { runtime: options.runtime, shell, tasks, books: openBatchBooks(shell, root), root }
+}

@@ -1,0 +1,249 @@
+import type { BatchElement, BatchEvidence, BatchJudgement, BatchScheduler } from '../batch/scheduler.ts'
+import { NoRoom } from '../batch/scheduler.ts'
+import type { BatchSite } from '../batch/site.ts'
+import { DriverError, type Capability } from '../contract/driver.ts'
+import type { RemoteSight } from '../remote/record.ts'
+import type { Courier } from './courier/courier.ts'
+import { installScript, stayScript, waitScript } from './courier/scripts.ts'
+import { openDetails } from './detail.ts'
+import { jobManifest, jobScript, mostTasks, podRequestOf, toolsFolder, type PodRequest, type TaskJob } from './job.ts'
+import { createJob, deleteJobs, deletePods, isJobThere } from './jobs.ts'
+import { openKeeperLoss } from './keeper-loss.ts'
+import type { Namespace } from './namespace.ts'
+import { openPodWatch, type ClusterAnswer, type PodWatch } from './pod-watch.ts'
+import { placeOf, type TaskPod } from './pods.ts'
+import { checkNamespace, once } from './readiness.ts'
+import type { KubernetesSettings } from './settings.ts'
+import { indexedName, isUnsure, judgePod } from './state.ts'
+import { siteTools, type SiteTools } from './tools.ts'
+import { troubleOf } from './trouble.ts'
+
+/** What it has at all: `sharedStorage` only with a volume. */
+export const kubernetesCapabilities: Readonly<Record<Capability, boolean>> = {
+  batch: true,
+  interactive: false,
+  container: true,
+  serverless: false,
+  gpu: true,
+  mpi: false,
+  sharedStorage: true,
+  dataStaging: true,
+  cancellation: true,
+  logStreaming: true,
+  simulation: false,
+}
+
+/** The controller needs this long to make the Pods of a new Job: before, a missing one means nothing. */
+const newSeconds = 5
+/** Beyond the grace of a cancel, for the outputs to be carried away. */
+const fetchGraceSeconds = 30
+
+interface KubernetesListing {
+  asked: ClusterAnswer | 'silent'
+  /** When the question was put, seconds since epoch. */
+  at: number
+}
+
+export interface KubernetesAdapterOptions {
+  site: BatchSite
+  at: Namespace
+  /** Read and checked at the first use. @throws DriverError `refused` */
+  settings: () => KubernetesSettings
+  /** Where no file system is shared. */
+  courier: Courier | undefined
+  pollMilliseconds: number
+}
+
+/** While the courier stays, an end has not come yet: the outputs are on their way. Nor has a start, before all is delivered. */
+const withCourier = (courier: Courier | undefined, pod: TaskPod, sight: RemoteSight): TaskPod => {
+  if (courier === undefined || pod.courier !== 'running') return pod
+  const { startedAt, terminated, ...rest } = pod
+  if (sight.form === 'ended' || sight.form === 'buried') return pod
+  if (sight.form !== 'none') return startedAt === undefined ? rest : { ...rest, startedAt }
+  const words = courier.trouble(pod.name)
+  const waiting = words === undefined ? {} : { waiting: { reason: 'Delivery', message: words } }
+  return { ...rest, ...(terminated === undefined ? waiting : { terminated }) }
+}
+
+/** What the watch, an answer of the server and the record say together. */
+function judgeKubernetes(
+  { sight, place, cancelAsked, overSince }: BatchEvidence,
+  listing: KubernetesListing | undefined,
+  { watch, courier, settings }: { watch: PodWatch; courier: Courier | undefined; settings: KubernetesSettings },
+): BatchJudgement {
+  const silent = { sight, place, cancelAsked, pod: 'silent', job: 'silent', overSeconds: 0, deletingSeconds: 0, pullSeconds: 0 } as const
+  if (listing === undefined) return judgePod(silent, settings)
+  const { asked, at } = listing
+  const seen = watch.seen(place)
+  const isNew = at - place.submittedAt <= newSeconds
+  const pod = seen ?? (asked === 'silent' || isNew ? 'silent' : (asked.pods.get(placeOf(place.array, place.index)) ?? 'absent'))
+  const words = asked === 'silent' ? undefined : asked.words.get(place.array)
+  const spent = seen === undefined ? { deleting: 0, pulling: 0 } : watch.spent(seen)
+  const until = seen === undefined && asked !== 'silent' ? asked.at : performance.now()
+  // What was seen before the cluster fell silent does not become the truth by waiting: the reason may be on its way. Nor does one answer.
+  const over = seen !== undefined && !watch.standing() ? 0 : Math.max(0, until - (overSince ?? until)) / 1000
+  const judgement = judgePod(
+    {
+      ...silent,
+      pod: pod === 'silent' || pod === 'absent' ? pod : withCourier(courier, pod, sight),
+      job: asked === 'silent' ? 'silent' : (asked.jobs.get(place.array) ?? 'absent'),
+      ...(words === undefined ? {} : { jobWords: words }),
+      overSeconds: over,
+      deletingSeconds: spent.deleting,
+      pullSeconds: spent.pulling,
+    },
+    settings,
+  )
+  const { record, verdict } = judgement
+  const node = watch.here(place)?.node
+  const trouble = seen === undefined ? undefined : courier?.trouble(seen.name)
+  const unfetched = courier !== undefined && verdict?.end === 'lost' && sight.form === 'started'
+  return {
+    ...judgement,
+    over: judgement.over && (watch.standing() || watch.here(place) === undefined),
+    ...(record === undefined || node === undefined ? {} : { record: { ...record, node } }),
+    ...(verdict === undefined || !unfetched
+      ? {}
+      : {
+          verdict: {
+            ...verdict,
+            cause: `${verdict.cause}; its outputs had not been fetched${trouble === undefined ? '' : ` (${trouble})`}`,
+          },
+        }),
+  }
+}
+
+/** Indexed Jobs: an index is a task, tried once; what ended it is told by its Pod. */
+export function kubernetesAdapter(options: KubernetesAdapterOptions): BatchScheduler<PodRequest, KubernetesListing> {
+  const { site, at, settings, courier, pollMilliseconds } = options
+  const { root, runtime } = site
+  const watch = openPodWatch(at, courier, pollMilliseconds)
+  const details = openDetails(site, at, watch, () => settings().helperImage)
+  /** Whether what the keeper has goes with its Pod. */
+  const loss = courier === undefined ? undefined : openKeeperLoss(at, courier)
+  const fleeting = (): typeof loss => (settings().keeperVolume === undefined ? loss : undefined)
+  const ready = once(() => checkNamespace(at, settings()))
+  const tools = once(() => siteTools(site, settings(), courier !== undefined))
+
+  /** The Pod of one that may run; asked for where the watch has not begun. */
+  const podAt = async (place: { array: string; index: number }): Promise<TaskPod | undefined> => {
+    const { array, index } = place
+    const here = watch.here({ array, index, submittedAt: 0 })
+    if (here !== undefined || watch.standing()) return here
+    return (await watch.ask().catch(() => undefined))?.pods.get(placeOf(array, index))
+  }
+  const manifestOf = async (job: TaskJob, { lent, busybox, account }: SiteTools): Promise<object> => {
+    const folder = await root()
+    const sh = lent ? `${folder}/${toolsFolder}/sh` : '/bin/sh'
+    const path = `${folder}/arrays/${job.name}/script`
+    const marks = await fleeting()?.marksOf(job)
+    const sides = {
+      courier: {
+        install: installScript(folder, busybox),
+        stay: stayScript(folder),
+        ...(marks === undefined ? {} : { annotations: marks }),
+      },
+    }
+    return jobManifest(job, {
+      namespace: at.namespace,
+      runtime,
+      settings: { ...settings(), runAs: { ...account, ...settings().runAs } },
+      command: courier === undefined ? [sh, path] : [sh, '-c', waitScript(folder, path, sh)],
+      ...(courier === undefined ? {} : sides),
+    })
+  }
+  /** Tells tasks in their Pods, and then ends these, with the time to carry away what they leave. */
+  const cancelCarried = async (elements: readonly BatchElement[], carrier: Courier, graceSeconds: number): Promise<void> => {
+    const there = await Promise.all(elements.map(async (element) => ({ name: element.name, pod: await podAt(element) })))
+    await carrier.markCancelled(
+      there.flatMap(({ name, pod }) => (pod === undefined ? [] : [{ pod: pod.name, name }])),
+      graceSeconds,
+    )
+    await deletePods(at, elements, graceSeconds + fetchGraceSeconds)
+  }
+
+  return {
+    kind: 'kubernetes',
+    capabilities: { ...kubernetesCapabilities, sharedStorage: courier === undefined },
+    claimSeconds: () => settings().claimSeconds,
+    async terms() {
+      await ready()
+      watch.follow()
+      const folder = await root()
+      return {
+        requestOf(intent) {
+          if (courier !== undefined && !intent.directory.startsWith(`${folder}/`))
+            throw new DriverError(
+              'refused',
+              `${intent.name}: directory ${JSON.stringify(intent.directory)} must lie below ${folder}, as there is no volume`,
+            )
+          return podRequestOf(intent, settings())
+        },
+        arraySize: mostTasks,
+        nameWords: [runtime, folder],
+      }
+    },
+    hopeless: ({ image }, words) => `image ${JSON.stringify(image)} cannot be run here (${words})`,
+    script: async (_, elements, pack) =>
+      jobScript(elements, {
+        pack,
+        root: await root(),
+        supervisor: await site.tasks.foregroundCommand('"$script"'),
+        tools: (await tools()).lent,
+        prepares: courier !== undefined,
+      }),
+    // A Job has no holes.
+    leavesOut: false,
+    async submit(job) {
+      try {
+        await createJob(at, await manifestOf(job, await tools()))
+      } catch (error) {
+        const trouble = troubleOf(error)
+        if (trouble.trouble !== 'unknown' && /exceeded quota/.test(trouble.message))
+          throw new NoRoom(`the namespace's quota has no room: ${trouble.message}`, { cause: error, smaller: false })
+        throw trouble
+      }
+      // In the books a Job is an array that is accepted as soon as it is made: its name is its id.
+      await site.books.accepted(job.name, '1')
+      for (const [index, name] of job.tasks.entries()) watch.expect({ array: job.name, index, submittedAt: 0 }, name)
+      return '1'
+    },
+    find: async (job) => ((await isJobThere(at, job)) ? '1' : undefined),
+    async list(places) {
+      watch.follow()
+      for (const { name, place } of places) watch.expect(place, name)
+      const now = Date.now() / 1000
+      const missing = places.some(
+        ({ place }) => watch.standing() && watch.here(place) === undefined && now - place.submittedAt > newSeconds,
+      )
+      return { asked: missing ? await watch.ask().catch(() => 'silent' as const) : 'silent', at: now }
+    },
+    judge: (evidence, listing) => judgeKubernetes(evidence, listing, { watch, courier, settings: settings() }),
+    explains: (sight, cancelAsked) => !isUnsure(sight) || (sight.reason === 'stopped' && cancelAsked),
+    answersPromptly: true,
+    async cancel(elements, how, graceSeconds) {
+      if (how === 'waiting' || courier === undefined) await deletePods(at, elements, graceSeconds)
+      else await cancelCarried(elements, courier, graceSeconds)
+    },
+    cancelSteps: {},
+    externalIdOf: indexedName,
+    drop: (jobs) => deleteJobs(at, jobs),
+    strays: async (names) => (await fleeting()?.strays(names)) ?? new Map(),
+    onEnds: (ended) => watch.onEnds(ended),
+    settled: (place) => watch.settled(place),
+    about: ({ name, place, sight }) => details.of(name, place, sight.form === 'ended'),
+    async logs(name, place, stream, range) {
+      const pod = courier === undefined || place === undefined ? undefined : await podAt(place)
+      return pod === undefined ? undefined : courier?.logs(pod, name, stream, range)
+    },
+    async forget(name, place) {
+      await courier?.forget(name)
+      details.forget(name)
+      if (place !== undefined) watch.forget(place)
+    },
+    close() {
+      courier?.close()
+      watch.close()
+    },
+  }
+}

@@ -1,0 +1,118 @@
+import { randomBytes } from 'node:crypto'
+import { posix } from 'node:path'
+import { DriverError } from '../../contract/driver.ts'
+import { gather } from '../../contract/gather.ts'
+import { parseFacts } from '../../remote/record.ts'
+import { placeOf, type TaskPod } from '../pods.ts'
+import { carry, type Commands, type Flow } from './flow.ts'
+import {
+  atKeeper,
+  beginScript,
+  codes,
+  errandsScript,
+  giveScript,
+  keepScript,
+  receiveScript,
+  releaseScript,
+  sendScript,
+  startScript,
+  takeScript,
+} from './scripts.ts'
+
+/** What the keeper knows of the task of a Pod. */
+interface Errand {
+  name: string
+  /** `NAME.TOKEN` */
+  script: string
+  /** Relative to the root. */
+  directory: string
+  state: 'open' | 'delivered' | 'fetched' | 'buried'
+}
+
+const states: readonly string[] = ['open', 'delivered', 'fetched', 'buried'] satisfies Errand['state'][]
+const isState = (word: string): word is Errand['state'] => states.includes(word)
+
+/** Lines of errands.sh; `root` is cut off the directories. */
+function parseErrands(text: string, places: readonly string[], root: string): Map<string, { errand: Errand | undefined } | Error> {
+  const found = new Map<string, { errand: Errand | undefined } | Error>(places.map((place) => [place, { errand: undefined }]))
+  let head: { place: string; state: string; script: string } | undefined
+  for (const line of text.split('\n')) {
+    const [word, place = '', state = '', script = ''] = line.split(' ')
+    if (word === 'at') head = { place, state, script }
+    if (word === 'failed') found.set(place, new DriverError('infrastructure', `cannot make the script of ${place}`))
+    const facts = parseFacts(line)
+    if (facts === undefined || head === undefined || !isState(head.state)) continue
+    const name = head.script.slice(0, head.script.indexOf('.'))
+    const directory = posix.relative(root, facts.directory)
+    found.set(head.place, { errand: { name, script: head.script, directory, state: head.state } })
+    head = undefined
+  }
+  return found
+}
+
+export interface Errands {
+  /** Carries to a Pod what its task needs, and lets it start. False: not yet. */
+  deliver(pod: TaskPod): Promise<boolean>
+  /** Carries back what its task has left, and lets the Pod go. False: not yet. */
+  fetch(pod: TaskPod): Promise<boolean>
+}
+
+/** Both may be done by several workers at once, and broken off anywhere. */
+export function openErrands(commands: Commands, root: () => Promise<string>): Errands {
+  const { openInPod, doInPod } = commands
+  const doAtKeeper = async (what: string, script: string): Promise<string> => commands.doAtKeeper(what, atKeeper(await root(), script))
+  /** The other end of a way is closed where this one cannot be opened. */
+  const openAtKeeper = async (script: string, other: Flow): Promise<Flow> =>
+    commands.openAtKeeper(atKeeper(await root(), script)).catch((error: unknown) => {
+      other.close()
+      throw error
+    })
+
+  /** Undefined: nobody's, as nothing is known of its Job. What is packed is made at the keeper first. */
+  const errandAt = gather<string, { errand: Errand | undefined }>(
+    async (places) => {
+      const text = await doAtKeeper('cannot ask what is to be delivered', errandsScript(places))
+      return parseErrands(text, places, await root())
+    },
+    { milliseconds: 20, most: 100 },
+  )
+  const release = async (pod: string): Promise<void> => doInPod('cannot let go', pod, releaseScript(await root()))
+
+  return {
+    async deliver(pod) {
+      const { errand } = await errandAt(placeOf(pod.job, pod.index))
+      if (errand === undefined || errand.state !== 'open') return true
+      const { name, script, directory } = errand
+      const at = await root()
+      const folder = `.in-${randomBytes(6).toString('hex')}`
+      const to = await openInPod(pod.name, receiveScript(at, folder))
+      const from = await openAtKeeper(giveScript({ script, job: pod.job, directory }), to)
+      if ((await carry(`the files of ${name} to Pod ${pod.name}`, from, to)) === codes.done) {
+        const record = beginScript(name, `start ${script} 0 0 - ${pod.node ?? '-'} 0`)
+        if ((await doAtKeeper(`cannot write the record of ${name}`, record)).trim() !== 'start') return true
+        await doInPod(`cannot put the files of ${name}`, pod.name, startScript(at, folder, directory))
+      }
+      await doAtKeeper(`cannot mark ${name} as delivered`, `: > tasks/${name}.delivered`)
+      return true
+    },
+    async fetch(pod) {
+      const { errand } = await errandAt(placeOf(pod.job, pod.index))
+      if (errand === undefined || errand.state === 'fetched') {
+        // It runs still, for nobody.
+        if (pod.terminated === undefined && errand === undefined) return false
+        await release(pod.name)
+        return true
+      }
+      const { name, directory } = errand
+      const from = await openInPod(pod.name, sendScript(await root(), { name, directory, over: pod.terminated !== undefined }))
+      const folder = `fetch/${name}.${randomBytes(6).toString('hex')}`
+      const to = await openAtKeeper(takeScript(folder), from)
+      const code = await carry(`the files of ${name} from Pod ${pod.name}`, from, to)
+      if (code !== codes.done) await doAtKeeper('cannot tidy up', `rm -rf ${folder}`)
+      if (code === codes.notYet) return false
+      if (code === codes.done) await doAtKeeper(`cannot put the outputs of ${name} in their place`, keepScript(folder, { name, directory }))
+      await release(pod.name)
+      return true
+    },
+  }
+}

@@ -1,0 +1,139 @@
+import type { Readable, Writable } from 'node:stream'
+import { pipeline } from 'node:stream/promises'
+import type { KubernetesCluster } from '../../../../clients/kubernetes-cluster.ts'
+import type { SiteShell } from '../../../shell.ts'
+import { DriverError } from '../../contract/driver.ts'
+import { messageOf } from '../../contract/errno.ts'
+import { courierName } from '../job.ts'
+import { codes } from './scripts.ts'
+
+/** After this long without a byte a stream is taken for broken. */
+const silentMs = 120_000
+const execDeadlineMs = 15_000
+const scriptDeadlineMs = 60_000
+
+/** A command with its streams, wherever it runs. */
+export interface Flow {
+  stdin: Writable
+  stdout: Readable
+  /** Code, and the last words. */
+  done: Promise<{ code: number | null; stderr: string }>
+  close(): void
+}
+
+export const wordsOf = (stderr: string): string => stderr.trim().slice(-500) || 'it said nothing'
+
+/** Everything that `from` writes into `to`; answers the code of `to`. Rejects unless `from` ended well, or `to` did not want it. */
+export async function carry(what: string, from: Flow, to: Flow): Promise<number> {
+  let last = performance.now()
+  let silent = false
+  const timer = setInterval(() => {
+    if (performance.now() - last < silentMs) return
+    silent = true
+    from.close()
+    to.close()
+  }, 5000)
+  const meter = async function* (source: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
+    for await (const bytes of source) {
+      last = performance.now()
+      yield bytes
+    }
+  }
+  const sent = pipeline(from.stdout, meter, to.stdin)
+  sent.catch(() => undefined)
+  to.done.then(
+    ({ code }) => (code === 0 ? undefined : from.close()),
+    () => from.close(),
+  )
+  from.done.then(
+    ({ code }) => (code === 0 ? undefined : to.close()),
+    () => to.close(),
+  )
+  try {
+    const [source, target] = await Promise.allSettled([from.done, to.done])
+    if (target.status === 'fulfilled' && target.value.code === codes.already) return codes.already
+    if (source.status === 'fulfilled' && source.value.code !== 0) {
+      const { code, stderr } = source.value
+      if (code === codes.already || code === codes.nothing || code === codes.notYet) return code
+      throw new DriverError('infrastructure', `${what}: cannot be read (${wordsOf(stderr)})`)
+    }
+    if (target.status === 'fulfilled' && target.value.code !== 0)
+      throw new DriverError('infrastructure', `${what}: cannot be written (${wordsOf(target.value.stderr)})`)
+    if (silent) throw new DriverError('unknown', `${what}: nothing came for ${silentMs / 1000} s`)
+    for (const one of [source, target])
+      if (one.status === 'rejected') throw new DriverError('unknown', `${what}: ${messageOf(one.reason)}`, { cause: one.reason })
+    await sent
+    return codes.done
+  } finally {
+    clearInterval(timer)
+    from.close()
+    to.close()
+  }
+}
+
+/** Commands in the Pods of tasks and at the keeper. */
+export interface Commands {
+  openInPod: (pod: string, script: string) => Promise<Flow>
+  openAtKeeper: (script: string) => Promise<Flow>
+  /** A short script in a Pod. */
+  runInPod: (pod: string, script: string) => Promise<{ code: number | null; stdout: Buffer; stderr: string }>
+  /** The same; a code that is not 0 rejects with `what`. */
+  doInPod: (what: string, pod: string, script: string) => Promise<void>
+  /** A short script at the keeper: its output. */
+  doAtKeeper: (what: string, script: string) => Promise<string>
+}
+
+export function openCommands({
+  cluster,
+  namespace,
+  shell,
+}: {
+  cluster: Pick<KubernetesCluster, 'exec'>
+  namespace: string
+  shell: SiteShell
+}): Commands {
+  const openInPod = async (pod: string, script: string): Promise<Flow> => {
+    const command = ['/bin/sh', '-c', script]
+    const channel = await cluster.exec({ namespace, pod, container: courierName, command, deadlineMs: execDeadlineMs })
+    let words = ''
+    channel.stderr.on('data', (bytes: Buffer) => (words = (words + bytes.toString()).slice(-4096)))
+    const done = channel.done.then((code) => ({ code, stderr: words }))
+    done.catch(() => undefined)
+    return { stdin: channel.stdin, stdout: channel.stdout, done, close: () => channel.close() }
+  }
+  const runInPod: Commands['runInPod'] = async (pod, script) => {
+    const flow = await openInPod(pod, script)
+    const chunks: Buffer[] = []
+    flow.stdout.on('data', (bytes: Buffer) => chunks.push(bytes))
+    const timer = setTimeout(() => flow.close(), scriptDeadlineMs)
+    try {
+      flow.stdin.end()
+      return { ...(await flow.done), stdout: Buffer.concat(chunks) }
+    } finally {
+      clearTimeout(timer)
+      flow.close()
+    }
+  }
+  return {
+    openInPod,
+    async openAtKeeper(script) {
+      const stream = await shell.open(script)
+      const { stdin, stdout, done } = stream
+      let over = false
+      const end = (): void => void (over = true)
+      done.then(end, end)
+      // It ends processes by their id, which may be another's by now.
+      return { stdin, stdout, done, close: () => (over ? undefined : stream.kill()) }
+    },
+    runInPod,
+    async doInPod(what, pod, script) {
+      const { code, stderr } = await runInPod(pod, script)
+      if (code !== 0) throw new DriverError('infrastructure', `${what} in Pod ${pod}: ${wordsOf(stderr)}`)
+    },
+    async doAtKeeper(what, script) {
+      const { code, stdout, stderr } = await shell.run(script, { deadlineMs: scriptDeadlineMs })
+      if (code !== 0) throw new DriverError('infrastructure', `${what}: ${wordsOf(stderr)}`)
+      return stdout.toString()
+    },
+  }
+}

@@ -1,0 +1,15 @@
+# shellcheck shell=sh
+# In a Pod: puts what was received in FOLDER in its place, once, and lets the task start. ROOT: of the site's files. DIRECTORY: of the task's work, relative.
+cd "$ROOT" || exit 97
+export FOLDER DIRECTORY
+# shellcheck disable=SC2016 # the inner shell expands them
+flock .lock /bin/sh -ec '[ -e .go ] && exit
+umask 077
+rm -rf -- "./$DIRECTORY"
+mkdir -p -- "$(dirname -- "./$DIRECTORY")"
+mv -- "$FOLDER/$DIRECTORY" "./$DIRECTORY"
+cp -R -- "$FOLDER/." .
+: > .go'
+code=$?
+[ "$code" = 0 ] && rm -rf .in-*
+exit "$code"

@@ -1,0 +1,44 @@
+# shellcheck shell=sh
+# What the container of an index runs. Before it: `choose INDEX` sets script (NAME.TOKEN) and, for a task that makes its own script and work
+# directory, from, size and directory; `supervise` calls `begin` with the words that run the supervisor where the keeper is. FOLDER: of the
+# records. TOOLS: of tools that the site lends; LENT: whether there are any. PACK: the texts of those that are packed. PREPARES: with
+# ORRERY_PREPARE it makes what is packed, says what it found and does no more.
+
+cd "$FOLDER" || exit 97
+# The image's own shell knows its own tools better; the one that is lent takes its own before any other.
+shell=/bin/sh
+if [ -n "$LENT" ]; then
+  shell=$TOOLS/sh
+  if [ -x /bin/sh ]; then
+    [ -n "$ORRERY_SHELL" ] || ORRERY_SHELL=own exec /bin/sh "$0"
+    shell=/bin/sh
+  fi
+fi
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:$TOOLS
+export PATH
+# shellcheck disable=SC2034 # `unpack` reads size
+script= size=
+choose "$JOB_COMPLETION_INDEX"
+[ -n "$script" ] || exit 0
+name=${script%%.*}
+[ -e "$name.verdict" ] && exit 0
+unpack
+if [ -n "$PREPARES" ] && [ -n "$ORRERY_PREPARE" ]; then
+  echo "$script"
+  exit 0
+fi
+{ echo "$ORRERY_POD $ORRERY_NODE" > "$name.place"; } 2> /dev/null
+
+# begin SH WRAPPER MODE RECORDS VARIABLE OOM MEASURE SIGNALS WORD…: the three that are this container's own are asked here.
+begin() {
+  wrapper=$2 mode=$3 records=$4 variable=$5
+  shift 8
+  measure= signals=
+  for each in /usr/bin/time /bin/time; do
+    [ -x "$each" ] && "$each" --version 2>&1 | grep -q GNU && measure=$each && break
+  done
+  env -i --default-signal=INT,QUIT true 2> /dev/null && signals=--default-signal=INT,QUIT
+  oom=$(grep '^oom_kill ' /proc/vmstat) || oom='oom_kill 0'
+  exec "$shell" "$wrapper" "$mode" "$records" "$variable" "${oom#oom_kill }" "$measure" "$signals" "$@"
+}
+supervise

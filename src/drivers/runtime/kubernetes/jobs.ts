@@ -1,0 +1,57 @@
+import type { KubernetesError } from '../../../clients/kubernetes.ts'
+import type { BatchElement } from '../batch/scheduler.ts'
+import { labels } from './job.ts'
+import type { Namespace } from './namespace.ts'
+import { asked, isStatus, troubleOf } from './trouble.ts'
+
+/** Of one deletion: indexes stand in its address. */
+const indexesAtOnce = 300
+
+/** Makes a Job; one that is there already is the same, as its name is a hash of its tasks. Rejects with `KubernetesError`. */
+export async function createJob({ cluster, paths }: Namespace, body: object): Promise<void> {
+  try {
+    await cluster.request({ verb: 'create', path: paths.jobs, body })
+  } catch (error) {
+    if (!isStatus(error, 409) || (error as KubernetesError).reason !== 'AlreadyExists') throw error
+  }
+}
+
+export async function isJobThere({ cluster, paths }: Namespace, job: string): Promise<boolean> {
+  try {
+    await cluster.request({ path: `${paths.jobs}/${job}` })
+    return true
+  } catch (error) {
+    if (isStatus(error, 404)) return false
+    throw troubleOf(error)
+  }
+}
+
+/** An index whose Pod is deleted has failed, and is not tried again. */
+export async function deletePods(
+  { cluster, paths }: Namespace,
+  elements: readonly Pick<BatchElement, 'array' | 'index'>[],
+  graceSeconds: number,
+): Promise<void> {
+  for (const [job, own] of Map.groupBy(elements, ({ array }) => array))
+    for (let from = 0; from < own.length; from += indexesAtOnce) {
+      const indexes = own.slice(from, from + indexesAtOnce).map(({ index }) => index)
+      await asked(
+        cluster.request({
+          verb: 'delete',
+          path: paths.pods,
+          query: { labelSelector: `${labels.job}=${job},${labels.index} in (${indexes.join(',')})` },
+          body: { apiVersion: 'v1', kind: 'DeleteOptions', gracePeriodSeconds: Math.ceil(graceSeconds) },
+        }),
+      )
+    }
+}
+
+export async function deleteJobs({ cluster, paths }: Namespace, jobs: Iterable<string>): Promise<void> {
+  const body = { apiVersion: 'v1', kind: 'DeleteOptions', propagationPolicy: 'Background' }
+  for (const job of jobs)
+    await asked(
+      cluster.request({ verb: 'delete', path: `${paths.jobs}/${job}`, body }).catch((error: unknown) => {
+        if (!isStatus(error, 404)) throw error
+      }),
+    )
+}

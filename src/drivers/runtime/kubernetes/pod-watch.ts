@@ -1,0 +1,157 @@
+import type { BatchPlace } from '../batch/scheduler.ts'
+import { RecentMap } from '../contract/recent.ts'
+import type { Courier } from './courier/courier.ts'
+import { kept } from './kept.ts'
+import type { Namespace } from './namespace.ts'
+import { isOver, placeOf, taskPodOf, type ApiJob, type ApiPod, type TaskPod } from './pods.ts'
+import { isHopeless } from './state.ts'
+
+/** What an answer of the server says, asked where the watch knows no Pod: it may be late. */
+export interface ClusterAnswer {
+  pods: Map<string, TaskPod>
+  jobs: Map<string, ApiJob>
+  /** Why a Job makes no Pod, by its name. */
+  words: Map<string, string>
+  /** When it was asked, milliseconds of `performance.now()`: what was made later is not in it. */
+  at: number
+}
+
+export interface ApiEvent {
+  involvedObject?: { name?: string; fieldPath?: string }
+  reason?: string
+  message?: string
+}
+
+/** All Pods of a runtime's tasks, by one watch. */
+export interface PodWatch {
+  /** Begins the watch, once. */
+  follow(): void
+  /** Whether changes are being told now. */
+  standing(): boolean
+  /** By the watch; what it was at last where it is gone. */
+  seen(place: BatchPlace): TaskPod | undefined
+  /** By the watch, while it is there. */
+  here(place: BatchPlace): TaskPod | undefined
+  /** Seconds that a Pod has been in deletion, and that its image could not be pulled; 0 while the watch does not stand. */
+  spent(pod: TaskPod): { deleting: number; pulling: number }
+  /** Not older than an interval. */
+  ask(): Promise<ClusterAnswer>
+  /** The task of an element, whose end is to be told. */
+  expect(place: BatchPlace, name: string): void
+  /** It has been told. */
+  settled(place: BatchPlace): void
+  forget(place: BatchPlace): void
+  /** Calls back with tasks whose Pods are over or gone; the returned function stops it. */
+  onEnds(ended: (name: string) => void): () => void
+  close(): void
+}
+
+const remembered = 20_000
+const namesKept = 200_000
+
+export function openPodWatch(at: Namespace, courier: Courier | undefined, pollMilliseconds: number): PodWatch {
+  const { cluster, paths, ours } = at
+  const pods = new Map<string, TaskPod>()
+  /** The last state of Pods that are gone. */
+  const gone = new RecentMap<string, TaskPod>(remembered)
+  /** By name of Pod, milliseconds of `performance.now()`. */
+  const deletingSince = new Map<string, number>()
+  const hopelessSince = new Map<string, number>()
+  const namesAt = new RecentMap<string, string>(namesKept)
+  const listeners = new Set<(name: string) => void>()
+  let standing = false
+  let stop: (() => void) | undefined
+  let closed = false
+
+  const since = (times: Map<string, number>, name: string, holds: boolean): void => {
+    if (!holds) times.delete(name)
+    else if (!times.has(name)) times.set(name, performance.now())
+  }
+  const tell = (place: string): void => {
+    const name = namesAt.get(place)
+    if (name !== undefined) for (const listener of listeners) listener(name)
+  }
+  const note = (api: ApiPod): void => {
+    const pod = taskPodOf(api)
+    if (pod === undefined) return
+    const place = placeOf(pod.job, pod.index)
+    pods.set(place, pod)
+    since(deletingSince, pod.name, pod.deleting !== undefined)
+    if (isHopeless(pod) || pod.waiting === undefined) since(hopelessSince, pod.name, isHopeless(pod))
+    courier?.see(pod)
+    if (isOver(pod)) tell(place)
+  }
+  const listed = (items: readonly ApiPod[]): void => {
+    pods.clear()
+    const names = new Set(items.flatMap(({ metadata: { name } = {} }) => name ?? []))
+    courier?.keep(names)
+    // What went while nothing was told.
+    for (const times of [deletingSince, hopelessSince]) for (const name of times.keys()) if (!names.has(name)) times.delete(name)
+    for (const item of items) note(item)
+  }
+  const deleted = (api: ApiPod): void => {
+    const { name } = api.metadata ?? {}
+    if (name !== undefined) for (const times of [deletingSince, hopelessSince]) times.delete(name)
+    const pod = taskPodOf(api)
+    if (pod === undefined) return
+    courier?.drop(pod.name)
+    const place = placeOf(pod.job, pod.index)
+    if (pods.get(place)?.name === pod.name) pods.delete(place)
+    // What it was at last: an eviction is told by the Pod that goes.
+    if (isOver(pod) || pod.disruption !== undefined) gone.set(place, pod.courier === undefined ? pod : { ...pod, courier: 'over' })
+    tell(place)
+  }
+
+  const ask = kept(Math.max(1000, pollMilliseconds * 0.9), async (): Promise<ClusterAnswer> => {
+    const asked = performance.now()
+    const [found, jobs, events] = await Promise.all([
+      cluster.list<ApiPod>(paths.pods, { labelSelector: ours }),
+      cluster.list<ApiJob>(paths.jobs, { labelSelector: ours }),
+      cluster
+        .list<ApiEvent>(paths.events, { fieldSelector: 'involvedObject.kind=Job,reason=FailedCreate' })
+        .catch(() => ({ items: [] as ApiEvent[] })),
+    ])
+    const here = found.items.flatMap((item) => taskPodOf(item) ?? [])
+    return {
+      pods: new Map(here.map((pod) => [placeOf(pod.job, pod.index), pod])),
+      jobs: new Map(jobs.items.map((job) => [job.metadata?.name ?? '', job])),
+      words: new Map(events.items.map(({ involvedObject, message = '' }) => [involvedObject?.name ?? '', message])),
+      at: asked,
+    }
+  })
+
+  return {
+    follow() {
+      if (closed) return
+      stop ??= cluster.watch<ApiPod>(
+        paths.pods,
+        { labelSelector: ours },
+        { listed, changed: (how, api) => (how === 'DELETED' ? deleted(api) : note(api)), standing: (now) => (standing = now) },
+      )
+    },
+    standing: () => standing,
+    seen: ({ array, index }) => pods.get(placeOf(array, index)) ?? gone.get(placeOf(array, index)),
+    here: ({ array, index }) => pods.get(placeOf(array, index)),
+    spent({ name }) {
+      const seconds = (times: Map<string, number>): number => {
+        const from = standing ? times.get(name) : undefined
+        return from === undefined ? 0 : (performance.now() - from) / 1000
+      }
+      return { deleting: seconds(deletingSince), pulling: seconds(hopelessSince) }
+    },
+    ask,
+    expect: ({ array, index }, name) => void namesAt.set(placeOf(array, index), name),
+    settled: ({ array, index }) => void namesAt.delete(placeOf(array, index)),
+    forget({ array, index }) {
+      for (const memory of [namesAt, gone]) memory.delete(placeOf(array, index))
+    },
+    onEnds(ended) {
+      listeners.add(ended)
+      return () => void listeners.delete(ended)
+    },
+    close() {
+      closed = true
+      stop?.()
+    },
+  }
+}

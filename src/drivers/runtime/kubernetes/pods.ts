@@ -1,0 +1,139 @@
+import { containerName, courierName, labels } from './job.ts'
+
+/** Of a Pod of ours, what its task's state depends on. Times are seconds since epoch, by the cluster's clocks. */
+export interface TaskPod {
+  name: string
+  job: string
+  index: number
+  node?: string
+  phase: string
+  /** The Pod's own: `Evicted`, `NodeLost`, `DeadlineExceeded` … */
+  reason?: string
+  message?: string
+  /** It is being deleted, and the node has so long for it. */
+  deleting?: { graceSeconds: number }
+  /** Why it was taken away: `EvictionByEvictionAPI`, `DeletionByTaintManager`, `PreemptionByScheduler` … */
+  disruption?: { reason: string; message: string }
+  /** The scheduler's words while it has found no node. */
+  unscheduled?: string
+  waiting?: { reason: string; message: string }
+  startedAt?: number
+  terminated?: { exitCode: number; reason: string; message: string; startedAt?: number; finishedAt?: number }
+  /** Of the container that files are carried through; absent where the Pod has none, or it has not started. */
+  courier?: 'running' | 'over'
+  image?: string
+  /** `sha256:…` of what the node runs. */
+  digest?: string
+  engine?: string
+}
+
+/** As the API writes a Pod; only what is read. */
+export interface ApiPod {
+  metadata?: {
+    name?: string
+    uid?: string
+    resourceVersion?: string
+    labels?: Record<string, string>
+    deletionTimestamp?: string
+    deletionGracePeriodSeconds?: number
+  }
+  spec?: { nodeName?: string }
+  status?: {
+    phase?: string
+    reason?: string
+    message?: string
+    conditions?: { type: string; status: string; reason?: string; message?: string }[]
+    initContainerStatuses?: ApiContainerStatus[]
+    containerStatuses?: ApiContainerStatus[]
+  }
+}
+
+export interface ApiContainerStatus {
+  name?: string
+  ready?: boolean
+  image?: string
+  imageID?: string
+  containerID?: string
+  state?: {
+    waiting?: { reason?: string; message?: string }
+    running?: { startedAt?: string }
+    terminated?: { exitCode?: number; reason?: string; message?: string; startedAt?: string; finishedAt?: string }
+  }
+}
+
+/** As the API writes a Job; only what is read. */
+export interface ApiJob {
+  metadata?: { name?: string; annotations?: Record<string, string> }
+  status?: {
+    completedIndexes?: string
+    failedIndexes?: string
+    conditions?: { type: string; status: string; reason?: string; message?: string }[]
+  }
+}
+
+const secondsOf = (time: string | undefined): number | undefined => {
+  const milliseconds = time === undefined ? Number.NaN : Date.parse(time)
+  return Number.isNaN(milliseconds) || milliseconds <= 0 ? undefined : milliseconds / 1000
+}
+
+const given = <Key extends string, T>(key: Key, value: T | undefined): Partial<Record<Key, T>> =>
+  value === undefined ? {} : ({ [key]: value } as Partial<Record<Key, T>>)
+
+/** Undefined for a Pod that is no index of a Job of ours. */
+export function taskPodOf({ metadata = {}, spec = {}, status = {} }: ApiPod): TaskPod | undefined {
+  const job = metadata.labels?.[labels.job]
+  const index = metadata.labels?.[labels.index]
+  if (metadata.name === undefined || job === undefined || index === undefined || !/^\d+$/.test(index)) return undefined
+  const condition = (type: string): { status: string; reason?: string; message?: string } | undefined =>
+    status.conditions?.find((one) => one.type === type)
+  const disruption = condition('DisruptionTarget')
+  const scheduled = condition('PodScheduled')
+  const own = status.containerStatuses?.find(({ name }) => name === containerName)
+  const { waiting, running, terminated } = own?.state ?? {}
+  const side = status.containerStatuses?.find(({ name }) => name === courierName)?.state
+  const digest = /sha256:[0-9a-f]{64}/.exec(own?.imageID ?? '')?.[0]
+  const engine = /^([a-z-]+):\/\//.exec(own?.containerID ?? '')?.[1]
+  return {
+    name: metadata.name,
+    job,
+    index: Number(index),
+    phase: status.phase ?? 'Pending',
+    ...given('node', spec.nodeName),
+    ...given('reason', status.reason),
+    ...given('message', status.message),
+    ...(metadata.deletionTimestamp === undefined ? {} : { deleting: { graceSeconds: metadata.deletionGracePeriodSeconds ?? 30 } }),
+    ...(disruption?.status === 'True'
+      ? { disruption: { reason: disruption.reason ?? 'DisruptionTarget', message: disruption.message ?? '' } }
+      : {}),
+    ...(scheduled?.status === 'False' ? { unscheduled: `${scheduled.reason ?? 'Unschedulable'}: ${scheduled.message ?? ''}` } : {}),
+    ...(waiting?.reason === undefined ? {} : { waiting: { reason: waiting.reason, message: waiting.message ?? '' } }),
+    ...given('startedAt', secondsOf(running?.startedAt ?? terminated?.startedAt)),
+    ...(terminated?.exitCode === undefined
+      ? {}
+      : {
+          terminated: {
+            exitCode: terminated.exitCode,
+            reason: terminated.reason ?? '',
+            message: terminated.message ?? '',
+            ...given('startedAt', secondsOf(terminated.startedAt)),
+            ...given('finishedAt', secondsOf(terminated.finishedAt)),
+          },
+        }),
+    ...given<'courier', 'running' | 'over'>('courier', side?.running !== undefined ? 'running' : side?.terminated && 'over'),
+    ...given('image', own?.image),
+    ...given('digest', digest),
+    ...given('engine', engine),
+  }
+}
+
+export const placeOf = (job: string, index: number): string => `${job}/${index}`
+
+/** Whether its containers are done with, as far as the API says. */
+export const isOver = ({ phase, terminated }: TaskPod): boolean => phase === 'Succeeded' || phase === 'Failed' || terminated !== undefined
+
+/** `3`, `1,3-5`: as the status of an Indexed Job lists indexes. */
+export const indexIn = (list: string | undefined, index: number): boolean =>
+  (list ?? '').split(',').some((part) => {
+    const [first = '', last = first] = part.split('-')
+    return first !== '' && Number(first) <= index && index <= Number(last)
+  })

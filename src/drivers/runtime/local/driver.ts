@@ -1,0 +1,178 @@
+import { rm } from 'node:fs/promises'
+import { hostname } from 'node:os'
+import { DriverError, type Capability, type Intent, type RuntimeDriver, type SubmitOutcome } from '../contract/driver.ts'
+import { messageOf } from '../contract/errno.ts'
+import { collect, readLog } from './collect.ts'
+import { checkIntent } from '../contract/intent.ts'
+import { openRunnerPool } from './pool.ts'
+import { bootId } from './processes.ts'
+import { externalId, openControlFolder, settledRecord } from './records.ts'
+import { endByRunner, endMarked, see, type Site } from './sight.ts'
+import { openWatcher } from './watch.ts'
+import { removeStagingRemains, stage, writeStagedFiles } from './staging.ts'
+
+export const localCapabilities: Readonly<Record<Capability, boolean>> = {
+  batch: true,
+  interactive: false,
+  container: false,
+  serverless: false,
+  gpu: false,
+  mpi: false,
+  sharedStorage: true,
+  dataStaging: true,
+  cancellation: true,
+  logStreaming: true,
+  simulation: false,
+}
+
+export interface LocalDriverOptions {
+  /** Holds records and output of the tasks, apart from their work directories. One for all drivers that share tasks; on a local disk. */
+  controlDirectory: string
+  /** Environment variable that marks a task's processes with its name. */
+  taskVariable?: string
+  /** Named in manifests. */
+  runtime?: string
+  /** Between the polite and the forced end of a task whose time is over. */
+  timeoutGraceSeconds?: number
+  /** How often tasks that another driver started are looked at. */
+  pollMilliseconds?: number
+  /** The compiled `runner.go`, asked for when tasks have to be started. */
+  runnerProgram: () => Promise<string>
+  /** Where the kernel counts the processes that it killed for memory (`oom_kill`). */
+  vmstatFile?: string
+}
+
+function asDriverError(error: unknown): DriverError {
+  if (error instanceof DriverError) return error
+  return new DriverError('infrastructure', messageOf(error), { cause: error })
+}
+
+/**
+ * Processes on this machine. Every task leads its own session, started and waited for by a runner (`runner.go`) that outlives
+ * this process; what happened is read from the control folder, so that any driver over the same folder can go on.
+ *
+ * Time limits are the runner's: they hold while no driver is alive. `memoryBytes` is held by a cgroup of its own where this account may make one,
+ * else by RLIMIT_DATA of each process (`memoryLimit` of the intent overrides); an end by the kernel's out-of-memory killer has the reason
+ * `memory`. Processor time is that of the task and all its descendants, peak memory that of the
+ * largest of them. After a restart of the machine a task without a recorded end is `lost`: the boot id in its record is another.
+ *
+ * Without a limit of its own on tasks at once: the caller knows the machine's cores.
+ */
+export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
+  const control = openControlFolder(options.controlDirectory)
+  const site: Site = { control, boot: bootId(), taskVariable: options.taskVariable ?? 'ORRERY_TASK' }
+  const pool = openRunnerPool({
+    program: options.runnerProgram,
+    control: control.root,
+    vmstatFile: options.vmstatFile ?? '/proc/vmstat',
+  })
+  /** Tasks whose runner tells us of their end, or has told us before anybody waited for it. */
+  const announced = new Map<string, 'running' | 'ended'>()
+  let closed = false
+
+  const look = async (names: string[]): Promise<string[]> => {
+    const ended = names.filter((name) => announced.get(name) === 'ended')
+    const silent = names.filter((name) => announced.get(name) !== 'ended')
+    for (const name of ended) announced.delete(name)
+    const orphans = new Set<string>()
+    for (const [name, { state, orphaned }] of see(site, silent)) {
+      if (orphaned) orphans.add(name)
+      else if (state.state === 'ended' || state.state === 'lost') ended.push(name)
+    }
+    // Nobody can tell how these end; they must not run beside their next attempt.
+    if (orphans.size > 0) await endMarked(site, orphans, 0)
+    return ended
+  }
+  const watcher = openWatcher(look, (name) => announced.get(name) === 'running', options.pollMilliseconds ?? 250)
+
+  async function launch(intent: Intent): Promise<string> {
+    const { name, directory, argv, expectedOutputs, timeoutSeconds } = intent
+    const isStarted = (): boolean => control.record(name) !== undefined
+    const staged = intent.stage.length > 0
+    // Without files to bring, the runner's own look is enough.
+    if (!staged || !isStarted()) {
+      if (staged) await stage(directory, intent.stage, (files) => writeStagedFiles(control.path(name, 'staged'), files), isStarted)
+      const answer = await pool.run(
+        {
+          name,
+          directory,
+          workingDirectory: intent.workingDirectory ?? '.',
+          timeoutSeconds,
+          timeoutGraceSeconds: options.timeoutGraceSeconds ?? 5,
+          memoryBytes: intent.ownLimits === true ? 0 : intent.memoryBytes,
+          ...(intent.memoryLimit === undefined ? {} : { memoryLimit: intent.memoryLimit }),
+          facts: JSON.stringify({
+            ...{ directory, expectedOutputs, submittedAt: Date.now() / 1000, staged },
+            ...(staged ? { sources: intent.stage.map(({ from }) => from) } : {}),
+          }),
+          argv,
+          environment: {
+            PATH: '/usr/local/bin:/usr/bin:/bin',
+            HOME: directory,
+            TMPDIR: '/tmp',
+            ...intent.environment,
+            [site.taskVariable]: name,
+          },
+        },
+        {
+          started: () => announced.set(name, 'running'),
+          ended: () => {
+            if (watcher.ended(name)) announced.delete(name)
+            else announced.set(name, 'ended')
+          },
+          abandoned: () => {
+            announced.delete(name)
+            watcher.lookAt([name])
+          },
+        },
+      )
+      if (answer.answer === 'started') return String(answer.pid)
+      if (answer.answer === 'refused') throw new DriverError('refused', answer.message)
+      // Also a runner that went away without an answer may have started it: the record knows.
+      if (answer.answer === 'failed' && !isStarted()) throw new DriverError('infrastructure', answer.message)
+    }
+    const record = await settledRecord(control, name)
+    if (record === undefined) throw new DriverError('infrastructure', `${name} was removed while it was submitted`)
+    return externalId(record)
+  }
+
+  async function submitOne(intent: Intent): Promise<SubmitOutcome> {
+    try {
+      if (closed) throw new DriverError('infrastructure', 'the local driver is closed; open another')
+      checkIntent(intent)
+      return { name: intent.name, ok: true, externalId: await launch(intent) }
+    } catch (error) {
+      return { name: intent.name, ok: false, error: asDriverError(error) }
+    }
+  }
+
+  return {
+    kind: 'local',
+    capabilities: localCapabilities,
+    submit: (intents) => Promise.all(intents.map(submitOne)),
+    find: async (names) => new Map([...see(site, names)].map(([name, { state }]) => [name, state])),
+    watch: watcher.watch,
+    async cancel(names, graceSeconds) {
+      await Promise.all(names.map((name) => endByRunner(site, name, graceSeconds)))
+      await endMarked(site, new Set(names), graceSeconds)
+    },
+    collect: (name) => collect(control, options.runtime ?? 'local', hostname(), name),
+    logs: async (name, stream, range) => readLog(control, name, stream, range),
+    async remove(name) {
+      const record = control.record(name)
+      if (see(site, [name]).get(name)?.state.state === 'running')
+        throw new DriverError('refused', `${name} is running; cancel it before removing it`)
+      if (record?.form === 'started') {
+        await removeStagingRemains(record.facts.directory)
+        await rm(record.facts.directory, { recursive: true, force: true })
+      }
+      announced.delete(name)
+      control.forget(name)
+    },
+    async close() {
+      closed = true
+      pool.close()
+      await watcher.close()
+    },
+  }
+}

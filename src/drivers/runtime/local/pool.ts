@@ -1,0 +1,64 @@
+import { startRunner, type Runner, type RunnerAnswer, type RunnerCallbacks, type RunnerOptions, type RunnerTask } from './runner.ts'
+
+export interface RunnerPool {
+  /**
+   * Starts a task on a runner without work, or on a new one: the number of tasks at once is the caller's business.
+   * `abandoned` is called when the runner is gone before the end: the task has to be looked up.
+   */
+  run(task: RunnerTask, callbacks: RunnerCallbacks & { abandoned: () => void }): Promise<RunnerAnswer>
+  /** Lets the runners go; those with a task see it through. */
+  close(): void
+}
+
+/** Runners without work are kept up to this number; one takes 3 to 7 MB. */
+const idleKept = 16
+
+/** @param options.program is waited for at each start of a runner: the first may come while it is still being built. */
+export function openRunnerPool(options: Omit<RunnerOptions, 'program'> & { program: () => Promise<string> }): RunnerPool {
+  const idle = new Set<Runner>()
+  const busy = new Map<Runner, () => void>()
+  let closed = false
+
+  const add = (program: string): Runner => {
+    const runner = startRunner({
+      ...options,
+      program,
+      onGone: () => {
+        idle.delete(runner)
+        const abandoned = busy.get(runner)
+        busy.delete(runner)
+        abandoned?.()
+      },
+    })
+    return runner
+  }
+  const rest = (runner: Runner): void => {
+    if (!busy.delete(runner)) return
+    if (closed || idle.size >= idleKept) runner.release()
+    else idle.add(runner)
+  }
+
+  return {
+    async run(task, { started, ended, abandoned }) {
+      const [waiting] = idle
+      if (waiting !== undefined) idle.delete(waiting)
+      const runner = waiting ?? add(await options.program())
+      busy.set(runner, abandoned)
+      const answer = await runner.start(task, {
+        started,
+        ended: () => {
+          rest(runner)
+          ended()
+        },
+      })
+      if (answer.answer !== 'started') rest(runner)
+      return answer
+    },
+    close() {
+      closed = true
+      for (const runner of [...idle, ...busy.keys()]) runner.release()
+      idle.clear()
+      busy.clear()
+    },
+  }
+}

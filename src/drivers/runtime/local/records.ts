@@ -1,0 +1,214 @@
+import { closeSync, existsSync, mkdirSync, openSync, readFileSync, rmSync, statSync, writeSync } from 'node:fs'
+import { constants } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { memoryLimits, type MemoryLimit } from '../contract/cgroups.ts'
+import type { EndReason, TaskState } from '../contract/driver.ts'
+import { isErrno } from '../contract/errno.ts'
+import { isAlive, type ProcessIdentity } from './processes.ts'
+
+/**
+ * What a task leaves behind in the control folder, which is apart from its work directory: `NAME.task`, its record; `NAME.out` and
+ * `NAME.err` if it wrote something; `NAME.staged`, the files that were there before; `NAME.cancel` if somebody asked for its end.
+ *
+ * The record is created exclusively before exec, so a name starts once, and grows by whole lines: facts, runner, limits, task, exit. A line
+ * without its end is not there yet. While a task runs its output is in the files of its runner.
+ *
+ * Records of a runner's tasks share a file, each line beginning with the task's name: `NAME.task` is one more hard link to it, which is as
+ * exclusive as a new file and costs no inode (0.3 ms and more of processor time on a disk in use). Records of earlier versions have a
+ * file each, and lines without the name.
+ *
+ * Read synchronously: some hundred bytes from the local disk cost 10 µs this way and 60 µs of processor time the other way.
+ */
+
+/** First line of the record: what the driver must know again after its own end. */
+export interface TaskFacts {
+  directory: string
+  expectedOutputs: readonly string[]
+  /** Seconds since epoch. */
+  submittedAt: number
+  /** False: nothing was there before it. */
+  staged?: boolean
+  /** Folders that its files were staged from, in the intent's order. */
+  sources?: readonly string[]
+}
+
+export interface TaskExit {
+  exitCode: number | null
+  signal: string | null
+  reason: EndReason
+  finishedAt: number
+  wallSeconds: number
+  cpuSeconds: number
+  peakMemoryBytes: number
+}
+
+export interface StartedRecord {
+  form: 'started'
+  facts: TaskFacts
+  runner: ProcessIdentity
+  /** Of the system it was started on. */
+  boot: string
+  startedAt: number
+  /** What holds it to its memory; absent where it has no limit. */
+  limits?: MemoryLimit
+  /** Absent until its process exists. */
+  task?: ProcessIdentity
+  /** Absent until it and all its descendants have ended. */
+  exit?: TaskExit
+}
+
+export type TaskRecord =
+  | StartedRecord
+  /** Somebody is writing it this moment, or died while doing so. */
+  | { form: 'incomplete'; changedAt: number }
+  /** Cancelled before it was started; it never will be. */
+  | { form: 'tombstone'; at: number }
+
+export interface ControlFolder {
+  root: string
+  path(name: string, file: 'task' | 'out' | 'err' | 'staged' | 'cancel'): string
+  record(name: string): TaskRecord | undefined
+  /** Makes sure that the name is never started. False if it has a record already. */
+  bury(name: string): boolean
+  askToStop(name: string, graceSeconds: number): void
+  /** Where a running task writes to. */
+  runnerOutput(runner: ProcessIdentity, file: 'out' | 'err'): string
+  forget(name: string): void
+}
+
+const signalNames = new Map(Object.entries(constants.signals).map(([name, number]) => [number, name]))
+
+function parseExit(line: string): TaskExit | undefined {
+  const [word, finishedAt, code, signal, reason, wallSeconds, cpuSeconds, peakMemoryBytes] = line.split(' ')
+  if (word !== 'exit') return undefined
+  const number = Number(signal)
+  return {
+    exitCode: number === 0 ? Number(code) : null,
+    signal: number === 0 ? null : (signalNames.get(number) ?? `SIG${number}`),
+    reason: reason as EndReason,
+    finishedAt: Number(finishedAt),
+    wallSeconds: Number(wallSeconds),
+    cpuSeconds: Number(cpuSeconds),
+    peakMemoryBytes: Number(peakMemoryBytes),
+  }
+}
+
+/** Lines of one task, without its name. What follows the last line end is not there yet. */
+function linesOf(text: string, name: string): string[] {
+  if (text.startsWith('{') || text.startsWith('cancelled ')) return text.split('\n').slice(0, -1)
+  const lines: string[] = []
+  const prefix = `${name} `
+  for (let at = 0, end = text.indexOf('\n'); end !== -1; at = end + 1, end = text.indexOf('\n', at))
+    if (text.startsWith(prefix, at)) lines.push(text.slice(at + prefix.length, end))
+  return lines
+}
+
+function parseRecord(text: string, name: string): TaskRecord | undefined {
+  const [first, second, ...rest] = linesOf(text, name)
+  if (first === undefined) return undefined
+  const buried = /^cancelled (\S+)$/.exec(first)
+  if (buried !== null) return { form: 'tombstone', at: Number(buried[1]) }
+  const runner = /^runner (\d+) (\d+) (\S+) (\S+)$/.exec(second ?? '')
+  if (runner === null) return undefined
+  const [, pid, birth, boot = '', startedAt] = runner
+  const started: StartedRecord = {
+    form: 'started',
+    facts: JSON.parse(first) as TaskFacts,
+    runner: { pid: Number(pid), birth: Number(birth) },
+    boot,
+    startedAt: Number(startedAt),
+  }
+  for (const line of rest) {
+    const task = /^task (\d+) (\d+)$/.exec(line)
+    const exit = parseExit(line)
+    const limits = memoryLimits.find((limit) => line === `limits ${limit}`)
+    if (limits !== undefined) started.limits = limits
+    if (task !== null) started.task = { pid: Number(task[1]), birth: Number(task[2]) }
+    if (exit !== undefined) started.exit = exit
+  }
+  return started
+}
+
+/** `root` holds the records of all tasks; names are `[a-z0-9-]`, so they are safe in file names. */
+export function openControlFolder(root: string): ControlFolder {
+  const path: ControlFolder['path'] = (name, file) => join(root, `${name}.${file}`)
+  const runnerOutput: ControlFolder['runnerOutput'] = ({ pid, birth }, file) => join(root, `runner-${pid}-${birth}.${file}`)
+  mkdirSync(root, { recursive: true, mode: 0o700 })
+
+  const record = (name: string): TaskRecord | undefined => {
+    // An absence that has to be thrown costs 0.15 ms.
+    if (!existsSync(path(name, 'task'))) return undefined
+    try {
+      const text = readFileSync(path(name, 'task'), 'utf8')
+      return parseRecord(text, name) ?? { form: 'incomplete', changedAt: statSync(path(name, 'task')).mtimeMs / 1000 }
+    } catch (error) {
+      if (isErrno(error, 'ENOENT')) return undefined
+      throw error
+    }
+  }
+
+  return {
+    root,
+    path,
+    record,
+    runnerOutput,
+    bury(name) {
+      try {
+        const file = openSync(path(name, 'task'), 'wx', 0o600)
+        writeSync(file, `cancelled ${Date.now() / 1000}\n`)
+        closeSync(file)
+        return true
+      } catch (error) {
+        if (isErrno(error, 'EEXIST')) return false
+        throw error
+      }
+    },
+    askToStop(name, graceSeconds) {
+      const file = openSync(path(name, 'cancel'), 'w', 0o600)
+      writeSync(file, `${graceSeconds}\n`)
+      closeSync(file)
+    },
+    forget(name) {
+      const old = record(name)
+      if (old?.form === 'started' && old.exit === undefined && !isAlive(old.runner)) {
+        for (const file of ['out', 'err'] as const) rmSync(runnerOutput(old.runner, file), { force: true })
+      }
+      for (const file of ['out', 'err', 'staged', 'cancel', 'task'] as const) rmSync(path(name, file), { force: true })
+    },
+  }
+}
+
+/** The state that the record alone tells; undefined where only a look at the processes can. */
+export function recordedState(record: TaskRecord | undefined): TaskState | undefined {
+  if (record === undefined) return { state: 'unknown' }
+  if (record.form === 'tombstone') {
+    return {
+      state: 'ended',
+      externalId: 'none',
+      startedAt: record.at,
+      finishedAt: record.at,
+      exitCode: null,
+      signal: null,
+      reason: 'cancelled',
+    }
+  }
+  if (record.form === 'incomplete' || record.exit === undefined) return undefined
+  const { exitCode, signal, reason, finishedAt } = record.exit
+  return { state: 'ended', externalId: externalId(record), startedAt: record.startedAt, finishedAt, exitCode, signal, reason }
+}
+
+/** The site's own name of a task is its process id. */
+export function externalId(record: TaskRecord): string {
+  return record.form === 'started' ? String((record.task ?? record.runner).pid) : 'none'
+}
+
+/** Waits until the record tells who runs it, at most a second: its writer needs microseconds. */
+export async function settledRecord(control: ControlFolder, name: string): Promise<TaskRecord | undefined> {
+  for (let tries = 0; ; tries++) {
+    const record = control.record(name)
+    const settled = record?.form === 'started' ? record.task !== undefined || record.exit !== undefined : record?.form !== 'incomplete'
+    if (settled || tries === 100) return record
+    await sleep(10)
+  }
+}

@@ -1,0 +1,247 @@
+import {
+  constants,
+  closeSync,
+  copyFileSync,
+  lstatSync,
+  mkdirSync,
+  openSync,
+  readdirSync,
+  readlinkSync,
+  readSync,
+  renameSync,
+  rmSync,
+  symlinkSync,
+  utimesSync,
+  writeFileSync,
+  type Stats,
+} from 'node:fs'
+import { copyFile, rm } from 'node:fs/promises'
+import { randomBytes } from 'node:crypto'
+import { basename, dirname, join, posix } from 'node:path'
+import { setImmediate } from 'node:timers/promises'
+import { DriverError, type Stage, type StagedAmount } from '../contract/driver.ts'
+import { isErrno, messageOf } from '../contract/errno.ts'
+
+/** A file as it was before the task started. `source` is where it was copied from; `target` is set for symbolic links. */
+export interface StagedFile {
+  path: string
+  sizeBytes: number
+  modifiedMs: number
+  source: string
+  target?: string
+}
+
+type Entry = { kind: 'file' | 'directory' | 'link'; label: string; source: string; stat: Stats; target?: string }
+
+/** Below this a synchronous copy costs less processor time than the thread pool's round trips. */
+const smallBytes = 64 * 1024
+const chunkBytes = 1024 * 1024
+
+/** A relative path without `..`, empty parts or a leading slash. */
+export function isInside(path: string): boolean {
+  return path !== '' && !path.includes('\0') && !posix.isAbsolute(path) && !path.split('/').includes('..')
+}
+
+/**
+ * A link stays inside whatever other links it passes: `..` only at its beginning (there the parents are real directories), and
+ * not more of them than the link is deep.
+ */
+export function linkStaysInside(path: string, target: string): boolean {
+  if (target === '' || posix.isAbsolute(target)) return false
+  const parts = target.split('/').filter((part) => part !== '' && part !== '.')
+  const ups = parts.findIndex((part) => part !== '..')
+  const leading = ups === -1 ? parts.length : ups
+  return leading < path.split('/').length && !parts.slice(leading).includes('..')
+}
+
+/** Compares in chunks and lets others work after each. */
+export async function sameContent(a: string, b: string): Promise<boolean> {
+  const files = [openSync(a, 'r'), openSync(b, 'r')] as const
+  try {
+    const left = Buffer.allocUnsafe(chunkBytes)
+    const right = Buffer.allocUnsafe(chunkBytes)
+    for (;;) {
+      const count = readSync(files[0], left, 0, chunkBytes, null)
+      if (count !== readSync(files[1], right, 0, chunkBytes, null)) return false
+      if (count === 0) return true
+      if (left.compare(right, 0, count, 0, count) !== 0) return false
+      if (count === chunkBytes) await setImmediate()
+    }
+  } finally {
+    for (const file of files) closeSync(file)
+  }
+}
+
+async function isSame(a: Entry, b: Entry): Promise<boolean> {
+  if (a.kind !== b.kind) return false
+  if (a.kind === 'directory') return true
+  if (a.kind === 'link') return a.target === b.target
+  if (a.stat.size !== b.stat.size) return false
+  return (a.stat.ino === b.stat.ino && a.stat.dev === b.stat.dev) || sameContent(a.source, b.source)
+}
+
+/** What the work directory will hold, by relative path, parents before children. Links are never followed on the way. */
+async function plan(stages: readonly Stage[]): Promise<Map<string, Entry>> {
+  const entries = new Map<string, Entry>()
+  let seen = 0
+
+  const add = async (path: string, entry: Entry): Promise<void> => {
+    const other = entries.get(path)
+    if (other === undefined) entries.set(path, entry)
+    else if (!(await isSame(other, entry))) {
+      throw new DriverError(
+        'user',
+        `${other.label} and ${entry.label} both leave ${JSON.stringify(path)}, with different content; write to different paths`,
+      )
+    }
+  }
+
+  const visit = async (stage: Stage, path: string, stat: Stats): Promise<void> => {
+    if (++seen % 256 === 0) await setImmediate()
+    const source = join(stage.from, path)
+    const { label } = stage
+    if (stat.isDirectory()) {
+      if (path !== '') await add(path, { kind: 'directory', label, source, stat })
+      for (const name of readdirSync(source)) await visit(stage, path === '' ? name : `${path}/${name}`, lstatSync(join(source, name)))
+    } else if (stat.isSymbolicLink()) {
+      const target = readlinkSync(source)
+      if (!linkStaysInside(path, target)) {
+        throw new DriverError(
+          'user',
+          `${label} leaves a link ${JSON.stringify(path)} to ${JSON.stringify(target)}, outside of its work directory; copy the file instead`,
+        )
+      }
+      await add(path, { kind: 'link', label, source, stat, target })
+    } else if (stat.isFile()) await add(path, { kind: 'file', label, source, stat })
+    // Sockets, pipes and devices are no data.
+  }
+
+  for (const stage of stages) {
+    const top = lstatSync(stage.from, { throwIfNoEntry: false })
+    if (top === undefined || !top.isDirectory()) {
+      throw new DriverError('refused', `the files of ${stage.label} are not at ${stage.from}; it is no directory there`)
+    }
+    if (stage.paths === undefined) {
+      await visit(stage, '', top)
+      continue
+    }
+    for (const asked of stage.paths) {
+      if (!isInside(asked))
+        throw new DriverError('refused', `path ${JSON.stringify(asked)} of ${stage.label} is not inside its work directory`)
+      const path = posix.normalize(asked).replace(/\/$/, '')
+      const parts = path.split('/')
+      for (const [depth] of parts.entries()) {
+        const part = parts.slice(0, depth + 1).join('/')
+        const stat = lstatSync(join(stage.from, part), { throwIfNoEntry: false })
+        const last = depth === parts.length - 1
+        if (stat === undefined || (!last && !stat.isDirectory())) {
+          throw new DriverError('user', `${stage.label} did not leave ${JSON.stringify(path)}; declare it among its expected outputs`)
+        }
+        if (last) await visit(stage, path, stat)
+        else await add(part, { kind: 'directory', label: stage.label, source: join(stage.from, part), stat })
+      }
+    }
+  }
+  return entries
+}
+
+/**
+ * Fills `directory` from `stages` by reflink or copy. All or nothing: it is built beside its place and renamed into it, so a crash
+ * in the middle leaves a `.NAME.staging-…` folder that `removeStagingRemains` takes away, and doing it again is harmless. A work
+ * directory that has content is left as it is: it was staged before.
+ *
+ * `record` gets the list of files before they are visible under `directory`; `isStarted` is asked at the last moment.
+ *
+ * @throws DriverError `user` for conflicts, links to the outside and undelivered paths, `refused` for sources that are not there,
+ * `infrastructure` for a full or broken disk.
+ */
+export async function stage(
+  directory: string,
+  stages: readonly Stage[],
+  record: (files: readonly StagedFile[]) => void,
+  isStarted: () => boolean,
+): Promise<void> {
+  if (stages.length === 0 || hasContent(directory)) return
+  const building = join(dirname(directory), `.${basename(directory)}.staging-${process.pid}-${randomBytes(4).toString('hex')}`)
+  try {
+    const entries = await plan(stages)
+    if (entries.size === 0) return
+    mkdirSync(building, { recursive: true, mode: 0o700 })
+    const files = await build(building, entries)
+    record(files)
+    // Somebody else who submits the same name may have been first.
+    if (isStarted() || !moveInto(building, directory)) rmSync(building, { recursive: true, force: true })
+  } catch (error) {
+    rmSync(building, { recursive: true, force: true })
+    if (error instanceof DriverError) throw error
+    throw new DriverError('infrastructure', `cannot stage into ${directory}: ${messageOf(error)}`, {
+      cause: error,
+    })
+  }
+}
+
+/** False if there is content at `to`. */
+function moveInto(from: string, to: string): boolean {
+  try {
+    renameSync(from, to)
+    return true
+  } catch (error) {
+    if (isErrno(error, 'ENOTEMPTY', 'EEXIST')) return false
+    throw error
+  }
+}
+
+function hasContent(directory: string): boolean {
+  try {
+    return readdirSync(directory).length > 0
+  } catch (error) {
+    if (isErrno(error, 'ENOENT')) return false
+    throw new DriverError('infrastructure', `cannot read ${directory}: ${messageOf(error)}`, {
+      cause: error,
+    })
+  }
+}
+
+async function build(root: string, entries: ReadonlyMap<string, Entry>): Promise<StagedFile[]> {
+  const files: StagedFile[] = []
+  let done = 0
+  for (const [path, { kind, source, stat, target }] of entries) {
+    if (++done % 256 === 0) await setImmediate()
+    const to = join(root, path)
+    if (kind === 'directory') mkdirSync(to, { mode: stat.mode | 0o700 })
+    else if (target !== undefined) {
+      symlinkSync(target, to)
+      files.push({ path, sizeBytes: 0, modifiedMs: 0, source, target })
+    } else {
+      if (stat.size <= smallBytes) copyFileSync(source, to, constants.COPYFILE_FICLONE | constants.COPYFILE_EXCL)
+      else await copyFile(source, to, constants.COPYFILE_FICLONE | constants.COPYFILE_EXCL)
+      utimesSync(to, stat.atimeMs / 1000, stat.mtimeMs / 1000)
+      files.push({ path, sizeBytes: stat.size, modifiedMs: stat.mtimeMs, source })
+    }
+  }
+  return files
+}
+
+/** What came from each of the folders, by the list of what was staged. */
+export function amountsFrom(sources: readonly string[], files: readonly StagedFile[]): StagedAmount[] {
+  return sources.map((source) => {
+    const own = files.filter((file) => file.source === join(source, file.path))
+    return { files: own.length, bytes: own.reduce((sum, { sizeBytes }) => sum + sizeBytes, 0) }
+  })
+}
+
+/** Takes away what a crash during staging left beside `directory`. */
+export async function removeStagingRemains(directory: string): Promise<void> {
+  const parent = dirname(directory)
+  const prefix = `.${basename(directory)}.staging-`
+  if (lstatSync(parent, { throwIfNoEntry: false }) === undefined) return
+  for (const name of readdirSync(parent)) if (name.startsWith(prefix)) await rm(join(parent, name), { recursive: true, force: true })
+}
+
+/** Writes the list so that it is there completely or not at all. */
+export function writeStagedFiles(path: string, files: readonly StagedFile[]): void {
+  mkdirSync(dirname(path), { recursive: true, mode: 0o700 })
+  const draft = `${path}.${process.pid}-${randomBytes(4).toString('hex')}`
+  writeFileSync(draft, JSON.stringify(files), { mode: 0o600 })
+  renameSync(draft, path)
+}

@@ -1,0 +1,99 @@
+import { hostname } from 'node:os'
+import { DriverError, type Capability, type RuntimeDriver, type TaskState } from '../contract/driver.ts'
+
+export const noneCapabilities: Readonly<Record<Capability, boolean>> = {
+  batch: true,
+  interactive: false,
+  container: false,
+  serverless: false,
+  gpu: false,
+  mpi: false,
+  sharedStorage: true,
+  dataStaging: false,
+  cancellation: true,
+  logStreaming: true,
+  simulation: false,
+}
+
+type Ended = Extract<TaskState, { state: 'ended' }>
+
+/** A name that was forgotten is `unknown`, hence submitted again, which does no harm: nothing is done. */
+const namesRemembered = 100_000
+
+/**
+ * `launch: none`: every task ends with exit 0 the moment it is submitted, without process, directory or file. All else (records,
+ * intents, commits) is as for a real runtime, so it serves for rehearsals and for the engine's own figures.
+ */
+export function openNoneDriver(options: { runtime?: string } = {}): RuntimeDriver {
+  const tasks = new Map<string, Ended>()
+  const watches = new Set<{ names: Set<string>; onEnd: (name: string) => void }>()
+
+  const remember = (name: string, reason: Ended['reason']): Ended => {
+    const known = tasks.get(name)
+    if (known !== undefined) return known
+    const now = Date.now() / 1000
+    const task: Ended = {
+      state: 'ended',
+      externalId: 'none',
+      startedAt: now,
+      finishedAt: now,
+      exitCode: reason === 'exited' ? 0 : null,
+      signal: null,
+      reason,
+    }
+    tasks.set(name, task)
+    const [oldest] = tasks.keys()
+    if (tasks.size > namesRemembered && oldest !== undefined) tasks.delete(oldest)
+    return task
+  }
+  const announce = (): void => {
+    for (const watch of watches) {
+      for (const name of watch.names) {
+        if (!tasks.has(name)) continue
+        watch.names.delete(name)
+        watch.onEnd(name)
+      }
+      if (watch.names.size === 0) watches.delete(watch)
+    }
+  }
+
+  return {
+    kind: 'none',
+    capabilities: noneCapabilities,
+    async submit(intents) {
+      for (const { name } of intents) remember(name, 'exited')
+      if (watches.size > 0) setImmediate(announce)
+      return intents.map(({ name }) => ({ name, ok: true, externalId: 'none' }))
+    },
+    find: async (names) => new Map(names.map((name) => [name, tasks.get(name) ?? { state: 'unknown' }])),
+    watch(names, onEnd) {
+      const watch = { names: new Set(names), onEnd }
+      watches.add(watch)
+      setImmediate(announce)
+      return () => watches.delete(watch)
+    },
+    async cancel(names) {
+      for (const name of names) remember(name, 'cancelled')
+      setImmediate(announce)
+    },
+    async collect(name) {
+      const state = tasks.get(name)
+      if (state === undefined) throw new DriverError('unknown', `${name} was never submitted`)
+      const summary = { initialFiles: 0, finalFiles: 0, createdFiles: 0, modifiedFiles: 0, deletedFiles: 0, outputBytes: 0 }
+      return {
+        state,
+        submittedAt: state.startedAt,
+        wallSeconds: 0,
+        cpuSeconds: null,
+        peakMemoryBytes: null,
+        measuredBy: 'none',
+        manifest: { schemaVersion: 1, runtime: options.runtime ?? 'none', hostname: hostname(), root: '', files: [], summary },
+        missingOutputs: [],
+        stderrTail: '',
+      }
+    },
+    logs: async () => ({ bytes: Buffer.alloc(0), offset: 0, totalBytes: 0 }),
+    remove: async (name) => void tasks.delete(name),
+    close: async () => watches.clear(),
+  }
+}

@@ -1,0 +1,15 @@
+import type { DriverKind } from '../contract/kind.ts'
+import { noneCapabilities } from './driver.ts'
+
+/** `launch: none`: rehearsal and the figures of the engine itself. */
+export const rehearsal: DriverKind = {
+  capabilities: noneCapabilities,
+  schedulesItself: false,
+  filesHere: true,
+  sharesFiles: true,
+  hasPartitions: false,
+  inNamespace: false,
+  containers: 'never',
+  holdsDefaultMemory: true,
+  siteOf: () => 'rehearsal',
+}

@@ -1,0 +1,73 @@
+import { quoteAll } from '../../quote.ts'
+import type { SiteShell } from '../../shell.ts'
+import { RecentMap } from '../contract/recent.ts'
+import type { TaskFacts } from './record.ts'
+import type { RemoteSite, SiteFacts } from './site.ts'
+
+export interface RemoteOptions {
+  shell: SiteShell
+  /** Absolute at the site; default `$HOME/.orrery`. */
+  root?: string
+  /** For manifests and messages. */
+  runtime: string
+  /** Environment variable that marks a task's processes with its name. */
+  taskVariable: string
+  /** Tasks start on other machines than the one the shell reaches: their times come from those machines' clocks, not from its uptime. */
+  elsewhere?: boolean
+  /** Between the polite and the forced end of a task whose time is over. Default 5. */
+  timeoutGraceSeconds?: number
+  /** Sum of texts and scripts that are sent at once. */
+  chunkBytes?: number
+}
+
+/** What this process remembers of tasks, so that most questions need one round trip less; another process asks the site. */
+export interface RemoteMemory {
+  /** Facts of tasks that this process submitted or has asked about, with the script's name (`NAME.TOKEN`). */
+  facts: RecentMap<string, { script: string; facts: TaskFacts }>
+  /** Process ids of supervisors. */
+  pids: RecentMap<string, number>
+  /** Records without a line, and since when; milliseconds of `performance.now()`. */
+  claimedSince: RecentMap<string, number>
+}
+
+/** A site's tasks, as the files of this folder share them. */
+export interface RemoteContext extends Required<Omit<RemoteOptions, 'root'>> {
+  site: RemoteSite
+  memory: RemoteMemory
+}
+
+export const namesAtOnce = 1000
+export const stagingDeadlineMs = 600_000
+const factsKept = 20_000
+const namesKept = 100_000
+
+export const openMemory = (): RemoteMemory => ({
+  facts: new RecentMap(factsKept),
+  pids: new RecentMap(namesKept),
+  claimedSince: new RecentMap(namesKept),
+})
+
+export const forget = ({ facts, pids, claimedSince }: RemoteMemory, name: string): void => {
+  for (const memory of [facts, pids, claimedSince]) memory.delete(name)
+}
+
+export const wordsOf = (stderr: string): string => stderr.trim().slice(-1000) || 'it said nothing'
+
+/** Words for `sh` that run the supervisor; the names of scripts follow. */
+export const supervisor = (
+  { site, taskVariable, elsewhere }: RemoteContext,
+  facts: SiteFacts,
+  mode: 'foreground' | 'detached',
+  confined = false,
+): string =>
+  `/bin/sh ${quoteAll([
+    `${facts.root}/tasks/${site.wrapper}`,
+    mode,
+    `${facts.root}/tasks`,
+    taskVariable,
+    String(facts.oom),
+    facts.measure,
+    facts.signals,
+    elsewhere ? 'date' : '',
+    confined ? 'cgroups' : '',
+  ])}`

@@ -1,0 +1,316 @@
+import { posix } from 'node:path'
+import { quote, quoteAll } from '../../quote.ts'
+import { DriverError, type OutputManifest, type Stage, type StagedAmount } from '../contract/driver.ts'
+import { isInside, linkStaysInside } from '../local/staging.ts'
+
+/** Something below a folder of the site, as GNU find saw it. Links are never followed. */
+export interface Found {
+  /** Relative; '' is the folder itself. */
+  path: string
+  kind: 'file' | 'directory' | 'link' | 'other'
+  sizeBytes: number
+  /** Seconds since epoch with nine or more decimals, by the clock of its file system. */
+  modified: string
+  changed: string
+  mode: number
+  /** Device and inode. */
+  inode: string
+  target: string
+}
+
+/** For `find FOLDER… -printf`: four fields, each ended by NUL, as a name may hold anything else. */
+export const listingFormat = '%y %s %T@ %C@ %m %D:%i\\0%H\\0%P\\0%l\\0'
+
+const kinds: Readonly<Record<string, Found['kind']>> = { f: 'file', d: 'directory', l: 'link' }
+
+/** What `find` printed, by the folder it was asked for. */
+export function parseListing(bytes: Buffer): Map<string, Found[]> {
+  const fields = bytes.toString().split('\0')
+  const listings = new Map<string, Found[]>()
+  for (let at = 0; at + 3 < fields.length; at += 4) {
+    const [facts = '', folder = '', path = '', target = ''] = fields.slice(at, at + 4)
+    const [letter = '', size, modified = '', changed = '', mode = '', inode = ''] = facts.split(' ')
+    const found = {
+      path,
+      kind: kinds[letter] ?? 'other',
+      sizeBytes: Number(size),
+      modified,
+      changed,
+      mode: parseInt(mode, 8),
+      inode,
+      target,
+    }
+    const listing = listings.get(folder)
+    if (listing === undefined) listings.set(folder, [found])
+    else listing.push(found)
+  }
+  return listings
+}
+
+/** `sha256sum` marks a name that it had to escape with a backslash before the digest. */
+export function parseSums(text: string): Map<string, string> {
+  const sums = new Map<string, string>()
+  const escapes: Readonly<Record<string, string>> = { n: '\n', r: '\r', '\\': '\\' }
+  for (const line of text.split('\n')) {
+    const match = /^(\\?)([0-9a-f]{64}) [ *](.*)$/s.exec(line)
+    if (match === null) continue
+    const [, escaped, sum = '', name = ''] = match
+    sums.set(escaped === '' ? name : name.replace(/\\([nr\\])/g, (_, letter: string) => escapes[letter] ?? ''), sum)
+  }
+  return sums
+}
+
+/** Commands that print the digests of files, absolute paths; none of them longer than Linux takes. */
+export function sumCommands(paths: readonly string[]): string[] {
+  const commands: string[] = []
+  let words = ''
+  for (const path of paths) {
+    words += ` ${quote(path)}`
+    if (words.length < 64 * 1024) continue
+    commands.push(`sha256sum --${words}`)
+    words = ''
+  }
+  return words === '' ? commands : [...commands, `sha256sum --${words}`]
+}
+
+interface Source {
+  stage: Stage
+  found: Found
+}
+
+/** What a work directory will hold, and what has to be asked before that is sure. */
+export interface StagingPlan {
+  /** In the order in which they are copied. */
+  stages: readonly Stage[]
+  /** What each of them brings. */
+  amounts: readonly StagedAmount[]
+  /** Both leave this path; the same content is no conflict. Absolute paths at the site. */
+  comparisons: readonly { path: string; labels: readonly [string, string]; files: readonly [string, string] }[]
+  /** A directory of theirs is not writable by its owner, is something else than 0700 at the top, or holds what is no data. */
+  lockedDirectories: boolean
+  others: boolean
+}
+
+const conflict = (path: string, one: string, other: string): DriverError =>
+  new DriverError('user', `${one} and ${other} both leave ${JSON.stringify(path)}, with different content; write to different paths`)
+
+/**
+ * The rules of `staging.ts` over listings of the predecessors' folders (`from` → what is in it).
+ *
+ * @throws DriverError `user` for conflicts, links to the outside and undelivered paths, `refused` for sources that are not there.
+ */
+export function planStaging(stages: readonly Stage[], listings: ReadonlyMap<string, readonly Found[]>): StagingPlan {
+  const entries = new Map<string, Source>()
+  const comparisons: StagingPlan['comparisons'][number][] = []
+  const amounts = new Map(stages.map((stage) => [stage, { bytes: 0, files: 0 }]))
+  let lockedDirectories = false
+  let others = false
+
+  const add = (stage: Stage, found: Found): void => {
+    const { path, kind, target } = found
+    if (kind === 'other') {
+      others = true
+      return
+    }
+    if (kind === 'directory' && (found.mode & 0o700) !== 0o700) lockedDirectories = true
+    if (path === '') return
+    if (kind === 'link' && !linkStaysInside(path, target))
+      throw new DriverError(
+        'user',
+        `${stage.label} leaves a link ${JSON.stringify(path)} to ${JSON.stringify(target)}, outside of its work directory; copy the file instead`,
+      )
+    const before = entries.get(path)
+    if (before === undefined) {
+      entries.set(path, { stage, found })
+      const amount = amounts.get(stage)
+      if (amount !== undefined && kind !== 'directory') {
+        amount.files++
+        amount.bytes += kind === 'file' ? found.sizeBytes : 0
+      }
+      return
+    }
+    const other = before.found
+    const differs = other.kind !== kind || (kind === 'link' && other.target !== target)
+    if (differs || (kind === 'file' && other.sizeBytes !== found.sizeBytes)) throw conflict(path, before.stage.label, stage.label)
+    if (kind === 'file' && other.inode !== found.inode) {
+      const files = [posix.join(before.stage.from, path), posix.join(stage.from, path)] as const
+      comparisons.push({ path, labels: [before.stage.label, stage.label], files })
+    }
+  }
+
+  for (const stage of stages) {
+    const listing = listings.get(stage.from) ?? []
+    if (!listing.some(({ path, kind }) => path === '' && kind === 'directory'))
+      throw new DriverError('refused', `the files of ${stage.label} are not at ${stage.from}; it is no directory there`)
+    if (stage.paths === undefined) {
+      for (const found of listing) add(stage, found)
+      continue
+    }
+    const byPath = new Map(listing.map((found) => [found.path, found]))
+    for (const asked of stage.paths) {
+      if (!isInside(asked))
+        throw new DriverError('refused', `path ${JSON.stringify(asked)} of ${stage.label} is not inside its work directory`)
+      const path = plain(asked)
+      const parents = path.split('/').map((_, depth, parts) => parts.slice(0, depth).join('/'))
+      const found = byPath.get(path)
+      if (found === undefined || parents.some((parent) => byPath.get(parent)?.kind !== 'directory'))
+        throw new DriverError('user', `${stage.label} did not leave ${JSON.stringify(path)}; declare it among its expected outputs`)
+      for (const one of [...parents.map((parent) => byPath.get(parent)), found]) if (one !== undefined) add(stage, one)
+      const below = `${path}/`
+      if (found.kind === 'directory') for (const one of listing) if (path === '' || one.path.startsWith(below)) add(stage, one)
+    }
+  }
+  return { stages, amounts: [...amounts.values()], comparisons, lockedDirectories, others }
+}
+
+/** Without `.` and a last slash; '' is the folder itself. */
+const plain = (path: string): string => posix.normalize(path).replace(/\/$|^\.$/, '')
+
+/** @throws DriverError `user` for the first pair of the plan whose digests differ. */
+export function checkComparisons(plan: StagingPlan, sums: ReadonlyMap<string, string>): void {
+  for (const { path, labels, files } of plan.comparisons) {
+    const [one, other] = files.map((file) => sums.get(file))
+    if (one === undefined || one !== other) throw conflict(path, ...labels)
+  }
+}
+
+/**
+ * A condition for `sh`: fills `directory` as planned, or leaves one that has content as it is. All or nothing: built beside its place and
+ * renamed into it, the list of files (`staged`) and how much came from where (`moved`, JSON; both relative to the folder of records)
+ * written before.
+ */
+export function stagingScript(
+  plan: StagingPlan,
+  directory: string,
+  { staged, moved }: { staged: string; moved: string },
+  token: string,
+): string {
+  const build = posix.join(posix.dirname(directory), `.${posix.basename(directory)}.staging-${token}`)
+  const [at, to] = [quote(build), quote(directory)]
+  const open = plan.lockedDirectories ? [`find ${at} -type d ! -perm -700 -exec chmod u+rwx {} +`] : []
+  const copies = plan.stages.flatMap(({ from, paths }) => {
+    if (paths === undefined) return [`cp -RPpf -- ${quote(`${from}/.`)} ${at}/`, ...open]
+    if (paths.length === 0) return []
+    const words = quoteAll(paths.map((path) => `./${plain(path)}`))
+    return [`( cd -- ${quote(from)} && cp -RPpf --parents -- ${words} ${at}/ )`, ...open]
+  })
+  const steps = [
+    `mkdir -p -- ${at}`,
+    ...copies,
+    ...(plan.others ? [`find ${at} ! -type f ! -type d ! -type l -delete`] : []),
+    `chmod 700 -- ${at}`,
+    `find ${at} -mindepth 1 \\( -type f -o -type l \\) -printf ${quote(listingFormat)} > ${staged}`,
+    `printf '%s\\n' ${quote(JSON.stringify(plan.amounts))} > ${moved}`,
+    `{ mv -T -- ${at} ${to} 2> /dev/null || [ -n "$(ls -A -- ${to})" ]; }`,
+  ]
+  return `{ { [ -d ${to} ] && [ -n "$(ls -A -- ${to})" ]; } || { ${steps.join(' && ')}; } || { rm -rf -- ${at}; false; }; } && { [ ! -e ${at} ] || rm -rf -- ${at}; }`
+}
+
+const nanoseconds = (seconds: string): string => {
+  const [whole = '0', rest = ''] = seconds.split('.')
+  return `${whole === '0' ? '' : whole}${rest.padEnd(9, '0').slice(0, 9)}`
+}
+
+/** Files and links of an ended task against those that were there before: what is sure, and what digests have to tell. */
+export interface Changes {
+  /** To be summed: they are new or other than before. */
+  changed: readonly Found[]
+  /** Touched, of the same size: as before if a source of the same time (`modified`) has the same content. */
+  touched: readonly { found: Found; modified: string }[]
+  deleted: readonly string[]
+  created: ReadonlySet<string>
+  initialFiles: number
+  finalFiles: number
+}
+
+/** `staged`: the lists that were written when it was staged; more than one if several submitted it at once. */
+export function changesOf(listing: readonly Found[], staged: readonly (readonly Found[])[]): Changes {
+  const before = new Map<string, Found[]>()
+  for (const found of staged.flat()) before.set(found.path, [...(before.get(found.path) ?? []), found])
+  const after = listing.filter(({ kind }) => kind === 'file' || kind === 'link')
+  const changed: Found[] = []
+  const touched: Changes['touched'][number][] = []
+  const created = new Set<string>()
+  for (const found of after) {
+    const old = before.get(found.path)
+    const [first] = old ?? []
+    if (old === undefined || first === undefined) {
+      created.add(found.path)
+      changed.push(found)
+    } else if (first.kind === 'link') {
+      if (found.kind !== 'link' || found.target !== first.target) changed.push(found)
+    } else if (found.kind !== 'file' || found.sizeBytes !== first.sizeBytes) changed.push(found)
+    else if (!old.some((one) => one.modified === found.modified && one.changed === found.changed))
+      touched.push({ found, modified: first.modified })
+  }
+  const left = new Set(after.map(({ path }) => path))
+  const deleted = [...before.keys()].filter((path) => !left.has(path))
+  return { changed, touched, deleted, created, initialFiles: before.size, finalFiles: after.length }
+}
+
+/** Whether a staged file is what it was: same content as where it came from, which has not changed since. */
+export const isUntouched = (
+  modified: string,
+  sum: string | undefined,
+  sources: readonly { sum: string | undefined; modified: string | undefined }[],
+): boolean => sum !== undefined && sources.some((source) => source.sum === sum && source.modified === modified)
+
+/** `files`: what changed, with digests by path. */
+export function manifestOf(
+  place: { runtime: string; hostname: string; root: string },
+  changes: Changes,
+  files: readonly Found[],
+  sums: ReadonlyMap<string, string>,
+): OutputManifest {
+  const listed: OutputManifest['files'] = files.map(({ path, kind, sizeBytes, modified }) => {
+    const sum = kind === 'file' ? sums.get(path) : undefined
+    return {
+      path,
+      change: changes.created.has(path) ? 'created' : 'modified',
+      sizeBytes,
+      ...(sum === undefined ? {} : { checksum: `sha256:${sum}` }),
+      modifiedUnixNano: nanoseconds(modified),
+    }
+  })
+  for (const path of changes.deleted) listed.push({ path, change: 'deleted', sizeBytes: 0, modifiedUnixNano: '0' })
+  listed.sort((a, b) => (a.path < b.path ? -1 : 1))
+  const count = (change: string): number => listed.filter((file) => file.change === change).length
+  return {
+    schemaVersion: 1,
+    ...place,
+    files: listed,
+    summary: {
+      initialFiles: changes.initialFiles,
+      finalFiles: changes.finalFiles,
+      createdFiles: count('created'),
+      modifiedFiles: count('modified'),
+      deletedFiles: changes.deleted.length,
+      outputBytes: listed.reduce((sum, file) => sum + file.sizeBytes, 0),
+    },
+  }
+}
+
+/** There, and there inside the folder, by its listing: a link to the outside, to nothing or to itself is no output. */
+export function isDelivered(root: string, listing: ReadonlyMap<string, Found>, path: string): boolean {
+  const parts = path.split('/').filter((part) => part !== '' && part !== '.')
+  const place: string[] = []
+  for (let links = 0; parts.length > 0;) {
+    const part = parts.shift() ?? ''
+    if (part === '.' || part === '') continue
+    if (part === '..') {
+      if (place.pop() === undefined) return false
+      continue
+    }
+    place.push(part)
+    const found = listing.get(place.join('/'))
+    if (found === undefined || (parts.length > 0 && found.kind !== 'directory' && found.kind !== 'link')) return false
+    if (found.kind !== 'link') continue
+    if (++links > 40) return false
+    const absolute = posix.isAbsolute(found.target)
+    if (absolute && found.target !== root && !found.target.startsWith(`${root}/`)) return false
+    if (absolute) place.length = 0
+    else place.pop()
+    parts.unshift(...(absolute ? found.target.slice(root.length) : found.target).split('/'))
+  }
+  return place.length > 0
+}

@@ -1,0 +1,156 @@
+import { randomBytes } from 'node:crypto'
+import { call, readProgram } from '../../program.ts'
+import { chunks, parts } from './answers.ts'
+import { namesAtOnce, type RemoteContext } from './context.ts'
+import { parseFacts, parseRecord, sightOf, type ParsedRecord, type RemoteSight, type TaskFacts } from './record.ts'
+
+/** What a record says, and whether somebody has asked for the task's end. */
+export interface Read {
+  parsed: ParsedRecord
+  cancelAsked: boolean
+}
+
+/** Defines `records NAME…`, whose lines `parseRecords` reads. */
+export const recordsProgram = readProgram(import.meta.dirname, 'records.sh')
+/** Defines `each_cgroup COMMAND NAME`. */
+export const eachCgroupProgram = readProgram(import.meta.dirname, 'each-cgroup.sh')
+const signalProgram = `${eachCgroupProgram}${readProgram(import.meta.dirname, 'signal.sh')}`
+
+/** Lines `NAME.task:…`, `claimed NAME`, `cancel NAME`. */
+export function parseRecords(text: string): Map<string, Read> {
+  const lines = new Map<string, string[]>()
+  const asked = new Set<string>()
+  for (const line of text.split('\n')) {
+    const [, name, rest] = /^([a-z0-9-]+)\.task:(.*)$/.exec(line) ?? []
+    const [, word, other] = /^(claimed|cancel) ([a-z0-9-]+)$/.exec(line) ?? []
+    if (word === 'cancel' && other !== undefined) asked.add(other)
+    if (word === 'claimed' && other !== undefined) lines.set(other, lines.get(other) ?? [])
+    if (name === undefined || rest === undefined) continue
+    const known = lines.get(name)
+    if (known === undefined) lines.set(name, [rest])
+    else known.push(rest)
+  }
+  return new Map([...lines].map(([name, own]) => [name, { parsed: parseRecord(own), cancelAsked: asked.has(name) }]))
+}
+
+/** Of names that have started, from memory, else from the head of the script at the site. */
+export async function factsOf({ site, memory }: RemoteContext, names: readonly string[]): Promise<Map<string, TaskFacts>> {
+  const found = new Map<string, TaskFacts>()
+  const missing: string[] = []
+  for (const name of names) {
+    const known = memory.facts.get(name)
+    if (known === undefined) missing.push(name)
+    else found.set(name, known.facts)
+  }
+  for (const some of chunks(missing, namesAtOnce)) {
+    const { stdout } = await site.run(() => `grep -sm1 -H '^# facts ' ${some.map((name) => `${name}.*.run`).join(' ')}\ntrue`)
+    for (const line of stdout.toString().split('\n')) {
+      const [, name, token, rest] = /^([a-z0-9-]+)\.([a-z0-9]+)\.run:(.*)$/.exec(line) ?? []
+      const facts = rest === undefined ? undefined : parseFacts(rest)
+      if (name === undefined || token === undefined || facts === undefined) continue
+      memory.facts.set(name, { script: `${name}.${token}`, facts })
+      found.set(name, facts)
+    }
+  }
+  return found
+}
+
+/** Sends a signal, or none, to every process that carries the mark of one of the names; answers the names that had any. */
+export async function signalMarked(
+  { site, taskVariable }: RemoteContext,
+  names: readonly string[],
+  signal: 'TERM' | 'KILL' | undefined,
+): Promise<Set<string>> {
+  const marked = new Set<string>()
+  for (const some of chunks(names, 500)) {
+    const { stdout } = await site.run(() => `${signalProgram}${call('signal_marked', signal ?? '', taskVariable, ...some)}\n`)
+    for (const line of stdout.toString().split('\n')) if (line !== '') marked.add(line.slice(taskVariable.length + 1))
+  }
+  return marked
+}
+
+/** What the site says of some names: supervisors by process id, with the start of those that live, and records. */
+interface Look {
+  reads: Map<string, Read>
+  births: Map<number, string>
+  asked: ReadonlySet<number>
+  boot: string
+}
+
+/** Processes first, records after: what is dead and has no end then never gets one. */
+async function lookSome({ site, memory }: RemoteContext, names: readonly string[], processes: boolean): Promise<Look> {
+  const asked = processes ? new Set(names.flatMap((name) => memory.pids.get(name) ?? [])) : new Set<number>()
+  const boundary = randomBytes(16).toString('hex')
+  const stats = asked.size === 0 ? '' : `cat ${[...asked].map((pid) => `/proc/${pid}/stat`).join(' ')} 2> /dev/null`
+  let boot = ''
+  const { stdout } = await site.run((facts) => {
+    boot = facts.boot
+    return `printf '\\n${boundary} processes\\n'\n${stats}\nprintf '\\n${boundary} records\\n'\n${recordsProgram}${call('records', ...names)}\ntrue`
+  })
+  const [alive, records] = parts(stdout, boundary)
+  const births = new Map<number, string>()
+  for (const line of alive?.bytes.toString().split('\n') ?? []) {
+    const fields = line.slice(line.lastIndexOf(')') + 2).split(' ')
+    if (fields.length > 19 && !'ZX'.includes(fields[0] ?? 'X')) births.set(Number(line.split(' ')[0]), fields[19] ?? '')
+  }
+  const reads = parseRecords(records?.bytes.toString() ?? '')
+  for (const [name, { parsed }] of reads) if (parsed.form === 'started') memory.pids.set(name, parsed.record.pid)
+  return { reads, births, asked, boot }
+}
+
+/** What is known of names after some looks. */
+interface Seen {
+  reads: Map<string, Read>
+  /** Whether the supervisor lives, where that was asked. */
+  supervised: Map<string, boolean>
+}
+
+/** Adds a look to what is known; answers the names whose supervisors were not asked about, as their ids became known by it. */
+function note({ reads, births, asked, boot }: Look, names: readonly string[], processes: boolean, seen: Seen): string[] {
+  const unsure: string[] = []
+  for (const name of names) {
+    const own = reads.get(name)
+    if (own === undefined) continue
+    seen.reads.set(name, own)
+    if (own.parsed.form !== 'started' || own.parsed.record.exit !== undefined || !processes) continue
+    const { pid, birth, boot: since } = own.parsed.record
+    if (since === boot && !asked.has(pid)) unsure.push(name)
+    else seen.supervised.set(name, since === boot && births.get(pid) === birth)
+  }
+  return unsure
+}
+
+const startedOf = (reads: ReadonlyMap<string, Read>): string[] =>
+  [...reads].filter(([, { parsed }]) => parsed.form === 'started').map(([name]) => name)
+
+/** What the records say, and whether the supervisors live, unless `processes` is false: they run on other machines than the shell's. */
+export async function look(context: RemoteContext, names: readonly string[], processes: boolean): Promise<Map<string, RemoteSight>> {
+  const { claimedSince } = context.memory
+  const seen: Seen = { reads: new Map(), supervised: new Map() }
+  for (const some of chunks(names, namesAtOnce)) {
+    const unsure = note(await lookSome(context, some, processes), some, processes, seen)
+    if (unsure.length > 0) note(await lookSome(context, unsure, processes), unsure, processes, seen)
+  }
+  const dead = [...seen.supervised].flatMap(([name, lives]) => (lives ? [] : [name]))
+  const marked = dead.length === 0 ? new Set<string>() : await signalMarked(context, dead, undefined)
+  const facts = await factsOf(context, startedOf(seen.reads))
+  return new Map(
+    names.map((name): [string, RemoteSight] => {
+      const own = seen.reads.get(name)
+      if (own?.parsed.form !== 'claimed') claimedSince.delete(name)
+      else if (!claimedSince.has(name)) claimedSince.set(name, performance.now())
+      if (own === undefined) return [name, { form: 'none' }]
+      const about = {
+        ageSeconds: (performance.now() - (claimedSince.get(name) ?? performance.now())) / 1000,
+        supervised: seen.supervised.get(name),
+        marked: marked.has(name),
+        cancelAsked: own.cancelAsked,
+      }
+      return [name, sightOf(own.parsed, facts.get(name), about)]
+    }),
+  )
+}
+
+/** Facts of those that have started. */
+export const factsOfStarted = (context: RemoteContext, reads: ReadonlyMap<string, Read>): Promise<Map<string, TaskFacts>> =>
+  factsOf(context, startedOf(reads))

@@ -1,0 +1,176 @@
+import { constants } from 'node:os'
+import { memoryLimits, type MemoryLimit } from '../contract/cgroups.ts'
+
+/** Seconds since epoch are by this machine's clock. */
+export type RemoteSight =
+  | { form: 'none' }
+  /** Cancelled before it was started. */
+  | { form: 'buried'; at: number }
+  /** Its record is created and not written yet: ask again; older than some seconds it is lost. */
+  | { form: 'claimed'; ageSeconds: number }
+  | StartedSight
+  | EndedSight
+
+export interface StartedSight {
+  form: 'started'
+  /** Process id of its supervisor. */
+  pid: number
+  node: string
+  startedAt: number
+  submittedAt: number
+  /** Whether the supervisor lives; undefined where processes were not asked for, or it is on another host. */
+  supervised: boolean | undefined
+  /** Whether other processes with its mark live (asked only where the supervisor does not). */
+  marked: boolean
+  cancelAsked: boolean
+}
+
+export interface EndedSight {
+  form: 'ended'
+  pid: number
+  node: string
+  submittedAt: number
+  startedAt: number
+  finishedAt: number
+  exitCode: number | null
+  signal: string | null
+  /** `stopped`: its supervisor got SIGTERM and nobody had asked for a cancel: the site took it away. */
+  reason: 'exited' | 'timeout' | 'cancelled' | 'memory' | 'stopped'
+  wallSeconds: number
+  cpuSeconds: number | null
+  peakMemoryBytes: number | null
+  measuredBy: 'time' | 'rusage' | 'none'
+  limits?: MemoryLimit
+}
+
+/** What the head of a task's script keeps for whoever collects it, in one line of ASCII. */
+export interface TaskFacts {
+  directory: string
+  expectedOutputs: readonly string[]
+  /** Where its files were staged from. */
+  sources: readonly string[]
+  /** It has a memory limit to which nothing holds it, as its runtime says. */
+  unlimited?: true
+  /** Seconds since epoch, by the submitting machine's clock. */
+  submittedAt: number
+  /** By the same clock: when the site's uptime was 0; and how far that clock was before the site's. */
+  zero: number
+  ahead: number
+}
+
+/** JSON without any byte that is not printable ASCII. */
+export const factsLine = (facts: TaskFacts): string =>
+  `# facts ${JSON.stringify(facts).replace(/[^ -~]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`)}`
+
+export const parseFacts = (line: string): TaskFacts | undefined =>
+  line.startsWith('# facts ') ? (JSON.parse(line.slice(8)) as TaskFacts) : undefined
+
+/** A record as the supervisor (`wrapper.ts`) wrote it, numbers as they stand: hundredths of a second since the site's start. */
+export interface TaskRecord {
+  /** `NAME.TOKEN`: the script it was started from. */
+  script: string
+  pid: number
+  birth: string
+  boot: string
+  node: string
+  began: number
+  /** Seconds since epoch by the clock of the node; absent where nobody asked it. */
+  date?: number
+  limits?: MemoryLimit
+  peakKib?: number
+  /** By GNU time; without it a signal is told from an exit code above 128 by the code alone. */
+  killedBy?: number
+  cpuSeconds?: number
+  exit?: { code: number; reason: EndedSight['reason']; ended: number }
+}
+
+export type ParsedRecord = { form: 'claimed' } | { form: 'buried'; at: number } | { form: 'started'; record: TaskRecord }
+
+const reasons: readonly string[] = ['exited', 'timeout', 'cancelled', 'memory', 'stopped'] satisfies EndedSight['reason'][]
+const isReason = (word: string | undefined): word is EndedSight['reason'] => word !== undefined && reasons.includes(word)
+
+const minutes = (text: string): number => {
+  const [, whole, rest] = /^(\d+)m([\d.]+)s$/.exec(text) ?? []
+  return Number(whole) * 60 + Number(rest)
+}
+
+/** Lines of a record; a last one without its end, or torn by a full disk, is not there yet. */
+export function parseRecord(lines: readonly string[]): ParsedRecord {
+  let record: TaskRecord | undefined
+  let times = 0
+  for (const line of lines) {
+    const words = line.split(' ')
+    if (words[0] === 'cancelled' && words[2] === '.') return { form: 'buried', at: Number(words[1]) }
+    if (words[0] === 'start' && words.length === 8) {
+      const [, script = '', pid, birth = '', boot = '', node = '', began, date] = words
+      record = { script, pid: Number(pid), birth, boot, node, began: Number(began) }
+      // busybox's date knows no %N and says `1795283505.%N`.
+      if (date !== '-') record.date = Number.parseFloat(date ?? '')
+    }
+    if (record === undefined) continue
+    const killed = /^Command terminated by signal (\d+)$/.exec(line)
+    if (killed !== null) record.killedBy = Number(killed[1])
+    const limits = words[0] === 'limits' ? memoryLimits.find((limit) => limit === words[1]) : undefined
+    if (limits !== undefined) record.limits = limits
+    if (words[0] === 'peak' && words.length === 2) record.peakKib = Number(words[1])
+    // The first pair is the supervisor's own.
+    if (/^\d+m[\d.]+s \d+m[\d.]+s$/.test(line) && ++times === 2) record.cpuSeconds = minutes(words[0] ?? '') + minutes(words[1] ?? '')
+    const [, code, reason, ended, point] = words
+    if (words[0] === 'exit' && point === '.' && isReason(reason)) record.exit = { code: Number(code), reason, ended: Number(ended) }
+  }
+  return record === undefined ? { form: 'claimed' } : { form: 'started', record }
+}
+
+const signalNames = new Map(Object.entries(constants.signals).map(([name, number]) => [number, name]))
+
+/** How it ended: the shell says 128 + the signal's number; GNU time says whether it was one. */
+function endOf(record: TaskRecord, code: number): { exitCode: number | null; signal: string | null } {
+  const number = record.killedBy ?? (record.peakKib === undefined && code > 128 ? code - 128 : 0)
+  const signal = signalNames.get(number) ?? (record.killedBy === undefined ? undefined : `SIG${number}`)
+  return signal === undefined ? { exitCode: code, signal: null } : { exitCode: null, signal }
+}
+
+/**
+ * What a record says, in seconds since epoch by the submitter's clock: by the node's uptime where the task ran on the machine that was
+ * asked at submission, else by the node's clock, set right by how wrong that of the asked machine was.
+ */
+export function sightOf(
+  parsed: ParsedRecord,
+  facts: TaskFacts | undefined,
+  seen: { ageSeconds: number; supervised: boolean | undefined; marked: boolean; cancelAsked: boolean },
+): RemoteSight {
+  if (parsed.form === 'claimed') return { form: 'claimed', ageSeconds: seen.ageSeconds }
+  if (parsed.form === 'buried') return parsed
+  const { record } = parsed
+  const { pid, node, began, date, exit, cpuSeconds = null, peakKib } = record
+  const limits = record.limits ?? (facts?.unlimited === true ? 'none' : undefined)
+  const submittedAt = facts?.submittedAt ?? 0
+  const byClock = date === undefined ? undefined : date + (facts?.ahead ?? 0)
+  const startedAt = Math.max(submittedAt, byClock ?? (facts?.zero ?? 0) + began / 100)
+  const started: Omit<StartedSight, 'form'> = {
+    pid,
+    node,
+    submittedAt,
+    startedAt,
+    supervised: seen.supervised,
+    marked: seen.marked,
+    cancelAsked: seen.cancelAsked,
+  }
+  if (exit === undefined) return { form: 'started', ...started }
+  const wallSeconds = Math.max(0, exit.ended - began) / 100
+  return {
+    form: 'ended',
+    pid,
+    node,
+    submittedAt,
+    startedAt,
+    finishedAt: startedAt + wallSeconds,
+    ...endOf(record, exit.code),
+    reason: exit.reason,
+    wallSeconds,
+    cpuSeconds,
+    peakMemoryBytes: peakKib === undefined ? null : peakKib * 1024,
+    measuredBy: peakKib !== undefined ? 'time' : cpuSeconds === null ? 'none' : 'rusage',
+    ...(limits === undefined ? {} : { limits }),
+  }
+}

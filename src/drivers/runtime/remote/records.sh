@@ -1,0 +1,12 @@
+# The records of NAME…, a line each: `NAME.task:LINE`, `claimed NAME` for one that has none yet, `cancel NAME` where somebody asked for its end.
+records() {
+  for each; do
+    if [ -e "$each.task" ]; then
+      [ -s "$each.task" ] || echo "claimed $each"
+      [ -e "$each.cancel" ] && echo "cancel $each"
+      set -- "$@" "$each.task"
+    fi
+    shift
+  done
+  [ $# -eq 0 ] || grep -sH '' "$@"
+}

@@ -1,0 +1,20 @@
+# remove NAME [DIRECTORY]: the records of a task, and its work directory with what a broken staging left beside it. After each-cgroup.sh.
+
+# A supervisor that was killed has left its cgroup behind. Processes that nobody finds any more hold it until they are quite gone.
+release() {
+  for _ in 1 2 3 4 5 6 7 8 9 10; do
+    [ ! -d "$1" ] || rmdir -- "$1" && return
+    sleep 0.1 || sleep 1
+  done
+}
+
+remove() {
+  each_cgroup release "$1"
+  if [ -n "$2" ]; then
+    rm -rf -- "$2" 2> /dev/null || {
+      chmod -R u+rwx -- "$2" 2> /dev/null
+      rm -rf -- "$2"
+    } && rm -rf -- "${2%/*}/.${2##*/}".staging-* || return
+  fi
+  rm -f -- "$1".*
+}

@@ -1,0 +1,21 @@
+import { assign, readProgram } from '../../program.ts'
+import type { LogSlice } from '../contract/driver.ts'
+
+const program = readProgram(import.meta.dirname, 'slice.sh')
+
+/** A slice of a log is held in memory; more is read in several. */
+export const largestSlice = 16 * 1024 * 1024
+
+export type SliceRange = { offset: number; limit: number } | { tail: number }
+
+/** A script that answers with a slice of a file, which `parseSlice` reads. */
+export const sliceScript = (file: string, range: SliceRange): string => {
+  const wanted = Math.min('tail' in range ? range.tail : range.limit, largestSlice)
+  return `${assign({ FILE: file, WANTED: wanted, OFFSET: 'tail' in range ? '' : range.offset })}${program}`
+}
+
+export const parseSlice = (stdout: Buffer): LogSlice => {
+  const line = stdout.indexOf('\n')
+  const [totalBytes = 0, offset = 0] = stdout.subarray(0, line).toString().split(' ').map(Number)
+  return { bytes: stdout.subarray(line + 1), offset, totalBytes }
+}

@@ -1,0 +1,166 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import { openBackoff } from '../../../pacing/backoff.ts'
+import type { SiteShell } from '../../shell.ts'
+import { DriverError, type Capability, type EndReason, type RuntimeDriver, type SubmitOutcome, type TaskState } from '../contract/driver.ts'
+import type { RemoteOptions } from './context.ts'
+import { openRemoteTasks, type RemoteSight } from './tasks.ts'
+import { openRemoteWatch } from './watch.ts'
+
+export const sshCapabilities: Readonly<Record<Capability, boolean>> = {
+  batch: true,
+  interactive: false,
+  container: false,
+  serverless: false,
+  gpu: false,
+  mpi: false,
+  sharedStorage: true,
+  dataStaging: true,
+  cancellation: true,
+  logStreaming: true,
+  simulation: false,
+}
+
+export interface SshDriverOptions extends Omit<RemoteOptions, 'elsewhere'> {
+  shell: SiteShell
+  /** How often all watched tasks are looked at, in one round trip. Default 5,000: a stream tells ends at once. */
+  pollMilliseconds?: number
+}
+
+/** A record without a line has no living writer at this age. */
+const claimedSeconds = 5
+
+const stateOf = (sight: RemoteSight): TaskState => {
+  if (sight.form === 'none') return { state: 'unknown' }
+  if (sight.form === 'claimed') {
+    const startedAt = Date.now() / 1000 - sight.ageSeconds
+    return { state: sight.ageSeconds < claimedSeconds ? 'running' : 'lost', externalId: 'none', startedAt }
+  }
+  if (sight.form === 'buried')
+    return ended({ ...sight, startedAt: sight.at, finishedAt: sight.at, exitCode: null, signal: null }, 'cancelled')
+  const { startedAt } = sight
+  const externalId = String(sight.pid)
+  if (sight.form === 'started') return { state: sight.supervised !== false || sight.marked ? 'running' : 'lost', externalId, startedAt }
+  if (sight.reason === 'stopped') return { state: 'lost', externalId, startedAt, cause: 'its supervisor was told to stop (SIGTERM)' }
+  return ended(sight, sight.reason)
+}
+
+const ended = (
+  sight: { pid?: number; startedAt: number; finishedAt: number; exitCode: number | null; signal: string | null },
+  reason: EndReason,
+): Extract<TaskState, { state: 'ended' }> => {
+  const { pid, startedAt, finishedAt, exitCode, signal } = sight
+  return { state: 'ended', externalId: pid === undefined ? 'none' : String(pid), startedAt, finishedAt, exitCode, signal, reason }
+}
+
+/**
+ * Processes on a host that is reached through a shell, many per round trip; the supervisor there (`wrapper.ts`) needs nobody. What
+ * survives: a restart of sshd, a link cut anywhere, the end of this process, a restart of the host (then a task without a recorded end
+ * is `lost`).
+ *
+ * Time limits are the host's. Where the account may make cgroups below its own one or one above it, of version 2 or 1, or lingers under systemd, a task has its own with
+ * `memoryBytes` and `cores`; elsewhere RLIMIT_DATA of each process is twice `memoryBytes` and 256 MiB, and `cores` is not held. Exit codes above 128 are taken for
+ * signals where the host has no GNU time. Processor time is that of the task and the descendants that it waited for. Without a limit of its
+ * own on tasks at once: the caller knows the host's cores.
+ */
+export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root(): Promise<string> } {
+  const tasks = openRemoteTasks(options)
+  let closed = false
+
+  const look = async (names: readonly string[]): Promise<string[]> => {
+    const over: string[] = []
+    const orphans: string[] = []
+    for (const [name, sight] of await tasks.look(names)) {
+      if (sight.form === 'started' && sight.supervised === false && sight.marked) orphans.push(name)
+      else if (['ended', 'lost'].includes(stateOf(sight).state)) over.push(name)
+    }
+    // Nobody can tell how these end; they must not run beside their next attempt.
+    if (orphans.length > 0) await endMarked(orphans, 0)
+    return over
+  }
+  const watcher = openRemoteWatch({ look, follow: tasks.onEnds, pollMilliseconds: options.pollMilliseconds ?? 5000 })
+
+  /** Ends what lives of tasks whose supervisor is gone. */
+  async function endMarked(names: readonly string[], graceSeconds: number): Promise<void> {
+    const forcedAt = performance.now() + graceSeconds * 1000
+    let left = await tasks.signalMarked(names, graceSeconds > 0 ? 'TERM' : 'KILL')
+    for (const backoff = openBackoff({ firstMs: 20, longestMs: 500 }); left.size > 0;) {
+      await backoff.pause()
+      const forced = performance.now() >= forcedAt
+      const alive = await tasks.look([...left])
+      const still = [...alive].filter(([, sight]) => sight.form === 'started' && sight.marked).map(([name]) => name)
+      left = forced && still.length > 0 ? await tasks.signalMarked(still, 'KILL') : new Set(still)
+    }
+  }
+
+  /** Records that are being written this moment are waited for. */
+  async function settled(names: readonly string[]): Promise<Map<string, RemoteSight>> {
+    for (let tries = 0; ; tries++) {
+      const sights = await tasks.look(names)
+      const claimed = [...sights.values()].some((sight) => sight.form === 'claimed' && sight.ageSeconds < claimedSeconds)
+      if (!claimed || tries === 50) return sights
+      await sleep(20)
+    }
+  }
+
+  return {
+    kind: 'ssh',
+    capabilities: sshCapabilities,
+    root: () => tasks.root(),
+    async submit(intents) {
+      if (closed) throw new DriverError('infrastructure', 'the ssh driver is closed; open another')
+      if (intents.length === 0) return []
+      await watcher.ready()
+      const answers = await tasks.start(intents)
+      watcher.expect([...answers].filter(([, { state }]) => state === 'started').map(([name]) => name))
+      const known = [...answers].filter(([, { state }]) => state === 'known').map(([name]) => name)
+      const sights = known.length === 0 ? new Map<string, RemoteSight>() : await settled(known)
+      return intents.map(({ name }): SubmitOutcome => {
+        const answer = answers.get(name)
+        if (answer?.state === 'started') return { name, ok: true, externalId: String(answer.pid) }
+        if (answer?.state === 'failed') return { name, ok: false, error: answer.error }
+        const state = stateOf(sights.get(name) ?? { form: 'none' })
+        if (state.state === 'unknown')
+          return { name, ok: false, error: new DriverError('infrastructure', `${name} was removed while it was submitted`) }
+        return { name, ok: true, externalId: state.externalId }
+      })
+    },
+    async find(names) {
+      if (names.length === 0) return new Map()
+      return new Map([...(await tasks.look(names))].map(([name, sight]) => [name, stateOf(sight)]))
+    },
+    watch: (names, onEnd) => watcher.watch(names, onEnd),
+    async cancel(names, graceSeconds) {
+      let left = [...names]
+      for (const backoff = openBackoff({ firstMs: 20, longestMs: 250 }); left.length > 0;) {
+        await tasks.markCancelled(left, graceSeconds, { signal: true })
+        const orphans: string[] = []
+        const alive: string[] = []
+        for (const [name, sight] of await tasks.look(left)) {
+          if (sight.form === 'claimed' && sight.ageSeconds < claimedSeconds) alive.push(name)
+          if (sight.form !== 'started') continue
+          if (sight.supervised !== false) alive.push(name)
+          else if (sight.marked) orphans.push(name)
+        }
+        if (orphans.length > 0) await endMarked(orphans, graceSeconds)
+        left = alive
+        if (left.length > 0) await backoff.pause()
+      }
+    },
+    async collect(name) {
+      const { sight, ...collected } = await tasks.collect(name)
+      return { state: stateOf(sight), ...collected }
+    },
+    logs: (name, stream, range) => tasks.logs(name, stream, range),
+    async remove(name) {
+      const sight = (await tasks.look([name])).get(name)
+      if (sight !== undefined && stateOf(sight).state === 'running')
+        throw new DriverError('refused', `${name} is running; cancel it before removing it`)
+      await tasks.remove(name)
+      watcher.forget(name)
+    },
+    async close() {
+      closed = true
+      watcher.close()
+    },
+  }
+}

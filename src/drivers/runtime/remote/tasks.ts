@@ -1,0 +1,145 @@
+import { DriverError, type Intent, type LogSlice } from '../contract/driver.ts'
+import { gather } from '../contract/gather.ts'
+import type { SiteShell } from '../../shell.ts'
+import { markCancelled } from './cancelling.ts'
+import { collectTasks, type RemoteCollected } from './collecting.ts'
+import { namesAtOnce, openMemory, supervisor, type RemoteContext, type RemoteOptions } from './context.ts'
+import { followEnds } from './ends.ts'
+import { look, signalMarked } from './looking.ts'
+import { prepareTasks, spaceAt, type Prepared, type Started } from './preparing.ts'
+import type { RemoteSight } from './record.ts'
+import { removeTasks } from './removing.ts'
+import { asDriverError, openRemoteSite } from './site.ts'
+import { largestSlice, parseSlice, sliceScript, type SliceRange } from './slice.ts'
+
+/**
+ * Tasks at a site that is reached through a `SiteShell`: what every driver of such a site shares. Whoever starts the tasks (`ssh.ts`:
+ * at once; `batch`: as a job) prepares them here, makes the site run their supervisor, and reads here what they left behind.
+ *
+ * At the site, below `root`:
+ * - `bin/<hash>/wrapper`: the supervisor (`wrapper.sh`), installed once per content.
+ * - `tasks/NAME.TOKEN.run`: the script of the task (`contract/task-script.ts`), a token per submission, so that no script is ever written over;
+ *   `NAME.task`: its record, created exclusively before the start, growing by whole lines; `NAME.out`, `NAME.err`;
+ *   `NAME.TOKEN.staged`: what was in the work directory before; `NAME.TOKEN.moved`: how much of it came from where; `NAME.cancel`: somebody asked for its end. A name cancelled before its
+ *   start has a record that says so, and never starts.
+ * - `ends`: names of ended tasks, appended as they end.
+ *
+ * Calls that come within some milliseconds share a round trip. Links that break reject with `DriverError` class `unknown` (cause: the
+ * `LinkError`); every script can be run again. Times are by this machine's clock, whatever the site's says.
+ */
+export interface RemoteTasks {
+  readonly shell: SiteShell
+  /** Absolute, at the site; asked once. */
+  root(): Promise<string>
+  /**
+   * Makes work directories, stages predecessors' files, writes the scripts; where nothing is to be staged and not even the parent of the work
+   * directory is there, that is left to the task (`packed`). `ready`: the site may run its supervisor. `known`: the name has a record already
+   * (it runs, has ended, or was cancelled) and must not be submitted again.
+   */
+  prepare(intents: readonly Intent[]): Promise<Map<string, Prepared>>
+  /** The same, and starts them detached. `known` also if somebody else was faster. */
+  start(intents: readonly Intent[]): Promise<Map<string, Started>>
+  /**
+   * Words for `sh` at the site that run one prepared task as long as it lasts, with its exit code: for a batch scheduler's job.
+   * `scriptWord` is put in as it is: `'NAME.TOKEN'` as `prepare` gave it, or a variable that holds it (`"$script"`).
+   */
+  foregroundCommand(scriptWord: string): Promise<string>
+  /**
+   * What the records say, and whether the supervisors live; `processes: false` where those run on other machines than the shell's.
+   * Scripts are asked about once the answer is needed by nobody else: any number of names, 1,000 a round trip.
+   */
+  look(names: readonly string[], options?: { processes?: boolean }): Promise<Map<string, RemoteSight>>
+  /** Buries names that have no record (they never start); leaves a cancel mark for the others. With `signal`, tells their supervisors. */
+  markCancelled(names: readonly string[], graceSeconds: number, options?: { signal?: boolean }): Promise<void>
+  /** Sends a signal to every process that carries the mark of one of the names; answers the names that had any. */
+  signalMarked(names: readonly string[], signal: 'TERM' | 'KILL'): Promise<Set<string>>
+  /** Everything about an ended name; many at once share their round trips. `unknown` while it has no recorded end. */
+  collect(name: string): Promise<RemoteCollected>
+  logs(name: string, stream: 'stdout' | 'stderr', range: SliceRange): Promise<LogSlice>
+  /** Work directory and all records. Does not ask whether it runs. */
+  remove(name: string): Promise<void>
+  /**
+   * Calls back promptly with names that ended, from when `stands(true)` was called until `stands(false)`: what ends between is told by
+   * `look`, which is the truth. Goes on by itself when the site is back. The returned function stops it.
+   */
+  readonly onEnds: (ended: (name: string) => void, stands: (now: boolean) => void) => () => void
+  /** Free space and quota of the work directory, in the site's words. */
+  space(): Promise<string>
+}
+
+export type { Packed } from './preparing.ts'
+export type { EndedSight, RemoteSight, StartedSight } from './record.ts'
+
+const defaultChunkBytes = 256 * 1024
+
+/** What was answered; an error stands for its own intent only when others were answered. */
+async function each<Answer>(
+  intents: readonly Intent[],
+  one: (intent: Intent) => Promise<Answer>,
+): Promise<Map<string, Answer | { state: 'failed'; error: DriverError }>> {
+  const settled = await Promise.allSettled(intents.map(one))
+  if (settled.length > 0 && settled.every(({ status }) => status === 'rejected')) {
+    throw asDriverError(settled.find((result) => result.status === 'rejected')?.reason)
+  }
+  return new Map(
+    intents.map(({ name }, position): [string, Answer | { state: 'failed'; error: DriverError }] => {
+      const result = settled[position]
+      if (result?.status === 'fulfilled') return [name, result.value]
+      return [name, { state: 'failed', error: asDriverError(result?.reason) }]
+    }),
+  )
+}
+
+/** Intents that come together are prepared together; one name once. */
+const submitter = (context: RemoteContext, detached: boolean): ((intent: Intent) => Promise<Prepared | Started>) =>
+  gather<Intent, Prepared | Started>(async (intents) => {
+    const one = new Map(intents.map((intent) => [intent.name, intent]))
+    const answers = await prepareTasks(context, [...one.values()], detached)
+    return new Map(
+      intents.map((intent): [Intent, Prepared | Started | Error] => [
+        intent,
+        answers.get(intent.name) ?? new DriverError('unknown', `no answer for ${intent.name}`),
+      ]),
+    )
+  })
+
+export function openRemoteTasks(options: RemoteOptions): RemoteTasks {
+  const { shell, runtime, taskVariable, elsewhere = false, timeoutGraceSeconds = 5, chunkBytes = defaultChunkBytes } = options
+  const site = openRemoteSite(shell, options.root ?? '')
+  const context: RemoteContext = {
+    ...{ shell, runtime, taskVariable, elsewhere, timeoutGraceSeconds, chunkBytes },
+    site,
+    memory: openMemory(),
+  }
+  const [prepareOne, startOne] = [submitter(context, false), submitter(context, true)]
+  const looker = (processes: boolean): ((name: string) => Promise<RemoteSight>) =>
+    gather((names) => look(context, names, processes), { most: namesAtOnce })
+  const [lookWith, lookWithout] = [looker(true), looker(false)]
+  const collect = gather<string, RemoteCollected>((names) => collectTasks(context, names), { most: 100 })
+  const removeOne = gather<string, true>((names) => removeTasks(context, names))
+
+  return {
+    shell,
+    root: async () => (await site.facts()).root,
+    prepare: async (intents) => (await each(intents, prepareOne)) as Map<string, Prepared>,
+    start: async (intents) => (await each(intents, startOne)) as Map<string, Started>,
+    foregroundCommand: async (scriptWord) => `${supervisor(context, await site.facts(), 'foreground')} ${scriptWord}`,
+    look: async (names, { processes = true } = {}) => {
+      const ask = processes ? lookWith : lookWithout
+      return new Map(await Promise.all(names.map(async (name) => [name, await ask(name)] as const)))
+    },
+    markCancelled: (names, graceSeconds, { signal = false } = {}) => markCancelled(context, names, graceSeconds, signal),
+    signalMarked: (names, signal) => signalMarked(context, names, signal),
+    collect,
+    async logs(name, stream, range) {
+      const file = `${name}.${stream === 'stdout' ? 'out' : 'err'}`
+      const { stdout } = await site.run(() => sliceScript(file, range), { maxBytes: 2 * largestSlice })
+      return parseSlice(stdout)
+    },
+    remove: async (name) => {
+      await removeOne(name)
+    },
+    onEnds: (ended, stands) => followEnds(context, ended, stands),
+    space: () => spaceAt(context),
+  }
+}

@@ -1,0 +1,53 @@
+import { realpathSync } from 'node:fs'
+import { hostname } from 'node:os'
+import { join } from 'node:path'
+import { DriverError, type Collected, type TaskState } from '../contract/driver.ts'
+import { isErrno } from '../contract/errno.ts'
+import { lastLines, stderrTailBytes } from '../local/collect.ts'
+import { outputManifest } from '../local/manifest.ts'
+import { amountsFrom } from '../local/staging.ts'
+import type { FunctionSite } from './site.ts'
+
+const isDelivered = (directory: string, path: string): boolean => {
+  try {
+    return realpathSync(join(directory, path)).startsWith(`${realpathSync(directory)}/`)
+  } catch (error) {
+    if (isErrno(error, 'ENOENT', 'ENOTDIR', 'ELOOP')) return false
+    throw error
+  }
+}
+
+/** Everything about a call that is over. @throws DriverError `refused` where no trial helps, `unknown` while it has no end */
+export async function collectCall({ options, calls }: FunctionSite, name: string, state: TaskState): Promise<Collected> {
+  const record = calls.record(name)
+  const end = calls.end(name)
+  const { runtime } = options
+  if (record?.form === 'buried') {
+    const summary = { initialFiles: 0, finalFiles: 0, createdFiles: 0, modifiedFiles: 0, deletedFiles: 0, outputBytes: 0 }
+    const manifest = { schemaVersion: 1 as const, runtime, hostname: hostname(), root: '', files: [], summary }
+    const used = { wallSeconds: 0, cpuSeconds: null, peakMemoryBytes: null, measuredBy: 'none' as const }
+    return { state, submittedAt: record.at, ...used, manifest, missingOutputs: [], stderrTail: '' }
+  }
+  if (end?.form === 'failed' && end.trouble === 'refused') throw new DriverError('refused', end.message)
+  if (record === undefined || end?.form !== 'ended')
+    throw new DriverError('unknown', `${name} has no recorded end; find tells whether it runs, is lost or was never submitted`)
+  const { directory, expectedOutputs, submittedAt, sources } = record.facts
+  const { startedAt, wallSeconds, cpuSeconds, peakMemoryBytes, detail } = end
+  const staged = calls.staged(name)
+  const sentAt = calls.sentAt(name) ?? submittedAt
+  const manifest = await outputManifest({ runtime, hostname: hostname(), root: directory, staged, startedAt: sentAt })
+  return {
+    state,
+    submittedAt: Math.min(submittedAt, startedAt),
+    queueSeconds: Math.max(0, sentAt - submittedAt),
+    wallSeconds,
+    cpuSeconds,
+    peakMemoryBytes,
+    measuredBy: cpuSeconds === null && peakMemoryBytes === null ? 'none' : 'sampled',
+    manifest,
+    ...(sources === undefined ? {} : { staged: amountsFrom(sources, staged) }),
+    missingOutputs: expectedOutputs.filter((path) => !isDelivered(directory, path)),
+    stderrTail: lastLines(calls.readLog(name, 'err', { tail: stderrTailBytes }).bytes),
+    detail,
+  }
+}

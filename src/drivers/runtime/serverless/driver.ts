@@ -1,0 +1,215 @@
+import { rm } from 'node:fs/promises'
+import { isAbsolute } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { openBackoff } from '../../../pacing/backoff.ts'
+import { DriverError, type Capability, type Intent, type SubmitOutcome, type TaskState } from '../contract/driver.ts'
+import { messageOf } from '../contract/errno.ts'
+import { openGate } from '../../../pacing/gate.ts'
+import type { RootedDriver } from '../contract/rooted.ts'
+import { removeStagingRemains } from '../local/staging.ts'
+import { openWatcher } from '../local/watch.ts'
+import { acceptCall } from './accepting.ts'
+import { openAsking, type Ask } from './asking.ts'
+import type { CallFacts } from './calls.ts'
+import { cancelCall } from './cancelling.ts'
+import { collectCall } from './collecting.ts'
+import { conduct, type Attendance } from './conduct.ts'
+import { openFunctionSite, type FunctionSite, type ServerlessDriverOptions } from './site.ts'
+
+export type { ServerlessDriverOptions } from './site.ts'
+
+export const serverlessCapabilities: Readonly<Record<Capability, boolean>> = {
+  batch: true,
+  interactive: false,
+  container: false,
+  serverless: true,
+  gpu: false,
+  mpi: false,
+  sharedStorage: false,
+  dataStaging: true,
+  cancellation: true,
+  logStreaming: false,
+  simulation: false,
+}
+
+/** Cancels under way at once; each may take its grace. */
+const cancelsAtOnce = 64
+/** Of a call whose records cannot be written. */
+const pauses = { firstMs: 500, longestMs: 30_000 }
+/** `find` waits so long for what a function knows of a call that lost its driver. */
+const adoptionSeconds = 2
+
+const asDriverError = (error: unknown): DriverError =>
+  error instanceof DriverError ? error : new DriverError('infrastructure', messageOf(error), { cause: error })
+
+/** What the records of a call say; `cause`: why it waits. */
+function stateOf({ calls }: FunctionSite, name: string, cause: string | undefined): TaskState {
+  const record = calls.record(name)
+  if (record === undefined) return { state: 'unknown' }
+  if (record.form === 'buried') {
+    const at = { startedAt: record.at, finishedAt: record.at }
+    return { state: 'ended', externalId: 'none', ...at, exitCode: null, signal: null, reason: 'cancelled' }
+  }
+  const id = { externalId: name }
+  const end = calls.end(name)
+  if (end?.form === 'failed') return { state: 'lost', ...id, startedAt: end.startedAt, cause: end.message }
+  if (end !== undefined) {
+    const { startedAt, finishedAt, exitCode, signal, reason } = end
+    return { state: 'ended', ...id, startedAt, finishedAt, exitCode, signal, reason }
+  }
+  const sentAt = calls.sentAt(name)
+  if (sentAt !== undefined) return { state: 'running', ...id, startedAt: sentAt }
+  return { state: 'queued', ...id, submittedAt: record.facts.submittedAt, ...(cause === undefined ? {} : { cause }) }
+}
+
+/** The calls that this driver attends to. */
+interface Attendances {
+  of(name: string): Attendance | undefined
+  /** Begins to attend to a call that nobody attends to; undefined: it is over, or another's. */
+  attend(name: string): Attendance | undefined
+  count(): number
+  close(): Promise<void>
+}
+
+function openAttendances(site: FunctionSite, ask: Ask, ended: (name: string) => void): Attendances {
+  const { calls, attendant } = site
+  const attending = new Map<string, Attendance>()
+  let closed = false
+
+  /** A disk that is full tells nothing about the call: its answer is kept at the function. */
+  const attended = async (name: string, facts: CallFacts, attendance: Attendance): Promise<void> => {
+    const { signal } = attendance.controller
+    for (const backoff = openBackoff(pauses); !signal.aborted;) {
+      try {
+        await conduct(site, ask, name, facts, attendance)
+        break
+      } catch (error) {
+        if (calls.record(name) === undefined) break
+        attendance.cause = messageOf(error)
+        await backoff.pause(signal)
+      }
+    }
+    attending.delete(name)
+    if (calls.end(name) !== undefined) ended(name)
+  }
+
+  return {
+    of: (name) => attending.get(name),
+    attend(name) {
+      const known = attending.get(name)
+      if (known !== undefined) return known
+      const record = calls.record(name)
+      if (closed || record?.form !== 'accepted' || calls.end(name) !== undefined || !calls.claim(name, attendant)) return undefined
+      const attendance: Attendance = { controller: new AbortController(), cause: undefined, done: Promise.resolve() }
+      attending.set(name, attendance)
+      attendance.done = attended(name, record.facts, attendance)
+      return attendance
+    },
+    count: () => attending.size,
+    async close() {
+      closed = true
+      const open = [...attending.entries()]
+      for (const [, { controller }] of open) controller.abort()
+      await Promise.all(open.map(([, { done }]) => done))
+      for (const [name] of open) calls.release(name, attendant)
+    },
+  }
+}
+
+/**
+ * Commands as calls of a function over HTTP: the files of a task lie on this machine, travel with the request and come back with the answer.
+ *
+ * At-least-once is made exactly-once by the attempt's name: a call is written down before it is made, one driver of this machine attends to
+ * it, and after its death another makes it again under the same name, which the function answers from its own ledger. The first
+ * complete answer is kept and later ones change nothing. A function that is not idempotent is called once: without an answer within
+ * its time limit the attempt is lost.
+ *
+ * Until it is sent a call waits in our queue; time in the platform's, on the network and in a cold start is overhead, and how long it ran the
+ * function's own clock tells.
+ */
+export function openServerlessDriver(options: ServerlessDriverOptions): RootedDriver {
+  const site = openFunctionSite(options)
+  const { calls } = site
+  const ask = openAsking(site)
+  const cancelling = openGate(cancelsAtOnce)
+  let closed = false
+  const attendances = openAttendances(site, ask, (name) => watcher.ended(name))
+  const state = (name: string): TaskState => stateOf(site, name, attendances.of(name)?.cause)
+  const isOver = (name: string): boolean => ['ended', 'lost'].includes(state(name).state)
+
+  const look = async (names: string[]): Promise<string[]> =>
+    names.filter((name) => {
+      if (isOver(name)) return true
+      attendances.attend(name)
+      return false
+    })
+  const watcher = openWatcher(look, (name) => attendances.of(name) !== undefined, site.pollSeconds * 1000)
+
+  const submitOne = async (intent: Intent): Promise<SubmitOutcome> => {
+    const { name } = intent
+    try {
+      if (closed) throw new DriverError('infrastructure', 'the serverless driver is closed; open another')
+      await acceptCall(site, intent)
+      attendances.attend(name)
+      return { name, ok: true, externalId: name }
+    } catch (error) {
+      return { name, ok: false, error: asDriverError(error) }
+    }
+  }
+  const cancelOne = async (name: string, grace: number): Promise<void> => {
+    await cancelling.inTurn(() => cancelCall(site, ask, name, grace))
+    attendances.of(name)?.controller.abort()
+    await attendances.of(name)?.done
+    watcher.ended(name)
+  }
+  /** Waits a little for what became of calls that lost their driver: only the function knows. */
+  const adopt = async (names: readonly string[]): Promise<void> => {
+    const orphans = names.filter((name) => attendances.of(name) === undefined && calls.record(name)?.form === 'accepted' && !isOver(name))
+    const adopted = orphans.flatMap((name) => attendances.attend(name)?.done ?? [])
+    if (adopted.length === 0) return
+    const waiting = new AbortController()
+    const late = sleep(adoptionSeconds * 1000, undefined, { signal: waiting.signal }).catch(() => undefined)
+    await Promise.race([Promise.all(adopted), late])
+    waiting.abort()
+  }
+
+  return {
+    kind: 'serverless',
+    capabilities: serverlessCapabilities,
+    root: async () => {
+      if (!isAbsolute(options.root)) throw new DriverError('refused', `root ${JSON.stringify(options.root)} must be an absolute path`)
+      return options.root
+    },
+    submit: (intents) => Promise.all(intents.map(submitOne)),
+    async find(names) {
+      await adopt(names)
+      return new Map(names.map((name) => [name, state(name)]))
+    },
+    watch: watcher.watch,
+    async cancel(names, grace) {
+      const settled = await Promise.allSettled(names.map((name) => cancelOne(name, grace)))
+      const troubles = settled.flatMap((result) => (result.status === 'rejected' ? [result.reason as unknown] : []))
+      if (troubles.length > 0) throw asDriverError(troubles[0])
+    },
+    collect: (name) => collectCall(site, name, state(name)),
+    logs: async (name, stream, range) => calls.readLog(name, stream === 'stdout' ? 'out' : 'err', range),
+    async remove(name) {
+      const record = calls.record(name)
+      const now = state(name)
+      if (now.state === 'running' || now.state === 'queued')
+        throw new DriverError('refused', `${name} is ${now.state}; cancel it before removing it`)
+      if (record?.form === 'accepted') {
+        await removeStagingRemains(record.facts.directory)
+        await rm(record.facts.directory, { recursive: true, force: true })
+      }
+      calls.forget(name)
+    },
+    isBusy: () => attendances.count() > 0,
+    async close() {
+      closed = true
+      site.closing.abort()
+      await attendances.close()
+      await watcher.close()
+    },
+  }
+}

@@ -1,0 +1,120 @@
+import { createHash, hash } from 'node:crypto'
+import { createReadStream, lstatSync, mkdirSync, rmSync } from 'node:fs'
+import { chmod, copyFile, readFile, rename, rm, stat, symlink, writeFile } from 'node:fs/promises'
+import { randomBytes } from 'node:crypto'
+import { dirname, join } from 'node:path'
+import { pipeline } from 'node:stream/promises'
+import { DriverError } from '../contract/driver.ts'
+import { isErrno } from '../contract/errno.ts'
+import type { Calls } from './calls.ts'
+import type { CallAnswer, CallInput, CallOutput } from './protocol.ts'
+import type { StagedFile } from '../local/staging.ts'
+
+const sha256Of = async (path: string): Promise<string> => {
+  const sum = createHash('sha256')
+  await pipeline(createReadStream(path), sum)
+  return sum.digest('hex')
+}
+
+/** Bytes of JSON that the contents of these files are inside a request. */
+export const inlineBytes = (staged: readonly StagedFile[]): number =>
+  staged.reduce((sum, { path, sizeBytes }) => sum + Math.ceil(sizeBytes / 3) * 4 + Buffer.byteLength(path) + 160, 0)
+
+/** The files of a work directory as inputs of a request: with their contents, or with `urlOf(path)` to read them from. */
+export const readInputs = async (
+  directory: string,
+  staged: readonly StagedFile[],
+  urlOf: ((path: string) => string) | undefined,
+): Promise<CallInput[]> => {
+  const inputs: CallInput[] = []
+  for (const { path, target } of staged) {
+    if (target !== undefined) {
+      inputs.push({ path, mode: 0o777, sizeBytes: 0, sha256: hash('sha256', ''), target })
+      continue
+    }
+    const file = join(directory, path)
+    const { mode, size } = lstatSync(file)
+    if (urlOf !== undefined) inputs.push({ path, mode: mode & 0o777, sizeBytes: size, sha256: await sha256Of(file), url: urlOf(path) })
+    else {
+      const content = await readFile(file)
+      inputs.push({
+        path,
+        mode: mode & 0o777,
+        sizeBytes: content.length,
+        sha256: hash('sha256', content),
+        contentBase64: content.toString('base64'),
+      })
+    }
+  }
+  return inputs
+}
+
+const refuse = (message: string): never => {
+  throw new DriverError('refused', message)
+}
+
+/** @throws DriverError `refused` where what came is not what the answer says */
+const checkContent = (output: CallOutput, sizeBytes: number, sha256: string): void => {
+  const what = `output ${JSON.stringify(output.path)}`
+  if (sizeBytes !== output.sizeBytes) refuse(`${what} has ${sizeBytes} bytes, and the function promised ${output.sizeBytes}`)
+  if (sha256 !== output.sha256) refuse(`${what} has the digest ${sha256}, and the function promised ${String(output.sha256)}`)
+}
+
+/** Makes the folders above an output. A link on the way might lead elsewhere; a file on the way is in the way. */
+const makeWay = (directory: string, path: string): void => {
+  let at = directory
+  for (const part of path.split('/').slice(0, -1)) {
+    at = join(at, part)
+    const found = lstatSync(at, { throwIfNoEntry: false })
+    if (found === undefined) mkdirSync(at, { mode: 0o755 })
+    else if (!found.isDirectory()) refuse(`output ${JSON.stringify(path)} lies below ${JSON.stringify(part)}, which is no folder`)
+  }
+}
+
+const put = async (draft: string, directory: string, path: string): Promise<void> => {
+  makeWay(directory, path)
+  try {
+    await rename(draft, join(directory, path))
+  } catch (error) {
+    if (!isErrno(error, 'EISDIR', 'ENOTEMPTY', 'EEXIST', 'ENOTDIR')) throw error
+    // The command has put a file where its input had a folder.
+    await rm(join(directory, path), { recursive: true, force: true })
+    await rename(draft, join(directory, path))
+  }
+}
+
+/**
+ * Puts the outputs of a checked answer into the work directory, each whole or not at all; doing it again makes the same. All are held against
+ * their digests before the first one is put.
+ *
+ * @throws DriverError `refused` where an output is not what the answer says
+ */
+export const applyOutputs = async (calls: Calls, name: string, directory: string, answer: CallAnswer): Promise<void> => {
+  const contents = new Map<string, Buffer>()
+  for (const output of answer.outputs) {
+    if (output.target !== undefined) continue
+    if (output.contentBase64 !== undefined) {
+      const content = Buffer.from(output.contentBase64, 'base64')
+      checkContent(output, content.length, hash('sha256', content))
+      contents.set(output.path, content)
+      continue
+    }
+    const upload = calls.uploadOf(name, output.path)
+    const found = await stat(upload).catch((error: unknown) => {
+      if (isErrno(error, 'ENOENT')) return refuse(`output ${JSON.stringify(output.path)} was not uploaded, and the function says it was`)
+      throw error
+    })
+    checkContent(output, found.size, found.size === output.sizeBytes ? await sha256Of(upload) : '')
+  }
+  for (const path of answer.deleted) rmSync(join(directory, path), { recursive: true, force: true })
+  const links = answer.outputs.filter(({ target }) => target !== undefined)
+  for (const output of [...answer.outputs.filter(({ target }) => target === undefined), ...links]) {
+    const draft = join(dirname(calls.path(name, 'outputs')), `draft-${randomBytes(6).toString('hex')}`)
+    const content = contents.get(output.path)
+    if (output.target !== undefined) await symlink(output.target, draft)
+    else if (content !== undefined) await writeFile(draft, content, { mode: output.mode ?? 0o644 })
+    else await copyFile(calls.uploadOf(name, output.path), draft)
+    if (output.target === undefined && output.mode !== undefined) await chmod(draft, output.mode)
+    await put(draft, directory, output.path)
+  }
+}

@@ -1,0 +1,200 @@
+import { arrayScript } from '../batch/array-script.ts'
+import type { BatchElement, BatchEvidence, BatchJudgement, BatchPlace, BatchScheduler } from '../batch/scheduler.ts'
+import type { BatchSite } from '../batch/site.ts'
+import type { Capability } from '../contract/driver.ts'
+import { gather } from '../contract/gather.ts'
+import { jobOf, type SlurmJob } from './jobs.ts'
+import type { SlurmLimits } from './limits.ts'
+import { requestOf, type SlurmRequest } from './request.ts'
+import type { SlurmScheduler } from './scheduler.ts'
+import { judge, type Patience } from './state.ts'
+
+export const slurmCapabilities: Readonly<Record<Capability, boolean>> = {
+  batch: true,
+  interactive: false,
+  container: false,
+  serverless: false,
+  gpu: true,
+  mpi: false,
+  sharedStorage: true,
+  dataStaging: true,
+  cancellation: true,
+  logStreaming: true,
+  simulation: false,
+}
+
+export interface SlurmAdapterOptions {
+  site: BatchSite
+  /** By commands or by REST. */
+  scheduler: SlurmScheduler
+  configuration: Readonly<Record<string, unknown>>
+  /** Whether Slurm itself may run a task again that it took away. */
+  requeue: boolean
+  patience: Patience
+  claimSeconds: number
+  pollMilliseconds: number
+}
+
+/** What Slurm has answered: the queue, and accounting about those that are no longer in it. */
+interface SlurmListing {
+  jobs: SlurmJob[] | 'silent'
+  history: SlurmJob[] | 'silent' | 'none'
+}
+
+/** Limits change rarely; reading them costs three commands. */
+const limitsKeptMs = 300_000
+/** A signal that came before the supervisor could take it is repeated. */
+const politeAgainSeconds = 3
+/** Beyond the grace, for a supervisor that was signalled late. */
+const forcedAfterGraceSeconds = 5
+
+/** One question under way at a time; whoever asks meanwhile gets the next answer, not one that was on its way before. */
+function sharing<T>(question: () => Promise<T>): () => Promise<T> {
+  let running: Promise<T> | undefined
+  let next: Promise<T> | undefined
+  const start = (): Promise<T> => {
+    const answer = question().finally(() => {
+      if (running === answer) running = undefined
+    })
+    running = answer
+    return answer
+  }
+  return () => {
+    if (running === undefined) return start()
+    const before = running
+    next ??= before
+      .catch(() => undefined)
+      .then(() => {
+        next = undefined
+        return start()
+      })
+    return next
+  }
+}
+
+/** An answer that is asked for again once it is older than `keptMs`: many who ask make one call. */
+function keeping<T>(question: () => Promise<T>, keptMs: number): { ask(): Promise<T>; recent(): Promise<T> } {
+  let last: { value: T; at: number } | undefined
+  const ask = sharing(async () => {
+    const at = performance.now()
+    const value = await question()
+    last = { value, at }
+    return value
+  })
+  return {
+    ask,
+    recent: () => (last !== undefined && performance.now() - last.at < keptMs ? Promise.resolve(last.value) : ask()),
+  }
+}
+
+const byJob = (elements: readonly BatchElement[]): Map<string, number[]> => {
+  const jobs = new Map<string, number[]>()
+  for (const { job, index } of elements) {
+    const indexes = jobs.get(job)
+    if (indexes === undefined) jobs.set(job, [index])
+    else indexes.push(index)
+  }
+  return jobs
+}
+
+/** What Slurm says of one element. */
+const told = (
+  { jobs, history }: SlurmListing,
+  { array, job, index }: BatchPlace,
+): Pick<Parameters<typeof judge>[0], 'queue' | 'history'> => ({
+  queue: jobs === 'silent' ? 'silent' : job === undefined ? 'absent' : (jobOf(jobs, array, job, index) ?? 'absent'),
+  history: typeof history === 'string' ? history : ((job === undefined ? undefined : jobOf(history, array, job, index)) ?? 'absent'),
+})
+
+/** A judgement in the words of the shared driver: a task that has no record and is over never starts. */
+const judgeSlurm = (
+  { name: _, sight, place, cancelAsked, overSince, ranSince }: BatchEvidence,
+  listing: SlurmListing | undefined,
+  patience: Patience,
+): BatchJudgement => {
+  const overSeconds = overSince === undefined ? 0 : (performance.now() - overSince) / 1000
+  const words = told(listing ?? { jobs: 'silent', history: 'silent' }, place)
+  const begun = ranSince === undefined ? {} : { ranSince }
+  const judgement = judge({ sight, place, cancelAsked, overSeconds, ...words, ...begun }, patience)
+  const { verdict } = judgement
+  return verdict === undefined || sight.form !== 'none' ? judgement : { ...judgement, verdict: { ...verdict, end: 'never' } }
+}
+
+/** Slurm's job arrays: an element of an array is a task, its supervisor the array's script. */
+export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<SlurmRequest, SlurmListing> {
+  const { site, scheduler, configuration, requeue, patience, pollMilliseconds } = options
+  const limits = keeping<SlurmLimits>(() => scheduler.limits(), limitsKeptMs)
+  const queue = keeping(() => scheduler.queue(), pollMilliseconds * 0.9)
+
+  const historyOf = async (places: readonly BatchPlace[]): Promise<SlurmListing['history']> => {
+    try {
+      const { accounting } = await limits.recent()
+      if (!accounting) return 'none'
+      const jobs = [...new Set(places.flatMap(({ job }) => job ?? []))]
+      const oldest = Math.min(...places.map(({ submittedAt }) => submittedAt))
+      return await scheduler.history(jobs, Date.now() / 1000 - oldest)
+    } catch {
+      return 'silent'
+    }
+  }
+  /** Where nothing at the nodes measures memory, what accounting has sampled; it may not know yet. */
+  const peakOf = gather(
+    async (places: readonly BatchPlace[]) => {
+      const history = await historyOf(places)
+      return new Map(
+        places.map((place): [BatchPlace, { peakMemoryBytes?: number }] => {
+          const { job, array, index } = place
+          const known = typeof history === 'string' || job === undefined ? undefined : jobOf(history, array, job, index)
+          return [place, known?.peakMemoryBytes === undefined ? {} : { peakMemoryBytes: known.peakMemoryBytes }]
+        }),
+      )
+    },
+    { milliseconds: 50 },
+  )
+
+  return {
+    kind: 'slurm',
+    capabilities: slurmCapabilities,
+    claimSeconds: () => options.claimSeconds,
+    async terms() {
+      const current = await limits.recent()
+      return {
+        requestOf: (intent) => requestOf(intent, configuration, current),
+        arraySize: current.arraySize,
+        limitSecondsOf: ({ walltimeMinutes }) => (walltimeMinutes === undefined ? undefined : walltimeMinutes * 60),
+      }
+    },
+    hopeless: (_, words) => `the scheduler would keep it waiting for ever (${words})`,
+    script: async (_, elements, pack) =>
+      arrayScript(elements, {
+        pack,
+        folder: `${await site.root()}/tasks`,
+        command: await site.tasks.foregroundCommand('"$script"'),
+        index: '$SLURM_ARRAY_TASK_ID',
+        ...(requeue ? { restarts: '$SLURM_RESTART_COUNT' } : {}),
+      }),
+    leavesOut: true,
+    submit: (array, indexes) => scheduler.submit(array, indexes),
+    async find(array) {
+      const jobs = await queue.ask()
+      return jobs.find(({ name }) => name === array)?.job
+    },
+    async list(places) {
+      const jobs = await queue.recent().catch(() => 'silent' as const)
+      const missing = places.flatMap(({ place }) =>
+        jobs !== 'silent' && place.job !== undefined && jobOf(jobs, place.array, place.job, place.index) === undefined ? [place] : [],
+      )
+      return { jobs, history: missing.length === 0 ? 'none' : await historyOf(missing) }
+    },
+    judge: (evidence, listing) => judgeSlurm(evidence, listing, patience),
+    answersPromptly: false,
+    cancel: async (elements, how) => {
+      await scheduler.cancel(byJob(elements), how === 'forced' ? 'whole' : how)
+    },
+    cancelSteps: { politeAgain: politeAgainSeconds, forcedAfterGrace: forcedAfterGraceSeconds },
+    async about({ place, sight, measured }) {
+      if (sight.form === 'started') return { node: sight.node }
+      return sight.form === 'ended' && !measured && place !== undefined ? peakOf(place) : {}
+    },
+  }
+}

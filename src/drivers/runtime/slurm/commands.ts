@@ -1,0 +1,139 @@
+import { quote, quoteAll } from '../../quote.ts'
+import type { ShellResult, SiteShell } from '../../shell.ts'
+import { DriverError } from '../contract/driver.ts'
+import { renderIndexes } from './array.ts'
+import { acceptedScript } from '../batch/books.ts'
+import { NoRoom } from '../batch/scheduler.ts'
+import { historyFields, parseHistory, parseQueue, queueFormat, type SlurmJob } from './jobs.ts'
+import { parseLimits, partitionFormat } from './limits.ts'
+import { requestOptions } from './request.ts'
+import type { SlurmScheduler } from './scheduler.ts'
+
+export interface SlurmCommandsOptions {
+  shell: SiteShell
+  root: () => Promise<string>
+  /** Whether Slurm itself may run a task again that it took away (`--requeue`). */
+  requeue: boolean
+  /** A command of the scheduler that has not answered by then is ended. */
+  deadlineSeconds: number
+}
+
+/** Variables of the account that would change what the commands print, and how much of it. */
+const plain = `unset SQUEUE_ACCOUNT SQUEUE_ALL SQUEUE_ARRAY SQUEUE_FORMAT SQUEUE_FORMAT2 SQUEUE_LICENSES SQUEUE_NAMES SQUEUE_PARTITION SQUEUE_PRIORITY \\
+  SQUEUE_QOS SQUEUE_SORT SQUEUE_STATES SQUEUE_USERS SACCT_FORMAT SINFO_FORMAT SINFO_PARTITION SINFO_SORT SBATCH_WAIT SBATCH_PARSABLE
+export SLURM_TIME_FORMAT=%s SLURM_BITSTR_LEN=0 LC_ALL=C
+`
+
+const silent =
+  /unable to contact slurm|socket timed out|connection refused|connect failure|communication|zero bytes|transport endpoint|backup controller|unable to establish|configuration source|protocol authentication|munge|dbd.*(down|unavailable)|connection to slurmdbd|network is unreachable/i
+const noRoom = /MaxSubmit|MaxJobCount|temporarily unable to accept|resource temporarily unavailable|too many jobs|MaxArraySize/i
+
+const wordsOf = (text: string): string =>
+  text
+    .split('\n')
+    .map((line) => line.replace(/^(sbatch|squeue|sacct|scancel|sinfo|scontrol): (error: |fatal: )?/, '').trim())
+    .filter((line) => line !== '')
+    .slice(-4)
+    .join('; ')
+
+/** A scheduler that is asked by its commands, at the site that the shell reaches. */
+export function openSlurmCommands({ shell, root, requeue, deadlineSeconds }: SlurmCommandsOptions): SlurmScheduler {
+  const limited = `timeout -k 2 ${deadlineSeconds}`
+
+  const run = async (what: string, script: string): Promise<ShellResult> => {
+    // The command's own deadline comes first: it leaves nothing hanging at the site.
+    const result = await shell.run(`${plain}${script}`, { deadlineMs: (deadlineSeconds + 15) * 1000 })
+    const words = wordsOf(result.stderr)
+    if (result.code === 124 || result.code === 137) throw new DriverError('unknown', `${what} did not answer within ${deadlineSeconds} s`)
+    if (result.code === 127) throw new DriverError('refused', `${what} cannot be run at the site: ${words}`)
+    if (result.code !== 0 && silent.test(result.stderr)) throw new DriverError('unknown', `${what}: ${words}`)
+    return result
+  }
+  const ask = async (what: string, script: string): Promise<string> => {
+    const { code, signal, stdout, stderr } = await run(what, script)
+    // A status command that fails for whatever reason is one that has not answered.
+    if (code !== 0) throw new DriverError('unknown', `${what}: ${wordsOf(stderr) || `exit ${code ?? signal}`}`)
+    return stdout.toString()
+  }
+  /** Times of a cluster whose clock is wrong are moved to this machine's; `text` begins with the cluster's time. */
+  const atOurTime = (text: string, parse: (lines: string) => SlurmJob[]): SlurmJob[] => {
+    const offset = Math.round(Date.now() / 1000 - Number.parseInt(text))
+    const moved = (time: number | undefined): number | undefined => (time === undefined || Math.abs(offset) < 3 ? time : time + offset)
+    return parse(text).map((job) => ({ ...job, startedAt: moved(job.startedAt), endedAt: moved(job.endedAt) }))
+  }
+
+  return {
+    async limits() {
+      const text = await ask(
+        'sinfo',
+        `echo '== now'; date +%s; echo '== partitions'; ${limited} sinfo -a -e -h -o ${quote(partitionFormat)} || exit
+echo '== config'; ${limited} scontrol show config || exit
+echo '== reservations'; ${limited} scontrol -o show reservation || exit`,
+      )
+      return parseLimits(text)
+    },
+    async queue() {
+      const text = await ask(
+        'squeue',
+        `date +%s; { ${limited} squeue -h -t all -u "$(id -u)" -o ${quote(queueFormat)}; echo "exit $?"; } | grep -e '|orrery-' -e '^exit' | {
+  while IFS= read -r line; do case $line in 'exit '*) exit "\${line#exit }" ;; *) printf '%s\\n' "$line" ;; esac; done; exit 1; }`,
+      )
+      return atOurTime(text, parseQueue)
+    },
+    async history(jobs, ageSeconds) {
+      // Without a start sacct looks from midnight on.
+      const from = `now-${Math.ceil(ageSeconds) + 86_400}seconds`
+      const text = await ask(
+        'sacct',
+        `date +%s; ${limited} sacct -n -P -j ${quote(jobs.join(','))} -S ${quote(from)} -o ${quote(historyFields)}`,
+      )
+      return atOurTime(text, parseHistory)
+    },
+    async submit(array, indexes) {
+      const folder = `${await root()}/arrays/${array.name}`
+      const options = [
+        '--parsable',
+        `--array=${renderIndexes(indexes)}`,
+        `--job-name=${array.name}`,
+        `--comment=${array.name}`,
+        requeue ? '--requeue' : '--no-requeue',
+        '--export=ALL',
+        '--chdir=/',
+        '--output=/dev/null',
+        '--error=/dev/null',
+        ...requestOptions(array.request),
+        `${folder}/script`,
+      ]
+      const { code, stdout, stderr } = await run(
+        'sbatch',
+        `answer=$(${limited} sbatch ${quoteAll(options)} < /dev/null) || exit
+id=\${answer%%;*}
+case $id in '' | *[!0-9]*) printf %s "$answer"; exit 0 ;; esac
+echo "$id"
+${acceptedScript(quote(folder), '"$id"')}`,
+      )
+      const answer = stdout.toString().trim()
+      if (/^\d+$/.test(answer)) return answer
+      const words = wordsOf(stderr)
+      if (noRoom.test(stderr)) throw new NoRoom(words)
+      // Who refuses says why. Whatever else came, the array may have been taken: it is asked for by its name.
+      if (code === 0 || words === '')
+        throw new DriverError(
+          'unknown',
+          `sbatch: exit ${code ?? 'unknown'} without a job id: ${(words || answer).slice(0, 200) || 'no words'}`,
+        )
+      throw new DriverError('refused', `sbatch: ${words}`)
+    },
+    async cancel(elements, how) {
+      if (elements.size === 0) return
+      const options = { polite: ['--batch', '--signal=USR2', '--state=RUNNING'], waiting: ['--state=PENDING'], whole: [] }[how]
+      const words = [...elements].map(([job, indexes]) => `${job}_[${renderIndexes(indexes)}]`)
+      const { code, stderr } = await run('scancel', `${limited} scancel ${quoteAll([...options, ...words])}`)
+      // What has ended meanwhile is no error of ours.
+      const left = stderr
+        .split('\n')
+        .filter((line) => line.trim() !== '' && !/invalid job id|already complet|not pending|not running/i.test(line))
+      if (code !== 0 && left.length > 0) throw new DriverError('unknown', `scancel: ${wordsOf(left.join('\n'))}`)
+    },
+  }
+}

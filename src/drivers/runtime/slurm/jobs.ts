@@ -1,0 +1,100 @@
+import { parseIndexes } from './array.ts'
+
+/**
+ * What the scheduler says about elements of an array job. Times are seconds since epoch by the clock of the cluster, so that midnight and
+ * time zones mean nothing.
+ */
+export interface SlurmJob {
+  /** Id of the array. */
+  job: string
+  /** Absent: all elements that have no line of their own (what is left of an array that was cancelled as a whole). */
+  indexes?: number[] | undefined
+  name: string
+  /** Slurm's word in capitals (`PENDING`, `NODE_FAIL` …), without additions. */
+  state: string
+  /** Why it waits or why it ended, in Slurm's words; absent where it says `None`. */
+  reason?: string | undefined
+  startedAt?: number | undefined
+  endedAt?: number | undefined
+  node?: string | undefined
+  /** Largest resident set of a step; accounting only. */
+  peakMemoryBytes?: number | undefined
+}
+
+const numberOf = (text: string | undefined): number | undefined => (text !== undefined && /^\d+$/.test(text) ? Number(text) : undefined)
+const wordOf = (text: string | undefined): string | undefined =>
+  text === undefined || /^(|none|n\/a|none assigned|\(null\))$/i.test(text.trim()) ? undefined : text.trim()
+
+/** Format of `squeue -o` that `parseQueue` reads; the reason is last because it may hold anything. */
+export const queueFormat = '%F|%K|%j|%T|%S|%e|%N|%r'
+
+/** Lines of `squeue -h -o queueFormat` with `SLURM_TIME_FORMAT=%s`; a line of another shape is skipped. */
+export const parseQueue = (text: string): SlurmJob[] =>
+  text.split('\n').flatMap((line) => {
+    const [job = '', indexes = '', name = '', state = '', start, end, node, ...reason] = line.split('|')
+    if (!/^\d+$/.test(job) || !/^[A-Z_]+$/.test(state)) return []
+    return [
+      {
+        job,
+        indexes: /^N\/A$/i.test(indexes) ? undefined : parseIndexes(indexes),
+        name,
+        state,
+        reason: wordOf(reason.join('|')),
+        startedAt: numberOf(start),
+        endedAt: numberOf(end),
+        node: wordOf(node),
+      },
+    ]
+  })
+
+/** Fields of `sacct -P -n -o` that `parseHistory` reads. */
+export const historyFields = 'JobID,JobName,State,Start,End,NodeList,MaxRSS'
+
+const units: Record<string, number> = { '': 1, K: 1024, M: 1024 ** 2, G: 1024 ** 3, T: 1024 ** 4 }
+
+const bytesOf = (text: string | undefined): number | undefined => {
+  const parts = /^(\d+(?:\.\d+)?)([KMGT]?)$/.exec(text ?? '')
+  return parts === null ? undefined : Math.round(Number(parts[1]) * (units[parts[2] ?? ''] ?? 1))
+}
+
+/**
+ * Lines of `sacct -P -n -o historyFields` with `SLURM_TIME_FORMAT=%s`. `CANCELLED by 1000` becomes the state and the reason; memory is in the
+ * lines of the steps (`12_3.batch`), which belong to their element.
+ */
+export const parseHistory = (text: string): SlurmJob[] => {
+  const jobs = new Map<string, SlurmJob>()
+  for (const line of text.split('\n')) {
+    const [id = '', name = '', words = '', start, end, node, memory] = line.split('|')
+    const [, job, , list, step] = /^(\d+)(_(\[[^\]]*\]|\d+))?(\..+)?$/.exec(id) ?? []
+    if (job === undefined) continue
+    const key = `${job}_${list ?? ''}`
+    if (step !== undefined) {
+      const whole = jobs.get(key)
+      const peak = bytesOf(memory)
+      if (whole !== undefined && peak !== undefined) whole.peakMemoryBytes = Math.max(whole.peakMemoryBytes ?? 0, peak)
+      continue
+    }
+    const [state = '', ...by] = words.split(' ')
+    if (!/^[A-Z_]+$/.test(state)) continue
+    jobs.set(key, {
+      job,
+      indexes: list === undefined ? undefined : parseIndexes(list),
+      name,
+      state,
+      reason: wordOf(by.join(' ')),
+      startedAt: numberOf(start),
+      endedAt: numberOf(end),
+      node: wordOf(node),
+    })
+  }
+  return [...jobs.values()]
+}
+
+/**
+ * What is said about one element of the array `name`; its own line before that of the whole. A controller that lost its state gives ids
+ * again: the name tells whose job it is.
+ */
+export const jobOf = (jobs: readonly SlurmJob[], name: string, job: string, index: number): SlurmJob | undefined => {
+  const same = jobs.filter((one) => one.job === job && one.name === name)
+  return same.find((one) => one.indexes?.includes(index)) ?? same.find((one) => one.indexes === undefined)
+}

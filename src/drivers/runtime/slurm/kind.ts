@@ -1,0 +1,51 @@
+import { z } from 'zod'
+import { assign } from '../../program.ts'
+import type { SiteShell } from '../../shell.ts'
+import { inContainers } from '../container/shell-site.ts'
+import type { DriverKind, WaysOut } from '../contract/kind.ts'
+import { slurmCapabilities } from './adapter.ts'
+import { openSlurmDriver, type SlurmDriverOptions } from './driver.ts'
+
+const text = (value: unknown): value is string => typeof value === 'string' && value !== ''
+
+/** A shell whose scripts see one variable more. */
+const withVariable = (shell: SiteShell, name: string, value: string): SiteShell => {
+  const given = `${assign({ [name]: value })}export ${name}\n`
+  return {
+    run: (script, options) => shell.run(given + script, options),
+    open: (script) => shell.open(given + script),
+    close: () => shell.close(),
+  }
+}
+
+const Rest = z.object({ url: z.url({ protocol: /^https?$/ }), user: z.string(), credentialRef: z.string() })
+
+/** `slurmrestd: {url, user, credentialRef}` of a runtime's configuration. */
+const restOf = (value: unknown, { http, tokenOf }: WaysOut['slurmrestd']): Pick<SlurmDriverOptions, 'slurmrestd'> => {
+  const rest = Rest.safeParse(value)
+  if (!rest.success) return {}
+  const { url, user, credentialRef } = rest.data
+  return { slurmrestd: { http, url, user, token: () => tokenOf(credentialRef) } }
+}
+
+/** A cluster that Slurm schedules, by the commands of a login node or of this machine. */
+export const slurm: DriverKind = {
+  capabilities: { ...slurmCapabilities, container: true },
+  schedulesItself: true,
+  filesHere: false,
+  sharesFiles: true,
+  connection: { type: 'ssh', optional: true },
+  hasPartitions: true,
+  inNamespace: false,
+  containers: 'configured',
+  holdsDefaultMemory: true,
+  siteOf: ({ runtimeId }) => `slurm/${runtimeId}`,
+  open({ runtime, taskVariable, connectionId, configuration }, ways) {
+    const { workDirectory, slurmConf, slurmrestd } = configuration
+    const reached = ways.shellOf(connectionId)
+    const shell = text(slurmConf) ? withVariable(reached, 'SLURM_CONF', slurmConf) : reached
+    const root = text(workDirectory) ? { root: workDirectory } : {}
+    const driver = openSlurmDriver({ runtime, taskVariable, shell, configuration, ...root, ...restOf(slurmrestd, ways.slurmrestd) })
+    return inContainers(driver, { shell, taskVariable, endsDescendants: true })
+  },
+}

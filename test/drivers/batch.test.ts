@@ -1,0 +1,69 @@
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { join } from 'node:path'
+import { arraysOf } from '../../src/drivers/runtime/batch/arrays.ts'
+import { cancelStep } from '../../src/drivers/runtime/batch/cancelling.ts'
+import { openLocalShell } from '../../src/drivers/local-shell.ts'
+import { runFolder } from '../support/run-folder.ts'
+import { runtimeDriverConformance } from './conformance.ts'
+import { openTableDriver, startTable } from './table.ts'
+
+/** What batch schedulers share, over the smallest one: a table in memory. */
+
+let folder: string
+let socket: string
+let table: Awaited<ReturnType<typeof startTable>>
+beforeAll(async () => {
+  folder = mkdtempSync(join(runFolder(), 'orrery-table-'))
+  socket = join(folder, 'table.sock')
+  table = await startTable(socket, 40)
+})
+afterAll(async () => {
+  await table.close()
+  rmSync(folder, { recursive: true, force: true })
+})
+
+runtimeDriverConformance('batch, over a table in memory', () => {
+  const scratch = mkdtempSync(join(folder, 'conformance-'))
+  const options = { root: join(scratch, 'root'), runtime: 'table', taskVariable: 'ORRERY_TASK', socket }
+  const shells: ReturnType<typeof openLocalShell>[] = []
+  return {
+    scratch,
+    endsUnmarked: false,
+    open() {
+      const shell = openLocalShell()
+      shells.push(shell)
+      return openTableDriver({ ...options, shell })
+    },
+    submitter: [process.execPath, join(import.meta.dirname, 'table-submitter.ts'), JSON.stringify(options)],
+    async close() {
+      for (const shell of shells) await shell.close()
+      rmSync(scratch, { recursive: true, force: true })
+    },
+  }
+})
+
+test('arrays have the names that every version has given them, so that a lost answer can be asked for after an upgrade', () => {
+  const requests = new Map([
+    ['b', { cores: 1 }],
+    ['a', { cores: 1 }],
+    ['c', { cores: 2 }],
+  ])
+  expect(arraysOf(requests, { arraySize: 10 }).map(({ name, tasks }) => [name, tasks])).toEqual([
+    ['orrery-7e18f737311b2dc3b2f269dd78396b03', ['b', 'a']],
+    ['orrery-2e7d2c03a9507ae265ecf5b5356885a5', ['c']],
+  ])
+  expect(arraysOf(requests, { arraySize: 10, nameWords: ['runtime', '/root'] })[0]?.name).toBe('orrery-12ae77c0260cc2fb138b3aaca5c63de8')
+})
+
+test('a cancel asks politely, again where the scheduler says so, and once by force after the grace', () => {
+  const steps = { politeAgain: 3, forcedAfterGrace: 5 }
+  const at = (spent: number, askedAt: number | undefined, forced = false) => cancelStep(steps, { spent, grace: 10, askedAt, forced })
+  expect(at(0, undefined)).toBe('polite')
+  expect(at(2, 0)).toBeUndefined()
+  expect(at(3, 0)).toBe('polite')
+  expect(at(15, 14)).toBeUndefined()
+  expect(at(15.1, 14)).toBe('forced')
+  expect(at(30, 15.1, true)).toBeUndefined()
+  expect(cancelStep({}, { spent: 1000, grace: 1, askedAt: 0, forced: false })).toBeUndefined()
+})

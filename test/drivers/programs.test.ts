@@ -1,0 +1,192 @@
+import { afterAll, beforeAll, describe, expect, test as always } from '@jest/globals'
+import { execFileSync, spawnSync } from 'node:child_process'
+import { globSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { arrayScript, packOf } from '../../src/drivers/runtime/batch/array-script.ts'
+import { launcher } from '../../src/drivers/runtime/container/launcher.ts'
+import { roomScript } from '../../src/drivers/runtime/contract/cgroups.ts'
+import { jobScript } from '../../src/drivers/runtime/kubernetes/job.ts'
+import * as courier from '../../src/drivers/runtime/kubernetes/courier/scripts.ts'
+import { parseSlice, sliceScript } from '../../src/drivers/runtime/remote/slice.ts'
+import { wrapper } from '../../src/drivers/runtime/remote/wrapper.ts'
+import { assign, call } from '../../src/drivers/program.ts'
+import { needs } from '../support/needs.ts'
+import { runFolder } from '../support/run-folder.ts'
+
+/** The programs for the shells of sites: checked, read by every shell that a site may have, and run by them. */
+
+const root = join(import.meta.dirname, '../..')
+const programs = globSync('src/**/*.sh', { cwd: root }).sort()
+/** Every Debian has both; a task's image may have busybox alone, which the tests of containers and Kubernetes run. */
+const shells = ['dash', 'bash']
+
+const { test } = needs('shellcheck')
+test('shellcheck finds nothing', () => {
+  expect(programs.length).toBeGreaterThan(25)
+  const { stdout } = spawnSync('shellcheck', programs, { cwd: root, encoding: 'utf8' })
+  expect(stdout).toBe('')
+})
+
+let folder: string
+beforeAll(() => {
+  folder = mkdtempSync(join(runFolder(), 'orrery-programs-'))
+})
+afterAll(() => rmSync(folder, { recursive: true, force: true }))
+
+const text = (name: string): string => readFileSync(join(root, 'src/drivers/runtime', name), 'utf8')
+const hostile = `it's "$HOME" \`id\`\\n; touch bait`
+
+describe.each(shells)('%s', (shell) => {
+  let count = 0
+  const place = (): string => {
+    const at = join(folder, `${shell}-${++count}`)
+    for (const name of ['tasks', 'arrays']) mkdirSync(join(at, name), { recursive: true })
+    return at
+  }
+  const run = (script: string, cwd: string, input = '', environment: Record<string, string> = {}): { code: number | null; out: string } => {
+    const { status, stdout, stderr } = spawnSync(shell, ['-c', script], {
+      cwd,
+      input,
+      encoding: 'latin1',
+      env: { PATH: '/usr/bin:/bin', HOME: cwd, ...environment },
+    })
+    if (stderr !== '') throw new Error(stderr)
+    return { code: status, out: stdout }
+  }
+  const read = (...path: string[]): string => readFileSync(join(...path), 'utf8')
+
+  always('reads every program, and what they are put together to', () => {
+    const options = { root: '/r', pack: 'p', tools: true, supervisor: '/bin/sh w f r v 0 m s "$script"' }
+    const whole = [
+      ...programs.map((name) => readFileSync(join(root, name), 'utf8')),
+      ...[wrapper, launcher, roomScript],
+      arrayScript([{ script: 'a.b' }], { pack: 'p', folder: '/r', command: 'sh', index: '$I' }),
+      jobScript([{ script: 'a.b' }], options),
+      ...[courier.installScript('/r', '/b'), courier.waitScript('/r', 's', '/bin/sh'), courier.stayScript('/r')],
+      ...[courier.receiveScript('/r', 'f'), courier.giveScript({ script: 's', job: 'j', directory: 'd' }), courier.beginScript('n', 'r')],
+      ...[courier.startScript('/r', 'f', 'd'), courier.sendScript('/r', { name: 'n', directory: 'd', over: true })],
+      ...[courier.takeScript('f'), courier.keepScript('f', { name: 'n', directory: 'd' }), courier.releaseScript('/r')],
+      ...[courier.errandsScript(['j/0']), courier.tokenScript('t')],
+    ]
+    for (const script of whole) execFileSync(shell, ['-n'], { input: script })
+  })
+
+  always('takes parameters as they are, whatever is in them', () => {
+    const at = place()
+    const show = `${assign({ VALUE: hostile, NUMBER: 7 })}show() { printf '%s|' "$VALUE" "$NUMBER" "$@"; }\n${call('show', hostile, '')}`
+    expect(run(show, at).out).toBe(`${hostile}|7|${hostile}||`)
+    expect(readdirSync(at).sort()).toEqual(['arrays', 'tasks'])
+  })
+
+  always('books: a name is in one array, a verdict counts once, an array goes with its last name', () => {
+    const at = place()
+    const books = text('batch/books.sh')
+    const tasks = join(at, 'tasks')
+    const keep = (words: string, input = ''): string => run(`${books}${words}`, tasks, input).out
+    writeFileSync(join(tasks, 'began.task'), '')
+    expect(keep(call('claim', 'one', '60', '10.5', 'a', 'b', 'began'), '#!/bin/sh\n0) script=a.x ;;\n1) script=b.x ;;\n')).toBe(
+      'ours 0\nours 1\n',
+    )
+    expect(read(at, 'arrays/one/script')).toContain('script=a.x')
+    expect(keep(call('claim', 'one', '0', '11', 'a'))).toMatch(/^open \d+\n$/)
+    expect(keep(call('claim', 'two', '0', '12', 'b', 'c'), '1) script=c.x ;;\n')).toBe('entry b one 1 60 10.5 - - - 0 \nours 1\n')
+    writeFileSync(join(at, 'arrays/one/job'), '77\n')
+    expect(keep(call('claim', 'one', '0', '13', 'a'))).toBe('accepted 77\n')
+    writeFileSync(join(tasks, 'a.cancel'), '')
+    expect(keep(call('entries', 'a', 'c', 'nobody'))).toBe('entry a one 0 60 10.5 77 cancel - 0 \nentry c two 1 0 12 - - - 0 \n')
+    expect(keep(call('settle', 'a', 'never 20.000 not yet'))).toBe('entry a one 0 60 10.5 77 cancel never 20.000 not yet\n')
+    expect(keep(call('settle', 'a', 'lost 21.000 NODE_FAIL on n1'))).toContain('lost 21.000 NODE_FAIL on n1')
+    expect(keep(call('settle', 'a', 'memory 22.000 later'))).toContain('lost 21.000 NODE_FAIL on n1')
+    expect(keep('record', 'c 30 3 250 n2\na.b.c 1 1 1 -\n')).toBe('')
+    expect(read(tasks, 'c.task')).toBe('start c.pod 0 0 - n2 0 30\nexit 3 exited 250 .\n')
+    expect(read(at, 'ends')).toContain('c\n')
+    expect(keep(call('forget', 'a'))).toBe('')
+    expect(keep(call('forget', 'b', 'c'))).toBe('gone one\ngone two\n')
+    expect(readdirSync(join(at, 'arrays'))).toEqual([])
+    expect(keep(call('claim', 'three', '0', '1', 'd', 'e'), '0) script=d.x ;;\n')).toBe('ours 0\nours 1\n')
+    keep(call('release', 'three', 'd', 'e'))
+    expect(readdirSync(tasks).filter((name) => name.endsWith('.array'))).toEqual([])
+  })
+
+  always('an array finds the script of its element, puts an earlier record aside and leaves what is over', () => {
+    const at = place()
+    const elements = [
+      { script: 'a.1', packed: { directory: join(at, `work ${hostile.replaceAll('/', '')}`), text: hostile } },
+      { script: 'b.1' },
+    ]
+    writeFileSync(join(at, 'arrays/pack'), packOf(elements).bytes)
+    const options = { pack: '../arrays/pack', folder: join(at, 'tasks'), command: 'echo "$script"', index: '$INDEX_HERE' }
+    const start = (index: number, restarts?: string): { code: number | null; out: string } =>
+      run(arrayScript(elements, { ...options, ...(restarts === undefined ? {} : { restarts }) }), at, '', { INDEX_HERE: String(index) })
+    expect(start(0)).toEqual({ code: 0, out: 'a.1\n' })
+    expect(read(at, 'tasks/a.1.run')).toBe(hostile)
+    expect(start(7).code).toBe(64)
+    writeFileSync(join(at, 'tasks/b.task'), 'start b.1 7 0 boot node 0 -\n')
+    expect(start(1, '2')).toEqual({ code: 0, out: 'b.1\n' })
+    expect(readdirSync(join(at, 'tasks'))).toContain('b.task.2')
+    writeFileSync(join(at, 'tasks/b.verdict'), 'lost 1 x\n')
+    expect(start(1)).toEqual({ code: 0, out: '' })
+  })
+
+  always('records, slices and marks', () => {
+    const at = place()
+    const tasks = join(at, 'tasks')
+    writeFileSync(join(tasks, 'a.task'), 'start a.1 1 2 boot node 3 -\nexit 0 exited 4 .\n')
+    writeFileSync(join(tasks, 'b.task'), '')
+    writeFileSync(join(tasks, 'b.cancel'), '')
+    const records = run(`${text('remote/records.sh')}${call('records', 'a', 'b', 'c')}`, tasks).out
+    expect(records.trim().split('\n').sort()).toEqual([
+      'a.task:exit 0 exited 4 .',
+      'a.task:start a.1 1 2 boot node 3 -',
+      'cancel b',
+      'claimed b',
+    ])
+    writeFileSync(join(tasks, 'log'), '0123456789')
+    const slice = (range: Parameters<typeof sliceScript>[1], file = 'log') =>
+      parseSlice(Buffer.from(run(sliceScript(file, range), tasks).out))
+    expect(slice({ offset: 2, limit: 3 })).toEqual({ bytes: Buffer.from('234'), offset: 2, totalBytes: 10 })
+    expect(slice({ tail: 4 })).toEqual({ bytes: Buffer.from('6789'), offset: 6, totalBytes: 10 })
+    expect(slice({ tail: 40 })).toMatchObject({ offset: 0, totalBytes: 10 })
+    expect(slice({ offset: 40, limit: 4 }).bytes).toHaveLength(0)
+    expect(slice({ tail: 4 }, 'absent')).toEqual({ bytes: Buffer.from(''), offset: 0, totalBytes: 0 })
+    run(`${text('remote/mark.sh')}${call('mark_cancelled', '12.5', '300', '', 'boot', 'a', 'fresh')}`, tasks)
+    expect(read(tasks, 'fresh.task')).toBe('cancelled 12.5 .\n')
+    expect(read(tasks, 'a.cancel')).toBe('300\n')
+    mkdirSync(join(at, 'work/it is'), { recursive: true })
+    mkdirSync(join(at, 'work/.it is.staging-x'))
+    const remove = `${text('remote/each-cgroup.sh')}${text('remote/remove.sh')}`
+    run(`${remove}${call('remove', 'a', join(at, 'work/it is'))}\n${call('remove', 'fresh')}`, tasks)
+    expect(readdirSync(join(at, 'work'))).toEqual([])
+    expect(readdirSync(tasks).sort()).toEqual(['b.cancel', 'b.task', 'log'])
+  })
+
+  always('what is carried to a Pod and back is the same, and its record comes last', () => {
+    const [keeper, pod] = [place(), place()]
+    const at = (script: string): string => courier.atKeeper(keeper, script)
+    const directory = 'work/it is'
+    mkdirSync(join(keeper, directory), { recursive: true })
+    mkdirSync(join(keeper, 'bin/x'), { recursive: true })
+    mkdirSync(join(keeper, 'arrays/job'))
+    for (const file of ['bin/x/wrapper', 'tasks/n.1.run', 'arrays/job/script', `${directory}/in`]) writeFileSync(join(keeper, file), file)
+    const parcel = run(at(courier.giveScript({ script: 'n.1', job: 'job', directory })), keeper)
+    expect(run(courier.receiveScript(pod, '.in-1'), pod, parcel.out)).toEqual({ code: 0, out: '' })
+    expect(run(at(courier.beginScript('n', 'start n.1 0 0 - node 0')), keeper).out).toBe('start\n')
+    expect(run(courier.startScript(pod, '.in-1', directory), pod).code).toBe(0)
+    expect(read(pod, directory, 'in')).toBe(`${directory}/in`)
+    expect(readdirSync(pod)).toContain('.go')
+    expect(run(courier.receiveScript(pod, '.in-2'), pod).code).toBe(courier.codes.already)
+
+    writeFileSync(join(pod, directory, 'out'), 'made')
+    writeFileSync(join(pod, 'tasks/n.task'), 'its own record')
+    writeFileSync(join(pod, '.over'), '')
+    const back = run(courier.sendScript(pod, { name: 'n', directory, over: false }), pod)
+    expect(back.code).toBe(0)
+    expect(run(at(courier.takeScript('fetch/n.1')), keeper, back.out).code).toBe(0)
+    expect(run(at(courier.keepScript('fetch/n.1', { name: 'n', directory })), keeper).code).toBe(0)
+    expect(read(keeper, directory, 'out')).toBe('made')
+    expect(read(keeper, 'tasks/n.task')).toBe('its own record')
+    expect(read(keeper, 'ends')).toBe('n\n')
+    expect(run(courier.releaseScript(pod), pod).code).toBe(0)
+    expect(run(courier.sendScript(pod, { name: 'n', directory, over: true }), pod).code).toBe(courier.codes.already)
+  })
+})
