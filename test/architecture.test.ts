@@ -299,7 +299,7 @@ describe('shape', () => {
   test('a program of sh is a file beside the driver that runs it', () => {
     const programs = readdirSync(join(root, 'src/drivers'), { recursive: true, encoding: 'utf8' }).filter((name) => name.endsWith('.sh'))
     const read = files.filter((file) => inside(file, 'src/drivers')).map(text)
-    const unread = programs.filter((name) => !read.some((content) => content.includes(`${basename(name, '.sh')}`)))
+    const unread = programs.filter((name) => !read.some((content) => content.includes(basename(name, '.sh'))))
     expect(unread).toEqual([])
   })
 
