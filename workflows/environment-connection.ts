@@ -1,5 +1,6 @@
 import {
   ActivityFailure,
+  CancellationScope,
   condition,
   continueAsNew,
   defineSignal,
@@ -10,13 +11,14 @@ import {
   workflowInfo,
 } from '@temporalio/workflow'
 import type { EnvironmentConnectionActivities } from '../activities/environment-connection.ts'
+import { endAsRecord, outOfReach, type End } from './ends.ts'
 
 /** Sent when a connection was changed or somebody logged in: look now. */
 export const wakeSignal = defineSignal('wake')
 
 const patient = { initialInterval: '1 second', backoffCoefficient: 2, maximumInterval: '1 minute' } as const
 const brief = { startToCloseTimeout: '5 minutes', heartbeatTimeout: '20 seconds', retry: patient } as const
-const { failDiscovery } = proxyActivities<EnvironmentConnectionActivities>(brief)
+const { failDiscovery, cancelDiscovery } = proxyActivities<EnvironmentConnectionActivities>(brief)
 const { discoverConnection } = proxyActivities<EnvironmentConnectionActivities>({
   startToCloseTimeout: '10 minutes',
   heartbeatTimeout: '20 seconds',
@@ -25,6 +27,9 @@ const { discoverConnection } = proxyActivities<EnvironmentConnectionActivities>(
 
 /** A check costs about 12 events; the server warns at 10,240. */
 const eventsBeforeNewHistory = 2_000
+
+const monitorCancelled =
+  'cancelled on this page. A connection is watched as long as it exists: the service starts its monitor again within a minute'
 
 /**
  * Watches one connection as long as it exists: waits, checks, and waits longer while all is well. What is found, and how long to wait, is
@@ -38,25 +43,61 @@ export async function connectionMonitor(connectionId: string, generation: number
   setHandler(wakeSignal, () => {
     awake = true
   })
-  let pause = await pauseBeforeCheck(connectionId)
-  while (pause !== null) {
-    setCurrentDetails(`the next check follows in ${String(pause)} s`)
-    await condition(() => awake, `${String(pause)} seconds`)
-    awake = false
-    pause = await checkConnection(connectionId)
-    if (workflowInfo().historyLength > eventsBeforeNewHistory)
-      // A wake that came meanwhile goes along.
-      await continueAsNew<typeof connectionMonitor>(connectionId, generation, awake)
+  try {
+    let pause = await pauseBeforeCheck(connectionId)
+    while (pause !== null) {
+      setCurrentDetails(`the next check follows in ${String(pause)} s`)
+      await condition(() => awake, `${String(pause)} seconds`)
+      awake = false
+      pause = await checkConnection(connectionId)
+      if (workflowInfo().historyLength > eventsBeforeNewHistory)
+        // A wake that came meanwhile goes along.
+        await continueAsNew<typeof connectionMonitor>(connectionId, generation, awake)
+    }
+  } catch (error) {
+    if (isCancellation(error)) setCurrentDetails(monitorCancelled)
+    throw error
   }
 }
 
-/** One discovery; everything is recorded by its activity under the discovery's row. */
+/**
+ * One discovery; everything is recorded by its activity under the discovery's row. A cancel of Temporal's page ends the
+ * record as failed, with that reason.
+ */
 export async function connectionDiscovery(connectionId: string, number: number): Promise<void> {
-  try {
-    setCurrentDetails(await discoverConnection(connectionId, number))
-  } catch (error) {
-    if (isCancellation(error) || !(error instanceof ActivityFailure)) throw error
-    await failDiscovery(connectionId, number, error.cause?.message ?? error.message)
-    setCurrentDetails('failed')
+  let stop: () => void = () => undefined
+  const discover = async (): Promise<End> => {
+    try {
+      const end: End | string = await discoverConnection(connectionId, number)
+      // Histories of the version before hold the status alone.
+      return typeof end === 'string' ? { status: end } : end
+    } catch (error) {
+      if (isCancellation(error) || !(error instanceof ActivityFailure)) throw error
+      const reason = error.cause?.message ?? error.message
+      await failDiscovery(connectionId, number, reason)
+      return { status: 'failed', reason }
+    }
   }
+  await outOfReach(
+    async (cancel) => {
+      const scope = new CancellationScope()
+      let stopped = false
+      stop = () => {
+        stopped = true
+        scope.cancel()
+      }
+      let end: End
+      try {
+        end = await scope.run(discover)
+      } catch (error) {
+        if (!stopped) throw error
+        end = { status: 'cancelled' }
+      }
+      if (end.status !== undefined) setCurrentDetails(end.status)
+      await endAsRecord(cancel, 'DiscoveryFailed', end)
+    },
+    async () => {
+      if (await cancelDiscovery(connectionId, number)) stop()
+    },
+  )
 }

@@ -1,10 +1,12 @@
 import { NativeConnection, Worker } from '@temporalio/worker'
+import { endActivities } from '../../activities/ends.ts'
 import { planningSessionActivities } from '../../activities/planning-session.ts'
 import type { Db } from '../../src/db/sql.ts'
 import { planningSessionRoutes } from '../../src/domains/planning-sessions/routes.ts'
 import { schedulePlanRoutes } from '../../src/domains/schedule-plans/routes.ts'
 import { workflowDefinitionRoutes } from '../../src/domains/workflow-definitions/routes.ts'
 import { openEngine, type Engine } from '../../src/engine.ts'
+import { dataConverter } from '../../src/vault/data-converter.ts'
 import { openCompute, type Compute } from '../../src/schedulers/compute.ts'
 import { startInventory, type Answer, type InventoryApp } from './inventory-app.ts'
 import { beforeNextLook } from './pace.ts'
@@ -25,7 +27,12 @@ export interface PlanningApp extends InventoryApp {
 
 /** Everything that planning needs behind the real kernel; without `temporal` the engine is away. */
 export const startPlanning = async (temporal?: TestTemporal): Promise<PlanningApp> => {
-  const engine = openEngine({ address: temporal?.address ?? nowhere, namespace: temporal?.namespace ?? 'default', taskQueue })
+  const engine = openEngine({
+    address: temporal?.address ?? nowhere,
+    namespace: temporal?.namespace ?? 'default',
+    taskQueue,
+    dataConverter: dataConverter(undefined),
+  })
   const compute = openCompute({ threads: 1 })
   const app = await startInventory({}, (db) => [
     ...workflowDefinitionRoutes({ db }),
@@ -61,19 +68,22 @@ export const startPlanningWorker = async (
   wrap: (compute: Compute) => Compute = (compute) => compute,
 ): Promise<() => Promise<void>> => {
   const connection = await NativeConnection.connect({ address: temporal.address })
+  const engine = openEngine({ ...temporal, taskQueue, dataConverter: dataConverter(undefined) })
   const compute = openCompute({ threads: 2 })
   const worker = await Worker.create({
     connection,
     namespace: temporal.namespace,
     taskQueue,
     workflowBundle: await workflowBundle(),
-    activities: planningSessionActivities({ db, compute: wrap(compute) }),
+    dataConverter: dataConverter(undefined),
+    activities: { ...planningSessionActivities({ db, compute: wrap(compute) }), ...endActivities({ engine }) },
   })
   const running = worker.run()
   return async () => {
     if (worker.getState() === 'RUNNING') worker.shutdown()
     await running
     await connection.close()
+    await engine[Symbol.asyncDispose]()
     await compute[Symbol.asyncDispose]()
   }
 }

@@ -97,12 +97,16 @@ test('simulation, failure, cancel and planning replay as well', async () => {
     if (session.status === 'completed') break
     await new Promise((resolve) => setTimeout(resolve, 50))
   }
-  for (const [name, workflowId] of [
-    ['execution-run-simulation', 'execution-run/simulated/1'],
-    ['execution-run-cancelled', 'execution-run/failed/1'],
-    ['planning-session', 'planning-session/planned/1'],
+  for (const [name, workflowId, end] of [
+    ['execution-run-simulation', 'execution-run/simulated/1', 'COMPLETED'],
+    ['execution-run-cancelled', 'execution-run/failed/1', 'CANCELLED'],
+    ['planning-session', 'planning-session/planned/1', 'COMPLETED'],
   ] as const) {
-    await client.workflow.getHandle(workflowId).result()
+    await client.workflow
+      .getHandle(workflowId)
+      .result()
+      .catch(() => undefined)
+    expect([workflowId, (await client.workflow.getHandle(workflowId).describe()).status.name]).toEqual([workflowId, end])
     const { json } = await historyOf(workflowId)
     await Worker.runReplayHistory({ workflowBundle: bundle }, json, workflowId)
     if (process.env['RECORD_HISTORIES'] !== undefined)

@@ -156,7 +156,7 @@ export const runSite = async (
   plan: SitePlan,
   holder: string,
   signal: AbortSignal,
-  beat: (facts: { completed: number; running: number }) => void,
+  beat: (facts: { completed: number; running: number; paused: boolean; news: number }) => void,
 ): Promise<SiteOutcome> => {
   const { db, driver, clock } = parts
   const epoch = await outlastingOutage(() => claimSite(db, runId, site, holder), signal)
@@ -209,6 +209,8 @@ export const runSite = async (
   const unheard: { resolve: () => void; reject: (error: Error) => void }[] = []
   let brisk = false
   let paused = false
+  /** Counts reasons to wait and failures, for who tells of them. */
+  let news = 0
   /** `performance.now()` until which what is ahead may be started. */
   let leaseUntil = 0
   const commands = new Map<number, Command>()
@@ -321,7 +323,10 @@ export const runSite = async (
     if (ahead.size > 0) startAhead()
   }
 
-  const change = (next: TaskStateChange): void => void changes.set(next.id, { ...changes.get(next.id), ...next })
+  const change = (next: TaskStateChange): void => {
+    if (next.reason !== undefined) news += 1
+    changes.set(next.id, { ...changes.get(next.id), ...next })
+  }
 
   /** Books the end of an attempt: success, another attempt, or the end of the activity. */
   const settle = (i: number, end: AttemptEnd): void => {
@@ -352,6 +357,7 @@ export const runSite = async (
       freeCores(i)
       opened(frontier.kill(i))
     } else {
+      news += 1
       // Its lanes may go to another run before its next attempt: who waits behind it holds none meanwhile.
       takeBack()
       freeCores(i)
@@ -734,7 +740,7 @@ export const runSite = async (
       // Who did not get his lanes has none to pass on.
       if (stopping !== undefined || paused || go.length < chosen.length) takeBack()
       else if (ahead.size > 0) startAhead()
-      beat({ completed: finished, running: flight.size })
+      beat({ completed: finished, running: flight.size, paused, news })
 
       const over = stopping !== undefined || frontier.open === 0
       const pending = ends.size > 0 || starts.size > 0 || changes.size > 0 || entry.takenBack.length > 0
@@ -767,7 +773,7 @@ export const runSite = async (
       if (foreign) await outlastingOutage(lookElsewhere, signal)
     }
   } catch (error) {
-    if (error instanceof LeasePassedOn) beat({ completed: finished, running: 0 })
+    if (error instanceof LeasePassedOn) beat({ completed: finished, running: 0, paused, news })
     throw error
   } finally {
     deaf?.()
