@@ -9,7 +9,7 @@ import {
 } from '@temporalio/client'
 import { defineSearchAttributeKey, SearchAttributeType, type DataConverter } from '@temporalio/common'
 import type * as workflows from '../workflows/index.ts'
-import { attribute, plain } from '../workflows/telling.ts'
+import { attribute, harmless, plain } from '../workflows/telling.ts'
 import { ensureSearchAttributes } from './embedded/search-attributes.ts'
 import { readTemporalSettings } from './embedded/temporal-settings.ts'
 import { Refusal } from './refusal.ts'
@@ -59,7 +59,7 @@ const keyword = (name: string, value: string | undefined) =>
 /** The server takes 400 bytes of a summary as it is stored; encryption adds about 150. */
 const summaryBytes = 200
 const summaryOf = (line: string): string => {
-  let text = line
+  let text = harmless(line)
   while (Buffer.byteLength(JSON.stringify(text)) > summaryBytes) text = text.slice(0, -1).toWellFormed()
   return text
 }

@@ -17,7 +17,7 @@ import {
 import { environmentRoutes } from './domains/environments/routes.ts'
 import { executionRunRoutes } from './domains/execution-runs/routes.ts'
 import { functionCallRoutes } from './domains/function-calls/routes.ts'
-import { appendRunEvent, isRunOpen, markRunDispatched, openRuns, undispatchedRuns } from './domains/execution-runs/store.ts'
+import { appendRunEvent, isRunOpen, markRunDispatched, openRuns, readRunEnd, undispatchedRuns } from './domains/execution-runs/store.ts'
 import { runTelling } from './domains/execution-runs/telling.ts'
 import { executionScopeRoutes } from './domains/execution-scopes/routes.ts'
 import { instanceRoutes } from './domains/instance/routes.ts'
@@ -77,7 +77,10 @@ export const dispatchedKinds: Dispatched[] = [
     telling: runTelling,
     lookEverySeconds,
     audit: (executionId) => ({ eventType: 'execution.run.workflow-restarted', executionId }),
-    note: (tx, runId, facts) => appendRunEvent(tx, runId, 'execution.run.workflow-restarted', facts),
+    // The first event of a run is its start.
+    note: async (tx, runId, facts) => {
+      if ((await readRunEnd(tx, runId)).status === 'running') await appendRunEvent(tx, runId, 'execution.run.workflow-restarted', facts)
+    },
   },
   // Last: many of them, and none that anybody waits for.
   {

@@ -12,14 +12,16 @@ import {
 } from '@temporalio/workflow'
 import type { EnvironmentConnectionActivities } from '../activities/environment-connection.ts'
 import { endAsRecord, outOfReach, type End } from './ends.ts'
+import { sentence, type Told } from './telling.ts'
 
 /** Sent when a connection was changed or somebody logged in: look now. */
 export const wakeSignal = defineSignal('wake')
 
 const patient = { initialInterval: '1 second', backoffCoefficient: 2, maximumInterval: '1 minute' } as const
 const brief = { startToCloseTimeout: '5 minutes', heartbeatTimeout: '20 seconds', retry: patient } as const
-const { failDiscovery, cancelDiscovery } = proxyActivities<EnvironmentConnectionActivities>(brief)
+const recording = (summary: string) => proxyActivities<EnvironmentConnectionActivities>({ ...brief, summary })
 const { discoverConnection } = proxyActivities<EnvironmentConnectionActivities>({
+  summary: 'ask what is behind the connection, and record it',
   startToCloseTimeout: '10 minutes',
   heartbeatTimeout: '20 seconds',
   retry: { initialInterval: '2 seconds', backoffCoefficient: 2, maximumInterval: '30 seconds', maximumAttempts: 5 },
@@ -35,27 +37,27 @@ const monitorCancelled =
  * Watches one connection as long as it exists: waits, checks, and waits longer while all is well. What is found, and how long to wait, is
  * in the record; this is the clock. It ends when the connection is gone, and may be started again at any time.
  */
-export async function connectionMonitor(connectionId: string, generation: number, woken = false): Promise<void> {
+export async function connectionMonitor(connectionId: string, generation: number, woken = false, told?: Told): Promise<void> {
   // Checks are short: they do not stand behind what lasts for days.
   const taskQueue = `${workflowInfo().taskQueue}/monitors`
-  const { pauseBeforeCheck, checkConnection } = proxyActivities<EnvironmentConnectionActivities>({ ...brief, taskQueue })
+  const checks = (summary: string) => proxyActivities<EnvironmentConnectionActivities>({ ...brief, taskQueue, summary })
   let awake = woken
   setHandler(wakeSignal, () => {
     awake = true
   })
   try {
-    let pause = await pauseBeforeCheck(connectionId)
+    let pause = await checks('how long to wait').pauseBeforeCheck(connectionId)
     while (pause !== null) {
-      setCurrentDetails(`the next check follows in ${String(pause)} s`)
+      setCurrentDetails(sentence(told, `the next check follows in ${String(pause)} s`))
       await condition(() => awake, `${String(pause)} seconds`)
       awake = false
-      pause = await checkConnection(connectionId)
+      pause = await checks('check the connection').checkConnection(connectionId)
       if (workflowInfo().historyLength > eventsBeforeNewHistory)
         // A wake that came meanwhile goes along.
-        await continueAsNew<typeof connectionMonitor>(connectionId, generation, awake)
+        await continueAsNew<typeof connectionMonitor>(connectionId, generation, awake, told)
     }
   } catch (error) {
-    if (isCancellation(error)) setCurrentDetails(monitorCancelled)
+    if (isCancellation(error)) setCurrentDetails(sentence(told, monitorCancelled))
     throw error
   }
 }
@@ -64,7 +66,7 @@ export async function connectionMonitor(connectionId: string, generation: number
  * One discovery; everything is recorded by its activity under the discovery's row. A cancel of Temporal's page ends the
  * record as failed, with that reason.
  */
-export async function connectionDiscovery(connectionId: string, number: number): Promise<void> {
+export async function connectionDiscovery(connectionId: string, number: number, told?: Told): Promise<void> {
   let stop: () => void = () => undefined
   const discover = async (): Promise<End> => {
     try {
@@ -74,7 +76,7 @@ export async function connectionDiscovery(connectionId: string, number: number):
     } catch (error) {
       if (isCancellation(error) || !(error instanceof ActivityFailure)) throw error
       const reason = error.cause?.message ?? error.message
-      await failDiscovery(connectionId, number, reason)
+      await recording('record that nothing was discovered').failDiscovery(connectionId, number, reason)
       return { status: 'failed', reason }
     }
   }
@@ -93,11 +95,12 @@ export async function connectionDiscovery(connectionId: string, number: number):
         if (!stopped) throw error
         end = { status: 'cancelled' }
       }
-      if (end.status !== undefined) setCurrentDetails(end.status)
+      if (end.status !== undefined)
+        setCurrentDetails(sentence(told, end.reason === undefined ? end.status : `${end.status}: ${end.reason}`))
       await endAsRecord(cancel, 'DiscoveryFailed', end)
     },
     async () => {
-      if (await cancelDiscovery(connectionId, number)) stop()
+      if (await recording("make the cancel the discovery's").cancelDiscovery(connectionId, number)) stop()
     },
   )
 }

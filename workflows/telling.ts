@@ -26,13 +26,21 @@ export interface SiteNews {
 /** Texts in details are cut at this many characters: the server takes 20,000 bytes. */
 const mostCharacters = 500
 
-/** Plain text for Temporal's page, which reads Markdown: names, reasons and standard error hold anything. */
-export const plain = (text: string): string => {
+/** One line, cut. */
+const short = (text: string): string => {
   const line = text.replace(/\s+/gu, ' ').trim()
-  const cut = line.length > mostCharacters ? `${line.slice(0, mostCharacters).toWellFormed()}…` : line
-  // Every punctuation of ASCII may be escaped in Markdown, and a web address must not become a link.
-  return cut.replace(/[!-/:-@[-`{-~]/gu, (mark) => (mark === '<' ? '&lt;' : mark === '&' ? '&amp;' : `\\${mark}`))
+  return line.length > mostCharacters ? `${line.slice(0, mostCharacters).toWellFormed()}…` : line
 }
+
+/**
+ * Plain text for details on Temporal's page, which reads them as Markdown and puts their HTML into the page as it is:
+ * names, reasons and standard error hold anything. These marks are those whose backslash the page takes away again.
+ */
+export const plain = (text: string): string => short(text).replace(/[\\`*_{}[\]()#+\-.!|<>~&:^$]/gu, '\\$&')
+
+/** A line for summaries, which the page shows as plain text in one place and as Markdown in another: without marks of HTML and of links. */
+export const harmless = (text: string): string =>
+  short(text).replace(/[<>[\]&\\]/gu, (mark) => ({ '<': '‹', '>': '›', '[': '(', ']': ')' })[mark] ?? ' ')
 
 /** Lines as one text of Markdown: a paragraph each, points as a list. */
 const lines = (told: Told | undefined, texts: readonly string[]): string =>
