@@ -128,7 +128,7 @@ test('a workflow ends as its record, and each end replays', async () => {
   // As the API leaves a run that it cancels while Temporal is away.
   await service.db.prepared('unheard', 'update execution_runs set cancel_requested_at = now() where id = $1', ['unheard'])
   await service.post('/environments/', { environment: { id: 'here', name: 'here' }, version: { id: 'here-v1', version: 1 } })
-  const connection = { id: 'here', name: 'here', type: 'ssh', environmentId: 'here', endpoint: '169.254.0.1', configuration: {} }
+  const connection = { id: 'here', name: 'here', type: 'ssh', environmentId: 'here', endpoint: '169.254.0.1', username: 'nobody' }
   await service.ok('PUT', '/environment-connections/here/', connection)
   await service.call('POST', '/environment-connections/here/discover/')
   for (const [name, workflowId, end] of [
