@@ -3,16 +3,17 @@ import { databaseAway } from '../src/db/errors.ts'
 import type { Db } from '../src/db/sql.ts'
 import type { Engine } from '../src/engine.ts'
 import type { Compute } from '../src/schedulers/compute.ts'
-import { LeasePassedOn } from '../src/domains/execution-runs/journal.ts'
-import { runScope } from '../src/domains/execution-runs/names.ts'
-import { runSite as executeSite, type SiteOutcome } from '../src/domains/execution-runs/site.ts'
-import type { OpenSite, SiteDrivers } from '../src/domains/execution-runs/site-drivers.ts'
-import { makeSitePlan, readSiteSnapshot, usedPairs } from '../src/domains/execution-runs/site-plan.ts'
-import { placesOf, taskQueueOf } from '../src/domains/execution-runs/sites.ts'
+import { LeasePassedOn } from '../src/executor/journal.ts'
+import { runScope } from '../src/executor/names.ts'
+import { runSite as executeSite, type SiteOutcome } from '../src/executor/loop.ts'
+import type { OpenSite, SiteDrivers } from '../src/executor/drivers.ts'
+import { makeSitePlan } from '../src/executor/intents.ts'
+import { readSiteSnapshot, usedPairs } from '../src/executor/snapshot.ts'
+import { placesOf, taskQueueOf } from '../src/executor/sites.ts'
 import { simulate } from '../src/domains/execution-runs/simulation.ts'
 import { abandonRun, closeRun, openRun, readRun, readRunEnd, type RunEnd } from '../src/domains/execution-runs/store.ts'
 import { cancelFromTemporal } from '../src/domains/execution-runs/temporal-cancel.ts'
-import type { Wakes } from '../src/domains/execution-runs/wakes.ts'
+import type { Wakes } from '../src/executor/wakes.ts'
 import { removeUnkept } from '../src/domains/execution-runs/work-directories.ts'
 import { beating } from './beating.ts'
 import { siteProgress } from './progress.ts'
@@ -82,7 +83,7 @@ export const executionRunActivities = (parts: ExecutionRunParts) => {
         }
       }),
 
-    /** Runs what is planned at one site until it is settled or rests; see `src/domains/execution-runs/site.ts`. */
+    /** Runs what is planned at one site until it is settled or rests; see `src/executor/loop.ts`. */
     async runSite(runId: string, generation: number, site: string): Promise<SiteOutcome> {
       const context = Context.current()
       let opened: OpenSite | undefined

@@ -1,15 +1,7 @@
 import type { Db } from '../src/db/sql.ts'
 import { readSiteNews } from '../src/domains/execution-runs/waiting.ts'
 import type { Engine } from '../src/engine.ts'
-
-/** What the executor says of a site after each of its steps. */
-export interface SiteFacts {
-  completed: number
-  running: number
-  paused: boolean
-  /** Changes with each reason to wait and each failure. */
-  news: number
-}
+import type { SiteFacts } from '../src/executor/loop.ts'
 
 /** Doubling pauses between progress signals: a run of an hour sends about a dozen, a run of a second none. */
 const firstProgressSeconds = 1

@@ -1,4 +1,3 @@
-import { lookup } from 'node:dns/promises'
 import { mkdir } from 'node:fs/promises'
 import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
@@ -7,6 +6,7 @@ import { reachedHere, type Config } from './config.ts'
 import { imageDigest, type EngineSockets } from './clients/docker.ts'
 import { addressJudge } from './clients/denied-networks.ts'
 import { openFunctions, type FunctionCredential } from './clients/functions.ts'
+import { openHttp } from './clients/http.ts'
 import { migrate } from './db/migrate.ts'
 import { openDatabase } from './db/pool.ts'
 import { unusableDatabase } from './db/unusable.ts'
@@ -18,9 +18,9 @@ import { openLinks } from './domains/environment-connections/links.ts'
 import { loginRecords } from './domains/environment-connections/login-holders.ts'
 import { reachOf } from './domains/environment-connections/reach.ts'
 import { openFunctionCalls } from './domains/function-calls/store.ts'
-import { openHostCores } from './domains/execution-runs/host-cores.ts'
-import { openSiteDrivers } from './domains/execution-runs/site-drivers.ts'
-import { openWakes } from './domains/execution-runs/wakes.ts'
+import { openHostCores } from './executor/host-cores.ts'
+import { openSiteDrivers } from './executor/drivers.ts'
+import { openWakes } from './executor/wakes.ts'
 import { openLocalShell } from './drivers/local-shell.ts'
 import { withContainers } from './drivers/runtime/container.ts'
 import { DriverError } from './drivers/runtime/driver.ts'
@@ -64,6 +64,13 @@ const functionCredential = async (secrets: SecretOpener, reference: string): Pro
       return { kind: 'aws', accessKeyId, secretAccessKey, ...(typeof sessionToken === 'string' ? { sessionToken } : {}) }
   }
   throw new DriverError('refused', `credential ${JSON.stringify(reference)} is neither a token nor an AWS access key; refer to one`)
+}
+
+/** The token that a Slurm runtime's `slurmrestd.credentialRef` names. */
+const slurmToken = async (secrets: SecretOpener, reference: string): Promise<string> => {
+  const secret = await secrets.open(reference, { actor: 'service', purpose: 'ask slurmrestd' })
+  if (secret.kind === 'kubernetes-token') return secret.token
+  throw new DriverError('refused', `credential ${JSON.stringify(reference)} is not a token`)
 }
 
 /**
@@ -152,6 +159,7 @@ export const openParts = async ({
     allowProxyCommand: config.allowProxyCommand,
     ...(relay && { others: (held) => openRelay(relay, held) }),
   })
+  const http = openHttp({ addressAllowed })
   const functions = openFunctions({ addressAllowed })
   const callLinks = vaultKeys === undefined ? undefined : openCallLinks(vaultKeys)
   const links = openLinks({
@@ -171,16 +179,7 @@ export const openParts = async ({
     clusterOf: (connectionId) => clusters.cluster(connectionId),
     localShell,
     reachOf: (connectionId) => reachOf(db, connectionId),
-    tokenOf: async (reference, url) => {
-      // Asked for each request, so each is judged before the token leaves.
-      for (const { address } of await lookup(new URL(url).hostname.replace(/^\[|\]$/g, ''), { all: true })) {
-        const verdict = addressAllowed(address)
-        if (verdict !== true) throw new DriverError('refused', `slurmrestd at ${url}: ${verdict}`)
-      }
-      const secret = await vault.open(reference, { actor: 'service', purpose: 'ask slurmrestd' })
-      if (secret.kind !== 'kubernetes-token') throw new DriverError('refused', `credential ${JSON.stringify(reference)} is not a token`)
-      return secret.token
-    },
+    slurmrestd: { http, tokenOf: (reference) => slurmToken(vault, reference) },
     functions: {
       root: functionFolder(config),
       invoke: functions.invoke,
@@ -227,6 +226,7 @@ export const openParts = async ({
       await sites.close()
       await clusters.close()
       functions.close()
+      http.close()
       await local.close()
       await rehearsal.close()
       await sessions.close()

@@ -7,13 +7,13 @@ import {
   isDiscoveryOpen,
   isMonitored,
   markDiscoveryDispatched,
-  markMonitored,
   monitoredConnections,
   monitorTelling,
   openDiscoveries,
   undispatchedDiscoveries,
   unmonitored,
 } from './domains/environment-connections/store.ts'
+import { markMonitored } from './domains/environments/connections.ts'
 import { environmentRoutes } from './domains/environments/routes.ts'
 import { executionRunRoutes } from './domains/execution-runs/routes.ts'
 import { functionCallRoutes } from './domains/function-calls/routes.ts'
@@ -35,19 +35,20 @@ import { schedulePlanRoutes } from './domains/schedule-plans/routes.ts'
 import { workflowDefinitionRoutes } from './domains/workflow-definitions/routes.ts'
 import type { Route } from './http/route.ts'
 import type { Parts } from './parts.ts'
+import { uses } from './uses.ts'
 
 /** Every route of the API, in the specification's order: the table of contents. */
 export const routesOf = (parts: Parts): Route[] => [
   ...instanceRoutes(parts),
   ...auditEventRoutes(parts),
-  ...environmentRoutes(parts),
+  ...environmentRoutes({ ...parts, uses }),
   ...environmentConnectionRoutes(parts),
   ...credentialRoutes(parts),
   ...resourceRoutes(parts),
   ...networkTopologyRoutes(parts),
-  ...executionScopeRoutes(parts),
-  ...workflowDefinitionRoutes(parts),
-  ...schedulePlanRoutes(parts),
+  ...executionScopeRoutes({ ...parts, uses }),
+  ...workflowDefinitionRoutes({ ...parts, uses }),
+  ...schedulePlanRoutes({ ...parts, uses }),
   ...planningSessionRoutes(parts),
   ...executionRunRoutes(parts),
   ...functionCallRoutes(parts),

@@ -2,14 +2,15 @@ import type { IncomingHttpHeaders } from 'node:http'
 import { hostname } from 'node:os'
 import { reachedHere } from './config.ts'
 import type { Service, StartService } from './daemon.ts'
-import { refusalOf } from './db/errors.ts'
+import { refusalOf } from './constraints.ts'
 import { openDispatcher } from './dispatcher.ts'
 import { recordAudit } from './domains/audit-events/store.ts'
 import { recordsWithSecrets } from './domains/environments/store.ts'
 import { ensureInstance } from './domains/instance/store.ts'
 import type { StartWorker } from './fleet.ts'
 import { listen } from './listen.ts'
-import { createApp, type AppOptions } from './http/app.ts'
+import { createApp } from './http/app.ts'
+import type { AppOptions } from './http/options.ts'
 import { createHttpServer } from './http/server.ts'
 import { openIdempotency } from './db/idempotency.ts'
 import { openParts } from './parts.ts'
@@ -94,6 +95,7 @@ export const startService = async (
         })
       })
       server.closeIdleConnections()
+      app.endSockets()
       setTimeout(() => {
         server.closeAllConnections()
       }, drainMs).unref()

@@ -1,8 +1,8 @@
 import type { Db } from './db/sql.ts'
-import { sitesWithLeftovers, stopLeftovers } from './domains/execution-runs/leftovers.ts'
-import type { SiteDrivers } from './domains/execution-runs/site-drivers.ts'
-import { readSiteSnapshot, usedPairs } from './domains/execution-runs/site-plan.ts'
-import { placesOf } from './domains/execution-runs/sites.ts'
+import { sitesWithLeftovers, stopLeftovers } from './executor/leftovers.ts'
+import type { SiteDrivers } from './executor/drivers.ts'
+import { readSiteSnapshot, usedPairs } from './executor/snapshot.ts'
+import { placesOf } from './executor/sites.ts'
 import type { Log } from './observability/log.ts'
 
 const everyMs = 2_000

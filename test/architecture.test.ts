@@ -2,6 +2,7 @@ import { describe, expect, test } from '@jest/globals'
 import { readdirSync, readFileSync } from 'node:fs'
 import { basename, dirname, join, relative, resolve } from 'node:path'
 import { parseSync, type ParseResult } from 'oxc-parser'
+import { domainOrder } from '../src/db/owners.ts'
 
 /** The import rules of docs/architecture.md, executed. A failure names the edge that breaks them. */
 
@@ -21,6 +22,9 @@ interface Import {
 }
 
 const text = (file: string): string => readFileSync(join(root, file), 'utf8')
+/** Without its comments. */
+const codeOf = (file: string): string => text(file).replace(/\/\*[\s\S]*?\*\/|\/\/.*$/gm, '')
+const impure = /\b(Date|Math\.random|performance|setTimeout|setInterval|Promise|async |await )\b/
 const parsed = new Map(files.map((file) => [file, parseSync(file, text(file))]))
 
 const target = (file: string, specifier: string): string =>
@@ -44,6 +48,32 @@ const importsOf = (file: string, { module }: ParseResult): Import[] => {
   ]
 }
 
+interface Node {
+  type: string
+  name?: string
+  computed?: boolean
+}
+const isNode = (value: unknown): value is Node => typeof value === 'object' && value !== null && 'type' in value
+
+/** Which of these names a file uses without declaring them. */
+const globalsOf = (file: string, names: readonly string[]): string[] => {
+  const used = new Set<string>()
+  const declared = new Set<string>()
+  const walk = (node: Node, role: string, parent: Node | undefined): void => {
+    const isName = (role === 'property' || role === 'key') && parent?.computed !== true
+    const object = parent !== undefined && 'object' in parent ? (parent.object as Node) : undefined
+    if (node.type === 'Identifier' && node.name !== undefined && names.includes(node.name) && (!isName || object?.name === 'globalThis')) {
+      const declares = /^(id|params|local)$/.test(role) || (role === 'value' && parent?.type === 'Property')
+      ;(declares ? declared : used).add(node.name)
+    }
+    for (const [key, value] of Object.entries(node))
+      for (const child of Array.isArray(value) ? value : [value]) if (isNode(child)) walk(child, key, node)
+  }
+  const program = parsed.get(file)?.program
+  if (program !== undefined) walk(program as unknown as Node, 'program', undefined)
+  return [...used].filter((name) => !declared.has(name))
+}
+
 const imports = [...parsed].flatMap(([file, source]) => importsOf(file, source))
 const values = imports.filter((edge) => !edge.typeOnly)
 const show = (edges: Import[]): string[] => edges.map(({ from, to }) => `${from} imports ${to}`)
@@ -55,6 +85,7 @@ describe('one folder or file per outside technology', () => {
     [/^(pg|pg-.*)$/, ['src/db']],
     [/^express$/, ['src/http']],
     [/^swagger-ui-dist$/, ['src/http']],
+    [/^ws$/, ['src/http/sockets.ts']],
     [/^@temporalio\/client$/, ['src/engine.ts', 'src/embedded/temporal.ts']],
     [/^@temporalio\/worker$/, ['src/task-workers.ts', 'src/observability', 'src/embedded']],
     [/^@temporalio\/workflow$/, ['workflows']],
@@ -69,9 +100,43 @@ describe('one folder or file per outside technology', () => {
     [/^@grpc\//, ['src/clients/buildkit.ts']],
     [/^@kubernetes\/client-node$/, ['src/clients/kubernetes-exec.ts']],
     [/^node:child_process$/, ['src/drivers', 'src/embedded', 'src/backup.ts', 'src/clients/ssh']],
+    [/^node:https$/, ['src/clients/http.ts']],
+    // Docker's client takes an agent for its Unix socket, which has no address to judge. `admin.ts` is a server and asks nobody.
+    [/^node:http$/, ['src/clients/http.ts', 'src/clients/docker.ts', 'src/http', 'src/embedded', 'src/programs', 'src/admin.ts']],
+    [/^node:(http2|tls)$/, ['src/clients/ssh', 'src/http', 'src/embedded', 'src/programs']],
+    // Whoever looks an address up to judge it and leaves the connection to somebody else judges another one.
+    [/^node:dns(\/promises)?$/, ['src/clients/http.ts', 'src/clients/ssh/route.ts']],
+    [/^undici$/, []],
   ]
   test.each(owners)('%s', (library, places) => {
     expect(show(imports.filter((edge) => library.test(edge.to) && !edge.typeOnly && !inside(edge.from, ...places)))).toEqual([])
+  })
+
+  describe('nothing but clients and servers makes connections', () => {
+    const places = ['src/clients', 'src/http', 'src/embedded', 'src/programs']
+    const others = files.filter((file) => !inside(file, ...places))
+
+    test('of node:net others take what judges addresses, and servers', () => {
+      const harmless = /^(isIP|isIPv4|isIPv6|BlockList|createServer)$/
+      const wrong = others.flatMap((file) =>
+        (parsed.get(file)?.module.staticImports ?? [])
+          .filter(({ moduleRequest }) => moduleRequest.value === 'node:net')
+          .flatMap(({ entries }) => entries)
+          .filter(({ isType, importName }) => !isType && !harmless.test(importName.name ?? importName.kind))
+          .map(({ importName }) => `${file} takes ${importName.name ?? importName.kind} of node:net`),
+      )
+      expect(wrong).toEqual([])
+    })
+
+    test('the globals that connect are not used, in clients either', () => {
+      // The Temporal SDK's own metrics, which it serves on loopback at a port that the program chose.
+      const exceptions = ['src/observability/metrics.ts uses fetch']
+      const names = ['fetch', 'WebSocket', 'EventSource']
+      const mayName = (file: string): boolean => names.some((name) => text(file).includes(name))
+      const makers = files.filter((file) => !inside(file, 'src/http', 'src/embedded', 'src/programs') && mayName(file))
+      const used = makers.flatMap((file) => globalsOf(file, names).map((name) => `${file} uses ${name}`))
+      expect(used).toEqual(exceptions)
+    })
   })
 
   test('process.env is read in src/config.ts only', () => {
@@ -105,8 +170,7 @@ describe('what may import what', () => {
     const threads = ['src/schedulers/compute.ts', 'src/schedulers/compute-thread.ts']
     const places = files.filter((file) => inside(file, 'src/schedulers', 'src/simulator') && !threads.includes(file))
     expect(show(values.filter((edge) => places.includes(edge.from) && !inside(edge.to, 'src/schedulers', 'src/simulator')))).toEqual([])
-    const impure = /\b(Date|Math\.random|performance|setTimeout|setInterval|async |await )\b/
-    expect(places.filter((file) => impure.test(text(file).replace(/\/\*[\s\S]*?\*\/|\/\/.*$/gm, '')))).toEqual([])
+    expect(places.filter((file) => impure.test(codeOf(file)))).toEqual([])
   })
 
   test('drivers know neither records nor the database', () => {
@@ -126,36 +190,32 @@ describe('what may import what', () => {
     ).toEqual([])
   })
 
-  test('domains import to the left only', () => {
-    const order = [
-      'audit-events',
-      'credentials',
-      'machine-configurations',
-      'environments',
-      'cloud',
-      'resources',
-      'environment-connections',
-      'network-topologies',
-      'execution-scopes',
-      'artifacts',
-      'storages',
-      'workflow-definitions',
-      'schedule-plans',
-      'planning-sessions',
-      'execution-runs',
-      'function-calls',
-      'console',
-      'provenance',
-      'search',
-      'instance',
-    ]
+  test('the executor reads the domains left of execution-runs, never their routes; of the domains only those behind it ask it', () => {
+    const left = domainOrder.slice(0, domainOrder.indexOf('execution-runs')).map((name) => `src/domains/${name}`)
+    const may = ['src/executor', 'src/db', 'src/drivers', 'src/clients', 'src/schedulers', 'src/refusal.ts', ...left]
+    const asked = imports.filter((edge) => inside(edge.from, 'src/executor') && parsed.has(edge.to))
+    const routes = /^src\/domains\/.*\broutes\.ts$/
+    expect(show(asked.filter((edge) => !inside(edge.to, ...may) || routes.test(edge.to)))).toEqual([])
+    const below = [...left, 'src/db', 'src/drivers', 'src/clients', 'src/schedulers', 'src/simulator', 'src/http']
+    expect(show(imports.filter((edge) => inside(edge.from, ...below) && inside(edge.to, 'src/executor')))).toEqual([])
+  })
+
+  test('the book decides and does nothing: no I/O, no clock, no dice, no promise, nothing of ours but what is as pure', () => {
+    const places = files.filter((file) => /^src\/executor\/(book(-[a-z]+)?|frontier|attempt|names)\.ts$/.test(file))
+    expect(places.length).toBeGreaterThan(5)
+    const pure = [...places, 'node:crypto', 'node:path']
+    expect(show(values.filter((edge) => places.includes(edge.from) && !pure.includes(edge.to)))).toEqual([])
+    expect(places.filter((file) => impure.test(codeOf(file)))).toEqual([])
+  })
+
+  test('domains import those above them in their order only', () => {
     const domain = (file: string): string | undefined => /^src\/domains\/([^/]+)\//.exec(file)?.[1]
     const wrong = imports.filter((edge) => {
       const [from, to] = [domain(edge.from), domain(edge.to)]
-      return from !== undefined && to !== undefined && order.indexOf(to) > order.indexOf(from)
+      return from !== undefined && to !== undefined && domainOrder.indexOf(to) > domainOrder.indexOf(from)
     })
     expect(show(wrong)).toEqual([])
-    expect(files.map(domain).filter((name) => name !== undefined && !order.includes(name))).toEqual([])
+    expect(files.map(domain).filter((name) => name !== undefined && !domainOrder.includes(name))).toEqual([])
   })
 })
 

@@ -1,6 +1,7 @@
-import type { RequestOptions } from 'node:https'
 import { Readable, Writable } from 'node:stream'
-import { KubernetesError } from './kubernetes.ts'
+import { HttpError } from './http-error.ts'
+import type { Http, HttpTls } from './http.ts'
+import { kubernetesError, KubernetesError } from './kubernetes.ts'
 
 export interface ExecRequest {
   namespace: string
@@ -23,10 +24,11 @@ export interface ExecChannel {
 }
 
 export interface ExecServer {
-  host: string
-  port: number
-  /** How its address is found and its certificate judged. */
-  link: Pick<RequestOptions, 'lookup' | 'ca'>
+  /** `https://host:port`. */
+  url: string
+  /** Connects to judged addresses only. */
+  agent: Http['agents']['fresh']['https:']
+  tls: Pick<HttpTls, 'certificateAuthority'>
 }
 
 /** The first byte of a frame says what the others are. */
@@ -67,18 +69,19 @@ const statusIn = (message: string): number | undefined => {
 
 /** @throws KubernetesError with the status of a handshake that was refused. */
 export async function openExec(
-  { host, port, link }: ExecServer,
+  { url, agent, tls }: ExecServer,
   token: string,
   { namespace, pod, container, command, deadlineMs = 15_000 }: ExecRequest,
 ): Promise<ExecChannel> {
   // The library takes 0.4 s to load.
   const { Exec, KubeConfig } = await import('@kubernetes/client-node')
-  const place = host.includes(':') ? `[${host}]` : host
   const config = new KubeConfig()
-  config.loadFromClusterAndUser({ name: 'cluster', server: `https://${place}:${port}`, skipTLSVerify: false }, { name: 'user' })
-  // Its own agent would ask the name for an address once more.
+  config.loadFromClusterAndUser({ name: 'cluster', server: url, skipTLSVerify: false }, { name: 'user' })
+  // Its own agent would connect without asking about the address.
   config.applyToHTTPSOptions = (options) => {
-    Object.assign(options, link, {
+    Object.assign(options, {
+      agent,
+      ca: tls.certificateAuthority,
       headers: { authorization: `Bearer ${token}`, 'user-agent': 'orrery' },
       handshakeTimeout: deadlineMs,
       followRedirects: false,
@@ -138,13 +141,10 @@ export async function openExec(
   ) as Promise<unknown> as Promise<Socket>
   const socket = await opening.catch((event: unknown) => {
     const { message = 'no words', error } = event as { message?: string; error?: unknown }
-    if (error instanceof KubernetesError) throw error
+    if (error instanceof HttpError) throw kubernetesError(error, 'route')
     const status = statusIn(message)
-    const what = status === undefined ? `${place}:${port}: ${message}` : `exec in Pod ${pod} is answered ${status}`
-    throw new KubernetesError(status === undefined ? 'route' : 'login', what, {
-      cause: error,
-      ...(status === undefined ? {} : { status }),
-    })
+    const what = status === undefined ? `${new URL(url).host}: ${message}` : `exec in Pod ${pod} is answered ${status}`
+    throw new KubernetesError(status === undefined ? 'route' : 'login', what, status === undefined ? {} : { status })
   })
   pause = () => socket.pause()
   resume = () => socket.isPaused && socket.resume()

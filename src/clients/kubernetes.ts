@@ -1,8 +1,5 @@
-import { lookup as lookupName } from 'node:dns/promises'
-import { request } from 'node:https'
-import { isIP } from 'node:net'
-import { checkServerIdentity as checkIdentity } from 'node:tls'
-import { certificateFault } from './certificate-fault.ts'
+import { HttpError } from './http-error.ts'
+import { openHttp, type AddressJudge } from './http.ts'
 
 /** An API server of Kubernetes, as far as it can be asked with plain requests. */
 export interface KubernetesServer {
@@ -11,8 +8,8 @@ export interface KubernetesServer {
   token?: string
   /** PEM; absent: the certificate authorities of this machine. */
   certificateAuthority?: string
-  /** Asked about the address itself before a byte is sent to it; a text is the reason against it. */
-  addressAllowed: (address: string) => true | string
+  /** Asked about the address itself before a byte is sent to it. */
+  addressAllowed: AddressJudge
 }
 
 /** How far a request came: the stage that failed. */
@@ -54,26 +51,35 @@ export interface KubernetesAnswer {
 const deadlineMs = 10_000
 const maxBytes = 32 * 1024 * 1024
 
-/** The only address of a host that is connected to: it was judged, and the name is not asked again. */
-const addressOf = async ({ host, addressAllowed }: KubernetesServer): Promise<string> => {
-  let addresses: string[]
+/** `https://host:port`, for requests to a path of it. */
+export const serverUrl = ({ host, port }: Pick<KubernetesServer, 'host' | 'port'>): string =>
+  `https://${host.includes(':') ? `[${host}]` : host}:${port}`
+
+/** What an error of the HTTP client means here; others stay. `secure`: the stage of a TLS that broke off for another reason than its certificate. */
+export const kubernetesError = (error: unknown, secure: KubernetesStage): Error => {
+  if (!(error instanceof HttpError)) return error as Error
+  const { fault, status, message } = error
+  const stages = { route: 'route', tls: secure, request: 'login', answer: 'login', body: 'login' } as const
+  const stage = fault === 'name' ? 'name' : fault === 'certificate' ? 'host key' : stages[error.stage]
+  return new KubernetesError(stage, message, {
+    cause: error,
+    ...(status === undefined ? {} : { status }),
+    permanent: fault === 'denied' || fault === 'certificate' || fault === 'large',
+  })
+}
+
+/** @throws KubernetesError without a cause: that of a parser quotes the text, which may repeat a token */
+export const parseAnswer = <T>(text: string): T => {
   try {
-    addresses = isIP(host) === 0 ? (await lookupName(host, { all: true })).map(({ address }) => address) : [host]
-  } catch (error) {
-    throw new KubernetesError('name', `the name ${host} has no address (${(error as NodeJS.ErrnoException).code ?? 'unknown'})`, {
-      cause: error,
-    })
+    return JSON.parse(text) as T
+  } catch {
+    throw new KubernetesError('login', 'the answer is not JSON: this is no Kubernetes API', { permanent: true })
   }
-  const [first] = addresses
-  if (first === undefined) throw new KubernetesError('name', `the name ${host} has no address`)
-  const verdict = addressAllowed(first)
-  if (verdict !== true) throw new KubernetesError('route', verdict)
-  return first
 }
 
 /**
- * One request, within 10 s and 32 MiB, with the answer's JSON. A redirect is an error and is not followed: the token goes to the server that was named
- * and to no other.
+ * One request over a connection of its own, within 10 s and 32 MiB, with the answer's JSON. A redirect is an error and is not followed:
+ * the token goes to the server that was named and to no other.
  *
  * @throws KubernetesError with the stage, and the status where there was an answer
  */
@@ -81,75 +87,30 @@ export const askKubernetes = async (
   server: KubernetesServer,
   { method = 'GET', path, body }: { method?: 'GET' | 'POST'; path: string; body?: object },
 ): Promise<KubernetesAnswer> => {
-  const address = await addressOf(server)
-  const text = body === undefined ? undefined : JSON.stringify(body)
-  return new Promise((resolve, reject) => {
-    let stage: KubernetesStage = 'route'
-    const fail = (message: string, options: ErrorOptions & { status?: number } = {}, at: KubernetesStage = stage): void =>
-      reject(new KubernetesError(at, message, options))
-    const asked = request({
-      host: address,
-      port: server.port,
-      path,
+  const { token, certificateAuthority, addressAllowed } = server
+  const http = openHttp({ addressAllowed, connectMs: deadlineMs })
+  try {
+    const answer = await http.request(serverUrl(server) + path, {
       method,
-      agent: false,
-      ...(isIP(server.host) === 0 ? { servername: server.host } : {}),
-      ...(server.certificateAuthority === undefined ? {} : { ca: server.certificateAuthority }),
-      // The address is what is connected to; the certificate has to be the name's.
-      checkServerIdentity: (_, certificate) => checkIdentity(server.host, certificate),
       headers: {
-        host: `${server.host.includes(':') ? `[${server.host}]` : server.host}:${server.port}`,
         accept: 'application/json',
-        ...(server.token === undefined ? {} : { authorization: `Bearer ${server.token}` }),
-        ...(text === undefined ? {} : { 'content-type': 'application/json', 'content-length': Buffer.byteLength(text) }),
+        ...(token === undefined ? {} : { authorization: `Bearer ${token}` }),
+        ...(body === undefined ? {} : { 'content-type': 'application/json' }),
       },
+      body: body && JSON.stringify(body),
+      tls: { certificateAuthority },
+      fresh: true,
+      deadlineMs,
+      limitBytes: maxBytes,
     })
-    const timer = setTimeout(() => {
-      fail(`${server.host}:${server.port} did not ${stage === 'route' ? 'accept a connection' : 'answer'} within ${deadlineMs / 1_000} s`)
-      asked.destroy()
-    }, deadlineMs)
-    asked.on('socket', (socket) => {
-      socket.once('connect', () => (stage = 'host key'))
-      socket.once('secureConnect', () => (stage = 'login'))
-    })
-    asked.on('error', (error: NodeJS.ErrnoException) => {
-      clearTimeout(timer)
-      const certificate = stage !== 'login' && certificateFault.test(error.code ?? '')
-      fail(
-        certificate ? `the certificate of ${server.host} is refused: ${error.message}` : `${server.host}:${server.port}: ${error.message}`,
-        { cause: error },
-        certificate ? 'host key' : stage,
-      )
-    })
-    asked.on('response', (response) => {
-      const chunks: Buffer[] = []
-      let size = 0
-      response.on('data', (chunk: Buffer) => {
-        chunks.push(chunk)
-        size += chunk.length
-        if (size > maxBytes) {
-          fail(`the answer is larger than ${maxBytes} bytes`)
-          asked.destroy()
-        }
-      })
-      response.on('end', () => {
-        clearTimeout(timer)
-        const status = response.statusCode ?? 0
-        if (status >= 300 && status < 400) return fail(`the server answers with a redirect (${status}), which is not followed`, { status })
-        if (status >= 400) return fail(refusalText(status), { status })
-        try {
-          resolve({ body: JSON.parse(Buffer.concat(chunks).toString('utf8')), address })
-        } catch (error) {
-          fail('the answer is not JSON: this is no Kubernetes API', { status, cause: error })
-        }
-      })
-      response.on('error', (error) => {
-        clearTimeout(timer)
-        fail(`the answer broke off: ${error.message}`, { cause: error })
-      })
-    })
-    asked.end(text)
-  })
+    const text = (await answer.bytes()).toString('utf8')
+    if (answer.status >= 300) throw new KubernetesError('login', refusalText(answer.status), { status: answer.status })
+    return { body: parseAnswer(text), address: answer.address }
+  } catch (error) {
+    throw kubernetesError(error, 'host key')
+  } finally {
+    http.close()
+  }
 }
 
 const refusalText = (status: number): string =>

@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
+import { openHttp } from '../../src/clients/http.ts'
 import { openSlurmRest, parseRestJobs, parseRestLimits } from '../../src/drivers/runtime/slurm-rest.ts'
 import type { SiteShell } from '../../src/drivers/shell.ts'
 
@@ -131,6 +132,7 @@ test('jobs of 0.0.38 and of 0.0.42 read alike', () => {
 })
 
 describe('the version', () => {
+  const http = openHttp({ addressAllowed: () => true })
   let server: Server
   let url: string
   let versions: string[]
@@ -160,7 +162,10 @@ describe('the version', () => {
     await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
     url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
   })
-  afterAll(() => new Promise<void>((resolve) => void server.close(() => resolve())))
+  afterAll(() => {
+    http.close()
+    return new Promise<void>((resolve) => void server.close(() => resolve()))
+  })
 
   const shell: SiteShell = {
     run: (script) =>
@@ -172,6 +177,7 @@ describe('the version', () => {
     versions = served
     asked = []
     return openSlurmRest({
+      http,
       url,
       user: 'ada',
       token: () => Promise.resolve('token'),

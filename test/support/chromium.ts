@@ -1,7 +1,7 @@
 import { spawn } from 'node:child_process'
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
-import { runFolder } from './remover.ts'
+import { runFolder } from './run-folder.ts'
 
 /** A page of Debian's chromium, driven over its DevTools protocol. */
 export interface BrowserPage {

@@ -8,7 +8,7 @@ import { codecPrefix, ensureCodecKey, pageOrigins, temporalCodec, type PayloadAc
 import { ensureKeyFile, makeKey, openVaultKeys, replaceKeys } from '../../src/vault/keys.ts'
 import { payloadCodec } from '../../src/vault/payload-codec.ts'
 import { cloneDatabase, type TestDatabase } from '../support/database.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 
 type Json = any
 

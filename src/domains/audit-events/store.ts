@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto'
-import { TotalRow } from '../../db/rows.ts'
+import { columnsOf } from '../../db/projection.ts'
+import { countUpTo } from '../../db/rows.ts'
 import { sql, where, type Db, type Sql } from '../../db/sql.ts'
 import { countBound, type Page } from '../../http/paging.ts'
 import { AuditEvent, type AuditQuery, type NewAuditEvent } from './schemas.ts'
@@ -31,12 +32,8 @@ export const listAuditEvents = async (db: Db, filters: AuditQuery, page: Page): 
   )
   const rows = await db.many(
     AuditEvent,
-    sql`select id, event_type, actor_id, actor_type, environment_id, resource_id, connection_id, runtime_id, session_id, execution_id, external_id, outcome, summary, metadata, occurred_at
-        from audit_events ${matching} order by occurred_at desc, id desc limit ${page.limit} offset ${page.offset}`,
+    sql`select ${columnsOf(AuditEvent, 'audit_events')} from audit_events ${matching} order by occurred_at desc, id desc limit ${page.limit} offset ${page.offset}`,
   )
-  const { total } = await db.one(
-    TotalRow,
-    sql`select count(*) as total from (select 1 from audit_events ${matching} limit ${countBound + 1}) counted`,
-  )
+  const total = await countUpTo(db, sql`audit_events ${matching}`, countBound)
   return { rows, total }
 }

@@ -28,7 +28,7 @@ import { embedWorkflow, loadCommands } from '../workflow-definitions/store.ts'
 import { chooseRuntimes, runtimeModeOf } from './admission.ts'
 import type { RunMembers, RunRequest } from './schemas.ts'
 import { withSiteDefaults, type Surroundings } from './site-defaults.ts'
-import { builtDrivers, placer, placesOf, runsContainers, siteProblems, type Place, type SnapshotRuntime } from './sites.ts'
+import { builtDrivers, placer, placesOf, runsContainers, siteProblems, type Place, type SnapshotRuntime } from '../../executor/sites.ts'
 import { insertRun, readRun } from './store.ts'
 
 const hashOf = (value: unknown): string => createHash('sha256').update(JSON.stringify(value)).digest('hex')

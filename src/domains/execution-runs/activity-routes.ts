@@ -10,9 +10,10 @@ import { Reply, route, type Route } from '../../http/route.ts'
 import { missing, Refusal } from '../../refusal.ts'
 import { openOutput, openOutputAt } from './files.ts'
 import { pages } from './schemas.ts'
-import type { SiteDrivers } from './site-drivers.ts'
-import { loadTaskWithPredecessors, makeSitePlan, readSiteSnapshot } from './site-plan.ts'
-import { placeOf, type Place } from './sites.ts'
+import type { SiteDrivers } from '../../executor/drivers.ts'
+import { makeSitePlan } from '../../executor/intents.ts'
+import { loadTaskWithPredecessors, readSiteSnapshot } from '../../executor/snapshot.ts'
+import { placeOf, type Place } from '../../executor/sites.ts'
 import { findAttempt, listRunPart } from './store.ts'
 
 export interface ActivityRouteParts {

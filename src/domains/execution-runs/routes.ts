@@ -22,7 +22,7 @@ import {
   Timeline,
 } from './schemas.ts'
 import { listRunPart, listRuns, markRunDispatched, readRun, readRunDetail, requestCancel, type LiveCounts, type RunPart } from './store.ts'
-import { startLeaseMs } from './site.ts'
+import { startLeaseMs } from '../../executor/book-state.ts'
 import { pauseRun, retryRun } from './steering.ts'
 import { runTelling } from './telling.ts'
 import { timelineSummary } from './timeline.ts'

@@ -16,8 +16,8 @@ import {
   type PlannedResource,
 } from '../schedule-plans/problem.ts'
 import { plannedGraph } from '../schedule-plans/graph.ts'
-import type { TransferRoute } from './journal.ts'
-import { dataTransferId } from './names.ts'
+import type { TransferRoute } from '../../executor/journal.ts'
+import { dataTransferId } from '../../executor/names.ts'
 
 const Accepted = z.object({
   schedulePlanId: z.string(),

@@ -1,5 +1,5 @@
 import type { Problem } from '../../refusal.ts'
-import type { SnapshotBinding, SnapshotRuntime } from './sites.ts'
+import type { SnapshotBinding, SnapshotRuntime } from '../../executor/sites.ts'
 import type { z } from 'zod'
 
 type Runtime = z.output<typeof SnapshotRuntime>

@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { sql, type Db } from '../../db/sql.ts'
-import { taskExecutionId } from './names.ts'
+import { taskExecutionId } from '../../executor/names.ts'
 import { runStates } from './schemas.ts'
 import { appendRunEvent } from './store.ts'
 

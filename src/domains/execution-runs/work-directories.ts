@@ -1,8 +1,8 @@
 import { z } from 'zod'
 import { sql, type Db } from '../../db/sql.ts'
-import type { SiteDrivers } from './site-drivers.ts'
-import { readSiteSnapshot } from './site-plan.ts'
-import { placer } from './sites.ts'
+import type { SiteDrivers } from '../../executor/drivers.ts'
+import { readSiteSnapshot } from '../../executor/snapshot.ts'
+import { placer } from '../../executor/sites.ts'
 
 const Unkept = z.object({
   id: z.string(),

@@ -1,6 +1,7 @@
 import { z } from 'zod'
-import { TotalRow } from '../../db/rows.ts'
-import { sql, type Db, type Sql } from '../../db/sql.ts'
+import { fields, jsonObject } from '../../db/projection.ts'
+import { countUpTo } from '../../db/rows.ts'
+import { raw, sql, type Db, type Sql } from '../../db/sql.ts'
 import { countBound, envelope, type Page } from '../../http/paging.ts'
 import { missing, unacceptable } from '../../refusal.ts'
 import { readPlan, type PlanHeader } from './store.ts'
@@ -56,11 +57,19 @@ const totalOf = (a: number, b: number): z.output<typeof Total> => ({ a, b, delta
 
 const Row = z.object({ activityId: z.string(), externalId: z.string(), a: Side, b: Side })
 
-const side = (
-  alias: Sql,
-): Sql => sql`json_strip_nulls(json_build_object('resourceId', ${alias}.resource_id, 'coreId', nullif(${alias}.core_id, ''), 'slotId', nullif(${alias}.slot_id, ''),
-  'startAt', ${alias}.predicted_start_at, 'finishAt', ${alias}.predicted_finish_at, 'runtimeSeconds', ${alias}.predicted_runtime_seconds,
-  'transferSeconds', ${alias}.predicted_transfer_seconds, 'cost', ${alias}.predicted_cost))`
+const side = (alias: string): Sql =>
+  raw(
+    jsonObject({
+      ...fields(alias, 'resourceId'),
+      coreId: `nullif(${alias}.core_id, '')`,
+      slotId: `nullif(${alias}.slot_id, '')`,
+      startAt: `${alias}.predicted_start_at`,
+      finishAt: `${alias}.predicted_finish_at`,
+      runtimeSeconds: `${alias}.predicted_runtime_seconds`,
+      transferSeconds: `${alias}.predicted_transfer_seconds`,
+      cost: `${alias}.predicted_cost`,
+    }),
+  )
 
 /**
  * Two plans of one workflow version, activity by activity in the order of plan a. 404 for an unknown plan, 422 for plans of different
@@ -82,9 +91,9 @@ export const comparePlans = async (db: Db, a: string, b: string, page: Page): Pr
     where x.schedule_plan_id = ${a}`
   const rows = await db.many(
     Row,
-    sql`select x.activity_id, dx.external_id, ${side(sql`x`)} as a, ${side(sql`y`)} as b from ${pairs} order by x.activity_position limit ${page.limit} offset ${page.offset}`,
+    sql`select x.activity_id, dx.external_id, ${side('x')} as a, ${side('y')} as b from ${pairs} order by x.activity_position limit ${page.limit} offset ${page.offset}`,
   )
-  const { total } = await db.one(TotalRow, sql`select count(*) as total from (select 1 from ${pairs} limit ${countBound + 1}) counted`)
+  const total = await countUpTo(db, pairs, countBound)
   const items = rows.map((row) => ({
     ...row,
     delta: {

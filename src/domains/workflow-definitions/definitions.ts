@@ -1,6 +1,7 @@
 import { z } from 'zod'
-import { TotalRow } from '../../db/rows.ts'
-import { sql, type Db } from '../../db/sql.ts'
+import { fields, jsonObject } from '../../db/projection.ts'
+import { countUpTo } from '../../db/rows.ts'
+import { raw, sql, type Db } from '../../db/sql.ts'
 import type { Content } from './content.ts'
 import type { ExportedWorkflow } from './export.ts'
 import { Activity, ActivityType, RawSpec, type WorkflowDefinition, type WorkflowVersion } from './schemas.ts'
@@ -30,13 +31,20 @@ const Row = z.object({
   activityTypes: z.array(ActivityType),
 })
 
+const typeJson = raw(
+  jsonObject({
+    ...fields('t', 'id name'),
+    application: "nullif(t.application, '')",
+    defaultImage: "nullif(t.default_image, '')",
+    ...fields('t', 'cpuIntensity memoryIntensity ioIntensity networkIntensity metadata'),
+  }),
+)
+
 const columns = sql`
   d.id, d.external_id, d.name, d.namespace, d.created_at, v.id as version_id, v.version, v.definition_hash, v.status, v.created_at as version_created_at,
   v.activity_count, v.dependency_count, v.metadata,
   (select count(*) from workflow_data_dependencies where workflow_version_id = v.id) as data_dependency_count,
-  (select coalesce(json_agg(json_strip_nulls(json_build_object('id', t.id, 'name', t.name, 'application', nullif(t.application, ''), 'defaultImage', nullif(t.default_image, ''),
-    'cpuIntensity', t.cpu_intensity, 'memoryIntensity', t.memory_intensity, 'ioIntensity', t.io_intensity, 'networkIntensity', t.network_intensity,
-    'metadata', t.metadata)) order by t.position), '[]') from activity_types t where t.workflow_id = d.id) as activity_types`
+  (select coalesce(json_agg(${typeJson} order by t.position), '[]') from activity_types t where t.workflow_id = d.id) as activity_types`
 
 const definitionOf = (row: z.output<typeof Row>, content: Content | undefined): WorkflowDefinition => ({
   id: row.id,
@@ -138,8 +146,7 @@ export async function listWorkflows(db: Db, { limit, offset }: { limit: number; 
 }
 
 /** Number of definitions, counted to `bound + 1`. */
-export const countWorkflows = async (db: Db, bound: number): Promise<number> =>
-  (await db.one(TotalRow, sql`select count(*) as total from (select 1 from workflow_definitions limit ${bound + 1}) as counted`)).total
+export const countWorkflows = (db: Db, bound: number): Promise<number> => countUpTo(db, sql`workflow_definitions`, bound)
 
 const rowOf = (db: Db, id: string): Promise<z.output<typeof Row> | undefined> =>
   db.maybe(

@@ -1,4 +1,5 @@
 import type { FunctionCredential, InvokeFunction } from '../../clients/functions.ts'
+import type { SlurmrestdServer } from '../../clients/slurmrestd.ts'
 import type { SiteShell } from '../shell.ts'
 import { withContainers, type ContainerDriver } from './container.ts'
 import type { Capability, RuntimeDriver } from './driver.ts'
@@ -26,7 +27,7 @@ export interface ShellSite extends AnySite {
   /** Absolute at the site; absent: below the account's home. */
   root?: string
   /** Of Slurm: ask over HTTP instead of by commands. */
-  slurmrestd?: { url: string; user: string; token: () => Promise<string> }
+  slurmrestd?: SlurmrestdServer
 }
 
 export interface ClusterSite extends AnySite {

@@ -1,5 +1,6 @@
 import { randomBytes } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
+import type { SlurmrestdServer } from '../../clients/slurmrestd.ts'
 import type { SiteShell } from '../shell.ts'
 import { DriverError, type Capability, type Collected, type Intent, type TaskState } from './driver.ts'
 import { gather } from './gather.ts'
@@ -13,7 +14,7 @@ import { openSlurmCommands } from './slurm-commands.ts'
 import { jobOf, type SlurmJob } from './slurm-jobs.ts'
 import type { SlurmLimits } from './slurm-limits.ts'
 import { arraysOf, requestKey, requestOf, type SlurmArray, type SlurmRequest } from './slurm-request.ts'
-import { openSlurmRest, type SlurmRestOptions } from './slurm-rest.ts'
+import { openSlurmRest } from './slurm-rest.ts'
 import { NoRoom, type SlurmScheduler } from './slurm-scheduler.ts'
 import { externalIdOf, judge, stateOfVerdict, type Judgement, type Patience, type SlurmPlace } from './slurm-state.ts'
 
@@ -44,7 +45,7 @@ export interface SlurmDriverOptions {
    */
   configuration: Readonly<Record<string, unknown>>
   /** Ask over HTTP instead of by commands. */
-  slurmrestd?: Omit<SlurmRestOptions, 'shell' | 'root' | 'requeue' | 'deadlineSeconds'>
+  slurmrestd?: SlurmrestdServer
   /** Between two questions to the scheduler, default 10 s: ends are told by the tasks themselves, at once. */
   pollMilliseconds?: number
 }

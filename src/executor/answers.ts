@@ -1,0 +1,70 @@
+import { transferIds } from './book-adopt.ts'
+import type { Happening } from './book.ts'
+import { nameAt, taskAt, type Book } from './book-state.ts'
+import type { Question } from './hands.ts'
+import type { SitePlan } from './intents.ts'
+import { loadCores, loadEnds, loadTransfers, outlastingOutage } from './journal.ts'
+import type { SiteParts } from './site-parts.ts'
+
+/** Reads the answer to a question of the book, from the record or from the site. */
+export const answerTo = async (
+  question: Question,
+  parts: SiteParts,
+  plan: Pick<SitePlan, 'commandsOf'>,
+  book: Book,
+  signal: AbortSignal,
+): Promise<Happening> => {
+  const asking = <T>(work: () => Promise<T>): Promise<T> => outlastingOutage(work, signal)
+  switch (question.type) {
+    case 'findAhead':
+      return { type: 'aheadFound', started: await startsOf(question, parts, book, asking) }
+    case 'readHolds': {
+      const { positions } = question
+      const ids = book.facts.brings ? transferIds(book, positions).map(({ id }) => id) : []
+      const transfers = await asking(() => loadTransfers(parts.db, ids))
+      return { type: 'holdsRead', cores: await asking(() => coresHeld(positions, parts, book)), transfers }
+    }
+    case 'readCommands': {
+      const commands = await asking(() => plan.commandsOf([...question.positions]))
+      for (const i of question.positions) if (!commands.has(i)) throw new Error(`the command of ${taskAt(book, i).id} is not on record`)
+      return { type: 'commandsRead', commands }
+    }
+    case 'readForeignEnds':
+      return { type: 'foreignEnds', ends: await asking(() => loadEnds(parts.db, book.facts.runId)) }
+  }
+}
+
+type Asking = <T>(work: () => Promise<T>) => Promise<T>
+
+/** When tasks were started that an earlier holder had intended ahead, in seconds since the epoch. */
+const startsOf = async (
+  { positions, afterMs }: Extract<Question, { type: 'findAhead' }>,
+  { driver, clock }: SiteParts,
+  book: Book,
+  asking: Asking,
+): Promise<Map<number, number | undefined>> => {
+  await new Promise((resolve) => setTimeout(resolve, afterMs))
+  const found = await asking(() => driver.find(positions.map((i) => nameAt(book, i))))
+  return new Map(
+    positions.map((i) => {
+      const state = found.get(nameAt(book, i)) ?? { state: 'unknown' }
+      if (state.state === 'unknown') return [i, undefined]
+      return [i, 'startedAt' in state ? state.startedAt : clock()]
+    }),
+  )
+}
+
+/** Cores that adopted tasks hold; from now on they are held here. */
+const coresHeld = async (
+  positions: readonly number[],
+  { db, cores, hostId }: SiteParts,
+  book: Book,
+): Promise<Map<number, readonly number[]>> => {
+  if (cores === undefined) return new Map()
+  const held = await loadCores(
+    db,
+    hostId,
+    positions.map((i) => taskAt(book, i).id),
+  )
+  return new Map(positions.map((i) => [i, cores.hold(held.get(taskAt(book, i).id) ?? [])]))
+}

@@ -1,0 +1,315 @@
+import { databaseAway } from '../db/errors.ts'
+import type { Db } from '../db/sql.ts'
+import type { OutputManifest } from '../drivers/runtime/driver.ts'
+
+/** A worker that lost its lease (frozen, cut off, replaced) learns it at its next commit, which has changed nothing. */
+export class LeasePassedOn extends Error {
+  constructor(options?: ErrorOptions) {
+    super('another worker has taken this site of the run over', options)
+    this.name = 'LeasePassedOn'
+  }
+}
+
+export interface TaskEnd {
+  id: string
+  status: 'completed' | 'failed' | 'cancelled'
+  readyAt: number
+  startedAt: number | null
+  finishedAt: number
+  runtimeSeconds: number
+  queueSeconds: number
+  overheadSeconds: number
+  transferSeconds: number
+  transferBytes: number
+  cost: number
+  cpuSeconds: number | null
+  peakMemoryBytes: number | null
+  measuredBy: string
+  exitCode: number | null
+  failureClass: string | null
+  failureReason: string | null
+  manifest: OutputManifest | null
+  /** Time in the site's own queue; null where it has none. */
+  siteQueueSeconds: number | null
+  /** What the site tells of where it ran: node, image digest, Pod …; null where it tells nothing. */
+  place: Readonly<Record<string, unknown>> | null
+  /** The site's own name of it; null where it is not known. */
+  externalId: string | null
+  /** A failure after which the activity is not tried again. */
+  final: boolean
+  /** Its place among the starts and ends of the step. */
+  order: number
+  /** That of its start, and the name it has at the site, where the step holds both. */
+  startOrder?: number
+  name?: string
+  /** Task whose lanes these are from now on; null: they are free. */
+  heir: string | null
+}
+
+/** A task whose intent was committed ahead of its turn has been started. */
+export interface TaskStart {
+  id: string
+  name: string
+  readyAt: number
+  startedAt: number
+  order: number
+}
+
+export interface TaskRetry {
+  id: string
+  after: string
+  attempt: number
+  userAttempts: number
+  /** How many attempts so far the site ended at its own time limit. */
+  walltimeExtensions: number
+  readyAt: number
+  notBefore: number
+}
+
+export interface TaskStateChange {
+  id: string
+  /** Absent: as it is. */
+  status?: 'ready' | 'queued' | 'running'
+  /** Of a task whose intent is committed; otherwise of one whose intent is not. */
+  atSite: boolean
+  readyAt?: number
+  queuedAt?: number
+  /** Why it waits; empty: it does not any more. */
+  reason?: string
+  /** Since when the site has not answered about it, if that is why. */
+  silentSince?: number
+  externalId?: string
+}
+
+export interface TaskIntent {
+  id: string
+  name: string
+  directory: string | null
+  host: string
+  readyAt: number
+  startedAt: number
+  /** None where they come to it from the task before it. */
+  lanes: (readonly [resourceId: string, coreId: string, slotId: string])[]
+  /** Not to be started before its predecessors have completed and its lanes have come to it. */
+  ahead: boolean
+}
+
+export interface TaskOutput {
+  id: string
+  objectId: string
+  versionId: string
+  /** Among the activity's expected outputs. */
+  declared: boolean
+  activityId: string
+  attempt: number
+  path: string
+  sizeBytes: number
+  checksum: string | null
+  uri: string
+  resourceId: string
+}
+
+/** How data went: links of the topology, the strategy and why it was taken; `from` and `to` are sites. */
+export interface TransferRoute {
+  links: readonly string[]
+  strategy: string
+  reason: string
+  from: string
+  to: string
+}
+
+export interface TaskTransfer {
+  id: string
+  producer: string
+  consumer: string
+  source: string
+  target: string
+  bytes: number
+  networkBytes: number
+  filesTransferred: number
+  strategy: string
+  route: TransferRoute
+  startedAt: number
+  finishedAt: number
+  cost: number
+}
+
+/** An effect that could not be stopped and has to be. */
+export interface Leftover {
+  name: string
+  words: string
+}
+
+/** What happened at a site since the last commit, and what it means to start next. */
+export interface Entry {
+  /** Ids of tasks whose intents were ahead and which will not be started on them. */
+  takenBack: string[]
+  starts: TaskStart[]
+  ends: TaskEnd[]
+  retries: TaskRetry[]
+  states: TaskStateChange[]
+  intents: TaskIntent[]
+  outputs: TaskOutput[]
+  transfers: TaskTransfer[]
+  leftovers: Leftover[]
+}
+
+export interface CommitResult {
+  /** Intents whose lanes are all held now: only these may take effect. */
+  acquired: string[]
+  /** For the others: which task holds a lane of theirs. */
+  holders: Record<string, string> | null
+  cancelled: boolean
+  paused: boolean
+  failed: number
+  run_status: string
+}
+
+const commitText = 'select * from commit_site($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)'
+const json = (items: readonly unknown[]): string | null => (items.length === 0 ? null : JSON.stringify(items))
+
+/** One durable step of a site. Idempotent: after a lost answer the same entry may be given again. */
+export const commitSite = async (db: Db, runId: string, site: string, epoch: number, entry: Entry): Promise<CommitResult> => {
+  try {
+    const values = [
+      runId,
+      site,
+      epoch,
+      json(entry.ends),
+      json(entry.retries),
+      json(entry.states),
+      json(entry.intents),
+      json(entry.outputs),
+      json(entry.transfers),
+      json(entry.leftovers),
+      json(entry.takenBack),
+      json(entry.starts),
+    ]
+    const [row] = await db.prepared<CommitResult>('commit_site', commitText, values)
+    if (row === undefined) throw new Error('commit_site gave no row')
+    return row
+  } catch (error) {
+    if ((error as { code?: string }).code === 'OR001') throw new LeasePassedOn({ cause: error })
+    throw error
+  }
+}
+
+/** Takes the site over: from now on only commits with the returned epoch count. */
+export const claimSite = async (db: Db, runId: string, site: string, holder: string): Promise<number> => {
+  const [row] = await db.prepared<{ epoch: number }>(
+    'claim_site',
+    `insert into site_leases (execution_run_id, site, epoch, holder) values ($1, $2, 1, $3)
+     on conflict (execution_run_id, site) do update set epoch = site_leases.epoch + 1, holder = excluded.holder, renewed_at = clock_timestamp()
+     returning epoch`,
+    [runId, site, holder],
+  )
+  if (row === undefined) throw new Error('claim_site gave no row')
+  return row.epoch
+}
+
+export interface LoadedTask {
+  id: string
+  position: number
+  activity_id: string
+  external_id: string
+  resource_id: string
+  runtime_id: string
+  attempt: number
+  user_attempts: number
+  status: string
+  core_ids: string[]
+  slot_id: string
+  order_on_resource: number
+  ready_at: number | null
+  queued_at: number | null
+  started_at: number | null
+  finished_at: number | null
+  not_before: number | null
+  /** Its intent is committed; `ahead`: ahead of its turn, and no start is on record. */
+  intended: boolean
+  ahead: boolean
+  walltime_extensions: number
+  silent_since: number | null
+}
+
+export interface LoadedRun {
+  tasks: LoadedTask[]
+  from: Int32Array
+  to: Int32Array
+}
+
+/** The latest attempt of every task by position, and the control edges. */
+export const loadRun = async (db: Db, runId: string, contentVersionId: string): Promise<LoadedRun> => {
+  const tasks = db.prepared<LoadedTask>(
+    'load_run_tasks',
+    `select id, activity_position as position, activity_id, external_id, planned_resource_id as resource_id, runtime_id, attempt, user_attempts, status, core_ids, slot_id,
+       order_on_resource, ready_at, queued_at, started_at, finished_at, not_before, handle_name is not null as intended, ahead, walltime_extensions,
+       (metadata ->> 'silentSince')::double precision as silent_since
+     from task_executions where execution_run_id = $1 and latest order by activity_position`,
+    [runId],
+  )
+  const edges = db.prepared<{ from: number[] | null; to: number[] | null }>(
+    'load_run_edges',
+    `select array_agg(depends_on_position order by activity_position, depends_on_position) as from, array_agg(activity_position order by activity_position, depends_on_position) as to
+     from activity_dependencies where workflow_version_id = $1`,
+    [contentVersionId],
+  )
+  const [loaded, [lists]] = await Promise.all([tasks, edges])
+  return { tasks: loaded, from: Int32Array.from(lists?.from ?? []), to: Int32Array.from(lists?.to ?? []) }
+}
+
+/** A task that is over, at whatever site. */
+export interface ForeignEnd {
+  position: number
+  status: string
+  finished_at: number | null
+}
+
+/** Tasks of the run that are over. */
+export const loadEnds = (db: Db, runId: string): Promise<ForeignEnd[]> =>
+  db.prepared<ForeignEnd>(
+    'foreign_ends',
+    `select activity_position as position, status, finished_at from task_executions
+     where execution_run_id = $1 and latest and status in ('completed', 'failed', 'cancelled')`,
+    [runId],
+  )
+
+/** Cores of a host that the intents of tasks have leased, as numbers, by id of the task. */
+export const loadCores = async (db: Db, hostId: string, taskIds: readonly string[]): Promise<Map<string, number[]>> => {
+  const rows = await db.prepared<{ id: string; core: string }>(
+    'cores_held',
+    'select task_execution_id as id, core_id as core from lane_leases where task_execution_id = any($1::text[]) and resource_id = $2',
+    [taskIds, `@host/${hostId}`],
+  )
+  const held = new Map<string, number[]>()
+  for (const { id, core } of rows) held.set(id, [...(held.get(id) ?? []), Number(core.replace('core-', ''))])
+  return held
+}
+
+/** Transfers that are on record, of these ids. */
+export const loadTransfers = (db: Db, ids: readonly string[]): Promise<TaskTransfer[]> =>
+  ids.length === 0
+    ? Promise.resolve([])
+    : db.prepared<TaskTransfer>(
+        'load_transfers',
+        `select id, producer_activity_id as producer, consumer_activity_id as consumer, source_resource_id as source, target_resource_id as target, bytes::float8 as bytes,
+           coalesce(network_bytes, 0)::float8 as "networkBytes", coalesce(files_transferred, 0)::float8 as "filesTransferred", strategy, route, started_at as "startedAt",
+           finished_at as "finishedAt", cost
+         from data_transfer_observations where id = any($1::text[])`,
+        [ids],
+      )
+
+/** Two steps that freed and took each other's lanes; PostgreSQL has undone one of them. */
+const deadlock = '40P01'
+
+/** Repeats `work` while PostgreSQL is away, or when it was undone for another's sake: a site outlives both, what runs goes on meanwhile. */
+export const outlastingOutage = async <T>(work: () => Promise<T>, signal: AbortSignal): Promise<T> => {
+  for (let delay = 50; ; delay = Math.min(delay * 2, 2_000)) {
+    try {
+      return await work()
+    } catch (error) {
+      if (!(databaseAway(error) || (error as { code?: string }).code === deadlock) || signal.aborted) throw error
+      await new Promise((resolve) => setTimeout(resolve, delay))
+    }
+  }
+}

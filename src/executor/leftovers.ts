@@ -1,0 +1,43 @@
+import { z } from 'zod'
+import { sql, type Db } from '../db/sql.ts'
+import type { RuntimeDriver } from '../drivers/runtime/driver.ts'
+
+/** Names given to the site in one call. */
+const namesPerTry = 500
+const graceSeconds = 5
+
+const SiteRow = z.object({ site: z.string(), runId: z.string() })
+
+/** Sites that have something left to stop now, each with the latest of the runs that left it, whose snapshot says how the site is reached. */
+export const sitesWithLeftovers = (db: Db): Promise<{ site: string; runId: string }[]> =>
+  db.many(
+    SiteRow,
+    sql`select distinct on (site) site, execution_run_id as run_id from site_leftovers where next_try_at <= now() order by site, since desc`,
+  )
+
+const LeftRow = z.object({ left: z.number() })
+
+const NameRow = z.object({ name: z.string() })
+
+/**
+ * Asks a site to end what runs that are over have left there, until it confirms: 5 s after a failure, doubled to 5 minutes. Answers how
+ * many names are left. Any number of processes may do so at once: ending twice does no harm.
+ */
+export const stopLeftovers = async (db: Db, site: string, driver: Pick<RuntimeDriver, 'cancel'>): Promise<number> => {
+  const due = await db.many(
+    NameRow,
+    sql`select name from site_leftovers where site = ${site} and next_try_at <= now() order by since limit ${namesPerTry}`,
+  )
+  const names = due.map(({ name }) => name)
+  if (names.length > 0) {
+    try {
+      await driver.cancel(names, graceSeconds)
+      await db.run(sql`delete from site_leftovers where site = ${site} and name = any(${names}::text[])`)
+    } catch (error) {
+      await db.run(sql`update site_leftovers set tries = tries + 1, last_error = ${(error as Error).message},
+        next_try_at = now() + least(300, 5 * 2 ^ least(tries, 10)) * interval '1 second' where site = ${site} and name = any(${names}::text[])`)
+    }
+  }
+  const { left } = await db.one(LeftRow, sql`select count(*) as left from site_leftovers where site = ${site}`)
+  return left
+}

@@ -1,0 +1,57 @@
+import { z } from 'zod'
+import { sql, type Db } from '../db/sql.ts'
+import type { PlannedLink } from '../domains/schedule-plans/problem.ts'
+import type { LoadedTask } from './journal.ts'
+import { SnapshotBinding, SnapshotResource, SnapshotRuntime } from './sites.ts'
+
+const Snapshot = z.object({
+  generation: z.number(),
+  contentVersionId: z.string(),
+  onFailure: z.enum(['stop', 'finish-independent']),
+  hostId: z.string(),
+  effectKey: z.string(),
+  runtimes: z.array(SnapshotRuntime),
+  resources: z.array(SnapshotResource),
+  runtimeBindings: z.array(SnapshotBinding),
+  storageMounts: z.array(z.object({ runtimeId: z.string(), storageId: z.string(), path: z.string() })),
+  networkTopology: z.looseObject({ links: z.array(z.custom<PlannedLink>()) }).optional(),
+})
+/** What was accepted with a run, as far as its execution needs it. */
+export type SiteSnapshot = z.output<typeof Snapshot>
+
+export const readSiteSnapshot = (db: Db, runId: string): Promise<SiteSnapshot> =>
+  db.one(
+    Snapshot,
+    sql`select r.generation, r.content_version_id, r.on_failure, r.host_id, r.effect_key, s.runtimes, s.resources, s.runtime_bindings, s.storage_mounts, s.network_topology from execution_runs r join run_snapshots s on s.execution_run_id = r.id where r.id = ${runId}`,
+  )
+
+const BoundResourceRow = z.object({ runtimeId: z.string(), resourceId: z.string(), open: z.boolean() })
+
+/** Every pair of runtime and resource that a run uses; `open`: a task there is not over. */
+export const usedPairs = (db: Db, runId: string) =>
+  db.many(
+    BoundResourceRow,
+    sql`select runtime_id, planned_resource_id as resource_id, bool_or(status not in ('completed', 'failed', 'cancelled')) as open
+      from task_executions where execution_run_id = ${runId} and latest group by 1, 2 order by 1, 2`,
+  )
+
+/** The latest attempts of an activity and of what it waits for. */
+export const loadTaskWithPredecessors = async (
+  db: Db,
+  runId: string,
+  contentVersionId: string,
+  position: number,
+): Promise<{ task: LoadedTask; predecessors: LoadedTask[] }> => {
+  const tasks = await db.prepared<LoadedTask>(
+    'task_with_predecessors',
+    `select t.id, t.activity_position as position, t.activity_id, t.external_id, t.planned_resource_id as resource_id, t.runtime_id, t.attempt, t.user_attempts, t.status, t.core_ids,
+       t.slot_id, t.order_on_resource, t.ready_at, t.queued_at, t.started_at, t.finished_at, t.not_before
+     from task_executions t where t.execution_run_id = $1 and t.latest and (t.activity_position = $3
+       or t.activity_position in (select depends_on_position from activity_dependencies where workflow_version_id = $2 and activity_position = $3))
+     order by t.activity_position`,
+    [runId, contentVersionId, position],
+  )
+  const task = tasks.find((candidate) => candidate.position === position)
+  if (task === undefined) throw new Error(`run ${runId} has no task at ${String(position)}`)
+  return { task, predecessors: tasks.filter((candidate) => candidate !== task) }
+}

@@ -1,0 +1,215 @@
+import { describe, expect, test } from '@jest/globals'
+import fc from 'fast-check'
+import {
+  bookedEnd,
+  broughtTransfer,
+  copiedTransfer,
+  endOf,
+  lost,
+  nextAttempt,
+  notStarted,
+  type AttemptEnd,
+  type TransferFacts,
+} from '../../src/executor/attempt.ts'
+import type { LoadedTask } from '../../src/executor/journal.ts'
+import { DriverError, type Collected } from '../../src/drivers/runtime/driver.ts'
+
+const task = (changes: Partial<LoadedTask> = {}): LoadedTask => ({
+  id: 'run:a',
+  position: 0,
+  activity_id: 'a',
+  external_id: 'a',
+  resource_id: 'host',
+  runtime_id: 'local',
+  attempt: 1,
+  user_attempts: 1,
+  status: 'running',
+  core_ids: ['core-0'],
+  slot_id: '',
+  order_on_resource: 1,
+  ready_at: 90,
+  queued_at: null,
+  started_at: 100,
+  finished_at: null,
+  not_before: null,
+  intended: true,
+  ahead: false,
+  walltime_extensions: 0,
+  silent_since: null,
+  ...changes,
+})
+
+const ended = (changes: Partial<Extract<Collected['state'], { state: 'ended' }>> = {}, rest: Partial<Collected> = {}): Collected => ({
+  state: { state: 'ended', externalId: '1', startedAt: 101, finishedAt: 107, exitCode: 0, signal: null, reason: 'exited', ...changes },
+  submittedAt: 100,
+  wallSeconds: 6,
+  cpuSeconds: 5,
+  peakMemoryBytes: 1_000,
+  measuredBy: 'rusage',
+  manifest: {
+    schemaVersion: 1,
+    runtime: 'local',
+    hostname: 'h',
+    root: '/w',
+    files: [],
+    summary: { initialFiles: 0, finalFiles: 0, createdFiles: 0, modifiedFiles: 0, deletedFiles: 0, outputBytes: 0 },
+  },
+  missingOutputs: [],
+  stderrTail: '',
+  ...rest,
+})
+
+const failure = (trouble: string): AttemptEnd => ({ ...lost(task(), undefined, 120), failureClass: trouble })
+
+describe('how an attempt ended', () => {
+  test('the time from intent to program is overhead, the rest is runtime, and waiting before it is queue', () => {
+    const end = endOf(task(), ended(), { timeoutSeconds: 60, memoryBytes: 64 * 1024 ** 2 }, 200)
+    expect(end).toMatchObject({ status: 'completed', startedAt: 100, overheadSeconds: 1, runtimeSeconds: 6, finishedAt: 107 })
+    expect(bookedEnd(task(), end, [], 0.5)).toMatchObject({ queueSeconds: 10, cost: 3.5, transferSeconds: 0 })
+  })
+
+  test.each([
+    [ended({ exitCode: 3 }, { stderrTail: 'no such file\n' }), 'user', /attempt 1 ended with exit code 3: no such file$/],
+    [ended({ exitCode: null, signal: 'SIGKILL' }), 'user', /signal SIGKILL/],
+    [ended({ reason: 'timeout', exitCode: null, signal: 'SIGTERM' }), 'user', /longer than its timeoutSeconds of 60/],
+    [ended({ reason: 'memory', exitCode: 137 }), 'user', /more memory than allowed/],
+    [ended({}, { missingOutputs: ['b', 'c'] }), 'user', /did not make b, c/],
+    [
+      ended({ reason: 'walltime', exitCode: null, signal: 'SIGTERM' }, { stderrTail: 'DUE TO TIME LIMIT' }),
+      'infrastructure',
+      /own time limit: DUE TO TIME LIMIT$/,
+    ],
+    [
+      ended({}, { state: { state: 'lost', externalId: '7', startedAt: 101, cause: 'NODE_FAIL' } }),
+      'infrastructure',
+      /lost at its site: NODE_FAIL/,
+    ],
+    [ended({}, { state: { state: 'lost', externalId: '7', startedAt: 101 } }), 'infrastructure', /lost with its machine/],
+  ] as const)('a failure says which activity, where, and why', (outcome, trouble, words) => {
+    const end = endOf(task(), outcome, { timeoutSeconds: 60, memoryBytes: 64 * 1024 ** 2 }, 200)
+    expect([end.status, end.failureClass]).toEqual(['failed', trouble])
+    expect(end.failureReason).toMatch(words)
+    expect(end.failureReason).toMatch(/^activity a on host/)
+  })
+
+  test('time in the queue of the site is neither overhead nor paid for', () => {
+    const end = endOf(
+      task(),
+      ended({ startedAt: 140, finishedAt: 150 }, { queueSeconds: 38, node: 'n7' }),
+      { timeoutSeconds: 60, memoryBytes: 64 * 1024 ** 2 },
+      200,
+    )
+    expect(end).toMatchObject({ siteQueueSeconds: 38, overheadSeconds: 2, runtimeSeconds: 10, place: { node: 'n7' }, externalId: '1' })
+    expect(bookedEnd(task(), end, [], 0.5)).toMatchObject({ queueSeconds: 10, cost: 6 })
+  })
+
+  test('what was brought and what was copied is charged the price of its route', () => {
+    const producer = task({ id: 'run:p', activity_id: 'p', external_id: 'p', resource_id: 'elsewhere' })
+    const beside = task({ id: 'run:q', activity_id: 'q', external_id: 'q', resource_id: 'beside' })
+    const facts: TransferFacts = {
+      label: 'p',
+      fromSite: 'ssh/a',
+      toSite: 'ssh/b',
+      strategy: 'gateway',
+      reason: 'neither end reaches the other',
+      bytes: 10,
+      networkBytes: 12,
+      files: 2,
+      startedAt: 100,
+      finishedAt: 100.5,
+    }
+    const end = endOf(task(), ended(), { timeoutSeconds: 60, memoryBytes: 64 * 1024 ** 2 }, 200)
+    const brought = broughtTransfer('run', task(), producer, facts, { links: ['wan'], pricePerByte: 0.5 })
+    expect(brought).toMatchObject({
+      ...{ producer: 'p', strategy: 'gateway', bytes: 10, networkBytes: 12, filesTransferred: 2, cost: 5 },
+      route: { links: ['wan'], strategy: 'gateway', reason: 'neither end reaches the other', from: 'ssh/a', to: 'ssh/b' },
+    })
+    const copied = copiedTransfer('run', 'ssh/b', task(), end, {
+      producer: beside,
+      bytes: 5,
+      files: 1,
+      route: { links: [], pricePerByte: 0 },
+    })
+    expect(copied).toMatchObject({
+      ...{
+        producer: 'q',
+        strategy: 'runtime-local',
+        bytes: 5,
+        networkBytes: 0,
+        filesTransferred: 1,
+        cost: 0,
+        startedAt: 100,
+        finishedAt: 101,
+      },
+      route: { links: [], strategy: 'runtime-local', from: 'ssh/b', to: 'ssh/b' },
+    })
+    expect(bookedEnd(task(), end, [brought, copied], 1)).toMatchObject({ transferBytes: 15, transferSeconds: 1, cost: 7 + 5 })
+  })
+
+  test('clocks that disagree never give a negative time', () => {
+    const instant = fc.double({ min: 0, max: 300, noNaN: true })
+    fc.assert(
+      fc.property(instant, instant, instant, instant, (ready, intent, started, finished) => {
+        const subject = task({ ready_at: ready, started_at: intent })
+        const end = endOf(
+          subject,
+          ended({ startedAt: started, finishedAt: finished }),
+          { timeoutSeconds: 0, memoryBytes: 64 * 1024 ** 2 },
+          0,
+        )
+        const row = bookedEnd(subject, end, [], 1)
+        for (const seconds of [row.queueSeconds, row.overheadSeconds, row.cost]) expect(seconds).toBeGreaterThanOrEqual(0)
+        expect(row.runtimeSeconds).toBeGreaterThanOrEqual(-1e-9)
+        expect(row.finishedAt).toBeGreaterThanOrEqual(intent)
+      }),
+    )
+  })
+})
+
+describe('the attempt after it', () => {
+  test('the activity pays for its own failures only, the site for its own, however they are mixed', () => {
+    fc.assert(
+      fc.property(
+        fc.array(fc.constantFrom('user', 'infrastructure'), { maxLength: 150 }),
+        fc.integer({ min: 1, max: 5 }),
+        (causes, maxAttempts) => {
+          let subject = task()
+          let own = 0
+          for (const cause of causes) {
+            const next = nextAttempt('run', subject, failure(cause), { maxAttempts, retryDelaySeconds: 7 }, 1_000)
+            if (cause === 'user') own += 1
+            if (next === undefined) {
+              expect(own >= maxAttempts || subject.attempt - subject.user_attempts >= 100).toBe(true)
+              return
+            }
+            expect(own).toBeLessThan(maxAttempts)
+            expect([next.attempt, next.userAttempts]).toEqual([subject.attempt + 1, own + 1])
+            expect(next.notBefore - 1_000).toBe(cause === 'user' ? 7 : Math.min(60, 2 ** (1 + subject.attempt - subject.user_attempts)))
+            subject = { ...subject, id: next.id, attempt: next.attempt, user_attempts: next.userAttempts }
+          }
+        },
+      ),
+    )
+  })
+
+  test("50 failures of the site do not end an activity that may fail once, and the site's time limit asks for more each time", () => {
+    let subject = task()
+    for (let k = 0; k < 50; k++) {
+      const walltime = k % 10 === 0
+      const next = nextAttempt('run', subject, { ...failure('infrastructure'), walltime }, { maxAttempts: 1, retryDelaySeconds: 0 }, 0)
+      expect(next).toMatchObject({ attempt: k + 2, userAttempts: 1, walltimeExtensions: 1 + Math.floor(k / 10) })
+      subject = { ...subject, attempt: k + 2, walltime_extensions: 1 + Math.floor(k / 10) }
+    }
+  })
+
+  test('what a site refuses for good is not tried again, what it cannot say is', () => {
+    const policy = { maxAttempts: 9, retryDelaySeconds: 0 }
+    const refused = notStarted(task(), new DriverError('refused', 'no such partition'), 101)
+    expect(refused.failureReason).toBe('activity a could not be run on host: no such partition')
+    expect(nextAttempt('run', task(), refused, policy, 0)).toBeUndefined()
+    expect(nextAttempt('run', task(), notStarted(task(), new DriverError('unknown', 'no answer'), 101), policy, 0)).toMatchObject({
+      attempt: 2,
+      userAttempts: 1,
+    })
+  })
+})

@@ -1,0 +1,247 @@
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { claimSite, commitSite, LeasePassedOn, type Entry } from '../../src/executor/journal.ts'
+import { openRun } from '../../src/domains/execution-runs/store.ts'
+import { openService, type TestService } from '../support/service.ts'
+import { makeWorld, recordOf } from '../support/worlds.ts'
+
+let service: TestService
+beforeAll(async () => {
+  // Without an engine nobody but the test writes the runs.
+  service = await openService({ temporalAddress: '127.0.0.1:9' })
+  await makeWorld(service, {
+    name: 'steps',
+    cores: [2],
+    tasks: [{ name: 'a', policy: { maxAttempts: 2 } }, { name: 'b' }, { name: 'c', after: ['a'] }],
+  })
+}, 120_000)
+afterAll(() => service[Symbol.asyncDispose]())
+
+const site = 'local@here'
+const nothing: Entry = {
+  takenBack: [],
+  starts: [],
+  ends: [],
+  retries: [],
+  states: [],
+  intents: [],
+  outputs: [],
+  transfers: [],
+  leftovers: [],
+}
+const intent = (run: string, task: string, core: string): Entry['intents'][number] => ({
+  id: `${run}:steps-${task}`,
+  name: `name-${run}-${task.replace(':', '-')}`,
+  directory: null,
+  host: 'here',
+  readyAt: 1,
+  startedAt: 2,
+  lanes: [['steps-host-1', core, 'default']],
+  ahead: false,
+})
+const end = (run: string, task: string, status: 'completed' | 'failed', final: boolean): Entry['ends'][number] => ({
+  id: `${run}:steps-${task}`,
+  status,
+  readyAt: 1,
+  startedAt: 2,
+  finishedAt: 3,
+  runtimeSeconds: 1,
+  queueSeconds: 1,
+  overheadSeconds: 0,
+  transferSeconds: 0,
+  transferBytes: 0,
+  cost: 0,
+  cpuSeconds: null,
+  peakMemoryBytes: null,
+  measuredBy: 'none',
+  exitCode: status === 'completed' ? 0 : 1,
+  failureClass: status === 'completed' ? null : 'user',
+  failureReason: status === 'completed' ? null : 'no luck',
+  manifest: null,
+  siteQueueSeconds: 4,
+  place: { node: 'n1', pod: 'p1' },
+  externalId: null,
+  final,
+  order: 1,
+  heir: null,
+})
+const opened = async (run: string): Promise<number> => {
+  await service.post('/execution-runs/', { id: run, schedulePlanId: 'steps-plan', mode: 'real' })
+  await openRun(service.db, run, 1)
+  return claimSite(service.db, run, site, 'test')
+}
+/** Everything on record, without the clock of the server. */
+const facts = async (run: string): Promise<unknown> => {
+  const { run: state, activities, handles, events } = await recordOf(service, run)
+  const { startedAt: _startedAt, createdAt: _createdAt, ...steady } = state
+  const text = JSON.stringify({ steady, activities, handles, events: events.map(({ occurredAt: _occurredAt, ...event }: any) => event) })
+  return JSON.parse(text.replaceAll(run, 'RUN'))
+}
+
+/** Steps of a run with everything that a step can hold; the second is the one in which a task that had waited gets its lane. */
+const story = (run: string): Entry[] => [
+  { ...nothing, intents: [intent(run, 'a', 'core-0')] },
+  {
+    ...nothing,
+    states: [{ id: `${run}:steps-b`, status: 'queued', atSite: false, readyAt: 1, queuedAt: 2, reason: 'its lane is held by another' }],
+    intents: [intent(run, 'b', 'core-1')],
+  },
+  { ...nothing, states: [{ id: `${run}:steps-a`, status: 'queued', atSite: true, reason: 'at the site: Priority', externalId: '4711' }] },
+  { ...nothing, states: [{ id: `${run}:steps-b`, atSite: true, reason: 'waiting for the site: no route', silentSince: 3 }] },
+  {
+    ...nothing,
+    states: [
+      { id: `${run}:steps-a`, status: 'running', atSite: true, reason: '', externalId: '4711' },
+      { id: `${run}:steps-b`, atSite: true, reason: '' },
+    ],
+  },
+  {
+    ...nothing,
+    ends: [end(run, 'a', 'failed', false)],
+    retries: [
+      { id: `${run}:steps-a:2`, after: `${run}:steps-a`, attempt: 2, userAttempts: 2, walltimeExtensions: 1, readyAt: 3, notBefore: 4 },
+    ],
+    intents: [intent(run, 'a:2', 'core-0')],
+  },
+  {
+    ...nothing,
+    ends: [end(run, 'b', 'completed', false), { ...end(run, 'a:2', 'completed', false), order: 2 }],
+    outputs: [
+      {
+        id: `${run}:o:1`,
+        objectId: `${run}:o`,
+        activityId: 'steps-b',
+        attempt: 1,
+        path: 'x',
+        sizeBytes: 1,
+        checksum: null,
+        uri: 'file://here/x',
+        resourceId: 'steps-host-1',
+        versionId: 'steps-v1',
+        declared: false,
+      },
+    ],
+    transfers: [
+      {
+        id: `${run}:t`,
+        producer: 'steps-a',
+        consumer: 'steps-c',
+        source: 'x',
+        target: 'y',
+        bytes: 1,
+        networkBytes: 2,
+        filesTransferred: 3,
+        route: { links: [], strategy: 'gateway', reason: 'no other way', from: 'a', to: 'b' },
+        strategy: 'gateway',
+        startedAt: 1,
+        finishedAt: 2,
+        cost: 0,
+      },
+    ],
+    intents: [intent(run, 'c', 'core-0')],
+  },
+  { ...nothing, ends: [end(run, 'c', 'failed', true)], leftovers: [{ name: `left-by-${run}`, words: 'no route' }] },
+]
+
+test('a step that is given twice does what it does once, and says the same', async () => {
+  const once = await opened('once')
+  for (const entry of story('once')) await commitSite(service.db, 'once', site, once, entry)
+  const expected = await facts('once')
+  await service.db.prepared('free', 'delete from lane_leases', [])
+  const twice = await opened('twice')
+  for (const entry of story('twice')) {
+    const first = await commitSite(service.db, 'twice', site, twice, entry)
+    expect(await commitSite(service.db, 'twice', site, twice, entry)).toEqual(first)
+  }
+  expect(await facts('twice')).toEqual(expected)
+})
+
+test('a step of a holder that was replaced changes nothing', async () => {
+  await service.db.prepared('free', 'delete from lane_leases', [])
+  const stale = await opened('stale')
+  const [first, ...rest] = story('stale')
+  await commitSite(service.db, 'stale', site, stale, first as Entry)
+  expect(await claimSite(service.db, 'stale', site, 'another')).toBe(stale + 1)
+  const before = await facts('stale')
+  for (const entry of rest) await expect(commitSite(service.db, 'stale', site, stale, entry)).rejects.toThrow(LeasePassedOn)
+  expect(await facts('stale')).toEqual(before)
+})
+
+/** An intent whose lanes come to it from the task before it. */
+const intentAhead = (run: string, task: string): Entry['intents'][number] => ({ ...intent(run, task, ''), lanes: [], ahead: true })
+const holderOf = async (core: string): Promise<string | undefined> => {
+  const [row] = await service.db.prepared<{ id: string }>(
+    'holder_of',
+    'select task_execution_id as id from lane_leases where core_id = $1',
+    [core],
+  )
+  return row?.id
+}
+
+test('what is intended ahead gets the lane at the end of the one before, starts without a commit of its own, or is taken back without a trace', async () => {
+  const run = 'relay'
+  await service.db.prepared('free', 'delete from lane_leases', [])
+  const epoch = await opened(run)
+  const twice = async (entry: Partial<Entry>) => {
+    const step = { ...nothing, ...entry }
+    const first = await commitSite(service.db, run, site, epoch, step)
+    expect(await commitSite(service.db, run, site, epoch, step)).toEqual(first)
+    return first
+  }
+  const id = (task: string): string => `${run}:steps-${task}`
+  const kinds = async (): Promise<string[]> =>
+    (await recordOf(service, run)).events.slice(1).map(({ eventType, payload }: any) => `${eventType} ${payload.activityId}`)
+  const step = await twice({ intents: [intent(run, 'a', 'core-0'), intentAhead(run, 'b'), intentAhead(run, 'c')] })
+  expect(step.acquired.sort()).toEqual([id('a'), id('b'), id('c')])
+  expect(await kinds()).toEqual(['activity.started steps-a'])
+  // Taken back, and intended again.
+  await twice({ takenBack: [id('c')] })
+  expect((await recordOf(service, run)).handles.map(({ id: handle }: any) => handle)).toEqual([id('a')])
+  await twice({ intents: [intentAhead(run, 'c')] })
+  // The lane goes to b before anybody else can have it.
+  await twice({ ends: [{ ...end(run, 'a', 'completed', false), heir: id('b') }] })
+  expect(await holderOf('core-0')).toBe(id('b'))
+  await twice({ starts: [{ id: id('b'), name: 'name-b', readyAt: 3, startedAt: 3.5, order: 1 }] })
+  expect((await recordOf(service, run)).activities.find((task: any) => task.id === id('b'))).toMatchObject({
+    status: 'preparing',
+    startedAt: 3.5,
+  })
+  // Begun and ended between two commits: both events, and the lane is free.
+  await twice({
+    ends: [
+      { ...end(run, 'b', 'completed', false), order: 1 },
+      { ...end(run, 'c', 'completed', false), startOrder: 2, name: 'name-c', order: 3 },
+    ],
+  })
+  expect(await holderOf('core-0')).toBeUndefined()
+  expect(await kinds()).toEqual(['a', 'b', 'c'].flatMap((task) => [`activity.started steps-${task}`, `activity.completed steps-${task}`]))
+})
+
+test('a lane is had by one task at a time, and the other learns by whom; all lanes of a task or none', async () => {
+  await service.db.prepared('free', 'delete from lane_leases', [])
+  const [a, b] = [await opened('lane-a'), await opened('lane-b')]
+  expect((await commitSite(service.db, 'lane-a', site, a, { ...nothing, intents: [intent('lane-a', 'a', 'core-0')] })).acquired).toEqual([
+    'lane-a:steps-a',
+  ])
+  const both = {
+    ...intent('lane-b', 'b', 'core-1'),
+    lanes: [
+      ['steps-host-1', 'core-0', 'default'],
+      ['steps-host-1', 'core-1', 'default'],
+    ] as const,
+  }
+  const refused = await commitSite(service.db, 'lane-b', site, b, { ...nothing, intents: [both as never] })
+  expect([refused.acquired, refused.holders]).toEqual([[], { 'lane-b:steps-b': 'lane-a:steps-a' }])
+  // The lane that was free has not been kept.
+  expect((await commitSite(service.db, 'lane-a', site, a, { ...nothing, intents: [intent('lane-a', 'b', 'core-1')] })).acquired).toEqual([
+    'lane-a:steps-b',
+  ])
+})
+
+test('once a cancel is on record no intent is accepted', async () => {
+  await service.db.prepared('free', 'delete from lane_leases', [])
+  const epoch = await opened('cancelled')
+  expect((await service.call('POST', '/execution-runs/cancelled/cancel/')).status).toBe(202)
+  const result = await commitSite(service.db, 'cancelled', site, epoch, { ...nothing, intents: [intent('cancelled', 'a', 'core-0')] })
+  expect([result.acquired, result.cancelled]).toEqual([[], true])
+  expect((await recordOf(service, 'cancelled')).handles).toEqual([])
+})

@@ -1,0 +1,132 @@
+import { cpSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
+import { basename, join } from 'node:path'
+import { mutated, type Mutation } from '../support/mutation.ts'
+
+const checkout = join(import.meta.dirname, '../..')
+
+interface NamedMutation extends Mutation {
+  name: string
+}
+
+const ahead = 'src/executor/book-ahead.ts'
+const choosing = 'src/executor/book-choose.ts'
+const ends = 'src/executor/book-ends.ts'
+const adoption = 'src/executor/book-adopt.ts'
+
+/** Deletions and swaps in the book, each of which breaks a law. */
+export const mutations: readonly NamedMutation[] = [
+  {
+    name: 'what is ahead starts however old the flags are',
+    file: ahead,
+    function: 'startAhead',
+    replace: ' || book.ms > book.leaseUntil',
+    by: '',
+  },
+  {
+    name: 'what is taken back while its commit is under way stays intended',
+    file: ahead,
+    function: 'takeBack',
+    replace: 'if (book.stage[i] === stages.aheadOffered) book.stage[i] = stages.aheadRevoked',
+    by: '',
+  },
+  {
+    name: 'a task whose turn has come is forgotten with its intent',
+    file: ahead,
+    function: 'forget',
+    replace: 'if (book.turn[i] === 1 && isWaiting(book, i)) book.queue.push(i)',
+    by: '',
+  },
+  {
+    name: 'what was not acquired ahead is not taken back',
+    file: ahead,
+    function: 'aheadAnswered',
+    replace: 'book.entry.takenBack.push(id)',
+    by: '',
+  },
+  {
+    name: 'what did not acquire its lanes is started',
+    file: choosing,
+    function: 'commitAnswered',
+    replace: 'if (!has.has(task.id)) {',
+    by: 'if (has.size === 0) {',
+  },
+  {
+    name: 'cores of a refused task are not given back',
+    file: choosing,
+    function: 'refuse',
+    replace: '  freeCores(book, i)\n',
+    by: '',
+  },
+  {
+    name: 'lanes are passed on to a task that is over',
+    file: choosing,
+    function: 'heirAfter',
+    replace: 'while (heir >= 0 && book.ends.has(heir)) heir = book.heirTo[heir] as number',
+    by: '',
+  },
+  {
+    name: 'a cancel is not seen',
+    file: choosing,
+    function: 'flagsSeen',
+    replace: 'flags.cancelled || ',
+    by: '',
+  },
+  {
+    name: 'tasks that an earlier holder started ahead are taken for waiting',
+    file: adoption,
+    function: 'aheadFound',
+    replace: 'if (startedAt === undefined) {',
+    by: 'if (startedAt !== null) {',
+  },
+  {
+    name: 'the lease of the holder before is not waited out',
+    file: adoption,
+    function: 'begin',
+    replace: 'afterMs: 2 * startLeaseMs',
+    by: 'afterMs: 0',
+  },
+  {
+    name: 'a task that is tried again stays in flight',
+    file: ends,
+    function: 'tryAgain',
+    replace: 'book.frontier.putBack(i)',
+    by: '',
+  },
+  {
+    name: 'adopted starts are recorded before the ends they follow',
+    file: ends,
+    function: 'comesAfterFlying',
+    replace: 'if (before >= 0 && isInFlight(book, before)) return true',
+    by: '',
+  },
+  {
+    name: 'lanes and cores of a completed task are kept from everybody where it has no heir',
+    file: ahead,
+    function: 'handOver',
+    replace: '    freeCores(book, i)\n',
+    by: '',
+  },
+  {
+    name: 'what needs more than what is under way is intended ahead',
+    file: ahead,
+    function: 'mayInherit',
+    replace: ' return false\n  return facts',
+    by: ' void p\n  return facts',
+  },
+  {
+    name: 'what completes elsewhere counts as failed',
+    file: 'src/executor/book.ts',
+    function: 'foreignEnds',
+    replace: "status === 'completed'",
+    by: "status !== 'completed'",
+  },
+]
+
+/** Writes the executor with a mutation into a folder of its own below `parent`. @returns the path of its book */
+export const mutatedBook = (mutation: Mutation, parent: string): string => {
+  const folder = mkdtempSync(join(parent, 'mutated-'))
+  cpSync(join(checkout, 'src/executor'), folder, { recursive: true })
+  const file = join(folder, basename(mutation.file))
+  writeFileSync(file, mutated(readFileSync(file, 'utf8'), mutation))
+  return join(folder, 'book.ts')
+}
