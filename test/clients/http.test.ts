@@ -20,7 +20,7 @@ import { openKubernetesCluster } from '../../src/clients/kubernetes-cluster.ts'
 import { askKubernetes } from '../../src/clients/kubernetes.ts'
 import { openSlurmrestd } from '../../src/clients/slurmrestd.ts'
 import { openLog } from '../../src/observability/log.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 
 /** The client's own machine, and the machines of somebody else. */
 const allowedAddress = '127.76.0.1'
