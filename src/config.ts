@@ -259,6 +259,25 @@ const fieldsFor = (host: HostFacts) => {
         description:
           'The `temporal` command line program of the embedded development server. Without it the service looks on the search path and in the cache, then downloads the program, then builds it from its Go module.',
       }),
+    temporalCodecKey: z
+      .string()
+      .regex(/^[\w-]{32,128}$/, {
+        error: 'is not 32 to 128 letters, digits, underscores and hyphens. Make one with: openssl rand -hex 32',
+      })
+      .optional()
+      .register(notes, {
+        description:
+          "Key in the address under which Temporal's page has payloads decoded (`/temporal-codec/<key>` below `SERVICE_ADMIN_ADDRESS`). Who knows the key may read payloads of workflows. Without a vault there is nothing to decode, and no such address.",
+        fallback: 'with the embedded Temporal `temporal-codec.key` in the data folder, made at need; else none',
+        secret: true,
+      }),
+    temporalPageOrigins: listOf('an origin', 'http://localhost:8233,http://127.0.0.1:8233', origin)
+      .default(Object.freeze([]))
+      .register(notes, {
+        description:
+          "Origins of Temporal's page from which browsers may have payloads decoded, comma separated, compared exactly. Those of the embedded page on this machine always may.",
+        fallback: 'none',
+      }),
     hostId: z
       .string()
       .regex(controlFree, { error: 'must not hold control characters' })
@@ -551,6 +570,10 @@ const asText = (value: string | number | boolean | Address | readonly string[]):
 
 /** `host:port`, IPv6 hosts in brackets. */
 export const formatAddress = ({ host, port }: Address): string => `${host.includes(':') ? `[${host}]` : host}:${port}`
+
+/** `host:port` for programs of this machine: what listens on all addresses listens on loopback, too. */
+export const reachedHere = ({ host, port }: Address): string =>
+  formatAddress({ host: host === '0.0.0.0' ? '127.0.0.1' : /^[0:]+$/.test(host) ? '::1' : host, port })
 
 /** A URL whose password is replaced by `****`, also where it travels as a query parameter. */
 export const withoutPassword = (text: string): string => {

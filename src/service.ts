@@ -1,5 +1,6 @@
 import type { IncomingHttpHeaders } from 'node:http'
 import { hostname } from 'node:os'
+import { reachedHere } from './config.ts'
 import type { Service, StartService } from './daemon.ts'
 import { refusalOf } from './constraints.ts'
 import { openDispatcher } from './dispatcher.ts'
@@ -71,11 +72,12 @@ export const startService = async (
   })
   const server = createHttpServer(app, { tokenNeeded: config.apiToken !== undefined, version })
   const address = await listen(server, 'SERVICE_LISTEN_ADDRESS', config.listenAddress)
+  parts.api.url = `http://${reachedHere(address)}${config.apiPrefix}`
   const workers = openTaskWorkers(parts, {
     ...taskWorkersOptions(surroundings),
     ...(workflowBundle === undefined ? {} : { workflowBundle }),
   })
-  const dispatcher = openDispatcher(parts, dispatchedKinds, log)
+  const dispatcher = openDispatcher({ db, engine, metrics }, dispatchedKinds, log)
   const sweeper = openSweeper(parts, log)
   return {
     address,
@@ -84,6 +86,7 @@ export const startService = async (
       temporal: () => engine.ready(),
       workers: () => Promise.resolve(workers.ready()),
     },
+    payloads: parts.payloads && { codec: parts.payloads, audit: (event) => recordAudit(db, event) },
     workers: () => [process.pid],
     async stop() {
       const closed = new Promise<void>((resolve) => {

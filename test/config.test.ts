@@ -139,7 +139,12 @@ describe('the configuration', () => {
       name,
       file,
     ])
-    expect(documented.map(([name]) => name)).toEqual(['SERVICE_API_TOKEN', 'SERVICE_DATABASE_URL', 'SERVICE_DATABASE_PASSWORD'])
+    expect(documented.map(([name]) => name)).toEqual([
+      'SERVICE_API_TOKEN',
+      'SERVICE_DATABASE_URL',
+      'SERVICE_DATABASE_PASSWORD',
+      'SERVICE_TEMPORAL_CODEC_KEY',
+    ])
     for (const [name, file = ''] of documented) {
       expect(file).toBe(`${String(name)}_FILE`)
       expect(problemsOf({ [file]: '/run/secrets/none' })).toEqual([
@@ -286,6 +291,7 @@ describe('the configuration', () => {
             'databasePassword',
             'temporalAddress',
             'temporalBinary',
+            'temporalCodecKey',
             'seedRoot',
             'vaultKeyFile',
           )

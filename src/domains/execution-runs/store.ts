@@ -7,6 +7,7 @@ import { unacceptable, type Problem } from '../../refusal.ts'
 import { intentName, taskExecutionId } from '../../executor/names.ts'
 import { ExecutionRun, runStates } from './schemas.ts'
 import { chargeWindows } from './windows.ts'
+import { liveCounts } from './waiting.ts'
 
 /** The ExecutionRun projection of a row `r`, as JSON made by the server: a read is one round trip and no object per row here. */
 const runJson = jsonObject({
@@ -112,19 +113,29 @@ const detailText = `select '{"run":' || (${runJson})::text
   || ${listBegin('events', ...eventsOf, eventJson, 'e.sequence', detailEvents)}
   || ${listBegin('dataObjects', ...objectsOf, outputJson, 'o.id', detailLimit)}
   || ${listBegin('dataLocations', ...locationsOf, locationJson, 'l.id', detailLimit)}
-  || ',"artifactMaterializations":[],"artifactTransferRuns":[]}' as body, r.status, r.generation, ${cut.join(' or ')} as cut
+  || ',"artifactMaterializations":[],"artifactTransferRuns":[]}' as body, r.status, r.generation, ${cut.join(' or ')} as cut,
+  case when r.status in ('created', 'running') then ${liveCounts} end as live
   from execution_runs r where r.id = $1`
 
+/** What an open run counts, read with its record. */
+export interface LiveCounts {
+  completed: number
+  sites: { site: string; completed: number; running: number }[]
+  waitsFor: { site: string; reason: string; activities: number; since?: number }[]
+}
+
+interface RunDetailText {
+  body: string
+  status: string
+  generation: number
+  cut: boolean
+  /** Of an open run. */
+  live: LiveCounts | null
+}
+
 /** The whole detail as JSON text, or undefined; `cut` where one of its lists is not whole. */
-export const readRunDetail = async (
-  db: Db,
-  runId: string,
-  allAttempts: boolean,
-): Promise<{ body: string; status: string; generation: number; cut: boolean } | undefined> => {
-  const [row] = await db.prepared<{ body: string; status: string; generation: number; cut: boolean }>('run_detail', detailText, [
-    runId,
-    allAttempts,
-  ])
+export const readRunDetail = async (db: Db, runId: string, allAttempts: boolean): Promise<RunDetailText | undefined> => {
+  const [row] = await db.prepared<RunDetailText>('run_detail', detailText, [runId, allAttempts])
   return row
 }
 
@@ -313,26 +324,48 @@ export const undispatchedRuns = (db: Db, limit: number) =>
     sql`select id, generation from execution_runs where dispatched_at is null and status in ('created', 'running') order by created_at, id limit ${limit}`,
   )
 
-/** Runs that are open in the record, oldest first. */
+/** Runs that are open in the record and had a workflow, oldest first. */
 export const openRuns = (db: Db, limit: number) =>
-  db.many(RunGenerationRow, sql`select id, generation from execution_runs where status = 'running' order by created_at, id limit ${limit}`)
+  db.many(
+    RunGenerationRow,
+    sql`select id, generation from execution_runs where status in ('created', 'running') and dispatched_at is not null order by created_at, id limit ${limit}`,
+  )
+
+/** Whether the run is open in this generation. */
+export const isRunOpen = async (db: Db, id: string, generation: number): Promise<boolean> =>
+  (await db.maybe(
+    RunGenerationRow,
+    sql`select id, generation from execution_runs where id = ${id} and generation = ${generation} and status in ('created', 'running')`,
+  )) !== undefined
 
 export const markRunDispatched = (db: Db, runId: string) =>
   db.run(sql`update execution_runs set dispatched_at = now() where id = ${runId} and dispatched_at is null`)
 
-const Requested = z.object({ id: z.string(), status: z.enum(runStates), generation: z.number(), dispatchedAt: z.string().optional() })
+const Requested = z.object({
+  id: z.string(),
+  status: z.enum(runStates),
+  generation: z.number(),
+  dispatchedAt: z.string().optional(),
+  cancelled: z.boolean(),
+})
 
 /**
  * Records the wish to cancel; a run that no workflow has opened yet is cancelled at once. Returns the state it is in afterwards;
  * undefined for an unknown run. From then on no effect starts: the executor sees the wish under the lock of the run's row.
  */
-export const requestCancel = (db: Db, runId: string) =>
+export const requestCancel = (
+  db: Db,
+  runId: string,
+  /** Called in the transaction of the first request; false keeps the run as it is. */
+  first: (tx: Db, run: z.output<typeof Requested>) => Promise<boolean> = () => Promise.resolve(true),
+) =>
   db.transaction(async (tx) => {
     const run = await tx.maybe(
       Requested,
-      sql`select id, status, generation, dispatched_at from execution_runs where id = ${runId} for update`,
+      sql`select id, status, generation, dispatched_at, cancel_requested_at is not null as cancelled from execution_runs where id = ${runId} for update`,
     )
     if (run === undefined || (run.status !== 'created' && run.status !== 'running')) return run
+    if (!run.cancelled && !(await first(tx, run))) return run
     await tx.run(sql`update execution_runs set cancel_requested_at = coalesce(cancel_requested_at, now()) where id = ${runId}`)
     if (run.status === 'created') {
       await closeRun(tx, runId)
@@ -399,6 +432,16 @@ export const abandonRun = (db: Db, runId: string, hostId: string, reason: string
   })
 
 const Closed = z.object({ status: z.enum(runStates), completed: z.number() })
+
+const RunEndRow = z.object({ status: z.enum(runStates), completed: z.number(), reason: z.string().optional() })
+/** State of a run, how many of its activities completed, and why it failed. */
+export type RunEnd = z.output<typeof RunEndRow>
+
+export const readRunEnd = (db: Db, runId: string): Promise<RunEnd> =>
+  db.one(
+    RunEndRow,
+    sql`select status, completed_activity_count as completed, failure_reason as reason from execution_runs where id = ${runId}`,
+  )
 
 const SettlementRow = z.object({
   status: z.enum(runStates),
