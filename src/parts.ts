@@ -10,6 +10,7 @@ import { addressJudge } from './clients/denied-networks.ts'
 import { openFunctions, type FunctionCredential } from './clients/functions.ts'
 import { migrate } from './db/migrate.ts'
 import { openDatabase } from './db/pool.ts'
+import { openReader } from './db/reader.ts'
 import { unusableDatabase } from './db/unusable.ts'
 import { openRelay } from './clients/ssh/relay.ts'
 import { openSshSessions } from './clients/ssh/sessions.ts'
@@ -195,8 +196,10 @@ export const openParts = async ({
     cores: openHostCores(availableParallelism()),
     taskVariable,
   })
+  const reader = openReader({ databaseUrl: endpoints.databaseUrl, readerUrl: config.provenanceDatabaseUrl })
   return {
     db,
+    reader,
     engine,
     compute,
     vault,
@@ -234,6 +237,7 @@ export const openParts = async ({
       await localShell.close()
       await compute[Symbol.asyncDispose]()
       await engine[Symbol.asyncDispose]()
+      await reader[Symbol.asyncDispose]()
       await db[Symbol.asyncDispose]()
     },
   }

@@ -19,8 +19,10 @@ import { instanceRoutes } from './domains/instance/routes.ts'
 import { networkTopologyRoutes } from './domains/network-topologies/routes.ts'
 import { planningSessionRoutes } from './domains/planning-sessions/routes.ts'
 import { markSessionDispatched, openSessions, undispatchedSessions } from './domains/planning-sessions/store.ts'
+import { provenanceRoutes } from './domains/provenance/routes.ts'
 import { resourceRoutes } from './domains/resources/routes.ts'
 import { schedulePlanRoutes } from './domains/schedule-plans/routes.ts'
+import { searchRoutes } from './domains/search/routes.ts'
 import { workflowDefinitionRoutes } from './domains/workflow-definitions/routes.ts'
 import type { Route } from './http/route.ts'
 import type { Parts } from './parts.ts'
@@ -28,6 +30,7 @@ import type { Parts } from './parts.ts'
 /** Every route of the API, in the specification's order: the table of contents. */
 export const routesOf = (parts: Parts): Route[] => [
   ...instanceRoutes(parts),
+  ...searchRoutes(parts),
   ...auditEventRoutes(parts),
   ...environmentRoutes(parts),
   ...environmentConnectionRoutes(parts),
@@ -40,6 +43,7 @@ export const routesOf = (parts: Parts): Route[] => [
   ...planningSessionRoutes(parts),
   ...executionRunRoutes(parts),
   ...functionCallRoutes(parts),
+  ...provenanceRoutes(parts),
 ]
 
 /** Records whose workflows the dispatcher looks after. */

@@ -53,6 +53,7 @@ const inside = (file: string, ...places: string[]): boolean =>
 describe('one folder or file per outside technology', () => {
   const owners: [library: RegExp, places: string[]][] = [
     [/^(pg|pg-.*)$/, ['src/db']],
+    [/^libpg-query$/, ['src/domains/provenance/statement.ts']],
     [/^express$/, ['src/http']],
     [/^swagger-ui-dist$/, ['src/http']],
     [/^@temporalio\/client$/, ['src/engine.ts', 'src/embedded/temporal.ts']],

@@ -138,7 +138,12 @@ describe('the configuration', () => {
       name,
       file,
     ])
-    expect(documented.map(([name]) => name)).toEqual(['SERVICE_API_TOKEN', 'SERVICE_DATABASE_URL', 'SERVICE_DATABASE_PASSWORD'])
+    expect(documented.map(([name]) => name)).toEqual([
+      'SERVICE_API_TOKEN',
+      'SERVICE_DATABASE_URL',
+      'SERVICE_DATABASE_PASSWORD',
+      'SERVICE_PROVENANCE_DATABASE_URL',
+    ])
     for (const [name, file = ''] of documented) {
       expect(file).toBe(`${String(name)}_FILE`)
       expect(problemsOf({ [file]: '/run/secrets/none' })).toEqual([

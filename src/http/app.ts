@@ -345,7 +345,7 @@ export const createApp = (options: AppOptions): App => {
   }
 
   const audit = async (exchange: Exchange, built: Route, call: HttpCall, answer: Parameters<typeof auditRecord>[2]): Promise<void> => {
-    if (options.audit === undefined || built.method === 'GET') return
+    if (options.audit === undefined || built.method === 'GET' || built.audit === false) return
     try {
       await options.audit(auditRecord(built, call, answer))
     } catch (error) {

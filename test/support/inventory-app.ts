@@ -31,13 +31,14 @@ export interface InventoryApp {
 }
 
 const prefix = '/api'
+const isJson = (response: Response): boolean => /[/+]json\b/.test(response.headers.get('content-type') ?? '')
 
 /** The inventory's routes behind the real kernel on a database of its own; every answer is compared with the API's document. */
 export const startInventory = async (
   parts: Partial<Omit<InstanceParts, 'db' | 'links'>> = {},
-  more: (db: Database) => Route[] = () => [],
+  more: (db: Database, url: string) => Route[] = () => [],
 ): Promise<InventoryApp> => {
-  const { db, drop } = await cloneDatabase()
+  const { db, url, drop } = await cloneDatabase()
   const localShell = openLocalShell()
   const routes = [
     ...instanceRoutes({
@@ -49,7 +50,7 @@ export const startInventory = async (
     ...networkTopologyRoutes({ db }),
     ...executionScopeRoutes({ db }),
     ...auditEventRoutes({ db }),
-    ...more(db),
+    ...more(db, url),
   ]
   const faults: string[] = []
   const fault = (fields: object, text: string): void => void faults.push(`${text}: ${String((fields as { err?: unknown }).err)}`)
@@ -85,7 +86,12 @@ export const startInventory = async (
       })
       const text = await response.text()
       if (faults.length > 0) throw new Error(faults.splice(0).join('\n'))
-      return { status: response.status, headers: response.headers, text, body: text === '' ? undefined : JSON.parse(text) }
+      return {
+        status: response.status,
+        headers: response.headers,
+        text,
+        body: text === '' || !isJson(response) ? undefined : JSON.parse(text),
+      }
     },
     counts: async () => {
       const client = await db.client()

@@ -115,7 +115,7 @@ export const openService = async (
       status: answer.status,
       headers: answer.headers,
       text: received,
-      body: answer.headers.get('content-type')?.includes('json') === true && received !== '' ? JSON.parse(received) : received,
+      body: /[/+]json\b/.test(answer.headers.get('content-type') ?? '') && received !== '' ? JSON.parse(received) : received,
     }
   }
   /** A call that must succeed. */

@@ -2,6 +2,7 @@ import { z } from 'zod'
 import { TotalRow } from '../../db/rows.ts'
 import { raw, sql, where, type Db, type Sql } from '../../db/sql.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
+import { version } from '../../version.ts'
 import { intentName, taskExecutionId } from './names.ts'
 import { ExecutionRun, runStates } from './schemas.ts'
 
@@ -251,10 +252,10 @@ export interface NewRun {
 
 /** The run, its tasks (from the plan's assignments, on the server) and its snapshot; the caller's transaction. */
 export const insertRun = async (tx: Db, run: NewRun): Promise<void> => {
-  await tx.run(sql`insert into execution_runs (id, schedule_plan_id, content_version_id, mode, seed, title, actor_id, host_id, network_model, warnings, defaulted_durations, simulator, on_failure, activity_count)
+  await tx.run(sql`insert into execution_runs (id, schedule_plan_id, content_version_id, mode, seed, title, actor_id, host_id, network_model, warnings, defaulted_durations, simulator, on_failure, activity_count, service_version)
     values (${run.id}, ${run.schedulePlanId}, ${run.contentVersionId}, ${run.mode}, ${run.seed}, ${run.title ?? null}, ${run.actorId}, ${run.hostId}, ${run.networkModel ?? null},
       ${run.warnings.length === 0 ? null : JSON.stringify(run.warnings)}, ${run.defaultedDurations},
-      ${run.simulator ?? null}, ${run.onFailure}, ${run.activityIds.length})`)
+      ${run.simulator ?? null}, ${run.onFailure}, ${run.activityIds.length}, ${version})`)
   const { snapshot } = run
   const json = (value: unknown): string => JSON.stringify(value ?? null)
   await tx.run(sql`insert into run_snapshots (execution_run_id, resources, runtimes, runtime_bindings, execution_scope, network_topology, activity_profiles, storage_mounts, documents_hash)
