@@ -19,6 +19,7 @@ import { instanceRoutes } from './domains/instance/routes.ts'
 import { networkTopologyRoutes } from './domains/network-topologies/routes.ts'
 import { planningSessionRoutes } from './domains/planning-sessions/routes.ts'
 import { markSessionDispatched, openSessions, undispatchedSessions } from './domains/planning-sessions/store.ts'
+import { exportRoutes } from './domains/provenance/export-routes.ts'
 import { provenanceRoutes } from './domains/provenance/routes.ts'
 import { resourceRoutes } from './domains/resources/routes.ts'
 import { schedulePlanRoutes } from './domains/schedule-plans/routes.ts'
@@ -44,6 +45,7 @@ export const routesOf = (parts: Parts): Route[] => [
   ...executionRunRoutes(parts),
   ...functionCallRoutes(parts),
   ...provenanceRoutes(parts),
+  ...exportRoutes(parts),
 ]
 
 /** Records whose workflows the dispatcher looks after. */

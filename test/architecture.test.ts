@@ -54,6 +54,7 @@ describe('one folder or file per outside technology', () => {
   const owners: [library: RegExp, places: string[]][] = [
     [/^(pg|pg-.*)$/, ['src/db']],
     [/^libpg-query$/, ['src/domains/provenance/statement.ts']],
+    [/^yazl$/, ['src/domains/provenance/export-routes.ts']],
     [/^express$/, ['src/http']],
     [/^swagger-ui-dist$/, ['src/http']],
     [/^@temporalio\/client$/, ['src/engine.ts', 'src/embedded/temporal.ts']],
