@@ -14,6 +14,7 @@ import { openReader } from './db/reader.ts'
 import { unusableDatabase } from './db/unusable.ts'
 import { openRelay } from './clients/ssh/relay.ts'
 import { openSshSessions } from './clients/ssh/sessions.ts'
+import { signRecord } from './domains/audit-events/seal.ts'
 import { recordAudit } from './domains/audit-events/store.ts'
 import { openClusters } from './domains/environment-connections/clusters.ts'
 import { openLinks } from './domains/environment-connections/links.ts'
@@ -83,8 +84,10 @@ export const openParts = async ({
   traces,
   endpoints,
 }: Pick<Surroundings, 'config' | 'log' | 'traces'> & { endpoints: Endpoints }) => {
+  const signing: { keys?: VaultKeys | undefined } = {}
   const db = openDatabase(endpoints.databaseUrl, {
     max: 20,
+    sign: (text) => signRecord(signing.keys, text),
     onError: (error) => {
       const { code, message } = error as NodeJS.ErrnoException
       log.warn({ code, reason: message }, 'a database connection was lost; the next query opens another')
@@ -100,6 +103,7 @@ export const openParts = async ({
   await mkdir(workFolder(config), { recursive: true, mode: 0o711 })
   await mkdir(taskFolder(config), { recursive: true, mode: 0o700 })
   const vaultKeys = await openKeys(config)
+  signing.keys = vaultKeys
   const engine = openEngine({
     address: endpoints.temporalAddress,
     namespace: config.temporalNamespace,
@@ -199,6 +203,7 @@ export const openParts = async ({
   const reader = openReader({ databaseUrl: endpoints.databaseUrl, readerUrl: config.provenanceDatabaseUrl })
   return {
     db,
+    vaultKeys,
     reader,
     engine,
     compute,

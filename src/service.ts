@@ -3,6 +3,7 @@ import { hostname } from 'node:os'
 import type { Service, StartService } from './daemon.ts'
 import { refusalOf } from './db/errors.ts'
 import { openDispatcher } from './dispatcher.ts'
+import { openSealer } from './domains/audit-events/sealer.ts'
 import { recordAudit } from './domains/audit-events/store.ts'
 import { recordsWithSecrets } from './domains/environments/store.ts'
 import { ensureInstance } from './domains/instance/store.ts'
@@ -76,6 +77,7 @@ export const startService = async (
   })
   const dispatcher = openDispatcher(parts, dispatchedKinds, log)
   const sweeper = openSweeper(parts, log)
+  const sealer = openSealer(parts, log)
   return {
     address,
     checks: {
@@ -96,6 +98,7 @@ export const startService = async (
       }, drainMs).unref()
       await dispatcher.stop()
       await sweeper.stop()
+      await sealer.stop()
       await workers.stop()
       await closed
       await parts[Symbol.asyncDispose]()

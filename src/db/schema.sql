@@ -91,7 +91,24 @@ create table audit_events (
   summary text not null,
   metadata jsonb,
   occurred_at timestamp with time zone not null default now(),
+  signature text,
+  signature_key text,
+  seal_number bigint,
+  digest text,
+  seal text,
+  seal_key text,
   constraint audit_events_pkey PRIMARY KEY (id)
+);
+
+create table audit_head (
+  singleton boolean not null default true,
+  number bigint not null,
+  event_id text not null,
+  seal text not null,
+  signature text not null,
+  signature_key text not null,
+  constraint audit_head_pkey PRIMARY KEY (singleton),
+  constraint audit_head_single CHECK (singleton)
 );
 
 create table connection_checks (
@@ -824,6 +841,24 @@ CREATE INDEX activity_resource_profiles_of_version ON public.activity_resource_p
 CREATE INDEX activity_types_of_workflow ON public.activity_types USING btree (workflow_id, "position");
 
 CREATE INDEX audit_events_newest ON public.audit_events USING btree (occurred_at DESC, id DESC);
+
+CREATE INDEX audit_events_of_actor ON public.audit_events USING btree (actor_id, occurred_at DESC, id DESC) WHERE (actor_id IS NOT NULL);
+
+CREATE INDEX audit_events_of_connection ON public.audit_events USING btree (connection_id, occurred_at DESC, id DESC) WHERE (connection_id IS NOT NULL);
+
+CREATE INDEX audit_events_of_environment ON public.audit_events USING btree (environment_id, occurred_at DESC, id DESC) WHERE (environment_id IS NOT NULL);
+
+CREATE INDEX audit_events_of_resource ON public.audit_events USING btree (resource_id, occurred_at DESC, id DESC) WHERE (resource_id IS NOT NULL);
+
+CREATE INDEX audit_events_of_run ON public.audit_events USING btree (execution_id, occurred_at DESC, id DESC) WHERE (execution_id IS NOT NULL);
+
+CREATE INDEX audit_events_of_session ON public.audit_events USING btree (session_id, occurred_at DESC, id DESC) WHERE (session_id IS NOT NULL);
+
+CREATE INDEX audit_events_of_type ON public.audit_events USING btree (event_type, occurred_at DESC, id DESC);
+
+CREATE UNIQUE INDEX audit_events_sealed ON public.audit_events USING btree (seal_number) WHERE (seal_number IS NOT NULL);
+
+CREATE INDEX audit_events_unsealed ON public.audit_events USING btree (sequence) WHERE (seal_number IS NULL);
 
 CREATE INDEX connection_checks_newest ON public.connection_checks USING btree (connection_id, checked_at DESC);
 

@@ -1,5 +1,9 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { execFileSync } from 'node:child_process'
+import { mkdtempSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
 import { version } from '../../src/version.ts'
+import { runFolder } from '../support/remover.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld, type World } from '../support/worlds.ts'
 import { runToEnd } from './checked.ts'
@@ -112,4 +116,71 @@ test('the picture leads back to everything that it came of', async () => {
   // Every edge stands between nodes that are there, and leads from the antecedent.
   const keys = new Set(lineage.nodes.map(({ key }: { key: string }) => key))
   for (const { source, target } of lineage.edges) expect([keys.has(source), keys.has(target)]).toEqual([true, true])
+})
+
+test('the run is on the audit trail with the digest of its events, and the trail proves that nobody changed them', async () => {
+  const events = await service.get('/audit-events/?executionId=traced-run&actorId=service')
+  expect(events.map(({ eventType, outcome }: any) => [eventType, outcome])).toEqual([
+    ['execution.run.completed', 'succeeded'],
+    ['execution.run.started', 'started'],
+  ])
+  expect(events[0].metadata.eventsDigest).toMatch(/^[0-9a-f]{64}$/)
+  const between = `?executionId=traced-run&since=${events[1].occurredAt}&until=${events[0].occurredAt}`
+  expect((await service.get(`/audit-events/${between}`)).map(({ id }: any) => id)).toContain(events[1].id)
+  const whole = async () => {
+    for (;;) {
+      const verdict = await service.get('/audit-events/verify/')
+      if (verdict.unsealed === 0) return verdict
+    }
+  }
+  expect(await whole()).toEqual({ sealed: expect.any(Number), unsealed: 0, head: { number: expect.any(Number), seal: expect.any(String) } })
+
+  const stop = new AbortController()
+  const stream = await fetch(`${service.baseUrl}/audit-events/?executionId=traced-run`, {
+    headers: { accept: 'text/event-stream', 'last-event-id': '0' },
+    signal: stop.signal,
+  })
+  let text = ''
+  for await (const chunk of stream.body!.pipeThrough(new TextDecoderStream())) {
+    text += chunk
+    if (text.includes('event: execution.run.completed')) break
+  }
+  stop.abort()
+  const numbers = [...text.matchAll(/^id: (\d+)$/gm)].map((match) => Number(match[1]))
+  expect(numbers).toEqual(numbers.toSorted((a, b) => a - b))
+
+  const [event] = await service.db.prepared<{ payload: unknown }>(
+    'take',
+    "update run_events set payload = '{}' where execution_run_id = 'traced-run' and sequence = 1 returning sequence",
+    [],
+  )
+  expect(event).toBeDefined()
+  expect((await whole()).first).toEqual({ id: events[0].id, reason: expect.stringMatching(/events of run traced-run/) })
+})
+
+test('the run is exported as a crate with its files, and as PROV', async () => {
+  const answer = await fetch(`${service.baseUrl}/execution-runs/traced-run/crate/?data=outputs`)
+  expect([answer.status, answer.headers.get('content-type')]).toEqual([200, 'application/zip'])
+  const zip = join(mkdtempSync(join(runFolder(), 'crate-')), 'run.zip')
+  writeFileSync(zip, Buffer.from(await answer.arrayBuffer()))
+  const read =
+    'import json,sys,zipfile; z=zipfile.ZipFile(sys.argv[1]); assert z.testzip() is None; print(json.dumps({n: z.read(n).decode() for n in z.namelist()}))'
+  const entries = JSON.parse(execFileSync('python3', ['-c', read, zip], { encoding: 'utf8' })) as Record<string, string>
+  const metadata = JSON.parse(entries['ro-crate-metadata.json'] ?? '') as { '@graph': Record<string, any>[] }
+  const files = metadata['@graph'].filter((entity) => entity['@type'] === 'File' && String(entity['@id']).startsWith('data/'))
+  expect(files.map(({ name }) => name).toSorted()).toEqual(['first', 'other', 'picture', 'raw'])
+  for (const file of files) expect(entries[decodeURIComponent(file['@id'])]?.length).toBe(Number(file['contentSize']))
+  const action = metadata['@graph'].find((entity) => entity['@id'] === '#run-traced-run%3Atraced-cut')
+  expect(action).toMatchObject({
+    '@type': 'CreateAction',
+    actionStatus: 'http://schema.org/CompletedActionStatus',
+    endTime: expect.stringMatching(/\+00:00$/),
+  })
+
+  const alone = await service.call('GET', '/execution-runs/traced-run/crate/', undefined, { accept: 'application/ld+json' })
+  expect([alone.status, alone.body['@graph'].length]).toEqual([200, metadata['@graph'].length])
+  const { body: prov } = await service.call('GET', '/execution-runs/traced-run/prov/')
+  expect(Object.keys(prov.wasGeneratedBy)).toHaveLength(4)
+  expect(Object.keys(prov.used)).toHaveLength(1 + 6)
+  expect((await service.call('GET', '/execution-runs/nothing/crate/')).status).toBe(404)
 })

@@ -3,6 +3,7 @@ import { TotalRow } from '../../db/rows.ts'
 import { raw, sql, where, type Db, type Sql } from '../../db/sql.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
 import { version } from '../../version.ts'
+import { recordRunEnd, recordRunStart } from './audit.ts'
 import { intentName, taskExecutionId } from './names.ts'
 import { ExecutionRun, runStates } from './schemas.ts'
 
@@ -332,6 +333,7 @@ export const openRun = (db: Db, runId: string, generation: number) =>
       sql`update execution_runs set status = 'running', started_at = clock_timestamp(), dispatched_at = coalesce(dispatched_at, now()) where id = ${runId}`,
     )
     await appendRunEvent(tx, runId, 'execution.run.started', { mode: run.mode, generation })
+    await recordRunStart(tx, runId, generation)
     return { ...run, status: 'running' as const }
   })
 
@@ -420,5 +422,6 @@ export const closeRun = (db: Db, runId: string, generation?: number) =>
     await tx.run(sql`delete from lane_leases where execution_run_id = ${runId}`)
     await tx.run(sql`delete from site_leases where execution_run_id = ${runId}`)
     await appendRunEvent(tx, runId, `execution.run.${status}`, { completed: run.completed, total: run.total })
+    await recordRunEnd(tx, runId, status)
     return Closed.parse({ status, completed: run.completed })
   })

@@ -55,7 +55,9 @@ ${String(attempts.length)} attempts of activities, ${String(files.length)} files
 
 /** Path of a file in the crate, or what names it where it is not there. */
 export const fileName = (file: FileFact, { withOutputs }: Pick<CrateOptions, 'withOutputs'>): string =>
-  withOutputs ? `data/${[...file.task.split('/'), ...file.path.split('/')].map(encodeURIComponent).join('/')}` : `urn:orrery:file:${encodeURIComponent(file.id)}`
+  withOutputs
+    ? `data/${[...file.task.split('/'), ...file.path.split('/')].map(encodeURIComponent).join('/')}`
+    : `urn:orrery:file:${encodeURIComponent(file.id)}`
 
 /** The workflow as the run executed it. */
 export const workflowDocument = ({ workflow, activities, dependencies }: RunFacts): string =>
@@ -131,7 +133,9 @@ const toolRun = function* (shared: Shared, attempt: AttemptFact): Generator<Crat
   const id = actionId(attempt)
   const exit = attempt.exitCode === null ? [] : [propertyValue(`${id}-exit`, 'exitCode', attempt.exitCode)]
   const usage = [
-    ...(attempt.status === 'completed' || attempt.runtimeSeconds > 0 ? [propertyValue(`${id}-runtime`, 'runtimeSeconds', attempt.runtimeSeconds, 'SEC')] : []),
+    ...(attempt.status === 'completed' || attempt.runtimeSeconds > 0
+      ? [propertyValue(`${id}-runtime`, 'runtimeSeconds', attempt.runtimeSeconds, 'SEC')]
+      : []),
     ...(attempt.cpuSeconds === null ? [] : [propertyValue(`${id}-cpu`, 'cpuSeconds', attempt.cpuSeconds, 'SEC')]),
     ...(attempt.peakMemoryBytes === null ? [] : [propertyValue(`${id}-memory`, 'peakMemoryBytes', attempt.peakMemoryBytes, 'AD')]),
     propertyValue(`${id}-cost`, 'cost', attempt.cost),
@@ -205,11 +209,23 @@ const workflowEntities = function* ({ facts, options }: Shared, outputs: readonl
     step: refs(activities.map(({ position }) => stepId(position))),
     hasPart: refs([...types.keys()].map((type) => toolId(facts, options, type))),
   }
-  yield { '@id': '#orrery-workflow', '@type': 'ComputerLanguage', name: 'Orrery workflow', identifier: ref('https://w3id.org/workflowhub/workflow-ro-crate#orrery'), url: ref(url) }
+  yield {
+    '@id': '#orrery-workflow',
+    '@type': 'ComputerLanguage',
+    name: 'Orrery workflow',
+    identifier: ref('https://w3id.org/workflowhub/workflow-ro-crate#orrery'),
+    url: ref(url),
+  }
   for (const [type, name] of types)
     yield { '@id': toolId(facts, options, type), '@type': 'SoftwareApplication', name, url, softwareVersion: workflow.hash }
   for (const { position, name, typeId } of activities)
-    yield { '@id': stepId(position), '@type': 'HowToStep', name, position: String(position), workExample: ref(toolId(facts, options, typeId)) }
+    yield {
+      '@id': stepId(position),
+      '@type': 'HowToStep',
+      name,
+      position: String(position),
+      workExample: ref(toolId(facts, options, typeId)),
+    }
 }
 
 const parameterId = (file: FileFact): string => `#output-${encodeURIComponent(file.objectId)}`
@@ -258,7 +274,10 @@ const rootEntities = function* (shared: Shared, outputs: readonly FileFact[]): G
     softwareVersion: run.serviceVersion ?? 'unknown',
   }
   const id = `#run-of-${encodeURIComponent(run.id)}`
-  const [results, exit] = outputs.length > 0 ? [outputs.map((file) => shared.files.get(file.id) ?? ''), []] : [[`${id}-makespan`], [propertyValue(`${id}-makespan`, 'makespanSeconds', run.makespanSeconds, 'SEC')]]
+  const [results, exit] =
+    outputs.length > 0
+      ? [outputs.map((file) => shared.files.get(file.id) ?? ''), []]
+      : [[`${id}-makespan`], [propertyValue(`${id}-makespan`, 'makespanSeconds', run.makespanSeconds, 'SEC')]]
   yield {
     '@id': id,
     '@type': 'CreateAction',

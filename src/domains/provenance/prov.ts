@@ -9,7 +9,8 @@ const known = (attributes: Record<string, unknown>): Attributes =>
   Object.fromEntries(Object.entries(attributes).filter(([, value]) => value !== null && value !== undefined))
 
 /** Local part of a qualified name: any id, with what a name may not hold percent-encoded. */
-const local = (kind: string, id: string): string => `orrery:${kind}/${encodeURIComponent(id).replace(/[!'()*~]/g, (sign) => `%${sign.charCodeAt(0).toString(16).toUpperCase()}`)}`
+const local = (kind: string, id: string): string =>
+  `orrery:${kind}/${encodeURIComponent(id).replace(/[!'()*~]/g, (sign) => `%${sign.charCodeAt(0).toString(16).toUpperCase()}`)}`
 
 export const provDocument = (facts: RunFacts, apiUrl: string): Record<string, unknown> => {
   const { run, workflow } = facts
@@ -67,7 +68,10 @@ export const provDocument = (facts: RunFacts, apiUrl: string): Record<string, un
     ]),
     agent: {
       [agent]: { 'prov:type': { $: 'prov:Person', type: 'prov:QUALIFIED_NAME' } },
-      [service]: { 'prov:type': { $: 'prov:SoftwareAgent', type: 'prov:QUALIFIED_NAME' }, 'prov:label': `Orrery ${run.serviceVersion ?? ''}`.trim() },
+      [service]: {
+        'prov:type': { $: 'prov:SoftwareAgent', type: 'prov:QUALIFIED_NAME' },
+        'prov:label': `Orrery ${run.serviceVersion ?? ''}`.trim(),
+      },
     },
     wasAssociatedWith: relations([
       { 'prov:activity': runId, 'prov:agent': service, 'prov:plan': plan },

@@ -74,7 +74,8 @@ export interface FileFact {
   mediaType: string | null
 }
 
-const time = (expression: string, as: string): string => `to_char(${expression} at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"+00:00"') as "${as}"`
+const time = (expression: string, as: string): string =>
+  `to_char(${expression} at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"+00:00"') as "${as}"`
 const clock = (column: string, as: string): string => time(`case when r.mode <> 'simulation' then to_timestamp(t.${column}) end`, as)
 
 const runText = `select r.id, r.schedule_plan_id as "planId", r.mode, r.status, r.title, r.actor_id as "actorId", r.service_version as "serviceVersion",
