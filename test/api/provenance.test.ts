@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { readFileSync } from 'node:fs'
 import { fileId, recordRun, taskId } from '../../bench/provenance/rows.ts'
 import { openReader, type Reader } from '../../src/db/reader.ts'
 import { sql } from '../../src/db/sql.ts'
@@ -182,6 +183,22 @@ describe('SQL', () => {
     const many = await ask('select a.id from data_uses a, data_uses b, data_uses c, data_uses d, data_uses e', [], { accept: 'text/csv' })
     expect(many.text.split('\n')).toHaveLength(7 ** 5 + 2)
     expect((await ask('select nothing from runs', [], { accept: 'text/csv' })).status).toBe(400)
+  })
+
+  test('every question of docs/provenance.md is answered', async () => {
+    const text = readFileSync(new URL('../../docs/provenance.md', import.meta.url), 'utf8')
+    const questions = [...text.matchAll(/^```sql\n([\s\S]*?)^```$/gm)].map(([, statement = '']) => statement)
+    expect(questions).toHaveLength(12)
+    for (const statement of questions) {
+      const params = [...statement.matchAll(/\?(::timestamptz)?/g)].map(([, time]) =>
+        time === undefined ? 'w-run' : '2026-01-01T00:00:00Z',
+      )
+      expect([statement, (await ask(statement, params)).status]).toEqual([statement, 200])
+    }
+    const [made] = (
+      await ask('select inputs, outputs from attempts where execution_run_id = ? and ? = any(outputs)', ['w-run', 'out/a3-0.dat'])
+    ).body
+    expect(made).toEqual({ inputs: ['out/a1-0.dat', 'out/a1-1.dat'], outputs: ['out/a3-0.dat', 'out/a3-1.dat'] })
   })
 
   test('a plan is shown and the statement not run', async () => {

@@ -39,7 +39,9 @@ const commentEnd = (text: string, from: number): number => {
       if (depth === 0) return i + 1
     }
   }
-  return text.length
+  throw invalid('statement: a comment has no end', [
+    { path: 'statement', message: `the comment at character ${String(from + 1)} has no end` },
+  ])
 }
 
 const nameEnd = (text: string, from: number): number => {
@@ -59,7 +61,7 @@ const dollarEnd = (text: string, from: number): number | undefined => {
 
 /**
  * Cuts a statement at its placeholders `?`; `??` is the operator `?`. Texts, names and comments are left alone.
- * @throws Refusal `invalid` for a placeholder `$n`
+ * @throws Refusal `invalid` for a placeholder `$n` or a comment without end
  */
 export const cutAtPlaceholders = (text: string): Cut => {
   const pieces: Piece[] = [{ parts: [] }]

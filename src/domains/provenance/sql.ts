@@ -30,11 +30,14 @@ const quoted = (text: string): string => {
 
 const element = (value: Exclude<Param, unknown[]>): string => (value === null ? 'NULL' : `"${String(value).replace(/[\\"]/g, '\\$&')}"`)
 
-/** A value as a literal of unknown type, which PostgreSQL reads as it would a parameter's text. */
+/**
+ * A value as a literal of unknown type, which PostgreSQL reads as it would a parameter's text. A fraction is a number of its own, so that it can be
+ * compared with a whole one.
+ */
 export const literal = (value: Param): string => {
   if (value === null) return 'NULL'
   if (Array.isArray(value)) return quoted(`{${value.map(element).join(',')}}`)
-  return quoted(String(value))
+  return typeof value === 'number' && !Number.isInteger(value) ? `(${String(value)})` : quoted(String(value))
 }
 
 export interface Ready {

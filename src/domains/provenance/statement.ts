@@ -96,7 +96,7 @@ const select = {
   groupByAll: 'plain',
   havingClause: 'walk',
   windowClause: 'walk',
-  valuesLists: 'walk',
+  valuesLists: never('VALUES'),
   sortClause: 'walk',
   limitOffset: 'walk',
   limitCount: 'walk',
