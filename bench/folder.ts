@@ -1,7 +1,7 @@
 import { chmodSync, mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { removeAtEnd } from '../test/support/remover.ts'
+import { removeAtEnd } from '../sites/remover.ts'
 
 const variable = 'ORRERY_BENCH_FOLDER'
 
@@ -13,7 +13,7 @@ export const openBenchFolder = (): { leave(): Promise<void> } => {
   const folder = mkdtempSync(join(tmpdir(), 'orrery-bench-'))
   // Servers of other accounts work below it.
   chmodSync(folder, 0o755)
-  const remover = removeAtEnd(folder)
+  const remover = removeAtEnd(folder, { processes: true })
   // Behind it: the shell would end itself with the programs.
   process.env[variable] = `${folder}/`
   return remover

@@ -11,7 +11,8 @@ const at = (path) => new URL(path, root).pathname
 
 rmSync(at('dist'), { recursive: true, force: true })
 execFileSync(at('node_modules/.bin/tsc'), ['-p', at('tsconfig.build.json')], { stdio: 'inherit' })
-cpSync(at('src/db/migrations'), at('dist/src/db/migrations'), { recursive: true })
+for (const name of ['migrations', 'functions', 'views', 'definitions.json'])
+  cpSync(at(`src/db/${name}`), at(`dist/src/db/${name}`), { recursive: true })
 cpSync(at('src/drivers/runtime/local-runner.go'), at('dist/src/drivers/runtime/local-runner.go'))
 cpSync(at('src/clients/buildkit.proto'), at('dist/src/clients/buildkit.proto'))
 cpSync(at('temporal-config'), at('dist/temporal-config'), { recursive: true })

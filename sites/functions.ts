@@ -25,8 +25,8 @@ export interface PlatformAnswer {
   body: Buffer
 }
 
-/** Trouble of the platform: does with a call what it wants and says whether it has answered; else the call goes its usual way. */
-export type Trouble = (call: SeenCall, response: ServerResponse, forward: () => Promise<PlatformAnswer>) => Promise<boolean> | boolean
+/** A failure of the platform: does with a call what it wants and says whether it has answered; else the call goes its usual way. */
+export type Failure = (call: SeenCall, response: ServerResponse, forward: () => Promise<PlatformAnswer>) => Promise<boolean> | boolean
 
 export interface FunctionsSite extends AsyncDisposable {
   readonly folder: string
@@ -41,7 +41,7 @@ export interface FunctionsSite extends AsyncDisposable {
   readonly seen: SeenCall[]
   /** Calls (no polls, no cancels) that came under a name. */
   calls(name: string): number
-  trouble: Trouble | undefined
+  failure: Failure | undefined
   /** Ends the function's process at once, with what it runs left to itself; its ledger stays. */
   kill(): Promise<void>
   /** Starts the function again where it was. */
@@ -62,7 +62,7 @@ const bodyOf = async (message: IncomingMessage): Promise<Buffer> => {
 
 /**
  * Functions as platforms serve them: `examples/functions` in the real functions framework, and before it a gateway that speaks what OpenFaaS and
- * Lambda speak, Lambda's with its signatures checked. The gateway is where trouble is made.
+ * Lambda speak, Lambda's with its signatures checked. The gateway is where failures are made.
  */
 export const startFunctions = async (): Promise<FunctionsSite> => {
   const ground = openGround('functions')
@@ -76,7 +76,7 @@ export const startFunctions = async (): Promise<FunctionsSite> => {
   const start = async (): Promise<void> => {
     running = await leash({
       command: [process.execPath, import.meta.filename, String(port)],
-      environment: { PATH: '/usr/local/bin:/usr/bin:/bin', CALL_LEDGER: ledger, NODE_ENV: 'production' },
+      environment: { PATH: '/usr/local/bin:/usr/bin:/bin', TMPDIR: ground.folder, CALL_LEDGER: ledger, NODE_ENV: 'production' },
       directory: '/',
       logFile,
       softSignal: 'TERM',
@@ -135,7 +135,7 @@ export const startFunctions = async (): Promise<FunctionsSite> => {
     token: undefined,
     seen: [],
     calls: (name) => site.seen.filter((call) => call.kind === 'call' && call.name === name).length,
-    trouble: undefined,
+    failure: undefined,
     async kill() {
       running?.kill()
       await running?.ended
@@ -159,7 +159,7 @@ export const startFunctions = async (): Promise<FunctionsSite> => {
     site.seen.push(seen)
     const id = randomUUID()
     const forwardThis = (): Promise<PlatformAnswer> => forward(body, { 'x-request-id': id })
-    if (site.trouble !== undefined && (await site.trouble(seen, response, forwardThis))) return
+    if (site.failure !== undefined && (await site.failure(seen, response, forwardThis))) return
     const lambda = /^\/2015-03-31\/functions\/([^/]+)\/invocations$/.exec(path)
     const faas = /^\/(async-)?function\/([^/]+)$/.exec(path)
     if (lambda !== null) {
@@ -216,7 +216,7 @@ export const startFunctions = async (): Promise<FunctionsSite> => {
 
 /** Waits, then lets the call go its way. */
 export const slow =
-  (seconds: number): Trouble =>
+  (seconds: number): Failure =>
   async () => {
     await sleep(seconds * 1000)
     return false

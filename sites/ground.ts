@@ -5,6 +5,7 @@ import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSyn
 import { tmpdir } from 'node:os'
 import { basename, join } from 'node:path'
 import { identify, isAlive } from '../src/embedded/processes.ts'
+import { removeAtEnd } from './remover.ts'
 
 /**
  * What every site stands on: a working folder outside the checkout, a token that keeps its names apart from those of every other site of
@@ -21,39 +22,15 @@ export interface Ground {
 
 const prefix = 'orrery-site-'
 
-/**
- * Waits until its standard input closes (the owner has left or was killed), then removes the folder. The namespaces of the site's hosts
- * end by themselves in the same moment (see `guest.pl`), and engines take their mounts away; what is mounted there after ten seconds nobody will.
- */
-const remover = `trap '' TERM INT HUP
-read -r _
-n=0
-until rm -rf -- "$1" 2>/dev/null || [ $n -ge 200 ]; do
-  n=$((n + 1))
-  sleep 0.1
-  [ $n -lt 100 ] || grep -F " $1/" /proc/mounts | while read -r _ place _; do umount -l "$place"; done
-done`
-
 /** Opens the ground for a new site, after taking away what a dead owner may have left (when the remover itself was killed). */
 export const openGround = (kind: string): Ground => {
   sweep()
   const folder = mkdtempSync(join(tmpdir(), `${prefix}${kind}-`))
   chmodSync(folder, 0o755)
   writeFileSync(join(folder, 'owner.json'), JSON.stringify(identify(process.pid)))
-  const leash = spawn('/bin/sh', ['-c', remover, 'site-remover', folder], {
-    cwd: '/',
-    detached: true,
-    stdio: ['pipe', 'ignore', 'ignore'],
-  })
-  const ended = new Promise<void>((resolve) => leash.once('exit', () => resolve()))
-  return {
-    folder,
-    token: randomBytes(4).toString('hex'),
-    leave: async () => {
-      leash.stdin.end()
-      await ended
-    },
-  }
+  // Hosts of the site end by themselves in the moment in which their owner ends (see `guest.pl`).
+  const { leave } = removeAtEnd(folder)
+  return { folder, token: randomBytes(4).toString('hex'), leave }
 }
 
 /** Folders whose owner is gone: processes of the site ended with the owner, so only files can have stayed. */

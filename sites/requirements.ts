@@ -8,6 +8,7 @@ const packages = {
   containerd: ['/usr/bin/containerd'],
   'containernetworking-plugins': ['/usr/lib/cni/bridge'],
   crun: ['/usr/bin/crun'],
+  curl: ['/usr/bin/curl'],
   dbus: ['/usr/bin/dbus-daemon'],
   'dbus-user-session': ['/usr/lib/systemd/user/dbus.socket'],
   debootstrap: ['/usr/sbin/debootstrap'],
@@ -40,6 +41,7 @@ const packages = {
   slurmdbd: ['/usr/sbin/slurmdbd'],
   slurmrestd: ['/usr/sbin/slurmrestd'],
   systemd: ['/lib/systemd/systemd'],
+  time: ['/usr/bin/time'],
   'user-mode-linux': ['/usr/bin/linux.uml'],
 } as const
 

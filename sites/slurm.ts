@@ -117,7 +117,7 @@ const open = async (ground: Ground, network: Network, options: SlurmOptions): Pr
   const etc = folderAt(join(folder, 'etc'))
   const bin = folderAt(join(folder, 'bin'))
   const scratch = folderAt(join(folder, 'scratch'), 0o1777)
-  const faults = folderAt(join(folder, 'faults'))
+  const failures = folderAt(join(folder, 'failures'))
   const callsFile = join(folder, 'calls')
   const mounts = { '/home': folderAt(join(folder, 'home')), '/etc/slurm': etc }
   const controllerAddress = `${network.prefix}.11`
@@ -220,8 +220,8 @@ const open = async (ground: Ground, network: Network, options: SlurmOptions): Pr
         .filter((line) => line !== ''),
     forgetCalls: () => writeFileSync(callsFile, ''),
     disturb: (command, script) => {
-      if (script === undefined) rmSync(join(faults, command), { force: true })
-      else writeFileSync(join(faults, command), `${script}\n`)
+      if (script === undefined) rmSync(join(failures, command), { force: true })
+      else writeFileSync(join(failures, command), `${script}\n`)
     },
     kill,
     start,
@@ -244,7 +244,7 @@ const prepareMunge = (folder: string): void => {
 /** A disturbance is read as a part of the command's own shell, so it may fail, hang, print, or let the real one go on. */
 const wrapper = (folder: string, command: string): string => `#!/bin/sh
 printf '%s\\n' '${command}'" $(printf '%s ' "$@" | tr '\\n' ' ')" >> ${folder}/calls
-[ ! -f ${folder}/faults/${command} ] || . ${folder}/faults/${command}
+[ ! -f ${folder}/failures/${command} ] || . ${folder}/failures/${command}
 SLURM_CONF=${folder}/etc/slurm.conf exec /usr/bin/${command} "$@"
 `
 

@@ -34,7 +34,7 @@ export type Config = Readonly<Omit<z.output<z.ZodObject<Fields>>, 'readyFile' | 
   readonly childEnvironment: Readonly<Record<string, string>>
   /** Base URL of an OpenTelemetry collector (OTLP over HTTP); traces are off without it. */
   readonly tracesEndpoint: string | undefined
-  /** Places at which a fault test kills the process (`ORRERY_FAILPOINTS`, e.g. `intended-not-started=3`); never set in service. */
+  /** Places at which a failure test kills the process (`ORRERY_FAILPOINTS`, e.g. `intended-not-started=3`); never set in service. */
   readonly failpoints: string | undefined
 }
 
@@ -210,9 +210,9 @@ const fieldsFor = (host: HostFacts) => {
         'Folder of programs that the service can make again: the Temporal development server, the runner of local tasks, copies of the PostgreSQL programs.',
       fallback: '`/var/cache/orrery` as root, else `~/.cache/orrery`',
     }),
-    localStorageRoot: directory
-      .optional()
-      .register(notes, { description: 'Existing directory of this machine in which clients may browse storages of kind local.' }),
+    localStorageRoot: directory.optional().register(notes, {
+      description: 'Existing directory of this machine in which clients will browse storages of kind local. Nothing reads it yet.',
+    }),
     databaseUrl: z
       .string()
       .refine((text) => postgresUrl(text) !== undefined, {
@@ -289,7 +289,7 @@ const fieldsFor = (host: HostFacts) => {
       .register(notes, { description: "Existing directory that holds the folders of the runtimes' `workspaceSeedPath`." }),
     simgridPython: path
       .prefault('/usr/bin/python3')
-      .register(notes, { description: 'Python with the module SimGrid, for runs that name this simulator.' }),
+      .register(notes, { description: 'Python with the module SimGrid, for runs that name this simulator. Nothing reads it yet.' }),
     dockerSocket: path.prefault('/var/run/docker.sock').register(notes, {
       description:
         'Unix socket of Docker on this machine. The service reads there whether Docker answers, its version and its images. The `docker` program starts the tasks; a runtime names another socket for it as `containerHost`.',
@@ -620,7 +620,7 @@ ${rows.join('\n')}
 The service also reads the standard variables of OpenTelemetry. It sends traces when
 \`OTEL_EXPORTER_OTLP_ENDPOINT\` is set (OTLP over HTTP, e.g. \`http://127.0.0.1:4318\`).
 \`OTEL_EXPORTER_OTLP_HEADERS\`, \`OTEL_SERVICE_NAME\` and \`OTEL_RESOURCE_ATTRIBUTES\` have their usual
-meaning. \`ORRERY_FAILPOINTS\` makes the process kill itself at named places. It is for fault tests
-only.
+meaning. \`ORRERY_FAILPOINTS\` makes the process kill itself at named places. It is for failure
+tests only.
 `
 }

@@ -4,13 +4,14 @@ import { credentialRoutes } from './domains/credentials/routes.ts'
 import { environmentConnectionRoutes } from './domains/environment-connections/routes.ts'
 import {
   markDiscoveryDispatched,
-  markMonitored,
   monitoredConnections,
   openDiscoveries,
   undispatchedDiscoveries,
   unmonitored,
 } from './domains/environment-connections/store.ts'
+import { markMonitored } from './domains/environments/connections.ts'
 import { environmentRoutes } from './domains/environments/routes.ts'
+import { runEventsProof } from './domains/execution-runs/audit.ts'
 import { executionRunRoutes } from './domains/execution-runs/routes.ts'
 import { functionCallRoutes } from './domains/function-calls/routes.ts'
 import { markRunDispatched, openRuns, undispatchedRuns } from './domains/execution-runs/store.ts'
@@ -27,20 +28,21 @@ import { searchRoutes } from './domains/search/routes.ts'
 import { workflowDefinitionRoutes } from './domains/workflow-definitions/routes.ts'
 import type { Route } from './http/route.ts'
 import type { Parts } from './parts.ts'
+import { uses } from './uses.ts'
 
 /** Every route of the API, in the specification's order: the table of contents. */
 export const routesOf = (parts: Parts): Route[] => [
   ...instanceRoutes(parts),
   ...searchRoutes(parts),
-  ...auditEventRoutes(parts),
-  ...environmentRoutes(parts),
+  ...auditEventRoutes({ ...parts, proofs: [runEventsProof] }),
+  ...environmentRoutes({ ...parts, uses }),
   ...environmentConnectionRoutes(parts),
   ...credentialRoutes(parts),
   ...resourceRoutes(parts),
   ...networkTopologyRoutes(parts),
-  ...executionScopeRoutes(parts),
-  ...workflowDefinitionRoutes(parts),
-  ...schedulePlanRoutes(parts),
+  ...executionScopeRoutes({ ...parts, uses }),
+  ...workflowDefinitionRoutes({ ...parts, uses }),
+  ...schedulePlanRoutes({ ...parts, uses }),
   ...planningSessionRoutes(parts),
   ...executionRunRoutes(parts),
   ...functionCallRoutes(parts),

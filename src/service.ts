@@ -1,7 +1,7 @@
 import type { IncomingHttpHeaders } from 'node:http'
 import { hostname } from 'node:os'
 import type { Service, StartService } from './daemon.ts'
-import { refusalOf } from './db/errors.ts'
+import { refusalOf } from './constraints.ts'
 import { openDispatcher } from './dispatcher.ts'
 import { openSealer } from './domains/audit-events/sealer.ts'
 import { recordAudit } from './domains/audit-events/store.ts'
@@ -9,7 +9,8 @@ import { recordsWithSecrets } from './domains/environments/store.ts'
 import { ensureInstance } from './domains/instance/store.ts'
 import type { StartWorker } from './fleet.ts'
 import { listen } from './listen.ts'
-import { createApp, type AppOptions } from './http/app.ts'
+import { createApp } from './http/app.ts'
+import type { AppOptions } from './http/options.ts'
 import { createHttpServer } from './http/server.ts'
 import { openIdempotency } from './db/idempotency.ts'
 import { openParts } from './parts.ts'
@@ -93,6 +94,7 @@ export const startService = async (
         })
       })
       server.closeIdleConnections()
+      app.endSockets()
       setTimeout(() => {
         server.closeAllConnections()
       }, drainMs).unref()

@@ -10,7 +10,7 @@ import { readTemporalSettings } from '../src/embedded/temporal-settings.ts'
 import { openTemporal } from '../src/embedded/temporal.ts'
 import { openLog } from '../src/observability/log.ts'
 import { cacheDir, childEnvironment, temporaryFolder } from './embedded/folder.ts'
-import { runFolder } from './support/remover.ts'
+import { runFolder } from './support/run-folder.ts'
 
 const root = new URL('../', import.meta.url).pathname
 const text = (name: string): string => readFileSync(join(root, name), 'utf8')

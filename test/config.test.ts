@@ -1,4 +1,5 @@
-import { readFileSync } from 'node:fs'
+import { readFileSync, readdirSync } from 'node:fs'
+import { join } from 'node:path'
 import { inspect } from 'node:util'
 import { describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
@@ -288,6 +289,7 @@ describe('the configuration', () => {
             'localStorageRoot',
             'databaseUrl',
             'databasePassword',
+            'provenanceDatabaseUrl',
             'temporalAddress',
             'temporalBinary',
             'seedRoot',
@@ -296,5 +298,22 @@ describe('the configuration', () => {
           .map(variableName),
       ),
     )
+  })
+
+  test('a setting says that nothing reads it yet, exactly where that is so', () => {
+    const root = new URL('../', import.meta.url).pathname
+    const texts = ['src', 'workflows', 'activities']
+      .flatMap((folder) => readdirSync(join(root, folder), { recursive: true, encoding: 'utf8' }).map((name) => join(root, folder, name)))
+      .filter((file) => file.endsWith('.ts') && !file.endsWith('src/config.ts'))
+      .map((file) => readFileSync(file, 'utf8'))
+    // `src/config.ts` itself reads it.
+    const own = ['SERVICE_CREDENTIAL_ENVIRONMENT']
+    const unread = fields
+      .concat('localStorageRoot', 'databaseUrl', 'databasePassword', 'temporalAddress', 'temporalBinary', 'seedRoot', 'vaultKeyFile')
+      .filter((field) => !texts.some((text) => new RegExp(`\\b${field}\\b`).test(text)))
+      .map(variableName)
+      .filter((name) => !own.includes(name))
+    const admitted = [...documentConfig().matchAll(/^\| `(SERVICE_\w+)`.* Nothing reads it yet\. \|$/gm)].map(([, name]) => name)
+    expect(unread.toSorted()).toEqual(admitted.toSorted())
   })
 })

@@ -6,7 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { readArguments } from '../src/arguments.ts'
 import { readEvents, type TestEvent } from './support/events.ts'
 import { judge, type JestReport, type Verdict } from './support/judge.ts'
-import { removeAtEnd } from './support/remover.ts'
+import { removeAtEnd } from '../sites/remover.ts'
 import { remedy } from '../sites/requirements.ts'
 
 // npm test [-- OPTIONS] [PATH…]: runs Jest and judges its report. No exit code of Jest counts: the run succeeds only where the report is
@@ -120,7 +120,7 @@ const selected = select(positionals)
 const root = mkdtempSync(join(tmpdir(), 'orrery-'))
 // PostgreSQL and tasks of other accounts work below it.
 chmodSync(root, 0o1777)
-const remover = removeAtEnd(root)
+const remover = removeAtEnd(root, { processes: true, spawner: 'jest-worker' })
 const files = { events: join(root, 'events.jsonl'), report: join(root, 'report.json') }
 const jest = spawn(
   process.execPath,
@@ -148,12 +148,12 @@ for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const)
   process.on(signal, () => {
     end(jest)
   })
-const troubles = await watch(jest, files, Number(values.minutes))
+const failures = await watch(jest, files, Number(values.minutes))
 const verdict = judge({
   selected: selected.map((file) => join(checkout, file)),
   report: readReport(files.report),
   events: readEvents(files.events),
-  troubles,
+  failures,
   checkout,
 })
 print(verdict)

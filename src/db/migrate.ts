@@ -1,6 +1,7 @@
 import { createHash } from 'node:crypto'
 import { readdir, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
+import { applyDefinitions } from './definitions.ts'
 import type { Database } from './pool.ts'
 
 const folder = join(import.meta.dirname, 'migrations')
@@ -26,8 +27,8 @@ export const readMigrations = async (): Promise<Migration[]> => {
 }
 
 /**
- * Brings the database to the newest schema: each migration in its own transaction, all under one advisory lock, so that any
- * number of programs may start at once. Refuses a database that a newer version of the service has migrated.
+ * Brings the database to the newest schema: each migration in its own transaction, then functions and views, all under one advisory
+ * lock, so that any number of programs may start at once. Refuses a database that a newer version of the service has migrated.
  */
 export const migrate = async (db: Database): Promise<{ from: number; to: number }> => {
   const migrations = await readMigrations()
@@ -68,6 +69,7 @@ export const migrate = async (db: Database): Promise<{ from: number; to: number 
         throw new Error(`migration ${migration.name} failed`, { cause: error })
       }
     }
+    await applyDefinitions(client, newest > from)
     return { from, to: newest }
   } finally {
     await client.query('select pg_advisory_unlock($1)', [lock]).finally(() => {

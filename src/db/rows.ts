@@ -1,4 +1,9 @@
 import { z } from 'zod'
+import { sql, type Db, type Sql } from './sql.ts'
 
 /** `select count(*) as total`. A schema is made once, not per query: zod compiles each at its first use, 0.3 ms. */
-export const TotalRow = z.object({ total: z.number() })
+const TotalRow = z.object({ total: z.number() })
+
+/** How many rows `from` has (tables, joins and conditions, without the word), counted no further than to `most` and one. */
+export const countUpTo = async (db: Db, from: Sql, most: number): Promise<number> =>
+  (await db.one(TotalRow, sql`select count(*) as total from (select 1 from ${from} limit ${most + 1}) counted`)).total

@@ -649,6 +649,13 @@ create table schedule_plans (
   constraint schedule_plans_source CHECK ((source = ANY (ARRAY['plugin'::text, 'manual'::text, 'imported'::text])))
 );
 
+create table schema_definitions (
+  number integer not null,
+  hash text not null,
+  applied_at timestamp with time zone not null default now(),
+  constraint schema_definitions_pkey PRIMARY KEY (number)
+);
+
 create table schema_migrations (
   number integer not null,
   name text not null,
@@ -1017,76 +1024,106 @@ begin
 
   if p_ends is not null or p_starts is not null then
     with begun as (
-      update task_executions t set status = 'preparing', ready_at = x."readyAt", queued_at = coalesce(t.queued_at, x."startedAt"), started_at = x."startedAt",
-        handle_name = x.name, handle_started_at = x."startedAt", allocated_resource_id = t.planned_resource_id, ahead = false
-      from jsonb_to_recordset(coalesce(p_starts, '[]')) as x(id text, name text, "readyAt" double precision, "startedAt" double precision, "order" integer)
+      update task_executions t set status = 'preparing', ready_at = x."readyAt",
+        queued_at = coalesce(t.queued_at, x."startedAt"), started_at = x."startedAt",
+        handle_name = x.name, handle_started_at = x."startedAt", allocated_resource_id = t.planned_resource_id,
+        ahead = false
+      from jsonb_to_recordset(coalesce(p_starts, '[]')) as x(id text, name text, "readyAt" double precision,
+        "startedAt" double precision, "order" integer)
       where t.id = x.id and t.ahead
       returning t.id, t.activity_id, t.attempt, t.planned_resource_id, x."order"
     ), given as (
       select * from jsonb_to_recordset(coalesce(p_ends, '[]')) as x(
-        id text, status text, "readyAt" double precision, "startedAt" double precision, "finishedAt" double precision, "runtimeSeconds" double precision,
-        "queueSeconds" double precision, "overheadSeconds" double precision, "transferSeconds" double precision, "transferBytes" bigint, cost double precision,
-        "cpuSeconds" double precision, "peakMemoryBytes" bigint, "measuredBy" text, "exitCode" integer, "failureClass" text, "failureReason" text,
-        manifest jsonb, "siteQueueSeconds" double precision, place jsonb, "externalId" text, final boolean, "order" integer, "startOrder" integer, name text, heir text)
+        id text, status text, "readyAt" double precision, "startedAt" double precision,
+        "finishedAt" double precision, "runtimeSeconds" double precision,
+        "queueSeconds" double precision, "overheadSeconds" double precision, "transferSeconds" double precision,
+        "transferBytes" bigint, cost double precision,
+        "cpuSeconds" double precision, "peakMemoryBytes" bigint, "measuredBy" text, "exitCode" integer,
+        "failureClass" text, "failureReason" text,
+        manifest jsonb, "siteQueueSeconds" double precision, place jsonb, "externalId" text, final boolean,
+        "order" integer, "startOrder" integer, name text, heir text)
     ), changed as (
       update task_executions t set
-        status = g.status, ready_at = coalesce(g."readyAt", t.ready_at), data_ready_at = coalesce(g."startedAt", t.data_ready_at), started_at = coalesce(g."startedAt", t.started_at),
-        queued_at = coalesce(t.queued_at, g."startedAt"), handle_name = coalesce(t.handle_name, g.name), handle_started_at = coalesce(t.handle_started_at, g."startedAt"),
+        status = g.status, ready_at = coalesce(g."readyAt", t.ready_at),
+        data_ready_at = coalesce(g."startedAt", t.data_ready_at), started_at = coalesce(g."startedAt", t.started_at),
+        queued_at = coalesce(t.queued_at, g."startedAt"), handle_name = coalesce(t.handle_name, g.name),
+        handle_started_at = coalesce(t.handle_started_at, g."startedAt"),
         ahead = false, allocated_resource_id = t.planned_resource_id,
-        finished_at = g."finishedAt", runtime_seconds = g."runtimeSeconds", queue_seconds = g."queueSeconds", overhead_seconds = g."overheadSeconds",
-        transfer_seconds = g."transferSeconds", transfer_bytes = g."transferBytes", cost = g.cost, cpu_seconds = g."cpuSeconds",
-        peak_memory_bytes = g."peakMemoryBytes", measured_by = g."measuredBy", exit_code = g."exitCode", failure_class = g."failureClass", failure_reason = g."failureReason", artifacts = g.manifest,
-        site_queue_seconds = g."siteQueueSeconds", external_id_at_site = coalesce(g."externalId", t.external_id_at_site),
+        finished_at = g."finishedAt", runtime_seconds = g."runtimeSeconds", queue_seconds = g."queueSeconds",
+        overhead_seconds = g."overheadSeconds",
+        transfer_seconds = g."transferSeconds", transfer_bytes = g."transferBytes", cost = g.cost,
+        cpu_seconds = g."cpuSeconds",
+        peak_memory_bytes = g."peakMemoryBytes", measured_by = g."measuredBy", exit_code = g."exitCode",
+        failure_class = g."failureClass", failure_reason = g."failureReason", artifacts = g.manifest,
+        site_queue_seconds = g."siteQueueSeconds",
+        external_id_at_site = coalesce(g."externalId", t.external_id_at_site),
         metadata = case when t.metadata is null and g.place is null then null
           else nullif(coalesce(t.metadata, '{}') - 'queueReason' - 'silentSince' || coalesce(g.place, '{}'), '{}') end
       from given g where t.id = g.id and t.status not in ('completed', 'failed', 'cancelled')
-      returning t.id, t.activity_id, t.attempt, t.planned_resource_id, t.status, g."exitCode", g."failureReason", g.final, g."order", g."startOrder", g.heir
+      returning t.id, t.activity_id, t.attempt, t.planned_resource_id, t.status, g."exitCode", g."failureReason",
+        g.final, g."order", g."startOrder", g.heir
     ), freed as (
       delete from lane_leases l using changed c where l.task_execution_id = c.id and c.heir is null
     ), passed_on as (
-      update lane_leases l set task_execution_id = c.heir from changed c where l.task_execution_id = c.id and c.heir is not null
+      update lane_leases l set task_execution_id = c.heir from changed c
+      where l.task_execution_id = c.id and c.heir is not null
     ), happened as (
-      select 'activity.started' as event, b.id, b."order", jsonb_build_object('activityId', b.activity_id, 'attempt', b.attempt, 'resourceId', b.planned_resource_id) as payload from begun b
+      select 'activity.started' as event, b.id, b."order",
+        jsonb_build_object('activityId', b.activity_id, 'attempt', b.attempt, 'resourceId', b.planned_resource_id)
+          as payload
+      from begun b
       union all
-      select 'activity.started', c.id, c."startOrder", jsonb_build_object('activityId', c.activity_id, 'attempt', c.attempt, 'resourceId', c.planned_resource_id)
+      select 'activity.started', c.id, c."startOrder",
+        jsonb_build_object('activityId', c.activity_id, 'attempt', c.attempt, 'resourceId', c.planned_resource_id)
       from changed c where c."startOrder" is not null
       union all
       select 'activity.' || c.status, c.id, c."order",
-        jsonb_strip_nulls(jsonb_build_object('activityId', c.activity_id, 'attempt', c.attempt, 'exitCode', c."exitCode", 'failureReason', c."failureReason"))
+        jsonb_strip_nulls(jsonb_build_object('activityId', c.activity_id, 'attempt', c.attempt,
+          'exitCode', c."exitCode", 'failureReason', c."failureReason"))
       from changed c
     ), told as (
       insert into run_events (execution_run_id, sequence, event_type, aggregate_type, aggregate_id, payload)
-      select p_run, sequence + row_number() over (order by h."order"), h.event, 'activity_execution', h.id, h.payload from happened h
+      select p_run, sequence + row_number() over (order by h."order"), h.event, 'activity_execution', h.id, h.payload
+      from happened h
       returning 1
     )
-    select (select count(*) from told), count(*) filter (where c.status = 'completed'), count(*) filter (where c.status = 'failed' and c.final)
+    select (select count(*) from told), count(*) filter (where c.status = 'completed'),
+      count(*) filter (where c.status = 'failed' and c.final)
     into ended, completed, lost from changed c;
     sequence := sequence + ended;
-    update execution_runs r set completed_activity_count = r.completed_activity_count + completed, failed_activity_count = r.failed_activity_count + lost
+    update execution_runs r set completed_activity_count = r.completed_activity_count + completed,
+      failed_activity_count = r.failed_activity_count + lost
     where r.id = p_run and completed + lost > 0;
   end if;
 
   if p_outputs is not null then
     insert into data_objects (id, workflow_version_id, producer_activity_id, logical_name, relative_path, declared)
     select distinct on (x."objectId") x."objectId", x."versionId", x."activityId", x.path, x.path, x.declared
-    from jsonb_to_recordset(p_outputs) as x("objectId" text, "versionId" text, "activityId" text, path text, declared boolean)
+    from jsonb_to_recordset(p_outputs) as x("objectId" text, "versionId" text, "activityId" text, path text,
+      declared boolean)
     on conflict do nothing;
-    insert into data_object_instances (id, data_object_id, execution_run_id, producer_activity_id, attempt, relative_path, size_bytes, checksum)
+    insert into data_object_instances (id, data_object_id, execution_run_id, producer_activity_id, attempt,
+      relative_path, size_bytes, checksum)
     select x.id, x."objectId", p_run, x."activityId", x.attempt, x.path, x."sizeBytes", x.checksum
-    from jsonb_to_recordset(p_outputs) as x(id text, "objectId" text, "activityId" text, attempt integer, path text, "sizeBytes" bigint, checksum text, uri text, "resourceId" text)
+    from jsonb_to_recordset(p_outputs) as x(id text, "objectId" text, "activityId" text, attempt integer,
+      path text, "sizeBytes" bigint, checksum text, uri text, "resourceId" text)
     on conflict do nothing;
     insert into data_locations (id, data_object_instance_id, resource_id, execution_run_id, uri, status, available_at)
-    select 'location-' || md5(x.id || ' ' || coalesce(x."resourceId", '')), x.id, x."resourceId", p_run, x.uri, 'available', clock_timestamp()
+    select 'location-' || md5(x.id || ' ' || coalesce(x."resourceId", '')), x.id, x."resourceId", p_run, x.uri,
+      'available', clock_timestamp()
     from jsonb_to_recordset(p_outputs) as x(id text, uri text, "resourceId" text)
     on conflict do nothing;
   end if;
 
   if p_transfers is not null then
-    insert into data_transfer_observations (id, execution_run_id, producer_activity_id, consumer_activity_id, source_resource_id, target_resource_id, bytes,
+    insert into data_transfer_observations (id, execution_run_id, producer_activity_id, consumer_activity_id,
+      source_resource_id, target_resource_id, bytes,
       network_bytes, files_transferred, strategy, route, started_at, finished_at, duration_seconds, cost)
-    select x.id, p_run, x.producer, x.consumer, x.source, x.target, x.bytes, x."networkBytes", x."filesTransferred", x.strategy, x.route, x."startedAt", x."finishedAt",
+    select x.id, p_run, x.producer, x.consumer, x.source, x.target, x.bytes, x."networkBytes",
+      x."filesTransferred", x.strategy, x.route, x."startedAt", x."finishedAt",
       x."finishedAt" - x."startedAt", x.cost
-    from jsonb_to_recordset(p_transfers) as x(id text, producer text, consumer text, source text, target text, bytes bigint, "networkBytes" bigint, "filesTransferred" bigint,
+    from jsonb_to_recordset(p_transfers) as x(id text, producer text, consumer text, source text, target text,
+      bytes bigint, "networkBytes" bigint, "filesTransferred" bigint,
       strategy text, route jsonb, "startedAt" double precision, "finishedAt" double precision, cost double precision)
     on conflict do nothing;
   end if;
@@ -1098,29 +1135,40 @@ begin
   end if;
 
   if p_retries is not null then
-    update task_executions t set latest = false from jsonb_to_recordset(p_retries) as x("after" text) where t.id = x."after";
-    insert into task_executions (id, execution_run_id, activity_position, plan_assignment_id, activity_id, external_id, planned_resource_id, runtime_id, site, connection_id, attempt, user_attempts,
+    update task_executions t set latest = false from jsonb_to_recordset(p_retries) as x("after" text)
+      where t.id = x."after";
+    insert into task_executions (id, execution_run_id, activity_position, plan_assignment_id, activity_id,
+      external_id, planned_resource_id, runtime_id, site, connection_id, attempt, user_attempts,
       status, core_ids, slot_id, order_on_resource, ready_at, not_before, walltime_extensions)
-    select x.id, p_run, t.activity_position, t.plan_assignment_id, t.activity_id, t.external_id, t.planned_resource_id, t.runtime_id, t.site, t.connection_id, x.attempt, x."userAttempts",
+    select x.id, p_run, t.activity_position, t.plan_assignment_id, t.activity_id, t.external_id,
+      t.planned_resource_id, t.runtime_id, t.site, t.connection_id, x.attempt, x."userAttempts",
       'ready', t.core_ids, t.slot_id, t.order_on_resource, x."readyAt", x."notBefore", x."walltimeExtensions"
-    from jsonb_to_recordset(p_retries) as x(id text, "after" text, attempt integer, "userAttempts" integer, "readyAt" double precision, "notBefore" double precision,
+    from jsonb_to_recordset(p_retries) as x(id text, "after" text, attempt integer, "userAttempts" integer,
+      "readyAt" double precision, "notBefore" double precision,
       "walltimeExtensions" integer)
     join task_executions t on t.id = x."after"
     on conflict do nothing;
   end if;
 
   if p_states is not null then
-    update task_executions t set status = coalesce(x.status, t.status), ready_at = coalesce(x."readyAt", t.ready_at), queued_at = coalesce(x."queuedAt", t.queued_at),
+    update task_executions t set status = coalesce(x.status, t.status),
+      ready_at = coalesce(x."readyAt", t.ready_at), queued_at = coalesce(x."queuedAt", t.queued_at),
       external_id_at_site = coalesce(x."externalId", t.external_id_at_site),
-      metadata = case when x.reason is null then t.metadata when x.reason = '' then nullif(t.metadata - 'queueReason' - 'silentSince', '{}')
-        else coalesce(t.metadata, '{}') - 'silentSince' || jsonb_strip_nulls(jsonb_build_object('queueReason', x.reason, 'silentSince', x."silentSince")) end
-    from jsonb_to_recordset(p_states) as x(id text, status text, "atSite" boolean, "readyAt" double precision, "queuedAt" double precision, reason text,
+      metadata = case when x.reason is null then t.metadata
+        when x.reason = '' then nullif(t.metadata - 'queueReason' - 'silentSince', '{}')
+        else coalesce(t.metadata, '{}') - 'silentSince'
+          || jsonb_strip_nulls(jsonb_build_object('queueReason', x.reason, 'silentSince', x."silentSince")) end
+    from jsonb_to_recordset(p_states) as x(id text, status text, "atSite" boolean, "readyAt" double precision,
+      "queuedAt" double precision, reason text,
       "silentSince" double precision, "externalId" text)
-    -- Given again after a lost answer, a state of before the intent must not undo the intent that the first time recorded.
-    where t.id = x.id and t.status not in ('completed', 'failed', 'cancelled') and x."atSite" = (t.handle_name is not null);
+    -- Given again after a lost answer, a state from before the intent must not undo the intent that the first
+    -- call recorded.
+    where t.id = x.id and t.status not in ('completed', 'failed', 'cancelled')
+      and x."atSite" = (t.handle_name is not null);
   end if;
 
-  select r.cancel_requested_at is not null, r.paused, r.failed_activity_count, r.status into cancelled, paused, failed, run_status from execution_runs r where r.id = p_run;
+  select r.cancel_requested_at is not null, r.paused, r.failed_activity_count, r.status
+  into cancelled, paused, failed, run_status from execution_runs r where r.id = p_run;
 
   -- No effect may start once a cancel is visible, nor after the run has ended.
   acquired := '{}';
@@ -1137,7 +1185,8 @@ begin
     from jsonb_to_recordset(p_intents) as x(id text, lanes jsonb)
     where not exists (
       select from jsonb_array_elements(x.lanes) as lane
-      where not exists (select from lane_leases l where l.resource_id = lane ->> 0 and l.core_id = lane ->> 1 and l.slot_id = lane ->> 2 and l.task_execution_id = x.id));
+      where not exists (select from lane_leases l where l.resource_id = lane ->> 0 and l.core_id = lane ->> 1
+        and l.slot_id = lane ->> 2 and l.task_execution_id = x.id));
     acquired := coalesce(acquired, '{}');
 
     if cardinality(acquired) < jsonb_array_length(p_intents) then
@@ -1145,23 +1194,30 @@ begin
       from jsonb_to_recordset(p_intents) as x(id text, lanes jsonb) cross join jsonb_array_elements(x.lanes) as lane
       join lane_leases l on l.resource_id = lane ->> 0 and l.core_id = lane ->> 1 and l.slot_id = lane ->> 2
       where x.id <> all (acquired) and l.task_execution_id <> x.id;
-      delete from lane_leases l using jsonb_to_recordset(p_intents) as x(id text) where l.task_execution_id = x.id and x.id <> all (acquired);
+      delete from lane_leases l using jsonb_to_recordset(p_intents) as x(id text)
+        where l.task_execution_id = x.id and x.id <> all (acquired);
     end if;
 
     with given as (
-      select * from jsonb_to_recordset(p_intents) as x(id text, name text, directory text, host text, "readyAt" double precision, "startedAt" double precision, ahead boolean)
+      select * from jsonb_to_recordset(p_intents) as x(id text, name text, directory text, host text,
+        "readyAt" double precision, "startedAt" double precision, ahead boolean)
       where x.id = any (acquired)
     ), changed as (
       update task_executions t set host_id = g.host, directory = g.directory, ahead = g.ahead,
-        handle_name = case when not g.ahead then g.name end, handle_started_at = case when not g.ahead then g."startedAt" end,
-        status = case when g.ahead then t.status else 'preparing' end, ready_at = case when g.ahead then t.ready_at else g."readyAt" end,
-        queued_at = case when g.ahead then t.queued_at else coalesce(t.queued_at, g."startedAt") end, started_at = case when not g.ahead then g."startedAt" end,
+        handle_name = case when not g.ahead then g.name end,
+        handle_started_at = case when not g.ahead then g."startedAt" end,
+        status = case when g.ahead then t.status else 'preparing' end,
+        ready_at = case when g.ahead then t.ready_at else g."readyAt" end,
+        queued_at = case when g.ahead then t.queued_at else coalesce(t.queued_at, g."startedAt") end,
+        started_at = case when not g.ahead then g."startedAt" end,
         allocated_resource_id = case when not g.ahead then t.planned_resource_id end
-      from given g where t.id = g.id and t.status in ('blocked', 'ready', 'queued') and t.handle_name is null and not t.ahead
+      from given g
+      where t.id = g.id and t.status in ('blocked', 'ready', 'queued') and t.handle_name is null and not t.ahead
       returning t.id, t.activity_id, t.attempt, t.planned_resource_id, g."startedAt", g.ahead
     ), told as (
       insert into run_events (execution_run_id, sequence, event_type, aggregate_type, aggregate_id, payload)
-      select p_run, sequence + row_number() over (order by c."startedAt", c.id), 'activity.started', 'activity_execution', c.id,
+      select p_run, sequence + row_number() over (order by c."startedAt", c.id), 'activity.started',
+        'activity_execution', c.id,
         jsonb_build_object('activityId', c.activity_id, 'attempt', c.attempt, 'resourceId', c.planned_resource_id)
       from changed c where not c.ahead
       returning 1
@@ -1174,3 +1230,45 @@ begin
 end
 $function$
 ;
+
+create view activity_lifecycle_events as
+ SELECT (((t.id)::text || ':'::text) || p.phase) AS id,
+    t.id AS task_execution_id,
+    p.phase,
+    t.status,
+    p.started_at,
+    p.finished_at,
+    (p.finished_at - p.started_at) AS duration_seconds,
+        CASE
+            WHEN (t.measured_by = 'simulated'::text) THEN 'simulated'::text
+            ELSE 'measured'::text
+        END AS source,
+        CASE
+            WHEN (p.phase = 'runtime'::text) THEN t.failure_reason
+            ELSE NULL::text
+        END AS error
+   FROM (task_executions t
+     CROSS JOIN LATERAL ( VALUES ('queue'::text,t.ready_at,t.started_at), ('launch'::text,t.started_at,(t.started_at + t.overhead_seconds)), ('runtime'::text,(t.started_at + t.overhead_seconds),t.finished_at)) p(phase, started_at, finished_at))
+  WHERE ((p.started_at IS NOT NULL) AND (p.finished_at IS NOT NULL));
+
+create view credential_users as
+ SELECT credential_ref,
+    id AS connection_id,
+    environment_id,
+    name
+   FROM connections c
+  WHERE (credential_ref <> ''::text);
+
+create view recorded_connection_checks as
+ SELECT id,
+    connection_id,
+    status,
+    message,
+    latency_ms,
+    checked_at,
+    metadata
+   FROM connection_checks k;
+
+create view registered_activity_types as
+ SELECT id
+   FROM activity_types t;

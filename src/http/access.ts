@@ -54,7 +54,7 @@ const digest = (text: string): Buffer => hash('sha256', text, 'buffer')
 
 const corsMethods = 'GET, POST, PUT, DELETE, OPTIONS'
 const corsRequestHeaders =
-  'Content-Type, Authorization, Accept, Idempotency-Key, If-Match, If-None-Match, Last-Event-ID, Range, X-Request-Id'
+  'Content-Type, Authorization, Accept, Idempotency-Key, If-Match, If-None-Match, Last-Event-ID, Range, X-Request-Id, Content-Digest'
 const corsAnswerHeaders =
   'Location, Link, ETag, Retry-After, X-Total-Count, X-Request-Id, Idempotency-Replayed, Content-Range, AKOFLOW-SERVER, Orrery-Version'
 
@@ -152,3 +152,5 @@ export const createAccess = (rules: AccessRules) => {
     caller: expected === undefined ? 'loopback' : digest(`caller:${rules.apiToken}`).toString('base64url'),
   }
 }
+
+export type Access = ReturnType<typeof createAccess>

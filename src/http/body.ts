@@ -1,21 +1,37 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { Refusal } from '../refusal.ts'
+import { digestCheck } from './content-digest.ts'
 import { ClientGone, HttpRefusal } from './errors.ts'
+import { lateBody } from './pace.ts'
 import type { YamlReader } from './yaml-reader.ts'
 
-const tooLarge = (limit: number): Refusal => new Refusal('too_large', `the body is larger than the ${limit} bytes allowed here`)
+export const tooLarge = (limit: number): Refusal => new Refusal('too_large', `the body is larger than the ${limit} bytes allowed here`)
 
 /**
- * The whole body, at most `limit` bytes. Throws `too_large` at the first byte beyond (the rest is read and dropped by Node, so that the
- * client gets to see the answer) and ClientGone when the connection ends before the body does.
+ * The whole body, at most `limit` bytes, in at most `withinMs` milliseconds. Throws `too_large` at the first byte beyond (the rest is
+ * read and dropped, so that the client gets to see the answer), 408 for one that is late, `invalid` where it is not the one that
+ * Content-Digest names, and ClientGone when the connection ends before the body does.
  */
-export const readBody = (req: IncomingMessage, res: ServerResponse, limit: number): Promise<Buffer> => {
-  if (Number(req.headers['content-length'] ?? 0) > limit) return Promise.reject(tooLarge(limit))
+export const readBody = async (
+  req: IncomingMessage,
+  res: ServerResponse,
+  { limit, withinMs }: { limit: number; withinMs: number },
+): Promise<Buffer> => {
+  if (Number(req.headers['content-length'] ?? 0) > limit) throw tooLarge(limit)
+  const check = digestCheck(req)
   if (req.headers.expect?.toLowerCase() === '100-continue') res.writeContinue()
-  return new Promise((resolve, reject) => {
+  const bytes = await collect(req, limit, withinMs)
+  check?.update(bytes)
+  check?.finish(req.trailers)
+  return bytes
+}
+
+const collect = (req: IncomingMessage, limit: number, withinMs: number): Promise<Buffer> =>
+  new Promise((resolve, reject) => {
     const chunks: Buffer[] = []
     let size = 0
     const done = (): void => {
+      clearTimeout(late)
       req.off('data', onData).off('end', onEnd).off('close', onClose)
     }
     const onData = (chunk: Buffer): void => {
@@ -23,7 +39,6 @@ export const readBody = (req: IncomingMessage, res: ServerResponse, limit: numbe
       chunks.push(chunk)
       if (size <= limit) return
       done()
-      req.resume()
       reject(tooLarge(limit))
     }
     const onEnd = (): void => {
@@ -34,19 +49,52 @@ export const readBody = (req: IncomingMessage, res: ServerResponse, limit: numbe
       done()
       reject(new ClientGone('the connection closed before the body was complete'))
     }
+    const late = setTimeout(() => {
+      done()
+      reject(lateBody('the request was not complete in time'))
+    }, withinMs)
     req.on('data', onData).on('end', onEnd).on('close', onClose)
   })
+
+/** What is left of a body that its route did not take is read and dropped, so that the client sees the answer; not for ever. */
+export const dropRest = (req: IncomingMessage, withinMs: number): void => {
+  if (req.complete || req.destroyed) return
+  const { socket } = req
+  const late = setTimeout(() => socket.destroy(), withinMs).unref()
+  // Once the answer is out, the end of a connection is not an event of its request any more.
+  const over = (): void => {
+    clearTimeout(late)
+    socket.off('close', over)
+  }
+  socket.once('close', over)
+  req.once('end', over)
+  req.resume()
 }
 
 const yamlTypes = new Set(['application/yaml', 'application/x-yaml', 'text/yaml'])
 
-/** `json` or `yaml` by Content-Type; a missing one is read as JSON. Throws 415 for other types, charsets and encodings. */
-export const documentFormat = (req: IncomingMessage): 'json' | 'yaml' => {
+/** The media type of a Content-Type, in lower case, without its parameters. */
+export const mediaType = (contentType: string): string => (contentType.split(';', 1)[0] ?? '').trim().toLowerCase()
+
+/** Throws 415 for compressed bodies. */
+export const plainEncoding = (req: IncomingMessage): void => {
   const encoding = req.headers['content-encoding']
   if (encoding !== undefined && encoding.toLowerCase() !== 'identity')
     throw new HttpRefusal('unsupported_media_type', 'compressed bodies are not read; send the document without Content-Encoding', {
       'Accept-Encoding': 'identity',
     })
+}
+
+/** The 415 of a body that is neither a document nor one of `streams`. */
+export const otherType = (documents: boolean, streams: readonly string[]): HttpRefusal => {
+  const types = [...(documents ? ['application/json', 'application/yaml'] : []), ...streams]
+  const text = streams.length > 0 ? types.join(' or ') : 'application/json or application/yaml, in UTF-8'
+  return new HttpRefusal('unsupported_media_type', `Content-Type must be ${text}`, { 'Accept-Post': types.join(', ') })
+}
+
+/** `json` or `yaml` by Content-Type; a missing one is read as JSON. Throws 415 for other types, charsets and encodings. */
+export const documentFormat = (req: IncomingMessage, streams: readonly string[] = []): 'json' | 'yaml' => {
+  plainEncoding(req)
   const header = req.headers['content-type']
   if (header === undefined || header === 'application/json') return 'json'
   const [type, ...parameters] = header.split(';').map((piece) => piece.trim().toLowerCase())
@@ -58,9 +106,7 @@ export const documentFormat = (req: IncomingMessage): 'json' | 'yaml' => {
     if (type === 'application/json') return 'json'
     if (type !== undefined && yamlTypes.has(type)) return 'yaml'
   }
-  throw new HttpRefusal('unsupported_media_type', 'Content-Type must be application/json or application/yaml, in UTF-8', {
-    'Accept-Post': 'application/json, application/yaml',
-  })
+  throw otherType(true, streams)
 }
 
 const decoder = new TextDecoder('utf-8', { fatal: true })

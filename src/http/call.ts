@@ -1,15 +1,16 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { Refusal, invalid } from '../refusal.ts'
 import type { Actor } from './access.ts'
-import type { Call } from './route.ts'
+import type { Call, Upload } from './route.ts'
 import { isId } from './schema.ts'
 import type { Match } from './table.ts'
 
 /** What a handler gets; the abort signal is made only for a handler that looks at it. */
-export class HttpCall implements Call<string, unknown, unknown> {
+export class HttpCall implements Call<string, unknown, unknown, Upload | undefined> {
   readonly params: Record<string, string>
   readonly query: unknown
   body: unknown
+  upload: Upload | undefined
   readonly headers: Readonly<Record<string, string | undefined>>
   readonly requestId: string
   readonly target: string
@@ -25,6 +26,7 @@ export class HttpCall implements Call<string, unknown, unknown> {
     this.params = given.params
     this.query = given.query
     this.body = undefined
+    this.upload = undefined
     this.requestId = given.requestId
     this.target = given.target
     this.actor = given.actor

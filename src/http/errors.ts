@@ -16,9 +16,17 @@ export const refusalStatus = {
 } as const satisfies Record<RefusalCode, number>
 
 /** What only the kernel says: no domain has a reason to use them. */
-export const kernelStatus = { method_not_allowed: 405, not_acceptable: 406, precondition_failed: 412, unsupported_media_type: 415 } as const
+export const kernelStatus = {
+  method_not_allowed: 405,
+  not_acceptable: 406,
+  precondition_failed: 412,
+  unsupported_media_type: 415,
+  upgrade_required: 426,
+} as const
 export type KernelCode = keyof typeof kernelStatus
 export type AnswerCode = RefusalCode | KernelCode | 'internal'
+
+const statuses: Record<RefusalCode | KernelCode, number> = { ...refusalStatus, ...kernelStatus }
 
 /** An error as it goes out: what the client reads and nothing else. */
 export interface ErrorAnswer {
@@ -34,18 +42,19 @@ export interface ErrorAnswer {
 export class HttpRefusal extends Error {
   readonly code: RefusalCode | KernelCode
   readonly headers: Record<string, string>
-  constructor(code: RefusalCode | KernelCode, message: string, headers: Record<string, string> = {}) {
+  readonly status: number
+  /** `status` where it is not the usual one of the code: a late request is `invalid`, too. */
+  constructor(code: RefusalCode | KernelCode, message: string, headers: Record<string, string> = {}, status: number = statuses[code]) {
     super(message)
     this.name = 'HttpRefusal'
     this.code = code
     this.headers = headers
+    this.status = status
   }
 }
 
-/** The client went away before its request was complete: there is nobody to answer. */
+/** The client went away before its request was complete: no answer can reach it. */
 export class ClientGone extends Error {}
-
-const statuses: Record<RefusalCode | KernelCode, number> = { ...refusalStatus, ...kernelStatus }
 
 /**
  * The answer that an error deserves; undefined when it is a fault of the service. `translate` names the database's errors
@@ -53,7 +62,7 @@ const statuses: Record<RefusalCode | KernelCode, number> = { ...refusalStatus, .
  */
 export const errorAnswer = (error: unknown, translate: (error: unknown) => Refusal | undefined): ErrorAnswer | undefined => {
   if (error instanceof HttpRefusal)
-    return { status: statuses[error.code], code: error.code, message: error.message, details: [], extra: {}, headers: error.headers }
+    return { status: error.status, code: error.code, message: error.message, details: [], extra: {}, headers: error.headers }
   const refusal = error instanceof Refusal ? error : translate(error)
   if (refusal === undefined) return undefined
   const headers: Record<string, string> = {}

@@ -25,10 +25,14 @@ interface Place {
   hasRead: boolean
 }
 
+/** Reads of a record have an ETag; streams and WebSockets have none. */
+const hasTag = (route: Route): boolean => route.method === 'GET' && route.streams !== true && route.socket === undefined
+
 /** The refusals that the kernel and the handler of `route` can give, in order. */
 const refusalsOf = (route: Route, method: Method | 'HEAD', { isApi, hasRead }: Place): number[] => {
   const reads = route.method === 'GET'
   const sends = route.response !== undefined || (route.raw?.length ?? 0) > 0
+  const changes = !reads || route.socket !== undefined
   const isPublic = route.public === true || (route.public === 'get' && method === 'GET')
   const statuses = [
     ...anyRefusals,
@@ -37,9 +41,11 @@ const refusalsOf = (route: Route, method: Method | 'HEAD', { isApi, hasRead }: P
     ...(sends ? [406] : []),
     // A request under an Idempotency-Key whose first is not answered yet, or had another body.
     ...(route.method === 'POST' ? [409, 422] : []),
-    ...((reads && route.streams !== true) || (hasRead && route.method !== 'POST') ? [412] : []),
-    ...(route.body === undefined ? [] : [413, 415, 422]),
-    ...(reads || route.whileActivated === true ? [] : [423]),
+    ...(hasTag(route) || (hasRead && !reads && route.method !== 'POST') ? [412] : []),
+    ...(route.body === undefined ? [] : [422]),
+    ...(route.body === undefined && route.upload === undefined ? [] : [408, 413, 415]),
+    ...(!changes || route.whileActivated === true ? [] : [423]),
+    ...(route.socket === undefined ? [] : [426]),
     ...(isApi ? [503] : []),
     ...(route.refuses ?? []),
     ...(route.alsoStatus ?? []).filter((status) => status >= 400),
@@ -52,20 +58,23 @@ const meanings: Record<number, string> = {
   401: 'No valid bearer token',
   403: 'Peer, Host or Origin is not allowed',
   404: 'No such record or path',
+  408: 'The body did not come in time',
   406: 'Accept excludes every media type that can be sent',
   409: 'In conflict with the state of the record',
   412: 'If-Match names another version of the record',
   413: 'The body is too large',
-  415: 'The body is neither JSON nor YAML in UTF-8',
+  415: 'The body is of a media type that is not read here; documents are JSON or YAML in UTF-8',
   416: 'The range lies outside of the content',
   422: 'Well-formed but not acceptable: missing, blank, enum, range, reference, duplicate, cycle',
   423: 'A read-only snapshot is activated',
+  426: 'The path is a WebSocket and the request does not ask for one',
   431: 'Address and headers together are larger than 16 KiB',
   500: 'Fault of the service',
   503: '`unavailable`: away at the moment; `not_built`: not part of this version',
 }
 
 const successTexts: Record<number, string> = {
+  101: 'The connection is a WebSocket from here on',
   200: 'OK',
   201: 'Created',
   202: 'Accepted',
@@ -231,16 +240,19 @@ const parameters = (route: Route, hasRead: boolean, components: Components): Jso
     description,
     schema: { type: 'string' },
   })
-  const headers =
-    route.method === 'POST'
+  const isChange = route.method === 'PUT' || route.method === 'DELETE'
+  const headers = [
+    ...(route.method === 'POST'
       ? [header('Idempotency-Key', 'Repeating a request under the same key within 24 hours gives the first answer again')]
-      : route.method === 'GET'
-        ? route.streams === true
-          ? []
-          : [header('If-None-Match', 'ETag of the version that the client holds: 304 if it is still the current one')]
-        : hasRead
-          ? [header('If-Match', 'ETag of the version that the change is meant for: 412 if it is no longer the current one')]
-          : []
+      : []),
+    ...(hasTag(route) ? [header('If-None-Match', 'ETag of the version that the client holds: 304 if it is still the current one')] : []),
+    ...(isChange && hasRead
+      ? [header('If-Match', 'ETag of the version that the change is meant for: 412 if it is no longer the current one')]
+      : []),
+    ...(route.upload === undefined
+      ? []
+      : [header('Content-Digest', 'sha-256 or sha-512 of the body (RFC 9530); needed under an Idempotency-Key')]),
+  ]
   return [...named, ...asked, ...headers]
 }
 
@@ -257,30 +269,41 @@ const successResponse = (route: Route, status: number, components: Components): 
   return { description: successTexts[status] ?? 'Success', ...(Object.keys(content).length === 0 ? {} : { content }) }
 }
 
+const requestBody = (route: Route, components: Components): Json => {
+  const { body, upload } = route
+  if (body === undefined && upload === undefined) return {}
+  const schema = body === undefined ? undefined : components.add(body, 'input')
+  const documents = schema === undefined ? [] : ['application/json', 'application/yaml'].map((type) => [type, { schema }])
+  const streams = (upload?.types ?? []).map((type) => [
+    type,
+    { schema: type === 'multipart/form-data' ? { type: 'object' } : { type: 'string', format: 'binary' } },
+  ])
+  return {
+    requestBody: {
+      required: upload === undefined && body?._zod.optin === undefined,
+      content: Object.fromEntries([...documents, ...streams]) as Json,
+    },
+  }
+}
+
+/** A route's success: what it declares, or the switch to another protocol. */
+const successOf = (route: Route): number =>
+  route.socket !== undefined ? 101 : (route.status ?? (route.response !== undefined || route.raw !== undefined ? 200 : 204))
+
 const operation = (route: Route, place: Place, components: Components): Json => {
-  const success = route.status ?? (route.response !== undefined || route.raw !== undefined ? 200 : 204)
   const responses: Json = {}
-  for (const status of [success, ...(route.alsoStatus ?? []).filter((also) => also < 400)])
+  for (const status of [successOf(route), ...(route.alsoStatus ?? []).filter((also) => also < 400)])
     responses[status] = successResponse(route, status, components)
-  if (route.method === 'GET' && route.streams !== true)
-    responses[304] = { description: 'The version named in If-None-Match is still the current one' }
+  if (hasTag(route)) responses[304] = { description: 'The version named in If-None-Match is still the current one' }
   for (const status of refusalsOf(route, route.method, place))
     responses[status] ??= { $ref: `#/components/responses/${responseName(status)}` }
-  const schema = route.body === undefined ? undefined : components.add(route.body, 'input')
   return {
     operationId: operationId(route, route.method),
     tags: [route.tag],
     summary: route.summary,
     ...(route.public === undefined || route.public === false ? {} : { security: [] }),
     parameters: parameters(route, place.hasRead, components),
-    ...(route.body === undefined
-      ? {}
-      : {
-          requestBody: {
-            required: route.body._zod.optin === undefined,
-            content: { 'application/json': { schema }, 'application/yaml': { schema } },
-          },
-        }),
+    ...requestBody(route, components),
     responses,
   }
 }
@@ -290,7 +313,7 @@ const headOperation = (route: Route, place: Place, get: Json): Json => {
   const refusals = refusalsOf(route, 'HEAD', place)
   const successes = Object.keys(get['responses'] as Json)
     .map(Number)
-    .filter((status) => status < 400)
+    .filter((status) => status >= 200 && status < 400)
   return {
     operationId: operationId(route, 'HEAD'),
     tags: [route.tag],

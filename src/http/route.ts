@@ -1,6 +1,7 @@
 import type { Readable } from 'node:stream'
 import type { z } from 'zod'
 import type { Problem } from '../refusal.ts'
+import type { Attend } from './peer.ts'
 
 export type Method = 'GET' | 'POST' | 'PUT' | 'DELETE'
 type Shape = z.ZodType
@@ -9,12 +10,36 @@ type Output<T> = T extends Shape ? z.output<T> : undefined
 /** Names in braces of a literal path: `/a/{x}/b/{y}/` gives `'x' | 'y'`. */
 type PathNames<P extends string> = P extends `${string}{${infer Name}}${infer Rest}` ? Name | PathNames<Rest> : never
 
+/** Bodies that a route takes as a stream; beside documents where it has `body` too: the request's media type decides then. */
+export interface UploadSpec {
+  /** Media types without parameters; `type/*` and `*\/*` stand for any. A missing one is `application/octet-stream`, or a document. */
+  types: readonly [string, ...string[]]
+  /** Bytes of one body. */
+  limitBytes: number
+}
+
+/** A body as it comes. */
+export interface Upload {
+  /** In lower case, without parameters. */
+  type: string
+  /** As the client wrote it, for the boundary of a form. */
+  contentType: string
+  /** What the client announces; undefined where it sends chunks. */
+  sizeBytes: number | undefined
+  /**
+   * The bytes, asked of the client as they are read. It fails with a refusal where they are too many, too slow or not those of
+   * `Content-Digest`: only what was read to its end may be kept. A refusal of the handler before the first read costs no byte.
+   */
+  stream: Readable
+}
+
 /** What a handler gets. It never sees `req` or `res`. */
-export interface Call<P extends string, Query, Body> {
+export interface Call<P extends string, Query, Body, Streamed = undefined> {
   /** Percent-decoded, 1–255 characters each. */
   params: Record<PathNames<P>, string>
   query: Query
   body: Body
+  upload: Streamed
   /** Lower-case header names. */
   headers: Readonly<Record<string, string | undefined>>
   requestId: string
@@ -56,7 +81,13 @@ export interface AuditFields {
   executionId?: (call: { params: Record<string, string>; body: unknown }) => string | undefined
 }
 
-export interface RouteSpec<P extends string, Q extends Shape | undefined, B extends Shape | undefined, R extends Shape | undefined> {
+export interface RouteSpec<
+  P extends string,
+  Q extends Shape | undefined,
+  B extends Shape | undefined,
+  R extends Shape | undefined,
+  U extends UploadSpec | undefined = undefined,
+> {
   method: Method
   /**
    * Relative to base_url, exact trailing slash, names in braces. A name that ends the path (no slash after it) takes all the
@@ -70,6 +101,8 @@ export interface RouteSpec<P extends string, Q extends Shape | undefined, B exte
   query?: Q
   /** The document a client sends (JSON or YAML); optional where the schema accepts undefined. Absent: the body is ignored. */
   body?: B
+  /** The body as a stream. */
+  upload?: U
   /** Success body. Absent: no content, or a stream when `raw` is set. */
   response?: R
   /** Success status; default 200, 204 without a response. */
@@ -97,12 +130,18 @@ export interface RouteSpec<P extends string, Q extends Shape | undefined, B exte
   audit?: AuditFields | false
   /** What only the store knows of a document that its schema has refused (ids taken, references to nothing), for one answer with everything. */
   alsoCheck?: (refused: { document: unknown; params: Record<string, string> }) => Promise<Problem[]>
-  handle: (call: Call<P, Output<Q>, Output<B>>) => Promise<Output<R> | Reply> | Output<R> | Reply
+  handle: (call: Call<P, Output<Q>, BodyOf<B, U>, UploadOf<B, U>>) => Promise<Output<R> | Reply> | Output<R> | Reply
 }
 
+/** The document that a handler gets: none where the body came as a stream. */
+type BodyOf<B, U> = U extends UploadSpec ? Output<B> | undefined : Output<B>
+type UploadOf<B, U> = U extends UploadSpec ? (B extends Shape ? Upload | undefined : Upload) : undefined
+
 /** A route with its types forgotten: what the kernel, OpenAPI and the tests read. */
-export type Route = Omit<RouteSpec<string, Shape | undefined, Shape | undefined, Shape | undefined>, 'handle'> & {
-  handle: (call: Call<string, unknown, unknown>) => unknown
+export type Route = Omit<RouteSpec<string, Shape | undefined, Shape | undefined, Shape | undefined, UploadSpec | undefined>, 'handle'> & {
+  /** Present: a GET that becomes a WebSocket, and whose `handle` gives an `Attend`. Bytes of one message of the client. */
+  socket?: { limitBytes: number }
+  handle: (call: Call<string, unknown, unknown, Upload | undefined>) => unknown
 }
 
 /** Checks handler against schemas at compile time and forgets the types. */
@@ -111,6 +150,32 @@ export const route = <
   Q extends Shape | undefined = undefined,
   B extends Shape | undefined = undefined,
   R extends Shape | undefined = undefined,
+  U extends UploadSpec | undefined = undefined,
 >(
-  spec: RouteSpec<P, Q, B, R>,
+  spec: RouteSpec<P, Q, B, R, U>,
 ): Route => spec as unknown as Route
+
+/** A WebSocket beside the routes: everything that stands before a handler stands before `open`, too. */
+export interface SocketSpec<P extends string, Q extends Shape | undefined> {
+  path: P
+  summary: string
+  tag: string
+  query?: Q
+  /** Refusals beyond those that follow from the path, for OpenAPI. */
+  refuses?: number[]
+  /** Allowed while a read-only snapshot is activated. */
+  whileActivated?: boolean
+  admit?: (call: { params: Record<string, string>; query: unknown }) => Promise<unknown>
+  /** Opening one is audited like a change: what a client sends through it may change something. */
+  audit: AuditFields
+  /** Bytes of one message of the client; a longer one ends the connection with 1009. */
+  limitBytes: number
+  /** Before the upgrade. @returns what goes on with the connection once it is a WebSocket. @throws Refusal */
+  open: (call: Call<P, Output<Q>, undefined>) => Promise<Attend> | Attend
+}
+
+export const socketRoute = <const P extends string, Q extends Shape | undefined = undefined>({
+  open,
+  limitBytes,
+  ...spec
+}: SocketSpec<P, Q>): Route => ({ ...spec, method: 'GET', socket: { limitBytes }, handle: open }) as unknown as Route

@@ -6,12 +6,10 @@ import { errorBody } from './errors.ts'
 export interface ServerTimeouts {
   /** Until the headers are complete; a client that drips them is cut off. */
   headersMs: number
-  /** Until the body is complete. */
-  requestMs: number
   keepAliveMs: number
 }
 
-export const usualTimeouts: ServerTimeouts = { headersMs: 15_000, requestMs: 120_000, keepAliveMs: 72_000 }
+export const usualTimeouts: ServerTimeouts = { headersMs: 15_000, keepAliveMs: 72_000 }
 
 interface Rejection {
   status: string
@@ -46,15 +44,18 @@ export const createHttpServer = (app: App, options: { tokenNeeded: boolean; vers
   const server = createServer(
     {
       headersTimeout: timeouts.headersMs,
-      requestTimeout: timeouts.requestMs,
+      // The kernel waits for bodies (`pace.ts`): this limit would cut streams that take longer than a document may.
+      requestTimeout: 0,
       keepAliveTimeout: timeouts.keepAliveMs,
       connectionsCheckingInterval: Math.min(5_000, timeouts.headersMs),
       maxHeaderSize: 16_384,
       // A missing Host is answered by the kernel, with 403 like every other name that is not ours.
       requireHostHeader: false,
+      shouldUpgradeCallback: (req) => app.upgrades(req),
     },
     listener,
   )
+  server.on('upgrade', (req: IncomingMessage, socket: Socket, head: Buffer) => app.upgrade(req, socket, head))
   // The body reader says when to go on, after the limits were looked at.
   server.on('checkContinue', listener)
   server.on('clientError', (error: NodeJS.ErrnoException, socket: Socket) => {

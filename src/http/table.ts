@@ -81,3 +81,5 @@ export const createTable = (pairs: readonly { method: Method; path: string; rout
     },
   }
 }
+
+export type Table = ReturnType<typeof createTable>

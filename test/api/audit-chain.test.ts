@@ -9,7 +9,7 @@ import { recordAudit } from '../../src/domains/audit-events/store.ts'
 import { verifyAudit } from '../../src/domains/audit-events/verify.ts'
 import { ensureKeyFile, openVaultKeys, type VaultKeys } from '../../src/vault/keys.ts'
 import { cloneDatabase, type TestDatabase } from '../support/database.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 
 let clone: TestDatabase
 let db: Database

@@ -2,11 +2,12 @@ import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { migrate } from '../../src/db/migrate.ts'
 import { sql } from '../../src/db/sql.ts'
 import { recordAudit } from '../../src/domains/audit-events/store.ts'
-import { startInventory, type InventoryApp } from '../support/inventory-app.ts'
+import { inventoryRoutes } from '../support/inventory-routes.ts'
+import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
 
-let app: InventoryApp
+let app: OpenedRoutes
 beforeAll(async () => {
-  app = await startInventory()
+  app = await openRoutes(inventoryRoutes())
 })
 afterAll(() => app.close())
 

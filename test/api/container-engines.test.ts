@@ -9,7 +9,7 @@ import { loadSystemImage, openEngine, startLoopbackRegistry, type Engine } from 
 import { startPodman, type Podman } from '../../sites/podman.ts'
 import { needs } from '../support/needs.ts'
 import { inContainers } from '../support/reach.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld } from '../support/worlds.ts'
 

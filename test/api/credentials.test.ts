@@ -14,26 +14,27 @@ import { createEnvironment } from '../../src/domains/environments/store.ts'
 import { CredentialVariables } from '../../src/config.ts'
 import { ensureKeyFile, makeKey, openVaultKeys, replaceKeys, type VaultKeys } from '../../src/vault/keys.ts'
 import { openVault, type Vault } from '../../src/vault/vault.ts'
-import { startInventory, type InventoryApp } from '../support/inventory-app.ts'
-import { runFolder } from '../support/remover.ts'
+import { inventoryRoutes } from '../support/inventory-routes.ts'
+import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
+import { runFolder } from '../support/run-folder.ts'
 
 let folder: string
 let keys: VaultKeys
-let app: InventoryApp
+let app: OpenedRoutes
 let vault: Vault
 beforeAll(async () => {
   folder = mkdtempSync(join(runFolder(), 'orrery-credentials-'))
   await ensureKeyFile(join(folder, 'vault.key'))
   keys = await openVaultKeys(join(folder, 'vault.key'))
   mkdirSync(join(folder, 'allowed'))
-  app = await startInventory({}, (db) => {
+  app = await openRoutes((db, atClose) => {
     vault = openVault({
       db,
       keys,
       outside: { variables: new CredentialVariables([['LAB_TOKEN', 'token-of-the-lab']]), folders: [join(folder, 'allowed')] },
       audit: (event) => recordAudit(db, event),
     })
-    return credentialRoutes({ db, vault })
+    return [...inventoryRoutes()(db, atClose), ...credentialRoutes({ db, vault })]
   })
 })
 afterAll(async () => {

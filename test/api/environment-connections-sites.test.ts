@@ -11,7 +11,7 @@ import { sql } from '../../src/db/sql.ts'
 import { startSlurm, type SlurmSite } from '../../sites/slurm.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { startSshServer, type SshServer } from '../support/ssh-server.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 import { needs } from '../support/needs.ts'
 import { sites } from '../../sites/requirements.ts'
 

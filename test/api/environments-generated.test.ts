@@ -1,10 +1,11 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import fc from 'fast-check'
-import { startInventory, type InventoryApp } from '../support/inventory-app.ts'
+import { inventoryRoutes } from '../support/inventory-routes.ts'
+import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
 
-let app: InventoryApp
+let app: OpenedRoutes
 beforeAll(async () => {
-  app = await startInventory()
+  app = await openRoutes(inventoryRoutes())
 })
 afterAll(() => app.close())
 
@@ -287,7 +288,7 @@ test('any valid environment is read back as the specification says, and its dele
   )
 }, 300_000)
 
-test('any JSON at all is answered with 400 or 422, never a fault, and changes nothing', async () => {
+test('any JSON at all is answered with 400 or 422, never an internal error, and changes nothing', async () => {
   const before = await app.counts()
   const sections = [
     'environment',

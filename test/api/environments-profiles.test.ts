@@ -7,9 +7,10 @@ import {
   runtimesOfVersions,
   versionsByIds,
 } from '../../src/domains/environments/store.ts'
-import { startInventory, type InventoryApp } from '../support/inventory-app.ts'
+import { inventoryRoutes } from '../support/inventory-routes.ts'
+import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
 
-let app: InventoryApp
+let app: OpenedRoutes
 const definition = (id: string, profiles: object[] = []) => ({
   environment: { id, name: id },
   version: { id: `${id}-v1`, version: 1, networkModel: 'max-min', costModel: 'active-window' },
@@ -30,7 +31,7 @@ const definition = (id: string, profiles: object[] = []) => ({
 const post = (document: unknown) => app.call('POST', '/environments/', document)
 
 beforeAll(async () => {
-  app = await startInventory()
+  app = await openRoutes(inventoryRoutes())
   const client = await app.db.client()
   await client.query(`insert into activity_types (id, name) values ('project', 'project'), ('fit', 'fit')`)
   client.release()

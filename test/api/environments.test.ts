@@ -1,9 +1,11 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
-import { startInventory, type InventoryApp } from '../support/inventory-app.ts'
+import type { Answer } from '../support/client.ts'
+import { inventoryRoutes } from '../support/inventory-routes.ts'
+import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
 
-let app: InventoryApp
+let app: OpenedRoutes
 beforeAll(async () => {
-  app = await startInventory()
+  app = await openRoutes(inventoryRoutes())
 })
 afterAll(() => app.close())
 
@@ -618,7 +620,7 @@ describe('the list', () => {
     const collected: string[] = []
     let next: string | undefined = '/environments/?pageSize=3'
     while (next !== undefined) {
-      const page = await app.call('GET', next)
+      const page: Answer = await app.call('GET', next)
       expect(page.headers.get('x-total-count')).toBe(String(body.length))
       expect(page.body.length).toBeLessThanOrEqual(3)
       collected.push(...page.body.map(({ environment }: Definition) => `${environment.name}\0${environment.id}`))

@@ -1,9 +1,6 @@
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from '@jest/globals'
 import { createSecretKey, randomBytes } from 'node:crypto'
-import { once } from 'node:events'
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import type { Server } from 'node:http'
-import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { openFunctions, type Functions } from '../../src/clients/functions.ts'
 import { functionCallRoutes } from '../../src/domains/function-calls/routes.ts'
@@ -13,28 +10,22 @@ import type { RootedDriver } from '../../src/drivers/runtime/rooted.ts'
 import { openServerlessDriver, type ServerlessDriverOptions } from '../../src/drivers/runtime/serverless.ts'
 import { openCalls } from '../../src/drivers/runtime/serverless-calls.ts'
 import { openCallLinks, type LinkPurpose } from '../../src/drivers/runtime/serverless-links.ts'
-import { createApp } from '../../src/http/app.ts'
-import type { AuditRecord } from '../../src/http/audit.ts'
-import { createHttpServer } from '../../src/http/server.ts'
 import { openMetrics } from '../../src/observability/metrics.ts'
 import { startFunctions, type FunctionsSite } from '../../sites/functions.ts'
 import { until } from '../../sites/ground.ts'
-import { createConformance } from '../support/conformance.ts'
-import { runFolder } from '../support/remover.ts'
+import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
+import { runFolder } from '../support/run-folder.ts'
 
 const key = (): { secret: ReturnType<typeof createSecretKey> } => ({ secret: createSecretKey(randomBytes(32)) })
 let keys = [key()]
 const links = openCallLinks({ primary: async () => keys[0]!, all: async () => keys })
-const audits: AuditRecord[] = []
 const metrics = openMetrics(undefined)
-const logged: string[] = []
 
 let site: FunctionsSite
 let functions: Functions
 let scratch: string
-let server: Server
+let routes: OpenedRoutes
 let publicBaseUrl: string
-let faults: Error[]
 let opened: RootedDriver[]
 let count = 0
 
@@ -49,46 +40,21 @@ afterAll(async () => {
 beforeEach(async () => {
   scratch = mkdtempSync(join(runFolder(), 'orrery-function-calls-'))
   opened = []
-  faults = []
   keys = [key()]
-  site.trouble = undefined
-  const note = (fields: object, text: string): void => void logged.push(JSON.stringify([fields, text]))
-  const app = createApp({
-    config: {
-      apiPrefix: '/api',
-      apiToken: 'for people',
-      allowedOrigins: [],
-      allowedHosts: [],
-      listenHost: '127.0.0.1',
-      bodyLimitBytes: 1024,
+  site.failure = undefined
+  routes = await openRoutes(
+    () => functionCallRoutes({ functionCalls: openFunctionCalls({ root: scratch, links, clock: () => Date.now() / 1000 }) }),
+    {
+      config: { apiToken: 'for people', bodyLimitBytes: 1024 },
+      kernel: { observe: (method, route, status, seconds) => metrics.request(method, route, status, seconds) },
     },
-    routes: functionCallRoutes({ functionCalls: openFunctionCalls({ root: scratch, links, clock: () => Date.now() / 1000 }) }),
-    log: { debug: note, info: note, warn: note, error: note },
-    version: '1',
-    activated: () => false,
-    audit: async (record) => void audits.push(record),
-    observe: (method, route, status, seconds) => metrics.request(method, route, status, seconds),
-    validateResponses: true,
-    onAnswer: (answer) => {
-      try {
-        conformance.check(answer.method, answer.template, answer.status, answer.contentType, answer.body)
-      } catch (error) {
-        faults.push(error as Error)
-      }
-    },
-  })
-  const conformance = createConformance(app.openapi)
-  server = createHttpServer(app, { tokenNeeded: true, version: '1' })
-  server.listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  publicBaseUrl = `http://127.0.0.1:${(server.address() as AddressInfo).port}/api`
+  )
+  publicBaseUrl = routes.baseUrl
 })
 afterEach(async () => {
   for (const driver of opened) await driver.close()
-  server.closeAllConnections()
-  server.close()
+  await routes.close()
   rmSync(scratch, { recursive: true, force: true })
-  if (faults[0] !== undefined) throw faults[0]
 })
 
 const open = (configuration: object, more: Partial<ServerlessDriverOptions> = {}): RootedDriver => {
@@ -141,7 +107,7 @@ describe('callbacks', () => {
     })
     expect((await driver.logs(task.name, 'stdout', { tail: 99 })).bytes.toString()).toBe('hello\n')
     expect(site.calls(task.name)).toBe(1)
-    expect(audits.at(-1)).toMatchObject({ eventType: 'function-call.answered', outcome: 'succeeded', actorId: 'anonymous' })
+    expect(routes.audits.at(-1)).toMatchObject({ eventType: 'function-call.answered', outcome: 'succeeded', actorId: 'anonymous' })
   })
 
   test('a callback while no worker is alive is kept for the next one, though the keys were rotated meanwhile', async () => {
@@ -187,7 +153,7 @@ describe('files by reference', () => {
     const sent = site.seen.find(({ name }) => name === task.name)!
     expect(sent.body.length).toBeLessThan(8192)
     // A signature opens the files of a running call: it is in no log.
-    expect(logged.join('\n')).not.toContain('signature=')
+    expect(JSON.stringify(routes.logged)).not.toContain('signature=')
     expect(existsSync(join(scratch, 'calls', `${task.name}.outputs`))).toBe(false)
   })
 
@@ -204,7 +170,7 @@ describe('files by reference', () => {
 describe('whose link it is', () => {
   /** A call under way, and requests to its routes. */
   const underWay = async () => {
-    site.trouble = () => true
+    site.failure = () => true
     const from = join(scratch, 'seed')
     mkdirSync(from)
     writeFileSync(join(from, 'in'), 'secret input')
@@ -259,16 +225,16 @@ describe('whose link it is', () => {
           await metrics.text(),
         )?.[1] ?? 0,
       )
-    const before = [audits.length, await counted()] as const
+    const before = [routes.audits.length, await counted()] as const
     const path = `${publicBaseUrl}/function-calls/${name}/result/`
     const refused = await fetch(path, { method: 'POST', body: '{}' })
     expect([refused.status, refused.headers.get('www-authenticate')]).toEqual([401, 'Bearer'])
     expect(await refused.json()).toMatchObject({ code: 'unauthenticated', error: expect.stringContaining('link') })
     await request('POST', `${name}/result/`, 'signature=abc&expires=1', answer)
-    expect([audits.length, await counted()]).toEqual([before[0], before[1] + 2])
+    expect([routes.audits.length, await counted()]).toEqual([before[0], before[1] + 2])
     // What a function with its link sends is recorded, also where it is refused.
     expect((await request('POST', `${name}/result/`, await sign('result'), { schemaVersion: 9 })).status).toBe(422)
-    expect(audits.slice(before[0])).toMatchObject([{ eventType: 'function-call.answered', outcome: 'failed' }])
+    expect(routes.audits.slice(before[0])).toMatchObject([{ eventType: 'function-call.answered', outcome: 'failed' }])
   })
 
   test('only what was staged for the call can be read', async () => {

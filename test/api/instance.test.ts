@@ -1,10 +1,11 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { ensureInstance } from '../../src/domains/instance/store.ts'
-import { startInventory, type InventoryApp } from '../support/inventory-app.ts'
+import { inventoryRoutes } from '../support/inventory-routes.ts'
+import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
 
-let app: InventoryApp
+let app: OpenedRoutes
 beforeAll(async () => {
-  app = await startInventory()
+  app = await openRoutes(inventoryRoutes())
 })
 afterAll(() => app.close())
 

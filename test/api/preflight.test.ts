@@ -7,8 +7,9 @@ import { Server as GrpcServer, ServerCredentials, status } from '@grpc/grpc-js'
 import { loadSync, type ServiceDefinition } from '@grpc/proto-loader'
 import { openDatabase } from '../../src/db/pool.ts'
 import { probeBuildkit, probeEngine, probeServer } from '../../src/domains/instance/probes.ts'
-import { startInventory, type InventoryApp } from '../support/inventory-app.ts'
-import { runFolder } from '../support/remover.ts'
+import { inventoryRoutes } from '../support/inventory-routes.ts'
+import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
+import { runFolder } from '../support/run-folder.ts'
 
 const folder = mkdtempSync(join(runFolder(), 'preflight-'))
 const socket = (name: string): string => join(folder, name)
@@ -41,7 +42,7 @@ const buildkit = async (name: string, record: { ID: string; version?: { version:
 }
 const engines = (docker: string, podman = 'absent') => ({ docker: socket(docker), podman: socket(podman) })
 
-let app: InventoryApp
+let app: OpenedRoutes
 beforeAll(async () => {
   await listen(engine({ 'API-Version': '1.47', 'Builder-Version': '2' }), 'docker')
   await listen(engine({ 'API-Version': '1.24' }), 'old-docker')
@@ -64,7 +65,7 @@ beforeAll(async () => {
   await buildkit('idle-buildkit', [])
   await buildkit('closed-buildkit', [{ ID: 'one' }], status.PERMISSION_DENIED)
   writeFileSync(socket('file'), '')
-  app = await startInventory({ engineSockets: engines('old-docker'), buildkitSocket: socket('buildkit') })
+  app = await openRoutes(inventoryRoutes({ engineSockets: engines('old-docker'), buildkitSocket: socket('buildkit') }))
 })
 afterAll(async () => {
   await app.close()

@@ -1,16 +1,16 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { readFileSync } from 'node:fs'
 import { fileId, recordRun, taskId } from '../../bench/provenance/rows.ts'
-import { openReader, type Reader } from '../../src/db/reader.ts'
+import { openReader } from '../../src/db/reader.ts'
 import { sql } from '../../src/db/sql.ts'
 import { provenanceRoutes } from '../../src/domains/provenance/routes.ts'
-import { startInventory, type Answer, type InventoryApp } from '../support/inventory-app.ts'
+import type { Answer } from '../support/client.ts'
+import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
 
-let app: InventoryApp
-let reader: Reader
+let app: OpenedRoutes
 beforeAll(async () => {
-  app = await startInventory({}, (db, databaseUrl) => {
-    reader = openReader({ databaseUrl, readerUrl: undefined })
+  app = await openRoutes((db, atClose, databaseUrl) => {
+    const reader = atClose.use(openReader({ databaseUrl, readerUrl: undefined }))
     return provenanceRoutes({ db, reader })
   })
   // 0 → 1 → 2 → 3, of which 2 leaves nothing; 4 takes only one of the files of 0.
@@ -28,10 +28,7 @@ beforeAll(async () => {
     declared: new Map([[4, [{ producer: 0, name: 'out/a0-0.dat' }]]]),
   })
 })
-afterAll(async () => {
-  await reader[Symbol.asyncDispose]()
-  await app.close()
-})
+afterAll(() => app.close())
 
 const get = (path: string): Promise<Answer> => app.call('GET', path)
 const ask = (statement: string, params?: unknown[], headers: Record<string, string> = {}): Promise<Answer> =>

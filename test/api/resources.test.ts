@@ -1,9 +1,10 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
-import { startInventory, type InventoryApp } from '../support/inventory-app.ts'
+import { inventoryRoutes } from '../support/inventory-routes.ts'
+import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
 
-let app: InventoryApp
+let app: OpenedRoutes
 beforeAll(async () => {
-  app = await startInventory()
+  app = await openRoutes(inventoryRoutes())
   const environment = {
     environment: { id: 'e', name: 'e' },
     version: { id: 'e-v1', version: 1 },

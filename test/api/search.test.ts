@@ -3,11 +3,11 @@ import { recordRun } from '../../bench/provenance/rows.ts'
 import { sql } from '../../src/db/sql.ts'
 import { kinds, textsOf } from '../../src/domains/search/kinds.ts'
 import { searchRoutes } from '../../src/domains/search/routes.ts'
-import { startInventory, type InventoryApp } from '../support/inventory-app.ts'
+import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
 
-let app: InventoryApp
+let app: OpenedRoutes
 beforeAll(async () => {
-  app = await startInventory({}, (db) => searchRoutes({ db }))
+  app = await openRoutes((db) => searchRoutes({ db }))
   await recordRun(app.db, { name: 'Mosaic', activities: 1, edges: [] })
   await app.db.run(
     sql`insert into environments (id, name, description) values ('e-1', 'Old mosaic', 'a place'), ('e-2', 'mosaic', ''), ('e-3', '100% \\ _x', 'Ünïcode')`,

@@ -137,7 +137,7 @@ const segment = fc.oneof(
 )
 const encoded = (id: string): string => encodeURIComponent(id.toWellFormed())
 
-test('400 requests of every kind to every route: no fault, and every answer is one that the document promises', async () => {
+test('400 requests of every kind to every route: no internal error, and every answer is one that the document promises', async () => {
   const operations = Object.entries<Json>(document['paths'])
     .filter(([, item]) => item['servers'] === undefined)
     .flatMap(([path, item]) =>

@@ -15,7 +15,7 @@ beforeAll(async () => {
 }, 120_000)
 afterAll(() => service[Symbol.asyncDispose]())
 
-test('a reader of the document that knows nothing else finds no fault, no status and no shape that is not in it', async () => {
+test('a reader of the document that knows nothing else finds no failure, no status and no shape that is not in it', async () => {
   const program = await installSchemathesis(configFromEnvironment().cacheDir)
   const { code, text } = await runSchemathesis(program, {
     document: `${service.rootUrl}/openapi.json`,

@@ -1,16 +1,18 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import { activityResolver, loadGraph } from '../../src/domains/workflow-definitions/graph.ts'
+import { workflowDefinitionRoutes } from '../../src/domains/workflow-definitions/routes.ts'
 import type { WorkflowVersionDocument } from '../../src/domains/workflow-definitions/schemas.ts'
 import { embedWorkflow, loadCommands } from '../../src/domains/workflow-definitions/store.ts'
 import { sql } from '../../src/db/sql.ts'
-import { startWorkflowService, type WorkflowService } from './workflow-definitions-service.ts'
+import { uses } from '../../src/uses.ts'
+import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
 
 const seed = 20_260
 
-let service: WorkflowService
+let service: OpenedRoutes
 beforeAll(async () => {
-  service = await startWorkflowService()
+  service = await openRoutes((db) => workflowDefinitionRoutes({ db, uses }))
 })
 afterAll(() => service.close())
 beforeEach(async () => {
@@ -36,6 +38,14 @@ interface Refused {
 }
 
 const create = (document: unknown) => service.call<Definition & Refused>('POST', '/workflow-definitions/', document)
+/** Rows of each table of workflows. */
+const workflowCounts = async (): Promise<unknown[]> => {
+  const all = await service.counts()
+  return [
+    ...['workflow_definitions', 'workflow_versions', 'activity_types'],
+    ...['activity_definitions', 'activity_dependencies', 'workflow_data_dependencies'],
+  ].map((table) => all[table])
+}
 const paths = (details: Detail[]): string[] => details.map(({ path }) => path)
 const simulated = (name: string, dependsOn: string[] = []) => ({ name, dependsOn, simulation: { durationSeconds: 1 } })
 const workflow = (name: string, activities: unknown[], spec: object = {}) => ({ name, spec: { namespace: 'tests', activities, ...spec } })
@@ -78,7 +88,7 @@ describe('create and read', () => {
     )
     expect(created.status).toBe(201)
     expect(created.headers.get('location')).toBe('/api/workflow-definitions/image--mosaic/')
-    expect(created.json).toMatchObject({
+    expect(created.body).toMatchObject({
       id: 'image--mosaic',
       externalId: 'image--mosaic',
       name: 'Image  Mosaic',
@@ -119,13 +129,13 @@ describe('create and read', () => {
         ],
       },
     })
-    const { warnings: _, ...definition } = created.json
-    expect((await service.call('GET', '/workflow-definitions/image--mosaic/')).json).toEqual(definition)
-    expect((await service.call('GET', '/workflow-definitions/')).json).toEqual([definition])
+    const { warnings: _, ...definition } = created.body
+    expect((await service.call('GET', '/workflow-definitions/image--mosaic/')).body).toEqual(definition)
+    expect((await service.call('GET', '/workflow-definitions/')).body).toEqual([definition])
     const page = await service.call('GET', '/workflow-definitions/image--mosaic/activities/?page=2&pageSize=1')
-    expect(page.json).toEqual({ items: [definition.version.activities[1]], page: 2, pageSize: 1, total: 2, hasNext: false })
+    expect(page.body).toEqual({ items: [definition.version.activities[1]], page: 2, pageSize: 1, total: 2, hasNext: false })
     const beyond = await service.call('GET', '/workflow-definitions/image--mosaic/activities/?page=9999999999999999&pageSize=100')
-    expect(beyond.json).toMatchObject({ items: [], total: 2, hasNext: false })
+    expect(beyond.body).toMatchObject({ items: [], total: 2, hasNext: false })
 
     const graph = await loadGraph(service.db, 'image--mosaic-v1')
     expect(graph).toMatchObject({
@@ -159,17 +169,17 @@ describe('create and read', () => {
       await create({ name, spec: { namespace, activities: [simulated('t')] } })
     await create({ name: 'big', spec: { namespace: 'a', activities: Array.from({ length: 1_001 }, (_, i) => simulated(`t${i}`)) } })
     const all = await service.call<Definition[]>('GET', '/workflow-definitions/')
-    expect(all.json.map(({ id }) => id)).toEqual(['big', 'c', 'a', 'b'])
-    expect(all.json.map(({ version }) => [version.activityCount, (version as Partial<Definition['version']>).activities?.length])).toEqual([
+    expect(all.body.map(({ id }) => id)).toEqual(['big', 'c', 'a', 'b'])
+    expect(all.body.map(({ version }) => [version.activityCount, (version as Partial<Definition['version']>).activities?.length])).toEqual([
       [1_001, undefined],
       [1, 1],
       [1, 1],
       [1, 1],
     ])
     const second = await service.call<Definition[]>('GET', '/workflow-definitions/?page=2&pageSize=3')
-    expect(second.json.map(({ id }) => id)).toEqual(['b'])
+    expect(second.body.map(({ id }) => id)).toEqual(['b'])
     expect(second.headers.get('x-total-count')).toBe('4')
-    expect((await service.call<Definition>('GET', '/workflow-definitions/big/')).json.version.activities).toHaveLength(1_001)
+    expect((await service.call<Definition>('GET', '/workflow-definitions/big/')).body.version.activities).toHaveLength(1_001)
   })
 
   test('above 10,000 activities the detail carries counts, and pages and export carry everything', async () => {
@@ -180,9 +190,9 @@ describe('create and read', () => {
         Array.from({ length: count }, (_, i) => simulated(`t${i}`, i === 0 ? [] : [`t${i - 1}`])),
       ),
     )
-    expect([created.status, created.json.version.activities, created.json.version.activityCount]).toEqual([201, undefined, count])
+    expect([created.status, created.body.version.activities, created.body.version.activityCount]).toEqual([201, undefined, count])
     const read = await service.call<Definition>('GET', '/workflow-definitions/huge/')
-    expect([read.json.version.activities, read.json.version.activityCount, read.json.version.dependencyCount]).toEqual([
+    expect([read.body.version.activities, read.body.version.activityCount, read.body.version.dependencyCount]).toEqual([
       undefined,
       count,
       count - 1,
@@ -191,7 +201,7 @@ describe('create and read', () => {
       'GET',
       `/workflow-definitions/huge/activities/?page=11&pageSize=1000`,
     )
-    expect(last.json).toMatchObject({ items: [{ id: 'huge-t10000' }], hasNext: false })
+    expect(last.body).toMatchObject({ items: [{ id: 'huge-t10000' }], hasNext: false })
     const graph = await loadGraph(service.db, 'huge-v1')
     expect([graph?.activities[10_000]?.externalId, graph?.edges.length]).toEqual(['t10000', count - 1])
     expect((await service.call('GET', '/workflow-definitions/huge/export/')).text.match(/^ {4}- name: t\d+$/gm)).toHaveLength(count)
@@ -219,7 +229,7 @@ describe('create and read', () => {
         { dataDependencies: [{ producerActivity: 'a', consumerActivity: 'b', logicalName: 'f', sizeBytes: 1 }] },
       ),
     )
-    expect(paths(created.json.warnings)).toEqual(['spec.dataDependencies.0', 'spec.activities.0.runtime'])
+    expect(paths(created.body.warnings)).toEqual(['spec.dataDependencies.0', 'spec.activities.0.runtime'])
   })
 
   test('what an activity can do follows from what it has', async () => {
@@ -231,7 +241,7 @@ describe('create and read', () => {
         { name: 'no-executable', run: 'x', simulation: {} },
       ]),
     )
-    expect(created.json.version.activities.map(({ capabilities }) => capabilities)).toEqual([
+    expect(created.body.version.activities.map(({ capabilities }) => capabilities)).toEqual([
       ['real'],
       ['real', 'simulation'],
       ['simulation'],
@@ -245,7 +255,7 @@ describe('create and read', () => {
       SPEC: { Namespace: 'tests', image: null, ACTIVITIES: [{ Name: 'é', Simulation: { DurationSeconds: 3 } }] },
     })
     expect(created.status).toBe(201)
-    expect(created.json).toMatchObject({
+    expect(created.body).toMatchObject({
       id: 'größe-東京',
       version: { activities: [{ externalId: 'é', simulation: { durationSeconds: 3 } }] },
     })
@@ -270,8 +280,8 @@ describe('a definition that is sent back as it was answered', () => {
       ),
     )
     expect(made.status).toBe(201)
-    expect((await service.call('DELETE', `/workflow-definitions/${made.json.id}/`)).status).toBe(204)
-    return made.json
+    expect((await service.call('DELETE', `/workflow-definitions/${made.body.id}/`)).status).toBe(204)
+    return made.body
   }
   // The tests change documents of every shape.
   type Loose = ReturnType<typeof JSON.parse>
@@ -279,9 +289,9 @@ describe('a definition that is sent back as it was answered', () => {
   test('is taken without a warning, also under another name', async () => {
     const sent = await answered('echoed')
     const again = await create(sent)
-    expect([again.status, again.json.warnings, again.json.version.definitionHash]).toEqual([201, [], sent.version.definitionHash])
+    expect([again.status, again.body.warnings, again.body.version.definitionHash]).toEqual([201, [], sent.version.definitionHash])
     const other = await service.call<Definition & Refused>('POST', '/workflow-definitions/import/?name=Other', sent)
-    expect([other.status, other.json.warnings, other.json.version.id]).toEqual([201, [], 'other-v1'])
+    expect([other.status, other.body.warnings, other.body.version.id]).toEqual([201, [], 'other-v1'])
   })
 
   const changes: [string, (d: Loose) => unknown, string][] = [
@@ -320,8 +330,8 @@ describe('a definition that is sent back as it was answered', () => {
     const sent = await answered(`altered`)
     change(sent)
     const again = await create(sent)
-    expect([what, again.status, again.json.details]).toEqual([what, 201, undefined])
-    expect(again.json.warnings.map((warning: { path: string }) => warning.path)).toContain(at)
+    expect([what, again.status, again.body.details]).toEqual([what, 201, undefined])
+    expect(again.body.warnings.map((warning: { path: string }) => warning.path)).toContain(at)
     expect((await service.call('DELETE', '/workflow-definitions/altered/')).status).toBe(204)
   })
 
@@ -338,7 +348,7 @@ describe('a definition that is sent back as it was answered', () => {
     change(sent)
     const before = await service.counts()
     const refused = await create(sent)
-    expect([refused.status, refused.json.details.map(({ path }) => path)]).toEqual([422, [at]])
+    expect([refused.status, refused.body.details.map(({ path }) => path)]).toEqual([422, [at]])
     expect(await service.counts()).toEqual(before)
   })
 })
@@ -350,24 +360,24 @@ describe('the export', () => {
     const path = '/workflow-definitions/shown/export/'
     const yaml = await service.call('GET', path)
     for (const accept of ['application/json', 'application/json, application/yaml;q=0.5', 'application/*;q=0.1, application/json']) {
-      const exported = await service.call('GET', path, undefined, undefined, accept)
+      const exported = await service.call('GET', path, undefined, { accept })
       expect([accept, exported.status, exported.headers.get('content-type')]).toEqual([accept, 200, 'application/json'])
       expect(exported.headers.get('content-disposition')).toMatch(/^attachment; filename="shown\.json"/)
       expect(exported.headers.get('vary')).toContain('Accept')
       expect(exported.headers.get('etag')).not.toBe(yaml.headers.get('etag'))
     }
     for (const accept of ['*/*', 'application/yaml', 'application/json, */*', 'application/problem+json'])
-      expect([accept, (await service.call('GET', path, undefined, undefined, accept)).text]).toEqual([accept, yaml.text])
-    const refused = await service.call('GET', path, undefined, undefined, 'text/html')
-    expect([refused.status, refused.json['error']]).toEqual([
+      expect([accept, (await service.call('GET', path, undefined, { accept })).text]).toEqual([accept, yaml.text])
+    const refused = await service.call('GET', path, undefined, { accept: 'text/html' })
+    expect([refused.status, refused.body['error']]).toEqual([
       406,
       'this route answers application/yaml, application/json; the Accept header excludes that',
     ])
-    const { json } = await service.call('GET', path, undefined, undefined, 'application/json')
-    for (const document of [json, yaml.text]) {
+    const { body } = await service.call('GET', path, undefined, { accept: 'application/json' })
+    for (const document of [body, yaml.text]) {
       expect((await service.call('DELETE', '/workflow-definitions/shown/')).status).toBe(204)
       const again = await service.call<Definition & Refused>('POST', '/workflow-definitions/', document)
-      expect([again.status, again.json.version.definitionHash]).toEqual([201, made.json.version.definitionHash])
+      expect([again.status, again.body.version.definitionHash]).toEqual([201, made.body.version.definitionHash])
     }
   })
 })
@@ -377,7 +387,7 @@ describe('duplicate and delete', () => {
     await create(workflow('first', [simulated('a'), simulated('b', ['a'])], { storageSize: '2Gi', runtime: 'k8s' }))
     const copy = await service.call<Definition>('POST', '/workflow-definition-actions/duplicate/first/', { name: 'Second' })
     expect(copy.status).toBe(201)
-    expect(copy.json).toMatchObject({
+    expect(copy.body).toMatchObject({
       id: 'second',
       name: 'Second',
       namespace: 'tests',
@@ -387,10 +397,10 @@ describe('duplicate and delete', () => {
       name: 'third',
       namespace: 'elsewhere',
     })
-    expect(moved.json.namespace).toBe('elsewhere')
+    expect(moved.body.namespace).toBe('elsewhere')
     for (const body of [{ name: 'first' }, { name: ' ' }, { name: '!!' }, {}]) {
       const refused = await service.call<Refused>('POST', '/workflow-definition-actions/duplicate/first/', body)
-      expect([refused.status, paths(refused.json.details)]).toEqual([422, ['name']])
+      expect([refused.status, paths(refused.body.details)]).toEqual([422, ['name']])
     }
     expect(service.audits.map(({ eventType }) => eventType)).toEqual(expect.arrayContaining(['workflow.created', 'workflow.duplicated']))
   })
@@ -403,11 +413,11 @@ describe('duplicate and delete', () => {
     )
     const before = await service.counts()
     const refused = await service.call<Refused>('DELETE', '/workflow-definitions/kept/')
-    expect([refused.status, refused.json.error]).toEqual([422, expect.stringContaining('used by a plan')])
+    expect([refused.status, refused.body.error]).toEqual([422, expect.stringContaining('used by a plan')])
     expect(await service.counts()).toEqual(before)
     await service.db.run(sql`delete from schedule_plans`)
     expect((await service.call('DELETE', '/workflow-definitions/kept/')).status).toBe(204)
-    expect(Object.values(await service.counts())).toEqual([0, 0, 0, 0, 0, 0])
+    expect(await workflowCounts()).toEqual([0, 0, 0, 0, 0, 0])
   })
 })
 
@@ -418,7 +428,7 @@ describe('bad input', () => {
       command: { entrypoint: 'x', executable: { source, ...(delivery === undefined ? {} : { delivery }) } },
     })
     const before = await service.counts()
-    const { status, json } = await create({
+    const { status, body } = await create({
       name: '???',
       surprise: 1,
       spec: {
@@ -466,8 +476,8 @@ describe('bad input', () => {
         ],
       },
     })
-    expect([status, json.code]).toEqual([400, 'invalid'])
-    const found = new Map(json.details.map(({ path, message }) => [path, message]))
+    expect([status, body.code]).toEqual([400, 'invalid'])
+    const found = new Map(body.details.map(({ path, message }) => [path, message]))
     const expected: [string, RegExp][] = [
       ['name', /letter or digit/],
       ['surprise', /not a known key/],
@@ -530,7 +540,7 @@ describe('bad input', () => {
         { image: 7 },
       ),
     )
-    expect([answer.status, paths(answer.json.details).sort()]).toEqual([
+    expect([answer.status, paths(answer.body.details).sort()]).toEqual([
       400,
       [
         'spec.activities.0.name',
@@ -571,17 +581,17 @@ describe('bad input', () => {
   ])('%s', async (_, document, status, text) => {
     const before = await service.counts()
     const answer = await create(document)
-    expect([answer.status, JSON.stringify(answer.json)]).toEqual([status, expect.stringMatching(text)])
+    expect([answer.status, JSON.stringify(answer.body)]).toEqual([status, expect.stringMatching(text)])
     expect(await service.counts()).toEqual(before)
   })
 
   test('a taken name is told together with everything else', async () => {
     await create(workflow('taken', [simulated('a')]))
     const answer = await create(workflow('Taken', [simulated('a', ['b'])]))
-    expect([answer.status, paths(answer.json.details)]).toEqual([422, ['spec.activities.0.dependsOn.0', 'name']])
+    expect([answer.status, paths(answer.body.details)]).toEqual([422, ['spec.activities.0.dependsOn.0', 'name']])
   })
 
-  test('a WfFormat document with several faults gets all of them', async () => {
+  test('a WfFormat document with several errors gets all of them', async () => {
     const task = (id: string, more: object = {}) => ({ id, name: id, ...more })
     const answer = await create({
       name: 'trace',
@@ -606,7 +616,7 @@ describe('bad input', () => {
         },
       },
     })
-    expect([answer.status, paths(answer.json.details).sort()]).toEqual([
+    expect([answer.status, paths(answer.body.details).sort()]).toEqual([
       422,
       [
         'workflow.execution.tasks.1.id',
@@ -622,20 +632,13 @@ describe('bad input', () => {
   test('of 64 equal creates at once one is stored', async () => {
     const answers = await Promise.all(Array.from({ length: 64 }, () => create(workflow('race', [simulated('a'), simulated('b', ['a'])]))))
     expect(answers.map(({ status }) => status).sort()).toEqual([201, ...Array.from({ length: 63 }, () => 422)])
-    expect(answers.filter(({ status }) => status === 422).every(({ json }) => json.details[0]?.path === 'name')).toBe(true)
-    expect(await service.counts()).toEqual({
-      workflow_definitions: 1,
-      workflow_versions: 1,
-      activity_types: 1,
-      activity_definitions: 2,
-      activity_dependencies: 1,
-      workflow_data_dependencies: 0,
-    })
+    expect(answers.filter(({ status }) => status === 422).every(({ body }) => body.details[0]?.path === 'name')).toBe(true)
+    expect(await workflowCounts()).toEqual([1, 1, 1, 2, 1, 0])
   })
 })
 
 describe('embedded versions', () => {
-  const documentOf = async (id: string) => (await service.call<Definition>('GET', `/workflow-definitions/${id}/`)).json.version
+  const documentOf = async (id: string) => (await service.call<Definition>('GET', `/workflow-definitions/${id}/`)).body.version
 
   test('what was read from the service is the stored version; anything else is stored once beside it', async () => {
     await create(workflow('origin', [simulated('a'), { ...simulated('b', ['a']), cpuLimit: '2' }]))
@@ -647,7 +650,7 @@ describe('embedded versions', () => {
     expect(ids[0]).toMatch(/^origin-v1#[0-9a-f]{16}$/)
     expect((await loadGraph(service.db, ids[0] ?? ''))?.activities.map(({ priority }) => priority)).toEqual([9, 9])
     expect(await documentOf('origin')).toEqual(document)
-    expect((await service.call<Definition[]>('GET', '/workflow-definitions/')).json).toHaveLength(1)
+    expect((await service.call<Definition[]>('GET', '/workflow-definitions/')).body).toHaveLength(1)
   })
 
   test('a sparse document of the older form keeps its ids and resolves in every form', async () => {
@@ -686,7 +689,7 @@ describe('embedded versions', () => {
     ).toThrow(/several activities/)
   })
 
-  test('all faults of a document come at once', async () => {
+  test('all errors of a document come at once', async () => {
     const problem = await service.db
       .transaction((tx) =>
         embedWorkflow(
@@ -729,13 +732,13 @@ describe('embedded versions', () => {
         dataDependencies: [{ producerActivity: 'One', consumerActivity: 'two', logicalName: 'f', sizeBytes: 3 }],
       }),
     )
-    const document = (await service.call('GET', '/workflow-definitions/round/')).json
+    const document = (await service.call('GET', '/workflow-definitions/round/')).body
     const again = await service.call<Definition>('POST', '/workflow-definitions/import/?name=round-two', document)
     expect(again.status).toBe(201)
     await service.call('DELETE', '/workflow-definitions/round/')
     const same = await create(document)
-    expect(same.json.version.definitionHash).toBe(first.json.version.definitionHash)
-    expect((await create({ ...document, name: 'other' })).json.details).toEqual([
+    expect(same.body.version.definitionHash).toBe(first.body.version.definitionHash)
+    expect((await create({ ...document, name: 'other' })).body.details).toEqual([
       { path: 'id', message: expect.stringContaining('"other"') },
     ])
   })
@@ -879,8 +882,8 @@ describe('generated workflows', () => {
       fc.asyncProperty(documents, async (drawn) => {
         const written = document(drawn)
         const created = await create(written)
-        expect([created.status, created.json.details]).toEqual([201, undefined])
-        const { id, version } = created.json
+        expect([created.status, created.body.details]).toEqual([201, undefined])
+        const { id, version } = created.body
         const graph = await loadGraph(service.db, version.id)
         expect(graph?.edges.length).toBe(written.spec.activities.reduce((sum, { dependsOn }) => sum + dependsOn.length, 0))
         expect(graph?.edges.reduce((sum, { bytes }) => sum + bytes, 0)).toBe(
@@ -888,20 +891,20 @@ describe('generated workflows', () => {
         )
         expect(graph?.edges.every(({ from, to }) => from < to)).toBe(true)
 
-        const read = (await service.call<Definition>('GET', `/workflow-definitions/${id}/`)).json
+        const read = (await service.call<Definition>('GET', `/workflow-definitions/${id}/`)).body
         expect(await service.db.transaction((tx) => embedWorkflow(tx, read.version))).toBe(version.id)
 
         const exported = await service.call('GET', `/workflow-definitions/${id}/export/`)
         expect((await service.call('DELETE', `/workflow-definitions/${id}/`)).status).toBe(204)
         const again = await service.call<Definition & Refused>('POST', '/workflow-definitions/import/', exported.text)
-        expect([again.status, again.json.details]).toEqual([201, undefined])
+        expect([again.status, again.body.details]).toEqual([201, undefined])
         const still = (one: Definition) => ({ ...one, createdAt: '', warnings: [], version: { ...one.version, createdAt: '' } })
-        expect(still(again.json)).toEqual(still(created.json))
+        expect(still(again.body)).toEqual(still(created.body))
         expect((await service.call('DELETE', `/workflow-definitions/${id}/`)).status).toBe(204)
       }),
       { seed, numRuns: 60 },
     )
-    expect(Object.values(await service.counts())).toEqual([0, 0, 0, 0, 0, 0])
+    expect(await workflowCounts()).toEqual([0, 0, 0, 0, 0, 0])
   }, 240_000)
 
   test('a back edge anywhere is found, and the cycle that is named is one', async () => {
@@ -913,7 +916,7 @@ describe('generated workflows', () => {
         )
         const answer = await create(workflow('looped', activities))
         expect(answer.status).toBe(422)
-        const named = /cycle: (.*);/.exec(answer.json.details[0]?.message ?? '')?.[1]?.split(' -> ') ?? []
+        const named = /cycle: (.*);/.exec(answer.body.details[0]?.message ?? '')?.[1]?.split(' -> ') ?? []
         expect(named[0]).toBe(named.at(-1))
         if (high - low < 19) expect(named.length).toBe(high - low + 2)
       }),

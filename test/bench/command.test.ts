@@ -4,7 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { describe, expect, test } from '@jest/globals'
 import { ownResults, resultsFile } from '../../bench/report.ts'
 import { identify, isAlive, type ProcessIdentity } from '../../src/embedded/processes.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 import { startBench } from './bench.ts'
 
 /** Any account may pass through it: the daemon's servers may have another. */

@@ -1,6 +1,6 @@
 import { prepareDask } from '../../bench/dask/cluster.ts'
 import { needs } from '../support/needs.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 import type { Need } from '../../sites/requirements.ts'
 import { tinyRound } from './bench.ts'
 

@@ -7,7 +7,7 @@ import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { addressJudge } from '../../src/clients/denied-networks.ts'
 import { openKubernetesCluster, type ClusterOptions, type KubernetesCluster } from '../../src/clients/kubernetes-cluster.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 
 /** API servers and what stands before them, as they misbehave: real ones do not on request. */
 

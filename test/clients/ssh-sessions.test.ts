@@ -9,7 +9,7 @@ import { openSshSessions } from '../../src/clients/ssh/sessions.ts'
 import { shellCommand } from '../../src/clients/ssh/session.ts'
 import type { SshSessions, SshSessionsOptions } from '../../src/clients/ssh/target.ts'
 import { makeKey, startSshd, type Sshd } from './sshd.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 import { needs } from '../support/needs.ts'
 import { sites } from '../../sites/requirements.ts'
 

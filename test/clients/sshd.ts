@@ -1,13 +1,17 @@
-import { execFileSync, spawn, type ChildProcess } from 'node:child_process'
+import { execFileSync } from 'node:child_process'
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer, connect } from 'node:net'
 import { userInfo } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { SshTarget } from '../../src/clients/ssh/target.ts'
-import { runFolder } from '../support/remover.ts'
+import { leash, type Leashed } from '../../src/embedded/leash.ts'
+import { runFolder } from '../support/run-folder.ts'
 
-/** A real OpenSSH server on a free port of this machine, for the user that runs the tests. */
+/**
+ * A real OpenSSH server on a free port of this machine, for the user that runs the tests. It ends with the process that started it, and its
+ * folder ends with the test run.
+ */
 export interface Sshd {
   port: number
   folder: string
@@ -76,7 +80,7 @@ export const startSshd = async (settings: string[] = [], hostKeyTypes = ['ed2551
       `Port ${port}`,
       'ListenAddress 127.0.0.1',
       ...hosts.map(([type]) => `HostKey ${join(folder, `host_${type}`)}`),
-      `PidFile ${join(folder, 'pid')}`,
+      'PidFile none',
       `AuthorizedKeysFile ${join(folder, 'authorized_keys')}`,
       'StrictModes no',
       'UsePAM no',
@@ -90,27 +94,25 @@ export const startSshd = async (settings: string[] = [], hostKeyTypes = ['ed2551
       '',
     ].join('\n'),
   )
-  let child: ChildProcess | undefined
+  let running: Leashed | undefined
   const start = async (): Promise<void> => {
-    // The shell holds the pipe to this process: when the test run is killed it reads the end and takes the server with it.
-    child = spawn(
-      '/bin/sh',
-      [
-        '-c',
-        `/usr/sbin/sshd -D -f '${config}' -E '${join(folder, 'log')}' </dev/null & read -r _; kill $!; wait; test -n "$_" || rm -rf '${folder}'`,
-      ],
-      { stdio: ['pipe', 'ignore', 'inherit'], detached: true },
-    )
+    running = await leash({
+      command: ['/usr/sbin/sshd', '-D', '-f', config, '-E', join(folder, 'log')],
+      environment: { PATH: '/usr/sbin:/usr/bin:/sbin:/bin' },
+      directory: '/',
+      logFile: join(folder, 'log'),
+      softSignal: 'TERM',
+      patienceSeconds: 5,
+    })
     await answers(port)
   }
   const kill = async (): Promise<void> => {
-    const ending = child
-    if (ending?.exitCode !== null || child === undefined) return
-    child = undefined
-    const ended = new Promise((resolve) => ending.once('close', resolve))
+    if (running === undefined) return
+    const ending = running
+    running = undefined
     // Sessions too: those of a killed master live on.
-    const children = sshdChildren(Number(readFileSync(join(folder, 'pid'), 'utf8')))
-    ending.stdin!.end('end\n')
+    const children = descendants(ending.process.pid)
+    const released = ending.release()
     for (const pid of children) {
       try {
         process.kill(pid, 'SIGKILL')
@@ -118,7 +120,7 @@ export const startSshd = async (settings: string[] = [], hostKeyTypes = ['ed2551
         // Ended by itself.
       }
     }
-    await ended
+    await released
   }
   await start()
   const hostKeys = Object.fromEntries(hosts.map(([type, key]) => [type, key.publicKey.split(' ').slice(0, 2).join(' ')]))
@@ -147,12 +149,12 @@ export const startSshd = async (settings: string[] = [], hostKeyTypes = ['ed2551
 }
 
 /** Processes below a process, from the kernel. */
-const sshdChildren = (pid: number): number[] => {
+const descendants = (pid: number): number[] => {
   let own: number[]
   try {
     own = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').split(' ').filter(Boolean).map(Number)
   } catch {
     return []
   }
-  return own.flatMap((child) => [child, ...sshdChildren(child)])
+  return own.flatMap((child) => [child, ...descendants(child)])
 }

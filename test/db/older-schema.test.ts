@@ -4,7 +4,7 @@ import { expect, test } from '@jest/globals'
 import pg from 'pg'
 import { newestMigration, olderFolders, olderRecords } from '../image/older-records.ts'
 import { cloneDatabase } from '../support/database.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 import { openService } from '../support/service.ts'
 
 test('records of a schema of eight migrations are brought to the newest one, and their open run goes on', async () => {

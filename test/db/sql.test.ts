@@ -2,7 +2,7 @@ import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { z } from 'zod'
 import { migrate, readMigrations } from '../../src/db/migrate.ts'
 import { join, sql, where } from '../../src/db/sql.ts'
-import { refusalOf } from '../../src/db/errors.ts'
+import { refusalOf } from '../../src/constraints.ts'
 import { cloneDatabase, type TestDatabase } from '../support/database.ts'
 
 let test1: TestDatabase

@@ -4,7 +4,7 @@ import { chmodSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer, type Server } from 'node:http'
 import { join } from 'node:path'
 import { answeringEnginesScript, engineFacts, engineWords, localEngines } from '../../src/drivers/discovery/engines.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 
 /** What is made of engines' answers; real engines answer in test/api/container-engines.test.ts. */
 

@@ -6,6 +6,8 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import fc from 'fast-check'
 import type { Collected, Intent, RuntimeDriver, TaskState } from '../../src/drivers/runtime/driver.ts'
+import type { Need } from '../../sites/requirements.ts'
+import { needs } from '../support/needs.ts'
 import { plainIntent, taskName } from './intent.ts'
 
 /** One place where tasks run. What is below `scratch` is the site's files, as its keeper sees them and this machine; taken away by `close`. */
@@ -53,15 +55,16 @@ const readPid = (path: string): number | undefined =>
 /**
  * What every runtime driver promises (`src/drivers/runtime/driver.ts`), asked of the real thing. `seconds`: milliseconds that one promise may take.
  * `carried`: the same driver has kept all promises elsewhere, and is asked for those in which files or workers have a part.
+ * `peakNeeds`: what the driver measures the peak memory of a task with.
  */
 export function runtimeDriverConformance(
   name: string,
   makeSite: () => ConformanceSite,
-  { seconds = 30_000, carried = false }: { seconds?: number; carried?: boolean } = {},
+  { seconds = 30_000, carried = false, peakNeeds = [] }: { seconds?: number; carried?: boolean; peakNeeds?: readonly Need[] } = {},
 ): void {
   /** A promise that what runs beside the task keeps by itself, or what is checked before anything is sent. */
-  const testOnce = (title: string, promise: () => Promise<unknown>, milliseconds: number): void => {
-    if (!carried) test(title, promise, milliseconds)
+  const testOnce = (title: string, promise: () => Promise<unknown>, milliseconds: number, itsNeeds: readonly Need[] = []): void => {
+    if (!carried) needs(...itsNeeds).test(title, promise, milliseconds)
   }
   describe(`${name}: runtime driver`, () => {
     let site: ConformanceSite
@@ -223,6 +226,7 @@ export function runtimeDriverConformance(
         expect((peakMemoryBytes ?? 0) - (idle ?? 0)).toBeLessThan(bytes * 1.5)
       },
       seconds,
+      peakNeeds,
     )
 
     testOnce(
@@ -657,7 +661,7 @@ last" "ORRERY_TASK=$ORRERY_TASK" sleep 30' sh "$1" &); while [ ! -e "$1" ]; do s
     )
 
     test(
-      'a site that cannot make the work directory is trouble of the infrastructure, and the name stays free',
+      'a site that cannot make the work directory is a failure of the infrastructure, and the name stays free',
       async () => {
         const file = join(site.scratch, 'file')
         writeFileSync(file, '')

@@ -14,7 +14,7 @@ import { bareArchive, systemSif } from '../../sites/image-files.ts'
 import { kubernetesImages } from '../../sites/kubernetes-images.ts'
 import { gpuSpecification, startPodman, type Podman } from '../../sites/podman.ts'
 import { startSlurm, type SlurmSite } from '../../sites/slurm.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 import { needs } from '../support/needs.ts'
 import { sites } from '../../sites/requirements.ts'
 

@@ -6,7 +6,7 @@ import { sites } from '../../sites/requirements.ts'
 import { runtimeDriverConformance, type ConformanceSite } from './conformance.ts'
 import { openContainerSite, type ContainerSiteOptions } from './container-site.ts'
 import { livesInside } from './in-containers.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 
 const { afterAll, beforeAll, describe } = needs(...sites.docker)
 

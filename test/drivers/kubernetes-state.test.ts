@@ -10,7 +10,7 @@ import { settingsOf } from '../../src/drivers/runtime/kubernetes-settings.ts'
 import { judgePod, type KubernetesEvidence } from '../../src/drivers/runtime/kubernetes-state.ts'
 import { isStatic } from '../../src/drivers/runtime/kubernetes.ts'
 import type { EndedSight, RemoteSight, StartedSight } from '../../src/drivers/runtime/remote.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 
 const patience = { settleSeconds: 10, pullPatienceSeconds: 300 }
 const place = { array: 'orrery-a', index: 3, submittedAt: 1000, job: '1' }

@@ -8,7 +8,7 @@ import { openLocalDriver, type LocalDriverOptions } from '../../src/drivers/runt
 import { bootId, processOf } from '../../src/drivers/runtime/local-processes.ts'
 import { runnerProgram } from '../support/runner-program.ts'
 import { runtimeDriverConformance } from './conformance.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 import { plainIntent } from './intent.ts'
 
 runtimeDriverConformance('local', () => {

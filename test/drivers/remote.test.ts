@@ -8,7 +8,7 @@ import { isDelivered, listingFormat, parseListing, parseSums } from '../../src/d
 import { factsLine, parseFacts, parseRecord, sightOf } from '../../src/drivers/runtime/remote-record.ts'
 import { wrapper } from '../../src/drivers/runtime/remote-wrapper.ts'
 import { taskScript } from '../../src/drivers/runtime/task-script.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 
 let scratch: string
 beforeEach(() => {

@@ -5,7 +5,7 @@ import { openFunctions, type Functions } from '../../src/clients/functions.ts'
 import { openServerlessDriver } from '../../src/drivers/runtime/serverless.ts'
 import { startFunctions, type FunctionsSite } from '../../sites/functions.ts'
 import { runtimeDriverConformance } from './conformance.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 
 let site: FunctionsSite
 let functions: Functions

@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import fc from 'fast-check'
 import { openLocalShell } from '../../src/drivers/local-shell.ts'
 import { arrayScript, openSlurmBooks, packOf, type ArrayElement } from '../../src/drivers/runtime/slurm-books.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 
 /** What is kept at the site of arrays, and what a task of an array makes itself at its start: its script and its work directory. */
 

@@ -7,7 +7,7 @@ import { openSlurmCommands } from '../../src/drivers/runtime/slurm-commands.ts'
 import type { SlurmRequest } from '../../src/drivers/runtime/slurm-request.ts'
 import { NoRoom } from '../../src/drivers/runtime/slurm-scheduler.ts'
 import type { SiteShell } from '../../src/drivers/shell.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 
 let folder: string
 let shell: SiteShell

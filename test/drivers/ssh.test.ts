@@ -12,7 +12,7 @@ import { startSshd, type Sshd } from '../clients/sshd.ts'
 import { until } from '../../sites/ground.ts'
 import { runtimeDriverConformance, type ConformanceSite } from './conformance.ts'
 import { plainIntent } from './intent.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 import { needs } from '../support/needs.ts'
 import { sites } from '../../sites/requirements.ts'
 
@@ -41,19 +41,23 @@ const siteOver = (openShell: () => SiteShell, closeShells: () => Promise<void>, 
   }
 }
 
-runtimeDriverConformance('ssh, over a shell of this machine', () => {
-  const shells: SiteShell[] = []
-  return siteOver(
-    () => {
-      const shell = openLocalShell()
-      shells.push(shell)
-      return shell
-    },
-    async () => {
-      for (const shell of shells) await shell.close()
-    },
-  )
-})
+runtimeDriverConformance(
+  'ssh, over a shell of this machine',
+  () => {
+    const shells: SiteShell[] = []
+    return siteOver(
+      () => {
+        const shell = openLocalShell()
+        shells.push(shell)
+        return shell
+      },
+      async () => {
+        for (const shell of shells) await shell.close()
+      },
+    )
+  },
+  { peakNeeds: ['time'] },
+)
 
 let sshd: Sshd
 let sessions: SshSessions

@@ -1,7 +1,7 @@
 import { chmodSync, mkdtempSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { configFromEnvironment } from '../../src/config.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 
 /** An empty data folder that the user postgres may pass through, removed by `[Symbol.dispose]`. */
 export const temporaryFolder = (): { path: string; [Symbol.dispose](): void } => {

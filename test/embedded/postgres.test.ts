@@ -10,7 +10,7 @@ import type { EmbeddedPostgres } from '../../src/embedded/postgres.ts'
 import { processesWorkingIn, startTicks } from '../../src/embedded/processes.ts'
 import { openLog } from '../../src/observability/log.ts'
 import { cacheDir, temporaryFolder, until } from './folder.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 
 const log = openLog('silent')
 const open = (dataDir: string, settings: Record<string, string> = {}): Promise<EmbeddedPostgres> =>

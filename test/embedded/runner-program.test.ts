@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { findRunnerProgram } from '../../src/embedded/runner-program.ts'
 import { findTemporalProgram } from '../../src/embedded/temporal-program.ts'
 import { openLog } from '../../src/observability/log.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 
 /** Asks with a compiler that does what the script says. */
 const withCompiler = async (script: string, check: (find: () => Promise<string>, cacheDir: string) => Promise<void>): Promise<void> => {

@@ -37,6 +37,7 @@ test('while the runner of local tasks is being built, the demo waits, and measur
     env: {
       PATH: `${bin}:/usr/local/bin:/usr/bin:/bin`,
       HOME: folder.path,
+      TMPDIR: folder.path,
       SERVICE_DATA_DIR: path.join(folder.path, 'data'),
       SERVICE_CACHE_DIR: cold,
       SERVICE_CURRENCY: 'EUR',

@@ -25,7 +25,13 @@ interface Demo {
 }
 const start = (...args: string[]): Demo => {
   const child = spawn(process.execPath, [program, '--output', output, ...args], {
-    env: { PATH: '/usr/local/bin:/usr/bin:/bin', HOME: folder.path, SERVICE_DATA_DIR: data, SERVICE_CACHE_DIR: cacheDir },
+    env: {
+      PATH: '/usr/local/bin:/usr/bin:/bin',
+      HOME: folder.path,
+      TMPDIR: folder.path,
+      SERVICE_DATA_DIR: data,
+      SERVICE_CACHE_DIR: cacheDir,
+    },
     stdio: ['ignore', 'pipe', 'pipe'],
   })
   started.push(child)

@@ -76,6 +76,7 @@ const demo = (...args: string[]): Promise<{ code: number | null; said: string }>
       env: {
         PATH: '/usr/local/bin:/usr/bin:/bin',
         HOME: folder.path,
+        TMPDIR: folder.path,
         SERVICE_DATA_DIR: path.join(folder.path, 'data'),
         SERVICE_CACHE_DIR: cacheDir,
       },

@@ -192,7 +192,7 @@ describe('the attempt after it', () => {
     )
   })
 
-  test("50 losses do not end an activity that may fail once, and the site's time limit asks for more each time", () => {
+  test("50 failures of the site do not end an activity that may fail once, and the site's time limit asks for more each time", () => {
     let subject = task()
     for (let k = 0; k < 50; k++) {
       const walltime = k % 10 === 0

@@ -13,7 +13,7 @@ export interface CheckedRecord {
 }
 
 export interface CheckerOptions {
-  /** How many attempts of an activity may fail by its own fault. */
+  /** How many attempts of an activity may fail because of the activity itself. */
   maxAttempts?: (activityId: string) => number
   /** Needed, needing: pairs of activity ids. */
   dependencies: readonly (readonly [string, string])[]
@@ -33,7 +33,7 @@ const attemptsByActivity = (activities: readonly any[]): Map<string, any[]> => {
   return groups
 }
 
-/** Violations of one run, in words; an empty list is a run without fault. */
+/** Violations of one run, in words; an empty list is a run without violations. */
 export const violationsOf = (record: CheckedRecord, options: CheckerOptions): string[] => {
   const { run, plan, activities, handles, events } = record
   const wrong: string[] = []
@@ -75,7 +75,7 @@ export const violationsOf = (record: CheckedRecord, options: CheckerOptions): st
     }
     const most = options.maxAttempts?.(activityId) ?? 1
     const own = attempts.filter((task) => task.failureClass === 'user').length
-    if (own > most) say(`${activityId} failed ${String(own)} times by its own fault, ${String(most)} are allowed`)
+    if (own > most) say(`${activityId} failed ${String(own)} times by itself, ${String(most)} are allowed`)
   }
 
   for (const [needed, needing] of options.dependencies) {

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { openOutput, openOutputAt } from '../../src/domains/execution-runs/files.ts'
 import { openLocalShell } from '../../src/drivers/local-shell.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 
 const root = mkdtempSync(join(runFolder(), 'orrery-files-'))
 const shell = openLocalShell({})

@@ -9,7 +9,7 @@ import { connectionTo, eventually, inCluster, inContainers, makeVaultKeyFile, on
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld, type World, type WorldPlace, type WorldTask } from '../support/worlds.ts'
 import { checked } from './checked.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 import { kubernetesStartMs } from '../../sites/kubernetes-build.ts'
 import { needs } from '../support/needs.ts'
 import { sites } from '../../sites/requirements.ts'
@@ -156,7 +156,7 @@ describe('what cannot be had', () => {
     const tasks = [{ name: 'missing', image: '127.0.0.1:1/no/such:1', run: 'true', policy: { maxAttempts: 3 }, lane: [0, 0] as const }]
     const world = await worldAt('no-image', tasks, [docker()])
     await service.post('/execution-runs/', { id: 'no-image-run', schedulePlanId: world.planId, mode: 'real' })
-    const shown = await eventually('the trouble to be shown', 60, async () => {
+    const shown = await eventually('the failure to be shown', 60, async () => {
       const { activities } = await service.get('/execution-runs/no-image-run/?attempts=all')
       return activities.length > 1 || activities[0].status === 'failed' ? activities : undefined
     })

@@ -5,7 +5,7 @@ import { closeRun } from '../../src/domains/execution-runs/store.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld } from '../support/worlds.ts'
 import { checked } from './checked.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 
 let service: TestService
 let folder: string

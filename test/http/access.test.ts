@@ -2,17 +2,17 @@ import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import { networkInterfaces } from 'node:os'
 import { createAccess, isLoopback } from '../../src/http/access.ts'
-import { json, raw, startService, statusOf, type Service } from './service.ts'
+import { json, raw, openStars, statusOf, type Stars } from './stars.ts'
 
 const token = 'correct-horse-battery-staple'
-let open: Service
-let closed: Service
+let open: Stars
+let closed: Stars
 beforeAll(async () => {
-  open = await startService({
+  open = await openStars({
     allowedHosts: ['api.example', 'other.example:8443'],
     allowedOrigins: ['https://desk.example', 'http://127.0.0.1:5173'],
   })
-  closed = await startService({ apiToken: token, allowedOrigins: ['https://desk.example'] })
+  closed = await openStars({ apiToken: token, allowedOrigins: ['https://desk.example'] })
 })
 afterAll(async () => {
   await open.close()
@@ -164,7 +164,7 @@ describe('peer', () => {
   test('from another address is 403 without a token, whatever it claims to be forwarded for, and served with one', async () => {
     // A machine without a network has no such peer; then only the addresses above are what there is to refuse.
     if (outside === undefined) return expect(isLoopback('192.0.2.1')).toBe(false)
-    const [bare, secured] = [await startService({ host: '0.0.0.0' }), await startService({ host: '0.0.0.0', apiToken: token })]
+    const [bare, secured] = [await openStars({ host: '0.0.0.0' }), await openStars({ host: '0.0.0.0', apiToken: token })]
     try {
       for (const claim of ['', 'X-Forwarded-For: 127.0.0.1\r\n', 'Forwarded: for=127.0.0.1\r\n', 'X-Real-IP: ::1\r\n']) {
         for (const host of ['localhost', outside]) {
@@ -230,21 +230,21 @@ describe('token', () => {
   test('opens everything; the two bootstrap reads and the page need none', async () => {
     const headers = { authorization: `Bearer ${token}` }
     for (const path of ['/', '/openapi.json', '/api/stars/'])
-      expect([path, (await closed.call(path, { headers })).status]).toEqual([path, 200])
+      expect([path, (await closed.request(path, { headers })).status]).toEqual([path, 200])
     for (const scheme of ['bearer', 'BEARER', 'bEaReR'])
-      expect([scheme, (await closed.call('/api/stars/', { headers: { authorization: `${scheme} ${token}` } })).status]).toEqual([
+      expect([scheme, (await closed.request('/api/stars/', { headers: { authorization: `${scheme} ${token}` } })).status]).toEqual([
         scheme,
         200,
       ])
-    expect((await closed.call('/', { headers })).text).toBe('ok')
-    expect((await closed.call('/api/instance/')).status).toBe(200)
-    expect((await closed.call('/api/instance/', { method: 'HEAD' })).status).toBe(200)
-    expect((await closed.call('/api/preflight/')).status).toBe(200)
-    expect((await closed.call('/docs/')).status).toBe(200)
+    expect((await closed.request('/', { headers })).text).toBe('ok')
+    expect((await closed.request('/api/instance/')).status).toBe(200)
+    expect((await closed.request('/api/instance/', { method: 'HEAD' })).status).toBe(200)
+    expect((await closed.request('/api/preflight/')).status).toBe(200)
+    expect((await closed.request('/docs/')).status).toBe(200)
   })
 
   test('marks the actor', async () => {
-    const answer = await closed.call('/api/stars/', {
+    const answer = await closed.request('/api/stars/', {
       ...json({ id: 't', name: 't' }),
       headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json' },
     })

@@ -1,15 +1,16 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
-import { json, raw, startService, statusOf, yaml, type Service } from './service.ts'
+import { usualBodyPace } from '../../src/http/pace.ts'
+import { json, raw, openStars, statusOf, yaml, type Stars } from './stars.ts'
 
-let service: Service
+let service: Stars
 beforeAll(async () => {
-  service = await startService()
+  service = await openStars()
 })
 afterAll(() => service.close())
 
-const post = (body: unknown) => service.call('/api/stars/', json(body))
-const paths = (answer: { json: Record<string, unknown> }) => (answer.json['details'] as { path: string }[]).map((detail) => detail.path)
+const post = (body: unknown) => service.request('/api/stars/', json(body))
+const paths = (answer: { body: Record<string, unknown> }) => (answer.body['details'] as { path: string }[]).map((detail) => detail.path)
 
 describe('documents', () => {
   test('are created from JSON, from each YAML type and without Content-Type, and answer with Location', async () => {
@@ -23,14 +24,14 @@ describe('documents', () => {
     ].entries()) {
       const body =
         type?.includes('yaml') === true ? `id: y${i}\nname: Sol\nplanets: 8\n` : JSON.stringify({ id: `y${i}`, name: 'Sol', planets: 8 })
-      const answer = await service.call('/api/stars/', {
+      const answer = await service.request('/api/stars/', {
         method: 'POST',
         headers: type === undefined ? {} : { 'content-type': type },
         body: Buffer.from(body),
       })
       expect([type, answer.status]).toEqual([type, 201])
       expect(answer.headers.get('location')).toBe(`/api/stars/y${i}/`)
-      expect(answer.json).toMatchObject({ id: `y${i}`, planets: 8, kind: 'dwarf' })
+      expect(answer.body).toMatchObject({ id: `y${i}`, planets: 8, kind: 'dwarf' })
     }
   })
 
@@ -43,8 +44,8 @@ describe('documents', () => {
       { 'content-type': 'application/json; charset=utf-16' },
       { 'content-type': 'application/json', 'content-encoding': 'gzip' },
     ]) {
-      const answer = await service.call('/api/stars/', { method: 'POST', headers, body: '{}' })
-      expect([headers, answer.status, answer.json['code']]).toEqual([headers, 415, 'unsupported_media_type'])
+      const answer = await service.request('/api/stars/', { method: 'POST', headers, body: '{}' })
+      expect([headers, answer.status, answer.body['code']]).toEqual([headers, 415, 'unsupported_media_type'])
     }
   })
 
@@ -84,7 +85,7 @@ describe('documents', () => {
     const answer = await post(body)
     expect(answer.status).toBe(status)
     expect(paths(answer)).toContain(path)
-    expect(answer.json['code']).toBe(status === 400 ? 'invalid' : 'unacceptable')
+    expect(answer.body['code']).toBe(status === 400 ? 'invalid' : 'unacceptable')
   })
 
   test.each([
@@ -102,18 +103,18 @@ describe('documents', () => {
     ],
     ['keys that differ only in case', '{"id":"a","name":"x","Name":"y"}', 400, 'Name'],
   ])('whose JSON has %s', async (_what, body, status, path) => {
-    const answer = await service.call('/api/stars/', { method: 'POST', body: Buffer.from(body) })
+    const answer = await service.request('/api/stars/', { method: 'POST', body: Buffer.from(body) })
     expect([answer.status, paths(answer)]).toEqual([status, expect.arrayContaining([path])])
     expect(({} as { polluted?: boolean }).polluted).toBeUndefined()
   })
 
   test('keep large floats, long digits and well-formed Unicode', async () => {
     const body = { any: { flops: 1e21, tiny: 0.12345678901234568, digest: '1234567890123456789012345678901234567890', text: 'é😀\t\n' } }
-    expect((await service.call('/api/echo/', json(body))).json).toEqual(body)
+    expect((await service.request('/api/echo/', json(body))).body).toEqual(body)
   })
 
   test('round a declared measure of more than 2^53, as JSON writers spell 1e18 with all its zeros', async () => {
-    expect((await post({ id: 'heavy', name: 'x', mass: 1e18 })).json).toMatchObject({ mass: 1e18 })
+    expect((await post({ id: 'heavy', name: 'x', mass: 1e18 })).body).toMatchObject({ mass: 1e18 })
   })
 
   test('match keys in any case, and null means omitted where a field may be', async () => {
@@ -126,7 +127,7 @@ describe('documents', () => {
       mass: null,
       metadata: { Kept: null },
     })
-    expect(answer.json).toEqual({
+    expect(answer.body).toEqual({
       id: 'upper',
       name: 'Big',
       kind: 'dwarf',
@@ -145,12 +146,12 @@ describe('documents', () => {
     ['NaN', '{"planets":NaN}'],
     ['a comment', '{/**/}'],
   ])('that are %s are 400', async (_what, body) => {
-    const answer = await service.call('/api/stars/', { method: 'POST', headers: { 'content-type': 'application/json' }, body })
-    expect([answer.status, answer.json['code']]).toEqual([400, 'invalid'])
+    const answer = await service.request('/api/stars/', { method: 'POST', headers: { 'content-type': 'application/json' }, body })
+    expect([answer.status, answer.body['code']]).toEqual([400, 'invalid'])
   })
 
   test('that are not UTF-8 are 400', async () => {
-    const answer = await service.call('/api/stars/', {
+    const answer = await service.request('/api/stars/', {
       method: 'POST',
       body: Buffer.from([0x7b, 0x22, 0xff, 0xfe, 0x22, 0x3a, 0x31, 0x7d]),
     })
@@ -159,8 +160,8 @@ describe('documents', () => {
 
   test('whose root is no object are 400', async () => {
     for (const body of ['[]', '"x"', '5', 'true'])
-      expect([(await service.call('/api/stars/', { method: 'POST', body: Buffer.from(body) })).status, body]).toEqual([400, body])
-    expect((await service.call('/api/stars/', { method: 'POST', body: Buffer.from('null') })).status).toBe(422)
+      expect([(await service.request('/api/stars/', { method: 'POST', body: Buffer.from(body) })).status, body]).toEqual([400, body])
+    expect((await service.request('/api/stars/', { method: 'POST', body: Buffer.from('null') })).status).toBe(422)
   })
 })
 
@@ -182,8 +183,8 @@ describe('YAML', () => {
     ['an anchor used before it is defined again', 'any: [&x 1, *x, &x 2, *x]', [1, 1, 2, 2]],
   ]
   test.each(values)('reads %s', async (_what, text, value) => {
-    const answer = await service.call('/api/echo/', yaml(text))
-    expect([answer.status, answer.json]).toEqual([200, { any: value }])
+    const answer = await service.request('/api/echo/', yaml(text))
+    expect([answer.status, answer.body]).toEqual([200, { any: value }])
   })
 
   const bombs = (levels: number): string =>
@@ -224,22 +225,22 @@ describe('YAML', () => {
     ['2,000 indented keys', Array.from({ length: 2_000 }, (_, i) => `${' '.repeat(i)}k:`).join('\n')],
   ])('refuses %s with 400 in less than a second', async (_what, text) => {
     const started = performance.now()
-    const answer = await service.call('/api/echo/', yaml(text))
-    expect([answer.status, answer.json['code']]).toEqual([400, 'invalid'])
+    const answer = await service.request('/api/echo/', yaml(text))
+    expect([answer.status, answer.body['code']]).toEqual([400, 'invalid'])
     expect(performance.now() - started).toBeLessThan(3_000)
     expect(({} as { polluted?: boolean }).polluted).toBeUndefined()
   })
 
   test('names every duplicate key with its path, and the line of a syntax error', async () => {
-    const twice = await service.call('/api/echo/', yaml('any:\n  a: {x: 1, x: 2}\n  b: 1\n  b: 2\n'))
+    const twice = await service.request('/api/echo/', yaml('any:\n  a: {x: 1, x: 2}\n  b: 1\n  b: 2\n'))
     expect(paths(twice).toSorted()).toEqual(['any.a.x', 'any.b'])
-    const syntax = await service.call('/api/echo/', yaml('any:\n  - 1\n  b: 2\n'))
-    expect(syntax.json['error']).toMatch(/line 3/)
+    const syntax = await service.request('/api/echo/', yaml('any:\n  - 1\n  b: 2\n'))
+    expect(syntax.body['error']).toMatch(/line 3/)
   })
 
   test('integers beyond 2^53-1 and infinite numbers are 422', async () => {
     for (const text of ['any: {n: 9007199254740993}', 'any: {n: .inf}', 'any: {n: .nan}', 'any: {n: 0xffffffffffffffff}']) {
-      const answer = await service.call('/api/echo/', yaml(text))
+      const answer = await service.request('/api/echo/', yaml(text))
       expect([text, answer.status, paths(answer)]).toEqual([text, 422, ['any.n']])
     }
   })
@@ -247,7 +248,7 @@ describe('YAML', () => {
   test('a map of 20,000 keys is read without quadratic work', async () => {
     const text = `any:\n${Array.from({ length: 20_000 }, (_, i) => `  k${i}: ${i}`).join('\n')}\n`
     const started = performance.now()
-    const answer = await service.call('/api/echo/', yaml(text))
+    const answer = await service.request('/api/echo/', yaml(text))
     expect(answer.status).toBe(200)
     expect(performance.now() - started).toBeLessThan(5_000)
   })
@@ -255,24 +256,24 @@ describe('YAML', () => {
   test('a large document is read aside: others are served meanwhile, and its bounds hold', async () => {
     const text = (items: number, last: string) =>
       `any:\n${Array.from({ length: items }, (_, i) => `  - {id: a${i}, size: ${i}, big: 9007199254740991}`).join('\n')}\n${last}`
-    const large = service.call('/api/echo/', yaml(text(20_000, '  - {id: last}\n')))
+    const large = service.request('/api/echo/', yaml(text(20_000, '  - {id: last}\n')))
     let served = 0
     let waiting = true
     void large.then(() => (waiting = false))
     while (waiting) {
-      await service.call('/')
+      await service.request('/')
       served++
     }
     const answer = await large
-    expect([answer.status, (answer.json['any'] as unknown[]).length]).toEqual([200, 20_001])
+    expect([answer.status, (answer.body['any'] as unknown[]).length]).toEqual([200, 20_001])
     expect(served).toBeGreaterThan(5)
-    expect(paths(await service.call('/api/echo/', yaml(text(9_000, '  - {n: 9007199254740992}\n'))))).toEqual(['any.9000.n'])
-    expect((await service.call('/api/echo/', yaml(text(9_000, '  - {n: 1, n: 2}\n')))).json).toMatchObject({
+    expect(paths(await service.request('/api/echo/', yaml(text(9_000, '  - {n: 9007199254740992}\n'))))).toEqual(['any.9000.n'])
+    expect((await service.request('/api/echo/', yaml(text(9_000, '  - {n: 1, n: 2}\n')))).body).toMatchObject({
       code: 'invalid',
       details: [{ path: 'any.9000.n' }],
     })
-    const endless = await service.call('/api/echo/', yaml(`any:\n${'- a\n'.repeat(1_000_000)}`))
-    expect([endless.status, endless.json['error']]).toEqual([400, expect.stringMatching(/as JSON/)])
+    const endless = await service.request('/api/echo/', yaml(`any:\n${'- a\n'.repeat(1_000_000)}`))
+    expect([endless.status, endless.body['error']]).toEqual([400, expect.stringMatching(/as JSON/)])
   })
 
   test('gives the same value as JSON for any document', async () => {
@@ -281,11 +282,11 @@ describe('YAML', () => {
         const text = JSON.stringify({ any: value })
         fc.pre(!text.includes('__proto__') && !text.includes('"constructor"') && !text.includes('\\u0000') && !/e\+\d/.test(text))
         const [a, b] = await Promise.all([
-          service.call('/api/echo/', { method: 'POST', body: Buffer.from(text) }),
-          service.call('/api/echo/', yaml(text)),
+          service.request('/api/echo/', { method: 'POST', body: Buffer.from(text) }),
+          service.request('/api/echo/', yaml(text)),
         ])
         expect(a.status).toBe(200)
-        expect(b.json).toEqual(a.json)
+        expect(b.body).toEqual(a.body)
       }),
       { numRuns: 60, seed: 7 },
     )
@@ -300,9 +301,9 @@ describe('size and pace of a body', () => {
   }
 
   test('of 32 MiB is read and of one byte more is 413, by length and by chunks', async () => {
-    expect((await service.call('/api/stars/', { method: 'POST', body: padded(limit) })).status).toBe(201)
-    const announced = await service.call('/api/stars/', { method: 'POST', body: padded(limit + 1) })
-    expect([announced.status, announced.json['code']]).toEqual([413, 'too_large'])
+    expect((await service.request('/api/stars/', { method: 'POST', body: padded(limit) })).status).toBe(201)
+    const announced = await service.request('/api/stars/', { method: 'POST', body: padded(limit + 1) })
+    expect([announced.status, announced.body['code']]).toEqual([413, 'too_large'])
     const chunked = (size: number) =>
       new ReadableStream({
         start(controller) {
@@ -311,8 +312,8 @@ describe('size and pace of a body', () => {
           controller.close()
         },
       })
-    expect((await service.call('/api/stars/', { method: 'POST', body: chunked(limit), duplex: 'half' })).status).toBe(409)
-    expect((await service.call('/api/stars/', { method: 'POST', body: chunked(limit + 1), duplex: 'half' })).status).toBe(413)
+    expect((await service.request('/api/stars/', { method: 'POST', body: chunked(limit), duplex: 'half' })).status).toBe(409)
+    expect((await service.request('/api/stars/', { method: 'POST', body: chunked(limit + 1), duplex: 'half' })).status).toBe(413)
   })
 
   test('a body of millions of tiny values is refused before they are built; one long text is not', async () => {
@@ -323,22 +324,22 @@ describe('size and pace of a body', () => {
     ] as const) {
       const body = Buffer.from(`{"any":[${part.repeat(Math.floor((limit - 100) / part.length))}1]}`)
       const started = performance.now()
-      const answer = await service.call('/api/echo/', { method: 'POST', body })
+      const answer = await service.request('/api/echo/', { method: 'POST', body })
       expect([part.slice(0, 4), answer.status]).toEqual([part.slice(0, 4), fine ? 200 : 413])
       if (!fine) expect(performance.now() - started).toBeLessThan(5_000)
     }
     const keys = Array.from({ length: 900_000 }, (_, i) => `"k${i}":1`).join(',')
-    expect((await service.call('/api/echo/', { method: 'POST', body: Buffer.from(`{"any":{${keys}}}`) })).json).toMatchObject({
+    expect((await service.request('/api/echo/', { method: 'POST', body: Buffer.from(`{"any":{${keys}}}`) })).body).toMatchObject({
       code: 'too_large',
       error: expect.stringMatching(/250000 keys/),
     })
-    const quoted = await service.call('/api/echo/', yaml(`any: "${'x'.repeat(5_000_000)}"`))
-    expect([quoted.status, quoted.json['error']]).toEqual([400, expect.stringMatching(/quoted text/)])
+    const quoted = await service.request('/api/echo/', yaml(`any: "${'x'.repeat(5_000_000)}"`))
+    expect([quoted.status, quoted.body['error']]).toEqual([400, expect.stringMatching(/quoted text/)])
   })
 
   test('a route may have a limit of its own', async () => {
-    expect((await service.call('/api/stars/import/', { method: 'POST', body: padded(2_000) })).status).toBe(202)
-    expect((await service.call('/api/stars/import/', { method: 'POST', body: padded(2_001) })).status).toBe(413)
+    expect((await service.request('/api/stars/import/', { method: 'POST', body: padded(2_000) })).status).toBe(202)
+    expect((await service.request('/api/stars/import/', { method: 'POST', body: padded(2_001) })).status).toBe(413)
   })
 
   test('announced too large with Expect is refused before it is sent, else continued', async () => {
@@ -357,13 +358,16 @@ describe('size and pace of a body', () => {
   })
 
   test('of a client that stops sending ends with 408, and others are served meanwhile', async () => {
-    const slow = await startService({ timeouts: { headersMs: 300, requestMs: 600, keepAliveMs: 1_000 } })
+    const slow = await openStars({
+      timeouts: { headersMs: 300, keepAliveMs: 1_000 },
+      bodyPace: { ...usualBodyPace, wholeMs: 600 },
+    })
     try {
       const stuck = [
         raw(slow.port, 'POST /api/stars/ HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{"id":', { ms: 8_000 }),
         raw(slow.port, 'GET /api/stars/ HTTP/1.1\r\nHost: loc', { ms: 8_000 }),
       ]
-      expect((await slow.call('/api/stars/')).status).toBe(200)
+      expect((await slow.request('/api/stars/')).status).toBe(200)
       expect((await Promise.all(stuck)).map(statusOf)).toEqual([408, 408])
     } finally {
       await slow.close()
@@ -373,7 +377,7 @@ describe('size and pace of a body', () => {
   test('a client that leaves in the middle of a body leaves no trace', async () => {
     const before = service.audits.length
     await raw(service.port, 'POST /api/stars/ HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n{"id":', { ms: 50 })
-    expect((await service.call('/api/stars/')).status).toBe(200)
+    expect((await service.request('/api/stars/')).status).toBe(200)
     expect(service.logged.filter((line) => line.level === 'error')).toEqual([])
     expect(service.audits.slice(before).filter((record) => record.outcome === 'succeeded')).toEqual([])
   })
@@ -385,14 +389,14 @@ test('integers are exact or refused, for any integer', async () => {
       fc.bigInt({ min: -(2n ** 66n), max: 2n ** 66n }),
       fc.constantFrom('application/json', 'application/yaml'),
       async (integer, type) => {
-        const answer = await service.call('/api/echo/', {
+        const answer = await service.request('/api/echo/', {
           method: 'POST',
           headers: { 'content-type': type },
           body: `{"any": [${integer}]}`,
         })
         const safe = integer >= BigInt(Number.MIN_SAFE_INTEGER) && integer <= BigInt(Number.MAX_SAFE_INTEGER)
         expect(answer.status).toBe(safe ? 200 : 422)
-        if (safe) expect(answer.json).toEqual({ any: [Number(integer)] })
+        if (safe) expect(answer.body).toEqual({ any: [Number(integer)] })
       },
     ),
     {
@@ -422,14 +426,14 @@ describe('anything', () => {
         fc.constantFrom('application/json', 'application/yaml'),
         fc.constantFrom('/api/stars/', '/api/echo/', '/api/stars/x/'),
         async (body, type, path) => {
-          const answer = await service.call(path, {
+          const answer = await service.request(path, {
             method: path.endsWith('x/') ? 'PUT' : 'POST',
             headers: { 'content-type': type },
             body: Buffer.from(body),
           })
           expect(answer.status).toBeLessThan(500)
           if (answer.status >= 400)
-            expect(answer.json).toMatchObject({ error: expect.any(String), code: expect.any(String), details: expect.any(Array) })
+            expect(answer.body).toMatchObject({ error: expect.any(String), code: expect.any(String), details: expect.any(Array) })
         },
       ),
       { numRuns: 400, seed: 11 },

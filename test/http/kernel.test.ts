@@ -8,11 +8,11 @@ import { z } from 'zod'
 import { createApp } from '../../src/http/app.ts'
 import { route } from '../../src/http/route.ts'
 import { Refusal } from '../../src/refusal.ts'
-import { json, raw, startService, statusOf, type Service } from './service.ts'
+import { json, raw, openStars, statusOf, type Stars } from './stars.ts'
 
-let service: Service
+let service: Stars
 beforeAll(async () => {
-  service = await startService()
+  service = await openStars()
 })
 afterAll(() => service.close())
 beforeEach(() => {
@@ -27,19 +27,19 @@ const star = (id: string, more: object = {}) => ({ id, name: 'Sol', kind: 'dwarf
 describe('routing', () => {
   test('answers ok at the root, with our two headers and a request id on everything', async () => {
     for (const path of ['/', '/api/stars/', '/nowhere', '/docs/', '/docs/swagger-ui.css']) {
-      const answer = await service.call(path)
+      const answer = await service.request(path)
       expect([answer.headers.get('akoflow-server'), answer.headers.get('orrery-version')]).toEqual(['9.9.9', '9.9.9'])
       expect(answer.headers.get('x-request-id')).toMatch(/^[0-9a-f-]{36}$/)
       expect(answer.headers.get('x-powered-by')).toBeNull()
     }
-    const root = await service.call('/')
+    const root = await service.request('/')
     expect([root.text, root.headers.get('content-type')]).toEqual(['ok', 'text/plain; charset=utf-8'])
   })
 
   test('takes a request id that is one and replaces one that is not', async () => {
-    expect((await service.call('/', { headers: { 'x-request-id': 'desk-1.2:3' } })).headers.get('x-request-id')).toBe('desk-1.2:3')
+    expect((await service.request('/', { headers: { 'x-request-id': 'desk-1.2:3' } })).headers.get('x-request-id')).toBe('desk-1.2:3')
     for (const id of ['a b', 'x'.repeat(129), '<script>', '"'])
-      expect((await service.call('/', { headers: { 'x-request-id': id } })).headers.get('x-request-id')).toMatch(/^[0-9a-f-]{36}$/)
+      expect((await service.request('/', { headers: { 'x-request-id': id } })).headers.get('x-request-id')).toMatch(/^[0-9a-f-]{36}$/)
   })
 
   test('is exact about slashes and case; unknown paths are 404 in the form of every error', async () => {
@@ -53,15 +53,15 @@ describe('routing', () => {
       '/api/',
       '/docs',
       '/docs/x',
-      '/openapi.json/',
+      '/openapi.body/',
       '/api/stars/a/b/',
-      '/docs/../openapi.json%00',
+      '/docs/../openapi.body%00',
     ]) {
-      const answer = await service.call(path)
+      const answer = await service.request(path)
       expect([path, answer.status]).toEqual([path, 404])
-      expect(answer.json).toEqual({ error: expect.stringMatching(/^Not Found/), code: 'missing', details: [] })
+      expect(answer.body).toEqual({ error: expect.stringMatching(/^Not Found/), code: 'missing', details: [] })
     }
-    expect((await service.call('/api/stars')).json['error']).toMatch(/end with a slash/)
+    expect((await service.request('/api/stars')).body['error']).toMatch(/end with a slash/)
   })
 
   test('names the methods that a path has', async () => {
@@ -74,8 +74,8 @@ describe('routing', () => {
       ['GET', '/api/comets/', 'POST, OPTIONS'],
     ]
     for (const [method, path, allow] of cases) {
-      const answer = await service.call(path, { method })
-      expect([method, path, answer.status, answer.headers.get('allow'), answer.json['code']]).toEqual([
+      const answer = await service.request(path, { method })
+      expect([method, path, answer.status, answer.headers.get('allow'), answer.body['code']]).toEqual([
         method,
         path,
         405,
@@ -83,28 +83,28 @@ describe('routing', () => {
         'method_not_allowed',
       ])
     }
-    const options = await service.call('/api/stars/', { method: 'OPTIONS' })
+    const options = await service.request('/api/stars/', { method: 'OPTIONS' })
     expect([options.status, options.headers.get('allow')]).toEqual([200, 'GET, HEAD, POST, OPTIONS'])
-    expect((await service.call('/api/nowhere/', { method: 'OPTIONS' })).status).toBe(404)
+    expect((await service.request('/api/nowhere/', { method: 'OPTIONS' })).status).toBe(404)
   })
 
   test('prefers a fixed segment where it has the method, and reads the record of that name elsewhere', async () => {
     service.stars.set('import', star('import'))
-    expect((await service.call('/api/stars/import/')).json).toMatchObject({ id: 'import' })
-    expect((await service.call('/api/stars/import/', json(star('n')))).status).toBe(202)
+    expect((await service.request('/api/stars/import/')).body).toMatchObject({ id: 'import' })
+    expect((await service.request('/api/stars/import/', json(star('n')))).status).toBe(202)
   })
 
   test('answers HEAD like GET without a body', async () => {
     service.stars.set('a', star('a'))
-    const [head, get] = [await service.call('/api/stars/a/', { method: 'HEAD' }), await service.call('/api/stars/a/')]
+    const [head, get] = [await service.request('/api/stars/a/', { method: 'HEAD' }), await service.request('/api/stars/a/')]
     expect([head.status, head.text, head.headers.get('content-length'), head.headers.get('etag')]).toEqual([
       200,
       '',
       String(get.text.length),
       get.headers.get('etag'),
     ])
-    expect((await service.call('/api/ticks/', { method: 'HEAD' })).status).toBe(200)
-    expect((await service.call('/api/stars/b/', { method: 'HEAD' })).status).toBe(404)
+    expect((await service.request('/api/ticks/', { method: 'HEAD' })).status).toBe(200)
+    expect((await service.request('/api/stars/b/', { method: 'HEAD' })).status).toBe(404)
   })
 
   test('says 503 for what is not built, before it reads anything', async () => {
@@ -113,8 +113,8 @@ describe('routing', () => {
       ['GET', '/api/comets/x/'],
       ['GET', '/api/comets/x/?what'],
     ] as const) {
-      const answer = await service.call(path, { method, ...(method === 'POST' ? { body: '{"half' } : {}) })
-      expect([answer.status, answer.json['code']]).toEqual([503, 'not_built'])
+      const answer = await service.request(path, { method, ...(method === 'POST' ? { body: '{"half' } : {}) })
+      expect([answer.status, answer.body['code']]).toEqual([503, 'not_built'])
     }
     expect(Object.keys(service.app.openapi.paths).filter((path) => path.includes('comets'))).toEqual([])
   })
@@ -141,8 +141,8 @@ describe('path and query values', () => {
       .filter((text) => !/\p{Cc}|\p{Cs}/u.test(text) && text !== '.' && text !== '..')
     await fc.assert(
       fc.asyncProperty(id, async (text) => {
-        const answer = await service.call(`/api/echo/${encodeURIComponent(text)}/`)
-        expect(answer.json).toEqual({ id: text })
+        const answer = await service.request(`/api/echo/${encodeURIComponent(text)}/`)
+        expect(answer.body).toEqual({ id: text })
       }),
       {
         numRuns: 150,
@@ -153,18 +153,18 @@ describe('path and query values', () => {
   })
 
   test('of 255 characters are read, of 256 or 1,000, with control characters or broken escapes are 400', async () => {
-    expect((await service.call(`/api/echo/${'x'.repeat(255)}/`)).status).toBe(200)
-    expect((await service.call(`/api/echo/${encodeURIComponent('😀'.repeat(255))}/`)).status).toBe(200)
+    expect((await service.request(`/api/echo/${'x'.repeat(255)}/`)).status).toBe(200)
+    expect((await service.request(`/api/echo/${encodeURIComponent('😀'.repeat(255))}/`)).status).toBe(200)
     for (const id of ['x'.repeat(256), 'x'.repeat(1_000), '%00', 'a%0Ab', '%7F', '%C2%85', '%', '%zz', '%ff', '%ED%A0%80', '%C0%AF']) {
-      const answer = await service.call(`/api/echo/${id}/`)
-      expect([id.slice(0, 20), answer.status, answer.json['code']]).toEqual([id.slice(0, 20), 400, 'invalid'])
+      const answer = await service.request(`/api/echo/${id}/`)
+      expect([id.slice(0, 20), answer.status, answer.body['code']]).toEqual([id.slice(0, 20), 400, 'invalid'])
     }
-    expect((await service.call('/api/echo//')).status).toBe(404)
+    expect((await service.request('/api/echo//')).status).toBe(404)
   })
 
   test('a last name without a slash takes the rest of the path', async () => {
-    expect((await service.call('/api/echo/a/files/b/c%20d/e.png')).json).toEqual({ id: 'a', file: 'b/c d/e.png' })
-    expect((await service.call('/api/echo/a/files/')).status).toBe(404)
+    expect((await service.request('/api/echo/a/files/b/c%20d/e.png')).body).toEqual({ id: 'a', file: 'b/c d/e.png' })
+    expect((await service.request('/api/echo/a/files/')).status).toBe(404)
   })
 
   test('of the query are checked, all at once', async () => {
@@ -176,16 +176,16 @@ describe('path and query values', () => {
       ['%ff=1', []],
       ['kind=a%00', []],
     ] as const) {
-      const answer = await service.call(`/api/stars/?${search}`)
+      const answer = await service.request(`/api/stars/?${search}`)
       expect([search, answer.status]).toEqual([search, 400])
-      expect((answer.json['details'] as { path: string }[]).map((detail) => detail.path).toSorted()).toEqual(wrong)
+      expect((answer.body['details'] as { path: string }[]).map((detail) => detail.path).toSorted()).toEqual(wrong)
     }
-    expect((await service.call('/api/echo/a/?x=1')).json).toMatchObject({ code: 'invalid', details: [{ path: 'x' }] })
-    expect((await service.call('/api/stars/?kind=dwarf&&')).status).toBe(200)
-    await service.call('/api/stars/', json(star('a')))
+    expect((await service.request('/api/echo/a/?x=1')).body).toMatchObject({ code: 'invalid', details: [{ path: 'x' }] })
+    expect((await service.request('/api/stars/?kind=dwarf&&')).status).toBe(200)
+    await service.request('/api/stars/', json(star('a')))
     for (const search of ['kind=', 'kind=+&page=', 'kind&pageSize=%20'])
-      expect([search, (await service.call(`/api/stars/?${search}`)).text]).toEqual([search, expect.stringContaining('"a"')])
-    expect((await service.call('/api/stars/?colour=')).status).toBe(400)
+      expect([search, (await service.request(`/api/stars/?${search}`)).text]).toEqual([search, expect.stringContaining('"a"')])
+    expect((await service.request('/api/stars/?colour=')).status).toBe(400)
   })
 
   test('of any shape never give a 5xx', async () => {
@@ -214,26 +214,26 @@ describe('path and query values', () => {
 
 describe('errors', () => {
   test('carry a refusal with its details and extra members', async () => {
-    await service.call('/api/stars/', json(star('a')))
-    const answer = await service.call('/api/stars/', json(star('a')))
-    expect([answer.status, answer.json]).toEqual([409, { error: 'star "a" exists', code: 'conflict', details: [], state: 'shining' }])
-    expect((await service.call('/api/unique/')).json).toEqual({ error: 'star id is taken', code: 'unacceptable', details: [] })
-    const away = await service.call('/api/away/')
+    await service.request('/api/stars/', json(star('a')))
+    const answer = await service.request('/api/stars/', json(star('a')))
+    expect([answer.status, answer.body]).toEqual([409, { error: 'star "a" exists', code: 'conflict', details: [], state: 'shining' }])
+    expect((await service.request('/api/unique/')).body).toEqual({ error: 'star id is taken', code: 'unacceptable', details: [] })
+    const away = await service.request('/api/away/')
     expect([away.status, away.headers.get('retry-after'), away.headers.get('cache-control')]).toEqual([503, '3', 'no-store'])
   })
 
   test('of our own making say nothing of their cause, which is logged once with the request id', async () => {
-    const answer = await service.call('/api/fail/', { method: 'POST', headers: { 'x-request-id': 'find-me' } })
-    expect([answer.status, answer.json['code'], answer.json['requestId']]).toEqual([500, 'internal', 'find-me'])
+    const answer = await service.request('/api/fail/', { method: 'POST', headers: { 'x-request-id': 'find-me' } })
+    expect([answer.status, answer.body['code'], answer.body['requestId']]).toEqual([500, 'internal', 'find-me'])
     expect(answer.text).not.toMatch(/secrets|ECONN|db\.internal|at /)
     const logged = service.logged.filter((line) => line.level === 'error')
     expect(logged).toHaveLength(1)
     expect(logged[0]?.fields).toMatchObject({ requestId: 'find-me', err: expect.any(Error) })
-    expect((await service.call('/api/wrong/')).status).toBe(500)
+    expect((await service.request('/api/wrong/')).status).toBe(500)
   })
 
   test('become problem details for clients that name that type', async () => {
-    const get = (accept: string) => service.call('/api/stars/x/', { headers: { accept } })
+    const get = (accept: string) => service.request('/api/stars/x/', { headers: { accept } })
     for (const accept of [
       'application/problem+json, application/json',
       'application/json, application/problem+json',
@@ -241,7 +241,7 @@ describe('errors', () => {
     ]) {
       const answer = await get(accept)
       expect([accept, answer.headers.get('content-type')]).toEqual([accept, 'application/problem+json'])
-      expect(answer.json).toEqual({
+      expect(answer.body).toEqual({
         type: 'urn:orrery:error:missing',
         title: 'Not Found',
         status: 404,
@@ -271,26 +271,26 @@ describe('errors', () => {
       'application/json;q=0, text/*',
       'application/json;q=x',
     ]) {
-      const answer = await service.call('/api/stars/', { ...json(star('z')), headers: { accept } })
-      expect([accept, answer.status, answer.json['code']]).toEqual([accept, 406, 'not_acceptable'])
+      const answer = await service.request('/api/stars/', { ...json(star('z')), headers: { accept } })
+      expect([accept, answer.status, answer.body['code']]).toEqual([accept, 406, 'not_acceptable'])
     }
     expect(service.stars.size).toBe(0)
     for (const accept of ['*/*', 'application/*', 'text/html, application/json;q=0.1', 'application/json; charset=utf-8', ''])
-      expect([accept, (await service.call('/api/stars/', { headers: { accept } })).status]).toEqual([accept, 200])
-    expect((await service.call('/api/text/', { headers: { accept: 'application/json' } })).json).toEqual({ text: 'é' })
-    expect((await service.call('/api/text/', { headers: { accept: 'text/plain' } })).text).toBe('é')
-    expect((await service.call('/api/text/', { headers: { accept: 'image/png' } })).status).toBe(406)
+      expect([accept, (await service.request('/api/stars/', { headers: { accept } })).status]).toEqual([accept, 200])
+    expect((await service.request('/api/text/', { headers: { accept: 'application/json' } })).body).toEqual({ text: 'é' })
+    expect((await service.request('/api/text/', { headers: { accept: 'text/plain' } })).text).toBe('é')
+    expect((await service.request('/api/text/', { headers: { accept: 'image/png' } })).status).toBe(406)
   })
 
   test('are never 406 for a client that names only their own type; the 406 names each type once', async () => {
     const accept = 'application/problem+json'
-    const found = await service.call('/api/stars/', { ...json(star('p')), headers: { accept, 'content-type': 'application/json' } })
+    const found = await service.request('/api/stars/', { ...json(star('p')), headers: { accept, 'content-type': 'application/json' } })
     expect([found.status, found.headers.get('content-type')]).toEqual([201, 'application/json'])
-    expect((await service.call('/api/text/', { headers: { accept } })).status).toBe(200)
-    const lost = await service.call('/api/stars/x/', { headers: { accept } })
-    expect([lost.status, lost.headers.get('content-type'), lost.json['title']]).toEqual([404, accept, 'Not Found'])
-    expect((await service.call('/api/stars/', { headers: { accept: `${accept}, image/png` } })).status).toBe(406)
-    expect((await service.call('/api/twice/', { headers: { accept: 'image/png' } })).json['error']).toBe(
+    expect((await service.request('/api/text/', { headers: { accept } })).status).toBe(200)
+    const lost = await service.request('/api/stars/x/', { headers: { accept } })
+    expect([lost.status, lost.headers.get('content-type'), lost.body['title']]).toEqual([404, accept, 'Not Found'])
+    expect((await service.request('/api/stars/', { headers: { accept: `${accept}, image/png` } })).status).toBe(406)
+    expect((await service.request('/api/twice/', { headers: { accept: 'image/png' } })).body['error']).toBe(
       'this route answers application/json; the Accept header excludes that',
     )
   })
@@ -313,15 +313,15 @@ describe('errors', () => {
 
   test('of the health check reach its reader', async () => {
     let healthy = true
-    const other = await startService({
+    const other = await openStars({
       rootHealth: () => {
         if (!healthy) throw new Refusal('unavailable', 'the database is away', { retryAfterSeconds: 1 })
       },
     })
     try {
-      expect((await other.call('/')).status).toBe(200)
+      expect((await other.request('/')).status).toBe(200)
       healthy = false
-      expect((await other.call('/')).json).toMatchObject({ code: 'unavailable' })
+      expect((await other.request('/')).body).toMatchObject({ code: 'unavailable' })
     } finally {
       await other.close()
     }
@@ -331,7 +331,7 @@ describe('errors', () => {
 describe('versions of a record', () => {
   test('are named by ETag: 304 for the one that the client has, 412 for another one', async () => {
     service.stars.set('a', star('a'))
-    const read = (headers: Record<string, string>) => service.call('/api/stars/a/', { headers })
+    const read = (headers: Record<string, string>) => service.request('/api/stars/a/', { headers })
     const etag = (await read({})).headers.get('etag') ?? ''
     expect(etag).toMatch(/^"[\w-]+"$/)
     for (const known of [etag, `W/${etag}`, `"other", ${etag}`, '*']) {
@@ -339,7 +339,7 @@ describe('versions of a record', () => {
       expect([known, answer.status, answer.text, answer.headers.get('etag')]).toEqual([known, 304, '', etag])
     }
     expect((await read({ 'if-none-match': '"other"' })).status).toBe(200)
-    expect((await read({ 'if-match': '"other"' })).json['code']).toBe('precondition_failed')
+    expect((await read({ 'if-match': '"other"' })).body['code']).toBe('precondition_failed')
     expect((await read({ 'if-match': etag })).status).toBe(200)
     service.stars.set('a', star('a', { planets: 9 }))
     expect((await read({ 'if-none-match': etag })).status).toBe(200)
@@ -347,18 +347,18 @@ describe('versions of a record', () => {
 
   test('guard changes: of 16 that name one version a single one wins', async () => {
     service.stars.set('a', star('a'))
-    const etag = (await service.call('/api/stars/a/')).headers.get('etag') ?? ''
+    const etag = (await service.request('/api/stars/a/')).headers.get('etag') ?? ''
     const put = (planets: number, match: string) =>
-      service.call('/api/stars/a/', {
+      service.request('/api/stars/a/', {
         ...json(star('a', { planets })),
         method: 'PUT',
         headers: { 'if-match': match, 'content-type': 'application/json' },
       })
     const answers = await Promise.all(Array.from({ length: 16 }, (_, i) => put(20 + i, etag)))
     expect(answers.map((answer) => answer.status).toSorted()).toEqual([200, ...Array<number>(15).fill(412)])
-    expect((await service.call('/api/stars/a/', { method: 'DELETE', headers: { 'if-match': etag } })).status).toBe(412)
-    expect((await service.call('/api/stars/a/', { method: 'DELETE', headers: { 'if-match': '*' } })).status).toBe(204)
-    expect((await service.call('/api/stars/a/', { method: 'DELETE', headers: { 'if-match': '*' } })).status).toBe(404)
+    expect((await service.request('/api/stars/a/', { method: 'DELETE', headers: { 'if-match': etag } })).status).toBe(412)
+    expect((await service.request('/api/stars/a/', { method: 'DELETE', headers: { 'if-match': '*' } })).status).toBe(204)
+    expect((await service.request('/api/stars/a/', { method: 'DELETE', headers: { 'if-match': '*' } })).status).toBe(404)
   })
 })
 
@@ -372,14 +372,14 @@ describe('a read-only snapshot', () => {
         ['PUT', '/api/stars/a/'],
         ['DELETE', '/api/stars/a/'],
       ] as const) {
-        const answer = await service.call(path, { ...json(star('b')), method })
-        expect([answer.status, answer.json]).toEqual([
+        const answer = await service.request(path, { ...json(star('b')), method })
+        expect([answer.status, answer.body]).toEqual([
           423,
           { error: 'the selected instance is a read-only snapshot', code: 'locked', details: [] },
         ])
       }
-      expect((await service.call('/api/stars/a/')).status).toBe(200)
-      const ignited = await service.call('/api/stars/a/ignite/', { method: 'POST' })
+      expect((await service.request('/api/stars/a/')).status).toBe(200)
+      const ignited = await service.request('/api/stars/a/ignite/', { method: 'POST' })
       expect([ignited.status, ignited.headers.get('retry-after')]).toEqual([202, '1'])
     } finally {
       service.activated.value = false
@@ -390,11 +390,11 @@ describe('a read-only snapshot', () => {
 
 describe('the audit trail', () => {
   test('has one record for each change, done or refused, and none for reads', async () => {
-    await service.call('/api/stars/', json(star('a')))
-    await service.call('/api/stars/', json(star('a')))
-    await service.call('/api/stars/', json({ id: 1 }))
-    await service.call('/api/stars/a/')
-    await service.call('/api/stars/a/', { method: 'DELETE', headers: { 'x-request-id': 'r-1' } })
+    await service.request('/api/stars/', json(star('a')))
+    await service.request('/api/stars/', json(star('a')))
+    await service.request('/api/stars/', json({ id: 1 }))
+    await service.request('/api/stars/a/')
+    await service.request('/api/stars/a/', { method: 'DELETE', headers: { 'x-request-id': 'r-1' } })
     expect(
       service.audits.map(({ eventType, outcome, resourceId, metadata }) => [
         eventType,
@@ -416,7 +416,7 @@ describe('the audit trail', () => {
 
 describe('Idempotency-Key', () => {
   const create = (key: string, body: object, path = '/api/stars/') =>
-    service.call(path, { ...json(body), headers: { 'idempotency-key': key, 'content-type': 'application/json' } })
+    service.request(path, { ...json(body), headers: { 'idempotency-key': key, 'content-type': 'application/json' } })
 
   test('gives the first answer again for the same body, 422 for another', async () => {
     const first = await create('k1', star('a'))
@@ -428,7 +428,7 @@ describe('Idempotency-Key', () => {
       'true',
     ])
     expect(first.headers.get('idempotency-replayed')).toBeNull()
-    expect((await create('k1', star('b'))).json).toMatchObject({ code: 'unacceptable' })
+    expect((await create('k1', star('b'))).body).toMatchObject({ code: 'unacceptable' })
     expect(service.created.count).toBe(1)
     expect(service.audits.filter((record) => record.outcome === 'succeeded')).toHaveLength(1)
   })
@@ -454,7 +454,7 @@ describe('Idempotency-Key', () => {
   })
 
   test('without one, 64 equal concurrent creates still give one record', async () => {
-    const answers = await Promise.all(Array.from({ length: 64 }, () => service.call('/api/stars/', json(star('plain')))))
+    const answers = await Promise.all(Array.from({ length: 64 }, () => service.request('/api/stars/', json(star('plain')))))
     expect(answers.map((answer) => answer.status).filter((status) => status === 201)).toHaveLength(1)
   })
 
@@ -497,7 +497,7 @@ describe('the application', () => {
       const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
       service.stars.set('a', star('a'))
       for (const path of ['/', '/api/stars/a/', '/docs/', '/nowhere']) {
-        const [direct, mounted] = [await service.call(path), await fetch(url + path)]
+        const [direct, mounted] = [await service.request(path), await fetch(url + path)]
         expect([path, mounted.status, await mounted.text()]).toEqual([path, direct.status, direct.text])
       }
     } finally {
@@ -507,29 +507,29 @@ describe('the application', () => {
   })
 
   test('shows its document on a page made of its own files', async () => {
-    const page = await service.call('/docs/')
+    const page = await service.request('/docs/')
     expect([page.status, page.headers.get('content-type')]).toEqual([200, 'text/html; charset=utf-8'])
     expect(page.headers.get('content-security-policy')).toContain("script-src 'self'")
     const files = [...page.text.matchAll(/(?:src|href)="([^"]+)"/g)].map(([, file]) => file ?? '')
     expect(files.length).toBeGreaterThan(3)
     for (const file of files) {
       expect(file).not.toMatch(/^(https?:)?\/\//)
-      expect([file, (await service.call(`/docs/${file}`)).status]).toEqual([file, 200])
+      expect([file, (await service.request(`/docs/${file}`)).status]).toEqual([file, 200])
     }
-    expect((await service.call('/docs/page.js')).text).toContain('../openapi.json')
-    expect((await service.call('/docs/', { method: 'POST' })).status).toBe(404)
+    expect((await service.request('/docs/page.js')).text).toContain('../openapi.json')
+    expect((await service.request('/docs/', { method: 'POST' })).status).toBe(404)
   })
 
   test('leads a browser from what people type first to that page; everybody else gets what is there', async () => {
     const firefox = 'text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8'
     const ask = (path: string, accept?: string, method = 'GET') =>
-      service.call(path, { method, redirect: 'manual', ...(accept === undefined ? {} : { headers: { accept } }) })
+      service.request(path, { method, redirect: 'manual', ...(accept === undefined ? {} : { headers: { accept } }) })
     for (const path of ['/', '/docs', '/api/'])
       for (const method of ['GET', 'HEAD']) {
         const led = await ask(path, firefox, method)
         expect([path, method, led.status, led.headers.get('location')]).toEqual([path, method, 302, '/docs/'])
       }
-    expect((await service.call('/', { headers: { accept: firefox } })).text).toContain('<title>Orrery API</title>')
+    expect((await service.request('/', { headers: { accept: firefox } })).text).toContain('<title>Orrery API</title>')
     for (const [accept, health] of [
       [undefined, 200],
       ['*/*', 200],

@@ -4,16 +4,16 @@ import { z } from 'zod'
 import { openApi } from '../../src/http/openapi.ts'
 import { route } from '../../src/http/route.ts'
 import { createConformance } from '../support/conformance.ts'
-import { startService, type Service } from './service.ts'
+import { openStars, type Stars } from './stars.ts'
 
-let service: Service
+let service: Stars
 beforeAll(async () => {
-  service = await startService()
+  service = await openStars()
 })
 afterAll(() => service.close())
 
 type Json = Record<string, any>
-const served = async (): Promise<Json> => (await service.call('/openapi.json')).json
+const served = async (): Promise<Json> => (await service.request('/openapi.json')).body
 
 test('the document is valid OpenAPI 3.1 and has every route, and only those', async () => {
   const document = await served()
@@ -50,7 +50,7 @@ test('an operation names parameters, both media types, every status and its secu
     Object.keys(operation['responses'])
       .map(Number)
       .filter((status) => status >= 400)
-  expect(refusalsOf(create)).toEqual([400, 401, 403, 406, 409, 413, 415, 422, 423, 431, 500, 503])
+  expect(refusalsOf(create)).toEqual([400, 401, 403, 406, 408, 409, 413, 415, 422, 423, 431, 500, 503])
   for (const status of refusalsOf(create)) expect(create.responses[status].$ref).toBe(`#/components/responses/Refused${String(status)}`)
   expect(refusalsOf(document['paths']['/stars/{starId}/'].get)).toEqual([400, 401, 403, 404, 406, 412, 431, 500, 503])
   expect(refusalsOf(document['paths']['/instance/'].get)).not.toContain(401)

@@ -4,7 +4,7 @@ import { z } from 'zod'
 import { arraySizes, envelope, envelopeOf, envelopeSizes, pageOf, pageQuery, pagedArray } from '../../src/http/paging.ts'
 import type { Reply } from '../../src/http/route.ts'
 import { Count, Id, JsonObject, Name, OptionalId, Timestamp, jsonObjectBounds } from '../../src/http/schema.ts'
-import { startService, type Service } from './service.ts'
+import { openStars, type Stars } from './stars.ts'
 
 describe('pages', () => {
   test.each([
@@ -71,9 +71,9 @@ describe('pages', () => {
 })
 
 describe('over HTTP', () => {
-  let service: Service
+  let service: Stars
   beforeAll(async () => {
-    service = await startService()
+    service = await openStars()
     for (let i = 0; i < 1_003; i++) {
       const id = String(i).padStart(5, '0')
       service.stars.set(id, { id, name: 'x', kind: i % 2 === 0 ? 'dwarf' : 'giant', planets: 0, moons: [] })
@@ -82,21 +82,21 @@ describe('over HTTP', () => {
   afterAll(() => service.close())
 
   test('an array without page holds 1,000 and links to the rest', async () => {
-    const first = await service.call('/api/stars/')
+    const first = await service.request('/api/stars/')
     expect((JSON.parse(first.text) as unknown[]).length).toBe(1_000)
     expect(first.headers.get('x-total-count')).toBe('1003')
     const next = /<([^>]+)>; rel="next"/.exec(first.headers.get('link') ?? '')?.[1] ?? ''
-    const second = await service.call(next)
+    const second = await service.request(next)
     expect((JSON.parse(second.text) as { id: string }[]).map((one) => one.id)).toEqual(['01000', '01001', '01002'])
     expect(second.headers.get('link')).toMatch(/^<\/api\/stars\/\?page=1&pageSize=1000>; rel="prev"$/)
-    const filtered = await service.call('/api/stars/?kind=giant&page=0&pageSize=2')
+    const filtered = await service.request('/api/stars/?kind=giant&page=0&pageSize=2')
     expect(filtered.headers.get('link')).toBe('</api/stars/?kind=giant&page=2&pageSize=2>; rel="next"')
   })
 
   test('an envelope has 20 unless asked otherwise', async () => {
-    expect((await service.call('/api/star-pages/')).json).toMatchObject({ page: 1, pageSize: 20, total: 1_003, hasNext: true })
-    expect((await service.call('/api/star-pages/?page=51')).json).toMatchObject({ items: [{}, {}, {}], hasNext: false })
-    expect((await service.call('/api/star-pages/?page=abc')).status).toBe(400)
+    expect((await service.request('/api/star-pages/')).body).toMatchObject({ page: 1, pageSize: 20, total: 1_003, hasNext: true })
+    expect((await service.request('/api/star-pages/?page=51')).body).toMatchObject({ items: [{}, {}, {}], hasNext: false })
+    expect((await service.request('/api/star-pages/?page=abc')).status).toBe(400)
   })
 })
 

@@ -1,5 +1,6 @@
 import { readFileSync } from 'node:fs'
 import { parse } from 'yaml'
+import { openClient } from '../support/client.ts'
 
 /** Of the service in its image. */
 export const dataFolder = '/var/lib/orrery'
@@ -29,27 +30,13 @@ const gatedWorkflow = {
 
 /** A service that runs elsewhere, as its user meets it: over HTTP, with the documents of `examples/hello`. */
 export const openApi = (url: string, token: string | undefined) => {
-  const call = async (method: string, path: string, body?: string, contentType = 'application/yaml'): Promise<Response> => {
-    const answer = await fetch(url + path, {
-      method,
-      headers: {
-        ...(token === undefined ? {} : { authorization: `Bearer ${token}` }),
-        ...(body === undefined ? {} : { 'content-type': contentType }),
-      },
-      ...(body === undefined ? {} : { body }),
-    })
-    if (!answer.ok) throw new Error(`${method} ${path} answered ${String(answer.status)}: ${(await answer.text()).slice(0, 2_000)}`)
-    return answer
-  }
-  const get = async (path: string): Promise<any> => (await call('GET', path)).json()
-  const post = async (path: string, body: unknown): Promise<any> =>
-    (typeof body === 'string' ? await call('POST', path, body) : await call('POST', path, JSON.stringify(body), 'application/json')).json()
+  const client = openClient(url, { headers: token === undefined ? {} : { authorization: `Bearer ${token}` } })
+  const { get, post } = client
   let planId = 'hello-plan'
   return {
     url,
     get,
     post,
-    text: async (path: string): Promise<string> => (await call('GET', path)).text(),
     async storeHello(): Promise<void> {
       await post('/workflow-definitions/', example('workflow'))
       await post('/environments/', example('environment'))

@@ -2,7 +2,7 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { configFromEnvironment } from '../../src/config.ts'
 import { openEngine, type Engine } from '../../sites/docker.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 import { debianBase } from './debian-base.ts'
 
 /** The engine in which images are built and started, without containers and volumes of earlier test runs; what it built stays in the cache. */

@@ -151,7 +151,7 @@ const suite = (): void => {
     expect((await api.get('/execution-runs/open/')).run.status).toBe('running')
     await openGate('api')
     await api.completed('open', 300)
-    expect(await api.text('/execution-runs/open/activities/gate/outputs/gate.txt')).toBe('open\n')
+    expect(await api.get('/execution-runs/open/activities/gate/outputs/gate.txt')).toBe('open\n')
     expect((await api.get('/execution-runs/before/')).run.status).toBe('completed')
 
     // The superuser serves neither, and no role enters the databases of the other.
@@ -249,8 +249,8 @@ const suite = (): void => {
     expect(await sql('postgres', 'select rolname from pg_roles where rolsuper')).toEqual(['postgres'])
     expect(await api.get('/execution-runs/')).toEqual(before)
     expect(await histories()).toBe(kept)
-    expect(await api.text('/execution-runs/on-api/activities/one/logs/')).toBe('step one\n')
-    expect(await api.text('/execution-runs/on-api/activities/gate/outputs/gate.txt')).toBe('open\n')
+    expect(await api.get('/execution-runs/on-api/activities/one/logs/')).toBe('step one\n')
+    expect(await api.get('/execution-runs/on-api/activities/gate/outputs/gate.txt')).toBe('open\n')
     // The files of a worker's tasks are read where they are.
     for (const host of hosts)
       expect(await compose(`exec -T ${host} find ${dataFolder}/work -name gate.txt -exec cat {} +`)).toMatch(/^(?:open\s?)+$/)

@@ -105,7 +105,7 @@ const suite = (): void => {
     const api = apiFrom(await docker('exec', 'alone', 'cat', readyFile))
     await api.storeHello()
     await api.runToEnd('real')
-    expect(await api.text('/execution-runs/real/activities/shout/logs/')).toMatch(/^HELLO FROM \S+\n$/)
+    expect(await api.get('/execution-runs/real/activities/shout/logs/')).toMatch(/^HELLO FROM \S+\n$/)
     expect((await stop('alone')).exitCode).toBe(0)
   }, 600_000)
 }

@@ -19,6 +19,7 @@ beforeAll(async () => {
     env: {
       PATH: '/usr/bin:/bin',
       HOME: folder.path,
+      TMPDIR: folder.path,
       SERVICE_DATA_DIR: join(folder.path, 'data'),
       SERVICE_CACHE_DIR: cacheDir,
       SERVICE_LISTEN_ADDRESS: '127.0.0.1:0',
@@ -73,7 +74,7 @@ test('what npm run build makes serves the API, plans, simulates, runs processes 
 
   await api.runToEnd('simulated', 'simulation')
   await api.runToEnd('real')
-  expect(await api.text('/execution-runs/real/activities/shout/logs/')).toMatch(/^HELLO FROM \S+\n$/)
+  expect(await api.get('/execution-runs/real/activities/shout/logs/')).toMatch(/^HELLO FROM \S+\n$/)
 
   daemon?.kill('SIGTERM')
   expect(await until(() => (daemon?.exitCode === null ? undefined : { code: daemon?.exitCode }), 'the daemon has ended', 40_000)).toEqual({

@@ -31,6 +31,7 @@ const start = (environment: Record<string, string> = {}, args: string[] = []): S
     env: {
       PATH: '/usr/bin:/bin',
       HOME: folder.path,
+      TMPDIR: folder.path,
       SERVICE_DATA_DIR: data,
       SERVICE_CACHE_DIR: cacheDir,
       SERVICE_LISTEN_ADDRESS: '127.0.0.1:0',

@@ -25,6 +25,7 @@ afterAll(async () => {
 const usual = (data: string): Record<string, string> => ({
   PATH: '/usr/bin:/bin',
   HOME: folder.path,
+  TMPDIR: folder.path,
   SERVICE_DATA_DIR: join(folder.path, data),
   SERVICE_CACHE_DIR: cacheDir,
   SERVICE_LISTEN_ADDRESS: '127.0.0.1:0',

@@ -2,12 +2,15 @@ import { existsSync, readdirSync, readFileSync, symlinkSync } from 'node:fs'
 import { createServer, type AddressInfo } from 'node:net'
 import { hostname } from 'node:os'
 import { dirname, join } from 'node:path'
-import { afterAll, expect, test } from '@jest/globals'
+import { expect } from '@jest/globals'
 import { identify, isAlive, signal } from '../../src/embedded/processes.ts'
 import type { ProcessIdentity } from '../../src/embedded/processes.ts'
 import type { Ready } from '../../src/embedded/ready-file.ts'
 import { cacheDir, temporaryFolder, until } from '../embedded/folder.ts'
+import { needs } from '../support/needs.ts'
 import { openTerminal } from './terminal.ts'
+
+const { afterAll, test } = needs('curl')
 
 const root = new URL('../../', import.meta.url).pathname
 const folder = temporaryFolder()
@@ -54,6 +57,7 @@ test('the blocks under "First steps", pasted into a terminal at once, print what
   const environment = {
     PATH: `${dirname(process.execPath)}:${process.env['PATH'] ?? ''}`,
     HOME: folder.path,
+    TMPDIR: folder.path,
     SERVICE_DATA_DIR: data,
     SERVICE_CACHE_DIR: cacheDir,
     ...(port === 8080 ? {} : { SERVICE_LISTEN_ADDRESS: `127.0.0.1:${port}` }),

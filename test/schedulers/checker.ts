@@ -48,7 +48,7 @@ interface Judged {
 const tolerance = 1e-7
 const differs = (a: number, b: number): boolean => Math.abs(a - b) > tolerance * Math.max(1, Math.abs(a), Math.abs(b))
 
-export function faults(instance: Instance, schedule: Judged): string[] {
+export function violations(instance: Instance, schedule: Judged): string[] {
   const found: string[] = []
   const { activities, edges, resources } = instance
   const placed = new Map<number, Judged['assignments'][number]>()

@@ -82,7 +82,7 @@ describe('planning and simulation on threads', () => {
     })
   })
 
-  test('a fault in a thread is an error of its request only', async () => {
+  test('a failure in a thread is an error of its request only', async () => {
     const broken = { ...wide(10), edges: [{ from: 0, to: 99, bytes: 1 }] }
     await expect(
       compute.simulate({ problem: broken, placed: placedFrom((await compute.plan({ problem: wide(10), algorithm: 'heft' })).schedule) }),

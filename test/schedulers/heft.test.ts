@@ -4,7 +4,7 @@ import { CyclicWorkflow, Infeasible, problemSize } from '../../src/schedulers/al
 import type { Problem, Schedule } from '../../src/schedulers/problem.ts'
 import { algorithms } from '../../src/schedulers/registry.ts'
 import { choicesOf } from '../../src/schedulers/fit.ts'
-import { faults } from './checker.ts'
+import { violations } from './checker.ts'
 import { instance, problem } from './instances.ts'
 
 const { heft } = algorithms
@@ -33,7 +33,7 @@ const textbook = problem({
 describe('HEFT', () => {
   test('gives the schedule of the paper: 80', () => {
     const { schedule } = plan(textbook)
-    expect(faults(textbook, schedule)).toEqual([])
+    expect(violations(textbook, schedule)).toEqual([])
     expect(schedule.makespanSeconds).toBe(80)
     expect(schedule.assignments.map(({ resource }) => resource + 1)).toEqual([3, 1, 3, 2, 3, 2, 3, 1, 2, 2])
     expect(schedule.assignments.map(({ startAt }) => startAt)).toEqual([0, 27, 9, 18, 28, 26, 38, 57, 56, 73])
@@ -44,7 +44,7 @@ describe('HEFT', () => {
       fc.property(instance(), (given) => {
         fc.pre(fitsSomewhere(given))
         const { schedule, bound } = plan(given)
-        expect(faults(given, schedule)).toEqual([])
+        expect(violations(given, schedule)).toEqual([])
         expect(schedule.makespanSeconds).toBeGreaterThanOrEqual(bound * (1 - 1e-12))
       }),
       runs,
@@ -56,7 +56,7 @@ describe('HEFT', () => {
     fc.assert(
       fc.property(instance({ connected: false, maxActivities: 6 }), (given) => {
         try {
-          expect(faults(given, plan(given).schedule)).toEqual([])
+          expect(violations(given, plan(given).schedule)).toEqual([])
           planned++
         } catch (error) {
           if (!(error instanceof Infeasible)) throw error
@@ -185,7 +185,7 @@ describe('HEFT', () => {
       links: [],
     })
     const { schedule } = plan(given)
-    expect(faults(given, schedule)).toEqual([])
+    expect(violations(given, schedule)).toEqual([])
     expect(schedule.makespanSeconds).toBe(6)
   })
 

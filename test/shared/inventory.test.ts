@@ -2,7 +2,8 @@ import { expect } from '@jest/globals'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { parse } from 'yaml'
-import { startInventory, type InventoryApp } from '../support/inventory-app.ts'
+import { inventoryRoutes } from '../support/inventory-routes.ts'
+import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
 import { needs } from '../support/needs.ts'
 import { filesOf, shared } from './trace.ts'
 
@@ -11,9 +12,9 @@ const { afterEach, beforeEach, describe, test } = needs('shared')
 const samples = shared('samples')
 
 // The bundles were written to be used alone: two of them call a runtime `local`, and ids are global.
-let app: InventoryApp
+let app: OpenedRoutes
 beforeEach(async () => {
-  app = await startInventory()
+  app = await openRoutes(inventoryRoutes())
 })
 afterEach(() => app.close())
 

@@ -21,7 +21,7 @@ beforeAll(async () => {
 afterAll(() => app.close())
 
 const accept = async (path: string, name: string): Promise<Json> => {
-  const answer = await app.yaml(path, text(name))
+  const answer = await app.call('POST', path, text(name))
   if (answer.status !== 201) throw new Error(`${name}: ${answer.status} ${answer.text}`)
   return answer.body
 }
@@ -153,7 +153,7 @@ describe('the sample plans, as they are', () => {
         ['/network-topologies/', topology],
         ['/schedule-plans/import/', plan],
       ] as const) {
-        const answer = await own.yaml(path, text(`${folder}/${name}`))
+        const answer = await own.call('POST', path, text(`${folder}/${name}`))
         expect([answer.status, answer.status === 201 ? '' : answer.text]).toEqual([201, ''])
       }
       const read = await own.call('GET', `/schedule-plans/${id}/`)
@@ -187,7 +187,7 @@ describe('planning the big workflows', () => {
       if (answer.status >= 300) throw new Error(`${method} ${path}: ${answer.status} ${answer.text.slice(0, 400)}`)
       return answer.body
     }
-    const imported = await planner.yaml('/workflow-definitions/import/?name=big', text('legacy-workflows/wf-montage-200d.yml'))
+    const imported = await planner.call('POST', '/workflow-definitions/import/?name=big', text('legacy-workflows/wf-montage-200d.yml'))
     expect([imported.status, imported.status === 201 ? '' : imported.text.slice(0, 400)]).toEqual([201, ''])
     expect(imported.body.version.activityCount).toBe(6448)
     const machines = Array.from({ length: 8 }, (_, k) => ({

@@ -3,7 +3,9 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { parse } from 'yaml'
 import { activityResolver, loadGraph } from '../../src/domains/workflow-definitions/graph.ts'
-import { startWorkflowService, type WorkflowService } from '../api/workflow-definitions-service.ts'
+import { workflowDefinitionRoutes } from '../../src/domains/workflow-definitions/routes.ts'
+import { uses } from '../../src/uses.ts'
+import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
 import { needs } from '../support/needs.ts'
 import { recordedTraces } from '../../sites/requirements.ts'
 import { filesOf, shared } from './trace.ts'
@@ -12,9 +14,9 @@ const { afterAll, beforeAll, describe, test } = needs('shared', 'traces')
 
 const samples = shared('samples')
 
-let service: WorkflowService
+let service: OpenedRoutes
 beforeAll(async () => {
-  service = await startWorkflowService()
+  service = await openRoutes((db) => workflowDefinitionRoutes({ db, uses }))
 })
 afterAll(() => service.close())
 
@@ -79,14 +81,11 @@ describe('WfCommons instances', () => {
     const expected = expectation(JSON.parse(text) as Trace)
     const name = file.replace('.json', '')
     const started = performance.now()
-    const created = await service.call<Created>(
-      'POST',
-      `/workflow-definitions/import/?name=${name}&namespace=traces`,
-      text,
-      'application/json',
-    )
+    const created = await service.call<Created>('POST', `/workflow-definitions/import/?name=${name}&namespace=traces`, text, {
+      'content-type': 'application/json',
+    })
     const milliseconds = Math.round(performance.now() - started)
-    expect({ status: created.status, details: created.json.details }).toEqual({ status: 201, details: undefined })
+    expect({ status: created.status, details: created.body.details }).toEqual({ status: 201, details: undefined })
     const graph = await loadGraph(service.db, `${name}-v1`)
     if (graph === undefined) throw new Error('the imported workflow has no graph')
     expect({
@@ -109,8 +108,8 @@ describe('WfCommons instances', () => {
     const exported = await service.call('GET', '/workflow-definitions/montage-chameleon-dss-125d-001/export/')
     await service.call('DELETE', '/workflow-definitions/montage-chameleon-dss-125d-001/')
     const again = await service.call<Created>('POST', '/workflow-definitions/', exported.text)
-    expect(again.json.version).toMatchObject({ definitionHash: first.json.version.definitionHash })
-    expect({ ...again.json.version, createdAt: '' }).toEqual({ ...first.json.version, createdAt: '' })
+    expect(again.body.version).toMatchObject({ definitionHash: first.body.version.definitionHash })
+    expect({ ...again.body.version, createdAt: '' }).toEqual({ ...first.body.version, createdAt: '' })
   })
 })
 
@@ -159,24 +158,21 @@ describe('sample workflows', () => {
     const outcome = outcomes[file]
     const text = readFileSync(join(samples, file), 'utf8')
     const before = await service.counts()
-    const answer = await service.call<Created>(
-      'POST',
-      `/workflow-definitions/import/${outcome?.query ?? ''}`,
-      text,
-      file.endsWith('.json') ? 'application/json' : 'application/yaml',
-    )
+    const answer = await service.call<Created>('POST', `/workflow-definitions/import/${outcome?.query ?? ''}`, text, {
+      'content-type': file.endsWith('.json') ? 'application/json' : 'application/yaml',
+    })
     if (outcome?.accepted !== undefined) {
-      expect({ status: answer.status, error: answer.json.error }).toEqual({ status: 201, error: undefined })
+      expect({ status: answer.status, error: answer.body.error }).toEqual({ status: 201, error: undefined })
       const written = parse(text, { maxAliasCount: 1_000 }) as { spec: { activities: { name: string; dependsOn?: string[] }[] } }
       const edges = new Set(written.spec.activities.flatMap(({ name, dependsOn }) => (dependsOn ?? []).map((other) => `${other} ${name}`)))
-      expect(answer.json.version.activities.map(({ name }) => name)).toEqual(written.spec.activities.map(({ name }) => name))
-      expect({ activities: answer.json.version.activities.length, edges: answer.json.version.dependencies.length }).toEqual({
+      expect(answer.body.version.activities.map(({ name }) => name)).toEqual(written.spec.activities.map(({ name }) => name))
+      expect({ activities: answer.body.version.activities.length, edges: answer.body.version.dependencies.length }).toEqual({
         activities: outcome.accepted,
         edges: edges.size,
       })
     } else {
       expect(answer.status).toBe(outcome?.refused?.[0])
-      expect(answer.json.details.map(({ path, message }) => `${path}: ${message}`).join('\n')).toMatch(outcome?.refused?.[1] as RegExp)
+      expect(answer.body.details.map(({ path, message }) => `${path}: ${message}`).join('\n')).toMatch(outcome?.refused?.[1] as RegExp)
       expect(await service.counts()).toEqual(before)
     }
   })
@@ -185,7 +181,7 @@ describe('sample workflows', () => {
     const text = readFileSync(join(samples, 'legacy-workflows/runtimes-wine-learner-sdumont.yaml'), 'utf8')
     const answer = await service.call<Created>('POST', '/workflow-definitions/import/?namespace=wine&name=wine', text)
     expect(answer.status).toBe(201)
-    expect(answer.json.version).toMatchObject({
+    expect(answer.body.version).toMatchObject({
       metadata: { legacy: { runtime: 'sdumont', volumes: expect.any(Array) } },
       activities: [{ resources: { memoryBytes: 1_024_000_000, cpu: 1 }, metadata: { legacy: { cpuLimit: 1, memoryLimit: '1024M' } } }],
     })
@@ -195,12 +191,12 @@ describe('sample workflows', () => {
     const text = readFileSync(join(samples, 'simulation/workflow.yaml'), 'utf8')
     const answer = await service.call<Created>('POST', '/workflow-definitions/import/', text)
     expect(answer.status).toBe(422)
-    expect(answer.json.details).toEqual([{ path: 'name', message: expect.stringContaining('?name=') }])
+    expect(answer.body.details).toEqual([{ path: 'name', message: expect.stringContaining('?name=') }])
   })
 
   test('the simulation sample gets the ids that its plans use, in either form', async () => {
     const found = await service.call<Created>('GET', '/workflow-definitions/simulation-example-workflow/')
-    expect(found.json).toMatchObject({
+    expect(found.body).toMatchObject({
       id: 'simulation-example-workflow',
       externalId: 'simulation-example-workflow',
       namespace: 'examples',

@@ -59,6 +59,7 @@ describe('against SimGrid', () => {
               const relative = model === 'contention-free' ? 1e-9 : 1e-6
               const scale = Math.max(1, theirs.makespanSeconds)
               expect(Math.abs(ours.makespanSeconds - theirs.makespanSeconds)).toBeLessThanOrEqual(relative * scale)
+              expect(ours.tasks).toHaveLength(given.activities.length)
               for (const { activity, startedAt, finishedAt } of ours.tasks) {
                 const [start, finish] = theirs.tasks[given.activities[activity]!.id]!
                 expect(Math.abs(startedAt - start)).toBeLessThanOrEqual(relative * scale)

@@ -78,6 +78,7 @@ export function problemOf({ workflow: { specification, execution } }: WfFormat, 
  * (in seconds) that differs by more than 1e-9 of the makespan without contention, and 1e-6 of it with.
  */
 export function differencesFromSimgrid(problem: Problem): string[] {
+  if (problem.activities.length === 0) throw new Error('the problem has no activities: there is nothing to compare')
   const schedule = [...algorithms.heft.plan(problem, {})].at(-1)!.best!
   const placed = placedFrom(schedule)
   return (['contention-free', 'max-min', 'lv08'] as const).flatMap((model) => {

@@ -1,7 +1,7 @@
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import formats from 'ajv-formats'
 import type { ValidateFunction } from 'ajv'
-import type { Answered } from '../../src/http/app.ts'
+import type { Answered } from '../../src/http/options.ts'
 
 type Json = Record<string, unknown>
 

@@ -21,9 +21,12 @@ const statements = `
     where not exists (select from pg_constraint k where k.conindid = i.indexrelid and k.contype in ('p', 'u', 'x'))
   union all
   select 4, p.proname, pg_get_functiondef(p.oid) || ';' from pg_proc p join pg_namespace n on n.oid = p.pronamespace where n.nspname = 'public'
+  union all
+  select 5, c.relname, format(E'create view %s as\\n%s', c.relname, pg_get_viewdef(c.oid)) from pg_class c join pg_namespace n on n.oid = c.relnamespace
+    where n.nspname = 'public' and c.relkind = 'v'
   order by 1, 2`
 
-/** The schema as PostgreSQL has it after all migrations, as text to review: domains, tables with constraints, indexes, functions. */
+/** The schema as PostgreSQL has it after all migrations, as text to review: domains, tables with constraints, indexes, functions, views. */
 export const describeSchema = async (db: Database): Promise<string> => {
   const rows = await db.prepared<{ text: string }>('describe_schema', statements, [])
   return `-- What the migrations result in; made by \`npm run docs:schema\`, compared by a test. Not run by anything.\n\n${rows.map((row) => row.text).join('\n\n')}\n`

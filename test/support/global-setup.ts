@@ -4,7 +4,7 @@ import { openDatabase } from '../../src/db/pool.ts'
 import { openPostgres } from '../../src/embedded/postgres.ts'
 import { openTemporal } from '../../src/embedded/temporal.ts'
 import { openLog } from '../../src/observability/log.ts'
-import { runFolder } from './remover.ts'
+import { runFolder } from './run-folder.ts'
 import { runnerProgram } from './runner-program.ts'
 
 /** What the teardown ends; both run in one process. */
@@ -34,6 +34,7 @@ export default async function setup(): Promise<void> {
   process.env['ORRERY_TEST_DATABASE'] = postgres.databaseUrl
 
   await runnerProgram()
+  let progressShownAt = 0
   const temporal = await openTemporal({
     dataDir: runFolder(),
     cacheDir,
@@ -41,7 +42,11 @@ export default async function setup(): Promise<void> {
     program: temporalBinary,
     environment: childEnvironment,
     log,
-    onProgress: (line) => process.stderr.write(`${line}\n`),
+    onProgress: (line) => {
+      if (Date.now() - progressShownAt < 15_000) return
+      progressShownAt = Date.now()
+      process.stderr.write(`${line}\n`)
+    },
   })
   servers.defer(() => temporal.kill())
   process.env['ORRERY_TEST_TEMPORAL'] = temporal.address

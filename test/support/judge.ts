@@ -21,7 +21,7 @@ export interface Run {
   report: JestReport | undefined
   events: readonly TestEvent[]
   /** What was wrong with Jest's process. */
-  troubles: readonly string[]
+  failures: readonly string[]
   checkout: string
 }
 
@@ -40,7 +40,7 @@ export interface Verdict {
  * Judges a run of tests by its report and events. It succeeds only where Jest's report is there, names every file, says success, at least
  * one test passed, no test is switched off, and no error came outside of the tests.
  */
-export const judge = ({ selected, report, events, troubles, checkout }: Run): Verdict => {
+export const judge = ({ selected, report, events, failures, checkout }: Run): Verdict => {
   const short = (file: string): string => relative(checkout, file)
   const results = report?.testResults ?? []
   const named = new Set(results.map(({ name }) => name))
@@ -60,7 +60,7 @@ export const judge = ({ selected, report, events, troubles, checkout }: Run): Ve
   const passed = results.flatMap(({ assertionResults }) => assertionResults).filter(({ status }) => status === 'passed').length
   const leftOut = groupByNeed(events, short)
   const others = [
-    ...troubles,
+    ...failures,
     ...(report === undefined ? ['Jest left no report: it ended before its last test, or its set-up failed'] : []),
     ...(report?.wasInterrupted === true ? ['Jest was interrupted'] : []),
     ...missing,

@@ -4,9 +4,12 @@ import type { Db } from '../../src/db/sql.ts'
 import { planningSessionRoutes } from '../../src/domains/planning-sessions/routes.ts'
 import { schedulePlanRoutes } from '../../src/domains/schedule-plans/routes.ts'
 import { workflowDefinitionRoutes } from '../../src/domains/workflow-definitions/routes.ts'
-import { openEngine, type Engine } from '../../src/engine.ts'
+import { openEngine } from '../../src/engine.ts'
 import { openCompute, type Compute } from '../../src/schedulers/compute.ts'
-import { startInventory, type Answer, type InventoryApp } from './inventory-app.ts'
+import { uses } from '../../src/uses.ts'
+import type { Answer } from './client.ts'
+import { inventoryRoutes } from './inventory-routes.ts'
+import { openRoutes } from './open-routes.ts'
 import { beforeNextLook } from './pace.ts'
 import type { TestTemporal } from './temporal.ts'
 import { workflowBundle } from './workflow-bundle.ts'
@@ -15,28 +18,24 @@ import { workflowBundle } from './workflow-bundle.ts'
 const nowhere = '127.0.0.1:9'
 const taskQueue = 'planning-test'
 
-export interface PlanningApp extends InventoryApp {
-  engine: Engine
-  /** POST of a YAML text. */
-  yaml: (path: string, text: string) => Promise<Answer>
-  /** Polls a session until it is over. */
-  ended: (sessionId: string) => Promise<Answer>
-}
-
 /** Everything that planning needs behind the real kernel; without `temporal` the engine is away. */
-export const startPlanning = async (temporal?: TestTemporal): Promise<PlanningApp> => {
+export const startPlanning = async (temporal?: TestTemporal) => {
   const engine = openEngine({ address: temporal?.address ?? nowhere, namespace: temporal?.namespace ?? 'default', taskQueue })
-  const compute = openCompute({ threads: 1 })
-  const app = await startInventory({}, (db) => [
-    ...workflowDefinitionRoutes({ db }),
-    ...schedulePlanRoutes({ db, compute }),
-    ...planningSessionRoutes({ db, engine }),
-  ])
+  const app = await openRoutes((db, atClose) => {
+    const compute = atClose.use(openCompute({ threads: 1 }))
+    atClose.use(engine)
+    return [
+      ...inventoryRoutes()(db, atClose),
+      ...workflowDefinitionRoutes({ db, uses }),
+      ...schedulePlanRoutes({ db, compute, uses }),
+      ...planningSessionRoutes({ db, engine }),
+    ]
+  })
   return {
     ...app,
     engine,
-    yaml: (path, text) => app.call('POST', path, text, { 'content-type': 'application/yaml' }),
-    ended: async (sessionId) => {
+    /** Polls a session until it is over. */
+    ended: async (sessionId: string): Promise<Answer> => {
       const began = performance.now()
       for (;;) {
         const answer = await app.call('GET', `/planning-sessions/${encodeURIComponent(sessionId)}/`)
@@ -46,13 +45,10 @@ export const startPlanning = async (temporal?: TestTemporal): Promise<PlanningAp
         await beforeNextLook(began)
       }
     },
-    close: async () => {
-      await engine[Symbol.asyncDispose]()
-      await app.close()
-      await compute[Symbol.asyncDispose]()
-    },
   }
 }
+
+export type PlanningApp = Awaited<ReturnType<typeof startPlanning>>
 
 /** A worker in this process with the real workflow and activities, planning on real threads; the returned function ends it. */
 export const startPlanningWorker = async (

@@ -3,11 +3,12 @@ import { mkdtempSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { KubernetesSite } from '../../sites/kubernetes.ts'
 import type { SshHost } from '../../sites/ssh.ts'
+import { runFolder } from './run-folder.ts'
 import type { WorldPlace } from './worlds.ts'
 
 /** A fresh key file for the vault of a service under test. */
 export const makeVaultKeyFile = (): string => {
-  const file = join(mkdtempSync(join(process.env['ORRERY_TEST_ROOT'] ?? '', 'vault-')), 'vault.key')
+  const file = join(mkdtempSync(join(runFolder(), 'vault-')), 'vault.key')
   writeFileSync(file, `${randomBytes(32).toString('base64')}\n`, { mode: 0o600 })
   return file
 }

@@ -2,7 +2,7 @@ import { execFile } from 'node:child_process'
 import { existsSync, mkdtempSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
-import { runFolder } from './remover.ts'
+import { runFolder } from './run-folder.ts'
 
 const run = promisify(execFile)
 const version = '4.32.5'

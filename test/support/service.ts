@@ -9,9 +9,11 @@ import { openLog } from '../../src/observability/log.ts'
 import { openMetrics } from '../../src/observability/metrics.ts'
 import { openTraces } from '../../src/observability/traces.ts'
 import { startService } from '../../src/service.ts'
+import { openClient } from './client.ts'
 import { recordConformance } from './conformance.ts'
 import { cloneDatabase } from './database.ts'
 import { beforeNextLook } from './pace.ts'
+import { runFolder } from './run-folder.ts'
 import { workflowBundle } from './workflow-bundle.ts'
 
 // The SDK says in some lines each start and stop of a worker; what went wrong is enough here.
@@ -50,13 +52,6 @@ export const makeNamespace = async (name: string): Promise<void> => {
   }
 }
 
-export interface Answer<T = any> {
-  status: number
-  headers: Headers
-  body: T
-  text: string
-}
-
 /**
  * The service as a user meets it: over HTTP, on a database and a Temporal namespace of its own. Every answer is compared with the API's
  * document; the call that got one which the document does not promise throws, and for requests made past `call` the disposal does.
@@ -73,7 +68,7 @@ export const openService = async (
   const database = await cloneDatabase()
   const namespace = `t-${new URL(database.url).pathname.slice(3)}`
   await makeNamespace(namespace)
-  const dataDir = mkdtempSync(join(process.env['ORRERY_TEST_ROOT'] ?? '', 'data-'))
+  const dataDir = mkdtempSync(join(runFolder(), 'data-'))
   const endpoints = {
     databaseUrl: options.databaseUrl?.(database.url) ?? database.url,
     temporalAddress: options.temporalAddress ?? temporalAddress(),
@@ -99,31 +94,7 @@ export const openService = async (
   const authorization: Record<string, string> = config.apiToken === undefined ? {} : { authorization: `Bearer ${config.apiToken}` }
   conformance.begin((await (await fetch(new URL('/openapi.json', baseUrl), { headers: authorization })).json()) as object)
 
-  const call = async (method: string, path: string, body?: unknown, headers: Record<string, string> = {}): Promise<Answer> => {
-    const text = body === undefined || typeof body === 'string' ? body : JSON.stringify(body)
-    const answer = await fetch(baseUrl + path, {
-      method,
-      headers: {
-        ...(text === undefined ? {} : { 'content-type': typeof body === 'string' ? 'application/yaml' : 'application/json' }),
-        ...headers,
-      },
-      ...(text === undefined ? {} : { body: text }),
-    })
-    const received = await answer.text()
-    conformance.raise()
-    return {
-      status: answer.status,
-      headers: answer.headers,
-      text: received,
-      body: /[/+]json\b/.test(answer.headers.get('content-type') ?? '') && received !== '' ? JSON.parse(received) : received,
-    }
-  }
-  /** A call that must succeed. */
-  const ok = async (method: string, path: string, body?: unknown, headers?: Record<string, string>): Promise<any> => {
-    const answer = await call(method, path, body, headers)
-    if (answer.status >= 300) throw new Error(`${method} ${path} answered ${String(answer.status)}: ${answer.text.slice(0, 2_000)}`)
-    return answer.body
-  }
+  const client = openClient(baseUrl, { onAnswer: () => conformance.raise() })
 
   return {
     baseUrl,
@@ -133,15 +104,12 @@ export const openService = async (
     dataDir,
     namespace,
     service,
-    call,
-    ok,
-    get: (path: string, headers?: Record<string, string>) => ok('GET', path, undefined, headers),
-    post: (path: string, body?: unknown) => ok('POST', path, body),
+    ...client,
     /** Waits until a run is over and gives its detail. */
     async finished(runId: string, seconds = 60): Promise<any> {
       const began = performance.now()
       for (;;) {
-        const detail = await ok('GET', `/execution-runs/${encodeURIComponent(runId)}/`)
+        const detail = await client.get(`/execution-runs/${encodeURIComponent(runId)}/`)
         if (['completed', 'failed', 'cancelled'].includes(detail.run.status)) return detail
         if (performance.now() - began > seconds * 1_000)
           throw new Error(

@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import { configFromEnvironment } from '../../src/config.ts'
 import { openTemporal } from '../../src/embedded/temporal.ts'
 import { openLog } from '../../src/observability/log.ts'
-import { runFolder } from './remover.ts'
+import { runFolder } from './run-folder.ts'
 
 export interface TestTemporal {
   address: string

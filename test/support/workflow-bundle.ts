@@ -1,7 +1,7 @@
 import { existsSync, renameSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { bundleWorkflowCode, DefaultLogger } from '@temporalio/worker'
-import { runFolder } from './remover.ts'
+import { runFolder } from './run-folder.ts'
 
 /**
  * The service's workflows in one file, as `npm run build` makes it. The first test file that asks makes it for the whole run: bundling

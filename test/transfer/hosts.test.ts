@@ -4,7 +4,7 @@ import { openSshSessions } from '../../src/clients/ssh/sessions.ts'
 import type { SiteShell } from '../../src/drivers/shell.ts'
 import { transfer, type End, type Reach, type TransferRequest } from '../../src/drivers/transfer/transfer.ts'
 import { startSsh, type SshHost, type SshSite } from '../../sites/ssh.ts'
-import { overLink, type Weather } from './links.ts'
+import { overLink, type LinkFailures } from './links.ts'
 import { needs } from '../support/needs.ts'
 import { sites } from '../../sites/requirements.ts'
 
@@ -111,10 +111,10 @@ describe('from host to host', () => {
   test('sessions that are dropped in the middle: goes on over new ones', async () => {
     const [one, other] = hosts()
     const folder = await make(one, 'dropped', 60)
-    const weather: Weather = { calls: 0, bytes: 0 }
-    const running = transfer(request('dropped', folder, endOf(one, overLink(shellOf(one), weather)), endOf(other)))
+    const failures: LinkFailures = { calls: 0, bytes: 0 }
+    const running = transfer(request('dropped', folder, endOf(one, overLink(shellOf(one), failures)), endOf(other)))
     running.catch(() => undefined)
-    while (weather.bytes < 20 * 1024 * 1024) await delay(5)
+    while (failures.bytes < 20 * 1024 * 1024) await delay(5)
     await other.dropSessions()
     await expect(running).rejects.toMatchObject({ trouble: 'unknown' })
     const outcome = await transfer(request('dropped', folder, endOf(one), endOf(other)))

@@ -2,7 +2,7 @@ import { PassThrough } from 'node:stream'
 import { LinkError, type ShellStream, type SiteShell } from '../../src/drivers/shell.ts'
 
 /** What a link does to those who use it. */
-export interface Weather {
+export interface LinkFailures {
   /** Calls so far, and bytes that came out of streams. */
   calls: number
   bytes: number
@@ -16,12 +16,12 @@ export interface Weather {
 const lost = (): LinkError => new LinkError('link', 'the link was cut')
 
 /** The site's own shell behind a link that can be cut: what ran goes on there, its answer is lost. */
-export const overLink = (shell: SiteShell, weather: Weather): SiteShell => {
+export const overLink = (shell: SiteShell, failures: LinkFailures): SiteShell => {
   const passing = async <T>(work: () => Promise<T>): Promise<T> => {
-    const call = ++weather.calls
-    if (weather.cut?.call === call && weather.cut.when === 'before') throw lost()
+    const call = ++failures.calls
+    if (failures.cut?.call === call && failures.cut.when === 'before') throw lost()
     const result = await work()
-    if (weather.cut?.call === call) throw lost()
+    if (failures.cut?.call === call) throw lost()
     return result
   }
   return {
@@ -33,11 +33,11 @@ export const overLink = (shell: SiteShell, weather: Weather): SiteShell => {
         let cut: (error: Error) => void = () => undefined
         const broken = new Promise<never>((_resolve, reject) => (cut = reject))
         inner.stdout.on('data', (chunk: Buffer) => {
-          const room = (weather.cutAtBytes ?? weather.silentAtBytes ?? Infinity) - weather.bytes
+          const room = (failures.cutAtBytes ?? failures.silentAtBytes ?? Infinity) - failures.bytes
           const part = chunk.subarray(0, Math.max(0, room))
-          weather.bytes += part.length
+          failures.bytes += part.length
           const more = stdout.write(part)
-          if (part.length < chunk.length && weather.cutAtBytes !== undefined) {
+          if (part.length < chunk.length && failures.cutAtBytes !== undefined) {
             cut(lost())
             stdout.destroy()
             inner.kill()
@@ -47,7 +47,7 @@ export const overLink = (shell: SiteShell, weather: Weather): SiteShell => {
           }
         })
         inner.stdout.on('end', () => {
-          if (weather.bytes < (weather.silentAtBytes ?? Infinity)) stdout.end()
+          if (failures.bytes < (failures.silentAtBytes ?? Infinity)) stdout.end()
         })
         const done = Promise.race([inner.done, broken])
         done.catch(() => undefined)

@@ -7,7 +7,7 @@ import type { Intent, RuntimeDriver } from '../../src/drivers/runtime/driver.ts'
 import { openLocalDriver } from '../../src/drivers/runtime/local.ts'
 import { withTransfers, type StagingOptions, type TransferFacts } from '../../src/drivers/transfer/staging-driver.ts'
 import { runnerProgram } from '../support/runner-program.ts'
-import { overLink, type Weather } from './links.ts'
+import { overLink, type LinkFailures } from './links.ts'
 import { randomFile, scratch } from './trees.ts'
 
 const folder = scratch()
@@ -43,9 +43,12 @@ const task = (name: string, stage: Intent['stage'], argv = ['/bin/sh', '-c', 'ls
 })
 
 /** A driver of site `here`, whose tasks need files of site `there` behind a link; with what it told. */
-const withLink = (weather: Weather, more: Partial<StagingOptions> = {}): { driver: RuntimeDriver; facts: [string, TransferFacts][] } => {
+const withLink = (
+  failures: LinkFailures,
+  more: Partial<StagingOptions> = {},
+): { driver: RuntimeDriver; facts: [string, TransferFacts][] } => {
   const facts: [string, TransferFacts][] = []
-  const link = overLink(shell, weather)
+  const link = overLink(shell, failures)
   const driver = withTransfers(local, {
     site: 'here',
     ends: async (site) => ({ site, shell: site === 'here' ? shell : link, mounts: [] }),
@@ -57,7 +60,7 @@ const withLink = (weather: Weather, more: Partial<StagingOptions> = {}): { drive
   })
   return { driver, facts }
 }
-const clear = (): Weather => ({ calls: 0, bytes: 0 })
+const clear = (): LinkFailures => ({ calls: 0, bytes: 0 })
 
 const ended = async (name: string): Promise<void> => {
   while ((await local.find([name])).get(name)?.state !== 'ended') await delay(20)
@@ -66,8 +69,8 @@ const ended = async (name: string): Promise<void> => {
 describe('tasks whose files are at another site', () => {
   test('the files of one producer come once for all that need them here', async () => {
     const directory = made('once', 300_000)
-    const weather = clear()
-    const { driver, facts } = withLink(weather)
+    const failures = clear()
+    const { driver, facts } = withLink(failures)
     const names = Array.from({ length: 6 }, (_, at) => `once-${String(at)}`)
     const outcomes = await driver.submit(names.map((name) => task(name, [{ at: 'there', from: directory, label: 'maker' }])))
     expect(outcomes.map(({ ok }) => ok)).toEqual(names.map(() => true))
@@ -79,7 +82,7 @@ describe('tasks whose files are at another site', () => {
     expect(facts.map(([, { strategy }]) => strategy).sort()).toEqual(['gateway', ...names.slice(1).map(() => 'use-existing')])
     expect(facts.filter(([, { networkBytes }]) => networkBytes > 0)).toHaveLength(1)
     expect(facts[0]?.[1]).toMatchObject({ fromSite: 'there', toSite: 'here', label: 'maker', from: directory, bytes: 300_000, files: 1 })
-    expect(weather.bytes).toBeLessThan(400_000)
+    expect(failures.bytes).toBeLessThan(400_000)
 
     // A new process asks nothing of the source: what is there is verified here.
     const later = withLink({ ...clear(), cut: { call: 2, when: 'before' } })
@@ -117,12 +120,12 @@ describe('tasks whose files are at another site', () => {
 
   test('stages of the own site, and tasks without others, pass through', async () => {
     const directory = made('own', 10)
-    const weather = clear()
-    const { driver, facts } = withLink(weather)
+    const failures = clear()
+    const { driver, facts } = withLink(failures)
     const [outcome] = await driver.submit([task('own', [{ at: 'here', from: directory, label: 'own' }])])
     expect(outcome?.ok).toBe(true)
     await ended('own')
-    expect([weather.calls, facts]).toEqual([0, []])
+    expect([failures.calls, facts]).toEqual([0, []])
   }, 120_000)
 
   test('what two producers leave under one name is refused with the names of both', async () => {
@@ -163,10 +166,10 @@ describe('tasks whose files are at another site', () => {
 
   test('cancelled while its files are on their way: they stop, and it never starts', async () => {
     const directory = made('stopped', 9_000_000)
-    const weather: Weather = { ...clear(), silentAtBytes: 2_000_000 }
-    const { driver, facts } = withLink(weather)
+    const failures: LinkFailures = { ...clear(), silentAtBytes: 2_000_000 }
+    const { driver, facts } = withLink(failures)
     const submitted = driver.submit([task('stopped', [{ at: 'there', from: directory, label: 'maker' }])])
-    while (weather.bytes < 2_000_000) await delay(10)
+    while (failures.bytes < 2_000_000) await delay(10)
     await driver.cancel(['stopped'], 0)
     await submitted
     expect((await driver.find(['stopped'])).get('stopped')).toMatchObject({ state: 'ended', reason: 'cancelled' })

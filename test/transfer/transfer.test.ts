@@ -18,7 +18,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import fc from 'fast-check'
 import { openLocalShell } from '../../src/drivers/local-shell.ts'
 import { transfer, type End, type TransferOutcome, type TransferRequest } from '../../src/drivers/transfer/transfer.ts'
-import { overLink, type Weather } from './links.ts'
+import { overLink, type LinkFailures } from './links.ts'
 import { fingerprint, grow, plannedTree, randomFile, scratch } from './trees.ts'
 import { needs } from '../support/needs.ts'
 
@@ -27,7 +27,7 @@ afterAll(() => shell.close())
 
 const a: End = { site: 'a', shell, mounts: [] }
 const b: End = { site: 'b', shell, mounts: [] }
-const clear = (): Weather => ({ calls: 0, bytes: 0 })
+const clear = (): LinkFailures => ({ calls: 0, bytes: 0 })
 const mebibyte = 1024 * 1024
 
 const bring = (folder: string, more: Partial<TransferRequest> = {}): Promise<TransferOutcome> =>
@@ -211,8 +211,8 @@ describe('a cut link costs nothing but time', () => {
     for (let call = 1; call <= counted.calls; call++) {
       for (const when of ['before', 'after'] as const) {
         using folder = producer(fill)
-        const weather: Weather = { ...clear(), cut: { call, when } }
-        const link = overLink(shell, weather)
+        const cut: LinkFailures = { ...clear(), cut: { call, when } }
+        const link = overLink(shell, cut)
         const { failures } = await insist(folder.path, { from: { ...a, shell: link }, to: { ...b, shell: link } })
         expectSame(folder.path)
         // Only the last answer can be lost without harm.
@@ -226,9 +226,9 @@ describe('a cut link costs nothing but time', () => {
       randomFile(join(made, 'large'), 96 * mebibyte)
       for (let at = 0; at < 500; at++) randomFile(join(made, `small${String(at)}`), 4_096)
     })
-    const weather: Weather = { ...clear(), cutAtBytes: 49 * mebibyte }
-    await expect(bring(folder.path, { from: { ...a, shell: overLink(shell, weather) } })).rejects.toMatchObject({ trouble: 'unknown' })
-    const rest: Weather = clear()
+    const failures: LinkFailures = { ...clear(), cutAtBytes: 49 * mebibyte }
+    await expect(bring(folder.path, { from: { ...a, shell: overLink(shell, failures) } })).rejects.toMatchObject({ trouble: 'unknown' })
+    const rest: LinkFailures = clear()
     const outcome = await bring(folder.path, { from: { ...a, shell: overLink(shell, rest) } })
     expectSame(folder.path)
     expect(outcome.resumed).toBe(true)
@@ -238,9 +238,9 @@ describe('a cut link costs nothing but time', () => {
 
   test('that falls silent: given up after a while; the next attempt ends what waits at the target, and goes on', async () => {
     using folder = producer((made) => randomFile(join(made, 'large'), 40 * mebibyte))
-    const weather: Weather = { ...clear(), silentAtBytes: 20 * mebibyte }
+    const failures: LinkFailures = { ...clear(), silentAtBytes: 20 * mebibyte }
     const arriving = join(folder.path, 'in', '.came.arriving')
-    const silent = bring(folder.path, { from: { ...a, shell: overLink(shell, weather) }, limits: { stallMs: 1_500 } })
+    const silent = bring(folder.path, { from: { ...a, shell: overLink(shell, failures) }, limits: { stallMs: 1_500 } })
     await expect(silent).rejects.toMatchObject({ trouble: 'unknown', message: expect.stringContaining('no byte for 1.5 s') })
     const waiting = spawn('/bin/sh', ['-c', 'trap : INT; cat > /dev/null; sleep 600'], {
       cwd: join(arriving, 'files'),
@@ -257,9 +257,9 @@ describe('a cut link costs nothing but time', () => {
   test('a transfer that is given up stops, and nothing of it runs on', async () => {
     using folder = producer((made) => randomFile(join(made, 'large'), 100 * mebibyte))
     const stop = new AbortController()
-    const weather = clear()
-    const running = bring(folder.path, { from: { ...a, shell: overLink(shell, weather) }, signal: stop.signal })
-    while (weather.bytes < mebibyte) await delay(5)
+    const failures = clear()
+    const running = bring(folder.path, { from: { ...a, shell: overLink(shell, failures) }, signal: stop.signal })
+    while (failures.bytes < mebibyte) await delay(5)
     stop.abort(new Error('nobody wants it'))
     await expect(running).rejects.toThrow('nobody wants it')
     const at = ['-mindepth', '2', '-maxdepth', '2', '-name', 'cwd', '-lname', `${folder.path}/*`]
@@ -287,8 +287,8 @@ describe('what is wrong is found by its digest', () => {
         randomFile(join(made, 'small'), 5_000)
         randomFile(join(made, 'large'), 36 * mebibyte)
       })
-      const weather: Weather = { ...clear(), cutAtBytes: 35 * mebibyte }
-      await expect(bring(folder.path, { from: { ...a, shell: overLink(shell, weather) }, limits: { streams: 1 } })).rejects.toMatchObject({
+      const failures: LinkFailures = { ...clear(), cutAtBytes: 35 * mebibyte }
+      await expect(bring(folder.path, { from: { ...a, shell: overLink(shell, failures) }, limits: { streams: 1 } })).rejects.toMatchObject({
         trouble: 'unknown',
       })
       flip(join(folder.path, 'in', '.came.arriving', 'files', name), at)
@@ -357,9 +357,9 @@ needs('root').describe('a full disk at the target', () => {
       })
       // Somebody takes what was free when it began.
       writeFileSync(join(disk, 'other'), '')
-      const weather = clear()
-      const running = bring(folder.path, { from: { ...a, shell: overLink(shell, weather) }, limits: { streams: 1 } })
-      while (weather.bytes < 2 * mebibyte) await delay(2)
+      const failures = clear()
+      const running = bring(folder.path, { from: { ...a, shell: overLink(shell, failures) }, limits: { streams: 1 } })
+      while (failures.bytes < 2 * mebibyte) await delay(2)
       try {
         randomFile(join(disk, 'other'), 29 * mebibyte)
       } catch (error) {

@@ -3,7 +3,7 @@ import { mkdirSync, mkdtempSync, rmSync, symlinkSync, truncateSync, writeFileSyn
 import { randomFillSync } from 'node:crypto'
 import { join } from 'node:path'
 import fc from 'fast-check'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 
 /** A folder that is gone afterwards. */
 export const scratch = (): { path: string } & Disposable => {

@@ -8,7 +8,7 @@ import { CredentialVariables } from '../../src/config.ts'
 import { ensureKeyFile, openVaultKeys } from '../../src/vault/keys.ts'
 import { payloadCodec } from '../../src/vault/payload-codec.ts'
 import { openVault } from '../../src/vault/vault.ts'
-import { dataFolder, readyOf, removeFolder, startProgram, until, type Program } from '../faults/programs.ts'
+import { dataFolder, readyOf, removeFolder, startProgram, until, type Program } from '../failures/programs.ts'
 import { startSsh, type SshSite } from '../../sites/ssh.ts'
 import { cloneDatabase, type TestDatabase } from '../support/database.ts'
 import { makeNamespace, temporalAddress } from '../support/service.ts'
@@ -234,7 +234,7 @@ test('32 secrets are stored, refused, used and replaced, and are afterwards nowh
   for (let turn = 0; turn < 2; turn++) expect((await post('/kubernetes-tokens/', again, keyed)).status).toBe(201)
   expect((await post('/kubernetes-tokens/', token('third'), keyed)).status).toBe(422)
 
-  // Bad ones: the secret in the wrong form, beside another fault, in a document that cannot be read.
+  // Bad ones: the secret in the wrong form, beside another error, in a document that cannot be read.
   const wrong = canary()
   const bad: [status: number, method: string, path: string, body: string, type?: string][] = [
     [422, 'POST', '/kubernetes-tokens/', JSON.stringify(token('first'))],

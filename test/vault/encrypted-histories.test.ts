@@ -8,7 +8,7 @@ import { ensureKeyFile, makeKey, openVaultKeys, replaceKeys } from '../../src/va
 import { payloadCodec } from '../../src/vault/payload-codec.ts'
 import { openService, temporalAddress, type TestService } from '../support/service.ts'
 import { makeWorld } from '../support/worlds.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 import { workflowBundle } from '../support/workflow-bundle.ts'
 
 let folder: string

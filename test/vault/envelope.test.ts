@@ -5,7 +5,7 @@ import fc from 'fast-check'
 import { rewrap, seal, SealBroken, unseal, type Sealed } from '../../src/vault/envelope.ts'
 import { ensureKeyFile, makeKey, openVaultKeys, replaceKeys } from '../../src/vault/keys.ts'
 import { payloadCodec } from '../../src/vault/payload-codec.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 
 const label = fc.record({ kind: fc.string({ maxLength: 12 }), id: fc.string({ maxLength: 12 }), version: fc.nat() })
 const plain = fc.uint8Array({ maxLength: 2_000 }).map((bytes) => Buffer.from(bytes))

@@ -5,7 +5,7 @@ import { chmodSync, copyFileSync, mkdtempSync, readFileSync, rmSync, writeFileSy
 import { join } from 'node:path'
 import ssh2 from 'ssh2'
 import { importSshKey, KeyProblem, makeSshKey } from '../../src/clients/ssh/keys.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 import { needs } from '../support/needs.ts'
 
 const { afterAll, beforeAll, describe, test } = needs('openssh-client', 'openssl')

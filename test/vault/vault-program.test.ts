@@ -6,7 +6,7 @@ import { CredentialVariables } from '../../src/config.ts'
 import { ensureKeyFile, openVaultKeys, type VaultKeys } from '../../src/vault/keys.ts'
 import { openVault, type Vault } from '../../src/vault/vault.ts'
 import { cloneDatabase, type TestDatabase } from '../support/database.ts'
-import { runFolder } from '../support/remover.ts'
+import { runFolder } from '../support/run-folder.ts'
 
 let folder: string
 let file: string

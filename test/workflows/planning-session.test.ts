@@ -6,7 +6,7 @@ import { createSession } from '../../src/domains/planning-sessions/create-sessio
 import { SessionDocument } from '../../src/domains/planning-sessions/schemas.ts'
 import { beginAlgorithm } from '../../src/domains/planning-sessions/store.ts'
 import type { Compute } from '../../src/schedulers/compute.ts'
-import { faults } from '../schedulers/checker.ts'
+import { violations } from '../schedulers/checker.ts'
 import { startPlanning, startPlanningWorker, type PlanningApp } from '../support/planning-app.ts'
 import { planningDocuments, type PlanningDocuments } from '../support/planning-documents.ts'
 import { startTemporal, type TestTemporal } from '../support/temporal.ts'
@@ -68,7 +68,7 @@ const session = (documents: PlanningDocuments, workflowVersionId: string, more: 
 })
 
 /** The checker's problem, from the documents that were posted and nothing else. */
-const problemFrom = ({ workflow, environment, topology }: PlanningDocuments): Parameters<typeof faults>[0] => {
+const problemFrom = ({ workflow, environment, topology }: PlanningDocuments): Parameters<typeof violations>[0] => {
   const { activities, dataDependencies } = workflow.spec
   const { resources, activityResourceProfiles } = environment
   const resourceAt = new Map(resources.map(({ id }, k) => [id, k]))
@@ -113,7 +113,7 @@ const problemFrom = ({ workflow, environment, topology }: PlanningDocuments): Pa
   }
 }
 
-const judgedFrom = (documents: PlanningDocuments, plan: Json): Parameters<typeof faults>[1] => ({
+const judgedFrom = (documents: PlanningDocuments, plan: Json): Parameters<typeof violations>[1] => ({
   assignments: plan.assignments.map((assignment: Json) => ({
     activity: documents.workflow.spec.activities.findIndex(({ name }) => name === assignment.externalId),
     resource: documents.environment.resources.findIndex(({ id }) => id === assignment.resourceId),
@@ -132,7 +132,7 @@ let number = 0
 const fresh = (): PlanningDocuments => fc.sample(planningDocuments(`case${++number}`), { numRuns: 1, seed: 1000 + number })[0]!
 
 describe('a planning session', () => {
-  test('any workflow on any scope: candidate, selection and plan agree, and a judge that knows only the documents finds no fault', async () => {
+  test('any workflow on any scope: candidate, selection and plan agree, and a judge that knows only the documents finds no violation', async () => {
     let run = 0
     await fc.assert(
       fc.asyncProperty(planningDocuments('property'), async (generated) => {
@@ -149,7 +149,7 @@ describe('a planning session', () => {
         const plan = await send('POST', `/planning-sessions/${opened.id}/candidates/${listed.id}/select/`)
         expect(plan.assignments).toEqual(candidate.plan.assignments)
         expect(await send('GET', `/schedule-plans/${plan.id}/`)).toEqual(plan)
-        expect(faults(problemFrom(documents), judgedFrom(documents, plan))).toEqual([])
+        expect(violations(problemFrom(documents), judgedFrom(documents, plan))).toEqual([])
         // What the planner made passes the rules for what people make.
         const copy = {
           ...plan,
@@ -176,7 +176,7 @@ describe('a planning session', () => {
     const { plan } = await send('GET', `/planning-sessions/judged-session/candidates/${id}/`)
     const judged = judgedFrom(documents, plan)
     const problem = problemFrom(documents)
-    expect(faults(problem, judged)).toEqual([])
+    expect(violations(problem, judged)).toEqual([])
     const slower = { ...problem, durations: Array.from(problem.durations, (seconds) => seconds + 1) }
     const dearer = {
       ...problem,
@@ -191,7 +191,7 @@ describe('a planning session', () => {
       [dearer, judged],
       [problem, swapped],
     ] as const)
-      expect(faults(changed, schedule)).not.toEqual([])
+      expect(violations(changed, schedule)).not.toEqual([])
   }, 60_000)
 
   test('a deadline or a budget that the schedule misses makes the candidate infeasible, and an infeasible one is not selected', async () => {

@@ -8,7 +8,7 @@ import type { VaultKeys } from '../../vault/keys.ts'
 import { auditStream } from './event-stream.ts'
 import { AuditEvent, AuditQuery, AuditVerdict } from './schemas.ts'
 import { lastSealNumber, listAuditEvents } from './store.ts'
-import { verifyAudit } from './verify.ts'
+import { verifyAudit, type Proof } from './verify.ts'
 
 /** Events of one answer unless another number is asked for, and instead of one that is out of range. */
 const sizes = { ...arraySizes, usual: 200, beyond: 'usual' } as const
@@ -21,7 +21,15 @@ const seenBefore = async (db: Db, given: string | undefined): Promise<number> =>
   return Number(given)
 }
 
-export const auditEventRoutes = ({ db, vaultKeys }: { db: Db; vaultKeys?: VaultKeys | undefined }): Route[] => [
+export const auditEventRoutes = ({
+  db,
+  vaultKeys,
+  proofs = [],
+}: {
+  db: Db
+  vaultKeys?: VaultKeys | undefined
+  proofs?: readonly Proof[]
+}): Route[] => [
   route({
     method: 'GET',
     path: '/audit-events/',
@@ -47,6 +55,6 @@ export const auditEventRoutes = ({ db, vaultKeys }: { db: Db; vaultKeys?: VaultK
     tag: 'audit-events',
     summary: 'Whether every audit record is as it was sealed; if not, which one is the first that is not',
     response: AuditVerdict,
-    handle: () => verifyAudit(db, vaultKeys),
+    handle: () => verifyAudit(db, vaultKeys, proofs),
   }),
 ]

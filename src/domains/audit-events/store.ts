@@ -1,7 +1,8 @@
 import { randomUUID } from 'node:crypto'
 import { z } from 'zod'
-import { TotalRow } from '../../db/rows.ts'
-import { raw, sql, where, type Db, type Sql } from '../../db/sql.ts'
+import { columnsOf } from '../../db/projection.ts'
+import { countUpTo } from '../../db/rows.ts'
+import { sql, where, type Db, type Sql } from '../../db/sql.ts'
 import { countBound, type Page } from '../../http/paging.ts'
 import { AuditEvent, type AuditQuery, type NewAuditEvent } from './schemas.ts'
 import { signedText } from './seal.ts'
@@ -37,10 +38,6 @@ const matchingOf = (filters: AuditQuery): (Sql | undefined)[] => {
   ]
 }
 
-const columns =
-  raw(`id, event_type, actor_id, actor_type, environment_id, resource_id, connection_id, runtime_id, session_id, execution_id, external_id, outcome,
-  summary, metadata, occurred_at`)
-
 const Numbered = AuditEvent.extend({ sealNumber: z.number() })
 
 /** Sealed events after a number, in their order: nothing that is sealed later has a lower one. */
@@ -48,7 +45,7 @@ export const listSealedEvents = async (db: Db, filters: AuditQuery, after: numbe
   (
     await db.many(
       Numbered,
-      sql`select ${columns}, seal_number from audit_events ${where(sql`seal_number > ${after}`, ...matchingOf(filters))} order by seal_number limit ${limit}`,
+      sql`select ${columnsOf(Numbered, 'audit_events')} from audit_events ${where(sql`seal_number > ${after}`, ...matchingOf(filters))} order by seal_number limit ${limit}`,
     )
   ).map(({ sealNumber, ...event }) => ({ sealNumber, event }))
 
@@ -60,12 +57,8 @@ export const listAuditEvents = async (db: Db, filters: AuditQuery, page: Page): 
   const matching = where(...matchingOf(filters))
   const rows = await db.many(
     AuditEvent,
-    sql`select ${columns}
-        from audit_events ${matching} order by occurred_at desc, id desc limit ${page.limit} offset ${page.offset}`,
+    sql`select ${columnsOf(AuditEvent, 'audit_events')} from audit_events ${matching} order by occurred_at desc, id desc limit ${page.limit} offset ${page.offset}`,
   )
-  const { total } = await db.one(
-    TotalRow,
-    sql`select count(*) as total from (select 1 from audit_events ${matching} limit ${countBound + 1}) counted`,
-  )
+  const total = await countUpTo(db, sql`audit_events ${matching}`, countBound)
   return { rows, total }
 }

@@ -18,7 +18,6 @@ type Sealed = z.output<typeof Sealed>
 const Unsealed = SealedMembers.extend({ signature: z.string().optional(), signatureKey: z.string().optional() })
 const Head = z.object({ number: z.number(), eventId: z.string(), seal: z.string(), signature: z.string(), signatureKey: z.string() })
 const Count = z.object({ total: z.number() })
-const RunDigest = z.object({ digest: z.string().optional() })
 
 export interface Verdict {
   sealed: number
@@ -39,16 +38,14 @@ const openKeys = (keys: VaultKeys | undefined) => {
   }
 }
 
-/** SHA-256 over the events of a run, as the record of its end holds it. */
-export const runEventsDigest = (runId: string, last: number) => sql`select encode(sha256(convert_to(coalesce(string_agg(
-    concat_ws('|', e.sequence, e.event_type, e.aggregate_type, e.aggregate_id, e.payload, extract(epoch from e.occurred_at)), chr(10) order by e.sequence), ''), 'UTF8')), 'hex') as digest
-  from run_events e where e.execution_run_id = ${runId} and e.sequence <= ${last}`
+/** Compares what a record says of others with what is there now. @returns what is wrong, or nothing */
+export type Proof = (tx: Db, record: Pick<Sealed, 'executionId' | 'metadata'>) => Promise<string | undefined>
 
 /**
  * Walks the chain from its first record and names the first thing that is not as it was sealed.
  * Reads in one transaction, so a sealer beside it changes nothing of what is seen.
  */
-export const verifyAudit = (db: Db, keys: VaultKeys | undefined): Promise<Verdict> =>
+export const verifyAudit = (db: Db, keys: VaultKeys | undefined, proofs: readonly Proof[] = []): Promise<Verdict> =>
   db.transaction(async (tx) => {
     await tx.run(sql`set transaction isolation level repeatable read, read only`)
     const keyOf = openKeys(keys)
@@ -70,8 +67,10 @@ export const verifyAudit = (db: Db, keys: VaultKeys | undefined): Promise<Verdic
       for (const row of rows) {
         const fault = await linkFault(row, before, keyOf)
         if (fault !== undefined) return verdict(fault)
-        const fell = await runFault(tx, row)
-        if (fell !== undefined) return verdict({ id: row.id, reason: fell })
+        for (const proof of proofs) {
+          const reason = await proof(tx, row)
+          if (reason !== undefined) return verdict({ id: row.id, reason })
+        }
         before = {
           ...{ number: row.sealNumber, seal: row.seal, id: row.id },
           ...{ worth: Math.max(before.worth, worth(row.sealKey)), signed: Math.max(before.signed, worth(row.signatureKey)) },
@@ -149,15 +148,4 @@ const endFault = async (
   if (head.number > last.number)
     return { id: head.eventId, reason: `removed: the chain ends at ${String(last.number)} and had ${String(head.number)} records` }
   return head.seal === last.seal ? undefined : { id: last.id, reason: 'inserted: it follows the head of the chain' }
-}
-
-/** A run's end names the digest of its events; of a run that was deleted they are gone with it. */
-const runFault = async (tx: Db, { executionId, metadata }: Sealed): Promise<string | undefined> => {
-  const recorded = metadata?.['eventsDigest']
-  const last = metadata?.['events']
-  if (executionId === undefined || typeof recorded !== 'string' || typeof last !== 'number') return undefined
-  const { total } = await tx.one(Count, sql`select count(*) as total from execution_runs where id = ${executionId}`)
-  if (total === 0) return undefined
-  const { digest } = await tx.one(RunDigest, runEventsDigest(executionId, last))
-  return digest === recorded ? undefined : `changed: the events of run ${executionId} are not those that it ended with`
 }

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { TotalRow } from '../../db/rows.ts'
+import { countUpTo } from '../../db/rows.ts'
 import { sql, type Db, type Sql } from '../../db/sql.ts'
 import { countBound, type Page } from '../../http/paging.ts'
 import { missing, unacceptable, type Problem } from '../../refusal.ts'
@@ -16,9 +16,10 @@ export const nouns: Record<SecretKind, string> = {
 /** Connections named by a credential and by the refusal of its deletion. */
 const usersShown = 100
 
-const users = sql`(select coalesce(json_agg(json_build_object('connectionId', u.id, 'environmentId', u.environment_id, 'name', u.name) order by u.id), '[]')
-  from (select id, environment_id, name from connections where credential_ref <> '' and credential_ref = 'vault:' || c.kind || '/' || c.id
-        order by id limit ${usersShown}) u)`
+const users = sql`(select coalesce(json_agg(json_build_object('connectionId', u.connection_id, 'environmentId', u.environment_id, 'name', u.name)
+    order by u.connection_id), '[]')
+  from (select connection_id, environment_id, name from credential_users where credential_ref = 'vault:' || c.kind || '/' || c.id
+        order by connection_id limit ${usersShown}) u)`
 
 /** The row as its answer, less what the vault keeps. */
 const document = sql`jsonb_strip_nulls(c.shown || jsonb_build_object('id', c.id, 'credentialRef', 'vault:' || c.kind || '/' || c.id, 'version', c.version,
@@ -40,10 +41,7 @@ export const listCredentials = async <T extends z.ZodType>(
   page: Page,
 ): Promise<{ rows: z.output<T>[]; total: number }> => {
   const rows = await read(db, schema, kind, sql`order by c.id limit ${page.limit} offset ${page.offset}`)
-  const { total } = await db.one(
-    TotalRow,
-    sql`select count(*) as total from (select 1 from credentials where kind = ${kind} limit ${countBound + 1}) counted`,
-  )
+  const total = await countUpTo(db, sql`credentials where kind = ${kind}`, countBound)
   return { rows, total }
 }
 
@@ -64,7 +62,7 @@ export const takenProblems = async (db: Db, kind: SecretKind, id: string): Promi
     : []
 }
 
-const UseRow = z.object({ id: z.string(), environmentId: z.string() })
+const UseRow = z.object({ connectionId: z.string(), environmentId: z.string() })
 
 /** Deletes a credential that no connection refers to. @throws Refusal `missing`, `unacceptable` naming the connections */
 export const deleteCredential = (db: Db, kind: SecretKind, id: string): Promise<void> =>
@@ -73,13 +71,14 @@ export const deleteCredential = (db: Db, kind: SecretKind, id: string): Promise<
     if (held === 0) throw missing(nouns[kind], id)
     const using = await tx.many(
       UseRow,
-      sql`select id, environment_id from connections where credential_ref = ${referenceOf(kind, id)} order by id limit ${usersShown}`,
+      sql`select connection_id, environment_id from credential_users where credential_ref = ${referenceOf(kind, id)}
+          order by connection_id limit ${usersShown}`,
     )
     if (using.length > 0)
       throw unacceptable(
         using.map((connection) => ({
           path: '',
-          message: `the ${nouns[kind]} is used by connection ${JSON.stringify(connection.id)} of environment ${JSON.stringify(connection.environmentId)}; give that another credential first`,
+          message: `the ${nouns[kind]} is used by connection ${JSON.stringify(connection.connectionId)} of environment ${JSON.stringify(connection.environmentId)}; give that another credential first`,
         })),
       )
     await tx.run(sql`delete from credentials where kind = ${kind} and id = ${id}`)

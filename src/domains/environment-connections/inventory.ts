@@ -1,11 +1,23 @@
 import { randomUUID } from 'node:crypto'
 import { isDeepStrictEqual } from 'node:util'
 import { z } from 'zod'
-import { raw, sql, type Db } from '../../db/sql.ts'
+import { sql, type Db } from '../../db/sql.ts'
 import type { Found, FoundResource, FoundRuntime } from '../../drivers/discovery/found.ts'
+import {
+  addRuntime,
+  addStorage,
+  bindFound,
+  bindStorage,
+  relateFound,
+  renewResource,
+  renewStorage,
+  type Filled,
+  type FilledFields,
+} from '../environments/found-rows.ts'
 import { insertResources } from '../environments/save.ts'
 import { Resource, Runtime } from '../environments/schemas.ts'
 import { lockInventory, resourcesOfVersions, runtimesOfVersions } from '../environments/store.ts'
+import { recordSnapshots } from '../resources/store.ts'
 import type { ConnectionDocument } from './schemas.ts'
 import { deterministicId } from './store.ts'
 
@@ -23,16 +35,6 @@ type Mark = z.output<typeof Mark>
 
 const markOf = (metadata: Readonly<Record<string, unknown>> | undefined): Mark | undefined => Mark.safeParse(metadata?.['discovered']).data
 
-/** Columns that discovery fills, by the name of the document. */
-const filled = {
-  type: 'type',
-  architecture: 'architecture',
-  cpuCores: 'cpu_cores',
-  cpuCapacity: 'cpu_capacity',
-  memoryBytes: 'memory_bytes',
-} as const
-type Filled = keyof typeof filled
-
 const foundFields = (found: FoundResource): Record<Filled, string | number> => ({
   type: found.type,
   architecture: found.architecture,
@@ -46,10 +48,10 @@ const renewed = (
   existing: Pick<Resource, Filled> & { metadata?: Record<string, unknown> | undefined },
   found: FoundResource,
   connectionId: string,
-): { fields: Partial<Record<Filled, string | number>>; metadata: Record<string, unknown> } | undefined => {
+): { fields: FilledFields; metadata: Record<string, unknown> } | undefined => {
   const before = markOf(existing.metadata)
   const mark: Mark = { connectionId, key: found.key, fields: { ...before?.fields }, metadata: { ...before?.metadata } }
-  const fields: Partial<Record<Filled, string | number>> = {}
+  const fields: FilledFields = {}
   for (const [name, value] of Object.entries(foundFields(found)) as [Filled, string | number][]) {
     const current = existing[name]
     const ours = name in mark.fields ? mark.fields[name] === current : current === '' || current === 0
@@ -77,9 +79,6 @@ const StorageRow = z.object({
   capacityBytes: z.number(),
   metadata: z.record(z.string(), z.unknown()).optional(),
 })
-
-/** Snapshots that are kept of each resource. */
-const keptSnapshots = 200
 
 const IdRow = z.object({ id: z.string() })
 
@@ -111,28 +110,14 @@ export const applyFound = async (
       metadata: resource.metadata,
     })),
   )
-  // A binding that a person took away between a resource and a runtime that both stay is not made again.
-  await tx.run(
-    sql`insert into resource_runtime_bindings (resource_id, runtime_id, environment_version_id, position, enabled)
-        select p."resourceId", p."runtimeId", ${versionId}, ${pairs.length}, true
-        from json_to_recordset(${JSON.stringify(pairs)}::json) as p("resourceId" text, "runtimeId" text)
-        where p."resourceId" = any(${[...added]}) or p."runtimeId" = any(${[...runtimes.added]})
-          or not exists (select from resource_runtime_bindings b where b.resource_id = p."resourceId")
-        on conflict do nothing`,
-  )
+  await bindFound(tx, versionId, pairs, { resources: added, runtimes: runtimes.added })
   const contained = found.resources.flatMap((resource) =>
     resource.within.flatMap((key) => {
       const source = ids.get(key)
       return source === undefined ? [] : [{ source, target: ids.get(resource.key)! }]
     }),
   )
-  await tx.run(
-    sql`insert into resource_relations (environment_version_id, source_resource_id, target_resource_id, relation_type, position, metadata)
-        select ${versionId}, r.source, r.target, 'contains', 0, ${JSON.stringify({ discovered: { connectionId } })}::jsonb
-        from json_to_recordset(${JSON.stringify(contained)}::json) as r(source text, target text)
-        where r.source = any(${[...added]}) or r.target = any(${[...added]})
-        on conflict do nothing`,
-  )
+  await relateFound(tx, versionId, contained, { metadata: { discovered: { connectionId } }, added })
   await saveStorages(tx, connection, versionId, found, runtimes.ids, changes)
   return { snapshotIds: await saveSnapshots(tx, connectionId, existing, found, ids), changes }
 }
@@ -162,11 +147,14 @@ const saveRuntimes = async (
       ),
     )
     const plain = `${name} ${runtime.driver}`
-    await tx.run(
-      sql`insert into runtimes (id, environment_version_id, position, name, driver, mode, role, configuration, capabilities)
-          values (${id}, ${versionId}, ${existing.length + added.size}, ${names.has(plain) || plain.length > 255 ? id : plain}, ${runtime.driver}, 'execution', '',
-            ${JSON.stringify({ ...given, ...runtime.configuration })}, ${JSON.stringify(Runtime.shape.capabilities.parse(Object.fromEntries(runtime.capabilities.map((one) => [one, true]))))})`,
-    )
+    await addRuntime(tx, versionId, {
+      id,
+      position: existing.length + added.size,
+      name: names.has(plain) || plain.length > 255 ? id : plain,
+      driver: runtime.driver,
+      configuration: { ...given, ...runtime.configuration },
+      capabilities: Runtime.shape.capabilities.parse(Object.fromEntries(runtime.capabilities.map((one) => [one, true]))),
+    })
   }
   return { ids, added }
 }
@@ -201,11 +189,7 @@ const saveResources = async (
       const change = renewed(same, resource, connectionId)
       if (change === undefined) continue
       changes.renewed += 1
-      await tx.run(
-        sql`update resources set metadata = ${JSON.stringify(change.metadata)} ${Object.entries(change.fields)
-          .map(([name, value]) => sql`, ${raw(filled[name as Filled])} = ${value}`)
-          .reduce((all, one) => sql`${all}${one}`, sql``)} where id = ${same.id}`,
-      )
+      await renewResource(tx, same.id, change.metadata, change.fields)
       continue
     }
     const id = deterministicId(`${connectionId}.${resource.key}`, versionId, connectionId, resource.key)
@@ -258,26 +242,31 @@ const saveStorages = async (
       names.add(name)
       existing.push({ id, name, endpoint: storage.source, capacityBytes: storage.capacityBytes })
       changes.added += 1
-      await tx.run(
-        sql`insert into storages (id, environment_version_id, position, name, type, endpoint, capacity_bytes, shared, read_only, metadata)
-            values (${id}, ${versionId}, ${existing.length}, ${name}, ${storage.type}, ${storage.source}, ${storage.capacityBytes}, true, ${storage.readOnly},
-              ${JSON.stringify({ discovered: mark })})`,
-      )
+      await addStorage(tx, versionId, {
+        id,
+        position: existing.length,
+        name,
+        type: storage.type,
+        endpoint: storage.source,
+        capacityBytes: storage.capacityBytes,
+        readOnly: storage.readOnly,
+        metadata: { discovered: mark },
+      })
     } else if (
       storage.capacityBytes > 0 &&
       markOf(same.metadata)?.fields['capacityBytes'] === same.capacityBytes &&
       same.capacityBytes !== storage.capacityBytes
     ) {
       changes.renewed += 1
-      await tx.run(
-        sql`update storages set capacity_bytes = ${storage.capacityBytes}, metadata = ${JSON.stringify({ ...same.metadata, discovered: mark })} where id = ${id}`,
-      )
+      await renewStorage(tx, id, storage.capacityBytes, { ...same.metadata, discovered: mark })
     }
     for (const key of storage.runtimes)
-      await tx.run(
-        sql`insert into storage_runtime_bindings (environment_version_id, storage_id, runtime_id, position, read_only, host_path)
-            values (${versionId}, ${id}, ${runtimes.get(key)}, 0, ${storage.readOnly}, ${storage.path}) on conflict do nothing`,
-      )
+      await bindStorage(tx, versionId, {
+        storageId: id,
+        runtimeId: runtimes.get(key),
+        readOnly: storage.readOnly,
+        hostPath: storage.path,
+      })
   }
 }
 
@@ -310,16 +299,6 @@ const saveSnapshots = async (
       metadata: { ...about, warnings: [...found.warnings, 'the site does not know it any more'] },
     })),
   ].map((snapshot) => ({ id: `snapshot-${randomUUID()}`, ...snapshot }))
-  await tx.run(
-    sql`insert into resource_snapshots (id, resource_id, captured_at, available, cpu_used, memory_used_bytes, queue_length, metadata)
-        select id, "resourceId", clock_timestamp(), available, "cpuUsed", "memoryUsedBytes", "queueLength", metadata
-        from json_to_recordset(${JSON.stringify(snapshots)}::json) as s(id text, "resourceId" text, available boolean, "cpuUsed" double precision, "memoryUsedBytes" bigint,
-          "queueLength" bigint, metadata jsonb)`,
-  )
-  await tx.run(
-    sql`delete from resource_snapshots where id in (
-          select id from (select id, row_number() over (partition by resource_id order by captured_at desc, id desc) as place from resource_snapshots
-            where resource_id = any(${snapshots.map(({ resourceId }) => resourceId)})) ranked where place > ${keptSnapshots})`,
-  )
+  await recordSnapshots(tx, snapshots)
   return snapshots.map(({ id }) => id)
 }

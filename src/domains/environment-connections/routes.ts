@@ -4,6 +4,7 @@ import type { Engine } from '../../engine.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import { unbuiltConnectionType } from '../../not-built.ts'
 import { missing, Refusal, unacceptable, type Problem } from '../../refusal.ts'
+import { markMonitored } from '../environments/connections.ts'
 import { connectionSecretProblems } from '../environments/secrets.ts'
 import { checkConnection, type PinParts } from './check.ts'
 import { undiscoverable, type DiscoverParts } from './discover.ts'
@@ -14,7 +15,6 @@ import {
   keptChecks,
   listChecks,
   markDiscoveryDispatched,
-  markMonitored,
   readConnection,
   readDiscovery,
   requestDiscovery,

@@ -1,10 +1,12 @@
 import { createHash, randomUUID } from 'node:crypto'
 import { z } from 'zod'
 import type { SshHostKey } from '../../clients/ssh/target.ts'
+import { columnsOf } from '../../db/projection.ts'
 import { sql, type Db } from '../../db/sql.ts'
 import { missing, unacceptable, type Problem } from '../../refusal.ts'
 import { recordAudit } from '../audit-events/store.ts'
 import { holdCredential } from '../credentials/store.ts'
+import { putConnection, setEnvironmentStatus } from '../environments/connections.ts'
 import { connectionSecretProblems, unmasked, withMasked } from '../environments/secrets.ts'
 import { lockInventory } from '../environments/store.ts'
 import { ResourceSnapshot } from '../resources/schemas.ts'
@@ -80,18 +82,12 @@ export const saveConnection = (db: Db, connection: ConnectionDocument): Promise<
     await lockInventory(tx)
     const problems = await storedProblems(tx, connection)
     if (problems.length > 0) throw unacceptable(problems)
-    const { id, environmentId, name, type, endpoint, username, credentialRef, configuration } = connection
+    const { id, credentialRef, configuration } = connection
     // A reference is opaque: one to nothing is kept, and its use says so.
     await holdCredential(tx, credentialRef)
     const before = await storedConnection(tx, id)
     const json = configuration === undefined ? null : JSON.stringify(unmasked(configuration, before?.configuration))
-    await tx.run(
-      sql`insert into connections (id, environment_id, position, name, type, endpoint, username, credential_ref, configuration)
-          values (${id}, ${environmentId}, (select coalesce(max(position) + 1, 0) from connections where environment_id = ${environmentId}),
-            ${name}, ${type}, ${endpoint}, ${username}, ${credentialRef}, ${json})
-          on conflict on constraint connections_pkey do update set name = excluded.name, type = excluded.type, endpoint = excluded.endpoint,
-            username = excluded.username, credential_ref = excluded.credential_ref, configuration = excluded.configuration`,
-    )
+    await putConnection(tx, connection, json)
     if (before !== undefined && trustOf(before) !== trustOf(connection))
       await tx.run(sql`delete from connection_host_keys where connection_id = ${id}`)
     return (await readConnection(tx, id))!
@@ -122,7 +118,7 @@ export const keepHostKey = async (db: Db, connectionId: string, key: SshHostKey)
 
 // ------------------------------------------------------------------------------------------------------------------ checks
 
-const checkColumns = sql`id, connection_id, status, message, latency_ms, checked_at, metadata`
+const checkColumns = columnsOf(ConnectionCheck, 'connection_checks')
 
 /** The newest checks of a connection. */
 export const listChecks = (db: Db, connectionId: string, limit: number): Promise<ConnectionCheck[]> =>
@@ -203,7 +199,7 @@ const settleEnvironment = async (tx: Db, environmentId: string, connectionId: st
   )
   const status = environmentStatus(environment.status, connections, checking)
   if (status === environment.status) return
-  await tx.run(sql`update environments set status = ${status} where id = ${environmentId}`)
+  await setEnvironmentStatus(tx, environmentId, status)
   await recordAudit(tx, {
     eventType: 'environment.status-changed',
     actorType: 'service',
@@ -226,9 +222,6 @@ export const unmonitored = (db: Db, limit: number) =>
     Monitored,
     sql`select id, 1 as generation from connections where monitored_since is null and ${monitored} order by created_at, id limit ${limit}`,
   )
-
-export const markMonitored = (db: Db, id: string): Promise<number> =>
-  db.run(sql`update connections set monitored_since = now() where id = ${id} and monitored_since is null`)
 
 export const monitoredConnections = (db: Db, limit: number) =>
   db.many(
@@ -259,7 +252,7 @@ const DiscoveryRow = z.object({
   transient: z.boolean().optional(),
 })
 type DiscoveryRow = z.output<typeof DiscoveryRow>
-const discoveryColumns = sql`connection_id, number, status, problem, transient`
+const discoveryColumns = columnsOf(DiscoveryRow, 'connection_discoveries')
 
 /** The discovery that is under way for a connection, or a new one. @throws Refusal 404 */
 export const requestDiscovery = (db: Db, connectionId: string): Promise<DiscoveryRow> =>
@@ -363,8 +356,7 @@ export const openDiscoveries = (db: Db, limit: number) =>
 export const snapshotsOf = (db: Db, connectionId: string, number: number): Promise<ResourceSnapshot[]> =>
   db.many(
     ResourceSnapshot,
-    sql`select s.id, s.resource_id, s.captured_at, s.available, s.cpu_used, s.memory_used_bytes, s.network_in_bps, s.network_out_bps, s.disk_read_bps, s.disk_write_bps,
-          s.queue_length, s.metadata
+    sql`select ${columnsOf(ResourceSnapshot, 's')}
         from connection_discoveries d cross join lateral unnest(d.snapshot_ids) with ordinality as named (id, place) join resource_snapshots s on s.id = named.id
         where d.connection_id = ${connectionId} and d.number = ${number} order by named.place`,
   )

@@ -1,4 +1,4 @@
-import { array, join, object, time } from './json-text.ts'
+import { array, join, object, time } from '../../db/projection.ts'
 
 // The documents of the inventory: one row of a table becomes its JSON object, as text. Empty columns are left out.
 
@@ -209,7 +209,7 @@ export const environmentObject = join({
   connections: array(connectionObject, 'connections c where c.environment_id = e.id', 'c.position, c.id'),
   connectionChecks: array(
     checkObject,
-    `connections c cross join lateral (select * from connection_checks where connection_id = c.id order by checked_at desc, id desc limit ${String(recentChecks)}) k where c.environment_id = e.id`,
+    `connections c cross join lateral (select * from recorded_connection_checks where connection_id = c.id order by checked_at desc, id desc limit ${String(recentChecks)}) k where c.environment_id = e.id`,
     'c.position, c.id, k.checked_at desc, k.id desc',
   ),
 })

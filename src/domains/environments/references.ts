@@ -41,7 +41,7 @@ export const storeProblems = async (db: Db, document: unknown, replaces?: string
       union all ${ofOthers('storage', 'storages', names.storages)}
       union all ${ofOthers('profile', 'activity_resource_profiles', names.profiles)}
       union all select 'connection', v.id, v.environment_id from connections v where v.id = any(${valuesOf(names.connections)}) and ${counts}
-      union all select 'type', id, null from activity_types where id = any(${valuesOf(typesNamed)})
+      union all select 'type', id, null from registered_activity_types where id = any(${valuesOf(typesNamed)})
       union all select 'target', json_build_array(p.activity_type_id, p.resource_id, p.model_version)::text, v.environment_id
         from activity_resource_profiles p join environment_versions v on v.id = p.environment_version_id
         where p.activity_type_id = any(${valuesOf(typesNamed)}) and p.resource_id = any(${valuesOf(names.profileTargets.map(({ right }) => right))}) and ${counts}`,

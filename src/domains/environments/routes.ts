@@ -14,6 +14,7 @@ import {
   replaceEnvironment,
   requireEnvironment,
 } from './store.ts'
+import type { EnvironmentUse } from './users.ts'
 
 const idOf = ({ body }: { body: unknown }): string => (body as EnvironmentDefinition).environment.id
 const json = ['application/json']
@@ -26,7 +27,7 @@ const withoutViews = (document: EnvironmentDefinition): EnvironmentDefinition =>
   ),
 })
 
-export const environmentRoutes = ({ db }: { db: Db }): Route[] => {
+export const environmentRoutes = ({ db, uses }: { db: Db; uses: { environment: readonly EnvironmentUse[] } }): Route[] => {
   /** The document is sent as PostgreSQL built it: parsing and writing it again would cost more than the read. */
   const document = sharedReads((id) => readEnvironment(db, id))
   const read = async (id: string): Promise<Reply> => {
@@ -103,7 +104,7 @@ export const environmentRoutes = ({ db }: { db: Db }): Route[] => {
             },
           ])
         }
-        await replaceEnvironment(db, body)
+        await replaceEnvironment(db, body, uses.environment)
         return read(id)
       },
     }),
@@ -119,7 +120,7 @@ export const environmentRoutes = ({ db }: { db: Db }): Route[] => {
         environmentId: ({ params }) => params['environmentId'],
       },
       handle: async ({ params }) => {
-        await deleteEnvironment(db, params.environmentId)
+        await deleteEnvironment(db, params.environmentId, uses.environment)
         return undefined
       },
     }),

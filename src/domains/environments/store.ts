@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { TotalRow } from '../../db/rows.ts'
+import { countUpTo } from '../../db/rows.ts'
 import { raw, sql, type Db, type Sql } from '../../db/sql.ts'
 import { unacceptable, missing, type Problem } from '../../refusal.ts'
 import { countBound, type Page } from '../../http/paging.ts'
@@ -16,7 +16,7 @@ import { storeProblems } from './references.ts'
 import { insertVersion, VersionTimes } from './save.ts'
 import { environmentSecretProblems, holdsMask, maskedText, mayHoldSecret, secretPaths, unmaskEnvironment } from './secrets.ts'
 import { ActivityResourceProfile, Resource, ResourceRuntimeBinding, Runtime, Version, type EnvironmentDefinition } from './schemas.ts'
-import { usersOf } from './users.ts'
+import { usersOf, type EnvironmentUse } from './users.ts'
 
 /** Any number of its own; see `migrate.ts` for the other. */
 const inventoryLock = 7_355_608_152
@@ -55,7 +55,7 @@ export const listEnvironments = async (db: Db, page: Page): Promise<{ documents:
         join lateral (select * from environment_versions where environment_id = e.id order by version desc limit 1) v on true
         order by e.name collate "C", e.id`,
   )
-  const { total } = await db.one(TotalRow, sql`select count(*) as total from (select 1 from environments limit ${countBound + 1}) counted`)
+  const total = await countUpTo(db, sql`environments`, countBound)
   return { documents: rows.map(({ document }) => maskedText(document)), total }
 }
 
@@ -92,8 +92,14 @@ const exists = async (tx: Db, id: string): Promise<void> => {
   if ((await tx.run(sql`select 1 from environments where id = ${id} for update`)) === 0) throw missing('environment', id)
 }
 
-const refuseUsed = async (tx: Db, id: string, deed: string, remedy: string): Promise<void> => {
-  const users = await usersOf(tx, id)
+interface Refused {
+  uses: readonly EnvironmentUse[]
+  deed: string
+  remedy: string
+}
+
+const refuseUsed = async (tx: Db, id: string, { uses, deed, remedy }: Refused): Promise<void> => {
+  const users = await usersOf(tx, id, uses)
   if (users.length === 0) return
   throw unacceptable(
     users.map((user) => ({ path: '', message: `environment ${JSON.stringify(id)} cannot be ${deed}: it is used by ${user}; ${remedy}` })),
@@ -104,12 +110,12 @@ const refuseUsed = async (tx: Db, id: string, deed: string, remedy: string): Pro
  * Replaces all of an environment in one transaction; its creation time, and connections that stay, with their checks, are kept.
  * 404 for an unknown id, 422 while anything uses it or when the store knows something against the document.
  */
-export const replaceEnvironment = (db: Db, definition: EnvironmentDefinition): Promise<void> =>
+export const replaceEnvironment = (db: Db, definition: EnvironmentDefinition, uses: readonly EnvironmentUse[]): Promise<void> =>
   db.transaction(async (tx) => {
     await lockInventory(tx)
     const { id, name, description, status } = definition.environment
     await exists(tx, id)
-    await refuseUsed(tx, id, 'replaced', 'register the revised inventory as a new environment with new ids')
+    await refuseUsed(tx, id, { uses, deed: 'replaced', remedy: 'register the revised inventory as a new environment with new ids' })
     const problems = await definitionProblems(tx, definition, id)
     if (problems.length > 0) throw unacceptable(problems)
     unmaskEnvironment(definition, await behindMasks(tx, definition, id))
@@ -126,11 +132,11 @@ export const replaceEnvironment = (db: Db, definition: EnvironmentDefinition): P
   })
 
 /** Deletes an environment with everything below it; 404 for an unknown id, 422 while anything uses it. */
-export const deleteEnvironment = (db: Db, id: string): Promise<void> =>
+export const deleteEnvironment = (db: Db, id: string, uses: readonly EnvironmentUse[]): Promise<void> =>
   db.transaction(async (tx) => {
     await lockInventory(tx)
     await exists(tx, id)
-    await refuseUsed(tx, id, 'deleted', 'delete that first')
+    await refuseUsed(tx, id, { uses, deed: 'deleted', remedy: 'delete that first' })
     await tx.run(sql`delete from environments where id = ${id}`)
   })
 

@@ -1,6 +1,7 @@
 import { z } from 'zod'
-import { TotalRow } from '../../db/rows.ts'
+import { countUpTo } from '../../db/rows.ts'
 import { sql, type Db } from '../../db/sql.ts'
+import { countBound } from '../../http/paging.ts'
 import { Refusal } from '../../refusal.ts'
 
 const Compared = z.object({
@@ -72,10 +73,7 @@ export const compareRuns = async (db: Db, a: string, b: string, page: { limit: n
       join schedule_plan_assignments pb on pb.schedule_plan_id = ry.schedule_plan_id and pb.activity_position = y.activity_position
       where x.execution_run_id = ${a} and x.latest order by x.activity_position limit ${page.limit} offset ${page.offset}`,
   )
-  const { total } = await db.one(
-    TotalRow,
-    sql`select count(*) as total from (select 1 from task_executions where execution_run_id = ${a} and latest limit 10001) counted`,
-  )
+  const total = await countUpTo(db, sql`task_executions where execution_run_id = ${a} and latest`, countBound)
   return {
     totals: { makespanSeconds: delta(first.makespanSeconds, second.makespanSeconds), cost: delta(first.cost, second.cost) },
     planned: {

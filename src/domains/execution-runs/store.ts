@@ -1,48 +1,85 @@
 import { z } from 'zod'
-import { TotalRow } from '../../db/rows.ts'
+import { fields, jsonObject, time } from '../../db/projection.ts'
+import { countUpTo } from '../../db/rows.ts'
 import { raw, sql, where, type Db, type Sql } from '../../db/sql.ts'
+import { countBound } from '../../http/paging.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
 import { version } from '../../version.ts'
 import { recordRunEnd, recordRunStart } from './audit.ts'
 import { intentName, taskExecutionId } from './names.ts'
 import { ExecutionRun, runStates } from './schemas.ts'
 
-const time = (column: string): string => `to_char(${column} at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')`
+/** The ExecutionRun projection of a row `r`, as JSON made by the server: a read is one round trip and no object per row here. */
+const runJson = jsonObject({
+  ...fields(
+    'r',
+    `id schedulePlanId mode seed status kind title actorId environmentSnapshotId networkModel simulator onFailure generation
+     activityCount completedActivityCount failedActivityCount makespanSeconds cost`,
+  ),
+  breakdown: jsonObject(fields('r', 'computeSeconds transferSeconds queueSeconds interferenceSeconds overheadSeconds')),
+  ...fields('r', 'transferredBytes defaultedDurations'),
+  warnings: "coalesce(r.warnings, '[]')",
+  ...fields('r', 'failureReason paused'),
+  cancelRequestedAt: time('r.cancel_requested_at'),
+  createdAt: time('r.created_at'),
+  startedAt: time('r.started_at'),
+  finishedAt: time('r.finished_at'),
+})
 
-/** The ExecutionRun projection of a row `r`, as JSON text made by the server: a read is one round trip and no object per row here. */
-const runJson = `json_strip_nulls(json_build_object('id', r.id, 'schedulePlanId', r.schedule_plan_id, 'mode', r.mode, 'seed', r.seed, 'status', r.status, 'kind', r.kind, 'title', r.title,
-  'actorId', r.actor_id, 'environmentSnapshotId', r.environment_snapshot_id, 'networkModel', r.network_model, 'simulator', r.simulator, 'onFailure', r.on_failure, 'generation', r.generation,
-  'activityCount', r.activity_count, 'completedActivityCount', r.completed_activity_count, 'failedActivityCount', r.failed_activity_count, 'makespanSeconds', r.makespan_seconds, 'cost', r.cost,
-  'breakdown', json_build_object('computeSeconds', r.compute_seconds, 'transferSeconds', r.transfer_seconds, 'queueSeconds', r.queue_seconds, 'interferenceSeconds', r.interference_seconds,
-    'overheadSeconds', r.overhead_seconds), 'transferredBytes', r.transferred_bytes, 'defaultedDurations', r.defaulted_durations, 'warnings', coalesce(r.warnings, '[]'), 'failureReason', r.failure_reason, 'paused', r.paused,
-  'cancelRequestedAt', ${time('r.cancel_requested_at')}, 'createdAt', ${time('r.created_at')}, 'startedAt', ${time('r.started_at')}, 'finishedAt', ${time('r.finished_at')}))`
+const taskJson = jsonObject({
+  ...fields(
+    't',
+    `id executionRunId planAssignmentId activityId externalId plannedResourceId allocatedResourceId runtimeId connectionId site
+     attempt status readyAt dataReadyAt queuedAt startedAt finishedAt runtimeSeconds queueSeconds siteQueueSeconds transferSeconds
+     transferBytes interferenceSeconds overheadSeconds cost cpuSeconds peakMemoryBytes measuredBy durationSource exitCode
+     failureClass failureReason`,
+  ),
+  coreIds: 'to_json(t.core_ids)',
+  ...fields('t', 'slotId orderOnResource'),
+  runtimeReason: `case when t.attempt = 1 then t.runtime_reason else (select f.runtime_reason from task_executions f
+    where f.execution_run_id = t.execution_run_id and f.activity_position = t.activity_position and f.attempt = 1) end`,
+  metadata: 't.metadata',
+})
 
-const taskJson = `json_strip_nulls(json_build_object('id', t.id, 'executionRunId', t.execution_run_id, 'planAssignmentId', t.plan_assignment_id, 'activityId', t.activity_id,
-  'externalId', t.external_id, 'plannedResourceId', t.planned_resource_id, 'allocatedResourceId', t.allocated_resource_id, 'runtimeId', t.runtime_id, 'connectionId', t.connection_id, 'site', t.site, 'attempt', t.attempt, 'status', t.status,
-  'readyAt', t.ready_at, 'dataReadyAt', t.data_ready_at, 'queuedAt', t.queued_at, 'startedAt', t.started_at, 'finishedAt', t.finished_at, 'runtimeSeconds', t.runtime_seconds,
-  'queueSeconds', t.queue_seconds, 'siteQueueSeconds', t.site_queue_seconds, 'transferSeconds', t.transfer_seconds, 'transferBytes', t.transfer_bytes, 'interferenceSeconds', t.interference_seconds, 'overheadSeconds', t.overhead_seconds,
-  'cost', t.cost, 'cpuSeconds', t.cpu_seconds, 'peakMemoryBytes', t.peak_memory_bytes, 'measuredBy', t.measured_by, 'durationSource', t.duration_source, 'exitCode', t.exit_code,
-  'failureClass', t.failure_class, 'failureReason', t.failure_reason, 'coreIds', to_json(t.core_ids), 'slotId', t.slot_id, 'orderOnResource', t.order_on_resource,
-  'runtimeReason', case when t.attempt = 1 then t.runtime_reason else (select f.runtime_reason from task_executions f
-    where f.execution_run_id = t.execution_run_id and f.activity_position = t.activity_position and f.attempt = 1) end, 'metadata', t.metadata))`
+const transferJson = jsonObject({
+  ...fields(
+    'd',
+    `id executionRunId producerActivityId consumerActivityId sourceResourceId targetResourceId bytes status startedAt finishedAt
+     durationSeconds cost strategy route`,
+  ),
+  logicalBytes: 'd.bytes',
+  ...fields('d', 'networkBytes filesTransferred'),
+})
 
-const transferJson = `json_strip_nulls(json_build_object('id', d.id, 'executionRunId', d.execution_run_id, 'producerActivityId', d.producer_activity_id, 'consumerActivityId', d.consumer_activity_id,
-  'sourceResourceId', d.source_resource_id, 'targetResourceId', d.target_resource_id, 'bytes', d.bytes, 'status', d.status, 'startedAt', d.started_at, 'finishedAt', d.finished_at,
-  'durationSeconds', d.duration_seconds, 'cost', d.cost, 'strategy', d.strategy, 'route', d.route, 'logicalBytes', d.bytes, 'networkBytes', d.network_bytes, 'filesTransferred', d.files_transferred))`
+const handleJson = jsonObject({
+  id: 't.id',
+  runId: 't.execution_run_id',
+  activityId: 't.activity_id',
+  resourceId: 't.planned_resource_id',
+  runtimeId: 't.runtime_id',
+  name: 't.handle_name',
+  externalId: 't.external_id_at_site',
+  startedAt: 't.handle_started_at',
+  finishedAt: 't.finished_at',
+  exitCode: 't.exit_code',
+  failure: 't.failure_reason',
+  status: `case t.status when 'preparing' then 'starting' when 'queued' then 'starting' when 'running' then 'running'
+    when 'completed' then 'completed' when 'failed' then 'failed' else 'stopped' end`,
+  artifacts: 't.artifacts',
+  metadata: "json_build_object('hostId', t.host_id)",
+})
 
-const handleJson = `json_strip_nulls(json_build_object('id', t.id, 'runId', t.execution_run_id, 'activityId', t.activity_id, 'resourceId', t.planned_resource_id, 'runtimeId', t.runtime_id,
-  'name', t.handle_name, 'externalId', t.external_id_at_site, 'startedAt', t.handle_started_at, 'finishedAt', t.finished_at, 'exitCode', t.exit_code, 'failure', t.failure_reason,
-  'status', case t.status when 'preparing' then 'starting' when 'queued' then 'starting' when 'running' then 'running' when 'completed' then 'completed' when 'failed' then 'failed' else 'stopped' end,
-  'artifacts', t.artifacts, 'metadata', json_build_object('hostId', t.host_id)))`
+const eventJson = jsonObject({
+  id: 'e.sequence::text',
+  ...fields('e', 'sequence eventType aggregateType aggregateId payload'),
+  occurredAt: time('e.occurred_at'),
+})
 
-const eventJson = `json_strip_nulls(json_build_object('id', e.sequence::text, 'sequence', e.sequence, 'eventType', e.event_type, 'aggregateType', e.aggregate_type, 'aggregateId', e.aggregate_id,
-  'payload', e.payload, 'occurredAt', ${time('e.occurred_at')}))`
+const outputJson = jsonObject(
+  fields('o', 'id dataObjectId executionRunId producerActivityId attempt relativePath sizeBytes checksum mediaType discovered'),
+)
 
-const outputJson = `json_strip_nulls(json_build_object('id', o.id, 'dataObjectId', o.data_object_id, 'executionRunId', o.execution_run_id, 'producerActivityId', o.producer_activity_id,
-  'attempt', o.attempt, 'relativePath', o.relative_path, 'sizeBytes', o.size_bytes, 'checksum', o.checksum, 'mediaType', o.media_type, 'discovered', o.discovered))`
-
-const locationJson = `json_strip_nulls(json_build_object('id', l.id, 'dataObjectInstanceId', l.data_object_instance_id, 'resourceId', l.resource_id, 'executionRunId', l.execution_run_id, 'uri', l.uri,
-  'status', l.status))`
+const locationJson = jsonObject(fields('l', 'id dataObjectInstanceId resourceId executionRunId uri status'))
 
 /** Above this many activities the detail carries counts and no arrays; the paged reads hold them. Of files it has as many. */
 const detailLimit = 10_000
@@ -121,10 +158,7 @@ export const listRuns = async (
     Json(ExecutionRun),
     sql`select ${raw(runJson)} as body from (select r.* from execution_runs r ${condition} order by ${order} limit ${limit} offset ${offset}) r order by ${order}`,
   )
-  const { total } = await db.one(
-    TotalRow,
-    sql`select count(*) as total from (select 1 from execution_runs r ${condition} limit 10001) counted`,
-  )
+  const total = await countUpTo(db, sql`execution_runs r ${condition}`, countBound)
   return { rows: rows.map(({ body }) => ({ run: body })), total }
 }
 
@@ -167,7 +201,7 @@ export const listRunPart = async (
     Json(Row),
     sql`select ${raw(json)} as body from (select ${raw(alias)}.* from ${raw(from)} ${condition} order by ${raw(order)} limit ${options.limit} offset ${options.offset}) ${raw(alias)} order by ${raw(order)}`,
   )
-  const { total } = await db.one(TotalRow, sql`select count(*) as total from (select 1 from ${raw(from)} ${condition} limit 10001) counted`)
+  const total = await countUpTo(db, sql`${raw(from)} ${condition}`, countBound)
   return { rows: rows.map(({ body }) => body), total }
 }
 

@@ -4,9 +4,9 @@ import { arraySizes, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
 import { route, Reply, type Route } from '../../http/route.ts'
 import { missing } from '../../refusal.ts'
 import { ExecutionScopeDocument } from './schemas.ts'
-import { createScope, deleteScope, listScopes, readExecutionScope, storeProblems } from './store.ts'
+import { createScope, deleteScope, listScopes, readExecutionScope, storeProblems, type ScopeUse } from './store.ts'
 
-export const executionScopeRoutes = ({ db }: { db: Db }): Route[] => [
+export const executionScopeRoutes = ({ db, uses }: { db: Db; uses: { executionScope: readonly ScopeUse[] } }): Route[] => [
   route({
     method: 'GET',
     path: '/execution-scopes/',
@@ -58,7 +58,7 @@ export const executionScopeRoutes = ({ db }: { db: Db }): Route[] => [
     refuses: [422],
     audit: { eventType: 'execution-scope.deleted', summary: ({ params }) => `execution scope ${params['scopeId'] ?? ''} deleted` },
     handle: async ({ params }) => {
-      await deleteScope(db, params.scopeId)
+      await deleteScope(db, params.scopeId, uses.executionScope)
       return undefined
     },
   }),

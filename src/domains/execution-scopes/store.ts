@@ -1,6 +1,7 @@
 import { z } from 'zod'
-import { TotalRow } from '../../db/rows.ts'
+import { countUpTo } from '../../db/rows.ts'
 import { sql, type Db, type Sql } from '../../db/sql.ts'
+import { findUsers, userText, type Use } from '../../db/uses.ts'
 import { countBound, type Page } from '../../http/paging.ts'
 import { missing, unacceptable, type Problem } from '../../refusal.ts'
 import { ExecutionScopeDocument } from './schemas.ts'
@@ -16,10 +17,7 @@ export const listScopes = async (db: Db, page: Page): Promise<{ rows: ExecutionS
     ExecutionScopeDocument,
     selected(sql`execution_scopes s order by s.name collate "C", s.id limit ${page.limit} offset ${page.offset}`),
   )
-  const { total } = await db.one(
-    TotalRow,
-    sql`select count(*) as total from (select 1 from execution_scopes limit ${countBound + 1}) counted`,
-  )
+  const total = await countUpTo(db, sql`execution_scopes`, countBound)
   return { rows, total }
 }
 
@@ -72,25 +70,19 @@ export const createScope = (db: Db, scope: ExecutionScopeDocument): Promise<void
     )
   })
 
-const User = z.object({ kind: z.string(), id: z.string(), more: z.number() })
+/** Whose target is the id of a scope. */
+export type ScopeUse = Use<string>
 
-/** Deletes a scope; 404 for an unknown id, 422 while a topology, plan or planning session uses it. */
-export const deleteScope = (db: Db, id: string): Promise<void> =>
+/** Deletes a scope; 404 for an unknown id, 422 while anything uses it. */
+export const deleteScope = (db: Db, id: string, uses: readonly ScopeUse[]): Promise<void> =>
   db.transaction(async (tx) => {
     if ((await tx.run(sql`select 1 from execution_scopes where id = ${id} for update`)) === 0) throw missing('execution scope', id)
-    const users = await tx.many(
-      User,
-      sql`select kind, min(id collate "C") as id, count(*) - 1 as more from (
-            select 1 as place, 'network topology' as kind, id::text as id from network_topologies where execution_scope_id = ${id}
-            union all select 2, 'plan', id from schedule_plans where execution_scope_id = ${id}
-            union all select 3, 'planning session', id from planning_sessions where execution_scope_id = ${id}
-          ) users group by place, kind order by place`,
-    )
+    const users = await findUsers(tx, uses, id)
     if (users.length > 0) {
       throw unacceptable(
         users.map((user) => ({
           path: '',
-          message: `execution scope ${JSON.stringify(id)} cannot be deleted: it is used by ${user.kind} ${JSON.stringify(user.id)}${user.more === 0 ? '' : ` (and ${String(user.more)} more)`}`,
+          message: `execution scope ${JSON.stringify(id)} cannot be deleted: it is used by ${userText(user)}`,
         })),
       )
     }

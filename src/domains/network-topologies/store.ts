@@ -1,9 +1,9 @@
 import { z } from 'zod'
-import { TotalRow } from '../../db/rows.ts'
+import { countUpTo } from '../../db/rows.ts'
 import { raw, sql, type Db, type Sql } from '../../db/sql.ts'
 import { countBound, type Page } from '../../http/paging.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
-import { array, object } from '../environments/json-text.ts'
+import { array, object } from '../../db/projection.ts'
 import { NetworkTopologyDocument } from './schemas.ts'
 
 const linkObject = object(
@@ -37,10 +37,7 @@ export const listTopologies = async (db: Db, page: Page): Promise<{ rows: Networ
     Row,
     selected(sql`network_topologies t order by t.name collate "C", t.version desc, t.id limit ${page.limit} offset ${page.offset}`),
   )
-  const { total } = await db.one(
-    TotalRow,
-    sql`select count(*) as total from (select 1 from network_topologies limit ${countBound + 1}) counted`,
-  )
+  const total = await countUpTo(db, sql`network_topologies`, countBound)
   return { rows: rows.map(({ document }) => document), total }
 }
 

@@ -1,5 +1,6 @@
 import { z } from 'zod'
-import { TotalRow } from '../../db/rows.ts'
+import { columnsOf } from '../../db/projection.ts'
+import { countUpTo } from '../../db/rows.ts'
 import { sql, where, type Db } from '../../db/sql.ts'
 import { networkModels, type NetworkModel } from '../../simulator/channel.ts'
 import { countBound, type Page } from '../../http/paging.ts'
@@ -39,8 +40,7 @@ const SessionRow = z.object({
 })
 export type SessionRow = z.output<typeof SessionRow>
 
-const sessionColumns = sql`s.id, s.workflow_version_id, s.execution_scope_id, s.network_topology_id, s.status, s.algorithms, s.progress, s.candidate_count,
-  s.selected_candidate_id, s.selected_plan_id, s.deadline_seconds, s.budget, s.network_model, s.configuration, s.defaulted_durations, s.warnings, s.failure_reason, s.created_at, s.started_at, s.completed_at`
+const sessionColumns = columnsOf(SessionRow, 's')
 
 /** A session as the API shows it: a deadline or budget of 0 is none. */
 export const sessionDocument = ({ deadlineSeconds, budget, ...row }: SessionRow): Session => ({
@@ -100,14 +100,11 @@ export const listSessions = async (db: Db, page: Page): Promise<{ rows: SessionR
     SessionRow,
     sql`select ${sessionColumns} from planning_sessions s order by s.created_at desc, s.id desc limit ${page.limit} offset ${page.offset}`,
   )
-  const { total } = await db.one(
-    TotalRow,
-    sql`select count(*) as total from (select 1 from planning_sessions limit ${countBound + 1}) counted`,
-  )
+  const total = await countUpTo(db, sql`planning_sessions`, countBound)
   return { rows, total }
 }
 
-const runColumns = sql`r.id, r.planning_session_id, r.algorithm, r.objective, r.status, r.progress, r.candidate_count, r.configuration, r.estimate, r.failure_reason, r.started_at, r.completed_at`
+const runColumns = columnsOf(AlgorithmRun, 'r')
 
 /** In the order in which they run. */
 export const readAlgorithmRuns = (db: Db, sessionId: string): Promise<AlgorithmRun[]> =>
@@ -305,8 +302,7 @@ const CandidateRow = z.object(candidateFields)
 export type CandidateRow = z.output<typeof CandidateRow>
 const CandidateWithColumns = z.object({ ...candidateFields, columns: ScheduleColumns })
 
-const candidateColumns = sql`c.id, c.planning_session_id, c.algorithm_run_id, c.algorithm, c.objective, c.rank, c.pareto_optimal, c.dominated, c.feasible,
-  c.predicted_makespan_seconds, c.predicted_cost, c.contention_free_makespan_seconds, c.defaulted_durations, c.fingerprint, c.created_at, v.activity_count`
+const candidateColumns = columnsOf(CandidateRow, 'c', { activityCount: 'v.activity_count' })
 const candidateSource = sql`planning_candidates c join planning_sessions s on s.id = c.planning_session_id join workflow_versions v on v.id = s.workflow_version_id`
 
 /** Candidates by rank, those without one last; one more than the page. Their schedules are not read. */
@@ -315,10 +311,7 @@ export const listCandidates = async (db: Db, sessionId: string, page: Page): Pro
     CandidateRow,
     sql`select ${candidateColumns} from ${candidateSource} ${where(sql`c.planning_session_id = ${sessionId}`)} order by c.rank nulls last, c.created_at, c.id limit ${page.limit} offset ${page.offset}`,
   )
-  const { total } = await db.one(
-    TotalRow,
-    sql`select count(*) as total from (select 1 from planning_candidates where planning_session_id = ${sessionId} limit ${countBound + 1}) counted`,
-  )
+  const total = await countUpTo(db, sql`planning_candidates where planning_session_id = ${sessionId}`, countBound)
   return { rows, total }
 }
 

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { TotalRow } from '../../db/rows.ts'
+import { countUpTo } from '../../db/rows.ts'
 import { join, raw, sql, where, type Db, type Sql } from '../../db/sql.ts'
 import { countBound, type Page } from '../../http/paging.ts'
 import { invalid } from '../../refusal.ts'
@@ -84,10 +84,7 @@ export const listEntity = async (db: Db, entity: Entity, query: EntityQuery, pag
           select r.* from ${view} ${matching} order by ${by} limit ${page.limit} offset ${page.offset}
         ) r order by ${by}`,
   )
-  const { total } = await db.one(
-    TotalRow,
-    sql`select count(*) as total from (select 1 from ${view} ${matching} limit ${countBound + 1}) counted`,
-  )
+  const total = await countUpTo(db, sql`${view} ${matching}`, countBound)
   return { rows: rows.map(({ body }) => body), total }
 }
 

@@ -1,5 +1,6 @@
 import { z } from 'zod'
-import { TotalRow } from '../../db/rows.ts'
+import { columnsOf } from '../../db/projection.ts'
+import { countUpTo } from '../../db/rows.ts'
 import { raw, sql, type Db } from '../../db/sql.ts'
 import { countBound, type Page } from '../../http/paging.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
@@ -17,7 +18,7 @@ export const listResources = async (db: Db, page: Page): Promise<{ rows: Resourc
     DocumentRow,
     sql`select ${raw(resourceObject)}::json as document from resources r order by r.name collate "C", r.id limit ${page.limit} offset ${page.offset}`,
   )
-  const { total } = await db.one(TotalRow, sql`select count(*) as total from (select 1 from resources limit ${countBound + 1}) counted`)
+  const total = await countUpTo(db, sql`resources`, countBound)
   return { rows: rows.map(({ document }) => document), total }
 }
 
@@ -69,6 +70,34 @@ export const createResource = (db: Db, resource: Resource): Promise<void> =>
 export const latestSnapshot = (db: Db, resourceId: string): Promise<ResourceSnapshot | undefined> =>
   db.maybe(
     ResourceSnapshot,
-    sql`select id, resource_id, captured_at, available, cpu_used, memory_used_bytes, network_in_bps, network_out_bps, disk_read_bps, disk_write_bps, queue_length, metadata
-        from resource_snapshots where resource_id = ${resourceId} order by captured_at desc, id desc limit 1`,
+    sql`select ${columnsOf(ResourceSnapshot, 'resource_snapshots')} from resource_snapshots where resource_id = ${resourceId} order by captured_at desc, id desc limit 1`,
   )
+
+/** Snapshots that are kept of each resource. */
+const keptSnapshots = 200
+
+export interface NewSnapshot {
+  id: string
+  resourceId: string
+  available: boolean
+  cpuUsed: number
+  memoryUsedBytes: number
+  queueLength: number
+  metadata: object
+}
+
+/** Adds observations of resources, and forgets the oldest of each beyond 200. */
+export const recordSnapshots = async (tx: Db, snapshots: readonly NewSnapshot[]): Promise<void> => {
+  await tx.run(
+    sql`insert into resource_snapshots (id, resource_id, captured_at, available, cpu_used, memory_used_bytes, queue_length, metadata)
+        select id, "resourceId", clock_timestamp(), available, "cpuUsed", "memoryUsedBytes", "queueLength", metadata
+        from json_to_recordset(${JSON.stringify(snapshots)}::json) as s(id text, "resourceId" text, available boolean,
+          "cpuUsed" double precision, "memoryUsedBytes" bigint, "queueLength" bigint, metadata jsonb)`,
+  )
+  await tx.run(
+    sql`delete from resource_snapshots where id in (
+          select id from (select id, row_number() over (partition by resource_id order by captured_at desc, id desc) as place
+            from resource_snapshots where resource_id = any(${snapshots.map(({ resourceId }) => resourceId)})) ranked
+          where place > ${keptSnapshots})`,
+  )
+}

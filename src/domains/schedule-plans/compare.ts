@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { TotalRow } from '../../db/rows.ts'
+import { countUpTo } from '../../db/rows.ts'
 import { sql, type Db, type Sql } from '../../db/sql.ts'
 import { countBound, envelope, type Page } from '../../http/paging.ts'
 import { missing, unacceptable } from '../../refusal.ts'
@@ -84,7 +84,7 @@ export const comparePlans = async (db: Db, a: string, b: string, page: Page): Pr
     Row,
     sql`select x.activity_id, dx.external_id, ${side(sql`x`)} as a, ${side(sql`y`)} as b from ${pairs} order by x.activity_position limit ${page.limit} offset ${page.offset}`,
   )
-  const { total } = await db.one(TotalRow, sql`select count(*) as total from (select 1 from ${pairs} limit ${countBound + 1}) counted`)
+  const total = await countUpTo(db, sql`${pairs}`, countBound)
   const items = rows.map((row) => ({
     ...row,
     delta: {

@@ -11,7 +11,16 @@ import { WorkflowVersionDocument } from '../workflow-definitions/schemas.ts'
 import { acceptPlan, referenceProblems } from './accept-plan.ts'
 import { comparePlans, PlanComparison } from './compare.ts'
 import { Assignment, Plan, PlanDocument, PlanSummary } from './schemas.ts'
-import { assignmentDocument, deletePlan, listPlans, planSummary, readAssignments, readPlan, readPlanDocument } from './store.ts'
+import {
+  assignmentDocument,
+  deletePlan,
+  listPlans,
+  planSummary,
+  readAssignments,
+  readPlan,
+  readPlanDocument,
+  type PlanUse,
+} from './store.ts'
 
 /** A plan with the documents that it was made for. */
 const PlanEnvelope = z.strictObject({
@@ -28,7 +37,13 @@ const created = (plan: Plan): Reply<Plan> =>
   new Reply({ body: plan, headers: { location: `/schedule-plans/${encodeURIComponent(plan.id)}/` } })
 const planIdIn = (body: unknown): string => (body as z.output<typeof PlanImport>).plan.id
 
-export const schedulePlanRoutes = ({ db, compute }: { db: Db; compute: Pick<Compute, 'simulate'> }): Route[] => [
+interface SchedulePlanParts {
+  db: Db
+  compute: Pick<Compute, 'simulate'>
+  uses: { plan: readonly PlanUse[] }
+}
+
+export const schedulePlanRoutes = ({ db, compute, uses }: SchedulePlanParts): Route[] => [
   route({
     method: 'GET',
     path: '/schedule-plans/',
@@ -86,7 +101,7 @@ export const schedulePlanRoutes = ({ db, compute }: { db: Db; compute: Pick<Comp
     refuses: [422],
     audit: { eventType: 'plan.deleted', summary: ({ params }) => `schedule plan ${params['planId'] ?? ''} deleted` },
     handle: async ({ params }) => {
-      if (!(await deletePlan(db, params.planId))) throw missing('schedule plan', params.planId)
+      if (!(await deletePlan(db, params.planId, uses.plan))) throw missing('schedule plan', params.planId)
       return undefined
     },
   }),

@@ -1,5 +1,6 @@
 import { z } from 'zod'
-import { TotalRow } from '../../db/rows.ts'
+import { columnsOf } from '../../db/projection.ts'
+import { countUpTo } from '../../db/rows.ts'
 import { sql, where, type Db } from '../../db/sql.ts'
 import { countBound, type Page } from '../../http/paging.ts'
 import { unacceptable } from '../../refusal.ts'
@@ -120,9 +121,7 @@ const PlanRow = z.object({
 /** A plan's row: everything but its assignments. */
 export type PlanHeader = z.output<typeof PlanRow>
 
-const columns = sql`p.id, p.workflow_version_id, p.content_version_id, p.execution_scope_id, p.network_topology_id, p.source, p.algorithm, p.algorithm_version, p.objective,
-  p.deadline_seconds, p.budget, p.predicted_makespan_seconds, p.predicted_cost, p.predicted_feasible, p.prediction_failure, p.network_model, p.contention_free_makespan_seconds,
-  p.submitted_prediction, p.defaulted_durations, p.assignment_count, p.lifecycle_actions, p.embedded, p.metadata, p.created_at`
+const columns = columnsOf(PlanRow, 'p')
 
 /** A plan without its assignments; undefined when there is none of that id. */
 export const readPlan = (db: Db, id: string): Promise<PlanHeader | undefined> =>
@@ -134,10 +133,7 @@ export const listPlans = async (db: Db, page: Page): Promise<{ rows: PlanHeader[
     PlanRow,
     sql`select ${columns} from schedule_plans p order by p.created_at desc, p.id desc limit ${page.limit} offset ${page.offset}`,
   )
-  const { total } = await db.one(
-    TotalRow,
-    sql`select count(*) as total from (select 1 from schedule_plans limit ${countBound + 1}) counted`,
-  )
+  const total = await countUpTo(db, sql`schedule_plans`, countBound)
   return { rows, total }
 }
 
@@ -291,19 +287,19 @@ export const planAssignments = async (db: Db, planId: string): Promise<PlannedTa
   }))
 }
 
-/** Deletes a plan. False: there is none. A plan that a run or a session's selection names is refused (422) by the database. */
-const planUsers: Record<string, string> = {
-  execution_runs_plan: 'a run executes it',
-  planning_sessions_selected_plan: 'a planning session has selected it; select another candidate there first',
+/** A foreign key of another domain that keeps a plan, and how a refusal says so. */
+export interface PlanUse {
+  constraint: string
+  text: string
 }
 
-/** Deletes a plan; false for an unknown id, 422 while a run or the selection of a planning session names it. */
-export const deletePlan = async (db: Db, id: string): Promise<boolean> => {
+/** Deletes a plan; false for an unknown id, 422 while anything names it. */
+export const deletePlan = async (db: Db, id: string, uses: readonly PlanUse[]): Promise<boolean> => {
   try {
     return (await db.run(sql`delete from schedule_plans where id = ${id}`)) > 0
   } catch (error) {
-    const use = planUsers[(error as { constraint?: string }).constraint ?? '']
+    const use = uses.find(({ constraint }) => constraint === (error as { constraint?: string }).constraint)
     if (use === undefined) throw error
-    throw unacceptable([{ path: 'planId', message: `the plan ${JSON.stringify(id)} cannot be deleted: ${use}` }])
+    throw unacceptable([{ path: 'planId', message: `the plan ${JSON.stringify(id)} cannot be deleted: ${use.text}` }])
   }
 }

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { TotalRow } from '../../db/rows.ts'
+import { countUpTo } from '../../db/rows.ts'
 import { sql, type Db } from '../../db/sql.ts'
 import type { Content } from './content.ts'
 import type { ExportedWorkflow } from './export.ts'
@@ -138,8 +138,7 @@ export async function listWorkflows(db: Db, { limit, offset }: { limit: number; 
 }
 
 /** Number of definitions, counted to `bound + 1`. */
-export const countWorkflows = async (db: Db, bound: number): Promise<number> =>
-  (await db.one(TotalRow, sql`select count(*) as total from (select 1 from workflow_definitions limit ${bound + 1}) as counted`)).total
+export const countWorkflows = (db: Db, bound: number): Promise<number> => countUpTo(db, sql`workflow_definitions`, bound)
 
 const rowOf = (db: Db, id: string): Promise<z.output<typeof Row> | undefined> =>
   db.maybe(

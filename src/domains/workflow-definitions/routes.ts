@@ -11,7 +11,7 @@ import { furtherProblems, readWorkflow, type Override } from './document.ts'
 import { draftOf } from './draft.ts'
 import { exportDocument, exportYaml } from './export.ts'
 import { Activity, AuthoringDocument, CreatedWorkflow, DuplicateRequest, WorkflowDefinition, WorkflowDocument } from './schemas.ts'
-import { createWorkflow, deleteWorkflow, unknownRuntimes, workflowExists } from './store.ts'
+import { createWorkflow, deleteWorkflow, unknownRuntimes, workflowExists, type WorkflowUse } from './store.ts'
 
 const tag = 'workflow-definitions'
 const noun = 'workflow'
@@ -60,7 +60,7 @@ const bodyName = (body: unknown): string => {
 }
 
 /** The routes under `/workflow-definitions/` and `/workflow-definition-actions/`. */
-export const workflowDefinitionRoutes = ({ db }: { db: Db }): Route[] => [
+export const workflowDefinitionRoutes = ({ db, uses }: { db: Db; uses: { workflow: readonly WorkflowUse[] } }): Route[] => [
   route({
     method: 'GET',
     path: '/workflow-definitions/',
@@ -119,7 +119,7 @@ export const workflowDefinitionRoutes = ({ db }: { db: Db }): Route[] => [
     refuses: [422],
     audit: { eventType: 'workflow.deleted', summary: ({ params }) => `workflow ${JSON.stringify(params['workflowId'])} deleted` },
     handle: async ({ params }) => {
-      if (!(await db.transaction((tx) => deleteWorkflow(tx, params.workflowId)))) throw missing(noun, params.workflowId)
+      if (!(await db.transaction((tx) => deleteWorkflow(tx, params.workflowId, uses.workflow)))) throw missing(noun, params.workflowId)
       return undefined
     },
   }),

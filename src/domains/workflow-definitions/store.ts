@@ -1,5 +1,6 @@
 import { z } from 'zod'
 import { sql, type Db } from '../../db/sql.ts'
+import { findUsers, type Use } from '../../db/uses.ts'
 import { unacceptable } from '../../refusal.ts'
 import type { NewWorkflow } from './authoring.ts'
 import { contentHash, versionContent, workflowIdOf, type Content } from './content.ts'
@@ -118,20 +119,16 @@ export const unknownRuntimes = async (db: Db, hints: readonly string[]): Promise
     )
   ).map(({ hint }) => hint)
 
-const UsesRow = z.object({ plans: z.boolean(), sessions: z.boolean() })
+/** Whose target is the id of a workflow's version. */
+export type WorkflowUse = Use<string>
 
 /**
- * Removes a workflow, its version and those embedded copies of it that nothing uses. False when there is none. Refuses (422) while a plan
- * or a planning session is about it; profiles of its activity types refuse by their constraint.
+ * Removes a workflow, its version and those embedded copies of it that nothing uses. False when there is none. Refuses (422) while anything
+ * is about it; profiles of its activity types refuse by their constraint.
  */
-export async function deleteWorkflow(tx: Db, id: string): Promise<boolean> {
+export async function deleteWorkflow(tx: Db, id: string, uses: readonly WorkflowUse[]): Promise<boolean> {
   const versionId = versionIdOf(id)
-  const { plans, sessions } = await tx.one(
-    UsesRow,
-    sql`select exists (select 1 from schedule_plans where workflow_version_id = ${versionId}) as plans,
-      exists (select 1 from planning_sessions where workflow_version_id = ${versionId}) as sessions`,
-  )
-  const users = [plans && 'a plan', sessions && 'a planning session'].filter((user) => user !== false)
+  const users = (await findUsers(tx, uses, versionId)).map(({ kind }) => `a ${kind}`)
   if (users.length > 0)
     throw unacceptable([{ path: 'workflowId', message: `the workflow is used by ${users.join(' and ')}; delete what uses it first` }])
   await tx.run(sql`delete from workflow_versions where workflow_id = ${id} and not embedded`)

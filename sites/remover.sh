@@ -1,0 +1,52 @@
+# remover.sh FOLDER [with-processes [SPAWNER]]
+#
+# Waits for the end of the owner of a folder, then removes the folder with what is mounted there. A line on standard
+# input means that the owner leaves in order. The end of the input without a line means that the owner was killed.
+trap '' TERM INT HUP
+folder=$1 processes=${2:-} spawner=${3:-}
+read -r line
+
+# Ends processes, which are given by a file or folder in /proc.
+end() {
+  for each in "$@"; do
+    each=${each#/proc/}
+    kill -KILL "${each%%/*}" 2>/dev/null
+  done
+}
+
+unmount() {
+  while read -r _ place _; do
+    case $place in "$folder" | "$folder"/*) echo "$place" ;; esac
+  done </proc/mounts | tac | while read -r place; do umount -l -- "$place" 2>/dev/null; done
+}
+
+if [ "$processes" = with-processes ] && [ -z "$line" ]; then
+  # These would start others.
+  if [ -n "$spawner" ]; then
+    for each in $(grep -lsF -- "$folder" /proc/[0-9]*/environ); do
+      ! grep -qsF -- "$spawner" "${each%environ}cmdline" || end "$each"
+    done
+  fi
+  # Removers and leashes in the folder end with the same owner: they have ten seconds to take away what is theirs.
+  sleep 10
+  # A process may start another one between the look and its end.
+  for _ in 1 2 3 4 5; do
+    # Numbers without spaces, one word each.
+    # shellcheck disable=SC2046
+    end $(
+      grep -lsF -- "$folder/" /proc/[0-9]*/cmdline /proc/[0-9]*/environ
+      find /proc -mindepth 2 -maxdepth 2 -name cwd -lname "$folder/*" 2>/dev/null
+    )
+    sleep 0.1
+  done
+  unmount
+fi
+umount -l -- "$folder" 2>/dev/null
+# Processes of a site end in the same moment as its owner, and engines take their mounts away within seconds. What is
+# mounted after ten seconds stays mounted.
+tries=0
+until rm -rf -- "$folder" 2>/dev/null || [ "$tries" -ge 200 ]; do
+  tries=$((tries + 1))
+  sleep 0.1
+  [ "$tries" -lt 100 ] || unmount
+done

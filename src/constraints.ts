@@ -1,0 +1,22 @@
+import { createTranslation, type ConstraintTexts } from './db/errors.ts'
+import { environmentConstraints } from './domains/environments/constraints.ts'
+import { executionRunConstraints } from './domains/execution-runs/constraints.ts'
+import { executionScopeConstraints } from './domains/execution-scopes/constraints.ts'
+import { networkTopologieConstraints } from './domains/network-topologies/constraints.ts'
+import { planningSessionConstraints } from './domains/planning-sessions/constraints.ts'
+import { schedulePlanConstraints } from './domains/schedule-plans/constraints.ts'
+import { workflowDefinitionConstraints } from './domains/workflow-definitions/constraints.ts'
+
+/** The texts of violated constraints by the domain whose tables have them. */
+export const constraintTexts: Readonly<Record<string, ConstraintTexts>> = {
+  environments: environmentConstraints,
+  'execution-scopes': executionScopeConstraints,
+  'network-topologies': networkTopologieConstraints,
+  'workflow-definitions': workflowDefinitionConstraints,
+  'schedule-plans': schedulePlanConstraints,
+  'planning-sessions': planningSessionConstraints,
+  'execution-runs': executionRunConstraints,
+}
+
+/** Turns errors of the database into refusals, in the texts of all domains. */
+export const refusalOf = createTranslation(Object.assign({}, ...Object.values(constraintTexts)) as ConstraintTexts)

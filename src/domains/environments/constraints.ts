@@ -1,0 +1,47 @@
+import type { ConstraintTexts } from '../../db/errors.ts'
+
+/** What a violated constraint of this domain's tables means to the caller. */
+export const environmentConstraints: ConstraintTexts = {
+  environments_pkey: { path: 'environment.id', message: 'is taken by another environment; choose another id' },
+  environment_versions_pkey: { path: 'version.id', message: 'is taken by another environment version; version ids are global' },
+  environment_versions_number: { path: 'version.version', message: 'this number exists already in the environment' },
+  runtimes_pkey: { path: 'runtimes', message: 'a runtime id is taken; runtime ids are global across environments' },
+  runtimes_name: { path: 'runtimes', message: 'two runtimes of one version have the same name' },
+  runtimes_driver: { path: 'runtimes', message: 'driver must be slurm, kubernetes, ssh, local, serverless, simgrid or cloud' },
+  runtimes_mode: { path: 'runtimes', message: 'mode must be execution or simulation' },
+  resources_pkey: { path: 'resources', message: 'a resource id is taken; resource ids are global across environments' },
+  resources_provider_id: { path: 'resources', message: 'two resources of one version have the same providerId' },
+  resources_parent: { path: 'resources', message: 'parentResourceId names no resource' },
+  resources_version: { path: 'environmentVersionId', message: 'names no environment version' },
+  resources_execution_target: { path: 'resources', message: 'executionTarget must be batch, direct or provisioned' },
+  resources_not_negative: { path: 'resources', message: 'capacities, speedup, price and overheads must not be negative' },
+  resource_runtime_bindings_pkey: { path: 'resourceRuntimeBindings', message: 'a pair of resource and runtime is bound twice' },
+  resource_runtime_bindings_resource: { path: 'resourceRuntimeBindings', message: 'resourceId names no resource' },
+  resource_runtime_bindings_runtime: { path: 'resourceRuntimeBindings', message: 'runtimeId names no runtime' },
+  resource_relations_pkey: { path: 'resourceRelations', message: 'a relation is given twice' },
+  resource_relations_source: { path: 'resourceRelations', message: 'sourceResourceId names no resource' },
+  resource_relations_target: { path: 'resourceRelations', message: 'targetResourceId names no resource' },
+  resource_relations_not_self: { path: 'resourceRelations', message: 'a relation cannot point from a resource to itself' },
+  connections_pkey: { path: 'connections', message: 'a connection id is taken; connection ids are global across environments' },
+  connections_name: { path: 'connections', message: 'two connections of one environment have the same name' },
+  storages_pkey: { path: 'storages', message: 'a storage id is taken; storage ids are global across environments' },
+  storages_name: { path: 'storages', message: 'two storages of one version have the same name' },
+  storages_capacity: { path: 'storages', message: 'capacityBytes must not be negative' },
+  storage_runtime_bindings_pkey: { path: 'storages', message: 'a storage is bound twice to one runtime' },
+  storage_runtime_bindings_storage: { path: 'storages', message: 'a runtime binding names a storage of another version' },
+  storage_runtime_bindings_runtime: { path: 'storages', message: 'a runtime binding names a runtime that is not of this version' },
+  storage_runtime_bindings_one_default: { path: 'storages', message: 'two storages are the default of one runtime; at most one may be' },
+  activity_resource_profiles_pkey: {
+    path: 'activityResourceProfiles',
+    message: 'a profile id is taken; profile ids are global across environments',
+  },
+  activity_resource_profiles_type: {
+    path: 'activityResourceProfiles',
+    message: 'activityTypeId names no activity type (register the workflow first), or a profile uses the type',
+  },
+  activity_resource_profiles_resource: { path: 'activityResourceProfiles', message: 'resourceId names no resource' },
+  activity_resource_profiles_model: {
+    path: 'activityResourceProfiles',
+    message: 'a profile of this activity type, resource and model version exists already',
+  },
+}

@@ -1,0 +1,129 @@
+import { pipeline } from 'node:stream/promises'
+import { prefersProblem } from './accept.ts'
+import { errorAnswer, errorBody, internalAnswer, type ErrorAnswer } from './errors.ts'
+import { clientLeft, type Exchange, type Outgoing } from './exchange.ts'
+import type { AppOptions } from './options.ts'
+import { Reply, type Route } from './route.ts'
+
+/** `content-type` as `Content-Type`, so that a handler's spelling does not send a header twice. */
+const canonical = (name: string): string =>
+  name.toLowerCase() === 'etag' ? 'ETag' : name.toLowerCase().replace(/(^|-)[a-z]/g, (letter) => letter.toUpperCase())
+
+const flatHeaders = (start: readonly string[], headers: Record<string, string>): string[] => {
+  const flat = [...start]
+  for (const name in headers) flat.push(name, headers[name] ?? '')
+  return flat
+}
+
+/** How results and errors become answers, and how answers go out. */
+export const createAnswers = (options: Pick<AppOptions, 'config' | 'log' | 'translate' | 'validateResponses' | 'onAnswer'>) => {
+  const { config, log } = options
+  const translate = options.translate ?? (() => undefined)
+
+  const note = (exchange: Exchange, status: number, contentType: string | undefined, body: string | Buffer | undefined): void =>
+    options.onAnswer?.({
+      method: exchange.req.method ?? '',
+      template: exchange.entry?.route?.path,
+      status,
+      contentType,
+      body: exchange.req.method === 'HEAD' || body === undefined ? undefined : body.toString(),
+    })
+
+  const write = (exchange: Exchange, outgoing: Outgoing): void => {
+    const { req, res } = exchange
+    if (res.headersSent || res.destroyed) return
+    const { status, headers, body } = outgoing
+    const flat = flatHeaders(exchange.headers, headers)
+    if (status !== 204 && status !== 304) flat.push('Content-Length', String(body === undefined ? 0 : Buffer.byteLength(body)))
+    res.writeHead(status, flat)
+    res.end(req.method === 'HEAD' || status === 204 || status === 304 ? undefined : body)
+    note(exchange, status, headers['Content-Type'], body)
+  }
+
+  const stream = async (exchange: Exchange, reply: Reply, status: number, headers: Record<string, string>): Promise<void> => {
+    const { req, res } = exchange
+    const source = reply.stream
+    if (source === undefined) return
+    if (res.destroyed || req.method === 'HEAD') source.destroy()
+    if (res.destroyed) return
+    res.writeHead(status, flatHeaders([...exchange.headers, 'X-Accel-Buffering', 'no'], headers))
+    note(exchange, status, headers['Content-Type'], undefined)
+    if (req.method === 'HEAD') return void res.end()
+    // An event stream may stay silent for long; its reader wants to see that it is open.
+    res.flushHeaders()
+    try {
+      await pipeline(source, res)
+    } catch (error) {
+      if (!clientLeft(exchange, error))
+        log.error({ err: error, requestId: exchange.requestId, path: exchange.path }, 'a stream failed after its answer had begun')
+    }
+  }
+
+  const serializeChecked = (built: Route, body: unknown): string => {
+    const text = JSON.stringify(body)
+    if (options.validateResponses === true && built.response !== undefined) {
+      const result = built.response.safeParse(JSON.parse(text ?? 'null'))
+      if (!result.success) throw new Error(`the answer of ${built.method} ${built.path} does not fit its schema: ${result.error.message}`)
+    }
+    return text
+  }
+
+  return {
+    write,
+    stream,
+
+    /** The answer that switches the connection to WebSocket is written by the library; this only tells of it. */
+    switched: (exchange: Exchange): void => note(exchange, 101, undefined, undefined),
+
+    refuse(exchange: Exchange, answer: ErrorAnswer): void {
+      const problem = prefersProblem(exchange.req.headers.accept)
+      write(exchange, {
+        status: answer.status,
+        headers: {
+          ...answer.headers,
+          'Content-Type': problem ? 'application/problem+json' : 'application/json',
+          'Cache-Control': 'no-store',
+        },
+        body: errorBody(answer, problem, exchange.path),
+      })
+    },
+
+    /** The answer to an error; undefined when no client is left to read one. */
+    answerTo(exchange: Exchange, error: unknown): ErrorAnswer | undefined {
+      if (clientLeft(exchange, error)) return undefined
+      const known = errorAnswer(error, translate)
+      if (known !== undefined) return known
+      log.error({ err: error, requestId: exchange.requestId, method: exchange.req.method, path: exchange.path }, 'a request failed')
+      return internalAnswer(exchange.requestId)
+    },
+
+    /** A handler's result as status, headers and text; `body` stays undefined for streams and answers without content. */
+    outgoing(built: Route, result: unknown): Outgoing {
+      const reply = result instanceof Reply ? result : undefined
+      const body: unknown = reply === undefined ? result : reply.body
+      const status = reply?.status ?? built.status ?? (built.response !== undefined || built.raw !== undefined ? 200 : 204)
+      const headers: Record<string, string> = {}
+      for (const [name, value] of Object.entries(reply?.headers ?? {})) headers[canonical(name)] = value
+      if (headers['Location']?.startsWith('/') === true) headers['Location'] = config.apiPrefix + headers['Location']
+      if (status === 202) headers['Retry-After'] ??= '1'
+      if (reply?.stream !== undefined) {
+        headers['Content-Type'] ??= built.raw?.[0] ?? 'application/octet-stream'
+        return { status, headers, body: undefined }
+      }
+      if (body === undefined) {
+        if (status !== 204 && built.response !== undefined)
+          throw new Error(`${built.method} ${built.path} answered nothing where its schema has a body`)
+        return { status, headers, body: undefined }
+      }
+      if (typeof body === 'string' && built.raw !== undefined) {
+        const type = built.raw[0] ?? 'text/plain'
+        headers['Content-Type'] ??= type.startsWith('text/') && !type.includes('charset') ? `${type}; charset=utf-8` : type
+        return { status, headers, body }
+      }
+      headers['Content-Type'] ??= 'application/json'
+      return { status, headers, body: serializeChecked(built, body) }
+    },
+  }
+}
+
+export type Answers = ReturnType<typeof createAnswers>

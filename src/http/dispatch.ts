@@ -1,0 +1,104 @@
+import type { z } from 'zod'
+import { notBuilt } from '../not-built.ts'
+import { Refusal } from '../refusal.ts'
+import { wantsPage } from './accept.ts'
+import type { Access, Actor } from './access.ts'
+import type { Answers } from './answer.ts'
+import { HttpCall, pathParams, queryValues } from './call.ts'
+import { checkQuery } from './check.ts'
+import { HttpRefusal } from './errors.ts'
+import { pairs, type Exchange } from './exchange.ts'
+import type { AppOptions } from './options.ts'
+import type { Perform } from './perform.ts'
+import type { Method, Route } from './route.ts'
+import type { Table } from './table.ts'
+
+const readOnlyText = 'the selected instance is a read-only snapshot'
+
+const isMethod = (method: string): method is Method => method === 'GET' || method === 'POST' || method === 'PUT' || method === 'DELETE'
+
+/** The query's values without blank ones of declared names: a blank filter is no filter. Unknown names stay, to be refused. */
+const withoutBlanks = (schema: z.ZodType, values: Record<string, string>): Record<string, string> => {
+  const declared: object = 'shape' in schema ? (schema.shape as object) : {}
+  return Object.fromEntries(Object.entries(values).filter(([name, value]) => value.trim() !== '' || !Object.hasOwn(declared, name)))
+}
+
+const readQuery = (built: Route, search: string): unknown => {
+  const values = queryValues(search)
+  if (built.query !== undefined) return checkQuery(built.query, withoutBlanks(built.query, values))
+  const names = Object.keys(values)
+  if (names.length === 0) return undefined
+  throw new Refusal('invalid', `query: ${names.map((name) => JSON.stringify(name)).join(', ')} is not a known parameter of this route`, {
+    details: names.map((name) => ({ path: name, message: 'is not a known query parameter here; remove it' })),
+  })
+}
+
+interface Surroundings {
+  options: Pick<AppOptions, 'config' | 'activated'>
+  access: Access
+  table: Table
+  answers: Answers
+  perform: Perform
+}
+
+/**
+ * Everything up to the route's own part, in this order: peer and Host, CORS, the page, routing, token, not-built table, method,
+ * read-only lock, path and query. Returns without an answer for paths of the docs page.
+ */
+export const createDispatch = ({ options, access, table, answers, perform }: Surroundings) => {
+  /** What people type first: a browser is led from there to the page of the API's document. */
+  const leadToDocs = new Set(['/', '/docs', `${options.config.apiPrefix}/`])
+
+  const unmatched = (exchange: Exchange): void => {
+    const { path, req } = exchange
+    const allowed = table.allowed(path)
+    if (req.method === 'OPTIONS' && allowed.length > 0)
+      return answers.write(exchange, { status: 200, headers: { Allow: allowed.join(', ') }, body: undefined })
+    if (allowed.length > 0) {
+      throw new HttpRefusal('method_not_allowed', `this path has no ${(req.method ?? '').slice(0, 20)}; it has ${allowed.join(', ')}`, {
+        Allow: allowed.join(', '),
+      })
+    }
+    const slashed = table.allowed(`${path}/`).length > 0
+    throw new Refusal('missing', slashed ? `Not Found: paths end with a slash here` : 'Not Found')
+  }
+
+  return async (exchange: Exchange, docs: (() => void) | undefined): Promise<void> => {
+    const { req, path } = exchange
+    access.admit(req)
+    exchange.headers.push(...access.cors(req))
+    const asked = req.method ?? ''
+    if (asked === 'OPTIONS' && req.headers.origin !== undefined)
+      return answers.write(exchange, { status: 200, headers: pairs(access.preflight(req)), body: undefined })
+    if (docs !== undefined && (asked === 'GET' || asked === 'HEAD')) {
+      if (path.startsWith('/docs/')) return docs()
+      if (leadToDocs.has(path) && wantsPage(req.headers.accept))
+        return answers.write(exchange, {
+          status: 302,
+          headers: { Location: '/docs/', 'Cache-Control': 'no-store', Vary: 'Accept' },
+          body: undefined,
+        })
+    }
+    const method = asked === 'HEAD' ? 'GET' : asked
+    const match = path.startsWith('/') && isMethod(method) ? table.match(method, path) : undefined
+    const built = match?.entry.route
+    exchange.entry = match?.entry
+    const open = built?.public === true || (built?.public === 'get' && asked === 'GET')
+    const actor: Actor = open ? { id: 'anonymous', type: 'local' } : access.authenticate(req)
+    if (match === undefined) return unmatched(exchange)
+    if (built === undefined) throw notBuilt(`${method} ${match.entry.template}`)
+    const changes = method !== 'GET' || built.socket !== undefined
+    if (changes && built.whileActivated !== true && options.activated()) throw new Refusal('locked', readOnlyText)
+    const params = pathParams(match)
+    const call = new HttpCall(req, exchange.res, {
+      params,
+      query: readQuery(built, exchange.search),
+      requestId: exchange.requestId,
+      target: req.url ?? path,
+      actor,
+    })
+    // A route that admits by itself leaves no audit record of those whom it does not: anybody could fill the trail.
+    if (built.admit === undefined) exchange.call = call
+    return perform(exchange, built, call)
+  }
+}

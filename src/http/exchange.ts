@@ -1,0 +1,75 @@
+import { randomUUID } from 'node:crypto'
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { Socket } from 'node:net'
+import type { HttpCall } from './call.ts'
+import { ClientGone } from './errors.ts'
+import type { Entry } from './table.ts'
+
+/** One request on its way: what is known of it so far, for the answer, the log and the audit record. */
+export interface Exchange {
+  readonly req: IncomingMessage
+  readonly res: ServerResponse
+  readonly requestId: string
+  readonly started: number
+  /** Path without the query. */
+  readonly path: string
+  readonly search: string
+  /** Flat names and values that every answer to this request carries. */
+  readonly headers: string[]
+  /** The connection of a request that asks for a WebSocket where one is served. */
+  readonly upgrade: Upgrade | undefined
+  entry: Entry | undefined
+  call: HttpCall | undefined
+}
+
+export interface Upgrade {
+  socket: Socket
+  /** What came behind the request's headers already. */
+  head: Buffer
+}
+
+export interface Outgoing {
+  status: number
+  headers: Record<string, string>
+  body: string | Buffer | undefined
+}
+
+const requestIdForm = /^[\w.:/+=-]{1,128}$/
+
+export const openExchange = (
+  req: IncomingMessage,
+  res: ServerResponse,
+  commonHeaders: readonly string[],
+  upgrade: Upgrade | undefined,
+): Exchange => {
+  const url = req.url ?? '/'
+  const at = url.indexOf('?')
+  const given = req.headers['x-request-id']
+  const requestId = typeof given === 'string' && requestIdForm.test(given) ? given : randomUUID()
+  return {
+    req,
+    res,
+    requestId,
+    started: performance.now(),
+    path: at === -1 ? url : url.slice(0, at),
+    search: at === -1 ? '' : url.slice(at + 1),
+    headers: [...commonHeaders, 'X-Request-Id', requestId],
+    upgrade,
+    entry: undefined,
+    call: undefined,
+  }
+}
+
+/** What Node's streams and aborted work reject with when the other side has closed. */
+const goneCodes = new Set<unknown>(['ERR_STREAM_PREMATURE_CLOSE', 'ABORT_ERR', 'ECONNRESET', 'EPIPE', DOMException.ABORT_ERR])
+
+/** Whether an error only says that the client went away: nothing reads an answer then. */
+export const clientLeft = (exchange: Exchange, error: unknown): boolean =>
+  error instanceof ClientGone || (exchange.res.destroyed && goneCodes.has((error as { code?: unknown } | undefined)?.code))
+
+/** Flat names and values as a record. */
+export const pairs = (flat: readonly string[]): Record<string, string> => {
+  const record: Record<string, string> = {}
+  for (let i = 0; i < flat.length; i += 2) record[flat[i] ?? ''] = flat[i + 1] ?? ''
+  return record
+}

@@ -1,0 +1,475 @@
+import { afterAll, afterEach, beforeAll, expect, test } from '@jest/globals'
+import { existsSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import type { TransferFacts } from '../../src/domains/execution-runs/attempt.ts'
+import type { LoadedTask } from '../../src/domains/execution-runs/journal.ts'
+import { sitesWithLeftovers, stopLeftovers } from '../../src/domains/execution-runs/leftovers.ts'
+import { intentName } from '../../src/domains/execution-runs/names.ts'
+import { runSite, type SiteOutcome, type SiteParts, type SitePlan } from '../../src/domains/execution-runs/site.ts'
+import { openRun } from '../../src/domains/execution-runs/store.ts'
+import { DriverError, type Collected, type Intent, type RuntimeDriver, type TaskState } from '../../src/drivers/runtime/driver.ts'
+import { openLocalDriver } from '../../src/drivers/runtime/local.ts'
+import { openNoneDriver } from '../../src/drivers/runtime/none.ts'
+import { LinkError } from '../../src/drivers/shell.ts'
+import { runnerProgram } from '../support/runner-program.ts'
+import { openService, type TestService } from '../support/service.ts'
+import { makeWorld, recordOf, type World, type WorldTask } from '../support/worlds.ts'
+
+let service: TestService
+let local: RuntimeDriver
+beforeAll(async () => {
+  // Without an engine the executors are the test's own.
+  service = await openService({ temporalAddress: '127.0.0.1:9' })
+  local = openLocalDriver({ controlDirectory: join(service.dataDir, 'site-tasks'), runnerProgram })
+}, 120_000)
+afterAll(async () => {
+  await local.close()
+  await service[Symbol.asyncDispose]()
+})
+
+const site = 'ssh/far'
+const until = async (what: string, holds: () => Promise<boolean> | boolean): Promise<void> => {
+  for (const end = Date.now() + 60_000; !(await holds());) {
+    if (Date.now() > end) throw new Error(`waited 60 s for ${what}`)
+    await new Promise((resolve) => setTimeout(resolve, 20))
+  }
+}
+
+/** A site behind a link that can be cut: real processes, and no answer while it is down. */
+const behindLink = (driver: RuntimeDriver) => {
+  const link = { down: false, words: 'connection reset by peer', hangs: false, person: false, lost: 0 }
+  const pass = async <T>(work: () => Promise<T>): Promise<T> => {
+    for (const before of [true, false]) {
+      if (link.down) {
+        link.lost += 1
+        if (link.hangs) await new Promise(() => undefined)
+        throw new DriverError('unknown', link.words, { cause: new LinkError('link', link.words, { waitsForPerson: link.person }) })
+      }
+      // The answer is lost when the link is cut after the work was done.
+      if (!before) break
+      const answer = await work()
+      if (!link.down) return answer
+    }
+    throw new Error('unreachable')
+  }
+  const far: RuntimeDriver = {
+    ...driver,
+    submit: (intents) => pass(() => driver.submit(intents)),
+    find: (names) => pass(() => driver.find(names)),
+    cancel: (names, grace) => pass(() => driver.cancel(names, grace)),
+    collect: (name) => pass(() => driver.collect(name)),
+  }
+  return { far, link }
+}
+
+let worlds = 0
+const started: { stop: AbortController; done: Promise<unknown> }[] = []
+afterEach(async () => {
+  for (const { stop } of started) stop.abort(new Error('the test is over'))
+  await Promise.allSettled(started.splice(0).map(({ done }) => done))
+})
+
+/** A run whose executor the test holds; each `execute` is one more holder of its site. */
+const makeRun = async (tasks: readonly WorldTask[], cores = [4]) => {
+  const name = `failures${String(++worlds)}`
+  const world: World = await makeWorld(service, { name, tasks, cores })
+  const runId = `${name}-run`
+  await service.post('/execution-runs/', { id: runId, schedulePlanId: world.planId, mode: 'real' })
+  await openRun(service.db, runId, 1)
+  const folder = mkdtempSync(join(service.dataDir, 'far-'))
+  const directoryOf = (task: LoadedTask): string => join(folder, `${String(task.position)}-${String(task.attempt)}`)
+  const taskOf = (task: LoadedTask): WorldTask =>
+    world.tasks.find(({ name: own }) => world.activityId(own) === task.activity_id) as WorldTask
+  const byPosition = new Map<number, WorldTask>()
+  const intents: Intent[] = []
+  const plan: SitePlan = {
+    contentVersionId: world.workflowVersionId,
+    onFailure: 'stop',
+    siteOf: () => site,
+    nameOf: ({ position, attempt }) => intentName(runId, position, attempt),
+    schedulesItself: () => false,
+    pricePerSecond: new Map(),
+    commandsOf: async (positions) =>
+      new Map(
+        positions.map((position) => {
+          const policy = byPosition.get(position)?.policy
+          const own = { timeoutSeconds: 0, maxAttempts: policy?.maxAttempts ?? 1, retryDelaySeconds: policy?.retryDelaySeconds ?? 0 }
+          return [position, { argv: [], environment: {}, cpu: 1, memoryBytes: 2 ** 30, expectedOutputs: [], ...own }]
+        }),
+      ),
+    intentOf: (task, _command, intended, predecessors) => {
+      const intent: Intent = {
+        name: intended,
+        directory: directoryOf(task),
+        argv: ['sh', '-c', taskOf(task).run ?? 'true'],
+        environment: { FOLDER: folder, ATTEMPT: String(task.attempt) },
+        stage: predecessors.map((predecessor) => ({ from: directoryOf(predecessor), label: predecessor.external_id })),
+        expectedOutputs: [],
+        cores: 1,
+        memoryBytes: 2 ** 30,
+        timeoutSeconds: 0,
+      }
+      return intent
+    },
+    routeOf: () => ({ links: ['wan'], pricePerByte: 0.5 }),
+    copiedFor: () => [],
+  }
+  const execute = (driver: RuntimeDriver, parts: Partial<SiteParts> = {}): { done: Promise<SiteOutcome>; stop: AbortController } => {
+    const stop = new AbortController()
+    const watched: RuntimeDriver = {
+      ...driver,
+      submit: (given) => {
+        intents.push(...given)
+        return driver.submit(given)
+      },
+    }
+    const all: SiteParts = {
+      db: service.db,
+      driver: watched,
+      hostId: 'far',
+      cores: undefined,
+      clock: () => Date.now() / 1_000,
+      failpoint: () => undefined,
+      ...parts,
+    }
+    const done = runSite(all, runId, site, plan, 'test', stop.signal, () => undefined)
+    started.push({ stop, done })
+    done.catch(() => undefined)
+    return { done, stop }
+  }
+  const task = async (activity: string): Promise<any> => {
+    const { activities } = await recordOf(service, runId)
+    return activities.filter(({ activityId }: any) => activityId === world.activityId(activity)).at(-1)
+  }
+  const position = async (activity: string): Promise<number> => {
+    const [row] = await service.db.prepared<{ position: number }>(
+      'position_of',
+      'select activity_position as position from task_executions where execution_run_id = $1 and activity_id = $2',
+      [runId, world.activityId(activity)],
+    )
+    return (row as { position: number }).position
+  }
+  return {
+    world,
+    runId,
+    folder,
+    intents,
+    execute,
+    task,
+    position,
+    lines: (file: string): string[] => (existsSync(join(folder, file)) ? readFileSync(join(folder, file), 'utf8').trim().split('\n') : []),
+  }
+}
+
+test('a site that cannot be reached is asked again under the same names: nothing fails, nothing is started twice, no attempt is spent', async () => {
+  const run = await makeRun([
+    { name: 'first', run: 'echo first >> $FOLDER/ledger; while [ ! -e $FOLDER/go ]; do sleep 0.05; done; echo data > made' },
+    { name: 'second', run: 'echo second >> $FOLDER/ledger; cat made', after: ['first'] },
+    { name: 'beside', run: 'echo beside >> $FOLDER/ledger' },
+  ])
+  const { far, link } = behindLink(local)
+  // Submitting: the answer is lost, then the site is away.
+  link.down = true
+  const before = run.execute(far)
+  await until('the row says for what it waits', async () => (await run.task('first')).metadata?.queueReason !== undefined)
+  expect(await run.task('first')).toMatchObject({
+    status: 'preparing',
+    attempt: 1,
+    metadata: { queueReason: 'waiting for ssh/far: connection reset by peer' },
+  })
+  link.down = false
+  await until('both started', () => run.lines('ledger').length === 2)
+  await until('the row says that it runs', async () => (await run.task('first')).status === 'running')
+  expect((await run.task('first')).metadata).toBeUndefined()
+  // Another holder takes over while the site is away, and its end falls into the outage.
+  link.down = true
+  before.stop.abort(new Error('drained'))
+  await before.done.catch(() => undefined)
+  const after = run.execute(far)
+  writeFileSync(join(run.folder, 'go'), '')
+  await until('the new holder waits', async () => /^waiting for ssh\/far/.test((await run.task('first')).metadata?.queueReason ?? ''))
+  link.person = true
+  link.words = 'a one-time code is asked for'
+  await until(
+    'a login is waited for',
+    async () => (await run.task('first')).metadata?.queueReason === 'waiting for login to ssh/far: a one-time code is asked for',
+  )
+  link.down = false
+  expect(await after.done).toEqual({ settled: true, completed: 3, failed: 0 })
+  expect(run.lines('ledger').sort()).toEqual(['beside', 'first', 'second'])
+  for (const name of ['first', 'second', 'beside']) expect(await run.task(name)).toMatchObject({ status: 'completed', attempt: 1 })
+  expect(link.lost).toBeGreaterThanOrEqual(3)
+}, 120_000)
+
+test('what waits for its own answer keeps nothing else waiting', async () => {
+  const run = await makeRun([{ name: 'mute' }, { name: 'a' }, { name: 'b', after: ['a'] }, { name: 'c', after: ['b'] }])
+  const mute = intentName(run.runId, await run.position('mute'), 1)
+  let silent = true
+  const driver: RuntimeDriver = {
+    ...local,
+    collect: (name) => (name === mute && silent ? Promise.reject(new DriverError('unknown', 'no answer')) : local.collect(name)),
+  }
+  const { done } = run.execute(driver)
+  await until('the others are done', async () => (await run.task('c')).status === 'completed')
+  expect((await run.task('mute')).metadata.queueReason).toBe('waiting for ssh/far: no answer')
+  silent = false
+  expect(await done).toEqual({ settled: true, completed: 4, failed: 0 })
+}, 60_000)
+
+test('a site that is silent for longer than it is waited for costs an attempt of its own kind, and what it may still run is stopped later', async () => {
+  const run = await makeRun([
+    { name: 'only', run: 'echo $ATTEMPT $$ >> $FOLDER/ledger; [ $ATTEMPT -gt 1 ] || exec sleep 600', policy: { maxAttempts: 1 } },
+  ])
+  const first = intentName(run.runId, await run.position('only'), 1)
+  // It is started, and nothing is heard of it any more, not even that.
+  const { far, link } = behindLink({
+    ...local,
+    submit: (intents) =>
+      local.submit(intents).finally(() => {
+        link.down = intents.some(({ name }) => name === first)
+      }),
+  })
+  const { done } = run.execute(far, { patience: { silentSeconds: 1.5, firstPauseSeconds: 0.1 } })
+  await until('it was given up', async () => (await run.task('only')).attempt === 2)
+  link.down = false
+  expect(await done).toEqual({ settled: true, completed: 1, failed: 0 })
+  const attempts = (await recordOf(service, run.runId)).activities
+  expect(attempts).toMatchObject([
+    {
+      attempt: 1,
+      status: 'failed',
+      failureClass: 'infrastructure',
+      failureReason: expect.stringMatching(/has not answered for 2 s: connection reset by peer/),
+    },
+    { attempt: 2, status: 'completed' },
+  ])
+  expect((await sitesWithLeftovers(service.db)).some((left) => left.site === site && left.runId === run.runId)).toBe(true)
+  expect((await local.find([first])).get(first)?.state).toBe('running')
+  expect(await stopLeftovers(service.db, site, local)).toBe(0)
+  expect((await local.find([first])).get(first)).toMatchObject({ state: 'ended', reason: 'cancelled' })
+}, 60_000)
+
+test.each([false, true])(
+  'cancel with the site away ends the run within seconds, says what could not be stopped, and stops it later (no answer at all: %s)',
+  async (hangs) => {
+    const run = await makeRun([
+      { name: 'runs', run: 'echo $$ >> $FOLDER/ledger; exec sleep 600' },
+      { name: 'waits', after: ['runs'] },
+    ])
+    const { far, link } = behindLink(local)
+    const { done } = run.execute(far)
+    await until('it runs', () => run.lines('ledger').length === 1)
+    Object.assign(link, { down: true, hangs })
+    const began = Date.now()
+    expect((await service.call('POST', `/execution-runs/${run.runId}/cancel/`)).status).toBe(202)
+    expect(await done).toMatchObject({ settled: true, completed: 0 })
+    expect(Date.now() - began).toBeLessThan(25_000)
+    expect(await run.task('runs')).toMatchObject({
+      status: 'cancelled',
+      failureReason: expect.stringMatching(
+        hangs ? /could not be stopped at ssh\/far.*did not confirm it/ : /could not be stopped at ssh\/far.*connection reset by peer/,
+      ),
+    })
+    const [pid] = run.lines('ledger') as [string]
+    expect(existsSync(`/proc/${pid}`)).toBe(true)
+    link.hangs = false
+    expect(await stopLeftovers(service.db, site, far)).toBe(1)
+    const [left] = await service.db.prepared<{ name: string; last_error: string; tries: number }>(
+      'leftover',
+      'select name, last_error, tries from site_leftovers',
+      [],
+    )
+    expect(left).toMatchObject({ last_error: 'connection reset by peer', tries: 1 })
+    link.down = false
+    await service.db.prepared('due', 'update site_leftovers set next_try_at = now()', [])
+    expect(await stopLeftovers(service.db, site, far)).toBe(0)
+    expect(existsSync(`/proc/${pid}`)).toBe(false)
+  },
+  90_000,
+)
+
+test('waiting in the queue of the site is shown with its cause, and counted apart; so is where it ran and what was brought', async () => {
+  const run = await makeRun([{ name: 'made' }, { name: 'job', after: ['made'] }])
+  const job = intentName(run.runId, await run.position('job'), 1)
+  const submittedAt = Date.now() / 1_000
+  let queued: string | undefined = 'Priority'
+  const none = openNoneDriver()
+  const driver: RuntimeDriver = {
+    ...none,
+    find: async (names) => {
+      const states = await none.find(names)
+      if (names.includes(job))
+        states.set(
+          job,
+          queued === undefined
+            ? { state: 'running', externalId: '4711', startedAt: 1 }
+            : { state: 'queued', externalId: '4711', submittedAt, cause: queued },
+        )
+      return states
+    },
+    watch: (names, onEnd) =>
+      none.watch(
+        names.filter((name) => name !== job || queued === 'over'),
+        onEnd,
+      ),
+    collect: async (name): Promise<Collected> => {
+      const collected = await none.collect(name)
+      if (name !== job) return collected
+      const finishedAt = Date.now() / 1_000
+      const state: TaskState = {
+        state: 'ended',
+        externalId: '4711',
+        startedAt: finishedAt - 0.1,
+        finishedAt,
+        exitCode: 0,
+        signal: null,
+        reason: 'exited',
+      }
+      return { ...collected, state, queueSeconds: 0.5, node: 'n1' }
+    },
+  }
+  const facts = {
+    label: 'made',
+    fromSite: 'local@here',
+    toSite: site,
+    strategy: 'gateway',
+    reason: 'no other way',
+    bytes: 5,
+    networkBytes: 7,
+    files: 1,
+    startedAt: submittedAt,
+    finishedAt: submittedAt + 1,
+  }
+  let tell: (name: string, facts: TransferFacts) => Promise<void> = () => Promise.resolve()
+  const onTransfer = (listener: typeof tell): void => void (tell = listener)
+  const bringing: RuntimeDriver = {
+    ...driver,
+    submit: async (intents) => {
+      for (const { name } of intents) if (name === job) await tell(name, facts)
+      return driver.submit(intents)
+    },
+  }
+  const first = run.execute(bringing, { onTransfer })
+  await until('it is queued', async () => (await run.task('job')).status === 'queued')
+  expect(await run.task('job')).toMatchObject({ metadata: { queueReason: 'at the site: Priority' } })
+  queued = 'Resources'
+  await until('the cause changes', async () => (await run.task('job')).metadata?.queueReason === 'at the site: Resources')
+  queued = undefined
+  await until('it runs', async () => (await run.task('job')).status === 'running')
+  expect((await run.task('job')).metadata).toBeUndefined()
+  first.stop.abort(new Error('drained'))
+  await first.done.catch(() => undefined)
+  queued = 'over'
+  const { done } = run.execute({ ...driver, find: none.find }, { onTransfer })
+  expect(await done).toMatchObject({ settled: true, completed: 2 })
+  const [row] = await service.db.prepared<Record<string, unknown>>(
+    'job_row',
+    'select site_queue_seconds, external_id_at_site, metadata, transfer_seconds, transfer_bytes from task_executions where handle_name = $1',
+    [job],
+  )
+  expect(row).toEqual({
+    site_queue_seconds: 0.5,
+    external_id_at_site: '4711',
+    metadata: { node: 'n1' },
+    transfer_seconds: 1,
+    transfer_bytes: 5,
+  })
+  const { items } = await service.get(`/execution-runs/${run.runId}/data-transfers/`)
+  expect(items).toMatchObject([
+    {
+      strategy: 'gateway',
+      bytes: 5,
+      networkBytes: 7,
+      filesTransferred: 1,
+      cost: 2.5,
+      route: { links: ['wan'], strategy: 'gateway', reason: 'no other way', from: 'local@here', to: site },
+    },
+  ])
+}, 60_000)
+
+test('50 failures of the site under one activity that may fail once: it completes, and each attempt keeps the words of the site', async () => {
+  const run = await makeRun([{ name: 'unlucky', policy: { maxAttempts: 1 } }])
+  const none = openNoneDriver()
+  const causes = ['NODE_FAIL', 'PREEMPTED', 'BOOT_FAIL', 'walltime']
+  const position = await run.position('unlucky')
+  const number = new Map(Array.from({ length: 60 }, (_, k) => [intentName(run.runId, position, k + 1), k + 1]))
+  const extensions: number[] = []
+  const driver: RuntimeDriver = {
+    ...none,
+    submit: (intents) => {
+      for (const { walltimeExtensions } of intents) extensions.push(walltimeExtensions ?? 0)
+      return none.submit(intents)
+    },
+    collect: async (name) => {
+      const attempt = number.get(name) as number
+      const collected = await none.collect(name)
+      const cause = causes[attempt % causes.length] as string
+      if (attempt > 50) return collected
+      if (cause === 'walltime')
+        return {
+          ...collected,
+          state: { ...(collected.state as Extract<TaskState, { state: 'ended' }>), exitCode: null, reason: 'walltime' },
+        }
+      throw new DriverError('unknown', 'it is lost')
+    },
+    find: async (names) =>
+      new Map(
+        names.map((name) => [
+          name,
+          { state: 'lost', externalId: '1', startedAt: 1, cause: causes[(number.get(name) as number) % causes.length] as string },
+        ]),
+      ),
+  }
+  expect(await run.execute(driver, { patience: { firstPauseSeconds: 0.001, longestPauseSeconds: 0.001 } }).done).toEqual({
+    settled: true,
+    completed: 1,
+    failed: 0,
+  })
+  const { activities } = await recordOf(service, run.runId)
+  expect(activities).toHaveLength(51)
+  expect(activities.at(-1)).toMatchObject({ status: 'completed', attempt: 51 })
+  expect(activities.filter((task: any) => /NODE_FAIL|PREEMPTED|BOOT_FAIL|own time limit/.test(task.failureReason))).toHaveLength(50)
+  expect(extensions.at(-1)).toBe(12)
+}, 60_000)
+
+test('a holder that dies among tasks that follow each other at once: the next one finds what had begun without a record, and starts the rest once', async () => {
+  const names = Array.from({ length: 40 }, (_, i) => `t${String(i)}`)
+  const run = await makeRun(
+    names.map((name) => ({ name, run: `echo ${name} >> $FOLDER/ledger; sleep 0.02` })),
+    [1],
+  )
+  const dead = new Error('killed')
+  let deaths = 0
+  let unrecorded = 0
+  for (let turn = 0; ; turn++) {
+    const from = run.lines('ledger').length
+    // Dies before a commit in which starts and ends would have been recorded.
+    const failpoint = (place: string): void => {
+      if (turn < 4 && place === 'before-commit' && run.lines('ledger').length >= from + 6) throw dead
+    }
+    const outcome = await run.execute(local, { aheadPerLane: 16, failpoint }).done.catch((error: unknown) => error)
+    if (outcome !== dead) {
+      expect(outcome).toEqual({ settled: true, completed: 40, failed: 0 })
+      break
+    }
+    deaths += 1
+    const [row] = await service.db.prepared<{ begun: number }>(
+      'begun',
+      'select count(*) as begun from task_executions where execution_run_id = $1 and handle_started_at is not null',
+      [run.runId],
+    )
+    if (run.lines('ledger').length > Number(row?.begun)) unrecorded += 1
+  }
+  expect(deaths).toBe(4)
+  expect(unrecorded).toBeGreaterThan(0)
+  expect(run.lines('ledger')).toEqual(names)
+  expect((await recordOf(service, run.runId)).activities.map(({ attempt, status }) => [attempt, status])).toEqual(
+    names.map(() => [1, 'completed']),
+  )
+  const [left] = await service.db.prepared<{ n: number }>(
+    'lanes_left',
+    'select count(*) as n from lane_leases where execution_run_id = $1',
+    [run.runId],
+  )
+  expect(Number(left?.n)).toBe(0)
+}, 120_000)

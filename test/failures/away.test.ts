@@ -1,0 +1,115 @@
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { checked } from '../execution-runs/checked.ts'
+import { openService, temporalAddress, type TestService } from '../support/service.ts'
+import { openProxy, type TcpProxy } from '../support/tcp-proxy.ts'
+import { makeWorld, type World } from '../support/worlds.ts'
+
+let database: TcpProxy
+let temporal: TcpProxy
+let service: TestService
+let world: World
+beforeAll(async () => {
+  database = await openProxy(Number(new URL(process.env['ORRERY_TEST_DATABASE'] ?? '').port))
+  temporal = await openProxy(Number(temporalAddress().split(':')[1]))
+  service = await openService({
+    temporalAddress: `127.0.0.1:${String(temporal.port)}`,
+    databaseUrl: (url) => {
+      const through = new URL(url)
+      through.port = String(database.port)
+      return through.href
+    },
+  })
+  world = await makeWorld(service, { name: 'away', launch: 'none', tasks: [{ name: 'a' }, { name: 'b', after: ['a'] }] })
+}, 120_000)
+afterAll(async () => {
+  await Promise.all([database.restore().catch(() => undefined), temporal.restore().catch(() => undefined)])
+  await service[Symbol.asyncDispose]()
+  await Promise.all([database.close(), temporal.close()])
+})
+
+const pause = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms))
+
+test('with Temporal away 50 runs are accepted, and when it returns they are started in order of acceptance and completed', async () => {
+  await temporal.cut()
+  const ids = Array.from({ length: 50 }, (_, i) => `waiting-${String(i)}`)
+  let slowestMs = 0
+  for (const id of ids) {
+    const began = performance.now()
+    const answer = await service.call('POST', '/execution-runs/', { id, schedulePlanId: world.planId, mode: 'real' })
+    slowestMs = Math.max(slowestMs, performance.now() - began)
+    expect([id, answer.status, answer.body.status]).toEqual([id, 202, 'created'])
+  }
+  const list = await service.get('/execution-runs/?status=created&pageSize=100')
+  expect(list.items.filter((item: any) => item.run.id.startsWith('waiting-'))).toHaveLength(50)
+  await temporal.restore()
+  const details = []
+  for (const id of ids) details.push(await service.finished(id, 120))
+  expect(details.map(({ run }) => run.status)).toEqual(ids.map(() => 'completed'))
+  const dispatched = await service.db.prepared<{ id: string }>(
+    'order',
+    "select id from execution_runs where id like 'waiting-%' order by dispatched_at, id",
+    [],
+  )
+  const places = new Map(dispatched.map(({ id }, place) => [id, place]))
+  // Started one after the other in order; a workflow may mark its own start a moment before its dispatcher does.
+  for (const [i, id] of ids.entries()) expect(Math.abs((places.get(id) as number) - i)).toBeLessThanOrEqual(5)
+  for (const id of ids.slice(0, 5)) await checked(service, world, id)
+  // None of these waited for Temporal, which has five seconds for an answer.
+  expect(slowestMs).toBeLessThan(5_000)
+}, 240_000)
+
+test('with PostgreSQL away the API says 503 and when to come again, and recovers by itself; a run under way is completed', async () => {
+  const long = await makeWorld(service, {
+    name: 'outage',
+    tasks: Array.from({ length: 12 }, (_, i) => ({ name: `t${String(i)}`, run: 'sleep 0.3' })),
+  })
+  await service.post('/execution-runs/', { id: 'outage-run', schedulePlanId: long.planId, mode: 'real' })
+  await pause(700)
+  await database.cut()
+  for (let k = 0; k < 5; k++) {
+    for (const [method, path, body] of [
+      ['GET', '/execution-runs/outage-run/', undefined],
+      ['GET', '/environments/', undefined],
+      ['POST', '/execution-runs/', { id: 'refused', schedulePlanId: world.planId, mode: 'real' }],
+      ['POST', '/execution-runs/outage-run/cancel/', undefined],
+    ] as const) {
+      const answer = await service.call(method, path, body)
+      expect([path, answer.status, answer.body.code, Number(answer.headers.get('retry-after')) > 0]).toEqual([
+        path,
+        503,
+        'unavailable',
+        true,
+      ])
+      expect(answer.text).not.toMatch(/127\.0\.0\.1|ECONN|postgres/i)
+    }
+    await pause(200)
+  }
+  await database.restore()
+  expect((await service.finished('outage-run', 60)).run).toMatchObject({ status: 'completed', completedActivityCount: 12 })
+  await checked(service, long, 'outage-run')
+  expect((await service.call('GET', '/execution-runs/refused/')).status).toBe(404)
+}, 240_000)
+
+test('outages of both, over and over, while runs are accepted and executed, lose nothing', async () => {
+  const given = await makeWorld(service, {
+    name: 'failures',
+    tasks: Array.from({ length: 20 }, (_, i) => ({ name: `t${String(i)}`, run: 'sleep 0.1', after: i < 3 ? [] : [`t${String(i - 3)}`] })),
+  })
+  const accepted: string[] = []
+  for (let k = 0; k < 6; k++) {
+    const id = `failures-${String(k)}`
+    const answer = await service.call('POST', '/execution-runs/', { id, schedulePlanId: given.planId, mode: 'real' })
+    if (answer.status === 202) accepted.push(id)
+    else expect(answer.status).toBe(503)
+    await pause(300)
+    const server = k % 2 === 0 ? database : temporal
+    await server.cut()
+    await pause(k % 3 === 0 ? 1_500 : 400)
+    await server.restore()
+  }
+  expect(accepted.length).toBeGreaterThan(2)
+  for (const id of accepted) {
+    expect((await service.finished(id, 120)).run.status).toBe('completed')
+    await checked(service, given, id)
+  }
+}, 240_000)

@@ -1,0 +1,51 @@
+import { expect, test } from '@jest/globals'
+import { copyBuild } from './build.ts'
+import { removeFolder } from './programs.ts'
+import { ledgerFiles, ledgerTasks, playRounds } from './rounds.ts'
+
+const say = (line: string): void => void process.stderr.write(`${line}\n`)
+
+test('20 rounds of sudden death: every run completes, no attempt starts twice, no two of a task live at once', async () => {
+  const rounds = await playRounds({
+    seed: 20_261_121,
+    rounds: 20,
+    tasks: (ledger, random) => ledgerTasks(60, ledger, random),
+    made: ledgerFiles,
+    say,
+    runSeconds: 120,
+  })
+  expect(rounds.flatMap(({ violations }) => violations)).toEqual([])
+  expect(rounds).toHaveLength(20)
+  // A third of the deaths are at a named place; one whose place was not reached is a violation above.
+  expect(rounds.filter(({ blow }) => blow.includes('=')).length).toBeGreaterThanOrEqual(7)
+}, 1_200_000)
+
+test('a build without intents, which acts before it records and under names that nobody can look up, is caught by the same rounds', async () => {
+  const build = copyBuild([
+    {
+      file: 'src/domains/execution-runs/site.ts',
+      replace: "      parts.failpoint('before-commit')\n",
+      by: "      if (chosen.length > 0) flight.start(chosen)\n      await new Promise((resolve) => setTimeout(resolve, 20))\n      parts.failpoint('before-commit')\n",
+    },
+    { file: 'src/domains/execution-runs/site.ts', replace: '      if (go.length > 0) flight.start(go)\n', by: '' },
+    {
+      file: 'src/domains/execution-runs/names.ts',
+      replace: 'update(JSON.stringify([effectKey, position, attempt]))',
+      by: 'update(JSON.stringify([effectKey, position, attempt, process.pid]))',
+    },
+  ])
+  try {
+    const rounds = await playRounds({
+      seed: 8,
+      rounds: 1,
+      blows: [{ failpoint: 'before-commit=12' }],
+      tasks: (ledger, random) => ledgerTasks(30, ledger, random),
+      build,
+      say,
+      runSeconds: 150,
+    })
+    expect(rounds.flatMap(({ violations }) => violations).join('\n')).toMatch(/was started 2 times/)
+  } finally {
+    removeFolder(build)
+  }
+}, 600_000)

@@ -1,0 +1,265 @@
+import { renameSync, rmSync, writeFileSync } from 'node:fs'
+import { availableParallelism } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as pause } from 'node:timers/promises'
+import type { Ready } from '../../src/embedded/ready-file.ts'
+import { violationsOf } from '../execution-runs/checker.ts'
+import { kill } from '../support/kill.ts'
+import { allOf, dependenciesOf, makeWorld, recordOf, type World, type WorldTask } from '../support/worlds.ts'
+import { ledgerViolations, readLedger, withLedger } from './ledger.ts'
+import { transferViolations } from './moved.ts'
+import { dataFolder, readyOf, removeFolder, startProgram, until, type Program } from './programs.ts'
+
+/** What is killed in a round: a process from outside, or the daemon by itself at a named place. */
+export type Blow = 'daemon' | 'worker' | 'postgres' | 'temporal' | 'everything' | { failpoint: string }
+
+export interface Round {
+  number: number
+  blow: string
+  afterMs: number
+  seconds: number
+  violations: string[]
+}
+
+const failpoints = ['intended-not-started', 'started-not-watched', 'ended-not-recorded', 'before-commit', 'committed']
+const blows: Blow[] = ['daemon', 'worker', 'postgres', 'temporal', 'everything']
+
+/** mulberry32: the same rounds for the same seed. */
+export const randomOf = (seed: number): (() => number) => {
+  let state = seed
+  return () => {
+    state = (state + 0x6d2b79f5) | 0
+    let t = Math.imul(state ^ (state >>> 15), 1 | state)
+    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t
+    return ((t ^ (t >>> 14)) >>> 0) / 4_294_967_296
+  }
+}
+
+/** A DAG of short tasks in five layers, each needing up to three of the layer before. */
+export const ledgerTasks = (count: number, ledger: string, random: () => number): WorldTask[] => {
+  const layers = 5
+  return Array.from({ length: count }, (_, i) => {
+    const layer = Math.floor((i * layers) / count)
+    const from = Math.floor(((layer - 1) * count) / layers)
+    const before =
+      layer === 0
+        ? []
+        : Array.from({ length: 1 + Math.floor(random() * 3) }, () => `t${String(from + Math.floor(random() * (count / layers)))}`)
+    return {
+      name: `t${String(i)}`,
+      run: withLedger(ledger, `sleep ${(0.01 + random() * 0.12).toFixed(3)}; echo ${String(i)} > made-by-${String(i)}`),
+      after: [...new Set(before)],
+      outputs: [`made-by-${String(i)}`],
+    }
+  })
+}
+
+/** What each of `ledgerTasks` leaves, by name of the task: path and bytes. */
+export const ledgerFiles = (tasks: readonly WorldTask[]): Map<string, Map<string, number>> =>
+  new Map(tasks.map(({ name }) => [name, new Map([[`made-by-${name.slice(1)}`, name.length]])]))
+
+export interface RoundsOptions {
+  seed: number
+  rounds: number
+  tasks: (ledger: string, random: () => number) => WorldTask[]
+  /** What each task makes: path and bytes. Given, the transfers of each run are compared with it. */
+  made?: (tasks: readonly WorldTask[]) => ReadonlyMap<string, ReadonlyMap<string, number>>
+  /** Another build of the service than this checkout. */
+  build?: string
+  /** Only these instead of all kinds in turn. */
+  blows?: Blow[]
+  /** A blow from outside comes between 0.3 s and this after the run was accepted; 2.8 s by default. */
+  latestBlowMs?: number
+  environment?: Record<string, string>
+  /** The longest that a run may take, blow and recovery included. */
+  runSeconds?: number
+  say?: (line: string) => void
+}
+
+/** The real programs on one data folder: a daemon with its embedded servers, and one more worker. */
+export const openPrograms = (dataDir: string, options: Pick<RoundsOptions, 'build' | 'environment'>) => {
+  let daemon: Program | undefined
+  let worker: Program | undefined
+  let ready: Ready | undefined
+  const environment = { SERVICE_DATA_DIR: dataDir, SERVICE_LISTEN_ADDRESS: '127.0.0.1:0', ...options.environment }
+  const failpointFile = join(dataDir, 'failpoints')
+  const call = async (method: string, path: string, body?: unknown): Promise<{ status: number; body: any }> => {
+    if (ready === undefined) throw new Error('the daemon has not been started')
+    const answer = await fetch(ready.baseUrl + path, {
+      method,
+      headers: { 'content-type': 'application/json' },
+      ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+    })
+    const text = await answer.text()
+    return { status: answer.status, body: text === '' ? undefined : JSON.parse(text) }
+  }
+  const ok = async (method: string, path: string, body?: unknown): Promise<any> => {
+    const answer = await call(method, path, body)
+    if (answer.status >= 300)
+      throw new Error(`${method} ${path} answered ${String(answer.status)}: ${JSON.stringify(answer.body).slice(0, 1_000)}`)
+    return answer.body
+  }
+  return {
+    call,
+    get: (path: string) => ok('GET', path),
+    post: (path: string, body?: unknown) => ok('POST', path, body),
+    get daemon() {
+      return daemon
+    },
+    get worker() {
+      return worker
+    },
+    async startDaemon(): Promise<Ready> {
+      rmSync(failpointFile, { force: true })
+      daemon = await startProgram('main', { ...environment, ORRERY_FAILPOINTS: failpointFile }, options.build)
+      ready = await readyOf(daemon, dataDir)
+      return ready
+    },
+    /** Lets the daemon kill itself at this place from now on, until it is started again. */
+    setFailpoint(setting: string): void {
+      writeFileSync(`${failpointFile}.new`, setting)
+      renameSync(`${failpointFile}.new`, failpointFile)
+    },
+    async startWorker(): Promise<void> {
+      worker = await startProgram('worker', environment, options.build)
+    },
+    /** Process ids that count now: a server that was started again has another. */
+    pids: async (): Promise<Ready['pids']> =>
+      daemon === undefined ? Promise.reject(new Error('no daemon')) : (await readyOf(daemon, dataDir)).pids,
+    killWorker: async () => {
+      kill(worker?.child.pid)
+      await worker?.ended
+    },
+    killDaemon: async () => {
+      kill(daemon?.child.pid)
+      await daemon?.ended
+    },
+    async stop(): Promise<void> {
+      for (const program of [worker, daemon]) {
+        program?.child.kill('SIGTERM')
+        await program?.ended
+      }
+    },
+  }
+}
+
+export type Programs = ReturnType<typeof openPrograms>
+
+/** Runs over and over on one data folder, each hit by one blow, and says what was wrong with each. */
+export const playRounds = async (options: RoundsOptions): Promise<Round[]> => {
+  const say = options.say ?? (() => undefined)
+  const random = randomOf(options.seed)
+  const dataDir = dataFolder()
+  const ledger = join(dataDir, 'ledger')
+  writeFileSync(ledger, '')
+  const programs = openPrograms(dataDir, options)
+  const rounds: Round[] = []
+  try {
+    await programs.startDaemon()
+    // By turns more lanes than cores, for which tasks queue, and as many, which tasks hand on to each other.
+    const worlds: World[] = []
+    for (const cores of [
+      [2, 2],
+      [1, 1],
+    ])
+      worlds.push(
+        await makeWorld(
+          { post: (path: string, body?: unknown) => programs.post(path, body) },
+          { name: `ledger${String(worlds.length)}`, cores, tasks: options.tasks(ledger, random) },
+        ),
+      )
+    for (let number = 1; number <= options.rounds; number++) {
+      const world = worlds[number % worlds.length] as World
+      const activities = world.tasks.map((task) => world.activityId(task.name))
+      const turn = Math.floor(random() * failpoints.length)
+      const blow: Blow =
+        options.blows?.[(number - 1) % options.blows.length] ??
+        (number % 3 === 1
+          ? {
+              failpoint: `${failpoints[(Math.floor(number / 3) + turn) % failpoints.length] as string}=${String(1 + Math.floor(random() * 25))}`,
+            }
+          : (blows[number % blows.length] as Blow))
+      const afterMs = 300 + Math.floor(random() * ((options.latestBlowMs ?? 2_800) - 300))
+      const began = performance.now()
+      const run = `round-${String(number)}`
+      const violations: string[] = []
+      if (typeof blow === 'object') {
+        // The place is passed in the daemon, so no other worker may take the run.
+        await programs.killWorker()
+        programs.setFailpoint(blow.failpoint)
+      } else if (programs.worker?.child.exitCode !== null || programs.worker.child.signalCode !== null) await programs.startWorker()
+      await programs.post('/execution-runs/', { id: run, schedulePlanId: world.planId, mode: 'real' })
+      if (typeof blow === 'object') {
+        await Promise.race([
+          programs.daemon?.ended,
+          until(
+            `the end of ${run}`,
+            options.runSeconds ?? 60,
+            async () => (await programs.call('GET', `/execution-runs/${run}/`).catch(() => undefined))?.body.run?.status === 'completed',
+          ),
+        ])
+        if (programs.daemon?.child.signalCode === 'SIGKILL') await programs.startDaemon()
+        else violations.push(`${run}: the failpoint ${blow.failpoint} was not reached`)
+      } else {
+        await pause(afterMs)
+        const pids = await programs.pids()
+        if (blow === 'worker' || blow === 'everything') kill(programs.worker?.child.pid)
+        if (blow === 'postgres' || blow === 'everything') kill(pids.postgres)
+        if (blow === 'temporal' || blow === 'everything') kill(pids.temporal)
+        if (blow === 'daemon' || blow === 'everything') {
+          await programs.killDaemon()
+          await programs.startDaemon()
+        }
+      }
+      const seen = new Set<number>()
+      const status = await until(`the end of ${run} after ${JSON.stringify(blow)}`, options.runSeconds ?? 60, async () => {
+        // PostgreSQL may be on its way back: 503, and nothing else, says so.
+        const answer = await programs.call('GET', `/execution-runs/${run}/`)
+        if (answer.status === 503) return undefined
+        if (answer.status !== 200)
+          throw new Error(`GET of ${run} answered ${String(answer.status)}: ${JSON.stringify(answer.body).slice(0, 500)}`)
+        seen.add(answer.body.run.completedActivityCount)
+        return ['completed', 'failed', 'cancelled'].includes(answer.body.run.status) ? (answer.body.run.status as string) : undefined
+      }).catch((error: unknown) => {
+        violations.push(`${run} is stuck: ${(error as Error).message}`)
+        return 'stuck'
+      })
+      if (status !== 'completed' && status !== 'stuck') violations.push(`${run} is ${status}`)
+      if (status !== 'stuck') {
+        const record = await until('the record of the run', 30, () =>
+          recordOf({ get: (path: string) => programs.get(path) }, run).catch(() => undefined),
+        )
+        violations.push(
+          ...violationsOf(record, { dependencies: dependenciesOf(world) }),
+          ...ledgerViolations(readLedger(ledger), run, activities, availableParallelism()),
+          ...(options.made === undefined
+            ? []
+            : transferViolations(
+                world,
+                await allOf({ get: (path: string) => programs.get(path) }, `/execution-runs/${run}/data-transfers/`),
+                options.made(world.tasks),
+              )),
+        )
+      }
+      const round = {
+        number,
+        blow: typeof blow === 'object' ? blow.failpoint : blow,
+        afterMs,
+        seconds: (performance.now() - began) / 1_000,
+        violations,
+      }
+      rounds.push(round)
+      say(
+        `round ${String(number)}: ${round.blow} after ${String(afterMs)} ms, ${round.seconds.toFixed(1)} s, ${violations.length === 0 ? 'fine' : violations.slice(0, 5).join('; ')}`,
+      )
+      if (status === 'stuck') {
+        say(programs.daemon?.output().slice(-5_000) ?? '')
+        break
+      }
+    }
+    return rounds
+  } finally {
+    await programs.stop()
+    removeFolder(dataDir)
+  }
+}
