@@ -72,4 +72,6 @@ export const recordRun = (db: Db, { name, activities, edges, files = () => 1, de
     }
     await tx.run(sql`insert into run_events (execution_run_id, sequence, event_type, aggregate_type, aggregate_id)
       select ${run}, p + 1, 'activity.completed', 'activity_execution', ${`${run}:${name}`} || '-a' || p from unnest(${positions}::int[]) p`)
+    // As the server's own maintenance does within a minute.
+    if (activities >= 1_000) await tx.run(sql`analyze`)
   })

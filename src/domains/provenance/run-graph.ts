@@ -36,6 +36,8 @@ export const adjacency = (positions: number, from: Int32Array, to: Int32Array): 
 
 export interface GraphTask {
   id: string
+  /** As the run's plan names it; with the attempt it names the task too. */
+  activityId: string
   position: number
   attempt: number
   completed: boolean
@@ -46,9 +48,13 @@ export interface GraphTask {
 export interface GraphFile {
   id: string
   path: string
-  /** Id of the task that made it. */
-  task: string
+  /** Activity and attempt that made it. */
+  activityId: string
+  attempt: number
 }
+
+const attemptKey = ({ activityId, attempt }: { activityId: string; attempt: number }): string =>
+  attempt === 1 ? activityId : `${activityId}\n${String(attempt)}`
 
 /** A set of small integers that grows. */
 class Marks {
@@ -71,6 +77,8 @@ export class RunGraph {
   readonly shape: RunShape
   readonly #tasks: GraphTask[] = []
   readonly #taskAt = new Map<string, number>()
+  /** The first attempt of an activity by its id, from the second on with the attempt. */
+  readonly #attemptAt = new Map<string, number>()
   readonly #files: GraphFile[] = []
   readonly #fileAt = new Map<string, number>()
   /** Number of the task that made a file. */
@@ -102,6 +110,7 @@ export class RunGraph {
       }
       const n = this.#tasks.push(task) - 1
       this.#taskAt.set(task.id, n)
+      this.#attemptAt.set(attemptKey(task), n)
       const attempts = (this.#attempts[task.position] ??= [])
       attempts.push(n)
     }
@@ -110,7 +119,7 @@ export class RunGraph {
   /** Adds files of tasks that are known. */
   putFiles(files: readonly GraphFile[]): void {
     for (const file of files) {
-      const maker = this.#taskAt.get(file.task)
+      const maker = this.#attemptAt.get(attemptKey(file))
       if (maker === undefined || this.#fileAt.has(file.id)) continue
       const n = this.#files.push(file) - 1
       this.#fileAt.set(file.id, n)

@@ -11,7 +11,7 @@ interface Kept {
   sequence: number
 }
 
-const taskColumns = `t.id, t.activity_position as position, t.attempt, t.status = 'completed' as completed, t.handle_name is not null as given`
+const taskColumns = `t.id, t.activity_id as "activityId", t.activity_position as position, t.attempt, t.status = 'completed' as completed, t.handle_name is not null as given`
 
 const shapeOf = async (db: Db, versionId: string): Promise<RunShape> => {
   const [size] = await db.prepared<{ positions: number }>(
@@ -43,8 +43,8 @@ const shapeOf = async (db: Db, versionId: string): Promise<RunShape> => {
   return { positions, before: adjacency(positions, after, before), after: adjacency(positions, before, after), declaredOnly }
 }
 
-const filesText = `select i.id, i.relative_path as path, t.id as task from data_object_instances i
-  join task_executions t on t.execution_run_id = i.execution_run_id and t.activity_id = i.producer_activity_id and t.attempt = i.attempt
+// Joined with their tasks here, not there: of a run that has just grown PostgreSQL knows too little to plan a join.
+const filesText = `select i.id, i.relative_path as path, i.producer_activity_id as "activityId", i.attempt from data_object_instances i
   where i.execution_run_id = $1`
 
 /**
@@ -84,8 +84,10 @@ export const openRunGraphs = () => {
       [all ? runId : ids],
     )
     known.graph.putTasks(tasks)
-    const files = await tx.prepared<GraphFile>('graph_changed_files', `${filesText} and t.id = any($2::text[])`, [runId, ids])
-    known.graph.putFiles(files)
+    const changed = new Set(ids)
+    const activities = tasks.filter(({ id }) => changed.has(id)).map(({ activityId }) => activityId)
+    const byActivity = `${filesText} and i.producer_activity_id = any($2::text[])`
+    known.graph.putFiles(await tx.prepared<GraphFile>('graph_changed_files', byActivity, [runId, activities]))
     known.sequence = sequence
   }
 
