@@ -234,6 +234,22 @@ const fieldsFor = (host: HostFacts) => {
         description: 'Password for `SERVICE_DATABASE_URL`, as it is. A URL would need `/`, `@`, `:` and `%` percent-encoded.',
         secret: true,
       }),
+    provenanceDatabaseUrl: z
+      .string()
+      .refine((text) => postgresUrl(text) !== undefined, {
+        error: 'is not a PostgreSQL URL with a database name. Give for example postgres://reader:password@host:5432/orrery',
+        abort: true,
+      })
+      .refine((text) => isDecodable(`${new URL(text).username}:${new URL(text).password}`), {
+        error: 'holds a % in its user or password that begins no percent-encoding. Write it as %25',
+      })
+      .optional()
+      .register(notes, {
+        description:
+          'Login that reads the views of schema `provenance` for statements of clients. The service makes such a role itself where its own login may.',
+        fallback: 'a role of its own making',
+        secret: true,
+      }),
     temporalAddress: address(1, 'temporal.example.org:7233')
       .optional()
       .register(notes, { description: 'Temporal frontend (gRPC) to use instead of the embedded development server.' }),
@@ -554,7 +570,7 @@ export const printConfig = (config: Config): string =>
       const text =
         value === undefined
           ? ''
-          : field === 'databaseUrl' && typeof value === 'string'
+          : (field === 'databaseUrl' || field === 'provenanceDatabaseUrl') && typeof value === 'string'
             ? withoutPassword(value)
             : isSecret(documentedFields, field)
               ? hidden

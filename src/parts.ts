@@ -9,9 +9,11 @@ import { openFunctions, type FunctionCredential } from './clients/functions.ts'
 import { openHttp } from './clients/http.ts'
 import { migrate } from './db/migrate.ts'
 import { openDatabase } from './db/pool.ts'
+import { openReader } from './db/reader.ts'
 import { unusableDatabase } from './db/unusable.ts'
 import { openRelay } from './clients/ssh/relay.ts'
 import { openSshSessions } from './clients/ssh/sessions.ts'
+import { signRecord } from './domains/audit-events/seal.ts'
 import { recordAudit } from './domains/audit-events/store.ts'
 import { openClusters } from './domains/environment-connections/clusters.ts'
 import { openLinks } from './domains/environment-connections/links.ts'
@@ -82,8 +84,10 @@ export const openParts = async ({
   traces,
   endpoints,
 }: Pick<Surroundings, 'config' | 'log' | 'traces'> & { endpoints: Endpoints }) => {
+  const signing: { keys?: VaultKeys | undefined } = {}
   const db = openDatabase(endpoints.databaseUrl, {
     max: 20,
+    sign: (text) => signRecord(signing.keys, text),
     onError: (error) => {
       const { code, message } = error as NodeJS.ErrnoException
       log.warn({ code, reason: message }, 'a database connection was lost; the next query opens another')
@@ -101,6 +105,7 @@ export const openParts = async ({
   const vaultKeys = await openKeys(config)
   /** Base URL of the API for clients on this machine; port 0 becomes the one that it listens on. */
   const api = { url: `http://${reachedHere(config.listenAddress)}${config.apiPrefix}`, tokenNeeded: config.apiToken !== undefined }
+  signing.keys = vaultKeys
   const engine = openEngine({
     address: endpoints.temporalAddress,
     namespace: config.temporalNamespace,
@@ -191,8 +196,11 @@ export const openParts = async ({
     cores: openHostCores(availableParallelism()),
     taskVariable,
   })
+  const reader = openReader({ databaseUrl: endpoints.databaseUrl, readerUrl: config.provenanceDatabaseUrl })
   return {
     db,
+    vaultKeys,
+    reader,
     engine,
     /** Encrypts what Temporal keeps; undefined without a vault. */
     payloads: vaultKeys && payloadCodec(vaultKeys),
@@ -233,6 +241,7 @@ export const openParts = async ({
       await localShell.close()
       await compute[Symbol.asyncDispose]()
       await engine[Symbol.asyncDispose]()
+      await reader[Symbol.asyncDispose]()
       await db[Symbol.asyncDispose]()
     },
   }

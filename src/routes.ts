@@ -15,6 +15,7 @@ import {
 } from './domains/environment-connections/store.ts'
 import { markMonitored } from './domains/environments/connections.ts'
 import { environmentRoutes } from './domains/environments/routes.ts'
+import { runEventsProof } from './domains/execution-runs/audit.ts'
 import { executionRunRoutes } from './domains/execution-runs/routes.ts'
 import { functionCallRoutes } from './domains/function-calls/routes.ts'
 import { appendRunEvent, isRunOpen, markRunDispatched, openRuns, readRunEnd, undispatchedRuns } from './domains/execution-runs/store.ts'
@@ -30,8 +31,11 @@ import {
   sessionTelling,
   undispatchedSessions,
 } from './domains/planning-sessions/store.ts'
+import { exportRoutes } from './domains/provenance/export-routes.ts'
+import { provenanceRoutes } from './domains/provenance/routes.ts'
 import { resourceRoutes } from './domains/resources/routes.ts'
 import { schedulePlanRoutes } from './domains/schedule-plans/routes.ts'
+import { searchRoutes } from './domains/search/routes.ts'
 import { workflowDefinitionRoutes } from './domains/workflow-definitions/routes.ts'
 import type { Route } from './http/route.ts'
 import type { Parts } from './parts.ts'
@@ -40,7 +44,8 @@ import { uses } from './uses.ts'
 /** Every route of the API, in the specification's order: the table of contents. */
 export const routesOf = (parts: Parts): Route[] => [
   ...instanceRoutes(parts),
-  ...auditEventRoutes(parts),
+  ...searchRoutes(parts),
+  ...auditEventRoutes({ ...parts, proofs: [runEventsProof] }),
   ...environmentRoutes({ ...parts, uses }),
   ...environmentConnectionRoutes(parts),
   ...credentialRoutes(parts),
@@ -52,6 +57,8 @@ export const routesOf = (parts: Parts): Route[] => [
   ...planningSessionRoutes(parts),
   ...executionRunRoutes(parts),
   ...functionCallRoutes(parts),
+  ...provenanceRoutes(parts),
+  ...exportRoutes(parts),
 ]
 
 /** Of records that somebody waits for; monitors are many, and nobody does. */

@@ -4,6 +4,7 @@ import { reachedHere } from './config.ts'
 import type { Service, StartService } from './daemon.ts'
 import { refusalOf } from './constraints.ts'
 import { openDispatcher } from './dispatcher.ts'
+import { openSealer } from './domains/audit-events/sealer.ts'
 import { recordAudit } from './domains/audit-events/store.ts'
 import { recordsWithSecrets } from './domains/environments/store.ts'
 import { ensureInstance } from './domains/instance/store.ts'
@@ -79,6 +80,7 @@ export const startService = async (
   })
   const dispatcher = openDispatcher({ db, engine, metrics }, dispatchedKinds, log)
   const sweeper = openSweeper(parts, log)
+  const sealer = openSealer(parts, log)
   return {
     address,
     checks: {
@@ -101,6 +103,7 @@ export const startService = async (
       }, drainMs).unref()
       await dispatcher.stop()
       await sweeper.stop()
+      await sealer.stop()
       await workers.stop()
       await closed
       await parts[Symbol.asyncDispose]()

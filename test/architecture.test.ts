@@ -83,6 +83,8 @@ const inside = (file: string, ...places: string[]): boolean =>
 describe('one folder or file per outside technology', () => {
   const owners: [library: RegExp, places: string[]][] = [
     [/^(pg|pg-.*)$/, ['src/db']],
+    [/^libpg-query$/, ['src/domains/provenance/statement.ts']],
+    [/^yazl$/, ['src/domains/provenance/export-routes.ts']],
     [/^express$/, ['src/http']],
     [/^swagger-ui-dist$/, ['src/http']],
     [/^ws$/, ['src/http/sockets.ts']],

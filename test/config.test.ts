@@ -144,6 +144,7 @@ describe('the configuration', () => {
       'SERVICE_DATABASE_URL',
       'SERVICE_DATABASE_PASSWORD',
       'SERVICE_TEMPORAL_CODEC_KEY',
+      'SERVICE_PROVENANCE_DATABASE_URL',
     ])
     for (const [name, file = ''] of documented) {
       expect(file).toBe(`${String(name)}_FILE`)
@@ -289,6 +290,7 @@ describe('the configuration', () => {
             'localStorageRoot',
             'databaseUrl',
             'databasePassword',
+            'provenanceDatabaseUrl',
             'temporalAddress',
             'temporalBinary',
             'temporalCodecKey',

@@ -5,6 +5,8 @@ import { raw, sql, where, type Db, type Sql } from '../../db/sql.ts'
 import { countBound } from '../../http/paging.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
 import { intentName, taskExecutionId } from '../../executor/names.ts'
+import { version } from '../../version.ts'
+import { recordRunEnd, recordRunStart } from './audit.ts'
 import { ExecutionRun, runStates } from './schemas.ts'
 import { chargeWindows } from './windows.ts'
 import { liveCounts } from './waiting.ts'
@@ -297,10 +299,10 @@ export interface NewRun {
 
 /** The run, its tasks (from the plan's assignments, on the server) and its snapshot; the caller's transaction. */
 export const insertRun = async (tx: Db, run: NewRun): Promise<void> => {
-  await tx.run(sql`insert into execution_runs (id, schedule_plan_id, content_version_id, mode, seed, title, actor_id, host_id, network_model, warnings, defaulted_durations, simulator, on_failure, activity_count)
+  await tx.run(sql`insert into execution_runs (id, schedule_plan_id, content_version_id, mode, seed, title, actor_id, host_id, network_model, warnings, defaulted_durations, simulator, on_failure, activity_count, service_version)
     values (${run.id}, ${run.schedulePlanId}, ${run.contentVersionId}, ${run.mode}, ${run.seed}, ${run.title ?? null}, ${run.actorId}, ${run.hostId}, ${run.networkModel ?? null},
       ${run.warnings.length === 0 ? null : JSON.stringify(run.warnings)}, ${run.defaultedDurations},
-      ${run.simulator ?? null}, ${run.onFailure}, ${run.activityIds.length})`)
+      ${run.simulator ?? null}, ${run.onFailure}, ${run.activityIds.length}, ${version})`)
   const { snapshot } = run
   const json = (value: unknown): string => JSON.stringify(value ?? null)
   await tx.run(sql`insert into run_snapshots (execution_run_id, resources, runtimes, runtime_bindings, execution_scope, network_topology, activity_profiles, storage_mounts, documents_hash)
@@ -399,6 +401,7 @@ export const openRun = (db: Db, runId: string, generation: number) =>
       sql`update execution_runs set status = 'running', started_at = clock_timestamp(), dispatched_at = coalesce(dispatched_at, now()) where id = ${runId}`,
     )
     await appendRunEvent(tx, runId, 'execution.run.started', { mode: run.mode, generation })
+    await recordRunStart(tx, runId, generation)
     return { ...run, status: 'running' as const }
   })
 
@@ -483,5 +486,6 @@ export const closeRun = (db: Db, runId: string, generation?: number) =>
     await tx.run(sql`delete from lane_leases where execution_run_id = ${runId}`)
     await tx.run(sql`delete from site_leases where execution_run_id = ${runId}`)
     await appendRunEvent(tx, runId, `execution.run.${status}`, { completed: run.completed, total: run.total })
+    await recordRunEnd(tx, runId, status)
     return Closed.parse({ status, completed: run.completed })
   })

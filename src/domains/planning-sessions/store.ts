@@ -11,6 +11,7 @@ import { AlgorithmRun, type Session } from './schemas.ts'
 import { sessionWarnings } from './warnings.ts'
 import { ScheduleColumns } from './candidate-plan.ts'
 import type { Ranked } from './ranking.ts'
+import { recordAudit } from '../audit-events/store.ts'
 
 const states = ['queued', 'running', 'completed', 'failed', 'cancelled'] as const
 type State = (typeof states)[number]
@@ -158,15 +159,25 @@ export type SessionEnd = z.output<typeof SessionEnd>
 export const readSessionEnd = async (db: Db, id: string): Promise<SessionEnd> =>
   (await db.maybe(SessionEnd, sql`select status, failure_reason as reason from planning_sessions where id = ${id}`)) ?? {}
 
+/** What became of a session without a request. */
+const recordSession = (tx: Db, id: string, what: 'started' | 'completed' | 'failed'): Promise<void> =>
+  recordAudit(tx, {
+    ...{ eventType: `planning.session.${what}`, actorId: 'service', actorType: 'service', sessionId: id },
+    outcome: what === 'completed' ? 'succeeded' : what,
+    summary: `planning session ${id} ${what}`,
+  })
+
 /** queued → running, once. Answers the algorithms in order while the session is open, else nothing. */
 export const openSession = (db: Db, id: string): Promise<{ algorithm: string }[]> =>
   db.transaction(async (tx) => {
     const session = await lockSession(tx, id)
     if (session === undefined || (session.status !== 'queued' && session.status !== 'running')) return []
-    if (session.status === 'queued')
+    if (session.status === 'queued') {
       await tx.run(
         sql`update planning_sessions set status = 'running', started_at = clock_timestamp(), dispatched_at = coalesce(dispatched_at, now()) where id = ${id}`,
       )
+      await recordSession(tx, id, 'started')
+    }
     return session.algorithms.map(({ id: algorithm }) => ({ algorithm }))
   })
 
@@ -277,6 +288,7 @@ export const closeSession = (
         failure_reason = case when ${status} = 'failed' then 'no planning algorithm produced a valid candidate' || coalesce(': ' || (
           select string_agg(r.algorithm || ': ' || r.failure_reason, '; ' order by r.position) from planning_algorithm_runs r where r.planning_session_id = s.id and r.failure_reason is not null), '') end
       where s.id = ${id}`)
+    await recordSession(tx, id, status)
     return status
   })
 
