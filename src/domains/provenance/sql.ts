@@ -182,7 +182,7 @@ export const openStatements = (reader: Reader) => {
     },
   }
 }
-export type Statements = ReturnType<typeof openStatements>
+type Statements = ReturnType<typeof openStatements>
 
 /** Waits for the first bytes, then lets nobody hold a session: neither past the deadline nor without reading. */
 const watched = async (stream: Readable, end: () => void, translate: (error: unknown) => unknown): Promise<Readable> => {
