@@ -143,8 +143,8 @@ describe('the configuration', () => {
       'SERVICE_API_TOKEN',
       'SERVICE_DATABASE_URL',
       'SERVICE_DATABASE_PASSWORD',
-      'SERVICE_TEMPORAL_CODEC_KEY',
       'SERVICE_PROVENANCE_DATABASE_URL',
+      'SERVICE_TEMPORAL_CODEC_KEY',
     ])
     for (const [name, file = ''] of documented) {
       expect(file).toBe(`${String(name)}_FILE`)

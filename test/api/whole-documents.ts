@@ -496,4 +496,6 @@ export const examples: readonly Example[] = [
     ],
     preparationRequirementsByActivity: { first: [] },
   })),
+  created('/provenance/sql/')(undefined, () => ({ statement: 'select id from resources where id = ?', params: ['one'] })),
+  created('/provenance/sql/explain/')(undefined, () => ({ statement: 'select id from resources where id = ?', params: ['one'] })),
 ]

@@ -15,6 +15,8 @@ import { runFolder } from '../support/run-folder.ts'
 export interface Sshd {
   port: number
   folder: string
+  /** Of the process that listens; undefined while none does. */
+  masterPid: () => number | undefined
   /** The key that may log in. */
   privateKey: string
   /** Public host keys by type: `ed25519`, `ecdsa`, `rsa`. */
@@ -127,6 +129,7 @@ export const startSshd = async (settings: string[] = [], hostKeyTypes = ['ed2551
   return {
     port,
     folder,
+    masterPid: () => running?.process.pid,
     privateKey: user.privateKey,
     hostKeys,
     fingerprints: Object.fromEntries(hosts.map(([type, key]) => [type, key.fingerprint])),

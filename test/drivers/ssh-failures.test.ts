@@ -198,7 +198,7 @@ describe('a link that is cut', () => {
       const disturb = async (): Promise<void> => {
         for (let cuts = 0; !over && cuts < 6; cuts++) {
           await sleep(300 + 400 * (cuts % 3))
-          for (const pid of sessionsOf(Number(readFileSync(join(sshd.folder, 'pid'), 'utf8')))) kill(pid)
+          for (const pid of sessionsOf(sshd.masterPid() ?? -1)) kill(pid)
         }
       }
       const disturbance = disturb()

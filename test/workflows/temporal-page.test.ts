@@ -241,7 +241,8 @@ describe('Terminate and Reset', () => {
     const before = await service.metrics.registry.getSingleMetricAsString('orrery_workflows_restarted_total')
     expect(before).not.toMatch(/kind="executionRun"\} [1-9]/)
     await handleOf('execution-run/terminated/1').terminate('pressed')
-    // Closed, and so without an answer of its own: the read is the record's.
+    // Closed, and so without an answer of its own: the read is the record's. An answer from before serves for a second.
+    await new Promise((resolve) => setTimeout(resolve, 1_100))
     const closed = await service.get('/execution-runs/terminated/')
     expect([closed.run.status, closed.live]).toEqual(['running', undefined])
     const first = (await historyOf('execution-run/reset/1')).events.findLast(
@@ -303,7 +304,7 @@ describe('what the page tells', () => {
     await running('told')
     const id = 'execution-run/told/1'
     const seen = await describeOf(id)
-    const line = `${hostile} on long-scope, real, 2 activities`
+    const line = `${hostile} on long, real, 2 activities`
     expect(await seen.staticSummary()).toBe(line.replace('[link]', '(link)').replace('<', '‹').replace('>', '›').concat(', promised 2 s'))
     const details = (await seen.staticDetails()) ?? ''
     expect(details).toContain(`<${service.baseUrl}/execution-runs/told/>`)
