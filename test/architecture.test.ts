@@ -288,7 +288,15 @@ describe('shape', () => {
   test('no function has more than 150 lines', () => {
     /** Those that are still to be taken apart, with their lines: each may only become shorter, and goes from here with its repair. */
     const open: Readonly<Record<string, number>> = {
-      // EXCEPTIONS
+      'src/executor/flight.ts': 300,
+      'src/domains/execution-runs/routes.ts': 244,
+      'src/config.ts': 225,
+      'src/clients/ssh/sessions.ts': 221,
+      'src/domains/credentials/routes.ts': 207,
+      'src/domains/environment-connections/routes.ts': 206,
+      'src/domains/environment-connections/links.ts': 190,
+      'src/domains/execution-runs/accept.ts': 159,
+      'src/parts.ts': 156,
     }
     const long = functions().filter(({ lines }) => lines > 150)
     const more = long.filter(({ file, lines }) => lines > (open[file] ?? 150))
