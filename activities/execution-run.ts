@@ -11,10 +11,12 @@ import { makeSitePlan } from '../src/executor/intents.ts'
 import { readSiteSnapshot, usedPairs } from '../src/executor/snapshot.ts'
 import { placesOf, taskQueueOf } from '../src/executor/sites.ts'
 import { simulate } from '../src/domains/execution-runs/simulation.ts'
-import { abandonRun, closeRun, openRun, readRun } from '../src/domains/execution-runs/store.ts'
+import { abandonRun, closeRun, openRun, readRun, readRunEnd, type RunEnd } from '../src/domains/execution-runs/store.ts'
+import { cancelFromTemporal } from '../src/domains/execution-runs/temporal-cancel.ts'
 import type { Wakes } from '../src/executor/wakes.ts'
 import { removeUnkept } from '../src/domains/execution-runs/work-directories.ts'
 import { beating } from './beating.ts'
+import { siteProgress } from './progress.ts'
 
 export interface ExecutionRunParts {
   db: Db
@@ -33,29 +35,36 @@ export interface ExecutionRunParts {
   draining: AbortSignal
 }
 
-type Opened = { state: 'over' | 'simulate' | 'execute'; total: number; sites: { site: string; taskQueue: string }[] }
+type Opened = {
+  state: 'over' | 'simulate' | 'execute'
+  total: number
+  sites: { site: string; taskQueue: string }[]
+  /** How a run ended that is over. */
+  end?: RunEnd | undefined
+}
 
 /** The same unexpected error this often in a row, over about two minutes, is a fault and not a passing trouble. */
 const attemptsBeforeGivingUp = 30
 const cancelGraceSeconds = 5
 
-/** Doubling pauses between progress signals: a run of an hour sends about a dozen, a run of a second none. */
-const firstProgressSeconds = 1
-const lastProgressSeconds = 300
-/** A resting site is told of ends elsewhere this often at most. */
-const wakeEveryMs = 500
-
 export const executionRunActivities = (parts: ExecutionRunParts) => {
-  const close = async (runId: string, generation: number | undefined): Promise<{ status: string; completed: number }> => {
+  const close = async (runId: string, generation: number | undefined): Promise<RunEnd> => {
     await removeUnkept(parts.db, parts.sites, runId)
-    return closeRun(parts.db, runId, generation)
+    const { status, completed } = await closeRun(parts.db, runId, generation)
+    return status === 'failed' ? readRunEnd(parts.db, runId) : { status, completed }
   }
   return {
     /** created → running, once; says what is to be done where. Ids and small facts only. */
     openRun: (runId: string, generation: number): Promise<Opened> =>
       beating(async () => {
         const run = await openRun(parts.db, runId, generation)
-        if (run === undefined || run.status !== 'running') return { state: 'over', total: run?.activityCount ?? 0, sites: [] }
+        if (run === undefined || run.status !== 'running')
+          return {
+            state: 'over',
+            total: run?.activityCount ?? 0,
+            sites: [],
+            end: run === undefined ? undefined : await readRunEnd(parts.db, runId),
+          }
         if (run.mode === 'simulation') return { state: 'simulate', total: run.activityCount, sites: [] }
         const [snapshot, pairs] = await Promise.all([readSiteSnapshot(parts.db, runId), usedPairs(parts.db, runId)])
         const all = [...placesOf(snapshot, pairs).values()]
@@ -79,13 +88,10 @@ export const executionRunActivities = (parts: ExecutionRunParts) => {
       const context = Context.current()
       let opened: OpenSite | undefined
       const stop = AbortSignal.any([parts.draining, context.cancellationSignal])
+      let progress: ReturnType<typeof siteProgress> | undefined
       const beats = setInterval(() => {
-        context.heartbeat()
+        context.heartbeat(progress?.heartbeat())
       }, 1_000)
-      let progressAt = Date.now() + firstProgressSeconds * 1_000
-      let pause = firstProgressSeconds
-      let wokenFor = 0
-      let wokenAt = 0
       try {
         const [snapshot, pairs] = await Promise.all([readSiteSnapshot(parts.db, runId), usedPairs(parts.db, runId)])
         // Closed by its only site, and opened again before this was heard of.
@@ -101,6 +107,10 @@ export const executionRunActivities = (parts: ExecutionRunParts) => {
           seedRoot: parts.seedRoot,
           variablePrefix: parts.variablePrefix,
         })
+        const told = siteProgress(parts, { runId, generation, site, alone }, (message, facts) => {
+          context.log.debug(message, facts)
+        })
+        progress = told
         const outcome = await executeSite(
           {
             db: parts.db,
@@ -115,22 +125,8 @@ export const executionRunActivities = (parts: ExecutionRunParts) => {
           plan,
           `${parts.hostId}/${String(process.pid)}`,
           stop,
-          ({ completed, running }) => {
-            if (!alone && completed > wokenFor && Date.now() - wokenAt >= wakeEveryMs) {
-              wokenFor = completed
-              wokenAt = Date.now()
-              // A lost one costs the resting site's own look, seconds later.
-              parts.engine.signal('executionRun', runId, generation, 'wake').catch((error: unknown) => {
-                context.log.debug('a resting site was not woken', { error: String(error) })
-              })
-            }
-            if (Date.now() < progressAt) return
-            pause = Math.min(pause * 2, lastProgressSeconds)
-            progressAt = Date.now() + pause * 1_000
-            // Only the live view gains by it; a lost one is made up by the next.
-            parts.engine.signal('executionRun', runId, generation, 'progress', site, completed, running).catch((error: unknown) => {
-              context.log.debug('progress was not told', { error: String(error) })
-            })
+          (facts) => {
+            told.step(facts)
           },
         )
         // Those that are left end by themselves when nothing has come for a while.
@@ -165,8 +161,13 @@ export const executionRunActivities = (parts: ExecutionRunParts) => {
     simulateRun: (runId: string): Promise<void> =>
       beating(() => simulate(parts.db, parts.compute, runId, Context.current().cancellationSignal)),
 
+    /** Makes a cancel of this workflow the run's; nothing when the run was cancelled before, is over, or was opened again. */
+    cancelRun: async (runId: string, generation: number): Promise<void> => {
+      await cancelFromTemporal(parts.db, runId, generation)
+    },
+
     /** Sums and final state; nothing is written after it. */
-    closeRun: (runId: string, generation?: number): Promise<{ status: string; completed: number }> =>
+    closeRun: (runId: string, generation?: number): Promise<RunEnd> =>
       beating(async () => {
         const run = await readRun(parts.db, runId)
         return run === undefined ? { status: 'cancelled', completed: 0 } : close(runId, generation)

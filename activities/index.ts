@@ -1,5 +1,6 @@
 import { ApplicationFailure } from '@temporalio/activity'
 import { Refusal } from '../src/refusal.ts'
+import { endActivities, type EndParts } from './ends.ts'
 import { environmentConnectionActivities, type EnvironmentConnectionParts } from './environment-connection.ts'
 import { executionRunActivities, type ExecutionRunParts } from './execution-run.ts'
 import { planningSessionActivities, type PlanningSessionParts } from './planning-session.ts'
@@ -21,7 +22,8 @@ const finalRefusals = <T extends Record<string, (...args: never[]) => Promise<un
   ) as T
 
 /** Every activity of every workflow, made from the parts it uses. */
-export const createActivities = (parts: EnvironmentConnectionParts & ExecutionRunParts & PlanningSessionParts) => ({
+export const createActivities = (parts: EndParts & EnvironmentConnectionParts & ExecutionRunParts & PlanningSessionParts) => ({
+  ...finalRefusals(endActivities(parts)),
   ...finalRefusals(environmentConnectionActivities(parts)),
   ...finalRefusals(executionRunActivities(parts)),
   ...finalRefusals(planningSessionActivities(parts)),

@@ -3,6 +3,7 @@ import type { Db } from '../src/db/sql.ts'
 import { databaseAway } from '../src/db/errors.ts'
 import { CyclicWorkflow, Infeasible, problemSize, type AlgorithmId } from '../src/schedulers/algorithm.ts'
 import type { Compute } from '../src/schedulers/compute.ts'
+import { recordAudit } from '../src/domains/audit-events/store.ts'
 import { algorithmOf, estimateOf } from '../src/domains/planning-sessions/algorithms.ts'
 import { candidateId, columnsOf, fingerprintOf, placesIn } from '../src/domains/planning-sessions/candidate-plan.ts'
 import { rankCandidates } from '../src/domains/planning-sessions/ranking.ts'
@@ -103,8 +104,29 @@ export const planningSessionActivities = ({ db, compute }: PlanningSessionParts)
   failAlgorithm: (sessionId: string, algorithm: string, reason: string): Promise<void> =>
     sessions.endAlgorithm(db, sessionId, algorithm, { failure: reason }),
 
-  /** Ranks the candidates and ends the session; answers its state. */
-  rankSession: async (sessionId: string): Promise<string> => (await sessions.closeSession(db, sessionId, rankCandidates)) ?? 'unknown',
+  /** Ranks the candidates and ends the session; answers how it ended. */
+  rankSession: async (sessionId: string): Promise<sessions.SessionEnd> => {
+    await sessions.closeSession(db, sessionId, rankCandidates)
+    return sessions.readSessionEnd(db, sessionId)
+  },
+
+  /** How a session ended that is over. */
+  sessionEnd: (sessionId: string): Promise<sessions.SessionEnd> => sessions.readSessionEnd(db, sessionId),
+
+  /** Makes a cancel that came from Temporal's page the session's; answers its state afterwards. */
+  cancelSession: async (sessionId: string): Promise<string | undefined> => {
+    await sessions.cancelSession(db, sessionId, (tx) =>
+      recordAudit(tx, {
+        eventType: 'planning-session.cancelled',
+        actorId: 'temporal',
+        actorType: 'service',
+        outcome: 'succeeded',
+        sessionId,
+        summary: `planning session ${sessionId} cancelled on Temporal's page`,
+      }),
+    )
+    return (await sessions.readSessionEnd(db, sessionId)).status
+  },
 })
 
 export type PlanningSessionActivities = ReturnType<typeof planningSessionActivities>

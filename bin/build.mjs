@@ -18,7 +18,10 @@ cpSync(at('src/drivers/runtime/local/runner.go'), at('dist/src/drivers/runtime/l
 for (const program of globSync('src/drivers/**/*.sh', { cwd: at('') })) cpSync(at(program), at(`dist/${program}`))
 cpSync(at('src/clients/buildkit.proto'), at('dist/src/clients/buildkit.proto'))
 cpSync(at('temporal-config'), at('dist/temporal-config'), { recursive: true })
-const { code } = await bundleWorkflowCode({ workflowsPath: at('dist/workflows/index.js') })
+const { code } = await bundleWorkflowCode({
+  workflowsPath: at('dist/workflows/index.js'),
+  failureConverterPath: at('dist/src/vault/failure-converter.js'),
+})
 writeFileSync(at('dist/workflow-bundle.js'), code)
 // Only the bundle is run: without these files no worker can quietly bundle at its start instead.
 rmSync(at('dist/workflows'), { recursive: true })

@@ -5,6 +5,7 @@ import { join } from 'node:path'
 const packages = {
   apptainer: ['/usr/bin/apptainer'],
   'busybox-static': ['/bin/busybox'],
+  chromium: ['/usr/bin/chromium'],
   containerd: ['/usr/bin/containerd'],
   'containernetworking-plugins': ['/usr/lib/cni/bridge'],
   crun: ['/usr/bin/crun'],

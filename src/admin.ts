@@ -1,5 +1,5 @@
 import { createServer } from 'node:http'
-import type { ServerResponse } from 'node:http'
+import type { IncomingMessage, ServerResponse } from 'node:http'
 import { formatAddress } from './config.ts'
 import type { Address } from './config.ts'
 import { listen } from './listen.ts'
@@ -13,10 +13,14 @@ export interface AdminOptions {
   metrics: Pick<Metrics, 'text'>
   /** Undefined while the program starts or stops: not ready, whatever its parts say. */
   checks: () => Checks | undefined
+  /** Answers all paths that begin with `prefix`. */
+  beside?: { prefix: string; answer: (request: IncomingMessage, response: ServerResponse) => Promise<void> } | undefined
 }
 
 export interface Admin {
   readonly url: string
+  /** Where it listens. */
+  readonly address: Address
   close(): Promise<void>
 }
 
@@ -24,10 +28,11 @@ const checkWithinMs = 2000
 
 /**
  * The listener of operations: `/livez` (the process answers), `/readyz` (its parts do; 503 with the state of each otherwise) and
- * `/metrics` (Prometheus). It asks for no token and tells no data, so it belongs on loopback or a private network.
+ * `/metrics` (Prometheus). These ask for no token and tell no data, so the address belongs on loopback or a private network.
+ * `beside` guards itself.
  * @throws StartError that names SERVICE_ADMIN_ADDRESS when the address cannot be listened on
  */
-export const openAdmin = async ({ address, metrics, checks }: AdminOptions): Promise<Admin> => {
+export const openAdmin = async ({ address, metrics, checks, beside }: AdminOptions): Promise<Admin> => {
   const routes: Record<string, (response: ServerResponse) => Promise<void>> = {
     '/livez': (response) => answer(response, 200, 'application/json', '{"status":"ok"}\n'),
     '/readyz': async (response) => {
@@ -40,21 +45,24 @@ export const openAdmin = async ({ address, metrics, checks }: AdminOptions): Pro
     const path = (request.url ?? '').replace(/\?.*/, '')
     const handle = Object.hasOwn(routes, path) ? routes[path] : undefined
     const done =
-      handle === undefined
-        ? answer(response, 404, 'application/json', '{"error":"this address answers /livez, /readyz and /metrics","code":"missing"}\n')
-        : request.method !== 'GET' && request.method !== 'HEAD'
-          ? answer(
-              response.setHeader('Allow', 'GET, HEAD'),
-              405,
-              'application/json',
-              '{"error":"only GET and HEAD","code":"method_not_allowed"}\n',
-            )
-          : handle(response)
+      beside !== undefined && path.startsWith(beside.prefix)
+        ? beside.answer(request, response)
+        : handle === undefined
+          ? answer(response, 404, 'application/json', '{"error":"this address answers /livez, /readyz and /metrics","code":"missing"}\n')
+          : request.method !== 'GET' && request.method !== 'HEAD'
+            ? answer(
+                response.setHeader('Allow', 'GET, HEAD'),
+                405,
+                'application/json',
+                '{"error":"only GET and HEAD","code":"method_not_allowed"}\n',
+              )
+            : handle(response)
     done.catch(() => answer(response, 500, 'application/json', '{"error":"internal error","code":"internal"}\n'))
   })
   const bound = await listen(server, 'SERVICE_ADMIN_ADDRESS', address)
   return {
     url: `http://${formatAddress(bound)}`,
+    address: bound,
     close: () =>
       new Promise((resolve) => {
         server.close(() => {

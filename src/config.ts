@@ -234,6 +234,22 @@ const fieldsFor = (host: HostFacts) => {
         description: 'Password for `SERVICE_DATABASE_URL`, as it is. A URL would need `/`, `@`, `:` and `%` percent-encoded.',
         secret: true,
       }),
+    provenanceDatabaseUrl: z
+      .string()
+      .refine((text) => postgresUrl(text) !== undefined, {
+        error: 'is not a PostgreSQL URL with a database name. Give for example postgres://reader:password@host:5432/orrery',
+        abort: true,
+      })
+      .refine((text) => isDecodable(`${new URL(text).username}:${new URL(text).password}`), {
+        error: 'holds a % in its user or password that begins no percent-encoding. Write it as %25',
+      })
+      .optional()
+      .register(notes, {
+        description:
+          'Login that reads the views of schema `provenance` for statements of clients. The service makes such a role itself where its own login may.',
+        fallback: 'a role of its own making',
+        secret: true,
+      }),
     temporalAddress: address(1, 'temporal.example.org:7233')
       .optional()
       .register(notes, { description: 'Temporal frontend (gRPC) to use instead of the embedded development server.' }),
@@ -258,6 +274,25 @@ const fieldsFor = (host: HostFacts) => {
       .register(notes, {
         description:
           'The `temporal` command line program of the embedded development server. Without it the service looks on the search path and in the cache, then downloads the program, then builds it from its Go module.',
+      }),
+    temporalCodecKey: z
+      .string()
+      .regex(/^[\w-]{32,128}$/, {
+        error: 'is not 32 to 128 letters, digits, underscores and hyphens. Make one with: openssl rand -hex 32',
+      })
+      .optional()
+      .register(notes, {
+        description:
+          "Key in the address under which Temporal's page has payloads decoded (`/temporal-codec/<key>` below `SERVICE_ADMIN_ADDRESS`). Who knows the key may read payloads of workflows. Without a vault there is nothing to decode, and no such address.",
+        fallback: 'with the embedded Temporal `temporal-codec.key` in the data folder, made at need; else none',
+        secret: true,
+      }),
+    temporalPageOrigins: listOf('an origin', 'http://localhost:8233,http://127.0.0.1:8233', origin)
+      .default(Object.freeze([]))
+      .register(notes, {
+        description:
+          "Origins of Temporal's page from which browsers may have payloads decoded, comma separated, compared exactly. Those of the embedded page on this machine always may.",
+        fallback: 'none',
       }),
     hostId: z
       .string()
@@ -535,7 +570,7 @@ export const printConfig = (config: Config): string =>
       const text =
         value === undefined
           ? ''
-          : field === 'databaseUrl' && typeof value === 'string'
+          : (field === 'databaseUrl' || field === 'provenanceDatabaseUrl') && typeof value === 'string'
             ? withoutPassword(value)
             : isSecret(documentedFields, field)
               ? hidden
@@ -551,6 +586,10 @@ const asText = (value: string | number | boolean | Address | readonly string[]):
 
 /** `host:port`, IPv6 hosts in brackets. */
 export const formatAddress = ({ host, port }: Address): string => `${host.includes(':') ? `[${host}]` : host}:${port}`
+
+/** `host:port` for programs of this machine: what listens on all addresses listens on loopback, too. */
+export const reachedHere = ({ host, port }: Address): string =>
+  formatAddress({ host: host === '0.0.0.0' ? '127.0.0.1' : /^[0:]+$/.test(host) ? '::1' : host, port })
 
 /** A URL whose password is replaced by `****`, also where it travels as a query parameter. */
 export const withoutPassword = (text: string): string => {

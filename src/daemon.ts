@@ -1,7 +1,8 @@
 import { openAdmin } from './admin.ts'
 import type { Checks } from './admin.ts'
-import { formatAddress, StartError, withoutPassword } from './config.ts'
-import type { Address } from './config.ts'
+import { join } from 'node:path'
+import { formatAddress, reachedHere, StartError, withoutPassword } from './config.ts'
+import type { Address, Config } from './config.ts'
 import { openEmbedded } from './embedded/embedded.ts'
 import type { Embedded, Endpoints } from './embedded/embedded.ts'
 import { makeDataFolder } from './embedded/folders.ts'
@@ -10,12 +11,15 @@ import { removeReady, writeReady } from './embedded/ready-file.ts'
 import { openProgress } from './observability/progress.ts'
 import { probeAddress } from './listen.ts'
 import type { Stoppable, Surroundings } from './program.ts'
+import { codecPrefix, ensureCodecKey, pageOrigins, temporalCodec, type PayloadAccess } from './temporal-codec.ts'
 
 /** The service on its two servers: the API and, where the daemon runs one, its worker. */
 export interface Service {
   /** Where the API listens. */
   address: Address
   checks: Checks
+  /** What Temporal's page shows of workflows; undefined without a vault, where payloads are plain. */
+  payloads?: PayloadAccess | undefined
   /** Ids of the processes that work for this daemon. */
   workers: () => number[]
   /** Takes no new requests and no new tasks, lets those under way end, closes what was opened. */
@@ -39,7 +43,23 @@ export const openDaemon = async (surroundings: Surroundings, startService: Start
   await probeAddress('SERVICE_LISTEN_ADDRESS', config.listenAddress)
   let service: Service | undefined
   let embedded: Embedded | undefined
-  const admin = await openAdmin({ address: config.adminAddress, metrics, checks: () => service?.checks })
+  const codecKey = await codecKeyOf(config)
+  const admin = await openAdmin({
+    address: config.adminAddress,
+    metrics,
+    checks: () => service?.checks,
+    beside:
+      codecKey === undefined
+        ? undefined
+        : {
+            prefix: codecPrefix,
+            answer: temporalCodec({
+              key: codecKey,
+              origins: () => [...config.temporalPageOrigins, ...pageOrigins(embedded?.temporalUiUrl)],
+              access: () => service?.payloads,
+            }),
+          },
+  })
   const progress = openProgress(log, process.stderr)
   const publish = (): void => {
     if (service === undefined || embedded === undefined) return
@@ -55,7 +75,12 @@ export const openDaemon = async (surroundings: Surroundings, startService: Start
       pids: { daemon: process.pid, workers: service.workers(), postgres: pids.postgres ?? null, temporal: pids.temporal ?? null },
     })
   }
-  embedded = await openEmbedded(config, { log, onProgress: progress.say, onRestart: publish })
+  embedded = await openEmbedded(config, {
+    log,
+    onProgress: progress.say,
+    onRestart: publish,
+    codecEndpoint: codecKey === undefined ? undefined : `http://${reachedHere(admin.address)}${codecPrefix}${codecKey}`,
+  })
   progress.end()
   service = await startService({ ...surroundings, endpoints: embedded })
   publish()
@@ -87,6 +112,13 @@ export const openDaemon = async (surroundings: Surroundings, startService: Start
       opened.embedded.kill()
     },
   }
+}
+
+/** The key under which Temporal's page has payloads decoded; undefined where no vault encrypts them, or nobody has given one. */
+const codecKeyOf = async (config: Config): Promise<string | undefined> => {
+  if (config.vaultKeyFile === undefined && config.databaseUrl !== undefined) return undefined
+  if (config.temporalCodecKey !== undefined || config.temporalAddress !== undefined) return config.temporalCodecKey
+  return ensureCodecKey(join(config.dataDir, 'temporal-codec.key'))
 }
 
 const passwordless = (databaseUrl: string): string => {

@@ -7,9 +7,24 @@ import {
   WorkflowNotFoundError,
   type WorkflowClient,
 } from '@temporalio/client'
-import { defineSearchAttributeKey, SearchAttributeType } from '@temporalio/common'
+import { defineSearchAttributeKey, SearchAttributeType, type DataConverter } from '@temporalio/common'
 import type * as workflows from '../workflows/index.ts'
+import { attribute, harmless, plain } from '../workflows/telling.ts'
+import { ensureSearchAttributes } from './embedded/search-attributes.ts'
+import { readTemporalSettings } from './embedded/temporal-settings.ts'
 import { Refusal } from './refusal.ts'
+
+/** How the workflow of a record stands. */
+export interface Standing {
+  /** `missing`: Temporal knows none of this id; `closed`: it has ended, as `end` says. */
+  state: 'open' | 'closed' | 'missing'
+  /** Temporal's own word, e.g. `TERMINATED`. */
+  end?: string
+  /** Temporal's id of this execution; another after each start, reset and continue-as-new. */
+  execution?: string
+  /** It was made by a reset. */
+  reset?: boolean
+}
 
 /** A workflow type; a renamed workflow is a compile error here. */
 export type Kind = keyof typeof workflows
@@ -17,7 +32,20 @@ export type Kind = keyof typeof workflows
 /** What an open workflow adds to the record of a status route; never needed for a correct answer. */
 export type Live = Record<string, unknown>
 
-export interface EngineOptions extends Pick<ClientOptions, 'plugins' | 'dataConverter'> {
+/** What Temporal's page says of a record from its workflow's start on. */
+export interface Telling {
+  /** One line of plain text. */
+  line: string
+  /** Of the record, below the base of the API. */
+  path: string
+  /** To search for, beside kind and id. */
+  attributes?: { WorkflowName?: string; PlanId?: string }
+}
+
+export interface EngineOptions extends Pick<ClientOptions, 'plugins'> {
+  /** Base URL of the API, for links on Temporal's page. */
+  apiUrl?: () => string
+  dataConverter: DataConverter
   address: string
   namespace: string
   taskQueue: string
@@ -25,6 +53,16 @@ export interface EngineOptions extends Pick<ClientOptions, 'plugins' | 'dataConv
 
 const recordKind = defineSearchAttributeKey('RecordKind', SearchAttributeType.KEYWORD)
 const recordId = defineSearchAttributeKey('RecordId', SearchAttributeType.KEYWORD)
+const keyword = (name: string, value: string | undefined) =>
+  value === undefined ? [] : [{ key: defineSearchAttributeKey(name, SearchAttributeType.KEYWORD), value: attribute(value) }]
+
+/** The server takes 400 bytes of a summary as it is stored; encryption adds about 150. */
+const summaryBytes = 200
+const summaryOf = (line: string): string => {
+  let text = harmless(line)
+  while (Buffer.byteLength(JSON.stringify(text)) > summaryBytes) text = text.slice(0, -1).toWellFormed()
+  return text
+}
 
 /** A record's workflow is asked once a second at most: a busy one takes seconds for many questions. */
 const liveCacheMs = 1_000
@@ -56,6 +94,12 @@ const temporalAway = (error: unknown): boolean => {
   return error instanceof Error && /DEADLINE_EXCEEDED|Failed to connect/.test(error.message)
 }
 
+/** Summary and details of a workflow's start; the details are Markdown. */
+const toldAtStart = ({ line, path }: Telling, apiUrl: string | undefined): { staticSummary: string; staticDetails: string } => ({
+  staticSummary: summaryOf(line),
+  staticDetails: `${plain(line)}\n\n${apiUrl === undefined ? plain(path) : `<${apiUrl}${path}>`}`,
+})
+
 /**
  * The one user of the Temporal client, but for what makes the embedded server ready. The connection is lazy: the service answers, and
  * accepts work, while Temporal is away; what was accepted is started by the dispatcher when it returns.
@@ -67,7 +111,9 @@ export const openEngine = (options: EngineOptions) => {
       connection: Connection.lazy({ address: options.address, connectTimeout: callDeadlineMs }),
       namespace: options.namespace,
       ...(options.plugins === undefined ? {} : { plugins: options.plugins }),
-      ...(options.dataConverter === undefined ? {} : { dataConverter: options.dataConverter }),
+      dataConverter: options.dataConverter,
+      // What a closed workflow was last is not how its record is now.
+      workflow: { queryRejectCondition: 'NOT_OPEN' },
     })
     return client.workflow
   }
@@ -90,11 +136,11 @@ export const openEngine = (options: EngineOptions) => {
     dataConverter: options.dataConverter,
 
     /**
-     * Starts the workflow of a record. False: Temporal is away, nothing was started; the dispatcher will. Idempotent: while one is open
-     * a second start is refused by the server, and one started after the end finds a finished record and ends at once. So a record
-     * whose workflow was terminated or lost goes on.
+     * Starts the workflow of a record. False: Temporal is away, nothing was started; the dispatcher will. Idempotent:
+     * while one is open a second start is refused by the server (`open`), and one started after the end finds a finished
+     * record and ends at once. So a record whose workflow was terminated or lost goes on.
      */
-    async start(kind: Kind, id: string, generation = 1): Promise<boolean> {
+    async start(kind: Kind, id: string, generation = 1, telling?: Telling): Promise<'started' | 'open' | false> {
       if (Date.now() < awayUntil) return false
       try {
         await within(
@@ -102,18 +148,27 @@ export const openEngine = (options: EngineOptions) => {
             workflow().start(kind, {
               workflowId: workflowIdOf(kind, id, generation),
               taskQueue: options.taskQueue,
-              args: [id, generation],
+              // Continue-as-new keeps arguments, and loses what the page says of the start.
+              args: [
+                id,
+                generation,
+                ...(kind === 'connectionMonitor' ? [false] : []),
+                ...(telling === undefined ? [] : [{ line: telling.line }]),
+              ],
               workflowIdReusePolicy: 'ALLOW_DUPLICATE',
               typedSearchAttributes: [
                 { key: recordKind, value: prefixes[kind] },
                 { key: recordId, value: id },
+                ...keyword('WorkflowName', telling?.attributes?.WorkflowName),
+                ...keyword('PlanId', telling?.attributes?.PlanId),
               ],
+              ...(telling === undefined ? {} : toldAtStart(telling, options.apiUrl?.())),
             } as never),
           startDeadlineMs,
         )
-        return true
+        return 'started'
       } catch (error) {
-        if (error instanceof WorkflowExecutionAlreadyStartedError) return true
+        if (error instanceof WorkflowExecutionAlreadyStartedError) return 'open'
         if (temporalAway(error)) {
           awayUntil = Date.now() + startDeadlineMs
           return false
@@ -152,6 +207,61 @@ export const openEngine = (options: EngineOptions) => {
           throw new Refusal('unavailable', 'the workflow engine cannot be reached now; try again', { retryAfterSeconds: 2, cause: error })
         throw error
       }
+    },
+
+    /**
+     * Asks Temporal to cancel the workflow of a record that was cancelled, so that it ends as Canceled. False: Temporal is
+     * away, or knows none; the workflow then asks for it at its end.
+     */
+    async cancel(kind: Kind, id: string, generation = 1): Promise<boolean> {
+      try {
+        await within(
+          () =>
+            workflow()
+              .getHandle(workflowIdOf(kind, id, generation))
+              .cancel(),
+          startDeadlineMs,
+        )
+        return true
+      } catch (error) {
+        if (error instanceof WorkflowNotFoundError || temporalAway(error)) return false
+        throw error
+      }
+    },
+
+    /** Asks Temporal to cancel one execution; harmless when it was asked before, or has ended. */
+    async cancelWorkflow({ workflowId, runId }: { workflowId: string; runId: string }): Promise<void> {
+      await within(() => workflow().getHandle(workflowId, runId).cancel())
+    },
+
+    /** How the newest workflow of a record stands; undefined: Temporal is away. */
+    async standing(kind: Kind, id: string, generation = 1): Promise<Standing | undefined> {
+      try {
+        const { status, runId, raw } = await within(() =>
+          workflow()
+            .getHandle(workflowIdOf(kind, id, generation))
+            .describe(),
+        )
+        const reset = (raw.workflowExtendedInfo?.lastResetTime ?? undefined) !== undefined
+        return status.name === 'RUNNING' || status.name === 'PAUSED'
+          ? { state: 'open', execution: runId, reset }
+          : { state: 'closed', end: status.name, execution: runId, reset }
+      } catch (error) {
+        if (error instanceof WorkflowNotFoundError) return { state: 'missing' }
+        if (temporalAway(error)) return undefined
+        throw error
+      }
+    },
+
+    /**
+     * Adds the search attributes that workflows set, where the namespace lacks them.
+     * @throws Error naming those that it lacks or has with another type, when they cannot be added
+     */
+    async ensureSearchAttributes(): Promise<void> {
+      const { searchAttributes } = readTemporalSettings()
+      workflow()
+      const wrong = await within(() => ensureSearchAttributes((client as Client).connection, options.namespace, searchAttributes))
+      if (wrong.length > 0) throw new Error(`search attributes of the namespace ${options.namespace} have other types: ${wrong.join(', ')}`)
     },
 
     /** Whether Temporal answers. */

@@ -7,7 +7,6 @@ import { Refusal } from './refusal.ts'
  */
 
 const pairs: Record<string, string> = {
-  '/search/': 'GET',
   '/instances/': 'GET',
   '/instances/default/export/': 'GET',
   '/instances/import/': 'POST',
@@ -53,12 +52,6 @@ const pairs: Record<string, string> = {
   '/artifact-builds/{buildId}/runs/': 'GET POST',
   '/build-runs/{runId}/': 'GET',
   '/build-runs/{runId}/output/': 'GET',
-  '/provenance/entities/': 'GET',
-  '/provenance/entities/{entity}/': 'GET',
-  '/provenance/sql/schema/': 'GET',
-  '/provenance/sql/': 'POST',
-  '/provenance/sql/explain/': 'POST',
-  '/provenance/lineage/{entity}/{id}/': 'GET',
   '/console-commands/': 'GET POST',
   '/console-sessions/': 'GET POST',
   '/console-sessions/{sessionId}/': 'DELETE',

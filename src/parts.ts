@@ -1,18 +1,19 @@
-import { isIPv6 } from 'node:net'
 import { mkdir } from 'node:fs/promises'
 import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
 import { openClock } from './clock.ts'
-import type { Config } from './config.ts'
+import { reachedHere, type Config } from './config.ts'
 import { imageDigest, type EngineSockets } from './clients/docker.ts'
 import { addressJudge } from './clients/denied-networks.ts'
 import { openFunctions, type FunctionCredential } from './clients/functions.ts'
 import { openHttp } from './clients/http.ts'
 import { migrate } from './db/migrate.ts'
 import { openDatabase } from './db/pool.ts'
+import { openReader } from './db/reader.ts'
 import { unusableDatabase } from './db/unusable.ts'
 import { openRelay } from './clients/ssh/relay.ts'
 import { openSshSessions } from './clients/ssh/sessions.ts'
+import { signRecord } from './domains/audit-events/seal.ts'
 import { recordAudit } from './domains/audit-events/store.ts'
 import { openClusters } from './domains/environment-connections/clusters.ts'
 import { openLinks } from './domains/environment-connections/links.ts'
@@ -34,6 +35,7 @@ import { openEngine } from './engine.ts'
 import { openFailpoints } from './failpoints.ts'
 import type { Surroundings } from './program.ts'
 import { openCompute } from './schedulers/compute.ts'
+import { dataConverter } from './vault/data-converter.ts'
 import { ensureKeyFile, openVaultKeys, type VaultKeys } from './vault/keys.ts'
 import { payloadCodec } from './vault/payload-codec.ts'
 import type { SecretOpener } from './vault/secret.ts'
@@ -72,12 +74,6 @@ const slurmToken = async (secrets: SecretOpener, reference: string): Promise<str
   throw new DriverError('refused', `credential ${JSON.stringify(reference)} is not a token`)
 }
 
-/** Base URL of the API for clients on this machine. */
-const apiUrl = ({ listenAddress: { host, port }, apiPrefix }: Config): string => {
-  const reached = host === '0.0.0.0' ? '127.0.0.1' : host === '::' ? '[::1]' : isIPv6(host) ? `[${host}]` : host
-  return `http://${reached}:${port}${apiPrefix}`
-}
-
 /**
  * Opens once what both programs share, and brings the database to the newest schema. Closed in reverse; tasks that run on this
  * machine go on.
@@ -88,8 +84,10 @@ export const openParts = async ({
   traces,
   endpoints,
 }: Pick<Surroundings, 'config' | 'log' | 'traces'> & { endpoints: Endpoints }) => {
+  const signing: { keys?: VaultKeys | undefined } = {}
   const db = openDatabase(endpoints.databaseUrl, {
     max: 20,
+    sign: (text) => signRecord(signing.keys, text),
     onError: (error) => {
       const { code, message } = error as NodeJS.ErrnoException
       log.warn({ code, reason: message }, 'a database connection was lost; the next query opens another')
@@ -105,12 +103,16 @@ export const openParts = async ({
   await mkdir(workFolder(config), { recursive: true, mode: 0o711 })
   await mkdir(taskFolder(config), { recursive: true, mode: 0o700 })
   const vaultKeys = await openKeys(config)
+  /** Base URL of the API for clients on this machine; port 0 becomes the one that it listens on. */
+  const api = { url: `http://${reachedHere(config.listenAddress)}${config.apiPrefix}`, tokenNeeded: config.apiToken !== undefined }
+  signing.keys = vaultKeys
   const engine = openEngine({
     address: endpoints.temporalAddress,
     namespace: config.temporalNamespace,
     taskQueue: config.temporalTaskQueue,
     plugins: traces.temporalPlugins,
-    ...(vaultKeys === undefined ? {} : { dataConverter: { payloadCodecs: [payloadCodec(vaultKeys)] } }),
+    dataConverter: dataConverter(vaultKeys),
+    apiUrl: () => api.url,
   })
   const compute = openCompute({ threads: Math.max(1, availableParallelism() - 1) })
   const vault = openVault({
@@ -194,9 +196,14 @@ export const openParts = async ({
     cores: openHostCores(availableParallelism()),
     taskVariable,
   })
+  const reader = openReader({ databaseUrl: endpoints.databaseUrl, readerUrl: config.provenanceDatabaseUrl })
   return {
     db,
+    vaultKeys,
+    reader,
     engine,
+    /** Encrypts what Temporal keeps; undefined without a vault. */
+    payloads: vaultKeys && payloadCodec(vaultKeys),
     compute,
     vault,
     links,
@@ -208,7 +215,7 @@ export const openParts = async ({
         : openFunctionCalls({ root: functionFolder(config), links: callLinks, clock: () => Date.now() / 1_000 }),
     wakes: openWakes(),
     addressAllowed,
-    api: { url: apiUrl(config), tokenNeeded: config.apiToken !== undefined },
+    api,
     allowProxyCommand: config.allowProxyCommand,
     engineSockets,
     buildkitSocket: config.buildkitSocket,
@@ -234,6 +241,7 @@ export const openParts = async ({
       await localShell.close()
       await compute[Symbol.asyncDispose]()
       await engine[Symbol.asyncDispose]()
+      await reader[Symbol.asyncDispose]()
       await db[Symbol.asyncDispose]()
     },
   }

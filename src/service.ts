@@ -1,8 +1,10 @@
 import type { IncomingHttpHeaders } from 'node:http'
 import { hostname } from 'node:os'
+import { reachedHere } from './config.ts'
 import type { Service, StartService } from './daemon.ts'
 import { refusalOf } from './constraints.ts'
 import { openDispatcher } from './dispatcher.ts'
+import { openSealer } from './domains/audit-events/sealer.ts'
 import { recordAudit } from './domains/audit-events/store.ts'
 import { recordsWithSecrets } from './domains/environments/store.ts'
 import { ensureInstance } from './domains/instance/store.ts'
@@ -71,12 +73,14 @@ export const startService = async (
   })
   const server = createHttpServer(app, { tokenNeeded: config.apiToken !== undefined, version })
   const address = await listen(server, 'SERVICE_LISTEN_ADDRESS', config.listenAddress)
+  parts.api.url = `http://${reachedHere(address)}${config.apiPrefix}`
   const workers = openTaskWorkers(parts, {
     ...taskWorkersOptions(surroundings),
     ...(workflowBundle === undefined ? {} : { workflowBundle }),
   })
-  const dispatcher = openDispatcher(parts, dispatchedKinds, log)
+  const dispatcher = openDispatcher({ db, engine, metrics }, dispatchedKinds, log)
   const sweeper = openSweeper(parts, log)
+  const sealer = openSealer(parts, log)
   return {
     address,
     checks: {
@@ -84,6 +88,7 @@ export const startService = async (
       temporal: () => engine.ready(),
       workers: () => Promise.resolve(workers.ready()),
     },
+    payloads: parts.payloads && { codec: parts.payloads, audit: (event) => recordAudit(db, event) },
     workers: () => [process.pid],
     async stop() {
       const closed = new Promise<void>((resolve) => {
@@ -98,6 +103,7 @@ export const startService = async (
       }, drainMs).unref()
       await dispatcher.stop()
       await sweeper.stop()
+      await sealer.stop()
       await workers.stop()
       await closed
       await parts[Symbol.asyncDispose]()

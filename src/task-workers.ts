@@ -4,6 +4,7 @@ import { createActivities } from '../activities/index.ts'
 import type { Log } from './observability/log.ts'
 import type { Traces } from './observability/traces.ts'
 import type { Parts } from './parts.ts'
+import { failureConverterPath } from './vault/data-converter.ts'
 
 export interface TaskWorkers {
   /** Whether tasks are being polled for. */
@@ -45,6 +46,10 @@ const temporalAway = (address: string, named: boolean, error: unknown): Temporal
   return new TemporalAway(`${what} (${reasonOf(error)}): what is accepted begins when it does; ${remedy}`, { cause: error })
 }
 
+const attributesMissing = (namespace: string, error: unknown): string =>
+  `workflows wait: the namespace ${namespace} lacks search attributes, and they cannot be added (${reasonOf(error)}); ` +
+  'add those of temporal-config/namespace.yaml with temporal-config/namespace.sh, or as an administrator of that server'
+
 /**
  * The three workers of a process: one on the shared task queue (workflows, planning, simulation, rehearsal, sites that anybody reaches), one on
  * this host's own queue (tasks that use its processes and files), one on that of the monitors, whose short checks must not stand behind activities
@@ -73,6 +78,10 @@ export const openTaskWorkers = (parts: Parts, options: TaskWorkersOptions): Task
       throw temporalAway(options.address, options.named, error)
     })
     try {
+      // A workflow that sets an attribute which the namespace lacks stands still: none is taken before they are there.
+      await parts.engine.ensureSearchAttributes().catch((error: unknown) => {
+        throw new TemporalAway(attributesMissing(options.namespace, error), { cause: error })
+      })
       const built = new URL('../workflow-bundle.js', import.meta.url)
       const workflowBundle =
         options.workflowBundle ??
@@ -80,6 +89,7 @@ export const openTaskWorkers = (parts: Parts, options: TaskWorkersOptions): Task
           ? { codePath: built.pathname }
           : await bundleWorkflowCode({
               workflowsPath: new URL(`../workflows/index${import.meta.url.endsWith('.ts') ? '.ts' : '.js'}`, import.meta.url).pathname,
+              failureConverterPath,
               logger: Runtime.instance().logger,
             }))
       const common = {
@@ -90,7 +100,7 @@ export const openTaskWorkers = (parts: Parts, options: TaskWorkersOptions): Task
         maxHeartbeatThrottleInterval: '1 second',
         shutdownGraceTime: '10 seconds',
         plugins: options.traces.temporalPlugins,
-        ...(parts.engine.dataConverter === undefined ? {} : { dataConverter: parts.engine.dataConverter }),
+        dataConverter: parts.engine.dataConverter,
       } as const
       const shared = await Worker.create({ ...common, taskQueue: parts.engine.taskQueue, workflowBundle, maxCachedWorkflows: 500 })
       const own = await Worker.create({ ...common, taskQueue: `${parts.engine.taskQueue}@${parts.hostId}` })

@@ -63,20 +63,25 @@ const composeFile = z
   })
   .catchall(z.unknown())
 
-/** Values as compose fills them in: `${NAME:-default}`, and `${NAME:?why}` from `given`. */
-const filled = (source: string, given: Record<string, string>): string =>
-  source.replace(/\$\{(\w+)(?::([-?])([^}]*))?\}/g, (_, name: string, operator: string | undefined, rest: string | undefined) => {
+/** Values as compose fills them in: `${NAME:-default}`, `${NAME:+where it is set}`, and `${NAME:?why}` from `given`; the inner ones first. */
+const filled = (source: string, given: Record<string, string>): string => {
+  const once = source.replace(/\$\{(\w+)(?::([-?+])([^${}]*))?\}/g, (_, name: string, operator?: string, rest?: string) => {
+    if (operator === '+') return (given[name] ?? '') === '' ? '' : (rest ?? '')
     const value = given[name] ?? (operator === '-' ? rest : undefined)
     if (value === undefined) throw new Error(`${name} has no value and no default`)
     return value
   })
+  return once === source ? once : filled(once, given)
+}
 const given = {
   POSTGRES_PASSWORD: 'a-long-password',
   ORRERY_DATABASE_PASSWORD: 'an/other@long:password%',
   TEMPORAL_DATABASE_PASSWORD: 'a-third-password',
   SERVICE_API_TOKEN: 'a-long-token',
 }
-const file = composeFile.parse(parse(filled(text('docker-compose.yml'), given), { merge: true }))
+/** Those without which compose starts, and something is left out. */
+const optional = { TEMPORAL_CODEC_KEY: 'a-codec-key-of-more-than-32-letters' }
+const file = composeFile.parse(parse(filled(text('docker-compose.yml'), { ...given, ...optional }), { merge: true }))
 const services = Object.entries(file.services)
 
 describe('docker-compose.yml', () => {
@@ -152,10 +157,22 @@ describe('docker-compose.yml', () => {
       expect(service.volumes).toContainEqual(expect.objectContaining({ source: './vault.key', target: config.vaultKeyFile }))
       const { username, password } = new URL(config.databaseUrl ?? '')
       expect([username, decodeURIComponent(password)]).toEqual(['orrery_service', given.ORRERY_DATABASE_PASSWORD])
+      expect(config.temporalCodecKey).toBe(name === 'api' ? optional.TEMPORAL_CODEC_KEY : undefined)
       expect(config.apiToken).toBe(name === 'api' ? given.SERVICE_API_TOKEN : undefined)
     }
     for (const missing of Object.keys(given) as (keyof typeof given)[])
       expect(() => filled(text('docker-compose.yml'), { ...given, [missing]: undefined as never })).toThrow(missing)
+  })
+
+  test("has Temporal's page ask the API's admin port for payloads, under the key that the API has, from the page's origins", () => {
+    const [port] = file.services['api']?.ports?.filter((one) => one.endsWith(':9090')) ?? []
+    const { TEMPORAL_CODEC_ENDPOINT: endpoint, TEMPORAL_DISABLE_NEWS_FETCH: quiet } = file.services['temporal-ui']?.environment ?? {}
+    expect(endpoint).toBe(`http://127.0.0.1:${port?.split(':')[1] ?? ''}/temporal-codec/${optional.TEMPORAL_CODEC_KEY}`)
+    expect(quiet).toBe('true')
+    const page = file.services['temporal-ui']?.ports?.[0]?.split(':')[1] ?? ''
+    expect(file.services['api']?.environment['SERVICE_TEMPORAL_PAGE_ORIGINS']).toBe(`http://localhost:${page},http://127.0.0.1:${page}`)
+    const without = composeFile.parse(parse(filled(text('docker-compose.yml'), given), { merge: true }))
+    expect(without.services['temporal-ui']?.environment['TEMPORAL_CODEC_ENDPOINT'] ?? '').toBe('')
   })
 
   test('pulls images by their release, and builds ours under its own', () => {
@@ -168,7 +185,10 @@ describe('docker-compose.yml', () => {
     const used = [...text('docker-compose.yml').matchAll(/\$\{(\w+)/g)].map(([, name]) => name)
     const described = [...text('.env.example').matchAll(/^(\w+)=(.*)$/gm)]
     for (const [, name] of described) expect(used).toContain(name)
-    expect(described.filter(([, , value]) => value === '').map(([, name]) => name)).toEqual(Object.keys(given))
+    expect(described.filter(([, , value]) => value === '').map(([, name]) => name)).toEqual([
+      ...Object.keys(given),
+      ...Object.keys(optional),
+    ])
     for (const [, name = '', value = ''] of described.filter(([, , given]) => given !== ''))
       expect(text('docker-compose.yml')).toContain(`\${${name}:-${value}}`)
     expect(text('.gitignore').split('\n')).toEqual(expect.arrayContaining(['/.env', '/vault.key']))

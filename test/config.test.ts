@@ -139,7 +139,13 @@ describe('the configuration', () => {
       name,
       file,
     ])
-    expect(documented.map(([name]) => name)).toEqual(['SERVICE_API_TOKEN', 'SERVICE_DATABASE_URL', 'SERVICE_DATABASE_PASSWORD'])
+    expect(documented.map(([name]) => name)).toEqual([
+      'SERVICE_API_TOKEN',
+      'SERVICE_DATABASE_URL',
+      'SERVICE_DATABASE_PASSWORD',
+      'SERVICE_TEMPORAL_CODEC_KEY',
+      'SERVICE_PROVENANCE_DATABASE_URL',
+    ])
     for (const [name, file = ''] of documented) {
       expect(file).toBe(`${String(name)}_FILE`)
       expect(problemsOf({ [file]: '/run/secrets/none' })).toEqual([
@@ -284,8 +290,10 @@ describe('the configuration', () => {
             'localStorageRoot',
             'databaseUrl',
             'databasePassword',
+            'provenanceDatabaseUrl',
             'temporalAddress',
             'temporalBinary',
+            'temporalCodecKey',
             'seedRoot',
             'vaultKeyFile',
           )

@@ -1,5 +1,6 @@
 import {
   ActivityFailure,
+  CancellationScope,
   condition,
   continueAsNew,
   defineQuery,
@@ -16,6 +17,8 @@ import {
 } from '@temporalio/workflow'
 import { defineSearchAttributeKey, SearchAttributeType } from '@temporalio/common'
 import type { ExecutionRunActivities } from '../activities/execution-run.ts'
+import { endAsRecord, outOfReach, type End } from './ends.ts'
+import { runDetails, runStateOf, waitsFor, type SiteNews, type Told } from './telling.ts'
 
 /** What an open run says of itself; served as `live` by the status route. */
 export interface LiveRun {
@@ -28,120 +31,204 @@ export interface LiveRun {
 export const liveQuery = defineQuery<LiveRun>('live')
 /** Sent by whoever changed something that a resting site may act on: a cancel, a resume, a predecessor's end elsewhere. */
 export const wakeSignal = defineSignal('wake')
-/** Sent by a working site now and then: how far it is. */
-export const progressSignal = defineSignal<[site: string, completed: number, running: number]>('progress')
+/** Sent by a working site now and then: how far it is, and (since there is `news`) what its tasks wait for. */
+export const progressSignal = defineSignal<[site: string, completed: number, running: number, news?: SiteNews]>('progress')
 
 const retry = { initialInterval: '200 milliseconds', backoffCoefficient: 2, maximumInterval: '10 seconds' } as const
-const dispatched = proxyActivities<ExecutionRunActivities>({
-  startToCloseTimeout: '1 hour',
-  // They beat once a second; a big record can keep their process from it for some.
-  heartbeatTimeout: '15 seconds',
-  retry,
-})
+const dispatched = (summary: string) =>
+  proxyActivities<ExecutionRunActivities>({
+    summary,
+    startToCloseTimeout: '1 hour',
+    // They beat once a second; a big record can keep their process from it for some.
+    heartbeatTimeout: '15 seconds',
+    retry,
+  })
 /** In the process of the workflow's own task: one trip through the server less at the start of a run, and one at its end. */
-const alongside = proxyLocalActivities<ExecutionRunActivities>({
-  startToCloseTimeout: '10 minutes',
-  localRetryThreshold: '5 seconds',
-  retry,
-})
+const alongside = (summary: string) =>
+  proxyLocalActivities<ExecutionRunActivities>({ summary, startToCloseTimeout: '10 minutes', localRetryThreshold: '5 seconds', retry })
 
 const runState = defineSearchAttributeKey('RunState', SearchAttributeType.KEYWORD)
 const runMode = defineSearchAttributeKey('RunMode', SearchAttributeType.KEYWORD)
+const waitsForKey = defineSearchAttributeKey('WaitsFor', SearchAttributeType.KEYWORD)
 
 /** A resting site looks again by itself after this long, in case a signal was lost with its sender. */
 const restSeconds = 15
 /** Far below the server's warning at 10,240 events; a site costs about 10 events a rest. */
 const eventsBeforeNewHistory = 2_000
 
-/**
- * One run in one generation: open, execute at every site (or simulate), close. The order of things only; what is ready, started and
- * finished is decided and recorded by the site's activity. Losing this history loses nothing that is recorded.
- */
-export async function executionRun(runId: string, generation: number): Promise<void> {
-  const live: LiveRun = { phase: 'opening', sites: [], completed: 0, total: 0 }
-  const { openRun, closeRun } = patched('open and close alongside') ? alongside : dispatched
-  let wakes = 0
-  setHandler(liveQuery, () => live)
-  setHandler(wakeSignal, () => {
-    wakes += 1
-  })
-  const tell = (): void => {
-    live.completed = live.sites.reduce((sum, { completed }) => sum + completed, 0)
-    setCurrentDetails(
-      `${live.phase}: ${String(live.completed)} of ${String(live.total)} activities completed${live.sites.map(({ site, state, running }) => `\n- ${site}: ${state}, ${String(running)} running`).join('')}`,
-    )
-  }
-  setHandler(progressSignal, (site, completed, running) => {
-    const entry = live.sites.find((candidate) => candidate.site === site)
-    if (entry !== undefined) Object.assign(entry, { completed, running })
-    tell()
-  })
+type Opened = Awaited<ReturnType<ExecutionRunActivities['openRun']>>
+type LiveSite = LiveRun['sites'][number]
 
-  const opened = await openRun(runId, generation)
+/** What the handlers of an open run change, and its work reads. */
+interface Run {
+  id: string
+  generation: number
+  told: Told | undefined
+  live: LiveRun
+  /** By site: what it said last. */
+  news: Map<string, SiteNews>
+  /** Counts what a resting site may act on. */
+  wakes: number
+  /** As Temporal's page has it to search for. */
+  shown: { state: string; waitsFor: string | undefined }
+  stopSimulation: () => void
+}
+
+const tell = (run: Run): void => {
+  const { live } = run
+  live.completed = live.sites.reduce((sum, { completed }) => sum + completed, 0)
+  setCurrentDetails(runDetails(run.told, live, [...run.news.values()]))
+}
+
+/** State and reason for the search of Temporal's page; said only when they change, since each costs an event. */
+const show = (run: Run): void => {
+  const news = [...run.news.values()]
+  const running = run.live.sites.reduce((sum, site) => sum + site.running, 0)
+  const next = { state: runStateOf(news, running), waitsFor: waitsFor(news) }
+  const { shown } = run
+  if (run.live.phase !== 'running' || (shown.state === next.state && shown.waitsFor === next.waitsFor)) return
+  run.shown = next
+  upsertSearchAttributes([
+    { key: runState, value: next.state },
+    { key: waitsForKey, value: next.waitsFor ?? null },
+  ])
+}
+
+const listen = (run: Run): void => {
+  setHandler(liveQuery, () => run.live)
+  setHandler(wakeSignal, () => {
+    run.wakes += 1
+  })
+  setHandler(progressSignal, (site, completed, running, news) => {
+    const entry = run.live.sites.find((candidate) => candidate.site === site)
+    if (entry !== undefined) Object.assign(entry, { completed, running })
+    if (entry !== undefined && news !== undefined) {
+      run.news.set(site, news)
+      show(run)
+    }
+    tell(run)
+  })
+}
+
+/** One site until it is settled, given up, or the history is to begin anew; `renew` is asked after each rest. */
+const runSite = async (run: Run, entry: LiveSite, taskQueue: string, renew: () => boolean): Promise<void> => {
+  const { site } = entry
+  const activities = proxyActivities<ExecutionRunActivities>({
+    taskQueue,
+    summary: `${site}: run what is planned there`,
+    startToCloseTimeout: '365 days',
+    heartbeatTimeout: '6 seconds',
+    retry: { initialInterval: '100 milliseconds', backoffCoefficient: 1.5, maximumInterval: '5 seconds' },
+  })
+  const rest = (state: LiveSite['state']): void => {
+    run.news.delete(site)
+    entry.state = state
+    tell(run)
+  }
+  let reported = 0
+  for (;;) {
+    entry.state = 'in flight'
+    let outcome
+    try {
+      outcome = await activities.runSite(run.id, run.generation, site)
+    } catch (error) {
+      // The executor gave the site up and has said so in the record; the other sites see it there and stop.
+      if (!(error instanceof ActivityFailure) || isCancellation(error)) throw error
+      run.wakes += 1
+      rest('given up')
+      return
+    }
+    // What ended here may be what a resting site waits for.
+    if (outcome.settled || outcome.completed > reported) run.wakes += 1
+    reported = outcome.completed
+    Object.assign(entry, { completed: outcome.completed, running: 0 })
+    rest(outcome.settled ? 'settled' : 'waiting for other sites')
+    if (outcome.settled) return
+    const seen = run.wakes
+    await condition(() => run.wakes !== seen, `${String(restSeconds)} seconds`)
+    if (renew()) return
+  }
+}
+
+/** Every site of a run beside the others. True: the history is long, and the work goes on in a new one. */
+const execute = async (run: Run, sites: Opened['sites']): Promise<boolean> => {
+  let renewing = false
+  const renew = (): boolean => (renewing ||= workflowInfo().historyLength > eventsBeforeNewHistory)
+  run.live.phase = 'running'
+  run.live.sites = sites.map(({ site }) => ({ site, state: 'in flight', completed: 0, running: 0 }))
+  tell(run)
+  await Promise.all(sites.map(({ taskQueue }, k) => runSite(run, run.live.sites[k] as LiveSite, taskQueue, renew)))
+  return renewing
+}
+
+const simulate = async (run: Run): Promise<void> => {
+  run.live.phase = 'simulating'
+  tell(run)
+  const scope = new CancellationScope()
+  run.stopSimulation = () => {
+    scope.cancel()
+  }
+  try {
+    await scope.run(() => dispatched('simulate what the plan says').simulateRun(run.id))
+  } catch (error) {
+    if (!isCancellation(error) || !scope.consideredCancelled) throw error
+  }
+}
+
+/** Opens, executes or simulates, closes; answers how the record ended, undefined where a new history goes on. */
+const work = async (run: Run): Promise<End | undefined> => {
+  const { id, generation, live } = run
+  const near = patched('open and close alongside') ? alongside : dispatched
+  const opened = await near('open the run, once').openRun(id, generation)
   live.total = opened.total
-  if (opened.state === 'over') return
+  if (opened.state === 'over') return opened.end ?? {}
+  run.shown = { state: 'running', waitsFor: undefined }
   upsertSearchAttributes([
     { key: runState, value: 'running' },
     { key: runMode, value: opened.state === 'simulate' ? 'simulation' : 'real' },
   ])
-  if (opened.state === 'simulate') {
-    live.phase = 'simulating'
-    tell()
-    await dispatched.simulateRun(runId)
-  } else {
-    live.phase = 'running'
-    live.sites = opened.sites.map(({ site }) => ({ site, state: 'in flight', completed: 0, running: 0 }))
-    tell()
-    let renew = false
-    await Promise.all(
-      opened.sites.map(async ({ site, taskQueue }, k) => {
-        const { runSite } = proxyActivities<ExecutionRunActivities>({
-          taskQueue,
-          summary: `${site}: run what is planned there`,
-          startToCloseTimeout: '365 days',
-          heartbeatTimeout: '6 seconds',
-          retry: { initialInterval: '100 milliseconds', backoffCoefficient: 1.5, maximumInterval: '5 seconds' },
-        })
-        const entry = live.sites[k] as LiveRun['sites'][number]
-        let reported = 0
-        for (;;) {
-          entry.state = 'in flight'
-          let outcome
-          try {
-            outcome = await runSite(runId, generation, site)
-          } catch (error) {
-            // The executor gave the site up and has said so in the record; the other sites see it there and stop.
-            if (!(error instanceof ActivityFailure) || isCancellation(error)) throw error
-            wakes += 1
-            entry.state = 'given up'
-            tell()
-            return
-          }
-          // What ended here may be what a resting site waits for.
-          if (outcome.settled || outcome.completed > reported) wakes += 1
-          reported = outcome.completed
-          Object.assign(entry, { completed: outcome.completed, running: 0 })
-          if (outcome.settled) {
-            entry.state = 'settled'
-            tell()
-            return
-          }
-          entry.state = 'waiting for other sites'
-          tell()
-          const seen = wakes
-          await condition(() => wakes !== seen, `${String(restSeconds)} seconds`)
-          if (renew || workflowInfo().historyLength > eventsBeforeNewHistory) {
-            renew = true
-            return
-          }
-        }
-      }),
-    )
-    if (renew) await continueAsNew<typeof executionRun>(runId, generation)
-  }
+  if (opened.state === 'simulate') await simulate(run)
+  else if (await execute(run, opened.sites)) return undefined
   live.phase = 'closing'
-  const closed = await closeRun(runId, generation)
-  upsertSearchAttributes([{ key: runState, value: closed.status }])
+  const closed = await near('sum up and close the run').closeRun(id, generation)
+  upsertSearchAttributes([
+    { key: runState, value: closed.status },
+    { key: waitsForKey, value: null },
+  ])
   upsertMemo({ status: closed.status, completed: closed.completed, total: opened.total })
-  setCurrentDetails(`${closed.status}: ${String(closed.completed)} of ${String(opened.total)} activities completed`)
+  setCurrentDetails(
+    runDetails(run.told, { phase: closed.status, completed: closed.completed, total: opened.total, sites: [] }, [...run.news.values()]),
+  )
+  return closed
+}
+
+/**
+ * One run in one generation: open, execute at every site (or simulate), close. The order of things only; what is ready, started and
+ * finished is decided and recorded by the site's activity. Losing this history loses nothing that is recorded. Temporal's cancel becomes
+ * the record's; the workflow ends as its record.
+ */
+export async function executionRun(runId: string, generation: number, told?: Told): Promise<void> {
+  const run: Run = {
+    id: runId,
+    generation,
+    told,
+    live: { phase: 'opening', sites: [], completed: 0, total: 0 },
+    news: new Map(),
+    wakes: 0,
+    shown: { state: '', waitsFor: undefined },
+    stopSimulation: () => undefined,
+  }
+  listen(run)
+  await outOfReach(
+    async (cancel) => {
+      const end = await work(run)
+      if (end === undefined) await continueAsNew<typeof executionRun>(runId, generation, told)
+      else await endAsRecord(cancel, 'RunFailed', end)
+    },
+    async () => {
+      run.wakes += 1
+      await alongside("make the cancel the record's").cancelRun(runId, generation)
+      run.stopSimulation()
+    },
+  )
 }

@@ -12,6 +12,7 @@ import { bandOf, linesOf, type Task } from './comparison.ts'
 import { onMachine, readDocuments, withSuffix, type Documents, type Machine } from './documents.ts'
 import { folderSize } from './folder-size.ts'
 import type { Output } from './output.ts'
+import { lineageTree, madeBy } from './provenance.ts'
 import { awaitQuiet } from './quiet.ts'
 import {
   candidateTable,
@@ -118,12 +119,19 @@ export const tell = async (teller: Teller): Promise<void> => {
     screen.say(movedText(dataTransfers))
   }
 
-  screen.heading('To look at')
   const runPath = `/execution-runs/${real.id}`
+  screen.heading('What made the picture')
+  for (const line of await madeBy(api, real.id, 'mosaic.png')) screen.say(line)
+  screen.say('')
+  for (const line of await lineageTree(api, real.id, 'mosaic.png')) screen.say(line)
+
+  screen.heading('To look at')
   const picture = await api.fetch(`${runPath}/activities/picture/outputs/mosaic.png`, '*/*')
   screen.say(`picture   ${output.write('mosaic.png', picture)}`)
   const timeline = await api.fetch(`${runPath}/timeline/?with=${simulated.id}`, 'text/html')
   screen.say(`timeline  ${output.write('timeline.html', timeline)}`)
+  const crate = await api.fetch(`${runPath}/crate/?data=outputs`, 'application/zip')
+  screen.say(`run crate ${output.write('run.crate.zip', crate)}`)
   const summary = {
     run: output.run,
     machine,

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import type { PoolClient } from 'pg'
 
 /** In the order in which they are applied: a view may call a function. */
-const folders = ['functions', 'views']
+const folders = ['functions', 'views', 'views/provenance', 'views/provenance/derived']
 
 /** Every set of functions and views that was ever published, oldest first, and every signature that a program may call. */
 export interface PublishedDefinitions {

@@ -27,7 +27,7 @@ export const domainOrder: readonly string[] = [
 
 /** The tables of each domain: only it writes them. */
 export const owners: Readonly<Record<string, readonly string[]>> = {
-  'audit-events': ['audit_events'],
+  'audit-events': ['audit_events', 'audit_head'],
   credentials: ['credentials'],
   environments: [
     'environments',
@@ -68,12 +68,15 @@ export const owners: Readonly<Record<string, readonly string[]>> = {
     'site_leftovers',
     'lane_leases',
   ],
+  provenance: [],
   instance: ['system_instance', 'user_preferences'],
   db: ['schema_migrations', 'schema_definitions', 'idempotency_keys'],
 }
 
 /** Folders whose code is part of an owner, beside `src/domains/<owner>`; and the owner of each function and view of the database. */
 export const partOf: Readonly<Record<string, string>> = {
+  // Before that of its parent: the first one counts.
+  'src/db/views/provenance': 'provenance',
   'src/vault': 'credentials',
   'src/connections': 'environment-connections',
   'src/executor': 'execution-runs',

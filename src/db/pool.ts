@@ -1,6 +1,6 @@
 import pg from 'pg'
 import type { z } from 'zod'
-import { Sql, type Db } from './sql.ts'
+import { Sql, type Db, type Sign } from './sql.ts'
 
 // int8 and numeric as numbers (documents hold integers up to 2^53 − 1 only), timestamps as RFC 3339 UTC text.
 const parsers = new Map<number, (text: string) => unknown>([
@@ -22,8 +22,11 @@ class Connection implements Db {
   readonly #open: ((work: (tx: Db) => Promise<unknown>) => Promise<unknown>) | undefined
   readonly #names = new Map<string, string>()
 
-  constructor(runner: Runner, open?: (work: (tx: Db) => Promise<unknown>) => Promise<unknown>) {
+  readonly sign: Sign | undefined
+
+  constructor(runner: Runner, sign: Sign | undefined, open?: (work: (tx: Db) => Promise<unknown>) => Promise<unknown>) {
     this.#runner = runner
+    this.sign = sign
     this.#open = open
   }
 
@@ -78,7 +81,7 @@ export interface Database extends Db {
 }
 
 /** Opens a pool on `url`; `onError` hears of idle connections that are lost before the pool is closed. Every wait has an end: 5 s for a connection, 30 s for a statement. */
-export const openDatabase = (url: string, options: { max?: number; onError?: (error: Error) => void } = {}): Database => {
+export const openDatabase = (url: string, options: { max?: number; onError?: (error: Error) => void; sign?: Sign } = {}): Database => {
   const pool = new pg.Pool({
     connectionString: url,
     max: options.max ?? 10,
@@ -104,7 +107,7 @@ export const openDatabase = (url: string, options: { max?: number; onError?: (er
     client.on('error', lost)
     try {
       await client.query('begin')
-      const result = await work(new Connection(client))
+      const result = await work(new Connection(client, options.sign))
       await client.query('commit')
       return result
     } catch (error) {
@@ -118,7 +121,7 @@ export const openDatabase = (url: string, options: { max?: number; onError?: (er
     }
   }
 
-  return Object.assign(new Connection(pool as unknown as Runner, open), {
+  return Object.assign(new Connection(pool as unknown as Runner, options.sign, open), {
     client: () => pool.connect(),
     [Symbol.asyncDispose]: () => {
       closed = true

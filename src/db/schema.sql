@@ -91,7 +91,24 @@ create table audit_events (
   summary text not null,
   metadata jsonb,
   occurred_at timestamp with time zone not null default now(),
+  signature text,
+  signature_key text,
+  seal_number bigint,
+  digest text,
+  seal text,
+  seal_key text,
   constraint audit_events_pkey PRIMARY KEY (id)
+);
+
+create table audit_head (
+  singleton boolean not null default true,
+  number bigint not null,
+  event_id text not null,
+  seal text not null,
+  signature text not null,
+  signature_key text not null,
+  constraint audit_head_pkey PRIMARY KEY (singleton),
+  constraint audit_head_single CHECK (singleton)
 );
 
 create table connection_checks (
@@ -293,6 +310,7 @@ create table execution_runs (
   created_at timestamp with time zone not null default now(),
   effect_key text not null default (gen_random_uuid())::text,
   warnings jsonb,
+  service_version text,
   constraint execution_runs_content FOREIGN KEY (content_version_id) REFERENCES workflow_versions(id),
   constraint execution_runs_mode CHECK ((mode = ANY (ARRAY['real'::text, 'simulation'::text, 'interactive'::text]))),
   constraint execution_runs_on_failure CHECK ((on_failure = ANY (ARRAY['stop'::text, 'finish-independent'::text]))),
@@ -817,6 +835,12 @@ create table workflow_versions (
   constraint workflow_versions_pkey PRIMARY KEY (id)
 );
 
+CREATE INDEX activity_definitions_by_external_id ON public.activity_definitions USING btree (workflow_version_id, external_id);
+
+CREATE INDEX activity_definitions_by_id ON public.activity_definitions USING btree (id);
+
+CREATE INDEX activity_dependencies_of_predecessor ON public.activity_dependencies USING btree (workflow_version_id, depends_on_position);
+
 CREATE INDEX activity_resource_profiles_of_resource ON public.activity_resource_profiles USING btree (resource_id);
 
 CREATE INDEX activity_resource_profiles_of_version ON public.activity_resource_profiles USING btree (environment_version_id);
@@ -824,6 +848,24 @@ CREATE INDEX activity_resource_profiles_of_version ON public.activity_resource_p
 CREATE INDEX activity_types_of_workflow ON public.activity_types USING btree (workflow_id, "position");
 
 CREATE INDEX audit_events_newest ON public.audit_events USING btree (occurred_at DESC, id DESC);
+
+CREATE INDEX audit_events_of_actor ON public.audit_events USING btree (actor_id, occurred_at DESC, id DESC) WHERE (actor_id IS NOT NULL);
+
+CREATE INDEX audit_events_of_connection ON public.audit_events USING btree (connection_id, occurred_at DESC, id DESC) WHERE (connection_id IS NOT NULL);
+
+CREATE INDEX audit_events_of_environment ON public.audit_events USING btree (environment_id, occurred_at DESC, id DESC) WHERE (environment_id IS NOT NULL);
+
+CREATE INDEX audit_events_of_resource ON public.audit_events USING btree (resource_id, occurred_at DESC, id DESC) WHERE (resource_id IS NOT NULL);
+
+CREATE INDEX audit_events_of_run ON public.audit_events USING btree (execution_id, occurred_at DESC, id DESC) WHERE (execution_id IS NOT NULL);
+
+CREATE INDEX audit_events_of_session ON public.audit_events USING btree (session_id, occurred_at DESC, id DESC) WHERE (session_id IS NOT NULL);
+
+CREATE INDEX audit_events_of_type ON public.audit_events USING btree (event_type, occurred_at DESC, id DESC);
+
+CREATE UNIQUE INDEX audit_events_sealed ON public.audit_events USING btree (seal_number) WHERE (seal_number IS NOT NULL);
+
+CREATE INDEX audit_events_unsealed ON public.audit_events USING btree (sequence) WHERE (seal_number IS NULL);
 
 CREATE INDEX connection_checks_newest ON public.connection_checks USING btree (connection_id, checked_at DESC);
 
@@ -837,23 +879,41 @@ CREATE INDEX connections_to_monitor ON public.connections USING btree (created_a
 
 CREATE INDEX data_locations_of_run ON public.data_locations USING btree (execution_run_id);
 
+CREATE INDEX data_object_instances_of_object ON public.data_object_instances USING btree (data_object_id);
+
+CREATE INDEX data_object_instances_of_producer ON public.data_object_instances USING btree (execution_run_id, producer_activity_id);
+
 CREATE INDEX data_object_instances_of_run ON public.data_object_instances USING btree (execution_run_id, id);
+
+CREATE INDEX data_objects_of_version ON public.data_objects USING btree (workflow_version_id, producer_activity_id);
+
+CREATE INDEX data_transfer_observations_from ON public.data_transfer_observations USING btree (source_resource_id);
 
 CREATE INDEX data_transfer_observations_of_run ON public.data_transfer_observations USING btree (execution_run_id, started_at, id);
 
+CREATE INDEX data_transfer_observations_to ON public.data_transfer_observations USING btree (target_resource_id);
+
 CREATE INDEX environments_by_name ON public.environments USING btree (name COLLATE "C", id);
 
+CREATE INDEX environments_texts ON public.environments USING gin (lower((((((((((chr(10) || COALESCE((id)::text, ''::text)) || chr(10)) || COALESCE(name, ''::text)) || chr(10)) || COALESCE(description, ''::text)) || chr(10)) || COALESCE(status, ''::text)) || chr(10)) COLLATE "default")) trigrams.gin_trgm_ops);
+
 CREATE INDEX execution_runs_newest ON public.execution_runs USING btree (COALESCE(started_at, created_at) DESC, id DESC);
+
+CREATE INDEX execution_runs_of_content ON public.execution_runs USING btree (content_version_id);
 
 CREATE INDEX execution_runs_of_plan ON public.execution_runs USING btree (schedule_plan_id);
 
 CREATE INDEX execution_runs_open ON public.execution_runs USING btree (created_at, id) WHERE (status = 'running'::text);
+
+CREATE INDEX execution_runs_texts ON public.execution_runs USING gin (lower((((((((((chr(10) || COALESCE((id)::text, ''::text)) || chr(10)) || COALESCE(title, ''::text)) || chr(10)) || COALESCE(failure_reason, ''::text)) || chr(10)) || COALESCE(status, ''::text)) || chr(10)) COLLATE "default")) trigrams.gin_trgm_ops);
 
 CREATE INDEX execution_runs_undispatched ON public.execution_runs USING btree (created_at, id) WHERE ((dispatched_at IS NULL) AND (status = ANY (ARRAY['created'::text, 'running'::text])));
 
 CREATE INDEX execution_scope_environments_version ON public.execution_scope_environments USING btree (environment_version_id);
 
 CREATE INDEX execution_scopes_by_name ON public.execution_scopes USING btree (name COLLATE "C", id);
+
+CREATE INDEX execution_scopes_texts ON public.execution_scopes USING gin (lower((((((((chr(10) || COALESCE((id)::text, ''::text)) || chr(10)) || COALESCE(name, ''::text)) || chr(10)) || COALESCE(network_topology_id, ''::text)) || chr(10)) COLLATE "default")) trigrams.gin_trgm_ops);
 
 CREATE INDEX idempotency_keys_age ON public.idempotency_keys USING btree (created_at);
 
@@ -869,7 +929,11 @@ CREATE INDEX planning_algorithm_runs_of_session ON public.planning_algorithm_run
 
 CREATE INDEX planning_candidates_ranked ON public.planning_candidates USING btree (planning_session_id, rank, created_at, id);
 
+CREATE INDEX planning_sessions_in_scope ON public.planning_sessions USING btree (execution_scope_id);
+
 CREATE INDEX planning_sessions_newest ON public.planning_sessions USING btree (created_at DESC, id DESC);
+
+CREATE INDEX planning_sessions_of_version ON public.planning_sessions USING btree (workflow_version_id);
 
 CREATE INDEX planning_sessions_open ON public.planning_sessions USING btree (created_at, id) WHERE (status = ANY (ARRAY['queued'::text, 'running'::text]));
 
@@ -893,11 +957,17 @@ CREATE INDEX resources_of_parent ON public.resources USING btree (parent_resourc
 
 CREATE INDEX resources_of_version ON public.resources USING btree (environment_version_id);
 
+CREATE INDEX resources_texts ON public.resources USING gin (lower((((((((((((((chr(10) || COALESCE((id)::text, ''::text)) || chr(10)) || COALESCE(name, ''::text)) || chr(10)) || COALESCE(provider_id, ''::text)) || chr(10)) || COALESCE(region, ''::text)) || chr(10)) || COALESCE(zone, ''::text)) || chr(10)) || COALESCE(type, ''::text)) || chr(10)) COLLATE "default")) trigrams.gin_trgm_ops);
+
 CREATE INDEX schedule_plan_assignments_on_resource ON public.schedule_plan_assignments USING btree (resource_id);
 
 CREATE INDEX schedule_plans_in_scope ON public.schedule_plans USING btree (execution_scope_id);
 
+CREATE INDEX schedule_plans_named_workflow ON public.schedule_plans USING btree (workflow_version_id);
+
 CREATE INDEX schedule_plans_newest ON public.schedule_plans USING btree (created_at DESC, id DESC);
+
+CREATE INDEX schedule_plans_texts ON public.schedule_plans USING gin (lower((((((((((((chr(10) || COALESCE((id)::text, ''::text)) || chr(10)) || COALESCE(algorithm, ''::text)) || chr(10)) || COALESCE(objective, ''::text)) || chr(10)) || COALESCE((workflow_version_id)::text, ''::text)) || chr(10)) || COALESCE((execution_scope_id)::text, ''::text)) || chr(10)) COLLATE "default")) trigrams.gin_trgm_ops);
 
 CREATE INDEX schedule_plans_workflow ON public.schedule_plans USING btree (content_version_id);
 
@@ -905,11 +975,19 @@ CREATE INDEX storage_runtime_bindings_of_runtime ON public.storage_runtime_bindi
 
 CREATE UNIQUE INDEX storage_runtime_bindings_one_default ON public.storage_runtime_bindings USING btree (environment_version_id, runtime_id) WHERE is_default;
 
+CREATE INDEX task_executions_of_activity ON public.task_executions USING btree (execution_run_id, activity_id);
+
+CREATE INDEX task_executions_planned_on ON public.task_executions USING btree (planned_resource_id);
+
 CREATE INDEX workflow_data_dependencies_of_consumer ON public.workflow_data_dependencies USING btree (workflow_version_id, consumer_position);
 
 CREATE INDEX workflow_definitions_by_namespace ON public.workflow_definitions USING btree (namespace COLLATE "C", name COLLATE "C", id);
 
+CREATE INDEX workflow_definitions_texts ON public.workflow_definitions USING gin (lower((((((((((chr(10) || COALESCE((id)::text, ''::text)) || chr(10)) || COALESCE(external_id, ''::text)) || chr(10)) || COALESCE(name, ''::text)) || chr(10)) || COALESCE(namespace, ''::text)) || chr(10)) COLLATE "default")) trigrams.gin_trgm_ops);
+
 CREATE UNIQUE INDEX workflow_versions_number ON public.workflow_versions USING btree (workflow_id, version) WHERE (NOT embedded);
+
+CREATE INDEX workflow_versions_of_workflow ON public.workflow_versions USING btree (workflow_id);
 
 CREATE OR REPLACE FUNCTION public.commit_site(p_run text, p_site text, p_epoch bigint, p_ends jsonb, p_retries jsonb, p_states jsonb, p_intents jsonb, p_outputs jsonb, p_transfers jsonb, p_leftovers jsonb, p_taken_back jsonb, p_starts jsonb, OUT acquired text[], OUT holders jsonb, OUT cancelled boolean, OUT paused boolean, OUT failed bigint, OUT run_status text)
  RETURNS record

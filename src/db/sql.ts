@@ -39,8 +39,13 @@ export const where = (...conditions: (Sql | undefined | false)[]): Sql => {
   return present.length === 0 ? empty : sql`where ${join(present, ' and ')}`
 }
 
+/** Signature of a text and the id of the key that made it. */
+export type Sign = (text: string) => Promise<{ keyId: string; signature: string }>
+
 /** What a store function takes: the pool or a transaction. Whoever opens the transaction passes it on. */
 export interface Db {
+  /** Signs what is recorded through it, with the id of the key; absent where nothing signs. */
+  readonly sign?: Sign | undefined
   /** Rows, keys in camelCase, each parsed by `schema`. */
   many<T extends z.ZodType>(schema: T, query: Sql): Promise<z.output<T>[]>
   /** The only row or undefined; more than one is a fault. */

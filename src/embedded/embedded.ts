@@ -29,13 +29,15 @@ export interface EmbeddedOptions {
   onProgress: (message: string) => void
   /** A server runs again under another process id. */
   onRestart: () => void
+  /** Where Temporal's page has payloads decoded. */
+  codecEndpoint?: string | undefined
 }
 
 /**
  * Starts the servers that the configuration does not name, both at once. The caller holds the data folder.
  * @throws Error of the first that cannot be started; the other is stopped
  */
-export const openEmbedded = async (config: Config, { log, onProgress, onRestart }: EmbeddedOptions): Promise<Embedded> => {
+export const openEmbedded = async (config: Config, { log, onProgress, onRestart, codecEndpoint }: EmbeddedOptions): Promise<Embedded> => {
   const { dataDir, cacheDir } = config
   makeDataFolder(dataDir)
   const starting = [
@@ -49,6 +51,7 @@ export const openEmbedded = async (config: Config, { log, onProgress, onRestart 
           environment: config.childEnvironment,
           log,
           onProgress,
+          codecEndpoint,
           onRestart,
         })
       : Promise.resolve(undefined),

@@ -30,7 +30,15 @@ replace github.com/temporalio/cli/cliext => github.com/temporalio/cli/cliext v0.
 const downloadAddress = `https://temporal.download/cli/archive/v${temporalVersion}?platform=linux&arch=amd64`
 
 /** Flags that the embedded server is started with; a program on the search path that lacks one is too old for it. */
-const neededFlags = ['--dynamic-config-value', '--sqlite-pragma', '--search-attribute', '--metrics-port', '--ui-port']
+const neededFlags = [
+  '--dynamic-config-value',
+  '--sqlite-pragma',
+  '--search-attribute',
+  '--metrics-port',
+  '--ui-port',
+  '--ui-codec-endpoint',
+  '--ui-disable-news-fetch',
+]
 
 export interface TemporalProgramOptions {
   /** SERVICE_TEMPORAL_BINARY. */

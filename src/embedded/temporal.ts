@@ -12,7 +12,8 @@ import type { ProcessIdentity } from './processes.ts'
 import { logTail, rotate } from './server-log.ts'
 import { supervise } from './supervise.ts'
 import { findTemporalProgram } from './temporal-program.ts'
-import { readTemporalSettings, searchAttributeTypes } from './temporal-settings.ts'
+import { ensureSearchAttributes } from './search-attributes.ts'
+import { readTemporalSettings } from './temporal-settings.ts'
 import type { TemporalSettings } from './temporal-settings.ts'
 
 export interface TemporalOptions {
@@ -24,6 +25,8 @@ export interface TemporalOptions {
   environment: Readonly<Record<string, string>>
   log: Log
   onProgress: (message: string) => void
+  /** Where the page has payloads decoded; undefined: it shows them as they are. */
+  codecEndpoint?: string | undefined
   /** Called when the server runs again after it ended by itself. */
   onRestart?: () => void
 }
@@ -115,6 +118,9 @@ const start = async (
       ...['--log-format', 'json', '--log-level', 'error'],
       ...each('--dynamic-config-value', settings.dynamic),
       ...each('--search-attribute', settings.searchAttributes),
+      ...(options.codecEndpoint === undefined ? [] : ['--ui-codec-endpoint', options.codecEndpoint]),
+      // The page would ask a host of the vendor for news.
+      '--ui-disable-news-fetch',
       // It would otherwise read profiles and TEMPORAL_* variables that are meant for another server.
       ...['--disable-config-file', '--disable-config-env'],
     ],
@@ -168,27 +174,19 @@ const isServing = async (connection: Connection): Promise<boolean> => {
   )
 }
 
-/**
- * Sets the retention, which the development server fixes at a day, and reads the search attributes back: the server says yes to
- * a changed type and keeps the old one.
- */
+/** Sets the retention, which the development server fixes at a day, and makes the search attributes whole. */
 const prepareNamespace = (connection: Connection, namespace: string, settings: TemporalSettings): Promise<void> =>
   connection.withDeadline(Date.now() + 15_000, async () => {
-    const [{ config }, { customAttributes }] = await Promise.all([
+    // Attributes that a data folder of the version before lacks: the server ignores new ones in its flags.
+    const [{ config }, wrong] = await Promise.all([
       connection.workflowService.describeNamespace({ namespace }),
-      connection.operatorService.listSearchAttributes({ namespace }),
+      ensureSearchAttributes(connection, namespace, settings.searchAttributes),
     ])
     const retentionMs = Number.parseInt(settings.retention, 10) * 3600_000
     if (optionalTsToMs(config?.workflowExecutionRetentionTtl) !== retentionMs)
       await connection.workflowService.updateNamespace({ namespace, config: { workflowExecutionRetentionTtl: msToTs(retentionMs) } })
-    const typeOf = (name: string): string => searchAttributeTypes[(customAttributes?.[name] ?? 0) - 1] ?? 'missing'
-    const wrong = Object.entries(settings.searchAttributes).filter(([name, type]) => typeOf(name) !== type)
     if (wrong.length > 0)
       throw new Error(
-        `the embedded Temporal server keeps search attributes with other types than temporal-config/namespace.yaml names: ${wrong
-          .map(([name, type]) => `${name} is ${typeOf(name)} instead of ${type}`)
-          .join(
-            ', ',
-          )}. With the service stopped, move the folder temporal out of the data folder; runs that wait are started again from PostgreSQL`,
+        `the embedded Temporal server keeps search attributes with other types than temporal-config/namespace.yaml names: ${wrong.join(', ')}. With the service stopped, move the folder temporal out of the data folder; runs that wait are started again from PostgreSQL`,
       )
   })

@@ -163,6 +163,7 @@ const tryAgain = (book: Book, i: number, next: TaskRetry): void => {
   const task = taskAt(book, i)
   task.id = next.id
   task.attempt = next.attempt
+  book.names[i] = undefined
   task.user_attempts = next.userAttempts
   task.walltime_extensions = next.walltimeExtensions
   task.status = 'ready'

@@ -126,7 +126,11 @@ export const openHands = (
       transfers.close()
       flight.close()
       for (const i of [...book.heldCores.keys()]) freeCores(book, i)
-      for (const effect of book.effects) if (effect.type === 'giveCores') cores?.give(effect.cores)
+      // Where the book threw, cores that it took stand before those that it gives back.
+      for (const effect of book.effects) {
+        if (effect.type === 'takeCores') cores?.take(effect.cores)
+        if (effect.type === 'giveCores') cores?.give(effect.cores)
+      }
     },
   }
 }

@@ -15,6 +15,18 @@ export interface SiteOutcome {
   failed: number
 }
 
+/** What is told of a site after each of its steps. */
+export interface SiteFacts {
+  completed: number
+  running: number
+  paused: boolean
+  /** Counts reasons to wait, and failures. */
+  news: number
+}
+
+const newsIn = ({ entry }: Step): number =>
+  entry.states.filter(({ reason }) => reason !== undefined).length + entry.ends.filter(({ status }) => status === 'failed').length
+
 /**
  * Runs every task of one site of a run: the only writer of their rows while it holds the site's lease.
  *
@@ -33,7 +45,7 @@ export const runSite = async (
   plan: SitePlan,
   holder: string,
   signal: AbortSignal,
-  beat: (facts: { completed: number; running: number }) => void,
+  beat: (facts: SiteFacts) => void,
 ): Promise<SiteOutcome> => {
   const { db, clock, cores, failpoint } = parts
   const epoch = await outlastingOutage(() => claimSite(db, runId, site, holder), signal)
@@ -52,6 +64,7 @@ export const runSite = async (
   }
   const hands = openHands(parts, plan, book, intents, bell, happen)
 
+  let news = 0
   const commit = async (step: Step): Promise<void> => {
     intents.complete(step)
     const heard = hands.transfers.waiting
@@ -69,7 +82,8 @@ export const runSite = async (
     happen({ type: 'commitAnswered', acquired, holders })
     const freeCores = cores?.free ?? Infinity
     happen({ type: 'flagsSeen', sentAt, freeCores, cancelled, paused, failed, runStatus: run_status })
-    beat({ completed: book.completed, running: hands.flight.size })
+    news += newsIn(step)
+    beat({ completed: book.completed, running: hands.flight.size, paused, news })
   }
 
   const drain = (): void => {
@@ -94,7 +108,7 @@ export const runSite = async (
       if (step !== undefined) await commit(step)
     }
   } catch (error) {
-    if (error instanceof LeasePassedOn) beat({ completed: book.completed, running: 0 })
+    if (error instanceof LeasePassedOn) beat({ completed: book.completed, running: 0, paused: book.paused, news })
     throw error
   } finally {
     deaf?.()

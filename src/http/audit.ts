@@ -22,7 +22,7 @@ export const auditRecord = (
   answer: { status: number; code: string | undefined; body?: string | Buffer | undefined },
 ): AuditRecord => {
   const given = { params: call.params, body: call.body }
-  const fields = route.audit
+  const fields = route.audit === false ? undefined : route.audit
   // A refused document may lack what the route's functions read from it.
   const read = <T>(field: ((given: { params: Record<string, string>; body: unknown }) => T) | undefined): T | undefined => {
     try {

@@ -72,8 +72,8 @@ export class DigestCheck {
 
 /** The check of a request's Content-Digest; undefined where it states none. @throws Refusal `invalid` for a malformed field */
 export const digestCheck = (req: IncomingMessage): DigestCheck | undefined => {
-  const field = req.headers['content-digest']
-  const trails = /(?:^|,)\s*content-digest\s*(?:,|$)/i.test(req.headers.trailer ?? '')
+  const { 'content-digest': field, trailer } = req.headers
+  const trails = trailer !== undefined && /(?:^|,)\s*content-digest\s*(?:,|$)/i.test(trailer)
   if (field === undefined && !trails) return undefined
   return new DigestCheck(typeof field === 'string' ? statedDigests(field) : new Map(), trails)
 }

@@ -46,7 +46,7 @@ const comparable = ({ format, bytes, upload }: Taken): { format: string; body: B
 export const createAudit =
   ({ audit, log }: Pick<AppOptions, 'audit' | 'log'>) =>
   async (exchange: Exchange, built: Route, call: HttpCall, answer: Parameters<typeof auditRecord>[2]): Promise<void> => {
-    if (audit === undefined || (built.method === 'GET' && built.socket === undefined)) return
+    if (audit === undefined || built.audit === false || (built.method === 'GET' && built.socket === undefined)) return
     try {
       await audit(auditRecord(built, call, answer))
     } catch (error) {

@@ -126,7 +126,8 @@ export interface RouteSpec<
   admit?: (call: { params: Record<string, string>; query: unknown }) => Promise<unknown>
   /** Bytes of body allowed instead of the configured limit. */
   limitBytes?: number
-  audit?: AuditFields
+  /** `false`: it changes nothing although it is no GET, and leaves no record. */
+  audit?: AuditFields | false
   /** What only the store knows of a document that its schema has refused (ids taken, references to nothing), for one answer with everything. */
   alsoCheck?: (refused: { document: unknown; params: Record<string, string> }) => Promise<Problem[]>
   handle: (call: Call<P, Output<Q>, BodyOf<B, U>, UploadOf<B, U>>) => Promise<Output<R> | Reply> | Output<R> | Reply

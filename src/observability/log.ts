@@ -9,6 +9,7 @@ const secrets = [
   'password',
   'databaseUrl',
   'databasePassword',
+  'temporalCodecKey',
   'authorization',
   'token',
   'secret',

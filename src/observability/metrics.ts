@@ -1,10 +1,12 @@
-import { collectDefaultMetrics, Histogram, Registry } from 'prom-client'
+import { collectDefaultMetrics, Counter, Histogram, Registry } from 'prom-client'
 
 export interface Metrics {
   /** Further metrics register here. */
   readonly registry: Registry
   /** Counts one answered request; `route` is the pattern, never the path, so that ids make no series. */
   request(method: string, route: string, status: number, seconds: number): void
+  /** Counts one workflow that was started again although its record is open. */
+  workflowRestarted(kind: string): void
   /** Everything as Prometheus text, with what the Temporal SDK measures. */
   text(): Promise<string>
 }
@@ -23,8 +25,17 @@ export const openMetrics = (sdkMetricsUrl: string | undefined): Metrics => {
     buckets: [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10],
     registers: [registry],
   })
+  const restarted = new Counter({
+    name: 'orrery_workflows_restarted_total',
+    help: 'Workflows of open records that were started again after Temporal had ended, reset or lost them',
+    labelNames: ['kind'],
+    registers: [registry],
+  })
   return {
     registry,
+    workflowRestarted: (kind) => {
+      restarted.inc({ kind })
+    },
     request: (method, route, status, seconds) => {
       requests.observe({ method, route, status: String(status) }, seconds)
     },

@@ -17,7 +17,7 @@ export const openGate = (most: number): Gate => {
       next.go()
     }
   }
-  const enter: Gate['enter'] = (weight = 1, signal = undefined) =>
+  const enter: Gate['enter'] = (weight = 1, signal) =>
     new Promise((resolve, reject) => {
       if (signal?.aborted === true) return reject(signal.reason as Error)
       const entry = {

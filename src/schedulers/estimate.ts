@@ -105,29 +105,44 @@ export function totals(items: readonly { startAt: number; finishAt: number; cost
   return { makespanSeconds: items.length === 0 ? 0 : last - first, cost }
 }
 
+/** The use of a resource: first start, last finish, seconds in which programs ran, and how many ran. */
+export interface ResourceUse {
+  first: number
+  last: number
+  runtimeSeconds: number
+  count: number
+}
+
 /**
- * What each activity owes for the active windows of resources that are paid by window: (last finish − first start) · pricePerSecond of
- * the resource, shared by runtime, evenly where all runtimes are 0. Zero for activities on other resources. By activity index.
+ * The price of an active window, for planner, simulator and run: (last finish − first start) · pricePerSecond, shared by
+ * runtime, evenly where all runtimes are 0. What ran for r seconds owes `r · perRuntimeSecond + each`.
  */
+export function windowPrice(use: ResourceUse, pricePerSecond: number): { perRuntimeSecond: number; each: number } {
+  if (use.count === 0) return { perRuntimeSecond: 0, each: 0 }
+  const cost = (use.last - use.first) * pricePerSecond
+  return use.runtimeSeconds > 0 ? { perRuntimeSecond: cost / use.runtimeSeconds, each: 0 } : { perRuntimeSecond: 0, each: cost / use.count }
+}
+
+/** What each activity owes for the active windows of resources that are paid so; zero on other resources. By activity index. */
 export function windowCosts(
   problem: Pick<Problem, 'resources'>,
   items: readonly { resource: number; startAt: number; finishAt: number; runtimeSeconds: number }[],
 ): Float64Array {
   const costs = new Float64Array(items.length)
-  const windows = problem.resources.map(() => ({ first: Infinity, last: -Infinity, runtime: 0, count: 0 }))
+  const uses = problem.resources.map((): ResourceUse => ({ first: Infinity, last: -Infinity, runtimeSeconds: 0, count: 0 }))
   for (const item of items) {
-    const window = windows[item.resource]!
-    window.first = Math.min(window.first, item.startAt)
-    window.last = Math.max(window.last, item.finishAt)
-    window.runtime += item.runtimeSeconds
-    window.count++
+    const use = uses[item.resource]!
+    use.first = Math.min(use.first, item.startAt)
+    use.last = Math.max(use.last, item.finishAt)
+    use.runtimeSeconds += item.runtimeSeconds
+    use.count++
   }
+  const prices = problem.resources.map(({ activeWindow, pricePerSecond }, i) =>
+    activeWindow ? windowPrice(uses[i]!, pricePerSecond) : undefined,
+  )
   items.forEach((item, index) => {
-    const resource = problem.resources[item.resource]!
-    if (!resource.activeWindow) return
-    const window = windows[item.resource]!
-    const share = window.runtime > 0 ? item.runtimeSeconds / window.runtime : 1 / window.count
-    costs[index] = (window.last - window.first) * resource.pricePerSecond * share
+    const price = prices[item.resource]
+    if (price !== undefined) costs[index] = item.runtimeSeconds * price.perRuntimeSecond + price.each
   })
   return costs
 }

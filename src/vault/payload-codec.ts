@@ -3,6 +3,14 @@ import type { Payload, PayloadCodec } from '@temporalio/common'
 import { SealBroken } from './envelope.ts'
 import type { VaultKey, VaultKeys } from './keys.ts'
 
+/** A payload was encrypted with a key that is not in the key file. */
+export class KeyNotHeld extends Error {
+  constructor(keyId: string, file: string) {
+    super(`a payload was encrypted with the vault key ${JSON.stringify(keyId.slice(0, 32))}, which ${file} does not hold`)
+    this.name = 'KeyNotHeld'
+  }
+}
+
 const encoding = Buffer.from('binary/encrypted')
 const saltLength = 32
 const tagLength = 16
@@ -48,10 +56,7 @@ const decoded = async (payload: Payload, keys: VaultKeys): Promise<Payload> => {
   if (metadata?.['encoding'] === undefined || !encoding.equals(metadata['encoding'])) return payload
   const keyId = Buffer.from(metadata['encryption-key-id'] ?? [])
   const key = await keys.find(keyId.toString('latin1'))
-  if (key === undefined)
-    throw new Error(
-      `a payload was encrypted with the vault key ${JSON.stringify(keyId.toString('latin1').slice(0, 32))}, which ${keys.file} does not hold`,
-    )
+  if (key === undefined) throw new KeyNotHeld(keyId.toString('latin1'), keys.file)
   const bytes = Buffer.from(data ?? [])
   const end = bytes.length - tagLength
   if (end < saltLength) throw new SealBroken()

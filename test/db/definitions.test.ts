@@ -30,9 +30,14 @@ const signatures = async (): Promise<string[]> =>
     )
   ).map(({ text }) => String(text))
 const views = async (): Promise<string[]> =>
-  (await statement(`select relname as name from pg_class where relkind = 'v' and relnamespace = 'public'::regnamespace order by 1`)).map(
-    ({ name }) => String(name),
-  )
+  (
+    await statement(
+      `select case n.nspname when 'public' then '' else n.nspname || '.' end || c.relname as name from pg_class c join pg_namespace n on n.oid = c.relnamespace
+       where c.relkind = 'v' and n.nspname in ('public', 'provenance') order by 1`,
+    )
+  ).map(({ name }) => String(name))
+/** Folder, schema and name of a definition's file. */
+const definition = /^(functions|views)\/(provenance\/)?(?:derived\/)?(\w+)\.sql$/
 const applied = async (): Promise<Record<string, unknown>[]> =>
   statement('select number, hash, applied_at::text as at from schema_definitions order by number')
 const comment = async (): Promise<unknown> =>
@@ -62,17 +67,20 @@ test('the set of this checkout is published; npm run docs:schema publishes it', 
 test('the database has the functions and views of the files, and no others; each file is one of them', async () => {
   const { files } = await readDefinitions()
   for (const { name, text } of files) {
-    const [, folder, own] = /^(functions|views)\/(\w+)\.sql$/.exec(name) ?? []
+    const [, folder, schema = '', own] = definition.exec(name) ?? []
     const created = [...text.matchAll(/^create\b.*$/gim)].map(([line]) => line)
     expect([name, created]).toEqual([
       name,
-      [expect.stringMatching(`^create or replace ${folder === 'views' ? 'view' : 'function'} ${own ?? ''}\\b`)],
+      [expect.stringMatching(`^create or replace ${folder === 'views' ? 'view' : 'function'} ${schema.replace('/', '.')}${own ?? ''}\\b`)],
     ])
   }
-  expect(files.map(({ name }) => name)).toEqual([
-    ...(await signatures()).map((one) => `functions/${one.replace(/\(.*/, '')}.sql`),
-    ...(await views()).map((one) => `views/${one}.sql`),
-  ])
+  // Of the views of a schema those that read others stand in a folder behind them.
+  expect(files.map(({ name }) => name.replace('derived/', '').replace('provenance/', 'provenance.')).toSorted()).toEqual(
+    [
+      ...(await signatures()).map((one) => `functions/${one.replace(/\(.*/, '')}.sql`),
+      ...(await views()).map((one) => `views/${one}.sql`),
+    ].toSorted(),
+  )
 })
 
 test('no migration makes a function or view: these have files, whose changes can be read', async () => {

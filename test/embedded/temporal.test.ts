@@ -1,10 +1,11 @@
-import { execFileSync } from 'node:child_process'
+import { execFileSync, spawn } from 'node:child_process'
 import { chmodSync, mkdirSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { Client, Connection } from '@temporalio/client'
+import { freePort } from '../../src/embedded/ports.ts'
 import { isAlive } from '../../src/embedded/processes.ts'
 import { findTemporalProgram, temporalVersion } from '../../src/embedded/temporal-program.ts'
 import { searchAttributeTypes } from '../../src/embedded/temporal-settings.ts'
@@ -95,6 +96,48 @@ describe('the embedded Temporal server', () => {
     await expect(open()).rejects.toThrow(/RunState is Text instead of Keyword\. .*move the folder temporal out of the data folder/)
   }, 120_000)
 
+  test('adds to a data folder of an earlier version the search attributes that it lacks; its open workflows go on', async () => {
+    const older = join(folder.path, 'older')
+    mkdirSync(join(older, 'temporal'), { recursive: true })
+    const program = await findTemporalProgram({ ...quiet, named: undefined, cacheDir })
+    const port = await freePort()
+    const before = ['RecordKind', 'RecordId', 'RunState', 'RunMode']
+    const server = spawn(
+      program,
+      [
+        ...['server', 'start-dev', '--headless', '--ip', '127.0.0.1', '--port', String(port), '--db-filename', temporalFiles(older).data],
+        ...before.flatMap((name) => ['--search-attribute', `${name}=Keyword`]),
+        ...['--log-level', 'error', '--disable-config-file', '--disable-config-env'],
+      ],
+      { stdio: 'ignore', env: { HOME: older, PATH: '/usr/bin:/bin' } },
+    )
+    const ended = new Promise((resolve) => server.once('exit', resolve))
+    const attributes = (address: string): Promise<string[]> =>
+      withClient(address, async ({ connection }) =>
+        Object.keys((await connection.operatorService.listSearchAttributes({ namespace: 'default' })).customAttributes ?? {}),
+      )
+    const address = `127.0.0.1:${String(port)}`
+    await until(
+      () => withClient(address, (client) => startOne(client, 'open-1')).catch(() => undefined),
+      'the older server has started one',
+    )
+    expect(await attributes(address)).toEqual(expect.not.arrayContaining(['WaitsFor']))
+    server.kill('SIGTERM')
+    await ended
+
+    const today = await openTemporal({ ...quiet, dataDir: older, cacheDir, namespace: 'default', program: undefined })
+    try {
+      expect(await attributes(today.address)).toEqual(expect.arrayContaining([...before, 'WorkflowName', 'PlanId', 'WaitsFor']))
+      await withClient(today.address, async (client) => {
+        expect((await client.workflow.getHandle('open-1').describe()).status.name).toBe('RUNNING')
+        const searchAttributes = { RecordId: ['new-1'], WorkflowName: ['mosaic'], PlanId: ['plan'], WaitsFor: ['lane here'] }
+        await client.workflow.start('none', { taskQueue: 'nobody', workflowId: 'new-1', searchAttributes })
+      })
+    } finally {
+      await today.stop()
+    }
+  }, 120_000)
+
   test('says with the end of its log why it cannot start', async () => {
     mkdirSync(join(folder.path, 'other', 'temporal'), { recursive: true })
     writeFileSync(temporalFiles(join(folder.path, 'other')).data, 'no database')
@@ -111,7 +154,8 @@ describe('the Temporal program', () => {
     chmodSync(path, 0o755)
     return path
   }
-  const help = 'echo --dynamic-config-value --sqlite-pragma --search-attribute --metrics-port --ui-port'
+  const help =
+    'echo --dynamic-config-value --sqlite-pragma --search-attribute --metrics-port --ui-port --ui-codec-endpoint --ui-disable-news-fetch'
 
   test('that is named comes first, the one on the search path second when it offers what is needed', async () => {
     const good = program(help)

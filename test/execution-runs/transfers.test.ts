@@ -1,4 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { windowCosts } from '../../src/schedulers/estimate.ts'
+import type { ProblemResource } from '../../src/schedulers/problem.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { allOf, makeWorld, worldDocuments, type World, type WorldOptions } from '../support/worlds.ts'
 import { activityOf, runToEnd } from './checked.ts'
@@ -94,6 +96,17 @@ describe('transfers inside one site', () => {
     expect(transfers.map(({ bytes }) => bytes)).toEqual([200_003, 200_003])
     const compute = world.resourceIds.reduce((sum, resource) => sum + window(resource) * 0.001, 0)
     expect(again.run.cost).toBeCloseTo(compute + 0.400006, 9)
+    // By the rule of planner and simulator, attempt by attempt; what was moved is with the last one.
+    const paid = { pricePerSecond: 0.001, activeWindow: true } as ProblemResource
+    const shares = windowCosts(
+      { resources: world.resourceIds.map(() => paid) },
+      activities.map((task: any) => ({
+        resource: world.resourceIds.indexOf(task.plannedResourceId),
+        ...{ startAt: task.startedAt, finishAt: task.finishedAt, runtimeSeconds: task.runtimeSeconds },
+      })),
+    )
+    const last = activities.findLast(({ activityId }: any) => activityId === world.activityId('use'))
+    for (const [i, task] of activities.entries()) expect(task.cost).toBeCloseTo((shares[i] as number) + (task === last ? 0.400006 : 0), 9)
   })
 })
 

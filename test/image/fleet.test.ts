@@ -144,7 +144,7 @@ const suite = (): void => {
     expect(statSync(join(project.folder, '.env')).mode & 0o777).toBe(0o600)
     project.set({ POSTGRES_USER: 'orrery', POSTGRES_PASSWORD: 'older', SERVICE_API_TOKEN: token })
     project.set({ ORRERY_DATABASE_PASSWORD: passwords.orrery, TEMPORAL_DATABASE_PASSWORD: passwords.temporal })
-    project.set({ ORRERY_PORT: ports.api, TEMPORAL_UI_PORT: ports.page })
+    project.set({ ORRERY_PORT: ports.api, TEMPORAL_UI_PORT: ports.page, ORRERY_ADMIN_PORT: await freePort() })
     await project.shell(documented('Upgrade the containers'))
 
     expect(await sql('orrery', 'select max(number) from schema_migrations')).toEqual([String(newestMigration())])

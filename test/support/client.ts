@@ -23,7 +23,7 @@ export const openClient = (baseUrl: string, { headers: always = {}, onAnswer }: 
     const text = await response.text()
     onAnswer?.()
     const { status, headers } = response
-    const isJson = headers.get('content-type')?.includes('json') === true && text !== ''
+    const isJson = /[/+]json\b/.test(headers.get('content-type') ?? '') && text !== ''
     return { status, headers, text, body: (isJson ? JSON.parse(text) : text === '' ? undefined : text) as T }
   }
 

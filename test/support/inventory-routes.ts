@@ -1,3 +1,4 @@
+import type { Database } from '../../src/db/pool.ts'
 import { auditEventRoutes } from '../../src/domains/audit-events/routes.ts'
 import { environmentRoutes } from '../../src/domains/environments/routes.ts'
 import { executionScopeRoutes } from '../../src/domains/execution-scopes/routes.ts'
@@ -5,13 +6,13 @@ import { instanceRoutes, type InstanceParts } from '../../src/domains/instance/r
 import { networkTopologyRoutes } from '../../src/domains/network-topologies/routes.ts'
 import { resourceRoutes } from '../../src/domains/resources/routes.ts'
 import { openLocalShell } from '../../src/drivers/local-shell.ts'
+import type { Route } from '../../src/http/route.ts'
 import { uses } from '../../src/uses.ts'
-import type { RoutesOf } from './open-routes.ts'
 
 /** The routes of the inventory, for `openRoutes`. */
 export const inventoryRoutes =
-  (parts: Partial<Omit<InstanceParts, 'db' | 'links'>> = {}): RoutesOf =>
-  (db, atClose) => {
+  (parts: Partial<Omit<InstanceParts, 'db' | 'links'>> = {}) =>
+  (db: Database, atClose: AsyncDisposableStack): Route[] => {
     const localShell = openLocalShell()
     atClose.defer(() => localShell.close())
     return [

@@ -24,7 +24,7 @@ export interface RoutesOptions {
 }
 
 /** Makes routes on a database; what they open goes onto the stack, which is disposed of before the database. */
-export type RoutesOf = (db: Database, atClose: AsyncDisposableStack) => readonly Route[]
+export type RoutesOf = (db: Database, atClose: AsyncDisposableStack, databaseUrl: string) => readonly Route[]
 
 /**
  * A list of routes behind the real kernel, over HTTP, on a database of its own. Every answer is compared with the API's document; the call that
@@ -33,9 +33,9 @@ export type RoutesOf = (db: Database, atClose: AsyncDisposableStack) => readonly
  */
 export const openRoutes = async (routesOf: RoutesOf, options: RoutesOptions = {}) => {
   const atClose = new AsyncDisposableStack()
-  const { db, drop } = await cloneDatabase()
+  const { db, url: databaseUrl, drop } = await cloneDatabase()
   atClose.defer(drop)
-  const routes = routesOf(db, atClose)
+  const routes = routesOf(db, atClose, databaseUrl)
   const answers: Answered[] = []
   const audits: AuditRecord[] = []
   const logged: { level: string; fields: object; text: string }[] = []

@@ -1,10 +1,12 @@
 import { NativeConnection, Worker } from '@temporalio/worker'
+import { endActivities } from '../../activities/ends.ts'
 import { planningSessionActivities } from '../../activities/planning-session.ts'
 import type { Db } from '../../src/db/sql.ts'
 import { planningSessionRoutes } from '../../src/domains/planning-sessions/routes.ts'
 import { schedulePlanRoutes } from '../../src/domains/schedule-plans/routes.ts'
 import { workflowDefinitionRoutes } from '../../src/domains/workflow-definitions/routes.ts'
 import { openEngine } from '../../src/engine.ts'
+import { dataConverter } from '../../src/vault/data-converter.ts'
 import { openCompute, type Compute } from '../../src/schedulers/compute.ts'
 import { uses } from '../../src/uses.ts'
 import type { Answer } from './client.ts'
@@ -20,7 +22,12 @@ const taskQueue = 'planning-test'
 
 /** Everything that planning needs behind the real kernel; without `temporal` the engine is away. */
 export const startPlanning = async (temporal?: TestTemporal) => {
-  const engine = openEngine({ address: temporal?.address ?? nowhere, namespace: temporal?.namespace ?? 'default', taskQueue })
+  const engine = openEngine({
+    address: temporal?.address ?? nowhere,
+    namespace: temporal?.namespace ?? 'default',
+    taskQueue,
+    dataConverter: dataConverter(undefined),
+  })
   const app = await openRoutes((db, atClose) => {
     const compute = atClose.use(openCompute({ threads: 1 }))
     atClose.use(engine)
@@ -57,19 +64,22 @@ export const startPlanningWorker = async (
   wrap: (compute: Compute) => Compute = (compute) => compute,
 ): Promise<() => Promise<void>> => {
   const connection = await NativeConnection.connect({ address: temporal.address })
+  const engine = openEngine({ ...temporal, taskQueue, dataConverter: dataConverter(undefined) })
   const compute = openCompute({ threads: 2 })
   const worker = await Worker.create({
     connection,
     namespace: temporal.namespace,
     taskQueue,
     workflowBundle: await workflowBundle(),
-    activities: planningSessionActivities({ db, compute: wrap(compute) }),
+    dataConverter: dataConverter(undefined),
+    activities: { ...planningSessionActivities({ db, compute: wrap(compute) }), ...endActivities({ engine }) },
   })
   const running = worker.run()
   return async () => {
     if (worker.getState() === 'RUNNING') worker.shutdown()
     await running
     await connection.close()
+    await engine[Symbol.asyncDispose]()
     await compute[Symbol.asyncDispose]()
   }
 }

@@ -86,8 +86,9 @@ export const openService = async (
   })
   const log = openLog(config.logLevel, options.log)
   const conformance = recordConformance()
+  const metrics = openMetrics(undefined)
   const service = await startService(
-    { config, log, metrics: openMetrics(undefined), traces: await openTraces({ tracesEndpoint: undefined }, 'test'), endpoints },
+    { config, log, metrics, traces: await openTraces({ tracesEndpoint: undefined }, 'test'), endpoints },
     { onAnswer: conformance.onAnswer, validateResponses: true, workflowBundle: await workflowBundle() },
   )
   const baseUrl = `http://127.0.0.1:${String(service.address.port)}/api`
@@ -103,6 +104,7 @@ export const openService = async (
     databaseUrl: database.url,
     dataDir,
     namespace,
+    metrics,
     service,
     ...client,
     /** Waits until a run is over and gives its detail. */

@@ -1,6 +1,7 @@
 import { existsSync, renameSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { bundleWorkflowCode, DefaultLogger } from '@temporalio/worker'
+import { failureConverterPath } from '../../src/vault/data-converter.ts'
 import { runFolder } from './run-folder.ts'
 
 /**
@@ -11,7 +12,7 @@ export const workflowBundle = async (): Promise<{ codePath: string }> => {
   const codePath = join(runFolder(), 'workflow-bundle.js')
   if (!existsSync(codePath)) {
     const workflowsPath = new URL('../../workflows/index.ts', import.meta.url).pathname
-    const { code } = await bundleWorkflowCode({ workflowsPath, logger: new DefaultLogger('WARN') })
+    const { code } = await bundleWorkflowCode({ workflowsPath, failureConverterPath, logger: new DefaultLogger('WARN') })
     const temporary = `${codePath}.${process.pid}`
     writeFileSync(temporary, code)
     renameSync(temporary, codePath)

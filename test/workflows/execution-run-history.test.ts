@@ -97,18 +97,57 @@ test('simulation, failure, cancel and planning replay as well', async () => {
     if (session.status === 'completed') break
     await new Promise((resolve) => setTimeout(resolve, 50))
   }
-  for (const [name, workflowId] of [
-    ['execution-run-simulation', 'execution-run/simulated/1'],
-    ['execution-run-cancelled', 'execution-run/failed/1'],
-    ['planning-session', 'planning-session/planned/1'],
+  for (const [name, workflowId, end] of [
+    ['execution-run-simulation', 'execution-run/simulated/1', 'COMPLETED'],
+    ['execution-run-cancelled', 'execution-run/failed/1', 'CANCELLED'],
+    ['planning-session', 'planning-session/planned/1', 'COMPLETED'],
   ] as const) {
-    await client.workflow.getHandle(workflowId).result()
+    await client.workflow
+      .getHandle(workflowId)
+      .result()
+      .catch(() => undefined)
+    expect([workflowId, (await client.workflow.getHandle(workflowId).describe()).status.name]).toEqual([workflowId, end])
     const { json } = await historyOf(workflowId)
     await Worker.runReplayHistory({ workflowBundle: bundle }, json, workflowId)
     if (process.env['RECORD_HISTORIES'] !== undefined)
       writeFileSync(join(folder, `${process.env['RECORD_HISTORIES']}-${name}.json`), `${JSON.stringify(json)}\n`)
   }
 })
+
+test('a workflow ends as its record, and each end replays', async () => {
+  const long = await makeWorld(service, { name: 'ends', cores: [4], tasks: [{ name: 'a' }, { name: 'b', run: 'sleep 300', after: ['a'] }] })
+  const broken = await makeWorld(service, { name: 'broken', tasks: [{ name: 'a', run: 'exit 3' }] })
+  const start = (id: string, planId: string) => service.post('/execution-runs/', { id, schedulePlanId: planId, mode: 'real' })
+  await start('broken', broken.planId)
+  for (const id of ['pressed', 'unheard']) {
+    await start(id, long.planId)
+    while ((await service.get(`/execution-runs/${id}/`)).run.completedActivityCount === 0)
+      await new Promise((resolve) => setTimeout(resolve, 50))
+  }
+  await client.workflow.getHandle('execution-run/pressed/1').cancel()
+  // As the API leaves a run that it cancels while Temporal is away.
+  await service.db.prepared('unheard', 'update execution_runs set cancel_requested_at = now() where id = $1', ['unheard'])
+  await service.post('/environments/', { environment: { id: 'here', name: 'here' }, version: { id: 'here-v1', version: 1 } })
+  const connection = { id: 'here', name: 'here', type: 'ssh', environmentId: 'here', endpoint: '169.254.0.1', username: 'nobody' }
+  await service.ok('PUT', '/environment-connections/here/', connection)
+  await service.call('POST', '/environment-connections/here/discover/')
+  for (const [name, workflowId, end] of [
+    ['execution-run-ended-failed', 'execution-run/broken/1', 'FAILED'],
+    ['execution-run-temporal-cancel', 'execution-run/pressed/1', 'CANCELLED'],
+    ['execution-run-asked-for-cancel', 'execution-run/unheard/1', 'CANCELLED'],
+    ['connection-discovery-ended-failed', 'connection-discovery/here/1', 'FAILED'],
+  ] as const) {
+    await client.workflow
+      .getHandle(workflowId)
+      .result()
+      .catch(() => undefined)
+    expect([workflowId, (await client.workflow.getHandle(workflowId).describe()).status.name]).toEqual([workflowId, end])
+    const { json } = await historyOf(workflowId)
+    await Worker.runReplayHistory({ workflowBundle: bundle }, json, workflowId)
+    if (process.env['RECORD_HISTORIES'] !== undefined)
+      writeFileSync(join(folder, `${process.env['RECORD_HISTORIES']}-${name}.json`), `${JSON.stringify(json)}\n`)
+  }
+}, 180_000)
 
 test('every recorded history of earlier releases replays on this code', async () => {
   const files = readdirSync(folder).filter((file) => file.endsWith('.json'))

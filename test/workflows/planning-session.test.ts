@@ -297,7 +297,7 @@ describe('a planning session', () => {
     const before = (await app.ended('done')).body
     expect(await run(() => activities.openSession('done'))).toEqual([])
     await run(() => activities.planAlgorithm('done', 'heft'))
-    expect(await run(() => activities.rankSession('done'))).toBe('completed')
+    expect(await run(() => activities.rankSession('done'))).toEqual({ status: 'completed' })
     expect((await app.ended('done')).body).toEqual(before)
 
     // As if the engine had been away, so that nothing but this test works on it.
@@ -305,7 +305,10 @@ describe('a planning session', () => {
     expect(await run(() => activities.openSession('deadly'))).toEqual([{ algorithm: 'heft' }])
     for (let k = 0; k < 5; k++) expect((await beginAlgorithm(app.db, 'deadly', 'heft'))?.attempts).toBe(k + 1)
     await run(() => activities.planAlgorithm('deadly', 'heft'))
-    expect(await run(() => activities.rankSession('deadly'))).toBe('failed')
+    expect(await run(() => activities.rankSession('deadly'))).toEqual({
+      status: 'failed',
+      reason: expect.stringContaining('5 workers died'),
+    })
     expect((await app.ended('deadly')).body.session.failureReason).toContain('5 workers died')
   }, 60_000)
 

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { JsonObject } from '../../http/schema.ts'
+import { JsonObject, Timestamp } from '../../http/schema.ts'
 import { pageQuery } from '../../http/paging.ts'
 
 export const outcomes = ['started', 'succeeded', 'failed'] as const
@@ -29,6 +29,9 @@ export type AuditEvent = z.output<typeof AuditEvent>
 /** Every filter that is given must match. */
 export const AuditQuery = z.strictObject({
   eventType: z.string().optional(),
+  actorId: z.string().optional(),
+  since: Timestamp.optional().describe('events at this time or later'),
+  until: Timestamp.optional().describe('events before this time'),
   environmentId: z.string().optional(),
   resourceId: z.string().optional(),
   connectionId: z.string().optional(),
@@ -45,3 +48,13 @@ export const AuditQuery = z.strictObject({
   ...pageQuery,
 })
 export type AuditQuery = z.output<typeof AuditQuery>
+
+export const AuditVerdict = z.strictObject({
+  sealed: z.int().min(0),
+  unsealed: z.int().min(0).describe('records that are not numbered yet; a second later they are'),
+  head: z
+    .strictObject({ number: z.number(), seal: z.string() })
+    .nullable()
+    .describe('the newest link of the chain; kept outside it proves later that nothing before it was changed'),
+  first: z.strictObject({ id: z.string(), reason: z.string() }).optional().describe('the first record that is not as it was sealed'),
+})

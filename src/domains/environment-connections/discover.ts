@@ -13,7 +13,7 @@ import { kubernetesServer, namespaceOf, type CheckParts } from './check.ts'
 import { applyFound } from './inventory.ts'
 import type { Links } from './links.ts'
 import type { ConnectionDocument } from './schemas.ts'
-import { beginDiscovery, endDiscovery, readConnection, recordCheck } from './store.ts'
+import { beginDiscovery, endDiscovery, readConnection, recordCheck, settleEnvironment } from './store.ts'
 
 export interface DiscoverParts extends CheckParts {
   db: Db
@@ -92,15 +92,26 @@ const mayPass = (error: unknown): boolean =>
     ? !error.permanent && !error.waitsForPerson
     : error instanceof KubernetesError && (error.status === undefined || error.status >= 500) && error.stage !== 'host key'
 
+/** How a discovery ended; `over`: it had ended before. */
+export interface DiscoveryEnd {
+  status: 'completed' | 'failed' | 'over'
+  reason?: string
+}
+
 /**
  * One discovery: asks, and writes what was found in one transaction. Harmless to repeat: a finished one is left alone, and what is found twice is
  * the same records. `last`: no further try follows; a failure that may pass is recorded instead of thrown.
  */
-export const discoverConnection = async (parts: DiscoverParts, connectionId: string, number: number, last: boolean): Promise<string> => {
+export const discoverConnection = async (
+  parts: DiscoverParts,
+  connectionId: string,
+  number: number,
+  last: boolean,
+): Promise<DiscoveryEnd> => {
   const { db } = parts
   const begun = await beginDiscovery(db, connectionId, number)
   const connection = begun === undefined ? undefined : await readConnection(db, connectionId)
-  if (connection === undefined) return 'over'
+  if (connection === undefined) return { status: 'over' }
   const startedAt = performance.now()
   let found: Found
   try {
@@ -111,8 +122,9 @@ export const discoverConnection = async (parts: DiscoverParts, connectionId: str
     const transient = mayPass(error)
     if (transient && !last) throw error
     const reached = !(error instanceof LinkError || error instanceof KubernetesError)
-    await failDiscovery(db, connectionId, number, { problem: (error as Error).message, transient, reached })
-    return 'failed'
+    const problem = (error as Error).message
+    await failDiscovery(db, connectionId, number, { problem, transient, reached })
+    return { status: 'failed', reason: problem.slice(0, 2_000) }
   }
   return db.transaction(async (tx) => {
     const { snapshotIds, changes } = await applyFound(tx, connection, found)
@@ -132,7 +144,7 @@ export const discoverConnection = async (parts: DiscoverParts, connectionId: str
         ...(found.warnings.length === 0 ? {} : { warnings: found.warnings }),
       },
     })
-    return 'completed'
+    return { status: 'completed' }
   })
 }
 
@@ -153,4 +165,15 @@ export const failDiscovery = (
       latencyMs: 0,
       metadata: { endpoint: connection.endpoint, connectionType: connection.type, discovery: number },
     })
+  })
+
+/** Ends an open discovery as failed because Temporal's page asked for it; false when it was over. Its connection is not judged by that. */
+export const cancelDiscovery = (db: Db, connectionId: string, number: number): Promise<boolean> =>
+  db.transaction(async (tx) => {
+    const connection = await readConnection(tx, connectionId)
+    if (connection === undefined) return false
+    const end = { problem: "cancelled on Temporal's page", transient: true, actorId: 'temporal' }
+    if (!(await endDiscovery(tx, connection, number, end))) return false
+    await settleEnvironment(tx, connection.environmentId, connectionId, false)
+    return true
   })

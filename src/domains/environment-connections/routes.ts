@@ -12,9 +12,11 @@ import { checkAndRecord } from './monitor.ts'
 import { connectionProblems } from './rules.ts'
 import { ConnectionCheck, ConnectionDocument, ConnectionTest, Discovery, HistoryQuery, Login, LoginAnswers, TestResult } from './schemas.ts'
 import {
+  discoveryTelling,
   keptChecks,
   listChecks,
   markDiscoveryDispatched,
+  monitorTelling,
   readConnection,
   readDiscovery,
   requestDiscovery,
@@ -74,7 +76,7 @@ export const environmentConnectionRoutes = (parts: ConnectionParts): Route[] => 
 
   /** The monitor looks now instead of at its next turn; where it cannot be told, it looks later. */
   const wakeMonitor = async (id: string): Promise<void> => {
-    if (!(await engine.start('connectionMonitor', id))) return
+    if (!(await engine.start('connectionMonitor', id, 1, await monitorTelling(db, id)))) return
     await markMonitored(db, id)
     await engine.signal('connectionMonitor', id, 1, 'wake').catch((error: unknown) => {
       if (!(error instanceof Refusal)) throw error
@@ -181,7 +183,8 @@ export const environmentConnectionRoutes = (parts: ConnectionParts): Route[] => 
         const refusal = undiscoverable(await stored(connectionId))
         if (refusal !== undefined) throw refusal
         const { number } = await requestDiscovery(db, connectionId)
-        if (await engine.start('connectionDiscovery', connectionId, number)) await markDiscoveryDispatched(db, connectionId)
+        const telling = await discoveryTelling(db, connectionId, number)
+        if (await engine.start('connectionDiscovery', connectionId, number, telling)) await markDiscoveryDispatched(db, connectionId)
         const until = Date.now() + parts.discoveryWaitSeconds * 1_000
         for (let pauseMs = 50; ; pauseMs = Math.min(pauseMs * 1.5, 500)) {
           const discovery = await readDiscovery(db, connectionId, number)

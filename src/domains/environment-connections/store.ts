@@ -4,6 +4,7 @@ import type { SshHostKey } from '../../clients/ssh/target.ts'
 import { columnsOf, time } from '../../db/projection.ts'
 import { sql, type Db } from '../../db/sql.ts'
 import { missing, unacceptable, type Problem } from '../../refusal.ts'
+import type { Telling } from '../../engine.ts'
 import { recordAudit } from '../audit-events/store.ts'
 import { holdCredential } from '../credentials/store.ts'
 import { putConnection, setEnvironmentStatus } from '../environments/connections.ts'
@@ -186,7 +187,7 @@ const Standing = z.object({ id: z.string(), status: z.string().optional(), disco
 const StatusRow = z.object({ status: z.string() })
 
 /** Brings the environment's status in line with its connections. */
-const settleEnvironment = async (tx: Db, environmentId: string, connectionId: string, checking: boolean): Promise<void> => {
+export const settleEnvironment = async (tx: Db, environmentId: string, connectionId: string, checking: boolean): Promise<void> => {
   const environment = await tx.maybe(StatusRow, sql`select status from environments where id = ${environmentId} for no key update`)
   if (environment === undefined) return
   const connections = await tx.many(
@@ -227,6 +228,13 @@ export const monitoredConnections = (db: Db, limit: number) =>
     Monitored,
     sql`select id, 1 as generation from connections where monitored_since is not null and ${monitored} order by monitored_since, id limit ${limit}`,
   )
+
+/** Whether the connection is there and watched. */
+export const isMonitored = async (db: Db, id: string): Promise<boolean> =>
+  (await db.maybe(
+    Monitored,
+    sql`select id, 1 as generation from connections where id = ${id} and monitored_since is not null and ${monitored}`,
+  )) !== undefined
 
 const SuccessesRow = z.object({ successes: z.number() })
 
@@ -315,7 +323,7 @@ export const endDiscovery = async (
   tx: Db,
   connection: Pick<ConnectionDocument, 'id' | 'environmentId'>,
   number: number,
-  end: { snapshotIds: readonly string[] } | { problem: string; transient: boolean },
+  end: { snapshotIds: readonly string[] } | { problem: string; transient: boolean; actorId?: string },
 ): Promise<boolean> => {
   const connectionId = connection.id
   const failed = 'problem' in end
@@ -329,6 +337,7 @@ export const endDiscovery = async (
   if (ended === 0) return false
   await recordAudit(tx, {
     ...discoveryEvent(connection, number),
+    ...('problem' in end && end.actorId !== undefined ? { actorId: end.actorId } : {}),
     eventType: failed ? 'resource.discovery.failed' : 'resource.discovery.completed',
     outcome: failed ? 'failed' : 'succeeded',
     summary: `discovery ${number} through connection ${connectionId} ${failed ? `failed: ${end.problem}` : `found ${end.snapshotIds.length} resources`}`,
@@ -348,8 +357,36 @@ export const markDiscoveryDispatched = (db: Db, connectionId: string): Promise<n
 export const openDiscoveries = (db: Db, limit: number) =>
   db.many(
     Monitored,
-    sql`select connection_id as id, number as generation from connection_discoveries where status in ('queued', 'running') order by requested_at limit ${limit}`,
+    sql`select connection_id as id, number as generation from connection_discoveries where status in ('queued', 'running') and dispatched_at is not null
+        order by requested_at limit ${limit}`,
   )
+
+/** Whether the discovery is not over. */
+export const isDiscoveryOpen = async (db: Db, connectionId: string, number: number): Promise<boolean> => {
+  const discovery = await readDiscovery(db, connectionId, number)
+  return discovery?.status === 'queued' || discovery?.status === 'running'
+}
+
+const NamedRow = z.object({ name: z.string(), type: z.string(), environment: z.string() })
+
+/** What Temporal's page says of work for a connection: "watch connection login (ssh) of lab"; `deed` is its beginning. */
+const connectionTelling = async (db: Db, id: string, deed: string): Promise<Telling | undefined> => {
+  const row = await db.maybe(
+    NamedRow,
+    sql`select c.name, c.type, e.name as environment from connections c join environments e on e.id = c.environment_id where c.id = ${id}`,
+  )
+  return (
+    row && {
+      line: `${deed} connection ${row.name} (${row.type}) of ${row.environment}`,
+      path: `/environment-connections/${encodeURIComponent(id)}/`,
+    }
+  )
+}
+
+export const monitorTelling = (db: Db, id: string): Promise<Telling | undefined> => connectionTelling(db, id, 'watch')
+
+export const discoveryTelling = (db: Db, id: string, number: number): Promise<Telling | undefined> =>
+  connectionTelling(db, id, `discovery ${String(number)} through`)
 
 /** What a discovery observed, in the order of what it found. */
 export const snapshotsOf = (db: Db, connectionId: string, number: number): Promise<ResourceSnapshot[]> =>

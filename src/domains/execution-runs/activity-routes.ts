@@ -1,19 +1,15 @@
-import { posix } from 'node:path'
 import { PassThrough } from 'node:stream'
 import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
-import { DriverError } from '../../drivers/runtime/contract/driver.ts'
 import { taskScript } from '../../drivers/runtime/contract/task-script.ts'
-import { LinkError } from '../../drivers/shell.ts'
 import { envelope, pageOf, pageQuery } from '../../http/paging.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
-import { missing, Refusal } from '../../refusal.ts'
-import { openOutput, openOutputAt } from './files.ts'
+import { missing } from '../../refusal.ts'
+import { openRunFiles } from './run-files.ts'
 import { pages } from './schemas.ts'
 import type { SiteDrivers } from '../../executor/drivers.ts'
 import { makeSitePlan } from '../../executor/intents.ts'
 import { loadTaskWithPredecessors, readSiteSnapshot } from '../../executor/snapshot.ts'
-import { isOwnMachine, placeOf, type Place } from '../../executor/sites.ts'
 import { findAttempt, listRunPart } from './store.ts'
 
 export interface ActivityRouteParts {
@@ -38,51 +34,9 @@ const bytesQuery = z
 
 /** Most that one answer of a log holds. */
 const logLimitBytes = 1024 * 1024
-/** A site that does not answer a reader within this is said to be away. */
-const siteDeadlineMs = 10_000
-
-/** A read at a site; one that cannot be reached is 503 with the site's name and the words of the link. */
-const asking = async <T>(place: Place, read: () => Promise<T>): Promise<T> => {
-  let timer: NodeJS.Timeout | undefined
-  const late = new Promise<never>((_resolve, reject) => {
-    timer = setTimeout(() => {
-      reject(new Refusal('unavailable', `site ${place.site} does not answer now; try again`, { retryAfterSeconds: 5 }))
-    }, siteDeadlineMs)
-  })
-  try {
-    return await Promise.race([read(), late])
-  } catch (error) {
-    if (error instanceof LinkError || (error instanceof DriverError && error.trouble === 'unknown'))
-      throw new Refusal('unavailable', `site ${place.site} cannot be reached now: ${error.message}`, { retryAfterSeconds: 5, cause: error })
-    throw error
-  } finally {
-    clearTimeout(timer)
-  }
-}
-
 /** What one activity of a run wrote and made, and the script that was run for it, wherever that is. */
 export const activityRoutes = ({ db, sites, hostId, workRoot, seedRoot, variablePrefix }: ActivityRouteParts): Route[] => {
-  const attemptOf = async (runId: string, activityId: string, attempt: number | undefined) => {
-    const found = await findAttempt(db, runId, activityId, attempt)
-    if (found !== undefined) return found
-    throw missing(attempt === undefined ? 'activity of this run' : `attempt ${String(attempt)} of activity`, activityId)
-  }
-
-  /** An attempt that was started, and where. Files of another machine without a connection are read by the service there. */
-  const started = async (runId: string, activityId: string, attempt: number | undefined) => {
-    const found = await attemptOf(runId, activityId, attempt)
-    if (found.name === undefined || found.directory === undefined)
-      throw new Refusal('missing', `activity ${JSON.stringify(activityId)} has not been started and has no files`)
-    const facts = await readSiteSnapshot(db, runId)
-    const place = placeOf(facts, found.runtimeId ?? '', found.resourceId)
-    const host = place.connectionId === undefined ? found.hostId : undefined
-    if (host !== undefined && host !== hostId)
-      throw new Refusal(
-        'unavailable',
-        `the files of this activity are on host ${host}, which this service does not reach; ask the service there`,
-      )
-    return { ...found, name: found.name, directory: found.directory, place, facts }
-  }
+  const { asking, attemptOf, started, openFile } = openRunFiles({ db, sites, hostId })
 
   return [
     route({
@@ -150,11 +104,7 @@ export const activityRoutes = ({ db, sites, hostId, workRoot, seedRoot, variable
       streams: true,
       refuses: [422],
       handle: async ({ params, query }) => {
-        const { directory, place, facts } = await started(params.runId, params.activityId, query.attempt)
-        const { shell, root } = sites.at(place, facts)
-        const { stream, sizeBytes } = isOwnMachine(place)
-          ? await openOutput(directory, params.path)
-          : await asking(place, async () => openOutputAt(shell, posix.resolve(await root(), directory), params.path))
+        const { stream, sizeBytes } = await openFile(params.runId, params.activityId, query.attempt, params.path)
         return new Reply({
           stream,
           headers: { 'content-type': 'application/octet-stream', 'content-length': String(sizeBytes), 'content-disposition': 'attachment' },

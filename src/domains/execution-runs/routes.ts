@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import type { Engine } from '../../engine.ts'
+import type { Engine, Live } from '../../engine.ts'
 import { envelope, pageOf, pageQuery } from '../../http/paging.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import { sharedReads } from '../../http/shared-reads.ts'
@@ -21,9 +21,10 @@ import {
   taskStates,
   Timeline,
 } from './schemas.ts'
-import { listRunPart, listRuns, markRunDispatched, readRun, readRunDetail, requestCancel, type RunPart } from './store.ts'
+import { listRunPart, listRuns, markRunDispatched, readRun, readRunDetail, requestCancel, type LiveCounts, type RunPart } from './store.ts'
 import { startLeaseMs } from '../../executor/book-state.ts'
 import { pauseRun, retryRun } from './steering.ts'
+import { runTelling } from './telling.ts'
 import { timelineSummary } from './timeline.ts'
 import { timelineHtml } from './timeline-page.ts'
 import { timelineOf } from './timeline-bands.ts'
@@ -46,6 +47,16 @@ const pagedLists = (path: string) => ({
   handles: `${path}handles/`,
   events: `${path}events/`,
 })
+
+/** The workflow's phase and states with the record's counts: its own are those of the last signal, minutes old. */
+const liveOf = (said: Live, { completed, sites, waitsFor }: LiveCounts): Live => {
+  const known = new Map(sites.map((one) => [one.site, one]))
+  const states = (said['sites'] as { site: string; completed: number; running: number }[]).map((one) => ({
+    ...one,
+    ...known.get(one.site),
+  }))
+  return { ...said, sites: states, completed, waitsFor }
+}
 
 export const executionRunRoutes = ({
   db,
@@ -176,7 +187,7 @@ export const executionRunRoutes = ({
         await acceptRun(db, body, run, { hostId, actorId: actor.id, helperImage: kubernetesHelperImage })
         const accepted = await existing(run.id)
         // The record is what was promised; the workflow is started now or, while Temporal is away, by the dispatcher.
-        if (await engine.start('executionRun', run.id)) await markRunDispatched(db, run.id)
+        if (await engine.start('executionRun', run.id, 1, await runTelling(db, run.id))) await markRunDispatched(db, run.id)
         return new Reply({ body: accepted, headers: { location: `/execution-runs/${encodeURIComponent(run.id)}/` } })
       },
     }),
@@ -191,7 +202,8 @@ export const executionRunRoutes = ({
       handle: async ({ params, query, target }) => {
         const detail = await (query.attempts === 'all' ? detailOfAllAttempts : detailOfLatest)(params.runId)
         if (detail === undefined) throw missing('run', params.runId)
-        const live = isOver(detail.status) ? undefined : await engine.live('executionRun', params.runId, detail.generation)
+        const said = isOver(detail.status) ? undefined : await engine.live('executionRun', params.runId, detail.generation)
+        const live = said === undefined || detail.live === null ? undefined : liveOf(said, detail.live)
         // PostgreSQL wrote the text; what only this program knows goes in front of its last brace.
         const further = {
           ...(detail.cut ? { links: pagedLists(target.split('?')[0] ?? '') } : {}),
@@ -205,6 +217,10 @@ export const executionRunRoutes = ({
       act: (runId) => requestCancel(db, runId),
       possible: ['created', 'running', 'cancelled'],
       stopsStarts: true,
+      // It wakes the workflow as well, and lets it end as Canceled.
+      after: async (runId, generation) => {
+        await engine.cancel('executionRun', runId, generation)
+      },
     }),
     steer('pause', 'Let nothing new start; what runs goes on', {
       act: (runId) => pauseRun(db, runId, true),
@@ -216,7 +232,7 @@ export const executionRunRoutes = ({
       act: (runId) => retryRun(db, runId),
       possible: ['failed'],
       after: async (runId, generation) => {
-        if (await engine.start('executionRun', runId, generation + 1)) await markRunDispatched(db, runId)
+        if (await engine.start('executionRun', runId, generation + 1, await runTelling(db, runId))) await markRunDispatched(db, runId)
       },
     }),
     part('activities', 'Activities of a run with their attempts, times and measurements', {

@@ -267,6 +267,16 @@ const LiveRun = z
     ),
     completed: z.number(),
     total: z.number(),
+    waitsFor: z
+      .array(
+        z.strictObject({
+          site: z.string(),
+          reason: z.string(),
+          activities: z.number(),
+          since: z.number().optional().describe('seconds since 1970'),
+        }),
+      )
+      .describe('what activities wait for, those of most activities first, 20 at most'),
   })
   .meta({ id: 'LiveRun' })
 
@@ -277,7 +287,9 @@ const total = (what: string) => z.number().optional().describe(what)
 export const RunDetail = z
   .strictObject({
     run: ExecutionRun,
-    live: LiveRun.optional().describe('what the open workflow says of itself; absent when it does not answer within 250 ms'),
+    live: LiveRun.optional().describe(
+      'phase and states of the open workflow, with the counts of the record; absent when the workflow does not answer within 250 ms',
+    ),
     activities: z.array(TaskExecution).optional().describe('absent above 10,000 activities, like dataTransfers and handles'),
     activitiesTotal: total('instead of activities, above 10,000 of them'),
     dataTransfers: z.array(DataTransfer).optional(),

@@ -5,7 +5,11 @@ import { raw, sql, where, type Db, type Sql } from '../../db/sql.ts'
 import { countBound } from '../../http/paging.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
 import { intentName, taskExecutionId } from '../../executor/names.ts'
+import { version } from '../../version.ts'
+import { recordRunEnd, recordRunStart } from './audit.ts'
 import { ExecutionRun, runStates } from './schemas.ts'
+import { chargeWindows } from './windows.ts'
+import { liveCounts } from './waiting.ts'
 
 /** The ExecutionRun projection of a row `r`, as JSON made by the server: a read is one round trip and no object per row here. */
 const runJson = jsonObject({
@@ -111,19 +115,29 @@ const detailText = `select '{"run":' || (${runJson})::text
   || ${listBegin('events', ...eventsOf, eventJson, 'e.sequence', detailEvents)}
   || ${listBegin('dataObjects', ...objectsOf, outputJson, 'o.id', detailLimit)}
   || ${listBegin('dataLocations', ...locationsOf, locationJson, 'l.id', detailLimit)}
-  || ',"artifactMaterializations":[],"artifactTransferRuns":[]}' as body, r.status, r.generation, ${cut.join(' or ')} as cut
+  || ',"artifactMaterializations":[],"artifactTransferRuns":[]}' as body, r.status, r.generation, ${cut.join(' or ')} as cut,
+  case when r.status in ('created', 'running') then ${liveCounts} end as live
   from execution_runs r where r.id = $1`
 
+/** What an open run counts, read with its record. */
+export interface LiveCounts {
+  completed: number
+  sites: { site: string; completed: number; running: number }[]
+  waitsFor: { site: string; reason: string; activities: number; since?: number }[]
+}
+
+interface RunDetailText {
+  body: string
+  status: string
+  generation: number
+  cut: boolean
+  /** Of an open run. */
+  live: LiveCounts | null
+}
+
 /** The whole detail as JSON text, or undefined; `cut` where one of its lists is not whole. */
-export const readRunDetail = async (
-  db: Db,
-  runId: string,
-  allAttempts: boolean,
-): Promise<{ body: string; status: string; generation: number; cut: boolean } | undefined> => {
-  const [row] = await db.prepared<{ body: string; status: string; generation: number; cut: boolean }>('run_detail', detailText, [
-    runId,
-    allAttempts,
-  ])
+export const readRunDetail = async (db: Db, runId: string, allAttempts: boolean): Promise<RunDetailText | undefined> => {
+  const [row] = await db.prepared<RunDetailText>('run_detail', detailText, [runId, allAttempts])
   return row
 }
 
@@ -285,10 +299,10 @@ export interface NewRun {
 
 /** The run, its tasks (from the plan's assignments, on the server) and its snapshot; the caller's transaction. */
 export const insertRun = async (tx: Db, run: NewRun): Promise<void> => {
-  await tx.run(sql`insert into execution_runs (id, schedule_plan_id, content_version_id, mode, seed, title, actor_id, host_id, network_model, warnings, defaulted_durations, simulator, on_failure, activity_count)
+  await tx.run(sql`insert into execution_runs (id, schedule_plan_id, content_version_id, mode, seed, title, actor_id, host_id, network_model, warnings, defaulted_durations, simulator, on_failure, activity_count, service_version)
     values (${run.id}, ${run.schedulePlanId}, ${run.contentVersionId}, ${run.mode}, ${run.seed}, ${run.title ?? null}, ${run.actorId}, ${run.hostId}, ${run.networkModel ?? null},
       ${run.warnings.length === 0 ? null : JSON.stringify(run.warnings)}, ${run.defaultedDurations},
-      ${run.simulator ?? null}, ${run.onFailure}, ${run.activityIds.length})`)
+      ${run.simulator ?? null}, ${run.onFailure}, ${run.activityIds.length}, ${version})`)
   const { snapshot } = run
   const json = (value: unknown): string => JSON.stringify(value ?? null)
   await tx.run(sql`insert into run_snapshots (execution_run_id, resources, runtimes, runtime_bindings, execution_scope, network_topology, activity_profiles, storage_mounts, documents_hash)
@@ -312,26 +326,48 @@ export const undispatchedRuns = (db: Db, limit: number) =>
     sql`select id, generation from execution_runs where dispatched_at is null and status in ('created', 'running') order by created_at, id limit ${limit}`,
   )
 
-/** Runs that are open in the record, oldest first. */
+/** Runs that are open in the record and had a workflow, oldest first. */
 export const openRuns = (db: Db, limit: number) =>
-  db.many(RunGenerationRow, sql`select id, generation from execution_runs where status = 'running' order by created_at, id limit ${limit}`)
+  db.many(
+    RunGenerationRow,
+    sql`select id, generation from execution_runs where status in ('created', 'running') and dispatched_at is not null order by created_at, id limit ${limit}`,
+  )
+
+/** Whether the run is open in this generation. */
+export const isRunOpen = async (db: Db, id: string, generation: number): Promise<boolean> =>
+  (await db.maybe(
+    RunGenerationRow,
+    sql`select id, generation from execution_runs where id = ${id} and generation = ${generation} and status in ('created', 'running')`,
+  )) !== undefined
 
 export const markRunDispatched = (db: Db, runId: string) =>
   db.run(sql`update execution_runs set dispatched_at = now() where id = ${runId} and dispatched_at is null`)
 
-const Requested = z.object({ id: z.string(), status: z.enum(runStates), generation: z.number(), dispatchedAt: z.string().optional() })
+const Requested = z.object({
+  id: z.string(),
+  status: z.enum(runStates),
+  generation: z.number(),
+  dispatchedAt: z.string().optional(),
+  cancelled: z.boolean(),
+})
 
 /**
  * Records the wish to cancel; a run that no workflow has opened yet is cancelled at once. Returns the state it is in afterwards;
  * undefined for an unknown run. From then on no effect starts: the executor sees the wish under the lock of the run's row.
  */
-export const requestCancel = (db: Db, runId: string) =>
+export const requestCancel = (
+  db: Db,
+  runId: string,
+  /** Called in the transaction of the first request; false keeps the run as it is. */
+  first: (tx: Db, run: z.output<typeof Requested>) => Promise<boolean> = () => Promise.resolve(true),
+) =>
   db.transaction(async (tx) => {
     const run = await tx.maybe(
       Requested,
-      sql`select id, status, generation, dispatched_at from execution_runs where id = ${runId} for update`,
+      sql`select id, status, generation, dispatched_at, cancel_requested_at is not null as cancelled from execution_runs where id = ${runId} for update`,
     )
     if (run === undefined || (run.status !== 'created' && run.status !== 'running')) return run
+    if (!run.cancelled && !(await first(tx, run))) return run
     await tx.run(sql`update execution_runs set cancel_requested_at = coalesce(cancel_requested_at, now()) where id = ${runId}`)
     if (run.status === 'created') {
       await closeRun(tx, runId)
@@ -365,6 +401,7 @@ export const openRun = (db: Db, runId: string, generation: number) =>
       sql`update execution_runs set status = 'running', started_at = clock_timestamp(), dispatched_at = coalesce(dispatched_at, now()) where id = ${runId}`,
     )
     await appendRunEvent(tx, runId, 'execution.run.started', { mode: run.mode, generation })
+    await recordRunStart(tx, runId, generation)
     return { ...run, status: 'running' as const }
   })
 
@@ -399,16 +436,27 @@ export const abandonRun = (db: Db, runId: string, hostId: string, reason: string
 
 const Closed = z.object({ status: z.enum(runStates), completed: z.number() })
 
+const RunEndRow = z.object({ status: z.enum(runStates), completed: z.number(), reason: z.string().optional() })
+/** State of a run, how many of its activities completed, and why it failed. */
+export type RunEnd = z.output<typeof RunEndRow>
+
+export const readRunEnd = (db: Db, runId: string): Promise<RunEnd> =>
+  db.one(
+    RunEndRow,
+    sql`select status, completed_activity_count as completed, failure_reason as reason from execution_runs where id = ${runId}`,
+  )
+
 const SettlementRow = z.object({
   status: z.enum(runStates),
   generation: z.number(),
   cancelled: z.boolean(),
   completed: z.number(),
   total: z.number(),
+  mode: z.string(),
 })
 
 /**
- * Sums up and ends an open run (resources priced by their active window are charged for it once, shared by runtime), in the caller's transaction or one of its own: completed when all activities are, cancelled when that
+ * Sums up and ends an open run, in the caller's transaction or one of its own: completed when all activities are, cancelled when that
  * was asked for, else failed. What never ran becomes cancelled; leases go. A run that is over already is only read,
  * and so is one that has been opened again since `generation`: this was not meant.
  */
@@ -416,7 +464,7 @@ export const closeRun = (db: Db, runId: string, generation?: number) =>
   db.transaction(async (tx) => {
     const run = await tx.one(
       SettlementRow,
-      sql`select status, generation, cancel_requested_at is not null and failure_reason is null as cancelled, completed_activity_count as completed, activity_count as total from execution_runs where id = ${runId} for update`,
+      sql`select status, generation, cancel_requested_at is not null and failure_reason is null as cancelled, completed_activity_count as completed, activity_count as total, mode from execution_runs where id = ${runId} for update`,
     )
     const reopened = generation !== undefined && generation !== run.generation
     if (reopened || (run.status !== 'created' && run.status !== 'running')) return { status: run.status, completed: run.completed }
@@ -425,22 +473,7 @@ export const closeRun = (db: Db, runId: string, generation?: number) =>
     await tx.run(sql`update task_executions set status = 'cancelled', finished_at = case when handle_name is null then finished_at else extract(epoch from clock_timestamp()) end,
       failure_reason = coalesce(failure_reason, ${status === 'cancelled' ? 'the run was cancelled' : 'not run: the run failed before'})
       where execution_run_id = ${runId} and status not in ('completed', 'failed', 'cancelled')`)
-    await tx.run(sql`with priced as (
-        select x.id, x."pricePerSecond" as price from run_snapshots s cross join jsonb_to_recordset(s.resources) as x(id text, "pricePerSecond" double precision, "executionTarget" text, "environmentVersionId" text)
-        left join environment_versions v on v.id = x."environmentVersionId"
-        where s.execution_run_id = ${runId} and (x."executionTarget" = 'provisioned' or v.cost_model = 'active-window')
-      ), windows as (
-        select t.planned_resource_id as id, (max(t.finished_at) - min(t.started_at)) * p.price as cost, sum(t.runtime_seconds) as runtime, count(*) as attempts
-        from task_executions t join priced p on p.id = t.planned_resource_id where t.execution_run_id = ${runId} and t.started_at is not null and t.finished_at is not null
-        group by t.planned_resource_id, p.price
-      )
-      update task_executions t set cost = w.cost * case when w.runtime > 0 then t.runtime_seconds / w.runtime else 1.0 / w.attempts end
-        -- What was moved for an activity is with its last attempt: of the others only the ids of the transfers tell.
-        + case when not exists (select from task_executions l where l.execution_run_id = t.execution_run_id and l.activity_position = t.activity_position and l.attempt > t.attempt
-            and l.started_at is not null and l.finished_at is not null)
-          then coalesce((select sum(d.cost) from data_transfer_observations d where d.execution_run_id = t.execution_run_id and d.consumer_activity_id = t.activity_id), 0) else 0 end
-      from windows w, execution_runs r
-      where r.id = ${runId} and r.mode = 'real' and t.execution_run_id = r.id and t.planned_resource_id = w.id and t.started_at is not null and t.finished_at is not null`)
+    if (run.mode === 'real') await chargeWindows(tx, runId)
     await tx.run(sql`update execution_runs r set status = ${status}, finished_at = clock_timestamp(), makespan_seconds = s.makespan, cost = case when r.mode = 'simulation' then r.cost else s.cost end,
         compute_seconds = s.compute, transfer_seconds = s.transfer, queue_seconds = s.queue, interference_seconds = s.interference, overhead_seconds = s.overhead, transferred_bytes = s.bytes,
         failure_reason = coalesce(r.failure_reason, case when ${status} = 'failed' then s.reason when ${status} = 'cancelled' then 'cancelled on request' end)
@@ -453,5 +486,6 @@ export const closeRun = (db: Db, runId: string, generation?: number) =>
     await tx.run(sql`delete from lane_leases where execution_run_id = ${runId}`)
     await tx.run(sql`delete from site_leases where execution_run_id = ${runId}`)
     await appendRunEvent(tx, runId, `execution.run.${status}`, { completed: run.completed, total: run.total })
+    await recordRunEnd(tx, runId, status)
     return Closed.parse({ status, completed: run.completed })
   })

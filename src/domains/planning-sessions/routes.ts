@@ -26,6 +26,7 @@ import {
   readAlgorithmRuns,
   readCandidate,
   readSession,
+  sessionTelling,
   sessionDocument,
   type CandidateRow,
   type SessionRow,
@@ -33,7 +34,7 @@ import {
 
 const path = (sessionId: string): string => `/planning-sessions/${encodeURIComponent(sessionId)}/`
 
-export const planningSessionRoutes = ({ db, engine }: { db: Db; engine: Pick<Engine, 'start' | 'signal' | 'live'> }): Route[] => [
+export const planningSessionRoutes = ({ db, engine }: { db: Db; engine: Pick<Engine, 'start' | 'cancel' | 'live'> }): Route[] => [
   route({
     method: 'GET',
     path: '/planning-algorithms/',
@@ -68,7 +69,8 @@ export const planningSessionRoutes = ({ db, engine }: { db: Db; engine: Pick<Eng
     handle: async ({ body }) => {
       const session = await createSession(db, body)
       // Where the engine is away the dispatcher starts what has no mark.
-      if (await engine.start('planningSession', session.id)) await markSessionDispatched(db, session.id)
+      const telling = await sessionTelling(db, session.id)
+      if (await engine.start('planningSession', session.id, 1, telling)) await markSessionDispatched(db, session.id)
       return new Reply({ body: sessionDocument(session), headers: { location: path(session.id) } })
     },
   }),
@@ -106,9 +108,7 @@ export const planningSessionRoutes = ({ db, engine }: { db: Db; engine: Pick<Eng
           extra: { state: found },
         })
       // The record is what counts; the workflow hears it now, or sees it with its next heartbeat.
-      await engine.signal('planningSession', params.sessionId, 1, 'cancel').catch((error: unknown) => {
-        if (!(error instanceof Refusal)) throw error
-      })
+      await engine.cancel('planningSession', params.sessionId)
       return undefined
     },
   }),

@@ -6,10 +6,12 @@ import { networkModels, type NetworkModel } from '../../simulator/channel.ts'
 import { countBound, type Page } from '../../http/paging.ts'
 import type { Problem } from '../../refusal.ts'
 import { Warning } from '../workflow-definitions/schemas.ts'
+import type { Telling } from '../../engine.ts'
 import { AlgorithmRun, type Session } from './schemas.ts'
 import { sessionWarnings } from './warnings.ts'
 import { ScheduleColumns } from './candidate-plan.ts'
 import type { Ranked } from './ranking.ts'
+import { recordAudit } from '../audit-events/store.ts'
 
 const states = ['queued', 'running', 'completed', 'failed', 'cancelled'] as const
 type State = (typeof states)[number]
@@ -121,11 +123,11 @@ export const undispatchedSessions = (db: Db, limit: number): Promise<z.output<ty
     sql`select id, 1 as generation from planning_sessions where dispatched_at is null and status = 'queued' order by created_at, id limit ${limit}`,
   )
 
-/** Sessions that are not over, oldest first. */
+/** Sessions that are not over and had a workflow, oldest first. */
 export const openSessions = (db: Db, limit: number): Promise<z.output<typeof Open>[]> =>
   db.many(
     Open,
-    sql`select id, 1 as generation from planning_sessions where status in ('queued', 'running') order by created_at, id limit ${limit}`,
+    sql`select id, 1 as generation from planning_sessions where status in ('queued', 'running') and dispatched_at is not null order by created_at, id limit ${limit}`,
   )
 
 /** The engine has taken the session. */
@@ -136,14 +138,33 @@ const endRuns = (tx: Db, sessionId: string, reason: string): Promise<number> =>
   tx.run(sql`update planning_algorithm_runs set status = 'cancelled', failure_reason = ${reason}, completed_at = clock_timestamp()
     where planning_session_id = ${sessionId} and status in ('queued', 'running')`)
 
-/** queued or running → cancelled, with what its algorithms still do. Answers the state found; undefined for an unknown session. */
-export const cancelSession = (db: Db, id: string): Promise<State | undefined> =>
+/**
+ * queued or running → cancelled, with what its algorithms still do; `record` is called where this call does it. Answers
+ * the state found; undefined for an unknown session.
+ */
+export const cancelSession = (db: Db, id: string, record?: (tx: Db) => Promise<void>): Promise<State | undefined> =>
   db.transaction(async (tx) => {
     const session = await lockSession(tx, id)
     if (session === undefined || (session.status !== 'queued' && session.status !== 'running')) return session?.status
     await tx.run(sql`update planning_sessions set status = 'cancelled', completed_at = clock_timestamp() where id = ${id}`)
     await endRuns(tx, id, 'the session was cancelled')
+    await record?.(tx)
     return session.status
+  })
+
+const SessionEnd = z.object({ status: z.enum(states).optional(), reason: z.string().optional() })
+/** State of a session, and why it failed; no state where there is none. */
+export type SessionEnd = z.output<typeof SessionEnd>
+
+export const readSessionEnd = async (db: Db, id: string): Promise<SessionEnd> =>
+  (await db.maybe(SessionEnd, sql`select status, failure_reason as reason from planning_sessions where id = ${id}`)) ?? {}
+
+/** What became of a session without a request. */
+const recordSession = (tx: Db, id: string, what: 'started' | 'completed' | 'failed'): Promise<void> =>
+  recordAudit(tx, {
+    ...{ eventType: `planning.session.${what}`, actorId: 'service', actorType: 'service', sessionId: id },
+    outcome: what === 'completed' ? 'succeeded' : what,
+    summary: `planning session ${id} ${what}`,
   })
 
 /** queued → running, once. Answers the algorithms in order while the session is open, else nothing. */
@@ -151,10 +172,12 @@ export const openSession = (db: Db, id: string): Promise<{ algorithm: string }[]
   db.transaction(async (tx) => {
     const session = await lockSession(tx, id)
     if (session === undefined || (session.status !== 'queued' && session.status !== 'running')) return []
-    if (session.status === 'queued')
+    if (session.status === 'queued') {
       await tx.run(
         sql`update planning_sessions set status = 'running', started_at = clock_timestamp(), dispatched_at = coalesce(dispatched_at, now()) where id = ${id}`,
       )
+      await recordSession(tx, id, 'started')
+    }
     return session.algorithms.map(({ id: algorithm }) => ({ algorithm }))
   })
 
@@ -265,8 +288,34 @@ export const closeSession = (
         failure_reason = case when ${status} = 'failed' then 'no planning algorithm produced a valid candidate' || coalesce(': ' || (
           select string_agg(r.algorithm || ': ' || r.failure_reason, '; ' order by r.position) from planning_algorithm_runs r where r.planning_session_id = s.id and r.failure_reason is not null), '') end
       where s.id = ${id}`)
+    await recordSession(tx, id, status)
     return status
   })
+
+const TellingRow = z.object({ workflow: z.string(), scope: z.string(), algorithms: z.array(z.object({ id: z.string() })) })
+
+/** What Temporal's page says of a session: "plan mosaic on lab with heft". */
+export const sessionTelling = async (db: Db, id: string): Promise<Telling | undefined> => {
+  const row = await db.maybe(
+    TellingRow,
+    sql`select coalesce(nullif(d.name, ''), v.workflow_id) as workflow, c.name as scope, s.algorithms from planning_sessions s
+        join workflow_versions v on v.id = s.workflow_version_id join execution_scopes c on c.id = s.execution_scope_id
+        left join workflow_definitions d on d.id = v.workflow_id where s.id = ${id}`,
+  )
+  if (row === undefined) return undefined
+  const { workflow, scope, algorithms } = row
+  return {
+    line: `plan ${workflow} on ${scope} with ${algorithms.map((one) => one.id).join(', ')}`,
+    path: `/planning-sessions/${encodeURIComponent(id)}/`,
+    attributes: { WorkflowName: workflow },
+  }
+}
+
+/** Whether the session is not over. */
+export const isSessionOpen = async (db: Db, id: string): Promise<boolean> => {
+  const { status } = await readSessionEnd(db, id)
+  return status === 'queued' || status === 'running'
+}
 
 const candidateFields = {
   id: z.string(),

@@ -138,6 +138,10 @@ export const problemOf = (documents: ProblemDocuments): Problem => {
   return { activities, edges, resources, links, ...durationsOf(documents, targets, resources.length) }
 }
 
+/** Whether a resource is paid from its first start to its last finish, not by what ran. `costModel`: of its environment's version. */
+export const paidByWindow = (executionTarget: string, costModel: string | undefined): boolean =>
+  costModel === 'active-window' || executionTarget === 'provisioned'
+
 const problemResource = (resource: PlannedResource, costModel: string | undefined, bound: number): ProblemResource => ({
   id: resource.id,
   lanes: Math.min(lanesOf(resource), bound),
@@ -148,7 +152,7 @@ const problemResource = (resource: PlannedResource, costModel: string | undefine
   pricePerSecond: resource.pricePerSecond,
   bootOverheadSeconds: resource.bootOverheadSeconds,
   containerOverheadSeconds: resource.containerOverheadSeconds,
-  activeWindow: costModel === 'active-window' || resource.executionTarget === 'provisioned',
+  activeWindow: paidByWindow(resource.executionTarget, costModel),
 })
 
 const passage = (id: string): ProblemResource => ({

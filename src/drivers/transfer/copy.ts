@@ -294,7 +294,7 @@ class Copy {
   }
 
   async #survey(): Promise<Survey> {
-    const { from, to, source, tree, directory, label, prepared } = this.#request
+    const { to, tree, directory, label, prepared } = this.#request
     const files = posix.join(this.#arriving, 'files')
     const links = [...tree].filter(([, { kind }]) => kind === 'link').map(([path]) => path)
     const units = [...filesOf(tree)]

@@ -51,7 +51,7 @@ export interface ContainerDriver extends RuntimeDriver {
    * Ends the containers that are kept for a run, removes those whose engine was killed, and forgets what its images were resolved to; on the
    * shell's machine. Harmless when there are none.
    */
-  closeScope(scope: string): Promise<void>
+  closeScope: (scope: string) => Promise<void>
 }
 
 interface Contact {

@@ -9,7 +9,7 @@ import type { RootedDriver } from './rooted.ts'
 /** A driver of a site, and what containers that are kept for a run need besides. */
 export type SiteDriver = RootedDriver & {
   /** Ends containers that are kept for a run. */
-  closeScope?(scope: string): Promise<void>
+  closeScope?: (scope: string) => Promise<void>
 }
 
 /** A driver, and a shell to the files of its site; `close` ends both as far as they were opened for it. */
@@ -22,15 +22,15 @@ export interface OpenedDriver {
 /** What leads out of this process; connecting is each one's own affair, and is done again after a cut. */
 export interface WaysOut {
   /** Of a connection; absent: this machine. */
-  shellOf(connectionId: string | undefined): SiteShell
-  clusterOf(connectionId: string): Pick<KubernetesCluster, 'request' | 'list' | 'watch' | 'exec' | 'log'>
+  shellOf: (connectionId: string | undefined) => SiteShell
+  clusterOf: (connectionId: string) => Pick<KubernetesCluster, 'request' | 'list' | 'watch' | 'exec' | 'log'>
   /** How Slurm is asked over HTTP; the token that a runtime's `slurmrestd.credentialRef` names is opened for each request. */
-  slurmrestd: Pick<SlurmrestdServer, 'http'> & { tokenOf(reference: string): Promise<string> }
+  slurmrestd: Pick<SlurmrestdServer, 'http'> & { tokenOf: (reference: string) => Promise<string> }
   /** How functions are called, and where the files of their tasks lie on this machine. */
   functions: {
     root: string
     invoke: InvokeFunction
-    credentialOf(reference: string): Promise<FunctionCredential>
+    credentialOf: (reference: string) => Promise<FunctionCredential>
     /** Absent: functions cannot reach this service. */
     links?: CallLinks | undefined
   }
@@ -79,9 +79,9 @@ export interface DriverKind {
   /** Tasks whose author gave no limit of memory are held to the default one. */
   holdsDefaultMemory: boolean
   /** One executor, one driver, one record of what was started, per site and run. */
-  siteOf(runtime: { runtimeId: string; connectionId: string | undefined; host: string }): string
+  siteOf: (runtime: { runtimeId: string; connectionId: string | undefined; host: string }) => string
   /** What is wrong with a configuration, and what of an activity is beyond it; absent: what every site of tasks' own processes has. */
-  problems?(configuration: Readonly<Record<string, unknown>>, demand: Demand): { path: string; message: string }[]
+  problems?: (configuration: Readonly<Record<string, unknown>>, demand: Demand) => { path: string; message: string }[]
   /** Nothing is contacted yet. Absent: this process has one driver for all. */
-  open?(site: SiteRequest, ways: WaysOut): OpenedDriver
+  open?: (site: SiteRequest, ways: WaysOut) => OpenedDriver
 }

@@ -1,0 +1,2 @@
+create or replace view provenance.environments as
+  select id, name, description, status, created_at from environments;

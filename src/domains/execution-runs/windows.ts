@@ -1,0 +1,54 @@
+import { z } from 'zod'
+import { sql, type Db } from '../../db/sql.ts'
+import { windowPrice } from '../../schedulers/estimate.ts'
+import { paidByWindow } from '../schedule-plans/problem.ts'
+
+const PricedRow = z.object({
+  id: z.string(),
+  pricePerSecond: z.number(),
+  executionTarget: z.string().optional(),
+  costModel: z.string().optional(),
+})
+
+const UseRow = z.object({ id: z.string(), first: z.number(), last: z.number(), runtimeSeconds: z.number(), count: z.number() })
+
+/**
+ * Charges the attempts of a run for the active windows of resources that are paid so, by the rule of planner and
+ * simulator. SQL sums the use of each resource, `windowPrice` puts the price on.
+ */
+export const chargeWindows = async (tx: Db, runId: string): Promise<void> => {
+  const resources = await tx.many(
+    PricedRow,
+    sql`select x.id, x."pricePerSecond" as price_per_second, x."executionTarget" as execution_target, v.cost_model
+      from run_snapshots s
+      cross join jsonb_to_recordset(s.resources)
+        as x(id text, "pricePerSecond" double precision, "executionTarget" text, "environmentVersionId" text)
+      left join environment_versions v on v.id = x."environmentVersionId"
+      where s.execution_run_id = ${runId}`,
+  )
+  const paid = new Map(
+    resources
+      .filter(({ executionTarget, costModel }) => paidByWindow(executionTarget ?? '', costModel))
+      .map(({ id, pricePerSecond }) => [id, pricePerSecond]),
+  )
+  if (paid.size === 0) return
+  const uses = await tx.many(
+    UseRow,
+    sql`select planned_resource_id as id, min(started_at) as first, max(finished_at) as last,
+        coalesce(sum(runtime_seconds), 0) as runtime_seconds, count(*) as count
+      from task_executions
+      where execution_run_id = ${runId} and planned_resource_id = any(${[...paid.keys()]}::text[])
+        and started_at is not null and finished_at is not null
+      group by 1`,
+  )
+  const prices = uses.map((use) => windowPrice(use, paid.get(use.id) ?? 0))
+  await tx.run(sql`update task_executions t set cost = coalesce(t.runtime_seconds, 0) * w.per_second + w.each
+      -- What was moved for an activity is with its last attempt: of the others only the ids of the transfers tell.
+      + case when not exists (select from task_executions l where l.execution_run_id = t.execution_run_id
+          and l.activity_position = t.activity_position and l.attempt > t.attempt and l.started_at is not null and l.finished_at is not null)
+        then coalesce((select sum(d.cost) from data_transfer_observations d
+          where d.execution_run_id = t.execution_run_id and d.consumer_activity_id = t.activity_id), 0) else 0 end
+    from unnest(${uses.map(({ id }) => id)}::text[], ${prices.map(({ perRuntimeSecond }) => perRuntimeSecond)}::float8[],
+      ${prices.map(({ each }) => each)}::float8[]) as w (id, per_second, each)
+    where t.execution_run_id = ${runId} and t.planned_resource_id = w.id and t.started_at is not null and t.finished_at is not null`)
+}

@@ -1,0 +1,127 @@
+import type { Reader } from '../../db/reader.ts'
+import type { Db } from '../../db/sql.ts'
+import { preferred } from '../../http/accept.ts'
+import { envelope, pageOf } from '../../http/paging.ts'
+import { Reply, route, type Route } from '../../http/route.ts'
+import { catalogue, type Entity } from './catalogue.ts'
+import { closureStream } from './closure.ts'
+import { knownEntity, lineageOf } from './lineage.ts'
+import { openRunGraphs } from './run-graphs.ts'
+import {
+  ClosureQuery,
+  EntityList,
+  EntityPage,
+  EntityQuery,
+  Explained,
+  Lineage,
+  LineageQuery,
+  Rows,
+  SqlSchema,
+  Statement,
+} from './schemas.ts'
+import { openStatements } from './sql.ts'
+import { listColumns, listEntity } from './store.ts'
+
+export interface ProvenanceParts {
+  db: Db
+  reader: Reader
+}
+
+const sizes = { usual: 50, largest: 200, beyond: 'largest' } as const
+
+const descriptor = ({ links, ...entity }: Entity) => ({
+  ...entity,
+  fields: [...entity.fields],
+  ...(links.length === 0 ? {} : { links: [...links] }),
+})
+
+export const provenanceRoutes = ({ db, reader }: ProvenanceParts): Route[] => {
+  const statements = openStatements(reader)
+  const graphs = openRunGraphs()
+  return [
+    route({
+      method: 'GET',
+      path: '/provenance/entities/',
+      tag: 'provenance',
+      summary: 'The kinds of records that can be asked about, with their fields and links',
+      response: EntityList,
+      handle: () => ({ items: catalogue.map(descriptor) }),
+    }),
+    route({
+      method: 'GET',
+      path: '/provenance/entities/{entity}/',
+      tag: 'provenance',
+      summary: 'Search, filter, sort and page the records of an entity',
+      query: EntityQuery,
+      response: EntityPage,
+      handle: async ({ params, query }) => {
+        const entity = knownEntity(params.entity)
+        const page = pageOf(query, sizes)
+        const { rows, total } = await listEntity(db, entity, query, page)
+        return { entity: descriptor(entity), ...envelope(rows, { page, total }) }
+      },
+    }),
+    route({
+      method: 'GET',
+      path: '/provenance/sql/schema/',
+      tag: 'provenance',
+      summary: 'Names and columns that a statement may read',
+      response: SqlSchema,
+      handle: async () => ({ items: await listColumns(db) }),
+    }),
+    route({
+      method: 'POST',
+      path: '/provenance/sql/',
+      tag: 'provenance',
+      summary: 'Run one SELECT on one entity',
+      body: Statement,
+      response: Rows,
+      raw: ['text/csv'],
+      streams: true,
+      refuses: [503],
+      audit: false,
+      handle: async ({ body, headers, signal }) => {
+        if (preferred(headers['accept'], ['application/json', 'text/csv']) === 'text/csv')
+          return new Reply({ stream: await statements.csv(body), headers: { 'content-type': 'text/csv; charset=utf-8' } })
+        const answer = await statements.rows(body, signal)
+        return new Reply<unknown>({
+          body: answer.body,
+          headers: { 'content-type': 'application/json', ...(answer.truncated === undefined ? {} : { 'X-Truncated': answer.truncated }) },
+        })
+      },
+    }),
+    route({
+      method: 'POST',
+      path: '/provenance/sql/explain/',
+      tag: 'provenance',
+      summary: "PostgreSQL's plan of a statement, which is not run",
+      body: Statement,
+      response: Explained,
+      refuses: [503],
+      audit: false,
+      handle: ({ body }) => statements.explain(body),
+    }),
+    route({
+      method: 'GET',
+      path: '/provenance/lineage/{entity}/{id}/',
+      tag: 'provenance',
+      summary: 'What a record came of and what came of it, a few steps around it',
+      query: LineageQuery,
+      response: Lineage,
+      refuses: [422],
+      handle: ({ params, query }) => lineageOf(db, knownEntity(params.entity), params.id, query),
+    }),
+    route({
+      method: 'GET',
+      path: '/provenance/lineage/{entity}/{id}/closure/',
+      tag: 'provenance',
+      summary: 'Every ancestor or descendant of a record, one JSON object a line',
+      query: ClosureQuery,
+      raw: ['application/x-ndjson'],
+      streams: true,
+      refuses: [422],
+      handle: async ({ params, query }) =>
+        new Reply({ stream: await closureStream(db, graphs, knownEntity(params.entity), params.id, query) }),
+    }),
+  ]
+}

@@ -1,0 +1,89 @@
+import { z } from 'zod'
+import { pageQuery } from '../../http/paging.ts'
+import { Id } from '../../http/schema.ts'
+
+const fieldTypes = ['identifier', 'text', 'status', 'datetime', 'number', 'bytes', 'boolean', 'duration', 'currency'] as const
+
+export const EntityDescriptor = z
+  .strictObject({
+    name: z.string(),
+    table: z.string().describe('its name in SQL; the name of the entity works there too'),
+    label: z.string(),
+    description: z.string(),
+    fields: z.array(z.strictObject({ name: z.string(), label: z.string(), type: z.enum(fieldTypes) })),
+    links: z.array(z.strictObject({ field: z.string(), targetEntity: z.string(), targetField: z.literal('id') })).optional(),
+  })
+  .meta({ id: 'ProvenanceEntity' })
+export const EntityList = z.strictObject({ items: z.array(EntityDescriptor) })
+
+/** A record by the names of its fields; what is not known is null. */
+export const Item = z.record(z.string(), z.unknown())
+
+export const EntityQuery = z.strictObject({
+  q: z.string().optional().describe('text in any field, in any case'),
+  filterField: z.string().optional(),
+  filterValue: z.string().optional().describe('value that the field must have'),
+  sortField: z.string().optional().describe('default: id'),
+  sortOrder: z.enum(['asc', 'desc']).optional(),
+  ...pageQuery,
+})
+export type EntityQuery = z.output<typeof EntityQuery>
+
+export const EntityPage = z.strictObject({
+  entity: EntityDescriptor,
+  items: z.array(Item),
+  page: z.int().min(1),
+  pageSize: z.int().min(1),
+  total: z.int().min(0),
+  hasNext: z.boolean(),
+  totalIsLowerBound: z.literal(true).optional(),
+})
+
+export const SqlSchema = z.strictObject({
+  items: z.array(z.strictObject({ name: z.string(), columns: z.array(z.strictObject({ name: z.string(), type: z.string() })) })),
+})
+
+const Scalar = z.union([z.string(), z.number(), z.boolean(), z.null()])
+
+/** A statement and the values of its placeholders. */
+export const Statement = z
+  .strictObject({
+    statement: z.string().describe('one SELECT on one entity, with ? for each value; at most 64 KiB'),
+    params: z
+      .array(z.union([Scalar, z.array(Scalar).describe('for = ANY(?)')]))
+      .optional()
+      .describe('the values in order; at most 1,000'),
+  })
+  .meta({ id: 'ProvenanceStatement' })
+export type Statement = z.output<typeof Statement>
+
+export const Rows = z.array(z.record(z.string(), z.unknown()))
+export const Explained = z.strictObject({ entity: z.string(), statement: z.string(), plan: z.record(z.string(), z.unknown()) })
+
+export const directions = ['prior', 'downstream', 'both'] as const
+
+const whole = z
+  .string()
+  .regex(/^[+-]?\d{1,9}$/, 'must be a whole number')
+  .transform(Number)
+
+export const LineageQuery = z.strictObject({
+  direction: z.enum(directions).optional().describe('default: both'),
+  depth: whole.optional().meta({ description: '1 to 5, default 2' }),
+  maxNodes: whole.optional().meta({ description: '1 to 500, default 200' }),
+  workflowVersionId: Id.optional().describe('of an activity whose id several versions share'),
+})
+
+export const Lineage = z
+  .strictObject({
+    root: z.string(),
+    nodes: z.array(z.strictObject({ key: z.string(), entity: z.string(), id: z.string(), label: z.string(), record: Item })),
+    edges: z.array(z.strictObject({ source: z.string(), target: z.string(), label: z.string() })),
+    truncated: z.boolean(),
+  })
+  .meta({ id: 'Lineage' })
+
+export const ClosureQuery = z.strictObject({
+  direction: z.enum(['prior', 'downstream']).optional().describe('ancestors (prior, the default) or descendants'),
+  workflowVersionId: Id.optional().describe('of an activity whose id several versions share'),
+})

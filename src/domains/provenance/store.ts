@@ -1,0 +1,101 @@
+import { z } from 'zod'
+import { countUpTo } from '../../db/rows.ts'
+import { join, raw, sql, where, type Db, type Sql } from '../../db/sql.ts'
+import { countBound, type Page } from '../../http/paging.ts'
+import { invalid } from '../../refusal.ts'
+import { readableNames, type Entity } from './catalogue.ts'
+import { Item, type EntityQuery } from './schemas.ts'
+
+const Body = z.object({ body: Item })
+
+const column = (name: string): string => `r."${name}"`
+
+/** A record of an entity as JSON: times in UTC with milliseconds, what is not known as null. */
+export const recordJson = ({ fields }: Pick<Entity, 'fields'>): string =>
+  `json_build_object(${fields
+    .flatMap(({ name, type }) => [
+      `'${name}'`,
+      type === 'datetime' ? `to_char(${column(name)} at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')` : column(name),
+    ])
+    .join(', ')})`
+
+const numeric = new Set(['number', 'bytes', 'duration', 'currency'])
+
+/** `field = value` with the value read as the field's type, so that an index on the field serves. */
+const equals = (entity: Entity, name: string, value: string): Sql => {
+  const field = entity.fields.find((one) => one.name === name)
+  if (field === undefined) throw unknownField('filterField', entity, name)
+  const wrong = (what: string): Error =>
+    invalid(`filterValue: ${JSON.stringify(value.slice(0, 80))} is not ${what}, as ${name} is`, [
+      { path: 'filterValue', message: `must be ${what}` },
+    ])
+  if (field.type === 'boolean') {
+    if (value !== 'true' && value !== 'false') throw wrong('true or false')
+    return sql`${raw(column(name))} = ${value}`
+  }
+  if (numeric.has(field.type)) {
+    if (!/^[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d{1,3})?$/i.test(value)) throw wrong('a number')
+    return sql`${raw(column(name))} = ${value}::float8`
+  }
+  if (field.type === 'datetime') {
+    const time = /^\d{4}-\d\d-\d\dT/.test(value) ? Date.parse(value) : NaN
+    if (Number.isNaN(time)) throw wrong('a time (RFC 3339)')
+    // Answers show milliseconds of the microseconds that are stored.
+    const from = new Date(time).toISOString()
+    return sql`${raw(column(name))} >= ${from}::timestamptz and ${raw(column(name))} < ${from}::timestamptz + interval '1 millisecond'`
+  }
+  // A use is found by the file that its id begins with.
+  if (entity.name === 'data_uses' && name === 'id')
+    return sql`${raw(column(name))} = ${value} and ${raw(column('data_object_instance_id'))} = ${value.slice(0, Math.max(0, value.indexOf(':')))}`
+  return sql`${raw(column(name))} = ${value}`
+}
+
+const unknownField = (parameter: string, { name, fields }: Entity, given: string): Error =>
+  invalid(
+    `${parameter}: ${JSON.stringify(given.slice(0, 80))} is not a field of ${name}; it has ${fields.map((one) => one.name).join(', ')}`,
+    [{ path: parameter, message: 'is not a field of this entity' }],
+  )
+
+/** Every text of a record, in lower case, for a search in all of them. */
+const searched = ({ fields }: Entity): Sql =>
+  sql`lower(concat_ws(chr(10), ${join(fields.map(({ name }) => raw(`${column(name)}::text`)))}))`
+
+const pattern = (text: string): string => `%${text.toLowerCase().replace(/[\\%_]/g, '\\$&')}%`
+
+/** One more record than the page, and the number of all that match (counted to one above `countBound`). @throws Refusal 400 for an unknown field */
+export const listEntity = async (db: Db, entity: Entity, query: EntityQuery, page: Page) => {
+  if (query.filterValue !== undefined && query.filterField === undefined)
+    throw invalid('filterValue: names no field; give filterField beside it', [{ path: 'filterField', message: 'is missing' }])
+  if (query.filterField !== undefined && !entity.fields.some(({ name }) => name === query.filterField))
+    throw unknownField('filterField', entity, query.filterField)
+  const sorted = query.sortField ?? 'id'
+  if (!entity.fields.some(({ name }) => name === sorted)) throw unknownField('sortField', entity, sorted)
+  const matching = where(
+    query.filterField !== undefined && query.filterValue !== undefined && equals(entity, query.filterField, query.filterValue),
+    query.q !== undefined && sql`${searched(entity)} like ${pattern(query.q)}`,
+  )
+  const view = raw(`provenance.${entity.table} r`)
+  // Nothing sorts last, both ways; ids are never nothing, and their index has one order of it.
+  const order = query.sortOrder === 'desc' ? 'desc' : 'asc'
+  const by = raw(sorted === 'id' ? `r.id ${order}` : `${column(sorted)} ${order} nulls last, r.id ${order}`)
+  const rows = await db.many(
+    Body,
+    sql`select ${raw(recordJson(entity))} as body from (
+          select r.* from ${view} ${matching} order by ${by} limit ${page.limit} offset ${page.offset}
+        ) r order by ${by}`,
+  )
+  const total = await countUpTo(db, sql`${view} ${matching}`, countBound)
+  return { rows: rows.map(({ body }) => body), total }
+}
+
+const NamedColumns = z.object({ name: z.string(), columns: z.array(z.object({ name: z.string(), type: z.string() })) })
+
+/** Every name that a statement may read, with its columns, by name. */
+export const listColumns = (db: Db) =>
+  db.many(
+    NamedColumns,
+    sql`select c.relname as name, json_agg(json_build_object('name', a.attname, 'type', format_type(coalesce(nullif(t.typbasetype, 0), t.oid), null)) order by a.attnum) as columns
+        from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 join pg_type t on t.oid = a.atttypid
+        where c.relnamespace = 'provenance'::regnamespace and c.relkind = 'v' and c.relname = any(${[...readableNames.keys()]}::text[])
+        group by c.relname order by c.relname collate "C"`,
+  )

@@ -1,0 +1,151 @@
+import { expect } from '@jest/globals'
+import { readFileSync, statSync } from 'node:fs'
+import { join } from 'node:path'
+import type { Ready } from '../../src/embedded/ready-file.ts'
+import { ensureKeyFile } from '../../src/vault/keys.ts'
+import { dataFolder, readyOf, removeFolder, startProgram, until, type Program } from '../failures/programs.ts'
+import { openBrowser, type BrowserPage } from '../support/chromium.ts'
+import { cloneDatabase, type TestDatabase } from '../support/database.ts'
+import { needs } from '../support/needs.ts'
+import { makeWorld } from '../support/worlds.ts'
+
+const { afterAll, beforeAll, test } = needs('chromium')
+
+// The page of the embedded Temporal server as an operator has it before him: a browser opens it, reads, and presses its buttons.
+
+type Json = any
+
+let folder: string
+let database: TestDatabase
+let daemon: Program
+let ready: Ready
+let page: BrowserPage
+/** Words of Markdown and HTML where people write names. */
+const hostile = 'mosaic *b* [l](http://evil.example) <img src=http://evil.example/x onerror="document.title=1">'
+
+const send = async (method: string, path: string, body?: unknown): Promise<Json> => {
+  const answer = await fetch(ready.baseUrl + path, {
+    method,
+    ...(body === undefined ? {} : { body: JSON.stringify(body), headers: { 'content-type': 'application/json' } }),
+  })
+  const text = await answer.text()
+  if (!answer.ok) throw new Error(`${method} ${path} answered ${String(answer.status)}: ${text}`)
+  return text === '' ? undefined : JSON.parse(text)
+}
+const runOf = async (id: string): Promise<Json> => (await send('GET', `/execution-runs/${id}/`)).run
+
+beforeAll(async () => {
+  folder = dataFolder()
+  database = await cloneDatabase()
+  await ensureKeyFile(join(folder, 'vault.key'))
+  daemon = await startProgram('main', {
+    SERVICE_LISTEN_ADDRESS: '127.0.0.1:0',
+    SERVICE_DATA_DIR: folder,
+    SERVICE_DATABASE_URL: database.url,
+    SERVICE_VAULT_KEY_FILE: join(folder, 'vault.key'),
+  })
+  ready = await readyOf(daemon, folder)
+  page = await openBrowser()
+  const service = { post: (path: string, body: unknown) => send('POST', path, body) } as never
+  const failing = await makeWorld(service, {
+    name: 'failing',
+    cores: [1],
+    tasks: [{ name: 'a' }, { name: 'b', run: 'echo "<b>no</b> *disk*" >&2; exit 3', after: ['a'] }],
+  })
+  const long = await makeWorld(service, {
+    name: 'long',
+    cores: [4],
+    tasks: [{ name: 'a' }, { name: 'b', run: 'sleep 600', after: ['a'] }],
+  })
+  await database.db.prepared('hostile', 'update workflow_definitions set name = $1 where id = $2', [hostile, failing.workflowId])
+  await send('POST', '/execution-runs/', { id: 'broken', schedulePlanId: failing.planId, mode: 'real' })
+  for (const id of ['pressed', 'terminated']) await send('POST', '/execution-runs/', { id, schedulePlanId: long.planId, mode: 'real' })
+  await until('the run has failed', 120, async () => (await runOf('broken')).status === 'failed')
+  for (const id of ['pressed', 'terminated']) await until(`${id} runs`, 120, async () => (await runOf(id)).completedActivityCount === 1)
+}, 600_000)
+afterAll(async () => {
+  await page?.close()
+  daemon?.child.kill('SIGTERM')
+  await daemon?.ended
+  await database?.drop()
+  if (folder !== undefined) removeFolder(folder)
+}, 120_000)
+
+/** The page of a run's workflow. Under the load of other tests its first look takes a while. */
+const openRun = async (id: string, host = '127.0.0.1'): Promise<void> => {
+  const base = String(ready.temporalUiUrl).replace('127.0.0.1', host)
+  await page.open(`${base}/namespaces/default/workflows/${encodeURIComponent(`execution-run/${id}/1`)}`)
+  await page.until(`the workflow of ${id}`, `document.querySelector('[data-testid="workflow-id-heading"]')`, 180)
+}
+const visible = (selector: string, words = ''): string =>
+  `[...document.querySelectorAll(${JSON.stringify(selector)})].find((e) => e.checkVisibility() && e.innerText.includes(${JSON.stringify(words)}))`
+const press = async (selector: string, words = ''): Promise<void> => {
+  await page.until(`a button ${selector} ${words}`, visible(selector, words))
+  await page.evaluate(`${visible(selector, words)}.click()`)
+}
+/** Texts of the frames in which the page shows Markdown: summary, details, current details. */
+const frames = `[...document.querySelectorAll('iframe')].map((frame) => frame.contentDocument?.body?.innerText.trim() ?? '')`
+
+test('says which run of which workflow, and why it failed, and asks nobody outside', async () => {
+  await openRun('broken')
+  await page.until('why it failed', `document.body.innerText.includes('ended with exit code 3')`, 120)
+  const text = await page.text()
+  expect(text).toContain('Failed')
+  expect(text).toContain('RunFailed')
+  await press('a[href*="user-metadata"]')
+  await page.until('three texts', `${frames}.length === 3 && ${frames}.every((text) => text !== '')`, 120)
+  const [summary = '', details = '', current = ''] = await page.evaluate<string[]>(frames)
+  expect(summary).toContain('mosaic b (l)(http://evil.example) ‹img src=http://evil.example/x')
+  // The page sets its own quotation marks.
+  expect(details.replaceAll(/[“”]/g, '"')).toContain(`${hostile} on failing`)
+  expect(details).toContain('real, 2 activities, promised')
+  expect(details).toContain(`${ready.baseUrl}/execution-runs/broken/`)
+  expect(current).toContain('failed: 1 of 2 activities completed')
+  const own = [ready.temporalUiUrl, ready.adminUrl].map((url) => new URL(String(url)).host)
+  const hosts = page.requests
+    .map((request) => request.slice(request.indexOf(' ') + 1))
+    .filter((url) => url.startsWith('http'))
+    .map((url) => new URL(url).host)
+  expect([...new Set(hosts)].sort()).toEqual([...own].sort())
+  expect(await page.evaluate('document.title')).not.toBe('1')
+}, 600_000)
+
+test('under localhost as well: Request Cancellation cancels the run', async () => {
+  await openRun('pressed', 'localhost')
+  await press('button', 'Request Cancellation')
+  await press('[data-testid="cancel-confirmation-modal"] [data-testid="confirm-modal-button"]')
+  await until('the record is cancelled', 120, async () => (await runOf('pressed')).status === 'cancelled')
+  await page.until('the page says so', `document.querySelector('[data-testid="workflow-status"]')?.innerText.includes('Canceled')`, 120)
+  const [{ actorId, summary }] = await send('GET', '/audit-events/?executionId=pressed&eventType=execution.run.cancel')
+  expect([actorId, summary]).toEqual(['temporal', "cancel of run pressed asked for on Temporal's page"])
+}, 600_000)
+
+test('Terminate ends the workflow there, and the run goes on in another', async () => {
+  await openRun('terminated')
+  await press('button[aria-controls="workflow-actions"]')
+  await press('[data-testid="terminate-button"]')
+  await press('[data-testid="terminate-confirmation-modal"] [data-testid="confirm-modal-button"]')
+  const event = await until('the run says so', 180, async () =>
+    (await send('GET', '/execution-runs/terminated/events/')).items.find(
+      (one: Json) => one.eventType === 'execution.run.workflow-restarted',
+    ),
+  )
+  expect([event.payload, (await runOf('terminated')).status]).toEqual([{ workflow: 'had ended there as terminated' }, 'running'])
+  expect(await (await fetch(`${String(ready.adminUrl)}/metrics`)).text()).toContain(
+    'orrery_workflows_restarted_total{kind="executionRun"} 1',
+  )
+  await send('POST', '/execution-runs/terminated/cancel/')
+  await until('the run is cancelled', 60, async () => (await runOf('terminated')).status === 'cancelled')
+}, 600_000)
+
+test('what the page read is in the audit by origin; its key is in the data folder for its owner alone', async () => {
+  const events: Json[] = await send('GET', '/audit-events/?eventType=workflow-payloads.read')
+  const port = new URL(String(ready.temporalUiUrl)).port
+  expect([...new Set(events.map((event) => event.metadata.origin))].sort()).toEqual([
+    `http://127.0.0.1:${port}`,
+    `http://localhost:${port}`,
+  ])
+  const file = join(folder, 'temporal-codec.key')
+  expect(statSync(file).mode & 0o777).toBe(0o600)
+  expect(daemon.output()).not.toContain(readFileSync(file, 'utf8').trim())
+})

@@ -1,0 +1,297 @@
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { openReader, type Reader } from '../../src/db/reader.ts'
+import { prepare } from '../../src/domains/provenance/sql.ts'
+import { Refusal } from '../../src/refusal.ts'
+import { cloneDatabase, type TestDatabase } from '../support/database.ts'
+import { expressions, statements } from './hostile.ts'
+
+/** mulberry32: the same numbers for the same seed. */
+const dice = (seed: number) => {
+  let state = seed
+  const next = (): number => {
+    state = (state + 0x6d2b79f5) | 0
+    let t = Math.imul(state ^ (state >>> 15), 1 | state)
+    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t
+    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32
+  }
+  const below = (n: number): number => Math.floor(next() * n)
+  return { next, below, of: <Item>(items: readonly Item[]): Item => items[below(items.length)] as Item }
+}
+type Dice = ReturnType<typeof dice>
+
+/** The reason of the refusal, or undefined for a statement that would run. */
+const refusal = async (statement: string): Promise<string | undefined> => {
+  try {
+    await prepare({ statement, params: Array.from({ length: (statement.match(/\?/g) ?? []).length }, () => 'x') })
+    return undefined
+  } catch (error) {
+    if (!(error instanceof Refusal) || error.code !== 'invalid') throw error
+    return error.message
+  }
+}
+
+const places = [
+  (e: string) => `select ${e} from runs`,
+  (e: string) => `select id from runs where ${e} is not null`,
+  (e: string) => `select id from runs order by ${e}`,
+  (e: string) => `select id, case when id = 'x' then ${e} end from runs`,
+  (e: string) => `select (select ${e} from runs limit 1) from runs`,
+  (e: string) => `select coalesce(${e}, null) from runs`,
+  (e: string) => `select id from runs group by id having ${e} is null`,
+  (e: string) => `select q.id from (select ${e} as id from runs) q`,
+  (e: string) => `select array[${e}] from runs`,
+  (e: string) => `select a.id from runs a join runs b on ${e} is null`,
+  (e: string) => `select id from runs union all select ${e} from runs`,
+  (e: string) => `select max(id) filter (where ${e} is null) from runs`,
+  (e: string) => `select rank() over (partition by ${e} order by id) from runs`,
+  (e: string) => `select id from runs where id between 'a' and (${e})::text`,
+  (e: string) => `select not (${e}) from runs`,
+]
+
+/** Pieces of a statement outside of quotes, which may be written in other ways. */
+const respell = (text: string, { next, of }: Dice): string =>
+  text.replace(/'(?:[^']|'')*'|"[^"]*"|\$\$[\s\S]*?\$\$|\s+|[a-z_]+/gi, (piece) => {
+    if (/^\s/.test(piece)) return next() < 0.3 ? of(['\n', '\t', '  ', '/**/ ', ' /* x */ ', ' -- x\n', ' /* /* ? */ */ ']) : piece
+    if (!/^[a-z_]+$/i.test(piece)) return piece
+    return next() < 0.3 ? [...piece].map((letter) => (next() < 0.5 ? letter.toUpperCase() : letter)).join('') : piece
+  })
+
+/** A hostile statement made of a hand-written form. */
+const generated = (random: Dice): string => {
+  const { next, of } = random
+  const whole = next() < 0.4
+  const text = whole ? of(statements) : of(places)(of(expressions))
+  const spelled = respell(text, random)
+  // What is empty alone is nothing beside another statement.
+  if (/^(;+|--.*)$/.test(text)) return spelled
+  if (next() < 0.1) return `select id from runs; ${spelled}`
+  if (next() < 0.1) return `${spelled}\n; select id from runs`
+  return spelled
+}
+
+interface Column {
+  name: string
+  type: 'text' | 'number' | 'time' | 'boolean'
+}
+const tables: Record<string, Column[]> = {
+  runs: [
+    { name: 'id', type: 'text' },
+    { name: 'status', type: 'text' },
+    { name: 'mode', type: 'text' },
+    { name: 'makespan_seconds', type: 'number' },
+    { name: 'cost', type: 'number' },
+    { name: 'transferred_bytes', type: 'number' },
+    { name: 'created_at', type: 'time' },
+    { name: 'finished_at', type: 'time' },
+  ],
+  task_executions: [
+    { name: 'id', type: 'text' },
+    { name: 'execution_run_id', type: 'text' },
+    { name: 'activity_id', type: 'text' },
+    { name: 'attempt', type: 'number' },
+    { name: 'runtime_seconds', type: 'number' },
+    { name: 'queue_seconds', type: 'number' },
+  ],
+  attempts: [
+    { name: 'activity_type', type: 'text' },
+    { name: 'site', type: 'text' },
+    { name: 'image', type: 'text' },
+    { name: 'cpu_seconds', type: 'number' },
+    { name: 'started_at', type: 'time' },
+  ],
+  data_instances: [
+    { name: 'relative_path', type: 'text' },
+    { name: 'checksum', type: 'text' },
+    { name: 'size_bytes', type: 'number' },
+    { name: 'discovered', type: 'boolean' },
+    { name: 'created_at', type: 'time' },
+  ],
+  resources: [
+    { name: 'name', type: 'text' },
+    { name: 'cpu_cores', type: 'number' },
+    { name: 'price_per_second', type: 'number' },
+    { name: 'schedulable', type: 'boolean' },
+  ],
+  audit_events: [
+    { name: 'event_type', type: 'text' },
+    { name: 'summary', type: 'text' },
+    { name: 'occurred_at', type: 'time' },
+  ],
+}
+
+/** An honest statement with its values. */
+const honest = ({ next, below, of }: Dice): { statement: string; params: (string | number)[] } => {
+  const table = of(Object.keys(tables))
+  const columns = tables[table] as Column[]
+  const params: (string | number)[] = []
+  const value = (given: string | number): string => {
+    if (next() < 0.6) {
+      params.push(given)
+      return '?'
+    }
+    return typeof given === 'number' ? String(given) : `'${given.replaceAll("'", "''")}'`
+  }
+  const texts = ['x', "it's", 'a?b', 'select', '--', '/* ; */', '; drop table runs', '$1', '100%', 'é']
+  const condition = (): string => {
+    const { name, type } = of(columns)
+    const column = `q."${name}"`
+    switch (type) {
+      case 'text':
+        return of([
+          () => `${column} = ${value(of(texts))}`,
+          () => `${column} like ${value(`%${of(texts)}%`)}`,
+          () => `lower(${column}) ~ ${value('^a')}`,
+          () => `${column} in (${value('a')}, ${value('b')})`,
+          () => `starts_with(${column}, ${value('run-')})`,
+          () => `${column} is distinct from ${value(of(texts))}`,
+        ])()
+      case 'number':
+        return of([
+          () => `${column} > ${value(below(1_000))}`,
+          () => `${column} between ${value(0)} and ${value(below(100))}`,
+          () => `abs(${column} - 1) < ${value(0.5)}`,
+          () => `${column}::numeric % 2 = 0`,
+        ])()
+      case 'time':
+        return of([
+          () => `${column} > ${value('2026-01-01T00:00:00Z')}::timestamptz`,
+          () => `${column} > now() - interval '7 days'`,
+          () => `extract(hour from ${column}) = 5`,
+        ])()
+      default:
+        return of([column, `not ${column}`, `${column} is true`])
+    }
+  }
+  const where = Array.from({ length: below(4) }, condition)
+  const filter = where.length === 0 ? '' : ` where ${where.join(next() < 0.7 ? ' and ' : ' or ')}`
+  const texty = columns.find(({ type }) => type === 'text') as Column
+  const number = columns.find(({ type }) => type === 'number')
+  const shape = below(6)
+  // Values stand in the statement in the order in which they were made.
+  if (shape === 0 && number !== undefined)
+    return {
+      statement: `SELECT q."${texty.name}" AS name, count(*), round(avg(q.${number.name})::numeric, 2), max(q.${number.name}) FROM ${table} q${filter} GROUP BY 1 ORDER BY 2 DESC, 1`,
+      params,
+    }
+  if (shape === 1)
+    return {
+      statement: `select count(*) filter (where q.${texty.name} <> '') as n, min(q.${texty.name}) from provenance.${table} as q${filter};`,
+      params,
+    }
+  if (shape === 2)
+    return {
+      statement: `select * from (select q.*, row_number() over (partition by q.${texty.name} order by q.${of(columns).name}) as place from ${table} q${filter}) ranked where place <= 3`,
+      params,
+    }
+  if (shape === 3)
+    return {
+      statement: `select distinct q.${texty.name} from ${table} q join ${table} other on other.${texty.name} = q.${texty.name}${filter}`,
+      params,
+    }
+  if (shape === 4)
+    return {
+      statement: `select case when q.${texty.name} = 'x' then 1 else 0 end as is_x, coalesce(q.${texty.name}, '-') || '!' from ${table} q${filter} order by 2 limit ${String(1 + below(50))} offset 1 -- the end`,
+      params,
+    }
+  const list = columns.filter(() => next() < 0.5).map(({ name }) => `q.${name}`)
+  return {
+    statement: `/* a comment; with ? */ select ${list.length === 0 ? '*' : list.join(', ')} from "${table}" q${filter} order by q.${of(columns).name} desc nulls last limit 10`,
+    params,
+  }
+}
+
+const seed = 20_261_123
+
+describe('hostile statements', () => {
+  const forms = [...expressions.map((expression) => `select ${expression} from runs`), ...statements]
+
+  test('at least 300 forms are written by hand, all different', () => {
+    expect(new Set(forms).size).toBe(forms.length)
+    expect(forms.length).toBeGreaterThanOrEqual(300)
+  })
+
+  test('every form is refused with a reason', async () => {
+    const passed: string[] = []
+    for (const form of forms) if ((await refusal(form)) === undefined) passed.push(form)
+    expect(passed).toEqual([])
+  })
+
+  test(`5,000 made of them by seed ${String(seed)} are refused with a reason`, async () => {
+    const random = dice(seed)
+    const passed: string[] = []
+    for (let i = 0; i < 5_000; i++) {
+      const statement = generated(random)
+      if ((await refusal(statement)) === undefined) passed.push(statement)
+    }
+    process.stderr.write(`hostile statements: seed ${String(seed)}, ${String(passed.length)} of 5000 passed\n`)
+    expect(passed).toEqual([])
+  }, 120_000)
+})
+
+describe('honest statements', () => {
+  let clone: TestDatabase
+  let reader: Reader
+  beforeAll(async () => {
+    clone = await cloneDatabase()
+    reader = openReader({ databaseUrl: clone.url, readerUrl: undefined })
+  })
+  afterAll(async () => {
+    await reader[Symbol.asyncDispose]()
+    await clone.drop()
+  })
+
+  test(`1,000 by seed ${String(seed)} pass, and PostgreSQL plans them`, async () => {
+    const random = dice(seed)
+    const refused: string[] = []
+    for (let i = 0; i < 1_000; i++) {
+      const given = honest(random)
+      try {
+        await reader.explain((await prepare(given)).text, 10_000)
+      } catch (error) {
+        refused.push(`${given.statement} ${JSON.stringify(given.params)}: ${(error as Error).message}`)
+      }
+    }
+    process.stderr.write(`honest statements: seed ${String(seed)}, ${String(refused.length)} of 1000 refused\n`)
+    expect(refused).toEqual([])
+  }, 120_000)
+})
+
+test('a value stays a value: what is filled in never reads as anything else', async () => {
+  const texts = [
+    "'",
+    "''",
+    "\\'",
+    '\\',
+    "'; drop table runs; --",
+    '/*',
+    '*/',
+    '$$',
+    '$1',
+    '?',
+    '??',
+    "E'",
+    "x' or '1'='1",
+    '\n--\n',
+    "U&'",
+    '"',
+  ]
+  for (const text of texts) {
+    const ready = await prepare({ statement: 'select id from runs where id = ? and status <> ?', params: [text, `${text}${text}`] })
+    expect(ready.text).toContain(`'${text.replaceAll("'", "''")}'`)
+  }
+  // A ? in a text, a name or a comment is none.
+  for (const statement of [
+    "select '?' from runs",
+    'select id as "?" from runs',
+    'select $$?$$ from runs',
+    "select E'\\'?' from runs",
+    'select id /* ? /* ? */ ? */ from runs -- ?',
+  ])
+    expect((await prepare({ statement })).table).toBe('execution_runs')
+  for (const statement of [
+    "select 'a?' from runs where id = ?",
+    "select E'a\\'?' from runs where id = ?",
+    'select $x$?$x$ from runs where id = ?',
+  ])
+    expect((await prepare({ statement, params: ['v'] })).text).toContain("'v'")
+})
