@@ -290,7 +290,6 @@ describe('shape', () => {
   test('no function has more than 150 lines', () => {
     /** Those that are still to be taken apart, with their lines: each may only become shorter, and goes from here with its repair. */
     const open: Readonly<Record<string, number>> = {
-      'src/clients/kubernetes-shell.ts': 155,
       'src/clients/ssh/sessions.ts': 221,
       'src/config.ts': 260,
       'src/domains/credentials/routes.ts': 207,
@@ -300,8 +299,6 @@ describe('shape', () => {
       'src/domains/execution-runs/routes.ts': 249,
       'src/engine.ts': 177,
       'src/parts.ts': 168,
-      'src/simulator/simulate.ts': 169,
-      'src/vault/vault.ts': 155,
     }
     const long = functions().filter(({ lines }) => lines > 150)
     const more = long.filter(({ file, lines }) => lines > (open[file] ?? 150))

@@ -80,6 +80,40 @@ const firstLine = (stream: Readable, deadlineMs: number, done: Promise<number>):
     )
   })
 
+/** All that a stream answers to its input, until the deadline and up to `maxBytes`. */
+async function gathered(
+  stream: ShellStream,
+  { input, until, deadlineMs, maxBytes }: { input: Buffer | undefined; until: number; deadlineMs: number; maxBytes: number },
+): Promise<ShellResult> {
+  const chunks: Buffer[] = []
+  let size = 0
+  let failure: Error | undefined
+  const timer = setTimeout(
+    () => {
+      failure = new LinkError('link', `the script did not end within ${deadlineMs / 1000} s`)
+      stream.kill()
+    },
+    Math.max(1, until - performance.now()),
+  )
+  stream.stdout.on('data', (bytes: Buffer) => {
+    size += bytes.length
+    if (size <= maxBytes) chunks.push(bytes)
+    else if (failure === undefined) {
+      failure = new RangeError(`the script wrote more than ${maxBytes} bytes`)
+      stream.kill()
+    }
+  })
+  stream.stdin.end(input)
+  try {
+    const end = await stream.done
+    return { ...end, stdout: Buffer.concat(chunks) }
+  } catch (error) {
+    throw failure ?? error
+  } finally {
+    clearTimeout(timer)
+  }
+}
+
 /**
  * A `SiteShell` in a container. Scripts go through up to three resident shells, a WebSocket each, which stay open: 2 ms a script instead of 40 for
  * a WebSocket of its own; what has large input, and streams, have one of their own.
@@ -157,34 +191,7 @@ export function openPodShell({ exec }: PodShellOptions): SiteShell {
     if (plain && script.length <= (bash ? longestForResident.bash : longestForResident.other)) {
       return onResident(until, (resident) => resident.run(script, fed, Math.max(1, until - performance.now()), maxBytes))
     }
-    const stream = await openStream(script, until)
-    const chunks: Buffer[] = []
-    let size = 0
-    let failure: Error | undefined
-    const timer = setTimeout(
-      () => {
-        failure = new LinkError('link', `the script did not end within ${deadlineMs / 1000} s`)
-        stream.kill()
-      },
-      Math.max(1, until - performance.now()),
-    )
-    stream.stdout.on('data', (bytes: Buffer) => {
-      size += bytes.length
-      if (size <= maxBytes) chunks.push(bytes)
-      else if (failure === undefined) {
-        failure = new RangeError(`the script wrote more than ${maxBytes} bytes`)
-        stream.kill()
-      }
-    })
-    stream.stdin.end(input)
-    try {
-      const end = await stream.done
-      return { ...end, stdout: Buffer.concat(chunks) }
-    } catch (error) {
-      throw failure ?? error
-    } finally {
-      clearTimeout(timer)
-    }
+    return gathered(await openStream(script, until), { input, until, deadlineMs, maxBytes })
   }
 
   const openStream = async (script: string, until: number): Promise<ShellStream> => {

@@ -89,7 +89,7 @@ export type SimulationResult =
  * runtime. A flow leaves when its producer finishes. Deterministic, without clock or dice.
  */
 export function simulate(problem: Problem, plan: readonly Placed[], model: NetworkModel = 'by-policy'): SimulationResult {
-  const { activities, edges, resources, links, durations } = problem
+  const { activities, edges, resources, links } = problem
   const n = activities.length
   if (plan.length !== n) return { state: 'failed', reason: `the plan places ${plan.length} activities, the workflow has ${n}` }
   const routes = routesOf(problem)
@@ -117,28 +117,7 @@ export function simulate(problem: Problem, plan: readonly Placed[], model: Netwo
   for (const { to } of waits) missing[to]!++
   const rankOf = ranks(activities.map(({ id }) => id))
 
-  const tasks = activities.map((_, activity): SimulatedTask => {
-    const { resource } = plan[activity]!
-    const boot = lanes.first[activity] === 1 ? resources[resource]!.bootOverheadSeconds : 0
-    const container = resources[resource]!.containerOverheadSeconds
-    return {
-      activity,
-      resource,
-      readyAt: 0,
-      dataReadyAt: 0,
-      startedAt: 0,
-      finishedAt: 0,
-      runtimeSeconds: durations[activity * resources.length + resource]!,
-      queueSeconds: 0,
-      transferSeconds: 0,
-      transferBytes: 0,
-      interferenceSeconds: 0,
-      overheadSeconds: boot + container,
-      bootOverheadSeconds: boot,
-      containerOverheadSeconds: container,
-      cost: 0,
-    }
-  })
+  const tasks = plan.map(({ resource }, activity) => untouched(problem, activity, resource, lanes.first[activity] === 1))
   const arrivals = new Float64Array(edges.length)
   const running = new TimeHeap(n)
   let now = 0
@@ -255,6 +234,29 @@ export function simulate(problem: Problem, plan: readonly Placed[], model: Netwo
     ...totals(tasks.map(({ startedAt, finishedAt, cost }) => ({ startAt: startedAt, finishAt: finishedAt, cost }))),
     breakdown,
     transferredBytes: transfers.reduce((sum, { bytes }) => sum + bytes, 0),
+  }
+}
+
+/** A task before its start. `boots`: it is the first use of one of its lanes. */
+function untouched({ resources, durations }: Problem, activity: number, resource: number, boots: boolean): SimulatedTask {
+  const boot = boots ? resources[resource]!.bootOverheadSeconds : 0
+  const container = resources[resource]!.containerOverheadSeconds
+  return {
+    activity,
+    resource,
+    readyAt: 0,
+    dataReadyAt: 0,
+    startedAt: 0,
+    finishedAt: 0,
+    runtimeSeconds: durations[activity * resources.length + resource]!,
+    queueSeconds: 0,
+    transferSeconds: 0,
+    transferBytes: 0,
+    interferenceSeconds: 0,
+    overheadSeconds: boot + container,
+    bootOverheadSeconds: boot,
+    containerOverheadSeconds: container,
+    cost: 0,
   }
 }
 

@@ -54,6 +54,22 @@ const KeyUseRow = z.object({ keyId: z.string(), records: z.number() })
 
 const VersionRow = z.object({ version: z.number() })
 
+/** The audit event of an opening. */
+const usedEvent = (
+  { reference, actor, purpose, environmentId, connectionId }: Parameters<SecretOpener['open']>[1] & { reference: string },
+  outcome: 'succeeded' | 'failed',
+  metadata: NewAuditEvent['metadata'],
+): NewAuditEvent => ({
+  eventType: 'credential.used',
+  actorId: actor,
+  actorType: 'service',
+  ...(environmentId === undefined ? {} : { environmentId }),
+  ...(connectionId === undefined ? {} : { connectionId }),
+  outcome,
+  summary: `credential ${shownReference(reference)} ${outcome === 'failed' ? 'could not be opened' : 'opened'}: ${purpose}`,
+  metadata: { credentialRef: shownReference(reference), purpose, ...metadata },
+})
+
 /**
  * The vault: secrets of the table `credentials`, each under a data key of its own, that under a key of the key file. Kind, id and version
  * are bound to both, so a record that was changed or put in another's place does not open.
@@ -104,17 +120,9 @@ export const openVault = ({ db, keys, outside, audit }: VaultOptions) => {
 
   const opener: SecretOpener & SecretFinder = {
     async open(reference, { actor, purpose, environmentId, connectionId }) {
+      const use = { reference, actor, purpose, environmentId, connectionId }
       const record = async (outcome: 'succeeded' | 'failed', metadata: NewAuditEvent['metadata']): Promise<void> =>
-        audit({
-          eventType: 'credential.used',
-          actorId: actor,
-          actorType: 'service',
-          ...(environmentId === undefined ? {} : { environmentId }),
-          ...(connectionId === undefined ? {} : { connectionId }),
-          outcome,
-          summary: `credential ${shownReference(reference)} ${outcome === 'failed' ? 'could not be opened' : 'opened'}: ${purpose}`,
-          metadata: { credentialRef: shownReference(reference), purpose, ...metadata },
-        })
+        audit(usedEvent(use, outcome, metadata))
       let found: { secret: Secret; version: string }
       try {
         const stored = await find(reference)
