@@ -291,10 +291,11 @@ export const loadSystemImage = async ({ docker, commands }: Engine): Promise<str
   const { root, key } = await systemFiles()
   const name = `orrery-test/system:${key}`
   if ((await docker('images', '--quiet', name)) === '')
-    await run('/bin/sh', [
-      '-c',
-      `tar -C ${quote(root)} -c . | ${quote(join(commands, 'docker'))} import --change 'ENV PATH=/bin' - ${name}`,
-    ])
+    await run(
+      '/bin/sh',
+      ['-c', `tar -C ${quote(root)} -c . | ${quote(join(commands, 'docker'))} import --change 'ENV PATH=/bin' - ${name}`],
+      { deadlineMs: 600_000 },
+    )
   return name
 }
 

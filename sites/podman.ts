@@ -96,10 +96,11 @@ CONTAINERS_CONF=${quote(join(ground.folder, 'containers.conf'))} exec /usr/bin/p
   try {
     const { root } = await systemFiles()
     const image = 'localhost/orrery-test/system:1'
-    await run('/bin/sh', [
-      '-c',
-      `tar -C ${quote(root)} -c . | ${quote(join(commands, 'podman'))} import --quiet --change 'ENV PATH=/bin' - ${image}`,
-    ])
+    await run(
+      '/bin/sh',
+      ['-c', `tar -C ${quote(root)} -c . | ${quote(join(commands, 'podman'))} import --quiet --change 'ENV PATH=/bin' - ${image}`],
+      { deadlineMs: 600_000 },
+    )
     return { commands, image, podman, mounts, serve, stop }
   } catch (error) {
     await stop()

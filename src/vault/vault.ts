@@ -119,10 +119,9 @@ export const openVault = ({ db, keys, outside, audit }: VaultOptions) => {
     seal(Buffer.from(JSON.stringify(secret)), { kind: secret.kind, id, version }, await sealing())
 
   const opener: SecretOpener & SecretFinder = {
-    async open(reference, { actor, purpose, environmentId, connectionId }) {
-      const use = { reference, actor, purpose, environmentId, connectionId }
+    async open(reference, use) {
       const record = async (outcome: 'succeeded' | 'failed', metadata: NewAuditEvent['metadata']): Promise<void> =>
-        audit(usedEvent(use, outcome, metadata))
+        audit(usedEvent({ ...use, reference }, outcome, metadata))
       let found: { secret: Secret; version: string }
       try {
         const stored = await find(reference)

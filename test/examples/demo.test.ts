@@ -111,6 +111,7 @@ describe('the demo', () => {
       '5/6  Rehearse the plan in simulation',
       '6/6  Run the plan',
       'Planned, simulated, measured',
+      'What made the picture',
       'To look at',
     ])
     expect(demo.said().match(/^ {6}done in [\d.]+ m?s/gm)).toHaveLength(6)

@@ -162,7 +162,11 @@ test('reads are one audit record a minute and origin; what cannot be recorded is
       })
     ).status
   const rows = async (): Promise<Json[]> =>
-    database.db.prepared('codec_audit', `select actor_id, metadata from audit_events where event_type = 'workflow-payloads.read'`, [])
+    database.db.prepared(
+      'codec_audit',
+      `select actor_id, metadata from audit_events where event_type = 'workflow-payloads.read' order by sequence`,
+      [],
+    )
   try {
     const before = (await rows()).length
     const kept = access as PayloadAccess

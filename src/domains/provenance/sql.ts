@@ -182,7 +182,6 @@ export const openStatements = (reader: Reader) => {
     },
   }
 }
-type Statements = ReturnType<typeof openStatements>
 
 /** Waits for the first bytes, then lets nobody hold a session: neither past the deadline nor without reading. */
 const watched = async (stream: Readable, end: () => void, translate: (error: unknown) => unknown): Promise<Readable> => {
