@@ -61,6 +61,7 @@ export const receiveBody = (response: IncomingMessage, hooks: ReceiverHooks): Re
       response.resume()
     },
     destroy: (error, callback) => {
+      hooks.waiting(false)
       if (!ended) hooks.abandoned()
       callback(error)
     },

@@ -6,13 +6,13 @@ import { certificateFault } from './certificate-fault.ts'
 import { receiveBody, sendBody } from './http-bodies.ts'
 import { HttpError, withoutCredentials, type HttpFault, type HttpStage } from './http-error.ts'
 
-/** How long a request may take and how large its answer may be. Times are milliseconds; a timer of Node holds 24 days. */
+/** How long a request may take and how large its answer may be. */
 export interface HttpLimits {
   /** From the call to the last byte of the answer. */
   deadlineMs: number
   /** From the call to the head of the answer; absent: the deadline alone. */
   headMs?: number | undefined
-  /** For which the other side may move no byte of a body, while it could; absent: the deadline alone. */
+  /** For which the other side may take or send no byte of a stream, while it could; absent: the deadline alone. */
   idleMs?: number | undefined
   /** Bytes of the answer's body; Infinity: any number. */
   limitBytes: number
@@ -47,6 +47,8 @@ export interface ExchangeOptions extends HttpLimits {
 
 /** A server that does not know `Expect: 100-continue` says nothing to it; after this the body is sent (RFC 9110, 10.1.1). */
 const continueMs = 1_000
+/** Node ends a longer timer at once. */
+const longestTimerMs = 2 ** 31 - 1
 
 type Timer = 'deadline' | 'head' | 'connect' | 'writing' | 'reading'
 
@@ -64,6 +66,7 @@ export class Exchange {
   #stopped = false
   #goOn: () => void = () => undefined
   #body: Readable | undefined
+  readonly #listening: Disposable | undefined
 
   constructor(options: ExchangeOptions) {
     const { asked, deadlineMs, headMs, signal } = options
@@ -74,8 +77,8 @@ export class Exchange {
     this.#reject = reject
     this.#start('deadline', deadlineMs)
     this.#start('head', headMs)
-    const listening =
-      signal && addAbortListener(signal, () => this.#fail(this.#error('aborted', `the request to ${options.place} was aborted`)))
+    const abort = (): void => this.#fail(this.#error('aborted', `the request to ${options.place} was aborted`))
+    this.#listening = signal && addAbortListener(signal, abort)
     asked.once('socket', (socket) => this.#connecting(socket))
     asked.once('finish', () => this.#finished())
     asked.once('response', (response) => this.#answered(response))
@@ -84,11 +87,7 @@ export class Exchange {
       // Once there is an answer, its body says for itself whether it broke off.
       if (this.#body === undefined) this.#fail(this.#named(error))
     })
-    asked.once('close', () => {
-      listening?.[Symbol.dispose]()
-      for (const name of this.#timers.keys()) this.#stop(name)
-      this.#stopSending()
-    })
+    asked.once('close', () => this.#leave())
     this.#send().catch((error: unknown) => {
       if (!this.#stopped) this.#fail(error as Error)
     })
@@ -100,7 +99,7 @@ export class Exchange {
     const words = (): string => `${this.#lateWords(name)} within ${milliseconds / 1_000} s`
     this.#timers.set(
       name,
-      setTimeout(() => this.#fail(this.#error('late', words())), milliseconds),
+      setTimeout(() => this.#fail(this.#error('late', words())), Math.min(milliseconds, longestTimerMs)),
     )
   }
 
@@ -140,8 +139,15 @@ export class Exchange {
     return this.#error('lost', message, { code: error.code })
   }
 
-  #fail(error: Error): void {
+  /** Nothing happens any more. A request that waited for a connection does not say so itself. */
+  #leave(): void {
+    this.#listening?.[Symbol.dispose]()
+    for (const name of this.#timers.keys()) this.#stop(name)
     this.#stopSending()
+  }
+
+  #fail(error: Error): void {
+    this.#leave()
     this.#reject(error)
     this.#body?.destroy(error)
     this.#options.asked.destroy()
