@@ -9,7 +9,7 @@ import {
 } from '@temporalio/client'
 import { defineSearchAttributeKey, SearchAttributeType, type DataConverter } from '@temporalio/common'
 import type * as workflows from '../workflows/index.ts'
-import { attribute, harmless, plain } from '../workflows/telling.ts'
+import { attribute, harmless, plain } from './telling.ts'
 import { ensureSearchAttributes } from './embedded/search-attributes.ts'
 import { readTemporalSettings } from './embedded/temporal-settings.ts'
 import { Refusal } from './refusal.ts'

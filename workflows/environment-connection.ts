@@ -12,7 +12,7 @@ import {
 } from '@temporalio/workflow'
 import type { EnvironmentConnectionActivities } from '../activities/environment-connection.ts'
 import { endAsRecord, outOfReach, type End } from './ends.ts'
-import { sentence, type Told } from './telling.ts'
+import { sentence, type Told } from '../src/telling.ts'
 
 /** Sent when a connection was changed or somebody logged in: look now. */
 export const wakeSignal = defineSignal('wake')

@@ -18,7 +18,7 @@ import {
 import { defineSearchAttributeKey, SearchAttributeType } from '@temporalio/common'
 import type { ExecutionRunActivities } from '../activities/execution-run.ts'
 import { endAsRecord, outOfReach, type End } from './ends.ts'
-import { runDetails, runStateOf, waitsFor, type SiteNews, type Told } from './telling.ts'
+import { runDetails, runStateOf, waitsFor, type SiteNews, type Told } from '../src/telling.ts'
 
 /** What an open run says of itself; served as `live` by the status route. */
 export interface LiveRun {

@@ -10,7 +10,7 @@ import {
 } from '@temporalio/workflow'
 import type { PlanningSessionActivities } from '../activities/planning-session.ts'
 import { endAsRecord, endBefore, outOfReach, type End } from './ends.ts'
-import { sentence, type Told } from './telling.ts'
+import { sentence, type Told } from '../src/telling.ts'
 
 /** What an open session says of itself; served as `live` by the status route. */
 export interface LiveSession {

@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { raw, sql, type Db } from '../../db/sql.ts'
-import type { SiteNews, Wait } from '../../../workflows/telling.ts'
+import type { SiteNews, Wait } from '../../telling.ts'
 
 /** States of tasks that may wait, and of those that are at their site. */
 const waitingStates = `('blocked', 'ready', 'queued', 'preparing')`
