@@ -17,6 +17,7 @@ RUN --mount=type=cache,target=/root/.npm npm ci --no-audit --no-fund
 COPY tsconfig.json tsconfig.build.json ./
 COPY bin/build.mjs bin/
 COPY temporal-config temporal-config
+COPY examples/requests.yaml examples/
 COPY src src
 COPY workflows workflows
 COPY activities activities
@@ -26,10 +27,12 @@ FROM ${BASE} AS runner
 RUN apt-get update && apt-get install -y --no-install-recommends golang-go && rm -rf /var/lib/apt/lists/*
 COPY src/drivers/runtime/local/runner.go /
 RUN CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o /runner /runner.go
+COPY src/domains/console/holder/holder.go /
+RUN for machine in amd64 arm64; do CGO_ENABLED=0 GOARCH=$machine go build -trimpath -ldflags '-s -w' -o /holders/holder-$machine /holder.go; done
 
 FROM ${BASE}
-# tini reaps what tasks leave behind, time measures them.
-RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates tini time && rm -rf /var/lib/apt/lists/* \
+# tini reaps what tasks leave behind, time measures them; playbooks run in bubblewrap.
+RUN apt-get update && apt-get install -y --no-install-recommends ansible-core bubblewrap ca-certificates openssh-client tini time && rm -rf /var/lib/apt/lists/* \
   && useradd --uid 10001 --user-group --no-create-home --home-dir /var/lib/orrery --shell /usr/sbin/nologin orrery \
   && install -d -o orrery -g orrery /var/lib/orrery /var/cache/orrery
 WORKDIR /app
@@ -37,6 +40,7 @@ COPY --from=dependencies /app/package.json ./
 COPY --from=dependencies /app/node_modules node_modules
 COPY --from=build /app/dist dist
 COPY --from=runner /runner dist/src/drivers/runtime/local/
+COPY --from=runner /holders dist/src/domains/console/holder/
 ENV PATH=/app/node_modules/.bin:/usr/local/bin:/usr/bin:/bin \
   SERVICE_DATA_DIR=/var/lib/orrery \
   SERVICE_CACHE_DIR=/var/cache/orrery \

@@ -1,12 +1,17 @@
 import { Context } from '@temporalio/activity'
 
-/** Says once a second that this process is alive, so that the server gives the work to another soon after it is not; of a local activity the workflow's task says so. */
-export const beating = async <T>(work: () => Promise<T>): Promise<T> => {
+/**
+ * Sends a heartbeat every second while the work runs; `beat` replaces the plain heartbeat, for one
+ * with details. After this process has died, the server soon gives the work to another one. For a
+ * local activity, the heartbeat of the workflow's task does this.
+ */
+export const beating = async <T>(
+  work: () => Promise<T>,
+  { beat }: { beat?: () => void } = {},
+): Promise<T> => {
   const context = Context.current()
   if (context.info.isLocal) return work()
-  const beats = setInterval(() => {
-    context.heartbeat()
-  }, 1_000)
+  const beats = setInterval(beat ?? (() => context.heartbeat()), 1_000)
   try {
     return await work()
   } finally {

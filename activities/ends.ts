@@ -6,7 +6,7 @@ export interface EndParts {
 }
 
 export const endActivities = ({ engine }: EndParts) => ({
-  /** Asks Temporal to cancel the workflow that this belongs to; harmless when it was asked before. */
+  /** Asks Temporal to cancel the workflow of this activity; a second request does no harm. */
   askForCancel: async (): Promise<void> => {
     const { workflowExecution } = Context.current().info
     if (workflowExecution !== undefined) await engine.cancelWorkflow(workflowExecution)

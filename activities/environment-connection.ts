@@ -1,7 +1,12 @@
 import { Context } from '@temporalio/activity'
 import { beating } from './beating.ts'
-import { cancelDiscovery, discoverConnection, failDiscovery, type DiscoveryEnd } from '../src/domains/environment-connections/discover.ts'
-import { monitorTurn, pauseBeforeCheck, type MonitorParts } from '../src/domains/environment-connections/monitor.ts'
+import {
+  cancelDiscovery,
+  discoverConnection,
+  failDiscovery,
+  type DiscoveryEnd,
+} from '../src/connections/discover.ts'
+import { monitorTurn, pauseBeforeCheck, type MonitorParts } from '../src/connections/monitor.ts'
 
 export type EnvironmentConnectionParts = MonitorParts
 
@@ -9,22 +14,32 @@ export type EnvironmentConnectionParts = MonitorParts
 const discoveryTries = 4
 
 export const environmentConnectionActivities = (parts: EnvironmentConnectionParts) => ({
-  /** Seconds until a connection's next check; null when there is nothing to watch any more. */
-  pauseBeforeCheck: async (connectionId: string): Promise<number | null> => (await pauseBeforeCheck(parts, connectionId)) ?? null,
+  /** Seconds until a connection's next check; null when the connection needs no more checks. */
+  pauseBeforeCheck: async (connectionId: string): Promise<number | null> =>
+    (await pauseBeforeCheck(parts, connectionId)) ?? null,
 
-  /** One check with its record, and the seconds until the next; null when there is nothing to watch any more. */
-  checkConnection: (connectionId: string): Promise<number | null> => beating(async () => (await monitorTurn(parts, connectionId)) ?? null),
+  /**
+   * Makes and records one check; returns the seconds until the next, or null when no more are
+   * needed.
+   */
+  checkConnection: (connectionId: string): Promise<number | null> =>
+    beating(async () => (await monitorTurn(parts, connectionId)) ?? null),
 
-  /** Asks what is behind a connection and records it; repeated while the trouble may pass. */
+  /** Discovers what a connection offers and records it; repeats while the fault may pass. */
   discoverConnection: (connectionId: string, number: number): Promise<DiscoveryEnd> =>
-    beating(() => discoverConnection(parts, connectionId, number, Context.current().info.attempt >= discoveryTries)),
+    beating(() =>
+      discoverConnection(parts, connectionId, number, Context.current().info.attempt >= discoveryTries),
+    ),
 
-  /** Records that a discovery could not be made at all. */
+  /** Records that a discovery failed as a whole. */
   failDiscovery: (connectionId: string, number: number, problem: string): Promise<void> =>
-    failDiscovery(parts.db, connectionId, number, { problem, transient: true, reached: true }),
+    failDiscovery(parts, connectionId, number, { problem, transient: true, reached: true }),
 
-  /** Ends an open discovery for a cancel that came from Temporal's page; false when it was over. */
-  cancelDiscovery: (connectionId: string, number: number): Promise<boolean> => cancelDiscovery(parts.db, connectionId, number),
+  /**
+   * Ends an open discovery after a cancel on Temporal's page; false when the discovery was over.
+   */
+  cancelDiscovery: (connectionId: string, number: number): Promise<boolean> =>
+    cancelDiscovery(parts.db, connectionId, number),
 })
 
 export type EnvironmentConnectionActivities = ReturnType<typeof environmentConnectionActivities>

@@ -1,29 +1,51 @@
 import { ApplicationFailure, Context } from '@temporalio/activity'
 import { databaseAway } from '../src/db/errors.ts'
+import type { Reports } from '../src/observability/reports.ts'
 import type { Db } from '../src/db/sql.ts'
 import type { Engine } from '../src/engine.ts'
-import type { Compute } from '../src/schedulers/compute.ts'
+import type { Compute } from '../src/compute/compute.ts'
 import { LeasePassedOn } from '../src/executor/journal.ts'
 import { runScope } from '../src/executor/names.ts'
 import { runSite as executeSite, type SiteOutcome } from '../src/executor/loop.ts'
 import type { OpenSite, SiteDrivers } from '../src/executor/drivers.ts'
 import { makeSitePlan } from '../src/executor/intents.ts'
-import { readSiteSnapshot, usedPairs } from '../src/executor/snapshot.ts'
-import { placesOf, taskQueueOf } from '../src/executor/sites.ts'
-import { simulate } from '../src/domains/execution-runs/simulation.ts'
-import { abandonRun, closeRun, openRun, readRun, readRunEnd, type RunEnd } from '../src/domains/execution-runs/store.ts'
-import { cancelFromTemporal } from '../src/domains/execution-runs/temporal-cancel.ts'
+import { findSiteSnapshot, readSiteSnapshot, usedPairs, type SiteSnapshot } from '../src/executor/snapshot.ts'
+import { placesOf, runsOnMachines, taskQueueOf, type Place } from '../src/executor/sites.ts'
+import type { RuntimeDriver } from '../src/drivers/runtime/contract/driver.ts'
+import { deliveryHooks, type DeliveryParts } from '../src/domains/execution-runs/deliveries.ts'
+import { playRun } from '../src/domains/execution-runs/simulation.ts'
+import { deliverOutputs } from '../src/domains/execution-runs/deliver.ts'
+import { needsApproval } from '../src/domains/execution-runs/budget.ts'
+import {
+  abandonRun,
+  closeRun,
+  openRun,
+  readRunEnd,
+  reportRunEnd,
+  warnRun,
+  runKind,
+  type RunEnd,
+} from '../src/domains/execution-runs/operation.ts'
+import { readExecutionRun } from '../src/domains/execution-runs/store.ts'
+import { requestCancel, temporalActor } from '../src/operations/records.ts'
 import type { Wakes } from '../src/executor/wakes.ts'
 import { removeUnkept } from '../src/domains/execution-runs/work-directories.ts'
+import type { Storages } from '../src/domains/storages/open.ts'
+import { StorageError } from '../src/drivers/storage/contract.ts'
+import { Refusal } from '../src/refusal.ts'
 import { beating } from './beating.ts'
+import { endMachines, executeOnMachines, type MachineSiteParts } from './machine-site.ts'
 import { siteProgress } from './progress.ts'
+import { poll } from '../src/pacing/poll.ts'
 
-export interface ExecutionRunParts {
+export interface ExecutionRunParts extends MachineSiteParts, Pick<DeliveryParts, 'artifactStore'> {
+  storages: Storages
   db: Db
-  engine: Pick<Engine, 'taskQueue' | 'signal'>
+  engine: Pick<Engine, 'taskQueue' | 'signal' | 'start' | 'cancel'>
   compute: Compute
   sites: SiteDrivers
   wakes: Wakes
+  reports: Reports
   sitePatienceSeconds: number
   hostId: string
   workRoot: string
@@ -31,146 +53,302 @@ export interface ExecutionRunParts {
   variablePrefix: string
   clock: () => number
   failpoint: (name: string) => void
-  /** Aborted when this worker is being drained: sites let go of what runs, another worker adopts it. */
+  /**
+   * Aborted when this worker is being drained: sites release the tasks that run, and another worker
+   * adopts the run.
+   */
   draining: AbortSignal
 }
 
 type Opened = {
-  state: 'over' | 'simulate' | 'execute'
+  /** `approval`: a person has to approve it before it begins. */
+  state: 'over' | 'simulate' | 'execute' | 'approval'
   total: number
   sites: { site: string; taskQueue: string }[]
-  /** How a run ended that is over. */
+  /** How the run ended, where it is over. */
   end?: RunEnd | undefined
 }
 
-/** The same unexpected error this often in a row, over about two minutes, is a fault and not a passing trouble. */
+/**
+ * The same unexpected error this often in a row, over about two minutes, counts as a permanent
+ * fault.
+ */
 const attemptsBeforeGivingUp = 30
 const cancelGraceSeconds = 5
 
-export const executionRunActivities = (parts: ExecutionRunParts) => {
-  const close = async (runId: string, generation: number | undefined): Promise<RunEnd> => {
-    await removeUnkept(parts.db, parts.sites, runId)
-    const { status, completed } = await closeRun(parts.db, runId, generation)
-    return status === 'failed' ? readRunEnd(parts.db, runId) : { status, completed }
-  }
-  return {
-    /** created → running, once; says what is to be done where. Ids and small facts only. */
-    openRun: (runId: string, generation: number): Promise<Opened> =>
-      beating(async () => {
-        const run = await openRun(parts.db, runId, generation)
-        if (run === undefined || run.status !== 'running')
-          return {
-            state: 'over',
-            total: run?.activityCount ?? 0,
-            sites: [],
-            end: run === undefined ? undefined : await readRunEnd(parts.db, runId),
-          }
-        if (run.mode === 'simulation') return { state: 'simulate', total: run.activityCount, sites: [] }
-        const [snapshot, pairs] = await Promise.all([readSiteSnapshot(parts.db, runId), usedPairs(parts.db, runId)])
-        const all = [...placesOf(snapshot, pairs).values()]
-        const open = [
-          ...placesOf(
-            snapshot,
-            pairs.filter((pair) => pair.open),
-          ).values(),
-        ]
-        return {
-          state: 'execute',
-          total: run.activityCount,
-          sites: open
-            .map((place) => ({ site: place.site, taskQueue: taskQueueOf(place, all, parts.engine.taskQueue) }))
-            .sort((a, b) => (a.site < b.site ? -1 : 1)),
-        }
-      }),
+/** A storage that is down for this long does not keep a run from its end. */
+const deliverySeconds = 60
 
-    /** Runs what is planned at one site until it is settled or rests; see `src/executor/loop.ts`. */
+/**
+ * Brings files of machines to default storages. Where a storage fails, the copies on this host
+ * remain, and the run's warnings say so.
+ */
+const deliver = async (parts: ExecutionRunParts, runId: string): Promise<void> => {
+  let last: unknown
+  /** False where a repetition cannot succeed. */
+  const attempt = async (): Promise<boolean | undefined> => {
+    try {
+      await deliverOutputs(parts, runId)
+      return true
+    } catch (error) {
+      if (databaseAway(error)) throw error
+      last = error
+      const passes =
+        error instanceof StorageError
+          ? error.passes
+          : !(error instanceof Refusal) || error.code === 'unavailable'
+      return passes ? undefined : false
+    }
+  }
+  if ((await poll(attempt, { everyMs: 2_000, deadlineMs: deliverySeconds * 1_000 })) !== true)
+    await warnRun(parts.db, runId, `outputs are on host ${parts.hostId} only: ${String(last)}`)
+}
+
+/** Ends a run: removes what the run no longer keeps, and records its sums and its state. */
+const end = async (
+  parts: ExecutionRunParts,
+  runId: string,
+  generation: number | undefined,
+): Promise<RunEnd> => {
+  await deliver(parts, runId)
+  await removeUnkept(parts.db, parts.sites, runId)
+  const { status, completed, ...closed } = await closeRun(parts.db, runId, generation)
+  if (status !== 'running' && status !== 'created')
+    // The run is recorded as over: a failure here must not undo that, and the service's rounds end
+    // what is left within a second.
+    await endMachines(parts, runId, { reason: 'run-over' }).catch(() => undefined)
+  if ('costBefore' in closed) await reportRunEnd(parts, runId, closed.costBefore)
+  return status === 'failed' ? readRunEnd(parts.db, runId) : { status, completed }
+}
+/** created → running, once. Returns what has to be done, and at which sites. */
+const begin = async (parts: ExecutionRunParts, runId: string, generation: number): Promise<Opened> => {
+  if (await needsApproval(parts.db, runId)) return { state: 'approval', total: 0, sites: [] }
+  const run = await openRun(parts.db, runId, generation)
+  if (run?.change === 'started')
+    parts.reports.runStarted({ runId, mode: run.mode, activities: run.activityCount })
+  if (run?.change === 'ended') await reportRunEnd(parts, runId)
+  if (run === undefined || run.status !== 'running')
+    return {
+      state: 'over',
+      total: run?.activityCount ?? 0,
+      sites: [],
+      end: run === undefined ? undefined : await readRunEnd(parts.db, runId),
+    }
+  if (run.mode === 'simulation') return { state: 'simulate', total: run.activityCount, sites: [] }
+  const [snapshot, pairs] = await Promise.all([readSiteSnapshot(parts.db, runId), usedPairs(parts.db, runId)])
+  const all = [...placesOf(snapshot, pairs).values()]
+  const open = [
+    ...placesOf(
+      snapshot,
+      pairs.filter((pair) => pair.open),
+    ).values(),
+  ]
+  return {
+    state: 'execute',
+    total: run.activityCount,
+    sites: open
+      .map((place) => ({
+        site: place.site,
+        taskQueue: taskQueueOf(place, all, parts.engine.taskQueue),
+      }))
+      .sort((a, b) => (a.site < b.site ? -1 : 1)),
+  }
+}
+
+/** One call of the activity that executes a run at a site. */
+interface SiteCall {
+  runId: string
+  generation: number
+  site: string
+  context: Context
+  /** Aborted when the worker is drained, or the activity cancelled. */
+  stop: AbortSignal
+  /** The site's driver, once it is open; the code that ends the call needs it too. */
+  opened?: OpenSite
+  progress?: ReturnType<typeof siteProgress>
+}
+
+/** A run at one of its sites, read from the record. */
+export interface AtSite {
+  snapshot: SiteSnapshot
+  places: Map<string, Place>
+  place: Place
+  alone: boolean
+}
+
+/** The run at a site; undefined where the run was deleted or opened again since. */
+const findSite = async (
+  { db }: Pick<ExecutionRunParts, 'db'>,
+  { runId, generation, site }: SiteCall,
+): Promise<AtSite | undefined> => {
+  const [snapshot, pairs] = await Promise.all([findSiteSnapshot(db, runId), usedPairs(db, runId)])
+  if (snapshot?.generation !== generation) return undefined
+  const places = placesOf(snapshot, pairs)
+  const place = places.get(site)
+  if (place === undefined) throw new Error(`run ${runId} has no site ${site}`)
+  return { snapshot, places, place, alone: places.size === 1 }
+}
+
+/** What a site's executor does differently in one call. */
+interface Differently {
+  stop: AbortSignal
+  /** In place of the site's own driver. */
+  driver?: RuntimeDriver
+  onlyEnds?: boolean
+}
+
+/** The outcome where the run's only site has closed the run, and it is gone or open again. */
+const overtaken: SiteOutcome = { settled: true, completed: 0, failed: 0 }
+
+/** Runs the executor of a site until the site is settled or rests. */
+const executeAt = async (
+  parts: ExecutionRunParts,
+  call: SiteCall,
+  { snapshot, places, place, alone }: AtSite,
+  differently: Differently,
+): Promise<SiteOutcome> => {
+  const { runId, generation, site, context } = call
+  const scope = runScope(snapshot.effectKey)
+  const hooks = deliveryHooks(parts, runId, snapshot.executables, scope)
+  const opened = parts.sites.of(place, places, snapshot, snapshot.storageMounts, hooks)
+  call.opened = opened
+  const plan = makeSitePlan(parts.db, runId, snapshot, {
+    here: `local@${parts.hostId}`,
+    workRoot: parts.workRoot,
+    seedRoot: parts.seedRoot,
+    variablePrefix: parts.variablePrefix,
+  })
+  const progress = siteProgress(parts, { runId, generation, site, alone }, (message, facts) => {
+    context.log.debug(message, facts)
+  })
+  call.progress = progress
+  const { driver = opened.driver, onlyEnds = false, stop } = differently
+  const outcome = await executeSite(
+    {
+      db: parts.db,
+      ...opened,
+      ...{ driver, onlyEnds, machine: place.machine },
+      ...(onlyEnds ? { cores: undefined } : {}),
+      wakes: parts.wakes,
+      acceptedAt: snapshot.acceptedAt,
+      reports: parts.reports.site({
+        runId,
+        site,
+        driver: place.kind,
+        connectionId: place.connectionId,
+      }),
+      patience: { silentSeconds: parts.sitePatienceSeconds },
+      clock: parts.clock,
+      failpoint: parts.failpoint,
+    },
+    runId,
+    site,
+    plan,
+    `${parts.hostId}/${String(process.pid)}`,
+    stop,
+    (facts) => {
+      progress.step(facts)
+    },
+  )
+  // Kept containers that remain end by themselves after a while without a task.
+  if (outcome.settled && !onlyEnds)
+    await opened.closeScope?.(scope).catch((error: unknown) => {
+      context.log.debug('containers kept for a run were not closed', { error: String(error) })
+    })
+  return outcome
+}
+
+/** Executes a run at a site until the site is settled or rests. */
+const execute = async (parts: ExecutionRunParts, call: SiteCall): Promise<SiteOutcome> => {
+  const { runId, generation } = call
+  const at = await findSite(parts, call)
+  if (at === undefined) return overtaken
+  const outcome = runsOnMachines(at.place)
+    ? await executeOnMachines(parts, {
+        ...{ runId, targetId: at.place.site.slice('cloud/'.length), stop: call.stop, context: call.context },
+        kind: at.place.kind,
+        execute: async (differently) => {
+          const now = await findSite(parts, call)
+          return now === undefined ? overtaken : executeAt(parts, call, now, differently)
+        },
+      })
+    : await executeAt(parts, call, at, { stop: call.stop })
+  // The end of the run is recorded without a trip through Temporal (40 ms); the workflow's own
+  // step finds it closed.
+  if (outcome.settled && at.alone) await end(parts, runId, generation)
+  return outcome
+}
+
+/**
+ * The error that Temporal receives for an error at a site; a fault that does not pass ends the run.
+ */
+const failureOf = async (
+  parts: ExecutionRunParts,
+  { runId, site, context, opened }: SiteCall,
+  error: unknown,
+): Promise<unknown> => {
+  if (error instanceof LeasePassedOn)
+    return ApplicationFailure.create({ message: error.message, type: 'LeasePassedOn', cause: error })
+  if (parts.draining.aborted)
+    return ApplicationFailure.create({
+      message: 'this worker is being drained; what runs goes on',
+      type: 'Draining',
+    })
+  if (databaseAway(error) || context.info.attempt < attemptsBeforeGivingUp) return error
+  // A retry does not cure a fault of the engine itself: the run ends with the fault instead of
+  // standing still.
+  parts.reports.siteGivenUp({ runId, site, error })
+  const names = await abandonRun(
+    parts.db,
+    runId,
+    opened?.hostId ?? parts.hostId,
+    `the engine failed at site ${site} (${(error as Error).name}); the log of its worker has the cause`,
+  )
+  await opened?.driver.cancel(names, cancelGraceSeconds)
+  return ApplicationFailure.nonRetryable(`site ${site} was given up`, 'SiteGivenUp')
+}
+
+export const executionRunActivities = (parts: ExecutionRunParts) => {
+  return {
+    /** created → running, once; returns what each site has to do. Ids and small facts only. */
+    openRun: (runId: string, generation: number): Promise<Opened> =>
+      beating(() => begin(parts, runId, generation)),
+
+    /**
+     * Runs the tasks that are planned at one site until the site is settled or rests; see
+     * `src/executor/loop.ts`.
+     */
     async runSite(runId: string, generation: number, site: string): Promise<SiteOutcome> {
       const context = Context.current()
-      let opened: OpenSite | undefined
       const stop = AbortSignal.any([parts.draining, context.cancellationSignal])
-      let progress: ReturnType<typeof siteProgress> | undefined
-      const beats = setInterval(() => {
-        context.heartbeat(progress?.heartbeat())
-      }, 1_000)
-      try {
-        const [snapshot, pairs] = await Promise.all([readSiteSnapshot(parts.db, runId), usedPairs(parts.db, runId)])
-        // Closed by its only site, and opened again before this was heard of.
-        if (snapshot.generation !== generation) return { settled: true, completed: 0, failed: 0 }
-        const places = placesOf(snapshot, pairs)
-        const place = places.get(site)
-        if (place === undefined) throw new Error(`run ${runId} has no site ${site}`)
-        const alone = places.size === 1
-        opened = parts.sites.of(place, places, snapshot, snapshot.storageMounts)
-        const plan = makeSitePlan(parts.db, runId, snapshot, {
-          here: `local@${parts.hostId}`,
-          workRoot: parts.workRoot,
-          seedRoot: parts.seedRoot,
-          variablePrefix: parts.variablePrefix,
-        })
-        const told = siteProgress(parts, { runId, generation, site, alone }, (message, facts) => {
-          context.log.debug(message, facts)
-        })
-        progress = told
-        const outcome = await executeSite(
-          {
-            db: parts.db,
-            ...opened,
-            wakes: parts.wakes,
-            patience: { silentSeconds: parts.sitePatienceSeconds },
-            clock: parts.clock,
-            failpoint: parts.failpoint,
-          },
-          runId,
-          site,
-          plan,
-          `${parts.hostId}/${String(process.pid)}`,
-          stop,
-          (facts) => {
-            told.step(facts)
-          },
-        )
-        // Those that are left end by themselves when nothing has come for a while.
-        if (outcome.settled)
-          await opened.closeScope?.(runScope(snapshot.effectKey)).catch((error: unknown) => {
-            context.log.debug('containers kept for a run were not closed', { error: String(error) })
-          })
-        // Whoever waits for the run's end is not kept waiting for a trip through Temporal (40 ms); the workflow's own step finds it closed.
-        if (outcome.settled && alone) await close(runId, generation)
-        return outcome
-      } catch (error) {
-        if (error instanceof LeasePassedOn) throw ApplicationFailure.create({ message: error.message, type: 'LeasePassedOn', cause: error })
-        if (parts.draining.aborted)
-          throw ApplicationFailure.create({ message: 'this worker is being drained; what runs goes on', type: 'Draining' })
-        if (databaseAway(error) || context.info.attempt < attemptsBeforeGivingUp) throw error
-        // A fault of the engine itself does not pass by trying: the run ends with it instead of standing still.
-        context.log.error('a site of a run was given up', { runId, site, error })
-        const names = await abandonRun(
-          parts.db,
-          runId,
-          opened?.hostId ?? parts.hostId,
-          `the engine failed at site ${site} (${(error as Error).name}); the log of its worker has the cause`,
-        )
-        await opened?.driver.cancel(names, cancelGraceSeconds)
-        throw ApplicationFailure.nonRetryable(`site ${site} was given up`, 'SiteGivenUp')
-      } finally {
-        clearInterval(beats)
+      const call: SiteCall = { runId, generation, site, context, stop }
+      const work = async (): Promise<SiteOutcome> => {
+        try {
+          return await execute(parts, call)
+        } catch (error) {
+          throw await failureOf(parts, call, error)
+        }
       }
+      return beating(work, { beat: () => context.heartbeat(call.progress?.heartbeat()) })
     },
 
     /** Simulates the run's plan and records it like an execution, with seconds from 0. */
     simulateRun: (runId: string): Promise<void> =>
-      beating(() => simulate(parts.db, parts.compute, runId, Context.current().cancellationSignal)),
+      beating(() => playRun(parts.db, parts.compute, runId, Context.current().cancellationSignal)),
 
-    /** Makes a cancel of this workflow the run's; nothing when the run was cancelled before, is over, or was opened again. */
+    /**
+     * Applies a cancel of this workflow to the run; does nothing when the run was cancelled before,
+     * is over, or was opened again.
+     */
     cancelRun: async (runId: string, generation: number): Promise<void> => {
-      await cancelFromTemporal(parts.db, runId, generation)
+      await requestCancel(parts.db, runKind, runId, { actorId: temporalActor, generation })
     },
 
-    /** Sums and final state; nothing is written after it. */
+    /** Records the sums and the final state; no write follows. */
     closeRun: (runId: string, generation?: number): Promise<RunEnd> =>
       beating(async () => {
-        const run = await readRun(parts.db, runId)
-        return run === undefined ? { status: 'cancelled', completed: 0 } : close(runId, generation)
+        const run = await readExecutionRun(parts.db, runId)
+        return run === undefined ? { status: 'cancelled', completed: 0 } : end(parts, runId, generation)
       }),
   }
 }

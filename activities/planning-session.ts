@@ -2,38 +2,52 @@ import { Context } from '@temporalio/activity'
 import type { Db } from '../src/db/sql.ts'
 import { databaseAway } from '../src/db/errors.ts'
 import { CyclicWorkflow, Infeasible, problemSize, type AlgorithmId } from '../src/schedulers/algorithm.ts'
-import type { Compute } from '../src/schedulers/compute.ts'
-import { recordAudit } from '../src/domains/audit-events/store.ts'
+import type { Compute } from '../src/compute/compute.ts'
 import { algorithmOf, estimateOf } from '../src/domains/planning-sessions/algorithms.ts'
-import { candidateId, columnsOf, fingerprintOf, placesIn } from '../src/domains/planning-sessions/candidate-plan.ts'
+import {
+  candidateId,
+  planIdOf,
+  scheduleColumns,
+  fingerprintOf,
+  placesIn,
+} from '../src/domains/planning-sessions/candidate-plan.ts'
+import { sessionKind } from '../src/domains/planning-sessions/operation.ts'
 import { rankCandidates } from '../src/domains/planning-sessions/ranking.ts'
 import * as sessions from '../src/domains/planning-sessions/store.ts'
+import type { Reports } from '../src/observability/reports.ts'
 import { loadProblem } from '../src/domains/schedule-plans/load-problem.ts'
+import { requestCancel, temporalActor } from '../src/operations/records.ts'
+import { lifecycleOf } from '../src/domains/schedule-plans/lifecycle.ts'
 import { infeasibilities, predict } from '../src/domains/schedule-plans/prediction.ts'
 import { defaultedDurations } from '../src/domains/schedule-plans/problem.ts'
 
 export interface PlanningSessionParts {
   db: Db
   compute: Compute
+  reports: Pick<Reports, 'planned' | 'planningFailed' | 'sessionEnded'>
 }
 
-/** An algorithm whose worker died this often is given up: the problem is what kills it. */
+/**
+ * An algorithm is given up after its worker died this often: the problem itself kills the worker.
+ */
 const attemptBound = 5
 const heartbeatMs = 2_000
 
-export const planningSessionActivities = ({ db, compute }: PlanningSessionParts) => ({
-  /** queued → running, once; the algorithms to run, none when the session is over. */
+export const planningSessionActivities = ({ db, compute, reports }: PlanningSessionParts) => ({
+  /** queued → running, once. Returns the algorithms to run; none when the session is over. */
   openSession: (sessionId: string): Promise<{ algorithm: string }[]> => sessions.openSession(db, sessionId),
 
   /**
-   * Runs one algorithm on a thread of its own and records what it found, or why it found nothing. Idempotent: a candidate's id comes
-   * from its schedule, and nothing is written once the algorithm's run or the session is over. Throws only what may pass by itself.
+   * Runs one algorithm on a thread of its own and records its schedule, or why it found none.
+   * Idempotent: a candidate's id is derived from its schedule, and nothing is written once the
+   * algorithm's run or the session is over. Throws only errors that may pass by themselves.
    */
   async planAlgorithm(sessionId: string, algorithm: string): Promise<void> {
     const context = Context.current()
     const begun = await sessions.beginAlgorithm(db, sessionId, algorithm)
     if (begun === undefined) return
-    const fail = (failure: string): Promise<void> => sessions.endAlgorithm(db, sessionId, algorithm, { failure })
+    const fail = (failure: string): Promise<void> =>
+      sessions.endAlgorithm(db, sessionId, algorithm, { failure })
     if (begun.attempts > attemptBound) {
       await fail(`${attemptBound} workers died or were stopped while they planned`)
       return
@@ -42,7 +56,8 @@ export const planningSessionActivities = ({ db, compute }: PlanningSessionParts)
     const over = new AbortController()
     const signal = AbortSignal.any([context.cancellationSignal, over.signal])
     let progress = 0
-    // The heartbeat is also when the record learns how far it is, and when this learns that the record is over.
+    // With each heartbeat the record learns the progress, and this activity learns whether the
+    // record is over.
     const beats = setInterval(() => {
       context.heartbeat({ progress })
       sessions.recordProgress(db, sessionId, algorithm, progress).then(
@@ -55,7 +70,7 @@ export const planningSessionActivities = ({ db, compute }: PlanningSessionParts)
       )
     }, heartbeatMs)
     try {
-      const { problem, networkModel } = await loadProblem(db, begun.session)
+      const { problem, networkModel, resources, measured } = await loadProblem(db, begun.session)
       const known = algorithmOf(algorithm)
       if (known === undefined) {
         await fail('this version of the service does not have the algorithm')
@@ -66,65 +81,76 @@ export const planningSessionActivities = ({ db, compute }: PlanningSessionParts)
         networkModel,
         estimate: estimateOf(known, problemSize(problem), begun.configuration),
       })
+      const startedAt = performance.now()
       const { schedule } = await compute.plan(
         { problem, algorithm: algorithm as AlgorithmId },
         { signal, onProgress: (step) => void (progress = step.progress) },
       )
-      const prediction = await predict(compute, { problem, assignments: placesIn(problem, schedule), networkModel }, signal)
+      reports.planned(algorithm, (performance.now() - startedAt) / 1_000)
+      const assignments = placesIn(problem, schedule)
+      const prediction = await predict(compute, { problem, assignments, networkModel }, signal)
       if (prediction.failure !== undefined) {
         await fail(prediction.failure)
         return
       }
-      const columns = columnsOf(problem, schedule, prediction)
+      const columns = scheduleColumns(problem, schedule, prediction)
       const fingerprint = fingerprintOf(columns)
+      const lifecycle = lifecycleOf(planIdOf(sessionId, fingerprint), {
+        ...{ resources, measured },
+        tasks: prediction.tasks.map((task, at) => ({ ...task, resourceId: assignments[at]!.resourceId })),
+      })
+      const cost = prediction.cost + lifecycle.cost
       const candidate = {
         id: candidateId(sessionId, fingerprint),
         fingerprint,
-        feasible: infeasibilities({ ...begun.session, ...prediction }).length === 0,
+        feasible: infeasibilities({ ...begun.session, ...prediction, cost }).length === 0,
         makespanSeconds: prediction.makespanSeconds,
-        cost: prediction.cost,
+        cost,
+        lifecycle: lifecycle.actions.length === 0 ? undefined : lifecycle,
         contentionFreeMakespanSeconds: schedule.makespanSeconds,
-        defaultedDurations: prediction.tasks.filter(({ durationSource }) => durationSource === 'default').length,
+        defaultedDurations: prediction.tasks.filter(({ durationSource }) => durationSource === 'default')
+          .length,
         columns,
       }
       await sessions.endAlgorithm(db, sessionId, algorithm, { candidates: [candidate] })
     } catch (error) {
       if (over.signal.aborted) return
       if (context.cancellationSignal.aborted || databaseAway(error)) throw error
-      const reason = error instanceof Infeasible || error instanceof CyclicWorkflow ? error.message : undefined
-      // A fault of the service is this algorithm's failure, not the session's; the record does not show its inside.
-      if (reason === undefined) context.log.error('planning failed', { sessionId, algorithm, error })
+      const reason =
+        error instanceof Infeasible || error instanceof CyclicWorkflow ? error.message : undefined
+      // A fault of the service fails this algorithm and not the session; the record does not show
+      // its internals.
+      if (reason === undefined) reports.planningFailed({ sessionId, algorithm, error })
       await fail(reason ?? "the planner failed; the cause is in the worker's log")
     } finally {
       clearInterval(beats)
     }
   },
 
-  /** Records that an algorithm could not be run at all. */
+  /** Records that an algorithm could not be run. */
   failAlgorithm: (sessionId: string, algorithm: string, reason: string): Promise<void> =>
     sessions.endAlgorithm(db, sessionId, algorithm, { failure: reason }),
 
-  /** Ranks the candidates and ends the session; answers how it ended. */
+  /** Ranks the candidates and ends the session; returns how it ended. */
   rankSession: async (sessionId: string): Promise<sessions.SessionEnd> => {
-    await sessions.closeSession(db, sessionId, rankCandidates)
-    return sessions.readSessionEnd(db, sessionId)
+    const ended = await sessions.closeSession(db, sessionId, rankCandidates)
+    const end = await sessions.readSessionEnd(db, sessionId)
+    if (ended)
+      reports.sessionEnded({
+        sessionId,
+        status: end.status ?? 'gone',
+        ...(end.reason === undefined ? {} : { reason: end.reason }),
+      })
+    return end
   },
 
-  /** How a session ended that is over. */
+  /** How a session ended, where it is over. */
   sessionEnd: (sessionId: string): Promise<sessions.SessionEnd> => sessions.readSessionEnd(db, sessionId),
 
-  /** Makes a cancel that came from Temporal's page the session's; answers its state afterwards. */
+  /** Applies a cancel from Temporal's page to the session; returns the state afterwards. */
   cancelSession: async (sessionId: string): Promise<string | undefined> => {
-    await sessions.cancelSession(db, sessionId, (tx) =>
-      recordAudit(tx, {
-        eventType: 'planning-session.cancelled',
-        actorId: 'temporal',
-        actorType: 'service',
-        outcome: 'succeeded',
-        sessionId,
-        summary: `planning session ${sessionId} cancelled on Temporal's page`,
-      }),
-    )
+    const found = await requestCancel(db, sessionKind, sessionId, { actorId: temporalActor })
+    if (found?.change === 'ended') reports.sessionEnded({ sessionId, status: 'cancelled' })
     return (await sessions.readSessionEnd(db, sessionId)).status
   },
 })

@@ -8,7 +8,9 @@ import { interleaved, median, medianRatio } from './rounds.ts'
 const fullLength = 40
 
 export const chain: Benchmark = {
-  about: 'chain of 40 no-op tasks, milliseconds per hop (whole run / 40), beside the same chain of activities in the bare Temporal SDK',
+  about:
+    'chain of 40 no-op tasks, milliseconds per hop (whole run / 40), beside the same chain of ' +
+    'activities in the bare Temporal SDK',
   async run({ rounds, tiny }) {
     const length = tiny ? 4 : fullLength
     const daemon = await startDaemon()
@@ -40,8 +42,18 @@ export const chain: Benchmark = {
         return {
           sides: [
             { name: 'Orrery, whole run', unit: 'ms per hop', cold: cold.Orrery, warm: warm.Orrery },
-            { name: 'Orrery, from start to start (recorded)', unit: 'ms per hop', cold: inside[0] ?? 0, warm: inside.slice(1) },
-            { name: 'bare Temporal SDK, whole workflow', unit: 'ms per hop', cold: cold['bare SDK'], warm: warm['bare SDK'] },
+            {
+              name: 'Orrery, from start to start (recorded)',
+              unit: 'ms per hop',
+              cold: inside[0] ?? 0,
+              warm: inside.slice(1),
+            },
+            {
+              name: 'bare Temporal SDK, whole workflow',
+              unit: 'ms per hop',
+              cold: cold['bare SDK'],
+              warm: warm['bare SDK'],
+            },
           ],
           goals: [
             { what: 'per hop', unit: ' ms', measured: median(warm.Orrery), sense: 'most', goal: 10, aim: 3 },
@@ -54,7 +66,10 @@ export const chain: Benchmark = {
               aim: 0.5,
             },
           ],
-          notes: [`${String(length)} tasks on both sides, order checked from their times; an intent and an end are durable at every hop`],
+          notes: [
+            `${String(length)} tasks on both sides, order checked from their times; an intent and ` +
+              'an end are durable at every hop',
+          ],
           versions: {},
         }
       } finally {

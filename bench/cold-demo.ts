@@ -1,11 +1,14 @@
 /**
- * Starts the demo as on a new machine, with empty caches and no data, and checks its plan against its run:
+ * Starts the demo as on a new machine, with empty caches and no data, and checks its plan against
+ * its run:
  *
  *   npx node bench/cold-demo.ts [--rounds 3] [--small] [--temporal PROGRAM]
  *
- * Each round builds what a new machine builds (`--temporal` names a program and saves its four minutes; the runner of local tasks is built in
- * any case). It prints how long it took, and the most disk and memory that the demo and all it started had. Exit codes: 0 every run took
- * within 15 % of its plan, 1 one did not or the demo failed, 2 wrong usage.
+ * Each round builds everything that a new machine builds (`--temporal` names a program and saves
+ * the four minutes of its build; the runner of local tasks is built in any case). The benchmark
+ * prints the time of each round, and the peak of disk and memory of the demo and its processes.
+ * Exit codes: 0 every run ended within 15 % of its plan, 1 one did not or the demo failed, 2 wrong
+ * usage.
  */
 import { spawn } from 'node:child_process'
 import { chmodSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
@@ -36,19 +39,22 @@ const readOr = (file: string, otherwise: string): string => {
   }
 }
 
-/** Bytes of a process and all that descend from it, what several share counted once. */
+/** Memory of a process and all its descendants in bytes. Shared memory is counted once. */
 const memoryOf = (root: number): number => {
   const parents = new Map(
     readdirSync('/proc')
       .filter((name) => /^\d+$/.test(name))
       .map((name) => [Number(name), Number(/\) \S+ (\d+)/.exec(readOr(`/proc/${name}/stat`, ''))?.[1] ?? 0)]),
   )
-  const descends = (pid: number | undefined): boolean => pid === root || (pid !== undefined && pid > 1 && descends(parents.get(pid)))
-  const shares = [...parents.keys()].filter(descends).map((pid) => /^Pss:\s+(\d+) kB/m.exec(readOr(`/proc/${pid}/smaps_rollup`, ''))?.[1])
+  const descends = (pid: number | undefined): boolean =>
+    pid === root || (pid !== undefined && pid > 1 && descends(parents.get(pid)))
+  const shares = [...parents.keys()]
+    .filter(descends)
+    .map((pid) => /^Pss:\s+(\d+) kB/m.exec(readOr(`/proc/${pid}/smaps_rollup`, ''))?.[1])
   return shares.reduce((sum, kibibytes) => sum + Number(kibibytes ?? 0) * 1024, 0)
 }
 
-/** Only what a user's shell has; nothing of it names a cache. */
+/** The variables of a plain user shell. None of them names a cache. */
 const environmentIn = (home: string, temporal: string | undefined): Record<string, string> => {
   const kept = Object.entries(process.env).filter(([name]) =>
     /^(?:PATH|LANG|GOPROXY|GOSUMDB|SSL_CERT_(?:FILE|DIR)|(?:https?|no|all)_proxy)$/i.test(name),
@@ -63,7 +69,13 @@ const environmentIn = (home: string, temporal: string | undefined): Record<strin
 }
 
 /** @throws Error with the end of the demo's output when it fails */
-const coldStart = async ({ small, temporal }: { small: boolean; temporal: string | undefined }): Promise<Round> => {
+const coldStart = async ({
+  small,
+  temporal,
+}: {
+  small: boolean
+  temporal: string | undefined
+}): Promise<Round> => {
   const home = mkdtempSync(join(tmpdir(), 'orrery-cold-'))
   // The embedded PostgreSQL runs as another user where root starts it.
   chmodSync(home, 0o711)
@@ -79,7 +91,8 @@ const coldStart = async ({ small, temporal }: { small: boolean; temporal: string
     },
   )
   let said = ''
-  for (const stream of [child.stdout, child.stderr]) stream.on('data', (chunk: Buffer) => (said += chunk.toString()))
+  for (const stream of [child.stdout, child.stderr])
+    stream.on('data', (chunk: Buffer) => (said += chunk.toString()))
   const ended = new Promise<number | null>((resolve) => child.once('close', resolve))
   const stop = (): void => void child.kill('SIGTERM')
   process.once('SIGINT', stop).once('SIGTERM', stop)
@@ -117,13 +130,20 @@ const coldStart = async ({ small, temporal }: { small: boolean; temporal: string
 const optionsOrEnd = () => {
   try {
     const { values } = parseArgs({
-      options: { rounds: { type: 'string', default: '3' }, small: { type: 'boolean', default: false }, temporal: { type: 'string' } },
+      options: {
+        rounds: { type: 'string', default: '3' },
+        small: { type: 'boolean', default: false },
+        temporal: { type: 'string' },
+      },
     })
     const rounds = Number(values.rounds)
-    if (!Number.isInteger(rounds) || rounds < 1) throw new TypeError(`--rounds ${values.rounds}: give a whole number from 1`)
+    if (!Number.isInteger(rounds) || rounds < 1)
+      throw new TypeError(`--rounds ${values.rounds}: give a whole number from 1`)
     return { rounds, small: values.small, temporal: values.temporal }
   } catch (error) {
-    process.stderr.write(`${(error as Error).message}\nusage: npx node bench/cold-demo.ts [--rounds 3] [--small] [--temporal PROGRAM]\n`)
+    process.stderr.write(
+      `${(error as Error).message}\nusage: npx node bench/cold-demo.ts [--rounds 3] [--small] [--temporal PROGRAM]\n`,
+    )
     process.exit(2)
   }
 }
@@ -137,15 +157,19 @@ for (let number = 1; number <= rounds; number++) {
   deviations.push(deviation)
   process.stdout.write(
     [
-      `round ${number} of ${rounds}: planned ${round.plannedSeconds.toFixed(1)} s, took ${round.measuredSeconds.toFixed(1)} s (${(100 * deviation).toFixed(0)} %)`,
-      `  first answer after ${round.firstAnswerSeconds.toFixed(0)} s, the whole demo ${round.wholeSeconds.toFixed(0)} s`,
-      `  disk ${mebibytes(round.peakDiskBytes)} at most, ${mebibytes(round.leftDiskBytes)} at the end; memory ${mebibytes(round.peakMemoryBytes)} at most`,
+      `round ${number} of ${rounds}: planned ${round.plannedSeconds.toFixed(1)} s, took ` +
+        `${round.measuredSeconds.toFixed(1)} s (${(100 * deviation).toFixed(0)} %)`,
+      `  first answer after ${round.firstAnswerSeconds.toFixed(0)} s, the whole demo ` +
+        `${round.wholeSeconds.toFixed(0)} s`,
+      `  disk ${mebibytes(round.peakDiskBytes)} at most, ${mebibytes(round.leftDiskBytes)} at the ` +
+        `end; memory ${mebibytes(round.peakMemoryBytes)} at most`,
       '',
     ].join('\n'),
   )
 }
 const worst = Math.max(...deviations.map(Math.abs))
 process.stdout.write(
-  `${rounds} cold starts: at most ${(100 * worst).toFixed(0)} % between plan and run, ${100 * largestDeviation} % are allowed\n`,
+  `${rounds} cold starts: at most ${(100 * worst).toFixed(0)} % between plan and run, ` +
+    `${100 * largestDeviation} % are allowed\n`,
 )
 process.exitCode = worst <= largestDeviation ? 0 : 1

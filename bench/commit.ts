@@ -13,7 +13,10 @@ interface Task {
   position: number
 }
 
-/** Processor milliseconds that a process has used (fields 14 and 15 of its stat, in hundredths of a second). */
+/**
+ * Processor milliseconds that a process has used (fields 14 and 15 of its stat, in hundredths of a
+ * second).
+ */
 const processorMs = (pid: number): number => {
   const fields = (
     readFileSync(`/proc/${String(pid)}/stat`, 'utf8')
@@ -26,7 +29,9 @@ const processorMs = (pid: number): number => {
 const json = (items: readonly unknown[]): string | null => (items.length === 0 ? null : JSON.stringify(items))
 
 export const commit: Benchmark = {
-  about: `the one statement that changes a run (commit_site) alone: 1,066 tasks from intent to end in steps of ${String(perStep)}`,
+  about:
+    'the one statement that changes a run (commit_site) alone: 1,066 tasks from intent to end in ' +
+    `steps of ${String(perStep)}`,
   async run({ rounds, tiny }) {
     const { dag, origin } = montageDag(tiny)
     const daemon = await startDaemon()
@@ -45,21 +50,27 @@ export const commit: Benchmark = {
       const processor: number[] = []
       let number = 0
 
-      /** A run like the pattern, all tasks of which are still to be done; nobody works on it. */
+      /** A run like the pattern, with all tasks still to run and no executor. */
       const copy = async (): Promise<{ runId: string; tasks: Task[] }> => {
         const runId = `copy-${String(++number)}`
         await client.query(
           `insert into execution_runs (id, schedule_plan_id, content_version_id, mode, status, activity_count)
-           select $1, schedule_plan_id, content_version_id, mode, 'running', activity_count from execution_runs where id = 'pattern'`,
+           select $1, schedule_plan_id, content_version_id, mode, 'running', activity_count
+             from execution_runs where id = 'pattern'`,
           [runId],
         )
         await client.query(
-          `insert into task_executions (id, execution_run_id, activity_position, plan_assignment_id, activity_id, external_id, planned_resource_id, runtime_id, core_ids)
-           select $1 || ':' || activity_id, $1, activity_position, plan_assignment_id, activity_id, external_id, planned_resource_id, runtime_id, core_ids
+          `insert into task_executions (id, execution_run_id, activity_position, plan_assignment_id,
+            activity_id, external_id, planned_resource_id, runtime_id, core_ids)
+           select $1 || ':' || activity_id, $1, activity_position, plan_assignment_id, activity_id,
+             external_id, planned_resource_id, runtime_id, core_ids
            from task_executions where execution_run_id = 'pattern'`,
           [runId],
         )
-        await client.query(`insert into site_leases (execution_run_id, site, epoch) values ($1, 'bench', 1)`, [runId])
+        await client.query(
+          `insert into site_leases (execution_run_id, site, epoch) values ($1, 'bench', 1)`,
+          [runId],
+        )
         const { rows } = await client.query<Task>(
           'select id, activity_position as position from task_executions where execution_run_id = $1 order by 2',
           [runId],
@@ -88,10 +99,25 @@ export const commit: Benchmark = {
               const { rows } = await client.query<{ acquired: string[] }>({
                 name: 'commit_site',
                 text: 'select * from commit_site($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)',
-                values: [runId, 'bench', 1, json(ends), null, null, json(intents), null, null, null, null, null],
+                values: [
+                  runId,
+                  'bench',
+                  1,
+                  json(ends),
+                  null,
+                  null,
+                  json(intents),
+                  null,
+                  null,
+                  null,
+                  null,
+                  null,
+                ],
               })
               if (rows[0]?.acquired.length !== intents.length)
-                throw new Error(`${String(rows[0]?.acquired.length)} of ${String(intents.length)} intents got their lanes`)
+                throw new Error(
+                  `${String(rows[0]?.acquired.length)} of ${String(intents.length)} intents got their lanes`,
+                )
               const measured = {
                 readyAt: 1,
                 startedAt: 2,
@@ -130,10 +156,18 @@ export const commit: Benchmark = {
       return {
         sides: [
           { name: 'commit_site, intent and end of a task', unit: 'µs', cold: cold.commit, warm: warm.commit },
-          { name: 'processor time of its PostgreSQL backend', unit: 'µs', cold: processor[0] ?? 0, warm: processor.slice(1) },
+          {
+            name: 'processor time of its PostgreSQL backend',
+            unit: 'µs',
+            cold: processor[0] ?? 0,
+            warm: processor.slice(1),
+          },
         ],
         goals: [{ what: 'per task', unit: ' µs', measured: median(warm.commit), sense: 'most', goal: 100 }],
-        notes: [`fsync on; ${String(Math.ceil(Object.keys(dag).length / perStep))} commits in each round`, origin],
+        notes: [
+          `fsync on; ${String(Math.ceil(Object.keys(dag).length / perStep))} commits in each round`,
+          origin,
+        ],
         versions: {},
       }
     } finally {

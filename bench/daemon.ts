@@ -4,23 +4,33 @@ import { existsSync, readFileSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { newFolder } from './folder.ts'
 
-/** The service's own program with embedded servers and durable writes, as a user runs it, on a data folder of its own. */
+/**
+ * The service's own program with embedded servers and durable writes, as users run it, on its own
+ * data folder.
+ */
 export const startDaemon = async (environment: Record<string, string> = {}) => {
   const folder = newFolder('daemon-')
   const dataDir = join(folder, 'data')
   const boot = () => {
     const child = spawn(process.execPath, [join(import.meta.dirname, '../src/main.ts')], {
-      env: { ...process.env, SERVICE_LISTEN_ADDRESS: '127.0.0.1:0', SERVICE_DATA_DIR: dataDir, SERVICE_LOG_LEVEL: 'error', ...environment },
+      env: {
+        ...process.env,
+        SERVICE_LISTEN_ADDRESS: '127.0.0.1:0',
+        SERVICE_DATA_DIR: dataDir,
+        SERVICE_LOG_LEVEL: 'error',
+        ...environment,
+      },
       stdio: ['ignore', 'inherit', 'inherit'],
     })
     return child
   }
   let child = boot()
-  // A benchmark that fails takes its daemon, and with it the servers, along.
+  // A failing benchmark kills its daemon, and the daemon's servers end with it.
   process.once('exit', () => child.kill('SIGKILL'))
   const readyFile = join(dataDir, 'ready.json')
   interface Ready {
     baseUrl: string
+    adminUrl: string
     databaseUrl: string
     temporalAddress: string
     pids: { daemon: number; workers: number[]; postgres: number; temporal: number }
@@ -43,12 +53,16 @@ export const startDaemon = async (environment: Record<string, string> = {}) => {
     child.kill(signal)
     await ended
   }
-  /** Resolves once everything listens again. */
+  /** Resolves once every server listens again. */
   const startAgain = async (): Promise<void> => {
     child = boot()
     facts = await ready()
   }
-  const call = async (method: string, path: string, body?: unknown): Promise<{ status: number; body: any }> => {
+  const call = async (
+    method: string,
+    path: string,
+    body?: unknown,
+  ): Promise<{ status: number; body: any }> => {
     const answer = await fetch(facts.baseUrl + path, {
       method,
       ...(body === undefined
@@ -64,13 +78,15 @@ export const startDaemon = async (environment: Record<string, string> = {}) => {
   const ok = async (method: string, path: string, body?: unknown): Promise<any> => {
     const answer = await call(method, path, body)
     if (answer.status >= 300)
-      throw new Error(`${method} ${path} answered ${String(answer.status)}: ${JSON.stringify(answer.body).slice(0, 2_000)}`)
+      throw new Error(
+        `${method} ${path} answered ${String(answer.status)}: ${JSON.stringify(answer.body).slice(0, 2_000)}`,
+      )
     return answer.body
   }
   return {
     dataDir,
     facts: () => facts,
-    /** With the password, for a direct look at the records. */
+    /** The URL with its password, for direct reads of the records. */
     databaseUrl: (): string => {
       const url = new URL(facts.databaseUrl)
       url.password = readFileSync(join(dataDir, 'postgresql.password'), 'utf8').trim()
@@ -95,7 +111,11 @@ export const startDaemon = async (environment: Record<string, string> = {}) => {
 export type Daemon = Awaited<ReturnType<typeof startDaemon>>
 
 /** An environment with one resource of `lanes` cores under each id, bound to one runtime. */
-export const environmentOf = (id: string, runtime: Record<string, unknown>, resources: Record<string, unknown>[]) => ({
+export const environmentOf = (
+  id: string,
+  runtime: Record<string, unknown>,
+  resources: Record<string, unknown>[],
+) => ({
   environment: { id, name: id },
   version: { id: `${id}-v1`, version: 1, status: 'published' },
   runtimes: [{ id: `${id}-runtime`, name: 'runtime', mode: 'execution', driver: 'local', ...runtime }],
@@ -109,11 +129,22 @@ export const environmentOf = (id: string, runtime: Record<string, unknown>, reso
     memoryBytes: 2 ** 40,
     ...resource,
   })),
-  resourceRuntimeBindings: resources.map((resource) => ({ resourceId: resource['id'], runtimeId: `${id}-runtime`, enabled: true })),
+  resourceRuntimeBindings: resources.map((resource) => ({
+    resourceId: resource['id'],
+    runtimeId: `${id}-runtime`,
+    enabled: true,
+  })),
 })
 
-/** Polls a run by its light list of counts until it is over; returns its record and the different counts that were seen. */
-export const watchRun = async (daemon: Pick<Daemon, 'ok'>, runId: string, everyMs = 5): Promise<{ run: any; counts: Set<number> }> => {
+/**
+ * Polls a run by its light list of counts until it is over. Returns its record and the distinct
+ * counts seen.
+ */
+export const watchRun = async (
+  daemon: Pick<Daemon, 'ok'>,
+  runId: string,
+  everyMs = 5,
+): Promise<{ run: any; counts: Set<number> }> => {
   const counts = new Set<number>()
   for (;;) {
     const page = await daemon.ok('GET', `/execution-runs/?pageSize=1`)
@@ -122,7 +153,8 @@ export const watchRun = async (daemon: Pick<Daemon, 'ok'>, runId: string, everyM
       (await daemon.ok('GET', `/execution-runs/${runId}/`)).run
     counts.add(run.completedActivityCount)
     if (['completed', 'failed', 'cancelled'].includes(run.status)) return { run, counts }
-    // Often towards the end, so that what is measured is not the poller's pause.
+    // The interval shrinks towards the end, so that the poller's pause does not distort the
+    // measurement.
     const pause = run.completedActivityCount > 0.97 * run.activityCount ? Math.min(everyMs, 5) : everyMs
     await new Promise((resolve) => setTimeout(resolve, pause))
   }

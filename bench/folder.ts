@@ -6,15 +6,17 @@ import { removeAtEnd } from '../sites/remover.ts'
 const variable = 'ORRERY_BENCH_FOLDER'
 
 /**
- * Opens the folder below which benchmarks keep all that they write. It is in the environment of every program that they start: when this process
- * is killed, a shell that outlives it finds those programs by it, ends them and removes the folder (about 12 s later).
+ * Creates the folder below which benchmarks write all their files. An environment variable with its
+ * path is set in every program that they start. If this process is killed, a surviving shell finds
+ * those programs by the variable, ends them and removes the folder (about 12 s later).
  */
 export const openBenchFolder = (): { leave(): Promise<void> } => {
   const folder = mkdtempSync(join(tmpdir(), 'orrery-bench-'))
-  // Servers of other accounts work below it.
+  // Servers under other accounts work below it.
   chmodSync(folder, 0o755)
   const remover = removeAtEnd(folder, { processes: true })
-  // Behind it: the shell would end itself with the programs.
+  // The variable is set after the shell starts, because the shell would otherwise end itself with
+  // the programs.
   process.env[variable] = `${folder}/`
   return remover
 }

@@ -6,7 +6,9 @@ import type { Benchmark } from './report.ts'
 import { interleaved, median, medianRatio, seeded } from './rounds.ts'
 
 export const montageNaiveTemporal: Benchmark = {
-  about: '1,066-task Montage of no-op tasks against a naive Temporal program (one activity per task) on the same tuned server',
+  about:
+    '1,066-task Montage of no-op tasks against a naive Temporal program (one activity per task) on ' +
+    'the same tuned server',
   async run({ rounds, tiny }) {
     const { dag, origin } = montageDag(tiny)
     const daemon = await startDaemon()
@@ -48,7 +50,7 @@ export const montageNaiveTemporal: Benchmark = {
           },
         },
         async () => {
-          // Its worker would see the server go away; what it does then is not measured here.
+          // Its worker would lose the server. The reaction of the worker is not measured here.
           await naive?.stop()
           naive = undefined
           await kills.round()
@@ -58,7 +60,12 @@ export const montageNaiveTemporal: Benchmark = {
       )
       return {
         sides: [
-          { name: 'Orrery: HTTP, Temporal, PostgreSQL with fsync', unit: 's', cold: cold.Orrery, warm: warm.Orrery },
+          {
+            name: 'Orrery: HTTP, Temporal, PostgreSQL with fsync',
+            unit: 's',
+            cold: cold.Orrery,
+            warm: warm.Orrery,
+          },
           { name: 'naive Temporal program', unit: 's', cold: cold.naive, warm: warm.naive },
           { name: 'Orrery', unit: 'history events', warm: events.orrery },
           { name: 'naive', unit: 'history events', warm: events.naive },
@@ -66,7 +73,14 @@ export const montageNaiveTemporal: Benchmark = {
           { name: 'naive', unit: 'history bytes', warm: bytes.naive },
         ],
         goals: [
-          { what: 'tasks/s against naive', unit: '×', measured: medianRatio(warm.naive, warm.Orrery), sense: 'least', goal: 5, aim: 10 },
+          {
+            what: 'tasks/s against naive',
+            unit: '×',
+            measured: medianRatio(warm.naive, warm.Orrery),
+            sense: 'least',
+            goal: 5,
+            aim: 10,
+          },
           {
             what: 'history events, naive over Orrery',
             unit: '×',
@@ -76,8 +90,11 @@ export const montageNaiveTemporal: Benchmark = {
           },
         ],
         notes: [
-          `${String(tasks)} tasks on both sides, order of every edge checked from their times; ${String(Math.round(tasks / median(warm.Orrery)))} against ${String(Math.round(tasks / median(warm.naive)))} tasks/s`,
-          'the naive worker has the default options of the SDK and a process of its own; its time is from starting the workflow to its result',
+          `${String(tasks)} tasks on both sides, order of every edge checked from their times; ` +
+            `${String(Math.round(tasks / median(warm.Orrery)))} against ` +
+            `${String(Math.round(tasks / median(warm.naive)))} tasks/s`,
+          'the naive worker has the default options of the SDK and a process of its own; its time ' +
+            'is from starting the workflow to its result',
           kills.note(),
           origin,
         ],

@@ -7,7 +7,8 @@ import { interleaved, median, medianRatio, seeded } from './rounds.ts'
 
 export const montageNoop: Benchmark = {
   about:
-    '1,066-task Montage of no-op tasks, real mode, from posting the run to seeing it completed, against dask.distributed with 2 processes',
+    '1,066-task Montage of no-op tasks, real mode, from posting the run to seeing it completed, ' +
+    'against dask.distributed with 2 processes',
   missing: daskMissing,
   async run({ rounds, tiny }) {
     const { dag, origin } = montageDag(tiny)
@@ -43,8 +44,18 @@ export const montageNoop: Benchmark = {
       )
       return {
         sides: [
-          { name: 'Orrery: HTTP, Temporal, PostgreSQL with fsync', unit: 's', cold: cold.Orrery, warm: warm.Orrery },
-          { name: 'dask.distributed, 2 processes, no state', unit: 's', cold: daskCold, warm: warm['dask.distributed'] },
+          {
+            name: 'Orrery: HTTP, Temporal, PostgreSQL with fsync',
+            unit: 's',
+            cold: cold.Orrery,
+            warm: warm.Orrery,
+          },
+          {
+            name: 'dask.distributed, 2 processes, no state',
+            unit: 's',
+            cold: daskCold,
+            warm: warm['dask.distributed'],
+          },
         ],
         goals: [
           {
@@ -57,7 +68,8 @@ export const montageNoop: Benchmark = {
           },
         ],
         notes: [
-          `${String(tasks)} tasks on both sides, order of every edge checked from their times; ${String(Math.round(tasks / median(warm.Orrery)))} tasks/s`,
+          `${String(tasks)} tasks on both sides, order of every edge checked from their times; ` +
+            `${String(Math.round(tasks / median(warm.Orrery)))} tasks/s`,
           'dask: a fresh cluster per round, its second computation of the graph counts',
           kills.note(),
           origin,

@@ -4,19 +4,27 @@ import { join } from 'node:path'
 
 const searchPath = (process.env['PATH'] ?? '/usr/bin:/bin').split(':')
 
-/** Which of these programs this machine lacks; `packages` names the Debian package of each. Undefined when it lacks none. */
+/**
+ * The programs that this machine lacks; `packages` names the Debian package of each. Undefined
+ * where it has all.
+ */
 export const programsMissing = (packages: Readonly<Record<string, string>>): string | undefined => {
-  const absent = Object.entries(packages).filter(([program]) => !searchPath.some((folder) => existsSync(join(folder, program))))
+  const absent = Object.entries(packages).filter(
+    ([program]) => !searchPath.some((folder) => existsSync(join(folder, program))),
+  )
   if (absent.length === 0) return undefined
   const names = [...new Set(absent.map(([, name]) => name))].join(' ')
   return `${absent.map(([program]) => program).join(', ')} missing (Debian: apt-get install ${names})`
 }
 
-/** What only root may do here, for a benchmark that starts hosts or engines of its own. */
+/** The lack of root, for a benchmark that starts its own hosts or engines. */
 export const rootMissing = (): string | undefined =>
   process.getuid?.() === 0 ? undefined : 'only root can start its hosts (sudo npm run bench)'
 
-/** Python with venv, where `program` (of an environment that an earlier run made) is not there. */
+/**
+ * The lack of Python with venv. A `program` in an environment from an earlier run makes both
+ * unnecessary.
+ */
 export const pythonMissing = (program: string): string | undefined =>
   existsSync(program) || spawnSync(systemPython(), ['-c', 'import ensurepip, venv']).status === 0
     ? undefined
@@ -24,6 +32,6 @@ export const pythonMissing = (program: string): string | undefined =>
 
 export const systemPython = (): string => (existsSync('/usr/bin/python3') ? '/usr/bin/python3' : 'python3')
 
-/** All that is missing in one line; undefined when nothing is. */
+/** All missing parts in one line; undefined where there are none. */
 export const allMissing = (...missing: readonly (string | undefined)[]): string | undefined =>
   missing.filter((each) => each !== undefined).join('; ') || undefined

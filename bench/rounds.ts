@@ -1,12 +1,17 @@
 import { performance } from 'node:perf_hooks'
 
-/** One side of a comparison: does the work once and says how long it took, in seconds (or another unit that the report names). */
+/**
+ * One side of a comparison: does the work once and returns its duration, in seconds (or another
+ * unit that the report names).
+ */
 export type Measured = () => Promise<number>
 
 export const median = (values: readonly number[]): number => {
   const sorted = [...values].sort((a, b) => a - b)
   const middle = sorted.length >> 1
-  return sorted.length % 2 === 1 ? (sorted[middle] as number) : ((sorted[middle - 1] as number) + (sorted[middle] as number)) / 2
+  return sorted.length % 2 === 1
+    ? (sorted[middle] as number)
+    : ((sorted[middle - 1] as number) + (sorted[middle] as number)) / 2
 }
 
 /** Seconds that `work` takes. */
@@ -17,8 +22,9 @@ export const secondsOf = async (work: () => unknown): Promise<number> => {
 }
 
 /**
- * Measures all sides once as a cold start, then in `rounds` rounds A B A B …, so that a slow minute of the machine hits them alike;
- * every other round goes backwards. `between` runs after each round and is not measured.
+ * Measures all sides once as a cold start, then in `rounds` rounds A B A B …, so that a slow minute
+ * of the machine affects them alike; every other round runs backwards. `between` runs after each
+ * round and is not measured.
  */
 export const interleaved = async <Side extends string>(
   rounds: number,
@@ -36,7 +42,9 @@ export const interleaved = async <Side extends string>(
     for (const name of round % 2 === 0 ? names : [...names].reverse()) {
       const value = await sides[name]()
       warm[name].push(value)
-      process.stderr.write(`  round ${String(round + 1)}/${String(rounds)} ${name}: ${value.toPrecision(3)}\n`)
+      process.stderr.write(
+        `  round ${String(round + 1)}/${String(rounds)} ${name}: ${value.toPrecision(3)}\n`,
+      )
     }
     await between?.(round)
   }
@@ -47,7 +55,7 @@ export const interleaved = async <Side extends string>(
 export const medianRatio = (over: readonly number[], under: readonly number[]): number =>
   median(over.map((value, i) => value / (under[i] as number)))
 
-/** Numbers from 0 to 1 that are the same in every run of a benchmark (mulberry32). */
+/** Numbers from 0 to 1, the same in every run of a benchmark (mulberry32). */
 export const seeded = (seed: number): (() => number) => {
   let state = seed >>> 0
   return () => {

@@ -1,6 +1,15 @@
 import { constants } from 'node:os'
-import { ArgumentError, readArguments } from '../src/arguments.ts'
+import { ArgumentError, readArguments } from '../src/programs/arguments.ts'
+import { deliveries } from './artifacts/deliveries.ts'
+import { largeContext } from './artifacts/large-context.ts'
+import { largeSif } from './artifacts/large-sif.ts'
+import { secondBuild } from './artifacts/second-build.ts'
 import { chain } from './chain.ts'
+import { cloudInstances } from './cloud/instances.ts'
+import { cloudPromise } from './cloud/promise.ts'
+import { cloudReactions } from './cloud/reactions.ts'
+import { polls } from './clients/polls.ts'
+import { streams } from './clients/streams.ts'
 import { commit } from './commit.ts'
 import { openBenchFolder } from './folder.ts'
 import { importing } from './import.ts'
@@ -15,8 +24,24 @@ import { slurmTasks } from './reach/slurm-tasks.ts'
 import { sshChain } from './reach/ssh-chain.ts'
 import { sshTasks } from './reach/ssh-tasks.ts'
 import { reads } from './reads.ts'
+import { consoleCommands, consoleKeys, consoleMemory, consoleOutput } from './records/console.ts'
+import { consoleReaders } from './records/console-readers.ts'
 import { loadNow, record, resultsFile, sectionOf, type Benchmark } from './report.ts'
+import { recordArchives } from './records/archives.ts'
+import { recordCrate } from './records/crate.ts'
+import { recordLineage } from './records/lineage.ts'
+import { recordReads } from './records/reads.ts'
+import { recordSql } from './records/sql.ts'
+import { recordStreams } from './records/streams.ts'
+import { recordZip } from './records/zip.ts'
 import { secondStart } from './second-start.ts'
+import { storageChecksums } from './storage/checksums.ts'
+import { storageArchives } from './storage/archives.ts'
+import { copiesMany } from './storage/copies-many.ts'
+import { copiesS3 } from './storage/copies-s3.ts'
+import { copiesSsh } from './storage/copies-ssh.ts'
+import { storageDirectories } from './storage/directories.ts'
+import { indexRuns } from './storage/index-runs.ts'
 import { tracesFolder } from './workloads.ts'
 
 const benchmarks: Record<string, Benchmark> = {
@@ -25,6 +50,8 @@ const benchmarks: Record<string, Benchmark> = {
   'montage-processes': montageProcesses,
   chain,
   reads,
+  polls,
+  streams,
   import: importing,
   'second-start': secondStart,
   commit,
@@ -33,8 +60,34 @@ const benchmarks: Record<string, Benchmark> = {
   'slurm-tasks': slurmTasks,
   'host-to-host': hostToHost,
   'container-tasks': containerTasks,
+  'cloud-instances': cloudInstances,
+  'cloud-reactions': cloudReactions,
+  'cloud-promise': cloudPromise,
+  'second-build': secondBuild,
+  'large-context': largeContext,
+  'large-sif': largeSif,
+  deliveries,
   'function-calls': functionCalls,
   'kubernetes-jobs': kubernetesJobs,
+  'console-keys': consoleKeys,
+  'console-output': consoleOutput,
+  'console-memory': consoleMemory,
+  'console-commands': consoleCommands,
+  'console-readers': consoleReaders,
+  'index-runs': indexRuns,
+  'storage-checksums': storageChecksums,
+  'storage-directories': storageDirectories,
+  'storage-archives': storageArchives,
+  'copies-ssh': copiesSsh,
+  'copies-s3': copiesS3,
+  'copies-many': copiesMany,
+  'record-lineage': recordLineage,
+  'record-sql': recordSql,
+  'record-reads': recordReads,
+  'record-crate': recordCrate,
+  'record-archives': recordArchives,
+  'record-streams': recordStreams,
+  'record-zip': recordZip,
 }
 
 const usage = `npm run bench -- NAME… [--rounds N] [--tiny] [--output FILE | --record]
@@ -42,7 +95,8 @@ npm run bench -- --help | --version
 
   NAME           a benchmark of those below, or all: every one of them
   --rounds N     measured rounds beside the cold one (default 5, with --tiny 1)
-  --tiny         workloads so small that a round takes seconds; its figures say nothing and go to a file with --output only
+  --tiny         workloads so small that a round takes seconds; its figures say nothing and go to a
+                 file with --output only
   --output FILE  takes the figures (default bench-results.md in the checkout)
   --record       the figures go to bench/RESULTS.md, as those of this repository
 
@@ -55,11 +109,11 @@ interface Options {
   names: string[]
   rounds: number
   tiny: boolean
-  /** Takes the figures. */
+  /** The file for the figures. */
   file: string | undefined
 }
 
-/** What the machine lacks for a benchmark; a machine that cannot even be asked lacks that. */
+/** The parts that the machine lacks for a benchmark. A failed check counts as a lack. */
 const lackOf = async (benchmark: Benchmark): Promise<string | undefined> => {
   try {
     return await benchmark.missing?.()
@@ -68,7 +122,9 @@ const lackOf = async (benchmark: Benchmark): Promise<string | undefined> => {
   }
 }
 
-/** Measures one benchmark and writes its figures. Returns what kept it from that, in a line, or undefined. */
+/**
+ * Measures one benchmark and writes its figures. @returns the obstacle in one line, or undefined
+ */
 const measure = async (name: string, { rounds, tiny, file }: Options): Promise<string | undefined> => {
   const benchmark = benchmarks[name] as Benchmark
   const missing = await lackOf(benchmark)
@@ -79,7 +135,12 @@ const measure = async (name: string, { rounds, tiny, file }: Options): Promise<s
   const folder = openBenchFolder()
   try {
     const report = await benchmark.run({ rounds, tiny })
-    const section = sectionOf(name, benchmark.about, report, { rounds, tiny, load, seconds: (Date.now() - started) / 1_000 })
+    const section = sectionOf(name, benchmark.about, report, {
+      rounds,
+      tiny,
+      load,
+      seconds: (Date.now() - started) / 1_000,
+    })
     process.stdout.write(`\n${section}\n\n`)
     if (file === undefined) return undefined
     record(file, Object.keys(benchmarks), name, section)
@@ -93,8 +154,9 @@ const measure = async (name: string, { rounds, tiny, file }: Options): Promise<s
 }
 
 const measureAll = async (options: Options): Promise<void> => {
-  // Handlers of 'exit' run, which kill the daemon at once; what they leave goes with the folder.
-  for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const) process.once(signal, () => process.exit(128 + constants.signals[signal]))
+  // Handlers of 'exit' run and kill the daemon at once; its leftovers are removed with the folder.
+  for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const)
+    process.once(signal, () => process.exit(128 + constants.signals[signal]))
   for (const name of options.names) {
     const obstacle = await measure(name, options)
     if (obstacle === undefined) continue
@@ -120,11 +182,18 @@ const options = readArguments(
     const names = positionals.includes('all') ? Object.keys(benchmarks) : positionals
     const unknown = names.filter((name) => !Object.hasOwn(benchmarks, name))
     if (unknown.length > 0) throw new ArgumentError(`there is no benchmark ${unknown.join(', ')}`)
-    if (!Number.isInteger(rounds) || rounds < 1) throw new ArgumentError(`--rounds ${String(values.rounds)} is not a whole number from 1`)
-    if (recording && (tiny || output !== undefined)) throw new ArgumentError(`--record goes with neither --tiny nor --output`)
+    if (!Number.isInteger(rounds) || rounds < 1)
+      throw new ArgumentError(`--rounds ${String(values.rounds)} is not a whole number from 1`)
+    if (recording && (tiny || output !== undefined))
+      throw new ArgumentError(`--record goes with neither --tiny nor --output`)
     try {
       tracesFolder()
-      return { names, rounds, tiny, file: tiny && output === undefined ? undefined : resultsFile({ output, record: recording }) }
+      return {
+        names,
+        rounds,
+        tiny,
+        file: tiny && output === undefined ? undefined : resultsFile({ output, record: recording }),
+      }
     } catch (error) {
       throw new ArgumentError((error as Error).message, { cause: error })
     }

@@ -6,7 +6,8 @@ import { median, secondsOf } from './rounds.ts'
 
 export const secondStart: Benchmark = {
   about:
-    'start of the daemon with its servers on a used data folder: until the first answer of the API, and until the first run has completed',
+    'start of the daemon with its servers on a used data folder: until the first answer of the ' +
+    'API, and until the first run has completed',
   async run({ rounds }) {
     const started = performance.now()
     const daemon = await startDaemon()
@@ -45,17 +46,34 @@ export const secondStart: Benchmark = {
           }),
         )
         process.stderr.write(
-          `  round ${String(round + 1)}/${String(rounds)}: answer ${answered.toFixed(2)} s, run ${(runs.at(-1) ?? 0).toFixed(2)} s, after a kill ${(afterKill.at(-1) ?? 0).toFixed(2)} s\n`,
+          `  round ${String(round + 1)}/${String(rounds)}: answer ${answered.toFixed(2)} s, run ` +
+            `${(runs.at(-1) ?? 0).toFixed(2)} s, after a kill ${(afterKill.at(-1) ?? 0).toFixed(2)} s\n`,
         )
       }
       return {
         sides: [
-          { name: 'first answer, cold: the first start on an empty folder', unit: 's', cold: first, warm: answers },
+          {
+            name: 'first answer, cold: the first start on an empty folder',
+            unit: 's',
+            cold: first,
+            warm: answers,
+          },
           { name: 'first run completed', unit: 's', warm: runs },
           { name: 'first answer after SIGKILL', unit: 's', warm: afterKill },
         ],
-        goals: [{ what: 'first answer, second start', unit: ' s', measured: median(answers), sense: 'most', goal: 10, aim: 5 }],
-        notes: ['from the spawn of the process on; the programs of PostgreSQL and Temporal are in the cache folder'],
+        goals: [
+          {
+            what: 'first answer, second start',
+            unit: ' s',
+            measured: median(answers),
+            sense: 'most',
+            goal: 10,
+            aim: 5,
+          },
+        ],
+        notes: [
+          'from the spawn of the process on; the programs of PostgreSQL and Temporal are in the cache folder',
+        ],
         versions: {},
       }
     } finally {

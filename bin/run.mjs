@@ -1,8 +1,10 @@
 #!/usr/bin/env node
-// Runs a program of the service from a fresh checkout, on nothing but Node 20 or newer and npm: installs the dependencies where they are
-// missing or older than the lock file (the right Node is one of them), then runs the program. It passes signals on to the program, and ends
-// it when the npm that started both is gone.
-//   node bin/run.mjs start|worker|demo|site|test|bench|backup|restore|vault [ARGUMENTS]
+// Runs a program of the service from a fresh checkout, with only Node 20 or newer and npm: installs
+// the dependencies where they are missing or older than the lock file (the right Node is one of
+// them), then runs the program. It passes signals on to the program, and ends the program when the
+// npm that started both is gone.
+//
+//   node bin/run.mjs start|worker|demo|site|test|bench|backup|restore|vault|console [ARGUMENTS]
 import { spawn } from 'node:child_process'
 import { constants as fsConstants, existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { constants } from 'node:os'
@@ -15,9 +17,10 @@ const programs = {
   worker: ['src/worker.ts'],
   demo: ['examples/demo.ts'],
   bench: ['bench/run.ts'],
-  backup: ['src/backup.ts', 'backup'],
-  restore: ['src/backup.ts', 'restore'],
-  vault: ['src/vault-keys.ts'],
+  backup: ['src/programs/backup.ts', 'backup'],
+  restore: ['src/programs/backup.ts', 'restore'],
+  vault: ['src/programs/vault-keys.ts'],
+  console: ['src/programs/console.ts'],
   site: ['sites/site.ts'],
   test: ['test/run.ts'],
 }
@@ -28,31 +31,44 @@ const fail = (message) => {
 }
 
 const [name = '', ...args] = process.argv.slice(2)
-const usage = `usage: node bin/run.mjs ${Object.keys(programs).join('|')} [ARGUMENTS]; PROGRAM --help lists the arguments of a program`
+const usage =
+  `usage: node bin/run.mjs ${Object.keys(programs).join('|')} [ARGUMENTS]; PROGRAM --help lists ` +
+  'the arguments of a program'
 if (name === '--help' || name === '--version') {
-  process.stdout.write(`${name === '--help' ? usage : JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')).version}\n`)
+  process.stdout.write(
+    `${name === '--help' ? usage : JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')).version}\n`,
+  )
   process.exit(0)
 }
 if (!Object.hasOwn(programs, name)) fail(name === '' ? usage : `${name} is not a program of Orrery\n${usage}`)
 if (process.platform !== 'linux' || process.arch !== 'x64')
   fail(`this runs on Linux x86_64; this machine is ${process.platform} ${process.arch}`)
 if (Number(process.versions.node.split('.')[0]) < 20)
-  fail(`Node 20 or newer is needed, this is ${process.versions.node}: install it from nodejs.org or your distribution`)
+  fail(
+    `Node 20 or newer is needed, this is ${process.versions.node}: install it from nodejs.org or your distribution`,
+  )
 
 const lock = join(root, 'package-lock.json')
 const stamp = join(root, 'node_modules', '.installed-lock.json')
 const node = join(root, 'node_modules', '.bin', 'node')
 
-/** The stamp is a copy of the lock file that the last complete installation was made from: times change with every checkout, content does not. */
-const isInstalled = () => existsSync(node) && existsSync(stamp) && readFileSync(stamp, 'utf8') === readFileSync(lock, 'utf8')
+/**
+ * The stamp is a copy of the lock file of the last complete installation. Contents are compared,
+ * because file times change with every checkout.
+ */
+const isInstalled = () =>
+  existsSync(node) && existsSync(stamp) && readFileSync(stamp, 'utf8') === readFileSync(lock, 'utf8')
 
 /**
- * Whether `nohup` started us. Node sets every signal back to its default action, so that only traces of nohup are left: the variable `_` of
- * the shell, and a standard input that can only be written.
+ * Whether `nohup` started this process. Node resets every signal to its default action, so only
+ * traces of nohup remain: the variable `_` of the shell, and a write-only standard input.
  */
 const startedByNohup = () => {
   const accessModes = fsConstants.O_WRONLY | fsConstants.O_RDWR
-  const flags = Number.parseInt(/^flags:\s*(\d+)/m.exec(readFileSync('/proc/self/fdinfo/0', 'utf8'))?.[1] ?? '0', 8)
+  const flags = Number.parseInt(
+    /^flags:\s*(\d+)/m.exec(readFileSync('/proc/self/fdinfo/0', 'utf8'))?.[1] ?? '0',
+    8,
+  )
   return basename(process.env._ ?? '') === 'nohup' || (flags & accessModes) === fsConstants.O_WRONLY
 }
 const nohup = startedByNohup()
@@ -60,14 +76,18 @@ const signals = nohup ? ['SIGINT', 'SIGTERM'] : ['SIGINT', 'SIGTERM', 'SIGHUP']
 let hungUp = false
 if (nohup) process.on('SIGHUP', () => (hungUp = true))
 
-/** A program that does not end after the first SIGTERM is forced by a second one; after 15 s the kernel ends it. */
+/**
+ * A program that ignores the first SIGTERM gets a second one, which forces its end; after 15 s the
+ * kernel kills it.
+ */
 const forceAfterMs = 10_000
 const killAfterMs = 15_000
 const lookForNpmEveryMs = 250
 
 /**
- * Calls `end` once when the npm that started us is gone: npm dies of SIGHUP and SIGKILL without a word to its script. Under nohup a
- * hang-up ends npm alone. Two looks in a row must agree, since the signal may arrive after the end of npm was seen.
+ * Calls `end` once when the npm that started this process is gone. npm dies of SIGHUP and SIGKILL
+ * without a signal to its script. Under nohup a hang-up ends npm alone. Two checks in a row must
+ * agree, because the signal may arrive after the first check.
  */
 const watchNpm = (end) => {
   if (process.env.npm_lifecycle_event === undefined) return undefined
@@ -81,7 +101,7 @@ const watchNpm = (end) => {
   return looking
 }
 
-/** Waits for a child and passes signals on to it, so that it can end in its own order. */
+/** Waits for a child and passes signals on to it, so that it can end in order. */
 const ended = (child) => {
   const forward = (signal) => child.kill(signal)
   for (const signal of signals) process.on(signal, forward)
@@ -105,8 +125,13 @@ const install = async () => {
   const elapsed = () => `${Math.round((Date.now() - startedAt) / 1000)} s`
   const said = 'installing the dependencies (about 600 packages, half a minute)'
   process.stderr.write(process.stderr.isTTY ? said : `${said}\n`)
-  const ticking = process.stderr.isTTY ? setInterval(() => process.stderr.write(`\r\x1b[K${said}: ${elapsed()}`), 1000) : undefined
-  const npm = spawn('npm', ['ci', '--no-audit', '--no-fund', '--loglevel=error'], { cwd: root, stdio: ['ignore', 'pipe', 'pipe'] })
+  const ticking = process.stderr.isTTY
+    ? setInterval(() => process.stderr.write(`\r\x1b[K${said}: ${elapsed()}`), 1000)
+    : undefined
+  const npm = spawn('npm', ['ci', '--no-audit', '--no-fund', '--loglevel=error'], {
+    cwd: root,
+    stdio: ['ignore', 'pipe', 'pipe'],
+  })
   let output = ''
   for (const stream of [npm.stdout, npm.stderr]) stream.on('data', (chunk) => (output += chunk))
   const { code, signal, error } = await ended(npm)
@@ -116,13 +141,17 @@ const install = async () => {
   if (signal !== null) process.exit(128 + constants.signals[signal])
   if (code !== 0) fail(`npm ci ended with code ${code}:\n${output.trim().split('\n').slice(-30).join('\n')}`)
   if (!existsSync(node))
-    fail('npm ci ran without install scripts, so Node 24 is missing: allow them (npm config set ignore-scripts false), then run this again')
+    fail(
+      'npm ci ran without install scripts, so Node 24 is missing: allow them (npm config set ' +
+        'ignore-scripts false), then run this again',
+    )
   writeFileSync(stamp, readFileSync(lock))
   process.stderr.write(`dependencies installed in ${elapsed()}\n`)
 }
 
 if (!isInstalled()) await install()
-// A closing terminal sends SIGHUP to the whole process group: under nohup the program has a group of its own.
+// A closing terminal sends SIGHUP to the whole process group: under nohup the program has a group
+// of its own.
 const program = spawn(node, [...programs[name], ...args], { cwd: root, stdio: 'inherit', detached: nohup })
 const { code, signal, error } = await ended(program)
 if (error !== undefined) fail(`${node} could not be started: ${error.message}`)

@@ -2,9 +2,10 @@
  * Runs a workflow document on this machine without the service, one task after the other:
  * `node examples/run-serially.ts examples/mosaic/workflow.yaml FOLDER`.
  *
- * Each task gets a work directory of its own with the files of its seed folder and the declared files of its predecessors, an
- * environment of a few harmless variables, and must leave its expected outputs: the same rules as a run by the service, in the
- * plainest form, to try an example's programs and to time them.
+ * Each task gets a work directory of its own with the files of its seed folder and the declared
+ * files of its predecessors, an environment of a few harmless variables, and must leave its
+ * expected outputs: the same rules as a run by the service, in the plainest form, to try an
+ * example's programs and to time them.
  */
 import { spawn } from 'node:child_process'
 import { copyFileSync, cpSync, existsSync, mkdirSync, readFileSync } from 'node:fs'
@@ -20,18 +21,23 @@ export interface TaskTime {
   seconds: number
 }
 
-/** Activities so that each comes after all it depends on. @throws Error naming an unknown activity or those on a cycle. */
+/**
+ * Activities in an order in which each follows all its predecessors.
+ * @throws Error naming an unknown activity or those on a cycle
+ */
 export const inOrder = (activities: readonly WorkflowActivity[]): WorkflowActivity[] => {
   const names = new Set(activities.map(({ name }) => name))
   for (const { name, dependsOn = [] } of activities) {
-    for (const other of dependsOn) if (!names.has(other)) throw new Error(`${name} depends on ${other}, which is not an activity`)
+    for (const other of dependsOn)
+      if (!names.has(other)) throw new Error(`${name} depends on ${other}, which is not an activity`)
   }
   const done = new Set<string>()
   const ordered: WorkflowActivity[] = []
   let waiting = [...activities]
   while (waiting.length > 0) {
     const ready = waiting.filter(({ dependsOn = [] }) => dependsOn.every((other) => done.has(other)))
-    if (ready.length === 0) throw new Error(`these activities wait for each other: ${waiting.map(({ name }) => name).join(', ')}`)
+    if (ready.length === 0)
+      throw new Error(`these activities wait for each other: ${waiting.map(({ name }) => name).join(', ')}`)
     for (const activity of ready) done.add(activity.name)
     ordered.push(...ready)
     waiting = waiting.filter(({ name }) => !done.has(name))
@@ -40,8 +46,9 @@ export const inOrder = (activities: readonly WorkflowActivity[]): WorkflowActivi
 }
 
 /**
- * Runs a command line in a folder; returns its seconds. With `stop` the command has a process group of its own, which is killed when
- * the signal is aborted. @throws Error with the end of its output when it fails.
+ * Runs a command line in a folder; returns its seconds. With `stop` the command has its own process
+ * group, which is killed when the signal is aborted.
+ * @throws Error with the end of its output when it fails
  */
 export const runCommand = async (command: string, directory: string, stop?: AbortSignal): Promise<number> => {
   stop?.throwIfAborted()
@@ -53,16 +60,19 @@ export const runCommand = async (command: string, directory: string, stop?: Abor
     detached: stop !== undefined,
   })
   const kill = (): void => {
-    if (child.pid !== undefined && child.exitCode === null && child.signalCode === null) process.kill(-child.pid, 'SIGKILL')
+    if (child.pid !== undefined && child.exitCode === null && child.signalCode === null)
+      process.kill(-child.pid, 'SIGKILL')
   }
   stop?.addEventListener('abort', kill)
   const ended = new Promise<string>((resolve, reject) => {
     child.once('error', reject)
     child.once('close', (code, signal) => resolve(signal ?? String(code)))
   })
-  const [stdout, stderr, end] = await Promise.all([text(child.stdout), text(child.stderr), ended]).finally(() => {
-    stop?.removeEventListener('abort', kill)
-  })
+  const [stdout, stderr, end] = await Promise.all([text(child.stdout), text(child.stderr), ended]).finally(
+    () => {
+      stop?.removeEventListener('abort', kill)
+    },
+  )
   const seconds = Number(process.hrtime.bigint() - start) / 1e9
   if (end !== '0') throw new Error(`${command} ended with ${end}: ${`${stdout}${stderr}`.slice(-2000)}`)
   return seconds
@@ -71,7 +81,8 @@ export const runCommand = async (command: string, directory: string, stop?: Abor
 /**
  * Runs one activity in `<folder>/<name>`; the work directories of its predecessors are beside it.
  * @returns seconds between start and end of its command.
- * @throws Error when it fails, when a file to stage is missing, or when an expected output is missing.
+ * @throws Error when it fails, when a file to stage is missing, or when an expected output is
+ *   missing.
  */
 const runTask = async (
   activity: WorkflowActivity,
@@ -92,7 +103,10 @@ const runTask = async (
   return seconds
 }
 
-/** Runs all activities of a document below `folder` (one folder each), telling each task's time as it ends. */
+/**
+ * Runs all activities of a document below `folder` (one folder each), and reports each task's time
+ * at its end.
+ */
 export const runSerially = async (
   workflow: WorkflowDocument,
   folder: string,
@@ -101,7 +115,9 @@ export const runSerially = async (
 ): Promise<TaskTime[]> => {
   const times: TaskTime[] = []
   for (const activity of inOrder(workflow.spec.activities)) {
-    const inputs = workflow.spec.dataDependencies.filter(({ consumerActivity }) => consumerActivity === activity.name)
+    const inputs = workflow.spec.dataDependencies.filter(
+      ({ consumerActivity }) => consumerActivity === activity.name,
+    )
     const seconds = await runTask(activity, inputs, folder, seedRoot)
     const task = { name: activity.name, activityType: activity.activityType, seconds }
     times.push(task)
@@ -112,14 +128,23 @@ export const runSerially = async (
 
 const main = async (): Promise<void> => {
   const [document, folder] = process.argv.slice(2)
-  if (document === undefined || folder === undefined) throw new Error('usage: run-serially.ts WORKFLOW.yaml FOLDER')
+  if (document === undefined || folder === undefined)
+    throw new Error('usage: run-serially.ts WORKFLOW.yaml FOLDER')
   const workflow = parse(readFileSync(document, 'utf8')) as WorkflowDocument
-  const times = await runSerially(workflow, path.resolve(folder), import.meta.dirname, ({ name, seconds }) => {
-    process.stderr.write(`${name} ${seconds.toFixed(2)} s\n`)
-  })
+  const times = await runSerially(
+    workflow,
+    path.resolve(folder),
+    import.meta.dirname,
+    ({ name, seconds }) => {
+      process.stderr.write(`${name} ${seconds.toFixed(2)} s\n`)
+    },
+  )
   const line = (label: string, seconds: readonly number[]): string => {
     const total = seconds.reduce((sum, each) => sum + each, 0)
-    return `${label.padEnd(12)} ${String(seconds.length).padStart(4)} tasks ${(total / seconds.length).toFixed(3).padStart(8)} s each ${total.toFixed(1).padStart(7)} s\n`
+    return (
+      `${label.padEnd(12)} ${String(seconds.length).padStart(4)} tasks ` +
+      `${(total / seconds.length).toFixed(3).padStart(8)} s each ${total.toFixed(1).padStart(7)} s\n`
+    )
   }
   for (const type of new Set(times.map(({ activityType }) => activityType))) {
     const seconds = times.flatMap((task) => (task.activityType === type ? [task.seconds] : []))

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Makes a role with its database for Orrery, and a role with its two databases for Temporal, and sets their passwords. Connects as the
-# superuser by PG* variables. Harmless when all is there. The roles are no superusers; each can connect to its own databases only.
+# Makes a role with its database for Orrery, and a role with its two databases for Temporal, and
+# sets their passwords. Connects as the superuser by PG* variables. Harmless when all is there. The
+# roles are no superusers; each can connect to its own databases only.
 set -eu
 psql() { command psql --no-psqlrc --quiet --set ON_ERROR_STOP=1 "$@"; }
 
@@ -15,23 +16,28 @@ alter role orrery_service password :'orrery';
 alter role temporal password :'temporal';
 SQL
 
-# What somebody else owns in a database goes to its role: a restored dump, and records of a time in which the superuser served all.
+# What somebody else owns in a database goes to its role: a restored dump, and records of a time in
+# which the superuser served all.
 own() {
   psql --dbname postgres --set database="$1" --set role="$2" <<'SQL'
-select format('create database %I', :'database') where not exists (select from pg_database where datname = :'database') \gexec
+select format('create database %I', :'database') where not exists (
+  select from pg_database where datname = :'database') \gexec
 alter database :"database" owner to :"role";
 revoke connect, temporary on database :"database" from public;
 SQL
   psql --dbname "$1" --set role="$2" <<'SQL'
 select format('alter %s %s owner to %I', kind, name, :'role')
 from (
-  select 'pg_namespace'::regclass as class, oid, 'schema' as kind, quote_ident(nspname) as name, oid as namespace, nspowner as owner
+  select 'pg_namespace'::regclass as class, oid, 'schema' as kind, quote_ident(nspname) as name,
+    oid as namespace, nspowner as owner
   from pg_namespace where nspname <> 'public'
   union all
-  select 'pg_class'::regclass, oid, case relkind when 'S' then 'sequence' else 'table' end, oid::regclass::text, relnamespace, relowner
+  select 'pg_class'::regclass, oid, case relkind when 'S' then 'sequence' else 'table' end,
+    oid::regclass::text, relnamespace, relowner
   from pg_class where relkind in ('r', 'p', 'v', 'm', 'S')
   union all
-  select 'pg_type'::regclass, oid, 'type', oid::regtype::text, typnamespace, typowner from pg_type where typtype in ('d', 'e')
+  select 'pg_type'::regclass, oid, 'type', oid::regtype::text, typnamespace, typowner
+  from pg_type where typtype in ('d', 'e')
   union all
   select 'pg_proc'::regclass, oid, 'routine', oid::regprocedure::text, pronamespace, proowner from pg_proc
 ) as object
@@ -40,7 +46,8 @@ where owner <> :'role'::regrole
   -- Parts of an extension keep their owner; the sequence of a column follows its table.
   and not exists (
     select from pg_depend
-    where classid = object.class and objid = object.oid and (deptype = 'e' or (kind = 'sequence' and deptype in ('a', 'i')))
+    where classid = object.class and objid = object.oid and (deptype = 'e'
+      or (kind = 'sequence' and deptype in ('a', 'i')))
   )
 \gexec
 SQL

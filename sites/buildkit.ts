@@ -16,7 +16,10 @@ export interface Buildkit {
   stop(): Promise<void>
 }
 
-/** The program `buildkitd`, built from its Go module into the cache when it is missing: 2.5 minutes of two quiet cores. */
+/**
+ * The program `buildkitd`, built from its Go module into the cache where it is missing: 2.5 minutes
+ * on two idle cores.
+ */
 const buildkitProgram = (): Promise<string> => {
   const { cacheDir, childEnvironment: environment } = configFromEnvironment()
   const target = join(cacheDir, 'buildkit', version, 'buildkitd')
@@ -45,7 +48,11 @@ const buildkitProgram = (): Promise<string> => {
   )
 }
 
-/** Starts the daemon with one worker, which runs containers by runc; it ends with us. As root. @throws Error with its last words */
+/**
+ * Starts the daemon as root, with one worker that runs containers through runc. It ends with this
+ * process.
+ * @throws Error with the end of its log
+ */
 export const startBuildkit = async (): Promise<Buildkit> => {
   const program = await buildkitProgram()
   const ground = openGround('buildkit')

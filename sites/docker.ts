@@ -2,64 +2,89 @@ import { spawn } from 'node:child_process'
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { get } from 'node:http'
 import { basename, dirname, join } from 'node:path'
-import { quote, quoteAll } from '../src/drivers/quote.ts'
+import { quote, quoteAll } from '../src/shell/quote.ts'
 import { leash, type Leashed } from '../src/embedded/leash.ts'
 import { freePort } from '../src/embedded/ports.ts'
-import { identify, isAlive } from '../src/embedded/processes.ts'
+import { identify, stillRuns } from '../src/embedded/processes.ts'
 import { openGround, run, until } from './ground.ts'
 import type { Host } from './hosts.ts'
 import { systemFiles } from './image-files.ts'
 import { startDaemon } from './kubernetes-daemon.ts'
 import { openCgroups } from './kubernetes-node.ts'
 
-export interface Engine {
+export interface DockerEngine {
   /** Path of the Unix socket that it listens on. */
   readonly socket: string
-  /** Holds a `docker` that speaks with this engine, for a PATH. */
+  /** Folder with a `docker` that uses this engine, for a PATH. */
   readonly commands: string
-  /** Runs the client against this engine and gives what it prints, trimmed. @throws Error with the end of both outputs when it fails */
+  /**
+   * Runs the client against this engine. @returns its standard output, trimmed
+   * @throws Error with the end of both outputs when it fails
+   */
   docker: (...args: string[]) => Promise<string>
-  /** Names of all containers, also of those that have ended. */
+  /** The cgroup of all its containers, also those of builds, below the root of each tree. */
+  readonly cgroup: string
+  /** Names of all containers, also of ended ones. */
   containers(): Promise<string[]>
+  /** Removes the names of images that match these patterns; an image goes with its last name. */
+  forget(...patterns: string[]): Promise<void>
   /** Kills the engine and its containerd; containers go on. */
   kill(): Promise<void>
-  /** Ends the engine as an operator's restart does: it stops its containers, but with `liveRestore`. */
+  /**
+   * Ends the engine like an operator's restart: it stops its containers, unless `liveRestore` is
+   * set.
+   */
   stop(): Promise<void>
-  /** After `kill` or `stop`: resolves when it answers. `liveRestore`: it leaves its containers alone when it is stopped, and the next one takes them up. */
+  /**
+   * After `kill` or `stop`; resolves when the engine answers. `liveRestore`: the containers keep
+   * running when it stops, and the next engine takes them over.
+   */
   start(options?: { liveRestore?: boolean }): Promise<void>
+  /** Limits all its containers together, also those of builds; they get the limits at their start. */
+  limit(limits: { processes: number; memoryBytes: number }): void
   [Symbol.asyncDispose](): Promise<void>
 }
 
-export interface EngineOptions {
-  /** Where images stay, so that a second start is short. */
+export interface DockerEngineOptions {
+  /** Folder of the images. They stay, so that a second start is short. */
   data: string
-  /** Engines of one kind take turns, those of different kinds stand beside each other. Default `image`. */
+  /** Engines of one kind take turns; those of different kinds run side by side. Default `image`. */
   kind?: keyof typeof bridges
-  /** Builds with BuildKit unless a client wants otherwise, as engines do since Docker 23. */
+  /** Builds with BuildKit unless a client chooses otherwise, like engines since Docker 23. */
   buildkit?: boolean
-  /** Who starts it, for those who wait for their turn. Default: this process. */
+  /** The owner's name, for processes that wait for their turn. Default: this process. */
   owner?: string
   /** Called each second while another engine of the kind is up, with its owner. */
   onWait?: (owner: string) => void
 }
 
-/** Debian's own first: its client has a BuildKit that needs no plug-in, and fits the engine. */
+/** Debian's own first: its client has a BuildKit without a plug-in, and fits the engine. */
 const searchPath = '/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin'
 
-/** What an engine answers to a GET, as JSON; undefined while nobody answers. The client would cost 50 ms of a processor each time. */
+/**
+ * The engine's answer to a GET, as JSON; undefined while no engine answers. The client would cost
+ * 50 ms of a processor each time.
+ */
 const ask = (socketPath: string, path: string): Promise<unknown> =>
   new Promise((resolve) => {
     const request = get({ socketPath, path, agent: false }, (response) => {
       const parts: Buffer[] = []
       response.on('data', (part: Buffer) => parts.push(part))
       response.once('close', () =>
-        resolve(response.complete && response.statusCode === 200 ? (JSON.parse(Buffer.concat(parts).toString()) as unknown) : undefined),
+        resolve(
+          response.complete && response.statusCode === 200
+            ? (JSON.parse(Buffer.concat(parts).toString()) as unknown)
+            : undefined,
+        ),
       )
     })
     request.once('error', () => resolve(undefined))
   })
 
-/** Own bridges with link-local addresses: an engine told to have none removes the `docker0` of the engine that is already there. */
+/**
+ * Own bridges with link-local addresses: an engine without a bridge removes the `docker0` of the
+ * machine's engine.
+ */
 const bridges = {
   image: ['orrery-test0', '169.254.118.1/24'],
   tasks: ['orrery-test1', '169.254.119.1/24'],
@@ -68,36 +93,47 @@ const bridges = {
 } as const
 
 const limiter = new URL('./runc-within-limits.py', import.meta.url)
-/** A runtime for Docker: Python, which costs more than runc itself, is asked for what is created only, and not at the other four calls of a container. */
+/**
+ * A runtime for Docker. It calls Python, which costs more than runc itself, only for a create, and
+ * not for the other four calls of a container.
+ */
 const withinLimits = (limiterPath: string): string =>
-  `#!/bin/sh\ncase " $* " in *' create '* | *' run '*) exec /usr/bin/python3 -IS ${quote(limiterPath)} "$@" ;; *) exec runc "$@" ;; esac\n`
+  `#!/bin/sh\ncase " $* " in *' create '* | *' run '*) exec /usr/bin/python3 -IS ` +
+  `${quote(limiterPath)} "$@" ;; *) exec runc "$@" ;; esac\n`
 const gpuHook = 'nvidia-container-runtime-hook'
 
 /**
- * Takes away what an engine has on this machine as soon as its standard input closes, by our will or by our death: processes, found by
- * their cgroup, cgroups, bridge and mounts. By force; who has time ends the engine before.
+ * Removes the engine's parts from this machine as soon as its standard input closes, at a stop or
+ * at the death of this process: processes, found by their cgroup, cgroups, bridge and mounts. It
+ * uses force; an orderly stop ends the engine first.
  */
 const remover = `trap '' TERM INT HUP
 cgroup=$1 bridge=$2 lock=$3
 shift 3
 read -r _
 patiently() { n=0; until "$@" || [ $((n += 1)) -gt 600 ]; do sleep 0.05; done; }
-ended() { pids=$(find /sys/fs/cgroup -path "*/$cgroup/*" -name cgroup.procs -exec cat {} + 2>/dev/null); [ -z "$pids" ] || { kill -KILL $pids 2>/dev/null; false; }; }
+ended() {
+  pids=$(find /sys/fs/cgroup -path "*/$cgroup/*" -name cgroup.procs -exec cat {} + 2>/dev/null)
+  [ -z "$pids" ] || { kill -KILL $pids 2>/dev/null; false; }; }
 gone() { [ -z "$(find /sys/fs/cgroup -depth -type d -path "*/$cgroup*" ! -exec rmdir {} ';' -print 2>/dev/null)" ]; }
 patiently ended
 patiently gone
-# Not when the next one has begun with it. Docker names the bridges of networks among containers by the beginning of the networks' ids.
+# Not when the next one has begun with it. Docker names the bridges of networks among containers by
+# the beginning of the networks' ids.
 flock --nonblock --conflict-exit-code 0 "$lock" /bin/sh -c 'ip link delete "$1"
 shift
 for folder; do
-  for id in $(grep -aohE "network/v1\\.0/bridge/[0-9a-f]{12}" "$folder/data/network/files/local-kv.db" 2>/dev/null); do ip link delete "br-\${id##*/}" 2>/dev/null; done
+  for id in $(grep -aohE "network/v1\\.0/bridge/[0-9a-f]{12}" "$folder/data/network/files/local-kv.db" 2>/dev/null); do
+    ip link delete "br-\${id##*/}" 2>/dev/null; done
 done' remove-bridges "$bridge" "$@"
-# Network namespaces stay mounted when it has ended; what was killed leaves the roots of its containers too.
+# Network namespaces stay mounted when it has ended; what was killed leaves the roots of its
+# containers too.
 for folder; do
-  while read -r _ mount _; do case $mount in "$folder"/*) echo "$mount" ;; esac; done < /proc/mounts | tac | xargs -r umount --lazy
+  while read -r _ mount _; do case $mount in "$folder"/*) echo "$mount" ;; esac; done < /proc/mounts |
+    tac | xargs -r umount --lazy
 done`
 
-/** The last line of a log, which says why a server ended, without the time before it. */
+/** The last line of a log without its time. It holds the reason why a server ended. */
 const lastLine = (log: string): string =>
   log
     .trim()
@@ -106,16 +142,17 @@ const lastLine = (log: string): string =>
     ?.replace(/^time="[^"]*" /, '') || 'it left no log; try sudo dockerd --debug'
 
 /**
- * A Docker engine beside whatever engine the machine has: own socket, bridge, containerd namespace; no change to firewall or forwarding.
- * It ends with us, even when we are killed.
+ * A Docker engine beside any engine of the machine, with its own socket, bridge and containerd
+ * namespace. It does not change firewall or forwarding. It ends with this process, even when this
+ * process is killed.
  */
-export const openEngine = async ({
+export const openDockerEngine = async ({
   data,
   kind = 'image',
   buildkit = false,
   owner = `process ${process.pid} in ${process.cwd()}`,
   onWait,
-}: EngineOptions): Promise<Engine> => {
+}: DockerEngineOptions): Promise<DockerEngine> => {
   mkdirSync(data, { recursive: true, mode: 0o711 })
   const ground = openGround('engine')
   const at = (name: string): string => join(ground.folder, name)
@@ -135,7 +172,7 @@ export const openEngine = async ({
     stdio: ['pipe', 'ignore', 'ignore'],
   })
   const removed = new Promise<void>((resolve) => end.once('exit', () => resolve()))
-  // What it starts is in its cgroup or in one beside it, so all of it can be found.
+  // All its processes are in its cgroup or in one beside it, so all of them can be found.
   const startScript = `
 : > ${quote(begun)}
 printf '%s' ${quote(owner)} > ${lock}
@@ -143,18 +180,31 @@ tree=/sys/fs/cgroup
 [ -e "$tree/cgroup.controllers" ] || tree=$tree/pids
 mkdir -p "$tree/${cgroup}/engine" && echo $$ > "$tree/${cgroup}/engine/cgroup.procs" || exit
 ip link delete ${bridge} 2>/dev/null
-ip link add name ${bridge} type bridge && ip address add ${address} dev ${bridge} && ip link set ${bridge} up && exec dockerd "$@"
+ip link add name ${bridge} type bridge && ip address add ${address} dev ${bridge} &&
+  ip link set ${bridge} up && exec dockerd "$@"
 `
   mkdirSync(commands)
   writeFileSync(at('runc'), withinLimits(limiter.pathname), { mode: 0o755 })
-  writeFileSync(join(commands, 'docker'), `#!/bin/sh\nDOCKER_HOST=unix://${quote(socket)} exec /usr/bin/docker "$@"\n`, { mode: 0o755 })
+  writeFileSync(
+    join(commands, 'docker'),
+    `#!/bin/sh\nDOCKER_HOST=unix://${quote(socket)} exec /usr/bin/docker "$@"\n`,
+    { mode: 0o755 },
+  )
 
   const docker = async (...args: string[]): Promise<string> => {
-    const environment = { HOME: ground.folder, DOCKER_HOST: `unix://${socket}`, DOCKER_BUILDKIT: '1', BUILDKIT_PROGRESS: 'plain' }
+    const environment = {
+      HOME: ground.folder,
+      DOCKER_HOST: `unix://${socket}`,
+      DOCKER_BUILDKIT: '1',
+      BUILDKIT_PROGRESS: 'plain',
+    }
     return (await run('docker', args, { environment, deadlineMs: 1_800_000 })).stdout.trim()
   }
 
-  /** Tells who has the turn while it is not ours; the first second is our own start. */
+  /**
+   * Reports the owner of the turn while this process waits. The first second counts as its own
+   * start.
+   */
   const waitTeller = () => {
     let toldAt = performance.now()
     return (): void => {
@@ -165,17 +215,48 @@ ip link add name ${bridge} type bridge && ip address add ${address} dev ${bridge
   }
 
   let server: Leashed | undefined
-  const start: Engine['start'] = async ({ liveRestore = false } = {}) => {
-    writeFileSync(settings, JSON.stringify({ ...settingsOf(at('runc'), cgroup), features: { buildkit }, 'live-restore': liveRestore }))
+  const start: DockerEngine['start'] = async ({ liveRestore = false } = {}) => {
+    writeFileSync(
+      settings,
+      JSON.stringify({
+        ...settingsOf(at('runc'), containersOf(cgroup)),
+        features: { buildkit },
+        'live-restore': liveRestore,
+      }),
+    )
     const launched = await leash({
       command: [
-        ...(['/usr/bin/flock', '--exclusive', '--no-fork', lock, '/bin/sh', '-c', startScript, 'dockerd'] as const),
-        ...['--config-file', settings, '--data-root', join(data, 'data'), '--exec-root', at('exec'), '--pidfile', at('pid')],
-        ...['--containerd-namespace', `orrery-${kind}`, '--containerd-plugins-namespace', `orrery-${kind}-plugins`],
+        ...([
+          '/usr/bin/flock',
+          '--exclusive',
+          '--no-fork',
+          lock,
+          '/bin/sh',
+          '-c',
+          startScript,
+          'dockerd',
+        ] as const),
+        ...[
+          '--config-file',
+          settings,
+          '--data-root',
+          join(data, 'data'),
+          '--exec-root',
+          at('exec'),
+          '--pidfile',
+          at('pid'),
+        ],
+        ...[
+          '--containerd-namespace',
+          `orrery-${kind}`,
+          '--containerd-plugins-namespace',
+          `orrery-${kind}-plugins`,
+        ],
         ...['--host', `unix://${socket}`, '--storage-driver', 'overlay2', '--bridge', bridge],
         ...['--iptables=false', '--ip-forward=false', '--ip-masq=false'],
       ],
-      // Its hooks and runc are short-lived programs in Go, three to a container: 86 s of a processor for the tests of the driver instead of 89.
+      // The engine's hooks and runc are short-lived Go programs, three per container. With this
+      // setting the driver's tests take 86 s of a processor instead of 89.
       environment: { PATH: searchPath, TMPDIR: ground.folder, GOGC: '800' },
       directory: ground.folder,
       logFile,
@@ -192,8 +273,9 @@ ip link add name ${bridge} type bridge && ip address add ${address} dev ${bridge
       'dockerd answers',
       async () => {
         tellWait()
-        // The first line says why: callers show no more than that.
-        if (exitCode !== undefined) throw new Error(`dockerd ended with code ${exitCode}: ${lastLine(words())}\n${words()}`)
+        // Callers show only the first line, so it holds the reason.
+        if (exitCode !== undefined)
+          throw new Error(`dockerd ended with code ${exitCode}: ${lastLine(words())}\n${words()}`)
         return (await ask(socket, '/version')) !== undefined
       },
       words,
@@ -216,21 +298,33 @@ ip link add name ${bridge} type bridge && ip address add ${address} dev ${bridge
     socket,
     commands,
     docker,
+    cgroup: containersOf(cgroup),
     containers: async () => {
       const found = (await ask(socket, '/containers/json?all=1')) as { Names: string[] }[] | undefined
       if (found === undefined) throw new Error('the engine does not say which containers it has')
       return found.flatMap(({ Names }) => Names.map((name) => name.slice(1)))
     },
+    forget: async (...patterns) => {
+      for (const pattern of patterns) {
+        const found = await docker('images', '--format', '{{.Repository}}:{{.Tag}}', pattern)
+        for (const name of found.split('\n').filter((each) => each !== '' && !each.includes('<none>')))
+          await docker('rmi', name)
+      }
+    },
     start,
+    limit: (limits) => limitCgroup(containersOf(cgroup), limits),
     kill: async () => {
       server?.kill()
       await server?.ended
       rmSync(socket, { force: true })
-      // Its own containerd ends with it. Nobody may reap that for a while, and then dockerd would take it for alive.
+      // Its own containerd ends with it. The process may stay unreaped for a while, and dockerd
+      // would take it for alive.
       const pidFile = at('exec/containerd/containerd.pid')
       if (!existsSync(pidFile)) return
       const containerd = identify(Number(readFileSync(pidFile, 'utf8')))
-      await until('containerd is gone', () => Promise.resolve(containerd === undefined || !isAlive(containerd)))
+      await until('containerd is gone', () =>
+        Promise.resolve(containerd === undefined || !stillRuns(containerd)),
+      )
       rmSync(pidFile)
     },
     stop: async () => server?.release(),
@@ -238,31 +332,66 @@ ip link add name ${bridge} type bridge && ip address add ${address} dev ${bridge
   }
 }
 
-/** Programs of containers are lowered to what this machine lets its root give; `cgroup` is the parent of theirs. */
+/**
+ * The limits of containers are lowered to those that this machine's root may set; `cgroup` is the
+ * parent of theirs.
+ */
 const settingsOf = (runtimePath: string, cgroup: string) => ({
   'default-runtime': 'within-limits',
   runtimes: { 'within-limits': { path: runtimePath } },
   'cgroup-parent': `/${cgroup}`,
 })
 
-/** A Docker engine on a host of a site, where every account looks for one; those of the group `docker` may use it. */
+/** The cgroup of all containers, without the engine's own processes. */
+const containersOf = (cgroup: string): string => `${cgroup}/containers`
+
+const cgroups = '/sys/fs/cgroup'
+
+/** Makes a cgroup with these limits, in either kind of tree. */
+const limitCgroup = (
+  name: string,
+  { processes, memoryBytes }: { processes: number; memoryBytes: number },
+): void => {
+  const isOneTree = existsSync(join(cgroups, 'cgroup.controllers'))
+  const [pids, memory] = isOneTree ? ['', ''] : ['pids', 'memory']
+  for (const tree of [pids, memory]) mkdirSync(join(cgroups, tree, name), { recursive: true })
+  if (isOneTree)
+    for (const above of ['', dirname(name)])
+      writeFileSync(join(cgroups, above, 'cgroup.subtree_control'), '+pids +memory')
+  writeFileSync(join(cgroups, pids, name, 'pids.max'), String(processes))
+  const limit = isOneTree ? 'memory.max' : 'memory.limit_in_bytes'
+  writeFileSync(join(cgroups, memory, name, limit), String(memoryBytes))
+}
+
+/**
+ * A Docker engine on a host of a site, at the default address. Accounts of the group `docker` may
+ * use it.
+ */
 export interface HostEngine {
-  /** Runs the client on the host as root and gives what it prints, trimmed. @throws Error with its last words when it fails */
+  /**
+   * Runs the client on the host as root. @returns its standard output, trimmed
+   * @throws Error with the end of its output when it fails
+   */
   docker: (...args: string[]) => Promise<string>
-  /** Lets the account of the site use it, or no longer: true of logins from now on. */
+  /** Allows or forbids the site's account to use it, from the next login on. */
   admit(allowed: boolean): void
-  /** Takes away what the host's end leaves of it; after that. */
+  /** Removes the leftovers of the engine after the host's end. */
   leave(): Promise<void>
 }
 
-/** Starts it with images of its own, which are below the host's `/srv`, and with NVIDIA's hook for whatever `/dev/nvidia…` there is. It ends with the host. */
+/**
+ * Starts the engine with its own images, below the host's `/srv`, and with NVIDIA's hook for every
+ * `/dev/nvidia…`. It ends with the host.
+ */
 export const startHostEngine = async (host: Host, account: string): Promise<HostEngine> => {
   const cgroup = `orrery-${basename(dirname(host.folder))}`
   const cgroups = openCgroups([cgroup])
-  const docker: HostEngine['docker'] = async (...args) => (await host.run(`/usr/bin/docker ${quoteAll(args)}`)).stdout.trim()
+  const docker: HostEngine['docker'] = async (...args) =>
+    (await host.run(`/usr/bin/docker ${quoteAll(args)}`)).stdout.trim()
   const groups = join(host.folder, 'etc/group')
   const others = readFileSync(groups, 'utf8').replace(/^docker:.*\n/m, '')
-  const admit = (allowed: boolean): void => writeFileSync(groups, `${others}docker:x:999:${allowed ? account : ''}\n`)
+  const admit = (allowed: boolean): void =>
+    writeFileSync(groups, `${others}docker:x:999:${allowed ? account : ''}\n`)
   try {
     admit(true)
     for (const [program, text] of [
@@ -270,49 +399,88 @@ export const startHostEngine = async (host: Host, account: string): Promise<Host
       ['within-limits.py', readFileSync(limiter, 'utf8')],
       [gpuHook, readFileSync(new URL(`./${gpuHook}.py`, import.meta.url), 'utf8')],
     ] as const)
-      await host.run(`mkdir -p /run/engine && cd /run/engine && cat > ${program} && chmod 755 ${program}`, 'root', { input: text })
-    await host.run('cat > /run/docker.json', 'root', { input: JSON.stringify(settingsOf('/run/engine/runc', cgroup)) })
+      await host.run(
+        `mkdir -p /run/engine && cd /run/engine && cat > ${program} && chmod 755 ${program}`,
+        'root',
+        { input: text },
+      )
+    await host.run('cat > /run/docker.json', 'root', {
+      input: JSON.stringify(settingsOf('/run/engine/runc', cgroup)),
+    })
     const daemon = await startDaemon(host, '/srv/dockerd.log', [
       ...(['/usr/bin/env', `PATH=${searchPath}:/run/engine`, 'dockerd'] as const),
       ...['--config-file', '/run/docker.json', '--data-root', '/srv/docker', '--exec-root', '/run/docker'],
-      ...['--storage-driver', 'overlay2', '--bridge=none', '--iptables=false', '--ip-forward=false', '--ip-masq=false'],
+      ...[
+        '--storage-driver',
+        'overlay2',
+        '--bridge=none',
+        '--iptables=false',
+        '--ip-forward=false',
+        '--ip-masq=false',
+      ],
     ])
     await daemon.ready(async () => (await ask(host.see('/run/docker.sock'), '/version')) !== undefined)
   } catch (error) {
     await cgroups.leave()
     const log = join(host.folder, 'srv/dockerd.log')
-    throw new Error(`no Docker engine on ${host.name}: ${existsSync(log) ? readFileSync(log, 'utf8').slice(-3_000) : ''}`, { cause: error })
+    throw new Error(
+      `no Docker engine on ${host.name}: ${existsSync(log) ? readFileSync(log, 'utf8').slice(-3_000) : ''}`,
+      { cause: error },
+    )
   }
   return { docker, admit, leave: cgroups.leave }
 }
 
-/** Gives the engine the image of `systemFiles` under this name, if it has not got it. */
-export const loadSystemImage = async ({ docker, commands }: Engine): Promise<string> => {
+/** Loads the image of `systemFiles` under this name into the engine, if it is missing. */
+export const loadSystemImage = async ({ docker, commands }: DockerEngine): Promise<string> => {
   const { root, key } = await systemFiles()
   const name = `orrery-test/system:${key}`
   if ((await docker('images', '--quiet', name)) === '')
     await run(
       '/bin/sh',
-      ['-c', `tar -C ${quote(root)} -c . | ${quote(join(commands, 'docker'))} import --change 'ENV PATH=/bin' - ${name}`],
+      [
+        '-c',
+        `tar -C ${quote(root)} -c . | ${quote(join(commands, 'docker'))} import --change 'ENV PATH=/bin' - ${name}`,
+      ],
       { deadlineMs: 600_000 },
     )
   return name
 }
 
-/** An image registry on the loopback address, plain HTTP (which engines allow there), that can go away and come back. */
+/**
+ * An image registry on the loopback address, plain HTTP (which engines allow there). It can be
+ * stopped and started again.
+ */
 export interface LoopbackRegistry {
   /** `127.0.0.1:<port>`, the first part of its images' names. */
   readonly address: string
-  /** Copies a docker archive there under a name such as `app/tool:1`. Gives the digest: `sha256:…`. */
+  /**
+   * Copies a docker archive there under a name such as `app/tool:1`. @returns the digest:
+   * `sha256:…`
+   */
   push(archive: string, name: string): Promise<string>
   stop(): Promise<void>
   start(): Promise<void>
 }
 
-/** Keeps its images in `folder`; ends with us. The caller stops it. */
-export const startLoopbackRegistry = async (folder: string): Promise<LoopbackRegistry> => {
+/** `user:hash` as a registry checks it; Debian's C library makes the hash. */
+const hashed = 'import crypt,sys;print(sys.argv[1]+":"+crypt.crypt(sys.argv[2],"$2b$05$"+"a"*21+"e"))'
+
+/**
+ * Stores its images in `folder`; ends with this process. The caller stops it. `login`: everybody
+ * else is refused.
+ */
+export const startLoopbackRegistry = async (
+  folder: string,
+  login?: { username: string; password: string },
+): Promise<LoopbackRegistry> => {
   const address = `127.0.0.1:${await freePort()}`
   mkdirSync(folder, { recursive: true })
+  const users = join(folder, 'users')
+  if (login !== undefined) {
+    const { stdout } = await run('python3', ['-W', 'ignore', '-c', hashed, login.username, login.password])
+    writeFileSync(users, stdout)
+  }
   const settings = join(folder, 'config.yml')
   writeFileSync(
     settings,
@@ -321,6 +489,7 @@ export const startLoopbackRegistry = async (folder: string): Promise<LoopbackReg
       log: { level: 'warn', accesslog: { disabled: true } },
       storage: { filesystem: { rootdirectory: join(folder, 'images') }, delete: { enabled: true } },
       http: { addr: address },
+      ...(login === undefined ? {} : { auth: { htpasswd: { realm: 'images', path: users } } }),
     }),
   )
   let server: Leashed | undefined
@@ -335,7 +504,7 @@ export const startLoopbackRegistry = async (folder: string): Promise<LoopbackReg
     })
     await until('the registry answers', () =>
       fetch(`http://${address}/v2/`).then(
-        ({ ok }) => ok,
+        ({ status }) => status < 500,
         () => false,
       ),
     )
@@ -345,7 +514,15 @@ export const startLoopbackRegistry = async (folder: string): Promise<LoopbackReg
     address,
     push: async (archive, name) => {
       const digestFile = join(folder, 'digest')
-      const plain = ['--insecure-policy', 'copy', '--quiet', '--dest-tls-verify=false', '--digestfile', digestFile]
+      const plain = [
+        '--insecure-policy',
+        'copy',
+        '--quiet',
+        '--dest-tls-verify=false',
+        '--digestfile',
+        digestFile,
+        ...(login === undefined ? [] : ['--dest-creds', `${login.username}:${login.password}`]),
+      ]
       await run('skopeo', [...plain, `docker-archive:${archive}`, `docker://${address}/${name}`])
       return readFileSync(digestFile, 'utf8').trim()
     },

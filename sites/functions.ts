@@ -10,7 +10,7 @@ import { leash, type Leashed } from '../src/embedded/leash.ts'
 import { freePort } from '../src/embedded/ports.ts'
 import { folderAt, openGround, until } from './ground.ts'
 
-/** What came to the gateway. */
+/** A request that reached the gateway. */
 export interface SeenCall {
   path: string
   kind: 'call' | 'poll' | 'cancel'
@@ -25,33 +25,43 @@ export interface PlatformAnswer {
   body: Buffer
 }
 
-/** A failure of the platform: does with a call what it wants and says whether it has answered; else the call goes its usual way. */
-export type Failure = (call: SeenCall, response: ServerResponse, forward: () => Promise<PlatformAnswer>) => Promise<boolean> | boolean
+/**
+ * A failure of the platform. It handles a call and returns whether it has answered; otherwise the
+ * call proceeds as usual.
+ */
+export type Failure = (
+  call: SeenCall,
+  response: ServerResponse,
+  forward: () => Promise<PlatformAnswer>,
+) => Promise<boolean> | boolean
 
 export interface FunctionsSite extends AsyncDisposable {
   readonly folder: string
   /** The functions framework itself, on loopback. */
   readonly framework: string
-  /** One address for all shapes: `/` as Cloud Run, `/function/…` and `/async-function/…` as OpenFaaS, `/2015-03-31/functions/…` as Lambda. */
+  /**
+   * One address for all shapes: `/` as Cloud Run, `/function/…` and `/async-function/…` as
+   * OpenFaaS, `/2015-03-31/functions/…` as Lambda.
+   */
   readonly gateway: string
   /** The only access key that the Lambda gateway knows. */
   readonly accessKey: { accessKeyId: string; secretAccessKey: string }
-  /** The bearer token that `/` and OpenFaaS ask for, where one is set. */
+  /** The bearer token that `/` and OpenFaaS require, where one is set. */
   token: string | undefined
   readonly seen: SeenCall[]
-  /** Calls (no polls, no cancels) that came under a name. */
+  /** The number of calls (without polls and cancels) with a name. */
   calls(name: string): number
   failure: Failure | undefined
-  /** Ends the function's process at once, with what it runs left to itself; its ledger stays. */
+  /** Kills the function's process. Its commands keep running, and its ledger stays. */
   kill(): Promise<void>
-  /** Starts the function again where it was. */
+  /** Starts the function again at the same address. */
   start(): Promise<void>
   log(): string
   stop(): Promise<void>
 }
 
 const region = 'eu-central-1'
-/** Of AWS: requests and answers of synchronous calls; events are smaller. */
+/** Limits of AWS: requests and answers of synchronous calls; events are smaller. */
 const lambdaLimits = { RequestResponse: 6 * 1024 * 1024, Event: 256 * 1024 }
 
 const bodyOf = async (message: IncomingMessage): Promise<Buffer> => {
@@ -61,8 +71,9 @@ const bodyOf = async (message: IncomingMessage): Promise<Buffer> => {
 }
 
 /**
- * Functions as platforms serve them: `examples/functions` in the real functions framework, and before it a gateway that speaks what OpenFaaS and
- * Lambda speak, Lambda's with its signatures checked. The gateway is where failures are made.
+ * Functions as platforms serve them: `examples/functions` in the real functions framework, behind a
+ * gateway with the protocols of OpenFaaS and Lambda. The gateway checks Lambda's signatures, and it
+ * injects the failures.
  */
 export const startFunctions = async (): Promise<FunctionsSite> => {
   const ground = openGround('functions')
@@ -76,7 +87,12 @@ export const startFunctions = async (): Promise<FunctionsSite> => {
   const start = async (): Promise<void> => {
     running = await leash({
       command: [process.execPath, import.meta.filename, String(port)],
-      environment: { PATH: '/usr/local/bin:/usr/bin:/bin', TMPDIR: ground.folder, CALL_LEDGER: ledger, NODE_ENV: 'production' },
+      environment: {
+        PATH: '/usr/local/bin:/usr/bin:/bin',
+        TMPDIR: ground.folder,
+        CALL_LEDGER: ledger,
+        NODE_ENV: 'production',
+      },
       directory: '/',
       logFile,
       softSignal: 'TERM',
@@ -85,7 +101,11 @@ export const startFunctions = async (): Promise<FunctionsSite> => {
     await until(
       'the functions framework',
       () =>
-        fetch(framework, { method: 'POST', body: '{}', headers: { 'content-type': 'application/json' } }).then(
+        fetch(framework, {
+          method: 'POST',
+          body: '{}',
+          headers: { 'content-type': 'application/json' },
+        }).then(
           () => true,
           () => false,
         ),
@@ -101,7 +121,10 @@ export const startFunctions = async (): Promise<FunctionsSite> => {
       })
       asked.on('error', reject)
       asked.on('response', (answer) => {
-        bodyOf(answer).then((content) => resolve({ status: answer.statusCode ?? 0, headers: {}, body: content }), reject)
+        bodyOf(answer).then(
+          (content) => resolve({ status: answer.statusCode ?? 0, headers: {}, body: content }),
+          reject,
+        )
       })
       asked.end(body)
     })
@@ -116,15 +139,31 @@ export const startFunctions = async (): Promise<FunctionsSite> => {
     )
     const signer = new AwsV4Signer({
       ...accessKey,
-      ...{ method: 'POST', url: `http://${request.headers.host ?? ''}${request.url ?? ''}`, body, headers, service: 'lambda', region },
+      ...{
+        method: 'POST',
+        url: `http://${request.headers.host ?? ''}${request.url ?? ''}`,
+        body,
+        headers,
+        service: 'lambda',
+        region,
+      },
       datetime: String(request.headers['x-amz-date'] ?? ''),
     })
     return authorization === (await signer.authHeader()) && /host;.*x-amz-date/.test(authorization)
   }
 
-  const answer = (response: ServerResponse, status: number, body: unknown, headers: Record<string, string> = {}): void => {
+  const answer = (
+    response: ServerResponse,
+    status: number,
+    body: unknown,
+    headers: Record<string, string> = {},
+  ): void => {
     const bytes = Buffer.isBuffer(body) ? body : Buffer.from(JSON.stringify(body))
-    response.writeHead(status, { 'content-type': 'application/json', 'content-length': bytes.length, ...headers })
+    response.writeHead(status, {
+      'content-type': 'application/json',
+      'content-length': bytes.length,
+      ...headers,
+    })
     response.end(bytes)
   }
 
@@ -155,7 +194,13 @@ export const startFunctions = async (): Promise<FunctionsSite> => {
     const path = request.url ?? '/'
     const document = JSON.parse(body.toString()) as { name?: string; poll?: boolean; cancel?: boolean }
     const kind = document.poll === true ? 'poll' : document.cancel === true ? 'cancel' : 'call'
-    const seen: SeenCall = { path, kind, name: document.name ?? '', headers: request.headers, body: body.toString() }
+    const seen: SeenCall = {
+      path,
+      kind,
+      name: document.name ?? '',
+      headers: request.headers,
+      body: body.toString(),
+    }
     site.seen.push(seen)
     const id = randomUUID()
     const forwardThis = (): Promise<PlatformAnswer> => forward(body, { 'x-request-id': id })
@@ -166,14 +211,21 @@ export const startFunctions = async (): Promise<FunctionsSite> => {
       const type = request.headers['x-amz-invocation-type'] === 'Event' ? 'Event' : 'RequestResponse'
       const known = { 'x-amzn-requestid': id }
       if (!(await isSigned(request, body)))
-        return answer(response, 403, { message: 'The request signature we calculated does not match the signature you provided.' }, known)
-      if (lambda[1] !== 'command') return answer(response, 404, { Message: `Function not found: ${String(lambda[1])}` }, known)
-      if (body.length > lambdaLimits[type]) return answer(response, 413, { Message: 'Request must be smaller than the limit' }, known)
+        return answer(
+          response,
+          403,
+          { message: 'The request signature we calculated does not match the signature you provided.' },
+          known,
+        )
+      if (lambda[1] !== 'command')
+        return answer(response, 404, { Message: `Function not found: ${String(lambda[1])}` }, known)
+      if (body.length > lambdaLimits[type])
+        return answer(response, 413, { Message: 'Request must be smaller than the limit' }, known)
       if (type === 'Event') {
         void forwardThis().catch(() => undefined)
         return answer(response, 202, Buffer.alloc(0), known)
       }
-      // Lambda knows no status of the function: what it returned is the body.
+      // Lambda has no status of the function: the function's result is the body.
       return answer(response, 200, (await forwardThis()).body, known)
     }
     if (site.token !== undefined && request.headers.authorization !== `Bearer ${site.token}`)
@@ -214,7 +266,7 @@ export const startFunctions = async (): Promise<FunctionsSite> => {
   return Object.assign(site, { gateway, [Symbol.asyncDispose]: () => site.stop() })
 }
 
-/** Waits, then lets the call go its way. */
+/** Waits, then lets the call proceed. */
 export const slow =
   (seconds: number): Failure =>
   async () => {
@@ -222,9 +274,10 @@ export const slow =
     return false
   }
 
-// Started by itself: the framework with the function, on loopback, where its own program would listen on every address.
+// The file is also a program: it serves the framework with the function on loopback, because the
+// framework's own program would listen on every address.
 if (process.argv[1] === import.meta.filename) {
-  // What the tests themselves were started with must not reach a command; Node's own files are closed at exec.
+  // Open files of the tests must not reach a command. Node's own files are closed at exec.
   for (const fd of readdirSync('/proc/self/fd').map(Number)) {
     if (fd <= 2 || !existsSync(`/proc/self/fdinfo/${fd}`)) continue
     const flags = /^flags:\s+(\d+)/m.exec(readFileSync(`/proc/self/fdinfo/${fd}`, 'utf8'))?.[1] ?? '0'

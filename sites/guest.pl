@@ -1,5 +1,6 @@
-# The first process of a host: it holds the host's namespaces together and buries its orphans. Its standard input is a pipe of the site's
-# owner; when that closes, by his will or by his death, it ends, and the kernel ends every process of the host with it.
+# The first process of a host. It holds the host's namespaces and reaps its orphans. Its standard
+# input is a pipe of the site's owner. When the pipe closes, at a stop or at the owner's death, this
+# process ends, and the kernel ends every process of the host with it.
 use strict;
 use warnings;
 use POSIX ':sys_wait_h';

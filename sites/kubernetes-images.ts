@@ -1,9 +1,22 @@
 import { createHash } from 'node:crypto'
-import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import {
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { join } from 'node:path'
 import { folderAt, run } from './ground.ts'
 
-/** Container images from programs of this machine, as docker archives: `ctr images import`, `skopeo` and `docker load` take them. */
+/**
+ * Container images from programs of this machine, as docker archives: `ctr images import`, `skopeo`
+ * and `docker load` take them.
+ */
 export interface ImageArchives {
   /** `docker.io/local/pause:3.10`: what holds a Pod together. */
   readonly pause: string
@@ -13,7 +26,9 @@ export interface ImageArchives {
   readonly gnu: string
 }
 
-/** Reaps what Pods with a shared process namespace leave to it, and ends at once when it is told to. */
+/**
+ * Reaps what Pods with a shared process namespace leave to it, and ends at once when it is told to.
+ */
 const pauseSource = `#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -31,7 +46,10 @@ xargs ldd < "$list" 2>/dev/null | grep -oE '/[^ :]+\\.so[^ :]*' | sort -u >> "$l
 tar --dereference --absolute-names --transform 's,^/,,' -cf - --files-from "$list" | tar -xf - -C "$1"
 `
 
-/** The images, made when the cache lacks them: about 2 s. @throws Error naming what the machine lacks */
+/**
+ * The images, made when the cache lacks them: about 2 s. @throws Error naming what the machine
+ * lacks
+ */
 export const kubernetesImages = async (cacheDir: string): Promise<ImageArchives> => {
   // What is written here is the content, so another text is another folder.
   const version = createHash('sha256')
@@ -39,7 +57,11 @@ export const kubernetesImages = async (cacheDir: string): Promise<ImageArchives>
     .digest('hex')
     .slice(0, 12)
   const folder = join(cacheDir, 'kubernetes', `images-${version}`)
-  const archives = { pause: join(folder, 'pause.tar'), busybox: join(folder, 'busybox.tar'), gnu: join(folder, 'gnu.tar') }
+  const archives = {
+    pause: join(folder, 'pause.tar'),
+    busybox: join(folder, 'busybox.tar'),
+    gnu: join(folder, 'gnu.tar'),
+  }
   if (existsSync(folder)) return archives
   mkdirSync(join(cacheDir, 'kubernetes'), { recursive: true })
   const temporary = mkdtempSync(join(cacheDir, 'kubernetes', 'images-new-'))
@@ -47,19 +69,36 @@ export const kubernetesImages = async (cacheDir: string): Promise<ImageArchives>
     const finished = folderAt(join(temporary, 'finished'))
     const pause = folderAt(join(temporary, 'pause'))
     await run('gcc', ['-static', '-Os', '-x', 'c', '-o', join(pause, 'pause'), '-'], { input: pauseSource })
-    await imageArchive(pause, 'docker.io/local/pause:3.10', { Entrypoint: ['/pause'] }, join(finished, 'pause.tar'))
+    await imageArchive(
+      pause,
+      'docker.io/local/pause:3.10',
+      { Entrypoint: ['/pause'] },
+      join(finished, 'pause.tar'),
+    )
 
     const busybox = withUsualFolders(join(temporary, 'busybox'))
     const program = existsSync('/usr/bin/busybox') ? '/usr/bin/busybox' : '/bin/busybox'
     cpSync(program, join(folderAt(join(busybox, 'bin')), 'busybox'))
-    for (const name of (await run(program, ['--list'])).stdout.split('\n').filter((tool) => tool !== '' && tool !== 'busybox'))
+    for (const name of (await run(program, ['--list'])).stdout
+      .split('\n')
+      .filter((tool) => tool !== '' && tool !== 'busybox'))
       symlinkSync('busybox', join(busybox, 'bin', name))
-    await imageArchive(busybox, 'docker.io/local/bb:1', { Env: ['PATH=/bin'], Cmd: ['sh'] }, join(finished, 'busybox.tar'))
+    await imageArchive(
+      busybox,
+      'docker.io/local/bb:1',
+      { Env: ['PATH=/bin'], Cmd: ['sh'] },
+      join(finished, 'busybox.tar'),
+    )
 
     const gnu = withUsualFolders(join(temporary, 'gnu'))
     await run('/bin/sh', ['-c', gatherGnu, 'gather', gnu])
     const path = 'PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin'
-    await imageArchive(gnu, 'docker.io/local/gnu:1', { Env: [path], Cmd: ['bash'] }, join(finished, 'gnu.tar'))
+    await imageArchive(
+      gnu,
+      'docker.io/local/gnu:1',
+      { Env: [path], Cmd: ['bash'] },
+      join(finished, 'gnu.tar'),
+    )
     try {
       renameSync(finished, folder)
     } catch (error) {
@@ -75,13 +114,21 @@ export const kubernetesImages = async (cacheDir: string): Promise<ImageArchives>
 const withUsualFolders = (root: string): string => {
   for (const name of ['etc', 'root', 'proc', 'sys', 'dev']) folderAt(join(root, name))
   folderAt(join(root, 'tmp'), 0o1777)
-  writeFileSync(join(root, 'etc', 'passwd'), 'root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n')
+  writeFileSync(
+    join(root, 'etc', 'passwd'),
+    'root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n',
+  )
   writeFileSync(join(root, 'etc', 'group'), 'root:x:0:\nnogroup:x:65534:\n')
   return root
 }
 
 /** A docker archive of one layer from a folder. Equal folders give equal archives. */
-export const imageArchive = async (root: string, name: string, config: Readonly<Record<string, unknown>>, file: string): Promise<void> => {
+export const imageArchive = async (
+  root: string,
+  name: string,
+  config: Readonly<Record<string, unknown>>,
+  file: string,
+): Promise<void> => {
   const work = folderAt(`${file}.parts`)
   const plain = ['--sort=name', '--owner=0', '--group=0', '--numeric-owner', '--mtime=@0']
   await run('tar', [...plain, '-C', root, '-cf', join(work, 'layer.tar'), '.'])
@@ -94,7 +141,10 @@ export const imageArchive = async (root: string, name: string, config: Readonly<
     history: [{ created_by: 'test' }],
   })
   writeFileSync(join(work, 'config.json'), image)
-  writeFileSync(join(work, 'manifest.json'), JSON.stringify([{ Config: 'config.json', RepoTags: [name], Layers: ['layer.tar'] }]))
+  writeFileSync(
+    join(work, 'manifest.json'),
+    JSON.stringify([{ Config: 'config.json', RepoTags: [name], Layers: ['layer.tar'] }]),
+  )
   await run('tar', [...plain, '-C', work, '-cf', file, 'manifest.json', 'config.json', 'layer.tar'])
   rmSync(work, { recursive: true })
 }

@@ -6,7 +6,7 @@ import type { Host } from './hosts.ts'
 import { thriftyServer, startDaemon } from './kubernetes-daemon.ts'
 import type { Daemon } from './kubernetes-daemon.ts'
 
-/** What a node is told at its making. */
+/** The settings of a new node. */
 export interface NodeSettings {
   /** Folder of the node's files on this machine; the host sees it at the same path. */
   folder: string
@@ -18,7 +18,7 @@ export interface NodeSettings {
   archives: readonly string[]
   /** Address of a registry that speaks plain HTTP. */
   registry: string
-  /** The cgroup, by a name that no other kubelet of the machine uses. */
+  /** The cgroup's name. No other kubelet of the machine uses it. */
   cgroup: string
   /** The node's number, from 1: its Pods have addresses in 10.201.<number>.0/24. */
   number: number
@@ -28,7 +28,7 @@ export interface NodeSettings {
 export interface NodePrograms {
   /** containerd with its images, where it is not running. */
   startRuntime(): Promise<void>
-  /** Does not wait for the node to be Ready; kubelet tries until the API server answers. */
+  /** Does not wait for the node to be Ready: kubelet retries until the API server answers. */
   startKubelet(): Promise<void>
   killKubelet(): Promise<void>
 }
@@ -36,7 +36,8 @@ export interface NodePrograms {
 const socket = '/run/containerd.sock'
 
 /**
- * kubelet writes these values of the kernel when it finds others. The kernel is the machine's, so it finds its own in files of the host.
+ * kubelet writes these kernel settings where they differ. The kernel is the machine's, so kubelet
+ * finds the values in files of the host instead.
  */
 const kernelSettings: Readonly<Record<string, string>> = {
   'vm/overcommit_memory': '1',
@@ -47,13 +48,16 @@ const kernelSettings: Readonly<Record<string, string>> = {
   'kernel/keys/root_maxbytes': '25000000',
 }
 
-/** Mounts of a node's host: where Kubernetes keeps things at places of its own that two nodes of one machine must not share. */
+/**
+ * Mounts of a node's host: folders that Kubernetes uses at fixed paths and that two nodes of one
+ * machine must not share.
+ */
 export const nodeMounts = (folder: string): Readonly<Record<string, string>> => ({
   '/var/lib': folderAt(join(folder, 'lib')),
   '/var/log': folderAt(join(folder, 'log')),
 })
 
-/** Writes what the programs of a node read. */
+/** Writes the files that the programs of a node read. */
 export const nodePrograms = (host: Host, settings: NodeSettings): NodePrograms => {
   const { folder, programs, pki } = settings
   const at = (name: string): string => join(folder, name)
@@ -65,21 +69,38 @@ export const nodePrograms = (host: Host, settings: NodeSettings): NodePrograms =
     `server = "http://${settings.registry}"\n[host."http://${settings.registry}"]\n`,
   )
   writeFileSync(at('kubelet.json'), JSON.stringify(kubeletSettings(host, settings)))
-  for (const [name, value] of Object.entries(kernelSettings)) writeFileSync(at(`kernel/${name.replaceAll('/', '.')}`), `${value}\n`)
+  for (const [name, value] of Object.entries(kernelSettings))
+    writeFileSync(at(`kernel/${name.replaceAll('/', '.')}`), `${value}\n`)
   let runtime: Daemon | undefined
   let kubelet: Daemon | undefined
-  const answers = (script: string) => async (): Promise<boolean> => (await host.run(script, 'root', { mayFail: true })).code === 0
+  const answers = (script: string) => async (): Promise<boolean> =>
+    (await host.run(script, 'root', { mayFail: true })).code === 0
   return {
     startRuntime: async () => {
       if (await answers(`test -S ${socket}`)()) return
-      const masks = Object.keys(kernelSettings).map((name) => `mount --bind ${at(`kernel/${name.replaceAll('/', '.')}`)} /proc/sys/${name}`)
-      // crun refuses a machine that shows both kinds of cgroups; the host need not show the second.
-      await host.run([...masks, '{ ! mountpoint -q /sys/fs/cgroup/unified || umount /sys/fs/cgroup/unified; }'].join(' && '))
-      // Once for all Pods: as a part of each Pod's network it takes processes for each Pod, at its start and at its end.
-      await host.run(`iptables -t nat -A POSTROUTING -s ${podSubnet(settings.number)} ! -d ${podSubnet(settings.number)} -j MASQUERADE`)
-      runtime = await startDaemon(host, at('containerd.log'), ['containerd', '--config', at('containerd.toml')])
+      const masks = Object.keys(kernelSettings).map(
+        (name) => `mount --bind ${at(`kernel/${name.replaceAll('/', '.')}`)} /proc/sys/${name}`,
+      )
+      // crun refuses a machine that shows both kinds of cgroups, so the host hides the second kind.
+      await host.run(
+        [...masks, '{ ! mountpoint -q /sys/fs/cgroup/unified || umount /sys/fs/cgroup/unified; }'].join(
+          ' && ',
+        ),
+      )
+      // One rule for all Pods: as a part of each Pod's network it would start processes at each
+      // Pod's start and end.
+      await host.run(
+        `iptables -t nat -A POSTROUTING -s ${podSubnet(settings.number)} ! -d ` +
+          `${podSubnet(settings.number)} -j MASQUERADE`,
+      )
+      runtime = await startDaemon(host, at('containerd.log'), [
+        'containerd',
+        '--config',
+        at('containerd.toml'),
+      ])
       await runtime.ready(answers(`ctr -a ${socket} version >/dev/null 2>&1`))
-      for (const archive of settings.archives) await host.run(`ctr -a ${socket} -n k8s.io images import ${archive} >/dev/null`)
+      for (const archive of settings.archives)
+        await host.run(`ctr -a ${socket} -n k8s.io images import ${archive} >/dev/null`)
     },
     startKubelet: async () => {
       const kubeconfig = join(pki, `node-${host.name}.kubeconfig`)
@@ -88,7 +109,16 @@ export const nodePrograms = (host: Host, settings: NodeSettings): NodePrograms =
         at('kubelet.log'),
         [
           join(programs, 'kubelet'),
-          ...['--config', at('kubelet.json'), '--kubeconfig', kubeconfig, '--root-dir', '/var/lib/kubelet', '--cert-dir', at('manifests')],
+          ...[
+            '--config',
+            at('kubelet.json'),
+            '--kubeconfig',
+            kubeconfig,
+            '--root-dir',
+            '/var/lib/kubelet',
+            '--cert-dir',
+            at('manifests'),
+          ],
           ...['--hostname-override', host.name, '--node-ip', host.address],
         ],
         thriftyServer,
@@ -111,7 +141,8 @@ state = "/run/containerd"
   restrict_oom_score_adj = true
   disable_apparmor = true
   max_concurrent_downloads = 8
-  # A Pod starts a runtime eleven times: with crun it takes 0.37 s of a processor, with runc, a program in Go, 0.42.
+  # A Pod starts a runtime eleven times: with crun it takes 0.37 s of a processor, with runc, a
+  # program in Go, 0.42.
   [plugins."io.containerd.grpc.v1.cri".containerd]
     default_runtime_name = "crun"
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.crun]
@@ -127,7 +158,10 @@ state = "/run/containerd"
 
 const podSubnet = (number: number): string => `10.201.${number}.0/24`
 
-/** Pods reach each other on their node and, under the node's address, everything that it reaches. */
+/**
+ * Pods reach each other on their node and, under the node's address, every address that the node
+ * reaches.
+ */
 const podNetwork = (folder: string, number: number): unknown => ({
   cniVersion: '0.4.0',
   name: 'pods',
@@ -151,14 +185,18 @@ const kubeletSettings = (host: Host, { folder, pki, cgroup }: NodeSettings): unk
   kind: 'KubeletConfiguration',
   containerRuntimeEndpoint: `unix://${socket}`,
   failCgroupV1: false,
-  // Otherwise an imported image is pulled again once the same id was pulled under another name.
+  // Otherwise an imported image is pulled again once its id was pulled under another name.
   imagePullCredentialsVerificationPolicy: 'NeverVerify',
   address: host.address,
   port: 10250,
   healthzBindAddress: '127.0.0.1',
   tlsCertFile: join(pki, `kubelet-${host.name}.crt`),
   tlsPrivateKeyFile: join(pki, `kubelet-${host.name}.key`),
-  authentication: { anonymous: { enabled: false }, webhook: { enabled: true }, x509: { clientCAFile: join(pki, 'ca.crt') } },
+  authentication: {
+    anonymous: { enabled: false },
+    webhook: { enabled: true },
+    x509: { clientCAFile: join(pki, 'ca.crt') },
+  },
   authorization: { mode: 'Webhook' },
   cgroupDriver: 'cgroupfs',
   cgroupRoot: `/${cgroup}`,
@@ -170,8 +208,13 @@ const kubeletSettings = (host: Host, { folder, pki, cgroup }: NodeSettings): unk
   staticPodPath: join(folder, 'manifests'),
   podLogsDir: '/var/log/pods',
   volumePluginDir: join(folder, 'plugins'),
-  // The disk is the machine's, and it may be fuller than a node's should be.
-  evictionHard: { 'memory.available': '50Mi', 'nodefs.available': '1%', 'imagefs.available': '1%', 'nodefs.inodesFree': '1%' },
+  // The disk is the machine's, and it may be fuller than a node's disk should be.
+  evictionHard: {
+    'memory.available': '50Mi',
+    'nodefs.available': '1%',
+    'imagefs.available': '1%',
+    'nodefs.inodesFree': '1%',
+  },
   imageGCHighThresholdPercent: 100,
   syncFrequency: '1s',
   nodeStatusUpdateFrequency: '2s',
@@ -185,7 +228,7 @@ const kubeletSettings = (host: Host, { folder, pki, cgroup }: NodeSettings): unk
   kubeAPIBurst: 2000,
 })
 
-/** Where the machine's kernel shows its cgroups: one tree, or one for each controller. */
+/** The folders of the machine's cgroups: one tree, or one for each controller. */
 const cgroupTrees = (): string[] => {
   const root = '/sys/fs/cgroup'
   if (existsSync(join(root, 'cgroup.controllers'))) return [root]
@@ -194,7 +237,10 @@ const cgroupTrees = (): string[] => {
     .filter((path) => lstatSync(path).isDirectory())
 }
 
-/** Takes the cgroups away, when their processes are gone, as soon as its standard input closes: by our will or by our death. */
+/**
+ * Removes the cgroups after their processes have ended, as soon as its standard input closes: at a
+ * stop or at the death of this process.
+ */
 const cgroupRemover = `trap '' TERM INT HUP; read -r _; n=0
 while [ $n -lt 100 ]; do
   left=; for group do [ ! -d "$group" ] || find "$group" -depth -type d -exec rmdir {} + 2>/dev/null || left=1; done
@@ -203,12 +249,13 @@ done`
 
 /** Cgroups of a site's kubelets. */
 export interface Cgroups {
-  /** Takes them away; their processes have ended before. */
+  /** Removes them; their processes have to end before. */
   leave(): Promise<void>
 }
 
 /**
- * Makes cgroups of these names in every tree. kubelet insists on finding its own; two that used the default one would remove each other's Pods.
+ * Creates cgroups of these names in every tree. kubelet insists on its own: two that share the
+ * default one would remove each other's Pods.
  */
 export const openCgroups = (names: readonly string[]): Cgroups => {
   const trees = cgroupTrees()
@@ -221,9 +268,10 @@ export const openCgroups = (names: readonly string[]): Cgroups => {
   const ended = new Promise<void>((resolve) => remover.once('exit', () => resolve()))
   for (const folder of folders) {
     mkdirSync(folder)
-    // A cpuset starts without CPUs, and nothing can run in it.
+    // A new cpuset has no CPUs, and no process can run in it.
     for (const file of ['cpuset.cpus', 'cpuset.mems'])
-      if (existsSync(join(folder, file))) writeFileSync(join(folder, file), readFileSync(join(dirname(folder), file)))
+      if (existsSync(join(folder, file)))
+        writeFileSync(join(folder, file), readFileSync(join(dirname(folder), file)))
   }
   return {
     leave: async () => {

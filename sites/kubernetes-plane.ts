@@ -7,29 +7,32 @@ import type { Host } from './hosts.ts'
 import { thriftyServer, startDaemon } from './kubernetes-daemon.ts'
 import type { Daemon } from './kubernetes-daemon.ts'
 
-/** What a control plane is told at its making. */
+/** The settings of a new control plane. */
 export interface PlaneSettings {
   /** Folder of its files on this machine; the host sees it at the same path. */
   folder: string
   /** Folder of the programs. */
   programs: string
-  /** Nodes to come: each has a certificate and an identity. */
+  /** Future nodes: each gets a certificate and an identity. */
   nodes: readonly { name: string; address: string }[]
   nodeGraceSeconds: number
   tolerationSeconds: number
 }
 
-export type Method = 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
+export type KubernetesMethod = 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
 
 /** etcd, API server, controller manager and scheduler on one host. */
 export interface Plane {
   readonly server: string
   readonly certificateAuthority: string
-  /** Of the user `admin`. */
+  /** The token of the user `admin`. */
   readonly adminToken: string
-  /** Folder of certificates and of a kubeconfig `<identity>.kubeconfig` for `admin`, `site`, `kwok` and each `node-<name>`. */
+  /**
+   * Folder of certificates and of a kubeconfig `<identity>.kubeconfig` for `admin`, `site`, `kwok`
+   * and each `node-<name>`.
+   */
   readonly pki: string
-  /** One JSON object a line: requests of everybody but the cluster's own parts. */
+  /** One JSON object per line: all requests except those of the cluster's own parts. */
   readonly auditLog: string
   startStorage(): Promise<void>
   startApiServer(): Promise<void>
@@ -37,15 +40,18 @@ export interface Plane {
   startControllers(): Promise<void>
   /** Nodes by kwok are those with the annotation `kwok.x-k8s.io/node: fake`. */
   startFakeNodes(): Promise<void>
-  /** As the user `site`; PATCH is a server-side apply. @throws Error with the status' message unless 2xx */
-  call(method: Method, path: string, body?: unknown): Promise<unknown>
-  /** Forgets all earlier states of objects in etcd. */
+  /**
+   * Calls the API as the user `site`; PATCH is a server-side apply. @throws Error with the message
+   * of the status unless 2xx
+   */
+  call(method: KubernetesMethod, path: string, body?: unknown): Promise<unknown>
+  /** Deletes all earlier states of objects in etcd. */
   compact(): Promise<void>
-  /** A ServiceAccount's token that is not asked from the API. */
+  /** Signs a ServiceAccount's token without a request to the API. */
   sign(claims: Readonly<Record<string, unknown>>): string
 }
 
-/** Ranges that are not in 10.64.0.0/10, where the hosts of sites are. */
+/** Ranges outside of 10.64.0.0/10, which the hosts of sites use. */
 const services = { range: '10.200.0.0/16', first: '10.200.0.1' }
 const issuer = 'https://kubernetes.default.svc.cluster.local'
 
@@ -60,19 +66,25 @@ while [ $# -gt 0 ]; do
   shift 3
 done`
 
-/** Everybody's requests are written down but those of the cluster's parts: they are many, and nobody asks for them. */
+/**
+ * All requests are logged except those of the cluster's parts: they are many, and no test reads
+ * them.
+ */
 const auditPolicy = {
   apiVersion: 'audit.k8s.io/v1',
   kind: 'Policy',
   omitStages: ['RequestReceived'],
   rules: [
-    { level: 'None', users: ['system:apiserver', 'system:kube-controller-manager', 'system:kube-scheduler', 'site', 'kwok'] },
+    {
+      level: 'None',
+      users: ['system:apiserver', 'system:kube-controller-manager', 'system:kube-scheduler', 'site', 'kwok'],
+    },
     { level: 'None', userGroups: ['system:nodes', 'system:serviceaccounts:kube-system'] },
     { level: 'Metadata' },
   ],
 }
 
-/** Writes identities and settings of a control plane; nothing of it runs yet. */
+/** Writes identities and settings of a control plane; none of its programs runs yet. */
 export const openPlane = async (host: Host, settings: PlaneSettings): Promise<Plane> => {
   const { folder, programs, nodes } = settings
   const pki = folderAt(join(folder, 'pki'), 0o700)
@@ -109,7 +121,7 @@ export const openPlane = async (host: Host, settings: PlaneSettings): Promise<Pl
   writeFileSync(own('scheduler.json'), JSON.stringify(schedulerSettings(own('scheduler.kubeconfig'))))
 
   const agent = new Agent({ keepAlive: true, ca: certificateAuthority })
-  const call = (method: Method, path: string, body?: unknown): Promise<unknown> => {
+  const call = (method: KubernetesMethod, path: string, body?: unknown): Promise<unknown> => {
     const applies = method === 'PATCH'
     const url = new URL(applies ? `${path}?fieldManager=site&force=true` : path, server)
     const headers = {
@@ -121,7 +133,11 @@ export const openPlane = async (host: Host, settings: PlaneSettings): Promise<Pl
 
   const storage = `http://${host.address}:2379`
   const askStorage = async (path: string, body: unknown): Promise<{ header: { revision: string } }> => {
-    const answer = await fetch(`${storage}${path}`, { method: 'POST', body: JSON.stringify(body), signal: AbortSignal.timeout(60_000) })
+    const answer = await fetch(`${storage}${path}`, {
+      method: 'POST',
+      body: JSON.stringify(body),
+      signal: AbortSignal.timeout(60_000),
+    })
     if (!answer.ok) throw new Error(`etcd answers ${answer.status} to ${path}: ${await answer.text()}`)
     return (await answer.json()) as { header: { revision: string } }
   }
@@ -141,10 +157,17 @@ export const openPlane = async (host: Host, settings: PlaneSettings): Promise<Pl
       const daemon = await start(
         'etcd',
         'etcd',
-        // What it holds is worth nothing after a crash of this machine.
+        // Its data is not needed after a crash of this machine.
         ...['--data-dir', join(folder, 'etcd'), '--unsafe-no-fsync', '--log-level', 'warn'],
         ...['--listen-client-urls', storage, '--advertise-client-urls', storage],
-        ...['--listen-peer-urls', peers, '--initial-advertise-peer-urls', peers, '--initial-cluster', `default=${peers}`],
+        ...[
+          '--listen-peer-urls',
+          peers,
+          '--initial-advertise-peer-urls',
+          peers,
+          '--initial-cluster',
+          `default=${peers}`,
+        ],
       )
       await daemon.ready(() =>
         fetch(`${storage}/health`).then(
@@ -157,14 +180,39 @@ export const openPlane = async (host: Host, settings: PlaneSettings): Promise<Pl
       apiServer = await start(
         'apiserver',
         'kube-apiserver',
-        ...['--etcd-servers', storage, '--bind-address', '0.0.0.0', '--secure-port', '6443', '--advertise-address', host.address],
+        ...[
+          '--etcd-servers',
+          storage,
+          '--bind-address',
+          '0.0.0.0',
+          '--secure-port',
+          '6443',
+          '--advertise-address',
+          host.address,
+        ],
         ...['--cert-dir', pki, '--tls-cert-file', own('api.crt'), '--tls-private-key-file', own('api.key')],
         ...['--client-ca-file', own('ca.crt'), '--token-auth-file', own('tokens.csv')],
         ...['--service-cluster-ip-range', services.range, '--service-account-issuer', issuer],
-        ...['--service-account-key-file', own('accounts.pub'), '--service-account-signing-key-file', own('accounts.key')],
-        ...['--authorization-mode', 'Node,RBAC', '--enable-admission-plugins', 'NodeRestriction', '--allow-privileged=true'],
+        ...[
+          '--service-account-key-file',
+          own('accounts.pub'),
+          '--service-account-signing-key-file',
+          own('accounts.key'),
+        ],
+        ...[
+          '--authorization-mode',
+          'Node,RBAC',
+          '--enable-admission-plugins',
+          'NodeRestriction',
+          '--allow-privileged=true',
+        ],
         ...['--kubelet-preferred-address-types=InternalIP', '--kubelet-certificate-authority', own('ca.crt')],
-        ...['--kubelet-client-certificate', own('kubelet-client.crt'), '--kubelet-client-key', own('kubelet-client.key')],
+        ...[
+          '--kubelet-client-certificate',
+          own('kubelet-client.crt'),
+          '--kubelet-client-key',
+          own('kubelet-client.key'),
+        ],
         ...['--audit-policy-file', own('audit-policy.json'), '--audit-log-path', auditLog],
         `--default-not-ready-toleration-seconds=${settings.tolerationSeconds}`,
         `--default-unreachable-toleration-seconds=${settings.tolerationSeconds}`,
@@ -183,11 +231,27 @@ export const openPlane = async (host: Host, settings: PlaneSettings): Promise<Pl
         start(
           'controllers',
           'kube-controller-manager',
-          ...['--kubeconfig', own('controllers.kubeconfig'), '--use-service-account-credentials', '--leader-elect=false', ...fast],
-          ...['--service-account-private-key-file', own('accounts.key'), '--root-ca-file', own('ca.crt'), '--secure-port', '0'],
+          ...[
+            '--kubeconfig',
+            own('controllers.kubeconfig'),
+            '--use-service-account-credentials',
+            '--leader-elect=false',
+            ...fast,
+          ],
+          ...[
+            '--service-account-private-key-file',
+            own('accounts.key'),
+            '--root-ca-file',
+            own('ca.crt'),
+            '--secure-port',
+            '0',
+          ],
           ...['--concurrent-job-syncs', '20', '--node-monitor-grace-period', `${settings.nodeGraceSeconds}s`],
           ...['--node-monitor-period', '1s'],
-          ...['--controllers', '*,-node-ipam-controller,-cloud-node-lifecycle-controller,-service-lb-controller,-node-route-controller'],
+          ...[
+            '--controllers',
+            '*,-node-ipam-controller,-cloud-node-lifecycle-controller,-service-lb-controller,-node-route-controller',
+          ],
         ),
         start('scheduler', 'kube-scheduler', '--config', own('scheduler.json'), '--secure-port', '0'),
       ])
@@ -198,7 +262,14 @@ export const openPlane = async (host: Host, settings: PlaneSettings): Promise<Pl
       await start(
         'kwok',
         'kwok',
-        ...['--kubeconfig', own('kwok.kubeconfig'), '--config', stages, '--server-address', '127.0.0.1:10247'],
+        ...[
+          '--kubeconfig',
+          own('kwok.kubeconfig'),
+          '--config',
+          stages,
+          '--server-address',
+          '127.0.0.1:10247',
+        ],
         ...['--manage-all-nodes=false', '--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake'],
         ...['--node-lease-duration-seconds=40', '--v=WARN'],
       )
@@ -210,12 +281,17 @@ export const openPlane = async (host: Host, settings: PlaneSettings): Promise<Pl
     sign: (claims) => {
       const encode = (value: unknown): string => Buffer.from(JSON.stringify(value)).toString('base64url')
       const text = `${encode({ alg: 'RS256', typ: 'JWT' })}.${encode({ iss: issuer, aud: [issuer], ...claims })}`
-      return `${text}.${sign('sha256', Buffer.from(text), createPrivateKey(readFileSync(own('accounts.key')))).toString('base64url')}`
+      const key = createPrivateKey(readFileSync(own('accounts.key')))
+      return `${text}.${sign('sha256', Buffer.from(text), key).toString('base64url')}`
     },
   }
 }
 
-const answerOf = (url: URL, options: Parameters<typeof request>[1] & object, body: unknown): Promise<unknown> =>
+const answerOf = (
+  url: URL,
+  options: Parameters<typeof request>[1] & object,
+  body: unknown,
+): Promise<unknown> =>
   new Promise((resolve, reject) => {
     const asked = request(url, options, (answer) => {
       const parts: Buffer[] = []
@@ -225,7 +301,11 @@ const answerOf = (url: URL, options: Parameters<typeof request>[1] & object, bod
         const text = Buffer.concat(parts).toString()
         const status = answer.statusCode ?? 0
         if (status < 200 || status > 299)
-          reject(new Error(`${options.method ?? 'GET'} ${url.pathname} is answered ${status}: ${text.slice(0, 2000)}`))
+          reject(
+            new Error(
+              `${options.method ?? 'GET'} ${url.pathname} is answered ${status}: ${text.slice(0, 2000)}`,
+            ),
+          )
         else resolve(text.startsWith('{') ? JSON.parse(text) : text)
       })
     })
@@ -251,7 +331,7 @@ const schedulerSettings = (kubeconfigFile: string): unknown => ({
   clientConnection: { kubeconfig: kubeconfigFile, qps: 1000, burst: 2000 },
 })
 
-/** How a Job's Pod on a fake node ends: after `sim/time` with code `sim/exit`. */
+/** The end of a Job's Pod on a fake node: after `sim/time` with code `sim/exit`. */
 const fakeJobEnds = `
 apiVersion: kwok.x-k8s.io/v1alpha1
 kind: Stage
@@ -269,7 +349,10 @@ spec:
       {{ $now := Now }}{{ $root := . }}{{ $x := or (index (or .metadata.annotations dict) "sim/exit") "0" }}
       containerStatuses:
       {{ range $i, $c := .spec.containers }}{{ $o := index $root.status.containerStatuses $i }}
-      - {image: {{ $c.image | Quote }}, name: {{ $c.name | Quote }}, ready: false, restartCount: 0, started: false, state: {terminated: {exitCode: {{ $x }}, startedAt: {{ $o.state.running.startedAt | Quote }}, finishedAt: {{ $now | Quote }}, reason: {{ if eq $x "0" }}Completed{{ else }}Error{{ end }}}}}
+      - {image: {{ $c.image | Quote }}, name: {{ $c.name | Quote }}, ready: false, restartCount: 0,
+         started: false, state: {terminated: {exitCode: {{ $x }},
+         startedAt: {{ $o.state.running.startedAt | Quote }}, finishedAt: {{ $now | Quote }},
+         reason: {{ if eq $x "0" }}Completed{{ else }}Error{{ end }}}}}
       {{ end }}
       phase: {{ if eq $x "0" }}Succeeded{{ else }}Failed{{ end }}
 `

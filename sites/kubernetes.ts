@@ -7,7 +7,7 @@ import { configFromEnvironment } from '../src/config.ts'
 import { folderAt, openGround, run, until } from './ground.ts'
 import type { Ground } from './ground.ts'
 import { hostsMissing, openNetwork } from './hosts.ts'
-import type { Host, Network } from './hosts.ts'
+import type { Host, SiteNetwork } from './hosts.ts'
 import { buildKubernetes } from './kubernetes-build.ts'
 import { kubernetesImages } from './kubernetes-images.ts'
 import type { ImageArchives } from './kubernetes-images.ts'
@@ -22,18 +22,25 @@ import type { Registry } from './registry.ts'
 export interface KubernetesOptions {
   /** Real nodes `node1`, `node2` …, each a host with containerd and kubelet. Default 1. */
   nodes?: number
-  /** Their names where those matter. */
+  /** Their names, for tests that depend on names. */
   nodeNames?: readonly string[]
   /**
-   * Nodes by kwok, `f0000` …: 32 CPUs, 110 Pods, label `type=kwok`, taint `kwok.x-k8s.io/node:NoSchedule`. A Job's Pods there run for the
-   * Pod annotation `sim/time` (`0s`) and end with the exit code `sim/exit` (`0`); they have no logs. Default 0.
+   * Nodes by kwok, `f0000` …: 32 CPUs, 110 Pods, label `type=kwok`, taint
+   * `kwok.x-k8s.io/node:NoSchedule`. A Job's Pods there run for the Pod annotation `sim/time`
+   * (`0s`) and end with the exit code `sim/exit` (`0`); they have no logs. Default 0.
    */
   fakeNodes?: number
-  /** Seconds without a sign of life after which a node is NotReady; default 30, as false alarms come with a loaded machine. */
+  /**
+   * Seconds without a heartbeat after which a node is NotReady. The default is 30, because a loaded
+   * machine causes false alarms.
+   */
   nodeGraceSeconds?: number
-  /** Seconds that a Pod stays on a node that is NotReady or unreachable before it is evicted; default 3 (Kubernetes': 300). */
+  /**
+   * Seconds that a Pod stays on a node that is NotReady or unreachable before it is evicted;
+   * default 3 (Kubernetes': 300).
+   */
   tolerationSeconds?: number
-  /** What the account `orrery` may do in the namespace; default `namespaceRights`. */
+  /** The rights of the account `orrery` in the namespace; default `namespaceRights`. */
   rights?: readonly Right[]
 }
 
@@ -44,25 +51,37 @@ export interface Right {
   verbs: readonly string[]
 }
 
-/** One request that reached the API server: not of its own parts (kubelets, controllers, scheduler, kwok, this site), of everybody else. */
+/**
+ * One request at the API server, except those of its own parts (kubelets, controllers, scheduler,
+ * kwok, this site).
+ */
 export interface ApiRequest {
-  /** As RBAC names it: `get`, `list`, `watch`, `create`, `patch`, … */
+  /** In RBAC's terms: `get`, `list`, `watch`, `create`, `patch`, … */
   verb: string
-  /** `admin`, or `system:serviceaccount:<namespace>:<account>`; `system:anonymous` or empty when it was not let in. */
+  /**
+   * `admin`, or `system:serviceaccount:<namespace>:<account>`; `system:anonymous` or empty for a
+   * refused login.
+   */
   user: string
   userAgent: string
   /** `jobs`, `pods`, `pods/log`, …; empty for paths outside of resources such as `/version`. */
   resource: string
   namespace: string
   uri: string
-  /** The HTTP status; a watch that still runs has 200. */
+  /** The HTTP status; an open watch has 200. */
   code: number
 }
 
 export interface KubernetesNode extends Host {
-  /** Without a warning; its containers run on. For the whole node: `crash()`, or `cut()` for its network. */
+  /**
+   * Kills kubelet without a warning; its containers run on. For the whole node: `crash()`, or
+   * `cut()` for its network.
+   */
   killKubelet(): Promise<void>
-  /** Starts kubelet (and containerd where it is not running): after `killKubelet()`, or after `boot()`. Resolves when the node is Ready. */
+  /**
+   * Starts kubelet (and containerd where it is not running): after `killKubelet()`, or after
+   * `boot()`. Resolves when the node is Ready.
+   */
   startKubelet(): Promise<void>
 }
 
@@ -72,79 +91,112 @@ export interface KubernetesSite extends AsyncDisposable {
   readonly server: string
   /** PEM. */
   readonly certificateAuthority: string
-  /** Made for the test. Its default ServiceAccount exists. */
+  /** A namespace made for the test. Its default ServiceAccount exists. */
   readonly namespace: string
-  /** Of the user `admin`, a cluster administrator. */
+  /** The token of the user `admin`, a cluster administrator. */
   readonly adminToken: string
   /**
-   * A token of a ServiceAccount of the namespace; default `orrery`, which has `rights` there and `clusterRights`, and nothing else. By
-   * TokenRequest; one for less than 600 seconds, which the API does not give, is signed here (0 or less: expired already).
-   * The API server remembers for 10 s that a token was good.
+   * A token of a ServiceAccount of the namespace; default `orrery`, which has only `rights` there
+   * and `clusterRights`. The API issues it by TokenRequest. The API issues none for less than 600
+   * seconds, so such a token is signed here (0 or less: expired already). The API server caches for
+   * 10 s that a token was valid.
    */
   token(account?: string, seconds?: number): Promise<string>
-  /** Takes back a token of 600 seconds or more. Resolves when it is refused: after half a second if nobody has used it, else after 10. */
+  /**
+   * Revokes a token of 600 seconds or more. Resolves when the API refuses it: after half a second
+   * if the token was not used, else after 10 s.
+   */
   revokeToken(token: string): Promise<void>
-  /** Makes (or changes) a ServiceAccount of the namespace with these rights in it and none elsewhere. */
+  /**
+   * Creates (or changes) a ServiceAccount of the namespace with these rights in it and none
+   * elsewhere.
+   */
   account(name: string, rights: readonly Right[]): Promise<void>
   /** A kubeconfig file of `admin` with the namespace as default. */
   readonly kubeconfig: string
-  /** Runs kubectl as `admin`; its standard output. @throws Error with its words */
+  /** Runs kubectl as `admin`. @returns its standard output @throws Error with its output */
   kubectl(...args: string[]): Promise<string>
-  /** Calls the API as the site itself, not counted in `requests()`; the answer's JSON. @throws Error with the status' message unless 2xx */
+  /**
+   * Calls the API as the site itself, not counted in `requests()`. @returns the answer's JSON
+   * @throws Error with the message of the status unless 2xx
+   */
   call(method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE', path: string, body?: unknown): Promise<unknown>
   /**
-   * Images that every node has; use them with `imagePullPolicy: IfNotPresent` (the default for a tag that is not `latest`).
-   * `busybox`: sh, setsid, env, find and its other tools, PATH=/bin. `gnu`: bash, coreutils, findutils, grep, sed, tar, gzip, util-linux, perl.
+   * Images on every node; use them with `imagePullPolicy: IfNotPresent` (the default for a tag
+   * other than `latest`). `busybox`: sh, setsid, env, find and its other tools, PATH=/bin. `gnu`:
+   * bash, coreutils, findutils, grep, sed, tar, gzip, util-linux, perl.
    */
-  readonly images: { readonly busybox: 'local/bb:1'; readonly gnu: 'local/gnu:1'; readonly pause: 'local/pause:3.10' }
-  /** PersistentVolumeClaim `work` of the namespace (ReadWriteMany), on every real node; `folder` is where this machine sees it. */
+  readonly images: {
+    readonly busybox: 'local/bb:1'
+    readonly gnu: 'local/gnu:1'
+    readonly pause: 'local/pause:3.10'
+  }
+  /**
+   * PersistentVolumeClaim `work` of the namespace (ReadWriteMany), on every real node; `folder` is
+   * its path on this machine.
+   */
   readonly volume: { readonly claim: 'work'; readonly folder: string }
-  /** The cluster's registry, plain HTTP, known to its nodes as such; it has busybox as `<registry.address>/bb:1`. */
+  /**
+   * The cluster's registry, plain HTTP; its nodes are configured for that. It has busybox as
+   * `<registry.address>/bb:1`.
+   */
   readonly registry: Registry
-  /** The real ones. */
+  /** The real nodes. */
   readonly nodes: readonly KubernetesNode[]
   /** Names of the cgroups that their Pods live in, in every tree of this machine. */
   readonly cgroups: readonly string[]
-  /** `kubectl drain`: cordons and evicts all; resolves when it is done. `uncordon` takes it back. */
+  /**
+   * `kubectl drain`: cordons the node and evicts all Pods; resolves when it is done. `uncordon`
+   * reverts it.
+   */
   drain(node: string): Promise<void>
   uncordon(node: string): Promise<void>
   /** Evicts a Pod of the namespace by the API's eviction. */
   evict(pod: string): Promise<void>
-  /** Resolves when it is gone; connections to it are refused. */
+  /** Resolves when the API server is gone; connections to it are refused. */
   killApiServer(): Promise<void>
-  /** Resolves when it is ready. */
+  /** Resolves when the API server is ready. */
   startApiServer(): Promise<void>
   restartApiServer(): Promise<void>
   /**
-   * Forgets all history of objects: etcd is compacted and the API server, whose cache would still know, starts anew. Any watch or list
-   * from a resourceVersion of before is answered 410 (Expired).
+   * Deletes the history of all objects: etcd is compacted, and the API server restarts, because its
+   * cache would still hold the history. A watch or list from an earlier resourceVersion is answered
+   * 410 (Expired).
    */
   compactEtcd(): Promise<void>
-  /** The namespace's only ResourceQuota, `limit`, e.g. `{ 'count/jobs.batch': '2', 'requests.cpu': '1' }`; undefined removes it. In force when it resolves. */
+  /**
+   * The namespace's only ResourceQuota, `limit`, e.g. `{ 'count/jobs.batch': '2', 'requests.cpu':
+   * '1' }`; undefined removes it. It is in force when this resolves.
+   */
   setQuota(hard: Readonly<Record<string, string>> | undefined): Promise<void>
-  /** What reached the API server since the start or `forgetRequests()`. */
+  /** Requests at the API server since the start or `forgetRequests()`. */
   requests(): ApiRequest[]
   forgetRequests(): void
   stop(): Promise<void>
 }
 
 /**
- * What a user is told to allow the daemon's ServiceAccount in the namespace where it is to run Jobs: what the driver insists on, and what it and
- * discovery read to say more.
+ * The rights that the documentation asks a user to grant the daemon's ServiceAccount in the
+ * namespace of its Jobs: those that the driver requires, and those that it and discovery use for
+ * further facts.
  */
 export const namespaceRights: readonly Right[] = [
   ...neededRights.map(([group, resource, verbs]) => ({ apiGroups: [group], resources: [resource], verbs })),
   { apiGroups: [''], resources: ['pods/log'], verbs: ['get'] },
-  { apiGroups: [''], resources: ['persistentvolumeclaims', 'resourcequotas', 'limitranges', 'events'], verbs: ['get', 'list'] },
+  {
+    apiGroups: [''],
+    resources: ['persistentvolumeclaims', 'resourcequotas', 'limitranges', 'events'],
+    verbs: ['get', 'list'],
+  },
 ]
 
-/** What it is told to allow in the whole cluster, for discovery. */
+/** The rights in the whole cluster, for discovery. */
 export const clusterRights: readonly Right[] = [
   { apiGroups: [''], resources: ['nodes', 'namespaces'], verbs: ['get', 'list'] },
   { apiGroups: ['storage.k8s.io'], resources: ['storageclasses'], verbs: ['get', 'list'] },
 ]
 
-/** What the machine lacks for this site, in words; undefined when nothing. */
+/** The lacks of this machine for the site, as text; undefined where there is none. */
 export const kubernetesMissing = async (): Promise<string | undefined> => {
   const lacks = siteLacks({ kind: 'kubernetes' })
   if (lacks !== undefined) return lacks
@@ -152,9 +204,11 @@ export const kubernetesMissing = async (): Promise<string | undefined> => {
 }
 
 /**
- * Starts a cluster: a host with etcd, API server, controller manager, scheduler and registry, and hosts with containerd and kubelet, on a
- * switch of their own. There is no cluster DNS and no Service: Pods reach addresses. Everything ends with `stop()` and with the process that
- * called, also when that is killed. The programs are built when the cache lacks them (4 minutes on two quiet cores).
+ * Starts a cluster: a host with etcd, API server, controller manager, scheduler and registry, and
+ * hosts with containerd and kubelet, on a switch of their own. The cluster has no DNS and no
+ * Service: Pods reach addresses. Everything ends with `stop()` and with the calling process, also
+ * when that is killed. The programs are built where the cache lacks them (4 minutes on two idle
+ * cores).
  *
  * @throws Error naming what the machine lacks
  */
@@ -164,8 +218,9 @@ export const startKubernetes = async (options: KubernetesOptions = {}): Promise<
   const { cacheDir } = configFromEnvironment()
   const [programs, archives] = await Promise.all([buildKubernetes(), kubernetesImages(cacheDir)])
   const ground = openGround('kubernetes')
-  let network: Network | undefined
-  const nodeNames = options.nodeNames ?? Array.from({ length: options.nodes ?? 1 }, (_, index) => `node${index + 1}`)
+  let network: SiteNetwork | undefined
+  const nodeNames =
+    options.nodeNames ?? Array.from({ length: options.nodes ?? 1 }, (_, index) => `node${index + 1}`)
   const cgroups = openCgroups(nodeNames.map((name) => cgroupOf(ground, name)))
   try {
     network = await openNetwork(ground, { name: 'ada', shell: '/bin/sh' })
@@ -191,7 +246,7 @@ const inNamespace = `/api/v1/namespaces/${namespace}`
 
 const open = async (
   ground: Ground,
-  network: Network,
+  network: SiteNetwork,
   cgroups: Cgroups,
   { programs, archives, nodeNames }: Parts,
   options: KubernetesOptions,
@@ -236,29 +291,39 @@ const open = async (
   ])
   await plane.startControllers()
 
-  /** Whether kubelet has told of the node's health since `sinceMs`. */
+  /** Whether kubelet has reported the node's health since `sinceMs`. */
   const isReady = async (name: string, sinceMs: number): Promise<boolean> => {
     const node = await (call('GET', `/api/v1/nodes/${name}`) as Promise<Node>).catch(() => undefined)
     const health = node?.status.conditions?.find(({ type }) => type === 'Ready')
-    // While the taint of its absence is still there, Pods that come are evicted soon.
-    const absent = node?.spec.taints?.some(({ key }) => /^node.kubernetes.io\/(not-ready|unreachable)$/.test(key)) ?? false
-    // Times of Kubernetes have no fractions of a second.
+    // While the taint of an absent node remains, new Pods are evicted soon.
+    const absent =
+      node?.spec.taints?.some(({ key }) => /^node.kubernetes.io\/(not-ready|unreachable)$/.test(key)) ?? false
+    // Kubernetes' times have no fractions of a second.
     return health?.status === 'True' && !absent && Date.parse(health.lastHeartbeatTime) >= sinceMs - 1000
   }
-  const nodes = machines.map(({ host, programs: { startRuntime, startKubelet, killKubelet } }): KubernetesNode =>
-    Object.assign(host, {
-      killKubelet,
-      startKubelet: async () => {
-        const since = Date.now()
-        await startRuntime()
-        await startKubelet()
-        await until(`${host.name} is Ready`, () => isReady(host.name, since), wordsOf(join(folder, host.name, 'kubelet.log')))
-      },
-    }),
+  const nodes = machines.map(
+    ({ host, programs: { startRuntime, startKubelet, killKubelet } }): KubernetesNode =>
+      Object.assign(host, {
+        killKubelet,
+        startKubelet: async () => {
+          const since = Date.now()
+          await startRuntime()
+          await startKubelet()
+          await until(
+            `${host.name} is Ready`,
+            () => isReady(host.name, since),
+            wordsOf(join(folder, host.name, 'kubelet.log')),
+          )
+        },
+      }),
   )
   const account = async (name: string, rights: readonly Right[]): Promise<void> => {
     const metadata = { name, namespace }
-    await call('PATCH', `${inNamespace}/serviceaccounts/${name}`, { apiVersion: 'v1', kind: 'ServiceAccount', metadata })
+    await call('PATCH', `${inNamespace}/serviceaccounts/${name}`, {
+      apiVersion: 'v1',
+      kind: 'ServiceAccount',
+      metadata,
+    })
     const roles = `/apis/rbac.authorization.k8s.io/v1/namespaces/${namespace}`
     await call('PATCH', `${roles}/roles/${name}`, { ...rbac('Role'), metadata, rules: rights })
     await call('PATCH', `${roles}/rolebindings/${name}`, {
@@ -269,13 +334,21 @@ const open = async (
     })
   }
   const furnish = async (): Promise<void> => {
-    await call('PATCH', `/api/v1/namespaces/${namespace}`, { apiVersion: 'v1', kind: 'Namespace', metadata: { name: namespace } })
+    await call('PATCH', `/api/v1/namespaces/${namespace}`, {
+      apiVersion: 'v1',
+      kind: 'Namespace',
+      metadata: { name: namespace },
+    })
     await call('PATCH', '/api/v1/persistentvolumes/work', persistentVolume)
     await call('PATCH', `${inNamespace}/persistentvolumeclaims/work`, persistentVolumeClaim)
     await account('orrery', options.rights ?? namespaceRights)
     const clusterRoles = '/apis/rbac.authorization.k8s.io/v1'
     const metadata = { name: 'orrery' }
-    await call('PATCH', `${clusterRoles}/clusterroles/orrery`, { ...rbac('ClusterRole'), metadata, rules: clusterRights })
+    await call('PATCH', `${clusterRoles}/clusterroles/orrery`, {
+      ...rbac('ClusterRole'),
+      metadata,
+      rules: clusterRights,
+    })
     await call('PATCH', `${clusterRoles}/clusterrolebindings/orrery`, {
       ...rbac('ClusterRoleBinding'),
       metadata,
@@ -299,12 +372,16 @@ const open = async (
     await plane.startFakeNodes()
     for (let first = 0; first < fake; first += 50)
       await Promise.all(
-        Array.from({ length: Math.min(50, fake - first) }, (_, index) => call('POST', '/api/v1/nodes', fakeNode(first + index))),
+        Array.from({ length: Math.min(50, fake - first) }, (_, index) =>
+          call('POST', '/api/v1/nodes', fakeNode(first + index)),
+        ),
       )
     await until('the fake nodes are Ready', async () => {
       const { items } = (await call('GET', '/api/v1/nodes?labelSelector=type%3Dkwok')) as { items: Node[] }
       return (
-        items.filter(({ status }) => status.conditions?.some(({ type, status: is }) => type === 'Ready' && is === 'True')).length === fake
+        items.filter(({ status }) =>
+          status.conditions?.some(({ type, status: is }) => type === 'Ready' && is === 'True'),
+        ).length === fake
       )
     })
   }
@@ -332,29 +409,44 @@ const open = async (
     adminToken: plane.adminToken,
     token: async (name = 'orrery', seconds = 3600) => {
       if (seconds < 600) {
-        const { metadata } = (await call('GET', `${inNamespace}/serviceaccounts/${name}`)) as { metadata: { uid: string } }
+        const { metadata } = (await call('GET', `${inNamespace}/serviceaccounts/${name}`)) as {
+          metadata: { uid: string }
+        }
         const now = Math.floor(Date.now() / 1000)
         return plane.sign({
-          ...{ iat: now - 3600, nbf: now - 3600, exp: now + seconds, sub: `system:serviceaccount:${namespace}:${name}` },
+          ...{
+            iat: now - 3600,
+            nbf: now - 3600,
+            exp: now + seconds,
+            sub: `system:serviceaccount:${namespace}:${name}`,
+          },
           'kubernetes.io': { namespace, serviceaccount: { name, uid: metadata.uid } },
         })
       }
-      // A token lives as long as the object that it is bound to; so it can be taken back.
+      // A token lives as long as the object that it is bound to, so the object's deletion revokes
+      // it.
       const bond = { apiVersion: 'v1', kind: 'Secret', metadata: { generateName: 'token-', namespace } }
-      const { metadata } = (await call('POST', `${inNamespace}/secrets`, bond)) as { metadata: { name: string } }
+      const { metadata } = (await call('POST', `${inNamespace}/secrets`, bond)) as {
+        metadata: { name: string }
+      }
       const { status } = (await call('POST', `${inNamespace}/serviceaccounts/${name}/token`, {
         apiVersion: 'authentication.k8s.io/v1',
         kind: 'TokenRequest',
-        spec: { expirationSeconds: seconds, boundObjectRef: { apiVersion: 'v1', kind: 'Secret', name: metadata.name } },
+        spec: {
+          expirationSeconds: seconds,
+          boundObjectRef: { apiVersion: 'v1', kind: 'Secret', name: metadata.name },
+        },
       })) as { status: { token: string } }
       return status.token
     },
     revokeToken: async (token) => {
       const claims = JSON.parse(Buffer.from(token.split('.')[1] ?? '', 'base64url').toString()) as TokenClaims
       const bond = claims['kubernetes.io']?.secret?.name
-      if (bond === undefined) throw new Error('only a token that was asked for 600 seconds or more can be revoked')
+      if (bond === undefined)
+        throw new Error('only a token that was asked for 600 seconds or more can be revoked')
       await call('DELETE', `${inNamespace}/secrets/${bond}`)
-      // Who asks before the API server has heard of it is told yes, and everybody after him for 10 s.
+      // A review before the API server has processed the deletion would return true, and the cache
+      // would repeat that for 10 s.
       await sleep(500)
       const review = { apiVersion: 'authentication.k8s.io/v1', kind: 'TokenReview', spec: { token } }
       await until('the token is refused', async () => {
@@ -374,7 +466,14 @@ const open = async (
     nodes,
     cgroups: hosts.map(({ name }) => cgroupOf(ground, name)),
     drain: async (node) => {
-      await kubectlAs('site', ['drain', node, '--ignore-daemonsets', '--delete-emptydir-data', '--force', '--timeout=240s'])
+      await kubectlAs('site', [
+        'drain',
+        node,
+        '--ignore-daemonsets',
+        '--delete-emptydir-data',
+        '--force',
+        '--timeout=240s',
+      ])
     },
     uncordon: async (node) => {
       await kubectlAs('site', ['uncordon', node])
@@ -388,7 +487,7 @@ const open = async (
     startApiServer: plane.startApiServer,
     restartApiServer,
     compactEtcd: async () => {
-      // One write more, so that every version that anybody has seen is an earlier one.
+      // One more write makes every version that a client has seen an earlier one.
       const data = { at: new Date().toISOString() }
       await call('PATCH', '/api/v1/namespaces/default/configmaps/site', {
         ...{ apiVersion: 'v1', kind: 'ConfigMap', metadata: { name: 'site' } },
@@ -408,8 +507,13 @@ const open = async (
           return isDeepStrictEqual(status?.hard, hard)
         })
       }
-      // Admission learns of quotas late, but in order: when one that forbids leases is obeyed, so is what was written before it.
-      const lease = { apiVersion: 'coordination.k8s.io/v1', kind: 'Lease', metadata: { name: 'probe', namespace } }
+      // Admission reads quotas late, but in order: once it enforces one that forbids leases, it
+      // enforces the earlier ones too.
+      const lease = {
+        apiVersion: 'coordination.k8s.io/v1',
+        kind: 'Lease',
+        metadata: { name: 'probe', namespace },
+      }
       await call('PATCH', `${inNamespace}/resourcequotas/probe`, {
         ...quota('probe'),
         spec: { hard: { 'count/leases.coordination.k8s.io': '0' } },
@@ -440,9 +544,14 @@ interface TokenClaims {
   'kubernetes.io'?: { secret?: { name: string } }
 }
 
-const rbac = (kind: string): { apiVersion: string; kind: string } => ({ apiVersion: 'rbac.authorization.k8s.io/v1', kind })
+const rbac = (kind: string): { apiVersion: string; kind: string } => ({
+  apiVersion: 'rbac.authorization.k8s.io/v1',
+  kind,
+})
 
-const quota = (name: string): { apiVersion: string; kind: string; metadata: { name: string; namespace: string } } => ({
+const quota = (
+  name: string,
+): { apiVersion: string; kind: string; metadata: { name: string; namespace: string } } => ({
   apiVersion: 'v1',
   kind: 'ResourceQuota',
   metadata: { name, namespace },
@@ -472,7 +581,11 @@ const fakeNode = (index: number): unknown => {
   return {
     apiVersion: 'v1',
     kind: 'Node',
-    metadata: { name: `f${String(index).padStart(4, '0')}`, annotations: { 'kwok.x-k8s.io/node': 'fake' }, labels: { type: 'kwok' } },
+    metadata: {
+      name: `f${String(index).padStart(4, '0')}`,
+      annotations: { 'kwok.x-k8s.io/node': 'fake' },
+      labels: { type: 'kwok' },
+    },
     spec: { taints: [{ key: 'kwok.x-k8s.io/node', value: 'fake', effect: 'NoSchedule' }] },
     status: { capacity, allocatable: capacity },
   }
@@ -488,7 +601,7 @@ interface AuditEvent {
   responseStatus?: { code?: number }
 }
 
-/** A watch has two lines, at its begin and at its end; one still being written is left out. */
+/** A watch has two lines, at its begin and at its end; an incomplete line is left out. */
 const apiRequests = (log: string): ApiRequest[] => {
   const byId = new Map<string, ApiRequest>()
   for (const line of log
@@ -510,4 +623,5 @@ const apiRequests = (log: string): ApiRequest[] => {
   return [...byId.values()]
 }
 
-const wordsOf = (file: string) => (): string => (existsSync(file) ? readFileSync(file, 'utf8').slice(-3000) : '')
+const wordsOf = (file: string) => (): string =>
+  existsSync(file) ? readFileSync(file, 'utf8').slice(-3000) : ''

@@ -7,7 +7,7 @@ import type { Leashed } from '../src/embedded/leash.ts'
 import { freePort } from '../src/embedded/ports.ts'
 import { folderAt, openGround, until } from './ground.ts'
 import { siteLacks } from './needs.ts'
-import { makeKey, sshOptions } from './ssh.ts'
+import { makeKeyPair, sshOptions } from './ssh.ts'
 import type { Key } from './ssh.ts'
 
 /** One sshd on a port of this machine. */
@@ -15,12 +15,12 @@ export interface LoopbackHost {
   readonly name: string
   readonly address: '127.0.0.1'
   readonly port: number
-  /** The account that started it: another one cannot be logged in without root. */
+  /** The account that started it: a login as another account would need root. */
   readonly user: string
   /** Its `$HOME`, empty. */
   readonly folder: string
   knownHosts(): string
-  /** Lets a public key (one line) in. */
+  /** Authorizes a public key (one line). */
   authorize(publicKey: string): void
   /** New connections are refused; sessions go on. */
   stopSshd(): Promise<void>
@@ -38,27 +38,34 @@ export interface LoopbackSite extends AsyncDisposable {
 }
 
 /**
- * For machines and accounts that may make no namespaces: every "host" is an sshd on a free port of loopback, for the account that calls.
- * They share everything but the port, so links cannot be cut and data need not be moved; for that there is `startSsh`.
+ * For machines and accounts without namespaces: every "host" is an sshd on a free port of loopback,
+ * for the calling account. They share everything but the port, so links cannot be cut and data need
+ * not be moved; `startSsh` has both.
  */
 export const startLoopbackSsh = async (options: { hosts?: number } = {}): Promise<LoopbackSite> => {
   const missing = siteLacks({ kind: 'ssh', loopback: true })
   if (missing !== undefined) throw new Error(`SSH hosts cannot be had: ${missing}`)
   const ground = openGround('ssh')
-  const key = await makeKey(join(ground.folder, 'id_ed25519'), 'test')
+  const key = await makeKeyPair(join(ground.folder, 'id_ed25519'), 'test')
   const hosts: LoopbackHost[] = []
   const stop = async (): Promise<void> => {
     await Promise.all(hosts.map((host) => host.stopSshd()))
     await ground.leave()
   }
   try {
-    // sshd as root insists on its empty folder, which the package's service makes at boot.
+    // sshd as root requires its empty folder. The package's service creates it at boot.
     if (process.getuid?.() === 0) mkdirSync('/run/sshd', { recursive: true, mode: 0o755 })
     for (let number = 1; number <= (options.hosts ?? 1); number++)
       hosts.push(await startHost(`th${number}`, folderAt(join(ground.folder, `th${number}`)), key))
     const knownHostsFile = join(ground.folder, 'known_hosts')
     writeFileSync(knownHostsFile, hosts.map((host) => `${host.knownHosts()}\n`).join(''))
-    const parts = { folder: ground.folder, hosts, key, knownHostsFile, sshOptions: sshOptions(key.path, knownHostsFile) }
+    const parts = {
+      folder: ground.folder,
+      hosts,
+      key,
+      knownHostsFile,
+      sshOptions: sshOptions(key.path, knownHostsFile),
+    }
     return { ...parts, stop, [Symbol.asyncDispose]: stop }
   } catch (error) {
     await stop()
@@ -69,15 +76,27 @@ export const startLoopbackSsh = async (options: { hosts?: number } = {}): Promis
 const startHost = async (name: string, folder: string, key: Key): Promise<LoopbackHost> => {
   const port = await freePort()
   const file = (part: string): string => join(folder, part)
-  await makeKey(file('host_ed25519'), name)
+  await makeKeyPair(file('host_ed25519'), name)
   writeFileSync(file('authorized_keys'), `${key.publicKey}\n`)
   writeFileSync(
     file('sshd_config'),
     [
-      ...['ListenAddress 127.0.0.1', `Port ${port}`, `HostKey ${file('host_ed25519')}`, `PidFile ${file('pid')}`, 'StrictModes no'],
-      ...[`AuthorizedKeysFile ${file('authorized_keys')}`, 'UsePAM no', 'PasswordAuthentication no', 'KbdInteractiveAuthentication no'],
+      ...[
+        'ListenAddress 127.0.0.1',
+        `Port ${port}`,
+        `HostKey ${file('host_ed25519')}`,
+        `PidFile ${file('pid')}`,
+        'StrictModes no',
+      ],
+      ...[
+        `AuthorizedKeysFile ${file('authorized_keys')}`,
+        'UsePAM no',
+        'PasswordAuthentication no',
+        'KbdInteractiveAuthentication no',
+      ],
       ...['PermitRootLogin prohibit-password', 'Subsystem sftp internal-sftp', 'LogLevel VERBOSE'],
-      // A home of the host's own, and no start-up file of the account's: one that waits for a lock would hold every login.
+      // Each host has its own home and runs no start-up file of the account, because one that waits
+      // for a lock would block every login.
       ...[`SetEnv HOME=${folderAt(file('work'))} SHLVL=2`, ''],
     ].join('\n'),
   )
@@ -88,7 +107,8 @@ const startHost = async (name: string, folder: string, key: Key): Promise<Loopba
     port,
     user: userInfo().username,
     folder: folderAt(file('work')),
-    knownHosts: () => `[127.0.0.1]:${port} ${readFileSync(file('host_ed25519.pub'), 'utf8').split(' ').slice(0, 2).join(' ')}`,
+    knownHosts: () =>
+      `[127.0.0.1]:${port} ${readFileSync(file('host_ed25519.pub'), 'utf8').split(' ').slice(0, 2).join(' ')}`,
     authorize: (publicKey) => appendFileSync(file('authorized_keys'), `${publicKey.trim()}\n`),
     stopSshd: async () => {
       await running?.release()

@@ -1,29 +1,35 @@
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { quote } from '../src/drivers/quote.ts'
+import { quote } from '../src/shell/quote.ts'
 import { leash, type Leashed } from '../src/embedded/leash.ts'
 import { openGround, run, until } from './ground.ts'
 import { systemFiles } from './image-files.ts'
 
 /** Podman with a store of its own; it has no daemon. */
 export interface Podman {
-  /** Holds a `podman` that works in this store, for a PATH. */
+  /** Folder with a `podman` that uses this store, for a PATH. */
   readonly commands: string
   /** The name of `systemFiles`' image in it. */
   readonly image: string
-  /** What `podman` prints, trimmed. @throws Error with its last words when it fails */
+  /**
+   * Runs `podman`. @returns its standard output, trimmed @throws Error with the end of its output
+   * when it fails
+   */
   podman(...args: string[]): Promise<string>
-  /** What is mounted below the store: one path each. */
+  /** The mount points below the store. */
   mounts(): string[]
-  /** Starts its API service and gives the path of the Unix socket that it listens on; it ends with the store, or with us. */
+  /**
+   * Starts its API service, which ends with the store or with this process. @returns the path of
+   * its Unix socket
+   */
   serve(): Promise<string>
   /** Removes every container and the store. */
   stop(): Promise<void>
 }
 
 /**
- * A device specification (CDI) of GPUs 0 to `count` - 1 that are as /dev/null, for a file below `/run/cdi`: Podman looks there, and believes it
- * before what the machine may have in `/etc/cdi`.
+ * A device specification (CDI) of GPUs 0 to `count` - 1 that behave like /dev/null, for a file
+ * below `/run/cdi`. Podman prefers that folder to the machine's `/etc/cdi`.
  */
 export const gpuSpecification = (count: number): string =>
   JSON.stringify({
@@ -35,7 +41,7 @@ export const gpuSpecification = (count: number): string =>
     })),
   })
 
-/** What the machine lacks to have it, in words; undefined when nothing. */
+/** The lacks of this machine for Podman, as text; undefined where there is none. */
 const podmanMissing = (): string | undefined =>
   process.getuid?.() !== 0
     ? 'only root can have a store of its own here'
@@ -43,7 +49,10 @@ const podmanMissing = (): string | undefined =>
       ? undefined
       : 'the program podman is missing (Debian: apt-get install podman runc)'
 
-/** Limits are given because a root without CAP_SYS_RESOURCE may not raise those that Podman asks for; runc, because crun refuses hybrid cgroups. */
+/**
+ * The limits are explicit because a root without CAP_SYS_RESOURCE may not raise those that Podman
+ * requests. The runtime is runc because crun refuses hybrid cgroups.
+ */
 const settings = `[engine]
 runtime="runc"
 cgroup_manager="cgroupfs"
@@ -63,11 +72,13 @@ export const startPodman = async (): Promise<Podman> => {
   writeFileSync(
     join(commands, 'podman'),
     `#!/bin/sh
-CONTAINERS_CONF=${quote(join(ground.folder, 'containers.conf'))} exec /usr/bin/podman --root ${quote(store)} --runroot ${quote(join(ground.folder, 'run'))} "$@"
+CONTAINERS_CONF=${quote(join(ground.folder, 'containers.conf'))} exec /usr/bin/podman \\
+  --root ${quote(store)} --runroot ${quote(join(ground.folder, 'run'))} "$@"
 `,
     { mode: 0o755 },
   )
-  const podman = async (...args: string[]): Promise<string> => (await run(join(commands, 'podman'), args)).stdout.trim()
+  const podman = async (...args: string[]): Promise<string> =>
+    (await run(join(commands, 'podman'), args)).stdout.trim()
   const mounts = (): string[] =>
     [...readFileSync('/proc/self/mounts', 'utf8').matchAll(/^\S+ (\S+)/gm)]
       .map(([, mount = '']) => mount)
@@ -98,7 +109,11 @@ CONTAINERS_CONF=${quote(join(ground.folder, 'containers.conf'))} exec /usr/bin/p
     const image = 'localhost/orrery-test/system:1'
     await run(
       '/bin/sh',
-      ['-c', `tar -C ${quote(root)} -c . | ${quote(join(commands, 'podman'))} import --quiet --change 'ENV PATH=/bin' - ${image}`],
+      [
+        '-c',
+        `tar -C ${quote(root)} -c . | ${quote(join(commands, 'podman'))} import --quiet --change ` +
+          `'ENV PATH=/bin' - ${image}`,
+      ],
       { deadlineMs: 600_000 },
     )
     return { commands, image, podman, mounts, serve, stop }

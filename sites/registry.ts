@@ -5,21 +5,32 @@ import type { Host } from './hosts.ts'
 import { startDaemon } from './kubernetes-daemon.ts'
 import type { Daemon } from './kubernetes-daemon.ts'
 
-/** An image registry (Debian's docker-registry), plain HTTP, that can go away and come back. */
+/**
+ * An image registry (Debian's docker-registry) over plain HTTP. It can be stopped and started
+ * again.
+ */
 export interface Registry {
   /** `<address>:5000`, the first part of its images' names. */
   readonly address: string
-  /** Copies a docker archive there under a name such as `app/tool:1`. Gives the digest: `sha256:…`. */
+  /**
+   * Copies a docker archive there under a name such as `app/tool:1`. @returns the digest:
+   * `sha256:…`
+   */
   push(archive: string, name: string): Promise<string>
-  /** Takes an image out of it, with every tag of its digest; what nodes have pulled stays with them. */
+  /**
+   * Removes an image, with every tag of its digest. Nodes keep the copies that they have pulled.
+   */
   remove(name: string): Promise<void>
-  /** Resolves when it is gone; connections to it are refused. What was pushed stays. */
+  /** Resolves when the registry is gone; connections to it are refused. Pushed images stay. */
   kill(): Promise<void>
   /** Resolves when it answers. */
   start(): Promise<void>
 }
 
-/** Starts a registry on port 5000 of a host that sees this machine's `/tmp`; `folder` is where it keeps images and log. */
+/**
+ * Starts a registry on port 5000 of a host that shares this machine's `/tmp`; `folder` holds its
+ * images and log.
+ */
 export const startRegistry = async (host: Host, folder: string): Promise<Registry> => {
   const address = `${host.address}:5000`
   const settings = join(folderAt(folder), 'config.yml')
@@ -37,7 +48,10 @@ export const startRegistry = async (host: Host, folder: string): Promise<Registr
     const { repository, tag } = parted(name)
     const answer = await fetch(`http://${address}/v2/${repository}/manifests/${tag}`, {
       method: 'HEAD',
-      headers: { accept: 'application/vnd.docker.distribution.manifest.v2+json, application/vnd.oci.image.manifest.v1+json' },
+      headers: {
+        accept:
+          'application/vnd.docker.distribution.manifest.v2+json, application/vnd.oci.image.manifest.v1+json',
+      },
     })
     const digest = answer.headers.get('docker-content-digest')
     if (!answer.ok || digest === null) throw new Error(`the registry answers ${answer.status} for ${name}`)
@@ -56,7 +70,7 @@ export const startRegistry = async (host: Host, folder: string): Promise<Registr
   return {
     address,
     push: async (archive, name) => {
-      // The archive's own name need not be its name there.
+      // The archive's own name may differ from its name in the registry.
       await run('skopeo', [
         '--insecure-policy',
         'copy',
@@ -68,7 +82,10 @@ export const startRegistry = async (host: Host, folder: string): Promise<Registr
       return digestOf(name)
     },
     remove: async (name) => {
-      const answer = await fetch(`http://${address}/v2/${parted(name).repository}/manifests/${await digestOf(name)}`, { method: 'DELETE' })
+      const answer = await fetch(
+        `http://${address}/v2/${parted(name).repository}/manifests/${await digestOf(name)}`,
+        { method: 'DELETE' },
+      )
       if (!answer.ok) throw new Error(`the registry answers ${answer.status} to the removal of ${name}`)
     },
     kill: async () => daemon?.kill(),

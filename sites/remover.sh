@@ -1,12 +1,13 @@
 # remover.sh FOLDER [with-processes [SPAWNER]]
 #
-# Waits for the end of the owner of a folder, then removes the folder with what is mounted there. A line on standard
-# input means that the owner leaves in order. The end of the input without a line means that the owner was killed.
+# Waits for the end of a folder's owner, then removes the folder with all mounts below it. A line on
+# standard input means that the owner leaves in order. The end of the input without a line means
+# that the owner was killed.
 trap '' TERM INT HUP
 folder=$1 processes=${2:-} spawner=${3:-}
 read -r line
 
-# Ends processes, which are given by a file or folder in /proc.
+# Ends processes, given by a file or folder in /proc.
 end() {
   for each in "$@"; do
     each=${each#/proc/}
@@ -21,15 +22,16 @@ unmount() {
 }
 
 if [ "$processes" = with-processes ] && [ -z "$line" ]; then
-  # These would start others.
+  # These processes would start others, so they end first.
   if [ -n "$spawner" ]; then
     for each in $(grep -lsF -- "$folder" /proc/[0-9]*/environ); do
       ! grep -qsF -- "$spawner" "${each%environ}cmdline" || end "$each"
     done
   fi
-  # Removers and leashes in the folder end with the same owner: they have ten seconds to take away what is theirs.
+  # Removers and leashes in the folder end with the same owner: they have ten seconds to remove
+  # their own parts.
   sleep 10
-  # A process may start another one between the look and its end.
+  # A process may start another one between the search and its end.
   for _ in 1 2 3 4 5; do
     # Numbers without spaces, one word each.
     # shellcheck disable=SC2046
@@ -42,8 +44,8 @@ if [ "$processes" = with-processes ] && [ -z "$line" ]; then
   unmount
 fi
 umount -l -- "$folder" 2>/dev/null
-# Processes of a site end in the same moment as its owner, and engines take their mounts away within seconds. What is
-# mounted after ten seconds stays mounted.
+# Processes of a site end at the same moment as its owner, and engines unmount within seconds.
+# Mounts that are left after ten seconds stay.
 tries=0
 until rm -rf -- "$folder" 2>/dev/null || [ "$tries" -ge 200 ]; do
   tries=$((tries + 1))

@@ -1,10 +1,17 @@
 import { accessSync, constants, existsSync } from 'node:fs'
 import { join } from 'node:path'
 
-/** Files that each Debian package brings; all must be there. */
+/** Gives a program that is started with it as LD_PRELOAD another clock. */
+export const libfaketime = '/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1'
+
+/** Files of each Debian package; a package is present where all of them exist. */
 const packages = {
+  'ansible-core': ['/usr/bin/ansible-playbook'],
   apptainer: ['/usr/bin/apptainer'],
+  bubblewrap: ['/usr/bin/bwrap'],
   'busybox-static': ['/bin/busybox'],
+  'ceph-mon': ['/usr/bin/ceph-mon', '/usr/bin/ceph'],
+  'ceph-osd': ['/usr/bin/ceph-osd'],
   chromium: ['/usr/bin/chromium'],
   containerd: ['/usr/bin/containerd'],
   'containernetworking-plugins': ['/usr/lib/cni/bridge'],
@@ -15,6 +22,7 @@ const packages = {
   debootstrap: ['/usr/sbin/debootstrap'],
   'docker-registry': ['/usr/bin/docker-registry'],
   'docker.io': ['/usr/sbin/dockerd', '/usr/bin/docker'],
+  faketime: [libfaketime],
   gcc: ['/usr/bin/gcc'],
   iproute2: ['/sbin/ip'],
   iptables: ['/usr/sbin/iptables'],
@@ -30,18 +38,22 @@ const packages = {
   openssl: ['/usr/bin/openssl'],
   parallel: ['/usr/bin/parallel'],
   podman: ['/usr/bin/podman'],
+  prometheus: ['/usr/bin/prometheus', '/usr/bin/promtool'],
   'python3-minimal': ['/usr/bin/python3'],
   'python3-simgrid': ['/usr/lib/python3/dist-packages/simgrid.cpython-311-x86_64-linux-gnu.so'],
   'python3-venv': ['/usr/bin/python3', '/usr/lib/python3.11/ensurepip/__init__.py'],
+  radosgw: ['/usr/bin/radosgw', '/usr/bin/radosgw-admin'],
   rclone: ['/usr/bin/rclone'],
   rsync: ['/usr/bin/rsync'],
   runc: ['/usr/sbin/runc'],
   shellcheck: ['/usr/bin/shellcheck'],
   skopeo: ['/usr/bin/skopeo'],
+  'squashfs-tools': ['/usr/bin/sqfstar'],
   'slurm-wlm': ['/usr/sbin/slurmctld', '/usr/sbin/slurmd', '/usr/bin/sbatch'],
   'slurm-wlm-jwt-plugin': ['/usr/lib/x86_64-linux-gnu/slurm-wlm/auth_jwt.so'],
   slurmdbd: ['/usr/sbin/slurmdbd'],
   slurmrestd: ['/usr/sbin/slurmrestd'],
+  sshfs: ['/usr/bin/sshfs'],
   systemd: ['/lib/systemd/systemd'],
   time: ['/usr/bin/time'],
   'user-mode-linux': ['/usr/bin/linux.uml'],
@@ -52,7 +64,10 @@ export type Need = 'root' | 'shared' | 'traces' | keyof typeof packages
 /** The recorded traces and sample documents beside the checkout. */
 const sharedFolder = join(import.meta.dirname, '../../shared')
 
-/** Folder of recorded workflows (WfInstances): the one that `ORRERY_TRACES` names, or that of the data beside the checkout. */
+/**
+ * Folder of recorded workflows (WfInstances): the one that `ORRERY_TRACES` names, or the one in the
+ * data beside the checkout.
+ */
 export const recordedTraces = process.env['ORRERY_TRACES'] ?? join(sharedFolder, 'data/wfinstances')
 
 const isThere = (path: string): boolean => {
@@ -64,7 +79,7 @@ const isThere = (path: string): boolean => {
   }
 }
 
-/** Whether this machine and this account have what a test needs. */
+/** Whether this machine and this account meet a test's need. */
 export const isMet = (need: Need): boolean => {
   if (need === 'root') return process.getuid?.() === 0
   if (need === 'shared') return existsSync(sharedFolder)
@@ -72,20 +87,31 @@ export const isMet = (need: Need): boolean => {
   return packages[need].every(isThere)
 }
 
-/** What would bring a missing need, as a line for a person. */
+/** The remedy for a missing need, as a line for a person. */
 export const remedy = (need: string): string => {
   if (need === 'root') return 'run the tests as root: sudo npm test'
   if (need === 'shared') return `put the recorded data beside the checkout: ${sharedFolder}`
-  if (need === 'traces') return 'name a folder with instances of github.com/wfcommons/WfInstances in ORRERY_TRACES'
+  if (need === 'traces')
+    return 'name a folder with instances of github.com/wfcommons/WfInstances in ORRERY_TRACES'
   return `install the package: apt-get install ${need}`
 }
 
-/** What each site of the tests needs (`sites/`). */
+/** The needs of each site of the tests (`sites/`). */
 export const sites = {
   /** sshd for the account that runs the tests. */
   sshd: ['openssh-server', 'openssh-client'],
   ssh: ['root', 'openssh-server', 'openssh-client', 'iproute2', 'iptables'],
-  kernelHost: ['root', 'openssh-server', 'user-mode-linux', 'systemd', 'dbus', 'dbus-user-session', 'libpam-systemd', 'gcc', 'libc6-dev'],
+  kernelHost: [
+    'root',
+    'openssh-server',
+    'user-mode-linux',
+    'systemd',
+    'dbus',
+    'dbus-user-session',
+    'libpam-systemd',
+    'gcc',
+    'libc6-dev',
+  ],
   slurm: [
     'root',
     'openssh-server',
@@ -115,3 +141,6 @@ export const sites = {
   docker: ['root', 'docker.io', 'runc', 'iptables', 'debootstrap'],
   podman: ['root', 'podman', 'runc', 'netavark'],
 } as const satisfies Record<string, readonly Need[]>
+
+/** A host that mounts a folder by NFS: the modules come with the kernel's package. */
+export const nfsNeeds = [...sites.kernelHost, 'busybox-static'] as const

@@ -1,16 +1,25 @@
 import { spawn } from 'node:child_process'
 import { randomInt } from 'node:crypto'
-import { copyFileSync, existsSync, mkdirSync, readFileSync, readdirSync, symlinkSync, writeFileSync } from 'node:fs'
+import {
+  copyFileSync,
+  existsSync,
+  mkdirSync,
+  readFileSync,
+  readdirSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { connect } from 'node:net'
 import { join } from 'node:path'
 import { openGround, run, until } from './ground.ts'
 import { siteLacks } from './needs.ts'
-import { makeKey, sshOptions } from './ssh.ts'
+import { makeKeyPair, sshOptions } from './ssh.ts'
 import type { Key } from './ssh.ts'
 
 /**
- * An SSH host with a Linux of its own (User-Mode Linux, a kernel that is a program), for what the kernel of the machine cannot show: its
- * cgroups are of version 2, and systemd is its first process. The programs are the machine's, read only; what is written is gone with the host.
+ * An SSH host with its own Linux (User-Mode Linux, a kernel that is a program), for features that
+ * the machine's kernel may lack: cgroups of version 2 only, and systemd as the first process. The
+ * programs are the machine's, read-only; written files end with the host.
  */
 export interface KernelHost extends AsyncDisposable {
   readonly address: string
@@ -20,11 +29,13 @@ export interface KernelHost extends AsyncDisposable {
   /** Lines of `known_hosts` for every port. */
   readonly knownHosts: string
   /**
-   * Ports by the cgroup that logins are born in. `own`: one that was given to the account, with nothing of it above. `below`: one below such a one.
-   * `foreign`: one of root's. `session`: systemd's of that login, which ends with all that is in it as the login does; the account lingers.
+   * Ports by the cgroup in which logins start. `own`: one delegated to the account, with no other
+   * of its cgroups above. `below`: a cgroup below such a one. `foreign`: a cgroup of root.
+   * `session`: systemd's cgroup of that login, which ends with all its processes at the logout; the
+   * account lingers.
    */
   readonly ports: Readonly<Record<'own' | 'below' | 'foreign' | 'session', number>>
-  /** Runs a script there as root. */
+  /** Runs a script on the host as root. */
   run(script: string): Promise<string>
 }
 
@@ -32,8 +43,10 @@ const program = '/usr/bin/linux.uml'
 const compiler = '/usr/bin/gcc'
 
 /**
- * Between that kernel and the library. It sets the registers of its processes as it read them, with room for those of 2022; a processor with
- * more (AMX) takes only all of them at once (`EFAULT`), and the kernel panics. So the rest is read, and given with them.
+ * A library between that kernel and the C library. The kernel sets the registers of its processes
+ * as it read them, with room for the registers of 2022. A processor with more registers (AMX)
+ * accepts only all of them at once (`EFAULT`), and the kernel panics. So this library reads the
+ * rest and passes it too.
  */
 const registers = `#define _GNU_SOURCE
 #include <dlfcn.h>
@@ -61,7 +74,7 @@ long ptrace(enum __ptrace_request request, ...) {
 }
 `
 
-/** What the machine lacks for this site, in words; undefined when nothing. */
+/** The lacks of this machine for the site, as text; undefined where there is none. */
 export const kernelHostMissing = (): string | undefined => {
   const lacks = siteLacks({ kind: 'ssh-kernel' })
   if (lacks !== undefined) return lacks
@@ -70,7 +83,10 @@ export const kernelHostMissing = (): string | undefined => {
 
 const ports = { own: 22, below: 23, foreign: 24, session: 25 }
 
-/** What becomes systemd there. The kernel ends when the console does: by our will or by our death. */
+/**
+ * The script that becomes systemd there. The kernel ends when the console does: at a stop or at the
+ * death of this process.
+ */
 const init = `#!/bin/sh
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 folder=$1 address=$2
@@ -100,13 +116,18 @@ mkdir /var/lib/systemd/linger
 exec /lib/systemd/systemd --unit=site.target --show-status=no
 `
 
-/** What a machine does at its start, and here is done or not needed: most of the time that it takes. */
+/** Steps of a usual start that are done or not needed here. They take most of a start's time. */
 const masked = [
   ...['sysinit', 'local-fs', 'timers'].flatMap((target) => {
     const folder = `/lib/systemd/system/${target}.target.wants`
     return existsSync(folder) ? readdirSync(folder) : []
   }),
-  ...['systemd-journald.socket', 'systemd-journald-dev-log.socket', 'systemd-journald-audit.socket', 'systemd-udevd-control.socket'],
+  ...[
+    'systemd-journald.socket',
+    'systemd-journald-dev-log.socket',
+    'systemd-journald-audit.socket',
+    'systemd-udevd-control.socket',
+  ],
   ...['systemd-udevd-kernel.socket', 'systemd-initctl.socket', 'modprobe@.service'],
 ]
 
@@ -134,7 +155,7 @@ ExecStart=/bin/sh -c 'echo up > /dev/console'
 `,
 }
 
-/** Servers whose logins are born in cgroups that systemd knows nothing of. */
+/** Servers whose logins start in cgroups that systemd does not manage. */
 const logins = `set -e
 cd /sys/fs/cgroup
 echo '+memory +cpu +pids' > cgroup.subtree_control
@@ -143,22 +164,24 @@ for each in own given given/session; do
   chown 1000:1000 "$each" "$each/cgroup.procs" "$each/cgroup.subtree_control" "$each/cgroup.threads"
 done
 for pair in own:${ports.own} given/session:${ports.below} foreign:${ports.foreign}; do
-  ( echo 0 > "\${pair%:*}/cgroup.procs" && exec /usr/sbin/sshd -f /mnt/sshd_config -p "\${pair#*:}" -E "/tmp/log-\${pair#*:}" )
+  ( echo 0 > "\${pair%:*}/cgroup.procs" &&
+    exec /usr/sbin/sshd -f /mnt/sshd_config -p "\${pair#*:}" -E "/tmp/log-\${pair#*:}" )
 done
 `
 
 /**
- * Starts it, which takes about five seconds; it ends with `asyncDispose` and with the process that called, also when that is killed.
+ * Starts the host in about five seconds. It ends with `asyncDispose` and with the calling process,
+ * also when that is killed.
  *
- * @throws Error naming what the machine lacks, or with what the kernel said
+ * @throws Error naming what the machine lacks, or with the kernel's output
  */
 export const startKernelHost = async (): Promise<KernelHost> => {
   const missing = kernelHostMissing()
   if (missing !== undefined) throw new Error(`an SSH host with a kernel of its own cannot be had: ${missing}`)
   const ground = openGround('kernel')
   const { folder } = ground
-  const key = await makeKey(join(folder, 'id_ed25519'), 'test')
-  const hostKey = await makeKey(join(folder, 'host_ed25519'), 'kernel')
+  const key = await makeKeyPair(join(folder, 'id_ed25519'), 'test')
+  const hostKey = await makeKeyPair(join(folder, 'host_ed25519'), 'kernel')
   for (const [file, line] of [
     ['passwd', 'ada:x:1000:1000:ada:/home/ada:/bin/sh'],
     ['group', 'ada:x:1000:'],
@@ -174,8 +197,20 @@ export const startKernelHost = async (): Promise<KernelHost> => {
   writeFileSync(
     join(folder, 'sshd_config'),
     [
-      ...['HostKey /mnt/host_ed25519', 'PidFile none', 'UsePAM no', 'UseDNS no', 'AuthorizedKeysFile /mnt/authorized_keys'],
-      ...['StrictModes no', 'PermitRootLogin prohibit-password', 'PasswordAuthentication no', 'LogLevel VERBOSE', ''],
+      ...[
+        'HostKey /mnt/host_ed25519',
+        'PidFile none',
+        'UsePAM no',
+        'UseDNS no',
+        'AuthorizedKeysFile /mnt/authorized_keys',
+      ],
+      ...[
+        'StrictModes no',
+        'PermitRootLogin prohibit-password',
+        'PasswordAuthentication no',
+        'LogLevel VERBOSE',
+        '',
+      ],
     ].join('\n'),
   )
   const script = join(folder, 'init')
@@ -195,8 +230,27 @@ export const startKernelHost = async (): Promise<KernelHost> => {
   const child = spawn(
     program,
     [
-      ...['mem=640M', 'rootfstype=hostfs', 'rootflags=/', 'ro', 'quiet', `uml_dir=${join(folder, 'uml')}`, `umid=${ground.token}`],
-      ...[`init=/bin/sh`, `vec0:transport=tap,ifname=${cable},depth=128`, 'con=null', 'con0=fd:0,fd:1', '--', script, folder, address],
+      ...[
+        'mem=640M',
+        'rootfstype=hostfs',
+        'rootflags=/',
+        'ro',
+        'quiet',
+        `uml_dir=${join(folder, 'uml')}`,
+        `umid=${ground.token}`,
+      ],
+      ...[
+        `init=/bin/sh`,
+        // Without gro the kernel stops taking packets once this machine hands it several in one: a
+        // write of 1 MB stood still until the link counted as lost; with it it takes 0.6 s.
+        `vec0:transport=tap,ifname=${cable},depth=512,gro=1`,
+        'con=null',
+        'con0=fd:0,fd:1',
+        '--',
+        script,
+        folder,
+        address,
+      ],
     ],
     {
       cwd: '/',
@@ -207,7 +261,7 @@ export const startKernelHost = async (): Promise<KernelHost> => {
   )
   let said = ''
   child.stdin.on('error', () => {
-    // It has ended; `ended` tells.
+    // The process has ended; `ended` reports it.
   })
   const ended = new Promise<void>((resolve) => child.once('exit', () => resolve()))
   let up = false
@@ -255,7 +309,15 @@ export const startKernelHost = async (): Promise<KernelHost> => {
     knownHosts,
     ports,
     run: async (words) =>
-      (await run('ssh', [...sshOptions(key.path, knownHostsFile), '-p', String(ports.foreign), `root@${address}`, words])).stdout,
+      (
+        await run('ssh', [
+          ...sshOptions(key.path, knownHostsFile),
+          '-p',
+          String(ports.foreign),
+          `root@${address}`,
+          words,
+        ])
+      ).stdout,
     [Symbol.asyncDispose]: stop,
   }
 }

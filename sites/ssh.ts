@@ -4,24 +4,35 @@ import { join } from 'node:path'
 import { folderAt, openGround, run, until } from './ground.ts'
 import type { Ground } from './ground.ts'
 import { hostsMissing, openNetwork } from './hosts.ts'
-import type { Host, Network } from './hosts.ts'
+import type { Host, SiteNetwork } from './hosts.ts'
 import { siteLacks } from './needs.ts'
+import { libfaketime } from './requirements.ts'
 
 /** Real sshd on several hosts of their own: see `startSsh`. */
 export interface SshOptions {
   /** Default 2. They are named `th1`, `th2` … */
   hosts?: number
-  /** The hosts mount one storage at `/srv`; each has its own there by default. */
+  /** The hosts mount one storage at `/srv`; by default each has its own there. */
   shared?: boolean
-  /** The account has a key on every host that opens all of them: `scp th2:file .` works between them. */
+  /**
+   * The account has a key on every host that all hosts accept: `scp th2:file .` works between them.
+   */
   trust?: boolean
-  /** Seconds by which the clocks of a host's sessions are wrong, by host name. */
+  /** Seconds by which the clocks of a host's sessions are off, by host name. */
   clockOffsetSeconds?: Readonly<Record<string, number>>
+  /**
+   * The account has SFTP only, in a root of its own: no shell, no other directory than `/files`,
+   * which is `/srv/jail/files` of the host.
+   */
+  sftpOnly?: boolean
   /** Size of the small disk at `/mnt` of each host; default 64. */
   diskMiB?: number
   /** Login shell of the account; default `/bin/sh`. */
   shell?: string
-  /** Lines for `sshd_config` before the site's own: OpenSSH takes the first of a keyword, so these win. */
+  /**
+   * Lines for `sshd_config` before the site's own. OpenSSH uses the first line of a keyword, so
+   * these have precedence.
+   */
   sshdConfig?: readonly string[]
 }
 
@@ -29,7 +40,7 @@ export interface Key {
   /** OpenSSH format, 0600. */
   path: string
   privateKey: string
-  /** One line, as `authorized_keys` has it. */
+  /** One line in the format of `authorized_keys`. */
   publicKey: string
 }
 
@@ -48,36 +59,41 @@ export interface SshHost extends Host {
   fingerprint(): string
   /** Makes another host key and restarts sshd. */
   changeHostKey(): Promise<void>
-  /** Lets a public key (one line) in, as the account and as root. */
+  /** Authorizes a public key (one line), for the account and for root. */
   authorize(publicKey: string): void
   /** New connections are refused; sessions go on, as with a real restart. */
   stopSshd(): Promise<void>
   startSshd(): Promise<void>
-  /** Ends the sessions of all logins at once, their TCP connections included; what they detached lives on. */
+  /**
+   * Ends the sessions of all logins at once, including their TCP connections; detached processes
+   * live on.
+   */
   dropSessions(): Promise<void>
-  /** What sshd logged, level VERBOSE: a line `Connection from …` for each TCP connection. */
+  /** The log of sshd, level VERBOSE: a line `Connection from …` for each TCP connection. */
   log(): string
 }
 
 export interface SshSite extends AsyncDisposable {
   readonly folder: string
   readonly hosts: readonly [SshHost, ...SshHost[]]
-  /** Opens the account and root on every host. */
+  /** Gives access to the account and root on every host. */
   readonly key: Key
   readonly user: string
   /** A file with the keys of all hosts. */
   readonly knownHostsFile: string
-  /** Arguments of `ssh` and `scp` that use this site's key and known hosts, and nothing of the machine's. */
+  /** Arguments of `ssh` and `scp` that use only this site's key and known hosts. */
   readonly sshOptions: readonly string[]
   stop(): Promise<void>
 }
 
-/** What the machine lacks for this site, in words; undefined when nothing. */
-export const sshMissing = async (): Promise<string | undefined> => siteLacks({ kind: 'ssh' }) ?? hostsMissing()
+/** The lacks of this machine for the site, as text; undefined where there is none. */
+export const sshMissing = async (): Promise<string | undefined> =>
+  siteLacks({ kind: 'ssh' }) ?? hostsMissing()
 
 /**
- * Starts hosts with their own network, address, processes, host name and disks, each with sshd on port 22. It takes about half a second;
- * everything ends with `stop()` and with the process that called, also when that is killed.
+ * Starts hosts with their own network, address, processes, host name and disks, each with sshd on
+ * port 22. It takes about half a second. Everything ends with `stop()` and with the calling
+ * process, also when that is killed.
  *
  * @throws Error naming what the machine lacks
  */
@@ -85,7 +101,7 @@ export const startSsh = async (options: SshOptions = {}): Promise<SshSite> => {
   const missing = await sshMissing()
   if (missing !== undefined) throw new Error(`SSH hosts cannot be had: ${missing}`)
   const ground = openGround('ssh')
-  let network: Network | undefined
+  let network: SiteNetwork | undefined
   try {
     network = await openNetwork(ground, { name: 'ada', shell: options.shell ?? '/bin/sh' })
     return await open(ground, network, options)
@@ -96,9 +112,10 @@ export const startSsh = async (options: SshOptions = {}): Promise<SshSite> => {
   }
 }
 
-const open = async (ground: Ground, network: Network, options: SshOptions): Promise<SshSite> => {
-  const key = await makeKey(join(ground.folder, 'id_ed25519'), 'test')
-  const inner = options.trust === true ? await makeKey(join(ground.folder, 'inner_ed25519'), 'inner') : undefined
+const open = async (ground: Ground, network: SiteNetwork, options: SshOptions): Promise<SshSite> => {
+  const key = await makeKeyPair(join(ground.folder, 'id_ed25519'), 'test')
+  const inner =
+    options.trust === true ? await makeKeyPair(join(ground.folder, 'inner_ed25519'), 'inner') : undefined
   const storage = folderAt(join(ground.folder, 'storage'), 0o1777)
   const absent = join(ground.folder, 'absent')
   writeFileSync(absent, '', { mode: 0o644 })
@@ -109,11 +126,19 @@ const open = async (ground: Ground, network: Network, options: SshOptions): Prom
       diskMiB: options.diskMiB ?? 64,
       mounts: { ...withoutSlurm(absent), ...(options.shared === true ? { '/srv': storage } : {}) },
     })
-    chmodSync(join(host.folder, 'srv'), 0o1777)
+    chmodSync(join(host.folder, 'srv'), options.sftpOnly === true ? 0o755 : 0o1777)
+    // sshd takes a root only whose whole way belongs to root.
+    if (options.sftpOnly === true) {
+      const { uid } = network.account
+      await host.run(
+        `mkdir -p /srv/jail/files && chown root:root /srv/jail && chown ${uid}:${uid} /srv/jail/files`,
+      )
+    }
     hosts.push(
       await serveSsh(host, network, {
         keys: [key, ...(inner === undefined ? [] : [inner])].map((one) => one.publicKey),
-        config: options.sshdConfig ?? [],
+        config: [...(options.sftpOnly === true ? sftpOnlyLines : []), ...(options.sshdConfig ?? [])],
+        ...(options.sftpOnly === true ? { lastLines: sftpOnlyAccount(network.account.name) } : {}),
         clockOffsetSeconds: options.clockOffsetSeconds?.[name] ?? 0,
       }),
     )
@@ -143,7 +168,10 @@ const open = async (ground: Ground, network: Network, options: SshOptions): Prom
   }
 }
 
-/** The hosts have the machine's programs, and may have no Slurm that nobody set up: a file that cannot be executed is no command. */
+/**
+ * The hosts share the machine's programs, and must not show a Slurm that is not set up: a file that
+ * cannot be executed is no command.
+ */
 const withoutSlurm = (absent: string): Record<string, string> =>
   Object.fromEntries(
     ['sbatch', 'squeue', 'sacct', 'scancel', 'scontrol', 'sinfo', 'srun']
@@ -153,13 +181,26 @@ const withoutSlurm = (absent: string): Record<string, string> =>
   )
 
 export const sshOptions = (keyPath: string, knownHostsFile: string): string[] => [
-  ...['-F', 'none', '-i', keyPath, '-o', `UserKnownHostsFile=${knownHostsFile}`, '-o', 'GlobalKnownHostsFile=/dev/null'],
+  ...[
+    '-F',
+    'none',
+    '-i',
+    keyPath,
+    '-o',
+    `UserKnownHostsFile=${knownHostsFile}`,
+    '-o',
+    'GlobalKnownHostsFile=/dev/null',
+  ],
   ...['-o', 'IdentitiesOnly=yes', '-o', 'BatchMode=yes', '-o', 'StrictHostKeyChecking=yes'],
 ]
 
-export const makeKey = async (path: string, comment: string): Promise<Key> => {
+export const makeKeyPair = async (path: string, comment: string): Promise<Key> => {
   await run('ssh-keygen', ['-q', '-t', 'ed25519', '-N', '', '-C', comment, '-f', path])
-  return { path, privateKey: readFileSync(path, 'utf8'), publicKey: readFileSync(`${path}.pub`, 'utf8').trim() }
+  return {
+    path,
+    privateKey: readFileSync(path, 'utf8'),
+    publicKey: readFileSync(`${path}.pub`, 'utf8').trim(),
+  }
 }
 
 const trust = async (host: SshHost, key: Key): Promise<void> => {
@@ -167,19 +208,28 @@ const trust = async (host: SshHost, key: Key): Promise<void> => {
     await host.run('umask 077; mkdir -p ~/.ssh && cat > ~/.ssh/id_ed25519', as, { input: key.privateKey })
 }
 
+const sftpOnlyLines = ['DisableForwarding yes']
+/** At the end of the file: a block of `Match` goes on to there. */
+const sftpOnlyAccount = (name: string): string[] => [
+  `Match User ${name}`,
+  '  ChrootDirectory /srv/jail',
+  '  ForceCommand internal-sftp',
+]
+
 interface ServeOptions {
   keys: readonly string[]
   config: readonly string[]
+  lastLines?: readonly string[]
   clockOffsetSeconds: number
-  /** What sessions have in their environment. */
+  /** The environment of sessions. */
   environment?: Readonly<Record<string, string>>
 }
 
-/** Puts sshd on a host and starts it. The host's `/etc/ssh` is `ssh` in its folder. */
+/** Installs sshd on a host and starts it. The host's `/etc/ssh` is `ssh` in its folder. */
 export const serveSsh = async (
   host: Host,
-  network: Network,
-  { keys, config, clockOffsetSeconds, environment = {} }: ServeOptions,
+  network: SiteNetwork,
+  { keys, config, lastLines = [], clockOffsetSeconds, environment = {} }: ServeOptions,
 ): Promise<SshHost> => {
   const user = network.account.name
   const files = join(host.folder, 'ssh')
@@ -188,15 +238,25 @@ export const serveSsh = async (
   await makeHome(host, network)
   copyFileSync('/dev/null', join(files, 'ssh_known_hosts'))
   writeFileSync(authorized, keys.map((key) => `${key}\n`).join(''))
-  await makeKey(join(files, 'ssh_host_ed25519_key'), host.name)
+  await makeKeyPair(join(files, 'ssh_host_ed25519_key'), host.name)
   writeFileSync(
     join(files, 'sshd_config'),
     [
       ...config,
-      ...['HostKey /etc/ssh/ssh_host_ed25519_key', 'PidFile /run/sshd.pid', 'Subsystem sftp internal-sftp', 'UsePAM no', 'UseDNS no'],
-      ...['AuthorizedKeysFile /etc/ssh/authorized_keys .ssh/authorized_keys', 'StrictModes no', 'PermitRootLogin prohibit-password'],
+      ...[
+        'HostKey /etc/ssh/ssh_host_ed25519_key',
+        'PidFile /run/sshd.pid',
+        'Subsystem sftp internal-sftp',
+        'UsePAM no',
+        'UseDNS no',
+      ],
+      ...[
+        'AuthorizedKeysFile /etc/ssh/authorized_keys .ssh/authorized_keys',
+        'StrictModes no',
+        'PermitRootLogin prohibit-password',
+      ],
       ...['PasswordAuthentication no', 'KbdInteractiveAuthentication no', 'LogLevel VERBOSE'],
-      // One line: of several, sshd takes the first.
+      // All on one line, because sshd uses only the first of several.
       ...(Object.keys(variables).length === 0
         ? []
         : [
@@ -204,16 +264,23 @@ export const serveSsh = async (
               .map(([name, value]) => `${name}=${value}`)
               .join(' ')}`,
           ]),
+      ...lastLines,
       '',
     ].join('\n'),
   )
-  const hostKey = (): string => readFileSync(join(files, 'ssh_host_ed25519_key.pub'), 'utf8').split(' ').slice(0, 2).join(' ')
+  const hostKey = (): string =>
+    readFileSync(join(files, 'ssh_host_ed25519_key.pub'), 'utf8').split(' ').slice(0, 2).join(' ')
   const startSshd = async (): Promise<void> => {
     await host.run('/usr/sbin/sshd -E /etc/ssh/log')
-    await until(`sshd of ${host.name}`, async () => (await host.run('[ -s /run/sshd.pid ]', 'root', { mayFail: true })).code === 0)
+    await until(
+      `sshd of ${host.name}`,
+      async () => (await host.run('[ -s /run/sshd.pid ]', 'root', { mayFail: true })).code === 0,
+    )
   }
   const stopSshd = async (): Promise<void> => {
-    await host.run('pid=$(cat /run/sshd.pid) && kill "$pid" && while [ -e "/proc/$pid" ]; do sleep 0.02; done; rm -f /run/sshd.pid')
+    await host.run(
+      'pid=$(cat /run/sshd.pid) && kill "$pid" && while [ -e "/proc/$pid" ]; do sleep 0.02; done; rm -f /run/sshd.pid',
+    )
   }
   const served: SshHost = Object.assign(host, {
     port: 22 as const,
@@ -229,7 +296,7 @@ export const serveSsh = async (
         .replace(/=+$/, '')}`,
     changeHostKey: async () => {
       await run('rm', ['-f', join(files, 'ssh_host_ed25519_key'), join(files, 'ssh_host_ed25519_key.pub')])
-      await makeKey(join(files, 'ssh_host_ed25519_key'), host.name)
+      await makeKeyPair(join(files, 'ssh_host_ed25519_key'), host.name)
       await stopSshd()
       await startSshd()
     },
@@ -237,9 +304,10 @@ export const serveSsh = async (
     stopSshd,
     startSshd,
     dropSessions: async () => {
-      // The listener is the one in the file; every other process of the name serves a login.
+      // The file names the listener; every other process of the name serves a login.
       await host.run(
-        'main=$(cat /run/sshd.pid 2>/dev/null); for pid in $(pgrep -x sshd); do [ "$pid" = "$main" ] || kill -KILL "$pid" || :; done',
+        'main=$(cat /run/sshd.pid 2>/dev/null); for pid in $(pgrep -x sshd); do [ "$pid" = "$main" ' +
+          '] || kill -KILL "$pid" || :; done',
       )
     },
     log: () => readFileSync(join(files, 'log'), 'utf8'),
@@ -248,14 +316,17 @@ export const serveSsh = async (
   return served
 }
 
-const makeHome = async (host: Host, { account }: Network): Promise<void> => {
+const makeHome = async (host: Host, { account }: SiteNetwork): Promise<void> => {
   const home = `/home/${account.name}`
   await host.run(`mkdir -p ${home} && chown ${account.uid}:${account.uid} ${home} && chmod 700 ${home}`)
 }
 
-const libfaketime = '/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1'
-
 const wrongClock = (seconds: number): Record<string, string> => {
-  if (!existsSync(libfaketime)) throw new Error('a host with a wrong clock needs libfaketime (Debian: apt-get install faketime)')
-  return { LD_PRELOAD: libfaketime, FAKETIME: `${seconds < 0 ? '' : '+'}${seconds}s`, FAKETIME_DONT_FAKE_MONOTONIC: '1' }
+  if (!existsSync(libfaketime))
+    throw new Error('a host with a wrong clock needs libfaketime (Debian: apt-get install faketime)')
+  return {
+    LD_PRELOAD: libfaketime,
+    FAKETIME: `${seconds < 0 ? '' : '+'}${seconds}s`,
+    FAKETIME_DONT_FAKE_MONOTONIC: '1',
+  }
 }

@@ -5,42 +5,32 @@ import {
   type ClientOptions,
   WorkflowExecutionAlreadyStartedError,
   WorkflowNotFoundError,
-  type WorkflowClient,
 } from '@temporalio/client'
 import { defineSearchAttributeKey, SearchAttributeType, type DataConverter } from '@temporalio/common'
-import type * as workflows from '../workflows/index.ts'
-import { attribute, harmless, plain } from './telling.ts'
+import type { Signals, PageSummary, WorkflowKind } from './operations/kind.ts'
+import { attribute, harmless, plain } from './page-details.ts'
 import { ensureSearchAttributes } from './embedded/search-attributes.ts'
 import { readTemporalSettings } from './embedded/temporal-settings.ts'
 import { Refusal } from './refusal.ts'
+import { poll } from './pacing/poll.ts'
 
-/** How the workflow of a record stands. */
-export interface Standing {
-  /** `missing`: Temporal knows none of this id; `closed`: it has ended, as `end` says. */
+/** The state of a record's workflow. */
+export interface WorkflowStanding {
+  /** `missing`: Temporal has no workflow of this id; `closed`: it has ended, as `end` shows. */
   state: 'open' | 'closed' | 'missing'
-  /** Temporal's own word, e.g. `TERMINATED`. */
+  /** Temporal's own term, e.g. `TERMINATED`. */
   end?: string
-  /** Temporal's id of this execution; another after each start, reset and continue-as-new. */
+  /** Temporal's id of this execution. Each start, reset and continue-as-new yields another. */
   execution?: string
-  /** It was made by a reset. */
+  /** True where a reset made the execution. */
   reset?: boolean
 }
 
-/** A workflow type; a renamed workflow is a compile error here. */
-export type Kind = keyof typeof workflows
-
-/** What an open workflow adds to the record of a status route; never needed for a correct answer. */
+/**
+ * Members that an open workflow adds to the record of a status route. A correct answer never needs
+ * them.
+ */
 export type Live = Record<string, unknown>
-
-/** What Temporal's page says of a record from its workflow's start on. */
-export interface Telling {
-  /** One line of plain text. */
-  line: string
-  /** Of the record, below the base of the API. */
-  path: string
-  /** To search for, beside kind and id. */
-  attributes?: { WorkflowName?: string; PlanId?: string }
-}
 
 export interface EngineOptions extends Pick<ClientOptions, 'plugins'> {
   /** Base URL of the API, for links on Temporal's page. */
@@ -54,9 +44,11 @@ export interface EngineOptions extends Pick<ClientOptions, 'plugins'> {
 const recordKind = defineSearchAttributeKey('RecordKind', SearchAttributeType.KEYWORD)
 const recordId = defineSearchAttributeKey('RecordId', SearchAttributeType.KEYWORD)
 const keyword = (name: string, value: string | undefined) =>
-  value === undefined ? [] : [{ key: defineSearchAttributeKey(name, SearchAttributeType.KEYWORD), value: attribute(value) }]
+  value === undefined
+    ? []
+    : [{ key: defineSearchAttributeKey(name, SearchAttributeType.KEYWORD), value: attribute(value) }]
 
-/** The server takes 400 bytes of a summary as it is stored; encryption adds about 150. */
+/** The server accepts 400 bytes of a stored summary; encryption adds about 150. */
 const summaryBytes = 200
 const summaryOf = (line: string): string => {
   let text = harmless(line)
@@ -64,29 +56,30 @@ const summaryOf = (line: string): string => {
   return text
 }
 
-/** A record's workflow is asked once a second at most: a busy one takes seconds for many questions. */
+/**
+ * A record's workflow is queried at most once a second: a busy one takes seconds for many queries.
+ */
 const liveCacheMs = 1_000
 const liveDeadlineMs = 250
 const callDeadlineMs = 5_000
-/** A create waits this long for its workflow to start, and for as long after it none asks again: the dispatcher will. */
+/**
+ * A create waits at most this long for its workflow to start. After a timeout no create tries a
+ * start for the same time; the dispatcher starts the workflows later.
+ */
 const startDeadlineMs = 1_000
-const prefixes: Record<Kind, string> = {
-  connectionDiscovery: 'connection-discovery',
-  connectionMonitor: 'connection-monitor',
-  executionRun: 'execution-run',
-  planningSession: 'planning-session',
-}
 
-/** Workflow id of a record: `<kind>/<id>/<generation>`; starting it twice is harmless. */
-export const workflowIdOf = (kind: Kind, id: string, generation = 1): string => `${prefixes[kind]}/${id}/${String(generation)}`
+/** Workflow id of a record; starting it twice is harmless. */
+const workflowIdOf = ({ name }: WorkflowKind, id: string, generation: number): string =>
+  `${name}/${id}/${String(generation)}`
 
 /**
- * gRPC codes that say nothing about the call itself: cancelled or late (the deadline), exhausted (the server's own limits), a broken
- * stream, a namespace or server that is not there (yet). What was asked may be asked again later, under the same name.
+ * gRPC codes that do not depend on the call itself: cancelled or late (the deadline), exhausted
+ * (the server's own limits), a broken stream, a namespace or server that does not exist (yet). The
+ * call may be repeated later, under the same name.
  */
 const awayCodes = new Set([1, 4, 5, 8, 13, 14])
 
-/** True for an error that says that Temporal cannot be reached, or cannot answer, now. */
+/** True for an error by which Temporal cannot be reached, or cannot answer, now. */
 const temporalAway = (error: unknown): boolean => {
   for (let cause: unknown = error; cause instanceof Error; cause = cause.cause) {
     if (isGrpcServiceError(cause) && awayCodes.has(cause.code)) return true
@@ -94,191 +87,314 @@ const temporalAway = (error: unknown): boolean => {
   return error instanceof Error && /DEADLINE_EXCEEDED|Failed to connect/.test(error.message)
 }
 
-/** Summary and details of a workflow's start; the details are Markdown. */
-const toldAtStart = ({ line, path }: Telling, apiUrl: string | undefined): { staticSummary: string; staticDetails: string } => ({
-  staticSummary: summaryOf(line),
-  staticDetails: `${plain(line)}\n\n${apiUrl === undefined ? plain(path) : `<${apiUrl}${path}>`}`,
+/**
+ * The options for the start of a record's workflow, with the texts for Temporal's page. The details
+ * are Markdown.
+ */
+const startOptions = (
+  kind: WorkflowKind,
+  id: string,
+  generation: number,
+  pageSummary: PageSummary | undefined,
+  apiUrl: string | undefined,
+) => ({
+  workflowId: workflowIdOf(kind, id, generation),
+  // Continue-as-new keeps arguments, and loses the page's texts from the start.
+  args: [
+    id,
+    generation,
+    ...(kind.arguments ?? []),
+    ...(pageSummary === undefined ? [] : [{ line: pageSummary.line }]),
+  ],
+  workflowIdReusePolicy: 'ALLOW_DUPLICATE' as const,
+  typedSearchAttributes: [
+    { key: recordKind, value: kind.name },
+    { key: recordId, value: id },
+    ...keyword('WorkflowName', pageSummary?.attributes?.WorkflowName),
+    ...keyword('PlanId', pageSummary?.attributes?.PlanId),
+  ],
+  ...(pageSummary === undefined
+    ? {}
+    : {
+        staticSummary: summaryOf(pageSummary.line),
+        staticDetails: [
+          plain(pageSummary.line),
+          apiUrl === undefined ? plain(pageSummary.path) : `<${apiUrl}${pageSummary.path}>`,
+        ].join('\n\n'),
+      }),
 })
 
 /**
- * The one user of the Temporal client, but for what makes the embedded server ready. The connection is lazy: the service answers, and
- * accepts work, while Temporal is away; what was accepted is started by the dispatcher when it returns.
+ * Calls of Temporal's client, each with a deadline, over one connection that opens at its first
+ * use.
  */
-export const openEngine = (options: EngineOptions) => {
-  let client: Client | undefined
-  const workflow = (): WorkflowClient => {
-    client ??= new Client({
+const openCalls = (options: EngineOptions) => {
+  let made: Client | undefined
+  const client = (): Client =>
+    (made ??= new Client({
       connection: Connection.lazy({ address: options.address, connectTimeout: callDeadlineMs }),
       namespace: options.namespace,
       ...(options.plugins === undefined ? {} : { plugins: options.plugins }),
       dataConverter: options.dataConverter,
-      // What a closed workflow was last is not how its record is now.
+      // The last state of a closed workflow is not the present state of its record.
       workflow: { queryRejectCondition: 'NOT_OPEN' },
-    })
-    return client.workflow
-  }
-  /** Calls under way: a retry of the client library that fires after its channel was closed would throw out of a timer. */
+    }))
+  /**
+   * Calls in progress: a retry of the client library after its channel is closed would throw from a
+   * timer.
+   */
   const underWay = new Set<Promise<unknown>>()
-  const within = <T>(work: () => Promise<T>, milliseconds = callDeadlineMs): Promise<T> => {
-    workflow()
-    const call = (client as Client).withDeadline(Date.now() + milliseconds, work)
-    underWay.add(call)
-    const over = (): void => void underWay.delete(call)
-    call.then(over, over)
-    return call
+  return {
+    within: <T>(work: (client: Client) => Promise<T>, milliseconds = callDeadlineMs): Promise<T> => {
+      const used = client()
+      const call = used.withDeadline(Date.now() + milliseconds, () => work(used))
+      underWay.add(call)
+      const over = (): void => void underWay.delete(call)
+      call.then(over, over)
+      return call
+    },
+    async close(): Promise<void> {
+      await Promise.allSettled(underWay)
+      await made?.connection.close()
+    },
   }
+}
+type Calls = ReturnType<typeof openCalls>
+
+/** Starts workflows. After a start without an answer from Temporal it tries none for a while. */
+const openStarts = ({ within }: Calls, { taskQueue, apiUrl }: EngineOptions) => {
   let awayUntil = 0
+  return async (
+    kind: WorkflowKind,
+    id: string,
+    generation: number,
+    pageSummary?: PageSummary,
+  ): Promise<'started' | 'open' | false> => {
+    if (Date.now() < awayUntil) return false
+    try {
+      const wanted = { ...startOptions(kind, id, generation, pageSummary, apiUrl?.()), taskQueue }
+      await within((client) => client.workflow.start(kind.workflow, wanted), startDeadlineMs)
+      return 'started'
+    } catch (error) {
+      if (error instanceof WorkflowExecutionAlreadyStartedError) return 'open'
+      if (temporalAway(error)) {
+        awayUntil = Date.now() + startDeadlineMs
+        return false
+      }
+      throw error
+    }
+  }
+}
+
+/** Queries the state of open workflows, and caches each result for a second. */
+const openLive = ({ within }: Calls) => {
   const cache = new Map<string, { at: number; live: Promise<Live | undefined> }>()
+  return (workflowId: string): Promise<Live | undefined> => {
+    const known = cache.get(workflowId)
+    const now = Date.now()
+    if (known !== undefined && now - known.at < liveCacheMs) return known.live
+    if (cache.size > 1_000)
+      for (const [name, entry] of cache) if (now - entry.at >= liveCacheMs) cache.delete(name)
+    // After the transport's own deadline a reconnecting channel may still linger. The race bounds
+    // the wait.
+    const asked = within(
+      (client) => client.workflow.getHandle(workflowId).query<Live>('live'),
+      liveDeadlineMs,
+    )
+    const late = new Promise<undefined>((resolve) => setTimeout(resolve, liveDeadlineMs, undefined).unref())
+    const live = Promise.race([asked, late]).catch(() => undefined)
+    cache.set(workflowId, { at: now, live })
+    return live
+  }
+}
+
+/** As `Engine.signal`. */
+const signalWorkflow = async <Name extends keyof Signals>(
+  { within }: Calls,
+  workflowId: string,
+  name: Name,
+  args: Signals[Name],
+): Promise<boolean> => {
+  try {
+    await within((client) => client.workflow.getHandle(workflowId).signal(name, ...args))
+    return true
+  } catch (error) {
+    if (error instanceof WorkflowNotFoundError) return false
+    if (temporalAway(error))
+      throw new Refusal('unavailable', 'the workflow engine cannot be reached now; try again', {
+        retryAfterSeconds: 2,
+        cause: error,
+      })
+    throw error
+  }
+}
+
+/** As `Engine.cancel`. */
+const cancelRecord = async ({ within }: Calls, workflowId: string): Promise<boolean> => {
+  try {
+    await within((client) => client.workflow.getHandle(workflowId).cancel(), startDeadlineMs)
+    return true
+  } catch (error) {
+    if (error instanceof WorkflowNotFoundError || temporalAway(error)) return false
+    throw error
+  }
+}
+
+/** gRPC code of what does not exist. */
+const goneCodes = new Set([5])
+/** Deletions at once; one takes a few milliseconds. */
+const deletionsAtOnce = 10
+
+/** As `Engine.removeWorkflows`. */
+const removeWorkflows = async (
+  { within }: Calls,
+  { namespace, taskQueue }: EngineOptions,
+  before: string,
+): Promise<number> => {
+  let removed = 0
+  const round = async (): Promise<number | undefined> => {
+    const { executions } = await within((client) =>
+      client.workflowService.listWorkflowExecutions({
+        namespace,
+        pageSize: 200,
+        query:
+          `TaskQueue = '${taskQueue.replaceAll("'", "''")}' AND RecordKind IS NOT NULL ` +
+          `AND StartTime < '${before}'`,
+      }),
+    )
+    const found = (executions ?? []).map(({ execution }) => execution)
+    if (found.length === 0) return removed
+    for (let at = 0; at < found.length; at += deletionsAtOnce)
+      await Promise.all(
+        found.slice(at, at + deletionsAtOnce).map((workflowExecution) =>
+          within((client) =>
+            client.workflowService.deleteWorkflowExecution({
+              namespace,
+              workflowExecution: workflowExecution ?? {},
+            }),
+          ).catch((error: unknown) => {
+            // Deleted by an earlier round, whose entry the list still has.
+            if (!(isGrpcServiceError(error) && goneCodes.has(error.code))) throw error
+          }),
+        ),
+      )
+    removed += found.length
+    return undefined
+  }
+  // The list follows the deletions after a moment.
+  return (await poll(round, { everyMs: 500 })) ?? removed
+}
+
+/** As `Engine.standing`. */
+const standingOf = async ({ within }: Calls, workflowId: string): Promise<WorkflowStanding | undefined> => {
+  try {
+    const { status, runId, raw } = await within((client) => client.workflow.getHandle(workflowId).describe())
+    const reset = (raw.workflowExtendedInfo?.lastResetTime ?? undefined) !== undefined
+    return status.name === 'RUNNING' || status.name === 'PAUSED'
+      ? { state: 'open', execution: runId, reset }
+      : { state: 'closed', end: status.name, execution: runId, reset }
+  } catch (error) {
+    if (error instanceof WorkflowNotFoundError) return { state: 'missing' }
+    if (temporalAway(error)) return undefined
+    throw error
+  }
+}
+
+/**
+ * The only user of the Temporal client, except for the code that prepares the embedded server. The
+ * connection is lazy: while Temporal is unavailable the service answers and accepts work, and the
+ * dispatcher starts that work when Temporal returns.
+ */
+export const openEngine = (options: EngineOptions) => {
+  const calls = openCalls(options)
+  const { within } = calls
+  const start = openStarts(calls, options)
+  const live = openLive(calls)
 
   return {
     taskQueue: options.taskQueue,
-    /** What workers have to read and write payloads with. */
+    /** The converter with which workers read and write payloads. */
     dataConverter: options.dataConverter,
 
     /**
-     * Starts the workflow of a record. False: Temporal is away, nothing was started; the dispatcher will. Idempotent:
-     * while one is open a second start is refused by the server (`open`), and one started after the end finds a finished
-     * record and ends at once. So a record whose workflow was terminated or lost goes on.
+     * Starts the workflow of a record. The call is idempotent: while one is open the server refuses
+     * a second start (`open`), and one started after the end finds a finished record and ends at
+     * once. So a record whose workflow was terminated or lost continues.
+     * @returns false where Temporal is unavailable: no workflow was started, and the dispatcher
+     *   starts it later
      */
-    async start(kind: Kind, id: string, generation = 1, telling?: Telling): Promise<'started' | 'open' | false> {
-      if (Date.now() < awayUntil) return false
-      try {
-        await within(
-          () =>
-            workflow().start(kind, {
-              workflowId: workflowIdOf(kind, id, generation),
-              taskQueue: options.taskQueue,
-              // Continue-as-new keeps arguments, and loses what the page says of the start.
-              args: [
-                id,
-                generation,
-                ...(kind === 'connectionMonitor' ? [false] : []),
-                ...(telling === undefined ? [] : [{ line: telling.line }]),
-              ],
-              workflowIdReusePolicy: 'ALLOW_DUPLICATE',
-              typedSearchAttributes: [
-                { key: recordKind, value: prefixes[kind] },
-                { key: recordId, value: id },
-                ...keyword('WorkflowName', telling?.attributes?.WorkflowName),
-                ...keyword('PlanId', telling?.attributes?.PlanId),
-              ],
-              ...(telling === undefined ? {} : toldAtStart(telling, options.apiUrl?.())),
-            } as never),
-          startDeadlineMs,
-        )
-        return 'started'
-      } catch (error) {
-        if (error instanceof WorkflowExecutionAlreadyStartedError) return 'open'
-        if (temporalAway(error)) {
-          awayUntil = Date.now() + startDeadlineMs
-          return false
-        }
-        throw error
-      }
-    },
-
-    /** What the open workflow says of itself, within 250 ms or not at all; one question a second per record. */
-    live(kind: Kind, id: string, generation = 1): Promise<Live | undefined> {
-      const key = workflowIdOf(kind, id, generation)
-      const known = cache.get(key)
-      const now = Date.now()
-      if (known !== undefined && now - known.at < liveCacheMs) return known.live
-      if (cache.size > 1_000) for (const [name, entry] of cache) if (now - entry.at >= liveCacheMs) cache.delete(name)
-      // The transport's own deadline still lets a reconnecting channel linger; the race bounds the answer.
-      const asked = within(() => workflow().getHandle(key).query<Live>('live'), liveDeadlineMs)
-      const late = new Promise<undefined>((resolve) => setTimeout(resolve, liveDeadlineMs, undefined).unref())
-      const live = Promise.race([asked, late]).catch(() => undefined)
-      cache.set(key, { at: now, live })
-      return live
-    },
-
-    /** Signals the workflow of a record. False: it is not open (finished, or never started). Throws 503 while Temporal is away. */
-    async signal(kind: Kind, id: string, generation: number, name: string, ...args: unknown[]): Promise<boolean> {
-      try {
-        await within(() =>
-          workflow()
-            .getHandle(workflowIdOf(kind, id, generation))
-            .signal(name, ...args),
-        )
-        return true
-      } catch (error) {
-        if (error instanceof WorkflowNotFoundError) return false
-        if (temporalAway(error))
-          throw new Refusal('unavailable', 'the workflow engine cannot be reached now; try again', { retryAfterSeconds: 2, cause: error })
-        throw error
-      }
-    },
+    start: (kind: WorkflowKind, id: string, generation = 1, pageSummary?: PageSummary) =>
+      start(kind, id, generation, pageSummary),
 
     /**
-     * Asks Temporal to cancel the workflow of a record that was cancelled, so that it ends as Canceled. False: Temporal is
-     * away, or knows none; the workflow then asks for it at its end.
+     * The state that the open workflow reports, within 250 ms or not at all; one query per second
+     * and record.
      */
-    async cancel(kind: Kind, id: string, generation = 1): Promise<boolean> {
-      try {
-        await within(
-          () =>
-            workflow()
-              .getHandle(workflowIdOf(kind, id, generation))
-              .cancel(),
-          startDeadlineMs,
-        )
-        return true
-      } catch (error) {
-        if (error instanceof WorkflowNotFoundError || temporalAway(error)) return false
-        throw error
-      }
-    },
+    live: (kind: WorkflowKind, id: string, generation = 1) => live(workflowIdOf(kind, id, generation)),
 
-    /** Asks Temporal to cancel one execution; harmless when it was asked before, or has ended. */
+    /**
+     * Signals the workflow of a record.
+     * @returns false where it is not open (finished, or never started)
+     * @throws 503 while Temporal is unavailable
+     */
+    signal: <Name extends keyof Signals>(
+      kind: WorkflowKind,
+      id: string,
+      generation: number,
+      name: Name,
+      ...args: Signals[Name]
+    ) => signalWorkflow(calls, workflowIdOf(kind, id, generation), name, args),
+
+    /**
+     * Requests that Temporal cancels the workflow of a cancelled record, so that it ends as
+     * Canceled.
+     * @returns false where Temporal is unavailable, or has no such workflow; the workflow then
+     *   requests it at its end
+     */
+    cancel: (kind: WorkflowKind, id: string, generation = 1) =>
+      cancelRecord(calls, workflowIdOf(kind, id, generation)),
+
+    /** Requests that Temporal cancels one execution. A repeated or late request is harmless. */
     async cancelWorkflow({ workflowId, runId }: { workflowId: string; runId: string }): Promise<void> {
-      await within(() => workflow().getHandle(workflowId, runId).cancel())
+      await within((client) => client.workflow.getHandle(workflowId, runId).cancel())
     },
 
-    /** How the newest workflow of a record stands; undefined: Temporal is away. */
-    async standing(kind: Kind, id: string, generation = 1): Promise<Standing | undefined> {
-      try {
-        const { status, runId, raw } = await within(() =>
-          workflow()
-            .getHandle(workflowIdOf(kind, id, generation))
-            .describe(),
-        )
-        const reset = (raw.workflowExtendedInfo?.lastResetTime ?? undefined) !== undefined
-        return status.name === 'RUNNING' || status.name === 'PAUSED'
-          ? { state: 'open', execution: runId, reset }
-          : { state: 'closed', end: status.name, execution: runId, reset }
-      } catch (error) {
-        if (error instanceof WorkflowNotFoundError) return { state: 'missing' }
-        if (temporalAway(error)) return undefined
-        throw error
-      }
-    },
+    /** The state of a record's newest workflow; undefined where Temporal is unavailable. */
+    standing: (kind: WorkflowKind, id: string, generation = 1) =>
+      standingOf(calls, workflowIdOf(kind, id, generation)),
+
+    /**
+     * Deletes the workflows of this service that started before a time, open ones too, with their
+     * histories. @returns how many
+     */
+    removeWorkflows: (before: string) => removeWorkflows(calls, options, before),
 
     /**
      * Adds the search attributes that workflows set, where the namespace lacks them.
-     * @throws Error naming those that it lacks or has with another type, when they cannot be added
+     * @throws Error naming those that are missing or have another type, where they cannot be added
      */
     async ensureSearchAttributes(): Promise<void> {
       const { searchAttributes } = readTemporalSettings()
-      workflow()
-      const wrong = await within(() => ensureSearchAttributes((client as Client).connection, options.namespace, searchAttributes))
-      if (wrong.length > 0) throw new Error(`search attributes of the namespace ${options.namespace} have other types: ${wrong.join(', ')}`)
+      const wrong = await within(({ connection }) =>
+        ensureSearchAttributes(connection, options.namespace, searchAttributes),
+      )
+      if (wrong.length > 0)
+        throw new Error(
+          `search attributes of the namespace ${options.namespace} have other types: ${wrong.join(', ')}`,
+        )
     },
 
     /** Whether Temporal answers. */
     async ready(): Promise<boolean> {
       try {
-        workflow()
-        await within(() => (client as Client).connection.workflowService.getSystemInfo({}), 1_000)
+        await within(({ connection }) => connection.workflowService.getSystemInfo({}), 1_000)
         return true
       } catch {
         return false
       }
     },
 
-    async [Symbol.asyncDispose](): Promise<void> {
-      await Promise.allSettled(underWay)
-      await client?.connection.close()
-    },
+    [Symbol.asyncDispose]: () => calls.close(),
   }
 }
 

@@ -2,9 +2,10 @@ import { readFileSync } from 'node:fs'
 import { isAbsolute } from 'node:path'
 
 /**
- * Named places in the engine at which a fault test kills the process: `intended-not-started=3` ends it with SIGKILL at the third time
- * it comes by. A setting that is an absolute path is read from that file as soon as it is there, so that a process that runs already can be
- * told. Without a setting a place costs one look-up in an empty map.
+ * Named places in the engine at which a fault test kills the process: `intended-not-started=3` ends
+ * it with SIGKILL at the third pass. A setting that is an absolute path names a file, which is read
+ * as soon as it exists, so that a test can set places in a running process. Without a setting a
+ * place costs one look-up in an empty map.
  */
 export const openFailpoints = (setting: string | undefined): ((name: string) => void) => {
   let left = setting !== undefined && isAbsolute(setting) ? undefined : timesOf(setting ?? '')
@@ -17,7 +18,7 @@ export const openFailpoints = (setting: string | undefined): ((name: string) => 
   }
 }
 
-/** How often each place is still passed. */
+/** The remaining passes of each place. */
 const timesOf = (setting: string): Map<string, number> =>
   new Map(
     setting

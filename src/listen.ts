@@ -2,7 +2,7 @@ import { createServer, type AddressInfo, type Server } from 'node:net'
 import { formatAddress, StartError } from './config.ts'
 import type { Address } from './config.ts'
 
-/** Why the kernel refuses an address, and what helps. */
+/** Reasons why the kernel refuses an address, with the remedy. */
 const refusals: Readonly<Record<string, string>> = {
   EADDRINUSE: 'another program listens there: stop it or give another port',
   EACCES: 'this account may not listen there: give a port from 1024',
@@ -12,14 +12,18 @@ const refusals: Readonly<Record<string, string>> = {
 
 /**
  * Listens on the address that a variable of the configuration names.
- * @returns where the server listens, with the port that the kernel chose for port 0
+ * @returns the address of the server, with the port that the kernel chose for port 0
  * @throws StartError that names the variable, its value, the reason and the remedy
  */
 export const listen = async (server: Server, variable: string, address: Address): Promise<Address> => {
   await new Promise<void>((resolve, reject) => {
     const refused = (error: NodeJS.ErrnoException): void => {
       const reason = refusals[error.code ?? ''] ?? `${error.message}: give another address`
-      reject(new StartError(`${variable}=${formatAddress(address)} cannot be listened on: ${reason}`, { cause: error }))
+      reject(
+        new StartError(`${variable}=${formatAddress(address)} cannot be listened on: ${reason}`, {
+          cause: error,
+        }),
+      )
     }
     server.once('error', refused)
     server.listen(address.port, address.host, () => {
@@ -31,7 +35,10 @@ export const listen = async (server: Server, variable: string, address: Address)
   return { host, port }
 }
 
-/** Finds out whether an address can be listened on, before anything that takes long is started. @throws StartError as {@link listen} */
+/**
+ * Checks that an address can be listened on, before any slow part starts.
+ * @throws StartError as {@link listen}
+ */
 export const probeAddress = async (variable: string, address: Address): Promise<void> => {
   const probe = createServer()
   await listen(probe, variable, address)

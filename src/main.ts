@@ -1,8 +1,9 @@
-import { openDaemon } from './daemon.ts'
-import { runProgram } from './program.ts'
+import { openDaemon } from './programs/daemon.ts'
+import { runProgram } from './programs/program.ts'
 import { startService } from './service.ts'
 
-const usage = `npm start                       runs the API and a worker, with PostgreSQL and Temporal unless others are named
+const usage = `npm start                       runs the API and a worker, with PostgreSQL and Temporal
+                                unless others are named
 npm start -- --print-config     shows the configuration that would be used, secrets masked
 npm start -- --help | --version
 docs/configuration.md lists the variables that configure it

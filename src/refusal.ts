@@ -1,4 +1,7 @@
-/** The ways in which the service refuses a request. `http/errors.ts` maps them to statuses; docs/errors.md says what a caller can do with each. */
+/**
+ * The ways in which the service refuses a request. `http/errors.ts` maps them to statuses;
+ * docs/errors.md describes the reaction of a caller to each.
+ */
 export type RefusalCode =
   | 'invalid'
   | 'unauthenticated'
@@ -11,28 +14,37 @@ export type RefusalCode =
   | 'unavailable'
   | 'not_built'
 
-/** One finding about a document: `path` is dotted from the document's root (`plan.assignments.3.resourceId`, empty for the whole). */
+/**
+ * One finding about a document: `path` is dotted from the document's root
+ * (`plan.assignments.3.resourceId`, empty for the whole).
+ */
 export interface Problem {
   path: string
   message: string
 }
 
 /**
- * An answer that is not a fault of the service. Its text and details are shown to the caller, so they name field, value and remedy
- * and never hold secrets, SQL or host names. Anything else that is thrown is a 500 whose cause is only logged.
+ * An answer that is not a fault of the service. The caller gets its text and details, so they name
+ * field, value and remedy and never hold secrets, SQL or host names. Any other error is a 500 whose
+ * cause is only logged.
  */
 export class Refusal extends Error {
   readonly code: RefusalCode
   readonly details: Problem[]
   /** Additive members of the error body, e.g. `{ state: 'completed' }` on an impossible cancel. */
   readonly extra: Record<string, unknown>
-  /** Seconds for `Retry-After`; given on `unavailable` and on conflicts that pass by themselves. */
+  /** Seconds for `Retry-After`; given on `unavailable` and on conflicts that end by themselves. */
   readonly retryAfterSeconds: number | undefined
 
   constructor(
     code: RefusalCode,
     message: string,
-    options: { details?: Problem[]; extra?: Record<string, unknown>; retryAfterSeconds?: number; cause?: unknown } = {},
+    options: {
+      details?: Problem[]
+      extra?: Record<string, unknown>
+      retryAfterSeconds?: number
+      cause?: unknown
+    } = {},
   ) {
     super(message, options.cause === undefined ? undefined : { cause: options.cause })
     this.name = 'Refusal'
@@ -43,13 +55,26 @@ export class Refusal extends Error {
   }
 }
 
-export const invalid = (message: string, details: Problem[] = []): Refusal => new Refusal('invalid', message, { details })
-export const missing = (noun: string, id: string): Refusal => new Refusal('missing', `${noun} ${JSON.stringify(id)} does not exist`)
+export const invalid = (message: string, details: Problem[] = []): Refusal =>
+  new Refusal('invalid', message, { details })
+export const missing = (noun: string, id: string): Refusal =>
+  new Refusal('missing', `${noun} ${JSON.stringify(id)} does not exist`)
 
-/** 422 with every problem at once; the text of the error is the first one plus the number of the others. */
+/**
+ * 422 with every problem at once. The text of the error is the first problem plus the number of the
+ * others.
+ */
 export const unacceptable = (details: Problem[]): Refusal => {
   const [first, ...rest] = details
   const text =
-    first === undefined ? 'the document is not acceptable' : first.path === '' ? first.message : `${first.path}: ${first.message}`
-  return new Refusal('unacceptable', rest.length === 0 ? text : `${text} (and ${rest.length} more, see details)`, { details })
+    first === undefined
+      ? 'the document is not acceptable'
+      : first.path === ''
+        ? first.message
+        : `${first.path}: ${first.message}`
+  return new Refusal(
+    'unacceptable',
+    rest.length === 0 ? text : `${text} (and ${rest.length} more, see details)`,
+    { details },
+  )
 }

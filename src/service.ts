@@ -1,53 +1,84 @@
 import type { IncomingHttpHeaders } from 'node:http'
 import { hostname } from 'node:os'
 import { reachedHere } from './config.ts'
-import type { Service, StartService } from './daemon.ts'
+import type { Service, StartService } from './programs/daemon.ts'
 import { refusalOf } from './constraints.ts'
-import { openDispatcher } from './dispatcher.ts'
+import { openConsoleKeeper } from './domains/console/keeper.ts'
 import { openSealer } from './domains/audit-events/sealer.ts'
+import type { Activities } from '../activities/index.ts'
 import { recordAudit } from './domains/audit-events/store.ts'
 import { recordsWithSecrets } from './domains/environments/store.ts'
+import { sweepSpool } from './domains/instance/archives/files.ts'
+import { finishResets } from './domains/instance/archives/reset.ts'
 import { ensureInstance } from './domains/instance/store.ts'
-import type { StartWorker } from './fleet.ts'
+import type { StartWorker } from './programs/fleet.ts'
 import { listen } from './listen.ts'
 import { createApp } from './http/app.ts'
 import type { AppOptions } from './http/options.ts'
+import type { Route } from './http/route.ts'
 import { createHttpServer } from './http/server.ts'
 import { openIdempotency } from './db/idempotency.ts'
-import { openParts } from './parts.ts'
+import type { OperationKind } from './operations/kind.ts'
+import { openParts, type Parts } from './parts.ts'
+import { openMachineKeeper } from './machine-keeper.ts'
 import { openSweeper } from './sweeper.ts'
-import { unbuiltPairs } from './not-built.ts'
-import { dispatchedKinds, routesOf } from './routes.ts'
+import { dispatchedOperation, openDispatcher } from './operations/dispatcher.ts'
+import { operationIdOf } from './operation-ids.ts'
+import { openRequestExamples } from './http/request-examples.ts'
+import { routesOf } from './routes.ts'
+import { dispatchedKinds, durableKinds } from './kinds.ts'
 import { openTaskWorkers, type TaskWorkersOptions } from './task-workers.ts'
 import { version } from './version.ts'
 
-/** Requests under way get this long at a stop. */
+/** At a stop, requests in progress get this long. */
 const drainMs = 5_000
 
-/** What tests pass: a look at every answer, and workflows that are bundled once for many services. */
-type Watch = Pick<AppOptions, 'onAnswer' | 'validateResponses'> & Pick<TaskWorkersOptions, 'workflowBundle'>
+/** Options for tests: a callback for every answer, and workflows bundled once for many services. */
+type Watch = Pick<AppOptions, 'onAnswer' | 'validateResponses'> &
+  Pick<TaskWorkersOptions, 'workflowBundle'> & { further?: Further }
 
-/** Headers that are given once, as the tracing library reads them. */
+/**
+ * Kinds of operations beside those of this version, with their routes and activities.
+ * `workflowBundle` holds their workflows.
+ */
+export interface Further {
+  kinds: readonly OperationKind[]
+  routes: (parts: Parts) => Route[]
+  activities: (parts: Parts) => Activities
+}
+
+/** Headers that occur once, in the form that the tracing library reads. */
 const flat = (headers: IncomingHttpHeaders): Record<string, string | undefined> =>
-  Object.fromEntries(Object.entries(headers).map(([name, value]) => [name, typeof value === 'string' ? value : undefined]))
+  Object.fromEntries(
+    Object.entries(headers).map(([name, value]) => [name, typeof value === 'string' ? value : undefined]),
+  )
 
-const taskWorkersOptions = ({ config, log, endpoints, traces }: Parameters<StartService>[0]): TaskWorkersOptions => ({
+const taskWorkersOptions = ({
+  config,
+  log,
+  endpoints,
+  traces,
+}: Parameters<StartService>[0]): TaskWorkersOptions => ({
   address: endpoints.temporalAddress,
   named: config.temporalAddress !== undefined,
   namespace: config.temporalNamespace,
   log,
   traces,
+  kinds: durableKinds,
 })
 
-/**
- * The API, the dispatcher and a worker in one process: what the embedded default runs.
- */
+/** The API, the dispatcher and a worker in one process: the embedded default. */
 export const startService = async (
   surroundings: Parameters<StartService>[0],
-  { workflowBundle, ...watch }: Watch = {},
+  { workflowBundle, further, ...watch }: Watch = {},
 ): Promise<Service> => {
   const { config, log, traces, metrics } = surroundings
   const parts = await openParts(surroundings)
+  const { workflows } = await finishResets(parts)
+  workflows.catch((error: unknown) => {
+    log.warn({ err: error }, 'workflows of records before a factory reset stay until the next start')
+  })
+  await sweepSpool(parts.ownDb, parts.instanceSpool)
   await ensureInstance(parts.db, hostname())
   for (const { record, paths } of await recordsWithSecrets(parts.db))
     log.warn(
@@ -55,17 +86,27 @@ export const startService = async (
       'a configuration holds a secret; store it in the vault, give its credentialRef, and save the record without it',
     )
   const { db, engine } = parts
+  const consoleKeeper = openConsoleKeeper({
+    ...parts,
+    log,
+    enabled: config.consoleEnabled,
+    idleSeconds: config.consoleIdleSeconds,
+    retentionDays: config.consoleRetentionDays,
+  })
   const app = createApp({
+    operationId: operationIdOf,
+    example: openRequestExamples(),
     config: { ...config, listenHost: config.listenAddress.host },
-    routes: routesOf(parts),
-    unbuilt: unbuiltPairs,
+    routes: [...routesOf({ ...parts, consoleKeeper }), ...(further?.routes(parts) ?? [])],
     log,
     version,
-    activated: () => false,
-    audit: (record) => recordAudit(db, record),
-    idempotency: openIdempotency(db),
+    activated: () => parts.selection.activated(),
+    select: () => parts.selection.select(),
+    audit: (record) => recordAudit(parts.ownDb, record),
+    idempotency: openIdempotency(parts.ownDb),
     translate: refusalOf,
     observe: (method, route, status, seconds) => metrics.request(method, route, status, seconds),
+    streamOpened: parts.reports.streamOpened,
     ...(config.tracesEndpoint === undefined
       ? {}
       : { span: (name, attributes, work, headers) => traces.span(name, attributes, work, flat(headers)) }),
@@ -77,9 +118,17 @@ export const startService = async (
   const workers = openTaskWorkers(parts, {
     ...taskWorkersOptions(surroundings),
     ...(workflowBundle === undefined ? {} : { workflowBundle }),
+    ...(further === undefined
+      ? {}
+      : { kinds: [...durableKinds, ...further.kinds], furtherActivities: further.activities(parts) }),
   })
-  const dispatcher = openDispatcher({ db, engine, metrics }, dispatchedKinds, log)
+  const dispatcher = openDispatcher(
+    { db, engine, metrics },
+    [...dispatchedKinds, ...(further?.kinds ?? []).map(dispatchedOperation)],
+    log,
+  )
   const sweeper = openSweeper(parts, log)
+  const machineKeeper = openMachineKeeper(parts, log)
   const sealer = openSealer(parts, log)
   return {
     address,
@@ -101,8 +150,10 @@ export const startService = async (
       setTimeout(() => {
         server.closeAllConnections()
       }, drainMs).unref()
+      await consoleKeeper.stop()
       await dispatcher.stop()
       await sweeper.stop()
+      await machineKeeper.stop()
       await sealer.stop()
       await workers.stop()
       await closed
@@ -117,6 +168,7 @@ export const startWorker: StartWorker = async (surroundings) => {
   const parts = await openParts(surroundings)
   const workers = openTaskWorkers(parts, taskWorkersOptions(surroundings))
   const sweeper = openSweeper(parts, log)
+  const machineKeeper = openMachineKeeper(parts, log)
   return {
     checks: {
       database: () => parts.db.prepared('ready', 'select 1', []).then(() => true),
@@ -125,6 +177,7 @@ export const startWorker: StartWorker = async (surroundings) => {
     },
     async stop() {
       await sweeper.stop()
+      await machineKeeper.stop()
       await workers.stop()
       await parts[Symbol.asyncDispose]()
     },

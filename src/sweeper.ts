@@ -1,51 +1,97 @@
 import type { Db } from './db/sql.ts'
 import { sitesWithLeftovers, stopLeftovers } from './executor/leftovers.ts'
+import { claimRemoval, removeRunFiles } from './executor/removals.ts'
 import type { SiteDrivers } from './executor/drivers.ts'
-import { readSiteSnapshot, usedPairs } from './executor/snapshot.ts'
-import { placesOf } from './executor/sites.ts'
+import { findSiteSnapshot, usedPairs } from './executor/snapshot.ts'
+import { placesOf, runsOnMachines, type Place } from './executor/sites.ts'
 import type { Log } from './observability/log.ts'
+import { everyRound } from './pacing/every-round.ts'
 
 const everyMs = 2_000
 
+interface SweeperParts {
+  db: Db
+  sites: SiteDrivers
+  hostId: string
+}
+/** Attempts on a machine that the run has given back end with the machine. */
+const endedWithMachine = (place: Place): boolean => runsOnMachines(place) && place.machine === undefined
+const gone = { cancel: () => Promise.resolve() }
+
 /**
- * Ends what cancelled runs have left at sites that did not answer then: asked again until they confirm. Any number of processes may do
- * it at once; what is on this machine is ended by this machine's.
+ * Ends leftovers of cancelled runs at sites that did not answer at the time of the cancel. It
+ * repeats the request until the site confirms.
  */
-export const openSweeper = ({ db, sites, hostId }: { db: Db; sites: SiteDrivers; hostId: string }, log: Log): { stop(): Promise<void> } => {
-  let stopped = false
-  let wake: () => void = () => undefined
-
-  const round = async (): Promise<void> => {
-    for (const { site, runId } of await sitesWithLeftovers(db)) {
-      if (stopped) return
-      const facts = await readSiteSnapshot(db, runId)
-      const place = placesOf(facts, await usedPairs(db, runId)).get(site)
-      if (place === undefined || (place.host !== undefined && place.host !== hostId)) continue
-      const left = await stopLeftovers(db, site, sites.at(place, facts).driver)
-      if (left > 0) log.warn({ site, left }, 'a site has not confirmed the end of what it was asked to end; it is asked again')
-    }
+const stopLeft = async (
+  { db, sites, hostId }: SweeperParts,
+  log: Log,
+  signal: AbortSignal,
+): Promise<void> => {
+  for (const { site, runId } of await sitesWithLeftovers(db)) {
+    if (signal.aborted) return
+    const facts = await findSiteSnapshot(db, runId)
+    if (facts === undefined) continue
+    const place = placesOf(facts, await usedPairs(db, runId)).get(site)
+    if (place === undefined || (place.host !== undefined && place.host !== hostId)) continue
+    const { driver } = sites.at(place, facts)
+    const left = await stopLeftovers(db, site, endedWithMachine(place) ? gone : driver)
+    if (left > 0)
+      log.warn(
+        { site, left },
+        'a site has not confirmed the end of what it was asked to end; it is asked again',
+      )
   }
+}
 
-  const running = (async () => {
-    while (!stopped) {
-      await round().catch((error: unknown) => {
-        log.warn({ err: error }, 'what cancelled runs left at their sites could not be looked for; it is looked for again')
-      })
-      await new Promise<void>((resolve) => {
-        const timer = setTimeout(resolve, everyMs)
-        wake = () => {
-          clearTimeout(timer)
-          resolve()
-        }
-        if (stopped) wake()
-      })
-    }
-  })()
+/** Removes the work directories of deleted runs, each as soon as its site answers. */
+const removeLeft = async (
+  { db, sites, hostId }: SweeperParts,
+  log: Log,
+  signal: AbortSignal,
+): Promise<void> => {
+  for (;;) {
+    if (signal.aborted) return
+    const removal = await claimRemoval(db, hostId)
+    if (removal === undefined) return
+    const failure = await removeRunFiles(db, sites, removal)
+    const facts = { runId: removal.runId, site: removal.site, folder: removal.scope }
+    if (failure === undefined) log.info(facts, 'the files of a deleted run were removed')
+    else
+      log.warn(
+        { ...facts, reason: failure.reason },
+        failure.again
+          ? 'the files of a deleted run could not be removed; it is tried again'
+          : 'the files of a deleted run stay at their site, which has not answered for 30 days',
+      )
+  }
+}
+
+/**
+ * Ends and removes what runs left at their sites. Any number of processes may sweep at once; each
+ * one works alone on its own machine.
+ */
+export const openSweeper = (parts: SweeperParts, log: Log): { stop(): Promise<void> } => {
+  const leftovers = everyRound(
+    everyMs,
+    (signal) => stopLeft(parts, log, signal),
+    (error) => {
+      log.warn(
+        { err: error },
+        'what cancelled runs left at their sites could not be looked for; it is looked for again',
+      )
+    },
+  )
+  // A round of its own: a site that does not answer keeps no other from its end.
+  const removals = everyRound(
+    everyMs,
+    (signal) => removeLeft(parts, log, signal),
+    (error) => {
+      log.warn({ err: error }, 'the files of deleted runs could not be looked for; they are looked for again')
+    },
+  )
   return {
     async stop() {
-      stopped = true
-      wake()
-      await running
+      await Promise.all([leftovers.stop(), removals.stop()])
     },
   }
 }

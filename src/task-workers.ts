@@ -1,20 +1,25 @@
 import { existsSync } from 'node:fs'
 import type { WorkflowBundleOption } from '@temporalio/worker'
-import { createActivities } from '../activities/index.ts'
+import { createActivities, type Activities } from '../activities/index.ts'
+import { everyRound } from './pacing/every-round.ts'
 import type { Log } from './observability/log.ts'
 import type { Traces } from './observability/traces.ts'
+import type { OperationKind } from './operations/kind.ts'
 import type { Parts } from './parts.ts'
 import { failureConverterPath } from './vault/data-converter.ts'
 
 export interface TaskWorkers {
-  /** Whether tasks are being polled for. */
+  /** Whether the workers poll for tasks. */
   ready: () => boolean
-  /** Sites let go of what runs, activities under way end or hand back, nothing new is taken. */
+  /**
+   * Detaches from running tasks, lets activities in progress end or hand back, and takes no new
+   * work.
+   */
   stop(): Promise<void>
 }
 
 export interface TaskWorkersOptions {
-  /** Of Temporal. */
+  /** The address of Temporal. */
   address: string
   /** Whether SERVICE_TEMPORAL_ADDRESS names the address. */
   named: boolean
@@ -22,44 +27,64 @@ export interface TaskWorkersOptions {
   log: Log
   traces: Traces
   workflowBundle?: WorkflowBundleOption
+  /** Kinds of operations that the workers serve. */
+  kinds: readonly OperationKind[]
+  /** Activities of workflows that only `workflowBundle` has. */
+  furtherActivities?: Activities
 }
 
-/** Activities at once: far below the 2,000 outstanding ones that hang a workflow in silence. */
+/**
+ * The limit of concurrent activities: far below the 2,000 outstanding ones at which a workflow
+ * hangs without an error.
+ */
 const concurrentActivities = 200
-/** A worker whose connection could not be had, or that failed, is opened again after this long. */
+/** After a failed connection or a failure of its own, a worker is opened again after this time. */
 const againAfterMs = 1_000
-/** The same trouble is reported once in this time, however often the workers are opened again. */
+/** The same failure is reported once in this time, however often the workers are opened again. */
 const reportEveryMs = 60_000
 
 /** Temporal cannot be connected to; the message is a sentence for the log. */
 class TemporalAway extends Error {}
 
-/** What the native library quotes last is the system's own reason: "Connection refused", "Name or service not known". */
+/**
+ * The native library puts the system's own reason last, in quotes: "Connection refused", "Name or
+ * service not known".
+ */
 const reasonOf = (error: unknown): string => {
   const text = error instanceof Error ? error.message : String(error)
   return [...text.matchAll(/(?:message|error): "([^"]+)"/g)].at(-1)?.[1] ?? text
 }
 
 const temporalAway = (address: string, named: boolean, error: unknown): TemporalAway => {
-  const remedy = named ? 'start it there or correct SERVICE_TEMPORAL_ADDRESS' : 'the daemon starts it again by itself'
+  const remedy = named
+    ? 'start it there or correct SERVICE_TEMPORAL_ADDRESS'
+    : 'the daemon starts it again by itself'
   const what = `${named ? 'SERVICE_TEMPORAL_ADDRESS=' : 'the embedded Temporal at '}${address} does not answer`
-  return new TemporalAway(`${what} (${reasonOf(error)}): what is accepted begins when it does; ${remedy}`, { cause: error })
+  return new TemporalAway(`${what} (${reasonOf(error)}): what is accepted begins when it does; ${remedy}`, {
+    cause: error,
+  })
 }
 
 const attributesMissing = (namespace: string, error: unknown): string =>
-  `workflows wait: the namespace ${namespace} lacks search attributes, and they cannot be added (${reasonOf(error)}); ` +
+  `workflows wait: the namespace ${namespace} lacks search attributes, and they cannot be added ` +
+  `(${reasonOf(error)}); ` +
   'add those of temporal-config/namespace.yaml with temporal-config/namespace.sh, or as an administrator of that server'
 
 /**
- * The three workers of a process: one on the shared task queue (workflows, planning, simulation, rehearsal, sites that anybody reaches), one on
- * this host's own queue (tasks that use its processes and files), one on that of the monitors, whose short checks must not stand behind activities
- * that last for days. They are opened in the background and again after a failure, so that the API
- * answers while Temporal is away. `workflowBundle` takes the place of the bundle that is built, or made at the start.
+ * The three workers of a process: one on the shared task queue (workflows, planning, simulation,
+ * rehearsal, sites that any host reaches), one on this host's own queue (tasks that use its
+ * processes and files), one on the queue of the monitors, whose short checks must not wait behind
+ * activities that last for days. They open in the background and again after a failure, so that the
+ * API answers while Temporal is unavailable. `workflowBundle` replaces the bundle that the build or
+ * the start makes.
  */
 export const openTaskWorkers = (parts: Parts, options: TaskWorkersOptions): TaskWorkers => {
   const { log } = options
   const drain = new AbortController()
-  const activities = createActivities({ ...parts, draining: drain.signal })
+  const activities = {
+    ...options.furtherActivities,
+    ...createActivities({ ...parts, kinds: options.kinds, draining: drain.signal }),
+  }
   let polling = false
   let reported: { text: string; at: number } | undefined
   const report = (error: unknown): void => {
@@ -73,12 +98,16 @@ export const openTaskWorkers = (parts: Parts, options: TaskWorkersOptions): Task
 
   const runOnce = async (): Promise<void> => {
     const { bundleWorkflowCode, NativeConnection, Runtime, Worker } = await import('@temporalio/worker')
-    // Connect first: a worker made without a connection keeps its workflow thread when connecting fails.
-    const connection = await NativeConnection.connect({ address: options.address }).catch((error: unknown) => {
-      throw temporalAway(options.address, options.named, error)
-    })
+    // The connection comes first: a worker made without one keeps its workflow thread when the
+    // connection fails.
+    const connection = await NativeConnection.connect({ address: options.address }).catch(
+      (error: unknown) => {
+        throw temporalAway(options.address, options.named, error)
+      },
+    )
     try {
-      // A workflow that sets an attribute which the namespace lacks stands still: none is taken before they are there.
+      // A workflow that sets an attribute which the namespace lacks stops. So no workflow is taken
+      // before the attributes exist.
       await parts.engine.ensureSearchAttributes().catch((error: unknown) => {
         throw new TemporalAway(attributesMissing(options.namespace, error), { cause: error })
       })
@@ -88,7 +117,10 @@ export const openTaskWorkers = (parts: Parts, options: TaskWorkersOptions): Task
         (existsSync(built)
           ? { codePath: built.pathname }
           : await bundleWorkflowCode({
-              workflowsPath: new URL(`../workflows/index${import.meta.url.endsWith('.ts') ? '.ts' : '.js'}`, import.meta.url).pathname,
+              workflowsPath: new URL(
+                `../workflows/index${import.meta.url.endsWith('.ts') ? '.ts' : '.js'}`,
+                import.meta.url,
+              ).pathname,
               failureConverterPath,
               logger: Runtime.instance().logger,
             }))
@@ -102,11 +134,16 @@ export const openTaskWorkers = (parts: Parts, options: TaskWorkersOptions): Task
         plugins: options.traces.temporalPlugins,
         dataConverter: parts.engine.dataConverter,
       } as const
-      const shared = await Worker.create({ ...common, taskQueue: parts.engine.taskQueue, workflowBundle, maxCachedWorkflows: 500 })
+      const shared = await Worker.create({
+        ...common,
+        taskQueue: parts.engine.taskQueue,
+        workflowBundle,
+        maxCachedWorkflows: 500,
+      })
       const own = await Worker.create({ ...common, taskQueue: `${parts.engine.taskQueue}@${parts.hostId}` })
       const monitors = await Worker.create({
         ...common,
-        // As `workflows/environment-connection.ts` names it.
+        // The name has to match `workflows/environment-connection.ts`.
         taskQueue: `${parts.engine.taskQueue}/monitors`,
         maxConcurrentActivityTaskPolls: 2,
       })
@@ -123,7 +160,7 @@ export const openTaskWorkers = (parts: Parts, options: TaskWorkersOptions): Task
           throw error
         }),
       )
-      // A stop that came while they were being opened found nothing to stop.
+      // A stop that came while the workers were being opened found none to stop.
       if (drain.signal.aborted) stopCurrent()
       const settled = await Promise.allSettled(ends)
       const failed = settled.find((outcome) => outcome.status === 'rejected')
@@ -135,24 +172,16 @@ export const openTaskWorkers = (parts: Parts, options: TaskWorkersOptions): Task
     }
   }
 
-  const running = (async () => {
-    while (!drain.signal.aborted) {
-      try {
-        await runOnce()
-      } catch (error) {
-        if (drain.signal.aborted) return
-        report(error)
-      }
-      if (!drain.signal.aborted) await new Promise((resolve) => setTimeout(resolve, againAfterMs))
-    }
-  })()
+  const running = everyRound(againAfterMs, runOnce, (error) => {
+    if (!drain.signal.aborted) report(error)
+  })
 
   return {
     ready: () => polling,
     async stop() {
       drain.abort(new Error('this worker is being drained'))
       stopCurrent()
-      await running
+      await running.stop()
     },
   }
 }

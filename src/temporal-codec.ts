@@ -11,19 +11,21 @@ import { KeyNotHeld } from './vault/payload-codec.ts'
 /** Path of the codec below the admin address; the key and the verb follow. */
 export const codecPrefix = '/temporal-codec/'
 
-/** Largest request in bytes: Temporal keeps payloads of 2 MiB at most, and base64 adds a third. */
+/**
+ * The largest request in bytes: Temporal stores payloads of 2 MiB at most, and base64 adds a third.
+ */
 const mostBytes = 8_388_608
 /** Reads of one origin are one audit record in this time. */
 const auditEveryMs = 60_000
 
-/** What opens payloads, and records that they were opened; there while the service runs. */
+/** Decrypts payloads, and records each read. It exists while the service runs. */
 export interface PayloadAccess {
   codec: PayloadCodec
   audit: (event: NewAuditEvent) => Promise<void>
 }
 
 export interface TemporalCodecOptions {
-  /** Who knows it may read; `ensureCodecKey` makes it. */
+  /** A client with this key may read. `ensureCodecKey` creates it. */
   key: string
   /** Origins of Temporal's page, e.g. `http://localhost:8233`; their number is small. */
   origins: () => readonly string[]
@@ -34,20 +36,24 @@ export interface TemporalCodecOptions {
 const wellFormedKey = /^[\w-]{32,128}$/
 
 /**
- * The key in the codec's address, of a file that only its owner may read; made where there is none.
+ * The key in the codec's address, from a file that only its owner may read. The function creates a
+ * missing file.
  * @throws StartError naming file and remedy when others may read it, or it holds something else
  */
 export const ensureCodecKey = async (file: string): Promise<string> => {
   const facts = await stat(file).catch(() => undefined)
   if (facts === undefined) await makeKeyFile(file)
   else if ((facts.mode & 0o077) !== 0)
-    throw new StartError(`the key of Temporal's page ${file} may be read by others: chmod 600 ${file}, or remove it for a new one`)
+    throw new StartError(
+      `the key of Temporal's page ${file} may be read by others: chmod 600 ${file}, or remove it for a new one`,
+    )
   const key = (await readFile(file, 'utf8')).trim()
-  if (!wellFormedKey.test(key)) throw new StartError(`${file} holds no key of Temporal's page: remove it, the next start makes one`)
+  if (!wellFormedKey.test(key))
+    throw new StartError(`${file} holds no key of Temporal's page: remove it, the next start makes one`)
   return key
 }
 
-/** Of several programs that start at once one makes the file, and all use that. */
+/** Of several programs that start at once one creates the file, and all use it. */
 const makeKeyFile = async (file: string): Promise<void> => {
   const beside = `${file}.${randomBytes(6).toString('hex')}.new`
   const handle = await open(beside, 'wx', 0o600)
@@ -74,10 +80,12 @@ export const pageOrigins = (pageUrl: string | undefined): string[] => {
 }
 
 const PayloadsDocument = z.object({
-  payloads: z.array(z.object({ metadata: z.record(z.string(), z.base64()).optional(), data: z.base64().optional() })).max(10_000),
+  payloads: z
+    .array(z.object({ metadata: z.record(z.string(), z.base64()).optional(), data: z.base64().optional() }))
+    .max(10_000),
 })
 
-/** A request that is answered with a status and a sentence, and with nothing else. */
+/** A refusal with a status and a sentence only. */
 class Declined extends Error {
   readonly status: number
   readonly headers: Record<string, string>
@@ -93,7 +101,7 @@ const bodyOf = async (request: IncomingMessage): Promise<Buffer> => {
   if (Number(request.headers['content-length'] ?? 0) > mostBytes) throw tooLarge()
   const chunks: Buffer[] = []
   let bytes = 0
-  // What is left of a refused body is read and dropped, so that the client gets its answer.
+  // The rest of a refused body is read and dropped, so that the client gets its answer.
   for await (const chunk of request.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
     bytes += chunk.length
     if (bytes > mostBytes) throw tooLarge()
@@ -110,9 +118,12 @@ const payloadsIn = (body: Buffer): Payload[] => {
     throw new Declined(400, 'the body is not JSON')
   }
   const parsed = PayloadsDocument.safeParse(document)
-  if (!parsed.success) throw new Declined(400, 'the body is not {"payloads":[{"metadata":{…},"data":"…"}]} with base64 texts')
+  if (!parsed.success)
+    throw new Declined(400, 'the body is not {"payloads":[{"metadata":{…},"data":"…"}]} with base64 texts')
   return parsed.data.payloads.map(({ metadata = {}, data }) => ({
-    metadata: Object.fromEntries(Object.entries(metadata).map(([name, text]) => [name, Buffer.from(text, 'base64')])),
+    metadata: Object.fromEntries(
+      Object.entries(metadata).map(([name, text]) => [name, Buffer.from(text, 'base64')]),
+    ),
     data: Buffer.from(data ?? '', 'base64'),
   }))
 }
@@ -122,23 +133,27 @@ const base64 = (bytes: Uint8Array): string => Buffer.from(bytes).toString('base6
 const textOf = (payloads: readonly Payload[]): string =>
   JSON.stringify({
     payloads: payloads.map(({ metadata, data }) => ({
-      metadata: Object.fromEntries(Object.entries(metadata ?? {}).map(([name, value]) => [name, base64(value)])),
+      metadata: Object.fromEntries(
+        Object.entries(metadata ?? {}).map(([name, value]) => [name, base64(value)]),
+      ),
       data: base64(data ?? new Uint8Array()),
     })),
   })
 
-/** Encodes or decodes. @throws Declined saying what is wrong with a payload, without a part of it */
+/** Encodes or decodes. @throws Declined with the problem of a payload, without any part of it */
 const converted = async (codec: PayloadCodec, verb: string, payloads: Payload[]): Promise<Payload[]> => {
   try {
     return await (verb === 'decode' ? codec.decode(payloads) : codec.encode(payloads))
   } catch (error) {
-    if (error instanceof KeyNotHeld) throw new Declined(422, 'a payload was encrypted with a vault key that this service does not hold')
-    if (error instanceof SealBroken) throw new Declined(422, 'a payload does not open: it was changed, or another service encrypted it')
+    if (error instanceof KeyNotHeld)
+      throw new Declined(422, 'a payload was encrypted with a vault key that this service does not hold')
+    if (error instanceof SealBroken)
+      throw new Declined(422, 'a payload does not open: it was changed, or another service encrypted it')
     throw error
   }
 }
 
-/** One audit record for all reads of an origin within a minute, written before the first of them is answered. */
+/** One audit record for all reads of an origin within a minute, written before the first answer. */
 const auditedReads = (): ((origin: string, audit: PayloadAccess['audit']) => Promise<void>) => {
   const last = new Map<string, { at: number; written: Promise<void> }>()
   return (origin, audit) => {
@@ -162,9 +177,9 @@ const auditedReads = (): ((origin: string, audit: PayloadAccess['audit']) => Pro
 }
 
 /**
- * The codec of Temporal's page: `POST /temporal-codec/<key>/decode` and `…/encode` with payloads as Temporal's HTTP
- * API writes them. A browser gets an answer on the page's own origins only. The page cannot send a token, so its key
- * is in the address: whoever may open the page may read.
+ * The codec of Temporal's page: `POST /temporal-codec/<key>/decode` and `…/encode` with payloads as
+ * Temporal's HTTP API writes them. A browser gets an answer on the page's own origins only. The
+ * page cannot send a token, so its key is in the address: a person who may open the page may read.
  */
 export const temporalCodec = ({ key, origins, access }: TemporalCodecOptions) => {
   const digest = (text: string): Buffer => createHash('sha256').update(text).digest()
@@ -172,9 +187,13 @@ export const temporalCodec = ({ key, origins, access }: TemporalCodecOptions) =>
   const audited = auditedReads()
 
   const respond = async (request: IncomingMessage, response: ServerResponse): Promise<void> => {
-    const [given = '', verb = '', ...more] = (request.url ?? '').replace(/\?.*/s, '').slice(codecPrefix.length).split('/')
+    const [given = '', verb = '', ...more] = (request.url ?? '')
+      .replace(/\?.*/s, '')
+      .slice(codecPrefix.length)
+      .split('/')
     const known = timingSafeEqual(digest(given), expected)
-    if (!known || more.length > 0 || (verb !== 'decode' && verb !== 'encode')) throw new Declined(404, 'nothing is here')
+    if (!known || more.length > 0 || (verb !== 'decode' && verb !== 'encode'))
+      throw new Declined(404, 'nothing is here')
     const { origin } = request.headers
     response.setHeader('Vary', 'Origin')
     if (origin !== undefined) {
@@ -191,10 +210,12 @@ export const temporalCodec = ({ key, origins, access }: TemporalCodecOptions) =>
       return
     }
     if (request.method !== 'POST') throw new Declined(405, 'only POST', { Allow: 'POST, OPTIONS' })
-    if (!/^application\/json\b/i.test(request.headers['content-type'] ?? '')) throw new Declined(415, 'the body must be application/json')
+    if (!/^application\/json\b/i.test(request.headers['content-type'] ?? ''))
+      throw new Declined(415, 'the body must be application/json')
     const payloads = payloadsIn(await bodyOf(request))
     const opened = access()
-    if (opened === undefined) throw new Declined(503, 'the service starts or stops; try again', { 'Retry-After': '2' })
+    if (opened === undefined)
+      throw new Declined(503, 'the service starts or stops; try again', { 'Retry-After': '2' })
     await audited(origin ?? 'no origin', opened.audit)
     send(response, 200, textOf(await converted(opened.codec, verb, payloads)))
   }

@@ -1,13 +1,38 @@
-import { runsOfEnvironment, runsOfPlan } from './domains/execution-runs/uses.ts'
+import { locationsOfEnvironment } from './domains/artifacts/uses.ts'
+import { instancesOfEnvironment, resourcesOfTargets, targetsOfEnvironment } from './domains/cloud/uses.ts'
+import {
+  dataOfEnvironment,
+  runsOfArtifact,
+  runsOfEnvironment,
+  runsOfPlan,
+} from './domains/execution-runs/uses.ts'
 import { scopesOfEnvironment } from './domains/execution-scopes/uses.ts'
 import { linksOfEnvironment, topologiesOfScope } from './domains/network-topologies/uses.ts'
 import { sessionsOfPlan, sessionsOfScope, sessionsOfWorkflow } from './domains/planning-sessions/uses.ts'
 import { assignmentsOfEnvironment, plansOfScope, plansOfWorkflow } from './domains/schedule-plans/uses.ts'
+import { indexRunsOfEnvironment, jobsOfEnvironment } from './domains/storages/uses.ts'
 
-/** Which records stand in the way of deleting which others, in the order in which a refusal names them. A new domain adds its own here. */
+/**
+ * The records that prevent the deletion of others, in the order in which a refusal names them. A
+ * new domain adds its own here.
+ */
 export const uses = {
-  environment: [scopesOfEnvironment, linksOfEnvironment, assignmentsOfEnvironment, runsOfEnvironment],
+  environment: [
+    scopesOfEnvironment,
+    linksOfEnvironment,
+    assignmentsOfEnvironment,
+    runsOfEnvironment,
+    locationsOfEnvironment,
+    dataOfEnvironment,
+    jobsOfEnvironment,
+    indexRunsOfEnvironment,
+    instancesOfEnvironment,
+    targetsOfEnvironment,
+  ],
+  /** What a replacing document leaves as it is. */
+  keptResources: resourcesOfTargets,
   executionScope: [topologiesOfScope, plansOfScope, sessionsOfScope],
   workflow: [plansOfWorkflow, sessionsOfWorkflow],
   plan: [runsOfPlan, sessionsOfPlan],
+  artifact: [runsOfArtifact],
 } as const

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Makes the namespace that namespace.yaml beside it describes, at TEMPORAL_ADDRESS. Harmless when all is there.
+# Makes the namespace that namespace.yaml beside it describes, at TEMPORAL_ADDRESS. Harmless when
+# all is there.
 set -eu
 here=$(dirname "$0")
 namespace=${1:-default}
@@ -9,7 +10,8 @@ if temporal operator namespace describe --namespace "$namespace" >/dev/null 2>&1
 else
   temporal operator namespace create --namespace "$namespace" --retention "$retention"
 fi
-sed -n '/^searchAttributes:/,$ s/^  \([A-Za-z]*\): \([A-Za-z]*\)$/\1 \2/p' "$here/namespace.yaml" | while read -r name type; do
+sed -n '/^searchAttributes:/,$ s/^  \([A-Za-z]*\): \([A-Za-z]*\)$/\1 \2/p' "$here/namespace.yaml" |
+  while read -r name type; do
   # A namespace that was made just now is known everywhere only after a moment.
   for _ in 1 2 3 4 5 6 7 8 9 10; do
     temporal operator search-attribute list --namespace "$namespace" | grep -qw "$name" && break

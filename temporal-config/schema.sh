@@ -1,5 +1,6 @@
 #!/bin/sh
-# Brings the tables of Temporal's two databases to the newest version with its own tool; connection by SQL_* variables. Harmless when all is there.
+# Brings the tables of Temporal's two databases to the newest version with its own tool; connection
+# by SQL_* variables. Harmless when all is there.
 set -eu
 for kind in temporal visibility; do
   database=temporal

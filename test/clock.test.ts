@@ -1,7 +1,9 @@
 import { expect, test } from '@jest/globals'
 import { openClock } from '../src/clock.ts'
 
-/** A clock over times that the test sets: the time of day is cut to milliseconds, as Node cuts it. */
+/**
+ * A clock over times that the test sets: the time of day is cut to milliseconds, as Node cuts it.
+ */
 const clockOver = (true_: { ms: number; monotonic: number }, origin = 0) =>
   openClock(
     () => Math.floor(true_.ms),

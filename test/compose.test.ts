@@ -46,7 +46,10 @@ const composeFile = z
           options: z.strictObject({ 'max-size': z.literal('10m'), 'max-file': z.literal('5') }),
         }),
         depends_on: z
-          .record(z.string(), z.strictObject({ condition: z.enum(['service_healthy', 'service_completed_successfully']) }))
+          .record(
+            z.string(),
+            z.strictObject({ condition: z.enum(['service_healthy', 'service_completed_successfully']) }),
+          )
           .optional(),
         healthcheck: z
           .strictObject({
@@ -63,14 +66,20 @@ const composeFile = z
   })
   .catchall(z.unknown())
 
-/** Values as compose fills them in: `${NAME:-default}`, `${NAME:+where it is set}`, and `${NAME:?why}` from `given`; the inner ones first. */
+/**
+ * Values as compose fills them in: `${NAME:-default}`, `${NAME:+where it is set}`, and
+ * `${NAME:?why}` from `given`; the inner ones first.
+ */
 const filled = (source: string, given: Record<string, string>): string => {
-  const once = source.replace(/\$\{(\w+)(?::([-?+])([^${}]*))?\}/g, (_, name: string, operator?: string, rest?: string) => {
-    if (operator === '+') return (given[name] ?? '') === '' ? '' : (rest ?? '')
-    const value = given[name] ?? (operator === '-' ? rest : undefined)
-    if (value === undefined) throw new Error(`${name} has no value and no default`)
-    return value
-  })
+  const once = source.replace(
+    /\$\{(\w+)(?::([-?+])([^${}]*))?\}/g,
+    (_, name: string, operator?: string, rest?: string) => {
+      if (operator === '+') return (given[name] ?? '') === '' ? '' : (rest ?? '')
+      const value = given[name] ?? (operator === '-' ? rest : undefined)
+      if (value === undefined) throw new Error(`${name} has no value and no default`)
+      return value
+    },
+  )
   return once === source ? once : filled(once, given)
 }
 const given = {
@@ -81,7 +90,9 @@ const given = {
 }
 /** Those without which compose starts, and something is left out. */
 const optional = { TEMPORAL_CODEC_KEY: 'a-codec-key-of-more-than-32-letters' }
-const file = composeFile.parse(parse(filled(text('docker-compose.yml'), { ...given, ...optional }), { merge: true }))
+const file = composeFile.parse(
+  parse(filled(text('docker-compose.yml'), { ...given, ...optional }), { merge: true }),
+)
 const services = Object.entries(file.services)
 
 describe('docker-compose.yml', () => {
@@ -106,7 +117,10 @@ describe('docker-compose.yml', () => {
         const target = file.services[other]
         expect([name, other, target !== undefined]).toEqual([name, other, true])
         if (condition === 'service_healthy')
-          expect([other, target?.healthcheck !== undefined || (target?.build !== undefined && imageWithCheck)]).toEqual([other, true])
+          expect([
+            other,
+            target?.healthcheck !== undefined || (target?.build !== undefined && imageWithCheck),
+          ]).toEqual([other, true])
         else expect([other, target?.restart]).toEqual([other, 'on-failure:5'])
       }
   })
@@ -121,14 +135,18 @@ describe('docker-compose.yml', () => {
         else expect(Object.keys(file.volumes)).toContain(from)
       }
     }
-    const own = services.flatMap(([, service]) => (service.volumes ?? []).filter((volume) => /:\/var\/lib\/orrery$/.test(String(volume))))
+    const own = services.flatMap(([, service]) =>
+      (service.volumes ?? []).filter((volume) => /:\/var\/lib\/orrery$/.test(String(volume))),
+    )
     expect(new Set(own).size).toBe(3)
   })
 
   test('gives our programs a configuration that they accept, and no secret without being asked', () => {
     const known = [...documentConfig().matchAll(/`(SERVICE_\w+)`/g)].map(([, name]) => name)
     const image = Object.fromEntries(
-      [...text('Dockerfile').matchAll(/^\s+(?:ENV )?(SERVICE_\w+)=(\S+)/gm)].map(([, name = '', value = '']) => [name, value]),
+      [...text('Dockerfile').matchAll(/^\s+(?:ENV )?(SERVICE_\w+)=(\S+)/gm)].map(
+        ([, name = '', value = '']) => [name, value],
+      ),
     )
     for (const [name, service] of services.filter(([, { build }]) => build !== undefined)) {
       expect(Object.keys(service.environment).filter((variable) => !known.includes(variable))).toEqual([])
@@ -154,29 +172,42 @@ describe('docker-compose.yml', () => {
         relayAddress: { host: name, port: 7300 },
       })
       // All open the same credentials, and lend each other logins.
-      expect(service.volumes).toContainEqual(expect.objectContaining({ source: './vault.key', target: config.vaultKeyFile }))
+      expect(service.volumes).toContainEqual(
+        expect.objectContaining({ source: './vault.key', target: config.vaultKeyFile }),
+      )
       const { username, password } = new URL(config.databaseUrl ?? '')
-      expect([username, decodeURIComponent(password)]).toEqual(['orrery_service', given.ORRERY_DATABASE_PASSWORD])
+      expect([username, decodeURIComponent(password)]).toEqual([
+        'orrery_service',
+        given.ORRERY_DATABASE_PASSWORD,
+      ])
       expect(config.temporalCodecKey).toBe(name === 'api' ? optional.TEMPORAL_CODEC_KEY : undefined)
       expect(config.apiToken).toBe(name === 'api' ? given.SERVICE_API_TOKEN : undefined)
     }
     for (const missing of Object.keys(given) as (keyof typeof given)[])
-      expect(() => filled(text('docker-compose.yml'), { ...given, [missing]: undefined as never })).toThrow(missing)
+      expect(() => filled(text('docker-compose.yml'), { ...given, [missing]: undefined as never })).toThrow(
+        missing,
+      )
   })
 
   test("has Temporal's page ask the API's admin port for payloads, under the key that the API has, from the page's origins", () => {
     const [port] = file.services['api']?.ports?.filter((one) => one.endsWith(':9090')) ?? []
-    const { TEMPORAL_CODEC_ENDPOINT: endpoint, TEMPORAL_DISABLE_NEWS_FETCH: quiet } = file.services['temporal-ui']?.environment ?? {}
-    expect(endpoint).toBe(`http://127.0.0.1:${port?.split(':')[1] ?? ''}/temporal-codec/${optional.TEMPORAL_CODEC_KEY}`)
+    const { TEMPORAL_CODEC_ENDPOINT: endpoint, TEMPORAL_DISABLE_NEWS_FETCH: quiet } =
+      file.services['temporal-ui']?.environment ?? {}
+    expect(endpoint).toBe(
+      `http://127.0.0.1:${port?.split(':')[1] ?? ''}/temporal-codec/${optional.TEMPORAL_CODEC_KEY}`,
+    )
     expect(quiet).toBe('true')
     const page = file.services['temporal-ui']?.ports?.[0]?.split(':')[1] ?? ''
-    expect(file.services['api']?.environment['SERVICE_TEMPORAL_PAGE_ORIGINS']).toBe(`http://localhost:${page},http://127.0.0.1:${page}`)
+    expect(file.services['api']?.environment['SERVICE_TEMPORAL_PAGE_ORIGINS']).toBe(
+      `http://localhost:${page},http://127.0.0.1:${page}`,
+    )
     const without = composeFile.parse(parse(filled(text('docker-compose.yml'), given), { merge: true }))
     expect(without.services['temporal-ui']?.environment['TEMPORAL_CODEC_ENDPOINT'] ?? '').toBe('')
   })
 
   test('pulls images by their release, and builds ours under its own', () => {
-    for (const [name, { image }] of services) expect([name, image]).toEqual([name, expect.stringMatching(/^[a-z/-]+:\d+\.\d+(?:\.\d+)?$/)])
+    for (const [name, { image }] of services)
+      expect([name, image]).toEqual([name, expect.stringMatching(/^[a-z/-]+:\d+\.\d+(?:\.\d+)?$/)])
     const { version } = z.object({ version: z.string() }).parse(JSON.parse(text('package.json')))
     expect(file.services['api']?.image).toBe(`orrery:${version}`)
   })
@@ -196,12 +227,18 @@ describe('docker-compose.yml', () => {
 
   test('is accepted by the compose client of this machine, where there is one', () => {
     const clients: [string, ...string[]][] = [['docker', 'compose'], ['docker-compose']]
-    const present = clients.filter(([program, ...args]) => spawnSync(program, [...args, 'version'], { stdio: 'ignore' }).status === 0)
+    const present = clients.filter(
+      ([program, ...args]) => spawnSync(program, [...args, 'version'], { stdio: 'ignore' }).status === 0,
+    )
     for (const [program, ...args] of present) {
-      const outcome = spawnSync(program, [...args, '-f', join(root, 'docker-compose.yml'), 'config', '--quiet'], {
-        env: { PATH: process.env['PATH'], ...given },
-        encoding: 'utf8',
-      })
+      const outcome = spawnSync(
+        program,
+        [...args, '-f', join(root, 'docker-compose.yml'), 'config', '--quiet'],
+        {
+          env: { PATH: process.env['PATH'], ...given },
+          encoding: 'utf8',
+        },
+      )
       expect([outcome.status, outcome.stderr]).toEqual([0, ''])
     }
   })
@@ -221,14 +258,19 @@ describe('the Dockerfile', () => {
     expect(copied.length).toBeGreaterThan(5)
     for (const path of copied) {
       expect([path, existsSync(join(root, path))]).toEqual([path, true])
-      expect([path, allowed.some((entry) => path === entry || path.startsWith(`${entry}/`))]).toEqual([path, true])
+      expect([path, allowed.some((entry) => path === entry || path.startsWith(`${entry}/`))]).toEqual([
+        path,
+        true,
+      ])
     }
   })
 
   test('runs as a user without rights and installs from the lock', () => {
     const last = lines.slice(lines.findLastIndex((line) => line.startsWith('FROM ')))
     expect(last).toContain('USER orrery')
-    expect(last.findIndex((line) => line.startsWith('USER'))).toBeLessThan(last.findIndex((line) => line.startsWith('CMD')))
+    expect(last.findIndex((line) => line.startsWith('USER'))).toBeLessThan(
+      last.findIndex((line) => line.startsWith('CMD')),
+    )
     expect(lines.some((line) => /^RUN .*\bnpm ci --omit=dev\b/.test(line))).toBe(true)
   })
 })
@@ -237,7 +279,13 @@ test('temporal-config/namespace.sh makes the namespace on a real server, and aga
   using folder = temporaryFolder()
   const quiet = { log: openLog('silent'), environment: childEnvironment, onProgress: () => undefined }
   const program = await findTemporalProgram({ ...quiet, named: undefined, cacheDir })
-  const server = await openTemporal({ ...quiet, dataDir: folder.path, cacheDir, namespace: 'default', program })
+  const server = await openTemporal({
+    ...quiet,
+    dataDir: folder.path,
+    cacheDir,
+    namespace: 'default',
+    program,
+  })
   const tools = mkdtempSync(join(runFolder(), 'orrery-tools-'))
   try {
     symlinkSync(program, join(tools, 'temporal'))
@@ -246,13 +294,20 @@ test('temporal-config/namespace.sh makes the namespace on a real server, and aga
     for (let round = 0; round < 2; round++)
       execFileSync('/bin/sh', [join(root, 'temporal-config/namespace.sh'), 'fresh'], { env, stdio: 'pipe' })
     const say = (...args: string[]): string =>
-      execFileSync(join(tools, 'temporal'), ['operator', ...args, '--namespace', 'fresh', '--output', 'json'], { env, encoding: 'utf8' })
+      execFileSync(
+        join(tools, 'temporal'),
+        ['operator', ...args, '--namespace', 'fresh', '--output', 'json'],
+        { env, encoding: 'utf8' },
+      )
     const attributes = z
       .object({ customAttributes: z.record(z.string(), z.string()) })
       .parse(JSON.parse(say('search-attribute', 'list'))).customAttributes
     expect(attributes).toEqual(
       Object.fromEntries(
-        Object.entries(settings.searchAttributes).map(([name, type]) => [name, `INDEXED_VALUE_TYPE_${type.toUpperCase()}`]),
+        Object.entries(settings.searchAttributes).map(([name, type]) => [
+          name,
+          `INDEXED_VALUE_TYPE_${type.toUpperCase()}`,
+        ]),
       ),
     )
     expect(say('namespace', 'describe')).toContain(`"${Number.parseInt(settings.retention, 10) * 3600}s"`)

@@ -4,7 +4,15 @@ import { inspect } from 'node:util'
 import { describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import pg from 'pg'
-import { ConfigError, documentConfig, formatAddress, parseConfig, printConfig, variableName, withoutPassword } from '../src/config.ts'
+import {
+  ConfigError,
+  documentConfig,
+  formatAddress,
+  parseConfig,
+  printConfig,
+  variableName,
+  withoutPassword,
+} from '../src/config.ts'
 import type { HostFacts } from '../src/config.ts'
 
 const host: HostFacts = {
@@ -17,7 +25,11 @@ const host: HostFacts = {
   isDirectory: (path) => !path.includes('absent'),
   isExecutable: (path) => !path.includes('absent'),
   readFile: (path) => {
-    const text = { '/run/secrets/token': 'from-a-file\r\n\n', '/run/secrets/bad': 'two words\n', '/run/secrets/empty': '\n' }[path]
+    const text = {
+      '/run/secrets/token': 'from-a-file\r\n\n',
+      '/run/secrets/bad': 'two words\n',
+      '/run/secrets/empty': '\n',
+    }[path]
     if (text === undefined) throw Object.assign(new Error(`ENOENT: ${path}`), { code: 'ENOENT' })
     return text
   },
@@ -97,7 +109,10 @@ describe('the configuration', () => {
     })
     expect(config.apiToken).toBeUndefined()
     expect(Object.isFrozen(config)).toBe(true)
-    expect(parseConfig({}, { ...host, uid: 0 })).toMatchObject({ dataDir: '/var/lib/orrery', cacheDir: '/var/cache/orrery' })
+    expect(parseConfig({}, { ...host, uid: 0 })).toMatchObject({
+      dataDir: '/var/lib/orrery',
+      cacheDir: '/var/cache/orrery',
+    })
     expect(parseConfig({}, { ...host, xdgDataHome: '/x/data', xdgCacheHome: '/x/cache' })).toMatchObject({
       dataDir: '/x/data/orrery',
       cacheDir: '/x/cache/orrery',
@@ -106,39 +121,53 @@ describe('the configuration', () => {
 
   test('reads an address with an empty host, a name, or IPv6', () => {
     fc.assert(
-      fc.property(fc.constantFrom('', '127.0.0.1', 'node-1.lab', '::1'), fc.integer({ min: 0, max: 65_535 }), (name, port) => {
-        const { listenAddress } = parseConfig({ SERVICE_LISTEN_ADDRESS: formatAddress({ host: name, port }) }, host)
-        expect(listenAddress).toEqual({ host: name === '' ? '127.0.0.1' : name, port })
-      }),
+      fc.property(
+        fc.constantFrom('', '127.0.0.1', 'node-1.lab', '::1'),
+        fc.integer({ min: 0, max: 65_535 }),
+        (name, port) => {
+          const { listenAddress } = parseConfig(
+            { SERVICE_LISTEN_ADDRESS: formatAddress({ host: name, port }) },
+            host,
+          )
+          expect(listenAddress).toEqual({ host: name === '' ? '127.0.0.1' : name, port })
+        },
+      ),
       { seed: 1 },
     )
   })
 
   test('lets connections lead to this machine with the embedded database only, unless it says so', () => {
     const external = { SERVICE_DATABASE_URL: 'postgres://db/orrery' }
-    const allowed = (environment: Record<string, string>) => parseConfig(environment, host).allowLoopbackConnections
+    const allowed = (environment: Record<string, string>) =>
+      parseConfig(environment, host).allowLoopbackConnections
     expect([allowed({}), allowed(external)]).toEqual([true, false])
     expect(allowed({ ...external, SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true' })).toBe(true)
     expect(allowed({ SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'false' })).toBe(false)
   })
 
   test('gives the named variables to credential references and no others, and shows their values nowhere', () => {
-    const config = parseConfig({ LAB_TOKEN: 'hush-hush', OTHER: 'x', SERVICE_CREDENTIAL_ENVIRONMENT: 'LAB_TOKEN,ABSENT' }, host)
+    const config = parseConfig(
+      { LAB_TOKEN: 'hush-hush', OTHER: 'x', SERVICE_CREDENTIAL_ENVIRONMENT: 'LAB_TOKEN,ABSENT' },
+      host,
+    )
     expect(['LAB_TOKEN', 'OTHER', 'ABSENT'].map((name) => config.credentialVariables.read(name))).toEqual([
       'hush-hush',
       undefined,
       undefined,
     ])
-    expect(`${printConfig(config)} ${JSON.stringify(config)} ${inspect(config, { depth: null })}`).not.toContain('hush-hush')
+    expect(
+      `${printConfig(config)} ${JSON.stringify(config)} ${inspect(config, { depth: null })}`,
+    ).not.toContain('hush-hush')
   })
 
   test('reads every secret from the file that its second variable names, without the line breaks at its end', () => {
     expect(parseConfig({ SERVICE_API_TOKEN_FILE: '/run/secrets/token' }, host).apiToken).toBe('from-a-file')
-    expect(parseConfig({ SERVICE_API_TOKEN_FILE: '../../../run/secrets/token' }, host).apiToken).toBe('from-a-file')
-    const documented = [...documentConfig().matchAll(/^\| `(SERVICE_\w+)`.* Secret: .*`(\w+)`\. \|$/gm)].map(([, name, file]) => [
-      name,
-      file,
-    ])
+    expect(parseConfig({ SERVICE_API_TOKEN_FILE: '../../../run/secrets/token' }, host).apiToken).toBe(
+      'from-a-file',
+    )
+    const documented = [...documentConfig().matchAll(/^\| `(SERVICE_\w+)`.* Secret: .*`(\w+)`\. \|$/gm)].map(
+      ([, name, file]) => [name, file],
+    )
     expect(documented.map(([name]) => name)).toEqual([
       'SERVICE_API_TOKEN',
       'SERVICE_DATABASE_URL',
@@ -159,16 +188,23 @@ describe('the configuration', () => {
       'SERVICE_API_TOKEN_FILE="/run/secrets/token" is given beside SERVICE_API_TOKEN. Give one of them',
     ])
     const [problem = ''] = problemsOf({ SERVICE_API_TOKEN_FILE: '/run/secrets/bad' })
-    expect(problem).toMatch(/^SERVICE_API_TOKEN_FILE="\/run\/secrets\/bad", its content, must be 1 to 1024 .*openssl/)
+    expect(problem).toMatch(
+      /^SERVICE_API_TOKEN_FILE="\/run\/secrets\/bad", its content, must be 1 to 1024 .*openssl/,
+    )
     expect(problem).not.toContain('two words')
     expect(problemsOf({ SERVICE_API_TOKEN_FIEL: 'x' })[0]).toMatch(/SERVICE_API_TOKEN_FILE\?/)
-    expect(problemsOf({ SERVICE_LOG_LEVEL_FILE: '/run/secrets/token' })[0]).toMatch(/is not a variable of this program/)
+    expect(problemsOf({ SERVICE_LOG_LEVEL_FILE: '/run/secrets/token' })[0]).toMatch(
+      /is not a variable of this program/,
+    )
   })
 
   test('takes a database password as it is, and gives it to the client of PostgreSQL', () => {
     fc.assert(
       fc.property(fc.stringMatching(/^[ -~]{1,40}$/), (password) => {
-        const environment = { SERVICE_DATABASE_URL: 'postgres://ada@db:5432/orrery?sslmode=disable', SERVICE_DATABASE_PASSWORD: password }
+        const environment = {
+          SERVICE_DATABASE_URL: 'postgres://ada@db:5432/orrery?sslmode=disable',
+          SERVICE_DATABASE_PASSWORD: password,
+        }
         const { databaseUrl } = parseConfig(environment, host)
         const client = new pg.Client({ connectionString: databaseUrl })
         expect(client).toMatchObject({ user: 'ada', password, host: 'db', port: 5432, database: 'orrery' })
@@ -176,32 +212,44 @@ describe('the configuration', () => {
       { seed: 5, examples: [['a/b@c:d%e'], ['%2F'], ['p?q#r'], ['$&+ ']] },
     )
     expect(problemsOf({ SERVICE_DATABASE_PASSWORD: 'hush' })).toEqual([
-      'SERVICE_DATABASE_PASSWORD=(hidden) is given without SERVICE_DATABASE_URL. Give the URL of that database, or unset the password',
+      'SERVICE_DATABASE_PASSWORD=(hidden) is given without SERVICE_DATABASE_URL. Give the URL of ' +
+        'that database, or unset the password',
     ])
     for (const url of ['postgres://ada:other@db/orrery', 'postgres://ada@db/orrery?password=other'])
       expect(problemsOf({ SERVICE_DATABASE_URL: url, SERVICE_DATABASE_PASSWORD: 'hush' })).toEqual([
-        'SERVICE_DATABASE_PASSWORD=(hidden) is given, and SERVICE_DATABASE_URL holds a password as well. Remove it from the URL',
+        'SERVICE_DATABASE_PASSWORD=(hidden) is given, and SERVICE_DATABASE_URL holds a password as ' +
+          'well. Remove it from the URL',
       ])
   })
 
   test('treats an empty value as not given', () => {
-    expect(parseConfig(Object.fromEntries(names.map((name) => [name, ''])), host)).toEqual(parseConfig({}, host))
+    expect(parseConfig(Object.fromEntries(names.map((name) => [name, ''])), host)).toEqual(
+      parseConfig({}, host),
+    )
   })
 
   test.each(refused)('refuses %s=%j with the remedy', (name, value, says) => {
     const problems = problemsOf({ [name]: value })
     expect(problems).toHaveLength(1)
     expect(problems[0]).toMatch(says)
-    expect(problems[0]?.startsWith(`${name}=${/API_TOKEN|URL|PASSWORD/.test(name) ? '(hidden)' : JSON.stringify(value)} `)).toBe(true)
+    expect(
+      problems[0]?.startsWith(
+        `${name}=${/API_TOKEN|URL|PASSWORD/.test(name) ? '(hidden)' : JSON.stringify(value)} `,
+      ),
+    ).toBe(true)
   })
 
   test('names every problem at once', () => {
     fc.assert(
-      fc.property(fc.uniqueArray(fc.constantFrom(...refused), { selector: ([name]) => name, minLength: 1 }), (chosen) => {
-        const problems = problemsOf({ ...Object.fromEntries(chosen), SERVICE_NO_SUCH_THING_AT_ALL: '1' })
-        expect(problems).toHaveLength(chosen.length + 1)
-        for (const [name] of chosen) expect(problems.filter((line) => line.startsWith(`${name}=`))).toHaveLength(1)
-      }),
+      fc.property(
+        fc.uniqueArray(fc.constantFrom(...refused), { selector: ([name]) => name, minLength: 1 }),
+        (chosen) => {
+          const problems = problemsOf({ ...Object.fromEntries(chosen), SERVICE_NO_SUCH_THING_AT_ALL: '1' })
+          expect(problems).toHaveLength(chosen.length + 1)
+          for (const [name] of chosen)
+            expect(problems.filter((line) => line.startsWith(`${name}=`))).toHaveLength(1)
+        },
+      ),
       { seed: 2 },
     )
   })
@@ -210,9 +258,14 @@ describe('the configuration', () => {
     fc.assert(
       fc.property(fc.constantFrom(...names), fc.nat(), fc.constantFrom('drop', 'double'), (name, at, how) => {
         const i = 'SERVICE_'.length + (at % (name.length - 'SERVICE_'.length))
-        const wrong = how === 'drop' ? name.slice(0, i) + name.slice(i + 1) : name.slice(0, i) + (name[i] ?? '') + name.slice(i)
+        const wrong =
+          how === 'drop'
+            ? name.slice(0, i) + name.slice(i + 1)
+            : name.slice(0, i) + (name[i] ?? '') + name.slice(i)
         fc.pre(!names.includes(wrong))
-        expect(problemsOf({ [wrong]: 'x' })).toEqual([`${wrong} is not a variable of this program. Did you mean ${name}?`])
+        expect(problemsOf({ [wrong]: 'x' })).toEqual([
+          `${wrong} is not a variable of this program. Did you mean ${name}?`,
+        ])
       }),
       { seed: 3 },
     )
@@ -228,10 +281,16 @@ describe('the configuration', () => {
           SERVICE_API_TOKEN: token,
           SERVICE_DATABASE_URL: `postgres://ada:${password}@db:5432/orrery?sslpassword=${password}`,
         }
-        const apart = { SERVICE_DATABASE_URL: 'postgres://ada@db:5432/orrery', SERVICE_DATABASE_PASSWORD: `${password}/@:%` }
+        const apart = {
+          SERVICE_DATABASE_URL: 'postgres://ada@db:5432/orrery',
+          SERVICE_DATABASE_PASSWORD: `${password}/@:%`,
+        }
         expect(printConfig(parseConfig(apart, host))).not.toContain(password)
         const printed = printConfig(parseConfig(environment, host))
-        const refusal = problemsOf({ SERVICE_API_TOKEN: `${token} `, SERVICE_DATABASE_URL: `mysql://ada:${password}@db/x` }).join('\n')
+        const refusal = problemsOf({
+          SERVICE_API_TOKEN: `${token} `,
+          SERVICE_DATABASE_URL: `mysql://ada:${password}@db/x`,
+        }).join('\n')
         for (const text of [printed, refusal]) {
           expect(text).not.toContain(token)
           expect(text).not.toContain(password)
@@ -288,6 +347,8 @@ describe('the configuration', () => {
             'apiToken',
             'currency',
             'localStorageRoot',
+            'artifactRoot',
+            'containerEngine',
             'databaseUrl',
             'databasePassword',
             'provenanceDatabaseUrl',
@@ -305,17 +366,31 @@ describe('the configuration', () => {
   test('a setting says that nothing reads it yet, exactly where that is so', () => {
     const root = new URL('../', import.meta.url).pathname
     const texts = ['src', 'workflows', 'activities']
-      .flatMap((folder) => readdirSync(join(root, folder), { recursive: true, encoding: 'utf8' }).map((name) => join(root, folder, name)))
+      .flatMap((folder) =>
+        readdirSync(join(root, folder), { recursive: true, encoding: 'utf8' }).map((name) =>
+          join(root, folder, name),
+        ),
+      )
       .filter((file) => file.endsWith('.ts') && !file.endsWith('src/config.ts'))
       .map((file) => readFileSync(file, 'utf8'))
     // `src/config.ts` itself reads it.
     const own = ['SERVICE_CREDENTIAL_ENVIRONMENT']
     const unread = fields
-      .concat('localStorageRoot', 'databaseUrl', 'databasePassword', 'temporalAddress', 'temporalBinary', 'seedRoot', 'vaultKeyFile')
+      .concat(
+        'localStorageRoot',
+        'databaseUrl',
+        'databasePassword',
+        'temporalAddress',
+        'temporalBinary',
+        'seedRoot',
+        'vaultKeyFile',
+      )
       .filter((field) => !texts.some((text) => new RegExp(`\\b${field}\\b`).test(text)))
       .map(variableName)
       .filter((name) => !own.includes(name))
-    const admitted = [...documentConfig().matchAll(/^\| `(SERVICE_\w+)`.* Nothing reads it yet\. \|$/gm)].map(([, name]) => name)
+    const admitted = [...documentConfig().matchAll(/^\| `(SERVICE_\w+)`.* Nothing reads it yet\. \|$/gm)].map(
+      ([, name]) => name,
+    )
     expect(unread.toSorted()).toEqual(admitted.toSorted())
   })
 })

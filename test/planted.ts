@@ -4,7 +4,8 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Verdict } from './support/judge.ts'
 
-// node test/planted.ts: proves on planted files that `npm test` fails where it must. `.ci/run` begins with it.
+// node test/planted.ts: proves on planted files that `npm test` fails where it must. `.ci/run`
+// begins with it.
 
 const checkout = join(import.meta.dirname, '..')
 const folder = join(import.meta.dirname, 'planted')
@@ -25,7 +26,10 @@ const planted = {
     await new Promise((resolve) => setTimeout(resolve, 200))
   })`,
   'thrown-after-last-test': `test('passes', () => { setTimeout(() => { throw new Error('thrown late') }, 20) })`,
-  'rejected-after-last-test': `test('passes', () => { setTimeout(() => { void Promise.reject(new Error('rejected late')) }, 20) })`,
+  'rejected-after-last-test':
+    `test('passes', () => { setTimeout(() => { void Promise.reject(new Error('rejected ` +
+    `late')) ` +
+    '}, 20) })',
   'cannot-be-loaded': `import './is-not-there.ts'; ${passes}`,
   'is-no-typescript': `test('passes', () => {`,
   'without-tests': `export {}`,
@@ -35,14 +39,17 @@ const planted = {
   'skip-group': `describe.skip('left out', () => { ${passes} }); ${passes}`,
   only: `test.only('alone', () => undefined); ${passes}`,
   todo: `test.todo('later'); ${passes}`,
-  'missing-need': `const { test: demanding } = needs('a package that no machine has' as never); demanding('passes', () => undefined)`,
+  'missing-need':
+    `const { test: demanding } = needs('a package that no machine has' as never); ` +
+    `demanding('passes', () => undefined)`,
 } as const
 
 const write = (name: string, text: string): string => {
   const path = join(folder, `${name}.test.ts`)
   writeFileSync(
     path,
-    `import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'\nimport { needs } from '../support/needs.ts'\n${text}\n`,
+    `import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'\nimport { needs } ` +
+      `from '../support/needs.ts'\n${text}\n`,
   )
   return `test/planted/${name}.test.ts`
 }
@@ -53,13 +60,17 @@ const run = (
   environment: Record<string, string> = {},
 ): { code: number | null; verdict: Verdict | undefined; output: string } => {
   const report = join(mkdtempSync(join(tmpdir(), 'orrery-planted-')), 'verdict.json')
-  const { status, stdout, stderr } = spawnSync('npm', ['test', '--silent', '--', '--report', report, ...args], {
-    cwd: checkout,
-    encoding: 'utf8',
-    env: { ...process.env, CI: 'true', ...environment },
-    // The first run on an empty machine builds Temporal's server.
-    timeout: 1_800_000,
-  })
+  const { status, stdout, stderr } = spawnSync(
+    'npm',
+    ['test', '--silent', '--', '--report', report, ...args],
+    {
+      cwd: checkout,
+      encoding: 'utf8',
+      env: { ...process.env, CI: 'true', ...environment },
+      // The first run on an empty machine builds Temporal's server.
+      timeout: 1_800_000,
+    },
+  )
   let verdict: Verdict | undefined
   try {
     verdict = JSON.parse(readFileSync(report, 'utf8')) as Verdict
@@ -73,7 +84,8 @@ const run = (
 const wrong: string[] = []
 const expectRun = (title: string, holds: boolean, { code, output }: ReturnType<typeof run>): void => {
   process.stdout.write(`${holds ? 'ok' : 'WRONG'}: ${title}\n`)
-  if (!holds) wrong.push(`${title} (ended with ${String(code)}):\n${output.split('\n').slice(-40).join('\n')}`)
+  if (!holds)
+    wrong.push(`${title} (ended with ${String(code)}):\n${output.split('\n').slice(-40).join('\n')}`)
 }
 
 rmSync(folder, { recursive: true, force: true })
@@ -87,21 +99,37 @@ try {
   const failed = run(files)
   expectRun('planted files give 1', failed.code === 1, failed)
   for (const file of files)
-    expectRun(`${file} is a reason`, failed.verdict?.problems.some((problem) => problem.includes(file)) === true, failed)
+    expectRun(
+      `${file} is a reason`,
+      failed.verdict?.problems.some((problem) => problem.includes(file)) === true,
+      failed,
+    )
 
   const alone = run([write('exits', planted['exits-with-0'])])
   expectRun('process.exit(0) in the only file gives 1', alone.code === 1, alone)
   const endless = run([write('endless', `test('computes', () => { for (;;); })`), '--minutes', '0.1'])
-  expectRun('a file that never ends gives 1', endless.code === 1 && endless.output.includes('did not end within'), endless)
+  expectRun(
+    'a file that never ends gives 1',
+    endless.code === 1 && endless.output.includes('did not end within'),
+    endless,
+  )
   const late = run([write('late', planted['rejected-after-last-test'])])
   expectRun('a rejection after the last test gives 1', late.code === 1, late)
   const setUp = run([green], { SERVICE_CACHE_DIR: '/dev/null/none' })
   expectRun('an error in the global set-up gives 1', setUp.code === 1, setUp)
   const nowhere = run(['test/is-not-there'])
-  expectRun('a path that matches no file gives 2', nowhere.code === 2 && nowhere.output.includes('test/is-not-there'), nowhere)
+  expectRun(
+    'a path that matches no file gives 2',
+    nowhere.code === 2 && nowhere.output.includes('test/is-not-there'),
+    nowhere,
+  )
   const unnamed = run([green, '-t', 'no test has this name'])
   expectRun('a name that matches no test gives 1', unnamed.code === 1, unnamed)
-  const filtered = run([write('two', `test('first', () => undefined); test('second', () => { throw new Error('wrong') })`), '-t', 'first'])
+  const filtered = run([
+    write('two', `test('first', () => undefined); test('second', () => { throw new Error('wrong') })`),
+    '-t',
+    'first',
+  ])
   expectRun('a test that the name filter leaves out is no reason', filtered.code === 0, filtered)
 } finally {
   rmSync(folder, { recursive: true, force: true })

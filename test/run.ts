@@ -3,14 +3,15 @@ import { chmodSync, existsSync, globSync, mkdtempSync, readFileSync, writeFileSy
 import { tmpdir } from 'node:os'
 import { join, relative } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { readArguments } from '../src/arguments.ts'
+import { readArguments } from '../src/programs/arguments.ts'
 import { readEvents, type TestEvent } from './support/events.ts'
 import { judge, type JestReport, type Verdict } from './support/judge.ts'
 import { removeAtEnd } from '../sites/remover.ts'
 import { remedy } from '../sites/requirements.ts'
 
-// npm test [-- OPTIONS] [PATH…]: runs Jest and judges its report. No exit code of Jest counts: the run succeeds only where the report is
-// there, names every file that was found, and every test passed.
+// npm test [-- OPTIONS] [PATH…]: runs Jest and judges its report. No exit code of Jest counts: the
+// run succeeds only where the report is there, names every file that was found, and every test
+// passed.
 
 const checkout = join(import.meta.dirname, '..')
 
@@ -28,12 +29,16 @@ const fail = (message: string): never => {
   process.exit(2)
 }
 
-/** The test files that the paths name, all without paths. Ends the program where a path names none. */
+/**
+ * The test files that the paths name, all without paths. Ends the program where a path names none.
+ */
 const select = (paths: readonly string[]): string[] => {
   const all = globSync('test/**/*.test.ts', { cwd: checkout }).toSorted()
   // Files that are planted to fail run only where they are named.
   if (paths.length === 0) return all.filter((file) => !file.startsWith('test/planted/'))
-  const found = paths.map((path) => all.filter((file) => file.includes(relative(checkout, join(checkout, path)))))
+  const found = paths.map((path) =>
+    all.filter((file) => file.includes(relative(checkout, join(checkout, path)))),
+  )
   found.forEach((files, index) => {
     if (files.length === 0) fail(`no test file matches ${paths[index]}: give a part of a path below test/`)
   })
@@ -41,7 +46,11 @@ const select = (paths: readonly string[]): string[] => {
 }
 
 /** The file that has been running for longer than `ms`. */
-const overdue = (events: readonly TestEvent[], since: Map<string, number>, ms: number): string | undefined => {
+const overdue = (
+  events: readonly TestEvent[],
+  since: Map<string, number>,
+  ms: number,
+): string | undefined => {
   for (const event of events) {
     if (event.kind === 'began' && !since.has(event.file)) since.set(event.file, performance.now())
     if (event.kind === 'ended') since.set(event.file, Infinity)
@@ -58,11 +67,18 @@ const end = (jest: ChildProcess): void => {
   }
 }
 
-/** How long Jest may take to end after its report is written: a server or timer of the set-up that is left open keeps it alive. */
+/**
+ * How long Jest may take to end after its report is written: a server or timer of the set-up that
+ * is left open keeps it alive.
+ */
 const endsWithinMs = 60_000
 
 /** Waits for Jest's end. @returns what was wrong with it, if anything */
-const watch = async (jest: ChildProcess, files: { events: string; report: string }, minutes: number): Promise<string[]> => {
+const watch = async (
+  jest: ChildProcess,
+  files: { events: string; report: string },
+  minutes: number,
+): Promise<string[]> => {
   const ended = new Promise<true>((resolve) => jest.once('exit', () => resolve(true)))
   const since = new Map<string, number>()
   let reportedAt: number | undefined
@@ -75,7 +91,10 @@ const watch = async (jest: ChildProcess, files: { events: string; report: string
     if (existsSync(files.report)) reportedAt ??= performance.now()
     if (reportedAt !== undefined && performance.now() - reportedAt > endsWithinMs) {
       end(jest)
-      return [`Jest did not end within ${endsWithinMs / 1_000} s after its report: the global set-up or teardown leaves something open`]
+      return [
+        `Jest did not end within ${endsWithinMs / 1_000} s after its report: the global set-up or ` +
+          'teardown leaves something open',
+      ]
     }
   }
   return []
@@ -94,9 +113,13 @@ const print = (verdict: Verdict): void => {
   if (verdict.leftOut.length > 0) {
     lines.push('', 'Left out on this machine:')
     for (const { need, tests, files } of verdict.leftOut)
-      lines.push(`  ${tests} tests in ${files.length} files need ${need}; ${remedy(need)}`, ...files.map((file) => `      ${file}`))
+      lines.push(
+        `  ${tests} tests in ${files.length} files need ${need}; ${remedy(need)}`,
+        ...files.map((file) => `      ${file}`),
+      )
   }
-  if (verdict.problems.length > 0) lines.push('', 'Why this run failed:', ...verdict.problems.map((problem) => `  ${problem}`))
+  if (verdict.problems.length > 0)
+    lines.push('', 'Why this run failed:', ...verdict.problems.map((problem) => `  ${problem}`))
   lines.push('', `${verdict.passed} passed, ${verdict.failed} failed`)
   process.stdout.write(`${lines.join('\n')}\n`)
 }

@@ -2,7 +2,12 @@ import { describe, expect, test } from '@jest/globals'
 import { createHash } from 'node:crypto'
 import fc from 'fast-check'
 import { timelineHtml } from '../src/domains/execution-runs/timeline-page.ts'
-import { timelineSummary, type TimelineBand, type TimelineBar, type TimelineInput } from '../src/domains/execution-runs/timeline.ts'
+import {
+  timelineSummary,
+  type TimelineBand,
+  type TimelineBar,
+  type TimelineInput,
+} from '../src/domains/execution-runs/timeline.ts'
 
 const inputOf = (bands: TimelineBand[], run: Partial<TimelineInput['run']> = {}): TimelineInput => ({
   title: 'A run',
@@ -10,7 +15,12 @@ const inputOf = (bands: TimelineBand[], run: Partial<TimelineInput['run']> = {})
   bands,
 })
 
-const bar = (name: string, startAt: number, finishAt: number, more: Partial<TimelineBar> = {}): TimelineBar => ({
+const bar = (
+  name: string,
+  startAt: number,
+  finishAt: number,
+  more: Partial<TimelineBar> = {},
+): TimelineBar => ({
   activityId: name,
   name,
   type: 'work',
@@ -36,7 +46,11 @@ const anyBar = fc
     attempt: fc.integer({ min: 1, max: 3 }),
   })
   .map(({ index, ready, wait, run, overhead, transfer, known, type, lane, attempt }): TimelineBar => ({
-    ...bar(`task-${index}`, (ready + wait) / 4, (ready + wait + run) / 4, { type, lane: `core-${lane}`, attempt }),
+    ...bar(`task-${index}`, (ready + wait) / 4, (ready + wait + run) / 4, {
+      type,
+      lane: `core-${lane}`,
+      attempt,
+    }),
     ...(known ? { readyAt: ready / 4 } : {}),
     ...(overhead === undefined ? {} : { overheadSeconds: overhead / 4 }),
     ...(transfer === undefined ? {} : { transferSeconds: transfer / 4 }),
@@ -56,13 +70,19 @@ describe('the timeline as data', () => {
         )
         expect(summary.coveredWallSeconds).toBeCloseTo(busy.size / 4, 9)
         expect(summary.wallSeconds).toBeCloseTo(Math.max(wall, ...bars.map(({ finishAt }) => finishAt)), 9)
-        expect(summary.coveredWallSeconds + summary.unclassifiedWallSeconds).toBeCloseTo(summary.wallSeconds, 9)
+        expect(summary.coveredWallSeconds + summary.unclassifiedWallSeconds).toBeCloseTo(
+          summary.wallSeconds,
+          9,
+        )
         const counted = Object.values(summary.totals).reduce((total, each) => total + each, 0)
         expect(counted).toBeCloseTo(
           bars.reduce((total, { readyAt, startAt, finishAt }) => total + finishAt - (readyAt ?? startAt), 0),
           9,
         )
-        expect(summary.phases.reduce((total, { durationSeconds }) => total + durationSeconds, 0)).toBeCloseTo(counted, 9)
+        expect(summary.phases.reduce((total, { durationSeconds }) => total + durationSeconds, 0)).toBeCloseTo(
+          counted,
+          9,
+        )
         for (const { startedAt, finishedAt, durationSeconds } of summary.phases) {
           expect(durationSeconds).toBeGreaterThan(0)
           expect(finishedAt - startedAt).toBeCloseTo(durationSeconds, 9)
@@ -74,8 +94,12 @@ describe('the timeline as data', () => {
 
   test('tells queue, transfer, launch and run apart, on the clock of the task records', () => {
     const bars = [bar('late', 5, 9, { readyAt: 1, transferSeconds: 1.5, overheadSeconds: 0.5, attempt: 2 })]
-    const summary = timelineSummary(inputOf([{ label: 'measured', bars }], { startedAt: 1000, wallSeconds: 12 }))
-    expect(summary.phases.map(({ category, startedAt, finishedAt }) => [category, startedAt, finishedAt])).toEqual([
+    const summary = timelineSummary(
+      inputOf([{ label: 'measured', bars }], { startedAt: 1000, wallSeconds: 12 }),
+    )
+    expect(
+      summary.phases.map(({ category, startedAt, finishedAt }) => [category, startedAt, finishedAt]),
+    ).toEqual([
       ['workspace-transfer', 1001, 1002.5],
       ['resource-queue', 1002.5, 1005],
       ['launch', 1005, 1005.5],
@@ -88,19 +112,55 @@ describe('the timeline as data', () => {
       computeMakespanSeconds: 3.5,
       coveredWallSeconds: 8,
       unclassifiedWallSeconds: 4,
-      totals: { workspaceTransferSeconds: 1.5, resourceQueueSeconds: 2.5, launchSeconds: 0.5, runtimeSeconds: 3.5 },
+      totals: {
+        workspaceTransferSeconds: 1.5,
+        resourceQueueSeconds: 2.5,
+        launchSeconds: 0.5,
+        runtimeSeconds: 3.5,
+      },
     })
-    expect(summary.phases[0]).toMatchObject({ id: 'run-1:late:2:workspace-transfer', source: 'measured', activityId: 'late' })
+    expect(summary.phases[0]).toMatchObject({
+      id: 'run-1:late:2:workspace-transfer',
+      source: 'measured',
+      activityId: 'late',
+    })
+  })
+
+  test('bringing the image of a container is a part of the overhead, after the queue of its site', () => {
+    const more = { overheadSeconds: 4, preparedAt: 3, preparationSeconds: 2 }
+    const summary = timelineSummary(inputOf([{ label: 'measured', bars: [bar('a', 0, 10, more)] }], {}))
+    expect(
+      summary.phases.map(({ category, startedAt, finishedAt }) => [category, startedAt, finishedAt]),
+    ).toEqual([
+      ['resource-queue', 0, 1],
+      ['executable-preparation', 1, 3],
+      ['launch', 3, 4],
+      ['runtime', 4, 10],
+    ])
+    expect(summary.totals.executablePreparationSeconds).toBe(2)
   })
 
   test('speaks of what was measured, else simulated, else planned; of nothing it says nothing', () => {
     const planned: TimelineBand = { label: 'planned', bars: [bar('a', 0, 1)] }
     const simulated: TimelineBand = { label: 'simulated', bars: [bar('a', 0, 2)] }
     const measured: TimelineBand = { label: 'measured', bars: [bar('a', 0, 3)] }
-    expect(timelineSummary(inputOf([planned, measured, simulated])).phases[0]).toMatchObject({ source: 'measured', durationSeconds: 3 })
-    expect(timelineSummary(inputOf([planned, simulated, { label: 'measured', bars: [] }])).phases[0]).toMatchObject({ source: 'simulated' })
-    expect(timelineSummary(inputOf([planned])).phases[0]).toMatchObject({ source: 'planned', durationSeconds: 1 })
-    expect(timelineSummary(inputOf([]))).toMatchObject({ wallSeconds: 0, computeMakespanSeconds: 0, coveredWallSeconds: 0, phases: [] })
+    expect(timelineSummary(inputOf([planned, measured, simulated])).phases[0]).toMatchObject({
+      source: 'measured',
+      durationSeconds: 3,
+    })
+    expect(
+      timelineSummary(inputOf([planned, simulated, { label: 'measured', bars: [] }])).phases[0],
+    ).toMatchObject({ source: 'simulated' })
+    expect(timelineSummary(inputOf([planned])).phases[0]).toMatchObject({
+      source: 'planned',
+      durationSeconds: 1,
+    })
+    expect(timelineSummary(inputOf([]))).toMatchObject({
+      wallSeconds: 0,
+      computeMakespanSeconds: 0,
+      coveredWallSeconds: 0,
+      phases: [],
+    })
   })
 
   test('refuses times that no clock shows, naming the activity', () => {
@@ -124,7 +184,8 @@ const islandOf = (html: string): Drawn => {
   if (found?.[1] === undefined) throw new Error('the page has no data')
   return JSON.parse(found[1]) as Drawn
 }
-const elementsOf = (html: string): string[] => [...html.matchAll(/<([a-z][a-z0-9]*)\b/g)].map((match) => match[1] ?? '')
+const elementsOf = (html: string): string[] =>
+  [...html.matchAll(/<([a-z][a-z0-9]*)\b/g)].map((match) => match[1] ?? '')
 
 describe('the timeline as a page', () => {
   test('draws every attempt in its lane, at its times', () => {
@@ -132,7 +193,14 @@ describe('the timeline as a page', () => {
       fc.property(fc.array(anyBar, { minLength: 1, maxLength: 25 }), (bars) => {
         const { bands, types, end } = islandOf(timelineHtml(inputOf([{ label: 'planned', bars }])))
         const drawn = bands[0]!.bars.map(([lane, type, name, , , start, , finish, , attempt]) =>
-          JSON.stringify([...bands[0]!.lanes[Number(lane)]!, types[Number(type)], name, start, finish, attempt]),
+          JSON.stringify([
+            ...bands[0]!.lanes[Number(lane)]!,
+            types[Number(type)],
+            name,
+            start,
+            finish,
+            attempt,
+          ]),
         )
         const given = bars.map(({ resource, lane, type, name, startAt, finishAt, attempt }) =>
           JSON.stringify([resource, lane, type, name, startAt, finishAt, attempt]),
@@ -161,17 +229,32 @@ describe('the timeline as a page', () => {
     )
     const quiet = timelineHtml(inputOf([{ label: 'measured', bars: [bar('a', 0, 1)] }]))
     fc.assert(
-      fc.property(fc.array(text, { minLength: 6, maxLength: 6 }), ([title, id, name, type, lane, resource]) => {
-        const hostile = bar('a', 0, 1, { name: name!, type: type!, lane: lane!, resource: resource!, activityId: name!, status: title! })
-        const html = timelineHtml({
-          ...inputOf([{ label: 'measured', bars: [hostile] }], { id: id!, status: title!, mode: type! }),
-          title: title!,
-        })
-        expect(elementsOf(html)).toEqual(elementsOf(quiet))
-        expect(html.split('<').length).toBe(quiet.split('<').length)
-        const { bands, types } = islandOf(html)
-        expect([types[0], bands[0]!.bars[0]![2], ...bands[0]!.lanes[0]!]).toEqual([type, name, resource, lane])
-      }),
+      fc.property(
+        fc.array(text, { minLength: 6, maxLength: 6 }),
+        ([title, id, name, type, lane, resource]) => {
+          const hostile = bar('a', 0, 1, {
+            name: name!,
+            type: type!,
+            lane: lane!,
+            resource: resource!,
+            activityId: name!,
+            status: title!,
+          })
+          const html = timelineHtml({
+            ...inputOf([{ label: 'measured', bars: [hostile] }], { id: id!, status: title!, mode: type! }),
+            title: title!,
+          })
+          expect(elementsOf(html)).toEqual(elementsOf(quiet))
+          expect(html.split('<').length).toBe(quiet.split('<').length)
+          const { bands, types } = islandOf(html)
+          expect([types[0], bands[0]!.bars[0]![2], ...bands[0]!.lanes[0]!]).toEqual([
+            type,
+            name,
+            resource,
+            lane,
+          ])
+        },
+      ),
       { seed: 22, numRuns: 300 },
     )
   })
@@ -193,26 +276,32 @@ describe('the timeline as a page', () => {
 
   test('shows the three bands in order, tells how far they are apart, and counts tasks and attempts', () => {
     const bands: TimelineBand[] = [
-      { label: 'measured', bars: [bar('a', 0, 4, { status: 'failed', cost: 0.25 }), bar('a', 4, 15, { attempt: 2, cost: 0.75 })] },
+      {
+        label: 'measured',
+        bars: [bar('a', 0, 4, { status: 'failed', cost: 0.25 }), bar('a', 4, 15, { attempt: 2, cost: 0.75 })],
+      },
       { label: 'planned', bars: [bar('a', 0, 10)] },
       { label: 'simulated', bars: [bar('a', 0, 12)] },
     ]
     const html = timelineHtml(inputOf(bands))
-    expect([...html.matchAll(/<strong>(\w+)<\/strong>/g)].map((match) => match[1])).toEqual(['planned', 'simulated', 'measured'])
+    expect([...html.matchAll(/<strong>(\w+)<\/strong>/g)].map((match) => match[1])).toEqual([
+      'planned',
+      'simulated',
+      'measured',
+    ])
     expect(html).toContain('1 task in 2 attempts')
     expect(html).toContain('<td>simulated</td><td>12.0 s</td><td>+20 %</td>')
-    expect(html).toContain('<td>measured</td><td>15.0 s</td><td>+50 %</td><td>1</td><td>100 %</td><td>1</td><td>1</td>')
+    expect(html).toContain(
+      '<td>measured</td><td>15.0 s</td><td>+50 %</td><td>1</td><td>100 %</td><td>1</td><td>1</td>',
+    )
     expect(timelineHtml(inputOf([]))).toContain('Nothing has been planned or run yet.')
   })
 
   test('keeps core 10 behind core 9', () => {
     const bars = [10, 2, 9, 1].map((core) => bar(`t${core}`, 0, 1, { lane: `core-${core}` }))
-    expect(islandOf(timelineHtml(inputOf([{ label: 'planned', bars }]))).bands[0]!.lanes.map(([, lane]) => lane)).toEqual([
-      'core-1',
-      'core-2',
-      'core-9',
-      'core-10',
-    ])
+    expect(
+      islandOf(timelineHtml(inputOf([{ label: 'planned', bars }]))).bands[0]!.lanes.map(([, lane]) => lane),
+    ).toEqual(['core-1', 'core-2', 'core-9', 'core-10'])
   })
 
   test('a page of 10,000 bars has as many elements as one of 10, and is made quickly', () => {

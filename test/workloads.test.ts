@@ -9,7 +9,10 @@ const shapeOf = ({ workflow: { specification, execution } }: WfInstance) => ({
   edges: specification.tasks.reduce((sum, { parents }) => sum + parents.length, 0),
   files: specification.files.length,
   programs: Object.fromEntries(
-    [...Map.groupBy(execution.tasks, ({ command }) => command.program)].map(([program, tasks]) => [program, tasks.length]),
+    [...Map.groupBy(execution.tasks, ({ command }) => command.program)].map(([program, tasks]) => [
+      program,
+      tasks.length,
+    ]),
   ),
 })
 
@@ -24,7 +27,16 @@ describe('generated workflows', () => {
   test('have the numbers of the recorded ones, at each size', () => {
     expect(shapeOf(montage())).toEqual({
       ...{ tasks: 1_066, edges: 3_012, files: 1_308 },
-      programs: { mProject: 75, mDiffFit: 900, mConcatFit: 3, mBgModel: 3, mBackground: 75, mImgtbl: 3, mAdd: 3, mViewer: 4 },
+      programs: {
+        mProject: 75,
+        mDiffFit: 900,
+        mConcatFit: 3,
+        mBgModel: 3,
+        mBackground: 75,
+        mImgtbl: 3,
+        mAdd: 3,
+        mViewer: 4,
+      },
     })
     expect(shapeOf(montage({ side: 4 }))).toMatchObject({ tasks: 472, edges: 1_284, files: 633 })
     expect(shapeOf(montage({ side: 6 }))).toMatchObject({ tasks: 2_122, edges: 6_114, files: 2_463 })

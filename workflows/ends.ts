@@ -1,19 +1,29 @@
-import { ApplicationFailure, CancellationScope, CancelledFailure, condition, patched, proxyLocalActivities } from '@temporalio/workflow'
+import {
+  ApplicationFailure,
+  CancellationScope,
+  CancelledFailure,
+  condition,
+  patched,
+  proxyLocalActivities,
+} from '@temporalio/workflow'
 import type { EndActivities } from '../activities/ends.ts'
 
-/** How a record ended; `reason` of one that failed. */
+/** How a record ended; `reason` where it failed. */
 export interface End {
   /** Undefined: there is no such record (any more). */
   status?: string | undefined
   reason?: string | undefined
 }
 
-/** Temporal's wish that a workflow ends: of its page, or of the service after the record was cancelled. */
+/**
+ * Temporal's request to end a workflow: from its page, or from the service after the record was
+ * cancelled.
+ */
 export interface Cancel {
   asked: boolean
 }
 
-/** What open workflows of the version before, and their histories, do not have. */
+/** Absent in open workflows of the version before, and in their histories. */
 const cancelOfRecord = 'a cancel belongs to the record'
 const endOfRecord = 'a workflow ends as its record'
 
@@ -22,35 +32,47 @@ const { askForCancel } = proxyLocalActivities<EndActivities>({
   summary: "ask for this workflow's cancel, as its record was cancelled",
   retry: { initialInterval: '200 milliseconds', backoffCoefficient: 2, maximumInterval: '10 seconds' },
 })
-/** A cancel that does not arrive is asked for again: a reset may have dropped it. */
+/** Pause before a cancel that did not arrive is requested again: a reset may have dropped it. */
 const askAgainAfter = '10 seconds'
 
 /**
- * Runs `work` out of reach of Temporal's cancel: the record decides how a workflow ends, and `onCancel` makes the cancel
- * the record's. In histories of the version before, a cancel still ends the work itself.
+ * Runs `work` out of reach of Temporal's cancel: the record decides how a workflow ends, and
+ * `onCancel` applies the cancel to the record. In histories of the version before, a cancel still
+ * ends the work itself.
  */
-export const outOfReach = (work: (cancel: Cancel) => Promise<void>, onCancel: () => Promise<void>): Promise<void> => {
+export const outOfReach = (
+  work: (cancel: Cancel) => Promise<void>,
+  onCancel: () => Promise<void>,
+): Promise<void> => {
   const cancel: Cancel = { asked: false }
-  const scope = new CancellationScope({ cancellable: true, parent: new CancellationScope({ cancellable: false }) })
+  const scope = new CancellationScope({
+    cancellable: true,
+    parent: new CancellationScope({ cancellable: false }),
+  })
   CancellationScope.current().cancelRequested.catch(() => {
     cancel.asked = true
     if (!patched(cancelOfRecord)) {
       scope.cancel()
       return
     }
-    // An activity that fails for good is in the history; the record stays as it is.
+    // The history shows an activity that fails permanently; the record stays unchanged.
     scope.run(onCancel).catch(() => undefined)
   })
   return scope.run(() => work(cancel))
 }
 
-/** Reads how the record of a workflow that found nothing to do had ended; the version before did not ask. */
-export const endBefore = async (read: () => Promise<End>): Promise<End> => (patched(endOfRecord) ? read() : {})
+/**
+ * Reads how the record of a workflow without work had ended; the version before did not read it.
+ */
+export const endBefore = async (read: () => Promise<End>): Promise<End> =>
+  patched(endOfRecord) ? read() : {}
 
 /**
- * Ends the workflow as its record has ended: Failed with the record's reason, Canceled, or Completed.
+ * Ends the workflow as its record has ended: Failed with the record's reason, Canceled, or
+ * Completed.
  * @throws ApplicationFailure of `type`, never retried
- * @throws CancelledFailure once Temporal was asked to cancel: without that the SDK ends nothing as Canceled
+ * @throws CancelledFailure once Temporal received a cancel request: without one the SDK ends
+ *   no workflow as Canceled
  */
 export const endAsRecord = async (cancel: Cancel, type: string, { status, reason }: End): Promise<void> => {
   if ((status !== 'failed' && status !== 'cancelled') || !patched(endOfRecord)) return

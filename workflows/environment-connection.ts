@@ -1,6 +1,5 @@
 import {
   ActivityFailure,
-  CancellationScope,
   condition,
   continueAsNew,
   defineSignal,
@@ -11,11 +10,12 @@ import {
   workflowInfo,
 } from '@temporalio/workflow'
 import type { EnvironmentConnectionActivities } from '../activities/environment-connection.ts'
-import { endAsRecord, outOfReach, type End } from './ends.ts'
-import { sentence, type Told } from '../src/telling.ts'
+import type { End } from './ends.ts'
+import { operate } from './operation.ts'
+import { sentence, type Headline } from '../src/page-details.ts'
 
-/** Sent when a connection was changed or somebody logged in: look now. */
-export const wakeSignal = defineSignal('wake')
+/** Sent when a connection was changed or a person logged in: check now. */
+export const wakeMonitorSignal = defineSignal('wake')
 
 const patient = { initialInterval: '1 second', backoffCoefficient: 2, maximumInterval: '1 minute' } as const
 const brief = { startToCloseTimeout: '5 minutes', heartbeatTimeout: '20 seconds', retry: patient } as const
@@ -24,50 +24,66 @@ const { discoverConnection } = proxyActivities<EnvironmentConnectionActivities>(
   summary: 'ask what is behind the connection, and record it',
   startToCloseTimeout: '10 minutes',
   heartbeatTimeout: '20 seconds',
-  retry: { initialInterval: '2 seconds', backoffCoefficient: 2, maximumInterval: '30 seconds', maximumAttempts: 5 },
+  retry: {
+    initialInterval: '2 seconds',
+    backoffCoefficient: 2,
+    maximumInterval: '30 seconds',
+    maximumAttempts: 5,
+  },
 })
 
 /** A check costs about 12 events; the server warns at 10,240. */
 const eventsBeforeNewHistory = 2_000
 
 const monitorCancelled =
-  'cancelled on this page. A connection is watched as long as it exists: the service starts its monitor again within a minute'
+  'cancelled on this page. A connection is watched as long as it exists: the service starts its ' +
+  'monitor again within a minute'
 
 /**
- * Watches one connection as long as it exists: waits, checks, and waits longer while all is well. What is found, and how long to wait, is
- * in the record; this is the clock. It ends when the connection is gone, and may be started again at any time.
+ * Watches one connection as long as it exists: waits, checks, and waits longer while all is well.
+ * The record holds the findings and the next pause; this workflow is the clock. It ends when the
+ * connection is gone, and may be started again at any time.
  */
-export async function connectionMonitor(connectionId: string, generation: number, woken = false, told?: Told): Promise<void> {
-  // Checks are short: they do not stand behind what lasts for days.
+export async function connectionMonitor(
+  connectionId: string,
+  generation: number,
+  woken = false,
+  headline?: Headline,
+): Promise<void> {
+  // Checks are short: their queue keeps them from waiting behind activities of days.
   const taskQueue = `${workflowInfo().taskQueue}/monitors`
-  const checks = (summary: string) => proxyActivities<EnvironmentConnectionActivities>({ ...brief, taskQueue, summary })
+  const checks = (summary: string) =>
+    proxyActivities<EnvironmentConnectionActivities>({ ...brief, taskQueue, summary })
   let awake = woken
-  setHandler(wakeSignal, () => {
+  setHandler(wakeMonitorSignal, () => {
     awake = true
   })
   try {
     let pause = await checks('how long to wait').pauseBeforeCheck(connectionId)
     while (pause !== null) {
-      setCurrentDetails(sentence(told, `the next check follows in ${String(pause)} s`))
+      setCurrentDetails(sentence(headline, `the next check follows in ${String(pause)} s`))
       await condition(() => awake, `${String(pause)} seconds`)
       awake = false
       pause = await checks('check the connection').checkConnection(connectionId)
       if (workflowInfo().historyLength > eventsBeforeNewHistory)
-        // A wake that came meanwhile goes along.
-        await continueAsNew<typeof connectionMonitor>(connectionId, generation, awake, told)
+        // A wake that came meanwhile goes into the new history.
+        await continueAsNew<typeof connectionMonitor>(connectionId, generation, awake, headline)
     }
   } catch (error) {
-    if (isCancellation(error)) setCurrentDetails(sentence(told, monitorCancelled))
+    if (isCancellation(error)) setCurrentDetails(sentence(headline, monitorCancelled))
     throw error
   }
 }
 
 /**
- * One discovery; everything is recorded by its activity under the discovery's row. A cancel of Temporal's page ends the
- * record as failed, with that reason.
+ * One discovery; its activity records everything under the discovery's row. A cancel of Temporal's
+ * page ends the record as failed, with that reason.
  */
-export async function connectionDiscovery(connectionId: string, number: number, told?: Told): Promise<void> {
-  let stop: () => void = () => undefined
+export async function connectionDiscovery(
+  connectionId: string,
+  number: number,
+  headline?: Headline,
+): Promise<void> {
   const discover = async (): Promise<End> => {
     try {
       const end: End | string = await discoverConnection(connectionId, number)
@@ -80,27 +96,12 @@ export async function connectionDiscovery(connectionId: string, number: number, 
       return { status: 'failed', reason }
     }
   }
-  await outOfReach(
-    async (cancel) => {
-      const scope = new CancellationScope()
-      let stopped = false
-      stop = () => {
-        stopped = true
-        scope.cancel()
-      }
-      let end: End
-      try {
-        end = await scope.run(discover)
-      } catch (error) {
-        if (!stopped) throw error
-        end = { status: 'cancelled' }
-      }
-      if (end.status !== undefined)
-        setCurrentDetails(sentence(told, end.reason === undefined ? end.status : `${end.status}: ${end.reason}`))
-      await endAsRecord(cancel, 'DiscoveryFailed', end)
+  await operate(
+    {
+      headline,
+      failure: 'DiscoveryFailed',
+      cancel: () => recording("make the cancel the discovery's").cancelDiscovery(connectionId, number),
     },
-    async () => {
-      if (await recording("make the cancel the discovery's").cancelDiscovery(connectionId, number)) stop()
-    },
+    discover,
   )
 }

@@ -17,41 +17,66 @@ import {
 } from '@temporalio/workflow'
 import { defineSearchAttributeKey, SearchAttributeType } from '@temporalio/common'
 import type { ExecutionRunActivities } from '../activities/execution-run.ts'
+import type { Signals } from '../src/operations/kind.ts'
 import { endAsRecord, outOfReach, type End } from './ends.ts'
-import { runDetails, runStateOf, waitsFor, type SiteNews, type Told } from '../src/telling.ts'
+import { runDetails, runStateOf, waitsFor, type SiteNews, type Headline } from '../src/page-details.ts'
 
-/** What an open run says of itself; served as `live` by the status route. */
+/** The live state of an open run; the status route serves it as `live`. */
 export interface LiveRun {
   phase: 'opening' | 'simulating' | 'running' | 'closing'
-  sites: { site: string; state: 'in flight' | 'waiting for other sites' | 'settled' | 'given up'; completed: number; running: number }[]
+  sites: {
+    site: string
+    state: 'in flight' | 'waiting for other sites' | 'settled' | 'given up'
+    completed: number
+    running: number
+  }[]
   completed: number
   total: number
+  waitingFor?: 'approval'
 }
 
-export const liveQuery = defineQuery<LiveRun>('live')
-/** Sent by whoever changed something that a resting site may act on: a cancel, a resume, a predecessor's end elsewhere. */
+export const liveRunQuery = defineQuery<LiveRun>('live')
+/** Sent after a change for a resting site: a cancel, a resume, a predecessor's end elsewhere. */
 export const wakeSignal = defineSignal('wake')
-/** Sent by a working site now and then: how far it is, and (since there is `news`) what its tasks wait for. */
-export const progressSignal = defineSignal<[site: string, completed: number, running: number, news?: SiteNews]>('progress')
+/**
+ * Sent by a working site now and then: its progress, and (since there is `news`) what its tasks
+ * wait for.
+ */
+export const progressSignal = defineSignal<Signals['progress']>('progress')
 
-const retry = { initialInterval: '200 milliseconds', backoffCoefficient: 2, maximumInterval: '10 seconds' } as const
+const retry = {
+  initialInterval: '200 milliseconds',
+  backoffCoefficient: 2,
+  maximumInterval: '10 seconds',
+} as const
 const dispatched = (summary: string) =>
   proxyActivities<ExecutionRunActivities>({
     summary,
     startToCloseTimeout: '1 hour',
-    // They beat once a second; a big record can keep their process from it for some.
+    // The activities send a heartbeat every second; a large record can keep their process from it
+    // for some seconds.
     heartbeatTimeout: '15 seconds',
     retry,
   })
-/** In the process of the workflow's own task: one trip through the server less at the start of a run, and one at its end. */
+/**
+ * Runs in the process of the workflow's own task: this saves one trip through the server at the
+ * start of a run, and one at its end.
+ */
 const alongside = (summary: string) =>
-  proxyLocalActivities<ExecutionRunActivities>({ summary, startToCloseTimeout: '10 minutes', localRetryThreshold: '5 seconds', retry })
+  proxyLocalActivities<ExecutionRunActivities>({
+    summary,
+    startToCloseTimeout: '10 minutes',
+    localRetryThreshold: '5 seconds',
+    retry,
+  })
 
 const runState = defineSearchAttributeKey('RunState', SearchAttributeType.KEYWORD)
 const runMode = defineSearchAttributeKey('RunMode', SearchAttributeType.KEYWORD)
 const waitsForKey = defineSearchAttributeKey('WaitsFor', SearchAttributeType.KEYWORD)
 
-/** A resting site looks again by itself after this long, in case a signal was lost with its sender. */
+/**
+ * A resting site looks again by itself after this long, in case a signal was lost with its sender.
+ */
 const restSeconds = 15
 /** Far below the server's warning at 10,240 events; a site costs about 10 events a rest. */
 const eventsBeforeNewHistory = 2_000
@@ -59,28 +84,31 @@ const eventsBeforeNewHistory = 2_000
 type Opened = Awaited<ReturnType<ExecutionRunActivities['openRun']>>
 type LiveSite = LiveRun['sites'][number]
 
-/** What the handlers of an open run change, and its work reads. */
+/** The state that the handlers of an open run change, and its work reads. */
 interface Run {
   id: string
   generation: number
-  told: Told | undefined
+  headline: Headline | undefined
   live: LiveRun
-  /** By site: what it said last. */
+  /** By site: its last signal. */
   news: Map<string, SiteNews>
-  /** Counts what a resting site may act on. */
+  /** Counts events for a resting site. */
   wakes: number
-  /** As Temporal's page has it to search for. */
+  /** The values in the search attributes of Temporal's page. */
   shown: { state: string; waitsFor: string | undefined }
   stopSimulation: () => void
 }
 
-const tell = (run: Run): void => {
+const showDetails = (run: Run): void => {
   const { live } = run
   live.completed = live.sites.reduce((sum, { completed }) => sum + completed, 0)
-  setCurrentDetails(runDetails(run.told, live, [...run.news.values()]))
+  setCurrentDetails(runDetails(run.headline, live, [...run.news.values()]))
 }
 
-/** State and reason for the search of Temporal's page; said only when they change, since each costs an event. */
+/**
+ * Sets state and reason for the search of Temporal's page; only at a change, since each costs an
+ * event.
+ */
 const show = (run: Run): void => {
   const news = [...run.news.values()]
   const running = run.live.sites.reduce((sum, site) => sum + site.running, 0)
@@ -95,7 +123,7 @@ const show = (run: Run): void => {
 }
 
 const listen = (run: Run): void => {
-  setHandler(liveQuery, () => run.live)
+  setHandler(liveRunQuery, () => run.live)
   setHandler(wakeSignal, () => {
     run.wakes += 1
   })
@@ -106,11 +134,14 @@ const listen = (run: Run): void => {
       run.news.set(site, news)
       show(run)
     }
-    tell(run)
+    showDetails(run)
   })
 }
 
-/** One site until it is settled, given up, or the history is to begin anew; `renew` is asked after each rest. */
+/**
+ * Runs one site until it is settled, given up, or the history has to begin anew; `renew` is called
+ * after each rest.
+ */
 const runSite = async (run: Run, entry: LiveSite, taskQueue: string, renew: () => boolean): Promise<void> => {
   const { site } = entry
   const activities = proxyActivities<ExecutionRunActivities>({
@@ -123,7 +154,7 @@ const runSite = async (run: Run, entry: LiveSite, taskQueue: string, renew: () =
   const rest = (state: LiveSite['state']): void => {
     run.news.delete(site)
     entry.state = state
-    tell(run)
+    showDetails(run)
   }
   let reported = 0
   for (;;) {
@@ -132,13 +163,14 @@ const runSite = async (run: Run, entry: LiveSite, taskQueue: string, renew: () =
     try {
       outcome = await activities.runSite(run.id, run.generation, site)
     } catch (error) {
-      // The executor gave the site up and has said so in the record; the other sites see it there and stop.
+      // The executor gave the site up and has recorded that; the other sites find the record and
+      // stop.
       if (!(error instanceof ActivityFailure) || isCancellation(error)) throw error
       run.wakes += 1
       rest('given up')
       return
     }
-    // What ended here may be what a resting site waits for.
+    // A resting site may wait for tasks that ended here.
     if (outcome.settled || outcome.completed > reported) run.wakes += 1
     reported = outcome.completed
     Object.assign(entry, { completed: outcome.completed, running: 0 })
@@ -150,20 +182,25 @@ const runSite = async (run: Run, entry: LiveSite, taskQueue: string, renew: () =
   }
 }
 
-/** Every site of a run beside the others. True: the history is long, and the work goes on in a new one. */
+/**
+ * Runs all sites of a run in parallel. True: the history is long, and the work goes on in a new
+ * one.
+ */
 const execute = async (run: Run, sites: Opened['sites']): Promise<boolean> => {
   let renewing = false
   const renew = (): boolean => (renewing ||= workflowInfo().historyLength > eventsBeforeNewHistory)
   run.live.phase = 'running'
   run.live.sites = sites.map(({ site }) => ({ site, state: 'in flight', completed: 0, running: 0 }))
-  tell(run)
-  await Promise.all(sites.map(({ taskQueue }, k) => runSite(run, run.live.sites[k] as LiveSite, taskQueue, renew)))
+  showDetails(run)
+  await Promise.all(
+    sites.map(({ taskQueue }, k) => runSite(run, run.live.sites[k] as LiveSite, taskQueue, renew)),
+  )
   return renewing
 }
 
 const simulate = async (run: Run): Promise<void> => {
   run.live.phase = 'simulating'
-  tell(run)
+  showDetails(run)
   const scope = new CancellationScope()
   run.stopSimulation = () => {
     scope.cancel()
@@ -175,11 +212,29 @@ const simulate = async (run: Run): Promise<void> => {
   }
 }
 
-/** Opens, executes or simulates, closes; answers how the record ended, undefined where a new history goes on. */
+/** Opens the run; one that a person has to approve waits for the signal. */
+const openOnceApproved = async (run: Run, near: typeof dispatched): Promise<Opened> => {
+  for (;;) {
+    const seen = run.wakes
+    const opened = await near('open the run, once').openRun(run.id, run.generation)
+    if (opened.state !== 'approval') {
+      delete run.live.waitingFor
+      return opened
+    }
+    run.live.waitingFor = 'approval'
+    setCurrentDetails('waits for the approval of its predicted cost, which is above its budget')
+    await condition(() => run.wakes !== seen)
+  }
+}
+
+/**
+ * Opens, executes or simulates, closes; returns how the record ended, undefined where a new history
+ * goes on.
+ */
 const work = async (run: Run): Promise<End | undefined> => {
   const { id, generation, live } = run
   const near = patched('open and close alongside') ? alongside : dispatched
-  const opened = await near('open the run, once').openRun(id, generation)
+  const opened = await openOnceApproved(run, near)
   live.total = opened.total
   if (opened.state === 'over') return opened.end ?? {}
   run.shown = { state: 'running', waitsFor: undefined }
@@ -197,21 +252,26 @@ const work = async (run: Run): Promise<End | undefined> => {
   ])
   upsertMemo({ status: closed.status, completed: closed.completed, total: opened.total })
   setCurrentDetails(
-    runDetails(run.told, { phase: closed.status, completed: closed.completed, total: opened.total, sites: [] }, [...run.news.values()]),
+    runDetails(
+      run.headline,
+      { phase: closed.status, completed: closed.completed, total: opened.total, sites: [] },
+      [...run.news.values()],
+    ),
   )
   return closed
 }
 
 /**
- * One run in one generation: open, execute at every site (or simulate), close. The order of things only; what is ready, started and
- * finished is decided and recorded by the site's activity. Losing this history loses nothing that is recorded. Temporal's cancel becomes
- * the record's; the workflow ends as its record.
+ * One run in one generation: open, execute at every site (or simulate), close. It only orders these
+ * steps; the site's activity decides and records which tasks are ready, started and finished. A
+ * loss of this history loses no record. Temporal's cancel becomes the record's; the workflow ends
+ * as its record.
  */
-export async function executionRun(runId: string, generation: number, told?: Told): Promise<void> {
+export async function executionRun(runId: string, generation: number, headline?: Headline): Promise<void> {
   const run: Run = {
     id: runId,
     generation,
-    told,
+    headline,
     live: { phase: 'opening', sites: [], completed: 0, total: 0 },
     news: new Map(),
     wakes: 0,
@@ -222,7 +282,7 @@ export async function executionRun(runId: string, generation: number, told?: Tol
   await outOfReach(
     async (cancel) => {
       const end = await work(run)
-      if (end === undefined) await continueAsNew<typeof executionRun>(runId, generation, told)
+      if (end === undefined) await continueAsNew<typeof executionRun>(runId, generation, headline)
       else await endAsRecord(cancel, 'RunFailed', end)
     },
     async () => {

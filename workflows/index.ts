@@ -1,3 +1,8 @@
+export { buildRun } from './build-run.ts'
+export { cloudOperation } from './cloud-operation.ts'
+export { consoleCommand } from './console.ts'
 export { connectionDiscovery, connectionMonitor } from './environment-connection.ts'
 export { executionRun } from './execution-run.ts'
 export { planningSession } from './planning-session.ts'
+export { storageDownload, storageTidy } from './storage-download.ts'
+export { storageIndex } from './storage-index.ts'

@@ -18,7 +18,10 @@ export const daskMissing = (): string | undefined => pythonProgramMissing(python
 /** Python with dask.distributed. */
 export const prepareDask = (): Promise<string> => pythonProgram(python)
 
-/** Seconds for the whole graph on a fresh cluster of two processes: its first computation, and the second, which is warm. */
+/**
+ * Seconds for the whole graph on a fresh cluster of two processes: its first computation, and the
+ * second, which is warm.
+ */
 export const computeWithDask = async (dag: Dag): Promise<{ first: number; second: number }> => {
   const program = await prepareDask()
   const folder = newFolder('dask-')
@@ -35,7 +38,8 @@ export const computeWithDask = async (dag: Dag): Promise<{ first: number; second
       .map((line) => JSON.parse(line) as { seconds: number; times: Record<string, [number, number]> })
     for (const { times } of computations) checkOrder('dask', dag, new Map(Object.entries(times)))
     const [first, second] = computations
-    if (first === undefined || second === undefined) throw new Error(`dask made ${String(computations.length)} computations instead of two`)
+    if (first === undefined || second === undefined)
+      throw new Error(`dask made ${String(computations.length)} computations instead of two`)
     return { first: first.seconds, second: second.seconds }
   } finally {
     rmSync(folder, { recursive: true, force: true })

@@ -16,12 +16,19 @@ export interface History {
   bytes: number
 }
 
-/** The naive program (`workflow.ts`) beside the daemon: its own worker process on the daemon's own Temporal server. */
+/**
+ * The naive program (`workflow.ts`) beside the daemon: its own worker process on the daemon's own
+ * Temporal server.
+ */
 export const startNaive = async (daemon: Daemon) => {
   const address = daemon.facts().temporalAddress
-  const worker = spawn(process.execPath, [join(import.meta.dirname, 'worker.ts'), address, namespace, taskQueue], {
-    stdio: ['ignore', 'pipe', 'ignore'],
-  })
+  const worker = spawn(
+    process.execPath,
+    [join(import.meta.dirname, 'worker.ts'), address, namespace, taskQueue],
+    {
+      stdio: ['ignore', 'pipe', 'ignore'],
+    },
+  )
   const ended = once(worker, 'exit')
   await Promise.race([
     once(worker.stdout, 'data'),
@@ -30,9 +37,15 @@ export const startNaive = async (daemon: Daemon) => {
   const connection = await Connection.connect({ address })
   const client = new Client({ connection, namespace })
   const historyOf = async (workflowId: string): Promise<History> => {
-    // Asked without decoding: the memo of a run is encrypted with a key of the daemon.
-    const { workflowExecutionInfo } = await client.workflowService.describeWorkflowExecution({ namespace, execution: { workflowId } })
-    return { events: Number(workflowExecutionInfo?.historyLength ?? 0), bytes: Number(workflowExecutionInfo?.historySizeBytes ?? 0) }
+    // The request skips decoding, because the memo of a run is encrypted with a key of the daemon.
+    const { workflowExecutionInfo } = await client.workflowService.describeWorkflowExecution({
+      namespace,
+      execution: { workflowId },
+    })
+    return {
+      events: Number(workflowExecutionInfo?.historyLength ?? 0),
+      bytes: Number(workflowExecutionInfo?.historySizeBytes ?? 0),
+    }
   }
   return {
     historyOf,
@@ -40,7 +53,11 @@ export const startNaive = async (daemon: Daemon) => {
     async run(workflowId: string, dag: Dag): Promise<number> {
       let times: Record<string, [number, number]> = {}
       const seconds = await secondsOf(async () => {
-        times = await client.workflow.execute<typeof dagOfActivities>('dagOfActivities', { workflowId, taskQueue, args: [dag] })
+        times = await client.workflow.execute<typeof dagOfActivities>('dagOfActivities', {
+          workflowId,
+          taskQueue,
+          args: [dag],
+        })
       })
       checkOrder('the naive program', dag, new Map(Object.entries(times)))
       return seconds

@@ -1,7 +1,8 @@
 import { NativeConnection, Runtime, Worker } from '@temporalio/worker'
 import * as activities from './steps.ts'
 
-// A worker of its own process with the SDK's default options, on the server whose address and namespace are given.
+// A worker of its own process with the SDK's default options, on the server whose address and
+// namespace are given.
 const [address = '', namespace = '', taskQueue = ''] = process.argv.slice(2)
 Runtime.install({ telemetryOptions: { logging: { filter: 'ERROR', forward: {} } } })
 const connection = await NativeConnection.connect({ address })

@@ -3,8 +3,14 @@ import type * as steps from './steps.ts'
 
 const { noop } = proxyActivities<typeof steps>({ startToCloseTimeout: '1 minute' })
 
-/** A workflow as one would write it first: an activity per task, started when its parents are done. Returns start and end of each. */
-export async function dagOfActivities(dag: Record<string, string[]>): Promise<Record<string, [number, number]>> {
+/**
+ * The obvious first version of such a workflow: an activity per task, started when its parents are
+ * done.
+ * @returns start and end of each
+ */
+export async function dagOfActivities(
+  dag: Record<string, string[]>,
+): Promise<Record<string, [number, number]>> {
   const times: Record<string, [number, number]> = {}
   const done = new Map<string, Promise<void>>()
   const run = (task: string): Promise<void> => {

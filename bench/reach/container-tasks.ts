@@ -3,7 +3,7 @@ import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
 import type { Intent } from '../../src/drivers/runtime/contract/driver.ts'
 import { openContainerSite } from '../../test/drivers/container-site.ts'
-import { loadSystemImage, openEngine, type Engine } from '../../sites/docker.ts'
+import { loadSystemImage, openDockerEngine, type DockerEngine } from '../../sites/docker.ts'
 import { siteLacks } from '../../sites/needs.ts'
 import { run } from '../../sites/ground.ts'
 import { newFolder } from '../folder.ts'
@@ -17,13 +17,16 @@ const atOnce = availableParallelism()
 const noting = (task: string): string => `echo ${task} >> ledger`
 
 interface Place {
-  engine: Engine
+  engine: DockerEngine
   image: string
   /** A fresh folder for one round of one side. */
   folder: string
 }
 
-/** `tasks` on the driver of this machine with Docker, `atOnce` of them under way, each with its records, logs and manifest. */
+/**
+ * Runs `tasks` on the driver of this machine with Docker, `atOnce` of them at a time, each with its
+ * records, logs and manifest.
+ */
 const ours = async ({ engine, image, folder: root }: Place, tasks: number, reuse: boolean): Promise<void> => {
   const { plain: driver, shell } = openContainerSite({
     kind: 'local',
@@ -44,15 +47,22 @@ const ours = async ({ engine, image, folder: root }: Place, tasks: number, reuse
           stage: [],
           expectedOutputs: ['ledger'],
         },
-        ...{ cores: 1, memoryBytes: 0, timeoutSeconds: 300, container: { engine: 'docker', image, network: false, reuse, scope: 'bench' } },
+        ...{
+          cores: 1,
+          memoryBytes: 0,
+          timeoutSeconds: 300,
+          container: { engine: 'docker', image, network: false, reuse, scope: 'bench' },
+        },
       }
       const ended = new Promise<void>((resolve) => driver.watch([name], () => resolve()))
       const [outcome] = await driver.submit([intent])
       if (outcome?.ok !== true) throw outcome?.error ?? new Error('no outcome')
       await ended
       const { state, missingOutputs } = await driver.collect(name)
-      if (state.state !== 'ended' || state.exitCode !== 0 || missingOutputs.length > 0) throw new Error(`${name}: ${JSON.stringify(state)}`)
-      if (readFileSync(join(intent.directory, 'ledger'), 'utf8') !== `${name}\n`) throw new Error(`${name} did not run once`)
+      if (state.state !== 'ended' || state.exitCode !== 0 || missingOutputs.length > 0)
+        throw new Error(`${name}: ${JSON.stringify(state)}`)
+      if (readFileSync(join(intent.directory, 'ledger'), 'utf8') !== `${name}\n`)
+        throw new Error(`${name} did not run once`)
     }
   }
   await Promise.all(Array.from({ length: atOnce }, worker))
@@ -63,11 +73,18 @@ const ours = async ({ engine, image, folder: root }: Place, tasks: number, reuse
 
 /** `tasks` under GNU parallel, `atOnce` `docker run` at once, with the same isolation. */
 const parallel = async ({ engine, image, folder: work }: Place, tasks: number): Promise<void> => {
-  const options = `--rm --network none --read-only --cap-drop ALL --user 0:0 --log-driver none -v ${work}:${work} -w ${work}`
+  const options =
+    '--rm --network none --read-only --cap-drop ALL --user 0:0 --log-driver none -v ' +
+    `${work}:${work} -w ${work}`
   const names = Array.from({ length: tasks }, (_, i) => `t${i}`)
   await run(
     'parallel',
-    ['--will-cite', '-j', String(atOnce), `${engine.commands}/docker run ${options} ${image} sh -c '${noting('{}')}'`],
+    [
+      '--will-cite',
+      '-j',
+      String(atOnce),
+      `${engine.commands}/docker run ${options} ${image} sh -c '${noting('{}')}'`,
+    ],
     {
       input: `${names.join('\n')}\n`,
       environment: { HOME: work },
@@ -75,21 +92,26 @@ const parallel = async ({ engine, image, folder: work }: Place, tasks: number): 
     },
   )
   const noted = readFileSync(join(work, 'ledger'), 'utf8').trim().split('\n')
-  if (new Set(noted).size !== tasks || noted.length !== tasks) throw new Error(`parallel noted ${noted.length} tasks`)
+  if (new Set(noted).size !== tasks || noted.length !== tasks)
+    throw new Error(`parallel noted ${noted.length} tasks`)
 }
 
 export const containerTasks: Benchmark = {
-  about: `${fullCount} short tasks in containers of Docker on this machine, ${atOnce} at once, against docker run in GNU parallel`,
+  about:
+    `${fullCount} short tasks in containers of Docker on this machine, ${atOnce} at once, against ` +
+    'docker run in GNU parallel',
   missing: async () => allMissing(siteLacks({ kind: 'docker' }), programsMissing({ parallel: 'parallel' })),
   async run({ rounds, tiny }) {
     const count = tiny ? 10 : fullCount
-    // What is cold (the engine, the image, the first container) is so for the first tasks, and a round of all takes minutes.
+    // Only the first tasks find a cold engine, image and container, and a full round takes minutes.
     const coldCount = count / 10
     const folder = newFolder('containers-')
-    await using engine = await openEngine({ data: '/var/cache/orrery/test-tasks', kind: 'tasks' })
+    await using engine = await openDockerEngine({ data: '/var/cache/orrery/test-tasks', kind: 'tasks' })
     try {
       const image = await loadSystemImage(engine)
-      /** A side that does the few tasks of the cold round when it is called first, then all. */
+      /**
+       * A side that runs the few tasks of the cold round at its first call, and all tasks later.
+       */
       const side = (work: (place: Place, tasks: number) => Promise<void>): Measured => {
         let tasks = coldCount
         return async () => {
@@ -121,8 +143,10 @@ export const containerTasks: Benchmark = {
           },
         ],
         notes: [
-          `${count} tasks on every side, ${coldCount} in the cold round, each noted itself once; the same image, without network and capabilities, root read only`,
-          'The driver besides makes a work directory, records of start and end, logs and a manifest per task, and collects them; the other side keeps nothing',
+          `${count} tasks on every side, ${coldCount} in the cold round, each noted itself once; ` +
+            'the same image, without network and capabilities, root read only',
+          'The driver besides makes a work directory, records of start and end, logs and a manifest ' +
+            'per task, and collects them; the other side keeps nothing',
         ],
         versions: {
           'GNU parallel': versionOf((await run('parallel', ['--version'])).stdout),

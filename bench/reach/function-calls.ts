@@ -21,7 +21,10 @@ interface Load {
 }
 
 const full: Load = { inFlight: 200, callsPerLane: 5 }
-/** Of one call, 1 to 3 s in milliseconds, no two of a turn alike: calls that begin together do not end together. */
+/**
+ * The own time of one call, 1 to 3 s with a resolution of milliseconds. No two calls of a turn are
+ * alike, so calls that begin together do not end together.
+ */
 const ownSeconds = (lane: number, call: number): number => 1 + ((lane * 1_009 + call * 617) % 2_003) / 1_000
 
 interface Sleep {
@@ -29,7 +32,10 @@ interface Sleep {
   argv?: string[]
 }
 
-/** A function that speaks the call protocol and only sleeps: what is measured is everything else. */
+/**
+ * A function that follows the call protocol and only sleeps, so that the measurement covers
+ * everything else.
+ */
 const serveSleeper = async (): Promise<void> => {
   http('sleeper', (request, response) => {
     const { name, argv = ['0'] } = request.body as Sleep
@@ -52,12 +58,15 @@ const serveSleeper = async (): Promise<void> => {
   const server = getTestServer('sleeper').listen(0, '127.0.0.1')
   await once(server, 'listening')
   process.stdout.write(`http://127.0.0.1:${String((server.address() as AddressInfo).port)}/\n`)
-  // The benchmark holds the other end: at its end this one ends.
+  // The benchmark holds the other end of the pipe. When the benchmark ends, this process ends.
   process.stdin.resume().once('end', () => process.exit(0))
 }
 
-/** Seconds of each call that are not the function's own, sorted. */
-const overheads = async ({ inFlight, callsPerLane }: Load, call: (lane: number, turn: number) => Promise<number>): Promise<number[]> => {
+/** Seconds of each call beyond the function's own time, sorted. */
+const overheads = async (
+  { inFlight, callsPerLane }: Load,
+  call: (lane: number, turn: number) => Promise<number>,
+): Promise<number[]> => {
   const lanes = Array.from({ length: inFlight }, async (_, lane) => {
     await sleep((lane * 2_000) / inFlight)
     const measured: number[] = []
@@ -71,7 +80,10 @@ const overheads = async ({ inFlight, callsPerLane }: Load, call: (lane: number, 
   return (await Promise.all(lanes)).flat().sort((a, b) => a - b)
 }
 
-/** Of a run of as many activities, from its record: from the intent to the start of the function and from its end to its answer. */
+/**
+ * The overheads of a run with as many activities, from its record: from the intent to the start of
+ * the function, plus from its end to its answer.
+ */
 const overheadsOfRun = async (daemon: Daemon, planned: Planned, runId: string): Promise<number[]> => {
   await timedRun(daemon, planned, runId, 100)
   const { activities } = await daemon.ok('GET', `/execution-runs/${runId}/?attempts=all`)
@@ -84,11 +96,15 @@ const at = (sorted: readonly number[], share: number): number =>
 const milliseconds = (value: number): number => value * 1_000
 
 export const functionCalls: Benchmark = {
-  about: `${full.inFlight * full.callsPerLane} calls of a function of 1 to 3 s, ${full.inFlight} in flight: time beyond the function's own, against bare requests`,
+  about:
+    `${full.inFlight * full.callsPerLane} calls of a function of 1 to 3 s, ${full.inFlight} in ` +
+    `flight: time beyond the function's own, against bare requests`,
   async run({ rounds, tiny }) {
     const load = tiny ? { inFlight: 8, callsPerLane: 1 } : full
     const { inFlight, callsPerLane } = load
-    const child = spawn(process.execPath, [...process.execArgv, import.meta.filename, 'serve'], { stdio: ['pipe', 'pipe', 'inherit'] })
+    const child = spawn(process.execPath, [...process.execArgv, import.meta.filename, 'serve'], {
+      stdio: ['pipe', 'pipe', 'inherit'],
+    })
     const [line] = (await once(child.stdout, 'data')) as [Buffer]
     const endpoint = line.toString().trim()
     const root = newFolder('function-calls-')
@@ -110,7 +126,9 @@ export const functionCalls: Benchmark = {
         name: 'function-calls',
         dag: bag(inFlight * callsPerLane),
         command: (task) => ({
-          entrypoint: String(ownSeconds(Number(task.slice(1)) % inFlight, Math.floor(Number(task.slice(1)) / inFlight))),
+          entrypoint: String(
+            ownSeconds(Number(task.slice(1)) % inFlight, Math.floor(Number(task.slice(1)) / inFlight)),
+          ),
         }),
         runtime: {
           driver: 'serverless',
@@ -124,7 +142,13 @@ export const functionCalls: Benchmark = {
         const over = new Promise<void>((resolve) => void ends.set(name, resolve))
         const [outcome] = await driver.submit([
           {
-            ...{ name, directory: join(root, 'work', name), argv: [String(ownSeconds(lane, turn))], environment: {}, stage: [] },
+            ...{
+              name,
+              directory: join(root, 'work', name),
+              argv: [String(ownSeconds(lane, turn))],
+              environment: {},
+              stage: [],
+            },
             ...{ expectedOutputs: [], cores: 1, memoryBytes: 0, timeoutSeconds: 60 },
           },
         ])
@@ -138,7 +162,11 @@ export const functionCalls: Benchmark = {
       const ends = new Map<string, () => void>()
       const bare = async (lane: number, turn: number): Promise<number> => {
         const body = JSON.stringify({ name: 'bare', argv: [String(ownSeconds(lane, turn))] })
-        const answer = await fetch(endpoint, { method: 'POST', body, headers: { 'content-type': 'application/json' } })
+        const answer = await fetch(endpoint, {
+          method: 'POST',
+          body,
+          headers: { 'content-type': 'application/json' },
+        })
         const { startedAt, finishedAt } = (await answer.json()) as { startedAt: number; finishedAt: number }
         return finishedAt - startedAt
       }
@@ -165,15 +193,30 @@ export const functionCalls: Benchmark = {
           ...rows('driver', 'its driver alone, from submit to collected'),
           ...rows('requests', 'bare requests'),
         ],
-        goals: [{ what: 'p50 beyond the function’s own time', unit: 'ms', measured: median(warm.run), sense: 'most', goal: 20 }],
+        goals: [
+          {
+            what: 'p50 beyond the function’s own time',
+            unit: 'ms',
+            measured: median(warm.run),
+            sense: 'most',
+            goal: 20,
+          },
+        ],
         notes: [
-          'every call has its record, its claim and its end on disk, a work directory and a manifest; every one ended with exit code 0',
+          'every call has its record, its claim and its end on disk, a work directory and a ' +
+            'manifest; every one ended with exit code 0',
           'the function is in a process of its own in the functions framework and only sleeps',
         ],
         versions: {
           'functions-framework': (
             JSON.parse(
-              readFileSync(join(import.meta.dirname, '../../node_modules/@google-cloud/functions-framework/package.json'), 'utf8'),
+              readFileSync(
+                join(
+                  import.meta.dirname,
+                  '../../node_modules/@google-cloud/functions-framework/package.json',
+                ),
+                'utf8',
+              ),
             ) as { version: string }
           ).version,
         },

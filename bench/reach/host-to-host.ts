@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import { performance } from 'node:perf_hooks'
 import { openSshSessions } from '../../src/clients/ssh/sessions.ts'
-import { transfer, type End } from '../../src/drivers/transfer/transfer.ts'
+import { transfer, type TransferSide } from '../../src/drivers/transfer/transfer.ts'
 import { run } from '../../sites/ground.ts'
 import { sshMissing, startSsh, type SshHost, type SshSite } from '../../sites/ssh.ts'
 import { allMissing, programsMissing, rootMissing } from '../needs.ts'
@@ -11,21 +11,27 @@ import { versionOf } from './places.ts'
 
 interface Sizes {
   largeMiB: number
-  /** A multiple of 500: so many are in a folder. */
+  /** A multiple of 500, because each folder holds 500 files. */
   smallFiles: number
 }
 
 const full: Sizes = { largeMiB: 512, smallFiles: 10_000 }
 
-/** What is moved: one large file, or many small ones in folders of 500. */
+/** The moved data: one large file, or many small ones in folders of 500. */
 const loadsOf = ({ largeMiB, smallFiles }: Sizes) => ({
   large: `mkdir -p large && head -c ${largeMiB * 2 ** 20} /dev/urandom > large/file`,
-  // Different content in each, of one stream that is cut into pieces.
-  small: `mkdir -p small && cd small && head -c ${smallFiles * 4096} /dev/urandom | split -b 4096 -a 4 -d - f && for group in $(seq -w 0 ${smallFiles / 500 - 1}); do mkdir d$group; done && ls | grep '^f' | awk '{ print $0, "d" sprintf("%0${String(smallFiles / 500 - 1).length}d", int((NR - 1) / 500)) }' | while read -r file to; do echo "$file" >> $to.list; done && for list in *.list; do xargs mv -t "\${list%.list}" < "$list"; rm "$list"; done`,
+  // One stream, cut into pieces, gives each file different content.
+  small:
+    `mkdir -p small && cd small && head -c ${smallFiles * 4096} /dev/urandom | split -b 4096 -a 4 ` +
+    `-d - f && for group in $(seq -w 0 ${smallFiles / 500 - 1}); do mkdir d$group; done && ls | ` +
+    `grep '^f' | awk '{ print $0, "d" sprintf("%0${String(smallFiles / 500 - 1).length}d", int((NR ` +
+    `- 1) / 500)) }' | while read -r file to; do echo "$file" >> $to.list; done && for list in ` +
+    `*.list; do xargs mv -t "\${list%.list}" < "$list"; rm "$list"; done`,
 })
 type Load = keyof ReturnType<typeof loadsOf>
 
-const account = async (host: SshHost, script: string): Promise<string> => (await host.run(`cd; ${script}`, 'account')).stdout
+const account = async (host: SshHost, script: string): Promise<string> =>
+  (await host.run(`cd; ${script}`, 'account')).stdout
 
 /** One digest of all names and contents below a folder. */
 const digest = async (host: SshHost, folder: string): Promise<string> =>
@@ -33,7 +39,7 @@ const digest = async (host: SshHost, folder: string): Promise<string> =>
     .update(await account(host, `cd ${folder} && find . -type f -exec sha256sum {} + | LC_ALL=C sort -k 2`))
     .digest('hex')
 
-const endOf = (host: SshHost, site: SshSite, sessions: ReturnType<typeof openSshSessions>): End => ({
+const endOf = (host: SshHost, site: SshSite, sessions: ReturnType<typeof openSshSessions>): TransferSide => ({
   site: `ssh/${host.name}`,
   shell: sessions.shell({
     ...{ host: host.address, port: host.port, username: host.user, credential: 'bench' },
@@ -44,8 +50,11 @@ const endOf = (host: SshHost, site: SshSite, sessions: ReturnType<typeof openSsh
 })
 
 export const hostToHost: Benchmark = {
-  about: `${full.largeMiB} MiB in one file, and ${full.smallFiles} files of 4 KiB, from one SSH host to another, against scp, rsync and rclone`,
-  missing: async () => rootMissing() ?? allMissing(await sshMissing(), programsMissing({ rsync: 'rsync', rclone: 'rclone' })),
+  about:
+    `${full.largeMiB} MiB in one file, and ${full.smallFiles} files of 4 KiB, from one SSH host to ` +
+    'another, against scp, rsync and rclone',
+  missing: async () =>
+    rootMissing() ?? allMissing(await sshMissing(), programsMissing({ rsync: 'rsync', rclone: 'rclone' })),
   async run({ rounds, tiny }) {
     const { largeMiB, smallFiles } = tiny ? { largeMiB: 1, smallFiles: 500 } : full
     const loads = loadsOf({ largeMiB, smallFiles })
@@ -60,7 +69,8 @@ export const hostToHost: Benchmark = {
       const remote = (host: SshHost, path: string): string => `${host.user}@${host.address}:${path}`
       const [, , , identity = ''] = site.sshOptions
       const sftp = (host: SshHost, path: string): string =>
-        `:sftp,host=${host.address},user=${host.user},key_file=${identity},known_hosts_file=${site.knownHostsFile},shell_type=unix:${path}`
+        `:sftp,host=${host.address},user=${host.user},key_file=${identity},` +
+        `known_hosts_file=${site.knownHostsFile},shell_type=unix:${path}`
       const ways = {
         Orrery: (load: Load, n: number) =>
           transfer({
@@ -68,14 +78,20 @@ export const hostToHost: Benchmark = {
             source: { directory: `${from.home}/${load}` },
             directory: `${to.home}/there`,
           }),
-        // Through this machine, as OpenSSH 9 does by itself.
-        scp: (load: Load) => run('scp', ['-3', '-q', '-r', ...site.sshOptions, remote(from, load), remote(to, 'there')]),
-        // It knows no way between two remote sides: it runs on one of them, which may log in at the other.
+        // Through this machine, which is the default of OpenSSH 9.
+        scp: (load: Load) =>
+          run('scp', ['-3', '-q', '-r', ...site.sshOptions, remote(from, load), remote(to, 'there')]),
+        // rsync cannot copy between two remote hosts, so it runs on one of them. That host may log
+        // in at the other.
         rsync: (load: Load) => account(from, `rsync -a ${load}/ ${to.name}:there/`),
         rclone: (load: Load) =>
-          run('rclone', ['copy', '--config', '/dev/null', '--transfers', '4', sftp(from, load), sftp(to, 'there')], {
-            deadlineMs: 900_000,
-          }),
+          run(
+            'rclone',
+            ['copy', '--config', '/dev/null', '--transfers', '4', sftp(from, load), sftp(to, 'there')],
+            {
+              deadlineMs: 900_000,
+            },
+          ),
       }
       let number = 0
       const sides = (load: Load) =>
@@ -87,7 +103,8 @@ export const hostToHost: Benchmark = {
               const started = performance.now()
               await way(load, ++number)
               const seconds = (performance.now() - started) / 1_000
-              if ((await digest(to, 'there')) !== wanted[load]) throw new Error(`${name} brought other files than ${load}`)
+              if ((await digest(to, 'there')) !== wanted[load])
+                throw new Error(`${name} brought other files than ${load}`)
               return seconds
             },
           ]),
@@ -121,9 +138,12 @@ export const hostToHost: Benchmark = {
           },
         ],
         notes: [
-          `${largeMiB} MiB: Orrery ${speed(large.warm.Orrery)}, scp ${speed(large.warm.scp)}, rsync ${speed(large.warm.rsync)}, rclone ${speed(large.warm.rclone)}`,
-          'names and SHA-256 of all files compared after every copy, outside the measured time; Orrery’s time has its own verification in it',
-          'Orrery, scp and rclone stream through this machine, rsync runs on the first host and logs in at the second; all share its cores',
+          `${largeMiB} MiB: Orrery ${speed(large.warm.Orrery)}, scp ${speed(large.warm.scp)}, rsync ` +
+            `${speed(large.warm.rsync)}, rclone ${speed(large.warm.rclone)}`,
+          'names and SHA-256 of all files compared after every copy, outside the measured time; ' +
+            'Orrery’s time has its own verification in it',
+          'Orrery, scp and rclone stream through this machine, rsync runs on the first host and ' +
+            'logs in at the second; all share its cores',
         ],
         versions: {
           OpenSSH: versionOf((await run('ssh', ['-V'])).stderr),

@@ -9,9 +9,14 @@ import { interleaved, median, medianRatio, secondsOf } from '../rounds.ts'
 
 const fullCount = 200
 
-/** Short tasks as Jobs of a namespace, and their results: the driver of this service against what a user's script does with kubectl. */
+/**
+ * Short tasks as Jobs of a namespace, and their results: the driver of this service against a
+ * user's script with kubectl.
+ */
 export const kubernetesJobs: Benchmark = {
-  about: `${fullCount} short tasks in a Kubernetes namespace: time to all done, and requests to the API server, against a loop of kubectl create job and kubectl wait`,
+  about:
+    `${fullCount} short tasks in a Kubernetes namespace: time to all done, and requests to the API ` +
+    'server, against a loop of kubectl create job and kubectl wait',
   missing: async () => rootMissing() ?? kubernetesMissing(),
   async run({ rounds, tiny }) {
     const count = tiny ? 4 : fullCount
@@ -19,7 +24,11 @@ export const kubernetesJobs: Benchmark = {
     const token = await site.token()
     const { hostname: host, port } = new URL(site.server)
     const server = { host, port: Number(port), certificateAuthority: site.certificateAuthority }
-    const cluster = openKubernetesCluster({ ...server, token: () => Promise.resolve(token), addressAllowed: () => true })
+    const cluster = openKubernetesCluster({
+      ...server,
+      token: () => Promise.resolve(token),
+      addressAllowed: () => true,
+    })
     const requests: Record<'Orrery' | 'loop', number[]> = { Orrery: [], loop: [] }
     let round = 0
 
@@ -58,13 +67,25 @@ export const kubernetesJobs: Benchmark = {
         })
         await driver.submit(
           names.map((name) => ({
-            ...{ name, directory: join(root, 'work', String(run), name, '1'), argv: ['sh', '-c', `echo ${name} >> ${ledger}`] },
-            ...{ environment: {}, stage: [], expectedOutputs: [], cores: 1, memoryBytes: 0, timeoutSeconds: 0 },
+            ...{
+              name,
+              directory: join(root, 'work', String(run), name, '1'),
+              argv: ['sh', '-c', `echo ${name} >> ${ledger}`],
+            },
+            ...{
+              environment: {},
+              stage: [],
+              expectedOutputs: [],
+              cores: 1,
+              memoryBytes: 0,
+              timeoutSeconds: 0,
+            },
           })),
         )
         await over
         for (const { state } of await Promise.all(names.map((name) => driver.collect(name))))
-          if (state.state !== 'ended' || state.exitCode !== 0) throw new Error(`a task is ${JSON.stringify(state)}`)
+          if (state.state !== 'ended' || state.exitCode !== 0)
+            throw new Error(`a task is ${JSON.stringify(state)}`)
         const noted = existsSync(ledger) ? readFileSync(ledger, 'utf8').trim().split('\n') : []
         if (noted.length !== count || new Set(noted).size !== count)
           throw new Error(`${count} tasks noted themselves ${noted.length} times`)
@@ -76,7 +97,16 @@ export const kubernetesJobs: Benchmark = {
     const loop = async (): Promise<void> => {
       const run = ++round
       for (let i = 0; i < count; i++)
-        await site.kubectl('create', 'job', `loop-${run}-${i}`, `--image=${site.images.gnu}`, '--', 'sh', '-c', `echo loop-${run}-${i}`)
+        await site.kubectl(
+          'create',
+          'job',
+          `loop-${run}-${i}`,
+          `--image=${site.images.gnu}`,
+          '--',
+          'sh',
+          '-c',
+          `echo loop-${run}-${i}`,
+        )
       await site.kubectl('wait', '--for=condition=complete', 'job', '--all', '--timeout=900s')
     }
     try {
@@ -86,12 +116,23 @@ export const kubernetesJobs: Benchmark = {
       })
       const rows = (side: keyof typeof requests, name: string) => [
         { name: `${name}: to all done`, unit: 's', cold: cold[side], warm: warm[side] },
-        { name: `${name}: requests to the API server`, unit: 'requests', cold: requests[side][0]!, warm: requests[side].slice(1) },
+        {
+          name: `${name}: requests to the API server`,
+          unit: 'requests',
+          cold: requests[side][0]!,
+          warm: requests[side].slice(1),
+        },
       ]
       return {
         sides: [...rows('Orrery', 'Orrery'), ...rows('loop', 'kubectl create job and wait')],
         goals: [
-          { what: 'wall against the loop', unit: '×', measured: medianRatio(warm.Orrery, warm.loop), sense: 'most', goal: 1 },
+          {
+            what: 'wall against the loop',
+            unit: '×',
+            measured: medianRatio(warm.Orrery, warm.loop),
+            sense: 'most',
+            goal: 1,
+          },
           {
             what: 'requests against the loop',
             unit: '×',
@@ -102,12 +143,15 @@ export const kubernetesJobs: Benchmark = {
         ],
         notes: [
           'requests are counted by the audit log of the API server, those of its own parts left out',
-          'Orrery also stages, records, collects and lists outputs; each task noted itself once in a ledger. The loop runs one container a Job and nothing else',
+          'Orrery also stages, records, collects and lists outputs; each task noted itself once in ' +
+            'a ledger. The loop runs one container a Job and nothing else',
           `one node of ${String(navigator.hardwareConcurrency)} cores`,
         ],
         versions: {
           Kubernetes:
-            (await site.kubectl('version', '-o', 'json')).match(/"serverVersion"[\s\S]*?"gitVersion": "v([^"]+)"/)?.[1] ?? 'unknown',
+            (await site.kubectl('version', '-o', 'json')).match(
+              /"serverVersion"[\s\S]*?"gitVersion": "v([^"]+)"/,
+            )?.[1] ?? 'unknown',
         },
       }
     } finally {

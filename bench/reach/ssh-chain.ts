@@ -10,7 +10,9 @@ import { importKey, planOn } from './places.ts'
 const fullLength = 40
 
 export const sshChain: Benchmark = {
-  about: `chain of ${fullLength} tasks on an SSH host: from "predecessor ended" to "successor runs", by the clock that the tasks read themselves`,
+  about:
+    `chain of ${fullLength} tasks on an SSH host: from "predecessor ended" to "successor runs", by ` +
+    'the clock that the tasks read themselves',
   missing: async () => rootMissing() ?? sshMissing(),
   async run({ rounds, tiny }) {
     const length = tiny ? 4 : fullLength
@@ -52,7 +54,8 @@ export const sshChain: Benchmark = {
         sides: [{ name: 'Orrery, median of a run', unit: 'ms', cold: cold.Orrery, warm: warm.Orrery }],
         goals: [{ what: 'p50 over all runs', unit: ' ms', measured: median(all), sense: 'most', goal: 150 }],
         notes: [
-          `p95 ${sorted[Math.floor(sorted.length * 0.95)]!.toFixed(0)} ms, longest ${sorted.at(-1)!.toFixed(0)} ms, of ${all.length} hops`,
+          `p95 ${sorted[Math.floor(sorted.length * 0.95)]!.toFixed(0)} ms, longest ` +
+            `${sorted.at(-1)!.toFixed(0)} ms, of ${all.length} hops`,
         ],
         versions: {},
       }

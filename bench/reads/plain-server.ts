@@ -3,8 +3,9 @@ import type { AddressInfo } from 'node:net'
 import express from 'express'
 import pg from 'pg'
 
-// What one writes first: Express, a pool, one named statement per path that lets PostgreSQL make the document, and its answer. The
-// statements come from the caller, so that both sides run the same ones and answer the same bytes.
+// The obvious first version of such a server: Express, a pool, one named statement per path that
+// lets PostgreSQL make the document, and its answer. The caller passes the statements, so that both
+// sides run the same ones and answer the same bytes.
 const [databaseUrl = '', statements = ''] = process.argv.slice(2)
 const { run, environment } = JSON.parse(statements) as Record<'run' | 'environment', string>
 
@@ -16,16 +17,17 @@ const read = async (name: string, text: string, values: unknown[]): Promise<stri
   return rows[0]?.[0]
 }
 const answers = {
-  // The text as PostgreSQL made it, which is the least that a handler can do …
+  // The text as PostgreSQL made it: the least work for a handler …
   text: (response: express.Response, document: string) => response.type('json').send(document),
-  // … and by way of an object, which is what most do.
+  // … and the parsed object, the usual way.
   object: (response: express.Response, document: string) => response.json(JSON.parse(document)),
 }
 for (const [form, answer] of Object.entries(answers)) {
   app.get(`/${form}/execution-runs/:id/`, async (request, response) => {
     const document = await read('run', run, [request.params.id, false])
     if (document === undefined) response.status(404).json({ error: 'Not Found' })
-    else answer(response, document)
+    // PostgreSQL writes it up to the last brace.
+    else answer(response, `${document}}`)
   })
   app.get(`/${form}/environments/:id/`, async (request, response) => {
     const document = await read('environment', environment, [request.params.id])

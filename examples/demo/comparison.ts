@@ -1,13 +1,13 @@
 import type { TypeTime } from '../mosaic/measure.ts'
 
-/** Seconds and money of one thing as it was planned, as the simulation had it and as it was measured. */
+/** Planned, simulated and measured seconds and cost of one item. */
 export interface Triple {
   planned: number
   simulated: number
   measured: number
 }
 
-/** A type of activity, or all of them. `cost` in the money of `pricePerSecond`. */
+/** A type of activity, or all of them. `cost` is in the currency of `pricePerSecond`. */
 export interface Line {
   activityType: string
   tasks: number
@@ -35,26 +35,36 @@ const line = (activityType: string, tasks: readonly Task[]): Line => ({
   cost: sum(tasks.map(({ cost }) => cost)),
 })
 
-/** One line per type, in the order in which the types come first, and the total. */
+/** One line per type, in the order of their first tasks, and the total. */
 export const linesOf = (tasks: readonly Task[]): { types: Line[]; all: Line } => ({
-  types: [...Map.groupBy(tasks, ({ activityType }) => activityType)].map(([type, members]) => line(type, members)),
+  types: [...Map.groupBy(tasks, ({ activityType }) => activityType)].map(([type, members]) =>
+    line(type, members),
+  ),
   all: line('all', tasks),
 })
 
-/** How far the measurement lies from the plan, as a share of the plan; undefined where nothing was planned. */
-export const errorOf = ({ planned, measured }: Triple): number | undefined => (planned === 0 ? undefined : (measured - planned) / planned)
+/**
+ * The difference of the measurement from the plan, as a share of the plan; undefined where the plan
+ * is 0.
+ */
+export const errorOf = ({ planned, measured }: Triple): number | undefined =>
+  planned === 0 ? undefined : (measured - planned) / planned
 
-/** Seconds between which something lies. */
+/** A range in seconds. */
 export interface Band {
   lowest: number
   highest: number
 }
 
 /**
- * The planned makespan as a band: how much shorter and longer all tasks together are if each takes as long as in the fastest, and in the
- * slowest pass in which its type was measured. Undefined where nothing was measured.
+ * The planned makespan as a band: its lower and upper bound if each task takes as long as in the
+ * fastest, or in the slowest, measured pass of its type. Undefined without measurements.
  */
-export const bandOf = (makespanSeconds: number, lines: readonly Line[], times: readonly TypeTime[]): Band | undefined => {
+export const bandOf = (
+  makespanSeconds: number,
+  lines: readonly Line[],
+  times: readonly TypeTime[],
+): Band | undefined => {
   const sums = { lowest: 0, planned: 0, highest: 0 }
   for (const { activityType, tasks } of lines) {
     const time = times.find((each) => each.activityType === activityType)
@@ -64,5 +74,8 @@ export const bandOf = (makespanSeconds: number, lines: readonly Line[], times: r
     sums.highest += tasks * time.highestSeconds
   }
   if (sums.planned === 0) return undefined
-  return { lowest: (makespanSeconds * sums.lowest) / sums.planned, highest: (makespanSeconds * sums.highest) / sums.planned }
+  return {
+    lowest: (makespanSeconds * sums.lowest) / sums.planned,
+    highest: (makespanSeconds * sums.highest) / sums.planned,
+  }
 }

@@ -1,4 +1,4 @@
-import { readFileSync } from 'node:fs'
+import { existsSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { parse } from 'yaml'
 import type { WorkflowDocument } from '../workflow-document.ts'
@@ -9,6 +9,8 @@ export interface Documents {
   environment: Environment
   scope: { id: string; [member: string]: unknown }
   topology: { id: string; links: { id: string }[]; [member: string]: unknown }
+  /** Machines that a cloud provider makes for runs; each is a resource of its id. */
+  targets: { id: string; [member: string]: unknown }[]
 }
 
 export interface Connection {
@@ -33,19 +35,32 @@ export interface Machine {
   memoryBytes: number
 }
 
-/** The documents of an example as its folder holds them; those of another place than this machine are in a folder below. */
+/**
+ * The documents in an example's folder. Those for a site other than this machine are in a folder
+ * below it.
+ */
 export const readDocuments = (folder: string, site = ''): Documents => {
-  const read = (name: string): unknown => parse(readFileSync(path.join(folder, name === 'workflow.yaml' ? '' : site, name), 'utf8'))
+  const read = (name: string): unknown =>
+    parse(readFileSync(path.join(folder, name === 'workflow.yaml' ? '' : site, name), 'utf8'))
   return {
     workflow: read('workflow.yaml') as WorkflowDocument,
     environment: read('environment.yaml') as Environment,
     scope: read('scope.yaml') as Documents['scope'],
     topology: read('topology.yaml') as Documents['topology'],
+    targets: existsSync(path.join(folder, site, 'targets.yaml'))
+      ? (read('targets.yaml') as Documents['targets'])
+      : [],
   }
 }
 
-/** The same documents under ids of their own, wherever they are mentioned, so that every run of the demo finds its ids free. */
-export const withSuffix = ({ workflow, environment, scope, topology }: Documents, suffix: string): Documents => {
+/**
+ * The same documents with a suffix on all their ids and references, so that every run of the demo
+ * finds its ids free.
+ */
+export const withSuffix = (
+  { workflow, environment, scope, topology, targets }: Documents,
+  suffix: string,
+): Documents => {
   const { runtimes, resources, connections = [] } = environment
   const declared = [
     environment.environment,
@@ -56,6 +71,7 @@ export const withSuffix = ({ workflow, environment, scope, topology }: Documents
     scope,
     topology,
     ...topology.links,
+    ...targets,
   ]
   const ids = new Set(declared.map(({ id }) => id))
   const renamed = (value: unknown): unknown => {
@@ -64,12 +80,19 @@ export const withSuffix = ({ workflow, environment, scope, topology }: Documents
     if (typeof value !== 'object' || value === null) return value
     return Object.fromEntries(Object.entries(value).map(([key, member]) => [key, renamed(member)]))
   }
-  const rest = renamed({ environment, scope, topology }) as Omit<Documents, 'workflow'>
+  const rest = renamed({ environment, scope, topology, targets }) as Omit<Documents, 'workflow'>
   return { workflow: { ...workflow, name: `${workflow.name}-${suffix}` }, ...rest }
 }
 
-/** The environment with what is known of this machine, whose cores are shared out where the sites are on it too. */
-export const onMachine = (environment: Environment, { cores, memoryBytes }: Machine, profiles: readonly unknown[]): Environment => {
+/**
+ * The environment with the facts of this machine. Where the sites are on this machine too, they
+ * share its cores.
+ */
+export const onMachine = (
+  environment: Environment,
+  { cores, memoryBytes }: Machine,
+  profiles: readonly unknown[],
+): Environment => {
   const count = environment.resources.length
   const share = Math.max(1, Math.floor(cores / count))
   return {
@@ -84,7 +107,7 @@ export const onMachine = (environment: Environment, { cores, memoryBytes }: Mach
   }
 }
 
-/** How a connection of the documents reaches its host; `name` is the connection's. */
+/** Address and login of a connection's host; `name` is the connection's. */
 export interface Contact {
   name: string
   address: string
@@ -94,8 +117,15 @@ export interface Contact {
   knownHosts: string
 }
 
-/** The environment with its connections as the hosts are reached. @throws Error when one of them has no host */
-export const atHosts = (environment: Environment, contacts: readonly Contact[], credentialRef: string): Environment => ({
+/**
+ * The environment with the addresses and logins of its hosts. @throws Error where a connection has
+ * no host
+ */
+export const atHosts = (
+  environment: Environment,
+  contacts: readonly Contact[],
+  credentialRef: string,
+): Environment => ({
   ...environment,
   connections: (environment.connections ?? []).map((connection) => {
     const contact = contacts.find(({ name }) => name === connection.name)
@@ -106,16 +136,28 @@ export const atHosts = (environment: Environment, contacts: readonly Contact[], 
   }),
 })
 
+/** The environment with the address of the cloud site and its credential. */
+export const atCloud = (
+  environment: Environment,
+  { endpoint, credentialRef }: { endpoint: string; credentialRef: string },
+): Environment => ({
+  ...environment,
+  connections: (environment.connections ?? []).map((connection) => ({
+    ...connection,
+    ...{ endpoint, credentialRef },
+  })),
+})
+
 export interface Cluster {
   server: string
   certificateAuthority: string
   namespace: string
   credentialRef: string
-  /** Keys of the configuration of the runtimes that use it. */
+  /** Configuration keys of the runtimes that use the cluster. */
   runtime: Readonly<Record<string, unknown>>
 }
 
-/** The environment with its connection, its runtimes and its namespace as the cluster has them. */
+/** The environment with the connection, the runtimes and the namespace of the cluster. */
 export const atCluster = (
   environment: Environment,
   { server, certificateAuthority, namespace, credentialRef, runtime }: Cluster,
@@ -128,11 +170,12 @@ export const atCluster = (
     configuration: { ...connection.configuration, certificateAuthority, namespace },
   })),
   runtimes: withConfiguration(environment.runtimes, 'kubernetes', runtime),
-  // Discovery knows the namespace by its name: it is this resource, not one more beside it.
+  // Discovery identifies the namespace by its name, so this resource matches and no second one is
+  // added.
   resources: environment.resources.map((resource) => ({ ...resource, providerId: namespace })),
 })
 
-/** The runtimes, those of one driver with further keys in their configuration. */
+/** The runtimes, with further configuration keys for those of one driver. */
 export const withConfiguration = (
   runtimes: Environment['runtimes'],
   driver: string,
@@ -140,6 +183,9 @@ export const withConfiguration = (
 ): Environment['runtimes'] =>
   runtimes.map((runtime) =>
     runtime['driver'] === driver
-      ? { ...runtime, configuration: { ...(runtime['configuration'] as object | undefined), ...configuration } }
+      ? {
+          ...runtime,
+          configuration: { ...(runtime['configuration'] as object | undefined), ...configuration },
+        }
       : runtime,
   )

@@ -1,7 +1,10 @@
 import { lstat, readdir } from 'node:fs/promises'
 import path from 'node:path'
 
-/** Bytes of disk that a folder takes, 0 where there is none. Files that come and go meanwhile, or are closed to us, do not count. */
+/**
+ * Bytes of disk that a folder takes, 0 where it does not exist. Unreadable files, and those that
+ * appear or vanish meanwhile, do not count.
+ */
 export const folderSize = async (folder: string): Promise<number> => {
   const sizes = (await readdir(folder, { withFileTypes: true }).catch(() => [])).map(async (entry) => {
     const file = path.join(folder, entry.name)

@@ -3,7 +3,7 @@ import path from 'node:path'
 
 /** The folder of one run of the demo. */
 export interface Output {
-  /** Names the run: the local time, unique in its folder. Fit for ids. */
+  /** Identifies the run: the local time, unique in its folder. Valid in ids. */
   run: string
   file(name: string): string
   /** @returns the file's path */

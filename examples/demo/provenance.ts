@@ -1,21 +1,28 @@
 import type { Api } from './api.ts'
 
-/** A terminal's width less the indentation of the screen. */
+/** A terminal's width without the indentation of the screen. */
 const width = 76
 
 const cut = (text: string): string => (text.length <= width ? text : `${text.slice(0, width - 1)}…`)
 
-/** The question as a client asks it, and its answer: which inputs made a file, where, and how long that took. */
+/**
+ * A client's query and its answer: the inputs that made a file, the places, and the time of the
+ * query.
+ */
 export const madeBy = async (api: Api, runId: string, file: string): Promise<string[]> => {
-  const statement = 'SELECT external_id, site, runtime_seconds, inputs FROM attempts\n  WHERE execution_run_id = ? AND ? = ANY(outputs)'
+  const statement =
+    'SELECT external_id, site, runtime_seconds, inputs FROM attempts\n  WHERE execution_run_id = ? AND ? = ANY(outputs)'
   const rows = await api.post('/provenance/sql/', { statement, params: [runId, file] })
   return [
     ...statement.split('\n'),
-    ...rows.flatMap((row: { external_id: string; site: string; runtime_seconds: number; inputs: string[] }) => [
-      `→ ${row.external_id} at ${row.site}, ${row.runtime_seconds.toFixed(2)} s, of ${row.inputs.length} ${row.inputs.length === 1 ? 'file' : 'files'}:`,
-      ...row.inputs.slice(0, 3).map((input) => cut(`    ${input}`)),
-      ...(row.inputs.length > 3 ? [`    and ${row.inputs.length - 3} more`] : []),
-    ]),
+    ...rows.flatMap(
+      (row: { external_id: string; site: string; runtime_seconds: number; inputs: string[] }) => [
+        `→ ${row.external_id} at ${row.site}, ${row.runtime_seconds.toFixed(2)} s, of ` +
+          `${row.inputs.length} ${row.inputs.length === 1 ? 'file' : 'files'}:`,
+        ...row.inputs.slice(0, 3).map((input) => cut(`    ${input}`)),
+        ...(row.inputs.length > 3 ? [`    and ${row.inputs.length - 3} more`] : []),
+      ],
+    ),
   ]
 }
 
@@ -25,17 +32,22 @@ interface Lineage {
   truncated: boolean
 }
 
-/** Children of one place in the tree that are shown. */
+/** The most children shown at one node of the tree. */
 const most = 3
 
-/** A file's lineage as a tree: the task that made it, the files that this was given, the tasks that made those, and so on. */
+/**
+ * A file's lineage as a tree: the task that made it, the input files of that task, the tasks that
+ * made those, and so on.
+ */
 export const lineageTree = async (api: Api, runId: string, file: string): Promise<string[]> => {
   const { items } = await api.get(
-    `/provenance/entities/data_instances/?q=${encodeURIComponent(file)}&filterField=execution_run_id&filterValue=${runId}`,
+    `/provenance/entities/data_instances/?q=${encodeURIComponent(file)}` +
+      `&filterField=execution_run_id&filterValue=${runId}`,
   )
   const picture = items.find(({ relative_path: path }: { relative_path: string }) => path === file)
   if (picture === undefined) return [`no file ${file} is on record`]
-  const path = `/provenance/lineage/data_instances/${encodeURIComponent(picture.id)}/?direction=prior&depth=5&maxNodes=500`
+  const of = `/provenance/lineage/data_instances/${encodeURIComponent(picture.id)}/`
+  const path = `${of}?direction=prior&depth=5&maxNodes=500`
   const lineage = (await api.get(path)) as Lineage
   return treeLines(lineage, `data_instances:${picture.id}`)
 }
@@ -52,7 +64,9 @@ export const treeLines = ({ nodes, edges, truncated }: Lineage, root: string): s
   }
   const before = (key: string): string[] =>
     edges
-      .filter(({ target, label }) => target === key && (label === 'data_uses' || label === 'task_execution_id'))
+      .filter(
+        ({ target, label }) => target === key && (label === 'data_uses' || label === 'task_execution_id'),
+      )
       .map(({ source }) => source)
   const lines: string[] = []
   const shown = new Set<string>()

@@ -5,7 +5,8 @@ import { table } from './table.ts'
 const seconds = (value: number): string => value.toFixed(value < 10 ? 2 : 1)
 const money = (value: number): string => value.toFixed(5)
 /** An amount with its currency, where the service has one. */
-const amount = (value: number, currency: string | undefined): string => `${money(value)}${currency === undefined ? '' : ` ${currency}`}`
+const amount = (value: number, currency: string | undefined): string =>
+  `${money(value)}${currency === undefined ? '' : ` ${currency}`}`
 const percent = (share: number | undefined): string =>
   share === undefined ? '–' : `${share < 0 ? '−' : '+'}${Math.abs(100 * share).toFixed(0)} %`
 
@@ -53,19 +54,33 @@ export const taskTable = ({ types, all }: { types: readonly Line[]; all: Line })
   ]
   return table(
     ['left', ...Array<'right'>(5).fill('right')],
-    [['seconds of a task, mean', 'tasks', 'planned', 'simulated', 'measured', 'error'], [], ...types.map(row), [], row(all)],
+    [
+      ['seconds of a task, mean', 'tasks', 'planned', 'simulated', 'measured', 'error'],
+      [],
+      ...types.map(row),
+      [],
+      row(all),
+    ],
   )
 }
 
 /** Per type the sum over its tasks; below, the whole run. */
-export const sumTable = ({ types, all }: { types: readonly Line[]; all: Line }, makespan: Triple, cost: Triple): string[] => {
+export const sumTable = (
+  { types, all }: { types: readonly Line[]; all: Line },
+  makespan: Triple,
+  cost: Triple,
+): string[] => {
   const cells = (triple: Triple, text: (value: number) => string): string[] => [
     text(triple.planned),
     text(triple.simulated),
     text(triple.measured),
     percent(errorOf(triple)),
   ]
-  const row = ({ activityType, seconds: sum, cost: costs }: Line): string[] => [activityType, ...cells(sum, seconds), money(costs.measured)]
+  const row = ({ activityType, seconds: sum, cost: costs }: Line): string[] => [
+    activityType,
+    ...cells(sum, seconds),
+    money(costs.measured),
+  ]
   return table(
     ['left', ...Array<'right'>(5).fill('right')],
     [
@@ -80,15 +95,27 @@ export const sumTable = ({ types, all }: { types: readonly Line[]; all: Line }, 
   )
 }
 
-/** What the numbers of the columns `cost` are. */
+/** The meaning of the figures in the columns `cost`. */
 export const currencyText = (currency: string | undefined): string =>
-  currency === undefined ? 'Costs have no currency: SERVICE_CURRENCY=EUR would name one.' : `Costs are in ${currency}.`
+  currency === undefined
+    ? 'Costs have no currency: SERVICE_CURRENCY=EUR would name one.'
+    : `Costs are in ${currency}.`
 
-/** Seconds added up over the tasks, and what was left of the cores. */
+/** Sums of seconds over the tasks, and the idle time of the cores. */
 export const whereTheTimeWent = (cores: number, simulated: any, measured: any): string[] => {
   const idle = ({ makespanSeconds, breakdown }: any): number =>
-    Math.max(0, cores * makespanSeconds - breakdown.computeSeconds - breakdown.transferSeconds - breakdown.overheadSeconds)
-  const row = (name: string, valueOf: (run: any) => number): string[] => [name, seconds(valueOf(simulated)), seconds(valueOf(measured))]
+    Math.max(
+      0,
+      cores * makespanSeconds -
+        breakdown.computeSeconds -
+        breakdown.transferSeconds -
+        breakdown.overheadSeconds,
+    )
+  const row = (name: string, valueOf: (run: any) => number): string[] => [
+    name,
+    seconds(valueOf(simulated)),
+    seconds(valueOf(measured)),
+  ]
   return table(
     ['left', 'right', 'right'],
     [
@@ -103,21 +130,29 @@ export const whereTheTimeWent = (cores: number, simulated: any, measured: any): 
   )
 }
 
-/** @param band the planned makespan if every task took as long as in the fastest, and in the slowest pass of the measurement */
+/**
+ * @param band the planned makespan if every task took as long as in the fastest, and in the slowest
+ *   pass of the measurement
+ */
 export const wallText = (makespan: Triple, wallSeconds: number, band: Band | undefined): string =>
   [
-    `The run took ${seconds(makespan.measured)} s where ${seconds(makespan.planned)} s were planned (${percent(errorOf(makespan))});`,
+    `The run took ${seconds(makespan.measured)} s where ${seconds(makespan.planned)} s were ` +
+      `planned (${percent(errorOf(makespan))});`,
     `${seconds(wallSeconds)} s by the wall clock.`,
     ...(band === undefined
       ? []
-      : [`By the spread of the measurement the plan is between ${seconds(band.lowest)} s and ${seconds(band.highest)} s.`]),
+      : [
+          `By the spread of the measurement the plan is between ${seconds(band.lowest)} s and ` +
+            `${seconds(band.highest)} s.`,
+        ]),
   ].join('\n')
 
 export const runText = (
   { mode, completedActivityCount, activityCount, makespanSeconds, cost }: any,
   currency: string | undefined,
 ): string =>
-  `${completedActivityCount} of ${activityCount} ${mode === 'simulation' ? 'rehearsed' : 'done'}: ${seconds(makespanSeconds)} s, cost ${amount(cost, currency)}`
+  `${completedActivityCount} of ${activityCount} ` +
+  `${mode === 'simulation' ? 'rehearsed' : 'done'}: ${seconds(makespanSeconds)} s, cost ${amount(cost, currency)}`
 
 export const resourceTable = (resources: readonly any[]): string[] =>
   table(
@@ -137,7 +172,8 @@ export const resourceTable = (resources: readonly any[]): string[] =>
 /** Per site of a run: its tasks and attempts, and seconds added up over the tasks. */
 export const siteTable = (activities: readonly any[]): string[] => {
   const sites = Map.groupBy(activities, ({ site }) => String(site ?? 'nowhere'))
-  const sum = (of: readonly any[], member: string): string => seconds(of.reduce((total, each) => total + Number(each[member] ?? 0), 0))
+  const sum = (of: readonly any[], member: string): string =>
+    seconds(of.reduce((total, each) => total + Number(each[member] ?? 0), 0))
   return table(
     ['left', ...Array<'right'>(6).fill('right')],
     [
@@ -150,16 +186,43 @@ export const siteTable = (activities: readonly any[]): string[] => {
         sum(attempts, 'queueSeconds'),
         sum(attempts, 'runtimeSeconds'),
         sum(attempts, 'transferSeconds'),
-        (Math.max(...attempts.map(({ peakMemoryBytes }) => Number(peakMemoryBytes ?? 0))) / 2 ** 20).toFixed(0),
+        (Math.max(...attempts.map(({ peakMemoryBytes }) => Number(peakMemoryBytes ?? 0))) / 2 ** 20).toFixed(
+          0,
+        ),
       ]),
     ],
   )
 }
 
-/** What was moved between sites, by the way it took. */
+/** Transfers between sites, by strategy. */
 export const movedText = (transfers: readonly any[]): string => {
   const ways = Map.groupBy(transfers, ({ strategy }) => String(strategy ?? 'in place'))
-  const mebibytes = (of: readonly any[]): string => (of.reduce((total, each) => total + Number(each.bytes), 0) / 2 ** 20).toFixed(1)
+  const mebibytes = (of: readonly any[]): string =>
+    (of.reduce((total, each) => total + Number(each.bytes), 0) / 2 ** 20).toFixed(1)
   if (ways.size === 0) return 'No data had to be moved.'
   return `Data: ${[...ways].map(([way, of]) => `${of.length} × ${way}, ${mebibytes(of)} MiB`).join('; ')}.`
+}
+
+/** Planned and actual seconds and money of a run's machines, side by side. */
+export const receiptTable = (receipt: any, currency: string | undefined): string[] => {
+  const money = (of: any): string => (of === null ? 'unknown' : Number(of.money).toFixed(6))
+  const time = (of: any): string => (of === null ? 'unknown' : seconds(Number(of.seconds)))
+  const row = (name: string, { planned, actual }: any): string[] => [
+    ...[name, time(planned), time(actual), money(planned), money(actual)],
+  ]
+  return [
+    ...table(
+      ['left', ...Array<'right'>(4).fill('right')],
+      [
+        ['machine', 'planned s', 'actual s', `planned ${currency ?? 'cost'}`, `actual ${currency ?? 'cost'}`],
+        [],
+        ...receipt.instances.map((one: any) => row(String(one.capacityTargetId), one)),
+        [],
+        row('sum', receipt.sum),
+      ],
+    ),
+    '',
+    receipt.final === true ? 'All machines of the run are gone.' : 'A machine of the run is not gone yet.',
+    ...receipt.warnings,
+  ]
 }

@@ -1,12 +1,12 @@
 import { styleText } from 'node:util'
 
-/** Where the demo talks: a terminal renews its last line, anything else gets plain lines. */
+/** The output of the demo. A terminal replaces its last line; any other output gets plain lines. */
 export interface Screen {
   /** Whether `live` lines replace each other. */
   renews: boolean
   heading(text: string): void
   say(text: string): void
-  /** A line that the next one replaces; without a terminal, a line now and then. */
+  /** A line that the next one replaces; without a terminal, an occasional line. */
   live(text: string): void
 }
 
@@ -14,14 +14,15 @@ const everyMs = 5000
 
 export const openScreen = (out: NodeJS.WriteStream): Screen => {
   const renews = out.isTTY
-  // The terminal was closed or the reader of a pipe is gone: what runs has to be ended all the same, with nobody to tell.
+  // The terminal was closed, or the reader of a pipe is gone. The demo still has to stop its
+  // processes, without output.
   out.on('error', () => undefined)
   let open = false
   let saidAt = -Infinity
   const line = (text: string): void => {
     out.write(`${open ? '\r\x1b[K' : ''}${text}\n`)
     open = false
-    // A plain live line soon after another one would only repeat it.
+    // A plain live line soon after another one would repeat it.
     saidAt = performance.now()
   }
   return {

@@ -2,17 +2,19 @@ import { existsSync, mkdirSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { leash } from '../../src/embedded/leash.ts'
-import { isAlive } from '../../src/embedded/processes.ts'
-import type { Ready } from '../../src/embedded/ready-file.ts'
+import { stillRuns } from '../../src/embedded/processes.ts'
+import type { ReadyFacts } from '../../src/embedded/ready-file.ts'
 
-/** The service under its own program, ended with us even when we are killed. */
+/**
+ * The service under its own program. It ends with this process, even when this process is killed.
+ */
 export interface RunningService {
-  ready: Ready
+  ready: ReadyFacts
   /** From the start of the program to its first answer. */
   seconds: number
-  /** Resolves when the program has ended, by whomever. */
+  /** Resolves when the program has ended, for any reason. */
   ended: Promise<unknown>
-  /** Ends it in order, by force when that takes long. */
+  /** Stops it in order, by force after a while. */
   stop(): Promise<void>
   /** Ends it now; its servers end with it. */
   kill(): void
@@ -21,42 +23,73 @@ export interface RunningService {
 export interface ServiceOptions {
   dataDir: string
   logFile: string
-  /** Of the programs that the tasks run. */
+  /** The folder of the programs that the tasks run. */
   seedRoot: string
   stop: AbortSignal
-  /** What the service does while it takes long. */
+  /** Socket of the engine that builds, for a demo that makes an image. */
+  containerEngine?: string
+  /** Beside the environment of this program. */
+  environment?: Readonly<Record<string, string>>
+  /** Without the servers, keys and stores that the environment names for another service. */
+  alone?: boolean
+  /** Called with the service's progress during long steps. */
   onProgress: (message: string) => void
 }
 
+/** Variables that name what belongs to one service. */
+const ofOneService = new Set([
+  ...['SERVICE_DATABASE_URL', 'SERVICE_PROVENANCE_DATABASE_URL', 'SERVICE_TEMPORAL_ADDRESS'],
+  ...['SERVICE_VAULT_KEY_FILE', 'SERVICE_ARTIFACT_ROOT', 'SERVICE_TEMPORAL_CODEC_KEY'],
+])
+
 const checkout = path.resolve(import.meta.dirname, '../..')
 
-/** A run that is cancelled and a database that is closed need seconds; the service ends itself after 28. */
+/**
+ * The cancel of a run and the close of a database take seconds. The service ends itself after 28 s.
+ */
 const patienceSeconds = 35
 
 /**
  * Starts the service on a free port and waits for its first answer.
- * @throws Error with the end of its log when it ends instead; the signal's reason, with the program ended, when it is aborted
+ * @throws Error with the end of its log when it ends instead; the signal's reason, with the program
+ *   ended, when it is aborted
  */
-export const startService = async ({ dataDir, logFile, seedRoot, stop, onProgress }: ServiceOptions): Promise<RunningService> => {
+export const startService = async ({
+  dataDir,
+  logFile,
+  seedRoot,
+  containerEngine,
+  stop,
+  environment = {},
+  alone = false,
+  onProgress,
+}: ServiceOptions): Promise<RunningService> => {
   const startedAt = performance.now()
   mkdirSync(path.dirname(logFile), { recursive: true })
   const readyFile = path.join(dataDir, 'ready.json')
   const child = await leash({
     command: [process.execPath, path.join(checkout, 'src/main.ts')],
     environment: {
-      ...Object.fromEntries(Object.entries(process.env).filter((entry): entry is [string, string] => entry[1] !== undefined)),
+      ...Object.fromEntries(
+        Object.entries(process.env).filter(
+          (entry): entry is [string, string] =>
+            entry[1] !== undefined && !(alone && ofOneService.has(entry[0])),
+        ),
+      ),
       SERVICE_LISTEN_ADDRESS: '127.0.0.1:0',
       SERVICE_ADMIN_ADDRESS: '127.0.0.1:0',
       SERVICE_DATA_DIR: dataDir,
       SERVICE_READY_FILE: readyFile,
       SERVICE_SEED_ROOT: seedRoot,
+      ...(containerEngine === undefined ? {} : { SERVICE_CONTAINER_ENGINE: containerEngine }),
+      ...environment,
     },
     directory: checkout,
     logFile,
     softSignal: 'TERM',
     patienceSeconds,
   })
-  const over = (): boolean => !isAlive(child.process)
+  const over = (): boolean => !stillRuns(child.process)
   let told = 0
   const log = (): string => readFileSync(logFile, 'utf8')
   const freshLines = (): string[] => {
@@ -91,14 +124,14 @@ export const startService = async ({ dataDir, logFile, seedRoot, stop, onProgres
   }
 }
 
-/** The ready file, if it is this process's own and not one that a killed predecessor left. */
-const readyOf = (file: string, pid: number): Ready | undefined => {
+/** The ready file of this process; undefined for one left by a killed predecessor. */
+const readyOf = (file: string, pid: number): ReadyFacts | undefined => {
   if (!existsSync(file)) return undefined
-  const ready = JSON.parse(readFileSync(file, 'utf8')) as Ready
+  const ready = JSON.parse(readFileSync(file, 'utf8')) as ReadyFacts
   return ready.pids.daemon === pid ? ready : undefined
 }
 
-/** Any answer will do, a 401 too. */
+/** Any status counts as an answer, 401 too. */
 const answers = (rootUrl: string): Promise<boolean> =>
   fetch(rootUrl).then(
     () => true,
@@ -116,7 +149,10 @@ const entryOf = (line: string): Entry | undefined => {
   return JSON.parse(line) as Entry
 }
 
-/** What went wrong by the log's worst entries, else its end as it is (a configuration that cannot be used is told in plain text). */
+/**
+ * The error by the log's entries of the highest level, else the end of the log (an invalid
+ * configuration is reported in plain text).
+ */
 const explanation = (log: string): string => {
   const lines = log.trim().split('\n')
   const worst = lines

@@ -1,5 +1,5 @@
 import { spawnSync } from 'node:child_process'
-import { existsSync } from 'node:fs'
+import { existsSync, rmSync, symlinkSync } from 'node:fs'
 import { availableParallelism, cpus, totalmem } from 'node:os'
 import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -7,9 +7,11 @@ import type { Config } from '../../src/config.ts'
 import { mosaicWorkflow, smallShape } from '../mosaic/generate-workflow.ts'
 import { measureMosaic, profilesOf, type TypeTime } from '../mosaic/measure.ts'
 import { openApi, type Api } from './api.ts'
+import { showElsewhere } from './archive.ts'
 import { awaitBuilt } from './built.ts'
 import { bandOf, linesOf, type Task } from './comparison.ts'
 import { onMachine, readDocuments, withSuffix, type Documents, type Machine } from './documents.ts'
+import { deliveryLines, fromBuild, makeImage } from './image.ts'
 import { folderSize } from './folder-size.ts'
 import type { Output } from './output.ts'
 import { lineageTree, madeBy } from './provenance.ts'
@@ -19,6 +21,7 @@ import {
   currencyText,
   movedText,
   profileTable,
+  receiptTable,
   resourceTable,
   runText,
   siteTable,
@@ -29,26 +32,30 @@ import {
 } from './report.ts'
 import { duration, type Screen } from './screen.ts'
 import { startService, type RunningService } from './service.ts'
-import { startSites, type ChosenSite, type Sites } from './sites.ts'
+import { makesImage, startSites, type ChosenSite, type Sites } from './sites.ts'
 import { awaitEnd, awaitPlanned, watchRun } from './watch.ts'
 
 export interface Options {
   keep: boolean
+  /** Carries the instance to a second service and shows it there. */
+  archive: boolean
   small: boolean
   workflow: 'mosaic' | 'mosaic-montage'
-  /** Other places than this machine. */
+  /** A site other than this machine. */
   site?: ChosenSite
   output: string
 }
 
-/** What would have to be taken down if the story ended now. */
+/** The parts that a stop has to shut down at this moment. */
 export interface Stage {
   service?: RunningService
+  /** The second service, which shows the archive. */
+  elsewhere?: RunningService | undefined
   sites?: Sites
   logFile?: string
   api?: Api
   openRun?: string
-  /** The story is over and the service is up because that was asked for. */
+  /** The demo is complete, and the service stays up because the user requested it. */
   kept?: boolean
 }
 
@@ -62,18 +69,22 @@ export interface Teller {
   output: Output
 }
 
-/** A run that ended otherwise than completed; the message says why, with the end of what the failed activity wrote. */
+/**
+ * A run that did not complete. The message holds the reason, with the end of the failed activity's
+ * output.
+ */
 export class RunFailed extends Error {}
 
 const examples = path.resolve(import.meta.dirname, '..')
 
 /**
- * The demo from the start of the service to the files it leaves.
- * @throws RunFailed; ApiError; Error when the service does not start; anything when `stop` is aborted
+ * The demo from the start of the service to its output files.
+ * @throws RunFailed; ApiError; Error when the service does not start; any error when `stop` is
+ *   aborted
  */
 export const tell = async (teller: Teller): Promise<void> => {
   const { options, screen, stage, output } = teller
-  const stepCount = options.site === undefined ? 6 : 9
+  const stepCount = options.site === undefined ? 6 : makesImage(options.site) ? 10 : 9
   const startedAt = performance.now()
   const secondsPerStep: Record<string, number> = {}
   /** One step under its heading, with its time. */
@@ -94,18 +105,39 @@ export const tell = async (teller: Teller): Promise<void> => {
   const api = openApi(service.ready.baseUrl, teller.config.apiToken, teller.stop)
   stage.api = api
   await cancelEarlierRuns(api, screen)
-  const times = await step('measure', `Measure each type of activity on this machine (${machine.cores} cores)`, () =>
-    measure(teller, documents, machine),
+  const times = await step(
+    'measure',
+    `Measure each type of activity on this machine (${machine.cores} cores)`,
+    () => measure(teller, documents, machine),
   )
   const { site } = options
-  const sites = site === undefined ? undefined : await step('site', 'Start the site on this machine', () => startSite(teller, site))
+  const sites =
+    site === undefined
+      ? undefined
+      : await step('site', 'Start the site on this machine', () => startSite(teller, site))
   if (sites?.image !== undefined) documents.workflow.spec.image = sites.image
+  const { builder } = sites ?? {}
+  if (builder !== undefined) {
+    const image = await step('image', 'Make the image of the tasks', () =>
+      makeImage(api, { ...builder, folder: path.join(examples, 'mosaic/image'), run: output.run }, teller),
+    )
+    documents.workflow = fromBuild(documents.workflow, image)
+  }
   if (sites !== undefined)
-    documents.environment = await step('connect', 'Make a credential and try the connections', () => connect(teller, api, documents, sites))
-  const versionId = await step('post', 'Post the documents', () => post(api, screen, documents, machine, times))
-  if (sites !== undefined) await step('discover', 'Discover what is behind the connections', () => discover(api, screen, documents))
+    documents.environment = await step('connect', 'Make a credential and try the connections', () =>
+      connect(teller, api, documents, sites),
+    )
+  const versionId = await step('post', 'Post the documents', () =>
+    post(api, screen, documents, machine, times),
+  )
+  if (sites !== undefined)
+    await step('discover', 'Discover what is behind the connections', () =>
+      documents.targets.length > 0 ? readOffers(api, screen, documents) : discover(api, screen, documents),
+    )
   const plan = await step('plan', 'Plan', () => choosePlan(teller, api, versionId, documents))
-  const simulated = await step('simulation', 'Rehearse the plan in simulation', () => execute(teller, api, plan, 'simulation'))
+  const simulated = await step('simulation', 'Rehearse the plan in simulation', () =>
+    execute(teller, api, plan, 'simulation'),
+  )
   const real = await step('real', 'Run the plan', () => execute(teller, api, plan, 'real'))
 
   screen.heading('Planned, simulated, measured')
@@ -113,10 +145,18 @@ export const tell = async (teller: Teller): Promise<void> => {
 
   if (site !== undefined) {
     screen.heading('What ran where')
-    const { activities, dataTransfers } = await api.get(`/execution-runs/${real.id}/?attempts=all`)
+    const detail = await api.get(`/execution-runs/${real.id}/?attempts=all`)
+    const { activities, dataTransfers } = detail
     for (const line of siteTable(activities)) screen.say(line)
+    for (const line of deliveryLines(detail)) screen.say(line)
     screen.say('')
     screen.say(movedText(dataTransfers))
+  }
+
+  if (documents.targets.length > 0) {
+    screen.heading('The receipt')
+    for (const line of receiptTable(await finalReceipt(api, real.id), teller.config.currency))
+      screen.say(line)
   }
 
   const runPath = `/execution-runs/${real.id}`
@@ -132,6 +172,23 @@ export const tell = async (teller: Teller): Promise<void> => {
   screen.say(`timeline  ${output.write('timeline.html', timeline)}`)
   const crate = await api.fetch(`${runPath}/crate/?data=outputs`, 'application/zip')
   screen.say(`run crate ${output.write('run.crate.zip', crate)}`)
+  if (options.archive) {
+    const archive = await api.fetch('/instances/default/export/', 'application/zip')
+    screen.say(`archive   ${output.write('instance.zip', archive)}`)
+    screen.heading('The same elsewhere')
+    await showElsewhere({ api, run: real.id, plan: plan.id, file: 'mosaic.png' }, archive, {
+      dataDir: `${teller.dataDir}-elsewhere`,
+      logFile: output.file('elsewhere.log'),
+      seedRoot: examples,
+      config: teller.config,
+      screen,
+      stop: teller.stop,
+      running: (other) => {
+        stage.elsewhere = other
+      },
+    })
+    screen.heading('Figures')
+  }
   const summary = {
     run: output.run,
     machine,
@@ -152,7 +209,7 @@ export const tell = async (teller: Teller): Promise<void> => {
   screen.heading('The service stays up until Ctrl-C')
   screen.say(`from another terminal: kill ${process.pid}`)
   screen.say(`the run: ${service.ready.baseUrl}${runPath}/`)
-  // The event loop is kept by this timer; a stop aborts it.
+  // This timer keeps the event loop alive; a stop aborts it.
   await Promise.race([service.ended, sleep(2 ** 31 - 1, undefined, { signal: teller.stop })])
   throw new Error('the service ended by itself')
 }
@@ -163,14 +220,26 @@ const documentsOf = ({ workflow, small, site }: Options, run: string): Documents
 }
 
 const assertPrograms = (workflow: Options['workflow']): void => {
-  if (workflow === 'mosaic-montage' && spawnSync('sh', ['-c', 'command -v mProject mBgModel mViewer']).status !== 0)
+  if (
+    workflow === 'mosaic-montage' &&
+    spawnSync('sh', ['-c', 'command -v mProject mBgModel mViewer']).status !== 0
+  )
     throw new Error('Montage is not installed; this example runs it. On Debian: apt-get install montage')
 }
 
 /** Whether tasks need this machine's runner of local tasks. */
-const runsHere = ({ site }: Options): boolean => site === undefined || site.kind === 'docker' || site.kind === 'spanning'
+const runsHere = ({ site }: Options): boolean =>
+  site === undefined || site.kind === 'docker' || site.kind === 'spanning'
 
-const start = async ({ options, dataDir, config, screen, stop, stage, output }: Teller): Promise<RunningService> => {
+const start = async ({
+  options,
+  dataDir,
+  config,
+  screen,
+  stop,
+  stage,
+  output,
+}: Teller): Promise<RunningService> => {
   const again = existsSync(path.join(dataDir, 'postgresql'))
   if (again) screen.say(`earlier demos left ${await sizeText(dataDir)} in ${dataDir}`)
   const startedAt = performance.now()
@@ -185,7 +254,14 @@ const start = async ({ options, dataDir, config, screen, stop, stage, output }: 
     screen.live(message)
   }
   try {
-    const service = await startService({ dataDir, logFile, seedRoot: examples, stop, onProgress })
+    const { site } = options
+    const engine = site !== undefined && makesImage(site) ? { containerEngine: engineLink(dataDir) } : {}
+    // The provider's endpoint is a port of this machine.
+    const environment = site?.kind === 'cloud' ? { SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true' } : {}
+    const service = await startService({
+      ...{ dataDir, logFile, seedRoot: examples, stop, environment, onProgress },
+      ...engine,
+    })
     stage.service = service
     sayWhereItIs(service, { again, dataDir, logFile, screen })
     await awaitBuilt(service, config, { onProgress, stop }).catch((error: unknown) => {
@@ -198,13 +274,17 @@ const start = async ({ options, dataDir, config, screen, stop, stage, output }: 
   }
 }
 
-const sizeText = async (folder: string): Promise<string> => `${((await folderSize(folder)) / 2 ** 20).toFixed(0)} MiB`
+const sizeText = async (folder: string): Promise<string> =>
+  `${((await folderSize(folder)) / 2 ** 20).toFixed(0)} MiB`
 
 const sayWhereItIs = (
   { ready, seconds }: RunningService,
   { again, dataDir, logFile, screen }: { again: boolean; dataDir: string; logFile: string; screen: Screen },
 ): void => {
-  screen.say(`first answer after ${seconds.toFixed(1)} s (${again ? 'a later start on this data' : 'the first start on this data'})`)
+  screen.say(
+    `first answer after ${seconds.toFixed(1)} s ` +
+      `(${again ? 'a later start on this data' : 'the first start on this data'})`,
+  )
   screen.say(`API            ${ready.baseUrl}`)
   screen.say(`API document   ${ready.rootUrl}/docs/`)
   if (ready.temporalUiUrl !== null) screen.say(`Temporal page  ${ready.temporalUiUrl}`)
@@ -212,7 +292,10 @@ const sayWhereItIs = (
   screen.say(`log            ${logFile}`)
 }
 
-/** A demo that was killed left its run open, and the service goes on with it: that would slow ours. */
+/**
+ * Cancels the open run of a killed demo. The service would otherwise continue it and slow this demo
+ * down.
+ */
 const cancelEarlierRuns = async (api: Api, screen: Screen): Promise<void> => {
   for (const status of ['created', 'running']) {
     const { items } = await api.get(`/execution-runs/?status=${status}`)
@@ -228,20 +311,26 @@ const cancelEarlierRuns = async (api: Api, screen: Screen): Promise<void> => {
 /** Other users of a shared machine may never pause. */
 const quietWithinSeconds = 30
 
-const measure = async ({ options, screen, stop }: Teller, { workflow }: Documents, { cores }: Machine): Promise<TypeTime[]> => {
+const measure = async (
+  { options, screen, stop }: Teller,
+  { workflow }: Documents,
+  { cores }: Machine,
+): Promise<TypeTime[]> => {
   if (options.workflow !== 'mosaic') {
     screen.say('nothing is known of these programs before a run: every task is planned with one second')
     return []
   }
-  // No level of the workflow is much wider than 16 tasks, so more never run beside each other.
+  // No level of the workflow is much wider than 16 tasks, so no more run at the same time.
   const jobs = Math.min(cores, 16)
-  const inUse = (busyCores: number): string => `other programs use ${busyCores.toFixed(1)} of ${cpus().length} cores`
+  const inUse = (busyCores: number): string =>
+    `other programs use ${busyCores.toFixed(1)} of ${cpus().length} cores`
   const { quiet, busyCores } = await awaitQuiet(jobs, {
     mostSeconds: quietWithinSeconds,
     onBusy: (busy) => screen.live(`waiting for quiet (${quietWithinSeconds} s at most): ${inUse(busy)}`),
     stop,
   })
-  if (!quiet) screen.say(`${inUse(busyCores)} after ${quietWithinSeconds} s:\nwhat is measured now may not hold later`)
+  if (!quiet)
+    screen.say(`${inUse(busyCores)} after ${quietWithinSeconds} s:\nwhat is measured now may not hold later`)
   const onType = ({ activityType, runtimeSeconds, passes }: TypeTime): void => {
     screen.live(`pass ${passes}, ${activityType}: ${duration(runtimeSeconds)} per task`)
   }
@@ -250,63 +339,142 @@ const measure = async ({ options, screen, stop }: Teller, { workflow }: Document
   return times
 }
 
-const startSite = async ({ screen, stage }: Teller, site: ChosenSite): Promise<Sites> => {
+/** The engine starts after the service, which knows it by this link. */
+const engineLink = (dataDir: string): string => path.join(dataDir, 'engine.sock')
+
+const startSite = async ({ screen, stage, dataDir }: Teller, site: ChosenSite): Promise<Sites> => {
   const sites = await startSites(site)
   stage.sites = sites
+  if (sites.builder !== undefined) {
+    rmSync(engineLink(dataDir), { force: true })
+    symlinkSync(sites.builder.socket, engineLink(dataDir))
+  }
   for (const line of sites.lines) screen.say(line)
   return sites
 }
 
-/** @returns the environment with its connections as they are reached */
-const connect = async ({ screen, output }: Teller, api: Api, documents: Documents, sites: Sites): Promise<Documents['environment']> => {
-  const environment = await sites.reach(api, `demo-${output.run}`, documents.environment, (line) => screen.say(line))
+/** @returns the environment with the connections' real addresses */
+const connect = async (
+  { screen, output }: Teller,
+  api: Api,
+  documents: Documents,
+  sites: Sites,
+): Promise<Documents['environment']> => {
+  const environment = await sites.reach(api, `demo-${output.run}`, documents.environment, (line) =>
+    screen.say(line),
+  )
   for (const connection of environment.connections ?? []) {
     const { healthy, message, stages = [] } = await api.post('/connection-tests/', connection)
-    const passed: string[] = stages.filter(({ ok }: { ok: boolean }) => ok).map(({ stage }: { stage: string }) => stage)
+    const passed: string[] = stages
+      .filter(({ ok }: { ok: boolean }) => ok)
+      .map(({ stage }: { stage: string }) => stage)
     // Six names fit a terminal of 80 columns.
-    const lines = Array.from({ length: Math.ceil(passed.length / 6) }, (_, line) => passed.slice(line * 6, line * 6 + 6).join(', '))
-    screen.say(`${connection.name}: ${healthy ? 'healthy' : message}${lines.length === 0 ? '' : `, tried:\n  ${lines.join(',\n  ')}`}`)
+    const lines = Array.from({ length: Math.ceil(passed.length / 6) }, (_, line) =>
+      passed.slice(line * 6, line * 6 + 6).join(', '),
+    )
+    screen.say(
+      `${connection.name}: ${healthy ? 'healthy' : message}` +
+        (lines.length === 0 ? '' : `, tried:\n  ${lines.join(',\n  ')}`),
+    )
     if (healthy !== true) throw new Error(`the connection ${connection.name} does not work: ${message}`)
   }
   return environment
 }
 
+/** Waits until the machines of a run are gone. */
+const finalReceipt = async (api: Api, runId: string): Promise<any> => {
+  for (let tries = 0; ; tries++) {
+    const receipt = await api.get(`/execution-runs/${runId}/receipt/`)
+    if (receipt.final === true || tries === 60) return receipt
+    await sleep(1_000)
+  }
+}
+
 const discover = async (api: Api, screen: Screen, { environment }: Documents): Promise<void> => {
   for (const { id, name } of environment.connections ?? []) {
     let { snapshots, status } = await api.post(`/environment-connections/${id}/discover/`)
-    for (; status === 'running'; await sleep(500)) ({ snapshots, status } = await api.post(`/environment-connections/${id}/discover/`))
+    for (; status === 'running'; await sleep(500))
+      ({ snapshots, status } = await api.post(`/environment-connections/${id}/discover/`))
     screen.say(`${name}: ${snapshots.length} ${snapshots.length === 1 ? 'resource' : 'resources'} seen`)
   }
-  const { resources } = await api.get(`/environments/${environment.environment.id}/`)
-  for (const line of resourceTable(resources)) screen.say(line)
+  const path = `/environments/${environment.environment.id}/`
+  const found = await api.get(path)
+  for (const line of resourceTable(found.resources)) screen.say(line)
+  // Nobody has measured what was found, and nothing there is bound to the rehearsal: plans leave it
+  // out.
+  const own = new Set(environment.resources.map(({ id }) => id))
+  const resources = found.resources.map((each: { id: string }) =>
+    own.has(each.id) ? each : { ...each, schedulable: false },
+  )
+  await api.put(path, { ...found, resources })
 }
 
 /** @returns the id of the workflow's version */
-const post = async (api: Api, screen: Screen, documents: Documents, machine: Machine, times: readonly TypeTime[]): Promise<string> => {
-  const { workflow, scope, topology } = documents
+const post = async (
+  api: Api,
+  screen: Screen,
+  documents: Documents,
+  machine: Machine,
+  times: readonly TypeTime[],
+): Promise<string> => {
+  const { targets } = documents
+  const workflow = targets.length > 0 ? withDurations(documents.workflow, times) : documents.workflow
   const profiles = documents.environment.resources.flatMap(({ id }) => profilesOf(workflow, id, times))
   const environment = onMachine(documents.environment, machine, profiles)
-  // In this order: profiles refer to types of the workflow, the scope to the environment, the topology to the scope.
+  // The order matters: profiles refer to types of the workflow.
   const { version } = await api.post('/workflow-definitions/import/', workflow)
   screen.say(
-    `workflow     ${workflow.name}:\n             ${version.activityCount} activities, ${version.dataDependencyCount} files between them`,
+    `workflow     ${workflow.name}:\n             ${version.activityCount} activities, ` +
+      `${version.dataDependencyCount} files between them`,
   )
   await api.post('/environments/', environment)
-  const places = environment.connections === undefined ? 'this machine' : environment.resources.map(({ name }) => String(name)).join(', ')
+  const places =
+    environment.connections === undefined
+      ? 'this machine'
+      : [...environment.resources, ...targets].map(({ name }) => String(name)).join(', ')
   screen.say(`environment  ${environment.environment.id}:`)
   screen.say(`             ${places},`)
   screen.say(`             ${machine.cores} cores, ${profiles.length} measured profiles; bound to a runtime`)
   screen.say('             for execution and to one for simulation')
-  await api.post('/execution-scopes/', scope)
-  screen.say(`scope        ${scope.id}`)
-  await api.post('/network-topologies/', topology)
-  screen.say(`topology     ${topology.id}`)
+  for (const target of targets) {
+    await api.post(`/environments/${environment.environment.id}/cloud-capacity-targets/`, target)
+    screen.say(
+      `target       ${String(target['name'])}: ${String(target['providerMachineType'])}, when a plan needs it`,
+    )
+  }
   return version.id
 }
 
-/** Plans, shows what was found and selects the best. @returns the plan */
-const choosePlan = async ({ config, screen, stop, output }: Teller, api: Api, versionId: string, documents: Documents): Promise<any> => {
+/** The durations in the workflow itself: a target's resource has no profiles before it exists. */
+const withDurations = (
+  workflow: Documents['workflow'],
+  times: readonly TypeTime[],
+): Documents['workflow'] => {
+  const seconds = new Map(times.map(({ activityType, runtimeSeconds }) => [activityType, runtimeSeconds]))
+  const activities = workflow.spec.activities.map((activity) => {
+    const durationSeconds = seconds.get(activity.activityType)
+    return durationSeconds === undefined ? activity : { ...activity, simulation: { durationSeconds } }
+  })
+  return { ...workflow, spec: { ...workflow.spec, activities } }
+}
+
+const readOffers = async (api: Api, screen: Screen, { environment }: Documents): Promise<void> => {
+  const id = environment.environment.id
+  const { region, machines, images } = await api.post(`/environments/${id}/cloud-catalog/refresh/`)
+  screen.say(`catalog of ${region}: ${machines.length} machine types, ${images.length} images`)
+}
+
+/** Posts what a plan may use, plans, shows the candidates and selects the best. @returns the plan */
+const choosePlan = async (
+  { config, screen, stop, output }: Teller,
+  api: Api,
+  versionId: string,
+  documents: Documents,
+): Promise<any> => {
   const session = `demo-${output.run}`
+  // A scope keeps its environment from being replaced, which the step before may do.
+  await api.post('/execution-scopes/', documents.scope)
+  await api.post('/network-topologies/', documents.topology)
   await api.post('/planning-sessions/', {
     id: session,
     workflowVersionId: versionId,
@@ -324,10 +492,18 @@ const choosePlan = async ({ config, screen, stop, output }: Teller, api: Api, ve
   return plan
 }
 
-const execute = async ({ config, screen, stop, stage, output }: Teller, api: Api, plan: any, mode: 'simulation' | 'real'): Promise<any> => {
+const execute = async (
+  { config, screen, stop, stage, output }: Teller,
+  api: Api,
+  plan: any,
+  mode: 'simulation' | 'real',
+): Promise<any> => {
   const id = `demo-${output.run}-${mode}`
-  const finishes: number[] = plan.assignments.map(({ predictedFinishAt }: { predictedFinishAt: number }) => predictedFinishAt)
-  // Before the request: it may be accepted although its answer does not reach us any more.
+  const finishes: number[] = plan.assignments.map(
+    ({ predictedFinishAt }: { predictedFinishAt: number }) => predictedFinishAt,
+  )
+  // This comes before the request, because the service may accept the run although its answer is
+  // lost.
   stage.openRun = id
   await api.post('/execution-runs/', { id, schedulePlanId: plan.id, mode })
   const run = await watchRun(api, screen, id, mode === 'real' ? finishes.sort((a, b) => a - b) : [], stop)
@@ -337,7 +513,7 @@ const execute = async ({ config, screen, stop, stage, output }: Teller, api: Api
   return run
 }
 
-/** Why a run did not complete, with the end of what its first failed activity wrote. */
+/** Why a run did not complete, with the end of the output of its first failed activity. */
 const failureOf = async (api: Api, run: any): Promise<string> => {
   const runPath = `/execution-runs/${run.id}`
   const { items } = await api.get(`${runPath}/activities/?status=failed`)
@@ -349,7 +525,11 @@ const failureOf = async (api: Api, run: any): Promise<string> => {
       `${runPath}/activities/${encodeURIComponent(failed.activityId)}/logs/?stream=stderr&tail=2000`,
       'text/plain',
     )
-    said.push(log.length === 0 ? 'it wrote nothing to standard error' : `the end of its standard error:\n${log.toString().trimEnd()}`)
+    said.push(
+      log.length === 0
+        ? 'it wrote nothing to standard error'
+        : `the end of its standard error:\n${log.toString().trimEnd()}`,
+    )
   }
   return said.join('\n')
 }
@@ -359,21 +539,39 @@ const compare = async (
   { config, screen }: Teller,
   api: Api,
   { workflow }: Documents,
-  { machine, times, plan, simulated, real }: { machine: Machine; times: readonly TypeTime[]; plan: any; simulated: any; real: any },
+  {
+    machine,
+    times,
+    plan,
+    simulated,
+    real,
+  }: { machine: Machine; times: readonly TypeTime[]; plan: any; simulated: any; real: any },
 ): Promise<object> => {
   const typeOf = new Map(workflow.spec.activities.map(({ name, activityType }) => [name, activityType]))
-  const plannedCost = new Map<string, number>(plan.assignments.map((assignment: any) => [assignment.externalId, assignment.predictedCost]))
-  const tasks = (await comparedActivities(api, simulated.id, real.id)).map(({ externalId, planned, a, b }): Task => ({
-    activityType: typeOf.get(externalId) ?? externalId,
-    seconds: { planned: planned.b, simulated: a.runtimeSeconds, measured: b.runtimeSeconds },
-    cost: { planned: plannedCost.get(externalId) ?? 0, simulated: a.cost, measured: b.cost },
-  }))
+  const plannedCost = new Map<string, number>(
+    plan.assignments.map((assignment: any) => [assignment.externalId, assignment.predictedCost]),
+  )
+  const tasks = (await comparedActivities(api, simulated.id, real.id)).map(
+    ({ externalId, planned, a, b }): Task => ({
+      activityType: typeOf.get(externalId) ?? externalId,
+      seconds: { planned: planned.b, simulated: a.runtimeSeconds, measured: b.runtimeSeconds },
+      cost: { planned: plannedCost.get(externalId) ?? 0, simulated: a.cost, measured: b.cost },
+    }),
+  )
   const lines = linesOf(tasks)
-  const makespanSeconds = { planned: plan.predicted.makespanSeconds, simulated: simulated.makespanSeconds, measured: real.makespanSeconds }
+  const makespanSeconds = {
+    planned: plan.predicted.makespanSeconds,
+    simulated: simulated.makespanSeconds,
+    measured: real.makespanSeconds,
+  }
   const cost = { planned: plan.predicted.cost, simulated: simulated.cost, measured: real.cost }
   const wallSeconds = (Date.parse(real.finishedAt) - Date.parse(real.startedAt)) / 1000
   const band = bandOf(makespanSeconds.planned, lines.types, times)
-  const tables = [taskTable(lines), sumTable(lines, makespanSeconds, cost), whereTheTimeWent(machine.cores, simulated, real)]
+  const tables = [
+    taskTable(lines),
+    sumTable(lines, makespanSeconds, cost),
+    whereTheTimeWent(machine.cores, simulated, real),
+  ]
   for (const line of tables.flatMap((each) => [...each, ''])) screen.say(line)
   screen.say(currencyText(config.currency))
   screen.say(wallText(makespanSeconds, wallSeconds, band))

@@ -1,13 +1,14 @@
 /** How a column is aligned: names to the left, numbers to the right. */
 export type Alignment = 'left' | 'right'
 
-/** A terminal of 80 columns less the margin of `screen.ts`. */
+/** A terminal of 80 columns without the margin of `screen.ts`. */
 const widest = 74
 const gap = '  '
 
 /**
- * Rows of text as aligned lines, two blanks apart; an empty row is a rule. No line is wider than 74 columns as long as the columns after
- * the first leave it 8: a longer first cell has a line of its own, above the rest of its row.
+ * Rows of text as aligned lines, two blanks apart; an empty row is a rule. No line is wider than 74
+ * columns while the columns after the first leave it 8. A longer first cell has its own line, above
+ * the rest of its row.
  */
 export const table = (alignments: readonly Alignment[], rows: readonly (readonly string[])[]): string[] => {
   const widths = alignments.map((_, column) => Math.max(...rows.map((row) => row[column]?.length ?? 0)))

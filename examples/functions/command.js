@@ -1,37 +1,63 @@
 /**
- * A function that runs commands: the other side of Orrery's call protocol (`src/drivers/runtime/serverless/protocol.ts`), for Node 18 and later, without
- * dependencies. Deploy it beside the programs that the commands are.
+ * A function that runs commands: the other side of Orrery's call protocol
+ * (`src/drivers/runtime/serverless/protocol.ts`), for Node 18 and later, without dependencies.
+ * Deploy it beside the programs that the commands run.
  *
- * A call is known by its name. While it runs, the same name asked again waits for the same end; afterwards it gets the same answer, from the
- * ledger. What was killed with its instance is run again, in a fresh folder: of the dead run nothing has left it.
+ * A call is identified by its name. While it runs, a second request with the same name waits for
+ * the same end. Afterwards such a request gets the same answer, from the ledger. A call that was
+ * killed with its instance runs again, in a fresh folder: no output of the killed call has left the
+ * old one.
  */
 import { spawn } from 'node:child_process'
 import { createHash, randomBytes } from 'node:crypto'
-import { constants, createReadStream, createWriteStream, openSync, closeSync, readdirSync, readFileSync, statSync } from 'node:fs'
-import { chmod, lstat, link, mkdir, mkdtemp, open, readFile, readdir, readlink, rm, stat, symlink, writeFile } from 'node:fs/promises'
+import {
+  constants,
+  createReadStream,
+  createWriteStream,
+  openSync,
+  closeSync,
+  readdirSync,
+  readFileSync,
+  statSync,
+} from 'node:fs'
+import {
+  chmod,
+  lstat,
+  link,
+  mkdir,
+  mkdtemp,
+  open,
+  readFile,
+  readdir,
+  readlink,
+  rm,
+  stat,
+  symlink,
+  writeFile,
+} from 'node:fs/promises'
 import { hostname, tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
 
-/** For what may be gone meanwhile; any other trouble stays one. */
+/** Ignores the absence of a file that may be gone already. Any other error is thrown. */
 const absent = (error) => {
   if (error.code === 'ENOENT') return undefined
   throw error
 }
-/** For the log of the platform. */
+/** Writes to the platform's log. */
 const report = (what) => (error) => {
   console.error(`${what}: ${error.message}`)
 }
 
-/** Of each stream the last so many bytes come back. */
+/** The answer holds this many bytes of each stream: the last ones. */
 const logBytes = 1024 * 1024
-/** Between SIGTERM and SIGKILL of a command whose time is over. */
+/** Time between SIGTERM and SIGKILL of a command after its timeout. */
 const timeoutGraceSeconds = 5
 const partBytes = 4 * 1024 * 1024
 const tries = 5
-/** What was answered is remembered for a day. */
+/** Answers are stored for a day. */
 const rememberedSeconds = 86_400
 
 const now = () => Date.now() / 1000
@@ -41,29 +67,38 @@ const sha256Of = async (path) => {
   return sum.digest('hex')
 }
 const isInside = (path) =>
-  typeof path === 'string' && path !== '' && !path.startsWith('/') && !path.includes('\0') && !path.split('/').includes('..')
+  typeof path === 'string' &&
+  path !== '' &&
+  !path.startsWith('/') &&
+  !path.includes('\0') &&
+  !path.split('/').includes('..')
 const bad = (message) => ({ status: 400, body: { error: message } })
 
-/** What is wrong with a request, or nothing. */
+/** The problem of a request, or undefined. */
 const problemOf = (request) => {
   if (typeof request !== 'object' || request === null) return 'the request is no JSON object'
-  if (request.schemaVersion !== 1) return `schemaVersion ${JSON.stringify(request.schemaVersion)} is not spoken here; 1 is`
+  if (request.schemaVersion !== 1)
+    return `schemaVersion ${JSON.stringify(request.schemaVersion)} is not spoken here; 1 is`
   if (!/^[a-z0-9-]{1,63}$/.test(request.name ?? '')) return 'name must be 1 to 63 of a-z, 0-9 and -'
   if (request.cancel === true || request.poll === true) return undefined
-  if (!Array.isArray(request.argv) || request.argv.length === 0) return 'argv must begin with the program to run'
+  if (!Array.isArray(request.argv) || request.argv.length === 0)
+    return 'argv must begin with the program to run'
   const paths = [
     ...(request.inputs ?? []).map(({ path }) => path),
     ...(request.workingDirectory === undefined ? [] : [request.workingDirectory]),
   ]
   const outside = paths.find((path) => !isInside(path))
-  return outside === undefined ? undefined : `path ${JSON.stringify(outside)} is not inside the work directory`
+  return outside === undefined
+    ? undefined
+    : `path ${JSON.stringify(outside)} is not inside the work directory`
 }
 
 const cell = new Int32Array(new SharedArrayBuffer(4))
 
 /**
- * Processes that carry the call's name in their environment; a name is random enough for that. Who becomes another program has no environment
- * at that moment, so those without one are looked at again, for 30 ms at most; threads of the kernel, whose group is 0, never have one.
+ * Processes with the call's name in their environment; a name is random enough to identify them. A
+ * process that executes another program has no environment at that moment, so processes without one
+ * are checked again, for 30 ms at most. Threads of the kernel, whose group is 0, never have one.
  */
 const markedProcesses = (name) => {
   let left
@@ -79,11 +114,13 @@ const markedProcesses = (name) => {
       try {
         const environment = readFileSync(`/proc/${entry}/environ`, 'latin1')
         if (environment !== '' && !environment.includes(`=${name}\0`)) continue
-        const [, state, group] = /^\S+ \(.*\) (\S) \d+ (\d+)/s.exec(readFileSync(`/proc/${entry}/stat`, 'latin1'))
+        const [, state, group] = /^\S+ \(.*\) (\S) \d+ (\d+)/s.exec(
+          readFileSync(`/proc/${entry}/stat`, 'latin1'),
+        )
         if ('ZX'.includes(state) || group === '0') continue
         ;(environment === '' ? becoming : marked).push(entry)
       } catch {
-        // It has ended meanwhile, or it is another account's.
+        // The process has ended meanwhile, or belongs to another account.
       }
     }
     left = wait <= 16 ? becoming : []
@@ -97,7 +134,7 @@ const signalAll = (name, group, signal) => {
     try {
       process.kill(pid, signal)
     } catch {
-      // It has ended meanwhile.
+      // The process has ended meanwhile.
     }
   }
 }
@@ -113,10 +150,12 @@ const writeInputs = async (root, inputs) => {
     if (input.url === undefined) await writeFile(path, Buffer.from(input.contentBase64 ?? '', 'base64'))
     else {
       const response = await fetch(input.url, { redirect: 'error' })
-      if (!response.ok || response.body === null) throw new Error(`input ${input.path} cannot be read: ${response.status}`)
+      if (!response.ok || response.body === null)
+        throw new Error(`input ${input.path} cannot be read: ${response.status}`)
       await pipeline(Readable.fromWeb(response.body), createWriteStream(path))
     }
-    if ((await sha256Of(path)) !== input.sha256) throw new Error(`input ${input.path} has another digest than the request says`)
+    if ((await sha256Of(path)) !== input.sha256)
+      throw new Error(`input ${input.path} has another digest than the request says`)
     await chmod(path, input.mode)
   }
 }
@@ -153,7 +192,12 @@ const sendJson = async (url, method, document) => {
     let words
     try {
       const body = JSON.stringify(document)
-      const response = await fetch(url, { method, body, headers: { 'content-type': 'application/json' }, redirect: 'error' })
+      const response = await fetch(url, {
+        method,
+        body,
+        headers: { 'content-type': 'application/json' },
+        redirect: 'error',
+      })
       if (response.ok) return
       words = `${response.status} ${(await response.text()).slice(0, 200)}`
       if (response.status < 500 && response.status !== 429) turn = tries
@@ -165,13 +209,18 @@ const sendJson = async (url, method, document) => {
   }
 }
 
-/** What the command made of its folder: outputs with contents, as far as the answer may be that large, or uploaded; inputs that are gone. */
+/**
+ * The changes of the command in its folder: outputs with contents, within the limit of the answer,
+ * or uploaded; and deleted inputs.
+ */
 const outputsOf = async (root, request) => {
   const before = new Map(request.inputs.map((input) => [input.path, input]))
   const after = await filesBelow(root)
   const wanted = (path) =>
     request.outputs !== 'expected' ||
-    request.expectedOutputs.some((expected) => path === expected || path.startsWith(`${expected.replace(/\/$/, '')}/`))
+    request.expectedOutputs.some(
+      (expected) => path === expected || path.startsWith(`${expected.replace(/\/$/, '')}/`),
+    )
   const outputs = []
   let left = request.answerLimitBytes - 2 * logBytes * 1.5 - 4096
   for (const path of after) {
@@ -197,12 +246,17 @@ const outputsOf = async (root, request) => {
     } else {
       return {
         outputs: [],
-        problem: `${path} and the others need more than the ${request.answerLimitBytes} bytes of an answer, and there is nowhere to upload them`,
+        problem:
+          `${path} and the others need more than the ${request.answerLimitBytes} bytes of an answer, ` +
+          'and there is nowhere to upload them',
       }
     }
   }
   const present = new Set(after)
-  return { outputs, deleted: request.inputs.map(({ path }) => path).filter((path) => !present.has(path) && wanted(path)) }
+  return {
+    outputs,
+    deleted: request.inputs.map(({ path }) => path).filter((path) => !present.has(path) && wanted(path)),
+  }
 }
 
 const tailOf = async (path) => {
@@ -217,7 +271,10 @@ const tailOf = async (path) => {
   }
 }
 
-/** Runs the command and resolves when it and all that carries its mark have ended. `stop(reason, graceSeconds)` ends it. */
+/**
+ * Runs the command. Resolves when the command and all processes with its mark have ended.
+ * `stop(reason, graceSeconds)` ends it.
+ */
 const startCommand = (request, root, logs, path) => {
   const state = { group: undefined, reason: 'exited', over: false }
   let timers = []
@@ -225,15 +282,18 @@ const startCommand = (request, root, logs, path) => {
     if (state.over) return
     if (state.reason === 'exited') state.reason = reason
     signalAll(request.name, state.group, 'SIGTERM')
-    timers.push(setTimeout(() => !state.over && signalAll(request.name, state.group, 'SIGKILL'), graceSeconds * 1000))
+    timers.push(
+      setTimeout(() => !state.over && signalAll(request.name, state.group, 'SIGKILL'), graceSeconds * 1000),
+    )
   }
   const ended = new Promise((resolve) => {
     const finish = (exitCode, signal) => {
       state.over = true
       timers.forEach(clearTimeout)
       timers = []
-      // What it left in the background does not outlive it.
-      for (let turn = 0; turn < 50 && markedProcesses(request.name).length > 0; turn++) signalAll(request.name, state.group, 'SIGKILL')
+      // Background processes of the command end with it.
+      for (let turn = 0; turn < 50 && markedProcesses(request.name).length > 0; turn++)
+        signalAll(request.name, state.group, 'SIGKILL')
       resolve({ exitCode, signal, reason: state.reason, finishedAt: now() })
     }
     const failed = (code, words) => {
@@ -246,15 +306,31 @@ const startCommand = (request, root, logs, path) => {
       if (!statSync(cwd, { throwIfNoEntry: false })?.isDirectory())
         return failed(126, `cannot enter the working directory ${request.workingDirectory}: it is not there`)
       const [program, ...args] = request.argv
-      const placed = Object.entries(request.pathEnvironment ?? {}).map(([key, value]) => [key, value === '' ? root : join(root, value)])
-      const environment = { PATH: path, HOME: root, TMPDIR: '/tmp', ...request.environment, ...Object.fromEntries(placed) }
-      const child = spawn(program, args, { cwd, env: environment, detached: true, stdio: ['ignore', out, err] })
+      const placed = Object.entries(request.pathEnvironment ?? {}).map(([key, value]) => [
+        key,
+        value === '' ? root : join(root, value),
+      ])
+      const environment = {
+        PATH: path,
+        HOME: root,
+        TMPDIR: '/tmp',
+        ...request.environment,
+        ...Object.fromEntries(placed),
+      }
+      const child = spawn(program, args, {
+        cwd,
+        env: environment,
+        detached: true,
+        stdio: ['ignore', out, err],
+      })
       state.group = child.pid
-      child.once('error', (error) => failed(error.code === 'ENOENT' ? 127 : 126, `cannot run ${program}: ${error.message}`))
+      child.once('error', (error) =>
+        failed(error.code === 'ENOENT' ? 127 : 126, `cannot run ${program}: ${error.message}`),
+      )
       child.once('exit', finish)
       const limits = [
         [request.timeoutSeconds, 'timeout'],
-        // Better ended with an answer than killed without one.
+        // An end with an answer is better than a kill without one.
         [request.limitSeconds > 60 ? request.limitSeconds - 10 : 0, 'walltime'],
       ].filter(([seconds]) => seconds > 0)
       for (const [seconds, reason] of limits)
@@ -277,10 +353,10 @@ const startCommand = (request, root, logs, path) => {
 /**
  * Opens the function: request in, `{ status, body }` out.
  *
- * `ledger`: folder of what was answered; `path`: search path of commands.
+ * `ledger`: folder of the answers; `path`: search path of commands.
  */
 export const openCommandFunction = ({ ledger, path }) => {
-  /** Calls that this instance works on. */
+  /** Calls in progress on this instance. */
   const running = new Map()
   const instance = { host: hostname(), pid: process.pid, id: randomBytes(8).toString('hex') }
   let cold = true
@@ -309,10 +385,14 @@ export const openCommandFunction = ({ ledger, path }) => {
   const forgetOld = async () => {
     for (const file of await readdir(ledger)) {
       const facts = await stat(join(ledger, file)).catch(absent)
-      if (facts !== undefined && facts.mtimeMs / 1000 < now() - rememberedSeconds) await rm(join(ledger, file), { force: true })
+      if (facts !== undefined && facts.mtimeMs / 1000 < now() - rememberedSeconds)
+        await rm(join(ledger, file), { force: true })
     }
   }
-  /** Whether another instance that may live works on it. A process of this machine tells by itself whether it lives, others by time. */
+  /**
+   * Whether another instance that may be alive works on the call. A process of this machine is
+   * checked directly, others by time.
+   */
   const isTaken = async (name, limitSeconds) => {
     try {
       const mark = JSON.parse(await readFile(markFile(name), 'utf8'))
@@ -337,7 +417,7 @@ export const openCommandFunction = ({ ledger, path }) => {
       await mkdir(root, { mode: 0o700 })
       const logs = { out: join(folder, 'out'), err: join(folder, 'err') }
       await writeInputs(root, request.inputs ?? [])
-      // What an earlier, dead instance of this machine has left of it.
+      // Kills leftovers of an earlier, dead instance on this machine.
       if (call.abandoned) signalAll(name, undefined, 'SIGKILL')
       const cancelled = await answered(name)
       if (cancelled !== undefined) return cancelled
@@ -346,7 +426,8 @@ export const openCommandFunction = ({ ledger, path }) => {
       call.stop = command.stop
       if (call.stopped !== undefined) command.stop('cancelled', call.stopped)
       const end = await command.ended
-      for (const file of Object.values(logs)) closeSync(openSync(file, constants.O_WRONLY | constants.O_CREAT, 0o600))
+      for (const file of Object.values(logs))
+        closeSync(openSync(file, constants.O_WRONLY | constants.O_CREAT, 0o600))
       const { outputs, deleted = [], problem } = await outputsOf(root, request)
       const written = { stdout: await tailOf(logs.out), stderr: await tailOf(logs.err) }
       return {
@@ -377,9 +458,12 @@ export const openCommandFunction = ({ ledger, path }) => {
         call.abandoned = (await stat(markFile(name)).catch(absent)) !== undefined
         await writeFile(markFile(name), JSON.stringify({ ...instance, at: now() }), { mode: 0o600 })
         const answer = await remember(name, await perform(request, requestId, coldStart, call))
-        // Who does not take it asks again under the same name, and gets it from the ledger.
+        // A caller that misses the answer asks again under the same name, and gets it from the
+        // ledger.
         if (request.respond === 'callback')
-          await sendJson(request.callback.url, 'POST', answer).catch(report(`the answer of ${name} was not taken`))
+          await sendJson(request.callback.url, 'POST', answer).catch(
+            report(`the answer of ${name} was not taken`),
+          )
         return answer
       } finally {
         running.delete(name)
@@ -387,7 +471,7 @@ export const openCommandFunction = ({ ledger, path }) => {
       }
     }
     call.answer = work()
-    // Whoever asked gets the error; nobody may be asking any more.
+    // The caller gets the error. It may have left already, so the error is logged too.
     call.answer.catch(report(`the call ${name} failed`))
     return call
   }
@@ -406,9 +490,17 @@ export const openCommandFunction = ({ ledger, path }) => {
       }
       if (await isTaken(name, 3600)) return isRunning
       const at = now()
-      const never = { schemaVersion: 1, name, exitCode: null, signal: null, reason: 'cancelled', startedAt: at, finishedAt: at }
+      const never = {
+        schemaVersion: 1,
+        name,
+        exitCode: null,
+        signal: null,
+        reason: 'cancelled',
+        startedAt: at,
+        finishedAt: at,
+      }
       const answer = (await answered(name)) ?? (await remember(name, never))
-      // A call that came meanwhile has not seen this answer.
+      // A call that arrived meanwhile has not seen this answer.
       const late = running.get(name)
       if (late !== undefined) late.stopped = 0
       late?.stop?.('cancelled', 0)
@@ -416,16 +508,21 @@ export const openCommandFunction = ({ ledger, path }) => {
     }
     const known = await answered(name)
     if (known !== undefined) {
-      // Its answer may have been lost on its way.
+      // The first answer may have been lost in transit.
       if (request.respond === 'callback')
-        await sendJson(request.callback.url, 'POST', known).catch(report(`the answer of ${name} was not taken`))
+        await sendJson(request.callback.url, 'POST', known).catch(
+          report(`the answer of ${name} was not taken`),
+        )
       return { status: 200, body: known }
     }
     let call = running.get(name)
     if (call === undefined && (await isTaken(name, request.limitSeconds ?? 3600))) return isRunning
-    if (request.poll === true) return call === undefined ? { status: 404, body: { schemaVersion: 1, name, state: 'unknown' } } : isRunning
+    if (request.poll === true)
+      return call === undefined
+        ? { status: 404, body: { schemaVersion: 1, name, state: 'unknown' } }
+        : isRunning
     call ??= running.get(name) ?? begin(request, requestId)
-    // An instance that is frozen after its answer, as Lambda's is, has to wait for the end.
+    // An instance that is frozen after its answer, like Lambda's, has to wait for the end.
     if (request.respond !== 'answer' && !alone) return isRunning
     return { status: 200, body: await call.answer }
   }

@@ -1,9 +1,10 @@
 /**
- * The function as platforms load it: `command` for the functions framework (Cloud Run, Knative, OpenFaaS behind its HTTP watchdog), `handler`
- * for AWS Lambda's Node.js runtime.
+ * The function as platforms load it: `command` for the functions framework (Cloud Run, Knative,
+ * OpenFaaS behind its HTTP watchdog), `handler` for AWS Lambda's Node.js runtime.
  *
- * CALL_LEDGER names the folder that remembers what was answered. Without it each instance remembers for itself, which is enough where there
- * is one; with several, let it be a folder that all of them share (a mounted bucket, EFS).
+ * CALL_LEDGER names the folder that stores the answers. Without it each instance stores its own,
+ * and that suffices for one instance. Several instances need a folder that all of them share (a
+ * mounted bucket, EFS).
  */
 import { mkdirSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -14,9 +15,16 @@ const ledger = process.env.CALL_LEDGER ?? join(tmpdir(), 'call-ledger')
 mkdirSync(ledger, { recursive: true, mode: 0o700 })
 const command = openCommandFunction({ ledger, path: process.env.PATH ?? '/usr/local/bin:/usr/bin:/bin' })
 
-/** AWS Lambda: the event is the request, the result the answer. A frozen instance runs nothing, so it answers at the end whatever was asked. */
+/**
+ * AWS Lambda: the event is the request, the result the answer. A frozen instance runs no code, so
+ * it answers at the end for any kind of request.
+ */
 export const handler = async (event, context) => {
-  const { body } = await command({ ...event, ...(event.respond === 'poll' ? { respond: 'answer' } : {}) }, context?.awsRequestId, true)
+  const { body } = await command(
+    { ...event, ...(event.respond === 'poll' ? { respond: 'answer' } : {}) },
+    context?.awsRequestId,
+    true,
+  )
   return body
 }
 

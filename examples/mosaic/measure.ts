@@ -1,11 +1,14 @@
 /**
- * Measures how long a task of each type of the mosaic takes on this machine, without running the whole workflow:
- * `node examples/mosaic/measure.ts [RESOURCE] > profiles.json` writes entries for `activityResourceProfiles` of environment.yaml.
+ * Measures how long a task of each type of the mosaic takes on this machine, without running the
+ * whole workflow: `node examples/mosaic/measure.ts [RESOURCE] > profiles.json` writes entries for
+ * `activityResourceProfiles` of environment.yaml.
  *
- * Two neighbouring tiles are observed, projected, compared and corrected for real. Steps that take many tiles get copies of
- * these, moved to where the other tiles would be, so they have their full size. Tasks run `jobs` at a time, as they will in
- * the run: two busy cores are not twice as fast as one. All types are measured one after the other, pass by pass, so that a slow
- * moment of the machine hits one pass of a few types, and the median of the passes leaves it out (see `steadiness.ts`).
+ * Two neighbouring tiles are observed, projected, compared and corrected for real. Steps that take
+ * many tiles get copies of these, moved to where the other tiles would be, so they have their full
+ * size. Tasks run `jobs` at a time, as they will in the run: two busy cores are not twice as fast
+ * as one. All types are measured one after the other, pass by pass, so that a slow moment of the
+ * machine hits one pass of a few types, and the median of the passes leaves it out (see
+ * `steadiness.ts`).
  */
 import { copyFileSync, cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { availableParallelism, tmpdir } from 'node:os'
@@ -18,23 +21,23 @@ import { isSteady, median, mostPasses } from './steadiness.ts'
 
 export interface TypeTime {
   activityType: string
-  /** Median over the passes, each of which has the mean of its tasks. */
+  /** Median over the passes. Each pass has the mean of its tasks. */
   runtimeSeconds: number
-  /** Of the fastest and the slowest pass. */
+  /** Seconds of the fastest and the slowest pass. */
   lowestSeconds: number
   highestSeconds: number
   /** Standard deviation over all tasks. */
   runtimeStdDevSeconds: number
-  /** How many tasks ran. */
+  /** The number of tasks that ran. */
   sampleSize: number
   passes: number
 }
 
-/** Tasks of one type, to be run in each pass. */
+/** Tasks of one type that run in each pass. */
 interface Sample {
   activityType: string
   activities: readonly WorkflowActivity[]
-  /** Makes the files that the next types read beside the outputs; once. */
+  /** Makes further files that the next types read, once. */
   prepare?: () => void
 }
 
@@ -61,9 +64,10 @@ const placeIn = (command: string): { x: number; y: number } => {
 /**
  * Times of every activity type of a mosaic made by `mosaicWorkflow`.
  * @param seedRoot the folder that the documents' `workspaceSeedPath` starts from.
- * @param jobs how many tasks run at the same time: the machine's cores, as far as the run will use them.
+ * @param jobs the number of tasks that run at the same time: the machine's cores, as far as the run
+ *   will use them.
  * @param onType called each time a type was measured, with its figures so far.
- * @param stop kills what runs and ends the measurement.
+ * @param stop kills the running tasks and ends the measurement.
  */
 export const measureMosaic = async (
   workflow: WorkflowDocument,
@@ -90,14 +94,18 @@ export const measureMosaic = async (
     }
     return samples.map(({ activityType }, index) => timeOf(activityType, measured[index]!))
   } finally {
-    // A task that was killed beside another may still be closing its files.
+    // A killed task may still be closing its files.
     rmSync(folder, { recursive: true, force: true, maxRetries: 10 })
   }
 }
 
-const meanOf = (values: readonly number[]): number => values.reduce((sum, each) => sum + each, 0) / values.length
+const meanOf = (values: readonly number[]): number =>
+  values.reduce((sum, each) => sum + each, 0) / values.length
 
-const timeOf = (activityType: string, { passes, tasks }: { passes: readonly number[]; tasks: readonly number[] }): TypeTime => {
+const timeOf = (
+  activityType: string,
+  { passes, tasks }: { passes: readonly number[]; tasks: readonly number[] },
+): TypeTime => {
   const mean = meanOf(tasks)
   return {
     activityType,
@@ -113,32 +121,39 @@ const timeOf = (activityType: string, { passes, tasks }: { passes: readonly numb
 interface Workplace {
   workflow: WorkflowDocument
   seedRoot: string
-  /** Outputs of the tasks so far, where later ones find their inputs. */
+  /** Folder of the outputs so far, from which later tasks take their inputs. */
   pool: string
   folder: string
   stop: AbortSignal | undefined
 }
 
-/** Runs the tasks, `jobs` at a time; the last round is filled up by starting over, so that every round keeps all cores busy. */
+/**
+ * Runs the tasks, `jobs` at a time. The last round is filled from the start of the list, so that
+ * every round keeps all cores busy.
+ */
 const runRounds = async (
   activities: readonly WorkflowActivity[],
   jobs: number,
   { workflow, seedRoot, pool, folder, stop }: Workplace,
 ): Promise<number[]> => {
   const inputsOf = ({ name }: WorkflowActivity): string[] =>
-    workflow.spec.dataDependencies.flatMap(({ consumerActivity, logicalName }) => (consumerActivity === name ? [logicalName] : []))
+    workflow.spec.dataDependencies.flatMap(({ consumerActivity, logicalName }) =>
+      consumerActivity === name ? [logicalName] : [],
+    )
   const seconds: number[] = []
   for (let from = 0; from < activities.length; from += jobs) {
     const round = Array.from({ length: jobs }, (_, index) => activities[(from + index) % activities.length]!)
     seconds.push(
       ...(await Promise.all(
         round.map(async (activity, index) => {
-          // Tasks that run together may write the same file; each copy works in a folder of its own.
+          // Tasks that run together may write the same file, so each copy works in its own folder.
           const directory = path.join(folder, `${activity.name}-${index}`)
           cpSync(path.join(seedRoot, activity.workspaceSeedPath), directory, { recursive: true })
-          for (const input of inputsOf(activity)) copyFileSync(path.join(pool, input), path.join(directory, input))
+          for (const input of inputsOf(activity))
+            copyFileSync(path.join(pool, input), path.join(directory, input))
           const taken = await runCommand(activity.run, directory, stop)
-          for (const output of activity.expectedOutputs) copyFileSync(path.join(directory, output), path.join(pool, output))
+          for (const output of activity.expectedOutputs)
+            copyFileSync(path.join(directory, output), path.join(pool, output))
           rmSync(directory, { recursive: true })
           return taken
         }),
@@ -154,21 +169,33 @@ const taskNamed = (workflow: WorkflowDocument, name: string): WorkflowActivity =
   return activity
 }
 
-/** What is measured of each type, in an order in which each finds its inputs in the pool. */
+/** The samples of each type, in an order in which each finds its inputs in the pool. */
 const samplesOf = (workflow: WorkflowDocument, pool: string): Sample[] => {
-  const ofType = (type: string): WorkflowActivity[] => workflow.spec.activities.filter(({ activityType }) => activityType === type)
+  const ofType = (type: string): WorkflowActivity[] =>
+    workflow.spec.activities.filter(({ activityType }) => activityType === type)
   const task = (name: string): WorkflowActivity => taskNamed(workflow, name)
   const output = ({ expectedOutputs: [file = ''] }: WorkflowActivity): string => path.join(pool, file)
   const overlaps = ofType('overlap')
   const overlap = overlaps[Math.floor(overlaps.length / 2)]
   const pair = /^overlap-(\d+)-(\d+)$/.exec(overlap?.name ?? '')
-  if (overlap === undefined || pair === null) throw new Error(`${workflow.name} has no overlap; is it a mosaic?`)
+  if (overlap === undefined || pair === null)
+    throw new Error(`${workflow.name} has no overlap; is it a mosaic?`)
   const [, first = '', second = ''] = pair
-  // What a camera sees decides how long `observe` takes: tiles from all over the picture are part of the sample.
+  // The duration of `observe` depends on the content of the sky, so the sample holds tiles from all
+  // over the picture.
   const observations = ofType('observe')
-  const spread = [0, Math.floor(observations.length / 3), Math.floor((2 * observations.length) / 3), observations.length - 1]
-  const seen = new Set([task(`observe-${first}`), task(`observe-${second}`), ...spread.flatMap((index) => observations[index] ?? [])])
-  // A strip in the middle meets as many tiles as any.
+  const spread = [
+    0,
+    Math.floor(observations.length / 3),
+    Math.floor((2 * observations.length) / 3),
+    observations.length - 1,
+  ]
+  const seen = new Set([
+    task(`observe-${first}`),
+    task(`observe-${second}`),
+    ...spread.flatMap((index) => observations[index] ?? []),
+  ])
+  // A strip in the middle meets the most tiles.
   const strips = ofType('coadd')
   const strip = strips[Math.floor((strips.length - 1) / 2)]
   if (strip === undefined) throw new Error(`${workflow.name} has no strip; is it a mosaic?`)
@@ -176,13 +203,17 @@ const samplesOf = (workflow: WorkflowDocument, pool: string): Sample[] => {
   const fitOfEveryPair = (): void => {
     const fit = readFileSync(output(overlap), 'utf8')
     for (const each of overlaps)
-      writeFileSync(output(each), fit.replace(/^pair .*$/m, `pair ${each.name.replace('overlap-', '').replace('-', ' ')}`))
+      writeFileSync(
+        output(each),
+        fit.replace(/^pair .*$/m, `pair ${each.name.replace('overlap-', '').replace('-', ' ')}`),
+      )
   }
   const everyTileCorrected = (): void => {
     for (const { name, run } of ofType('project')) {
       const number = name.replace('project-', '')
       const { x, y } = placeIn(run)
-      if (number !== first) moved(path.join(pool, `corrected-${first}.ppm`), path.join(pool, `corrected-${number}.ppm`), x, y)
+      if (number !== first)
+        moved(path.join(pool, `corrected-${first}.ppm`), path.join(pool, `corrected-${number}.ppm`), x, y)
     }
   }
   const everyStrip = (): void => {
@@ -202,8 +233,12 @@ const samplesOf = (workflow: WorkflowDocument, pool: string): Sample[] => {
   ]
 }
 
-/** Entries of `activityResourceProfiles` that tell these times for one resource. */
-export const profilesOf = (workflow: WorkflowDocument, resourceId: string, times: readonly TypeTime[]): Record<string, unknown>[] =>
+/** Entries of `activityResourceProfiles` with these times for one resource. */
+export const profilesOf = (
+  workflow: WorkflowDocument,
+  resourceId: string,
+  times: readonly TypeTime[],
+): Record<string, unknown>[] =>
   times.map(({ activityType, lowestSeconds, highestSeconds, passes, ...time }) => ({
     id: `${workflow.name}-${activityType}-on-${resourceId}`,
     activityTypeId: `${workflow.name}-${activityType}`,
@@ -217,7 +252,11 @@ export const profilesOf = (workflow: WorkflowDocument, resourceId: string, times
 const main = async (): Promise<void> => {
   const [resource = 'mosaic-host'] = process.argv.slice(2)
   const workflow = mosaicWorkflow(fullShape)
-  const times = await measureMosaic(workflow, path.dirname(import.meta.dirname), Math.min(2, availableParallelism()))
+  const times = await measureMosaic(
+    workflow,
+    path.dirname(import.meta.dirname),
+    Math.min(2, availableParallelism()),
+  )
   process.stdout.write(`${JSON.stringify(profilesOf(workflow, resource, times), null, 2)}\n`)
 }
 

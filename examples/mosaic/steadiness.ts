@@ -1,8 +1,11 @@
-/** A type is measured at least and at most this often. */
+/** The least and the most passes of a type. */
 const leastPasses = 3
 export const mostPasses = 7
 
-/** A measurement agrees with the median within this share, or within these seconds: what starting a process varies by. */
+/**
+ * A measurement agrees with the median within this share, or within these seconds: the start of a
+ * process varies by as much.
+ */
 const tolerance = 0.05
 const toleranceSeconds = 0.01
 
@@ -14,7 +17,7 @@ export const median = (values: readonly number[]): number => {
   return sorted.length % 2 === 1 ? upper : ((sorted[middle - 1] ?? upper) + upper) / 2
 }
 
-/** Whether the passes are enough: three of them at least, and three that agree with their median. */
+/** Whether the passes suffice: at least three, and three that agree with their median. */
 export const isSteady = (passes: readonly number[]): boolean => {
   if (passes.length < leastPasses) return false
   const middle = median(passes)

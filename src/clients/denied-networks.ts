@@ -1,6 +1,9 @@
 import { BlockList, isIP, isIPv4 } from 'node:net'
 
-/** What no connection may lead to, whoever asks: metadata services of clouds, link-local addresses, and what is not one machine. */
+/**
+ * Addresses that no connection may lead to, whatever its caller: metadata services of clouds,
+ * link-local addresses, and addresses of more than one machine.
+ */
 const builtIn: readonly (readonly [network: string, bits: number, what: string])[] = [
   ['0.0.0.0', 8, 'an unspecified address'],
   ['169.254.0.0', 16, 'a link-local address, where clouds have their metadata services'],
@@ -33,21 +36,26 @@ const metadataNames = new Set([
   'metadata.azure.com',
 ])
 
-const listOf = (networks: readonly (readonly [network: string, bits: number, ...rest: unknown[]])[]): BlockList => {
+const listOf = (
+  networks: readonly (readonly [network: string, bits: number, ...rest: unknown[]])[],
+): BlockList => {
   const list = new BlockList()
   for (const [network, bits] of networks) list.addSubnet(network, bits, isIPv4(network) ? 'ipv4' : 'ipv6')
   return list
 }
 
-const holds = (list: BlockList, address: string): boolean => list.check(address, isIPv4(address) ? 'ipv4' : 'ipv6')
+const holds = (list: BlockList, address: string): boolean =>
+  list.check(address, isIPv4(address) ? 'ipv4' : 'ipv6')
+
+/** Two bytes in decimals as one group of an IPv6 address. */
+const hexOf = (high: string | undefined, low: string | undefined): string =>
+  ((Number(high) << 8) | Number(low)).toString(16)
 
 /** The eight 16-bit groups of an IPv6 address without zone. */
 const groupsOf = (address: string): number[] => {
   const dotted = /^(.*:)(\d+)\.(\d+)\.(\d+)\.(\d+)$/.exec(address)
   const plain =
-    dotted === null
-      ? address
-      : `${dotted[1]}${((Number(dotted[2]) << 8) | Number(dotted[3])).toString(16)}:${((Number(dotted[4]) << 8) | Number(dotted[5])).toString(16)}`
+    dotted === null ? address : `${dotted[1]}${hexOf(dotted[2], dotted[3])}:${hexOf(dotted[4], dotted[5])}`
   const [head = '', tail] = plain.split('::')
   const left = head === '' ? [] : head.split(':')
   const right = tail === undefined || tail === '' ? [] : tail.split(':')
@@ -55,7 +63,9 @@ const groupsOf = (address: string): number[] => {
   return [...left, ...gap, ...right].map((group) => Number.parseInt(group, 16))
 }
 
-/** The IPv4 addresses that an IPv6 address stands for: mapped, compatible, translated (NAT64), 6to4. */
+/**
+ * The IPv4 addresses that an IPv6 address stands for: mapped, compatible, translated (NAT64), 6to4.
+ */
 const embedded = (address: string): string[] => {
   const groups = groupsOf(address)
   const four = (at: number): string => {
@@ -72,24 +82,31 @@ const embedded = (address: string): string[] => {
 }
 
 export interface DeniedNetworks {
-  /** Networks in CIDR form (`10.0.0.0/8`, `fd00::/8`) or single addresses, besides the built-in ones. */
+  /**
+   * Networks in CIDR form (`10.0.0.0/8`, `fd00::/8`) or single addresses, besides the built-in
+   * ones.
+   */
   denied?: readonly string[]
   /** Whether this machine itself may be connected to. */
   allowLoopback: boolean
 }
 
 /**
- * The judge of addresses: true, or the reason against one. It is asked about the address that is connected to, not about the name, and IPv6
- * addresses that stand for an IPv4 one are judged as both.
+ * Judges addresses: true, or the reason against the address. It judges the address that is
+ * connected to, not the name. An IPv6 address that stands for an IPv4 address is judged as both.
  */
-export const addressJudge = ({ denied = [], allowLoopback }: DeniedNetworks): ((address: string) => true | string) => {
+export const addressJudge = ({
+  denied = [],
+  allowLoopback,
+}: DeniedNetworks): ((address: string) => true | string) => {
   const always = builtIn.map((entry) => ({ list: listOf([entry]), what: entry[2] }))
   const here = listOf(loopback)
   const configured = denied.map((text) => ({ text, list: listOf([parseNetwork(text)]) }))
   const judgeOne = (address: string): true | string => {
     const found = always.find(({ list }) => holds(list, address))
     if (found !== undefined) return `${address} is ${found.what}; connections to it are denied`
-    if (!allowLoopback && holds(here, address)) return `${address} is this machine; the configuration denies connections to it`
+    if (!allowLoopback && holds(here, address))
+      return `${address} is this machine; the configuration denies connections to it`
     const own = configured.find(({ list }) => holds(list, address))
     return own === undefined ? true : `${address} is in ${own.text}, which the configuration denies`
   }
@@ -102,7 +119,7 @@ export const addressJudge = ({ denied = [], allowLoopback }: DeniedNetworks): ((
   }
 }
 
-/** @throws RangeError for what is neither an address nor a network */
+/** @throws RangeError for text that is neither an address nor a network */
 export const parseNetwork = (text: string): [network: string, bits: number] => {
   const [network = '', bits, ...rest] = text.split('/')
   const family = isIP(network)
@@ -114,4 +131,5 @@ export const parseNetwork = (text: string): [network: string, bits: number] => {
 }
 
 /** True for the names of metadata services, in any case and with a final dot. */
-export const isMetadataName = (host: string): boolean => metadataNames.has(host.toLowerCase().replace(/\.$/, ''))
+export const isMetadataName = (host: string): boolean =>
+  metadataNames.has(host.toLowerCase().replace(/\.$/, ''))

@@ -8,9 +8,9 @@ export interface FunctionTarget {
   /** `http`: POST to the endpoint itself; `openfaas`: to a gateway; `lambda`: AWS's invoke call. */
   shape: 'http' | 'openfaas' | 'lambda'
   endpoint: string
-  /** Its name; of `openfaas` and `lambda`. */
+  /** The function's name; only for `openfaas` and `lambda`. */
   function?: string | undefined
-  /** Of `lambda`. */
+  /** Only for `lambda`. */
   region?: string | undefined
   /** PEM; absent: the authorities of this machine. */
   certificateAuthority?: string | undefined
@@ -21,16 +21,22 @@ export type FunctionCredential =
   | { kind: 'aws'; accessKeyId: string; secretAccessKey: string; sessionToken?: string | undefined }
 
 export interface FunctionRequest {
-  /** Travels as `Idempotency-Key`. */
+  /** Sent as `Idempotency-Key`. */
   name: string
   /** JSON. */
   body: Buffer
-  /** The platform takes the call and answers nothing: OpenFaaS' queue, Lambda's events. The others ignore it. */
+  /**
+   * The platform accepts the call and returns no result: OpenFaaS' queue, Lambda's events. The
+   * others ignore it.
+   */
   asynchronous?: boolean
   /** Where OpenFaaS' queue sends the answer. */
   callbackUrl?: string | undefined
   credential?: FunctionCredential | undefined
-  /** Over a connection of its own: one that was kept may have been closed by the other side, and then nobody knows whether the request was read. */
+  /**
+   * Uses a connection of its own. The other side may have closed a kept one; then it is unknown
+   * whether the request was read.
+   */
   fresh?: boolean
   deadlineSeconds: number
   answerLimitBytes: number
@@ -50,22 +56,36 @@ export interface FunctionResponse {
  * What went wrong with a call:
  *
  * - `unreachable`: it was not sent.
- * - `cut`: it was sent, and no answer came: whether the function ran is not known.
- * - `busy`: the platform did not take it (429, 503), perhaps until `retryAfterSeconds`.
+ * - `cut`: it was sent, and no answer came: it is unknown whether the function ran.
+ * - `busy`: the platform did not accept it (429, 503), perhaps until `retryAfterSeconds`.
  * - `failed`: 5xx, or the function crashed.
  * - `timeLimit`: the platform ended it at its time limit.
  * - `memory`: it used more memory than the function has.
  * - `login`: the credential is refused (401, 403).
  * - `missing`: 404.
- * - `refused`: permanent: another 4xx, a redirect, a certificate, a denied address, an answer that is too large.
+ * - `refused`: permanent: another 4xx, a redirect, a certificate, a denied address, an answer that
+ *   is too large.
  */
-export type FunctionTrouble = 'unreachable' | 'cut' | 'busy' | 'failed' | 'timeLimit' | 'memory' | 'login' | 'missing' | 'refused'
+export type FunctionTrouble =
+  | 'unreachable'
+  | 'cut'
+  | 'busy'
+  | 'failed'
+  | 'timeLimit'
+  | 'memory'
+  | 'login'
+  | 'missing'
+  | 'refused'
 
-/** Holds neither the credential nor the request. */
+/** Contains neither the credential nor the request. */
 export class FunctionError extends Error {
   readonly trouble: FunctionTrouble
   readonly retryAfterSeconds: number | undefined
-  constructor(trouble: FunctionTrouble, message: string, options: ErrorOptions & { retryAfterSeconds?: number | undefined } = {}) {
+  constructor(
+    trouble: FunctionTrouble,
+    message: string,
+    options: ErrorOptions & { retryAfterSeconds?: number | undefined } = {},
+  ) {
     super(message, options)
     this.name = 'FunctionError'
     this.trouble = trouble
@@ -82,14 +102,15 @@ export interface Functions {
 }
 
 const longestMessage = 300
-/** A platform that asks for a longer pause is asked again after this. */
+/** Where a platform asks for a longer pause, the next request is sent after this one. */
 const longestPauseSeconds = 3600
 
 const urlOf = (target: FunctionTarget, asynchronous: boolean): URL => {
   const base = target.endpoint.replace(/\/+$/, '')
   const name = encodeURIComponent(target.function ?? '')
   if (target.shape === 'lambda') return new URL(`${base}/2015-03-31/functions/${name}/invocations`)
-  if (target.shape === 'openfaas') return new URL(`${base}/${asynchronous ? 'async-function' : 'function'}/${name}`)
+  if (target.shape === 'openfaas')
+    return new URL(`${base}/${asynchronous ? 'async-function' : 'function'}/${name}`)
   return new URL(target.endpoint)
 }
 
@@ -113,67 +134,100 @@ const headerOf = ({ headers }: HttpAnswer, name: string): string | undefined => 
   return Array.isArray(value) ? value[0] : value
 }
 
-/** AWS answers 200 also where the function crashed; a header says so, the body why. */
+/**
+ * AWS answers 200 also where the function crashed; a header marks the crash, and the body gives the
+ * reason.
+ */
 const crashOf = (body: Buffer, answer: HttpAnswer): FunctionError => {
-  let words: unknown
+  let reported: unknown
   try {
-    words = (JSON.parse(body.toString()) as { errorMessage?: unknown }).errorMessage
+    reported = (JSON.parse(body.toString()) as { errorMessage?: unknown }).errorMessage
   } catch {
-    words = undefined
+    reported = undefined
   }
-  const said = typeof words === 'string' ? answer.quotable(words).slice(0, longestMessage) : shown(body, answer).replace(/^: /, '')
-  if (/timed out after/i.test(said)) return new FunctionError('timeLimit', `the platform ended the function at its time limit: ${said}`)
-  // Lambda kills a runtime for nothing else.
-  if (/signal: killed|OutOfMemory/.test(said)) return new FunctionError('memory', `the function used more memory than it has: ${said}`)
-  return new FunctionError('failed', `the function crashed: ${said === '' ? 'it did not say why' : said}`)
+  const detail =
+    typeof reported === 'string'
+      ? answer.quotable(reported).slice(0, longestMessage)
+      : shown(body, answer).replace(/^: /, '')
+  if (/timed out after/i.test(detail))
+    return new FunctionError('timeLimit', `the platform ended the function at its time limit: ${detail}`)
+  // Lambda kills a runtime for no other reason.
+  if (/signal: killed|OutOfMemory/.test(detail))
+    return new FunctionError('memory', `the function used more memory than it has: ${detail}`)
+  return new FunctionError('failed', `the function crashed: ${detail === '' ? 'it gave no reason' : detail}`)
 }
 
 const troubleOf = (answer: HttpAnswer, body: Buffer): FunctionError | undefined => {
   const { status } = answer
-  const words = (): string => shown(body, answer)
+  const reported = (): string => shown(body, answer)
   const retryAfterSeconds = pauseOf(headerOf(answer, 'retry-after'))
   const options = { retryAfterSeconds }
   if (status === 429 || (status === 503 && retryAfterSeconds !== undefined))
-    return new FunctionError('busy', `the platform does not take the call now (${status})${words()}`, options)
+    return new FunctionError(
+      'busy',
+      `the platform does not take the call now (${status})${reported()}`,
+      options,
+    )
   if (status === 504 || status === 408)
-    return new FunctionError('cut', `the platform waited in vain for the function (${status})${words()}`, options)
-  if (status >= 500) return new FunctionError('failed', `the function failed (${status})${words()}`, options)
+    return new FunctionError(
+      'cut',
+      `the platform waited in vain for the function (${status})${reported()}`,
+      options,
+    )
+  if (status >= 500)
+    return new FunctionError('failed', `the function failed (${status})${reported()}`, options)
   if (status === 401 || status === 403)
     return new FunctionError(
       'login',
-      `the credential is refused (${status})${words()}; give the runtime's credentialRef one that may call the function`,
+      `the credential is refused (${status})${reported()}; give the runtime's credentialRef one that ` +
+        'may call the function',
     )
-  if (status === 404) return new FunctionError('missing', `there is no such function (404)${words()}`)
+  if (status === 404) return new FunctionError('missing', `there is no such function (404)${reported()}`)
   if (status === 413)
-    return new FunctionError('refused', `the request is larger than the platform takes (413)${words()}; lower payloadLimitBytes`)
-  if (status >= 400 || status === 304) return new FunctionError('refused', `the call is refused (${status})${words()}`)
+    return new FunctionError(
+      'refused',
+      `the request is larger than the platform takes (413)${reported()}; lower payloadLimitBytes`,
+    )
+  if (status >= 400 || status === 304)
+    return new FunctionError('refused', `the call is refused (${status})${reported()}`)
   return headerOf(answer, 'x-amz-function-error') === undefined ? undefined : crashOf(body, answer)
 }
 
-/** What an error of the HTTP client means for a call; others stay. */
+/** The trouble of a call that an error of the HTTP client means; other errors pass unchanged. */
 const functionError = (error: unknown, { answerLimitBytes }: FunctionRequest): Error => {
   if (!(error instanceof HttpError)) return error as Error
   const { fault, stage, sent, message } = error
   if (fault === 'large')
     return new FunctionError(
       'refused',
-      `the answer is larger than ${answerLimitBytes} bytes (answerLimitBytes); have the function upload its outputs (delivery: reference) or return fewer`,
+      `the answer is larger than ${answerLimitBytes} bytes (answerLimitBytes); have the function ` +
+        'upload its outputs (delivery: reference) or return fewer',
     )
   const refused = fault === 'denied' || fault === 'redirect' || fault === 'certificate'
-  return new FunctionError(refused ? 'refused' : sent || stage === 'body' ? 'cut' : 'unreachable', message, { cause: error })
+  return new FunctionError(refused ? 'refused' : sent || stage === 'body' ? 'cut' : 'unreachable', message, {
+    cause: error,
+  })
 }
 
-const headersOf = async (target: FunctionTarget, request: FunctionRequest, url: URL): Promise<Record<string, string>> => {
+const headersOf = async (
+  target: FunctionTarget,
+  request: FunctionRequest,
+  url: URL,
+): Promise<Record<string, string>> => {
   const headers: Record<string, string> = {
     'content-type': 'application/json',
     accept: 'application/json',
     'idempotency-key': request.name,
   }
-  if (request.callbackUrl !== undefined && target.shape === 'openfaas') headers['x-callback-url'] = request.callbackUrl
+  if (request.callbackUrl !== undefined && target.shape === 'openfaas')
+    headers['x-callback-url'] = request.callbackUrl
   const { credential } = request
   if (target.shape === 'lambda') {
     if (credential?.kind !== 'aws')
-      throw new FunctionError('refused', 'requests to lambda need an access key; name a cloud credential of provider aws')
+      throw new FunctionError(
+        'refused',
+        'requests to lambda need an access key; name a cloud credential of provider aws',
+      )
     headers['x-amz-invocation-type'] = request.asynchronous === true ? 'Event' : 'RequestResponse'
     const { accessKeyId, secretAccessKey, sessionToken } = credential
     const signer = new AwsV4Signer({
@@ -190,11 +244,15 @@ const headersOf = async (target: FunctionTarget, request: FunctionRequest, url: 
     return Object.fromEntries((await signer.sign()).headers)
   }
   if (credential?.kind === 'bearer') headers['authorization'] = `Bearer ${credential.token}`
-  else if (credential !== undefined) throw new FunctionError('refused', 'an access key is for functions of shape lambda; name a token')
+  else if (credential !== undefined)
+    throw new FunctionError('refused', 'an access key is for functions of shape lambda; name a token')
   return headers
 }
 
-/** Calls functions over HTTP, with connections kept open. Requests are made once: to try again is the caller's. */
+/**
+ * Calls functions over HTTP, with connections kept open. Each request is sent once; the caller
+ * retries.
+ */
 export const openFunctions = (options: { addressAllowed: AddressJudge }): Functions => {
   // Without a limit of connections: the caller bounds the calls.
   const http = openHttp(options)

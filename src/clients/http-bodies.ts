@@ -2,12 +2,12 @@ import type { ClientRequest, IncomingMessage } from 'node:http'
 import { Readable, Writable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 
-/** A larger piece would be handed to the system at once, and nobody sees whether it moves. */
+/** A larger piece would be passed to the system at once, and its progress would be invisible. */
 const pieceBytes = 64 * 1024
 
 /**
- * Writes a stream as a request's body, piece by piece. `drained` waits until the network takes more, and answers false when no more is
- * wanted: the rest is not sent then.
+ * Writes a stream as a request's body, piece by piece. `drained` waits until the network takes
+ * more, and returns false when no more is wanted; the rest is not sent then.
  * @throws RangeError when the stream has another length than `declared`; what the stream throws
  */
 export const sendBody = async (
@@ -19,15 +19,18 @@ export const sendBody = async (
   let size = 0
   const send = async (bytes: Buffer): Promise<void> => {
     size += bytes.length
-    // More than was declared would be taken for the next request of the connection.
-    if (declared !== undefined && size > Number(declared)) throw new RangeError(`the body is larger than content-length ${declared}`)
-    for (let at = 0; at < bytes.length; at += pieceBytes) if (!(await drained(!asked.write(bytes.subarray(at, at + pieceBytes))))) return
+    // The server would read bytes beyond the declared length as the connection's next request.
+    if (declared !== undefined && size > Number(declared))
+      throw new RangeError(`the body is larger than content-length ${declared}`)
+    for (let at = 0; at < bytes.length; at += pieceBytes)
+      if (!(await drained(!asked.write(bytes.subarray(at, at + pieceBytes))))) return
   }
   const end = async (): Promise<void> => {
-    if (declared !== undefined && size < Number(declared)) throw new RangeError(`the body has ${size} bytes, content-length is ${declared}`)
+    if (declared !== undefined && size < Number(declared))
+      throw new RangeError(`the body has ${size} bytes, content-length is ${declared}`)
     if (await drained(false)) asked.end()
   }
-  // A stream that is piped gives its chunks as they are; one that is iterated copies them together.
+  // A piped stream gives its chunks as they are; iteration copies them together.
   const sink = new Writable({
     highWaterMark: 1,
     write: (bytes: Buffer, _, done) => void send(bytes).then(() => done(), done),
@@ -38,19 +41,22 @@ export const sendBody = async (
 
 export interface ReceiverHooks {
   limitBytes: number
-  /** The reader waits for the other side, or does not. */
+  /** Whether the reader waits for the other side. */
   waiting: (now: boolean) => void
-  /** It is too large. */
+  /** Called when the body is too large. */
   exceeded: () => void
-  /** An error of Node as the reader shall see it. */
+  /** Translates an error of Node for the reader. */
   named: (error: Error) => Error
-  /** All of it was received. */
+  /** Called when all of the body was received. */
   received: () => void
-  /** The reader does not want the rest. */
+  /** Called when the reader does not want the rest. */
   abandoned: () => void
 }
 
-/** An answer's body as a stream of its own, which takes from the network what its reader takes. */
+/**
+ * An answer's body as a stream of its own; it takes bytes from the network as its reader takes
+ * them.
+ */
 export const receiveBody = (response: IncomingMessage, hooks: ReceiverHooks): Readable => {
   let size = 0
   let ended = false
@@ -66,7 +72,7 @@ export const receiveBody = (response: IncomingMessage, hooks: ReceiverHooks): Re
       callback(error)
     },
   })
-  // Who has stopped reading need not listen.
+  // A reader that has stopped need not listen for errors.
   body.on('error', () => undefined)
   response.on('data', (chunk: Buffer) => {
     size += chunk.length

@@ -1,4 +1,7 @@
-/** How far a request came: no connection yet, its TLS, the request on its way, waiting for the answer, the answer's body. */
+/**
+ * How far a request came: no connection yet, its TLS, the request on its way, waiting for the
+ * answer, the answer's body.
+ */
 export type HttpStage = 'route' | 'tls' | 'request' | 'answer' | 'body'
 
 /**
@@ -26,8 +29,9 @@ interface HttpErrorFacts {
 }
 
 /**
- * Holds neither the request nor bytes of the answer: the message names the host and the reason. Node's own error is not its `cause`,
- * because that of a parser carries the bytes which could not be parsed.
+ * Contains neither the request nor bytes of the answer: the message names the host and the reason.
+ * Node's own error is not the `cause`, because a parser's error carries the bytes that could not be
+ * parsed.
  */
 export class HttpError extends Error {
   readonly fault: HttpFault
@@ -37,7 +41,11 @@ export class HttpError extends Error {
   readonly code: string | undefined
   readonly #location: string | undefined
 
-  constructor(fault: HttpFault, message: string, { stage, sent = false, status, code, location }: HttpErrorFacts) {
+  constructor(
+    fault: HttpFault,
+    message: string,
+    { stage, sent = false, status, code, location }: HttpErrorFacts,
+  ) {
     super(message)
     this.name = 'HttpError'
     this.fault = fault
@@ -48,7 +56,10 @@ export class HttpError extends Error {
     this.#location = location
   }
 
-  /** Where a redirect leads, as the server wrote it. No log shows it: it may be a signed URL, which is a credential. */
+  /**
+   * The target of a redirect, as the server wrote it. No log shows it: it may be a signed URL,
+   * which is a credential.
+   */
   get location(): string | undefined {
     return this.#location
   }
@@ -56,10 +67,13 @@ export class HttpError extends Error {
 
 /** Names of headers and of parameters of a URL whose values are credentials. */
 const credentialName = /auth|cookie|credential|password|secret|signature|token|^sig$|api-?key/i
-/** Shorter values are found in every other text. */
+/** Shorter values occur in many other texts. */
 const shortestCredential = 6
 
-/** Parts of a header's value that are credentials when they stand alone: without the scheme, decoded, AWS' signature. */
+/**
+ * Parts of a header's value that are credentials when they stand alone: without the scheme,
+ * decoded, AWS' signature.
+ */
 const partsOf = (value: string): string[] => {
   const [scheme = '', ...rest] = value.split(' ')
   const bare = rest.join(' ')
@@ -68,14 +82,21 @@ const partsOf = (value: string): string[] => {
   return [value, bare, login, login.slice(login.indexOf(':') + 1), signature]
 }
 
-/** The texts of a request that no error and no log may hold, in the forms in which an answer may repeat them; the longest first. */
+/**
+ * The texts of a request that no error and no log may contain, in the forms in which an answer may
+ * repeat them; the longest first.
+ */
 export const credentialsOf = (headers: Readonly<Record<string, string>>, url: URL): string[] => {
-  const named = [...Object.entries(headers), ...url.searchParams].filter(([name]) => credentialName.test(name))
+  const named = [...Object.entries(headers), ...url.searchParams].filter(([name]) =>
+    credentialName.test(name),
+  )
   const texts = named.flatMap(([, value]) => partsOf(value))
   const forms = texts.flatMap((text) => [text, encodeURIComponent(text), JSON.stringify(text).slice(1, -1)])
-  return [...new Set(forms)].filter(({ length }) => length >= shortestCredential).sort((a, b) => b.length - a.length)
+  return [...new Set(forms)]
+    .filter(({ length }) => length >= shortestCredential)
+    .sort((a, b) => b.length - a.length)
 }
 
-/** `text` with stars in the place of each credential. */
+/** `text` with stars instead of each credential. */
 export const withoutCredentials = (text: string, credentials: readonly string[]): string =>
   credentials.reduce((rest, credential) => rest.replaceAll(credential, '****'), text)

@@ -8,11 +8,14 @@ import { HttpError, withoutCredentials, type HttpFault, type HttpStage } from '.
 
 /** How long a request may take and how large its answer may be. */
 export interface HttpLimits {
-  /** From the call to the last byte of the answer. */
+  /** Time from the call to the last byte of the answer. */
   deadlineMs: number
-  /** From the call to the head of the answer; absent: the deadline alone. */
+  /** Time from the call to the head of the answer; absent: only the deadline applies. */
   headMs?: number | undefined
-  /** For which the other side may take or send no byte of a stream, while it could; absent: the deadline alone. */
+  /**
+   * Time in which the other side may move no byte of a stream although it could; absent: only the
+   * deadline applies.
+   */
   idleMs?: number | undefined
   /** Bytes of the answer's body; Infinity: any number. */
   limitBytes: number
@@ -21,13 +24,22 @@ export interface HttpLimits {
 export interface HttpAnswer {
   status: number
   headers: IncomingHttpHeaders
-  /** That was connected to. */
+  /** The address of the connection. */
   address: string
-  /** Fails with HttpError. It is read to its end or destroyed; to destroy it ends the connection. */
+  /**
+   * Fails with HttpError. The caller reads it to its end or destroys it; destroying it ends the
+   * connection.
+   */
   body: Readable
-  /** All of the body. @throws HttpError also where it is larger than `mostBytes`, for answers that are streams when all is well */
+  /**
+   * Returns the whole body. @throws HttpError also where it is larger than `mostBytes`; used where
+   * only a good answer is read as a stream
+   */
   bytes: (mostBytes?: number) => Promise<Buffer>
-  /** Texts of the answer for a message: without the request's credentials, which a server may repeat. */
+  /**
+   * Removes the request's credentials, which a server may repeat, from a text of the answer that
+   * goes into a message.
+   */
   quotable: (text: string) => string
 }
 
@@ -45,16 +57,19 @@ export interface ExchangeOptions extends HttpLimits {
   credentials: readonly string[]
 }
 
-/** A server that does not know `Expect: 100-continue` says nothing to it; after this the body is sent (RFC 9110, 10.1.1). */
+/**
+ * A server that does not know `Expect: 100-continue` ignores it; the body is sent after this time
+ * (RFC 9110, 10.1.1).
+ */
 const continueMs = 1_000
-/** Node ends a longer timer at once. */
+/** Node fires a longer timer at once. */
 const longestTimerMs = 2 ** 31 - 1
 
 type Timer = 'deadline' | 'head' | 'connect' | 'writing' | 'reading'
 
-/** One request and its answer: what happens on the connection, the clocks, and both bodies. */
-export class Exchange {
-  /** The head of the answer. @throws HttpError; what the body's own stream throws */
+/** One request and its answer: the events of the connection, the timers, and both bodies. */
+export class HttpExchange {
+  /** The head of the answer. @throws HttpError; errors of the body's own stream */
   readonly answer: Promise<HttpAnswer>
   readonly #options: ExchangeOptions
   readonly #resolve: (answer: HttpAnswer) => void
@@ -62,7 +77,7 @@ export class Exchange {
   readonly #timers = new Map<Timer, NodeJS.Timeout>()
   #stage: HttpStage = 'route'
   #sent = false
-  /** No more of the request's body is sent. */
+  /** True once no more of the request's body is sent. */
   #stopped = false
   #goOn: () => void = () => undefined
   #body: Readable | undefined
@@ -77,14 +92,15 @@ export class Exchange {
     this.#reject = reject
     this.#start('deadline', deadlineMs)
     this.#start('head', headMs)
-    const abort = (): void => this.#fail(this.#error('aborted', `the request to ${options.place} was aborted`))
+    const abort = (): void =>
+      this.#fail(this.#error('aborted', `the request to ${options.place} was aborted`))
     this.#listening = signal && addAbortListener(signal, abort)
     asked.once('socket', (socket) => this.#connecting(socket))
     asked.once('finish', () => this.#finished())
     asked.once('response', (response) => this.#answered(response))
     asked.on('drain', () => this.#goOn())
     asked.on('error', (error) => {
-      // Once there is an answer, its body says for itself whether it broke off.
+      // Once there is an answer, its body reports a broken connection itself.
       if (this.#body === undefined) this.#fail(this.#named(error))
     })
     asked.once('close', () => this.#leave())
@@ -96,10 +112,10 @@ export class Exchange {
   #start(name: Timer, milliseconds: number | undefined): void {
     if (milliseconds === undefined || milliseconds === Infinity) return
     this.#stop(name)
-    const words = (): string => `${this.#lateWords(name)} within ${milliseconds / 1_000} s`
+    const reason = (): string => `${this.#lateText(name)} within ${milliseconds / 1_000} s`
     this.#timers.set(
       name,
-      setTimeout(() => this.#fail(this.#error('late', words())), Math.min(milliseconds, longestTimerMs)),
+      setTimeout(() => this.#fail(this.#error('late', reason())), Math.min(milliseconds, longestTimerMs)),
     )
   }
 
@@ -108,13 +124,15 @@ export class Exchange {
     this.#timers.delete(name)
   }
 
-  #lateWords(name: Timer): string {
+  #lateText(name: Timer): string {
     const { place } = this.#options
     if (name === 'writing') return `${place} did not take a byte of the request`
     if (name === 'reading') return `${place} did not send a byte of the answer`
     if (this.#stage === 'request') return `${place} did not take the request`
     if (this.#stage === 'answer') return `${place} did not answer`
-    return this.#stage === 'body' ? `the answer of ${place} did not end` : `${place} did not accept a connection`
+    return this.#stage === 'body'
+      ? `the answer of ${place} did not end`
+      : `${place} did not accept a connection`
   }
 
   #error(
@@ -122,7 +140,7 @@ export class Exchange {
     message: string,
     facts: { status?: number; code?: string | undefined; location?: string | undefined } = {},
   ): HttpError {
-    // The other side may have read what was written to a kept connection that it was about to close.
+    // The other side may have read the request on a kept connection that it was about to close.
     const sent = this.#sent || this.#options.asked.reusedSocket
     return new HttpError(fault, message, { stage: this.#stage, sent, ...facts })
   }
@@ -130,16 +148,19 @@ export class Exchange {
   #named(error: NodeJS.ErrnoException): HttpError {
     if (error instanceof HttpError) return error
     const { place } = this.#options
-    // An attempt at several addresses has a text for each of them and none of its own.
+    // An attempt at several addresses has one error for each address and no text of its own.
     const each = 'errors' in error ? (error.errors as Error[]).map(({ message }) => message).join('; ') : ''
-    const words = error.message || each || (error.code ?? 'the connection failed')
+    const reason = error.message || each || (error.code ?? 'the connection failed')
     if (this.#stage === 'tls' && certificateFault.test(error.code ?? ''))
-      return this.#error('certificate', `the certificate of ${place} is refused: ${words}`, { code: error.code })
-    const message = this.#stage === 'body' ? `the answer of ${place} broke off: ${words}` : `${place}: ${words}`
+      return this.#error('certificate', `the certificate of ${place} is refused: ${reason}`, {
+        code: error.code,
+      })
+    const message =
+      this.#stage === 'body' ? `the answer of ${place} broke off: ${reason}` : `${place}: ${reason}`
     return this.#error('lost', message, { code: error.code })
   }
 
-  /** Nothing happens any more. A request that waited for a connection does not say so itself. */
+  /** Ends the exchange. A request that waited for a connection reports nothing itself. */
   #leave(): void {
     this.#listening?.[Symbol.dispose]()
     for (const name of this.#timers.keys()) this.#stop(name)
@@ -188,7 +209,8 @@ export class Exchange {
       await this.#continued()
     }
     if (this.#stopped) return
-    if (body instanceof Readable) await sendBody(asked, body, headers['content-length'], (wait) => this.#drained(wait))
+    if (body instanceof Readable)
+      await sendBody(asked, body, headers['content-length'], (wait) => this.#drained(wait))
     else asked.end(body)
   }
 
@@ -215,7 +237,7 @@ export class Exchange {
     const { statusCode: status = 0, headers } = response
     this.#stop('head')
     this.#stage = 'body'
-    // It will not be read: the answer says no before it has seen all of the request.
+    // The server will not read it: it refused before it had received the whole request.
     if (!asked.writableEnded && status >= 300) this.#stopSending()
     if (status >= 300 && status < 400 && status !== 304)
       return this.#fail(
@@ -260,7 +282,7 @@ export class Exchange {
       waiting: (now) => (now ? this.#start('reading', idleMs) : this.#stop('reading')),
       exceeded: () => this.#fail(this.#tooLarge(limitBytes)),
       named: (error) => this.#named(error),
-      // A connection on which the request is not over cannot be used again.
+      // A connection with an unfinished request cannot be used again.
       received: () => asked.writableEnded || asked.destroy(),
       abandoned: () => asked.destroy(),
     })

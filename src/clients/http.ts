@@ -5,30 +5,42 @@ import { isIP, type LookupFunction } from 'node:net'
 import type { Readable } from 'node:stream'
 import { isMetadataName } from './denied-networks.ts'
 import { credentialsOf, HttpError } from './http-error.ts'
-import { Exchange, type HttpAnswer, type HttpLimits } from './http-exchange.ts'
+import { HttpExchange, type HttpAnswer, type HttpLimits } from './http-exchange.ts'
 
 /** True, or the reason against a connection to the address. */
 export type AddressJudge = (address: string) => true | string
 
-/** All in PEM. Absent: the authorities of this machine, no certificate of our own, the host of the URL. */
+/**
+ * All in PEM. Absent: the authorities of this machine, no certificate of our own, the host of the
+ * URL.
+ */
 export interface HttpTls {
   certificateAuthority?: string | undefined
   certificate?: string | undefined
   privateKey?: string | undefined
-  /** The name that the server's certificate has to be for. */
+  /** The name that the server's certificate has to carry. */
   serverName?: string | undefined
 }
 
 export interface HttpRequest extends HttpLimits {
   /** Default GET. */
   method?: string
-  /** `expect: 100-continue`: the body waits until the server wants it, at most a second. `host` is always the URL's. */
+  /**
+   * `expect: 100-continue`: the body waits until the server asks for it, at most a second. `host`
+   * is always the URL's.
+   */
   headers?: Readonly<Record<string, string>>
-  /** A stream goes out in chunks unless `content-length` is among the headers; it is destroyed when the request fails. */
+  /**
+   * A stream goes out in chunks unless `content-length` is among the headers; it is destroyed when
+   * the request fails.
+   */
   body?: string | Uint8Array | Readable | undefined
-  /** Before the client's own. */
+  /** Used instead of the client's own settings. */
   tls?: HttpTls | undefined
-  /** Over a connection of its own: one that was kept may have been closed by the other side, and then nobody knows whether the request was read. */
+  /**
+   * Uses a connection of its own. The other side may have closed a kept one; then it is unknown
+   * whether the request was read.
+   */
   fresh?: boolean | undefined
   /** Ends the request, or the answer's body, with its connection. */
   signal?: AbortSignal | undefined
@@ -45,7 +57,7 @@ export type Resolve = (
 
 export interface HttpOptions {
   addressAllowed: AddressJudge
-  /** Kept connections to one host, at most; requests beyond them wait. Default: as many as are asked for. */
+  /** Limit for kept connections to one host; requests beyond them wait. Default: no limit. */
   connections?: number
   /** To an open connection, TLS included; default 10 s. */
   connectMs?: number
@@ -60,24 +72,36 @@ interface Agents {
 }
 
 /**
- * Requests to addresses that users name. Only an address that was judged is connected to: the name is resolved once for a connection. A
- * redirect is an error, nothing is tried twice, and nothing is sent through a proxy.
+ * Sends requests to addresses that users give. It connects only to judged addresses: each
+ * connection resolves the name once. A redirect is an error. It retries nothing and uses no proxy.
  */
 export interface Http {
-  /** @throws HttpError; what the stream of the request's body throws */
+  /** @throws HttpError; errors of the stream of the request's body */
   request(url: string | URL, request: HttpRequest): Promise<HttpAnswer>
-  /** For libraries that make requests of their own. `kept`: connections are used again; `fresh`: each request has one. */
+  /**
+   * For libraries that make requests of their own. `kept`: connections are reused; `fresh`: each
+   * request has its own.
+   */
   readonly agents: { readonly kept: Agents; readonly fresh: Agents }
-  /** For libraries that connect by themselves. It does not see addresses that are named instead of a host: `agents` judge those too. */
+  /**
+   * For libraries that connect by themselves. It does not see an address given in place of a host
+   * name; `agents` judge those too.
+   */
   readonly lookup: LookupFunction
-  /** Ends all connections, requests under way too; no other is made. */
+  /** Ends all connections, also those with open requests, and allows no others. */
   close(): void
 }
 
 const defaultConnectMs = 10_000
-/** A connection that is silent for so long is probed: an answer may take an hour, and what goes away meanwhile is noticed. */
+/**
+ * A connection that is silent this long is probed. An answer may take an hour, and the probe
+ * detects a lost peer meanwhile.
+ */
 const probeMs = 30_000
-/** Before the next address of a name is tried beside the first; Node's own 250 ms are too short for a link by satellite. */
+/**
+ * Delay before the next address of a name is tried beside the first; Node's own 250 ms are too
+ * short for a satellite link.
+ */
 const nextAddressMs = 2_000
 
 const denied = (message: string): HttpError => new HttpError('denied', message, { stage: 'route' })
@@ -86,14 +110,20 @@ const denied = (message: string): HttpError => new HttpError('denied', message, 
 const judgedLookup =
   (addressAllowed: AddressJudge, resolve: Resolve): LookupFunction =>
   (name, options, callback) => {
-    if (isMetadataName(name)) return callback(denied(`${name} is a metadata service; connections to it are denied`), '')
+    if (isMetadataName(name))
+      return callback(denied(`${name} is a metadata service; connections to it are denied`), '')
     resolve(name, { ...options, all: true }, (error, addresses) => {
       if (error !== null || addresses.length === 0) {
         const code = error?.code ?? 'ENOTFOUND'
-        return callback(new HttpError('name', `the name ${name} has no address (${code})`, { stage: 'route', code }), '')
+        return callback(
+          new HttpError('name', `the name ${name} has no address (${code})`, { stage: 'route', code }),
+          '',
+        )
       }
       const verdicts = addresses.map((each) => ({ ...each, verdict: addressAllowed(each.address) }))
-      const allowed = verdicts.filter(({ verdict }) => verdict === true).map(({ address, family }) => ({ address, family }))
+      const allowed = verdicts
+        .filter(({ verdict }) => verdict === true)
+        .map(({ address, family }) => ({ address, family }))
       const [first] = allowed
       if (first === undefined) return callback(denied(String(verdicts[0]?.verdict)), '')
       if (options.all === true) callback(null, allowed)
@@ -101,16 +131,26 @@ const judgedLookup =
     })
   }
 
-/** The same agent; it connects where `problem` knows nothing against the host, and where `lookup` leads. */
-const judging = <A extends PlainAgent>(agent: A, problem: (host: string) => HttpError | undefined, lookup: LookupFunction): A => {
+/**
+ * The same agent, but it connects only to hosts without a `problem`, at the addresses that `lookup`
+ * gives.
+ */
+const judging = <A extends PlainAgent>(
+  agent: A,
+  problem: (host: string) => HttpError | undefined,
+  lookup: LookupFunction,
+): A => {
   const connect = agent.createConnection.bind(agent)
   agent.createConnection = (options, callback) => {
     const against = problem(options.host ?? '')
     if (against === undefined) {
       const tries = { lookup, autoSelectFamily: true, autoSelectFamilyAttemptTimeout: nextAddressMs }
-      return connect({ ...options, ...tries, keepAlive: true, keepAliveInitialDelay: probeMs } as typeof options, callback)
+      return connect(
+        { ...options, ...tries, keepAlive: true, keepAliveInitialDelay: probeMs } as typeof options,
+        callback,
+      )
     }
-    callback?.(against, undefined as never)
+    ;(callback as ((error: Error) => void) | undefined)?.(against)
     return undefined
   }
   return agent
@@ -118,24 +158,40 @@ const judging = <A extends PlainAgent>(agent: A, problem: (host: string) => Http
 
 const tlsOptions = (tls: HttpTls): Record<string, string> =>
   Object.fromEntries(
-    Object.entries({ ca: tls.certificateAuthority, cert: tls.certificate, key: tls.privateKey, servername: tls.serverName }).filter(
-      (entry): entry is [string, string] => entry[1] !== undefined,
-    ),
+    Object.entries({
+      ca: tls.certificateAuthority,
+      cert: tls.certificate,
+      key: tls.privateKey,
+      servername: tls.serverName,
+    }).filter((entry): entry is [string, string] => entry[1] !== undefined),
   )
 
-/** Headers under names in lower case, with the URL's host and the length of a body that is no stream. */
+/**
+ * Headers under names in lower case, with the URL's host and the length of a body that is no
+ * stream.
+ */
 const headersOf = ({ headers = {}, body }: HttpRequest, { host }: URL): Record<string, string> => {
-  const given = Object.fromEntries(Object.entries(headers).map(([name, value]) => [name.toLowerCase(), value]))
-  const length = typeof body === 'string' || ArrayBuffer.isView(body) ? { 'content-length': String(Buffer.byteLength(body)) } : {}
+  const given = Object.fromEntries(
+    Object.entries(headers).map(([name, value]) => [name.toLowerCase(), value]),
+  )
+  const length =
+    typeof body === 'string' || ArrayBuffer.isView(body)
+      ? { 'content-length': String(Buffer.byteLength(body)) }
+      : {}
   return { 'user-agent': 'orrery', ...given, ...length, host }
 }
 
-/** The caller closes it. Nothing is contacted yet. */
+/** The caller closes it. It contacts nothing yet. */
 export const openHttp = (options: HttpOptions): Http => {
-  const { addressAllowed, connections = Infinity, connectMs = defaultConnectMs, resolve = systemLookup } = options
+  const {
+    addressAllowed,
+    connections = Infinity,
+    connectMs = defaultConnectMs,
+    resolve = systemLookup,
+  } = options
   const lookup = judgedLookup(addressAllowed, resolve)
   let closed = false
-  /** An address in the place of a name is not looked up, so it is judged here. */
+  /** Node does not look up an address in place of a name, so the address is judged here. */
   const problem = (host: string): HttpError | undefined => {
     if (closed) return new HttpError('aborted', 'the client is closed', { stage: 'route' })
     const verdict = isIP(host) === 0 ? true : addressAllowed(host)
@@ -157,7 +213,8 @@ export const openHttp = (options: HttpOptions): Http => {
     if (url.username !== '' || url.password !== '')
       throw denied(`the URL of ${place} holds a user or password; a credential travels in a header`)
     const { method = 'GET', tls, fresh = false } = request
-    if (request.signal?.aborted === true) throw new HttpError('aborted', `the request to ${place} was aborted`, { stage: 'route' })
+    if (request.signal?.aborted === true)
+      throw new HttpError('aborted', `the request to ${place} was aborted`, { stage: 'route' })
     const headers = headersOf(request, url)
     const asked = (protocol === 'https:' ? secureRequest : plainRequest)({
       method,
@@ -169,7 +226,7 @@ export const openHttp = (options: HttpOptions): Http => {
       ...tlsOptions({ ...options.tls, ...tls }),
     })
     const credentials = credentialsOf(headers, url)
-    return new Exchange({ ...request, asked, place, method, headers, connectMs, credentials }).answer
+    return new HttpExchange({ ...request, asked, place, method, headers, connectMs, credentials }).answer
   }
 
   return {

@@ -1,23 +1,36 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { StringDecoder } from 'node:string_decoder'
+import { openBackoff } from '../pacing/backoff.ts'
 import type { HttpAnswer } from './http-exchange.ts'
 import { openHttp } from './http.ts'
 import { openExec, type ExecChannel, type ExecRequest } from './kubernetes-exec.ts'
-import { kubernetesError, KubernetesError, parseAnswer, serverUrl, type KubernetesServer } from './kubernetes.ts'
+import {
+  kubernetesError,
+  KubernetesError,
+  parseAnswer,
+  serverUrl,
+  type KubernetesServer,
+} from './kubernetes.ts'
 
 export interface ClusterOptions extends Omit<KubernetesServer, 'token'> {
-  /** Asked at the first request, and again after the server refused the one before: a token expires and is replaced. */
+  /**
+   * Called at the first request, and again after the server refused the last one: a token expires
+   * and is replaced.
+   */
   token: () => Promise<string>
 }
 
 export interface ClusterRequest {
-  /** `apply`: server-side apply as the field manager `orrery`, the body's fields become ours. Default `get`. */
+  /**
+   * `apply`: server-side apply as the field manager `orrery`; the fields of the body become ours.
+   * Default `get`.
+   */
   verb?: 'get' | 'create' | 'apply' | 'delete'
   /** `/api/v1/namespaces/…`, without query. */
   path: string
   query?: Readonly<Record<string, string>>
   body?: object
-  /** For all tries together, default 30 s. */
+  /** Limit for all tries together, default 30 s. */
   deadlineMs?: number
 }
 
@@ -25,30 +38,46 @@ export interface WatchedObject {
   metadata?: { name?: string; resourceVersion?: string }
 }
 
-/** `changed` tells of one object; what a list before did not hold and this list does not hold is gone. */
+/**
+ * `changed` reports one object. An object that the list before held and this list does not hold is
+ * gone.
+ */
 export interface WatchHandlers<T> {
   listed(items: readonly T[]): void
   changed(how: 'ADDED' | 'MODIFIED' | 'DELETED', object: T): void
-  /** Whether changes are being told now; false until the first list, and while the server does not answer. */
+  /**
+   * Whether changes arrive now; false until the first list, and while the server does not answer.
+   */
   standing(now: boolean): void
 }
 
 /**
- * One cluster, asked over kept connections. Only the address that was judged is connected to, redirects are errors, a certificate is the
- * name's. What the network, a 429 or a 5xx hinders is tried again until the deadline: every request is written so that it may be done twice (a
- * `create` has a deterministic name, its second try is answered 409). All reject with `KubernetesError`.
+ * One cluster, over kept connections. The client connects only to the judged address, treats
+ * redirects as errors, and checks the certificate against the name. It retries after network
+ * faults, 429 and 5xx until the deadline: every request may safely be sent twice (a `create` has a
+ * deterministic name, and its second try is answered 409). All calls reject with `KubernetesError`.
  */
 export interface KubernetesCluster {
   request<T>(request: ClusterRequest): Promise<T>
   /** All pages of a list. */
-  list<T>(path: string, query?: Readonly<Record<string, string>>): Promise<{ items: T[]; resourceVersion: string }>
-  /** One list, then one watch that goes on from where it broke off; a new list when the server has forgotten that (410). Returns what stops it. */
-  watch<T extends WatchedObject>(path: string, query: Readonly<Record<string, string>>, handlers: WatchHandlers<T>): () => void
-  /** A command in a container, with its streams. */
+  list<T>(
+    path: string,
+    query?: Readonly<Record<string, string>>,
+  ): Promise<{ items: T[]; resourceVersion: string }>
+  /**
+   * One list, then one watch that resumes where it broke off; a new list when the server has
+   * forgotten that position (410). Returns the function that stops it.
+   */
+  watch<T extends WatchedObject>(
+    path: string,
+    query: Readonly<Record<string, string>>,
+    handlers: WatchHandlers<T>,
+  ): () => void
+  /** Runs a command in a container, with its streams. */
   exec(request: ExecRequest): Promise<ExecChannel>
   /** The last bytes of a container's log. */
   log(namespace: string, pod: string, container: string, tailBytes: number): Promise<string>
-  /** Requests sent since the start, tries and watches counted each. */
+  /** Requests sent since the start; each try and each watch counts. */
   requests(): number
   close(): void
 }
@@ -57,10 +86,10 @@ const defaultDeadlineMs = 30_000
 const tryDeadlineMs = 15_000
 const maxBytes = 64 * 1024 * 1024
 const pageSize = 1000
-/** The server ends a watch after this time; an answer that is silent for longer is a lost link. */
+/** The server ends a watch after this time; a longer silence means a lost link. */
 const watchSeconds = 290
 
-/** Whether the same request may be answered otherwise without anybody changing something. */
+/** Whether the same request may have another answer later without a change by a person. */
 const isPassing = ({ status, stage, permanent }: KubernetesError): boolean =>
   !permanent && (status === undefined ? stage !== 'host key' : status === 429 || status >= 500)
 
@@ -76,26 +105,33 @@ const advice: Readonly<Record<number, string>> = {
   403: 'the token is known, but may not do this (403); give its account the rights',
 }
 
-/** Of an answer that says no, or of an event of a watch; `quotable` takes out of its words what they repeat of the request. */
-const refusal = (status: number, text: string, { headers, quotable }: Pick<HttpAnswer, 'headers' | 'quotable'>): KubernetesError => {
-  let said: Status = {}
+/**
+ * The error for a refusal or for an event of a watch; `quotable` removes text that repeats the
+ * request.
+ */
+const refusal = (
+  status: number,
+  text: string,
+  { headers, quotable }: Pick<HttpAnswer, 'headers' | 'quotable'>,
+): KubernetesError => {
+  let document: Status = {}
   try {
-    said = JSON.parse(text) as Status
+    document = JSON.parse(text) as Status
   } catch {
-    // A proxy's page, or nothing.
+    // The body is a proxy's page, or empty.
   }
-  const words = quotable(said.message ?? text)
+  const detail = quotable(document.message ?? text)
     .trim()
     .slice(0, 500)
   const known = advice[status]
   const message =
     known === undefined
-      ? `the server answers ${status}${words === '' ? '' : `: ${words}`}`
-      : `${known}${words === '' || status === 401 ? '' : `: ${words}`}`
-  const after = said.details?.retryAfterSeconds ?? Number(headers['retry-after'])
+      ? `the server answers ${status}${detail === '' ? '' : `: ${detail}`}`
+      : `${known}${detail === '' || status === 401 ? '' : `: ${detail}`}`
+  const after = document.details?.retryAfterSeconds ?? Number(headers['retry-after'])
   return new KubernetesError('login', message, {
     status,
-    ...(said.reason === undefined ? {} : { reason: quotable(said.reason) }),
+    ...(document.reason === undefined ? {} : { reason: quotable(document.reason) }),
     ...(Number.isFinite(after) ? { retryAfterSeconds: after } : {}),
   })
 }
@@ -120,8 +156,11 @@ const openRequests = (options: ClusterOptions) => {
   let count = 0
   let token: Promise<string> | undefined
 
-  /** Makes a request with the token; after one that the server refuses, the next asks for another token. */
-  const withToken = async <T>(work: (bearer: string) => Promise<T>, isRefused: (answer: T) => boolean): Promise<T> => {
+  /** Makes a request with the token; after a refusal the next request asks for another token. */
+  const withToken = async <T>(
+    work: (bearer: string) => Promise<T>,
+    isRefused: (answer: T) => boolean,
+  ): Promise<T> => {
     if (closing.signal.aborted) throw new KubernetesError('route', 'the connection was closed')
     token ??= options.token()
     const used = token
@@ -142,10 +181,16 @@ const openRequests = (options: ClusterOptions) => {
     }
   }
 
-  /** One exchange up to the head of the answer, within `headMs`; its body may take `bodyMs` more. */
+  /**
+   * One exchange up to the head of the answer, within `headMs`; its body may take `bodyMs` more.
+   */
   const send = (
     { verb = 'get', path, query = {}, body }: ClusterRequest,
-    { headMs, bodyMs, ...within }: { headMs: number; bodyMs: number; limitBytes: number; signal?: AbortSignal },
+    {
+      headMs,
+      bodyMs,
+      ...within
+    }: { headMs: number; bodyMs: number; limitBytes: number; signal?: AbortSignal },
   ): Promise<HttpAnswer> => {
     const parameters = { ...(verb === 'apply' ? { fieldManager: 'orrery', force: 'true' } : {}), ...query }
     const search = new URLSearchParams(parameters).toString()
@@ -158,7 +203,9 @@ const openRequests = (options: ClusterOptions) => {
         headers: {
           accept: 'application/json',
           authorization: `Bearer ${bearer}`,
-          ...(body && { 'content-type': verb === 'apply' ? 'application/apply-patch+yaml' : 'application/json' }),
+          ...(body && {
+            'content-type': verb === 'apply' ? 'application/apply-patch+yaml' : 'application/json',
+          }),
         },
         body: body && JSON.stringify(body),
       })
@@ -170,7 +217,7 @@ const openRequests = (options: ClusterOptions) => {
     closing: closing.signal,
     count: () => count,
 
-    /** The text of a good answer. */
+    /** Returns the text of a good answer. */
     async text(request: ClusterRequest, deadlineMs: number): Promise<string> {
       const answer = await send(request, { headMs: deadlineMs, bodyMs: deadlineMs, limitBytes: maxBytes })
       const text = await textOf(answer)
@@ -184,17 +231,20 @@ const openRequests = (options: ClusterOptions) => {
         () => false,
       ),
 
-    /** A token that was good a moment ago may have been replaced: one refusal asks for the next. */
+    /**
+     * A token that was good a moment ago may have been replaced: after one refusal it asks for the
+     * next.
+     */
     async tried<T>(deadlineMs: number, work: (leftMs: number) => Promise<T>): Promise<T> {
       const until = performance.now() + deadlineMs
       let refusals = 0
-      for (let wait = 100; ; wait = Math.min(wait * 2, 4000)) {
+      for (const backoff = openBackoff({ firstMs: 100, longestMs: 4000, spread: 0.5 }); ;) {
         try {
           return await work(Math.min(tryDeadlineMs, Math.max(1000, until - performance.now())))
         } catch (error) {
           if (!(error instanceof KubernetesError)) throw error
           if (error.status === 401 && refusals++ === 0) continue
-          const pause = Math.max(wait * (0.5 + Math.random() / 2), (error.retryAfterSeconds ?? 0) * 1000)
+          const pause = Math.max(backoff.next(), (error.retryAfterSeconds ?? 0) * 1000)
           if (!isPassing(error) || closing.signal.aborted || performance.now() + pause > until) throw error
           await sleep(pause, undefined, { signal: closing.signal }).catch(() => undefined)
         }
@@ -227,12 +277,16 @@ async function* eventsOf<T>(body: AsyncIterable<Buffer>): AsyncGenerator<Event<T
   for await (const chunk of body) {
     const lines = (rest + decoder.write(chunk)).split('\n')
     rest = lines.pop() ?? ''
-    if (rest.length > maxBytes) throw new KubernetesError('login', `an event of the watch is larger than ${maxBytes} bytes`)
+    if (rest.length > maxBytes)
+      throw new KubernetesError('login', `an event of the watch is larger than ${maxBytes} bytes`)
     for (const line of lines) if (line !== '') yield parseAnswer<Event<T>>(line)
   }
 }
 
-/** One watch from a version on. Resolves when the server ends it; rejects when the link or the history broke. */
+/**
+ * One watch from a version on. Resolves when the server ends it; rejects when the link or the
+ * history broke.
+ */
 async function follow<T extends WatchedObject>(
   { send }: Requests,
   path: string,
@@ -263,9 +317,14 @@ export function openKubernetesCluster(options: ClusterOptions): KubernetesCluste
   const requests = openRequests(options)
 
   const request = async <T>(asked: ClusterRequest): Promise<T> =>
-    parseAnswer<T>(await requests.tried(asked.deadlineMs ?? defaultDeadlineMs, (left) => requests.text(asked, left)))
+    parseAnswer<T>(
+      await requests.tried(asked.deadlineMs ?? defaultDeadlineMs, (left) => requests.text(asked, left)),
+    )
 
-  const list = async <T>(path: string, query: Readonly<Record<string, string>> = {}): Promise<{ items: T[]; resourceVersion: string }> => {
+  const list = async <T>(
+    path: string,
+    query: Readonly<Record<string, string>> = {},
+  ): Promise<{ items: T[]; resourceVersion: string }> => {
     const items: T[] = []
     for (let next = ''; ;) {
       const page: Page<T> = await request<Page<T>>({
@@ -278,12 +337,16 @@ export function openKubernetesCluster(options: ClusterOptions): KubernetesCluste
     }
   }
 
-  function watch<T extends WatchedObject>(path: string, query: Readonly<Record<string, string>>, handlers: WatchHandlers<T>): () => void {
+  function watch<T extends WatchedObject>(
+    path: string,
+    query: Readonly<Record<string, string>>,
+    handlers: WatchHandlers<T>,
+  ): () => void {
     const stopping = new AbortController()
     const signal = AbortSignal.any([stopping.signal, requests.closing])
     const from = { version: '' }
     const keepWatching = async (): Promise<void> => {
-      let wait = 100
+      const backoff = openBackoff({ firstMs: 100, longestMs: 10_000, spread: 0.5 })
       while (!signal.aborted) {
         const since = performance.now()
         try {
@@ -298,14 +361,14 @@ export function openKubernetesCluster(options: ClusterOptions): KubernetesCluste
         } catch (error) {
           if (signal.aborted) return
           handlers.standing(false)
-          // The server no longer knows what came after that version.
+          // The server no longer has the changes after that version.
           if (error instanceof KubernetesError && error.status === 410) {
             from.version = ''
             if (performance.now() - since > 1000) continue
           }
         }
-        wait = performance.now() - since > 30_000 ? 100 : Math.min(wait * 2, 10_000)
-        await sleep(wait * (0.5 + Math.random() / 2), undefined, { signal }).catch(() => undefined)
+        if (performance.now() - since > 30_000) backoff.reset()
+        await backoff.pause(signal)
       }
     }
     void keepWatching()
@@ -316,12 +379,18 @@ export function openKubernetesCluster(options: ClusterOptions): KubernetesCluste
     request,
     list,
     watch,
-    exec: (asked) => requests.tried(asked.deadlineMs ?? defaultDeadlineMs, (left) => requests.exec({ ...asked, deadlineMs: left })),
+    exec: (asked) =>
+      requests.tried(asked.deadlineMs ?? defaultDeadlineMs, (left) =>
+        requests.exec({ ...asked, deadlineMs: left }),
+      ),
     log: (namespace, pod, container, tailBytes) =>
       requests.tried(defaultDeadlineMs, async (left) => {
-        // The server cuts at the beginning, so lines are what bounds the end.
+        // The server cuts at the beginning, so the number of lines bounds the end.
         const query = { container, tailLines: '200', limitBytes: String(Math.max(tailBytes, 64 * 1024)) }
-        const text = await requests.text({ path: `/api/v1/namespaces/${namespace}/pods/${pod}/log`, query }, left)
+        const text = await requests.text(
+          { path: `/api/v1/namespaces/${namespace}/pods/${pod}/log`, query },
+          left,
+        )
         return Buffer.from(text).subarray(-tailBytes).toString('utf8')
       }),
     requests: requests.count,

@@ -8,7 +8,7 @@ export interface ExecRequest {
   pod: string
   container: string
   command: readonly string[]
-  /** To the open channel. */
+  /** Time until the channel is open. */
   deadlineMs?: number
 }
 
@@ -17,9 +17,12 @@ export interface ExecChannel {
   stdin: Writable
   stdout: Readable
   stderr: Readable
-  /** Its exit code; rejects with `KubernetesError` when the link broke before. Settles after the last byte of both outputs. */
+  /**
+   * The command's exit code; rejects with `KubernetesError` when the link broke before. Settles
+   * after the last byte of both outputs.
+   */
   done: Promise<number>
-  /** Closes the socket; what runs in the container goes on. */
+  /** Closes the socket; the processes in the container go on. */
   close(): void
 }
 
@@ -31,11 +34,11 @@ export interface ExecServer {
   tls: Pick<HttpTls, 'certificateAuthority'>
 }
 
-/** The first byte of a frame says what the others are. */
+/** The first byte of a frame gives the type of the rest. */
 const frames = { stdin: 0, close: 255 } as const
 const stdinClosed = Buffer.from([frames.close, frames.stdin])
 
-/** What is used of `ws`' socket; the library's own types of it are not installed with it. */
+/** The part of `ws`' socket that is used; the library's own types are not installed with it. */
 interface Socket {
   readonly protocol: string
   readonly isPaused: boolean
@@ -53,7 +56,7 @@ interface ExecStatus {
   details?: { causes?: { reason?: string; message?: string }[] }
 }
 
-/** The exit code in the words of the kubelet, or why there is none. */
+/** The exit code from the kubelet's message, or why there is none. */
 const exitCodeOf = ({ status, message = 'no words', details }: ExecStatus): number => {
   if (status === 'Success') return 0
   const code = details?.causes?.find(({ reason }) => reason === 'ExitCode')?.message
@@ -61,13 +64,13 @@ const exitCodeOf = ({ status, message = 'no words', details }: ExecStatus): numb
   throw new KubernetesError('login', `the command was not run: ${message}`)
 }
 
-/** What `ws` says of a handshake that was answered otherwise. */
+/** The status in the error of `ws` for a handshake with another answer. */
 const statusIn = (message: string): number | undefined => {
   const [, status] = /Unexpected server response: (\d{3})/.exec(message) ?? []
   return status === undefined ? undefined : Number(status)
 }
 
-/** @throws KubernetesError with the status of a handshake that was refused. */
+/** @throws KubernetesError with the status of a refused handshake. */
 export async function openExec(
   { url, agent, tls }: ExecServer,
   token: string,
@@ -77,7 +80,7 @@ export async function openExec(
   const { Exec, KubeConfig } = await import('@kubernetes/client-node')
   const config = new KubeConfig()
   config.loadFromClusterAndUser({ name: 'cluster', server: url, skipTLSVerify: false }, { name: 'user' })
-  // Its own agent would connect without asking about the address.
+  // The library's own agent would connect without judging the address.
   config.applyToHTTPSOptions = (options) => {
     Object.assign(options, {
       agent,
@@ -93,7 +96,7 @@ export async function openExec(
   let pause: () => void = () => undefined
   const readable = (): Readable => new Readable({ highWaterMark: 1024 * 1024, read: () => resume() })
   const [stdout, stderr] = [readable(), readable()]
-  // Whoever does not read its errors is not to be stopped by them.
+  // Without this, the error would end the process of a caller that does not read it.
   stderr.on('error', () => undefined)
   stdout.on('error', () => undefined)
   let settled = false
@@ -126,7 +129,8 @@ export async function openExec(
       fail(error as Error)
     }
   }
-  // Its way to write ignores how fast the other side reads: it gets a stream that never says anything, and the frames are written here.
+  // The library's writer ignores how fast the other side reads. It gets a silent stream, and the
+  // frames are written here.
   const silent = new Readable({ read: () => undefined })
   const opening = new Exec(config).exec(
     namespace,
@@ -143,20 +147,32 @@ export async function openExec(
     const { message = 'no words', error } = event as { message?: string; error?: unknown }
     if (error instanceof HttpError) throw kubernetesError(error, 'route')
     const status = statusIn(message)
-    const what = status === undefined ? `${new URL(url).host}: ${message}` : `exec in Pod ${pod} is answered ${status}`
-    throw new KubernetesError(status === undefined ? 'route' : 'login', what, status === undefined ? {} : { status })
+    const what =
+      status === undefined ? `${new URL(url).host}: ${message}` : `exec in Pod ${pod} is answered ${status}`
+    throw new KubernetesError(
+      status === undefined ? 'route' : 'login',
+      what,
+      status === undefined ? {} : { status },
+    )
   })
   pause = () => socket.pause()
   resume = () => socket.isPaused && socket.resume()
   socket.onclose = ({ code, reason }) =>
-    fail(new KubernetesError('login', `the link to Pod ${pod} was lost (${code}${reason === '' ? '' : ` ${reason}`})`))
+    fail(
+      new KubernetesError(
+        'login',
+        `the link to Pod ${pod} was lost (${code}${reason === '' ? '' : ` ${reason}`})`,
+      ),
+    )
 
   const frame = (bytes: Buffer): Buffer => Buffer.concat([Buffer.from([frames.stdin]), bytes])
   const stdin = new Writable({
     write: (bytes: Buffer, _, callback) => socket.send(frame(bytes), (error) => callback(error ?? null)),
-    // Only the fifth version of the protocol can say that there is no more; older servers end the command with the socket.
+    // Only the fifth version of the protocol has a message for the end of the input; older servers
+    // end the command with the socket.
     final: (callback) => {
-      if (socket.protocol === 'v5.channel.k8s.io') socket.send(stdinClosed, (error) => callback(error ?? null))
+      if (socket.protocol === 'v5.channel.k8s.io')
+        socket.send(stdinClosed, (error) => callback(error ?? null))
       else callback()
     },
   })

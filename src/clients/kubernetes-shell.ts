@@ -1,13 +1,19 @@
 import { EventEmitter } from 'node:events'
 import { PassThrough, type Readable } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { LinkError, type RunOptions, type ShellResult, type ShellStream, type SiteShell } from '../drivers/shell.ts'
+import {
+  LinkError,
+  type RunOptions,
+  type ShellResult,
+  type ShellStream,
+  type SiteShell,
+} from '../shell/site-shell.ts'
 import type { ExecChannel } from './kubernetes-exec.ts'
 import { KubernetesError } from './kubernetes.ts'
 import { LastBytes, Resident, type ResidentChannel } from './ssh/resident.ts'
 
 export interface PodShellOptions {
-  /** Opens a command in the container that the shell is in, wherever that is now. */
+  /** Runs a command in the container of the shell, in whichever pod that is now. */
   exec: (command: readonly string[], deadlineMs: number) => Promise<ExecChannel>
 }
 
@@ -19,21 +25,27 @@ const longestFedInput = 16 * 1024
 const longestHeader = 64
 
 /**
- * Tells its process, reads a script of so many bytes from its input, and leaves the rest of the input to that. `dd` takes exactly those; `head`
- * of busybox would take more.
+ * Prints its process id, reads a script of so many bytes from its input, and leaves the rest of the
+ * input to the script. `dd` takes exactly those bytes; `head` of busybox would take more.
  */
-const readScript = 'echo "$$"; IFS= read -r n; s=$(dd bs="$n" count=1 iflag=fullblock 2>/dev/null) || exit 125; eval "$s"'
+const readScript =
+  'echo "$$"; IFS= read -r n; s=$(dd bs="$n" count=1 iflag=fullblock 2>/dev/null) || exit 125; eval "$s"'
 
-const linkError = (error: unknown): Error => {
+/** An error of the cluster as the error of a link; others as they are. */
+export const linkErrorOf = (error: unknown): Error => {
   if (!(error instanceof KubernetesError)) return error instanceof Error ? error : new Error(String(error))
   const permanent = error.permanent || error.status === 401 || error.status === 403
-  return new LinkError(error.stage === 'login' && error.status === undefined ? 'link' : error.stage, error.message, {
-    cause: error,
-    permanent,
-  })
+  return new LinkError(
+    error.stage === 'login' && error.status === undefined ? 'link' : error.stage,
+    error.message,
+    {
+      cause: error,
+      permanent,
+    },
+  )
 }
 
-/** What a resident shell needs of a channel. */
+/** The part of a channel that a resident shell needs. */
 const channelOf = (exec: ExecChannel): ResidentChannel => {
   const channel = Object.assign(new EventEmitter(), {
     stderr: exec.stderr,
@@ -50,20 +62,29 @@ const channelOf = (exec: ExecChannel): ResidentChannel => {
 }
 
 /** Takes one line off a stream of bytes; the rest goes on in the stream that is returned. */
-const firstLine = (stream: Readable, deadlineMs: number, done: Promise<number>): Promise<{ line: string; rest: PassThrough }> =>
+const firstLine = (
+  stream: Readable,
+  deadlineMs: number,
+  done: Promise<number>,
+): Promise<{ line: string; rest: PassThrough }> =>
   new Promise((resolve, reject) => {
     let head = Buffer.alloc(0)
     const fail = (error: unknown): void => {
       clearTimeout(timer)
-      reject(linkError(error))
+      reject(linkErrorOf(error))
     }
-    const timer = setTimeout(() => fail(new LinkError('shell', `no shell in the Pod within ${deadlineMs / 1000} s`)), deadlineMs)
+    const timer = setTimeout(
+      () => fail(new LinkError('shell', `no shell in the Pod within ${deadlineMs / 1000} s`)),
+      deadlineMs,
+    )
     const take = (bytes: Buffer): void => {
       head = Buffer.concat([head, bytes])
       const end = head.indexOf(10)
       if (end < 0) {
         if (head.length > longestHeader)
-          fail(new LinkError('shell', `the shell in the Pod says ${JSON.stringify(head.toString('latin1'))}`))
+          fail(
+            new LinkError('shell', `the shell in the Pod answers ${JSON.stringify(head.toString('latin1'))}`),
+          )
         return
       }
       clearTimeout(timer)
@@ -80,10 +101,15 @@ const firstLine = (stream: Readable, deadlineMs: number, done: Promise<number>):
     )
   })
 
-/** All that a stream answers to its input, until the deadline and up to `maxBytes`. */
+/** Collects all output of a stream, until the deadline and up to `maxBytes`. */
 async function gathered(
   stream: ShellStream,
-  { input, until, deadlineMs, maxBytes }: { input: Buffer | undefined; until: number; deadlineMs: number; maxBytes: number },
+  {
+    input,
+    until,
+    deadlineMs,
+    maxBytes,
+  }: { input: Buffer | undefined; until: number; deadlineMs: number; maxBytes: number },
 ): Promise<ShellResult> {
   const chunks: Buffer[] = []
   let size = 0
@@ -115,8 +141,9 @@ async function gathered(
 }
 
 /**
- * A `SiteShell` in a container. Scripts go through up to three resident shells, a WebSocket each, which stay open: 2 ms a script instead of 40 for
- * a WebSocket of its own; what has large input, and streams, have one of their own.
+ * A `SiteShell` in a container. Scripts run in up to three resident shells, each with a WebSocket
+ * that stays open: 2 ms a script, against 40 for a WebSocket of its own. Scripts with large input,
+ * and streams, have a WebSocket of their own.
  */
 export function openPodShell({ exec }: PodShellOptions): SiteShell {
   let residents: Resident[] = []
@@ -130,12 +157,14 @@ export function openPodShell({ exec }: PodShellOptions): SiteShell {
   const open = async (command: readonly string[], until: number): Promise<ExecChannel> => {
     if (closed) throw new LinkError('link', 'the shell was closed')
     return exec(command, Math.max(1000, until - performance.now())).catch((error: unknown) => {
-      throw linkError(error)
+      throw linkErrorOf(error)
     })
   }
   const endGroup = (pid: string): void => {
     if (pid === '' || closed) return
-    run(`kill -s KILL -- -${pid} 2>/dev/null || kill -s KILL ${pid} 2>/dev/null`, { deadlineMs: 20_000 }).catch(() => undefined)
+    run(`kill -s KILL -- -${pid} 2>/dev/null || kill -s KILL ${pid} 2>/dev/null`, {
+      deadlineMs: 20_000,
+    }).catch(() => undefined)
   }
 
   const openResident = async (until: number): Promise<void> => {
@@ -183,13 +212,16 @@ export function openPodShell({ exec }: PodShellOptions): SiteShell {
   async function run(script: string, options: RunOptions = {}): Promise<ShellResult> {
     const { deadlineMs = defaults.deadlineMs, maxBytes = defaults.maxBytes } = options
     const until = performance.now() + deadlineMs
-    const input = options.input === undefined || options.input.length === 0 ? undefined : Buffer.from(options.input)
+    const input =
+      options.input === undefined || options.input.length === 0 ? undefined : Buffer.from(options.input)
     const small = input === undefined || (input.length <= longestFedInput && !input.includes(0))
-    // No text: a shell's variable holds neither NUL nor what is not UTF-8.
+    // Such input is not text: a shell's variable holds neither NUL nor bytes that are not UTF-8.
     const fed = input === undefined || !small ? undefined : input.toString('utf8')
     const plain = fed === undefined ? small : Buffer.from(fed).equals(input ?? Buffer.alloc(0))
     if (plain && script.length <= (bash ? longestForResident.bash : longestForResident.other)) {
-      return onResident(until, (resident) => resident.run(script, fed, Math.max(1, until - performance.now()), maxBytes))
+      return onResident(until, (resident) =>
+        resident.run(script, fed, Math.max(1, until - performance.now()), maxBytes),
+      )
     }
     return gathered(await openStream(script, until), { input, until, deadlineMs, maxBytes })
   }
@@ -197,23 +229,27 @@ export function openPodShell({ exec }: PodShellOptions): SiteShell {
   const openStream = async (script: string, until: number): Promise<ShellStream> => {
     const channel = await open(['/bin/sh', '-c', readScript], until)
     streams.add(channel)
-    const words = new LastBytes()
-    channel.stderr.on('data', (bytes: Buffer) => words.add(bytes))
+    const lastError = new LastBytes()
+    channel.stderr.on('data', (bytes: Buffer) => lastError.add(bytes))
     void channel.done.catch(() => undefined).then(() => streams.delete(channel))
     try {
       const text = Buffer.from(script)
       channel.stdin.write(`${text.length}\n`)
       channel.stdin.write(text)
-      const { line: pid, rest } = await firstLine(channel.stdout, Math.max(1000, until - performance.now()), channel.done)
+      const { line: pid, rest } = await firstLine(
+        channel.stdout,
+        Math.max(1000, until - performance.now()),
+        channel.done,
+      )
       const ended = new Promise<void>((resolve) => rest.once('close', resolve).once('end', resolve))
       const done = channel.done.then(
         async (code) => {
           if (!rest.readableFlowing && rest.readableLength > 0) await ended
-          return { code, signal: null, stderr: words.toString() }
+          return { code, signal: null, stderr: lastError.toString() }
         },
         (error: unknown) => {
           rest.destroy()
-          throw linkError(error)
+          throw linkErrorOf(error)
         },
       )
       done.catch(() => undefined)

@@ -1,18 +1,18 @@
 import { HttpError } from './http-error.ts'
 import { openHttp, type AddressJudge } from './http.ts'
 
-/** An API server of Kubernetes, as far as it can be asked with plain requests. */
+/** An API server of Kubernetes, for plain requests. */
 export interface KubernetesServer {
   host: string
   port: number
   token?: string
   /** PEM; absent: the certificate authorities of this machine. */
   certificateAuthority?: string
-  /** Asked about the address itself before a byte is sent to it. */
+  /** Judges the address itself before a byte is sent to it. */
   addressAllowed: AddressJudge
 }
 
-/** How far a request came: the stage that failed. */
+/** The stage at which a request failed. */
 export type KubernetesStage = 'name' | 'route' | 'host key' | 'login'
 
 interface KubernetesErrorOptions {
@@ -26,10 +26,12 @@ export class KubernetesError extends Error {
   readonly stage: KubernetesStage
   /** HTTP status, where there was an answer. */
   readonly status: number | undefined
-  /** The API's own word for it: `AlreadyExists`, `Forbidden`, `Expired` … */
+  /** The API's own reason: `AlreadyExists`, `Forbidden`, `Expired` … */
   readonly reason: string | undefined
   readonly retryAfterSeconds: number | undefined
-  /** Trying again is useless before somebody changes something: a denied address, a wrong certificate. */
+  /**
+   * A retry is useless before a person changes something: a denied address, a wrong certificate.
+   */
   readonly permanent: boolean
   constructor(stage: KubernetesStage, message: string, options: ErrorOptions & KubernetesErrorOptions = {}) {
     super(message, options)
@@ -44,18 +46,21 @@ export class KubernetesError extends Error {
 
 export interface KubernetesAnswer {
   body: unknown
-  /** The address that was connected to. */
+  /** The address of the connection. */
   address: string
 }
 
 const deadlineMs = 10_000
 const maxBytes = 32 * 1024 * 1024
 
-/** `https://host:port`, for requests to a path of it. */
+/** `https://host:port`, for requests to one of its paths. */
 export const serverUrl = ({ host, port }: Pick<KubernetesServer, 'host' | 'port'>): string =>
   `https://${host.includes(':') ? `[${host}]` : host}:${port}`
 
-/** What an error of the HTTP client means here; others stay. `secure`: the stage of a TLS that broke off for another reason than its certificate. */
+/**
+ * The stage that an error of the HTTP client means; other errors pass unchanged. `secure`: the
+ * stage of a TLS fault that is not about the certificate.
+ */
 export const kubernetesError = (error: unknown, secure: KubernetesStage): Error => {
   if (!(error instanceof HttpError)) return error as Error
   const { fault, status, message } = error
@@ -68,18 +73,23 @@ export const kubernetesError = (error: unknown, secure: KubernetesStage): Error 
   })
 }
 
-/** @throws KubernetesError without a cause: that of a parser quotes the text, which may repeat a token */
+/**
+ * @throws KubernetesError without a cause: a parser's error quotes the text, which may repeat a
+ *   token
+ */
 export const parseAnswer = <T>(text: string): T => {
   try {
     return JSON.parse(text) as T
   } catch {
-    throw new KubernetesError('login', 'the answer is not JSON: this is no Kubernetes API', { permanent: true })
+    throw new KubernetesError('login', 'the answer is not JSON: this is no Kubernetes API', {
+      permanent: true,
+    })
   }
 }
 
 /**
- * One request over a connection of its own, within 10 s and 32 MiB, with the answer's JSON. A redirect is an error and is not followed:
- * the token goes to the server that was named and to no other.
+ * One request over a connection of its own, within 10 s and 32 MiB, with the answer's JSON. A
+ * redirect is an error and is not followed: the token is sent only to the named server.
  *
  * @throws KubernetesError with the stage, and the status where there was an answer
  */
@@ -104,7 +114,8 @@ export const askKubernetes = async (
       limitBytes: maxBytes,
     })
     const text = (await answer.bytes()).toString('utf8')
-    if (answer.status >= 300) throw new KubernetesError('login', refusalText(answer.status), { status: answer.status })
+    if (answer.status >= 300)
+      throw new KubernetesError('login', refusalText(answer.status), { status: answer.status })
     return { body: parseAnswer(text), address: answer.address }
   } catch (error) {
     throw kubernetesError(error, 'host key')

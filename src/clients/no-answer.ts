@@ -1,4 +1,7 @@
-/** Why something outside gave no answer, in words that may be public: without codes, paths and names of hosts. */
+/**
+ * Why an external service gave no answer, in text that may be public: without codes, paths and
+ * names of hosts.
+ */
 export class NoAnswerError extends Error {
   constructor(message: string, options?: ErrorOptions) {
     super(message, options)
@@ -6,15 +9,17 @@ export class NoAnswerError extends Error {
   }
 }
 
-/** The words for a deadline that has passed. */
-export const lateWords = (deadlineMs: number): string => `no answer within ${deadlineMs / 1_000} s`
+/** The message for a deadline that has passed. */
+export const lateText = (deadlineMs: number): string => `no answer within ${deadlineMs / 1_000} s`
 
-/** What `work` gives. @throws NoAnswerError after `deadlineMs`; the work itself is not ended */
+/**
+ * Returns the result of `work`. @throws NoAnswerError after `deadlineMs`; the work itself goes on
+ */
 export const withinDeadline = async <T>(deadlineMs: number, work: Promise<T>): Promise<T> => {
   let timer: NodeJS.Timeout | undefined
   const late = new Promise<never>((_, reject) => {
     timer = setTimeout(() => {
-      reject(new NoAnswerError(lateWords(deadlineMs)))
+      reject(new NoAnswerError(lateText(deadlineMs)))
     }, deadlineMs)
   })
   try {

@@ -1,24 +1,30 @@
 import type { HttpAnswer } from './http-exchange.ts'
 import type { Http } from './http.ts'
 
-/** The REST interface of Slurm, versions 0.0.36 to 0.0.44. Times are seconds since epoch by the clock of the cluster, sizes MiB. */
+/**
+ * The REST interface of Slurm, versions 0.0.36 to 0.0.44. Times are seconds since epoch by the
+ * clock of the cluster, sizes MiB.
+ */
 
 export interface SlurmrestdServer {
   http: Pick<Http, 'request'>
   /** `http://host:port`, without a path. */
   url: string
   user: string
-  /** Asked for each request; goes into a header and nowhere else. */
+  /** Called for each request; the token is used in a header only. */
   token: () => Promise<string>
 }
 
 export interface SlurmrestdJob {
-  /** Of the array; of a job that is in none, its own. */
+  /** The array's id; the job's own id where it belongs to no array. */
   job: string
-  /** Of an array's elements, as Slurm writes lists (`0-3,7`); undefined for a job that is in no array. */
+  /**
+   * Of an array's elements, as Slurm writes lists (`0-3,7`); undefined for a job that is in no
+   * array.
+   */
   elements: string | undefined
   name: string
-  /** In capitals, without additions; `COMPLETING` where a job is over and not quite. */
+  /** In capitals, without flags; `COMPLETING` where a job is ending. */
   state: string
   reason: string | undefined
   startedAt: number | undefined
@@ -29,10 +35,13 @@ export interface SlurmrestdJob {
 export interface SlurmrestdPartition {
   name: string
   isDefault: boolean
-  /** Infinity: none. */
+  /** Infinity: no limit. */
   maxSeconds: number
   defaultSeconds: number | undefined
-  /** Whether a job that asks for no memory gets that of the whole node: the partition has no default of its own. */
+  /**
+   * Whether a job without a memory request gets the memory of the whole node: the partition has no
+   * default of its own.
+   */
   wholeNode: boolean
 }
 
@@ -43,7 +52,7 @@ export interface SlurmrestdNode {
   gpus: number
 }
 
-/** An array to submit. What is absent is the site's. */
+/** An array to submit. The site's defaults fill absent fields. */
 export interface SlurmrestdSubmission {
   name: string
   /** The elements as Slurm writes lists. */
@@ -62,13 +71,13 @@ export interface SlurmrestdSubmission {
 }
 
 /**
- * - `silent`: nothing is known: no answer, or one that comes from another part than the scheduler.
- * - `full`: the scheduler takes no more jobs now; nothing was taken.
- * - `refused`: the scheduler says no, in its words.
+ * - `silent`: the state is unknown: no answer, or an answer from another part than the scheduler.
+ * - `full`: the scheduler accepts no more jobs now; it accepted nothing.
+ * - `refused`: the scheduler refuses; the message is the scheduler's.
  */
 export type SlurmrestdTrouble = 'silent' | 'full' | 'refused'
 
-/** Does not hold the token, also where the server repeats it. */
+/** Never contains the token, even where the server repeats it. */
 export class SlurmrestdError extends Error {
   readonly trouble: SlurmrestdTrouble
   constructor(trouble: SlurmrestdTrouble, message: string, options?: ErrorOptions) {
@@ -83,7 +92,10 @@ export type Json = Readonly<Record<string, unknown>>
 const objects = (value: unknown): Json[] =>
   Array.isArray(value) ? value.filter((one): one is Json => typeof one === 'object' && one !== null) : []
 
-/** A number as versions up to 0.0.38 write it, or `{set, infinite, number}` as later ones do; unset and -1 are undefined. */
+/**
+ * A number as versions up to 0.0.38 write it, or `{set, infinite, number}` as later ones do; unset
+ * and -1 are undefined.
+ */
 const numberOf = (value: unknown): number | undefined => {
   if (typeof value === 'object' && value !== null) {
     const { set, infinite, number } = value as { set?: unknown; infinite?: unknown; number?: unknown }
@@ -92,21 +104,23 @@ const numberOf = (value: unknown): number | undefined => {
   }
   return typeof value === 'number' && value >= 0 ? value : undefined
 }
-const textOf = (value: unknown): string => (Array.isArray(value) ? String(value[0] ?? '') : typeof value === 'string' ? value : '')
+const textOf = (value: unknown): string =>
+  Array.isArray(value) ? String(value[0] ?? '') : typeof value === 'string' ? value : ''
 const timeOf = (value: unknown): number | undefined => {
   const time = numberOf(value)
   return time === undefined || time === 0 || time === Infinity ? undefined : time
 }
 const isInfinite = (value: unknown): boolean => numberOf(value) === undefined || numberOf(value) === Infinity
 
-/** Of an answer to `GET jobs`. */
+/** Reads an answer to `GET jobs`. */
 export const readJobs = (answer: Json): SlurmrestdJob[] =>
   objects(answer['jobs']).map((job) => {
     const array = numberOf(job['array_job_id'])
     const waiting = textOf(job['array_task_string'])
     const index = numberOf(job['array_task_id'])
     const reason = textOf(job['state_reason'])
-    // `["RUNNING", "COMPLETING"]`: what is added to a state that is over says that it is not quite.
+    // `["RUNNING", "COMPLETING"]`: the flag beside an ended state marks a job that is still
+    // completing.
     const states = Array.isArray(job['job_state']) ? job['job_state'].map(String) : [textOf(job['job_state'])]
     return {
       job: String(array === undefined || array === 0 ? numberOf(job['job_id']) : array),
@@ -121,21 +135,32 @@ export const readJobs = (answer: Json): SlurmrestdJob[] =>
   })
 
 const isWholeNode = (partition: Json): boolean => {
-  const { partition_memory_per_node: ofNode, partition_memory_per_cpu: ofProcessor } = (partition['defaults'] ?? {}) as Json
-  return [partition['default_memory_per_node'], partition['default_memory_per_cpu'], ofNode, ofProcessor].every(isInfinite)
+  const { partition_memory_per_node: ofNode, partition_memory_per_cpu: ofProcessor } = (partition[
+    'defaults'
+  ] ?? {}) as Json
+  return [
+    partition['default_memory_per_node'],
+    partition['default_memory_per_cpu'],
+    ofNode,
+    ofProcessor,
+  ].every(isInfinite)
 }
 
-/** Of an answer to `GET partitions`. */
+/** Reads an answer to `GET partitions`. */
 export const readPartitions = (answer: Json): SlurmrestdPartition[] => {
   const partitions = objects(answer['partitions'])
   return partitions.map((partition) => {
     const maximum = partition['max_time_limit'] ?? (partition['maximums'] as Json | undefined)?.['time']
-    const usual = numberOf(partition['default_time_limit'] ?? (partition['defaults'] as Json | undefined)?.['time'])
+    const usual = numberOf(
+      partition['default_time_limit'] ?? (partition['defaults'] as Json | undefined)?.['time'],
+    )
     const flags = partition['flags']
     return {
       name: textOf(partition['name']),
-      // Versions from 0.0.40 on do not tell which one it is.
-      isDefault: Array.isArray(flags) ? flags.some((flag) => /^default$/i.test(String(flag))) : partitions.length === 1,
+      // Versions from 0.0.40 on do not mark the default partition.
+      isDefault: Array.isArray(flags)
+        ? flags.some((flag) => /^default$/i.test(String(flag)))
+        : partitions.length === 1,
       maxSeconds: isInfinite(maximum) ? Infinity : (numberOf(maximum) ?? 0) * 60,
       defaultSeconds: usual === undefined || usual === Infinity ? undefined : usual * 60,
       wholeNode: isWholeNode(partition),
@@ -143,7 +168,7 @@ export const readPartitions = (answer: Json): SlurmrestdPartition[] => {
   })
 }
 
-/** Of an answer to `GET nodes`. */
+/** Reads an answer to `GET nodes`. */
 export const readNodes = (answer: Json): SlurmrestdNode[] =>
   objects(answer['nodes']).map((node) => ({
     partitions: Array.isArray(node['partitions']) ? node['partitions'].map(String) : [],
@@ -152,7 +177,7 @@ export const readNodes = (answer: Json): SlurmrestdNode[] =>
     gpus: Number(/gpu(?::[^:,()]+)?:(\d+)/.exec(textOf(node['gres']))?.[1] ?? 0),
   }))
 
-/** Of an answer to `GET reservations`: when each ends; one without an end is left out. */
+/** Reads an answer to `GET reservations`: the end of each; one without an end is left out. */
 export const readReservations = (answer: Json): Map<string, number> =>
   new Map(
     objects(answer['reservations']).flatMap((one) => {
@@ -165,12 +190,16 @@ export const readReservations = (answer: Json): Map<string, number> =>
 const newestKnown = 44
 const minorOf = (version: string): number => Number(version.split('.').at(-1))
 
-const silent = /unable to contact|connection|timed out|unspecified error|config is unable to load|protocol authentication/i
+const silent =
+  /unable to contact|connection|timed out|unspecified error|config is unable to load|protocol authentication/i
 const noRoom = /MaxSubmit|MaxJobCount|job violates accounting|temporarily unable|too many/i
 /** A listed job takes 5 KB or so; a longer text is more than Node holds. */
 const answerLimitBytes = 500 * 1024 * 1024
 
-/** An array in the shapes of a version: later ones take numbers and lists where 0.0.38 took objects and words. */
+/**
+ * An array in the form of a version: later ones take numbers and lists where 0.0.38 took objects
+ * and strings.
+ */
 const describe = (submission: SlurmrestdSubmission, isLater: boolean): Json => {
   const number = (value: number): unknown => (isLater ? { set: true, infinite: false, number: value } : value)
   const { name, array, requeue, cores, gpus, memoryMegabytes, walltimeMinutes } = submission
@@ -195,7 +224,7 @@ const describe = (submission: SlurmrestdSubmission, isLater: boolean): Json => {
   }
 }
 
-/** What an answer says. @throws SlurmrestdError */
+/** The content of an answer. @throws SlurmrestdError */
 const contentOf = (at: string, user: string, { status, quotable }: HttpAnswer, text: string): Json => {
   if (status === 401 || status === 403)
     throw new SlurmrestdError('silent', `${at} does not accept the token of ${user}: ${status}; renew it`)
@@ -207,23 +236,37 @@ const contentOf = (at: string, user: string, { status, quotable }: HttpAnswer, t
   }
   const [error] = objects(content['errors'])
   if (error === undefined && status < 300) return content
-  const words = quotable([error?.['error'], error?.['description']].filter((one) => typeof one === 'string' && one !== '').join(': '))
-  if (error === undefined || silent.test(words)) throw new SlurmrestdError('silent', `slurmrestd: ${words || status}`)
-  if (noRoom.test(words)) throw new SlurmrestdError('full', words)
-  throw new SlurmrestdError('refused', `slurmrestd: ${words}`)
+  const errorText = quotable(
+    [error?.['error'], error?.['description']]
+      .filter((one) => typeof one === 'string' && one !== '')
+      .join(': '),
+  )
+  if (error === undefined || silent.test(errorText))
+    throw new SlurmrestdError('silent', `slurmrestd: ${errorText || status}`)
+  if (noRoom.test(errorText)) throw new SlurmrestdError('full', errorText)
+  throw new SlurmrestdError('refused', `slurmrestd: ${errorText}`)
 }
 
 export interface Slurmrestd {
-  /** What `GET jobs`, `partitions`, `nodes` or `reservations` answers. @throws SlurmrestdError, as all */
+  /**
+   * Returns the answer to `GET jobs`, `partitions`, `nodes` or `reservations`. @throws
+   * SlurmrestdError, as all
+   */
   read(what: 'jobs' | 'partitions' | 'nodes' | 'reservations'): Promise<Json>
   /** @returns the array's id */
   submit(submission: SlurmrestdSubmission): Promise<string>
-  /** `12`, `12_3`, `12_[0-3]`. The interface signals steps, not scripts: SIGTERM to all, and SIGKILL after the cluster's KillWait. */
+  /**
+   * `12`, `12_3`, `12_[0-3]`. The interface signals steps, not scripts: SIGTERM to all, and SIGKILL
+   * after the cluster's KillWait.
+   */
   cancel(job: string): Promise<void>
 }
 
-/** Speaks the newest version of the interface that both sides know. Nothing is asked yet. */
-export const openSlurmrestd = ({ http, url, user, token }: SlurmrestdServer, deadlineSeconds: number): Slurmrestd => {
+/** Uses the newest version of the interface that both sides know. It sends nothing yet. */
+export const openSlurmrestd = (
+  { http, url, user, token }: SlurmrestdServer,
+  deadlineSeconds: number,
+): Slurmrestd => {
   const at = `slurmrestd at ${new URL(url).origin}`
   let version: Promise<string> | undefined
 
@@ -237,7 +280,7 @@ export const openSlurmrestd = ({ http, url, user, token }: SlurmrestdServer, dea
           ...(body && { 'content-type': 'application/json' }),
         },
         body: body && JSON.stringify(body),
-        // A submit is not to be lost on a connection that the other side has closed meanwhile.
+        // A submit must not be lost on a connection that the other side has closed meanwhile.
         fresh: true,
         deadlineMs: deadlineSeconds * 1000,
         limitBytes: answerLimitBytes,
@@ -252,13 +295,16 @@ export const openSlurmrestd = ({ http, url, user, token }: SlurmrestdServer, dea
 
   const speak = async (): Promise<string> => {
     const { paths } = (await request('GET', '/openapi/v3')) as { paths?: Json }
-    const versions = Object.keys(paths ?? {}).flatMap((path) => /^\/slurm\/(v\d+\.\d+\.\d+)\/job\/submit$/.exec(path)?.[1] ?? [])
+    const versions = Object.keys(paths ?? {}).flatMap(
+      (path) => /^\/slurm\/(v\d+\.\d+\.\d+)\/job\/submit$/.exec(path)?.[1] ?? [],
+    )
     const sorted = versions.sort((a, b) => minorOf(a) - minorOf(b))
     const chosen = sorted.findLast((version) => minorOf(version) <= newestKnown) ?? sorted[0]
     if (chosen !== undefined) return chosen
     throw new SlurmrestdError(
       'refused',
-      `${at} has no interface to submit jobs (/slurm/v0.0.x/job/submit); start it with the plugin openapi/slurmctld, or openapi/v0.0.38 of older versions`,
+      `${at} has no interface to submit jobs (/slurm/v0.0.x/job/submit); start it with the plugin ` +
+        'openapi/slurmctld, or openapi/v0.0.38 of older versions',
     )
   }
   const spoken = async (): Promise<string> => {

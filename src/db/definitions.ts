@@ -3,10 +3,13 @@ import { readdir, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { PoolClient } from 'pg'
 
-/** In the order in which they are applied: a view may call a function. */
+/** The folders in the order of their application: a view may call a function. */
 const folders = ['functions', 'views', 'views/provenance', 'views/provenance/derived']
 
-/** Every set of functions and views that was ever published, oldest first, and every signature that a program may call. */
+/**
+ * Every set of functions and views that was ever published, oldest first, and every signature that
+ * a program may call.
+ */
 export interface PublishedDefinitions {
   /** Hashes of whole sets. */
   hashes: string[]
@@ -35,7 +38,9 @@ export const readDefinitions = async (): Promise<Definitions> => {
     ),
   )
   const files = await Promise.all(
-    names.flat().map(async (name) => ({ name, text: await readFile(join(import.meta.dirname, name), 'utf8') })),
+    names
+      .flat()
+      .map(async (name) => ({ name, text: await readFile(join(import.meta.dirname, name), 'utf8') })),
   )
   const hash = createHash('sha256').update(JSON.stringify(files)).digest('hex')
   const { hashes } = await readPublished()
@@ -44,16 +49,21 @@ export const readDefinitions = async (): Promise<Definitions> => {
 }
 
 /**
- * Puts the functions and views of this program in place where the database has others, or where `migrated` has changed the tables below
- * them. Those of a newer program stay: it may run beside this one, and its functions serve both. The caller holds the migrations' lock.
+ * Applies the functions and views of this program where the database has others, or where
+ * `migrated` has changed the tables below them. Definitions of a newer program stay: that program
+ * may run beside this one, and its functions serve both. The caller holds the lock of the
+ * migrations.
  */
 export const applyDefinitions = async (client: PoolClient, migrated: boolean): Promise<void> => {
   await client.query(
-    'create table if not exists schema_definitions (number integer primary key, hash text not null, applied_at timestamptz not null default now())',
+    'create table if not exists schema_definitions (number integer primary key, hash text not ' +
+      'null, applied_at timestamptz not null default now())',
   )
   const { files, hash, number } = await readDefinitions()
   const [newest] = (
-    await client.query<{ number: number; hash: string }>('select number, hash from schema_definitions order by number desc limit 1')
+    await client.query<{ number: number; hash: string }>(
+      'select number, hash from schema_definitions order by number desc limit 1',
+    )
   ).rows
   if (newest !== undefined && newest.number > number) return
   if (!migrated && newest?.number === number && newest.hash === hash) return
@@ -64,7 +74,8 @@ export const applyDefinitions = async (client: PoolClient, migrated: boolean): P
         throw new Error(`${name} could not be applied`, { cause: error })
       })
     await client.query(
-      'insert into schema_definitions (number, hash) values ($1, $2) on conflict (number) do update set hash = $2, applied_at = now()',
+      'insert into schema_definitions (number, hash) values ($1, $2) on conflict (number) do update ' +
+        'set hash = $2, applied_at = now()',
       [number, hash],
     )
     await client.query('commit')

@@ -1,14 +1,19 @@
 import { Refusal, type Problem } from '../refusal.ts'
 
-/** What a violated constraint means to the caller: where in the document, and what to do. 422 unless `code` says otherwise. */
+/**
+ * The meaning of a violated constraint for the caller: the path in the document and the remedy. The
+ * answer is 422 unless `code` names another.
+ */
 export interface ConstraintText extends Problem {
   code?: 'conflict'
 }
 
-/** Texts by the constraint's own name; each domain has those of its tables. */
+/** Texts by the name of the constraint. Each domain has the texts of its own tables. */
 export type ConstraintTexts = Readonly<Record<string, ConstraintText>>
 
-/** Connection refused, reset, timed out; server starting, stopping or crashed; too many connections. */
+/**
+ * Connection refused, reset, timed out; server starting, stopping or crashed; too many connections.
+ */
 const away = new Set([
   'ECONNREFUSED',
   'ECONNRESET',
@@ -36,34 +41,50 @@ interface PgError {
   table?: string
 }
 
-/** True for an error that says that PostgreSQL cannot be reached now; asking again later may work. */
+const connectionLost = new RegExp(
+  [
+    'Connection terminated|connection timeout|timeout exceeded when trying to connect',
+    'Client has encountered a connection error',
+  ].join('|'),
+)
+
+/** True for an error by which PostgreSQL cannot be reached now. A later attempt may succeed. */
 export const databaseAway = (error: unknown): boolean => {
   const { code, message } = error as PgError
   if (code !== undefined && away.has(code)) return true
-  return /Connection terminated|connection timeout|timeout exceeded when trying to connect|Client has encountered a connection error/.test(
-    message ?? '',
-  )
+  return connectionLost.test(message ?? '')
 }
 
-/** Turns errors of PostgreSQL into refusals; undefined for those that are faults of the service. */
+/**
+ * Turns errors of PostgreSQL into refusals; undefined for errors that are faults of the service.
+ */
 export const createTranslation =
   (texts: ConstraintTexts) =>
   (error: unknown): Refusal | undefined => {
     if (databaseAway(error))
-      return new Refusal('unavailable', 'the database cannot be reached now; try again', { retryAfterSeconds: 2, cause: error })
+      return new Refusal('unavailable', 'the database cannot be reached now; try again', {
+        retryAfterSeconds: 2,
+        cause: error,
+      })
     const { code, constraint, table } = error as PgError
     if (code === undefined) return undefined
     if (violations.has(code)) {
       const known = constraint === undefined ? undefined : texts[constraint]
       if (known === undefined && code !== '23503') return undefined
-      const { path, message } = known ?? { path: '', message: `the record is used by ${(table ?? 'another record').replaceAll('_', ' ')}` }
+      const { path, message } = known ?? {
+        path: '',
+        message: `the record is used by ${(table ?? 'another record').replaceAll('_', ' ')}`,
+      }
       return new Refusal(known?.code ?? 'unacceptable', path === '' ? message : `${path}: ${message}`, {
         details: [{ path, message }],
         cause: error,
       })
     }
     if (code === '40001' || code === '40P01' || code === '55P03')
-      return new Refusal('unavailable', 'another request holds the same records; try again', { retryAfterSeconds: 1, cause: error })
+      return new Refusal('unavailable', 'another request holds the same records; try again', {
+        retryAfterSeconds: 1,
+        cause: error,
+      })
     if (code === '53100')
       return new Refusal('unavailable', 'the database has no disk space left; free some and try again', {
         retryAfterSeconds: 30,

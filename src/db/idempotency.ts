@@ -8,31 +8,47 @@ interface Kept {
   body: string | null
 }
 
-/** Keys live 24 hours; one whose request died without an answer is free again after a minute. Old ones go with the next begin. */
-const beginText = `with gone as (delete from idempotency_keys where created_at < now() - interval '24 hours' or (key = $1 and status is null and created_at < now() - interval '1 minute') returning key),
-  mine as (insert into idempotency_keys (key, fingerprint) select $1, $2 where (select count(*) from gone) >= 0 on conflict (key) do nothing returning key)
-  select exists (select from mine) as fresh, k.fingerprint, k.status, k.headers, k.body from (select 1) one left join idempotency_keys k on k.key = $1`
+/**
+ * A key lives 24 hours. A key without an answer is free again after a minute: its request died. The
+ * next begin deletes expired keys.
+ */
+const beginText = `with gone as (delete from idempotency_keys where created_at < now() - interval '24 hours'
+  or (key = $1 and status is null and created_at < now() - interval '1 minute') returning key),
+  mine as (insert into idempotency_keys (key, fingerprint) select $1, $2 where (select count(*)
+    from gone) >= 0 on conflict (key) do nothing returning key)
+  select exists (select from mine) as fresh, k.fingerprint, k.status, k.headers, k.body from (select 1) one
+    left join idempotency_keys k on k.key = $1`
 
-/** Idempotency keys in PostgreSQL, so that a repeated create is recognised after a restart and by every process. */
+/**
+ * Idempotency keys in PostgreSQL, so that a repeated create is recognised after a restart and by
+ * every process.
+ */
 export const openIdempotency = (db: Db): IdempotencyStore => ({
   async begin(key, fingerprint) {
-    const [row] = await db.prepared<Partial<Kept> & { fresh: boolean }>('idempotency_begin', beginText, [key, fingerprint])
+    const [row] = await db.prepared<Partial<Kept> & { fresh: boolean }>('idempotency_begin', beginText, [
+      key,
+      fingerprint,
+    ])
     if (row === undefined || row.fresh) return 'fresh'
-    // Not seen by this statement's snapshot: another request began it at this moment.
+    // The snapshot of this statement does not hold the key: another request began it at this
+    // moment.
     if (row.fingerprint === undefined || row.fingerprint === null) return 'in-flight'
     if (row.fingerprint !== fingerprint) return 'mismatch'
     if (row.status === undefined || row.status === null) return 'in-flight'
     return { status: row.status, headers: row.headers ?? {}, body: row.body ?? '' }
   },
   async complete(key, answer) {
-    await db.prepared('idempotency_complete', 'update idempotency_keys set status = $2, headers = $3, body = $4 where key = $1', [
-      key,
-      answer.status,
-      JSON.stringify(answer.headers),
-      answer.body,
-    ])
+    await db.prepared(
+      'idempotency_complete',
+      'update idempotency_keys set status = $2, headers = $3, body = $4 where key = $1',
+      [key, answer.status, JSON.stringify(answer.headers), answer.body],
+    )
   },
   async abandon(key) {
-    await db.prepared('idempotency_abandon', 'delete from idempotency_keys where key = $1 and status is null', [key])
+    await db.prepared(
+      'idempotency_abandon',
+      'delete from idempotency_keys where key = $1 and status is null',
+      [key],
+    )
   },
 })

@@ -1,34 +1,15 @@
-import { createHash } from 'node:crypto'
-import { readdir, readFile } from 'node:fs/promises'
-import { join } from 'node:path'
+import { migrateArchives } from './archive-schema.ts'
 import { applyDefinitions } from './definitions.ts'
+import { readMigrations } from './migrations.ts'
 import type { Database } from './pool.ts'
 
-const folder = join(import.meta.dirname, 'migrations')
-/** Any 64-bit number will do as long as every version of the service uses the same. */
+/** An arbitrary 64-bit number. Every version of the service has to use the same one. */
 const lock = 7_355_608_151
 
-export interface Migration {
-  number: number
-  name: string
-  text: string
-  hash: string
-}
-
-/** The numbered migrations in `src/db/migrations`, in order. */
-export const readMigrations = async (): Promise<Migration[]> => {
-  const files = (await readdir(folder)).filter((file) => file.endsWith('.sql')).sort()
-  return Promise.all(
-    files.map(async (file) => {
-      const text = await readFile(join(folder, file), 'utf8')
-      return { number: Number.parseInt(file, 10), name: file, text, hash: createHash('sha256').update(text).digest('hex') }
-    }),
-  )
-}
-
 /**
- * Brings the database to the newest schema: each migration in its own transaction, then functions and views, all under one advisory
- * lock, so that any number of programs may start at once. Refuses a database that a newer version of the service has migrated.
+ * Brings the database to the newest schema: each migration in its own transaction, then functions
+ * and views, all under one advisory lock, so that any number of programs may start at once. Refuses
+ * a database that a newer version of the service has migrated.
  */
 export const migrate = async (db: Database): Promise<{ from: number; to: number }> => {
   const migrations = await readMigrations()
@@ -37,21 +18,28 @@ export const migrate = async (db: Database): Promise<{ from: number; to: number 
   try {
     await client.query('select pg_advisory_lock($1)', [lock])
     await client.query(
-      'create table if not exists schema_migrations (number integer primary key, name text not null, hash text not null, applied_at timestamptz not null default now())',
+      'create table if not exists schema_migrations (number integer primary key, name text not ' +
+        'null, hash text not null, applied_at timestamptz not null default now())',
     )
     const applied = (
-      await client.query<{ number: number; name: string; hash: string }>('select number, name, hash from schema_migrations order by number')
+      await client.query<{ number: number; name: string; hash: string }>(
+        'select number, name, hash from schema_migrations order by number',
+      )
     ).rows
     const from = applied.at(-1)?.number ?? 0
     if (from > newest) {
       throw new Error(
-        `the database has schema ${String(from)}, this program knows up to ${String(newest)}: start the newer version of the service, or restore a backup made by this one`,
+        `the database has schema ${String(from)}, this program knows up to ${String(newest)}: start ` +
+          'the newer version of the service, or restore a backup made by this one',
       )
     }
     for (const row of applied) {
       const known = migrations.find((migration) => migration.number === row.number)
       if (known !== undefined && known.hash !== row.hash) {
-        throw new Error(`migration ${row.name} was applied with other text than this program holds: the database belongs to another build`)
+        throw new Error(
+          `migration ${row.name} was applied with other text than this program holds: the database ` +
+            'belongs to another build',
+        )
       }
     }
     for (const migration of migrations.filter((candidate) => candidate.number > from)) {
@@ -70,6 +58,7 @@ export const migrate = async (db: Database): Promise<{ from: number; to: number 
       }
     }
     await applyDefinitions(client, newest > from)
+    await migrateArchives(client)
     return { from, to: newest }
   } finally {
     await client.query('select pg_advisory_unlock($1)', [lock]).finally(() => {

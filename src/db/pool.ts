@@ -1,8 +1,10 @@
 import pg from 'pg'
 import type { z } from 'zod'
+import { inArchive } from './archive-names.ts'
 import { Sql, type Db, type Sign } from './sql.ts'
 
-// int8 and numeric as numbers (documents hold integers up to 2^53 − 1 only), timestamps as RFC 3339 UTC text.
+// int8 and numeric as numbers (documents hold integers up to 2^53 − 1 only), timestamps as RFC 3339
+// UTC text.
 const parsers = new Map<number, (text: string) => unknown>([
   [20, Number],
   [1700, Number],
@@ -10,28 +12,41 @@ const parsers = new Map<number, (text: string) => unknown>([
 ])
 const types = {
   getTypeParser: (oid: number, format?: 'text' | 'binary') =>
-    parsers.get(oid) ?? (pg.types.getTypeParser as (oid: number, format?: string) => (text: string) => unknown)(oid, format),
+    parsers.get(oid) ??
+    (pg.types.getTypeParser as (oid: number, format?: string) => (text: string) => unknown)(oid, format),
 }
 
-const camel = (name: string): string => name.replace(/_([a-z0-9])/g, (_, letter: string) => letter.toUpperCase())
+const camel = (name: string): string =>
+  name.replace(/_([a-z0-9])/g, (_, letter: string) => letter.toUpperCase())
 
 type Runner = Pick<pg.ClientBase, 'query'>
+type Open = (begin: string, work: (tx: Db) => Promise<unknown>) => Promise<unknown>
+
+/**
+ * Statements name the schema of the service's views. For an archive the schema's name is replaced.
+ */
+const rewriting = (runner: Runner, rewrite: (text: string) => string): Runner =>
+  ({
+    query: (query: pg.QueryConfig) =>
+      (runner as pg.ClientBase).query({ ...query, text: rewrite(query.text) }),
+  }) as unknown as Runner
 
 class Connection implements Db {
   readonly #runner: Runner
-  readonly #open: ((work: (tx: Db) => Promise<unknown>) => Promise<unknown>) | undefined
+  readonly #open: Open | undefined
   readonly #names = new Map<string, string>()
 
   readonly sign: Sign | undefined
 
-  constructor(runner: Runner, sign: Sign | undefined, open?: (work: (tx: Db) => Promise<unknown>) => Promise<unknown>) {
+  constructor(runner: Runner, sign: Sign | undefined, open?: Open) {
     this.#runner = runner
     this.sign = sign
     this.#open = open
   }
 
   async #rows(query: Sql): Promise<pg.QueryResult<Record<string, unknown>>> {
-    // Extended mode even without values: the simple protocol would run several statements of one text.
+    // Extended mode even without values: the simple protocol would run several statements of one
+    // text.
     return this.#runner.query({ ...query.toQuery(), types, queryMode: 'extended' } as pg.QueryConfig)
   }
 
@@ -42,7 +57,7 @@ class Connection implements Db {
       for (const key in row) {
         let name = this.#names.get(key)
         if (name === undefined) this.#names.set(key, (name = camel(key)))
-        // Absent columns are absent members: answers omit what is empty.
+        // A null column becomes an absent member: answers omit empty members.
         if (row[key] !== null) out[name] = row[key]
       }
       return schema.parse(out)
@@ -70,18 +85,49 @@ class Connection implements Db {
   }
 
   async transaction<T>(work: (tx: Db) => Promise<T>): Promise<T> {
-    return this.#open === undefined ? work(this) : ((await this.#open(work)) as T)
+    return this.#open === undefined ? work(this) : ((await this.#open('begin', work)) as T)
+  }
+
+  async snapshot<T>(work: (tx: Db) => Promise<T>, options: { genericPlans?: boolean } = {}): Promise<T> {
+    if (this.#open === undefined) throw new Error('a snapshot cannot begin inside a transaction')
+    // One message to the server.
+    const begin = ['begin isolation level repeatable read, read only']
+    if (options.genericPlans === true) begin.push('set local plan_cache_mode = force_generic_plan')
+    return (await this.#open(begin.join('; '), work)) as T
   }
 }
 
 export interface Database extends Db {
   /** A client of its own for LISTEN, COPY or an advisory lock; the caller releases it. */
   client(): Promise<pg.PoolClient>
+  /** A connection of its own beside the pool, without deadlines; the caller ends it. */
+  session(): Promise<pg.Client>
+  /** The same database, read-only, with the tables of an archive's schema. */
+  archive(schema: string): Database
+  /** Its connections by state. `waiting` counts the requests that wait for one. */
+  pool(): { used: number; idle: number; waiting: number; unopened: number }
   [Symbol.asyncDispose](): Promise<void>
 }
 
-/** Opens a pool on `url`; `onError` hears of idle connections that are lost before the pool is closed. Every wait has an end: 5 s for a connection, 30 s for a statement. */
-export const openDatabase = (url: string, options: { max?: number; onError?: (error: Error) => void; sign?: Sign } = {}): Database => {
+/**
+ * Opens a pool on `url`. `onError` gets the errors of idle connections that are lost before the
+ * pool is closed. Every wait has an end: 5 s for a connection, 30 s for a statement.
+ */
+export const openDatabase = (
+  url: string,
+  options: {
+    max?: number
+    onError?: (error: Error) => void
+    sign?: Sign
+    /**
+     * Settings of this process that views can read, by names like `orrery.local_storage`, in clear
+     * text.
+     */
+    settings?: Readonly<Record<string, string>>
+    archive?: string
+  } = {},
+): Database => {
+  const { archive } = options
   const pool = new pg.Pool({
     connectionString: url,
     max: options.max ?? 10,
@@ -89,25 +135,38 @@ export const openDatabase = (url: string, options: { max?: number; onError?: (er
     idleTimeoutMillis: 60_000,
     keepAlive: true,
     // A statement of the service itself is short; a big import is a few seconds.
-    options: '-c statement_timeout=60000 -c idle_in_transaction_session_timeout=60000',
+    options: Object.entries({
+      statement_timeout: '60000',
+      idle_in_transaction_session_timeout: '60000',
+      ...options.settings,
+      ...(archive === undefined ? {} : { search_path: archive, default_transaction_read_only: 'on' }),
+    })
+      .map(([name, value]) => `-c ${name}=${value}`)
+      .join(' '),
   })
-  // A server that stops after us ends sessions which the pool has taken leave of.
+  // A server that stops after this process ends sessions that the pool has already given up.
   let closed = false
   pool.on('error', (error) => {
     if (!closed) options.onError?.(error)
   })
 
-  const open = async (work: (tx: Db) => Promise<unknown>): Promise<unknown> => {
+  const open: Open = async (begin, work) => {
     const client = await pool.connect()
     let broken: Error | undefined
-    // A connection that is lost between two statements says so here; unheard, it would end the process.
+    // A connection that is lost between two statements emits this error. Without a listener it
+    // would end the process.
     const lost = (error: Error): void => {
       broken = error
     }
     client.on('error', lost)
     try {
-      await client.query('begin')
-      const result = await work(new Connection(client, options.sign))
+      await client.query(begin)
+      const result = await work(
+        new Connection(
+          archive === undefined ? client : rewriting(client, (text) => inArchive(text, archive)),
+          options.sign,
+        ),
+      )
       await client.query('commit')
       return result
     } catch (error) {
@@ -121,8 +180,23 @@ export const openDatabase = (url: string, options: { max?: number; onError?: (er
     }
   }
 
-  return Object.assign(new Connection(pool as unknown as Runner, options.sign, open), {
+  const plain = pool as unknown as Runner
+  const runner = archive === undefined ? plain : rewriting(plain, (text) => inArchive(text, archive))
+  return Object.assign(new Connection(runner, options.sign, open), {
     client: () => pool.connect(),
+    session: async () => {
+      const client = new pg.Client({ connectionString: url, connectionTimeoutMillis: 5_000, keepAlive: true })
+      client.on('error', () => undefined)
+      await client.connect()
+      return client
+    },
+    archive: (schema: string) => openDatabase(url, { ...options, archive: schema }),
+    pool: () => ({
+      used: pool.totalCount - pool.idleCount,
+      idle: pool.idleCount,
+      waiting: pool.waitingCount,
+      unopened: pool.options.max - pool.totalCount,
+    }),
     [Symbol.asyncDispose]: () => {
       closed = true
       return pool.end()

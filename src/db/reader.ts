@@ -6,9 +6,12 @@ import { databaseAway } from './errors.ts'
 
 /** PostgreSQL refused a statement of a client. */
 export class StatementRefused extends Error {
-  /** Place in the statement that was run, in characters from 1; undefined where PostgreSQL names none. */
+  /**
+   * Position in the statement that was run, in characters from 1; undefined where PostgreSQL gives
+   * none.
+   */
   readonly position: number | undefined
-  /** The deadline ended it. */
+  /** True where the deadline ended the statement. */
   readonly late: boolean
   constructor(message: string, position: number | undefined, late: boolean, options?: ErrorOptions) {
     super(message, options)
@@ -18,7 +21,7 @@ export class StatementRefused extends Error {
   }
 }
 
-/** The reading role cannot be used; `statements` make it. */
+/** The reading role cannot be used; `statements` create it. */
 export class ReaderUnavailable extends Error {
   readonly statements: string
   constructor(message: string, statements: string, options?: ErrorOptions) {
@@ -31,55 +34,89 @@ export class ReaderUnavailable extends Error {
 /** Sessions of a login role that may read the views of schema `provenance` and do nothing else. */
 export interface Reader {
   /**
-   * The rows of a read-only statement as PostgreSQL writes them: JSON objects one a line, or CSV with its heading. `$n` are not possible.
-   * The session is free when the stream has ended or is destroyed.
+   * The rows of a read-only statement as JSON objects, as PostgreSQL writes them. `values` are the
+   * texts of its parameters `$n`. A statement that is asked `again` stays planned in the session.
+   * `whole` is false where the rows would have had more than `mostBytes`.
    */
-  copy(statement: string, options: { as: 'json' | 'csv'; limit?: number; deadlineMs: number }): Promise<Readable>
-  /** PostgreSQL's plan of a statement, which is not run. */
+  rows(
+    statement: string,
+    options: {
+      values: readonly (string | null)[]
+      again: boolean
+      limit: number
+      mostBytes: number
+      deadlineMs: number
+      signal: AbortSignal
+    },
+  ): Promise<{ rows: string[]; whole: boolean }>
+  /**
+   * The rows of a read-only statement as CSV with a heading. Parameters `$n` are not possible. The
+   * session is free once the stream has ended or is destroyed.
+   */
+  copy(statement: string, options: { deadlineMs: number }): Promise<Readable>
+  /** PostgreSQL's plan of a statement. The statement is not run. */
   explain(statement: string, deadlineMs: number): Promise<unknown>
   [Symbol.asyncDispose](): Promise<void>
 }
 
-const schema = 'provenance'
+const usualSchema = 'provenance'
 /** Each daemon holds at most this many sessions of the role. */
 const sessions = 6
 
 const quoted = (name: string): string => pg.escapeIdentifier(name)
 
-/** The role of a database: roles are shared by all databases of a server, so its name is made of the database's. */
-const roleOf = (database: string): string => `orrery_reader_${createHash('sha256').update(database).digest('hex').slice(0, 16)}`
+/**
+ * The role for a database. All databases of a server share its roles, so the role's name is derived
+ * from the name of the database.
+ */
+const roleOf = (database: string): string =>
+  `orrery_reader_${createHash('sha256').update(database).digest('hex').slice(0, 16)}`
 
-/** What makes the role and gives it the views, in statements that may run again. */
-const grants = (role: string): string[] => [
+/** Statements that grant a role the views. */
+const viewGrants = (role: string, schema: string): string[] => [
   `grant usage on schema ${schema} to ${quoted(role)}`,
   `grant select on all tables in schema ${schema} to ${quoted(role)}`,
+]
+
+/** Statements that grant the role the views and bound its sessions. They may run again. */
+const grants = (role: string, schema = usualSchema): string[] => [
+  ...viewGrants(role, schema),
   `alter role ${quoted(role)} set default_transaction_read_only = on`,
   `alter role ${quoted(role)} set statement_timeout = '10s'`,
   `alter role ${quoted(role)} set lock_timeout = '2s'`,
-  `alter role ${quoted(role)} set search_path = ${schema}`,
+  `alter role ${quoted(role)} set search_path = ${usualSchema}`,
 ]
 const attributes = 'login noinherit connection limit 40'
 
 const statementsFor = (role: string): string =>
-  [`create role ${quoted(role)} ${attributes} password '…'`, ...grants(role)].map((line) => `${line};`).join(' ')
+  [`create role ${quoted(role)} ${attributes} password '…'`, ...grants(role)]
+    .map((line) => `${line};`)
+    .join(' ')
 
-/** Any number will do as long as every version of the service uses the same. */
+/** An arbitrary number. Every version of the service has to use the same one. */
 const lock = 7_355_608_152
 
 /**
- * The URL of the role, which is made or renewed with the service's own login. Its password follows from that login's, so that every daemon of
- * a database finds the same one and none is stored.
- * @throws ReaderUnavailable where the login may not make roles or has no password of its own
+ * The URL of the role. The service's own login creates or renews the role. The role's password is
+ * derived from that login's password, so every daemon of a database computes the same one and
+ * stores none.
+ * @throws ReaderUnavailable where the login may not create roles or has no password of its own
  */
-const ensureRole = async (databaseUrl: string): Promise<string> => {
+const ensureRole = async (databaseUrl: string, schema: string): Promise<string> => {
   const url = new URL(databaseUrl)
-  const own = url.password === '' ? (url.searchParams.get('password') ?? '') : decodeURIComponent(url.password)
+  const own =
+    url.password === '' ? (url.searchParams.get('password') ?? '') : decodeURIComponent(url.password)
   const database = decodeURIComponent(url.pathname.slice(1))
   const role = roleOf(database)
   const remedy = statementsFor(role)
   if (own === '')
-    throw new ReaderUnavailable("the service's own login has no password that one for the reading role could follow from", remedy)
-  const password = createHmac('sha256', own).update(`orrery provenance reader ${database}`).digest('base64url')
+    throw new ReaderUnavailable(
+      "the service's own login has no password that one for the reading role could follow from",
+      remedy,
+    )
+  const password = createHmac('sha256', own)
+    .update(`orrery provenance reader ${database}`)
+    .digest('base64url')
   const client = new pg.Client({ connectionString: databaseUrl, connectionTimeoutMillis: 5_000 })
   client.on('error', () => undefined)
   await client.connect()
@@ -87,13 +124,16 @@ const ensureRole = async (databaseUrl: string): Promise<string> => {
     await client.query('begin')
     await client.query('select pg_advisory_xact_lock($1)', [lock])
     const { rows } = await client.query('select from pg_roles where rolname = $1', [role])
-    const verb = rows.length === 0 ? `create role ${quoted(role)} ${attributes}` : `alter role ${quoted(role)}`
+    const verb =
+      rows.length === 0 ? `create role ${quoted(role)} ${attributes}` : `alter role ${quoted(role)}`
     await client.query(`${verb} password ${pg.escapeLiteral(password)}`)
-    for (const statement of grants(role)) await client.query(statement)
+    for (const statement of grants(role, schema)) await client.query(statement)
     await client.query('commit')
   } catch (error) {
     if ((error as { code?: string }).code === '42501')
-      throw new ReaderUnavailable("the service's login may not make the reading role", remedy, { cause: error })
+      throw new ReaderUnavailable("the service's login may not make the reading role", remedy, {
+        cause: error,
+      })
     throw error
   } finally {
     await client.end()
@@ -104,73 +144,185 @@ const ensureRole = async (databaseUrl: string): Promise<string> => {
   return url.href
 }
 
+/**
+ * Grants the views to a role that an operator has made. The service owns them: its login may do
+ * that for the views of archives and of later versions too. Where it may not, the operator's own
+ * grants decide.
+ */
+const grantViews = async (databaseUrl: string, readerUrl: string, schema: string): Promise<void> => {
+  const client = new pg.Client({ connectionString: databaseUrl, connectionTimeoutMillis: 5_000 })
+  client.on('error', () => undefined)
+  await client.connect()
+  try {
+    for (const statement of viewGrants(decodeURIComponent(new URL(readerUrl).username), schema))
+      await client.query(statement)
+  } catch (error) {
+    if (!/^42/.test((error as PgError).code ?? '')) throw error
+  } finally {
+    await client.end()
+  }
+}
+
 interface PgError {
   code?: string
   position?: string
   message: string
 }
 
-/** Errors of a statement, by class: syntax and access, data, limits, cancelled. Everything else is a fault of ours or an outage. */
+/**
+ * Classes of errors that a statement causes: syntax and access, data, limits, cancelled. Every
+ * other error is a fault of the service or an outage.
+ */
 const ofStatement = /^(42|22|21|0A|54|57014|25006|20|2F|38|3F|53200|53400)/
 
 const refusedOr = (error: unknown, before: number): unknown => {
   const { code, position, message } = error as PgError
   if (code === undefined || databaseAway(error) || !ofStatement.test(code)) return error
   const at = position === undefined ? undefined : Number(position) - before
-  return new StatementRefused(message, at !== undefined && at >= 1 ? at : undefined, code === '57014', { cause: error })
+  return new StatementRefused(message, at !== undefined && at >= 1 ? at : undefined, code === '57014', {
+    cause: error,
+  })
 }
 
 /** Characters as PostgreSQL counts them. */
 const characters = (text: string): number => [...text].length
 
-/** Neither occurs in JSON text, so COPY quotes nothing. */
-const lines = `(format csv, quote E'\\x01', delimiter E'\\x02')`
+/** A session that keeps more planned statements than this is ended. */
+const mostPlanned = 200
+
+/** Rows have one column, the text of a row. */
+const asText = { getTypeParser: () => (text: string) => text }
+
+/** Runs a query whose rows are texts, up to a number of bytes. A null is a row that is too long. */
+const collected = (
+  client: pg.PoolClient,
+  config: pg.QueryConfig,
+  mostBytes: number,
+): Promise<{ rows: string[]; whole: boolean }> =>
+  new Promise((resolve, reject) => {
+    const rows: string[] = []
+    let size = 2
+    const query = client.query(
+      new pg.Query<[string | null]>({ ...config, rowMode: 'array', types: asText } as pg.QueryConfig),
+    )
+    query.on('row', ([text]: [string | null]) => {
+      size += text === null ? mostBytes : Buffer.byteLength(text) + 1
+      // The caller ends the session, and with it the rest of the rows.
+      if (text === null || size > mostBytes) resolve({ rows, whole: false })
+      else rows.push(text)
+    })
+    query.on('error', reject)
+    query.on('end', () => resolve({ rows, whole: true }))
+  })
 
 /**
- * Opens at first use. `readerUrl` names a role that somebody has made; without one the role is made with the service's own login.
+ * Opens at first use. `readerUrl` names a role that an operator has made. Without it the service's
+ * own login makes the role.
  */
-export const openReader = (options: { databaseUrl: string; readerUrl: string | undefined }): Reader => {
+export const openReader = (options: {
+  databaseUrl: string
+  readerUrl: string | undefined
+  /** The schema of the views; absent: that of this installation. */
+  schema?: string
+}): Reader => {
+  const { schema = usualSchema } = options
   let opening: Promise<pg.Pool> | undefined
   const open = async (): Promise<pg.Pool> => {
-    const connectionString = options.readerUrl ?? (await ensureRole(options.databaseUrl))
+    const { databaseUrl, readerUrl } = options
+    if (readerUrl !== undefined) await grantViews(databaseUrl, readerUrl, schema)
+    const connectionString = readerUrl ?? (await ensureRole(databaseUrl, schema))
     const pool = new pg.Pool({
       connectionString,
       max: sessions,
       connectionTimeoutMillis: 5_000,
       idleTimeoutMillis: 60_000,
       keepAlive: true,
-      // A session whose client has gone notices it within a second, also while it computes.
-      options: `-c default_transaction_read_only=on -c search_path=${schema} -c timezone=UTC -c standard_conforming_strings=on -c client_connection_check_interval=1s -c lock_timeout=2s -c max_parallel_workers_per_gather=0`,
+      // A session whose client has closed notices it within a second, also while it computes.
+      options:
+        `-c default_transaction_read_only=on -c search_path=${schema} -c timezone=UTC -c ` +
+        'standard_conforming_strings=on -c client_connection_check_interval=1s -c lock_timeout=2s -c ' +
+        'max_parallel_workers_per_gather=0',
     })
     pool.on('error', () => undefined)
     return pool
   }
   const named = decodeURIComponent(new URL(options.databaseUrl).pathname.slice(1))
+  const deadlines = new WeakMap<pg.PoolClient, number>()
+  const planned = new WeakMap<pg.PoolClient, Set<string>>()
   const session = async (deadlineMs: number): Promise<pg.PoolClient> => {
-    opening ??= open()
+    opening ??= open().catch((error: unknown) => {
+      // The next statement tries again.
+      opening = undefined
+      throw error
+    })
     let client: pg.PoolClient | undefined
     try {
       client = await (await opening).connect()
-      // A setting outlives its statement, so each one sets its own.
-      await client.query(`set statement_timeout = ${String(Math.ceil(deadlineMs))}`)
+      // A setting outlives its statement, so each statement sets its own where it differs.
+      const deadline = Math.ceil(deadlineMs / 100) * 100
+      if (deadlines.get(client) !== deadline) {
+        deadlines.delete(client)
+        await client.query(`set statement_timeout = ${String(deadline)}`)
+        deadlines.set(client, deadline)
+      }
       return client
     } catch (error) {
       client?.release(true)
       const { code } = error as PgError
       if (code !== '28P01' && code !== '28000' && code !== '42501') throw error
-      // Another password, or a role that has gone: the next statement makes it again.
+      // The password has changed or the role was dropped: the next statement creates the role
+      // again.
       const pool = opening
       opening = undefined
       await pool.then((one) => one.end()).catch(() => undefined)
-      throw new ReaderUnavailable('PostgreSQL does not accept the reading role', statementsFor(roleOf(named)), { cause: error })
+      throw new ReaderUnavailable(
+        'PostgreSQL does not accept the reading role',
+        statementsFor(roleOf(named)),
+        { cause: error },
+      )
     }
   }
 
   return {
-    async copy(statement, { as, limit, deadlineMs }) {
-      const before = as === 'csv' ? 'copy (' : 'copy (select row_to_json(q) from (\n'
-      const rows = limit === undefined ? '' : ` limit ${String(limit)}`
-      const after = as === 'csv' ? '\n) to stdout with (format csv, header)' : `\n) q${rows}) to stdout with ${lines}`
+    async rows(statement, { values, again, limit, mostBytes, deadlineMs, signal }) {
+      // The length is judged where the row is, so that no row of any length comes here.
+      const before =
+        `select case when octet_length(j) <= ${String(mostBytes)} then j end from ` +
+        '(select row_to_json(q)::text as j from (\n'
+      const text = `${before}${statement}\n) q limit ${String(limit)}) r`
+      const name = again ? createHash('sha256').update(text).digest('hex').slice(0, 40) : undefined
+      const client = await session(deadlineMs)
+      let broken = true
+      const lost = (): void => undefined
+      const leave = (): void => {
+        client.release(true)
+      }
+      client.on('error', lost)
+      try {
+        signal.throwIfAborted()
+        signal.addEventListener('abort', leave, { once: true })
+        const found = await collected(
+          client,
+          { text, values: [...values], queryMode: 'extended', ...(name && { name }) } as pg.QueryConfig,
+          mostBytes,
+        )
+        const names = planned.get(client) ?? new Set()
+        if (name !== undefined) planned.set(client, names.add(name))
+        broken = !found.whole || names.size > mostPlanned
+        return found
+      } catch (error) {
+        const told = refusedOr(error, characters(before))
+        broken = told === error
+        throw told
+      } finally {
+        signal.removeEventListener('abort', leave)
+        client.off('error', lost)
+        if (!signal.aborted) client.release(broken)
+      }
+    },
+    async copy(statement, { deadlineMs }) {
+      const before = 'copy ('
+      const after = '\n) to stdout with (format csv, header)'
       const client = await session(deadlineMs)
       const lost = (): void => undefined
       client.on('error', lost)
@@ -181,13 +333,13 @@ export const openReader = (options: { databaseUrl: string; readerUrl: string | u
           for await (const chunk of stream) yield chunk as Buffer
           whole = true
         } catch (error) {
-          const told = refusedOr(error, characters(before))
-          // PostgreSQL said no and its session goes on.
-          whole = told !== error
-          throw told
+          const shown = refusedOr(error, characters(before))
+          // PostgreSQL refused the statement, and the session remains usable.
+          whole = shown !== error
+          throw shown
         } finally {
           client.off('error', lost)
-          // Unread rows stay in a session that was left early: it is ended.
+          // Unread rows stay in a session that was left early, so the session is ended.
           client.release(!whole)
         }
       }
@@ -198,12 +350,15 @@ export const openReader = (options: { databaseUrl: string; readerUrl: string | u
       const client = await session(deadlineMs)
       let broken = false
       try {
-        const { rows } = await client.query<Record<string, unknown>>({ text: before + statement, queryMode: 'extended' } as pg.QueryConfig)
+        const { rows } = await client.query<Record<string, unknown>>({
+          text: before + statement,
+          queryMode: 'extended',
+        } as pg.QueryConfig)
         return rows[0]?.['QUERY PLAN']
       } catch (error) {
-        const told = refusedOr(error, characters(before))
-        broken = told === error
-        throw told
+        const shown = refusedOr(error, characters(before))
+        broken = shown === error
+        throw shown
       } finally {
         client.release(broken)
       }

@@ -74,6 +74,107 @@ create table activity_types (
   constraint activity_types_workflow FOREIGN KEY (workflow_id) REFERENCES workflow_definitions(id) ON DELETE CASCADE
 );
 
+create table artifact_builds (
+  id identifier not null,
+  artifact_version_id identifier not null,
+  source_type text not null,
+  image text,
+  context_digest text not null,
+  recipe_path text,
+  recipe_digest text not null,
+  target_format text not null,
+  target_os text not null,
+  target_architecture text not null,
+  build_arguments text not null default '{}'::text,
+  network boolean not null default false,
+  cache_key identifier not null,
+  created_at timestamp with time zone not null default now(),
+  credential_ref text,
+  constraint artifact_builds_cache_key UNIQUE (cache_key),
+  constraint artifact_builds_pkey PRIMARY KEY (id),
+  constraint artifact_builds_version FOREIGN KEY (artifact_version_id) REFERENCES artifact_versions(id) ON DELETE CASCADE
+);
+
+create table artifact_locations (
+  id identifier not null,
+  variant_id identifier not null,
+  scope text not null,
+  scope_id text not null default ''::text,
+  endpoint_id identifier not null,
+  uri text not null,
+  digest text not null,
+  available boolean not null,
+  created_at timestamp with time zone not null default now(),
+  constraint artifact_locations_pkey PRIMARY KEY (id),
+  constraint artifact_locations_place UNIQUE (variant_id, uri),
+  constraint artifact_locations_variant FOREIGN KEY (variant_id) REFERENCES artifact_variants(id) ON DELETE CASCADE
+);
+
+create table artifact_materializations (
+  id identifier not null,
+  run_id identifier,
+  activity_id identifier,
+  variant_id identifier,
+  digest text not null,
+  resource_id identifier not null,
+  environment_id identifier,
+  destination_path text not null,
+  status text not null,
+  verified_digest text,
+  created_at timestamp with time zone not null default now(),
+  updated_at timestamp with time zone not null default now(),
+  site text,
+  constraint artifact_materializations_pkey PRIMARY KEY (id),
+  constraint artifact_materializations_status CHECK ((status = ANY (ARRAY['planned'::text, 'reconciling'::text, 'transferring'::text, 'verifying'::text, 'committed'::text, 'failed'::text]))),
+  constraint artifact_materializations_variant FOREIGN KEY (variant_id) REFERENCES artifact_variants(id) ON DELETE CASCADE,
+  constraint artifact_materializations_verified CHECK (((status <> 'committed'::text) OR (verified_digest = digest)))
+);
+
+create table artifact_transfer_runs (
+  id identifier not null,
+  materialization_id identifier not null,
+  execution_run_id identifier not null,
+  activity_id identifier,
+  strategy text not null,
+  reason text not null,
+  status text not null,
+  bytes bigint not null default 0,
+  network_bytes bigint not null default 0,
+  started_at double precision not null,
+  finished_at double precision,
+  failure_reason text,
+  constraint artifact_transfer_runs_materialization FOREIGN KEY (materialization_id) REFERENCES artifact_materializations(id) ON DELETE CASCADE,
+  constraint artifact_transfer_runs_pkey PRIMARY KEY (id),
+  constraint artifact_transfer_runs_status CHECK ((status = ANY (ARRAY['running'::text, 'completed'::text, 'failed'::text])))
+);
+
+create table artifact_variants (
+  id identifier not null,
+  artifact_version_id identifier not null,
+  digest text not null,
+  format text not null,
+  architecture text,
+  size_bytes bigint,
+  verification text,
+  constraint artifact_variants_content UNIQUE (artifact_version_id, digest),
+  constraint artifact_variants_pkey PRIMARY KEY (id),
+  constraint artifact_variants_verification CHECK ((verification = ANY (ARRAY['executed'::text, 'structural'::text]))),
+  constraint artifact_variants_version FOREIGN KEY (artifact_version_id) REFERENCES artifact_versions(id) ON DELETE CASCADE
+);
+
+create table artifact_versions (
+  id identifier not null,
+  artifact_id identifier not null,
+  name text not null,
+  version text not null,
+  scope text not null,
+  scope_id text not null default ''::text,
+  created_at timestamp with time zone not null default now(),
+  constraint artifact_versions_number UNIQUE (artifact_id, version, scope, scope_id),
+  constraint artifact_versions_pkey PRIMARY KEY (id),
+  constraint artifact_versions_scope CHECK ((scope = ANY (ARRAY['system'::text, 'organization'::text, 'project'::text, 'workflow'::text, 'run'::text, 'environment'::text])))
+);
+
 create table audit_events (
   sequence bigint generated always as identity not null,
   id identifier not null,
@@ -111,6 +212,161 @@ create table audit_head (
   constraint audit_head_single CHECK (singleton)
 );
 
+create table build_contexts (
+  digest identifier not null,
+  storage_uri text not null,
+  size_bytes bigint not null,
+  media_type text not null,
+  host_id text not null,
+  created_at timestamp with time zone not null default now(),
+  constraint build_contexts_pkey PRIMARY KEY (digest),
+  constraint build_contexts_size CHECK ((size_bytes > 0))
+);
+
+create table build_runs (
+  id identifier not null,
+  artifact_build_id identifier not null,
+  generation integer not null default 1,
+  status text not null default 'queued'::text,
+  step text not null default 'preparing'::text,
+  fresh boolean not null default false,
+  host_id text not null,
+  image_id text,
+  output_variant_id identifier,
+  output_digest text,
+  output_bytes bigint,
+  logs text,
+  live jsonb,
+  error text,
+  dispatched_at timestamp with time zone,
+  cancel_requested_at timestamp with time zone,
+  cancel_actor text,
+  cancel_reason text,
+  last_event_sequence bigint not null default 0,
+  created_at timestamp with time zone not null default now(),
+  started_at timestamp with time zone,
+  finished_at timestamp with time zone,
+  constraint build_runs_build FOREIGN KEY (artifact_build_id) REFERENCES artifact_builds(id) ON DELETE CASCADE,
+  constraint build_runs_pkey PRIMARY KEY (id),
+  constraint build_runs_status CHECK ((status = ANY (ARRAY['queued'::text, 'running'::text, 'completed'::text, 'failed'::text, 'cancelled'::text]))),
+  constraint build_runs_step CHECK ((step = ANY (ARRAY['preparing'::text, 'building'::text, 'verifying'::text, 'publishing'::text])))
+);
+
+create table cloud_capacity_targets (
+  id identifier not null,
+  environment_id identifier not null,
+  name text not null,
+  provider text not null,
+  provider_machine_type text not null,
+  image_reference text not null,
+  region text not null default ''::text,
+  fixed_zone text,
+  zone_policy text not null default 'any-compatible'::text,
+  architecture text not null default 'amd64'::text,
+  vcpu double precision not null,
+  memory_mib bigint not null,
+  provisioning_mode text not null default 'standard'::text,
+  maximum_instances bigint not null default 1,
+  lifecycle_policy text not null default 'destroy-after-execution'::text,
+  configuration jsonb,
+  machine_configurations jsonb not null default '[]'::jsonb,
+  enabled boolean not null default true,
+  created_at timestamp with time zone not null default now(),
+  constraint cloud_capacity_targets_environment FOREIGN KEY (environment_id) REFERENCES environments(id) ON DELETE CASCADE,
+  constraint cloud_capacity_targets_mode CHECK ((provisioning_mode = ANY (ARRAY['standard'::text, 'spot'::text]))),
+  constraint cloud_capacity_targets_pkey PRIMARY KEY (id),
+  constraint cloud_capacity_targets_positive CHECK (((vcpu > (0)::double precision) AND (memory_mib > 0) AND (maximum_instances > 0))),
+  constraint cloud_capacity_targets_provider CHECK ((provider = ANY (ARRAY['gcp'::text, 'aws'::text, 'azure'::text])))
+);
+
+create table cloud_catalogs (
+  environment_id identifier not null,
+  connection_id text not null,
+  document jsonb,
+  discovered_at timestamp with time zone,
+  refreshing_since timestamp with time zone,
+  constraint cloud_catalogs_environment FOREIGN KEY (environment_id) REFERENCES environments(id) ON DELETE CASCADE,
+  constraint cloud_catalogs_pkey PRIMARY KEY (environment_id, connection_id)
+);
+
+create table cloud_instances (
+  id identifier not null,
+  capacity_target_id identifier not null,
+  environment_id identifier not null,
+  connection_id text not null,
+  provider text not null,
+  reference uuid not null default gen_random_uuid(),
+  asked_at timestamp with time zone,
+  provider_id text,
+  name text not null,
+  status text not null,
+  machine_gone boolean not null default false,
+  region text not null,
+  zone text,
+  public_address text,
+  private_address text,
+  ssh_username text not null,
+  ssh_credential_ref text,
+  ssh_public_key text,
+  host_key text,
+  disk jsonb,
+  failure_reason text,
+  created_at timestamp with time zone not null default now(),
+  ready_at timestamp with time zone,
+  destroyed_at timestamp with time zone,
+  billing_started_at timestamp with time zone,
+  billing_finished_at timestamp with time zone,
+  compute_started_at timestamp with time zone,
+  accumulated_compute_seconds double precision not null default 0,
+  compute_price_per_second double precision not null default 0,
+  disk_price_per_second double precision not null default 0,
+  execution_run_id text,
+  configuring_at timestamp with time zone,
+  constraint cloud_instances_environment FOREIGN KEY (environment_id) REFERENCES environments(id) ON DELETE CASCADE,
+  constraint cloud_instances_pkey PRIMARY KEY (id),
+  constraint cloud_instances_reference UNIQUE (reference),
+  constraint cloud_instances_status CHECK ((status = ANY (ARRAY['provisioning'::text, 'configuring'::text, 'ready'::text, 'stopped'::text, 'destroying'::text, 'destroyed'::text, 'failed'::text]))),
+  constraint cloud_instances_target FOREIGN KEY (capacity_target_id) REFERENCES cloud_capacity_targets(id) ON DELETE CASCADE
+);
+
+create table cloud_operations (
+  id identifier not null,
+  generation integer not null default 1,
+  kind text not null,
+  status text not null default 'queued'::text,
+  environment_id identifier not null,
+  capacity_target_id identifier,
+  instance_id identifier,
+  execution_run_id text,
+  activity_id text,
+  phase text not null default 'queued'::text,
+  request jsonb not null default '{}'::jsonb,
+  failure_reason text,
+  created_at timestamp with time zone not null default now(),
+  started_at timestamp with time zone,
+  finished_at timestamp with time zone,
+  dispatched_at timestamp with time zone,
+  cancel_requested_at timestamp with time zone,
+  cancel_actor text,
+  cancel_reason text,
+  last_event_sequence bigint not null default 0,
+  configured jsonb not null default '[]'::jsonb,
+  constraint cloud_operations_environment FOREIGN KEY (environment_id) REFERENCES environments(id) ON DELETE CASCADE,
+  constraint cloud_operations_instance FOREIGN KEY (instance_id) REFERENCES cloud_instances(id) ON DELETE CASCADE,
+  constraint cloud_operations_kind CHECK ((kind = ANY (ARRAY['provision'::text, 'configure'::text, 'validate'::text, 'start'::text, 'stop'::text, 'destroy'::text, 'attach-volume'::text, 'detach-volume'::text]))),
+  constraint cloud_operations_pkey PRIMARY KEY (id),
+  constraint cloud_operations_status CHECK ((status = ANY (ARRAY['queued'::text, 'running'::text, 'completed'::text, 'failed'::text, 'cancelled'::text]))),
+  constraint cloud_operations_target FOREIGN KEY (capacity_target_id) REFERENCES cloud_capacity_targets(id) ON DELETE CASCADE
+);
+
+create table cloud_service (
+  one boolean not null default true,
+  reference uuid not null default gen_random_uuid(),
+  swept_at timestamp with time zone,
+  constraint cloud_service_one CHECK (one),
+  constraint cloud_service_pkey PRIMARY KEY (one)
+);
+
 create table connection_checks (
   id identifier not null,
   connection_id identifier not null,
@@ -133,6 +389,11 @@ create table connection_discoveries (
   problem text,
   transient boolean,
   snapshot_ids text[] not null default '{}'::text[],
+  started_at timestamp with time zone,
+  cancel_requested_at timestamp with time zone,
+  cancel_actor text,
+  cancel_reason text,
+  last_event_sequence bigint not null default 0,
   constraint connection_discoveries_connection FOREIGN KEY (connection_id) REFERENCES connections(id) ON DELETE CASCADE,
   constraint connection_discoveries_pkey PRIMARY KEY (connection_id, number),
   constraint connection_discoveries_status CHECK ((status = ANY (ARRAY['queued'::text, 'running'::text, 'completed'::text, 'failed'::text])))
@@ -161,9 +422,87 @@ create table connections (
   configuration jsonb,
   created_at timestamp with time zone not null default now(),
   monitored_since timestamp with time zone,
+  last_event_sequence bigint not null default 0,
   constraint connections_environment FOREIGN KEY (environment_id) REFERENCES environments(id) ON DELETE CASCADE,
   constraint connections_name UNIQUE (environment_id, name) DEFERRABLE INITIALLY DEFERRED,
   constraint connections_pkey PRIMARY KEY (id)
+);
+
+create table console_commands (
+  id identifier not null,
+  generation integer not null default 1,
+  status text not null default 'accepted'::text,
+  resource_id identifier not null,
+  runtime_id identifier not null,
+  connection_id text,
+  actor_id text,
+  command text not null,
+  working_directory text,
+  environment jsonb,
+  cpu_cores integer,
+  memory_bytes bigint,
+  timeout_seconds integer not null,
+  place jsonb not null,
+  stdout bytea,
+  stderr bytea,
+  stdout_truncated boolean not null default false,
+  stderr_truncated boolean not null default false,
+  exit_code integer,
+  external_id text,
+  failure_reason text,
+  dispatched_at timestamp with time zone,
+  cancel_requested_at timestamp with time zone,
+  cancel_actor text,
+  cancel_reason text,
+  last_event_sequence bigint not null default 0,
+  created_at timestamp with time zone not null default clock_timestamp(),
+  started_at timestamp with time zone,
+  finished_at timestamp with time zone,
+  constraint console_commands_pkey PRIMARY KEY (id),
+  constraint console_commands_status CHECK ((status = ANY (ARRAY['accepted'::text, 'running'::text, 'completed'::text, 'failed'::text, 'cancelled'::text])))
+);
+
+create table console_records (
+  session_id identifier not null,
+  sequence bigint not null,
+  direction text not null,
+  at_seconds double precision not null,
+  content bytea not null,
+  constraint console_records_direction CHECK ((direction = ANY (ARRAY['input'::text, 'output'::text, 'resize'::text]))),
+  constraint console_records_pkey PRIMARY KEY (session_id, sequence),
+  constraint console_records_session FOREIGN KEY (session_id) REFERENCES console_sessions(id) ON DELETE CASCADE
+);
+
+create table console_sessions (
+  id identifier not null,
+  status text not null default 'starting'::text,
+  resource_id identifier not null,
+  runtime_id identifier not null,
+  connection_id text,
+  actor_id text,
+  place jsonb not null,
+  external_id text,
+  failure text,
+  taken_bytes bigint not null default 0,
+  recorded_bytes bigint not null default 0,
+  close_requested_at timestamp with time zone,
+  created_at timestamp with time zone not null default clock_timestamp(),
+  connected_at timestamp with time zone,
+  finished_at timestamp with time zone,
+  cleared_at timestamp with time zone,
+  constraint console_sessions_pkey PRIMARY KEY (id),
+  constraint console_sessions_status CHECK ((status = ANY (ARRAY['starting'::text, 'connected'::text, 'closed'::text, 'failed'::text])))
+);
+
+create table console_tickets (
+  digest bytea not null,
+  session_id identifier not null,
+  mode text not null,
+  actor_id text not null,
+  expires_at timestamp with time zone not null,
+  constraint console_tickets_mode CHECK ((mode = ANY (ARRAY['write'::text, 'watch'::text]))),
+  constraint console_tickets_pkey PRIMARY KEY (digest),
+  constraint console_tickets_session FOREIGN KEY (session_id) REFERENCES console_sessions(id) ON DELETE CASCADE
 );
 
 create table credentials (
@@ -177,7 +516,7 @@ create table credentials (
   created_at timestamp with time zone not null default now(),
   changed_at timestamp with time zone not null default now(),
   last_used_at timestamp with time zone,
-  constraint credentials_kind CHECK ((kind = ANY (ARRAY['ssh-key'::text, 'kubernetes-token'::text, 'cloud-credential'::text]))),
+  constraint credentials_kind CHECK ((kind = ANY (ARRAY['ssh-key'::text, 'kubernetes-token'::text, 'cloud-credential'::text, 'registry-credential'::text, 'signing-key'::text, 'machine-variables'::text]))),
   constraint credentials_pkey PRIMARY KEY (kind, id)
 );
 
@@ -186,7 +525,7 @@ create table data_locations (
   data_object_instance_id identifier not null,
   storage_resource_id text,
   resource_id text,
-  execution_run_id text not null,
+  execution_run_id text,
   uri text not null,
   status text not null,
   available_at timestamp with time zone,
@@ -200,8 +539,8 @@ create table data_locations (
 create table data_object_instances (
   id identifier not null,
   data_object_id text not null,
-  execution_run_id identifier not null,
-  producer_activity_id text not null,
+  execution_run_id identifier,
+  producer_activity_id text,
   attempt integer not null default 1,
   relative_path text not null,
   size_bytes bigint not null,
@@ -216,8 +555,8 @@ create table data_object_instances (
 
 create table data_objects (
   id identifier not null,
-  workflow_version_id identifier not null,
-  producer_activity_id text not null,
+  workflow_version_id identifier,
+  producer_activity_id text,
   logical_name text not null,
   relative_path text not null,
   declared boolean not null default false,
@@ -272,6 +611,23 @@ create table environments (
   constraint environments_pkey PRIMARY KEY (id)
 );
 
+create table event_feed (
+  position bigint generated always as identity not null,
+  kind text not null,
+  operation_id identifier not null,
+  first_sequence bigint not null,
+  last_sequence bigint not null,
+  fed_at timestamp with time zone not null default clock_timestamp(),
+  constraint event_feed_pkey PRIMARY KEY ("position")
+);
+
+create table event_feed_open (
+  kind text not null,
+  operation_id identifier not null,
+  since timestamp with time zone not null default clock_timestamp(),
+  constraint event_feed_open_pkey PRIMARY KEY (kind, operation_id)
+);
+
 create table execution_runs (
   id identifier not null,
   schedule_plan_id identifier not null,
@@ -311,6 +667,13 @@ create table execution_runs (
   effect_key text not null default (gen_random_uuid())::text,
   warnings jsonb,
   service_version text,
+  cancel_actor text,
+  cancel_reason text,
+  budget double precision,
+  on_budget text,
+  approved_at timestamp with time zone,
+  cloud_cost double precision not null default 0,
+  searched_places text,
   constraint execution_runs_content FOREIGN KEY (content_version_id) REFERENCES workflow_versions(id),
   constraint execution_runs_mode CHECK ((mode = ANY (ARRAY['real'::text, 'simulation'::text, 'interactive'::text]))),
   constraint execution_runs_on_failure CHECK ((on_failure = ANY (ARRAY['stop'::text, 'finish-independent'::text]))),
@@ -334,6 +697,7 @@ create table execution_scopes (
   network_topology_id text not null default ''::text,
   metadata jsonb,
   created_at timestamp with time zone not null default now(),
+  searched_environments text,
   constraint execution_scopes_pkey PRIMARY KEY (id)
 );
 
@@ -345,6 +709,36 @@ create table idempotency_keys (
   body text,
   created_at timestamp with time zone not null default now(),
   constraint idempotency_keys_pkey PRIMARY KEY (key)
+);
+
+create table instance_activation (
+  singleton boolean not null default true,
+  instance_id identifier not null,
+  activated_at timestamp with time zone not null default now(),
+  constraint instance_activation_archive FOREIGN KEY (instance_id) REFERENCES instance_archives(id),
+  constraint instance_activation_pkey PRIMARY KEY (singleton),
+  constraint instance_activation_single CHECK (singleton)
+);
+
+create table instance_archives (
+  id identifier not null,
+  schema_name text not null,
+  name text not null,
+  description text,
+  exported_at timestamp with time zone not null,
+  imported_at timestamp with time zone not null default now(),
+  last_opened_at timestamp with time zone,
+  schema_version integer not null,
+  service_version text not null,
+  contents jsonb not null,
+  constraint instance_archives_pkey PRIMARY KEY (id),
+  constraint instance_archives_schema UNIQUE (schema_name)
+);
+
+create table instance_cleanups (
+  id identifier not null,
+  requested_at timestamp with time zone not null default now(),
+  constraint instance_cleanups_pkey PRIMARY KEY (id)
 );
 
 create table lane_leases (
@@ -365,6 +759,37 @@ create table login_holders (
   seen_at timestamp with time zone not null default clock_timestamp(),
   constraint login_holders_address CHECK ((waiting = (address IS NULL))),
   constraint login_holders_pkey PRIMARY KEY (login, process)
+);
+
+create table machine_configuration_versions (
+  id identifier not null,
+  machine_configuration_id identifier not null,
+  version bigint not null,
+  status text not null,
+  playbook_yaml text not null,
+  content_sha256 text not null,
+  compatibility jsonb not null default '{}'::jsonb,
+  variables_schema jsonb,
+  validation_checks jsonb,
+  created_at timestamp with time zone not null default now(),
+  constraint machine_configuration_versions_configuration FOREIGN KEY (machine_configuration_id) REFERENCES machine_configurations(id) ON DELETE CASCADE,
+  constraint machine_configuration_versions_number UNIQUE (machine_configuration_id, version),
+  constraint machine_configuration_versions_pkey PRIMARY KEY (id),
+  constraint machine_configuration_versions_positive CHECK ((version > 0)),
+  constraint machine_configuration_versions_status CHECK ((status = ANY (ARRAY['draft'::text, 'published'::text, 'deprecated'::text])))
+);
+
+create table machine_configurations (
+  id identifier not null,
+  name text not null,
+  description text not null default ''::text,
+  ownership text not null default 'user'::text,
+  enabled boolean not null default true,
+  created_at timestamp with time zone not null default now(),
+  updated_at timestamp with time zone not null default now(),
+  constraint machine_configurations_name UNIQUE (name),
+  constraint machine_configurations_ownership CHECK ((ownership = ANY (ARRAY['system'::text, 'user'::text]))),
+  constraint machine_configurations_pkey PRIMARY KEY (id)
 );
 
 create table network_links (
@@ -400,6 +825,18 @@ create table network_topologies (
   constraint network_topologies_pkey PRIMARY KEY (id),
   constraint network_topologies_scope FOREIGN KEY (execution_scope_id) REFERENCES execution_scopes(id),
   constraint network_topologies_version CHECK ((version >= 1))
+);
+
+create table operation_events (
+  operation_id identifier not null,
+  sequence bigint not null,
+  event_type text not null,
+  aggregate_type text not null,
+  aggregate_id text not null,
+  payload jsonb,
+  occurred_at timestamp with time zone not null default clock_timestamp(),
+  kind text not null default 'execution-run'::text,
+  constraint operation_events_pkey PRIMARY KEY (kind, operation_id, sequence)
 );
 
 create table planning_algorithm_runs (
@@ -439,6 +876,7 @@ create table planning_candidates (
   created_at timestamp with time zone not null default now(),
   contention_free_makespan_seconds double precision,
   defaulted_durations bigint not null default 0,
+  lifecycle jsonb,
   constraint planning_candidates_algorithm_run FOREIGN KEY (algorithm_run_id) REFERENCES planning_algorithm_runs(id) ON DELETE CASCADE,
   constraint planning_candidates_fingerprint UNIQUE (planning_session_id, fingerprint),
   constraint planning_candidates_pkey PRIMARY KEY (id),
@@ -467,6 +905,11 @@ create table planning_sessions (
   completed_at timestamp with time zone,
   network_model text,
   warnings jsonb,
+  generation integer not null default 1,
+  cancel_requested_at timestamp with time zone,
+  cancel_actor text,
+  cancel_reason text,
+  last_event_sequence bigint not null default 0,
   constraint planning_sessions_pkey PRIMARY KEY (id),
   constraint planning_sessions_scope FOREIGN KEY (execution_scope_id) REFERENCES execution_scopes(id),
   constraint planning_sessions_selected_plan FOREIGN KEY (selected_plan_id) REFERENCES schedule_plans(id),
@@ -550,15 +993,19 @@ create table resources (
   constraint resources_version FOREIGN KEY (environment_version_id) REFERENCES environment_versions(id) ON DELETE CASCADE
 );
 
-create table run_events (
+create table run_machines (
   execution_run_id identifier not null,
-  sequence bigint not null,
-  event_type text not null,
-  aggregate_type text not null,
-  aggregate_id text not null,
-  payload jsonb,
-  occurred_at timestamp with time zone not null default clock_timestamp(),
-  constraint run_events_pkey PRIMARY KEY (execution_run_id, sequence)
+  capacity_target_id identifier not null,
+  ordinal integer not null,
+  instance_id identifier not null,
+  acquired_at timestamp with time zone not null default clock_timestamp(),
+  ready_at timestamp with time zone,
+  released_at timestamp with time zone,
+  release_reason text,
+  settled boolean not null default false,
+  constraint run_machines_instance FOREIGN KEY (instance_id) REFERENCES cloud_instances(id) ON DELETE CASCADE,
+  constraint run_machines_pkey PRIMARY KEY (execution_run_id, capacity_target_id, ordinal),
+  constraint run_machines_run FOREIGN KEY (execution_run_id) REFERENCES execution_runs(id) ON DELETE CASCADE
 );
 
 create table run_snapshots (
@@ -571,6 +1018,7 @@ create table run_snapshots (
   activity_profiles jsonb not null,
   documents_hash text not null,
   storage_mounts jsonb not null default '[]'::jsonb,
+  executables jsonb,
   constraint run_snapshots_pkey PRIMARY KEY (execution_run_id),
   constraint run_snapshots_run FOREIGN KEY (execution_run_id) REFERENCES execution_runs(id) ON DELETE CASCADE
 );
@@ -683,6 +1131,161 @@ create table site_leftovers (
   next_try_at timestamp with time zone not null default now(),
   last_error text not null,
   constraint site_leftovers_pkey PRIMARY KEY (site, name)
+);
+
+create table site_removals (
+  id bigint generated always as identity not null,
+  site text collate "C" not null,
+  host_id text,
+  execution_run_id text not null,
+  scope text not null,
+  names text[] not null,
+  facts jsonb not null,
+  since timestamp with time zone not null default now(),
+  tries integer not null default 0,
+  next_try_at timestamp with time zone not null default now(),
+  last_error text,
+  constraint site_removals_pkey PRIMARY KEY (id)
+);
+
+create table storage_download_entries (
+  download_id identifier not null,
+  position bigint not null,
+  path bytea not null,
+  type text not null,
+  size_bytes bigint,
+  state text not null default 'pending'::text,
+  attempt integer not null default 0,
+  modified_at double precision,
+  upload text,
+  mode integer,
+  link_target bytea,
+  is_made boolean not null default false,
+  constraint storage_download_entries_download FOREIGN KEY (download_id) REFERENCES storage_downloads(id) ON DELETE CASCADE,
+  constraint storage_download_entries_pkey PRIMARY KEY (download_id, "position"),
+  constraint storage_download_entries_state CHECK ((state = ANY (ARRAY['pending'::text, 'sending'::text, 'done'::text]))),
+  constraint storage_download_entries_type CHECK ((type = ANY (ARRAY['file'::text, 'directory'::text, 'link'::text])))
+);
+
+create table storage_downloads (
+  id identifier not null,
+  storage_id identifier not null,
+  path bytea not null,
+  strategy text not null,
+  status text not null,
+  size_bytes bigint,
+  transferred_bytes bigint,
+  error text,
+  created_at timestamp with time zone not null default now(),
+  updated_at timestamp with time zone not null default now(),
+  generation integer not null default 1,
+  destination_storage_id identifier,
+  destination_path bytea,
+  on_conflict text,
+  bytes_per_second bigint,
+  host_id text,
+  live jsonb,
+  listed_at timestamp with time zone,
+  entries bigint,
+  skipped_entries bigint,
+  dispatched_at timestamp with time zone,
+  cancel_requested_at timestamp with time zone,
+  cancel_actor text,
+  cancel_reason text,
+  last_event_sequence bigint not null default 0,
+  started_at timestamp with time zone,
+  finished_at timestamp with time zone,
+  sent_bytes bigint,
+  verification text,
+  route jsonb,
+  constraint storage_downloads_conflict CHECK ((on_conflict = ANY (ARRAY['fail'::text, 'skip-equal'::text, 'overwrite'::text]))),
+  constraint storage_downloads_pkey PRIMARY KEY (id),
+  constraint storage_downloads_status CHECK ((status = ANY (ARRAY['queued'::text, 'streaming'::text, 'ready'::text, 'completed'::text, 'failed'::text, 'cancelled'::text]))),
+  constraint storage_downloads_storage FOREIGN KEY (storage_id) REFERENCES storages(id) ON DELETE CASCADE,
+  constraint storage_downloads_verification CHECK ((verification = ANY (ARRAY['sha256'::text, 'store'::text])))
+);
+
+create table storage_index_changes (
+  run_id identifier not null,
+  parent bytea not null,
+  name bytea not null,
+  is_directory boolean not null,
+  type text,
+  size_bytes bigint,
+  modified_at double precision,
+  media_type text,
+  sha256 bytea,
+  is_unread boolean not null default false,
+  constraint storage_index_changes_pkey PRIMARY KEY (run_id, parent, name, is_directory),
+  constraint storage_index_changes_run FOREIGN KEY (run_id) REFERENCES storage_index_runs(id) ON DELETE CASCADE
+);
+
+create table storage_index_entries (
+  storage_id identifier not null,
+  parent bytea not null,
+  name bytea not null,
+  is_directory boolean not null,
+  type text not null,
+  size_bytes bigint,
+  modified_at double precision,
+  media_type text,
+  sha256 bytea,
+  constraint storage_index_entries_pkey PRIMARY KEY (storage_id, parent, name, is_directory),
+  constraint storage_index_entries_storage FOREIGN KEY (storage_id) REFERENCES storages(id) ON DELETE CASCADE
+);
+
+create table storage_index_folders (
+  run_id identifier not null,
+  depth integer not null,
+  parent bytea not null,
+  after text,
+  constraint storage_index_folders_pkey PRIMARY KEY (run_id, depth, parent),
+  constraint storage_index_folders_run FOREIGN KEY (run_id) REFERENCES storage_index_runs(id) ON DELETE CASCADE
+);
+
+create table storage_index_pages (
+  run_id identifier not null,
+  parent bytea not null,
+  step bigint not null,
+  names bytea[] not null,
+  directories boolean[] not null,
+  constraint storage_index_pages_pkey PRIMARY KEY (run_id, parent, step),
+  constraint storage_index_pages_run FOREIGN KEY (run_id) REFERENCES storage_index_runs(id) ON DELETE CASCADE
+);
+
+create table storage_index_runs (
+  id identifier not null,
+  generation integer not null default 1,
+  storage_id identifier not null,
+  status text not null,
+  policy jsonb not null,
+  checksums boolean not null default false,
+  host_id text,
+  step bigint not null default 0,
+  spent_ms bigint not null default 0,
+  walked_at timestamp with time zone,
+  indexed_entries bigint not null default 0,
+  indexed_bytes bigint not null default 0,
+  skipped_entries bigint not null default 0,
+  truncated_by text,
+  added_entries bigint,
+  changed_entries bigint,
+  removed_entries bigint,
+  recorded_at timestamp with time zone,
+  live jsonb,
+  error text,
+  dispatched_at timestamp with time zone,
+  cancel_requested_at timestamp with time zone,
+  cancel_actor text,
+  cancel_reason text,
+  last_event_sequence bigint not null default 0,
+  created_at timestamp with time zone not null default now(),
+  started_at timestamp with time zone,
+  finished_at timestamp with time zone,
+  constraint storage_index_runs_pkey PRIMARY KEY (id),
+  constraint storage_index_runs_status CHECK ((status = ANY (ARRAY['queued'::text, 'running'::text, 'completed'::text, 'failed'::text, 'cancelled'::text]))),
+  constraint storage_index_runs_storage FOREIGN KEY (storage_id) REFERENCES storages(id) ON DELETE CASCADE,
+  constraint storage_index_runs_truncated CHECK ((truncated_by = ANY (ARRAY['depth'::text, 'entries'::text, 'time'::text])))
 );
 
 create table storage_runtime_bindings (
@@ -847,6 +1450,26 @@ CREATE INDEX activity_resource_profiles_of_version ON public.activity_resource_p
 
 CREATE INDEX activity_types_of_workflow ON public.activity_types USING btree (workflow_id, "position");
 
+CREATE INDEX artifact_builds_of_credential ON public.artifact_builds USING btree (credential_ref) WHERE (credential_ref IS NOT NULL);
+
+CREATE INDEX artifact_builds_of_version ON public.artifact_builds USING btree (artifact_version_id, created_at DESC, id DESC);
+
+CREATE INDEX artifact_locations_of_endpoint ON public.artifact_locations USING btree (endpoint_id);
+
+CREATE INDEX artifact_materializations_in_order ON public.artifact_materializations USING btree (created_at, id);
+
+CREATE INDEX artifact_materializations_of_run ON public.artifact_materializations USING btree (run_id, created_at, id);
+
+CREATE INDEX artifact_materializations_texts ON public.artifact_materializations USING gin (lower((((((((((((((((((chr(10) || COALESCE((id)::text, ''::text)) || chr(10)) || COALESCE((variant_id)::text, ''::text)) || chr(10)) || COALESCE(digest, ''::text)) || chr(10)) || COALESCE((resource_id)::text, ''::text)) || chr(10)) || COALESCE((run_id)::text, ''::text)) || chr(10)) || COALESCE((activity_id)::text, ''::text)) || chr(10)) || COALESCE(destination_path, ''::text)) || chr(10)) || COALESCE(status, ''::text)) || chr(10)) COLLATE "default")) trigrams.gin_trgm_ops);
+
+CREATE INDEX artifact_transfer_runs_of_materialization ON public.artifact_transfer_runs USING btree (materialization_id);
+
+CREATE INDEX artifact_transfer_runs_of_run ON public.artifact_transfer_runs USING btree (execution_run_id, started_at, id);
+
+CREATE INDEX artifact_versions_by_name ON public.artifact_versions USING btree (name COLLATE "C", artifact_id, version COLLATE "C", id);
+
+CREATE INDEX artifact_versions_texts ON public.artifact_versions USING gin (lower((((((((((chr(10) || COALESCE((artifact_id)::text, ''::text)) || chr(10)) || COALESCE((id)::text, ''::text)) || chr(10)) || COALESCE(name, ''::text)) || chr(10)) || COALESCE(version, ''::text)) || chr(10)) COLLATE "default")) trigrams.gin_trgm_ops);
+
 CREATE INDEX audit_events_newest ON public.audit_events USING btree (occurred_at DESC, id DESC);
 
 CREATE INDEX audit_events_of_actor ON public.audit_events USING btree (actor_id, occurred_at DESC, id DESC) WHERE (actor_id IS NOT NULL);
@@ -867,6 +1490,36 @@ CREATE UNIQUE INDEX audit_events_sealed ON public.audit_events USING btree (seal
 
 CREATE INDEX audit_events_unsealed ON public.audit_events USING btree (sequence) WHERE (seal_number IS NULL);
 
+CREATE INDEX build_runs_of_build ON public.build_runs USING btree (artifact_build_id, created_at DESC, id DESC);
+
+CREATE INDEX build_runs_open ON public.build_runs USING btree (created_at, id) WHERE (status = ANY (ARRAY['queued'::text, 'running'::text]));
+
+CREATE UNIQUE INDEX build_runs_open_once ON public.build_runs USING btree (artifact_build_id) WHERE (status = ANY (ARRAY['queued'::text, 'running'::text]));
+
+CREATE UNIQUE INDEX cloud_capacity_targets_name ON public.cloud_capacity_targets USING btree (environment_id, name) WHERE enabled;
+
+CREATE UNIQUE INDEX cloud_instances_name ON public.cloud_instances USING btree (capacity_target_id, name) WHERE ((status <> 'destroyed'::text) AND (NOT machine_gone));
+
+CREATE INDEX cloud_instances_of_environment ON public.cloud_instances USING btree (environment_id, created_at DESC, id DESC);
+
+CREATE INDEX cloud_instances_of_runs ON public.cloud_instances USING btree (id) WHERE ((execution_run_id IS NOT NULL) AND (NOT machine_gone));
+
+CREATE INDEX cloud_instances_of_target ON public.cloud_instances USING btree (capacity_target_id, created_at DESC, id DESC);
+
+CREATE INDEX cloud_operations_newest ON public.cloud_operations USING btree (created_at DESC, id DESC);
+
+CREATE INDEX cloud_operations_of_environment ON public.cloud_operations USING btree (environment_id);
+
+CREATE INDEX cloud_operations_of_instance ON public.cloud_operations USING btree (instance_id, created_at DESC);
+
+CREATE INDEX cloud_operations_of_run ON public.cloud_operations USING btree (execution_run_id) WHERE (execution_run_id IS NOT NULL);
+
+CREATE INDEX cloud_operations_of_target ON public.cloud_operations USING btree (capacity_target_id);
+
+CREATE UNIQUE INDEX cloud_operations_one_open ON public.cloud_operations USING btree (instance_id) WHERE (status = ANY (ARRAY['queued'::text, 'running'::text]));
+
+CREATE INDEX cloud_operations_open ON public.cloud_operations USING btree (created_at, id) WHERE (status = ANY (ARRAY['queued'::text, 'running'::text]));
+
 CREATE INDEX connection_checks_newest ON public.connection_checks USING btree (connection_id, checked_at DESC);
 
 CREATE UNIQUE INDEX connection_discoveries_one_open ON public.connection_discoveries USING btree (connection_id) WHERE (status = ANY (ARRAY['queued'::text, 'running'::text]));
@@ -877,7 +1530,29 @@ CREATE INDEX connections_credential ON public.connections USING btree (credentia
 
 CREATE INDEX connections_to_monitor ON public.connections USING btree (created_at) WHERE (monitored_since IS NULL);
 
+CREATE INDEX console_commands_feed ON public.console_commands USING btree (COALESCE(started_at, created_at) DESC, id DESC);
+
+CREATE INDEX console_commands_finished ON public.console_commands USING btree (finished_at) WHERE (finished_at IS NOT NULL);
+
+CREATE INDEX console_commands_newest ON public.console_commands USING btree (created_at DESC, id DESC);
+
+CREATE INDEX console_commands_open ON public.console_commands USING btree (created_at, id) WHERE (status = ANY (ARRAY['accepted'::text, 'running'::text]));
+
+CREATE INDEX console_sessions_feed ON public.console_sessions USING btree (COALESCE(connected_at, created_at) DESC, id DESC);
+
+CREATE INDEX console_sessions_finished ON public.console_sessions USING btree (finished_at) WHERE (finished_at IS NOT NULL);
+
+CREATE INDEX console_sessions_open ON public.console_sessions USING btree (created_at, id) WHERE (status = ANY (ARRAY['starting'::text, 'connected'::text]));
+
+CREATE INDEX console_sessions_uncleared ON public.console_sessions USING btree (finished_at) WHERE ((finished_at IS NOT NULL) AND (cleared_at IS NULL));
+
+CREATE INDEX console_tickets_expiry ON public.console_tickets USING btree (expires_at);
+
+CREATE INDEX data_locations_of_instance ON public.data_locations USING btree (data_object_instance_id);
+
 CREATE INDEX data_locations_of_run ON public.data_locations USING btree (execution_run_id);
+
+CREATE INDEX data_locations_of_uri ON public.data_locations USING btree (uri) WHERE (storage_resource_id IS NOT NULL);
 
 CREATE INDEX data_object_instances_of_object ON public.data_object_instances USING btree (data_object_id);
 
@@ -897,15 +1572,33 @@ CREATE INDEX environments_by_name ON public.environments USING btree (name COLLA
 
 CREATE INDEX environments_texts ON public.environments USING gin (lower((((((((((chr(10) || COALESCE((id)::text, ''::text)) || chr(10)) || COALESCE(name, ''::text)) || chr(10)) || COALESCE(description, ''::text)) || chr(10)) || COALESCE(status, ''::text)) || chr(10)) COLLATE "default")) trigrams.gin_trgm_ops);
 
+CREATE INDEX event_feed_of_operation ON public.event_feed USING btree (kind, operation_id, last_sequence);
+
+CREATE INDEX execution_runs_by_cost ON public.execution_runs USING btree (cost, id);
+
+CREATE INDEX execution_runs_by_created ON public.execution_runs USING btree (created_at, id);
+
+CREATE INDEX execution_runs_by_finished ON public.execution_runs USING btree (COALESCE(finished_at, 'infinity'::timestamp with time zone), id);
+
+CREATE INDEX execution_runs_by_makespan ON public.execution_runs USING btree (makespan_seconds, id);
+
+CREATE INDEX execution_runs_by_title ON public.execution_runs USING btree (COALESCE(title, ''::text) COLLATE "C", id);
+
+CREATE INDEX execution_runs_created ON public.execution_runs USING btree (created_at) WHERE (status = 'created'::text);
+
 CREATE INDEX execution_runs_newest ON public.execution_runs USING btree (COALESCE(started_at, created_at) DESC, id DESC);
 
 CREATE INDEX execution_runs_of_content ON public.execution_runs USING btree (content_version_id);
 
 CREATE INDEX execution_runs_of_plan ON public.execution_runs USING btree (schedule_plan_id);
 
+CREATE INDEX execution_runs_on_budget ON public.execution_runs USING btree (id) WHERE ((on_budget = ANY (ARRAY['ask'::text, 'stop'::text])) AND (status = ANY (ARRAY['created'::text, 'running'::text])));
+
 CREATE INDEX execution_runs_open ON public.execution_runs USING btree (created_at, id) WHERE (status = 'running'::text);
 
-CREATE INDEX execution_runs_texts ON public.execution_runs USING gin (lower((((((((((chr(10) || COALESCE((id)::text, ''::text)) || chr(10)) || COALESCE(title, ''::text)) || chr(10)) || COALESCE(failure_reason, ''::text)) || chr(10)) || COALESCE(status, ''::text)) || chr(10)) COLLATE "default")) trigrams.gin_trgm_ops);
+CREATE INDEX execution_runs_texts ON public.execution_runs USING gin (lower((((((((((((chr(10) || COALESCE((id)::text, ''::text)) || chr(10)) || COALESCE(title, ''::text)) || chr(10)) || COALESCE(searched_places, ''::text)) || chr(10)) || COALESCE(failure_reason, ''::text)) || chr(10)) || COALESCE(status, ''::text)) || chr(10)) COLLATE "default")) trigrams.gin_trgm_ops);
+
+CREATE INDEX execution_runs_titles ON public.execution_runs USING gin (lower((title COLLATE "default")) trigrams.gin_trgm_ops);
 
 CREATE INDEX execution_runs_undispatched ON public.execution_runs USING btree (created_at, id) WHERE ((dispatched_at IS NULL) AND (status = ANY (ARRAY['created'::text, 'running'::text])));
 
@@ -913,7 +1606,7 @@ CREATE INDEX execution_scope_environments_version ON public.execution_scope_envi
 
 CREATE INDEX execution_scopes_by_name ON public.execution_scopes USING btree (name COLLATE "C", id);
 
-CREATE INDEX execution_scopes_texts ON public.execution_scopes USING gin (lower((((((((chr(10) || COALESCE((id)::text, ''::text)) || chr(10)) || COALESCE(name, ''::text)) || chr(10)) || COALESCE(network_topology_id, ''::text)) || chr(10)) COLLATE "default")) trigrams.gin_trgm_ops);
+CREATE INDEX execution_scopes_texts ON public.execution_scopes USING gin (lower((((((((((chr(10) || COALESCE((id)::text, ''::text)) || chr(10)) || COALESCE(name, ''::text)) || chr(10)) || COALESCE(network_topology_id, ''::text)) || chr(10)) || COALESCE(searched_environments, ''::text)) || chr(10)) COLLATE "default")) trigrams.gin_trgm_ops);
 
 CREATE INDEX idempotency_keys_age ON public.idempotency_keys USING btree (created_at);
 
@@ -927,7 +1620,11 @@ CREATE INDEX network_topologies_by_name ON public.network_topologies USING btree
 
 CREATE INDEX planning_algorithm_runs_of_session ON public.planning_algorithm_runs USING btree (planning_session_id, "position");
 
+CREATE INDEX planning_candidates_of_algorithm_run ON public.planning_candidates USING btree (algorithm_run_id);
+
 CREATE INDEX planning_candidates_ranked ON public.planning_candidates USING btree (planning_session_id, rank, created_at, id);
+
+CREATE INDEX planning_sessions_by_completed ON public.planning_sessions USING btree (COALESCE(completed_at, 'infinity'::timestamp with time zone), id);
 
 CREATE INDEX planning_sessions_in_scope ON public.planning_sessions USING btree (execution_scope_id);
 
@@ -959,7 +1656,19 @@ CREATE INDEX resources_of_version ON public.resources USING btree (environment_v
 
 CREATE INDEX resources_texts ON public.resources USING gin (lower((((((((((((((chr(10) || COALESCE((id)::text, ''::text)) || chr(10)) || COALESCE(name, ''::text)) || chr(10)) || COALESCE(provider_id, ''::text)) || chr(10)) || COALESCE(region, ''::text)) || chr(10)) || COALESCE(zone, ''::text)) || chr(10)) || COALESCE(type, ''::text)) || chr(10)) COLLATE "default")) trigrams.gin_trgm_ops);
 
+CREATE INDEX run_machines_held ON public.run_machines USING btree (execution_run_id) WHERE (released_at IS NULL);
+
+CREATE INDEX run_machines_of_instance ON public.run_machines USING btree (instance_id);
+
+CREATE UNIQUE INDEX run_machines_one ON public.run_machines USING btree (execution_run_id, capacity_target_id) WHERE (released_at IS NULL);
+
+CREATE INDEX run_machines_unsettled ON public.run_machines USING btree (execution_run_id) WHERE (NOT settled);
+
 CREATE INDEX schedule_plan_assignments_on_resource ON public.schedule_plan_assignments USING btree (resource_id);
+
+CREATE INDEX schedule_plans_by_cost ON public.schedule_plans USING btree (predicted_cost, id);
+
+CREATE INDEX schedule_plans_by_makespan ON public.schedule_plans USING btree (predicted_makespan_seconds, id);
 
 CREATE INDEX schedule_plans_in_scope ON public.schedule_plans USING btree (execution_scope_id);
 
@@ -970,6 +1679,28 @@ CREATE INDEX schedule_plans_newest ON public.schedule_plans USING btree (created
 CREATE INDEX schedule_plans_texts ON public.schedule_plans USING gin (lower((((((((((((chr(10) || COALESCE((id)::text, ''::text)) || chr(10)) || COALESCE(algorithm, ''::text)) || chr(10)) || COALESCE(objective, ''::text)) || chr(10)) || COALESCE((workflow_version_id)::text, ''::text)) || chr(10)) || COALESCE((execution_scope_id)::text, ''::text)) || chr(10)) COLLATE "default")) trigrams.gin_trgm_ops);
 
 CREATE INDEX schedule_plans_workflow ON public.schedule_plans USING btree (content_version_id);
+
+CREATE INDEX site_leftovers_of_run ON public.site_leftovers USING btree (execution_run_id);
+
+CREATE INDEX site_removals_due ON public.site_removals USING btree (next_try_at);
+
+CREATE INDEX storage_download_entries_left ON public.storage_download_entries USING btree (download_id, "position") WHERE (state <> 'done'::text);
+
+CREATE INDEX storage_download_entries_made ON public.storage_download_entries USING btree (download_id, "position") WHERE is_made;
+
+CREATE INDEX storage_downloads_of_storage ON public.storage_downloads USING btree (storage_id, created_at DESC, id DESC);
+
+CREATE INDEX storage_downloads_open ON public.storage_downloads USING btree (created_at, id) WHERE (status = ANY (ARRAY['queued'::text, 'streaming'::text]));
+
+CREATE INDEX storage_index_changes_unread ON public.storage_index_changes USING btree (run_id, parent, name) WHERE is_unread;
+
+CREATE INDEX storage_index_entries_by_digest ON public.storage_index_entries USING btree (storage_id, sha256, parent, name, is_directory) WHERE (sha256 IS NOT NULL);
+
+CREATE INDEX storage_index_runs_of_storage ON public.storage_index_runs USING btree (storage_id, created_at DESC, id DESC);
+
+CREATE UNIQUE INDEX storage_index_runs_one_open ON public.storage_index_runs USING btree (storage_id) WHERE (status = ANY (ARRAY['queued'::text, 'running'::text]));
+
+CREATE INDEX storage_index_runs_open ON public.storage_index_runs USING btree (created_at, id) WHERE (status = ANY (ARRAY['queued'::text, 'running'::text]));
 
 CREATE INDEX storage_runtime_bindings_of_runtime ON public.storage_runtime_bindings USING btree (environment_version_id, runtime_id);
 
@@ -1009,7 +1740,8 @@ begin
   end if;
   update site_leases l set renewed_at = clock_timestamp() where l.execution_run_id = p_run and l.site = p_site;
 
-  -- The run's row is the lock under which its events are numbered, so that a reader who saw n has seen all before n.
+  -- The run's row is the lock under which its events are numbered, so that a reader who saw n has
+  -- seen all before n.
   select r.last_event_sequence into sequence from execution_runs r where r.id = p_run for update;
 
   if p_taken_back is not null then
@@ -1027,7 +1759,7 @@ begin
       update task_executions t set status = 'preparing', ready_at = x."readyAt",
         queued_at = coalesce(t.queued_at, x."startedAt"), started_at = x."startedAt",
         handle_name = x.name, handle_started_at = x."startedAt", allocated_resource_id = t.planned_resource_id,
-        ahead = false
+        ahead = false, metadata = nullif(t.metadata - 'queueReason' - 'waitsFor' - 'silentSince', '{}')
       from jsonb_to_recordset(coalesce(p_starts, '[]')) as x(id text, name text, "readyAt" double precision,
         "startedAt" double precision, "order" integer)
       where t.id = x.id and t.ahead
@@ -1045,7 +1777,8 @@ begin
     ), changed as (
       update task_executions t set
         status = g.status, ready_at = coalesce(g."readyAt", t.ready_at),
-        data_ready_at = coalesce(g."startedAt", t.data_ready_at), started_at = coalesce(g."startedAt", t.started_at),
+        data_ready_at = coalesce(g."startedAt", t.data_ready_at), started_at = coalesce(g."startedAt",
+          t.started_at),
         queued_at = coalesce(t.queued_at, g."startedAt"), handle_name = coalesce(t.handle_name, g.name),
         handle_started_at = coalesce(t.handle_started_at, g."startedAt"),
         ahead = false, allocated_resource_id = t.planned_resource_id,
@@ -1058,7 +1791,8 @@ begin
         site_queue_seconds = g."siteQueueSeconds",
         external_id_at_site = coalesce(g."externalId", t.external_id_at_site),
         metadata = case when t.metadata is null and g.place is null then null
-          else nullif(coalesce(t.metadata, '{}') - 'queueReason' - 'silentSince' || coalesce(g.place, '{}'), '{}') end
+          else nullif(coalesce(t.metadata, '{}') - 'queueReason' - 'waitsFor' - 'silentSince' ||
+            coalesce(g.place, '{}'), '{}') end
       from given g where t.id = g.id and t.status not in ('completed', 'failed', 'cancelled')
       returning t.id, t.activity_id, t.attempt, t.planned_resource_id, t.status, g."exitCode", g."failureReason",
         g.final, g."order", g."startOrder", g.heir
@@ -1082,8 +1816,10 @@ begin
           'exitCode', c."exitCode", 'failureReason', c."failureReason"))
       from changed c
     ), told as (
-      insert into run_events (execution_run_id, sequence, event_type, aggregate_type, aggregate_id, payload)
-      select p_run, sequence + row_number() over (order by h."order"), h.event, 'activity_execution', h.id, h.payload
+      insert into operation_events (kind, operation_id, sequence, event_type, aggregate_type, aggregate_id,
+        payload)
+      select 'execution-run', p_run, sequence + row_number() over (order by h."order"), h.event,
+        'activity_execution', h.id, h.payload
       from happened h
       returning 1
     )
@@ -1108,7 +1844,8 @@ begin
     from jsonb_to_recordset(p_outputs) as x(id text, "objectId" text, "activityId" text, attempt integer,
       path text, "sizeBytes" bigint, checksum text, uri text, "resourceId" text)
     on conflict do nothing;
-    insert into data_locations (id, data_object_instance_id, resource_id, execution_run_id, uri, status, available_at)
+    insert into data_locations (id, data_object_instance_id, resource_id, execution_run_id, uri, status,
+      available_at)
     select 'location-' || md5(x.id || ' ' || coalesce(x."resourceId", '')), x.id, x."resourceId", p_run, x.uri,
       'available', clock_timestamp()
     from jsonb_to_recordset(p_outputs) as x(id text, uri text, "resourceId" text)
@@ -1124,7 +1861,8 @@ begin
       x."finishedAt" - x."startedAt", x.cost
     from jsonb_to_recordset(p_transfers) as x(id text, producer text, consumer text, source text, target text,
       bytes bigint, "networkBytes" bigint, "filesTransferred" bigint,
-      strategy text, route jsonb, "startedAt" double precision, "finishedAt" double precision, cost double precision)
+      strategy text, route jsonb, "startedAt" double precision, "finishedAt" double precision, cost double
+        precision)
     on conflict do nothing;
   end if;
 
@@ -1155,14 +1893,14 @@ begin
       ready_at = coalesce(x."readyAt", t.ready_at), queued_at = coalesce(x."queuedAt", t.queued_at),
       external_id_at_site = coalesce(x."externalId", t.external_id_at_site),
       metadata = case when x.reason is null then t.metadata
-        when x.reason = '' then nullif(t.metadata - 'queueReason' - 'silentSince', '{}')
-        else coalesce(t.metadata, '{}') - 'silentSince'
-          || jsonb_strip_nulls(jsonb_build_object('queueReason', x.reason, 'silentSince', x."silentSince")) end
+        when x.reason = '' then nullif(t.metadata - 'queueReason' - 'waitsFor' - 'silentSince', '{}')
+        else coalesce(t.metadata, '{}') - 'waitsFor' - 'silentSince' || jsonb_strip_nulls(jsonb_build_object(
+          'queueReason', x.reason, 'waitsFor', x."waitsFor", 'silentSince', x."silentSince")) end
     from jsonb_to_recordset(p_states) as x(id text, status text, "atSite" boolean, "readyAt" double precision,
-      "queuedAt" double precision, reason text,
+      "queuedAt" double precision, reason text, "waitsFor" text,
       "silentSince" double precision, "externalId" text)
-    -- Given again after a lost answer, a state from before the intent must not undo the intent that the first
-    -- call recorded.
+    -- Given again after a lost answer, a state from before the intent must not undo the intent that
+    -- the first call recorded.
     where t.id = x.id and t.status not in ('completed', 'failed', 'cancelled')
       and x."atSite" = (t.handle_name is not null);
   end if;
@@ -1174,7 +1912,8 @@ begin
   acquired := '{}';
   holders := null;
   if p_intents is not null and not cancelled and not paused and run_status = 'running' then
-    -- All lanes of a task or none; in one order everywhere, so that two runs never wait for each other.
+    -- All lanes of a task or none; in one order everywhere, so that two runs never wait for each
+    -- other.
     insert into lane_leases (resource_id, core_id, slot_id, task_execution_id, execution_run_id)
     select lane ->> 0, lane ->> 1, lane ->> 2, x.id, p_run
     from jsonb_to_recordset(p_intents) as x(id text, lanes jsonb) cross join jsonb_array_elements(x.lanes) as lane
@@ -1190,8 +1929,12 @@ begin
     acquired := coalesce(acquired, '{}');
 
     if cardinality(acquired) < jsonb_array_length(p_intents) then
-      select jsonb_object_agg(x.id, l.task_execution_id) into holders
-      from jsonb_to_recordset(p_intents) as x(id text, lanes jsonb) cross join jsonb_array_elements(x.lanes) as lane
+      -- The last of a task's counts: a lane of the plan before a core of the host, which is told
+      -- apart from one.
+      select jsonb_object_agg(x.id, case when l.resource_id like '@host/%' then '' else l.task_execution_id end
+        order by l.resource_id not like '@host/%', l.resource_id, l.core_id, l.slot_id) into holders
+      from jsonb_to_recordset(p_intents) as x(id text, lanes jsonb) cross
+        join jsonb_array_elements(x.lanes) as lane
       join lane_leases l on l.resource_id = lane ->> 0 and l.core_id = lane ->> 1 and l.slot_id = lane ->> 2
       where x.id <> all (acquired) and l.task_execution_id <> x.id;
       delete from lane_leases l using jsonb_to_recordset(p_intents) as x(id text)
@@ -1210,13 +1953,18 @@ begin
         ready_at = case when g.ahead then t.ready_at else g."readyAt" end,
         queued_at = case when g.ahead then t.queued_at else coalesce(t.queued_at, g."startedAt") end,
         started_at = case when not g.ahead then g."startedAt" end,
-        allocated_resource_id = case when not g.ahead then t.planned_resource_id end
+        allocated_resource_id = case when not g.ahead then t.planned_resource_id end,
+        -- What it waited for it has.
+        metadata = case when g.ahead then t.metadata
+          else nullif(t.metadata - 'queueReason' - 'waitsFor' - 'silentSince', '{}') end
       from given g
       where t.id = g.id and t.status in ('blocked', 'ready', 'queued') and t.handle_name is null and not t.ahead
       returning t.id, t.activity_id, t.attempt, t.planned_resource_id, g."startedAt", g.ahead
     ), told as (
-      insert into run_events (execution_run_id, sequence, event_type, aggregate_type, aggregate_id, payload)
-      select p_run, sequence + row_number() over (order by c."startedAt", c.id), 'activity.started',
+      insert into operation_events (kind, operation_id, sequence, event_type, aggregate_type, aggregate_id,
+        payload)
+      select 'execution-run', p_run, sequence + row_number() over (order by c."startedAt", c.id),
+        'activity.started',
         'activity_execution', c.id,
         jsonb_build_object('activityId', c.activity_id, 'attempt', c.attempt, 'resourceId', c.planned_resource_id)
       from changed c where not c.ahead
@@ -1224,10 +1972,72 @@ begin
     )
     select count(*) into started from told;
     sequence := sequence + started;
+  elsif p_intents is not null and paused and not cancelled and run_status = 'running' then
+    -- Given again after a lost answer: a pause since the first call takes nothing back that this
+    -- call recorded. Otherwise the task would stay on record as started, without its lanes.
+    select coalesce(array_agg(t.id), '{}') into acquired
+    from jsonb_to_recordset(p_intents) as x(id text, name text)
+    join task_executions t on t.id = x.id
+    where t.handle_name = x.name and t.status not in ('completed', 'failed', 'cancelled');
   end if;
 
-  update execution_runs r set last_event_sequence = sequence where r.id = p_run and r.last_event_sequence <> sequence;
+  update execution_runs r set last_event_sequence = sequence where r.id = p_run
+    and r.last_event_sequence <> sequence;
+  if found then
+    insert into event_feed_open as o (kind, operation_id) values ('execution-run', p_run)
+    on conflict on constraint event_feed_open_pkey do update set since = o.since;
+  end if;
 end
+$function$
+;
+
+CREATE OR REPLACE FUNCTION public.machine_task_overheads(p_targets text[])
+ RETURNS TABLE(target_id text, seconds double precision)
+ LANGUAGE sql
+ STABLE
+AS $function$
+  with runs as (
+    select x.target_id, x.run_id, x.content_version_id, x.ready_at from (
+      select m.capacity_target_id as target_id, r.id as run_id, r.content_version_id, m.ready_at,
+        row_number() over (partition by m.capacity_target_id order by r.finished_at desc, r.id) as place
+      from run_machines m join execution_runs r on r.id = m.execution_run_id
+      where m.capacity_target_id = any(p_targets) and m.ordinal = 1 and m.ready_at is not null
+        and r.mode = 'real' and r.status = 'completed') x
+    where x.place <= 5
+  ), tasks as (
+    select u.target_id,
+      t.finished_at - t.runtime_seconds - t.transfer_seconds - coalesce(t.site_queue_seconds, 0) as begun_at,
+      greatest(
+        extract(epoch from u.ready_at)::double precision,
+        lag(t.finished_at) over (
+          partition by u.run_id, u.target_id, coalesce(t.core_ids[1], t.slot_id) order by t.started_at),
+        (select max(b.finished_at) from activity_dependencies d
+          join task_executions b on b.execution_run_id = u.run_id and b.latest
+            and b.activity_position = d.depends_on_position
+          where d.workflow_version_id = u.content_version_id and d.activity_position = t.activity_position)
+      ) as free_at
+    from runs u join task_executions t on t.execution_run_id = u.run_id and t.latest
+      and t.planned_resource_id = u.target_id and t.status = 'completed'
+  )
+  select tasks.target_id::text,
+    percentile_cont(0.5) within group (order by greatest(0, tasks.begun_at - tasks.free_at))
+  from tasks group by tasks.target_id
+$function$
+;
+
+CREATE OR REPLACE FUNCTION public.machine_uses(p_instances text[])
+ RETURNS TABLE(instance_id text, run_id text, due_at timestamp with time zone, used_at timestamp with time zone)
+ LANGUAGE sql
+ STABLE
+AS $function$
+  select m.instance_id::text, m.execution_run_id::text,
+    r.started_at + make_interval(secs => coalesce((
+      select min((a ->> 'earliestStart')::double precision) from jsonb_array_elements(p.lifecycle_actions) a
+      where a ->> 'capacityTargetId' = m.capacity_target_id::text and a ->> 'action' = 'provision'), 0)),
+    m.ready_at
+  from run_machines m join execution_runs r on r.id = m.execution_run_id
+  join schedule_plans p on p.id = r.schedule_plan_id
+  where m.instance_id = any(p_instances)
 $function$
 ;
 
@@ -1251,13 +2061,69 @@ create view activity_lifecycle_events as
      CROSS JOIN LATERAL ( VALUES ('queue'::text,t.ready_at,t.started_at), ('launch'::text,t.started_at,(t.started_at + t.overhead_seconds)), ('runtime'::text,(t.started_at + t.overhead_seconds),t.finished_at)) p(phase, started_at, finished_at))
   WHERE ((p.started_at IS NOT NULL) AND (p.finished_at IS NOT NULL));
 
+create view console_runs as
+ SELECT console_sessions.id,
+    'interactive'::text AS kind,
+    'interactive'::text AS mode,
+        CASE console_sessions.status
+            WHEN 'starting'::text THEN 'created'::text
+            WHEN 'connected'::text THEN 'running'::text
+            WHEN 'closed'::text THEN 'completed'::text
+            ELSE 'failed'::text
+        END AS status,
+    ('terminal on '::text || (console_sessions.resource_id)::text) AS title,
+    console_sessions.resource_id,
+    console_sessions.runtime_id,
+    console_sessions.connection_id,
+    console_sessions.actor_id,
+    NULL::text AS command,
+    console_sessions.failure AS failure_reason,
+    1 AS generation,
+    console_sessions.close_requested_at AS cancel_requested_at,
+    console_sessions.created_at,
+    console_sessions.connected_at AS started_at,
+    console_sessions.finished_at,
+    COALESCE(console_sessions.connected_at, console_sessions.created_at) AS at
+   FROM console_sessions
+UNION ALL
+ SELECT console_commands.id,
+    'standalone'::text AS kind,
+    'real'::text AS mode,
+        CASE console_commands.status
+            WHEN 'accepted'::text THEN 'created'::text
+            ELSE console_commands.status
+        END AS status,
+    ('command on '::text || (console_commands.resource_id)::text) AS title,
+    console_commands.resource_id,
+    console_commands.runtime_id,
+    console_commands.connection_id,
+    console_commands.actor_id,
+    "left"(console_commands.command, 1000) AS command,
+    console_commands.failure_reason,
+    console_commands.generation,
+    console_commands.cancel_requested_at,
+    console_commands.created_at,
+    console_commands.started_at,
+    console_commands.finished_at,
+    COALESCE(console_commands.started_at, console_commands.created_at) AS at
+   FROM console_commands;
+
 create view credential_users as
- SELECT credential_ref,
-    id AS connection_id,
-    environment_id,
-    name
+ SELECT c.credential_ref,
+    c.id AS connection_id,
+    c.environment_id,
+    c.name,
+    'connection'::text AS kind
    FROM connections c
-  WHERE (credential_ref <> ''::text);
+  WHERE (c.credential_ref <> ''::text)
+UNION ALL
+ SELECT b.credential_ref,
+    b.id AS connection_id,
+    (NULL::text)::identifier AS environment_id,
+    (b.id)::text AS name,
+    'build'::text AS kind
+   FROM artifact_builds b
+  WHERE (b.credential_ref IS NOT NULL);
 
 create view recorded_connection_checks as
  SELECT id,
@@ -1272,3 +2138,196 @@ create view recorded_connection_checks as
 create view registered_activity_types as
  SELECT id
    FROM activity_types t;
+
+create view run_events as
+ SELECT operation_id AS execution_run_id,
+    sequence,
+    event_type,
+    aggregate_type,
+    aggregate_id,
+    payload,
+    occurred_at
+   FROM operation_events
+  WHERE (kind = 'execution-run'::text);
+
+create view service_gauges as
+ WITH open_runs AS (
+         SELECT execution_runs.id,
+            execution_runs.status,
+            execution_runs.mode,
+            execution_runs.paused,
+            execution_runs.dispatched_at,
+            execution_runs.created_at
+           FROM execution_runs
+          WHERE (execution_runs.status = 'running'::text)
+        UNION ALL
+         SELECT execution_runs.id,
+            execution_runs.status,
+            execution_runs.mode,
+            execution_runs.paused,
+            execution_runs.dispatched_at,
+            execution_runs.created_at
+           FROM execution_runs
+          WHERE (execution_runs.status = 'created'::text)
+        ), open_tasks AS (
+         SELECT t.site,
+            t.status,
+            t.connection_id,
+            t.metadata
+           FROM (open_runs r
+             JOIN task_executions t ON ((((t.execution_run_id)::text = (r.id)::text) AND t.latest)))
+          WHERE (t.site IS NOT NULL)
+        ), runs AS (
+         SELECT s.state,
+            m.mode,
+            count(r.id) AS runs
+           FROM ((unnest(ARRAY['created'::text, 'running'::text, 'paused'::text]) s(state)
+             CROSS JOIN unnest(ARRAY['real'::text, 'simulation'::text]) m(mode))
+             LEFT JOIN open_runs r ON (((r.mode = m.mode) AND (
+                CASE
+                    WHEN r.paused THEN 'paused'::text
+                    ELSE r.status
+                END = s.state))))
+          GROUP BY s.state, m.mode
+        ), tasks AS (
+         SELECT open_tasks.site,
+            open_tasks.status AS state,
+            count(*) AS tasks
+           FROM open_tasks
+          GROUP BY open_tasks.site, open_tasks.status
+        ), silences AS (
+         SELECT open_tasks.site,
+            to_timestamp(min(((open_tasks.metadata ->> 'silentSince'::text))::double precision)) AS since
+           FROM open_tasks
+          GROUP BY open_tasks.site
+        ), leftovers AS (
+         SELECT site_leftovers.site,
+            count(*) AS names,
+            min(site_leftovers.since) AS since
+           FROM site_leftovers
+          GROUP BY site_leftovers.site
+        ), checked AS (
+         SELECT c.id,
+            (k.status = 'online'::text) AS up,
+            (COALESCE(((k.metadata ->> 'waitsForLogin'::text))::boolean, false) OR (EXISTS ( SELECT
+                   FROM open_tasks t
+                  WHERE ((t.connection_id = (c.id)::text) AND ((t.metadata ->> 'waitsFor'::text) = 'login'::text))))) AS waits
+           FROM (connections c
+             CROSS JOIN LATERAL ( SELECT k_1.status,
+                    k_1.metadata
+                   FROM connection_checks k_1
+                  WHERE ((k_1.connection_id)::text = (c.id)::text)
+                  ORDER BY k_1.checked_at DESC, k_1.id DESC
+                 LIMIT 1) k)
+        ), backlog AS (
+         SELECT 'execution-run'::text AS kind,
+            count(*) AS records,
+            min(open_runs.created_at) AS since
+           FROM open_runs
+          WHERE (open_runs.dispatched_at IS NULL)
+        UNION ALL
+         SELECT 'planning-session'::text,
+            count(*) AS count,
+            min(planning_sessions.created_at) AS min
+           FROM planning_sessions
+          WHERE ((planning_sessions.dispatched_at IS NULL) AND (planning_sessions.status = ANY (ARRAY['queued'::text, 'running'::text])))
+        UNION ALL
+         SELECT 'connection-discovery'::text,
+            count(*) AS count,
+            min(connection_discoveries.requested_at) AS min
+           FROM connection_discoveries
+          WHERE ((connection_discoveries.dispatched_at IS NULL) AND (connection_discoveries.status = ANY (ARRAY['queued'::text, 'running'::text])))
+        UNION ALL
+         SELECT 'console-command'::text,
+            count(*) AS count,
+            min(console_commands.created_at) AS min
+           FROM console_commands
+          WHERE ((console_commands.dispatched_at IS NULL) AND (console_commands.status = ANY (ARRAY['accepted'::text, 'running'::text])))
+        UNION ALL
+         SELECT 'storage-download'::text,
+            count(*) AS count,
+            min(storage_downloads.created_at) AS min
+           FROM storage_downloads
+          WHERE ((storage_downloads.dispatched_at IS NULL) AND (storage_downloads.status = ANY (ARRAY['queued'::text, 'streaming'::text])))
+        UNION ALL
+         SELECT 'storage-index'::text,
+            count(*) AS count,
+            min(storage_index_runs.created_at) AS min
+           FROM storage_index_runs
+          WHERE ((storage_index_runs.dispatched_at IS NULL) AND (storage_index_runs.status = ANY (ARRAY['queued'::text, 'running'::text])))
+        UNION ALL
+         SELECT 'cloud-operation'::text,
+            count(*) AS count,
+            min(cloud_operations.created_at) AS min
+           FROM cloud_operations
+          WHERE ((cloud_operations.dispatched_at IS NULL) AND (cloud_operations.status = ANY (ARRAY['queued'::text, 'running'::text])))
+        UNION ALL
+         SELECT 'build-run'::text,
+            count(*) AS count,
+            min(build_runs.created_at) AS min
+           FROM build_runs
+          WHERE ((build_runs.dispatched_at IS NULL) AND (build_runs.status = ANY (ARRAY['queued'::text, 'running'::text])))
+        ), gauges AS (
+         SELECT 'orrery_runs'::text AS name,
+            jsonb_build_object('state', runs.state, 'mode', runs.mode) AS labels,
+            (runs.runs)::double precision AS value
+           FROM runs
+        UNION ALL
+         SELECT 'orrery_tasks'::text,
+            jsonb_build_object('site', tasks.site, 'state', tasks.state) AS jsonb_build_object,
+            tasks.tasks
+           FROM tasks
+        UNION ALL
+         SELECT 'orrery_site_silent_seconds'::text,
+            jsonb_build_object('site', silences.site) AS jsonb_build_object,
+            COALESCE(GREATEST((0)::numeric, EXTRACT(epoch FROM (clock_timestamp() - silences.since))), (0)::numeric) AS "coalesce"
+           FROM silences
+        UNION ALL
+         SELECT 'orrery_site_leftovers'::text,
+            jsonb_build_object('site', leftovers.site) AS jsonb_build_object,
+            leftovers.names
+           FROM leftovers
+        UNION ALL
+         SELECT 'orrery_site_leftovers_oldest_seconds'::text,
+            jsonb_build_object('site', leftovers.site) AS jsonb_build_object,
+            GREATEST((0)::numeric, EXTRACT(epoch FROM (clock_timestamp() - leftovers.since))) AS "greatest"
+           FROM leftovers
+        UNION ALL
+         SELECT 'orrery_connection_up'::text,
+            jsonb_build_object('connection', checked.id) AS jsonb_build_object,
+            (checked.up)::integer AS up
+           FROM checked
+        UNION ALL
+         SELECT 'orrery_connection_waits_for_login'::text,
+            jsonb_build_object('connection', checked.id) AS jsonb_build_object,
+            (checked.waits)::integer AS waits
+           FROM checked
+        UNION ALL
+         SELECT 'orrery_dispatch_backlog'::text,
+            jsonb_build_object('kind', backlog.kind) AS jsonb_build_object,
+            backlog.records
+           FROM backlog
+        UNION ALL
+         SELECT 'orrery_dispatch_oldest_seconds'::text,
+            jsonb_build_object('kind', backlog.kind) AS jsonb_build_object,
+            COALESCE(GREATEST((0)::numeric, EXTRACT(epoch FROM (clock_timestamp() - backlog.since))), (0)::numeric) AS "coalesce"
+           FROM backlog
+        )
+ SELECT name,
+    labels,
+    value
+   FROM gauges;
+
+create view storage_index_status as
+ SELECT DISTINCT ON (storage_id) storage_id,
+        CASE
+            WHEN (status = 'queued'::text) THEN 'running'::text
+            ELSE status
+        END AS status,
+    indexed_entries,
+    error AS message,
+    ( SELECT max(d.finished_at) AS max
+           FROM storage_index_runs d
+          WHERE (((d.storage_id)::text = (r.storage_id)::text) AND (d.status = 'completed'::text))) AS last_indexed_at
+   FROM storage_index_runs r
+  ORDER BY storage_id, created_at DESC, id DESC;

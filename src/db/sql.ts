@@ -1,6 +1,9 @@
 import type { z } from 'zod'
 
-/** A piece of SQL text with its values; made only by the tag `sql`, so that a plain string can never be run. */
+/**
+ * A piece of SQL text with its values. Only the tag `sql` makes one, so a plain string can never be
+ * run.
+ */
 export class Sql {
   readonly strings: readonly string[]
   readonly values: readonly unknown[]
@@ -29,7 +32,7 @@ export class Sql {
 /** Tag for SQL text: interpolated values become parameters, interpolated `Sql` is spliced in. */
 export const sql = (strings: TemplateStringsArray, ...values: unknown[]): Sql => new Sql(strings, values)
 export const empty = new Sql([''], [])
-/** Trusted text (a column or table name of ours); never anything a caller sent. */
+/** Trusted text (a column or table name of this program), never text from a caller. */
 export const raw = (text: string): Sql => new Sql([text], [])
 export const join = (pieces: readonly Sql[], separator = ', '): Sql =>
   pieces.length === 0 ? empty : new Sql(['', ...pieces.slice(1).map(() => separator), ''], pieces)
@@ -39,22 +42,36 @@ export const where = (...conditions: (Sql | undefined | false)[]): Sql => {
   return present.length === 0 ? empty : sql`where ${join(present, ' and ')}`
 }
 
-/** Signature of a text and the id of the key that made it. */
+/** The signature of a text, and the id of the key that made it. */
 export type Sign = (text: string) => Promise<{ keyId: string; signature: string }>
 
-/** What a store function takes: the pool or a transaction. Whoever opens the transaction passes it on. */
+/**
+ * The first parameter of a store function: the pool or a transaction. The opener of the transaction
+ * passes it on.
+ */
 export interface Db {
-  /** Signs what is recorded through it, with the id of the key; absent where nothing signs. */
+  /** Signs the records written through it, with the id of the key; absent where none are signed. */
   readonly sign?: Sign | undefined
   /** Rows, keys in camelCase, each parsed by `schema`. */
   many<T extends z.ZodType>(schema: T, query: Sql): Promise<z.output<T>[]>
   /** The only row or undefined; more than one is a fault. */
   maybe<T extends z.ZodType>(schema: T, query: Sql): Promise<z.output<T> | undefined>
   one<T extends z.ZodType>(schema: T, query: Sql): Promise<z.output<T>>
-  /** Number of rows touched. */
+  /** Number of rows that the statement changed. */
   run(query: Sql): Promise<number>
-  /** A statement prepared once per connection under `name` for hot paths: `text` has $n placeholders; raw snake_case rows come back unparsed. */
+  /**
+   * A statement prepared once per connection under `name` for hot paths: `text` has $n
+   * placeholders; raw snake_case rows come back unparsed.
+   */
   prepared<Row extends object>(name: string, text: string, values: unknown[]): Promise<Row[]>
-  /** Commits when `work` resolves, rolls back when it rejects; nested calls join the outer transaction. */
+  /**
+   * Commits when `work` resolves, rolls back when it rejects; nested calls join the outer
+   * transaction.
+   */
   transaction<T>(work: (tx: Db) => Promise<T>): Promise<T>
+  /**
+   * A transaction that sees one state of the database and changes nothing. It is never part of
+   * another. `genericPlans`: prepared statements keep one plan, whatever their values.
+   */
+  snapshot<T>(work: (tx: Db) => Promise<T>, options?: { genericPlans?: boolean }): Promise<T>
 }

@@ -3,7 +3,9 @@ import { StartError, withoutPassword } from '../config.ts'
 const unreachable = 'start PostgreSQL there or give the right address'
 const wrongLogin = 'give the right user and password'
 
-/** Why a server cannot be used, by the code of the system or of PostgreSQL, with what helps. */
+/**
+ * Reasons why a server cannot be used, with the remedy, by the code of the system or of PostgreSQL.
+ */
 const reasons: Readonly<Record<string, string>> = {
   ECONNREFUSED: `the connection is refused: ${unreachable}`,
   ECONNRESET: `the connection is cut: ${unreachable}`,
@@ -30,15 +32,18 @@ const codeOf = (error: unknown): string | undefined => {
 }
 
 /**
- * What is thrown where a program finds its database unusable at the start.
+ * The error of a program that finds its database unusable at the start.
  * @param named whether SERVICE_DATABASE_URL names the database, or the daemon on this machine
- * @returns a StartError with address, reason and remedy; the error itself where it is about something else
+ * @returns a StartError with address, reason and remedy; the error itself where it has another
+ *   cause
  */
 export const unusableDatabase = (databaseUrl: string, named: boolean, error: unknown): unknown => {
   const code = codeOf(error)
   const reason = code === undefined ? undefined : reasons[code]
   if (reason === undefined) return error
   const address = withoutPassword(databaseUrl)
-  const what = named ? `SERVICE_DATABASE_URL=${address} cannot be used` : `the embedded database ${address} cannot be used`
+  const what = named
+    ? `SERVICE_DATABASE_URL=${address} cannot be used`
+    : `the embedded database ${address} cannot be used`
   return new StartError(`${what}: ${reason} (${code})`, { cause: error })
 }

@@ -23,7 +23,11 @@ import { temporalFiles } from './temporal.ts'
 
 const run = promisify(execFile)
 const manifestName = 'orrery-backup.json'
-const manifest = z.strictObject({ format: z.literal(1), createdAt: z.iso.datetime(), postgresMajor: z.string() })
+const manifest = z.strictObject({
+  format: z.literal(1),
+  createdAt: z.iso.datetime(),
+  postgresMajor: z.string(),
+})
 
 export interface BackupOptions {
   dataDir: string
@@ -31,29 +35,36 @@ export interface BackupOptions {
   log: Log
 }
 
-/** What an archive holds, by its path in the data folder. */
+/** The content of an archive, by its path in the data folder. */
 const kept = (dataDir: string): string[] =>
   [postgresFiles(dataDir).data, postgresFiles(dataDir).password, temporalFiles(dataDir).folder]
     .filter((path) => existsSync(path))
     .map((path) => basename(path))
 
 /**
- * Writes the embedded databases of a stopped service, its passwords included, to one gzipped archive that only we may read. PostgreSQL
- * and Temporal are taken at the same moment, so that neither knows more than the other; that is why the service must not run.
- * A database that was not shut down in order is recovered first. Work directories of tasks are not included.
- * @throws Error when a daemon runs, nothing is there, or the file exists
+ * Writes the embedded databases of a stopped service, its passwords included, to one gzipped
+ * archive with mode 0600. PostgreSQL and Temporal are copied at the same moment, so that neither is
+ * ahead of the other; for that the service must not run. A database after an unclean shutdown is
+ * recovered first. Work directories of tasks are not included.
+ * @throws Error when a daemon runs, there are no databases, or the file exists
  */
 export const backUp = async ({ dataDir, cacheDir, log }: BackupOptions, file: string): Promise<void> => {
-  if (!existsSync(postgresFiles(dataDir).data)) throw new Error(`there is no embedded database in SERVICE_DATA_DIR=${dataDir}`)
+  if (!existsSync(postgresFiles(dataDir).data))
+    throw new Error(`there is no embedded database in SERVICE_DATA_DIR=${dataDir}`)
   if (existsSync(file)) throw new Error(`${file} exists: name another file or remove it`)
   await whileStopped(dataDir, async () => {
-    // A start and a stop leave every page in the files and the log complete, whatever the last end was.
+    // A start and a stop make every page in the files and the log complete, whatever the last end
+    // was.
     const postgres = await openPostgres({ dataDir, cacheDir, log, fsync: true })
     await postgres.stop()
     const folder = mkdtempSync(join(dataDir, 'backup-'))
     const temporary = `${file}.${process.pid}.new`
     try {
-      const about: z.output<typeof manifest> = { format: 1, createdAt: new Date().toISOString(), postgresMajor: majorOf(dataDir) }
+      const about: z.output<typeof manifest> = {
+        format: 1,
+        createdAt: new Date().toISOString(),
+        postgresMajor: majorOf(dataDir),
+      }
       writeFileSync(join(folder, manifestName), `${JSON.stringify(about)}\n`)
       closeSync(openSync(temporary, 'wx', 0o600))
       await run('tar', [
@@ -80,30 +91,43 @@ export const backUp = async ({ dataDir, cacheDir, log }: BackupOptions, file: st
 }
 
 /**
- * Puts the databases of an archive in place of those of a stopped service. What was there is moved to the folder
- * `before-restore-<time>` in the data folder, whose path is returned (undefined when nothing was there).
- * @throws Error when a daemon runs, or the file is no whole archive of this kind; nothing is changed then
+ * Puts the databases of an archive in place of those of a stopped service. The present databases
+ * are moved to the folder `before-restore-<time>` in the data folder, whose path is returned
+ * (undefined when there were none).
+ * @throws Error when a daemon runs, or the file is no whole archive of this kind; nothing is
+ *   changed then
  */
-export const restore = async ({ dataDir, cacheDir, log }: BackupOptions, file: string): Promise<string | undefined> => {
+export const restore = async (
+  { dataDir, cacheDir, log }: BackupOptions,
+  file: string,
+): Promise<string | undefined> => {
   if (!existsSync(file)) throw new Error(`${file} does not exist: name a file that was written by a backup`)
   makeDataFolder(dataDir)
   return whileStopped(dataDir, async () => {
     const folder = mkdtempSync(join(dataDir, 'restore-'))
     try {
-      await run('tar', ['--extract', '--gzip', '--no-same-owner', '--preserve-permissions', '--file', file, '-C', folder]).catch(
-        (error: unknown) => {
-          throw new Error(`${file} is not a whole backup archive`, { cause: error })
-        },
-      )
+      await run('tar', [
+        '--extract',
+        '--gzip',
+        '--no-same-owner',
+        '--preserve-permissions',
+        '--file',
+        file,
+        '-C',
+        folder,
+      ]).catch((error: unknown) => {
+        throw new Error(`${file} is not a whole backup archive`, { cause: error })
+      })
       const about = existsSync(join(folder, manifestName))
         ? manifest.safeParse(JSON.parse(readFileSync(join(folder, manifestName), 'utf8')))
         : undefined
       if (about?.success !== true || !existsSync(join(folder, 'postgresql', 'PG_VERSION')))
         throw new Error(`${file} is not a backup of this program`)
       rmSync(join(folder, manifestName))
-      // User ids differ between machines: the database belongs to whoever runs it here.
+      // User ids differ between machines: the database belongs to the account that runs it here.
       const account = postgresAccount(log)
-      if (account !== undefined) await run('chown', ['-R', `${account.uid}:${account.gid}`, join(folder, 'postgresql')])
+      if (account !== undefined)
+        await run('chown', ['-R', `${account.uid}:${account.gid}`, join(folder, 'postgresql')])
       const present = kept(dataDir)
       const aside = join(dataDir, `before-restore-${new Date().toISOString().replaceAll(':', '')}`)
       if (present.length > 0) mkdirSync(aside, { mode: 0o700 })
@@ -129,7 +153,8 @@ const whileStopped = async <T>(dataDir: string, work: () => Promise<T>): Promise
   }
 }
 
-const majorOf = (dataDir: string): string => readFileSync(join(postgresFiles(dataDir).data, 'PG_VERSION'), 'utf8').trim()
+const majorOf = (dataDir: string): string =>
+  readFileSync(join(postgresFiles(dataDir).data, 'PG_VERSION'), 'utf8').trim()
 
 const sync = (path: string): void => {
   const opened = openSync(path, 'r')

@@ -5,22 +5,24 @@ import { makeDataFolder } from './folders.ts'
 import { openPostgres } from './postgres.ts'
 import { openTemporal } from './temporal.ts'
 
-/** Where the two servers are, ours or others'. */
+/** The addresses of the two servers, embedded or external. */
 export interface Endpoints {
   /** With the password. */
   databaseUrl: string
   /** `host:port` */
   temporalAddress: string
-  /** Temporal's page; undefined where the server is not ours. */
+  /** Temporal's page; undefined where the server is external. */
   temporalUiUrl: string | undefined
 }
 
 export interface Embedded extends Endpoints {
-  /** Ids of the servers that run now; a server that is not ours or is being started again has none. */
+  /**
+   * Process ids of the running servers; an external server or one that is being restarted has none.
+   */
   pids(): { postgres: number | undefined; temporal: number | undefined }
   /** Ends the servers by force. */
   kill(): void
-  /** Ends them in order, everything on disk. */
+  /** Shuts them down cleanly, with all data on disk. */
   [Symbol.asyncDispose](): Promise<void>
 }
 
@@ -29,19 +31,25 @@ export interface EmbeddedOptions {
   onProgress: (message: string) => void
   /** A server runs again under another process id. */
   onRestart: () => void
-  /** Where Temporal's page has payloads decoded. */
+  /** The endpoint with which Temporal's page decodes payloads. */
   codecEndpoint?: string | undefined
 }
 
 /**
- * Starts the servers that the configuration does not name, both at once. The caller holds the data folder.
- * @throws Error of the first that cannot be started; the other is stopped
+ * Starts the servers that the configuration does not name, both at once. The caller holds the data
+ * folder.
+ * @throws Error of the first server that fails to start; the other is stopped
  */
-export const openEmbedded = async (config: Config, { log, onProgress, onRestart, codecEndpoint }: EmbeddedOptions): Promise<Embedded> => {
+export const openEmbedded = async (
+  config: Config,
+  { log, onProgress, onRestart, codecEndpoint }: EmbeddedOptions,
+): Promise<Embedded> => {
   const { dataDir, cacheDir } = config
   makeDataFolder(dataDir)
   const starting = [
-    config.databaseUrl === undefined ? openPostgres({ dataDir, cacheDir, log, fsync: true, onRestart }) : Promise.resolve(undefined),
+    config.databaseUrl === undefined
+      ? openPostgres({ dataDir, cacheDir, log, fsync: true, onRestart })
+      : Promise.resolve(undefined),
     config.temporalAddress === undefined
       ? openTemporal({
           dataDir,
@@ -64,8 +72,11 @@ export const openEmbedded = async (config: Config, { log, onProgress, onRestart,
   }
   const [postgres, temporal] = await Promise.all(starting)
   const databaseUrl = postgres?.databaseUrl ?? config.databaseUrl
-  const temporalAddress = temporal?.address ?? (config.temporalAddress === undefined ? undefined : formatAddress(config.temporalAddress))
-  if (databaseUrl === undefined || temporalAddress === undefined) throw new Error('a server is neither named nor embedded')
+  const temporalAddress =
+    temporal?.address ??
+    (config.temporalAddress === undefined ? undefined : formatAddress(config.temporalAddress))
+  if (databaseUrl === undefined || temporalAddress === undefined)
+    throw new Error('a server is neither named nor embedded')
   return {
     databaseUrl,
     temporalAddress,

@@ -2,7 +2,7 @@ import { accessSync, constants, mkdirSync } from 'node:fs'
 import { StartError } from '../config.ts'
 
 const notAllowed = 'this account may not write there: make it the owner, or give a folder of its own'
-/** Why a folder cannot be made or written in, by the system's code. */
+/** Why a folder cannot be created or written, by the system's code. */
 const reasons: Readonly<Record<string, string>> = {
   EACCES: notAllowed,
   EPERM: notAllowed,
@@ -12,8 +12,15 @@ const reasons: Readonly<Record<string, string>> = {
   ENOSPC: 'the file system is full: make room, or give a folder on another one',
 }
 
-/** Makes a folder that a variable names where it is missing. @throws StartError with variable, folder, reason and remedy where it cannot be written in */
-export const makeFolder = (variable: 'SERVICE_DATA_DIR' | 'SERVICE_CACHE_DIR', path: string, mode: number): void => {
+/**
+ * Creates a folder that a variable names where it is missing. @throws StartError with variable,
+ * folder, reason and remedy where it is not writable
+ */
+export const makeFolder = (
+  variable: 'SERVICE_DATA_DIR' | 'SERVICE_CACHE_DIR',
+  path: string,
+  mode: number,
+): void => {
   try {
     mkdirSync(path, { recursive: true, mode })
     accessSync(path, constants.W_OK | constants.X_OK)
@@ -28,7 +35,10 @@ export const makeFolder = (variable: 'SERVICE_DATA_DIR' | 'SERVICE_CACHE_DIR', p
   }
 }
 
-/** Makes the data folder: as root every user may pass through it, since PostgreSQL runs as another user; what it holds is closed. */
+/**
+ * Creates the data folder: as root every user may pass through it, since PostgreSQL runs as another
+ * user; its content is closed.
+ */
 export const makeDataFolder = (dataDir: string): void => {
   makeFolder('SERVICE_DATA_DIR', dataDir, process.getuid?.() === 0 ? 0o711 : 0o700)
 }

@@ -1,16 +1,17 @@
 import { statSync } from 'node:fs'
 import { createServer } from 'node:net'
-import { setTimeout as sleep } from 'node:timers/promises'
+import { poll } from '../pacing/poll.ts'
 
 /**
- * Exclusive hold of a folder by one process. It is a socket in Linux's abstract namespace, named after the folder's device and
- * inode: the kernel gives it to one process and takes it back at its death, however it died, so there is no stale lock to judge.
+ * Exclusive hold of a folder by one process. It is a socket in Linux's abstract namespace, named
+ * after the folder's device and inode. The kernel gives it to one process and frees it at the
+ * process' death, so there is no stale lock to judge.
  */
 export interface Hold {
   release(): Promise<void>
 }
 
-/** Holds an existing folder for a purpose, or undefined when another process does. */
+/** Holds an existing folder for a purpose, or returns undefined when another process holds it. */
 export const tryHold = async (directory: string, purpose: string): Promise<Hold | undefined> => {
   const { dev, ino } = statSync(directory)
   const socket = createServer((peer) => peer.destroy())
@@ -36,12 +37,17 @@ export const tryHold = async (directory: string, purpose: string): Promise<Hold 
   }
 }
 
-/** Waits until nobody else holds the folder; `onWait` is called once a second meanwhile. */
+/** Waits until no other process holds the folder; `onWait` is called once a second meanwhile. */
 export const hold = async (directory: string, purpose: string, onWait: () => void): Promise<Hold> => {
-  for (let round = 0; ; round++) {
-    const held = await tryHold(directory, purpose)
-    if (held !== undefined) return held
-    if (round % 5 === 0) onWait()
-    await sleep(200)
-  }
+  let round = 0
+  const held = await poll(
+    async () => {
+      const one = await tryHold(directory, purpose)
+      if (one === undefined && round++ % 5 === 0) onWait()
+      return one
+    },
+    { everyMs: 200 },
+  )
+  // Without a deadline the poll ends with an answer.
+  return held as Hold
 }

@@ -1,15 +1,17 @@
 import { spawn } from 'node:child_process'
 import { openSync, closeSync } from 'node:fs'
 import { finished } from 'node:stream/promises'
-import { identify, isAlive, signal } from './processes.ts'
-import type { ProcessIdentity } from './processes.ts'
+import { poll } from '../pacing/poll.ts'
+import { identify, stillRuns, signalKnown } from './processes.ts'
+import type { KnownProcess } from './processes.ts'
 
 /**
- * A server that ends with us, even when we are killed: a small shell stands between, holding a pipe of ours. When the pipe closes, by
- * our will or by our death, it asks the server to end with `soft` and, after `patience` seconds, ends it by force.
+ * A server that ends with this process, even when this process is killed: a small shell between
+ * them holds a pipe. When the pipe closes, by a call or by this process' death, the shell asks the
+ * server to end with `soft` and, after `patience` seconds, ends it by force.
  *
- * A death signal of the kernel (PR_SET_PDEATHSIG) would do without the shell, but it is lost when the server changes its user and
- * sends only one signal.
+ * A death signal of the kernel (PR_SET_PDEATHSIG) would need no shell, but it is lost when the
+ * server changes its user and sends only one signal.
  */
 const script = `
 soft=$1 patience=$2; shift 2
@@ -38,9 +40,12 @@ export interface LeashOptions {
   /** The whole environment; nothing is inherited. */
   environment: Readonly<Record<string, string>>
   directory: string
-  /** Where standard output and error are appended; opened by us, so the server's user needs no right to it. */
+  /**
+   * The file for standard output and error, in append mode; this process opens it, so the server's
+   * user needs no right to it.
+   */
   logFile: string
-  /** User that the server runs as; ours when absent. */
+  /** User of the server; this process' user when absent. */
   account?: { uid: number; gid: number } | undefined
   softSignal: 'INT' | 'TERM'
   patienceSeconds: number
@@ -48,26 +53,40 @@ export interface LeashOptions {
 
 export interface Leashed {
   /** The server itself, not the shell. */
-  readonly process: ProcessIdentity
-  /** Resolves when the server has ended, with its exit code (128 + signal number when it was killed). Never rejects. */
+  readonly process: KnownProcess
+  /**
+   * Resolves when the server has ended, with its exit code (128 + signal number when it was
+   * killed). Never rejects.
+   */
   readonly ended: Promise<number>
-  /** Asks the server to end, waits for it, ends it by force after the patience. Harmless when it has ended. */
+  /**
+   * Asks the server to end, waits for it, ends it by force after the patience. No effect when it
+   * has ended.
+   */
   release(): Promise<void>
-  /** Ends it by force now. */
+  /** Ends the server by force now. */
   kill(): void
 }
 
-/** Starts a program on a leash; one that cannot be executed ends with code 126 or 127. @throws Error when the shell cannot be started */
+/**
+ * Starts a program on a leash; a program that cannot be executed ends with code 126 or 127. @throws
+ * Error when the shell cannot be started
+ */
 export const leash = async (options: LeashOptions): Promise<Leashed> => {
   const log = openSync(options.logFile, 'a', 0o600)
-  const shell = spawn('/bin/sh', ['-c', script, 'leash', options.softSignal, String(options.patienceSeconds), ...options.command], {
-    cwd: options.directory,
-    env: options.environment,
-    // A session of its own: Ctrl-C in the terminal reaches only us, and we end the servers in order.
-    detached: true,
-    stdio: ['pipe', log, log, 'pipe'],
-    ...options.account,
-  })
+  const shell = spawn(
+    '/bin/sh',
+    ['-c', script, 'leash', options.softSignal, String(options.patienceSeconds), ...options.command],
+    {
+      cwd: options.directory,
+      env: options.environment,
+      // A session of its own: Ctrl-C in the terminal reaches only this process, which ends the
+      // servers in order.
+      detached: true,
+      stdio: ['pipe', log, log, 'pipe'],
+      ...options.account,
+    },
+  )
   closeSync(log)
   const exit = new Promise<number>((resolve, reject) => {
     shell.once('error', reject)
@@ -75,21 +94,23 @@ export const leash = async (options: LeashOptions): Promise<Leashed> => {
       resolve(code ?? 137)
     })
   })
-  const said = firstLine(shell.stdio[3] as NodeJS.ReadableStream)
-  // The end of a server that ends at once may be told to us before what the shell has said is read.
-  const line = await Promise.race([said, exit.then(() => said)])
-  if (line === '') throw new Error(`the shell around ${options.command[0]} ended before it started it: code ${await exit}`)
-  // One that has ended already leaves no identity; no process has these ticks.
+  const firstOutput = firstLine(shell.stdio[3] as NodeJS.ReadableStream)
+  // The exit of a server that ends at once may be reported before the shell's output is read.
+  const line = await Promise.race([firstOutput, exit.then(() => firstOutput)])
+  if (line === '')
+    throw new Error(`the shell around ${options.command[0]} ended before it started it: code ${await exit}`)
+  // A server that has ended already leaves no identity; no process has these ticks.
   const server = identify(Number(line)) ?? { pid: Number(line), startTicks: -1 }
-  // The shell may be killed alone; the server must not outlive the one who would report its end.
+  // The shell may be killed alone; the server must not outlive the process that would report its
+  // end.
   const ended = exit.then(async (code) => {
-    signal(server, 'SIGKILL')
-    while (isAlive(server)) await new Promise((resolve) => setTimeout(resolve, 10))
+    signalKnown(server, 'SIGKILL')
+    await poll(() => !stillRuns(server) || undefined, { everyMs: 10 })
     return code
   })
   const pipe = shell.stdin
   pipe?.on('error', () => {
-    // The shell has ended first (EPIPE); its exit is what is reported.
+    // The shell has ended first (EPIPE); its exit is reported.
   })
   return {
     process: server,
@@ -99,7 +120,7 @@ export const leash = async (options: LeashOptions): Promise<Leashed> => {
       await ended
     },
     kill: () => {
-      signal(server, 'SIGKILL')
+      signalKnown(server, 'SIGKILL')
     },
   }
 }

@@ -1,8 +1,17 @@
 import { spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
-import { chownSync, existsSync, mkdirSync, readFileSync, realpathSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import {
+  chownSync,
+  existsSync,
+  mkdirSync,
+  readFileSync,
+  realpathSync,
+  renameSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs'
 import { join } from 'node:path'
-import { setTimeout as sleep } from 'node:timers/promises'
+import { poll } from '../pacing/poll.ts'
 import { StartError } from '../config.ts'
 import type { Log } from '../observability/log.ts'
 import { leash } from './leash.ts'
@@ -10,18 +19,21 @@ import type { Leashed } from './leash.ts'
 import { logTail, rotate } from './server-log.ts'
 import { choosePorts } from './ports.ts'
 import { findPostgresPrograms, firstClosedFolder, postgresAccount } from './postgres-programs.ts'
-import type { Account, PostgresPrograms } from './postgres-programs.ts'
+import type { PostgresUser, PostgresPrograms } from './postgres-programs.ts'
 import { endProcesses, processesGiven, processesWorkingIn, startTicks } from './processes.ts'
-import type { ProcessIdentity } from './processes.ts'
+import type { KnownProcess } from './processes.ts'
 import { supervise } from './supervise.ts'
 import { writeWhole } from './whole-file.ts'
 
 export interface PostgresOptions {
-  /** Must exist and let the user postgres through when we are root. The database is in `postgresql` below it. */
+  /**
+   * Must exist and let the user postgres through when this process is root. The database is in
+   * `postgresql` below it.
+   */
   dataDir: string
   cacheDir: string
   log: Log
-  /** Off only where losing the data in a power cut does not matter, as in tests. */
+  /** Off only where data may be lost in a power cut, as in tests. */
   fsync: boolean
   /** Called when the server runs again after it ended by itself. */
   onRestart?: () => void
@@ -30,11 +42,14 @@ export interface PostgresOptions {
 }
 
 export interface EmbeddedPostgres {
-  /** With the password. The role owns its database, may make databases and roles, and is no superuser. */
+  /**
+   * With the password. The role owns its database, may create databases and roles, and is no
+   * superuser.
+   */
   readonly databaseUrl: string
   readonly port: number
-  process(): ProcessIdentity | undefined
-  /** Fast shutdown: sessions are ended, everything is on disk. */
+  process(): KnownProcess | undefined
+  /** Fast shutdown: sessions are ended, and all data is on disk. */
   stop(): Promise<void>
   kill(): void
 }
@@ -51,8 +66,9 @@ export const postgresFiles = (dataDir: string) => ({
 })
 
 /**
- * Starts the embedded PostgreSQL of a data folder, making it at first, and keeps it running on the same port. The caller holds the
- * folder: what still runs in it belongs to a dead daemon and is ended. After a crash the server recovers by itself.
+ * Starts the embedded PostgreSQL of a data folder, which the first start creates, and keeps it
+ * running on the same port. The caller holds the folder: a server that still runs in it belongs to
+ * a dead daemon and is ended. After a crash the server recovers by itself.
  * @throws Error with the reason, the remedy and the end of the server's log
  */
 export const openPostgres = async (options: PostgresOptions): Promise<EmbeddedPostgres> => {
@@ -62,7 +78,8 @@ export const openPostgres = async (options: PostgresOptions): Promise<EmbeddedPo
   const closed = account === undefined ? undefined : firstClosedFolder(dataDir)
   if (closed !== undefined)
     throw new StartError(
-      `the user postgres cannot enter ${closed}: set SERVICE_DATA_DIR to a folder that every user may enter, or open it with chmod o+x`,
+      `the user postgres cannot enter ${closed}: set SERVICE_DATA_DIR to a folder that every user ` +
+        'may enter, or open it with chmod o+x',
     )
   mkdirSync(join(dataDir, 'logs'), { recursive: true, mode: 0o700 })
   const programs = await findPostgresPrograms(options.cacheDir, account)
@@ -70,7 +87,8 @@ export const openPostgres = async (options: PostgresOptions): Promise<EmbeddedPo
   const major = readFileSync(join(files.data, 'PG_VERSION'), 'utf8').trim()
   if (major !== programs.major)
     throw new StartError(
-      `the database in ${files.data} was made by PostgreSQL ${major}, this is ${programs.major}: see "Upgrade" in docs/operations.md`,
+      `the database in ${files.data} was made by PostgreSQL ${major}, this is ${programs.major}: ` +
+        'see "Upgrade" in docs/operations.md',
     )
   const password = readFileSync(files.password, 'utf8').trim()
   const { postgres: port } = await choosePorts(files.ports, ['postgres'])
@@ -91,17 +109,27 @@ export const openPostgres = async (options: PostgresOptions): Promise<EmbeddedPo
   }
 }
 
-export const databaseUrl = (port: number, password: string): string => `postgres://${role}:${password}@127.0.0.1:${port}/${role}`
+export const databaseUrl = (port: number, password: string): string =>
+  `postgres://${role}:${password}@127.0.0.1:${port}/${role}`
 
-/** All that PostgreSQL may see of an environment; messages in English, so that its log reads the same everywhere. */
+/**
+ * The whole environment of PostgreSQL; messages in English, so that its log is the same everywhere.
+ */
 const environment = { PATH: '/usr/bin:/bin', LC_ALL: 'C', TZ: 'UTC' }
 
-/** Makes the database beside its place and moves it there when it is whole, so that a start cut short leaves nothing half made. */
-const initialise = async (options: PostgresOptions, programs: PostgresPrograms, account: Account): Promise<void> => {
+/**
+ * Creates the database beside its place and moves it there when it is complete, so that a start cut
+ * short leaves no partial database.
+ */
+const initialise = async (
+  options: PostgresOptions,
+  programs: PostgresPrograms,
+  account: PostgresUser,
+): Promise<void> => {
   const files = postgresFiles(options.dataDir)
   const made = `${files.data}.new`
   const handOver = `${made}.password`
-  // A start that was killed here leaves both, and initdb may still be at work on them.
+  // A start that was killed here leaves both, and initdb may still be writing them.
   await endProcesses(() => processesGiven('initdb', `--pgdata=${made}`), 'SIGKILL', 5)
   for (const path of [made, handOver]) {
     rmSync(path, { recursive: true, force: true, maxRetries: 20, retryDelay: 100 })
@@ -110,10 +138,12 @@ const initialise = async (options: PostgresOptions, programs: PostgresPrograms, 
   const password = randomBytes(24).toString('base64url')
   const passwordFile = join(handOver, 'password')
   writeFileSync(passwordFile, password, { mode: 0o600 })
-  if (account !== undefined) for (const path of [made, handOver, passwordFile]) chownSync(path, account.uid, account.gid)
+  if (account !== undefined)
+    for (const path of [made, handOver, passwordFile]) chownSync(path, account.uid, account.gid)
   try {
     const cluster = ['--username=postgres', '--auth=scram-sha-256', `--pwfile=${passwordFile}`]
-    // The builtin provider sorts by code point on every machine; libc's order would change with the system under our indexes.
+    // The builtin provider sorts by code point on every machine; libc's order would change with the
+    // system and break the indexes.
     const text = ['--encoding=UTF8', '--locale=C', '--locale-provider=builtin', '--builtin-locale=C.UTF-8']
     await run(
       programs.initdb,
@@ -121,10 +151,21 @@ const initialise = async (options: PostgresOptions, programs: PostgresPrograms, 
       '',
       account,
     )
-    const statements = [`create role ${role} login createdb createrole password '${password}'`, `create database ${role} owner ${role}`]
+    const statements = [
+      `create role ${role} login createdb createrole password '${password}'`,
+      `create database ${role} owner ${role}`,
+    ]
     await run(
       programs.postgres,
-      ['--single', '-D', made, '-c', 'exit_on_error=on', ...(options.fsync ? [] : ['-c', 'fsync=off']), 'postgres'],
+      [
+        '--single',
+        '-D',
+        made,
+        '-c',
+        'exit_on_error=on',
+        ...(options.fsync ? [] : ['-c', 'fsync=off']),
+        'postgres',
+      ],
       statements.map((line) => `${line}\n`).join(''),
       account,
     )
@@ -138,7 +179,7 @@ const initialise = async (options: PostgresOptions, programs: PostgresPrograms, 
 const start = async (
   options: PostgresOptions,
   programs: PostgresPrograms,
-  account: Account,
+  account: PostgresUser,
   port: number,
   stopping: AbortSignal,
 ): Promise<Leashed> => {
@@ -159,7 +200,12 @@ const start = async (
     ...options.settings,
   }
   const server = await leash({
-    command: [programs.postgres, '-D', files.data, ...Object.entries(settings).flatMap(([name, value]) => ['-c', `${name}=${value}`])],
+    command: [
+      programs.postgres,
+      '-D',
+      files.data,
+      ...Object.entries(settings).flatMap(([name, value]) => ['-c', `${name}=${value}`]),
+    ],
     environment,
     directory: '/',
     logFile: files.log,
@@ -168,21 +214,24 @@ const start = async (
     patienceSeconds: 20,
   })
   const ended = server.ended.then((code) => ({ code }))
-  const deadline = Date.now() + readyWithinMs
-  for (;;) {
-    const early = await Promise.race([ended, sleep(10, undefined)])
-    if (early !== undefined)
-      throw new Error(`PostgreSQL ended at its start with code ${early.code}; the end of ${files.log}:\n${logTail(files.log)}`)
-    if (saysReady(files.data, server.process.pid)) return server
-    if (stopping.aborted || Date.now() > deadline) {
-      await server.release()
-      throw new Error(
-        stopping.aborted
-          ? 'PostgreSQL was stopped at its start'
-          : `PostgreSQL was not ready within ${readyWithinMs / 1000} s; the end of ${files.log}:\n${logTail(files.log)}`,
-      )
-    }
-  }
+  const seen = await poll(
+    async () =>
+      (await Promise.race([ended, Promise.resolve(undefined)])) ??
+      (saysReady(files.data, server.process.pid) ? ('ready' as const) : undefined),
+    { everyMs: 10, deadlineMs: readyWithinMs, signal: stopping },
+  )
+  if (seen === 'ready') return server
+  if (seen !== undefined)
+    throw new Error(
+      `PostgreSQL ended at its start with code ${seen.code}; the end of ${files.log}:\n${logTail(files.log)}`,
+    )
+  await server.release()
+  throw new Error(
+    stopping.aborted
+      ? 'PostgreSQL was stopped at its start'
+      : `PostgreSQL was not ready within ${readyWithinMs / 1000} s; the end of ` +
+          `${files.log}:\n${logTail(files.log)}`,
+  )
 }
 
 /** The server writes its state to the eighth line of its pid file, as pg_ctl reads it. */
@@ -192,8 +241,9 @@ const saysReady = (data: string, pid: number): boolean => {
 }
 
 /**
- * PostgreSQL takes over a pid file whose process is gone, but refuses when the id lives again as something else (usual after a
- * reboot or in a container). No server works in the folder at this point, so such a file is a leftover.
+ * PostgreSQL replaces a pid file whose process is gone, but refuses when another process has the id
+ * (usual after a reboot or in a container). No server works in the folder at this point, so such a
+ * file is a leftover.
  */
 const forgetReusedPid = (data: string): void => {
   const path = join(data, 'postmaster.pid')
@@ -211,18 +261,29 @@ const readIfPresent = (path: string): string | undefined => {
   }
 }
 
-const run = (program: string, args: readonly string[], input: string, account: Account): Promise<void> =>
+const run = (program: string, args: readonly string[], input: string, account: PostgresUser): Promise<void> =>
   new Promise((resolve, reject) => {
-    const child = spawn(program, args, { cwd: '/', env: environment, stdio: ['pipe', 'pipe', 'pipe'], ...account })
+    const child = spawn(program, args, {
+      cwd: '/',
+      env: environment,
+      stdio: ['pipe', 'pipe', 'pipe'],
+      ...account,
+    })
     let output = ''
-    for (const stream of [child.stdout, child.stderr]) stream.on('data', (chunk: Buffer) => (output += chunk.toString()))
+    for (const stream of [child.stdout, child.stderr])
+      stream.on('data', (chunk: Buffer) => (output += chunk.toString()))
     child.once('error', reject)
     child.once('close', (code) => {
       if (code === 0) resolve()
-      else reject(new Error(`${program} failed with code ${String(code)}:\n${output.trim().split('\n').slice(-20).join('\n')}`))
+      else
+        reject(
+          new Error(
+            `${program} failed with code ${String(code)}:\n${output.trim().split('\n').slice(-20).join('\n')}`,
+          ),
+        )
     })
     child.stdin.on('error', () => {
-      // It ended before it read everything; its exit code says why.
+      // It ended before it read everything; its exit code gives the reason.
     })
     child.stdin.end(input)
   })

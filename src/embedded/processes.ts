@@ -1,35 +1,48 @@
 import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
 import { basename } from 'node:path'
-import { setTimeout as sleep } from 'node:timers/promises'
+import { poll } from '../pacing/poll.ts'
 
-/** A process that cannot be mistaken for a later one with the same id: `startTicks` is its start in clock ticks since boot. */
-export interface ProcessIdentity {
+/**
+ * A process that cannot be confused with a later one of the same id: `startTicks` is its start in
+ * clock ticks since boot.
+ */
+export interface KnownProcess {
   pid: number
   startTicks: number
 }
 
-/** The start of a process in clock ticks since boot (field 22 of /proc/PID/stat), undefined when none runs under the id; a zombie does not run. */
+/**
+ * The start of a process in clock ticks since boot (field 22 of /proc/PID/stat), undefined when
+ * none runs under the id; a zombie does not run.
+ */
 export const startTicks = (pid: number): number | undefined => {
   const stat = readOrUndefined(() => readFileSync(`/proc/${pid}/stat`, 'latin1'))
   if (stat === undefined) return undefined
-  // The program's name may hold blanks and brackets: fields count from the last closing one.
+  // The program's name may contain blanks and brackets: fields count from the last closing one.
   const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
   return fields[0] === 'Z' || fields[0] === 'X' ? undefined : Number(fields[19])
 }
 
-export const identify = (pid: number): ProcessIdentity | undefined => {
+export const identify = (pid: number): KnownProcess | undefined => {
   const ticks = startTicks(pid)
   return ticks === undefined ? undefined : { pid, startTicks: ticks }
 }
 
-export const isAlive = ({ pid, startTicks: ticks }: ProcessIdentity): boolean => startTicks(pid) === ticks
+export const stillRuns = ({ pid, startTicks: ticks }: KnownProcess): boolean => startTicks(pid) === ticks
 
-/** Processes of the executable `program` that work in folder `directory`: a PostgreSQL server and its backends never leave their data folder. */
-export const processesWorkingIn = (program: string, directory: string): ProcessIdentity[] =>
-  processes((pid) => executableName(pid) === program && readOrUndefined(() => readlinkSync(`/proc/${pid}/cwd`)) === directory)
+/**
+ * Processes of the executable `program` that work in folder `directory`: a PostgreSQL server and
+ * its backends never leave their data folder.
+ */
+export const processesWorkingIn = (program: string, directory: string): KnownProcess[] =>
+  processes(
+    (pid) =>
+      executableName(pid) === program &&
+      readOrUndefined(() => readlinkSync(`/proc/${pid}/cwd`)) === directory,
+  )
 
-/** Processes of the executable `program` that were given `argument`. */
-export const processesGiven = (program: string, argument: string): ProcessIdentity[] =>
+/** Processes of the executable `program` that received `argument`. */
+export const processesGiven = (program: string, argument: string): KnownProcess[] =>
   processes(
     (pid) =>
       executableName(pid) === program &&
@@ -39,19 +52,30 @@ export const processesGiven = (program: string, argument: string): ProcessIdenti
         false),
   )
 
-/** Ends processes: `soft` first, by force those that are alive after `patienceSeconds`. Resolves when none is left. */
-export const endProcesses = async (targets: () => ProcessIdentity[], soft: NodeJS.Signals, patienceSeconds: number): Promise<void> => {
-  for (const target of targets()) signal(target, soft)
+/**
+ * Ends processes: by `soft` first, by force those that are alive after `patienceSeconds`. Resolves
+ * when none is left.
+ */
+export const endProcesses = async (
+  targets: () => KnownProcess[],
+  soft: NodeJS.Signals,
+  patienceSeconds: number,
+): Promise<void> => {
+  for (const target of targets()) signalKnown(target, soft)
   const deadline = Date.now() + patienceSeconds * 1000
-  for (let left = targets(); left.length > 0; left = targets()) {
-    if (Date.now() > deadline) for (const target of left) signal(target, 'SIGKILL')
-    await sleep(20)
-  }
+  await poll(
+    () => {
+      const left = targets()
+      if (Date.now() > deadline) for (const target of left) signalKnown(target, 'SIGKILL')
+      return left.length === 0 ? true : undefined
+    },
+    { everyMs: 20 },
+  )
 }
 
-/** Signals a process if it is still the one that was meant. */
-export const signal = (target: ProcessIdentity, name: NodeJS.Signals): void => {
-  if (!isAlive(target)) return
+/** Signals a process if it is still the intended one. */
+export const signalKnown = (target: KnownProcess, name: NodeJS.Signals): void => {
+  if (!stillRuns(target)) return
   try {
     process.kill(target.pid, name)
   } catch (error) {
@@ -59,7 +83,7 @@ export const signal = (target: ProcessIdentity, name: NodeJS.Signals): void => {
   }
 }
 
-const processes = (wanted: (pid: number) => boolean): ProcessIdentity[] =>
+const processes = (wanted: (pid: number) => boolean): KnownProcess[] =>
   readdirSync('/proc')
     .filter((name) => /^\d+$/.test(name))
     .map(Number)
@@ -69,11 +93,14 @@ const processes = (wanted: (pid: number) => boolean): ProcessIdentity[] =>
 
 const executableName = (pid: number): string | undefined => {
   const path = readOrUndefined(() => readlinkSync(`/proc/${pid}/exe`))
-  // A program that was replaced on disk while it runs is shown with this mark.
+  // The kernel adds this mark to a program that was replaced on disk while it runs.
   return path === undefined ? undefined : basename(path.replace(/ \(deleted\)$/, ''))
 }
 
-/** Processes come and go while they are looked at, and those of other users are closed to us: both read as nothing. */
+/**
+ * Processes come and go during the reads, and those of other users are unreadable: both give
+ * undefined.
+ */
 export const readOrUndefined = <T>(read: () => T): T | undefined => {
   try {
     return read()

@@ -15,7 +15,10 @@ export interface RunnerProgramOptions {
 
 const source = join(folder, 'runner.go')
 
-/** Where the runner is: beside its source, as in the image, else in the cache under its source's digest. It may have to be built first. */
+/**
+ * The path of the runner: beside its source, as in the image, else in the cache under its source's
+ * digest. It may have to be built first.
+ */
 export const runnerFile = (cacheDir: string): string => {
   const beside = join(folder, 'runner')
   if (existsSync(beside)) return beside
@@ -24,10 +27,16 @@ export const runnerFile = (cacheDir: string): string => {
 }
 
 /**
- * The runner of local tasks (`drivers/runtime/local/runner.go`): the one built beside its source, as in the image, or in the cache under its source's
- * digest, or built there, in 22 seconds of two cores, 2 after Temporal's server was built. @throws Error saying what helps
+ * The runner of local tasks (`drivers/runtime/local/runner.go`): the one built beside its source,
+ * as in the image, or in the cache under its source's digest. A build there takes 22 seconds of two
+ * cores, or 2 after Temporal's server was built. @throws Error with the remedy
  */
-export const findRunnerProgram = async ({ cacheDir, environment, log, onProgress }: RunnerProgramOptions): Promise<string> => {
+export const findRunnerProgram = async ({
+  cacheDir,
+  environment,
+  log,
+  onProgress,
+}: RunnerProgramOptions): Promise<string> => {
   const target = runnerFile(cacheDir)
   const title = 'the runner of local tasks'
   return makeOnce(
@@ -49,7 +58,20 @@ export const findRunnerProgram = async ({ cacheDir, environment, log, onProgress
         onProgress: (seconds) => {
           onProgress(`building ${title}, needed once, up to half a minute: ${seconds} s`)
         },
-        remedy: 'Install Go 1.22 or newer (https://go.dev/dl/; Debian 13: golang-go), or run nothing on this machine',
+        remedy:
+          'Install Go 1.22 or newer (https://go.dev/dl/; Debian 13: golang-go), or run nothing on this machine',
       }),
   )
+}
+
+/**
+ * Finds the runner at the first call and keeps its path; after a failure the next call tries again.
+ */
+export const openRunnerProgram = (options: RunnerProgramOptions): (() => Promise<string>) => {
+  let found: Promise<string> | undefined
+  return () =>
+    (found ??= findRunnerProgram(options).catch((error: unknown) => {
+      found = undefined
+      throw error
+    }))
 }

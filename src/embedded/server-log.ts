@@ -3,7 +3,10 @@ import { closeSync, existsSync, fstatSync, openSync, readSync, renameSync, statS
 const largestLogBytes = 16 * 1024 * 1024
 const tailBytes = 4096
 
-/** Moves a grown log to `.1`, so that the logs of a server take at most twice the limit. Called before the server is started. */
+/**
+ * Moves a grown log to `.1`, so that the logs of a server take at most twice the limit. Called
+ * before the server is started.
+ */
 export const rotate = (file: string): void => {
   if (existsSync(file) && statSync(file).size > largestLogBytes) renameSync(file, `${file}.1`)
 }

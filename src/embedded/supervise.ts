@@ -1,25 +1,29 @@
-import { setTimeout as sleep } from 'node:timers/promises'
+import { openBackoff } from '../pacing/backoff.ts'
 import type { Log } from '../observability/log.ts'
 import type { Leashed } from './leash.ts'
-import type { ProcessIdentity } from './processes.ts'
+import type { KnownProcess } from './processes.ts'
 
 export interface Supervised {
-  /** The server that runs now, undefined while it is being started again. */
-  process(): ProcessIdentity | undefined
+  /** The running server, undefined while it is being restarted. */
+  process(): KnownProcess | undefined
   /** Ends the server for good. */
   stop(): Promise<void>
   kill(): void
 }
 
-/** Waits between restarts double from the first to the last; a server that ran longer than `steadyMs` starts over. */
+/**
+ * Waits between restarts double from the first to the last; they begin again after a server that
+ * ran longer than `steadyMs`.
+ */
 const firstWaitMs = 100
 const lastWaitMs = 10_000
 const steadyMs = 60_000
 
 /**
- * Keeps a server running: what ends without our will is started again, for as long as it takes, since callers answer 503 meanwhile and
- * recover by themselves. `onRestart` is called when it runs again, under another process id.
- * @throws what the first start throws; later failures are logged and tried again
+ * Keeps a server running: after an unexpected end it is restarted without a limit of tries, since
+ * callers answer 503 meanwhile and recover by themselves. `onRestart` is called when it runs again,
+ * under another process id.
+ * @throws the error of the first start; later failures are logged and tried again
  */
 export const supervise = async (
   name: string,
@@ -31,7 +35,7 @@ export const supervise = async (
   let current: Leashed | undefined = await start(stopping.signal)
 
   const keepRunning = async (): Promise<void> => {
-    let waitMs = firstWaitMs
+    const backoff = openBackoff({ firstMs: firstWaitMs, longestMs: lastWaitMs })
     let startedAt = Date.now()
     while (!stopping.signal.aborted) {
       if (current !== undefined) {
@@ -39,10 +43,9 @@ export const supervise = async (
         current = undefined
         if (stopping.signal.aborted) return
         log.error({ server: name, code }, `${name} ended by itself; it is started again`)
-        if (Date.now() - startedAt > steadyMs) waitMs = firstWaitMs
+        if (Date.now() - startedAt > steadyMs) backoff.reset()
       }
-      await sleep(waitMs, undefined, { signal: stopping.signal }).catch(() => undefined)
-      waitMs = Math.min(waitMs * 2, lastWaitMs)
+      await backoff.pause(stopping.signal)
       if (stopping.signal.aborted) return
       try {
         startedAt = Date.now()
@@ -62,7 +65,7 @@ export const supervise = async (
       stopping.abort()
       await current?.release()
       await kept
-      // A start that was under way when we stopped has finished by now.
+      // A start that was under way at the stop has finished by now.
       await current?.release()
     },
     kill: () => {

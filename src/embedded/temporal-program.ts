@@ -15,7 +15,10 @@ const run = promisify(execFile)
 /** The release that is downloaded or built: server 1.31.2 with its page. */
 export const temporalVersion = '1.8.2'
 const commandModule = 'github.com/temporalio/cli/cmd/temporal'
-/** It must be a replacement: the pseudo-version sorts below the v0.0.0 that the command's own module asks for. */
+/**
+ * It must be a replacement: the pseudo-version sorts below the v0.0.0 that the command's own module
+ * requires.
+ */
 const goModule = `module dev-server
 
 go 1.26.4
@@ -29,7 +32,10 @@ replace github.com/temporalio/cli/cliext => github.com/temporalio/cli/cliext v0.
 `
 const downloadAddress = `https://temporal.download/cli/archive/v${temporalVersion}?platform=linux&arch=amd64`
 
-/** Flags that the embedded server is started with; a program on the search path that lacks one is too old for it. */
+/**
+ * Flags for the start of the embedded server; a program on the search path that lacks one is too
+ * old.
+ */
 const neededFlags = [
   '--dynamic-config-value',
   '--sqlite-pragma',
@@ -46,15 +52,16 @@ export interface TemporalProgramOptions {
   cacheDir: string
   environment: Readonly<Record<string, string>>
   log: Log
-  /** Called about once a second while something takes long. */
+  /** Called about once a second during a long step. */
   onProgress: (message: string) => void
   /** Where the archive is downloaded from; a local server in tests. */
   downloadAddress?: string
 }
 
 /**
- * The `temporal` program: the one named, on the search path, in the cache, downloaded, or built from its Go module, in this order.
- * Concurrent callers build once. @throws Error saying what was tried and what helps
+ * The `temporal` program: the configured one, or from the search path, from the cache, downloaded,
+ * or built from its Go module, in this order. Concurrent callers build once. @throws Error with the
+ * tries and the remedy
  */
 export const findTemporalProgram = async (options: TemporalProgramOptions): Promise<string> => {
   const { named, environment, log } = options
@@ -62,7 +69,8 @@ export const findTemporalProgram = async (options: TemporalProgramOptions): Prom
     const lacks = await missingFlags(named, environment)
     if (lacks.length > 0)
       throw new StartError(
-        `SERVICE_TEMPORAL_BINARY=${named} does not offer ${lacks.join(', ')}: name a temporal program of release ${temporalVersion} or unset the variable`,
+        `SERVICE_TEMPORAL_BINARY=${named} does not offer ${lacks.join(', ')}: name a temporal ` +
+          `program of release ${temporalVersion} or unset the variable`,
       )
     return named
   }
@@ -70,7 +78,10 @@ export const findTemporalProgram = async (options: TemporalProgramOptions): Prom
   if (installed !== undefined) {
     const lacks = await missingFlags(installed, environment)
     if (lacks.length === 0) return installed
-    log.info({ program: installed, lacks }, 'the temporal program on the search path is too old for the embedded server; another is used')
+    log.info(
+      { program: installed, lacks },
+      'the temporal program on the search path is too old for the embedded server; another is used',
+    )
   }
   const target = join(options.cacheDir, 'temporal', 'temporal')
   return makeOnce(
@@ -85,20 +96,30 @@ export const findTemporalProgram = async (options: TemporalProgramOptions): Prom
   )
 }
 
-const missingFlags = async (program: string, environment: Readonly<Record<string, string>>): Promise<string[]> => {
+const missingFlags = async (
+  program: string,
+  environment: Readonly<Record<string, string>>,
+): Promise<string[]> => {
   try {
-    const { stdout } = await run(program, ['server', 'start-dev', '--help'], { env: environment, timeout: 20_000 })
+    const { stdout } = await run(program, ['server', 'start-dev', '--help'], {
+      env: environment,
+      timeout: 20_000,
+    })
     return neededFlags.filter((flag) => !stdout.includes(flag))
   } catch {
     return neededFlags
   }
 }
 
-/** Undefined when it worked, else why not: a machine without that way out is usual, so it is tried briefly and never an error. */
+/**
+ * Undefined on success, else the reason. A machine without access to the internet is usual, so the
+ * try is short and a failure is no error.
+ */
 const download = async (options: TemporalProgramOptions, target: string): Promise<string | undefined> => {
   const temporary = mkdtempSync(join(dirname(target), 'download-'))
   const quiet = new AbortController()
-  // Five seconds to the first byte, ten without another end it; a slow line may take as long as it needs.
+  // Five seconds to the first byte, or ten between two bytes, end it; a slow line may take as long
+  // as it needs.
   const alarm = setTimeout(() => {
     quiet.abort(new Error('no answer'))
   }, 5000)
@@ -111,19 +132,23 @@ const download = async (options: TemporalProgramOptions, target: string): Promis
     body.on('data', (chunk: Uint8Array) => {
       alarm.refresh()
       bytes += chunk.length
-      options.onProgress(`downloading the Temporal development server ${temporalVersion}: ${(bytes / 1e6).toFixed(0)} MB`)
+      options.onProgress(
+        `downloading the Temporal development server ${temporalVersion}: ${(bytes / 1e6).toFixed(0)} MB`,
+      )
     })
     const archive = join(temporary, 'archive.tar.gz')
     await pipeline(body, createWriteStream(archive))
     await run('tar', ['-xzf', archive, '-C', temporary, 'temporal'], { env: options.environment })
     const program = join(temporary, 'temporal')
     const { stdout } = await run(program, ['--version'], { env: options.environment })
-    if (!stdout.includes(temporalVersion)) return `the download is not release ${temporalVersion} but ${JSON.stringify(stdout.trim())}`
+    if (!stdout.includes(temporalVersion))
+      return `the download is not release ${temporalVersion} but ${JSON.stringify(stdout.trim())}`
     renameSync(program, target)
     options.log.info({ program: target }, 'Temporal development server downloaded')
     return undefined
   } catch (error) {
-    return `the download failed (${error instanceof Error ? (error.cause instanceof Error ? error.cause.message : error.message) : String(error)})`
+    const cause = error instanceof Error && error.cause instanceof Error ? error.cause : error
+    return `the download failed (${cause instanceof Error ? cause.message : String(cause)})`
   } finally {
     clearTimeout(alarm)
     rmSync(temporary, { recursive: true, force: true })
@@ -149,9 +174,12 @@ const build = async (
     log,
     onProgress: (seconds) => {
       const elapsed = `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, '0')}`
-      onProgress(`building the Temporal development server, needed once, 3 to 4 minutes on two cores: ${elapsed}`)
+      onProgress(
+        `building the Temporal development server, needed once, 3 to 4 minutes on two cores: ${elapsed}`,
+      )
     },
     reason: whyNoDownload,
     remedy:
-      'Install Go 1.26.4 or newer, name a temporal program in SERVICE_TEMPORAL_BINARY, or set SERVICE_TEMPORAL_ADDRESS to a running server',
+      'Install Go 1.26.4 or newer, name a temporal program in SERVICE_TEMPORAL_BINARY, or set ' +
+      'SERVICE_TEMPORAL_ADDRESS to a running server',
   })

@@ -2,8 +2,19 @@ import { readFileSync } from 'node:fs'
 import { parse } from 'yaml'
 import { z } from 'zod'
 
-/** In the order of Temporal's `IndexedValueType` (temporal/api/enums/v1/common.proto), which counts from 1. */
-export const searchAttributeTypes = ['Text', 'Keyword', 'Int', 'Double', 'Bool', 'Datetime', 'KeywordList'] as const
+/**
+ * In the order of Temporal's `IndexedValueType` (temporal/api/enums/v1/common.proto), which counts
+ * from 1.
+ */
+export const searchAttributeTypes = [
+  'Text',
+  'Keyword',
+  'Int',
+  'Double',
+  'Bool',
+  'Datetime',
+  'KeywordList',
+] as const
 
 const dynamicConfig = z.record(z.string(), z.array(z.strictObject({ value: z.json() })).length(1))
 const namespace = z.strictObject({
@@ -19,10 +30,14 @@ export interface TemporalSettings {
   searchAttributes: Readonly<Record<string, (typeof searchAttributeTypes)[number]>>
 }
 
-/** What `temporal-config/` says. @throws Error when a file there is not of the expected shape */
+/** The settings in `temporal-config/`. @throws Error when a file there has an unexpected form */
 export const readTemporalSettings = (): TemporalSettings => {
-  const read = (name: string): unknown => parse(readFileSync(new URL(`../../temporal-config/${name}`, import.meta.url), 'utf8'))
+  const read = (name: string): unknown =>
+    parse(readFileSync(new URL(`../../temporal-config/${name}`, import.meta.url), 'utf8'))
   const { retention, searchAttributes } = namespace.parse(read('namespace.yaml'))
-  const values = Object.entries(dynamicConfig.parse(read('dynamicconfig.yaml'))).map(([key, [only]]) => [key, only?.value])
+  const values = Object.entries(dynamicConfig.parse(read('dynamicconfig.yaml'))).map(([key, [only]]) => [
+    key,
+    only?.value,
+  ])
   return { dynamic: Object.fromEntries(values) as Record<string, unknown>, retention, searchAttributes }
 }

@@ -2,13 +2,13 @@ import { Connection, type ConnectionOptions } from '@temporalio/client'
 import { msToTs, optionalTsToMs } from '@temporalio/common/lib/time.js'
 import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
-import { setTimeout as sleep } from 'node:timers/promises'
+import { poll } from '../pacing/poll.ts'
 import type { Log } from '../observability/log.ts'
 import { leash } from './leash.ts'
 import type { Leashed } from './leash.ts'
 import { choosePorts } from './ports.ts'
 import { endProcesses, processesGiven } from './processes.ts'
-import type { ProcessIdentity } from './processes.ts'
+import type { KnownProcess } from './processes.ts'
 import { logTail, rotate } from './server-log.ts'
 import { supervise } from './supervise.ts'
 import { findTemporalProgram } from './temporal-program.ts'
@@ -25,7 +25,7 @@ export interface TemporalOptions {
   environment: Readonly<Record<string, string>>
   log: Log
   onProgress: (message: string) => void
-  /** Where the page has payloads decoded; undefined: it shows them as they are. */
+  /** The endpoint with which the page decodes payloads; undefined: it shows them encoded. */
   codecEndpoint?: string | undefined
   /** Called when the server runs again after it ended by itself. */
   onRestart?: () => void
@@ -38,7 +38,7 @@ export interface EmbeddedTemporal {
   readonly uiUrl: string
   /** Prometheus metrics of the server. */
   readonly metricsUrl: string
-  process(): ProcessIdentity | undefined
+  process(): KnownProcess | undefined
   stop(): Promise<void>
   kill(): void
 }
@@ -53,8 +53,9 @@ export const temporalFiles = (dataDir: string) => ({
 })
 
 /**
- * Starts Temporal's development server on a file in the data folder and keeps it running on the same ports. The namespace has the
- * retention and the search attributes of `temporal-config/`. The caller holds the folder.
+ * Starts Temporal's development server on a file in the data folder and keeps it running on the
+ * same ports. The namespace has the retention and the search attributes of `temporal-config/`. The
+ * caller holds the folder.
  * @throws Error with the reason, the remedy and the end of the server's log
  */
 export const openTemporal = async (options: TemporalOptions): Promise<EmbeddedTemporal> => {
@@ -106,22 +107,43 @@ const start = async (
   await endProcesses(() => processesGiven('temporal', files.data), 'SIGTERM', 5)
   rotate(files.log)
   const each = (flag: string, values: Readonly<Record<string, unknown>>): string[] =>
-    Object.entries(values).flatMap(([key, value]) => [flag, `${key}=${typeof value === 'string' ? value : JSON.stringify(value)}`])
+    Object.entries(values).flatMap(([key, value]) => [
+      flag,
+      `${key}=${typeof value === 'string' ? value : JSON.stringify(value)}`,
+    ])
   const server = await leash({
     command: [
       program,
-      ...['server', 'start-dev', '--ip', '127.0.0.1', '--port', String(ports.temporal), '--ui-port', String(ports.temporalUi)],
-      ...['--metrics-port', String(ports.temporalMetrics), '--namespace', options.namespace, '--db-filename', files.data],
-      // Write-ahead log without a sync per commit: nothing is lost when the server is killed, the last moments may be in a power cut.
-      // PostgreSQL, which holds the records, syncs; what Temporal forgot is started again from there.
+      ...[
+        'server',
+        'start-dev',
+        '--ip',
+        '127.0.0.1',
+        '--port',
+        String(ports.temporal),
+        '--ui-port',
+        String(ports.temporalUi),
+      ],
+      ...[
+        '--metrics-port',
+        String(ports.temporalMetrics),
+        '--namespace',
+        options.namespace,
+        '--db-filename',
+        files.data,
+      ],
+      // Write-ahead log without a sync per commit: a kill of the server loses nothing, a power cut
+      // may lose the last moments. PostgreSQL, which holds the records, syncs; workflows that
+      // Temporal lost are started again from there.
       ...['--sqlite-pragma', 'journal_mode=wal', '--sqlite-pragma', 'synchronous=1'],
       ...['--log-format', 'json', '--log-level', 'error'],
       ...each('--dynamic-config-value', settings.dynamic),
       ...each('--search-attribute', settings.searchAttributes),
       ...(options.codecEndpoint === undefined ? [] : ['--ui-codec-endpoint', options.codecEndpoint]),
-      // The page would ask a host of the vendor for news.
+      // The page would request news from a host of the vendor.
       '--ui-disable-news-fetch',
-      // It would otherwise read profiles and TEMPORAL_* variables that are meant for another server.
+      // Otherwise it would read profiles and TEMPORAL_* variables that are meant for another
+      // server.
       ...['--disable-config-file', '--disable-config-env'],
     ],
     environment: { PATH: '/usr/bin:/bin', HOME: files.folder, TZ: 'UTC' },
@@ -131,17 +153,21 @@ const start = async (
     patienceSeconds: 8,
   })
   const ended = server.ended.then((code) => ({ code }))
-  const deadline = Date.now() + readyWithinMs
   const ready = async (connection: Connection): Promise<boolean> => {
-    for (;;) {
-      const early = await Promise.race([ended, isServing(connection)])
-      if (typeof early === 'object')
-        throw new Error(`Temporal ended at its start with code ${early.code}; the end of ${files.log}:\n${logTail(files.log)}`)
-      if (early || stopping.aborted || Date.now() > deadline) return early
-      await sleep(10)
-    }
+    const seen = await poll(
+      async () => {
+        const early = await Promise.race([ended, isServing(connection)])
+        return early === false ? undefined : early
+      },
+      { everyMs: 10, deadlineMs: readyWithinMs, signal: stopping },
+    )
+    if (typeof seen === 'object')
+      throw new Error(
+        `Temporal ended at its start with code ${seen.code}; the end of ${files.log}:\n${logTail(files.log)}`,
+      )
+    return seen ?? false
   }
-  // Refused is the answer of the first moments; who asks asks again.
+  // The server refuses connections in its first moments; the caller asks again.
   if (await asking(`127.0.0.1:${ports.temporal}`, ready, { interceptors: [] })) return server
   await server.release()
   throw new Error(
@@ -151,9 +177,20 @@ const start = async (
   )
 }
 
-/** A connection for as long as `work` takes. It looks for a young server anew in milliseconds, where the library's first wait is a second. */
-const asking = async <T>(address: string, work: (connection: Connection) => Promise<T>, options: ConnectionOptions = {}): Promise<T> => {
-  const channelArgs = { 'grpc.initial_reconnect_backoff_ms': 10, 'grpc.min_reconnect_backoff_ms': 10, 'grpc.max_reconnect_backoff_ms': 50 }
+/**
+ * A connection for the duration of `work`. It retries a starting server within milliseconds, where
+ * the library's first wait is a second.
+ */
+const asking = async <T>(
+  address: string,
+  work: (connection: Connection) => Promise<T>,
+  options: ConnectionOptions = {},
+): Promise<T> => {
+  const channelArgs = {
+    'grpc.initial_reconnect_backoff_ms': 10,
+    'grpc.min_reconnect_backoff_ms': 10,
+    'grpc.max_reconnect_backoff_ms': 50,
+  }
   const connection = Connection.lazy({ address, channelArgs, ...options })
   try {
     return await work(connection)
@@ -174,19 +211,32 @@ const isServing = async (connection: Connection): Promise<boolean> => {
   )
 }
 
-/** Sets the retention, which the development server fixes at a day, and makes the search attributes whole. */
-const prepareNamespace = (connection: Connection, namespace: string, settings: TemporalSettings): Promise<void> =>
+/**
+ * Sets the retention, which the development server fixes at a day, and adds missing search
+ * attributes.
+ */
+const prepareNamespace = (
+  connection: Connection,
+  namespace: string,
+  settings: TemporalSettings,
+): Promise<void> =>
   connection.withDeadline(Date.now() + 15_000, async () => {
-    // Attributes that a data folder of the version before lacks: the server ignores new ones in its flags.
+    // A data folder of an earlier version lacks attributes: the server ignores new ones in its
+    // flags.
     const [{ config }, wrong] = await Promise.all([
       connection.workflowService.describeNamespace({ namespace }),
       ensureSearchAttributes(connection, namespace, settings.searchAttributes),
     ])
     const retentionMs = Number.parseInt(settings.retention, 10) * 3600_000
     if (optionalTsToMs(config?.workflowExecutionRetentionTtl) !== retentionMs)
-      await connection.workflowService.updateNamespace({ namespace, config: { workflowExecutionRetentionTtl: msToTs(retentionMs) } })
+      await connection.workflowService.updateNamespace({
+        namespace,
+        config: { workflowExecutionRetentionTtl: msToTs(retentionMs) },
+      })
     if (wrong.length > 0)
       throw new Error(
-        `the embedded Temporal server keeps search attributes with other types than temporal-config/namespace.yaml names: ${wrong.join(', ')}. With the service stopped, move the folder temporal out of the data folder; runs that wait are started again from PostgreSQL`,
+        'the embedded Temporal server keeps search attributes with other types than ' +
+          `temporal-config/namespace.yaml names: ${wrong.join(', ')}. With the service stopped, move the ` +
+          'folder temporal out of the data folder; runs that wait are started again from PostgreSQL',
       )
   })

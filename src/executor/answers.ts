@@ -4,12 +4,16 @@ import { nameAt, taskAt, type Book } from './book-state.ts'
 import type { Question } from './hands.ts'
 import type { SitePlan } from './intents.ts'
 import { loadCores, loadEnds, loadTransfers, outlastingOutage } from './journal.ts'
+import type { CoreShare } from './host-cores.ts'
 import type { SiteParts } from './site-parts.ts'
 
-/** Reads the answer to a question of the book, from the record or from the site. */
+/** With this run's share of the cores. */
+type SharedParts = Omit<SiteParts, 'cores'> & { cores: CoreShare | undefined }
+
+/** Reads the answer to the book's question, from the record or from the site. */
 export const answerTo = async (
   question: Question,
-  parts: SiteParts,
+  parts: SharedParts,
   plan: Pick<SitePlan, 'commandsOf'>,
   book: Book,
   signal: AbortSignal,
@@ -26,7 +30,8 @@ export const answerTo = async (
     }
     case 'readCommands': {
       const commands = await asking(() => plan.commandsOf([...question.positions]))
-      for (const i of question.positions) if (!commands.has(i)) throw new Error(`the command of ${taskAt(book, i).id} is not on record`)
+      for (const i of question.positions)
+        if (!commands.has(i)) throw new Error(`the command of ${taskAt(book, i).id} is not on record`)
       return { type: 'commandsRead', commands }
     }
     case 'readForeignEnds':
@@ -36,10 +41,10 @@ export const answerTo = async (
 
 type Asking = <T>(work: () => Promise<T>) => Promise<T>
 
-/** When tasks were started that an earlier holder had intended ahead, in seconds since the epoch. */
+/** The starts of tasks that an earlier holder had intended ahead, in seconds since the epoch. */
 const startsOf = async (
   { positions, afterMs }: Extract<Question, { type: 'findAhead' }>,
-  { driver, clock }: SiteParts,
+  { driver, clock }: SharedParts,
   book: Book,
   asking: Asking,
 ): Promise<Map<number, number | undefined>> => {
@@ -54,10 +59,10 @@ const startsOf = async (
   )
 }
 
-/** Cores that adopted tasks hold; from now on they are held here. */
+/** Cores that adopted tasks hold; this process holds them from now on. */
 const coresHeld = async (
   positions: readonly number[],
-  { db, cores, hostId }: SiteParts,
+  { db, cores, hostId }: SharedParts,
   book: Book,
 ): Promise<Map<number, readonly number[]>> => {
   if (cores === undefined) return new Map()

@@ -3,7 +3,9 @@ import type { LoadedTask, TaskEnd, TaskOutput, TaskRetry, TaskTransfer } from '.
 import { dataInstanceId, dataObjectId, dataTransferId, taskExecutionId } from './names.ts'
 import type { RunRoute } from './network.ts'
 
-/** How an attempt ended, as the site tells it; what it cost and moved is added when it is booked. */
+/**
+ * How an attempt ended, from the site; its cost and its moved bytes are added when it is booked.
+ */
 export type AttemptEnd = Pick<
   TaskEnd,
   | 'status'
@@ -24,7 +26,10 @@ export type AttemptEnd = Pick<
 > & {
   /** The site ended it at its own time limit: the next attempt asks for more. */
   walltime?: boolean
-  /** What was copied into its work directory at its own site, for each entry of the intent's `stage`. */
+  /**
+   * The amounts copied into its work directory at its own site, for each entry of the intent's
+   * `stage`.
+   */
   staged?: readonly StagedAmount[]
 }
 
@@ -40,7 +45,10 @@ const unmeasured = {
   externalId: null,
 }
 
-/** An attempt that the site did not take, or did not give what it needs. What the site cannot say counts as its own trouble, not the activity's. */
+/**
+ * An attempt that the site refused, or for which it lacked something. Where the site gives no
+ * class, the failure counts as its own trouble, not the activity's.
+ */
 export const notStarted = (task: LoadedTask, error: DriverError, now: number): AttemptEnd => ({
   ...unmeasured,
   status: 'failed',
@@ -51,10 +59,19 @@ export const notStarted = (task: LoadedTask, error: DriverError, now: number): A
   failureReason: `activity ${task.external_id} could not be run on ${task.resource_id}: ${error.message}`,
 })
 
-const whereOf = (task: LoadedTask): string => `activity ${task.external_id} on ${task.resource_id}, attempt ${String(task.attempt)}`
+const whereOf = (task: LoadedTask): string =>
+  `activity ${task.external_id} on ${task.resource_id}, attempt ${String(task.attempt)}`
 
-/** An attempt of which the site knows no end; `words` say why, after "activity … attempt …". */
-const endless = (task: LoadedTask, status: 'failed' | 'cancelled', words: string, now: number): AttemptEnd => ({
+/**
+ * An attempt whose end the site does not know; `words` are the reason, after "activity … attempt
+ * …".
+ */
+const endless = (
+  task: LoadedTask,
+  status: 'failed' | 'cancelled',
+  words: string,
+  now: number,
+): AttemptEnd => ({
   ...unmeasured,
   status,
   startedAt: task.started_at,
@@ -64,7 +81,7 @@ const endless = (task: LoadedTask, status: 'failed' | 'cancelled', words: string
   failureReason: `${whereOf(task)} ${words}`,
 })
 
-/** An attempt that is gone: killed with its machine, or taken out by the site, whose words are `cause`. */
+/** A lost attempt: killed with its machine, or removed by the site, whose reason is `cause`. */
 export const lost = (task: LoadedTask, cause: string | undefined, now: number): AttemptEnd =>
   endless(
     task,
@@ -75,38 +92,69 @@ export const lost = (task: LoadedTask, cause: string | undefined, now: number): 
     now,
   )
 
-/** An attempt whose site has not answered for as long as it is waited for. */
-export const silent = (task: LoadedTask, site: string, silentSeconds: number, words: string, now: number): AttemptEnd =>
-  endless(task, 'failed', `was given up: ${site} has not answered for ${String(Math.round(silentSeconds))} s: ${words}`, now)
+/** An attempt whose site has not answered within the patience. */
+export const silent = (
+  task: LoadedTask,
+  site: string,
+  silentSeconds: number,
+  words: string,
+  now: number,
+): AttemptEnd =>
+  endless(
+    task,
+    'failed',
+    `was given up: ${site} has not answered for ${String(Math.round(silentSeconds))} s: ${words}`,
+    now,
+  )
 
-/** An attempt that was to be ended, and whose site did not say that it is. */
+/** An attempt that had to be ended, and whose site did not confirm the end. */
 export const unstopped = (task: LoadedTask, site: string, words: string, now: number): AttemptEnd =>
-  endless(task, 'cancelled', `was cancelled and could not be stopped at ${site}, which is asked again until it is: ${words}`, now)
+  endless(
+    task,
+    'cancelled',
+    `was cancelled and could not be stopped at ${site}, which is asked again until it is: ${words}`,
+    now,
+  )
 
 const mebibytes = (bytes: number | null): string =>
-  bytes === null ? 'unknown' : bytes === 0 ? 'none' : `${(bytes / 1024 ** 2).toFixed(bytes < 10 * 1024 ** 2 ? 1 : 0)} MiB`
+  bytes === null
+    ? 'unknown'
+    : bytes === 0
+      ? 'none'
+      : `${(bytes / 1024 ** 2).toFixed(bytes < 10 * 1024 ** 2 ? 1 : 0)} MiB`
 
-/** What programs say when they are given no memory: C and shells, Python, C++, Java, Node. */
-const memoryWords = /cannot allocate memory|memory exhausted|memoryerror|bad_alloc|out ?of ?memory/i
+/** Messages of programs that get no memory: C and shells, Python, C++, Java, Node. */
+const memoryTexts = /cannot allocate memory|memory exhausted|memoryerror|bad_alloc|out ?of ?memory/i
 
 /**
- * Whether a task that failed under RLIMIT_DATA did so for want of memory. The kernel refuses memory there and kills nothing, so what tells it is what
- * the program said, or that it had more than its limit.
+ * Whether a task that failed under RLIMIT_DATA ran out of memory. The kernel refuses memory there
+ * and kills nothing, so the evidence is the program's message, or a peak above its limit.
  */
 const ranOut = ({ detail, peakMemoryBytes, stderrTail }: Collected, memoryBytes: number): boolean =>
-  detail?.limits === 'rlimit' && ((peakMemoryBytes ?? 0) > memoryBytes || memoryWords.test(stderrTail))
+  detail?.limits === 'rlimit' && ((peakMemoryBytes ?? 0) > memoryBytes || memoryTexts.test(stderrTail))
 
-/** Members that a site leaves out are not kept as null. */
-const placeOf = ({ node, detail }: Collected): Record<string, unknown> | null => {
-  const place = { ...detail, ...(node === undefined ? {} : { node }) }
+/** When the image was at the host, and how long that took for this task. */
+const preparedAt = (detail: Collected['detail'], state: Collected['state']): Record<string, number> => {
+  const { pullSeconds, coldStartSeconds = 0 } = detail ?? {}
+  if (pullSeconds === undefined || state.state !== 'ended') return {}
+  return {
+    preparationFinishedAt: state.startedAt - coldStartSeconds,
+    ...(pullSeconds > 0 ? { preparationSeconds: pullSeconds } : {}),
+  }
+}
+
+/** Members that a site omits are not kept as null. */
+const placeOf = ({ node, detail, state }: Collected): Record<string, unknown> | null => {
+  const place = { ...detail, ...(node === undefined ? {} : { node }), ...preparedAt(detail, state) }
   return Object.keys(place).length === 0 ? null : place
 }
 
 /**
- * The end of an attempt from what it left behind. A reason says which activity, where, which attempt, and the end of its standard error.
- * `startedAt` is the intent: from there to the program's start it waited in the site's own queue (`siteQueueSeconds`), the rest is overhead.
+ * The end of an attempt from its results. A reason names the activity, the site, the attempt, and
+ * the end of its standard error. `startedAt` is the time of the intent: from there to the program's
+ * start it waited in the site's own queue (`siteQueueSeconds`), the rest is overhead.
  */
-export const endOf = (
+export const attemptEndOf = (
   task: LoadedTask,
   outcome: Collected,
   allowed: { timeoutSeconds: number; memoryBytes: number },
@@ -116,10 +164,12 @@ export const endOf = (
   if (state.state !== 'ended') return lost(task, state.state === 'lost' ? state.cause : undefined, now)
   const where = whereOf(task)
   const startedAt = task.started_at ?? outcome.submittedAt
-  // A site's clock may run ahead of ours: an end in the future would overlap with the next task of the lane.
+  // A site's clock may be ahead of ours: an end in the future would overlap with the next task of
+  // the lane.
   const finishedAt = Math.max(Math.min(state.finishedAt, now), startedAt)
   const before = Math.max(0, Math.min(state.startedAt, finishedAt) - startedAt)
-  const siteQueueSeconds = outcome.queueSeconds === undefined ? null : Math.max(0, Math.min(outcome.queueSeconds, before))
+  const siteQueueSeconds =
+    outcome.queueSeconds === undefined ? null : Math.max(0, Math.min(outcome.queueSeconds, before))
   const facts = {
     startedAt,
     finishedAt,
@@ -135,7 +185,8 @@ export const endOf = (
     externalId: state.externalId,
     ...(outcome.staged === undefined ? {} : { staged: outcome.staged }),
   }
-  if (state.reason === 'cancelled') return { ...facts, status: 'cancelled', failureClass: null, failureReason: 'cancelled' }
+  if (state.reason === 'cancelled')
+    return { ...facts, status: 'cancelled', failureClass: null, failureReason: 'cancelled' }
   const tail = outcome.stderrTail.trim()
   const withTail = (words: string): string => `${where} ${words}${tail === '' ? '' : `: ${tail}`}`
   if (state.reason === 'walltime')
@@ -147,35 +198,46 @@ export const endOf = (
       walltime: true,
     }
   const fault = ((): string | undefined => {
-    if (state.reason === 'timeout') return `ran longer than its timeoutSeconds of ${String(allowed.timeoutSeconds)}`
+    if (state.reason === 'timeout')
+      return `ran longer than its timeoutSeconds of ${String(allowed.timeoutSeconds)}`
     const how = state.signal === null ? `exit code ${String(state.exitCode)}` : `signal ${state.signal}`
     const used = `limit ${mebibytes(allowed.memoryBytes)}, peak ${mebibytes(outcome.peakMemoryBytes)}`
     if (state.reason === 'memory') return `was killed for using more memory than allowed (${used})`
     if (state.exitCode !== 0 && ranOut(outcome, allowed.memoryBytes))
-      return `ended with ${how} for want of memory (${used}; RLIMIT_DATA gives each process twice the limit and 256 MiB)`
+      return (
+        `ended with ${how} for want of memory (${used}; RLIMIT_DATA gives each process twice the ` +
+        'limit and 256 MiB)'
+      )
     if (state.exitCode !== 0) return `ended with ${how}`
-    if (outcome.missingOutputs.length > 0) return `ended with exit code 0 but did not make ${outcome.missingOutputs.join(', ')}`
+    if (outcome.missingOutputs.length > 0)
+      return `ended with exit code 0 but did not make ${outcome.missingOutputs.join(', ')}`
     return undefined
   })()
   if (fault === undefined) return { ...facts, status: 'completed', failureClass: null, failureReason: null }
   return { ...facts, status: 'failed', failureClass: 'user', failureReason: withTail(fault) }
 }
 
-/** Files of a predecessor that were copied from one resource of a site to another, with the route between the two. */
+/**
+ * Files of a predecessor that were copied from one resource of a site to another, with the route
+ * between the two.
+ */
 export interface Copied extends StagedAmount {
   producer: LoadedTask
   route: RunRoute
 }
 
-/** What was really brought from another site for a task, as whoever brought it saw it; `label` is that of the `Stage`. Seconds since epoch. */
+/**
+ * The bytes that were really brought from another site for a task, from the driver that brought
+ * them; `label` is that of the `Stage`. Seconds since epoch.
+ */
 export interface TransferFacts {
   label: string
   fromSite: string
   toSite: string
   strategy: string
-  /** Why this strategy. */
+  /** Why this strategy was chosen. */
   reason: string
-  /** Content that moved; `networkBytes` is what left the source. */
+  /** Moved content; `networkBytes` is the number of bytes that left the source. */
   bytes: number
   networkBytes: number
   files: number
@@ -195,8 +257,8 @@ const spanOf = (transfers: readonly TaskTransfer[]): number => {
 }
 
 /**
- * The row of an ended attempt: waiting from ready to its intent, cost by the time it held its lane (not by that in the site's own queue)
- * and by what was moved for it.
+ * The row of an ended attempt: its wait lasts from ready to its intent; its cost counts the time in
+ * its lane (without the site's own queue) and the bytes moved for it.
  */
 export const bookedEnd = (
   task: LoadedTask,
@@ -204,12 +266,14 @@ export const bookedEnd = (
   transfers: readonly TaskTransfer[],
   pricePerSecond: number,
 ): Omit<TaskEnd, 'final' | 'order' | 'heir'> => {
-  const { staged: _staged, walltime: _walltime, ...told } = end
+  const { staged: _staged, walltime: _walltime, ...shown } = end
   const readyAt = task.ready_at ?? end.startedAt ?? end.finishedAt
   const held = end.startedAt === null ? 0 : end.finishedAt - end.startedAt - (end.siteQueueSeconds ?? 0)
   return {
-    ...told,
+    ...shown,
     id: task.id,
+    activityId: task.activity_id,
+    attempt: task.attempt,
     readyAt,
     queueSeconds: Math.max(0, (end.startedAt ?? end.finishedAt) - readyAt),
     transferSeconds: spanOf(transfers),
@@ -226,7 +290,10 @@ const edgeOf = (runId: string, task: LoadedTask, producer: LoadedTask) => ({
   target: task.resource_id,
 })
 
-/** The record of what came from another site. `route` is that between the two resources: each byte that moved is charged its price. */
+/**
+ * The record of a transfer from another site. `route` is that between the two resources: each moved
+ * byte is charged its price.
+ */
 export const broughtTransfer = (
   runId: string,
   task: LoadedTask,
@@ -234,7 +301,17 @@ export const broughtTransfer = (
   facts: TransferFacts,
   route: RunRoute,
 ): TaskTransfer => {
-  const { bytes, networkBytes, files, strategy, reason, fromSite: from, toSite: to, startedAt, finishedAt } = facts
+  const {
+    bytes,
+    networkBytes,
+    files,
+    strategy,
+    reason,
+    fromSite: from,
+    toSite: to,
+    startedAt,
+    finishedAt,
+  } = facts
   return {
     ...edgeOf(runId, task, producer),
     ...{ bytes, networkBytes, filesTransferred: files, strategy, startedAt },
@@ -244,7 +321,9 @@ export const broughtTransfer = (
   }
 }
 
-/** The record of what was copied inside a site for an attempt, in the time between its intent and its start. */
+/**
+ * The record of a copy inside a site for an attempt, in the time between its intent and its start.
+ */
 export const copiedTransfer = (
   runId: string,
   site: string,
@@ -257,13 +336,19 @@ export const copiedTransfer = (
   return {
     ...edgeOf(runId, task, producer),
     ...{ bytes, networkBytes: 0, filesTransferred: files, strategy, startedAt },
-    route: { links: route.links, strategy, reason: 'both resources are at one site: copied there', from: site, to: site },
+    route: {
+      links: route.links,
+      strategy,
+      reason: 'both resources are at one site: copied there',
+      from: site,
+      to: site,
+    },
     finishedAt: startedAt + end.overheadSeconds,
     cost: bytes * route.pricePerByte,
   }
 }
 
-/** Files that an attempt created or changed, with their digests and where they are. */
+/** Files that an attempt created or changed, with their digests and places. */
 export const outputsOf = (
   runId: string,
   contentVersionId: string,
@@ -288,11 +373,11 @@ export const outputsOf = (
       resourceId: task.resource_id,
     }))
 
-/** How trouble of a site is waited out, apart from the activity's own attempts. */
+/** How long to wait through trouble of a site, apart from the activity's own attempts. */
 export interface Patience {
-  /** A site that does not answer is asked again for this long before what it was asked about counts as lost. */
+  /** A silent site is queried for this long; then the attempts in question count as lost. */
   silentSeconds: number
-  /** Between attempts after trouble of the site: the first pause, doubled up to the longest. */
+  /** Pauses between attempts after trouble of the site: the first, doubled up to the longest. */
   firstPauseSeconds: number
   longestPauseSeconds: number
   /** Attempts of one activity that may end by trouble of the site. */
@@ -300,11 +385,17 @@ export interface Patience {
 }
 
 /** A day of silence; 100 losses, which is an hour and a half of pauses. */
-export const usualPatience: Patience = { silentSeconds: 86_400, firstPauseSeconds: 2, longestPauseSeconds: 60, attempts: 100 }
+export const usualPatience: Patience = {
+  silentSeconds: 86_400,
+  firstPauseSeconds: 2,
+  longestPauseSeconds: 60,
+  attempts: 100,
+}
 
 /**
- * The attempt after a failed one, or undefined when there is none. Two budgets: the activity's own failures spend `maxAttempts`, trouble
- * of the site has its own patience; what a site refuses for good is not tried again.
+ * The attempt after a failed one, or undefined when there is none. Two budgets: the activity's own
+ * failures spend `maxAttempts`, trouble of the site has its own patience; a permanent refusal of a
+ * site is not retried.
  */
 export const nextAttempt = (
   runId: string,
@@ -316,7 +407,10 @@ export const nextAttempt = (
 ): TaskRetry | undefined => {
   const own = end.failureClass === 'user'
   const troubles = task.attempt - task.user_attempts
-  if (end.failureClass === 'refused' || (own ? task.user_attempts >= (policy?.maxAttempts ?? 1) : troubles >= patience.attempts))
+  if (
+    end.failureClass === 'refused' ||
+    (own ? task.user_attempts >= (policy?.maxAttempts ?? 1) : troubles >= patience.attempts)
+  )
     return undefined
   const attempt = task.attempt + 1
   const pause = own

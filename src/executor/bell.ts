@@ -1,9 +1,9 @@
-/** Rests that a ring ends. */
+/** Pauses that a ring ends. */
 export const openBell = () => {
   let rung = false
   let wake: () => void = () => undefined
   return {
-    /** Something has happened since `hush`. */
+    /** An event has come since `hush`. */
     get rung(): boolean {
       return rung
     },

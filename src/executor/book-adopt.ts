@@ -5,17 +5,18 @@ import type { TaskTransfer } from './journal.ts'
 import { dataTransferId } from './names.ts'
 
 /**
- * A holder takes over what an earlier one has committed. What it intended goes on; what it intended ahead goes on
- * where it was started, and is taken back where not.
+ * A new holder takes over the commits of an earlier one. Its intents go on; intents ahead go on
+ * where their task was started, and are taken back where it was not.
  */
 export const begin = (book: Book): void => {
   const unsure = ownTasks(book, (i) => isWaiting(book, i) && taskAt(book, i).ahead)
   if (unsure.length === 0) readHolds(book)
-  // Until its lease is over the other may still start them; twice, because it counts from another moment.
+  // The other holder may still start them until its lease is over; twice the lease, because it
+  // counts from another moment.
   else book.effects.push({ type: 'findAhead', positions: unsure, afterMs: 2 * startLeaseMs })
 }
 
-/** `started`: when a task was started, by position; undefined: it was not. */
+/** `started`: the start of each task, by position; undefined: it was not started. */
 export const aheadFound = (book: Book, started: ReadonlyMap<number, number | undefined>): void => {
   for (const [i, startedAt] of started) {
     const task = taskAt(book, i)
@@ -29,7 +30,7 @@ export const aheadFound = (book: Book, started: ReadonlyMap<number, number | und
     task.ready_at ??= startedAt
     book.unrecorded.set(i, { startedAt })
   }
-  // Their lanes come to them with the ends of those before them.
+  // They get their lanes with the ends of the tasks before them.
   for (const before of ownTasks(book, (i) => isInFlight(book, i))) {
     const heir = book.frontier.followerOf(before)
     if (heir !== undefined && book.unrecorded.has(heir)) setHeir(book, before, heir)
@@ -44,11 +45,18 @@ const readHolds = (book: Book): void => {
     book.phase = 'resting'
     return
   }
-  book.effects.push({ type: 'readCommands', positions: unread(book, positions) }, { type: 'readHolds', positions })
+  book.effects.push(
+    { type: 'readCommands', positions: unread(book, positions) },
+    { type: 'readHolds', positions },
+  )
 }
 
-/** What attempts under way hold: cores of the host by position, and what was brought for them. */
-export const holdsRead = (book: Book, cores: ReadonlyMap<number, readonly number[]>, transfers: readonly TaskTransfer[]): void => {
+/** What attempts under way hold: cores of the host by position, and the transfers for them. */
+export const holdsRead = (
+  book: Book,
+  cores: ReadonlyMap<number, readonly number[]>,
+  transfers: readonly TaskTransfer[],
+): void => {
   const positions = ownTasks(book, (i) => isInFlight(book, i))
   const consumers = new Map(transferIds(book, positions).map(({ id, i }) => [id, i]))
   for (const transfer of transfers) {
@@ -66,7 +74,7 @@ export const holdsRead = (book: Book, cores: ReadonlyMap<number, readonly number
   book.effects.push({ type: 'adopt', positions })
 }
 
-/** Ids of the transfers that may have been made for the attempts of these tasks. */
+/** Ids of the possible transfers for the attempts of these tasks. */
 export const transferIds = (book: Book, positions: readonly number[]): { id: string; i: number }[] =>
   positions.flatMap((i) =>
     Array.from(book.frontier.predecessorsOf(i), (p) => {

@@ -1,16 +1,32 @@
-import { coresOf, dropHeir, freeCores, isInFlight, isWaiting, nameAt, readyAt, setHeir, stages, taskAt, type Book } from './book-state.ts'
+import {
+  coresOf,
+  dropHeir,
+  endWait,
+  freeCores,
+  isInFlight,
+  isWaiting,
+  nameAt,
+  readyAt,
+  setHeir,
+  stages,
+  taskAt,
+  type Book,
+} from './book-state.ts'
 import { completed } from './frontier.ts'
 
 /**
- * Intents ahead of their turn. Where tasks are short a commit between two of them would be most of the time, so the
- * next tasks of a lane are intended while those before them run: `none` → `aheadOffered` → `ahead` → `flying`. What
- * is taken back goes to `none`, by way of `aheadRevoked` while its commit is under way.
+ * Intents ahead of their turn. Where tasks are short, a commit between two of them would take most
+ * of the time. So the next tasks of a lane are intended while those before them run: `none` →
+ * `aheadOffered` → `ahead` → `flying`. An intent that is taken back goes to `none`, by way of
+ * `aheadRevoked` while its commit is under way.
  */
 
 const isAhead = (book: Book, i: number): boolean =>
-  book.stage[i] === stages.ahead || book.stage[i] === stages.aheadOffered || book.stage[i] === stages.aheadRevoked
+  book.stage[i] === stages.ahead ||
+  book.stage[i] === stages.aheadOffered ||
+  book.stage[i] === stages.aheadRevoked
 
-/** The task has no intent any more; it is queued if its turn has come. */
+/** Drops the task's intent; the task is queued if its turn has come. */
 const forget = (book: Book, i: number): void => {
   book.ahead.delete(i)
   book.stage[i] = stages.none
@@ -20,7 +36,7 @@ const forget = (book: Book, i: number): void => {
   book.turn[i] = 0
 }
 
-/** Nothing of what is intended ahead will be started on its intent. */
+/** No task that is intended ahead will start on that intent. */
 export const takeBack = (book: Book): void => {
   for (const i of book.ahead) {
     if (book.stage[i] === stages.aheadOffered) book.stage[i] = stages.aheadRevoked
@@ -30,7 +46,10 @@ export const takeBack = (book: Book): void => {
   }
 }
 
-/** Lanes and cores of a completed task go to its heir; where that is not to have them, nobody keeps any. */
+/**
+ * Lanes and cores of a completed task go to its heir; where the heir is not to have them, they
+ * become free.
+ */
 export const handOver = (book: Book, i: number): void => {
   const heir = book.heirTo[i] as number
   if (heir < 0 || !isAhead(book, heir) || book.contended) {
@@ -44,7 +63,10 @@ export const handOver = (book: Book, i: number): void => {
   book.heldCores.set(heir, cores)
 }
 
-/** Starts what is committed ahead and whose turn has come, while the run's flags are known well enough. */
+/**
+ * Starts tasks that are committed ahead and whose turn has come, while the run's flags are recent
+ * enough.
+ */
 export const startAhead = (book: Book): void => {
   if (book.stopping !== 'no' || book.paused || book.draining || book.ms > book.leaseUntil) return
   const positions: number[] = []
@@ -55,17 +77,24 @@ export const startAhead = (book: Book): void => {
     book.stage[i] = stages.flying
     book.flying.add(i)
     book.frontier.take(i)
+    endWait(book, i)
     const task = taskAt(book, i)
     task.status = 'preparing'
     task.ready_at = readyAt(book, i)
     task.started_at = book.at
-    book.starts.set(i, { id: task.id, name: nameAt(book, i), readyAt: task.ready_at, startedAt: book.at, order: (book.order += 1) })
+    book.starts.set(i, {
+      id: task.id,
+      name: nameAt(book, i),
+      readyAt: task.ready_at,
+      startedAt: book.at,
+      order: (book.order += 1),
+    })
     positions.push(i)
   }
   if (positions.length > 0) book.effects.push({ type: 'start', positions })
 }
 
-/** These tasks may start: predecessors and lanes have come to them. */
+/** These tasks may start: predecessors have completed and the lanes are theirs. */
 export const opened = (book: Book, freed: readonly number[]): void => {
   for (const i of freed) {
     if (isAhead(book, i)) book.turn[i] = 1
@@ -90,17 +119,30 @@ export const unreadHeirs = (book: Book, chosen: readonly number[]): number[] => 
   return unread
 }
 
-/** It needs nothing but what is under way here: no end of another site, no time, no more cores than come to it. */
+/**
+ * It needs nothing beyond the tasks under way here: no end of another site, no time, no more cores
+ * than it inherits.
+ */
 const mayInherit = (book: Book, heir: number, root: number): boolean => {
   const { facts, frontier } = book
   const command = book.commands[heir]
   if (command === undefined || isAhead(book, heir) || (taskAt(book, heir).not_before ?? 0) > 0) return false
   for (const p of frontier.predecessorsOf(heir))
-    if (frontier.states[p] !== completed && !(isInFlight(book, p) && book.mine[p] === true) && !isAhead(book, p)) return false
-  return facts.hostCores === undefined || book.heldCores.get(root)?.length === coresOf(command, facts.hostCores)
+    if (
+      frontier.states[p] !== completed &&
+      !(isInFlight(book, p) && book.mine[p] === true) &&
+      !isAhead(book, p)
+    )
+      return false
+  return (
+    facts.hostCores === undefined || book.heldCores.get(root)?.length === coresOf(command, facts.hostCores)
+  )
 }
 
-/** Intends the heirs of what runs and of `chosen`, at most `most` of them; they go into the step that is being made. */
+/**
+ * Intends the heirs of running tasks and of `chosen`, at most `most` of them; they go into the
+ * present step.
+ */
 export const chooseAhead = (book: Book, chosen: readonly number[], most: number): readonly number[] => {
   const offered: number[] = []
   if (!mayBeAhead(book)) return offered
@@ -116,7 +158,14 @@ export const chooseAhead = (book: Book, chosen: readonly number[], most: number)
         book.ahead.add(heir)
         offered.push(heir)
         const { id } = taskAt(book, heir)
-        const intent = { id, name: nameAt(book, heir), directory: null, host: book.facts.hostId, readyAt: 0, startedAt: 0 }
+        const intent = {
+          id,
+          name: nameAt(book, heir),
+          directory: null,
+          host: book.facts.hostId,
+          readyAt: 0,
+          startedAt: 0,
+        }
         book.entry.intents.push({ ...intent, lanes: [], ahead: true })
       }
       last = heir
@@ -128,8 +177,9 @@ export const chooseAhead = (book: Book, chosen: readonly number[], most: number)
 }
 
 /**
- * The commit under way is answered: what it intended ahead is committed, or forgotten. What it did not acquire is taken
- * back too: where the answer to a first try was lost, and the run was paused before the second, it is on record.
+ * The commit under way is answered: its intents ahead are committed, or dropped. Intents that it
+ * did not acquire are taken back too: where the answer to a first try was lost, and the run was
+ * paused before the second, they are on record.
  */
 export const aheadAnswered = (book: Book, acquired: ReadonlySet<string>): void => {
   for (const i of book.offered) {

@@ -1,7 +1,7 @@
 import {
   bookedEnd,
   copiedTransfer,
-  endOf,
+  attemptEndOf,
   lost,
   nextAttempt,
   notStarted,
@@ -12,16 +12,29 @@ import {
   type Copied,
 } from './attempt.ts'
 import { handOver, opened, takeBack } from './book-ahead.ts'
-import { change, freeCores, isInFlight, nameAt, stages, taskAt, type Book } from './book-state.ts'
+import {
+  change,
+  endWait,
+  freeCores,
+  isInFlight,
+  nameAt,
+  showWait,
+  stages,
+  taskAt,
+  type Book,
+} from './book-state.ts'
 import type { Outcome, Sight } from './flight.ts'
 import type { TaskEnd, TaskRetry, TaskTransfer } from './journal.ts'
 
 /** More tasks are intended ahead where the last one took less than this. */
 const briskSeconds = 1
-/** Of an attempt whose command was never read: it was adopted and has ended for another reason than these. */
+/**
+ * For an attempt whose command was never read: it was adopted and has ended for another reason than
+ * these.
+ */
 const noLimits = { timeoutSeconds: 0, memoryBytes: 0 }
 
-/** An attempt has ended; one whose start waits to be recorded is booked after that. */
+/** An attempt has ended; while its start is not on record, the end is booked after it. */
 export const attemptEnded = (book: Book, i: number, outcome: Outcome, copied: readonly Copied[]): void => {
   book.flying.delete(i)
   const waits = book.unrecorded.get(i)
@@ -30,18 +43,39 @@ export const attemptEnded = (book: Book, i: number, outcome: Outcome, copied: re
   recordInOrder(book)
 }
 
-/** What is to be shown of a task that goes on. */
-export const attemptSeen = (book: Book, i: number, told: Sight): void => {
+/** What to show of a task that goes on. */
+export const attemptSeen = (book: Book, i: number, seen: Sight): void => {
   const waits = book.unrecorded.get(i)
   if (waits !== undefined) {
-    waits.sight = { ...waits.sight, ...told }
+    waits.sight = { ...waits.sight, ...seen }
     return
   }
-  const { reason, ...sight } = told
-  change(book, { id: taskAt(book, i).id, atSite: true, ...sight, ...(reason === undefined ? {} : { reason: reason ?? '' }) })
+  const { reason, ...sight } = seen
+  noteWait(book, i, seen)
+  change(book, {
+    id: taskAt(book, i).id,
+    atSite: true,
+    ...sight,
+    ...(reason === undefined ? {} : { reason: reason ?? '' }),
+  })
 }
 
-/** Records the starts of adopted tasks, each after the ends of those before it in its lanes and of its predecessors. */
+/**
+ * The reason for which a task waits at its site; the row is written with the other observations of
+ * it.
+ */
+const noteWait = (book: Book, i: number, { reason, waitsFor }: Sight): void => {
+  const known = book.waits.get(i)
+  if (reason === undefined || (known !== undefined && known.kind === waitsFor)) return
+  endWait(book, i)
+  if (reason !== null && waitsFor !== undefined)
+    book.waits.set(i, { kind: waitsFor, reason, since: book.at, foundAt: book.at })
+}
+
+/**
+ * Records the starts of adopted tasks, each after the ends of those before it in its lanes and of
+ * its predecessors.
+ */
 export const recordInOrder = (book: Book): void => {
   for (let again = book.unrecorded.size > 0; again;) {
     again = false
@@ -50,7 +84,13 @@ export const recordInOrder = (book: Book): void => {
       book.unrecorded.delete(i)
       book.stage[i] = stages.flying
       const { id, ready_at } = taskAt(book, i)
-      book.starts.set(i, { id, name: nameAt(book, i), readyAt: ready_at ?? startedAt, startedAt, order: (book.order += 1) })
+      book.starts.set(i, {
+        id,
+        name: nameAt(book, i),
+        readyAt: ready_at ?? startedAt,
+        startedAt,
+        order: (book.order += 1),
+      })
       if (outcome !== undefined) {
         conclude(book, i, outcome, copied ?? [])
         again = true
@@ -67,10 +107,12 @@ const comesAfterFlying = (book: Book, i: number): boolean => {
 }
 
 const conclude = (book: Book, i: number, outcome: Outcome, copied: readonly Copied[]): void => {
-  // What the site may still hold, or come to hold, is to be ended there once it answers again.
-  if (outcome.kind === 'silent' || outcome.kind === 'unstopped') book.entry.leftovers.push({ name: nameAt(book, i), words: outcome.words })
+  // The attempt that the site may hold, now or later, has to be ended there once the site answers
+  // again.
+  if (outcome.kind === 'silent' || outcome.kind === 'unstopped')
+    book.entry.leftovers.push({ name: nameAt(book, i), words: outcome.words })
   const end = endAs(book, i, outcome)
-  // What was lost while it was being ended is ended.
+  // An attempt that was lost while it was being ended counts as ended.
   const ended = end.failureClass === 'infrastructure' && book.stopping === 'cancelled'
   settle(book, i, ended ? { ...end, status: 'cancelled' } : end, copied)
 }
@@ -78,7 +120,8 @@ const conclude = (book: Book, i: number, outcome: Outcome, copied: readonly Copi
 const endAs = (book: Book, i: number, outcome: Outcome): AttemptEnd => {
   const task = taskAt(book, i)
   const { site, patience } = book.facts
-  if (outcome.kind === 'collected') return endOf(task, outcome.collected, book.commands[i] ?? noLimits, book.at)
+  if (outcome.kind === 'collected')
+    return attemptEndOf(task, outcome.collected, book.commands[i] ?? noLimits, book.at)
   if (outcome.kind === 'lost') return lost(task, outcome.cause, book.at)
   if (outcome.kind === 'refused') return notStarted(task, outcome.error, book.at)
   if (outcome.kind === 'silent') return silent(task, site, patience.silentSeconds, outcome.words, book.at)
@@ -93,6 +136,7 @@ const settle = (book: Book, i: number, end: AttemptEnd, copied: readonly Copied[
   book.starts.delete(i)
   book.brought.delete(i)
   book.stage[i] = stages.none
+  endWait(book, i)
   task.finished_at = end.finishedAt
   if (end.status === 'completed') complete(book, i, row, end)
   else if (end.status === 'cancelled' || book.stopping === 'cancelled') {
@@ -103,7 +147,7 @@ const settle = (book: Book, i: number, end: AttemptEnd, copied: readonly Copied[
   } else fail(book, i, row, end)
 }
 
-/** The row of an end; a task that has begun since the last commit has its start in it. */
+/** The row of an end; it includes the start of a task that has begun since the last commit. */
 const endRow = (book: Book, i: number, end: AttemptEnd, copies: readonly Copied[]): TaskEnd => {
   const { facts } = book
   const task = taskAt(book, i)
@@ -129,11 +173,25 @@ const record = (book: Book, i: number, row: TaskEnd): void => {
   book.ends.set(i, row)
 }
 
+/**
+ * Where the files of an attempt are from its end on: at its site, or where copies of them are kept.
+ */
+const filesOf = (
+  { manifest, place }: AttemptEnd,
+  hostId: string,
+): { manifest: AttemptEnd['manifest']; host: string } => {
+  const { keptOn: host, keptAt: root } = place ?? {}
+  return typeof host === 'string' && typeof root === 'string' && manifest !== null
+    ? { manifest: { ...manifest, root }, host }
+    : { manifest, host: hostId }
+}
+
 const complete = (book: Book, i: number, row: TaskEnd, end: AttemptEnd): void => {
   const { runId, contentVersionId, hostId } = book.facts
   record(book, i, row)
+  const { manifest, host } = filesOf(end, hostId)
   const expected = book.commands[i]?.expectedOutputs ?? []
-  book.entry.outputs.push(...outputsOf(runId, contentVersionId, taskAt(book, i), end.manifest, hostId, expected))
+  book.entry.outputs.push(...outputsOf(runId, contentVersionId, taskAt(book, i), manifest, host, expected))
   book.completed += 1
   book.brisk = end.finishedAt - (end.startedAt ?? 0) < briskSeconds
   handOver(book, i)
@@ -142,11 +200,14 @@ const complete = (book: Book, i: number, row: TaskEnd, end: AttemptEnd): void =>
 
 const fail = (book: Book, i: number, row: TaskEnd, end: AttemptEnd): void => {
   const { facts } = book
-  // Its lanes may go to another run before its next attempt: what waits behind it holds none meanwhile.
+  // Another run may get its lanes before its next attempt: the tasks behind it hold none meanwhile.
   takeBack(book)
   freeCores(book, i)
   const task = taskAt(book, i)
-  const next = book.stopping === 'no' ? nextAttempt(facts.runId, task, end, book.commands[i], book.at, facts.patience) : undefined
+  const next =
+    book.stopping === 'no'
+      ? nextAttempt(facts.runId, task, end, book.commands[i], book.at, facts.patience)
+      : undefined
   row.final = next === undefined
   record(book, i, row)
   if (next !== undefined) {
@@ -170,10 +231,18 @@ const tryAgain = (book: Book, i: number, next: TaskRetry): void => {
   task.ready_at = next.readyAt
   task.not_before = next.notBefore
   task.silent_since = null
+  task.host_id = null
   task.queued_at = null
   task.started_at = null
   task.finished_at = null
   book.readyAt[i] = next.readyAt
+  if (next.notBefore > book.at)
+    showWait(
+      book,
+      i,
+      'retry',
+      `waiting for its next attempt, ${String(Math.ceil(next.notBefore - book.at))} s after the last`,
+    )
   book.frontier.putBack(i)
   book.deferred.push(i)
 }

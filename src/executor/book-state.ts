@@ -1,20 +1,36 @@
 import type { Copied, Patience } from './attempt.ts'
+import type { CoreWish } from './host-cores.ts'
 import type { Outcome, Sight } from './flight.ts'
 import { completed, createFrontier, dead, inFlight, waiting } from './frontier.ts'
-import type { Entry, LoadedRun, LoadedTask, TaskEnd, TaskStart, TaskStateChange, TaskTransfer } from './journal.ts'
+import type {
+  JournalEntry,
+  LoadedRun,
+  LoadedTask,
+  TaskEnd,
+  TaskStart,
+  TaskStateChange,
+  TaskTransfer,
+  WaitKind,
+} from './journal.ts'
 import { intentName } from './names.ts'
 
 /**
- * What is intended ahead is started only so long after the run's flags were asked for; then they are read first.
- * A pause or a cancel is in force after this time at the latest, and a replaced or frozen holder starts nothing
- * after it. Milliseconds.
+ * An intent ahead is started only this long after the run's flags were requested; later the flags
+ * are read first. So a pause or a cancel is in force after this time at the latest, and a replaced
+ * or frozen holder starts nothing after it. Milliseconds.
  */
 export const startLeaseMs = 200
-/** `aheadPerLane` of sites on this machine: twice what processes of 2 ms need to outlast a gathering of ends. */
+/**
+ * `aheadPerLane` of sites on this machine: twice the number of 2 ms processes in one gathering of
+ * ends.
+ */
 export const usualAhead = 64
 
-/** What an activity is, as far as its execution needs it; read from the run's content version before its first intent. */
-export interface Command {
+/**
+ * The facts about an activity that its execution needs; read from the run's content version before
+ * its first intent.
+ */
+export interface TaskCommand {
   argv: string[]
   environment: Record<string, string>
   workingDirectory?: string
@@ -26,24 +42,24 @@ export interface Command {
   expectedOutputs: string[]
 }
 
-/** A moment as the book is given it; the book has no clock. */
+/** The moment of an event; the book has no clock. */
 export interface Moment {
   /** Seconds since the epoch. */
   at: number
-  /** Milliseconds of a clock that nobody sets. */
+  /** Milliseconds of a monotonic clock. */
   ms: number
-  /** Another run waits for cores of the host: cores are given back instead of being passed on. */
+  /** Another run waits for cores of the host: cores become free instead of being passed on. */
   contended: boolean
 }
 
-/** What the book knows of its site and run before the first event; plain data. */
+/** The book's facts about its site and run before the first event; plain data. */
 export interface BookFacts {
   runId: string
   contentVersionId: string
-  /** From it, position and attempt follow the names of effects. */
+  /** With position and attempt, it gives the names of effects. */
   effectKey: string
   site: string
-  /** Host or site under whose name cores are leased. */
+  /** Host or site under which cores are leased. */
   hostId: string
   onFailure: 'stop' | 'finish-independent'
   /** By resource, per second. */
@@ -53,24 +69,31 @@ export interface BookFacts {
   aheadPerLane: number
   /** Cores of the host; undefined where only the site counts them. */
   hostCores: number | undefined
-  /** Files come from other sites: what was brought for an attempt is read when it is adopted. */
+  /**
+   * The resource's lanes are those of this cloud instance: another run may use another instance of
+   * the resource.
+   */
+  machine?: string | undefined
+  /** Nothing starts, and the executor leaves only when the ends of all attempts are known. */
+  onlyEnds?: boolean | undefined
+  /** Files come from other sites: the transfers for an attempt are read when it is adopted. */
   brings: boolean
 }
 
 /**
- * How a task of the site stands with its intent, one byte a task. `frontier.ts` keeps beside it whether the task
- * waits, is in flight or is over.
+ * The stage of a task with its intent at this site, one byte a task. `frontier.ts` holds beside it
+ * whether the task waits, is in flight or is over.
  */
 export const stages = {
   /** No intent: it waits, is queued, or is over. */
   none: 0,
   /** Its intent is in the commit under way. */
   offered: 1,
-  /** Its intent is committed: it is the driver's. */
+  /** Its intent is committed: the driver has it. */
   flying: 2,
   /** Its intent ahead of its turn is in the commit under way. */
   aheadOffered: 3,
-  /** The same, and it will not be started on this intent. */
+  /** The same, and it will not start on this intent. */
   aheadRevoked: 4,
   /** Its intent ahead of its turn is committed. */
   ahead: 5,
@@ -78,13 +101,19 @@ export const stages = {
   unrecorded: 6,
 } as const
 
-/** Why nothing starts any more. */
+/** Why no task starts any more. */
 export type Stopping = 'no' | 'failed' | 'cancelled'
 
-/** `adopting`: the questions of a take-over are open. `resting`: the next tick may commit. `committing`: an answer is due. */
+/**
+ * `adopting`: the questions of a take-over are open. `resting`: the next tick may commit.
+ * `committing`: an answer is due.
+ */
 export type Phase = 'adopting' | 'resting' | 'committing' | 'left'
 
-/** An adopted task whose start waits to be recorded behind the ends of those before it, with what came of it since. */
+/**
+ * An adopted task whose start has to be recorded after the ends of the tasks before it, with its
+ * later events.
+ */
 export interface Unrecorded {
   startedAt: number
   sight?: Sight
@@ -92,26 +121,45 @@ export interface Unrecorded {
   copied?: readonly Copied[]
 }
 
-/** What one commit writes; `positions` are those of the tasks of `entry.intents`. */
-export interface Step {
-  entry: Entry
-  positions: readonly number[]
+/** The reason for which a task waits, as on record after the next commit. */
+export interface Wait {
+  kind: WaitKind
+  reason: string
+  /** Seconds since the epoch: when this kind of wait began, and when it was last observed. */
+  since: number
+  foundAt: number
 }
 
-/** What is to be done for the book, in this order; a question is answered by the event behind the arrow. */
+/** A wait that is over. */
+export interface EndedWait {
+  kind: WaitKind
+  seconds: number
+}
+
+/** The writes of one commit; `positions` are those of the tasks of `entry.intents`. */
+export interface Step {
+  entry: JournalEntry
+  positions: readonly number[]
+  /** Waits that have ended since the last commit: reported, not written. */
+  waited: readonly EndedWait[]
+}
+
+/** Actions for the book, in this order; the event behind the arrow answers a question. */
 export type Effect =
-  /** Starts what is committed. */
+  /** Starts the committed tasks. */
   | { type: 'start'; positions: readonly number[] }
-  /** Takes over what an earlier holder committed: the driver is asked by name. */
+  /** Takes over the commits of an earlier holder: the driver is queried by name. */
   | { type: 'adopt'; positions: readonly number[] }
   /** Ends everything at the site. */
   | { type: 'stopAll' }
-  /** Takes these cores of the host; they were free in the event. */
+  /** Takes these cores of the host; the event listed them as free. */
   | { type: 'takeCores'; cores: readonly number[] }
   | { type: 'giveCores'; cores: readonly number[] }
-  /** The other sites of the run in this process look at what has ended here. */
+  /** Waits for cores from now on, before the commit is answered; as `rest` repeats it. */
+  | { type: 'wish'; wish: CoreWish }
+  /** The other sites of the run in this process look for ends here. */
   | { type: 'wakeOthers' }
-  /** After `afterMs`: what became of tasks that an earlier holder intended ahead → `aheadFound`. */
+  /** After `afterMs`: the starts of tasks that an earlier holder intended ahead → `aheadFound`. */
   | { type: 'findAhead'; positions: readonly number[]; afterMs: number }
   /** → `holdsRead` */
   | { type: 'readHolds'; positions: readonly number[] }
@@ -119,14 +167,19 @@ export type Effect =
   | { type: 'readCommands'; positions: readonly number[] }
   /** → `foreignEnds` */
   | { type: 'readForeignEnds' }
-  /** Nothing is to be done for so long, unless something happens; `forCores`: free cores of the host count as that. */
-  | { type: 'rest'; ms: number; forCores: boolean }
-  /** Waits for more to commit, also where something has happened; the next event is a tick. */
+  /**
+   * Rests for this long, unless an event comes; `wish`: free cores of the host count as an event.
+   */
+  | { type: 'rest'; ms: number; wish: CoreWish | undefined }
+  /** Waits for more to commit, also after an event; the next event is a tick. */
   | { type: 'gather'; ms: number }
-  /** `settled`: nothing is in flight here and nothing will be. `idle`: others may have the slot. `drained`: what runs is adopted later. */
+  /**
+   * `settled`: nothing is in flight here and nothing will be. `idle`: others may have the slot.
+   * `drained`: running tasks are adopted later.
+   */
   | { type: 'leave'; why: 'settled' | 'idle' | 'drained' }
 
-export const emptyEntry = (): Entry => ({
+export const emptyEntry = (): JournalEntry => ({
   takenBack: [],
   starts: [],
   ends: [],
@@ -141,8 +194,8 @@ export const emptyEntry = (): Entry => ({
 export type Book = ReturnType<typeof makeBook>
 
 /**
- * The book of a site at its opening: what is on record, and nothing else. `mine`: the tasks of this site.
- * `schedulesItself`: tasks whose site decides what runs when; their slot is a name, not a lane.
+ * The book of a site at its opening: only the facts on record. `mine`: the tasks of this site.
+ * `schedulesItself`: tasks whose site decides when they run; their slot is a name, not a lane.
  */
 export const makeBook = (
   facts: BookFacts,
@@ -157,13 +210,16 @@ export const makeBook = (
     states,
     from: run.from,
     to: run.to,
-    lanes: tasks.map((task, i) => (of.schedulesItself[i] === true ? [] : lanesOf(task).map((lane) => JSON.stringify(lane)))),
+    lanes: tasks.map((task, i) =>
+      of.schedulesItself[i] === true ? [] : lanesOf(task).map((lane) => JSON.stringify(lane)),
+    ),
     orders: tasks.map((task) => task.order_on_resource),
     mine: of.mine,
   })
   const ready = frontier.ready()
   const early = (i: number): boolean => ((tasks[i] as LoadedTask).not_before ?? 0) > at
-  const own = (status: string): number => tasks.reduce((sum, task, i) => sum + (task.status === status && of.mine[i] === true ? 1 : 0), 0)
+  const own = (status: string): number =>
+    tasks.reduce((sum, task, i) => sum + (task.status === status && of.mine[i] === true ? 1 : 0), 0)
   return {
     facts,
     ...of,
@@ -175,49 +231,64 @@ export const makeBook = (
     contended: false,
     effects: [] as Effect[],
     phase: 'adopting' as Phase,
-    stopping: (facts.onFailure === 'stop' && tasks.some(({ status }) => status === 'failed') ? 'failed' : 'no') as Stopping,
+    stopping: (facts.onFailure === 'stop' && tasks.some(({ status }) => status === 'failed')
+      ? 'failed'
+      : 'no') as Stopping,
     stopped: false,
     paused: false,
     draining: false,
-    /** By position, as `stages` has it. */
+    /** By position, with the values of `stages`. */
     stage: new Uint8Array(n),
-    /** 1: its predecessors have completed and its lanes have come to it; of what is intended ahead. */
+    /** 1: its predecessors have completed and its lanes are its own; for tasks intended ahead. */
     turn: new Uint8Array(n),
-    /** Who has the lanes of a task after it, where that is settled before its end, and of whom a task has them; -1: none. */
+    /**
+     * The heir of a task, which gets its lanes, where that is settled before the task's end; and
+     * the task whose heir a task is; -1: none.
+     */
     heirTo: new Int32Array(n).fill(-1),
     heirFrom: new Int32Array(n).fill(-1),
     /** Seconds since the epoch; NaN: not known. */
     readyAt: new Float64Array(n).fill(NaN),
-    /** It is not asked for again before this: its lane is held by another run. */
+    /** The earliest next try: another run holds its lane. */
     retryAt: new Float64Array(n),
-    /** Of the latest attempts' effects, from the first question on: a hash takes 2 µs. */
+    /** Names of the latest attempts' effects, computed at first use: a hash takes 2 µs. */
     names: new Array<string | undefined>(n).fill(undefined),
-    commands: new Array<Command | undefined>(n).fill(undefined),
+    commands: new Array<TaskCommand | undefined>(n).fill(undefined),
     commandsKnown: 0,
-    /** Intended ahead, in the order in which they were. */
+    /** Tasks intended ahead, in the order of their intents. */
     ahead: new Set<number>(),
-    /** With the driver, in the order in which they came to it. */
+    /** Tasks with the driver, in the order of their arrival there. */
     flying: new Set<number>(),
     unrecorded: new Map<number, Unrecorded>(),
     heldCores: new Map<number, readonly number[]>(),
     /**
-     * Cores that a task was refused with while no other task held its lanes. Where the answer to a first try was lost and
-     * the run was paused before the second, they are leased to it: it asks for them again.
+     * Cores that a task was refused with while no other task held its lanes. Where the answer to a
+     * first try was lost and the run was paused before the second, the task has leased them: it
+     * requests them again.
      */
     oldCores: new Map<number, readonly number[]>(),
-    /** Who held the lane of a task when it was last refused. */
-    refusedBy: new Map<number, string>(),
-    /** What came from other sites for attempts under way, by id of the transfer. */
+    /** By position, for waiting tasks whose reason this holder knows. */
+    waits: new Map<number, Wait>(),
+    /** Waits that have ended since the last commit. */
+    waited: [] as EndedWait[],
+    /** Transfers from other sites for attempts under way, by id of the transfer. */
     brought: new Map<number, Map<string, TaskTransfer>>(),
-    // First ready, first started; what has to wait for a time, a lane of another run or a core is asked for later.
-    // After a take-over a retry still waits for its time.
+    // First ready, first started; tasks that wait for a time, a lane of another run or a core are
+    // tried later. After a take-over a retry still waits for its time.
     queue: ready.filter((i) => !early(i)),
     deferred: ready.filter(early),
-    /** The task whose turn it is needs more cores than are free: what is behind it waits too, else it would starve. */
+    /**
+     * The next task in order needs more cores than are free: the tasks behind it wait too,
+     * otherwise it would starve.
+     */
     coresShort: false,
+    /** That task. */
+    shortOf: -1,
+    /** How often in a row a core that was free here belonged to another worker. */
+    coreRefusals: 0,
     /** The last task took less than `briskSeconds`: more are intended ahead. */
     brisk: false,
-    /** `ms` until which what is ahead may be started. */
+    /** `ms` until which tasks ahead may start. */
     leaseUntil: -Infinity,
     /** `ms` of the last commit, and whether ends were gathered since. */
     sentAt: -Infinity,
@@ -232,12 +303,14 @@ export const makeBook = (
     order: 0,
     /** What the next commit writes. */
     entry: emptyEntry(),
-    /** One per task and step: two changes of one row in one statement would be one of them. */
+    /**
+     * One for each task and step: of two changes of one row in one statement only one would count.
+     */
     changes: new Map<string, TaskStateChange>(),
     /** By position; a task that started and ended between two commits has only an end. */
     ends: new Map<number, TaskEnd>(),
     starts: new Map<number, TaskStart>(),
-    /** What the commit under way means to start. */
+    /** The tasks that the commit under way should start. */
     chosen: [] as readonly number[],
     offered: [] as readonly number[],
     endsUnderWay: false,
@@ -251,14 +324,19 @@ const stateOf = ({ status, intended }: LoadedTask): number => {
   return intended ? inFlight : waiting
 }
 
-/** Lanes of a task as the plan has them: resource, core, slot. */
-export const lanesOf = ({ resource_id, core_ids, slot_id }: LoadedTask): (readonly [string, string, string])[] =>
+/** Lanes of a task in the plan: resource, core, slot. */
+export const lanesOf = ({
+  resource_id,
+  core_ids,
+  slot_id,
+}: LoadedTask): (readonly [string, string, string])[] =>
   (core_ids.length === 0 ? [''] : core_ids).map((core) => [resource_id, core, slot_id] as const)
 
 export const taskAt = (book: Book, i: number): LoadedTask => book.tasks[i] as LoadedTask
 
 /** Name of the effect of the task's latest attempt. */
-export const nameAt = (book: Book, i: number): string => (book.names[i] ??= intentName(book.facts.effectKey, i, taskAt(book, i).attempt))
+export const nameAt = (book: Book, i: number): string =>
+  (book.names[i] ??= intentName(book.facts.effectKey, i, taskAt(book, i).attempt))
 
 export const isWaiting = (book: Book, i: number): boolean => book.frontier.states[i] === waiting
 export const isInFlight = (book: Book, i: number): boolean => book.frontier.states[i] === inFlight
@@ -269,7 +347,7 @@ const lastFinish = (book: Book, i: number): number => {
   return latest || book.at
 }
 
-/** Since when a task could have started; settled at the first question. */
+/** The earliest moment at which a task could have started; settled at first use. */
 export const readyAt = (book: Book, i: number): number => {
   if (Number.isNaN(book.readyAt[i])) book.readyAt[i] = taskAt(book, i).ready_at ?? lastFinish(book, i)
   return book.readyAt[i] as number
@@ -281,6 +359,41 @@ export const change = (book: Book, next: TaskStateChange): void => {
   book.changes.set(next.id, known === undefined ? next : { ...known, ...next })
 }
 
+/**
+ * Shows why a task waits: written only when the reason has changed. Its wait began with the first
+ * of them.
+ */
+export const showWait = (book: Book, i: number, kind: WaitKind, reason: string): void => {
+  const known = book.waits.get(i)
+  if (known?.kind === kind) known.foundAt = book.at
+  if (known?.kind === kind && known.reason === reason) return
+  if (known?.kind === kind) known.reason = reason
+  else {
+    endWait(book, i)
+    book.waits.set(i, { kind, reason, since: book.at, foundAt: book.at })
+  }
+  const task = taskAt(book, i)
+  task.status = 'queued'
+  task.queued_at ??= book.at
+  change(book, {
+    id: task.id,
+    atSite: false,
+    status: 'queued',
+    readyAt: readyAt(book, i),
+    queuedAt: task.queued_at,
+    waitsFor: kind,
+    reason,
+  })
+}
+
+/** The task's wait is over. */
+export const endWait = (book: Book, i: number): void => {
+  const wait = book.waits.get(i)
+  if (wait === undefined) return
+  book.waits.delete(i)
+  book.waited.push({ kind: wait.kind, seconds: Math.max(0, book.at - wait.since) })
+}
+
 export const freeCores = (book: Book, i: number): void => {
   const cores = book.heldCores.get(i)
   if (cores === undefined) return
@@ -289,9 +402,10 @@ export const freeCores = (book: Book, i: number): void => {
 }
 
 /** Cores of the host that a task needs. */
-export const coresOf = (command: Command, hostCores: number): number => Math.min(hostCores, Math.max(1, Math.ceil(command.cpu)))
+export const coresOf = (command: TaskCommand, hostCores: number): number =>
+  Math.min(hostCores, Math.max(1, Math.ceil(command.cpu)))
 
-/** The task of `to` has the lanes of `from` after it. */
+/** The task of `to` gets the lanes of the task of `from`. */
 export const setHeir = (book: Book, from: number, to: number): void => {
   book.heirTo[from] = to
   book.heirFrom[to] = from

@@ -1,53 +1,81 @@
 import { posix } from 'node:path'
 import type { RuntimeDriver } from '../drivers/runtime/contract/driver.ts'
 import type { SiteDriver, WaysOut } from '../drivers/runtime/contract/kind.ts'
+import type { TerminalHost } from '../drivers/runtime/contract/terminal.ts'
 import { openDriverKeeper } from '../drivers/runtime/driver-keeper.ts'
 import { kindOf } from '../drivers/runtime/registry.ts'
 import { withRoots } from '../drivers/runtime/contract/rooted.ts'
-import type { SiteShell } from '../drivers/shell.ts'
+import type { SiteShell } from '../shell/site-shell.ts'
 import type { ContainerDriver } from '../drivers/runtime/container/driver.ts'
-import { withTransfers, type TransferFacts } from '../drivers/transfer/staging-driver.ts'
-import type { End, Reach } from '../drivers/transfer/transfer.ts'
+import { withArtifacts, type ArtifactOptions, type Deliveries } from '../drivers/transfer/artifacts.ts'
+import { withKeeping } from '../drivers/transfer/keeping-driver.ts'
+import { withTransfers, type EdgeTransfer } from '../drivers/transfer/staging-driver.ts'
+import type { TransferSide, Reach } from '../drivers/transfer/transfer.ts'
 import { openHostCores, type HostCores } from './host-cores.ts'
 import { usualAhead } from './book-state.ts'
-import { isOwnMachine, placer, rehearsalSite, type Place, type SiteFacts } from './sites.ts'
+import { runScope } from './names.ts'
+import {
+  isOwnMachine,
+  machineHost,
+  placer,
+  rehearsalSite,
+  runsOnMachines,
+  type Place,
+  type SiteFacts,
+} from './sites.ts'
 
-/** What a site's executor works with. */
+/** The parts of a site's executor. */
 export interface OpenSite {
   driver: RuntimeDriver
-  /** Who holds lanes and files of the site: this host, or the site itself where it is another machine. */
+  /**
+   * The owner of the site's lanes and files: this host, or the site itself where it is another
+   * machine.
+   */
   hostId: string
   cores: HostCores | undefined
-  /** Intents that may be committed ahead of their turn, by lane: where a start takes no round trip. */
+  /**
+   * Intents that may be committed ahead of their turn, by lane: where a start needs no round trip.
+   */
   aheadPerLane?: number
-  /** Names who is to hear of what is brought from other sites for a task, before it is handed on; absent: nothing comes from elsewhere. */
-  onTransfer?: (listener: (name: string, facts: TransferFacts) => Promise<void>) => void
-  /** Ends containers that are kept for a run. */
+  /**
+   * Sets the listener for transfers from other sites for a task, called before the task is passed
+   * on; absent: no files come from other sites.
+   */
+  onTransfer?: (listener: (name: string, facts: EdgeTransfer) => Promise<void>) => void
+  /** Ends the kept containers of a run. */
   closeScope?: (scope: string) => Promise<void>
 }
 
 export interface SiteDriverParts {
   local: ContainerDriver
   rehearsal: RuntimeDriver
-  /** What drivers of other sites are opened with. */
+  /** The ways out for drivers of other sites. */
   ways: WaysOut
   localShell: SiteShell
-  /** Other sites that a connection may copy to by itself. */
+  /** Other sites to which a connection may copy by itself. */
   reachOf: (connectionId: string) => Promise<readonly Reach[]>
   hostId: string
   workRoot: string
   cores: HostCores
   taskVariable: string
-  /** How long a driver that nobody uses stays open. */
+  /** How long an unused driver stays open. */
   idleMs?: number
 }
 
-/** A storage as a runtime sees it: where it is mounted at its site. */
-export interface Mount {
+/** A storage at a runtime: its mount path at the site. */
+export interface RuntimeMount {
   runtimeId: string
   storageId: string
   path: string
 }
+
+/** How the executables of a run come to its sites. */
+export type ArtifactHooks = Pick<
+  ArtifactOptions,
+  'scope' | 'ready' | 'delivered' | 'failed' | 'brings' | 'ran'
+>
+
+const usualCacheBytes = 20 * 2 ** 30
 
 interface Remote {
   driver: SiteDriver
@@ -55,16 +83,25 @@ interface Remote {
   cores: HostCores | undefined
 }
 
-/**
- * The drivers of all sites that this process works for. A driver, its link and its cores are opened at first use and shared by all runs;
- * nothing is contacted before something has to be done there.
- */
-export const openSiteDrivers = (parts: SiteDriverParts) => {
-  const keeper = openDriverKeeper(parts.idleMs === undefined ? {} : { idleMs: parts.idleMs })
-  /** Held by the runs that use them: the last one takes them along. */
-  const cores = new Map<string, WeakRef<HostCores>>()
+/** The driver of a place with the executables of one run; without hooks as it is. */
+const withExecutables = (
+  own: RuntimeDriver & Pick<OpenSite, 'closeScope'>,
+  place: Place,
+  at: Pick<ArtifactOptions, 'ends' | 'root'>,
+  { hooks, deliveries }: { hooks: ArtifactHooks | undefined; deliveries: Deliveries },
+): RuntimeDriver & Pick<OpenSite, 'closeScope'> => {
+  if (hooks === undefined) return own
+  const { artifactCacheBytes } = place.configuration
+  const cacheBytes = typeof artifactCacheBytes === 'number' ? artifactCacheBytes : usualCacheBytes
+  return withArtifacts(own, { ...hooks, ...at, site: place.site, cacheBytes }, deliveries)
+}
 
-  const coresHeld = (key: string, place: Place, facts: SiteFacts): HostCores | undefined => {
+/**
+ * The cores of sites by key. The runs that use them keep them: they are freed with the last run.
+ */
+const openCoresHeld = () => {
+  const cores = new Map<string, WeakRef<HostCores>>()
+  return (key: string, place: Place, facts: SiteFacts): HostCores | undefined => {
     const known = cores.get(key)?.deref()
     if (known !== undefined || kindOf(place.kind).schedulesItself) return known
     const opened = coresOf(place, facts)
@@ -72,59 +109,112 @@ export const openSiteDrivers = (parts: SiteDriverParts) => {
     if (opened !== undefined) cores.set(key, new WeakRef(opened))
     return opened
   }
+}
+
+/**
+ * The drivers of all sites that this process works for. A driver, its link and its cores are opened
+ * at first use and shared by all runs; a site is contacted only when it has work.
+ */
+export const openSiteDrivers = (parts: SiteDriverParts) => {
+  const keeper = openDriverKeeper(parts.idleMs === undefined ? {} : { idleMs: parts.idleMs })
+  const deliveries: Deliveries = new Map()
+  const coresHeld = openCoresHeld()
   const remoteOf = (place: Place, facts: SiteFacts): Remote => {
-    // The configuration belongs to it: another run may reach the same site with another work directory.
-    const key = JSON.stringify([place.site, place.configuration])
-    const { site: runtime, connectionId, configuration } = place
+    // The key includes the configuration: another run may reach the same site with another work
+    // directory.
+    const key = JSON.stringify([place.site, place.machine, place.configuration])
+    const { site: runtime, connectionId, machine, configuration } = place
     const opened = keeper.of(key, () => {
       const { open } = kindOf(place.kind)
       if (open === undefined) throw new Error(`sites of kind ${place.kind} have no driver of their own`)
-      return open({ runtime, taskVariable: parts.taskVariable, connectionId, configuration }, parts.ways)
+      return open(
+        { runtime, taskVariable: parts.taskVariable, connectionId, machine, configuration },
+        parts.ways,
+      )
     })
     return { ...opened, cores: coresHeld(key, place, facts) }
   }
 
-  const endOf = async (place: Place, facts: SiteFacts, mounts: readonly Mount[]): Promise<End> => {
+  const endOf = async (
+    place: Place,
+    facts: SiteFacts,
+    mounts: readonly RuntimeMount[],
+  ): Promise<TransferSide> => {
     const runtimes = new Set(bindingsAt(place, facts).map(({ runtimeId }) => runtimeId))
-    const own = mounts.filter(({ runtimeId }) => runtimes.has(runtimeId)).map(({ storageId, path }) => ({ storageId, path }))
-    if (isOwnMachine(place)) return { site: place.site, shell: parts.localShell, host: parts.hostId, mounts: own }
+    const own = mounts
+      .filter(({ runtimeId }) => runtimes.has(runtimeId))
+      .map(({ storageId, path }) => ({ storageId, path }))
+    if (isOwnMachine(place))
+      return { site: place.site, shell: parts.localShell, host: parts.hostId, mounts: own }
     const { shell } = remoteOf(place, facts)
+    if (runsOnMachines(place)) return { site: place.site, shell, host: hostOf(place), mounts: [] }
     if (place.connectionId === undefined) return { site: place.site, shell, host: parts.hostId, mounts: own }
-    // Of a cluster a runtime sees its own volume and nothing else.
+    // At a cluster a runtime has only its own volume.
     const host = kindOf(place.kind).sharesFiles ? place.connectionId : place.site
     return { site: place.site, shell, host, mounts: own, reach: await parts.reachOf(place.connectionId) }
   }
 
-  /** Where the files of a site lie; of a remote one, learnt at the first contact. */
+  /** The root of a site's files; for a remote site, known from the first contact on. */
   const rootOf = (place: Place, facts: SiteFacts): Promise<string> =>
     isOwnMachine(place) ? Promise.resolve(parts.workRoot) : remoteOf(place, facts).driver.root()
 
+  /** Files of a machine that ends are brought here before an attempt there is over. */
+  const keeping = (place: Place, facts: SiteFacts, driver: SiteDriver): SiteDriver =>
+    runsOnMachines(place)
+      ? withKeeping(driver, {
+          from: () => endOf(place, facts, []),
+          to: { site: `local@${parts.hostId}`, shell: parts.localShell, host: parts.hostId, mounts: [] },
+          ...{ workRoot: parts.workRoot, host: parts.hostId },
+          // A machine cannot name the folder of another run.
+          folder: facts.effectKey === undefined ? undefined : runScope(facts.effectKey),
+        })
+      : driver
+  const hostOf = (place: Place): string => {
+    if (place.machine !== undefined) return machineHost(place.machine)
+    return place.connectionId === undefined ? parts.hostId : place.site
+  }
+
   return {
-    /** `places`: all sites of the run, so that data can come from them. */
-    of(place: Place, places: ReadonlyMap<string, Place>, facts: SiteFacts, mounts: readonly Mount[]): OpenSite {
-      if (place.site === rehearsalSite) return { driver: parts.rehearsal, hostId: parts.hostId, cores: undefined, aheadPerLane: usualAhead }
+    /**
+     * `places`: all sites of the run, so that data can come from them. `hooks`: for a run with
+     * executables.
+     */
+    of(
+      place: Place,
+      places: ReadonlyMap<string, Place>,
+      facts: SiteFacts,
+      mounts: readonly RuntimeMount[],
+      hooks?: ArtifactHooks,
+    ): OpenSite {
+      if (place.site === rehearsalSite)
+        return { driver: parts.rehearsal, hostId: parts.hostId, cores: undefined, aheadPerLane: usualAhead }
       const local = isOwnMachine(place)
       const remote = local ? undefined : remoteOf(place, facts)
       const held = {
-        hostId: place.connectionId === undefined ? parts.hostId : place.site,
+        hostId: hostOf(place),
         cores: local ? parts.cores : remote?.cores,
       }
-      const own = remote?.driver ?? parts.local
-      const closing = own.closeScope === undefined ? {} : { closeScope: own.closeScope.bind(own) }
-      if (local && places.size === 1) return { driver: own, ...held, ...closing, aheadPerLane: usualAhead }
-      let tell: (name: string, facts: TransferFacts) => Promise<void> = () => Promise.resolve()
       const placeNamed = (site: string): Place => {
         const named =
           places.get(site) ??
-          (site === `local@${parts.hostId}` ? { site, kind: 'local' as const, host: parts.hostId, configuration: {} } : undefined)
+          (site === `local@${parts.hostId}`
+            ? { site, kind: 'local' as const, host: parts.hostId, configuration: {} }
+            : undefined)
         if (named === undefined) throw new Error(`no runtime of the run is at ${site}`)
         return named
       }
+      const ends = (site: string): Promise<TransferSide> => endOf(placeNamed(site), facts, mounts)
+      const site = remote === undefined ? parts.local : keeping(place, facts, remote.driver)
+      const at = { ends, root: () => rootOf(place, facts) }
+      const own = withExecutables(site, place, at, { hooks, deliveries })
+      const closing = own.closeScope === undefined ? {} : { closeScope: own.closeScope.bind(own) }
+      if (local && places.size === 1) return { driver: own, ...held, ...closing, aheadPerLane: usualAhead }
+      let report: (name: string, facts: EdgeTransfer) => Promise<void> = () => Promise.resolve()
       const bringing = withTransfers(own, {
         site: place.site,
-        ends: (site) => endOf(placeNamed(site), facts, mounts),
+        ends,
         incomingRoot: async () => posix.join(await rootOf(place, facts), 'incoming'),
-        onTransfer: (name, transfer) => tell(name, transfer),
+        onTransfer: (name, transfer) => report(name, transfer),
       })
       return {
         driver: withRoots(
@@ -135,16 +225,35 @@ export const openSiteDrivers = (parts: SiteDriverParts) => {
         ...held,
         ...closing,
         onTransfer: (listener) => {
-          tell = listener
+          report = listener
         },
       }
     },
 
-    /** The driver that knows the attempts of a place, and a shell to its files, for reads outside a run's execution. */
-    at: (place: Place, facts: SiteFacts): { driver: RuntimeDriver; shell: SiteShell; root: () => Promise<string> } => {
-      if (isOwnMachine(place)) return { driver: parts.local, shell: parts.localShell, root: () => Promise.resolve(parts.workRoot) }
+    /**
+     * The driver that knows the attempts of a place, and a shell to its files, for reads outside a
+     * run's execution.
+     */
+    at: (
+      place: Place,
+      facts: SiteFacts,
+    ): { driver: RuntimeDriver; shell: SiteShell; root: () => Promise<string> } => {
+      if (isOwnMachine(place))
+        return { driver: parts.local, shell: parts.localShell, root: () => Promise.resolve(parts.workRoot) }
       const { driver, shell } = remoteOf(place, facts)
       return { driver, shell, root: driver.root }
+    },
+
+    /** The place of a terminal: one of its own where the kind has that, else the site's shell. */
+    terminalAt(place: Place, facts: SiteFacts, name: string): TerminalHost {
+      const { site: runtime, connectionId, configuration } = place
+      const site = { runtime, taskVariable: parts.taskVariable, connectionId, configuration }
+      const own = kindOf(place.kind).terminalPlace?.(site, parts.ways, name)
+      if (own !== undefined) return own
+      const nothing = (): Promise<void> => Promise.resolve()
+      const shell = isOwnMachine(place) ? parts.localShell : remoteOf(place, facts).shell
+      const root = (): Promise<string> => rootOf(place, facts)
+      return { shell, root, ownEnvironment: false, ready: nothing, remove: nothing, close: nothing }
     },
 
     /** Drivers of other sites that are open now. */
@@ -158,14 +267,21 @@ export type SiteDrivers = ReturnType<typeof openSiteDrivers>
 
 const bindingsAt = (place: Place, facts: SiteFacts) => {
   const placed = placer(facts)
-  return facts.runtimeBindings.filter(({ runtimeId, resourceId }) => placed(runtimeId, resourceId).site === place.site)
+  return facts.runtimeBindings.filter(
+    ({ runtimeId, resourceId }) => placed(runtimeId, resourceId).site === place.site,
+  )
 }
 
-/** Real cores behind a connection: what the runtime says, else the sum over the site's resources; none known: no limit but the plan's lanes. */
+/**
+ * Real cores behind a connection: the runtime's number, else the sum over the site's resources;
+ * with neither, the plan's lanes are the only limit.
+ */
 const coresOf = (place: Place, facts: SiteFacts): HostCores | undefined => {
   const { cores } = place.configuration
   if (typeof cores === 'number' && cores >= 1) return openHostCores(Math.floor(cores))
   const bound = new Set(bindingsAt(place, facts).map(({ resourceId }) => resourceId))
-  const sum = facts.resources.filter(({ id }) => bound.has(id)).reduce((total, { cpuCores }) => total + cpuCores, 0)
+  const sum = facts.resources
+    .filter(({ id }) => bound.has(id))
+    .reduce((total, { cpuCores }) => total + cpuCores, 0)
   return sum > 0 ? openHostCores(sum) : undefined
 }

@@ -1,24 +1,34 @@
-import { DriverError, type Collected, type Intent, type RuntimeDriver, type TaskState } from '../drivers/runtime/contract/driver.ts'
-import { LinkError } from '../drivers/shell.ts'
+import {
+  DriverError,
+  type Collected,
+  type Intent,
+  type RuntimeDriver,
+  type TaskState,
+} from '../drivers/runtime/contract/driver.ts'
+import { LinkError } from '../shell/site-shell.ts'
+import type { WaitKind } from './journal.ts'
+import type { Silence } from './reports.ts'
 
-/** What became of a task whose intent is committed. */
+/** The outcome of a task with a committed intent. */
 export type Outcome =
   | { kind: 'collected'; collected: Collected }
-  /** Accepted once, not alive, left no exit; `cause` in the site's words. */
+  /** Accepted once, not alive, left no exit; `cause` is the site's reason. */
   | { kind: 'lost'; cause: string | undefined }
-  /** The site did not take it, or could not give it what it needs (an image that does not exist). */
+  /** The site refused it, or lacked something for it (an image that does not exist). */
   | { kind: 'refused'; error: DriverError }
-  /** The site did not answer for longer than it is waited for; what became of the task is not known. */
+  /** The site was silent for longer than the patience; the task's fate is unknown. */
   | { kind: 'silent'; words: string }
-  /** To be ended, and the site did not say in time that it is. */
+  /** It had to be ended, and the site did not confirm the end in time. */
   | { kind: 'unstopped'; words: string }
 
-/** What is to be shown of a task that goes on; what is absent stays as it is. */
+/** What to show of a task that goes on; absent fields stay unchanged. */
 export interface Sight {
-  status?: 'queued' | 'running'
+  status?: 'queued' | 'preparing' | 'running'
   externalId?: string
-  /** Null: nothing is waited for any more. */
+  /** Null: the wait is over. */
   reason?: string | null
+  /** Present with each reason. */
+  waitsFor?: WaitKind
   /** Since when the site has not answered about it, if that is the reason. */
   silentSince?: number
 }
@@ -30,24 +40,34 @@ export interface FlightParts {
   /** Seconds since the epoch. */
   clock: () => number
   failpoint: (name: string) => void
-  /** A site that does not answer is asked again for this long. */
+  /** A silent site is queried for this long. */
   silentSeconds: number
   intentOf: (position: number) => Intent
   ended: (position: number, outcome: Outcome) => void
   seen: (position: number, sight: Sight) => void
-  /** What `intentOf`, `ended` or `seen` threw: a fault of the engine, not of the site. */
+  /** An error of `intentOf`, `ended` or `seen`: a fault of the engine, not of the site. */
   fault: (error: unknown) => void
 }
 
-/** A question that was not answered is asked again after this, doubled up to the other. */
+/** Pause before an unanswered query is repeated, doubled up to the other. */
 const firstPauseSeconds = 0.5
 const longestPauseSeconds = 30
-/** A task still alive after this long is looked at, to be shown as running or queued; shorter ones go from `preparing` to their end in one write. */
+/**
+ * A task still alive after this long is looked at, to be shown as running or queued; shorter ones
+ * go from `preparing` to their end in one write.
+ */
 const firstLookSeconds = 0.15
-/** One that waits in the site's queue is looked at again after this, doubled up to the other. */
+/** Pause before the next look at a task in the site's queue, doubled up to the other. */
 const nextLookSeconds = 1
 const longestLookSeconds = 15
-/** A site that cannot be reached has this long to end what it is asked to end, one that does not answer at all the other. */
+/** A submit without an answer after this long is shown as the reason of the task's wait. */
+const slowSeconds = 0.8
+/** Number of predecessors in a task's reason. */
+const mostStagesNamed = 3
+/**
+ * Time for an unreachable site to end its tasks; the second limit is for a site that does not
+ * answer at all.
+ */
 const unreachableStopSeconds = 5
 const silentStopSeconds = 15
 const cancelGraceSeconds = 5
@@ -57,13 +77,25 @@ type Question = 'submit' | 'find' | 'collect'
 interface Flying {
   position: number
   name: string
-  /** What is to be asked, from `dueAt` on; undefined while there is an answer to come, or nothing to ask but its end. */
+  /**
+   * The query that is due from `dueAt` on; undefined while an answer is on its way, or only the end
+   * is awaited.
+   */
   question: Question | undefined
   dueAt: number
   pause: number
   /** Since when the site has not answered about it. */
   silentSince: number | undefined
-  /** The trouble is the link's, not this task's. */
+  /** The last silence of the site; undefined: none since the take-over. */
+  trouble: Pick<Silence, 'reason' | 'needsLogin'> | undefined
+  /**
+   * When a submit without an answer is shown as the reason of the task's wait; Infinity: none is
+   * under way.
+   */
+  slowAt: number
+  /** The files staged before it is passed on, for that reason; empty: none. */
+  stages: string
+  /** The link has the trouble, not this task. */
   linkLost: boolean
   collecting: boolean
   reason: string | undefined
@@ -72,21 +104,24 @@ interface Flying {
 }
 
 const errorOf = (error: unknown): DriverError =>
-  error instanceof DriverError ? error : new DriverError('unknown', (error as Error).message, { cause: error })
+  error instanceof DriverError
+    ? error
+    : new DriverError('unknown', (error as Error).message, { cause: error })
 
 const linkErrorOf = (error: unknown): LinkError | undefined => {
-  for (let cause: unknown = error; cause instanceof Error; cause = cause.cause) if (cause instanceof LinkError) return cause
+  for (let cause: unknown = error; cause instanceof Error; cause = cause.cause)
+    if (cause instanceof LinkError) return cause
   return undefined
 }
 
-/** What is under way at a site, and the trouble with ending it. */
+/** The tasks under way at a site, and the trouble with ending them. */
 interface Underway {
   parts: FlightParts
   flying: Map<string, Flying>
   stops: (() => void)[]
   closed: boolean
   cancelledAt: number | undefined
-  /** Why the site could not be asked to end what is under way. */
+  /** Why the site received no request to end its tasks. */
   stopTrouble: string | undefined
   asking: boolean
   askAgainAt: number
@@ -94,10 +129,12 @@ interface Underway {
 }
 
 /**
- * The tasks of a site whose intents are committed, until their ends are known: every call of the driver about them.
+ * The tasks of a site whose intents are committed, until their ends are known: all calls of the
+ * driver for them.
  *
- * A site that does not answer is asked again, each task by itself under its own name, and no other task waits for it: what cannot be
- * submitted is submitted again, what cannot be collected is collected later. Only after `silentSeconds` is silence an outcome.
+ * A silent site is queried again, for each task by its own name, and no other task waits for that:
+ * a failed submit is repeated, and a failed collect follows later. Only after `silentSeconds` is
+ * silence an outcome.
  */
 export const openFlight = (parts: FlightParts) => {
   const flying = new Map<string, Flying>()
@@ -113,13 +150,13 @@ export const openFlight = (parts: FlightParts) => {
     askPause: firstPauseSeconds,
   }
   return {
-    /** Tasks whose ends are not known. */
+    /** Number of tasks whose ends are not known. */
     get size(): number {
       return flying.size
     },
-    /** Which of them the site knows by this name. */
+    /** The task with this name at the site. */
     positionOf: (name: string): number | undefined => flying.get(name)?.position,
-    /** Starts what has just been committed. */
+    /** Starts the tasks of the last commit. */
     start(tasks: readonly { position: number; name: string; intent: Intent }[]): void {
       launch(
         flight,
@@ -127,7 +164,10 @@ export const openFlight = (parts: FlightParts) => {
         tasks.map(({ intent }) => intent),
       )
     },
-    /** Takes over what an earlier holder intended. `silentSince`: since when the site has not answered about it. */
+    /**
+     * Adopts the intents of an earlier holder. `silentSince`: since when the site has not answered
+     * about it.
+     */
     adopt(tasks: readonly { position: number; name: string; silentSince: number | undefined }[]): void {
       if (tasks.length === 0) return
       find(
@@ -135,24 +175,49 @@ export const openFlight = (parts: FlightParts) => {
         tasks.map(({ position, name, silentSince }) => add(flight, position, name, silentSince)),
       )
     },
-    /** Asks what is due to be asked, and sees to it that what is to end ends. Called whenever the executor has a turn. */
+    /**
+     * Makes the due queries, and pursues the requested ends. Called at every turn of the executor.
+     */
     turn: (): void => {
       turn(flight)
     },
-    /** Seconds since the epoch at which `turn` has something to do; Infinity when nothing is due by itself. */
+    /**
+     * Since when and why the site has not answered, for the task that has waited longest for that;
+     * undefined: it answers.
+     */
+    get silence(): Silence | undefined {
+      let longest: Flying | undefined
+      for (const task of flying.values())
+        if (
+          task.silentSince !== undefined &&
+          task.trouble !== undefined &&
+          task.silentSince < (longest?.silentSince ?? Infinity)
+        )
+          longest = task
+      return longest?.silentSince === undefined || longest.trouble === undefined
+        ? undefined
+        : {
+            since: longest.silentSince,
+            reason: longest.trouble.reason,
+            needsLogin: longest.trouble.needsLogin,
+          }
+    },
+    /** Seconds since the epoch at which `turn` has work; Infinity when nothing is due by itself. */
     get dueAt(): number {
       let due = Infinity
-      for (const task of flying.values()) due = Math.min(due, task.dueAt, task.lookAt)
-      return flight.cancelledAt === undefined || flying.size === 0 ? due : Math.min(due, parts.clock() + firstPauseSeconds)
+      for (const task of flying.values()) due = Math.min(due, task.dueAt, task.lookAt, task.slowAt)
+      return flight.cancelledAt === undefined || flying.size === 0
+        ? due
+        : Math.min(due, parts.clock() + firstPauseSeconds)
     },
-    /** Ends everything, now and what is still on its way. Idempotent. */
+    /** Ends all tasks, those on their way too. Idempotent. */
     cancel(): void {
       if (flight.cancelledAt !== undefined) return
       flight.cancelledAt = parts.clock()
       for (const task of flying.values()) if (task.question === 'submit') task.question = 'collect'
       turn(flight)
     },
-    /** Lets go of everything; what runs goes on. */
+    /** Releases everything; running tasks go on. */
     close(): void {
       flight.closed = true
       for (const stop of flight.stops) stop()
@@ -169,9 +234,12 @@ const add = (flight: Underway, position: number, name: string, silentSince: numb
     dueAt: Infinity,
     pause: firstPauseSeconds,
     silentSince,
+    trouble: undefined,
+    slowAt: Infinity,
+    stages: '',
     linkLost: false,
     collecting: false,
-    // What the row says of an earlier holder's waiting is to be taken back at the first answer.
+    // The first answer has to clear the row's reason from an earlier holder's wait.
     reason: silentSince === undefined ? undefined : '',
     lookAt: Infinity,
     lookPause: nextLookSeconds,
@@ -182,7 +250,7 @@ const add = (flight: Underway, position: number, name: string, silentSince: numb
 const finish = (flight: Underway, task: Flying, outcome: Outcome): void => {
   if (flight.flying.delete(task.name)) flight.parts.ended(task.position, outcome)
 }
-const tell = (flight: Underway, task: Flying, sight: Sight): void => {
+const report = (flight: Underway, task: Flying, sight: Sight): void => {
   const { reason } = sight
   if (reason !== undefined) {
     if ((reason ?? undefined) === task.reason && sight.status === undefined) return
@@ -191,18 +259,22 @@ const tell = (flight: Underway, task: Flying, sight: Sight): void => {
   flight.parts.seen(task.position, sight)
 }
 
-/** The site has answered about this task; what waits for the same link need not wait out its pause. */
+/**
+ * The site has answered about this task; other tasks on the same link need not wait out their
+ * pause.
+ */
 const answered = (flight: Underway, task: Flying): void => {
   if (task.linkLost)
     for (const other of flight.flying.values())
-      if (other.linkLost && other.question !== undefined) other.dueAt = Math.min(other.dueAt, flight.parts.clock() + firstPauseSeconds)
+      if (other.linkLost && other.question !== undefined)
+        other.dueAt = Math.min(other.dueAt, flight.parts.clock() + firstPauseSeconds)
   task.question = undefined
   task.dueAt = Infinity
   task.pause = firstPauseSeconds
   task.linkLost = false
   if (task.silentSince === undefined) return
   task.silentSince = undefined
-  if (task.reason !== undefined) tell(flight, task, { reason: null })
+  if (task.reason !== undefined) report(flight, task, { reason: null })
 }
 
 const unanswered = (flight: Underway, task: Flying, question: Question, error: DriverError): void => {
@@ -210,30 +282,45 @@ const unanswered = (flight: Underway, task: Flying, question: Question, error: D
   const now = flight.parts.clock()
   task.silentSince ??= now
   const link = linkErrorOf(error)
-  const words = `waiting for ${link?.waitsForPerson === true ? 'login to ' : ''}${flight.parts.site}: ${error.message}`
+  const needsLogin = link?.waitsForPerson === true
+  const words = `waiting for ${needsLogin ? 'login to ' : ''}${flight.parts.site}: ${error.message}`
   if (now - task.silentSince >= flight.parts.silentSeconds) {
     finish(flight, task, { kind: 'silent', words: error.message })
     return
   }
-  // What is being ended is not started any more.
+  task.trouble = { reason: error.message, needsLogin }
+  // A task that is being ended does not start any more.
   task.question = question === 'submit' && flight.cancelledAt !== undefined ? 'collect' : question
   task.linkLost = link !== undefined
   task.dueAt = now + task.pause
   task.pause = Math.min(task.pause * 2, longestPauseSeconds)
-  tell(flight, task, { reason: words, silentSince: task.silentSince })
+  // A task that was never accepted does not run, whatever its row shows.
+  const status = question === 'submit' ? ({ status: 'queued' } as const) : {}
+  report(flight, task, {
+    ...status,
+    reason: words,
+    waitsFor: needsLogin ? 'login' : 'site',
+    silentSince: task.silentSince,
+  })
 }
 
-/** What an ended task left behind; undefined when that is not known yet and has to be asked again. */
+/** The results of an ended task; undefined when they are not known yet and need another query. */
 const outcomeOf = async (flight: Underway, task: Flying): Promise<Outcome | undefined> => {
   try {
     const collected = await flight.parts.driver.collect(task.name)
-    return collected.state.state === 'lost' ? { kind: 'lost', cause: collected.state.cause } : { kind: 'collected', collected }
+    return collected.state.state === 'lost'
+      ? { kind: 'lost', cause: collected.state.cause }
+      : { kind: 'collected', collected }
   } catch (error) {
-    // A login that is refused says nothing about the task.
-    if (errorOf(error).trouble === 'refused' && linkErrorOf(error) === undefined) return { kind: 'refused', error: errorOf(error) }
+    // A refused login is no fact about the task.
+    if (errorOf(error).trouble === 'refused' && linkErrorOf(error) === undefined)
+      return { kind: 'refused', error: errorOf(error) }
     // Either the site does not answer, or there is nothing to collect because the task was lost.
     try {
-      const state = errorOf(error).trouble === 'unknown' ? (await flight.parts.driver.find([task.name])).get(task.name) : undefined
+      const state =
+        errorOf(error).trouble === 'unknown'
+          ? (await flight.parts.driver.find([task.name])).get(task.name)
+          : undefined
       if (state?.state === 'lost') return { kind: 'lost', cause: state.cause }
       unanswered(flight, task, state?.state === 'unknown' ? 'submit' : 'collect', errorOf(error))
     } catch (again) {
@@ -252,7 +339,8 @@ const collectNow = async (flight: Underway, task: Flying): Promise<void> => {
   answered(flight, task)
   finish(flight, task, outcome)
 }
-const collect = (flight: Underway, task: Flying): void => void collectNow(flight, task).catch(flight.parts.fault)
+const collect = (flight: Underway, task: Flying): void =>
+  void collectNow(flight, task).catch(flight.parts.fault)
 
 const watch = (flight: Underway, tasks: readonly Flying[]): void => {
   if (tasks.length === 0 || flight.closed) return
@@ -269,10 +357,22 @@ const refused = (flight: Underway, task: Flying, error: DriverError): void => {
   if (error.trouble === 'unknown') unanswered(flight, task, 'submit', error)
   else finish(flight, task, { kind: 'refused', error })
 }
-const submitNow = async (flight: Underway, tasks: readonly Flying[], intents: readonly Intent[]): Promise<void> => {
-  for (const task of tasks) Object.assign(task, { question: undefined, dueAt: Infinity })
+const submitNow = async (
+  flight: Underway,
+  tasks: readonly Flying[],
+  intents: readonly Intent[],
+): Promise<void> => {
+  const slowAt = flight.parts.clock() + slowSeconds
+  for (const [k, task] of tasks.entries())
+    Object.assign(task, {
+      question: undefined,
+      dueAt: Infinity,
+      slowAt,
+      stages: stagesOf(intents[k] as Intent),
+    })
   flight.parts.failpoint('intended-not-started')
   const answer = await flight.parts.driver.submit(intents).catch(errorOf)
+  for (const task of tasks) task.slowAt = Infinity
   flight.parts.failpoint('started-not-watched')
   if (answer instanceof DriverError) {
     for (const task of tasks) refused(flight, task, answer)
@@ -283,6 +383,7 @@ const submitNow = async (flight: Underway, tasks: readonly Flying[], intents: re
     const task = flight.flying.get(outcome.name)
     if (task === undefined) continue
     if (outcome.ok) {
+      if (task.reason !== undefined) report(flight, task, { status: 'preparing', reason: null })
       answered(flight, task)
       task.lookAt = flight.parts.clock() + firstLookSeconds
       accepted.push(task)
@@ -292,9 +393,13 @@ const submitNow = async (flight: Underway, tasks: readonly Flying[], intents: re
 }
 const submit = (flight: Underway, tasks: readonly Flying[], intents: readonly Intent[]): void =>
   void submitNow(flight, tasks, intents).catch(flight.parts.fault)
-/** Those without files to stage go together; a long staging must not keep the ends of the others from being seen. */
+/**
+ * Tasks without files to stage start together; a long staging must not hide the ends of the others.
+ */
 const launch = (flight: Underway, tasks: readonly Flying[], intents: readonly Intent[]): void => {
-  const together = intents.map((intent) => flight.parts.driver.capabilities.batch && intent.stage.length === 0)
+  const together = intents.map(
+    (intent) => flight.parts.driver.capabilities.batch && intent.stage.length === 0,
+  )
   const batch = tasks.filter((_, k) => together[k])
   if (batch.length > 0)
     submit(
@@ -302,7 +407,8 @@ const launch = (flight: Underway, tasks: readonly Flying[], intents: readonly In
       batch,
       intents.filter((_, k) => together[k]),
     )
-  for (const [k, task] of tasks.entries()) if (together[k] === false) submit(flight, [task], [intents[k] as Intent])
+  for (const [k, task] of tasks.entries())
+    if (together[k] === false) submit(flight, [task], [intents[k] as Intent])
 }
 const launchAgain = (flight: Underway, tasks: readonly Flying[]): void => {
   if (tasks.length > 0)
@@ -313,7 +419,10 @@ const launchAgain = (flight: Underway, tasks: readonly Flying[]): void => {
     )
 }
 
-/** What earlier holders intended, by name: adopt what lives, collect what ended, start what never started. */
+/**
+ * The intents of earlier holders, by name: it adopts live tasks, collects ended ones, starts those
+ * that never started.
+ */
 const findNow = async (flight: Underway, tasks: readonly Flying[]): Promise<void> => {
   for (const task of tasks) Object.assign(task, { question: undefined, dueAt: Infinity })
   const states = await flight.parts.driver.find(tasks.map(({ name }) => name)).catch(errorOf)
@@ -334,31 +443,62 @@ const findNow = async (flight: Underway, tasks: readonly Flying[]): Promise<void
     } else collect(flight, task)
   }
   watch(flight, alive)
-  // What is being ended is not started any more: the site has been asked to see to it.
+  // Tasks that are being ended do not start any more: the site has the request to end them.
   if (flight.cancelledAt === undefined) launchAgain(flight, fresh)
-  else for (const task of fresh) Object.assign(task, { question: 'collect', dueAt: flight.parts.clock() + firstPauseSeconds })
+  else
+    for (const task of fresh)
+      Object.assign(task, { question: 'collect', dueAt: flight.parts.clock() + firstPauseSeconds })
 }
-const find = (flight: Underway, tasks: readonly Flying[]): void => void findNow(flight, tasks).catch(flight.parts.fault)
+const find = (flight: Underway, tasks: readonly Flying[]): void =>
+  void findNow(flight, tasks).catch(flight.parts.fault)
 
 const show = (flight: Underway, task: Flying, state: TaskState): void => {
   if (state.state === 'running') {
     task.lookAt = Infinity
-    tell(flight, task, { status: 'running', externalId: state.externalId, reason: null })
+    report(flight, task, { status: 'running', externalId: state.externalId, reason: null })
   } else if (state.state === 'queued') {
     const reason = `at the site: ${state.cause ?? 'queued'}`
-    if (reason !== task.reason) tell(flight, task, { status: 'queued', externalId: state.externalId, reason })
+    if (reason !== task.reason)
+      report(flight, task, { status: 'queued', externalId: state.externalId, reason, waitsFor: 'queue' })
     task.lookAt = flight.parts.clock() + task.lookPause
     task.lookPause = Math.min(task.lookPause * 2, longestLookSeconds)
   }
 }
-/** To show those that take long; their ends come by `watch`, so silence here says nothing. */
+/** The answer to a submit takes long: its files are on their way, or the site does not answer. */
+const showSlow = (flight: Underway, task: Flying): void => {
+  task.slowAt = Infinity
+  // Its reason for waiting is unchanged.
+  if (task.silentSince !== undefined) return
+  if (task.stages !== '')
+    report(flight, task, { reason: `waiting for data: ${task.stages}`, waitsFor: 'data' })
+  else
+    report(flight, task, {
+      status: 'queued',
+      reason: `waiting for ${flight.parts.site}: it has not answered yet`,
+      waitsFor: 'site',
+    })
+}
+/** The staged files of a task, for people: "a, b of ssh/far". */
+const stagesOf = ({ stage, container }: Intent): string => {
+  const named = stage
+    .slice(0, mostStagesNamed)
+    .map(({ label, at }) => (at === undefined ? label : `${label} of ${at}`))
+  return [
+    ...(container?.brought === undefined ? [] : [container.brought.label]),
+    ...named,
+    ...(stage.length > named.length ? [`${String(stage.length - named.length)} more`] : []),
+  ].join(', ')
+}
+/** Looks at long tasks to show them; their ends come by `watch`, so silence here means nothing. */
 const look = async (flight: Underway, tasks: readonly Flying[]): Promise<void> => {
   const now = flight.parts.clock()
   for (const task of tasks) {
     task.lookAt = now + task.lookPause
     task.lookPause = Math.min(task.lookPause * 2, longestLookSeconds)
   }
-  const states = await flight.parts.driver.find(tasks.map(({ name }) => name)).catch(() => new Map<string, TaskState>())
+  const states = await flight.parts.driver
+    .find(tasks.map(({ name }) => name))
+    .catch(() => new Map<string, TaskState>())
   for (const task of tasks) {
     const state = states.get(task.name)
     if (state !== undefined && flight.flying.has(task.name)) show(flight, task, state)
@@ -390,13 +530,17 @@ const askToStop = async (flight: Underway): Promise<void> => {
 const seeToStop = (flight: Underway, now: number, since: number): void => {
   if (flight.flying.size === 0) return
   if (now - since >= silentStopSeconds)
-    abandon(flight, flight.stopTrouble ?? `${flight.parts.site} did not confirm it within ${String(silentStopSeconds)} s`)
+    abandon(
+      flight,
+      flight.stopTrouble ?? `${flight.parts.site} did not confirm it within ${String(silentStopSeconds)} s`,
+    )
   else if (flight.asking) return
-  else if (flight.stopTrouble !== undefined && now - since >= unreachableStopSeconds) abandon(flight, flight.stopTrouble)
+  else if (flight.stopTrouble !== undefined && now - since >= unreachableStopSeconds)
+    abandon(flight, flight.stopTrouble)
   else if (now >= flight.askAgainAt) void askToStop(flight).catch(flight.parts.fault)
 }
 
-/** Asks what is due to be asked, and sees to it that what is to end ends. */
+/** Makes the due queries, and pursues the requested ends. */
 const turn = (flight: Underway): void => {
   const now = flight.parts.clock()
   if (flight.cancelledAt !== undefined) seeToStop(flight, now, flight.cancelledAt)
@@ -405,6 +549,7 @@ const turn = (flight: Underway): void => {
   for (const task of flight.flying.values()) {
     if (task.question !== undefined && task.dueAt <= now) due[task.question].push(task)
     else if (task.lookAt <= now) looks.push(task)
+    if (task.slowAt <= now) showSlow(flight, task)
   }
   launchAgain(flight, due.submit)
   if (due.find.length > 0) find(flight, due.find)

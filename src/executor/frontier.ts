@@ -1,8 +1,8 @@
-/** What a task waits for or has come to, as the executor sees it. */
+/** The state of a task for the executor. */
 export const waiting = 0
 export const inFlight = 1
 export const completed = 2
-/** Failed for good, cancelled, or behind such a task: it will not run in this generation. */
+/** Failed permanently, cancelled, or behind such a task: it will not run in this generation. */
 export const dead = 3
 
 export interface FrontierInput {
@@ -11,15 +11,19 @@ export interface FrontierInput {
   /** Control edges by position: `to[k]` needs `from[k]`. */
   from: ArrayLike<number>
   to: ArrayLike<number>
-  /** Names of the lanes that a task occupies, and its place in them. */
+  /** Names of a task's lanes, and its place in them. */
   lanes: readonly (readonly string[])[]
   orders: ArrayLike<number>
-  /** Tasks of the site that asks; only these are handed out as ready. */
+  /** Tasks of the executing site; only these become ready. */
   mine: ArrayLike<boolean>
 }
 
 /** Adjacency in compressed rows: neighbours of i are `items[start[i] … start[i + 1])`. */
-const rowsOf = (n: number, keys: ArrayLike<number>, values: ArrayLike<number>): { start: Int32Array; items: Int32Array } => {
+const rowsOf = (
+  n: number,
+  keys: ArrayLike<number>,
+  values: ArrayLike<number>,
+): { start: Int32Array; items: Int32Array } => {
   const start = new Int32Array(n + 1)
   for (let k = 0; k < keys.length; k++) start[(keys[k] as number) + 1]! += 1
   for (let i = 0; i < n; i++) start[i + 1]! += start[i] as number
@@ -30,18 +34,20 @@ const rowsOf = (n: number, keys: ArrayLike<number>, values: ArrayLike<number>): 
 }
 
 /**
- * Which tasks may start: all predecessors completed, and every earlier task of its lanes over. A plan leaves no choice, so this is
- * arithmetic only; states are derived from the rows at every load and never stored twice.
+ * Computes the tasks that may start: all predecessors completed, and every earlier task of their
+ * lanes over. A plan leaves no choice, so this is arithmetic only; states are derived from the rows
+ * at every load and never stored twice.
  */
 export const createFrontier = ({ states, from, to, lanes, orders, mine }: FrontierInput) => {
   const n = states.length
-  // Own tasks that are not over; kept as a number because it is asked at every step.
+  // Own tasks that are not over; kept as a number because every step needs it.
   let open = 0
   const successors = rowsOf(n, from, to)
   const predecessors = rowsOf(n, to, from)
 
-  // A lane is free for the first of its tasks that is not over. (To wait for the nearest earlier neighbour only would not do: one
-  // that dies behind a failed predecessor is over without having waited for those before it.)
+  // A lane is free for the first of its tasks that is not over. (Waiting only for the nearest
+  // earlier neighbour would be wrong: one that dies behind a failed predecessor is over without
+  // having waited for those before it.)
   const laneOfName = new Map<string, { members: number[]; first: number }>()
   const lanesOf = lanes.map((names, i) =>
     [...new Set(names)].map((name) => {
@@ -51,18 +57,24 @@ export const createFrontier = ({ states, from, to, lanes, orders, mine }: Fronti
       return lane
     }),
   )
-  for (const { members } of laneOfName.values()) members.sort((a, b) => (orders[a] as number) - (orders[b] as number) || a - b)
+  for (const { members } of laneOfName.values())
+    members.sort((a, b) => (orders[a] as number) - (orders[b] as number) || a - b)
 
   const needs = new Int32Array(n)
   const count = (): void => {
-    for (let k = 0; k < from.length; k++) if (states[from[k] as number] !== completed) needs[to[k] as number]! += 1
+    for (let k = 0; k < from.length; k++)
+      if (states[from[k] as number] !== completed) needs[to[k] as number]! += 1
     for (const lane of laneOfName.values()) {
-      while (lane.first < lane.members.length && (states[lane.members[lane.first] as number] as number) >= completed) lane.first += 1
+      while (
+        lane.first < lane.members.length &&
+        (states[lane.members[lane.first] as number] as number) >= completed
+      )
+        lane.first += 1
       for (let k = lane.first + 1; k < lane.members.length; k++) needs[lane.members[k] as number]! += 1
     }
   }
 
-  /** Marks everything behind dead tasks dead; returns what became dead. */
+  /** Marks all tasks behind dead tasks as dead; returns the newly dead ones. */
   const bury = (roots: readonly number[]): number[] => {
     const buried: number[] = []
     const stack = [...roots]
@@ -90,20 +102,27 @@ export const createFrontier = ({ states, from, to, lanes, orders, mine }: Fronti
   const releaseLanes = (i: number, ready: number[]): void => {
     for (const lane of lanesOf[i] as { members: number[]; first: number }[]) {
       const before = lane.first
-      while (lane.first < lane.members.length && (states[lane.members[lane.first] as number] as number) >= completed) lane.first += 1
-      if (lane.first > before && lane.first < lane.members.length) release(lane.members[lane.first] as number, ready)
+      while (
+        lane.first < lane.members.length &&
+        (states[lane.members[lane.first] as number] as number) >= completed
+      )
+        lane.first += 1
+      if (lane.first > before && lane.first < lane.members.length)
+        release(lane.members[lane.first] as number, ready)
     }
   }
 
   return {
     states,
-    predecessorsOf: (i: number): Int32Array => predecessors.items.subarray(predecessors.start[i], predecessors.start[i + 1]),
+    predecessorsOf: (i: number): Int32Array =>
+      predecessors.items.subarray(predecessors.start[i], predecessors.start[i + 1]),
     /** Own tasks that are not over. */
     get open(): number {
       return open
     },
     /** All own tasks that may start now, by position. */
-    ready: (): number[] => [...needs.keys()].filter((i) => needs[i] === 0 && states[i] === waiting && mine[i] === true),
+    ready: (): number[] =>
+      [...needs.keys()].filter((i) => needs[i] === 0 && states[i] === waiting && mine[i] === true),
     take(i: number): void {
       states[i] = inFlight
     },
@@ -111,11 +130,16 @@ export const createFrontier = ({ states, from, to, lanes, orders, mine }: Fronti
     followerOf(i: number): number | undefined {
       const own = lanesOf[i] as { members: number[] }[]
       const next = own.map(({ members }) => members[members.indexOf(i) + 1])
-      return next.every((one) => one === next[0]) && next[0] !== undefined && (lanesOf[next[0]] as unknown[]).length === own.length
+      return next.every((one) => one === next[0]) &&
+        next[0] !== undefined &&
+        (lanesOf[next[0]] as unknown[]).length === own.length
         ? next[0]
         : undefined
     },
-    /** The own waiting task that comes next in all lanes of `i` and has no others, whether or not it may start by then. */
+    /**
+     * The own waiting task that comes next in all lanes of `i` and has no others, whether or not it
+     * may start by then.
+     */
     heirOf(i: number): number | undefined {
       const own = lanesOf[i] as { members: number[]; first: number }[]
       let heir: number | undefined
@@ -133,7 +157,7 @@ export const createFrontier = ({ states, from, to, lanes, orders, mine }: Fronti
     putBack(i: number): void {
       states[i] = waiting
     },
-    /** The task has completed; returns what may start now because of it. */
+    /** The task has completed; returns the tasks that may start now because of it. */
     complete(i: number): number[] {
       states[i] = completed
       if (mine[i] === true) open -= 1
@@ -143,7 +167,10 @@ export const createFrontier = ({ states, from, to, lanes, orders, mine }: Fronti
       releaseLanes(i, ready)
       return ready
     },
-    /** The task will never complete; what is behind it is dead too, its lanes go on. Returns what may start now. */
+    /**
+     * The task will never complete; the tasks behind it are dead too, its lanes go on. Returns the
+     * tasks that may start now.
+     */
     kill(i: number): number[] {
       states[i] = dead
       if (mine[i] === true) open -= 1

@@ -1,20 +1,24 @@
 import type { Bell } from './bell.ts'
-import type { Happening, Silence } from './book.ts'
+import type { Happening, SilentOutcome } from './book.ts'
 import { freeCores, nameAt, taskAt, type Book, type Effect } from './book-state.ts'
 import { openFlight, type Outcome } from './flight.ts'
+import type { CoreShare } from './host-cores.ts'
 import type { Intents, SitePlan } from './intents.ts'
 import type { SiteParts } from './site-parts.ts'
 import { openTransfers } from './transfers.ts'
 
 /** Effects that an event answers. */
-export type Question = Extract<Effect, { type: 'findAhead' | 'readHolds' | 'readCommands' | 'readForeignEnds' }>
+export type Question = Extract<
+  Effect,
+  { type: 'findAhead' | 'readHolds' | 'readCommands' | 'readForeignEnds' }
+>
 
 /**
- * Does what the book of a site wants done, and tells it what comes of that. Questions are kept for the loop; so are
- * the rest and the end of the loop itself.
+ * Carries out the effects of a site's book, and returns their results to it as events. Questions
+ * are kept for the loop; so are the rest and the end of the loop itself.
  */
 export const openHands = (
-  parts: SiteParts,
+  parts: Omit<SiteParts, 'cores'> & { cores: CoreShare | undefined },
   plan: SitePlan,
   book: Book,
   intents: Intents,
@@ -28,13 +32,13 @@ export const openHands = (
   let left: 'settled' | 'idle' | 'drained' | undefined
   let trouble: unknown
 
-  const tell = (what: Happening): void => {
+  const happens = (what: Happening): void => {
     happen(what)
     bell.ring()
   }
   const ended = (position: number, outcome: Outcome): void => {
-    if (isSilence(outcome)) tell({ type: 'driverSilent', position, outcome })
-    else tell({ type: 'attemptEnded', position, outcome, copied: copiedFor(position, outcome) })
+    if (isSilence(outcome)) happens({ type: 'driverSilent', position, outcome })
+    else happens({ type: 'attemptEnded', position, outcome, copied: copiedFor(position, outcome) })
   }
   const copiedFor = (position: number, outcome: Outcome) => {
     const staged = outcome.kind === 'collected' ? outcome.collected.staged : undefined
@@ -49,26 +53,26 @@ export const openHands = (
     intentOf: intents.of,
     ended,
     seen: (position, sight) => {
-      tell({ type: 'attemptSeen', position, sight })
+      happens({ type: 'attemptSeen', position, sight })
     },
     fault: (error) => {
       trouble ??= error
       bell.ring()
     },
   })
-  const transfers = openTransfers(plan, book, flight, tell)
+  const transfers = openTransfers(plan, book, flight, happens)
   parts.onTransfer?.(transfers.hear)
 
   return {
     flight,
     transfers,
-    /** Questions of the book that are not answered, the oldest first. */
+    /** Unanswered questions of the book, the oldest first. */
     asked,
     /** A fault of the engine, not of the site. */
     get trouble(): unknown {
       return trouble
     },
-    /** Why the site is to be left; undefined: it is not. */
+    /** Why the site should be left; undefined: it should not. */
     get left(): typeof left {
       return left
     },
@@ -95,8 +99,11 @@ export const openHands = (
         case 'giveCores':
           cores?.give(effect.cores)
           return
+        case 'wish':
+          cores?.want(effect.wish, bell.ring)
+          return
         case 'wakeOthers':
-          parts.wakes?.tell(runId, bell.ring)
+          parts.wakes?.notify(runId, bell.ring)
           return
         case 'rest':
         case 'gather':
@@ -112,27 +119,32 @@ export const openHands = (
           asked.push(effect)
       }
     },
-    /** Rests as the book wants it: what happens meanwhile ends the rest, what the flight has to do by itself too. */
+    /** Rests as the book requires; an event ends the rest, and so does due work of the flight. */
     async pause(): Promise<void> {
       const rest = next
       next = undefined
       if (rest?.type === 'gather') await bell.rest(rest.ms)
-      if (rest?.type !== 'rest' || bell.rung) return
-      if (rest.forCores) cores?.whenFree(bell.ring)
+      if (rest?.type !== 'rest') return
+      cores?.want(rest.wish, bell.ring)
+      if (bell.rung) return
       await bell.rest(Math.min(rest.ms, Math.max(0, (flight.dueAt - clock()) * 1_000)))
     },
-    /** Lets go of everything; what runs goes on. */
+    /** Releases everything; running tasks go on. */
     letGo(): void {
       transfers.close()
       flight.close()
       for (const i of [...book.heldCores.keys()]) freeCores(book, i)
-      // Where the book threw, cores that it took stand before those that it gives back.
+      // Where the book threw, the cores that it took are listed before those that it returns.
       for (const effect of book.effects) {
         if (effect.type === 'takeCores') cores?.take(effect.cores)
         if (effect.type === 'giveCores') cores?.give(effect.cores)
       }
+      cores?.close()
     },
   }
 }
 
-const isSilence = (outcome: Outcome): outcome is Silence => outcome.kind === 'silent' || outcome.kind === 'unstopped'
+export type Hands = ReturnType<typeof openHands>
+
+const isSilence = (outcome: Outcome): outcome is SilentOutcome =>
+  outcome.kind === 'silent' || outcome.kind === 'unstopped'

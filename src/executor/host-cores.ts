@@ -1,58 +1,137 @@
+/** A run's wish for a host: cores for the next task in order. */
+export interface CoreWish {
+  need: number
+  /** It is another attempt of an activity: it had its turn already. */
+  retry: boolean
+}
+
+interface User {
+  /** When its run was accepted. */
+  acceptedAt: number
+  held: number
+  wish: (CoreWish & { since: number; seenAt: number; call: () => void }) | undefined
+}
+
 /**
- * The real cores of this host as this worker sees them; which task holds which is in `lane_leases` under `@host/<id>`, so that
- * several workers of one host never start more processes than it has cores. This object only picks likely free ones.
+ * A run that has not repeated its wish for this long is stuck, and the others do not wait for it.
+ * Milliseconds.
  */
-export const openHostCores = (count: number) => {
+const staleMs = 1_000
+
+/**
+ * The order of claims to the next core: another attempt, of the earlier run; then the run with the
+ * fewest cores, then the one that has waited longest.
+ */
+const isBefore = (one: User, other: User, now: number): boolean => {
+  const retries = Number(one.wish?.retry === true) - Number(other.wish?.retry === true)
+  if (retries !== 0) return retries > 0
+  if (one.wish?.retry === true && one.acceptedAt !== other.acceptedAt)
+    return one.acceptedAt < other.acceptedAt
+  if (one.held !== other.held) return one.held < other.held
+  return (one.wish?.since ?? now) < (other.wish?.since ?? now)
+}
+
+/**
+ * The real cores of this host in the view of this worker. `lane_leases` holds each core's task
+ * under `@host/<id>`, so that several workers of one host never start more processes than it has
+ * cores. This object only picks cores that are probably free, and shares them among the runs of
+ * this worker. `now` in milliseconds.
+ */
+export const openHostCores = (count: number, now: () => number = () => performance.now()) => {
   const used = new Uint8Array(count)
+  const users = new Set<User>()
   let cursor = 0
-  let waiting = new Set<() => void>()
-  return {
+
+  const waiting = (except: User): User[] =>
+    [...users].filter(
+      (user) => user !== except && user.wish !== undefined && now() - user.wish.seenAt < staleMs,
+    )
+  const freeInTurn = (): number[] => {
+    const free: number[] = []
+    for (let k = 0; k < count; k++) {
+      const core = (cursor + k) % count
+      if (used[core] === 0) free.push(core)
+    }
+    return free
+  }
+
+  /** One run's share. */
+  const openShare = (user: User) => ({
     count,
-    /** How many are free. */
+    /** Number of cores that it may have now. */
     get free(): number {
-      let free = 0
-      for (const holds of used) if (holds === 0) free += 1
-      return free
+      return this.inTurn().length
     },
     /**
-     * Numbers of the free ones in the order in which they are to be taken. The search goes round, so that a core that
-     * another worker holds is not asked for again at once.
+     * Numbers of the cores that it may have now, in the order in which they should be taken; it
+     * omits free ones that others get before it. The search goes round, so that a core of another
+     * worker is not tried again at once.
      */
     inTurn(): number[] {
-      const free: number[] = []
-      for (let k = 0; k < count; k++) {
-        const core = (cursor + k) % count
-        if (used[core] === 0) free.push(core)
-      }
-      return free
+      const free = freeInTurn()
+      const before = waiting(user).filter((other) => isBefore(other, user, now()))
+      const kept = before.reduce((sum, { wish }) => sum + (wish?.need ?? 0), 0)
+      return free.slice(0, Math.max(0, free.length - kept))
     },
-    /** Takes cores that are free. */
+    /** Takes free cores; the run waits no longer. */
     take(cores: readonly number[]): void {
+      if (cores.length > 0) user.wish = undefined
       for (const core of cores) used[core]! += 1
+      user.held += cores.length
       cursor = ((cores.at(-1) ?? 0) + 1) % count
     },
-    /** A task that an earlier worker started goes on with its cores; another number of cores may be in force now. */
+    /**
+     * A task that an earlier worker started goes on with its cores; the number of cores may have
+     * changed since.
+     */
     hold(cores: readonly number[]): number[] {
       const known = cores.filter((core) => core < count)
       for (const core of known) used[core]! += 1
+      user.held += known.length
       return known
     },
-    /** Somebody waits for cores: whoever has some gives them back instead of passing them on to his own next task. */
+    /**
+     * Another run waits for cores: a run that has some frees them instead of passing them on to its
+     * own next task.
+     */
     get contended(): boolean {
-      return waiting.size > 0
+      return waiting(user).length > 0
     },
-    /** Calls once when cores become free. Whoever waits is called before the giver can take them back, so that two runs take turns. */
-    whenFree(call: () => void): void {
-      waiting.add(call)
+    /**
+     * The run waits for so many cores from now on, and `call` is called when some become free;
+     * undefined: it does not wait. Repeated while it waits.
+     */
+    want(wish: CoreWish | undefined, call: () => void = () => undefined): void {
+      user.wish =
+        wish === undefined ? undefined : { ...wish, since: user.wish?.since ?? now(), seenAt: now(), call }
     },
     give(cores: readonly number[]): void {
       if (cores.length === 0) return
       for (const core of cores) used[core]! -= 1
-      const called = waiting
-      waiting = new Set()
-      for (const call of called) call()
+      user.held -= cores.length
+      for (const { wish } of waiting(user)) wish?.call()
+    },
+    /** The run uses the host no longer; its cores were returned. */
+    close(): void {
+      users.delete(user)
+      for (const { wish } of waiting(user)) wish?.call()
+    },
+  })
+
+  return {
+    count,
+    /** Number of cores that this worker does not use. */
+    get free(): number {
+      return freeInTurn().length
+    },
+    /** The share of one run. `acceptedAt` in seconds since the epoch. */
+    share(acceptedAt: number) {
+      const user: User = { acceptedAt, held: 0, wish: undefined }
+      users.add(user)
+      return openShare(user)
     },
   }
 }
 
 export type HostCores = ReturnType<typeof openHostCores>
+export type CoreShare = ReturnType<HostCores['share']>

@@ -5,35 +5,64 @@ import type { Intent, Stage, StagedAmount } from '../drivers/runtime/contract/dr
 import { isOpaque, type PlannedResource } from '../domains/schedule-plans/problem.ts'
 import { loadCommands, type ActivityCommand } from '../domains/workflow-definitions/store.ts'
 import { usualPatience, type Copied } from './attempt.ts'
-import { nameAt, taskAt, type Book, type BookFacts, type Command, type Step } from './book-state.ts'
+import { nameAt, taskAt, type Book, type BookFacts, type TaskCommand, type Step } from './book-state.ts'
+import { labelOf, pinOf } from './executables.ts'
 import type { LoadedTask } from './journal.ts'
 import { kindOf } from '../drivers/runtime/registry.ts'
 import { attemptDirectory, inputVariable, runScope } from './names.ts'
 import { runNetwork, type RunRoute } from './network.ts'
-import { containerOf, memoryLimitOf, placer, rehearsalSite, schedulingOf, type Place } from './sites.ts'
+import {
+  containerOf,
+  machineHost,
+  memoryLimitOf,
+  placer,
+  rehearsalSite,
+  runsOnMachines,
+  schedulingOf,
+  type Place,
+} from './sites.ts'
 import type { SiteParts } from './site-parts.ts'
 import type { SiteSnapshot } from './snapshot.ts'
 
-/** Decides, for one task, everything its driver needs; pure apart from the paths it is given and the read of commands. */
+/**
+ * Decides all values for one task that its driver needs; pure apart from the given paths and the
+ * read of commands.
+ */
 export interface SitePlan {
   contentVersionId: string
   onFailure: 'stop' | 'finish-independent'
-  /** From it, position and attempt follow the names of effects at the site. */
+  /** With position and attempt, it gives the names of effects at the site. */
   effectKey: string
-  /** Where a task runs: those of other sites are waited for, not run. */
+  /** The site of a task: this site waits for tasks of other sites, and does not run them. */
   siteOf: (task: Pick<LoadedTask, 'runtime_id' | 'resource_id'>) => string
   pricePerSecond: ReadonlyMap<string, number>
-  /** The site's own scheduler decides what of a resource runs when: its one slot is a name, not a lane. */
+  /**
+   * The site's own scheduler decides when tasks of a resource run: its one slot is a name, not a
+   * lane.
+   */
   schedulesItself: (task: Pick<LoadedTask, 'runtime_id' | 'resource_id'>) => boolean
-  commandsOf: (positions: readonly number[]) => Promise<Map<number, Command>>
-  intentOf: (task: LoadedTask, command: Command, name: string, predecessors: readonly LoadedTask[]) => Intent
-  /** The way between two resources for so many bytes. */
+  commandsOf: (positions: readonly number[]) => Promise<Map<number, TaskCommand>>
+  intentOf: (
+    task: LoadedTask,
+    command: TaskCommand,
+    name: string,
+    predecessors: readonly LoadedTask[],
+  ) => Intent
+  /** The route between two resources for so many bytes. */
   routeOf: (source: string, target: string, bytes: number) => RunRoute
-  /** What of `staged` (by entry of the intent's `stage`) came from another resource of the task's own site. */
-  copiedFor: (task: LoadedTask, intent: Intent, predecessors: readonly LoadedTask[], staged: readonly StagedAmount[]) => Copied[]
+  /**
+   * The part of `staged` (by entry of the intent's `stage`) from another resource of the task's own
+   * site.
+   */
+  copiedFor: (
+    task: LoadedTask,
+    intent: Intent,
+    predecessors: readonly LoadedTask[],
+    staged: readonly StagedAmount[],
+  ) => Copied[]
 }
 
-/** What the book of a site is opened with. */
+/** The facts for opening a site's book. */
 export const bookFactsOf = (parts: SiteParts, plan: SitePlan, runId: string, site: string): BookFacts => ({
   runId,
   contentVersionId: plan.contentVersionId,
@@ -46,21 +75,28 @@ export const bookFactsOf = (parts: SiteParts, plan: SitePlan, runId: string, sit
   aheadPerLane: parts.aheadPerLane ?? 0,
   hostCores: parts.cores?.count,
   brings: parts.onTransfer !== undefined,
+  machine: parts.machine,
+  onlyEnds: parts.onlyEnds,
 })
 
-/** The intents of a site as its driver gets them, kept from their commit until they are started. */
+/** The intents of a site in the driver's form, kept from their commit until the start. */
 export const openIntents = (plan: Pick<SitePlan, 'intentOf' | 'copiedFor'>, book: Book) => {
   const made = new Map<number, Intent>()
-  const predecessorsOf = (i: number): LoadedTask[] => Array.from(book.frontier.predecessorsOf(i), (p) => taskAt(book, p))
+  const predecessorsOf = (i: number): LoadedTask[] =>
+    Array.from(book.frontier.predecessorsOf(i), (p) => taskAt(book, p))
   const of = (i: number): Intent => {
     const task = taskAt(book, i)
-    const intent = plan.intentOf(task, book.commands[i] as Command, nameAt(book, i), predecessorsOf(i))
-    return task.walltime_extensions === 0 ? intent : { ...intent, walltimeExtensions: task.walltime_extensions }
+    const intent = plan.intentOf(task, book.commands[i] as TaskCommand, nameAt(book, i), predecessorsOf(i))
+    return task.walltime_extensions === 0
+      ? intent
+      : { ...intent, walltimeExtensions: task.walltime_extensions }
   }
   return {
     /** The intent of a task's latest attempt; its command has been read. */
     of,
-    /** Makes the intents of a step, and completes the step's rows with what only they know. */
+    /**
+     * Makes the intents of a step, and adds to the step's rows the fields that only intents have.
+     */
     complete(step: Step): void {
       for (const [k, i] of step.positions.entries()) {
         const intent = of(i)
@@ -69,19 +105,23 @@ export const openIntents = (plan: Pick<SitePlan, 'intentOf' | 'copiedFor'>, book
         if (row !== undefined) row.directory = intent.directory
       }
     },
-    /** The intent of a committed task, to be started. */
+    /** The intent of a committed task, for its start. */
     take(i: number): { position: number; name: string; intent: Intent } {
       const intent = made.get(i) ?? of(i)
       made.delete(i)
       return { position: i, name: intent.name, intent }
     },
-    copied: (i: number, staged: readonly StagedAmount[]): Copied[] => plan.copiedFor(taskAt(book, i), of(i), predecessorsOf(i), staged),
+    copied: (i: number, staged: readonly StagedAmount[]): Copied[] =>
+      plan.copiedFor(taskAt(book, i), of(i), predecessorsOf(i), staged),
   }
 }
 
 export type Intents = ReturnType<typeof openIntents>
 
-/** Search path of tasks: what a login shell has. Nothing of the service's own environment is passed on. */
+/**
+ * Search path of tasks: that of a login shell. Nothing of the service's own environment is passed
+ * on.
+ */
 const taskPath = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
 
 export interface SitePlanOptions {
@@ -92,10 +132,15 @@ export interface SitePlanOptions {
   variablePrefix: string
 }
 
-/** `workspaceSeedPath` below the seed root, after links; a path that leaves it gives undefined. */
+/**
+ * `workspaceSeedPath` below the seed root, with links resolved; a path outside it gives undefined.
+ */
 const seedFolder = async (root: string | undefined, path: string): Promise<string | undefined> => {
   if (root === undefined || isAbsolute(path)) return undefined
-  const [base, folder] = await Promise.all([realpath(root), realpath(join(root, path)).catch(() => undefined)])
+  const [base, folder] = await Promise.all([
+    realpath(root),
+    realpath(join(root, path)).catch(() => undefined),
+  ])
   if (folder === undefined) return undefined
   const inside = relative(base, folder)
   return inside === '..' || inside.startsWith(`..${sep}`) || isAbsolute(inside) ? undefined : folder
@@ -103,29 +148,200 @@ const seedFolder = async (root: string | undefined, path: string): Promise<strin
 
 type Detail = ActivityCommand & { seed: string | undefined; expectedSeconds: number }
 
-/** How long the plan expects tasks to run, in seconds, by position; 0 where nothing gives it. */
-const predictedSeconds = async (db: Db, runId: string, positions: readonly number[]): Promise<Map<number, number>> => {
+/** The plan's expected run time of tasks, in seconds, by position; 0 where it gives none. */
+const predictedSeconds = async (
+  db: Db,
+  runId: string,
+  positions: readonly number[],
+): Promise<Map<number, number>> => {
   const rows = await db.prepared<{ position: number; seconds: number }>(
     'predicted_seconds',
-    `select a.activity_position as position, case when a.duration_source = 'default' then 0 else a.predicted_runtime_seconds end as seconds from schedule_plan_assignments a join execution_runs r on r.schedule_plan_id = a.schedule_plan_id
+    `select a.activity_position as position, case when a.duration_source = 'default' then 0
+      else a.predicted_runtime_seconds end as seconds from schedule_plan_assignments a join execution_runs r
+        on r.schedule_plan_id = a.schedule_plan_id
      where r.id = $1 and a.activity_position = any($2::integer[])`,
     [runId, `{${positions.join(',')}}`],
   )
   return new Map(rows.map(({ position, seconds }) => [position, seconds]))
 }
 
-/** Everything a site needs to turn tasks into intents, from what was accepted with the run. */
-export const makeSitePlan = (db: Db, runId: string, snapshot: SiteSnapshot, options: SitePlanOptions): SitePlan => {
-  const details = new Map<number, Detail>()
+/** The facts about a command that the executor needs before its task has an intent. */
+const commandOf = ({ command, cpu, memoryBytes, policy, expectedOutputs }: ActivityCommand): TaskCommand => ({
+  argv: command.entrypoint === undefined ? [] : [command.entrypoint, ...(command.arguments ?? [])],
+  environment: command.environment ?? {},
+  ...(command.workingDirectory === undefined ? {} : { workingDirectory: command.workingDirectory }),
+  cpu,
+  memoryBytes,
+  timeoutSeconds: policy.timeoutSeconds,
+  maxAttempts: policy.maxAttempts,
+  retryDelaySeconds: policy.retryDelaySeconds ?? 0,
+  expectedOutputs,
+})
+
+/** The start places of a run's tasks, and the places of their files. */
+interface Layout {
+  place: (task: Pick<LoadedTask, 'runtime_id' | 'resource_id'>) => Place
+  /** The path below the root where only the site knows its root. */
+  directoryOf: (task: LoadedTask) => string
+  /** Copies of its files on the host of the run, for an attempt on a machine that may be gone. */
+  keptDirectoryOf: (task: LoadedTask) => string
+}
+
+const layoutOf = (snapshot: SiteSnapshot, workRoot: string): Layout => {
   const placed = placer(snapshot)
-  const place = (task: Pick<LoadedTask, 'runtime_id' | 'resource_id'>): Place => placed(task.runtime_id, task.resource_id)
-  const resources = new Map(snapshot.resources.map((resource) => [resource.id, resource]))
-  const routeOf = runNetwork(snapshot.resources as unknown as PlannedResource[], snapshot.networkTopology?.links)
-  /** Where only the site knows its root, the path below it. */
-  const directoryOf = (task: LoadedTask): string => {
-    const local = place(task).kind === 'local' || place(task).kind === 'rehearsal'
-    return attemptDirectory(local ? options.workRoot : 'work', snapshot.effectKey, task.position, task.external_id, task.attempt)
+  const place: Layout['place'] = (task) => placed(task.runtime_id, task.resource_id)
+  const below = (root: string, { position, external_id, attempt }: LoadedTask): string =>
+    attemptDirectory(root, snapshot.effectKey, position, external_id, attempt)
+  return {
+    place,
+    directoryOf: (task) => below(isHere(place(task)) ? workRoot : 'work', task),
+    keptDirectoryOf: (task) => below(workRoot, task),
   }
+}
+
+/**
+ * This process starts the tasks of the place by the one driver it has, so it knows absolute paths.
+ */
+const isHere = ({ kind }: Place): boolean => kindOf(kind).open === undefined
+
+/** The content of a task's directory: its seed, then the files of its predecessors. */
+const stagesOf = (
+  { place, directoryOf, keptDirectoryOf }: Layout,
+  options: Pick<SitePlanOptions, 'here' | 'seedRoot'>,
+  task: LoadedTask,
+  { workspaceSeedPath, seed, stage, inputs }: Detail,
+  predecessors: readonly LoadedTask[],
+): Stage[] => {
+  const own = place(task)
+  const declared = stage === 'declared'
+  const stages: Stage[] = []
+  if (workspaceSeedPath !== undefined)
+    stages.push({
+      from: seed ?? join(options.seedRoot ?? '/nonexistent', workspaceSeedPath),
+      label: `workspaceSeedPath ${workspaceSeedPath}`,
+      ...(isHere(own) ? {} : { at: options.here }),
+    })
+  for (const predecessor of predecessors) {
+    const paths = inputs
+      .filter((input) => input.producerPosition === predecessor.position)
+      .map((input) => input.logicalName)
+    const producer = place(predecessor)
+    const isKept = runsOnMachines(producer) && !isOnMachine(own, producer, predecessor)
+    const from = isKept ? options.here : producer.site
+    // Rehearsals leave no files.
+    if ((declared && paths.length === 0) || from === rehearsalSite) continue
+    stages.push({
+      from: isKept ? keptDirectoryOf(predecessor) : directoryOf(predecessor),
+      label: predecessor.external_id,
+      ...(declared ? { paths } : {}),
+      ...(from === own.site ? {} : { at: from }),
+    })
+  }
+  return stages
+}
+
+/**
+ * Whether the files of a predecessor are on the machine of the task itself. An attempt of this
+ * holder has no host on record yet.
+ */
+const isOnMachine = (own: Place, producer: Place, { host_id: host }: LoadedTask): boolean =>
+  own.machine !== undefined &&
+  producer.site === own.site &&
+  (host == null || host === machineHost(own.machine))
+
+/** The variables of an attempt: those with paths become absolute here or at the site. */
+const variablesOf = (
+  facts: { runId: string; prefix: string; directory: string; isHere: boolean; inContainer: boolean },
+  task: LoadedTask,
+  command: Pick<TaskCommand, 'environment'>,
+  inputs: readonly { logicalName: string }[],
+): Pick<Intent, 'environment' | 'pathVariables'> => {
+  const paths = inputs.map(
+    ({ logicalName }) => [inputVariable(facts.prefix, logicalName), logicalName] as const,
+  )
+  const own = {
+    RUN_ID: facts.runId,
+    ACTIVITY_ID: task.activity_id,
+    ATTEMPT: String(task.attempt),
+    RESOURCE_ID: task.resource_id,
+  }
+  const variables = {
+    // An image has a search path of its own.
+    ...(facts.inContainer ? {} : { PATH: taskPath }),
+    LANG: 'C.UTF-8',
+    ...command.environment,
+    ...Object.fromEntries(Object.entries(own).map(([key, value]) => [`${facts.prefix}${key}`, value])),
+  }
+  const { HOME: home } = command.environment
+  if (!facts.isHere)
+    return {
+      environment: variables,
+      pathVariables: { ...(home === undefined ? { HOME: '.' } : {}), ...Object.fromEntries(paths) },
+    }
+  const absolute = paths.map(([key, path]) => [key, join(facts.directory, path)] as const)
+  return { environment: { ...variables, HOME: home ?? facts.directory, ...Object.fromEntries(absolute) } }
+}
+
+/** The staged files from another resource of the task's own site, and their route. */
+const copiedOf = (
+  routeOf: SitePlan['routeOf'],
+  task: LoadedTask,
+  stages: readonly Stage[],
+  predecessors: readonly LoadedTask[],
+  staged: readonly StagedAmount[],
+): Copied[] => {
+  const producers = new Map(predecessors.map((predecessor) => [predecessor.external_id, predecessor]))
+  return stages.flatMap(({ at, label }, number) => {
+    const producer = producers.get(label)
+    const amount = staged[number]
+    // Within one resource no file moves, and files from another site were counted on their way.
+    if (
+      producer === undefined ||
+      amount === undefined ||
+      at !== undefined ||
+      producer.resource_id === task.resource_id
+    )
+      return []
+    return amount.files === 0
+      ? []
+      : [{ producer, ...amount, route: routeOf(producer.resource_id, task.resource_id, amount.bytes) }]
+  })
+}
+
+/** The container of a task, with the executable that the run's snapshot pins for it. */
+const containerFor = (
+  snapshot: SiteSnapshot,
+  place: Place,
+  position: number,
+  { command, metadata }: Pick<Detail, 'command' | 'metadata'>,
+): Intent['container'] => {
+  const pin = pinOf(snapshot.executables, position)
+  // The place of a file that is brought is known when it is there.
+  const image = pin === undefined ? command.image : (pin.image ?? 'brought')
+  const container = containerOf(place, image, metadata, runScope(snapshot.effectKey))
+  if (container === undefined || pin === undefined) return container
+  return {
+    ...container,
+    ...(pin.engine === undefined ? {} : { engine: pin.engine }),
+    ...(pin.image === undefined ? { brought: { id: pin.id, label: labelOf(pin) } } : {}),
+  }
+}
+
+/** The data with which a site turns tasks into intents, from the run's accepted snapshot. */
+export const makeSitePlan = (
+  db: Db,
+  runId: string,
+  snapshot: SiteSnapshot,
+  options: SitePlanOptions,
+): SitePlan => {
+  const details = new Map<number, Detail>()
+  const layout = layoutOf(snapshot, options.workRoot)
+  const { place, directoryOf } = layout
+  const resources = new Map(snapshot.resources.map((resource) => [resource.id, resource]))
+  const routeOf = runNetwork(
+    snapshot.resources as unknown as PlannedResource[],
+    snapshot.networkTopology?.links,
+  )
   const detailOf = (task: LoadedTask): Detail => {
     const detail = details.get(task.position)
     if (detail === undefined) throw new Error(`the command of ${task.id} was not loaded`)
@@ -146,21 +362,12 @@ export const makeSitePlan = (db: Db, runId: string, snapshot: SiteSnapshot, opti
     async commandsOf(positions) {
       const loaded = await loadCommands(db, snapshot.contentVersionId, positions)
       const expected = await predictedSeconds(db, runId, positions)
-      const out = new Map<number, Command>()
+      const out = new Map<number, TaskCommand>()
       for (const activity of loaded) {
-        const seed = activity.workspaceSeedPath === undefined ? undefined : await seedFolder(options.seedRoot, activity.workspaceSeedPath)
-        details.set(activity.position, { ...activity, seed, expectedSeconds: expected.get(activity.position) ?? 0 })
-        out.set(activity.position, {
-          argv: activity.command.entrypoint === undefined ? [] : [activity.command.entrypoint, ...(activity.command.arguments ?? [])],
-          environment: activity.command.environment ?? {},
-          ...(activity.command.workingDirectory === undefined ? {} : { workingDirectory: activity.command.workingDirectory }),
-          cpu: activity.cpu,
-          memoryBytes: activity.memoryBytes,
-          timeoutSeconds: activity.policy.timeoutSeconds,
-          maxAttempts: activity.policy.maxAttempts,
-          retryDelaySeconds: activity.policy.retryDelaySeconds ?? 0,
-          expectedOutputs: activity.expectedOutputs,
-        })
+        const { position, workspaceSeedPath: path } = activity
+        const seed = path === undefined ? undefined : await seedFolder(options.seedRoot, path)
+        details.set(position, { ...activity, seed, expectedSeconds: expected.get(position) ?? 0 })
+        out.set(position, commandOf(activity))
       }
       return out
     },
@@ -169,86 +376,46 @@ export const makeSitePlan = (db: Db, runId: string, snapshot: SiteSnapshot, opti
 
     intentOf(task, command, name, predecessors): Intent {
       const detail = detailOf(task)
-      const { site, kind } = place(task)
-      const local = kind === 'local' || kind === 'rehearsal'
+      const own = place(task)
       const directory = directoryOf(task)
-      const byPosition = new Map(predecessors.map((predecessor) => [predecessor.position, predecessor]))
-      const declared = detail.stage === 'declared'
-      const stage: Stage[] = []
-      if (detail.workspaceSeedPath !== undefined)
-        stage.push({
-          from: detail.seed ?? join(options.seedRoot ?? '/nonexistent', detail.workspaceSeedPath),
-          label: `workspaceSeedPath ${detail.workspaceSeedPath}`,
-          ...(local ? {} : { at: options.here }),
-        })
-      for (const predecessor of predecessors) {
-        const paths = detail.inputs.filter((input) => input.producerPosition === predecessor.position).map((input) => input.logicalName)
-        const from = place(predecessor).site
-        // What only rehearses leaves no files.
-        if ((declared && paths.length === 0) || from === rehearsalSite) continue
-        stage.push({
-          from: directoryOf(predecessor),
-          label: predecessor.external_id,
-          ...(declared ? { paths } : {}),
-          ...(from === site ? {} : { at: from }),
-        })
-      }
-      const inputs = detail.inputs
-        .filter((input) => byPosition.has(input.producerPosition))
-        .map((input) => [inputVariable(options.variablePrefix, input.logicalName), input.logicalName] as const)
-      const pathVariables = { HOME: '.', ...Object.fromEntries(inputs) }
-      const own = { RUN_ID: runId, ACTIVITY_ID: task.activity_id, ATTEMPT: String(task.attempt), RESOURCE_ID: task.resource_id }
-      const container = containerOf(place(task), detail.command.image, detail.metadata, runScope(snapshot.effectKey))
-      const variables = {
-        // An image has a search path of its own.
-        ...(container === undefined ? { PATH: taskPath } : {}),
-        LANG: 'C.UTF-8',
-        ...command.environment,
-        ...Object.fromEntries(Object.entries(own).map(([key, value]) => [`${options.variablePrefix}${key}`, value])),
-      }
-      const { HOME: home } = command.environment
+      const positions = new Set(predecessors.map(({ position }) => position))
+      const container = containerFor(snapshot, own, task.position, detail)
+      const { workingDirectory } = command
       return {
         name,
         directory,
         argv: command.argv,
-        ...(local
-          ? {
-              environment: {
-                ...variables,
-                HOME: home ?? directory,
-                ...Object.fromEntries(inputs.map(([key, path]) => [key, join(directory, path)])),
-              },
-            }
-          : { environment: variables, pathVariables: home === undefined ? pathVariables : Object.fromEntries(inputs) }),
-        ...(command.workingDirectory === undefined || command.workingDirectory === ''
-          ? {}
-          : { workingDirectory: command.workingDirectory }),
-        stage,
+        ...variablesOf(
+          {
+            runId,
+            prefix: options.variablePrefix,
+            directory,
+            isHere: isHere(own),
+            inContainer: container !== undefined,
+          },
+          task,
+          command,
+          detail.inputs.filter(({ producerPosition }) => positions.has(producerPosition)),
+        ),
+        ...(workingDirectory === undefined || workingDirectory === '' ? {} : { workingDirectory }),
+        stage: stagesOf(layout, options, task, detail, predecessors),
         expectedOutputs: command.expectedOutputs,
         cores: Math.max(1, Math.ceil(command.cpu)),
         memoryBytes: command.memoryBytes,
-        ...memoryLimitOf(place(task), command.memoryBytes),
+        ...memoryLimitOf(own, command.memoryBytes),
         timeoutSeconds: command.timeoutSeconds,
         ...(container === undefined ? {} : { container }),
-        ...(local
+        ...(isHere(own)
           ? {}
           : {
               gpus: detail.gpu,
               expectedSeconds: detail.expectedSeconds,
-              site: schedulingOf(place(task), resources.get(task.resource_id), detail.metadata),
+              site: schedulingOf(own, resources.get(task.resource_id), detail.metadata),
             }),
       }
     },
 
-    copiedFor(task, { stage }, predecessors, staged) {
-      const producers = new Map(predecessors.map((predecessor) => [predecessor.external_id, predecessor]))
-      return stage.flatMap(({ at, label }, number) => {
-        const producer = producers.get(label)
-        const amount = staged[number]
-        // On one resource the files stay where they are used, and what came from another site was counted on its way.
-        if (producer === undefined || amount === undefined || at !== undefined || producer.resource_id === task.resource_id) return []
-        return amount.files === 0 ? [] : [{ producer, ...amount, route: routeOf(producer.resource_id, task.resource_id, amount.bytes) }]
-      })
-    },
+    copiedFor: (task, { stage }, predecessors, staged) =>
+      copiedOf(routeOf, task, stage, predecessors, staged),
   }
 }

@@ -1,8 +1,12 @@
+import { openBackoff } from '../pacing/backoff.ts'
 import { databaseAway } from '../db/errors.ts'
 import type { Db } from '../db/sql.ts'
 import type { OutputManifest } from '../drivers/runtime/contract/driver.ts'
 
-/** A worker that lost its lease (frozen, cut off, replaced) learns it at its next commit, which has changed nothing. */
+/**
+ * A worker that lost its lease (frozen, cut off, replaced) learns that at its next commit, which
+ * has changed nothing.
+ */
 export class LeasePassedOn extends Error {
   constructor(options?: ErrorOptions) {
     super('another worker has taken this site of the run over', options)
@@ -12,6 +16,8 @@ export class LeasePassedOn extends Error {
 
 export interface TaskEnd {
   id: string
+  activityId: string
+  attempt: number
   status: 'completed' | 'failed' | 'cancelled'
   readyAt: number
   startedAt: number | null
@@ -31,18 +37,18 @@ export interface TaskEnd {
   manifest: OutputManifest | null
   /** Time in the site's own queue; null where it has none. */
   siteQueueSeconds: number | null
-  /** What the site tells of where it ran: node, image digest, Pod …; null where it tells nothing. */
+  /** The site's facts about where it ran: node, image digest, Pod …; null where it gives none. */
   place: Readonly<Record<string, unknown>> | null
-  /** The site's own name of it; null where it is not known. */
+  /** The site's own name for it; null where it is not known. */
   externalId: string | null
-  /** A failure after which the activity is not tried again. */
+  /** A failure after which the activity is not retried. */
   final: boolean
   /** Its place among the starts and ends of the step. */
   order: number
-  /** That of its start, and the name it has at the site, where the step holds both. */
+  /** The order of its start, and its name at the site, where the step holds both. */
   startOrder?: number
   name?: string
-  /** Task whose lanes these are from now on; null: they are free. */
+  /** The task that has these lanes from now on; null: they are free. */
   heir: string | null
 }
 
@@ -60,23 +66,29 @@ export interface TaskRetry {
   after: string
   attempt: number
   userAttempts: number
-  /** How many attempts so far the site ended at its own time limit. */
+  /** Number of attempts that the site has ended at its own time limit. */
   walltimeExtensions: number
   readyAt: number
   notBefore: number
 }
 
+/** The reasons for which a task can wait that could start, or that its site has. */
+export const waitKinds = ['cores', 'lane', 'site', 'login', 'data', 'retry', 'queue', 'machine'] as const
+export type WaitKind = (typeof waitKinds)[number]
+
 export interface TaskStateChange {
   id: string
-  /** Absent: as it is. */
-  status?: 'ready' | 'queued' | 'running'
-  /** Of a task whose intent is committed; otherwise of one whose intent is not. */
+  /** Absent: unchanged. */
+  status?: 'ready' | 'queued' | 'preparing' | 'running'
+  /** True for a task with a committed intent; false for one without. */
   atSite: boolean
   readyAt?: number
   queuedAt?: number
-  /** Why it waits; empty: it does not any more. */
+  /** Why it waits; empty: the wait is over. */
   reason?: string
-  /** Since when the site has not answered about it, if that is why. */
+  /** The kind of its wait; present with each reason. */
+  waitsFor?: WaitKind
+  /** Since when the site has not answered about it, if that is the reason. */
   silentSince?: number
   externalId?: string
 }
@@ -88,9 +100,9 @@ export interface TaskIntent {
   host: string
   readyAt: number
   startedAt: number
-  /** None where they come to it from the task before it. */
+  /** None where it gets them from the task before it. */
   lanes: (readonly [resourceId: string, coreId: string, slotId: string])[]
-  /** Not to be started before its predecessors have completed and its lanes have come to it. */
+  /** Must not start before its predecessors have completed and its lanes are its own. */
   ahead: boolean
 }
 
@@ -109,7 +121,10 @@ export interface TaskOutput {
   resourceId: string
 }
 
-/** How data went: links of the topology, the strategy and why it was taken; `from` and `to` are sites. */
+/**
+ * The way of the data: links of the topology, the strategy and its reason; `from` and `to` are
+ * sites.
+ */
 export interface TransferRoute {
   links: readonly string[]
   strategy: string
@@ -134,15 +149,15 @@ export interface TaskTransfer {
   cost: number
 }
 
-/** An effect that could not be stopped and has to be. */
+/** An effect that could not be stopped and still has to be. */
 export interface Leftover {
   name: string
   words: string
 }
 
-/** What happened at a site since the last commit, and what it means to start next. */
-export interface Entry {
-  /** Ids of tasks whose intents were ahead and which will not be started on them. */
+/** The events at a site since the last commit, and the tasks that it should start next. */
+export interface JournalEntry {
+  /** Ids of tasks with intents ahead that will not start on them. */
   takenBack: string[]
   starts: TaskStart[]
   ends: TaskEnd[]
@@ -157,7 +172,10 @@ export interface Entry {
 export interface CommitResult {
   /** Intents whose lanes are all held now: only these may take effect. */
   acquired: string[]
-  /** For the others: which task holds a lane of theirs. */
+  /**
+   * For the others: the task that holds one of their lanes; empty: another task holds a core of the
+   * host, and all lanes of the plan are free.
+   */
   holders: Record<string, string> | null
   cancelled: boolean
   paused: boolean
@@ -168,8 +186,17 @@ export interface CommitResult {
 const commitText = 'select * from commit_site($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)'
 const json = (items: readonly unknown[]): string | null => (items.length === 0 ? null : JSON.stringify(items))
 
-/** One durable step of a site. Idempotent: after a lost answer the same entry may be given again. */
-export const commitSite = async (db: Db, runId: string, site: string, epoch: number, entry: Entry): Promise<CommitResult> => {
+/**
+ * Writes one durable step of a site. Idempotent: after a lost answer the same entry may be written
+ * again.
+ */
+export const commitSite = async (
+  db: Db,
+  runId: string,
+  site: string,
+  epoch: number,
+  entry: JournalEntry,
+): Promise<CommitResult> => {
   try {
     const values = [
       runId,
@@ -194,17 +221,36 @@ export const commitSite = async (db: Db, runId: string, site: string, epoch: num
   }
 }
 
-/** Takes the site over: from now on only commits with the returned epoch count. */
-export const claimSite = async (db: Db, runId: string, site: string, holder: string): Promise<number> => {
-  const [row] = await db.prepared<{ epoch: number }>(
+/**
+ * Takes the site over: from now on only commits with the returned epoch count. `before`: the holder
+ * before, where it had not left the site.
+ */
+export const claimSite = async (
+  db: Db,
+  runId: string,
+  site: string,
+  holder: string,
+): Promise<{ epoch: number; before: string | undefined }> => {
+  const [row] = await db.prepared<{ epoch: number; before: string | null }>(
     'claim_site',
-    `insert into site_leases (execution_run_id, site, epoch, holder) values ($1, $2, 1, $3)
-     on conflict (execution_run_id, site) do update set epoch = site_leases.epoch + 1, holder = excluded.holder, renewed_at = clock_timestamp()
-     returning epoch`,
+    `with known as (select l.holder from site_leases l where l.execution_run_id = $1 and l.site = $2)
+     insert into site_leases (execution_run_id, site, epoch, holder) values ($1, $2, 1, $3)
+     on conflict (execution_run_id, site) do update set epoch = site_leases.epoch + 1, holder =
+       excluded.holder, renewed_at = clock_timestamp()
+     returning epoch, (select nullif(k.holder, '') from known k) as before`,
     [runId, site, holder],
   )
   if (row === undefined) throw new Error('claim_site gave no row')
-  return row.epoch
+  return { epoch: row.epoch, before: row.before ?? undefined }
+}
+
+/** Leaves a site in order: the next holder then takes it over from no other. */
+export const leaveSite = async (db: Db, runId: string, site: string, epoch: number): Promise<void> => {
+  await db.prepared(
+    'leave_site',
+    `update site_leases set holder = '' where execution_run_id = $1 and site = $2 and epoch = $3`,
+    [runId, site, epoch],
+  )
 }
 
 export interface LoadedTask {
@@ -229,6 +275,11 @@ export interface LoadedTask {
   intended: boolean
   ahead: boolean
   walltime_extensions: number
+  /**
+   * Where the latest attempt of an earlier holder is or was; null for one that this holder
+   * intended.
+   */
+  host_id?: string | null
   silent_since: number | null
 }
 
@@ -242,15 +293,18 @@ export interface LoadedRun {
 export const loadRun = async (db: Db, runId: string, contentVersionId: string): Promise<LoadedRun> => {
   const tasks = db.prepared<LoadedTask>(
     'load_run_tasks',
-    `select id, activity_position as position, activity_id, external_id, planned_resource_id as resource_id, runtime_id, attempt, user_attempts, status, core_ids, slot_id,
-       order_on_resource, ready_at, queued_at, started_at, finished_at, not_before, handle_name is not null as intended, ahead, walltime_extensions,
+    `select id, activity_position as position, activity_id, external_id, planned_resource_id as resource_id,
+      runtime_id, attempt, user_attempts, status, core_ids, slot_id,
+       order_on_resource, ready_at, queued_at, started_at, finished_at, not_before, handle_name is not null as
+         intended, ahead, walltime_extensions, host_id,
        (metadata ->> 'silentSince')::double precision as silent_since
      from task_executions where execution_run_id = $1 and latest order by activity_position`,
     [runId],
   )
   const edges = db.prepared<{ from: number[] | null; to: number[] | null }>(
     'load_run_edges',
-    `select array_agg(depends_on_position order by activity_position, depends_on_position) as from, array_agg(activity_position order by activity_position, depends_on_position) as to
+    `select array_agg(depends_on_position order by activity_position, depends_on_position) as
+      from, array_agg(activity_position order by activity_position, depends_on_position) as to
      from activity_dependencies where workflow_version_id = $1`,
     [contentVersionId],
   )
@@ -258,7 +312,7 @@ export const loadRun = async (db: Db, runId: string, contentVersionId: string): 
   return { tasks: loaded, from: Int32Array.from(lists?.from ?? []), to: Int32Array.from(lists?.to ?? []) }
 }
 
-/** A task that is over, at whatever site. */
+/** A task that is over, at any site. */
 export interface ForeignEnd {
   position: number
   status: string
@@ -275,10 +329,15 @@ export const loadEnds = (db: Db, runId: string): Promise<ForeignEnd[]> =>
   )
 
 /** Cores of a host that the intents of tasks have leased, as numbers, by id of the task. */
-export const loadCores = async (db: Db, hostId: string, taskIds: readonly string[]): Promise<Map<string, number[]>> => {
+export const loadCores = async (
+  db: Db,
+  hostId: string,
+  taskIds: readonly string[],
+): Promise<Map<string, number[]>> => {
   const rows = await db.prepared<{ id: string; core: string }>(
     'cores_held',
-    'select task_execution_id as id, core_id as core from lane_leases where task_execution_id = any($1::text[]) and resource_id = $2',
+    'select task_execution_id as id, core_id as core from lane_leases where task_execution_id = ' +
+      'any($1::text[]) and resource_id = $2',
     [taskIds, `@host/${hostId}`],
   )
   const held = new Map<string, number[]>()
@@ -286,30 +345,36 @@ export const loadCores = async (db: Db, hostId: string, taskIds: readonly string
   return held
 }
 
-/** Transfers that are on record, of these ids. */
+/** Recorded transfers of these ids. */
 export const loadTransfers = (db: Db, ids: readonly string[]): Promise<TaskTransfer[]> =>
   ids.length === 0
     ? Promise.resolve([])
     : db.prepared<TaskTransfer>(
         'load_transfers',
-        `select id, producer_activity_id as producer, consumer_activity_id as consumer, source_resource_id as source, target_resource_id as target, bytes::float8 as bytes,
-           coalesce(network_bytes, 0)::float8 as "networkBytes", coalesce(files_transferred, 0)::float8 as "filesTransferred", strategy, route, started_at as "startedAt",
+        `select id, producer_activity_id as producer, consumer_activity_id as consumer, source_resource_id as
+          source, target_resource_id as target, bytes::float8 as bytes,
+           coalesce(network_bytes, 0)::float8 as "networkBytes", coalesce(files_transferred, 0)::float8 as
+             "filesTransferred", strategy, route, started_at as "startedAt",
            finished_at as "finishedAt", cost
          from data_transfer_observations where id = any($1::text[])`,
         [ids],
       )
 
-/** Two steps that freed and took each other's lanes; PostgreSQL has undone one of them. */
+/** Two steps that freed and took each other's lanes; PostgreSQL has rolled one of them back. */
 const deadlock = '40P01'
 
-/** Repeats `work` while PostgreSQL is away, or when it was undone for another's sake: a site outlives both, what runs goes on meanwhile. */
+/**
+ * Repeats `work` while PostgreSQL is unavailable, or after a rollback for another transaction's
+ * sake: a site outlives both, and running tasks go on meanwhile.
+ */
 export const outlastingOutage = async <T>(work: () => Promise<T>, signal: AbortSignal): Promise<T> => {
-  for (let delay = 50; ; delay = Math.min(delay * 2, 2_000)) {
+  for (const backoff = openBackoff({ firstMs: 50, longestMs: 2_000 }); ;) {
     try {
       return await work()
     } catch (error) {
-      if (!(databaseAway(error) || (error as { code?: string }).code === deadlock) || signal.aborted) throw error
-      await new Promise((resolve) => setTimeout(resolve, delay))
+      if (!(databaseAway(error) || (error as { code?: string }).code === deadlock) || signal.aborted)
+        throw error
+      await backoff.pause()
     }
   }
 }

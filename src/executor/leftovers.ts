@@ -2,17 +2,21 @@ import { z } from 'zod'
 import { sql, type Db } from '../db/sql.ts'
 import type { RuntimeDriver } from '../drivers/runtime/contract/driver.ts'
 
-/** Names given to the site in one call. */
+/** Names in one call to the site. */
 const namesPerTry = 500
 const graceSeconds = 5
 
 const SiteRow = z.object({ site: z.string(), runId: z.string() })
 
-/** Sites that have something left to stop now, each with the latest of the runs that left it, whose snapshot says how the site is reached. */
+/**
+ * Sites with attempts left to stop now, each with the latest of the runs that left them; that run's
+ * snapshot holds the way to the site.
+ */
 export const sitesWithLeftovers = (db: Db): Promise<{ site: string; runId: string }[]> =>
   db.many(
     SiteRow,
-    sql`select distinct on (site) site, execution_run_id as run_id from site_leftovers where next_try_at <= now() order by site, since desc`,
+    sql`select distinct on (site) site, execution_run_id as run_id from site_leftovers
+      where next_try_at <= now() order by site, since desc`,
   )
 
 const LeftRow = z.object({ left: z.number() })
@@ -20,13 +24,19 @@ const LeftRow = z.object({ left: z.number() })
 const NameRow = z.object({ name: z.string() })
 
 /**
- * Asks a site to end what runs that are over have left there, until it confirms: 5 s after a failure, doubled to 5 minutes. Answers how
- * many names are left. Any number of processes may do so at once: ending twice does no harm.
+ * Asks a site to end the attempts that finished runs have left there, until it confirms: 5 s after
+ * a failure, doubled to 5 minutes. Returns how many names are left. Any number of processes may do
+ * so at once: a second end does no harm.
  */
-export const stopLeftovers = async (db: Db, site: string, driver: Pick<RuntimeDriver, 'cancel'>): Promise<number> => {
+export const stopLeftovers = async (
+  db: Db,
+  site: string,
+  driver: Pick<RuntimeDriver, 'cancel'>,
+): Promise<number> => {
   const due = await db.many(
     NameRow,
-    sql`select name from site_leftovers where site = ${site} and next_try_at <= now() order by since limit ${namesPerTry}`,
+    sql`select name from site_leftovers where site = ${site} and next_try_at <= now() order by since
+      limit ${namesPerTry}`,
   )
   const names = due.map(({ name }) => name)
   if (names.length > 0) {
@@ -35,9 +45,13 @@ export const stopLeftovers = async (db: Db, site: string, driver: Pick<RuntimeDr
       await db.run(sql`delete from site_leftovers where site = ${site} and name = any(${names}::text[])`)
     } catch (error) {
       await db.run(sql`update site_leftovers set tries = tries + 1, last_error = ${(error as Error).message},
-        next_try_at = now() + least(300, 5 * 2 ^ least(tries, 10)) * interval '1 second' where site = ${site} and name = any(${names}::text[])`)
+        next_try_at = now() + least(300, 5 * 2 ^ least(tries, 10)) * interval '1 second' where site = ${site}
+          and name = any(${names}::text[])`)
     }
   }
-  const { left } = await db.one(LeftRow, sql`select count(*) as left from site_leftovers where site = ${site}`)
+  const { left } = await db.one(
+    LeftRow,
+    sql`select count(*) as left from site_leftovers where site = ${site}`,
+  )
   return left
 }

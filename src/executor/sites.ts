@@ -7,8 +7,16 @@ import { builtDrivers, kindNamed, kindOf, type KindName } from '../drivers/runti
 import type { Problem } from '../refusal.ts'
 
 const Configuration = z.record(z.string(), z.unknown())
-export const SnapshotRuntime = z.looseObject({ id: z.string(), driver: z.string(), configuration: Configuration.optional() })
-export const SnapshotBinding = z.looseObject({ resourceId: z.string(), runtimeId: z.string(), configuration: Configuration.optional() })
+export const SnapshotRuntime = z.looseObject({
+  id: z.string(),
+  driver: z.string(),
+  configuration: Configuration.optional(),
+})
+export const SnapshotBinding = z.looseObject({
+  resourceId: z.string(),
+  runtimeId: z.string(),
+  configuration: Configuration.optional(),
+})
 export const SnapshotResource = z.looseObject({
   id: z.string(),
   pricePerSecond: z.number(),
@@ -19,75 +27,105 @@ export const SnapshotResource = z.looseObject({
   metadata: Configuration.optional(),
 })
 
-/** What of a run's snapshot decides where its tasks run. */
+/** The part of a run's snapshot that decides where its tasks run. */
 export interface SiteFacts {
   /** The host that accepted the run. */
   hostId: string
   runtimes: readonly z.output<typeof SnapshotRuntime>[]
   resources: readonly z.output<typeof SnapshotResource>[]
   runtimeBindings: readonly z.output<typeof SnapshotBinding>[]
+  /** From it the run's names outside are made, those of its folders too. */
+  effectKey?: string
+  /** The cloud instances that the run uses now, by capacity target. */
+  machines?: readonly { targetId: string; instanceId: string }[] | undefined
 }
 
-/** Where a task runs: one executor, one driver, one record of what was started, per site and run. */
+/** The place of a task: one executor, one driver, one record of starts, per site and run. */
 export interface Place {
-  /** `rehearsal`, `local@<host>`, `ssh/<connection>`, `slurm/<runtime>`, `kubernetes/<runtime>` or `serverless/<runtime>`. */
+  /**
+   * `rehearsal`, `local@<host>`, `ssh/<connection>`, `slurm/<runtime>`, `kubernetes/<runtime>`,
+   * `serverless/<runtime>` or `cloud/<target>`.
+   */
   site: string
   kind: KindName
-  /** How it is reached; absent: this machine. */
+  /** The connection to it; absent: this machine. */
   connectionId?: string
+  /** The cloud instance that the run uses there; absent: it has none now. */
+  machine?: string
   /** Machine whose files and commands the site uses where it is reached without a connection. */
   host?: string
-  /** Of the runtime, with the binding's own keys over it. */
+  /** The runtime's, overridden by the binding's own keys. */
   configuration: Readonly<Record<string, unknown>>
   /** Partition that the binding itself names. */
   partition?: string
 }
 
-/** The site that starts no process: rehearsal and the figures of the engine itself. */
+/** The site that starts no process: for rehearsals and measurements of the engine itself. */
 export const rehearsalSite = 'rehearsal'
 
-const text = (value: unknown): string | undefined => (typeof value === 'string' && value !== '' ? value : undefined)
+const text = (value: unknown): string | undefined =>
+  typeof value === 'string' && value !== '' ? value : undefined
 
 /**
- * Where tasks of a runtime and a resource run: the question of one run, answered once per pair. An unknown runtime rehearses: admission
- * refuses it before a run is stored.
+ * The place of tasks of a runtime and a resource, for one run, computed once per pair. An unknown
+ * runtime rehearses: admission refuses it before a run is stored.
  */
 export const placer = (facts: SiteFacts): ((runtimeId: string, resourceId: string) => Place) => {
   const runtimes = new Map(facts.runtimes.map((runtime) => [runtime.id, runtime]))
   const pair = (runtimeId: string, resourceId: string): string => JSON.stringify([runtimeId, resourceId])
-  const bindings = new Map(facts.runtimeBindings.map((binding) => [pair(binding.runtimeId, binding.resourceId), binding.configuration]))
+  const bindings = new Map(
+    facts.runtimeBindings.map((binding) => [
+      pair(binding.runtimeId, binding.resourceId),
+      binding.configuration,
+    ]),
+  )
   const places = new Map<string, Place>()
-  const find = (runtimeId: string, key: string): Place => {
+  const machines = new Map(facts.machines?.map(({ targetId, instanceId }) => [targetId, instanceId]))
+  const find = (runtimeId: string, resourceId: string): Place => {
+    const key = pair(runtimeId, resourceId)
     const runtime = runtimes.get(runtimeId)
     const configuration = { ...runtime?.configuration, ...bindings.get(key) }
-    if (runtime === undefined || configuration['launch'] === 'none') return { site: rehearsalSite, kind: 'rehearsal', configuration }
+    if (runtime === undefined || configuration['launch'] === 'none')
+      return { site: rehearsalSite, kind: 'rehearsal', configuration }
     const connectionId = text(configuration['connectionId'])
     const kind: KindName = builtDrivers.has(runtime.driver) ? (runtime.driver as KindName) : 'local'
-    const { connection, hasPartitions, siteOf } = kindOf(kind)
+    const { connection, hasPartitions, onMachines, siteOf } = kindOf(kind)
+    const machine = onMachines === true ? machines.get(resourceId) : undefined
     const host = text(configuration['hostId']) ?? facts.hostId
     const partition = hasPartitions ? text(bindings.get(key)?.['partition']) : undefined
     const isHere = connection === undefined || (connection.optional && connectionId === undefined)
     return {
-      site: siteOf({ runtimeId, connectionId, host }),
+      site: siteOf({ runtimeId, resourceId, connectionId, host }),
       kind,
       ...(isHere ? { host } : connectionId === undefined ? {} : { connectionId }),
       ...(partition === undefined ? {} : { partition }),
+      ...(machine === undefined ? {} : { machine }),
       configuration,
     }
   }
   return (runtimeId, resourceId) => {
     const key = pair(runtimeId, resourceId)
     let place = places.get(key)
-    if (place === undefined) places.set(key, (place = find(runtimeId, key)))
+    if (place === undefined) places.set(key, (place = find(runtimeId, resourceId)))
     return place
   }
 }
 
 /** One answer of `placer`. */
-export const placeOf = (facts: SiteFacts, runtimeId: string, resourceId: string): Place => placer(facts)(runtimeId, resourceId)
+export const placeOf = (facts: SiteFacts, runtimeId: string, resourceId: string): Place =>
+  placer(facts)(runtimeId, resourceId)
+
+/** Host of a machine's files and cores, as `task_executions.host_id` and the leases have it. */
+export const machineHost = (instanceId: string): string => `machine:${instanceId}`
+
+/** Whether runs get machines of their own at a place. */
+export const runsOnMachines = ({ kind }: Place): boolean => kindOf(kind).onMachines === true
 
 /** The places of all pairs of runtime and resource that a run uses, by site. */
-export const placesOf = (facts: SiteFacts, used: readonly { runtimeId: string; resourceId: string }[]): Map<string, Place> => {
+export const placesOf = (
+  facts: SiteFacts,
+  used: readonly { runtimeId: string; resourceId: string }[],
+): Map<string, Place> => {
   const places = new Map<string, Place>()
   const placed = placer(facts)
   for (const { runtimeId, resourceId } of used) {
@@ -98,8 +136,9 @@ export const placesOf = (facts: SiteFacts, used: readonly { runtimeId: string; r
 }
 
 /**
- * The queue that a site's executor polls. What uses a machine's processes, files or commands runs on that machine; so does every other
- * site of the same run, because data goes between them through it. Everything else is anybody's.
+ * The queue that a site's executor polls. A site that uses a machine's processes, files or commands
+ * runs on that machine. So does every other site of the same run, because data moves between them
+ * through it. All other sites may run on any machine.
  */
 export const taskQueueOf = (place: Place, all: Iterable<Place>, sharedQueue: string): string => {
   const host = place.host ?? [...all].map((other) => other.host).find((other) => other !== undefined)
@@ -107,33 +146,49 @@ export const taskQueueOf = (place: Place, all: Iterable<Place>, sharedQueue: str
 }
 
 /**
- * What a site's scheduler is told besides the amounts: the runtime's words, over them the partition that the resource is, over it what the
- * binding says, over all the activity's own `scheduling`.
+ * The settings for a site's scheduler besides the amounts: the runtime's, overridden by the
+ * partition that the resource is, then by the binding, then by the activity's own `scheduling`.
  */
 export const schedulingOf = (
   place: Place,
   resource: z.output<typeof SnapshotResource> | undefined,
   activity: Readonly<Record<string, unknown>>,
 ): Record<string, unknown> => {
-  const partition = text(resource?.metadata?.['partition']) ?? (resource?.type === 'hpc_partition' ? text(resource.providerId) : undefined)
+  const partition =
+    text(resource?.metadata?.['partition']) ??
+    (resource?.type === 'hpc_partition' ? text(resource.providerId) : undefined)
   const scheduling = activity['scheduling']
   return {
     ...place.configuration,
     ...(partition === undefined ? {} : { partition }),
-    ...(typeof scheduling === 'object' && scheduling !== null && !Array.isArray(scheduling) ? scheduling : {}),
+    ...(typeof scheduling === 'object' && scheduling !== null && !Array.isArray(scheduling)
+      ? scheduling
+      : {}),
   }
 }
 
-/** Whether activities with an image run in it there. Elsewhere the image is what a person would build the site's own programs from. */
+/**
+ * Whether activities with an image run in that image there. Elsewhere the image only describes how
+ * a person would build the site's own programs.
+ */
 export const runsContainers = ({ kind, configuration }: Place): boolean => {
   const { containers } = kindOf(kind)
-  return containers === 'always' || (containers === 'configured' && text(configuration['containerRuntime']) !== undefined)
+  return (
+    containers === 'always' ||
+    (containers === 'configured' && text(configuration['containerRuntime']) !== undefined)
+  )
 }
 
-/** Whether tasks of a place are processes of this machine, which ask nothing of their runtime that could be wrong. */
+/**
+ * Whether tasks of a place are processes of this machine, whose runtime has no settings that could
+ * be wrong.
+ */
 export const isOwnMachine = ({ kind }: Place): boolean => kindOf(kind).open === undefined
 
-/** Image, engine and allowances of an activity at a place; undefined where it runs in the site's own system. `scope`: the run, in letters and digits. */
+/**
+ * Image, engine and limits of an activity at a place; undefined where it runs in the site's own
+ * system. `scope`: the run, in letters and digits.
+ */
 export const containerOf = (
   place: Place,
   image: string | undefined,
@@ -141,7 +196,11 @@ export const containerOf = (
   scope: string,
 ): ContainerRequest | undefined => {
   if (image === undefined || image === '' || !runsContainers(place)) return undefined
-  const { containerRuntime: engine, containerHost: host, containerMounts: mounts } = ContainerSettings.parse(place.configuration)
+  const {
+    containerRuntime: engine,
+    containerHost: host,
+    containerMounts: mounts,
+  } = ContainerSettings.parse(place.configuration)
   const { network, reuse } = ContainerWishes.parse(activity['container'])
   return {
     ...{ image, network, reuse, scope },
@@ -157,16 +216,25 @@ const ContainerSettings = z.object({
     .string()
     .regex(/^unix:\/\/\/./, 'must be unix:// and the absolute path of the engine’s socket')
     .optional(),
-  containerMounts: z.array(z.string().regex(/^\/./, 'must be an absolute path of the host, with or without :ro')).max(100).optional(),
+  containerMounts: z
+    .array(z.string().regex(/^\/./, 'must be an absolute path of the host, with or without :ro'))
+    .max(100)
+    .optional(),
 })
-/** What is to hold tasks to their memory, in a runtime's configuration. */
-const MemorySettings = z.object({ memoryLimit: z.enum(memoryLimits, `must be one of ${memoryLimits.join(', ')}`).optional() })
+/** How memory limits are enforced, in a runtime's configuration. */
+const MemorySettings = z.object({
+  memoryLimit: z.enum(memoryLimits, `must be one of ${memoryLimits.join(', ')}`).optional(),
+})
 
 /**
- * What is to hold a task to its memory: what its runtime says, else the best that the site has. On this machine nothing holds a task whose
- * author gave no limit (16 MiB by the contract): most programs exceed it.
+ * How a task's memory limit is enforced: by the runtime's setting, else by the best way that the
+ * site has. On this machine a task without a limit of its author (16 MiB by the contract) has none:
+ * most programs exceed it.
  */
-export const memoryLimitOf = ({ configuration, kind }: Place, memoryBytes: number): { memoryLimit?: MemoryLimit } => {
+export const memoryLimitOf = (
+  { configuration, kind }: Place,
+  memoryBytes: number,
+): { memoryLimit?: MemoryLimit } => {
   const { data } = MemorySettings.safeParse(configuration)
   if (data?.memoryLimit !== undefined) return { memoryLimit: data.memoryLimit }
   return !kindOf(kind).holdsDefaultMemory && memoryBytes === defaultMemoryBytes ? { memoryLimit: 'none' } : {}
@@ -177,7 +245,7 @@ const ContainerWishes = z
   .object({ network: z.boolean().catch(false), reuse: z.boolean().catch(false) })
   .catch({ network: false, reuse: false })
 
-/** What an activity demands of a runtime beyond a processor and memory. */
+/** An activity's demands on a runtime beyond a processor and memory. */
 export interface Needs {
   activityId: string
   runtimeId: string
@@ -188,26 +256,39 @@ export interface Needs {
   memoryBytes: number
 }
 
-/** What is wrong with the configuration of a site that takes more than a connection, and what of an activity is beyond it. */
-const configurationProblems = (place: Place, demand: Omit<Needs, 'activityId' | 'runtimeId' | 'resourceId'>): Problem[] => {
+/**
+ * The faults of a configuration of a site that needs more than a connection, and the demands of an
+ * activity that it cannot meet.
+ */
+const configurationProblems = (
+  place: Place,
+  demand: Omit<Needs, 'activityId' | 'runtimeId' | 'resourceId'>,
+): Problem[] => {
   const { image, ...amounts } = demand
   const wanted = { ...amounts, ...(image === undefined || image === '' ? {} : { image }) }
   const { problems: ofKind } = kindOf(place.kind)
   if (ofKind !== undefined) return ofKind(place.configuration, wanted)
-  const problems = [ContainerSettings, MemorySettings].flatMap((settings) => settings.safeParse(place.configuration).error?.issues ?? [])
+  const problems = [ContainerSettings, MemorySettings].flatMap(
+    (settings) => settings.safeParse(place.configuration).error?.issues ?? [],
+  )
   return problems.map(({ path, message }) => ({ path: ['configuration', ...path].join('.'), message }))
 }
 
 /**
- * Reasons why the sites of a plan cannot do what its activities demand: one for each runtime and capability, by name; a runtime without
- * the connection it needs; two machines whose files would have to meet.
+ * Reasons why the sites of a plan cannot meet its activities' demands: one for each runtime and
+ * capability, by name; a runtime without the connection it needs; two machines whose files would
+ * have to meet.
  */
-export const siteProblems = (facts: SiteFacts, needs: readonly Needs[], connections: ReadonlyMap<string, string>): Problem[] => {
+export const siteProblems = (
+  facts: SiteFacts,
+  needs: readonly Needs[],
+  connections: ReadonlyMap<string, string>,
+): Problem[] => {
   const problems: Problem[] = []
-  const said = new Set<string>()
-  const say = (path: string, message: string): void => {
-    if (said.has(path + message)) return
-    said.add(path + message)
+  const reported = new Set<string>()
+  const report = (path: string, message: string): void => {
+    if (reported.has(path + message)) return
+    reported.add(path + message)
     problems.push({ path, message })
   }
   const hosts = new Map<string, string>()
@@ -219,45 +300,64 @@ export const siteProblems = (facts: SiteFacts, needs: readonly Needs[], connecti
     if (runtime === undefined || place.site === rehearsalSite) continue
     const capabilities = (runtime['capabilities'] ?? {}) as Record<string, unknown>
     const inContainer = demand.image !== undefined && demand.image !== '' && runsContainers(place)
-    const demanded: Capability[] = [...(demand.gpus > 0 ? (['gpu'] as const) : []), ...(inContainer ? (['container'] as const) : [])]
+    const demanded: Capability[] = [
+      ...(demand.gpus > 0 ? (['gpu'] as const) : []),
+      ...(inContainer ? (['container'] as const) : []),
+    ]
     for (const { path, message } of configurationProblems(place, demand))
-      say(path.startsWith('configuration') ? `runtimes.${runtimeId}.${path}` : `activities.${activityId}.${path}`, message)
+      report(
+        path.startsWith('configuration')
+          ? `runtimes.${runtimeId}.${path}`
+          : `activities.${activityId}.${path}`,
+        message,
+      )
     for (const name of demanded) {
       const has = kindNamed(runtime.driver)?.capabilities[name] ?? false
       if (!has || capabilities[name] !== true)
-        say(
+        report(
           `runtimes.${runtimeId}.capabilities.${name}`,
           has
-            ? `is not declared, and activity ${JSON.stringify(activityId)} needs it; set it to true if the site has it, or plan the activity elsewhere`
-            : `is needed by activity ${JSON.stringify(activityId)} and the ${runtime.driver} driver does not have it; plan the activity elsewhere`,
+            ? `is not declared, and activity ${JSON.stringify(activityId)} needs it; set it to true ` +
+                'if the site has it, or plan the activity elsewhere'
+            : `is needed by activity ${JSON.stringify(activityId)} and the ${runtime.driver} driver ` +
+                'does not have it; plan the activity elsewhere',
         )
     }
     if (place.host !== undefined) hosts.set(place.host, runtimeId)
     const { connection } = kindOf(place.kind)
     const needed = connection?.type
     if (connection?.optional === false && place.connectionId === undefined)
-      say(
+      report(
         `runtimes.${runtimeId}.configuration.connectionId`,
-        `is missing: a runtime of driver ${runtime.driver}, or its binding to ${JSON.stringify(resourceId)}, names the connection to use`,
+        `is missing: a runtime of driver ${runtime.driver}, or its binding to ` +
+          `${JSON.stringify(resourceId)}, names the connection to use`,
       )
     const type = place.connectionId === undefined ? undefined : connections.get(place.connectionId)
     if (place.connectionId !== undefined && type === undefined)
-      say(
+      report(
         `runtimes.${runtimeId}.configuration.connectionId`,
-        `is ${JSON.stringify(place.connectionId)}, which is no connection; save it with its environment or by PUT /environment-connections/`,
+        `is ${JSON.stringify(place.connectionId)}, which is no connection; save it with its ` +
+          'environment or by PUT /environment-connections/',
       )
-    else if (type !== undefined && needed !== undefined && type !== needed && !(needed === 'ssh' && type === 'local'))
-      say(
+    else if (
+      type !== undefined &&
+      needed !== undefined &&
+      type !== needed &&
+      !(needed === 'ssh' && type === 'local')
+    )
+      report(
         `runtimes.${runtimeId}.configuration.connectionId`,
-        `is ${JSON.stringify(place.connectionId)}, a connection of type ${type}; a runtime of driver ${runtime.driver} needs one of type ${needed}`,
+        `is ${JSON.stringify(place.connectionId)}, a connection of type ${type}; a runtime of ` +
+          `driver ${runtime.driver} needs one of type ${needed}`,
       )
     if (place.connectionId === undefined || type !== 'local') continue
     hosts.set(facts.hostId, runtimeId)
   }
   if (hosts.size > 1)
-    say(
+    report(
       'runtimes',
-      `use the files of several machines (${[...hosts.keys()].join(', ')}) without a connection; reach all but one through a connection of type ssh`,
+      `use the files of several machines (${[...hosts.keys()].join(', ')}) without a connection; ` +
+        'reach all but one through a connection of type ssh',
     )
   return problems
 }

@@ -1,6 +1,6 @@
 /**
- * Sites of one run that are worked on by one process tell each other of ends at once, instead of finding them in the record at their next
- * look (0.4 s later); what another process commits is found there all the same.
+ * Sites of one run in one process notify each other of ends at once, instead of finding them in the
+ * record at their next look (0.4 s later). Commits of another process are found there all the same.
  */
 export const openWakes = () => {
   const listening = new Map<string, Set<() => void>>()
@@ -14,7 +14,7 @@ export const openWakes = () => {
         if (all.size === 0) listening.delete(runId)
       }
     },
-    tell(runId: string, by: () => void): void {
+    notify(runId: string, by: () => void): void {
       for (const wake of listening.get(runId) ?? []) if (wake !== by) wake()
     },
   }

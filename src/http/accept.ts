@@ -1,4 +1,7 @@
-/** One range of an Accept header: `text/*;q=0.5` is `{type: 'text/*', quality: 0.5}`. Parameters other than q are ignored. */
+/**
+ * One range of an Accept header: `text/*;q=0.5` is `{type: 'text/*', quality: 0.5}`. Parameters
+ * other than q are ignored.
+ */
 interface Range {
   type: string
   quality: number
@@ -13,7 +16,10 @@ const ranges = (accept: string): Range[] =>
     return [{ type, quality: quality >= 0 && quality <= 1 ? quality : 0 }]
   })
 
-/** How much a client wants `type`, 0 to 1: the most specific range of its Accept header decides (RFC 9110, 12.5.1). */
+/**
+ * The client's preference for `type`, 0 to 1. The most specific range of its Accept header decides
+ * (RFC 9110, 12.5.1).
+ */
 const quality = (accepted: Range[], type: string): number => {
   const group = `${type.slice(0, type.indexOf('/'))}/*`
   for (const name of [type, group, '*/*']) {
@@ -26,8 +32,9 @@ const quality = (accepted: Range[], type: string): number => {
 const problemType = 'application/problem+json'
 
 /**
- * Whether one of `types` may be sent; no header, or an empty one, accepts everything. A client that names only the type of problem
- * documents says what its errors are to look like and nothing of the rest, so it accepts everything too.
+ * Whether one of `types` may be sent. Without a header, or with an empty one, every type may. A
+ * client that names only the type of problem documents chooses a form for errors only, so it
+ * accepts every type too.
  */
 export const accepts = (accept: string | undefined, types: readonly string[]): boolean => {
   if (accept === undefined || accept === '*/*' || accept.trim() === '') return true
@@ -37,7 +44,10 @@ export const accepts = (accept: string | undefined, types: readonly string[]): b
   return types.some((type) => quality(accepted, type) > 0)
 }
 
-/** Whether a browser asks for a page to look at: it names `text/html`, and wants it no less than JSON. Programs send a wildcard or nothing. */
+/**
+ * Whether a browser asks for a page: it names `text/html`, and prefers it no less than JSON.
+ * Programs send a wildcard or no header.
+ */
 export const wantsPage = (accept: string | undefined): boolean => {
   if (accept === undefined || !accept.toLowerCase().includes('text/html')) return false
   const accepted = ranges(accept)
@@ -45,14 +55,23 @@ export const wantsPage = (accept: string | undefined): boolean => {
   return page > 0 && page >= (accepted.find((range) => range.type === 'application/json')?.quality ?? 0)
 }
 
-/** The type of `types` that a client wants most, the first of equals; the first one too where it accepts none of them. */
+/**
+ * The type of `types` that a client prefers most, the first of equals, and the first where it
+ * accepts none of them.
+ */
 export const preferred = (accept: string | undefined, types: readonly [string, ...string[]]): string => {
   if (accept === undefined || accept.trim() === '') return types[0]
   const accepted = ranges(accept)
-  return types.reduce((best, type) => (quality(accepted, type) > quality(accepted, best) ? type : best), types[0])
+  return types.reduce(
+    (best, type) => (quality(accepted, type) > quality(accepted, best) ? type : best),
+    types[0],
+  )
 }
 
-/** Whether errors go out as `application/problem+json`: it must be named, and wanted no less than plain JSON. */
+/**
+ * Whether errors are sent as `application/problem+json`: the client must name it, and prefer it no
+ * less than plain JSON.
+ */
 export const prefersProblem = (accept: string | undefined): boolean => {
   if (accept === undefined || !accept.toLowerCase().includes(problemType)) return false
   const accepted = ranges(accept)

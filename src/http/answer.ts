@@ -1,13 +1,16 @@
 import { pipeline } from 'node:stream/promises'
 import { prefersProblem } from './accept.ts'
+import { Chunks } from './chunks.ts'
 import { errorAnswer, errorBody, internalAnswer, type ErrorAnswer } from './errors.ts'
-import { clientLeft, type Exchange, type Outgoing } from './exchange.ts'
+import { clientLeft, type Body, type Exchange, type Outgoing } from './exchange.ts'
 import type { AppOptions } from './options.ts'
 import { Reply, type Route } from './route.ts'
 
 /** `content-type` as `Content-Type`, so that a handler's spelling does not send a header twice. */
 const canonical = (name: string): string =>
-  name.toLowerCase() === 'etag' ? 'ETag' : name.toLowerCase().replace(/(^|-)[a-z]/g, (letter) => letter.toUpperCase())
+  name.toLowerCase() === 'etag'
+    ? 'ETag'
+    : name.toLowerCase().replace(/(^|-)[a-z]/g, (letter) => letter.toUpperCase())
 
 const flatHeaders = (start: readonly string[], headers: Record<string, string>): string[] => {
   const flat = [...start]
@@ -15,12 +18,25 @@ const flatHeaders = (start: readonly string[], headers: Record<string, string>):
   return flat
 }
 
-/** How results and errors become answers, and how answers go out. */
-export const createAnswers = (options: Pick<AppOptions, 'config' | 'log' | 'translate' | 'validateResponses' | 'onAnswer'>) => {
+const lengthOf = (body: Body | undefined): number =>
+  body === undefined ? 0 : body instanceof Chunks ? body.byteLength : Buffer.byteLength(body)
+
+/** Turns results and errors into answers, and sends them. */
+export const createAnswers = (
+  options: Pick<
+    AppOptions,
+    'config' | 'log' | 'translate' | 'streamOpened' | 'validateResponses' | 'onAnswer'
+  >,
+) => {
   const { config, log } = options
   const translate = options.translate ?? (() => undefined)
 
-  const note = (exchange: Exchange, status: number, contentType: string | undefined, body: string | Buffer | undefined): void =>
+  const note = (
+    exchange: Exchange,
+    status: number,
+    contentType: string | undefined,
+    body: Body | undefined,
+  ): void =>
     options.onAnswer?.({
       method: exchange.req.method ?? '',
       template: exchange.entry?.route?.path,
@@ -29,33 +45,46 @@ export const createAnswers = (options: Pick<AppOptions, 'config' | 'log' | 'tran
       body: exchange.req.method === 'HEAD' || body === undefined ? undefined : body.toString(),
     })
 
-  const write = (exchange: Exchange, outgoing: Outgoing): void => {
+  /** `shown` is the body before compression. */
+  const write = (exchange: Exchange, outgoing: Outgoing, shown = outgoing.body): void => {
     const { req, res } = exchange
     if (res.headersSent || res.destroyed) return
     const { status, headers, body } = outgoing
     const flat = flatHeaders(exchange.headers, headers)
-    if (status !== 204 && status !== 304) flat.push('Content-Length', String(body === undefined ? 0 : Buffer.byteLength(body)))
+    if (status !== 204 && status !== 304) flat.push('Content-Length', String(lengthOf(body)))
     res.writeHead(status, flat)
-    res.end(req.method === 'HEAD' || status === 204 || status === 304 ? undefined : body)
-    note(exchange, status, headers['Content-Type'], body)
+    if (req.method === 'HEAD' || status === 204 || status === 304) res.end()
+    else if (body instanceof Chunks) {
+      for (const part of body.parts) res.write(part)
+      res.end()
+    } else res.end(body)
+    note(exchange, status, headers['Content-Type'], shown)
   }
 
-  const stream = async (exchange: Exchange, reply: Reply, status: number, headers: Record<string, string>): Promise<void> => {
+  const stream = async (
+    exchange: Exchange,
+    reply: Reply,
+    status: number,
+    headers: Record<string, string>,
+  ): Promise<void> => {
     const { req, res } = exchange
     const source = reply.stream
     if (source === undefined) return
-    if (res.destroyed || req.method === 'HEAD') source.destroy()
+    if ((res.destroyed || req.method === 'HEAD') && typeof source !== 'function') source.destroy()
     if (res.destroyed) return
     res.writeHead(status, flatHeaders([...exchange.headers, 'X-Accel-Buffering', 'no'], headers))
     note(exchange, status, headers['Content-Type'], undefined)
     if (req.method === 'HEAD') return void res.end()
-    // An event stream may stay silent for long; its reader wants to see that it is open.
+    // An event stream may stay silent for long, and its reader needs to see that it is open.
     res.flushHeaders()
     try {
-      await pipeline(source, res)
+      await pipeline(typeof source === 'function' ? source({ opened: options.streamOpened }) : source, res)
     } catch (error) {
       if (!clientLeft(exchange, error))
-        log.error({ err: error, requestId: exchange.requestId, path: exchange.path }, 'a stream failed after its answer had begun')
+        log.error(
+          { err: error, requestId: exchange.requestId, path: exchange.path },
+          'a stream failed after its answer had begun',
+        )
     }
   }
 
@@ -63,7 +92,10 @@ export const createAnswers = (options: Pick<AppOptions, 'config' | 'log' | 'tran
     const text = JSON.stringify(body)
     if (options.validateResponses === true && built.response !== undefined) {
       const result = built.response.safeParse(JSON.parse(text ?? 'null'))
-      if (!result.success) throw new Error(`the answer of ${built.method} ${built.path} does not fit its schema: ${result.error.message}`)
+      if (!result.success)
+        throw new Error(
+          `the answer of ${built.method} ${built.path} does not fit its schema: ${result.error.message}`,
+        )
     }
     return text
   }
@@ -72,7 +104,10 @@ export const createAnswers = (options: Pick<AppOptions, 'config' | 'log' | 'tran
     write,
     stream,
 
-    /** The answer that switches the connection to WebSocket is written by the library; this only tells of it. */
+    /**
+     * The library writes the answer that switches the connection to WebSocket. This method only
+     * records it.
+     */
     switched: (exchange: Exchange): void => note(exchange, 101, undefined, undefined),
 
     refuse(exchange: Exchange, answer: ErrorAnswer): void {
@@ -88,23 +123,31 @@ export const createAnswers = (options: Pick<AppOptions, 'config' | 'log' | 'tran
       })
     },
 
-    /** The answer to an error; undefined when no client is left to read one. */
+    /** The answer to an error; undefined where the client has left. */
     answerTo(exchange: Exchange, error: unknown): ErrorAnswer | undefined {
       if (clientLeft(exchange, error)) return undefined
       const known = errorAnswer(error, translate)
       if (known !== undefined) return known
-      log.error({ err: error, requestId: exchange.requestId, method: exchange.req.method, path: exchange.path }, 'a request failed')
+      log.error(
+        { err: error, requestId: exchange.requestId, method: exchange.req.method, path: exchange.path },
+        'a request failed',
+      )
       return internalAnswer(exchange.requestId)
     },
 
-    /** A handler's result as status, headers and text; `body` stays undefined for streams and answers without content. */
+    /**
+     * A handler's result as status, headers and text; `body` stays undefined for streams and
+     * answers without content.
+     */
     outgoing(built: Route, result: unknown): Outgoing {
       const reply = result instanceof Reply ? result : undefined
       const body: unknown = reply === undefined ? result : reply.body
-      const status = reply?.status ?? built.status ?? (built.response !== undefined || built.raw !== undefined ? 200 : 204)
+      const status =
+        reply?.status ?? built.status ?? (built.response !== undefined || built.raw !== undefined ? 200 : 204)
       const headers: Record<string, string> = {}
       for (const [name, value] of Object.entries(reply?.headers ?? {})) headers[canonical(name)] = value
-      if (headers['Location']?.startsWith('/') === true) headers['Location'] = config.apiPrefix + headers['Location']
+      if (headers['Location']?.startsWith('/') === true)
+        headers['Location'] = config.apiPrefix + headers['Location']
       if (status === 202) headers['Retry-After'] ??= '1'
       if (reply?.stream !== undefined) {
         headers['Content-Type'] ??= built.raw?.[0] ?? 'application/octet-stream'
@@ -115,9 +158,10 @@ export const createAnswers = (options: Pick<AppOptions, 'config' | 'log' | 'tran
           throw new Error(`${built.method} ${built.path} answered nothing where its schema has a body`)
         return { status, headers, body: undefined }
       }
-      if (typeof body === 'string' && built.raw !== undefined) {
+      if ((typeof body === 'string' || body instanceof Chunks) && built.raw !== undefined) {
         const type = built.raw[0] ?? 'text/plain'
-        headers['Content-Type'] ??= type.startsWith('text/') && !type.includes('charset') ? `${type}; charset=utf-8` : type
+        headers['Content-Type'] ??=
+          type.startsWith('text/') && !type.includes('charset') ? `${type}; charset=utf-8` : type
         return { status, headers, body }
       }
       headers['Content-Type'] ??= 'application/json'

@@ -19,9 +19,15 @@ import { createSockets } from './sockets.ts'
 import { createTable } from './table.ts'
 
 export interface App {
-  /** Listener for a Node server: requests of the API skip Express, whose exchange of prototypes costs three quarters of a small answer. */
+  /**
+   * Listener for a Node server. Requests of the API skip Express, because its exchange of
+   * prototypes costs three quarters of a small answer.
+   */
   listener: (req: IncomingMessage, res: ServerResponse) => void
-  /** Whether a request that asks for another protocol gets one. All others are answered as if they had not asked. */
+  /**
+   * Whether a request for another protocol gets it. Any other request is answered without a switch
+   * of protocol.
+   */
   upgrades: (req: IncomingMessage) => boolean
   /** Listener for a Node server's upgrades. */
   upgrade: (req: IncomingMessage, socket: Socket, head: Buffer) => void
@@ -56,7 +62,7 @@ const rootRoutesOf = (rootHealth: AppOptions['rootHealth'], documentText: () => 
   }),
 ]
 
-/** The log line and the measurement of an answered request. */
+/** Writes the log line and the measurement of an answered request. */
 const settle = ({ log, observe }: Pick<AppOptions, 'log' | 'observe'>, exchange: Exchange): void => {
   const { req, res } = exchange
   const ms = performance.now() - exchange.started
@@ -68,22 +74,30 @@ const settle = ({ log, observe }: Pick<AppOptions, 'log' | 'observe'>, exchange:
     ms: Math.round(ms * 10) / 10,
   }
   observe?.(req.method ?? '', exchange.entry?.template ?? 'unknown', res.statusCode, ms / 1_000)
-  // A line for each read would cost more than the read; debug has it.
+  // A line for each read would cost more than the read, so reads are logged at level debug.
   if (res.statusCode < 400 && (req.method === 'GET' || req.method === 'HEAD')) log.debug(fields, 'request')
   else log.info(fields, 'request')
 }
 
 /**
- * The kernel: everything that stands around a handler, once and in one order (`dispatch.ts`, then `perform.ts`), for requests and
- * WebSockets alike.
+ * The kernel: the steps around a handler, once and in one order (`dispatch.ts`, then `perform.ts`),
+ * for requests and WebSockets alike.
  */
 export const createApp = (options: AppOptions): App => {
   const { config, log } = options
   const access = createAccess(config)
   const rootRoutes = rootRoutesOf(options.rootHealth, () => documentText)
   const table = createTable([
-    ...options.routes.map((built) => ({ method: built.method, path: config.apiPrefix + built.path, route: built })),
-    ...(options.unbuilt ?? []).map(({ method, path }) => ({ method, path: config.apiPrefix + path, route: undefined })),
+    ...options.routes.map((built) => ({
+      method: built.method,
+      path: config.apiPrefix + built.path,
+      route: built,
+    })),
+    ...(options.unbuilt ?? []).map(({ method, path }) => ({
+      method,
+      path: config.apiPrefix + path,
+      route: undefined,
+    })),
     ...rootRoutes.map((built) => ({ method: built.method, path: built.path, route: built })),
   ])
   const openapi = openApi({
@@ -92,6 +106,8 @@ export const createApp = (options: AppOptions): App => {
     prefix: config.apiPrefix,
     version: options.version,
     tokenNeeded: config.apiToken !== undefined,
+    ...(options.operationId === undefined ? {} : { operationId: options.operationId }),
+    ...(options.example === undefined ? {} : { example: options.example }),
   })
   const documentText = JSON.stringify(openapi)
   const commonHeaders = [
@@ -111,10 +127,16 @@ export const createApp = (options: AppOptions): App => {
   const perform = createPerform({ options, answers, audit, guarded, sockets, caller: access.caller })
   const dispatch = createDispatch({ options, access, table, answers, perform })
 
-  const serve = async (exchange: Exchange, docs: ((exchange: Exchange) => void) | undefined): Promise<void> => {
+  const serve = async (
+    exchange: Exchange,
+    docs: ((exchange: Exchange) => void) | undefined,
+  ): Promise<void> => {
     const { req, res } = exchange
     try {
-      const work = (): Promise<void> => dispatch(exchange, docs === undefined ? undefined : () => docs(exchange))
+      const selection = await options.select?.()
+      if (selection !== undefined) exchange.headers.push('Orrery-Instance', selection.id)
+      const work = (): Promise<void> =>
+        dispatch(exchange, docs === undefined ? undefined : () => docs(exchange), selection)
       if (options.span === undefined) await work()
       else
         await options.span(
@@ -127,7 +149,10 @@ export const createApp = (options: AppOptions): App => {
       const answer = answers.answerTo(exchange, error)
       if (answer === undefined) return void res.destroy()
       if (exchange.call !== undefined && exchange.entry?.route !== undefined)
-        await audit(exchange, exchange.entry.route, exchange.call, { status: answer.status, code: answer.code })
+        await audit(exchange, exchange.entry.route, exchange.call, {
+          status: answer.status,
+          code: answer.code,
+        })
       answers.refuse(exchange, answer)
     }
     settle(options, exchange)
@@ -142,11 +167,13 @@ export const createApp = (options: AppOptions): App => {
   const showDocs = (exchange: Exchange): void => {
     const { headers } = exchange
     for (let i = 0; i < headers.length; i += 2) exchange.res.setHeader(headers[i] ?? '', headers[i + 1] ?? '')
-    // Express makes these its own by setting their prototypes.
+    // Express sets the prototypes of these objects to its own.
     pages(exchange.req as express.Request, exchange.res as express.Response, (error: unknown) => {
       for (const name of exchange.res.getHeaderNames()) exchange.res.removeHeader(name)
       const answer =
-        error === undefined ? errorAnswer(new Refusal('missing', 'Not Found'), () => undefined) : answers.answerTo(exchange, error)
+        error === undefined
+          ? errorAnswer(new Refusal('missing', 'Not Found'), () => undefined)
+          : answers.answerTo(exchange, error)
       if (answer !== undefined) answers.refuse(exchange, answer)
     })
   }
@@ -167,7 +194,7 @@ export const createApp = (options: AppOptions): App => {
   }
 
   const upgrade = (req: IncomingMessage, socket: Socket, head: Buffer): void => {
-    // Node has taken its own listeners off the connection.
+    // Node has removed its own listeners from the connection.
     socket.on('error', () => socket.destroy())
     const res = new ServerResponse(req)
     res.shouldKeepAlive = false

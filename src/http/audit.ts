@@ -1,7 +1,8 @@
 import type { Actor } from './access.ts'
+import type { Body } from './exchange.ts'
 import type { Route } from './route.ts'
 
-/** One record of the audit trail: a request that would change something, and how it ended. */
+/** One record of the audit trail: a mutating request and its outcome. */
 export interface AuditRecord {
   eventType: string
   actorId: string
@@ -15,16 +16,21 @@ export interface AuditRecord {
   metadata: { method: string; path: string; status: number; code?: string; requestId: string }
 }
 
-/** The record of an answered mutation. The route's own fields see parameters and the checked body; where they fail the record says less. */
+/**
+ * The record of an answered mutation. The route's own fields read parameters and the checked body.
+ * Where they fail, the record lacks them.
+ */
 export const auditRecord = (
   route: Route,
   call: { params: Record<string, string>; body: unknown; actor: Actor; requestId: string },
-  answer: { status: number; code: string | undefined; body?: string | Buffer | undefined },
+  answer: { status: number; code: string | undefined; body?: Body | undefined },
 ): AuditRecord => {
   const given = { params: call.params, body: call.body }
   const fields = route.audit === false ? undefined : route.audit
-  // A refused document may lack what the route's functions read from it.
-  const read = <T>(field: ((given: { params: Record<string, string>; body: unknown }) => T) | undefined): T | undefined => {
+  // A refused document may lack members that the route's functions read.
+  const read = <T>(
+    field: ((given: { params: Record<string, string>; body: unknown }) => T) | undefined,
+  ): T | undefined => {
     try {
       return field?.(given)
     } catch (error) {
@@ -41,7 +47,8 @@ export const auditRecord = (
     resourceId: read(fields?.resourceId),
     connectionId: read(fields?.connectionId),
     executionId: read(fields?.executionId),
-    outcome: answer.status >= 400 ? 'failed' : (fields?.outcome?.(JSON.parse(String(answer.body))) ?? 'succeeded'),
+    outcome:
+      answer.status >= 400 ? 'failed' : (fields?.outcome?.(JSON.parse(String(answer.body))) ?? 'succeeded'),
     summary: answer.status < 400 ? deed : `${answer.status === 500 ? 'failed' : 'refused'}: ${deed}`,
     metadata: {
       method: route.method,

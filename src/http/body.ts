@@ -5,12 +5,14 @@ import { ClientGone, HttpRefusal } from './errors.ts'
 import { lateBody } from './pace.ts'
 import type { YamlReader } from './yaml-reader.ts'
 
-export const tooLarge = (limit: number): Refusal => new Refusal('too_large', `the body is larger than the ${limit} bytes allowed here`)
+export const tooLarge = (limit: number): Refusal =>
+  new Refusal('too_large', `the body is larger than the ${limit} bytes allowed here`)
 
 /**
- * The whole body, at most `limit` bytes, in at most `withinMs` milliseconds. Throws `too_large` at the first byte beyond (the rest is
- * read and dropped, so that the client gets to see the answer), 408 for one that is late, `invalid` where it is not the one that
- * Content-Digest names, and ClientGone when the connection ends before the body does.
+ * The whole body, at most `limit` bytes, in at most `withinMs` milliseconds.
+ * @throws `too_large` at the first byte beyond (the rest is read and dropped, so that the client
+ *   receives the answer), 408 for a late body, `invalid` where it does not match Content-Digest,
+ *   and ClientGone where the connection ends before the body does
  */
 export const readBody = async (
   req: IncomingMessage,
@@ -56,12 +58,15 @@ const collect = (req: IncomingMessage, limit: number, withinMs: number): Promise
     req.on('data', onData).on('end', onEnd).on('close', onClose)
   })
 
-/** What is left of a body that its route did not take is read and dropped, so that the client sees the answer; not for ever. */
+/**
+ * Reads and drops the rest of a body that its route did not read, for a bounded time, so that the
+ * client receives the answer.
+ */
 export const dropRest = (req: IncomingMessage, withinMs: number): void => {
   if (req.complete || req.destroyed) return
   const { socket } = req
   const late = setTimeout(() => socket.destroy(), withinMs).unref()
-  // Once the answer is out, the end of a connection is not an event of its request any more.
+  // Once the answer is sent, the end of the connection no longer concerns the request.
   const over = (): void => {
     clearTimeout(late)
     socket.off('close', over)
@@ -74,25 +79,35 @@ export const dropRest = (req: IncomingMessage, withinMs: number): void => {
 const yamlTypes = new Set(['application/yaml', 'application/x-yaml', 'text/yaml'])
 
 /** The media type of a Content-Type, in lower case, without its parameters. */
-export const mediaType = (contentType: string): string => (contentType.split(';', 1)[0] ?? '').trim().toLowerCase()
+export const mediaType = (contentType: string): string =>
+  (contentType.split(';', 1)[0] ?? '').trim().toLowerCase()
 
-/** Throws 415 for compressed bodies. */
+/** @throws HttpRefusal 415 for compressed bodies */
 export const plainEncoding = (req: IncomingMessage): void => {
   const encoding = req.headers['content-encoding']
   if (encoding !== undefined && encoding.toLowerCase() !== 'identity')
-    throw new HttpRefusal('unsupported_media_type', 'compressed bodies are not read; send the document without Content-Encoding', {
-      'Accept-Encoding': 'identity',
-    })
+    throw new HttpRefusal(
+      'unsupported_media_type',
+      'compressed bodies are not read; send the document without Content-Encoding',
+      {
+        'Accept-Encoding': 'identity',
+      },
+    )
 }
 
 /** The 415 of a body that is neither a document nor one of `streams`. */
 export const otherType = (documents: boolean, streams: readonly string[]): HttpRefusal => {
   const types = [...(documents ? ['application/json', 'application/yaml'] : []), ...streams]
   const text = streams.length > 0 ? types.join(' or ') : 'application/json or application/yaml, in UTF-8'
-  return new HttpRefusal('unsupported_media_type', `Content-Type must be ${text}`, { 'Accept-Post': types.join(', ') })
+  return new HttpRefusal('unsupported_media_type', `Content-Type must be ${text}`, {
+    'Accept-Post': types.join(', '),
+  })
 }
 
-/** `json` or `yaml` by Content-Type; a missing one is read as JSON. Throws 415 for other types, charsets and encodings. */
+/**
+ * `json` or `yaml` by Content-Type; a missing one counts as JSON. @throws HttpRefusal 415 for other
+ * types, charsets and encodings
+ */
 export const documentFormat = (req: IncomingMessage, streams: readonly string[] = []): 'json' | 'yaml' => {
   plainEncoding(req)
   const header = req.headers['content-type']
@@ -119,15 +134,21 @@ const utf8 = (bytes: Buffer): string => {
   }
 }
 
-/** Values of a JSON document; one of 32 MiB has some 2 million. A body of nothing but `[],` would cost eight seconds and a gigabyte. */
+/**
+ * The limit of values in a JSON document; a document of 32 MiB has some 2 million. A body of
+ * nothing but `[],` would cost eight seconds and a gigabyte.
+ */
 const valueBound = 4_000_000
-/** Keys of one object: V8 takes three seconds for two million of them. */
+/** The limit of keys in one object: V8 takes three seconds for two million of them. */
 const keyBound = 250_000
 
-/** Which bound a large body breaks: separators outside of strings, counted in the bytes before anything is built of them. */
+/**
+ * The bound that a large body exceeds. It counts separators outside of strings in the bytes, before
+ * any value is built from them.
+ */
 const excess = (bytes: Buffer): string | undefined => {
   if (bytes.length < 2 * valueBound) return undefined
-  /** Keys so far of each open object and array. */
+  /** Keys counted so far in each open object and array. */
   const open: number[] = []
   let separators = 0
   let quoted = false
@@ -150,16 +171,24 @@ const excess = (bytes: Buffer): string | undefined => {
   return undefined
 }
 
-/** V8 quotes the document in some of its messages; what it found and where is enough. */
+/**
+ * V8 quotes the document in some of its messages. The answer keeps only the fault and its position.
+ */
 const jsonFault = (error: unknown): string =>
-  error instanceof Error ? error.message.replace(/, (?:\.\.\.)?"[\s\S]*"(?:\.\.\.)? is not valid JSON$/, '') : 'it cannot be read'
+  error instanceof Error
+    ? error.message.replace(/, (?:\.\.\.)?"[\s\S]*"(?:\.\.\.)? is not valid JSON$/, '')
+    : 'it cannot be read'
 
 const readJson = (text: string): unknown => {
   try {
-    // Only a document with such a run of digits can hold an integer beyond 2^53-1: all others skip the reviver, which costs ten times the parse.
+    // Only a document with such a run of digits can hold an integer beyond 2^53-1. All others skip
+    // the reviver, because it costs ten times the parse.
     if (!/(?<![\d.])(?:9\d{15}|[1-9]\d{16})/.test(text)) return JSON.parse(text)
     return JSON.parse(text, ((_key: string, value: unknown, context?: { source?: string }) =>
-      typeof value === 'number' && context?.source !== undefined && /^-?\d+$/.test(context.source) && !Number.isSafeInteger(value)
+      typeof value === 'number' &&
+      context?.source !== undefined &&
+      /^-?\d+$/.test(context.source) &&
+      !Number.isSafeInteger(value)
         ? BigInt(context.source)
         : value) as (key: string, value: unknown) => unknown)
   } catch (error) {
@@ -168,10 +197,15 @@ const readJson = (text: string): unknown => {
 }
 
 /**
- * The document in `bytes`; undefined when there is none. An integer beyond 2^53-1 comes as a bigint, for `checkDocument` to judge by its path.
- * Throws `invalid` (400) for what cannot be read as `format`.
+ * The document in `bytes`; undefined for an empty body. An integer beyond 2^53-1 becomes a bigint,
+ * so that `checkDocument` can judge it by its path.
+ * @throws `invalid` (400) for bytes that are not readable as `format`
  */
-export const readDocument = async (bytes: Buffer, format: 'json' | 'yaml', readYaml: YamlReader): Promise<unknown> => {
+export const readDocument = async (
+  bytes: Buffer,
+  format: 'json' | 'yaml',
+  readYaml: YamlReader,
+): Promise<unknown> => {
   if (bytes.length === 0) return undefined
   const excessive = format === 'json' ? excess(bytes) : undefined
   if (excessive !== undefined) throw new Refusal('too_large', `the document has ${excessive}`)
@@ -180,8 +214,12 @@ export const readDocument = async (bytes: Buffer, format: 'json' | 'yaml', readY
   const { value, problems } = await readYaml(text)
   const [first] = problems
   if (first !== undefined)
-    throw new Refusal('invalid', `the body is not valid YAML: ${first.path === '' ? '' : `${first.path}: `}${first.message}`, {
-      details: problems,
-    })
+    throw new Refusal(
+      'invalid',
+      `the body is not valid YAML: ${first.path === '' ? '' : `${first.path}: `}${first.message}`,
+      {
+        details: problems,
+      },
+    )
   return value
 }

@@ -5,7 +5,7 @@ import type { Call, Upload } from './route.ts'
 import { isId } from './schema.ts'
 import type { Match } from './table.ts'
 
-/** What a handler gets; the abort signal is made only for a handler that looks at it. */
+/** The argument of a handler. The abort signal is created only for a handler that reads it. */
 export class HttpCall implements Call<string, unknown, unknown, Upload | undefined> {
   readonly params: Record<string, string>
   readonly query: unknown
@@ -15,13 +15,21 @@ export class HttpCall implements Call<string, unknown, unknown, Upload | undefin
   readonly requestId: string
   readonly target: string
   readonly actor: Actor
+  readonly grant: string | undefined
   readonly #res: ServerResponse
   #controller: AbortController | undefined
 
   constructor(
     req: IncomingMessage,
     res: ServerResponse,
-    given: { params: Record<string, string>; query: unknown; requestId: string; target: string; actor: Actor },
+    given: {
+      params: Record<string, string>
+      query: unknown
+      requestId: string
+      target: string
+      actor: Actor
+      grant?: string | undefined
+    },
   ) {
     this.params = given.params
     this.query = given.query
@@ -30,7 +38,8 @@ export class HttpCall implements Call<string, unknown, unknown, Upload | undefin
     this.requestId = given.requestId
     this.target = given.target
     this.actor = given.actor
-    // Only set-cookie comes as an array, and only in answers.
+    this.grant = given.grant
+    // Only set-cookie is an array, and only in answers.
     this.headers = req.headers as Readonly<Record<string, string | undefined>>
     this.#res = res
   }
@@ -60,7 +69,10 @@ const decoded = (text: string, what: string): string => {
 
 const tailLength = 4_096
 
-/** The path's named segments, decoded. Throws 400 for values that cannot be an id, so that no store ever sees them. */
+/**
+ * The path's named segments, decoded. @throws 400 for values that cannot be an id, so that no store
+ * receives them
+ */
 export const pathParams = (match: Match): Record<string, string> => {
   const params: Record<string, string> = {}
   const { names, tail } = match.entry
@@ -68,16 +80,20 @@ export const pathParams = (match: Match): Record<string, string> => {
     const value = decoded(match.values[i] ?? '', `path value ${name}`)
     const file = tail && i === names.length - 1
     if (file ? value.length > tailLength || /[\p{Cc}]/u.test(value) : !isId(value)) {
-      throw invalid(`path value ${name} must be 1 to ${file ? tailLength : 255} characters without control characters`, [
-        { path: name, message: `has ${value.length} characters or holds a control character` },
-      ])
+      throw invalid(
+        `path value ${name} must be 1 to ${file ? tailLength : 255} characters without control characters`,
+        [{ path: name, message: `has ${value.length} characters or holds a control character` }],
+      )
     }
     params[name] = value
   })
   return params
 }
 
-/** Query names and values, decoded; a name given twice is refused, since taking one of them would be a guess. */
+/**
+ * Query names and values, decoded. A repeated name is refused, because the choice of one value
+ * would be a guess.
+ */
 export const queryValues = (search: string): Record<string, string> => {
   const values: Record<string, string> = {}
   if (search === '') return values
@@ -86,10 +102,14 @@ export const queryValues = (search: string): Record<string, string> => {
     const at = part.indexOf('=')
     const name = decoded((at === -1 ? part : part.slice(0, at)).replaceAll('+', ' '), 'query name')
     const value = at === -1 ? '' : decoded(part.slice(at + 1).replaceAll('+', ' '), `query value ${name}`)
-    if (name === '__proto__' || name === 'constructor') throw invalid(`query parameter ${name} is not allowed`)
+    if (name === '__proto__' || name === 'constructor')
+      throw invalid(`query parameter ${name} is not allowed`)
     if (Object.hasOwn(values, name))
-      throw invalid(`query parameter ${JSON.stringify(name)} is given twice`, [{ path: name, message: 'give it once' }])
-    if (value.includes('\0')) throw new Refusal('invalid', `query parameter ${JSON.stringify(name)} holds the character NUL`)
+      throw invalid(`query parameter ${JSON.stringify(name)} is given twice`, [
+        { path: name, message: 'give it once' },
+      ])
+    if (value.includes('\0'))
+      throw new Refusal('invalid', `query parameter ${JSON.stringify(name)} holds the character NUL`)
     values[name] = value
   }
   return values

@@ -1,16 +1,22 @@
 import type { z } from 'zod'
 import { Refusal, unacceptable, type Problem } from '../refusal.ts'
 import type { Shape } from './keys.ts'
+import { keyHint } from './known-keys.ts'
 import { loneSurrogate } from './schema.ts'
 
-/** Nested levels of a document, JSON or YAML. */
+/** The limit of nested levels in a document, JSON or YAML. */
 export const depthBound = 100
-/** Findings sent in one answer; a document of a million wrong values gets a count of the rest. */
+/**
+ * The limit of findings in one answer. For a document of a million wrong values the answer counts
+ * the rest.
+ */
 const detailBound = 1_000
 
-/** A finding and the status that it deserves: 400 for form, 422 for content. */
+/** A finding with its status: 400 for form, 422 for content. */
 interface Finding extends Problem {
   status: 400 | 422
+  /** A key that the schema does not define at its place. */
+  unknown?: { path: readonly PropertyKey[]; key: string }
 }
 
 const joined = (path: readonly PropertyKey[]): string => path.map(String).join('.')
@@ -19,8 +25,9 @@ const typeName = (value: unknown): string => {
   if (value === null) return 'null'
   if (Array.isArray(value)) return 'an array'
   return (
-    { string: 'a string', number: 'a number', bigint: 'a number', boolean: 'a boolean', object: 'an object' }[typeof value as string] ??
-    typeof value
+    { string: 'a string', number: 'a number', bigint: 'a number', boolean: 'a boolean', object: 'an object' }[
+      typeof value as string
+    ] ?? typeof value
   )
 }
 
@@ -37,23 +44,29 @@ const expectedName: Record<string, string> = {
   date: 'a date',
 }
 
-/** A value as shown back: short, and only where it is a plain one. */
+/** A value for a message: short, and only where it is a scalar. */
 const shown = (value: unknown): string => {
   if (typeof value === 'number' || typeof value === 'boolean') return ` (got ${String(value)})`
-  if (typeof value === 'string' && value.length <= 80 && !loneSurrogate.test(value)) return ` (got ${JSON.stringify(value)})`
+  if (typeof value === 'string' && value.length <= 80 && !loneSurrogate.test(value))
+    return ` (got ${JSON.stringify(value)})`
   return ''
 }
 
 /**
- * Brings a parsed document to the form that its schema reads, in place: keys that differ from a declared one only in case get its
- * spelling, null of a key that may be left out removes it. Reports what no schema would see: hostile keys, depth, NUL, lone surrogates,
- * numbers that JSON cannot hold.
+ * Converts a parsed document to the form that its schema reads, in place. A key that differs from a
+ * declared one only in case gets the declared spelling; a null of an optional key removes the key.
+ * Reports values that no schema sees: hostile keys, depth, NUL, lone surrogates, numbers that JSON
+ * cannot hold.
  */
 export const normalise = (document: unknown, shape: Shape | undefined, findings: Finding[]): unknown => {
   const path: (string | number)[] = []
-  const report = (status: 400 | 422, message: string): void => void findings.push({ status, path: joined(path), message })
+  const report = (status: 400 | 422, message: string): void =>
+    void findings.push({ status, path: joined(path), message })
 
-  /** The text; without what cannot be stored once that is reported, so that a look into the store with it is no fault. */
+  /**
+   * Returns the text without characters that cannot be stored, after they are reported, so that a
+   * later query with the text does not fail.
+   */
   const text = (value: string, noun: string): string => {
     if (loneSurrogate.test(value)) report(422, `${noun} holds a lone surrogate; send valid Unicode`)
     else if (value.includes('\0')) report(422, `${noun} holds the character NUL, which cannot be stored`)
@@ -70,7 +83,10 @@ export const normalise = (document: unknown, shape: Shape | undefined, findings:
       if (declared === undefined || declared.name === name) continue
       if (Object.hasOwn(object, declared.name)) {
         path.push(name)
-        report(400, `keys ${JSON.stringify(declared.name)} and ${JSON.stringify(name)} differ only in case; send one of them`)
+        report(
+          400,
+          `keys ${JSON.stringify(declared.name)} and ${JSON.stringify(name)} differ only in case; send one of them`,
+        )
         path.pop()
       } else object[declared.name] = object[name]
       delete object[name]
@@ -88,8 +104,12 @@ export const normalise = (document: unknown, shape: Shape | undefined, findings:
       const number = Number(value)
       if (at?.measure === true && Number.isFinite(number)) return number
       const digits = String(value)
-      report(422, `the integer ${digits.length > 40 ? `${digits.slice(0, 40)}…` : digits} is beyond 2^53-1 and would lose digits`)
-      // Further checks of the refused document see a large number too, or they would call it too small.
+      report(
+        422,
+        `the integer ${digits.length > 40 ? `${digits.slice(0, 40)}…` : digits} is beyond 2^53-1 and would lose digits`,
+      )
+      // Further checks of the refused document see a large number too; otherwise they would report
+      // it as too small.
       return value < 0n ? Number.MIN_SAFE_INTEGER : Number.MAX_SAFE_INTEGER
     } else if (Array.isArray(value)) {
       if (depth >= depthBound) report(400, `the document is nested deeper than ${depthBound} levels`)
@@ -122,7 +142,8 @@ export const normalise = (document: unknown, shape: Shape | undefined, findings:
       if (name === '__proto__' || name === 'constructor') {
         report(400, `the key ${JSON.stringify(name)} is not allowed`)
         delete object[name]
-      } else if (value === null && known !== undefined && known.optional && !known.shape().acceptsNull) delete object[name]
+      } else if (value === null && known !== undefined && known.optional && !known.shape().acceptsNull)
+        delete object[name]
       else {
         text(name, 'the key')
         const next = walk(value, known === undefined ? others : known.shape(), depth + 1)
@@ -146,24 +167,35 @@ const valueAt = (root: unknown, path: readonly PropertyKey[]): unknown => {
   return at
 }
 
-/** The alternative of a union that the value most likely meant: one whose own type fits, with the fewest findings. */
+/**
+ * The alternative of a union that the value most likely means: one whose own type fits, with the
+ * fewest findings.
+ */
 const likeliest = (alternatives: readonly (readonly Issue[])[]): readonly Issue[] | undefined => {
-  const fitting = alternatives.filter((issues) => !issues.some((issue) => issue.path.length === 0 && issue.code === 'invalid_type'))
+  const fitting = alternatives.filter(
+    (issues) => !issues.some((issue) => issue.path.length === 0 && issue.code === 'invalid_type'),
+  )
   return fitting.toSorted((a, b) => a.length - b.length)[0]
 }
 
-const jsonType = (value: unknown): string => (value === null ? 'null' : Array.isArray(value) ? 'array' : typeof value)
+const jsonType = (value: unknown): string =>
+  value === null ? 'null' : Array.isArray(value) ? 'array' : typeof value
 
-/** What a schema without a text of its own asks of a value of the right type. Without it users would read the library's texts. */
+/**
+ * The requirement of a schema without a text of its own on a value of the right type. Without it
+ * users would read the library's texts.
+ */
 const boundOf = (issue: z.core.$ZodRawIssue): string => {
   switch (issue.code) {
     case 'too_small':
       if (issue.origin === 'string') return `must have at least ${counted(issue.minimum, 'character')}`
-      if (issue.origin === 'array' || issue.origin === 'set') return `must have at least ${counted(issue.minimum, 'item')}`
+      if (issue.origin === 'array' || issue.origin === 'set')
+        return `must have at least ${counted(issue.minimum, 'item')}`
       return `must be ${issue.inclusive === false ? 'greater than' : 'at least'} ${String(issue.minimum)}`
     case 'too_big':
       if (issue.origin === 'string') return `must have at most ${counted(issue.maximum, 'character')}`
-      if (issue.origin === 'array' || issue.origin === 'set') return `must have at most ${counted(issue.maximum, 'item')}`
+      if (issue.origin === 'array' || issue.origin === 'set')
+        return `must have at most ${counted(issue.maximum, 'item')}`
       return `must be ${issue.inclusive === false ? 'less than' : 'at most'} ${String(issue.maximum)}`
     case 'not_multiple_of':
       return `must be a multiple of ${String(issue.divisor)}`
@@ -182,7 +214,8 @@ const boundOf = (issue: z.core.$ZodRawIssue): string => {
   }
 }
 
-const counted = (number: number | bigint, noun: string): string => `${String(number)} ${noun}${Number(number) === 1 ? '' : 's'}`
+const counted = (number: number | bigint, noun: string): string =>
+  `${String(number)} ${noun}${Number(number) === 1 ? '' : 's'}`
 
 const findingsOf = (issue: Issue, before: readonly PropertyKey[], root: unknown): Finding[] => {
   const full = [...before, ...issue.path]
@@ -194,6 +227,7 @@ const findingsOf = (issue: Issue, before: readonly PropertyKey[], root: unknown)
       status: 400,
       path: joined([...full, key]),
       message: 'is not a known key here; remove it or correct its spelling',
+      unknown: { path: full, key },
     }))
   if (value === undefined && issue.code !== 'custom') return at(422, 'is required')
   if (value === null && issue.code !== 'custom') return at(422, 'must not be null')
@@ -201,19 +235,26 @@ const findingsOf = (issue: Issue, before: readonly PropertyKey[], root: unknown)
     case 'invalid_type': {
       const wanted = expectedName[issue.expected] ?? issue.expected
       const number = typeof value === 'number' && (issue.expected === 'int' || issue.expected === 'number')
-      return at(number ? 422 : 400, number ? `must be ${wanted}${shown(value)}` : `must be ${wanted}, not ${typeName(value)}`)
+      return at(
+        number ? 422 : 400,
+        number ? `must be ${wanted}${shown(value)}` : `must be ${wanted}, not ${typeName(value)}`,
+      )
     }
     case 'invalid_value': {
       const types = new Set(issue.values.map(jsonType))
       if (!types.has(jsonType(value)))
-        return at(400, `must be ${[...types].map((type) => expectedName[type] ?? type).join(' or ')}, not ${typeName(value)}`)
-      // Blank stands for the default where it is allowed.
+        return at(
+          400,
+          `must be ${[...types].map((type) => expectedName[type] ?? type).join(' or ')}, not ${typeName(value)}`,
+        )
+      // A blank value selects the default where it is allowed.
       const values = issue.values.filter((allowed) => allowed !== '').join(', ')
       return at(422, `must be ${issue.values.length === 1 ? '' : 'one of '}${values}${shown(value)}`)
     }
     case 'invalid_union': {
       if (issue.errors.length === 0) {
-        // A discriminated union whose discriminator names no alternative; its path is the discriminator's.
+        // A discriminated union whose discriminator names no alternative; its path is the
+        // discriminator's.
         return at(422, `${issue.message}${shown(value)}`)
       }
       const meant = likeliest(issue.errors)
@@ -222,7 +263,9 @@ const findingsOf = (issue: Issue, before: readonly PropertyKey[], root: unknown)
         issue.errors
           .flat()
           .flatMap((inner) =>
-            inner.code === 'invalid_type' && inner.path.length === 0 ? [expectedName[inner.expected] ?? inner.expected] : [],
+            inner.code === 'invalid_type' && inner.path.length === 0
+              ? [expectedName[inner.expected] ?? inner.expected]
+              : [],
           ),
       )
       return at(400, `must be ${[...wanted].join(' or ')}, not ${typeName(value)}`)
@@ -243,16 +286,30 @@ const findingsOf = (issue: Issue, before: readonly PropertyKey[], root: unknown)
   }
 }
 
+/** The limit of unknown keys with a hint in one document: each hint searches the schema. */
+const mostHints = 20
+
+const hinted = (schema: z.ZodType, findings: readonly Finding[]): Finding[] =>
+  findings.map((finding, k) => {
+    if (finding.unknown === undefined || k >= mostHints) return finding
+    const hint = keyHint(schema, finding.unknown.path, finding.unknown.key)
+    return hint === undefined ? finding : { ...finding, message: `is not a known key here; ${hint}` }
+  })
+
 const refusalOf = (findings: readonly Finding[]): Refusal => {
   const details = findings.slice(0, detailBound).map(({ path, message }) => ({ path, message }))
-  if (findings.length > detailBound) details.push({ path: '', message: `and ${findings.length - detailBound} more` })
+  if (findings.length > detailBound)
+    details.push({ path: '', message: `and ${findings.length - detailBound} more` })
   const refusal = unacceptable(details)
-  return findings.some((finding) => finding.status === 400) ? new Refusal('invalid', refusal.message, { details }) : refusal
+  return findings.some((finding) => finding.status === 400)
+    ? new Refusal('invalid', refusal.message, { details })
+    : refusal
 }
 
 /**
- * The document as its schema gives it. Throws `Unfit` with one refusal of every finding: 400 as soon as one of them is about form (wrong JSON type,
- * unknown key), else 422 (missing, blank, null, enum, range).
+ * The document in the form of its schema.
+ * @throws Unfit with one refusal of every finding: 400 where one of them concerns form (wrong JSON
+ *   type, unknown key), else 422 (missing, blank, null, enum, range)
  */
 export const checkDocument = (schema: z.ZodType, shape: Shape, document: unknown): unknown => {
   const findings: Finding[] = []
@@ -261,15 +318,26 @@ export const checkDocument = (schema: z.ZodType, shape: Shape, document: unknown
   if (result.success && findings.length === 0) return result.data
   if (!result.success) {
     if (normalised === undefined)
-      throw new Unfit(new Refusal('invalid', 'the request has no body; a document is required, as JSON or YAML'), undefined)
+      throw new Unfit(
+        new Refusal('invalid', 'the request has no body; a document is required, as JSON or YAML'),
+        undefined,
+      )
     const reported = new Set(findings.map((finding) => finding.path))
     for (const issue of result.error.issues)
-      findings.push(...findingsOf(issue, [], normalised).filter((found) => !reported.has(found.path)))
+      findings.push(
+        ...hinted(
+          schema,
+          findingsOf(issue, [], normalised).filter((found) => !reported.has(found.path)),
+        ),
+      )
   }
   throw new Unfit(refusalOf(findings), normalised)
 }
 
-/** A document that its schema refuses, with the document as far as it was read, so that the route may add what only the store knows. */
+/**
+ * The refusal by a schema, with the document as far as it is readable, so that the route may add
+ * the problems that only the store finds.
+ */
 export class Unfit extends Refusal {
   readonly document: unknown
   constructor({ code, message, details }: Refusal, document: unknown) {
@@ -278,12 +346,15 @@ export class Unfit extends Refusal {
   }
 }
 
-/** The query's values as their schema gives them; everything wrong with them is 400, all at once. */
+/** The query's values in the form of their schema. All problems are reported at once, as 400. */
 export const checkQuery = (schema: z.ZodType, query: Record<string, string>): unknown => {
   const result = schema.safeParse(query, { error: boundOf })
   if (result.success) return result.data
   const details = result.error.issues
     .flatMap((issue) => findingsOf(issue, [], query))
-    .map(({ path, message }) => ({ path, message: message.replace('known key here', 'known query parameter here') }))
+    .map(({ path, message }) => ({
+      path,
+      message: message.replace('known key here', 'known query parameter here'),
+    }))
   throw new Refusal('invalid', `query: ${unacceptable(details).message}`, { details })
 }

@@ -2,38 +2,86 @@ import { hash } from 'node:crypto'
 import type { Answers } from './answer.ts'
 import { HttpCall } from './call.ts'
 import { checkQuery } from './check.ts'
+import { Chunks } from './chunks.ts'
+import { uncoded } from './coding.ts'
 import { HttpRefusal } from './errors.ts'
-import type { Exchange, Outgoing } from './exchange.ts'
+import type { Body, Exchange, Outgoing } from './exchange.ts'
 import type { Table } from './table.ts'
 
 /** Strong entity tag of a body as it is sent. */
 const entityTag = (body: string | Buffer): string => `"${hash('sha1', body, 'base64url')}"`
 
+/** The digest of a longer body is made on a thread of Node's own: here it takes milliseconds. */
+const longBody = 262_144
+
+const digestOf = async (bytes: Buffer): Promise<Buffer> =>
+  Buffer.from(await crypto.subtle.digest('SHA-1', bytes as Buffer<ArrayBuffer>))
+
+/**
+ * The body as bytes where it is long, with its entity tag. Chunks are digested one by one, because
+ * each digest begins with a copy, and the tag is of their digests.
+ */
+const tagged = async (body: Body): Promise<{ body: Body; tag: string }> => {
+  if (body instanceof Chunks) {
+    const digests: Buffer[] = []
+    for (const part of body.parts) digests.push(await digestOf(part))
+    return { body, tag: entityTag(Buffer.concat(digests)) }
+  }
+  if (body.length < longBody) return { body, tag: entityTag(body) }
+  const bytes = Buffer.from(body)
+  return { body: bytes, tag: `"${(await digestOf(bytes)).toString('base64url')}"` }
+}
+
 const opaque = (tag: string): string => (tag.startsWith('W/') ? tag.slice(2) : tag)
 const tags = (header: string): string[] => header.split(',').map((tag) => tag.trim())
 
-/** Whether If-None-Match names the current version (weak comparison, RFC 9110 13.1.2): the client has it already. */
-const isKnown = (ifNoneMatch: string | undefined, current: string): boolean =>
-  ifNoneMatch !== undefined && (ifNoneMatch.trim() === '*' || tags(ifNoneMatch).some((tag) => opaque(tag) === opaque(current)))
-
-/** Whether If-Match excludes the current version (strong comparison); undefined: there is no current one. */
-const isOther = (ifMatch: string | undefined, current: string | undefined): boolean =>
-  ifMatch !== undefined && (current === undefined || (ifMatch.trim() !== '*' && !tags(ifMatch).includes(current)))
-
-/** Reads: entity tag, 304 and 412. */
-export const conditional = (exchange: Exchange, answer: Outgoing): Outgoing => {
-  if (answer.status !== 200 || answer.body === undefined) return answer
-  const tag = (answer.headers['ETag'] ??= entityTag(answer.body))
-  answer.headers['Cache-Control'] ??= 'private, no-cache'
-  const { headers } = exchange.req
-  if (isOther(headers['if-match'], tag)) throw new HttpRefusal('precondition_failed', 'If-Match names another version of this record')
-  if (!isKnown(headers['if-none-match'], tag)) return answer
-  return { status: 304, headers: { ETag: tag, 'Cache-Control': answer.headers['Cache-Control'] }, body: undefined }
+/**
+ * The tag of If-None-Match that matches the current version, in any coding (weak comparison, RFC
+ * 9110 13.1.2); undefined where none does.
+ */
+const knownTag = (ifNoneMatch: string | undefined, current: string): string | undefined => {
+  if (ifNoneMatch === undefined) return undefined
+  if (ifNoneMatch.trim() === '*') return current
+  const known = tags(ifNoneMatch).find((tag) => uncoded(opaque(tag)) === opaque(current))
+  return known === undefined ? undefined : opaque(known)
 }
 
-/** Makes the guard of changes: If-Match is compared with what a read of the same path gives now. */
+/**
+ * Whether If-Match excludes the current version (strong comparison); `current` is undefined where
+ * no version exists.
+ */
+const isOther = (ifMatch: string | undefined, current: string | undefined): boolean =>
+  ifMatch !== undefined &&
+  (current === undefined || (ifMatch.trim() !== '*' && !tags(ifMatch).map(uncoded).includes(current)))
+
+/** Reads: entity tag, 304 and 412. */
+export const conditional = async (exchange: Exchange, answer: Outgoing): Promise<Outgoing> => {
+  if (answer.status !== 200 || answer.body === undefined) return answer
+  const given = answer.headers['ETag']
+  const { body, tag } = given === undefined ? await tagged(answer.body) : { body: answer.body, tag: given }
+  answer.headers['ETag'] = tag
+  answer.headers['Cache-Control'] ??= 'private, no-cache'
+  const { headers } = exchange.req
+  if (isOther(headers['if-match'], tag))
+    throw new HttpRefusal('precondition_failed', 'If-Match names another version of this record')
+  const known = knownTag(headers['if-none-match'], tag)
+  if (known === undefined) return { ...answer, body }
+  return {
+    status: 304,
+    headers: { ETag: known, 'Cache-Control': answer.headers['Cache-Control'] },
+    body: undefined,
+  }
+}
+
+/**
+ * Makes the guard of changes. It compares If-Match with the present answer to a read of the same
+ * path.
+ */
 export const createGuard = (table: Table, { outgoing }: Pick<Answers, 'outgoing'>) => {
-  /** Changes of one record under If-Match, one after the other: two of them may not both find the version they name. */
+  /**
+   * Changes of one record under If-Match run one after the other: of two concurrent ones only the
+   * first may find its version.
+   */
   const changes = new Map<string, Promise<unknown>>()
 
   return async <T>(exchange: Exchange, call: HttpCall, work: () => Promise<T>): Promise<T> => {
@@ -42,10 +90,17 @@ export const createGuard = (table: Table, { outgoing }: Pick<Answers, 'outgoing'
     if (reader === undefined || reader.socket !== undefined) return work()
     const turn = (changes.get(exchange.path) ?? Promise.resolve()).then(async () => {
       const query = reader.query === undefined ? undefined : checkQuery(reader.query, {})
-      const current = outgoing(reader, await reader.handle(new HttpCall(exchange.req, exchange.res, { ...call, query })))
-      const tag = current.headers['ETag'] ?? (current.body === undefined ? undefined : entityTag(current.body))
+      const current = outgoing(
+        reader,
+        await reader.handle(new HttpCall(exchange.req, exchange.res, { ...call, query })),
+      )
+      const tag =
+        current.headers['ETag'] ?? (current.body === undefined ? undefined : (await tagged(current.body)).tag)
       if (isOther(ifMatch, tag))
-        throw new HttpRefusal('precondition_failed', 'If-Match names another version of this record; read it again before changing it')
+        throw new HttpRefusal(
+          'precondition_failed',
+          'If-Match names another version of this record; read it again before changing it',
+        )
       return work()
     })
     const settled = turn.then(

@@ -2,15 +2,26 @@ import { createHash, type Hash } from 'node:crypto'
 import type { IncomingMessage } from 'node:http'
 import { invalid } from '../refusal.ts'
 
-/** The algorithms of RFC 9530 that are checked, the one that stands for a body in an Idempotency-Key first; others are passed over. */
-const algorithms = { 'sha-256': { hash: 'sha256', bytes: 32 }, 'sha-512': { hash: 'sha512', bytes: 64 } } as const
+/**
+ * The algorithms of RFC 9530 that are checked; others are ignored. The first one identifies a body
+ * in the fingerprint of an Idempotency-Key.
+ */
+const algorithms = {
+  'sha-256': { hash: 'sha256', bytes: 32 },
+  'sha-512': { hash: 'sha512', bytes: 64 },
+} as const
 type Algorithm = keyof typeof algorithms
 const known = Object.keys(algorithms) as Algorithm[]
 
-/** One member of a dictionary of byte sequences (RFC 9651): `sha-256=:base64:`, parameters allowed. */
+/**
+ * One member of a dictionary of byte sequences (RFC 9651): `sha-256=:base64:`, parameters allowed.
+ */
 const memberForm = /^([a-z*][a-z0-9_\-.*]*)=:([A-Za-z0-9+/]*={0,2}):(?:;.*)?$/
 
-/** The digests of a Content-Digest field by algorithm. @throws Refusal `invalid` for a field that is none, or a digest of the wrong length */
+/**
+ * The digests of a Content-Digest field by algorithm.
+ * @throws Refusal `invalid` for a malformed field, or a digest of the wrong length
+ */
 const statedDigests = (field: string): Map<Algorithm, Buffer> => {
   const digests = new Map<Algorithm, Buffer>()
   for (const member of field.split(',')) {
@@ -23,13 +34,18 @@ const statedDigests = (field: string): Map<Algorithm, Buffer> => {
     if (algorithm === undefined) continue
     const digest = Buffer.from(text, 'base64')
     if (digest.length !== algorithms[algorithm].bytes)
-      throw invalid(`Content-Digest: ${algorithm} must have ${algorithms[algorithm].bytes} bytes in base64, not ${digest.length}`)
+      throw invalid(
+        `Content-Digest: ${algorithm} must have ${algorithms[algorithm].bytes} bytes in base64, not ${digest.length}`,
+      )
     digests.set(algorithm, digest)
   }
   return digests
 }
 
-/** Takes the bytes of a body as they come and compares them with the digests that the request states, before the body or behind it. */
+/**
+ * Hashes the bytes of a body while they arrive, and compares the result with the digests that the
+ * request states, in a header or a trailer.
+ */
 export class DigestCheck {
   readonly #stated: ReadonlyMap<Algorithm, Buffer>
   readonly #trails: boolean
@@ -42,35 +58,50 @@ export class DigestCheck {
     this.#sums = new Map(wanted.map((algorithm) => [algorithm, createHash(algorithms[algorithm].hash)]))
   }
 
-  /** What the request states of its body up front, as text: equal for equal bodies. Undefined where it states nothing that is checked. */
+  /**
+   * The digest that the request states before its body, as text: equal for equal bodies. Undefined
+   * where it states none that is checked.
+   */
   get stated(): string | undefined {
     const algorithm = known.find((one) => this.#stated.has(one))
-    return algorithm === undefined ? undefined : `${algorithm}:${this.#stated.get(algorithm)?.toString('base64') ?? ''}`
+    return algorithm === undefined
+      ? undefined
+      : `${algorithm}:${this.#stated.get(algorithm)?.toString('base64') ?? ''}`
   }
 
   update(bytes: Buffer): void {
     for (const sum of this.#sums.values()) sum.update(bytes)
   }
 
-  /** Once all bytes are there. @throws Refusal `invalid` where they are not those that a digest is of */
+  /**
+   * To be called after the last byte. @throws Refusal `invalid` where the bytes do not match a
+   * digest
+   */
   finish(trailers: NodeJS.Dict<string>): void {
     const stated = new Map(this.#stated)
     if (this.#trails) {
       const field = trailers['content-digest']
-      if (field === undefined) throw invalid('the request announces Content-Digest behind its body, and there is none')
+      if (field === undefined)
+        throw invalid('the request announces Content-Digest behind its body, and there is none')
       for (const [algorithm, digest] of statedDigests(field)) stated.set(algorithm, digest)
     }
     for (const [algorithm, digest] of stated) {
       const found = this.#sums.get(algorithm)?.digest()
       if (found?.equals(digest) !== true)
         throw invalid(`the body is not the one that Content-Digest names; send it again`, [
-          { path: 'Content-Digest', message: `${algorithm} of the body is ${found?.toString('base64') ?? ''}` },
+          {
+            path: 'Content-Digest',
+            message: `${algorithm} of the body is ${found?.toString('base64') ?? ''}`,
+          },
         ])
     }
   }
 }
 
-/** The check of a request's Content-Digest; undefined where it states none. @throws Refusal `invalid` for a malformed field */
+/**
+ * The check of a request's Content-Digest; undefined where it states none. @throws Refusal
+ * `invalid` for a malformed field
+ */
 export const digestCheck = (req: IncomingMessage): DigestCheck | undefined => {
   const { 'content-digest': field, trailer } = req.headers
   const trails = trailer !== undefined && /(?:^|,)\s*content-digest\s*(?:,|$)/i.test(trailer)

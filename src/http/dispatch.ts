@@ -8,19 +8,26 @@ import { HttpCall, pathParams, queryValues } from './call.ts'
 import { checkQuery } from './check.ts'
 import { HttpRefusal } from './errors.ts'
 import { pairs, type Exchange } from './exchange.ts'
-import type { AppOptions } from './options.ts'
+import type { AppOptions, Selection } from './options.ts'
 import type { Perform } from './perform.ts'
 import type { Method, Route } from './route.ts'
+import { ticketOf } from './ticket.ts'
 import type { Table } from './table.ts'
 
 const readOnlyText = 'the selected instance is a read-only snapshot'
 
-const isMethod = (method: string): method is Method => method === 'GET' || method === 'POST' || method === 'PUT' || method === 'DELETE'
+const isMethod = (method: string): method is Method =>
+  method === 'GET' || method === 'POST' || method === 'PUT' || method === 'DELETE'
 
-/** The query's values without blank ones of declared names: a blank filter is no filter. Unknown names stay, to be refused. */
+/**
+ * The query's values without blank ones of declared names: a blank filter counts as absent. Unknown
+ * names stay, and are refused later.
+ */
 const withoutBlanks = (schema: z.ZodType, values: Record<string, string>): Record<string, string> => {
   const declared: object = 'shape' in schema ? (schema.shape as object) : {}
-  return Object.fromEntries(Object.entries(values).filter(([name, value]) => value.trim() !== '' || !Object.hasOwn(declared, name)))
+  return Object.fromEntries(
+    Object.entries(values).filter(([name, value]) => value.trim() !== '' || !Object.hasOwn(declared, name)),
+  )
 }
 
 const readQuery = (built: Route, search: string): unknown => {
@@ -28,9 +35,16 @@ const readQuery = (built: Route, search: string): unknown => {
   if (built.query !== undefined) return checkQuery(built.query, withoutBlanks(built.query, values))
   const names = Object.keys(values)
   if (names.length === 0) return undefined
-  throw new Refusal('invalid', `query: ${names.map((name) => JSON.stringify(name)).join(', ')} is not a known parameter of this route`, {
-    details: names.map((name) => ({ path: name, message: 'is not a known query parameter here; remove it' })),
-  })
+  throw new Refusal(
+    'invalid',
+    `query: ${names.map((name) => JSON.stringify(name)).join(', ')} is not a known parameter of this route`,
+    {
+      details: names.map((name) => ({
+        path: name,
+        message: 'is not a known query parameter here; remove it',
+      })),
+    },
+  )
 }
 
 interface Surroundings {
@@ -42,11 +56,15 @@ interface Surroundings {
 }
 
 /**
- * Everything up to the route's own part, in this order: peer and Host, CORS, the page, routing, token, not-built table, method,
- * read-only lock, path and query. Returns without an answer for paths of the docs page.
+ * All steps before the route's own part, in this order: peer and Host, CORS, the page, routing,
+ * token, not-built table, method, read-only lock, path and query. Returns without an answer for
+ * paths of the docs page.
  */
 export const createDispatch = ({ options, access, table, answers, perform }: Surroundings) => {
-  /** What people type first: a browser is led from there to the page of the API's document. */
+  /**
+   * Paths that people try first. A browser is redirected from there to the page of the API's
+   * document.
+   */
   const leadToDocs = new Set(['/', '/docs', `${options.config.apiPrefix}/`])
 
   const unmatched = (exchange: Exchange): void => {
@@ -55,15 +73,44 @@ export const createDispatch = ({ options, access, table, answers, perform }: Sur
     if (req.method === 'OPTIONS' && allowed.length > 0)
       return answers.write(exchange, { status: 200, headers: { Allow: allowed.join(', ') }, body: undefined })
     if (allowed.length > 0) {
-      throw new HttpRefusal('method_not_allowed', `this path has no ${(req.method ?? '').slice(0, 20)}; it has ${allowed.join(', ')}`, {
-        Allow: allowed.join(', '),
-      })
+      throw new HttpRefusal(
+        'method_not_allowed',
+        `this path has no ${(req.method ?? '').slice(0, 20)}; it has ${allowed.join(', ')}`,
+        {
+          Allow: allowed.join(', '),
+        },
+      )
     }
     const slashed = table.allowed(`${path}/`).length > 0
     throw new Refusal('missing', slashed ? `Not Found: paths end with a slash here` : 'Not Found')
   }
 
-  return async (exchange: Exchange, docs: (() => void) | undefined): Promise<void> => {
+  /**
+   * The route's own part, in the instance that the request selects. A request that is allowed
+   * beside a snapshot carries its own proof. Without the proof it counts as a change.
+   */
+  const enter = async (
+    exchange: Exchange,
+    built: Route,
+    call: HttpCall,
+    { locked, selection }: { locked: boolean; selection: Selection | undefined },
+  ): Promise<void> => {
+    if ((built.method === 'GET' || built.reads === true) && selection !== undefined)
+      return selection.read(built.path, exchange.search, () => perform(exchange, built, call))
+    try {
+      return await perform(exchange, built, call)
+    } catch (error) {
+      if (locked && error instanceof Refusal && error.code === 'unauthenticated')
+        throw new Refusal('locked', readOnlyText)
+      throw error
+    }
+  }
+
+  return async (
+    exchange: Exchange,
+    docs: (() => void) | undefined,
+    selection: Selection | undefined,
+  ): Promise<void> => {
     const { req, path } = exchange
     access.admit(req)
     exchange.headers.push(...access.cors(req))
@@ -84,11 +131,19 @@ export const createDispatch = ({ options, access, table, answers, perform }: Sur
     const built = match?.entry.route
     exchange.entry = match?.entry
     const open = built?.public === true || (built?.public === 'get' && asked === 'GET')
-    const actor: Actor = open ? { id: 'anonymous', type: 'local' } : access.authenticate(req)
+    const redeem = built?.socket?.redeem
+    const ticket = redeem === undefined ? undefined : ticketOf(req)
+    const redeemed =
+      match === undefined || ticket === undefined ? undefined : await redeem?.(ticket, pathParams(match))
+    const actor: Actor =
+      redeemed?.actor ?? (open ? { id: 'anonymous', type: 'local' } : access.authenticate(req))
+    if (ticket !== undefined && redeemed === undefined)
+      throw new HttpRefusal('unauthenticated', 'the ticket is spent, late or of another session; ask for one')
     if (match === undefined) return unmatched(exchange)
     if (built === undefined) throw notBuilt(`${method} ${match.entry.template}`)
-    const changes = method !== 'GET' || built.socket !== undefined
-    if (changes && built.whileActivated !== true && options.activated()) throw new Refusal('locked', readOnlyText)
+    const changes = (method !== 'GET' && built.reads !== true) || built.socket !== undefined
+    const locked = changes && (await options.activated())
+    if (locked && built.whileActivated !== true) throw new Refusal('locked', readOnlyText)
     const params = pathParams(match)
     const call = new HttpCall(req, exchange.res, {
       params,
@@ -96,9 +151,11 @@ export const createDispatch = ({ options, access, table, answers, perform }: Sur
       requestId: exchange.requestId,
       target: req.url ?? path,
       actor,
+      grant: redeemed?.grant,
     })
-    // A route that admits by itself leaves no audit record of those whom it does not: anybody could fill the trail.
+    // A route with its own admission records no audit event of callers that it refuses, because any
+    // caller could fill the trail.
     if (built.admit === undefined) exchange.call = call
-    return perform(exchange, built, call)
+    return enter(exchange, built, call, { locked, selection })
   }
 }

@@ -24,7 +24,10 @@ const page = `<!doctype html>
 </html>
 `
 
-/** The page holds no data: it reads the document with the token that its reader types, which stays in the page's memory. */
+/**
+ * The page holds no data. It reads the document with the token that its reader enters, and the
+ * token stays in the page's memory.
+ */
 const script = `const form = document.getElementById('token')
 const show = async (token) => {
   const headers = token === undefined ? {} : { Authorization: 'Bearer ' + token }
@@ -60,25 +63,34 @@ show().catch(failed)
 `
 
 const contentPolicy =
-  "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'"
+  "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' " +
+  "data:; connect-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'"
 
 /**
- * The page under `{root_url}/docs/` that renders the API's document, from files of the installed package: no other host is asked.
- * Unknown names are left to `next`.
+ * The page under `{root_url}/docs/` that renders the API's document, from files of the installed
+ * package: no other host is contacted. Unknown names are left to `next`.
  */
 export const docsPage = (): express.Router => {
   const folder = dirname(createRequire(import.meta.url).resolve('swagger-ui-dist/package.json'))
   const router = express.Router({ strict: true, caseSensitive: true })
   router.use((_req, res, next) => {
-    res.set({ 'Content-Security-Policy': contentPolicy, 'X-Frame-Options': 'DENY', 'Referrer-Policy': 'no-referrer' })
+    res.set({
+      'Content-Security-Policy': contentPolicy,
+      'X-Frame-Options': 'DENY',
+      'Referrer-Policy': 'no-referrer',
+    })
     next()
   })
   router.get('/docs/', (_req, res) => void res.type('html').send(page))
   router.get('/docs/page.js', (_req, res) => void res.type('js').send(script))
   for (const file of ['swagger-ui.css', 'swagger-ui-bundle.js', 'favicon-32x32.png']) {
-    // The folder may lie under a hidden one (a cache), which sendFile refuses unless told otherwise.
+    // The folder may be below a hidden one (a cache), which sendFile refuses by default.
     router.get(`/docs/${file}`, (_req, res, next) =>
-      res.sendFile(join(folder, file), { dotfiles: 'allow', maxAge: 3_600_000 }, (error) => error !== undefined && next(error)),
+      res.sendFile(
+        join(folder, file),
+        { dotfiles: 'allow', maxAge: 3_600_000 },
+        (error) => error !== undefined && next(error),
+      ),
     )
   }
   return router

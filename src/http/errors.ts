@@ -15,7 +15,7 @@ export const refusalStatus = {
   not_built: 503,
 } as const satisfies Record<RefusalCode, number>
 
-/** What only the kernel says: no domain has a reason to use them. */
+/** Codes that only the kernel uses. No domain needs them. */
 export const kernelStatus = {
   method_not_allowed: 405,
   not_acceptable: 406,
@@ -28,7 +28,7 @@ export type AnswerCode = RefusalCode | KernelCode | 'internal'
 
 const statuses: Record<RefusalCode | KernelCode, number> = { ...refusalStatus, ...kernelStatus }
 
-/** An error as it goes out: what the client reads and nothing else. */
+/** An error as it is sent: the members that the client reads. */
 export interface ErrorAnswer {
   status: number
   code: AnswerCode
@@ -38,13 +38,18 @@ export interface ErrorAnswer {
   headers: Record<string, string>
 }
 
-/** A no of the kernel's own, or one of the domain's words with headers that only HTTP knows. */
+/** A refusal by the kernel, or a domain's refusal with headers that only HTTP has. */
 export class HttpRefusal extends Error {
   readonly code: RefusalCode | KernelCode
   readonly headers: Record<string, string>
   readonly status: number
-  /** `status` where it is not the usual one of the code: a late request is `invalid`, too. */
-  constructor(code: RefusalCode | KernelCode, message: string, headers: Record<string, string> = {}, status: number = statuses[code]) {
+  /** `status` where it differs from the usual one of the code: a late request is `invalid`, too. */
+  constructor(
+    code: RefusalCode | KernelCode,
+    message: string,
+    headers: Record<string, string> = {},
+    status: number = statuses[code],
+  ) {
     super(message)
     this.name = 'HttpRefusal'
     this.code = code
@@ -53,20 +58,31 @@ export class HttpRefusal extends Error {
   }
 }
 
-/** The client went away before its request was complete: no answer can reach it. */
+/** The client left before its request was complete: no answer can reach it. */
 export class ClientGone extends Error {}
 
 /**
- * The answer that an error deserves; undefined when it is a fault of the service. `translate` names the database's errors
- * (a violated constraint, a lost connection) in the words of a refusal.
+ * The answer to an error; undefined for a fault of the service. `translate` turns errors of the
+ * database (a violated constraint, a lost connection) into refusals.
  */
-export const errorAnswer = (error: unknown, translate: (error: unknown) => Refusal | undefined): ErrorAnswer | undefined => {
+export const errorAnswer = (
+  error: unknown,
+  translate: (error: unknown) => Refusal | undefined,
+): ErrorAnswer | undefined => {
   if (error instanceof HttpRefusal)
-    return { status: error.status, code: error.code, message: error.message, details: [], extra: {}, headers: error.headers }
+    return {
+      status: error.status,
+      code: error.code,
+      message: error.message,
+      details: [],
+      extra: {},
+      headers: error.headers,
+    }
   const refusal = error instanceof Refusal ? error : translate(error)
   if (refusal === undefined) return undefined
   const headers: Record<string, string> = {}
-  if (refusal.retryAfterSeconds !== undefined) headers['Retry-After'] = String(Math.max(1, Math.ceil(refusal.retryAfterSeconds)))
+  if (refusal.retryAfterSeconds !== undefined)
+    headers['Retry-After'] = String(Math.max(1, Math.ceil(refusal.retryAfterSeconds)))
   if (refusal.code === 'unauthenticated') headers['WWW-Authenticate'] = 'Bearer'
   return {
     status: statuses[refusal.code],
@@ -78,7 +94,7 @@ export const errorAnswer = (error: unknown, translate: (error: unknown) => Refus
   }
 }
 
-/** What is said of a fault: the cause is in the log, under the request id. */
+/** The answer to a fault. The log holds the cause, under the request id. */
 export const internalAnswer = (requestId: string): ErrorAnswer => ({
   status: 500,
   code: 'internal',
@@ -88,7 +104,10 @@ export const internalAnswer = (requestId: string): ErrorAnswer => ({
   headers: {},
 })
 
-/** The body of every error; with the members of RFC 9457 when the client asked for `application/problem+json`. */
+/**
+ * The body of every error, with the members of RFC 9457 where the client asked for
+ * `application/problem+json`.
+ */
 export const errorBody = (answer: ErrorAnswer, problem: boolean, instance: string): string => {
   const plain = { ...answer.extra, error: answer.message, code: answer.code, details: answer.details }
   if (!problem) return JSON.stringify(plain)

@@ -2,10 +2,11 @@ import { randomUUID } from 'node:crypto'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import type { HttpCall } from './call.ts'
+import type { Chunks } from './chunks.ts'
 import { ClientGone } from './errors.ts'
-import type { Entry } from './table.ts'
+import type { TableEntry } from './table.ts'
 
-/** One request on its way: what is known of it so far, for the answer, the log and the audit record. */
+/** One request in progress, with the facts for the answer, the log and the audit record. */
 export interface Exchange {
   readonly req: IncomingMessage
   readonly res: ServerResponse
@@ -16,22 +17,25 @@ export interface Exchange {
   readonly search: string
   /** Flat names and values that every answer to this request carries. */
   readonly headers: string[]
-  /** The connection of a request that asks for a WebSocket where one is served. */
+  /** The connection of a request for a WebSocket, where the route serves one. */
   readonly upgrade: Upgrade | undefined
-  entry: Entry | undefined
+  entry: TableEntry | undefined
   call: HttpCall | undefined
 }
 
 export interface Upgrade {
   socket: Socket
-  /** What came behind the request's headers already. */
+  /** Bytes that arrived directly after the request's headers. */
   head: Buffer
 }
+
+/** An answer's body as it is sent. */
+export type Body = string | Buffer | Chunks
 
 export interface Outgoing {
   status: number
   headers: Record<string, string>
-  body: string | Buffer | undefined
+  body: Body | undefined
 }
 
 const requestIdForm = /^[\w.:/+=-]{1,128}$/
@@ -60,12 +64,19 @@ export const openExchange = (
   }
 }
 
-/** What Node's streams and aborted work reject with when the other side has closed. */
-const goneCodes = new Set<unknown>(['ERR_STREAM_PREMATURE_CLOSE', 'ABORT_ERR', 'ECONNRESET', 'EPIPE', DOMException.ABORT_ERR])
+/** Codes of errors from Node's streams and aborted work after the other side has closed. */
+const goneCodes = new Set<unknown>([
+  'ERR_STREAM_PREMATURE_CLOSE',
+  'ABORT_ERR',
+  'ECONNRESET',
+  'EPIPE',
+  DOMException.ABORT_ERR,
+])
 
-/** Whether an error only says that the client went away: nothing reads an answer then. */
+/** Whether an error only means that the client has left, so that no answer is read. */
 export const clientLeft = (exchange: Exchange, error: unknown): boolean =>
-  error instanceof ClientGone || (exchange.res.destroyed && goneCodes.has((error as { code?: unknown } | undefined)?.code))
+  error instanceof ClientGone ||
+  (exchange.res.destroyed && goneCodes.has((error as { code?: unknown } | undefined)?.code))
 
 /** Flat names and values as a record. */
 export const pairs = (flat: readonly string[]): Record<string, string> => {

@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto'
 import { Refusal } from '../refusal.ts'
 import { HttpRefusal } from './errors.ts'
 
-/** An answer kept for a repeated request; the body is text as it was sent. */
+/** An answer stored for a repeated request; the body is text as it was sent. */
 export interface StoredAnswer {
   status: number
   headers: Record<string, string>
@@ -10,8 +10,9 @@ export interface StoredAnswer {
 }
 
 /**
- * Where `Idempotency-Key`s are kept, for 24 hours. `begin` is atomic: of equal concurrent calls exactly one gets `fresh`, and that one calls
- * `complete` or `abandon`. A key that was begun by a process which died is free again after a minute.
+ * The store of `Idempotency-Key`s, for 24 hours. `begin` is atomic: of equal concurrent calls
+ * exactly one gets `fresh`, and that one calls `complete` or `abandon`. A key of a process that
+ * died is free again after a minute.
  */
 export interface IdempotencyStore {
   begin(key: string, fingerprint: string): Promise<'fresh' | 'in-flight' | 'mismatch' | StoredAnswer>
@@ -26,25 +27,46 @@ const hash = (...parts: (string | Buffer)[]): string => {
   return sum.digest('base64url')
 }
 
-/** The key under which a request is remembered: per method, path and caller. Throws 400 for a key that is not 1–255 visible characters. */
-export const idempotencyKey = (given: string, request: { method: string; path: string; caller: string }): string => {
-  if (!/^[\x21-\x7e]{1,255}$/.test(given)) throw new Refusal('invalid', 'Idempotency-Key must be 1 to 255 visible ASCII characters')
+/**
+ * The key under which a request is stored: per method, path and caller. @throws 400 for a key that
+ * is not 1–255 visible characters
+ */
+export const idempotencyKey = (
+  given: string,
+  request: { method: string; path: string; caller: string },
+): string => {
+  if (!/^[\x21-\x7e]{1,255}$/.test(given))
+    throw new Refusal('invalid', 'Idempotency-Key must be 1 to 255 visible ASCII characters')
   return hash(request.method, request.path, request.caller, given)
 }
 
-/** What makes two requests equal: query, media type and the bytes of the body. */
+/** The fingerprint by which two requests are equal: query, media type and the bytes of the body. */
 export const idempotencyFingerprint = (request: { query: string; format: string; body: Buffer }): string =>
   hash(request.query, request.format, request.body)
 
-/** `undefined` when the work is to be done now, else the answer that was given before. Throws 409 while it is being done, 422 for another body. */
-export const beginOnce = async (store: IdempotencyStore, key: string, fingerprint: string): Promise<StoredAnswer | undefined> => {
+/**
+ * `undefined` where the work is to be done now, else the earlier answer. @throws 409 while the work
+ * is in progress, 422 for another body
+ */
+export const beginOnce = async (
+  store: IdempotencyStore,
+  key: string,
+  fingerprint: string,
+): Promise<StoredAnswer | undefined> => {
   const found = await store.begin(key, fingerprint)
   if (found === 'fresh') return undefined
   if (found === 'in-flight')
-    throw new HttpRefusal('conflict', 'a request with this Idempotency-Key is being answered; repeat it in a moment', {
-      'Retry-After': '1',
-    })
+    throw new HttpRefusal(
+      'conflict',
+      'a request with this Idempotency-Key is being answered; repeat it in a moment',
+      {
+        'Retry-After': '1',
+      },
+    )
   if (found === 'mismatch')
-    throw new Refusal('unacceptable', 'this Idempotency-Key was used with another body; use a new key for a new request')
+    throw new Refusal(
+      'unacceptable',
+      'this Idempotency-Key was used with another body; use a new key for a new request',
+    )
   return found
 }

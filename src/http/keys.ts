@@ -3,32 +3,50 @@ import type { z } from 'zod'
 /** A key of a document's object as its schema declares it. */
 export interface KeyShape {
   name: string
-  /** May be left out, so null means that it is. */
+  /** The key may be left out, so null counts as absent. */
   optional: boolean
   shape: () => Shape
 }
 
-/** What a schema says about the keys of a value, whatever else it demands of it. */
+/** The facts of a schema about the keys of a value, apart from its other demands. */
 export interface Shape {
-  /** By lower-case name; absent where the schema declares no object. Keys of the schema that differ only in case are not in it. */
+  /**
+   * By lower-case name; absent where the schema declares no object. Keys of the schema that differ
+   * only in case are not in it.
+   */
   keys: ReadonlyMap<string, KeyShape> | undefined
   element: (() => Shape) | undefined
   /** Values of a map with free keys. */
   values: (() => Shape) | undefined
   acceptsNull: boolean
-  /** A measure: a number that need not be whole, so that one written with more digits than a double holds is rounded like any other. */
+  /**
+   * A measure: a number that need not be an integer, so one with more digits than a double holds is
+   * rounded like any other.
+   */
   measure: boolean
 }
 
-const free: Shape = { keys: undefined, element: undefined, values: undefined, acceptsNull: true, measure: false }
+const free: Shape = {
+  keys: undefined,
+  element: undefined,
+  values: undefined,
+  acceptsNull: true,
+  measure: false,
+}
 const leaf: Shape = { ...free, acceptsNull: false }
 
 type Def = z.core.$ZodTypes['_zod']['def']
 
-const both = (a: (() => Shape) | undefined, b: (() => Shape) | undefined, merge: (shapes: Shape[]) => Shape): (() => Shape) | undefined =>
-  a === undefined ? b : b === undefined ? a : () => merge([a(), b()])
+const both = (
+  a: (() => Shape) | undefined,
+  b: (() => Shape) | undefined,
+  merge: (shapes: Shape[]) => Shape,
+): (() => Shape) | undefined => (a === undefined ? b : b === undefined ? a : () => merge([a(), b()]))
 
-/** Any of several shapes: what one alternative allows, the union allows; the schema itself decides afterwards. */
+/**
+ * Any of several shapes. The union permits what one alternative permits, and the schema itself
+ * decides afterwards.
+ */
 const merge = (shapes: readonly Shape[]): Shape =>
   shapes.reduce((left, right) => {
     const keys = new Map(left.keys ?? [])
@@ -38,7 +56,11 @@ const merge = (shapes: readonly Shape[]): Shape =>
         lower,
         other === undefined
           ? key
-          : { name: other.name, optional: other.optional || key.optional, shape: both(other.shape, key.shape, merge) ?? key.shape },
+          : {
+              name: other.name,
+              optional: other.optional || key.optional,
+              shape: both(other.shape, key.shape, merge) ?? key.shape,
+            },
       )
     }
     return {
@@ -66,9 +88,13 @@ const objectKeys = (
 }
 
 const isWhole = (def: z.core.$ZodNumberDef): boolean =>
-  ('format' in def && def.format !== undefined) || (def.checks ?? []).some((check) => check._zod.def.check === 'number_format')
+  ('format' in def && def.format !== undefined) ||
+  (def.checks ?? []).some((check) => check._zod.def.check === 'number_format')
 
-/** Reads shapes out of zod schemas, each once; recursive schemas are followed only as deep as a document goes. */
+/**
+ * Reads shapes from zod schemas, each once. Recursive schemas are followed only as deep as a
+ * document goes.
+ */
 export const createShapes = (): ((schema: z.core.$ZodType) => Shape) => {
   const known = new WeakMap<z.core.$ZodType, Shape>()
   const shapeOf = (schema: z.core.$ZodType): Shape => {
@@ -89,7 +115,10 @@ export const createShapes = (): ((schema: z.core.$ZodType) => Shape) => {
       case 'array':
         return { ...leaf, element: () => shapeOf(def.element) }
       case 'tuple':
-        return { ...leaf, element: () => merge([...def.items, ...(def.rest === null ? [] : [def.rest])].map(shapeOf)) }
+        return {
+          ...leaf,
+          element: () => merge([...def.items, ...(def.rest === null ? [] : [def.rest])].map(shapeOf)),
+        }
       case 'record':
       case 'map':
         return { ...leaf, values: () => shapeOf(def.valueType) }

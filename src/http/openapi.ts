@@ -1,9 +1,10 @@
 import { z } from 'zod'
+import { nameSchemas } from './openapi-names.ts'
 import type { Method, Route } from './route.ts'
 
 type Json = Record<string, unknown>
 
-/** OpenAPI 3.1 as far as its readers here need it. */
+/** The members of OpenAPI 3.1 that this program reads. */
 export interface OpenApi {
   openapi: '3.1.0'
   info: Json
@@ -14,32 +15,40 @@ export interface OpenApi {
   components: { schemas: Record<string, Json>; responses: Json; securitySchemes: Json; headers: Json }
 }
 
-/** Refusals that any request may get: a query value, the peer or Host, the size of its headers, a fault. */
+/**
+ * Refusals that any request may get: for a query value, the peer or Host, the size of its headers,
+ * a fault.
+ */
 const anyRefusals = [400, 403, 431, 500]
 
-/** What the document says of a route beside its fields. */
-interface Place {
-  /** The prefix's routes may lack the database (503); the two outside of it do not ask it. */
+/** Facts of a route that the document needs beside its fields. */
+interface RouteContext {
+  /**
+   * Routes below the prefix may answer 503 without the database. The two routes outside of it do
+   * not query it.
+   */
   isApi: boolean
-  /** A GET of the same path exists, with whose ETag If-Match is compared. */
+  /** True where a GET of the same path exists. If-Match is compared with its ETag. */
   hasRead: boolean
 }
 
 /** Reads of a record have an ETag; streams and WebSockets have none. */
-const hasTag = (route: Route): boolean => route.method === 'GET' && route.streams !== true && route.socket === undefined
+const hasTag = (route: Route): boolean =>
+  route.method === 'GET' && route.streams !== true && route.socket === undefined
 
 /** The refusals that the kernel and the handler of `route` can give, in order. */
-const refusalsOf = (route: Route, method: Method | 'HEAD', { isApi, hasRead }: Place): number[] => {
+const refusalsOf = (route: Route, method: Method | 'HEAD', { isApi, hasRead }: RouteContext): number[] => {
   const reads = route.method === 'GET'
   const sends = route.response !== undefined || (route.raw?.length ?? 0) > 0
-  const changes = !reads || route.socket !== undefined
+  const changes = (!reads && route.reads !== true) || route.socket !== undefined
   const isPublic = route.public === true || (route.public === 'get' && method === 'GET')
   const statuses = [
     ...anyRefusals,
     ...(isPublic ? [] : [401]),
     ...(/\{\w+\}/.test(route.path) ? [404] : []),
     ...(sends ? [406] : []),
-    // A request under an Idempotency-Key whose first is not answered yet, or had another body.
+    // For a request under an Idempotency-Key whose first request is in progress, or had another
+    // body.
     ...(route.method === 'POST' ? [409, 422] : []),
     ...(hasTag(route) || (hasRead && !reads && route.method !== 'POST') ? [412] : []),
     ...(route.body === undefined ? [] : [422]),
@@ -84,7 +93,10 @@ const successTexts: Record<number, string> = {
 }
 
 const anyJson = 'JsonValue'
-const anyJsonSchema: Json = { description: 'Any JSON value', type: ['object', 'array', 'string', 'number', 'boolean', 'null'] }
+const anyJsonSchema: Json = {
+  description: 'Any JSON value',
+  type: ['object', 'array', 'string', 'number', 'boolean', 'null'],
+}
 
 /** The JSON Schema of a zod schema; values of any type refer to the component `JsonValue`. */
 const schemaOf = (schema: z.ZodType, io: 'input' | 'output'): Json =>
@@ -94,19 +106,24 @@ const schemaOf = (schema: z.ZodType, io: 'input' | 'output'): Json =>
     unrepresentable: 'any',
     reused: 'inline',
     override: ({ zodSchema, jsonSchema }) => {
-      if (zodSchema._zod.def.type === 'unknown' || zodSchema._zod.def.type === 'any') jsonSchema.$ref = `#/$defs/${anyJson}`
+      if (zodSchema._zod.def.type === 'unknown' || zodSchema._zod.def.type === 'any')
+        jsonSchema.$ref = `#/$defs/${anyJson}`
     },
   })
 
-/** Collects named schemas of both directions; where a request's form differs from the answer's, the request's is called `<name>Input`. */
+/**
+ * Collects named schemas of both directions. Where a request's form differs from the answer's, the
+ * request's schema is named `<name>Input`.
+ */
 class Components {
   readonly #schemas: Record<'input' | 'output', Map<string, Json>> = { input: new Map(), output: new Map() }
   readonly #uses: { place: Json; io: 'input' | 'output' }[] = []
 
-  /** The schema in place; its references are corrected by `finish`. */
+  /** The inline schema. `finish` corrects its references. */
   add(schema: z.ZodType, io: 'input' | 'output'): Json {
     const { $schema: _dialect, $defs, ...rest } = schemaOf(schema, io)
-    for (const [name, definition] of Object.entries(($defs ?? {}) as Record<string, Json>)) this.#keep(io, name, definition)
+    for (const [name, definition] of Object.entries(($defs ?? {}) as Record<string, Json>))
+      this.#keep(io, name, definition)
     const id = (schema.meta() as { id?: string } | undefined)?.id
     if (id !== undefined && !('$ref' in rest)) {
       const { id: _id, ...definition } = rest
@@ -131,14 +148,17 @@ class Components {
   finish(): Record<string, Json> {
     const { input, output } = this.#schemas
     const differing = new Set(
-      [...input.keys()].filter((name) => output.has(name) && JSON.stringify(input.get(name)) !== JSON.stringify(output.get(name))),
+      [...input.keys()].filter(
+        (name) => output.has(name) && JSON.stringify(input.get(name)) !== JSON.stringify(output.get(name)),
+      ),
     )
-    // A schema that refers to a differing one differs too, although its text is the same.
+    // A schema that refers to a differing one differs too, although its text is equal.
     for (let before = -1; before !== differing.size;) {
       before = differing.size
       for (const [name, definition] of input) {
         const text = JSON.stringify(definition)
-        if (output.has(name) && [...differing].some((other) => text.includes(`"#/$defs/${other}"`))) differing.add(name)
+        if (output.has(name) && [...differing].some((other) => text.includes(`"#/$defs/${other}"`)))
+          differing.add(name)
       }
     }
     const rename = (value: unknown, io: 'input' | 'output'): unknown => {
@@ -146,7 +166,8 @@ class Components {
       if (typeof value !== 'object' || value === null) return value
       return Object.fromEntries(
         Object.entries(value).map(([key, item]) => {
-          const name = key === '$ref' && typeof item === 'string' ? /^#\/\$defs\/(.+)$/.exec(item)?.[1] : undefined
+          const name =
+            key === '$ref' && typeof item === 'string' ? /^#\/\$defs\/(.+)$/.exec(item)?.[1] : undefined
           return name === undefined
             ? [key, rename(item, io)]
             : [key, `#/components/schemas/${io === 'input' && differing.has(name) ? `${name}Input` : name}`]
@@ -156,7 +177,8 @@ class Components {
     for (const { place, io } of this.#uses) Object.assign(place, rename(place, io))
     const schemas: Record<string, Json> = {}
     for (const [name, definition] of output) schemas[name] = rename(definition, 'output') as Json
-    for (const [name, definition] of input) schemas[differing.has(name) ? `${name}Input` : name] = rename(definition, 'input') as Json
+    for (const [name, definition] of input)
+      schemas[differing.has(name) ? `${name}Input` : name] = rename(definition, 'input') as Json
     return Object.fromEntries(Object.entries(schemas).toSorted(([a], [b]) => (a < b ? -1 : 1)))
   }
 }
@@ -209,13 +231,30 @@ const responseName = (status: number): string => `Refused${status}`
 
 const errorResponse = (status: number): Json => ({
   description: meanings[status] ?? 'Refused',
-  ...(status === 401 ? { headers: { 'WWW-Authenticate': { schema: { type: 'string', const: 'Bearer' } } } } : {}),
+  ...(status === 401
+    ? { headers: { 'WWW-Authenticate': { schema: { type: 'string', const: 'Bearer' } } } }
+    : {}),
   ...(status === 503 ? { headers: { 'Retry-After': { schema: { type: 'string' } } } } : {}),
   content: {
     'application/json': { schema: { $ref: '#/components/schemas/Error' } },
     'application/problem+json': { schema: { $ref: '#/components/schemas/Problem' } },
   },
 })
+
+/** A query value is text. Clients see a value of digits alone as an integer. */
+const wholeNumber = (schema: Json): Json => {
+  const [, sign, first, most] =
+    /^\^(\[\+-\]\?)?(\[1-9\])?\\d\{[01],(\d+)\}\$$/.exec(String(schema['pattern'])) ?? []
+  if (most === undefined) return schema
+  const { pattern: _pattern, ...rest } = schema
+  const largest = Math.min(10 ** (Number(most) + (first === undefined ? 0 : 1)) - 1, Number.MAX_SAFE_INTEGER)
+  return {
+    ...rest,
+    type: 'integer',
+    minimum: sign === undefined ? (first === undefined ? 0 : 1) : -largest,
+    maximum: largest,
+  }
+}
 
 const parameters = (route: Route, hasRead: boolean, components: Components): Json[] => {
   const named = [...route.path.matchAll(/\{(\w+)\}/g)].map(([, name]) => ({
@@ -226,13 +265,15 @@ const parameters = (route: Route, hasRead: boolean, components: Components): Jso
   }))
   const query = route.query === undefined ? {} : components.add(route.query, 'input')
   const required = (query['required'] ?? []) as string[]
-  const asked = Object.entries((query['properties'] ?? {}) as Record<string, Json>).map(([name, { description, ...schema }]) => ({
-    name,
-    in: 'query',
-    required: required.includes(name),
-    ...(description === undefined ? {} : { description }),
-    schema,
-  }))
+  const asked = Object.entries((query['properties'] ?? {}) as Record<string, Json>).map(
+    ([name, { description, ...schema }]) => ({
+      name,
+      in: 'query',
+      required: required.includes(name),
+      ...(description === undefined ? {} : { description }),
+      schema: wholeNumber(schema),
+    }),
+  )
   const header = (name: string, description: string): Json => ({
     name,
     in: 'header',
@@ -243,22 +284,52 @@ const parameters = (route: Route, hasRead: boolean, components: Components): Jso
   const isChange = route.method === 'PUT' || route.method === 'DELETE'
   const headers = [
     ...(route.method === 'POST'
-      ? [header('Idempotency-Key', 'Repeating a request under the same key within 24 hours gives the first answer again')]
+      ? [
+          header(
+            'Idempotency-Key',
+            'Repeating a request under the same key within 24 hours gives the first answer again',
+          ),
+        ]
       : []),
-    ...(hasTag(route) ? [header('If-None-Match', 'ETag of the version that the client holds: 304 if it is still the current one')] : []),
+    ...(hasTag(route)
+      ? [
+          header(
+            'If-None-Match',
+            'ETag of the version that the client holds: 304 if it is still the current one',
+          ),
+        ]
+      : []),
     ...(isChange && hasRead
-      ? [header('If-Match', 'ETag of the version that the change is meant for: 412 if it is no longer the current one')]
+      ? [
+          header(
+            'If-Match',
+            'ETag of the version that the change is meant for: 412 if it is no longer the current one',
+          ),
+        ]
       : []),
+    ...(route.raw?.includes('text/event-stream') === true
+      ? [header('Last-Event-ID', 'With `Accept: text/event-stream`: the id of the last event that was seen')]
+      : []),
+    ...(route.alsoStatus?.includes(206) === true
+      ? [header('Range', 'One range of bytes, as `bytes=0-99`: 206 with that part')]
+      : []),
+    ...Object.entries(route.requestHeaders ?? {}).map(([name, description]) => header(name, description)),
     ...(route.upload === undefined
       ? []
-      : [header('Content-Digest', 'sha-256 or sha-512 of the body (RFC 9530); needed under an Idempotency-Key')]),
+      : [
+          header(
+            'Content-Digest',
+            'sha-256 or sha-512 of the body (RFC 9530); needed under an Idempotency-Key',
+          ),
+        ]),
   ]
   return [...named, ...asked, ...headers]
 }
 
 const successResponse = (route: Route, status: number, components: Components): Json => {
   const content: Json = {}
-  if (route.response !== undefined && status !== 204) content['application/json'] = { schema: components.add(route.response, 'output') }
+  if (route.response !== undefined && status !== 204)
+    content['application/json'] = { schema: components.add(route.response, 'output') }
   if (status !== 204)
     for (const type of route.raw ?? [])
       content[type] ??= {
@@ -266,18 +337,28 @@ const successResponse = (route: Route, status: number, components: Components): 
           ? { type: 'object', additionalProperties: { $ref: `#/components/schemas/${anyJson}` } }
           : { type: 'string' },
       }
-  return { description: successTexts[status] ?? 'Success', ...(Object.keys(content).length === 0 ? {} : { content }) }
+  return {
+    description: successTexts[status] ?? 'Success',
+    ...(Object.keys(content).length === 0 ? {} : { content }),
+  }
 }
 
-const requestBody = (route: Route, components: Components): Json => {
+const requestBody = (route: Route, components: Components, example: unknown): Json => {
   const { body, upload } = route
   if (body === undefined && upload === undefined) return {}
   const schema = body === undefined ? undefined : components.add(body, 'input')
-  const documents = schema === undefined ? [] : ['application/json', 'application/yaml'].map((type) => [type, { schema }])
-  const streams = (upload?.types ?? []).map((type) => [
-    type,
-    { schema: type === 'multipart/form-data' ? { type: 'object' } : { type: 'string', format: 'binary' } },
-  ])
+  const documents =
+    schema === undefined
+      ? []
+      : ['application/json', 'application/yaml'].map((type) => [
+          type,
+          example === undefined ? { schema } : { schema, example },
+        ])
+  const bytes = { type: 'string', format: 'binary' }
+  const field = upload?.fileField
+  const sent =
+    field === undefined ? bytes : { type: 'object', properties: { [field]: bytes }, required: [field] }
+  const streams = (upload?.types ?? []).map((type) => [type, { schema: sent }])
   return {
     requestBody: {
       required: upload === undefined && body?._zod.optin === undefined,
@@ -286,60 +367,75 @@ const requestBody = (route: Route, components: Components): Json => {
   }
 }
 
-/** A route's success: what it declares, or the switch to another protocol. */
+/** A route's success status: the declared one, or the switch to another protocol. */
 const successOf = (route: Route): number =>
-  route.socket !== undefined ? 101 : (route.status ?? (route.response !== undefined || route.raw !== undefined ? 200 : 204))
+  route.socket !== undefined
+    ? 101
+    : (route.status ?? (route.response !== undefined || route.raw !== undefined ? 200 : 204))
 
-const operation = (route: Route, place: Place, components: Components): Json => {
+const operation = (
+  route: Route,
+  place: RouteContext,
+  components: Components,
+  { id, example }: { id: string; example: unknown },
+): Json => {
   const responses: Json = {}
   for (const status of [successOf(route), ...(route.alsoStatus ?? []).filter((also) => also < 400)])
     responses[status] = successResponse(route, status, components)
-  if (hasTag(route)) responses[304] = { description: 'The version named in If-None-Match is still the current one' }
+  if (hasTag(route))
+    responses[304] = { description: 'The version named in If-None-Match is still the current one' }
   for (const status of refusalsOf(route, route.method, place))
     responses[status] ??= { $ref: `#/components/responses/${responseName(status)}` }
   return {
-    operationId: operationId(route, route.method),
+    operationId: id,
     tags: [route.tag],
     summary: route.summary,
     ...(route.public === undefined || route.public === false ? {} : { security: [] }),
     parameters: parameters(route, place.hasRead, components),
-    ...requestBody(route, components),
+    ...requestBody(route, components, example),
     responses,
   }
 }
 
-/** HEAD of a route that reads: GET's statuses and parameters, and no answer with content. */
-const headOperation = (route: Route, place: Place, get: Json): Json => {
+/** HEAD of a readable route: the statuses and parameters of GET, without content. */
+const headOperation = (route: Route, place: RouteContext, get: Json): Json => {
+  const id = get['operationId'] as string
   const refusals = refusalsOf(route, 'HEAD', place)
   const successes = Object.keys(get['responses'] as Json)
     .map(Number)
     .filter((status) => status >= 200 && status < 400)
   return {
-    operationId: operationId(route, 'HEAD'),
+    operationId: `head${id.charAt(0).toUpperCase()}${id.slice(1)}`,
     tags: [route.tag],
     summary: `Headers of: ${route.summary}`,
     ...(route.public === true ? { security: [] } : {}),
     parameters: get['parameters'],
     responses: Object.fromEntries(
       [...successes, ...refusals].map((status) => {
-        const { content: _content, ...rest } = status < 400 ? { description: successTexts[status] ?? 'Success' } : errorResponse(status)
+        const { content: _content, ...rest } =
+          status < 400 ? { description: successTexts[status] ?? 'Success' } : errorResponse(status)
         return [status, rest]
       }),
     ),
   }
 }
 
-const operationId = (route: Route, method: string): string => {
+/** The id of an operation that the table lacks. */
+const operationIdOfPath = (route: Route): string => {
   const words = route.path
     .replace(/[{}]/g, '')
     .split(/[/.-]+/)
     .filter((word) => word !== '')
-  return [method.toLowerCase(), ...words.map((word) => word.charAt(0).toUpperCase() + word.slice(1))].join('')
+  return [
+    route.method.toLowerCase(),
+    ...words.map((word) => word.charAt(0).toUpperCase() + word.slice(1)),
+  ].join('')
 }
 
 /**
- * The API as an OpenAPI 3.1 document: every route with its parameters, bodies, answers and refusals, from the schemas that also check them.
- * `rootRoutes` are those outside of the prefix. Throws when two different schemas have one name.
+ * The API as an OpenAPI 3.1 document: every route with its parameters, bodies, answers and
+ * refusals, from the schemas that also check them. `rootRoutes` are those outside of the prefix.
+ * @throws Error where two different schemas have one name
  */
 export const openApi = (options: {
   routes: readonly Route[]
@@ -347,22 +443,34 @@ export const openApi = (options: {
   prefix: string
   version: string
   tokenNeeded: boolean
+  /** Operation ids chosen by hand; the others are derived from their paths. */
+  operationId?: (method: string, path: string) => string | undefined
+  /** A document that each operation accepts, by its id. */
+  example?: (operationId: string) => unknown
 }): OpenApi => {
   const components = new Components()
   const paths: Record<string, Json> = {}
   const all = [...options.routes, ...options.rootRoutes]
   const readable = new Set(all.filter(({ method }) => method === 'GET').map(({ path }) => path))
   const add = (route: Route, isApi: boolean): void => {
-    // An empty prefix puts both kinds of route on one server, where the path's own server list would only repeat it.
+    // With an empty prefix both kinds of route are on one server, and the path's own server list
+    // would repeat it.
     const path = (paths[route.path] ??= isApi || options.prefix === '' ? {} : { servers: [{ url: '/' }] })
     const place = { isApi, hasRead: readable.has(route.path) }
-    const described = operation(route, place, components)
+    const id = options.operationId?.(route.method, route.path) ?? operationIdOfPath(route)
+    const described = operation(route, place, components, { id, example: options.example?.(id) })
     path[route.method.toLowerCase()] = described
     if (route.method === 'GET') path['head'] = headOperation(route, place, described)
   }
   for (const route of options.routes) add(route, true)
   for (const route of options.rootRoutes) add(route, false)
-  const refused = new Set(all.flatMap((route) => refusalsOf(route, route.method, { isApi: true, hasRead: readable.has(route.path) })))
+  const refused = new Set(
+    all.flatMap((route) =>
+      refusalsOf(route, route.method, { isApi: true, hasRead: readable.has(route.path) }),
+    ),
+  )
+  const schemas = { ...components.finish(), [anyJson]: anyJsonSchema }
+  nameSchemas(paths, schemas)
   return {
     openapi: '3.1.0',
     info: {
@@ -375,8 +483,14 @@ export const openApi = (options: {
     tags: [...new Set(all.map((route) => route.tag))].map((name) => ({ name })),
     paths,
     components: {
-      schemas: { ...components.finish(), [anyJson]: anyJsonSchema, Error: errorSchema, Problem: problemSchema },
-      responses: Object.fromEntries([...refused].toSorted((a, b) => a - b).map((status) => [responseName(status), errorResponse(status)])),
+      schemas: {
+        ...Object.fromEntries(Object.entries(schemas).toSorted(([a], [b]) => (a < b ? -1 : 1))),
+        Error: errorSchema,
+        Problem: problemSchema,
+      },
+      responses: Object.fromEntries(
+        [...refused].toSorted((a, b) => a - b).map((status) => [responseName(status), errorResponse(status)]),
+      ),
       securitySchemes: {
         bearer: {
           type: 'http',

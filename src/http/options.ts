@@ -3,12 +3,19 @@ import type { Refusal } from '../refusal.ts'
 import type { AccessRules } from './access.ts'
 import type { AuditRecord } from './audit.ts'
 import type { IdempotencyStore } from './idempotency.ts'
-import type { Log } from './log.ts'
+import type { KernelLog } from './log.ts'
 import type { Method, Route } from './route.ts'
 import type { BodyPace } from './pace.ts'
 import type { PeerPace } from './peer.ts'
 
-/** What `createApp` takes. */
+/** The instance that one request reads. */
+export interface Selection {
+  id: string
+  /** Runs a read in this instance. @throws Refusal for a route whose answers are not records */
+  read: (template: string, search: string, work: () => Promise<void>) => Promise<void>
+}
+
+/** The options of `createApp`. */
 export interface AppOptions {
   config: AccessRules & {
     /** Starts with a slash and ends without one, or is empty. */
@@ -16,32 +23,57 @@ export interface AppOptions {
     bodyLimitBytes: number
   }
   routes: readonly Route[]
-  /** Pairs of the specification that are not built yet: 503 before anything else is looked at, and not in the document. */
+  /**
+   * Pairs of the specification that are not built yet. They answer 503 before any other check, and
+   * the document omits them.
+   */
   unbuilt?: readonly { method: Method; path: string }[]
-  log: Log
+  log: KernelLog
   version: string
-  /** Whether a read-only snapshot is activated: mutations are 423 then. */
-  activated: () => boolean
-  /** Writes one record per mutation, before the answer goes out; its failure is logged and changes no answer. */
+  /** Ids of operations in the document; a route without one gets an id made of its path. */
+  operationId?: (method: string, path: string) => string | undefined
+  /** A document that each operation accepts, by its id, for the API's document. */
+  example?: (operationId: string) => unknown
+  /** Whether a read-only snapshot is activated. Mutations answer 423 while one is. */
+  activated: () => boolean | Promise<boolean>
+  /**
+   * Selects the instance of a request. Where it is absent, only one instance exists, and no header
+   * names it.
+   */
+  select?: () => Promise<Selection>
+  /**
+   * Writes one record per mutation, before the answer is sent. A failure is logged and does not
+   * change the answer.
+   */
   audit?: (record: AuditRecord) => Promise<void>
   idempotency?: IdempotencyStore
-  /** Turns errors of the database into refusals; undefined leaves them faults. */
+  /** Turns errors of the database into refusals. An undefined result leaves them faults. */
   translate?: (error: unknown) => Refusal | undefined
-  /** Throws a refusal while the root health check is to fail. */
+  /** Throws a refusal to make the root health check fail. */
   rootHealth?: () => Promise<void> | void
-  /** Hears of every answered request: the route's pattern, never the path. */
+  /** Called for every answered request, with the route's pattern instead of the path. */
   observe?: (method: string, route: string, status: number, seconds: number) => void
-  /** Puts a request inside a span of the trace that its headers continue. */
-  span?: (name: string, attributes: Record<string, string>, work: () => Promise<void>, headers: IncomingHttpHeaders) => Promise<void>
-  /** How long bodies may take; absent: `usualBodyPace`. */
+  /**
+   * Called when a client begins to follow a growing source: events, a log. The function that it
+   * returns is called at the end, with whether the client was too slow.
+   */
+  streamOpened?: () => (cut: boolean) => void
+  /** Runs a request inside a span of the trace that its headers continue. */
+  span?: (
+    name: string,
+    attributes: Record<string, string>,
+    work: () => Promise<void>,
+    headers: IncomingHttpHeaders,
+  ) => Promise<void>
+  /** Time limits of bodies; absent: `usualBodyPace`. */
   bodyPace?: BodyPace
-  /** How long the peers of WebSockets may be silent or slow; absent: `usualPeerPace`. */
+  /** Limits for silent or slow peers of WebSockets; absent: `usualPeerPace`. */
   peerPace?: PeerPace
-  /** In tests: an answer that its schema does not accept is a fault. */
+  /** For tests: an answer that its schema refuses becomes a fault. */
   validateResponses?: boolean
   /**
-   * In tests: sees every answer, of streams without the body; `template` is the path as the document has it, undefined for unknown
-   * paths.
+   * For tests: receives every answer, that of a stream without the body. `template` is the path as
+   * the document has it, undefined for unknown paths.
    */
   onAnswer?: (answer: Answered) => void
 }

@@ -1,8 +1,8 @@
 import { HttpRefusal } from './errors.ts'
 
-/** How long the kernel waits for the body of a request. */
+/** The time for which the kernel waits for a request's body. */
 export interface BodyPace {
-  /** For a whole body, and for the rest of one that its route does not take. */
+  /** For a whole body, and for the rest of one that its route does not read. */
   wholeMs: number
   /** A streamed body ends where it is slower than `leastBytesPerSecond` over this time. */
   slowMs: number
@@ -11,17 +11,22 @@ export interface BodyPace {
 
 export const usualBodyPace: BodyPace = { wholeMs: 120_000, slowMs: 60_000, leastBytesPerSecond: 65_536 }
 
-/** The refusal of a body that does not come in time. The rest of it is not waited for: the connection ends with the answer. */
-export const lateBody = (message: string): HttpRefusal => new HttpRefusal('invalid', message, { Connection: 'close' }, 408)
+/**
+ * The refusal of a late body. The kernel does not wait for the rest: the connection ends with the
+ * answer.
+ */
+export const lateBody = (message: string): HttpRefusal =>
+  new HttpRefusal('invalid', message, { Connection: 'close' }, 408)
 
 /**
- * Measures how fast a client sends, over the time in which this side waits for it: a consumer that is slow itself is no fault of the
- * client. `onSlow` is called once, when the bytes of `slowMs` of waiting are fewer than the least rate.
+ * Measures a client's sending rate over the time in which this side waits for it, because a slow
+ * consumer is no fault of the client. `onSlow` is called once, when the bytes of `slowMs` of
+ * waiting are below the least rate.
  */
 export class PaceWatch {
   readonly #pace: BodyPace
   readonly #timer: NodeJS.Timeout
-  /** Milliseconds of the process' clock; undefined while this side does not wait. */
+  /** Milliseconds of the process's clock; undefined while this side does not wait. */
   #waitingSince: number | undefined
   #waitedMs = 0
   #bytes = 0

@@ -1,9 +1,12 @@
 import { z } from 'zod'
 import { Reply } from './route.ts'
 
-/** Totals are counted to here; a larger one is a lower bound. Stores count `limit countBound + 1` rows and pass what they got. */
+/**
+ * The bound of counted totals; a larger total is a lower bound. Stores count with `limit countBound
+ * + 1` and pass the result on.
+ */
 export const countBound = 10_000
-/** Items of a list that was asked for without `page`. */
+/** The number of items in a list that is requested without `page`. */
 export const unpagedSize = 1_000
 
 const number = z
@@ -11,13 +14,19 @@ const number = z
   .regex(/^[+-]?\d{1,16}$/, 'must be a whole number')
   .transform(Number)
 
-/** Spread into a route's strict query object: `z.strictObject({ ...pageQuery, status: z.string().optional() })`. */
+/**
+ * Spread into a route's strict query object: `z.strictObject({ ...pageQuery, status:
+ * z.string().optional() })`.
+ */
 export const pageQuery = {
   page: number.optional().meta({ description: 'Page, from 1; below 1 is 1' }),
   pageSize: number.optional().meta({ description: 'Items of a page' }),
 }
 
-/** What to read: `limit` rows (one more than the page, which tells whether there is a next one) from `offset` on. */
+/**
+ * The rows to read: `limit` rows from `offset` on. `limit` is one more than the page, because the
+ * extra row shows that a next page exists.
+ */
 export interface Page {
   page: number
   pageSize: number
@@ -26,20 +35,26 @@ export interface Page {
 }
 
 interface Sizes {
-  /** Size without `pageSize`, and instead of one that is out of range. */
+  /** The size without `pageSize`, and in place of one that is out of range. */
   usual: number
   largest: number
-  /** What a size beyond the largest becomes. */
+  /** The replacement for a size above the largest. */
   beyond: 'usual' | 'largest'
 }
 
 /** Sizes of `{items, …}` envelopes: 20, and 20 again for anything above 100. */
 export const envelopeSizes: Sizes = { usual: 20, largest: 100, beyond: 'usual' }
-/** Sizes of plain arrays: 1,000 at most, and 1,000 unless another is asked for. */
+/** Sizes of plain arrays: 1,000 at most, and 1,000 by default. */
 export const arraySizes: Sizes = { usual: unpagedSize, largest: unpagedSize, beyond: 'largest' }
 
-/** The rows that a query asks for. Never refuses: a page below 1 is 1, a size out of range becomes a usual one. */
-export const pageOf = (query: { page?: number | undefined; pageSize?: number | undefined }, sizes: Sizes = envelopeSizes): Page => {
+/**
+ * The rows that a query selects. It never refuses: a page below 1 becomes 1, and a size out of
+ * range becomes a usual one.
+ */
+export const pageOf = (
+  query: { page?: number | undefined; pageSize?: number | undefined },
+  sizes: Sizes = envelopeSizes,
+): Page => {
   const page = Math.min(Math.max(1, query.page ?? 1), 2 ** 31 - 1)
   const asked = query.pageSize ?? sizes.usual
   const pageSize = asked < 1 ? sizes.usual : asked > sizes.largest ? sizes[sizes.beyond] : asked
@@ -57,10 +72,14 @@ const linkTo = (target: string, page: number, pageSize: number, relation: string
 const totalText = (total: number): string => (total > countBound ? `${countBound}+` : String(total))
 
 /**
- * A list that stays a plain array: `rows` as read with `page.limit`, `total` counted to `countBound + 1`, `target` from the call.
- * Neighbouring pages travel in `Link`, the total in `X-Total-Count` (`10000+` when it is only a lower bound).
+ * A list that stays a plain array: `rows` as read with `page.limit`, `total` counted to `countBound
+ * + 1`, `target` from the call. The header `Link` holds the neighbouring pages, `X-Total-Count` the
+ * total (`10000+` for a lower bound).
  */
-export const pagedArray = <Row>(rows: readonly Row[], options: { page: Page; total: number; target: string }): Reply<Row[]> => {
+export const pagedArray = <Row>(
+  rows: readonly Row[],
+  options: { page: Page; total: number; target: string },
+): Reply<Row[]> => {
   const { page, pageSize } = options.page
   const links = [
     ...(page > 1 ? [linkTo(options.target, page - 1, pageSize, 'prev')] : []),
@@ -71,7 +90,7 @@ export const pagedArray = <Row>(rows: readonly Row[], options: { page: Page; tot
   return new Reply({ body: rows.slice(0, pageSize), headers })
 }
 
-/** The envelope of a paged list; `totalIsLowerBound` is there only when it is true. */
+/** The envelope of a paged list; `totalIsLowerBound` is present only where it is true. */
 export interface Envelope<Row> {
   items: Row[]
   page: number
@@ -81,8 +100,13 @@ export interface Envelope<Row> {
   totalIsLowerBound?: true
 }
 
-/** A page in its envelope: `rows` as read with `page.limit`, `total` counted to `countBound + 1`. */
-export const envelope = <Row>(rows: readonly Row[], options: { page: Page; total: number }): Envelope<Row> => ({
+/**
+ * A page in its envelope: `rows` as read with `page.limit`, `total` counted to `countBound + 1`.
+ */
+export const envelope = <Row>(
+  rows: readonly Row[],
+  options: { page: Page; total: number },
+): Envelope<Row> => ({
   items: rows.slice(0, options.page.pageSize),
   page: options.page.page,
   pageSize: options.page.pageSize,

@@ -1,18 +1,25 @@
-/** How long the other side of a WebSocket may be silent or slow, and how much may wait for it. */
+/**
+ * Limits of a WebSocket's other side: its silence, its slowness, and the bytes that wait for it.
+ */
 export interface PeerPace {
-  /** Between pings; one that is not answered before the next ends the connection. */
+  /** Time between pings. A ping without an answer before the next one ends the connection. */
   pingMs: number
-  /** Within which something of what waits must have gone out. */
+  /** Time within which some of the waiting bytes must be sent. */
   stallMs: number
-  /** Bytes that wait to go out; a sender that does not await `send` is bounded by it. */
+  /**
+   * The limit of bytes that wait to be sent. It also bounds a sender that does not await `send`.
+   */
   mostWaitingBytes: number
 }
 
 export const usualPeerPace: PeerPace = { pingMs: 30_000, stallMs: 30_000, mostWaitingBytes: 8 * 1024 * 1024 }
 
-/** The other side of a WebSocket, as a route sees it. */
+/** The other side of a WebSocket, in the form that a route uses. */
 export interface Peer {
-  /** Texts and bytes in the order in which they came; ends with the connection. What is not taken is not read from the network. */
+  /**
+   * Texts and bytes in the order of their arrival. The iteration ends with the connection. Messages
+   * that the route does not take are not read from the network.
+   */
   readonly messages: AsyncIterable<string | Buffer>
   /** A text or binary message; resolves once it has left this process. @throws PeerGone */
   send(message: string | Uint8Array): Promise<void>
@@ -25,5 +32,5 @@ export interface Peer {
 /** The connection is over: it was closed, lost, or cut for being slow. */
 export class PeerGone extends Error {}
 
-/** What a route does with a connection; its end closes it with 1000, an error with 1011. */
+/** A route's work on a connection. Its end closes the connection with 1000, an error with 1011. */
 export type Attend = (peer: Peer) => Promise<void> | void

@@ -6,6 +6,7 @@ import { auditRecord } from './audit.ts'
 import { documentFormat, otherType, readBody, readDocument } from './body.ts'
 import type { HttpCall } from './call.ts'
 import { checkDocument, Unfit } from './check.ts'
+import { coded } from './coding.ts'
 import { conditional, type Guard } from './conditional.ts'
 import { HttpRefusal } from './errors.ts'
 import type { Exchange, Outgoing } from './exchange.ts'
@@ -16,7 +17,7 @@ import { usualBodyPace } from './pace.ts'
 import type { Attend } from './peer.ts'
 import { Reply, type Route } from './route.ts'
 import { checkHandshake, type Sockets } from './sockets.ts'
-import { openUpload, type OpenUpload } from './upload.ts'
+import { openUpload, type RequestUpload } from './upload.ts'
 import { createYamlReader } from './yaml-reader.ts'
 
 const documentTypes = ['application/json']
@@ -26,27 +27,46 @@ interface Done {
   reply: Reply | undefined
 }
 
-/** What came with a request: nothing, a document's bytes, or a stream that is not read yet. */
+/** The body of a request: none, a document's bytes, or an unread stream. */
 interface Taken {
   format: string
   bytes: Buffer
-  upload: OpenUpload | undefined
+  upload: RequestUpload | undefined
 }
 
 const nothing: Taken = { format: 'json', bytes: Buffer.alloc(0), upload: undefined }
 
-/** What an Idempotency-Key compares of a body. @throws Refusal `invalid` for a stream whose digest is not known before it is read */
+/**
+ * The bytes of a body that an Idempotency-Key compares. @throws Refusal `invalid` for a stream
+ * whose digest is not known before it is read
+ */
 const comparable = ({ format, bytes, upload }: Taken): { format: string; body: Buffer } => {
   if (upload === undefined) return { format, body: bytes }
   if (upload.digest !== undefined) return { format, body: Buffer.from(upload.digest) }
-  throw new Refusal('invalid', 'a streamed body under an Idempotency-Key needs the header Content-Digest with its sha-256 or sha-512')
+  throw new Refusal(
+    'invalid',
+    'a streamed body under an Idempotency-Key needs the header Content-Digest with its sha-256 or sha-512',
+  )
 }
 
-/** Writes the audit record of a request that may change something; its failure is logged and changes no answer. */
+/**
+ * Writes the audit record of a mutating request. A failure is logged and does not change the
+ * answer.
+ */
 export const createAudit =
   ({ audit, log }: Pick<AppOptions, 'audit' | 'log'>) =>
-  async (exchange: Exchange, built: Route, call: HttpCall, answer: Parameters<typeof auditRecord>[2]): Promise<void> => {
-    if (audit === undefined || built.audit === false || (built.method === 'GET' && built.socket === undefined)) return
+  async (
+    exchange: Exchange,
+    built: Route,
+    call: HttpCall,
+    answer: Parameters<typeof auditRecord>[2],
+  ): Promise<void> => {
+    if (
+      audit === undefined ||
+      built.audit === false ||
+      (built.method === 'GET' && built.socket === undefined)
+    )
+      return
     try {
       await audit(auditRecord(built, call, answer))
     } catch (error) {
@@ -62,23 +82,34 @@ interface Surroundings {
   audit: Audit
   guarded: Guard
   sockets: Sockets
-  /** What stands for the caller in the key of a repeated request. */
+  /** The caller's part in the key of a repeated request. */
   caller: string
 }
 
-/** A route's own part of a request: Accept, admission, body, schema, idempotency, handler, answer. */
+/**
+ * A route's own part of a request: Accept, admission, body, schema, idempotency, handler, answer.
+ */
 export const createPerform = ({ options, answers, audit, guarded, sockets, caller }: Surroundings) => {
   const { config, log } = options
   const pace = options.bodyPace ?? usualBodyPace
   const shapeOf = createShapes()
   const readYaml = createYamlReader()
 
-  /** The document as its schema gives it; one that is refused gets the findings of the store with those of the schema, all at once. */
-  const fitting = async (built: Route, schema: z.ZodType, document: unknown, params: Record<string, string>): Promise<unknown> => {
+  /**
+   * The document in the form of its schema. A refused document gets the findings of the store
+   * together with those of the schema.
+   */
+  const fitting = async (
+    built: Route,
+    schema: z.ZodType,
+    document: unknown,
+    params: Record<string, string>,
+  ): Promise<unknown> => {
     try {
       return checkDocument(schema, shapeOf(schema), document)
     } catch (error) {
-      if (!(error instanceof Unfit) || error.code !== 'unacceptable' || built.alsoCheck === undefined) throw error
+      if (!(error instanceof Unfit) || error.code !== 'unacceptable' || built.alsoCheck === undefined)
+        throw error
       throw unacceptable([...error.details, ...(await built.alsoCheck({ document: error.document, params }))])
     }
   }
@@ -94,7 +125,10 @@ export const createPerform = ({ options, answers, audit, guarded, sockets, calle
       return nothing
     }
     const format = documentFormat(req, built.upload?.types)
-    const bytes = await readBody(req, res, { limit: built.limitBytes ?? config.bodyLimitBytes, withinMs: pace.wholeMs })
+    const bytes = await readBody(req, res, {
+      limit: built.limitBytes ?? config.bodyLimitBytes,
+      withinMs: pace.wholeMs,
+    })
     call.body = await fitting(built, built.body, await readDocument(bytes, format, readYaml), call.params)
     return { format, bytes, upload: undefined }
   }
@@ -102,7 +136,7 @@ export const createPerform = ({ options, answers, audit, guarded, sockets, calle
   const handle = async (built: Route, call: HttpCall, { upload }: Taken): Promise<Done> => {
     try {
       const result = await built.handle(call)
-      // A handler that misses the failure of its stream has kept something else than what the client has.
+      // A handler that misses the failure of its stream has stored other bytes than the client's.
       if (upload?.stream.failure !== undefined) throw upload.stream.failure
       return { answer: answers.outgoing(built, result), reply: result instanceof Reply ? result : undefined }
     } catch (error) {
@@ -112,7 +146,10 @@ export const createPerform = ({ options, answers, audit, guarded, sockets, calle
     }
   }
 
-  /** Runs the work unless its key has an answer. Only successes are kept: a refusal changed nothing and may be tried again. */
+  /**
+   * Runs the work unless its key has an answer. Only successes are stored: a refusal changed no
+   * record, and the request may be repeated.
+   */
   const once = async (
     store: IdempotencyStore,
     key: string,
@@ -124,7 +161,11 @@ export const createPerform = ({ options, answers, audit, guarded, sockets, calle
     if (stored !== undefined) {
       const { status, headers, body } = stored
       return {
-        answer: { status, headers: { ...headers, 'Idempotency-Replayed': 'true' }, body: body === '' ? undefined : body },
+        answer: {
+          status,
+          headers: { ...headers, 'Idempotency-Replayed': 'true' },
+          body: body === '' ? undefined : body,
+        },
         reply: undefined,
       }
     }
@@ -141,13 +182,17 @@ export const createPerform = ({ options, answers, audit, guarded, sockets, calle
     await settled(
       reply?.stream !== undefined || answer.status >= 400
         ? store.abandon(key)
-        : store.complete(key, { status: answer.status, headers: answer.headers, body: answer.body?.toString() ?? '' }),
+        : store.complete(key, {
+            status: answer.status,
+            headers: answer.headers,
+            body: answer.body?.toString() ?? '',
+          }),
       'an answer could not be kept under its Idempotency-Key',
     )
     return done
   }
 
-  /** Runs the handler, under the request's Idempotency-Key or If-Match if there is one. */
+  /** Runs the handler, under the request's Idempotency-Key or If-Match where it has one. */
   const perform = (exchange: Exchange, built: Route, call: HttpCall, taken: Taken): Promise<Done> => {
     const run = (): Promise<Done> => handle(built, call, taken)
     if (built.method === 'PUT' || built.method === 'DELETE') return guarded(exchange, call, run)
@@ -174,7 +219,10 @@ export const createPerform = ({ options, answers, audit, guarded, sockets, calle
     if (built.socket !== undefined) return openSocket(exchange, built, call)
     const types = [...new Set([...(built.raw ?? []), ...(built.response === undefined ? [] : documentTypes)])]
     if (types.length > 0 && !accepts(exchange.req.headers.accept, types))
-      throw new HttpRefusal('not_acceptable', `this route answers ${types.join(', ')}; the Accept header excludes that`)
+      throw new HttpRefusal(
+        'not_acceptable',
+        `this route answers ${types.join(', ')}; the Accept header excludes that`,
+      )
     await built.admit?.({ params: call.params, query: call.query })
     exchange.call = call
     const { answer, reply } = await perform(exchange, built, call, await takeBody(exchange, built, call))
@@ -182,11 +230,11 @@ export const createPerform = ({ options, answers, audit, guarded, sockets, calle
       await audit(exchange, built, call, { status: answer.status, code: undefined })
       return answers.stream(exchange, reply, answer.status, answer.headers)
     }
-    const final = built.method === 'GET' ? conditional(exchange, answer) : answer
-    // Nothing happened when an earlier answer was given again.
+    const final = built.method === 'GET' ? await conditional(exchange, answer) : answer
+    // A replayed answer is no new event, so it leaves no audit record.
     if (final.headers['Idempotency-Replayed'] === undefined)
       await audit(exchange, built, call, { status: final.status, code: undefined, body: final.body })
-    answers.write(exchange, final)
+    answers.write(exchange, await coded(exchange, final), final.body)
   }
 }
 

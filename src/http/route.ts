@@ -1,6 +1,7 @@
 import type { Readable } from 'node:stream'
 import type { z } from 'zod'
 import type { Problem } from '../refusal.ts'
+import type { Followed } from './followed-stream.ts'
 import type { Attend } from './peer.ts'
 
 export type Method = 'GET' | 'POST' | 'PUT' | 'DELETE'
@@ -8,32 +9,43 @@ type Shape = z.ZodType
 type Output<T> = T extends Shape ? z.output<T> : undefined
 
 /** Names in braces of a literal path: `/a/{x}/b/{y}/` gives `'x' | 'y'`. */
-type PathNames<P extends string> = P extends `${string}{${infer Name}}${infer Rest}` ? Name | PathNames<Rest> : never
+type PathNames<P extends string> = P extends `${string}{${infer Name}}${infer Rest}`
+  ? Name | PathNames<Rest>
+  : never
 
-/** Bodies that a route takes as a stream; beside documents where it has `body` too: the request's media type decides then. */
+/**
+ * Bodies that a route takes as a stream. Where it has `body` too, it also takes documents, and the
+ * request's media type decides.
+ */
 export interface UploadSpec {
-  /** Media types without parameters; `type/*` and `*\/*` stand for any. A missing one is `application/octet-stream`, or a document. */
+  /**
+   * Media types without parameters; `type/*` and `*\/*` stand for any. A missing one is
+   * `application/octet-stream`, or a document.
+   */
   types: readonly [string, ...string[]]
-  /** Bytes of one body. */
+  /** The limit of one body. */
   limitBytes: number
+  /** The field of a form that has the bytes as a file, for OpenAPI. */
+  fileField?: string
 }
 
-/** A body as it comes. */
+/** A body while it arrives. */
 export interface Upload {
   /** In lower case, without parameters. */
   type: string
   /** As the client wrote it, for the boundary of a form. */
   contentType: string
-  /** What the client announces; undefined where it sends chunks. */
+  /** The size that the client announces; undefined for a chunked body. */
   sizeBytes: number | undefined
   /**
-   * The bytes, asked of the client as they are read. It fails with a refusal where they are too many, too slow or not those of
-   * `Content-Digest`: only what was read to its end may be kept. A refusal of the handler before the first read costs no byte.
+   * The bytes, requested from the client as they are read. The stream fails with a refusal where
+   * they are too many, too slow or do not match `Content-Digest`, so only a stream that was read to
+   * its end may be kept. A refusal by the handler before the first read transfers no byte.
    */
   stream: Readable
 }
 
-/** What a handler gets. It never sees `req` or `res`. */
+/** The argument of a handler. A handler never gets `req` or `res`. */
 export interface Call<P extends string, Query, Body, Streamed = undefined> {
   /** Percent-decoded, 1–255 characters each. */
   params: Record<PathNames<P>, string>
@@ -43,25 +55,34 @@ export interface Call<P extends string, Query, Body, Streamed = undefined> {
   /** Lower-case header names. */
   headers: Readonly<Record<string, string | undefined>>
   requestId: string
-  /** The request's path and query as they came, for links to further pages. */
+  /** The request's path and query as sent, for links to further pages. */
   target: string
-  /** Who asks, for the audit record: the token's holder or the loopback peer. */
+  /** The caller, for the audit record: the token's holder or the loopback peer. */
   actor: { id: string; type: 'token' | 'local' }
-  /** Aborted when the client goes away. */
+  /** The permission of the caller's ticket; absent for a caller with the API's token. */
+  grant?: string | undefined
+  /** Aborted when the client leaves. */
   signal: AbortSignal
 }
 
 /**
- * What a handler may give back instead of plain data, to set headers, another declared status, or to stream.
- * A `location` that starts with `/` is relative to base_url; the kernel puts the prefix before it.
- * A string body of a route with `raw` is sent as it is, with the route's first media type unless `content-type` is set.
+ * A handler's result in place of plain data, to set headers or another declared status, or to
+ * stream. A `location` that starts with `/` is relative to base_url; the kernel puts the prefix
+ * before it. A string body of a route with `raw` is sent unchanged, with the route's first media
+ * type unless `content-type` is set.
  */
 export class Reply<T = unknown> {
   readonly body: T | undefined
   readonly status: number | undefined
   readonly headers: Record<string, string>
-  readonly stream: Readable | undefined
-  constructor(init: { body?: T; status?: number; headers?: Record<string, string>; stream?: Readable }) {
+  /** Bytes that are there, or a growing source, whose slow readers the kernel cuts. */
+  readonly stream: Readable | Followed | undefined
+  constructor(init: {
+    body?: T
+    status?: number
+    headers?: Record<string, string>
+    stream?: Readable | Followed
+  }) {
     this.body = init.body
     this.status = init.status
     this.headers = init.headers ?? {}
@@ -69,11 +90,14 @@ export class Reply<T = unknown> {
   }
 }
 
-/** A document's audit record; the kernel writes one for every mutation, this adds what only the route knows. */
+/**
+ * Fields of a mutation's audit record. The kernel writes a record for every mutation, and this adds
+ * the facts that only the route has.
+ */
 export interface AuditFields {
   eventType: string
   summary: (call: { params: Record<string, string>; body: unknown }) => string
-  /** Of a request that was answered, from its answer; absent: succeeded. */
+  /** The outcome, from the answer; absent: succeeded. */
   outcome?: (answer: unknown) => 'succeeded' | 'failed'
   environmentId?: (call: { params: Record<string, string>; body: unknown }) => string | undefined
   resourceId?: (call: { params: Record<string, string>; body: unknown }) => string | undefined
@@ -90,8 +114,9 @@ export interface RouteSpec<
 > {
   method: Method
   /**
-   * Relative to base_url, exact trailing slash, names in braces. A name that ends the path (no slash after it) takes all the
-   * remaining segments, so `/a/{x}/outputs/{file}` matches `/a/1/outputs/b/c.png`.
+   * Relative to base_url, exact trailing slash, names in braces. A name that ends the path (no
+   * slash after it) takes all the remaining segments, so `/a/{x}/outputs/{file}` matches
+   * `/a/1/outputs/b/c.png`.
    */
   path: P
   summary: string
@@ -99,7 +124,10 @@ export interface RouteSpec<
   tag: string
   /** Strict object of string-coerced values. Unknown query names are 400. */
   query?: Q
-  /** The document a client sends (JSON or YAML); optional where the schema accepts undefined. Absent: the body is ignored. */
+  /**
+   * The document that a client sends (JSON or YAML); optional where the schema accepts undefined.
+   * Where it is absent, the body is ignored.
+   */
   body?: B
   /** The body as a stream. */
   upload?: U
@@ -110,41 +138,59 @@ export interface RouteSpec<
   /** Further success statuses a `Reply` may give (e.g. 200 beside 206). */
   alsoStatus?: number[]
   /**
-   * Refusals beyond those that follow from the other fields, for OpenAPI: a body brings 413, 415 and 422, a name in the path 404, a POST
-   * (by its Idempotency-Key) 409 and 422, an answer with content 406.
+   * Refusals beyond those that follow from the other fields, for OpenAPI: a body brings 413, 415
+   * and 422, a name in the path 404, a POST (by its Idempotency-Key) 409 and 422, an answer with
+   * content 406.
    */
   refuses?: number[]
-  /** Answers streams, which have no ETag: 304 and 412 never come. For OpenAPI. */
+  /** Headers that the handler reads, with what they do, for OpenAPI. */
+  requestHeaders?: Record<string, string>
+  /** The route answers with streams. They have no ETag, so 304 and 412 never occur. For OpenAPI. */
   streams?: boolean
   /** Needs no token (the two bootstrap reads); `'get'` keeps the token for HEAD. */
   public?: boolean | 'get'
   /** Allowed while a read-only snapshot is activated. */
   whileActivated?: boolean
-  /** Media types of a non-JSON success body; the handler answers a `Reply` with a stream or text. */
+  /** A POST that changes nothing: it reads the instance that is activated, as a GET does. */
+  reads?: boolean
+  /**
+   * Media types of a non-JSON success body; the handler answers a `Reply` with a stream or text.
+   */
   raw?: string[]
-  /** Looks at a request before its body is read. @throws Refusal */
+  /** Checks a request before its body is read. @throws Refusal */
   admit?: (call: { params: Record<string, string>; query: unknown }) => Promise<unknown>
-  /** Bytes of body allowed instead of the configured limit. */
+  /** The limit of the body, in place of the configured one. */
   limitBytes?: number
-  /** `false`: it changes nothing although it is no GET, and leaves no record. */
+  /** `false`: the route changes no record although it is no GET, and leaves no audit record. */
   audit?: AuditFields | false
-  /** What only the store knows of a document that its schema has refused (ids taken, references to nothing), for one answer with everything. */
+  /**
+   * Problems that only the store finds in a document that its schema has refused (taken ids,
+   * references to missing records), so that one answer holds all problems.
+   */
   alsoCheck?: (refused: { document: unknown; params: Record<string, string> }) => Promise<Problem[]>
-  handle: (call: Call<P, Output<Q>, BodyOf<B, U>, UploadOf<B, U>>) => Promise<Output<R> | Reply> | Output<R> | Reply
+  handle: (
+    call: Call<P, Output<Q>, BodyOf<B, U>, UploadOf<B, U>>,
+  ) => Promise<Output<R> | Reply> | Output<R> | Reply
 }
 
-/** The document that a handler gets: none where the body came as a stream. */
+/** The document for a handler: none where the body is a stream. */
 type BodyOf<B, U> = U extends UploadSpec ? Output<B> | undefined : Output<B>
 type UploadOf<B, U> = U extends UploadSpec ? (B extends Shape ? Upload | undefined : Upload) : undefined
 
-/** A route with its types forgotten: what the kernel, OpenAPI and the tests read. */
-export type Route = Omit<RouteSpec<string, Shape | undefined, Shape | undefined, Shape | undefined, UploadSpec | undefined>, 'handle'> & {
-  /** Present: a GET that becomes a WebSocket, and whose `handle` gives an `Attend`. Bytes of one message of the client. */
-  socket?: { limitBytes: number }
+/** A route without its type parameters, for the kernel, OpenAPI and the tests. */
+export type Route = Omit<
+  RouteSpec<string, Shape | undefined, Shape | undefined, Shape | undefined, UploadSpec | undefined>,
+  'handle'
+> & {
+  /**
+   * Present on a GET that becomes a WebSocket and whose `handle` returns an `Attend`. `limitBytes`
+   * limits one message of the client.
+   */
+  socket?: { limitBytes: number; protocol?: string | undefined; redeem?: Redeem | undefined }
   handle: (call: Call<string, unknown, unknown, Upload | undefined>) => unknown
 }
 
-/** Checks handler against schemas at compile time and forgets the types. */
+/** Checks the handler against the schemas at compile time, then drops the type parameters. */
 export const route = <
   const P extends string,
   Q extends Shape | undefined = undefined,
@@ -155,7 +201,16 @@ export const route = <
   spec: RouteSpec<P, Q, B, R, U>,
 ): Route => spec as unknown as Route
 
-/** A WebSocket beside the routes: everything that stands before a handler stands before `open`, too. */
+/**
+ * The holder of a ticket, and its permission. The call spends the ticket. @returns undefined for an
+ * invalid one
+ */
+export type Redeem = (
+  secret: string,
+  params: Record<string, string>,
+) => Promise<{ actor: { id: string; type: 'token' | 'local' }; grant: string } | undefined>
+
+/** A WebSocket beside the routes. All checks before a handler also run before `open`. */
 export interface SocketSpec<P extends string, Q extends Shape | undefined> {
   path: P
   summary: string
@@ -166,16 +221,37 @@ export interface SocketSpec<P extends string, Q extends Shape | undefined> {
   /** Allowed while a read-only snapshot is activated. */
   whileActivated?: boolean
   admit?: (call: { params: Record<string, string>; query: unknown }) => Promise<unknown>
-  /** Opening one is audited like a change: what a client sends through it may change something. */
+  /**
+   * Opening a WebSocket is audited like a change, because the client's messages may change records.
+   */
   audit: AuditFields
   /** Bytes of one message of the client; a longer one ends the connection with 1009. */
   limitBytes: number
-  /** Before the upgrade. @returns what goes on with the connection once it is a WebSocket. @throws Refusal */
+  /** The subprotocol for clients that name it. A browser needs one for a ticket. */
+  protocol?: string
+  /**
+   * Accepts tickets instead of the API's token, because a page cannot send the token with a
+   * handshake.
+   */
+  redeem?: Redeem
+  /**
+   * Runs before the upgrade.
+   * @returns the work on the connection once it is a WebSocket
+   * @throws Refusal
+   */
   open: (call: Call<P, Output<Q>, undefined>) => Promise<Attend> | Attend
 }
 
 export const socketRoute = <const P extends string, Q extends Shape | undefined = undefined>({
   open,
   limitBytes,
+  protocol,
+  redeem,
   ...spec
-}: SocketSpec<P, Q>): Route => ({ ...spec, method: 'GET', socket: { limitBytes }, handle: open }) as unknown as Route
+}: SocketSpec<P, Q>): Route =>
+  ({
+    ...spec,
+    method: 'GET',
+    socket: { limitBytes, protocol, redeem },
+    handle: open,
+  }) as unknown as Route

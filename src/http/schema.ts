@@ -7,9 +7,16 @@ export const loneSurrogate = /\p{Cs}/u
 /** Characters, not UTF-16 units: what PostgreSQL's char_length counts. */
 const characters = (text: string): number => (text.length <= 255 ? text.length : [...text].length)
 
-/** Whether a text may be an id: 1–255 characters, no control characters, no lone surrogates. Slashes and any script are fine. */
+/**
+ * Whether a text may be an id: 1–255 characters, no control characters, no lone surrogates. Slashes
+ * and any script are allowed.
+ */
 export const isId = (text: string): boolean =>
-  text.length > 0 && text.length <= 510 && characters(text) <= 255 && !controls.test(text) && !loneSurrogate.test(text)
+  text.length > 0 &&
+  text.length <= 510 &&
+  characters(text) <= 255 &&
+  !controls.test(text) &&
+  !loneSurrogate.test(text)
 
 /** An identifier as clients choose it, 1–255 characters; opaque, compared byte by byte. */
 export const Id = z
@@ -34,13 +41,17 @@ export const Name = z
 /** Free text of at most 64 KiB; may be empty. */
 export const Text = z.string().max(65_536)
 
-/** One of `values`; blank means `usual`, as leaving it out does. */
-export const choice = <const Values extends readonly [string, ...string[]]>(values: Values, usual: Values[number]) =>
-  z
-    .enum([...values, ''])
-    .default(usual as never)
+/** One of `values`; a blank or absent value means `usual`. */
+export const choice = <const Values extends readonly [string, ...string[]]>(
+  values: Values,
+  usual: Values[number],
+) => {
+  const blankToo: z.ZodType<string, string> = z.enum([...values, ''])
+  return blankToo
+    .default(usual)
     .transform((value): string => (value === '' ? usual : value))
     .pipe(z.enum(values))
+}
 
 /** A finite number. */
 export const Finite = z.number()
@@ -48,15 +59,15 @@ export const Finite = z.number()
 export const NonNegative = z.number().min(0)
 /** A finite number > 0. */
 export const Positive = z.number().gt(0)
-/** A whole number ≥ 0, at most 2^53-1 (bytes, counts). */
+/** An integer ≥ 0, at most 2^53-1 (bytes, counts). */
 export const Count = z.int().min(0)
 
-/** RFC 3339 with a zone, as the service gives it (UTC, `Z`). */
+/** RFC 3339 with a zone, as the service writes it (UTC, `Z`). */
 export const Timestamp = z.iso.datetime({ offset: true })
 /** Bounds of one free-form object (metadata, configuration). */
 export const jsonObjectBounds = { depth: 32, values: 10_000, characters: 1_048_576 } as const
 
-/** What is wrong with the size of a free-form value, or undefined. */
+/** The problem of a free-form value's size, or undefined. */
 const oversize = (root: unknown): string | undefined => {
   let values = 0
   let length = 0
@@ -65,9 +76,11 @@ const oversize = (root: unknown): string | undefined => {
     if (typeof value === 'string' && (length += value.length) > jsonObjectBounds.characters)
       return `must hold at most ${jsonObjectBounds.characters} characters`
     if (typeof value !== 'object' || value === null) return undefined
-    if (depth >= jsonObjectBounds.depth) return `must not be nested deeper than ${jsonObjectBounds.depth} levels`
+    if (depth >= jsonObjectBounds.depth)
+      return `must not be nested deeper than ${jsonObjectBounds.depth} levels`
     for (const [key, item] of Object.entries(value)) {
-      if ((length += key.length) > jsonObjectBounds.characters) return `must hold at most ${jsonObjectBounds.characters} characters`
+      if ((length += key.length) > jsonObjectBounds.characters)
+        return `must hold at most ${jsonObjectBounds.characters} characters`
       const found = walk(item, depth + 1)
       if (found !== undefined) return found
     }

@@ -4,7 +4,7 @@ import type { App } from './app.ts'
 import { errorBody } from './errors.ts'
 
 export interface ServerTimeouts {
-  /** Until the headers are complete; a client that drips them is cut off. */
+  /** Time until the headers are complete. The server cuts off a client that drips them. */
   headersMs: number
   keepAliveMs: number
 }
@@ -17,25 +17,34 @@ interface Rejection {
   message: string
 }
 
-/** What is said to bytes that never became a request. */
+/** The answer to bytes that never became a request. */
 const rejection = (code: string | undefined, tokenNeeded: boolean): Rejection => {
   if (code === 'ERR_HTTP_REQUEST_TIMEOUT')
     return { status: '408 Request Timeout', code: 'invalid', message: 'the request was not complete in time' }
   if (code !== 'HPE_HEADER_OVERFLOW')
     return { status: '400 Bad Request', code: 'invalid', message: 'this is not a complete HTTP/1.1 request' }
-  // Headers too long to be read hold no valid token: nothing more is said to a stranger.
+  // Headers that are too long to read hold no valid token, so the answer reveals no more to an
+  // unknown client.
   return tokenNeeded
     ? { status: '401 Unauthorized', code: 'unauthenticated', message: 'authentication required' }
-    : { status: '431 Request Header Fields Too Large', code: 'too_large', message: 'the headers are larger than 16 KiB' }
+    : {
+        status: '431 Request Header Fields Too Large',
+        code: 'too_large',
+        message: 'the headers are larger than 16 KiB',
+      }
 }
 
 /**
- * A Node server for the application, not yet listening: bounded waits for slow clients, and the service's form of error for requests that
- * Node's parser refuses (half a body, oversized headers, no HTTP at all).
+ * A Node server for the application, not yet listening. It bounds the waits for slow clients, and
+ * answers requests that Node's parser refuses (half a body, oversized headers, no HTTP at all) in
+ * the service's form of errors.
  */
-export const createHttpServer = (app: App, options: { tokenNeeded: boolean; version: string; timeouts?: ServerTimeouts }): Server => {
+export const createHttpServer = (
+  app: App,
+  options: { tokenNeeded: boolean; version: string; timeouts?: ServerTimeouts },
+): Server => {
   const timeouts = options.timeouts ?? usualTimeouts
-  /** The answer last begun on a connection: an error text must not land in the middle of it. */
+  /** The latest answer on a connection: an error text must not be written into the middle of it. */
   const latest = new WeakMap<Socket, ServerResponse>()
   const listener = (req: IncomingMessage, res: ServerResponse): void => {
     latest.set(req.socket, res)
@@ -44,26 +53,31 @@ export const createHttpServer = (app: App, options: { tokenNeeded: boolean; vers
   const server = createServer(
     {
       headersTimeout: timeouts.headersMs,
-      // The kernel waits for bodies (`pace.ts`): this limit would cut streams that take longer than a document may.
+      // The kernel limits the time of bodies (`pace.ts`). This limit would cut streams that may
+      // take longer than a document.
       requestTimeout: 0,
       keepAliveTimeout: timeouts.keepAliveMs,
       connectionsCheckingInterval: Math.min(5_000, timeouts.headersMs),
       maxHeaderSize: 16_384,
-      // A missing Host is answered by the kernel, with 403 like every other name that is not ours.
+      // The kernel answers a missing Host with 403, like every name of another host.
       requireHostHeader: false,
       shouldUpgradeCallback: (req) => app.upgrades(req),
     },
     listener,
   )
   server.on('upgrade', (req: IncomingMessage, socket: Socket, head: Buffer) => app.upgrade(req, socket, head))
-  // The body reader says when to go on, after the limits were looked at.
+  // The body reader sends the continue, after it has checked the limits.
   server.on('checkContinue', listener)
   server.on('clientError', (error: NodeJS.ErrnoException, socket: Socket) => {
     const last = latest.get(socket)
     const halfSent = last !== undefined && last.headersSent && !last.writableFinished
     if (!socket.writable || error.code === 'ECONNRESET' || halfSent) return void socket.destroy()
     const { status, code, message } = rejection(error.code, options.tokenNeeded)
-    const body = errorBody({ status: Number(status.slice(0, 3)), code, message, details: [], extra: {}, headers: {} }, false, '')
+    const body = errorBody(
+      { status: Number(status.slice(0, 3)), code, message, details: [], extra: {}, headers: {} },
+      false,
+      '',
+    )
     const lines = [
       `HTTP/1.1 ${status}`,
       'Content-Type: application/json',

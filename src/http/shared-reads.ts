@@ -1,7 +1,9 @@
 /**
- * Lets equal reads share one: callers that come while a read of the same key is under way wait for the next, which starts when that
- * one has ended, and all get its result. So everybody is answered with a state read after he asked, never an older one, and a record
- * that a hundred clients poll costs the database one statement at a time. Failures are shared too; the next caller starts anew.
+ * Lets equal reads share one. Callers that arrive during a read of the same key wait for the next
+ * read, which starts when the present one ends, and all of them get its result. So each caller gets
+ * a state read after its request, never an older one, and a record that a hundred clients poll
+ * costs the database one statement at a time. Failures are shared too; the next caller starts a new
+ * read.
  */
 export const sharedReads = <T>(read: (key: string) => Promise<T>): ((key: string) => Promise<T>) => {
   interface UnderWay {

@@ -2,28 +2,41 @@ import { WebSocketServer, type WebSocket } from 'ws'
 import { Refusal } from '../refusal.ts'
 import { HttpRefusal } from './errors.ts'
 import type { Exchange } from './exchange.ts'
-import type { Log } from './log.ts'
+import type { KernelLog } from './log.ts'
 import { PeerGone, usualPeerPace, type Attend, type Peer, type PeerPace } from './peer.ts'
 import type { Route } from './route.ts'
 
-/** Frames of one message; more of them are an attempt to spend this side's memory on headers. */
+/**
+ * The limit of frames in one message. More frames are an attempt to spend this side's memory on
+ * headers.
+ */
 const mostFragments = 1_024
-/** After a close frame, until the connection is cut. */
+/** Time from a close frame to the cut of the connection. */
 const closeMs = 2_000
 /** Bytes of a close frame's reason (RFC 6455, 5.5). */
 const reasonBytes = 123
 
 const keyForm = /^[+/0-9A-Za-z]{22}==$/
 
-/** @throws HttpRefusal 426 for a request that asks for no WebSocket, `invalid` for one whose handshake is not that of RFC 6455 */
+/**
+ * @throws HttpRefusal 426 for a request that asks for no WebSocket, `invalid` for one whose
+ *   handshake does not follow RFC 6455
+ */
 export const checkHandshake = ({ req, upgrade }: Exchange): void => {
   if (upgrade === undefined)
-    throw new HttpRefusal('upgrade_required', 'this path is a WebSocket; ask for it with Connection: Upgrade and Upgrade: websocket', {
-      Upgrade: 'websocket',
-      Connection: 'Upgrade',
-    })
+    throw new HttpRefusal(
+      'upgrade_required',
+      'this path is a WebSocket; ask for it with Connection: Upgrade and Upgrade: websocket',
+      {
+        Upgrade: 'websocket',
+        Connection: 'Upgrade',
+      },
+    )
   if (req.headers['sec-websocket-version'] !== '13')
-    throw new HttpRefusal('upgrade_required', 'Sec-WebSocket-Version must be 13', { Upgrade: 'websocket', 'Sec-WebSocket-Version': '13' })
+    throw new HttpRefusal('upgrade_required', 'Sec-WebSocket-Version must be 13', {
+      Upgrade: 'websocket',
+      'Sec-WebSocket-Version': '13',
+    })
   if (!keyForm.test(req.headers['sec-websocket-key'] ?? ''))
     throw new Refusal('invalid', 'Sec-WebSocket-Key must be 16 bytes in base64, once')
 }
@@ -33,7 +46,10 @@ const shortReason = (text: string): string => {
   return bytes.length <= reasonBytes ? text : bytes.subarray(0, reasonBytes).toString().replace(/�+$/, '')
 }
 
-/** One open connection: what comes is taken at the pace of its reader, what goes is bounded, silence ends it. */
+/**
+ * One open connection. Input is read at the pace of its reader, output is bounded, and silence ends
+ * the connection.
+ */
 class OpenPeer implements Peer {
   readonly #ws: WebSocket
   readonly #pace: PeerPace
@@ -41,10 +57,10 @@ class OpenPeer implements Peer {
   readonly #timer: NodeJS.Timeout
   readonly #came: (string | Buffer)[] = []
   #wake: (() => void) | undefined
-  /** When the last ping went out, and whether it has been answered. */
+  /** Time of the last ping, and whether it has been answered. */
   #pingedAt = performance.now()
   #answered = true
-  /** Messages on their way out, and since when none of them has gone. */
+  /** The number of messages being sent, and the time since which none of them has left. */
   #sending = 0
   #stalledSince = 0
 
@@ -54,7 +70,8 @@ class OpenPeer implements Peer {
     this.#timer = setInterval(() => this.#look(), Math.min(1_000, pace.pingMs / 4, pace.stallMs / 4)).unref()
     ws.on('message', (data, isBinary) => this.#receive(data as Buffer, isBinary))
     ws.on('pong', () => (this.#answered = true))
-    // The library has closed the connection already, with the code that fits: 1009 for a message that is too long.
+    // The library has closed the connection already, with the fitting code: 1009 for a message that
+    // is too long.
     ws.on('error', () => undefined)
     ws.on('close', () => {
       clearInterval(this.#timer)
@@ -86,7 +103,8 @@ class OpenPeer implements Peer {
   #receive(data: Buffer, isBinary: boolean): void {
     this.#answered = true
     this.#came.push(isBinary ? data : data.toString())
-    // One message waits for its reader, the others in the network: its answers to pings do, too, and are not missed meanwhile.
+    // One message waits for its reader, and the others stay in the network. The peer's pongs stay
+    // there too, so none is required meanwhile.
     if (this.#wake === undefined) this.#ws.pause()
     this.#wake?.()
     this.#wake = undefined
@@ -117,7 +135,7 @@ class OpenPeer implements Peer {
   }
 
   close(code = 1000, reason = ''): void {
-    // A reader that has stopped would never see the other side's close frame.
+    // A paused reader would never receive the other side's close frame.
     this.#ws.resume()
     this.#ws.close(code, shortReason(reason))
     setTimeout(() => this.#ws.terminate(), closeMs).unref()
@@ -134,8 +152,16 @@ class OpenPeer implements Peer {
   }
 }
 
-/** The WebSockets of an application: the library's part of the upgrade, and every connection that is open. */
-export const createSockets = ({ log, pace = usualPeerPace }: { log: Log; pace?: PeerPace | undefined }) => {
+/**
+ * The WebSockets of an application: the library's part of the upgrade, and every open connection.
+ */
+export const createSockets = ({
+  log,
+  pace = usualPeerPace,
+}: {
+  log: KernelLog
+  pace?: PeerPace | undefined
+}) => {
   const open = new Set<OpenPeer>()
   const servers = new Map<Route, WebSocketServer>()
   let ended = false
@@ -149,8 +175,11 @@ export const createSockets = ({ log, pace = usualPeerPace }: { log: Log; pace?: 
         clientTracking: false,
         maxPayload: built.socket?.limitBytes ?? 0,
         maxFragments: mostFragments,
-        // No subprotocol is spoken: a client that insists on one ends the connection itself.
-        handleProtocols: () => false,
+        // A browser ends the connection where it named subprotocols and the server chooses none.
+        handleProtocols: (offered) => {
+          const spoken = built.socket?.protocol
+          return spoken !== undefined && offered.has(spoken) ? spoken : false
+        },
       })
       servers.set(built, server)
     }
@@ -158,7 +187,7 @@ export const createSockets = ({ log, pace = usualPeerPace }: { log: Log; pace?: 
   }
 
   const attendTo = async (peer: OpenPeer, attend: Attend, requestId: string): Promise<void> => {
-    // A request that was under way at the stop.
+    // The request was in progress at the stop.
     if (ended) return farewell(peer)
     open.add(peer)
     peer.signal.addEventListener('abort', () => open.delete(peer))
@@ -173,7 +202,10 @@ export const createSockets = ({ log, pace = usualPeerPace }: { log: Log; pace?: 
   }
 
   return {
-    /** Makes the request's connection a WebSocket and gives it to `attend`. The connection is no longer the response's. */
+    /**
+     * Makes the request's connection a WebSocket and passes it to `attend`. After this the
+     * connection no longer belongs to the response.
+     */
     accept({ req, res, upgrade, headers, requestId }: Exchange, built: Route, attend: Attend): void {
       if (upgrade === undefined) throw new Error('a request without an upgrade cannot become a WebSocket')
       const server = serverOf(built)
@@ -185,13 +217,21 @@ export const createSockets = ({ log, pace = usualPeerPace }: { log: Log; pace?: 
       // The library answers within this call.
       server.once('headers', addHeaders)
       try {
-        server.handleUpgrade(req, upgrade.socket, upgrade.head, (ws) => void attendTo(new OpenPeer(ws, pace), attend, requestId))
+        server.handleUpgrade(
+          req,
+          upgrade.socket,
+          upgrade.head,
+          (ws) => void attendTo(new OpenPeer(ws, pace), attend, requestId),
+        )
       } finally {
         server.off('headers', addHeaders)
       }
     },
 
-    /** Ends every connection with 1001, at a stop; those that do not answer are cut after two seconds. */
+    /**
+     * Ends every connection with 1001, at a stop. Connections that do not answer are cut after two
+     * seconds.
+     */
     end(): void {
       ended = true
       open.forEach(farewell)

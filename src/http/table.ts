@@ -1,7 +1,7 @@
 import type { Method, Route } from './route.ts'
 
 /** One pair of the table: a built route, or a pair of the specification that is not built yet. */
-export interface Entry {
+export interface TableEntry {
   method: Method
   /** As declared, prefix included; for the log, the document and the tests. */
   template: string
@@ -14,22 +14,23 @@ export interface Entry {
 interface Node {
   fixed: Map<string, Node>
   any: Node | undefined
-  here: Map<Method, Entry>
-  rest: Map<Method, Entry>
+  here: Map<Method, TableEntry>
+  rest: Map<Method, TableEntry>
 }
 
 export interface Match {
-  entry: Entry
-  /** Segments as they came, still percent-encoded, in the order of `entry.names`. */
+  entry: TableEntry
+  /** Segments as sent, still percent-encoded, in the order of `entry.names`. */
   values: string[]
 }
 
 const node = (): Node => ({ fixed: new Map(), any: undefined, here: new Map(), rest: new Map() })
 
 /**
- * The routes as a tree of path segments: a lookup costs the path's segments, whatever the number of routes (one regular expression per
- * route and layer is what makes a router of 120 routes slow). Fixed segments win over names; a path whose fixed form lacks the
- * method falls back to the named one (`GET /workflow-definitions/import/` reads the workflow called import).
+ * The routes as a tree of path segments: a look-up costs the path's segments, whatever the number
+ * of routes (one regular expression per route and layer makes a router of 120 routes slow). Fixed
+ * segments precede names. A path whose fixed form lacks the method falls back to the named one
+ * (`GET /workflow-definitions/import/` reads the workflow named import).
  */
 export const createTable = (pairs: readonly { method: Method; path: string; route: Route | undefined }[]) => {
   const root = node()
@@ -55,7 +56,13 @@ export const createTable = (pairs: readonly { method: Method; path: string; rout
     entries.set(method, { method, template: path, route, names, tail })
   }
 
-  const find = (at: Node, segments: readonly string[], index: number, method: Method, values: readonly string[]): Match | undefined => {
+  const find = (
+    at: Node,
+    segments: readonly string[],
+    index: number,
+    method: Method,
+    values: readonly string[],
+  ): Match | undefined => {
     const segment = segments[index]
     if (segment === undefined) {
       const entry = at.here.get(method)
@@ -64,7 +71,8 @@ export const createTable = (pairs: readonly { method: Method; path: string; rout
     const fixed = at.fixed.get(segment)
     const found = fixed === undefined ? undefined : find(fixed, segments, index + 1, method, values)
     if (found !== undefined || segment === '') return found
-    const named = at.any === undefined ? undefined : find(at.any, segments, index + 1, method, [...values, segment])
+    const named =
+      at.any === undefined ? undefined : find(at.any, segments, index + 1, method, [...values, segment])
     if (named !== undefined) return named
     const entry = at.rest.get(method)
     return entry === undefined ? undefined : { entry, values: [...values, segments.slice(index).join('/')] }
@@ -76,8 +84,12 @@ export const createTable = (pairs: readonly { method: Method; path: string; rout
     /** Methods that the path has, for `Allow`; empty for an unknown path. */
     allowed(path: string): string[] {
       const segments = path.split('/')
-      const methods = (['GET', 'POST', 'PUT', 'DELETE'] as const).filter((method) => find(root, segments, 1, method, []) !== undefined)
-      return methods.length === 0 ? [] : [...methods.flatMap((method) => (method === 'GET' ? ['GET', 'HEAD'] : [method])), 'OPTIONS']
+      const methods = (['GET', 'POST', 'PUT', 'DELETE'] as const).filter(
+        (method) => find(root, segments, 1, method, []) !== undefined,
+      )
+      return methods.length === 0
+        ? []
+        : [...methods.flatMap((method) => (method === 'GET' ? ['GET', 'HEAD'] : [method])), 'OPTIONS']
     },
   }
 }

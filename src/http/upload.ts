@@ -6,12 +6,13 @@ import { ClientGone } from './errors.ts'
 import { lateBody, PaceWatch, type BodyPace } from './pace.ts'
 import type { Route, Upload } from './route.ts'
 
-/** Bytes that are read ahead of a slow consumer; the rest waits in the sockets. */
+/** Bytes that are read ahead of a slow consumer. The rest waits in the sockets. */
 const readAhead = 256 * 1024
 
 /**
- * The body of a request as a stream. Nothing is asked of the client before the first read: one that waits for `100 Continue` sends
- * nothing until then. It ends only after its digest was compared, and fails with the refusal that the client is to get.
+ * The body of a request as a stream. It requests no byte from the client before the first read, so
+ * a client that waits for `100 Continue` sends none until then. It ends only after the comparison
+ * of its digest, and fails with the refusal for the client.
  */
 class UploadStream extends Readable {
   readonly #req: IncomingMessage
@@ -21,17 +22,22 @@ class UploadStream extends Readable {
   readonly #pace: BodyPace
   #watch: PaceWatch | undefined
   #size = 0
-  /** Why the client's part failed, whatever became of it on the way through the consumer. */
+  /** The cause of the failure on the client's side, whatever error the consumer passes on. */
   failure: Error | undefined
 
-  constructor(req: IncomingMessage, res: ServerResponse, given: { limitBytes: number; check: DigestCheck | undefined; pace: BodyPace }) {
+  constructor(
+    req: IncomingMessage,
+    res: ServerResponse,
+    given: { limitBytes: number; check: DigestCheck | undefined; pace: BodyPace },
+  ) {
     super({ highWaterMark: readAhead })
     this.#req = req
     this.#res = res
     this.#limit = given.limitBytes
     this.#check = given.check
     this.#pace = given.pace
-    // A consumer that has left hears of nothing; without a listener its absence would end the process.
+    // A consumer that has left handles no errors. Without a listener an error would end the
+    // process.
     this.on('error', () => undefined)
   }
 
@@ -51,7 +57,11 @@ class UploadStream extends Readable {
   #begin(): void {
     const pace = this.#pace
     this.#watch = new PaceWatch(pace, () =>
-      this.#fail(lateBody(`the body came slower than ${pace.leastBytesPerSecond} bytes a second for ${pace.slowMs / 1_000} s`)),
+      this.#fail(
+        lateBody(
+          `the body came slower than ${pace.leastBytesPerSecond} bytes a second for ${pace.slowMs / 1_000} s`,
+        ),
+      ),
     )
     if (this.#req.destroyed) return this.#onClose()
     if (this.#req.headers.expect?.toLowerCase() === '100-continue') this.#res.writeContinue()
@@ -84,13 +94,17 @@ class UploadStream extends Readable {
   }
 
   readonly #onClose = (): void => {
-    if (!this.#req.readableEnded) this.#fail(new ClientGone('the connection closed before the body was complete'))
+    if (!this.#req.readableEnded)
+      this.#fail(new ClientGone('the connection closed before the body was complete'))
   }
 }
 
-export interface OpenUpload extends Upload {
+export interface RequestUpload extends Upload {
   stream: UploadStream
-  /** Stands for the bytes in an Idempotency-Key; undefined where the request does not state their digest up front. */
+  /**
+   * Identifies the bytes in an Idempotency-Key; undefined where the request does not state their
+   * digest before the body.
+   */
   digest: string | undefined
 }
 
@@ -98,15 +112,24 @@ const fits = (type: string, range: string): boolean =>
   range === type || range === '*/*' || (range.endsWith('/*') && type.startsWith(range.slice(0, -1)))
 
 /**
- * The body of a request that its route takes as a stream; undefined where the media type is not one of the route's streams: it is a
- * document's, or 415. Nothing of the body is read yet. @throws Refusal `too_large` for an announced size beyond the limit
+ * The body of a request that its route takes as a stream; undefined where the media type is not one
+ * of the route's streams, so that the body is a document or 415. This call reads no byte of the
+ * body.
+ * @throws Refusal `too_large` for an announced size beyond the limit
  */
-export const openUpload = (req: IncomingMessage, res: ServerResponse, built: Route, pace: BodyPace): OpenUpload | undefined => {
+export const openUpload = (
+  req: IncomingMessage,
+  res: ServerResponse,
+  built: Route,
+  pace: BodyPace,
+): RequestUpload | undefined => {
   if (built.upload === undefined) return undefined
   const { types, limitBytes } = built.upload
-  const contentType = req.headers['content-type'] ?? (built.body === undefined ? 'application/octet-stream' : undefined)
+  const contentType =
+    req.headers['content-type'] ?? (built.body === undefined ? 'application/octet-stream' : undefined)
   const type = contentType === undefined ? undefined : mediaType(contentType)
-  if (contentType === undefined || type === undefined || !types.some((range) => fits(type, range))) return undefined
+  if (contentType === undefined || type === undefined || !types.some((range) => fits(type, range)))
+    return undefined
   plainEncoding(req)
   const announced = req.headers['content-length']
   if (Number(announced ?? 0) > limitBytes) throw tooLarge(limitBytes)

@@ -1,5 +1,6 @@
 import { parentPort, workerData } from 'node:worker_threads'
 import { parseYaml } from './yaml.ts'
 
-// Started by yaml-reader.ts with one text; ends after its answer.
-parentPort?.postMessage(parseYaml(String(workerData)))
+// yaml-reader.ts starts this thread with one text. It ends after its answer.
+const { text, options } = workerData as { text: string; options: { lines?: boolean } }
+parentPort?.postMessage(parseYaml(text, options))

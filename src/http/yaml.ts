@@ -1,15 +1,31 @@
-import { Lexer, isAlias, isMap, isScalar, isSeq, parseDocument, type Document, type Node as YamlNode } from 'yaml'
+import {
+  Lexer,
+  LineCounter,
+  isAlias,
+  isMap,
+  isScalar,
+  isSeq,
+  parseDocument,
+  type Document,
+  type Node as YamlNode,
+} from 'yaml'
 import type { Problem } from '../refusal.ts'
 
-/** Bounds of a YAML document; a document beyond one of them is refused before it costs memory or time. */
+/**
+ * Bounds of a YAML document. A document beyond one of them is refused before it costs memory or
+ * time.
+ */
 export const yamlBounds = {
   /** Nested collections. */
   depth: 100,
   /** Expanded aliases, those inside other aliases included. */
   aliases: 100,
-  /** Lexical tokens: about 5 a line. The library keeps some 250 bytes and spends more than a microsecond on each. */
+  /**
+   * Lexical tokens: about 5 a line. Each costs the library some 250 bytes and more than a
+   * microsecond.
+   */
   tokens: 2_000_000,
-  /** Characters of one quoted text; the library joins it character by character. */
+  /** Characters of one quoted text: the library joins it character by character. */
   quoted: 4_194_304,
   /** Values after expansion. */
   values: 1_000_000,
@@ -18,9 +34,10 @@ export const yamlBounds = {
 const nested = `it is nested deeper than ${yamlBounds.depth} levels`
 
 /**
- * Counts tokens and open collections without building anything: the library's parser recurses, and a file of 10^5 brackets would end in a
- * stack overflow. Block collections are told by the columns at which their entries start; the estimate may be up to twice the true depth
- * or half of it, so its bound is wide and the exact one is checked on the values.
+ * Counts tokens and open collections without building any value: the library's parser recurses, and
+ * a file of 10^5 brackets would overflow its stack. The start columns of entries show the block
+ * collections. The estimate may be up to twice the true depth or half of it, so its bound is wide,
+ * and the exact bound is checked on the values.
  */
 const scan = (text: string): string | undefined => {
   const columns: number[] = []
@@ -29,7 +46,8 @@ const scan = (text: string): string | undefined => {
   let column = 0
   let entryStart = true
   for (const token of new Lexer().lex(text)) {
-    if (++tokens > yamlBounds.tokens) return `it has more than ${yamlBounds.tokens} tokens; send a document of this size as JSON`
+    if (++tokens > yamlBounds.tokens)
+      return `it has more than ${yamlBounds.tokens} tokens; send a document of this size as JSON`
     const first = token.charCodeAt(0)
     if (token.length > yamlBounds.quoted && (first === 0x22 || first === 0x27))
       return `it has a quoted text of more than ${yamlBounds.quoted} characters; send it as JSON`
@@ -57,20 +75,26 @@ const lineOf = (text: string, offset: number): string => {
 export interface ParsedYaml {
   value: unknown
   problems: Problem[]
+  /** The line of each key and item by its dotted path, where the caller requested it. */
+  lines?: ReadonlyMap<string, number>
 }
 
 /**
- * The single document of a YAML 1.2 text as plain data. Findings (syntax, custom tags, duplicate keys, a second document, one of the
- * bounds) are in `problems` with the path or the line, and the value is then meaningless. An integer beyond 2^53-1 comes as a bigint.
+ * The single document of a YAML 1.2 text as plain data. Findings (syntax, custom tags, duplicate
+ * keys, a second document, one of the bounds) are in `problems` with the path or the line, and make
+ * the value meaningless. An integer beyond 2^53-1 becomes a bigint.
  *
- * The values are built here and not by the library's `toJS`: its check for duplicate keys is quadratic, its aliases are shared objects,
- * and it counts aliases per anchor, not in total.
+ * This code builds the values instead of the library's `toJS`, for three reasons: its check for
+ * duplicate keys is quadratic, its aliases are shared objects, and it counts aliases per anchor,
+ * not in total.
  */
-export const parseYaml = (text: string): ParsedYaml => {
+export const parseYaml = (text: string, options: { lines?: boolean } = {}): ParsedYaml => {
   const bound = scan(text)
   if (bound !== undefined) return { value: undefined, problems: [{ path: '', message: bound }] }
   const problems: Problem[] = []
+  const counter = new LineCounter()
   const document = parseDocument(text, {
+    ...(options.lines === true ? { lineCounter: counter } : {}),
     uniqueKeys: false,
     prettyErrors: false,
     intAsBigInt: true,
@@ -79,23 +103,41 @@ export const parseYaml = (text: string): ParsedYaml => {
     merge: false,
   })
   for (const fault of [...document.errors, ...document.warnings].slice(0, 20)) {
-    problems.push({ path: '', message: `${lineOf(text, fault.pos[0])}: ${fault.message.split('\n')[0] ?? fault.code}` })
+    problems.push({
+      path: '',
+      message: `${lineOf(text, fault.pos[0])}: ${fault.message.split('\n')[0] ?? fault.code}`,
+    })
   }
-  return { value: problems.length > 0 ? undefined : valueOf(document, problems), problems }
+  if (options.lines !== true)
+    return { value: problems.length > 0 ? undefined : valueOf(document, problems), problems }
+  const lines = new Map<string, number>()
+  const note = (path: string, offset: number) => lines.set(path, counter.linePos(offset).line)
+  return { value: problems.length > 0 ? undefined : valueOf(document, problems, note), problems, lines }
 }
 
 class BoundReached extends Error {}
 
-/** Whether a key stands for the keys of another map: `<<` as it is; in quotes it is a key like others. */
+/**
+ * Whether a key merges the keys of another map: `<<` without quotes. In quotes it is an ordinary
+ * key.
+ */
 const isMergeKey = (key: unknown): boolean => isScalar(key) && key.value === '<<' && key.type === 'PLAIN'
 
-/** Plain assignment to `__proto__` would set the prototype; as an own property it is found and refused with the other keys. */
+/**
+ * Plain assignment to `__proto__` would set the prototype. As an own property the key is found and
+ * refused with the others.
+ */
 const setOwn = (object: Record<string, unknown>, key: string, value: unknown): void => {
-  if (key === '__proto__') Object.defineProperty(object, key, { value, enumerable: true, configurable: true, writable: true })
+  if (key === '__proto__')
+    Object.defineProperty(object, key, { value, enumerable: true, configurable: true, writable: true })
   else object[key] = value
 }
 
-const valueOf = (document: Document, problems: Problem[]): unknown => {
+const valueOf = (
+  document: Document,
+  problems: Problem[],
+  note?: (path: string, offset: number) => unknown,
+): unknown => {
   let aliases = 0
   let values = 0
   const anchors = new Map<string, YamlNode>()
@@ -109,17 +151,23 @@ const valueOf = (document: Document, problems: Problem[]): unknown => {
   const keyText = (key: unknown, path: string): string | undefined => {
     const target = isAlias(key) ? anchors.get(key.source) : key
     const value = isScalar(target) ? target.value : target
-    if (typeof value === 'string' || typeof value === 'number' || typeof value === 'bigint' || typeof value === 'boolean')
+    if (
+      typeof value === 'string' ||
+      typeof value === 'number' ||
+      typeof value === 'bigint' ||
+      typeof value === 'boolean'
+    )
       return String(value)
     if (value === null) return 'null'
     problems.push({ path, message: 'a collection cannot be a key' })
     return undefined
   }
 
-  /** What a merge key brings: one map, or several of which the earlier one wins. */
+  /** The maps of a merge key: one, or several of which the earlier one has precedence. */
   const mergedMaps = (value: unknown, path: string): Record<string, unknown>[] => {
     const maps: unknown[] = Array.isArray(value) ? value : [value]
-    const isMapValue = (one: unknown): one is Record<string, unknown> => typeof one === 'object' && one !== null && !Array.isArray(one)
+    const isMapValue = (one: unknown): one is Record<string, unknown> =>
+      typeof one === 'object' && one !== null && !Array.isArray(one)
     if (maps.every(isMapValue)) return maps
     problems.push({ path, message: 'a merge key takes a map or a list of maps' })
     return []
@@ -129,7 +177,8 @@ const valueOf = (document: Document, problems: Problem[]): unknown => {
     if (++values > yamlBounds.values) throw new BoundReached(`it has more than ${yamlBounds.values} values`)
     if (depth > yamlBounds.depth) throw new BoundReached(nested)
     if (isAlias(item)) {
-      if (++aliases > yamlBounds.aliases) throw new BoundReached(`its aliases expand more than ${yamlBounds.aliases} times`)
+      if (++aliases > yamlBounds.aliases)
+        throw new BoundReached(`its aliases expand more than ${yamlBounds.aliases} times`)
       const target = anchors.get(item.source)
       if (target !== undefined) return convert(target, path, depth)
       problems.push({ path, message: `alias *${item.source} names no anchor before it` })
@@ -141,7 +190,12 @@ const valueOf = (document: Document, problems: Problem[]): unknown => {
     }
     if (isSeq(item)) {
       if (item.anchor !== undefined) anchors.set(item.anchor, item)
-      return item.items.map((child, index) => convert(child, `${path}${path === '' ? '' : '.'}${index}`, depth + 1))
+      return item.items.map((child, index) => {
+        const at = `${path}${path === '' ? '' : '.'}${index}`
+        const start = (child as YamlNode | null)?.range?.[0]
+        if (start !== undefined) note?.(at, start)
+        return convert(child, at, depth + 1)
+      })
     }
     if (isMap(item)) {
       if (item.anchor !== undefined) anchors.set(item.anchor, item)
@@ -153,6 +207,8 @@ const valueOf = (document: Document, problems: Problem[]): unknown => {
         const key = keyText(pair.key, path)
         if (key === undefined) continue
         const at = path === '' ? key : `${path}.${key}`
+        const start = (pair.key as YamlNode | null)?.range?.[0]
+        if (start !== undefined) note?.(at, start)
         if (seen.has(key)) problems.push({ path: at, message: `key ${JSON.stringify(key)} is given twice` })
         seen.add(key)
         const value = convert(pair.value, at, depth + 1)
@@ -160,7 +216,8 @@ const valueOf = (document: Document, problems: Problem[]): unknown => {
         else setOwn(result, key, value)
       }
       for (const fields of merged)
-        for (const [key, value] of Object.entries(fields)) if (!Object.hasOwn(result, key)) setOwn(result, key, value)
+        for (const [key, value] of Object.entries(fields))
+          if (!Object.hasOwn(result, key)) setOwn(result, key, value)
       return result
     }
     return null

@@ -24,19 +24,32 @@ const urlPassword = /\b([a-z][a-z0-9+.-]*:\/\/[^\s:/@]*):[^\s@/]+@/gi
 const bearer = /\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]+/gi
 
 /** Text without the passwords and tokens that it may quote. */
-export const withoutSecrets = (text: string): string => text.replace(urlPassword, '$1:****@').replace(bearer, '$1 ****')
+export const withoutSecrets = (text: string): string =>
+  text.replace(urlPassword, '$1:****@').replace(bearer, '$1 ****')
 
-/** Type, text, code and stack of an error. What else libraries hang on theirs (clients, queries, keys) stays out of the log. */
+/**
+ * Type, text, code and stack of an error. Other members of libraries' errors (clients, queries,
+ * keys) stay out of the log.
+ */
 const describedError = (value: unknown): unknown => {
   if (!(value instanceof Error)) return value
   const { type, message, stack, aggregateErrors } = pino.stdSerializers.err(value)
   const { code } = value as NodeJS.ErrnoException
-  // An attempt at several addresses has a text for each of them and none of its own.
-  const text = message === '' ? ((aggregateErrors ?? []) as Error[]).map((each) => each.message).join('; ') : message
-  return { type, message: withoutSecrets(text), ...(code === undefined ? {} : { code }), stack: withoutSecrets(stack) }
+  // An attempt at several addresses has one error for each address and no text of its own.
+  const text =
+    message === '' ? ((aggregateErrors ?? []) as Error[]).map((each) => each.message).join('; ') : message
+  return {
+    type,
+    message: withoutSecrets(text),
+    ...(code === undefined ? {} : { code }),
+    stack: withoutSecrets(stack),
+  }
 }
 
-/** Standard output can go away before we do (a closed terminal, a pipe without a reader): what cannot be written then is dropped. */
+/**
+ * Standard output can close before this process ends (a closed terminal, a pipe without a reader):
+ * later lines are dropped.
+ */
 const standardOutput = (): pino.DestinationStream => {
   const out = pino.destination({ dest: 1, sync: true })
   out.on('error', () => {
@@ -46,8 +59,9 @@ const standardOutput = (): pino.DestinationStream => {
 }
 
 /**
- * JSON lines on standard output (or `destination`), sentences where standard output is a terminal. Context travels in child loggers: `log.child({ requestId })`, `{ runId }`,
- * `{ workflowId }`. Members with the names of secrets are masked down to the second level, texts everywhere.
+ * JSON lines on standard output (or `destination`), sentences where standard output is a terminal.
+ * Context travels in child loggers: `log.child({ requestId })`, `{ runId }`, `{ workflowId }`.
+ * Members with the names of secrets are masked down to the second level, texts everywhere.
  */
 export const openLog = (level: Config['logLevel'], destination?: pino.DestinationStream): Log => {
   const options: pino.LoggerOptions = {
@@ -59,7 +73,12 @@ export const openLog = (level: Config['logLevel'], destination?: pino.Destinatio
     redact: { paths: secrets.flatMap((name) => [name, `*.${name}`, `*.*.${name}`]), censor: '****' },
     hooks: {
       logMethod(args, method) {
-        method.apply(this, args.map((arg: unknown) => (typeof arg === 'string' ? withoutSecrets(arg) : arg)) as Parameters<typeof method>)
+        method.apply(
+          this,
+          args.map((arg: unknown) => (typeof arg === 'string' ? withoutSecrets(arg) : arg)) as Parameters<
+            typeof method
+          >,
+        )
       },
     },
   }

@@ -1,19 +1,37 @@
-import { collectDefaultMetrics, Counter, Histogram, Registry } from 'prom-client'
+import { collectDefaultMetrics, Histogram, Registry } from 'prom-client'
+import { openMeasures, type GaugeRow, type Measures } from './measures.ts'
 
 export interface Metrics {
   /** Further metrics register here. */
   readonly registry: Registry
-  /** Counts one answered request; `route` is the pattern, never the path, so that ids make no series. */
+  /**
+   * Counts one answered request; `route` is the pattern, never the path, so that ids create no
+   * series.
+   */
   request(method: string, route: string, status: number, seconds: number): void
+  /** The service's counters beside requests. */
+  readonly measures: Measures
   /** Counts one workflow that was started again although its record is open. */
   workflowRestarted(kind: string): void
-  /** Everything as Prometheus text, with what the Temporal SDK measures. */
+  /** Shows the count of a kind from now on, before its first event. */
+  workflowsOf(kind: string): void
+  /** From now on scrapes call `read` for the gauges of the record, every 5 s at most. */
+  watchRecord(read: () => Promise<readonly GaugeRow[]>): void
+  /** The usable parts of the process, as found by `/readyz`. */
+  ready(parts: Readonly<Record<string, boolean>>): void
+  /** All metrics as Prometheus text, with those of the Temporal SDK. */
   text(): Promise<string>
 }
 
+/** The record is read this often at most, however many scrape. */
+const recordEveryMs = 5_000
+/** A scrape waits this long for the record; Prometheus gives up after 10 s. */
+const recordWithinMs = 3_000
+
 /**
- * The metrics of one program. `sdkMetricsUrl` is where the Temporal SDK's native part serves its own; its names begin with
- * `temporal_`, ours with `orrery_`, `process_` and `nodejs_`, so the two texts are joined as they are.
+ * The metrics of one program. `sdkMetricsUrl` is where the Temporal SDK's native part serves its
+ * own; its names begin with `temporal_`, ours with `orrery_`, `process_` and `nodejs_`, so the two
+ * texts are joined unchanged.
  */
 export const openMetrics = (sdkMetricsUrl: string | undefined): Metrics => {
   const registry = new Registry()
@@ -25,25 +43,49 @@ export const openMetrics = (sdkMetricsUrl: string | undefined): Metrics => {
     buckets: [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10],
     registers: [registry],
   })
-  const restarted = new Counter({
-    name: 'orrery_workflows_restarted_total',
-    help: 'Workflows of open records that were started again after Temporal had ended, reset or lost them',
-    labelNames: ['kind'],
-    registers: [registry],
-  })
+  const measures = openMeasures(registry)
+  let record: (() => Promise<readonly GaugeRow[]>) | undefined
+  let recordReadAt = -Infinity
+  /**
+   * Without an answer there are no gauges of the record: old ones would look like the present
+   * state.
+   */
+  const readRecord = async (): Promise<void> => {
+    const now = performance.now()
+    if (record === undefined || now - recordReadAt < recordEveryMs) return
+    recordReadAt = now
+    const late = new Promise<readonly GaugeRow[]>((resolve) =>
+      setTimeout(resolve, recordWithinMs, []).unref(),
+    )
+    measures.setRecorded(await Promise.race([record(), late]).catch(() => []))
+  }
   return {
     registry,
+    measures,
     workflowRestarted: (kind) => {
-      restarted.inc({ kind })
+      measures.workflowsRestarted.inc({ kind })
+    },
+    workflowsOf: (kind) => {
+      measures.workflowsRestarted.inc({ kind }, 0)
+    },
+    watchRecord: (read) => {
+      record = read
+    },
+    ready: (parts) => {
+      measures.ready.reset()
+      for (const [part, good] of Object.entries(parts)) measures.ready.set({ part }, good ? 1 : 0)
     },
     request: (method, route, status, seconds) => {
       requests.observe({ method, route, status: String(status) }, seconds)
     },
-    text: async () => `${await registry.metrics()}${sdkMetricsUrl === undefined ? '' : await scrape(sdkMetricsUrl)}`,
+    text: async () => {
+      await readRecord()
+      return `${await registry.metrics()}${sdkMetricsUrl === undefined ? '' : await scrape(sdkMetricsUrl)}`
+    },
   }
 }
 
-/** A scrape without the SDK's part is better than none; the text says that it is missing. */
+/** A scrape without the SDK's part is better than none; the text reports that it is missing. */
 const scrape = async (url: string): Promise<string> => {
   try {
     const response = await fetch(url, { signal: AbortSignal.timeout(2000) })

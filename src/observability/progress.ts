@@ -2,8 +2,14 @@ import type { Log } from './log.ts'
 
 const everyMs = 15_000
 
-/** Says what takes long: on a terminal one line that renews itself, else a log line now and then and whenever the subject changes. */
-export const openProgress = (log: Log, terminal: NodeJS.WriteStream): { say: (message: string) => void; end: () => void } => {
+/**
+ * Reports long steps: on a terminal by one line that renews itself, else by a log line now and then
+ * and at each change of the subject.
+ */
+export const openProgress = (
+  log: Log,
+  terminal: NodeJS.WriteStream,
+): { say: (message: string) => void; end: () => void } => {
   let subject = ''
   let saidAt = 0
   let open = false

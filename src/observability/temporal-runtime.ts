@@ -2,8 +2,9 @@ import type { Log } from './log.ts'
 import { sdkLog } from './sdk-log.ts'
 
 /**
- * Installs the native part of the Temporal SDK for this process, before its first connection: its log lines go to ours, its metrics
- * to a loopback port, and stop signals stay with us. Loaded only here, since the native part takes 0.3 s and 90 MB.
+ * Installs the native part of the Temporal SDK for this process, before its first connection: its
+ * log lines go to this log, its metrics to a loopback port, and this process keeps the stop
+ * signals. The native part is loaded only here, since it takes 0.3 s and 90 MB.
  * @returns the address of the metrics
  */
 export const installTemporalRuntime = async (log: Log, metricsPort: number): Promise<string> => {
@@ -12,7 +13,7 @@ export const installTemporalRuntime = async (log: Log, metricsPort: number): Pro
     shutdownSignals: [],
     logger: sdkLog(log),
     telemetryOptions: {
-      // Warnings come by the hundred while a server is away; the connection's state is reported by /readyz.
+      // Hundreds of warnings come while a server is away; /readyz reports the connection's state.
       logging: { filter: { core: 'ERROR', other: 'ERROR' }, forward: {} },
       metrics: { prometheus: { bindAddress: `127.0.0.1:${metricsPort}`, useSecondsForDurations: true } },
     },

@@ -3,16 +3,33 @@ import type { OpenTelemetryPlugin } from '@temporalio/interceptors-opentelemetry
 import type { Config } from '../config.ts'
 
 export interface Traces {
-  /** Runs `work` inside a span of the trace that `headers` (lower-case names) continue, or of the one under way. A rejection marks the span as failed. */
-  span<T>(name: string, attributes: Attributes, work: () => Promise<T>, headers?: Readonly<Record<string, string | undefined>>): Promise<T>
-  /** For the options of Temporal's client and worker: traces go on through workflows and activities. Empty when traces are off. */
+  /**
+   * Runs `work` inside a span of the trace that `headers` (lower-case names) continue, or of the
+   * one under way. A rejection marks the span as failed.
+   */
+  span<T>(
+    name: string,
+    attributes: Attributes,
+    work: () => Promise<T>,
+    headers?: Readonly<Record<string, string | undefined>>,
+  ): Promise<T>
+  /**
+   * For the options of Temporal's client and worker: traces go on through workflows and activities.
+   * Empty when traces are off.
+   */
   readonly temporalPlugins: OpenTelemetryPlugin[]
-  /** Sends what is left. */
+  /** Sends the remaining spans. */
   close(): Promise<void>
 }
 
-/** Traces to the collector that the configuration names, or none at no cost: the libraries are loaded only when there is one. */
-export const openTraces = async ({ tracesEndpoint }: Pick<Config, 'tracesEndpoint'>, program: string): Promise<Traces> => {
+/**
+ * Traces to the collector that the configuration names, or none at no cost: the libraries are
+ * loaded only for a collector.
+ */
+export const openTraces = async (
+  { tracesEndpoint }: Pick<Config, 'tracesEndpoint'>,
+  program: string,
+): Promise<Traces> => {
   if (tracesEndpoint === undefined)
     return { span: (_name, _attributes, work) => work(), temporalPlugins: [], close: () => Promise.resolve() }
   const [
@@ -28,25 +45,31 @@ export const openTraces = async ({ tracesEndpoint }: Pick<Config, 'tracesEndpoin
     import('@opentelemetry/resources'),
     import('@temporalio/interceptors-opentelemetry'),
   ])
-  const resource = new Resource({ 'service.name': program }).merge(new Resource((await envDetector.detect()).attributes))
-  const processor = new BatchSpanProcessor(new OTLPTraceExporter({ url: `${tracesEndpoint.replace(/\/+$/, '')}/v1/traces` }))
+  const resource = new Resource({ 'service.name': program }).merge(
+    new Resource((await envDetector.detect()).attributes),
+  )
+  const processor = new BatchSpanProcessor(
+    new OTLPTraceExporter({ url: `${tracesEndpoint.replace(/\/+$/, '')}/v1/traces` }),
+  )
   const provider = new NodeTracerProvider({ resource, spanProcessors: [processor] })
   provider.register()
   const tracer = provider.getTracer('orrery')
   return {
     span: (name, attributes, work, headers) =>
-      context.with(headers === undefined ? context.active() : propagation.extract(context.active(), headers), () =>
-        tracer.startActiveSpan(name, { attributes }, async (span) => {
-          try {
-            return await work()
-          } catch (error) {
-            span.recordException(error instanceof Error ? error : String(error))
-            span.setStatus({ code: SpanStatusCode.ERROR })
-            throw error
-          } finally {
-            span.end()
-          }
-        }),
+      context.with(
+        headers === undefined ? context.active() : propagation.extract(context.active(), headers),
+        () =>
+          tracer.startActiveSpan(name, { attributes }, async (span) => {
+            try {
+              return await work()
+            } catch (error) {
+              span.recordException(error instanceof Error ? error : String(error))
+              span.setStatus({ code: SpanStatusCode.ERROR })
+              throw error
+            } finally {
+              span.end()
+            }
+          }),
       ),
     temporalPlugins: [new OpenTelemetryPlugin({ resource, spanProcessor: processor })],
     close: async () => {

@@ -6,13 +6,13 @@ export interface Backoff {
   next(): number
   /** Waits for the next pause; at once when `signal` is aborted, before or meanwhile. */
   pause(signal?: AbortSignal): Promise<void>
-  /** A try went well: the next pause is the first again. */
+  /** A try succeeded: the next pause is the first again. */
   reset(): void
 }
 
 /**
- * `growth`: how many times as long each pause is as the one before. `spread`: each is cut by up to this share at random, so that many who were cut
- * off together do not come back together.
+ * `growth`: the ratio of each pause to the one before. `spread`: each is cut by up to this share at
+ * random, so that many callers that were cut off together do not return together.
  */
 export function openBackoff({
   firstMs,

@@ -1,17 +1,24 @@
-/** Lets at most so much through at once, in order of arrival. */
+/** Lets at most this much weight through at once, in order of arrival. */
 export interface Gate {
-  /** Waits for its turn; the returned function gives the weight back, once. @throws the signal's reason when it is aborted before */
+  /**
+   * Waits for its turn; the returned function frees the weight, once. @throws the signal's reason
+   * when it is aborted before
+   */
   enter(weight?: number, signal?: AbortSignal): Promise<() => void>
   /** Does work of weight 1 in its turn. */
   inTurn<T>(work: () => Promise<T>, signal?: AbortSignal): Promise<T>
 }
 
-/** One that weighs more than `most` goes alone. */
+/** A call that weighs more than `most` runs alone. */
 export const openGate = (most: number): Gate => {
   let inside = 0
   const waiting: { weight: number; go: () => void }[] = []
   const admit = (): void => {
-    for (let next = waiting[0]; next !== undefined && (inside === 0 || inside + next.weight <= most); next = waiting[0]) {
+    for (
+      let next = waiting[0];
+      next !== undefined && (inside === 0 || inside + next.weight <= most);
+      next = waiting[0]
+    ) {
       waiting.shift()
       inside += next.weight
       next.go()

@@ -1,17 +1,23 @@
 import { choicesOf } from './fit.ts'
 import { describeCycle } from './graph.ts'
-import type { Problem, Schedule } from './problem.ts'
+import type { PlanningProblem, Schedule } from './problem.ts'
 
 export type AlgorithmId = 'heft'
 
-/** How much an algorithm may do, and how. Algorithms know no clock: the caller holds it and stops asking for the next step. */
+/**
+ * The limits and options of an algorithm. Algorithms have no clock: the caller measures the time
+ * and stops requesting steps.
+ */
 export interface AlgorithmOptions {
-  /** Work after which no further improvement is sought, in the algorithm's own unit (`Step.workDone`); the result is then reproducible. A first schedule is always finished. */
+  /**
+   * Limit of work, in the algorithm's own unit (`Step.workDone`), after which it seeks no further
+   * improvement; the result is then reproducible. A first schedule is always finished.
+   */
   maxWork?: number
 }
 
-/** Where a running algorithm stands. */
-export interface Step {
+/** The progress of a running algorithm. */
+export interface AlgorithmStep {
   /** The best schedule so far; undefined until there is a first one. */
   best: Schedule | undefined
   /** A makespan in seconds that no schedule can beat. */
@@ -21,8 +27,8 @@ export interface Step {
   progress: number
 }
 
-/** What a user can ask for at `/planning-algorithms/`. */
-export interface AlgorithmDescriptor {
+/** The description of an algorithm for users at `/planning-algorithms/`. */
+export interface AlgorithmDescription {
   id: AlgorithmId
   name: string
   objective: 'time' | 'cost'
@@ -33,14 +39,15 @@ export interface AlgorithmDescriptor {
 }
 
 export interface Algorithm {
-  descriptor: AlgorithmDescriptor
+  descriptor: AlgorithmDescription
   /** Expected seconds of planning on a problem of this size, rounded to 0.1. */
   estimateSeconds(size: ProblemSize): number
   /**
-   * Yields as it goes; the last step has a schedule and progress 1. Deterministic: the same problem and options give the same steps.
-   * Throws `Infeasible` when an activity has nowhere to go, `CyclicWorkflow` when the dependencies have a cycle.
+   * Yields its progress; the last step has a schedule and progress 1. Deterministic: the same
+   * problem and options give the same steps. Throws `Infeasible` when an activity has no possible
+   * resource, `CyclicWorkflow` when the dependencies have a cycle.
    */
-  plan(problem: Problem, options: AlgorithmOptions): Generator<Step, void, void>
+  plan(problem: PlanningProblem, options: AlgorithmOptions): Generator<AlgorithmStep, void, void>
 }
 
 /** No placement for some activities; every one of them is listed with its reason. */
@@ -50,7 +57,11 @@ export class Infeasible extends Error {
   constructor(activities: readonly { id: string; reason: string }[]) {
     const [first] = activities
     const more = activities.length > 1 ? ` (and ${activities.length - 1} more activities)` : ''
-    super(first === undefined ? 'no feasible placement' : `activity ${JSON.stringify(first.id)} fits nowhere: ${first.reason}${more}`)
+    super(
+      first === undefined
+        ? 'no feasible placement'
+        : `activity ${JSON.stringify(first.id)} fits nowhere: ${first.reason}${more}`,
+    )
     this.name = 'Infeasible'
     this.activities = activities
   }
@@ -67,7 +78,7 @@ export class CyclicWorkflow extends Error {
   }
 }
 
-/** What the expected duration of planning is computed from. */
+/** The input for the expected duration of planning. */
 export interface ProblemSize {
   activityCount: number
   dependencyCount: number
@@ -77,12 +88,17 @@ export interface ProblemSize {
   expandedStates: number
 }
 
-export function problemSize(problem: Problem): ProblemSize {
+export function problemSize(problem: PlanningProblem): ProblemSize {
   const used = new Set<number>()
   let expandedStates = 0
   for (const { resources } of choicesOf(problem)) {
     expandedStates += resources.length
     if (used.size < problem.resources.length) for (const resource of resources) used.add(resource)
   }
-  return { activityCount: problem.activities.length, dependencyCount: problem.edges.length, compatibleResources: used.size, expandedStates }
+  return {
+    activityCount: problem.activities.length,
+    dependencyCount: problem.edges.length,
+    compatibleResources: used.size,
+    expandedStates,
+  }
 }

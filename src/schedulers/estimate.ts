@@ -1,11 +1,14 @@
 import { adjacency, topologicalOrder } from './graph.ts'
 import { choicesOf, laneName } from './fit.ts'
 import type { Choices } from './fit.ts'
-import type { Assignment, Problem, Schedule } from './problem.ts'
+import type { ProblemAssignment, PlanningProblem, Schedule } from './problem.ts'
 import { routeSeconds } from './routes.ts'
 import type { Routes } from './routes.ts'
 
-/** A plan by index: where each activity runs, on which lanes, and all activities in an order that keeps the workflow and every lane. */
+/**
+ * A plan by index: the resource and lanes of each activity, and all activities in an order that
+ * respects the workflow and every lane.
+ */
 export interface Placement {
   resource: Int32Array
   /** Lane numbers of the activity's resource, ascending. */
@@ -15,19 +18,23 @@ export interface Placement {
 }
 
 /**
- * What a plan takes and costs when nothing disturbs it, by the one rule of planner, simulator and run:
+ * The times and costs of an undisturbed plan, by the one rule of planner, simulator and run:
  *
- * - data: one flow per (producer, consumer) from the producer's finish, `latency + bytes · 8 / bandwidth` of the fastest route, alone on
- *   it; none between tasks of one resource and none for 0 bytes;
- * - start = max(every predecessor's finish, every arrival, the previous finish on each of its lanes);
+ * - data: one flow per (producer, consumer) from the producer's finish, `latency + bytes · 8 /
+ *   bandwidth` of the fastest route, alone on it; none between tasks of one resource and none for 0
+ *   bytes;
+ * - start = max(every predecessor's finish, every arrival, the previous finish on each of its
+ *   lanes, the time at which the resource is there);
  * - finish = start + boot (when one of its lanes is used for the first time) + container + runtime;
- * - cost = (boot + container + runtime) · pricePerSecond + Σ bytes · price of the route, charged to the consumer. An active-window
- *   resource costs (last finish − first start) · pricePerSecond instead, shared among its tasks by runtime.
+ * - cost = (boot + container + runtime) · pricePerSecond + Σ bytes · price of the route, charged to
+ *   the consumer. An active-window resource costs (last finish − first start) · pricePerSecond
+ *   instead, shared among its tasks by runtime.
  *
- * `readyAt` of an assignment is when its data is there; `transferSeconds` is the wait for data after the last predecessor's finish.
- * Throws RangeError on a pair without a route: such a placement must not have been made.
+ * `readyAt` of an assignment is the arrival of its last data; `transferSeconds` is the wait for
+ * data after the last predecessor's finish. Throws RangeError on a pair without a route: the
+ * planner must not make such a placement.
  */
-export function evaluate(problem: Problem, routes: Routes, placement: Placement): Schedule {
+export function evaluate(problem: PlanningProblem, routes: Routes, placement: Placement): Schedule {
   const { activities, edges, resources, durations } = problem
   const n = activities.length
   const width = resources.length
@@ -35,7 +42,7 @@ export function evaluate(problem: Problem, routes: Routes, placement: Placement)
   const finish = new Float64Array(n)
   const laneFree = resources.map((): number[] => [])
   const position = new Int32Array(width)
-  const assignments = new Array<Assignment>(n)
+  const assignments = new Array<ProblemAssignment>(n)
   for (const activity of placement.sequence) {
     const at = placement.resource[activity]!
     const resource = resources[at]!
@@ -50,7 +57,8 @@ export function evaluate(problem: Problem, routes: Routes, placement: Placement)
       const source = placement.resource[edge.from]!
       if (edge.bytes > 0 && source !== at) {
         const route = routes.between(source, at, edge.bytes)
-        if (route === undefined) throw new RangeError(`no route from ${resources[source]!.id} to ${resource.id}`)
+        if (route === undefined)
+          throw new RangeError(`no route from ${resources[source]!.id} to ${resource.id}`)
         arrival += routeSeconds(route, edge.bytes)
         transferCost += edge.bytes * route.pricePerByte
       }
@@ -58,7 +66,7 @@ export function evaluate(problem: Problem, routes: Routes, placement: Placement)
     }
     const free = laneFree[at]!
     const lanes = placement.lanes[activity]!
-    let startAt = readyAt
+    let startAt = Math.max(readyAt, resource.availableAt ?? 0)
     let boot = 0
     for (const lane of lanes) {
       const previous = free[lane]
@@ -92,8 +100,11 @@ export function evaluate(problem: Problem, routes: Routes, placement: Placement)
   return { assignments, ...totals(assignments) }
 }
 
-/** Makespan = last finish − first start; cost = Σ. Of nothing: 0 and 0. */
-export function totals(items: readonly { startAt: number; finishAt: number; cost: number }[]): { makespanSeconds: number; cost: number } {
+/** Makespan = last finish − first start; cost = Σ. For an empty list: 0 and 0. */
+export function totals(items: readonly { startAt: number; finishAt: number; cost: number }[]): {
+  makespanSeconds: number
+  cost: number
+} {
   let first = Infinity
   let last = -Infinity
   let cost = 0
@@ -105,7 +116,9 @@ export function totals(items: readonly { startAt: number; finishAt: number; cost
   return { makespanSeconds: items.length === 0 ? 0 : last - first, cost }
 }
 
-/** The use of a resource: first start, last finish, seconds in which programs ran, and how many ran. */
+/**
+ * The use of a resource: first start, last finish, seconds in which programs ran, and how many ran.
+ */
 export interface ResourceUse {
   first: number
   last: number
@@ -114,22 +127,36 @@ export interface ResourceUse {
 }
 
 /**
- * The price of an active window, for planner, simulator and run: (last finish − first start) · pricePerSecond, shared by
- * runtime, evenly where all runtimes are 0. What ran for r seconds owes `r · perRuntimeSecond + each`.
+ * The price of an active window, for planner, simulator and run: (last finish − first start) ·
+ * pricePerSecond, shared by runtime, evenly where all runtimes are 0. A task of r seconds owes `r ·
+ * perRuntimeSecond + each`.
  */
-export function windowPrice(use: ResourceUse, pricePerSecond: number): { perRuntimeSecond: number; each: number } {
+export function windowPrice(
+  use: ResourceUse,
+  pricePerSecond: number,
+): { perRuntimeSecond: number; each: number } {
   if (use.count === 0) return { perRuntimeSecond: 0, each: 0 }
   const cost = (use.last - use.first) * pricePerSecond
-  return use.runtimeSeconds > 0 ? { perRuntimeSecond: cost / use.runtimeSeconds, each: 0 } : { perRuntimeSecond: 0, each: cost / use.count }
+  return use.runtimeSeconds > 0
+    ? { perRuntimeSecond: cost / use.runtimeSeconds, each: 0 }
+    : { perRuntimeSecond: 0, each: cost / use.count }
 }
 
-/** What each activity owes for the active windows of resources that are paid so; zero on other resources. By activity index. */
+/**
+ * Each activity's share of the active windows of resources with that price; zero on other
+ * resources. By activity index.
+ */
 export function windowCosts(
-  problem: Pick<Problem, 'resources'>,
+  problem: Pick<PlanningProblem, 'resources'>,
   items: readonly { resource: number; startAt: number; finishAt: number; runtimeSeconds: number }[],
 ): Float64Array {
   const costs = new Float64Array(items.length)
-  const uses = problem.resources.map((): ResourceUse => ({ first: Infinity, last: -Infinity, runtimeSeconds: 0, count: 0 }))
+  const uses = problem.resources.map((): ResourceUse => ({
+    first: Infinity,
+    last: -Infinity,
+    runtimeSeconds: 0,
+    count: 0,
+  }))
   for (const item of items) {
     const use = uses[item.resource]!
     use.first = Math.min(use.first, item.startAt)
@@ -148,11 +175,15 @@ export function windowCosts(
 }
 
 /**
- * A makespan that no plan can beat: the longest chain at each activity's fastest resource without transfers, or all work (lane
- * seconds at the cheapest choice) spread evenly over all lanes, whichever is more. Boot is left out, so the bound stays true when
- * one lane takes all. 0 when an activity has no choice.
+ * A makespan that no plan can beat: the longest chain at each activity's fastest resource without
+ * transfers, or all work (lane seconds at the cheapest choice) spread evenly over all lanes,
+ * whichever is more. It omits boot, so the bound stays true when one lane takes all. 0 when an
+ * activity has no choice.
  */
-export function lowerBound(problem: Problem, choices: readonly Choices[] = choicesOf(problem)): number {
+export function lowerBound(
+  problem: PlanningProblem,
+  choices: readonly Choices[] = choicesOf(problem),
+): number {
   const n = problem.activities.length
   const width = problem.resources.length
   const out = adjacency(n, problem.edges, 'from')
@@ -167,13 +198,15 @@ export function lowerBound(problem: Problem, choices: readonly Choices[] = choic
     let seconds = Infinity
     let laneSeconds = Infinity
     resources.forEach((at, k) => {
-      const occupied = problem.durations[activity * width + at]! + problem.resources[at]!.containerOverheadSeconds
+      const occupied =
+        problem.durations[activity * width + at]! + problem.resources[at]!.containerOverheadSeconds
       seconds = Math.min(seconds, occupied)
       laneSeconds = Math.min(laneSeconds, occupied * lanes[k]!)
     })
     if (seconds === Infinity) return 0
     let after = 0
-    for (let k = out.start[activity]!; k < out.start[activity + 1]!; k++) after = Math.max(after, longest[problem.edges[out.edge[k]!]!.to]!)
+    for (let k = out.start[activity]!; k < out.start[activity + 1]!; k++)
+      after = Math.max(after, longest[problem.edges[out.edge[k]!]!.to]!)
     longest[activity] = after + seconds
     chain = Math.max(chain, longest[activity])
     work += laneSeconds

@@ -1,12 +1,12 @@
 /** A directed edge by node index. */
-export interface Edge {
+export interface IndexEdge {
   from: number
   to: number
 }
 
 /**
- * Edges by node, compressed: the edges that leave (or enter) node `n` are `edge[start[n]] … edge[start[n + 1] - 1]`, indices into
- * the list that was given, in its order.
+ * Edges by node, compressed: the edges that leave (or enter) node `n` are `edge[start[n]] …
+ * edge[start[n + 1] - 1]`, indices into the given list, in its order.
  */
 export interface Adjacency {
   start: Int32Array
@@ -14,7 +14,7 @@ export interface Adjacency {
 }
 
 /** The edges of `n` nodes by their node of origin (`from`) or of arrival (`to`). */
-export function adjacency(n: number, edges: readonly Edge[], by: 'from' | 'to'): Adjacency {
+export function adjacency(n: number, edges: readonly IndexEdge[], by: 'from' | 'to'): Adjacency {
   const start = new Int32Array(n + 1)
   for (const edge of edges) start[edge[by] + 1]!++
   for (let i = 0; i < n; i++) start[i + 1]! += start[i]!
@@ -25,10 +25,15 @@ export function adjacency(n: number, edges: readonly Edge[], by: 'from' | 'to'):
 }
 
 /**
- * The nodes in an order in which every edge leads forward (Kahn; nodes without mutual order stay in index order of discovery, so the
- * answer is the same for the same input). Undefined when there is a cycle: `findCycle` names it.
+ * The nodes in an order in which every edge leads forward (Kahn; nodes without mutual order stay in
+ * index order of discovery, so the same input gives the same order). Undefined when there is a
+ * cycle: `findCycle` names it.
  */
-export function topologicalOrder(n: number, edges: readonly Edge[], out: Adjacency = adjacency(n, edges, 'from')): Int32Array | undefined {
+export function topologicalOrder(
+  n: number,
+  edges: readonly IndexEdge[],
+  out: Adjacency = adjacency(n, edges, 'from'),
+): Int32Array | undefined {
   const missing = new Int32Array(n)
   for (const { to } of edges) missing[to]!++
   const order = new Int32Array(n)
@@ -45,10 +50,11 @@ export function topologicalOrder(n: number, edges: readonly Edge[], out: Adjacen
 }
 
 /**
- * One cycle as the list of its nodes in edge order, the smallest index first and not repeated at the end; undefined when there is
- * none. A node with an edge to itself is a cycle of one. Iterative: a chain of 10⁶ nodes needs no stack.
+ * One cycle as the list of its nodes in edge order, the smallest index first and not repeated at
+ * the end; undefined when there is none. A node with an edge to itself is a cycle of one.
+ * Iterative: a chain of 10⁶ nodes needs no stack.
  */
-export function findCycle(n: number, edges: readonly Edge[]): number[] | undefined {
+export function findCycle(n: number, edges: readonly IndexEdge[]): number[] | undefined {
   const out = adjacency(n, edges, 'from')
   const next = out.start.slice(0, n)
   const state = new Uint8Array(n) // 0 unseen, 1 on the path, 2 done
@@ -83,6 +89,7 @@ function smallestFirst(cycle: number[]): number[] {
 /** `"a" → "b" → "a"` from the names of a cycle, shortened in the middle beyond 12. */
 export function describeCycle(cycle: readonly string[]): string {
   const names = [...cycle, ...cycle.slice(0, 1)].map((name) => JSON.stringify(name))
-  const shown = names.length <= 13 ? names : [...names.slice(0, 6), `… ${names.length - 12} more …`, ...names.slice(-6)]
+  const shown =
+    names.length <= 13 ? names : [...names.slice(0, 6), `… ${names.length - 12} more …`, ...names.slice(-6)]
   return shown.join(' → ')
 }

@@ -1,5 +1,5 @@
 import { CyclicWorkflow, Infeasible } from './algorithm.ts'
-import type { Algorithm, AlgorithmOptions, Step } from './algorithm.ts'
+import type { Algorithm, AlgorithmOptions, AlgorithmStep } from './algorithm.ts'
 import { evaluate, lowerBound } from './estimate.ts'
 import type { Placement } from './estimate.ts'
 import { choicesOf, only, whyNowhere } from './fit.ts'
@@ -7,17 +7,18 @@ import type { Choices } from './fit.ts'
 import { adjacency, findCycle, topologicalOrder } from './graph.ts'
 import type { Adjacency } from './graph.ts'
 import { Lane } from './lane.ts'
-import type { Problem, Schedule } from './problem.ts'
-import { routeSeconds, routesOf } from './routes.ts'
+import type { PlanningProblem, Schedule } from './problem.ts'
+import { routeSeconds, networkRoutesOf } from './routes.ts'
 import type { Routes } from './routes.ts'
 
 /** Activities placed between two reports of progress. */
 const reportEvery = 4096
 
 /**
- * Heterogeneous Earliest Finish Time (Topcuoglu, Hariri, Wu 2002) with insertion: activities by upward rank (mean duration plus mean
- * communication along the longest way to the end), each put where it finishes first, also into gaps between tasks already placed.
- * Equal finishes are decided by cost, then the order of the resources, then that of the lanes.
+ * Heterogeneous Earliest Finish Time (Topcuoglu, Hariri, Wu 2002) with insertion: activities by
+ * upward rank (mean duration plus mean communication along the longest way to the end), each put
+ * where it finishes first, also into gaps between tasks already placed. Equal finishes are decided
+ * by cost, then the order of the resources, then that of the lanes.
  */
 export const heft: Algorithm = {
   descriptor: {
@@ -26,14 +27,19 @@ export const heft: Algorithm = {
     objective: 'time',
     multiple: false,
     description:
-      'Heterogeneous Earliest Finish Time: activities by their distance to the end, each where it finishes first, gaps included.',
+      'Heterogeneous Earliest Finish Time: activities by their distance to the end, each where it ' +
+      'finishes first, gaps included.',
   },
-  estimateSeconds: ({ expandedStates, dependencyCount }) => Math.round((0.05 + expandedStates * 5.5e-7 + dependencyCount * 1e-6) * 10) / 10,
+  estimateSeconds: ({ expandedStates, dependencyCount }) =>
+    Math.round((0.05 + expandedStates * 5.5e-7 + dependencyCount * 1e-6) * 10) / 10,
   plan,
 }
 
-/** One construction: `workDone` counts pairs of activity and resource looked at, and `maxWork` has nothing to cut. */
-function* plan(problem: Problem, _options: AlgorithmOptions): Generator<Step, void, void> {
+/**
+ * One construction: `workDone` counts the examined pairs of activity and resource, and `maxWork`
+ * has nothing to cut.
+ */
+function* plan(problem: PlanningProblem, _options: AlgorithmOptions): Generator<AlgorithmStep, void, void> {
   const n = problem.activities.length
   const out = adjacency(n, problem.edges, 'from')
   const order = topologicalOrder(n, problem.edges, out)
@@ -41,7 +47,7 @@ function* plan(problem: Problem, _options: AlgorithmOptions): Generator<Step, vo
     throw new CyclicWorkflow(findCycle(n, problem.edges)!.map((activity) => problem.activities[activity]!.id))
   }
   const graph: Graph = { order, out, incoming: adjacency(n, problem.edges, 'to') }
-  const routes = routesOf(problem)
+  const routes = networkRoutesOf(problem)
   const choices = choicesOf(problem)
   refuseWithoutChoice(problem, choices, (activity) => whyNowhere(problem, activity))
   const bound = lowerBound(problem, choices)
@@ -61,19 +67,31 @@ interface Result {
 }
 
 /**
- * One construction over all resources where every resource reaches every other. Otherwise a choice made early can leave a later
- * activity without a resource that all its producers reach, so each group of mutually reachable resources is tried alone as well,
- * and the shortest schedule found is taken.
+ * One construction over all resources where every resource reaches every other. Otherwise an early
+ * choice can leave a later activity without a resource that all its producers reach. So each group
+ * of mutually reachable resources is tried alone as well, and the shortest schedule wins.
  */
-function* best(problem: Problem, routes: Routes, graph: Graph, choices: Choices[], bound: number): Generator<Step, Result, void> {
+function* best(
+  problem: PlanningProblem,
+  routes: Routes,
+  graph: Graph,
+  choices: Choices[],
+  bound: number,
+): Generator<AlgorithmStep, Result, void> {
   const moving = problem.edges.some(({ bytes }) => bytes > 0)
-  const islands = moving ? islandsOf(problem.resources.length, routes) : [problem.resources.map((_, index) => index)]
+  const islands = moving
+    ? islandsOf(problem.resources.length, routes)
+    : [problem.resources.map((_, index) => index)]
   if (islands.length === 1) {
     const found = yield* construct(problem, routes, graph, choices, bound)
     return { schedule: evaluate(problem, routes, found.placement), workDone: found.workDone }
   }
   const reachable = withReachableConsumers(problem, routes, graph, choices)
-  refuseWithoutChoice(problem, reachable, () => 'no resource that it fits on has a route to the resources of its consumers')
+  refuseWithoutChoice(
+    problem,
+    reachable,
+    () => 'no resource that it fits on has a route to the resources of its consumers',
+  )
   const attempts = [reachable]
   for (const island of islands) {
     const members = new Set(island)
@@ -88,7 +106,8 @@ function* best(problem: Problem, routes: Routes, graph: Graph, choices: Choices[
       const found = yield* construct(problem, routes, graph, attempt, bound)
       workDone += found.workDone
       const schedule = evaluate(problem, routes, found.placement)
-      if (result === undefined || schedule.makespanSeconds < result.schedule.makespanSeconds) result = { schedule, workDone }
+      if (result === undefined || schedule.makespanSeconds < result.schedule.makespanSeconds)
+        result = { schedule, workDone }
     } catch (error) {
       if (!(error instanceof Infeasible)) throw error
       refusal ??= error
@@ -98,7 +117,11 @@ function* best(problem: Problem, routes: Routes, graph: Graph, choices: Choices[
   return { ...result, workDone }
 }
 
-function refuseWithoutChoice(problem: Problem, choices: readonly Choices[], reason: (activity: number) => string): void {
+function refuseWithoutChoice(
+  problem: PlanningProblem,
+  choices: readonly Choices[],
+  reason: (activity: number) => string,
+): void {
   const nowhere = choices.flatMap(({ resources }, activity) =>
     resources.length === 0 ? [{ id: problem.activities[activity]!.id, reason: reason(activity) }] : [],
   )
@@ -109,15 +132,25 @@ function refuseWithoutChoice(problem: Problem, choices: readonly Choices[], reas
 function islandsOf(width: number, routes: Routes): number[][] {
   const islands: number[][] = []
   for (let resource = 0; resource < width; resource++) {
-    const island = islands.find(([first]) => routes.reachable(first!, resource) && routes.reachable(resource, first!))
+    const island = islands.find(
+      ([first]) => routes.reachable(first!, resource) && routes.reachable(resource, first!),
+    )
     if (island === undefined) islands.push([resource])
     else island.push(resource)
   }
   return islands
 }
 
-/** Drops, from the last activities to the first, resources from which some consumer of data could not be reached wherever it runs. */
-function withReachableConsumers(problem: Problem, routes: Routes, { order, out }: Graph, choices: readonly Choices[]): Choices[] {
+/**
+ * Drops, from the last activities to the first, resources from which some consumer of data could
+ * not be reached on any resource.
+ */
+function withReachableConsumers(
+  problem: PlanningProblem,
+  routes: Routes,
+  { order, out }: Graph,
+  choices: readonly Choices[],
+): Choices[] {
   const kept = [...choices]
   for (let i = order.length - 1; i >= 0; i--) {
     const activity = order[i]!
@@ -126,18 +159,23 @@ function withReachableConsumers(problem: Problem, routes: Routes, { order, out }
       const edge = problem.edges[out.edge[k]!]!
       if (edge.bytes > 0) consumers.push(kept[edge.to]!)
     }
-    kept[activity] = only(kept[activity]!, (from) => consumers.every(({ resources }) => resources.some((to) => routes.reachable(from, to))))
+    kept[activity] = only(kept[activity]!, (from) =>
+      consumers.every(({ resources }) => resources.some((to) => routes.reachable(from, to))),
+    )
   }
   return kept
 }
 
-/** Mean seconds over all ordered pairs of different resources for a flow: `latency + bytes · perByte`. */
+/**
+ * Mean seconds over all ordered pairs of different resources for a flow: `latency + bytes ·
+ * perByte`.
+ */
 interface MeanNetwork {
   latency: number
   perByte: number
 }
 
-function meanNetwork(problem: Problem, routes: Routes): MeanNetwork {
+function meanNetwork(problem: PlanningProblem, routes: Routes): MeanNetwork {
   const width = problem.resources.length
   const moving = problem.edges.filter(({ bytes }) => bytes > 0)
   const typical = moving.length === 0 ? 0 : moving.reduce((sum, { bytes }) => sum + bytes, 0) / moving.length
@@ -157,8 +195,16 @@ function meanNetwork(problem: Problem, routes: Routes): MeanNetwork {
   return pairs === 0 ? { latency, perByte } : { latency: latency / pairs, perByte: perByte / pairs }
 }
 
-/** Activities by falling upward rank; equal ranks keep the topological order, so the sequence is itself a topological order. */
-function byUpwardRank(problem: Problem, routes: Routes, { order, out }: Graph, choices: readonly Choices[]): Int32Array {
+/**
+ * Activities by falling upward rank; equal ranks keep the topological order, so the sequence is
+ * itself a topological order.
+ */
+function byUpwardRank(
+  problem: PlanningProblem,
+  routes: Routes,
+  { order, out }: Graph,
+  choices: readonly Choices[],
+): Int32Array {
   const n = order.length
   const width = problem.resources.length
   const network = meanNetwork(problem, routes)
@@ -185,12 +231,12 @@ function byUpwardRank(problem: Problem, routes: Routes, { order, out }: Graph, c
 }
 
 function* construct(
-  problem: Problem,
+  problem: PlanningProblem,
   routes: Routes,
   graph: Graph,
   choices: readonly Choices[],
   bound: number,
-): Generator<Step, { placement: Placement; workDone: number }, void> {
+): Generator<AlgorithmStep, { placement: Placement; workDone: number }, void> {
   const n = problem.activities.length
   const width = problem.resources.length
   const { edges, durations } = problem
@@ -221,16 +267,19 @@ function* construct(
       const at = choice.resources[k]!
       const { bootOverheadSeconds: boot, containerOverheadSeconds, pricePerSecond } = problem.resources[at]!
       const seconds = durations[activity * width + at]! + containerOverheadSeconds
-      const readyAt = ready[at]!
+      const readyAt = Math.max(ready[at]!, problem.resources[at]!.availableAt ?? 0)
       if (!(readyAt + seconds <= chosenFinish) || readyAt === Infinity) continue
       const pool = pools[at]!
       pool.find(choice.lanes[k]!, readyAt, seconds, boot)
       if (pool.finish > chosenFinish || pool.finish === Infinity) continue
       if (pool.finish === chosenFinish) {
-        // Costs are compared on ties only; the held candidate's is computed when the first tie with it appears.
+        // Costs are compared on ties only; the held candidate's is computed when the first tie with
+        // it appears.
         chosenCost ??=
-          (chosenFinish - chosenStart) * problem.resources[chosen]!.pricePerSecond + network.cost(activity, chosen, incoming, resource)
-        const rival = (pool.finish - pool.start) * pricePerSecond + network.cost(activity, at, incoming, resource)
+          (chosenFinish - chosenStart) * problem.resources[chosen]!.pricePerSecond +
+          network.cost(activity, chosen, incoming, resource)
+        const rival =
+          (pool.finish - pool.start) * pricePerSecond + network.cost(activity, at, incoming, resource)
         if (rival >= chosenCost) continue
         chosenCost = rival
       } else {
@@ -243,12 +292,20 @@ function* construct(
     workDone += choice.resources.length
     if (chosen === -1)
       throw new Infeasible([
-        { id: problem.activities[activity]!.id, reason: 'no resource that it fits on has a route from every producer of its data' },
+        {
+          id: problem.activities[activity]!.id,
+          reason: 'no resource that it fits on has a route from every producer of its data',
+        },
       ])
     const k = choice.resources.indexOf(chosen)
     const { bootOverheadSeconds: boot, containerOverheadSeconds } = problem.resources[chosen]!
     const pool = pools[chosen]!
-    pool.find(choice.lanes[k]!, ready[chosen]!, durations[activity * width + chosen]! + containerOverheadSeconds, boot)
+    pool.find(
+      choice.lanes[k]!,
+      Math.max(ready[chosen]!, problem.resources[chosen]!.availableAt ?? 0),
+      durations[activity * width + chosen]! + containerOverheadSeconds,
+      boot,
+    )
     lanes[activity] = pool.take()
     resource[activity] = chosen
     start[activity] = chosenStart
@@ -260,19 +317,21 @@ function* construct(
   return { placement: { resource, lanes, sequence }, workDone }
 }
 
-/** Seconds and price from each resource to each other, row by row as they are asked for. */
+/** Seconds and price from each resource to each other, computed row by row at first use. */
 class TransferTable {
-  readonly #problem: Problem
+  readonly #problem: PlanningProblem
   readonly #routes: Routes
   readonly #rows: ({ latency: Float64Array; perByte: Float64Array; bySize: boolean } | undefined)[]
 
-  constructor(problem: Problem, routes: Routes) {
+  constructor(problem: PlanningProblem, routes: Routes) {
     this.#problem = problem
     this.#routes = routes
     this.#rows = problem.resources.map(() => undefined)
   }
 
-  /** Raises `ready[r]` to the arrival at each resource r of data that leaves `source` at `finished`. */
+  /**
+   * Raises `ready[r]` to the arrival at each resource r of data that leaves `source` at `finished`.
+   */
   arrivals(source: number, finished: number, bytes: number, ready: Float64Array): void {
     const width = ready.length
     if (bytes === 0 || this.#problem.links === undefined) {
@@ -287,12 +346,13 @@ class TransferTable {
     }
   }
 
-  /** What moving the activity's inputs to `at` costs. */
+  /** The cost of moving the activity's inputs to `at`. */
   cost(activity: number, at: number, incoming: Adjacency, resource: Int32Array): number {
     let cost = 0
     for (let k = incoming.start[activity]!; k < incoming.start[activity + 1]!; k++) {
       const { from, bytes } = this.#problem.edges[incoming.edge[k]!]!
-      if (bytes > 0 && resource[from] !== at) cost += bytes * (this.#routes.between(resource[from]!, at, bytes)?.pricePerByte ?? 0)
+      if (bytes > 0 && resource[from] !== at)
+        cost += bytes * (this.#routes.between(resource[from]!, at, bytes)?.pricePerByte ?? 0)
     }
     return cost
   }
@@ -319,7 +379,10 @@ class TransferTable {
   }
 }
 
-/** The lanes of one resource. Lanes come into use in their order, so those in use are the first ones. */
+/**
+ * The lanes of one resource. Lanes come into use in their order, so those in use are the first
+ * ones.
+ */
 class LanePool {
   start = 0
   finish = 0
@@ -332,8 +395,9 @@ class LanePool {
   }
 
   /**
-   * Looks for `count` lanes that are free together for `seconds` from `ready` on, plus `boot` where one of them would be used for the
-   * first time; the earliest finish is left in `start` and `finish` (Infinity: never), the lanes are held until `take` or the next call.
+   * Finds `count` lanes that are free together for `seconds` from `ready` on, plus `boot` where one
+   * of them would be used for the first time. It writes the earliest finish into `start` and
+   * `finish` (Infinity: never) and keeps the lanes until `take` or the next call.
    */
   find(count: number, ready: number, seconds: number, boot: number): void {
     if (boot === 0) {
@@ -351,7 +415,7 @@ class LanePool {
     this.#chosen.splice(0, this.#chosen.length, ...warm)
   }
 
-  /** Occupies what the last `find` found; answers the lane numbers, ascending. */
+  /** Occupies the lanes of the last `find`; returns their numbers, ascending. */
   take(): number[] {
     const taken = [...this.#chosen]
     for (const index of taken) {
@@ -387,16 +451,20 @@ class LanePool {
       chosen.push(at)
       return
     }
-    // No start before the count-th smallest of the single lanes' earliest starts is possible: go there and ask again until it holds.
+    // No start before the count-th smallest of the single lanes' earliest starts is possible: go
+    // there and repeat until it holds.
     for (let time = ready; ;) {
       const starts = lanes.map((lane) => lane.earliest(time, seconds, firstUse))
-      const sorted = [...starts, ...new Array<number>(Math.min(fresh, count)).fill(time)].sort((a, b) => a - b)
+      const sorted = [...starts, ...new Array<number>(Math.min(fresh, count)).fill(time)].sort(
+        (a, b) => a - b,
+      )
       const next = sorted[count - 1]!
       if (next > time) {
         time = next
         continue
       }
-      for (let index = 0; chosen.length < count; index++) if (index >= lanes.length || starts[index] === time) chosen.push(index)
+      for (let index = 0; chosen.length < count; index++)
+        if (index >= lanes.length || starts[index] === time) chosen.push(index)
       this.start = time
       this.finish = time + seconds
       return

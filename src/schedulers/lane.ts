@@ -2,9 +2,9 @@
 const blockSize = 32
 
 /**
- * The busy time of one lane, kept as the free gaps between its tasks, so that insertion finds a gap by binary search and skips blocks
- * of gaps that are too short. The time before the first task is apart from the gaps: a task put there becomes the first of the lane
- * and pays the boot.
+ * The busy time of one lane, stored as the free gaps between its tasks, so that insertion finds a
+ * gap by binary search and skips blocks of gaps that are too short. The time before the first task
+ * is apart from the gaps: a task placed there becomes the first of the lane and pays the boot.
  */
 export class Lane {
   readonly #starts: number[] = []
@@ -20,7 +20,10 @@ export class Lane {
     this.#tail = end
   }
 
-  /** The earliest start ≥ `ready` at which `seconds` are free; before the first task only when `beforeFirst`. */
+  /**
+   * The earliest start ≥ `ready` at which `seconds` are free; before the first task only when
+   * `beforeFirst`.
+   */
   earliest(ready: number, seconds: number, beforeFirst: boolean): number {
     if (beforeFirst && ready + seconds <= this.#first) return ready
     if (ready >= this.#tail) return ready
@@ -39,7 +42,10 @@ export class Lane {
     return this.#tail
   }
 
-  /** Takes the free time [start, end]. An empty interval also divides a gap: nothing may later run across it. */
+  /**
+   * Takes the free time [start, end]. An empty interval also divides a gap: no later task may run
+   * across it.
+   */
   occupy(start: number, end: number): void {
     if (start >= this.#tail) {
       this.#insert(this.#starts.length, this.#tail, start)
@@ -104,7 +110,8 @@ export class Lane {
   #measureBlock(block: number): void {
     let longest = 0
     const end = Math.min(this.#starts.length, (block + 1) * blockSize)
-    for (let i = block * blockSize; i < end; i++) longest = Math.max(longest, this.#ends[i]! - this.#starts[i]!)
+    for (let i = block * blockSize; i < end; i++)
+      longest = Math.max(longest, this.#ends[i]! - this.#starts[i]!)
     this.#longestOfBlock[block] = longest
   }
 }

@@ -1,12 +1,16 @@
 /**
- * The planning problem as plain data: one workflow on the schedulable resources of one scope, over one topology.
- * Indices everywhere; names only to be able to answer. Times in seconds, sizes in bytes, prices in currency units.
- * Pure: no clock, no randomness, no I/O. The rules are one for planner, simulator and run: durations, cost, lanes, flows as
- * documented in docs/architecture.md ("Time, cost, lanes, flows").
+ * The planning problem as plain data: one workflow on the schedulable resources of one scope, over
+ * one topology. Indices everywhere; names only for the answer. Times in seconds, sizes in bytes,
+ * prices in currency units. Pure: no clock, no randomness, no I/O. The rules are one for planner,
+ * simulator and run: durations, cost, lanes, flows as documented in docs/architecture.md ("Time,
+ * cost, lanes, flows").
  */
-export interface Problem {
+export interface PlanningProblem {
   activities: ProblemActivity[]
-  /** Control edges by activity index, `bytes` summed over the data dependencies that ride on it. No duplicates, no cycles. */
+  /**
+   * Control edges by activity index, `bytes` summed over the data dependencies of the same pair. No
+   * duplicates, no cycles.
+   */
   edges: ProblemEdge[]
   resources: ProblemResource[]
   /** Undefined: no topology, so no network; every transfer takes no time and costs nothing. */
@@ -41,13 +45,18 @@ export interface ProblemResource {
   lanes: number
   cpuCapacity: number
   memoryBytes: number
-  /** Batch target: CPU and memory are not checked, its own scheduler decides what fits. */
+  /** Batch target: CPU and memory are not checked, its own scheduler decides which tasks fit. */
   batch: boolean
-  /** Batch target of type batch_queue, hpc_partition or slurm_reservation: it shows one lane, `<id>-slot`. */
+  /**
+   * Batch target of type batch_queue, hpc_partition or slurm_reservation: it shows one lane,
+   * `<id>-slot`.
+   */
   opaque: boolean
   pricePerSecond: number
   bootOverheadSeconds: number
   containerOverheadSeconds: number
+  /** Seconds from the start at which it is there: its machine is made first. Absent: 0. */
+  availableAt?: number
   /** Cost by the window between its first start and last finish instead of by task. */
   activeWindow: boolean
 }
@@ -68,8 +77,8 @@ export interface ProblemLink {
   duplexSplit: boolean
 }
 
-/** A placement of every activity; what a plan holds. */
-export interface Assignment {
+/** A placement of every activity; the content of a plan. */
+export interface ProblemAssignment {
   activity: number
   resource: number
   /** Lane names this task holds; the first is `coreId`. */
@@ -88,7 +97,7 @@ export interface Assignment {
 }
 
 export interface Schedule {
-  assignments: Assignment[]
+  assignments: ProblemAssignment[]
   makespanSeconds: number
   cost: number
 }

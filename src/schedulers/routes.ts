@@ -1,10 +1,11 @@
-import type { Problem, ProblemLink } from './problem.ts'
+import type { PlanningProblem, ProblemLink } from './problem.ts'
 
 /**
- * A path through the topology that can be the fastest one for some size. One flow of `b` bytes alone on it takes
- * `latencySeconds + b · 8 / bandwidthBitsPerSecond` (domain-reference 6: bytes against bits).
+ * A path through the topology that can be the fastest one for some size. One flow of `b` bytes
+ * alone on it takes `latencySeconds + b · 8 / bandwidthBitsPerSecond` (domain-reference 6: bytes
+ * against bits).
  */
-export interface Route {
+export interface NetworkRoute {
   /** Indices into `problem.links`, in the direction of travel. */
   links: readonly number[]
   /** For each link whether it is travelled from its source to its target. */
@@ -17,33 +18,44 @@ export interface Route {
 }
 
 /** Seconds for one flow of `bytes` alone on the route. */
-export const routeSeconds = (route: Route, bytes: number): number => route.latencySeconds + (bytes * 8) / route.bandwidthBitsPerSecond
+export const routeSeconds = (route: NetworkRoute, bytes: number): number =>
+  route.latencySeconds + (bytes * 8) / route.bandwidthBitsPerSecond
 
 /**
- * The routes of a topology. Every question is answered for a size, because a path with more latency and a wider bottleneck is faster
- * only above some size: per pair the paths that no other path beats in both are kept, which is exact for every size.
+ * The routes of a topology. Every query names a size, because a path with more latency and a wider
+ * bottleneck is faster only above some size. For each pair it keeps the paths that no other path
+ * beats in both, which is exact for every size.
  */
 export interface Routes {
   /**
-   * The fastest path for `bytes`; equal ones are decided by lower price, then fewer links, then the smaller link indices.
-   * Undefined: unreachable. Not to be asked for a resource to itself.
+   * The fastest path for `bytes`; equal ones are decided by lower price, then fewer links, then the
+   * smaller link indices. Undefined: unreachable. Source and target must differ.
    */
-  between(source: number, target: number, bytes: number): Route | undefined
+  between(source: number, target: number, bytes: number): NetworkRoute | undefined
   /** All candidates of a pair by rising latency (and rising bandwidth); empty: unreachable. */
-  all(source: number, target: number): readonly Route[]
+  all(source: number, target: number): readonly NetworkRoute[]
   reachable(source: number, target: number): boolean
 }
 
-const here: Route = { links: [], forward: [], latencySeconds: 0, bandwidthBitsPerSecond: Infinity, pricePerByte: 0 }
-const local: readonly Route[] = [here]
+const here: NetworkRoute = {
+  links: [],
+  forward: [],
+  latencySeconds: 0,
+  bandwidthBitsPerSecond: Infinity,
+  pricePerByte: 0,
+}
+const local: readonly NetworkRoute[] = [here]
 
-/** Computed per source on the first question about it. Without a topology there is no network: every transfer takes no time and costs nothing. */
-export function routesOf(problem: Pick<Problem, 'links' | 'resources'>): Routes {
+/**
+ * Computed per source at its first query. Without a topology there is no network: every transfer
+ * takes no time and costs nothing.
+ */
+export function networkRoutesOf(problem: Pick<PlanningProblem, 'links' | 'resources'>): Routes {
   const { links } = problem
   const n = problem.resources.length
-  const tables = new Array<Route[][] | undefined>(n)
+  const tables = new Array<NetworkRoute[][] | undefined>(n)
   const hops = links === undefined ? [] : hopsBySource(n, links)
-  const all = (source: number, target: number): readonly Route[] => {
+  const all = (source: number, target: number): readonly NetworkRoute[] => {
     if (links === undefined || source === target) return local
     const table = (tables[source] ??= routesFrom(source, n, links, hops))
     return table[target]!
@@ -54,18 +66,19 @@ export function routesOf(problem: Pick<Problem, 'links' | 'resources'>): Routes 
     between: (source, target, bytes) => {
       const candidates = all(source, target)
       let best = candidates[0]
-      for (let i = 1; i < candidates.length; i++) if (faster(candidates[i]!, best!, bytes)) best = candidates[i]
+      for (let i = 1; i < candidates.length; i++)
+        if (faster(candidates[i]!, best!, bytes)) best = candidates[i]
       return best
     },
   }
 }
 
-function faster(a: Route, b: Route, bytes: number): boolean {
+function faster(a: NetworkRoute, b: NetworkRoute, bytes: number): boolean {
   const seconds = routeSeconds(a, bytes) - routeSeconds(b, bytes)
   return seconds < 0 || (seconds === 0 && tieBreak(a, b) < 0)
 }
 
-function tieBreak(a: Route, b: Route): number {
+function tieBreak(a: NetworkRoute, b: NetworkRoute): number {
   if (a.pricePerByte !== b.pricePerByte) return a.pricePerByte - b.pricePerByte
   if (a.links.length !== b.links.length) return a.links.length - b.links.length
   for (let i = 0; i < a.links.length; i++) if (a.links[i] !== b.links[i]) return a.links[i]! - b.links[i]!
@@ -88,11 +101,17 @@ function hopsBySource(n: number, links: readonly ProblemLink[]): Hop[][] {
 }
 
 /**
- * Dijkstra by latency with labels (latency, bottleneck): a label is final when no label already final at its node is at least as good
- * in both. Labels leave the queue by latency, then wider bottleneck, then the tie-break, so the first of equal ones is the one kept.
+ * Dijkstra by latency with labels (latency, bottleneck): a label is final when no final label at
+ * its node is at least as good in both. Labels leave the queue by latency, then wider bottleneck,
+ * then the tie-break, so the first of equal ones is kept.
  */
-function routesFrom(source: number, n: number, links: readonly ProblemLink[], hops: readonly Hop[][]): Route[][] {
-  const final = Array.from({ length: n }, (): Route[] => [])
+function routesFrom(
+  source: number,
+  n: number,
+  links: readonly ProblemLink[],
+  hops: readonly Hop[][],
+): NetworkRoute[][] {
+  const final = Array.from({ length: n }, (): NetworkRoute[] => [])
   const queue = new LabelQueue()
   queue.push({ node: source, route: here })
   for (let label = queue.pop(); label !== undefined; label = queue.pop()) {
@@ -122,7 +141,7 @@ function routesFrom(source: number, n: number, links: readonly ProblemLink[], ho
 
 interface Label {
   node: number
-  route: Route
+  route: NetworkRoute
 }
 
 class LabelQueue {
@@ -161,7 +180,8 @@ class LabelQueue {
 }
 
 function before(a: Label, b: Label): boolean {
-  if (a.route.latencySeconds !== b.route.latencySeconds) return a.route.latencySeconds < b.route.latencySeconds
+  if (a.route.latencySeconds !== b.route.latencySeconds)
+    return a.route.latencySeconds < b.route.latencySeconds
   if (a.route.bandwidthBitsPerSecond !== b.route.bandwidthBitsPerSecond)
     return a.route.bandwidthBitsPerSecond > b.route.bandwidthBitsPerSecond
   return tieBreak(a.route, b.route) < 0

@@ -1,15 +1,26 @@
 import type { Problem as Violation } from '../refusal.ts'
 import { misfit } from './fit.ts'
 import { describeCycle, findCycle } from './graph.ts'
-import type { Edge } from './graph.ts'
+import type { IndexEdge } from './graph.ts'
 
-/** A plan as its document says it, with the records it speaks of; ids are those of the stored workflow and inventory. */
-export interface PlanDocument {
-  activities: readonly { id: string; cpu: number; memoryBytes: number; resourceSelector?: string | undefined }[]
+/**
+ * A plan from its document, with the records that it names; ids are those of the stored workflow
+ * and inventory.
+ */
+export interface ResolvedPlan {
+  activities: readonly {
+    id: string
+    cpu: number
+    memoryBytes: number
+    resourceSelector?: string | undefined
+  }[]
   /** Dependencies, control and data alike: `to` waits for `from`. */
   edges: readonly { from: string; to: string }[]
   /** Every resource that exists, by id. */
-  resources: ReadonlyMap<string, { inScope: boolean; schedulable: boolean; batch: boolean; cpuCapacity: number; memoryBytes: number }>
+  resources: ReadonlyMap<
+    string,
+    { inScope: boolean; schedulable: boolean; batch: boolean; cpuCapacity: number; memoryBytes: number }
+  >
   assignments: readonly PlannedAssignment[]
 }
 
@@ -24,116 +35,150 @@ export interface PlannedAssignment {
   metadata?: { resourceSelectorOverride?: unknown; coreIds?: unknown } | null | undefined
 }
 
-/** Contradictions between orders and dependencies that are named before the rest is left to a second try. */
+/**
+ * Limit for contradictions between orders and dependencies in one answer; the rest appear at the
+ * next try.
+ */
 const contradictionsNamed = 20
 
 /**
- * Everything that is wrong with a plan, in the order of the document; empty: it can be stored. `paths` says where the parts stand in
- * what the caller sent, e.g. `plan.assignments`.
+ * All faults of a plan, in the order of the document; empty: it can be stored. `paths` gives the
+ * positions of the parts in the caller's request, e.g. `plan.assignments`.
  *
- * Rules: every activity exactly once and no other; the resource known, in the scope, schedulable, large enough for the single task
- * unless it is a batch target (several together may overcommit it: that is the author's choice) and the one its selector names unless overridden; finish ≥ start;
- * dependencies without a cycle; orders unique on each lane (resource, core, slot) and not against the dependencies.
+ * Rules: every activity exactly once and no other; the resource known, in the scope, schedulable,
+ * large enough for the single task unless it is a batch target (several together may overcommit it:
+ * that is the author's choice) and the one its selector names unless overridden; finish ≥ start;
+ * dependencies without a cycle; orders unique on each lane (resource, core, slot) and not against
+ * the dependencies.
  */
-export function validatePlan(plan: PlanDocument, paths: { assignments: string; dependencies: string }): Violation[] {
+export function validatePlan(
+  plan: ResolvedPlan,
+  paths: { assignments: string; dependencies: string },
+): Violation[] {
   const violations: Violation[] = []
-  const say = (path: string, message: string): void => void violations.push({ path, message })
+  const report = (path: string, message: string): void => void violations.push({ path, message })
   const indexOf = new Map(plan.activities.map(({ id }, index) => [id, index]))
   const holder = new Array<number | undefined>(plan.activities.length)
 
   plan.assignments.forEach((assignment, at) => {
     const path = `${paths.assignments}.${at}`
     const activity = indexOf.get(assignment.activityId)
-    if (activity === undefined) say(`${path}.activityId`, `activity ${quote(assignment.activityId)} is not part of the workflow`)
+    if (activity === undefined)
+      report(`${path}.activityId`, `activity ${quote(assignment.activityId)} is not part of the workflow`)
     else if (holder[activity] !== undefined)
-      say(
+      report(
         `${path}.activityId`,
-        `activity ${quote(assignment.activityId)} is already assigned at ${paths.assignments}.${holder[activity]}; assign it once`,
+        `activity ${quote(assignment.activityId)} is already assigned at ` +
+          `${paths.assignments}.${holder[activity]}; assign it once`,
       )
     else holder[activity] = at
-    checkResource(plan, assignment, activity, path, say)
-    checkTimes(assignment, path, say)
-    checkLanes(assignment, path, say)
+    checkResource(plan, assignment, activity, path, report)
+    checkTimes(assignment, path, report)
+    checkLanes(assignment, path, report)
   })
   plan.activities.forEach(({ id }, activity) => {
-    if (holder[activity] === undefined) say(paths.assignments, `activity ${quote(id)} is not assigned; every activity needs one assignment`)
+    if (holder[activity] === undefined)
+      report(paths.assignments, `activity ${quote(id)} is not assigned; every activity needs one assignment`)
   })
-  checkOrders(plan, indexOf, holder, paths, say)
+  checkOrders(plan, indexOf, holder, paths, report)
   return violations
 }
 
-type Say = (path: string, message: string) => void
+type Report = (path: string, message: string) => void
 
 function checkResource(
-  plan: PlanDocument,
+  plan: ResolvedPlan,
   { resourceId, metadata }: PlannedAssignment,
   index: number | undefined,
   at: string,
-  say: Say,
+  report: Report,
 ): void {
   const path = `${at}.resourceId`
   const resource = plan.resources.get(resourceId)
   const activity = index === undefined ? undefined : plan.activities[index]!
-  if (resource === undefined) say(path, `resource ${quote(resourceId)} does not exist`)
-  else if (!resource.inScope) say(path, `resource ${quote(resourceId)} is outside the execution scope`)
-  else if (!resource.schedulable) say(path, `resource ${quote(resourceId)} is not schedulable`)
+  if (resource === undefined) report(path, `resource ${quote(resourceId)} does not exist`)
+  else if (!resource.inScope) report(path, `resource ${quote(resourceId)} is outside the execution scope`)
+  else if (!resource.schedulable) report(path, `resource ${quote(resourceId)} is not schedulable`)
   if (activity === undefined) return
   const { id, resourceSelector, cpu, memoryBytes } = activity
-  if (resourceSelector !== undefined && resourceSelector !== resourceId && metadata?.resourceSelectorOverride !== true)
-    say(
+  if (
+    resourceSelector !== undefined &&
+    resourceSelector !== resourceId &&
+    metadata?.resourceSelectorOverride !== true
+  )
+    report(
       path,
-      `activity ${quote(id)} selects resource ${quote(resourceSelector)}, not ${quote(resourceId)}; set metadata.resourceSelectorOverride to true to override`,
+      `activity ${quote(id)} selects resource ${quote(resourceSelector)}, not ${quote(resourceId)}; ` +
+        'set metadata.resourceSelectorOverride to true to override',
     )
   if (resource === undefined) return
   const cause = misfit(activity, resource)
   if (cause === 'cpu')
-    say(path, `activity ${quote(id)} needs ${cpu} cpu, resource ${quote(resourceId)} has cpuCapacity ${resource.cpuCapacity}`)
+    report(
+      path,
+      `activity ${quote(id)} needs ${cpu} cpu, resource ${quote(resourceId)} has cpuCapacity ${resource.cpuCapacity}`,
+    )
   if (cause === 'memory')
-    say(path, `activity ${quote(id)} needs ${memoryBytes} bytes of memory, resource ${quote(resourceId)} has ${resource.memoryBytes}`)
+    report(
+      path,
+      `activity ${quote(id)} needs ${memoryBytes} bytes of memory, resource ${quote(resourceId)} ` +
+        `has ${resource.memoryBytes}`,
+    )
 }
 
-function checkTimes({ predictedStartAt: start, predictedFinishAt: finish }: PlannedAssignment, path: string, say: Say): void {
+function checkTimes(
+  { predictedStartAt: start, predictedFinishAt: finish }: PlannedAssignment,
+  path: string,
+  report: Report,
+): void {
   if (typeof start === 'number' && typeof finish === 'number' && finish < start)
-    say(`${path}.predictedFinishAt`, `finish ${finish} is before start ${start}`)
+    report(`${path}.predictedFinishAt`, `finish ${finish} is before start ${start}`)
 }
 
-function checkLanes({ coreId, metadata }: PlannedAssignment, path: string, say: Say): void {
+function checkLanes({ coreId, metadata }: PlannedAssignment, path: string, report: Report): void {
   const cores = metadata?.coreIds
   if (cores === undefined) return
   const valid = Array.isArray(cores) && cores.every((core) => typeof core === 'string')
-  if (!valid) say(`${path}.metadata.coreIds`, 'must be a list of core ids')
+  if (!valid) report(`${path}.metadata.coreIds`, 'must be a list of core ids')
   else if (cores.length > 0 && !cores.includes(coreId ?? ''))
-    say(`${path}.metadata.coreIds`, `must contain coreId ${quote(coreId ?? '')}, the first core of the task`)
+    report(
+      `${path}.metadata.coreIds`,
+      `must contain coreId ${quote(coreId ?? '')}, the first core of the task`,
+    )
 }
 
-/** The cores an assignment holds: all of `metadata.coreIds` where given, else its one `coreId`. */
-export function coresOf({ coreId, metadata }: Pick<PlannedAssignment, 'coreId' | 'metadata'>): string[] {
+/** The cores of an assignment: all of `metadata.coreIds` where given, else its one `coreId`. */
+export function assignedCores({
+  coreId,
+  metadata,
+}: Pick<PlannedAssignment, 'coreId' | 'metadata'>): string[] {
   const cores: unknown = metadata?.coreIds
   const named = Array.isArray(cores) ? cores.filter((core): core is string => typeof core === 'string') : []
   return named.length > 0 ? [...new Set(named)] : [coreId ?? '']
 }
 
 function checkOrders(
-  plan: PlanDocument,
+  plan: ResolvedPlan,
   indexOf: ReadonlyMap<string, number>,
   holder: readonly (number | undefined)[],
   paths: { assignments: string; dependencies: string },
-  say: Say,
+  report: Report,
 ): void {
   const n = plan.activities.length
   const name = (activity: number): string => plan.activities[activity]!.id
-  const edges = plan.edges.flatMap(({ from, to }): Edge[] => {
+  const edges = plan.edges.flatMap(({ from, to }): IndexEdge[] => {
     const [a, b] = [indexOf.get(from), indexOf.get(to)]
     return a === undefined || b === undefined ? [] : [{ from: a, to: b }]
   })
   const cycle = findCycle(n, edges)
-  if (cycle !== undefined) say(paths.dependencies, `the dependencies have a cycle: ${describeCycle(cycle.map(name))}`)
+  if (cycle !== undefined)
+    report(paths.dependencies, `the dependencies have a cycle: ${describeCycle(cycle.map(name))}`)
 
   const lanes = new Map<string, { assignment: number; activity: number; order: number }[]>()
   holder.forEach((assignment, activity) => {
     if (assignment === undefined) return
     const planned = plan.assignments[assignment]!
-    for (const core of coresOf(planned)) {
+    for (const core of assignedCores(planned)) {
       const key = JSON.stringify([planned.resourceId, core, planned.slotId ?? ''])
       const lane = lanes.get(key)
       const entry = { assignment, activity, order: planned.orderOnResource }
@@ -141,30 +186,38 @@ function checkOrders(
       else lane.push(entry)
     }
   })
-  const laneEdges: (Edge & { path: string; lane: string })[] = []
+  const laneEdges: (IndexEdge & { path: string; lane: string })[] = []
   const clashes = new Set<string>()
   for (const [key, lane] of lanes) {
     lane.sort((a, b) => a.order - b.order || a.assignment - b.assignment)
     for (let i = 1; i < lane.length; i++) {
       const [earlier, later] = [lane[i - 1]!, lane[i]!]
       const path = `${paths.assignments}.${later.assignment}.orderOnResource`
-      if (earlier.order < later.order) laneEdges.push({ from: earlier.activity, to: later.activity, path, lane: key })
+      if (earlier.order < later.order)
+        laneEdges.push({ from: earlier.activity, to: later.activity, path, lane: key })
       else if (!clashes.has(`${path} ${earlier.assignment}`)) {
         clashes.add(`${path} ${earlier.assignment}`)
-        say(path, `order ${later.order} on lane ${laneWords(key)} is already taken by ${paths.assignments}.${earlier.assignment}`)
+        report(
+          path,
+          `order ${later.order} on lane ${laneText(key)} is already taken by ` +
+            `${paths.assignments}.${earlier.assignment}`,
+        )
       }
     }
   }
-  if (cycle === undefined) contradictions(n, edges, laneEdges, name, say)
+  if (cycle === undefined) contradictions(n, edges, laneEdges, name, report)
 }
 
-/** Each contradiction is named at the lane order that closes it; that order is then set aside to find the next. */
+/**
+ * Each contradiction is named at the lane order that closes it; that order is then set aside to
+ * find the next.
+ */
 function contradictions(
   n: number,
-  edges: readonly Edge[],
-  laneEdges: readonly (Edge & { path: string; lane: string })[],
+  edges: readonly IndexEdge[],
+  laneEdges: readonly (IndexEdge & { path: string; lane: string })[],
   name: (activity: number) => string,
-  say: Say,
+  report: Report,
 ): void {
   let open = [...laneEdges]
   for (let named = 0; named < contradictionsNamed; named++) {
@@ -172,15 +225,16 @@ function contradictions(
     if (cycle === undefined) return
     const steps = new Set(cycle.map((from, i) => `${from} ${cycle[(i + 1) % cycle.length]!}`))
     const closing = open.find(({ from, to }) => steps.has(`${from} ${to}`))!
-    say(
+    report(
       closing.path,
-      `on lane ${laneWords(closing.lane)} ${quote(name(closing.to))} comes after ${quote(name(closing.from))}, against the dependencies: ${describeCycle(cycle.map(name))}`,
+      `on lane ${laneText(closing.lane)} ${quote(name(closing.to))} comes after ` +
+        `${quote(name(closing.from))}, against the dependencies: ${describeCycle(cycle.map(name))}`,
     )
     open = open.filter(({ from, to }) => from !== closing.from || to !== closing.to)
   }
 }
 
-function laneWords(key: string): string {
+function laneText(key: string): string {
   const [resource, core, slot] = JSON.parse(key) as [string, string, string]
   return `(resource ${quote(resource)}, core ${quote(core)}, slot ${quote(slot)})`
 }

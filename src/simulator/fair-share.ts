@@ -1,6 +1,6 @@
 import type { Channel } from './channel.ts'
 
-/** A channel that has flows now. */
+/** A channel with flows now. */
 export interface Load {
   channel: Channel
   flows: number
@@ -9,17 +9,21 @@ export interface Load {
 }
 
 /**
- * Weighted max-min fairness by progressive filling: the rates of all flows rise together, each in proportion to its channel's weight;
- * when a capacity is used up its flows stop there, when a flow meets its own bound it stops alone, the others go on.
+ * Weighted max-min fairness by progressive filling: the rates of all flows rise together, each in
+ * proportion to its channel's weight. When a capacity is full, its flows stop there; when a flow
+ * meets its own bound, it stops alone. The others go on.
  */
 export class FairShare {
   readonly #capacities: Float64Array
   readonly #remaining: Float64Array
-  /** What all flows that still rise take of a capacity when they rise by one, and how many channels that are. */
+  /**
+   * The use of a capacity by all rising flows when they rise by one, and the number of their
+   * channels.
+   */
   readonly #demand: Float64Array
   readonly #users: Int32Array
 
-  /** `capacities`: bytes per second by number, as `Channel.uses` names them. */
+  /** `capacities`: bytes per second by number, as in `Channel.uses`. */
   constructor(capacities: Float64Array) {
     this.#capacities = capacities
     this.#remaining = new Float64Array(capacities.length)
@@ -27,15 +31,20 @@ export class FairShare {
     this.#users = new Int32Array(capacities.length)
   }
 
-  /** Writes the rate of every load; `loads` must hold all that share a capacity with one of them. */
+  /**
+   * Writes the rate of every load; `loads` must contain all loads that share a capacity with one of
+   * them.
+   */
   share(loads: readonly Load[]): void {
     const contested = this.#open(loads)
     let rising = [...loads]
     let reached = 0
     while (rising.length > 0) {
       let level = Infinity
-      for (const capacity of contested) if (this.#users[capacity]! > 0) level = Math.min(level, this.#levelOf(capacity))
-      // Levels only rise; a capacity that rounding leaves a hair below the last one is full at that one.
+      for (const capacity of contested)
+        if (this.#users[capacity]! > 0) level = Math.min(level, this.#levelOf(capacity))
+      // Levels only rise; a capacity that rounding leaves a hair below the last one is full at that
+      // one.
       level = Math.max(level, reached)
       let bounded = false
       for (const { channel } of rising) {
@@ -44,13 +53,16 @@ export class FairShare {
         bounded = true
       }
       reached = level
-      // All that stop are found before any is taken out: taking out changes the levels.
+      // All channels that stop are found before any is removed: a removal changes the levels.
       const full = new Set<number>()
-      for (const capacity of contested) if (this.#users[capacity]! > 0 && this.#levelOf(capacity) <= level) full.add(capacity)
+      for (const capacity of contested)
+        if (this.#users[capacity]! > 0 && this.#levelOf(capacity) <= level) full.add(capacity)
       const left: Load[] = []
       for (const load of rising) {
         const { channel } = load
-        const stops = bounded ? channel.boundLevel === level : channel.uses.some(({ capacity }) => full.has(capacity))
+        const stops = bounded
+          ? channel.boundLevel === level
+          : channel.uses.some(({ capacity }) => full.has(capacity))
         if (stops) this.#stop(load, bounded ? channel.bound : level * channel.weight)
         else left.push(load)
       }

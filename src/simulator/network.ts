@@ -1,22 +1,25 @@
-import type { Problem } from '../schedulers/problem.ts'
-import type { Route, Routes } from '../schedulers/routes.ts'
+import type { PlanningProblem } from '../schedulers/problem.ts'
+import type { NetworkRoute, Routes } from '../schedulers/routes.ts'
 import { bytesPerSecond, channelOf } from './channel.ts'
 import type { Channel, NetworkModel } from './channel.ts'
 import { FairShare } from './fair-share.ts'
 import type { Load } from './fair-share.ts'
 import { TimeHeap } from './time-heap.ts'
 
-/** A flow as the network is asked to carry it; `id` is the index of its dependency. */
+/** A flow for the network; `id` is the index of its dependency. */
 export interface FlowRequest {
   id: number
   from: number
   to: number
   bytes: number
-  /** Smaller goes first among flows that become ready at one time. */
+  /** The smaller rank goes first among flows that become ready at one time. */
   rank: number
 }
 
-/** A channel with the bytes it has served to each of its flows since it last became busy; a flow ends when that passes its mark. */
+/**
+ * A channel with the bytes it has served to each of its flows since it last became busy; a flow
+ * ends when that passes its mark.
+ */
 interface Line extends Load {
   index: number
   served: number
@@ -31,22 +34,26 @@ interface Waiting extends FlowRequest {
 }
 
 /**
- * Carries flows over the topology in simulated time. The driver of time asks `nextTime`, moves to it with `advance`, which answers the
- * flows that have arrived, and hands over new ones with `request`; times must not go back.
+ * Carries flows over the topology in simulated time. The driver of time reads `nextTime`, moves to
+ * it with `advance`, which returns the arrived flows, and adds new ones with `request`; times must
+ * not go back.
  *
- * A change costs work only where it matters: flows of one route share one line, and rates are computed anew only for lines that are
- * connected to the change by shared links.
+ * A change costs work only where it matters: flows of one route share one line, and rates are
+ * recomputed only for lines that are connected to the change by shared links.
  */
 export class Network {
-  readonly #problem: Problem
+  readonly #problem: PlanningProblem
   readonly #routes: Routes
   readonly #model: NetworkModel
-  readonly #lines = new Map<Route, Line>()
+  readonly #lines = new Map<NetworkRoute, Line>()
   readonly #byIndex: Line[] = []
   readonly #lineOf: (Line | undefined)[]
   readonly #bytes: Float64Array
   readonly #startedAt: Float64Array
-  /** Flows that need no sharing: their end is known at once. Flows in their latency: it leads to the line. */
+  /**
+   * For flows that need no sharing: their end, known at once. For flows in their latency: their
+   * entry into the line.
+   */
   readonly #private: TimeHeap
   readonly #latency: TimeHeap
   /** Lines by the end of their next flow. */
@@ -58,7 +65,7 @@ export class Network {
   readonly #queues: (Waiting[] | undefined)[]
   #now = 0
 
-  constructor(problem: Problem, routes: Routes, model: NetworkModel) {
+  constructor(problem: PlanningProblem, routes: Routes, model: NetworkModel) {
     const links = problem.links ?? []
     const flows = problem.edges.length
     this.#problem = problem
@@ -72,10 +79,15 @@ export class Network {
     // At most one line per dependency, since each dependency is one flow over one route.
     this.#ends = new TimeHeap(flows)
     this.#fairShare = new FairShare(
-      Float64Array.from({ length: 2 * links.length }, (_, capacity) => bytesPerSecond(links[capacity >> 1]!, model)),
+      Float64Array.from({ length: 2 * links.length }, (_, capacity) =>
+        bytesPerSecond(links[capacity >> 1]!, model),
+      ),
     )
     this.#busy = Array.from({ length: 2 * links.length }, () => new Set<Line>())
-    this.#free = Int32Array.from({ length: 2 * links.length }, (_, capacity) => links[capacity >> 1]!.maxConcurrentTransfers)
+    this.#free = Int32Array.from(
+      { length: 2 * links.length },
+      (_, capacity) => links[capacity >> 1]!.maxConcurrentTransfers,
+    )
     this.#queues = new Array<Waiting[] | undefined>(2 * links.length)
   }
 
@@ -84,12 +96,18 @@ export class Network {
     return this.#line(from, to, bytes)?.channel
   }
 
-  /** When the flow began to move: its producer's finish, or later when a link's number of concurrent transfers was reached. */
+  /**
+   * When the flow began to move: at its producer's finish, or later when a link's number of
+   * concurrent transfers was reached.
+   */
   startedAt(flow: number): number {
     return this.#startedAt[flow]!
   }
 
-  /** Flows that become ready now, in any order; they start at once unless a limit of concurrent transfers holds them. */
+  /**
+   * Flows that become ready now, in any order; they start at once unless a limit of concurrent
+   * transfers holds them.
+   */
   request(requests: readonly FlowRequest[]): void {
     const limited: number[] = []
     for (const request of requests) {
@@ -106,13 +124,13 @@ export class Network {
     this.#admit(limited)
   }
 
-  /** When something next happens; Infinity: nothing moves. */
+  /** The time of the next event; Infinity: nothing moves. */
   nextTime(): number {
     this.#settle()
     return Math.min(this.#private.time, this.#latency.time, this.#ends.time)
   }
 
-  /** Moves to `time` ≤ `nextTime()`; answers the ids of the flows that arrive then. */
+  /** Moves to `time` ≤ `nextTime()`; returns the ids of the flows that arrive then. */
   advance(time: number): number[] {
     this.#settle()
     this.#now = time
@@ -136,7 +154,12 @@ export class Network {
     if (route === undefined) return undefined
     let line = this.#lines.get(route)
     if (line === undefined) {
-      const channel = channelOf(this.#problem.links ?? [], this.#routes, this.#model, { from, to, bytes, route })
+      const channel = channelOf(this.#problem.links ?? [], this.#routes, this.#model, {
+        from,
+        to,
+        bytes,
+        route,
+      })
       line = { channel, index: this.#byIndex.length, flows: 0, rate: 0, served: 0, since: 0, marks: [] }
       this.#byIndex.push(line)
       this.#lines.set(route, line)
@@ -154,7 +177,10 @@ export class Network {
     else this.#join(id)
   }
 
-  /** Starts what may start: a flow that is first in the queue of each limited link of its route while all of them have room. */
+  /**
+   * Starts the flows that may start: those that are first in the queue of each limited link of
+   * their route while all of them have room.
+   */
   #admit(candidates: number[]): void {
     for (let capacity = candidates.pop(); capacity !== undefined; capacity = candidates.pop()) {
       const head = this.#queues[capacity]?.[0]
@@ -204,11 +230,12 @@ export class Network {
     line.since = this.#now
   }
 
-  /** Shares anew among the lines connected to a change. */
+  /** Recomputes the shares among the lines connected to a change. */
   #settle(): void {
     if (this.#changed.size === 0) return
     const lines = new Set<Line>()
-    // The set of changed capacities grows while it is walked; that is the search of the connected part.
+    // The set of changed capacities grows during the walk; that is the search of the connected
+    // part.
     for (const capacity of this.#changed) {
       for (const line of this.#busy[capacity]!) {
         if (lines.has(line)) continue
@@ -220,11 +247,15 @@ export class Network {
     const loads = [...lines]
     for (const line of loads) this.#serve(line)
     this.#fairShare.share(loads)
-    for (const line of loads) this.#ends.set(line.index, this.#now + Math.max(0, line.marks[0]!.mark - line.served) / line.rate)
+    for (const line of loads)
+      this.#ends.set(line.index, this.#now + Math.max(0, line.marks[0]!.mark - line.served) / line.rate)
   }
 }
 
-/** The queue is by ready time, then rank; ready times rise, so only flows of the same moment are ever passed. */
+/**
+ * The queue is by ready time, then rank; ready times rise, so a flow only passes flows of the same
+ * moment.
+ */
 function insert(queue: Waiting[], flow: Waiting): void {
   let at = queue.length
   while (at > 0 && queue[at - 1]!.readyAt === flow.readyAt && queue[at - 1]!.rank > flow.rank) at--

@@ -1,14 +1,14 @@
 import { totals, windowCosts } from '../schedulers/estimate.ts'
 import { adjacency, describeCycle, findCycle } from '../schedulers/graph.ts'
-import type { Edge } from '../schedulers/graph.ts'
-import type { Problem } from '../schedulers/problem.ts'
-import { routesOf } from '../schedulers/routes.ts'
+import type { IndexEdge } from '../schedulers/graph.ts'
+import type { PlanningProblem } from '../schedulers/problem.ts'
+import { networkRoutesOf, type Routes } from '../schedulers/routes.ts'
 import type { NetworkModel } from './channel.ts'
 import { Network } from './network.ts'
 import type { FlowRequest } from './network.ts'
 import { TimeHeap } from './time-heap.ts'
 
-/** Where an activity of a fixed plan runs. */
+/** The place of an activity in a fixed plan. */
 export interface Placed {
   resource: number
   /** The lanes it holds, each as any string that is unique within its resource; at least one. */
@@ -17,7 +17,10 @@ export interface Placed {
   orderOnResource: number
 }
 
-/** `ready → (transfer) → data ready → (queue) → start → overhead, runtime → finish`; seconds from the start of the run. */
+/**
+ * `ready → (transfer) → data ready → (queue) → start → overhead, runtime → finish`; seconds from
+ * the start of the run.
+ */
 export interface SimulatedTask {
   activity: number
   resource: number
@@ -33,7 +36,10 @@ export interface SimulatedTask {
   /** Waiting for data after the last predecessor's finish. */
   transferSeconds: number
   transferBytes: number
-  /** The part of `transferSeconds` that other flows caused: what a network without any other flow would have spared. */
+  /**
+   * The part of `transferSeconds` that other flows caused: the saving in a network without any
+   * other flow.
+   */
   interferenceSeconds: number
   /** Boot and container. */
   overheadSeconds: number
@@ -50,7 +56,10 @@ export interface SimulatedTransfer {
   source: number
   target: number
   bytes: number
-  /** The producer's finish; `startedAt` is later where a link's number of concurrent transfers was reached. */
+  /**
+   * The producer's finish; `startedAt` is later where a link's number of concurrent transfers was
+   * reached.
+   */
   readyAt: number
   startedAt: number
   finishedAt: number
@@ -80,45 +89,52 @@ export type SimulationResult =
       breakdown: Breakdown
       transferredBytes: number
     }
-  /** The plan cannot run on this topology; the reason names what is wrong. */
+  /** The plan cannot run on this topology; the reason names the fault. */
   | { state: 'failed'; reason: string }
 
-/**
- * Plays a fixed plan: nothing is decided here but what follows from it. A task starts when all data has arrived, all predecessors
- * and the previous task of each of its lanes have finished; it occupies its lanes for boot (first use of one of them), container and
- * runtime. A flow leaves when its producer finishes. Deterministic, without clock or dice.
- */
-export function simulate(problem: Problem, plan: readonly Placed[], model: NetworkModel = 'by-policy'): SimulationResult {
-  const { activities, edges, resources, links } = problem
-  const n = activities.length
-  if (plan.length !== n) return { state: 'failed', reason: `the plan places ${plan.length} activities, the workflow has ${n}` }
-  const routes = routesOf(problem)
-  const network = new Network(problem, routes, model)
-  const crosses = (edge: number): boolean => {
-    const { from, to, bytes } = edges[edge]!
-    return bytes > 0 && links !== undefined && plan[from]!.resource !== plan[to]!.resource
-  }
-  const unreachable = edges.flatMap(({ from, to, bytes }, edge) =>
+/** A plan on its problem, for all parts of a simulation. */
+interface Scene {
+  problem: PlanningProblem
+  plan: readonly Placed[]
+  network: Network
+  /** Whether a dependency moves bytes from one resource to another. */
+  crosses: (edge: number) => boolean
+}
+
+/** Why flows of the plan have no route; undefined where each has one. */
+function unreachable({ problem, plan, crosses }: Scene, routes: Routes): string | undefined {
+  const { activities, edges, resources } = problem
+  const flows = edges.flatMap(({ from, to, bytes }, edge) =>
     crosses(edge) && !routes.reachable(plan[from]!.resource, plan[to]!.resource)
       ? [
-          `${bytes} bytes from ${quote(activities[from]!.id)} on ${quote(resources[plan[from]!.resource]!.id)} to ${quote(activities[to]!.id)} on ${quote(resources[plan[to]!.resource]!.id)}`,
+          `${bytes} bytes from ${quote(activities[from]!.id)} on ` +
+            `${quote(resources[plan[from]!.resource]!.id)} to ${quote(activities[to]!.id)} on ` +
+            quote(resources[plan[to]!.resource]!.id),
         ]
       : [],
   )
-  if (unreachable.length > 0) {
-    const more = unreachable.length > 5 ? `, and ${unreachable.length - 5} more` : ''
-    return { state: 'failed', reason: `no route for ${unreachable.slice(0, 5).join(', ')}${more}` }
-  }
-  const lanes = laneOrders(plan)
-  const waits: Edge[] = [...edges, ...lanes.edges]
+  if (flows.length === 0) return undefined
+  const more = flows.length > 5 ? `, and ${flows.length - 5} more` : ''
+  return `no route for ${flows.slice(0, 5).join(', ')}${more}`
+}
+
+/**
+ * Plays all events of a plan. `waits`: the dependencies, then the orders of the lanes. Fills
+ * `tasks` and `arrivals` (by dependency), and returns how many tasks have finished.
+ */
+function playEvents(
+  { problem, plan, network, crosses }: Scene,
+  waits: readonly IndexEdge[],
+  tasks: readonly SimulatedTask[],
+  arrivals: Float64Array,
+): number {
+  const { activities, edges } = problem
+  const n = activities.length
   const out = adjacency(n, waits, 'from')
   const incoming = adjacency(n, edges, 'to')
   const missing = new Int32Array(n)
   for (const { to } of waits) missing[to]!++
   const rankOf = ranks(activities.map(({ id }) => id))
-
-  const tasks = plan.map(({ resource }, activity) => untouched(problem, activity, resource, lanes.first[activity] === 1))
-  const arrivals = new Float64Array(edges.length)
   const running = new TimeHeap(n)
   let now = 0
   let finished = 0
@@ -133,22 +149,35 @@ export function simulate(problem: Problem, plan: readonly Placed[], model: Netwo
       task.readyAt = Math.max(task.readyAt, producer.finishedAt)
       task.dataReadyAt = Math.max(task.dataReadyAt, arrivals[edge]!)
       if (crosses(edge)) task.transferBytes += bytes
-      const quiet = crosses(edge) ? network.channel(producer.resource, task.resource, bytes)!.aloneSeconds(bytes) : 0
+      const quiet = crosses(edge)
+        ? network.channel(producer.resource, task.resource, bytes)!.aloneSeconds(bytes)
+        : 0
       alone = Math.max(alone, producer.finishedAt + quiet)
     }
     task.startedAt = now
     task.transferSeconds = task.dataReadyAt - task.readyAt
     task.queueSeconds = now - task.dataReadyAt
-    // Where flows are alone both are the same sum, up to rounding that is not to be reported as interference.
+    // Where flows are alone both are the same sum, up to rounding, which must not be reported as
+    // interference.
     const lost = task.dataReadyAt - alone
     task.interferenceSeconds = lost > 1e-9 * Math.max(1, task.dataReadyAt) ? lost : 0
     task.finishedAt = now + (task.overheadSeconds + task.runtimeSeconds)
     running.set(activity, task.finishedAt)
   }
-  const release = (activity: number): void => {
-    if (--missing[activity]! === 0) start(activity)
+  const waking = new TimeHeap(n)
+  /** A resource that is not there yet starts its tasks when it is. */
+  const startOnceThere = (activity: number): void => {
+    const thereAt = problem.resources[plan[activity]!.resource]!.availableAt ?? 0
+    if (now < thereAt) waking.set(activity, thereAt)
+    else start(activity)
   }
-  /** Frees what waited for a finished activity; its flows are collected, to be handed over together with those of the same moment. */
+  const release = (activity: number): void => {
+    if (--missing[activity]! === 0) startOnceThere(activity)
+  }
+  /**
+   * Releases the tasks that waited for a finished activity; its flows are collected, and added
+   * together with those of the same moment.
+   */
   const finish = (activity: number, flows: FlowRequest[]): void => {
     finished++
     for (let k = out.start[activity]!; k < out.start[activity + 1]!; k++) {
@@ -169,27 +198,29 @@ export function simulate(problem: Problem, plan: readonly Placed[], model: Netwo
     }
   }
 
-  for (let activity = 0; activity < n; activity++) if (missing[activity] === 0) start(activity)
+  for (let activity = 0; activity < n; activity++) if (missing[activity] === 0) startOnceThere(activity)
   while (finished < n) {
-    now = Math.min(running.time, network.nextTime())
+    now = Math.min(running.time, network.nextTime(), waking.time)
     if (now === Infinity) break
     for (const edge of network.advance(now)) {
       arrivals[edge] = now
       release(edges[edge]!.to)
     }
+    while (waking.time <= now) start(waking.pop()!)
     const flows: FlowRequest[] = []
     while (running.time <= now) finish(running.pop()!, flows)
     network.request(flows)
   }
-  if (finished < n) {
-    const cycle = findCycle(n, waits) ?? []
-    return {
-      state: 'failed',
-      reason: `the lane orders contradict the dependencies: ${describeCycle(cycle.map((activity) => activities[activity]!.id))}`,
-    }
-  }
+  return finished
+}
 
-  const transfers = edges.flatMap(({ from, to, bytes }, edge): SimulatedTransfer[] => {
+/** The flows of a played plan; their cost goes to their consumers. */
+function transfersOf(
+  { problem: { edges, links }, plan, network, crosses }: Scene,
+  tasks: readonly SimulatedTask[],
+  arrivals: Float64Array,
+): SimulatedTransfer[] {
+  return edges.flatMap(({ from, to, bytes }, edge): SimulatedTransfer[] => {
     if (!crosses(edge)) return []
     const { route } = network.channel(plan[from]!.resource, plan[to]!.resource, bytes)!
     const cost = bytes * route.pricePerByte
@@ -210,6 +241,10 @@ export function simulate(problem: Problem, plan: readonly Placed[], model: Netwo
       },
     ]
   })
+}
+
+/** Adds the price of computing to the tasks, and sums their time by cause. */
+function priceAndSum(problem: PlanningProblem, tasks: readonly SimulatedTask[]): Breakdown {
   const timed = tasks.map(({ resource, startedAt, finishedAt, runtimeSeconds }) => ({
     resource,
     startAt: startedAt,
@@ -217,28 +252,88 @@ export function simulate(problem: Problem, plan: readonly Placed[], model: Netwo
     runtimeSeconds,
   }))
   const windows = windowCosts(problem, timed)
-  const breakdown: Breakdown = { computeSeconds: 0, transferSeconds: 0, queueSeconds: 0, interferenceSeconds: 0, overheadSeconds: 0 }
+  const breakdown: Breakdown = {
+    computeSeconds: 0,
+    transferSeconds: 0,
+    queueSeconds: 0,
+    interferenceSeconds: 0,
+    overheadSeconds: 0,
+  }
   for (const task of tasks) {
-    const { activeWindow, pricePerSecond } = resources[task.resource]!
-    task.cost += activeWindow ? windows[task.activity]! : (task.overheadSeconds + task.runtimeSeconds) * pricePerSecond
+    const { activeWindow, pricePerSecond } = problem.resources[task.resource]!
+    task.cost += activeWindow
+      ? windows[task.activity]!
+      : (task.overheadSeconds + task.runtimeSeconds) * pricePerSecond
     breakdown.computeSeconds += task.runtimeSeconds
     breakdown.transferSeconds += task.transferSeconds
     breakdown.queueSeconds += task.queueSeconds
     breakdown.interferenceSeconds += task.interferenceSeconds
     breakdown.overheadSeconds += task.overheadSeconds
   }
+  return breakdown
+}
+
+/**
+ * Plays a fixed plan: all decisions follow from it. A task starts when all data has arrived, all
+ * predecessors and the previous task of each of its lanes have finished; it occupies its lanes for
+ * boot (first use of one of them), container and runtime. A flow leaves when its producer finishes.
+ * Deterministic, without clock or randomness.
+ */
+export function simulate(
+  problem: PlanningProblem,
+  plan: readonly Placed[],
+  model: NetworkModel = 'by-policy',
+): SimulationResult {
+  const { activities, edges, links } = problem
+  const n = activities.length
+  if (plan.length !== n)
+    return { state: 'failed', reason: `the plan places ${plan.length} activities, the workflow has ${n}` }
+  const routes = networkRoutesOf(problem)
+  const network = new Network(problem, routes, model)
+  const crosses = (edge: number): boolean => {
+    const { from, to, bytes } = edges[edge]!
+    return bytes > 0 && links !== undefined && plan[from]!.resource !== plan[to]!.resource
+  }
+  const scene: Scene = { problem, plan, network, crosses }
+  const reason = unreachable(scene, routes)
+  if (reason !== undefined) return { state: 'failed', reason }
+
+  const lanes = laneOrders(plan)
+  const waits: IndexEdge[] = [...edges, ...lanes.edges]
+  const tasks = plan.map(({ resource }, activity) =>
+    untouched(problem, activity, resource, lanes.first[activity] === 1),
+  )
+  const arrivals = new Float64Array(edges.length)
+  if (playEvents(scene, waits, tasks, arrivals) < n) {
+    const cycle = findCycle(n, waits) ?? []
+    return {
+      state: 'failed',
+      reason:
+        'the lane orders contradict the dependencies: ' +
+        describeCycle(cycle.map((activity) => activities[activity]!.id)),
+    }
+  }
+  const transfers = transfersOf(scene, tasks, arrivals)
+  const breakdown = priceAndSum(problem, tasks)
   return {
     state: 'completed',
     tasks,
     transfers,
-    ...totals(tasks.map(({ startedAt, finishedAt, cost }) => ({ startAt: startedAt, finishAt: finishedAt, cost }))),
+    ...totals(
+      tasks.map(({ startedAt, finishedAt, cost }) => ({ startAt: startedAt, finishAt: finishedAt, cost })),
+    ),
     breakdown,
     transferredBytes: transfers.reduce((sum, { bytes }) => sum + bytes, 0),
   }
 }
 
 /** A task before its start. `boots`: it is the first use of one of its lanes. */
-function untouched({ resources, durations }: Problem, activity: number, resource: number, boots: boolean): SimulatedTask {
+function untouched(
+  { resources, durations }: PlanningProblem,
+  activity: number,
+  resource: number,
+  boots: boolean,
+): SimulatedTask {
   const boot = boots ? resources[resource]!.bootOverheadSeconds : 0
   const container = resources[resource]!.containerOverheadSeconds
   return {
@@ -270,8 +365,11 @@ function ranks(ids: readonly string[]): Int32Array {
   return rank
 }
 
-/** The waits that lanes add (each task for the one before it on each lane), and for each task whether it is the first on one of its lanes. */
-function laneOrders(plan: readonly Placed[]): { edges: Edge[]; first: Uint8Array } {
+/**
+ * The waits from lanes (each task for the one before it on each lane), and for each task whether it
+ * is the first on one of its lanes.
+ */
+function laneOrders(plan: readonly Placed[]): { edges: IndexEdge[]; first: Uint8Array } {
   const lanes = new Map<string, number[]>()
   plan.forEach(({ resource, lanes: held }, activity) => {
     for (const lane of new Set(held)) {
@@ -281,7 +379,7 @@ function laneOrders(plan: readonly Placed[]): { edges: Edge[]; first: Uint8Array
       else tasks.push(activity)
     }
   })
-  const edges: Edge[] = []
+  const edges: IndexEdge[] = []
   const first = new Uint8Array(plan.length)
   for (const tasks of lanes.values()) {
     tasks.sort((a, b) => plan[a]!.orderOnResource - plan[b]!.orderOnResource || a - b)

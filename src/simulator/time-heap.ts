@@ -1,4 +1,6 @@
-/** Ids 0…size−1 by their time, smallest first, equal times by id; the time of an id can be changed. */
+/**
+ * Ids 0…size−1 by their time, smallest first, equal times by id; the time of an id can be changed.
+ */
 export class TimeHeap {
   readonly #time: Float64Array
   readonly #place: Int32Array
@@ -15,7 +17,7 @@ export class TimeHeap {
     return top === undefined ? Infinity : this.#time[top]!
   }
 
-  /** Puts `id` at `time`, wherever it was before. */
+  /** Sets `id` to `time`, also where it had another time. */
   set(id: number, time: number): void {
     this.#time[id] = time
     if (this.#place[id] === -1) {
@@ -25,14 +27,14 @@ export class TimeHeap {
     this.#sink(this.#rise(this.#place[id]!))
   }
 
-  /** Takes out the id with the smallest time; undefined when empty. */
+  /** Removes the id with the smallest time; undefined when empty. */
   pop(): number | undefined {
     const [top] = this.#heap
     if (top !== undefined) this.remove(top)
     return top
   }
 
-  /** Takes out `id`; nothing happens when it is not there. */
+  /** Removes `id`; no effect when it is absent. */
   remove(id: number): void {
     const at = this.#place[id]!
     if (at === -1) return

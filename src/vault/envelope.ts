@@ -1,14 +1,17 @@
 import { createCipheriv, createDecipheriv, createSecretKey, randomBytes, type KeyObject } from 'node:crypto'
 import type { VaultKey } from './keys.ts'
 
-/** What a sealed record belongs to; it opens under no other. */
+/** The record that a sealed secret belongs to; it opens under no other. */
 export interface Label {
   kind: string
   id: string
   version: number
 }
 
-/** A secret under a data key of its own, and that under a key of the key file; both nonce (12 bytes), ciphertext, tag (16 bytes). */
+/**
+ * A secret encrypted with a data key of its own, and the data key encrypted with a key of the key
+ * file; both as nonce (12 bytes), ciphertext, tag (16 bytes).
+ */
 export interface Sealed {
   /** Id of the key that wraps the data key. */
   keyId: string
@@ -38,7 +41,9 @@ const unlock = (key: KeyObject | Buffer, locked: Buffer, bound: Buffer): Buffer 
   if (locked.length < nonceLength + tagLength) throw new SealBroken()
   const end = locked.length - tagLength
   try {
-    const opening = createDecipheriv(cipher, key, locked.subarray(0, nonceLength), { authTagLength: tagLength })
+    const opening = createDecipheriv(cipher, key, locked.subarray(0, nonceLength), {
+      authTagLength: tagLength,
+    })
       .setAAD(bound)
       .setAuthTag(locked.subarray(end))
     return Buffer.concat([opening.update(locked.subarray(nonceLength, end)), opening.final()])
@@ -48,7 +53,8 @@ const unlock = (key: KeyObject | Buffer, locked: Buffer, bound: Buffer): Buffer 
 }
 
 /** As JSON, so that no two labels give the same bytes. */
-const bound = (part: 'data key' | 'content', { kind, id, version }: Label): Buffer => Buffer.from(JSON.stringify([part, kind, id, version]))
+const bound = (part: 'data key' | 'content', { kind, id, version }: Label): Buffer =>
+  Buffer.from(JSON.stringify([part, kind, id, version]))
 
 /** Seals `plain` under a fresh data key. */
 export const seal = (plain: Buffer, label: Label, key: VaultKey): Sealed => {
@@ -64,12 +70,23 @@ export const seal = (plain: Buffer, label: Label, key: VaultKey): Sealed => {
   }
 }
 
-/** @throws SealBroken when a bit of it, or the label, is not the one that was sealed */
+/** @throws SealBroken when a bit of it, or the label, has changed since the sealing */
 export const unseal = (sealed: Sealed, label: Label, key: VaultKey): Buffer =>
-  unlock(createSecretKey(unlock(key.secret, sealed.dataKey, bound('data key', label))), sealed.content, bound('content', label))
+  unlock(
+    createSecretKey(unlock(key.secret, sealed.dataKey, bound('data key', label))),
+    sealed.content,
+    bound('content', label),
+  )
 
-/** The same record with its data key under another key; the content is not touched. @throws SealBroken */
+/**
+ * The same record with its data key under another key; the content is not touched. @throws
+ * SealBroken
+ */
 export const rewrap = (sealed: Sealed, label: Label, from: VaultKey, to: VaultKey): Sealed => {
   const dataKey = unlock(from.secret, sealed.dataKey, bound('data key', label))
-  return { keyId: to.id, dataKey: lock(to.secret, dataKey, bound('data key', label)), content: sealed.content }
+  return {
+    keyId: to.id,
+    dataKey: lock(to.secret, dataKey, bound('data key', label)),
+    content: sealed.content,
+  }
 }

@@ -1,15 +1,21 @@
 import { createHash, createSecretKey, randomBytes, type KeyObject } from 'node:crypto'
 import { link, open, readFile, rename, rm, stat } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { Config } from '../config.ts'
 
-/** A key of the key file. The id is derived from it, so that a file needs no names and no two programs can disagree about one. */
+/**
+ * A key of the key file. The id is derived from it, so that a file needs no names and no two
+ * programs can disagree about one.
+ */
 export interface VaultKey {
   id: string
   secret: KeyObject
 }
 
 /**
- * The keys of a vault: a file of one key a line (32 bytes, base64), the first seals, all open. It is read again when it has changed
- * before something is sealed, and when a key is asked for that it did not hold: so a rotation needs no restart.
+ * The keys of a vault: a file of one key a line (32 bytes, base64); the first seals, all open. When
+ * it has changed, it is read again before a seal, and when a requested key was missing in it: so a
+ * rotation needs no restart.
  */
 export interface VaultKeys {
   readonly file: string
@@ -26,23 +32,30 @@ const keyOf = (bytes: Buffer): VaultKey => ({
   secret: createSecretKey(bytes),
 })
 
-/** A key that was never used. */
+/** Makes a new key. */
 export const makeKey = (): VaultKey => keyOf(randomBytes(keyLength))
 
 const remedy = (file: string): string => `make one with: umask 077; openssl rand -base64 32 > ${file}`
 
 const codeOf = (error: unknown): string => (error as NodeJS.ErrnoException).code ?? String(error)
 
-/** Names the file, never a part of its content. */
-const problem = (file: string, what: string): Error => new Error(`the vault's key file ${file} (SERVICE_VAULT_KEY_FILE) ${what}`)
+/** The message names the file, never a part of its content. */
+const problem = (file: string, what: string): Error =>
+  new Error(`the vault's key file ${file} (SERVICE_VAULT_KEY_FILE) ${what}`)
 
 const readKeys = async (file: string): Promise<{ keys: VaultKey[]; state: string }> => {
   const facts = await stat(file).catch((error: unknown) => {
-    throw problem(file, codeOf(error) === 'ENOENT' ? `does not exist: ${remedy(file)}` : `cannot be read (${codeOf(error)})`)
+    throw problem(
+      file,
+      codeOf(error) === 'ENOENT' ? `does not exist: ${remedy(file)}` : `cannot be read (${codeOf(error)})`,
+    )
   })
   if (!facts.isFile()) throw problem(file, `is not a file: remove it and ${remedy(file)}`)
   if ((facts.mode & 0o077) !== 0)
-    throw problem(file, `may be read by others (mode ${(facts.mode & 0o777).toString(8).padStart(4, '0')}): chmod 600 ${file}`)
+    throw problem(
+      file,
+      `may be read by others (mode ${(facts.mode & 0o777).toString(8).padStart(4, '0')}): chmod 600 ${file}`,
+    )
   const text = await readFile(file, 'utf8').catch((error: unknown) => {
     throw problem(file, `cannot be read (${codeOf(error)}): chown ${String(process.getuid?.())} ${file}`)
   })
@@ -51,7 +64,10 @@ const readKeys = async (file: string): Promise<{ keys: VaultKey[]; state: string
     if (word === '' || word.startsWith('#')) return []
     const bytes = Buffer.from(word, 'base64')
     if (bytes.length !== keyLength || bytes.toString('base64') !== word)
-      throw problem(file, `holds no key in line ${index + 1}: each is 32 bytes in base64 on a line of its own; ${remedy(file)}`)
+      throw problem(
+        file,
+        `holds no key in line ${index + 1}: each is 32 bytes in base64 on a line of its own; ${remedy(file)}`,
+      )
     return [keyOf(bytes)]
   })
   if (keys.length === 0) throw problem(file, `holds no key: ${remedy(file)}`)
@@ -63,13 +79,14 @@ const stateOf = (facts: { ino: number; mtimeMs: number; size: number }): string 
 
 /**
  * Opens a key file.
- * @throws Error naming file and remedy when it is absent, may be read by others, or holds something else
+ * @throws Error naming file and remedy when it is absent, is readable by others, or has other
+ *   content
  */
 export const openVaultKeys = async (file: string): Promise<VaultKeys> => {
   let held = await readKeys(file)
   const refresh = async (): Promise<void> => {
     const facts = await stat(file).catch(() => undefined)
-    // A file that is away for a moment, or is being replaced, takes nothing from a running service.
+    // A file that is missing for a moment, or is being replaced, does not affect a running service.
     if (facts !== undefined && stateOf(facts) !== held.state) held = await readKeys(file)
   }
   const first = ({ keys }: { keys: VaultKey[] }): VaultKey => keys[0] as VaultKey
@@ -93,14 +110,17 @@ export const openVaultKeys = async (file: string): Promise<VaultKeys> => {
 }
 
 const heading =
-  '# Keys of the vault: without them its credentials cannot be opened. The first line seals; keep the others until nothing uses them.\n'
+  '# Keys of the vault: without them its credentials cannot be opened. The first line seals; ' +
+  'keep the others until nothing uses them.\n'
 
-/** Writes `content` beside `file`, readable by its owner only, and on the disk. */
+/** Writes `content` beside `file`, readable by its owner only, and syncs it to disk. */
 const writeBeside = async (file: string, keys: readonly VaultKey[]): Promise<string> => {
   const beside = `${file}.${randomBytes(6).toString('hex')}.new`
   const handle = await open(beside, 'wx', 0o600)
   try {
-    await handle.writeFile(heading + keys.map(({ secret }) => `${secret.export().toString('base64')}\n`).join(''))
+    await handle.writeFile(
+      heading + keys.map(({ secret }) => `${secret.export().toString('base64')}\n`).join(''),
+    )
     await handle.sync()
   } finally {
     await handle.close()
@@ -108,7 +128,10 @@ const writeBeside = async (file: string, keys: readonly VaultKey[]): Promise<str
   return beside
 }
 
-/** Makes the key file if there is none; of several programs that start at once one makes it and all use that. */
+/**
+ * Creates the key file if there is none; of several programs that start at once one creates it and
+ * all use it.
+ */
 export const ensureKeyFile = async (file: string): Promise<void> => {
   if ((await stat(file).catch(() => undefined)) !== undefined) return
   const beside = await writeBeside(file, [makeKey()])
@@ -121,14 +144,34 @@ export const ensureKeyFile = async (file: string): Promise<void> => {
   }
 }
 
-/** Replaces the keys of a file in one step. @throws Error naming the file when it cannot be written */
+/**
+ * The keys of the service: from the named file, or from one created in the data folder where the
+ * database is embedded; else none.
+ * @throws Error as `openVaultKeys`
+ */
+export const openServiceKeys = async ({
+  vaultKeyFile,
+  databaseUrl,
+  dataDir,
+}: Pick<Config, 'vaultKeyFile' | 'databaseUrl' | 'dataDir'>): Promise<VaultKeys | undefined> => {
+  if (vaultKeyFile !== undefined) return openVaultKeys(vaultKeyFile)
+  if (databaseUrl !== undefined) return undefined
+  const file = join(dataDir, 'vault.key')
+  await ensureKeyFile(file)
+  return openVaultKeys(file)
+}
+
+/**
+ * Replaces the keys of a file in one step. @throws Error naming the file when it cannot be written
+ */
 export const replaceKeys = async (file: string, keys: readonly VaultKey[]): Promise<void> => {
   try {
     await rename(await writeBeside(file, keys), file)
   } catch (error) {
     throw problem(
       file,
-      `cannot be written here (${codeOf(error)}): put the new key into its first line where the file is kept, then run: npm run vault -- rewrap`,
+      `cannot be written here (${codeOf(error)}): put the new key into its first line where the ` +
+        'file is kept, then run: npm run vault -- rewrap',
     )
   }
 }

@@ -6,7 +6,9 @@ import type { VaultKey, VaultKeys } from './keys.ts'
 /** A payload was encrypted with a key that is not in the key file. */
 export class KeyNotHeld extends Error {
   constructor(keyId: string, file: string) {
-    super(`a payload was encrypted with the vault key ${JSON.stringify(keyId.slice(0, 32))}, which ${file} does not hold`)
+    super(
+      `a payload was encrypted with the vault key ${JSON.stringify(keyId.slice(0, 32))}, which ${file} does not hold`,
+    )
     this.name = 'KeyNotHeld'
   }
 }
@@ -15,7 +17,10 @@ const encoding = Buffer.from('binary/encrypted')
 const saltLength = 32
 const tagLength = 16
 
-/** Key and nonce of one payload, both from its own salt: no count of payloads wears a key of the file out. */
+/**
+ * Derives key and nonce of one payload from its own salt, so no number of payloads exhausts a key
+ * of the file.
+ */
 const derived = ({ secret }: VaultKey, salt: Buffer): { key: Buffer; nonce: Buffer } => {
   const bytes = Buffer.from(hkdfSync('sha256', secret, salt, 'temporal payload', 44))
   return { key: bytes.subarray(0, 32), nonce: bytes.subarray(32) }
@@ -23,8 +28,10 @@ const derived = ({ secret }: VaultKey, salt: Buffer): { key: Buffer; nonce: Buff
 
 /** A payload as bytes: the length of its metadata, the metadata as JSON of base64, the data. */
 const packed = ({ metadata, data }: Payload): Buffer => {
-  const words = Object.fromEntries(Object.entries(metadata ?? {}).map(([name, value]) => [name, Buffer.from(value).toString('base64')]))
-  const head = Buffer.from(JSON.stringify(words))
+  const members = Object.fromEntries(
+    Object.entries(metadata ?? {}).map(([name, value]) => [name, Buffer.from(value).toString('base64')]),
+  )
+  const head = Buffer.from(JSON.stringify(members))
   const length = Buffer.alloc(4)
   length.writeUInt32BE(head.length)
   return Buffer.concat([length, head, Buffer.from(data ?? [])])
@@ -32,9 +39,11 @@ const packed = ({ metadata, data }: Payload): Buffer => {
 
 const unpacked = (bytes: Buffer): Payload => {
   const start = 4 + bytes.readUInt32BE(0)
-  const words = JSON.parse(bytes.toString('utf8', 4, start)) as Record<string, string>
+  const members = JSON.parse(bytes.toString('utf8', 4, start)) as Record<string, string>
   return {
-    metadata: Object.fromEntries(Object.entries(words).map(([name, value]) => [name, Buffer.from(value, 'base64')])),
+    metadata: Object.fromEntries(
+      Object.entries(members).map(([name, value]) => [name, Buffer.from(value, 'base64')]),
+    ),
     data: bytes.subarray(start),
   }
 }
@@ -52,7 +61,7 @@ const encoded = (payload: Payload, key: VaultKey): Payload => {
 
 const decoded = async (payload: Payload, keys: VaultKeys): Promise<Payload> => {
   const { metadata, data } = payload
-  // What was written before there was a key file stays readable.
+  // Payloads from before the key file stay readable.
   if (metadata?.['encoding'] === undefined || !encoding.equals(metadata['encoding'])) return payload
   const keyId = Buffer.from(metadata['encryption-key-id'] ?? [])
   const key = await keys.find(keyId.toString('latin1'))
@@ -62,14 +71,19 @@ const decoded = async (payload: Payload, keys: VaultKeys): Promise<Payload> => {
   if (end < saltLength) throw new SealBroken()
   const { key: once, nonce } = derived(key, bytes.subarray(0, saltLength))
   try {
-    const opening = createDecipheriv('aes-256-gcm', once, nonce, { authTagLength: tagLength }).setAAD(keyId).setAuthTag(bytes.subarray(end))
+    const opening = createDecipheriv('aes-256-gcm', once, nonce, { authTagLength: tagLength })
+      .setAAD(keyId)
+      .setAuthTag(bytes.subarray(end))
     return unpacked(Buffer.concat([opening.update(bytes.subarray(saltLength, end)), opening.final()]))
   } catch {
     throw new SealBroken()
   }
 }
 
-/** Encrypts what Temporal keeps of arguments, results, signals, queries and memos, under a key derived from the vault's; search attributes stay plain. */
+/**
+ * Encrypts Temporal's arguments, results, signals, queries and memos, with a key derived from the
+ * vault's; search attributes stay plain.
+ */
 export const payloadCodec = (keys: VaultKeys): PayloadCodec => ({
   async encode(payloads) {
     const key = await keys.primary()

@@ -4,11 +4,13 @@ import type { Problem } from '../refusal.ts'
 export const providers = ['gcp', 'aws', 'azure'] as const
 export type Provider = (typeof providers)[number]
 
-/** Spellings of a member: the first is the one to ask for, the others are those of the providers' own tools. */
+/**
+ * Spellings of a member: messages name the first; the others are those of the providers' own tools.
+ */
 interface Member {
   names: readonly [string, ...string[]]
   optional?: true
-  says?: (value: string) => string | undefined
+  fault?: (value: string) => string | undefined
 }
 
 const word = (value: string): string | undefined => (/^\S+$/.test(value) ? undefined : 'must not hold spaces')
@@ -24,53 +26,80 @@ const rsaKey = (value: string): string | undefined => {
 const secureUrl = (value: string): string | undefined =>
   URL.canParse(value) && new URL(value).protocol === 'https:' ? undefined : 'is not an https URL'
 
-/** What each provider's document must hold; gcp: a service account's key file, aws: an access key, azure: a service principal. */
+/**
+ * The required members of each provider's document; gcp: a service account's key file, aws: an
+ * access key, azure: a service principal.
+ */
 const members: Record<Provider, readonly Member[]> = {
   gcp: [
     {
       names: ['type'],
-      says: (value) => (value === 'service_account' ? undefined : 'must be service_account; make a key of a service account'),
+      fault: (value) =>
+        value === 'service_account' ? undefined : 'must be service_account; make a key of a service account',
     },
     { names: ['project_id'] },
-    { names: ['client_email'], says: (value) => (/^[^@\s]+@[^@\s]+$/.test(value) ? undefined : 'is not an e-mail address') },
-    { names: ['private_key'], says: rsaKey },
-    { names: ['token_uri'], optional: true, says: secureUrl },
+    {
+      names: ['client_email'],
+      fault: (value) => (/^[^@\s]+@[^@\s]+$/.test(value) ? undefined : 'is not an e-mail address'),
+    },
+    { names: ['private_key'], fault: rsaKey },
+    { names: ['token_uri'], optional: true, fault: secureUrl },
   ],
   aws: [
-    { names: ['accessKeyId', 'AccessKeyId', 'aws_access_key_id'], says: word },
-    { names: ['secretAccessKey', 'SecretAccessKey', 'aws_secret_access_key'], says: word },
+    { names: ['accessKeyId', 'AccessKeyId', 'aws_access_key_id'], fault: word },
+    { names: ['secretAccessKey', 'SecretAccessKey', 'aws_secret_access_key'], fault: word },
   ],
   azure: [
-    { names: ['tenantId', 'tenant', 'tenant_id'], says: word },
-    { names: ['clientId', 'appId', 'client_id'], says: uuid },
+    { names: ['tenantId', 'tenant', 'tenant_id'], fault: word },
+    { names: ['clientId', 'appId', 'client_id'], fault: uuid },
     { names: ['clientSecret', 'password', 'client_secret'] },
   ],
 }
 
-const given = (document: Readonly<Record<string, unknown>>, names: readonly string[]): { name: string; value: unknown } | undefined => {
+const given = (
+  document: Readonly<Record<string, unknown>>,
+  names: readonly string[],
+): { name: string; value: unknown } | undefined => {
   const name = names.find((candidate) => document[candidate] !== undefined)
   return name === undefined ? undefined : { name, value: document[name] }
 }
 
-/** Everything that a provider's document lacks, by path; no message holds a value of it. No network is asked. */
-export const providerProblems = (provider: Provider, document: Readonly<Record<string, unknown>>): Problem[] =>
-  members[provider].flatMap(({ names, optional, says }) => {
+/**
+ * All missing members of a provider's document, by path; no message contains a value of it. It
+ * contacts no network.
+ */
+export const providerProblems = (
+  provider: Provider,
+  document: Readonly<Record<string, unknown>>,
+): Problem[] =>
+  members[provider].flatMap(({ names, optional, fault }) => {
     const found = given(document, names)
     if (found === undefined)
-      return optional === true ? [] : [{ path: `credential.${names[0]}`, message: `is required in a document of ${provider}` }]
+      return optional === true
+        ? []
+        : [{ path: `credential.${names[0]}`, message: `is required in a document of ${provider}` }]
     const path = `credential.${found.name}`
-    if (typeof found.value !== 'string' || found.value.trim() === '') return [{ path, message: 'must be a text that is not blank' }]
-    const message = says?.(found.value)
+    if (typeof found.value !== 'string' || found.value.trim() === '')
+      return [{ path, message: 'must be a text that is not blank' }]
+    const message = fault?.(found.value)
     return message === undefined ? [] : [{ path, message }]
   })
 
 /** The project, account or subscription that a document names, or nothing. */
 export const projectOf = (provider: Provider, document: Readonly<Record<string, unknown>>): string => {
-  const names = { gcp: ['project_id'], aws: ['accountId', 'account_id'], azure: ['subscriptionId', 'subscription_id'] }[provider]
+  const names = {
+    gcp: ['project_id'],
+    aws: ['accountId', 'account_id'],
+    azure: ['subscriptionId', 'subscription_id'],
+  }[provider]
   const value = given(document, names)?.value
   return typeof value === 'string' ? value : ''
 }
 
-/** The provider whose document this is, by its members; undefined when it is none's. */
+/** The provider of this document, by its members; undefined when none matches. */
 export const providerOf = (document: Readonly<Record<string, unknown>>): Provider | undefined =>
-  providers.find((provider) => members[provider].every(({ names, optional }) => optional === true || given(document, names) !== undefined))
+  providers.find((provider) =>
+    members[provider].every(
+      ({ names, optional }) => optional === true || given(document, names) !== undefined,
+    ),
+  )

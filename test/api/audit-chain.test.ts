@@ -44,7 +44,11 @@ beforeEach(() => {
 })
 
 const idOf = async (number: number): Promise<string> =>
-  (await db.prepared<{ id: string }>('by_number', 'select id from audit_events where seal_number = $1', [number]))[0]?.id ?? ''
+  (
+    await db.prepared<{ id: string }>('by_number', 'select id from audit_events where seal_number = $1', [
+      number,
+    ])
+  )[0]?.id ?? ''
 const verdict = () => verifyAudit(db, keys)
 const seal = () => sealRecords(db, keys)
 
@@ -55,50 +59,71 @@ describe('the chain of audit records', () => {
     await recordAudit(db, { eventType: 'thing.changed', outcome: 'failed', summary: 'later' })
     expect(await verdict()).toMatchObject({ sealed: 6, unsealed: 1, head: { number: 6 } })
     expect([await seal(), await seal()]).toEqual([1, 0])
-    expect(await verdict()).toMatchObject({ sealed: 7, unsealed: 0, head: { number: 7, seal: expect.stringMatching(/^[0-9a-f]{64}$/) } })
+    expect(await verdict()).toMatchObject({
+      sealed: 7,
+      unsealed: 0,
+      head: { number: 7, seal: expect.stringMatching(/^[0-9a-f]{64}$/) },
+    })
     expect((await verdict()).first).toBeUndefined()
   })
 
   test.each([
-    ['a text that is changed', `update audit_events set summary = 'nothing' where seal_number = 3`, 3, /^changed/],
+    [
+      'a text that is changed',
+      `update audit_events set summary = 'nothing' where seal_number = 3`,
+      3,
+      /^changed/,
+    ],
     [
       'a time that is changed',
       `update audit_events set occurred_at = occurred_at - interval '1 hour' where seal_number = 3`,
       3,
       /^changed/,
     ],
-    ['metadata that are changed', `update audit_events set metadata = metadata || '{"b": 7}' where seal_number = 5`, 5, /^changed/],
+    [
+      'metadata that are changed',
+      `update audit_events set metadata = metadata || '{"b": 7}' where seal_number = 5`,
+      5,
+      /^changed/,
+    ],
     ['a record that is removed', `delete from audit_events where seal_number = 4`, 3, /^removed/],
     ['the first record that is removed', `delete from audit_events where seal_number = 1`, 2, /^removed/],
     [
       'a record that is removed where those behind it move up',
-      `delete from audit_events where seal_number = 4; update audit_events set seal_number = seal_number - 1 where seal_number > 4`,
+      'delete from audit_events where seal_number = 4; update audit_events set seal_number = ' +
+        'seal_number - 1 where seal_number > 4',
       4,
       /^swapped/,
     ],
     ['the newest records that are removed', `delete from audit_events where seal_number > 4`, 6, /^removed/],
     [
       'the newest records that are removed with the head put back',
-      `delete from audit_events where seal_number > 4; update audit_head set number = 4, event_id = (select id from audit_events where seal_number = 4), seal = (select seal from audit_events where seal_number = 4)`,
+      'delete from audit_events where seal_number > 4; update audit_head set number = 4, event_id = ' +
+        '(select id from audit_events where seal_number = 4), seal = (select seal from audit_events ' +
+        'where seal_number = 4)',
       4,
       /head/,
     ],
     [
       'two records that are swapped',
-      `update audit_events set seal_number = -1 where seal_number = 2; update audit_events set seal_number = 2 where seal_number = 5; update audit_events set seal_number = 5 where seal_number = -1`,
+      'update audit_events set seal_number = -1 where seal_number = 2; update audit_events set ' +
+        'seal_number = 2 where seal_number = 5; update audit_events set seal_number = 5 where seal_number = -1',
       2,
       /^swapped/,
     ],
     [
       'a record that is inserted at the end',
-      `insert into audit_events (id, event_type, outcome, summary, seal_number, digest, seal, seal_key, signature, signature_key)
-        select 'fake', event_type, outcome, 'fake', 7, digest, seal, seal_key, signature, signature_key from audit_events where seal_number = 6`,
+      `insert into audit_events (id, event_type, outcome, summary, seal_number, digest, seal, seal_key,
+        signature, signature_key)
+        select 'fake', event_type, outcome, 'fake', 7, digest, seal, seal_key, signature, signature_key
+          from audit_events where seal_number = 6`,
       7,
       /^inserted/,
     ],
     [
       'a record that is inserted without a seal',
-      `insert into audit_events (id, event_type, outcome, summary) values ('fake', 'thing.changed', 'succeeded', 'fake')`,
+      `insert into audit_events (id, event_type, outcome, summary) values ('fake', 'thing.changed', ` +
+        `'succeeded', 'fake')`,
       'fake',
       /^inserted/,
     ],
@@ -118,7 +143,10 @@ describe('the chain of audit records', () => {
 
   test('a record that somebody inserts before it is sealed is named after it is sealed too', async () => {
     await seal()
-    await db.run(sql`insert into audit_events (id, event_type, outcome, summary) values ('fake', 'thing.changed', 'succeeded', 'fake')`)
+    await db.run(
+      sql`insert into audit_events (id, event_type, outcome, summary)
+        values ('fake', 'thing.changed', 'succeeded', 'fake')`,
+    )
     await recordAudit(db, { eventType: 'thing.changed', outcome: 'failed', summary: 'later' })
     await seal()
     expect((await verdict()).first).toEqual({ id: 'fake', reason: expect.stringMatching(/^inserted/) })
@@ -126,7 +154,10 @@ describe('the chain of audit records', () => {
 
   test('whoever has the database and not the key cannot seal anew', async () => {
     await seal()
-    await db.run(sql`update audit_events set summary = 'nothing', seal_number = null, digest = null, seal = null, signature_key = 'sha256'`)
+    await db.run(
+      sql`update audit_events set summary = 'nothing', seal_number = null, digest = null, seal = null,
+        signature_key = 'sha256'`,
+    )
     await db.run(sql`delete from audit_head`)
     await sealRecords(db, undefined)
     expect(await verdict()).toMatchObject({ sealed: 6, unsealed: 0 })
@@ -138,7 +169,8 @@ describe('the chain of audit records', () => {
     const { db: plain } = clone
     await plain.run(sql`delete from audit_events`)
     await plain.run(
-      sql`insert into audit_events (id, event_type, outcome, summary) select 'old' || i, 'old', 'started', '' from generate_series(1, 2500) i`,
+      sql`insert into audit_events (id, event_type, outcome, summary) select 'old' || i, 'old', 'started', ''
+        from generate_series(1, 2500) i`,
     )
     while (Math.max(...(await Promise.all([seal(), seal(), seal()]))) > 0);
     expect(await verdict()).toMatchObject({ sealed: 2_500, unsealed: 0, head: { number: 2_500 } })

@@ -60,18 +60,22 @@ test('each filter selects, several must all match, and the newest come first', a
   expect((await list('?eventType=t2')).map(({ eventType }) => eventType)).toEqual(['t2'])
   expect((await list('?connectionId=c1')).map(({ eventType }) => eventType)).toEqual(['t1'])
   expect(await list('?sessionId=s')).toHaveLength(3)
-  expect((await list('?executionId=x1&outcome=started')).map(({ eventType }) => eventType)).toEqual(['t3', 't1'])
+  expect((await list('?executionId=x1&outcome=started')).map(({ eventType }) => eventType)).toEqual([
+    't3',
+    't1',
+  ])
   expect(await list('?executionId=x1&outcome=failed')).toEqual([])
   // A blank filter is none.
-  expect((await list('?executionId=x1&outcome=&eventType=&limit=&page=')).map(({ eventType }) => eventType)).toEqual(
-    (await list('?executionId=x1')).map(({ eventType }) => eventType),
-  )
+  expect(
+    (await list('?executionId=x1&outcome=&eventType=&limit=&page=')).map(({ eventType }) => eventType),
+  ).toEqual((await list('?executionId=x1')).map(({ eventType }) => eventType))
 })
 
 test('200 events unless 1 to 1000 are asked for', async () => {
   const client = await app.db.client()
   await client.query(
-    `insert into audit_events (id, event_type, outcome, summary, occurred_at) select 'bulk' || i, 'bulk', 'started', '', now() - interval '1 day' from generate_series(1, 1100) i`,
+    `insert into audit_events (id, event_type, outcome, summary, occurred_at) select 'bulk' || i, ` +
+      `'bulk', 'started', '', now() - interval '1 day' from generate_series(1, 1100) i`,
   )
   client.release()
   for (const [limit, expected] of [
@@ -85,14 +89,20 @@ test('200 events unless 1 to 1000 are asked for', async () => {
     expect([limit, (await list(`?eventType=bulk${limit}`)).length]).toEqual([limit, expected])
   }
   // Equal times: by id, descending, so that pages neither repeat nor lose one.
-  const ids = [...(await list('?eventType=bulk&pageSize=600')), ...(await list('?eventType=bulk&pageSize=600&page=2'))].map(({ id }) => id)
+  const ids = [
+    ...(await list('?eventType=bulk&pageSize=600')),
+    ...(await list('?eventType=bulk&pageSize=600&page=2')),
+  ].map(({ id }) => id)
   expect(ids).toEqual(ids.toSorted().reverse())
   expect(new Set(ids).size).toBe(1100)
 })
 
-test.each(['?limit=many', '?limit=1.5', '?outcome=perhaps', '?colour=red', '?limit=1&limit=2'])('the query %s is 400', async (query) => {
-  expect((await app.call('GET', `/audit-events/${query}`)).status).toBe(400)
-})
+test.each(['?limit=many', '?limit=1.5', '?outcome=perhaps', '?colour=red', '?limit=1&limit=2'])(
+  'the query %s is 400',
+  async (query) => {
+    expect((await app.call('GET', `/audit-events/${query}`)).status).toBe(400)
+  },
+)
 
 test('the upgrade of a database of the version before renames its events', async () => {
   const old: [eventType: string, outcome: 'succeeded' | 'failed', renamed: string, status?: number][] = [
@@ -118,5 +128,7 @@ test('the upgrade of a database of the version before renames its events', async
   await app.db.run(sql`delete from schema_migrations where number >= 14`)
   await migrate(app.db)
   const events = (await list('?sessionId=old')).toReversed()
-  expect(events.map(({ eventType, outcome }) => [eventType, outcome])).toEqual(old.map(([, outcome, renamed]) => [renamed, outcome]))
+  expect(events.map(({ eventType, outcome }) => [eventType, outcome])).toEqual(
+    old.map(([, outcome, renamed]) => [renamed, outcome]),
+  )
 })

@@ -5,7 +5,12 @@ import { join } from 'node:path'
 import { listWorkers } from '../../src/clients/buildkit.ts'
 import { describeEngine, imageDigest, pingEngine } from '../../src/clients/docker.ts'
 import { startBuildkit, type Buildkit } from '../../sites/buildkit.ts'
-import { loadSystemImage, openEngine, startLoopbackRegistry, type Engine } from '../../sites/docker.ts'
+import {
+  loadSystemImage,
+  openDockerEngine,
+  startLoopbackRegistry,
+  type DockerEngine,
+} from '../../sites/docker.ts'
 import { startPodman, type Podman } from '../../sites/podman.ts'
 import { needs } from '../support/needs.ts'
 import { inContainers } from '../support/reach.ts'
@@ -13,16 +18,26 @@ import { runFolder } from '../support/run-folder.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld } from '../support/worlds.ts'
 
-/** What the service says of the engines of its machine: a real Docker, a real Podman, and BuildKit, as a daemon of its own and inside that Docker. */
+/**
+ * What the service says of the engines of its machine: a real Docker, a real Podman, and BuildKit,
+ * as a daemon of its own and inside that Docker.
+ */
 
-const { afterAll, beforeAll, describe, test } = needs('root', 'docker.io', 'runc', 'iproute2', 'podman', 'docker-registry')
+const { afterAll, beforeAll, describe, test } = needs(
+  'root',
+  'docker.io',
+  'runc',
+  'iproute2',
+  'podman',
+  'docker-registry',
+)
 
 const folder = mkdtempSync(join(runFolder(), 'engines-'))
 const at = (name: string): string => join(folder, name)
 /** What the engine's own answers name; a test compares with its programs. */
 const digestForm = /^sha256:[0-9a-f]{64}$/
 
-let engine: Engine
+let engine: DockerEngine
 let podman: Podman
 let buildkit: Buildkit
 let podmanSocket: string
@@ -44,10 +59,14 @@ const watched = (): Server =>
     const docker = connect(engine.socket)
     client.on('data', (bytes: Buffer) => requests.push(bytes.toString('latin1')))
     client.pipe(docker).pipe(client)
-    for (const socket of [client, docker]) socket.on('error', () => client.destroy(docker.destroy().errored ?? undefined))
+    for (const socket of [client, docker])
+      socket.on('error', () => client.destroy(docker.destroy().errored ?? undefined))
   })
 
-/** The gRPC of the BuildKit inside Docker, which Docker gives to those that upgrade `/grpc`, as BuildKit's own daemon listens: for gRPC at once. */
+/**
+ * The gRPC of the BuildKit inside Docker, which Docker gives to those that upgrade `/grpc`, as
+ * BuildKit's own daemon listens: for gRPC at once.
+ */
 const builderOf = (): Server =>
   createServer((client) => {
     client.pause()
@@ -64,12 +83,13 @@ const builderOf = (): Server =>
       client.pipe(docker).pipe(client)
     }
     docker.on('data', upgrade)
-    for (const socket of [client, docker]) socket.on('error', () => client.destroy(docker.destroy().errored ?? undefined))
+    for (const socket of [client, docker])
+      socket.on('error', () => client.destroy(docker.destroy().errored ?? undefined))
   })
 
 beforeAll(async () => {
   ;[engine, podman, buildkit] = await Promise.all([
-    openEngine({ data: '/var/cache/orrery/test-asked', kind: 'asked', buildkit: true }),
+    openDockerEngine({ data: '/var/cache/orrery/test-asked', kind: 'asked', buildkit: true }),
     startPodman(),
     startBuildkit(),
   ])
@@ -105,7 +125,11 @@ describe('an engine at its socket', () => {
     try {
       expect(await pingEngine(engine.socket)).toEqual({ apiVersion: '1.41', builderVersion: '2' })
       const { product, version, apiVersion, images } = await describeEngine(engine.socket)
-      expect([product, version, apiVersion]).toEqual(['docker', await engine.docker('version', '--format', '{{.Server.Version}}'), '1.41'])
+      expect([product, version, apiVersion]).toEqual([
+        'docker',
+        await engine.docker('version', '--format', '{{.Server.Version}}'),
+        '1.41',
+      ])
       const id = await engine.docker('image', 'inspect', '--format', '{{.Id}}', image)
       expect(images).toContainEqual({ name: image, digest: id })
       expect(await imageDigest(engine.socket, id, image)).toBe(id)
@@ -120,7 +144,9 @@ describe('an engine at its socket', () => {
     expect(await pingEngine(podmanSocket)).toEqual({ apiVersion: '1.41', builderVersion: '' })
     const { product, version, images } = await describeEngine(podmanSocket)
     expect([product, `podman version ${version}`]).toEqual(['podman', await podman.podman('--version')])
-    const [id = '', digests = ''] = (await podman.podman('image', 'inspect', '--format', '{{.Id}} {{.Digest}}', podman.image)).split(' ')
+    const [id = '', digests = ''] = (
+      await podman.podman('image', 'inspect', '--format', '{{.Id}} {{.Digest}}', podman.image)
+    ).split(' ')
     const [own] = images.filter(({ name }) => name === podman.image)
     expect(own?.digest).toMatch(digestForm)
     expect([digests, `sha256:${id}`]).toContain(own?.digest)
@@ -135,9 +161,9 @@ describe('an engine at its socket', () => {
     for (const name of names) await engine.docker('tag', image, name)
     try {
       for (const name of names) await engine.docker('push', '--quiet', name)
-      const [id = '', pushed = ''] = (await engine.docker('image', 'inspect', '--format', '{{.Id}} {{index .RepoDigests 0}}', one)).split(
-        ' ',
-      )
+      const [id = '', pushed = ''] = (
+        await engine.docker('image', 'inspect', '--format', '{{.Id}} {{index .RepoDigests 0}}', one)
+      ).split(' ')
       const digest = pushed.slice(pushed.indexOf('@') + 1)
       expect(digest).toMatch(digestForm)
       expect(digest).not.toBe(id)
@@ -153,12 +179,17 @@ describe('an engine at its socket', () => {
 
 test('the older BuildKit inside Docker lists its worker too; the socket of an engine is none of BuildKit', async () => {
   expect(await listWorkers(await listen('builder', builderOf()), 3_000)).toMatchObject({ workers: 1 })
-  await expect(listWorkers(engine.socket, 3_000)).rejects.toThrow(/^(it is not started|what answers is no BuildKit)/)
+  await expect(listWorkers(engine.socket, 3_000)).rejects.toThrow(
+    /^(it is not started|what answers is no BuildKit)/,
+  )
 })
 
 describe('a connection of type local', () => {
   const saved = async (id: string): Promise<{ path: string; environmentId: string }> => {
-    await service.post('/environments/', { environment: { id, name: id }, version: { id: `${id}-v1`, version: 1 } })
+    await service.post('/environments/', {
+      environment: { id, name: id },
+      version: { id: `${id}-v1`, version: 1 },
+    })
     const path = `/environment-connections/${id}/`
     await service.ok('PUT', path, { id, name: id, environmentId: id, type: 'local', endpoint: 'localhost' })
     return { path, environmentId: id }
@@ -170,7 +201,9 @@ describe('a connection of type local', () => {
     expect(status).toBe('online')
     const { detail } = metadata.stages.find(({ stage }: { stage: string }) => stage === 'container engine')
     const { version } = await describeEngine(engine.socket)
-    expect(detail).toMatch(/^docker \S+ \(API 1\.41, \d+ images?\), podman \d+\.\d+\.\d+ \(API 1\.41, 1 image\)/)
+    expect(detail).toMatch(
+      /^docker \S+ \(API 1\.41, \d+ images?\), podman \d+\.\d+\.\d+ \(API 1\.41, 1 image\)/,
+    )
     expect(detail).toContain(`docker ${version} `)
   }, 60_000)
 
@@ -187,7 +220,11 @@ describe('a connection of type local', () => {
     const id = await engine.docker('image', 'inspect', '--format', '{{.Id}}', image)
     const images = snapshots[0].metadata.containerImages
     expect(images).toContainEqual({ engine: 'docker', name: image, digest: id })
-    expect(images).toContainEqual({ engine: 'podman', name: podman.image, digest: expect.stringMatching(digestForm) })
+    expect(images).toContainEqual({
+      engine: 'podman',
+      name: podman.image,
+      digest: expect.stringMatching(digestForm),
+    })
   }, 120_000)
 })
 
@@ -203,7 +240,11 @@ test('the digest that a task on this machine ran is the engine’s own answer', 
   const { run, activities } = await service.finished('task-run', 120)
   expect([run.failureReason, run.status]).toEqual([undefined, 'completed'])
   const id = await engine.docker('image', 'inspect', '--format', '{{.Id}}', image)
-  expect(activities[0].metadata).toMatchObject({ engine: 'docker', image, imageDigest: id })
+  expect(activities[0].metadata).toMatchObject({
+    ...{ engine: 'docker', imageDigest: id },
+    // Pinned when the run was accepted.
+    image: `${image}@${id}`,
+  })
   // The program `docker`, which the launcher uses, writes the version of the API before the path.
   expect(requests.filter((request) => request.startsWith(`GET /images/${id}/json `))).toHaveLength(1)
 }, 180_000)

@@ -31,7 +31,10 @@ beforeAll(async () => {
     vault = openVault({
       db,
       keys,
-      outside: { variables: new CredentialVariables([['LAB_TOKEN', 'token-of-the-lab']]), folders: [join(folder, 'allowed')] },
+      outside: {
+        variables: new CredentialVariables([['LAB_TOKEN', 'token-of-the-lab']]),
+        folders: [join(folder, 'allowed')],
+      },
       audit: (event) => recordAudit(db, event),
     })
     return [...inventoryRoutes()(db, atClose), ...credentialRoutes({ db, vault })]
@@ -44,7 +47,10 @@ afterAll(async () => {
 
 const use = { actor: 'run r1', purpose: 'log in' }
 const pem = (type: 'rsa' | 'ed25519' = 'ed25519'): string =>
-  (type === 'rsa' ? generateKeyPairSync('rsa', { modulusLength: 2048 }) : generateKeyPairSync('ed25519')).privateKey
+  (type === 'rsa'
+    ? generateKeyPairSync('rsa', { modulusLength: 2048 })
+    : generateKeyPairSync('ed25519')
+  ).privateKey
     .export({ type: 'pkcs8', format: 'pem' })
     .toString()
 const gcp = () => ({
@@ -54,7 +60,10 @@ const gcp = () => ({
   private_key: pem('rsa'),
   token_uri: 'https://oauth2.googleapis.com/token',
 })
-const aws = { accessKeyId: 'AKIAIOSFODNN7EXAMPLE', secretAccessKey: 'wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY' }
+const aws = {
+  accessKeyId: 'AKIAIOSFODNN7EXAMPLE',
+  secretAccessKey: 'wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY',
+}
 const azure = {
   tenant: 'lab.onmicrosoft.com',
   appId: '6f1f5f0e-9d3c-4f5e-8a27-0c3f0e3c9a11',
@@ -69,7 +78,9 @@ const bind = async (id: string, credentialRef: string): Promise<void> => {
   const answer = await app.call('POST', '/environments/', {
     environment: { id, name: id },
     version: { id: `${id}-v`, version: 1 },
-    connections: [{ id: `${id}-c`, name: 'login', type: 'ssh', endpoint: 'lab:22', username: 'ada', credentialRef }],
+    connections: [
+      { id: `${id}-c`, name: 'login', type: 'ssh', endpoint: 'lab:22', username: 'ada', credentialRef },
+    ],
   })
   expect([answer.status, answer.body.error]).toEqual([201, undefined])
 }
@@ -94,13 +105,21 @@ describe('SSH keys', () => {
     expect(listed.text).not.toMatch(/PRIVATE/)
 
     const secret = await vault.open(made.body.credentialRef, { ...use, connectionId: 'c7' })
-    expect(secret).toMatchObject({ kind: 'ssh-key', privateKey: expect.stringMatching(/^-----BEGIN OPENSSH PRIVATE KEY-----/) })
+    expect(secret).toMatchObject({
+      kind: 'ssh-key',
+      privateKey: expect.stringMatching(/^-----BEGIN OPENSSH PRIVATE KEY-----/),
+    })
     const events = [
       ...(await app.call('GET', `/audit-events/?credentialRef=${made.body.credentialRef}`)).body,
       ...(await app.call('GET', `/audit-events/?resourceId=${made.body.credentialRef}`)).body,
     ]
     expect(
-      events.map(({ eventType, actorId, connectionId, summary }: Record<string, string>) => [eventType, actorId, connectionId, summary]),
+      events.map(({ eventType, actorId, connectionId, summary }: Record<string, string>) => [
+        eventType,
+        actorId,
+        connectionId,
+        summary,
+      ]),
     ).toEqual([
       ['credential.used', 'run r1', 'c7', `credential ${made.body.credentialRef} opened: log in`],
       ['credential.stored', expect.any(String), undefined, 'SSH key Lab_1 stored'],
@@ -112,12 +131,16 @@ describe('SSH keys', () => {
 
   test('an imported key keeps its fingerprint; a passphrase that is missing or wrong is named', async () => {
     const key = generateKeyPairSync('ec', { namedCurve: 'prime256v1' }).privateKey
-    const privateKey = key.export({ type: 'pkcs8', format: 'pem', cipher: 'aes-256-cbc', passphrase: 'horse' }).toString()
-    expect(pathsOf(await app.call('POST', '/ssh-keys/import/', { id: 'enc', privateKey }))).toEqual([422, ['passphrase']])
-    expect(pathsOf(await app.call('POST', '/ssh-keys/import/', { id: 'enc', privateKey, passphrase: 'mule' }))).toEqual([
+    const privateKey = key
+      .export({ type: 'pkcs8', format: 'pem', cipher: 'aes-256-cbc', passphrase: 'horse' })
+      .toString()
+    expect(pathsOf(await app.call('POST', '/ssh-keys/import/', { id: 'enc', privateKey }))).toEqual([
       422,
       ['passphrase'],
     ])
+    expect(
+      pathsOf(await app.call('POST', '/ssh-keys/import/', { id: 'enc', privateKey, passphrase: 'mule' })),
+    ).toEqual([422, ['passphrase']])
     const taken = await app.call('POST', '/ssh-keys/import/', { id: 'enc', privateKey, passphrase: 'horse' })
     const plain = await app.call('POST', '/ssh-keys/import/', {
       id: 'plain',
@@ -133,14 +156,25 @@ describe('SSH keys', () => {
     await app.call('POST', '/ssh-keys/', { id: 'twice' })
     const before = await app.counts()
     expect(pathsOf(await app.call('POST', '/ssh-keys/', { id: 'twice' }))).toEqual([422, ['id']])
-    expect(pathsOf(await app.call('POST', '/ssh-keys/', { id: 'twice', comment: 'two\nlines' }))).toEqual([422, ['comment', 'id']])
-    expect(pathsOf(await app.call('POST', '/ssh-keys/import/', { id: 'twice', privateKey: 'no key' }))).toEqual([422, ['id', 'privateKey']])
-    expect(pathsOf(await app.call('POST', '/ssh-keys/import/', { id: '-x', privateKey: ' ' }))).toEqual([422, ['id', 'privateKey']])
-    for (const id of ['', 'a b', 'ä', '_x', 'x'.repeat(65), '../x']) expect((await app.call('POST', '/ssh-keys/', { id })).status).toBe(422)
+    expect(pathsOf(await app.call('POST', '/ssh-keys/', { id: 'twice', comment: 'two\nlines' }))).toEqual([
+      422,
+      ['comment', 'id'],
+    ])
+    expect(
+      pathsOf(await app.call('POST', '/ssh-keys/import/', { id: 'twice', privateKey: 'no key' })),
+    ).toEqual([422, ['id', 'privateKey']])
+    expect(pathsOf(await app.call('POST', '/ssh-keys/import/', { id: '-x', privateKey: ' ' }))).toEqual([
+      422,
+      ['id', 'privateKey'],
+    ])
+    for (const id of ['', 'a b', 'ä', '_x', 'x'.repeat(65), '../x'])
+      expect((await app.call('POST', '/ssh-keys/', { id })).status).toBe(422)
     expect((await app.call('POST', '/ssh-keys/', { id: 7 })).status).toBe(400)
     expect((await app.call('POST', '/ssh-keys/', { id: 'k', type: 'rsa' })).status).toBe(400)
     expect(await app.counts()).toEqual(before)
-    const racing = await Promise.all(Array.from({ length: 8 }, () => app.call('POST', '/ssh-keys/', { id: 'race' })))
+    const racing = await Promise.all(
+      Array.from({ length: 8 }, () => app.call('POST', '/ssh-keys/', { id: 'race' })),
+    )
     expect(racing.map(({ status }) => status).sort()).toEqual([201, 422, 422, 422, 422, 422, 422, 422])
   })
 
@@ -153,7 +187,9 @@ describe('SSH keys', () => {
     expect(body.fingerprint).not.toBe(first.fingerprint)
     expect(await vault.open(first.credentialRef, use)).toMatchObject({ kind: 'ssh-key' })
     expect((await vault.look(first.credentialRef)).version).not.toBe(before.version)
-    expect(pathsOf(await app.call('PUT', '/ssh-keys/renewed/', { id: 'other', privateKey: 'none' }))).toEqual([422, ['id', 'privateKey']])
+    expect(pathsOf(await app.call('PUT', '/ssh-keys/renewed/', { id: 'other', privateKey: 'none' }))).toEqual(
+      [422, ['id', 'privateKey']],
+    )
     expect((await app.call('PUT', '/ssh-keys/nobody/', { privateKey: pem() })).status).toBe(404)
   })
 })
@@ -162,12 +198,20 @@ describe('tokens and cloud credentials', () => {
   test('a token is stored without what surrounds it, and only its reference is told', async () => {
     const answer = await app.call('POST', '/kubernetes-tokens/', { id: 'k8s', token: 'eyJhbGciOi.J9\n' })
     expect([answer.status, Object.keys(answer.body)]).toEqual([201, ['credentialRef']])
-    expect(await vault.open(answer.body.credentialRef, use)).toEqual({ kind: 'kubernetes-token', token: 'eyJhbGciOi.J9' })
+    expect(await vault.open(answer.body.credentialRef, use)).toEqual({
+      kind: 'kubernetes-token',
+      token: 'eyJhbGciOi.J9',
+    })
     expect(await vault.look(answer.body.credentialRef)).toEqual({ kind: 'kubernetes-token', version: '1' })
     expect((await app.call('PUT', '/kubernetes-tokens/k8s/', { token: 'other' })).body.version).toBe(2)
-    expect(pathsOf(await app.call('POST', '/kubernetes-tokens/', { id: 'k8s', token: 'two words' }))).toEqual([422, ['id', 'token']])
+    expect(pathsOf(await app.call('POST', '/kubernetes-tokens/', { id: 'k8s', token: 'two words' }))).toEqual(
+      [422, ['id', 'token']],
+    )
     for (const id of ['K8s', 'a_b', '-a', 'x'.repeat(64)])
-      expect(pathsOf(await app.call('POST', '/kubernetes-tokens/', { id, token: 't' }))).toEqual([422, ['id']])
+      expect(pathsOf(await app.call('POST', '/kubernetes-tokens/', { id, token: 't' }))).toEqual([
+        422,
+        ['id'],
+      ])
   })
 
   test("each provider's document is stored as given, as an object or as its text", async () => {
@@ -175,9 +219,21 @@ describe('tokens and cloud credentials', () => {
     for (const [provider, credential] of Object.entries(documents)) {
       const answer = await app.call('POST', '/cloud-credentials/', { id: provider, provider, credential })
       expect([answer.status, answer.body.error]).toEqual([201, undefined])
-      expect(await vault.open(answer.body.credentialRef, use)).toEqual({ kind: 'cloud-credential', provider, document: credential })
+      expect(await vault.open(answer.body.credentialRef, use)).toEqual({
+        kind: 'cloud-credential',
+        provider,
+        document: credential,
+      })
       const text = JSON.stringify(credential)
-      expect((await app.call('POST', '/cloud-credentials/', { id: `${provider}-text`, provider, credential: text })).status).toBe(201)
+      expect(
+        (
+          await app.call('POST', '/cloud-credentials/', {
+            id: `${provider}-text`,
+            provider,
+            credential: text,
+          })
+        ).status,
+      ).toBe(201)
     }
     const listed = (await app.call('GET', '/cloud-credentials/')).body
     expect(listed.map(({ id, provider }: Record<string, string>) => [id, provider])).toEqual([
@@ -192,7 +248,11 @@ describe('tokens and cloud credentials', () => {
 
   test.each([
     ['gcp', aws, ['client_email', 'private_key', 'project_id', 'type']],
-    ['gcp', { ...gcp(), private_key: 'none', client_email: 'x', token_uri: 'http://evil' }, ['client_email', 'private_key', 'token_uri']],
+    [
+      'gcp',
+      { ...gcp(), private_key: 'none', client_email: 'x', token_uri: 'http://evil' },
+      ['client_email', 'private_key', 'token_uri'],
+    ],
     ['gcp', { ...gcp(), type: 'authorized_user' }, ['type']],
     ['aws', azure, ['accessKeyId', 'secretAccessKey']],
     ['aws', { ...aws, secretAccessKey: ' ' }, ['secretAccessKey']],
@@ -202,12 +262,24 @@ describe('tokens and cloud credentials', () => {
     'a document that is none of %s is refused with what is missing, and validated as false with the same findings',
     async (provider, credential, missing) => {
       const paths = missing.map((name) => `credential.${name}`).sort()
-      expect(pathsOf(await app.call('POST', '/cloud-credentials/', { id: 'wrong', provider, credential }))).toEqual([422, paths])
-      const { status, body } = await app.call('POST', '/cloud-credentials/validate/', { provider, credential, projectId: 'p', region: 'r' })
+      expect(
+        pathsOf(await app.call('POST', '/cloud-credentials/', { id: 'wrong', provider, credential })),
+      ).toEqual([422, paths])
+      const { status, body } = await app.call('POST', '/cloud-credentials/validate/', {
+        provider,
+        credential,
+        projectId: 'p',
+        region: 'r',
+      })
       expect([status, body]).toEqual([
         200,
         {
-          ...{ valid: false, checked: 'form', reason: expect.stringContaining(body.details[0].path), details: expect.any(Array) },
+          ...{
+            valid: false,
+            checked: 'form',
+            reason: expect.stringContaining(body.details[0].path),
+            details: expect.any(Array),
+          },
           ...{ provider, project: 'p', region: 'r', catalogStatus: 'not_discovered' },
         },
       ])
@@ -226,26 +298,37 @@ describe('tokens and cloud credentials', () => {
     expect([answer.status, answer.body]).toEqual([
       200,
       {
-        ...{ valid: null, checked: 'form', reason: expect.stringMatching(/form .* is right.*gcp.* was not asked/), details: [] },
+        ...{
+          valid: null,
+          checked: 'form',
+          reason: expect.stringMatching(/form .* is right.*gcp.* was not asked/),
+          details: [],
+        },
         ...{ provider: 'gcp', project: 'other', region: 'europe-west1', catalogStatus: 'not_discovered' },
       },
     ])
     expect(
-      (await app.call('POST', '/cloud-credentials/validate/', { provider: 'gcp', credential: JSON.stringify(gcp()) })).body.project,
+      (
+        await app.call('POST', '/cloud-credentials/validate/', {
+          provider: 'gcp',
+          credential: JSON.stringify(gcp()),
+        })
+      ).body.project,
     ).toBe('lab-1')
     expect(await app.counts()).toEqual(before)
     for (const [credential, path] of [
       ['{', 'credential'],
       ['[]', 'credential'],
     ])
-      expect((await app.call('POST', '/cloud-credentials/validate/', { provider: 'aws', credential })).body).toMatchObject({
+      expect(
+        (await app.call('POST', '/cloud-credentials/validate/', { provider: 'aws', credential })).body,
+      ).toMatchObject({
         ...{ valid: false, checked: 'form', project: '', region: '' },
         details: [{ path }],
       })
-    expect(pathsOf(await app.call('POST', '/cloud-credentials/validate/', { provider: 'ibm', credential: {} }))).toEqual([
-      422,
-      ['provider'],
-    ])
+    expect(
+      pathsOf(await app.call('POST', '/cloud-credentials/validate/', { provider: 'ibm', credential: {} })),
+    ).toEqual([422, ['provider']])
   })
 })
 
@@ -280,16 +363,29 @@ describe('a credential that a connection is just being given', () => {
     for (let waiting = false; !over && !waiting;) {
       const answer = await app.db.one(
         z.object({ waiting: z.boolean() }),
-        sql`select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock') as waiting`,
+        sql`select exists (select from pg_stat_activity where datname = current_database()
+          and wait_event_type = 'Lock') as waiting`,
       )
       waiting = answer.waiting
       await new Promise((resolve) => setTimeout(resolve, 20))
     }
   }
   const login = (id: string, environmentId: string, credentialRef: string) =>
-    ConnectionDocument.parse({ id, environmentId, name: 'login', type: 'ssh', endpoint: 'lab:22', username: 'ada', credentialRef })
+    ConnectionDocument.parse({
+      id,
+      environmentId,
+      name: 'login',
+      type: 'ssh',
+      endpoint: 'lab:22',
+      username: 'ada',
+      credentialRef,
+    })
   const inventory = (id: string, connections: unknown[] = []) =>
-    EnvironmentDefinition.parse({ environment: { id, name: id }, version: { id: `${id}-v`, version: 1 }, connections })
+    EnvironmentDefinition.parse({
+      environment: { id, name: id },
+      version: { id: `${id}-v`, version: 1 },
+      connections,
+    })
 
   test.each([
     [
@@ -303,7 +399,8 @@ describe('a credential that a connection is just being given', () => {
     [
       'with its environment',
       'listed',
-      (tx: Db, reference: string) => createEnvironment(tx, inventory('listed', [login('listed-c', 'listed', reference)])),
+      (tx: Db, reference: string) =>
+        createEnvironment(tx, inventory('listed', [login('listed-c', 'listed', reference)])),
     ],
   ])('%s, is not deleted meanwhile', async (_, id, give) => {
     const { credentialRef } = (await app.call('POST', '/ssh-keys/', { id })).body
@@ -313,7 +410,10 @@ describe('a credential that a connection is just being given', () => {
       deleting = app.call('DELETE', `/ssh-keys/${id}/`)
       await stuck(deleting)
     })
-    expect(await deleting).toMatchObject({ status: 422, body: { error: expect.stringContaining('is used by connection') } })
+    expect(await deleting).toMatchObject({
+      status: 422,
+      body: { error: expect.stringContaining('is used by connection') },
+    })
   })
 
   test('and was deleted first, is kept as the client wrote it', async () => {
@@ -335,16 +435,23 @@ describe('the vault', () => {
   test('detects a record that was changed or put in the place of another', async () => {
     const refs: string[] = []
     for (const id of ['one', 'two'])
-      refs.push((await app.call('POST', '/kubernetes-tokens/', { id, token: `token-of-${id}` })).body.credentialRef)
+      refs.push(
+        (await app.call('POST', '/kubernetes-tokens/', { id, token: `token-of-${id}` })).body.credentialRef,
+      )
     const [one = '', two = ''] = refs
     const broken = { code: 'unacceptable', message: expect.stringMatching(/changed outside of the service/) }
     const client = await app.db.client()
     const swap = (columns: string) =>
       client.query(
-        `update credentials c set ${columns} from credentials o where c.kind = 'kubernetes-token' and o.kind = c.kind and c.id in ('one', 'two') and o.id in ('one', 'two') and o.id <> c.id`,
+        `update credentials c set ${columns} from credentials o where c.kind = 'kubernetes-token' ` +
+          `and o.kind = c.kind and c.id in ('one', 'two') and o.id in ('one', 'two') and o.id <> c.id`,
       )
     try {
-      for (const columns of ['content = o.content', 'data_key = o.data_key', 'content = o.content, data_key = o.data_key']) {
+      for (const columns of [
+        'content = o.content',
+        'data_key = o.data_key',
+        'content = o.content, data_key = o.data_key',
+      ]) {
         await swap(columns)
         await expect(vault.open(one, use)).rejects.toMatchObject(broken)
         await expect(vault.open(two, use)).rejects.toMatchObject(broken)
@@ -355,19 +462,31 @@ describe('the vault', () => {
         ['one', 'three'],
         ['two', 'one'],
       ])
-        await client.query(`update credentials set id = $2 where kind = 'kubernetes-token' and id = $1`, [from, to])
+        await client.query(`update credentials set id = $2 where kind = 'kubernetes-token' and id = $1`, [
+          from,
+          to,
+        ])
       await expect(vault.open(one, use)).rejects.toMatchObject(broken)
-      const failed = (await app.call('GET', `/audit-events/?credentialRef=${encodeURIComponent(one)}&outcome=failed`)).body
-      expect(failed[0]).toMatchObject({ eventType: 'credential.used', metadata: { credentialRef: one, purpose: 'log in' } })
+      const failed = (
+        await app.call('GET', `/audit-events/?credentialRef=${encodeURIComponent(one)}&outcome=failed`)
+      ).body
+      expect(failed[0]).toMatchObject({
+        eventType: 'credential.used',
+        metadata: { credentialRef: one, purpose: 'log in' },
+      })
       expect(failed[0].resourceId).toBeUndefined()
-      await client.query(`delete from credentials where kind = 'kubernetes-token' and id in ('one', 'two', 'three')`)
+      await client.query(
+        `delete from credentials where kind = 'kubernetes-token' and id in ('one', 'two', 'three')`,
+      )
     } finally {
       client.release()
     }
   })
 
   test('is rotated while it is used: everything opens before, during and after, and the old key is then not needed', async () => {
-    const { credentialRef } = (await app.call('POST', '/kubernetes-tokens/', { id: 'rotated', token: 'stays-the-same' })).body
+    const { credentialRef } = (
+      await app.call('POST', '/kubernetes-tokens/', { id: 'rotated', token: 'stays-the-same' })
+    ).body
     const old = await keys.primary()
     // A second program on the same file, which is not told of the rotation.
     const runningKeys = await openVaultKeys(keys.file)
@@ -414,9 +533,16 @@ describe('the vault', () => {
       code: 'unavailable',
       message: expect.stringContaining('SERVICE_VAULT_KEY_FILE'),
     })
-    await expect(without.put(app.db, 'x', { kind: 'kubernetes-token', token: 'x' }, {})).rejects.toMatchObject({ code: 'unavailable' })
+    await expect(
+      without.put(app.db, 'x', { kind: 'kubernetes-token', token: 'x' }, {}),
+    ).rejects.toMatchObject({ code: 'unavailable' })
     await ensureKeyFile(join(folder, 'foreign.key'))
-    const foreign = openVault({ db: app.db, keys: await openVaultKeys(join(folder, 'foreign.key')), outside, audit: async () => undefined })
+    const foreign = openVault({
+      db: app.db,
+      keys: await openVaultKeys(join(folder, 'foreign.key')),
+      outside,
+      audit: async () => undefined,
+    })
     await expect(foreign.open(credentialRef, use)).rejects.toMatchObject({
       code: 'unavailable',
       message: expect.stringMatching(/key file of this program does not hold/),
@@ -432,13 +558,20 @@ describe('references of earlier clients', () => {
   }
 
   test('read the variables and folders that the configuration allows', async () => {
-    expect(await vault.open('env:LAB_TOKEN', use)).toEqual({ kind: 'kubernetes-token', token: 'token-of-the-lab' })
+    expect(await vault.open('env:LAB_TOKEN', use)).toEqual({
+      kind: 'kubernetes-token',
+      token: 'token-of-the-lab',
+    })
     expect(await vault.open(`file:${write('key', pem())}`, use)).toMatchObject({
       kind: 'ssh-key',
       privateKey: expect.stringMatching(/OPENSSH/),
     })
     const file = write('aws.json', JSON.stringify(aws))
-    expect(await vault.open(`cloud-file:${file}`, use)).toEqual({ kind: 'cloud-credential', provider: 'aws', document: aws })
+    expect(await vault.open(`cloud-file:${file}`, use)).toEqual({
+      kind: 'cloud-credential',
+      provider: 'aws',
+      document: aws,
+    })
     const before = await vault.look(`cloud-file:${file}`)
     renameSync(write('newer.json', JSON.stringify(aws)), file)
     const after = await vault.look(`cloud-file:${file}`)

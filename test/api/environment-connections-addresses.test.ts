@@ -2,7 +2,7 @@ import { describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import { isIPv4 } from 'node:net'
 import { addressJudge, parseNetwork } from '../../src/clients/denied-networks.ts'
-import { hostProblem, parseHostPort, parseHttps, parseJump } from '../../src/domains/environment-connections/endpoint.ts'
+import { hostProblem, parseHostPort, parseHttps, parseJump } from '../../src/connections/endpoint.ts'
 import { environmentStatus, pauseAfter } from '../../src/domains/environment-connections/status.ts'
 
 const open = addressJudge({ allowLoopback: true })
@@ -36,20 +36,30 @@ describe('the address that is connected to', () => {
     expect(open(address)).toEqual(expect.any(String))
   })
 
-  test.each(['127.0.0.1', '127.255.255.254', '::1', '::ffff:127.0.0.1', '64:ff9b::127.0.0.1', '2002:7f00:1::'])(
-    '%s is this machine, denied where the configuration says so',
+  test.each([
+    '127.0.0.1',
+    '127.255.255.254',
+    '::1',
+    '::ffff:127.0.0.1',
+    '64:ff9b::127.0.0.1',
+    '2002:7f00:1::',
+  ])('%s is this machine, denied where the configuration says so', (address) => {
+    expect([open(address), closed(address)]).toEqual([true, expect.any(String)])
+  })
+
+  test.each(['10.1.2.3', '::ffff:10.1.2.3', 'fd12::1', '192.0.2.1'])(
+    '%s is in a network that was configured',
     (address) => {
       expect([open(address), closed(address)]).toEqual([true, expect.any(String)])
     },
   )
 
-  test.each(['10.1.2.3', '::ffff:10.1.2.3', 'fd12::1', '192.0.2.1'])('%s is in a network that was configured', (address) => {
-    expect([open(address), closed(address)]).toEqual([true, expect.any(String)])
-  })
-
-  test.each(['8.8.8.8', '192.168.1.1', '172.16.0.1', '2001:db8::1', '192.0.2.2', '2002:808:808::1'])('%s is allowed', (address) => {
-    expect([open(address), closed(address)]).toEqual([true, true])
-  })
+  test.each(['8.8.8.8', '192.168.1.1', '172.16.0.1', '2001:db8::1', '192.0.2.2', '2002:808:808::1'])(
+    '%s is allowed',
+    (address) => {
+      expect([open(address), closed(address)]).toEqual([true, true])
+    },
+  )
 
   test('every address within a denied network is denied, in every form in which IPv6 can say it', () => {
     fc.assert(
@@ -57,14 +67,21 @@ describe('the address that is connected to', () => {
         const address = `${network}.${c}.${d}`
         const [a, b] = network.split('.').map(Number) as [number, number]
         const hex = `${((a << 8) | b).toString(16)}:${((c << 8) | d).toString(16)}`
-        for (const form of [address, `::ffff:${address}`, `::ffff:${hex}`, `64:ff9b::${hex}`, `2002:${hex}::`])
+        for (const form of [
+          address,
+          `::ffff:${address}`,
+          `::ffff:${hex}`,
+          `64:ff9b::${hex}`,
+          `2002:${hex}::`,
+        ])
           expect(open(form)).not.toBe(true)
       }),
     )
   })
 
   test('what is no address, and networks that are none, are refused', () => {
-    for (const text of ['', 'localhost', '1.2.3', '2130706433']) expect(open(text)).toEqual(expect.any(String))
+    for (const text of ['', 'localhost', '1.2.3', '2130706433'])
+      expect(open(text)).toEqual(expect.any(String))
     for (const text of ['10.0.0.0/33', '10.0.0', 'fd00::/129', '10.0.0.0/8/8', '10.0.0.0/'])
       expect(() => parseNetwork(text)).toThrow(RangeError)
   })
@@ -114,7 +131,11 @@ describe('an endpoint', () => {
   test('whatever is accepted is one host and one port, and nothing that a shell, a URL or a resolver reads otherwise', () => {
     fc.assert(
       fc.property(
-        fc.oneof(fc.string(), fc.webAuthority({ withIPv4: true, withIPv6: true, withPort: true, withUserInfo: true }), fc.domain()),
+        fc.oneof(
+          fc.string(),
+          fc.webAuthority({ withIPv4: true, withIPv6: true, withPort: true, withUserInfo: true }),
+          fc.domain(),
+        ),
         (text) => {
           const place = parseHostPort(text)
           if (typeof place === 'string') return
@@ -140,10 +161,21 @@ describe('an endpoint', () => {
 })
 
 describe('the status of an environment', () => {
-  const at = (status: string | undefined, more: object = {}) => ({ status, discovering: false, discovered: false, ...more })
+  const at = (status: string | undefined, more: object = {}) => ({
+    status,
+    discovering: false,
+    discovered: false,
+    ...more,
+  })
   test.each([
     ['what its author set stays until something was checked', 'ready', [at(undefined)], false, 'ready'],
-    ['defined says connecting while the first check is awaited', 'defined', [at(undefined)], true, 'connecting'],
+    [
+      'defined says connecting while the first check is awaited',
+      'defined',
+      [at(undefined)],
+      true,
+      'connecting',
+    ],
     ['other words of the author do not', 'degraded', [at(undefined)], true, 'degraded'],
     ['connected', 'connecting', [at('online'), at(undefined)], false, 'connected'],
     ['degraded', 'connected', [at('online'), at('offline')], false, 'degraded'],
@@ -156,6 +188,8 @@ describe('the status of an environment', () => {
   })
 
   test('checks are a minute apart, two after 5 successes, five after 15, ten after 30', () => {
-    expect([0, 4, 5, 14, 15, 29, 30, 1_000].map((successes) => pauseAfter(successes, 60))).toEqual([60, 60, 120, 120, 300, 300, 600, 600])
+    expect([0, 4, 5, 14, 15, 29, 30, 1_000].map((successes) => pauseAfter(successes, 60))).toEqual([
+      60, 60, 120, 120, 300, 300, 600, 600,
+    ])
   })
 })

@@ -47,7 +47,12 @@ const saved = async (connection: Json): Promise<Json> => {
     version: { id: `${environmentId}-v1`, version: 1 },
   })
   const id = `c-${environmentId}`
-  return service.ok('PUT', `/environment-connections/${id}/`, { id, name: 'site', environmentId, ...connection })
+  return service.ok('PUT', `/environment-connections/${id}/`, {
+    id,
+    name: 'site',
+    environmentId,
+    ...connection,
+  })
 }
 const keyOf = async (id: string, privateKey: string): Promise<string> =>
   (await service.post('/ssh-keys/import/', { id, privateKey })).credentialRef
@@ -85,7 +90,11 @@ describe('a login with a second factor', () => {
     const asked = await service.get(path)
     expect(asked).toMatchObject({
       state: 'waiting for login',
-      prompts: { name: 'Second factor', instruction: 'from your phone', prompts: [{ prompt: 'Code:', echo: false }] },
+      prompts: {
+        name: 'Second factor',
+        instruction: 'from your phone',
+        prompts: [{ prompt: 'Code:', echo: false }],
+      },
     })
     expect((await service.post(path, { answers: ['000000'] })).state).toBe('waiting for login')
     let answered: Json
@@ -101,7 +110,8 @@ describe('a login with a second factor', () => {
     expect(server.logins).toBe(1)
     const texts = await service.db.many(
       z.object({ text: z.string() }),
-      sql`select row_to_json(a)::text as text from audit_events a union all select row_to_json(k)::text from connection_checks k`,
+      sql`select row_to_json(a)::text as text from audit_events a union all select row_to_json(k)::text
+        from connection_checks k`,
     )
     expect(texts.filter(({ text }) => text.includes('123456'))).toEqual([])
   }, 120_000)
@@ -143,13 +153,24 @@ describe('a Slurm cluster', () => {
     expect(byType('hpc_partition')).toEqual([...site.partitions].toSorted())
     expect(byType('hpc_machine')).toEqual([...site.nodes.map(({ name }) => name), site.login.name].toSorted())
     const main = environment.resources.find((one: Json) => one.name === 'main')
-    expect(main).toMatchObject({ executionTarget: 'batch', schedulable: true, metadata: { partition: 'main', default: true } })
+    expect(main).toMatchObject({
+      executionTarget: 'batch',
+      schedulable: true,
+      metadata: { partition: 'main', default: true },
+    })
     expect(main.cpuCores).toBe(8)
-    expect(environment.resources.find((one: Json) => one.name === site.nodes.at(-1)!.name).metadata.gpus).toBe(2)
+    expect(
+      environment.resources.find((one: Json) => one.name === site.nodes.at(-1)!.name).metadata.gpus,
+    ).toBe(2)
     expect(environment.runtimes.map((one: Json) => one.driver).toSorted()).toEqual(['slurm', 'ssh'])
     const slurm = environment.runtimes.find((one: Json) => one.driver === 'slurm')
-    expect(slurm).toMatchObject({ configuration: { connectionId: id }, capabilities: { batch: true, gpu: true } })
-    expect(environment.resourceRuntimeBindings.filter((one: Json) => one.runtimeId === slurm.id)).toHaveLength(4)
+    expect(slurm).toMatchObject({
+      configuration: { connectionId: id },
+      capabilities: { batch: true, gpu: true },
+    })
+    expect(
+      environment.resourceRuntimeBindings.filter((one: Json) => one.runtimeId === slurm.id),
+    ).toHaveLength(4)
     expect(environment.resourceRelations.every((one: Json) => one.type === 'contains')).toBe(true)
     expect(snapshots).toHaveLength(environment.resources.length)
     await service.post(`/environment-connections/${id}/discover/`)
@@ -193,7 +214,8 @@ describe('a Kubernetes API', () => {
     return [200, { items: [] }]
   }
   beforeAll(async () => {
-    const openssl = (...words: string[]): void => void execFileSync('openssl', words, { cwd: folder, stdio: 'ignore' })
+    const openssl = (...words: string[]): void =>
+      void execFileSync('openssl', words, { cwd: folder, stdio: 'ignore' })
     openssl(
       'req',
       '-x509',
@@ -212,11 +234,16 @@ describe('a Kubernetes API', () => {
       'subjectAltName=DNS:localhost,IP:127.0.0.1',
     )
     authority = readFileSync(join(folder, 'tls.crt'), 'utf8')
-    server = createServer({ key: readFileSync(join(folder, 'tls.key')), cert: authority }, (request, response) => {
-      asked.push({ url: request.url ?? '', authorization: request.headers.authorization })
-      const [status, body, headers] = answer(request.url ?? '')
-      response.writeHead(status, { 'content-type': 'application/json', ...headers }).end(JSON.stringify(body))
-    })
+    server = createServer(
+      { key: readFileSync(join(folder, 'tls.key')), cert: authority },
+      (request, response) => {
+        asked.push({ url: request.url ?? '', authorization: request.headers.authorization })
+        const [status, body, headers] = answer(request.url ?? '')
+        response
+          .writeHead(status, { 'content-type': 'application/json', ...headers })
+          .end(JSON.stringify(body))
+      },
+    )
     await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
     const { address } = await lookup('localhost', { family: 4 })
     endpoint = `https://${address}:${String((server.address() as AddressInfo).port)}`
@@ -249,7 +276,9 @@ describe('a Kubernetes API', () => {
       ['kubernetes_namespace', 'lab'],
       ['kubernetes_machine', 'worker'],
     ])
-    expect(runtimes).toMatchObject([{ driver: 'kubernetes', configuration: { connectionId: id, namespace: 'lab' } }])
+    expect(runtimes).toMatchObject([
+      { driver: 'kubernetes', configuration: { connectionId: id, namespace: 'lab' } },
+    ])
   }, 60_000)
 
   test.each([

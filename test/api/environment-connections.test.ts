@@ -46,7 +46,8 @@ beforeAll(async () => {
       SERVICE_DISCOVERY_WAIT_SECONDS: '90',
     },
   })
-  credentialRef = (await service.post('/ssh-keys/import/', { id: 'key', privateKey: site.key.privateKey })).credentialRef
+  credentialRef = (await service.post('/ssh-keys/import/', { id: 'key', privateKey: site.key.privateKey }))
+    .credentialRef
   await service.post('/kubernetes-tokens/', { id: 'token', token: 'a-token-of-a-cluster' })
 }, 120_000)
 afterAll(async () => {
@@ -59,7 +60,10 @@ afterAll(async () => {
 let serial = 0
 const environment = async (): Promise<string> => {
   const id = `env-${String(++serial)}`
-  await service.post('/environments/', { environment: { id, name: id }, version: { id: `${id}-v1`, version: 1 } })
+  await service.post('/environments/', {
+    environment: { id, name: id },
+    version: { id: `${id}-v1`, version: 1 },
+  })
   return id
 }
 const login = (more: Json = {}, host = 0): Json => ({
@@ -70,7 +74,8 @@ const login = (more: Json = {}, host = 0): Json => ({
   ...more,
   configuration: { hostKeyFingerprints: [site.hosts[host]!.fingerprint()], ...more.configuration },
 })
-const put = (id: string, document: Json) => service.call('PUT', `/environment-connections/${encodeURIComponent(id)}/`, document)
+const put = (id: string, document: Json) =>
+  service.call('PUT', `/environment-connections/${encodeURIComponent(id)}/`, document)
 const saved = async (more: Json = {}, host = 0): Promise<Json> => {
   const environmentId = await environment()
   const id = `c-${environmentId}`
@@ -79,7 +84,8 @@ const saved = async (more: Json = {}, host = 0): Promise<Json> => {
   return answer.body
 }
 const health = (id: string) => service.post(`/environment-connections/${id}/health/`)
-const statusOf = async (environmentId: string): Promise<string> => (await service.get(`/environments/${environmentId}/`)).environment.status
+const statusOf = async (environmentId: string): Promise<string> =>
+  (await service.get(`/environments/${environmentId}/`)).environment.status
 const stages = (list: Json[]): string => list.map(({ stage, ok }) => `${stage}${ok ? '' : '!'}`).join(' ')
 const paths = (body: Json): string[] => body.details.map(({ path }: Json) => path)
 
@@ -93,14 +99,19 @@ describe('testing a connection before it is saved', () => {
     ])
     expect(answer.stages.find(({ stage }: Json) => stage === 'rights').detail).toContain('/.orrery')
     const after = await tableCounts(service.db)
-    for (const table of ['connections', 'connection_checks', 'connection_host_keys']) expect(after[table]).toBe(before[table])
+    for (const table of ['connections', 'connection_checks', 'connection_host_keys'])
+      expect(after[table]).toBe(before[table])
   }, 60_000)
 
   test.each([
     // Once something came: before, whether the connection ever stood is a matter of chance.
     ['refuses', () => serve((socket) => socket.once('data', () => socket.resetAndDestroy())), 'host key'],
     ['says nothing', () => serve(() => undefined), 'host key'],
-    ['speaks garbage', () => serve((socket) => socket.end('HTTP/1.1 400 Bad Request\r\n\r\n'.repeat(1000))), 'host key'],
+    [
+      'speaks garbage',
+      () => serve((socket) => socket.end('HTTP/1.1 400 Bad Request\r\n\r\n'.repeat(1000))),
+      'host key',
+    ],
     ['is not there', async () => '127.0.0.1:1', 'route'],
     ['has a name that does not exist', async () => 'no-such-host.invalid', 'name'],
     ['is in a denied network', async () => '192.0.2.7', 'route'],
@@ -124,41 +135,71 @@ describe('testing a connection before it is saved', () => {
 
   test('a host whose key is not known shows its fingerprint; one with another key shows both', async () => {
     const shown = site.hosts[0].fingerprint()
-    const unknown = await service.post('/connection-tests/', login({ configuration: { hostKeyFingerprints: undefined } }))
+    const unknown = await service.post(
+      '/connection-tests/',
+      login({ configuration: { hostKeyFingerprints: undefined } }),
+    )
     expect([unknown.healthy, stages(unknown.stages)]).toEqual([false, 'name route host key!'])
     expect(unknown.message).toContain(shown)
     const expected = `SHA256:${'A'.repeat(43)}`
-    const other = await service.post('/connection-tests/', login({ configuration: { hostKeyFingerprints: [expected] } }))
+    const other = await service.post(
+      '/connection-tests/',
+      login({ configuration: { hostKeyFingerprints: [expected] } }),
+    )
     expect(stages(other.stages)).toBe('name route host key!')
     expect(other.message).toContain(shown)
     expect(
-      (await service.post('/connection-tests/', login({ configuration: { hostKeyFingerprints: undefined, hostKeyPolicy: 'accept-new' } })))
-        .healthy,
+      (
+        await service.post(
+          '/connection-tests/',
+          login({ configuration: { hostKeyFingerprints: undefined, hostKeyPolicy: 'accept-new' } }),
+        )
+      ).healthy,
     ).toBe(true)
   }, 60_000)
 
   test('a partition where there is no Slurm, and a work directory that cannot be made, fail at their stages', async () => {
-    // The programs of Slurm are on this machine's path, and so on its hosts'; no controller answers there.
-    const partition = await service.post('/connection-tests/', login({ configuration: { partition: 'none-such' } }))
+    // The programs of Slurm are on this machine's path, and so on its hosts'; no controller answers
+    // there.
+    const partition = await service.post(
+      '/connection-tests/',
+      login({ configuration: { partition: 'none-such' } }),
+    )
     expect(stages(partition.stages)).toBe('name route host key login shell scheduler!')
-    const rights = await service.post('/connection-tests/', login({ configuration: { workDirectory: '/proc/none', scheduler: 'none' } }))
+    const rights = await service.post(
+      '/connection-tests/',
+      login({ configuration: { workDirectory: '/proc/none', scheduler: 'none' } }),
+    )
     expect(stages(rights.stages)).toBe('name route host key login shell container engine rights!')
     expect(rights.message).toContain('/proc')
   }, 60_000)
 
   test('connections of type local are checked here, cloud ones by their credential, agents not at all', async () => {
-    expect(await service.post('/connection-tests/', { type: 'local', name: 'here', configuration: { scheduler: 'none' } })).toMatchObject({
+    expect(
+      await service.post('/connection-tests/', {
+        type: 'local',
+        name: 'here',
+        configuration: { scheduler: 'none' },
+      }),
+    ).toMatchObject({
       healthy: true,
     })
     const agent = await service.call('POST', '/connection-tests/', { type: 'agent', name: 'a' })
     expect([agent.status, agent.body.code]).toEqual([503, 'not_built'])
-    const cloud = await service.post('/connection-tests/', { type: 'cloud', configuration: { provider: 'gcp' } })
+    const cloud = await service.post('/connection-tests/', {
+      type: 'cloud',
+      configuration: { provider: 'gcp' },
+    })
     expect([cloud.healthy, stages(cloud.stages)]).toEqual([false, 'login!'])
   }, 60_000)
 
   test('an endpoint of Kubernetes that does not speak TLS fails there', async () => {
     const endpoint = await serve((socket) => socket.end('SSH-2.0-nothing\r\n'))
-    const answer = await service.post('/connection-tests/', { type: 'kubernetes', endpoint: `https://${endpoint}`, credentialRef: '' })
+    const answer = await service.post('/connection-tests/', {
+      type: 'kubernetes',
+      endpoint: `https://${endpoint}`,
+      credentialRef: '',
+    })
     expect(answer).toMatchObject({
       healthy: false,
       stages: expect.arrayContaining([expect.objectContaining({ stage: 'host key', ok: false })]),
@@ -173,7 +214,9 @@ describe('saving a connection', () => {
     expect(await service.get(`/environment-connections/${id}/`)).toEqual(first)
     const again = (await put(id, { ...first, name: 'renamed' })).body
     expect(again).toEqual({ ...first, name: 'renamed', createdAt })
-    expect((await service.get(`/environments/${environmentId}/`)).connections.map((one: Json) => one.name)).toEqual(['renamed'])
+    expect(
+      (await service.get(`/environments/${environmentId}/`)).connections.map((one: Json) => one.name),
+    ).toEqual(['renamed'])
     expect((await service.call('GET', '/environment-connections/none/')).status).toBe(404)
     const events = await service.get(`/audit-events/?connectionId=${id}&eventType=connection.saved`)
     expect(events).toEqual([
@@ -215,7 +258,12 @@ describe('saving a connection', () => {
     )
     expect(JSON.stringify(body)).not.toContain('"secret"')
     const after = await tableCounts(service.db)
-    for (const table of ['connections', 'connection_checks', 'connection_host_keys', 'connection_discoveries'])
+    for (const table of [
+      'connections',
+      'connection_checks',
+      'connection_host_keys',
+      'connection_discoveries',
+    ])
       expect([table, after[table]]).toEqual([table, before[table]])
   })
 
@@ -248,7 +296,9 @@ describe('saving a connection', () => {
     ])
     const elsewhere = await environment()
     expect(paths((await put(one.id, { ...one, environmentId: elsewhere })).body)).toEqual(['environmentId'])
-    expect(paths((await put('new', { ...one, id: 'new', name: 'new', environmentId: '' })).body)).toEqual(['environmentId'])
+    expect(paths((await put('new', { ...one, id: 'new', name: 'new', environmentId: '' })).body)).toEqual([
+      'environmentId',
+    ])
     expect(await service.get(`/environment-connections/${one.id}/`)).toEqual(one)
   })
 })
@@ -256,7 +306,12 @@ describe('saving a connection', () => {
 describe('what an environment was registered with', () => {
   /** Connections as an environment may bring them; only their shape is checked. */
   const brought: Json[] = [
-    { type: 'telnet', endpoint: 'telnet://host:23', credentialRef: 'safe-deposit-box-7', configuration: { baud: 9600 } },
+    {
+      type: 'telnet',
+      endpoint: 'telnet://host:23',
+      credentialRef: 'safe-deposit-box-7',
+      configuration: { baud: 9600 },
+    },
     { type: 'agent', username: 'robot' },
     { type: 'ssh' },
     {
@@ -264,7 +319,12 @@ describe('what an environment was registered with', () => {
       endpoint: 'ssh://me@host/path',
       username: '-x',
       credentialRef: 'vault:ssh-key/none',
-      configuration: { port: 70_000, hostKeyPolicy: 'off', knownHostsFile: '~/.ssh/known_hosts', proxyCommand: 'nc %h %p' },
+      configuration: {
+        port: 70_000,
+        hostKeyPolicy: 'off',
+        knownHostsFile: '~/.ssh/known_hosts',
+        proxyCommand: 'nc %h %p',
+      },
     },
     { type: 'ssh', endpoint: 'host.invalid', username: 'me', credentialRef: 'vault:kubernetes-token/token' },
     {
@@ -273,14 +333,29 @@ describe('what an environment was registered with', () => {
       credentialRef: 'file:/root/token',
       configuration: { caFile: '/etc/ca.pem', insecureSkipTLSVerify: true, namespace: 'Not A Name' },
     },
-    { type: 'cloud', configuration: { provider: 'mars', projectId: 'p', nested: [{ deep: [null, 1.5, 'x'] }] } },
-    { type: 'local', credentialRef: 'vault:ssh-key/key', configuration: { scheduler: 'pbs', workDirectory: 'here' } },
+    {
+      type: 'cloud',
+      configuration: { provider: 'mars', projectId: 'p', nested: [{ deep: [null, 1.5, 'x'] }] },
+    },
+    {
+      type: 'local',
+      credentialRef: 'vault:ssh-key/key',
+      configuration: { scheduler: 'pbs', workDirectory: 'here' },
+    },
   ]
 
   test('is taken back by PUT as GET shows it, byte for byte, also without its environment', async () => {
     const id = `env-${String(++serial)}`
-    const connections = brought.map((one, i) => ({ id: `${id}-c${String(i)}`, name: `c${String(i)}`, ...one }))
-    await service.post('/environments/', { environment: { id, name: id }, version: { id: `${id}-v1`, version: 1 }, connections })
+    const connections = brought.map((one, i) => ({
+      id: `${id}-c${String(i)}`,
+      name: `c${String(i)}`,
+      ...one,
+    }))
+    await service.post('/environments/', {
+      environment: { id, name: id },
+      version: { id: `${id}-v1`, version: 1 },
+      connections,
+    })
     const before = await service.get(`/environments/${id}/`)
     expect(before.connections).toHaveLength(brought.length)
     for (const shown of before.connections as Json[]) {
@@ -295,10 +370,12 @@ describe('what an environment was registered with', () => {
     expect((await service.get(`/environments/${id}/`)).connections).toEqual(before.connections)
     // A new mistake is refused where an old one is taken back.
     const [, , , old] = before.connections as Json[]
-    expect(paths((await put(old.id, { ...old, configuration: { ...old.configuration, port: 80_000 } })).body)).toEqual([
-      'configuration.port',
-    ])
-    expect((await put(old.id, { ...old, endpoint: 'host.invalid', username: 'me', configuration: {} })).status).toBe(200)
+    expect(
+      paths((await put(old.id, { ...old, configuration: { ...old.configuration, port: 80_000 } })).body),
+    ).toEqual(['configuration.port'])
+    expect(
+      (await put(old.id, { ...old, endpoint: 'host.invalid', username: 'me', configuration: {} })).status,
+    ).toBe(200)
   }, 60_000)
 
   test('a connection of an unknown type is kept; its test, health and discovery are 503 not_built and record nothing', async () => {
@@ -313,11 +390,16 @@ describe('what an environment was registered with', () => {
         await service.call('POST', `/environment-connections/${id}/health/`),
         await service.call('POST', `/environment-connections/${id}/discover/`),
       ]) {
-        expect([refused.status, refused.body.code, refused.headers.get('retry-after')]).toEqual([503, 'not_built', null])
+        expect([refused.status, refused.body.code, refused.headers.get('retry-after')]).toEqual([
+          503,
+          'not_built',
+          null,
+        ])
         expect(refused.body.error).toContain(type)
       }
       const after = await tableCounts(service.db)
-      for (const table of ['connection_checks', 'connection_discoveries']) expect(after[table]).toBe(before[table])
+      for (const table of ['connection_checks', 'connection_discoveries'])
+        expect(after[table]).toBe(before[table])
       expect(await statusOf(environmentId)).toBe('defined')
     }
   }, 60_000)
@@ -360,8 +442,14 @@ describe('what an environment was registered with', () => {
     })}`
     const environmentId = await environment()
     for (const [configuration, reason] of [
-      [{ caFile: '/etc/kubernetes/pki/ca.crt' }, /configuration\.caFile is not read; give .* certificateAuthority/],
-      [{ insecureSkipTLSVerify: true }, /configuration\.insecureSkipTLSVerify is not obeyed; give .* certificateAuthority/],
+      [
+        { caFile: '/etc/kubernetes/pki/ca.crt' },
+        /configuration\.caFile is not read; give .* certificateAuthority/,
+      ],
+      [
+        { insecureSkipTLSVerify: true },
+        /configuration\.insecureSkipTLSVerify is not obeyed; give .* certificateAuthority/,
+      ],
     ] as const) {
       const id = `distrust-${environmentId}`
       const document = {
@@ -377,7 +465,10 @@ describe('what an environment was registered with', () => {
       const check = await health(id)
       expect([check.status, stages(check.metadata.stages)]).toEqual(['offline', 'host key!'])
       expect(check.message).toMatch(reason)
-      expect(await service.post('/connection-tests/', document)).toMatchObject({ healthy: false, message: expect.stringMatching(reason) })
+      expect(await service.post('/connection-tests/', document)).toMatchObject({
+        healthy: false,
+        message: expect.stringMatching(reason),
+      })
     }
     expect(met).toBe(0)
   }, 60_000)
@@ -403,7 +494,11 @@ describe('the health of a stored connection', () => {
     const bad = `bad-${first.id}`
     await put(bad, { ...first, id: bad, name: 'bad', endpoint: '192.0.2.7' })
     const failed = await service.call('POST', `/environment-connections/${bad}/health/`)
-    expect([failed.status, failed.body.status, stages(failed.body.metadata.stages)]).toEqual([200, 'offline', 'name route!'])
+    expect([failed.status, failed.body.status, stages(failed.body.metadata.stages)]).toEqual([
+      200,
+      'offline',
+      'name route!',
+    ])
     expect(await statusOf(environmentId)).toBe('degraded')
     await put(first.id, { ...first, endpoint: '192.0.2.7' })
     await health(first.id)
@@ -426,23 +521,25 @@ describe('the health of a stored connection', () => {
     )
     expect(newest).toHaveLength(1)
     expect(history.slice(0, 2)).toContainEqual(newest[0])
-    const changes = (await service.get(`/audit-events/?environmentId=${environmentId}&eventType=environment.status-changed`)).map(
-      (event: Json) => event.metadata.after,
-    )
+    const changes = (
+      await service.get(`/audit-events/?environmentId=${environmentId}&eventType=environment.status-changed`)
+    ).map((event: Json) => event.metadata.after)
     expect(changes).toEqual(expect.arrayContaining(['connecting', 'connected', 'degraded', 'unreachable']))
     const checks = await service.get(`/audit-events/?connectionId=${bad}&eventType=connection.health.checked`)
     // Each check by hand is one event; the monitor's are recorded where they change something.
-    expect(checks.filter(({ actorType }: Json) => actorType !== 'service').map(({ outcome }: Json) => outcome)).toEqual([
-      'succeeded',
-      'failed',
-    ])
+    expect(
+      checks.filter(({ actorType }: Json) => actorType !== 'service').map(({ outcome }: Json) => outcome),
+    ).toEqual(['succeeded', 'failed'])
     expect((await service.call('POST', '/environment-connections/none/health/')).status).toBe(404)
     expect((await service.call('GET', '/environment-connections/none/history/')).status).toBe(404)
   }, 120_000)
 
   test('a key accepted at first contact is recorded; a changed one is refused with both, until somebody says it is right', async () => {
     const host = site.hosts[1]!
-    const connection = await saved({ configuration: { hostKeyPolicy: 'accept-new', hostKeyFingerprints: undefined } }, 1)
+    const connection = await saved(
+      { configuration: { hostKeyPolicy: 'accept-new', hostKeyFingerprints: undefined } },
+      1,
+    )
     const before = host.fingerprint()
     expect(await health(connection.id)).toMatchObject({ status: 'online' })
     expect(
@@ -461,12 +558,17 @@ describe('the health of a stored connection', () => {
     expect([check.status, stages(check.metadata.stages)]).toEqual(['offline', 'name route host key!'])
     expect(check.message).toContain(before)
     expect(check.message).toContain(host.fingerprint())
-    await put(connection.id, { ...connection, configuration: { hostKeyPolicy: 'accept-new', hostKeyFingerprints: [host.fingerprint()] } })
+    await put(connection.id, {
+      ...connection,
+      configuration: { hostKeyPolicy: 'accept-new', hostKeyFingerprints: [host.fingerprint()] },
+    })
     expect(await health(connection.id)).toMatchObject({ status: 'online' })
   }, 120_000)
 
   test('without a host key the offline health shows the fingerprint that was seen and a line that pins it', async () => {
-    const connection = await saved({ configuration: { hostKeyFingerprints: undefined, scheduler: 'none', note: "it's kept" } })
+    const connection = await saved({
+      configuration: { hostKeyFingerprints: undefined, scheduler: 'none', note: "it's kept" },
+    })
     const check = await health(connection.id)
     expect([check.status, stages(check.metadata.stages)]).toEqual(['offline', 'name route host key!'])
     const line = check.message.slice(check.message.indexOf('curl '))
@@ -477,7 +579,10 @@ describe('the health of a stored connection', () => {
     await promisify(execFile)('sh', ['-c', line])
     const { createdAt: _, ...pinned } = await service.get(`/environment-connections/${connection.id}/`)
     const { createdAt: __, ...before } = connection
-    expect(pinned).toEqual({ ...before, configuration: { ...before.configuration, hostKeyFingerprints: [site.hosts[0].fingerprint()] } })
+    expect(pinned).toEqual({
+      ...before,
+      configuration: { ...before.configuration, hostKeyFingerprints: [site.hosts[0].fingerprint()] },
+    })
     expect(await health(connection.id)).toMatchObject({ status: 'online' })
     // A key that is not the pinned one is no new key: no line helps to take it.
     const other = await saved({ configuration: { hostKeyFingerprints: [`SHA256:${'C'.repeat(43)}`] } })
@@ -500,15 +605,30 @@ describe('the health of a stored connection', () => {
       const add = async (name: string, configuration: Json): Promise<Json> => {
         const id = `${name}-${environmentId}`
         const { configuration: _, ...rest } = login({}, 1)
-        await trusting.ok('PUT', `/environment-connections/${id}/`, { id, name, environmentId, ...rest, configuration })
+        await trusting.ok('PUT', `/environment-connections/${id}/`, {
+          id,
+          name,
+          environmentId,
+          ...rest,
+          configuration,
+        })
         return { id, check: () => trusting.post(`/environment-connections/${id}/health/`) }
       }
       const plain = await add('plain', { scheduler: 'none' })
       const strict = await add('strict', { scheduler: 'none', hostKeyPolicy: 'strict' })
       const file = await add('file', { scheduler: 'none', knownHostsFile: '/etc/ssh/ssh_known_hosts' })
-      expect(await plain.check()).toMatchObject({ status: 'online', metadata: { hostKey: { fingerprint: host.fingerprint() } } })
-      expect(await strict.check()).toMatchObject({ status: 'offline', message: expect.stringContaining('curl') })
-      expect(await file.check()).toMatchObject({ status: 'offline', message: expect.stringContaining('knownHostsFile is not read') })
+      expect(await plain.check()).toMatchObject({
+        status: 'online',
+        metadata: { hostKey: { fingerprint: host.fingerprint() } },
+      })
+      expect(await strict.check()).toMatchObject({
+        status: 'offline',
+        message: expect.stringContaining('curl'),
+      })
+      expect(await file.check()).toMatchObject({
+        status: 'offline',
+        message: expect.stringContaining('knownHostsFile is not read'),
+      })
       const before = host.fingerprint()
       await host.changeHostKey()
       await host.dropSessions()
@@ -541,11 +661,15 @@ describe('a login that asks', () => {
     expect(['disconnected', 'connecting', 'connected']).toContain(
       (await service.get(`/environment-connections/${connection.id}/login/`)).state,
     )
-    expect((await service.post(`/environment-connections/${connection.id}/login/`, { answers: [] })).state).toBe('connected')
+    expect(
+      (await service.post(`/environment-connections/${connection.id}/login/`, { answers: [] })).state,
+    ).toBe('connected')
     const local = `local-${connection.id}`
     await put(local, { id: local, name: 'local', type: 'local', environmentId: connection.environmentId })
     expect((await service.call('GET', `/environment-connections/${local}/login/`)).status).toBe(422)
-    expect((await service.call('POST', '/environment-connections/none/login/', { answers: [] })).status).toBe(404)
+    expect((await service.call('POST', '/environment-connections/none/login/', { answers: [] })).status).toBe(
+      404,
+    )
   }, 60_000)
 })
 
@@ -556,44 +680,70 @@ const discoveriesOf = async (connectionId: string): Promise<[type: string, outco
 
 describe('discovery', () => {
   test('of a host finds the machine, a runtime and what it is bound to; found again, nothing changes; what a person set stays', async () => {
-    const connection = await saved({ configuration: { scheduler: 'none', workDirectory: '/tmp/orrery-work' } })
+    const connection = await saved({
+      configuration: { scheduler: 'none', workDirectory: '/tmp/orrery-work' },
+    })
     const { environmentId } = connection
     const { snapshots } = await service.post(`/environment-connections/${connection.id}/discover/`)
-    expect(snapshots).toMatchObject([{ available: true, metadata: { connectionId: connection.id, discoverySource: expect.any(String) } }])
+    expect(snapshots).toMatchObject([
+      { available: true, metadata: { connectionId: connection.id, discoverySource: expect.any(String) } },
+    ])
     const found = await service.get(`/environments/${environmentId}/`)
     expect(found.environment.status).toBe('ready')
     expect(found.resources).toMatchObject([
-      { id: snapshots[0].resourceId, name: 'th1', type: 'hpc_machine', executionTarget: 'direct', schedulable: true, computeSpeedup: 1 },
+      {
+        id: snapshots[0].resourceId,
+        name: 'th1',
+        type: 'hpc_machine',
+        executionTarget: 'direct',
+        schedulable: true,
+        computeSpeedup: 1,
+      },
     ])
     expect(found.resources[0].cpuCores).toBeGreaterThan(0)
     expect(found.resources[0].memoryBytes).toBeGreaterThan(0)
     expect(found.runtimes).toMatchObject([
       { driver: 'ssh', configuration: { connectionId: connection.id, workDirectory: '/tmp/orrery-work' } },
     ])
-    expect(found.resourceRuntimeBindings).toEqual([{ resourceId: found.resources[0].id, runtimeId: found.runtimes[0].id, enabled: true }])
-    expect(await service.get(`/resources/${encodeURIComponent(found.resources[0].id)}/snapshot/`)).toEqual(snapshots[0])
+    expect(found.resourceRuntimeBindings).toEqual([
+      { resourceId: found.resources[0].id, runtimeId: found.runtimes[0].id, enabled: true },
+    ])
+    expect(await service.get(`/resources/${encodeURIComponent(found.resources[0].id)}/snapshot/`)).toEqual(
+      snapshots[0],
+    )
 
     await service.post(`/environment-connections/${connection.id}/discover/`)
     const { connectionChecks: _, ...same } = await service.get(`/environments/${environmentId}/`)
     const { connectionChecks: __, ...before } = found
     expect(same).toEqual(before)
 
-    const own = { ...before, resources: [{ ...before.resources[0], cpuCores: 1, pricePerSecond: 2, name: 'mine' }] }
+    const own = {
+      ...before,
+      resources: [{ ...before.resources[0], cpuCores: 1, pricePerSecond: 2, name: 'mine' }],
+    }
     await service.ok('PUT', `/environments/${environmentId}/`, own)
     await service.post(`/environment-connections/${connection.id}/discover/`)
     expect((await service.get(`/environments/${environmentId}/`)).resources).toMatchObject([
       { cpuCores: 1, pricePerSecond: 2, name: 'mine' },
     ])
     const history = await service.get(`/environment-connections/${connection.id}/history/`)
-    expect(history.filter((one: Json) => one.metadata.discovery !== undefined).map((one: Json) => one.metadata.discovery)).toEqual([
-      3, 2, 1,
-    ])
+    expect(
+      history
+        .filter((one: Json) => one.metadata.discovery !== undefined)
+        .map((one: Json) => one.metadata.discovery),
+    ).toEqual([3, 2, 1])
   }, 120_000)
 
   test('requests at once are one discovery', async () => {
     const connection = await saved({ configuration: { scheduler: 'none' } })
-    const answers = await Promise.all(Array.from({ length: 5 }, () => service.post(`/environment-connections/${connection.id}/discover/`)))
-    expect(new Set(answers.map(({ snapshots }) => JSON.stringify(snapshots.map(({ resourceId }: Json) => resourceId)))).size).toBe(1)
+    const answers = await Promise.all(
+      Array.from({ length: 5 }, () => service.post(`/environment-connections/${connection.id}/discover/`)),
+    )
+    expect(
+      new Set(
+        answers.map(({ snapshots }) => JSON.stringify(snapshots.map(({ resourceId }: Json) => resourceId))),
+      ).size,
+    ).toBe(1)
     const { resources, runtimes } = await service.get(`/environments/${connection.environmentId}/`)
     expect([resources.length, runtimes.length]).toEqual([1, 1])
     const events = await discoveriesOf(connection.id)
@@ -608,7 +758,10 @@ describe('discovery', () => {
     expect((await service.call('POST', '/environment-connections/none/discover/')).status).toBe(404)
     const connection = await saved({ configuration: { hostKeyFingerprints: [`SHA256:${'B'.repeat(43)}`] } })
     const refused = await service.call('POST', `/environment-connections/${connection.id}/discover/`)
-    expect([refused.status, refused.body.error]).toEqual([422, expect.stringContaining('nothing was discovered')])
+    expect([refused.status, refused.body.error]).toEqual([
+      422,
+      expect.stringContaining('nothing was discovered'),
+    ])
     expect(await discoveriesOf(connection.id)).toEqual([
       ['resource.discovery.requested', 'failed'],
       ['resource.discovery.failed', 'failed'],

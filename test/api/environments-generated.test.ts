@@ -9,7 +9,9 @@ beforeAll(async () => {
 })
 afterAll(() => app.close())
 
-const text = fc.string({ unit: 'grapheme', maxLength: 12 }).map((value) => value.replace(/[\p{Cc}\p{Cs}]/gu, ''))
+const text = fc
+  .string({ unit: 'grapheme', maxLength: 12 })
+  .map((value) => value.replace(/[\p{Cc}\p{Cs}]/gu, ''))
 const name = text.filter((value) => value.trim() !== '')
 const amount = fc.double({ min: 0, max: 1e12, noNaN: true }).map((value) => (value === 0 ? 0 : value))
 const whole = fc.maxSafeNat()
@@ -19,7 +21,8 @@ const free = fc.dictionary(
   { maxKeys: 4, noNullPrototype: true },
 )
 /** Each member may be left out. */
-const some = (members: Record<string, fc.Arbitrary<unknown>>) => fc.record(members, { requiredKeys: [], noNullPrototype: true })
+const some = (members: Record<string, fc.Arbitrary<unknown>>) =>
+  fc.record(members, { requiredKeys: [], noNullPrototype: true })
 const flags = [
   'batch',
   'interactive',
@@ -51,13 +54,23 @@ interface Draft {
 const parts = fc.record({
   key: name,
   environment: some({ description: text, status: text }),
-  version: some({ status: text, networkModel: text, interferenceModel: text, costModel: text, configurationHash: text }),
+  version: some({
+    status: text,
+    networkModel: text,
+    interferenceModel: text,
+    costModel: text,
+    configurationHash: text,
+  }),
   number: whole,
   runtimes: fc.array(
     fc.record({
       driver: fc.constantFrom(...drivers),
       mode: fc.constantFrom('execution', 'simulation'),
-      rest: some({ role: text, configuration: free, capabilities: some(Object.fromEntries(flags.map((flag) => [flag, fc.boolean()]))) }),
+      rest: some({
+        role: text,
+        configuration: free,
+        capabilities: some(Object.fromEntries(flags.map((flag) => [flag, fc.boolean()]))),
+      }),
     }),
     { maxLength: 3 },
   ),
@@ -65,12 +78,22 @@ const parts = fc.record({
     fc.record({
       name,
       parent: fc.option(fc.nat()),
-      bindings: fc.uniqueArray(fc.record({ runtime: fc.nat({ max: 2 }), rest: some({ enabled: fc.boolean(), configuration: free }) }), {
-        maxLength: 3,
-        selector: (b) => b.runtime,
-      }),
+      bindings: fc.uniqueArray(
+        fc.record({
+          runtime: fc.nat({ max: 2 }),
+          rest: some({ enabled: fc.boolean(), configuration: free }),
+        }),
+        {
+          maxLength: 3,
+          selector: (b) => b.runtime,
+        },
+      ),
       relation: fc.option(
-        fc.record({ to: fc.nat(), type: fc.constantFrom('contains', 'member_of', 'accessible_via'), rest: some({ metadata: free }) }),
+        fc.record({
+          to: fc.nat(),
+          type: fc.constantFrom('contains', 'member_of', 'accessible_via'),
+          rest: some({ metadata: free }),
+        }),
       ),
       rest: some({
         type: text,
@@ -116,13 +139,19 @@ const parts = fc.record({
     { maxLength: 3 },
   ),
   connections: fc.array(
-    fc.record({ type: name, rest: some({ endpoint: text, username: text, credentialRef: text, configuration: free }) }),
+    fc.record({
+      type: name,
+      rest: some({ endpoint: text, username: text, credentialRef: text, configuration: free }),
+    }),
     { maxLength: 3 },
   ),
 })
 
 let serial = 0
-/** A valid document made of generated parts; ids hold the generated key, slashes and a serial number. */
+/**
+ * A valid document made of generated parts; ids hold the generated key, slashes and a serial
+ * number.
+ */
 const assembled = (given: typeof parts extends fc.Arbitrary<infer T> ? T : never): Draft => {
   const id = (noun: string, i: number): string => `${given.key}/${noun}/${String(serial)}/${String(i)}`
   serial += 1
@@ -147,7 +176,11 @@ const assembled = (given: typeof parts extends fc.Arbitrary<infer T> ? T : never
     resourceRuntimeBindings: given.resources.flatMap(({ bindings }, i) =>
       bindings
         .filter(({ runtime }) => runtime < given.runtimes.length)
-        .map(({ runtime, rest }) => ({ resourceId: id('resource', i), runtimeId: id('runtime', runtime), ...rest })),
+        .map(({ runtime, rest }) => ({
+          resourceId: id('resource', i),
+          runtimeId: id('runtime', runtime),
+          ...rest,
+        })),
     ),
     resourceRelations: given.resources.flatMap(({ relation }, i) =>
       relation === null || i === 0
@@ -187,7 +220,10 @@ const assembled = (given: typeof parts extends fc.Arbitrary<infer T> ? T : never
   }
 }
 
-/** What the specification's tables say a read returns for a document; written from them, not from the code. */
+/**
+ * What the specification's tables say a read returns for a document; written from them, not from
+ * the code.
+ */
 const expected = (draft: Draft) => {
   const version = draft.version['id']
   const falsy = Object.fromEntries(flags.map((flag) => [flag, false]))
@@ -230,7 +266,10 @@ const expected = (draft: Draft) => {
       ...resource,
     })),
     resourceRuntimeBindings: draft.resourceRuntimeBindings.map((binding) => ({ enabled: false, ...binding })),
-    resourceRelations: draft.resourceRelations.map((relation) => ({ environmentVersionId: version, ...relation })),
+    resourceRelations: draft.resourceRelations.map((relation) => ({
+      environmentVersionId: version,
+      ...relation,
+    })),
     storages: draft.storages.map((storage) => ({
       environmentVersionId: version,
       endpoint: '',
@@ -240,11 +279,20 @@ const expected = (draft: Draft) => {
       credentialReference: '',
       browseRoots: [],
       capabilities: {
-        ...{ browse: false, read: false, write: false, download: false, upload: false, checksum: false, presignedDownload: false },
+        ...{
+          browse: false,
+          read: false,
+          write: false,
+          download: false,
+          upload: false,
+          checksum: false,
+          presignedDownload: false,
+        },
         computeNodeVisible: storage['shared'] === true || (storage.runtimeBindings ?? []).length > 0,
       },
-      health: { status: 'unknown' },
-      indexPolicy: { enabled: false },
+      // Health says whether there is a driver.
+      health: { status: 'healthy' },
+      indexPolicy: { enabled: true, maxDepth: 5, maxEntries: 10_000, timeoutSeconds: 3_600 },
       indexStatus: { status: 'not_indexed' },
       ...storage,
       runtimeBindings: (storage.runtimeBindings ?? []).map((binding) => ({
@@ -319,12 +367,19 @@ test('any JSON at all is answered with 400 or 422, never an internal error, and 
   const leaf = fc.oneof(fc.jsonValue({ maxDepth: 2 }), fc.constantFrom('a', 'b', '', 0, -1, 1.5, null, true))
   const item = fc.dictionary(
     fc.constantFrom(...keys),
-    fc.oneof(leaf, fc.array(fc.dictionary(fc.constantFrom(...keys), leaf, { noNullPrototype: true }), { maxLength: 2 })),
+    fc.oneof(
+      leaf,
+      fc.array(fc.dictionary(fc.constantFrom(...keys), leaf, { noNullPrototype: true }), { maxLength: 2 }),
+    ),
     { noNullPrototype: true },
   )
-  const document = fc.dictionary(fc.constantFrom(...sections), fc.oneof(leaf, item, fc.array(fc.oneof(item, leaf), { maxLength: 3 })), {
-    noNullPrototype: true,
-  })
+  const document = fc.dictionary(
+    fc.constantFrom(...sections),
+    fc.oneof(leaf, item, fc.array(fc.oneof(item, leaf), { maxLength: 3 })),
+    {
+      noNullPrototype: true,
+    },
+  )
   await fc.assert(
     fc.asyncProperty(document, async (given) => {
       const answer = await app.call('POST', '/environments/', given)

@@ -16,7 +16,13 @@ const definition = (id: string, profiles: object[] = []) => ({
   version: { id: `${id}-v1`, version: 1, networkModel: 'max-min', costModel: 'active-window' },
   runtimes: [
     { id: `${id}-run`, name: 'run', driver: 'local', mode: 'execution', configuration: { launch: 'none' } },
-    { id: `${id}-sim`, name: 'sim', driver: 'simgrid', mode: 'simulation', capabilities: { simulation: true } },
+    {
+      id: `${id}-sim`,
+      name: 'sim',
+      driver: 'simgrid',
+      mode: 'simulation',
+      capabilities: { simulation: true },
+    },
   ],
   resources: [
     { id: `${id}-b`, name: 'first', providerId: 'b', cpuCores: 2, schedulable: true },
@@ -71,9 +77,16 @@ test('measured profiles of registered activity types are stored and read; they m
   const elsewhere = { id: 'p4', activityTypeId: 'fit', resourceId: 'one-a' }
   expect((await post(definition('two', [elsewhere]))).status).toBe(201)
   const refused = await app.call('DELETE', '/environments/one/')
-  expect([refused.status, refused.body.error]).toEqual([422, expect.stringContaining('activity resource profile "p4"')])
+  expect([refused.status, refused.body.error]).toEqual([
+    422,
+    expect.stringContaining('activity resource profile "p4"'),
+  ])
 
-  expect((await profilesFor(app.db, ['project', 'fit'], ['one-a'])).map(({ id }) => id)).toEqual(['p4', 'p1', 'p2'])
+  expect((await profilesFor(app.db, ['project', 'fit'], ['one-a'])).map(({ id }) => id)).toEqual([
+    'p4',
+    'p1',
+    'p2',
+  ])
   expect(await profilesFor(app.db, [], ['one-a'])).toEqual([])
 })
 
@@ -99,9 +112,16 @@ test('profiles that exist already, here or elsewhere, and profiles of nothing ar
       { ...taken, id: 'q5', modelVersion: '2', runtimeSeconds: -1 },
     ]),
   )
-  expect([twice.status, twice.body.details.map((detail: { path: string }) => detail.path).toSorted()]).toEqual([
+  expect([
+    twice.status,
+    twice.body.details.map((detail: { path: string }) => detail.path).toSorted(),
+  ]).toEqual([
     422,
-    ['activityResourceProfiles.1', 'activityResourceProfiles.2.id', 'activityResourceProfiles.2.runtimeSeconds'],
+    [
+      'activityResourceProfiles.1',
+      'activityResourceProfiles.2.id',
+      'activityResourceProfiles.2.runtimeSeconds',
+    ],
   ])
   expect(await app.counts()).toEqual(before)
 })

@@ -29,8 +29,17 @@ const definition = (name = `env-${String(++serial)}`) => ({
     { id: `${name}-disk`, name: 'Disk', providerId: 'disk', parentResourceId: `${name}-host` },
   ],
   resourceRuntimeBindings: [{ resourceId: `${name}-host`, runtimeId: `${name}-local`, enabled: true }],
-  resourceRelations: [{ sourceResourceId: `${name}-host`, targetResourceId: `${name}-disk`, type: 'contains' }],
-  storages: [{ id: `${name}-data`, name: 'data', type: 'local', runtimeBindings: [{ runtimeId: `${name}-local`, default: true }] }],
+  resourceRelations: [
+    { sourceResourceId: `${name}-host`, targetResourceId: `${name}-disk`, type: 'contains' },
+  ],
+  storages: [
+    {
+      id: `${name}-data`,
+      name: 'data',
+      type: 'local',
+      runtimeBindings: [{ runtimeId: `${name}-local`, default: true }],
+    },
+  ],
   connections: [{ id: `${name}-ssh`, name: 'login', type: 'ssh', credentialRef: 'file:key' }],
 })
 type Definition = ReturnType<typeof definition>
@@ -41,10 +50,22 @@ const created = async (document: Definition = definition()): Promise<Definition>
   return document
 }
 const path = (id: string): string => `/environments/${encodeURIComponent(id)}/`
-const details = (body: { details: { path: string; message: string }[] }): string[] => body.details.map((detail) => detail.path).toSorted()
+const details = (body: { details: { path: string; message: string }[] }): string[] =>
+  body.details.map((detail) => detail.path).toSorted()
 
 describe('storages', () => {
-  const nothing = { browse: false, read: false, write: false, download: false, upload: false, checksum: false, presignedDownload: false }
+  const everything = { browse: true, read: true, write: true, download: true, upload: true, checksum: true }
+  const nothing = {
+    browse: false,
+    read: false,
+    write: false,
+    download: false,
+    upload: false,
+    checksum: false,
+    presignedDownload: false,
+  }
+
+  const policy = { enabled: true, maxDepth: 5, maxEntries: 10_000, timeoutSeconds: 3_600 }
 
   test('reads carry the five fields of the service, and a client’s own values of them are not shown back', async () => {
     const sent = definition()
@@ -65,8 +86,8 @@ describe('storages', () => {
 
     const view = {
       browseRoots: [],
-      health: { status: 'unknown' },
-      indexPolicy: { enabled: false },
+      health: { status: 'healthy' },
+      indexPolicy: policy,
       indexStatus: { status: 'not_indexed' },
     }
     const read = await app.call('GET', path(id))
@@ -75,7 +96,9 @@ describe('storages', () => {
       { ...view, capabilities: { ...nothing, computeNodeVisible: false } },
     ])
     for (const storage of read.body.storages) expect(storage).toEqual(expect.objectContaining(view))
-    const listed = (await app.call('GET', '/environments/')).body.find((one: { environment: { id: string } }) => one.environment.id === id)
+    const listed = (await app.call('GET', '/environments/')).body.find(
+      (one: { environment: { id: string } }) => one.environment.id === id,
+    )
     expect(listed.storages).toEqual(read.body.storages)
     const replaced = await app.call('PUT', path(id), read.body)
     expect([replaced.status, replaced.body.storages]).toEqual([200, read.body.storages])
@@ -88,8 +111,20 @@ describe('storages', () => {
     Object.assign(sent.storages[0] ?? {}, {
       shared: true,
       configuration: {
-        browseRoots: [{ path: '/b', label: 'B', readOnly: true, other: 1 }, ...bad, { path: '/a', label: 5, readOnly: 'no' }],
-        indexPolicy: { enabled: true, roots: ['/b'], maxDepth: 3, maxEntries: '9', include: ['*', 5], exclude: ['tmp'], other: 1 },
+        browseRoots: [
+          { path: '/b', label: 'B', readOnly: true, other: 1 },
+          ...bad,
+          { path: '/a', label: 5, readOnly: 'no' },
+        ],
+        indexPolicy: {
+          enabled: true,
+          roots: ['/b'],
+          maxDepth: 3,
+          maxEntries: '9',
+          include: ['*', 5],
+          exclude: ['tmp'],
+          other: 1,
+        },
       },
     })
     sent.storages.push(
@@ -100,12 +135,17 @@ describe('storages', () => {
     )
     expect((await post(sent)).status).toBe(201)
     const { storages } = (await app.call('GET', path(id))).body
-    expect(storages[0]).toMatchObject({ capabilities: { computeNodeVisible: true } })
+    expect(storages[0].capabilities).toEqual({
+      ...everything,
+      presignedDownload: false,
+      computeNodeVisible: true,
+    })
     expect([storages[0].browseRoots, storages[0].indexPolicy]).toEqual([
       [{ path: '/b', label: 'B', readOnly: true }, { path: '/a' }],
-      { enabled: true, roots: ['/b'], maxDepth: 3, exclude: ['tmp'] },
+      { ...policy, roots: ['/b'], maxDepth: 3, exclude: ['tmp'] },
     ])
-    for (const storage of storages.slice(1)) expect([storage.browseRoots, storage.indexPolicy]).toEqual([[], { enabled: false }])
+    for (const storage of storages.slice(1))
+      expect([storage.browseRoots, storage.indexPolicy]).toEqual([[], policy])
   })
 })
 
@@ -184,7 +224,13 @@ describe('registering an environment', () => {
       credentialReference: '',
     })
     expect(read.body.storages[0].runtimeBindings).toEqual([
-      { runtimeId: `${id}-local`, containerPath: '/akoflow/data', default: true, readOnly: false, hostPath: '' },
+      {
+        runtimeId: `${id}-local`,
+        containerPath: '/akoflow/data',
+        default: true,
+        readOnly: false,
+        hostPath: '',
+      },
     ])
     expect(read.body.connections[0]).toEqual({
       ...sent.connections[0],
@@ -200,7 +246,8 @@ describe('registering an environment', () => {
     const answer = await app.call(
       'POST',
       '/environments/',
-      'Environment: {ID: y, Name: Y, description: null}\nversion: {id: y-v1, version: 3, environmentID: elsewhere}\nresources: null\n',
+      'Environment: {ID: y, Name: Y, description: null}\nversion: {id: y-v1, version: 3, ' +
+        'environmentID: elsewhere}\nresources: null\n',
       {
         'content-type': 'application/yaml',
       },
@@ -214,7 +261,11 @@ describe('registering an environment', () => {
   })
 
   test('does not save connector bindings and connection checks', async () => {
-    const sent = { ...definition(), connectorBindings: [{ id: 'c' }], connectionChecks: [{ id: 'k', status: 'online' }] }
+    const sent = {
+      ...definition(),
+      connectorBindings: [{ id: 'c' }],
+      connectionChecks: [{ id: 'k', status: 'online' }],
+    }
     expect((await post(sent)).status).toBe(201)
     const { body } = await app.call('GET', path(sent.environment.id))
     expect(body.connectionChecks).toEqual([])
@@ -222,7 +273,15 @@ describe('registering an environment', () => {
   })
 
   test('keeps ids with slashes, spaces, unicode and percent signs', async () => {
-    for (const id of ['a/b/c', 'Ökosystem 漢字 🪐', '100%', '../etc', 'constructor', '-- drop table environments', "it's"]) {
+    for (const id of [
+      'a/b/c',
+      'Ökosystem 漢字 🪐',
+      '100%',
+      '../etc',
+      'constructor',
+      '-- drop table environments',
+      "it's",
+    ]) {
       await created(definition(id))
       const read = await app.call('GET', path(id))
       expect([id, read.status, read.body?.environment.id]).toEqual([id, 200, id])
@@ -249,7 +308,11 @@ describe('registering an environment', () => {
   test('binds resources of other environments, and knows who does so when they are to go', async () => {
     const other = await created()
     const sent = definition()
-    sent.resourceRuntimeBindings.push({ resourceId: other.resources[0]?.id ?? '', runtimeId: sent.runtimes[0]?.id ?? '', enabled: false })
+    sent.resourceRuntimeBindings.push({
+      resourceId: other.resources[0]?.id ?? '',
+      runtimeId: sent.runtimes[0]?.id ?? '',
+      enabled: false,
+    })
     await created(sent)
     const refused = await app.call('DELETE', path(other.environment.id))
     expect(refused.status).toBe(422)
@@ -260,27 +323,80 @@ describe('registering an environment', () => {
 describe('a definition with a mistake is refused', () => {
   const one = <T>(list: T[]): T => list[0] as T
   const cases: [string, (d: Definition) => unknown, string[]][] = [
-    ['runtime driver outside the enum', (d) => Object.assign(one(d.runtimes), { driver: 'telepathy' }), ['runtimes.0.driver']],
-    ['runtime mode outside the enum', (d) => Object.assign(one(d.runtimes), { mode: 'real' }), ['runtimes.0.mode']],
+    [
+      'runtime driver outside the enum',
+      (d) => Object.assign(one(d.runtimes), { driver: 'telepathy' }),
+      ['runtimes.0.driver'],
+    ],
+    [
+      'runtime mode outside the enum',
+      (d) => Object.assign(one(d.runtimes), { mode: 'real' }),
+      ['runtimes.0.mode'],
+    ],
     [
       'executionTarget outside the enum',
       (d) => Object.assign(one(d.resources), { executionTarget: 'slurm' }),
       ['resources.0.executionTarget'],
     ],
-    ['storage type outside the enum', (d) => Object.assign(one(d.storages), { type: 'tape' }), ['storages.0.type']],
-    ['relation type outside the enum', (d) => Object.assign(one(d.resourceRelations), { type: 'loves' }), ['resourceRelations.0.type']],
-    ['duplicate runtime id', (d) => d.runtimes.push({ ...one(d.runtimes), name: 'other' }), ['runtimes.1.id']],
-    ['duplicate runtime name', (d) => d.runtimes.push({ ...one(d.runtimes), id: 'other' }), ['runtimes.1.name']],
-    ['duplicate resource id', (d) => d.resources.push({ ...one(d.resources), providerId: 'other' }), ['resources.2.id']],
-    ['duplicate provider id', (d) => Object.assign(d.resources[1] ?? {}, { providerId: 'host' }), ['resources.1.providerId']],
-    ['duplicate connection name', (d) => d.connections.push({ ...one(d.connections), id: 'other' }), ['connections.1.name']],
-    ['duplicate connection id', (d) => d.connections.push({ ...one(d.connections), name: 'other' }), ['connections.1.id']],
-    ['duplicate binding pair', (d) => d.resourceRuntimeBindings.push(one(d.resourceRuntimeBindings)), ['resourceRuntimeBindings.1']],
-    ['duplicate relation', (d) => d.resourceRelations.push(one(d.resourceRelations)), ['resourceRelations.1']],
-    ['duplicate storage name', (d) => d.storages.push({ ...one(d.storages), id: 'other', runtimeBindings: [] }), ['storages.1.name']],
+    [
+      'storage type outside the enum',
+      (d) => Object.assign(one(d.storages), { type: 'tape' }),
+      ['storages.0.type'],
+    ],
+    [
+      'relation type outside the enum',
+      (d) => Object.assign(one(d.resourceRelations), { type: 'loves' }),
+      ['resourceRelations.0.type'],
+    ],
+    [
+      'duplicate runtime id',
+      (d) => d.runtimes.push({ ...one(d.runtimes), name: 'other' }),
+      ['runtimes.1.id'],
+    ],
+    [
+      'duplicate runtime name',
+      (d) => d.runtimes.push({ ...one(d.runtimes), id: 'other' }),
+      ['runtimes.1.name'],
+    ],
+    [
+      'duplicate resource id',
+      (d) => d.resources.push({ ...one(d.resources), providerId: 'other' }),
+      ['resources.2.id'],
+    ],
+    [
+      'duplicate provider id',
+      (d) => Object.assign(d.resources[1] ?? {}, { providerId: 'host' }),
+      ['resources.1.providerId'],
+    ],
+    [
+      'duplicate connection name',
+      (d) => d.connections.push({ ...one(d.connections), id: 'other' }),
+      ['connections.1.name'],
+    ],
+    [
+      'duplicate connection id',
+      (d) => d.connections.push({ ...one(d.connections), name: 'other' }),
+      ['connections.1.id'],
+    ],
+    [
+      'duplicate binding pair',
+      (d) => d.resourceRuntimeBindings.push(one(d.resourceRuntimeBindings)),
+      ['resourceRuntimeBindings.1'],
+    ],
+    [
+      'duplicate relation',
+      (d) => d.resourceRelations.push(one(d.resourceRelations)),
+      ['resourceRelations.1'],
+    ],
+    [
+      'duplicate storage name',
+      (d) => d.storages.push({ ...one(d.storages), id: 'other', runtimeBindings: [] }),
+      ['storages.1.name'],
+    ],
     [
       'a storage bound twice to a runtime',
-      (d) => one(d.storages).runtimeBindings.push({ ...one(one(d.storages).runtimeBindings), default: false }),
+      (d) =>
+        one(d.storages).runtimeBindings.push({ ...one(one(d.storages).runtimeBindings), default: false }),
       ['storages.0.runtimeBindings.1'],
     ],
     [
@@ -288,13 +404,21 @@ describe('a definition with a mistake is refused', () => {
       (d) => d.storages.push({ ...one(d.storages), id: 'other', name: 'other' }),
       ['storages.1.runtimeBindings.0.default'],
     ],
-    ['negative storage capacityBytes', (d) => Object.assign(one(d.storages), { capacityBytes: -1 }), ['storages.0.capacityBytes']],
+    [
+      'negative storage capacityBytes',
+      (d) => Object.assign(one(d.storages), { capacityBytes: -1 }),
+      ['storages.0.capacityBytes'],
+    ],
     [
       'negative numbers of a resource',
       (d) => Object.assign(one(d.resources), { cpuCores: -1, cpuCapacity: -0.5, pricePerSecond: -1 }),
       ['resources.0.cpuCapacity', 'resources.0.cpuCores', 'resources.0.pricePerSecond'],
     ],
-    ['a fraction of a byte', (d) => Object.assign(one(d.resources), { memoryBytes: 0.5 }), ['resources.0.memoryBytes']],
+    [
+      'a fraction of a byte',
+      (d) => Object.assign(one(d.resources), { memoryBytes: 0.5 }),
+      ['resources.0.memoryBytes'],
+    ],
     [
       'a relation from a resource to itself',
       (d) => Object.assign(one(d.resourceRelations), { targetResourceId: one(d.resources).id }),
@@ -317,12 +441,14 @@ describe('a definition with a mistake is refused', () => {
     ],
     [
       'bindings that lead nowhere',
-      (d) => d.resourceRuntimeBindings.push({ resourceId: 'no-resource', runtimeId: 'no-runtime', enabled: true }),
+      (d) =>
+        d.resourceRuntimeBindings.push({ resourceId: 'no-resource', runtimeId: 'no-runtime', enabled: true }),
       ['resourceRuntimeBindings.1.resourceId', 'resourceRuntimeBindings.1.runtimeId'],
     ],
     [
       'relations that lead nowhere',
-      (d) => d.resourceRelations.push({ sourceResourceId: 'no-1', targetResourceId: 'no-2', type: 'member_of' }),
+      (d) =>
+        d.resourceRelations.push({ sourceResourceId: 'no-1', targetResourceId: 'no-2', type: 'member_of' }),
       ['resourceRelations.1.sourceResourceId', 'resourceRelations.1.targetResourceId'],
     ],
     [
@@ -332,7 +458,10 @@ describe('a definition with a mistake is refused', () => {
     ],
     [
       'a profile of nothing',
-      (d) => Object.assign(d, { activityResourceProfiles: [{ id: 'p', activityTypeId: 'no-type', resourceId: 'no-resource' }] }),
+      (d) =>
+        Object.assign(d, {
+          activityResourceProfiles: [{ id: 'p', activityTypeId: 'no-type', resourceId: 'no-resource' }],
+        }),
       ['activityResourceProfiles.0.activityTypeId', 'activityResourceProfiles.0.resourceId'],
     ],
     [
@@ -365,7 +494,11 @@ describe('a definition with a mistake is refused', () => {
       (d: Definition) => Object.assign(one(d.resources), { cpuCores: '4', schedulable: 'yes' }),
       ['resources.0.cpuCores', 'resources.0.schedulable'],
     ],
-    ['collections that are none', (d: Definition) => Object.assign(d, { runtimes: {}, resources: 'all' }), ['resources', 'runtimes']],
+    [
+      'collections that are none',
+      (d: Definition) => Object.assign(d, { runtimes: {}, resources: 'all' }),
+      ['resources', 'runtimes'],
+    ],
   ])('%s are 400', async (_, spoil, expected) => {
     const document = definition()
     spoil(document)
@@ -398,9 +531,11 @@ describe('a definition with a mistake is refused', () => {
       'storages.0.id',
       'version.id',
     ])
-    expect(answer.body.details.every((detail: { message: string }) => detail.message.includes(JSON.stringify(other.environment.id)))).toBe(
-      true,
-    )
+    expect(
+      answer.body.details.every((detail: { message: string }) =>
+        detail.message.includes(JSON.stringify(other.environment.id)),
+      ),
+    ).toBe(true)
     expect(await app.counts()).toEqual(before)
   })
 
@@ -435,15 +570,22 @@ describe('many at once', () => {
   test('64 equal creates make one environment', async () => {
     const document = definition()
     const answers = await Promise.all(Array.from({ length: 64 }, () => post(document)))
-    expect(answers.map(({ status }) => status).toSorted((a, b) => a - b)).toEqual([201, ...Array.from({ length: 63 }, () => 422)])
-    for (const { status, body } of answers) if (status === 422) expect(body.details[0].path).toBe('environment.id')
+    expect(answers.map(({ status }) => status).toSorted((a, b) => a - b)).toEqual([
+      201,
+      ...Array.from({ length: 63 }, () => 422),
+    ])
+    for (const { status, body } of answers)
+      if (status === 422) expect(body.details[0].path).toBe('environment.id')
   })
 
   test('different environments that fight for one resource id: one wins, whole', async () => {
     const shared = 'contested-resource'
     const documents = Array.from({ length: 12 }, () => {
       const document = definition()
-      return { ...document, resources: [...document.resources, { id: shared, name: 'x', providerId: 'contested' }] }
+      return {
+        ...document,
+        resources: [...document.resources, { id: shared, name: 'x', providerId: 'contested' }],
+      }
     })
     const answers = await Promise.all(documents.map(post))
     expect(answers.filter(({ status }) => status === 201)).toHaveLength(1)
@@ -462,8 +604,16 @@ describe('many at once', () => {
       cpuCores: 4,
       metadata: { rack: i % 40 },
     }))
-    const bindings = resources.map((resource) => ({ resourceId: resource.id, runtimeId: document.runtimes[0]?.id, enabled: true }))
-    const answer = await post({ ...document, resources: [...document.resources, ...resources], resourceRuntimeBindings: bindings })
+    const bindings = resources.map((resource) => ({
+      resourceId: resource.id,
+      runtimeId: document.runtimes[0]?.id,
+      enabled: true,
+    }))
+    const answer = await post({
+      ...document,
+      resources: [...document.resources, ...resources],
+      resourceRuntimeBindings: bindings,
+    })
     expect([answer.status, answer.body.error]).toEqual([201, undefined])
     const read = await app.call('GET', path(id))
     expect(read.body.resources.slice(2)).toMatchObject(resources)
@@ -479,7 +629,8 @@ describe('replacing', () => {
     const before = (await app.call('GET', path(id))).body
     const client = await app.db.client()
     await client.query(
-      `insert into connection_checks (id, connection_id, status, latency_ms, checked_at) select $1 || i, $2, 'online', i, now() - i * interval '1 minute' from generate_series(0, 24) i`,
+      'insert into connection_checks (id, connection_id, status, latency_ms, checked_at) select $1 ' +
+        `|| i, $2, 'online', i, now() - i * interval '1 minute' from generate_series(0, 24) i`,
       [`${id}-check-`, `${id}-ssh`],
     )
     client.release()
@@ -498,9 +649,16 @@ describe('replacing', () => {
     const after = (await app.call('GET', path(id))).body
     expect(answer.body).toEqual(after)
     expect(after).toMatchObject(second)
-    expect(after).toMatchObject({ resources: [], resourceRuntimeBindings: [], resourceRelations: [], storages: [] })
+    expect(after).toMatchObject({
+      resources: [],
+      resourceRuntimeBindings: [],
+      resourceRelations: [],
+      storages: [],
+    })
     expect(after.environment.createdAt).toBe(before.environment.createdAt)
-    expect(after.connectionChecks.map((check: { latencyMs: number }) => check.latencyMs)).toEqual(Array.from({ length: 20 }, (_, i) => i))
+    expect(after.connectionChecks.map((check: { latencyMs: number }) => check.latencyMs)).toEqual(
+      Array.from({ length: 20 }, (_, i) => i),
+    )
   })
 
   test('what GET returns can be sent back', async () => {
@@ -524,7 +682,10 @@ describe('replacing', () => {
     })
     expect([stolen.status, details(stolen.body)]).toEqual([422, ['resources.2.id']])
     // Its own earlier records do not count as existing any more.
-    const dangling = await app.call('PUT', path(mine.environment.id), { ...mine, resources: mine.resources.slice(0, 1) })
+    const dangling = await app.call('PUT', path(mine.environment.id), {
+      ...mine,
+      resources: mine.resources.slice(0, 1),
+    })
     expect([dangling.status, details(dangling.body)]).toEqual([422, ['resourceRelations.0.targetResourceId']])
     expect((await app.call('GET', path(mine.environment.id))).body).toEqual(before)
   })
@@ -541,24 +702,35 @@ describe('an environment in use', () => {
       name: 'net',
       version: 1,
       executionScopeId: scope.id,
-      links: [{ id: `${id}-link`, sourceResourceId: `${id}-host`, targetResourceId: `${id}-disk`, bandwidthBitsPerSecond: 1 }],
+      links: [
+        {
+          id: `${id}-link`,
+          sourceResourceId: `${id}-host`,
+          targetResourceId: `${id}-disk`,
+          bandwidthBitsPerSecond: 1,
+        },
+      ],
     }
     expect((await app.call('POST', '/network-topologies/', topology)).status).toBe(201)
     const client = await app.db.client()
     await client.query(
-      `insert into workflow_versions (id, workflow_id, version, definition_hash, activity_count, dependency_count) values ($1, $1, 1, '', 1, 0)`,
+      'insert into workflow_versions (id, workflow_id, version, definition_hash, activity_count, ' +
+        `dependency_count) values ($1, $1, 1, '', 1, 0)`,
       [`${id}-wf`],
     )
     await client.query(
-      `insert into schedule_plans (id, workflow_version_id, content_version_id, execution_scope_id, source, assignment_count) values ($1, $2, $2, $3, 'manual', 1)`,
+      'insert into schedule_plans (id, workflow_version_id, content_version_id, execution_scope_id, ' +
+        `source, assignment_count) values ($1, $2, $2, $3, 'manual', 1)`,
       [`${id}-plan`, `${id}-wf`, scope.id],
     )
     await client.query(
-      `insert into schedule_plan_assignments (schedule_plan_id, activity_position, id, activity_id, resource_id, order_on_resource) values ($1, 0, 'a', 'a', $2, 1)`,
+      'insert into schedule_plan_assignments (schedule_plan_id, activity_position, id, activity_id, ' +
+        `resource_id, order_on_resource) values ($1, 0, 'a', 'a', $2, 1)`,
       [`${id}-plan`, `${id}-host`],
     )
     await client.query(
-      `insert into execution_runs (id, schedule_plan_id, content_version_id, mode, activity_count) values ($1, $2, $3, 'real', 1)`,
+      'insert into execution_runs (id, schedule_plan_id, content_version_id, mode, activity_count) ' +
+        `values ($1, $2, $3, 'real', 1)`,
       [`${id}-run`, `${id}-plan`, `${id}-wf`],
     )
     client.release()
@@ -577,7 +749,11 @@ describe('an environment in use', () => {
     for (let round = 0; round < 8; round++) {
       const document = await created()
       const [scope, deleted] = await Promise.all([
-        app.call('POST', '/execution-scopes/', { id: `race-${String(round)}`, name: 'r', environmentVersionIds: [document.version.id] }),
+        app.call('POST', '/execution-scopes/', {
+          id: `race-${String(round)}`,
+          name: 'r',
+          environmentVersionIds: [document.version.id],
+        }),
         app.call('DELETE', path(document.environment.id)),
       ])
       expect([
@@ -607,7 +783,10 @@ describe('deleting', () => {
     expect(await app.counts()).toEqual(before)
     expect((await app.call('GET', path(document.environment.id))).status).toBe(404)
     const again = await app.call('DELETE', path(document.environment.id))
-    expect([again.status, again.body.error]).toEqual([404, `environment "${document.environment.id}" does not exist`])
+    expect([again.status, again.body.error]).toEqual([
+      404,
+      `environment "${document.environment.id}" does not exist`,
+    ])
   })
 })
 
@@ -623,7 +802,9 @@ describe('the list', () => {
       const page: Answer = await app.call('GET', next)
       expect(page.headers.get('x-total-count')).toBe(String(body.length))
       expect(page.body.length).toBeLessThanOrEqual(3)
-      collected.push(...page.body.map(({ environment }: Definition) => `${environment.name}\0${environment.id}`))
+      collected.push(
+        ...page.body.map(({ environment }: Definition) => `${environment.name}\0${environment.id}`),
+      )
       next = /<\/api([^>]+)>; rel="next"/.exec(page.headers.get('link') ?? '')?.[1]
     }
     expect(collected).toEqual(keys)

@@ -7,7 +7,10 @@ import { functionCallRoutes } from '../../src/domains/function-calls/routes.ts'
 import { openFunctionCalls } from '../../src/domains/function-calls/store.ts'
 import type { Intent } from '../../src/drivers/runtime/contract/driver.ts'
 import type { RootedDriver } from '../../src/drivers/runtime/contract/rooted.ts'
-import { openServerlessDriver, type ServerlessDriverOptions } from '../../src/drivers/runtime/serverless/driver.ts'
+import {
+  openServerlessDriver,
+  type ServerlessDriverOptions,
+} from '../../src/drivers/runtime/serverless/driver.ts'
 import { openCalls } from '../../src/drivers/runtime/serverless/calls.ts'
 import { openCallLinks, type LinkPurpose } from '../../src/drivers/runtime/serverless/links.ts'
 import { openMetrics } from '../../src/observability/metrics.ts'
@@ -16,7 +19,9 @@ import { until } from '../../sites/ground.ts'
 import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
 import { runFolder } from '../support/run-folder.ts'
 
-const key = (): { secret: ReturnType<typeof createSecretKey> } => ({ secret: createSecretKey(randomBytes(32)) })
+const key = (): { secret: ReturnType<typeof createSecretKey> } => ({
+  secret: createSecretKey(randomBytes(32)),
+})
 let keys = [key()]
 const links = openCallLinks({ primary: async () => keys[0]!, all: async () => keys })
 const metrics = openMetrics(undefined)
@@ -28,6 +33,8 @@ let routes: OpenedRoutes
 let publicBaseUrl: string
 let opened: RootedDriver[]
 let count = 0
+/** Whether the API shows an archive. */
+let activated = false
 
 beforeAll(async () => {
   site = await startFunctions()
@@ -43,10 +50,16 @@ beforeEach(async () => {
   keys = [key()]
   site.failure = undefined
   routes = await openRoutes(
-    () => functionCallRoutes({ functionCalls: openFunctionCalls({ root: scratch, links, clock: () => Date.now() / 1000 }) }),
+    () =>
+      functionCallRoutes({
+        functionCalls: openFunctionCalls({ root: scratch, links, clock: () => Date.now() / 1000 }),
+      }),
     {
       config: { apiToken: 'for people', bodyLimitBytes: 1024 },
-      kernel: { observe: (method, route, status, seconds) => metrics.request(method, route, status, seconds) },
+      kernel: {
+        activated: () => activated,
+        observe: (method, route, status, seconds) => metrics.request(method, route, status, seconds),
+      },
     },
   )
   publicBaseUrl = routes.baseUrl
@@ -77,11 +90,18 @@ const open = (configuration: object, more: Partial<ServerlessDriverOptions> = {}
 const intent = (script: string, more: Partial<Intent> = {}): Intent => {
   const name = `made-${++count}`
   return {
-    ...{ name, directory: join(scratch, 'work', name), argv: ['/bin/sh', '-c', script], environment: {}, stage: [] },
+    ...{
+      name,
+      directory: join(scratch, 'work', name),
+      argv: ['/bin/sh', '-c', script],
+      environment: {},
+      stage: [],
+    },
     ...{ expectedOutputs: [], cores: 1, memoryBytes: 0, timeoutSeconds: 0, ...more },
   }
 }
-const ended = (driver: RootedDriver, name: string): Promise<void> => new Promise((resolve) => driver.watch([name], () => resolve()))
+const ended = (driver: RootedDriver, name: string): Promise<void> =>
+  new Promise((resolve) => driver.watch([name], () => resolve()))
 const finished = async (driver: RootedDriver, task: Intent) => {
   expect(await driver.submit([task])).toMatchObject([{ ok: true }])
   await ended(driver, task.name)
@@ -94,8 +114,16 @@ describe('callbacks', () => {
     ['the queue of OpenFaaS', { shape: 'openfaas', function: 'command' }, {}],
     [
       'an event of Lambda',
-      { shape: 'lambda', function: 'command', region: 'eu-central-1', credentialRef: 'vault:cloud-credential/a' },
-      { credential: () => Promise.resolve({ kind: 'aws', accessKeyId: 'AKIAEXAMPLE', secretAccessKey: 'example-secret/key' }) },
+      {
+        shape: 'lambda',
+        function: 'command',
+        region: 'eu-central-1',
+        credentialRef: 'vault:cloud-credential/a',
+      },
+      {
+        credential: () =>
+          Promise.resolve({ kind: 'aws', accessKeyId: 'AKIAEXAMPLE', secretAccessKey: 'example-secret/key' }),
+      },
     ],
   ]
   test.each(platforms)('%s takes the call and the answer comes by itself', async (_, configuration, more) => {
@@ -107,7 +135,23 @@ describe('callbacks', () => {
     })
     expect((await driver.logs(task.name, 'stdout', { tail: 99 })).bytes.toString()).toBe('hello\n')
     expect(site.calls(task.name)).toBe(1)
-    expect(routes.audits.at(-1)).toMatchObject({ eventType: 'function-call.answered', outcome: 'succeeded', actorId: 'anonymous' })
+    expect(routes.audits.at(-1)).toMatchObject({
+      eventType: 'function-call.answered',
+      outcome: 'succeeded',
+      actorId: 'anonymous',
+    })
+  })
+
+  test('while an archive is activated a callback passes by its link, and others are 423', async () => {
+    activated = true
+    try {
+      const task = intent('exit 4')
+      expect(await finished(open({ mode: 'callback' }), task)).toMatchObject({ state: { exitCode: 4 } })
+      const { status } = await routes.call('POST', `/function-calls/${task.name}/result/`, { exitCode: 0 })
+      expect(status).toBe(423)
+    } finally {
+      activated = false
+    }
   })
 
   test('a callback while no worker is alive is kept for the next one, though the keys were rotated meanwhile', async () => {
@@ -158,11 +202,15 @@ describe('files by reference', () => {
   })
 
   test('an empty file and an executable one arrive as they are', async () => {
-    const task = intent('./tool; wc -c < empty', { stage: [seed({ empty: '', tool: '#!/bin/sh\necho ran\n' })] })
+    const task = intent('./tool; wc -c < empty', {
+      stage: [seed({ empty: '', tool: '#!/bin/sh\necho ran\n' })],
+    })
     const driver = open({ delivery: 'reference' })
     const made = intent('chmod 755 tool; : > empty; echo "#!/bin/sh\necho ran" > tool; chmod 755 tool')
     await finished(driver, made)
-    expect(await finished(driver, { ...task, stage: [{ from: made.directory, label: 'made' }] })).toMatchObject({ state: { exitCode: 0 } })
+    expect(
+      await finished(driver, { ...task, stage: [{ from: made.directory, label: 'made' }] }),
+    ).toMatchObject({ state: { exitCode: 0 } })
     expect((await driver.logs(task.name, 'stdout', { tail: 99 })).bytes.toString()).toBe('ran\n0\n')
   })
 })
@@ -179,14 +227,25 @@ describe('whose link it is', () => {
     await driver.submit([task])
     const { name } = task
     const now = Date.now() / 1000
-    const request = async (method: string, path: string, query: string, document?: unknown): Promise<{ status: number; text: string }> => {
-      const answer = await fetch(`${publicBaseUrl}/function-calls/${path}${query === '' ? '' : `?${query}`}`, {
-        method,
-        ...(document === undefined ? {} : { body: JSON.stringify(document), headers: { 'content-type': 'application/json' } }),
-      })
+    const request = async (
+      method: string,
+      path: string,
+      query: string,
+      document?: unknown,
+    ): Promise<{ status: number; text: string }> => {
+      const answer = await fetch(
+        `${publicBaseUrl}/function-calls/${path}${query === '' ? '' : `?${query}`}`,
+        {
+          method,
+          ...(document === undefined
+            ? {}
+            : { body: JSON.stringify(document), headers: { 'content-type': 'application/json' } }),
+        },
+      )
       return { status: answer.status, text: await answer.text() }
     }
-    const sign = (purpose: LinkPurpose, expires = now + 60, of = name): Promise<string> => links.sign(of, purpose, expires)
+    const sign = (purpose: LinkPurpose, expires = now + 60, of = name): Promise<string> =>
+      links.sign(of, purpose, expires)
     const answer = { schemaVersion: 1, name, exitCode: 0, startedAt: now, finishedAt: now }
     return { task, driver, name, now, request, sign, answer }
   }
@@ -209,11 +268,16 @@ describe('whose link it is', () => {
       expect((await request('GET', `${name}/inputs/in`, query)).status).toBe(401)
       expect((await request('POST', `${name}/result/`, query, 'nonsense')).status).toBe(401)
     }
-    expect((await request('PUT', `${name}/outputs/x`, await sign('inputs'), { offset: 0, contentBase64: '' })).status).toBe(401)
+    expect(
+      (await request('PUT', `${name}/outputs/x`, await sign('inputs'), { offset: 0, contentBase64: '' }))
+        .status,
+    ).toBe(401)
     // A link says nothing about calls that are not there.
     expect((await request('POST', 'made-0/result/', good, answer)).status).toBe(401)
     expect((await request('POST', '..%2f..%2fetc/result/', good, answer)).status).toBe(401)
-    expect((await request('POST', 'made-0/result/', await sign('result', now + 60, 'made-0'), answer)).status).toBe(404)
+    expect(
+      (await request('POST', 'made-0/result/', await sign('result', now + 60, 'made-0'), answer)).status,
+    ).toBe(404)
     expect((await driver.find([name])).get(name)).toMatchObject({ state: 'running' })
   })
 
@@ -221,20 +285,28 @@ describe('whose link it is', () => {
     const { name, request, sign, answer } = await underWay()
     const counted = async (): Promise<number> =>
       Number(
-        /orrery_http_request_seconds_count\{[^}]*route="\/api\/function-calls\/\{name\}\/result\/",status="401"\} (\d+)/.exec(
-          await metrics.text(),
-        )?.[1] ?? 0,
+        new RegExp(
+          String.raw`orrery_http_request_seconds_count\{[^}]*` +
+            String.raw`route="/api/function-calls/\{name\}/result/",status="401"\} (\d+)`,
+        ).exec(await metrics.text())?.[1] ?? 0,
       )
     const before = [routes.audits.length, await counted()] as const
     const path = `${publicBaseUrl}/function-calls/${name}/result/`
     const refused = await fetch(path, { method: 'POST', body: '{}' })
     expect([refused.status, refused.headers.get('www-authenticate')]).toEqual([401, 'Bearer'])
-    expect(await refused.json()).toMatchObject({ code: 'unauthenticated', error: expect.stringContaining('link') })
+    expect(await refused.json()).toMatchObject({
+      code: 'unauthenticated',
+      error: expect.stringContaining('link'),
+    })
     await request('POST', `${name}/result/`, 'signature=abc&expires=1', answer)
     expect([routes.audits.length, await counted()]).toEqual([before[0], before[1] + 2])
     // What a function with its link sends is recorded, also where it is refused.
-    expect((await request('POST', `${name}/result/`, await sign('result'), { schemaVersion: 9 })).status).toBe(422)
-    expect(routes.audits.slice(before[0])).toMatchObject([{ eventType: 'function-call.answered', outcome: 'failed' }])
+    expect(
+      (await request('POST', `${name}/result/`, await sign('result'), { schemaVersion: 9 })).status,
+    ).toBe(422)
+    expect(routes.audits.slice(before[0])).toMatchObject([
+      { eventType: 'function-call.answered', outcome: 'failed' },
+    ])
   })
 
   test('only what was staged for the call can be read', async () => {
@@ -242,15 +314,25 @@ describe('whose link it is', () => {
     const query = await sign('inputs')
     expect(await request('GET', `${name}/inputs/in`, query)).toEqual({ status: 200, text: 'secret input' })
     writeFileSync(join(task.directory, 'other'), 'not for it')
-    for (const path of ['other', `..%2f..%2fcalls%2f${name}.call`, 'in%2f..%2fother', '%2fetc%2fpasswd', 'none'])
+    for (const path of [
+      'other',
+      `..%2f..%2fcalls%2f${name}.call`,
+      'in%2f..%2fother',
+      '%2fetc%2fpasswd',
+      'none',
+    ])
       expect((await request('GET', `${name}/inputs/${path}`, query)).status).toBe(404)
   })
 
   test('outputs come in parts, again without harm, inside the work directory, until the answer', async () => {
     const { name, request, sign, answer, driver, task } = await underWay()
     const [outputs, result] = [await sign('outputs'), await sign('result')]
-    const part = (offset: number, text: string) => ({ offset, contentBase64: Buffer.from(text).toString('base64') })
-    const put = (path: string, document: unknown) => request('PUT', `${name}/outputs/${path}`, outputs, document)
+    const part = (offset: number, text: string) => ({
+      offset,
+      contentBase64: Buffer.from(text).toString('base64'),
+    })
+    const put = (path: string, document: unknown) =>
+      request('PUT', `${name}/outputs/${path}`, outputs, document)
     expect((await put('a/b', part(5, 'world'))).status).toBe(200)
     expect((await put('a/b', part(0, 'hello'))).status).toBe(200)
     expect(JSON.parse((await put('a/b', part(0, 'hello'))).text)).toEqual({ path: 'a/b', sizeBytes: 10 })
@@ -261,9 +343,16 @@ describe('whose link it is', () => {
     const sha256 = '936a185caaa266bb9cbe981e9e05cb78cd732b0b3280eb944412bb6f8f8f07af'
     const full = { ...answer, outputs: [{ path: 'a/b', sizeBytes: 10, sha256, uploaded: true }] }
     expect((await request('POST', `${name}/result/`, result, { ...full, startedAt: 'x' })).status).toBe(422)
-    expect((await request('POST', `${name}/result/`, result, { ...full, name: 'other' })).text).toContain('other')
-    expect(JSON.parse((await request('POST', `${name}/result/`, result, full)).text)).toEqual({ name, kept: true })
-    expect(JSON.parse((await request('POST', `${name}/result/`, result, { ...full, exitCode: 9 })).text)).toEqual({ name, kept: false })
+    expect((await request('POST', `${name}/result/`, result, { ...full, name: 'other' })).text).toContain(
+      'other',
+    )
+    expect(JSON.parse((await request('POST', `${name}/result/`, result, full)).text)).toEqual({
+      name,
+      kept: true,
+    })
+    expect(
+      JSON.parse((await request('POST', `${name}/result/`, result, { ...full, exitCode: 9 })).text),
+    ).toEqual({ name, kept: false })
     expect((await put('late', part(0, 'x'))).status).toBe(409)
     const other = open({ timeLimitSeconds: 60 })
     await driver.close()

@@ -28,7 +28,10 @@ test('the first start gives an identity from the host name, later starts keep wh
     transferBufferBytes: 5 * 1024 * 1024,
   }
   const saved = await app.call('PUT', '/instance/', { ...first, ...sent })
-  expect([saved.status, saved.body]).toEqual([200, { ...sent, createdAt: first.createdAt, updatedAt: expect.any(String) }])
+  expect([saved.status, saved.body]).toEqual([
+    200,
+    { ...sent, createdAt: first.createdAt, updatedAt: expect.any(String) },
+  ])
   await ensureInstance(app.db, 'another')
   expect((await app.call('GET', '/instance/')).body).toEqual(saved.body)
 })
@@ -52,7 +55,10 @@ test.each([
   [{ id: 'a', name: 'b', transferBufferBytes: -1 }, ['transferBufferBytes']],
 ])('an identity like %j is refused', async (document, expected) => {
   const answer = await app.call('PUT', '/instance/', document)
-  expect([answer.status, answer.body.details.map((detail: { path: string }) => detail.path).toSorted()]).toEqual([422, expected])
+  expect([
+    answer.status,
+    answer.body.details.map((detail: { path: string }) => detail.path).toSorted(),
+  ]).toEqual([422, expected])
 })
 
 test('a host name without letters still gives an identity', async () => {

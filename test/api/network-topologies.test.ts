@@ -8,11 +8,24 @@ beforeAll(async () => {
   for (const id of ['in', 'out']) {
     const resources = ['1', '2', '3'].map((n) => ({ id: `${id}${n}`, name: n, providerId: n }))
     expect(
-      (await app.call('POST', '/environments/', { environment: { id, name: id }, version: { id: `${id}-v1`, version: 1 }, resources }))
-        .status,
+      (
+        await app.call('POST', '/environments/', {
+          environment: { id, name: id },
+          version: { id: `${id}-v1`, version: 1 },
+          resources,
+        })
+      ).status,
     ).toBe(201)
   }
-  expect((await app.call('POST', '/execution-scopes/', { id: 'scope', name: 'scope', environmentVersionIds: ['in-v1'] })).status).toBe(201)
+  expect(
+    (
+      await app.call('POST', '/execution-scopes/', {
+        id: 'scope',
+        name: 'scope',
+        environmentVersionIds: ['in-v1'],
+      })
+    ).status,
+  ).toBe(201)
 })
 afterAll(() => app.close())
 
@@ -32,7 +45,8 @@ const topology = (id: string, links: unknown[], more: object = {}) => ({
   ...more,
 })
 const post = (document: unknown) => app.call('POST', '/network-topologies/', document)
-const paths = (body: { details: { path: string }[] }): string[] => body.details.map((detail) => detail.path).toSorted()
+const paths = (body: { details: { path: string }[] }): string[] =>
+  body.details.map((detail) => detail.path).toSorted()
 
 test('a topology keeps its links as they were sent, with defaults', async () => {
   const links = [
@@ -50,7 +64,13 @@ test('a topology keeps its links as they were sent, with defaults', async () => 
   const answer = await post(topology('t/1', links, { metadata: { measured: true } }))
   expect([answer.status, answer.headers.get('location')]).toEqual([201, '/api/network-topologies/t%2F1/'])
   const read = await app.call('GET', '/network-topologies/t%2F1/')
-  const defaults = { topologyId: 't/1', latencySeconds: 0, pricePerByte: 0, bidirectional: false, maxConcurrentTransfers: 0 }
+  const defaults = {
+    topologyId: 't/1',
+    latencySeconds: 0,
+    pricePerByte: 0,
+    bidirectional: false,
+    maxConcurrentTransfers: 0,
+  }
   const { sharingPolicy: _, ...second } = links[1] as Record<string, unknown>
   expect(read.body).toEqual(
     topology(
@@ -74,12 +94,9 @@ test('topologies are listed by name, newest version first', async () => {
   ])
     expect((await post(topology(String(id), [], { name, version }))).status).toBe(201)
   const { body } = await app.call('GET', '/network-topologies/')
-  expect(body.filter(({ name }: { name: string }) => name.endsWith('net')).map(({ id }: { id: string }) => id)).toEqual([
-    'n3',
-    'n2',
-    'n1',
-    'm',
-  ])
+  expect(
+    body.filter(({ name }: { name: string }) => name.endsWith('net')).map(({ id }: { id: string }) => id),
+  ).toEqual(['n3', 'n2', 'n1', 'm'])
 })
 
 test.each([
@@ -89,7 +106,11 @@ test.each([
   ['a link to itself', topology('w', [link('w1', 'in1', 'in1')]), ['links.0.targetResourceId']],
   ['a pair twice', topology('w', [link('w1', 'in1', 'in2'), link('w2', 'in1', 'in2')]), ['links.1']],
   ['a link id twice', topology('w', [link('w1', 'in1', 'in2'), link('w1', 'in2', 'in1')]), ['links.1.id']],
-  ['no bandwidth', topology('w', [link('w1', 'in1', 'in2', { bandwidthBitsPerSecond: 0 })]), ['links.0.bandwidthBitsPerSecond']],
+  [
+    'no bandwidth',
+    topology('w', [link('w1', 'in1', 'in2', { bandwidthBitsPerSecond: 0 })]),
+    ['links.0.bandwidthBitsPerSecond'],
+  ],
   [
     'bandwidth left out',
     topology('w', [link('w1', 'in1', 'in2', { bandwidthBitsPerSecond: undefined })]),
@@ -97,19 +118,41 @@ test.each([
   ],
   [
     'negative latency, price and limit',
-    topology('w', [link('w1', 'in1', 'in2', { latencySeconds: -1, pricePerByte: -1, maxConcurrentTransfers: -1 })]),
+    topology('w', [
+      link('w1', 'in1', 'in2', { latencySeconds: -1, pricePerByte: -1, maxConcurrentTransfers: -1 }),
+    ]),
     ['links.0.latencySeconds', 'links.0.maxConcurrentTransfers', 'links.0.pricePerByte'],
   ],
-  ['ends that do not exist', topology('w', [link('w1', 'no1', 'no2')]), ['links.0.sourceResourceId', 'links.0.targetResourceId']],
+  [
+    'ends that do not exist',
+    topology('w', [link('w1', 'no1', 'no2')]),
+    ['links.0.sourceResourceId', 'links.0.targetResourceId'],
+  ],
   ['an end outside the scope', topology('w', [link('w1', 'in1', 'out2')]), ['links.0.targetResourceId']],
   ['taken ids', topology('t/1', [link('l/1', 'in1', 'in3')]), ['id', 'links.0.id']],
   [
     'everything that the document shows',
-    topology('w', [link('', 'in1', 'in1', { bandwidthBitsPerSecond: -1 }), link('w2', 'in1', 'in2'), link('w2', 'in1', 'in2')], {
-      name: '',
-      version: 0.5,
-    }),
-    ['links.0.bandwidthBitsPerSecond', 'links.0.id', 'links.0.targetResourceId', 'links.2', 'links.2.id', 'name', 'version'],
+    topology(
+      'w',
+      [
+        link('', 'in1', 'in1', { bandwidthBitsPerSecond: -1 }),
+        link('w2', 'in1', 'in2'),
+        link('w2', 'in1', 'in2'),
+      ],
+      {
+        name: '',
+        version: 0.5,
+      },
+    ),
+    [
+      'links.0.bandwidthBitsPerSecond',
+      'links.0.id',
+      'links.0.targetResourceId',
+      'links.2',
+      'links.2.id',
+      'name',
+      'version',
+    ],
   ],
 ])('a topology with %s is refused and not stored', async (_, document, expected) => {
   const before = await app.counts()
@@ -122,15 +165,21 @@ test('numbers that JSON cannot hold are refused in YAML too', async () => {
   const answer = await app.call(
     'POST',
     '/network-topologies/',
-    'id: w\nname: w\nversion: 1\nexecutionScopeId: scope\nlinks: [{id: a, sourceResourceId: in1, targetResourceId: in2, bandwidthBitsPerSecond: .inf, latencySeconds: .nan}]\n',
+    'id: w\nname: w\nversion: 1\nexecutionScopeId: scope\nlinks: [{id: a, sourceResourceId: in1, ' +
+      'targetResourceId: in2, bandwidthBitsPerSecond: .inf, latencySeconds: .nan}]\n',
     { 'content-type': 'application/yaml' },
   )
-  expect([answer.status, paths(answer.body)]).toEqual([422, ['links.0.bandwidthBitsPerSecond', 'links.0.latencySeconds']])
+  expect([answer.status, paths(answer.body)]).toEqual([
+    422,
+    ['links.0.bandwidthBitsPerSecond', 'links.0.latencySeconds'],
+  ])
 })
 
 test('64 equal creates make one, with its links once', async () => {
   const answers = await Promise.all(
-    Array.from({ length: 64 }, () => post(topology('once', [link('o1', 'in1', 'in2'), link('o2', 'in2', 'in3')]))),
+    Array.from({ length: 64 }, () =>
+      post(topology('once', [link('o1', 'in1', 'in2'), link('o2', 'in2', 'in3')])),
+    ),
   )
   expect(answers.filter(({ status }) => status === 201)).toHaveLength(1)
   expect(answers.filter(({ status }) => status === 422)).toHaveLength(63)

@@ -6,9 +6,12 @@ test('the algorithms are listed by id with what a client needs to offer them', a
   try {
     const { status, body } = await app.call('GET', '/planning-algorithms/')
     expect(status).toBe(200)
-    expect(body.map(({ id }: { id: string }) => id)).toEqual(body.map(({ id }: { id: string }) => id).toSorted())
+    expect(body.map(({ id }: { id: string }) => id)).toEqual(
+      body.map(({ id }: { id: string }) => id).toSorted(),
+    )
     // What is not built is not offered.
-    for (const id of ['prism-cost', 'prism-time']) expect(body.map((one: { id: string }) => one.id)).not.toContain(id)
+    for (const id of ['prism-cost', 'prism-time'])
+      expect(body.map((one: { id: string }) => one.id)).not.toContain(id)
     expect(body).toContainEqual({
       id: 'heft',
       name: 'HEFT',

@@ -1,10 +1,12 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
-import { openSessions, undispatchedSessions } from '../../src/domains/planning-sessions/store.ts'
+import { sessionKind } from '../../src/domains/planning-sessions/operation.ts'
+import { dispatchedOperations, undispatchedOperations } from '../../src/operations/records.ts'
 import { startPlanning, type PlanningApp } from '../support/planning-app.ts'
 
 type Json = ReturnType<typeof JSON.parse>
 
-// The engine is away here: what a session's record does by itself. The workflow has tests of its own.
+// The engine is away here: what a session's record does by itself. The workflow has tests of its
+// own.
 let app: PlanningApp
 beforeAll(async () => {
   app = await startPlanning()
@@ -25,7 +27,12 @@ beforeAll(async () => {
     ['bare', 'env-v1', ''],
     ['idle', 'shelf-v1', ''],
   ])
-    await send('POST', '/execution-scopes/', { id, name: id, environmentVersionIds: [version], networkTopologyId: net })
+    await send('POST', '/execution-scopes/', {
+      id,
+      name: id,
+      environmentVersionIds: [version],
+      networkTopologyId: net,
+    })
   for (const [id, executionScopeId] of [
     ['net', 'scope'],
     ['foreign', 'idle'],
@@ -72,7 +79,11 @@ const refused = async (body: unknown, status = 422): Promise<string[]> => {
 
 describe('planning sessions without an engine', () => {
   test('a session is accepted, readable at once, and kept for the dispatcher in order of acceptance', async () => {
-    const made = await app.call('POST', '/planning-sessions/', session('s1', { deadlineSeconds: 5, budget: 2 }))
+    const made = await app.call(
+      'POST',
+      '/planning-sessions/',
+      session('s1', { deadlineSeconds: 5, budget: 2 }),
+    )
     expect([made.status, made.headers.get('location')]).toEqual([202, '/api/planning-sessions/s1/'])
     expect(made.body).toMatchObject({
       id: 's1',
@@ -108,7 +119,7 @@ describe('planning sessions without an engine', () => {
       ],
     })
     expect((await send('GET', '/planning-sessions/')).map(({ id }: Json) => id)).toEqual(['s2', 's1'])
-    expect(await undispatchedSessions(app.db, 10)).toEqual([
+    expect(await undispatchedOperations(app.db, sessionKind, 10)).toEqual([
       { id: 's1', generation: 1 },
       { id: 's2', generation: 1 },
     ])
@@ -116,25 +127,53 @@ describe('planning sessions without an engine', () => {
   })
 
   test('a blank topology is the one that the scope names, else none', async () => {
-    expect((await send('POST', '/planning-sessions/', session('named', { networkTopologyId: undefined }))).networkTopologyId).toBe('net')
     expect(
-      (await send('POST', '/planning-sessions/', session('none', { networkTopologyId: undefined, executionScopeId: 'bare' })))
+      (await send('POST', '/planning-sessions/', session('named', { networkTopologyId: undefined })))
         .networkTopologyId,
+    ).toBe('net')
+    expect(
+      (
+        await send(
+          'POST',
+          '/planning-sessions/',
+          session('none', { networkTopologyId: undefined, executionScopeId: 'bare' }),
+        )
+      ).networkTopologyId,
     ).toBe('')
   })
 
   test('what was read can be sent again under another id', async () => {
     const read = (await send('GET', '/planning-sessions/s1/')).session
-    expect(await send('POST', '/planning-sessions/', { ...read, id: 's3' })).toMatchObject({ id: 's3', status: 'queued' })
+    expect(await send('POST', '/planning-sessions/', { ...read, id: 's3' })).toMatchObject({
+      id: 's3',
+      status: 'queued',
+    })
   })
 
   test('a cancelled session is not started, and cancelling it again is harmless', async () => {
     await send('POST', '/planning-sessions/', session('stopped'))
-    for (let k = 0; k < 2; k++) expect((await app.call('POST', '/planning-sessions/stopped/cancel/')).status).toBe(204)
+    const open = await app.call('DELETE', '/planning-sessions/stopped/')
+    expect([open.status, (open.body as Json).state]).toEqual([409, 'queued'])
+    for (let k = 0; k < 2; k++)
+      expect((await app.call('POST', '/planning-sessions/stopped/cancel/')).status).toBe(204)
     const { session: stopped, algorithmRuns } = await send('GET', '/planning-sessions/stopped/')
-    expect([stopped.status, algorithmRuns[0].status, typeof stopped.completedAt]).toEqual(['cancelled', 'cancelled', 'string'])
-    for (const list of [await undispatchedSessions(app.db, 100), await openSessions(app.db, 100)])
+    expect([stopped.status, algorithmRuns[0].status, typeof stopped.completedAt]).toEqual([
+      'cancelled',
+      'cancelled',
+      'string',
+    ])
+    for (const list of [
+      await undispatchedOperations(app.db, sessionKind, 100),
+      await dispatchedOperations(app.db, sessionKind, 100),
+    ])
       expect(list.map(({ id }) => id)).not.toContain('stopped')
+    const { items } = await send('GET', '/planning-sessions/stopped/events/')
+    expect(items.map(({ sequence, eventType }: Json) => [sequence, eventType])).toEqual([
+      [1, 'planning.session.cancelled'],
+    ])
+    for (const status of [204, 404])
+      expect((await app.call('DELETE', '/planning-sessions/stopped/')).status).toBe(status)
+    expect((await app.call('GET', '/planning-sessions/stopped/events/')).status).toBe(404)
   })
 
   test('an unknown session is 404 everywhere', async () => {
@@ -158,13 +197,24 @@ describe('planning sessions without an engine', () => {
           algorithms: [{ id: 'heft' }, { id: 'heft' }, { id: 'magic' }],
         }),
       ),
-    ).toEqual(['algorithms.1.id', 'algorithms.2.id', 'executionScopeId', 'id', 'networkTopologyId', 'workflowVersionId'])
+    ).toEqual([
+      'algorithms.1.id',
+      'algorithms.2.id',
+      'executionScopeId',
+      'id',
+      'networkTopologyId',
+      'workflowVersionId',
+    ])
     expect(await refused(session('x', { networkTopologyId: 'foreign' }))).toEqual(['networkTopologyId'])
-    expect(await refused(session('x', { executionScopeId: 'idle', networkTopologyId: '' }))).toEqual(['executionScopeId'])
+    expect(await refused(session('x', { executionScopeId: 'idle', networkTopologyId: '' }))).toEqual([
+      'executionScopeId',
+    ])
     expect(
       await refused({
         ...session('', { deadlineSeconds: -1, budget: -0.5 }),
-        algorithms: [{ id: 'heft', configuration: { beamWidth: 0, optionCount: 1001, readyBranchLimit: 17 } }],
+        algorithms: [
+          { id: 'heft', configuration: { beamWidth: 0, optionCount: 1001, readyBranchLimit: 17 } },
+        ],
         configuration: {
           interferenceMatrix: {
             schemaVersion: '9',
@@ -184,11 +234,9 @@ describe('planning sessions without an engine', () => {
       'deadlineSeconds',
       'id',
     ])
-    expect(await refused(session('s1', { budget: -1, executionScopeId: 'none', networkTopologyId: '' }))).toEqual([
-      'budget',
-      'executionScopeId',
-      'id',
-    ])
+    expect(
+      await refused(session('s1', { budget: -1, executionScopeId: 'none', networkTopologyId: '' })),
+    ).toEqual(['budget', 'executionScopeId', 'id'])
     expect(await refused(session('x', { algorithms: [] }))).toEqual(['algorithms'])
     expect(await refused({ ...session('x'), workflowVersionId: undefined })).toEqual(['workflowVersionId'])
     expect(await refused({ ...session('x'), speed: 1 }, 400)).toEqual(['speed'])
@@ -205,9 +253,14 @@ describe('planning sessions without an engine', () => {
     }
     const sent = session('options', {
       configuration,
-      algorithms: [{ id: 'heft', configuration: { beamWidth: 10_000, optionCount: 1_000, readyBranchLimit: 16 } }],
+      algorithms: [
+        { id: 'heft', configuration: { beamWidth: 10_000, optionCount: 1_000, readyBranchLimit: 16 } },
+      ],
     })
-    expect(await send('POST', '/planning-sessions/', sent)).toMatchObject({ configuration, algorithms: sent.algorithms })
+    expect(await send('POST', '/planning-sessions/', sent)).toMatchObject({
+      configuration,
+      algorithms: sent.algorithms,
+    })
   })
 
   test('keys that nothing reads are kept and named in warnings, and the answer can be sent again', async () => {
@@ -223,28 +276,48 @@ describe('planning sessions without an engine', () => {
       { path: 'configuration.colour', message: expect.stringContaining('does not know this key') },
       { path: 'configuration.interferenceMatrix', message: expect.stringContaining('not read yet') },
       { path: 'configuration.interferenceKnowledgeMatrix', message: expect.stringContaining('not read yet') },
-      { path: 'algorithms.0.configuration.beamWidth', message: expect.stringContaining('heft has no such option') },
-      { path: 'algorithms.0.configuration.depthLimit', message: expect.stringContaining('does not know this key') },
+      {
+        path: 'algorithms.0.configuration.beamWidth',
+        message: expect.stringContaining('heft has no such option'),
+      },
+      {
+        path: 'algorithms.0.configuration.depthLimit',
+        message: expect.stringContaining('does not know this key'),
+      },
     ])
     const read = (await send('GET', '/planning-sessions/warned/')).session
     expect(read.warnings).toEqual(made.warnings)
-    expect((await send('POST', '/planning-sessions/', { ...read, id: 'warned-again' })).warnings).toEqual(made.warnings)
+    expect((await send('POST', '/planning-sessions/', { ...read, id: 'warned-again' })).warnings).toEqual(
+      made.warnings,
+    )
     expect((await send('POST', '/planning-sessions/', session('unwarned'))).warnings).toEqual([])
   })
 
   test('algorithms that are not built are 503 not_built and store nothing; an unknown name stays 422', async () => {
     for (const id of ['prism-cost', 'prism-time']) {
       const before = await app.counts()
-      const answer = await app.call('POST', '/planning-sessions/', session('later', { algorithms: [{ id: 'heft' }, { id }] }))
-      expect([answer.status, answer.body.code, answer.headers.get('retry-after')]).toEqual([503, 'not_built', null])
+      const answer = await app.call(
+        'POST',
+        '/planning-sessions/',
+        session('later', { algorithms: [{ id: 'heft' }, { id }] }),
+      )
+      expect([answer.status, answer.body.code, answer.headers.get('retry-after')]).toEqual([
+        503,
+        'not_built',
+        null,
+      ])
       expect(answer.body.error).toContain('choose one of heft')
       expect(await app.counts()).toEqual(before)
     }
-    expect(await refused(session('later', { algorithms: [{ id: 'prism-cost' }, { id: 'prism-beauty' }] }))).toEqual(['algorithms.1.id'])
+    expect(
+      await refused(session('later', { algorithms: [{ id: 'prism-cost' }, { id: 'prism-beauty' }] })),
+    ).toEqual(['algorithms.1.id'])
   })
 
   test('64 equal creates make one session', async () => {
-    const answers = await Promise.all(Array.from({ length: 64 }, () => app.call('POST', '/planning-sessions/', session('once'))))
+    const answers = await Promise.all(
+      Array.from({ length: 64 }, () => app.call('POST', '/planning-sessions/', session('once'))),
+    )
     expect(answers.map(({ status }) => status).sort()).toEqual([202, ...Array(63).fill(422)])
     expect((await send('GET', '/planning-sessions/')).filter(({ id }: Json) => id === 'once')).toHaveLength(1)
   })

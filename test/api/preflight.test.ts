@@ -28,7 +28,11 @@ const engine = (headers: Record<string, string>, status = 200): Server =>
     response.end('OK')
   })
 /** A daemon of BuildKit's control API, by its own definition. */
-const buildkit = async (name: string, record: { ID: string; version?: { version: string } }[], refusal?: status): Promise<void> => {
+const buildkit = async (
+  name: string,
+  record: { ID: string; version?: { version: string } }[],
+  refusal?: status,
+): Promise<void> => {
   const server = new GrpcServer()
   const file = new URL('../../src/clients/buildkit.proto', import.meta.url).pathname
   server.addService(loadSync(file)['moby.buildkit.v1.Control'] as ServiceDefinition, {
@@ -36,7 +40,9 @@ const buildkit = async (name: string, record: { ID: string; version?: { version:
       refusal === undefined ? answer(null, { record }) : answer({ code: refusal, details: 'no' }),
   })
   await new Promise<void>((resolve, reject) =>
-    server.bindAsync(`unix:${socket(name)}`, ServerCredentials.createInsecure(), (error) => (error === null ? resolve() : reject(error))),
+    server.bindAsync(`unix:${socket(name)}`, ServerCredentials.createInsecure(), (error) =>
+      error === null ? resolve() : reject(error),
+    ),
   )
   daemons.push(server)
 }
@@ -58,14 +64,18 @@ beforeAll(async () => {
   )
   // It begins to answer and never ends.
   await listen(
-    createSocketServer((client) => client.write('HTTP/1.1 500 Internal Server Error\r\nContent-Length: 100\r\n\r\n{')),
+    createSocketServer((client) =>
+      client.write('HTTP/1.1 500 Internal Server Error\r\nContent-Length: 100\r\n\r\n{'),
+    ),
     'unending',
   )
   await buildkit('buildkit', [{ ID: 'one', version: { version: 'v0.34.2' } }, { ID: 'two' }])
   await buildkit('idle-buildkit', [])
   await buildkit('closed-buildkit', [{ ID: 'one' }], status.PERMISSION_DENIED)
   writeFileSync(socket('file'), '')
-  app = await openRoutes(inventoryRoutes({ engineSockets: engines('old-docker'), buildkitSocket: socket('buildkit') }))
+  app = await openRoutes(
+    inventoryRoutes({ engineSockets: engines('old-docker'), buildkitSocket: socket('buildkit') }),
+  )
 })
 afterAll(async () => {
   await app.close()
@@ -91,7 +101,11 @@ test('all parts are reported, and what holds tasks to their memory', async () =>
       server: { available: true, message: 'the service and its database answer' },
       docker: { available: true, message: 'the container engine answers (API 1.24)' },
       buildkit: { available: true, message: 'BuildKit v0.34.2 answers with 2 workers' },
-      limits: { available: true, message: expect.stringMatching(/memory/), memory: expect.stringMatching(/^(cgroup|rlimit)$/) },
+      limits: {
+        available: true,
+        message: expect.stringMatching(/memory/),
+        memory: expect.stringMatching(/^(cgroup|rlimit)$/),
+      },
     },
   ])
 })
@@ -124,14 +138,24 @@ test('BuildKit needs a worker, or a container engine that builds with it', async
   const probe = (name: string, docker = 'absent') => probeBuildkit(socket(name), engines(docker))
   expect(readable(await probe('idle-buildkit', 'old-docker'))).toContain('it has no worker')
   expect(readable(await probe('closed-buildkit'))).toContain('it refuses this account')
-  for (const name of ['absent', 'file', 'resetting', 'another']) expect(readable(await probe(name))).toContain('it is not started')
-  expect(await probe('absent', 'docker')).toEqual({ available: true, message: 'the container engine builds with BuildKit' })
-  expect(await probe('idle-buildkit', 'docker')).toEqual({ available: true, message: 'the container engine builds with BuildKit' })
+  for (const name of ['absent', 'file', 'resetting', 'another'])
+    expect(readable(await probe(name))).toContain('it is not started')
+  expect(await probe('absent', 'docker')).toEqual({
+    available: true,
+    message: 'the container engine builds with BuildKit',
+  })
+  expect(await probe('idle-buildkit', 'docker')).toEqual({
+    available: true,
+    message: 'the container engine builds with BuildKit',
+  })
 }, 20_000)
 
 test('a part that accepts and stays silent is given up after 3 s', async () => {
   const started = performance.now()
-  const probes = await Promise.all([probeEngine(engines('silent', 'silent')), probeBuildkit(socket('silent'), engines('silent', 'silent'))])
+  const probes = await Promise.all([
+    probeEngine(engines('silent', 'silent')),
+    probeBuildkit(socket('silent'), engines('silent', 'silent')),
+  ])
   const seconds = (performance.now() - started) / 1_000
   for (const probe of probes) expect(readable(probe)).toContain('no answer within 3 s')
   expect(seconds).toBeGreaterThan(2.9)

@@ -14,15 +14,25 @@ beforeAll(async () => {
 })
 afterAll(() => app.close())
 
-const resource = (id: string, more: object = {}) => ({ id, environmentVersionId: 'e-v1', name: `name of ${id}`, providerId: id, ...more })
+const resource = (id: string, more: object = {}) => ({
+  id,
+  environmentVersionId: 'e-v1',
+  name: `name of ${id}`,
+  providerId: id,
+  ...more,
+})
 const post = (document: unknown) => app.call('POST', '/resources/', document)
-const paths = (body: { details: { path: string }[] }): string[] => body.details.map((detail) => detail.path).toSorted()
+const paths = (body: { details: { path: string }[] }): string[] =>
+  body.details.map((detail) => detail.path).toSorted()
 
 describe('a resource added to a version', () => {
   test('is read alone, in the list and in its environment, with every default', async () => {
     const sent = resource('node/1 Ω', { parentResourceId: 'rack', cpuCores: 4, metadata: { slot: 3 } })
     const answer = await post(sent)
-    expect([answer.status, answer.headers.get('location')]).toEqual([201, '/api/resources/node%2F1%20%CE%A9/'])
+    expect([answer.status, answer.headers.get('location')]).toEqual([
+      201,
+      '/api/resources/node%2F1%20%CE%A9/',
+    ])
     const read = await app.call('GET', '/resources/node%2F1%20%CE%A9/')
     expect(read.body).toEqual({
       ...sent,
@@ -53,8 +63,16 @@ describe('a resource added to a version', () => {
     ['itself as parent', { id: 'self', parentResourceId: 'self' }, ['parentResourceId']],
     ['a taken id', { id: 'rack' }, ['id']],
     ['a taken providerId', { providerId: 'rack' }, ['providerId']],
-    ['all of these', { id: 'rack', providerId: 'rack', parentResourceId: 'nobody' }, ['id', 'parentResourceId', 'providerId']],
-    ['numbers out of range', { cpuCores: -1, pricePerSecond: -0.1, memoryBytes: 1e300 }, ['cpuCores', 'memoryBytes', 'pricePerSecond']],
+    [
+      'all of these',
+      { id: 'rack', providerId: 'rack', parentResourceId: 'nobody' },
+      ['id', 'parentResourceId', 'providerId'],
+    ],
+    [
+      'numbers out of range',
+      { cpuCores: -1, pricePerSecond: -0.1, memoryBytes: 1e300 },
+      ['cpuCores', 'memoryBytes', 'pricePerSecond'],
+    ],
   ])('with %s is refused and not stored', async (_, wrong, expected) => {
     const before = await app.counts()
     const answer = await post(resource('spoiled', wrong))
@@ -71,7 +89,11 @@ describe('a resource added to a version', () => {
 
 test('an unknown resource is 404', async () => {
   const answer = await app.call('GET', '/resources/nobody/')
-  expect([answer.status, answer.body.error, answer.body.code]).toEqual([404, 'resource "nobody" does not exist', 'missing'])
+  expect([answer.status, answer.body.error, answer.body.code]).toEqual([
+    404,
+    'resource "nobody" does not exist',
+    'missing',
+  ])
 })
 
 test('the snapshot of a resource is its newest, and 404 until there is one', async () => {
@@ -79,7 +101,8 @@ test('the snapshot of a resource is its newest, and 404 until there is one', asy
   const client = await app.db.client()
   await client.query(
     `insert into resource_snapshots (id, resource_id, captured_at, available, cpu_used, queue_length, metadata)
-     values ('s1', 'rack', '2026-01-01T00:00:00Z', false, 9, 9, null), ('s2', 'rack', '2026-01-02T00:00:00Z', true, 1.5, 3, '{"connectionId": "c"}')`,
+     values ('s1', 'rack', '2026-01-01T00:00:00Z', false, 9, 9, null), ('s2', 'rack', '2026-01-02T00:00:00Z',
+       true, 1.5, 3, '{"connectionId": "c"}')`,
   )
   client.release()
   expect((await app.call('GET', '/resources/rack/snapshot/')).body).toEqual({

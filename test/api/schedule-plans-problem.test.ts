@@ -46,7 +46,11 @@ const problem = (given: PlannedActivity, resource = machine('m'), more: Partial<
   })
 const first = (...args: Parameters<typeof problem>) => {
   const made = problem(...args)
-  return { seconds: made.durations[0], source: durationSources[made.durationSource[0]!], defaulted: defaultedDurations(made) }
+  return {
+    seconds: made.durations[0],
+    source: durationSources[made.durationSource[0]!],
+    defaulted: defaultedDurations(made),
+  }
 }
 
 describe('durations', () => {
@@ -54,7 +58,12 @@ describe('durations', () => {
   const everything = activity({ baseRuntimeSeconds: 8, simulation: { durationSeconds: 12, flops: 4e9 } })
   const { baseRuntimeSeconds: _, ...unmeasured } = everything
   test.each<[string, ReturnType<typeof first>, number, string]>([
-    ['base runtime over speedup before everything', first(everything, machine('m'), { profiles: [profile] }), 2, 'baseRuntime'],
+    [
+      'base runtime over speedup before everything',
+      first(everything, machine('m'), { profiles: [profile] }),
+      2,
+      'baseRuntime',
+    ],
     ['then the profile as it is', first(unmeasured, machine('m'), { profiles: [profile] }), 7, 'profile'],
     [
       'a profile without a runtime says nothing',
@@ -80,8 +89,18 @@ describe('durations', () => {
       'profile',
     ],
     ['then the simulated duration over speedup', first(unmeasured), 3, 'simulation'],
-    ['then operations at the reference rate times speedup', first(activity({ simulation: { flops: 8e9 } })), 2, 'flops'],
-    ['operations may stand among the parameters', first(activity({ simulation: { parameters: { flops: 8e9 } } })), 2, 'flops'],
+    [
+      'then operations at the reference rate times speedup',
+      first(activity({ simulation: { flops: 8e9 } })),
+      2,
+      'flops',
+    ],
+    [
+      'operations may stand among the parameters',
+      first(activity({ simulation: { parameters: { flops: 8e9 } } })),
+      2,
+      'flops',
+    ],
     [
       'the resource may know its own rate',
       first(activity({ simulation: { flops: 8e9 } }), machine('m', { metadata: { flopsPerSecond: 1e9 } })),
@@ -109,7 +128,9 @@ describe('durations', () => {
     ],
     [
       'its base runtime before its prediction',
-      first(activity(), machine('m'), { runtimes: [{ predictedRuntimeSeconds: 6, executionBaseRuntimeSeconds: 5 }] }),
+      first(activity(), machine('m'), {
+        runtimes: [{ predictedRuntimeSeconds: 6, executionBaseRuntimeSeconds: 5 }],
+      }),
       5,
       'plan',
     ],
@@ -127,10 +148,17 @@ describe('durations', () => {
 
 describe('resources', () => {
   test('lanes are cores, else whole units of capacity, at least one; a queue shows one slot', () => {
-    const lanes = (more: Partial<PlannedResource>): number => problem(activity(), machine('m', more)).resources[0]!.lanes
-    expect([lanes({ cpuCores: 3 }), lanes({ cpuCores: 0, cpuCapacity: 2.9 }), lanes({ cpuCores: 0, cpuCapacity: 0.5 })]).toEqual([3, 2, 1])
+    const lanes = (more: Partial<PlannedResource>): number =>
+      problem(activity(), machine('m', more)).resources[0]!.lanes
+    expect([
+      lanes({ cpuCores: 3 }),
+      lanes({ cpuCores: 0, cpuCapacity: 2.9 }),
+      lanes({ cpuCores: 0, cpuCapacity: 0.5 }),
+    ]).toEqual([3, 2, 1])
     expect(lanes({ type: 'batch_queue', executionTarget: 'batch' })).toBe(1)
-    expect(problem(activity(), machine('m', { type: 'batch_queue', executionTarget: 'direct' })).resources[0]).toMatchObject({
+    expect(
+      problem(activity(), machine('m', { type: 'batch_queue', executionTarget: 'direct' })).resources[0],
+    ).toMatchObject({
       batch: false,
       opaque: false,
       lanes: 2,
@@ -161,9 +189,15 @@ describe('resources', () => {
     const planning = problemOf(documents)
     expect(planning.resources.map(({ id }) => id)).toEqual(['b', 'z', 'switch'])
     expect([...planning.durations]).toEqual([0.25, 0.25, Infinity])
-    expect(planning.links).toEqual([expect.objectContaining({ source: 1, target: 2, shared: false, duplexSplit: true })])
+    expect(planning.links).toEqual([
+      expect.objectContaining({ source: 1, target: 2, shared: false, duplexSplit: true }),
+    ])
     expect(planning.resources.map(({ activeWindow }) => activeWindow)).toEqual([true, true, false])
-    expect(problemOf({ ...documents, runtimes: [{}] }).resources.map(({ id }) => id)).toEqual(['b', 'switch', 'z'])
+    expect(problemOf({ ...documents, runtimes: [{}] }).resources.map(({ id }) => id)).toEqual([
+      'b',
+      'switch',
+      'z',
+    ])
   })
 
   test('a selector that names nothing schedulable allows nothing; placements name lanes and refuse strangers', () => {
@@ -184,7 +218,9 @@ test('a deadline or budget is met by what differs from it by rounding alone, and
     'its makespan 0.31 s is beyond the deadline 0.3 s',
     'its cost 0.31 is beyond the budget 0.3',
   ])
-  expect(infeasibilities({ makespanSeconds: 9, cost: 9, deadlineSeconds: 0, budget: 0, failure: 'no route' })).toEqual(['no route'])
+  expect(
+    infeasibilities({ makespanSeconds: 9, cost: 9, deadlineSeconds: 0, budget: 0, failure: 'no route' }),
+  ).toEqual(['no route'])
 })
 
 test('candidates: feasible first, the front before the rest, then by time and price; ranks count from 1', () => {
@@ -217,7 +253,8 @@ test('candidates: feasible first, the front before the rest, then by time and pr
         of(id).cost,
       ])
       const before = (a: number[], b: number[]): boolean =>
-        a.some((value, k) => value < b[k]! && a.slice(0, k).every((same, i) => same === b[i])) || a.every((value, k) => value === b[k])
+        a.some((value, k) => value < b[k]! && a.slice(0, k).every((same, i) => same === b[i])) ||
+        a.every((value, k) => value === b[k])
       for (let k = 1; k < keys.length; k++) expect(before(keys[k - 1]!, keys[k]!)).toBe(true)
     }),
     { seed: 11, numRuns: 300 },

@@ -15,9 +15,19 @@ beforeAll(async () => {
     resources: [machine('far')],
   })
   await send('POST', '/execution-scopes/', scope)
-  await send('POST', '/execution-scopes/', { id: 'other-scope', name: 'other', environmentVersionIds: ['away-v1'] })
+  await send('POST', '/execution-scopes/', {
+    id: 'other-scope',
+    name: 'other',
+    environmentVersionIds: ['away-v1'],
+  })
   await send('POST', '/network-topologies/', topology)
-  await send('POST', '/network-topologies/', { id: 'other-net', name: 'n', version: 1, executionScopeId: 'other-scope', links: [] })
+  await send('POST', '/network-topologies/', {
+    id: 'other-net',
+    name: 'n',
+    version: 1,
+    executionScopeId: 'other-scope',
+    links: [],
+  })
   stored = (await send('GET', '/workflow-definitions/chain/')).version
 })
 afterAll(() => app.close())
@@ -39,7 +49,11 @@ const workflow = {
   name: 'chain',
   spec: {
     namespace: 'n',
-    activities: [activity('a'), activity('b', { dependsOn: ['a'] }), activity('c', { dependsOn: ['b'], resourceSelector: 'm1' })],
+    activities: [
+      activity('a'),
+      activity('b', { dependsOn: ['a'] }),
+      activity('c', { dependsOn: ['b'], resourceSelector: 'm1' }),
+    ],
   },
 }
 const machine = (id: string, more: object = {}): Json => ({
@@ -74,7 +88,12 @@ const topology = {
 }
 let stored: Json
 
-const assignment = (activityId: string, resourceId: string, orderOnResource: number, more: object = {}): Json => ({
+const assignment = (
+  activityId: string,
+  resourceId: string,
+  orderOnResource: number,
+  more: object = {},
+): Json => ({
   activityId,
   resourceId,
   orderOnResource,
@@ -102,7 +121,11 @@ const envelope = (id: string, more: object = {}): Json => ({
   ...more,
 })
 
-const details = async (body: unknown, path = '/schedule-plans/import/', status = 422): Promise<{ path: string; message: string }[]> => {
+const details = async (
+  body: unknown,
+  path = '/schedule-plans/import/',
+  status = 422,
+): Promise<{ path: string; message: string }[]> => {
   const before = await app.counts()
   const answer = await app.call('POST', path, body)
   expect([answer.status, answer.text.slice(0, 300)]).toEqual([status, expect.any(String)])
@@ -124,7 +147,14 @@ describe('plans', () => {
       deadlineSeconds: 0,
       budget: 0,
     })
-    expect(made.body.assignments.map(({ id, planId, activityId, externalId }: Json) => [id, planId, activityId, externalId])).toEqual([
+    expect(
+      made.body.assignments.map(({ id, planId, activityId, externalId }: Json) => [
+        id,
+        planId,
+        activityId,
+        externalId,
+      ]),
+    ).toEqual([
       ['p1-a', 'p1', 'a', 'a'],
       ['p1-chain-b', 'p1', 'chain-b', 'b'],
       ['p1-c', 'p1', 'c', 'c'],
@@ -134,15 +164,30 @@ describe('plans', () => {
     await send('POST', '/schedule-plans/import/', { plan: plan('p2') })
     const list = await app.call('GET', '/schedule-plans/?pageSize=1&page=2')
     expect(list.body).toEqual([summary])
-    expect([list.headers.get('x-total-count'), list.headers.get('link')]).toEqual(['2', expect.stringContaining('rel="prev"')])
+    expect([list.headers.get('x-total-count'), list.headers.get('link')]).toEqual([
+      '2',
+      expect.stringContaining('rel="prev"'),
+    ])
     const page = await send('GET', '/schedule-plans/p1/assignments/?page=2&pageSize=2')
-    expect(page).toEqual({ items: [made.body.assignments[2]], page: 2, pageSize: 2, total: 3, hasNext: false })
+    expect(page).toEqual({
+      items: [made.body.assignments[2]],
+      page: 2,
+      pageSize: 2,
+      total: 3,
+      hasNext: false,
+    })
   })
 
   test('what was read can be sent again under another id, alone and in its envelope', async () => {
     const read = await send('GET', '/schedule-plans/p1/')
-    const copy = (id: string): Json => ({ ...read, id, assignments: read.assignments.map((each: Json) => ({ ...each, planId: id })) })
-    expect((await send('POST', '/schedule-plans/import/', { plan: copy('p1-again') })).assignments[0].id).toBe('p1-a')
+    const copy = (id: string): Json => ({
+      ...read,
+      id,
+      assignments: read.assignments.map((each: Json) => ({ ...each, planId: id })),
+    })
+    expect(
+      (await send('POST', '/schedule-plans/import/', { plan: copy('p1-again') })).assignments[0].id,
+    ).toBe('p1-a')
     const made = await send('POST', '/schedule-plans/', envelope('e1', { plan: copy('e1') }))
     expect(made.embedded).toBeUndefined()
     expect(made.source).toBe('imported')
@@ -152,23 +197,28 @@ describe('plans', () => {
   test('documents in an envelope that differ from the store are kept with the plan and change nothing stored', async () => {
     const before = await app.counts()
     const faster = environment.resources.map((resource) => ({ ...resource, computeSpeedup: 3 }))
-    const longer = { ...stored, activities: stored.activities.map((each: Json) => ({ ...each, simulation: { durationSeconds: 9 } })) }
+    const longer = {
+      ...stored,
+      activities: stored.activities.map((each: Json) => ({ ...each, simulation: { durationSeconds: 9 } })),
+    }
     const made = await send(
       'POST',
       '/schedule-plans/',
       envelope('e2', { resources: faster, workflow: longer, executionScope: { ...scope, name: 'renamed' } }),
     )
     expect(made.embedded).toEqual(['workflow', 'resources', 'executionScope'])
-    expect((await send('GET', '/resources/')).filter((resource: Json) => resource.computeSpeedup === 3)).toEqual([])
+    expect(
+      (await send('GET', '/resources/')).filter((resource: Json) => resource.computeSpeedup === 3),
+    ).toEqual([])
     expect((await send('GET', '/execution-scopes/scope/')).name).toBe('scope')
     expect((await send('GET', '/workflow-definitions/chain/')).version).toEqual(stored)
     const after = await app.counts()
     // The same copy again is stored once.
     await send('POST', '/schedule-plans/', envelope('e3', { workflow: longer }))
-    expect([after['workflow_versions']! - before['workflow_versions']!, (await app.counts())['workflow_versions']]).toEqual([
-      1,
-      after['workflow_versions'],
-    ])
+    expect([
+      after['workflow_versions']! - before['workflow_versions']!,
+      (await app.counts())['workflow_versions'],
+    ]).toEqual([1, after['workflow_versions']])
   })
 
   test('one document with every kind of violation gets all of them in one answer, and nothing is stored', async () => {
@@ -177,7 +227,12 @@ describe('plans', () => {
         executionScopeId: 'scope',
         networkTopologyId: 'other-net',
         assignments: [
-          assignment('a', 'm1', 1, { id: 'same', planId: 'elsewhere', predictedStartAt: 5, predictedFinishAt: 1 }),
+          assignment('a', 'm1', 1, {
+            id: 'same',
+            planId: 'elsewhere',
+            predictedStartAt: 5,
+            predictedFinishAt: 1,
+          }),
           assignment('chain-a', 'nowhere', 1, { id: 'same' }),
           assignment('stranger', 'far', 7),
           assignment('b', 'm1', 1, { metadata: { coreIds: ['x', 'y'] }, coreId: 'z' }),
@@ -188,11 +243,17 @@ describe('plans', () => {
       workflow: {
         ...stored,
         id: 'other-v1',
-        dependencies: [...stored.dependencies, { activityId: stored.activities[0].id, dependsOnActivityId: stored.activities[2].id }],
+        dependencies: [
+          ...stored.dependencies,
+          { activityId: stored.activities[0].id, dependsOnActivityId: stored.activities[2].id },
+        ],
         activities: stored.activities.map((each: Json) => ({ ...each, workflowVersionId: undefined })),
       },
       resources: [
-        ...environment.resources.map((resource) => ({ ...resource, environmentVersionId: resource.id === 'm2' ? 'away-v1' : 'env-v1' })),
+        ...environment.resources.map((resource) => ({
+          ...resource,
+          environmentVersionId: resource.id === 'm2' ? 'away-v1' : 'env-v1',
+        })),
         machine('far'),
         machine('ghost'),
       ],
@@ -214,6 +275,7 @@ describe('plans', () => {
         'plan.assignments.3.metadata.coreIds',
         'plan.assignments.4.resourceId',
         'plan.id',
+        'plan.lifecycleActions.0.capacityTargetId',
         'plan.lifecycleActions.0.dependsOn.0',
         'plan.networkTopologyId',
         'resources.1.environmentVersionId',
@@ -225,11 +287,16 @@ describe('plans', () => {
     const small = (await details(bad, '/schedule-plans/'))
       .filter(({ path }) => path === 'plan.assignments.4.resourceId')
       .map(({ message }) => message)
-    expect(small).toEqual([expect.stringContaining('resourceSelectorOverride'), expect.stringContaining('cpu')])
+    expect(small).toEqual([
+      expect.stringContaining('resourceSelectorOverride'),
+      expect.stringContaining('cpu'),
+    ])
   })
 
   test('what the store knows is said beside what the schema refuses', async () => {
-    expect(await paths({ plan: { ...plan('p1'), budget: -1, executionScopeId: 'none', workflowVersionId: '' } })).toEqual([
+    expect(
+      await paths({ plan: { ...plan('p1'), budget: -1, executionScopeId: 'none', workflowVersionId: '' } }),
+    ).toEqual([
       'plan.budget',
       'plan.executionScopeId',
       'plan.id',
@@ -239,7 +306,11 @@ describe('plans', () => {
   })
 
   test.each<[string, Json, string]>([
-    ['an activity without an assignment', { assignments: [assignment('a', 'm1', 1), assignment('b', 'm1', 2)] }, 'plan.assignments'],
+    [
+      'an activity without an assignment',
+      { assignments: [assignment('a', 'm1', 1), assignment('b', 'm1', 2)] },
+      'plan.assignments',
+    ],
     [
       'a resource that is not schedulable',
       { assignments: [assignment('a', 'shelf', 1), assignment('b', 'm1', 1), assignment('c', 'm1', 2)] },
@@ -266,7 +337,13 @@ describe('plans', () => {
     ['a blank id', { id: '' }, 'plan.id'],
     [
       'a negative time',
-      { assignments: [assignment('a', 'm1', 1, { predictedStartAt: -1 }), assignment('b', 'm1', 2), assignment('c', 'm1', 3)] },
+      {
+        assignments: [
+          assignment('a', 'm1', 1, { predictedStartAt: -1 }),
+          assignment('b', 'm1', 2),
+          assignment('c', 'm1', 3),
+        ],
+      },
       'plan.assignments.0.predictedStartAt',
     ],
     [
@@ -291,7 +368,10 @@ describe('plans', () => {
         assignments: [
           assignment('a', 'm2', -5, { coreId: '', slotId: 's' }),
           assignment('b', 'm2', -5, { coreId: 'core/0', slotId: 's' }),
-          assignment('c', 'm2', 70, { coreId: 'k', metadata: { coreIds: ['k', 'l', 'm'], resourceSelectorOverride: true } }),
+          assignment('c', 'm2', 70, {
+            coreId: 'k',
+            metadata: { coreIds: ['k', 'l', 'm'], resourceSelectorOverride: true },
+          }),
         ],
       }),
     })
@@ -309,11 +389,19 @@ describe('plans', () => {
     expect(compared).toMatchObject({
       a: 'left',
       b: 'right',
-      totals: { makespanSeconds: { a: 5, b: 6, delta: 1, relative: 0.2 }, cost: { a: 1, b: 0, delta: -1, relative: -1 } },
+      totals: {
+        makespanSeconds: { a: 5, b: 6, delta: 1, relative: 0.2 },
+        cost: { a: 1, b: 0, delta: -1, relative: -1 },
+      },
     })
     expect(compared.activities).toMatchObject({ total: 3, hasNext: true, page: 1, pageSize: 2 })
     expect(
-      compared.activities.items.map(({ externalId, moved, delta }: Json) => [externalId, moved, delta.startAt, delta.finishAt]),
+      compared.activities.items.map(({ externalId, moved, delta }: Json) => [
+        externalId,
+        moved,
+        delta.startAt,
+        delta.finishAt,
+      ]),
     ).toEqual([
       ['a', false, 0, 0],
       ['b', true, 0, 1],
@@ -331,7 +419,9 @@ describe('plans', () => {
   })
 
   test('64 equal creates make one plan', async () => {
-    const answers = await Promise.all(Array.from({ length: 64 }, () => app.call('POST', '/schedule-plans/import/', { plan: plan('once') })))
+    const answers = await Promise.all(
+      Array.from({ length: 64 }, () => app.call('POST', '/schedule-plans/import/', { plan: plan('once') })),
+    )
     expect(answers.map(({ status }) => status).sort()).toEqual([201, ...Array(63).fill(422)])
     expect((await send('GET', '/schedule-plans/')).filter(({ id }: Json) => id === 'once')).toHaveLength(1)
     for (const { status, body } of answers) if (status === 422) expect(body.details[0].path).toBe('plan.id')
@@ -344,7 +434,10 @@ describe('plans', () => {
       spec: { namespace: 'n', activities: names.map((name) => activity(name)) },
     })
     const made = await send('POST', '/schedule-plans/import/', {
-      plan: plan('wide', { workflowVersionId: 'wide-v1', assignments: names.map((name, k) => assignment(name, 'm1', k)) }),
+      plan: plan('wide', {
+        workflowVersionId: 'wide-v1',
+        assignments: names.map((name, k) => assignment(name, 'm1', k)),
+      }),
     })
     expect([made.assignmentCount, made.assignments]).toEqual([10_001, undefined])
     expect(await send('GET', '/schedule-plans/wide/')).toEqual(made)

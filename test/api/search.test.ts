@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { recordRun } from '../../bench/provenance/rows.ts'
 import { sql } from '../../src/db/sql.ts'
-import { kinds, textsOf } from '../../src/domains/search/kinds.ts'
+import { searchKinds, textsOf } from '../../src/domains/search/kinds.ts'
 import { searchRoutes } from '../../src/domains/search/routes.ts'
 import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
 
@@ -10,16 +10,42 @@ beforeAll(async () => {
   app = await openRoutes((db) => searchRoutes({ db }))
   await recordRun(app.db, { name: 'Mosaic', activities: 1, edges: [] })
   await app.db.run(
-    sql`insert into environments (id, name, description) values ('e-1', 'Old mosaic', 'a place'), ('e-2', 'mosaic', ''), ('e-3', '100% \\ _x', 'Ünïcode')`,
+    sql`insert into environments (id, name, description) values ('e-1', 'Old mosaic', 'a place'), ('e-2',
+      'mosaic', ''), ('e-3', '100% \\ _x', 'Ünïcode')`,
   )
-  await app.db.run(sql`update execution_runs set failure_reason = 'the disk of the mosaic is full' where id = 'Mosaic-run'`)
+  await app.db.run(
+    sql`insert into artifact_versions (id, artifact_id, name, version, scope)
+      values ('tool:1', 'tool', 'Sky tool', '1', 'system'), ('tool:2', 'tool', 'Sky tool', '2', 'system')`,
+  )
+  await app.db.run(
+    sql`insert into artifact_variants (id, artifact_version_id, digest, format, size_bytes)
+      values ('tool-sif', 'tool:1', 'sha256:feed', 'sif', 1)`,
+  )
+  await app.db.run(
+    sql`insert into artifact_materializations (id, run_id, variant_id, digest, resource_id, destination_path, status)
+      values ('m-1', 'a run', 'tool-sif', 'sha256:feed', 'far-node', '/images/tool.sif', 'planned')`,
+  )
+  await app.db.run(
+    sql`update execution_scopes set searched_environments = 'other-v1' || chr(10) || 'lab-v7'
+      where id = 'Mosaic-scope'`,
+  )
+  await app.db.run(
+    sql`update execution_runs set searched_places = 'far-node' || chr(10) || 'far-runtime' where id = 'Mosaic-run'`,
+  )
+  await app.db.run(
+    sql`update execution_runs set failure_reason = 'the disk of the mosaic is full' where id = 'Mosaic-run'`,
+  )
 })
 afterAll(() => app.close())
 
 const find = async (query: string) => {
   const { status, body } = await app.call('GET', `/search/${query}`)
   expect(status).toBe(200)
-  return body as { query: string; total: number; results: { type: string; id: string; score: number; path: string; title: string }[] }
+  return body as {
+    query: string
+    total: number
+    results: { type: string; id: string; score: number; path: string; title: string }[]
+  }
 }
 const shown = (results: { type: string; id: string; score: number }[]): string[] =>
   results.map(({ type, id, score }) => `${type} ${id} ${String(score)}`)
@@ -63,6 +89,31 @@ describe('search', () => {
     expect((await find('?q=mosaic&limit=0')).results).toHaveLength(8)
   })
 
+  test('artifacts and what was brought of them are found, runs by places, scopes by environments', async () => {
+    expect((await find('?q=sky+tool')).results).toEqual([
+      {
+        type: 'artifact',
+        id: 'tool',
+        title: 'Sky tool',
+        subtitle: expect.any(String),
+        path: '/artifacts/tool',
+        score: 1,
+      },
+    ])
+    expect((await find('?q=sha256:feed')).results).toEqual([
+      {
+        ...{ type: 'materialization', id: 'm-1', title: '/images/tool.sif', subtitle: 'far-node' },
+        ...{ status: 'planned', path: '/materializations?runId=a%20run', score: 1 },
+      },
+    ])
+    expect(shown((await find('?q=far-node')).results)).toEqual([
+      'execution Mosaic-run 1',
+      'materialization m-1 1',
+    ])
+    expect(shown((await find('?q=lab-v')).results)).toEqual(['scope Mosaic-scope 0.9'])
+    expect((await find('?q=tool&types=artifact,materialization')).total).toBe(2)
+  })
+
   test('nothing is found of a blank text; signs of patterns are signs', async () => {
     for (const query of ['', '?q=', '?q=%20%20']) expect((await find(query)).results).toEqual([])
     expect(shown((await find('?q=100%25%20%5C')).results)).toEqual(['environment e-3 0.9'])
@@ -79,11 +130,14 @@ describe('search', () => {
 
   test('bad values are 400', async () => {
     for (const query of ['?limit=many', '?colour=red', `?q=${'x'.repeat(1_001)}`])
-      expect([query.slice(0, 20), (await app.call('GET', `/search/${query}`)).status]).toEqual([query.slice(0, 20), 400])
+      expect([query.slice(0, 20), (await app.call('GET', `/search/${query}`)).status]).toEqual([
+        query.slice(0, 20),
+        400,
+      ])
   })
 
   test('each kind has an index of exactly the texts that are searched', async () => {
-    for (const { table, columns } of kinds) {
+    for (const { table, columns } of searchKinds) {
       const client = await app.db.client()
       try {
         await client.query('begin; set local enable_seqscan = off')

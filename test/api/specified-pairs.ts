@@ -99,4 +99,6 @@ const endpoints: Record<string, string> = {
   '/console-sessions/{sessionId}/stream/': 'GET',
 }
 
-export const specifiedPairs = Object.entries(endpoints).flatMap(([path, methods]) => methods.split(' ').map((method) => ({ method, path })))
+export const specifiedPairs = Object.entries(endpoints).flatMap(([path, methods]) =>
+  methods.split(' ').map((method) => ({ method, path })),
+)

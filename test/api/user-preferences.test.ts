@@ -12,13 +12,20 @@ const path = (clientId: string): string => `/user-preferences/${encodeURICompone
 
 test('preferences are 404 until they are saved, then what was saved', async () => {
   expect((await app.call('GET', path('desktop/1'))).status).toBe(404)
-  const saved = await app.call('PUT', path('desktop/1'), { clientId: 'somebody else', theme: 'dark', animationsEnabled: true })
+  const saved = await app.call('PUT', path('desktop/1'), {
+    clientId: 'somebody else',
+    theme: 'dark',
+    animationsEnabled: true,
+  })
   expect([saved.status, saved.body]).toEqual([
     200,
     { clientId: 'desktop/1', theme: 'dark', animationsEnabled: true, updatedAt: expect.stringMatching(/Z$/) },
   ])
   expect((await app.call('GET', path('desktop/1'))).body).toEqual(saved.body)
-  expect((await app.call('PUT', path('desktop/1'), {})).body).toMatchObject({ theme: 'light', animationsEnabled: false })
+  expect((await app.call('PUT', path('desktop/1'), {})).body).toMatchObject({
+    theme: 'light',
+    animationsEnabled: false,
+  })
 })
 
 test.each([

@@ -1,8 +1,12 @@
-import { generateKeyPairSync } from 'node:crypto'
+import { createHash, generateKeyPairSync } from 'node:crypto'
+import { mkdirSync, mkdtempSync, realpathSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { runFolder } from '../support/run-folder.ts'
 
 /**
- * For every route that takes a document one that is accepted, with as many of its fields as can stand together. `key` makes the ids of
- * the records that it creates; what it refers to is the world that `worldDocuments` of the same name gives.
+ * For every route that takes a document one that is accepted, with as many of its fields as can
+ * stand together. `key` makes the ids of the records that it creates; what it refers to is the
+ * world that `worldDocuments` of the same name gives.
  */
 export interface Example {
   /** Distinguishes several examples of one route. */
@@ -40,7 +44,13 @@ const environment = (key: string): Record<string, unknown> => ({
       configuration: { a: { b: 1 } },
       capabilities: { batch: true, interactive: false, container: true, simulation: true },
     },
-    { id: `${key}-nothing`, name: 'nothing', driver: 'local', mode: 'execution', configuration: { launch: 'none' } },
+    {
+      id: `${key}-nothing`,
+      name: 'nothing',
+      driver: 'local',
+      mode: 'execution',
+      configuration: { launch: 'none' },
+    },
   ],
   resources: [1, 2].map((n) => ({
     id: `${key}-${String(n)}`,
@@ -74,7 +84,13 @@ const environment = (key: string): Record<string, unknown> => ({
     })),
   ),
   resourceRelations: [
-    { environmentVersionId: '', sourceResourceId: `${key}-1`, targetResourceId: `${key}-2`, type: 'contains', metadata: {} },
+    {
+      environmentVersionId: '',
+      sourceResourceId: `${key}-1`,
+      targetResourceId: `${key}-2`,
+      type: 'contains',
+      metadata: {},
+    },
   ],
   storages: [
     {
@@ -90,7 +106,14 @@ const environment = (key: string): Record<string, unknown> => ({
       configuration: { browseRoots: [{ path: '/data' }] },
       metadata: {},
       runtimeBindings: [
-        { runtimeId: `${key}-simulator`, containerPath: '/data', default: true, readOnly: false, hostPath: '/data', configuration: {} },
+        {
+          runtimeId: `${key}-simulator`,
+          containerPath: '/data',
+          default: true,
+          readOnly: false,
+          hostPath: '/data',
+          configuration: {},
+        },
       ],
     },
   ],
@@ -118,7 +141,11 @@ const importedKey = {
   passphrase,
 }
 const token = { token: 'the-token-of-a-cluster' }
-const accessKey = { provider: 'aws', credential: { accessKeyId: 'AKIAIOSFODNN7EXAMPLE', secretAccessKey: 'wJalrXUtnFEMI-EXAMPLEKEY' } }
+const accessKey = {
+  provider: 'aws',
+  credential: { accessKeyId: 'AKIAIOSFODNN7EXAMPLE', secretAccessKey: 'wJalrXUtnFEMI-EXAMPLEKEY' },
+}
+const registryLogin = { registry: 'registry.example.org', username: 'ada', password: 'of-the-tests' }
 
 const connection = {
   id: 'base-connection',
@@ -180,7 +207,10 @@ const authored = (key: string): Record<string, unknown> => ({
           arguments: ['-c', 'true'],
           environment: { A: 'b' },
           workingDirectory: '/',
-          executable: { source: { type: 'oci', reference: 'debian:12-slim' }, delivery: { strategy: 'auto' } },
+          executable: {
+            source: { type: 'oci', reference: 'debian:12-slim' },
+            delivery: { strategy: 'auto' },
+          },
         },
         runtime: 'local',
         cpuLimit: '1',
@@ -206,7 +236,9 @@ const authored = (key: string): Record<string, unknown> => ({
         simulation: { durationSeconds: 1 },
       },
     ],
-    dataDependencies: [{ producerActivity: 'first', consumerActivity: 'second', logicalName: 'out.txt', sizeBytes: 1000 }],
+    dataDependencies: [
+      { producerActivity: 'first', consumerActivity: 'second', logicalName: 'out.txt', sizeBytes: 1000 },
+    ],
   },
 })
 
@@ -239,7 +271,12 @@ const normalised = (key: string): Record<string, unknown> => ({
     metadata: { a: 1 },
     activities: ['first', 'second'].map((name) => activity(`${key}-v1`, name)),
     dependencies: [
-      { workflowVersionId: `${key}-v1`, activityId: `${key}-v1-second`, dependsOnActivityId: `${key}-v1-first`, type: 'control' },
+      {
+        workflowVersionId: `${key}-v1`,
+        activityId: `${key}-v1-second`,
+        dependsOnActivityId: `${key}-v1-first`,
+        type: 'control',
+      },
     ],
     dataDependencies: [
       {
@@ -335,7 +372,12 @@ const workflowVersion = (): Record<string, unknown> => ({
     activityTypeId: 'base-flow-kind',
   })),
   dependencies: [
-    { workflowVersionId: 'base-flow-v1', activityId: 'base-flow-second', dependsOnActivityId: 'base-flow-first', type: 'control' },
+    {
+      workflowVersionId: 'base-flow-v1',
+      activityId: 'base-flow-second',
+      dependsOnActivityId: 'base-flow-first',
+      type: 'control',
+    },
   ],
   dataDependencies: [
     {
@@ -357,17 +399,100 @@ const companions = () => ({
 })
 
 /** What the examples refer to, in the order in which it is created. */
+/** A folder of this machine with the files that examples name. */
+const storageFolder = realpathSync(mkdtempSync(join(runFolder(), 'storage-')))
+writeFileSync(join(storageFolder, 'file'), 'content')
+mkdirSync(join(storageFolder, 'folder'))
+writeFileSync(
+  join(storageFolder, 'tool.sif'),
+  `#!/usr/bin/env run-singularity\n\0SIF_MAGIC\x0001\x0002\0${'x'.repeat(100)}`,
+)
+/** Bytes that no example promotes: where they lie is a variant of the world. */
+const baseImage = `#!/usr/bin/env run-singularity\n\0SIF_MAGIC\x0001\x0002\0${'y'.repeat(100)}`
+writeFileSync(join(storageFolder, 'base.sif'), baseImage)
+const hexOf = (text: string): string => createHash('sha256').update(text).digest('hex')
+const baseDigest = `sha256:${hexOf(baseImage)}`
+const versionId = 'artifact-version:base-artifact:1:environment:files'
+const variantId = `artifact-variant-${hexOf(`${versionId}\n${baseDigest}`).slice(0, 40)}`
+/** A context that the store has. */
+const contextText = 'a context'
+const contextHex = hexOf(contextText)
+const artifactRoot = realpathSync(mkdtempSync(join(runFolder(), 'artifacts-')))
+mkdirSync(join(artifactRoot, 'contexts', contextHex.slice(0, 2)), { recursive: true })
+writeFileSync(join(artifactRoot, 'contexts', contextHex.slice(0, 2), contextHex), contextText)
+/** What a service needs for the examples. */
+export const worldVariables = {
+  SERVICE_LOCAL_STORAGE_ROOT: storageFolder,
+  SERVICE_ARTIFACT_ROOT: artifactRoot,
+}
+
+const files = {
+  environment: { id: 'files', name: 'files' },
+  version: { id: 'files-v1', version: 1, status: 'published' },
+  storages: [
+    {
+      ...{ id: 'base-files', name: 'files', type: 'local', endpoint: storageFolder },
+      configuration: { browseRoots: [{ path: storageFolder }] },
+    },
+  ],
+}
+
+const cloudConfiguration = { sshSourceRanges: ['192.0.2.0/24'] }
+const clouds = {
+  environment: { id: 'clouds', name: 'clouds' },
+  version: { id: 'clouds-v1', version: 1, status: 'published' },
+  runtimes: [{ id: 'clouds-vm', name: 'vm', driver: 'cloud', mode: 'execution' }],
+  connections: [
+    // Nothing listens there: operations are accepted and wait.
+    {
+      ...{ id: 'clouds-account', name: 'account', type: 'cloud', endpoint: 'http://127.0.0.1:9' },
+      ...{
+        credentialRef: 'vault:cloud-credential/base',
+        configuration: { provider: 'aws', region: 'us-east-1' },
+      },
+    },
+  ],
+}
+const capacityTarget = (key: string): Record<string, unknown> => ({
+  ...{ id: key, name: key, provider: 'aws', providerMachineType: 'm5.large', imageReference: 'ami-1' },
+  ...{ region: 'us-east-1', fixedZone: 'us-east-1a', zonePolicy: 'fixed', architecture: 'amd64' },
+  ...{ vcpu: 2, memoryMiB: 8_192, provisioningMode: 'spot', maximumInstances: 3 },
+  lifecyclePolicy: 'destroy-after-run',
+  configuration: {
+    ...{ connectionId: 'c', diskType: 'gp3', diskSizeGiB: 20, network: 'n', projectId: 'p' },
+    ...{ sshSourceRanges: ['192.0.2.0/24'], allowPublicSsh: false },
+    ...{ pricePerHour: 0.1, priceCurrency: 'USD', priceSource: 'list', diskPricePerGiBMonth: 0.08 },
+  },
+  machineConfigurations: [
+    {
+      ...{ configurationVersionId: 'akoflow-scientific-worker-v7', executionOrder: 0 },
+      ...{ variables: { akoflow_workspace_path: '/w' }, required: true, enabled: true },
+    },
+  ],
+})
+
 export const baseWorld: readonly [path: string, body: Record<string, unknown>][] = [
   ['/ssh-keys/', { id: 'base' }],
   ['/kubernetes-tokens/', { id: 'base', ...token }],
   ['/cloud-credentials/', { id: 'base', ...accessKey }],
+  ['/registry-credentials/', { id: 'base', ...registryLogin }],
+  ['/machine-configurations/', { id: 'base-configuration', name: 'base-configuration' }],
   ['/environments/', baseEnvironment],
   ['/environments/', environment('spare')],
+  ['/environments/', files],
+  ['/environments/', clouds],
+  [
+    '/environments/clouds/cloud-capacity-targets/',
+    { ...capacityTarget('base-target'), maximumInstances: 10_000, configuration: cloudConfiguration },
+  ],
   ['/execution-scopes/', scope('base-scope')],
   ['/network-topologies/', topology('base-network')],
   ['/workflow-definitions/', authored('base-flow')],
   ['/schedule-plans/import/', { plan: plan('base-plan') }],
+  ['/storages/base-files/promote-artifact/', { path: 'base.sif', id: 'base-artifact', version: '1' }],
 ]
+
+const playbook = '- hosts: all\n  tasks:\n    - ansible.builtin.command: id\n'
 
 const created =
   (template: string) =>
@@ -392,7 +517,14 @@ export const examples: readonly Example[] = [
     method: 'PUT',
     template: '/instance/',
     path: () => '/instance/',
-    body: () => ({ id: 'default', name: 'here', description: 'd', organization: 'o', location: 'l', transferBufferBytes: 8 * 1024 * 1024 }),
+    body: () => ({
+      id: 'default',
+      name: 'here',
+      description: 'd',
+      organization: 'o',
+      location: 'l',
+      transferBufferBytes: 8 * 1024 * 1024,
+    }),
   },
   {
     method: 'PUT',
@@ -414,7 +546,42 @@ export const examples: readonly Example[] = [
   replaced('/kubernetes-tokens/', token),
   created('/cloud-credentials/')(undefined, (key) => ({ id: key, ...accessKey })),
   replaced('/cloud-credentials/', accessKey),
-  created('/cloud-credentials/validate/')(undefined, () => ({ ...accessKey, projectId: 'p', region: 'r' })),
+  created('/registry-credentials/')(undefined, (key) => ({ id: key, ...registryLogin })),
+  replaced('/registry-credentials/', registryLogin),
+  // This version asks azure nothing: the others are asked.
+  created('/cloud-credentials/validate/')(undefined, () => ({
+    ...{ provider: 'azure', projectId: 'p', region: 'r' },
+    credential: {
+      ...{ tenantId: 'tenant', clientSecret: 'a-secret-of-the-tests' },
+      clientId: '01234567-89ab-cdef-0123-456789abcdef',
+    },
+  })),
+  {
+    method: 'POST',
+    template: '/environments/{environmentId}/cloud-capacity-targets/',
+    path: () => '/environments/clouds/cloud-capacity-targets/',
+    body: capacityTarget,
+  },
+  ...['cloud-instances', 'cloud-provisioning'].map((folder): Example => ({
+    method: 'POST',
+    template: `/environments/{environmentId}/${folder}/`,
+    path: () => `/environments/clouds/${folder}/`,
+    body: (key) => ({
+      ...{ capacityTargetId: 'base-target', name: key, sshUsername: 'akoflow', instanceId: key },
+    }),
+  })),
+  created('/machine-configurations/')(undefined, (key) => ({ id: key, name: key, description: 'd' })),
+  {
+    method: 'POST',
+    template: '/machine-configurations/{configurationId}/versions/',
+    path: () => '/machine-configurations/base-configuration/versions/',
+    body: (key) => ({
+      ...{ id: key, status: 'published', playbookYaml: playbook, compatibility: { providers: ['aws'] } },
+      variablesSchema: { type: 'object', properties: { size: { type: 'integer' } } },
+      validationChecks: [{ name: 'here', command: 'true', capability: 'none' }],
+    }),
+  },
+  created('/machine-configuration-validations/')(undefined, () => ({ playbookYaml: playbook })),
   created('/connection-tests/')(undefined, () => connection),
   {
     method: 'PUT',
@@ -428,6 +595,75 @@ export const examples: readonly Example[] = [
     path: () => '/environment-connections/base-connection/login/',
     // Nothing is asked here, so the login is tried, and its state, refused, is the answer.
     body: () => ({ answers: ['123456'] }),
+  },
+  {
+    method: 'PUT',
+    template: '/storages/{storageId}/roots/',
+    path: () => '/storages/base-files/roots/',
+    body: () => ({
+      browseRoots: [{ path: '/', label: 'all', readOnly: false }],
+      indexPolicy: {
+        enabled: true,
+        roots: ['/'],
+        maxDepth: 5,
+        maxEntries: 100,
+        include: ['*'],
+        exclude: ['tmp'],
+        timeoutSeconds: 60,
+      },
+    }),
+  },
+  {
+    method: 'POST',
+    template: '/storages/{storageId}/checksum/',
+    path: () => '/storages/base-files/checksum/',
+    body: () => ({ path: 'file' }),
+  },
+  {
+    method: 'POST',
+    template: '/storages/{storageId}/downloads/',
+    path: () => '/storages/base-files/downloads/',
+    body: (key) => ({ path: 'file', id: key }),
+  },
+  {
+    method: 'POST',
+    template: '/storages/{storageId}/copies/',
+    path: () => '/storages/base-files/copies/',
+    body: (key) => ({
+      ...{ path: 'file', id: key, destinationStorageId: 'base-files', destinationPath: `copies/${key}` },
+      ...{ onConflict: 'overwrite', bytesPerSecond: 1_000_000 },
+    }),
+  },
+  {
+    method: 'POST',
+    template: '/storages/{storageId}/archives/',
+    path: () => '/storages/base-files/archives/',
+    body: (key) => ({ path: 'folder', id: key, onConflict: 'overwrite' }),
+  },
+  {
+    method: 'POST',
+    template: '/storages/{storageId}/index-runs/',
+    path: () => '/storages/base-files/index-runs/',
+    body: (key) => ({ id: key, checksums: true }),
+  },
+  {
+    method: 'POST',
+    template: '/storages/{storageId}/promote-data/',
+    path: () => '/storages/base-files/promote-data/',
+    body: (key) => ({ path: 'file', id: key }),
+  },
+  {
+    method: 'POST',
+    template: '/storages/{storageId}/promote-artifact/',
+    path: () => '/storages/base-files/promote-artifact/',
+    body: (key) => ({
+      path: 'tool.sif',
+      id: key,
+      name: 'tool',
+      version: '1',
+      scope: 'environment',
+      scopeId: 'files',
+    }),
   },
   created('/resources/')(undefined, (key) => ({
     ...(environment(key)['resources'] as Record<string, unknown>[])[0],
@@ -496,6 +732,40 @@ export const examples: readonly Example[] = [
     ],
     preparationRequirementsByActivity: { first: [] },
   })),
-  created('/provenance/sql/')(undefined, () => ({ statement: 'select id from resources where id = ?', params: ['one'] })),
-  created('/provenance/sql/explain/')(undefined, () => ({ statement: 'select id from resources where id = ?', params: ['one'] })),
+  created('/artifacts/')(undefined, (key) => ({
+    ...{ artifactId: key, name: key, version: '1', scope: 'project', scopeId: 'p' },
+  })),
+  created('/artifacts/docker/')(undefined, (key) => ({
+    ...{ artifactId: key, version: '1', image: 'example.org/tools/a:1', architecture: 'amd64' },
+  })),
+  created('/build-contexts/')(undefined, () => ({
+    digest: `sha256:${contextHex}`,
+    storageUri: `artifact://contexts/${contextHex}`,
+    sizeBytes: contextText.length,
+    mediaType: 'application/vnd.akoflow.build-context+tar+gzip',
+  })),
+  created('/artifact-builds/')(undefined, (key) => ({
+    ...{ id: key, artifactVersionId: versionId, sourceType: 'docker-image', image: 'example.org/tools/a:1' },
+    contextDigest: `sha256:${hexOf('docker://example.org/tools/a:1\n')}`,
+    recipeDigest: `sha256:${hexOf('docker://example.org/tools/a:1\n')}`,
+    ...{ cacheKey: key, targetFormat: 'oci', targetOs: 'linux', targetArchitecture: 'amd64' },
+    ...{ buildArguments: '{}', network: false },
+  })),
+  created('/artifact-materializations/')(undefined, (key) => ({
+    ...{ id: key, runId: 'run', activityId: 'activity', variantId, digest: baseDigest, resourceId: 'base-1' },
+    ...{
+      environmentId: 'base-v1',
+      destinationPath: '/srv/a.sif',
+      status: 'committed',
+      verifiedDigest: baseDigest,
+    },
+  })),
+  created('/provenance/sql/')(undefined, () => ({
+    statement: 'select id from resources where id = ?',
+    params: ['one'],
+  })),
+  created('/provenance/sql/explain/')(undefined, () => ({
+    statement: 'select id from resources where id = ?',
+    params: ['one'],
+  })),
 ]

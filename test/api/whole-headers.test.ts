@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { request } from 'node:http'
 import { makeVaultKeyFile } from '../support/reach.ts'
 import { openService, type TestService } from '../support/service.ts'
-import { baseWorld, examples } from './whole-documents.ts'
+import { baseWorld, examples, worldVariables } from './whole-documents.ts'
 
 const token = 'the-token_of+the.test'
 const origin = 'https://desk.example'
@@ -10,7 +10,13 @@ const origin = 'https://desk.example'
 let open: TestService
 let guarded: TestService
 beforeAll(async () => {
-  open = await openService({ environment: { SERVICE_VAULT_KEY_FILE: makeVaultKeyFile() } })
+  open = await openService({
+    environment: {
+      SERVICE_CONSOLE_ENABLED: 'true',
+      SERVICE_VAULT_KEY_FILE: makeVaultKeyFile(),
+      ...worldVariables,
+    },
+  })
   guarded = await openService({
     environment: {
       SERVICE_VAULT_KEY_FILE: makeVaultKeyFile(),
@@ -33,13 +39,21 @@ const raw = (
   options: { method?: string; headers?: Record<string, string> } = {},
 ): Promise<{ status: number; headers: Record<string, unknown>; text: string }> =>
   new Promise((resolve, reject) => {
-    const sent = request(`${service.rootUrl}${path}`, { method: options.method ?? 'GET', headers: options.headers ?? {} }, (answer) => {
-      const chunks: Buffer[] = []
-      answer.on('data', (chunk: Buffer) => chunks.push(chunk))
-      answer.on('end', () => {
-        resolve({ status: answer.statusCode ?? 0, headers: answer.headers, text: Buffer.concat(chunks).toString() })
-      })
-    })
+    const sent = request(
+      `${service.rootUrl}${path}`,
+      { method: options.method ?? 'GET', headers: options.headers ?? {} },
+      (answer) => {
+        const chunks: Buffer[] = []
+        answer.on('data', (chunk: Buffer) => chunks.push(chunk))
+        answer.on('end', () => {
+          resolve({
+            status: answer.statusCode ?? 0,
+            headers: answer.headers,
+            text: Buffer.concat(chunks).toString(),
+          })
+        })
+      },
+    )
     sent.on('error', reject)
     sent.end()
   })
@@ -66,13 +80,13 @@ describe('reads', () => {
       expect([path, again.status, again.text, again.headers.get('etag')]).toEqual([path, 304, '', tag])
       expect((await open.call('GET', path, undefined, { 'if-none-match': '"other"' })).status).toBe(200)
       const head = await open.call('HEAD', path)
-      expect([path, head.status, head.text, head.headers.get('etag'), head.headers.get('content-length')]).toEqual([
+      expect([
         path,
-        200,
-        '',
-        tag,
-        first.headers.get('content-length'),
-      ])
+        head.status,
+        head.text,
+        head.headers.get('etag'),
+        head.headers.get('content-length'),
+      ]).toEqual([path, 200, '', tag, first.headers.get('content-length')])
     }
     const before = (await open.call('GET', '/instance/')).headers.get('etag') ?? ''
     await open.ok('PUT', '/instance/', { id: 'default', name: 'renamed' })
@@ -87,7 +101,9 @@ describe('reads', () => {
     expect((await open.call('PUT', '/environments/spare/', renamed, { 'if-match': stale })).status).toBe(200)
     const refused = await open.call('PUT', '/environments/spare/', document, { 'if-match': stale })
     expect([refused.status, refused.body.code]).toEqual([412, 'precondition_failed'])
-    expect((await open.call('DELETE', '/environments/spare/', undefined, { 'if-match': stale })).status).toBe(412)
+    expect((await open.call('DELETE', '/environments/spare/', undefined, { 'if-match': stale })).status).toBe(
+      412,
+    )
     expect((await open.get('/environments/spare/')).environment.name).toBe('renamed')
   })
 })
@@ -118,17 +134,22 @@ describe('creates', () => {
   test('under an Idempotency-Key are done once: same body the same answer, another body 422, a refusal may be tried again', async () => {
     const body = examples.find(({ template }) => template === '/planning-sessions/')!.body('keyed')
     const key = { 'idempotency-key': 'first' }
-    const refused = await open.call('POST', '/planning-sessions/', { ...body, workflowVersionId: 'none' }, key)
+    const refused = await open.call(
+      'POST',
+      '/planning-sessions/',
+      { ...body, workflowVersionId: 'none' },
+      key,
+    )
     expect(refused.status).toBe(422)
     const first = await open.call('POST', '/planning-sessions/', body, key)
     expect([first.status, first.headers.get('idempotency-replayed')]).toEqual([202, null])
     const again = await open.call('POST', '/planning-sessions/', body, key)
-    expect([again.status, again.headers.get('idempotency-replayed'), again.text, again.headers.get('location')]).toEqual([
-      202,
-      'true',
-      first.text,
-      first.headers.get('location'),
-    ])
+    expect([
+      again.status,
+      again.headers.get('idempotency-replayed'),
+      again.text,
+      again.headers.get('location'),
+    ]).toEqual([202, 'true', first.text, first.headers.get('location')])
     const other = await open.call('POST', '/planning-sessions/', { ...body, budget: 1 }, key)
     expect([other.status, other.body.error]).toEqual([422, expect.stringContaining('Idempotency-Key')])
     expect((await open.call('POST', '/planning-sessions/', body)).status).toBe(422)
@@ -143,7 +164,11 @@ describe('creates', () => {
 describe('lists', () => {
   test('arrays travel in pages that name their neighbours and the total', async () => {
     for (let i = 0; i < 7; i++)
-      await open.post('/execution-scopes/', { id: `page-${String(i)}`, name: `page ${String(i)}`, environmentVersionIds: ['base-v1'] })
+      await open.post('/execution-scopes/', {
+        id: `page-${String(i)}`,
+        name: `page ${String(i)}`,
+        environmentVersionIds: ['base-v1'],
+      })
     const whole = await open.call('GET', '/execution-scopes/')
     const total = (whole.body as unknown[]).length
     expect([whole.headers.get('x-total-count'), whole.headers.get('link')]).toEqual([String(total), null])
@@ -154,12 +179,14 @@ describe('lists', () => {
       const answer = await raw(open, next)
       expect([answer.status, answer.headers['x-total-count']]).toEqual([200, String(total)])
       const links: Record<string, string> = Object.fromEntries(
-        [...((answer.headers['link'] ?? '') as string).matchAll(/<([^>]+)>; rel="(\w+)"/g)].map(([, target = '', relation = '']) => [
-          relation,
-          target,
-        ]),
+        [...((answer.headers['link'] ?? '') as string).matchAll(/<([^>]+)>; rel="(\w+)"/g)].map(
+          ([, target = '', relation = '']) => [relation, target],
+        ),
       )
-      expect([page, links['prev']]).toEqual([page, page === 1 ? undefined : expect.stringContaining(`page=${String(page - 1)}`)])
+      expect([page, links['prev']]).toEqual([
+        page,
+        page === 1 ? undefined : expect.stringContaining(`page=${String(page - 1)}`),
+      ])
       collected.push(...(JSON.parse(answer.text) as unknown[]))
       previous = next
       next = links['next']
@@ -173,7 +200,11 @@ describe('lists', () => {
 
   test('the pages of runs say whether there is a next one', async () => {
     for (let i = 0; i < 5; i++)
-      await open.post('/execution-runs/', { id: `run-${String(i)}`, schedulePlanId: 'base-plan', mode: 'simulation' })
+      await open.post('/execution-runs/', {
+        id: `run-${String(i)}`,
+        schedulePlanId: 'base-plan',
+        mode: 'simulation',
+      })
     for (let i = 0; i < 5; i++) await open.finished(`run-${String(i)}`)
     const ids: string[] = []
     let hasNext = true
@@ -199,10 +230,14 @@ describe('access', () => {
     for (const [path, item] of Object.entries(document.paths)) {
       const prefix = 'servers' in item ? '' : '/api'
       for (const method of Object.keys(item).filter((key) => key !== 'servers')) {
-        const answer = await raw(guarded, prefix + path.replaceAll(/\{\w+\}/g, 'x'), { method: method.toUpperCase() })
+        const answer = await raw(guarded, prefix + path.replaceAll(/\{\w+\}/g, 'x'), {
+          method: method.toUpperCase(),
+        })
         const isLinked = path.startsWith('/function-calls/')
         const isPublic =
-          method === 'head' ? path === '/instance/' : isLinked || (method === 'get' && (path === '/instance/' || path === '/preflight/'))
+          method === 'head'
+            ? path === '/instance/'
+            : isLinked || (method === 'get' && (path === '/instance/' || path === '/preflight/'))
         expect([method, path, answer.status, answer.headers['www-authenticate']]).toEqual([
           method,
           path,
@@ -210,7 +245,11 @@ describe('access', () => {
         ])
         expect([method, path, item[method]?.security]).toEqual([method, path, isPublic ? [] : undefined])
         if (!isPublic && method !== 'head')
-          expect(JSON.parse(answer.text)).toEqual({ error: 'authentication required', code: 'unauthenticated', details: [] })
+          expect(JSON.parse(answer.text)).toEqual({
+            error: 'authentication required',
+            code: 'unauthenticated',
+            details: [],
+          })
       }
     }
     expect((await raw(guarded, '/api/instance/', { method: 'HEAD' })).status).toBe(200)
@@ -220,11 +259,11 @@ describe('access', () => {
     for (const path of ['/', '/openapi.json', '/api/environments/'])
       expect([path, (await raw(guarded, path, { headers: bearer })).status]).toEqual([path, 200])
     const page = await raw(guarded, '/docs/')
-    expect([page.status, String(page.headers['content-type']).startsWith('text/html'), page.text.includes('/execution-runs/')]).toEqual([
-      200,
-      true,
-      false,
-    ])
+    expect([
+      page.status,
+      String(page.headers['content-type']).startsWith('text/html'),
+      page.text.includes('/execution-runs/'),
+    ]).toEqual([200, true, false])
   })
 
   test('nothing but the whole token is one', async () => {
@@ -237,22 +276,30 @@ describe('access', () => {
       token,
       `Basic ${Buffer.from(`:${token}`).toString('base64')}`,
     ])
-      expect([authorization, (await raw(guarded, '/api/environments/', { headers: { authorization } })).status]).toEqual([
+      expect([
         authorization,
-        401,
-      ])
+        (await raw(guarded, '/api/environments/', { headers: { authorization } })).status,
+      ]).toEqual([authorization, 401])
     expect((await raw(guarded, `/api/environments/?token=${encodeURIComponent(token)}`)).status).toBe(401)
-    expect((await raw(guarded, '/api/environments/', { headers: { authorization: `bearer ${token}` } })).status).toBe(200)
+    expect(
+      (await raw(guarded, '/api/environments/', { headers: { authorization: `bearer ${token}` } })).status,
+    ).toBe(200)
   })
 
   test('a foreign Host is 403, with and without the token', async () => {
     for (const host of ['evil.example', 'evil.example:80', 'localhost.evil.example', '169.254.169.254']) {
       const answer = await raw(guarded, '/api/environments/', { headers: { ...bearer, host } })
       expect([host, answer.status, JSON.parse(answer.text).code]).toEqual([host, 403, 'forbidden'])
-      expect([host, (await raw(open, '/api/environments/', { headers: { host } })).status]).toEqual([host, 403])
+      expect([host, (await raw(open, '/api/environments/', { headers: { host } })).status]).toEqual([
+        host,
+        403,
+      ])
     }
     for (const host of ['localhost', '127.0.0.1:1', '[::1]', 'orrery.example', 'ORRERY.example:9999'])
-      expect([host, (await raw(guarded, '/api/environments/', { headers: { ...bearer, host } })).status]).toEqual([host, 200])
+      expect([
+        host,
+        (await raw(guarded, '/api/environments/', { headers: { ...bearer, host } })).status,
+      ]).toEqual([host, 200])
   })
 
   test('an allowed origin may ask from a browser, another one may not', async () => {
@@ -269,13 +316,22 @@ describe('access', () => {
     for (const name of ['authorization', 'content-type', 'idempotency-key'])
       expect(String(preflight.headers['access-control-allow-headers']).toLowerCase()).toContain(name)
     const read = await raw(guarded, '/api/execution-scopes/', { headers: { ...bearer, origin } })
-    expect(read).toMatchObject({ status: 200, headers: { 'access-control-allow-origin': origin, vary: expect.stringContaining('Origin') } })
+    expect(read).toMatchObject({
+      status: 200,
+      headers: { 'access-control-allow-origin': origin, vary: expect.stringContaining('Origin') },
+    })
     for (const name of ['x-total-count', 'link', 'etag', 'location', 'retry-after'])
       expect(String(read.headers['access-control-expose-headers']).toLowerCase()).toContain(name)
     for (const foreign of ['https://evil.example', `${origin}.evil.example`, 'null', 'http://desk.example'])
       for (const service of [guarded, open]) {
-        const refused = await raw(service, '/api/execution-scopes/', { headers: { ...bearer, origin: foreign } })
-        expect([foreign, refused.status, refused.headers['access-control-allow-origin']]).toEqual([foreign, 403, undefined])
+        const refused = await raw(service, '/api/execution-scopes/', {
+          headers: { ...bearer, origin: foreign },
+        })
+        expect([foreign, refused.status, refused.headers['access-control-allow-origin']]).toEqual([
+          foreign,
+          403,
+          undefined,
+        ])
       }
   })
 
@@ -296,7 +352,12 @@ describe('access', () => {
   })
 
   test('errors come as problems to who asks for problems', async () => {
-    const answer = await open.call('POST', '/execution-scopes/', { id: '' }, { accept: 'application/problem+json, application/json;q=0.9' })
+    const answer = await open.call(
+      'POST',
+      '/execution-scopes/',
+      { id: '' },
+      { accept: 'application/problem+json, application/json;q=0.9' },
+    )
     expect([answer.status, answer.headers.get('content-type')]).toEqual([422, 'application/problem+json'])
     expect(answer.body).toMatchObject({
       type: 'urn:orrery:error:unacceptable',

@@ -31,11 +31,15 @@ export const openPlaces = (document: Json) => {
     const schema = resolved(given)
     const choices = (schema['anyOf'] ?? schema['oneOf']) as Json[] | undefined
     if (choices === undefined) return schema
-    const chosen = choices.find((choice) => ajv.compile({ $id: `choice-${String((choicesMade += 1))}`, ...absolute(choice) })(value))
-    if (chosen === undefined) throw new Error(`the example fits no alternative: ${JSON.stringify(value).slice(0, 200)}`)
+    const chosen = choices.find((choice) =>
+      ajv.compile({ $id: `choice-${String((choicesMade += 1))}`, ...absolute(choice) })(value),
+    )
+    if (chosen === undefined)
+      throw new Error(`the example fits no alternative: ${JSON.stringify(value).slice(0, 200)}`)
     return alternative(chosen, value)
   }
-  const absolute = (schema: Json): Json => JSON.parse(JSON.stringify(schema).replaceAll('"$ref":"#/', '"$ref":"api#/')) as Json
+  const absolute = (schema: Json): Json =>
+    JSON.parse(JSON.stringify(schema).replaceAll('"$ref":"#/', '"$ref":"api#/')) as Json
 
   /** JSON types that a schema lets a value have; undefined where it may be anything. */
   const typesOf = (given: Json): Set<string> | undefined => {
@@ -47,7 +51,8 @@ export const openPlaces = (document: Json) => {
     }
     if (Array.isArray(schema['type'])) return new Set(schema['type'] as string[])
     if (typeof schema['type'] === 'string') return new Set([schema['type']])
-    const values = schema['const'] === undefined ? (schema['enum'] as unknown[] | undefined) : [schema['const']]
+    const values =
+      schema['const'] === undefined ? (schema['enum'] as unknown[] | undefined) : [schema['const']]
     return values === undefined ? undefined : new Set(values.map((value) => typeof value))
   }
 
@@ -58,11 +63,13 @@ export const openPlaces = (document: Json) => {
       places.push({ path, value: at, schema, required })
       const own = alternative(schema, at)
       if (Array.isArray(at)) {
-        if (at.length > 0 && own['items'] !== undefined) walk(at[0], own['items'] as Json, [...path, 0], false)
+        if (at.length > 0 && own['items'] !== undefined)
+          walk(at[0], own['items'] as Json, [...path, 0], false)
       } else if (typeof at === 'object' && at !== null)
         for (const [key, item] of Object.entries(at)) {
           const declared = own['properties']?.[key] as Json | undefined
-          if (declared !== undefined) walk(item, declared, [...path, key], (own['required'] ?? []).includes(key))
+          if (declared !== undefined)
+            walk(item, declared, [...path, key], (own['required'] ?? []).includes(key))
         }
     }
     walk(value, given, [], true)
@@ -71,7 +78,8 @@ export const openPlaces = (document: Json) => {
 
   return {
     schemaOf: ({ method, template }: Example): Json =>
-      document['paths'][template][method.toLowerCase()].requestBody.content['application/json'].schema as Json,
+      document['paths'][template][method.toLowerCase()].requestBody.content['application/json']
+        .schema as Json,
     alternative,
     typesOf,
     placesOf,

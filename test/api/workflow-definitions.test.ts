@@ -37,7 +37,8 @@ interface Refused {
   details: Detail[]
 }
 
-const create = (document: unknown) => service.call<Definition & Refused>('POST', '/workflow-definitions/', document)
+const create = (document: unknown) =>
+  service.call<Definition & Refused>('POST', '/workflow-definitions/', document)
 /** Rows of each table of workflows. */
 const workflowCounts = async (): Promise<unknown[]> => {
   const all = await service.counts()
@@ -47,8 +48,15 @@ const workflowCounts = async (): Promise<unknown[]> => {
   ].map((table) => all[table])
 }
 const paths = (details: Detail[]): string[] => details.map(({ path }) => path)
-const simulated = (name: string, dependsOn: string[] = []) => ({ name, dependsOn, simulation: { durationSeconds: 1 } })
-const workflow = (name: string, activities: unknown[], spec: object = {}) => ({ name, spec: { namespace: 'tests', activities, ...spec } })
+const simulated = (name: string, dependsOn: string[] = []) => ({
+  name,
+  dependsOn,
+  simulation: { durationSeconds: 1 },
+})
+const workflow = (name: string, activities: unknown[], spec: object = {}) => ({
+  name,
+  spec: { namespace: 'tests', activities, ...spec },
+})
 
 describe('create and read', () => {
   test('what is created is what is read, listed and paged', async () => {
@@ -119,10 +127,21 @@ describe('create and read', () => {
             activityTypeId: 'image--mosaic-activity',
             resources: { cpu: 0.1, memoryBytes: 16 * 2 ** 20 },
             priority: 2,
-            metadata: { baseRuntimeSeconds: 2.5, expectedOutputs: ['fit.txt'], stage: 'declared', workspaceSeedPath: 'mosaic/bin' },
+            metadata: {
+              baseRuntimeSeconds: 2.5,
+              expectedOutputs: ['fit.txt'],
+              stage: 'declared',
+              workspaceSeedPath: 'mosaic/bin',
+            },
           },
         ],
-        dependencies: [{ activityId: 'image--mosaic-fit', dependsOnActivityId: 'image--mosaic-project-a', type: 'control' }],
+        dependencies: [
+          {
+            activityId: 'image--mosaic-fit',
+            dependsOnActivityId: 'image--mosaic-project-a',
+            type: 'control',
+          },
+        ],
         dataDependencies: [
           { logicalName: 'a.fits', sizeBytes: 10 },
           { logicalName: 'b.fits', sizeBytes: 5 },
@@ -132,16 +151,35 @@ describe('create and read', () => {
     const { warnings: _, ...definition } = created.body
     expect((await service.call('GET', '/workflow-definitions/image--mosaic/')).body).toEqual(definition)
     expect((await service.call('GET', '/workflow-definitions/')).body).toEqual([definition])
-    const page = await service.call('GET', '/workflow-definitions/image--mosaic/activities/?page=2&pageSize=1')
-    expect(page.body).toEqual({ items: [definition.version.activities[1]], page: 2, pageSize: 1, total: 2, hasNext: false })
-    const beyond = await service.call('GET', '/workflow-definitions/image--mosaic/activities/?page=9999999999999999&pageSize=100')
+    const page = await service.call(
+      'GET',
+      '/workflow-definitions/image--mosaic/activities/?page=2&pageSize=1',
+    )
+    expect(page.body).toEqual({
+      items: [definition.version.activities[1]],
+      page: 2,
+      pageSize: 1,
+      total: 2,
+      hasNext: false,
+    })
+    const beyond = await service.call(
+      'GET',
+      '/workflow-definitions/image--mosaic/activities/?page=9999999999999999&pageSize=100',
+    )
     expect(beyond.body).toMatchObject({ items: [], total: 2, hasNext: false })
 
     const graph = await loadGraph(service.db, 'image--mosaic-v1')
     expect(graph).toMatchObject({
       workflowId: 'image--mosaic',
       activities: [
-        { position: 0, cpu: 0.25, memoryBytes: 2 ** 31, resourceSelector: 'host-1', runtimeHint: 'local', priority: 0 },
+        {
+          position: 0,
+          cpu: 0.25,
+          memoryBytes: 2 ** 31,
+          resourceSelector: 'host-1',
+          runtimeHint: 'local',
+          priority: 0,
+        },
         { position: 1, baseRuntimeSeconds: 2.5 },
       ],
       edges: [{ from: 0, to: 1, bytes: 15 }],
@@ -167,10 +205,18 @@ describe('create and read', () => {
       ['a', 'z'],
     ] as const)
       await create({ name, spec: { namespace, activities: [simulated('t')] } })
-    await create({ name: 'big', spec: { namespace: 'a', activities: Array.from({ length: 1_001 }, (_, i) => simulated(`t${i}`)) } })
+    await create({
+      name: 'big',
+      spec: { namespace: 'a', activities: Array.from({ length: 1_001 }, (_, i) => simulated(`t${i}`)) },
+    })
     const all = await service.call<Definition[]>('GET', '/workflow-definitions/')
     expect(all.body.map(({ id }) => id)).toEqual(['big', 'c', 'a', 'b'])
-    expect(all.body.map(({ version }) => [version.activityCount, (version as Partial<Definition['version']>).activities?.length])).toEqual([
+    expect(
+      all.body.map(({ version }) => [
+        version.activityCount,
+        (version as Partial<Definition['version']>).activities?.length,
+      ]),
+    ).toEqual([
       [1_001, undefined],
       [1, 1],
       [1, 1],
@@ -179,7 +225,9 @@ describe('create and read', () => {
     const second = await service.call<Definition[]>('GET', '/workflow-definitions/?page=2&pageSize=3')
     expect(second.body.map(({ id }) => id)).toEqual(['b'])
     expect(second.headers.get('x-total-count')).toBe('4')
-    expect((await service.call<Definition>('GET', '/workflow-definitions/big/')).body.version.activities).toHaveLength(1_001)
+    expect(
+      (await service.call<Definition>('GET', '/workflow-definitions/big/')).body.version.activities,
+    ).toHaveLength(1_001)
   })
 
   test('above 10,000 activities the detail carries counts, and pages and export carry everything', async () => {
@@ -190,13 +238,17 @@ describe('create and read', () => {
         Array.from({ length: count }, (_, i) => simulated(`t${i}`, i === 0 ? [] : [`t${i - 1}`])),
       ),
     )
-    expect([created.status, created.body.version.activities, created.body.version.activityCount]).toEqual([201, undefined, count])
-    const read = await service.call<Definition>('GET', '/workflow-definitions/huge/')
-    expect([read.body.version.activities, read.body.version.activityCount, read.body.version.dependencyCount]).toEqual([
+    expect([created.status, created.body.version.activities, created.body.version.activityCount]).toEqual([
+      201,
       undefined,
       count,
-      count - 1,
     ])
+    const read = await service.call<Definition>('GET', '/workflow-definitions/huge/')
+    expect([
+      read.body.version.activities,
+      read.body.version.activityCount,
+      read.body.version.dependencyCount,
+    ]).toEqual([undefined, count, count - 1])
     const last = await service.call<{ items: { id: string }[]; hasNext: boolean }>(
       'GET',
       `/workflow-definitions/huge/activities/?page=11&pageSize=1000`,
@@ -204,7 +256,9 @@ describe('create and read', () => {
     expect(last.body).toMatchObject({ items: [{ id: 'huge-t10000' }], hasNext: false })
     const graph = await loadGraph(service.db, 'huge-v1')
     expect([graph?.activities[10_000]?.externalId, graph?.edges.length]).toEqual(['t10000', count - 1])
-    expect((await service.call('GET', '/workflow-definitions/huge/export/')).text.match(/^ {4}- name: t\d+$/gm)).toHaveLength(count)
+    expect(
+      (await service.call('GET', '/workflow-definitions/huge/export/')).text.match(/^ {4}- name: t\d+$/gm),
+    ).toHaveLength(count)
   })
 
   test('unknown ids are 404 on every route', async () => {
@@ -226,7 +280,11 @@ describe('create and read', () => {
           { ...simulated('a'), runtime: 'nowhere' },
           { ...simulated('b'), runtime: 'simgrid' },
         ],
-        { dataDependencies: [{ producerActivity: 'a', consumerActivity: 'b', logicalName: 'f', sizeBytes: 1 }] },
+        {
+          dataDependencies: [
+            { producerActivity: 'a', consumerActivity: 'b', logicalName: 'f', sizeBytes: 1 },
+          ],
+        },
       ),
     )
     expect(paths(created.body.warnings)).toEqual(['spec.dataDependencies.0', 'spec.activities.0.runtime'])
@@ -252,14 +310,21 @@ describe('create and read', () => {
   test('keys in another case and nulls are read, unicode names too', async () => {
     const created = await create({
       Name: 'Größe 東京',
-      SPEC: { Namespace: 'tests', image: null, ACTIVITIES: [{ Name: 'é', Simulation: { DurationSeconds: 3 } }] },
+      SPEC: {
+        Namespace: 'tests',
+        image: null,
+        ACTIVITIES: [{ Name: 'é', Simulation: { DurationSeconds: 3 } }],
+      },
     })
     expect(created.status).toBe(201)
     expect(created.body).toMatchObject({
       id: 'größe-東京',
       version: { activities: [{ externalId: 'é', simulation: { durationSeconds: 3 } }] },
     })
-    const exported = await service.call('GET', `/workflow-definitions/${encodeURIComponent('größe-東京')}/export/`)
+    const exported = await service.call(
+      'GET',
+      `/workflow-definitions/${encodeURIComponent('größe-東京')}/export/`,
+    )
     expect(exported.headers.get('content-disposition')).toBe(
       `attachment; filename="gr__e-__.yaml"; filename*=UTF-8''gr%C3%B6%C3%9Fe-%E6%9D%B1%E4%BA%AC.yaml`,
     )
@@ -273,10 +338,20 @@ describe('a definition that is sent back as it was answered', () => {
       workflow(
         name,
         [
-          { name: 'Fit A', run: 'fit', image: 'tools:1', activityType: 'fit', simulation: { durationSeconds: 2 } },
+          {
+            name: 'Fit A',
+            run: 'fit',
+            image: 'tools:1',
+            activityType: 'fit',
+            simulation: { durationSeconds: 2 },
+          },
           { name: 'b', dependsOn: ['Fit A'], simulation: { durationSeconds: 1 }, metadata: { note: 1 } },
         ],
-        { dataDependencies: [{ producerActivity: 'Fit A', consumerActivity: 'b', logicalName: 'x', sizeBytes: 5 }] },
+        {
+          dataDependencies: [
+            { producerActivity: 'Fit A', consumerActivity: 'b', logicalName: 'x', sizeBytes: 5 },
+          ],
+        },
       ),
     )
     expect(made.status).toBe(201)
@@ -289,8 +364,16 @@ describe('a definition that is sent back as it was answered', () => {
   test('is taken without a warning, also under another name', async () => {
     const sent = await answered('echoed')
     const again = await create(sent)
-    expect([again.status, again.body.warnings, again.body.version.definitionHash]).toEqual([201, [], sent.version.definitionHash])
-    const other = await service.call<Definition & Refused>('POST', '/workflow-definitions/import/?name=Other', sent)
+    expect([again.status, again.body.warnings, again.body.version.definitionHash]).toEqual([
+      201,
+      [],
+      sent.version.definitionHash,
+    ])
+    const other = await service.call<Definition & Refused>(
+      'POST',
+      '/workflow-definitions/import/?name=Other',
+      sent,
+    )
     expect([other.status, other.body.warnings, other.body.version.id]).toEqual([201, [], 'other-v1'])
   })
 
@@ -310,11 +393,31 @@ describe('a definition that is sent back as it was answered', () => {
     ['the external id', (d) => (d.externalId = 'x'), 'externalId'],
     ['a count', (d) => (d.version.activityCount = 9), 'version.activityCount'],
     ['reserved metadata', (d) => (d.version.metadata = { legacy: 1 }), 'version.metadata.legacy'],
-    ['a dependency of 0 bytes', (d) => (d.version.dataDependencies[0].sizeBytes = 0), 'version.dataDependencies.0'],
-    ['an activity id', (d) => (d.version.activities[0].externalId = d.version.activities[0].name = 'c'), 'version.activities.0.id'],
-    ['an activity name', (d) => (d.version.activities[0].name = 'Something else'), 'version.activities.0.name'],
-    ['an activity type', (d) => (d.version.activities[0].activityTypeId = 'montage'), 'version.activities.0.activityTypeId'],
-    ['fewer capabilities', (d) => (d.version.activities[0].capabilities = ['simulation']), 'version.activities.0.capabilities'],
+    [
+      'a dependency of 0 bytes',
+      (d) => (d.version.dataDependencies[0].sizeBytes = 0),
+      'version.dataDependencies.0',
+    ],
+    [
+      'an activity id',
+      (d) => (d.version.activities[0].externalId = d.version.activities[0].name = 'c'),
+      'version.activities.0.id',
+    ],
+    [
+      'an activity name',
+      (d) => (d.version.activities[0].name = 'Something else'),
+      'version.activities.0.name',
+    ],
+    [
+      'an activity type',
+      (d) => (d.version.activities[0].activityTypeId = 'montage'),
+      'version.activities.0.activityTypeId',
+    ],
+    [
+      'fewer capabilities',
+      (d) => (d.version.activities[0].capabilities = ['simulation']),
+      'version.activities.0.capabilities',
+    ],
     ['a service', (d) => (d.version.activities[0].service = { ports: [80] }), 'version.activities.0.service'],
     ['resources', (d) => (d.version.activities[1].resources.gpu = 1), 'version.activities.1.resources'],
     [
@@ -322,7 +425,11 @@ describe('a definition that is sent back as it was answered', () => {
       (d) => (d.version.activities[0].command.resolvedExecutable = {}),
       'version.activities.0.command.resolvedExecutable',
     ],
-    ["a type's application", (d) => (d.activityTypes[0].application = 'montage'), 'activityTypes.0.application'],
+    [
+      "a type's application",
+      (d) => (d.activityTypes[0].application = 'montage'),
+      'activityTypes.0.application',
+    ],
     ["a type's intensity", (d) => (d.activityTypes[0].cpuIntensity = 0.5), 'activityTypes.0.cpuIntensity'],
     ["a type's id", (d) => (d.activityTypes[0].id = 'other'), 'activityTypes.0'],
   ]
@@ -336,38 +443,62 @@ describe('a definition that is sent back as it was answered', () => {
   })
 
   const impossible: [string, (d: Loose) => unknown, string][] = [
-    ['interactive', (d) => (d.version.activities[0].capabilities = ['real', 'interactive']), 'version.activities.0.capabilities.1'],
+    [
+      'interactive',
+      (d) => (d.version.activities[0].capabilities = ['real', 'interactive']),
+      'version.activities.0.capabilities.1',
+    ],
     [
       'real without an executable',
-      (d) => Object.assign(d.version.activities[1], { capabilities: ['simulation', 'real'], command: { entrypoint: 'x' } }),
+      (d) =>
+        Object.assign(d.version.activities[1], {
+          capabilities: ['simulation', 'real'],
+          command: { entrypoint: 'x' },
+        }),
       'version.activities.1.capabilities.1',
     ],
   ]
-  test.each(impossible)('the capability %s that an activity cannot have is 422', async (_what, change, at) => {
-    const sent = await answered('claimed')
-    change(sent)
-    const before = await service.counts()
-    const refused = await create(sent)
-    expect([refused.status, refused.body.details.map(({ path }) => path)]).toEqual([422, [at]])
-    expect(await service.counts()).toEqual(before)
-  })
+  test.each(impossible)(
+    'the capability %s that an activity cannot have is 422',
+    async (_what, change, at) => {
+      const sent = await answered('claimed')
+      change(sent)
+      const before = await service.counts()
+      const refused = await create(sent)
+      expect([refused.status, refused.body.details.map(({ path }) => path)]).toEqual([422, [at]])
+      expect(await service.counts()).toEqual(before)
+    },
+  )
 })
 
 describe('the export', () => {
   test('is JSON for a client that accepts that rather, and imports to the same content as the YAML', async () => {
-    const made = await create(workflow('shown', [simulated('a'), simulated('b', ['a'])], { storageSize: '2Gi' }))
+    const made = await create(
+      workflow('shown', [simulated('a'), simulated('b', ['a'])], { storageSize: '2Gi' }),
+    )
     expect(made.status).toBe(201)
     const path = '/workflow-definitions/shown/export/'
     const yaml = await service.call('GET', path)
-    for (const accept of ['application/json', 'application/json, application/yaml;q=0.5', 'application/*;q=0.1, application/json']) {
+    for (const accept of [
+      'application/json',
+      'application/json, application/yaml;q=0.5',
+      'application/*;q=0.1, application/json',
+    ]) {
       const exported = await service.call('GET', path, undefined, { accept })
-      expect([accept, exported.status, exported.headers.get('content-type')]).toEqual([accept, 200, 'application/json'])
+      expect([accept, exported.status, exported.headers.get('content-type')]).toEqual([
+        accept,
+        200,
+        'application/json',
+      ])
       expect(exported.headers.get('content-disposition')).toMatch(/^attachment; filename="shown\.json"/)
       expect(exported.headers.get('vary')).toContain('Accept')
       expect(exported.headers.get('etag')).not.toBe(yaml.headers.get('etag'))
     }
     for (const accept of ['*/*', 'application/yaml', 'application/json, */*', 'application/problem+json'])
-      expect([accept, (await service.call('GET', path, undefined, { accept })).text]).toEqual([accept, yaml.text])
+      expect([accept, (await service.call('GET', path, undefined, { accept })).text]).toEqual([
+        accept,
+        yaml.text,
+      ])
     const refused = await service.call('GET', path, undefined, { accept: 'text/html' })
     expect([refused.status, refused.body['error']]).toEqual([
       406,
@@ -377,21 +508,31 @@ describe('the export', () => {
     for (const document of [body, yaml.text]) {
       expect((await service.call('DELETE', '/workflow-definitions/shown/')).status).toBe(204)
       const again = await service.call<Definition & Refused>('POST', '/workflow-definitions/', document)
-      expect([again.status, again.body.version.definitionHash]).toEqual([201, made.body.version.definitionHash])
+      expect([again.status, again.body.version.definitionHash]).toEqual([
+        201,
+        made.body.version.definitionHash,
+      ])
     }
   })
 })
 
 describe('duplicate and delete', () => {
   test('a copy has the same content under its own ids', async () => {
-    await create(workflow('first', [simulated('a'), simulated('b', ['a'])], { storageSize: '2Gi', runtime: 'k8s' }))
-    const copy = await service.call<Definition>('POST', '/workflow-definition-actions/duplicate/first/', { name: 'Second' })
+    await create(
+      workflow('first', [simulated('a'), simulated('b', ['a'])], { storageSize: '2Gi', runtime: 'k8s' }),
+    )
+    const copy = await service.call<Definition>('POST', '/workflow-definition-actions/duplicate/first/', {
+      name: 'Second',
+    })
     expect(copy.status).toBe(201)
     expect(copy.body).toMatchObject({
       id: 'second',
       name: 'Second',
       namespace: 'tests',
-      version: { metadata: { legacy: { runtime: 'k8s' } }, activities: [{ id: 'second-a' }, { id: 'second-b' }] },
+      version: {
+        metadata: { legacy: { runtime: 'k8s' } },
+        activities: [{ id: 'second-a' }, { id: 'second-b' }],
+      },
     })
     const moved = await service.call<Definition>('POST', '/workflow-definition-actions/duplicate/first/', {
       name: 'third',
@@ -399,17 +540,24 @@ describe('duplicate and delete', () => {
     })
     expect(moved.body.namespace).toBe('elsewhere')
     for (const body of [{ name: 'first' }, { name: ' ' }, { name: '!!' }, {}]) {
-      const refused = await service.call<Refused>('POST', '/workflow-definition-actions/duplicate/first/', body)
+      const refused = await service.call<Refused>(
+        'POST',
+        '/workflow-definition-actions/duplicate/first/',
+        body,
+      )
       expect([refused.status, paths(refused.body.details)]).toEqual([422, ['name']])
     }
-    expect(service.audits.map(({ eventType }) => eventType)).toEqual(expect.arrayContaining(['workflow.created', 'workflow.duplicated']))
+    expect(service.audits.map(({ eventType }) => eventType)).toEqual(
+      expect.arrayContaining(['workflow.created', 'workflow.duplicated']),
+    )
   })
 
   test('a workflow that a plan uses stays', async () => {
     await create(workflow('kept', [simulated('a')]))
     await service.db.run(sql`insert into execution_scopes (id, name) values ('scope-of-kept', 's')`)
     await service.db.run(
-      sql`insert into schedule_plans (id, workflow_version_id, content_version_id, execution_scope_id, source, assignment_count) values ('p', 'kept-v1', 'kept-v1', 'scope-of-kept', 'manual', 0)`,
+      sql`insert into schedule_plans (id, workflow_version_id, content_version_id, execution_scope_id, source,
+        assignment_count) values ('p', 'kept-v1', 'kept-v1', 'scope-of-kept', 'manual', 0)`,
     )
     const before = await service.counts()
     const refused = await service.call<Refused>('DELETE', '/workflow-definitions/kept/')
@@ -566,7 +714,8 @@ describe('bad input', () => {
     ['NUL', workflow('x\0y', [simulated('a')]), 422, /NUL/],
     [
       'an infinite duration',
-      '{"name": "x", "spec": {"namespace": "n", "activities": [{"name": "a", "simulation": {"durationSeconds": 1e999}}]}}',
+      '{"name": "x", "spec": {"namespace": "n", "activities": [{"name": "a", "simulation": ' +
+        '{"durationSeconds": 1e999}}]}}',
       422,
       /finite/,
     ],
@@ -588,7 +737,10 @@ describe('bad input', () => {
   test('a taken name is told together with everything else', async () => {
     await create(workflow('taken', [simulated('a')]))
     const answer = await create(workflow('Taken', [simulated('a', ['b'])]))
-    expect([answer.status, paths(answer.body.details)]).toEqual([422, ['spec.activities.0.dependsOn.0', 'name']])
+    expect([answer.status, paths(answer.body.details)]).toEqual([
+      422,
+      ['spec.activities.0.dependsOn.0', 'name'],
+    ])
   })
 
   test('a WfFormat document with several errors gets all of them', async () => {
@@ -630,25 +782,40 @@ describe('bad input', () => {
   })
 
   test('of 64 equal creates at once one is stored', async () => {
-    const answers = await Promise.all(Array.from({ length: 64 }, () => create(workflow('race', [simulated('a'), simulated('b', ['a'])]))))
-    expect(answers.map(({ status }) => status).sort()).toEqual([201, ...Array.from({ length: 63 }, () => 422)])
-    expect(answers.filter(({ status }) => status === 422).every(({ body }) => body.details[0]?.path === 'name')).toBe(true)
+    const answers = await Promise.all(
+      Array.from({ length: 64 }, () => create(workflow('race', [simulated('a'), simulated('b', ['a'])]))),
+    )
+    expect(answers.map(({ status }) => status).sort()).toEqual([
+      201,
+      ...Array.from({ length: 63 }, () => 422),
+    ])
+    expect(
+      answers.filter(({ status }) => status === 422).every(({ body }) => body.details[0]?.path === 'name'),
+    ).toBe(true)
     expect(await workflowCounts()).toEqual([1, 1, 1, 2, 1, 0])
   })
 })
 
 describe('embedded versions', () => {
-  const documentOf = async (id: string) => (await service.call<Definition>('GET', `/workflow-definitions/${id}/`)).body.version
+  const documentOf = async (id: string) =>
+    (await service.call<Definition>('GET', `/workflow-definitions/${id}/`)).body.version
 
   test('what was read from the service is the stored version; anything else is stored once beside it', async () => {
     await create(workflow('origin', [simulated('a'), { ...simulated('b', ['a']), cpuLimit: '2' }]))
     const document = await documentOf('origin')
     expect(await service.db.transaction((tx) => embedWorkflow(tx, document))).toBe('origin-v1')
-    const changed = { ...document, activities: document.activities.map((activity) => ({ ...activity, priority: 9 })) }
-    const ids = await Promise.all(Array.from({ length: 8 }, () => service.db.transaction((tx) => embedWorkflow(tx, changed))))
+    const changed = {
+      ...document,
+      activities: document.activities.map((activity) => ({ ...activity, priority: 9 })),
+    }
+    const ids = await Promise.all(
+      Array.from({ length: 8 }, () => service.db.transaction((tx) => embedWorkflow(tx, changed))),
+    )
     expect(new Set(ids).size).toBe(1)
     expect(ids[0]).toMatch(/^origin-v1#[0-9a-f]{16}$/)
-    expect((await loadGraph(service.db, ids[0] ?? ''))?.activities.map(({ priority }) => priority)).toEqual([9, 9])
+    expect((await loadGraph(service.db, ids[0] ?? ''))?.activities.map(({ priority }) => priority)).toEqual([
+      9, 9,
+    ])
     expect(await documentOf('origin')).toEqual(document)
     expect((await service.call<Definition[]>('GET', '/workflow-definitions/')).body).toHaveLength(1)
   })
@@ -663,7 +830,14 @@ describe('embedded versions', () => {
           { id: 'old-analyze', externalId: 'analyze', command: { entrypoint: 'run' } },
         ],
         dependencies: [{ activityId: 'old-analyze', dependsOnActivityId: 'prepare' }],
-        dataDependencies: [{ producerActivityId: 'prepare', consumerActivityId: 'old-analyze', logicalName: 'f', sizeBytes: 0 }],
+        dataDependencies: [
+          {
+            producerActivityId: 'prepare',
+            consumerActivityId: 'old-analyze',
+            logicalName: 'f',
+            sizeBytes: 0,
+          },
+        ],
       }),
     )
     const graph = await loadGraph(service.db, id)
@@ -671,13 +845,23 @@ describe('embedded versions', () => {
     expect(graph).toMatchObject({
       workflowId: 'old',
       activities: [
-        { id: 'prepare', externalId: 'prepare', capabilities: ['simulation'], policy: { timeoutSeconds: 3600 } },
+        {
+          id: 'prepare',
+          externalId: 'prepare',
+          capabilities: ['simulation'],
+          policy: { timeoutSeconds: 3600 },
+        },
         { id: 'old-analyze', capabilities: ['real'] },
       ],
       edges: [{ from: 0, to: 1, bytes: 0 }],
     })
     const resolve = activityResolver(graph)
-    expect(['prepare', 'old-analyze', 'analyze', 'nobody'].map((given) => resolve(given, 'p'))).toEqual([0, 1, 1, undefined])
+    expect(['prepare', 'old-analyze', 'analyze', 'nobody'].map((given) => resolve(given, 'p'))).toEqual([
+      0,
+      1,
+      1,
+      undefined,
+    ])
     expect(() =>
       activityResolver({
         workflowId: 'w',
@@ -708,7 +892,9 @@ describe('embedded versions', () => {
               { activityId: 'b', dependsOnActivityId: 'c' },
               { activityId: 'c', dependsOnActivityId: 'b' },
             ],
-            dataDependencies: [{ producerActivityId: 'b', consumerActivityId: 'b', logicalName: 'f', sizeBytes: 1 }],
+            dataDependencies: [
+              { producerActivityId: 'b', consumerActivityId: 'b', logicalName: 'f', sizeBytes: 1 },
+            ],
           },
           'workflow',
         ),
@@ -728,12 +914,22 @@ describe('embedded versions', () => {
 
   test('a definition sent back as it was read is a new workflow of the same content', async () => {
     const first = await create(
-      workflow('round', [{ name: 'One', run: 'x', image: 'i', activityType: 'kind' }, simulated('two', ['One'])], {
-        dataDependencies: [{ producerActivity: 'One', consumerActivity: 'two', logicalName: 'f', sizeBytes: 3 }],
-      }),
+      workflow(
+        'round',
+        [{ name: 'One', run: 'x', image: 'i', activityType: 'kind' }, simulated('two', ['One'])],
+        {
+          dataDependencies: [
+            { producerActivity: 'One', consumerActivity: 'two', logicalName: 'f', sizeBytes: 3 },
+          ],
+        },
+      ),
     )
     const document = (await service.call('GET', '/workflow-definitions/round/')).body
-    const again = await service.call<Definition>('POST', '/workflow-definitions/import/?name=round-two', document)
+    const again = await service.call<Definition>(
+      'POST',
+      '/workflow-definitions/import/?name=round-two',
+      document,
+    )
     expect(again.status).toBe(201)
     await service.call('DELETE', '/workflow-definitions/round/')
     const same = await create(document)
@@ -768,7 +964,9 @@ describe('generated workflows', () => {
     .filter((value) => !value.includes('\0'))
   const filled = text.filter((value) => value.trim() !== '')
   const json = fc.dictionary(
-    fc.string({ maxLength: 12 }).filter((key) => !key.includes('\0') && key !== '__proto__' && key !== 'constructor'),
+    fc
+      .string({ maxLength: 12 })
+      .filter((key) => !key.includes('\0') && key !== '__proto__' && key !== 'constructor'),
     fc.oneof(
       text,
       fc.integer(),
@@ -783,9 +981,16 @@ describe('generated workflows', () => {
   const seconds = fc.double({ min: 0, max: 1e25, noNaN: true })
   const free = json.filter(
     (value) =>
-      !['runtime', 'resourceSelector', 'keepDisk', 'mountPath', 'workspaceSeedPath', 'expectedOutputs', 'stage', 'legacy'].some(
-        (key) => key in value,
-      ),
+      ![
+        'runtime',
+        'resourceSelector',
+        'keepDisk',
+        'mountPath',
+        'workspaceSeedPath',
+        'expectedOutputs',
+        'stage',
+        'legacy',
+      ].some((key) => key in value),
   )
   const id = fc.stringMatching(/^[a-z][a-zA-Z0-9 _.-]{0,12}$/)
 
@@ -799,13 +1004,25 @@ describe('generated workflows', () => {
     executable: optional(
       fc.constantFrom(
         { source: { type: 'oci', reference: 'x' } },
-        { source: { type: 'local-file', path: '/bin/x' }, delivery: { strategy: 'managed' }, expectedDigest: 'sha256:1' },
+        {
+          source: { type: 'local-file', path: '/bin/x' },
+          delivery: { strategy: 'managed' },
+          expectedDigest: 'sha256:1',
+        },
       ),
     ),
-    cpuLimit: optional(fc.oneof(fc.constantFrom('250m', '1', '0.333', '1000m'), fc.double({ min: 0.001, max: 64, noNaN: true }))),
+    cpuLimit: optional(
+      fc.oneof(
+        fc.constantFrom('250m', '1', '0.333', '1000m'),
+        fc.double({ min: 0.001, max: 64, noNaN: true }),
+      ),
+    ),
     memoryLimit: optional(fc.constantFrom('256Mi', '1Gi', '12345', '0', '1G', '512M', '64Ki')),
     parents: fc.array(fc.nat(), { maxLength: 4 }),
-    simulation: fc.record({ model: fc.constant('deterministic'), durationSeconds: seconds, parameters: free }, { requiredKeys: [] }),
+    simulation: fc.record(
+      { model: fc.constant('deterministic'), durationSeconds: seconds, parameters: free },
+      { requiredKeys: [] },
+    ),
     activityType: optional(id),
     priority: optional(fc.integer()),
     policy: optional(
@@ -837,19 +1054,47 @@ describe('generated workflows', () => {
   })
   type Drawn = typeof documents extends fc.Arbitrary<infer T> ? T : never
 
-  const document = ({ name, namespace, image, storageSize, storagePolicy, schedule, metadata, drawn, sizes }: Drawn) => {
+  const document = ({
+    name,
+    namespace,
+    image,
+    storageSize,
+    storagePolicy,
+    schedule,
+    metadata,
+    drawn,
+    sizes,
+  }: Drawn) => {
     const nameOf = (i: number): string => `Task ${i}`
     const edges = drawn.flatMap(({ parents }, to) =>
-      [...new Set(parents.map((parent) => parent % (to + 1)).filter((from) => from !== to))].map((from) => [from, to] as const),
+      [...new Set(parents.map((parent) => parent % (to + 1)).filter((from) => from !== to))].map(
+        (from) => [from, to] as const,
+      ),
     )
     const activities = drawn.map(
-      ({ real, parents: _, run, entrypoint, arguments: args, environment, executable, image: own, simulation, ...rest }, i) => ({
+      (
+        {
+          real,
+          parents: _,
+          run,
+          entrypoint,
+          arguments: args,
+          environment,
+          executable,
+          image: own,
+          simulation,
+          ...rest
+        },
+        i,
+      ) => ({
         name: nameOf(i),
         ...rest,
         ...(real
           ? {
               image: own,
-              ...(i % 2 === 0 ? { run } : { command: { entrypoint: entrypoint ?? 'x', arguments: args, environment, executable } }),
+              ...(i % 2 === 0
+                ? { run }
+                : { command: { entrypoint: entrypoint ?? 'x', arguments: args, environment, executable } }),
             }
           : { simulation }),
         dependsOn: edges.filter(([, to]) => to === i).map(([from]) => nameOf(from)),
@@ -874,7 +1119,10 @@ describe('generated workflows', () => {
           })),
         },
       }),
-    ) as { name: string; spec: { activities: { dependsOn: string[] }[]; dataDependencies: { sizeBytes: number }[] } }
+    ) as {
+      name: string
+      spec: { activities: { dependsOn: string[] }[]; dataDependencies: { sizeBytes: number }[] }
+    }
   }
 
   test('what goes in comes out: counts, edges, bytes, the exported document and the embedded one', async () => {
@@ -885,7 +1133,9 @@ describe('generated workflows', () => {
         expect([created.status, created.body.details]).toEqual([201, undefined])
         const { id, version } = created.body
         const graph = await loadGraph(service.db, version.id)
-        expect(graph?.edges.length).toBe(written.spec.activities.reduce((sum, { dependsOn }) => sum + dependsOn.length, 0))
+        expect(graph?.edges.length).toBe(
+          written.spec.activities.reduce((sum, { dependsOn }) => sum + dependsOn.length, 0),
+        )
         expect(graph?.edges.reduce((sum, { bytes }) => sum + bytes, 0)).toBe(
           written.spec.dataDependencies.reduce((sum, { sizeBytes }) => sum + sizeBytes, 0),
         )
@@ -896,9 +1146,18 @@ describe('generated workflows', () => {
 
         const exported = await service.call('GET', `/workflow-definitions/${id}/export/`)
         expect((await service.call('DELETE', `/workflow-definitions/${id}/`)).status).toBe(204)
-        const again = await service.call<Definition & Refused>('POST', '/workflow-definitions/import/', exported.text)
+        const again = await service.call<Definition & Refused>(
+          'POST',
+          '/workflow-definitions/import/',
+          exported.text,
+        )
         expect([again.status, again.body.details]).toEqual([201, undefined])
-        const still = (one: Definition) => ({ ...one, createdAt: '', warnings: [], version: { ...one.version, createdAt: '' } })
+        const still = (one: Definition) => ({
+          ...one,
+          createdAt: '',
+          warnings: [],
+          version: { ...one.version, createdAt: '' },
+        })
         expect(still(again.body)).toEqual(still(created.body))
         expect((await service.call('DELETE', `/workflow-definitions/${id}/`)).status).toBe(204)
       }),

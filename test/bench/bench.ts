@@ -19,14 +19,22 @@ export const startBench = (
     stdio: ['ignore', 'pipe', 'pipe'],
   })
   const texts = { stdout: '', stderr: '' }
-  for (const name of ['stdout', 'stderr'] as const) child[name].on('data', (chunk: Buffer) => (texts[name] += chunk.toString()))
-  return { child, ended: once(child, 'close').then(([code]: (number | null)[]) => ({ code: code ?? null, ...texts })) }
+  for (const name of ['stdout', 'stderr'] as const)
+    child[name].on('data', (chunk: Buffer) => (texts[name] += chunk.toString()))
+  return {
+    child,
+    ended: once(child, 'close').then(([code]: (number | null)[]) => ({ code: code ?? null, ...texts })),
+  }
 }
 
-/** One tiny round of a benchmark: it ends well and prints its section with goals and sides, or the test fails with what it wrote. */
+/**
+ * One tiny round of a benchmark: it ends well and prints its section with goals and sides, or the
+ * test fails with what it wrote.
+ */
 export const tinyRound = async (name: string, environment: Record<string, string> = {}): Promise<void> => {
   const { code, stdout, stderr } = await startBench([name, '--tiny'], environment).ended
-  if (code !== 0) throw new Error(`npm run bench -- ${name} --tiny ended with ${String(code)}:\n${stderr.slice(-4_000)}`)
+  if (code !== 0)
+    throw new Error(`npm run bench -- ${name} --tiny ended with ${String(code)}:\n${stderr.slice(-4_000)}`)
   expect(stdout).toContain(`## ${name}\n`)
   expect(stdout).toContain('| figure | measured | goal | aim |  |')
   expect(stdout).toContain('| side | unit | median | range | cold |')

@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { describe, expect, test } from '@jest/globals'
 import { ownResults, resultsFile } from '../../bench/report.ts'
-import { identify, isAlive, type ProcessIdentity } from '../../src/embedded/processes.ts'
+import { identify, stillRuns, type KnownProcess } from '../../src/embedded/processes.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { startBench } from './bench.ts'
 
@@ -38,11 +38,20 @@ describe('what is missing', () => {
   const root = process.getuid?.() === 0
   test.each([
     ['montage-processes', 'make missing (Debian: apt-get install make)'],
-    ['ssh-tasks', root ? 'parallel missing (Debian: apt-get install parallel)' : 'only root can start its hosts'],
-    ['host-to-host', root ? 'rsync, rclone missing (Debian: apt-get install rsync rclone)' : 'only root can start its hosts'],
+    [
+      'ssh-tasks',
+      root ? 'parallel missing (Debian: apt-get install parallel)' : 'only root can start its hosts',
+    ],
+    [
+      'host-to-host',
+      root ? 'rsync, rclone missing (Debian: apt-get install rsync rclone)' : 'only root can start its hosts',
+    ],
   ])('%s: is in one line with its remedy, before anything starts', async (name, message) => {
     const temporary = folderOf('lacking')
-    const { code, stdout, stderr } = await startBench([name, '--tiny'], { PATH: temporary, TMPDIR: temporary }).ended
+    const { code, stdout, stderr } = await startBench([name, '--tiny'], {
+      PATH: temporary,
+      TMPDIR: temporary,
+    }).ended
     expect(code).toBe(1)
     expect(stderr.trim().split('\n')).toHaveLength(1)
     expect(stderr).toContain(`${name} cannot run here: `)
@@ -63,13 +72,16 @@ describe('where the figures go', () => {
     expect(resultsFile({ record: false })).toBe(ownResults)
     expect(resultsFile({ output: '/tmp/own.md', record: false })).toBe('/tmp/own.md')
     expect(resultsFile({ record: true })).toBe(join(import.meta.dirname, '../../bench/RESULTS.md'))
-    expect(readFileSync(join(import.meta.dirname, '../../.gitignore'), 'utf8').split('\n')).toContain('/bench-results.md')
+    expect(readFileSync(join(import.meta.dirname, '../../.gitignore'), 'utf8').split('\n')).toContain(
+      '/bench-results.md',
+    )
   })
 
   test('--output takes them', async () => {
     const temporary = folderOf('figures')
     const file = join(temporary, 'own.md')
-    const { code, stderr } = await startBench(['import', '--tiny', '--output', file], { TMPDIR: temporary }).ended
+    const { code, stderr } = await startBench(['import', '--tiny', '--output', file], { TMPDIR: temporary })
+      .ended
     expect([code, stderr]).toEqual([0, expect.stringContaining(`the figures of import are in ${file}`)])
     expect(readFileSync(file, 'utf8')).toMatch(/^# Results\n[\s\S]*\n## import\n/)
     // The benchmark's folder is gone.
@@ -78,11 +90,14 @@ describe('where the figures go', () => {
 })
 
 /** A process and all that descend from it, by the parents that /proc names. */
-const descendants = (pid: number): ProcessIdentity[] => {
+const descendants = (pid: number): KnownProcess[] => {
   const parents = new Map<number, number>()
   for (const entry of readdirSync('/proc').filter((name) => /^\d+$/.test(name))) {
     try {
-      parents.set(Number(entry), Number(readFileSync(`/proc/${entry}/stat`, 'utf8').split(') ').at(-1)?.split(' ')[1]))
+      parents.set(
+        Number(entry),
+        Number(readFileSync(`/proc/${entry}/stat`, 'utf8').split(') ').at(-1)?.split(' ')[1]),
+      )
     } catch {
       // It has ended.
     }
@@ -109,7 +124,10 @@ test.each(['SIGKILL', 'SIGTERM', 'SIGINT'] as const)(
     child.kill(signal)
     await ended
     const since = performance.now()
-    const left = (): unknown[] => [...started.filter(isAlive), ...(existsSync(temporary) ? readdirSync(temporary) : [])]
+    const left = (): unknown[] => [
+      ...started.filter(stillRuns),
+      ...(existsSync(temporary) ? readdirSync(temporary) : []),
+    ]
     while (left().length > 0 && performance.now() - since < 60_000) await sleep(200)
     expect(left()).toEqual([])
   },

@@ -11,6 +11,7 @@ const benchmarks: readonly [name: string, ...Need[]][] = [
   ['montage-processes', 'make'],
   ['chain'],
   ['reads'],
+  ['streams'],
   ['import'],
   ['second-start'],
   ['commit'],
@@ -20,4 +21,5 @@ const benchmarks: readonly [name: string, ...Need[]][] = [
 // Half a minute where the cache lacks it, which is none of the benchmark.
 needs('python3-venv').beforeAll(() => prepareDask(), 600_000)
 
-for (const [name, ...needed] of benchmarks) needs(...needed).test(`${name} works`, () => tinyRound(name, { TMPDIR: runFolder() }), 300_000)
+for (const [name, ...needed] of benchmarks)
+  needs(...needed).test(`${name} works`, () => tinyRound(name, { TMPDIR: runFolder() }), 300_000)

@@ -23,7 +23,13 @@ afterAll(async () => {
 test.each(['put', 'get', 'both'])(
   '1 GiB (%s) goes through 32 MiB of memory',
   async (what) => {
-    const { stdout } = await promisify(execFile)(process.execPath, ['--expose-gc', program, what, port, String(gibibyte)])
+    const { stdout } = await promisify(execFile)(process.execPath, [
+      '--expose-gc',
+      program,
+      what,
+      port,
+      String(gibibyte),
+    ])
     const [before = 0, most = Infinity] = stdout.trim().split(' ').map(Number)
     expect(before).toBeGreaterThan(0)
     expect((most - before) / 1024).toBeLessThan(32)

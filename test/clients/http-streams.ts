@@ -5,12 +5,13 @@ import { Readable } from 'node:stream'
 import { openHttp } from '../../src/clients/http.ts'
 
 /**
- * A program for itself, so that its memory is that of the client. `serve`: a server that counts what it gets and gives as many bytes as
- * its path says; it prints its port. `put`, `get`: a stream of so many bytes one way, and `both`: both ways in one request; it prints the
- * most memory (KiB) that it had before the stream and in the end.
+ * A program for itself, so that its memory is that of the client. `serve`: a server that counts
+ * what it gets and gives as many bytes as its path says; it prints its port. `put`, `get`: a stream
+ * of so many bytes one way, and `both`: both ways in one request; it prints the most memory (KiB)
+ * that it had before the stream and in the end.
  *
- * V8 leaves up to 64 MiB of buffers that nobody needs before it collects them, whoever reads from a socket. What the client needs is seen
- * without them, so they are collected every 2 MiB.
+ * V8 leaves up to 64 MiB of buffers that nobody needs before it collects them, whoever reads from a
+ * socket. What the client needs is seen without them, so they are collected every 2 MiB.
  */
 const [what = '', port = '', long = ''] = process.argv.slice(2)
 const collectBytes = 2 * 1024 * 1024

@@ -15,7 +15,13 @@ import fc from 'fast-check'
 import { addressJudge } from '../../src/clients/denied-networks.ts'
 import { openFunctions } from '../../src/clients/functions.ts'
 import { HttpError } from '../../src/clients/http-error.ts'
-import { openHttp, type Http, type HttpOptions, type HttpRequest, type Resolve } from '../../src/clients/http.ts'
+import {
+  openHttp,
+  type Http,
+  type HttpOptions,
+  type HttpRequest,
+  type Resolve,
+} from '../../src/clients/http.ts'
 import { openKubernetesCluster } from '../../src/clients/kubernetes-cluster.ts'
 import { askKubernetes } from '../../src/clients/kubernetes.ts'
 import { openSlurmrestd } from '../../src/clients/slurmrestd.ts'
@@ -31,7 +37,10 @@ type Handler = (request: IncomingMessage, response: ServerResponse) => void
 const mebibyte = 1024 * 1024
 const within = { deadlineMs: 20_000, limitBytes: mebibyte }
 
-/** A server at an address; all of them have the same port, so that only the address tells them apart. */
+/**
+ * A server at an address; all of them have the same port, so that only the address tells them
+ * apart.
+ */
 interface Peer {
   /** Connections that were made to it. */
   connections: number
@@ -52,8 +61,16 @@ const listen = async (address: string, at: number): Promise<Peer> => {
     peer.requests.push(request)
     peer.answer(request, response)
   })
-  server.on('checkContinue', (request: IncomingMessage, response: ServerResponse) => server.emit('request', request, response))
-  const peer: Peer = { connections: 0, open: new Set(), requests: [], answer: (_, response) => response.end(), server }
+  server.on('checkContinue', (request: IncomingMessage, response: ServerResponse) =>
+    server.emit('request', request, response),
+  )
+  const peer: Peer = {
+    connections: 0,
+    open: new Set(),
+    requests: [],
+    answer: (_, response) => response.end(),
+    server,
+  }
   server.on('connection', (socket) => {
     peer.connections++
     peer.open.add(socket)
@@ -125,11 +142,19 @@ describe('addresses', () => {
   test('a second answer of DNS is never connected to, and nothing is sent to it', async () => {
     const resolve = resolving([allowedAddress], [deniedAddress])
     const http = open({ resolve })
-    const answer = await http.request(url(), { ...within, fresh: true, headers: { authorization: 'Bearer secret-token' } })
+    const answer = await http.request(url(), {
+      ...within,
+      fresh: true,
+      headers: { authorization: 'Bearer secret-token' },
+    })
     expect([answer.status, answer.address, resolve.asked]).toEqual([200, allowedAddress, 1])
     await answer.bytes()
     const second = await failing(http, { fresh: true, headers: { authorization: 'Bearer secret-token' } })
-    expect(second).toMatchObject({ fault: 'denied', sent: false, message: expect.stringContaining('127.77.0.0/16') })
+    expect(second).toMatchObject({
+      fault: 'denied',
+      sent: false,
+      message: expect.stringContaining('127.77.0.0/16'),
+    })
     expect([resolve.asked, allowed.requests.length, denied.connections]).toEqual([2, 1, 0])
   })
 
@@ -141,7 +166,9 @@ describe('addresses', () => {
       const answer = await open({ resolve: resolving(addresses) }).request(url(), within)
       expect(answer.address).toBe(allowedAddress)
     }
-    expect(await failing(open({ resolve: resolving(['::1', deniedAddress]) }))).toMatchObject({ fault: 'denied' })
+    expect(await failing(open({ resolve: resolving(['::1', deniedAddress]) }))).toMatchObject({
+      fault: 'denied',
+    })
     expect(denied.connections).toBe(0)
   })
 
@@ -153,7 +180,10 @@ describe('addresses', () => {
     ['a metadata service by its address', '169.254.169.254'],
     ['a metadata service by its name', 'metadata.google.internal'],
   ])('%s in the place of a host is judged', async (_, host) => {
-    expect(await failureOf(open().request(`http://${host}:${port}/`, within))).toMatchObject({ fault: 'denied', stage: 'route' })
+    expect(await failureOf(open().request(`http://${host}:${port}/`, within))).toMatchObject({
+      fault: 'denied',
+      stage: 'route',
+    })
     expect(denied.connections).toBe(0)
   })
 
@@ -195,16 +225,21 @@ describe('addresses', () => {
 })
 
 describe('answers', () => {
-  test.each([300, 301, 302, 303, 307, 308])('a redirect (%i) is an error, and gets nothing', async (status) => {
-    const location = `http://${deniedAddress}:${port}/?X-Amz-Signature=0123456789abcdef`
-    allowed.answer = (_, response) => response.writeHead(status, { location }).end('elsewhere')
-    const error = await failing(open(), { headers: { authorization: 'Bearer secret-token' } })
-    expect(error).toMatchObject({ fault: 'redirect', status, location })
-    let log = ''
-    openLog('info', { write: (line: string) => void (log += line) }).error({ err: error }, 'shown')
-    expect(log + inspect(error, { depth: 9, showHidden: true }) + JSON.stringify(error)).not.toContain('0123456789abcdef')
-    expect([allowed.requests.length, denied.connections]).toEqual([1, 0])
-  })
+  test.each([300, 301, 302, 303, 307, 308])(
+    'a redirect (%i) is an error, and gets nothing',
+    async (status) => {
+      const location = `http://${deniedAddress}:${port}/?X-Amz-Signature=0123456789abcdef`
+      allowed.answer = (_, response) => response.writeHead(status, { location }).end('elsewhere')
+      const error = await failing(open(), { headers: { authorization: 'Bearer secret-token' } })
+      expect(error).toMatchObject({ fault: 'redirect', status, location })
+      let log = ''
+      openLog('info', { write: (line: string) => void (log += line) }).error({ err: error }, 'shown')
+      expect(log + inspect(error, { depth: 9, showHidden: true }) + JSON.stringify(error)).not.toContain(
+        '0123456789abcdef',
+      )
+      expect([allowed.requests.length, denied.connections]).toEqual([1, 0])
+    },
+  )
 
   test('what only looks like a redirect or a large answer is none: 304, and HEAD', async () => {
     allowed.answer = (_, response) => response.writeHead(304, { etag: '"1"' }).end()
@@ -215,9 +250,14 @@ describe('answers', () => {
   })
 
   test('a range is asked for and answered as a range', async () => {
-    allowed.answer = ({ headers }, response) => response.writeHead(206, { 'content-range': 'bytes 2-3/10' }).end(headers.range)
+    allowed.answer = ({ headers }, response) =>
+      response.writeHead(206, { 'content-range': 'bytes 2-3/10' }).end(headers.range)
     const answer = await open().request(url(), { ...within, headers: { Range: 'bytes=2-3' } })
-    expect([answer.status, answer.headers['content-range'], String(await answer.bytes())]).toEqual([206, 'bytes 2-3/10', 'bytes=2-3'])
+    expect([answer.status, answer.headers['content-range'], String(await answer.bytes())]).toEqual([
+      206,
+      'bytes 2-3/10',
+      'bytes=2-3',
+    ])
   })
 
   test('one that says that it is too large is refused before its body', async () => {
@@ -225,7 +265,10 @@ describe('answers', () => {
       response.writeHead(200, { 'content-length': mebibyte + 1 })
       response.flushHeaders()
     }
-    expect(await failing(open())).toMatchObject({ fault: 'large', message: expect.stringContaining(`${mebibyte} bytes`) })
+    expect(await failing(open())).toMatchObject({
+      fault: 'large',
+      message: expect.stringContaining(`${mebibyte} bytes`),
+    })
     await until('the connection is closed', () => allowed.open.size === 0)
   })
 
@@ -243,7 +286,10 @@ describe('answers', () => {
     // What lies in buffers of both systems: a few MiB on loopback.
     expect(sent).toBeLessThan(32 * mebibyte)
     const answer = await open().request(url(), { ...within, limitBytes: Infinity })
-    expect(await failureOf(answer.bytes(1_000))).toMatchObject({ fault: 'large', message: expect.stringContaining('1000 bytes') })
+    expect(await failureOf(answer.bytes(1_000))).toMatchObject({
+      fault: 'large',
+      message: expect.stringContaining('1000 bytes'),
+    })
     await until('the connection is closed', () => allowed.open.size === 0)
   })
 
@@ -269,17 +315,31 @@ describe('deadlines', () => {
   test('an answer that does not come, and one that comes byte by byte, end at the deadline', async () => {
     const began = performance.now()
     allowed.answer = () => undefined
-    expect(await failing(open(), { deadlineMs: 300 })).toMatchObject({ fault: 'late', stage: 'answer', sent: true })
-    expect(await failing(open(), { headMs: 300 })).toMatchObject({ fault: 'late', stage: 'answer', sent: true })
+    expect(await failing(open(), { deadlineMs: 300 })).toMatchObject({
+      fault: 'late',
+      stage: 'answer',
+      sent: true,
+    })
+    expect(await failing(open(), { headMs: 300 })).toMatchObject({
+      fault: 'late',
+      stage: 'answer',
+      sent: true,
+    })
     allowed.answer = drip
-    expect(await failing(open(), { deadlineMs: 300, idleMs: 200 })).toMatchObject({ fault: 'late', stage: 'body' })
+    expect(await failing(open(), { deadlineMs: 300, idleMs: 200 })).toMatchObject({
+      fault: 'late',
+      stage: 'body',
+    })
     expect(performance.now() - began).toBeLessThan(10_000)
     await until('the connections are closed', () => allowed.open.size === 0)
   })
 
   test('a body that stands still ends after the silence; a reader that takes its time is no silence', async () => {
     allowed.answer = (_, response) => response.writeHead(200).write('first')
-    expect(await failing(open(), { idleMs: 200 })).toMatchObject({ fault: 'late', message: expect.stringContaining('did not send a byte') })
+    expect(await failing(open(), { idleMs: 200 })).toMatchObject({
+      fault: 'late',
+      message: expect.stringContaining('did not send a byte'),
+    })
     await until('the connection is closed', () => allowed.open.size === 0)
     const size = 4 * mebibyte
     allowed.answer = (_, response) => response.end(Buffer.alloc(size))
@@ -300,7 +360,12 @@ describe('deadlines', () => {
       })(),
     )
     const error = await failing(open(), { method: 'PUT', body, idleMs: 300 })
-    expect(error).toMatchObject({ fault: 'late', stage: 'request', sent: false, message: expect.stringContaining('did not take a byte') })
+    expect(error).toMatchObject({
+      fault: 'late',
+      stage: 'request',
+      sent: false,
+      message: expect.stringContaining('did not take a byte'),
+    })
     expect(body.destroyed).toBe(true)
     // Who does not read does not see the end either.
     allowed.requests[0]?.resume()
@@ -314,7 +379,12 @@ describe('deadlines', () => {
     const sockets: Socket[] = []
     silent.on('connection', (socket) => sockets.push(socket))
     const error = await failureOf(open({ connectMs: 300 }).request(`https://peer.test:${at}/`, within))
-    expect(error).toMatchObject({ fault: 'late', stage: 'tls', sent: false, message: expect.stringContaining('within 0.3 s') })
+    expect(error).toMatchObject({
+      fault: 'late',
+      stage: 'tls',
+      sent: false,
+      message: expect.stringContaining('within 0.3 s'),
+    })
     for (const socket of sockets) socket.destroy()
     await new Promise((resolve) => silent.close(resolve))
   })
@@ -323,16 +393,25 @@ describe('deadlines', () => {
     const http = open({ connections: 1, connectMs: 100 })
     allowed.answer = () => undefined
     const first = failing(http, { deadlineMs: 1_000 })
-    expect(await failing(http, { deadlineMs: 300 })).toMatchObject({ fault: 'late', stage: 'route', sent: false })
+    expect(await failing(http, { deadlineMs: 300 })).toMatchObject({
+      fault: 'late',
+      stage: 'route',
+      sent: false,
+    })
     expect(await first).toMatchObject({ fault: 'late', stage: 'answer' })
   })
 })
 
 describe('an aborted request closes its connection', () => {
-  const aborting = async (request: Partial<HttpRequest>, when: (abort: () => void) => void): Promise<void> => {
+  const aborting = async (
+    request: Partial<HttpRequest>,
+    when: (abort: () => void) => void,
+  ): Promise<void> => {
     const controller = new AbortController()
     when(() => controller.abort())
-    expect(await failing(open(), { ...request, signal: controller.signal })).toMatchObject({ fault: 'aborted' })
+    expect(await failing(open(), { ...request, signal: controller.signal })).toMatchObject({
+      fault: 'aborted',
+    })
     await until('the connection is closed', () => allowed.open.size === 0)
   }
 
@@ -372,14 +451,23 @@ describe('bodies of requests', () => {
   test('streams and buffers of any shape arrive as they are, both ways', async () => {
     allowed.answer = echo
     const http = open()
-    const sizes = fc.array(fc.oneof(fc.nat(100), fc.integer({ min: 60_000, max: 70_000 }), fc.constant(300_000)), { maxLength: 6 })
+    const sizes = fc.array(
+      fc.oneof(fc.nat(100), fc.integer({ min: 60_000, max: 70_000 }), fc.constant(300_000)),
+      { maxLength: 6 },
+    )
     await fc.assert(
       fc.asyncProperty(sizes, fc.boolean(), fc.boolean(), async (lengths, whole, declared) => {
         const chunks = sized(...lengths)
         const all = Buffer.concat(chunks)
         const body = whole ? all : Readable.from(chunks, { objectMode: false })
         const headers = declared ? { 'content-length': String(all.length) } : {}
-        const answer = await http.request(url(), { ...within, limitBytes: 4 * mebibyte, method: 'PUT', body, headers })
+        const answer = await http.request(url(), {
+          ...within,
+          limitBytes: 4 * mebibyte,
+          method: 'PUT',
+          body,
+          headers,
+        })
         const digest = (bytes: Buffer): string => createHash('sha256').update(bytes).digest('hex')
         expect(digest(await answer.bytes())).toBe(digest(all))
       }),
@@ -403,11 +491,17 @@ describe('bodies of requests', () => {
     }
     for (const body of [bodyOf(), 'whole']) {
       bytes = 0
-      expect(String(await (await open().request(url(), { ...within, method: 'PUT', body, headers })).bytes())).toBe('taken')
+      expect(
+        String(await (await open().request(url(), { ...within, method: 'PUT', body, headers })).bytes()),
+      ).toBe('taken')
       expect(bytes).toBe(5)
     }
     allowed.answer = (request, response) => void request.resume().on('end', () => response.end('late'))
-    expect(String(await (await open().request(url(), { ...within, method: 'PUT', body: bodyOf(), headers })).bytes())).toBe('late')
+    expect(
+      String(
+        await (await open().request(url(), { ...within, method: 'PUT', body: bodyOf(), headers })).bytes(),
+      ),
+    ).toBe('late')
     bytes = 0
     allowed.answer = (request, response) => {
       request.on('data', (chunk: Buffer) => (bytes += chunk.length))
@@ -415,7 +509,12 @@ describe('bodies of requests', () => {
     }
     const body = bodyOf()
     const refused = await open().request(url(), { ...within, method: 'PUT', body, headers })
-    expect([refused.status, String(await refused.bytes()), bytes, body.destroyed]).toEqual([413, 'no', 0, true])
+    expect([refused.status, String(await refused.bytes()), bytes, body.destroyed]).toEqual([
+      413,
+      'no',
+      0,
+      true,
+    ])
   })
 
   test('an early refusal is answered, and stops the body', async () => {
@@ -476,7 +575,8 @@ describe('connections', () => {
     const failures = [failing(http), failing(http)]
     await until('the first is under way', () => allowed.requests.length === 1)
     http.close()
-    for (const failure of failures) expect(await failure).toMatchObject({ fault: expect.stringMatching(/^(lost|aborted)$/) })
+    for (const failure of failures)
+      expect(await failure).toMatchObject({ fault: expect.stringMatching(/^(lost|aborted)$/) })
     expect(allowed.connections).toBe(1)
   })
 
@@ -502,9 +602,19 @@ describe('TLS', () => {
     ] as const) {
       const subject = ['-subj', `/CN=${host}`, '-addext', `subjectAltName=DNS:${host}`]
       const files = ['-keyout', join(folder, `${name}.key`), '-out', join(folder, name)]
-      execFileSync('openssl', ['req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-days', '2', ...files, ...subject], { stdio: 'ignore' })
+      execFileSync(
+        'openssl',
+        ['req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-days', '2', ...files, ...subject],
+        { stdio: 'ignore' },
+      )
     }
-    const certificates = { key: pem('server.key'), cert: pem('server'), ca: pem('client'), requestCert: true, rejectUnauthorized: false }
+    const certificates = {
+      key: pem('server.key'),
+      cert: pem('server'),
+      ca: pem('client'),
+      requestCert: true,
+      rejectUnauthorized: false,
+    }
     server = createSecureServer(certificates, ({ socket }, response) => {
       seen.push(socket as TLSSocket)
       response.end(String((socket as TLSSocket).authorized))
@@ -539,9 +649,17 @@ describe('TLS', () => {
   })
 
   test('a certificate of our own is shown where it is given, for the client or for a request', async () => {
-    const own = { certificateAuthority: pem('server'), certificate: pem('client'), privateKey: pem('client.key') }
+    const own = {
+      certificateAuthority: pem('server'),
+      certificate: pem('client'),
+      privateKey: pem('client.key'),
+    }
     const plain = open({ tls: { certificateAuthority: pem('server') } })
-    expect([await ask(plain, undefined), await ask(plain, own), await ask(plain, undefined)]).toEqual(['false', 'true', 'false'])
+    expect([await ask(plain, undefined), await ask(plain, own), await ask(plain, undefined)]).toEqual([
+      'false',
+      'true',
+      'false',
+    ])
     expect(await ask(open({ tls: own }), undefined)).toBe('true')
     // Whoever shows a certificate has connections of its own.
     expect(new Set(seen).size).toBe(3)
@@ -556,11 +674,16 @@ describe('credentials', () => {
       const sent = Object.entries(request.headers)
         .map(([name, value]) => `${name}: ${String(value)}`)
         .join('\n')
-      response.writeHead(status, { 'content-type': 'application/json' }).end(wrap(`${request.url ?? ''}\n${sent}`))
+      response
+        .writeHead(status, { 'content-type': 'application/json' })
+        .end(wrap(`${request.url ?? ''}\n${sent}`))
     }
   const shown = (error: unknown): string => {
     let log = ''
-    openLog('trace', { write: (line: string) => void (log += line) }).error({ err: error }, (error as Error).message)
+    openLog('trace', { write: (line: string) => void (log += line) }).error(
+      { err: error },
+      (error as Error).message,
+    )
     return log + inspect(error, { depth: 9, showHidden: true })
   }
   const token = fc.stringMatching(/^[A-Za-z0-9+/._~-]{12,60}$/)
@@ -577,27 +700,57 @@ describe('credentials', () => {
     const endpoint = `http://${allowedAddress}:${port}/`
     try {
       await fc.assert(
-        fc.asyncProperty(token, fc.constantFrom(200, 400, 401, 403, 404, 429, 500, 503), async (secret, status) => {
-          allowed.answer = echoing(status, wrap)
-          const slurmrestd = openSlurmrestd({ http, url: endpoint, user: 'ada', token: () => Promise.resolve(secret) }, 10)
-          const call = { name: 'call', body: Buffer.from('{}'), deadlineSeconds: 10, answerLimitBytes: mebibyte }
-          const failures = [
-            slurmrestd.submit({ name: 'x', array: '0', script: '', requeue: false, cores: 1, gpus: 0 }),
-            functions.invoke({ shape: 'http', endpoint }, { ...call, credential: { kind: 'bearer', token: secret } }),
-            functions.invoke(
-              { shape: 'lambda', endpoint, function: 'f' },
-              { ...call, credential: { kind: 'aws', accessKeyId: 'AKIAEXAMPLE', secretAccessKey: 'x', sessionToken: secret } },
-            ),
-            http
-              .request(`${endpoint}?sig=${encodeURIComponent(secret)}`, { ...within, headers: { cookie: secret } })
-              .then(async (answer) => {
-                throw new Error(answer.quotable(String(await answer.bytes())))
-              }),
-          ]
-          const errors = await Promise.all(failures.map((failure) => failure.then(() => undefined).catch((error: unknown) => error)))
-          expect(errors.filter((error) => error !== undefined).length).toBeGreaterThanOrEqual(status < 300 ? 2 : 4)
-          for (const error of errors) if (error !== undefined) expect(shown(error)).not.toContain(secret)
-        }),
+        fc.asyncProperty(
+          token,
+          fc.constantFrom(200, 400, 401, 403, 404, 429, 500, 503),
+          async (secret, status) => {
+            allowed.answer = echoing(status, wrap)
+            const slurmrestd = openSlurmrestd(
+              { http, url: endpoint, user: 'ada', token: () => Promise.resolve(secret) },
+              10,
+            )
+            const call = {
+              name: 'call',
+              body: Buffer.from('{}'),
+              deadlineSeconds: 10,
+              answerLimitBytes: mebibyte,
+            }
+            const failures = [
+              slurmrestd.submit({ name: 'x', array: '0', script: '', requeue: false, cores: 1, gpus: 0 }),
+              functions.invoke(
+                { shape: 'http', endpoint },
+                { ...call, credential: { kind: 'bearer', token: secret } },
+              ),
+              functions.invoke(
+                { shape: 'lambda', endpoint, function: 'f' },
+                {
+                  ...call,
+                  credential: {
+                    kind: 'aws',
+                    accessKeyId: 'AKIAEXAMPLE',
+                    secretAccessKey: 'x',
+                    sessionToken: secret,
+                  },
+                },
+              ),
+              http
+                .request(`${endpoint}?sig=${encodeURIComponent(secret)}`, {
+                  ...within,
+                  headers: { cookie: secret },
+                })
+                .then(async (answer) => {
+                  throw new Error(answer.quotable(String(await answer.bytes())))
+                }),
+            ]
+            const errors = await Promise.all(
+              failures.map((failure) => failure.then(() => undefined).catch((error: unknown) => error)),
+            )
+            expect(errors.filter((error) => error !== undefined).length).toBeGreaterThanOrEqual(
+              status < 300 ? 2 : 4,
+            )
+            for (const error of errors) if (error !== undefined) expect(shown(error)).not.toContain(secret)
+          },
+        ),
         { numRuns: 25 },
       )
     } finally {
@@ -607,12 +760,17 @@ describe('credentials', () => {
 
   test('are in no error about an answer that is none', async () => {
     const garbling = createSocketServer((socket) => {
-      socket.once('data', (bytes: Buffer) => socket.end(Buffer.concat([Buffer.from('HTTP/1.1 200 OK\r\nBad Header\r\n'), bytes])))
+      socket.once('data', (bytes: Buffer) =>
+        socket.end(Buffer.concat([Buffer.from('HTTP/1.1 200 OK\r\nBad Header\r\n'), bytes])),
+      )
     })
     await new Promise<void>((resolve) => garbling.listen(0, allowedAddress, resolve))
     const { port: at } = garbling.address() as AddressInfo
     const error = await failureOf(
-      open().request(`http://peer.test:${at}/`, { ...within, headers: { authorization: 'Bearer secret-token' } }),
+      open().request(`http://peer.test:${at}/`, {
+        ...within,
+        headers: { authorization: 'Bearer secret-token' },
+      }),
     )
     expect(error).toMatchObject({ fault: 'lost' })
     expect(shown(error)).not.toContain('secret-token')
@@ -625,14 +783,24 @@ describe('credentials', () => {
     const folder = mkdtempSync(join(runFolder(), 'http-echo-'))
     const files = ['-keyout', join(folder, 'key'), '-out', join(folder, 'certificate')]
     const subject = ['-subj', '/CN=x', '-addext', `subjectAltName=IP:${allowedAddress}`]
-    execFileSync('openssl', ['req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-days', '2', ...files, ...subject], { stdio: 'ignore' })
+    execFileSync(
+      'openssl',
+      ['req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-days', '2', ...files, ...subject],
+      { stdio: 'ignore' },
+    )
     const certificateAuthority = readFileSync(join(folder, 'certificate'), 'utf8')
     let answer: Handler = () => undefined
-    const server = createSecureServer({ key: readFileSync(join(folder, 'key')), cert: certificateAuthority }, (request, response) =>
-      answer(request, response),
+    const server = createSecureServer(
+      { key: readFileSync(join(folder, 'key')), cert: certificateAuthority },
+      (request, response) => answer(request, response),
     )
     await new Promise<void>((resolve) => server.listen(0, allowedAddress, resolve))
-    const at = { host: allowedAddress, port: (server.address() as AddressInfo).port, certificateAuthority, addressAllowed }
+    const at = {
+      host: allowedAddress,
+      port: (server.address() as AddressInfo).port,
+      certificateAuthority,
+      addressAllowed,
+    }
     const secret = `secret-${randomBytes(12).toString('hex')}`
     const cluster = openKubernetesCluster({ ...at, token: () => Promise.resolve(secret) })
     try {

@@ -3,7 +3,14 @@ import fc from 'fast-check'
 import { execFileSync, spawnSync } from 'node:child_process'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { fingerprint, judge, keyType, knownHostsName, linesOf, parseKnownHosts } from '../../src/clients/ssh/known-hosts.ts'
+import {
+  fingerprint,
+  judgeHostKey,
+  keyType,
+  knownHostsName,
+  linesOf,
+  parseKnownHosts,
+} from '../../src/clients/ssh/known-hosts.ts'
 import { makeKey } from './sshd.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { needs } from '../support/needs.ts'
@@ -18,7 +25,12 @@ beforeAll(() => {
   keys = ['ed25519', 'rsa', 'ecdsa', 'ed25519'].map((type, index) => {
     const { publicKey, fingerprint: told } = makeKey(folder, `key${index}`, type)
     const [name, base64] = publicKey.split(' ') as [string, string]
-    return { publicKey: `${name} ${base64}`, fingerprint: told, type: name, blob: Buffer.from(base64, 'base64') }
+    return {
+      publicKey: `${name} ${base64}`,
+      fingerprint: told,
+      type: name,
+      blob: Buffer.from(base64, 'base64'),
+    }
   })
 })
 afterAll(() => rmSync(folder, { recursive: true, force: true }))
@@ -39,7 +51,7 @@ const hashed = (text: string): string => {
 }
 
 const verdict = (text: string, name: string, key: number, fingerprints: string[] = []): unknown =>
-  judge(keys[key]!.blob, name, { entries: parseKnownHosts(text).entries, fingerprints })
+  judgeHostKey(keys[key]!.blob, name, { entries: parseKnownHosts(text).entries, fingerprints })
 
 describe('verdicts', () => {
   test('fingerprint and type are what ssh-keygen tells', () => {
@@ -69,15 +81,30 @@ describe('verdicts', () => {
       'a.example',
       () => ({ verdict: 'changed', expected: [keys[1]!.fingerprint] }),
     ],
-    ['one of several keys', () => `a.example ${keys[1]!.publicKey}\na.example ${keys[0]!.publicKey}`, 'a.example', () => known],
-    ['a revoked key', () => `@revoked a.example ${keys[0]!.publicKey}`, 'a.example', () => ({ verdict: 'revoked' })],
+    [
+      'one of several keys',
+      () => `a.example ${keys[1]!.publicKey}\na.example ${keys[0]!.publicKey}`,
+      'a.example',
+      () => known,
+    ],
+    [
+      'a revoked key',
+      () => `@revoked a.example ${keys[0]!.publicKey}`,
+      'a.example',
+      () => ({ verdict: 'revoked' }),
+    ],
     [
       'a revoked key that also stands as good',
       () => `a.example ${keys[0]!.publicKey}\n@revoked * ${keys[0]!.publicKey}`,
       'a.example',
       () => ({ verdict: 'revoked' }),
     ],
-    ['another key revoked', () => `@revoked * ${keys[3]!.publicKey}\na.example ${keys[0]!.publicKey}`, 'a.example', () => known],
+    [
+      'another key revoked',
+      () => `@revoked * ${keys[3]!.publicKey}\na.example ${keys[0]!.publicKey}`,
+      'a.example',
+      () => known,
+    ],
     ['a hashed name', () => hashed(`a.example ${keys[0]!.publicKey}\n`), 'a.example', () => known],
     [
       'a hashed name with another key',
@@ -85,14 +112,39 @@ describe('verdicts', () => {
       'a.example',
       () => ({ verdict: 'changed', expected: [keys[3]!.fingerprint] }),
     ],
-    ['a hashed name of another host', () => hashed(`a.example ${keys[0]!.publicKey}\n`), 'b.example', () => unknown],
+    [
+      'a hashed name of another host',
+      () => hashed(`a.example ${keys[0]!.publicKey}\n`),
+      'b.example',
+      () => unknown,
+    ],
     ['a wildcard', () => `*.example ${keys[0]!.publicKey}`, 'a.example', () => known],
-    ['a wildcard with an exception', () => `*.example,!a.example ${keys[0]!.publicKey}`, 'a.example', () => unknown],
+    [
+      'a wildcard with an exception',
+      () => `*.example,!a.example ${keys[0]!.publicKey}`,
+      'a.example',
+      () => unknown,
+    ],
     ['one letter of any kind', () => `?.example ${keys[0]!.publicKey}`, 'a.example', () => known],
     ['another port', () => `[a.example]:2222 ${keys[0]!.publicKey}`, '[a.example]:2222', () => known],
-    ['the port of another', () => `[a.example]:2222 ${keys[0]!.publicKey}`, '[a.example]:2223', () => unknown],
-    ['a name without port for one with', () => `a.example ${keys[0]!.publicKey}`, '[a.example]:2222', () => unknown],
-    ['a hashed name with port', () => hashed(`[a.example]:2222 ${keys[0]!.publicKey}\n`), '[a.example]:2222', () => known],
+    [
+      'the port of another',
+      () => `[a.example]:2222 ${keys[0]!.publicKey}`,
+      '[a.example]:2223',
+      () => unknown,
+    ],
+    [
+      'a name without port for one with',
+      () => `a.example ${keys[0]!.publicKey}`,
+      '[a.example]:2222',
+      () => unknown,
+    ],
+    [
+      'a hashed name with port',
+      () => hashed(`[a.example]:2222 ${keys[0]!.publicKey}\n`),
+      '[a.example]:2222',
+      () => known,
+    ],
     [
       'a certificate authority',
       () => `@cert-authority * ${keys[0]!.publicKey}`,
@@ -107,7 +159,10 @@ describe('verdicts', () => {
   test('fingerprints alone', () => {
     expect(verdict('', 'a', 0, [keys[0]!.fingerprint])).toEqual(known)
     expect(verdict('', 'a', 0, [`${keys[0]!.fingerprint}=`])).toEqual(known)
-    expect(verdict('', 'a', 0, [keys[1]!.fingerprint])).toEqual({ verdict: 'changed', expected: [keys[1]!.fingerprint] })
+    expect(verdict('', 'a', 0, [keys[1]!.fingerprint])).toEqual({
+      verdict: 'changed',
+      expected: [keys[1]!.fingerprint],
+    })
   })
 
   test('names: lower case, with brackets for another port than 22', () => {
@@ -137,7 +192,12 @@ describe('the file', () => {
   })
 
   test('no text makes it fail or slow', () => {
-    fc.assert(fc.property(fc.string({ unit: 'binary', maxLength: 300 }), (text) => parseKnownHosts(text).entries.length >= 0))
+    fc.assert(
+      fc.property(
+        fc.string({ unit: 'binary', maxLength: 300 }),
+        (text) => parseKnownHosts(text).entries.length >= 0,
+      ),
+    )
     const slow = `${'*a'.repeat(5000)} ${keys[0]!.publicKey}`
     const before = performance.now()
     expect(linesOf(parseKnownHosts(slow).entries, 'a'.repeat(255))).toEqual([])
@@ -163,10 +223,19 @@ describe('the file', () => {
 
   test('finds in files that OpenSSH has hashed what stood in them', () => {
     fc.assert(
-      fc.property(fc.array(name, { minLength: 1, maxLength: 3 }), name, fc.constantFrom(22, 2222), (hosts, host, port) => {
-        const text = hashed(hosts.map((one) => `${knownHostsName(one, port)} ${keys[0]!.publicKey}\n`).join(''))
-        expect(linesOf(parseKnownHosts(text).entries, knownHostsName(host, port)).length > 0).toBe(hosts.includes(host))
-      }),
+      fc.property(
+        fc.array(name, { minLength: 1, maxLength: 3 }),
+        name,
+        fc.constantFrom(22, 2222),
+        (hosts, host, port) => {
+          const text = hashed(
+            hosts.map((one) => `${knownHostsName(one, port)} ${keys[0]!.publicKey}\n`).join(''),
+          )
+          expect(linesOf(parseKnownHosts(text).entries, knownHostsName(host, port)).length > 0).toBe(
+            hosts.includes(host),
+          )
+        },
+      ),
       { numRuns: 40 },
     )
   })

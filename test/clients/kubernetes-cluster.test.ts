@@ -6,7 +6,11 @@ import { createServer, type Server } from 'node:https'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { addressJudge } from '../../src/clients/denied-networks.ts'
-import { openKubernetesCluster, type ClusterOptions, type KubernetesCluster } from '../../src/clients/kubernetes-cluster.ts'
+import {
+  openKubernetesCluster,
+  type ClusterOptions,
+  type KubernetesCluster,
+} from '../../src/clients/kubernetes-cluster.ts'
 import { runFolder } from '../support/run-folder.ts'
 
 /** API servers and what stands before them, as they misbehave: real ones do not on request. */
@@ -21,7 +25,11 @@ beforeAll(async () => {
   folder = mkdtempSync(join(runFolder(), 'kubernetes-client-'))
   const subject = ['-subj', '/CN=localhost', '-addext', 'subjectAltName=DNS:localhost']
   const files = ['-keyout', join(folder, 'key'), '-out', join(folder, 'certificate')]
-  execFileSync('openssl', ['req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-days', '2', ...files, ...subject], { stdio: 'ignore' })
+  execFileSync(
+    'openssl',
+    ['req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-days', '2', ...files, ...subject],
+    { stdio: 'ignore' },
+  )
   server = createServer(
     { key: readFileSync(join(folder, 'key')), cert: readFileSync(join(folder, 'certificate')) },
     (request, response) => {
@@ -54,8 +62,15 @@ const open = (more: Partial<ClusterOptions> = {}): KubernetesCluster => {
   clusters.push(cluster)
   return cluster
 }
-const say = (response: ServerResponse, status: number, body: unknown, headers: Record<string, string> = {}): void => {
-  response.writeHead(status, { 'content-type': 'application/json', ...headers }).end(typeof body === 'string' ? body : JSON.stringify(body))
+const say = (
+  response: ServerResponse,
+  status: number,
+  body: unknown,
+  headers: Record<string, string> = {},
+): void => {
+  response
+    .writeHead(status, { 'content-type': 'application/json', ...headers })
+    .end(typeof body === 'string' ? body : JSON.stringify(body))
 }
 const failure = (cluster: KubernetesCluster, deadlineMs = 3000): Promise<unknown> =>
   cluster.request({ path: '/api', deadlineMs }).then(
@@ -71,7 +86,10 @@ test('a token that is refused is asked for once more, and another one goes on', 
   expect(await cluster.request({ path: '/api' })).toEqual({ ok: true })
   expect(asked.map(({ authorization }) => authorization)).toEqual(['Bearer first', 'Bearer second'])
   answer = (_, response) => say(response, 401, {})
-  expect(await failure(cluster)).toMatchObject({ status: 401, message: expect.stringContaining('token is refused') })
+  expect(await failure(cluster)).toMatchObject({
+    status: 401,
+    message: expect.stringContaining('token is refused'),
+  })
 })
 
 test('what passes is tried again, what stays is told at once in the words of the server', async () => {
@@ -82,7 +100,11 @@ test('what passes is tried again, what stays is told at once in the words of the
   asked = []
   const message = 'jobs.batch is forbidden: User "x" cannot create resource "jobs"'
   answer = (_, response) => say(response, 403, { kind: 'Status', reason: 'Forbidden', message })
-  expect(await failure(open())).toMatchObject({ status: 403, reason: 'Forbidden', message: expect.stringContaining(message) })
+  expect(await failure(open())).toMatchObject({
+    status: 403,
+    reason: 'Forbidden',
+    message: expect.stringContaining(message),
+  })
   expect(asked).toHaveLength(1)
 })
 
@@ -95,9 +117,23 @@ test('a redirect is not followed, and gets no token', async () => {
 test('the address is judged that is connected to; nothing is sent to a denied one', async () => {
   for (const host of ['localhost', '127.0.0.1']) {
     const denied = open({ host, addressAllowed: addressJudge({ allowLoopback: false }) })
-    expect(await failure(denied)).toMatchObject({ stage: 'route', permanent: true, message: expect.stringContaining('denies') })
-    const exec = denied.exec({ namespace: 'n', pod: 'p', container: 'c', command: ['true'], deadlineMs: 30_000 })
-    await expect(exec).rejects.toMatchObject({ stage: 'route', permanent: true, message: expect.stringContaining('denies') })
+    expect(await failure(denied)).toMatchObject({
+      stage: 'route',
+      permanent: true,
+      message: expect.stringContaining('denies'),
+    })
+    const exec = denied.exec({
+      namespace: 'n',
+      pod: 'p',
+      container: 'c',
+      command: ['true'],
+      deadlineMs: 30_000,
+    })
+    await expect(exec).rejects.toMatchObject({
+      stage: 'route',
+      permanent: true,
+      message: expect.stringContaining('denies'),
+    })
   }
   expect(asked).toHaveLength(0)
 }, 60_000)
@@ -122,7 +158,10 @@ test('a certificate of another name, or of another authority, is refused for goo
 
 test('an answer that is not what was promised, and one without end', async () => {
   answer = (_, response) => say(response, 200, '<html>')
-  expect(await failure(open())).toMatchObject({ permanent: true, message: expect.stringContaining('not JSON') })
+  expect(await failure(open())).toMatchObject({
+    permanent: true,
+    message: expect.stringContaining('not JSON'),
+  })
   answer = (_, response) => {
     response.writeHead(200)
     const chunk = Buffer.alloc(1024 * 1024, 32)
@@ -132,7 +171,10 @@ test('an answer that is not what was promised, and one without end', async () =>
     response.on('drain', write)
     write()
   }
-  expect(await failure(open(), 60_000)).toMatchObject({ permanent: true, message: expect.stringContaining('larger than') })
+  expect(await failure(open(), 60_000)).toMatchObject({
+    permanent: true,
+    message: expect.stringContaining('larger than'),
+  })
 }, 60_000)
 
 test('a watch goes on from where it broke off, and lists anew when that is forgotten', async () => {
@@ -142,12 +184,21 @@ test('a watch goes on from where it broke off, and lists anew when that is forgo
   answer = ({ url = '' }, response) => {
     const query = new URL(url, 'https://x').searchParams
     if (query.get('watch') === null)
-      return say(response, 200, { metadata: { resourceVersion: String(10 * ++turn) }, items: [pod(`listed-${turn}`, '1')] })
+      return say(response, 200, {
+        metadata: { resourceVersion: String(10 * ++turn) },
+        items: [pod(`listed-${turn}`, '1')],
+      })
     response.writeHead(200)
     const from = query.get('resourceVersion')
     // Cut in the middle of a line; then all is forgotten; then it stays.
-    if (from === '10') return void response.end(event('ADDED', pod('a', '11')) + event('BOOKMARK', pod('', '12')) + '{"type":"ADD')
-    if (from === '12') return void response.end(event('ERROR', { kind: 'Status', code: 410, reason: 'Expired', message: 'too old' }))
+    if (from === '10')
+      return void response.end(
+        event('ADDED', pod('a', '11')) + event('BOOKMARK', pod('', '12')) + '{"type":"ADD',
+      )
+    if (from === '12')
+      return void response.end(
+        event('ERROR', { kind: 'Status', code: 410, reason: 'Expired', message: 'too old' }),
+      )
     response.write(event('DELETED', pod('b', '21')))
   }
   const told: string[] = []

@@ -15,8 +15,8 @@ import { makeWorld } from '../support/worlds.ts'
 const { afterAll, beforeAll, test } = needs('root')
 
 /**
- * A daemon in a system of its own, whose DNS server gives one name an allowed address, then a denied one, in turn. At both addresses
- * somebody listens at the same port.
+ * A daemon in a system of its own, whose DNS server gives one name an allowed address, then a
+ * denied one, in turn. At both addresses somebody listens at the same port.
  */
 const nameServer = `127.53.${process.pid % 250}.53`
 const allowedAddress = '127.76.0.2'
@@ -37,7 +37,10 @@ let daemon: Program
 let url: string
 let port: number
 
-/** One question with one name, as every resolver asks (RFC 1035, section 4); an address is answered to A, nothing to AAAA. */
+/**
+ * One question with one name, as every resolver asks (RFC 1035, section 4); an address is answered
+ * to A, nothing to AAAA.
+ */
 const answerTo = (query: Buffer): Buffer => {
   let at = 12
   const labels: string[] = []
@@ -62,7 +65,9 @@ const serve = async (address: string, at: number): Promise<number> => {
   const server = createServer((request, response) => {
     requests[address]?.push(request.headers)
     response.setHeader('content-type', 'application/json')
-    response.end(JSON.stringify(request.url === '/openapi/v3' ? { paths: { '/slurm/v0.0.40/job/submit': {} } } : {}))
+    response.end(
+      JSON.stringify(request.url === '/openapi/v3' ? { paths: { '/slurm/v0.0.40/job/submit': {} } } : {}),
+    )
   })
   server.on('connection', () => connections[address]!++)
   servers.push(server)
@@ -94,7 +99,9 @@ beforeAll(async () => {
   writeFileSync(resolver, `nameserver ${nameServer}\noptions timeout:5 attempts:2\n`)
   writeFileSync(order, 'hosts: files dns\n')
   mkdirSync(join(folder, 'slurm'))
-  const mounts = `mount --bind '${resolver}' /etc/resolv.conf && mount --bind '${order}' /etc/nsswitch.conf && exec "$@"`
+  const mounts =
+    `mount --bind '${resolver}' /etc/resolv.conf && mount --bind '${order}' /etc/nsswitch.conf && ` +
+    'exec "$@"'
   daemon = await startProgram(
     'main',
     {
@@ -126,7 +133,11 @@ afterAll(async () => {
 
 test('slurmrestd gets the token at the address that was judged, however often its name changes', async () => {
   await post('/kubernetes-tokens/', { id: 'slurm', token })
-  const slurmrestd = { url: `http://${name}:${port}`, user: 'ada', credentialRef: 'vault:kubernetes-token/slurm' }
+  const slurmrestd = {
+    url: `http://${name}:${port}`,
+    user: 'ada',
+    credentialRef: 'vault:kubernetes-token/slurm',
+  }
   const configuration = { workDirectory: join(folder, 'slurm'), slurmrestd, partition: 'main' }
   const world = await makeWorld({ post } as never, {
     name: 'rebinding',
@@ -136,7 +147,11 @@ test('slurmrestd gets the token at the address that was judged, however often it
     types: ['hpc_partition'],
   })
   await post('/execution-runs/', { id: 'rebinding', schedulePlanId: world.planId, mode: 'real' })
-  await until('the denied address was given several times', 120, () => given.filter((address) => address === deniedAddress).length >= 3)
+  await until(
+    'the denied address was given several times',
+    120,
+    () => given.filter((address) => address === deniedAddress).length >= 3,
+  )
   expect([connections[deniedAddress], requests[deniedAddress]]).toEqual([0, []])
   expect(requests[allowedAddress]?.map((headers) => headers['x-slurm-user-token'])).toContain(token)
   expect(daemon.output()).not.toContain(token)

@@ -3,8 +3,9 @@ import { createHash, randomBytes } from 'node:crypto'
 import { createServer, type Server, type Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { openSshSessions } from '../../src/clients/ssh/sessions.ts'
-import type { SshSessions, SshSessionsOptions, SshTarget } from '../../src/clients/ssh/target.ts'
-import { LinkError, type SiteShell } from '../../src/drivers/shell.ts'
+import type { SshSessionsOptions } from '../../src/clients/ssh/sessions-options.ts'
+import type { SshSessions, SshTarget } from '../../src/clients/ssh/target.ts'
+import { LinkError, type SiteShell } from '../../src/shell/site-shell.ts'
 import { startSshServer, type SshServer, type SshServerOptions } from '../support/ssh-server.ts'
 import { freePort } from './sshd.ts'
 
@@ -38,7 +39,9 @@ const targetOf = (server: SshServer, changes: Partial<SshTarget> = {}): SshTarge
 })
 
 /** A server that is none: what it does with a connection. */
-const strange = async (behave: (socket: Socket) => void): Promise<SshTarget & { connections: () => number }> => {
+const strange = async (
+  behave: (socket: Socket) => void,
+): Promise<SshTarget & { connections: () => number }> => {
   const sockets = new Set<Socket>()
   let connections = 0
   const server: Server = createServer((socket) => {
@@ -123,10 +126,15 @@ describe('a link that is cut', () => {
         server.cutAt = undefined
         if (end !== undefined) {
           broken++
-          expect([write, end]).toEqual([write, expect.objectContaining({ name: 'LinkError', permanent: false, waitsForPerson: false })])
+          expect([write, end]).toEqual([
+            write,
+            expect.objectContaining({ name: 'LinkError', permanent: false, waitsForPerson: false }),
+          ])
         } else {
           // Cut behind the answer: the connection may still look alive.
-          await bounded(shell.run(':', { deadlineMs: 20_000 })).catch((error: unknown) => expect(error).toBeInstanceOf(LinkError))
+          await bounded(shell.run(':', { deadlineMs: 20_000 })).catch((error: unknown) =>
+            expect(error).toBeInstanceOf(LinkError),
+          )
         }
         await bounded(roundTrip(shell))
         await sessions.close()
@@ -141,7 +149,9 @@ describe('a link that is cut', () => {
     const shell = open().shell(targetOf(server))
     let right = 0
     const ask = async (index: number): Promise<void> => {
-      const answer = await bounded(shell.run(`echo ${String(index)}`, { deadlineMs: 20_000 })).catch((error: unknown) => error)
+      const answer = await bounded(shell.run(`echo ${String(index)}`, { deadlineMs: 20_000 })).catch(
+        (error: unknown) => error,
+      )
       if (answer instanceof LinkError) return
       expect((answer as { stdout: Buffer }).stdout.toString()).toBe(`${String(index)}\n`)
       right++
@@ -171,7 +181,9 @@ test('keys are exchanged anew in the middle of a stream, and no byte is lost', a
     await seen('a new exchange of keys', () => server.handshakes > before)
   }
   const came = await bounded(running)
-  expect(createHash('sha256').update(came).digest('hex')).toBe(createHash('sha256').update(sent).digest('hex'))
+  expect(createHash('sha256').update(came).digest('hex')).toBe(
+    createHash('sha256').update(sent).digest('hex'),
+  )
   expect((await shell.run('echo after')).stdout.toString()).toBe('after\n')
   expect(server.handshakes).toBe(5)
   expect(server.logins).toBe(1)
@@ -211,7 +223,9 @@ describe('a server that hangs', () => {
         const { healthy, stages } = await bounded(open().probe(target))
         const way = ['name', 'route', 'host key', 'login', 'shell']
         expect(healthy).toBe(false)
-        expect(stages.map((one) => [one.stage, one.ok])).toEqual(way.slice(0, way.indexOf(stage) + 1).map((one) => [one, one !== stage]))
+        expect(stages.map((one) => [one.stage, one.ok])).toEqual(
+          way.slice(0, way.indexOf(stage) + 1).map((one) => [one, one !== stage]),
+        )
       }),
     )
   }, 60_000)
@@ -226,7 +240,10 @@ describe('a server that hangs', () => {
     async (_what, behave) => {
       const target = await strange(behave)
       const started = performance.now()
-      await expect(bounded(open().shell(target).run(':'))).rejects.toMatchObject({ stage: 'host key', permanent: false })
+      await expect(bounded(open().shell(target).run(':'))).rejects.toMatchObject({
+        stage: 'host key',
+        permanent: false,
+      })
       expect(performance.now() - started).toBeLessThan(15_000)
       const told = await bounded(open().probe(target))
       expect(told.stages.map(({ stage, ok }) => [stage, ok])).toEqual([
@@ -243,7 +260,10 @@ describe('what is no SSH server', () => {
   const others: [string, (socket: Socket) => void][] = [
     ['a web server', (socket) => socket.end('HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n')],
     ['noise', (socket) => socket.write(randomBytes(100_000))],
-    ['a greeting, then noise', (socket) => socket.write(Buffer.concat([Buffer.from('SSH-2.0-Noise\r\n'), randomBytes(100_000)]))],
+    [
+      'a greeting, then noise',
+      (socket) => socket.write(Buffer.concat([Buffer.from('SSH-2.0-Noise\r\n'), randomBytes(100_000)])),
+    ],
     ['a closed door', (socket) => socket.destroy()],
     ['SSH of 1997', (socket) => socket.end('SSH-1.5-Old\r\n')],
     [
@@ -263,7 +283,9 @@ describe('what is no SSH server', () => {
     '%s: told in a few printable words',
     async (_what, behave) => {
       const target = await strange(behave)
-      const failure = (await bounded(open().shell(target).run(':')).catch((error: unknown) => error)) as LinkError
+      const failure = (await bounded(open().shell(target).run(':')).catch(
+        (error: unknown) => error,
+      )) as LinkError
       expect(failure).toMatchObject({ name: 'LinkError', stage: 'host key' })
       expect(failure.message.length).toBeLessThan(1_000)
       expect(failure.message).not.toMatch(/\p{Cc}/u)
@@ -282,7 +304,9 @@ describe('what is no SSH server', () => {
       stage: 'name',
       message: expect.stringMatching(/no-such-host\.invalid is not known/),
     })
-    expect((await open().probe(nameless)).stages).toEqual([expect.objectContaining({ stage: 'name', ok: false })])
+    expect((await open().probe(nameless)).stages).toEqual([
+      expect.objectContaining({ stage: 'name', ok: false }),
+    ])
   }, 60_000)
 
   test('an address that is not allowed: not a byte is sent to it, by whatever name', async () => {
@@ -291,7 +315,9 @@ describe('what is no SSH server', () => {
     const sessions = open({ addressAllowed: (address) => (asked.push(address), 'is in a denied network') })
     for (const host of ['127.0.0.1', 'localhost', '127.1', '2130706433', '::ffff:127.0.0.1']) {
       const denied = { ...target, host }
-      await expect(sessions.shell(denied).run(':')).rejects.toMatchObject({ stage: expect.stringMatching(/^(route|name)$/) })
+      await expect(sessions.shell(denied).run(':')).rejects.toMatchObject({
+        stage: expect.stringMatching(/^(route|name)$/),
+      })
       expect((await sessions.probe(denied, { fresh: true })).healthy).toBe(false)
     }
     expect(asked).toContain('127.0.0.1')
@@ -300,7 +326,9 @@ describe('what is no SSH server', () => {
 })
 
 describe('a second factor', () => {
-  const code = (judge: (answers: string[]) => boolean) => ({ rounds: [{ prompts: [{ prompt: 'Code: ', echo: false }], judge }] })
+  const code = (judge: (answers: string[]) => boolean) => ({
+    rounds: [{ prompts: [{ prompt: 'Code: ', echo: false }], judge }],
+  })
 
   test('a code is taken once; a wrong one is asked for again; nothing is tried while it waits', async () => {
     let valid = '111111'
@@ -333,7 +361,8 @@ describe('a second factor', () => {
     expect((await shell.run('echo in')).stdout.toString()).toBe('in\n')
     expect(judged).toEqual(['000000', '111111'])
 
-    // The code is used up: after a lost link a person is asked anew, and the old code is not sent again.
+    // The code is used up: after a lost link a person is asked anew, and the old code is not sent
+    // again.
     server.cut()
     await seen('the loss of the link', () => sessions.state(target).state !== 'connected')
     await expect(shell.run(':')).rejects.toMatchObject({ waitsForPerson: true })

@@ -8,10 +8,18 @@ import { clientTls, relayKey, type FleetKeys } from '../../src/clients/ssh/relay
 import { openRelay, type LoginRecord, type LoginRecords } from '../../src/clients/ssh/relay.ts'
 import { openSshSessions } from '../../src/clients/ssh/sessions.ts'
 import type { SshSessions, SshTarget } from '../../src/clients/ssh/target.ts'
-import type { SiteShell } from '../../src/drivers/shell.ts'
-import { makeServerKeys, startSshServer, type SshServer, type SshServerOptions } from '../support/ssh-server.ts'
+import type { SiteShell } from '../../src/shell/site-shell.ts'
+import {
+  makeServerKeys,
+  startSshServer,
+  type SshServer,
+  type SshServerOptions,
+} from '../support/ssh-server.ts'
 
-/** Several processes' worth of sessions that share a record, against an SSH server that asks a person; logins are counted there. */
+/**
+ * Several processes' worth of sessions that share a record, against an SSH server that asks a
+ * person; logins are counted there.
+ */
 
 const makeKey = () => ({ id: randomBytes(8).toString('hex'), secret: createSecretKey(randomBytes(32)) })
 const keysOf = (...keys: ReturnType<typeof makeKey>[]): FleetKeys => ({
@@ -24,7 +32,10 @@ const makeRecords = (): LoginRecords & { rows: LoginRecord[] } => {
     rows: [] as LoginRecord[],
     read: () => Promise.resolve([...made.rows]),
     write: (process: string, records: readonly Omit<LoginRecord, 'process'>[]) => {
-      made.rows = [...made.rows.filter((row) => row.process !== process), ...records.map((record) => ({ ...record, process }))]
+      made.rows = [
+        ...made.rows.filter((row) => row.process !== process),
+        ...records.map((record) => ({ ...record, process })),
+      ]
       return Promise.resolve()
     },
   }
@@ -103,14 +114,17 @@ const pair = async (options: SshServerOptions = {}) => {
 }
 
 const seen = async (what: string, probe: () => unknown): Promise<void> => {
-  const until = Date.now() + 15_000
+  const until = Date.now() + 45_000
   while (!(await probe())) {
     if (Date.now() > until) throw new Error(`not seen: ${what}`)
     await sleep(20)
   }
 }
 
-/** What a script writes; after the last of `size` bytes it is told to end, since this server forgets what is under way at an end. */
+/**
+ * What a script writes; after the last of `size` bytes it is told to end, since this server forgets
+ * what is under way at an end.
+ */
 const drained = async (shell: SiteShell, script: string, size: number): Promise<Buffer> => {
   const stream = await shell.open(`${script}; read line`)
   const chunks: Buffer[] = []
@@ -125,7 +139,8 @@ const drained = async (shell: SiteShell, script: string, size: number): Promise<
 }
 const numbers = (size: number): Buffer => {
   const parts: string[] = []
-  for (let length = 0, next = 1; length < size; next++) length += parts[parts.push(`${String(next)}\n`) - 1]!.length
+  for (let length = 0, next = 1; length < size; next++)
+    length += parts[parts.push(`${String(next)}\n`) - 1]!.length
   return Buffer.from(parts.join('').slice(0, size))
 }
 const hash = (bytes: Buffer): string => createHash('sha256').update(bytes).digest('hex')
@@ -149,10 +164,32 @@ describe('a shell over the login of another process', () => {
     expect(server.logins).toBe(1)
   }, 60_000)
 
+  test('a terminal: its size, a new size, its echo, and its end', async () => {
+    const { shell, server } = await pair()
+    const stream = await shell.terminal?.('stty size; exec /bin/sh -i', { rows: 31, columns: 117 })
+    if (stream === undefined) throw new Error('the shell has no terminals')
+    let text = ''
+    stream.stdout.on('data', (chunk: Buffer) => (text += chunk.toString()))
+    stream.resize?.(40, 120)
+    await seen('the new size', () => {
+      stream.stdin.write('stty size\n')
+      return text.includes('40 120')
+    })
+    stream.stdin.write('exit 3\n')
+    expect(await stream.done).toMatchObject({ code: 3 })
+    expect(text).toContain('stty size\r\n')
+    const other = await shell.terminal?.('sleep 300', { rows: 24, columns: 80 })
+    other?.kill()
+    await other?.done
+    expect(server.logins).toBe(1)
+  }, 60_000)
+
   test('a hundred at once, each with its own answer', async () => {
     const { shell } = await pair()
     const answers = await Promise.all(
-      Array.from({ length: 100 }, async (_one, index) => (await shell.run(`echo ${index}`)).stdout.toString()),
+      Array.from({ length: 100 }, async (_one, index) =>
+        (await shell.run(`echo ${index}`)).stdout.toString(),
+      ),
     )
     expect(answers).toEqual(Array.from({ length: 100 }, (_one, index) => `${index}\n`))
   }, 60_000)
@@ -160,10 +197,15 @@ describe('a shell over the login of another process', () => {
   test('a deadline ends a script, more output than allowed is refused, and what follows works', async () => {
     const { shell } = await pair()
     const began = performance.now()
-    await expect(shell.run('sleep 30', { deadlineMs: 300 })).rejects.toMatchObject({ name: 'LinkError', stage: 'link' })
+    await expect(shell.run('sleep 30', { deadlineMs: 300 })).rejects.toMatchObject({
+      name: 'LinkError',
+      stage: 'link',
+    })
     expect(performance.now() - began).toBeLessThan(3_000)
     await expect(shell.run('head -c 100000 /dev/zero', { maxBytes: 1_000 })).rejects.toThrow(RangeError)
-    await expect(shell.run('cat', { input: Buffer.alloc(100_000), maxBytes: 1_000 })).rejects.toThrow(RangeError)
+    await expect(shell.run('cat', { input: Buffer.alloc(100_000), maxBytes: 1_000 })).rejects.toThrow(
+      RangeError,
+    )
     expect((await shell.run('echo ok')).stdout.toString()).toBe('ok\n')
   }, 60_000)
 
@@ -172,7 +214,9 @@ describe('a shell over the login of another process', () => {
     const bytes = randomBytes(64 * 1024 * 1024)
     const { stdout } = await shell.run('sha256sum', { input: bytes, deadlineMs: 100_000 })
     expect(stdout.toString().split(' ')[0]).toBe(hash(bytes))
-    expect(hash(await drained(shell, `seq 1 9000000 | head -c ${bytes.length}`, bytes.length))).toBe(hash(numbers(bytes.length)))
+    expect(hash(await drained(shell, `seq 1 9000000 | head -c ${bytes.length}`, bytes.length))).toBe(
+      hash(numbers(bytes.length)),
+    )
   }, 120_000)
 
   test('a reader that takes its time holds the writer back', async () => {
@@ -196,9 +240,14 @@ describe('a shell over the login of another process', () => {
   test('kill ends what runs at the site, and an early end is told to the writer', async () => {
     const { server, shell } = await pair()
     const stream = await shell.open('echo $$; exec sleep 600')
-    const [pid] = (await new Promise<Buffer>((resolve) => stream.stdout.once('data', resolve))).toString().split('\n')
+    const [pid] = (await new Promise<Buffer>((resolve) => stream.stdout.once('data', resolve)))
+      .toString()
+      .split('\n')
     stream.kill()
-    await seen('the end of the process', async () => (await shell.run(`kill -0 ${pid!} 2>/dev/null`)).code !== 0)
+    await seen(
+      'the end of the process',
+      async () => (await shell.run(`kill -0 ${pid!} 2>/dev/null`)).code !== 0,
+    )
     expect(await stream.done).toMatchObject({ code: null, signal: 'SIGTERM' })
     const early = await shell.open('exit 4')
     const failure = new Promise<NodeJS.ErrnoException>((resolve) => early.stdin.once('error', resolve))
@@ -219,8 +268,15 @@ describe('a shell over the login of another process', () => {
         since: expect.any(String),
       },
     ])
-    expect(await other.sessions.standing(target)).toMatchObject({ state: 'connected', since: holder.sessions.state(target).since })
-    expect(await other.sessions.probe(target)).toMatchObject({ healthy: true, address: '127.0.0.1', hostKey: { type: 'ssh-ed25519' } })
+    expect(await other.sessions.standing(target)).toMatchObject({
+      state: 'connected',
+      since: holder.sessions.state(target).since,
+    })
+    expect(await other.sessions.probe(target)).toMatchObject({
+      healthy: true,
+      address: '127.0.0.1',
+      hostKey: { type: 'ssh-ed25519' },
+    })
     expect(await other.sessions.answer(target, ['000000'])).toMatchObject({ state: 'connected' })
     expect(server.attempts).toBe(attempts)
     const alone = openSshSessions()
@@ -235,7 +291,9 @@ describe('a shell over the login of another process', () => {
     expect((await other.sessions.shell(way).run('echo behind')).stdout.toString()).toBe('behind\n')
     expect([server.logins, behind.logins]).toEqual([1, 1])
     const size = 4 * 1024 * 1024
-    expect(hash(await drained(other.sessions.shell(way), `seq 1 9000000 | head -c ${size}`, size))).toBe(hash(numbers(size)))
+    expect(hash(await drained(other.sessions.shell(way), `seq 1 9000000 | head -c ${size}`, size))).toBe(
+      hash(numbers(size)),
+    )
   }, 60_000)
 })
 
@@ -251,7 +309,10 @@ describe('the end of the login', () => {
     await expect(stream.done).rejects.toMatchObject({ name: 'LinkError', stage: 'link' })
     await expect(shell.run(':')).rejects.toMatchObject({ waitsForPerson: true })
     // The first one is asked for how it stands, as by the API, and asks the person as well.
-    await seen('the prompt at the first process', async () => (await holder.sessions.standing(target)).state === 'waiting for login')
+    await seen(
+      'the prompt at the first process',
+      async () => (await holder.sessions.standing(target)).state === 'waiting for login',
+    )
     expect(await other.sessions.answer(target, [code])).toMatchObject({ state: 'connected' })
     await seen('the first process goes on', () =>
       holder.sessions
@@ -281,7 +342,8 @@ describe('the end of the login', () => {
     records.rows = rows
     await expect(shell.run(':')).rejects.toMatchObject({ waitsForPerson: true })
     const { attempts } = server
-    for (let turn = 0; turn < 10; turn++) await expect(shell.run(':')).rejects.toMatchObject({ waitsForPerson: true })
+    for (let turn = 0; turn < 10; turn++)
+      await expect(shell.run(':')).rejects.toMatchObject({ waitsForPerson: true })
     expect(server.attempts).toBe(attempts)
     expect(await other.sessions.answer(target, [code])).toMatchObject({ state: 'connected' })
     expect((await shell.run('echo on')).stdout.toString()).toBe('on\n')
@@ -332,7 +394,11 @@ describe('the key of the fleet', () => {
     const silent = connect(port, '127.0.0.1')
     silent.on('error', () => undefined)
     const plain = connectTls({ host: '127.0.0.1', port, rejectUnauthorized: false, ALPNProtocols: ['h2'] })
-    expect(await new Promise((resolve) => plain.once('secureConnect', () => resolve('in')).once('error', () => resolve('out')))).toBe('out')
+    expect(
+      await new Promise((resolve) =>
+        plain.once('secureConnect', () => resolve('in')).once('error', () => resolve('out')),
+      ),
+    ).toBe('out')
     // Who says nothing is left after 5 s.
     await new Promise((resolve) => silent.once('close', resolve))
     expect((await shell.run('echo on')).stdout.toString()).toBe('on\n')
@@ -362,7 +428,11 @@ describe('the key of the fleet', () => {
     expect(await answer(Buffer.alloc(0))).toMatch(/not whole/)
     expect(await answer(Buffer.from([255, 255, 255, 255, 1]))).toMatch(/longer than/)
     expect(await answer(head({ call: 'steal', login: 'x', id }))).toMatch(/call/)
-    expect(await answer(head({ call: 'run', login: '0'.repeat(64), id, script: ':', deadlineMs: 1_000, maxBytes: 1 }))).toMatch(/not held/)
+    expect(
+      await answer(
+        head({ call: 'run', login: '0'.repeat(64), id, script: ':', deadlineMs: 1_000, maxBytes: 1 }),
+      ),
+    ).toMatch(/not held/)
     session.destroy()
     expect(holder.sessions.state(target).state).toBe('connected')
     expect((await shell.run('echo on')).stdout.toString()).toBe('on\n')
@@ -377,7 +447,9 @@ test('an address that cannot be listened at is told, and logins are this process
   await one.sessions.answer(target, [])
   expect(await one.sessions.answer(target, [code])).toMatchObject({ state: 'connected' })
   expect(warnings).toEqual([
-    expect.stringMatching(new RegExp(`SERVICE_RELAY_ADDRESS=127.0.0.1:${String(server.port)} cannot be listened at`)),
+    expect.stringMatching(
+      new RegExp(`SERVICE_RELAY_ADDRESS=127.0.0.1:${String(server.port)} cannot be listened at`),
+    ),
   ])
   expect((await one.sessions.shell(target).run('echo in')).stdout.toString()).toBe('in\n')
   expect(records.rows).toEqual([])

@@ -7,7 +7,9 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { openSshSessions } from '../../src/clients/ssh/sessions.ts'
 import { shellCommand } from '../../src/clients/ssh/session.ts'
-import type { SshSessions, SshSessionsOptions } from '../../src/clients/ssh/target.ts'
+import type { SshSessionsOptions } from '../../src/clients/ssh/sessions-options.ts'
+import type { SshSessions } from '../../src/clients/ssh/target.ts'
+import { poll } from '../../src/pacing/poll.ts'
 import { makeKey, startSshd, type Sshd } from './sshd.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { needs } from '../support/needs.ts'
@@ -78,25 +80,39 @@ describe('scripts', () => {
   test('whatever text a script has arrives, at every length', async () => {
     const shell = open().shell(sshd.target())
     await fc.assert(
-      fc.asyncProperty(fc.string({ unit: 'grapheme', maxLength: 60 }), fc.constantFrom(0, 1000, 30_000), async (text, padding) => {
-        const clean = text.replaceAll('\0', '')
-        const words = `: '${'x'.repeat(padding)}'\nprintf %s '${clean.replaceAll("'", `'\\''`)}'`
-        expect((await shell.run(words)).stdout.toString()).toBe(clean)
-        const answer = await shell.run(`${words}; cat`, { input: Buffer.from('\0in') })
-        expect(answer.stdout.toString()).toBe(`${clean}\0in`)
-      }),
+      fc.asyncProperty(
+        fc.string({ unit: 'grapheme', maxLength: 60 }),
+        fc.constantFrom(0, 1000, 30_000),
+        async (text, padding) => {
+          const clean = text.replaceAll('\0', '')
+          const words = `: '${'x'.repeat(padding)}'\nprintf %s '${clean.replaceAll("'", `'\\''`)}'`
+          expect((await shell.run(words)).stdout.toString()).toBe(clean)
+          const answer = await shell.run(`${words}; cat`, { input: Buffer.from('\0in') })
+          expect(answer.stdout.toString()).toBe(`${clean}\0in`)
+        },
+      ),
       { numRuns: 25 },
     )
   })
 
   test.each(
-    ['sh', 'dash', 'bash', 'zsh', 'fish', 'tcsh'].filter((shell) => existsSync(`/bin/${shell}`) || existsSync(`/usr/bin/${shell}`)),
+    ['sh', 'dash', 'bash', 'zsh', 'fish', 'tcsh'].filter(
+      (shell) => existsSync(`/bin/${shell}`) || existsSync(`/usr/bin/${shell}`),
+    ),
   )('accounts with %s run scripts unharmed', (shell) => {
     fc.assert(
-      fc.property(fc.string({ unit: fc.constantFrom(...`'"\\\`$!%*?~#&|;<>(){}[]\n\t a0é`), maxLength: 40 }), (text) => {
-        const script = `printf %s '${text.replaceAll("'", `'\\''`)}'`
-        expect(execFileSync(shell, ['-c', shellCommand(script)], { encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'] })).toBe(text)
-      }),
+      fc.property(
+        fc.string({ unit: fc.constantFrom(...`'"\\\`$!%*?~#&|;<>(){}[]\n\t a0é`), maxLength: 40 }),
+        (text) => {
+          const script = `printf %s '${text.replaceAll("'", `'\\''`)}'`
+          expect(
+            execFileSync(shell, ['-c', shellCommand(script)], {
+              encoding: 'utf8',
+              stdio: ['ignore', 'pipe', 'pipe'],
+            }),
+          ).toBe(text)
+        },
+      ),
       { numRuns: 60 },
     )
   })
@@ -105,7 +121,9 @@ describe('scripts', () => {
     const before = logins()
     const shell = open().shell(sshd.target())
     const answers = await Promise.all(
-      Array.from({ length: 1000 }, async (_one, index) => (await shell.run(`echo ${index}; echo e${index} >&2`)).stdout.toString()),
+      Array.from({ length: 1000 }, async (_one, index) =>
+        (await shell.run(`echo ${index}; echo e${index} >&2`)).stdout.toString(),
+      ),
     )
     expect(answers).toEqual(Array.from({ length: 1000 }, (_one, index) => `${index}\n`))
     expect(logins() - before).toBe(1)
@@ -161,11 +179,15 @@ describe('streams', () => {
   test('kill ends what runs at the site', async () => {
     const shell = open().shell(sshd.target())
     const stream = await shell.open('echo $$; sleep 30 & wait')
-    const pid = await new Promise<string>((resolve) => stream.stdout.once('data', (chunk: Buffer) => resolve(chunk.toString().trim())))
+    const pid = await new Promise<string>((resolve) =>
+      stream.stdout.once('data', (chunk: Buffer) => resolve(chunk.toString().trim())),
+    )
     stream.kill()
     stream.kill()
     expect(await stream.done).toMatchObject({ code: null, signal: 'SIGTERM' })
-    await expect(shell.run(`while kill -0 -- -${pid} 2>/dev/null; do sleep 0.1; done`, { deadlineMs: 20_000 })).resolves.toMatchObject({
+    await expect(
+      shell.run(`while kill -0 -- -${pid} 2>/dev/null; do sleep 0.1; done`, { deadlineMs: 20_000 }),
+    ).resolves.toMatchObject({
       code: 0,
     })
   })
@@ -195,7 +217,9 @@ describe('streams', () => {
 
 describe('host keys', () => {
   const line = (name: string, type = 'ed25519'): string => `${name} ${sshd.hostKeys[type]!}`
-  const keys = (knownHosts: string, more: object = {}) => ({ hostKeys: { policy: 'strict' as const, knownHosts, ...more } })
+  const keys = (knownHosts: string, more: object = {}) => ({
+    hostKeys: { policy: 'strict' as const, knownHosts, ...more },
+  })
   const probe = (changes: object) => open().probe(sshd.target(changes), { fresh: true })
   let other: ReturnType<typeof makeKey>
   beforeAll(() => {
@@ -204,7 +228,10 @@ describe('host keys', () => {
 
   test('the recorded type is asked for first', async () => {
     const told = await probe(keys(line(`[127.0.0.1]:${sshd.port}`, 'rsa')))
-    expect(told).toMatchObject({ healthy: true, hostKey: { type: 'ssh-rsa', fingerprint: sshd.fingerprints['rsa'] } })
+    expect(told).toMatchObject({
+      healthy: true,
+      hostKey: { type: 'ssh-rsa', fingerprint: sshd.fingerprints['rsa'] },
+    })
   })
 
   test.each([
@@ -225,10 +252,17 @@ describe('host keys', () => {
       () => keys(`@cert-authority ${line('*')}`),
       () => 'Host certificates (@cert-authority) are not read',
     ],
-    ['another fingerprint', () => keys('', { fingerprints: [other.fingerprint] }), () => `expected ${other.fingerprint}`],
+    [
+      'another fingerprint',
+      () => keys('', { fingerprints: [other.fingerprint] }),
+      () => `expected ${other.fingerprint}`,
+    ],
   ])('%s: refused before the login', async (_what, changes, words) => {
     let asked = 0
-    const told = await probe({ ...changes(), secret: () => Promise.resolve({ privateKey: sshd.privateKey }).finally(() => asked++) })
+    const told = await probe({
+      ...changes(),
+      secret: () => Promise.resolve({ privateKey: sshd.privateKey }).finally(() => asked++),
+    })
     expect(told.healthy).toBe(false)
     expect(told.stages.at(-1)).toMatchObject({ stage: 'host key', ok: false })
     expect(told.message).toContain(words())
@@ -252,10 +286,14 @@ describe('host keys', () => {
     expect(recorded).toEqual([])
     await sessions.shell(target).run(':')
     expect(recorded).toEqual([line(`[127.0.0.1]:${sshd.port}`)])
-    expect(await probe({ hostKeys: { policy: 'accept-new', knownHosts: `* ${other.publicKey}`, record } })).toMatchObject({
+    expect(
+      await probe({ hostKeys: { policy: 'accept-new', knownHosts: `* ${other.publicKey}`, record } }),
+    ).toMatchObject({
       healthy: false,
     })
-    const refusing = sshd.target({ hostKeys: { policy: 'accept-new', record: () => Promise.reject(new Error('no database')) } })
+    const refusing = sshd.target({
+      hostKeys: { policy: 'accept-new', record: () => Promise.reject(new Error('no database')) },
+    })
     await expect(open().shell(refusing).run(':')).rejects.toMatchObject({ stage: 'host key' })
   })
 })
@@ -270,9 +308,15 @@ describe('ways', () => {
       expect((await through.run('echo "$SSH_CONNECTION"')).stdout.toString()).toContain(` ${behind.port}\n`)
       expect(sessions.state(jump).state).toBe('connected')
       const wrong = { ...jump, hostKeys: { policy: 'strict' as const } }
-      await expect(sessions.shell(behind.target({ jump: [wrong] })).run(':')).rejects.toMatchObject({ stage: 'route', permanent: true })
+      await expect(sessions.shell(behind.target({ jump: [wrong] })).run(':')).rejects.toMatchObject({
+        stage: 'route',
+        permanent: true,
+      })
       const wrongBehind = behind.target({ jump: [jump], hostKeys: { policy: 'strict' } })
-      expect((await sessions.probe(wrongBehind, { fresh: true })).stages.at(-1)).toMatchObject({ stage: 'host key', ok: false })
+      expect((await sessions.probe(wrongBehind, { fresh: true })).stages.at(-1)).toMatchObject({
+        stage: 'host key',
+        ok: false,
+      })
       const nobody = behind.target({ jump: [jump], port: 1 })
       await expect(sessions.shell(nobody).run(':')).rejects.toMatchObject({ stage: 'route' })
       const twice = behind.target({ jump: [jump, { ...behind.target() }] })
@@ -285,10 +329,18 @@ describe('ways', () => {
   test('through a proxy command, where it is allowed', async () => {
     const proxyCommand = `exec ssh-proxy %h %p`
     chmodSync(folder, 0o755)
-    const command = `test "%r" = "${sshd.target().username}" && perl -MIO::Socket::INET -MIO::Select -e 'my $s = IO::Socket::INET->new("$ARGV[0]:$ARGV[1]") or die "no way\\n"; my $l = IO::Select->new($s, \\*STDIN); while (my @r = $l->can_read) { for (@r) { my $n = sysread($_, my $b, 65536); exit unless $n; syswrite($_ == $s ? \\*STDOUT : $s, $b) } }' %h %p`
-    await expect(open().shell(sshd.target({ proxyCommand })).run(':')).rejects.toThrow('proxy commands are not allowed here')
+    const command =
+      `test "%r" = "${sshd.target().username}" && perl -MIO::Socket::INET -MIO::Select -e 'my $s = ` +
+      `IO::Socket::INET->new("$ARGV[0]:$ARGV[1]") or die "no way\\n"; my $l = IO::Select->new($s, ` +
+      `\\*STDIN); while (my @r = $l->can_read) { for (@r) { my $n = sysread($_, my $b, 65536); exit ` +
+      `unless $n; syswrite($_ == $s ? \\*STDOUT : $s, $b) } }' %h %p`
+    await expect(open().shell(sshd.target({ proxyCommand })).run(':')).rejects.toThrow(
+      'proxy commands are not allowed here',
+    )
     const sessions = open({ allowProxyCommand: true })
-    expect((await sessions.shell(sshd.target({ proxyCommand: command })).run('echo through')).stdout.toString()).toBe('through\n')
+    expect(
+      (await sessions.shell(sshd.target({ proxyCommand: command })).run('echo through')).stdout.toString(),
+    ).toBe('through\n')
     const broken = sshd.target({ proxyCommand: 'echo no such way >&2; exit 1' })
     await expect(sessions.shell(broken).run(':')).rejects.toThrow('no such way')
   })
@@ -297,13 +349,20 @@ describe('ways', () => {
     const types = ['ed25519', 'ecdsa', 'rsa']
     for (const type of types) {
       const key = makeKey(folder, `forward_${type}`, type)
-      writeFileSync(join(sshd.folder, 'authorized_keys'), `${readFileSync(join(sshd.folder, 'user.pub'), 'utf8')}${key.publicKey}\n`)
+      writeFileSync(
+        join(sshd.folder, 'authorized_keys'),
+        `${readFileSync(join(sshd.folder, 'user.pub'), 'utf8')}${key.publicKey}\n`,
+      )
       const secret = () => Promise.resolve({ privateKey: key.privateKey })
-      const ssh = `ssh -F none -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -p ${sshd.port} 127.0.0.1 echo there`
+      const ssh =
+        'ssh -F none -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -p ' +
+        `${sshd.port} 127.0.0.1 echo there`
       const sessions = open()
       const plain = await sessions.shell(sshd.target({ secret })).run(ssh)
       expect(plain.code).toBe(255)
-      const forwarded = await sessions.shell(sshd.target({ secret, forwardAgent: true })).run(`ssh-add -l; ${ssh}`)
+      const forwarded = await sessions
+        .shell(sshd.target({ secret, forwardAgent: true }))
+        .run(`ssh-add -l; ${ssh}`)
       expect([type, forwarded.stdout.toString()]).toEqual([
         type,
         expect.stringMatching(new RegExp(`${key.fingerprint.replace(/[+/]/g, '.')}[^]*there\n`)),
@@ -327,7 +386,10 @@ describe('the connection', () => {
       await lost
       await ended
       expect(sessions.state(own.target()).state).not.toBe('connected')
-      await expect(shell.run(':', { deadlineMs: 5000 })).rejects.toMatchObject({ name: 'LinkError', permanent: false })
+      await expect(shell.run(':', { deadlineMs: 5000 })).rejects.toMatchObject({
+        name: 'LinkError',
+        permanent: false,
+      })
       await own.start()
       for (let attempt = 0; ; attempt++) {
         const answer = await sessions
@@ -350,17 +412,46 @@ describe('the connection', () => {
     const sessions = open({ idleMs: 200, onState: (_target, { state }) => states.push(state) })
     const shell = sessions.shell(sshd.target())
     await shell.run(':')
-    for (let turn = 0; turn < 100 && sessions.state(sshd.target()).state !== 'disconnected'; turn++) await sleep(100)
+    for (let turn = 0; turn < 100 && sessions.state(sshd.target()).state !== 'disconnected'; turn++)
+      await sleep(100)
     expect(states).toEqual(['connecting', 'connected', 'disconnected'])
     expect((await shell.run('echo again')).stdout.toString()).toBe('again\n')
   })
+
+  test('a hundred logins that are not used any more leave nothing behind', async () => {
+    const sessions = open({ idleMs: 200, forgetMs: 200 })
+    const targets = Array.from({ length: 100 }, (_one, index) =>
+      sshd.target({ credential: `ssh-key:${String(index)}` }),
+    )
+    const connected = await Promise.all(
+      targets.map(async (target) => {
+        const { stdout } = await sessions.shell(target).run('echo here', { deadlineMs: 120_000 })
+        return stdout.toString()
+      }),
+    )
+    expect(new Set(connected)).toEqual(new Set(['here\n']))
+    const nothing = await poll(
+      () => (sessions.count().logins + sessions.count().hosts === 0 ? true : undefined),
+      {
+        everyMs: 50,
+        deadlineMs: 60_000,
+      },
+    )
+    expect(nothing).toBe(true)
+    expect((await sessions.shell(targets[0]!).run('echo again')).stdout.toString()).toBe('again\n')
+    expect(sessions.count()).toEqual({ logins: 1, hosts: 1 })
+  }, 200_000)
 
   test('works with a server that allows one channel', async () => {
     const small = await startSshd(['MaxSessions 1'])
     try {
       const shell = open().shell(small.target())
-      const answers = await Promise.all(Array.from({ length: 20 }, (_one, index) => shell.run(`echo ${index}`)))
-      expect(answers.map(({ stdout }) => Number(stdout))).toEqual(Array.from({ length: 20 }, (_one, index) => index))
+      const answers = await Promise.all(
+        Array.from({ length: 20 }, (_one, index) => shell.run(`echo ${index}`)),
+      )
+      expect(answers.map(({ stdout }) => Number(stdout))).toEqual(
+        Array.from({ length: 20 }, (_one, index) => index),
+      )
       const stream = await shell.open('echo stream')
       expect((await stream.done).code).toBe(0)
       expect((await shell.run('cat', { input: Buffer.alloc(100_000) })).stdout.length).toBe(100_000)
@@ -372,7 +463,10 @@ describe('the connection', () => {
 
   test('a refused key is refused for good, in words, and not tried again at once', async () => {
     const key = makeKey(folder, 'stranger', 'ed25519')
-    const target = sshd.target({ credential: 'stranger', secret: () => Promise.resolve({ privateKey: key.privateKey }) })
+    const target = sshd.target({
+      credential: 'stranger',
+      secret: () => Promise.resolve({ privateKey: key.privateKey }),
+    })
     const sessions = open()
     const refusals = (): number => sshd.log().split('Failed publickey').length - 1
     const shell = sessions.shell(target)
@@ -382,7 +476,8 @@ describe('the connection', () => {
       message: expect.stringContaining(key.fingerprint),
     })
     const before = refusals()
-    for (let turn = 0; turn < 20; turn++) await expect(shell.run(':')).rejects.toMatchObject({ stage: 'login', permanent: true })
+    for (let turn = 0; turn < 20; turn++)
+      await expect(shell.run(':')).rejects.toMatchObject({ stage: 'login', permanent: true })
     expect(refusals()).toBe(before)
     expect(sessions.state(target)).toMatchObject({ state: 'refused', stage: 'login' })
     expect((await sessions.probe(target)).stages.at(-1)).toMatchObject({ stage: 'login', ok: false })
@@ -396,7 +491,10 @@ describe('the connection', () => {
       secret: () => Promise.resolve({ privateKey: `-----BEGIN OPENSSH PRIVATE KEY-----\n${secret}\n` }),
     })
     const told = await open().probe(target, { fresh: true })
-    expect(told).toMatchObject({ healthy: false, message: expect.stringContaining('private key of the credential cannot be read') })
+    expect(told).toMatchObject({
+      healthy: false,
+      message: expect.stringContaining('private key of the credential cannot be read'),
+    })
     expect(JSON.stringify(told)).not.toContain(secret)
   })
 })

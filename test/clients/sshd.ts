@@ -9,8 +9,8 @@ import { leash, type Leashed } from '../../src/embedded/leash.ts'
 import { runFolder } from '../support/run-folder.ts'
 
 /**
- * A real OpenSSH server on a free port of this machine, for the user that runs the tests. It ends with the process that started it, and its
- * folder ends with the test run.
+ * A real OpenSSH server on a free port of this machine, for the user that runs the tests. It ends
+ * with the process that started it, and its folder ends with the test run.
  */
 export interface Sshd {
   port: number
@@ -54,8 +54,15 @@ export const answers = async (port: number): Promise<void> => {
   throw new Error(`nothing answers on port ${port}`)
 }
 
-/** A pair of keys: the private one as OpenSSH text, the public line, its fingerprint as `ssh-keygen` tells it. */
-export const makeKey = (folder: string, name: string, type: string): { privateKey: string; publicKey: string; fingerprint: string } => {
+/**
+ * A pair of keys: the private one as OpenSSH text, the public line, its fingerprint as `ssh-keygen`
+ * tells it.
+ */
+export const makeKey = (
+  folder: string,
+  name: string,
+  type: string,
+): { privateKey: string; publicKey: string; fingerprint: string } => {
   const file = join(folder, name)
   execFileSync('ssh-keygen', ['-q', '-t', type, '-N', '', '-C', name, '-f', file])
   return {
@@ -68,7 +75,8 @@ export const makeKey = (folder: string, name: string, type: string): { privateKe
 /** `settings`: further lines of its configuration. */
 export const startSshd = async (settings: string[] = [], hostKeyTypes = ['ed25519']): Promise<Sshd> => {
   const folder = mkdtempSync(join(runFolder(), 'sshd-'))
-  // Privilege separation wants its folder, and logins their key, without a closed folder on the way.
+  // Privilege separation wants its folder, and logins their key, without a closed folder on the
+  // way.
   execFileSync('chmod', ['755', folder])
   mkdirSync('/run/sshd', { recursive: true })
   const port = await freePort()
@@ -90,7 +98,8 @@ export const startSshd = async (settings: string[] = [], hostKeyTypes = ['ed2551
       'KbdInteractiveAuthentication no',
       'PermitRootLogin yes',
       'LogLevel VERBOSE',
-      // The start files of a developer's shell take their time, and some leave locks behind when they are killed.
+      // The start files of a developer's shell take their time, and some leave locks behind when
+      // they are killed.
       `SetEnv HOME=${folder}`,
       ...settings,
       '',
@@ -125,7 +134,9 @@ export const startSshd = async (settings: string[] = [], hostKeyTypes = ['ed2551
     await released
   }
   await start()
-  const hostKeys = Object.fromEntries(hosts.map(([type, key]) => [type, key.publicKey.split(' ').slice(0, 2).join(' ')]))
+  const hostKeys = Object.fromEntries(
+    hosts.map(([type, key]) => [type, key.publicKey.split(' ').slice(0, 2).join(' ')]),
+  )
   return {
     port,
     folder,
@@ -138,7 +149,10 @@ export const startSshd = async (settings: string[] = [], hostKeyTypes = ['ed2551
       port,
       username: userInfo().username,
       secret: () => Promise.resolve({ privateKey: user.privateKey }),
-      hostKeys: { policy: 'strict', knownHosts: hosts.map(([type]) => `[127.0.0.1]:${port} ${hostKeys[type]!}`).join('\n') },
+      hostKeys: {
+        policy: 'strict',
+        knownHosts: hosts.map(([type]) => `[127.0.0.1]:${port} ${hostKeys[type]!}`).join('\n'),
+      },
       ...changes,
     }),
     log: () => readFileSync(join(folder, 'log'), 'utf8'),
@@ -146,7 +160,8 @@ export const startSshd = async (settings: string[] = [], hostKeyTypes = ['ed2551
     start,
     stop: async () => {
       await kill()
-      rmSync(folder, { recursive: true, force: true })
+      // What a login has started may still write when sshd is gone.
+      rmSync(folder, { recursive: true, force: true, maxRetries: 20, retryDelay: 50 })
     },
   }
 }

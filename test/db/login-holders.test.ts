@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
-import { loginRecords } from '../../src/domains/environment-connections/login-holders.ts'
+import { loginRecords } from '../../src/connections/login-holders.ts'
 import { sql } from '../../src/db/sql.ts'
 import { cloneDatabase, type TestDatabase } from '../support/database.ts'
 
@@ -13,7 +13,12 @@ afterAll(async () => {
   await database?.drop()
 })
 
-const held = { login: 'a'.repeat(64), waiting: false, address: '127.0.0.1:7300', since: '2026-01-31T12:00:00.125Z' }
+const held = {
+  login: 'a'.repeat(64),
+  waiting: false,
+  address: '127.0.0.1:7300',
+  since: '2026-01-31T12:00:00.125Z',
+}
 const waiting = { login: 'b'.repeat(64), waiting: true, since: '2026-01-31T12:00:01.000Z' }
 
 test('holds what each process said last, until it is silent for 15 s by the clock of the database', async () => {

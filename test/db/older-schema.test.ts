@@ -29,8 +29,13 @@ test('records of a schema of eight migrations are brought to the newest one, and
     expect((await service.get('/execution-runs/before/')).run.status).toBe('completed')
     expect((await service.get('/execution-runs/open/')).run.status).toBe('running')
     writeFileSync(join(dataDir, 'gate'), '')
-    expect((await service.finished('open', 120)).run).toMatchObject({ status: 'completed', completedActivityCount: 4 })
-    expect((await service.call('GET', '/execution-runs/open/activities/gate/outputs/gate.txt')).text).toBe('open\n')
+    expect((await service.finished('open', 120)).run).toMatchObject({
+      status: 'completed',
+      completedActivityCount: 4,
+    })
+    expect((await service.call('GET', '/execution-runs/open/activities/gate/outputs/gate.txt')).text).toBe(
+      'open\n',
+    )
   } finally {
     await client.end()
     await older.drop()

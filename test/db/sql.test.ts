@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { z } from 'zod'
-import { migrate, readMigrations } from '../../src/db/migrate.ts'
+import { migrate } from '../../src/db/migrate.ts'
+import { readMigrations } from '../../src/db/migrations.ts'
 import { join, sql, where } from '../../src/db/sql.ts'
 import { refusalOf } from '../../src/constraints.ts'
 import { cloneDatabase, type TestDatabase } from '../support/database.ts'
@@ -12,14 +13,19 @@ beforeAll(async () => {
 afterAll(() => test1.drop())
 
 test('pieces nest and placeholders are numbered through', () => {
-  const query = sql`select * from t ${where(sql`a = ${1}`, undefined, sql`b in (${join([sql`${2}`, sql`${3}`])})`)} limit ${4}`
-  expect(query.toQuery()).toEqual({ text: 'select * from t where a = $1 and b in ($2, $3) limit $4', values: [1, 2, 3, 4] })
+  const both = where(sql`a = ${1}`, undefined, sql`b in (${join([sql`${2}`, sql`${3}`])})`)
+  const query = sql`select * from t ${both} limit ${4}`
+  expect(query.toQuery()).toEqual({
+    text: 'select * from t where a = $1 and b in ($2, $3) limit $4',
+    values: [1, 2, 3, 4],
+  })
 })
 
 test('a row comes back in camelCase, typed, without its empty columns', async () => {
   const row = await test1.db.one(
     z.object({ bigNumber: z.number(), at: z.string(), nothing: z.string().optional() }),
-    sql`select 9007199254740991::bigint as big_number, timestamptz '2026-01-02 03:04:05+01' as at, null::text as nothing`,
+    sql`select 9007199254740991::bigint as big_number, timestamptz '2026-01-02 03:04:05+01' as at, null::text
+      as nothing`,
   )
   expect(row).toEqual({ bigNumber: 9007199254740991, at: '2026-01-02T02:04:05.000Z' })
 })
@@ -32,7 +38,9 @@ test('a failed transaction leaves nothing', async () => {
   await expect(
     test1.db.transaction(async (tx) => {
       await tx.run(sql`insert into execution_scopes (id, name) values ('s', 's')`)
-      await tx.transaction((inner) => inner.run(sql`insert into execution_scopes (id, name) values ('s', 's')`))
+      await tx.transaction((inner) =>
+        inner.run(sql`insert into execution_scopes (id, name) values ('s', 's')`),
+      )
     }),
   ).rejects.toMatchObject({ constraint: 'execution_scopes_pkey' })
   expect(await test1.db.many(z.object({}), sql`select 1 as one from execution_scopes`)).toEqual([])
@@ -40,13 +48,17 @@ test('a failed transaction leaves nothing', async () => {
 
 test('a violated constraint becomes words with a path', async () => {
   await test1.db.run(sql`insert into execution_scopes (id, name) values ('s', 's')`)
-  const refusal = await test1.db.run(sql`insert into execution_scopes (id, name) values ('s', 's')`).catch(refusalOf)
+  const refusal = await test1.db
+    .run(sql`insert into execution_scopes (id, name) values ('s', 's')`)
+    .catch(refusalOf)
   expect(refusal).toMatchObject({ code: 'unacceptable', details: [{ path: 'id' }] })
 })
 
 test('a database of a newer schema is refused, and so is one whose migrations had another text', async () => {
   const newest = (await readMigrations()).at(-1)?.number ?? 0
-  await test1.db.run(sql`insert into schema_migrations (number, name, hash) values (${newest + 1}, 'later', 'x')`)
+  await test1.db.run(
+    sql`insert into schema_migrations (number, name, hash) values (${newest + 1}, 'later', 'x')`,
+  )
   await expect(migrate(test1.db as never)).rejects.toThrow(/start the newer version/)
   await test1.db.run(sql`delete from schema_migrations where number = ${newest + 1}`)
   await test1.db.run(sql`update schema_migrations set hash = 'other' where number = 1`)

@@ -1,14 +1,26 @@
 import { afterEach, beforeEach, expect, test } from '@jest/globals'
 import { execFileSync, spawnSync } from 'node:child_process'
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { join } from 'node:path'
 import fc from 'fast-check'
-import { openLocalShell } from '../../src/drivers/local-shell.ts'
+import { openLocalShell } from '../../src/shell/local-shell.ts'
 import { arrayScript, packOf, type ArrayElement } from '../../src/drivers/runtime/batch/array-script.ts'
 import { openBatchBooks } from '../../src/drivers/runtime/batch/books.ts'
 import { runFolder } from '../support/run-folder.ts'
 
-/** What is kept at the site of arrays, and what a task of an array makes itself at its start: its script and its work directory. */
+/**
+ * What is kept at the site of arrays, and what a task of an array makes itself at its start: its
+ * script and its work directory.
+ */
 
 let root: string
 beforeEach(() => {
@@ -36,7 +48,9 @@ const start = (index: number): { status: number | null; stdout: string } =>
   })
 
 test('each takes its own text and directory out of the file of all, whatever they hold', () => {
-  const text = fc.string({ unit: 'binary', minLength: 1, maxLength: 40 }).map((some) => some.replaceAll('\0', "'\n$(echo no)`"))
+  const text = fc
+    .string({ unit: 'binary', minLength: 1, maxLength: 40 })
+    .map((some) => some.replaceAll('\0', "'\n$(echo no)`"))
   const folder = fc.stringMatching(/^[^/\0]{1,20}$/).filter((name) => name !== '.' && name !== '..')
   let round = 0
   fc.assert(
@@ -67,7 +81,11 @@ test('nothing starts whose text is not there, whose directory cannot be made or 
   symlinkSync('elsewhere', join(root, 'link'))
   write([element('a', 'file/below'), element('b', 'link'), element('c', 'fine/c'), { script: 'made.abc' }])
   expect([0, 1, 2, 3].map((index) => start(index).status)).toEqual([73, 73, 0, 0])
-  expect(['a', 'b', 'c'].map((name) => existsSync(join(root, 'tasks', `${name}.abc.run`)))).toEqual([false, false, true])
+  expect(['a', 'b', 'c'].map((name) => existsSync(join(root, 'tasks', `${name}.abc.run`)))).toEqual([
+    false,
+    false,
+    true,
+  ])
   writeFileSync(join(root, 'tasks/c.abc.run'), 'as it was')
   expect(start(2).status).toBe(0)
   expect(readFileSync(join(root, 'tasks/c.abc.run'), 'utf8')).toBe('as it was')
@@ -89,7 +107,8 @@ test('many who claim in the same moment, the first ones at this root too: an arr
           return openBatchBooks(shell, () => Promise.resolve(site)).claim(array, '#!/bin/sh\n')
         }),
       )
-      for (const array of [0, 1]) expect([claims[array]!.state, claims[array + 2]!.state].sort()).toEqual(['open', 'ours'])
+      for (const array of [0, 1])
+        expect([claims[array]!.state, claims[array + 2]!.state].sort()).toEqual(['open', 'ours'])
     }
   } finally {
     for (const shell of shells) await shell.close()

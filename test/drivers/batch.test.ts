@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { arraysOf } from '../../src/drivers/runtime/batch/arrays.ts'
 import { cancelStep } from '../../src/drivers/runtime/batch/cancelling.ts'
-import { openLocalShell } from '../../src/drivers/local-shell.ts'
+import { openLocalShell } from '../../src/shell/local-shell.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { runtimeDriverConformance } from './conformance.ts'
 import { openTableDriver, startTable } from './table.ts'
@@ -53,12 +53,15 @@ test('arrays have the names that every version has given them, so that a lost an
     ['orrery-7e18f737311b2dc3b2f269dd78396b03', ['b', 'a']],
     ['orrery-2e7d2c03a9507ae265ecf5b5356885a5', ['c']],
   ])
-  expect(arraysOf(requests, { arraySize: 10, nameWords: ['runtime', '/root'] })[0]?.name).toBe('orrery-12ae77c0260cc2fb138b3aaca5c63de8')
+  expect(arraysOf(requests, { arraySize: 10, nameWords: ['runtime', '/root'] })[0]?.name).toBe(
+    'orrery-12ae77c0260cc2fb138b3aaca5c63de8',
+  )
 })
 
 test('a cancel asks politely, again where the scheduler says so, and once by force after the grace', () => {
   const steps = { politeAgain: 3, forcedAfterGrace: 5 }
-  const at = (spent: number, askedAt: number | undefined, forced = false) => cancelStep(steps, { spent, grace: 10, askedAt, forced })
+  const at = (spent: number, askedAt: number | undefined, forced = false) =>
+    cancelStep(steps, { spent, grace: 10, askedAt, forced })
   expect(at(0, undefined)).toBe('polite')
   expect(at(2, 0)).toBeUndefined()
   expect(at(3, 0)).toBe('polite')

@@ -1,31 +1,60 @@
 import { afterEach, beforeEach, describe, expect, test } from '@jest/globals'
 import { spawn, type ChildProcess } from 'node:child_process'
 import { createHash } from 'node:crypto'
-import { chmodSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
+import {
+  chmodSync,
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import fc from 'fast-check'
-import type { Collected, Intent, RuntimeDriver, TaskState } from '../../src/drivers/runtime/contract/driver.ts'
+import type {
+  Collected,
+  Intent,
+  RuntimeDriver,
+  TaskState,
+} from '../../src/drivers/runtime/contract/driver.ts'
 import type { Need } from '../../sites/requirements.ts'
 import { needs } from '../support/needs.ts'
 import { plainIntent, taskName } from './intent.ts'
 
-/** One place where tasks run. What is below `scratch` is the site's files, as its keeper sees them and this machine; taken away by `close`. */
+/**
+ * One place where tasks run. What is below `scratch` is the site's files, as its keeper sees them
+ * and this machine; taken away by `close`.
+ */
 export interface ConformanceSite {
   scratch: string
-  /** Where tasks and this machine see each other's files while a task runs. Default: in `scratch`. */
+  /**
+   * Where tasks and this machine see each other's files while a task runs. Default: in `scratch`.
+   */
   window?: string
   /** Another driver over the same site, as another worker would have it. */
   open(): RuntimeDriver
   /** Node as the tasks see it, if not under its path here. */
   node?: string
-  /** Whether also a process that left its group and cleared its environment is ended with its task. Default true. */
+  /**
+   * Whether also a process that left its group and cleared its environment is ended with its task.
+   * Default true.
+   */
   endsUnmarked?: boolean
   /** Whether it can say what processor time and memory a task used. Default true. */
   measuresUse?: boolean
-  /** Whether it can say the peak memory of a task that needed less than one before it in the same place. Default true. */
+  /**
+   * Whether it can say the peak memory of a task that needed less than one before it in the same
+   * place. Default true.
+   */
   measuresEachPeak?: boolean
-  /** Whether a task runs in its work directory itself, not in another folder with the same content. Default true. */
+  /**
+   * Whether a task runs in its work directory itself, not in another folder with the same content.
+   * Default true.
+   */
   runsInPlace?: boolean
   /** Whether what was submitted starts while no driver is alive. Default true. */
   startsAlone?: boolean
@@ -33,7 +62,10 @@ export interface ConformanceSite {
   startSeconds?: number
   /** Whether the process that calls itself so lives, where tasks have process ids of their own. */
   lives?(pid: number): boolean
-  /** argv of a program that opens the site, submits the intents given as JSON in its last argument, prints the outcomes and waits. */
+  /**
+   * argv of a program that opens the site, submits the intents given as JSON in its last argument,
+   * prints the outcomes and waits.
+   */
   submitter: readonly string[]
   close(): Promise<void>
 }
@@ -50,20 +82,35 @@ function lives(pid: number): boolean {
 }
 
 const readPid = (path: string): number | undefined =>
-  existsSync(path) && /^\d+\n$/.test(readFileSync(path, 'utf8')) ? Number(readFileSync(path, 'utf8')) : undefined
+  existsSync(path) && /^\d+\n$/.test(readFileSync(path, 'utf8'))
+    ? Number(readFileSync(path, 'utf8'))
+    : undefined
 
 /**
- * What every runtime driver promises (`src/drivers/runtime/contract/driver.ts`), asked of the real thing. `seconds`: milliseconds that one promise may take.
- * `carried`: the same driver has kept all promises elsewhere, and is asked for those in which files or workers have a part.
- * `peakNeeds`: what the driver measures the peak memory of a task with.
+ * What every runtime driver promises (`src/drivers/runtime/contract/driver.ts`), asked of the real
+ * thing. `seconds`: milliseconds that one promise may take. `carried`: the same driver has kept all
+ * promises elsewhere, and is asked for those in which files or workers have a part. `peakNeeds`:
+ * what the driver measures the peak memory of a task with.
  */
 export function runtimeDriverConformance(
   name: string,
   makeSite: () => ConformanceSite,
-  { seconds = 30_000, carried = false, peakNeeds = [] }: { seconds?: number; carried?: boolean; peakNeeds?: readonly Need[] } = {},
+  {
+    seconds = 30_000,
+    carried = false,
+    peakNeeds = [],
+  }: { seconds?: number; carried?: boolean; peakNeeds?: readonly Need[] } = {},
 ): void {
-  /** A promise that what runs beside the task keeps by itself, or what is checked before anything is sent. */
-  const testOnce = (title: string, promise: () => Promise<unknown>, milliseconds: number, itsNeeds: readonly Need[] = []): void => {
+  /**
+   * A promise that what runs beside the task keeps by itself, or what is checked before anything is
+   * sent.
+   */
+  const testOnce = (
+    title: string,
+    promise: () => Promise<unknown>,
+    milliseconds: number,
+    itsNeeds: readonly Need[] = [],
+  ): void => {
     if (!carried) needs(...itsNeeds).test(title, promise, milliseconds)
   }
   describe(`${name}: runtime driver`, () => {
@@ -152,7 +199,8 @@ export function runtimeDriverConformance(
       await ended([what.name])
       return collect(what.name)
     }
-    const stateOf = async (task: string, by = driver): Promise<TaskState> => (await by.find([task])).get(task) ?? { state: 'unknown' }
+    const stateOf = async (task: string, by = driver): Promise<TaskState> =>
+      (await by.find([task])).get(task) ?? { state: 'unknown' }
     /** At once where nothing waits in a queue. */
     const becomes = async (task: Intent, wanted: TaskState['state']): Promise<TaskState> => {
       for (let tries = 0; tries < 100; tries++) {
@@ -166,7 +214,9 @@ export function runtimeDriverConformance(
       (await driver.logs(task, stream, { offset: 0, limit: 1_000_000 })).bytes.toString()
     const submitElsewhere = async (what: Intent): Promise<ChildProcess> => {
       const [program = '', ...args] = site.submitter
-      const child = spawn(program, [...args, JSON.stringify([what])], { stdio: ['ignore', 'pipe', 'inherit'] })
+      const child = spawn(program, [...args, JSON.stringify([what])], {
+        stdio: ['ignore', 'pipe', 'inherit'],
+      })
       submitters.push(child)
       await new Promise((resolve, reject) => {
         child.stdout.once('data', resolve)
@@ -179,7 +229,9 @@ export function runtimeDriverConformance(
       'says what it ran: exit code, times, processor time, memory, output',
       async () => {
         const before = Date.now() / 1000
-        const task = intent(sh('echo out; echo err >&2; i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; sleep 0.2; exit 3'))
+        const task = intent(
+          sh('echo out; echo err >&2; i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; sleep 0.2; exit 3'),
+        )
         const collected = await run(task)
         const { state } = collected
         if (state.state !== 'ended') throw new Error(state.state)
@@ -189,7 +241,8 @@ export function runtimeDriverConformance(
         expect(state.finishedAt - state.startedAt).toBeGreaterThan(0.19)
         expect(collected.wallSeconds).toBeGreaterThan(0.19)
         expect(collected.wallSeconds).toBeLessThan(Date.now() / 1000 - before + 0.1)
-        if (site.measuresUse === false) expect(collected).toMatchObject({ cpuSeconds: null, measuredBy: 'none' })
+        if (site.measuresUse === false)
+          expect(collected).toMatchObject({ cpuSeconds: null, measuredBy: 'none' })
         else {
           expect(collected.cpuSeconds).toBeGreaterThan(0.01)
           expect(collected.cpuSeconds).toBeLessThan(collected.wallSeconds)
@@ -215,7 +268,11 @@ export function runtimeDriverConformance(
           ]),
         )
         const { peakMemoryBytes: idle } = await run(
-          intent([site.node ?? process.execPath, '-e', `require('child_process').execFileSync(process.execPath, ['-e', '0'])`]),
+          intent([
+            site.node ?? process.execPath,
+            '-e',
+            `require('child_process').execFileSync(process.execPath, ['-e', '0'])`,
+          ]),
         )
         if (site.measuresUse === false) return expect([peakMemoryBytes, idle]).toEqual([null, null])
         if (site.measuresEachPeak === false) {
@@ -235,9 +292,13 @@ export function runtimeDriverConformance(
         const ledger = visible('ledger')
         const others = [driver, another(), another()]
         const tasks = Array.from({ length: 12 }, () => intent(sh('echo $$ >> "$1"; sleep 0.1', ledger)))
-        const outcomes = await Promise.all(Array.from({ length: 9 }, (_, turn) => others[turn % 3]!.submit(tasks)))
+        const outcomes = await Promise.all(
+          Array.from({ length: 9 }, (_, turn) => others[turn % 3]!.submit(tasks)),
+        )
         expect(outcomes.flat().filter((outcome) => !outcome.ok)).toEqual([])
-        const ids = new Set(outcomes.flat().map((outcome) => (outcome.ok ? `${outcome.name} ${outcome.externalId}` : '')))
+        const ids = new Set(
+          outcomes.flat().map((outcome) => (outcome.ok ? `${outcome.name} ${outcome.externalId}` : '')),
+        )
         expect(ids.size).toBe(tasks.length)
         await ended(tasks.map((task) => task.name))
         await Promise.all(others.map((one) => one.submit(tasks)))
@@ -300,7 +361,9 @@ export function runtimeDriverConformance(
       'cancels politely: a task may clean up, and its end says why',
       async () => {
         const ready = visible('ready')
-        const task = intent(sh('trap "echo clean; exit 7" TERM; : > "$1"; while :; do sleep 0.05; done', ready))
+        const task = intent(
+          sh('trap "echo clean; exit 7" TERM; : > "$1"; while :; do sleep 0.05; done', ready),
+        )
         await submit(task)
         await until(() => existsSync(ready), 'the start')
         await driver.cancel([task.name], 20)
@@ -319,7 +382,8 @@ export function runtimeDriverConformance(
         const clear = unmarked ? 'env -i PATH="$PATH" ' : ''
         const task = intent(
           sh(
-            `trap "" TERM; (setsid sh -c '${stubborn}' sh "$1" &) ; (${clear}setsid sh -c '${stubborn}' sh "$2" &); while :; do sleep 1; done`,
+            `trap "" TERM; (setsid sh -c '${stubborn}' sh "$1" &) ; (${clear}setsid sh -c ` +
+              `'${stubborn}' sh "$2" &); while :; do sleep 1; done`,
             a,
             b,
           ),
@@ -330,7 +394,11 @@ export function runtimeDriverConformance(
         await Promise.all([driver.cancel([task.name], 0.5), another().cancel([task.name], 0.5)])
         expect(performance.now() - from).toBeGreaterThan(450)
         expect(pids.map(alive)).toEqual([false, false])
-        expect(await stateOf(task.name)).toMatchObject({ state: 'ended', signal: 'SIGKILL', reason: 'cancelled' })
+        expect(await stateOf(task.name)).toMatchObject({
+          state: 'ended',
+          signal: 'SIGKILL',
+          reason: 'cancelled',
+        })
         await driver.cancel([task.name], 0.5)
       },
       seconds,
@@ -344,7 +412,11 @@ export function runtimeDriverConformance(
         await driver.cancel([task.name], 1)
         await submit(task)
         await ended([task.name])
-        expect(await stateOf(task.name)).toMatchObject({ state: 'ended', reason: 'cancelled', exitCode: null })
+        expect(await stateOf(task.name)).toMatchObject({
+          state: 'ended',
+          reason: 'cancelled',
+          exitCode: null,
+        })
         expect((await collect(task.name)).manifest.files).toEqual([])
         expect(existsSync(marker)).toBe(false)
       },
@@ -365,7 +437,8 @@ export function runtimeDriverConformance(
           }),
         )
         const states = await driver.find(tasks.map((task) => task.name))
-        for (const state of states.values()) expect(state).toMatchObject({ state: 'ended', reason: 'cancelled' })
+        for (const state of states.values())
+          expect(state).toMatchObject({ state: 'ended', reason: 'cancelled' })
       },
       seconds,
     )
@@ -376,7 +449,8 @@ export function runtimeDriverConformance(
         const file = visible('left.pid')
         const task = intent(
           sh(
-            `(setsid sh -c 'echo $$ > "$1.new"; mv "$1.new" "$1"; exec sleep 30' sh "$1" &); while [ ! -e "$1" ]; do sleep 0.02; done`,
+            `(setsid sh -c 'echo $$ > "$1.new"; mv "$1.new" "$1"; exec sleep 30' sh "$1" &); while ` +
+              '[ ! -e "$1" ]; do sleep 0.02; done',
             file,
           ),
         )
@@ -411,7 +485,8 @@ last" "ORRERY_TASK=$ORRERY_TASK" sleep 30' sh "$1" &); while [ ! -e "$1" ]; do s
           intent(
             sh(
               `restless='[ -e "$file" ] && exec sh -c "$restless"' file=$1; export restless file
-(setsid sh -c 'echo $$ > "$1.new"; mv "$1.new" "$1"; eval "$restless"' sh "$1" &); while [ ! -e "$1" ]; do sleep 0.02; done`,
+(setsid sh -c 'echo $$ > "$1.new"; mv "$1.new" "$1"; eval "$restless"' sh "$1" &)
+while [ ! -e "$1" ]; do sleep 0.02; done`,
               file,
             ),
           ),
@@ -447,7 +522,12 @@ last" "ORRERY_TASK=$ORRERY_TASK" sleep 30' sh "$1" &); while [ ! -e "$1" ]; do s
       'survives the death of its submitter: adopted while it runs, its end read by another',
       async () => {
         const gate = visible('gate')
-        const task = intent(sh('echo begun; while [ ! -e "$1" ]; do sleep 0.02; done; echo over; echo made > product; exit 5', gate))
+        const task = intent(
+          sh(
+            'echo begun; while [ ! -e "$1" ]; do sleep 0.02; done; echo over; echo made > product; exit 5',
+            gate,
+          ),
+        )
         const submitter = await submitElsewhere(task)
         submitter.kill('SIGKILL')
         await until(() => submitter.signalCode === 'SIGKILL', 'the death of the submitter')
@@ -468,7 +548,9 @@ last" "ORRERY_TASK=$ORRERY_TASK" sleep 30' sh "$1" &); while [ ! -e "$1" ]; do s
       'keeps time limits while no driver is alive',
       async () => {
         const started = visible('started')
-        const task = intent(sh(': > "$1"; exec sleep 30', started), { timeoutSeconds: 1 + (site.startSeconds ?? 0) })
+        const task = intent(sh(': > "$1"; exec sleep 30', started), {
+          timeoutSeconds: 1 + (site.startSeconds ?? 0),
+        })
         const submitter = await submitElsewhere(task)
         if (site.startsAlone === false) await until(() => existsSync(started), 'the start')
         submitter.kill('SIGKILL')
@@ -483,7 +565,9 @@ last" "ORRERY_TASK=$ORRERY_TASK" sleep 30' sh "$1" &); while [ ! -e "$1" ]; do s
       'reads logs by range and from the end, while they are written and afterwards',
       async () => {
         const gate = visible('gate')
-        const task = intent(sh('printf 0123456789; while [ ! -e "$1" ]; do sleep 0.02; done; printf abcdef', gate))
+        const task = intent(
+          sh('printf 0123456789; while [ ! -e "$1" ]; do sleep 0.02; done; printf abcdef', gate),
+        )
         await submit(task)
         if (driver.capabilities.logStreaming) {
           while ((await text(task.name)).length < 10) await sleep(10)
@@ -495,8 +579,15 @@ last" "ORRERY_TASK=$ORRERY_TASK" sleep 30' sh "$1" &); while [ ! -e "$1" ]; do s
         }
         writeFileSync(gate, '')
         await ended([task.name])
-        expect(await driver.logs(task.name, 'stdout', { tail: 4 })).toEqual({ bytes: Buffer.from('cdef'), offset: 12, totalBytes: 16 })
-        expect(await driver.logs(task.name, 'stdout', { tail: 400 })).toMatchObject({ offset: 0, totalBytes: 16 })
+        expect(await driver.logs(task.name, 'stdout', { tail: 4 })).toEqual({
+          bytes: Buffer.from('cdef'),
+          offset: 12,
+          totalBytes: 16,
+        })
+        expect(await driver.logs(task.name, 'stdout', { tail: 400 })).toMatchObject({
+          offset: 0,
+          totalBytes: 16,
+        })
         expect((await driver.logs(task.name, 'stdout', { offset: 99, limit: 4 })).bytes).toHaveLength(0)
         expect((await driver.logs(task.name, 'stderr', { tail: 4 })).totalBytes).toBe(0)
         expect((await driver.logs('never-heard-of', 'stdout', { tail: 4 })).totalBytes).toBe(0)
@@ -543,7 +634,11 @@ last" "ORRERY_TASK=$ORRERY_TASK" sleep 30' sh "$1" &); while [ ! -e "$1" ]; do s
     testOnce(
       'says how a task died',
       async () => {
-        expect((await run(intent(sh('kill -SEGV $$')))).state).toMatchObject({ exitCode: null, signal: 'SIGSEGV', reason: 'exited' })
+        expect((await run(intent(sh('kill -SEGV $$')))).state).toMatchObject({
+          exitCode: null,
+          signal: 'SIGSEGV',
+          reason: 'exited',
+        })
       },
       seconds,
     )
@@ -559,7 +654,9 @@ last" "ORRERY_TASK=$ORRERY_TASK" sleep 30' sh "$1" &); while [ ! -e "$1" ]; do s
         await run(task)
         const [variables = '', fds = ''] = (await text(task.name)).split('\0\0fds')
         const seen = Object.fromEntries(
-          variables.split('\0').map((line) => [line.slice(0, line.indexOf('=')), line.slice(line.indexOf('=') + 1)]),
+          variables
+            .split('\0')
+            .map((line) => [line.slice(0, line.indexOf('=')), line.slice(line.indexOf('=') + 1)]),
         )
         expect(seen['GREETING']).toBe('hello $HOME `id`\nworld')
         expect(seen['EMPTY']).toBe('')
@@ -619,18 +716,22 @@ last" "ORRERY_TASK=$ORRERY_TASK" sleep 30' sh "$1" &); while [ ! -e "$1" ]; do s
           `touch ${bait}`,
           `>${bait}`,
         ]
-        const hostile = fc.array(fc.constantFrom(...pieces), { minLength: 1, maxLength: 12 }).map((parts) => parts.join(''))
+        const hostile = fc
+          .array(fc.constantFrom(...pieces), { minLength: 1, maxLength: 12 })
+          .map((parts) => parts.join(''))
         const strings = fc.sample(hostile, { seed: 20260101, numRuns: 5000 })
         const parts = Array.from({ length: 10 }, (_, part) => strings.slice(part * 500, (part + 1) * 500))
         const script =
-          'process.stdout.write(JSON.stringify([process.argv.slice(1), process.argv.slice(1).map((_, i) => process.env["V" + i])]))'
+          'process.stdout.write(JSON.stringify([process.argv.slice(1), ' +
+          'process.argv.slice(1).map((_, i) => process.env["V" + i])]))'
         const tasks = parts.map((part) =>
           intent([site.node ?? process.execPath, '-e', script, '--', ...part], {
             environment: Object.fromEntries(part.map((value, position) => [`V${position}`, value])),
           }),
         )
         await runAll(tasks)
-        for (const [position, part] of parts.entries()) expect(JSON.parse(await text(tasks[position]!.name))).toEqual([part, part])
+        for (const [position, part] of parts.entries())
+          expect(JSON.parse(await text(tasks[position]!.name))).toEqual([part, part])
         const program = await run(intent([`; touch ${bait} #`]))
         expect(program.state).toMatchObject({ exitCode: 127 })
         expect(existsSync(bait)).toBe(false)
@@ -654,7 +755,10 @@ last" "ORRERY_TASK=$ORRERY_TASK" sleep 30' sh "$1" &); while [ ! -e "$1" ]; do s
         ]
         for (const [more, field] of bad) {
           const [outcome] = await driver.submit([intent(['true'], more)])
-          expect(outcome).toMatchObject({ ok: false, error: { trouble: 'refused', message: expect.stringContaining(field) } })
+          expect(outcome).toMatchObject({
+            ok: false,
+            error: { trouble: 'refused', message: expect.stringContaining(field) },
+          })
         }
       },
       seconds,
@@ -666,9 +770,13 @@ last" "ORRERY_TASK=$ORRERY_TASK" sleep 30' sh "$1" &); while [ ! -e "$1" ]; do s
         const file = join(site.scratch, 'file')
         writeFileSync(file, '')
         const task = intent(['true'], { directory: join(file, 'below') })
-        expect(await driver.submit([task])).toMatchObject([{ ok: false, error: { trouble: 'infrastructure' } }])
+        expect(await driver.submit([task])).toMatchObject([
+          { ok: false, error: { trouble: 'infrastructure' } },
+        ])
         expect(await stateOf(task.name)).toEqual({ state: 'unknown' })
-        expect((await run({ ...task, directory: join(site.scratch, 'good') })).state).toMatchObject({ exitCode: 0 })
+        expect((await run({ ...task, directory: join(site.scratch, 'good') })).state).toMatchObject({
+          exitCode: 0,
+        })
       },
       seconds,
     )
@@ -699,12 +807,22 @@ last" "ORRERY_TASK=$ORRERY_TASK" sleep 30' sh "$1" &); while [ ! -e "$1" ]; do s
           })
           const task = intent(
             sh(
-              'echo new > sub/change.txt; printf bbbb > same-size.txt; rm gone.txt; touch touched.txt; mkdir -p out/deep; printf made > out/deep/file; ln -s file out/deep/link; head -c 5000000 /dev/zero > large',
+              'echo new > sub/change.txt; printf bbbb > same-size.txt; rm gone.txt; touch ' +
+                'touched.txt; mkdir -p out/deep; printf made > out/deep/file; ln -s file out/deep/link; head ' +
+                '-c 5000000 /dev/zero > large',
             ),
-            { stage: [before], expectedOutputs: ['out/deep/file', 'out/deep/link', 'out', 'large', 'missing.txt', 'gone.txt'] },
+            {
+              stage: [before],
+              expectedOutputs: ['out/deep/file', 'out/deep/link', 'out', 'large', 'missing.txt', 'gone.txt'],
+            },
           )
           const { manifest, missingOutputs } = await run(task)
-          const listed = manifest.files.map(({ path, change, sizeBytes, checksum }) => ({ path, change, sizeBytes, checksum }))
+          const listed = manifest.files.map(({ path, change, sizeBytes, checksum }) => ({
+            path,
+            change,
+            sizeBytes,
+            checksum,
+          }))
           expect(listed).toEqual([
             { path: 'gone.txt', change: 'deleted', sizeBytes: 0, checksum: undefined },
             { path: 'large', change: 'created', sizeBytes: 5_000_000, checksum: sha('\0'.repeat(5_000_000)) },
@@ -731,7 +849,9 @@ last" "ORRERY_TASK=$ORRERY_TASK" sleep 30' sh "$1" &); while [ ! -e "$1" ]; do s
         'a change that keeps size and modification time is seen',
         async () => {
           const before = folder('seed', { data: 'aaaa', same: 'cccc' })
-          const { manifest } = await run(intent(sh('cp -p data ref; printf bbbb > data; touch -r ref data; rm ref'), { stage: [before] }))
+          const { manifest } = await run(
+            intent(sh('cp -p data ref; printf bbbb > data; touch -r ref data; rm ref'), { stage: [before] }),
+          )
           expect(manifest.files).toMatchObject([{ path: 'data', change: 'modified', checksum: sha('bbbb') }])
         },
         seconds,
@@ -744,14 +864,18 @@ last" "ORRERY_TASK=$ORRERY_TASK" sleep 30' sh "$1" &); while [ ! -e "$1" ]; do s
           const two = folder('two', { 'a/shared': 'same', 'a/other': 'other' })
           chmodSync(join(one.from, 'bin/tool'), 0o755)
           symlinkSync('../bin/tool', join(one.from, 'a/link'))
-          const task = intent(sh('./bin/tool; cat a/link a/other; echo more >> a/shared; ls'), { stage: [one, two] })
+          const task = intent(sh('./bin/tool; cat a/link a/other; echo more >> a/shared; ls'), {
+            stage: [one, two],
+          })
           const { manifest } = await run(task)
           expect(await text(task.name)).toBe('tool\n#!/bin/sh\necho toolothera\nbin\n')
           expect(readFileSync(join(one.from, 'a/shared'), 'utf8')).toBe('same')
           expect(manifest.files.map((file) => file.path)).toEqual(['a/shared'])
-          expect(Math.abs(statSync(join(task.directory, 'a/other')).mtimeMs - statSync(join(two.from, 'a/other')).mtimeMs)).toBeLessThan(
-            0.01,
-          )
+          expect(
+            Math.abs(
+              statSync(join(task.directory, 'a/other')).mtimeMs - statSync(join(two.from, 'a/other')).mtimeMs,
+            ),
+          ).toBeLessThan(0.01)
           expect(statSync(join(task.directory, 'a/other')).nlink).toBe(1)
         },
         seconds,
@@ -765,8 +889,12 @@ last" "ORRERY_TASK=$ORRERY_TASK" sleep 30' sh "$1" &); while [ ! -e "$1" ]; do s
           await run(task)
           expect(await text(task.name)).toBe('./a/x\n./b/z\n')
           const missing = await driver.submit([intent(['true'], { stage: [{ ...one, paths: ['a/none'] }] })])
-          expect(missing).toMatchObject([{ ok: false, error: { trouble: 'user', message: expect.stringMatching(/one.*a\/none/) } }])
-          const hostile = await driver.submit([intent(['true'], { stage: [{ ...one, paths: ['../two/x'] }] })])
+          expect(missing).toMatchObject([
+            { ok: false, error: { trouble: 'user', message: expect.stringMatching(/one.*a\/none/) } },
+          ])
+          const hostile = await driver.submit([
+            intent(['true'], { stage: [{ ...one, paths: ['../two/x'] }] }),
+          ])
           expect(hostile).toMatchObject([{ ok: false, error: { trouble: 'refused' } }])
         },
         seconds,
@@ -813,19 +941,27 @@ last" "ORRERY_TASK=$ORRERY_TASK" sleep 30' sh "$1" &); while [ ! -e "$1" ]; do s
       test(
         'a name that is submitted by many at once is staged whole',
         async () => {
-          const files = Object.fromEntries(Array.from({ length: 60 }, (_, position) => [`d${position % 7}/f${position}`, String(position)]))
+          const files = Object.fromEntries(
+            Array.from({ length: 60 }, (_, position) => [`d${position % 7}/f${position}`, String(position)]),
+          )
           const one = folder('one', files)
-          const tasks = Array.from({ length: 5 }, () => intent(sh('find . -type f | wc -l; rm -r d0; sleep 0.1'), { stage: [one] }))
+          const tasks = Array.from({ length: 5 }, () =>
+            intent(sh('find . -type f | wc -l; rm -r d0; sleep 0.1'), { stage: [one] }),
+          )
           const drivers = [driver, another(), another()]
           await Promise.all(drivers.map((by) => by.submit(tasks)))
           await ended(tasks.map((task) => task.name))
           for (const task of tasks) {
             expect(await text(task.name)).toMatch(/^\s*60\n$/)
             const { manifest } = await collect(task.name)
-            expect(manifest.files.every((file) => file.change === 'deleted' && file.path.startsWith('d0/'))).toBe(true)
+            expect(
+              manifest.files.every((file) => file.change === 'deleted' && file.path.startsWith('d0/')),
+            ).toBe(true)
             expect(manifest.summary.deletedFiles).toBe(9)
           }
-          expect(readdirSync(join(site.scratch, 'work')).sort()).toEqual(tasks.map((task) => task.name).sort())
+          expect(readdirSync(join(site.scratch, 'work')).sort()).toEqual(
+            tasks.map((task) => task.name).sort(),
+          )
         },
         seconds,
       )

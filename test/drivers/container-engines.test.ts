@@ -1,9 +1,14 @@
 import { expect } from '@jest/globals'
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { openLocalShell } from '../../src/drivers/local-shell.ts'
+import { openLocalShell } from '../../src/shell/local-shell.ts'
 import { withContainers, type ContainerDriver } from '../../src/drivers/runtime/container/driver.ts'
-import type { Collected, ContainerRequest, Intent, RuntimeDriver } from '../../src/drivers/runtime/contract/driver.ts'
+import type {
+  Collected,
+  ContainerRequest,
+  Intent,
+  RuntimeDriver,
+} from '../../src/drivers/runtime/contract/driver.ts'
 import { openSlurmDriver } from '../../src/drivers/runtime/slurm/driver.ts'
 import { openSshDriver } from '../../src/drivers/runtime/remote/ssh.ts'
 import { configFromEnvironment } from '../../src/config.ts'
@@ -20,7 +25,10 @@ import { sites } from '../../sites/requirements.ts'
 
 const { afterAll, beforeAll, describe, test } = needs(...sites.slurm, ...sites.podman, 'debootstrap')
 
-/** The engines besides Docker, over a shell and inside Slurm's jobs: what a task in them does and what is told of it. */
+/**
+ * The engines besides Docker, over a shell and inside Slurm's jobs: what a task in them does and
+ * what is told of it.
+ */
 
 const sh = (script: string, ...args: string[]): string[] => ['/bin/sh', '-c', script, 'sh', ...args]
 const usual = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
@@ -40,7 +48,9 @@ beforeAll(async () => {
   writeFileSync(gpuFile, gpuSpecification(2))
   // The node of the cluster has two too.
   const [node] = slurm.nodes
-  await node?.run('mkdir -p /run/cdi && cat > /run/cdi/orrery-test.json', 'root', { input: gpuSpecification(2) })
+  await node?.run('mkdir -p /run/cdi && cat > /run/cdi/orrery-test.json', 'root', {
+    input: gpuSpecification(2),
+  })
   if (node !== undefined) await allowApptainer(node, 2)
 }, 900_000)
 afterAll(async () => {
@@ -58,11 +68,23 @@ const requestOf = (engine: string): ContainerRequest => ({
 const openSite = (kind: 'ssh' | 'slurm'): { driver: ContainerDriver; root: string } => {
   const root = mkdtempSync(join(kind === 'slurm' ? slurm.scratch : folder, 'root-'))
   const shell = openLocalShell({
-    environment: { PATH: `${podman.commands}:${kind === 'slurm' ? `${slurm.commands}:` : ''}${usual}`, HOME: root, SLURM_CONF: slurm.conf },
+    environment: {
+      PATH: `${podman.commands}:${kind === 'slurm' ? `${slurm.commands}:` : ''}${usual}`,
+      HOME: root,
+      SLURM_CONF: slurm.conf,
+    },
   })
   const remote = { shell, root, runtime: kind, taskVariable: 'ORRERY_TASK', pollMilliseconds: 500 }
-  const own = kind === 'ssh' ? openSshDriver(remote) : openSlurmDriver({ ...remote, configuration: { settleSeconds: 3 } })
-  const site = { shell, root: () => Promise.resolve(root), engine: 'auto' as const, taskVariable: 'ORRERY_TASK' }
+  const own =
+    kind === 'ssh'
+      ? openSshDriver(remote)
+      : openSlurmDriver({ ...remote, configuration: { settleSeconds: 3 } })
+  const site = {
+    shell,
+    root: () => Promise.resolve(root),
+    engine: 'auto' as const,
+    taskVariable: 'ORRERY_TASK',
+  }
   const driver = withContainers(own, { ...site, endsDescendants: kind === 'slurm' })
   closing.push(async () => {
     await driver.close()
@@ -79,7 +101,12 @@ const siteOf = (kind: 'ssh' | 'slurm'): ReturnType<typeof openSite> => {
   return site
 }
 
-const intentAt = (root: string, container: ContainerRequest, argv: string[], more: Partial<Intent> = {}): Intent => {
+const intentAt = (
+  root: string,
+  container: ContainerRequest,
+  argv: string[],
+  more: Partial<Intent> = {},
+): Intent => {
   const name = `engine-${String(++count)}`
   return {
     ...{
@@ -109,7 +136,8 @@ const run = async (driver: RuntimeDriver, intent: Intent): Promise<Collected> =>
 }
 
 /** Waits until a task has made `up`. */
-const up = ({ name, directory }: Intent): Promise<void> => until(`${name} runs`, () => Promise.resolve(existsSync(join(directory, 'up'))))
+const up = ({ name, directory }: Intent): Promise<void> =>
+  until(`${name} runs`, () => Promise.resolve(existsSync(join(directory, 'up'))))
 const text = async (driver: RuntimeDriver, { name }: Intent): Promise<string> =>
   (await driver.logs(name, 'stdout', { tail: 10_000 })).bytes.toString()
 
@@ -130,7 +158,11 @@ describe.each([
     expect(await text(driver, task)).toMatch(/^root:x:0:0:root:\/root:\/bin\/sh\n/)
     expect(readFileSync(join(task.directory, 'made'), 'utf8')).toBe("it's $HOME\n")
     expect(collected.manifest.files.map(({ path }) => path)).toEqual(['made'])
-    expect(collected.detail).toMatchObject({ engine, image: requestOf(engine).image, coldStartSeconds: expect.any(Number) })
+    expect(collected.detail).toMatchObject({
+      engine,
+      image: requestOf(engine).image,
+      coldStartSeconds: expect.any(Number),
+    })
   }, 120_000)
 
   test('shows it nothing of the machine but its work directory, and no way to write elsewhere', async () => {
@@ -140,7 +172,10 @@ describe.each([
     const task = intentAt(
       root,
       requestOf(engine),
-      sh('cat "$1" 2>/dev/null && exit 1; echo x > /usr/bin/x 2>/dev/null && exit 2; echo x > /tmp/x', secret),
+      sh(
+        'cat "$1" 2>/dev/null && exit 1; echo x > /usr/bin/x 2>/dev/null && exit 2; echo x > /tmp/x',
+        secret,
+      ),
     )
     expect((await run(driver, task)).state).toMatchObject({ exitCode: 0 })
   }, 120_000)
@@ -151,7 +186,10 @@ describe.each([
     await driver.submit([task])
     await up(task)
     await driver.cancel([task.name], 1)
-    expect((await driver.find([task.name])).get(task.name)).toMatchObject({ state: 'ended', reason: 'cancelled' })
+    expect((await driver.find([task.name])).get(task.name)).toMatchObject({
+      state: 'ended',
+      reason: 'cancelled',
+    })
   }, 150_000)
 })
 
@@ -163,8 +201,10 @@ test('apptainer brings an image from a registry once a host, by the digest asked
   const digest = await registry.push(images.busybox, 'app/tool:1')
   const bare = `docker://${registry.address}/app/bare:1`
   await registry.push(await bareArchive(folder), 'app/bare:1')
-  const taskIn = (image: string, argv: string[]): Intent => intentAt(root, { ...requestOf('apptainer'), image }, argv)
-  const outcomeIn = (image: string): Promise<unknown> => run(driver, taskIn(image, sh('exit 0'))).catch((error: unknown) => error)
+  const taskIn = (image: string, argv: string[]): Intent =>
+    intentAt(root, { ...requestOf('apptainer'), image }, argv)
+  const outcomeIn = (image: string): Promise<unknown> =>
+    run(driver, taskIn(image, sh('exit 0'))).catch((error: unknown) => error)
 
   const pinned = `docker://${registry.address}/app/tool:1@${digest}`
   const tasks = Array.from({ length: 3 }, () => taskIn(pinned, sh('cat /etc/passwd; exit 3')))
@@ -189,12 +229,17 @@ test('apptainer brings an image from a registry once a host, by the digest asked
 
   const other = `docker://${registry.address}/app/tool:1@sha256:${'0'.repeat(64)}`
   for (const image of [`docker://${registry.address}/no/such:1`, other])
-    expect(await outcomeIn(image)).toMatchObject({ trouble: 'refused', message: expect.stringContaining(image) })
+    expect(await outcomeIn(image)).toMatchObject({
+      trouble: 'refused',
+      message: expect.stringContaining(image),
+    })
 
   await registry.push(images.busybox, 'app/away:1')
   const away = `docker://${registry.address}/app/away:1`
   await registry.stop()
-  expect(await outcomeIn(away)).toMatchObject({ state: { state: 'lost', cause: expect.stringContaining('connection refused') } })
+  expect(await outcomeIn(away)).toMatchObject({
+    state: { state: 'lost', cause: expect.stringContaining('connection refused') },
+  })
   await registry.start()
   expect(await outcomeIn(away)).toMatchObject({ state: { state: 'ended', exitCode: 0 } })
 }, 180_000)
@@ -208,9 +253,13 @@ describe('GPUs', () => {
       return text(driver, task)
     }
     expect([await seen(0), await seen(1), await seen(2)]).toEqual(['', 'nvidia0\n', 'nvidia0\nnvidia1\n'])
-    await expect(run(driver, intentAt(root, requestOf('podman'), sh('exit 0'), { gpus: 3 }))).rejects.toMatchObject({
+    await expect(
+      run(driver, intentAt(root, requestOf('podman'), sh('exit 0'), { gpus: 3 })),
+    ).rejects.toMatchObject({
       trouble: 'refused',
-      message: expect.stringMatching(/nvidia\.com\/gpu=2.*needs GPU 0,1,2 of .*nvidia-ctk cdi generate.*ask for fewer GPUs/),
+      message: expect.stringMatching(
+        /nvidia\.com\/gpu=2.*needs GPU 0,1,2 of .*nvidia-ctk cdi generate.*ask for fewer GPUs/,
+      ),
     })
     expect(await podman.podman('ps', '--all', '--quiet')).toBe('')
   }, 120_000)
@@ -233,7 +282,9 @@ describe('GPUs', () => {
     async (engine, script, expected) => {
       const { driver, root } = siteOf('slurm')
       const tasks = [1, 2].map(() =>
-        intentAt(root, requestOf(engine), sh(`${script}; : > up; while [ ! -e go ]; do sleep 0.1; done`), { gpus: 1 }),
+        intentAt(root, requestOf(engine), sh(`${script}; : > up; while [ ! -e go ]; do sleep 0.1; done`), {
+          gpus: 1,
+        }),
       )
       for (const outcome of await driver.submit(tasks)) expect(outcome).toMatchObject({ ok: true })
       await Promise.all(tasks.map(up))
@@ -289,7 +340,11 @@ describe('Podman that is killed while tasks run', () => {
     for (const { directory } of tasks) writeFileSync(join(directory, 'go'), '')
     await Promise.all(tasks.map(({ name }) => ended(driver, name)))
     for (const task of tasks) {
-      expect((await driver.collect(task.name)).state).toMatchObject({ state: 'ended', exitCode: 3, reason: 'exited' })
+      expect((await driver.collect(task.name)).state).toMatchObject({
+        state: 'ended',
+        exitCode: 3,
+        reason: 'exited',
+      })
       expect(await text(driver, task)).toBe('one\ntwo\n')
     }
     await expectNothing()

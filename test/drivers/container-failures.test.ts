@@ -1,10 +1,20 @@
 import { expect } from '@jest/globals'
-import { copyFileSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import {
+  copyFileSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { ContainerDriver } from '../../src/drivers/runtime/container/driver.ts'
 import type { Collected, ContainerRequest, Intent } from '../../src/drivers/runtime/contract/driver.ts'
-import { loadSystemImage, openEngine, startLoopbackRegistry } from '../../sites/docker.ts'
+import { loadSystemImage, openDockerEngine, startLoopbackRegistry } from '../../sites/docker.ts'
 import { run as runProgram, until } from '../../sites/ground.ts'
 import { bareArchive } from '../../sites/image-files.ts'
 import { openContainerSite } from './container-site.ts'
@@ -18,12 +28,12 @@ const { afterAll, afterEach, beforeAll, beforeEach, describe, test } = needs(...
 
 /** One engine and one registry for all tests of this file. */
 let ground: string
-let engine: Awaited<ReturnType<typeof openEngine>>
+let engine: Awaited<ReturnType<typeof openDockerEngine>>
 let image: string
 let registry: Awaited<ReturnType<typeof startLoopbackRegistry>>
 beforeAll(async () => {
   ground = mkdtempSync(join(runFolder(), 'orrery-failures-'))
-  engine = await openEngine({ data: '/var/cache/orrery/test-tasks', kind: 'tasks' })
+  engine = await openDockerEngine({ data: '/var/cache/orrery/test-tasks', kind: 'tasks' })
   image = await loadSystemImage(engine)
   registry = await startLoopbackRegistry(join(ground, 'registry'))
 }, 300_000)
@@ -68,7 +78,11 @@ afterEach(async () => {
   rmSync(scratch, { recursive: true, force: true, maxRetries: 20, retryDelay: 100 })
 })
 
-const intent = (script: string, more: Partial<Intent> = {}, container: Partial<ContainerRequest> = {}): Intent => {
+const intent = (
+  script: string,
+  more: Partial<Intent> = {},
+  container: Partial<ContainerRequest> = {},
+): Intent => {
   const name = taskName(++count)
   return {
     ...plainIntent(name, join(scratch, 'work/run', name, '1'), ['/bin/sh', '-c', script]),
@@ -123,7 +137,15 @@ describe('what a task in a container can see and do', () => {
       const { manifest, detail } = await run(task)
       const said = (await text(task.name)).trim().split('\n')
       expect(said).toEqual([
-        ...['hidden', 'no socket', 'read only', 'tmp', 'lo', String(process.getuid?.()), String(process.getgid?.())],
+        ...[
+          'hidden',
+          'no socket',
+          'read only',
+          'tmp',
+          'lo',
+          String(process.getuid?.()),
+          String(process.getgid?.()),
+        ],
         ...['CapBnd:\t0000000000000000', 'NoNewPrivs:\t1', 'own processes'].flatMap((line, i) =>
           i === 0 ? ['CapEff:\t0000000000000000', line] : [line],
         ),
@@ -146,10 +168,12 @@ describe('what a task in a container can see and do', () => {
     async () => {
       const memoryBytes = 64 * 1024 * 1024
       const limits = intent(
-        'cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/cpu/cpu.cfs_quota_us 2> /dev/null || cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/cpu.max',
+        'cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/cpu/cpu.cfs_quota_us 2> ' +
+          '/dev/null || cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/cpu.max',
         { memoryBytes, cores: 0.5 },
       )
-      // A small program: of a large one the kernel gives pages back and reads them again, 2 to 90 s long, before it ends anything.
+      // A small program: of a large one the kernel gives pages back and reads them again, 2 to 90 s
+      // long, before it ends anything.
       const hungry = intent('exec tail /dev/zero', { memoryBytes })
       const full = intent('dd if=/dev/zero of=/tmp/big bs=1M count=100', { memoryBytes })
       const [first, second, third] = [await run(limits), await run(hungry), await run(full)]
@@ -165,9 +189,16 @@ describe('what a task in a container can see and do', () => {
   test('an image that is no name of one, an engine that there is not, a scope with other letters are refused before anything is made', async () => {
     const bait = join(scratch, 'bait')
     const bad: [Partial<ContainerRequest>, string][] = [
-      ...['--privileged', `x; touch ${bait}`, `$(touch ${bait})`, '', 'a\nb', 'a b', `\`touch ${bait}\``, 'x@sha256:12'].map(
-        (name): [Partial<ContainerRequest>, string] => [{ image: name }, 'image'],
-      ),
+      ...[
+        '--privileged',
+        `x; touch ${bait}`,
+        `$(touch ${bait})`,
+        '',
+        'a\nb',
+        'a b',
+        `\`touch ${bait}\``,
+        'x@sha256:12',
+      ].map((name): [Partial<ContainerRequest>, string] => [{ image: name }, 'image']),
       [{ image: '/some/file.sif' }, 'containerRuntime'],
       [{ engine: 'rkt' }, 'engine'],
       [{ scope: '../x' }, 'scope'],
@@ -175,7 +206,10 @@ describe('what a task in a container can see and do', () => {
     const intents = bad.map(([container]) => intent('true', {}, container))
     const outcomes = await driver.submit(intents)
     for (const [i, outcome] of outcomes.entries())
-      expect(outcome).toMatchObject({ ok: false, error: { trouble: 'refused', message: expect.stringContaining(bad[i]?.[1] ?? '') } })
+      expect(outcome).toMatchObject({
+        ok: false,
+        error: { trouble: 'refused', message: expect.stringContaining(bad[i]?.[1] ?? '') },
+      })
     expect(existsSync(bait)).toBe(false)
     expect(existsSync(join(scratch, 'work'))).toBe(false)
   })
@@ -185,7 +219,15 @@ describe('images', () => {
   const push = async (name: string): Promise<string> => {
     const remote = `${registry.address}/${name}`
     // Its own content, so that its digest is its own.
-    await engine.docker('import', '--change', 'ENV PATH=/bin', '--change', `LABEL name=${name}`, await archive(), remote)
+    await engine.docker(
+      'import',
+      '--change',
+      'ENV PATH=/bin',
+      '--change',
+      `LABEL name=${name}`,
+      await archive(),
+      remote,
+    )
     await engine.docker('push', remote)
     const digests = await engine.docker('image', 'inspect', '--format', '{{join .RepoDigests " "}}', remote)
     await engine.docker('rmi', '--force', remote)
@@ -198,7 +240,8 @@ describe('images', () => {
     archiveFile = join(ground, 'busybox.tar')
     await runProgram('/bin/sh', [
       '-c',
-      `mkdir -p "$1/bin" && cp /bin/busybox "$1/bin/" && for each in sh env true cat sleep; do ln -sf busybox "$1/bin/$each"; done && tar -C "$1" -cf "$2" .`,
+      'mkdir -p "$1/bin" && cp /bin/busybox "$1/bin/" && for each in sh env true cat sleep; do ln ' +
+        '-sf busybox "$1/bin/$each"; done && tar -C "$1" -cf "$2" .',
       'sh',
       join(ground, 'busybox'),
       archiveFile,
@@ -237,7 +280,10 @@ describe('images', () => {
       const absent = intent('exit 0', {}, { image: `${registry.address}/no/such:1` })
       await submit(absent)
       await ended([absent.name])
-      await expect(driver.collect(absent.name)).rejects.toMatchObject({ trouble: 'refused', message: expect.stringContaining('no/such:1') })
+      await expect(driver.collect(absent.name)).rejects.toMatchObject({
+        trouble: 'refused',
+        message: expect.stringContaining('no/such:1'),
+      })
       await push('app/away:1')
       await registry.stop()
       const image = `${registry.address}/app/away:1`
@@ -261,7 +307,10 @@ describe('images', () => {
       await engine.docker('load', '--quiet', '--input', await bareArchive(ground))
       const task = intent(
         '',
-        { argv: ['/app/busybox', 'sh', '-c', 'echo "$GREETING"; exit 3'], environment: { GREETING: "it's $HOME" } },
+        {
+          argv: ['/app/busybox', 'sh', '-c', 'echo "$GREETING"; exit 3'],
+          environment: { GREETING: "it's $HOME" },
+        },
         { image: 'local/bare:1' },
       )
       expect((await run(task)).state).toMatchObject({ exitCode: 3 })
@@ -281,7 +330,11 @@ describe('images', () => {
       const programs = programsWithout('busybox', mkdtempSync(join(ground, 'programs-')) + '/bin')
       if (busybox !== undefined) copyFileSync(busybox, join(programs, 'busybox'))
       open('local', { programs })
-      const task = intent('', { argv: ['/app/busybox', 'touch', 'made'] }, { image: 'local/bare:1', scope: 'lent' })
+      const task = intent(
+        '',
+        { argv: ['/app/busybox', 'touch', 'made'] },
+        { image: 'local/bare:1', scope: 'lent' },
+      )
       await submit(task)
       await ended([task.name])
       await expect(driver.collect(task.name)).rejects.toMatchObject({
@@ -305,7 +358,9 @@ test(
     await ended([task.name])
     await expect(driver.collect(task.name)).rejects.toMatchObject({
       trouble: 'refused',
-      message: expect.stringMatching(/could not select device driver.*needs GPU 0,1 of .*install NVIDIA's driver and container toolkit/),
+      message: expect.stringMatching(
+        /could not select device driver.*needs GPU 0,1 of .*install NVIDIA's driver and container toolkit/,
+      ),
     })
     expect(existsSync(join(task.directory, 'made'))).toBe(false)
     expect(await engine.containers()).toEqual([])
@@ -321,7 +376,10 @@ test(
     await runProgram('mount', ['-t', 'tmpfs', '-o', 'size=4k', 'tmpfs', records])
     try {
       writeFileSync(join(records, 'large'), 'x'.repeat(4096))
-      expect((await run(intent('exit 0'))).state).toMatchObject({ state: 'lost', cause: expect.stringContaining('disk') })
+      expect((await run(intent('exit 0'))).state).toMatchObject({
+        state: 'lost',
+        cause: expect.stringContaining('disk'),
+      })
     } finally {
       await runProgram('umount', [records])
     }
@@ -372,7 +430,11 @@ describe('failures of the engine', () => {
       await engine.start({ liveRestore: true })
       const tasks = [{}, { reuse: true }, {}].map((container) =>
         // Looked at anew, as the engine is another now.
-        intent('echo one; : > ready; while [ ! -e go ]; do sleep 0.05; done; echo two; exit 4', {}, { ...container, scope: 'live' }),
+        intent(
+          'echo one; : > ready; while [ ! -e go ]; do sleep 0.05; done; echo two; exit 4',
+          {},
+          { ...container, scope: 'live' },
+        ),
       )
       const [first, ...others] = tasks
       await submit(...tasks)
@@ -384,7 +446,9 @@ describe('failures of the engine', () => {
       for (const task of others) writeFileSync(join(task.directory, 'go'), '')
       await ended(others.map(({ name }) => name))
       for (const { name } of tasks) {
-        expect((await driver.collect(name)).state).toEqual(expect.objectContaining({ state: 'ended', exitCode: 4, reason: 'exited' }))
+        expect((await driver.collect(name)).state).toEqual(
+          expect.objectContaining({ state: 'ended', exitCode: 4, reason: 'exited' }),
+        )
         expect(await text(name)).toBe('one\ntwo\n')
       }
       // Nobody could remove the one that ended while the engine was away.
@@ -404,7 +468,10 @@ describe('failures of the engine', () => {
       await submit(task)
       await ended([task.name])
       await engine.start()
-      expect((await driver.collect(task.name)).state).toMatchObject({ state: 'lost', cause: expect.stringContaining('docker') })
+      expect((await driver.collect(task.name)).state).toMatchObject({
+        state: 'lost',
+        cause: expect.stringContaining('docker'),
+      })
     },
     seconds,
   )
@@ -452,7 +519,11 @@ describe('a container that is kept', () => {
     '%s: runs the tasks of its run one after the other, each alone, and says so; it ends with the run',
     async (kind) => {
       open(kind)
-      const first = intent('echo $$; echo > /tmp/left; (sleep 100 &) ; (setsid sleep 100 &); echo "$TMPDIR"', {}, kept)
+      const first = intent(
+        'echo $$; echo > /tmp/left; (sleep 100 &) ; (setsid sleep 100 &); echo "$TMPDIR"',
+        {},
+        kept,
+      )
       const before = await run(first)
       expect(before.detail).toMatchObject({ containerReused: false })
       const second = intent(
@@ -464,7 +535,8 @@ describe('a container that is kept', () => {
       expect(after.detail).toMatchObject({ containerReused: true })
       expect(after.state).toMatchObject({ exitCode: 3 })
       const [processes, ...rest] = (await text(second.name)).split('\n')
-      // The container's shell, who listens for the task's end, the task and what it started to count.
+      // The container's shell, who listens for the task's end, the task and what it started to
+      // count.
       expect(Number(processes)).toBeLessThanOrEqual(6)
       expect(rest).toEqual(['$HOME `id`', ''])
       expect(await engine.containers()).toHaveLength(1)
@@ -527,7 +599,8 @@ describe('a container that is kept', () => {
       // Wakes it when it is to be taken away, and leaves it a moment.
       writeFileSync(
         join(commands, 'docker'),
-        `#!/bin/sh\n[ "$1" != rm ] || { kill -CONT "$(cat ${asleep})"; sleep 0.3; }\nexec ${engine.commands}/docker "$@"\n`,
+        `#!/bin/sh\n[ "$1" != rm ] || { kill -CONT "$(cat ${asleep})"; sleep 0.3; }\nexec ` +
+          `${engine.commands}/docker "$@"\n`,
         { mode: 0o755 },
       )
       open('local', { commands })
@@ -536,7 +609,10 @@ describe('a container that is kept', () => {
       writeFileSync(asleep, pid)
       process.kill(Number(pid), 'SIGSTOP')
       const task = intent('echo started >> ledger; sleep 1', { timeoutSeconds: 30 }, kept)
-      expect(await run(task)).toMatchObject({ state: { exitCode: 0, reason: 'exited' }, detail: { containerReused: false } })
+      expect(await run(task)).toMatchObject({
+        state: { exitCode: 0, reason: 'exited' },
+        detail: { containerReused: false },
+      })
       expect(readFileSync(join(task.directory, 'ledger'), 'utf8')).toBe('started\n')
     },
     seconds,

@@ -1,15 +1,22 @@
 import { join } from 'node:path'
-import { openLocalShell } from '../../src/drivers/local-shell.ts'
-import { withContainers, type ContainerDriver, type ContainerOptions } from '../../src/drivers/runtime/container/driver.ts'
+import { openLocalShell } from '../../src/shell/local-shell.ts'
+import {
+  withContainers,
+  type ContainerDriver,
+  type ContainerOptions,
+} from '../../src/drivers/runtime/container/driver.ts'
 import type { ContainerRequest, RuntimeDriver } from '../../src/drivers/runtime/contract/driver.ts'
 import { openLocalDriver } from '../../src/drivers/runtime/local/driver.ts'
 import { openSlurmDriver } from '../../src/drivers/runtime/slurm/driver.ts'
 import { openSshDriver } from '../../src/drivers/runtime/remote/ssh.ts'
-import type { SiteShell } from '../../src/drivers/shell.ts'
+import type { SiteShell } from '../../src/shell/site-shell.ts'
 import { runnerProgram } from '../support/runner-program.ts'
 import { inContainers } from './in-containers.ts'
 
-/** A site of this machine whose tasks run in containers; plain data, so that a program of its own can open it too. */
+/**
+ * A site of this machine whose tasks run in containers; plain data, so that a program of its own
+ * can open it too.
+ */
 export interface ContainerSiteOptions {
   kind: 'local' | 'ssh' | 'slurm'
   root: string
@@ -22,13 +29,21 @@ export interface ContainerSiteOptions {
 const taskVariable = 'ORRERY_TASK'
 
 const openDriver = (kind: ContainerSiteOptions['kind'], shell: SiteShell, root: string): RuntimeDriver => {
-  if (kind === 'local') return openLocalDriver({ controlDirectory: join(root, 'tasks'), taskVariable, runnerProgram })
+  if (kind === 'local')
+    return openLocalDriver({ controlDirectory: join(root, 'tasks'), taskVariable, runnerProgram })
   const remote = { shell, root, runtime: kind, taskVariable, pollMilliseconds: 500 }
-  return kind === 'ssh' ? openSshDriver(remote) : openSlurmDriver({ ...remote, configuration: { settleSeconds: 3 } })
+  return kind === 'ssh'
+    ? openSshDriver(remote)
+    : openSlurmDriver({ ...remote, configuration: { settleSeconds: 3 } })
 }
 
-/** `plain` takes intents as they are, with a container or without one; `driver` puts all into the site's container. */
-export const openContainerSite = (options: ContainerSiteOptions): { driver: RuntimeDriver; plain: ContainerDriver; shell: SiteShell } => {
+/**
+ * `plain` takes intents as they are, with a container or without one; `driver` puts all into the
+ * site's container.
+ */
+export const openContainerSite = (
+  options: ContainerSiteOptions,
+): { driver: RuntimeDriver; plain: ContainerDriver; shell: SiteShell } => {
   const { kind, root, environment, container, containers } = options
   const shell = openLocalShell({ environment })
   const plain = withContainers(openDriver(kind, shell, root), {

@@ -4,11 +4,16 @@ import { basename, dirname, join, relative, resolve } from 'node:path'
 import { openSshSessions } from '../../src/clients/ssh/sessions.ts'
 import type { SshSessions } from '../../src/clients/ssh/target.ts'
 import { configFromEnvironment } from '../../src/config.ts'
-import { quoteAll } from '../../src/drivers/quote.ts'
+import { quoteAll } from '../../src/shell/quote.ts'
 import { withContainers, type ContainerDriver } from '../../src/drivers/runtime/container/driver.ts'
-import type { Collected, ContainerRequest, Intent, RuntimeDriver } from '../../src/drivers/runtime/contract/driver.ts'
+import type {
+  Collected,
+  ContainerRequest,
+  Intent,
+  RuntimeDriver,
+} from '../../src/drivers/runtime/contract/driver.ts'
 import { openSshDriver } from '../../src/drivers/runtime/remote/ssh.ts'
-import type { SiteShell } from '../../src/drivers/shell.ts'
+import type { SiteShell } from '../../src/shell/site-shell.ts'
 import { allowApptainer, haveApptainer } from '../../sites/apptainer.ts'
 import { startHostEngine, type HostEngine } from '../../sites/docker.ts'
 import { run as runProgram, until } from '../../sites/ground.ts'
@@ -24,7 +29,10 @@ import { sites } from '../../sites/requirements.ts'
 
 const { afterAll, beforeAll, describe, test } = needs(...sites.ssh, 'debootstrap')
 
-/** Engines of a host that is reached over sshd by an account without rights of its own. The host has two GPUs. */
+/**
+ * Engines of a host that is reached over sshd by an account without rights of its own. The host has
+ * two GPUs.
+ */
 
 const image = 'local/bb:1'
 const root = '/home/ada/orrery'
@@ -38,7 +46,11 @@ let count = 0
 
 beforeAll(async () => {
   await haveApptainer()
-  ;[site, sif, { busybox }] = await Promise.all([startSsh({ hosts: 1 }), systemSif(), kubernetesImages(configFromEnvironment().cacheDir)])
+  ;[site, sif, { busybox }] = await Promise.all([
+    startSsh({ hosts: 1 }),
+    systemSif(),
+    kubernetesImages(configFromEnvironment().cacheDir),
+  ])
   host = site.hosts[0]
   await allowApptainer(host, 2)
   engine = await startHostEngine(host, site.user)
@@ -62,8 +74,19 @@ const open = async (use: (driver: ContainerDriver, shell: SiteShell) => Promise<
     secret: () => Promise.resolve({ privateKey: site.key.privateKey }),
     hostKeys: { policy: 'strict', knownHosts: host.knownHosts() },
   })
-  const plain = openSshDriver({ shell, root, runtime: 'ssh', taskVariable: 'ORRERY_TASK', pollMilliseconds: 500 })
-  const driver = withContainers(plain, { shell, root: () => Promise.resolve(root), engine: 'docker', taskVariable: 'ORRERY_TASK' })
+  const plain = openSshDriver({
+    shell,
+    root,
+    runtime: 'ssh',
+    taskVariable: 'ORRERY_TASK',
+    pollMilliseconds: 500,
+  })
+  const driver = withContainers(plain, {
+    shell,
+    root: () => Promise.resolve(root),
+    engine: 'docker',
+    taskVariable: 'ORRERY_TASK',
+  })
   try {
     await use(driver, shell)
   } finally {
@@ -72,7 +95,11 @@ const open = async (use: (driver: ContainerDriver, shell: SiteShell) => Promise<
   }
 }
 
-const intent = (script: string, container: Partial<ContainerRequest> = {}, more: Partial<Intent> = {}): Intent => {
+const intent = (
+  script: string,
+  container: Partial<ContainerRequest> = {},
+  more: Partial<Intent> = {},
+): Intent => {
   const name = taskName(++count)
   return {
     ...plainIntent(name, `${root}/work/run/${name}/1`, ['/bin/sh', '-c', script]),
@@ -94,7 +121,9 @@ const text = async (driver: RuntimeDriver, { name }: Intent): Promise<string> =>
   (await driver.logs(name, 'stdout', { tail: 1000 })).bytes.toString()
 const refusal = (words: readonly string[]): object => ({
   trouble: 'refused',
-  message: expect.stringMatching(new RegExp(words.map((word) => word.replaceAll(/[.()]/g, '\\$&')).join('.*'))),
+  message: expect.stringMatching(
+    new RegExp(words.map((word) => word.replaceAll(/[.()]/g, '\\$&')).join('.*')),
+  ),
 })
 
 describe('Docker', () => {
@@ -104,7 +133,8 @@ describe('Docker', () => {
       expect(Number(uid)).toBeGreaterThan(0)
       for (const reuse of [false, true]) {
         const task = intent(
-          'id -u; [ -e /run/docker.sock ] || [ -e /var/run/docker.sock ] || echo no socket; ls /home/ada; echo made > made; exit 3',
+          'id -u; [ -e /run/docker.sock ] || [ -e /var/run/docker.sock ] || echo no socket; ls ' +
+            '/home/ada; echo made > made; exit 3',
           { reuse },
         )
         const { state, detail, manifest } = await run(driver, task)
@@ -115,7 +145,9 @@ describe('Docker', () => {
         expect(await text(driver, task)).toBe(`${uid}no socket\norrery\n`)
         expect(statSync(host.see(join(task.directory, 'made'))).uid).toBe(Number(uid))
       }
-      expect((await run(driver, intent('exit 0', { reuse: true }))).detail).toMatchObject({ containerReused: true })
+      expect((await run(driver, intent('exit 0', { reuse: true }))).detail).toMatchObject({
+        containerReused: true,
+      })
       await driver.closeScope('login')
     })
   }, 120_000)
@@ -129,7 +161,11 @@ describe('Docker', () => {
       }
       expect(await Promise.all([seen(0), seen(1), seen(2)])).toEqual(['', 'nvidia0\n', 'nvidia0\nnvidia1\n'])
       // A container that is kept has those of its tasks.
-      expect([await seen(1, true), await seen(2, true), await seen(0, true)]).toEqual(['nvidia0\n', 'nvidia0\nnvidia1\n', ''])
+      expect([await seen(1, true), await seen(2, true), await seen(0, true)]).toEqual([
+        'nvidia0\n',
+        'nvidia0\nnvidia1\n',
+        '',
+      ])
       await expect(run(driver, intent('exit 0', {}, { gpus: 3 }))).rejects.toMatchObject(
         refusal(['2: unknown device', 'needs GPU 0,1,2 of th1', 'ask for fewer GPUs']),
       )
@@ -142,23 +178,31 @@ describe('Docker', () => {
     engine.admit(false)
     await open(async (driver) => {
       for (const scope of ['login', 'other'])
-        await expect(run(driver, intent('exit 0', { scope }))).rejects.toMatchObject(refusal(['permission denied']))
+        await expect(run(driver, intent('exit 0', { scope }))).rejects.toMatchObject(
+          refusal(['permission denied']),
+        )
     })
   }, 120_000)
 })
 
 describe('Apptainer', () => {
-  const inSif = (script: string, more: Partial<Intent> = {}): Intent => intent(script, { engine: 'apptainer', image: sif }, more)
+  const inSif = (script: string, more: Partial<Intent> = {}): Intent =>
+    intent(script, { engine: 'apptainer', image: sif }, more)
 
   test('has the tasks of an account in namespaces of its own: as itself, with its work directory, without network, until they end or are cancelled', async () => {
     await open(async (driver, shell) => {
       const uid = (await shell.run('id -u')).stdout.toString()
       const task = inSif(
-        'id -u; grep -c : /proc/net/dev; ls /home/ada; echo > /usr/x 2>/dev/null || echo read only; echo made > made; exit 3',
+        'id -u; grep -c : /proc/net/dev; ls /home/ada; echo > /usr/x 2>/dev/null || echo read only; ' +
+          'echo made > made; exit 3',
       )
       const { state, detail, manifest } = await run(driver, task)
       expect(state).toMatchObject({ state: 'ended', exitCode: 3, reason: 'exited' })
-      expect(detail).toMatchObject({ engine: 'apptainer', image: sif, imageDigest: expect.stringMatching(/^sha256:[0-9a-f]{64}$/) })
+      expect(detail).toMatchObject({
+        engine: 'apptainer',
+        image: sif,
+        imageDigest: expect.stringMatching(/^sha256:[0-9a-f]{64}$/),
+      })
       expect(manifest.files.map(({ path }) => path)).toEqual(['made'])
       expect(await text(driver, task)).toBe(`${uid}1\norrery\nread only\n`)
       expect(statSync(host.see(join(task.directory, 'made'))).uid).toBe(Number(uid))
@@ -167,8 +211,12 @@ describe('Apptainer', () => {
       await driver.submit([long])
       await until('the task runs', () => Promise.resolve(existsSync(host.see(`${long.directory}/up`))))
       await driver.cancel([long.name], 1)
-      expect((await driver.find([long.name])).get(long.name)).toMatchObject({ state: 'ended', reason: 'cancelled' })
-      const living = async (pattern: string): Promise<string> => (await shell.run(`pgrep -f '${pattern}'`)).stdout.toString()
+      expect((await driver.find([long.name])).get(long.name)).toMatchObject({
+        state: 'ended',
+        reason: 'cancelled',
+      })
+      const living = async (pattern: string): Promise<string> =>
+        (await shell.run(`pgrep -f '${pattern}'`)).stdout.toString()
       expect(await living('^sleep 300$')).toBe('')
       await until('nobody serves the image any more', async () => (await living('^[^ ]*squashfuse')) === '')
     })
@@ -182,7 +230,11 @@ describe('Apptainer', () => {
       http: { addr: '0.0.0.0:5000' },
     }
     await host.run('cat > /srv/registry.json', 'root', { input: JSON.stringify(settings) })
-    const registry = await startDaemon(host, '/srv/registry.log', ['docker-registry', 'serve', '/srv/registry.json'])
+    const registry = await startDaemon(host, '/srv/registry.log', [
+      'docker-registry',
+      'serve',
+      '/srv/registry.json',
+    ])
     const answers = (): Promise<boolean> =>
       fetch(`http://${host.address}:5000/v2/`).then(
         ({ ok }) => ok,
@@ -190,9 +242,16 @@ describe('Apptainer', () => {
       )
     await registry.ready(answers)
     const plain = ['--insecure-policy', 'copy', '--quiet', '--dest-tls-verify=false']
-    await runProgram('skopeo', [...plain, `docker-archive:${busybox}`, `docker://${host.address}:5000/app/tool:1`])
+    await runProgram('skopeo', [
+      ...plain,
+      `docker-archive:${busybox}`,
+      `docker://${host.address}:5000/app/tool:1`,
+    ])
     await open(async (driver) => {
-      const task = intent('cat /etc/passwd', { engine: 'apptainer', image: 'docker://127.0.0.1:5000/app/tool:1' })
+      const task = intent('cat /etc/passwd', {
+        engine: 'apptainer',
+        image: 'docker://127.0.0.1:5000/app/tool:1',
+      })
       const { state, detail } = await run(driver, task)
       expect(state).toMatchObject({ exitCode: 0 })
       expect(detail?.pullSeconds).toBeGreaterThan(0)
@@ -218,7 +277,8 @@ describe('Apptainer', () => {
   test('runs tasks of this machine too where the service is an account without rights', async () => {
     const checkout = resolve(import.meta.dirname, '../..')
     const runner = await runnerProgram()
-    // Its way to the checkout and to the runner may be closed to the account, or covered by the host's own folders, as it is below /srv.
+    // Its way to the checkout and to the runner may be closed to the account, or covered by the
+    // host's own folders, as it is below /srv.
     await host.run(`show() {
   mkdir -p "$2"
   from=$1
@@ -246,7 +306,8 @@ umount /run/below`)
       if (!outcome.ok) throw outcome.error
       await new Promise((resolve) => driver.watch([task.name], resolve))
       const { state, detail } = await driver.collect(task.name)
-      console.log(JSON.stringify({ state, detail, text: (await driver.logs(task.name, 'stdout', { tail: 100 })).bytes.toString() }))
+      const { bytes } = await driver.logs(task.name, 'stdout', { tail: 100 })
+      console.log(JSON.stringify({ state, detail, text: bytes.toString() }))
       await driver.close()
       await shell.close()`
     const words = [
@@ -257,7 +318,10 @@ umount /run/below`)
       '-e',
       program,
     ]
-    const { stdout } = await host.run(quoteAll([...words, JSON.stringify(options), JSON.stringify(task)]), 'account')
+    const { stdout } = await host.run(
+      quoteAll([...words, JSON.stringify(options), JSON.stringify(task)]),
+      'account',
+    )
     const { uid } = statSync(host.see(join(task.directory, 'made')))
     expect(uid).toBeGreaterThan(0)
     expect(JSON.parse(stdout)).toMatchObject({
@@ -272,9 +336,9 @@ umount /run/below`)
     await open(async (driver) => {
       // An image that is known there, and one that is to be looked at.
       for (const scope of ['login', 'other'])
-        await expect(run(driver, intent('exit 0', { engine: 'apptainer', image: sif, scope }))).rejects.toMatchObject(
-          refusal(['/dev/fuse: Permission denied', 'let accounts use /dev/fuse']),
-        )
+        await expect(
+          run(driver, intent('exit 0', { engine: 'apptainer', image: sif, scope })),
+        ).rejects.toMatchObject(refusal(['/dev/fuse: Permission denied', 'let accounts use /dev/fuse']))
     })
   }, 120_000)
 })

@@ -1,6 +1,7 @@
 /**
- * A program of its own for the tests: opens the site that the first argument describes with its tasks in containers, submits the intents of
- * the second, prints the outcomes as one line of JSON and then only waits, to be killed.
+ * A program of its own for the tests: opens the site that the first argument describes with its
+ * tasks in containers, submits the intents of the second, prints the outcomes as one line of JSON
+ * and then only waits, to be killed.
  */
 import type { Intent } from '../../src/drivers/runtime/contract/driver.ts'
 import { openContainerSite, type ContainerSiteOptions } from './container-site.ts'

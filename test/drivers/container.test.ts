@@ -1,6 +1,6 @@
 import { mkdtempSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
-import { loadSystemImage, openEngine } from '../../sites/docker.ts'
+import { loadSystemImage, openDockerEngine } from '../../sites/docker.ts'
 import { needs } from '../support/needs.ts'
 import { sites } from '../../sites/requirements.ts'
 import { runtimeDriverConformance, type ConformanceSite } from './conformance.ts'
@@ -11,11 +11,11 @@ import { runFolder } from '../support/run-folder.ts'
 const { afterAll, beforeAll, describe } = needs(...sites.docker)
 
 /** One engine for all tests of this file. */
-let engine: Awaited<ReturnType<typeof openEngine>>
+let engine: Awaited<ReturnType<typeof openDockerEngine>>
 let image: string
 let ground: string
 beforeAll(async () => {
-  engine = await openEngine({ data: '/var/cache/orrery/test-tasks', kind: 'tasks' })
+  engine = await openDockerEngine({ data: '/var/cache/orrery/test-tasks', kind: 'tasks' })
   ground = mkdtempSync(join(runFolder(), 'orrery-container-'))
   image = await loadSystemImage(engine)
 }, 300_000)
@@ -50,7 +50,11 @@ const makeSites = (kind: 'local' | 'ssh', reuse: boolean): (() => ConformanceSit
         sites.push(site)
         return site.driver
       },
-      submitter: [process.execPath, join(import.meta.dirname, 'container-submitter.ts'), JSON.stringify(options)],
+      submitter: [
+        process.execPath,
+        join(import.meta.dirname, 'container-submitter.ts'),
+        JSON.stringify(options),
+      ],
       close: async () => {
         for (const { shell } of sites) await shell.close()
         rmSync(scratch, { recursive: true, force: true, maxRetries: 20, retryDelay: 100 })

@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { openSiteDrivers, type SiteDrivers } from '../../src/executor/drivers.ts'
 import { openHostCores } from '../../src/executor/host-cores.ts'
 import { placeOf, type SiteFacts } from '../../src/executor/sites.ts'
-import { openLocalShell } from '../../src/drivers/local-shell.ts'
+import { openLocalShell } from '../../src/shell/local-shell.ts'
 import type { RuntimeDriver } from '../../src/drivers/runtime/contract/driver.ts'
 import { openNoneDriver } from '../../src/drivers/runtime/none/driver.ts'
 import { openSshDriver } from '../../src/drivers/runtime/remote/ssh.ts'
@@ -39,6 +39,7 @@ const open = (idleMs: number): SiteDrivers => {
     rehearsal: none,
     ways: {
       shellOf: () => shell,
+      machineShell: () => shell,
       clusterOf: absent,
       slurmrestd: { http: { request: absent }, tokenOf: absent },
       functions: { root: scratch, invoke: absent, credentialOf: absent },
@@ -55,7 +56,13 @@ const open = (idleMs: number): SiteDrivers => {
 /** A runtime that has been changed so often: its tasks lie elsewhere each time. */
 const factsAfter = (changes: number): SiteFacts => ({
   hostId: 'host',
-  runtimes: [{ id: 'runtime', driver: 'ssh', configuration: { connectionId: 'c', workDirectory: join(scratch, String(changes)) } }],
+  runtimes: [
+    {
+      id: 'runtime',
+      driver: 'ssh',
+      configuration: { connectionId: 'c', workDirectory: join(scratch, String(changes)) },
+    },
+  ],
   resources: [],
   runtimeBindings: [{ resourceId: 'resource', runtimeId: 'runtime' }],
 })
@@ -70,7 +77,9 @@ const ended = (driver: RuntimeDriver, name: string): Promise<void> =>
 let count = 0
 const run = async (driver: RuntimeDriver, changes: number): Promise<void> => {
   const name = taskName(++count)
-  const [outcome] = await driver.submit([plainIntent(name, join(scratch, String(changes), 'work', name), ['true'])])
+  const [outcome] = await driver.submit([
+    plainIntent(name, join(scratch, String(changes), 'work', name), ['true']),
+  ])
   expect(outcome).toMatchObject({ ok: true })
   await ended(driver, name)
 }
@@ -127,7 +136,13 @@ test('a watch that is stopped holds its driver no more', async () => {
 }, 60_000)
 
 test('a stream of ends without tasks closes after two seconds, and stands again for the next task', async () => {
-  const driver = openSshDriver({ shell, root: join(scratch, 'root'), runtime: 'ssh', taskVariable: 'ORRERY_TASK', pollMilliseconds: 500 })
+  const driver = openSshDriver({
+    shell,
+    root: join(scratch, 'root'),
+    runtime: 'ssh',
+    taskVariable: 'ORRERY_TASK',
+    pollMilliseconds: 500,
+  })
   try {
     const begin = async (seconds: string): Promise<string> => {
       const name = taskName(++count)

@@ -13,11 +13,14 @@ export const programsWithout = (missing: string, folder: string): string => {
   mkdirSync(folder)
   for (const place of ['/usr/sbin', '/usr/bin'])
     for (const name of readdirSync(place))
-      if (name !== missing && !existsSync(join(folder, name))) symlinkSync(join(place, name), join(folder, name))
+      if (name !== missing && !existsSync(join(folder, name)))
+        symlinkSync(join(place, name), join(folder, name))
   return folder
 }
 
-/** Whether a process lives that has this number in a container, and works below a folder of ours. */
+/**
+ * Whether a process lives that has this number in a container, and works below a folder of ours.
+ */
 export const livesInside = (pid: number, folder: string): boolean =>
   readdirSync('/proc').some((entry) => {
     try {

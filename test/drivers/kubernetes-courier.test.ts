@@ -7,7 +7,7 @@ import { KubernetesError } from '../../src/clients/kubernetes.ts'
 import type { Intent, Stage } from '../../src/drivers/runtime/contract/driver.ts'
 import { keyOf } from '../../src/drivers/runtime/kubernetes/job.ts'
 import { kubernetesProblems } from '../../src/drivers/runtime/kubernetes/settings.ts'
-import type { SiteShell } from '../../src/drivers/shell.ts'
+import type { SiteShell } from '../../src/shell/site-shell.ts'
 import { startKubernetes, type KubernetesSite } from '../../sites/kubernetes.ts'
 import { toolImage } from './kubernetes-image.ts'
 import {
@@ -57,7 +57,11 @@ const open = (
 ): OpenedRuntime => {
   const real = clusterOf(site, () => Promise.resolve(token))
   const cluster = { ...real, exec: exec(real.exec) }
-  const opened = openRuntime(cluster, { namespace: site.namespace, runtime, configuration: { root, helperImage, ...configuration } })
+  const opened = openRuntime(cluster, {
+    namespace: site.namespace,
+    runtime,
+    configuration: { root, helperImage, ...configuration },
+  })
   closing.push(opened.close)
   return opened
 }
@@ -72,7 +76,10 @@ const hasEnded = async (pod: string): Promise<boolean> => {
 const letGo = (pod: string, { directory }: Intent): Promise<string> =>
   site.kubectl('exec', pod, '-c', 'courier', '--', '/bin/sh', '-c', `: > ${directory}/go`)
 const waiting = 'until [ -e go ]; do sleep 0.1; done'
-/** A predecessor's folder at the keeper, with 8 MiB; what is made of them, and whether that came back whole and was made once. */
+/**
+ * A predecessor's folder at the keeper, with 8 MiB; what is made of them, and whether that came
+ * back whole and was made once.
+ */
 const seedOf = async (shell: SiteShell): Promise<Stage> => {
   const from = `${root}/work/seed`
   await shell.run(`mkdir -p ${from} && head -c 8388608 /dev/urandom > ${from}/input`)
@@ -81,7 +88,8 @@ const seedOf = async (shell: SiteShell): Promise<Stage> => {
 const twice = sh('echo ran >> ledger; cat input input > output')
 const isTwice = async (shell: SiteShell, { directory, stage: [seed] }: Intent): Promise<void> => {
   const { stdout } = await shell.run(
-    `cd ${directory} && cat ledger; sha256sum < input; sha256sum < ${seed?.from}/input; sha256sum < output; cat ${seed?.from}/input ${seed?.from}/input | sha256sum`,
+    `cd ${directory} && cat ledger; sha256sum < input; sha256sum < ${seed?.from}/input; sha256sum ` +
+      `< output; cat ${seed?.from}/input ${seed?.from}/input | sha256sum`,
   )
   const [ledger, input, sent, output, expected] = stdout.toString().split('\n')
   expect({ ledger, input, output }).toEqual({ ledger: 'ran', input: sent, output: expected })
@@ -93,10 +101,15 @@ describe('Kubernetes without a shared volume', () => {
     'a chain over two nodes: the files of the first are staged for the second, which runs elsewhere',
     async () => {
       const { driver, shell, intent } = open()
-      const first = intent(sh('mkdir deep; echo one > deep/a; ln -s deep/a link; echo kept > "it\'s kept"; echo said; echo wrong >&2'), {
-        ...on('node1'),
-        expectedOutputs: ['deep/a'],
-      })
+      const first = intent(
+        sh(
+          'mkdir deep; echo one > deep/a; ln -s deep/a link; echo kept > "it\'s kept"; echo said; echo wrong >&2',
+        ),
+        {
+          ...on('node1'),
+          expectedOutputs: ['deep/a'],
+        },
+      )
       await submit(driver, first)
       await over(driver, first)
       const one = await driver.collect(first.name)
@@ -116,12 +129,18 @@ describe('Kubernetes without a shared volume', () => {
       await submit(driver, second)
       await over(driver, second)
       const two = await driver.collect(second.name)
-      expect(two).toMatchObject({ node: 'node2', state: { state: 'ended', exitCode: 3 }, missingOutputs: ['c'] })
+      expect(two).toMatchObject({
+        node: 'node2',
+        state: { state: 'ended', exitCode: 3 },
+        missingOutputs: ['c'],
+      })
       expect(two.manifest.files.map(({ path, change }) => [path, change])).toEqual([
         ['b', 'created'],
         ['deep/a', 'modified'],
       ])
-      const { stdout } = await shell.run(`cat ${second.directory}/deep/a ${first.directory}/deep/a; stat -c %a ${second.directory}`)
+      const { stdout } = await shell.run(
+        `cat ${second.directory}/deep/a ${first.directory}/deep/a; stat -c %a ${second.directory}`,
+      )
       expect(stdout.toString()).toBe('one\nmore\none\n700\n')
       expect((await driver.logs(first.name, 'stdout', { tail: 100 })).bytes.toString()).toBe('said\n')
       await driver.remove(first.name)
@@ -134,7 +153,9 @@ describe('Kubernetes without a shared volume', () => {
     'twenty at once, through two workers that are given the same: each runs once and everything comes back',
     async () => {
       const [one, two] = [open(), open()]
-      const tasks = Array.from({ length: 20 }, (_, index) => one.intent(sh(`echo ${index} >> mine; exit ${index % 3}`), { cores: 0.1 }))
+      const tasks = Array.from({ length: 20 }, (_, index) =>
+        one.intent(sh(`echo ${index} >> mine; exit ${index % 3}`), { cores: 0.1 }),
+      )
       const [ids, again] = await Promise.all([submit(one.driver, ...tasks), submit(two.driver, ...tasks)])
       expect(again).toEqual(ids)
       await Promise.all([over(one.driver, ...tasks), over(two.driver, ...tasks)])
@@ -149,7 +170,14 @@ describe('Kubernetes without a shared volume', () => {
       expect(places).toEqual(new Set(['node1', 'node2']))
       // Nothing is left on the way, and no Pod stays for its courier.
       await until('the Pods to be over', async () => {
-        const text = await site.kubectl('get', 'pods', '-l', 'orrery.dev/part=task', '-o', 'jsonpath={.items[*].status.phase}')
+        const text = await site.kubectl(
+          'get',
+          'pods',
+          '-l',
+          'orrery.dev/part=task',
+          '-o',
+          'jsonpath={.items[*].status.phase}',
+        )
         return !/Running|Pending/.test(text)
       })
       expect((await one.shell.run(`ls -A ${root}/fetch`)).stdout.toString()).toBe('')
@@ -167,7 +195,9 @@ describe('Kubernetes without a shared volume', () => {
       const { manifest } = await driver.collect(task.name)
       const { bytes } = await driver.logs(task.name, 'stdout', { tail: 100 })
       const sum = bytes.toString().slice(0, 64)
-      expect(manifest.files).toMatchObject([{ path: 'big', sizeBytes: 67_108_864, checksum: `sha256:${sum}` }])
+      expect(manifest.files).toMatchObject([
+        { path: 'big', sizeBytes: 67_108_864, checksum: `sha256:${sum}` },
+      ])
       expect((await shell.run(`sha256sum < ${task.directory}/big`)).stdout.toString().slice(0, 64)).toBe(sum)
     },
     4 * minutes,
@@ -176,7 +206,8 @@ describe('Kubernetes without a shared volume', () => {
   test(
     'links to the Pods break on the way there and on the way back: it runs once, and everything comes back whole',
     async () => {
-      // What goes there and what comes back after the first mebibyte; of what is said last, the answer.
+      // What goes there and what comes back after the first mebibyte; of what is said last, the
+      // answer.
       const broken = new Set<Errand>()
       const opened: Errand[] = []
       const { driver, shell, intent } = open({}, 'carried', (exec) => async (request) => {
@@ -187,7 +218,12 @@ describe('Kubernetes without a shared volume', () => {
         if (broken.has(errand)) return channel
         broken.add(errand)
         if (errand === 'go' || errand === 'done')
-          return { ...channel, done: channel.done.then(() => Promise.reject(new KubernetesError('login', 'the answer was lost'))) }
+          return {
+            ...channel,
+            done: channel.done.then(() =>
+              Promise.reject(new KubernetesError('login', 'the answer was lost')),
+            ),
+          }
         return metered(channel, errand, async (bytes) => {
           if (bytes > 1024 ** 2) channel.close()
         })
@@ -195,9 +231,11 @@ describe('Kubernetes without a shared volume', () => {
       const task = intent(twice, { stage: [await seedOf(shell)] })
       await submit(driver, task)
       await over(driver, task)
-      // The end is told before the Pod is let go; one that has heard of it is asked no more, whatever became of its answer.
+      // The end is told before the Pod is let go; one that has heard of it is asked no more,
+      // whatever became of its answer.
       await until('all that can break to have been broken', async () => broken.size === 4)
-      for (const kind of ['there', 'back']) expect(opened.filter((one) => one === kind).length).toBeGreaterThan(1)
+      for (const kind of ['there', 'back'])
+        expect(opened.filter((one) => one === kind).length).toBeGreaterThan(1)
       expect(opened.filter((kind) => kind === 'go')).toEqual(['go'])
       expect((await driver.collect(task.name)).state).toMatchObject({ state: 'ended', exitCode: 0 })
       await isTwice(shell, task)
@@ -211,35 +249,64 @@ describe('Kubernetes without a shared volume', () => {
       const { driver, shell, intent } = open()
       const task = intent(twice, { stage: [await seedOf(shell)] })
       const place = {
-        ...{ namespace: site.namespace, runtime: 'carried', taskVariable: 'ORRERY_TASK', pollMilliseconds: 500 },
+        ...{
+          namespace: site.namespace,
+          runtime: 'carried',
+          taskVariable: 'ORRERY_TASK',
+          pollMilliseconds: 500,
+        },
         ...{ configuration: { root, helperImage, overcommit: 20 }, server: { ...serverOf(site), token } },
       }
       const submitter = join(import.meta.dirname, 'kubernetes-submitter.ts')
       const dieOnTheWay = async (errand: 'there' | 'back'): Promise<void> => {
-        const child = spawn(process.execPath, [submitter, JSON.stringify(place), JSON.stringify([task]), errand], {
-          stdio: ['ignore', 'pipe', 'inherit'],
-        })
+        const child = spawn(
+          process.execPath,
+          [submitter, JSON.stringify(place), JSON.stringify([task]), errand],
+          {
+            stdio: ['ignore', 'pipe', 'inherit'],
+          },
+        )
         closing.push(async () => child.kill('SIGKILL'))
         let said = ''
-        for await (const bytes of child.stdout) if ((said += String(bytes)).includes(`stopped on the way ${errand}`)) break
+        for await (const bytes of child.stdout)
+          if ((said += String(bytes)).includes(`stopped on the way ${errand}`)) break
         expect(said).toContain(`stopped on the way ${errand}`)
         child.kill('SIGKILL')
         await once(child, 'exit')
       }
       await dieOnTheWay('there')
-      const pods = await site.kubectl('get', 'pods', '-l', 'orrery.dev/part=task', '--field-selector=status.phase=Running', '-o', 'name')
+      const pods = await site.kubectl(
+        'get',
+        'pods',
+        '-l',
+        'orrery.dev/part=task',
+        '--field-selector=status.phase=Running',
+        '-o',
+        'name',
+      )
       const pod = pods.trim().replace('pod/', '')
       const begun = 'cd $1 && ls -d .in-* && [ ! -e .go ]'
-      expect(await site.kubectl('exec', pod, '-c', 'courier', '--', ...sh(begun, root))).toMatch(/^\.in-\w+\n$/)
+      expect(await site.kubectl('exec', pod, '-c', 'courier', '--', ...sh(begun, root))).toMatch(
+        /^\.in-\w+\n$/,
+      )
       await dieOnTheWay('back')
       const left = await shell.run(`cd ${root} && ls fetch && ls tasks/${task.name}.fetched`)
       expect([left.stdout.toString(), left.code]).toEqual([expect.stringContaining(`${task.name}.`), 2])
       const [id = ''] = await submit(driver, task)
       await over(driver, task)
       expect(pod).toContain(`${id}-`)
-      expect((await driver.collect(task.name)).state).toMatchObject({ state: 'ended', exitCode: 0, externalId: id })
+      expect((await driver.collect(task.name)).state).toMatchObject({
+        state: 'ended',
+        exitCode: 0,
+        externalId: id,
+      })
       await isTwice(shell, task)
-      const jobs = await site.kubectl('get', 'jobs', '-o', 'jsonpath={.items[*].metadata.annotations.orrery\\.dev/tasks}')
+      const jobs = await site.kubectl(
+        'get',
+        'jobs',
+        '-o',
+        'jsonpath={.items[*].metadata.annotations.orrery\\.dev/tasks}',
+      )
       expect(jobs.split(' ').filter((name) => name === task.name)).toHaveLength(1)
       expect((await shell.run(`ls -A ${root}/fetch`)).stdout.toString()).toBe('')
     },
@@ -266,7 +333,11 @@ describe('Kubernetes without a shared volume', () => {
     'logs are read while it runs, and a cancel by whomever gives it the grace that it needs, and brings back what it has',
     async () => {
       const { driver, shell, intent } = open()
-      const task = intent(sh('trap "sleep 6; echo leaving; echo half > result; exit 9" TERM; echo begun; while :; do sleep 0.1; done'))
+      const task = intent(
+        sh(
+          'trap "sleep 6; echo leaving; echo half > result; exit 9" TERM; echo begun; while :; do sleep 0.1; done',
+        ),
+      )
       await submit(driver, task)
       await becomes(driver, task, 'running')
       const logs = await until('its first words', async () => {
@@ -277,7 +348,9 @@ describe('Kubernetes without a shared volume', () => {
       // One that has seen nothing of it yet; without its word a task has five seconds.
       await open().driver.cancel([task.name], 10)
       expect(await stateOf(driver, task)).toMatchObject({ state: 'ended', reason: 'cancelled', exitCode: 9 })
-      expect((await driver.logs(task.name, 'stdout', { tail: 100 })).bytes.toString()).toBe('begun\nleaving\n')
+      expect((await driver.logs(task.name, 'stdout', { tail: 100 })).bytes.toString()).toBe(
+        'begun\nleaving\n',
+      )
       expect((await shell.run(`cat ${task.directory}/result`)).stdout.toString()).toBe('half\n')
     },
     4 * minutes,
@@ -314,10 +387,16 @@ describe('Kubernetes without a shared volume', () => {
         ...{ apiVersion: 'policy/v1', kind: 'Eviction', metadata: { name: pod, namespace: site.namespace } },
         deleteOptions: { gracePeriodSeconds: 1 },
       })
-      await until('the Pod to be gone', async () => !(await site.kubectl('get', 'pods', '-o', 'name')).includes(pod))
+      await until(
+        'the Pod to be gone',
+        async () => !(await site.kubectl('get', 'pods', '-o', 'name')).includes(pod),
+      )
       const { driver } = open()
       const state = await becomes(driver, task, 'lost')
-      expect(state).toMatchObject({ externalId: id, cause: expect.stringContaining('its outputs had not been fetched') })
+      expect(state).toMatchObject({
+        externalId: id,
+        cause: expect.stringContaining('its outputs had not been fetched'),
+      })
     },
     4 * minutes,
   )
@@ -338,7 +417,9 @@ describe('Kubernetes without a shared volume', () => {
       await over(driver, during)
       expect((await driver.collect(during.name)).state).toMatchObject({ state: 'ended', exitCode: 0 })
       expect((await driver.collect(before.name)).state).toMatchObject({ state: 'ended', exitCode: 0 })
-      expect((await shell.run(`cat ${before.directory}/one ${during.directory}/two`)).stdout.toString()).toBe('1\n2\n')
+      expect((await shell.run(`cat ${before.directory}/one ${during.directory}/two`)).stdout.toString()).toBe(
+        '1\n2\n',
+      )
     },
     5 * minutes,
   )
@@ -368,9 +449,14 @@ describe('Kubernetes without a shared volume', () => {
 })
 
 test('storage is said to be shared where there is a volume for all, and nowhere else', () => {
-  const sharedBy = (configuration: Record<string, unknown>): boolean => open(configuration).driver.capabilities.sharedStorage
+  const sharedBy = (configuration: Record<string, unknown>): boolean =>
+    open(configuration).driver.capabilities.sharedStorage
   const claim = { persistentVolumeClaim: site.volume.claim, mountPath: root }
-  expect([sharedBy({}), sharedBy({ keeperVolume: claim }), sharedBy({ volume: claim })]).toEqual([false, false, true])
+  expect([sharedBy({}), sharedBy({ keeperVolume: claim }), sharedBy({ volume: claim })]).toEqual([
+    false,
+    false,
+    true,
+  ])
 })
 
 test('a volume of the keeper beside one for all is refused by name', () => {

@@ -10,7 +10,19 @@ import type { RootedDriver } from '../../src/drivers/runtime/contract/rooted.ts'
 import { playPods } from '../failures/pods.ts'
 import { namespaceRights, startKubernetes, type KubernetesSite } from '../../sites/kubernetes.ts'
 import { toolImage } from './kubernetes-image.ts'
-import { becomes, clusterOf, minutes, openRuntime, over, podOf, sh, stateOf, submit, until, type OpenedRuntime } from './kubernetes-site.ts'
+import {
+  becomes,
+  clusterOf,
+  minutes,
+  openRuntime,
+  over,
+  podOf,
+  sh,
+  stateOf,
+  submit,
+  until,
+  type OpenedRuntime,
+} from './kubernetes-site.ts'
 import { kubernetesStartMs } from '../../sites/kubernetes-build.ts'
 import { needs } from '../support/needs.ts'
 import { sites } from '../../sites/requirements.ts'
@@ -32,7 +44,10 @@ afterEach(async () => {
   for (const close of closing.splice(0).reverse()) await close()
 }, minutes)
 
-const clusterWith = (token: () => Promise<string>, more: { certificateAuthority?: string } = {}): KubernetesCluster => {
+const clusterWith = (
+  token: () => Promise<string>,
+  more: { certificateAuthority?: string } = {},
+): KubernetesCluster => {
   const cluster = clusterOf(site, token, more)
   closing.push(async () => cluster.close())
   return cluster
@@ -58,8 +73,10 @@ const open = async (
   return opened
 }
 
-const running = (driver: RootedDriver, intent: Intent): Promise<TaskState> => becomes(driver, intent, 'running')
-const lost = (driver: RootedDriver, intent: Intent, seconds?: number): Promise<TaskState> => becomes(driver, intent, 'lost', seconds)
+const running = (driver: RootedDriver, intent: Intent): Promise<TaskState> =>
+  becomes(driver, intent, 'running')
+const lost = (driver: RootedDriver, intent: Intent, seconds?: number): Promise<TaskState> =>
+  becomes(driver, intent, 'lost', seconds)
 const waits = (driver: RootedDriver, intent: Intent, words = /./): Promise<TaskState> =>
   becomes(driver, intent, (state) => state.state === 'queued' && words.test(state.cause ?? ''))
 
@@ -75,7 +92,11 @@ describe('what the cluster takes away', () => {
       await running(driver, task)
       await site.evict((await podOf(site, id)).name)
       await end
-      expect(await stateOf(driver, task)).toMatchObject({ state: 'lost', externalId: id, cause: expect.stringContaining('Eviction') })
+      expect(await stateOf(driver, task)).toMatchObject({
+        state: 'lost',
+        externalId: id,
+        cause: expect.stringContaining('Eviction'),
+      })
       await sleep(3000)
       expect(readFileSync(ledger, 'utf8')).toBe('x\n')
     },
@@ -106,7 +127,14 @@ describe('what the cluster takes away', () => {
       const [id = ''] = await submit(driver, task)
       await running(driver, task)
       const nodes = new Set([(await podOf(site, id)).node])
-      const text = await site.kubectl('get', 'pods', '-l', 'orrery.dev/part=keeper', '-o', 'jsonpath={.items[*].spec.nodeName}')
+      const text = await site.kubectl(
+        'get',
+        'pods',
+        '-l',
+        'orrery.dev/part=keeper',
+        '-o',
+        'jsonpath={.items[*].spec.nodeName}',
+      )
       for (const node of text.split(' ')) nodes.add(node)
       // With both in use, the one of the task.
       const [node = ''] = nodes
@@ -148,7 +176,9 @@ describe('what has to wait', () => {
       const task = intent(['true'], { cores: 1000 })
       await submit(driver, task)
       const state = await waits(driver, task)
-      expect(state).toMatchObject({ cause: expect.stringMatching(/Unschedulable.*nodes are available.*Insufficient cpu/) })
+      expect(state).toMatchObject({
+        cause: expect.stringMatching(/Unschedulable.*nodes are available.*Insufficient cpu/),
+      })
       await driver.cancel([task.name], 1)
       expect(await stateOf(driver, task)).toMatchObject({ state: 'ended', reason: 'cancelled' })
     },
@@ -199,7 +229,9 @@ describe('what has to wait', () => {
       const { driver, intent } = await open({ pullPatienceSeconds: 1 })
       const image = `${site.registry.address}/bb:1`
       await site.registry.kill()
-      const task = intent(['/bin/busybox', 'true'], { container: { image, network: true, reuse: false, scope: 'run' } })
+      const task = intent(['/bin/busybox', 'true'], {
+        container: { image, network: true, reuse: false, scope: 'run' },
+      })
       try {
         await submit(driver, task)
         await waits(driver, task, /Pull/)
@@ -211,7 +243,11 @@ describe('what has to wait', () => {
       await over(driver, task)
       const { state, detail } = await driver.collect(task.name)
       expect(state).toMatchObject({ state: 'ended', exitCode: 0 })
-      expect(detail).toMatchObject({ engine: 'containerd', image, imageDigest: expect.stringMatching(/^sha256:[0-9a-f]{64}$/) })
+      expect(detail).toMatchObject({
+        engine: 'containerd',
+        image,
+        imageDigest: expect.stringMatching(/^sha256:[0-9a-f]{64}$/),
+      })
       expect(detail?.pullSeconds).toBeGreaterThan(0)
     },
     4 * minutes,
@@ -260,7 +296,10 @@ describe('silence', () => {
     async () => {
       const { driver, intent, root } = await open()
       const gate = join(root, 'gate')
-      const [short, long] = [intent(sh('while [ ! -e "$1" ]; do sleep 0.1; done; exit 4', gate)), intent(['sleep', '600'])]
+      const [short, long] = [
+        intent(sh('while [ ! -e "$1" ]; do sleep 0.1; done; exit 4', gate)),
+        intent(['sleep', '600']),
+      ]
       const [, id = ''] = await submit(driver, short, long)
       await running(driver, short)
       await running(driver, long)
@@ -382,8 +421,12 @@ describe('what is wrong from the beginning', () => {
     async () => {
       const token = await site.token()
       const before = await site.kubectl('get', 'jobs,pods', '-A', '-o', 'name')
-      expect(await refusalOf(await open({}, { namespace: 'nowhere' }))).toMatch(/namespace nowhere does not exist/)
-      expect(await refusalOf(await open({ volume: { persistentVolumeClaim: 'none' } }))).toMatch(/"none".*no such claim/)
+      expect(await refusalOf(await open({}, { namespace: 'nowhere' }))).toMatch(
+        /namespace nowhere does not exist/,
+      )
+      expect(await refusalOf(await open({ volume: { persistentVolumeClaim: 'none' } }))).toMatch(
+        /"none".*no such claim/,
+      )
       const several = await refusalOf(await open({ volume: 'x', helperImage: undefined, overcommit: 0 }))
       for (const word of ['volume', 'helperImage', 'overcommit']) expect(several).toContain(word)
       await site.account(
@@ -392,7 +435,9 @@ describe('what is wrong from the beginning', () => {
       )
       const poor = await site.token('poor')
       const cluster = clusterWith(() => Promise.resolve(poor))
-      expect(await refusalOf(await open({}, { cluster }))).toMatch(/may not create jobs\.batch.*delete jobs\.batch/)
+      expect(await refusalOf(await open({}, { cluster }))).toMatch(
+        /may not create jobs\.batch.*delete jobs\.batch/,
+      )
       expect(
         await missingRights(
           clusterWith(() => Promise.resolve(token)),
@@ -400,8 +445,13 @@ describe('what is wrong from the beginning', () => {
         ),
       ).toEqual([])
       const expired = await site.token('orrery', -300)
-      expect(await refusalOf(await open({}, { cluster: clusterWith(() => Promise.resolve(expired)) }))).toMatch(/token is refused/)
-      const strange = readFileSync('/etc/ssl/certs/ca-certificates.crt', 'utf8').split(/(?<=-----END CERTIFICATE-----\n)/)[0] ?? ''
+      expect(
+        await refusalOf(await open({}, { cluster: clusterWith(() => Promise.resolve(expired)) })),
+      ).toMatch(/token is refused/)
+      const strange =
+        readFileSync('/etc/ssl/certs/ca-certificates.crt', 'utf8').split(
+          /(?<=-----END CERTIFICATE-----\n)/,
+        )[0] ?? ''
       const wrong = clusterWith(() => Promise.resolve(token), { certificateAuthority: strange })
       expect(await refusalOf(await open({}, { cluster: wrong }))).toMatch(/certificate.*refused/)
       expect(await site.kubectl('get', 'jobs,pods', '-A', '-o', 'name')).toBe(before)

@@ -7,10 +7,13 @@ import type { KubernetesSite } from '../../sites/kubernetes.ts'
 
 /** What Node needs of a machine besides the C library, and GNU time. */
 const programs =
-  'for file in "$2" /usr/bin/time; do ldd "$file" | grep -oE "/[^ :]+\\.so[^ :]*"; done | sort -u | while read -r file; do mkdir -p "$1/${file%/*}" && cp -L "$file" "$1/$file"; done; cp /usr/bin/time "$1/usr/bin/"'
+  'for file in "$2" /usr/bin/time; do ldd "$file" | grep -oE "/[^ :]+\\.so[^ :]*"; done | sort ' +
+  '-u | while read -r file; do mkdir -p "$1/${file%/*}" && cp -L "$file" "$1/$file"; done; cp ' +
+  '/usr/bin/time "$1/usr/bin/"'
 
 /**
- * An image in the cluster's registry that has all a site can have: the GNU tools, GNU time, the libraries of Node, and a static busybox to lend.
+ * An image in the cluster's registry that has all a site can have: the GNU tools, GNU time, the
+ * libraries of Node, and a static busybox to lend.
  * @returns its name
  */
 export const toolImage = async (site: KubernetesSite): Promise<string> => {
@@ -24,7 +27,12 @@ export const toolImage = async (site: KubernetesSite): Promise<string> => {
     await run('/bin/sh', ['-ec', programs, 'sh', root, process.execPath])
     copyFileSync('/bin/busybox', join(root, 'usr/bin/busybox.static'))
     const archive = join(work, 'tools.tar')
-    await imageArchive(root, 'docker.io/local/tools:1', { Env: ['PATH=/usr/local/bin:/usr/bin:/bin'] }, archive)
+    await imageArchive(
+      root,
+      'docker.io/local/tools:1',
+      { Env: ['PATH=/usr/local/bin:/usr/bin:/bin'] },
+      archive,
+    )
     await site.registry.push(archive, 'tools:1')
     return `${site.registry.address}/tools:1`
   } finally {

@@ -7,18 +7,23 @@ import type { ExecChannel, ExecRequest } from '../../src/clients/kubernetes-exec
 import type { Intent, TaskState } from '../../src/drivers/runtime/contract/driver.ts'
 import { openKubernetesDriver, openKubernetesShell } from '../../src/drivers/runtime/kubernetes/driver.ts'
 import type { RootedDriver } from '../../src/drivers/runtime/contract/rooted.ts'
-import type { SiteShell } from '../../src/drivers/shell.ts'
+import type { SiteShell } from '../../src/shell/site-shell.ts'
 import type { KubernetesSite } from '../../sites/kubernetes.ts'
 import { plainIntent, taskName } from './intent.ts'
 
-/** What tests on a real cluster have in common: drivers over it, tasks for them, and how those are waited for. */
+/**
+ * What tests on a real cluster have in common: drivers over it, tasks for them, and how those are
+ * waited for.
+ */
 
 /** In milliseconds. */
 export const minutes = 60_000
 export const sh = (script: string, ...args: string[]): string[] => ['/bin/sh', '-c', script, 'sh', ...args]
 
 /** The API server of a site as a program of its own can be told it. */
-export const serverOf = (site: KubernetesSite): { host: string; port: number; certificateAuthority: string } => {
+export const serverOf = (
+  site: KubernetesSite,
+): { host: string; port: number; certificateAuthority: string } => {
   const { hostname: host, port } = new URL(site.server)
   return { host, port: Number(port), certificateAuthority: site.certificateAuthority }
 }
@@ -28,7 +33,8 @@ export const clusterOf = (
   site: KubernetesSite,
   token: () => Promise<string>,
   more: { certificateAuthority?: string } = {},
-): KubernetesCluster => openKubernetesCluster({ ...serverOf(site), token, addressAllowed: () => true, ...more })
+): KubernetesCluster =>
+  openKubernetesCluster({ ...serverOf(site), token, addressAllowed: () => true, ...more })
 
 export interface OpenedRuntime {
   driver: RootedDriver
@@ -42,10 +48,17 @@ export interface OpenedRuntime {
 
 let count = 0
 
-/** One worker of a runtime; several may be open over the same. `close` closes the cluster too, and may be called again. */
+/**
+ * One worker of a runtime; several may be open over the same. `close` closes the cluster too, and
+ * may be called again.
+ */
 export const openRuntime = (
   cluster: KubernetesCluster,
-  { namespace, runtime, configuration }: { namespace: string; runtime: string; configuration: Readonly<Record<string, unknown>> },
+  {
+    namespace,
+    runtime,
+    configuration,
+  }: { namespace: string; runtime: string; configuration: Readonly<Record<string, unknown>> },
 ): OpenedRuntime => {
   const root = String(configuration['root'])
   const place = {
@@ -89,7 +102,11 @@ export const stateOf = async (driver: RootedDriver, { name }: Intent): Promise<T
   (await driver.find([name])).get(name) ?? { state: 'unknown' }
 
 /** The first answer that is one. What fails is asked again, as the engine does it. */
-export const until = async <T>(what: string, probe: () => Promise<T | undefined | false>, seconds = 90): Promise<T> => {
+export const until = async <T>(
+  what: string,
+  probe: () => Promise<T | undefined | false>,
+  seconds = 90,
+): Promise<T> => {
   const end = performance.now() + seconds * 1000
   for (let last: unknown; ; await sleep(200)) {
     const found = await probe().catch((error: unknown) => void (last = error))
@@ -121,8 +138,16 @@ export const becomes = async (
 }
 
 /** The Pod of a task, by the id that the driver has for it. */
-export const podOf = async (site: KubernetesSite, externalId: string): Promise<{ name: string; node: string }> => {
-  const text = await site.kubectl('get', 'pods', '-o', 'jsonpath={range .items[*]}{.metadata.name} {.spec.nodeName}{"\\n"}{end}')
+export const podOf = async (
+  site: KubernetesSite,
+  externalId: string,
+): Promise<{ name: string; node: string }> => {
+  const text = await site.kubectl(
+    'get',
+    'pods',
+    '-o',
+    'jsonpath={range .items[*]}{.metadata.name} {.spec.nodeName}{"\\n"}{end}',
+  )
   const line = text.split('\n').find((one) => one.startsWith(`${externalId}-`))
   if (line === undefined) throw new Error(`no Pod of ${externalId} among ${text}`)
   const [name = '', node = ''] = line.split(' ')
@@ -133,29 +158,44 @@ const policies = '/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicie
 const binding = '/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings'
 
 /**
- * A folder that tasks and this machine see under the same path though their runtime has no volume: the cluster's own admission gives it to every
- * Pod that has a courier, as an operator may. Resolves when it is in force.
+ * A folder that tasks and this machine see under the same path though their runtime has no volume:
+ * the cluster's own admission gives it to every Pod that has a courier, as an operator may.
+ * Resolves when it is in force.
  */
 export const openWindow = async (site: KubernetesSite): Promise<string> => {
   const folder = join(site.volume.folder, 'window')
   mkdirSync(folder)
   chmodSync(folder, 0o777)
   const text = JSON.stringify
-  const volume = `Object.spec.volumes{name: "window", persistentVolumeClaim: Object.spec.volumes.persistentVolumeClaim{claimName: ${text(site.volume.claim)}}}`
+  const volume =
+    'Object.spec.volumes{name: "window", persistentVolumeClaim: ' +
+    `Object.spec.volumes.persistentVolumeClaim{claimName: ${text(site.volume.claim)}}}`
   const mount = `Object.spec.containers.volumeMounts{name: "window", mountPath: ${text(folder)}, subPath: "window"}`
-  const expression = `Object{spec: Object.spec{volumes: [${volume}], containers: [Object.spec.containers{name: "task", volumeMounts: [${mount}]}]}}`
+  const expression =
+    `Object{spec: Object.spec{volumes: [${volume}], containers: [Object.spec.containers{name: ` +
+    `"task", volumeMounts: [${mount}]}]}}`
   const api = { apiVersion: 'admissionregistration.k8s.io/v1', metadata: { name: 'window' } }
   await site.call('PATCH', `${policies}/window`, {
     ...api,
     kind: 'MutatingAdmissionPolicy',
     spec: {
-      matchConstraints: { resourceRules: [{ apiGroups: [''], apiVersions: ['v1'], operations: ['CREATE'], resources: ['pods'] }] },
-      matchConditions: [{ name: 'carried', expression: 'object.spec.containers.exists(one, one.name == "courier")' }],
+      matchConstraints: {
+        resourceRules: [
+          { apiGroups: [''], apiVersions: ['v1'], operations: ['CREATE'], resources: ['pods'] },
+        ],
+      },
+      matchConditions: [
+        { name: 'carried', expression: 'object.spec.containers.exists(one, one.name == "courier")' },
+      ],
       ...{ failurePolicy: 'Fail', reinvocationPolicy: 'Never' },
       mutations: [{ patchType: 'ApplyConfiguration', applyConfiguration: { expression } }],
     },
   })
-  await site.call('PATCH', `${binding}/window`, { ...api, kind: 'MutatingAdmissionPolicyBinding', spec: { policyName: 'window' } })
+  await site.call('PATCH', `${binding}/window`, {
+    ...api,
+    kind: 'MutatingAdmissionPolicyBinding',
+    spec: { policyName: 'window' },
+  })
   const probe = {
     ...{ apiVersion: 'v1', kind: 'Pod', metadata: { name: 'probe' } },
     spec: { containers: ['task', 'courier'].map((name) => ({ name, image: site.images.busybox })) },
@@ -167,18 +207,27 @@ export const openWindow = async (site: KubernetesSite): Promise<string> => {
   return folder
 }
 
-/** Commands in the courier of a Pod, by what they do for its task: files there, its start, files back, its release. */
+/**
+ * Commands in the courier of a Pod, by what they do for its task: files there, its start, files
+ * back, its release.
+ */
 const errands = { there: /tar -xpof/, go: /: > \.go/, back: /tar \$format/, done: /: > .*\.fetched/ } as const
 export type Errand = keyof typeof errands
 
 export const errandOf = ({ container, command }: ExecRequest): Errand | undefined =>
-  container === 'courier' ? (Object.keys(errands) as Errand[]).find((kind) => errands[kind].test(command.join(' '))) : undefined
+  container === 'courier'
+    ? (Object.keys(errands) as Errand[]).find((kind) => errands[kind].test(command.join(' ')))
+    : undefined
 
 /**
- * The channel of an errand that carries files, with a meter in their way: each piece goes on when `passed` has resolved, which is told the bytes
- * so far.
+ * The channel of an errand that carries files, with a meter in their way: each piece goes on when
+ * `passed` has resolved, which is told the bytes so far.
  */
-export const metered = (channel: ExecChannel, errand: 'there' | 'back', passed: (bytes: number) => Promise<void>): ExecChannel => {
+export const metered = (
+  channel: ExecChannel,
+  errand: 'there' | 'back',
+  passed: (bytes: number) => Promise<void>,
+): ExecChannel => {
   let sum = 0
   const meter = new PassThrough({
     transform(bytes: Buffer, _: BufferEncoding, callback: TransformCallback) {

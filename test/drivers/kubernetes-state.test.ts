@@ -5,7 +5,13 @@ import { describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import type { Intent } from '../../src/drivers/runtime/contract/driver.ts'
 import { arraysOf } from '../../src/drivers/runtime/batch/arrays.ts'
-import { jobManifest, jobScript, mostTasks, podRequestOf, type PodRequest } from '../../src/drivers/runtime/kubernetes/job.ts'
+import {
+  jobManifest,
+  jobScript,
+  mostTasks,
+  podRequestOf,
+  type PodRequest,
+} from '../../src/drivers/runtime/kubernetes/job.ts'
 import { indexIn, taskPodOf, type ApiPod, type TaskPod } from '../../src/drivers/runtime/kubernetes/pods.ts'
 import { settingsOf } from '../../src/drivers/runtime/kubernetes/settings.ts'
 import { judgePod, type KubernetesEvidence } from '../../src/drivers/runtime/kubernetes/state.ts'
@@ -93,7 +99,12 @@ describe('what is so', () => {
   test('silence ends nothing, whatever was asked and for how long', () => {
     fc.assert(
       fc.property(sights, fc.boolean(), fc.nat(100_000), (sight, cancelAsked, overSeconds) => {
-        const { state, verdict, record } = judged({ sight, cancelAsked, overSeconds, deletingSeconds: overSeconds })
+        const { state, verdict, record } = judged({
+          sight,
+          cancelAsked,
+          overSeconds,
+          deletingSeconds: overSeconds,
+        })
         expect([verdict, record]).toEqual([undefined, undefined])
         if (sight.form === 'none' || sight.form === 'claimed') expect(state.state).toBe('queued')
         if (sight.form === 'started') expect(state.state).toBe('running')
@@ -104,7 +115,9 @@ describe('what is so', () => {
   test('an end in the record stays what it is, whatever the cluster says of an ordinary one', () => {
     fc.assert(
       fc.property(pods, fc.boolean(), fc.nat(1000), (seen, cancelAsked, overSeconds) => {
-        expect(judged({ sight: ended({ exitCode: 5 }), pod: seen, job: 'absent', cancelAsked, overSeconds })).toMatchObject({
+        expect(
+          judged({ sight: ended({ exitCode: 5 }), pod: seen, job: 'absent', cancelAsked, overSeconds }),
+        ).toMatchObject({
           state: { state: 'ended', exitCode: 5, reason: 'exited' },
           over: false,
         })
@@ -115,7 +128,12 @@ describe('what is so', () => {
   test('what the record says of memory stands, though nobody else says so', () => {
     fc.assert(
       fc.property(fc.oneof(pods, fc.constant('silent' as const)), fc.nat(1000), (seen, overSeconds) => {
-        const { state } = judged({ sight: ended({ exitCode: 137, reason: 'memory' }), pod: seen, job: 'absent', overSeconds })
+        const { state } = judged({
+          sight: ended({ exitCode: 137, reason: 'memory' }),
+          pod: seen,
+          job: 'absent',
+          overSeconds,
+        })
         expect(state).toMatchObject({ state: 'ended', reason: 'memory' })
       }),
     )
@@ -136,28 +154,59 @@ describe('what is so', () => {
       { sight: started, pod: pod({ phase: 'Failed', reason: 'Evicted', message: 'low on memory' }) },
       { end: 'lost', cause: 'Evicted: low on memory (Pod orrery-a-3-x on node n1)' },
     ],
-    ['evicted before its start', { pod: pod({ phase: 'Failed', reason: 'Evicted', message: 'low on memory' }) }, { end: 'never' }],
+    [
+      'evicted before its start',
+      { pod: pod({ phase: 'Failed', reason: 'Evicted', message: 'low on memory' }) },
+      { end: 'never' },
+    ],
     [
       'stopped by an eviction',
       {
         sight: ended({ reason: 'stopped' }),
-        pod: pod({ ...terminated(143), disruption: { reason: 'EvictionByEvictionAPI', message: 'Eviction API: evicting' } }),
+        pod: pod({
+          ...terminated(143),
+          disruption: { reason: 'EvictionByEvictionAPI', message: 'Eviction API: evicting' },
+        }),
       },
       { end: 'lost', cause: 'EvictionByEvictionAPI: Eviction API: evicting (Pod orrery-a-3-x on node n1)' },
     ],
     ['out of memory', { sight: started, pod: pod(terminated(137, 'OOMKilled')) }, { end: 'memory' }],
-    ['a child out of memory', { sight: ended({ exitCode: 137 }), pod: pod(terminated(137, 'OOMKilled')) }, { end: 'memory' }],
+    [
+      'a child out of memory',
+      { sight: ended({ exitCode: 137 }), pod: pod(terminated(137, 'OOMKilled')) },
+      { end: 'memory' },
+    ],
     [
       'its node silent',
       { sight: started, pod: pod({ deleting: { graceSeconds: 30 } }), deletingSeconds: 41 },
       { end: 'lost', cause: 'NodeLost: node n1 does not answer' },
     ],
-    ['cancelled and gone', { sight: started, pod: 'absent', job: 'absent', cancelAsked: true }, { end: 'cancelled' }],
-    ['too long for the site', { sight: started, pod: pod({ ...terminated(137), reason: 'DeadlineExceeded' }) }, { end: 'walltime' }],
+    [
+      'cancelled and gone',
+      { sight: started, pod: 'absent', job: 'absent', cancelAsked: true },
+      { end: 'cancelled' },
+    ],
+    [
+      'too long for the site',
+      { sight: started, pod: pod({ ...terminated(137), reason: 'DeadlineExceeded' }) },
+      { end: 'walltime' },
+    ],
     ['never begun', { pod: pod(terminated(128, 'StartError')) }, { end: 'never' }],
-    ['killed without a record, in time', { sight: started, pod: pod(terminated(137)), overSeconds: 11 }, { end: 'lost' }],
-    ['its Pod gone', { sight: started, pod: 'absent', job: { status: { failedIndexes: '1-4' } }, overSeconds: 11 }, { end: 'lost' }],
-    ['its Job gone', { pod: 'absent', job: 'absent', overSeconds: 11 }, { end: 'never', cause: 'Job orrery-a was deleted by others' }],
+    [
+      'killed without a record, in time',
+      { sight: started, pod: pod(terminated(137)), overSeconds: 11 },
+      { end: 'lost' },
+    ],
+    [
+      'its Pod gone',
+      { sight: started, pod: 'absent', job: { status: { failedIndexes: '1-4' } }, overSeconds: 11 },
+      { end: 'lost' },
+    ],
+    [
+      'its Job gone',
+      { pod: 'absent', job: 'absent', overSeconds: 11 },
+      { end: 'never', cause: 'Job orrery-a was deleted by others' },
+    ],
   ])('%s', (_, more, verdict) => {
     expect(judged(more).verdict).toMatchObject(verdict)
   })
@@ -165,34 +214,51 @@ describe('what is so', () => {
   test('a container that left no record has time to, and then counts by its exit code', () => {
     expect(judged({ pod: pod(terminated(4)) })).toMatchObject({ over: true, state: { state: 'running' } })
     expect(judged({ pod: pod(terminated(4)) }).record).toBeUndefined()
-    expect(judged({ pod: pod(terminated(4)), overSeconds: 11 }).record).toEqual({ exitCode: 4, startedAt: 1011, finishedAt: 1019 })
+    expect(judged({ pod: pod(terminated(4)), overSeconds: 11 }).record).toEqual({
+      exitCode: 4,
+      startedAt: 1011,
+      finishedAt: 1019,
+    })
   })
 
   test('a record that is being written is waited for', () => {
     const seen = { pod: pod(terminated(4)), overSeconds: 1e6 }
     expect(judged({ ...seen, sight: { form: 'claimed', ageSeconds: 1 } }).verdict).toBeUndefined()
-    expect(judged({ ...seen, sight: { form: 'claimed', ageSeconds: 11 } }).verdict).toMatchObject({ end: 'lost' })
+    expect(judged({ ...seen, sight: { form: 'claimed', ageSeconds: 11 } }).verdict).toMatchObject({
+      end: 'lost',
+    })
   })
 
   test('a Pod that is not made yet is waited for, with the words of whoever makes it', () => {
-    expect(judged({ pod: 'absent', job: {}, jobWords: 'exceeded quota: limit', overSeconds: 1e6 })).toMatchObject({
+    expect(
+      judged({ pod: 'absent', job: {}, jobWords: 'exceeded quota: limit', overSeconds: 1e6 }),
+    ).toMatchObject({
       state: { state: 'queued', cause: 'exceeded quota: limit' },
       over: false,
     })
   })
 
   test('an image that nobody has is hopeless after a while, one whose registry is away never', () => {
-    const waiting = (message: string, reason = 'ImagePullBackOff'): TaskPod => pod({ phase: 'Pending', waiting: { reason, message } })
-    const missing = waiting('Back-off pulling image "x": ErrImagePull: rpc error: code = NotFound: docker.io/x: not found')
+    const waiting = (message: string, reason = 'ImagePullBackOff'): TaskPod =>
+      pod({ phase: 'Pending', waiting: { reason, message } })
+    const missing = waiting(
+      'Back-off pulling image "x": ErrImagePull: rpc error: code = NotFound: docker.io/x: not found',
+    )
     expect(judged({ pod: missing, pullSeconds: 299 }).impossible).toBeUndefined()
     expect(judged({ pod: missing, pullSeconds: 300 }).impossible).toContain('not found')
-    expect(judged({ pod: waiting('dial tcp: connection refused'), pullSeconds: 1e6 }).impossible).toBeUndefined()
+    expect(
+      judged({ pod: waiting('dial tcp: connection refused'), pullSeconds: 1e6 }).impossible,
+    ).toBeUndefined()
     expect(judged({ pod: waiting('couldn’t parse image name', 'InvalidImageName') }).impossible).toBeDefined()
   })
 })
 
 describe('what is asked for', () => {
-  const settings = settingsOf({ helperImage: 'tools:1', volume: { nfs: { server: 'files', path: '/export' } }, overcommit: 4 })
+  const settings = settingsOf({
+    helperImage: 'tools:1',
+    volume: { nfs: { server: 'files', path: '/export' } },
+    overcommit: 4,
+  })
   const here = { runtime: 'lab', root: '/orrery' }
   const jobsOf = (requests: ReadonlyMap<string, PodRequest>, { runtime, root }: typeof here) =>
     arraysOf(requests, { arraySize: mostTasks, nameWords: [runtime, root] })
@@ -244,20 +310,31 @@ describe('what is asked for', () => {
 
   test('equal requests are one Job, a name is in one, and the same names make the same Job where their files are the same', () => {
     fc.assert(
-      fc.property(fc.uniqueArray(fc.nat(10_000), { maxLength: 300 }), fc.integer({ min: 1, max: 3 }), (numbers, kinds) => {
-        const requests = new Map(numbers.map((number) => [`t-${number}`, podRequestOf(intent({ cores: 1 + (number % kinds) }), settings)]))
-        const jobs = jobsOf(requests, here)
-        const names = new Set(jobs.map(({ name }) => name))
-        expect(jobs.flatMap(({ tasks }) => tasks).sort()).toEqual([...requests.keys()].sort())
-        expect(names.size).toBe(jobs.length)
-        expect(jobs.length).toBeLessThanOrEqual(kinds)
-        expect(new Set(jobsOf(new Map([...requests].reverse()), here).map(({ name }) => name))).toEqual(names)
-        for (const elsewhere of [
-          { ...here, runtime: 'another' },
-          { ...here, root: '/another' },
-        ])
-          expect(jobsOf(requests, elsewhere).filter(({ name }) => names.has(name))).toEqual([])
-      }),
+      fc.property(
+        fc.uniqueArray(fc.nat(10_000), { maxLength: 300 }),
+        fc.integer({ min: 1, max: 3 }),
+        (numbers, kinds) => {
+          const requests = new Map(
+            numbers.map((number) => [
+              `t-${number}`,
+              podRequestOf(intent({ cores: 1 + (number % kinds) }), settings),
+            ]),
+          )
+          const jobs = jobsOf(requests, here)
+          const names = new Set(jobs.map(({ name }) => name))
+          expect(jobs.flatMap(({ tasks }) => tasks).sort()).toEqual([...requests.keys()].sort())
+          expect(names.size).toBe(jobs.length)
+          expect(jobs.length).toBeLessThanOrEqual(kinds)
+          expect(new Set(jobsOf(new Map([...requests].reverse()), here).map(({ name }) => name))).toEqual(
+            names,
+          )
+          for (const elsewhere of [
+            { ...here, runtime: 'another' },
+            { ...here, root: '/another' },
+          ])
+            expect(jobsOf(requests, elsewhere).filter(({ name }) => names.has(name))).toEqual([])
+        },
+      ),
     )
   })
 
@@ -265,10 +342,19 @@ describe('what is asked for', () => {
     const folder = mkdtempSync(join(runFolder(), 'kubernetes-job-'))
     try {
       mkdirSync(join(folder, 'tasks'))
-      const supervisor = "/bin/sh 'print it' foreground /tasks VARIABLE 7 /usr/bin/elsewhere --of-the-keeper 'the clock' '' \"$script\""
-      const script = jobScript([{ script: 'a.1' }, { script: 'b.2' }], { pack: 'none', root: folder, supervisor, tools: false })
+      const supervisor =
+        "/bin/sh 'print it' foreground /tasks VARIABLE 7 /usr/bin/elsewhere --of-the-keeper 'the clock' '' \"$script\""
+      const script = jobScript([{ script: 'a.1' }, { script: 'b.2' }], {
+        pack: 'none',
+        root: folder,
+        supervisor,
+        tools: false,
+      })
       writeFileSync(join(folder, 'tasks', 'print it'), 'for each; do echo "[$each]"; done')
-      const text = execFileSync('/bin/sh', ['-c', script], { encoding: 'utf8', env: { PATH: '/bin', JOB_COMPLETION_INDEX: '1' } })
+      const text = execFileSync('/bin/sh', ['-c', script], {
+        encoding: 'utf8',
+        env: { PATH: '/bin', JOB_COMPLETION_INDEX: '1' },
+      })
       const told = text.trim().split('\n')
       expect(told.slice(0, 3)).toEqual(['[foreground]', '[/tasks]', '[VARIABLE]'])
       expect(told[3]).toMatch(/^\[\d+\]$/)
@@ -281,15 +367,25 @@ describe('what is asked for', () => {
   })
 
   test('a configuration is refused with all that is wrong with it', () => {
-    expect(() => settingsOf({ root: 'relative', image: 'a b', volume: { hostPath: '../x' }, gpuResource: 'gpu', runAsUser: -1 })).toThrow(
-      /root "relative".*image "a b".*gpuResource "gpu".*runAsUser -1.*volume/s,
-    )
-    expect(() => settingsOf({ helperImage: 'x', root: '/a', volume: { hostPath: '/x', mountPath: '/b' } })).toThrow(/mountPath/)
+    expect(() =>
+      settingsOf({
+        root: 'relative',
+        image: 'a b',
+        volume: { hostPath: '../x' },
+        gpuResource: 'gpu',
+        runAsUser: -1,
+      }),
+    ).toThrow(/root "relative".*image "a b".*gpuResource "gpu".*runAsUser -1.*volume/s)
+    expect(() =>
+      settingsOf({ helperImage: 'x', root: '/a', volume: { hostPath: '/x', mountPath: '/b' } }),
+    ).toThrow(/mountPath/)
   })
 
   test('an image that no registry could be asked for is refused with its name', () => {
     for (const image of ['$(id)', 'a b', '-x', ''])
-      expect(() => podRequestOf(intent({ container: { image, network: true, reuse: false, scope: 'r' } }), settings)).toThrow(/image/)
+      expect(() =>
+        podRequestOf(intent({ container: { image, network: true, reuse: false, scope: 'r' } }), settings),
+      ).toThrow(/image/)
   })
 })
 
@@ -298,14 +394,24 @@ describe('what the cluster writes', () => {
     const api: ApiPod = {
       metadata: {
         name: 'orrery-a-3-x',
-        labels: { 'batch.kubernetes.io/job-name': 'orrery-a', 'batch.kubernetes.io/job-completion-index': '3' },
+        labels: {
+          'batch.kubernetes.io/job-name': 'orrery-a',
+          'batch.kubernetes.io/job-completion-index': '3',
+        },
         deletionTimestamp: '2026-01-01T00:00:00Z',
         deletionGracePeriodSeconds: 5,
       },
       spec: { nodeName: 'n1' },
       status: {
         phase: 'Running',
-        conditions: [{ type: 'DisruptionTarget', status: 'True', reason: 'DeletionByTaintManager', message: 'Taint manager: deleting' }],
+        conditions: [
+          {
+            type: 'DisruptionTarget',
+            status: 'True',
+            reason: 'DeletionByTaintManager',
+            message: 'Taint manager: deleting',
+          },
+        ],
         containerStatuses: [
           {
             name: 'task',

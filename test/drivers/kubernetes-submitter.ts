@@ -1,11 +1,16 @@
 /**
- * A program of its own for the tests: opens the cluster that the first argument describes, submits the intents of the second, prints
- * the outcomes as one line of JSON and then only waits, to be killed. Where files are carried it carries them meanwhile; with a third argument,
- * `there` or `back`, it comes to a stop in the middle of that, and says so in a line.
+ * A program of its own for the tests: opens the cluster that the first argument describes, submits
+ * the intents of the second, prints the outcomes as one line of JSON and then only waits, to be
+ * killed. Where files are carried it carries them meanwhile; with a third argument, `there` or
+ * `back`, it comes to a stop in the middle of that, and says so in a line.
  */
 import { openKubernetesCluster, type KubernetesCluster } from '../../src/clients/kubernetes-cluster.ts'
 import type { Intent } from '../../src/drivers/runtime/contract/driver.ts'
-import { openKubernetesDriver, openKubernetesShell, type KubernetesDriverOptions } from '../../src/drivers/runtime/kubernetes/driver.ts'
+import {
+  openKubernetesDriver,
+  openKubernetesShell,
+  type KubernetesDriverOptions,
+} from '../../src/drivers/runtime/kubernetes/driver.ts'
 import { errandOf, metered } from './kubernetes-site.ts'
 
 interface Site extends Omit<KubernetesDriverOptions, 'cluster' | 'shell'> {
@@ -14,7 +19,11 @@ interface Site extends Omit<KubernetesDriverOptions, 'cluster' | 'shell'> {
 
 const [site = '', intents = '', stopped] = process.argv.slice(2)
 const { server, ...options } = JSON.parse(site) as Site
-const real = openKubernetesCluster({ ...server, token: () => Promise.resolve(server.token), addressAllowed: () => true })
+const real = openKubernetesCluster({
+  ...server,
+  token: () => Promise.resolve(server.token),
+  addressAllowed: () => true,
+})
 
 const exec: KubernetesCluster['exec'] = async (request) => {
   const channel = await real.exec(request)

@@ -33,14 +33,19 @@ afterAll(async () => {
 const hasProcesses = (folder: string): boolean =>
   readdirSync('/proc').some((entry) => {
     try {
-      return /^\d+$/.test(entry) && readFileSync(`/proc/${entry}/environ`, 'latin1').includes(`HOME=${folder}/`)
+      return (
+        /^\d+$/.test(entry) && readFileSync(`/proc/${entry}/environ`, 'latin1').includes(`HOME=${folder}/`)
+      )
     } catch {
       return false
     }
   })
 
 /** A runtime with a folder of its own for each test; `place` says where its files are. */
-const siteWith = (runtime: string, place: (scratch: string) => Readonly<Record<string, unknown>>): ConformanceSite => {
+const siteWith = (
+  runtime: string,
+  place: (scratch: string) => Readonly<Record<string, unknown>>,
+): ConformanceSite => {
   const scratch = mkdtempSync(join(site.volume.folder, 'conformance-'))
   chmodSync(scratch, 0o755)
   const options = {
@@ -53,7 +58,8 @@ const siteWith = (runtime: string, place: (scratch: string) => Readonly<Record<s
     scratch,
     node,
     endsUnmarked: false,
-    // Inside a Pod ids are others: a task is known by its home, which lies in the scratch folder of its test.
+    // Inside a Pod ids are others: a task is known by its home, which lies in the scratch folder of
+    // its test.
     lives: () => hasProcesses(scratch),
     open: () => {
       const shell = openKubernetesShell({ ...options, cluster })

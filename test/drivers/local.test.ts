@@ -1,6 +1,15 @@
 import { describe, expect, test } from '@jest/globals'
 import { spawn } from 'node:child_process'
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, utimesSync, writeFileSync } from 'node:fs'
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  utimesSync,
+  writeFileSync,
+} from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Intent, RuntimeDriver } from '../../src/drivers/runtime/contract/driver.ts'
@@ -36,7 +45,12 @@ describe('local driver: what it finds in its records', () => {
   ): Promise<void> => {
     const scratch = mkdtempSync(join(runFolder(), 'orrery-local-'))
     const control = join(scratch, 'control')
-    const driver = openLocalDriver({ controlDirectory: control, pollMilliseconds: 50, runnerProgram, ...more })
+    const driver = openLocalDriver({
+      controlDirectory: control,
+      pollMilliseconds: 50,
+      runnerProgram,
+      ...more,
+    })
     const intent = (name: string, argv: string[]): Intent => plainIntent(name, join(scratch, name), argv)
     try {
       await check({ driver, control, scratch, intent })
@@ -47,7 +61,8 @@ describe('local driver: what it finds in its records', () => {
   }
   const facts = JSON.stringify({ directory: '/nowhere', expectedOutputs: [], submittedAt: 1 })
   const me = { pid: process.pid, birth: processOf(process.pid)?.birth ?? 0 }
-  const ended = (driver: RuntimeDriver, name: string): Promise<string> => new Promise((resolve) => driver.watch([name], resolve))
+  const ended = (driver: RuntimeDriver, name: string): Promise<string> =>
+    new Promise((resolve) => driver.watch([name], resolve))
 
   test('a reused process id is not adopted', () =>
     on(async ({ driver, control }) => {
@@ -71,7 +86,11 @@ describe('local driver: what it finds in its records', () => {
     'an incomplete record is taken for a start in progress, then for a lost one; it is never started again',
     () =>
       on(async ({ driver, control, scratch, intent }) => {
-        for (const [name, text] of Object.entries({ empty: '', half: facts.slice(0, 10), headless: `${facts}\nrunner 1 2` })) {
+        for (const [name, text] of Object.entries({
+          empty: '',
+          half: facts.slice(0, 10),
+          headless: `${facts}\nrunner 1 2`,
+        })) {
           const file = join(control, `${name}.task`)
           writeFileSync(file, text)
           expect((await driver.find([name])).get(name)).toMatchObject({ state: 'running' })
@@ -95,12 +114,18 @@ describe('local driver: what it finds in its records', () => {
         join(control, 'torn.task'),
         `${facts}\nrunner 999999999 1 ${bootId()} 1\ntask 999999999 1\nexit 2.0 0 0 exited 1.0 1.0 10\n`,
       )
-      expect((await driver.find(['torn'])).get('torn')).toMatchObject({ state: 'ended', exitCode: 0, finishedAt: 2 })
+      expect((await driver.find(['torn'])).get('torn')).toMatchObject({
+        state: 'ended',
+        exitCode: 0,
+        finishedAt: 2,
+      })
     }))
 
   test('a wish to end a task that is not written to its end does not count yet', () =>
     on(async ({ driver, control, intent }) => {
-      await driver.submit([intent('wished', ['/bin/sh', '-c', 'trap "exit 7" TERM; echo up; while :; do sleep 0.01; done'])])
+      await driver.submit([
+        intent('wished', ['/bin/sh', '-c', 'trap "exit 7" TERM; echo up; while :; do sleep 0.01; done']),
+      ])
       while ((await driver.logs('wished', 'stdout', { tail: 100 })).bytes.length === 0) await sleep(10)
       const runner = Number(/runner (\d+)/.exec(readFileSync(join(control, 'wished.task'), 'utf8'))?.[1])
       for (const half of ['', '9']) {
@@ -112,14 +137,21 @@ describe('local driver: what it finds in its records', () => {
       writeFileSync(join(control, 'wished.cancel'), '9\n')
       process.kill(runner, 'SIGTERM')
       await ended(driver, 'wished')
-      expect((await driver.find(['wished'])).get('wished')).toMatchObject({ exitCode: 7, reason: 'cancelled' })
+      expect((await driver.find(['wished'])).get('wished')).toMatchObject({
+        exitCode: 7,
+        reason: 'cancelled',
+      })
     }))
 
   test(
     'a task whose runner is killed is ended with all that carries its mark, then lost; its output can be read',
     () =>
       on(async ({ driver, control, scratch, intent }) => {
-        const task = intent('orphan', ['/bin/sh', '-c', 'echo said; (setsid sleep 60 & echo $! > pid); sleep 60'])
+        const task = intent('orphan', [
+          '/bin/sh',
+          '-c',
+          'echo said; (setsid sleep 60 & echo $! > pid); sleep 60',
+        ])
         const [outcome] = await driver.submit([task])
         const end = ended(driver, 'orphan')
         while (!existsSync(join(scratch, 'orphan/pid'))) await sleep(10)
@@ -170,7 +202,8 @@ describe('local driver: what it finds in its records', () => {
 
   test('a runner that cannot be had fails nothing for good: it says why, and the next submit asks again', () => {
     let asked = 0
-    const once = (): Promise<string> => (++asked === 1 ? Promise.reject(new Error('there is no Go to build it with')) : runnerProgram())
+    const once = (): Promise<string> =>
+      ++asked === 1 ? Promise.reject(new Error('there is no Go to build it with')) : runnerProgram()
     return on(
       async ({ driver, intent }) => {
         expect(await driver.submit([intent('any', ['true'])])).toMatchObject([
@@ -188,7 +221,10 @@ describe('local driver: what it finds in its records', () => {
     on(
       async ({ driver, intent }) => {
         expect(await driver.submit([intent('any', ['true'])])).toMatchObject([
-          { ok: false, error: { trouble: 'infrastructure', message: expect.stringContaining('cannot run /no/runner') } },
+          {
+            ok: false,
+            error: { trouble: 'infrastructure', message: expect.stringContaining('cannot run /no/runner') },
+          },
         ])
       },
       { runnerProgram: () => Promise.resolve('/no/runner') },
@@ -203,7 +239,10 @@ describe('local driver: what it finds in its records', () => {
         mkdirSync(join(scratch, '.staged.staging-1-abcd'))
         writeFileSync(join(scratch, '.staged.staging-1-abcd/half'), '')
         mkdirSync(join(scratch, 'staged'))
-        const task = { ...intent('staged', ['/bin/ls', '-A']), stage: [{ from: join(scratch, 'from'), label: 'from' }] }
+        const task = {
+          ...intent('staged', ['/bin/ls', '-A']),
+          stage: [{ from: join(scratch, 'from'), label: 'from' }],
+        }
         await driver.submit([task])
         await ended(driver, 'staged')
         expect((await driver.logs('staged', 'stdout', { tail: 99 })).bytes.toString()).toBe('a\n')
@@ -218,8 +257,12 @@ describe('local driver: what it finds in its records', () => {
     () =>
       on(async ({ driver, control, scratch, intent }) => {
         mkdirSync(join(scratch, 'from'))
-        for (let file = 0; file < 400; file++) writeFileSync(join(scratch, `from/${file}`), Buffer.alloc(100_000, file))
-        const task = { ...intent('big', ['/bin/sh', '-c', 'ls -A | wc -l']), stage: [{ from: join(scratch, 'from'), label: 'from' }] }
+        for (let file = 0; file < 400; file++)
+          writeFileSync(join(scratch, `from/${file}`), Buffer.alloc(100_000, file))
+        const task = {
+          ...intent('big', ['/bin/sh', '-c', 'ls -A | wc -l']),
+          stage: [{ from: join(scratch, 'from'), label: 'from' }],
+        }
         const child = spawn(process.execPath, [
           join(import.meta.dirname, 'submit-and-wait.ts'),
           JSON.stringify({ controlDirectory: control }),
@@ -246,7 +289,11 @@ describe('local driver: what it finds in its records', () => {
           const end = ended(driver, task.name)
           await driver.submit([task])
           await end
-          expect((await driver.find([task.name])).get(task.name)).toMatchObject({ state: 'ended', exitCode: 0, reason: 'exited' })
+          expect((await driver.find([task.name])).get(task.name)).toMatchObject({
+            state: 'ended',
+            exitCode: 0,
+            reason: 'exited',
+          })
         }
       }),
     seconds,

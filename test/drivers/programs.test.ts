@@ -2,6 +2,9 @@ import { afterAll, beforeAll, describe, expect, test as always } from '@jest/glo
 import { execFileSync, spawnSync } from 'node:child_process'
 import { globSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { answeringEnginesScript, enginesScript } from '../../src/connections/discovery/engines.ts'
+import { hostScript, readHost } from '../../src/connections/discovery/host.ts'
+import { slurmScript } from '../../src/connections/discovery/slurm.ts'
 import { arrayScript, packOf } from '../../src/drivers/runtime/batch/array-script.ts'
 import { launcher } from '../../src/drivers/runtime/container/launcher.ts'
 import { roomScript } from '../../src/drivers/runtime/contract/cgroups.ts'
@@ -9,15 +12,23 @@ import { jobScript } from '../../src/drivers/runtime/kubernetes/job.ts'
 import * as courier from '../../src/drivers/runtime/kubernetes/courier/scripts.ts'
 import { parseSlice, sliceScript } from '../../src/drivers/runtime/remote/slice.ts'
 import { wrapper } from '../../src/drivers/runtime/remote/wrapper.ts'
-import { assign, call } from '../../src/drivers/program.ts'
+import * as transfer from '../../src/drivers/transfer/scripts.ts'
+import { parseTree } from '../../src/drivers/transfer/tree.ts'
+import { assign, call } from '../../src/shell/program.ts'
 import { needs } from '../support/needs.ts'
 import { runFolder } from '../support/run-folder.ts'
 
-/** The programs for the shells of sites: checked, read by every shell that a site may have, and run by them. */
+/**
+ * The programs for the shells of sites: checked, read by every shell that a site may have, and run
+ * by them.
+ */
 
 const root = join(import.meta.dirname, '../..')
 const programs = globSync('src/**/*.sh', { cwd: root }).sort()
-/** Every Debian has both; a task's image may have busybox alone, which the tests of containers and Kubernetes run. */
+/**
+ * Every Debian has both; a task's image may have busybox alone, which the tests of containers and
+ * Kubernetes run.
+ */
 const shells = ['dash', 'bash']
 
 const { test } = needs('shellcheck')
@@ -43,7 +54,12 @@ describe.each(shells)('%s', (shell) => {
     for (const name of ['tasks', 'arrays']) mkdirSync(join(at, name), { recursive: true })
     return at
   }
-  const run = (script: string, cwd: string, input = '', environment: Record<string, string> = {}): { code: number | null; out: string } => {
+  const run = (
+    script: string,
+    cwd: string,
+    input = '',
+    environment: Record<string, string> = {},
+  ): { code: number | null; out: string } => {
     const { status, stdout, stderr } = spawnSync(shell, ['-c', script], {
       cwd,
       input,
@@ -62,20 +78,141 @@ describe.each(shells)('%s', (shell) => {
       ...[wrapper, launcher, roomScript],
       arrayScript([{ script: 'a.b' }], { pack: 'p', folder: '/r', command: 'sh', index: '$I' }),
       jobScript([{ script: 'a.b' }], options),
-      ...[courier.installScript('/r', '/b'), courier.waitScript('/r', 's', '/bin/sh'), courier.stayScript('/r')],
-      ...[courier.receiveScript('/r', 'f'), courier.giveScript({ script: 's', job: 'j', directory: 'd' }), courier.beginScript('n', 'r')],
-      ...[courier.startScript('/r', 'f', 'd'), courier.sendScript('/r', { name: 'n', directory: 'd', over: true })],
-      ...[courier.takeScript('f'), courier.keepScript('f', { name: 'n', directory: 'd' }), courier.releaseScript('/r')],
+      ...[
+        courier.installScript('/r', '/b'),
+        courier.waitScript('/r', 's', '/bin/sh'),
+        courier.stayScript('/r'),
+      ],
+      ...[
+        courier.receiveScript('/r', 'f'),
+        courier.giveScript({ script: 's', job: 'j', directory: 'd' }),
+        courier.beginScript('n', 'r'),
+      ],
+      ...[
+        courier.startScript('/r', 'f', 'd'),
+        courier.sendScript('/r', { name: 'n', directory: 'd', over: true }),
+      ],
+      ...[
+        courier.takeScript('f'),
+        courier.keepScript('f', { name: 'n', directory: 'd' }),
+        courier.releaseScript('/r'),
+      ],
       ...[courier.errandsScript(['j/0']), courier.tokenScript('t')],
+      ...[transfer.prepareScript('/d'), transfer.notesScript('/d'), transfer.finishScript('/d')],
+      ...[enginesScript, answeringEnginesScript, hostScript],
+      ...[transfer.markScript('/r', 'n', ['k']), transfer.unmarkScript('/r', 'n')],
     ]
     for (const script of whole) execFileSync(shell, ['-n'], { input: script })
   })
 
   always('takes parameters as they are, whatever is in them', () => {
     const at = place()
-    const show = `${assign({ VALUE: hostile, NUMBER: 7 })}show() { printf '%s|' "$VALUE" "$NUMBER" "$@"; }\n${call('show', hostile, '')}`
+    const show =
+      `${assign({ VALUE: hostile, NUMBER: 7 })}show() { printf '%s|' "$VALUE" "$NUMBER" "$@"; ` +
+      `}\n${call('show', hostile, '')}`
     expect(run(show, at).out).toBe(`${hostile}|7|${hostile}||`)
     expect(readdirSync(at).sort()).toEqual(['arrays', 'tasks'])
+  })
+
+  always('a transfer: fresh, then partial with its notes, then existing with its manifest', () => {
+    const at = place()
+    const directory = join(at, `in ${hostile.slice(0, 9)}`)
+    const { arriving } = transfer.pathsBeside(directory)
+    expect(run(transfer.prepareScript(directory), at).out.split('\n')[0]).toBe('fresh')
+    writeFileSync(join(arriving, 'files/a'), 'a')
+    writeFileSync(join(arriving, 'notes/n'), '0 1\n')
+    expect(run(transfer.prepareScript(directory), at).out.split('\n')[0]).toBe('partial')
+    expect(transfer.parseNotes(Buffer.from(run(transfer.notesScript(directory), at).out, 'latin1'))).toEqual(
+      new Map([['n', '0 1\n']]),
+    )
+    expect(run(transfer.finishScript(directory), at, '{}').code).toBe(0)
+    expect(read(directory, 'a')).toBe('a')
+    expect(run(transfer.prepareScript(directory), at).out).toBe('existing\n{}')
+    rmSync(transfer.pathsBeside(directory).manifest)
+    expect(run(transfer.prepareScript(directory), at).out).toBe('occupied\n')
+  })
+
+  always('files of a transfer come in packs and in pieces, with their modes, times and digests', () => {
+    const at = place()
+    const from = join(at, `from ${hostile.slice(0, 9)}`)
+    const to = join(at, `to ${hostile.slice(0, 9)}`)
+    const odd = 'b\xff'
+    mkdirSync(join(from, 'sub'), { recursive: true })
+    writeFileSync(join(from, 'a'), 'small', { mode: 0o640 })
+    writeFileSync(Buffer.from(join(from, 'sub', odd), 'latin1'), '0123456789', { mode: 0o700 })
+    const listed = (directory: string, paths?: { asked: string[]; parents: string[] }) =>
+      [...parseTree(Buffer.from(run(transfer.listScript(directory, paths), at).out, 'latin1'), 'it')]
+        .map(([path, { mode, sizeBytes }]) => `${path} ${mode.toString(8)} ${String(sizeBytes)}`)
+        .toSorted()
+    const whole = ['a 640 5', 'sub 755 0', `sub/${odd} 700 10`]
+    expect(listed(from)).toEqual(whole)
+    expect(listed(from, { asked: ['a'], parents: ['sub'] })).toEqual(whole.slice(0, 2))
+    expect(run(transfer.listScript(join(at, 'none')), at).code).toBe(transfer.noDirectory)
+
+    run(transfer.prepareScript(to), at)
+    const files = join(transfer.pathsBeside(to).arriving, 'files')
+    writeFileSync(join(files, 'stranger'), '')
+    const names = transfer.nulList(['a']).toString('latin1')
+    const lists = ['./stranger\0', './sub\0', names].map((text) => text.length)
+    const [strangers = 0, directories = 0, ...packs] = lists
+    const setup = transfer.setupScript(to, { strangers, directories, lists: packs })
+    expect(run(setup, at, `./stranger\0./sub\0${names}`).code).toBe(0)
+    expect(readdirSync(files)).toEqual(['sub'])
+    const digests = new Map<string, string>()
+    const note = (out: string): void => transfer.parseDigests(Buffer.from(out, 'latin1'), digests)
+    note(run(transfer.unpackScript(to, 0, 5), at, run(transfer.packScript(from, 5), at, names).out).out)
+    const pieces = [{ path: `sub/${odd}`, start: 0, end: 10 }]
+    const bytes = run(transfer.readPiecesScript(from, pieces), at).out
+    expect(bytes).toBe('0123456789')
+    note(
+      run(
+        transfer.writePiecesScript(to, pieces, () => 'noted'),
+        at,
+        bytes,
+      ).out,
+    )
+    expect(read(files, '../notes/noted')).toBe('0 10\n')
+    const settled = transfer.settleScript(
+      to,
+      [{ mode: 0o755, length: directories }],
+      [{ path: `sub/${odd}`, mode: 0o700, modified: 1_000_000_000 }],
+    )
+    const { out } = run(settled, at, './sub\0')
+    expect(parseTree(Buffer.from(out, 'latin1'), 'it').get(`sub/${odd}`)).toMatchObject({
+      mode: 0o700,
+      modified: 1_000_000_000,
+    })
+    expect(listed(files)).toEqual(whole)
+    const before = new Map<string, string>()
+    const digest = transfer.digestScript(from, pieces)
+    transfer.parseDigests(Buffer.from(run(digest, at, names).out, 'latin1'), before)
+    expect(digests).toEqual(before)
+    expect(digests.size).toBe(2)
+  })
+
+  always('what came for tasks goes with the last one that uses it', () => {
+    const at = place()
+    const stage = join(at, 'stage')
+    expect(run(transfer.markScript(stage, 'one', ['k1', 'k2']), at).out).toBe('')
+    mkdirSync(join(stage, 'k1'))
+    expect(run(transfer.markScript(stage, 'two', ['k1', 'k2']), at).out).toBe('k1\n')
+    expect(run(transfer.unmarkScript(stage, 'one'), at).out).toBe('')
+    expect(run(transfer.unmarkScript(stage, 'two'), at).out).toBe('k1\nk2\n')
+    expect(readdirSync(stage)).toEqual([])
+    expect(run(transfer.unmarkScript(join(at, 'none'), 'two'), at).code).toBe(0)
+  })
+
+  always('the facts of a machine come to the end, and a Docker without an engine is silent', () => {
+    const at = place()
+    const environment = { PATH: `${at}:/usr/bin:/bin` }
+    writeFileSync(join(at, 'docker'), '#!/bin/sh\nexit 1\n', { mode: 0o755 })
+    writeFileSync(join(at, 'podman'), '#!/bin/sh\n', { mode: 0o755 })
+    expect(run(enginesScript, at, '', environment).out).toMatch(/^docker\npodman\n/)
+    expect(run(answeringEnginesScript, at, '', environment).out).toMatch(/^podman\n/)
+    const facts = readHost(run(hostScript, at, '', environment).out)
+    expect(facts.cores).toBeGreaterThan(0)
+    expect(facts.silentEngines).toEqual(['docker'])
+    expect(run(slurmScript, at, '', environment).out).toMatch(/^@@ version\n[^]*@@ failed\n[^]*@@ end\n$/)
   })
 
   always('books: a name is in one array, a verdict counts once, an array goes with its last name', () => {
@@ -84,17 +221,26 @@ describe.each(shells)('%s', (shell) => {
     const tasks = join(at, 'tasks')
     const keep = (words: string, input = ''): string => run(`${books}${words}`, tasks, input).out
     writeFileSync(join(tasks, 'began.task'), '')
-    expect(keep(call('claim', 'one', '60', '10.5', 'a', 'b', 'began'), '#!/bin/sh\n0) script=a.x ;;\n1) script=b.x ;;\n')).toBe(
-      'ours 0\nours 1\n',
-    )
+    expect(
+      keep(
+        call('claim', 'one', '60', '10.5', 'a', 'b', 'began'),
+        '#!/bin/sh\n0) script=a.x ;;\n1) script=b.x ;;\n',
+      ),
+    ).toBe('ours 0\nours 1\n')
     expect(read(at, 'arrays/one/script')).toContain('script=a.x')
     expect(keep(call('claim', 'one', '0', '11', 'a'))).toMatch(/^open \d+\n$/)
-    expect(keep(call('claim', 'two', '0', '12', 'b', 'c'), '1) script=c.x ;;\n')).toBe('entry b one 1 60 10.5 - - - 0 \nours 1\n')
+    expect(keep(call('claim', 'two', '0', '12', 'b', 'c'), '1) script=c.x ;;\n')).toBe(
+      'entry b one 1 60 10.5 - - - 0 \nours 1\n',
+    )
     writeFileSync(join(at, 'arrays/one/job'), '77\n')
     expect(keep(call('claim', 'one', '0', '13', 'a'))).toBe('accepted 77\n')
     writeFileSync(join(tasks, 'a.cancel'), '')
-    expect(keep(call('entries', 'a', 'c', 'nobody'))).toBe('entry a one 0 60 10.5 77 cancel - 0 \nentry c two 1 0 12 - - - 0 \n')
-    expect(keep(call('settle', 'a', 'never 20.000 not yet'))).toBe('entry a one 0 60 10.5 77 cancel never 20.000 not yet\n')
+    expect(keep(call('entries', 'a', 'c', 'nobody'))).toBe(
+      'entry a one 0 60 10.5 77 cancel - 0 \nentry c two 1 0 12 - - - 0 \n',
+    )
+    expect(keep(call('settle', 'a', 'never 20.000 not yet'))).toBe(
+      'entry a one 0 60 10.5 77 cancel never 20.000 not yet\n',
+    )
     expect(keep(call('settle', 'a', 'lost 21.000 NODE_FAIL on n1'))).toContain('lost 21.000 NODE_FAIL on n1')
     expect(keep(call('settle', 'a', 'memory 22.000 later'))).toContain('lost 21.000 NODE_FAIL on n1')
     expect(keep('record', 'c 30 3 250 n2\na.b.c 1 1 1 -\n')).toBe('')
@@ -108,25 +254,38 @@ describe.each(shells)('%s', (shell) => {
     expect(readdirSync(tasks).filter((name) => name.endsWith('.array'))).toEqual([])
   })
 
-  always('an array finds the script of its element, puts an earlier record aside and leaves what is over', () => {
-    const at = place()
-    const elements = [
-      { script: 'a.1', packed: { directory: join(at, `work ${hostile.replaceAll('/', '')}`), text: hostile } },
-      { script: 'b.1' },
-    ]
-    writeFileSync(join(at, 'arrays/pack'), packOf(elements).bytes)
-    const options = { pack: '../arrays/pack', folder: join(at, 'tasks'), command: 'echo "$script"', index: '$INDEX_HERE' }
-    const start = (index: number, restarts?: string): { code: number | null; out: string } =>
-      run(arrayScript(elements, { ...options, ...(restarts === undefined ? {} : { restarts }) }), at, '', { INDEX_HERE: String(index) })
-    expect(start(0)).toEqual({ code: 0, out: 'a.1\n' })
-    expect(read(at, 'tasks/a.1.run')).toBe(hostile)
-    expect(start(7).code).toBe(64)
-    writeFileSync(join(at, 'tasks/b.task'), 'start b.1 7 0 boot node 0 -\n')
-    expect(start(1, '2')).toEqual({ code: 0, out: 'b.1\n' })
-    expect(readdirSync(join(at, 'tasks'))).toContain('b.task.2')
-    writeFileSync(join(at, 'tasks/b.verdict'), 'lost 1 x\n')
-    expect(start(1)).toEqual({ code: 0, out: '' })
-  })
+  always(
+    'an array finds the script of its element, puts an earlier record aside and leaves what is over',
+    () => {
+      const at = place()
+      const elements = [
+        {
+          script: 'a.1',
+          packed: { directory: join(at, `work ${hostile.replaceAll('/', '')}`), text: hostile },
+        },
+        { script: 'b.1' },
+      ]
+      writeFileSync(join(at, 'arrays/pack'), packOf(elements).bytes)
+      const options = {
+        pack: '../arrays/pack',
+        folder: join(at, 'tasks'),
+        command: 'echo "$script"',
+        index: '$INDEX_HERE',
+      }
+      const start = (index: number, restarts?: string): { code: number | null; out: string } =>
+        run(arrayScript(elements, { ...options, ...(restarts === undefined ? {} : { restarts }) }), at, '', {
+          INDEX_HERE: String(index),
+        })
+      expect(start(0)).toEqual({ code: 0, out: 'a.1\n' })
+      expect(read(at, 'tasks/a.1.run')).toBe(hostile)
+      expect(start(7).code).toBe(64)
+      writeFileSync(join(at, 'tasks/b.task'), 'start b.1 7 0 boot node 0 -\n')
+      expect(start(1, '2')).toEqual({ code: 0, out: 'b.1\n' })
+      expect(readdirSync(join(at, 'tasks'))).toContain('b.task.2')
+      writeFileSync(join(at, 'tasks/b.verdict'), 'lost 1 x\n')
+      expect(start(1)).toEqual({ code: 0, out: '' })
+    },
+  )
 
   always('records, slices and marks', () => {
     const at = place()
@@ -167,7 +326,8 @@ describe.each(shells)('%s', (shell) => {
     mkdirSync(join(keeper, directory), { recursive: true })
     mkdirSync(join(keeper, 'bin/x'), { recursive: true })
     mkdirSync(join(keeper, 'arrays/job'))
-    for (const file of ['bin/x/wrapper', 'tasks/n.1.run', 'arrays/job/script', `${directory}/in`]) writeFileSync(join(keeper, file), file)
+    for (const file of ['bin/x/wrapper', 'tasks/n.1.run', 'arrays/job/script', `${directory}/in`])
+      writeFileSync(join(keeper, file), file)
     const parcel = run(at(courier.giveScript({ script: 'n.1', job: 'job', directory })), keeper)
     expect(run(courier.receiveScript(pod, '.in-1'), pod, parcel.out)).toEqual({ code: 0, out: '' })
     expect(run(at(courier.beginScript('n', 'start n.1 0 0 - node 0')), keeper).out).toBe('start\n')
@@ -187,6 +347,8 @@ describe.each(shells)('%s', (shell) => {
     expect(read(keeper, 'tasks/n.task')).toBe('its own record')
     expect(read(keeper, 'ends')).toBe('n\n')
     expect(run(courier.releaseScript(pod), pod).code).toBe(0)
-    expect(run(courier.sendScript(pod, { name: 'n', directory, over: true }), pod).code).toBe(courier.codes.already)
+    expect(run(courier.sendScript(pod, { name: 'n', directory, over: true }), pod).code).toBe(
+      courier.codes.already,
+    )
   })
 })

@@ -1,10 +1,24 @@
 import { afterEach, beforeEach, describe, expect, test } from '@jest/globals'
 import { execFileSync } from 'node:child_process'
-import { chmodSync, existsSync, mkdirSync, mkdtempSync, realpathSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import {
+  chmodSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  realpathSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { join } from 'node:path'
 import fc from 'fast-check'
 import type { Intent } from '../../src/drivers/runtime/contract/driver.ts'
-import { isDelivered, listingFormat, parseListing, parseSums } from '../../src/drivers/runtime/remote/files.ts'
+import {
+  isDelivered,
+  listingFormat,
+  parseListing,
+  parseSums,
+} from '../../src/drivers/runtime/remote/files.ts'
 import { factsLine, parseFacts, parseRecord, sightOf } from '../../src/drivers/runtime/remote/record.ts'
 import { wrapper } from '../../src/drivers/runtime/remote/wrapper.ts'
 import { taskScript } from '../../src/drivers/runtime/contract/task-script.ts'
@@ -17,7 +31,11 @@ beforeEach(() => {
 afterEach(() => rmSync(scratch, { recursive: true, force: true }))
 
 describe('the script of a task', () => {
-  const script = (argv: readonly string[], environment: Record<string, string>, workingDirectory?: string): string =>
+  const script = (
+    argv: readonly string[],
+    environment: Record<string, string>,
+    workingDirectory?: string,
+  ): string =>
     taskScript(
       {
         name: 'one',
@@ -43,16 +61,58 @@ describe('the script of a task', () => {
     'under %s: 5,000 strings of metacharacters arrive as they are, in arguments and environment, and none is executed',
     (shell) => {
       const bait = join(scratch, 'bait')
-      const pieces = ['$(', '`', ')', ';', '&', '|', '>', '<', '\n', '\r', '\\', "'", '"', '*', '?', '~', '!', '#', '{', '}', '$HOME', '$@']
-      const more = ['${IFS}', ' ', '\t', '-', '=', '%s', '\u0001', '\u007f', 'é', '😀', `touch ${bait}`, `>${bait}`, '# facts {']
-      const hostile = fc.array(fc.constantFrom(...pieces, ...more), { minLength: 0, maxLength: 12 }).map((parts) => parts.join(''))
+      const pieces = [
+        '$(',
+        '`',
+        ')',
+        ';',
+        '&',
+        '|',
+        '>',
+        '<',
+        '\n',
+        '\r',
+        '\\',
+        "'",
+        '"',
+        '*',
+        '?',
+        '~',
+        '!',
+        '#',
+        '{',
+        '}',
+        '$HOME',
+        '$@',
+      ]
+      const more = [
+        '${IFS}',
+        ' ',
+        '\t',
+        '-',
+        '=',
+        '%s',
+        '\u0001',
+        '\u007f',
+        'é',
+        '😀',
+        `touch ${bait}`,
+        `>${bait}`,
+        '# facts {',
+      ]
+      const hostile = fc
+        .array(fc.constantFrom(...pieces, ...more), { minLength: 0, maxLength: 12 })
+        .map((parts) => parts.join(''))
       const strings = fc.sample(hostile, { seed: 20260201, numRuns: 5000 })
       const print =
-        'process.stdout.write(JSON.stringify([process.argv.slice(1), process.argv.slice(1).map((_, i) => process.env["V" + i])]))'
+        'process.stdout.write(JSON.stringify([process.argv.slice(1), process.argv.slice(1).map((_, ' +
+        'i) => process.env["V" + i])]))'
       for (let from = 0; from < strings.length; from += 1000) {
         const part = strings.slice(from, from + 1000)
         const environment = Object.fromEntries(part.map((value, position) => [`V${position}`, value]))
-        expect(JSON.parse(run(shell, script([process.execPath, '-e', print, '--', ...part], environment)))).toEqual([part, part])
+        expect(
+          JSON.parse(run(shell, script([process.execPath, '-e', print, '--', ...part], environment))),
+        ).toEqual([part, part])
       }
       expect(existsSync(bait)).toBe(false)
     },
@@ -68,9 +128,16 @@ describe('the script of a task', () => {
     )
     const argv = [join(scratch, 'a=b -c', 'x=y'), '-i', 'A=B']
     for (const shell of ['/bin/dash', '/bin/bash'])
-      expect(run(shell, script(argv, { 'a.b-c': '1', IFS: '/', PS4: '`id`', ENV: '/nowhere', RANDOM: '7', LC_ALL: 'C' }, 'a=b -c'))).toBe(
-        `-i|A=B|${scratch}/a=b -c|1\n`,
-      )
+      expect(
+        run(
+          shell,
+          script(
+            argv,
+            { 'a.b-c': '1', IFS: '/', PS4: '`id`', ENV: '/nowhere', RANDOM: '7', LC_ALL: 'C' },
+            'a=b -c',
+          ),
+        ),
+      ).toBe(`-i|A=B|${scratch}/a=b -c|1\n`)
   })
 })
 
@@ -78,14 +145,18 @@ describe('the supervisor', () => {
   const names = Array.from({ length: 200 }, (_, number) => `task-${number}`)
   const supervise = (shell: string): string[] => {
     writeFileSync(join(scratch, 'wrapper'), wrapper)
-    for (const name of names) writeFileSync(join(scratch, `${name}.a.run`), '#\n# limit 0 grace 0 memory 0 bytes 0 cores 0\ntrue\n')
+    for (const name of names)
+      writeFileSync(join(scratch, `${name}.a.run`), '#\n# limit 0 grace 0 memory 0 bytes 0 cores 0\ntrue\n')
     chmodSync(scratch, 0o555)
     const options = ['detached', scratch, 'ORRERY_TASK', '0', '', '', '', '']
     const command = [shell, join(scratch, 'wrapper'), ...options, ...names.map((name) => `${name}.a`)]
     // As over a link: what is said comes through one pipe. Root may write everywhere.
     const account = process.getuid?.() === 0 ? { uid: 65_534 } : {}
     try {
-      const said = execFileSync('/bin/sh', ['-c', '"$@" 2>&1 < /dev/null | cat', 'sh', ...command], { ...account, encoding: 'utf8' })
+      const said = execFileSync('/bin/sh', ['-c', '"$@" 2>&1 < /dev/null | cat', 'sh', ...command], {
+        ...account,
+        encoding: 'utf8',
+      })
       return said.trim().split('\n').sort()
     } finally {
       chmodSync(scratch, 0o755)
@@ -112,7 +183,14 @@ describe('the supervisor', () => {
 
 describe('the record of a task', () => {
   const start = 'start one.abc 7 99 boot-1 node1 1000 -'
-  const facts = { directory: '/d', expectedOutputs: ['é\n'], sources: [], submittedAt: 90, zero: 90, ahead: 3600 }
+  const facts = {
+    directory: '/d',
+    expectedOutputs: ['é\n'],
+    sources: [],
+    submittedAt: 90,
+    zero: 90,
+    ahead: 3600,
+  }
   const seen = { ageSeconds: 0, supervised: undefined, marked: false, cancelAsked: false }
   const times = ['0m0.010000s 0m0.020000s', '1m1.500000s 0m0.250000s']
 
@@ -136,7 +214,11 @@ describe('the record of a task', () => {
       measuredBy: 'time',
     })
     const elsewhere = [start.replace(/-$/, '500.25'), 'exit 0 exited 1250 .']
-    expect(sightOf(parseRecord(elsewhere), facts, seen)).toMatchObject({ startedAt: 4100.25, finishedAt: 4102.75, cpuSeconds: null })
+    expect(sightOf(parseRecord(elsewhere), facts, seen)).toMatchObject({
+      startedAt: 4100.25,
+      finishedAt: 4102.75,
+      cpuSeconds: null,
+    })
   })
 
   test.each([
@@ -145,7 +227,11 @@ describe('the record of a task', () => {
     [['Command terminated by signal 11', 'peak 1', 'exit 139 exited 1 .'], null, 'SIGSEGV'],
     [['exit 255 exited 1 .'], 255, null],
   ])('%j ended with %s %s', (lines, exitCode, signal) => {
-    expect(sightOf(parseRecord([start, ...lines]), facts, seen)).toMatchObject({ form: 'ended', exitCode, signal })
+    expect(sightOf(parseRecord([start, ...lines]), facts, seen)).toMatchObject({
+      form: 'ended',
+      exitCode,
+      signal,
+    })
   })
 
   test('cut off anywhere it has no end, and a whole line after a torn one counts', () => {
@@ -154,7 +240,8 @@ describe('the record of a task', () => {
       const parsed = parseRecord(whole.slice(0, length).split('\n'))
       expect(parsed.form === 'started' && parsed.record.exit !== undefined).toBe(false)
       const mended = parseRecord(`${whole.slice(0, length)}\nexit 3 exited 1250 .`.split('\n'))
-      if (length > start.length) expect(mended).toMatchObject({ form: 'started', record: { exit: { code: 3 } } })
+      if (length > start.length)
+        expect(mended).toMatchObject({ form: 'started', record: { exit: { code: 3 } } })
     }
   })
 })
@@ -179,7 +266,22 @@ test('an output counts as delivered exactly where it leads to something within t
   const place = join(root, 'w')
   const printed = execFileSync('find', [place, '-printf', listingFormat])
   const listing = new Map((parseListing(printed).get(place) ?? []).map((found) => [found.path, found]))
-  const parts = ['a', 'b', 'file', 'up', 'in', 'back', 'abs', 'out', 'loop', 'dangling', 'two', 'self', 'nothing', 'w']
+  const parts = [
+    'a',
+    'b',
+    'file',
+    'up',
+    'in',
+    'back',
+    'abs',
+    'out',
+    'loop',
+    'dangling',
+    'two',
+    'self',
+    'nothing',
+    'w',
+  ]
   fc.assert(
     fc.property(fc.array(fc.constantFrom(...parts), { minLength: 1, maxLength: 5 }), (path) => {
       const relative = path.join('/')
@@ -200,6 +302,8 @@ test('an output counts as delivered exactly where it leads to something within t
 test('digests are found under names that sha256sum had to escape', () => {
   const names = ['plain', 'new\nline', 'back\\slash', 'car\rriage', ' leading', '-dash', 'é😀', "quo'te"]
   for (const name of names) writeFileSync(join(scratch, name), name)
-  const sums = parseSums(execFileSync('sha256sum', ['--', ...names.map((name) => join(scratch, name))], { encoding: 'utf8' }))
+  const sums = parseSums(
+    execFileSync('sha256sum', ['--', ...names.map((name) => join(scratch, name))], { encoding: 'utf8' }),
+  )
   expect([...sums.keys()].sort()).toEqual(names.map((name) => join(scratch, name)).sort())
 })

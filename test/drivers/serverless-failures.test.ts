@@ -13,7 +13,10 @@ import { addressJudge } from '../../src/clients/denied-networks.ts'
 import { openFunctions, type Functions } from '../../src/clients/functions.ts'
 import type { Collected, Intent, TaskState } from '../../src/drivers/runtime/contract/driver.ts'
 import type { RootedDriver } from '../../src/drivers/runtime/contract/rooted.ts'
-import { openServerlessDriver, type ServerlessDriverOptions } from '../../src/drivers/runtime/serverless/driver.ts'
+import {
+  openServerlessDriver,
+  type ServerlessDriverOptions,
+} from '../../src/drivers/runtime/serverless/driver.ts'
 import { serverlessProblems } from '../../src/drivers/runtime/serverless/configuration.ts'
 import { openCallLinks } from '../../src/drivers/runtime/serverless/links.ts'
 import { placeRun } from '../../src/drivers/runtime/serverless/protocol.ts'
@@ -64,11 +67,18 @@ const open = (configuration: object = {}, more: Partial<ServerlessDriverOptions>
 const intent = (script: string, more: Partial<Intent> = {}): Intent => {
   const name = `call-${++count}`
   return {
-    ...{ name, directory: join(scratch, 'work', name), argv: ['/bin/sh', '-c', script], environment: {}, stage: [] },
+    ...{
+      name,
+      directory: join(scratch, 'work', name),
+      argv: ['/bin/sh', '-c', script],
+      environment: {},
+      stage: [],
+    },
     ...{ expectedOutputs: [], cores: 1, memoryBytes: 0, timeoutSeconds: 0, ...more },
   }
 }
-const ended = (driver: RootedDriver, name: string): Promise<void> => new Promise((resolve) => driver.watch([name], () => resolve()))
+const ended = (driver: RootedDriver, name: string): Promise<void> =>
+  new Promise((resolve) => driver.watch([name], () => resolve()))
 const run = async (driver: RootedDriver, task: Intent): Promise<TaskState> => {
   expect(await driver.submit([task])).toMatchObject([{ ok: true }])
   await ended(driver, task.name)
@@ -86,14 +96,19 @@ const collected = (driver: RootedDriver, task: Intent): Promise<Collected> => dr
 /** What the function would have answered, changed. */
 const changed =
   (change: (answer: Record<string, unknown>) => unknown) =>
-  async (_: unknown, response: { end: (text: string) => unknown }, forward: () => Promise<PlatformAnswer>): Promise<boolean> => {
+  async (
+    _: unknown,
+    response: { end: (text: string) => unknown },
+    forward: () => Promise<PlatformAnswer>,
+  ): Promise<boolean> => {
     const { body } = await forward()
     response.end(JSON.stringify(change(JSON.parse(body.toString()) as Record<string, unknown>)))
     return true
   }
 
 describe('platforms', () => {
-  const task = (): Intent => intent('cat in.txt; echo made > out.txt', { stage: [seed()], expectedOutputs: ['out.txt'] })
+  const task = (): Intent =>
+    intent('cat in.txt; echo made > out.txt', { stage: [seed()], expectedOutputs: ['out.txt'] })
   const seed = (): Intent['stage'][number] => {
     const from = join(scratch, 'seed')
     mkdirSync(from, { recursive: true })
@@ -104,13 +119,22 @@ describe('platforms', () => {
     const one = task()
     expect(await run(driver, one)).toMatchObject({ state: 'ended', exitCode: 0, reason: 'exited' })
     const outcome = await collected(driver, one)
-    expect(outcome).toMatchObject({ missingOutputs: [], manifest: { files: [{ path: 'out.txt', change: 'created' }] } })
+    expect(outcome).toMatchObject({
+      missingOutputs: [],
+      manifest: { files: [{ path: 'out.txt', change: 'created' }] },
+    })
     expect((await driver.logs(one.name, 'stdout', { tail: 99 })).bytes.toString()).toBe('given\n')
     expect(readFileSync(join(one.directory, 'out.txt'), 'utf8')).toBe('made\n')
     return outcome
   }
-  const aws = (): ServerlessDriverOptions['credential'] => () => Promise.resolve({ kind: 'aws', ...site.accessKey })
-  const lambda = { shape: 'lambda', function: 'command', region: 'eu-central-1', credentialRef: 'vault:cloud-credential/a' }
+  const aws = (): ServerlessDriverOptions['credential'] => () =>
+    Promise.resolve({ kind: 'aws', ...site.accessKey })
+  const lambda = {
+    shape: 'lambda',
+    function: 'command',
+    region: 'eu-central-1',
+    credentialRef: 'vault:cloud-credential/a',
+  }
 
   test('a plain endpoint, with a token', async () => {
     site.token = 'let me in'
@@ -118,40 +142,65 @@ describe('platforms', () => {
     const wrong = open({}, { credential: () => Promise.resolve({ kind: 'bearer', token: 'no' }) })
     const one = task()
     expect(await run(wrong, one)).toMatchObject({ state: 'lost' })
-    await expect(collected(wrong, one)).rejects.toMatchObject({ trouble: 'refused', message: expect.stringContaining('credentialRef') })
+    await expect(collected(wrong, one)).rejects.toMatchObject({
+      trouble: 'refused',
+      message: expect.stringContaining('credentialRef'),
+    })
   })
 
   test('a gateway of OpenFaaS', async () => {
-    expect((await finished(open({ shape: 'openfaas', function: 'command' }))).detail).toMatchObject({ requestId: expect.any(String) })
+    expect((await finished(open({ shape: 'openfaas', function: 'command' }))).detail).toMatchObject({
+      requestId: expect.any(String),
+    })
     const one = task()
     const absent = open({ shape: 'openfaas', function: 'other' })
-    expect(await run(absent, one)).toMatchObject({ state: 'lost', cause: expect.stringContaining('no such function') })
+    expect(await run(absent, one)).toMatchObject({
+      state: 'lost',
+      cause: expect.stringContaining('no such function'),
+    })
   })
 
   test('Lambda: requests are signed, and the request id is told', async () => {
     const { detail } = await finished(open(lambda, { credential: aws() }))
     expect(detail?.requestId).toMatch(/^[0-9a-f-]{36}$/)
     const stolen = open(lambda, {
-      credential: () => Promise.resolve({ kind: 'aws', accessKeyId: 'AKIAEXAMPLE', secretAccessKey: 'other' }),
+      credential: () =>
+        Promise.resolve({ kind: 'aws', accessKeyId: 'AKIAEXAMPLE', secretAccessKey: 'other' }),
     })
     const one = task()
     await run(stolen, one)
-    await expect(collected(stolen, one)).rejects.toMatchObject({ trouble: 'refused', message: expect.stringContaining('403') })
+    await expect(collected(stolen, one)).rejects.toMatchObject({
+      trouble: 'refused',
+      message: expect.stringContaining('403'),
+    })
   })
 
   test('Lambda: a function that crashes is a failure of the platform, its time limit is a walltime', async () => {
     const driver = open({ ...lambda, retries: 0 }, { credential: aws() })
     const crash = (message: string) =>
       (site.failure = (_, response) => {
-        response.writeHead(200, { 'x-amz-function-error': 'Unhandled' }).end(JSON.stringify({ errorMessage: message }))
+        response
+          .writeHead(200, { 'x-amz-function-error': 'Unhandled' })
+          .end(JSON.stringify({ errorMessage: message }))
         return true
       })
     crash('Runtime exited with error: exit status 1')
-    expect(await run(driver, intent('true'))).toMatchObject({ state: 'lost', cause: expect.stringContaining('exit status 1') })
+    expect(await run(driver, intent('true'))).toMatchObject({
+      state: 'lost',
+      cause: expect.stringContaining('exit status 1'),
+    })
     crash('RequestId: 1 Error: Runtime exited with error: signal: killed')
-    expect(await run(driver, intent('true'))).toMatchObject({ state: 'ended', reason: 'memory', exitCode: null })
+    expect(await run(driver, intent('true'))).toMatchObject({
+      state: 'ended',
+      reason: 'memory',
+      exitCode: null,
+    })
     crash('2026-01-01T00:00:00 1234 Task timed out after 3.00 seconds')
-    expect(await run(driver, intent('true'))).toMatchObject({ state: 'ended', reason: 'walltime', exitCode: null })
+    expect(await run(driver, intent('true'))).toMatchObject({
+      state: 'ended',
+      reason: 'walltime',
+      exitCode: null,
+    })
   })
 
   test('asked again until it is done (poll)', async () => {
@@ -159,16 +208,37 @@ describe('platforms', () => {
     const one = intent('sleep 0.5; echo over')
     expect(await run(driver, one)).toMatchObject({ state: 'ended', exitCode: 0 })
     expect(site.calls(one.name)).toBe(1)
-    expect(site.seen.filter(({ kind, name }) => kind === 'poll' && name === one.name).length).toBeGreaterThan(1)
+    expect(site.seen.filter(({ kind, name }) => kind === 'poll' && name === one.name).length).toBeGreaterThan(
+      1,
+    )
     expect((await collected(driver, one)).wallSeconds).toBeGreaterThan(0.49)
   })
 
   test('the same file as Lambda loads it', () => {
-    const event = { schemaVersion: 1, name: 'as-lambda', argv: ['/bin/sh', '-c', 'cat in; exit 5'], environment: {}, expectedOutputs: [] }
+    const event = {
+      schemaVersion: 1,
+      name: 'as-lambda',
+      argv: ['/bin/sh', '-c', 'cat in; exit 5'],
+      environment: {},
+      expectedOutputs: [],
+    }
     const inputs = [
-      { path: 'in', mode: 0o644, sizeBytes: 1, sha256: createHash('sha256').update('x').digest('hex'), contentBase64: 'eA==' },
+      {
+        path: 'in',
+        mode: 0o644,
+        sizeBytes: 1,
+        sha256: createHash('sha256').update('x').digest('hex'),
+        contentBase64: 'eA==',
+      },
     ]
-    const more = { inputs, outputs: 'changed', timeoutSeconds: 0, limitSeconds: 900, answerLimitBytes: 6e6, respond: 'poll' }
+    const more = {
+      inputs,
+      outputs: 'changed',
+      timeoutSeconds: 0,
+      limitSeconds: 900,
+      answerLimitBytes: 6e6,
+      respond: 'poll',
+    }
     const events = [
       { ...event, ...more },
       { schemaVersion: 1, name: 'as-lambda', poll: true },
@@ -176,17 +246,33 @@ describe('platforms', () => {
       { name: '' },
     ]
     const script = `const { handler } = await import(process.argv[1])
-      for (const event of JSON.parse(process.argv[2])) console.log(JSON.stringify(await handler(event, { awsRequestId: 'id' })))`
+      for (const event of JSON.parse(process.argv[2]))
+        console.log(JSON.stringify(await handler(event, { awsRequestId: 'id' })))`
     const entry = join(import.meta.dirname, '../../examples/functions/index.js')
-    const answers = execFileSync(process.execPath, ['--input-type=module', '-e', script, entry, JSON.stringify(events)], {
-      env: { PATH: process.env['PATH'], AWS_LAMBDA_FUNCTION_NAME: 'command', CALL_LEDGER: join(scratch, 'ledger') },
-      encoding: 'utf8',
-    })
+    const answers = execFileSync(
+      process.execPath,
+      ['--input-type=module', '-e', script, entry, JSON.stringify(events)],
+      {
+        env: {
+          PATH: process.env['PATH'],
+          AWS_LAMBDA_FUNCTION_NAME: 'command',
+          CALL_LEDGER: join(scratch, 'ledger'),
+        },
+        encoding: 'utf8',
+      },
+    )
     const [first, again, none, bad] = answers
       .trim()
       .split('\n')
       .map((line) => JSON.parse(line) as Record<string, unknown>)
-    expect(first).toMatchObject({ name: 'as-lambda', exitCode: 5, stdout: 'eA==', coldStart: true, requestId: 'id', outputs: [] })
+    expect(first).toMatchObject({
+      name: 'as-lambda',
+      exitCode: 5,
+      stdout: 'eA==',
+      coldStart: true,
+      requestId: 'id',
+      outputs: [],
+    })
     expect(again).toEqual(first)
     expect(none).toMatchObject({ state: 'unknown' })
     expect(bad).toMatchObject({ error: expect.stringContaining('schemaVersion') })
@@ -204,20 +290,31 @@ describe('platforms', () => {
   test('a token that was replaced is opened again, once it is refused; it is not opened for each call', async () => {
     site.token = 'first'
     let opened = 0
-    const driver = open({}, { credential: async () => ({ kind: 'bearer', token: ++opened === 1 ? 'first' : 'second' }) })
-    for (let turn = 0; turn < 3; turn++) expect(await run(driver, intent('true'))).toMatchObject({ state: 'ended', exitCode: 0 })
+    const driver = open(
+      {},
+      { credential: async () => ({ kind: 'bearer', token: ++opened === 1 ? 'first' : 'second' }) },
+    )
+    for (let turn = 0; turn < 3; turn++)
+      expect(await run(driver, intent('true'))).toMatchObject({ state: 'ended', exitCode: 0 })
     expect(opened).toBe(1)
     site.token = 'second'
-    for (let turn = 0; turn < 3; turn++) expect(await run(driver, intent('true'))).toMatchObject({ state: 'ended', exitCode: 0 })
+    for (let turn = 0; turn < 3; turn++)
+      expect(await run(driver, intent('true'))).toMatchObject({ state: 'ended', exitCode: 0 })
     expect(opened).toBe(2)
   })
 
   test('a credential that cannot be opened is refused with its words; a vault that is away is waited for', async () => {
     const absent = open(
       {},
-      { credential: () => Promise.reject(Object.assign(new Error('"vault:x" names nothing'), { code: 'unacceptable' })) },
+      {
+        credential: () =>
+          Promise.reject(Object.assign(new Error('"vault:x" names nothing'), { code: 'unacceptable' })),
+      },
     )
-    expect(await run(absent, intent('true'))).toMatchObject({ state: 'lost', cause: expect.stringContaining('names nothing') })
+    expect(await run(absent, intent('true'))).toMatchObject({
+      state: 'lost',
+      cause: expect.stringContaining('names nothing'),
+    })
     let turns = 0
     const away = open(
       {},
@@ -234,20 +331,32 @@ describe('platforms', () => {
   test('a certificate is held against the authorities, or the one that the configuration names', async () => {
     const [key, certificate] = [join(scratch, 'key.pem'), join(scratch, 'cert.pem')]
     const wanted = ['-subj', '/CN=function.test', '-addext', 'subjectAltName=DNS:localhost', '-days', '2']
-    execFileSync('openssl', ['req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-keyout', key, '-out', certificate, ...wanted], {
-      stdio: 'ignore',
-    })
-    const server = createServer({ key: readFileSync(key), cert: readFileSync(certificate) }, (request, response) => {
-      const asked = send(site.framework, { method: 'POST', headers: { 'content-type': 'application/json' } }, (answer) =>
-        answer.pipe(response),
-      )
-      request.pipe(asked)
-    })
+    execFileSync(
+      'openssl',
+      ['req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-keyout', key, '-out', certificate, ...wanted],
+      {
+        stdio: 'ignore',
+      },
+    )
+    const server = createServer(
+      { key: readFileSync(key), cert: readFileSync(certificate) },
+      (request, response) => {
+        const asked = send(
+          site.framework,
+          { method: 'POST', headers: { 'content-type': 'application/json' } },
+          (answer) => answer.pipe(response),
+        )
+        request.pipe(asked)
+      },
+    )
     server.listen(0, '127.0.0.1')
     await once(server, 'listening')
     const endpoint = `https://localhost:${(server.address() as AddressInfo).port}/`
     try {
-      expect(await run(open({ endpoint }), intent('true'))).toMatchObject({ state: 'lost', cause: expect.stringContaining('certificate') })
+      expect(await run(open({ endpoint }), intent('true'))).toMatchObject({
+        state: 'lost',
+        cause: expect.stringContaining('certificate'),
+      })
       const known = open({ endpoint, certificateAuthority: readFileSync(certificate, 'utf8') })
       expect(await run(known, intent('exit 2'))).toMatchObject({ state: 'ended', exitCode: 2 })
     } finally {
@@ -287,7 +396,11 @@ describe('failures', () => {
   test('no answer ends at the platform’s time limit', async () => {
     site.failure = ({ kind }) => kind === 'call'
     const began = Date.now()
-    expect(await run(open({ timeLimitSeconds: 1 }), intent('true'))).toMatchObject({ state: 'ended', reason: 'walltime', exitCode: null })
+    expect(await run(open({ timeLimitSeconds: 1 }), intent('true'))).toMatchObject({
+      state: 'ended',
+      reason: 'walltime',
+      exitCode: null,
+    })
     expect(Date.now() - began).toBeGreaterThan(1_900)
   })
 
@@ -312,7 +425,8 @@ describe('failures', () => {
       response.writeHead(200, { 'content-type': 'application/json' })
       const chunk = Buffer.alloc(1024 * 1024, 0x20)
       const more = (): void => {
-        while (!response.destroyed && given++ < 100) if (!response.write(chunk)) return void response.once('drain', more)
+        while (!response.destroyed && given++ < 100)
+          if (!response.write(chunk)) return void response.once('drain', more)
         response.end()
       }
       more()
@@ -330,7 +444,10 @@ describe('failures', () => {
       response.writeHead(200, { 'content-length': String(100 * 1024 * 1024) }).flushHeaders()
       return true
     }
-    expect(await run(open(), intent('true'))).toMatchObject({ state: 'lost', cause: expect.stringContaining('answerLimitBytes') })
+    expect(await run(open(), intent('true'))).toMatchObject({
+      state: 'lost',
+      cause: expect.stringContaining('answerLimitBytes'),
+    })
   })
 
   const wrong: [string, (answer: Record<string, any>) => unknown, RegExp][] = [
@@ -341,9 +458,21 @@ describe('failures', () => {
       (a) => ({ ...a, outputs: [{ ...a['outputs'][0], sha256: 'f'.repeat(64) }] }),
       /"file" has the digest .* promised ffff/,
     ],
-    ['another size', (a) => ({ ...a, outputs: [{ ...a['outputs'][0], sizeBytes: 1 }] }), /"file" has 5 bytes, and the function promised 1/],
-    ['a path to the outside', (a) => ({ ...a, outputs: [{ ...a['outputs'][0], path: '../../evil' }] }), /outputs\.0\.path/],
-    ['a link to the outside', (a) => ({ ...a, outputs: [{ path: 'l', sizeBytes: 0, target: '/etc/passwd' }] }), /link to "\/etc\/passwd"/],
+    [
+      'another size',
+      (a) => ({ ...a, outputs: [{ ...a['outputs'][0], sizeBytes: 1 }] }),
+      /"file" has 5 bytes, and the function promised 1/,
+    ],
+    [
+      'a path to the outside',
+      (a) => ({ ...a, outputs: [{ ...a['outputs'][0], path: '../../evil' }] }),
+      /outputs\.0\.path/,
+    ],
+    [
+      'a link to the outside',
+      (a) => ({ ...a, outputs: [{ path: 'l', sizeBytes: 0, target: '/etc/passwd' }] }),
+      /link to "\/etc\/passwd"/,
+    ],
     ['twice the same', (a) => ({ ...a, outputs: [a['outputs'][0], a['outputs'][0]] }), /twice/],
     [
       'what was not uploaded',
@@ -355,7 +484,11 @@ describe('failures', () => {
       (a) => ({ ...a, outputs: [{ ...a['outputs'][0], path: 'surprise' }] }),
       /"surprise" was not promised; expected are file/,
     ],
-    ['no content', (a) => ({ ...a, outputs: [{ path: 'n', sizeBytes: 1 }] }), /must have one of contentBase64/],
+    [
+      'no content',
+      (a) => ({ ...a, outputs: [{ path: 'n', sizeBytes: 1 }] }),
+      /must have one of contentBase64/,
+    ],
   ]
   test.each(wrong)('an answer that is %s is refused with what it said', async (_, change, words) => {
     site.failure = changed(change as (answer: Record<string, unknown>) => unknown)
@@ -364,7 +497,10 @@ describe('failures', () => {
       expectedOutputs: ['file', 'u', 'n', 'l'].slice(0, change.toString().includes('surprise') ? 1 : 4),
     })
     await run(driver, task)
-    await expect(collected(driver, task)).rejects.toMatchObject({ trouble: 'refused', message: expect.stringMatching(words) })
+    await expect(collected(driver, task)).rejects.toMatchObject({
+      trouble: 'refused',
+      message: expect.stringMatching(words),
+    })
     expect(readdirSync(task.directory)).toEqual([])
     expect(existsSync(join(scratch, 'evil'))).toBe(false)
   })
@@ -377,7 +513,10 @@ describe('failures', () => {
     const driver = open()
     const task = intent('true')
     await run(driver, task)
-    await expect(collected(driver, task)).rejects.toMatchObject({ trouble: 'refused', message: expect.stringContaining('not JSON') })
+    await expect(collected(driver, task)).rejects.toMatchObject({
+      trouble: 'refused',
+      message: expect.stringContaining('not JSON'),
+    })
   })
 
   test('failures pass: the call is made again under its name, and has run once', async () => {
@@ -537,7 +676,11 @@ describe('failures', () => {
     await driver.submit([task])
     await until('the call', async () => site.calls(task.name) === 1)
     await driver.cancel([task.name], 0.2)
-    expect((await driver.find([task.name])).get(task.name)).toMatchObject({ state: 'ended', reason: 'cancelled', exitCode: null })
+    expect((await driver.find([task.name])).get(task.name)).toMatchObject({
+      state: 'ended',
+      reason: 'cancelled',
+      exitCode: null,
+    })
   })
 
   test(
@@ -545,7 +688,8 @@ describe('failures', () => {
     async () => {
       const ledger = join(scratch, 'ledger')
       const tasks = Array.from({ length: 200 }, () => intent(`echo "$ORRERY_TASK" >> ${ledger}; sleep 2`))
-      const lines = (): string[] => (existsSync(ledger) ? readFileSync(ledger, 'utf8').trim().split('\n') : [])
+      const lines = (): string[] =>
+        existsSync(ledger) ? readFileSync(ledger, 'utf8').trim().split('\n') : []
       const child = spawn(process.execPath, [
         join(import.meta.dirname, 'serverless-submitter.ts'),
         JSON.stringify(optionsOf()),
@@ -560,7 +704,8 @@ describe('failures', () => {
       const over = Promise.all(names.map((name) => ended(driver, name)))
       await driver.submit(tasks)
       await over
-      for (const state of (await driver.find(names)).values()) expect(state).toMatchObject({ state: 'ended', exitCode: 0 })
+      for (const state of (await driver.find(names)).values())
+        expect(state).toMatchObject({ state: 'ended', exitCode: 0 })
       expect(lines().sort()).toEqual([...names].sort())
     },
     2 * seconds,
@@ -606,7 +751,9 @@ describe('failures', () => {
 
 describe('bad input', () => {
   test('an endpoint in a denied network is refused before a byte is sent', async () => {
-    const judged = openFunctions({ addressAllowed: addressJudge({ denied: ['127.0.0.0/8'], allowLoopback: true }) })
+    const judged = openFunctions({
+      addressAllowed: addressJudge({ denied: ['127.0.0.0/8'], allowLoopback: true }),
+    })
     try {
       for (const endpoint of [
         site.gateway,
@@ -616,7 +763,10 @@ describe('bad input', () => {
       ]) {
         const driver = open({ endpoint }, { invoke: judged.invoke })
         const task = intent('true')
-        expect(await run(driver, task)).toMatchObject({ state: 'lost', cause: expect.stringMatching(/denie[sd]|metadata|has no address/) })
+        expect(await run(driver, task)).toMatchObject({
+          state: 'lost',
+          cause: expect.stringMatching(/denie[sd]|metadata|has no address/),
+        })
         expect(site.calls(task.name)).toBe(0)
       }
     } finally {
@@ -629,7 +779,10 @@ describe('bad input', () => {
       response.writeHead(307, { location: site.framework }).end()
       return true
     }
-    expect(await run(open(), intent('true'))).toMatchObject({ state: 'lost', cause: expect.stringContaining('redirect (307)') })
+    expect(await run(open(), intent('true'))).toMatchObject({
+      state: 'lost',
+      cause: expect.stringContaining('redirect (307)'),
+    })
   })
 
   test('a configuration is refused with everything that is wrong in it, at each submit', async () => {
@@ -638,9 +791,19 @@ describe('bad input', () => {
     expect(outcome).toMatchObject({ ok: false, error: { trouble: 'refused' } })
     const message = outcome?.ok === false ? outcome.error.message : ''
     for (const word of ['endpoint', 'concurrency']) expect(message).toContain(`configuration.${word}`)
-    const lambda = serverlessProblems({ timeoutSeconds: 0, memoryBytes: 0 }, { endpoint: 'https://lambda.example', shape: 'lambda' })
-    expect(lambda.map(({ path }) => path)).toEqual(['configuration.function', 'configuration.region', 'configuration.credentialRef'])
-    const callback = serverlessProblems({ timeoutSeconds: 0, memoryBytes: 0 }, { endpoint: 'https://f.example', mode: 'callback' })
+    const lambda = serverlessProblems(
+      { timeoutSeconds: 0, memoryBytes: 0 },
+      { endpoint: 'https://lambda.example', shape: 'lambda' },
+    )
+    expect(lambda.map(({ path }) => path)).toEqual([
+      'configuration.function',
+      'configuration.region',
+      'configuration.credentialRef',
+    ])
+    const callback = serverlessProblems(
+      { timeoutSeconds: 0, memoryBytes: 0 },
+      { endpoint: 'https://f.example', mode: 'callback' },
+    )
     expect(callback).toMatchObject([{ path: 'configuration.publicBaseUrl', severity: 'error' }])
     expect(serverlessProblems({ timeoutSeconds: 0, memoryBytes: 0 }, {})).toMatchObject([
       { path: 'configuration.endpoint', message: expect.stringContaining('is missing') },
@@ -649,7 +812,10 @@ describe('bad input', () => {
 
   test('limits are told before the run, an image is warned of', () => {
     const configuration = { endpoint: 'https://f.example', timeLimitSeconds: 900, memoryLimitBytes: 1024 }
-    const found = serverlessProblems({ timeoutSeconds: 901, memoryBytes: 1025, gpus: 1, image: 'busybox' }, configuration)
+    const found = serverlessProblems(
+      { timeoutSeconds: 901, memoryBytes: 1025, gpus: 1, image: 'busybox' },
+      configuration,
+    )
     expect(found.map(({ path, severity }) => `${path} ${severity}`)).toEqual([
       'timeoutSeconds error',
       'memoryBytes error',
@@ -699,6 +865,14 @@ test('a function’s clock tells how long, ours when: a run lies between sending
       },
     ),
   )
-  expect(placeRun({ startedAt: 103, finishedAt: 105 }, 100, 110)).toEqual({ startedAt: 103, finishedAt: 105, wallSeconds: 2 })
-  expect(placeRun({ startedAt: 9003, finishedAt: 9005 }, 100, 110)).toEqual({ startedAt: 108, finishedAt: 110, wallSeconds: 2 })
+  expect(placeRun({ startedAt: 103, finishedAt: 105 }, 100, 110)).toEqual({
+    startedAt: 103,
+    finishedAt: 105,
+    wallSeconds: 2,
+  })
+  expect(placeRun({ startedAt: 9003, finishedAt: 9005 }, 100, 110)).toEqual({
+    startedAt: 108,
+    finishedAt: 110,
+    wallSeconds: 2,
+  })
 })

@@ -33,7 +33,11 @@ runtimeDriverConformance('serverless', () => {
     measuresUse: false,
     runsInPlace: false,
     open: () => openServerlessDriver({ ...options, invoke: functions.invoke }),
-    submitter: [process.execPath, join(import.meta.dirname, 'serverless-submitter.ts'), JSON.stringify(options)],
+    submitter: [
+      process.execPath,
+      join(import.meta.dirname, 'serverless-submitter.ts'),
+      JSON.stringify(options),
+    ],
     close: async () => rmSync(scratch, { recursive: true, force: true }),
   }
 })

@@ -2,11 +2,11 @@ import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import fc from 'fast-check'
-import { openLocalShell } from '../../src/drivers/local-shell.ts'
+import { openLocalShell } from '../../src/shell/local-shell.ts'
 import { openSlurmCommands } from '../../src/drivers/runtime/slurm/commands.ts'
 import type { SlurmRequest } from '../../src/drivers/runtime/slurm/request.ts'
 import { NoRoom } from '../../src/drivers/runtime/batch/scheduler.ts'
-import type { SiteShell } from '../../src/drivers/shell.ts'
+import type { SiteShell } from '../../src/shell/site-shell.ts'
 import { runFolder } from '../support/run-folder.ts'
 
 let folder: string
@@ -17,8 +17,13 @@ const command = (name: string, script: string): void => {
   writeFileSync(join(folder, 'bin', name), `#!/bin/sh\n${script}\n`)
   chmodSync(join(folder, 'bin', name), 0o755)
 }
-const scheduler = () => openSlurmCommands({ shell, root: async () => folder, requeue: false, deadlineSeconds: 20 })
-const array = (name: string, request: Partial<SlurmRequest> = {}) => ({ name, request: { cores: 1, gpus: 0, ...request }, tasks: ['t'] })
+const scheduler = () =>
+  openSlurmCommands({ shell, root: async () => folder, requeue: false, deadlineSeconds: 20 })
+const array = (name: string, request: Partial<SlurmRequest> = {}) => ({
+  name,
+  request: { cores: 1, gpus: 0, ...request },
+  tasks: ['t'],
+})
 
 beforeAll(() => {
   folder = mkdtempSync(join(runFolder(), 'orrery-slurm-commands-'))
@@ -61,15 +66,21 @@ test('5,000 strings of metacharacters reach sbatch as they are, in every value; 
     '😀',
   ]
   const hostile = fc
-    .array(fc.constantFrom(...pieces, `touch ${bait}`, `>${bait}`, '\n', '\t'), { minLength: 1, maxLength: 12 })
+    .array(fc.constantFrom(...pieces, `touch ${bait}`, `>${bait}`, '\n', '\t'), {
+      minLength: 1,
+      maxLength: 12,
+    })
     .map((parts) => parts.join(''))
   const strings = fc.sample(hostile, { seed: 20261121, numRuns: 5000 })
   command(
     'sbatch',
-    `for each; do printf '%s\\0' "$each"; done > "\${0%/bin/*}/arrays/$(printf '%s\\n' "$@" | sed -n 's/^--job-name=//p' | tail -n 1)/words"\necho 12`,
+    `for each; do printf '%s\\0' "$each"; done > "\${0%/bin/*}/arrays/$(printf '%s\\n' "$@" | sed ` +
+      `-n 's/^--job-name=//p' | tail -n 1)/words"\necho 12`,
   )
   const words = ['partition', 'account', 'qos', 'reservation', 'constraint'] as const
-  const groups = Array.from({ length: strings.length / words.length }, (_, at) => strings.slice(at * words.length, (at + 1) * words.length))
+  const groups = Array.from({ length: strings.length / words.length }, (_, at) =>
+    strings.slice(at * words.length, (at + 1) * words.length),
+  )
   const work = async (mine: Iterable<[number, string[]]>): Promise<void> => {
     for (const [at, values] of mine) {
       const name = `orrery-${at}`
@@ -106,11 +117,19 @@ test('what sbatch says decides what is to be done', async () => {
     expect(await says(error(text))).toMatchObject({ trouble: 'unknown' })
   expect(await says(error('QOSMaxSubmitJobPerUserLimit'))).toBeInstanceOf(NoRoom)
   // It may have taken the array all the same.
-  for (const babble of ['exit 0', 'exit 3', `echo '17|0|orrery-of-somebody'`, `echo 'Submitted batch job 17'`])
+  for (const babble of [
+    'exit 0',
+    'exit 3',
+    `echo '17|0|orrery-of-somebody'`,
+    `echo 'Submitted batch job 17'`,
+  ])
     expect(await says(babble)).toMatchObject({ trouble: 'unknown' })
   expect(existsSync(join(folder, 'arrays', 'orrery-x', 'job'))).toBe(false)
   rmSync(join(folder, 'bin', 'sbatch'))
-  expect(await says(`exec /no/such/program`)).toMatchObject({ trouble: 'refused', message: expect.stringContaining('cannot be run') })
+  expect(await says(`exec /no/such/program`)).toMatchObject({
+    trouble: 'refused',
+    message: expect.stringContaining('cannot be run'),
+  })
 }, 60_000)
 
 test('a status command that fails in any way, or hangs, has said nothing', async () => {
@@ -119,7 +138,9 @@ test('a status command that fails in any way, or hangs, has said nothing', async
   command('squeue', 'echo "1|0|orrery-a|RUNNING|1|2|n1|None"; exit 1')
   await expect(scheduler().queue()).rejects.toMatchObject({ trouble: 'unknown' })
   command('squeue', 'sleep 100')
-  await expect(openSlurmCommands({ shell, root: async () => folder, requeue: false, deadlineSeconds: 1 }).queue()).rejects.toMatchObject({
+  await expect(
+    openSlurmCommands({ shell, root: async () => folder, requeue: false, deadlineSeconds: 1 }).queue(),
+  ).rejects.toMatchObject({
     trouble: 'unknown',
     message: expect.stringContaining('within 1 s'),
   })
@@ -128,7 +149,10 @@ test('a status command that fails in any way, or hangs, has said nothing', async
 }, 60_000)
 
 test('sacct is asked for a span that midnight does not cut, in seconds since epoch', async () => {
-  command('sacct', 'printf "%s\\n" "$SLURM_TIME_FORMAT" "$@" > "${0%/*}/asked"; echo "5_0|orrery-a|TIMEOUT|10|20|n1|"')
+  command(
+    'sacct',
+    'printf "%s\\n" "$SLURM_TIME_FORMAT" "$@" > "${0%/*}/asked"; echo "5_0|orrery-a|TIMEOUT|10|20|n1|"',
+  )
   const [job] = await scheduler().history(['5'], 120)
   expect(job).toMatchObject({ job: '5', indexes: [0], state: 'TIMEOUT' })
   const asked = readFileSync(join(folder, 'bin', 'asked'), 'utf8').split('\n')

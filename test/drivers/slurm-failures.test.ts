@@ -3,10 +3,10 @@ import { existsSync, mkdtempSync, readFileSync, statSync, writeFileSync } from '
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { openHttp } from '../../src/clients/http.ts'
-import { openLocalShell } from '../../src/drivers/local-shell.ts'
+import { openLocalShell } from '../../src/shell/local-shell.ts'
 import type { Intent, RuntimeDriver, TaskState } from '../../src/drivers/runtime/contract/driver.ts'
 import { openSlurmDriver } from '../../src/drivers/runtime/slurm/driver.ts'
-import { LinkError, type SiteShell } from '../../src/drivers/shell.ts'
+import { LinkError, type SiteShell } from '../../src/shell/site-shell.ts'
 import { startSlurm, type SlurmSite } from '../../sites/slurm.ts'
 import { plainIntent } from './intent.ts'
 import { needs } from '../support/needs.ts'
@@ -20,9 +20,15 @@ const minutes = 60_000
 const sh = (script: string, ...args: string[]): string[] => ['/bin/sh', '-c', script, 'sh', ...args]
 
 let site: SlurmSite
-/** Forgets ended jobs after seconds, has no accounting, and takes a silent node for lost after seconds. */
+/**
+ * Forgets ended jobs after seconds, has no accounting, and takes a silent node for lost after
+ * seconds.
+ */
 let forgetful: SlurmSite
-/** Nobody disturbs it: for what takes minutes of waiting, which goes on from the beginning, beside the other tests. */
+/**
+ * Nobody disturbs it: for what takes minutes of waiting, which goes on from the beginning, beside
+ * the other tests.
+ */
 let calm: SlurmSite
 let count = 0
 const http = openHttp({ addressAllowed: () => true })
@@ -51,12 +57,20 @@ afterEach(async () => {
 }, minutes)
 
 const shellOf = (at: SlurmSite): SiteShell =>
-  openLocalShell({ environment: { PATH: `${at.commands}:/usr/local/bin:/usr/bin:/bin`, SLURM_CONF: at.conf } })
+  openLocalShell({
+    environment: { PATH: `${at.commands}:/usr/local/bin:/usr/bin:/bin`, SLURM_CONF: at.conf },
+  })
 
 const open = (
   at: SlurmSite,
   configuration: Record<string, unknown> = {},
-  more: { root?: string; wrap?: (shell: SiteShell) => SiteShell; rest?: boolean; pollMilliseconds?: number; ends?: typeof closing } = {},
+  more: {
+    root?: string
+    wrap?: (shell: SiteShell) => SiteShell
+    rest?: boolean
+    pollMilliseconds?: number
+    ends?: typeof closing
+  } = {},
 ): { driver: RuntimeDriver; intent: (argv: string[], more?: Partial<Intent>) => Intent; root: string } => {
   const root = more.root ?? mkdtempSync(join(at.scratch, 'root-'))
   const shell = shellOf(at)
@@ -67,7 +81,9 @@ const open = (
     taskVariable: 'ORRERY_TASK',
     pollMilliseconds: more.pollMilliseconds ?? 500,
     configuration: { settleSeconds: 4, commandSeconds: 5, claimSeconds: 1, ...configuration },
-    ...(more.rest === true ? { slurmrestd: { http, url: at.restUrl ?? '', user: 'root', token: () => at.token('root') } } : {}),
+    ...(more.rest === true
+      ? { slurmrestd: { http, url: at.restUrl ?? '', user: 'root', token: () => at.token('root') } }
+      : {}),
   })
   ;(more.ends ?? closing).push(async () => {
     await driver.close()
@@ -87,7 +103,12 @@ const submit = async (driver: RuntimeDriver, ...intents: Intent[]): Promise<stri
   })
 const stateOf = async (driver: RuntimeDriver, { name }: Intent): Promise<TaskState> =>
   (await driver.find([name])).get(name) ?? { state: 'unknown' }
-const until = async (driver: RuntimeDriver, intent: Intent, state: TaskState['state'], seconds = 90): Promise<TaskState> => {
+const until = async (
+  driver: RuntimeDriver,
+  intent: Intent,
+  state: TaskState['state'],
+  seconds = 90,
+): Promise<TaskState> => {
   const end = performance.now() + seconds * 1000
   for (;;) {
     const found = await stateOf(driver, intent)
@@ -100,10 +121,17 @@ const seen = async (what: string, now: () => boolean, seconds = 90): Promise<voi
   for (const end = performance.now() + seconds * 1000; !now(); await sleep(50))
     if (performance.now() > end) throw new Error(`${what}: not within ${seconds} s`)
 }
-/** A controller that is killed before it wrote its state down has never heard of its jobs; one that saved a moment ago may wait for the next change. */
+/**
+ * A controller that is killed before it wrote its state down has never heard of its jobs; one that
+ * saved a moment ago may wait for the next change.
+ */
 const savedState = async (at: SlurmSite, job: string): Promise<void> => {
   const from = Date.now()
-  for (let tries = 0; (statSync(join(at.folder, 'state', 'job_state'), { throwIfNoEntry: false })?.mtimeMs ?? 0) < from; tries++) {
+  for (
+    let tries = 0;
+    (statSync(join(at.folder, 'state', 'job_state'), { throwIfNoEntry: false })?.mtimeMs ?? 0) < from;
+    tries++
+  ) {
     if (tries === 300) throw new Error('slurmctld did not save its jobs within 60 s')
     if (tries % 10 === 0) await at.slurm(`scontrol update jobid=${job} comment=seen-${tries}`)
     await sleep(200)
@@ -112,7 +140,10 @@ const savedState = async (at: SlurmSite, job: string): Promise<void> => {
 const over = (driver: RuntimeDriver, ...intents: Intent[]): Promise<void> =>
   new Promise((resolve, reject) => {
     const left = new Set(intents.map(({ name }) => name))
-    const late = setTimeout(() => reject(new Error(`${[...left].join(', ')}: no end within 5 minutes`)), 5 * minutes)
+    const late = setTimeout(
+      () => reject(new Error(`${[...left].join(', ')}: no end within 5 minutes`)),
+      5 * minutes,
+    )
     driver.watch([...left], (name) => {
       left.delete(name)
       if (left.size > 0) return
@@ -156,7 +187,9 @@ async function losesAnswers(): Promise<void> {
       },
     })
     const { driver, intent } = open(calm, {}, { root, ends, wrap })
-    const pair = ['a', 'b'].map((which) => intent(sh('echo "$1" >> "$2"', `${moment}-${lost}-${which}`, ledger)))
+    const pair = ['a', 'b'].map((which) =>
+      intent(sh('echo "$1" >> "$2"', `${moment}-${lost}-${which}`, ledger)),
+    )
     names.push(...pair)
     for (let tries = 0; ; tries++) {
       const outcomes = await driver.submit(pair).catch(() => undefined)
@@ -171,7 +204,10 @@ async function losesAnswers(): Promise<void> {
   }
   for (let from = 0, more = true; more; from += 4) {
     if (from > 40) throw new Error('a submit has more than forty scripts')
-    const some = [from, from + 1, from + 2, from + 3].flatMap((lost) => [lose(lost, 'before'), lose(lost, 'after')])
+    const some = [from, from + 1, from + 2, from + 3].flatMap((lost) => [
+      lose(lost, 'before'),
+      lose(lost, 'after'),
+    ])
     more = (await Promise.all(some)).every((cut) => cut)
   }
   const lines = readFileSync(ledger, 'utf8').trim().split('\n')
@@ -185,7 +221,10 @@ describe('silence', () => {
     async () => {
       const { driver, intent, root } = open(site)
       const gate = join(root, 'gate')
-      const [short, long] = [intent(sh('while [ ! -e "$1" ]; do sleep 0.1; done; exit 4', gate)), intent(['sleep', '300'])]
+      const [short, long] = [
+        intent(sh('while [ ! -e "$1" ]; do sleep 0.1; done; exit 4', gate)),
+        intent(['sleep', '300']),
+      ]
       const [job = ''] = await submit(driver, short, long)
       await until(driver, short, 'running')
       await until(driver, long, 'running')
@@ -196,7 +235,11 @@ describe('silence', () => {
         expect(await stateOf(driver, long)).toMatchObject({ state: 'running' })
         await site.slurm(`touch ${gate}`)
         await end
-        expect((await driver.collect(short.name)).state).toMatchObject({ state: 'ended', exitCode: 4, reason: 'exited' })
+        expect((await driver.collect(short.name)).state).toMatchObject({
+          state: 'ended',
+          exitCode: 4,
+          reason: 'exited',
+        })
         expect(await driver.submit([intent(['true'])]).catch((error: unknown) => error)).toMatchObject([
           { ok: false, error: { trouble: 'unknown' } },
         ])
@@ -222,7 +265,9 @@ describe('silence', () => {
       driver.watch([task.name], (name) => ends.push(name))
       site.disturb('squeue', failure)
       site.disturb('sacct', failure)
-      await site.slurm(`scancel ${/^\d+/.exec(((await stateOf(driver, task)) as { externalId: string }).externalId)?.[0] ?? ''}`)
+      await site.slurm(
+        `scancel ${/^\d+/.exec(((await stateOf(driver, task)) as { externalId: string }).externalId)?.[0] ?? ''}`,
+      )
       await sleep(6000)
       expect((await stateOf(driver, task)).state).toBe('running')
       expect(ends).toEqual([])
@@ -272,11 +317,14 @@ describe('taken away', () => {
       await submit(driver, running, ...blockers.slice(1))
       await until(driver, running, 'running')
       await submit(driver, waiting)
-      expect(await until(driver, waiting, 'queued')).toMatchObject({ externalId: expect.stringMatching(/^\d+_0$/) })
+      expect(await until(driver, waiting, 'queued')).toMatchObject({
+        externalId: expect.stringMatching(/^\d+_0$/),
+      })
       for (const one of [running, waiting])
         await site.slurm(`scancel ${((await stateOf(driver, one)) as { externalId: string }).externalId}`)
       await over(driver, running, waiting)
-      for (const one of [running, waiting]) expect(await stateOf(driver, one)).toMatchObject({ state: 'lost' })
+      for (const one of [running, waiting])
+        expect(await stateOf(driver, one)).toMatchObject({ state: 'lost' })
       expect(await stateOf(driver, running)).toMatchObject({ cause: expect.stringContaining('CANCELLED') })
       await driver.cancel(
         blockers.slice(1).map(({ name }) => name),
@@ -309,7 +357,9 @@ describe('taken away', () => {
       await forgetful.slurm(`scontrol update nodename=${one.name} state=down reason=test`)
       await other.crash()
       for (const task of [down, dead])
-        expect(await until(driver, task, 'lost', 150)).toMatchObject({ cause: expect.stringMatching(/NODE_FAIL|no longer knows|stopped/) })
+        expect(await until(driver, task, 'lost', 150)).toMatchObject({
+          cause: expect.stringMatching(/NODE_FAIL|no longer knows|stopped/),
+        })
       await forgetful.slurm(`scontrol update nodename=${one.name} state=resume || true`)
       await other.boot()
       await other.startSlurmd()
@@ -326,7 +376,9 @@ describe('taken away', () => {
       await submit(driver, task)
       await until(driver, task, 'running')
       await site.slurm('sbatch -p main -n8 -o /dev/null --wrap "sleep 3"')
-      expect(await until(driver, task, 'lost')).toMatchObject({ cause: expect.stringMatching(/PREEMPTED|CANCELLED/) })
+      expect(await until(driver, task, 'lost')).toMatchObject({
+        cause: expect.stringMatching(/PREEMPTED|CANCELLED/),
+      })
     },
     3 * minutes,
   )
@@ -343,12 +395,16 @@ describe('taken away', () => {
 
       const { driver, intent, root } = open(site, { requeue: true })
       const ledger = join(root, 'ledger')
-      const task = intent(sh('echo begun >> "$1"; if [ "$(wc -l < "$1")" -gt 1 ]; then exit 6; fi; sleep 300', ledger))
+      const task = intent(
+        sh('echo begun >> "$1"; if [ "$(wc -l < "$1")" -gt 1 ]; then exit 6; fi; sleep 300', ledger),
+      )
       const [again = ''] = await submit(driver, task)
       await until(driver, task, 'running')
-      const begun = (times: number) => () => existsSync(ledger) && readFileSync(ledger, 'utf8') === 'begun\n'.repeat(times)
+      const begun = (times: number) => () =>
+        existsSync(ledger) && readFileSync(ledger, 'utf8') === 'begun\n'.repeat(times)
       await seen('the first start in the ledger', begun(1))
-      // Within the second of its start or of its requeue Slurm has the credentials of both mixed up, and a job that is still ending keeps its pause.
+      // Within the second of its start or of its requeue Slurm has the credentials of both mixed
+      // up, and a job that is still ending keeps its pause.
       await sleep(1500)
       await site.slurm(`scontrol requeue ${again}`)
       const hurrying = setInterval(
@@ -371,7 +427,10 @@ describe('taken away', () => {
       await until(driver, large, 'running')
       const { externalId } = (await stateOf(driver, large)) as { externalId: string }
       await site.slurm(`scancel ${externalId}`)
-      site.disturb('squeue', `SLURM_CONF=${site.conf} /usr/bin/squeue "$@" | sed 's/|CANCELLED|/|OUT_OF_MEMORY|/'; exit 0`)
+      site.disturb(
+        'squeue',
+        `SLURM_CONF=${site.conf} /usr/bin/squeue "$@" | sed 's/|CANCELLED|/|OUT_OF_MEMORY|/'; exit 0`,
+      )
       expect(await until(driver, large, 'ended')).toMatchObject({ reason: 'memory' })
       expect(await meanwhile.limit).toMatchObject({ state: 'ended', reason: 'walltime' })
     },
@@ -394,7 +453,10 @@ describe('refused', () => {
       ]
       const outcomes = await driver.submit(cases.map(([more]) => intent(['true'], more)))
       for (const [position, [, words]] of cases.entries())
-        expect(outcomes[position]).toMatchObject({ ok: false, error: { trouble: 'refused', message: expect.stringMatching(words) } })
+        expect(outcomes[position]).toMatchObject({
+          ok: false,
+          error: { trouble: 'refused', message: expect.stringMatching(words) },
+        })
     },
     2 * minutes,
   )
@@ -410,7 +472,9 @@ test(
     for (const task of tasks) await until(driver, task, 'running')
     for (const { directory } of tasks) writeFileSync(join(directory, 'go'), '')
     await over(driver, ...tasks)
-    const told = tasks.map(async ({ name }) => (await driver.logs(name, 'stdout', { tail: 100 })).bytes.toString())
+    const told = tasks.map(async ({ name }) =>
+      (await driver.logs(name, 'stdout', { tail: 100 })).bytes.toString(),
+    )
     expect((await Promise.all(told)).sort()).toEqual(['0\n', '1\n'])
   },
   2 * minutes,

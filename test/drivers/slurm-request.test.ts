@@ -3,7 +3,7 @@ import fc from 'fast-check'
 import type { Intent } from '../../src/drivers/runtime/contract/driver.ts'
 import { parseDuration, parseLimits } from '../../src/drivers/runtime/slurm/limits.ts'
 import { arraysOf } from '../../src/drivers/runtime/batch/arrays.ts'
-import { requestOf, requestOptions } from '../../src/drivers/runtime/slurm/request.ts'
+import { jobRequest, requestOptions } from '../../src/drivers/runtime/slurm/request.ts'
 import { plainIntent } from './intent.ts'
 
 const limits = parseLimits(`== now
@@ -21,14 +21,19 @@ DefMemPerNode           = UNLIMITED
 ReservationName=school StartTime=1795260000 EndTime=1795267600 Duration=02:06:40
 `)
 const intent = (more: Partial<Intent> = {}): Intent => ({ ...plainIntent('task', '/w', ['true']), ...more })
-const minutes = (more: Partial<Intent>): number | undefined => requestOf(intent(more), {}, limits).walltimeMinutes
+const minutes = (more: Partial<Intent>): number | undefined =>
+  jobRequest(intent(more), {}, limits).walltimeMinutes
 const short = { site: { partition: 'short' } }
 
 test('limits are read as the cluster prints them', () => {
   expect(limits.arraySize).toBe(1000)
   expect(limits.accounting).toBe(false)
   expect(limits.reservations.get('school')).toBe(600)
-  expect(limits.partitions.find(({ name }) => name === 'short')).toMatchObject({ maxSeconds: 300, defaultSeconds: 60, isDefault: false })
+  expect(limits.partitions.find(({ name }) => name === 'short')).toMatchObject({
+    maxSeconds: 300,
+    defaultSeconds: 60,
+    isDefault: false,
+  })
   expect(['infinite', '5:00', '1:00:00', '2-00:00:00', '1-6', '30', 'n/a'].map(parseDuration)).toEqual([
     Infinity,
     300,
@@ -41,11 +46,14 @@ test('limits are read as the cluster prints them', () => {
 })
 
 describe('time limit', () => {
-  test('covers the activity’s own limit and a polite end after it', () => expect(minutes({ timeoutSeconds: 600 })).toBe(11))
+  test('covers the activity’s own limit and a polite end after it', () =>
+    expect(minutes({ timeoutSeconds: 600 })).toBe(11))
   test('is twice what the plan expects, and a minute at least', () => {
     expect(minutes({ expectedSeconds: 600 })).toBe(20)
     expect(minutes({ expectedSeconds: 3 })).toBe(1)
-    expect(requestOf(intent({ expectedSeconds: 600 }), { walltimeFactor: 3 }, limits).walltimeMinutes).toBe(30)
+    expect(jobRequest(intent({ expectedSeconds: 600 }), { walltimeFactor: 3 }, limits).walltimeMinutes).toBe(
+      30,
+    )
   })
   test('is left to the partition where nobody knows', () => expect(minutes({})).toBeUndefined())
   test('doubles with each end at the site’s limit', () => {
@@ -59,48 +67,60 @@ describe('time limit', () => {
     expect(minutes({ site: { reservation: 'school' } })).toBe(10)
   })
   test('a task that cannot end before it is refused with both numbers', () => {
-    expect(() => minutes({ ...short, expectedSeconds: 7200 })).toThrow(/needs 7200 s.*partition short ends it after 300 s/)
-    expect(() => minutes({ site: { reservation: 'school' }, expectedSeconds: 700 })).toThrow(/needs 700 s.*reservation school.* 600 s/)
-    expect(() => minutes({ ...short, expectedSeconds: 200, walltimeExtensions: 1 })).toThrow(/needs 800 s.* 300 s/)
+    expect(() => minutes({ ...short, expectedSeconds: 7200 })).toThrow(
+      /needs 7200 s.*partition short ends it after 300 s/,
+    )
+    expect(() => minutes({ site: { reservation: 'school' }, expectedSeconds: 700 })).toThrow(
+      /needs 700 s.*reservation school.* 600 s/,
+    )
+    expect(() => minutes({ ...short, expectedSeconds: 200, walltimeExtensions: 1 })).toThrow(
+      /needs 800 s.* 300 s/,
+    )
   })
 })
 
 test('what no node has is refused before it waits for ever', () => {
-  expect(() => requestOf(intent({ cores: 64 }), {}, limits)).toThrow(/asks for 64 cores.*at most 16 cores/)
-  expect(() => requestOf(intent({ gpus: 1, ...short }), {}, limits)).toThrow(/1 GPUs.*0 GPUs/)
-  expect(requestOf(intent({ gpus: 2, cores: 8 }), {}, limits)).toMatchObject({ gpus: 2, cores: 8 })
+  expect(() => jobRequest(intent({ cores: 64 }), {}, limits)).toThrow(/asks for 64 cores.*at most 16 cores/)
+  expect(() => jobRequest(intent({ gpus: 1, ...short }), {}, limits)).toThrow(/1 GPUs.*0 GPUs/)
+  expect(jobRequest(intent({ gpus: 2, cores: 8 }), {}, limits)).toMatchObject({ gpus: 2, cores: 8 })
 })
 
 test('without a figure for memory a task asks for its cores’ share where it would get the whole node', () => {
-  expect(requestOf(intent({ cores: 2 }), {}, limits).memoryMegabytes).toBe(2000)
-  expect(requestOf(intent({ memoryBytes: 1_000_000_000 }), {}, limits).memoryMegabytes).toBe(954)
-  expect(requestOf(intent(), {}, { ...limits, memoryByDefault: 'share' }).memoryMegabytes).toBeUndefined()
+  expect(jobRequest(intent({ cores: 2 }), {}, limits).memoryMegabytes).toBe(2000)
+  expect(jobRequest(intent({ memoryBytes: 1_000_000_000 }), {}, limits).memoryMegabytes).toBe(954)
+  expect(jobRequest(intent(), {}, { ...limits, memoryByDefault: 'share' }).memoryMegabytes).toBeUndefined()
 })
 
 test('the intent’s words go before the runtime’s; what is no line of text is refused by its name', () => {
-  const request = requestOf(
+  const request = jobRequest(
     intent({ site: { account: 'lab', qos: 'high' } }),
     { account: 'other', partition: 'main', workDirectory: '/x' },
     limits,
   )
   expect(request).toMatchObject({ account: 'lab', qos: 'high', partition: 'main' })
   for (const value of ['a\nb', 7, 'x'.repeat(256), ['main']])
-    expect(() => requestOf(intent({ site: { constraint: value } }), {}, limits)).toThrow(/constraint/)
+    expect(() => jobRequest(intent({ site: { constraint: value } }), {}, limits)).toThrow(/constraint/)
 })
 
 test('equal requests share arrays, in any number, each name once; an array’s name is that of its tasks', () => {
   fc.assert(
-    fc.property(fc.array(fc.integer({ min: 1, max: 3 }), { maxLength: 60 }), fc.integer({ min: 1, max: 20 }), (cores, size) => {
-      const requests = new Map(cores.map((count, position) => [`t${position}`, requestOf(intent({ cores: count }), {}, limits)]))
-      const arrays = arraysOf(requests, { arraySize: size })
-      expect(arrays.flatMap(({ tasks }) => tasks).sort()).toEqual([...requests.keys()].sort())
-      for (const { tasks, request } of arrays) {
-        expect(tasks.length).toBeLessThanOrEqual(size)
-        for (const task of tasks) expect(requests.get(task)).toEqual(request)
-      }
-      expect(new Set(arrays.map(({ name }) => name)).size).toBe(arrays.length)
-      expect(arraysOf(requests, { arraySize: size })).toEqual(arrays)
-    }),
+    fc.property(
+      fc.array(fc.integer({ min: 1, max: 3 }), { maxLength: 60 }),
+      fc.integer({ min: 1, max: 20 }),
+      (cores, size) => {
+        const requests = new Map(
+          cores.map((count, position) => [`t${position}`, jobRequest(intent({ cores: count }), {}, limits)]),
+        )
+        const arrays = arraysOf(requests, { arraySize: size })
+        expect(arrays.flatMap(({ tasks }) => tasks).sort()).toEqual([...requests.keys()].sort())
+        for (const { tasks, request } of arrays) {
+          expect(tasks.length).toBeLessThanOrEqual(size)
+          for (const task of tasks) expect(requests.get(task)).toEqual(request)
+        }
+        expect(new Set(arrays.map(({ name }) => name)).size).toBe(arrays.length)
+        expect(arraysOf(requests, { arraySize: size })).toEqual(arrays)
+      },
+    ),
   )
 })
 
@@ -108,7 +128,7 @@ test('each option is one word, whatever it holds', () => {
   fc.assert(
     fc.property(fc.string({ minLength: 1, maxLength: 50 }), (text) => {
       fc.pre(!/\p{Cc}/u.test(text))
-      const request = requestOf(intent({ site: { account: text, constraint: text } }), {}, limits)
+      const request = jobRequest(intent({ site: { account: text, constraint: text } }), {}, limits)
       expect(requestOptions(request)).toContain(`--account=${text}`)
       expect(requestOptions(request).filter((word) => !word.startsWith('--'))).toEqual([])
     }),

@@ -3,7 +3,7 @@ import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { openHttp } from '../../src/clients/http.ts'
 import { openSlurmRest, parseRestJobs, parseRestLimits } from '../../src/drivers/runtime/slurm/rest.ts'
-import type { SiteShell } from '../../src/drivers/shell.ts'
+import type { SiteShell } from '../../src/shell/site-shell.ts'
 
 const number = (value: number): unknown => ({ set: true, infinite: false, number: value })
 const unset = { set: false, infinite: false, number: 0 }
@@ -16,7 +16,13 @@ const later = {
       {
         name: 'main',
         nodes: { allowed_allocation: '', configured: 'n[1-2]', total: 2 },
-        defaults: { memory_per_cpu: 0, partition_memory_per_cpu: unset, partition_memory_per_node: unset, time: number(30), job: '' },
+        defaults: {
+          memory_per_cpu: 0,
+          partition_memory_per_cpu: unset,
+          partition_memory_per_node: unset,
+          time: number(30),
+          job: '',
+        },
         maximums: { nodes: infinite, time: number(120), over_time_limit: unset },
         partition: { state: ['UP'] },
       },
@@ -27,8 +33,22 @@ const later = {
   },
   nodes: {
     nodes: [
-      { name: 'n1', cpus: 8, real_memory: 32_000, partitions: ['main'], gres: 'gpu:a100:2(S:0-1)', state: ['IDLE'] },
-      { name: 'n2', cpus: 4, real_memory: 16_000, partitions: ['main'], gres: '', state: ['MIXED', 'PLANNED'] },
+      {
+        name: 'n1',
+        cpus: 8,
+        real_memory: 32_000,
+        partitions: ['main'],
+        gres: 'gpu:a100:2(S:0-1)',
+        state: ['IDLE'],
+      },
+      {
+        name: 'n2',
+        cpus: 4,
+        real_memory: 16_000,
+        partitions: ['main'],
+        gres: '',
+        state: ['MIXED', 'PLANNED'],
+      },
     ],
   },
   reservations: { reservations: [{ name: 'course', start_time: number(900), end_time: number(4600) }] },
@@ -79,7 +99,11 @@ describe('limits', () => {
 
   test('a default of memory is a share, in both shapes', () => {
     const [partition] = later.partitions.partitions
-    const withShare = { partitions: [{ ...partition, defaults: { ...partition?.defaults, partition_memory_per_cpu: number(2000) } }] }
+    const withShare = {
+      partitions: [
+        { ...partition, defaults: { ...partition?.defaults, partition_memory_per_cpu: number(2000) } },
+      ],
+    }
     expect(parseRestLimits(withShare, later.nodes, {}, 0).memoryByDefault).toBe('share')
     const before = { partitions: [{ ...earlier.partitions.partitions[0], default_memory_per_cpu: 2000 }] }
     expect(parseRestLimits(before, earlier.nodes, {}, 0).memoryByDefault).toBe('share')
@@ -95,14 +119,27 @@ describe('limits', () => {
   })
 
   test('of several partitions none is taken for the default where the interface does not tell', () => {
-    const two = { partitions: [...later.partitions.partitions, { ...later.partitions.partitions[0], name: 'long' }] }
-    expect(parseRestLimits(two, later.nodes, {}, 0).partitions.map(({ isDefault }) => isDefault)).toEqual([false, false])
+    const two = {
+      partitions: [...later.partitions.partitions, { ...later.partitions.partitions[0], name: 'long' }],
+    }
+    expect(parseRestLimits(two, later.nodes, {}, 0).partitions.map(({ isDefault }) => isDefault)).toEqual([
+      false,
+      false,
+    ])
   })
 })
 
 test('jobs of 0.0.38 and of 0.0.42 read alike', () => {
   const common = { name: 'orrery-x', array_task_string: '', state_reason: 'None', nodes: 'n1' }
-  const before = { ...common, job_id: 12, array_job_id: 10, array_task_id: 2, job_state: 'RUNNING', start_time: 1000, end_time: 0 }
+  const before = {
+    ...common,
+    job_id: 12,
+    array_job_id: 10,
+    array_task_id: 2,
+    job_state: 'RUNNING',
+    start_time: 1000,
+    end_time: 0,
+  }
   const after = {
     ...common,
     job_id: 12,
@@ -124,11 +161,20 @@ test('jobs of 0.0.38 and of 0.0.42 read alike', () => {
   }
   expect(parseRestJobs({ jobs: [before] })).toEqual([read])
   expect(parseRestJobs({ jobs: [after] })).toEqual([read])
-  const waiting = { ...after, array_task_id: unset, array_task_string: '0-1,3', job_state: ['PENDING'], start_time: unset, nodes: '' }
+  const waiting = {
+    ...after,
+    array_task_id: unset,
+    array_task_string: '0-1,3',
+    job_state: ['PENDING'],
+    start_time: unset,
+    nodes: '',
+  }
   expect(parseRestJobs({ jobs: [waiting] })).toMatchObject([
     { indexes: [0, 1, 3], state: 'PENDING', startedAt: undefined, node: undefined },
   ])
-  expect(parseRestJobs({ jobs: [{ ...after, job_state: ['COMPLETED', 'COMPLETING'] }] })).toMatchObject([{ state: 'COMPLETING' }])
+  expect(parseRestJobs({ jobs: [{ ...after, job_state: ['COMPLETED', 'COMPLETING'] }] })).toMatchObject([
+    { state: 'COMPLETING' },
+  ])
 })
 
 describe('the version', () => {
@@ -143,7 +189,11 @@ describe('the version', () => {
       request.on('data', (chunk: Buffer) => (text += chunk.toString()))
       request.on('end', () => {
         const path = request.url ?? ''
-        asked.push({ method: request.method ?? '', path, body: text === '' ? undefined : (JSON.parse(text) as unknown) })
+        asked.push({
+          method: request.method ?? '',
+          path,
+          body: text === '' ? undefined : (JSON.parse(text) as unknown),
+        })
         const answer = path.startsWith('/openapi')
           ? {
               openapi: '3.0.3',
@@ -169,7 +219,12 @@ describe('the version', () => {
 
   const shell: SiteShell = {
     run: (script) =>
-      Promise.resolve({ code: 0, signal: null, stdout: Buffer.from(script.startsWith('cat ') ? '#!/bin/sh\n' : ''), stderr: '' }),
+      Promise.resolve({
+        code: 0,
+        signal: null,
+        stdout: Buffer.from(script.startsWith('cat ') ? '#!/bin/sh\n' : ''),
+        stderr: '',
+      }),
     open: () => Promise.reject(new Error('nothing is opened')),
     close: () => Promise.resolve(),
   }

@@ -2,13 +2,13 @@ import { describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import { parseIndexes, renderIndexes } from '../../src/drivers/runtime/slurm/array.ts'
 import { jobOf, parseHistory, parseQueue, type SlurmJob } from '../../src/drivers/runtime/slurm/jobs.ts'
-import { elementId, type BatchPlace } from '../../src/drivers/runtime/batch/scheduler.ts'
+import { elementId, type QueuedElement } from '../../src/drivers/runtime/batch/scheduler.ts'
 import { stateOfVerdict } from '../../src/drivers/runtime/batch/verdict.ts'
-import { judge, type Evidence } from '../../src/drivers/runtime/slurm/state.ts'
+import { judgeJob, type Evidence } from '../../src/drivers/runtime/slurm/state.ts'
 import type { EndedSight, RemoteSight, StartedSight } from '../../src/drivers/runtime/remote/tasks.ts'
 
 const patience = { settleSeconds: 30, historySeconds: 14_400 }
-const place: BatchPlace = { array: 'orrery-1', index: 3, submittedAt: 1000, limitSeconds: 600, job: '77' }
+const place: QueuedElement = { array: 'orrery-1', index: 3, submittedAt: 1000, limitSeconds: 600, job: '77' }
 const started: StartedSight = {
   form: 'started',
   pid: 1,
@@ -36,9 +36,18 @@ const ended: EndedSight = {
 }
 const stopped: EndedSight = { ...ended, exitCode: null, signal: 'SIGTERM', reason: 'stopped' }
 const none: RemoteSight = { form: 'none' }
-const row = (state: string, more: Partial<SlurmJob> = {}): SlurmJob => ({ job: '77', indexes: [3], name: 'orrery-1', state, ...more })
+const row = (state: string, more: Partial<SlurmJob> = {}): SlurmJob => ({
+  job: '77',
+  indexes: [3],
+  name: 'orrery-1',
+  state,
+  ...more,
+})
 const judged = (evidence: Partial<Evidence>) =>
-  judge({ sight: none, place, cancelAsked: false, queue: 'absent', history: 'none', overSeconds: 0, ...evidence }, patience)
+  judgeJob(
+    { sight: none, place, cancelAsked: false, queue: 'absent', history: 'none', overSeconds: 0, ...evidence },
+    patience,
+  )
 
 describe('what the scheduler and the records say together', () => {
   test.each<[words: string, evidence: Partial<Evidence>, state: Record<string, unknown>]>([
@@ -48,7 +57,11 @@ describe('what the scheduler and the records say together', () => {
       { state: 'queued', cause: 'Resources', externalId: '77_3' },
     ],
     ['is being set up', { queue: row('CONFIGURING') }, { state: 'queued', cause: 'CONFIGURING' }],
-    ['runs before its record shows', { queue: row('RUNNING', { startedAt: 1005 }) }, { state: 'running', startedAt: 1005 }],
+    [
+      'runs before its record shows',
+      { queue: row('RUNNING', { startedAt: 1005 }) },
+      { state: 'running', startedAt: 1005 },
+    ],
     ['runs', { sight: started, queue: row('RUNNING') }, { state: 'running', startedAt: 1010 }],
     ['is held up by an operator', { sight: started, queue: row('SUSPENDED') }, { state: 'running' }],
     ['cleans up', { sight: started, queue: row('COMPLETING') }, { state: 'running' }],
@@ -63,21 +76,49 @@ describe('what the scheduler and the records say together', () => {
       { sight: ended, queue: row('RUNNING') },
       { state: 'ended', reason: 'exited', exitCode: 0 },
     ],
-    ['exit 0, but a step was out of memory', { sight: ended, queue: row('OUT_OF_MEMORY') }, { state: 'ended', reason: 'memory' }],
-    ['exit 0, out of memory by the accounting', { sight: ended, history: row('OUT_OF_MEMORY') }, { state: 'ended', reason: 'memory' }],
-    ['out of memory, killed', { sight: started, queue: row('OUT_OF_MEMORY') }, { state: 'ended', reason: 'memory', signal: 'SIGKILL' }],
+    [
+      'exit 0, but a step was out of memory',
+      { sight: ended, queue: row('OUT_OF_MEMORY') },
+      { state: 'ended', reason: 'memory' },
+    ],
+    [
+      'exit 0, out of memory by the accounting',
+      { sight: ended, history: row('OUT_OF_MEMORY') },
+      { state: 'ended', reason: 'memory' },
+    ],
+    [
+      'out of memory, killed',
+      { sight: started, queue: row('OUT_OF_MEMORY') },
+      { state: 'ended', reason: 'memory', signal: 'SIGKILL' },
+    ],
     [
       'time limit of the site',
       { sight: started, queue: row('TIMEOUT', { endedAt: 1700 }) },
       { state: 'ended', reason: 'walltime', finishedAt: 1700 },
     ],
-    ['time limit, ended politely', { sight: stopped, queue: row('TIMEOUT') }, { state: 'ended', reason: 'walltime', signal: 'SIGTERM' }],
-    ['node lost', { sight: started, queue: row('NODE_FAIL', { node: 'n1' }) }, { state: 'lost', cause: 'NODE_FAIL on node n1' }],
+    [
+      'time limit, ended politely',
+      { sight: stopped, queue: row('TIMEOUT') },
+      { state: 'ended', reason: 'walltime', signal: 'SIGTERM' },
+    ],
+    [
+      'node lost',
+      { sight: started, queue: row('NODE_FAIL', { node: 'n1' }) },
+      { state: 'lost', cause: 'NODE_FAIL on node n1' },
+    ],
     ['displaced', { sight: stopped, queue: row('PREEMPTED') }, { state: 'lost', cause: 'PREEMPTED' }],
     ['node did not boot', { queue: row('BOOT_FAIL') }, { state: 'lost', cause: 'BOOT_FAIL' }],
     ['deadline', { sight: started, queue: row('DEADLINE') }, { state: 'lost', cause: 'DEADLINE' }],
-    ['taken out by another', { sight: started, history: row('CANCELLED', { reason: 'by 0' }) }, { state: 'lost', cause: 'CANCELLED by 0' }],
-    ['taken out by another while it waited', { queue: row('CANCELLED') }, { state: 'lost', cause: 'CANCELLED' }],
+    [
+      'taken out by another',
+      { sight: started, history: row('CANCELLED', { reason: 'by 0' }) },
+      { state: 'lost', cause: 'CANCELLED by 0' },
+    ],
+    [
+      'taken out by another while it waited',
+      { queue: row('CANCELLED') },
+      { state: 'lost', cause: 'CANCELLED' },
+    ],
     [
       'we asked, it was killed before it could say so',
       { sight: { ...started, cancelAsked: true }, queue: row('CANCELLED') },
@@ -93,16 +134,44 @@ describe('what the scheduler and the records say together', () => {
       { sight: { form: 'buried', at: 5 }, queue: row('RUNNING') },
       { state: 'ended', reason: 'cancelled', exitCode: null },
     ],
-    ['failed, its record may be late', { sight: started, queue: row('FAILED'), overSeconds: 29 }, { state: 'running' }],
-    ['completed, and no record came', { sight: started, queue: row('COMPLETED'), overSeconds: 30 }, { state: 'lost' }],
-    ['failed before it started', { queue: row('FAILED', { reason: 'NonZeroExitCode', node: 'n2' }), overSeconds: 30 }, { state: 'lost' }],
+    [
+      'failed, its record may be late',
+      { sight: started, queue: row('FAILED'), overSeconds: 29 },
+      { state: 'running' },
+    ],
+    [
+      'completed, and no record came',
+      { sight: started, queue: row('COMPLETED'), overSeconds: 30 },
+      { state: 'lost' },
+    ],
+    [
+      'failed before it started',
+      { queue: row('FAILED', { reason: 'NonZeroExitCode', node: 'n2' }), overSeconds: 30 },
+      { state: 'lost' },
+    ],
     ['gone, accounting is late', { sight: started, history: 'absent', overSeconds: 5 }, { state: 'running' }],
-    ['silent before the task has a record, and it ran', { queue: 'silent', ranSince: 1001 }, { state: 'running', startedAt: 1001 }],
-    ['gone before the task has a record, and it ran', { ranSince: 1001, overSeconds: 5 }, { state: 'running', startedAt: 1001 }],
+    [
+      'silent before the task has a record, and it ran',
+      { queue: 'silent', ranSince: 1001 },
+      { state: 'running', startedAt: 1001 },
+    ],
+    [
+      'gone before the task has a record, and it ran',
+      { ranSince: 1001, overSeconds: 5 },
+      { state: 'running', startedAt: 1001 },
+    ],
     ['put back into the queue after it ran', { queue: row('PENDING'), ranSince: 1001 }, { state: 'queued' }],
     ['gone, nobody knows why', { sight: started, overSeconds: 30 }, { state: 'lost' }],
-    ['gone, accounting silent for hours', { sight: started, history: 'silent', overSeconds: 14_000 }, { state: 'running' }],
-    ['gone, accounting silent beyond patience', { sight: started, history: 'silent', overSeconds: 14_401 }, { state: 'lost' }],
+    [
+      'gone, accounting silent for hours',
+      { sight: started, history: 'silent', overSeconds: 14_000 },
+      { state: 'running' },
+    ],
+    [
+      'gone, accounting silent beyond patience',
+      { sight: started, history: 'silent', overSeconds: 14_401 },
+      { state: 'lost' },
+    ],
     [
       'gone after its whole time, no accounting',
       { sight: { ...stopped, finishedAt: 1611 }, overSeconds: 30 },
@@ -114,9 +183,19 @@ describe('what the scheduler and the records say together', () => {
   })
 
   test('a reason that no time removes is told, others are not', () => {
-    expect(judged({ queue: row('PENDING', { reason: 'PartitionTimeLimit' }) }).impossible).toBe('PartitionTimeLimit')
-    expect(judged({ queue: row('PENDING', { reason: 'QOSMaxWallDurationPerJobLimit' }) }).impossible).toBe('QOSMaxWallDurationPerJobLimit')
-    for (const reason of ['Resources', 'Priority', 'QOSMaxJobsPerUserLimit', 'ReqNodeNotAvail', 'JobHeldUser'])
+    expect(judged({ queue: row('PENDING', { reason: 'PartitionTimeLimit' }) }).impossible).toBe(
+      'PartitionTimeLimit',
+    )
+    expect(judged({ queue: row('PENDING', { reason: 'QOSMaxWallDurationPerJobLimit' }) }).impossible).toBe(
+      'QOSMaxWallDurationPerJobLimit',
+    )
+    for (const reason of [
+      'Resources',
+      'Priority',
+      'QOSMaxJobsPerUserLimit',
+      'ReqNodeNotAvail',
+      'JobHeldUser',
+    ])
       expect(judged({ queue: row('PENDING', { reason }) }).impossible).toBeUndefined()
   })
 })
@@ -129,7 +208,16 @@ const sights = fc.constantFrom<RemoteSight>(
   stopped,
   ended,
 )
-const live = fc.constantFrom('PENDING', 'CONFIGURING', 'RUNNING', 'COMPLETING', 'SUSPENDED', 'REQUEUED', 'STAGE_OUT', 'SOMETHING_NEW')
+const live = fc.constantFrom(
+  'PENDING',
+  'CONFIGURING',
+  'RUNNING',
+  'COMPLETING',
+  'SUSPENDED',
+  'REQUEUED',
+  'STAGE_OUT',
+  'SOMETHING_NEW',
+)
 const over = fc.constantFrom(
   'COMPLETED',
   'FAILED',
@@ -154,7 +242,12 @@ describe('in any order and with any loss of sources', () => {
     const unended = fc.constantFrom<RemoteSight>(none, { form: 'claimed', ageSeconds: 1 }, started, stopped)
     fc.assert(
       fc.property(unended, sources, live, fc.boolean(), (sight, { history, overSeconds }, state, silent) => {
-        const { state: found, verdict } = judged({ sight, queue: silent ? 'silent' : row(state), history, overSeconds })
+        const { state: found, verdict } = judged({
+          sight,
+          queue: silent ? 'silent' : row(state),
+          history,
+          overSeconds,
+        })
         expect(isEnd(found.state)).toBe(false)
         expect(verdict).toBeUndefined()
       }),
@@ -188,7 +281,9 @@ describe('in any order and with any loss of sources', () => {
     fc.assert(
       fc.property(sights, sources, (sight, evidence) => {
         if (judged({ sight, ...evidence }).over) return
-        expect(judged({ sight, ...evidence, overSeconds: 1e9 }).state).toEqual(judged({ sight, ...evidence, overSeconds: 0 }).state)
+        expect(judged({ sight, ...evidence, overSeconds: 1e9 }).state).toEqual(
+          judged({ sight, ...evidence, overSeconds: 0 }).state,
+        )
       }),
     )
   })
@@ -216,8 +311,16 @@ describe('what Slurm prints', () => {
       ].join('\n'),
     )
     expect(jobs).toHaveLength(3)
-    expect(jobOf(jobs, 'orrery-a', '1', 0)).toMatchObject({ state: 'FAILED', node: 'n1', endedAt: 1795267911 })
-    expect(jobOf(jobs, 'orrery-a', '1', 3)).toMatchObject({ state: 'PENDING', reason: 'Resources', endedAt: undefined })
+    expect(jobOf(jobs, 'orrery-a', '1', 0)).toMatchObject({
+      state: 'FAILED',
+      node: 'n1',
+      endedAt: 1795267911,
+    })
+    expect(jobOf(jobs, 'orrery-a', '1', 3)).toMatchObject({
+      state: 'PENDING',
+      reason: 'Resources',
+      endedAt: undefined,
+    })
     expect(jobOf(jobs, 'orrery-a', '1', 4)).toBeUndefined()
     expect(jobOf(jobs, 'orrery-of-before', '1', 0)).toBeUndefined()
     expect(jobOf(jobs, 'orrery-b', '18', 4)).toMatchObject({ state: 'CANCELLED', reason: 'a | b' })
@@ -232,7 +335,15 @@ describe('what Slurm prints', () => {
         '6|other|COMPLETED|1795267909|1795267911|n1|',
       ].join('\n'),
     )
-    expect(jobOf(jobs, 'orrery-a', '5', 0)).toMatchObject({ state: 'CANCELLED', reason: 'by 1000', peakMemoryBytes: 1520 * 1024 })
-    expect(jobOf(jobs, 'orrery-a', '5', 2)).toMatchObject({ state: 'PENDING', startedAt: undefined, node: undefined })
+    expect(jobOf(jobs, 'orrery-a', '5', 0)).toMatchObject({
+      state: 'CANCELLED',
+      reason: 'by 1000',
+      peakMemoryBytes: 1520 * 1024,
+    })
+    expect(jobOf(jobs, 'orrery-a', '5', 2)).toMatchObject({
+      state: 'PENDING',
+      startedAt: undefined,
+      node: undefined,
+    })
   })
 })

@@ -1,6 +1,6 @@
 import { chmodSync, copyFileSync, mkdtempSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
-import { openLocalShell } from '../../src/drivers/local-shell.ts'
+import { openLocalShell } from '../../src/shell/local-shell.ts'
 import { openSlurmDriver } from '../../src/drivers/runtime/slurm/driver.ts'
 import { startSlurm, type SlurmSite } from '../../sites/slurm.ts'
 import { needs } from '../support/needs.ts'
@@ -44,7 +44,11 @@ const makeSite = (): ConformanceSite => {
       shells.push(shell)
       return openSlurmDriver({ ...options, shell })
     },
-    submitter: [process.execPath, join(import.meta.dirname, 'slurm-submitter.ts'), JSON.stringify({ ...options, environment })],
+    submitter: [
+      process.execPath,
+      join(import.meta.dirname, 'slurm-submitter.ts'),
+      JSON.stringify({ ...options, environment }),
+    ],
     close: async () => {
       for (const shell of shells) await shell.close()
       rmSync(scratch, { recursive: true, force: true })

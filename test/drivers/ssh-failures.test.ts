@@ -4,11 +4,16 @@ import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, 
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { openSshSessions } from '../../src/clients/ssh/sessions.ts'
-import { openLocalShell } from '../../src/drivers/local-shell.ts'
-import { quote } from '../../src/drivers/quote.ts'
-import { DriverError, type Collected, type Intent, type RuntimeDriver } from '../../src/drivers/runtime/contract/driver.ts'
+import { openLocalShell } from '../../src/shell/local-shell.ts'
+import { quote } from '../../src/shell/quote.ts'
+import {
+  DriverError,
+  type Collected,
+  type Intent,
+  type RuntimeDriver,
+} from '../../src/drivers/runtime/contract/driver.ts'
 import { openSshDriver, type SshDriverOptions } from '../../src/drivers/runtime/remote/ssh.ts'
-import { LinkError, type SiteShell } from '../../src/drivers/shell.ts'
+import { LinkError, type SiteShell } from '../../src/shell/site-shell.ts'
 import { readOrUndefined } from '../../src/embedded/processes.ts'
 import { startSshd } from '../clients/sshd.ts'
 import { kill } from '../support/kill.ts'
@@ -87,7 +92,10 @@ const environmentOf = (pid: number): string => {
 const sessionsOf = (pid: number): number[] =>
   (readOrUndefined(() => readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8')) ?? '')
     .split(' ')
-    .filter((child) => child !== '' && readOrUndefined(() => readFileSync(`/proc/${child}/comm`, 'utf8')) === 'sshd\n')
+    .filter(
+      (child) =>
+        child !== '' && readOrUndefined(() => readFileSync(`/proc/${child}/comm`, 'utf8')) === 'sshd\n',
+    )
     .flatMap((child) => [...sessionsOf(Number(child)), Number(child)])
 
 const submitted = async (driver: RuntimeDriver, intents: readonly Intent[]): Promise<void> => {
@@ -115,7 +123,10 @@ const ledger = (): string[] => {
 
 describe('a link that is cut', () => {
   type Cut = { at: number; when: 'before' | 'after' | 'half' }
-  /** Loses the answer of one call: before it was asked, after it was carried out, or while it is carried out. Streams end with it. */
+  /**
+   * Loses the answer of one call: before it was asked, after it was carried out, or while it is
+   * carried out. Streams end with it.
+   */
   const cutting = (shell: SiteShell, cut: Cut): { shell: SiteShell; calls: () => number } => {
     let calls = 0
     const streams = new Set<() => void>()
@@ -154,18 +165,27 @@ describe('a link that is cut', () => {
         const driver = driverOver(link.shell)
         const name = `cut-${when}-${at}`
         const task = {
-          ...intent(name, 'echo "$1" >> "$2"; cat given > made; echo said >&2; exit 3', name, join(scratch, 'ledger')),
+          ...intent(
+            name,
+            'echo "$1" >> "$2"; cat given > made; echo said >&2; exit 3',
+            name,
+            join(scratch, 'ledger'),
+          ),
           stage: [{ from, label: 'seed' }],
           expectedOutputs: ['made'],
         }
         const collected = await wholeLife(driver, task)
         expect(collected.state).toMatchObject({ state: 'ended', exitCode: 3, reason: 'exited' })
-        expect(collected.manifest.files.map(({ path, change }) => `${change} ${path}`)).toEqual(['created made'])
+        expect(collected.manifest.files.map(({ path, change }) => `${change} ${path}`)).toEqual([
+          'created made',
+        ])
         expect(collected).toMatchObject({ missingOutputs: [], stderrTail: 'said' })
         expect(ledger().filter((line) => line === name)).toHaveLength(1)
         await patiently(() => driver.remove(name))
         expect(existsSync(task.directory)).toBe(false)
-        expect(readdirSync(join(scratch, 'root/tasks')).filter((file) => file.startsWith(`${name}.`))).toEqual([])
+        expect(
+          readdirSync(join(scratch, 'root/tasks')).filter((file) => file.startsWith(`${name}.`)),
+        ).toEqual([])
         calls = link.calls()
         await driver.close()
       }
@@ -219,8 +239,10 @@ describe('a link that is cut', () => {
       const shell = localShell()
       let away = false
       const link: SiteShell = {
-        run: (script, options) => (away ? Promise.reject(new LinkError('route', 'nobody answers')) : shell.run(script, options)),
-        open: (script) => (away ? Promise.reject(new LinkError('route', 'nobody answers')) : shell.open(script)),
+        run: (script, options) =>
+          away ? Promise.reject(new LinkError('route', 'nobody answers')) : shell.run(script, options),
+        open: (script) =>
+          away ? Promise.reject(new LinkError('route', 'nobody answers')) : shell.open(script),
         close: () => shell.close(),
       }
       const driver = driverOver(link)
@@ -301,7 +323,9 @@ describe('what the records at the site say', () => {
       expect((await driver.logs('orphan', 'stdout', { tail: 100 })).bytes.toString()).toBe('said\n')
       await expect(driver.collect('orphan')).rejects.toMatchObject({ trouble: 'unknown' })
       await driver.remove('orphan')
-      expect(readdirSync(join(scratch, 'root/tasks')).filter((file) => file.startsWith('orphan.'))).toEqual([])
+      expect(readdirSync(join(scratch, 'root/tasks')).filter((file) => file.startsWith('orphan.'))).toEqual(
+        [],
+      )
     },
     30 * seconds,
   )
@@ -310,12 +334,20 @@ describe('what the records at the site say', () => {
     'a supervisor that the site tells to stop ends its task politely; it is lost, with the cause',
     async () => {
       const driver = driverOver(localShell())
-      await submitted(driver, [intent('stopped', 'trap "echo clean > left; exit 0" TERM; echo up > up; while :; do sleep 0.05; done')])
+      await submitted(driver, [
+        intent(
+          'stopped',
+          'trap "echo clean > left; exit 0" TERM; echo up > up; while :; do sleep 0.05; done',
+        ),
+      ])
       while (!existsSync(join(scratch, 'work/stopped/up'))) await sleep(20)
       const end = ended(driver, ['stopped'])
       process.kill(Number(readFileSync(record('stopped'), 'utf8').split(' ')[2]), 'SIGTERM')
       await end
-      expect((await driver.find(['stopped'])).get('stopped')).toMatchObject({ state: 'lost', cause: expect.stringContaining('SIGTERM') })
+      expect((await driver.find(['stopped'])).get('stopped')).toMatchObject({
+        state: 'lost',
+        cause: expect.stringContaining('SIGTERM'),
+      })
       expect(readFileSync(join(scratch, 'work/stopped/left'), 'utf8')).toBe('clean\n')
     },
     30 * seconds,
@@ -339,12 +371,20 @@ describe('what the records at the site say', () => {
 })
 
 describe('a full disk at the site', () => {
-  /** A shell in a mount namespace of its own, with a disk of 1 MiB at `place`; both end with the process that holds them. */
+  /**
+   * A shell in a mount namespace of its own, with a disk of 1 MiB at `place`; both end with the
+   * process that holds them.
+   */
   const onSmallDisk = async (place: string): Promise<SiteShell> => {
     mkdirSync(place)
     const holder = spawn(
       'unshare',
-      ['--mount', '/bin/sh', '-c', `mount -t tmpfs -o size=1m none ${quote(place)} && echo ready && read -r _`],
+      [
+        '--mount',
+        '/bin/sh',
+        '-c',
+        `mount -t tmpfs -o size=1m none ${quote(place)} && echo ready && read -r _`,
+      ],
       {
         stdio: ['pipe', 'pipe', 'inherit'],
       },
@@ -358,7 +398,8 @@ describe('a full disk at the site', () => {
       holder.once('close', () => reject(new Error('no mount namespace can be made')))
     })
     const shell = localShell()
-    const inside = (script: string): string => `exec nsenter --mount=/proc/${holder.pid}/ns/mnt /bin/sh -c ${quote(script)}`
+    const inside = (script: string): string =>
+      `exec nsenter --mount=/proc/${holder.pid}/ns/mnt /bin/sh -c ${quote(script)}`
     return {
       run: (script, options) => shell.run(inside(script), options),
       open: (script) => shell.open(inside(script)),
@@ -372,7 +413,10 @@ describe('a full disk at the site', () => {
       const disk = join(scratch, 'disk')
       const shell = await onSmallDisk(disk)
       const driver = driverOver(shell, { root: join(disk, 'root') })
-      const at = (name: string, script: string): Intent => ({ ...intent(name, script), directory: join(disk, 'work', name) })
+      const at = (name: string, script: string): Intent => ({
+        ...intent(name, script),
+        directory: join(disk, 'work', name),
+      })
       const filler = at('filler', 'dd if=/dev/zero of=full bs=4096 2> /dev/null; exit 4')
       expect((await wholeLife(driver, filler)).state).toMatchObject({ state: 'ended', exitCode: 4 })
       const [outcome] = await driver.submit([at('late', 'true')])

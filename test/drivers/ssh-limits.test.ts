@@ -5,10 +5,10 @@ import { openSshSessions } from '../../src/clients/ssh/sessions.ts'
 import type { SshSessions, SshTarget } from '../../src/clients/ssh/target.ts'
 import type { Collected, Intent, RuntimeDriver } from '../../src/drivers/runtime/contract/driver.ts'
 import { openSshDriver } from '../../src/drivers/runtime/remote/ssh.ts'
-import { quote } from '../../src/drivers/quote.ts'
+import { quote } from '../../src/shell/quote.ts'
 import { roomScript } from '../../src/drivers/runtime/contract/cgroups.ts'
-import { requestOf } from '../../src/drivers/runtime/local/runner.ts'
-import type { SiteShell } from '../../src/drivers/shell.ts'
+import { runnerRequest } from '../../src/drivers/runtime/local/runner.ts'
+import type { SiteShell } from '../../src/shell/site-shell.ts'
 import { run, until } from '../../sites/ground.ts'
 import { startKernelHost, type KernelHost } from '../../sites/ssh-kernel.ts'
 import { startSsh } from '../../sites/ssh.ts'
@@ -29,12 +29,19 @@ interface Place {
   close(): Promise<void>
 }
 
-/** A host of the machine's own kernel, whose logins are born in cgroups that were given to the account, or in root's. */
+/**
+ * A host of the machine's own kernel, whose logins are born in cgroups that were given to the
+ * account, or in root's.
+ */
 const onThisKernel = (given: boolean) => async (): Promise<Place> => {
   const site = await startSsh({ hosts: 1 })
   const [host] = site.hosts
   const root = '/sys/fs/cgroup'
-  const trees = !given ? [] : existsSync(`${root}/cgroup.controllers`) ? [root] : [`${root}/memory`, `${root}/cpu`]
+  const trees = !given
+    ? []
+    : existsSync(`${root}/cgroup.controllers`)
+      ? [root]
+      : [`${root}/memory`, `${root}/cpu`]
   const name = `orrery-limits-${randomBytes(4).toString('hex')}`
   const uid = (await host.run('id -u', 'account')).stdout.trim()
   for (const tree of trees)
@@ -54,7 +61,8 @@ cat /run/sshd.pid > ${tree}/${name}/session/cgroup.procs`)
     run: async (script) => (await host.run(script)).stdout,
     close: async () => {
       await site.stop()
-      for (const tree of trees) await run('find', [`${tree}/${name}`, '-depth', '-type', 'd', '-exec', 'rmdir', '{}', ';'])
+      for (const tree of trees)
+        await run('find', [`${tree}/${name}`, '-depth', '-type', 'd', '-exec', 'rmdir', '{}', ';'])
     },
   }
 }
@@ -68,7 +76,8 @@ const onKernel = (host: KernelHost, port: number): Place => ({
     secret: () => Promise.resolve({ privateKey: host.key.privateKey }),
     hostKeys: { policy: 'strict', knownHosts: host.knownHosts },
   },
-  // A look starts some processes, and there each takes 33 ms of this machine's; ends are told at once.
+  // A look starts some processes, and there each takes 33 ms of this machine's; ends are told at
+  // once.
   pollMilliseconds: 10_000,
   run: (script) => host.run(script),
   close: () => Promise.resolve(),
@@ -168,7 +177,9 @@ describe('an account that was given cgroups of this kernel', () => {
   }, 60_000)
 
   test('what its processes take together counts, and a child that was killed for it is why the task failed', async () => {
-    const { state, output } = await life(await intent('together', `${take(50 * MiB)} | cat & ${take(200 * MiB)}; echo went on; exit 3`))
+    const { state, output } = await life(
+      await intent('together', `${take(50 * MiB)} | cat & ${take(200 * MiB)}; echo went on; exit 3`),
+    )
     expect(output).toContain('went on')
     expect(state).toMatchObject({ state: 'ended', reason: 'memory', exitCode: 3 })
   }, 60_000)
@@ -191,7 +202,10 @@ describe('an account that was given cgroups of this kernel', () => {
     await until('it runs', async () => (await strays(4712)) !== '', undefined, 20_000)
     await driver.cancel(['cancelled'], 1)
     expect(await strays(4712)).toBe('')
-    expect((await driver.find(['cancelled'])).get('cancelled')).toMatchObject({ state: 'ended', reason: 'cancelled' })
+    expect((await driver.find(['cancelled'])).get('cancelled')).toMatchObject({
+      state: 'ended',
+      reason: 'cancelled',
+    })
     expect(await ofOurs('cancelled')).toEqual([])
   }, 60_000)
 
@@ -217,8 +231,11 @@ describe('an account that was given cgroups of this kernel', () => {
     const over = ends(...names)
     await submit(...(await Promise.all(names.map((name) => intent(name, 'cat /proc/self/cgroup')))))
     await over
-    const outputs = await Promise.all(names.map(async (name) => (await driver.logs(name, 'stdout', { tail: 5000 })).bytes.toString()))
-    for (const [position, output] of outputs.entries()) expect(output).toMatch(new RegExp(`/orrery\\.${names[position] ?? ''}\\.`))
+    const outputs = await Promise.all(
+      names.map(async (name) => (await driver.logs(name, 'stdout', { tail: 5000 })).bytes.toString()),
+    )
+    for (const [position, output] of outputs.entries())
+      expect(output).toMatch(new RegExp(`/orrery\\.${names[position] ?? ''}\\.`))
     expect(await ofOurs(...names)).toEqual([])
   }, 120_000)
 })
@@ -231,7 +248,10 @@ describe('an account that may make no cgroup', () => {
     expect(state).toMatchObject({ state: 'ended', reason: 'exited' })
     expect(state).not.toMatchObject({ exitCode: 0 })
     expect(detail).toEqual({ limits: 'rlimit' })
-    expect(await life(await intent('modest', take(100 * MiB)))).toMatchObject({ state: { exitCode: 0 }, detail: { limits: 'rlimit' } })
+    expect(await life(await intent('modest', take(100 * MiB)))).toMatchObject({
+      state: { exitCode: 0 },
+      detail: { limits: 'rlimit' },
+    })
     expect(await ofOurs('limited', 'modest')).toEqual([])
   }, 60_000)
 })
@@ -245,7 +265,8 @@ describe('cgroups of version 2', () => {
     await kernel[Symbol.asyncDispose]()
   }, 30_000)
 
-  // All at once, and with little memory: a kernel that is a program takes 33 ms to start a process, and 0.1 s to touch a MiB.
+  // All at once, and with little memory: a kernel that is a program takes 33 ms to start a process,
+  // and 0.1 s to touch a MiB.
   const greedy = { memoryBytes: 16 * MiB }
   test.each([
     ['its own, which has to be emptied first', 'own', 4721],
@@ -268,12 +289,22 @@ describe('cgroups of version 2', () => {
         expect(states.get('greedy')).toMatchObject({ state: 'ended', reason: 'memory' })
         expect(states.get('together')).toMatchObject({ state: 'ended', reason: 'memory', exitCode: 3 })
         expect(states.get('leaving')).toMatchObject({ state: 'ended', reason: 'exited', exitCode: 0 })
-        expect((await driver.logs('processors', 'stdout', { tail: 1000 })).bytes.toString()).toBe('300000 100000\n')
+        expect((await driver.logs('processors', 'stdout', { tail: 1000 })).bytes.toString()).toBe(
+          '300000 100000\n',
+        )
         expect(await strays(seconds)).toBe('')
-        await until('the stray of the other runs', async () => (await strays(seconds + 1)) !== '', undefined, 20_000)
+        await until(
+          'the stray of the other runs',
+          async () => (await strays(seconds + 1)) !== '',
+          undefined,
+          20_000,
+        )
         await driver.cancel(['cancelled'], 1)
         expect(await strays(seconds + 1)).toBe('')
-        expect((await driver.find(['cancelled'])).get('cancelled')).toMatchObject({ state: 'ended', reason: 'cancelled' })
+        expect((await driver.find(['cancelled'])).get('cancelled')).toMatchObject({
+          state: 'ended',
+          reason: 'cancelled',
+        })
         expect((await driver.collect('greedy')).detail).toEqual({ limits: 'cgroup' })
         expect(await cgroups()).toEqual([])
       } finally {
@@ -293,8 +324,15 @@ describe('cgroups of version 2', () => {
         await place.run(`cp ${await runnerProgram()} /tmp/runner && chmod 755 /tmp/runner`)
         await shell.run(`mkdir -p ${folder}/control`)
         const request = (name: string, memoryBytes: number, script: string): Buffer =>
-          requestOf({
-            ...{ name, directory: `${folder}/${name}`, workingDirectory: '.', timeoutSeconds: 0, timeoutGraceSeconds: 1, facts: '{}' },
+          runnerRequest({
+            ...{
+              name,
+              directory: `${folder}/${name}`,
+              workingDirectory: '.',
+              timeoutSeconds: 0,
+              timeoutGraceSeconds: 1,
+              facts: '{}',
+            },
             ...{ memoryBytes, argv: ['/bin/sh', '-c', script], environment: {} },
           })
         const input = Buffer.concat([
@@ -309,11 +347,15 @@ cat ${folder}/control/*.task ${folder}/control/*.out`,
           { deadlineMs: 120_000 },
         )
         const text = stdout.toString()
-        expect(text.match(/^\w+ limits \w+$/gm)).toEqual(expect.arrayContaining(['greedy limits cgroup', 'modest limits cgroup']))
+        expect(text.match(/^\w+ limits \w+$/gm)).toEqual(
+          expect.arrayContaining(['greedy limits cgroup', 'modest limits cgroup']),
+        )
         expect(text).toMatch(/^greedy exit \S+ 137 0 memory /m)
         expect(text).toMatch(/^modest exit \S+ 0 0 exited /m)
         expect(text).toMatch(/0::\S*\/orrery\.runner-\d+-\d+-\d+$/m)
-        expect(await place.run("find /sys/fs/cgroup -ignore_readdir_race -type d -name 'orrery.runner*'")).toBe('')
+        expect(
+          await place.run("find /sys/fs/cgroup -ignore_readdir_race -type d -name 'orrery.runner*'"),
+        ).toBe('')
       } finally {
         await end()
       }
@@ -341,7 +383,9 @@ cat ${folder}/control/*.task ${folder}/control/*.out`,
       const states = await driver.find(['greedy', 'leaving'])
       expect(states.get('greedy')).toMatchObject({ state: 'ended', reason: 'memory' })
       expect(states.get('leaving')).toMatchObject({ state: 'ended', reason: 'exited', exitCode: 0 })
-      expect((await driver.logs('processors', 'stdout', { tail: 1000 })).bytes.toString()).toBe('300000 100000\n')
+      expect((await driver.logs('processors', 'stdout', { tail: 1000 })).bytes.toString()).toBe(
+        '300000 100000\n',
+      )
       expect((await driver.logs('leaving', 'stdout', { tail: 1000 })).bytes.toString()).toBe('done\n')
       expect((await driver.collect('leaving')).detail).toEqual({ limits: 'cgroup' })
       expect(await strays(4741)).toBe('')
@@ -355,7 +399,10 @@ cat ${folder}/control/*.task ${folder}/control/*.out`,
     await kernel.run('mv /var/lib/systemd/linger/ada /tmp/ada')
     begin(onKernel(kernel, kernel.ports.session))
     try {
-      expect(await life(await intent('limited', 'true'))).toMatchObject({ state: { exitCode: 0 }, detail: { limits: 'rlimit' } })
+      expect(await life(await intent('limited', 'true'))).toMatchObject({
+        state: { exitCode: 0 },
+        detail: { limits: 'rlimit' },
+      })
     } finally {
       await end()
       await kernel.run('mv /tmp/ada /var/lib/systemd/linger/ada')

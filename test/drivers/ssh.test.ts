@@ -4,9 +4,9 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { openSshSessions } from '../../src/clients/ssh/sessions.ts'
 import type { SshSessions } from '../../src/clients/ssh/target.ts'
-import { openLocalShell } from '../../src/drivers/local-shell.ts'
+import { openLocalShell } from '../../src/shell/local-shell.ts'
 import { openSshDriver } from '../../src/drivers/runtime/remote/ssh.ts'
-import type { SiteShell } from '../../src/drivers/shell.ts'
+import type { SiteShell } from '../../src/shell/site-shell.ts'
 import { processesWorkingIn } from '../../src/embedded/processes.ts'
 import { startSshd, type Sshd } from '../clients/sshd.ts'
 import { until } from '../../sites/ground.ts'
@@ -20,7 +20,11 @@ const { afterAll, beforeAll, describe, test } = needs(...sites.sshd)
 
 const submitter = [process.execPath, join(import.meta.dirname, 'ssh-submitter.ts')]
 
-const siteOver = (openShell: () => SiteShell, closeShells: () => Promise<void>, host?: object): ConformanceSite => {
+const siteOver = (
+  openShell: () => SiteShell,
+  closeShells: () => Promise<void>,
+  host?: object,
+): ConformanceSite => {
   const scratch = mkdtempSync(join(runFolder(), 'orrery-ssh-'))
   const options = {
     root: join(scratch, 'root'),
@@ -82,10 +86,13 @@ describe('over sshd', () => {
 
 test('what listens at a site for the ends of tasks goes with the process that it listens for, also when that is killed', async () => {
   const site = siteOver(openLocalShell, () => Promise.resolve())
-  const listen = async (): Promise<boolean> => processesWorkingIn('tail', join(site.scratch, 'root', 'tasks')).length > 0
+  const listen = async (): Promise<boolean> =>
+    processesWorkingIn('tail', join(site.scratch, 'root', 'tasks')).length > 0
   const [program = '', ...args] = site.submitter
   const task = plainIntent('listened-for', join(site.scratch, 'work'), ['true'])
-  const submitting = spawn(program, [...args, JSON.stringify([task])], { stdio: ['ignore', 'pipe', 'inherit'] })
+  const submitting = spawn(program, [...args, JSON.stringify([task])], {
+    stdio: ['ignore', 'pipe', 'inherit'],
+  })
   try {
     await once(submitting.stdout, 'data')
     await until('what listens', listen)

@@ -1,16 +1,32 @@
 import { spawn, type ChildProcess } from 'node:child_process'
 import { createServer, request, type Server } from 'node:http'
-import { DriverError, type Capability, type RuntimeDriver } from '../../src/drivers/runtime/contract/driver.ts'
+import {
+  DriverError,
+  type Capability,
+  type RuntimeDriver,
+} from '../../src/drivers/runtime/contract/driver.ts'
 import { arrayScript } from '../../src/drivers/runtime/batch/array-script.ts'
 import { openBatchDriver } from '../../src/drivers/runtime/batch/driver.ts'
-import { elementId, type BatchEvidence, type BatchJudgement, type BatchScheduler } from '../../src/drivers/runtime/batch/scheduler.ts'
+import {
+  elementId,
+  type BatchEvidence,
+  type BatchJudgement,
+  type BatchScheduler,
+} from '../../src/drivers/runtime/batch/scheduler.ts'
 import { openBatchSite } from '../../src/drivers/runtime/batch/site.ts'
-import { buriedEnd, endOf, stateOfVerdict, type Verdict } from '../../src/drivers/runtime/batch/verdict.ts'
-import type { SiteShell } from '../../src/drivers/shell.ts'
+import {
+  buriedEnd,
+  endedState,
+  stateOfVerdict,
+  type Verdict,
+} from '../../src/drivers/runtime/batch/verdict.ts'
+import type { SiteShell } from '../../src/shell/site-shell.ts'
 
 /**
- * The smallest batch scheduler there is: a table in memory, asked over HTTP at a socket, that runs the script of an array once for each element, so many at once.
- * It knows arrays by their names, tells what waits, runs and has ended, and forgets nothing. `tableAdapter` is all that a driver of it takes.
+ * The smallest batch scheduler there is: a table in memory, asked over HTTP at a socket, that runs
+ * the script of an array once for each element, so many at once. It knows arrays by their names,
+ * tells what waits, runs and has ended, and forgets nothing. `tableAdapter` is all that a driver of
+ * it takes.
  */
 
 interface Row {
@@ -34,10 +50,17 @@ interface Cancel {
 
 const clock = (): number => Date.now() / 1000
 
-/** A node gives a script no open files of its own; what this process was started with is none of the script's business. */
-const onNode = 'for each in /proc/$$/fd/*; do n=${each##*/}; [ "$n" -le 2 ] || eval "exec $n<&-"; done; exec /bin/sh "$1"'
+/**
+ * A node gives a script no open files of its own; what this process was started with is none of the
+ * script's business.
+ */
+const onNode =
+  'for each in /proc/$$/fd/*; do n=${each##*/}; [ "$n" -le 2 ] || eval "exec $n<&-"; done; exec /bin/sh "$1"'
 
-/** Starts a scheduler whose nodes are this machine; `slots`: elements that run at once. Calls are `POST /submit`, `POST /cancel` and `POST /list`. */
+/**
+ * Starts a scheduler whose nodes are this machine; `slots`: elements that run at once. Calls are
+ * `POST /submit`, `POST /cancel` and `POST /list`.
+ */
 export async function startTable(socket: string, slots: number): Promise<{ close(): Promise<void> }> {
   const rows: (Row & { script: string; child?: ChildProcess })[] = []
   let jobs = 0
@@ -65,7 +88,8 @@ export async function startTable(socket: string, slots: number): Promise<{ close
   const cancel = ({ elements, how }: Cancel): void => {
     for (const row of rows) {
       if (!elements.some(({ job, index }) => job === row.job && index === row.index)) continue
-      if (row.state === 'waiting' && how !== 'polite') Object.assign(row, { state: 'over', endedAt: clock(), exitCode: null })
+      if (row.state === 'waiting' && how !== 'polite')
+        Object.assign(row, { state: 'over', endedAt: clock(), exitCode: null })
       if (row.state !== 'running' || row.child?.pid === undefined) continue
       if (how === 'polite') row.child.kill('SIGUSR2')
       if (how === 'forced') process.kill(-row.child.pid, 'SIGKILL')
@@ -92,7 +116,8 @@ export async function startTable(socket: string, slots: number): Promise<{ close
   return {
     async close() {
       over = true
-      for (const { child, state } of rows) if (state === 'running' && child?.pid !== undefined) process.kill(-child.pid, 'SIGKILL')
+      for (const { child, state } of rows)
+        if (state === 'running' && child?.pid !== undefined) process.kill(-child.pid, 'SIGKILL')
       await new Promise((resolve) => server.close(resolve))
     },
   }
@@ -100,7 +125,8 @@ export async function startTable(socket: string, slots: number): Promise<{ close
 
 const ask = <T>(socket: string, path: string, body: unknown): Promise<T> =>
   new Promise((resolve, reject) => {
-    const silent = (error: Error): void => reject(new DriverError('unknown', `the table does not answer: ${error.message}`))
+    const silent = (error: Error): void =>
+      reject(new DriverError('unknown', `the table does not answer: ${error.message}`))
     const sent = request({ socketPath: socket, path, method: 'POST', timeout: 20_000 }, (response) => {
       let text = ''
       response.on('data', (bytes: Buffer) => (text += bytes.toString()))
@@ -125,12 +151,18 @@ const capabilities: Readonly<Record<Capability, boolean>> = {
 }
 
 /** An end that the record does not tell: the table's word, once it is a second old. */
-const judge = ({ sight, place, cancelAsked, overSince }: BatchEvidence, rows: readonly Row[] | undefined): BatchJudgement => {
+const judge = (
+  { sight, place, cancelAsked, overSince }: BatchEvidence,
+  rows: readonly Row[] | undefined,
+): BatchJudgement => {
   const id = elementId(place)
   if (sight.form === 'buried') return { state: buriedEnd(sight.at, id), over: false }
-  if (sight.form === 'ended' && sight.reason !== 'stopped') return { state: endOf(sight, id, sight.reason), over: false }
-  if (sight.form === 'ended' && cancelAsked) return { state: endOf(sight, id, 'cancelled'), over: false }
-  const row = rows?.find(({ job, index, array }) => job === place.job && index === place.index && array === place.array)
+  if (sight.form === 'ended' && sight.reason !== 'stopped')
+    return { state: endedState(sight, id, sight.reason), over: false }
+  if (sight.form === 'ended' && cancelAsked) return { state: endedState(sight, id, 'cancelled'), over: false }
+  const row = rows?.find(
+    ({ job, index, array }) => job === place.job && index === place.index && array === place.array,
+  )
   const startedAt = sight.form === 'started' || sight.form === 'ended' ? sight.startedAt : row?.startedAt
   const state: BatchJudgement['state'] =
     startedAt === undefined || row?.state === 'waiting'
@@ -139,7 +171,11 @@ const judge = ({ sight, place, cancelAsked, overSince }: BatchEvidence, rows: re
   if (row?.state !== 'over') return { state, over: false }
   if (overSince === undefined || performance.now() - overSince < 1000) return { state, over: true }
   const end = sight.form === 'none' ? 'never' : cancelAsked ? 'cancelled' : 'lost'
-  const verdict: Verdict = { end, cause: `the table ended it with ${row.exitCode ?? 'no code'}`, at: row.endedAt ?? place.submittedAt }
+  const verdict: Verdict = {
+    end,
+    cause: `the table ended it with ${row.exitCode ?? 'no code'}`,
+    at: row.endedAt ?? place.submittedAt,
+  }
   return { state: stateOfVerdict(verdict, sight, id), over: true, verdict }
 }
 

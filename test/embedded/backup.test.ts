@@ -10,7 +10,11 @@ import { cacheDir, temporaryFolder } from './folder.ts'
 
 const log = openLog('silent')
 
-const withDatabase = async <T>(dataDir: string, work: (client: pg.Client) => Promise<T>, end: 'stop' | 'kill' = 'stop'): Promise<T> => {
+const withDatabase = async <T>(
+  dataDir: string,
+  work: (client: pg.Client) => Promise<T>,
+  end: 'stop' | 'kill' = 'stop',
+): Promise<T> => {
   const server = await openPostgres({ dataDir, cacheDir, log, fsync: true })
   const client = new pg.Client({ connectionString: server.databaseUrl })
   client.on('error', () => {
@@ -25,7 +29,9 @@ const withDatabase = async <T>(dataDir: string, work: (client: pg.Client) => Pro
   return result
 }
 const fingerprint = (client: pg.Client): Promise<unknown> =>
-  client.query("select count(*)::int as n, md5(string_agg(body, ',' order by id)) as sum from sample").then(({ rows }) => rows[0])
+  client
+    .query("select count(*)::int as n, md5(string_agg(body, ',' order by id)) as sum from sample")
+    .then(({ rows }) => rows[0])
 
 test('backup, loss of everything, restore: the same rows, also when the server had been killed before the backup', async () => {
   using folder = temporaryFolder()
@@ -34,7 +40,9 @@ test('backup, loss of everything, restore: the same rows, also when the server h
   const before = await withDatabase(
     folder.path,
     async (client) => {
-      await client.query('create table sample as select n as id, md5(n::text) as body from generate_series(1, 20000) as n')
+      await client.query(
+        'create table sample as select n as id, md5(n::text) as body from generate_series(1, 20000) as n',
+      )
       return fingerprint(client)
     },
     'kill',
@@ -59,7 +67,9 @@ test('backup, loss of everything, restore: the same rows, also when the server h
 test('neither touches a folder that a daemon holds, and a restore refuses what is no whole backup before it changes anything', async () => {
   using folder = temporaryFolder()
   using elsewhere = temporaryFolder()
-  await expect(backUp({ dataDir: folder.path, cacheDir, log }, join(elsewhere.path, 'x'))).rejects.toThrow(/no embedded database/)
+  await expect(backUp({ dataDir: folder.path, cacheDir, log }, join(elsewhere.path, 'x'))).rejects.toThrow(
+    /no embedded database/,
+  )
   const before = await withDatabase(folder.path, async (client) => {
     await client.query("create table sample as select 1 as id, 'a' as body")
     return fingerprint(client)
@@ -73,6 +83,8 @@ test('neither touches a folder that a daemon holds, and a restore refuses what i
   const whole = readFileSync(archive)
   writeFileSync(cut, whole.subarray(0, whole.length / 2))
   await expect(restore({ dataDir: folder.path, cacheDir, log }, cut)).rejects.toThrow(/not a whole backup/)
-  await expect(restore({ dataDir: folder.path, cacheDir, log }, join(elsewhere.path, 'absent'))).rejects.toThrow(/does not exist/)
+  await expect(
+    restore({ dataDir: folder.path, cacheDir, log }, join(elsewhere.path, 'absent')),
+  ).rejects.toThrow(/does not exist/)
   expect(await withDatabase(folder.path, fingerprint)).toEqual(before)
 })

@@ -19,7 +19,11 @@ export const temporaryFolder = (): { path: string; [Symbol.dispose](): void } =>
 export const { cacheDir, childEnvironment } = configFromEnvironment()
 
 /** Waits until `done` gives something other than false, undefined or null. */
-export const until = async <T>(done: () => T | Promise<T>, what: string, withinMs = 60_000): Promise<NonNullable<T>> => {
+export const until = async <T>(
+  done: () => T | Promise<T>,
+  what: string,
+  withinMs = 60_000,
+): Promise<NonNullable<T>> => {
   const deadline = Date.now() + withinMs
   for (;;) {
     const value = await done()

@@ -9,7 +9,9 @@ test('one of many holds a folder, whatever name it has, and the next one after t
   using folder = temporaryFolder()
   symlinkSync(folder.path, join(folder.path, 'alias'))
   const tries = await Promise.all(
-    Array.from({ length: 20 }, (_, i) => tryHold(i % 2 === 0 ? folder.path : join(folder.path, 'alias'), 'daemon')),
+    Array.from({ length: 20 }, (_, i) =>
+      tryHold(i % 2 === 0 ? folder.path : join(folder.path, 'alias'), 'daemon'),
+    ),
   )
   const holders = tries.filter((held) => held !== undefined)
   expect(holders).toHaveLength(1)
@@ -30,7 +32,8 @@ test('the hold of a killed process is free at once', async () => {
   writeFileSync(
     file,
     `import { tryHold } from ${JSON.stringify(new URL('../../src/embedded/hold.ts', import.meta.url).href)}
-     await tryHold(${JSON.stringify(folder.path)}, 'daemon'); process.stdout.write('held'); setInterval(() => {}, 1000)`,
+     await tryHold(${JSON.stringify(folder.path)}, 'daemon')
+      process.stdout.write('held'); setInterval(() => {}, 1000)`,
   )
   const holder = spawn(process.execPath, [file], { stdio: ['ignore', 'pipe', 'inherit'] })
   await new Promise((resolve) => holder.stdout.once('data', resolve))

@@ -1,5 +1,14 @@
 import { spawn } from 'node:child_process'
-import { chmodSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import {
+  chmodSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  readdirSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs'
 import { createServer } from 'node:net'
 import { networkInterfaces } from 'node:os'
 import { join } from 'node:path'
@@ -50,7 +59,10 @@ describe('the embedded PostgreSQL', () => {
     const first = await open(folder.path)
     expect(statSync(postgresFiles(folder.path).password).mode & 0o777).toBe(0o600)
     expect(
-      await query(first.databaseUrl, 'select rolsuper, rolcreatedb, current_database() as name from pg_roles where rolname = current_user'),
+      await query(
+        first.databaseUrl,
+        'select rolsuper, rolcreatedb, current_database() as name from pg_roles where rolname = current_user',
+      ),
     ).toEqual([{ rolsuper: false, rolcreatedb: true, name: 'orrery' }])
     const wrong = new URL(first.databaseUrl)
     wrong.password = 'wrong'
@@ -60,7 +72,9 @@ describe('the embedded PostgreSQL', () => {
       .flat()
       .find((face) => face?.internal === false && face.family === 'IPv4')
     if (outside !== undefined)
-      await expect(query(first.databaseUrl.replace('127.0.0.1', outside.address), 'select 1')).rejects.toMatchObject({
+      await expect(
+        query(first.databaseUrl.replace('127.0.0.1', outside.address), 'select 1'),
+      ).rejects.toMatchObject({
         code: 'ECONNREFUSED',
       })
     await query(first.databaseUrl, 'create table kept as select generate_series(1, 1000) as n')
@@ -78,7 +92,10 @@ describe('the embedded PostgreSQL', () => {
     await query(server.databaseUrl, 'create table committed as select generate_series(1, 500) as n')
     const before = server.process()
     process.kill(before?.pid ?? -1, 'SIGKILL')
-    const after = await until(() => (server.process()?.pid === before?.pid ? undefined : server.process()), 'it runs again')
+    const after = await until(
+      () => (server.process()?.pid === before?.pid ? undefined : server.process()),
+      'it runs again',
+    )
     expect(after.pid).not.toBe(before?.pid)
     expect(await query(server.databaseUrl, 'select count(*)::int as n from committed')).toEqual([{ n: 500 }])
     await server.stop()
@@ -87,12 +104,14 @@ describe('the embedded PostgreSQL', () => {
 
   test('starts on a folder whose old server still runs, busy, with its daemon and its leash killed', async () => {
     const file = join(folder.path, 'daemon.ts')
-    const source = (name: string): string => JSON.stringify(new URL(`../../src/${name}`, import.meta.url).href)
+    const source = (name: string): string =>
+      JSON.stringify(new URL(`../../src/${name}`, import.meta.url).href)
     writeFileSync(
       file,
       `import { openPostgres } from ${source('embedded/postgres.ts')}
        import { openLog } from ${source('observability/log.ts')}
-       const server = await openPostgres({ dataDir: ${JSON.stringify(folder.path)}, cacheDir: ${JSON.stringify(cacheDir)}, log: openLog('silent'), fsync: false })
+       const server = await openPostgres({ dataDir: ${JSON.stringify(folder.path)},
+          cacheDir: ${JSON.stringify(cacheDir)}, log: openLog('silent'), fsync: false })
        process.stdout.write(JSON.stringify({ url: server.databaseUrl, pid: server.process().pid }))`,
     )
     const daemon = spawn(process.execPath, [file], { stdio: ['ignore', 'pipe', 'inherit'] })
@@ -101,9 +120,12 @@ describe('the embedded PostgreSQL', () => {
     const busy = query(url, 'select pg_sleep(600)').catch((error: unknown) => error)
     const sleepers = `select from pg_stat_activity where state = 'active' and query = 'select pg_sleep(600)'`
     await until(async () => (await query(url, sleepers)).length === 1, 'the server is busy')
-    const group = readdirSync('/proc').filter((name) => /^\d+$/.test(name) && groupOf(Number(name)) === groupOf(pid))
+    const group = readdirSync('/proc').filter(
+      (name) => /^\d+$/.test(name) && groupOf(Number(name)) === groupOf(pid),
+    )
     expect(group.length).toBeGreaterThanOrEqual(3)
-    // Daemon and leash would each end the server at the other's death: the one stands still while the other dies.
+    // Daemon and leash would each end the server at the other's death: the one stands still while
+    // the other dies.
     daemon.kill('SIGSTOP')
     for (const member of group) if (Number(member) !== pid) process.kill(Number(member), 'SIGKILL')
     daemon.kill('SIGKILL')
@@ -112,7 +134,8 @@ describe('the embedded PostgreSQL', () => {
     const next = await open(folder.path)
     expect(next.process()?.pid).not.toBe(pid)
     expect(startTicks(pid)).toBeUndefined()
-    // The words depend on what comes first: the server's end, the signal that its processes get with it, or the closed socket.
+    // The words depend on what comes first: the server's end, the signal that its processes get
+    // with it, or the closed socket.
     expect(String(await busy)).toMatch(/terminat|canceling statement|connection error/)
     expect(await query(next.databaseUrl, 'select 1 as one')).toEqual([{ one: 1 }])
     await next.stop()
@@ -123,7 +146,10 @@ describe('the embedded PostgreSQL', () => {
     const pidFile = join(postgresFiles(folder.path).data, 'postmaster.pid')
     const content = readFileSync(pidFile, 'utf8')
     first.kill()
-    await until(() => processesWorkingIn('postgres', postgresFiles(folder.path).data).length === 0, 'it is gone')
+    await until(
+      () => processesWorkingIn('postgres', postgresFiles(folder.path).data).length === 0,
+      'it is gone',
+    )
     writeFileSync(pidFile, content.replace(/^\d+/, String(process.pid)))
     const second = await open(folder.path)
     expect(await query(second.databaseUrl, 'select 1 as one')).toEqual([{ one: 1 }])
@@ -143,7 +169,9 @@ describe('the embedded PostgreSQL', () => {
   })
 
   test('says with the end of its log why it cannot start, and what made the folder', async () => {
-    await expect(open(folder.path, { shared_buffers: 'much' })).rejects.toThrow(/ended at its start with code 1[\s\S]*shared_buffers/)
+    await expect(open(folder.path, { shared_buffers: 'much' })).rejects.toThrow(
+      /ended at its start with code 1[\s\S]*shared_buffers/,
+    )
     const version = join(postgresFiles(folder.path).data, 'PG_VERSION')
     const content = readFileSync(version, 'utf8')
     writeFileSync(version, '17\n')
@@ -166,7 +194,10 @@ test('as root, a data folder that the user postgres cannot enter is refused with
   const closed = mkdtempSync(join(runFolder(), 'orrery-closed-'))
   chmodSync(closed, 0o700)
   try {
-    if (asRoot) await expect(open(closed)).rejects.toThrow(`the user postgres cannot enter ${closed}: set SERVICE_DATA_DIR`)
+    if (asRoot)
+      await expect(open(closed)).rejects.toThrow(
+        `the user postgres cannot enter ${closed}: set SERVICE_DATA_DIR`,
+      )
     else await (await open(closed)).stop()
   } finally {
     rmSync(closed, { recursive: true, force: true })

@@ -7,27 +7,36 @@ import { openLog } from '../../src/observability/log.ts'
 import { runFolder } from '../support/run-folder.ts'
 
 /** Asks with a compiler that does what the script says. */
-const withCompiler = async (script: string, check: (find: () => Promise<string>, cacheDir: string) => Promise<void>): Promise<void> => {
+const withCompiler = async (
+  script: string,
+  check: (find: () => Promise<string>, cacheDir: string) => Promise<void>,
+): Promise<void> => {
   const folder = mkdtempSync(join(runFolder(), 'orrery-runner-program-'))
   writeFileSync(join(folder, 'go'), `#!/bin/sh\n[ "$1" = env ] && exit 0\n${script}\n`)
   chmodSync(join(folder, 'go'), 0o755)
   const environment = { PATH: `${folder}:/usr/bin:/bin`, HOME: folder }
   const cacheDir = join(folder, 'cache')
   try {
-    await check(() => findRunnerProgram({ cacheDir, environment, log: openLog('silent'), onProgress: () => {} }), cacheDir)
+    await check(
+      () => findRunnerProgram({ cacheDir, environment, log: openLog('silent'), onProgress: () => {} }),
+      cacheDir,
+    )
   } finally {
     rmSync(folder, { recursive: true, force: true })
   }
 }
 
 test('the runner of local tasks is built once by many who ask at once', () =>
-  withCompiler(`while [ "$1" != -o ]; do shift; done; echo built >> "$2"; sleep 0.3; echo built`, async (find, cacheDir) => {
-    const found = await Promise.all(Array.from({ length: 5 }, find))
-    expect(new Set(found).size).toBe(1)
-    expect(await find()).toBe(found[0])
-    expect(readdirSync(join(found[0]!, '..'))).toEqual(['orrery-runner'])
-    expect(found[0]).toContain(cacheDir)
-  }))
+  withCompiler(
+    `while [ "$1" != -o ]; do shift; done; echo built >> "$2"; sleep 0.3; echo built`,
+    async (find, cacheDir) => {
+      const found = await Promise.all(Array.from({ length: 5 }, find))
+      expect(new Set(found).size).toBe(1)
+      expect(await find()).toBe(found[0])
+      expect(readdirSync(join(found[0]!, '..'))).toEqual(['orrery-runner'])
+      expect(found[0]).toContain(cacheDir)
+    },
+  ))
 
 test('a build that fails leaves nothing, says the words of the compiler and what helps, and is tried again when asked', () =>
   withCompiler(`echo syntax error; exit 2`, async (find, cacheDir) => {
@@ -40,7 +49,8 @@ test('a build that fails leaves nothing, says the words of the compiler and what
 
 test('what Go compiled for the Temporal server is there for the runner, and goes after it', () =>
   withCompiler(
-    `echo "$GOCACHE" >> "$HOME/caches"; mkdir -p "$GOCACHE"; [ -e "$GOCACHE/compiled" ] && echo again >> "$HOME/caches"; : > "$GOCACHE/compiled"
+    `echo "$GOCACHE" >> "$HOME/caches"; mkdir -p "$GOCACHE"
+[ -e "$GOCACHE/compiled" ] && echo again >> "$HOME/caches"; : > "$GOCACHE/compiled"
 while [ "$1" != -o ]; do shift; done; echo built > "$2"`,
     async (find, cacheDir) => {
       const home = join(cacheDir, '..')

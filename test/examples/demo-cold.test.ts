@@ -10,7 +10,9 @@ const program = path.resolve(import.meta.dirname, '../../examples/demo.ts')
 const folder = temporaryFolder()
 afterAll(() => folder[Symbol.dispose]())
 
-/** A `go` that says that it compiles, waits for a file, and gives what a compiler has made before. */
+/**
+ * A `go` that says that it compiles, waits for a file, and gives what a compiler has made before.
+ */
 const slowCompiler = (runner: string, began: string, mayEnd: string): string => {
   const bin = path.join(folder.path, 'bin')
   mkdirSync(bin)
@@ -29,7 +31,11 @@ cp '${runner}' "$2"
 }
 
 test('while the runner of local tasks is being built, the demo waits, and measures after it', async () => {
-  const [cold, began, mayEnd] = ['cache', 'began', 'may-end'].map((name) => path.join(folder.path, name)) as [string, string, string]
+  const [cold, began, mayEnd] = ['cache', 'began', 'may-end'].map((name) => path.join(folder.path, name)) as [
+    string,
+    string,
+    string,
+  ]
   const bin = slowCompiler(await runnerProgram(), began, mayEnd)
   mkdirSync(cold)
   symlinkSync(path.join(cacheDir, 'temporal'), path.join(cold, 'temporal'))
@@ -45,7 +51,8 @@ test('while the runner of local tasks is being built, the demo waits, and measur
     stdio: ['ignore', 'pipe', 'pipe'],
   })
   let said = ''
-  for (const stream of [child.stdout, child.stderr]) stream.on('data', (chunk: Buffer) => (said += chunk.toString()))
+  for (const stream of [child.stdout, child.stderr])
+    stream.on('data', (chunk: Buffer) => (said += chunk.toString()))
   const ended = new Promise<number | null>((resolve) => child.once('close', resolve))
   try {
     await until(

@@ -36,14 +36,21 @@ const start = (...args: string[]): Demo => {
   })
   started.push(child)
   let text = ''
-  for (const stream of [child.stdout, child.stderr]) stream.on('data', (chunk: Buffer) => (text += chunk.toString()))
-  const ended = new Promise<number | string>((resolve) => child.once('close', (code, signal) => resolve(code ?? signal ?? 'unknown')))
+  for (const stream of [child.stdout, child.stderr])
+    stream.on('data', (chunk: Buffer) => (text += chunk.toString()))
+  const ended = new Promise<number | string>((resolve) =>
+    child.once('close', (code, signal) => resolve(code ?? signal ?? 'unknown')),
+  )
   return { child, said: () => text, ended }
 }
 
-const linksOf = (directory: string): string[] => readdirSync(directory).map((name) => readlinkSync(path.join(directory, name)))
+const linksOf = (directory: string): string[] =>
+  readdirSync(directory).map((name) => readlinkSync(path.join(directory, name)))
 
-/** Processes that know the folder by their arguments, environment, working directory or an open file. */
+/**
+ * Processes that know the folder by their arguments, environment, working directory or an open
+ * file.
+ */
 const processesOf = (where: string): string[] =>
   readdirSync('/proc').filter((pid) => {
     if (!/^\d+$/.test(pid)) return false
@@ -64,7 +71,8 @@ const processesOf = (where: string): string[] =>
   })
 
 /** The guards of the servers end a moment after them. */
-const nothingRuns = (): Promise<boolean> => until(() => processesOf(folder.path).length === 0, 'no process works in the folder any more')
+const nothingRuns = (): Promise<boolean> =>
+  until(() => processesOf(folder.path).length === 0, 'no process works in the folder any more')
 
 /** The line of the table of `name`, as its cells. */
 const cellsOf = (said: string, name: string): string[] =>
@@ -96,7 +104,7 @@ describe('the demo', () => {
   let demo: Demo
   let code: number | string
   beforeAll(async () => {
-    demo = start('--small')
+    demo = start('--small', '--archive')
     code = await endOf(demo)
   }, 900_000)
 
@@ -113,9 +121,13 @@ describe('the demo', () => {
       'Planned, simulated, measured',
       'What made the picture',
       'To look at',
+      'The same elsewhere',
+      'Figures',
     ])
     expect(demo.said().match(/^ {6}done in [\d.]+ m?s/gm)).toHaveLength(6)
-    expect(demo.said()).toMatch(/API {12}http:\/\/127\.0\.0\.1:\d+\/api\n.*\/docs\/\n\s+Temporal page {2}http:\/\/127\.0\.0\.1:\d+\n/)
+    expect(demo.said()).toMatch(
+      /API {12}http:\/\/127\.0\.0\.1:\d+\/api\n.*\/docs\/\n\s+Temporal page {2}http:\/\/127\.0\.0\.1:\d+\n/,
+    )
     expect(demo.said()).toMatch(/first answer after [\d.]+ s \(the first start on this data\)/)
     const candidate = /candidate-[\da-f]+/.exec(demo.said())?.[0] ?? ''
     expect(cellsOf(demo.said(), candidate)).toEqual([
@@ -128,7 +140,9 @@ describe('the demo', () => {
   })
 
   test('has a line per activity type with planned, simulated, measured and cost, which add up', () => {
-    const [, tasksTable = '', sumsTable = ''] = demo.said().split(/^ +seconds (?:of a task, mean|in all) .*$/m)
+    const [, tasksTable = '', sumsTable = ''] = demo
+      .said()
+      .split(/^ +seconds (?:of a task, mean|in all) .*$/m)
     const types = Map.groupBy(mosaicWorkflow(smallShape).spec.activities, ({ activityType }) => activityType)
     const sums = [0, 0, 0, 0]
     for (const [type, activities] of types) {
@@ -139,18 +153,38 @@ describe('the demo', () => {
       expect(measured).toBeGreaterThan(0)
       const [, plannedSum, simulatedSum, measuredSum, error, cost] = cellsOf(sumsTable, type)
       expect([type, error]).toEqual([type, means[3]])
-      for (const [index, figure] of [plannedSum, simulatedSum, measuredSum, cost].entries()) sums[index]! += Number(figure)
+      for (const [index, figure] of [plannedSum, simulatedSum, measuredSum, cost].entries())
+        sums[index]! += Number(figure)
     }
     expect(cellsOf(tasksTable, 'all')[1]).toBe('43')
     const [, planned, simulated, measured, , cost] = cellsOf(sumsTable, 'all')
     // Each figure is rounded to a hundredth or a tenth of a second.
-    for (const [index, total] of [planned, simulated, measured].entries()) expect(Math.abs(Number(total) - sums[index]!)).toBeLessThan(0.3)
+    for (const [index, total] of [planned, simulated, measured].entries())
+      expect(Math.abs(Number(total) - sums[index]!)).toBeLessThan(0.3)
     expect(Number(cost)).toBeCloseTo(sums[3]!, 4)
     // The price of the example is 0.0001 per second.
     expect(Number(cost)).toBeGreaterThan(0.0001 * 0.95 * Number(measured))
     expect(cellsOf(sumsTable, 'makespan')).toHaveLength(5)
-    for (const row of ['compute', 'data transfer', 'queue: waiting for a core', 'overhead: start and end of tasks'])
-      expect(cellsOf(demo.said(), row)).toEqual([row, expect.stringMatching(/^[\d.]+$/), expect.stringMatching(/^[\d.]+$/)])
+    for (const row of [
+      'compute',
+      'data transfer',
+      'queue: waiting for a core',
+      'overhead: start and end of tasks',
+    ])
+      expect(cellsOf(demo.said(), row)).toEqual([
+        row,
+        expect.stringMatching(/^[\d.]+$/),
+        expect.stringMatching(/^[\d.]+$/),
+      ])
+  })
+
+  test('shows the same run, plan and lineage in a second service, which refuses changes', () => {
+    const [, elsewhere = ''] = demo.said().split('The same elsewhere')
+    expect(elsewhere).toMatch(/a second service on an empty folder answers after [\d.]+ s/)
+    expect(elsewhere).toMatch(/imported in .*: 2 runs, 1 plans, 1 workflows/)
+    expect(elsewhere).toMatch(/the same run, plan and lineage are there:\n\s+mosaic.png\n/)
+    expect(elsewhere).toContain('every change of it is refused (423)')
+    expect(existsSync(`${data}-elsewhere`)).toBe(false)
   })
 
   test('says what its costs are, how sure its plan is, and what it leaves on the disk', () => {
@@ -181,15 +215,18 @@ describe('the demo', () => {
     expect([picture.width, picture.height]).toEqual([smallShape.width, smallShape.height])
     expect(new Set(picture.pixels).size).toBeGreaterThan(100)
     const timeline = readFileSync(file('timeline'), 'utf8')
-    expect([...timeline.matchAll(/<tr><td>(planned|simulated|measured)<\/td>/g)].map(([, band]) => band)).toEqual([
-      'planned',
-      'simulated',
-      'measured',
-    ])
-    const drawn = JSON.parse(/id="data">(.*?)<\/script>/s.exec(timeline)?.[1] ?? '') as { bands: { bars: unknown[] }[] }
+    expect(
+      [...timeline.matchAll(/<tr><td>(planned|simulated|measured)<\/td>/g)].map(([, band]) => band),
+    ).toEqual(['planned', 'simulated', 'measured'])
+    const drawn = JSON.parse(/id="data">(.*?)<\/script>/s.exec(timeline)?.[1] ?? '') as {
+      bands: { bars: unknown[] }[]
+    }
     expect(drawn.bands.map(({ bars }) => bars.length)).toEqual([43, 43, 43])
     expect(timeline).not.toMatch(/(?:src|href)="https?:/)
-    const summary = JSON.parse(readFileSync(file('figures'), 'utf8')) as { makespanSeconds: Record<string, number>; all: { tasks: number } }
+    const summary = JSON.parse(readFileSync(file('figures'), 'utf8')) as {
+      makespanSeconds: Record<string, number>
+      all: { tasks: number }
+    }
     expect(summary.all.tasks).toBe(43)
     expect(summary.makespanSeconds['simulated']).toBeCloseTo(summary.makespanSeconds['planned']!, 6)
   })
@@ -220,7 +257,10 @@ test('a run that fails is told with its reason, and the demo fails', async () =>
   process.kill(task.pid, 'SIGKILL')
   expect(await demo.ended).toBe(1)
   expect(demo.said()).toMatch(
-    /The demo failed\n\s+run demo-\S+-real ended failed: .+\n\s+observe-\d+: .+\n\s+(it wrote nothing to|the end of its) standard error/,
+    new RegExp(
+      String.raw`The demo failed\n\s+run demo-\S+-real ended failed: .+\n\s+observe-\d+: .+\n` +
+        String.raw`\s+(it wrote nothing to|the end of its) standard error`,
+    ),
   )
   await nothingRuns()
 }, 600_000)

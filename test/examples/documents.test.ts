@@ -9,7 +9,10 @@ import { EnvironmentDefinition } from '../../src/domains/environments/schemas.ts
 import { readWorkflow } from '../../src/domains/workflow-definitions/document.ts'
 
 const documentOf = (example: string, name: string): Record<string, unknown> =>
-  parse(readFileSync(path.resolve(import.meta.dirname, '../../examples', example, name), 'utf8')) as Record<string, unknown>
+  parse(readFileSync(path.resolve(import.meta.dirname, '../../examples', example, name), 'utf8')) as Record<
+    string,
+    unknown
+  >
 
 describe.each(['mosaic', 'mosaic-montage'])('the documents of %s, as the service reads them', (example) => {
   test('the workflow is accepted without a warning, with a type for each kind of task and its programs and staging kept', async () => {

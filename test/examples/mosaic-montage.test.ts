@@ -13,7 +13,8 @@ import { needs } from '../support/needs.ts'
 const { afterAll, beforeAll, describe, test } = needs('montage')
 
 const examples = path.resolve(import.meta.dirname, '../../examples')
-const documentNamed = (name: string): unknown => parse(readFileSync(path.join(examples, 'mosaic-montage', name), 'utf8'))
+const documentNamed = (name: string): unknown =>
+  parse(readFileSync(path.join(examples, 'mosaic-montage', name), 'utf8'))
 
 interface Fits {
   width: number
@@ -60,7 +61,8 @@ const disagreement = (one: Fits, other: Fits): number | undefined => {
   return count < 64 ? undefined : sum / count
 }
 
-const mean = (values: readonly number[]): number => values.reduce((sum, value) => sum + value, 0) / values.length
+const mean = (values: readonly number[]): number =>
+  values.reduce((sum, value) => sum + value, 0) / values.length
 
 describe('the mosaic made with Montage', () => {
   const folder = mkdtempSync(path.join(tmpdir(), 'mosaic-montage-test-'))
@@ -85,9 +87,13 @@ describe('the mosaic made with Montage', () => {
 
   test('takes away what made the tiles differ', () => {
     const tiles = (activity: string, prefix: string): Fits[] =>
-      numbers.map((number) => readFits(path.join(folder, `${activity}-${number}`, `${prefix}-${number}.fits`)))
+      numbers.map((number) =>
+        readFits(path.join(folder, `${activity}-${number}`, `${prefix}-${number}.fits`)),
+      )
     const between = (images: readonly Fits[]): number[] =>
-      images.flatMap((one, index) => images.slice(index + 1).flatMap((other) => disagreement(one, other) ?? []))
+      images.flatMap((one, index) =>
+        images.slice(index + 1).flatMap((other) => disagreement(one, other) ?? []),
+      )
     const [before, after] = [between(tiles('project', 'projected')), between(tiles('correct', 'corrected'))]
     expect(before).toHaveLength(20)
     expect(mean(before)).toBeGreaterThan(10)
@@ -112,7 +118,13 @@ describe('the mosaic made with Montage', () => {
     expect(inOrder(workflow.spec.activities)).toHaveLength(51)
     const withoutSizes = (document: WorkflowDocument) => ({
       ...document,
-      spec: { ...document.spec, dataDependencies: document.spec.dataDependencies.map((dependency) => ({ ...dependency, sizeBytes: 1 })) },
+      spec: {
+        ...document.spec,
+        dataDependencies: document.spec.dataDependencies.map((dependency) => ({
+          ...dependency,
+          sizeBytes: 1,
+        })),
+      },
     })
     expect(withoutSizes(workflow)).toEqual(declared)
     for (const { producerActivity, logicalName, sizeBytes } of workflow.spec.dataDependencies) {
@@ -129,9 +141,16 @@ describe('the mosaic made with Montage', () => {
       resources: { id: string }[]
       resourceRuntimeBindings: { resourceId: string }[]
     }
-    const scope = documentNamed('scope.yaml') as { id: string; networkTopologyId: string; environmentVersionIds: string[] }
+    const scope = documentNamed('scope.yaml') as {
+      id: string
+      networkTopologyId: string
+      environmentVersionIds: string[]
+    }
     expect(scope.environmentVersionIds).toEqual([environment.version.id])
-    expect(documentNamed('topology.yaml')).toMatchObject({ id: scope.networkTopologyId, executionScopeId: scope.id })
+    expect(documentNamed('topology.yaml')).toMatchObject({
+      id: scope.networkTopologyId,
+      executionScopeId: scope.id,
+    })
     expect(environment.resourceRuntimeBindings.map(({ resourceId }) => resourceId)).toEqual([
       environment.resources[0]!.id,
       environment.resources[0]!.id,

@@ -12,7 +12,8 @@ import { workflowYaml, type WorkflowDocument } from '../../examples/workflow-doc
 import { readPng, type Picture } from './png.ts'
 
 const examples = path.resolve(import.meta.dirname, '../../examples')
-const documentNamed = (name: string): unknown => parse(readFileSync(path.join(examples, 'mosaic', name), 'utf8'))
+const documentNamed = (name: string): unknown =>
+  parse(readFileSync(path.join(examples, 'mosaic', name), 'utf8'))
 
 /** A 16-bit PPM of the example with its place; read here without the example's own programs. */
 interface Raster {
@@ -24,7 +25,9 @@ interface Raster {
 }
 const readRaster = (file: string): Raster => {
   const bytes = readFileSync(file)
-  const header = /^P6\n#.*\bx=(\d+).*\by=(\d+).*\n(\d+) (\d+)\n65535\n/.exec(bytes.subarray(0, 256).toString('latin1'))
+  const header = /^P6\n#.*\bx=(\d+).*\by=(\d+).*\n(\d+) (\d+)\n65535\n/.exec(
+    bytes.subarray(0, 256).toString('latin1'),
+  )
   if (header === null) throw new Error(`${file} is no raster`)
   const [x = 0, y = 0, width = 0, height = 0] = header.slice(1).map(Number)
   const levels = new Uint16Array(3 * width * height)
@@ -38,7 +41,10 @@ const levelAt = (raster: Raster, x: number, y: number): number | undefined => {
   return raster.levels[at] === 0 ? undefined : raster.levels[at + 1]
 }
 
-/** Mean difference of two tiles where both saw something, in brightness (1 = white); undefined where they do not meet. */
+/**
+ * Mean difference of two tiles where both saw something, in brightness (1 = white); undefined where
+ * they do not meet.
+ */
 const disagreement = (one: Raster, other: Raster): number | undefined => {
   let sum = 0
   let count = 0
@@ -53,12 +59,21 @@ const disagreement = (one: Raster, other: Raster): number | undefined => {
   return count < 64 ? undefined : sum / count
 }
 
-/** How much steeper a picture is, in steps of 255, where the set of tiles that saw a pixel changes than four pixels beside that line. */
+/**
+ * How much steeper a picture is, in steps of 255, where the set of tiles that saw a pixel changes
+ * than four pixels beside that line.
+ */
 const seams = (picture: Picture, tiles: readonly Raster[]): number => {
-  const seenBy = (x: number, y: number): string => tiles.map((tile) => (levelAt(tile, x, y) === undefined ? '-' : 'x')).join('')
+  const seenBy = (x: number, y: number): string =>
+    tiles.map((tile) => (levelAt(tile, x, y) === undefined ? '-' : 'x')).join('')
   const step = (x: number, y: number): number =>
     [0, 1, 2].reduce(
-      (sum, c) => sum + Math.abs(picture.pixels[3 * (y * picture.width + x) + c]! - picture.pixels[3 * (y * picture.width + x + 1) + c]!),
+      (sum, c) =>
+        sum +
+        Math.abs(
+          picture.pixels[3 * (y * picture.width + x) + c]! -
+            picture.pixels[3 * (y * picture.width + x + 1) + c]!,
+        ),
       0,
     ) / 3
   let excess = 0
@@ -75,7 +90,8 @@ const seams = (picture: Picture, tiles: readonly Raster[]): number => {
   return excess / count
 }
 
-const mean = (values: readonly number[]): number => values.reduce((sum, value) => sum + value, 0) / values.length
+const mean = (values: readonly number[]): number =>
+  values.reduce((sum, value) => sum + value, 0) / values.length
 
 describe('the mosaic of the examples', () => {
   const folder = mkdtempSync(path.join(tmpdir(), 'mosaic-test-'))
@@ -87,8 +103,12 @@ describe('the mosaic of the examples', () => {
 
   beforeAll(async () => {
     await runSerially(small, first, examples)
-    projected = tileNumbers.map((number) => readRaster(path.join(first, `project-${number}`, `projected-${number}.ppm`)))
-    corrected = tileNumbers.map((number) => readRaster(path.join(first, `correct-${number}`, `corrected-${number}.ppm`)))
+    projected = tileNumbers.map((number) =>
+      readRaster(path.join(first, `project-${number}`, `projected-${number}.ppm`)),
+    )
+    corrected = tileNumbers.map((number) =>
+      readRaster(path.join(first, `correct-${number}`, `corrected-${number}.ppm`)),
+    )
   }, 300_000)
   afterAll(() => rmSync(folder, { recursive: true, force: true }))
 
@@ -96,20 +116,35 @@ describe('the mosaic of the examples', () => {
     const picture = readPng(readFileSync(path.join(first, 'picture', 'mosaic.png')))
     expect([picture.width, picture.height]).toEqual([smallShape.width, smallShape.height])
     expect(new Set(picture.pixels).size).toBeGreaterThan(100)
-    const statistics = JSON.parse(readFileSync(path.join(first, 'picture', 'statistics.json'), 'utf8')) as Record<string, unknown>
-    expect(statistics).toMatchObject({ width: smallShape.width, height: smallShape.height, coverage: 1, strips: smallShape.strips })
+    const statistics = JSON.parse(
+      readFileSync(path.join(first, 'picture', 'statistics.json'), 'utf8'),
+    ) as Record<string, unknown>
+    expect(statistics).toMatchObject({
+      width: smallShape.width,
+      height: smallShape.height,
+      coverage: 1,
+      strips: smallShape.strips,
+    })
   })
 
   test('writes files of exactly the sizes that the document declares', () => {
     const written = small.spec.dataDependencies.map(({ producerActivity, logicalName, ...dependency }) => {
-      return { producerActivity, logicalName, ...dependency, sizeBytes: statSync(path.join(first, producerActivity, logicalName)).size }
+      return {
+        producerActivity,
+        logicalName,
+        ...dependency,
+        sizeBytes: statSync(path.join(first, producerActivity, logicalName)).size,
+      }
     })
     expect(written).toEqual(small.spec.dataDependencies)
   })
 
   test('makes overlapping tiles agree: the differences that the cameras brought in are gone', () => {
-    const pairs = tileNumbers.flatMap((a) => tileNumbers.filter((b) => b > a).map((b) => [a - 1, b - 1] as const))
-    const between = (tiles: readonly Raster[]): number[] => pairs.flatMap(([a, b]) => disagreement(tiles[a]!, tiles[b]!) ?? [])
+    const pairs = tileNumbers.flatMap((a) =>
+      tileNumbers.filter((b) => b > a).map((b) => [a - 1, b - 1] as const),
+    )
+    const between = (tiles: readonly Raster[]): number[] =>
+      pairs.flatMap(([a, b]) => disagreement(tiles[a]!, tiles[b]!) ?? [])
     const [before, after] = [between(projected), between(corrected)]
     expect(before.length).toBeGreaterThanOrEqual(12)
     expect(mean(before)).toBeGreaterThan(0.03)
@@ -122,11 +157,15 @@ describe('the mosaic of the examples', () => {
     mkdirSync(uncorrected)
     cpSync(path.join(examples, 'mosaic/bin'), uncorrected, { recursive: true })
     for (const number of tileNumbers) {
-      copyFileSync(path.join(first, `project-${number}`, `projected-${number}.ppm`), path.join(uncorrected, `projected-${number}.ppm`))
+      copyFileSync(
+        path.join(first, `project-${number}`, `projected-${number}.ppm`),
+        path.join(uncorrected, `projected-${number}.ppm`),
+      )
     }
     const size = `${smallShape.width}x${smallShape.height}`
     await runCommand(
-      `perl coadd.pl --window ${size}+0+0 strip.ppm projected-*.ppm && perl picture.pl --size ${size} mosaic.png s.json strip.ppm`,
+      `perl coadd.pl --window ${size}+0+0 strip.ppm projected-*.ppm && perl picture.pl --size ` +
+        `${size} mosaic.png s.json strip.ppm`,
       uncorrected,
     )
 
@@ -151,7 +190,9 @@ describe('the mosaic of the examples', () => {
 
   test('is measured by tasks of each type, pass by pass until they are steady, and the full-size steps get full-size input', async () => {
     const order: string[] = []
-    const times = await measureMosaic(small, examples, 2, { onType: ({ activityType }) => order.push(activityType) })
+    const times = await measureMosaic(small, examples, 2, {
+      onType: ({ activityType }) => order.push(activityType),
+    })
     expect(times.map(({ activityType }) => activityType)).toEqual([
       'observe',
       'project',
@@ -172,7 +213,11 @@ describe('the mosaic of the examples', () => {
     const types = times.map(({ activityType }) => activityType)
     expect(order.slice(0, 3 * types.length)).toEqual([...types, ...types, ...types])
     const [profile] = profilesOf(small, 'some-host', times)
-    expect(profile).toMatchObject({ activityTypeId: 'mosaic-small-observe', resourceId: 'some-host', source: 'measured' })
+    expect(profile).toMatchObject({
+      activityTypeId: 'mosaic-small-observe',
+      resourceId: 'some-host',
+      source: 'measured',
+    })
     expect(profile!['metadata']).toEqual({
       lowestSeconds: times[0]!.lowestSeconds,
       highestSeconds: times[0]!.highestSeconds,
@@ -183,7 +228,8 @@ describe('the mosaic of the examples', () => {
   test('a type is measured at least three times, and until three passes agree', () => {
     expect(isSteady([1, 1])).toBe(false)
     expect(isSteady([1, 1.04, 0.98])).toBe(true)
-    // What another program slowed down is left out of the median, and is no reason to go on for ever.
+    // What another program slowed down is left out of the median, and is no reason to go on for
+    // ever.
     expect(isSteady([1.9, 1, 1.3])).toBe(false)
     expect(isSteady([1.9, 1, 1.3, 1.02, 1.01])).toBe(true)
     expect(median([1.9, 1, 1.3, 1.02, 1.01])).toBe(1.02)
@@ -199,8 +245,12 @@ describe('the mosaic of the examples', () => {
     await expect(runCommand('perl project.pl --window 10x10 --detail 1 in out', bin)).rejects.toThrow(
       '--window 10x10: give WIDTHxHEIGHT+X+Y',
     )
-    await expect(runCommand('perl correct.pl --size 10x10 --tile 3 nowhere.txt in out', bin)).rejects.toThrow('nowhere.txt')
-    await expect(runCommand('perl coadd.pl --window 10x10+0+0 out Mosaic.pm', bin)).rejects.toThrow('not a raster')
+    await expect(runCommand('perl correct.pl --size 10x10 --tile 3 nowhere.txt in out', bin)).rejects.toThrow(
+      'nowhere.txt',
+    )
+    await expect(runCommand('perl coadd.pl --window 10x10+0+0 out Mosaic.pm', bin)).rejects.toThrow(
+      'not a raster',
+    )
   })
 })
 
@@ -218,15 +268,22 @@ describe('the documents of the mosaic', () => {
     expect(activities.length).toBeGreaterThanOrEqual(50)
     expect(new Set(activities.map(({ activityType }) => activityType)).size).toBe(7)
     expect(inOrder(activities)).toHaveLength(activities.length)
-    const edges = new Set(activities.flatMap(({ name, dependsOn = [] }) => dependsOn.map((other) => `${other} ${name}`)))
-    expect(new Set(dataDependencies.map(({ producerActivity, consumerActivity }) => `${producerActivity} ${consumerActivity}`))).toEqual(
-      edges,
+    const edges = new Set(
+      activities.flatMap(({ name, dependsOn = [] }) => dependsOn.map((other) => `${other} ${name}`)),
     )
+    expect(
+      new Set(
+        dataDependencies.map(
+          ({ producerActivity, consumerActivity }) => `${producerActivity} ${consumerActivity}`,
+        ),
+      ),
+    ).toEqual(edges)
     for (const { producerActivity, logicalName, sizeBytes } of dataDependencies) {
       expect(activities.find(({ name }) => name === producerActivity)?.expectedOutputs).toContain(logicalName)
       expect(sizeBytes).toBeGreaterThan(0)
     }
-    for (const { workspaceSeedPath } of activities) expect(statSync(path.join(examples, workspaceSeedPath)).isDirectory()).toBe(true)
+    for (const { workspaceSeedPath } of activities)
+      expect(statSync(path.join(examples, workspaceSeedPath)).isDirectory()).toBe(true)
   })
 
   test('an order that cannot be run is refused with the names of those that wait', () => {
@@ -257,8 +314,12 @@ describe('the documents of the mosaic', () => {
     })
     for (const { id, schedulable } of environment.resources) {
       expect(schedulable).toBe(true)
-      const bound = environment.resourceRuntimeBindings.filter(({ resourceId, enabled }) => resourceId === id && enabled)
-      const modes = bound.map(({ runtimeId }) => environment.runtimes.find((runtime) => runtime.id === runtimeId)?.mode)
+      const bound = environment.resourceRuntimeBindings.filter(
+        ({ resourceId, enabled }) => resourceId === id && enabled,
+      )
+      const modes = bound.map(
+        ({ runtimeId }) => environment.runtimes.find((runtime) => runtime.id === runtimeId)?.mode,
+      )
       expect(modes.toSorted()).toEqual(['execution', 'simulation'])
     }
     expect(environment.activityResourceProfiles).toEqual([])

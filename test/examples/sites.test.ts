@@ -2,11 +2,20 @@ import { spawn } from 'node:child_process'
 import { existsSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { afterAll, describe, expect, test } from '@jest/globals'
-import { atCluster, atHosts, onMachine, readDocuments, withSuffix, type Environment } from '../../examples/demo/documents.ts'
+import {
+  atCloud,
+  atCluster,
+  atHosts,
+  onMachine,
+  readDocuments,
+  withSuffix,
+  type Environment,
+} from '../../examples/demo/documents.ts'
 import { siteKinds } from '../../examples/demo/sites.ts'
-import { connectionProblems } from '../../src/domains/environment-connections/rules.ts'
+import { connectionProblems } from '../../src/connections/rules.ts'
 import { documentProblems } from '../../src/domains/environments/rules.ts'
 import { EnvironmentDefinition } from '../../src/domains/environments/schemas.ts'
+import { NewCapacityTarget } from '../../src/domains/cloud/schemas.ts'
 import { NetworkTopologyDocument } from '../../src/domains/network-topologies/schemas.ts'
 import { cacheDir, temporaryFolder } from '../embedded/folder.ts'
 import { needs } from '../support/needs.ts'
@@ -22,33 +31,39 @@ afterAll(() => {
 })
 
 describe.each(siteKinds)('the documents of the mosaic for %s, as the service reads them', (kind) => {
-  const { environment, topology } = readDocuments(mosaic, kind)
+  const { environment, targets, topology } = readDocuments(mosaic, kind)
 
   test('the environment and each of its connections are accepted as they are', () => {
     expect(EnvironmentDefinition.safeParse(environment).error?.issues ?? []).toEqual([])
     expect(documentProblems(environment)).toEqual([])
-    for (const connection of environment.connections ?? []) expect(connectionProblems(connection, { allowProxyCommand: false })).toEqual([])
+    for (const connection of environment.connections ?? [])
+      expect(connectionProblems(connection, { allowProxyCommand: false })).toEqual([])
+    for (const target of targets) expect(NewCapacityTarget.safeParse(target).error?.issues ?? []).toEqual([])
   })
 
   test('the network joins every two resources', () => {
     expect(NetworkTopologyDocument.safeParse(topology).error?.issues ?? []).toEqual([])
-    const count = environment.resources.length
+    const count = environment.resources.length + targets.length
     expect(topology.links).toHaveLength((count * (count - 1)) / 2)
   })
 
   test('with ids of its own and the cores of a machine they are accepted too', () => {
-    const own = withSuffix(readDocuments(mosaic, kind), 'x').environment
-    const filled = reached(onMachine(own, { cores: 8, memoryBytes: 2 ** 34 }, []))
+    const own = withSuffix(readDocuments(mosaic, kind), 'x')
+    const filled = reached(onMachine(own.environment, { cores: 8, memoryBytes: 2 ** 34 }, []))
     expect(documentProblems(filled)).toEqual([])
     const ids = (filled.connections ?? []).map(({ id }) => id)
     expect(ids.every((id) => id.endsWith('-x'))).toBe(true)
-    // What discovery calls the namespace; under another name it would add a second one, which is bound to no simulation.
-    if (kind === 'kubernetes') expect(filled.resources).toMatchObject([{ type: 'kubernetes_namespace', providerId: 'work' }])
-    const used = filled.runtimes.map(({ configuration }) => (configuration as { connectionId?: string } | undefined)?.connectionId)
-    expect(used.filter((id) => id !== undefined).toSorted()).toEqual(ids.toSorted())
+    // What discovery calls the namespace; under another name it would add a second one, which is
+    // bound to no simulation.
+    if (kind === 'kubernetes')
+      expect(filled.resources).toMatchObject([{ type: 'kubernetes_namespace', providerId: 'work' }])
+    const used = [...filled.runtimes, ...own.targets].map(
+      ({ configuration }) => (configuration as { connectionId?: string } | undefined)?.connectionId,
+    )
+    expect([...new Set(used.filter((id) => id !== undefined))].toSorted()).toEqual(ids.toSorted())
     for (const connection of filled.connections ?? []) {
       expect(connectionProblems(connection, { allowProxyCommand: false })).toEqual([])
-      expect(connection['credentialRef']).toMatch(/^vault:(ssh-key|kubernetes-token)\/x$/)
+      expect(connection['credentialRef']).toMatch(/^vault:(ssh-key|kubernetes-token|cloud-credential)\/x$/)
     }
   })
 })
@@ -64,6 +79,10 @@ const reached = (environment: Environment): Environment => {
       credentialRef: 'vault:kubernetes-token/x',
       runtime: { namespace: 'work' },
     })
+  if (first?.['type'] === 'cloud')
+    return atCloud(environment, {
+      ...{ endpoint: 'http://127.0.0.1:1', credentialRef: 'vault:cloud-credential/x' },
+    })
   const contacts = ['th1', 'th2', 'login node'].map((name) => ({
     ...{ name, address: '10.64.0.11', port: 22, username: 'ada', knownHosts: '10.64.0.11 ssh-ed25519 AAAA' },
   }))
@@ -72,19 +91,24 @@ const reached = (environment: Environment): Environment => {
 
 const demo = (...args: string[]): Promise<{ code: number | null; said: string }> =>
   new Promise((resolve) => {
-    const child = spawn(process.execPath, [path.resolve(mosaic, '../demo.ts'), '--output', path.join(folder.path, 'output'), ...args], {
-      env: {
-        PATH: '/usr/local/bin:/usr/bin:/bin',
-        HOME: folder.path,
-        TMPDIR: folder.path,
-        SERVICE_DATA_DIR: path.join(folder.path, 'data'),
-        SERVICE_CACHE_DIR: cacheDir,
+    const child = spawn(
+      process.execPath,
+      [path.resolve(mosaic, '../demo.ts'), '--output', path.join(folder.path, 'output'), ...args],
+      {
+        env: {
+          PATH: '/usr/local/bin:/usr/bin:/bin',
+          HOME: folder.path,
+          TMPDIR: folder.path,
+          SERVICE_DATA_DIR: path.join(folder.path, 'data'),
+          SERVICE_CACHE_DIR: cacheDir,
+        },
+        stdio: ['ignore', 'pipe', 'pipe'],
       },
-      stdio: ['ignore', 'pipe', 'pipe'],
-    })
+    )
     running.add(child)
     let said = ''
-    for (const stream of [child.stdout, child.stderr]) stream.on('data', (chunk: Buffer) => (said += chunk.toString()))
+    for (const stream of [child.stdout, child.stderr])
+      stream.on('data', (chunk: Buffer) => (said += chunk.toString()))
     child.once('close', (code) => {
       running.delete(child)
       resolve({ code, said })
@@ -98,7 +122,10 @@ test('an unknown site, and a workflow without documents for one, are told', asyn
   })
   const { code, said } = await demo('--site', 'ssh', '--workflow', 'mosaic-montage')
   expect([code, said]).toEqual([2, expect.stringContaining('only the mosaic')])
-  expect(await demo('--site', 'slurm', '--loopback')).toMatchObject({ code: 2, said: expect.stringContaining('only --site ssh') })
+  expect(await demo('--site', 'slurm', '--loopback')).toMatchObject({
+    code: 2,
+    said: expect.stringContaining('only --site ssh'),
+  })
 })
 
 needs('openssh-server', 'openssh-client').test(
@@ -106,10 +133,14 @@ needs('openssh-server', 'openssh-client').test(
   async () => {
     const { code, said } = await demo('--site', 'ssh', '--loopback', '--small')
     expect({ code, said }).toEqual({ code: 0, said: expect.any(String) })
-    expect(said).toMatch(/^The site ssh --loopback needs the Debian packages openssh-client openssh-server\.\n/)
+    expect(said).toMatch(
+      /^The site ssh --loopback needs the Debian packages openssh-client openssh-server\.\n/,
+    )
     expect(said).toMatch(/th1: sshd at port \d+ of this machine\n\s+th2: sshd at port \d+ of this machine/)
     expect(said).toContain('43 of 43 done')
-    const lines = said.split('\n').filter((line) => !line.includes(folder.path) && !line.startsWith('The site'))
+    const lines = said
+      .split('\n')
+      .filter((line) => !line.includes(folder.path) && !line.startsWith('The site'))
     expect(lines.filter((line) => line.length > 80)).toEqual([])
   },
   900_000,
@@ -122,10 +153,12 @@ needs(...siteNeeds.slurm).test(
     expect({ code, said }).toEqual({ code: 0, said: expect.any(String) })
     expect(said).toContain('th1: healthy')
     expect(said).toContain('login node: healthy')
-    const sites = [...said.matchAll(/^ {6}((?:local@|ssh\/|slurm\/)\S+)\s+(\d+) /gm)].map(([, site, tasks]) => ({
-      site,
-      tasks: Number(tasks),
-    }))
+    const sites = [...said.matchAll(/^ {6}((?:local@|ssh\/|slurm\/)\S+)\s+(\d+) /gm)].map(
+      ([, site, tasks]) => ({
+        site,
+        tasks: Number(tasks),
+      }),
+    )
     expect(sites.map(({ site }) => site!.replace(/[@/].*/, '')).toSorted()).toEqual(['local', 'slurm', 'ssh'])
     expect(sites.reduce((sum, { tasks }) => sum + tasks, 0)).toBe(43)
     expect(said).toMatch(/Data: \d+ × gateway/)
@@ -134,4 +167,17 @@ needs(...siteNeeds.slurm).test(
     expect(readPng(readFileSync(picture))).toMatchObject({ width: 320, height: 240 })
   },
   900_000,
+)
+
+needs(...siteNeeds.ssh).test(
+  'on machines that a provider makes for the run, with a receipt to the end',
+  async () => {
+    const { code, said } = await demo('--site', 'cloud', '--small')
+    expect([code, code === 0 ? '' : said]).toEqual([0, ''])
+    expect(said).toContain('All machines of the run are gone.')
+    expect(said).toMatch(/sum +\d/)
+    const picture = /picture {3}(\S+)/.exec(said)?.[1] ?? ''
+    expect(readPng(readFileSync(picture))).toMatchObject({ width: 320, height: 240 })
+  },
+  600_000,
 )

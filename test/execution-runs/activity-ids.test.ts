@@ -7,7 +7,10 @@ type Json = Record<string, any>
 let service: TestService
 let world: World
 let document: Json
-/** Runs of one workflow whose plans and embedded workflows write activity ids in each way that there is. */
+/**
+ * Runs of one workflow whose plans and embedded workflows write activity ids in each way that there
+ * is.
+ */
 const runs: string[] = []
 
 const forms = ['both-make', 'make']
@@ -28,7 +31,10 @@ afterAll(() => service[Symbol.asyncDispose]())
 const short = (id: string): string => id.replace(/^both-/, '')
 const planned = async (id: string, form: (activityId: string) => string): Promise<Json> => {
   const { workflowVersionId, executionScopeId } = await service.get(`/schedule-plans/${world.planId}/`)
-  const assignments = world.assignments.map((assignment) => ({ ...assignment, activityId: form(assignment.activityId) }))
+  const assignments = world.assignments.map((assignment) => ({
+    ...assignment,
+    activityId: form(assignment.activityId),
+  }))
   return { id, workflowVersionId, executionScopeId, assignments }
 }
 /** The workflow as older documents embed it: with ids that are the external ids. */
@@ -49,7 +55,12 @@ const envelope = async (id: string, form: (activityId: string) => string, workfl
   const plan = await planned(id, form)
   const scopes: Json[] = await service.get('/execution-scopes/')
   const resources: Json[] = await service.get('/resources/')
-  return { plan, workflow, resources, executionScope: scopes.find((scope) => scope['id'] === plan['executionScopeId']) }
+  return {
+    plan,
+    workflow,
+    resources,
+    executionScope: scopes.find((scope) => scope['id'] === plan['executionScopeId']),
+  }
 }
 
 const bodies: Record<string, (id: string, form: (activityId: string) => string) => Promise<Json>> = {
@@ -91,13 +102,22 @@ test('every route with assignments in its body takes both forms of the ids', asy
   for (const { name, path } of taking) {
     for (const [i, form] of [(id: string) => id, short].entries()) {
       const id = `${path.replaceAll('/', '-')}${String(i)}`
-      const answer = await service.call('POST', path, await (bodies[name] as (typeof bodies)[string])(id, form))
-      expect([name, i, answer.status, answer.body.details]).toEqual([name, i, path.includes('runs') ? 202 : 201, undefined])
+      const answer = await service.call(
+        'POST',
+        path,
+        await (bodies[name] as (typeof bodies)[string])(id, form),
+      )
+      expect([name, i, answer.status, answer.body.details]).toEqual([
+        name,
+        i,
+        path.includes('runs') ? 202 : 201,
+        undefined,
+      ])
       if (path.includes('plans')) {
         const { assignments } = await service.get(`/schedule-plans/${id}/`)
-        expect(assignments.map((assignment: Json) => [assignment['activityId'], assignment['externalId']])).toEqual(
-          world.assignments.map(({ activityId }) => [form(activityId), short(activityId)]),
-        )
+        expect(
+          assignments.map((assignment: Json) => [assignment['activityId'], assignment['externalId']]),
+        ).toEqual(world.assignments.map(({ activityId }) => [form(activityId), short(activityId)]))
         await service.post('/execution-runs/', { id: `run${id}`, schedulePlanId: id, mode: 'real' })
       }
       runs.push(path.includes('runs') ? id : `run${id}`)
@@ -109,16 +129,22 @@ test('every route with assignments in its body takes both forms of the ids', asy
 test('every route with an activity in its path takes both forms, whichever the plan and the workflow have', async () => {
   const taking = operations().filter(({ path }) => path.includes('{activityId}'))
   expect(taking.length).toBeGreaterThan(3)
-  // An id of an activity comes in the path or in a document; a query that took one would have to be asked here too.
+  // An id of an activity comes in the path or in a document; a query that took one would have to be
+  // asked here too.
   expect(
-    operations().flatMap(({ parameters }) => parameters.filter((one) => one['in'] === 'query' && /activity/i.test(one['name']))),
+    operations().flatMap(({ parameters }) =>
+      parameters.filter((one) => one['in'] === 'query' && /activity/i.test(one['name'])),
+    ),
   ).toEqual([])
   expect(runs.length).toBe(6)
   for (const { name, path } of taking)
     for (const run of runs) {
       const answers = []
       for (const activity of forms) {
-        const url = path.replace('{runId}', encodeURIComponent(run)).replace('{activityId}', activity).replace('{path}', 'out.txt')
+        const url = path
+          .replace('{runId}', encodeURIComponent(run))
+          .replace('{activityId}', activity)
+          .replace('{path}', 'out.txt')
         expect(url).not.toContain('{')
         answers.push(await service.call(name.slice(0, name.indexOf(' ')), url))
       }
@@ -126,6 +152,9 @@ test('every route with an activity in its path takes both forms, whichever the p
       expect(answers[0]?.text).toBe(answers[1]?.text)
       if (!name.startsWith('HEAD ')) expect(answers[0]?.text).toMatch(/made|file|out\.txt/)
     }
-  const unknown = await service.call('GET', `/execution-runs/${encodeURIComponent(runs[0] as string)}/activities/both-both-make/logs/`)
+  const unknown = await service.call(
+    'GET',
+    `/execution-runs/${encodeURIComponent(runs[0] as string)}/activities/both-both-make/logs/`,
+  )
   expect(unknown.status).toBe(404)
 }, 120_000)

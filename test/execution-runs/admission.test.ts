@@ -7,11 +7,16 @@ let service: TestService
 let world: World
 beforeAll(async () => {
   service = await openService()
-  world = await makeWorld(service, { name: 'plain', launch: 'none', tasks: [{ name: 'a' }, { name: 'b', after: ['a'] }] })
+  world = await makeWorld(service, {
+    name: 'plain',
+    launch: 'none',
+    tasks: [{ name: 'a' }, { name: 'b', after: ['a'] }],
+  })
 }, 120_000)
 afterAll(() => service[Symbol.asyncDispose]())
 
-const create = (body: object, headers?: Record<string, string>) => service.call('POST', '/execution-runs/', body, headers)
+const create = (body: object, headers?: Record<string, string>) =>
+  service.call('POST', '/execution-runs/', body, headers)
 const nothing = async (id: string): Promise<void> => {
   expect((await service.call('GET', `/execution-runs/${encodeURIComponent(id)}/`)).status).toBe(404)
 }
@@ -20,7 +25,9 @@ const reasons = (answer: { body: any }): string[] =>
 
 describe('creating a run', () => {
   test('64 equal requests at once make one run', async () => {
-    const answers = await Promise.all(Array.from({ length: 64 }, () => create({ id: 'once', schedulePlanId: world.planId, mode: 'real' })))
+    const answers = await Promise.all(
+      Array.from({ length: 64 }, () => create({ id: 'once', schedulePlanId: world.planId, mode: 'real' })),
+    )
     expect(answers.filter(({ status }) => status === 202)).toHaveLength(1)
     expect(answers.filter(({ status }) => status === 409)).toHaveLength(63)
     expect((await service.finished('once')).run.status).toBe('completed')
@@ -32,14 +39,16 @@ describe('creating a run', () => {
     const body = { id: 'keyed', schedulePlanId: world.planId, mode: 'real' }
     const answers = await Promise.all(Array.from({ length: 64 }, () => create(body, key)))
     expect(answers.every(({ status }) => status === 202 || status === 409)).toBe(true)
-    expect(answers.filter(({ status, headers }) => status === 202 && headers.get('idempotency-replayed') === null)).toHaveLength(1)
+    expect(
+      answers.filter(({ status, headers }) => status === 202 && headers.get('idempotency-replayed') === null),
+    ).toHaveLength(1)
     const again = await create(body, key)
-    expect([again.status, again.headers.get('idempotency-replayed'), again.body.id, again.headers.get('location')]).toEqual([
-      202,
-      'true',
-      'keyed',
-      '/api/execution-runs/keyed/',
-    ])
+    expect([
+      again.status,
+      again.headers.get('idempotency-replayed'),
+      again.body.id,
+      again.headers.get('location'),
+    ]).toEqual([202, 'true', 'keyed', '/api/execution-runs/keyed/'])
     expect((await create({ ...body, id: 'another' }, key)).status).toBe(422)
     await nothing('another')
     await service.finished('keyed')
@@ -48,7 +57,14 @@ describe('creating a run', () => {
 
   test('answers 202 with the run and its place; the members may stand in `run` or at the top, and a sent status is ignored', async () => {
     const answer = await create({
-      run: { id: 'enveloped', schedulePlanId: world.planId, mode: 'real', status: 'completed', seed: 7, title: 'With a title' },
+      run: {
+        id: 'enveloped',
+        schedulePlanId: world.planId,
+        mode: 'real',
+        status: 'completed',
+        seed: 7,
+        title: 'With a title',
+      },
     })
     expect(answer.status).toBe(202)
     expect(answer.headers.get('location')).toBe('/api/execution-runs/enveloped/')
@@ -62,7 +78,9 @@ describe('creating a run', () => {
     })
     expect(['created', 'running', 'completed']).toContain(answer.body.status)
     expect((await service.finished('enveloped')).run.status).toBe('completed')
-    expect((await create({ run: { id: 'x', schedulePlanId: world.planId, mode: 'real' }, id: 'y' })).status).toBeGreaterThanOrEqual(400)
+    expect(
+      (await create({ run: { id: 'x', schedulePlanId: world.planId, mode: 'real' }, id: 'y' })).status,
+    ).toBeGreaterThanOrEqual(400)
   })
 
   test('takes ids of any shape: slashes, unicode, 255 characters', async () => {
@@ -73,7 +91,10 @@ describe('creating a run', () => {
       await checked(service, world, id)
     }
     for (const id of ['', 'x'.repeat(256), 'x'.repeat(1_000), 'line\nbreak', 'nul\0'])
-      expect([id, (await create({ id, schedulePlanId: world.planId, mode: 'real' })).status]).toEqual([id, 422])
+      expect([id, (await create({ id, schedulePlanId: world.planId, mode: 'real' })).status]).toEqual([
+        id,
+        422,
+      ])
   })
 
   test('refuses what is missing, unknown, null or of the wrong type, each with its path', async () => {
@@ -108,14 +129,21 @@ describe('admission', () => {
     })
     const answer = await create({ id: 'unbound-run', schedulePlanId: unbound.planId, mode: 'real' })
     expect([answer.status, answer.body.code]).toEqual([422, 'unacceptable'])
-    for (const resource of unbound.resourceIds) expect(reasons(answer).some((reason) => reason.includes(resource))).toBe(true)
+    for (const resource of unbound.resourceIds)
+      expect(reasons(answer).some((reason) => reason.includes(resource))).toBe(true)
     await nothing('unbound-run')
     // The same plan can be simulated: the bindings to that runtime are there.
-    expect((await runToEnd(service, unbound, { id: 'unbound-sim', mode: 'simulation' })).run.status).toBe('completed')
+    expect((await runToEnd(service, unbound, { id: 'unbound-sim', mode: 'simulation' })).run.status).toBe(
+      'completed',
+    )
   })
 
   test('tells all reasons at once: several places of difference from the stored plan', async () => {
-    const { plan } = worldDocuments({ name: 'plain', launch: 'none', tasks: [{ name: 'a' }, { name: 'b', after: ['a'] }] })
+    const { plan } = worldDocuments({
+      name: 'plain',
+      launch: 'none',
+      tasks: [{ name: 'a' }, { name: 'b', after: ['a'] }],
+    })
     const [first, second] = plan.assignments
     const differing = [
       { ...first, coreId: 'core-7', orderOnResource: 12 },
@@ -136,7 +164,10 @@ describe('admission', () => {
       plan: { ...plan, assignments: [{ ...first, activityId: 'nobody' }] },
     })
     expect(foreign.status).toBe(422)
-    expect(foreign.body.details.map((detail: any) => detail.path).sort()).toEqual(['plan.assignments', 'plan.assignments.0.activityId'])
+    expect(foreign.body.details.map((detail: any) => detail.path).sort()).toEqual([
+      'plan.assignments',
+      'plan.assignments.0.activityId',
+    ])
     await nothing('differing')
     // The same assignments as stored are accepted, in either form of the activity's id.
     expect(
@@ -145,7 +176,10 @@ describe('admission', () => {
           run: { id: 'agreeing', schedulePlanId: world.planId, mode: 'real' },
           plan: {
             ...plan,
-            assignments: plan.assignments.map((assignment) => ({ ...assignment, activityId: assignment.activityId.replace('plain-', '') })),
+            assignments: plan.assignments.map((assignment) => ({
+              ...assignment,
+              activityId: assignment.activityId.replace('plain-', ''),
+            })),
           },
         })
       ).status,
@@ -158,7 +192,10 @@ describe('admission', () => {
       name: 'thought',
       spec: {
         namespace: 'tests',
-        activities: ['x', 'y'].map((name) => ({ name, simulation: { model: 'deterministic', durationSeconds: 1 } })),
+        activities: ['x', 'y'].map((name) => ({
+          name,
+          simulation: { model: 'deterministic', durationSeconds: 1 },
+        })),
       },
     }
     const documents = worldDocuments({ name: 'thought', tasks: [{ name: 'x' }, { name: 'y' }] })
@@ -169,24 +206,40 @@ describe('admission', () => {
     await service.post('/schedule-plans/import/', { plan: documents.plan })
     const answer = await create({ id: 'thought-run', schedulePlanId: 'thought-plan', mode: 'real' })
     expect(answer.status).toBe(422)
-    for (const name of ['thought-x', 'thought-y']) expect(reasons(answer).some((reason) => reason.includes(name))).toBe(true)
+    for (const name of ['thought-x', 'thought-y'])
+      expect(reasons(answer).some((reason) => reason.includes(name))).toBe(true)
     await nothing('thought-run')
-    expect((await runToEnd(service, documents.world, { id: 'thought-sim', mode: 'simulation' })).run).toMatchObject({
+    expect(
+      (await runToEnd(service, documents.world, { id: 'thought-sim', mode: 'simulation' })).run,
+    ).toMatchObject({
       status: 'completed',
       makespanSeconds: 1,
     })
   })
 
   test('answers 503 not_built before anything is stored for what is not built', async () => {
-    const remote = await makeWorld(service, { name: 'remote', driver: 'cloud', tasks: [{ name: 'a' }] })
     for (const body of [
       { id: 'later', schedulePlanId: world.planId, mode: 'interactive' },
       { id: 'later', schedulePlanId: world.planId, mode: 'simulation', simulator: 'simgrid' },
-      { id: 'later', schedulePlanId: remote.planId, mode: 'real' },
     ]) {
       const answer = await create(body)
-      expect([body, answer.status, answer.body.code, answer.headers.get('retry-after')]).toEqual([body, 503, 'not_built', null])
+      expect([body, answer.status, answer.body.code, answer.headers.get('retry-after')]).toEqual([
+        body,
+        503,
+        'not_built',
+        null,
+      ])
     }
+    await nothing('later')
+  })
+
+  test('answers 422 for a cloud runtime with a resource that no capacity target stands for', async () => {
+    const remote = await makeWorld(service, { name: 'remote', driver: 'cloud', tasks: [{ name: 'a' }] })
+    const answer = await create({ id: 'later', schedulePlanId: remote.planId, mode: 'real' })
+    expect([answer.status, reasons(answer).some((reason) => reason.includes('capacity target'))]).toEqual([
+      422,
+      true,
+    ])
     await nothing('later')
   })
 
@@ -195,7 +248,12 @@ describe('admission', () => {
       ...{ id, name: id, type, endpoint: 'host.invalid', username: 'u' },
       ...(type === 'kubernetes' ? { configuration: { namespace: 'lab' } } : {}),
     })
-    const plan = async (name: string, driver: 'ssh' | 'slurm' | 'kubernetes', types: readonly string[], configuration = {}) =>
+    const plan = async (
+      name: string,
+      driver: 'ssh' | 'slurm' | 'kubernetes',
+      types: readonly string[],
+      configuration = {},
+    ) =>
       makeWorld(service, {
         name,
         tasks: [{ name: 'a', ...(driver === 'kubernetes' ? { image: 'busybox:1.36' } : {}) }],
@@ -237,7 +295,12 @@ describe('admission', () => {
       const answer = await create({ id: `${name}-run`, schedulePlanId: world.planId, mode: 'real' })
       expect([answer.status, answer.body.details]).toEqual([
         422,
-        [{ path: `runtimes.${name}-place-1.configuration.connectionId`, message: expect.stringMatching(text) }],
+        [
+          {
+            path: `runtimes.${name}-place-1.configuration.connectionId`,
+            message: expect.stringMatching(text),
+          },
+        ],
       ])
       await nothing(`${name}-run`)
     })

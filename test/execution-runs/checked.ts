@@ -4,10 +4,18 @@ import { dependenciesOf, recordOf, type RunRecord, type World } from '../support
 import { violationsOf } from './checker.ts'
 
 /** The whole record of a run, after the checker has found nothing wrong with it. */
-export const checked = async (service: Pick<TestService, 'get'>, world: World, runId: string): Promise<RunRecord> => {
+export const checked = async (
+  service: Pick<TestService, 'get'>,
+  world: World,
+  runId: string,
+): Promise<RunRecord> => {
   const record = await recordOf(service, runId)
-  const most = new Map(world.tasks.map((task) => [world.activityId(task.name), task.policy?.maxAttempts ?? 1]))
-  expect(violationsOf(record, { dependencies: dependenciesOf(world), maxAttempts: (id) => most.get(id) ?? 1 })).toEqual([])
+  const most = new Map(
+    world.tasks.map((task) => [world.activityId(task.name), task.policy?.maxAttempts ?? 1]),
+  )
+  expect(
+    violationsOf(record, { dependencies: dependenciesOf(world), maxAttempts: (id) => most.get(id) ?? 1 }),
+  ).toEqual([])
   return record
 }
 
@@ -25,5 +33,8 @@ export const runToEnd = async (
 
 export const activityOf = (record: RunRecord, world: World, name: string, attempt?: number): any =>
   record.activities
-    .filter((task) => task.activityId === world.activityId(name) && (attempt === undefined || task.attempt === attempt))
+    .filter(
+      (task) =>
+        task.activityId === world.activityId(name) && (attempt === undefined || task.attempt === attempt),
+    )
     .at(-1)

@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { openOutput, openOutputAt } from '../../src/domains/execution-runs/files.ts'
-import { openLocalShell } from '../../src/drivers/local-shell.ts'
+import { openLocalShell } from '../../src/shell/local-shell.ts'
 import { runFolder } from '../support/run-folder.ts'
 
 const root = mkdtempSync(join(runFolder(), 'orrery-files-'))
@@ -19,16 +19,28 @@ const places = [
   ['at another machine', (path: string) => openOutputAt(shell, root, path)],
 ] as const
 
-test.each(places)('%s: outputs are read whatever they are called, and nothing outside is', async (_where, open) => {
-  for (const name of ['plain', 'ends in a line break\n', '\n', '-n', '$(touch x)', "it's; `x` \\", '*', ' ']) {
-    writeFileSync(join(root, name), `of ${name}`)
-    const { stream, sizeBytes } = await open(name)
-    expect(await text(stream)).toBe(`of ${name}`)
-    expect(sizeBytes).toBe(Buffer.byteLength(`of ${name}`))
-  }
-  rmSync(join(root, 'leads out'), { force: true })
-  symlinkSync('/etc/passwd', join(root, 'leads out'))
-  await expect(open('leads out')).rejects.toThrow(/leaves the work directory/)
-  await expect(open('../x')).rejects.toThrow(/leaves the work directory/)
-  await expect(open('none')).rejects.toThrow(/none/)
-})
+test.each(places)(
+  '%s: outputs are read whatever they are called, and nothing outside is',
+  async (_where, open) => {
+    for (const name of [
+      'plain',
+      'ends in a line break\n',
+      '\n',
+      '-n',
+      '$(touch x)',
+      "it's; `x` \\",
+      '*',
+      ' ',
+    ]) {
+      writeFileSync(join(root, name), `of ${name}`)
+      const { stream, sizeBytes } = await open(name)
+      expect(await text(stream)).toBe(`of ${name}`)
+      expect(sizeBytes).toBe(Buffer.byteLength(`of ${name}`))
+    }
+    rmSync(join(root, 'leads out'), { force: true })
+    symlinkSync('/etc/passwd', join(root, 'leads out'))
+    await expect(open('leads out')).rejects.toThrow(/leaves the work directory/)
+    await expect(open('../x')).rejects.toThrow(/leaves the work directory/)
+    await expect(open('none')).rejects.toThrow(/none/)
+  },
+)

@@ -20,13 +20,21 @@ test('tasks of one lane follow each other in the planned order, whatever else is
   const world = await makeWorld(service, {
     name: 'order',
     cores: [1, 1],
-    tasks: Array.from({ length: 20 }, (_, i) => ({ name: `t${String(i)}`, run: 'sleep 0.02', lane: [i % 2, 0] as const })),
+    tasks: Array.from({ length: 20 }, (_, i) => ({
+      name: `t${String(i)}`,
+      run: 'sleep 0.02',
+      lane: [i % 2, 0] as const,
+    })),
   })
   const record = await runToEnd(service, world, { id: 'order-run' })
   for (const resource of world.resourceIds) {
-    const starts = record.activities.filter((task) => task.plannedResourceId === resource).sort((a, b) => a.startedAt - b.startedAt)
+    const starts = record.activities
+      .filter((task) => task.plannedResourceId === resource)
+      .sort((a, b) => a.startedAt - b.startedAt)
     expect(starts).toHaveLength(10)
-    expect(starts.map((task) => task.orderOnResource)).toEqual(starts.map((task) => task.orderOnResource).sort((a, b) => a - b))
+    expect(starts.map((task) => task.orderOnResource)).toEqual(
+      starts.map((task) => task.orderOnResource).sort((a, b) => a - b),
+    )
   }
 })
 
@@ -43,7 +51,9 @@ test('a task of two cores holds both its lanes', async () => {
   })
   const record = await runToEnd(service, world, { id: 'wide-run' })
   expect(record.run.status).toBe('completed')
-  expect(record.activities.find((task) => task.externalId === 'wide')).toMatchObject({ coreIds: ['core-0', 'core-1'] })
+  expect(record.activities.find((task) => task.externalId === 'wide')).toMatchObject({
+    coreIds: ['core-0', 'core-1'],
+  })
 })
 
 test('two runs of one plan share its lanes: no overlap, all cores in use, and who waits says for whom', async () => {
@@ -51,10 +61,13 @@ test('two runs of one plan share its lanes: no overlap, all cores in use, and wh
   await Promise.all([start(world.planId, 'shared-a'), start(world.planId, 'shared-b')])
   const reasons = new Set<string>()
   for (;;) {
-    const details = await Promise.all(['shared-a', 'shared-b'].map((id) => service.get(`/execution-runs/${id}/`)))
+    const details = await Promise.all(
+      ['shared-a', 'shared-b'].map((id) => service.get(`/execution-runs/${id}/`)),
+    )
     for (const { activities } of details)
       for (const task of activities)
-        if (task.status === 'queued' && task.metadata?.queueReason !== undefined) reasons.add(task.metadata.queueReason)
+        if (task.status === 'queued' && task.metadata?.queueReason !== undefined)
+          reasons.add(task.metadata.queueReason)
     if (details.every(({ run }) => run.status !== 'created' && run.status !== 'running')) break
     await new Promise((resolve) => setTimeout(resolve, 30))
   }
@@ -72,8 +85,11 @@ test('processes never exceed the cores of the machine, whatever the plans say, a
   await Promise.all([service.finished('eight-run'), service.finished('nine-run')])
   const records = [await checked(service, wide, 'eight-run'), await checked(service, other, 'nine-run')]
   expect(mostAtOnce(records)).toBeLessThanOrEqual(cores)
-  // While both have tasks left to start, neither is starved: each gets at least a quarter of the starts.
-  const starts = records.map(({ activities }) => activities.map((task) => task.startedAt as number).sort((x, y) => x - y))
+  // While both have tasks left to start, neither is starved: each gets at least a quarter of the
+  // starts.
+  const starts = records.map(({ activities }) =>
+    activities.map((task) => task.startedAt as number).sort((x, y) => x - y),
+  )
   const from = Math.max(...starts.map((times) => times[0] as number))
   const to = Math.min(...starts.map((times) => times.at(-1) as number))
   const shares = starts.map((times) => times.filter((time) => time >= from && time <= to).length)
@@ -96,7 +112,10 @@ test('tasks that need several cores get them beside others that need one', async
   const wide = record.activities.filter((task) => Number(task.externalId.slice(1)) % 3 === 0)
   for (const task of wide) {
     const beside = record.activities.filter(
-      (other) => other !== task && other.startedAt < task.finishedAt - 0.002 && other.finishedAt > task.startedAt + 0.002,
+      (other) =>
+        other !== task &&
+        other.startedAt < task.finishedAt - 0.002 &&
+        other.finishedAt > task.startedAt + 0.002,
     )
     expect(beside.map((other) => other.id)).toEqual([])
   }
@@ -112,7 +131,9 @@ test('three runs that take each other’s lanes all the time come to their ends'
   await Promise.all(['cross-a', 'cross-b', 'cross-c'].map((id) => start(world.planId, id)))
   const details = await Promise.all(['cross-a', 'cross-b', 'cross-c'].map((id) => service.finished(id, 90)))
   expect(details.map(({ run }) => run.status)).toEqual(['completed', 'completed', 'completed'])
-  const records = await Promise.all(['cross-a', 'cross-b', 'cross-c'].map((id) => checked(service, world, id)))
+  const records = await Promise.all(
+    ['cross-a', 'cross-b', 'cross-c'].map((id) => checked(service, world, id)),
+  )
   expect(overlapsOf(records)).toEqual([])
 })
 

@@ -35,11 +35,13 @@ beforeAll(async () => {
 }, 180_000)
 afterAll(() => service[Symbol.asyncDispose]())
 
-const rows = (statement: string, ...params: unknown[]): Promise<any[]> => service.post('/provenance/sql/', { statement, params })
+const rows = (statement: string, ...params: unknown[]): Promise<any[]> =>
+  service.post('/provenance/sql/', { statement, params })
 
 test('what an attempt was given is derived from what others left: declared, staged, or handed on by one that left nothing', async () => {
   const uses = await rows(
-    'select consumer_activity_id, relative_path, basis, checksum from data_uses where execution_run_id = ? order by 1, 2',
+    'select consumer_activity_id, relative_path, basis, checksum from data_uses where ' +
+      'execution_run_id = ? order by 1, 2',
     'traced-run',
   )
   expect(uses.map((use) => [use.consumer_activity_id, use.relative_path, use.basis])).toEqual([
@@ -55,7 +57,8 @@ test('what an attempt was given is derived from what others left: declared, stag
 
 test('a run keeps who asked for it, the version of the service, and the digest of what each attempt was given', async () => {
   const attempts = await rows(
-    'select activity_id, actor_id, service_version, mode, schedule_plan_id, input_digest, exit_code from attempts where execution_run_id = ? order by 1',
+    'select activity_id, actor_id, service_version, mode, schedule_plan_id, input_digest, ' +
+      'exit_code from attempts where execution_run_id = ? order by 1',
     'traced-run',
   )
   expect(attempts).toHaveLength(4)
@@ -77,7 +80,8 @@ test('a run keeps who asked for it, the version of the service, and the digest o
 
 test('a transfer names the file that it was for, where one was meant', async () => {
   const transfers = await rows(
-    'select consumer_activity_id, data_object_id, data_object_instance_id from transfers where execution_run_id = ? order by 1',
+    'select consumer_activity_id, data_object_id, data_object_instance_id from transfers where ' +
+      'execution_run_id = ? order by 1',
     'traced-run',
   )
   const [raw] = await rows(
@@ -85,7 +89,11 @@ test('a transfer names the file that it was for, where one was meant', async () 
     'traced-run',
   )
   expect(transfers.find(({ consumer_activity_id }) => consumer_activity_id === 'traced-cut')).toEqual({
-    ...{ consumer_activity_id: 'traced-cut', data_object_id: raw.data_object_id, data_object_instance_id: raw.id },
+    ...{
+      consumer_activity_id: 'traced-cut',
+      data_object_id: raw.data_object_id,
+      data_object_instance_id: raw.id,
+    },
   })
 })
 
@@ -98,7 +106,10 @@ test('the picture leads back to everything that it came of', async () => {
     .filter(({ entity }: { entity: string }) => entity === 'data_instances')
     .map(({ record }: any) => record.relative_path)
   expect(files.toSorted()).toEqual(['first', 'other', 'picture', 'raw'])
-  const closure = await service.call('GET', `/provenance/lineage/data_instances/${encodeURIComponent(picture.id)}/closure/`)
+  const closure = await service.call(
+    'GET',
+    `/provenance/lineage/data_instances/${encodeURIComponent(picture.id)}/closure/`,
+  )
   const found = closure.text
     .split('\n')
     .filter(Boolean)
@@ -111,11 +122,20 @@ test('the picture leads back to everything that it came of', async () => {
       .toSorted(),
   ).toEqual(['traced-run:traced-cut', 'traced-run:traced-join', 'traced-run:traced-make'])
   expect(found.map(({ entity }) => entity)).toEqual(
-    expect.arrayContaining(['plans', 'runs', 'workflow_versions', 'workflows', 'resources', 'execution_scopes', 'activities']),
+    expect.arrayContaining([
+      'plans',
+      'runs',
+      'workflow_versions',
+      'workflows',
+      'resources',
+      'execution_scopes',
+      'activities',
+    ]),
   )
   // Every edge stands between nodes that are there, and leads from the antecedent.
   const keys = new Set(lineage.nodes.map(({ key }: { key: string }) => key))
-  for (const { source, target } of lineage.edges) expect([keys.has(source), keys.has(target)]).toEqual([true, true])
+  for (const { source, target } of lineage.edges)
+    expect([keys.has(source), keys.has(target)]).toEqual([true, true])
 })
 
 test('the run is on the audit trail with the digest of its events, and the trail proves that nobody changed them', async () => {
@@ -133,7 +153,11 @@ test('the run is on the audit trail with the digest of its events, and the trail
       if (verdict.unsealed === 0) return verdict
     }
   }
-  expect(await whole()).toEqual({ sealed: expect.any(Number), unsealed: 0, head: { number: expect.any(Number), seal: expect.any(String) } })
+  expect(await whole()).toEqual({
+    sealed: expect.any(Number),
+    unsealed: 0,
+    head: { number: expect.any(Number), seal: expect.any(String) },
+  })
 
   const stop = new AbortController()
   const stream = await fetch(`${service.baseUrl}/audit-events/?executionId=traced-run`, {
@@ -151,11 +175,14 @@ test('the run is on the audit trail with the digest of its events, and the trail
 
   const [event] = await service.db.prepared<{ payload: unknown }>(
     'take',
-    "update run_events set payload = '{}' where execution_run_id = 'traced-run' and sequence = 1 returning sequence",
+    "update operation_events set payload = '{}' where operation_id = 'traced-run' and sequence = 1 returning sequence",
     [],
   )
   expect(event).toBeDefined()
-  expect((await whole()).first).toEqual({ id: events[0].id, reason: expect.stringMatching(/events of run traced-run/) })
+  expect((await whole()).first).toEqual({
+    id: events[0].id,
+    reason: expect.stringMatching(/events of run traced-run/),
+  })
 })
 
 test('the run is exported as a crate with its files, and as PROV', async () => {
@@ -164,12 +191,19 @@ test('the run is exported as a crate with its files, and as PROV', async () => {
   const zip = join(mkdtempSync(join(runFolder(), 'crate-')), 'run.zip')
   writeFileSync(zip, Buffer.from(await answer.arrayBuffer()))
   const read =
-    'import json,sys,zipfile; z=zipfile.ZipFile(sys.argv[1]); assert z.testzip() is None; print(json.dumps({n: z.read(n).decode() for n in z.namelist()}))'
-  const entries = JSON.parse(execFileSync('python3', ['-c', read, zip], { encoding: 'utf8' })) as Record<string, string>
+    'import json,sys,zipfile; z=zipfile.ZipFile(sys.argv[1]); assert z.testzip() is None; ' +
+    'print(json.dumps({n: z.read(n).decode() for n in z.namelist()}))'
+  const entries = JSON.parse(execFileSync('python3', ['-c', read, zip], { encoding: 'utf8' })) as Record<
+    string,
+    string
+  >
   const metadata = JSON.parse(entries['ro-crate-metadata.json'] ?? '') as { '@graph': Record<string, any>[] }
-  const files = metadata['@graph'].filter((entity) => entity['@type'] === 'File' && String(entity['@id']).startsWith('data/'))
+  const files = metadata['@graph'].filter(
+    (entity) => entity['@type'] === 'File' && String(entity['@id']).startsWith('data/'),
+  )
   expect(files.map(({ name }) => name).toSorted()).toEqual(['first', 'other', 'picture', 'raw'])
-  for (const file of files) expect(entries[decodeURIComponent(file['@id'])]?.length).toBe(Number(file['contentSize']))
+  for (const file of files)
+    expect(entries[decodeURIComponent(file['@id'])]?.length).toBe(Number(file['contentSize']))
   const action = metadata['@graph'].find((entity) => entity['@id'] === '#run-traced-run%3Atraced-cut')
   expect(action).toMatchObject({
     '@type': 'CreateAction',
@@ -177,7 +211,9 @@ test('the run is exported as a crate with its files, and as PROV', async () => {
     endTime: expect.stringMatching(/\+00:00$/),
   })
 
-  const alone = await service.call('GET', '/execution-runs/traced-run/crate/', undefined, { accept: 'application/ld+json' })
+  const alone = await service.call('GET', '/execution-runs/traced-run/crate/', undefined, {
+    accept: 'application/ld+json',
+  })
   expect([alone.status, alone.body['@graph'].length]).toEqual([200, metadata['@graph'].length])
   const { body: prov } = await service.call('GET', '/execution-runs/traced-run/prov/')
   expect(Object.keys(prov.wasGeneratedBy)).toHaveLength(4)

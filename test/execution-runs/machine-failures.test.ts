@@ -13,8 +13,8 @@ beforeAll(async () => {
 afterAll(() => service[Symbol.asyncDispose]())
 
 /**
- * What a machine that dies leaves of a task: no process of it, and no recorded end. The runner goes first, so that it cannot record
- * one; its number is in the task's record.
+ * What a machine that dies leaves of a task: no process of it, and no recorded end. The runner goes
+ * first, so that it cannot record one; its number is in the task's record.
  */
 const lose = (name: string, pid: number): void => {
   const record = readFileSync(join(service.dataDir, 'tasks', `${name}.task`), 'utf8')
@@ -27,11 +27,17 @@ test('50 failures of the site cost no attempt of the activities: with maxAttempt
   const count = 50
   writeFileSync(ledger, '')
   // A first attempt waits to be lost; the next does its work.
-  const command = `echo "$AKOFLOW_ACTIVITY_ID $AKOFLOW_ATTEMPT $AKOFLOW_TASK $$" >> ${ledger}; if [ $AKOFLOW_ATTEMPT -eq 1 ]; then exec sleep 600; fi`
+  const command =
+    `echo "$AKOFLOW_ACTIVITY_ID $AKOFLOW_ATTEMPT $AKOFLOW_TASK $$" >> ${ledger}; if [ ` +
+    '$AKOFLOW_ATTEMPT -eq 1 ]; then exec sleep 600; fi'
   const world = await makeWorld(service, {
     name: 'losing',
     cores: Array<number>(count).fill(1),
-    tasks: Array.from({ length: count }, (_, i) => ({ name: `t${String(i)}`, run: command, policy: { maxAttempts: 1 } })),
+    tasks: Array.from({ length: count }, (_, i) => ({
+      name: `t${String(i)}`,
+      run: command,
+      policy: { maxAttempts: 1 },
+    })),
   })
   await service.post('/execution-runs/', { id: 'losing-run', schedulePlanId: world.planId, mode: 'real' })
   const lost = new Set<string>()
@@ -51,8 +57,14 @@ test('50 failures of the site cost no attempt of the activities: with maxAttempt
   const first = record.activities.filter((task) => task.attempt === 1)
   expect(first).toHaveLength(count)
   for (const task of first)
-    expect(task).toMatchObject({ status: 'failed', failureClass: 'infrastructure', failureReason: expect.stringMatching(/lost/) })
-  expect(record.activities.filter((task) => task.attempt === 2 && task.status === 'completed')).toHaveLength(count)
+    expect(task).toMatchObject({
+      status: 'failed',
+      failureClass: 'infrastructure',
+      failureReason: expect.stringMatching(/lost/),
+    })
+  expect(record.activities.filter((task) => task.attempt === 2 && task.status === 'completed')).toHaveLength(
+    count,
+  )
   const starts = readFileSync(ledger, 'utf8')
     .trim()
     .split('\n')
@@ -63,10 +75,16 @@ test('50 failures of the site cost no attempt of the activities: with maxAttempt
 test('a loss spends none of the attempts that the activity has for its own failures', async () => {
   const ledger = join(service.dataDir, 'mixed')
   writeFileSync(ledger, '')
-  const command = `echo "$AKOFLOW_ATTEMPT $AKOFLOW_TASK $$" >> ${ledger}; case $AKOFLOW_ATTEMPT in 1) exec sleep 600;; 2) exit 1;; esac`
-  const world = await makeWorld(service, { name: 'both', tasks: [{ name: 'task', run: command, policy: { maxAttempts: 2 } }] })
+  const command =
+    `echo "$AKOFLOW_ATTEMPT $AKOFLOW_TASK $$" >> ${ledger}; case $AKOFLOW_ATTEMPT in 1) exec sleep ` +
+    '600;; 2) exit 1;; esac'
+  const world = await makeWorld(service, {
+    name: 'both',
+    tasks: [{ name: 'task', run: command, policy: { maxAttempts: 2 } }],
+  })
   await service.post('/execution-runs/', { id: 'both-run', schedulePlanId: world.planId, mode: 'real' })
-  while (!existsSync(ledger) || readFileSync(ledger, 'utf8') === '') await new Promise((resolve) => setTimeout(resolve, 50))
+  while (!existsSync(ledger) || readFileSync(ledger, 'utf8') === '')
+    await new Promise((resolve) => setTimeout(resolve, 50))
   const [, name, pid] = readFileSync(ledger, 'utf8').trim().split(' ') as [string, string, string]
   lose(name, Number(pid))
   const { run } = await service.finished('both-run')

@@ -16,13 +16,19 @@ let worlds = 0
 /** One run of a world of its own, at a runtime with this configuration. */
 const run = async (tasks: WorldOptions['tasks'], configuration: Record<string, unknown> = {}) => {
   const name = `m${String(++worlds)}`
-  const world = await makeWorld(service, { name, tasks, cores: [1], places: [{ driver: 'local', configuration }] })
+  const world = await makeWorld(service, {
+    name,
+    tasks,
+    cores: [1],
+    places: [{ driver: 'local', configuration }],
+  })
   const record = await runToEnd(service, world, { id: `${name}-run` })
   return { record, of: (activity: string, attempt?: number) => activityOf(record, world, activity, attempt) }
 }
 
 /** Takes so many MiB of memory and holds them for a moment. */
-const take = (mebibytes: number): string => `head -c ${String(mebibytes)}M /dev/zero | tail -c ${String(mebibytes)}M | wc -c`
+const take = (mebibytes: number): string =>
+  `head -c ${String(mebibytes)}M /dev/zero | tail -c ${String(mebibytes)}M | wc -c`
 
 describe('a task that needs more memory than it has', () => {
   test.each([
@@ -32,7 +38,13 @@ describe('a task that needs more memory than it has', () => {
     const { record, of } = await run(
       [
         { name: 'modest', run: take(20), memory: '64Mi' },
-        { name: 'greedy', run: 'exec tail /dev/zero', memory: '64Mi', after: ['modest'], policy: { maxAttempts: 2 } },
+        {
+          name: 'greedy',
+          run: 'exec tail /dev/zero',
+          memory: '64Mi',
+          after: ['modest'],
+          policy: { maxAttempts: 2 },
+        },
       ],
       memoryLimit === undefined ? {} : { memoryLimit },
     )
@@ -50,7 +62,10 @@ describe('a task that needs more memory than it has', () => {
   })
 
   test('is told in the same way where the program says it and used little', async () => {
-    const { of } = await run([{ name: 'asks', run: 'ulimit -v 100000; exec tail /dev/zero', memory: '256Mi' }], { memoryLimit: 'rlimit' })
+    const { of } = await run(
+      [{ name: 'asks', run: 'ulimit -v 100000; exec tail /dev/zero', memory: '256Mi' }],
+      { memoryLimit: 'rlimit' },
+    )
     expect(of('asks').failureReason).toMatch(/for want of memory \(limit 256 MiB, peak \d+ MiB/)
   })
 })
@@ -65,7 +80,8 @@ test('a limit that is smaller than a starting process needs does not keep its ta
     { name: 'byte', run: 'true', memory: '1' },
     { name: 'pages', run: 'true', memory: '64Ki', after: ['byte'] },
   ])
-  for (const activity of ['byte', 'pages']) expect(of(activity)).toMatchObject({ status: 'completed', attempt: 1 })
+  for (const activity of ['byte', 'pages'])
+    expect(of(activity)).toMatchObject({ status: 'completed', attempt: 1 })
 })
 
 test('nothing holds a task whose author gave no limit, and the record says that', async () => {
@@ -92,15 +108,30 @@ test('an unknown memoryLimit is refused before a run is stored', async () => {
     ...{ name: 'wrong', tasks: [{ name: 'a' }], cores: [1] },
     places: [{ driver: 'local', configuration: { memoryLimit: 'cgroups' } }],
   })
-  const answer = await service.call('POST', '/execution-runs/', { id: 'wrong-run', schedulePlanId: world.planId, mode: 'real' })
+  const answer = await service.call('POST', '/execution-runs/', {
+    id: 'wrong-run',
+    schedulePlanId: world.planId,
+    mode: 'real',
+  })
   expect(answer).toMatchObject({
     status: 422,
-    body: { details: [{ path: expect.stringMatching(/configuration\.memoryLimit$/), message: 'must be one of cgroup, rlimit, none' }] },
+    body: {
+      details: [
+        {
+          path: expect.stringMatching(/configuration\.memoryLimit$/),
+          message: 'must be one of cgroup, rlimit, none',
+        },
+      ],
+    },
   })
 })
 
 test('the check of this machine says what holds its tasks', async () => {
   const { healthy, stages } = await service.post('/connection-tests/', { type: 'local' })
   expect(healthy).toBe(true)
-  expect(stages.at(-1)).toMatchObject({ stage: 'limits', ok: true, detail: expect.stringContaining(`${best}: `) })
+  expect(stages.at(-1)).toMatchObject({
+    stage: 'limits',
+    ok: true,
+    detail: expect.stringContaining(`${best}: `),
+  })
 })

@@ -9,7 +9,10 @@ import { openService, temporalAddress, type TestService } from '../support/servi
 import { startSshServer, type SshServer } from '../support/ssh-server.ts'
 import { makeWorld } from '../support/worlds.ts'
 
-/** Two processes of a fleet and one login of a person: whichever has the site, and whichever was logged in at, runs go on over that one. */
+/**
+ * Two processes of a fleet and one login of a person: whichever has the site, and whichever was
+ * logged in at, runs go on over that one.
+ */
 
 let service: TestService
 let vaultKeyFile: string
@@ -19,7 +22,9 @@ const programs: { program: Program; folder: string }[] = []
 
 beforeAll(async () => {
   vaultKeyFile = makeVaultKeyFile()
-  service = await openService({ environment: { SERVICE_VAULT_KEY_FILE: vaultKeyFile, SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true' } })
+  service = await openService({
+    environment: { SERVICE_VAULT_KEY_FILE: vaultKeyFile, SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true' },
+  })
 }, 120_000)
 afterEach(async () => {
   for (const { program, folder } of programs.splice(0)) {
@@ -53,12 +58,17 @@ const joined = async (kind: 'main' | 'worker'): Promise<{ program: Program; fold
 const startServer = async (name: string): Promise<void> => {
   code = '111111'
   server = await startSshServer({
-    second: { rounds: [{ prompts: [{ prompt: 'Code: ', echo: false }], judge: ([given]) => given === code }] },
+    second: {
+      rounds: [{ prompts: [{ prompt: 'Code: ', echo: false }], judge: ([given]) => given === code }],
+    },
   })
   await service.post('/ssh-keys/import/', { id: name, privateKey: server.privateKey })
 }
 
-/** A run of four tasks, on lanes and by a connection of its own; the logins of such connections are the same. */
+/**
+ * A run of four tasks, on lanes and by a connection of its own; the logins of such connections are
+ * the same.
+ */
 const start = async (name: string, number: number, root: string, seconds: number): Promise<string> => {
   const id = `${name}-${String(number)}`
   const { planId } = await makeWorld(service, {
@@ -93,7 +103,12 @@ const asked = (name: string): Promise<any> =>
     return state.state === 'waiting for login' && state
   })
 const holderOf = async (run: string): Promise<string | undefined> =>
-  (await service.db.maybe(z.object({ holder: z.string() }), sql`select holder from site_leases where execution_run_id = ${run}`))?.holder
+  (
+    await service.db.maybe(
+      z.object({ holder: z.string() }),
+      sql`select holder from site_leases where execution_run_id = ${run}`,
+    )
+  )?.holder
 /** Starts runs until the sites of two are worked by different processes, and gives all. */
 const runsAtBoth = async (name: string, root: string, seconds: number): Promise<string[]> => {
   const runs: string[] = []
@@ -105,7 +120,9 @@ const runsAtBoth = async (name: string, root: string, seconds: number): Promise<
 }
 const states = async (runs: readonly string[], status: string): Promise<number> => {
   const totals = await Promise.all(
-    runs.map(async (id) => (await service.get(`/execution-runs/${id}/activities/?status=${status}`)).total as number),
+    runs.map(
+      async (id) => (await service.get(`/execution-runs/${id}/activities/?status=${status}`)).total as number,
+    ),
   )
   return totals.reduce((sum, total) => sum + total, 0)
 }
@@ -152,14 +169,24 @@ test('the process that was logged in at is killed with tasks in flight: a login 
   const there = async (answers?: string[]): Promise<any> => {
     const answer = await fetch(
       baseUrl + login('killed'),
-      answers === undefined ? {} : { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify({ answers }) },
+      answers === undefined
+        ? {}
+        : {
+            method: 'POST',
+            headers: { 'content-type': 'application/json' },
+            body: JSON.stringify({ answers }),
+          },
     )
     return answer.json()
   }
   await eventually('the prompt there', 60, async () => (await there()).state === 'waiting for login')
   expect(await there([code])).toMatchObject({ state: 'connected' })
   // Here it is the login of the other process.
-  await eventually('the login is known here', 5, async () => (await service.get(login('killed'))).state === 'connected')
+  await eventually(
+    'the login is known here',
+    5,
+    async () => (await service.get(login('killed'))).state === 'connected',
+  )
   await eventually('all in flight', 90, async () => (await states(runs, 'running')) === runs.length * 4)
   expect(server.logins).toBe(1)
 

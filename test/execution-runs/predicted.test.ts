@@ -17,7 +17,9 @@ afterAll(() => service[Symbol.asyncDispose]())
 /** A runtime that simulates, bound to every machine. */
 const simulated = (environment: Json): Json => ({
   ...environment,
-  runtimes: [{ id: `${environment.environment.id}-sim`, name: 'simulator', driver: 'simgrid', mode: 'simulation' }],
+  runtimes: [
+    { id: `${environment.environment.id}-sim`, name: 'simulator', driver: 'simgrid', mode: 'simulation' },
+  ],
   resourceRuntimeBindings: environment.resources.map(({ id }: Json) => ({
     resourceId: id,
     runtimeId: `${environment.environment.id}-sim`,
@@ -25,7 +27,12 @@ const simulated = (environment: Json): Json => ({
   })),
 })
 
-const post = async (documents: { workflow: object; environment: Json; scope: object; topology: object | undefined }): Promise<Json> => {
+const post = async (documents: {
+  workflow: object
+  environment: Json
+  scope: object
+  topology: object | undefined
+}): Promise<Json> => {
   const { version } = await service.post('/workflow-definitions/', documents.workflow)
   await service.post('/environments/', simulated(documents.environment))
   await service.post('/execution-scopes/', documents.scope)
@@ -38,25 +45,36 @@ const ended = async (sessionId: string): Promise<Json> => {
   for (;;) {
     const { session } = await service.get(`/planning-sessions/${sessionId}/`)
     if (session.status !== 'queued' && session.status !== 'running') return session
-    if (performance.now() - began > 120_000) throw new Error(`session ${sessionId} is still ${session.status}`)
+    if (performance.now() - began > 120_000)
+      throw new Error(`session ${sessionId} is still ${session.status}`)
     await beforeNextLook(began)
   }
 }
 
 /** Plans with HEFT; the session and its one candidate. */
-const planned = async (document: { id: string } & Record<string, unknown>): Promise<{ session: Json; candidate: Json }> => {
+const planned = async (
+  document: { id: string } & Record<string, unknown>,
+): Promise<{ session: Json; candidate: Json }> => {
   await service.post('/planning-sessions/', { algorithms: [{ id: 'heft' }], ...document })
   const session = await ended(document.id)
   const [summary] = await service.get(`/planning-sessions/${document.id}/candidates/`)
   if (summary === undefined) return { session, candidate: undefined }
-  return { session, candidate: await service.get(`/planning-sessions/${document.id}/candidates/${summary.id}/`) }
+  return {
+    session,
+    candidate: await service.get(`/planning-sessions/${document.id}/candidates/${summary.id}/`),
+  }
 }
 const select = (sessionId: string, candidateId: string): Promise<Json> =>
   service.post(`/planning-sessions/${sessionId}/candidates/${candidateId}/select/`)
 
 /** A simulated run of a plan, with nothing but the plan's id. */
 const simulate = async (planId: string, more: object = {}): Promise<Json> => {
-  await service.post('/execution-runs/', { id: `${planId}-run`, schedulePlanId: planId, mode: 'simulation', ...more })
+  await service.post('/execution-runs/', {
+    id: `${planId}-run`,
+    schedulePlanId: planId,
+    mode: 'simulation',
+    ...more,
+  })
   return service.finished(`${planId}-run`)
 }
 
@@ -108,7 +126,11 @@ const environmentOf = (key: string, resources: Json[], version: object = {}): Js
   version: { id: `${key}-env-v1`, version: 1, ...version },
   resources,
 })
-const scopeOf = (key: string): Json => ({ id: `${key}-scope`, name: key, environmentVersionIds: [`${key}-env-v1`] })
+const scopeOf = (key: string): Json => ({
+  id: `${key}-scope`,
+  name: key,
+  environmentVersionIds: [`${key}-env-v1`],
+})
 const linkOf = (key: string, source: string, target: string, more: object = {}): Json => ({
   id: `${key}-${source}-${target}`,
   sourceResourceId: source,
@@ -132,7 +154,10 @@ const activity = (name: string, more: object = {}): Json => ({
   ...more,
 })
 
-/** One second at one machine, then 10 MB to each of three tasks of a second at the other, over one link of 8 Mbit/s. */
+/**
+ * One second at one machine, then 10 MB to each of three tasks of a second at the other, over one
+ * link of 8 Mbit/s.
+ */
 const fan = async (key: string, link: object = {}, version: object = {}): Promise<Json> => {
   const [near, far] = [`${key}-near`, `${key}-far`]
   return post({
@@ -186,14 +211,28 @@ describe('what a plan is predicted to take and cost', () => {
     expect(candidate).toMatchObject({
       feasible: false,
       contentionFreeMakespanSeconds: 12,
-      predicted: { makespanSeconds: 32, feasible: false, reasons: ['its makespan 32 s is beyond the deadline 15 s'] },
+      predicted: {
+        makespanSeconds: 32,
+        feasible: false,
+        reasons: ['its makespan 32 s is beyond the deadline 15 s'],
+      },
     })
-    const refused = await service.call('POST', `/planning-sessions/fan-session/candidates/${candidate.id}/select/`)
-    expect([refused.status, refused.body.error]).toEqual([422, expect.stringContaining('beyond the deadline 15 s')])
+    const refused = await service.call(
+      'POST',
+      `/planning-sessions/fan-session/candidates/${candidate.id}/select/`,
+    )
+    expect([refused.status, refused.body.error]).toEqual([
+      422,
+      expect.stringContaining('beyond the deadline 15 s'),
+    ])
 
     const patient = await planned(sessionOf('fan', { id: 'fan-patient', deadlineSeconds: 32 }))
     const plan = await select('fan-patient', patient.candidate.id)
-    expect(plan).toMatchObject({ networkModel: 'by-policy', contentionFreeMakespanSeconds: 12, predicted: { feasible: true } })
+    expect(plan).toMatchObject({
+      networkModel: 'by-policy',
+      contentionFreeMakespanSeconds: 12,
+      predicted: { feasible: true },
+    })
     const run = await simulate(plan.id)
     expect(ofRun(run)).toEqual(ofPlan(plan))
     expect(run.run).toMatchObject({ makespanSeconds: 32, networkModel: 'by-policy' })
@@ -209,22 +248,46 @@ describe('what a plan is predicted to take and cost', () => {
       predictedTransferSeconds: 0,
       predictedCost: 0,
     }
-    const document = fanPlan('kept', 'kept-plan', { deadlineSeconds: 15, predicted: { makespanSeconds: 12, cost: 1, feasible: true } })
+    const document = fanPlan('kept', 'kept-plan', {
+      deadlineSeconds: 15,
+      predicted: { makespanSeconds: 12, cost: 1, feasible: true },
+    })
     Object.assign(document.assignments[1], times)
     const plan = await service.post('/schedule-plans/import/', { plan: document })
     expect(plan).toMatchObject({
-      predicted: { makespanSeconds: 32, cost: 0, feasible: false, reasons: ['its makespan 32 s is beyond the deadline 15 s'] },
+      predicted: {
+        makespanSeconds: 32,
+        cost: 0,
+        feasible: false,
+        reasons: ['its makespan 32 s is beyond the deadline 15 s'],
+      },
       submittedPrediction: { makespanSeconds: 12, cost: 1, feasible: true },
     })
-    expect(plan.assignments.map((each: Json) => each.submittedPrediction)).toEqual([undefined, times, undefined, undefined])
-    expect(plan.assignments[1]).toMatchObject({ predictedStartAt: 31, predictedFinishAt: 32, predictedRuntimeSeconds: 1 })
+    expect(plan.assignments.map((each: Json) => each.submittedPrediction)).toEqual([
+      undefined,
+      times,
+      undefined,
+      undefined,
+    ])
+    expect(plan.assignments[1]).toMatchObject({
+      predictedStartAt: 31,
+      predictedFinishAt: 32,
+      predictedRuntimeSeconds: 1,
+    })
     expect(await service.get('/schedule-plans/kept-plan/')).toEqual(plan)
     // What was read can be sent again: the same answer, and its figures become what was submitted.
     const { id: _id, ...read } = plan
     const again = await service.post('/schedule-plans/import/', {
-      plan: { ...read, id: 'kept-again', assignments: read.assignments.map((each: Json) => ({ ...each, id: '', planId: '' })) },
+      plan: {
+        ...read,
+        id: 'kept-again',
+        assignments: read.assignments.map((each: Json) => ({ ...each, id: '', planId: '' })),
+      },
     })
-    expect([again.predicted, again.submittedPrediction]).toEqual([plan.predicted, { makespanSeconds: 32, cost: 0, feasible: false }])
+    expect([again.predicted, again.submittedPrediction]).toEqual([
+      plan.predicted,
+      { makespanSeconds: 32, cost: 0, feasible: false },
+    ])
     expect(ofRun(await simulate('kept-again'))).toEqual(ofPlan(plan))
   }, 60_000)
 
@@ -241,7 +304,11 @@ describe('what a plan is predicted to take and cost', () => {
       makespanSeconds: 0,
       cost: 0,
       feasible: false,
-      reasons: [expect.stringMatching(/^no route for 10000000 bytes from "island-a" on "island-far" to "island-b" on "island-near"/)],
+      reasons: [
+        expect.stringMatching(
+          /^no route for 10000000 bytes from "island-a" on "island-far" to "island-b" on "island-near"/,
+        ),
+      ],
     })
     const { run } = await simulate('island-plan')
     expect([run.status, run.failureReason]).toEqual(['failed', plan.predicted.reasons[0]])
@@ -253,16 +320,30 @@ describe('what a plan is predicted to take and cost', () => {
     const free = await planned(sessionOf('named'))
     const shared = await planned(sessionOf('named', { id: 'named-max-min', networkModel: 'max-min' }))
     const version = await planned(sessionOf('wide'))
-    // A fatpipe is shared by the model that is named max-min, and not by the default, which is by policy.
-    expect([free, shared, version].map(({ session, candidate }) => [session.networkModel, candidate.predicted.makespanSeconds])).toEqual([
+    // A fatpipe is shared by the model that is named max-min, and not by the default, which is by
+    // policy.
+    expect(
+      [free, shared, version].map(({ session, candidate }) => [
+        session.networkModel,
+        candidate.predicted.makespanSeconds,
+      ]),
+    ).toEqual([
       ['by-policy', 12],
       ['max-min', 32],
       ['max-min', 32],
     ])
     const plan = await select('named-max-min', shared.candidate.id)
     expect((await simulate(plan.id)).run).toMatchObject({ makespanSeconds: 32, networkModel: 'max-min' })
-    await service.post('/execution-runs/', { id: 'named-other', schedulePlanId: plan.id, mode: 'simulation', networkModel: 'by-policy' })
-    expect((await service.finished('named-other')).run).toMatchObject({ makespanSeconds: 12, networkModel: 'by-policy' })
+    await service.post('/execution-runs/', {
+      id: 'named-other',
+      schedulePlanId: plan.id,
+      mode: 'simulation',
+      networkModel: 'by-policy',
+    })
+    expect((await service.finished('named-other')).run).toMatchObject({
+      makespanSeconds: 12,
+      networkModel: 'by-policy',
+    })
   }, 120_000)
 
   const links = fc.array(
@@ -286,7 +367,10 @@ describe('what a plan is predicted to take and cost', () => {
     speedup: fc.constantFrom(1, 3),
   })
 
-  /** The documents under ids of their own, with these links, and some activities that have no duration at all. */
+  /**
+   * The documents under ids of their own, with these links, and some activities that have no
+   * duration at all.
+   */
   const worldOf = (given: Json, key: string): PlanningDocuments => {
     const documents = JSON.parse(JSON.stringify(given.documents).replaceAll('case', key))
     documents.environment.version.networkModel = given.version
@@ -303,7 +387,10 @@ describe('what a plan is predicted to take and cost', () => {
     return documents
   }
 
-  /** A plan by dice: each activity on a machine that takes it, two lanes each, in the order of the document. */
+  /**
+   * A plan by dice: each activity on a machine that takes it, two lanes each, in the order of the
+   * document.
+   */
   const anyPlan = (given: Json, world: PlanningDocuments, id: string, workflowVersionId: string): Json => {
     const machines = world.environment.resources.filter(({ schedulable }) => schedulable)
     const cpus: Record<string, number> = { '500m': 0.5, '1': 1, '2': 2 }
@@ -313,17 +400,20 @@ describe('what a plan is predicted to take and cost', () => {
       executionScopeId: world.scope.id,
       networkTopologyId: world.topology?.id ?? '',
       ...(given.session === undefined ? {} : { networkModel: given.session }),
-      assignments: world.workflow.spec.activities.map(({ name, cpuLimit, memoryLimit, resourceSelector }, k) => {
-        const wanted = machines[given.places[k] % machines.length]!
-        const fits =
-          wanted.executionTarget === 'batch' || (cpus[cpuLimit]! <= wanted.cpuCapacity && Number(memoryLimit) <= wanted.memoryBytes)
-        return {
-          activityId: name,
-          resourceId: fits && resourceSelector === undefined ? wanted.id : machines[0]!.id,
-          coreId: `lane-${given.places[k] % 2}`,
-          orderOnResource: k,
-        }
-      }),
+      assignments: world.workflow.spec.activities.map(
+        ({ name, cpuLimit, memoryLimit, resourceSelector }, k) => {
+          const wanted = machines[given.places[k] % machines.length]!
+          const fits =
+            wanted.executionTarget === 'batch' ||
+            (cpus[cpuLimit]! <= wanted.cpuCapacity && Number(memoryLimit) <= wanted.memoryBytes)
+          return {
+            activityId: name,
+            resourceId: fits && resourceSelector === undefined ? wanted.id : machines[0]!.id,
+            coreId: `lane-${given.places[k] % 2}`,
+            orderOnResource: k,
+          }
+        },
+      ),
     }
   }
 
@@ -345,8 +435,12 @@ describe('what a plan is predicted to take and cost', () => {
         expect(session.status).toBe('completed')
         const selected = await select(session.id, candidate.id)
         expect(selected.predicted).toEqual(candidate.predicted)
-        const imported = await service.post('/schedule-plans/import/', { plan: anyPlan(given, world, `${key}-import`, version.id) })
-        const faster = world.environment.resources.map((each, k) => (k === 0 ? { ...each, computeSpeedup: given.speedup } : each))
+        const imported = await service.post('/schedule-plans/import/', {
+          plan: anyPlan(given, world, `${key}-import`, version.id),
+        })
+        const faster = world.environment.resources.map((each, k) =>
+          k === 0 ? { ...each, computeSpeedup: given.speedup } : each,
+        )
         const own = await service.post('/schedule-plans/', {
           plan: anyPlan(given, world, `${key}-own`, version.id),
           workflow: version,
@@ -359,7 +453,9 @@ describe('what a plan is predicted to take and cost', () => {
           expect([run.run.status, run.run.networkModel]).toEqual(['completed', plan.networkModel])
           expect(ofRun(run)).toEqual(ofPlan(plan))
           if (run.run.breakdown.interferenceSeconds > 0) contended++
-          expect(run.run.breakdown.interferenceSeconds).toBeLessThanOrEqual(run.run.breakdown.transferSeconds + 1e-9)
+          expect(run.run.breakdown.interferenceSeconds).toBeLessThanOrEqual(
+            run.run.breakdown.transferSeconds + 1e-9,
+          )
         }
       }),
       { numRuns: 20, seed: 16 },
@@ -385,12 +481,19 @@ describe('durations that nothing gives', () => {
           ],
         },
       },
-      environment: environmentOf(key, [machine('silent-slow'), machine('silent-fast', { computeSpeedup: 4 })]),
+      environment: environmentOf(key, [
+        machine('silent-slow'),
+        machine('silent-fast', { computeSpeedup: 4 }),
+      ]),
       scope: scopeOf(key),
       topology: undefined,
     })
     const { session, candidate } = await planned(sessionOf(key, { networkTopologyId: '' }))
-    expect([session.defaultedDurations, candidate.plan.defaultedDurations, candidate.predicted.makespanSeconds]).toEqual([2, 2, 0.75])
+    expect([
+      session.defaultedDurations,
+      candidate.plan.defaultedDurations,
+      candidate.predicted.makespanSeconds,
+    ]).toEqual([2, 2, 0.75])
     expect(candidate.plan.assignments.map((each: Json) => [each.resourceId, each.durationSource])).toEqual([
       ['silent-fast', 'default'],
       ['silent-fast', 'simulation'],
@@ -410,11 +513,11 @@ describe('durations that nothing gives', () => {
       },
     })
     // The author of the plan gave one of them.
-    expect([imported.defaultedDurations, imported.assignments[2].durationSource, imported.predicted.makespanSeconds]).toEqual([
-      1,
-      'plan',
-      7.5,
-    ])
+    expect([
+      imported.defaultedDurations,
+      imported.assignments[2].durationSource,
+      imported.predicted.makespanSeconds,
+    ]).toEqual([1, 'plan', 7.5])
     for (const plan of [selected, imported]) expect(ofRun(await simulate(plan.id))).toEqual(ofPlan(plan))
   }, 60_000)
 })
@@ -422,7 +525,11 @@ describe('durations that nothing gives', () => {
 describe('batch targets', () => {
   test('take tasks of any size, an omitted target is one, and a task with more cores than lanes takes all of them', async () => {
     const key = 'batch'
-    const { executionTarget: _, ...small } = machine('batch-small', { cpuCores: 2, cpuCapacity: 2, memoryBytes: 1000 })
+    const { executionTarget: _, ...small } = machine('batch-small', {
+      cpuCores: 2,
+      cpuCapacity: 2,
+      memoryBytes: 1000,
+    })
     const version = await post({
       workflow: {
         name: key,
@@ -435,14 +542,20 @@ describe('batch targets', () => {
           ],
         },
       },
-      environment: environmentOf(key, [small, machine('batch-direct', { cpuCores: 2, cpuCapacity: 4, schedulable: false })]),
+      environment: environmentOf(key, [
+        small,
+        machine('batch-direct', { cpuCores: 2, cpuCapacity: 4, schedulable: false }),
+      ]),
       scope: scopeOf(key),
       topology: undefined,
     })
     const { session, candidate } = await planned(sessionOf(key, { networkTopologyId: '' }))
     expect([session.status, session.failureReason]).toEqual(['completed', undefined])
     const held = Object.fromEntries(
-      candidate.plan.assignments.map((each: Json) => [each.externalId, each.metadata.coreIds ?? [each.coreId]]),
+      candidate.plan.assignments.map((each: Json) => [
+        each.externalId,
+        each.metadata.coreIds ?? [each.coreId],
+      ]),
     )
     expect(held['wide']).toEqual(['batch-small-core-0', 'batch-small-core-1'])
     expect([held['a'], held['b']].map((cores) => cores.length)).toEqual([1, 1])
@@ -456,7 +569,11 @@ describe('batch targets', () => {
           id,
           workflowVersionId: version.id,
           executionScopeId: 'batch-scope',
-          assignments: ['wide', 'a', 'b'].map((activityId, k) => ({ activityId, resourceId, orderOnResource: k })),
+          assignments: ['wide', 'a', 'b'].map((activityId, k) => ({
+            activityId,
+            resourceId,
+            orderOnResource: k,
+          })),
         },
       })
     const taken = await imported('batch-small', 'batch-import')
@@ -467,7 +584,10 @@ describe('batch targets', () => {
   test('other targets are checked, and a task that fits their capacity takes all lanes where it wants more', async () => {
     const key = 'direct'
     await post({
-      workflow: { name: key, spec: { namespace: 'n', activities: [activity('wide', { cpuLimit: '3' }), activity('a')] } },
+      workflow: {
+        name: key,
+        spec: { namespace: 'n', activities: [activity('wide', { cpuLimit: '3' }), activity('a')] },
+      },
       environment: environmentOf(key, [machine('direct-1', { cpuCores: 2, cpuCapacity: 4 })]),
       scope: scopeOf(key),
       topology: undefined,
@@ -476,7 +596,10 @@ describe('batch targets', () => {
     const wide = candidate.plan.assignments.find((each: Json) => each.externalId === 'wide')
     expect(wide.metadata.coreIds).toEqual(['direct-1-core-0', 'direct-1-core-1'])
     await post({
-      workflow: { name: 'toowide', spec: { namespace: 'n', activities: [activity('wide', { cpuLimit: '8' })] } },
+      workflow: {
+        name: 'toowide',
+        spec: { namespace: 'n', activities: [activity('wide', { cpuLimit: '8' })] },
+      },
       environment: environmentOf('toowide', [machine('toowide-1')]),
       scope: scopeOf('toowide'),
       topology: undefined,
@@ -490,7 +613,9 @@ describe('network models', () => {
   test('every model can be named by a session, a plan and a run; interference is a part of transfer', async () => {
     await fan('models')
     for (const networkModel of networkModels) {
-      const plan = await service.post('/schedule-plans/import/', { plan: fanPlan('models', `models-${networkModel}`, { networkModel }) })
+      const plan = await service.post('/schedule-plans/import/', {
+        plan: fanPlan('models', `models-${networkModel}`, { networkModel }),
+      })
       expect(plan.networkModel).toBe(networkModel)
       const run = await simulate(plan.id, { networkModel })
       expect([run.run.status, run.run.networkModel]).toEqual(['completed', networkModel])
@@ -533,19 +658,29 @@ describe('network models', () => {
       },
       environment: environmentOf(key, [machine(x), machine(y), machine(z)]),
       scope: scopeOf(key),
-      topology: topologyOf(key, [linkOf(key, x, y), linkOf(key, y, z, { latencySeconds: 0.001, bandwidthBitsPerSecond: 8e9 })]),
+      topology: topologyOf(key, [
+        linkOf(key, x, y),
+        linkOf(key, y, z, { latencySeconds: 0.001, bandwidthBitsPerSecond: 8e9 }),
+      ]),
     })
     const { session, candidate } = await planned(sessionOf(key))
     expect(session.warnings).toEqual([
       {
         path: 'networkTopologyId',
-        message: expect.stringMatching(/links of latency 0 \(such as "mixed-mixed-x-mixed-y"\) beside .*"mixed-mixed-y-mixed-z", 0.001 s/),
+        message: expect.stringMatching(
+          /links of latency 0 \(such as "mixed-mixed-x-mixed-y"\) beside .*"mixed-mixed-y-mixed-z", 0.001 s/,
+        ),
       },
     ])
-    // Two equal flows over one link: the one whose route has a further hop of 1 ms takes nearly all of it.
-    expect(candidate.plan.assignments.map((each: Json) => Math.round(each.predictedTransferSeconds))).toEqual([0, 20, 10])
+    // Two equal flows over one link: the one whose route has a further hop of 1 ms takes nearly all
+    // of it.
+    expect(candidate.plan.assignments.map((each: Json) => Math.round(each.predictedTransferSeconds))).toEqual(
+      [0, 20, 10],
+    )
     const plan = await select(session.id, candidate.id)
-    expect((await simulate(plan.id)).run.warnings).toEqual([{ path: 'networkTopology', message: session.warnings[0].message }])
+    expect((await simulate(plan.id)).run.warnings).toEqual([
+      { path: 'networkTopology', message: session.warnings[0].message },
+    ])
     await service.post('/execution-runs/', {
       id: 'mixed-free',
       schedulePlanId: plan.id,
@@ -560,10 +695,20 @@ test('a plan that an earlier version stored keeps what it says, and can be simul
   await fan('old')
   await service.post('/schedule-plans/import/', { plan: fanPlan('old', 'old-plan') })
   await service.db.run(
-    sql`update schedule_plans set network_model = null, predicted_makespan_seconds = 12, predicted_feasible = false where id = 'old-plan'`,
+    sql`update schedule_plans set network_model = null, predicted_makespan_seconds = 12, predicted_feasible =
+      false where id = 'old-plan'`,
   )
-  await service.db.run(sql`update schedule_plan_assignments set duration_source = null where schedule_plan_id = 'old-plan'`)
+  await service.db.run(
+    sql`update schedule_plan_assignments set duration_source = null where schedule_plan_id = 'old-plan'`,
+  )
   const plan = await service.get('/schedule-plans/old-plan/')
-  expect([plan.networkModel, plan.predicted]).toEqual([undefined, { makespanSeconds: 12, cost: 0, feasible: false }])
-  expect((await simulate('old-plan')).run).toMatchObject({ status: 'completed', makespanSeconds: 32, networkModel: 'by-policy' })
+  expect([plan.networkModel, plan.predicted]).toEqual([
+    undefined,
+    { makespanSeconds: 12, cost: 0, feasible: false },
+  ])
+  expect((await simulate('old-plan')).run).toMatchObject({
+    status: 'completed',
+    makespanSeconds: 32,
+    networkModel: 'by-policy',
+  })
 }, 60_000)

@@ -24,7 +24,8 @@ const run = async (tasks: readonly WorldTask[], members: Record<string, unknown>
     world,
     record,
     of: (activity: string, attempt?: number) => activityOf(record, world, activity, attempt),
-    log: async (activity: string, query = ''): Promise<string> => (await service.call('GET', `${path(activity)}/logs/${query}`)).text,
+    log: async (activity: string, query = ''): Promise<string> =>
+      (await service.call('GET', `${path(activity)}/logs/${query}`)).text,
     output: (activity: string, file: string) => service.call('GET', `${path(activity)}/outputs/${file}`),
     outputs: (activity: string) => service.get(`${path(activity)}/outputs/`),
   }
@@ -32,8 +33,15 @@ const run = async (tasks: readonly WorldTask[], members: Record<string, unknown>
 
 describe('a task', () => {
   test('runs in a process group and a closed work directory of its own, below the data folder', async () => {
-    const { log, of } = await run([{ name: 'look', run: 'echo $$; cut -d" " -f5,6 /proc/$$/stat; stat -c %a .; pwd' }])
-    const [pid, groupAndSession, mode, directory] = (await log('look')).trim().split('\n') as [string, string, string, string]
+    const { log, of } = await run([
+      { name: 'look', run: 'echo $$; cut -d" " -f5,6 /proc/$$/stat; stat -c %a .; pwd' },
+    ])
+    const [pid, groupAndSession, mode, directory] = (await log('look')).trim().split('\n') as [
+      string,
+      string,
+      string,
+      string,
+    ]
     expect(groupAndSession).toBe(`${pid} ${pid}`)
     expect(mode).toBe('700')
     expect(directory.startsWith(join(service.dataDir, 'work'))).toBe(true)
@@ -45,7 +53,10 @@ describe('a task', () => {
       { name: 'make', run: 'echo 1 > data.bin; echo 2 > second-file.txt' },
       {
         name: 'use',
-        run: 'env | cut -d= -f1 | sort | tr "\\n" " "; echo; echo $AKOFLOW_RUN_ID $AKOFLOW_ACTIVITY_ID $AKOFLOW_ATTEMPT $AKOFLOW_RESOURCE_ID; cat "$AKOFLOW_INPUT_DATA_BIN" "$AKOFLOW_INPUT_SECOND_FILE_TXT"; echo $MINE',
+        run:
+          'env | cut -d= -f1 | sort | tr "\\n" " "; echo; echo $AKOFLOW_RUN_ID $AKOFLOW_ACTIVITY_ID ' +
+          '$AKOFLOW_ATTEMPT $AKOFLOW_RESOURCE_ID; cat "$AKOFLOW_INPUT_DATA_BIN" ' +
+          '"$AKOFLOW_INPUT_SECOND_FILE_TXT"; echo $MINE',
         environment: { MINE: 'own value' },
         after: ['make'],
         inputs: [
@@ -56,7 +67,8 @@ describe('a task', () => {
     ])
     const [names, own, ...rest] = (await log('use')).trim().split('\n')
     expect(names).toBe(
-      'AKOFLOW_ACTIVITY_ID AKOFLOW_ATTEMPT AKOFLOW_INPUT_DATA_BIN AKOFLOW_INPUT_SECOND_FILE_TXT AKOFLOW_RESOURCE_ID AKOFLOW_RUN_ID AKOFLOW_TASK HOME LANG MINE PATH PWD TMPDIR ',
+      'AKOFLOW_ACTIVITY_ID AKOFLOW_ATTEMPT AKOFLOW_INPUT_DATA_BIN AKOFLOW_INPUT_SECOND_FILE_TXT ' +
+        'AKOFLOW_RESOURCE_ID AKOFLOW_RUN_ID AKOFLOW_TASK HOME LANG MINE PATH PWD TMPDIR ',
     )
     expect(own).toBe(`${world.name}-run ${world.activityId('use')} 1 ${String(world.resourceIds[0])}`)
     expect(rest).toEqual(['1', '2', 'own value'])
@@ -92,7 +104,13 @@ describe('a task', () => {
   test('with stage declared finds only the files that it declares', async () => {
     const { log } = await run([
       { name: 'make', run: 'echo 1 > wanted; echo 2 > unwanted' },
-      { name: 'use', run: 'ls', after: ['make'], inputs: [{ from: 'make', file: 'wanted' }], stage: 'declared' },
+      {
+        name: 'use',
+        run: 'ls',
+        after: ['make'],
+        inputs: [{ from: 'make', file: 'wanted' }],
+        stage: 'declared',
+      },
     ])
     expect(await log('use')).toBe('wanted\n')
   })
@@ -145,7 +163,9 @@ describe('a task', () => {
       { path: 'a.txt', change: 'modified', sizeBytes: 7, checksum: sha('abcmore') },
       { path: 'b.txt', change: 'created', sizeBytes: 3, checksum: sha('new') },
     ])
-    expect((await outputs('make')).items.map((item: any) => [item.relativePath, item.sizeBytes, item.checksum])).toEqual([
+    expect(
+      (await outputs('make')).items.map((item: any) => [item.relativePath, item.sizeBytes, item.checksum]),
+    ).toEqual([
       ['a.txt', 3, sha('abc')],
       ['d/zeros', 100_000, sha(Buffer.alloc(100_000))],
     ])
@@ -156,7 +176,11 @@ describe('a task', () => {
 
   test('is measured: wall time, CPU seconds, peak memory, and by what', async () => {
     const { of } = await run([
-      { name: 'busy', run: `perl -e '$x = "x" x 80_000_000; $t = times; 1 while times() - $t < 0.3'`, memory: '512Mi' },
+      {
+        name: 'busy',
+        run: `perl -e '$x = "x" x 80_000_000; $t = times; 1 while times() - $t < 0.3'`,
+        memory: '512Mi',
+      },
       { name: 'idle', run: 'sleep 0.4' },
     ])
     const busy = of('busy')
@@ -182,7 +206,10 @@ describe('a task', () => {
     expect(await log('talk', '?offset=999999')).toBe('')
     const path = `/execution-runs/${world.name}-run/activities/${world.activityId('talk')}/logs/`
     const part = await service.call('GET', `${path}?offset=100&limit=50`)
-    expect([part.status, part.headers.get('content-range')]).toEqual([206, `bytes 100-149/${String(all.length)}`])
+    expect([part.status, part.headers.get('content-range')]).toEqual([
+      206,
+      `bytes 100-149/${String(all.length)}`,
+    ])
     expect((await service.call('GET', `${path}?offset=-1`)).status).toBe(400)
     expect((await service.call('GET', `${path}?attempt=2`)).status).toBe(404)
     expect((await service.call('GET', path.replace('-talk', '-other'))).status).toBe(404)
@@ -193,7 +220,9 @@ describe('a task', () => {
     const { record, of } = await run([
       {
         name: 'slow',
-        run: `(setsid sh -c 'echo $$ >> ${pids}; sleep 60' &) ; sh -c 'echo $$ >> ${pids}; sleep 60' & sleep 0.3; echo $$ >> ${pids}; sleep 60`,
+        run:
+          `(setsid sh -c 'echo $$ >> ${pids}; sleep 60' &) ; sh -c 'echo $$ >> ${pids}; sleep 60' & ` +
+          `sleep 0.3; echo $$ >> ${pids}; sleep 60`,
         policy: { timeoutSeconds: 1 },
       },
     ])
@@ -220,14 +249,22 @@ describe('attempts', () => {
     const { record, of, log, world } = await run([
       {
         name: 'flaky',
-        run: `echo x >> ${counter}; n=$(wc -l < ${counter}); echo "attempt $AKOFLOW_ATTEMPT"; echo "bad luck $n" >&2; [ $n -ge 3 ]`,
+        run:
+          `echo x >> ${counter}; n=$(wc -l < ${counter}); echo "attempt $AKOFLOW_ATTEMPT"; echo "bad ` +
+          'luck $n" >&2; [ $n -ge 3 ]',
         policy: { maxAttempts: 3, retryDelaySeconds: 1 },
       },
       { name: 'after', after: ['flaky'] },
     ])
-    expect(record.run).toMatchObject({ status: 'completed', completedActivityCount: 2, failedActivityCount: 0 })
+    expect(record.run).toMatchObject({
+      status: 'completed',
+      completedActivityCount: 2,
+      failedActivityCount: 0,
+    })
     const attempts = record.activities.filter((task) => task.activityId === world.activityId('flaky'))
-    expect(attempts.map((task) => [task.id, task.attempt, task.status, task.exitCode, task.failureClass])).toEqual([
+    expect(
+      attempts.map((task) => [task.id, task.attempt, task.status, task.exitCode, task.failureClass]),
+    ).toEqual([
       [`${world.name}-run:${world.activityId('flaky')}`, 1, 'failed', 1, 'user'],
       [`${world.name}-run:${world.activityId('flaky')}:2`, 2, 'failed', 1, 'user'],
       [`${world.name}-run:${world.activityId('flaky')}:3`, 3, 'completed', 0, undefined],
@@ -243,7 +280,10 @@ describe('attempts', () => {
     expect(await log('flaky', '?attempt=2&stream=stderr')).toBe('bad luck 2\n')
     const detail = await service.get(`/execution-runs/${world.name}-run/`)
     expect(detail.activities.map((task: any) => task.attempt).sort()).toEqual([1, 3])
-    const folder = join((record.handles.find((handle) => handle.id === of('flaky').id) as any).artifacts.root, '..')
+    const folder = join(
+      (record.handles.find((handle) => handle.id === of('flaky').id) as any).artifacts.root,
+      '..',
+    )
     expect(readdirSync(folder).sort()).toEqual(['1', '2', '3'])
   })
 
@@ -276,10 +316,16 @@ describe('attempts', () => {
     ])
     expect(record.run.status).toBe('failed')
     expect(record.run.failureReason).toMatch(
-      new RegExp(`bad on ${String(world.resourceIds[0])}, attempt 1.*exit code 7.*the disk is upside down`, 's'),
+      new RegExp(
+        `bad on ${String(world.resourceIds[0])}, attempt 1.*exit code 7.*the disk is upside down`,
+        's',
+      ),
     )
     expect(record.run).toMatchObject({ completedActivityCount: 1, failedActivityCount: 1 })
-    expect(activityOf(record, world, 'behind')).toMatchObject({ status: 'cancelled', failureReason: expect.stringMatching(/run failed/) })
+    expect(activityOf(record, world, 'behind')).toMatchObject({
+      status: 'cancelled',
+      failureReason: expect.stringMatching(/run failed/),
+    })
   })
 
   test('a failure stops what has not begun, and lets what runs end; on request the other branches go on', async () => {
@@ -292,12 +338,20 @@ describe('attempts', () => {
       { name: 'last', run: `echo done > ${mark(`${id}-last`)}`, lane: [0, 0], after: ['later'] },
     ]
     const stopped = await run(tasks('stop'))
-    expect(stopped.record.run).toMatchObject({ status: 'failed', completedActivityCount: 1, failedActivityCount: 1 })
+    expect(stopped.record.run).toMatchObject({
+      status: 'failed',
+      completedActivityCount: 1,
+      failedActivityCount: 1,
+    })
     expect(readFileSync(mark('stop-beside'), 'utf8')).toBe('done\n')
     expect(existsSync(mark('stop-later'))).toBe(false)
 
     const independent = await run(tasks('go'), { onFailure: 'finish-independent' })
-    expect(independent.record.run).toMatchObject({ status: 'failed', completedActivityCount: 3, failedActivityCount: 1 })
+    expect(independent.record.run).toMatchObject({
+      status: 'failed',
+      completedActivityCount: 3,
+      failedActivityCount: 1,
+    })
     expect(readFileSync(mark('go-last'), 'utf8')).toBe('done\n')
     expect(independent.of('behind')).toMatchObject({ status: 'cancelled' })
   })
@@ -313,9 +367,15 @@ test('a runtime with launch: none records everything and starts nothing', async 
       { name: 'c', after: ['a', 'b'] },
     ],
   })
-  const before = existsSync(join(service.dataDir, 'work')) ? readdirSync(join(service.dataDir, 'work')).length : 0
+  const before = existsSync(join(service.dataDir, 'work'))
+    ? readdirSync(join(service.dataDir, 'work')).length
+    : 0
   const record = await runToEnd(service, world, { id: 'rehearsal-run' })
   expect(record.run).toMatchObject({ status: 'completed', completedActivityCount: 3 })
-  expect(record.activities.map((task) => task.runtimeId)).toEqual(['rehearsal-none', 'rehearsal-none', 'rehearsal-none'])
+  expect(record.activities.map((task) => task.runtimeId)).toEqual([
+    'rehearsal-none',
+    'rehearsal-none',
+    'rehearsal-none',
+  ])
   expect(readdirSync(join(service.dataDir, 'work'))).toHaveLength(before)
 })

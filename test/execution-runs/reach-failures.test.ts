@@ -15,7 +15,9 @@ let ssh: SshSite
 beforeAll(async () => {
   ;[ssh, service] = await Promise.all([
     startSsh({ hosts: 2, clockOffsetSeconds: { th2: 3_600 }, diskMiB: 16 }),
-    openService({ environment: { SERVICE_VAULT_KEY_FILE: makeVaultKeyFile(), SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true' } }),
+    openService({
+      environment: { SERVICE_VAULT_KEY_FILE: makeVaultKeyFile(), SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true' },
+    }),
   ])
   await service.post('/ssh-keys/import/', { id: 'hosts', privateKey: ssh.key.privateKey })
 }, 120_000)
@@ -54,7 +56,8 @@ describe('failures of a site', () => {
     }))
     const world = await worldOn(0, 'lost', { tasks, cores: [50] })
     await service.post('/execution-runs/', { id: 'lost-run', schedulePlanId: world.planId, mode: 'real' })
-    const sleeping = async (): Promise<boolean> => Number((await host.run('pgrep -fc "^sleep 600"; true')).stdout) >= 50
+    const sleeping = async (): Promise<boolean> =>
+      Number((await host.run('pgrep -fc "^sleep 600"; true')).stdout) >= 50
     await eventually('50 tasks that run', 60, sleeping)
     // Nobody is left who could record an end, and the link goes with it.
     await host.run(`pkill -9 -u ${host.user}; true`)
@@ -63,8 +66,11 @@ describe('failures of a site', () => {
     const attempts = (await service.get('/execution-runs/lost-run/?attempts=all')).activities
     const first = attempts.filter(({ attempt }: any) => attempt === 1)
     expect(first).toHaveLength(50)
-    for (const attempt of first) expect(attempt).toMatchObject({ status: 'failed', failureClass: 'infrastructure' })
-    expect(detail.activities.every(({ attempt, status }: any) => attempt === 2 && status === 'completed')).toBe(true)
+    for (const attempt of first)
+      expect(attempt).toMatchObject({ status: 'failed', failureClass: 'infrastructure' })
+    expect(
+      detail.activities.every(({ attempt, status }: any) => attempt === 2 && status === 'completed'),
+    ).toBe(true)
   }, 150_000)
 
   test('a clock that is wrong by an hour is corrected for', async () => {
@@ -82,7 +88,8 @@ describe('failures of a site', () => {
   test('a full disk is told in the words of the site, and once there is room the run completes', async () => {
     const [host] = ssh.hosts
     await host.run(
-      `mkdir -p ${host.smallDisk}/work && chmod 777 ${host.smallDisk}/work; head -c 100M /dev/zero > ${host.smallDisk}/filler; true`,
+      `mkdir -p ${host.smallDisk}/work && chmod 777 ${host.smallDisk}/work; head -c 100M /dev/zero ` +
+        `> ${host.smallDisk}/filler; true`,
       'root',
       {
         mayFail: true,
@@ -117,7 +124,15 @@ describe('a login that needs a person', () => {
   test('makes runs wait, and when its time is over with 200 tasks in flight none of them fails', async () => {
     let code = '111111'
     server = await startSshServer({
-      second: { rounds: [{ name: 'second factor', prompts: [{ prompt: 'Code: ', echo: false }], judge: ([given]) => given === code }] },
+      second: {
+        rounds: [
+          {
+            name: 'second factor',
+            prompts: [{ prompt: 'Code: ', echo: false }],
+            judge: ([given]) => given === code,
+          },
+        ],
+      },
     })
     await service.post('/ssh-keys/import/', { id: 'person', privateKey: server.privateKey })
     const connection = {
@@ -147,13 +162,18 @@ describe('a login that needs a person', () => {
         const login = await service.get('/environment-connections/mfa-c/login/')
         return login.state === 'waiting for login' && login
       })
-    expect((await asked()).prompts.prompts).toMatchObject([{ prompt: expect.stringContaining('Code'), echo: false }])
+    expect((await asked()).prompts.prompts).toMatchObject([
+      { prompt: expect.stringContaining('Code'), echo: false },
+    ])
     await eventually('the run says what it waits for', 30, async () => {
       const { items } = await service.get('/execution-runs/mfa-run/activities/?pageSize=5')
       return /waiting for login/.test(items[0].metadata?.queueReason ?? '')
     })
-    expect((await service.post('/environment-connections/mfa-c/login/', { answers: [code] })).state).toBe('connected')
-    const running = async (): Promise<boolean> => (await service.get('/execution-runs/mfa-run/activities/?status=running')).total >= 200
+    expect((await service.post('/environment-connections/mfa-c/login/', { answers: [code] })).state).toBe(
+      'connected',
+    )
+    const running = async (): Promise<boolean> =>
+      (await service.get('/execution-runs/mfa-run/activities/?status=running')).total >= 200
     await eventually('200 tasks in flight', 60, running)
     // The session ends and its factor is no longer good.
     code = '222222'
@@ -161,7 +181,9 @@ describe('a login that needs a person', () => {
     await asked()
     await new Promise((resolve) => setTimeout(resolve, 3_000))
     expect((await service.get('/execution-runs/mfa-run/activities/?status=failed')).total).toBe(0)
-    expect((await service.post('/environment-connections/mfa-c/login/', { answers: [code] })).state).toBe('connected')
+    expect((await service.post('/environment-connections/mfa-c/login/', { answers: [code] })).state).toBe(
+      'connected',
+    )
     const detail = await service.finished('mfa-run', 120)
     expect([detail.run.failureReason, detail.run.status]).toEqual([undefined, 'completed'])
     expect(detail.activities.every(({ attempt }: any) => attempt === 1)).toBe(true)

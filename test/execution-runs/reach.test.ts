@@ -32,7 +32,12 @@ afterAll(async () => {
   await Promise.all([ssh?.stop(), slurm?.stop()])
 }, 60_000)
 
-const worldAt = (name: string, options: Omit<WorldOptions, 'name'>, hosts = 0, cluster = false): Promise<World> =>
+const worldAt = (
+  name: string,
+  options: Omit<WorldOptions, 'name'>,
+  hosts = 0,
+  cluster = false,
+): Promise<World> =>
   makeWorld(service, {
     name,
     ...options,
@@ -78,15 +83,27 @@ describe('a run at other machines', () => {
     expect(await logOf('three-run', 'three-join')).toBe('th2\nth3\n')
     expect(await logOf('three-run', 'three-part-1')).toBe('from seed\nth3\n')
     const part = detail.activities.find(({ externalId }: { externalId: string }) => externalId === 'part-1')
-    expect(part).toMatchObject({ site: 'ssh/three-c3', connectionId: 'three-c3', status: 'completed', exitCode: 0, attempt: 1 })
+    expect(part).toMatchObject({
+      site: 'ssh/three-c3',
+      connectionId: 'three-c3',
+      status: 'completed',
+      exitCode: 0,
+      attempt: 1,
+    })
     const outputs = await service.get('/execution-runs/three-run/activities/three-part-1/outputs/')
-    expect(outputs.items).toMatchObject([{ relativePath: 'part-1.txt', sizeBytes: 4, checksum: expect.stringMatching(/^sha256:/) }])
+    expect(outputs.items).toMatchObject([
+      { relativePath: 'part-1.txt', sizeBytes: 4, checksum: expect.stringMatching(/^sha256:/) },
+    ])
     const locations = detail.dataLocations.filter(
       ({ dataObjectInstanceId: of }: { dataObjectInstanceId: string }) => of === outputs.items[0].id,
     )
     expect(locations).toMatchObject([{ id: expect.stringMatching(/^location-/), status: 'available' }])
-    expect((await service.call('GET', '/execution-runs/three-run/activities/three-part-1/outputs/part-1.txt')).text).toBe('th3\n')
-    const script = (await service.call('GET', '/execution-runs/three-run/activities/three-part-1/script/')).text
+    expect(
+      (await service.call('GET', '/execution-runs/three-run/activities/three-part-1/outputs/part-1.txt'))
+        .text,
+    ).toBe('th3\n')
+    const script = (await service.call('GET', '/execution-runs/three-run/activities/three-part-1/script/'))
+      .text
     expect(script).toContain('hostname | tee part-1.txt')
     const transfers = await service.get('/execution-runs/three-run/data-transfers/')
     expect(transfers.items).toHaveLength(4)
@@ -106,34 +123,55 @@ describe('a run at other machines', () => {
 
   test('is charged the price of the route for what moved: once a site for all that need the same files, and for copies within one', async () => {
     const part = (name: string, resource: number, core: number) => ({
-      ...{ name, after: ['seed'], run: `wc -c < data > ${name}.txt; rm data`, lane: [resource, core] as const },
+      ...{
+        name,
+        after: ['seed'],
+        run: `wc -c < data > ${name}.txt; rm data`,
+        lane: [resource, core] as const,
+      },
     })
     const tasks: WorldOptions['tasks'] = [
       { name: 'seed', run: 'head -c 40000 /dev/urandom > data; echo 1 > one', lane: [0, 0] },
       ...[part('far-1', 1, 0), part('far-2', 1, 1), part('near', 2, 0)],
     ]
     const places = ['c1', 'c2', 'c1'].map((connection) => onHost(`priced-${connection}`))
-    const world = await worldAt('priced', { tasks, cores: [1, 2, 1], places, bandwidthBitsPerSecond: 8e6, pricePerByte: 1e-6 }, 2)
+    const world = await worldAt(
+      'priced',
+      { tasks, cores: [1, 2, 1], places, bandwidthBitsPerSecond: 8e6, pricePerByte: 1e-6 },
+      2,
+    )
     const detail = await run(world, 'priced-run')
     expect([detail.run.failureReason, detail.run.status]).toEqual([undefined, 'completed'])
     const moved = { bytes: 40_002, filesTransferred: 2 }
-    const transfers = detail.dataTransfers.map(({ consumerActivityId, bytes, filesTransferred, strategy, route, cost }: any) => ({
-      ...{ to: consumerActivityId, bytes, filesTransferred, strategy, links: route.links, cost },
-    }))
+    const transfers = detail.dataTransfers.map(
+      ({ consumerActivityId, bytes, filesTransferred, strategy, route, cost }: any) => ({
+        ...{ to: consumerActivityId, bytes, filesTransferred, strategy, links: route.links, cost },
+      }),
+    )
     const far = transfers.filter(({ to }: any) => to !== 'priced-near')
     expect(far.toSorted((a: any, b: any) => b.bytes - a.bytes)).toMatchObject([
       { ...moved, strategy: 'gateway', links: ['priced-link-1'], cost: expect.closeTo(0.040002, 12) },
       { bytes: 0, filesTransferred: 0, strategy: 'use-existing', cost: 0 },
     ])
     expect(transfers.filter(({ to }: any) => to === 'priced-near')).toMatchObject([
-      { ...moved, strategy: 'runtime-local', links: ['priced-link-1', 'priced-link-2'], cost: expect.closeTo(0.080004, 12) },
+      {
+        ...moved,
+        strategy: 'runtime-local',
+        links: ['priced-link-1', 'priced-link-2'],
+        cost: expect.closeTo(0.080004, 12),
+      },
     ])
-    const compute = detail.activities.reduce((sum: number, { startedAt, finishedAt }: any) => sum + (finishedAt - startedAt) * 0.001, 0)
+    const compute = detail.activities.reduce(
+      (sum: number, { startedAt, finishedAt }: any) => sum + (finishedAt - startedAt) * 0.001,
+      0,
+    )
     expect(detail.run.cost).toBeCloseTo(compute + 0.120006, 6)
   })
 
   test('holds tasks to their memory by the rule of this machine, says so, and refuses what a host cannot', async () => {
-    const places = [{}, { memoryLimit: 'none' }, { memoryLimit: 'cgroup' }].map((more) => onHost('memory-c1', more))
+    const places = [{}, { memoryLimit: 'none' }, { memoryLimit: 'cgroup' }].map((more) =>
+      onHost('memory-c1', more),
+    )
     const tasks: WorldOptions['tasks'] = [
       { name: 'greedy', run: 'exec tail /dev/zero', memory: '64Mi', lane: [0, 0] },
       { name: 'free', run: 'head -c 100M /dev/zero | tail -c 100M | wc -c', memory: '32Mi', lane: [1, 0] },
@@ -152,7 +190,8 @@ describe('a run at other machines', () => {
       onFailure: 'finish-independent',
     })
     const detail = await service.finished('memory-run', 90)
-    const of = (name: string) => detail.activities.find(({ externalId }: { externalId: string }) => externalId === name)
+    const of = (name: string) =>
+      detail.activities.find(({ externalId }: { externalId: string }) => externalId === name)
     expect(of('greedy')).toMatchObject({ status: 'failed', failureClass: 'user', metadata: { limits } })
     expect(of('greedy').failureReason).toMatch(/memory.* \(limit 64 MiB, peak \d+ MiB/)
     expect(of('free')).toMatchObject({ status: 'completed', metadata: { limits: 'none' } })
@@ -188,8 +227,13 @@ describe('a run at other machines', () => {
     const [first, second] = (await logOf('span-run', 'span-join')).trim().split('\n')
     expect([first, second]).toEqual(['th1', expect.stringMatching(/^n[12]$/)])
     const job = detail.activities.find(({ externalId }: { externalId: string }) => externalId === 'part-1')
-    expect(job).toMatchObject({ site: expect.stringMatching(/^slurm\//), siteQueueSeconds: expect.any(Number) })
-    const handle = detail.handles.find(({ activityId }: { activityId: string }) => activityId === 'span-part-1')
+    expect(job).toMatchObject({
+      site: expect.stringMatching(/^slurm\//),
+      siteQueueSeconds: expect.any(Number),
+    })
+    const handle = detail.handles.find(
+      ({ activityId }: { activityId: string }) => activityId === 'span-part-1',
+    )
     expect(handle.externalId).toMatch(/^\d+(_\d+)?$/)
   }, 200_000)
 
@@ -199,11 +243,18 @@ describe('a run at other machines', () => {
       run: 'sleep 1; echo $SLURM_ARRAY_TASK_ID',
       lane: [0, 0] as const,
     }))
-    const world = await worldAt('queue', { tasks, cores: [1], places: [onCluster('queue-login')], types: ['hpc_partition'] }, 0, true)
+    const world = await worldAt(
+      'queue',
+      { tasks, cores: [1], places: [onCluster('queue-login')], types: ['hpc_partition'] },
+      0,
+      true,
+    )
     slurm.forgetCalls()
     const detail = await run(world, 'queue-run')
     expect([detail.run.failureReason, detail.run.status]).toEqual([undefined, 'completed'])
-    const times = detail.activities.map(({ startedAt, finishedAt }: any) => [startedAt, finishedAt] as [number, number])
+    const times = detail.activities.map(
+      ({ startedAt, finishedAt }: any) => [startedAt, finishedAt] as [number, number],
+    )
     expect(Math.max(...times.map(([from]: [number, number]) => from))).toBeLessThan(
       Math.min(...times.map(([, to]: [number, number]) => to)),
     )
@@ -220,7 +271,13 @@ describe('a run at other machines', () => {
       ] as const) {
         const tasks = [{ name: 'say', run: `echo ${words} | tee said`, outputs: ['said'] }]
         const connections = [connectionTo('same-c1', ssh.hosts[0] as SshHost, 'hosts')]
-        const world = await makeWorld(at, { name: 'same', tasks, cores: [1], places: [onHost('same-c1')], connections })
+        const world = await makeWorld(at, {
+          name: 'same',
+          tasks,
+          cores: [1],
+          places: [onHost('same-c1')],
+          connections,
+        })
         await at.post('/execution-runs/', { id: 'same-run', schedulePlanId: world.planId, mode: 'real' })
         expect((await at.finished('same-run')).run.status).toBe('completed')
       }
@@ -229,7 +286,9 @@ describe('a run at other machines', () => {
         ['of the second\n', other],
       ] as const) {
         expect((await at.call('GET', '/execution-runs/same-run/activities/same-say/logs/')).text).toBe(words)
-        expect((await at.call('GET', '/execution-runs/same-run/activities/same-say/outputs/said')).text).toBe(words)
+        expect((await at.call('GET', '/execution-runs/same-run/activities/same-say/outputs/said')).text).toBe(
+          words,
+        )
       }
     } finally {
       await other[Symbol.asyncDispose]()
@@ -256,7 +315,11 @@ describe('a run at other machines', () => {
   }, 200_000)
 
   test('is cancelled while the host is cut off, says what could not be stopped, and stops it when the host is back', async () => {
-    const world = await worldAt('off', { tasks: [{ name: 'long', run: 'exec sleep 1234.5' }], cores: [1], places: [onHost('off-c2')] }, 2)
+    const world = await worldAt(
+      'off',
+      { tasks: [{ name: 'long', run: 'exec sleep 1234.5' }], cores: [1], places: [onHost('off-c2')] },
+      2,
+    )
     await service.post('/execution-runs/', { id: 'off-run', schedulePlanId: world.planId, mode: 'real' })
     const host = ssh.hosts[1] as SshHost
     const alive = async (): Promise<boolean> =>
@@ -283,8 +346,15 @@ describe('what a run at other machines is refused for', () => {
       cores: [1, 1],
       places: [{ driver: 'ssh', configuration: {} }, onHost('no-such-connection')],
     })
-    const answer = await service.call('POST', '/execution-runs/', { id: 'wrong-run', schedulePlanId: world.planId, mode: 'real' })
-    expect([answer.status, answer.text]).toEqual([422, expect.stringContaining('has no connection of type ssh; save one and name it')])
+    const answer = await service.call('POST', '/execution-runs/', {
+      id: 'wrong-run',
+      schedulePlanId: world.planId,
+      mode: 'real',
+    })
+    expect([answer.status, answer.text]).toEqual([
+      422,
+      expect.stringContaining('has no connection of type ssh; save one and name it'),
+    ])
     expect(answer.text).toContain('no-such-connection')
     expect((await service.call('GET', '/execution-runs/wrong-run/')).status).toBe(404)
   })

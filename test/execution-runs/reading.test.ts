@@ -16,7 +16,14 @@ beforeAll(async () => {
     bandwidthBitsPerSecond: 8_000,
     tasks: [
       { name: 'a', run: 'echo 1 > x', seconds: 2, lane: [0, 0] },
-      { name: 'b', run: 'cat x', seconds: 3, after: ['a'], inputs: [{ from: 'a', file: 'x', bytes: 1_000 }], lane: [1, 0] },
+      {
+        name: 'b',
+        run: 'cat x',
+        seconds: 3,
+        after: ['a'],
+        inputs: [{ from: 'a', file: 'x', bytes: 1_000 }],
+        lane: [1, 0],
+      },
     ],
   })
 }, 120_000)
@@ -30,7 +37,9 @@ const stream = async (
   headers: Record<string, string> = {},
   enough = Infinity,
 ): Promise<{ status: number; events: { id: number; event: string; data: any }[] }> => {
-  const answer = await fetch(`${service.baseUrl}/execution-runs/${runId}/events/`, { headers: { accept: 'text/event-stream', ...headers } })
+  const answer = await fetch(`${service.baseUrl}/execution-runs/${runId}/events/`, {
+    headers: { accept: 'text/event-stream', ...headers },
+  })
   const events: { id: number; event: string; data: any }[] = []
   if (answer.status !== 200 || answer.body === null) return { status: answer.status, events }
   let text = ''
@@ -42,11 +51,17 @@ const stream = async (
         text
           .slice(0, end)
           .split('\n')
-          .map((line) => [line.slice(0, line.indexOf(':')), line.slice(line.indexOf(':') + 1).trim()] as const),
+          .map(
+            (line) => [line.slice(0, line.indexOf(':')), line.slice(line.indexOf(':') + 1).trim()] as const,
+          ),
       )
       text = text.slice(end + 2)
       if (fields.has('data'))
-        events.push({ id: Number(fields.get('id')), event: fields.get('event') as string, data: JSON.parse(fields.get('data') as string) })
+        events.push({
+          id: Number(fields.get('id')),
+          event: fields.get('event') as string,
+          data: JSON.parse(fields.get('data') as string),
+        })
     }
     if (events.length >= enough) break
   }
@@ -56,9 +71,20 @@ const stream = async (
 describe('a simulated run', () => {
   test('is recorded in simulated seconds from 0, with its transfer', async () => {
     const record = await runToEnd(service, small, { id: 'sim', mode: 'simulation' })
-    expect(record.run).toMatchObject({ status: 'completed', makespanSeconds: 6, transferredBytes: 1_000, cost: expect.closeTo(0.005, 9) })
+    expect(record.run).toMatchObject({
+      status: 'completed',
+      makespanSeconds: 6,
+      transferredBytes: 1_000,
+      cost: expect.closeTo(0.005, 9),
+    })
     expect(
-      record.activities.map((task) => [task.externalId, task.startedAt, task.finishedAt, task.measuredBy, task.durationSource]),
+      record.activities.map((task) => [
+        task.externalId,
+        task.startedAt,
+        task.finishedAt,
+        task.measuredBy,
+        task.durationSource,
+      ]),
     ).toEqual([
       ['a', 0, 2, 'simulated', expect.any(String)],
       ['b', 3, 6, 'simulated', expect.any(String)],
@@ -80,14 +106,23 @@ describe('a simulated run', () => {
       cores: [1, 1],
       tasks: [
         { name: 'a', seconds: 1, lane: [0, 0] },
-        { name: 'b', seconds: 1, after: ['a'], inputs: [{ from: 'a', file: 'x', bytes: 1_000 }], lane: [1, 0] },
+        {
+          name: 'b',
+          seconds: 1,
+          after: ['a'],
+          inputs: [{ from: 'a', file: 'x', bytes: 1_000 }],
+          lane: [1, 0],
+        },
       ],
     })
     const record = await runToEnd(service, apart, { id: 'apart-run', mode: 'simulation' })
     expect(record.run.status).toBe('failed')
     expect(record.run.failureReason).toMatch(/apart-host-1/)
     expect(record.run.failureReason).toMatch(/apart-host-2/)
-    expect(record.events.map((event) => event.eventType)).toEqual(['execution.run.started', 'execution.run.failed'])
+    expect(record.events.map((event) => event.eventType)).toEqual([
+      'execution.run.started',
+      'execution.run.failed',
+    ])
   })
 })
 
@@ -96,19 +131,22 @@ describe('the detail of a large run', () => {
     await runToEnd(service, small, { id: 'long', mode: 'simulation' })
     const path = '/execution-runs/long/'
     const whole = await service.get(path)
-    const marks = (detail: object) => Object.keys(detail).filter((key) => /Total$|Truncated$|^links$/.test(key))
+    const marks = (detail: object) =>
+      Object.keys(detail).filter((key) => /Total$|Truncated$|^links$/.test(key))
     expect(marks(whole)).toEqual([])
     const { sequence: last } = whole.events.at(-1)
     const fill = (table: string, rows: string) => service.db.run(sql`insert into ${raw(table)} ${raw(rows)}`)
     await fill(
-      'run_events',
-      `select 'long', ${String(last)} + n, 'activity.completed', 'activity_execution', 'long', '{}', now() from generate_series(1, 1000 - ${String(last)}) n`,
+      'operation_events',
+      `select 'long', ${String(last)} + n, 'activity.completed', 'activity_execution', 'long', ` +
+        `'{}', now() from generate_series(1, 1000 - ${String(last)}) n`,
     )
     const full = await service.get(path)
     expect([marks(full), full.events.length]).toEqual([[], 1_000])
     await fill(
-      'run_events',
-      `select 'long', 1000 + n, 'activity.completed', 'activity_execution', 'long', '{}', now() from generate_series(1, 7) n`,
+      'operation_events',
+      `select 'long', 1000 + n, 'activity.completed', 'activity_execution', 'long', '{}', now() ` +
+        'from generate_series(1, 7) n',
     )
     const cut = await service.get(path)
     expect(marks(cut)).toEqual(['eventsTruncated', 'eventsTotal', 'links'])
@@ -121,12 +159,36 @@ describe('the detail of a large run', () => {
     })
   })
 
+  test('holds the same lists where it is read in pieces', async () => {
+    const tasks = Array.from({ length: 2_001 }, (_, i) => ({ name: `t${String(i)}`, seconds: 1 }))
+    const world = await makeWorld(service, { name: 'many', tasks })
+    await service.post('/execution-runs/', {
+      id: 'many-run',
+      schedulePlanId: world.planId,
+      mode: 'simulation',
+    })
+    const detail = await service.finished('many-run', 120)
+    expect(detail.run).toMatchObject({ id: 'many-run', status: 'completed', activityCount: 2_001 })
+    expect(detail.activities.map(({ activityId }: any) => activityId)).toEqual(
+      tasks.map(({ name }) => world.activityId(name)),
+    )
+    expect(detail.events.length).toBeGreaterThan(1)
+    expect(detail.dataTransfers).toEqual([])
+    const { items } = await service.get('/execution-runs/many-run/activities/?page=20&pageSize=100')
+    expect(detail.activities.slice(1_900, 2_000)).toEqual(items)
+    expect((await service.call('GET', '/execution-runs/nothing/')).status).toBe(404)
+  }, 120_000)
+
   test('has counts instead of arrays above 10,000 activities', async () => {
     const world = await makeWorld(service, {
       name: 'wide',
       tasks: Array.from({ length: 10_001 }, (_, i) => ({ name: `t${String(i)}`, seconds: 1 })),
     })
-    await service.post('/execution-runs/', { id: 'wide-run', schedulePlanId: world.planId, mode: 'simulation' })
+    await service.post('/execution-runs/', {
+      id: 'wide-run',
+      schedulePlanId: world.planId,
+      mode: 'simulation',
+    })
     const detail = await service.finished('wide-run', 120)
     expect(detail.run).toMatchObject({ status: 'completed', activityCount: 10_001 })
     expect(detail).toMatchObject({ activitiesTotal: 10_001, dataTransfersTotal: 0, handlesTotal: 0 })
@@ -148,7 +210,11 @@ describe('the events of a run', () => {
     const read: { id: number; event: string; data: any }[] = []
     let reconnects = 0
     for (;;) {
-      const part = await stream('events-run', read.length === 0 ? {} : { 'last-event-id': String(read.at(-1)?.id) }, 3)
+      const part = await stream(
+        'events-run',
+        read.length === 0 ? {} : { 'last-event-id': String(read.at(-1)?.id) },
+        3,
+      )
       if (part.status === 204) break
       reconnects += 1
       read.push(...part.events)
@@ -189,7 +255,12 @@ describe('the lists of runs and of their parts', () => {
         (task) => `${String(task.externalId)} ${String(task.attempt)} ${String(task.status)}`,
       )
     expect(await states('')).toEqual(['flaky 2 completed', 'fine 1 completed', 'bad 1 failed'])
-    expect(await states('?attempts=all')).toEqual(['flaky 1 failed', 'flaky 2 completed', 'fine 1 completed', 'bad 1 failed'])
+    expect(await states('?attempts=all')).toEqual([
+      'flaky 1 failed',
+      'flaky 2 completed',
+      'fine 1 completed',
+      'bad 1 failed',
+    ])
     expect(await states('?status=completed')).toEqual(['flaky 2 completed', 'fine 1 completed'])
     expect(await states('?attempts=all&status=failed')).toEqual(['flaky 1 failed', 'bad 1 failed'])
     const page = await service.get('/execution-runs/parts-run/activities/?attempts=all&page=2&pageSize=3')
@@ -262,7 +333,9 @@ test('the timeline of a run is data, or a page that needs nothing else', async (
   await runToEnd(service, small, { id: 'time-sim', mode: 'simulation' })
   const data = await service.get('/execution-runs/time-real/timeline/?with=time-sim')
   expect(JSON.stringify(data)).toContain('small')
-  const page = await service.call('GET', '/execution-runs/time-real/timeline/?with=time-sim', undefined, { accept: 'text/html' })
+  const page = await service.call('GET', '/execution-runs/time-real/timeline/?with=time-sim', undefined, {
+    accept: 'text/html',
+  })
   expect([page.status, page.headers.get('content-type')]).toEqual([200, 'text/html; charset=utf-8'])
   expect(page.text).toMatch(/^<!doctype html>/i)
   expect(page.text).not.toMatch(/(src|href)=["']?https?:/i)
@@ -279,7 +352,14 @@ test('two runs of a workflow are compared by activity; runs of different ones ar
     delta: real.run.makespanSeconds - 6,
     relative: (real.run.makespanSeconds - 6) / 6,
   })
-  expect(compared.activities.items.map((item: any) => [item.externalId, item.a.startAt, item.a.finishAt, item.moved])).toEqual([
+  expect(
+    compared.activities.items.map((item: any) => [
+      item.externalId,
+      item.a.startAt,
+      item.a.finishAt,
+      item.moved,
+    ]),
+  ).toEqual([
     ['a', 0, 2, false],
     ['b', 3, 6, false],
   ])
@@ -299,14 +379,20 @@ describe('the files of an activity', () => {
     writeFileSync(join(service.dataDir, 'secret'), 'secret')
     const world = await makeWorld(service, {
       name: 'files',
-      tasks: [{ name: 'make', run: 'mkdir -p sub; echo inside > sub/file; echo odd > "sub/ä %20 ?#.txt"; mkfifo pipe' }],
+      tasks: [
+        {
+          name: 'make',
+          run: 'mkdir -p sub; echo inside > sub/file; echo odd > "sub/ä %20 ?#.txt"; mkfifo pipe',
+        },
+      ],
     })
     const record = await runToEnd(service, world, { id: 'files-run' })
     const { root } = (record.handles[0] as any).artifacts
     symlinkSync(join(service.dataDir, 'secret'), join(root, 'link'))
     symlinkSync(service.dataDir, join(root, 'out'))
     mkdirSync(join(root, 'folder'))
-    const get = (path: string) => service.call('GET', `/execution-runs/files-run/activities/make/outputs/${path}`)
+    const get = (path: string) =>
+      service.call('GET', `/execution-runs/files-run/activities/make/outputs/${path}`)
     expect((await get('sub%2Ffile')).text).toBe('inside\n')
     expect((await get(encodeURIComponent('sub/ä %20 ?#.txt'))).text).toBe('odd\n')
     for (const path of [
@@ -337,7 +423,9 @@ describe('the files of an activity', () => {
       ],
     })
     await runToEnd(service, world, { id: 'unbegun-run' })
-    expect((await service.call('GET', '/execution-runs/unbegun-run/activities/behind/logs/')).status).toBe(404)
+    expect((await service.call('GET', '/execution-runs/unbegun-run/activities/behind/logs/')).status).toBe(
+      404,
+    )
     expect((await service.get('/execution-runs/unbegun-run/activities/behind/outputs/')).items).toEqual([])
   })
 })

@@ -57,9 +57,17 @@ const environment = {
     schedulable: true,
   })),
   resourceRuntimeBindings: [
-    ...['first', 'second', 'sim-a', 'sim-b'].map((runtimeId) => ({ resourceId: 'one', runtimeId, enabled: true })),
+    ...['first', 'second', 'sim-a', 'sim-b'].map((runtimeId) => ({
+      resourceId: 'one',
+      runtimeId,
+      enabled: true,
+    })),
     { resourceId: 'one', runtimeId: 'off' },
-    ...['elsewhere', 'process', 'sim-a'].map((runtimeId) => ({ resourceId: 'two', runtimeId, enabled: true })),
+    ...['elsewhere', 'process', 'sim-a'].map((runtimeId) => ({
+      resourceId: 'two',
+      runtimeId,
+      enabled: true,
+    })),
     { resourceId: 'three', runtimeId: 'real-simgrid', enabled: true },
   ],
 }
@@ -121,7 +129,10 @@ describe('the runtime that an assignment names', () => {
 
   test('is 422 at a run when its binding is gone since, or not among those that were sent', async () => {
     await service.post('/schedule-plans/import/', { plan: plan('changed', ['second', 'second', 'second']) })
-    const bindings = [{ resourceId: 'one', runtimeId: 'second', enabled: false }, ...environment.resourceRuntimeBindings.slice(0, 1)]
+    const bindings = [
+      { resourceId: 'one', runtimeId: 'second', enabled: false },
+      ...environment.resourceRuntimeBindings.slice(0, 1),
+    ]
     const sent = await service.call('POST', '/execution-runs/', {
       run: { id: 'changed-sent', schedulePlanId: 'changed', mode: 'real' },
       runtimeBindings: bindings,
@@ -131,10 +142,18 @@ describe('the runtime that an assignment names', () => {
       [0, 1, 2].map((k) => `plan.assignments.${k}.metadata.runtimeId`),
     ])
     await service.db.run(disable)
-    const stored = await service.call('POST', '/execution-runs/', { id: 'changed-stored', schedulePlanId: 'changed', mode: 'real' })
+    const stored = await service.call('POST', '/execution-runs/', {
+      id: 'changed-stored',
+      schedulePlanId: 'changed',
+      mode: 'real',
+    })
     await service.db.run(enable)
-    expect([stored.status, stored.body.details[0].message]).toEqual([422, expect.stringContaining('is disabled')])
-    for (const id of ['changed-sent', 'changed-stored']) expect((await service.call('GET', `/execution-runs/${id}/`)).status).toBe(404)
+    expect([stored.status, stored.body.details[0].message]).toEqual([
+      422,
+      expect.stringContaining('is disabled'),
+    ])
+    for (const id of ['changed-sent', 'changed-stored'])
+      expect((await service.call('GET', `/execution-runs/${id}/`)).status).toBe(404)
   })
 
   test('yields to the hint in a run of the other mode, and the attempt records what was taken and why', async () => {
@@ -144,15 +163,23 @@ describe('the runtime that an assignment names', () => {
       [
         'second',
         expect.stringMatching(
-          /^runtime "sim-b" of the assignment has mode simulation, the run needs mode execution: taken is "second", the activity's hint "second"/,
+          new RegExp(
+            '^runtime "sim-b" of the assignment has mode simulation, the run needs mode execution: ' +
+              `taken is "second", the activity's hint "second"`,
+          ),
         ),
       ],
-      ['first', `no bound runtime of mode execution is the activity's "kubernetes": taken is "first", the first by id of those bound`],
+      [
+        'first',
+        `no bound runtime of mode execution is the activity's "kubernetes": taken is "first", the ` +
+          'first by id of those bound',
+      ],
     ])
     expect(await run('both-simulation', 'both', 'simulation')).toEqual([
       [
         'sim-a',
-        `runtime "second" of the assignment has mode execution, the run needs mode simulation: taken is "sim-a", the first by id of those bound`,
+        'runtime "second" of the assignment has mode execution, the run needs mode simulation: ' +
+          'taken is "sim-a", the first by id of those bound',
       ],
       ['sim-b', undefined],
       ['sim-a', expect.stringContaining('"kubernetes"')],
@@ -161,7 +188,9 @@ describe('the runtime that an assignment names', () => {
     const sent = await service.call('POST', '/execution-runs/', {
       run: { id: 'both-sent', schedulePlanId: 'both', mode: 'simulation' },
       runtimes: environment.runtimes.filter(({ mode }) => mode === 'simulation'),
-      runtimeBindings: environment.resourceRuntimeBindings.filter(({ runtimeId }) => runtimeId.startsWith('sim')),
+      runtimeBindings: environment.resourceRuntimeBindings.filter(({ runtimeId }) =>
+        runtimeId.startsWith('sim'),
+      ),
     })
     expect([sent.status, sent.text]).toEqual([202, expect.any(String)])
     expect((await service.finished('both-sent')).activities[0].runtimeReason).toContain('has mode execution')
@@ -176,7 +205,9 @@ describe('the runtime that an assignment names', () => {
         activities: [{ name: 'fails', run: 'exit 1', runtime: 'process', policy: { maxAttempts: 2 } }],
       },
     })
-    const assignments = [{ activityId: 'fails', resourceId: 'two', orderOnResource: 0, metadata: { runtimeId: 'sim-a' } }]
+    const assignments = [
+      { activityId: 'fails', resourceId: 'two', orderOnResource: 0, metadata: { runtimeId: 'sim-a' } },
+    ]
     await service.post('/schedule-plans/import/', {
       plan: { id: 'failing', workflowVersionId: 'failing-v1', executionScopeId: 'scope', assignments },
     })
@@ -193,9 +224,15 @@ describe('the runtime that an assignment names', () => {
 })
 
 test('a runtime whose engine is SimGrid is 503 in a simulation, before anything is stored', async () => {
-  await service.post('/schedule-plans/import/', { plan: plan('grid', ['real-simgrid', undefined, undefined], 'three') })
+  await service.post('/schedule-plans/import/', {
+    plan: plan('grid', ['real-simgrid', undefined, undefined], 'three'),
+  })
   const before = await service.get('/execution-runs/')
-  const answer = await service.call('POST', '/execution-runs/', { id: 'grid', schedulePlanId: 'grid', mode: 'simulation' })
+  const answer = await service.call('POST', '/execution-runs/', {
+    id: 'grid',
+    schedulePlanId: 'grid',
+    mode: 'simulation',
+  })
   expect([answer.status, answer.headers.get('retry-after')]).toEqual([503, null])
   expect(answer.body.error).toContain('engine simgrid of runtime real-simgrid')
   expect(await service.get('/execution-runs/')).toEqual(before)

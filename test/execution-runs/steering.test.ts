@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import { existsSync, mkdtempSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { closeRun } from '../../src/domains/execution-runs/store.ts'
+import { closeRun } from '../../src/domains/execution-runs/operation.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld } from '../support/worlds.ts'
 import { checked } from './checked.ts'
@@ -27,7 +27,12 @@ test('a failed run is opened again: what completed stays, what failed and what w
     name: 'retry',
     tasks: [
       { name: 'first', run: 'echo once >> "$LEDGER"', environment: { LEDGER: join(folder, 'first') } },
-      { name: 'flaky', run: 'test -e "$GATE"', environment: { GATE: join(folder, 'gate') }, after: ['first'] },
+      {
+        name: 'flaky',
+        run: 'test -e "$GATE"',
+        environment: { GATE: join(folder, 'gate') },
+        after: ['first'],
+      },
       { name: 'last', after: ['flaky'] },
     ],
   })
@@ -47,7 +52,9 @@ test('a failed run is opened again: what completed stays, what failed and what w
     ['completed', 2],
     ['completed', 1],
   ])
-  expect(events.map((event: any) => event.eventType).filter((type: string) => type.startsWith('execution.run'))).toEqual([
+  expect(
+    events.map((event: any) => event.eventType).filter((type: string) => type.startsWith('execution.run')),
+  ).toEqual([
     'execution.run.started',
     'execution.run.failed',
     'execution.run.reopened',
@@ -63,13 +70,20 @@ test('what is left of a failed run does not close it after it was opened again',
   const gate = join(folder, 'late-gate')
   const world = await makeWorld(service, {
     name: 'late',
-    tasks: [{ name: 'only', run: 'test -e "$GATE" && while [ ! -e "$GATE-go" ]; do sleep 0.05; done', environment: { GATE: gate } }],
+    tasks: [
+      {
+        name: 'only',
+        run: 'test -e "$GATE" && while [ ! -e "$GATE-go" ]; do sleep 0.05; done',
+        environment: { GATE: gate },
+      },
+    ],
   })
   await service.post('/execution-runs/', { id: 'late', schedulePlanId: world.planId, mode: 'real' })
   expect((await service.finished('late')).run.status).toBe('failed')
   writeFileSync(gate, '')
   await service.post('/execution-runs/late/retry/')
-  // As the workflow of the first generation does when it hears late of the end of its site, and again when its answer was lost.
+  // As the workflow of the first generation does when it hears late of the end of its site, and
+  // again when its answer was lost.
   expect(await closeRun(service.db, 'late', 1)).toMatchObject({ status: 'running' })
   writeFileSync(`${gate}-go`, '')
   expect((await service.finished('late')).run).toMatchObject({ status: 'completed', generation: 2 })
@@ -89,7 +103,9 @@ test('a paused run starts nothing until it is resumed', async () => {
   const resting = await service.get('/execution-runs/pause/')
   expect(resting.run).toMatchObject({ status: 'running', paused: true })
   await new Promise((resolve) => setTimeout(resolve, 1_200))
-  expect((await service.get('/execution-runs/pause/')).run.completedActivityCount).toBe(resting.run.completedActivityCount)
+  expect((await service.get('/execution-runs/pause/')).run.completedActivityCount).toBe(
+    resting.run.completedActivityCount,
+  )
   await service.post('/execution-runs/pause/resume/')
   expect((await service.finished('pause')).run).toMatchObject({ status: 'completed', paused: false })
   await checked(service, world, 'pause')
@@ -105,7 +121,9 @@ test('a paused run can be cancelled, and an unknown one is missing', async () =>
     ],
   })
   await service.post('/execution-runs/', { id: 'pc', schedulePlanId: world.planId, mode: 'real' })
-  await until(async () => (await service.get('/execution-runs/pc/')).activities.some((task: any) => task.status === 'running'))
+  await until(async () =>
+    (await service.get('/execution-runs/pc/')).activities.some((task: any) => task.status === 'running'),
+  )
   await service.post('/execution-runs/pc/pause/')
   await service.post('/execution-runs/pc/cancel/')
   expect((await service.finished('pc')).run.status).toBe('cancelled')

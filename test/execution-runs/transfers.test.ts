@@ -16,11 +16,15 @@ const pricePerByte = 1e-6
 const between = (name: string, tasks: WorldOptions['tasks']): WorldOptions => ({
   ...{ name, tasks, cores: [1, 1], bandwidthBitsPerSecond: 8_000_000, pricePerByte },
 })
-const transfersOf = (runId: string): Promise<any[]> => allOf(service, `/execution-runs/${runId}/data-transfers/`)
+const transfersOf = (runId: string): Promise<any[]> =>
+  allOf(service, `/execution-runs/${runId}/data-transfers/`)
 const routeKeys = ['from', 'links', 'reason', 'strategy', 'to']
 
 const made = 'mkdir deep; head -c 200000 /dev/zero > deep/zeros; printf abc > b; ln -s b link'
-/** What is declared is far from what is made; one edge is declared and leaves nothing, one is not declared at all. */
+/**
+ * What is declared is far from what is made; one edge is declared and leaves nothing, one is not
+ * declared at all.
+ */
 const tasks = (): WorldOptions['tasks'] => [
   { name: 'make', run: made, lane: [0, 0] },
   { name: 'nothing', run: 'true', lane: [0, 0] },
@@ -45,7 +49,13 @@ describe('transfers inside one site', () => {
       expect.objectContaining({
         ...{ producerActivityId: 'inside-make', consumerActivityId: 'inside-use' },
         ...{ sourceResourceId: 'inside-host-1', targetResourceId: 'inside-host-2' },
-        ...{ bytes: 200_003, networkBytes: 0, filesTransferred: 3, strategy: 'runtime-local', cost: expect.closeTo(0.200003, 12) },
+        ...{
+          bytes: 200_003,
+          networkBytes: 0,
+          filesTransferred: 3,
+          strategy: 'runtime-local',
+          cost: expect.closeTo(0.200003, 12),
+        },
         route: {
           links: ['inside-link-1'],
           strategy: 'runtime-local',
@@ -69,13 +79,18 @@ describe('transfers inside one site', () => {
       { name: 'make', run: made, lane: [0, 0] },
       {
         name: 'use',
-        run: 'if [ -e /tmp/$AKOFLOW_RUN_ID ]; then rm /tmp/$AKOFLOW_RUN_ID; else touch /tmp/$AKOFLOW_RUN_ID; exit 3; fi',
+        run:
+          'if [ -e /tmp/$AKOFLOW_RUN_ID ]; then rm /tmp/$AKOFLOW_RUN_ID; else touch ' +
+          '/tmp/$AKOFLOW_RUN_ID; exit 3; fi',
         after: ['make'],
         lane: [1, 0],
       },
     ])
     const { environment, scope, topology, workflow, plan, world } = worldDocuments(options)
-    await service.post('/environments/', { ...environment, version: { ...environment.version, costModel: 'active-window' } })
+    await service.post('/environments/', {
+      ...environment,
+      version: { ...environment.version, costModel: 'active-window' },
+    })
     await service.post('/execution-scopes/', scope)
     await service.post('/network-topologies/', topology)
     await service.post('/workflow-definitions/import/', workflow)
@@ -89,14 +104,18 @@ describe('transfers inside one site', () => {
     const { activities } = await service.get('/execution-runs/window-run/?attempts=all')
     const window = (resource: string): number => {
       const own = activities.filter(({ plannedResourceId }: any) => plannedResourceId === resource)
-      return Math.max(...own.map(({ finishedAt }: any) => finishedAt)) - Math.min(...own.map(({ startedAt }: any) => startedAt))
+      return (
+        Math.max(...own.map(({ finishedAt }: any) => finishedAt)) -
+        Math.min(...own.map(({ startedAt }: any) => startedAt))
+      )
     }
     // Both attempts were given the files.
     const transfers = await transfersOf('window-run')
     expect(transfers.map(({ bytes }) => bytes)).toEqual([200_003, 200_003])
     const compute = world.resourceIds.reduce((sum, resource) => sum + window(resource) * 0.001, 0)
     expect(again.run.cost).toBeCloseTo(compute + 0.400006, 9)
-    // By the rule of planner and simulator, attempt by attempt; what was moved is with the last one.
+    // By the rule of planner and simulator, attempt by attempt; what was moved is with the last
+    // one.
     const paid = { pricePerSecond: 0.001, activeWindow: true } as ProblemResource
     const shares = windowCosts(
       { resources: world.resourceIds.map(() => paid) },
@@ -106,14 +125,22 @@ describe('transfers inside one site', () => {
       })),
     )
     const last = activities.findLast(({ activityId }: any) => activityId === world.activityId('use'))
-    for (const [i, task] of activities.entries()) expect(task.cost).toBeCloseTo((shares[i] as number) + (task === last ? 0.400006 : 0), 9)
+    for (const [i, task] of activities.entries())
+      expect(task.cost).toBeCloseTo((shares[i] as number) + (task === last ? 0.400006 : 0), 9)
   })
 })
 
 test('the route of a transfer has one shape in real runs and in simulations', async () => {
   const declared: WorldOptions['tasks'] = [
     { name: 'make', run: 'head -c 1000 /dev/zero > x', seconds: 1, lane: [0, 0] },
-    { name: 'use', run: 'cat x', seconds: 1, after: ['make'], inputs: [{ from: 'make', file: 'x', bytes: 1_000 }], lane: [1, 0] },
+    {
+      name: 'use',
+      run: 'cat x',
+      seconds: 1,
+      after: ['make'],
+      inputs: [{ from: 'make', file: 'x', bytes: 1_000 }],
+      lane: [1, 0],
+    },
   ]
   const world: World = await makeWorld(service, between('shape', declared))
   for (const mode of ['real', 'simulation']) {
@@ -122,12 +149,20 @@ test('the route of a transfer has one shape in real runs and in simulations', as
     expect(transfers).toHaveLength(1)
     expect(Object.keys(transfers[0].route).toSorted()).toEqual(routeKeys)
     expect(transfers[0]).toMatchObject({
-      route: { links: ['shape-link-1'], strategy: transfers[0].strategy, reason: expect.any(String), from: expect.any(String) },
+      route: {
+        links: ['shape-link-1'],
+        strategy: transfers[0].strategy,
+        reason: expect.any(String),
+        from: expect.any(String),
+      },
       bytes: 1_000,
       cost: expect.closeTo(0.001, 12),
     })
   }
-  expect((await transfersOf('shape-simulation'))[0].route).toMatchObject({ from: 'shape-host-1', to: 'shape-host-2' })
+  expect((await transfersOf('shape-simulation'))[0].route).toMatchObject({
+    from: 'shape-host-1',
+    to: 'shape-host-2',
+  })
   const { components } = (await (await fetch(`${service.rootUrl}/openapi.json`)).json()) as any
   const route = components.schemas.DataTransfer.properties.route
   const schema = route.$ref === undefined ? route : components.schemas[route.$ref.split('/').at(-1)]

@@ -4,7 +4,7 @@ import {
   bookedEnd,
   broughtTransfer,
   copiedTransfer,
-  endOf,
+  attemptEndOf,
   lost,
   nextAttempt,
   notStarted,
@@ -39,8 +39,20 @@ const task = (changes: Partial<LoadedTask> = {}): LoadedTask => ({
   ...changes,
 })
 
-const ended = (changes: Partial<Extract<Collected['state'], { state: 'ended' }>> = {}, rest: Partial<Collected> = {}): Collected => ({
-  state: { state: 'ended', externalId: '1', startedAt: 101, finishedAt: 107, exitCode: 0, signal: null, reason: 'exited', ...changes },
+const ended = (
+  changes: Partial<Extract<Collected['state'], { state: 'ended' }>> = {},
+  rest: Partial<Collected> = {},
+): Collected => ({
+  state: {
+    state: 'ended',
+    externalId: '1',
+    startedAt: 101,
+    finishedAt: 107,
+    exitCode: 0,
+    signal: null,
+    reason: 'exited',
+    ...changes,
+  },
   submittedAt: 100,
   wallSeconds: 6,
   cpuSeconds: 5,
@@ -52,7 +64,14 @@ const ended = (changes: Partial<Extract<Collected['state'], { state: 'ended' }>>
     hostname: 'h',
     root: '/w',
     files: [],
-    summary: { initialFiles: 0, finalFiles: 0, createdFiles: 0, modifiedFiles: 0, deletedFiles: 0, outputBytes: 0 },
+    summary: {
+      initialFiles: 0,
+      finalFiles: 0,
+      createdFiles: 0,
+      modifiedFiles: 0,
+      deletedFiles: 0,
+      outputBytes: 0,
+    },
   },
   missingOutputs: [],
   stderrTail: '',
@@ -63,15 +82,29 @@ const failure = (trouble: string): AttemptEnd => ({ ...lost(task(), undefined, 1
 
 describe('how an attempt ended', () => {
   test('the time from intent to program is overhead, the rest is runtime, and waiting before it is queue', () => {
-    const end = endOf(task(), ended(), { timeoutSeconds: 60, memoryBytes: 64 * 1024 ** 2 }, 200)
-    expect(end).toMatchObject({ status: 'completed', startedAt: 100, overheadSeconds: 1, runtimeSeconds: 6, finishedAt: 107 })
+    const end = attemptEndOf(task(), ended(), { timeoutSeconds: 60, memoryBytes: 64 * 1024 ** 2 }, 200)
+    expect(end).toMatchObject({
+      status: 'completed',
+      startedAt: 100,
+      overheadSeconds: 1,
+      runtimeSeconds: 6,
+      finishedAt: 107,
+    })
     expect(bookedEnd(task(), end, [], 0.5)).toMatchObject({ queueSeconds: 10, cost: 3.5, transferSeconds: 0 })
   })
 
   test.each([
-    [ended({ exitCode: 3 }, { stderrTail: 'no such file\n' }), 'user', /attempt 1 ended with exit code 3: no such file$/],
+    [
+      ended({ exitCode: 3 }, { stderrTail: 'no such file\n' }),
+      'user',
+      /attempt 1 ended with exit code 3: no such file$/,
+    ],
     [ended({ exitCode: null, signal: 'SIGKILL' }), 'user', /signal SIGKILL/],
-    [ended({ reason: 'timeout', exitCode: null, signal: 'SIGTERM' }), 'user', /longer than its timeoutSeconds of 60/],
+    [
+      ended({ reason: 'timeout', exitCode: null, signal: 'SIGTERM' }),
+      'user',
+      /longer than its timeoutSeconds of 60/,
+    ],
     [ended({ reason: 'memory', exitCode: 137 }), 'user', /more memory than allowed/],
     [ended({}, { missingOutputs: ['b', 'c'] }), 'user', /did not make b, c/],
     [
@@ -84,22 +117,32 @@ describe('how an attempt ended', () => {
       'infrastructure',
       /lost at its site: NODE_FAIL/,
     ],
-    [ended({}, { state: { state: 'lost', externalId: '7', startedAt: 101 } }), 'infrastructure', /lost with its machine/],
+    [
+      ended({}, { state: { state: 'lost', externalId: '7', startedAt: 101 } }),
+      'infrastructure',
+      /lost with its machine/,
+    ],
   ] as const)('a failure says which activity, where, and why', (outcome, trouble, words) => {
-    const end = endOf(task(), outcome, { timeoutSeconds: 60, memoryBytes: 64 * 1024 ** 2 }, 200)
+    const end = attemptEndOf(task(), outcome, { timeoutSeconds: 60, memoryBytes: 64 * 1024 ** 2 }, 200)
     expect([end.status, end.failureClass]).toEqual(['failed', trouble])
     expect(end.failureReason).toMatch(words)
     expect(end.failureReason).toMatch(/^activity a on host/)
   })
 
   test('time in the queue of the site is neither overhead nor paid for', () => {
-    const end = endOf(
+    const end = attemptEndOf(
       task(),
       ended({ startedAt: 140, finishedAt: 150 }, { queueSeconds: 38, node: 'n7' }),
       { timeoutSeconds: 60, memoryBytes: 64 * 1024 ** 2 },
       200,
     )
-    expect(end).toMatchObject({ siteQueueSeconds: 38, overheadSeconds: 2, runtimeSeconds: 10, place: { node: 'n7' }, externalId: '1' })
+    expect(end).toMatchObject({
+      siteQueueSeconds: 38,
+      overheadSeconds: 2,
+      runtimeSeconds: 10,
+      place: { node: 'n7' },
+      externalId: '1',
+    })
     expect(bookedEnd(task(), end, [], 0.5)).toMatchObject({ queueSeconds: 10, cost: 6 })
   })
 
@@ -118,11 +161,17 @@ describe('how an attempt ended', () => {
       startedAt: 100,
       finishedAt: 100.5,
     }
-    const end = endOf(task(), ended(), { timeoutSeconds: 60, memoryBytes: 64 * 1024 ** 2 }, 200)
+    const end = attemptEndOf(task(), ended(), { timeoutSeconds: 60, memoryBytes: 64 * 1024 ** 2 }, 200)
     const brought = broughtTransfer('run', task(), producer, facts, { links: ['wan'], pricePerByte: 0.5 })
     expect(brought).toMatchObject({
       ...{ producer: 'p', strategy: 'gateway', bytes: 10, networkBytes: 12, filesTransferred: 2, cost: 5 },
-      route: { links: ['wan'], strategy: 'gateway', reason: 'neither end reaches the other', from: 'ssh/a', to: 'ssh/b' },
+      route: {
+        links: ['wan'],
+        strategy: 'gateway',
+        reason: 'neither end reaches the other',
+        from: 'ssh/a',
+        to: 'ssh/b',
+      },
     })
     const copied = copiedTransfer('run', 'ssh/b', task(), end, {
       producer: beside,
@@ -143,7 +192,11 @@ describe('how an attempt ended', () => {
       },
       route: { links: [], strategy: 'runtime-local', from: 'ssh/b', to: 'ssh/b' },
     })
-    expect(bookedEnd(task(), end, [brought, copied], 1)).toMatchObject({ transferBytes: 15, transferSeconds: 1, cost: 7 + 5 })
+    expect(bookedEnd(task(), end, [brought, copied], 1)).toMatchObject({
+      transferBytes: 15,
+      transferSeconds: 1,
+      cost: 7 + 5,
+    })
   })
 
   test('clocks that disagree never give a negative time', () => {
@@ -151,14 +204,15 @@ describe('how an attempt ended', () => {
     fc.assert(
       fc.property(instant, instant, instant, instant, (ready, intent, started, finished) => {
         const subject = task({ ready_at: ready, started_at: intent })
-        const end = endOf(
+        const end = attemptEndOf(
           subject,
           ended({ startedAt: started, finishedAt: finished }),
           { timeoutSeconds: 0, memoryBytes: 64 * 1024 ** 2 },
           0,
         )
         const row = bookedEnd(subject, end, [], 1)
-        for (const seconds of [row.queueSeconds, row.overheadSeconds, row.cost]) expect(seconds).toBeGreaterThanOrEqual(0)
+        for (const seconds of [row.queueSeconds, row.overheadSeconds, row.cost])
+          expect(seconds).toBeGreaterThanOrEqual(0)
         expect(row.runtimeSeconds).toBeGreaterThanOrEqual(-1e-9)
         expect(row.finishedAt).toBeGreaterThanOrEqual(intent)
       }),
@@ -176,7 +230,13 @@ describe('the attempt after it', () => {
           let subject = task()
           let own = 0
           for (const cause of causes) {
-            const next = nextAttempt('run', subject, failure(cause), { maxAttempts, retryDelaySeconds: 7 }, 1_000)
+            const next = nextAttempt(
+              'run',
+              subject,
+              failure(cause),
+              { maxAttempts, retryDelaySeconds: 7 },
+              1_000,
+            )
             if (cause === 'user') own += 1
             if (next === undefined) {
               expect(own >= maxAttempts || subject.attempt - subject.user_attempts >= 100).toBe(true)
@@ -184,7 +244,9 @@ describe('the attempt after it', () => {
             }
             expect(own).toBeLessThan(maxAttempts)
             expect([next.attempt, next.userAttempts]).toEqual([subject.attempt + 1, own + 1])
-            expect(next.notBefore - 1_000).toBe(cause === 'user' ? 7 : Math.min(60, 2 ** (1 + subject.attempt - subject.user_attempts)))
+            expect(next.notBefore - 1_000).toBe(
+              cause === 'user' ? 7 : Math.min(60, 2 ** (1 + subject.attempt - subject.user_attempts)),
+            )
             subject = { ...subject, id: next.id, attempt: next.attempt, user_attempts: next.userAttempts }
           }
         },
@@ -196,8 +258,18 @@ describe('the attempt after it', () => {
     let subject = task()
     for (let k = 0; k < 50; k++) {
       const walltime = k % 10 === 0
-      const next = nextAttempt('run', subject, { ...failure('infrastructure'), walltime }, { maxAttempts: 1, retryDelaySeconds: 0 }, 0)
-      expect(next).toMatchObject({ attempt: k + 2, userAttempts: 1, walltimeExtensions: 1 + Math.floor(k / 10) })
+      const next = nextAttempt(
+        'run',
+        subject,
+        { ...failure('infrastructure'), walltime },
+        { maxAttempts: 1, retryDelaySeconds: 0 },
+        0,
+      )
+      expect(next).toMatchObject({
+        attempt: k + 2,
+        userAttempts: 1,
+        walltimeExtensions: 1 + Math.floor(k / 10),
+      })
       subject = { ...subject, attempt: k + 2, walltime_extensions: 1 + Math.floor(k / 10) }
     }
   })
@@ -207,7 +279,9 @@ describe('the attempt after it', () => {
     const refused = notStarted(task(), new DriverError('refused', 'no such partition'), 101)
     expect(refused.failureReason).toBe('activity a could not be run on host: no such partition')
     expect(nextAttempt('run', task(), refused, policy, 0)).toBeUndefined()
-    expect(nextAttempt('run', task(), notStarted(task(), new DriverError('unknown', 'no answer'), 101), policy, 0)).toMatchObject({
+    expect(
+      nextAttempt('run', task(), notStarted(task(), new DriverError('unknown', 'no answer'), 101), policy, 0),
+    ).toMatchObject({
       attempt: 2,
       userAttempts: 1,
     })

@@ -30,8 +30,20 @@ describe('each mutation of the book breaks a law within as many runs', () => {
     async (_name, mutation) => {
       const file = mutatedBook(mutation, mkdtempSync(join(runFolder(), 'orrery-mutated-')))
       const check = join(import.meta.dirname, 'model-check.ts')
-      const found = run(process.execPath, [check, '--book', file, '--sequences', '2000', '--seed', '20261123', '--raw'])
-      await expect(found).rejects.toMatchObject({ code: 1, stdout: expect.stringMatching(/^seed 20261123, sequence \d+/) })
+      const found = run(process.execPath, [
+        check,
+        '--book',
+        file,
+        '--sequences',
+        '2000',
+        '--seed',
+        '20261123',
+        '--raw',
+      ])
+      await expect(found).rejects.toMatchObject({
+        code: 1,
+        stdout: expect.stringMatching(/^seed 20261123, sequence \d+/),
+      })
     },
     600_000,
   )
@@ -56,16 +68,31 @@ const row = (...fates: ScenarioTask['fates'][]): Scenario => ({
   maxAttempts: 2,
   moves: [],
 })
-const free = (task: Partial<ScenarioTask> = {}): ScenarioTask => ({ site: 0, lanes: [0], free: true, cpu: 1, fates: [], ...task })
+const free = (task: Partial<ScenarioTask> = {}): ScenarioTask => ({
+  site: 0,
+  lanes: [0],
+  free: true,
+  cpu: 1,
+  fates: [],
+  ...task,
+})
 const moved = (...kinds: (Kind | readonly [Kind, number])[]): number[] =>
   kinds.map((kind) => (typeof kind === 'string' ? move(kind, 0) : move(...kind)))
 
 describe('runs that broke a law once', () => {
   test('a failed attempt does not hand its lanes to what is intended behind its next attempt in the same step', () => {
-    // The run is paused before that step: the lane stayed with a task that had no intent, and nothing started any more.
+    // The run is paused before that step: the lane stayed with a task that had no intent, and
+    // nothing started any more.
     playScenario(book, {
       ...row([], [], [], ['user']),
-      tasks: [free(), { ...free(), free: false }, { ...free(), free: false }, { ...free(), free: false, fates: ['user'] }, free(), free()],
+      tasks: [
+        free(),
+        { ...free(), free: false },
+        { ...free(), free: false },
+        { ...free(), free: false, fates: ['user'] },
+        free(),
+        free(),
+      ],
       edges: [[4, 0]],
       orders: [5, 4, 2, 1, 0, 3],
       aheadPerLane: 1,
@@ -89,10 +116,32 @@ describe('runs that broke a law once', () => {
   test('cores that a lost answer and a pause hide are asked for again', () => {
     playScenario(book, {
       ...row([], [], [], [], []),
-      tasks: [0, 1, 0, 0, 0].map((core, i) => ({ ...free(), free: false, site: i === 4 ? 1 : 0, lanes: [core] })),
+      tasks: [0, 1, 0, 0, 0].map((core, i) => ({
+        ...free(),
+        free: false,
+        site: i === 4 ? 1 : 0,
+        lanes: [core],
+      })),
       orders: [3, 0, 1, 4, 2],
       hostCores: 3,
       moves: moved(['freeze', 1], 'go', 'go', ['freeze', 23], 'go', 'go', ['lose', 20], ['pause', 15], 'go'),
+    })
+  })
+  test('a task that a lost answer and a pause hide keeps its lanes while others ask for its cores', () => {
+    playScenario(book, {
+      ...row([], [], [], [], [], []),
+      tasks: [0, 0, 1, 0, 0, 0].map((core, i) => ({
+        ...free(),
+        free: i === 0 || i === 3 || i === 4,
+        lanes: [core],
+        cpu: i === 4 ? 2 : 1,
+      })),
+      edges: [[3, 0]],
+      orders: [5, 3, 4, 0, 1, 2],
+      hostCores: 3,
+      onFailure: 'stop',
+      maxAttempts: 1,
+      moves: moved('go', 'go', 'go', 'go', ['lose', 1], 'pause', 'go'),
     })
   })
   test('a drained site with a task ahead whose turn has come does not rest', () => {
@@ -105,7 +154,20 @@ describe('runs that broke a law once', () => {
     })
   })
   test('adopted tasks of a lane are recorded in the order of the lane, whatever their positions', () => {
-    const ahead = moved('go', 'go', 'go', 'go', 'go', 'endHeard', 'go', 'go', 'go', 'endHeard', 'endHeard', 'kill')
+    const ahead = moved(
+      'go',
+      'go',
+      'go',
+      'go',
+      'go',
+      'endHeard',
+      'go',
+      'go',
+      'go',
+      'endHeard',
+      'endHeard',
+      'kill',
+    )
     for (const orders of [
       [0, 1, 2, 3, 4],
       [4, 3, 2, 1, 0],

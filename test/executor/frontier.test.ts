@@ -10,13 +10,22 @@ interface Instance {
   mine: boolean[]
 }
 
-/** Random DAGs whose positions are shuffled, with lanes that follow a topological order, as every valid plan has it. */
+/**
+ * Random DAGs whose positions are shuffled, with lanes that follow a topological order, as every
+ * valid plan has it.
+ */
 const instance: fc.Arbitrary<Instance> = fc.integer({ min: 1, max: 14 }).chain((n) =>
   fc
     .record({
-      pairs: fc.uniqueArray(fc.tuple(fc.nat(n - 1), fc.nat(n - 1)), { maxLength: 3 * n, selector: ([a, b]) => a * n + b }),
+      pairs: fc.uniqueArray(fc.tuple(fc.nat(n - 1), fc.nat(n - 1)), {
+        maxLength: 3 * n,
+        selector: ([a, b]) => a * n + b,
+      }),
       place: fc.shuffledSubarray([...Array(n).keys()], { minLength: n, maxLength: n }),
-      lanes: fc.array(fc.uniqueArray(fc.constantFrom('x', 'y', 'z'), { minLength: 1, maxLength: 2 }), { minLength: n, maxLength: n }),
+      lanes: fc.array(fc.uniqueArray(fc.constantFrom('x', 'y', 'z'), { minLength: 1, maxLength: 2 }), {
+        minLength: n,
+        maxLength: n,
+      }),
       mine: fc.array(fc.boolean(), { minLength: n, maxLength: n }),
     })
     .map(({ pairs, place, lanes, mine }) => ({
@@ -51,15 +60,22 @@ const naive = ({ n, edges, lanes, orders, mine }: Instance, states: readonly num
     }
   }
   const over = (i: number): boolean => (doomed[i] as number) >= completed
-  const shares = (a: number, b: number): boolean => (lanes[a] as string[]).some((lane) => (lanes[b] as string[]).includes(lane))
+  const shares = (a: number, b: number): boolean =>
+    (lanes[a] as string[]).some((lane) => (lanes[b] as string[]).includes(lane))
   const ready = [...Array(n).keys()].filter(
     (i) =>
       mine[i] === true &&
       doomed[i] === waiting &&
       edges.every(([from, to]) => to !== i || doomed[from] === completed) &&
-      [...Array(n).keys()].every((other) => !shares(i, other) || (orders[other] as number) >= (orders[i] as number) || over(other)),
+      [...Array(n).keys()].every(
+        (other) => !shares(i, other) || (orders[other] as number) >= (orders[i] as number) || over(other),
+      ),
   )
-  return { states: doomed, ready, open: [...Array(n).keys()].filter((i) => mine[i] === true && !over(i)).length }
+  return {
+    states: doomed,
+    ready,
+    open: [...Array(n).keys()].filter((i) => mine[i] === true && !over(i)).length,
+  }
 }
 
 const build = (given: Instance, states: readonly number[]) =>
@@ -87,7 +103,9 @@ test('a frontier that is told of each step says what the definition says', () =>
           const { ready } = naive(given, model)
           const flying = model.flatMap((state, i) => (state === inFlight ? [i] : []))
           const elsewhere = model.flatMap((state, i) =>
-            given.mine[i] === false && state === waiting && given.edges.every(([from, to]) => to !== i || model[from] === completed)
+            given.mine[i] === false &&
+            state === waiting &&
+            given.edges.every(([from, to]) => to !== i || model[from] === completed)
               ? [i]
               : [],
           )
@@ -125,25 +143,29 @@ test('a frontier that is told of each step says what the definition says', () =>
 
 test('a frontier loaded in the middle of a run is the one that was told of each step', () => {
   fc.assert(
-    fc.property(instance, fc.array(fc.tuple(fc.nat(), fc.constantFrom('take', 'complete', 'kill')), { maxLength: 40 }), (given, steps) => {
-      const everything = { ...given, mine: given.mine.map(() => true) }
-      const frontier = build(everything, new Array<number>(given.n).fill(waiting))
-      for (const [pick, kind] of steps) {
-        const among =
-          kind === 'take'
-            ? naive(everything, [...frontier.states]).ready
-            : [...frontier.states.keys()].filter((i) => frontier.states[i] === inFlight)
-        if (among.length === 0) continue
-        const i = among[pick % among.length] as number
-        if (kind === 'take') frontier.take(i)
-        else if (kind === 'complete') frontier.complete(i)
-        else frontier.kill(i)
-      }
-      const loaded = build(given, [...frontier.states])
-      expect(loaded.ready()).toEqual(naive(given, [...frontier.states]).ready)
-      expect([...loaded.states]).toEqual([...frontier.states])
-      expect(loaded.open).toBe(naive(given, [...frontier.states]).open)
-    }),
+    fc.property(
+      instance,
+      fc.array(fc.tuple(fc.nat(), fc.constantFrom('take', 'complete', 'kill')), { maxLength: 40 }),
+      (given, steps) => {
+        const everything = { ...given, mine: given.mine.map(() => true) }
+        const frontier = build(everything, new Array<number>(given.n).fill(waiting))
+        for (const [pick, kind] of steps) {
+          const among =
+            kind === 'take'
+              ? naive(everything, [...frontier.states]).ready
+              : [...frontier.states.keys()].filter((i) => frontier.states[i] === inFlight)
+          if (among.length === 0) continue
+          const i = among[pick % among.length] as number
+          if (kind === 'take') frontier.take(i)
+          else if (kind === 'complete') frontier.complete(i)
+          else frontier.kill(i)
+        }
+        const loaded = build(given, [...frontier.states])
+        expect(loaded.ready()).toEqual(naive(given, [...frontier.states]).ready)
+        expect([...loaded.states]).toEqual([...frontier.states])
+        expect(loaded.open).toBe(naive(given, [...frontier.states]).open)
+      },
+    ),
     { seed: 20_261, numRuns: 2_000 },
   )
 })

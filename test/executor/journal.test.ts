@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
-import { claimSite, commitSite, LeasePassedOn, type Entry } from '../../src/executor/journal.ts'
-import { openRun } from '../../src/domains/execution-runs/store.ts'
+import { claimSite, commitSite, LeasePassedOn, type JournalEntry } from '../../src/executor/journal.ts'
+import { openRun } from '../../src/domains/execution-runs/operation.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld, recordOf } from '../support/worlds.ts'
 
@@ -17,7 +17,7 @@ beforeAll(async () => {
 afterAll(() => service[Symbol.asyncDispose]())
 
 const site = 'local@here'
-const nothing: Entry = {
+const nothing: JournalEntry = {
   takenBack: [],
   starts: [],
   ends: [],
@@ -28,7 +28,7 @@ const nothing: Entry = {
   transfers: [],
   leftovers: [],
 }
-const intent = (run: string, task: string, core: string): Entry['intents'][number] => ({
+const intent = (run: string, task: string, core: string): JournalEntry['intents'][number] => ({
   id: `${run}:steps-${task}`,
   name: `name-${run}-${task.replace(':', '-')}`,
   directory: null,
@@ -38,8 +38,15 @@ const intent = (run: string, task: string, core: string): Entry['intents'][numbe
   lanes: [['steps-host-1', core, 'default']],
   ahead: false,
 })
-const end = (run: string, task: string, status: 'completed' | 'failed', final: boolean): Entry['ends'][number] => ({
+const end = (
+  run: string,
+  task: string,
+  status: 'completed' | 'failed',
+  final: boolean,
+): JournalEntry['ends'][number] => ({
   id: `${run}:steps-${task}`,
+  activityId: `steps-${task}`,
+  attempt: 1,
   status,
   readyAt: 1,
   startedAt: 2,
@@ -67,26 +74,59 @@ const end = (run: string, task: string, status: 'completed' | 'failed', final: b
 const opened = async (run: string): Promise<number> => {
   await service.post('/execution-runs/', { id: run, schedulePlanId: 'steps-plan', mode: 'real' })
   await openRun(service.db, run, 1)
-  return claimSite(service.db, run, site, 'test')
+  return (await claimSite(service.db, run, site, 'test')).epoch
 }
 /** Everything on record, without the clock of the server. */
 const facts = async (run: string): Promise<unknown> => {
   const { run: state, activities, handles, events } = await recordOf(service, run)
   const { startedAt: _startedAt, createdAt: _createdAt, ...steady } = state
-  const text = JSON.stringify({ steady, activities, handles, events: events.map(({ occurredAt: _occurredAt, ...event }: any) => event) })
+  const text = JSON.stringify({
+    steady,
+    activities,
+    handles,
+    events: events.map(({ occurredAt: _occurredAt, ...event }: any) => event),
+  })
   return JSON.parse(text.replaceAll(run, 'RUN'))
 }
 
-/** Steps of a run with everything that a step can hold; the second is the one in which a task that had waited gets its lane. */
-const story = (run: string): Entry[] => [
+/**
+ * Steps of a run with everything that a step can hold; the second is the one in which a task that
+ * had waited gets its lane.
+ */
+const story = (run: string): JournalEntry[] => [
   { ...nothing, intents: [intent(run, 'a', 'core-0')] },
   {
     ...nothing,
-    states: [{ id: `${run}:steps-b`, status: 'queued', atSite: false, readyAt: 1, queuedAt: 2, reason: 'its lane is held by another' }],
+    states: [
+      {
+        id: `${run}:steps-b`,
+        status: 'queued',
+        atSite: false,
+        readyAt: 1,
+        queuedAt: 2,
+        reason: 'its lane is held by another',
+      },
+    ],
     intents: [intent(run, 'b', 'core-1')],
   },
-  { ...nothing, states: [{ id: `${run}:steps-a`, status: 'queued', atSite: true, reason: 'at the site: Priority', externalId: '4711' }] },
-  { ...nothing, states: [{ id: `${run}:steps-b`, atSite: true, reason: 'waiting for the site: no route', silentSince: 3 }] },
+  {
+    ...nothing,
+    states: [
+      {
+        id: `${run}:steps-a`,
+        status: 'queued',
+        atSite: true,
+        reason: 'at the site: Priority',
+        externalId: '4711',
+      },
+    ],
+  },
+  {
+    ...nothing,
+    states: [
+      { id: `${run}:steps-b`, atSite: true, reason: 'waiting for the site: no route', silentSince: 3 },
+    ],
+  },
   {
     ...nothing,
     states: [
@@ -98,7 +138,15 @@ const story = (run: string): Entry[] => [
     ...nothing,
     ends: [end(run, 'a', 'failed', false)],
     retries: [
-      { id: `${run}:steps-a:2`, after: `${run}:steps-a`, attempt: 2, userAttempts: 2, walltimeExtensions: 1, readyAt: 3, notBefore: 4 },
+      {
+        id: `${run}:steps-a:2`,
+        after: `${run}:steps-a`,
+        attempt: 2,
+        userAttempts: 2,
+        walltimeExtensions: 1,
+        readyAt: 3,
+        notBefore: 4,
+      },
     ],
     intents: [intent(run, 'a:2', 'core-0')],
   },
@@ -139,7 +187,11 @@ const story = (run: string): Entry[] => [
     ],
     intents: [intent(run, 'c', 'core-0')],
   },
-  { ...nothing, ends: [end(run, 'c', 'failed', true)], leftovers: [{ name: `left-by-${run}`, words: 'no route' }] },
+  {
+    ...nothing,
+    ends: [end(run, 'c', 'failed', true)],
+    leftovers: [{ name: `left-by-${run}`, words: 'no route' }],
+  },
 ]
 
 test('a step that is given twice does what it does once, and says the same', async () => {
@@ -159,15 +211,20 @@ test('a step of a holder that was replaced changes nothing', async () => {
   await service.db.prepared('free', 'delete from lane_leases', [])
   const stale = await opened('stale')
   const [first, ...rest] = story('stale')
-  await commitSite(service.db, 'stale', site, stale, first as Entry)
-  expect(await claimSite(service.db, 'stale', site, 'another')).toBe(stale + 1)
+  await commitSite(service.db, 'stale', site, stale, first as JournalEntry)
+  expect(await claimSite(service.db, 'stale', site, 'another')).toEqual({ epoch: stale + 1, before: 'test' })
   const before = await facts('stale')
-  for (const entry of rest) await expect(commitSite(service.db, 'stale', site, stale, entry)).rejects.toThrow(LeasePassedOn)
+  for (const entry of rest)
+    await expect(commitSite(service.db, 'stale', site, stale, entry)).rejects.toThrow(LeasePassedOn)
   expect(await facts('stale')).toEqual(before)
 })
 
 /** An intent whose lanes come to it from the task before it. */
-const intentAhead = (run: string, task: string): Entry['intents'][number] => ({ ...intent(run, task, ''), lanes: [], ahead: true })
+const intentAhead = (run: string, task: string): JournalEntry['intents'][number] => ({
+  ...intent(run, task, ''),
+  lanes: [],
+  ahead: true,
+})
 const holderOf = async (core: string): Promise<string | undefined> => {
   const [row] = await service.db.prepared<{ id: string }>(
     'holder_of',
@@ -181,7 +238,7 @@ test('what is intended ahead gets the lane at the end of the one before, starts 
   const run = 'relay'
   await service.db.prepared('free', 'delete from lane_leases', [])
   const epoch = await opened(run)
-  const twice = async (entry: Partial<Entry>) => {
+  const twice = async (entry: Partial<JournalEntry>) => {
     const step = { ...nothing, ...entry }
     const first = await commitSite(service.db, run, site, epoch, step)
     expect(await commitSite(service.db, run, site, epoch, step)).toEqual(first)
@@ -189,8 +246,12 @@ test('what is intended ahead gets the lane at the end of the one before, starts 
   }
   const id = (task: string): string => `${run}:steps-${task}`
   const kinds = async (): Promise<string[]> =>
-    (await recordOf(service, run)).events.slice(1).map(({ eventType, payload }: any) => `${eventType} ${payload.activityId}`)
-  const step = await twice({ intents: [intent(run, 'a', 'core-0'), intentAhead(run, 'b'), intentAhead(run, 'c')] })
+    (await recordOf(service, run)).events
+      .slice(1)
+      .map(({ eventType, payload }: any) => `${eventType} ${payload.activityId}`)
+  const step = await twice({
+    intents: [intent(run, 'a', 'core-0'), intentAhead(run, 'b'), intentAhead(run, 'c')],
+  })
   expect(step.acquired.sort()).toEqual([id('a'), id('b'), id('c')])
   expect(await kinds()).toEqual(['activity.started steps-a'])
   // Taken back, and intended again.
@@ -213,15 +274,22 @@ test('what is intended ahead gets the lane at the end of the one before, starts 
     ],
   })
   expect(await holderOf('core-0')).toBeUndefined()
-  expect(await kinds()).toEqual(['a', 'b', 'c'].flatMap((task) => [`activity.started steps-${task}`, `activity.completed steps-${task}`]))
+  expect(await kinds()).toEqual(
+    ['a', 'b', 'c'].flatMap((task) => [`activity.started steps-${task}`, `activity.completed steps-${task}`]),
+  )
 })
 
 test('a lane is had by one task at a time, and the other learns by whom; all lanes of a task or none', async () => {
   await service.db.prepared('free', 'delete from lane_leases', [])
   const [a, b] = [await opened('lane-a'), await opened('lane-b')]
-  expect((await commitSite(service.db, 'lane-a', site, a, { ...nothing, intents: [intent('lane-a', 'a', 'core-0')] })).acquired).toEqual([
-    'lane-a:steps-a',
-  ])
+  expect(
+    (
+      await commitSite(service.db, 'lane-a', site, a, {
+        ...nothing,
+        intents: [intent('lane-a', 'a', 'core-0')],
+      })
+    ).acquired,
+  ).toEqual(['lane-a:steps-a'])
   const both = {
     ...intent('lane-b', 'b', 'core-1'),
     lanes: [
@@ -232,16 +300,24 @@ test('a lane is had by one task at a time, and the other learns by whom; all lan
   const refused = await commitSite(service.db, 'lane-b', site, b, { ...nothing, intents: [both as never] })
   expect([refused.acquired, refused.holders]).toEqual([[], { 'lane-b:steps-b': 'lane-a:steps-a' }])
   // The lane that was free has not been kept.
-  expect((await commitSite(service.db, 'lane-a', site, a, { ...nothing, intents: [intent('lane-a', 'b', 'core-1')] })).acquired).toEqual([
-    'lane-a:steps-b',
-  ])
+  expect(
+    (
+      await commitSite(service.db, 'lane-a', site, a, {
+        ...nothing,
+        intents: [intent('lane-a', 'b', 'core-1')],
+      })
+    ).acquired,
+  ).toEqual(['lane-a:steps-b'])
 })
 
 test('once a cancel is on record no intent is accepted', async () => {
   await service.db.prepared('free', 'delete from lane_leases', [])
   const epoch = await opened('cancelled')
   expect((await service.call('POST', '/execution-runs/cancelled/cancel/')).status).toBe(202)
-  const result = await commitSite(service.db, 'cancelled', site, epoch, { ...nothing, intents: [intent('cancelled', 'a', 'core-0')] })
+  const result = await commitSite(service.db, 'cancelled', site, epoch, {
+    ...nothing,
+    intents: [intent('cancelled', 'a', 'core-0')],
+  })
   expect([result.acquired, result.cancelled]).toEqual([[], true])
   expect((await recordOf(service, 'cancelled')).handles).toEqual([])
 })

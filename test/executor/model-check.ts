@@ -5,9 +5,9 @@ import type * as BookModule from '../../src/executor/book.ts'
 import { playScenario } from './model.ts'
 import { scenarios } from './scenario.ts'
 
-// node test/executor/model-check.ts [--sequences 200000] [--seed N] [--moves 80] [--tasks 8] [--book FILE] [--raw]
-// Plays random runs with the book of the executor, or with the one in FILE, and prints the first that breaks a law,
-// shrunk; with --raw as it was found.
+// node test/executor/model-check.ts [--sequences 200000] [--seed N] [--moves 80] [--tasks 8]
+// [--book FILE] [--raw] Plays random runs with the book of the executor, or with the one in FILE,
+// and prints the first that breaks a law, shrunk; with --raw as it was found.
 
 const { values } = parseArgs({
   options: {
@@ -19,7 +19,10 @@ const { values } = parseArgs({
     raw: { type: 'boolean', default: false },
   },
 })
-const file = values.book === undefined ? new URL('../../src/executor/book.ts', import.meta.url) : pathToFileURL(values.book)
+const file =
+  values.book === undefined
+    ? new URL('../../src/executor/book.ts', import.meta.url)
+    : pathToFileURL(values.book)
 const book = (await import(file.href)) as typeof BookModule
 const began = performance.now()
 let takeOvers = 0
@@ -32,11 +35,13 @@ const result = fc.check(
 const seconds = ((performance.now() - began) / 1_000).toFixed(1)
 if (result.failed) {
   process.stdout.write(
-    `seed ${values.seed}, sequence ${String(result.numRuns)}, ${seconds} s: ${String((result.errorInstance as Error).stack)}\n` +
+    `seed ${values.seed}, sequence ${String(result.numRuns)}, ${seconds} s: ` +
+      `${String((result.errorInstance as Error).stack)}\n` +
       `${JSON.stringify(result.counterexample?.[0])}\n`,
   )
   process.exit(1)
 }
 process.stdout.write(
-  `seed ${values.seed}: ${String(result.numRuns)} sequences, ${String(takeOvers)} take-overs, no law broken, ${seconds} s\n`,
+  `seed ${values.seed}: ${String(result.numRuns)} sequences, ${String(takeOvers)} take-overs, no ` +
+    `law broken, ${seconds} s\n`,
 )

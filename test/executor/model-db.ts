@@ -1,8 +1,15 @@
-import type { CommitResult, Entry, LoadedRun, LoadedTask, TaskEnd, TaskIntent } from '../../src/executor/journal.ts'
+import type {
+  CommitResult,
+  JournalEntry,
+  LoadedRun,
+  LoadedTask,
+  TaskEnd,
+  TaskIntent,
+} from '../../src/executor/journal.ts'
 
 /**
- * The tables of one run as `commit_site` changes them, in memory: what the model check commits to, and what successors
- * are made from. `model-db.test.ts` holds it against the real function.
+ * The tables of one run as `commit_site` changes them, in memory: what the model check commits to,
+ * and what successors are made from. `model-db.test.ts` holds it against the real function.
  */
 
 export interface ModelTask extends LoadedTask {
@@ -23,7 +30,14 @@ export interface ModelEvent {
 }
 
 export interface ModelDb {
-  run: { status: string; cancelled: boolean; paused: boolean; completed: number; failed: number; sequence: number }
+  run: {
+    status: string
+    cancelled: boolean
+    paused: boolean
+    completed: number
+    failed: number
+    sequence: number
+  }
   /** Every attempt by id. */
   tasks: Map<string, ModelTask>
   /** By position, the latest attempts. */
@@ -39,10 +53,19 @@ export interface ModelDb {
 
 export class Replaced extends Error {}
 
-export const laneOf = (lane: readonly string[]): string => JSON.stringify(lane)
-const isOver = (status: string): boolean => status === 'completed' || status === 'failed' || status === 'cancelled'
+const byName = (a: readonly string[], b: readonly string[]): number => {
+  for (const [k, one] of a.entries()) if (one !== b[k]) return one < (b[k] as string) ? -1 : 1
+  return 0
+}
 
-export const makeDb = (tasks: readonly ModelTask[], edges: readonly (readonly [number, number])[]): ModelDb => ({
+export const laneOf = (lane: readonly string[]): string => JSON.stringify(lane)
+const isOver = (status: string): boolean =>
+  status === 'completed' || status === 'failed' || status === 'cancelled'
+
+export const makeDb = (
+  tasks: readonly ModelTask[],
+  edges: readonly (readonly [number, number])[],
+): ModelDb => ({
   run: { status: 'running', cancelled: false, paused: false, completed: 0, failed: 0, sequence: 1 },
   tasks: new Map(tasks.map((task) => [task.id, task])),
   latest: [...tasks],
@@ -63,16 +86,18 @@ export const claim = (db: ModelDb, site: string): number => {
 
 /** What a holder loads: rows of its own, as `loadRun` reads them. */
 export const load = (db: ModelDb): LoadedRun => ({
-  tasks: db.latest.map(({ latest: _latest, handle, handleStartedAt: _at, hostId: _host, queueReason: _reason, ...task }) => ({
-    ...task,
-    intended: handle !== null,
-  })),
+  tasks: db.latest.map(
+    ({ latest: _latest, handle, handleStartedAt: _at, hostId: _host, queueReason: _reason, ...task }) => ({
+      ...task,
+      intended: handle !== null,
+    }),
+  ),
   from: db.from,
   to: db.to,
 })
 
 /** `commit_site`. @throws Replaced for an epoch that is not the site's */
-export const commit = (db: ModelDb, site: string, epoch: number, entry: Entry): CommitResult => {
+export const commit = (db: ModelDb, site: string, epoch: number, entry: JournalEntry): CommitResult => {
   if (db.epochs.get(site) !== epoch) throw new Replaced()
   takeBack(db, entry)
   startAndEnd(db, entry)
@@ -81,15 +106,26 @@ export const commit = (db: ModelDb, site: string, epoch: number, entry: Entry): 
   show(db, entry)
   const { cancelled, paused, failed, status } = db.run
   const result: CommitResult = { acquired: [], holders: null, cancelled, paused, failed, run_status: status }
-  if (entry.intents.length > 0 && !cancelled && !paused && status === 'running') intend(db, entry.intents, result)
+  if (cancelled || status !== 'running') return result
+  if (paused) result.acquired = recordedBefore(db, entry.intents)
+  else if (entry.intents.length > 0) intend(db, entry.intents, result)
   return result
 }
+
+/** Intents that an earlier call of the same step has recorded. */
+const recordedBefore = (db: ModelDb, intents: readonly TaskIntent[]): string[] =>
+  intents
+    .filter(({ id, name }) => {
+      const task = db.tasks.get(id)
+      return task !== undefined && task.handle === name && !isOver(task.status)
+    })
+    .map(({ id }) => id)
 
 const deleteLeases = (db: ModelDb, ids: ReadonlySet<string>): void => {
   for (const [lane, holder] of db.leases) if (ids.has(holder)) db.leases.delete(lane)
 }
 
-const takeBack = (db: ModelDb, { takenBack }: Entry): void => {
+const takeBack = (db: ModelDb, { takenBack }: JournalEntry): void => {
   const gone = new Set<string>()
   for (const id of takenBack) {
     const task = db.tasks.get(id)
@@ -106,7 +142,7 @@ const tell = (db: ModelDb, type: string, id: string): void => {
   db.events.push({ sequence: db.run.sequence, type, id })
 }
 
-const startAndEnd = (db: ModelDb, { starts, ends }: Entry): void => {
+const startAndEnd = (db: ModelDb, { starts, ends }: JournalEntry): void => {
   const happened: { type: string; id: string; order: number }[] = []
   for (const start of starts) {
     const task = db.tasks.get(start.id)
@@ -118,6 +154,8 @@ const startAndEnd = (db: ModelDb, { starts, ends }: Entry): void => {
     task.handle = start.name
     task.handleStartedAt = start.startedAt
     task.ahead = false
+    task.queueReason = null
+    task.silent_since = null
     happened.push({ type: 'activity.started', id: task.id, order: start.order })
   }
   // Leases go as they stood before the step.
@@ -131,7 +169,8 @@ const startAndEnd = (db: ModelDb, { starts, ends }: Entry): void => {
       if (end.heir === null) db.leases.delete(lane)
       else db.leases.set(lane, end.heir)
     }
-    if (end.startOrder !== undefined) happened.push({ type: 'activity.started', id: task.id, order: end.startOrder })
+    if (end.startOrder !== undefined)
+      happened.push({ type: 'activity.started', id: task.id, order: end.startOrder })
     happened.push({ type: `activity.${end.status}`, id: task.id, order: end.order })
   }
   for (const { type, id } of happened.sort((a, b) => a.order - b.order)) tell(db, type, id)
@@ -155,7 +194,7 @@ const endTask = (db: ModelDb, task: ModelTask, end: TaskEnd): void => {
   if (end.status === 'failed' && end.final) db.run.failed += 1
 }
 
-const retry = (db: ModelDb, { retries }: Entry): void => {
+const retry = (db: ModelDb, { retries }: JournalEntry): void => {
   for (const next of retries) {
     const before = db.tasks.get(next.after)
     if (before === undefined) continue
@@ -189,7 +228,7 @@ const retry = (db: ModelDb, { retries }: Entry): void => {
   }
 }
 
-const show = (db: ModelDb, { states }: Entry): void => {
+const show = (db: ModelDb, { states }: JournalEntry): void => {
   for (const state of states) {
     const task = db.tasks.get(state.id)
     if (task === undefined || isOver(task.status) || state.atSite !== (task.handle !== null)) continue
@@ -208,14 +247,17 @@ const intend = (db: ModelDb, intents: readonly TaskIntent[], result: CommitResul
     .flatMap(({ id, lanes }) => lanes.map((lane) => ({ id, lane: laneOf(lane), sorted: lane })))
     .sort((a, b) => (a.lane < b.lane ? -1 : a.lane > b.lane ? 1 : 0))
   for (const { id, lane } of wanted) if (!db.leases.has(lane)) db.leases.set(lane, id)
-  const holds = ({ id, lanes }: TaskIntent): boolean => lanes.every((lane) => db.leases.get(laneOf(lane)) === id)
+  const holds = ({ id, lanes }: TaskIntent): boolean =>
+    lanes.every((lane) => db.leases.get(laneOf(lane)) === id)
   result.acquired = intents.filter(holds).map(({ id }) => id)
   const acquired = new Set(result.acquired)
   const refused = intents.filter(({ id }) => !acquired.has(id))
   for (const { id, lanes } of refused) {
-    for (const lane of lanes) {
+    const cores = lanes.filter(([resource]) => resource.startsWith('@host/'))
+    for (const lane of [...cores, ...lanes.filter((one) => !cores.includes(one)).toSorted(byName)]) {
       const holder = db.leases.get(laneOf(lane))
-      if (holder !== undefined && holder !== id) (result.holders ??= {})[id] = holder
+      if (holder !== undefined && holder !== id)
+        (result.holders ??= {})[id] = cores.includes(lane) ? '' : holder
     }
   }
   deleteLeases(db, new Set(refused.map(({ id }) => id)))
@@ -235,6 +277,8 @@ const intend = (db: ModelDb, intents: readonly TaskIntent[], result: CommitResul
     task.ready_at = intent.readyAt
     task.queued_at ??= intent.startedAt
     task.started_at = intent.startedAt
+    task.queueReason = null
+    task.silent_since = null
     begun.push(intent)
   }
   begun.sort((a, b) => a.startedAt - b.startedAt || (a.id < b.id ? -1 : 1))

@@ -1,18 +1,19 @@
 import { isDeepStrictEqual } from 'node:util'
 import { DriverError } from '../../src/drivers/runtime/contract/driver.ts'
 import type * as BookModule from '../../src/executor/book.ts'
-import type { Book, BookFacts, Command, Effect, Step } from '../../src/executor/book-state.ts'
+import type { Book, BookFacts, TaskCommand, Effect, Step } from '../../src/executor/book-state.ts'
 import type { Outcome } from '../../src/executor/flight.ts'
-import { openHostCores, type HostCores } from '../../src/executor/host-cores.ts'
+import { openHostCores, type CoreShare, type HostCores } from '../../src/executor/host-cores.ts'
 import type { CommitResult } from '../../src/executor/journal.ts'
 import { intentName } from '../../src/executor/names.ts'
 import { claim, commit, laneOf, load, makeDb, Replaced, type ModelDb, type ModelTask } from './model-db.ts'
 import { moveOf, type Fate, type Scenario } from './scenario.ts'
 
 /**
- * Plays a scenario with the real book, a model of the database and a model of the sites, and throws at the first law
- * that is broken. What `loop.ts`, `hands.ts` and `answers.ts` do with promises happens here in steps, between which
- * anything may happen: a kill, a frozen holder that wakes later, a lost answer, a cancel.
+ * Plays a scenario with the real book, a model of the database and a model of the sites, and throws
+ * at the first law that is broken. What `loop.ts`, `hands.ts` and `answers.ts` do with promises
+ * happens here in steps, between which anything may happen: a kill, a frozen holder that wakes
+ * later, a lost answer, a cancel.
  */
 
 const broken = (law: string, what: string): never => {
@@ -61,7 +62,8 @@ interface Holder {
   book: Book
   /** The same book, from a load of its own; it is given the same events. */
   shadow: Book
-  cores: HostCores | undefined
+  host: HostCores | undefined
+  cores: CoreShare | undefined
   asked: { question: Question; since: number }[]
   pause: { until: number } | undefined
   rung: boolean
@@ -103,7 +105,9 @@ const seconds = (play: Play): number => 1_000 + play.ms / 1_000
 
 const lanesOf = (scenario: Scenario, i: number): string[] => {
   const task = scenario.tasks[i] as Scenario['tasks'][number]
-  return task.free ? [] : task.lanes.map((core) => laneOf([`resource-${String(task.site)}`, `c${String(core)}`, 's']))
+  return task.free
+    ? []
+    : task.lanes.map((core) => laneOf([`resource-${String(task.site)}`, `c${String(core)}`, 's']))
 }
 
 const rowsOf = (scenario: Scenario): ModelTask[] =>
@@ -153,7 +157,7 @@ const factsOf = (play: Play, site: string): BookFacts => ({
   brings: false,
 })
 
-const commandOf = (scenario: Scenario, i: number): Command => ({
+const commandOf = (scenario: Scenario, i: number): TaskCommand => ({
   argv: [],
   environment: {},
   cpu: (scenario.tasks[i] as Scenario['tasks'][number]).cpu,
@@ -173,12 +177,14 @@ const takeOver = (play: Play, site: string): void => {
     schedulesItself: scenario.tasks.map(({ free }) => free),
   }
   const open = (): Book => openBook(factsOf(play, site), load(db), of, seconds(play))
+  const host = scenario.hostCores === undefined ? undefined : openHostCores(scenario.hostCores, () => play.ms)
   const holder: Holder = {
     site,
     epoch,
     book: open(),
     shadow: open(),
-    cores: scenario.hostCores === undefined ? undefined : openHostCores(scenario.hostCores),
+    host,
+    cores: host?.share(0),
     asked: [],
     pause: undefined,
     rung: false,
@@ -200,7 +206,8 @@ const happen = (play: Play, holder: Holder, what: Happening): Step | undefined =
   const event = { ...moment, ...what } as Parameters<Play['decide']>[1]
   const decision = play.decide(holder.book, event)
   const same = play.decide(holder.shadow, event)
-  if (!isDeepStrictEqual(decision, same)) broken(laws.equal, `${what.type}: ${JSON.stringify([decision, same])}`)
+  if (!isDeepStrictEqual(decision, same))
+    broken(laws.equal, `${what.type}: ${JSON.stringify([decision, same])}`)
   for (const effect of decision.effects) act(play, holder, effect)
   checkCores(play, holder)
   return decision.commit
@@ -222,17 +229,21 @@ const act = (play: Play, holder: Holder, effect: Effect): void => {
       }
       break
     case 'takeCores':
-      if (effect.cores.some((core) => cores?.inTurn().includes(core) !== true)) broken(laws.conserved, 'a core is taken twice')
+      if (effect.cores.some((core) => cores?.inTurn().includes(core) !== true))
+        broken(laws.conserved, 'a core is taken twice')
       cores?.take(effect.cores)
       break
     case 'giveCores':
       cores?.give(effect.cores)
       break
+    case 'wish':
+      cores?.want(effect.wish, () => (holder.rung = true))
+      break
     case 'wakeOthers':
       for (const other of play.holders) if (other !== holder) other.rung = true
       break
     case 'rest':
-      if (effect.forCores && !holder.rung) cores?.whenFree(() => (holder.rung = true))
+      cores?.want(effect.wish, () => (holder.rung = true))
       holder.pause = { until: play.ms + effect.ms }
       break
     case 'gather':
@@ -247,7 +258,8 @@ const act = (play: Play, holder: Holder, effect: Effect): void => {
   }
 }
 
-const nameOf = (holder: Holder, i: number): string => intentName('key', i, (holder.book.tasks[i] as ModelTask).attempt)
+const nameOf = (holder: Holder, i: number): string =>
+  intentName('key', i, (holder.book.tasks[i] as ModelTask).attempt)
 
 const launch = (play: Play, holder: Holder, i: number): void => {
   const { db, scenario, things, alive } = play
@@ -258,11 +270,14 @@ const launch = (play: Play, holder: Holder, i: number): void => {
   if (row === undefined || !(row.handle === name || row.ahead)) return broken(laws.intent, which)
   if (holder.sawCancel) broken(laws.cancelled, which)
   if (row.ahead && holder.book.paused) broken(laws.paused, which)
-  if (row.ahead && play.cancelledAt !== undefined && play.ms > play.cancelledAt + leaseMs) broken(laws.cancelled, `${which}, ahead`)
-  if (row.ahead && play.pausedAt !== undefined && play.ms > play.pausedAt + leaseMs) broken(laws.paused, `${which}, ahead`)
+  if (row.ahead && play.cancelledAt !== undefined && play.ms > play.cancelledAt + leaseMs)
+    broken(laws.cancelled, `${which}, ahead`)
+  if (row.ahead && play.pausedAt !== undefined && play.ms > play.pausedAt + leaseMs)
+    broken(laws.paused, `${which}, ahead`)
   holder.flying.set(name, i)
   const known = things.get(name)
-  // A frozen holder and its successor may both hand on what is committed: the driver starts a name once.
+  // A frozen holder and its successor may both hand on what is committed: the driver starts a name
+  // once.
   if (known !== undefined && (row.ahead || known.epoch === holder.epoch)) broken(laws.once, which)
   if (known !== undefined) return
   for (const [from, to] of scenario.edges)
@@ -274,7 +289,14 @@ const launch = (play: Play, holder: Holder, i: number): void => {
     alive.set(lane, name)
   }
   things.set(name, {
-    ...{ position: i, attempt: task.attempt, lanes, startedAt: seconds(play), endedAt: undefined, outcome: undefined },
+    ...{
+      position: i,
+      attempt: task.attempt,
+      lanes,
+      startedAt: seconds(play),
+      endedAt: undefined,
+      outcome: undefined,
+    },
     unwanted: false,
     epoch: holder.epoch,
   })
@@ -286,10 +308,23 @@ const adopt = (play: Play, holder: Holder, i: number): void => {
   else launch(play, holder, i)
 }
 
-const collected = (thing: Thing, finishedAt: number, exitCode: number, reason: 'exited' | 'cancelled'): Outcome => ({
+const collected = (
+  thing: Thing,
+  finishedAt: number,
+  exitCode: number,
+  reason: 'exited' | 'cancelled',
+): Outcome => ({
   kind: 'collected',
   collected: {
-    state: { state: 'ended', externalId: 'x', startedAt: thing.startedAt, finishedAt, exitCode, signal: null, reason },
+    state: {
+      state: 'ended',
+      externalId: 'x',
+      startedAt: thing.startedAt,
+      finishedAt,
+      exitCode,
+      signal: null,
+      reason,
+    },
     submittedAt: thing.startedAt,
     wallSeconds: 0,
     cpuSeconds: null,
@@ -300,7 +335,14 @@ const collected = (thing: Thing, finishedAt: number, exitCode: number, reason: '
     stderrTail: '',
   },
 })
-const noFiles = { initialFiles: 0, finalFiles: 0, createdFiles: 0, modifiedFiles: 0, deletedFiles: 0, outputBytes: 0 }
+const noFiles = {
+  initialFiles: 0,
+  finalFiles: 0,
+  createdFiles: 0,
+  modifiedFiles: 0,
+  deletedFiles: 0,
+  outputBytes: 0,
+}
 
 const outcomes: Record<Fate, (thing: Thing, at: number) => Outcome> = {
   done: (thing, at) => collected(thing, at, 0, 'exited'),
@@ -324,7 +366,8 @@ const deliver = (play: Play, holder: Holder, name: string): void => {
   const outcome = play.things.get(name)?.outcome
   if (position === undefined || outcome === undefined) return
   holder.flying.delete(name)
-  if (outcome.kind === 'silent' || outcome.kind === 'unstopped') happen(play, holder, { type: 'driverSilent', position, outcome })
+  if (outcome.kind === 'silent' || outcome.kind === 'unstopped')
+    happen(play, holder, { type: 'driverSilent', position, outcome })
   else happen(play, holder, { type: 'attemptEnded', position, outcome, copied: [] })
   holder.rung = true
 }
@@ -367,17 +410,28 @@ const answerTo = (play: Play, holder: Holder, question: Question): Happening => 
     case 'readHolds':
       return { type: 'holdsRead', cores: coresHeld(db, holder, question.positions), transfers: [] }
     case 'readCommands':
-      return { type: 'commandsRead', commands: new Map(question.positions.map((i) => [i, commandOf(scenario, i)])) }
+      return {
+        type: 'commandsRead',
+        commands: new Map(question.positions.map((i) => [i, commandOf(scenario, i)])),
+      }
     case 'readForeignEnds': {
       const ends = db.latest.filter(({ status }) => isOver(status))
-      return { type: 'foreignEnds', ends: ends.map(({ position, status, finished_at }) => ({ position, status, finished_at })) }
+      return {
+        type: 'foreignEnds',
+        ends: ends.map(({ position, status, finished_at }) => ({ position, status, finished_at })),
+      }
     }
   }
 }
 
-const isOver = (status: string): boolean => status === 'completed' || status === 'failed' || status === 'cancelled'
+const isOver = (status: string): boolean =>
+  status === 'completed' || status === 'failed' || status === 'cancelled'
 
-const coresHeld = (db: ModelDb, holder: Holder, positions: readonly number[]): Map<number, readonly number[]> => {
+const coresHeld = (
+  db: ModelDb,
+  holder: Holder,
+  positions: readonly number[],
+): Map<number, readonly number[]> => {
   const { cores, book, site } = holder
   if (cores === undefined) return new Map()
   return new Map(
@@ -385,7 +439,8 @@ const coresHeld = (db: ModelDb, holder: Holder, positions: readonly number[]): M
       const held: number[] = []
       for (const [lane, id] of db.leases) {
         const [resource, core] = JSON.parse(lane) as [string, string]
-        if (id === book.tasks[i]?.id && resource === `@host/${site}`) held.push(Number(core.replace('core-', '')))
+        if (id === book.tasks[i]?.id && resource === `@host/${site}`)
+          held.push(Number(core.replace('core-', '')))
       }
       return [i, cores.hold(held)]
     }),
@@ -410,7 +465,15 @@ const answered = (play: Play, holder: Holder, result: CommitResult): void => {
   happen(play, holder, { type: 'commitAnswered', acquired, holders })
   const freeCores = holder.cores?.free ?? Infinity
   if (cancelled) holder.sawCancel = true
-  happen(play, holder, { type: 'flagsSeen', sentAt: holder.sentAt, freeCores, cancelled, paused, failed, runStatus })
+  happen(play, holder, {
+    type: 'flagsSeen',
+    sentAt: holder.sentAt,
+    freeCores,
+    cancelled,
+    paused,
+    failed,
+    runStatus,
+  })
 }
 
 const leave = (play: Play, holder: Holder, why: string): void => {
@@ -418,64 +481,93 @@ const leave = (play: Play, holder: Holder, why: string): void => {
   if (why === 'idle' && !holder.frozen) checkIdle(play, holder)
   // What a holder says that has been replaced is not heard.
   if (why !== 'settled' || holder.frozen) return
-  const { book, site, cores } = holder
+  const { book, site, host } = holder
   const mine = play.db.latest.filter(({ position }) => book.mine[position])
-  const open = mine.filter((task) => task.ahead || (task.handle !== null && !isOver(task.status) && !neverGiven(play, task)))
+  const open = mine.filter(
+    (task) => task.ahead || (task.handle !== null && !isOver(task.status) && !neverGiven(play, task)),
+  )
   if (open.length > 0) broken(laws.settled, `${open.map(({ id }) => id).join()} at ${site}`)
   if (book.stopping === 'no') {
-    const undone = mine.filter(({ status, position }) => !isOver(status) && book.frontier.states[position] !== 3)
+    const undone = mine.filter(
+      ({ status, position }) => !isOver(status) && book.frontier.states[position] !== 3,
+    )
     if (undone.length > 0) broken(laws.settled, `${undone.map(({ id }) => id).join()} at ${site} did not run`)
   }
-  if (holder.flying.size > 0) broken(laws.settled, `${[...holder.flying.values()].join()} are in flight at ${site}`)
-  if (cores !== undefined && cores.free < cores.count) broken(laws.conserved, `cores are held at the end of ${site}`)
+  if (holder.flying.size > 0)
+    broken(laws.settled, `${[...holder.flying.values()].join()} are in flight at ${site}`)
+  if (host !== undefined && host.free < host.count)
+    broken(laws.conserved, `cores are held at the end of ${site}`)
   play.settled.add(site)
 }
 
 /** The run was asked to end, or ends because an activity has failed. */
-const isStopping = ({ db, scenario }: Play): boolean => db.run.cancelled || (scenario.onFailure === 'stop' && db.run.failed > 0)
+const isStopping = ({ db, scenario }: Play): boolean =>
+  db.run.cancelled || (scenario.onFailure === 'stop' && db.run.failed > 0)
 
-/** A site that leaves its slot to others has nothing that could start; of several sites one may have ended something since. */
+/**
+ * A site that leaves its slot to others has nothing that could start; of several sites one may have
+ * ended something since.
+ */
 const checkIdle = (play: Play, { site, book }: Holder): void => {
   if (play.sites.length > 1) return
   const { mine, schedulesItself } = book
-  const { queue, deferred } = play.openBook(factsOf(play, site), load(play.db), { mine, schedulesItself }, seconds(play))
-  if (queue.length + deferred.length > 0) broken(laws.ends, `${[...queue, ...deferred].join()} could start at ${site}, which is idle`)
+  const { queue, deferred } = play.openBook(
+    factsOf(play, site),
+    load(play.db),
+    { mine, schedulesItself },
+    seconds(play),
+  )
+  if (queue.length + deferred.length > 0)
+    broken(laws.ends, `${[...queue, ...deferred].join()} could start at ${site}, which is idle`)
 }
 
-/** Recorded, then not given to its executor because the run was being stopped; the run's closing ends it. */
-const neverGiven = (play: Play, { handle }: ModelTask): boolean => isStopping(play) && handle !== null && !play.things.has(handle)
+/**
+ * Recorded, then not given to its executor because the run was being stopped; the run's closing
+ * ends it.
+ */
+const neverGiven = (play: Play, { handle }: ModelTask): boolean =>
+  isStopping(play) && handle !== null && !play.things.has(handle)
 
-const checkCores = (_play: Play, { cores, book }: Holder): void => {
-  if (cores === undefined) return
+const checkCores = (_play: Play, { host, book }: Holder): void => {
+  if (host === undefined) return
   let held = 0
   for (const some of book.heldCores.values()) held += some.length
-  if (cores.count - cores.free !== held)
-    broken(laws.conserved, `${String(held)} cores are in the book, ${String(cores.count - cores.free)} are taken`)
+  if (host.count - host.free !== held)
+    broken(
+      laws.conserved,
+      `${String(held)} cores are in the book, ${String(host.count - host.free)} are taken`,
+    )
 }
 
 /** Every lease is held by an attempt that goes on, and every attempt that goes on has its lanes. */
 const checkLeases = ({ db, scenario }: Play): void => {
   for (const [lane, id] of db.leases) {
     const task = db.tasks.get(id)
-    if (id !== otherRun && (task === undefined || isOver(task.status) || !task.latest)) broken(laws.conserved, `${lane} is with ${id}`)
+    if (id !== otherRun && (task === undefined || isOver(task.status) || !task.latest))
+      broken(laws.conserved, `${lane} is with ${id}`)
   }
   for (const { id, position, handle, status } of db.latest)
     if (handle !== null && !isOver(status))
       for (const lane of lanesOf(scenario, position))
-        if (db.leases.get(lane) !== id) broken(laws.conserved, `${id} is without ${lane}, ${String(db.leases.get(lane))} has it`)
+        if (db.leases.get(lane) !== id)
+          broken(laws.conserved, `${id} is without ${lane}, ${String(db.leases.get(lane))} has it`)
 }
 
 const pickOf = <T>(items: readonly T[], pick: number): T | undefined => items[pick % items.length]
 
 /** Living things, oldest first. */
-const living = (play: Play): [string, Thing][] => [...play.things].filter(([, { endedAt }]) => endedAt === undefined)
+const living = (play: Play): [string, Thing][] =>
+  [...play.things].filter(([, { endedAt }]) => endedAt === undefined)
 
 const replace = (play: Play, holder: Holder): void => {
   play.takeOvers += 1
   takeOver(play, holder.site)
 }
 
-const moves: Record<ReturnType<typeof moveOf>['kind'], (play: Play, pick: number, holder: Holder | undefined) => void> = {
+const moves: Record<
+  ReturnType<typeof moveOf>['kind'],
+  (play: Play, pick: number, holder: Holder | undefined) => void
+> = {
   go: (play, _pick, holder) => {
     if (holder !== undefined) proceed(play, holder, false)
   },
@@ -524,7 +616,11 @@ const moves: Record<ReturnType<typeof moveOf>['kind'], (play: Play, pick: number
     const name = pickOf([...(holder?.flying.keys() ?? [])], pick)
     if (holder === undefined || name === undefined) return
     const position = holder.flying.get(name) as number
-    happen(play, holder, { type: 'attemptSeen', position, sight: { status: 'running', externalId: 'x', reason: null } })
+    happen(play, holder, {
+      type: 'attemptSeen',
+      position,
+      sight: { status: 'running', externalId: 'x', reason: null },
+    })
     holder.rung = true
   },
   silence: (play, pick, holder) => {
@@ -541,14 +637,16 @@ const moves: Record<ReturnType<typeof moveOf>['kind'], (play: Play, pick: number
   takeLane: (play, pick) => {
     const lane = pickOf([...new Set(play.scenario.tasks.flatMap((_, i) => lanesOf(play.scenario, i)))], pick)
     if (lane === undefined || play.db.leases.has(lane)) return
-    if (play.alive.has(lane)) broken(laws.lane, `${lane} is free and ${String(play.alive.get(lane))} is alive in it`)
+    if (play.alive.has(lane))
+      broken(laws.lane, `${lane} is free and ${String(play.alive.get(lane))} is alive in it`)
     play.db.leases.set(lane, otherRun)
   },
   freeLane: (play) => {
     for (const [lane, id] of play.db.leases) if (id === otherRun) play.db.leases.delete(lane)
   },
   contend: (_play, _pick, holder) => {
-    holder?.cores?.whenFree(() => undefined)
+    // Another run that wants a core for a second, and then does not take it.
+    holder?.host?.share(1).want({ need: 1, retry: false })
   },
   pause: (play) => {
     if (play.db.run.paused) return
@@ -573,7 +671,8 @@ const finish = (play: Play): void => {
   moves.freeLane(play, 0, undefined)
   const most = 200 + 120 * play.scenario.tasks.length
   for (let round = 0; play.settled.size < play.sites.length; round++) {
-    if (round > most) broken(laws.ends, `${play.sites.filter((site) => !play.settled.has(site)).join()} go on`)
+    if (round > most)
+      broken(laws.ends, `${play.sites.filter((site) => !play.settled.has(site)).join()} go on`)
     for (const holder of [...play.holders]) {
       if (!play.holders.includes(holder)) continue
       if (holder.left !== undefined && (holder.left !== 'settled' || holder.frozen)) {
@@ -603,13 +702,18 @@ const endingOf = ({ db, scenario }: Play): Ending => {
   for (let again = true; again;) {
     again = false
     for (const [from, to] of scenario.edges)
-      if ((dead.has(from) || ['failed', 'cancelled'].includes(db.latest[from]?.status ?? '')) && !dead.has(to)) {
+      if (
+        (dead.has(from) || ['failed', 'cancelled'].includes(db.latest[from]?.status ?? '')) &&
+        !dead.has(to)
+      ) {
         dead.add(to)
         again = true
       }
   }
   return {
-    tasks: db.latest.map(({ position, status, attempt }) => (dead.has(position) ? 'never' : `${status} ${String(attempt)}`)),
+    tasks: db.latest.map(({ position, status, attempt }) =>
+      dead.has(position) ? 'never' : `${status} ${String(attempt)}`,
+    ),
     completed: db.run.completed,
     failed: db.run.failed,
   }
@@ -627,13 +731,18 @@ const checkRecord = (play: Play): void => {
     const known = told.get(task.id) ?? []
     if (neverGiven(play, task)) continue
     if (started !== (task.handle === name) || known.join() !== expected.join())
-      broken(laws.recorded, `${task.id} ${task.status}, ${String(task.handle)}: ${known.join()}, not ${expected.join()}`)
+      broken(
+        laws.recorded,
+        `${task.id} ${task.status}, ${String(task.handle)}: ${known.join()}, not ${expected.join()}`,
+      )
   }
 }
 
 const checkEnd = (play: Play): Ending => {
   const { db } = play
-  const left = [...db.leases].filter(([, id]) => id !== otherRun && !neverGiven(play, db.tasks.get(id) as ModelTask))
+  const left = [...db.leases].filter(
+    ([, id]) => id !== otherRun && !neverGiven(play, db.tasks.get(id) as ModelTask),
+  )
   if (left.length > 0) broken(laws.conserved, `leases are left: ${left.join(' ')}`)
   checkRecord(play)
   const ending = endingOf(play)
@@ -642,7 +751,8 @@ const checkEnd = (play: Play): Ending => {
   if (db.run.completed !== count('completed') || (!db.run.cancelled && db.run.failed !== count('failed')))
     broken(laws.conserved, `counts ${JSON.stringify(db.run)} and ${JSON.stringify(ending)} differ`)
   const free = play.cancelledAt === undefined && (play.scenario.onFailure !== 'stop' || db.run.failed === 0)
-  if (free && ending.tasks.some((task) => !/^(completed|failed|never)/.test(task))) broken(laws.ends, JSON.stringify(ending.tasks))
+  if (free && ending.tasks.some((task) => !/^(completed|failed|never)/.test(task)))
+    broken(laws.ends, JSON.stringify(ending.tasks))
   return ending
 }
 
@@ -675,7 +785,10 @@ const playOnce = (module: typeof BookModule, scenario: Scenario): { play: Play; 
 }
 
 /** Plays a scenario. @throws Error that names the broken law */
-export const playScenario = (module: typeof BookModule, scenario: Scenario): { takeOvers: number; moves: number } => {
+export const playScenario = (
+  module: typeof BookModule,
+  scenario: Scenario,
+): { takeOvers: number; moves: number } => {
   const { play, ending } = playOnce(module, scenario)
   if (!play.disturbed && play.takeOvers > 0 && (scenario.onFailure !== 'stop' || ending.failed === 0)) {
     const calm = playOnce(module, { ...scenario, moves: [] }).ending

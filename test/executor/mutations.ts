@@ -110,8 +110,8 @@ export const mutations: readonly NamedMutation[] = [
     name: 'what needs more than what is under way is intended ahead',
     file: ahead,
     function: 'mayInherit',
-    replace: ' return false\n  return facts',
-    by: ' void p\n  return facts',
+    replace: '      return false\n  return (',
+    by: '      void p\n  return (',
   },
   {
     name: 'what completes elsewhere counts as failed',
@@ -122,7 +122,10 @@ export const mutations: readonly NamedMutation[] = [
   },
 ]
 
-/** Writes the executor with a mutation into a folder of its own below `parent`. @returns the path of its book */
+/**
+ * Writes the executor with a mutation into a folder of its own below `parent`. @returns the path of
+ * its book
+ */
 export const mutatedBook = (mutation: Mutation, parent: string): string => {
   const folder = mkdtempSync(join(parent, 'mutated-'))
   cpSync(join(checkout, 'src/executor'), folder, { recursive: true })

@@ -60,10 +60,26 @@ export const moveOf = (move: number): { kind: Kind; pick: number } => ({
 /** The number of a move. */
 export const move = (kind: Kind, pick: number): number => pick * kinds.length + kinds.indexOf(kind)
 
-/** The first moves of a row: its first task is started, ends, and those after it are intended ahead. */
+/**
+ * The first moves of a row: its first task is started, ends, and those after it are intended ahead.
+ */
 const warmUp = ['go', 'go', 'go', 'go', 'go', 'endHeard', 'go', 'go', 'go'] as const
 /** Moves after which a row is in the hands of another holder, or its flags are old. */
-const trouble = ['go', 'go', 'go', 'endHeard', 'endHeard', 'endHeard', 'kill', 'freeze', 'pass', 'pass', 'end', 'pause', 'cancel'] as const
+const trouble = [
+  'go',
+  'go',
+  'go',
+  'endHeard',
+  'endHeard',
+  'endHeard',
+  'kill',
+  'freeze',
+  'pass',
+  'pass',
+  'end',
+  'pause',
+  'cancel',
+] as const
 
 const movesOf = (shape: Shape, longest: number): fc.Arbitrary<number[]> => {
   const any = fc.nat(kinds.length * 24 - 1)
@@ -80,19 +96,33 @@ type Shape = 'any' | 'row'
 const task = (sites: number, shape: Shape): fc.Arbitrary<ScenarioTask> =>
   fc.record({
     site: sites === 1 ? fc.constant(0) : fc.nat(sites - 1),
-    lanes: shape === 'row' ? fc.constantFrom([0], [0], [0], [0], [0], [1]) : fc.constantFrom([0], [0], [0], [1], [0, 1]),
+    lanes:
+      shape === 'row'
+        ? fc.constantFrom([0], [0], [0], [0], [0], [1])
+        : fc.constantFrom([0], [0], [0], [1], [0, 1]),
     free: shape === 'row' ? fc.constant(false) : fc.integer({ min: 0, max: 15 }).map((n) => n === 0),
     cpu: shape === 'row' ? fc.constant(1) : fc.constantFrom(1, 1, 1, 2),
     fates:
       shape === 'row'
-        ? fc.array(fc.constantFrom<Fate>('done', 'done', 'done', 'done', 'done', 'done', 'user', 'lost'), { maxLength: 2 })
-        : fc.array(fc.constantFrom<Fate>('done', 'done', 'done', 'user', 'lost', 'refused'), { maxLength: 3 }),
+        ? fc.array(fc.constantFrom<Fate>('done', 'done', 'done', 'done', 'done', 'done', 'user', 'lost'), {
+            maxLength: 2,
+          })
+        : fc.array(fc.constantFrom<Fate>('done', 'done', 'done', 'user', 'lost', 'refused'), {
+            maxLength: 3,
+          }),
   })
 
-/** Random runs; positions are shuffled, lanes follow a topological order, as every valid plan has it. */
+/**
+ * Random runs; positions are shuffled, lanes follow a topological order, as every valid plan has
+ * it.
+ */
 export const scenarios = (options: { moves: number; tasks?: number }): fc.Arbitrary<Scenario> =>
   fc
-    .tuple(fc.integer({ min: 1, max: options.tasks ?? 8 }), fc.constantFrom(1, 1, 1, 2), fc.constantFrom<Shape>('any', 'row'))
+    .tuple(
+      fc.integer({ min: 1, max: options.tasks ?? 8 }),
+      fc.constantFrom(1, 1, 1, 2),
+      fc.constantFrom<Shape>('any', 'row'),
+    )
     .chain(([n, sites, shape]) =>
       fc
         .record({
@@ -104,13 +134,19 @@ export const scenarios = (options: { moves: number; tasks?: number }): fc.Arbitr
           place: fc.shuffledSubarray([...Array(n).keys()], { minLength: n, maxLength: n }),
           hostCores: fc.constantFrom(undefined, 1, 2, 3),
           aheadPerLane: shape === 'row' ? fc.constantFrom(2, 8) : fc.constantFrom(0, 1, 3, 8),
-          onFailure: fc.constantFrom('stop' as const, 'finish-independent' as const, 'finish-independent' as const),
+          onFailure: fc.constantFrom(
+            'stop' as const,
+            'finish-independent' as const,
+            'finish-independent' as const,
+          ),
           maxAttempts: fc.integer({ min: 1, max: 3 }),
           moves: movesOf(shape, options.moves),
         })
         .map(({ pairs, place, ...scenario }) => ({
           ...scenario,
-          edges: pairs.flatMap(([a, b]) => (a === b ? [] : [[place[Math.min(a, b)] as number, place[Math.max(a, b)] as number] as const])),
+          edges: pairs.flatMap(([a, b]) =>
+            a === b ? [] : [[place[Math.min(a, b)] as number, place[Math.max(a, b)] as number] as const],
+          ),
           orders: [...place.keys()].map((position) => place.indexOf(position)),
         })),
     )

@@ -8,11 +8,20 @@ import { intentName } from '../../src/executor/names.ts'
 import type { SitePlan } from '../../src/executor/intents.ts'
 import { runSite, type SiteOutcome } from '../../src/executor/loop.ts'
 import type { SiteParts } from '../../src/executor/site-parts.ts'
-import { openRun } from '../../src/domains/execution-runs/store.ts'
-import { DriverError, type Collected, type Intent, type RuntimeDriver, type TaskState } from '../../src/drivers/runtime/contract/driver.ts'
+import { openRun } from '../../src/domains/execution-runs/operation.ts'
+import {
+  DriverError,
+  type Collected,
+  type Intent,
+  type RuntimeDriver,
+  type TaskState,
+} from '../../src/drivers/runtime/contract/driver.ts'
 import { openLocalDriver } from '../../src/drivers/runtime/local/driver.ts'
 import { openNoneDriver } from '../../src/drivers/runtime/none/driver.ts'
-import { LinkError } from '../../src/drivers/shell.ts'
+import { LinkError } from '../../src/shell/site-shell.ts'
+import { openLog } from '../../src/observability/log.ts'
+import { openMetrics } from '../../src/observability/metrics.ts'
+import { openReports } from '../../src/observability/reports.ts'
 import { runnerProgram } from '../support/runner-program.ts'
 import { openService, type TestService } from '../support/service.ts'
 import { makeWorld, recordOf, type World, type WorldTask } from '../support/worlds.ts'
@@ -45,7 +54,9 @@ const behindLink = (driver: RuntimeDriver) => {
       if (link.down) {
         link.lost += 1
         if (link.hangs) await new Promise(() => undefined)
-        throw new DriverError('unknown', link.words, { cause: new LinkError('link', link.words, { waitsForPerson: link.person }) })
+        throw new DriverError('unknown', link.words, {
+          cause: new LinkError('link', link.words, { waitsForPerson: link.person }),
+        })
       }
       // The answer is lost when the link is cut after the work was done.
       if (!before) break
@@ -79,7 +90,8 @@ const makeRun = async (tasks: readonly WorldTask[], cores = [4]) => {
   await service.post('/execution-runs/', { id: runId, schedulePlanId: world.planId, mode: 'real' })
   await openRun(service.db, runId, 1)
   const folder = mkdtempSync(join(service.dataDir, 'far-'))
-  const directoryOf = (task: LoadedTask): string => join(folder, `${String(task.position)}-${String(task.attempt)}`)
+  const directoryOf = (task: LoadedTask): string =>
+    join(folder, `${String(task.position)}-${String(task.attempt)}`)
   const taskOf = (task: LoadedTask): WorldTask =>
     world.tasks.find(({ name: own }) => world.activityId(own) === task.activity_id) as WorldTask
   const byPosition = new Map<number, WorldTask>()
@@ -95,8 +107,15 @@ const makeRun = async (tasks: readonly WorldTask[], cores = [4]) => {
       new Map(
         positions.map((position) => {
           const policy = byPosition.get(position)?.policy
-          const own = { timeoutSeconds: 0, maxAttempts: policy?.maxAttempts ?? 1, retryDelaySeconds: policy?.retryDelaySeconds ?? 0 }
-          return [position, { argv: [], environment: {}, cpu: 1, memoryBytes: 2 ** 30, expectedOutputs: [], ...own }]
+          const own = {
+            timeoutSeconds: 0,
+            maxAttempts: policy?.maxAttempts ?? 1,
+            retryDelaySeconds: policy?.retryDelaySeconds ?? 0,
+          }
+          return [
+            position,
+            { argv: [], environment: {}, cpu: 1, memoryBytes: 2 ** 30, expectedOutputs: [], ...own },
+          ]
         }),
       ),
     intentOf: (task, _command, intended, predecessors) => {
@@ -105,7 +124,10 @@ const makeRun = async (tasks: readonly WorldTask[], cores = [4]) => {
         directory: directoryOf(task),
         argv: ['sh', '-c', taskOf(task).run ?? 'true'],
         environment: { FOLDER: folder, ATTEMPT: String(task.attempt) },
-        stage: predecessors.map((predecessor) => ({ from: directoryOf(predecessor), label: predecessor.external_id })),
+        stage: predecessors.map((predecessor) => ({
+          from: directoryOf(predecessor),
+          label: predecessor.external_id,
+        })),
         expectedOutputs: [],
         cores: 1,
         memoryBytes: 2 ** 30,
@@ -116,7 +138,11 @@ const makeRun = async (tasks: readonly WorldTask[], cores = [4]) => {
     routeOf: () => ({ links: ['wan'], pricePerByte: 0.5 }),
     copiedFor: () => [],
   }
-  const execute = (driver: RuntimeDriver, parts: Partial<SiteParts> = {}): { done: Promise<SiteOutcome>; stop: AbortController } => {
+  const execute = (
+    driver: RuntimeDriver,
+    parts: Partial<SiteParts> = {},
+    holder = 'test',
+  ): { done: Promise<SiteOutcome>; stop: AbortController } => {
     const stop = new AbortController()
     const watched: RuntimeDriver = {
       ...driver,
@@ -134,7 +160,7 @@ const makeRun = async (tasks: readonly WorldTask[], cores = [4]) => {
       failpoint: () => undefined,
       ...parts,
     }
-    const done = runSite(all, runId, site, plan, 'test', stop.signal, () => undefined)
+    const done = runSite(all, runId, site, plan, holder, stop.signal, () => undefined)
     started.push({ stop, done })
     done.catch(() => undefined)
     return { done, stop }
@@ -159,13 +185,17 @@ const makeRun = async (tasks: readonly WorldTask[], cores = [4]) => {
     execute,
     task,
     position,
-    lines: (file: string): string[] => (existsSync(join(folder, file)) ? readFileSync(join(folder, file), 'utf8').trim().split('\n') : []),
+    lines: (file: string): string[] =>
+      existsSync(join(folder, file)) ? readFileSync(join(folder, file), 'utf8').trim().split('\n') : [],
   }
 }
 
 test('a site that cannot be reached is asked again under the same names: nothing fails, nothing is started twice, no attempt is spent', async () => {
   const run = await makeRun([
-    { name: 'first', run: 'echo first >> $FOLDER/ledger; while [ ! -e $FOLDER/go ]; do sleep 0.05; done; echo data > made' },
+    {
+      name: 'first',
+      run: 'echo first >> $FOLDER/ledger; while [ ! -e $FOLDER/go ]; do sleep 0.05; done; echo data > made',
+    },
     { name: 'second', run: 'echo second >> $FOLDER/ledger; cat made', after: ['first'] },
     { name: 'beside', run: 'echo beside >> $FOLDER/ledger' },
   ])
@@ -173,11 +203,14 @@ test('a site that cannot be reached is asked again under the same names: nothing
   // Submitting: the answer is lost, then the site is away.
   link.down = true
   const before = run.execute(far)
-  await until('the row says for what it waits', async () => (await run.task('first')).metadata?.queueReason !== undefined)
+  await until(
+    'the row says for what it waits',
+    async () => (await run.task('first')).metadata?.queueReason !== undefined,
+  )
   expect(await run.task('first')).toMatchObject({
-    status: 'preparing',
+    status: 'queued',
     attempt: 1,
-    metadata: { queueReason: 'waiting for ssh/far: connection reset by peer' },
+    metadata: { queueReason: 'waiting for ssh/far: connection reset by peer', waitsFor: 'site' },
   })
   link.down = false
   await until('both started', () => run.lines('ledger').length === 2)
@@ -189,27 +222,100 @@ test('a site that cannot be reached is asked again under the same names: nothing
   await before.done.catch(() => undefined)
   const after = run.execute(far)
   writeFileSync(join(run.folder, 'go'), '')
-  await until('the new holder waits', async () => /^waiting for ssh\/far/.test((await run.task('first')).metadata?.queueReason ?? ''))
+  await until('the new holder waits', async () =>
+    /^waiting for ssh\/far/.test((await run.task('first')).metadata?.queueReason ?? ''),
+  )
   link.person = true
   link.words = 'a one-time code is asked for'
   await until(
     'a login is waited for',
-    async () => (await run.task('first')).metadata?.queueReason === 'waiting for login to ssh/far: a one-time code is asked for',
+    async () =>
+      (await run.task('first')).metadata?.queueReason ===
+      'waiting for login to ssh/far: a one-time code is asked for',
   )
   link.down = false
   expect(await after.done).toEqual({ settled: true, completed: 3, failed: 0 })
   expect(run.lines('ledger').sort()).toEqual(['beside', 'first', 'second'])
-  for (const name of ['first', 'second', 'beside']) expect(await run.task(name)).toMatchObject({ status: 'completed', attempt: 1 })
+  for (const name of ['first', 'second', 'beside'])
+    expect(await run.task(name)).toMatchObject({ status: 'completed', attempt: 1 })
   expect(link.lost).toBeGreaterThanOrEqual(3)
 }, 120_000)
 
+test('a submit without an answer is what its tasks wait for: the files that are on their way, or the site', async () => {
+  const run = await makeRun([{ name: 'first' }, { name: 'second', after: ['first'] }])
+  const pause = (): Promise<void> => new Promise((resolve) => setTimeout(resolve, 2_000))
+  const { done } = run.execute({ ...local, submit: (intents) => pause().then(() => local.submit(intents)) })
+  await until('the first waits', async () => (await run.task('first')).metadata?.waitsFor === 'site')
+  expect(await run.task('first')).toMatchObject({
+    status: 'queued',
+    metadata: { queueReason: 'waiting for ssh/far: it has not answered yet' },
+  })
+  await until('the second waits', async () => (await run.task('second')).metadata?.waitsFor === 'data')
+  expect(await run.task('second')).toMatchObject({
+    status: 'preparing',
+    metadata: { queueReason: 'waiting for data: first' },
+  })
+  expect(await done).toEqual({ settled: true, completed: 2, failed: 0 })
+  for (const name of ['first', 'second']) expect((await run.task(name)).metadata?.queueReason).toBeUndefined()
+}, 60_000)
+
+test('silence and take-overs are told to those who watch, once each', async () => {
+  const run = await makeRun([
+    { name: 'a', run: 'while [ ! -e $FOLDER/go ]; do sleep 0.05; done; exit 3', policy: { maxAttempts: 1 } },
+    { name: 'b', run: 'while [ ! -e $FOLDER/go ]; do sleep 0.05; done' },
+  ])
+  const lines: any[] = []
+  const { measures, registry } = openMetrics(undefined)
+  const log = openLog('info', { write: (line) => void lines.push(JSON.parse(line)) })
+  const of = { runId: run.runId, site, connectionId: 'far-c' }
+  const reports = openReports(log, measures).site({ ...of, driver: 'ssh' })
+  const told = (msg: string): any[] => lines.filter((line) => line.msg === msg)
+  const { far, link } = behindLink(local)
+  link.down = true
+  const frozen = run.execute(far, { reports })
+  await until('the silence is told', () => told('a site does not answer').length > 0)
+  expect(told('a site does not answer')).toMatchObject([
+    { level: 'info', ...of, reason: 'connection reset by peer' },
+  ])
+  link.down = false
+  await until('the answer is told', () => told('a site answers again').length > 0)
+  expect(told('a site answers again')).toMatchObject([
+    { site, connectionId: 'far-c', seconds: expect.any(Number) },
+  ])
+  await until(
+    'both run',
+    async () => (await run.task('b')).status === 'running' && (await run.task('a')).status === 'running',
+  )
+  const { done } = run.execute(far, { reports }, 'another')
+  await expect(frozen.done).rejects.toThrow('another worker has taken this site of the run over')
+  expect(told('a lease was taken over')).toMatchObject([{ runId: run.runId, site, from: 'test' }])
+  writeFileSync(join(run.folder, 'go'), '')
+  await done
+  expect(told('an attempt failed')).toMatchObject([
+    { runId: run.runId, site, activityId: run.world.activityId('a'), attempt: 1, exitCode: 3 },
+  ])
+  const text = await registry.metrics()
+  expect(text).toMatch(/^orrery_lease_takeovers_total 1$/m)
+  expect(text).toMatch(/^orrery_task_wait_seconds_count\{driver="ssh",cause="site"\} 2$/m)
+  // One that has left the site in order is followed, not taken over from.
+  await run.execute(far, { reports }, 'a third').done
+  expect(told('a lease was taken over')).toHaveLength(1)
+  expect(told('a site does not answer')).toHaveLength(1)
+}, 120_000)
+
 test('what waits for its own answer keeps nothing else waiting', async () => {
-  const run = await makeRun([{ name: 'mute' }, { name: 'a' }, { name: 'b', after: ['a'] }, { name: 'c', after: ['b'] }])
+  const run = await makeRun([
+    { name: 'mute' },
+    { name: 'a' },
+    { name: 'b', after: ['a'] },
+    { name: 'c', after: ['b'] },
+  ])
   const mute = intentName(run.runId, await run.position('mute'), 1)
   let silent = true
   const driver: RuntimeDriver = {
     ...local,
-    collect: (name) => (name === mute && silent ? Promise.reject(new DriverError('unknown', 'no answer')) : local.collect(name)),
+    collect: (name) =>
+      name === mute && silent ? Promise.reject(new DriverError('unknown', 'no answer')) : local.collect(name),
   }
   const { done } = run.execute(driver)
   await until('the others are done', async () => (await run.task('c')).status === 'completed')
@@ -220,7 +326,11 @@ test('what waits for its own answer keeps nothing else waiting', async () => {
 
 test('a site that is silent for longer than it is waited for costs an attempt of its own kind, and what it may still run is stopped later', async () => {
   const run = await makeRun([
-    { name: 'only', run: 'echo $ATTEMPT $$ >> $FOLDER/ledger; [ $ATTEMPT -gt 1 ] || exec sleep 600', policy: { maxAttempts: 1 } },
+    {
+      name: 'only',
+      run: 'echo $ATTEMPT $$ >> $FOLDER/ledger; [ $ATTEMPT -gt 1 ] || exec sleep 600',
+      policy: { maxAttempts: 1 },
+    },
   ])
   const first = intentName(run.runId, await run.position('only'), 1)
   // It is started, and nothing is heard of it any more, not even that.
@@ -245,7 +355,9 @@ test('a site that is silent for longer than it is waited for costs an attempt of
     },
     { attempt: 2, status: 'completed' },
   ])
-  expect((await sitesWithLeftovers(service.db)).some((left) => left.site === site && left.runId === run.runId)).toBe(true)
+  expect(
+    (await sitesWithLeftovers(service.db)).some((left) => left.site === site && left.runId === run.runId),
+  ).toBe(true)
   expect((await local.find([first])).get(first)?.state).toBe('running')
   expect(await stopLeftovers(service.db, site, local)).toBe(0)
   expect((await local.find([first])).get(first)).toMatchObject({ state: 'ended', reason: 'cancelled' })
@@ -269,7 +381,9 @@ test.each([false, true])(
     expect(await run.task('runs')).toMatchObject({
       status: 'cancelled',
       failureReason: expect.stringMatching(
-        hangs ? /could not be stopped at ssh\/far.*did not confirm it/ : /could not be stopped at ssh\/far.*connection reset by peer/,
+        hangs
+          ? /could not be stopped at ssh\/far.*did not confirm it/
+          : /could not be stopped at ssh\/far.*connection reset by peer/,
       ),
     })
     const [pid] = run.lines('ledger') as [string]
@@ -353,9 +467,14 @@ test('waiting in the queue of the site is shown with its cause, and counted apar
   }
   const first = run.execute(bringing, { onTransfer })
   await until('it is queued', async () => (await run.task('job')).status === 'queued')
-  expect(await run.task('job')).toMatchObject({ metadata: { queueReason: 'at the site: Priority' } })
+  expect(await run.task('job')).toMatchObject({
+    metadata: { queueReason: 'at the site: Priority', waitsFor: 'queue' },
+  })
   queued = 'Resources'
-  await until('the cause changes', async () => (await run.task('job')).metadata?.queueReason === 'at the site: Resources')
+  await until(
+    'the cause changes',
+    async () => (await run.task('job')).metadata?.queueReason === 'at the site: Resources',
+  )
   queued = undefined
   await until('it runs', async () => (await run.task('job')).status === 'running')
   expect((await run.task('job')).metadata).toBeUndefined()
@@ -366,7 +485,8 @@ test('waiting in the queue of the site is shown with its cause, and counted apar
   expect(await done).toMatchObject({ settled: true, completed: 2 })
   const [row] = await service.db.prepared<Record<string, unknown>>(
     'job_row',
-    'select site_queue_seconds, external_id_at_site, metadata, transfer_seconds, transfer_bytes from task_executions where handle_name = $1',
+    'select site_queue_seconds, external_id_at_site, metadata, transfer_seconds, transfer_bytes ' +
+      'from task_executions where handle_name = $1',
     [job],
   )
   expect(row).toEqual({
@@ -394,7 +514,9 @@ test('50 failures of the site under one activity that may fail once: it complete
   const none = openNoneDriver()
   const causes = ['NODE_FAIL', 'PREEMPTED', 'BOOT_FAIL', 'walltime']
   const position = await run.position('unlucky')
-  const number = new Map(Array.from({ length: 60 }, (_, k) => [intentName(run.runId, position, k + 1), k + 1]))
+  const number = new Map(
+    Array.from({ length: 60 }, (_, k) => [intentName(run.runId, position, k + 1), k + 1]),
+  )
   const extensions: number[] = []
   const driver: RuntimeDriver = {
     ...none,
@@ -410,7 +532,11 @@ test('50 failures of the site under one activity that may fail once: it complete
       if (cause === 'walltime')
         return {
           ...collected,
-          state: { ...(collected.state as Extract<TaskState, { state: 'ended' }>), exitCode: null, reason: 'walltime' },
+          state: {
+            ...(collected.state as Extract<TaskState, { state: 'ended' }>),
+            exitCode: null,
+            reason: 'walltime',
+          },
         }
       throw new DriverError('unknown', 'it is lost')
     },
@@ -418,11 +544,18 @@ test('50 failures of the site under one activity that may fail once: it complete
       new Map(
         names.map((name) => [
           name,
-          { state: 'lost', externalId: '1', startedAt: 1, cause: causes[(number.get(name) as number) % causes.length] as string },
+          {
+            state: 'lost',
+            externalId: '1',
+            startedAt: 1,
+            cause: causes[(number.get(name) as number) % causes.length] as string,
+          },
         ]),
       ),
   }
-  expect(await run.execute(driver, { patience: { firstPauseSeconds: 0.001, longestPauseSeconds: 0.001 } }).done).toEqual({
+  expect(
+    await run.execute(driver, { patience: { firstPauseSeconds: 0.001, longestPauseSeconds: 0.001 } }).done,
+  ).toEqual({
     settled: true,
     completed: 1,
     failed: 0,
@@ -430,7 +563,9 @@ test('50 failures of the site under one activity that may fail once: it complete
   const { activities } = await recordOf(service, run.runId)
   expect(activities).toHaveLength(51)
   expect(activities.at(-1)).toMatchObject({ status: 'completed', attempt: 51 })
-  expect(activities.filter((task: any) => /NODE_FAIL|PREEMPTED|BOOT_FAIL|own time limit/.test(task.failureReason))).toHaveLength(50)
+  expect(
+    activities.filter((task: any) => /NODE_FAIL|PREEMPTED|BOOT_FAIL|own time limit/.test(task.failureReason)),
+  ).toHaveLength(50)
   expect(extensions.at(-1)).toBe(12)
 }, 60_000)
 
@@ -449,7 +584,9 @@ test('a holder that dies among tasks that follow each other at once: the next on
     const failpoint = (place: string): void => {
       if (turn < 4 && place === 'before-commit' && run.lines('ledger').length >= from + 6) throw dead
     }
-    const outcome = await run.execute(local, { aheadPerLane: 16, failpoint }).done.catch((error: unknown) => error)
+    const outcome = await run
+      .execute(local, { aheadPerLane: 16, failpoint })
+      .done.catch((error: unknown) => error)
     if (outcome !== dead) {
       expect(outcome).toEqual({ settled: true, completed: 40, failed: 0 })
       break
@@ -465,9 +602,9 @@ test('a holder that dies among tasks that follow each other at once: the next on
   expect(deaths).toBe(4)
   expect(unrecorded).toBeGreaterThan(0)
   expect(run.lines('ledger')).toEqual(names)
-  expect((await recordOf(service, run.runId)).activities.map(({ attempt, status }) => [attempt, status])).toEqual(
-    names.map(() => [1, 'completed']),
-  )
+  expect(
+    (await recordOf(service, run.runId)).activities.map(({ attempt, status }) => [attempt, status]),
+  ).toEqual(names.map(() => [1, 'completed']))
   const [left] = await service.db.prepared<{ n: number }>(
     'lanes_left',
     'select count(*) as n from lane_leases where execution_run_id = $1',

@@ -1,5 +1,12 @@
 import { describe, expect, test } from '@jest/globals'
-import { placeOf, placesOf, schedulingOf, siteProblems, taskQueueOf, type SiteFacts } from '../../src/executor/sites.ts'
+import {
+  placeOf,
+  placesOf,
+  schedulingOf,
+  siteProblems,
+  taskQueueOf,
+  type SiteFacts,
+} from '../../src/executor/sites.ts'
 
 const resource = (id: string, more: object = {}) => ({
   id,
@@ -19,7 +26,12 @@ const facts: SiteFacts = {
     { id: 'stub', driver: 'local', configuration: { launch: 'none' } },
     { id: 'hosts', driver: 'ssh', configuration: { connectionId: 'a' }, capabilities: { batch: true } },
     { id: 'nowhere', driver: 'ssh' },
-    { id: 'queue', driver: 'slurm', configuration: { connectionId: 'login', partition: 'main', account: 'lab' }, capabilities: {} },
+    {
+      id: 'queue',
+      driver: 'slurm',
+      configuration: { connectionId: 'login', partition: 'main', account: 'lab' },
+      capabilities: {},
+    },
     { id: 'own-queue', driver: 'slurm', configuration: {}, capabilities: { gpu: true } },
   ],
   resources: [resource('r1'), resource('r2'), resource('cpu', { type: 'hpc_partition', providerId: 'cpu' })],
@@ -67,7 +79,10 @@ describe('the site of a task', () => {
       { runtimeId: 'laptop', resourceId: 'r1' },
       { runtimeId: 'hosts', resourceId: 'r1' },
     ])
-    expect([...places.values()].map((place) => taskQueueOf(place, places.values(), 'q'))).toEqual(['q@here', 'q@here'])
+    expect([...places.values()].map((place) => taskQueueOf(place, places.values(), 'q'))).toEqual([
+      'q@here',
+      'q@here',
+    ])
     const remote = placesOf(facts, [{ runtimeId: 'hosts', resourceId: 'r1' }])
     expect([...remote.values()].map((place) => taskQueueOf(place, remote.values(), 'q'))).toEqual(['q'])
   })
@@ -76,7 +91,9 @@ describe('the site of a task', () => {
 test('the scheduler is told the words of the runtime, over them the partition that the resource is, over both the activity', () => {
   const place = placeOf(facts, 'queue', 'cpu')
   expect(schedulingOf(place, facts.resources[2], {})).toMatchObject({ partition: 'cpu', account: 'lab' })
-  expect(schedulingOf(place, facts.resources[2], { scheduling: { partition: 'long', qos: 'high' } })).toMatchObject({
+  expect(
+    schedulingOf(place, facts.resources[2], { scheduling: { partition: 'long', qos: 'high' } }),
+  ).toMatchObject({
     partition: 'long',
     qos: 'high',
     account: 'lab',
@@ -85,14 +102,40 @@ test('the scheduler is told the words of the runtime, over them the partition th
 
 describe('what a site cannot do is said before the run is stored', () => {
   test('nothing against sites that can', () => {
-    expect(siteProblems(facts, [need('hosts'), need('hosts', 'r2'), need('laptop'), need('queue', 'cpu')], connections)).toEqual([])
+    expect(
+      siteProblems(
+        facts,
+        [need('hosts'), need('hosts', 'r2'), need('laptop'), need('queue', 'cpu')],
+        connections,
+      ),
+    ).toEqual([])
   })
 
   test.each([
-    ['a runtime without connection', need('nowhere'), 'runtimes.nowhere.configuration.connectionId', /is missing/],
-    ['a connection that is not there', need('hosts', 'r2'), 'runtimes.hosts.configuration.connectionId', /"b", which is no connection/],
-    ['a driver without graphics processors', need('hosts', 'r1', { gpus: 1 }), 'runtimes.hosts.capabilities.gpu', /does not have it/],
-    ['a site that declares none', need('queue', 'cpu', { gpus: 1 }), 'runtimes.queue.capabilities.gpu', /is not declared/],
+    [
+      'a runtime without connection',
+      need('nowhere'),
+      'runtimes.nowhere.configuration.connectionId',
+      /is missing/,
+    ],
+    [
+      'a connection that is not there',
+      need('hosts', 'r2'),
+      'runtimes.hosts.configuration.connectionId',
+      /"b", which is no connection/,
+    ],
+    [
+      'a driver without graphics processors',
+      need('hosts', 'r1', { gpus: 1 }),
+      'runtimes.hosts.capabilities.gpu',
+      /does not have it/,
+    ],
+    [
+      'a site that declares none',
+      need('queue', 'cpu', { gpus: 1 }),
+      'runtimes.queue.capabilities.gpu',
+      /is not declared/,
+    ],
   ])('%s', (_what, demand, path, message) => {
     const known = path.includes('connectionId') ? new Map([['a', 'ssh']]) : connections
     expect(siteProblems(facts, [demand], known)).toEqual([{ path, message: expect.stringMatching(message) }])
@@ -100,7 +143,10 @@ describe('what a site cannot do is said before the run is stored', () => {
 
   test('a connection of another type', () => {
     expect(siteProblems(facts, [need('hosts')], new Map([['a', 'kubernetes']]))).toEqual([
-      { path: 'runtimes.hosts.configuration.connectionId', message: expect.stringMatching(/of type kubernetes.*needs one of type ssh/) },
+      {
+        path: 'runtimes.hosts.configuration.connectionId',
+        message: expect.stringMatching(/of type kubernetes.*needs one of type ssh/),
+      },
     ])
   })
 

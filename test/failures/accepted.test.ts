@@ -17,7 +17,10 @@ afterAll(async () => {
 test('an accepted run is never lost: the daemon is killed the moment it has answered, and the run completes after its restart', async () => {
   const world = await makeWorld(
     { post: (path: string, body?: unknown) => programs.post(path, body) },
-    { name: 'kept', tasks: Array.from({ length: 6 }, (_, i) => ({ name: `t${String(i)}`, run: 'sleep 0.1' })) },
+    {
+      name: 'kept',
+      tasks: Array.from({ length: 6 }, (_, i) => ({ name: `t${String(i)}`, run: 'sleep 0.1' })),
+    },
   )
   const ids: string[] = []
   for (let k = 0; k < 3; k++) {
@@ -52,7 +55,11 @@ test('a daemon that dies while it opens or closes runs leaves none of them waiti
   for (let k = 0; k < 3; k++) {
     for (let i = 0; i < 10; i++) {
       const id = `ends-${String(k)}-${String(i)}`
-      await programs.post('/execution-runs/', { id, schedulePlanId: world.planId, mode: i % 2 === 0 ? 'real' : 'simulation' })
+      await programs.post('/execution-runs/', {
+        id,
+        schedulePlanId: world.planId,
+        mode: i % 2 === 0 ? 'real' : 'simulation',
+      })
       ids.push(id)
     }
     await programs.killDaemon()
@@ -60,7 +67,12 @@ test('a daemon that dies while it opens or closes runs leaves none of them waiti
   }
   const began = Date.now()
   for (const id of ids)
-    await until(`the end of ${id}`, 60, async () => (await programs.get(`/execution-runs/${id}/`)).run.status === 'completed')
-  // Alone it is 2 to 10 s; what is shut out here is the wait for an activity whose process is gone, were it not told of by heartbeats.
+    await until(
+      `the end of ${id}`,
+      60,
+      async () => (await programs.get(`/execution-runs/${id}/`)).run.status === 'completed',
+    )
+  // Alone it is 2 to 10 s; what is shut out here is the wait for an activity whose process is gone,
+  // were it not told of by heartbeats.
   expect(Date.now() - began).toBeLessThan(55_000)
 }, 400_000)

@@ -22,7 +22,10 @@ const checkout = new URL('../../', import.meta.url).pathname
 export const copyBuild = (mutations: readonly Mutation[], parent = tmpdir()): string => {
   const folder = mkdtempSync(join(parent, 'orrery-build-'))
   chmodSync(folder, 0o755)
-  for (const part of ['src', 'workflows', 'activities', 'temporal-config', 'package.json', 'tsconfig.json'])
+  for (const part of [
+    ...['src', 'workflows', 'activities', 'temporal-config', 'examples/requests.yaml'],
+    ...['package.json', 'tsconfig.json'],
+  ])
     cpSync(join(checkout, part), join(folder, part), { recursive: true })
   symlinkSync(join(checkout, 'node_modules'), join(folder, 'node_modules'))
   for (const mutation of mutations) {
@@ -38,7 +41,10 @@ export interface Build {
   environment: Record<string, string>
 }
 
-/** The programs with their workflows bundled, as `npm run build` leaves them, and with their code compiled: a start takes half the processor time. */
+/**
+ * The programs with their workflows bundled, as `npm run build` leaves them, and with their code
+ * compiled: a start takes half the processor time.
+ */
 const makeBuild = async (root: string): Promise<Build> => {
   const folder = join(root, 'build')
   const environment = { NODE_COMPILE_CACHE: join(root, 'compiled') }
@@ -54,17 +60,25 @@ const makeBuild = async (root: string): Promise<Build> => {
     if (!existsSync(folder)) throw error
     return { folder, environment }
   }
-  // Compiled code is written at an orderly end, which most programs in failure tests do not come to.
-  execFileSync(process.execPath, ['--import', '@temporalio/worker', join(folder, 'src/main.ts'), '--print-config'], {
-    cwd: folder,
-    env: { PATH: '/usr/bin:/bin', HOME: '/', ...environment },
-    stdio: ['ignore', 'ignore', 'inherit'],
-  })
+  // Compiled code is written at an orderly end, which most programs in failure tests do not come
+  // to.
+  execFileSync(
+    process.execPath,
+    ['--import', '@temporalio/worker', join(folder, 'src/main.ts'), '--print-config'],
+    {
+      cwd: folder,
+      env: { PATH: '/usr/bin:/bin', HOME: '/', ...environment },
+      stdio: ['ignore', 'ignore', 'inherit'],
+    },
+  )
   return { folder, environment }
 }
 
 let build: Promise<Build> | undefined
-/** The programs that failure tests start, made at the first start of a test run; outside of one, the checkout. */
+/**
+ * The programs that failure tests start, made at the first start of a test run; outside of one, the
+ * checkout.
+ */
 export const buildOfRun = (): Promise<Build> => {
   const root = process.env['ORRERY_TEST_ROOT']
   build ??= root === undefined ? Promise.resolve({ folder: checkout, environment: {} }) : makeBuild(root)

@@ -21,8 +21,9 @@ const tasksOf = (ledger: string): WorldTask[] =>
   }))
 
 /**
- * A round: ten runs, each cancelled at a moment of its own between its acceptance and its end; in every fourth the worker dies meanwhile. Each
- * case is a run: once it is seen to be over it stays what it is, and nothing of it starts or ends any more.
+ * A round: ten runs, each cancelled at a moment of its own between its acceptance and its end; in
+ * every fourth the worker dies meanwhile. Each case is a run: once it is seen to be over it stays
+ * what it is, and nothing of it starts or ends any more.
  */
 export async function openCancelRaces(): Promise<Failures> {
   const dataDir = dataFolder()
@@ -37,19 +38,28 @@ export async function openCancelRaces(): Promise<Failures> {
   try {
     await programs.startDaemon()
     await programs.startWorker()
-    const service = { post: (path: string, body?: unknown) => programs.post(path, body), get: (path: string) => programs.get(path) }
+    const service = {
+      post: (path: string, body?: unknown) => programs.post(path, body),
+      get: (path: string) => programs.get(path),
+    }
     const world = await makeWorld(service, { name: 'races', cores: [2, 2], tasks: tasksOf(ledger) })
     let rounds = 0
 
-    const race = async (run: string, afterMs: number): Promise<{ run: string; status: string; seenAt: number }> => {
+    const race = async (
+      run: string,
+      afterMs: number,
+    ): Promise<{ run: string; status: string; seenAt: number }> => {
       await programs.post('/execution-runs/', { id: run, schedulePlanId: world.planId, mode: 'real' })
       await pause(afterMs)
       const answer = await programs.call('POST', `/execution-runs/${run}/cancel/`)
       // It was over already.
-      if (answer.status >= 300 && answer.status !== 409) throw new Error(`cancel of ${run} answered ${answer.status}`)
+      if (answer.status >= 300 && answer.status !== 409)
+        throw new Error(`cancel of ${run} answered ${answer.status}`)
       return until(`the end of ${run}`, 120, async () => {
         const { status } = (await programs.get(`/execution-runs/${run}/`)).run as { status: string }
-        return ['completed', 'failed', 'cancelled'].includes(status) ? { run, status, seenAt: Date.now() / 1000 } : undefined
+        return ['completed', 'failed', 'cancelled'].includes(status)
+          ? { run, status, seenAt: Date.now() / 1000 }
+          : undefined
       })
     }
 
@@ -59,7 +69,9 @@ export async function openCancelRaces(): Promise<Failures> {
         const random = randomOf(number + 1)
         const violations: string[] = []
         const all = Promise.all(
-          Array.from({ length: atOnce }, (_, index) => race(`race-${series}-${number + index}`, Math.floor(random() * latestMs))),
+          Array.from({ length: atOnce }, (_, index) =>
+            race(`race-${series}-${number + index}`, Math.floor(random() * latestMs)),
+          ),
         )
         all.catch(() => undefined)
         if (rounds++ % 4 === 3) {
@@ -74,12 +86,19 @@ export async function openCancelRaces(): Promise<Failures> {
         for (const { run, status, seenAt } of ends) {
           const own = lines.filter((line) => line.run === run)
           for (const line of own)
-            if (line.at > seenAt) violations.push(`${run}: ${line.kind} of ${line.activity} after it was seen ${status}`)
-          const starts = own.filter(({ kind }) => kind === 'start').map(({ activity, attempt }) => `${activity}, attempt ${attempt}`)
-          if (new Set(starts).size < starts.length) violations.push(`${run}: an attempt was started twice: ${starts.join('; ')}`)
+            if (line.at > seenAt)
+              violations.push(`${run}: ${line.kind} of ${line.activity} after it was seen ${status}`)
+          const starts = own
+            .filter(({ kind }) => kind === 'start')
+            .map(({ activity, attempt }) => `${activity}, attempt ${attempt}`)
+          if (new Set(starts).size < starts.length)
+            violations.push(`${run}: an attempt was started twice: ${starts.join('; ')}`)
           const record = await recordOf(service, run)
-          if (record.run.status !== status) violations.push(`${run} was ${status} and is ${String(record.run.status)}`)
-          violations.push(...violationsOf(record, { dependencies: dependenciesOf(world), maxAttempts: () => 3 }))
+          if (record.run.status !== status)
+            violations.push(`${run} was ${status} and is ${String(record.run.status)}`)
+          violations.push(
+            ...violationsOf(record, { dependencies: dependenciesOf(world), maxAttempts: () => 3 }),
+          )
         }
         return { counted: atOnce, violations }
       },

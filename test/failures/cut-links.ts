@@ -12,7 +12,10 @@ import { startSshServer, type SshServer } from '../support/ssh-server.ts'
 import type { Failures } from '../../bench/tally.ts'
 
 const roundSeconds = 120
-/** Beyond the longest life of a task, so that all its jobs are still known; squeue's answers, which drivers read, grow with it. */
+/**
+ * Beyond the longest life of a task, so that all its jobs are still known; squeue's answers, which
+ * drivers read, grow with it.
+ */
 const minJobAgeSeconds = 240
 
 /** An SSH server with a work directory and a ledger of its own, for one task after the other. */
@@ -38,16 +41,18 @@ async function patiently<T>(what: string, ask: () => Promise<T>): Promise<T> {
     try {
       return await ask()
     } catch (error) {
-      if (!(error instanceof DriverError) || error.trouble !== 'unknown' || performance.now() > end) throw error
+      if (!(error instanceof DriverError) || error.trouble !== 'unknown' || performance.now() > end)
+        throw error
       if (error.message === '') throw new Error(`${what} fails without words`, { cause: error })
     }
   }
 }
 
 /**
- * One task from submit to its collected files over a link that is cut at one message of the server, which is the last to arrive or the first to
- * be lost, in turn. Each case is one cut; the driver goes on over the next link, and the task must have run once. A round is a case in each
- * lane, all at once, as a case mostly waits.
+ * One task from submit to its collected files over a link that is cut at one message of the server,
+ * which is the last to arrive or the first to be lost, in turn. Each case is one cut; the driver
+ * goes on over the next link, and the task must have run once. A round is a case in each lane, all
+ * at once, as a case mostly waits.
  *
  * @param laneCount cases at once
  */
@@ -62,7 +67,13 @@ export async function openCutLinks(kind: 'ssh' | 'slurm', laneCount = 12): Promi
     const home = join(scratch, `lane-${index}`)
     mkdirSync(home)
     const server = await startSshServer({
-      run: (command) => spawn('/bin/sh', ['-c', command], { stdio: 'pipe', detached: true, cwd: '/', env: { PATH: path, HOME: home } }),
+      run: (command) =>
+        spawn('/bin/sh', ['-c', command], {
+          stdio: 'pipe',
+          detached: true,
+          cwd: '/',
+          env: { PATH: path, HOME: home },
+        }),
     })
     lanes.push({ server, root: join(home, 'root'), ledger: join(home, 'ledger') })
   }
@@ -81,7 +92,10 @@ export async function openCutLinks(kind: 'ssh' | 'slurm', laneCount = 12): Promi
     const driver =
       kind === 'ssh'
         ? openSshDriver(options)
-        : openSlurmDriver({ ...options, configuration: { settleSeconds: 2, commandSeconds: 10, claimSeconds: 1 } })
+        : openSlurmDriver({
+            ...options,
+            configuration: { settleSeconds: 2, commandSeconds: 10, claimSeconds: 1 },
+          })
     return {
       driver,
       close: async () => {
@@ -104,7 +118,8 @@ export async function openCutLinks(kind: 'ssh' | 'slurm', laneCount = 12): Promi
       const lines = existsSync(ledger) ? readFileSync(ledger, 'utf8').split('\n') : []
       const times = lines.filter((line) => line === name).length
       if (times !== 1) life.violations.push(`${name} ran ${times} times`)
-      if (cluster !== undefined) life.array = readFileSync(join(root, 'tasks', `${name}.array`), 'utf8').split(' ')[0] ?? ''
+      if (cluster !== undefined)
+        life.array = readFileSync(join(root, 'tasks', `${name}.array`), 'utf8').split(' ')[0] ?? ''
     } catch (error) {
       life.violations.push(`${name}: ${String(error)}`)
     } finally {
@@ -126,7 +141,14 @@ export async function openCutLinks(kind: 'ssh' | 'slurm', laneCount = 12): Promi
       name,
       directory: join(root, 'work', name, '1'),
       argv: ['/bin/sh', '-c', 'echo "$1" >> "$2"; echo made > product; echo said', 'sh', name, ledger],
-      ...{ environment: {}, stage: [], expectedOutputs: ['product'], cores: 1, memoryBytes: 0, timeoutSeconds: 60 },
+      ...{
+        environment: {},
+        stage: [],
+        expectedOutputs: ['product'],
+        cores: 1,
+        memoryBytes: 0,
+        timeoutSeconds: 60,
+      },
     }
     await patiently('submit', async () => {
       const [outcome] = await driver.submit([task])
@@ -135,9 +157,11 @@ export async function openCutLinks(kind: 'ssh' | 'slurm', laneCount = 12): Promi
     })
     const late = sleep(roundSeconds * 1000, 'late', { ref: false })
     const ended = new Promise<string>((resolve) => driver.watch([name], () => resolve('ended')))
-    if ((await Promise.race([ended, late])) === 'late') throw new Error(`not told to have ended within ${roundSeconds} s`)
+    if ((await Promise.race([ended, late])) === 'late')
+      throw new Error(`not told to have ended within ${roundSeconds} s`)
     const { state, manifest, missingOutputs } = await patiently('collect', () => driver.collect(name))
-    if (state.state !== 'ended' || state.exitCode !== 0) violations.push(`${name} is ${JSON.stringify(state)}`)
+    if (state.state !== 'ended' || state.exitCode !== 0)
+      violations.push(`${name} is ${JSON.stringify(state)}`)
     if (missingOutputs.length > 0 || manifest.files.map((one) => one.path).join() !== 'product')
       violations.push(`${name} left ${JSON.stringify(manifest.files)}`)
     const { bytes } = await patiently('logs', () => driver.logs(name, 'stdout', { tail: 100 }))
@@ -147,7 +171,9 @@ export async function openCutLinks(kind: 'ssh' | 'slurm', laneCount = 12): Promi
   /** Adds to the violations of tasks that are not in exactly one job. */
   const countJobs = async (lives: readonly Life[]): Promise<void> => {
     if (cluster === undefined) return
-    const jobs = (await cluster.slurm(`squeue -h -t all -o '%F %j'`)).split('\n').map((line) => line.split(' '))
+    const jobs = (await cluster.slurm(`squeue -h -t all -o '%F %j'`))
+      .split('\n')
+      .map((line) => line.split(' '))
     for (const { name, array, violations } of lives) {
       const ids = new Set(jobs.flatMap(([id, jobName]) => (jobName === array ? [id] : [])))
       if (array !== undefined && ids.size !== 1) violations.push(`${name} is in ${ids.size} jobs`)
@@ -160,7 +186,10 @@ export async function openCutLinks(kind: 'ssh' | 'slurm', laneCount = 12): Promi
     rmSync(scratch, { recursive: true, force: true })
   }
 
-  /** Messages of a task that nothing disturbs: the median, as a task that happens to wait asks more often. */
+  /**
+   * Messages of a task that nothing disturbs: the median, as a task that happens to wait asks more
+   * often.
+   */
   const measure = async (): Promise<number> => {
     const counts: number[] = []
     for (let undisturbed = 0; undisturbed < 3; undisturbed++) {
@@ -178,7 +207,9 @@ export async function openCutLinks(kind: 'ssh' | 'slurm', laneCount = 12): Promi
     for (let index = 0; index < laneCount; index++) await openLane(index)
     const messages = await measure()
 
-    /** A task that was over before its message is followed by one that is cut at the last it had. */
+    /**
+     * A task that was over before its message is followed by one that is cut at the last it had.
+     */
     const cut = async (lane: Lane, number: number): Promise<Life & { write: number }> => {
       for (let write = 1 + (number % messages); ;) {
         const life = await live(lane, { write, lost: Math.floor(number / messages) % 2 === 0 })
@@ -188,14 +219,18 @@ export async function openCutLinks(kind: 'ssh' | 'slurm', laneCount = 12): Promi
     }
 
     return {
-      what: `link cut at a message of submit, poll or fetch, ${kind}: one job, re-attached (each of some ${kind === 'ssh' ? 280 : 430} messages × 20)`,
+      what:
+        `link cut at a message of submit, poll or fetch, ${kind}: one job, re-attached (each of some ` +
+        `${kind === 'ssh' ? 280 : 430} messages × 20)`,
       async play(number) {
         const lives = await Promise.all(lanes.map((lane, index) => cut(lane, number + index)))
         await countJobs(lives)
         const bad = lives.filter(({ violations }) => violations.length > 0)
         return {
           counted: lives.length,
-          violations: bad.map(({ write, violations }) => `at message ${write} of ${messages}: ${violations.join('; ')}`),
+          violations: bad.map(
+            ({ write, violations }) => `at message ${write} of ${messages}: ${violations.join('; ')}`,
+          ),
         }
       },
       close,

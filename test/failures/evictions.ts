@@ -29,8 +29,9 @@ const tasksOf = (image: string): WorldTask[] =>
   }))
 
 /**
- * A round: a run of ten activities that may fail no more than once, each of whose first Pods is evicted while it runs, at a moment of its own.
- * Each case is an eviction: it is recorded as a failure of the site in the cluster's words, and the next attempt completes the activity.
+ * A round: a run of ten activities that may fail no more than once, each of whose first Pods is
+ * evicted while it runs, at a moment of its own. Each case is an eviction: it is recorded as a
+ * failure of the site in the cluster's words, and the next attempt completes the activity.
  */
 export async function openEvictions(): Promise<Failures> {
   const dataDir = dataFolder()
@@ -50,7 +51,10 @@ export async function openEvictions(): Promise<Failures> {
     await programs.startDaemon()
     const { certificateAuthority, namespace } = site
     await programs.post('/kubernetes-tokens/', { id: 'pods', token: await site.token() })
-    const service = { post: (path: string, body?: unknown) => programs.post(path, body), get: (path: string) => programs.get(path) }
+    const service = {
+      post: (path: string, body?: unknown) => programs.post(path, body),
+      get: (path: string) => programs.get(path),
+    }
     const world = await makeWorld(service, {
       name: 'evictions',
       tasks: tasksOf(site.images.gnu),
@@ -59,7 +63,13 @@ export async function openEvictions(): Promise<Failures> {
       places: [inCluster('pods', site, { overcommit: 50 })],
       connections: [
         {
-          ...{ id: 'pods', name: 'pods', type: 'kubernetes', endpoint: site.server, credentialRef: 'vault:kubernetes-token/pods' },
+          ...{
+            id: 'pods',
+            name: 'pods',
+            type: 'kubernetes',
+            endpoint: site.server,
+            credentialRef: 'vault:kubernetes-token/pods',
+          },
           configuration: { certificateAuthority, namespace },
         },
       ],
@@ -69,10 +79,13 @@ export async function openEvictions(): Promise<Failures> {
       const text = await site.kubectl('get', 'pods', ...selected, '-o', 'jsonpath={.items[*].metadata.name}')
       return text.split(' ').filter((name) => name !== '')
     }
-    const statusOf = async (run: string): Promise<string> => (await programs.get(`/execution-runs/${run}/`)).run.status as string
+    const statusOf = async (run: string): Promise<string> =>
+      (await programs.get(`/execution-runs/${run}/`)).run.status as string
 
     return {
-      what: 'evictions of running Pods with `maxAttempts: 1`: recorded as a failure of the site, and completed by the next attempt',
+      what:
+        'evictions of running Pods with `maxAttempts: 1`: recorded as a failure of the site, and ' +
+        'completed by the next attempt',
       async play(number) {
         const random = randomOf(number + 1)
         const run = `evictions-${series}-${number}`
@@ -101,12 +114,23 @@ export async function openEvictions(): Promise<Failures> {
         const lines = own()
         for (const { name } of world.tasks) {
           const id = world.activityId(name)
-          const attempts = record.activities.filter(({ activityId }) => activityId === id).toSorted((a, b) => a.attempt - b.attempt)
-          const told = attempts.map((one) => `${one.status} ${one.failureClass ?? ''} ${one.failureReason ?? ''}`.trim())
-          if (!/^failed infrastructure .*Eviction/.test(told[0] ?? '') || told[1] !== 'completed' || told.length !== 2)
+          const attempts = record.activities
+            .filter(({ activityId }) => activityId === id)
+            .toSorted((a, b) => a.attempt - b.attempt)
+          const told = attempts.map((one) =>
+            `${one.status} ${one.failureClass ?? ''} ${one.failureReason ?? ''}`.trim(),
+          )
+          if (
+            !/^failed infrastructure .*Eviction/.test(told[0] ?? '') ||
+            told[1] !== 'completed' ||
+            told.length !== 2
+          )
             violations.push(`${id} of ${run}: ${JSON.stringify(told)}`)
-          const starts = lines.filter(({ kind, activity }) => kind === 'start' && activity === id).map(({ attempt }) => attempt)
-          if (starts.toSorted().join() !== '1,2') violations.push(`${id} of ${run} was started as attempts ${starts.join()}`)
+          const starts = lines
+            .filter(({ kind, activity }) => kind === 'start' && activity === id)
+            .map(({ attempt }) => attempt)
+          if (starts.toSorted().join() !== '1,2')
+            violations.push(`${id} of ${run} was started as attempts ${starts.join()}`)
         }
         return { counted: pods.length, violations }
       },

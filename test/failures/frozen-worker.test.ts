@@ -33,9 +33,11 @@ afterAll(async () => {
 /** The process that holds the run's site now. */
 const holderOf = (runId: string): Promise<number> =>
   until('a worker holds the run', 60, async () => {
-    const [row] = await service.db.prepared<{ holder: string }>('holder', 'select holder from site_leases where execution_run_id = $1', [
-      runId,
-    ])
+    const [row] = await service.db.prepared<{ holder: string }>(
+      'holder',
+      'select holder from site_leases where execution_run_id = $1',
+      [runId],
+    )
     return row === undefined ? undefined : Number(row.holder.split('/')[1])
   })
 const ledgerWorld = (name: string, count: number, seconds: number) => {
@@ -53,7 +55,11 @@ test('a worker that was frozen while another took over changes nothing when it w
   const { world, ledger } = await ledgerWorld('frozen', 40, 0.6)
   await service.post('/execution-runs/', { id: 'frozen-run', schedulePlanId: world.planId, mode: 'real' })
   const first = await holderOf('frozen-run')
-  await until('some tasks have ended', 60, async () => (await service.get('/execution-runs/frozen-run/')).run.completedActivityCount >= 4)
+  await until(
+    'some tasks have ended',
+    60,
+    async () => (await service.get('/execution-runs/frozen-run/')).run.completedActivityCount >= 4,
+  )
   process.kill(first, 'SIGSTOP')
   let second: number
   try {
@@ -65,7 +71,9 @@ test('a worker that was frozen while another took over changes nothing when it w
     await until(
       'the other worker goes on',
       60,
-      async () => (await service.get('/execution-runs/frozen-run/')).run.completedActivityCount >= run.completedActivityCount + 4,
+      async () =>
+        (await service.get('/execution-runs/frozen-run/')).run.completedActivityCount >=
+        run.completedActivityCount + 4,
     )
   } finally {
     process.kill(first, 'SIGCONT')
@@ -90,7 +98,11 @@ test('a worker that is stopped in order lets its tasks go on, and the other adop
   const { world, ledger } = await ledgerWorld('drained', 24, 0.5)
   await service.post('/execution-runs/', { id: 'drained-run', schedulePlanId: world.planId, mode: 'real' })
   const first = await holderOf('drained-run')
-  await until('some tasks have ended', 60, async () => (await service.get('/execution-runs/drained-run/')).run.completedActivityCount >= 4)
+  await until(
+    'some tasks have ended',
+    60,
+    async () => (await service.get('/execution-runs/drained-run/')).run.completedActivityCount >= 4,
+  )
   const leaving = workers.find(({ child }) => child.pid === first)
   const began = Date.now()
   leaving?.child.kill('SIGTERM')
@@ -115,13 +127,16 @@ test('a retry still waits for its time when another worker has taken the run ove
   const world = await makeWorld(service, {
     name: 'patient',
     hostId,
-    tasks: [{ name: 'flaky', run: '[ $AKOFLOW_ATTEMPT -ge 2 ]', policy: { maxAttempts: 2, retryDelaySeconds: 12 } }],
+    tasks: [
+      { name: 'flaky', run: '[ $AKOFLOW_ATTEMPT -ge 2 ]', policy: { maxAttempts: 2, retryDelaySeconds: 12 } },
+    ],
   })
   await service.post('/execution-runs/', { id: 'patient-run', schedulePlanId: world.planId, mode: 'real' })
   await until(
     'the first attempt has failed',
     150,
-    async () => (await service.get('/execution-runs/patient-run/activities/?attempts=all')).items.length === 2,
+    async () =>
+      (await service.get('/execution-runs/patient-run/activities/?attempts=all')).items.length === 2,
   )
   const first = await holderOf('patient-run')
   process.kill(first, 'SIGKILL')

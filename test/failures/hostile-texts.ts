@@ -1,7 +1,7 @@
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import fc from 'fast-check'
-import { openLocalShell } from '../../src/drivers/local-shell.ts'
+import { openLocalShell } from '../../src/shell/local-shell.ts'
 import type { Intent } from '../../src/drivers/runtime/contract/driver.ts'
 import { openSlurmDriver } from '../../src/drivers/runtime/slurm/driver.ts'
 import { startSlurm } from '../../sites/slurm.ts'
@@ -42,15 +42,18 @@ const lines = ['\n', '\r', '\t', '\u0001', '\u007f']
 const others = ['é', '😀', '# facts {', '--wrap', '--', '..', "'\\''"]
 
 /**
- * A round: fifty strings, each as a word of sbatch's (a real one, which refuses it or not), as an argument, a variable, a part of the work directory, the
- * folder within it, an expected output and a staged file of one task, which prints what it got. Each case is a string. What any of them would do, if
- * something executed it, is to make a file.
+ * A round: fifty strings, each as a word of sbatch's (a real one, which refuses it or not), as an
+ * argument, a variable, a part of the work directory, the folder within it, an expected output and
+ * a staged file of one task, which prints what it got. Each case is a string. What any of them
+ * would do, if something executed it, is to make a file.
  */
 export async function openHostileTexts(): Promise<Failures> {
   const site = await startSlurm({ slurmConf: ['MaxJobCount=100000'] })
   const root = mkdtempSync(join(site.scratch, 'root-'))
   const bait = join(site.scratch, 'bait')
-  const shell = openLocalShell({ environment: { PATH: `${site.commands}:/usr/local/bin:/usr/bin:/bin`, SLURM_CONF: site.conf } })
+  const shell = openLocalShell({
+    environment: { PATH: `${site.commands}:/usr/local/bin:/usr/bin:/bin`, SLURM_CONF: site.conf },
+  })
   const driver = openSlurmDriver({
     ...{ shell, root, runtime: 'c', taskVariable: 'ORRERY_TASK', pollMilliseconds: 500 },
     configuration: { settleSeconds: 5 },
@@ -75,7 +78,8 @@ export async function openHostileTexts(): Promise<Failures> {
       const strings = fc.sample(textOf([...pieces, ...lines, ...others]), seed)
       const oneLine = fc.sample(textOf([...pieces, ...others]), seed).map((text) => text.slice(0, 255))
       // A file's name has no slash and at most 255 bytes.
-      const asName = (text: string): string => [...text.replaceAll('/', '\u2215')].slice(0, 40).join('').replace(/^\.+$/, 'dots')
+      const asName = (text: string): string =>
+        [...text.replaceAll('/', '\u2215')].slice(0, 40).join('').replace(/^\.+$/, 'dots')
 
       const name = `texts-${number}`
       const [first = '', second = '', third = '', fourth = ''] = strings.map(asName)
@@ -87,7 +91,13 @@ export async function openHostileTexts(): Promise<Failures> {
       const task: Intent = {
         name,
         directory,
-        argv: ['/bin/sh', '-c', 'cat /proc/$$/cmdline; printf "\\0--\\0"; cat /proc/$$/environ; : > "$0"', third, ...strings],
+        argv: [
+          '/bin/sh',
+          '-c',
+          'cat /proc/$$/cmdline; printf "\\0--\\0"; cat /proc/$$/environ; : > "$0"',
+          third,
+          ...strings,
+        ],
         environment: Object.fromEntries(strings.map((text, index) => [`V${index}`, text])),
         stage: [{ from, label: first }],
         expectedOutputs: [third, fourth],
@@ -106,7 +116,10 @@ export async function openHostileTexts(): Promise<Failures> {
       const ended = (names: readonly string[]): Promise<void> =>
         new Promise((resolve, reject) => {
           const left = new Set(names)
-          const late = setTimeout(() => reject(new Error(`${[...left].join(', ')}: not ended within 120 s`)), 120_000)
+          const late = setTimeout(
+            () => reject(new Error(`${[...left].join(', ')}: not ended within 120 s`)),
+            120_000,
+          )
           driver.watch(names, (one) => {
             left.delete(one)
             if (left.size > 0) return
@@ -118,11 +131,13 @@ export async function openHostileTexts(): Promise<Failures> {
       const outcomes = await driver.submit([task, ...asked])
       const taken = outcomes.flatMap((outcome) => (outcome.ok ? [outcome.name] : []))
       for (const outcome of outcomes) {
-        if (outcome.name === name && !outcome.ok) violations.push(`the task itself was refused: ${outcome.error.message}`)
+        if (outcome.name === name && !outcome.ok)
+          violations.push(`the task itself was refused: ${outcome.error.message}`)
         else if (!outcome.ok && outcome.error.trouble !== 'refused')
           violations.push(`${outcome.name}: ${outcome.error.trouble}: ${outcome.error.message}`)
       }
-      // What the scheduler took (without accounting it asks nobody about an account) may wait for ever.
+      // What the scheduler took (without accounting it asks nobody about an account) may wait for
+      // ever.
       await driver.cancel(
         taken.filter((one) => one !== name),
         0,
@@ -135,9 +150,11 @@ export async function openHostileTexts(): Promise<Failures> {
         if (argv !== wanted) violations.push(`arguments came as ${JSON.stringify(argv.slice(0, 2000))}`)
         const variables = new Set(environment.split('\0'))
         for (const [key, value] of Object.entries(task.environment))
-          if (!variables.has(`${key}=${value}`)) violations.push(`${key} did not come as ${JSON.stringify(value)}`)
+          if (!variables.has(`${key}=${value}`))
+            violations.push(`${key} did not come as ${JSON.stringify(value)}`)
         const { state, manifest, missingOutputs } = await driver.collect(name)
-        if (state.state !== 'ended' || state.exitCode !== 0) violations.push(`the task is ${JSON.stringify(state)}`)
+        if (state.state !== 'ended' || state.exitCode !== 0)
+          violations.push(`the task is ${JSON.stringify(state)}`)
         if (manifest.root !== directory || manifest.files.map(({ path }) => path).join() !== third)
           violations.push(`left ${JSON.stringify(manifest.files)} in ${manifest.root}`)
         if (!existsSync(join(directory, staged)) || readFileSync(join(directory, staged), 'utf8') !== name)

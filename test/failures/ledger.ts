@@ -11,9 +11,13 @@ export interface LedgerLine {
   at: number
 }
 
-/** A shell command that does `work` and writes into the ledger when it starts and when it ends. One write each, so lines never mix. */
+/**
+ * A shell command that does `work` and writes into the ledger when it starts and when it ends. One
+ * write each, so lines never mix.
+ */
 export const withLedger = (path: string, work: string): string => {
-  const line = (kind: string): string => `echo "${kind} $AKOFLOW_RUN_ID $AKOFLOW_ACTIVITY_ID $AKOFLOW_ATTEMPT $$ $(date +%s.%N)" >> ${path}`
+  const line = (kind: string): string =>
+    `echo "${kind} $AKOFLOW_RUN_ID $AKOFLOW_ACTIVITY_ID $AKOFLOW_ATTEMPT $$ $(date +%s.%N)" >> ${path}`
   return `${line('start')}; (${work}); code=$?; ${line('end')}; exit $code`
 }
 
@@ -34,10 +38,16 @@ export const readLedger = (path: string): LedgerLine[] =>
     })
 
 /**
- * What is wrong with what the tasks of a run saw themselves: an attempt started twice, two of an activity alive at once, an activity
- * that never came to an end or ended more than once, more alive than the machine has cores.
+ * What is wrong with what the tasks of a run saw themselves: an attempt started twice, two of an
+ * activity alive at once, an activity that never came to an end or ended more than once, more alive
+ * than the machine has cores.
  */
-export const ledgerViolations = (lines: readonly LedgerLine[], run: string, activities: readonly string[], cores: number): string[] => {
+export const ledgerViolations = (
+  lines: readonly LedgerLine[],
+  run: string,
+  activities: readonly string[],
+  cores: number,
+): string[] => {
   const own = lines.filter((line) => line.run === run)
   const violations: string[] = []
   for (const activity of activities) {
@@ -46,7 +56,10 @@ export const ledgerViolations = (lines: readonly LedgerLine[], run: string, acti
     const ends = mine.filter(({ kind }) => kind === 'end')
     for (const attempt of new Set(starts.map((line) => line.attempt))) {
       const times = starts.filter((line) => line.attempt === attempt).length
-      if (times > 1) violations.push(`${run}: attempt ${String(attempt)} of ${activity} was started ${String(times)} times`)
+      if (times > 1)
+        violations.push(
+          `${run}: attempt ${String(attempt)} of ${activity} was started ${String(times)} times`,
+        )
     }
     if (ends.length !== 1) violations.push(`${run}: ${activity} came to its end ${String(ends.length)} times`)
     let alive = 0

@@ -7,7 +7,8 @@ import { makeWorld } from '../support/worlds.ts'
 
 test('a step that was executed and whose answer was lost is given again and changes nothing twice', async () => {
   const own = { port: 0 }
-  // The proxy must listen before the service connects; the port of the real server is in the database's own address.
+  // The proxy must listen before the service connects; the port of the real server is in the
+  // database's own address.
   const proxy: TcpProxy = await openProxy(Number(new URL(process.env['ORRERY_TEST_DATABASE'] ?? '').port))
   own.port = proxy.port
   const service = await openService({
@@ -38,12 +39,16 @@ test('a step that was executed and whose answer was lost is given again and chan
       return true
     }
     await Promise.all(
-      ['lossy-a', 'lossy-b'].map((id) => service.post('/execution-runs/', { id, schedulePlanId: world.planId, mode: 'real' })),
+      ['lossy-a', 'lossy-b'].map((id) =>
+        service.post('/execution-runs/', { id, schedulePlanId: world.planId, mode: 'real' }),
+      ),
     )
     const details = await Promise.all(['lossy-a', 'lossy-b'].map((id) => service.finished(id, 120)))
     proxy.loseAnswerOf = undefined
     expect(lost).toBeGreaterThan(20)
-    expect(details.map(({ run }) => [run.status, run.completedActivityCount, run.failedActivityCount])).toEqual([
+    expect(
+      details.map(({ run }) => [run.status, run.completedActivityCount, run.failedActivityCount]),
+    ).toEqual([
       ['completed', 40, 0],
       ['completed', 40, 0],
     ])
@@ -53,7 +58,8 @@ test('a step that was executed and whose answer was lost is given again and chan
       expect(activities.filter((task) => task.status === 'failed')).toHaveLength(6)
     }
     expect(overlapsOf(records)).toEqual([])
-    for (const { dataObjects } of details) expect(new Set(dataObjects.map((object: any) => object.id)).size).toBe(dataObjects.length)
+    for (const { dataObjects } of details)
+      expect(new Set(dataObjects.map((object: any) => object.id)).size).toBe(dataObjects.length)
   } finally {
     await service[Symbol.asyncDispose]()
     await proxy.close()

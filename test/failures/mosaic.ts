@@ -1,7 +1,7 @@
 /**
- * The rounds of sudden death on the mosaic: `npx node test/failures/mosaic.ts [--full] [--rounds 20] [--seed 1]`. Without `--full` a
- * variant of 60 activities and a few seconds; with it the workflow of the demo. Prints a line per round; the exit code is 1 when one
- * was not in order.
+ * The rounds of sudden death on the mosaic: `npx node test/failures/mosaic.ts [--full] [--rounds
+ * 20] [--seed 1]`. Without `--full` a variant of 60 activities and a few seconds; with it the
+ * workflow of the demo. Prints a line per round; the exit code is 1 when one was not in order.
  */
 import { parseArgs } from 'node:util'
 import { fullShape, mosaicWorkflow, smallShape } from '../../examples/mosaic/generate-workflow.ts'
@@ -10,7 +10,11 @@ import { withLedger } from './ledger.ts'
 import { playRounds } from './rounds.ts'
 
 const { values } = parseArgs({
-  options: { full: { type: 'boolean', default: false }, rounds: { type: 'string', default: '20' }, seed: { type: 'string', default: '1' } },
+  options: {
+    full: { type: 'boolean', default: false },
+    rounds: { type: 'string', default: '20' },
+    seed: { type: 'string', default: '1' },
+  },
 })
 const { spec } = mosaicWorkflow(values.full ? fullShape : { ...smallShape, columns: 4, rows: 3, strips: 5 })
 
@@ -40,6 +44,8 @@ const rounds = await playRounds({
 })
 const wrong = rounds.filter(({ violations }) => violations.length > 0)
 process.stdout.write(
-  `${String(spec.activities.length)} activities, ${String(rounds.length)} rounds in ${((performance.now() - began) / 1_000).toFixed(0)} s: ${String(rounds.length - wrong.length)} in order, ${String(wrong.length)} not\n`,
+  `${String(spec.activities.length)} activities, ${String(rounds.length)} rounds in ` +
+    `${((performance.now() - began) / 1_000).toFixed(0)} s: ` +
+    `${String(rounds.length - wrong.length)} in order, ${String(wrong.length)} not\n`,
 )
 process.exitCode = wrong.length === 0 && rounds.length === Number(values.rounds) ? 0 : 1

@@ -1,11 +1,15 @@
 import type { World } from '../support/worlds.ts'
 
-/** Each consumer of these copies the files for itself; of the others the first one at a resource brings them for all. */
+/**
+ * Each consumer of these copies the files for itself; of the others the first one at a resource
+ * brings them for all.
+ */
 const copies = new Set(['runtime-local', 'shared-storage'])
 
 /**
- * What is wrong with the transfers of a completed run whose activities made these files (by name of the activity: path, bytes) and kept what they
- * were given: edges between two resources without a record or brought twice, and sums that are not those of the files.
+ * What is wrong with the transfers of a completed run whose activities made these files (by name of
+ * the activity: path, bytes) and kept what they were given: edges between two resources without a
+ * record or brought twice, and sums that are not those of the files.
  */
 export const transferViolations = (
   world: World,
@@ -45,7 +49,8 @@ export const transferViolations = (
       violations.push(`${edge} was brought twice`)
     if ((told.get(edge)?.bytes ?? -1) < transfer.bytes) told.set(edge, transfer)
   }
-  // Those that share what was brought are one: the sum of what moved to a resource from one producer.
+  // Those that share what was brought are one: the sum of what moved to a resource from one
+  // producer.
   const sums = new Map<string, { files: number; bytes: number; wanted: { files: number; bytes: number } }>()
   for (const [edge, amount] of wanted) {
     const transfer = told.get(edge)
@@ -62,7 +67,8 @@ export const transferViolations = (
   for (const [key, { files, bytes, wanted: amount }] of sums)
     if (files !== amount.files || bytes !== amount.bytes)
       violations.push(
-        `${key}: ${String(files)} files of ${String(bytes)} bytes moved, not ${String(amount.files)} of ${String(amount.bytes)}`,
+        `${key}: ${String(files)} files of ${String(bytes)} bytes moved, not ` +
+          `${String(amount.files)} of ${String(amount.bytes)}`,
       )
   return violations
 }

@@ -7,7 +7,10 @@ import type { Failures } from '../../bench/tally.ts'
 
 const fakeNodes = 200
 const perRound = [1000, 500, 250, 125, 125]
-/** Of a batch, whatever its size, to the answer that it is taken; the first asks what the account may do. */
+/**
+ * Of a batch, whatever its size, to the answer that it is taken; the first asks what the account
+ * may do.
+ */
 const requestsPerBatch = 15
 /** Of what follows until all is told: looks at everything while Pods are waited for. */
 const requestsBesides = 60
@@ -20,11 +23,16 @@ const played = {
 }
 
 /**
- * Pods on the nodes of kwok in batches of these sizes, all in flight at once; the keeper is on a real node.
+ * Pods on the nodes of kwok in batches of these sizes, all in flight at once; the keeper is on a
+ * real node.
  *
- * @returns in words, tasks that were not told to have ended as their Pods did, and batches that took requests for each of their Pods
+ * @returns in words, tasks that were not told to have ended as their Pods did, and batches that
+ *   took requests for each of their Pods
  */
-export async function playPods({ driver, shell, intent, cluster }: OpenedRuntime, batches: readonly number[]): Promise<string[]> {
+export async function playPods(
+  { driver, shell, intent, cluster }: OpenedRuntime,
+  batches: readonly number[],
+): Promise<string[]> {
   const violations: string[] = []
   const tasks = batches.map((size) => Array.from({ length: size }, () => intent(['true'], { site: played })))
   const all = tasks.flat()
@@ -37,7 +45,8 @@ export async function playPods({ driver, shell, intent, cluster }: OpenedRuntime
     const requests = cluster.requests() - from
     if (requests > requestsPerBatch) violations.push(`a batch of ${batch.length} took ${requests} requests`)
   }
-  // Not before: what looks at those that are there already would be counted with the batches that follow, the more the slower the machine.
+  // Not before: what looks at those that are there already would be counted with the batches that
+  // follow, the more the slower the machine.
   await over(driver, ...all)
   const states = await driver.find(all.map(({ name }) => name))
   for (const { name } of all) {
@@ -46,7 +55,8 @@ export async function playPods({ driver, shell, intent, cluster }: OpenedRuntime
       violations.push(`${name} is ${JSON.stringify(state)}`)
   }
   const requests = cluster.requests() - before
-  if (requests > requestsPerBatch * batches.length + requestsBesides) violations.push(`${all.length} Pods took ${requests} requests`)
+  if (requests > requestsPerBatch * batches.length + requestsBesides)
+    violations.push(`${all.length} Pods took ${requests} requests`)
   return violations
 }
 
@@ -71,10 +81,16 @@ export async function openPods(): Promise<Failures> {
           },
         )
         try {
-          return { counted: perRound.reduce((sum, size) => sum + size, 0), violations: await playPods(opened, perRound) }
+          return {
+            counted: perRound.reduce((sum, size) => sum + size, 0),
+            violations: await playPods(opened, perRound),
+          }
         } finally {
           await opened.close()
-          await site.call('DELETE', `/apis/batch/v1/namespaces/${site.namespace}/jobs?propagationPolicy=Background`)
+          await site.call(
+            'DELETE',
+            `/apis/batch/v1/namespaces/${site.namespace}/jobs?propagationPolicy=Background`,
+          )
         }
       },
       close: () => site.stop(),

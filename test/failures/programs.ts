@@ -2,7 +2,7 @@ import { spawn, type ChildProcess } from 'node:child_process'
 import { chmodSync, existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { configFromEnvironment } from '../../src/config.ts'
-import type { Ready } from '../../src/embedded/ready-file.ts'
+import type { ReadyFacts } from '../../src/embedded/ready-file.ts'
 import { beforeNextLook } from '../support/pace.ts'
 import { buildOfRun } from './build.ts'
 import { runFolder } from '../support/run-folder.ts'
@@ -29,21 +29,32 @@ export const removeFolder = (path: string): void => {
 }
 
 /**
- * Starts one of the programs of a build (`src/main.ts`, `src/worker.ts`), by default the test run's; it inherits no environment. `through`
- * is a command that becomes the program which its last arguments name.
+ * Starts one of the programs of a build (`src/main.ts`, `src/worker.ts`, or a file below its
+ * folder), by default the test run's; it inherits no environment. `through` is a command that
+ * becomes the program which its last arguments name.
  */
 export const startProgram = async (
-  file: 'main' | 'worker',
+  file: 'main' | 'worker' | `${string}/${string}.ts`,
   environment: Record<string, string>,
   folder?: string,
   through: readonly string[] = [],
 ): Promise<Program> => {
   const build = folder === undefined ? await buildOfRun() : { folder, environment: {} }
-  const [command, ...words] = [...through, process.execPath, join(build.folder, 'src', `${file}.ts`)]
+  const [command, ...words] = [
+    ...through,
+    process.execPath,
+    join(build.folder, file.includes('/') ? file : `src/${file}.ts`),
+  ]
   const child = spawn(command, words, {
     cwd: build.folder,
     env: {
-      ...{ PATH: '/usr/local/bin:/usr/bin:/bin', HOME: '/', TMPDIR: runFolder(), SERVICE_CACHE_DIR: cacheDir, SERVICE_LOG_LEVEL: 'warn' },
+      ...{
+        PATH: '/usr/local/bin:/usr/bin:/bin',
+        HOME: '/',
+        TMPDIR: runFolder(),
+        SERVICE_CACHE_DIR: cacheDir,
+        SERVICE_LOG_LEVEL: 'warn',
+      },
       ...build.environment,
       ...environment,
     },
@@ -60,23 +71,30 @@ export const startProgram = async (
   return { child, output: () => text, ended }
 }
 
-export const until = async <T>(what: string, withinSeconds: number, done: () => T | Promise<T>): Promise<NonNullable<T>> => {
+export const until = async <T>(
+  what: string,
+  withinSeconds: number,
+  done: () => T | Promise<T>,
+): Promise<NonNullable<T>> => {
   const began = performance.now()
   for (;;) {
     const value = await done()
     if (value !== undefined && value !== null && value !== false) return value
-    if (performance.now() - began > withinSeconds * 1_000) throw new Error(`not within ${String(withinSeconds)} s: ${what}`)
+    if (performance.now() - began > withinSeconds * 1_000)
+      throw new Error(`not within ${String(withinSeconds)} s: ${what}`)
     await beforeNextLook(began)
   }
 }
 
 /** Waits until a daemon has written where it listens. */
-export const readyOf = (daemon: Program, dataDir: string): Promise<Ready> =>
+export const readyOf = (daemon: Program, dataDir: string): Promise<ReadyFacts> =>
   until('the ready file of the daemon', 300, () => {
     if (daemon.child.exitCode !== null || daemon.child.signalCode !== null)
-      throw new Error(`the daemon ended with ${String(daemon.child.exitCode ?? daemon.child.signalCode)}:\n${daemon.output()}`)
+      throw new Error(
+        `the daemon ended with ${String(daemon.child.exitCode ?? daemon.child.signalCode)}:\n${daemon.output()}`,
+      )
     const file = join(dataDir, 'ready.json')
     if (!existsSync(file)) return undefined
-    const ready = JSON.parse(readFileSync(file, 'utf8')) as Ready
+    const ready = JSON.parse(readFileSync(file, 'utf8')) as ReadyFacts
     return ready.pids.daemon === daemon.child.pid ? ready : undefined
   })

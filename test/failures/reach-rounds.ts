@@ -2,14 +2,21 @@ import { mkdirSync, writeFileSync } from 'node:fs'
 import { randomBytes } from 'node:crypto'
 import { join } from 'node:path'
 import { setTimeout as pause } from 'node:timers/promises'
-import { loadSystemImage, openEngine } from '../../sites/docker.ts'
+import { loadSystemImage, openDockerEngine } from '../../sites/docker.ts'
 import { startFunctions } from '../../sites/functions.ts'
 import { startKubernetes } from '../../sites/kubernetes.ts'
 import { startSlurm } from '../../sites/slurm.ts'
 import { startSsh } from '../../sites/ssh.ts'
 import { violationsOf } from '../execution-runs/checker.ts'
 import { connectionTo, inCluster, inContainers, onCluster, onFunctions, onHost } from '../support/reach.ts'
-import { allOf, dependenciesOf, makeWorld, recordOf, type WorldPlace, type WorldTask } from '../support/worlds.ts'
+import {
+  allOf,
+  dependenciesOf,
+  makeWorld,
+  recordOf,
+  type WorldPlace,
+  type WorldTask,
+} from '../support/worlds.ts'
 import { ledgerViolations, readLedger, withLedger } from './ledger.ts'
 import { dataFolder, removeFolder, until } from './programs.ts'
 import { transferViolations } from './moved.ts'
@@ -82,7 +89,13 @@ const inPods = async (count: number): Promise<Started> => {
         place: inCluster('pods', site, { overcommit: 50 }),
         connections: [
           {
-            ...{ id: 'pods', name: 'pods', type: 'kubernetes', endpoint: site.server, credentialRef: 'vault:kubernetes-token/pods' },
+            ...{
+              id: 'pods',
+              name: 'pods',
+              type: 'kubernetes',
+              endpoint: site.server,
+              credentialRef: 'vault:kubernetes-token/pods',
+            },
             configuration: { certificateAuthority: site.certificateAuthority, namespace: site.namespace },
           },
         ],
@@ -98,14 +111,18 @@ const inPods = async (count: number): Promise<Started> => {
 }
 
 const onEngine = async (count: number, dataDir: string): Promise<Started> => {
-  const engine = await openEngine({ data: join(dataDir, 'images'), kind: 'tasks' })
+  const engine = await openDockerEngine({ data: join(dataDir, 'images'), kind: 'tasks' })
   const folder = join(dataDir, 'contained')
   mkdirSync(folder, { mode: 0o755 })
   return {
     shares: [
       {
         count,
-        place: inContainers({ containerRuntime: 'docker', containerHost: `unix://${engine.socket}`, containerMounts: [folder] }),
+        place: inContainers({
+          containerRuntime: 'docker',
+          containerHost: `unix://${engine.socket}`,
+          containerMounts: [folder],
+        }),
         image: await loadSystemImage(engine),
         ledger: { at: join(folder, 'ledger'), seen: join(folder, 'ledger') },
       },
@@ -126,8 +143,9 @@ const asCalls = async (count: number, dataDir: string): Promise<Started> => {
 }
 
 /**
- * Worker and daemon killed with tasks in flight on all sites at once: this machine, three SSH hosts, a Slurm cluster, and where a number is
- * given containers, Pods and function calls. Each task writes into a ledger of its own site when it starts and when it ends.
+ * Worker and daemon killed with tasks in flight on all sites at once: this machine, three SSH
+ * hosts, a Slurm cluster, and where a number is given containers, Pods and function calls. Each
+ * task writes into a ledger of its own site when it starts and when it ends.
  */
 export const playReachRounds = async (options: {
   rounds: number
@@ -139,7 +157,9 @@ export const playReachRounds = async (options: {
   pods?: number
   calls?: number
   taskSeconds: number
-  /** The blow falls once so many are in flight, or a share of all drawn by seed, whichever is more. */
+  /**
+   * The blow falls once so many are in flight, or a share of all drawn by seed, whichever is more.
+   */
   least?: number
   say?: (line: string) => void
 }): Promise<ReachRound[]> => {
@@ -163,7 +183,10 @@ export const playReachRounds = async (options: {
     await programs.startWorker()
     for (const { introduce } of started) await introduce(programs)
     const localLedger = join(dataDir, 'ledger')
-    const shares: Share[] = [{ count: 3, ledger: { at: localLedger, seen: localLedger } }, ...started.flatMap((site) => site.shares)]
+    const shares: Share[] = [
+      { count: 3, ledger: { at: localLedger, seen: localLedger } },
+      ...started.flatMap((site) => site.shares),
+    ]
     // All but those of this machine need its files: the blow falls among transfers too.
     const source: WorldTask = {
       name: 'source',
@@ -218,7 +241,10 @@ export const playReachRounds = async (options: {
       if (status !== 'completed') violations.push(`${run} is ${status}`)
       const record = await recordOf({ get: (path: string) => programs.get(path) }, run)
       violations.push(...violationsOf(record, { dependencies: dependenciesOf(world) }))
-      const transfers = await allOf({ get: (path: string) => programs.get(path) }, `/execution-runs/${run}/data-transfers/`)
+      const transfers = await allOf(
+        { get: (path: string) => programs.get(path) },
+        `/execution-runs/${run}/data-transfers/`,
+      )
       violations.push(
         ...transferViolations(
           world,
@@ -240,12 +266,20 @@ export const playReachRounds = async (options: {
           ledger: { seen },
         },
       ] of shares.entries()) {
-        const names = tasks.filter(({ lane }) => lane?.[0] === resource).map(({ name }) => world.activityId(name))
-        violations.push(...ledgerViolations(readLedger(seen), run, names, Infinity).map((violation) => `${seen}: ${violation}`))
+        const names = tasks
+          .filter(({ lane }) => lane?.[0] === resource)
+          .map(({ name }) => world.activityId(name))
+        violations.push(
+          ...ledgerViolations(readLedger(seen), run, names, Infinity).map(
+            (violation) => `${seen}: ${violation}`,
+          ),
+        )
       }
       rounds.push({ number, afterMs, inFlight, seconds: (performance.now() - began) / 1_000, violations })
       options.say?.(
-        `round ${String(number)}: ${String(inFlight)} of ${String(tasks.length)} in flight, killed ${String(afterMs)} ms later, ${((performance.now() - began) / 1_000).toFixed(1)} s, ${violations.length === 0 ? 'fine' : violations.slice(0, 5).join('; ')}`,
+        `round ${String(number)}: ${String(inFlight)} of ${String(tasks.length)} in flight, killed ` +
+          `${String(afterMs)} ms later, ${((performance.now() - began) / 1_000).toFixed(1)} s, ` +
+          (violations.length === 0 ? 'fine' : violations.slice(0, 5).join('; ')),
       )
     }
     return rounds

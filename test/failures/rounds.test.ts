@@ -16,19 +16,21 @@ test('20 rounds of sudden death: every run completes, no attempt starts twice, n
   })
   expect(rounds.flatMap(({ violations }) => violations)).toEqual([])
   expect(rounds).toHaveLength(20)
-  // A third of the deaths are at a named place; one whose place was not reached is a violation above.
+  // A third of the deaths are at a named place; one whose place was not reached is a violation
+  // above.
   expect(rounds.filter(({ blow }) => blow.includes('=')).length).toBeGreaterThanOrEqual(7)
 }, 1_200_000)
 
 test('a build without intents, which acts before it records and under names that nobody can look up, is caught by the same rounds', async () => {
   const build = copyBuild([
     {
-      file: 'src/executor/loop.ts',
+      file: 'src/executor/committing.ts',
       function: 'commit',
-      replace: "    failpoint('before-commit')\n",
-      by: `    hands.act({ type: 'start', positions: step.positions.filter((_, k) => step.entry.intents[k]?.ahead === false) })
-    await new Promise((resolve) => setTimeout(resolve, 20))
-    failpoint('before-commit')\n`,
+      replace: "      failpoint('before-commit')\n",
+      by: `      hands.act({ type: 'start',
+        positions: step.positions.filter((_, k) => step.entry.intents[k]?.ahead === false) })
+      await new Promise((resolve) => setTimeout(resolve, 20))
+      failpoint('before-commit')\n`,
     },
     {
       file: 'src/executor/book-choose.ts',
@@ -36,7 +38,12 @@ test('a build without intents, which acts before it records and under names that
       replace: '  book.stage[i] = stages.offered\n',
       by: '  book.stage[i] = stages.offered\n  book.flying.add(i)\n',
     },
-    { file: 'src/executor/book-choose.ts', function: 'commitAnswered', replace: '    book.flying.add(i)\n', by: '' },
+    {
+      file: 'src/executor/book-choose.ts',
+      function: 'commitAnswered',
+      replace: '    book.flying.add(i)\n',
+      by: '',
+    },
     {
       file: 'src/executor/book-choose.ts',
       function: 'commitAnswered',

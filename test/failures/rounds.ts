@@ -1,8 +1,8 @@
-import { renameSync, rmSync, writeFileSync } from 'node:fs'
+import { readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as pause } from 'node:timers/promises'
-import type { Ready } from '../../src/embedded/ready-file.ts'
+import type { ReadyFacts } from '../../src/embedded/ready-file.ts'
 import { violationsOf } from '../execution-runs/checker.ts'
 import { kill } from '../support/kill.ts'
 import { allOf, dependenciesOf, makeWorld, recordOf, type World, type WorldTask } from '../support/worlds.ts'
@@ -21,7 +21,13 @@ export interface Round {
   violations: string[]
 }
 
-const failpoints = ['intended-not-started', 'started-not-watched', 'ended-not-recorded', 'before-commit', 'committed']
+const failpoints = [
+  'intended-not-started',
+  'started-not-watched',
+  'ended-not-recorded',
+  'before-commit',
+  'committed',
+]
 const blows: Blow[] = ['daemon', 'worker', 'postgres', 'temporal', 'everything']
 
 /** mulberry32: the same rounds for the same seed. */
@@ -44,10 +50,16 @@ export const ledgerTasks = (count: number, ledger: string, random: () => number)
     const before =
       layer === 0
         ? []
-        : Array.from({ length: 1 + Math.floor(random() * 3) }, () => `t${String(from + Math.floor(random() * (count / layers)))}`)
+        : Array.from(
+            { length: 1 + Math.floor(random() * 3) },
+            () => `t${String(from + Math.floor(random() * (count / layers)))}`,
+          )
     return {
       name: `t${String(i)}`,
-      run: withLedger(ledger, `sleep ${(0.01 + random() * 0.12).toFixed(3)}; echo ${String(i)} > made-by-${String(i)}`),
+      run: withLedger(
+        ledger,
+        `sleep ${(0.01 + random() * 0.12).toFixed(3)}; echo ${String(i)} > made-by-${String(i)}`,
+      ),
       after: [...new Set(before)],
       outputs: [`made-by-${String(i)}`],
     }
@@ -62,13 +74,17 @@ export interface RoundsOptions {
   seed: number
   rounds: number
   tasks: (ledger: string, random: () => number) => WorldTask[]
-  /** What each task makes: path and bytes. Given, the transfers of each run are compared with it. */
+  /**
+   * What each task makes: path and bytes. Given, the transfers of each run are compared with it.
+   */
   made?: (tasks: readonly WorldTask[]) => ReadonlyMap<string, ReadonlyMap<string, number>>
   /** Another build of the service than this checkout. */
   build?: string
   /** Only these instead of all kinds in turn. */
   blows?: Blow[]
-  /** A blow from outside comes between 0.3 s and this after the run was accepted; 2.8 s by default. */
+  /**
+   * A blow from outside comes between 0.3 s and this after the run was accepted; 2.8 s by default.
+   */
   latestBlowMs?: number
   environment?: Record<string, string>
   /** The longest that a run may take, blow and recovery included. */
@@ -76,14 +92,24 @@ export interface RoundsOptions {
   say?: (line: string) => void
 }
 
-/** The real programs on one data folder: a daemon with its embedded servers, and one more worker. */
+/**
+ * The real programs on one data folder: a daemon with its embedded servers, and one more worker.
+ */
 export const openPrograms = (dataDir: string, options: Pick<RoundsOptions, 'build' | 'environment'>) => {
   let daemon: Program | undefined
   let worker: Program | undefined
-  let ready: Ready | undefined
-  const environment = { SERVICE_DATA_DIR: dataDir, SERVICE_LISTEN_ADDRESS: '127.0.0.1:0', ...options.environment }
+  let ready: ReadyFacts | undefined
+  const environment = {
+    SERVICE_DATA_DIR: dataDir,
+    SERVICE_LISTEN_ADDRESS: '127.0.0.1:0',
+    ...options.environment,
+  }
   const failpointFile = join(dataDir, 'failpoints')
-  const call = async (method: string, path: string, body?: unknown): Promise<{ status: number; body: any }> => {
+  const call = async (
+    method: string,
+    path: string,
+    body?: unknown,
+  ): Promise<{ status: number; body: any }> => {
     if (ready === undefined) throw new Error('the daemon has not been started')
     const answer = await fetch(ready.baseUrl + path, {
       method,
@@ -96,20 +122,29 @@ export const openPrograms = (dataDir: string, options: Pick<RoundsOptions, 'buil
   const ok = async (method: string, path: string, body?: unknown): Promise<any> => {
     const answer = await call(method, path, body)
     if (answer.status >= 300)
-      throw new Error(`${method} ${path} answered ${String(answer.status)}: ${JSON.stringify(answer.body).slice(0, 1_000)}`)
+      throw new Error(
+        `${method} ${path} answered ${String(answer.status)}: ${JSON.stringify(answer.body).slice(0, 1_000)}`,
+      )
     return answer.body
   }
   return {
     call,
     get: (path: string) => ok('GET', path),
     post: (path: string, body?: unknown) => ok('POST', path, body),
+    baseUrl: () => ready?.baseUrl ?? '',
+    /** The daemon's own database, with its password. */
+    databaseUrl: (): string => {
+      const url = new URL(ready?.databaseUrl ?? '')
+      url.password = readFileSync(join(dataDir, 'postgresql.password'), 'utf8').trim()
+      return url.href
+    },
     get daemon() {
       return daemon
     },
     get worker() {
       return worker
     },
-    async startDaemon(): Promise<Ready> {
+    async startDaemon(): Promise<ReadyFacts> {
       rmSync(failpointFile, { force: true })
       daemon = await startProgram('main', { ...environment, ORRERY_FAILPOINTS: failpointFile }, options.build)
       ready = await readyOf(daemon, dataDir)
@@ -124,7 +159,7 @@ export const openPrograms = (dataDir: string, options: Pick<RoundsOptions, 'buil
       worker = await startProgram('worker', environment, options.build)
     },
     /** Process ids that count now: a server that was started again has another. */
-    pids: async (): Promise<Ready['pids']> =>
+    pids: async (): Promise<ReadyFacts['pids']> =>
       daemon === undefined ? Promise.reject(new Error('no daemon')) : (await readyOf(daemon, dataDir)).pids,
     killWorker: async () => {
       kill(worker?.child.pid)
@@ -145,7 +180,9 @@ export const openPrograms = (dataDir: string, options: Pick<RoundsOptions, 'buil
 
 export type Programs = ReturnType<typeof openPrograms>
 
-/** Runs over and over on one data folder, each hit by one blow, and says what was wrong with each. */
+/**
+ * Runs over and over on one data folder, each hit by one blow, and says what was wrong with each.
+ */
 export const playRounds = async (options: RoundsOptions): Promise<Round[]> => {
   const say = options.say ?? (() => undefined)
   const random = randomOf(options.seed)
@@ -156,7 +193,8 @@ export const playRounds = async (options: RoundsOptions): Promise<Round[]> => {
   const rounds: Round[] = []
   try {
     await programs.startDaemon()
-    // By turns more lanes than cores, for which tasks queue, and as many, which tasks hand on to each other.
+    // By turns more lanes than cores, for which tasks queue, and as many, which tasks hand on to
+    // each other.
     const worlds: World[] = []
     for (const cores of [
       [2, 2],
@@ -176,7 +214,10 @@ export const playRounds = async (options: RoundsOptions): Promise<Round[]> => {
         options.blows?.[(number - 1) % options.blows.length] ??
         (number % 3 === 1
           ? {
-              failpoint: `${failpoints[(Math.floor(number / 3) + turn) % failpoints.length] as string}=${String(1 + Math.floor(random() * 25))}`,
+              failpoint: [
+                failpoints[(Math.floor(number / 3) + turn) % failpoints.length] as string,
+                String(1 + Math.floor(random() * 25)),
+              ].join('='),
             }
           : (blows[number % blows.length] as Blow))
       const afterMs = 300 + Math.floor(random() * ((options.latestBlowMs ?? 2_800) - 300))
@@ -187,7 +228,8 @@ export const playRounds = async (options: RoundsOptions): Promise<Round[]> => {
         // The place is passed in the daemon, so no other worker may take the run.
         await programs.killWorker()
         programs.setFailpoint(blow.failpoint)
-      } else if (programs.worker?.child.exitCode !== null || programs.worker.child.signalCode !== null) await programs.startWorker()
+      } else if (programs.worker?.child.exitCode !== null || programs.worker.child.signalCode !== null)
+        await programs.startWorker()
       await programs.post('/execution-runs/', { id: run, schedulePlanId: world.planId, mode: 'real' })
       if (typeof blow === 'object') {
         await Promise.race([
@@ -195,7 +237,9 @@ export const playRounds = async (options: RoundsOptions): Promise<Round[]> => {
           until(
             `the end of ${run}`,
             options.runSeconds ?? 60,
-            async () => (await programs.call('GET', `/execution-runs/${run}/`).catch(() => undefined))?.body.run?.status === 'completed',
+            async () =>
+              (await programs.call('GET', `/execution-runs/${run}/`).catch(() => undefined))?.body.run
+                ?.status === 'completed',
           ),
         ])
         if (programs.daemon?.child.signalCode === 'SIGKILL') await programs.startDaemon()
@@ -212,15 +256,23 @@ export const playRounds = async (options: RoundsOptions): Promise<Round[]> => {
         }
       }
       const seen = new Set<number>()
-      const status = await until(`the end of ${run} after ${JSON.stringify(blow)}`, options.runSeconds ?? 60, async () => {
-        // PostgreSQL may be on its way back: 503, and nothing else, says so.
-        const answer = await programs.call('GET', `/execution-runs/${run}/`)
-        if (answer.status === 503) return undefined
-        if (answer.status !== 200)
-          throw new Error(`GET of ${run} answered ${String(answer.status)}: ${JSON.stringify(answer.body).slice(0, 500)}`)
-        seen.add(answer.body.run.completedActivityCount)
-        return ['completed', 'failed', 'cancelled'].includes(answer.body.run.status) ? (answer.body.run.status as string) : undefined
-      }).catch((error: unknown) => {
+      const status = await until(
+        `the end of ${run} after ${JSON.stringify(blow)}`,
+        options.runSeconds ?? 60,
+        async () => {
+          // PostgreSQL may be on its way back: 503, and nothing else, says so.
+          const answer = await programs.call('GET', `/execution-runs/${run}/`)
+          if (answer.status === 503) return undefined
+          if (answer.status !== 200)
+            throw new Error(
+              `GET of ${run} answered ${String(answer.status)}: ${JSON.stringify(answer.body).slice(0, 500)}`,
+            )
+          seen.add(answer.body.run.completedActivityCount)
+          return ['completed', 'failed', 'cancelled'].includes(answer.body.run.status)
+            ? (answer.body.run.status as string)
+            : undefined
+        },
+      ).catch((error: unknown) => {
         violations.push(`${run} is stuck: ${(error as Error).message}`)
         return 'stuck'
       })
@@ -236,7 +288,10 @@ export const playRounds = async (options: RoundsOptions): Promise<Round[]> => {
             ? []
             : transferViolations(
                 world,
-                await allOf({ get: (path: string) => programs.get(path) }, `/execution-runs/${run}/data-transfers/`),
+                await allOf(
+                  { get: (path: string) => programs.get(path) },
+                  `/execution-runs/${run}/data-transfers/`,
+                ),
                 options.made(world.tasks),
               )),
         )
@@ -250,7 +305,8 @@ export const playRounds = async (options: RoundsOptions): Promise<Round[]> => {
       }
       rounds.push(round)
       say(
-        `round ${String(number)}: ${round.blow} after ${String(afterMs)} ms, ${round.seconds.toFixed(1)} s, ${violations.length === 0 ? 'fine' : violations.slice(0, 5).join('; ')}`,
+        `round ${String(number)}: ${round.blow} after ${String(afterMs)} ms, ` +
+          `${round.seconds.toFixed(1)} s, ${violations.length === 0 ? 'fine' : violations.slice(0, 5).join('; ')}`,
       )
       if (status === 'stuck') {
         say(programs.daemon?.output().slice(-5_000) ?? '')

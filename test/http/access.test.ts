@@ -87,7 +87,9 @@ describe('Host', () => {
     const passed: string[] = []
     for (const host of hostile) {
       for (const path of ['/api/stars/', '/api/ticks/', '/nowhere', '/docs/']) {
-        const status = statusOf(await raw(port(), Buffer.from(get(`Host: ${host}\r\nConnection: close\r\n`, path))))
+        const status = statusOf(
+          await raw(port(), Buffer.from(get(`Host: ${host}\r\nConnection: close\r\n`, path))),
+        )
         if (status !== 403 && status !== 400) passed.push(`${JSON.stringify(host)} ${path} ${status}`)
       }
     }
@@ -122,9 +124,9 @@ describe('Host', () => {
   })
 
   test('a listed host that cannot be one stops the start', () => {
-    expect(() => createAccess({ allowedHosts: ['https://api.example/'], allowedOrigins: [], listenHost: '127.0.0.1' })).toThrow(
-      /allowed host "https:\/\/api.example\/"/,
-    )
+    expect(() =>
+      createAccess({ allowedHosts: ['https://api.example/'], allowedOrigins: [], listenHost: '127.0.0.1' }),
+    ).toThrow(/allowed host "https:\/\/api.example\/"/)
   })
 })
 
@@ -152,7 +154,9 @@ describe('peer', () => {
     fc.assert(
       fc.property(
         fc.ipV4(),
-        (address) => isLoopback(`::ffff:${address}`) === address.startsWith('127.') && isLoopback(address) === address.startsWith('127.'),
+        (address) =>
+          isLoopback(`::ffff:${address}`) === address.startsWith('127.') &&
+          isLoopback(address) === address.startsWith('127.'),
       ),
       { seed: 3 },
     )
@@ -162,23 +166,44 @@ describe('peer', () => {
     .flat()
     .find((one) => one !== undefined && !one.internal && one.family === 'IPv4')?.address
   test('from another address is 403 without a token, whatever it claims to be forwarded for, and served with one', async () => {
-    // A machine without a network has no such peer; then only the addresses above are what there is to refuse.
+    // A machine without a network has no such peer; then only the addresses above are what there is
+    // to refuse.
     if (outside === undefined) return expect(isLoopback('192.0.2.1')).toBe(false)
-    const [bare, secured] = [await openStars({ host: '0.0.0.0' }), await openStars({ host: '0.0.0.0', apiToken: token })]
+    const [bare, secured] = [
+      await openStars({ host: '0.0.0.0' }),
+      await openStars({ host: '0.0.0.0', apiToken: token }),
+    ]
     try {
-      for (const claim of ['', 'X-Forwarded-For: 127.0.0.1\r\n', 'Forwarded: for=127.0.0.1\r\n', 'X-Real-IP: ::1\r\n']) {
+      for (const claim of [
+        '',
+        'X-Forwarded-For: 127.0.0.1\r\n',
+        'Forwarded: for=127.0.0.1\r\n',
+        'X-Real-IP: ::1\r\n',
+      ]) {
         for (const host of ['localhost', outside]) {
-          const answer = await raw(bare.port, get(`Host: ${host}\r\n${claim}`, '/api/instance/'), { host: outside })
+          const answer = await raw(bare.port, get(`Host: ${host}\r\n${claim}`, '/api/instance/'), {
+            host: outside,
+          })
           expect(statusOf(answer)).toBe(403)
           expect(answer).toContain('"error":"API is restricted to loopback"')
         }
       }
       expect(
-        statusOf(await raw(secured.port, get(`Host: ${outside}:${secured.port}\r\nAuthorization: Bearer ${token}\r\n`), { host: outside })),
+        statusOf(
+          await raw(
+            secured.port,
+            get(`Host: ${outside}:${secured.port}\r\nAuthorization: Bearer ${token}\r\n`),
+            { host: outside },
+          ),
+        ),
       ).toBe(200)
-      expect(statusOf(await raw(secured.port, get(`Host: rebound.example\r\nAuthorization: Bearer ${token}\r\n`), { host: outside }))).toBe(
-        403,
-      )
+      expect(
+        statusOf(
+          await raw(secured.port, get(`Host: rebound.example\r\nAuthorization: Bearer ${token}\r\n`), {
+            host: outside,
+          }),
+        ),
+      ).toBe(403)
     } finally {
       await bare.close()
       await secured.close()
@@ -217,7 +242,10 @@ describe('token', () => {
   ]
   test.each(wrong)('that is %s is 401 with the same body on every path', async (_what, header) => {
     for (const request of requests) {
-      const answer = await raw(closed.port, `${request}?token=${token} HTTP/1.1\r\nHost: localhost\r\n${header}\r\n`)
+      const answer = await raw(
+        closed.port,
+        `${request}?token=${token} HTTP/1.1\r\nHost: localhost\r\n${header}\r\n`,
+      )
       expect([request, statusOf(answer)]).toEqual([request, 401])
       expect(answer).toMatch(/\r\nWWW-Authenticate: Bearer\r\n/)
       if (!request.startsWith('HEAD'))
@@ -232,10 +260,10 @@ describe('token', () => {
     for (const path of ['/', '/openapi.json', '/api/stars/'])
       expect([path, (await closed.request(path, { headers })).status]).toEqual([path, 200])
     for (const scheme of ['bearer', 'BEARER', 'bEaReR'])
-      expect([scheme, (await closed.request('/api/stars/', { headers: { authorization: `${scheme} ${token}` } })).status]).toEqual([
+      expect([
         scheme,
-        200,
-      ])
+        (await closed.request('/api/stars/', { headers: { authorization: `${scheme} ${token}` } })).status,
+      ]).toEqual([scheme, 200])
     expect((await closed.request('/', { headers })).text).toBe('ok')
     expect((await closed.request('/api/instance/')).status).toBe(200)
     expect((await closed.request('/api/instance/', { method: 'HEAD' })).status).toBe(200)
@@ -257,7 +285,10 @@ describe('token', () => {
 describe('browser origins', () => {
   const own = (): string => `http://127.0.0.1:${open.port}`
   const call = (origin: string, method = 'GET', more = '') =>
-    raw(open.port, `${method} /api/stars/ HTTP/1.1\r\nHost: 127.0.0.1:${open.port}\r\nOrigin: ${origin}\r\n${more}\r\n`)
+    raw(
+      open.port,
+      `${method} /api/stars/ HTTP/1.1\r\nHost: 127.0.0.1:${open.port}\r\nOrigin: ${origin}\r\n${more}\r\n`,
+    )
 
   test('on the list get CORS headers, never a star, and preflights 200', async () => {
     const answer = await call('https://desk.example')
@@ -311,8 +342,13 @@ describe('browser origins', () => {
     const before = open.created.count
     for (const origin of tricks) {
       for (const method of ['GET', 'POST', 'OPTIONS']) {
-        const answer = await call(origin, method, method === 'POST' ? 'Content-Length: 22\r\n\r\n{"id":"c","name":"c"}\n' : '')
-        if (statusOf(answer) !== 403 || /access-control/i.test(answer)) passed.push(`${method} ${origin} ${statusOf(answer)}`)
+        const answer = await call(
+          origin,
+          method,
+          method === 'POST' ? 'Content-Length: 22\r\n\r\n{"id":"c","name":"c"}\n' : '',
+        )
+        if (statusOf(answer) !== 403 || /access-control/i.test(answer))
+          passed.push(`${method} ${origin} ${statusOf(answer)}`)
         else if (!answer.includes('"error":"origin is not allowed"')) passed.push(`${method} ${origin} text`)
       }
     }

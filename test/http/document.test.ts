@@ -10,7 +10,8 @@ beforeAll(async () => {
 afterAll(() => service.close())
 
 const post = (body: unknown) => service.request('/api/stars/', json(body))
-const paths = (answer: { body: Record<string, unknown> }) => (answer.body['details'] as { path: string }[]).map((detail) => detail.path)
+const paths = (answer: { body: Record<string, unknown> }) =>
+  (answer.body['details'] as { path: string }[]).map((detail) => detail.path)
 
 describe('documents', () => {
   test('are created from JSON, from each YAML type and without Content-Type, and answer with Location', async () => {
@@ -23,7 +24,9 @@ describe('documents', () => {
       undefined,
     ].entries()) {
       const body =
-        type?.includes('yaml') === true ? `id: y${i}\nname: Sol\nplanets: 8\n` : JSON.stringify({ id: `y${i}`, name: 'Sol', planets: 8 })
+        type?.includes('yaml') === true
+          ? `id: y${i}\nname: Sol\nplanets: 8\n`
+          : JSON.stringify({ id: `y${i}`, name: 'Sol', planets: 8 })
       const answer = await service.request('/api/stars/', {
         method: 'POST',
         headers: type === undefined ? {} : { 'content-type': type },
@@ -58,8 +61,24 @@ describe('documents', () => {
       metadata: {},
     })
     expect(content.status).toBe(422)
-    expect(paths(content).toSorted()).toEqual(['id', 'kind', 'moons.0.radius', 'moons.1.name', 'moons.1.radius', 'name', 'planets'])
-    const form = await post({ id: 7, name: '', colour: 'red', planets: 'many', moons: {}, light: [], kind: 1 })
+    expect(paths(content).toSorted()).toEqual([
+      'id',
+      'kind',
+      'moons.0.radius',
+      'moons.1.name',
+      'moons.1.radius',
+      'name',
+      'planets',
+    ])
+    const form = await post({
+      id: 7,
+      name: '',
+      colour: 'red',
+      planets: 'many',
+      moons: {},
+      light: [],
+      kind: 1,
+    })
     expect(form.status).toBe(400)
     expect(paths(form).toSorted()).toEqual(['colour', 'id', 'kind', 'light', 'moons', 'name', 'planets'])
     expect(service.stars.has('7')).toBe(false)
@@ -75,12 +94,22 @@ describe('documents', () => {
     ['a wrong JSON type', { id: 'a', name: 'x', planets: '1' }, 400, 'planets'],
     ['an object for a string', { id: {}, name: 'x' }, 400, 'id'],
     ['an unknown key', { id: 'a', name: 'x', mas: 1 }, 400, 'mas'],
-    ['an unknown nested key', { id: 'a', name: 'x', moons: [{ name: 'b', radius: 1, r: 1 }] }, 400, 'moons.0.r'],
+    [
+      'an unknown nested key',
+      { id: 'a', name: 'x', moons: [{ name: 'b', radius: 1, r: 1 }] },
+      400,
+      'moons.0.r',
+    ],
     ['a wrong member of a union', { id: 'a', name: 'x', light: { colour: 5 } }, 400, 'light.colour'],
     ['NUL in a text', { id: 'a', name: 'x', metadata: { deep: ['a\0b'] } }, 422, 'metadata.deep.0'],
     ['NUL in a key', { id: 'a', name: 'x', metadata: { 'a\0b': 1 } }, 422, 'metadata.a\0b'],
     ['a lone surrogate', { id: 'a', name: 'x\ud800' }, 422, 'name'],
-    ['a key called constructor', { id: 'a', name: 'x', metadata: { constructor: { prototype: {} } } }, 400, 'metadata.constructor'],
+    [
+      'a key called constructor',
+      { id: 'a', name: 'x', metadata: { constructor: { prototype: {} } } },
+      400,
+      'metadata.constructor',
+    ],
   ])('with %s', async (_what, body, status, path) => {
     const answer = await post(body)
     expect(answer.status).toBe(status)
@@ -89,8 +118,18 @@ describe('documents', () => {
   })
 
   test.each([
-    ['an integer beyond 2^53-1', '{"id":"a","name":"x","metadata":{"n":9007199254740993}}', 422, 'metadata.n'],
-    ['the same, negative, with spaces', '{"id":"a","name":"x","metadata":{"n": [ -9999999999999999 ]}}', 422, 'metadata.n.0'],
+    [
+      'an integer beyond 2^53-1',
+      '{"id":"a","name":"x","metadata":{"n":9007199254740993}}',
+      422,
+      'metadata.n',
+    ],
+    [
+      'the same, negative, with spaces',
+      '{"id":"a","name":"x","metadata":{"n": [ -9999999999999999 ]}}',
+      422,
+      'metadata.n.0',
+    ],
     ['an integer of 400 digits in a measure', `{"id":"a","name":"x","mass":${'9'.repeat(400)}}`, 422, 'mass'],
     ['the same in a declared field', '{"id":"a","name":"x","planets":9007199254740992}', 422, 'planets'],
     ['an infinite number', '{"id":"a","name":"x","mass":1e400}', 422, 'mass'],
@@ -109,7 +148,14 @@ describe('documents', () => {
   })
 
   test('keep large floats, long digits and well-formed Unicode', async () => {
-    const body = { any: { flops: 1e21, tiny: 0.12345678901234568, digest: '1234567890123456789012345678901234567890', text: 'é😀\t\n' } }
+    const body = {
+      any: {
+        flops: 1e21,
+        tiny: 0.12345678901234568,
+        digest: '1234567890123456789012345678901234567890',
+        text: 'é😀\t\n',
+      },
+    }
     expect((await service.request('/api/echo/', json(body))).body).toEqual(body)
   })
 
@@ -146,7 +192,11 @@ describe('documents', () => {
     ['NaN', '{"planets":NaN}'],
     ['a comment', '{/**/}'],
   ])('that are %s are 400', async (_what, body) => {
-    const answer = await service.request('/api/stars/', { method: 'POST', headers: { 'content-type': 'application/json' }, body })
+    const answer = await service.request('/api/stars/', {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body,
+    })
     expect([answer.status, answer.body['code']]).toEqual([400, 'invalid'])
   })
 
@@ -160,18 +210,31 @@ describe('documents', () => {
 
   test('whose root is no object are 400', async () => {
     for (const body of ['[]', '"x"', '5', 'true'])
-      expect([(await service.request('/api/stars/', { method: 'POST', body: Buffer.from(body) })).status, body]).toEqual([400, body])
-    expect((await service.request('/api/stars/', { method: 'POST', body: Buffer.from('null') })).status).toBe(422)
+      expect([
+        (await service.request('/api/stars/', { method: 'POST', body: Buffer.from(body) })).status,
+        body,
+      ]).toEqual([400, body])
+    expect((await service.request('/api/stars/', { method: 'POST', body: Buffer.from('null') })).status).toBe(
+      422,
+    )
   })
 })
 
 describe('YAML', () => {
   const values: [string, string, unknown][] = [
     ['anchors', 'any: {a: &x [1, 2], b: *x}', { a: [1, 2], b: [1, 2] }],
-    ['core scalars', 'any: [1, 0x10, 1.5, ~, null, true, yes, "1", 2024-01-01]', [1, 16, 1.5, null, null, true, 'yes', '1', '2024-01-01']],
+    [
+      'core scalars',
+      'any: [1, 0x10, 1.5, ~, null, true, yes, "1", 2024-01-01]',
+      [1, 16, 1.5, null, null, true, 'yes', '1', '2024-01-01'],
+    ],
     ['blocks and comments', 'any: # c\n  text: |\n    a\n    b\n  1: one\n', { text: 'a\nb\n', 1: 'one' }],
     ['core tags', 'any: [!!str 5, !!int "7"]', ['5', 7]],
-    ['a hundred aliases', `any: {a: &x v, b: [${Array(100).fill('*x').join(', ')}]}`, { a: 'v', b: Array(100).fill('v') }],
+    [
+      'a hundred aliases',
+      `any: {a: &x v, b: [${Array(100).fill('*x').join(', ')}]}`,
+      { a: 'v', b: Array(100).fill('v') },
+    ],
     ['a merge key', 'any: {a: &x {k: 1, l: 2}, b: {l: 3, <<: *x}}', { a: { k: 1, l: 2 }, b: { k: 1, l: 3 } }],
     ['a merge of several', 'any: {<<: [{k: 1}, {k: 2, l: 2}], m: 3}', { k: 1, l: 2, m: 3 }],
     [
@@ -192,7 +255,8 @@ describe('YAML', () => {
       'a0: &a0 [x, x]',
       ...Array.from(
         { length: levels },
-        (_, i) => `a${i + 1}: &a${i + 1} [*a${i}, *a${i}, *a${i}, *a${i}, *a${i}, *a${i}, *a${i}, *a${i}, *a${i}]`,
+        (_, i) =>
+          `a${i + 1}: &a${i + 1} [*a${i}, *a${i}, *a${i}, *a${i}, *a${i}, *a${i}, *a${i}, *a${i}, *a${i}]`,
       ),
     ].join('\n')
   test.each([
@@ -239,7 +303,12 @@ describe('YAML', () => {
   })
 
   test('integers beyond 2^53-1 and infinite numbers are 422', async () => {
-    for (const text of ['any: {n: 9007199254740993}', 'any: {n: .inf}', 'any: {n: .nan}', 'any: {n: 0xffffffffffffffff}']) {
+    for (const text of [
+      'any: {n: 9007199254740993}',
+      'any: {n: .inf}',
+      'any: {n: .nan}',
+      'any: {n: 0xffffffffffffffff}',
+    ]) {
       const answer = await service.request('/api/echo/', yaml(text))
       expect([text, answer.status, paths(answer)]).toEqual([text, 422, ['any.n']])
     }
@@ -255,7 +324,10 @@ describe('YAML', () => {
 
   test('a large document is read aside: others are served meanwhile, and its bounds hold', async () => {
     const text = (items: number, last: string) =>
-      `any:\n${Array.from({ length: items }, (_, i) => `  - {id: a${i}, size: ${i}, big: 9007199254740991}`).join('\n')}\n${last}`
+      `any:\n${Array.from(
+        { length: items },
+        (_, i) => `  - {id: a${i}, size: ${i}, big: 9007199254740991}`,
+      ).join('\n')}\n${last}`
     const large = service.request('/api/echo/', yaml(text(20_000, '  - {id: last}\n')))
     let served = 0
     let waiting = true
@@ -267,27 +339,39 @@ describe('YAML', () => {
     const answer = await large
     expect([answer.status, (answer.body['any'] as unknown[]).length]).toEqual([200, 20_001])
     expect(served).toBeGreaterThan(5)
-    expect(paths(await service.request('/api/echo/', yaml(text(9_000, '  - {n: 9007199254740992}\n'))))).toEqual(['any.9000.n'])
-    expect((await service.request('/api/echo/', yaml(text(9_000, '  - {n: 1, n: 2}\n')))).body).toMatchObject({
-      code: 'invalid',
-      details: [{ path: 'any.9000.n' }],
-    })
+    expect(
+      paths(await service.request('/api/echo/', yaml(text(9_000, '  - {n: 9007199254740992}\n')))),
+    ).toEqual(['any.9000.n'])
+    expect((await service.request('/api/echo/', yaml(text(9_000, '  - {n: 1, n: 2}\n')))).body).toMatchObject(
+      {
+        code: 'invalid',
+        details: [{ path: 'any.9000.n' }],
+      },
+    )
     const endless = await service.request('/api/echo/', yaml(`any:\n${'- a\n'.repeat(1_000_000)}`))
     expect([endless.status, endless.body['error']]).toEqual([400, expect.stringMatching(/as JSON/)])
   })
 
   test('gives the same value as JSON for any document', async () => {
     await fc.assert(
-      fc.asyncProperty(fc.dictionary(fc.stringMatching(/^[a-z]{1,8}$/), fc.jsonValue({ maxDepth: 4 })), async (value) => {
-        const text = JSON.stringify({ any: value })
-        fc.pre(!text.includes('__proto__') && !text.includes('"constructor"') && !text.includes('\\u0000') && !/e\+\d/.test(text))
-        const [a, b] = await Promise.all([
-          service.request('/api/echo/', { method: 'POST', body: Buffer.from(text) }),
-          service.request('/api/echo/', yaml(text)),
-        ])
-        expect(a.status).toBe(200)
-        expect(b.body).toEqual(a.body)
-      }),
+      fc.asyncProperty(
+        fc.dictionary(fc.stringMatching(/^[a-z]{1,8}$/), fc.jsonValue({ maxDepth: 4 })),
+        async (value) => {
+          const text = JSON.stringify({ any: value })
+          fc.pre(
+            !text.includes('__proto__') &&
+              !text.includes('"constructor"') &&
+              !text.includes('\\u0000') &&
+              !/e\+\d/.test(text),
+          )
+          const [a, b] = await Promise.all([
+            service.request('/api/echo/', { method: 'POST', body: Buffer.from(text) }),
+            service.request('/api/echo/', yaml(text)),
+          ])
+          expect(a.status).toBe(200)
+          expect(b.body).toEqual(a.body)
+        },
+      ),
       { numRuns: 60, seed: 7 },
     )
   })
@@ -312,8 +396,13 @@ describe('size and pace of a body', () => {
           controller.close()
         },
       })
-    expect((await service.request('/api/stars/', { method: 'POST', body: chunked(limit), duplex: 'half' })).status).toBe(409)
-    expect((await service.request('/api/stars/', { method: 'POST', body: chunked(limit + 1), duplex: 'half' })).status).toBe(413)
+    expect(
+      (await service.request('/api/stars/', { method: 'POST', body: chunked(limit), duplex: 'half' })).status,
+    ).toBe(409)
+    expect(
+      (await service.request('/api/stars/', { method: 'POST', body: chunked(limit + 1), duplex: 'half' }))
+        .status,
+    ).toBe(413)
   })
 
   test('a body of millions of tiny values is refused before they are built; one long text is not', async () => {
@@ -329,7 +418,9 @@ describe('size and pace of a body', () => {
       if (!fine) expect(performance.now() - started).toBeLessThan(5_000)
     }
     const keys = Array.from({ length: 900_000 }, (_, i) => `"k${i}":1`).join(',')
-    expect((await service.request('/api/echo/', { method: 'POST', body: Buffer.from(`{"any":{${keys}}}`) })).body).toMatchObject({
+    expect(
+      (await service.request('/api/echo/', { method: 'POST', body: Buffer.from(`{"any":{${keys}}}`) })).body,
+    ).toMatchObject({
       code: 'too_large',
       error: expect.stringMatching(/250000 keys/),
     })
@@ -338,8 +429,12 @@ describe('size and pace of a body', () => {
   })
 
   test('a route may have a limit of its own', async () => {
-    expect((await service.request('/api/stars/import/', { method: 'POST', body: padded(2_000) })).status).toBe(202)
-    expect((await service.request('/api/stars/import/', { method: 'POST', body: padded(2_001) })).status).toBe(413)
+    expect(
+      (await service.request('/api/stars/import/', { method: 'POST', body: padded(2_000) })).status,
+    ).toBe(202)
+    expect(
+      (await service.request('/api/stars/import/', { method: 'POST', body: padded(2_001) })).status,
+    ).toBe(413)
   })
 
   test('announced too large with Expect is refused before it is sent, else continued', async () => {
@@ -350,9 +445,13 @@ describe('size and pace of a body', () => {
   })
 
   test('cut off in the middle is 400 for a client that still listens', async () => {
-    const answer = await raw(service.port, 'POST /api/stars/ HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{"id":', {
-      half: true,
-    })
+    const answer = await raw(
+      service.port,
+      'POST /api/stars/ HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{"id":',
+      {
+        half: true,
+      },
+    )
     expect(statusOf(answer)).toBe(400)
     expect(answer).toContain('"code":"invalid"')
   })
@@ -364,7 +463,9 @@ describe('size and pace of a body', () => {
     })
     try {
       const stuck = [
-        raw(slow.port, 'POST /api/stars/ HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{"id":', { ms: 8_000 }),
+        raw(slow.port, 'POST /api/stars/ HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{"id":', {
+          ms: 8_000,
+        }),
         raw(slow.port, 'GET /api/stars/ HTTP/1.1\r\nHost: loc', { ms: 8_000 }),
       ]
       expect((await slow.request('/api/stars/')).status).toBe(200)
@@ -376,7 +477,11 @@ describe('size and pace of a body', () => {
 
   test('a client that leaves in the middle of a body leaves no trace', async () => {
     const before = service.audits.length
-    await raw(service.port, 'POST /api/stars/ HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n{"id":', { ms: 50 })
+    await raw(
+      service.port,
+      'POST /api/stars/ HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n{"id":',
+      { ms: 50 },
+    )
     expect((await service.request('/api/stars/')).status).toBe(200)
     expect(service.logged.filter((line) => line.level === 'error')).toEqual([])
     expect(service.audits.slice(before).filter((record) => record.outcome === 'succeeded')).toEqual([])
@@ -433,7 +538,11 @@ describe('anything', () => {
           })
           expect(answer.status).toBeLessThan(500)
           if (answer.status >= 400)
-            expect(answer.body).toMatchObject({ error: expect.any(String), code: expect.any(String), details: expect.any(Array) })
+            expect(answer.body).toMatchObject({
+              error: expect.any(String),
+              code: expect.any(String),
+              details: expect.any(Array),
+            })
         },
       ),
       { numRuns: 400, seed: 11 },

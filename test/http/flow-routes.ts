@@ -19,7 +19,13 @@ export interface Flows {
   peers: Peer[]
 }
 
-export const newFlows = (): Flows => ({ blobs: new Map(), failed: [], read: { bytes: 0 }, gate: undefined, peers: [] })
+export const newFlows = (): Flows => ({
+  blobs: new Map(),
+  failed: [],
+  read: { bytes: 0 },
+  gate: undefined,
+  peers: [],
+})
 
 const Blob = z.strictObject({ sizeBytes: z.number(), sha256: z.string() })
 
@@ -89,19 +95,29 @@ export const flowRoutes = (flows: Flows): Route[] => {
       refuses: [404],
       audit: { eventType: 'talk.opened', summary: () => 'talk opened' },
       limitBytes: 65_536,
-      open: ({ params, query }) => {
+      protocol: 'talk',
+      redeem: async (secret, { talkId }) =>
+        secret === `for-${String(talkId)}`
+          ? { actor: { id: 'page', type: 'token' }, grant: 'quiet' }
+          : undefined,
+      open: ({ params, query, grant }) => {
         const { talkId } = params
+        if (grant === 'quiet' && query.loud !== undefined)
+          throw new Refusal('forbidden', 'the ticket allows no loud talk')
         if (talkId === 'nobody') throw missing('talk', talkId)
         return async (peer) => {
           if (talkId === 'fault') throw new Error('a fault with secrets')
           if (talkId === 'refused') throw new Refusal('conflict', 'x'.repeat(500))
           if (talkId === 'short') return
           flows.peers.push(peer)
-          if (talkId === 'held') return new Promise<void>((resolve) => peer.signal.addEventListener('abort', () => resolve()))
+          if (talkId === 'held')
+            return new Promise<void>((resolve) => peer.signal.addEventListener('abort', () => resolve()))
           for await (const message of peer.messages) {
             await flows.gate
             flows.read.bytes += message.length
-            await peer.send(typeof message === 'string' && query.loud === 'yes' ? message.toUpperCase() : message)
+            await peer.send(
+              typeof message === 'string' && query.loud === 'yes' ? message.toUpperCase() : message,
+            )
           }
         }
       },

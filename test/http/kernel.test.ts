@@ -22,13 +22,23 @@ beforeEach(() => {
   service.created.count = 0
 })
 
-const star = (id: string, more: object = {}) => ({ id, name: 'Sol', kind: 'dwarf' as const, planets: 8, moons: [], ...more })
+const star = (id: string, more: object = {}) => ({
+  id,
+  name: 'Sol',
+  kind: 'dwarf' as const,
+  planets: 8,
+  moons: [],
+  ...more,
+})
 
 describe('routing', () => {
   test('answers ok at the root, with our two headers and a request id on everything', async () => {
     for (const path of ['/', '/api/stars/', '/nowhere', '/docs/', '/docs/swagger-ui.css']) {
       const answer = await service.request(path)
-      expect([answer.headers.get('akoflow-server'), answer.headers.get('orrery-version')]).toEqual(['9.9.9', '9.9.9'])
+      expect([answer.headers.get('akoflow-server'), answer.headers.get('orrery-version')]).toEqual([
+        '9.9.9',
+        '9.9.9',
+      ])
       expect(answer.headers.get('x-request-id')).toMatch(/^[0-9a-f-]{36}$/)
       expect(answer.headers.get('x-powered-by')).toBeNull()
     }
@@ -37,9 +47,13 @@ describe('routing', () => {
   })
 
   test('takes a request id that is one and replaces one that is not', async () => {
-    expect((await service.request('/', { headers: { 'x-request-id': 'desk-1.2:3' } })).headers.get('x-request-id')).toBe('desk-1.2:3')
+    expect(
+      (await service.request('/', { headers: { 'x-request-id': 'desk-1.2:3' } })).headers.get('x-request-id'),
+    ).toBe('desk-1.2:3')
     for (const id of ['a b', 'x'.repeat(129), '<script>', '"'])
-      expect((await service.request('/', { headers: { 'x-request-id': id } })).headers.get('x-request-id')).toMatch(/^[0-9a-f-]{36}$/)
+      expect(
+        (await service.request('/', { headers: { 'x-request-id': id } })).headers.get('x-request-id'),
+      ).toMatch(/^[0-9a-f-]{36}$/)
   })
 
   test('is exact about slashes and case; unknown paths are 404 in the form of every error', async () => {
@@ -59,7 +73,11 @@ describe('routing', () => {
     ]) {
       const answer = await service.request(path)
       expect([path, answer.status]).toEqual([path, 404])
-      expect(answer.body).toEqual({ error: expect.stringMatching(/^Not Found/), code: 'missing', details: [] })
+      expect(answer.body).toEqual({
+        error: expect.stringMatching(/^Not Found/),
+        code: 'missing',
+        details: [],
+      })
     }
     expect((await service.request('/api/stars')).body['error']).toMatch(/end with a slash/)
   })
@@ -96,7 +114,10 @@ describe('routing', () => {
 
   test('answers HEAD like GET without a body', async () => {
     service.stars.set('a', star('a'))
-    const [head, get] = [await service.request('/api/stars/a/', { method: 'HEAD' }), await service.request('/api/stars/a/')]
+    const [head, get] = [
+      await service.request('/api/stars/a/', { method: 'HEAD' }),
+      await service.request('/api/stars/a/'),
+    ]
     expect([head.status, head.text, head.headers.get('content-length'), head.headers.get('etag')]).toEqual([
       200,
       '',
@@ -124,7 +145,14 @@ describe('routing', () => {
     const none = (): void => undefined
     expect(() =>
       createApp({
-        config: { apiPrefix: '', apiToken: undefined, allowedHosts: [], allowedOrigins: [], listenHost: '', bodyLimitBytes: 1 },
+        config: {
+          apiPrefix: '',
+          apiToken: undefined,
+          allowedHosts: [],
+          allowedOrigins: [],
+          listenHost: '',
+          bodyLimitBytes: 1,
+        },
         routes: [same, same],
         log: { debug: none, info: none, warn: none, error: none },
         version: '1',
@@ -147,7 +175,16 @@ describe('path and query values', () => {
       {
         numRuns: 150,
         seed: 5,
-        examples: [['a/b'], ['../../etc/passwd'], ['ünï/çødé😀'], ['%2F'], ['a?b#c'], ['import'], ['__proto__'], [' ']],
+        examples: [
+          ['a/b'],
+          ['../../etc/passwd'],
+          ['ünï/çødé😀'],
+          ['%2F'],
+          ['a?b#c'],
+          ['import'],
+          ['__proto__'],
+          [' '],
+        ],
       },
     )
   })
@@ -155,7 +192,19 @@ describe('path and query values', () => {
   test('of 255 characters are read, of 256 or 1,000, with control characters or broken escapes are 400', async () => {
     expect((await service.request(`/api/echo/${'x'.repeat(255)}/`)).status).toBe(200)
     expect((await service.request(`/api/echo/${encodeURIComponent('😀'.repeat(255))}/`)).status).toBe(200)
-    for (const id of ['x'.repeat(256), 'x'.repeat(1_000), '%00', 'a%0Ab', '%7F', '%C2%85', '%', '%zz', '%ff', '%ED%A0%80', '%C0%AF']) {
+    for (const id of [
+      'x'.repeat(256),
+      'x'.repeat(1_000),
+      '%00',
+      'a%0Ab',
+      '%7F',
+      '%C2%85',
+      '%',
+      '%zz',
+      '%ff',
+      '%ED%A0%80',
+      '%C0%AF',
+    ]) {
       const answer = await service.request(`/api/echo/${id}/`)
       expect([id.slice(0, 20), answer.status, answer.body['code']]).toEqual([id.slice(0, 20), 400, 'invalid'])
     }
@@ -163,7 +212,10 @@ describe('path and query values', () => {
   })
 
   test('a last name without a slash takes the rest of the path', async () => {
-    expect((await service.request('/api/echo/a/files/b/c%20d/e.png')).body).toEqual({ id: 'a', file: 'b/c d/e.png' })
+    expect((await service.request('/api/echo/a/files/b/c%20d/e.png')).body).toEqual({
+      id: 'a',
+      file: 'b/c d/e.png',
+    })
     expect((await service.request('/api/echo/a/files/')).status).toBe(404)
   })
 
@@ -178,13 +230,21 @@ describe('path and query values', () => {
     ] as const) {
       const answer = await service.request(`/api/stars/?${search}`)
       expect([search, answer.status]).toEqual([search, 400])
-      expect((answer.body['details'] as { path: string }[]).map((detail) => detail.path).toSorted()).toEqual(wrong)
+      expect((answer.body['details'] as { path: string }[]).map((detail) => detail.path).toSorted()).toEqual(
+        wrong,
+      )
     }
-    expect((await service.request('/api/echo/a/?x=1')).body).toMatchObject({ code: 'invalid', details: [{ path: 'x' }] })
+    expect((await service.request('/api/echo/a/?x=1')).body).toMatchObject({
+      code: 'invalid',
+      details: [{ path: 'x' }],
+    })
     expect((await service.request('/api/stars/?kind=dwarf&&')).status).toBe(200)
     await service.request('/api/stars/', json(star('a')))
     for (const search of ['kind=', 'kind=+&page=', 'kind&pageSize=%20'])
-      expect([search, (await service.request(`/api/stars/?${search}`)).text]).toEqual([search, expect.stringContaining('"a"')])
+      expect([search, (await service.request(`/api/stars/?${search}`)).text]).toEqual([
+        search,
+        expect.stringContaining('"a"'),
+      ])
     expect((await service.request('/api/stars/?colour=')).status).toBe(400)
   })
 
@@ -201,9 +261,17 @@ describe('path and query values', () => {
         async (segments, method, search) => {
           const path = `/${segments.join('/')}?${search}`
             .replace(/[\s\p{Cc}]/gu, '')
-            .replace(/[^\x21-\x7e]/g, (character) => `%${character.charCodeAt(0).toString(16).padStart(2, '0').slice(0, 2)}`)
+            .replace(
+              /[^\x21-\x7e]/g,
+              (character) => `%${character.charCodeAt(0).toString(16).padStart(2, '0').slice(0, 2)}`,
+            )
           expect(
-            statusOf(await raw(service.port, `${method} ${path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n`)),
+            statusOf(
+              await raw(
+                service.port,
+                `${method} ${path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n`,
+              ),
+            ),
           ).toBeLessThan(500)
         },
       ),
@@ -216,15 +284,33 @@ describe('errors', () => {
   test('carry a refusal with its details and extra members', async () => {
     await service.request('/api/stars/', json(star('a')))
     const answer = await service.request('/api/stars/', json(star('a')))
-    expect([answer.status, answer.body]).toEqual([409, { error: 'star "a" exists', code: 'conflict', details: [], state: 'shining' }])
-    expect((await service.request('/api/unique/')).body).toEqual({ error: 'star id is taken', code: 'unacceptable', details: [] })
+    expect([answer.status, answer.body]).toEqual([
+      409,
+      { error: 'star "a" exists', code: 'conflict', details: [], state: 'shining' },
+    ])
+    expect((await service.request('/api/unique/')).body).toEqual({
+      error: 'star id is taken',
+      code: 'unacceptable',
+      details: [],
+    })
     const away = await service.request('/api/away/')
-    expect([away.status, away.headers.get('retry-after'), away.headers.get('cache-control')]).toEqual([503, '3', 'no-store'])
+    expect([away.status, away.headers.get('retry-after'), away.headers.get('cache-control')]).toEqual([
+      503,
+      '3',
+      'no-store',
+    ])
   })
 
   test('of our own making say nothing of their cause, which is logged once with the request id', async () => {
-    const answer = await service.request('/api/fail/', { method: 'POST', headers: { 'x-request-id': 'find-me' } })
-    expect([answer.status, answer.body['code'], answer.body['requestId']]).toEqual([500, 'internal', 'find-me'])
+    const answer = await service.request('/api/fail/', {
+      method: 'POST',
+      headers: { 'x-request-id': 'find-me' },
+    })
+    expect([answer.status, answer.body['code'], answer.body['requestId']]).toEqual([
+      500,
+      'internal',
+      'find-me',
+    ])
     expect(answer.text).not.toMatch(/secrets|ECONN|db\.internal|at /)
     const logged = service.logged.filter((line) => line.level === 'error')
     expect(logged).toHaveLength(1)
@@ -275,21 +361,41 @@ describe('errors', () => {
       expect([accept, answer.status, answer.body['code']]).toEqual([accept, 406, 'not_acceptable'])
     }
     expect(service.stars.size).toBe(0)
-    for (const accept of ['*/*', 'application/*', 'text/html, application/json;q=0.1', 'application/json; charset=utf-8', ''])
-      expect([accept, (await service.request('/api/stars/', { headers: { accept } })).status]).toEqual([accept, 200])
-    expect((await service.request('/api/text/', { headers: { accept: 'application/json' } })).body).toEqual({ text: 'é' })
+    for (const accept of [
+      '*/*',
+      'application/*',
+      'text/html, application/json;q=0.1',
+      'application/json; charset=utf-8',
+      '',
+    ])
+      expect([accept, (await service.request('/api/stars/', { headers: { accept } })).status]).toEqual([
+        accept,
+        200,
+      ])
+    expect((await service.request('/api/text/', { headers: { accept: 'application/json' } })).body).toEqual({
+      text: 'é',
+    })
     expect((await service.request('/api/text/', { headers: { accept: 'text/plain' } })).text).toBe('é')
     expect((await service.request('/api/text/', { headers: { accept: 'image/png' } })).status).toBe(406)
   })
 
   test('are never 406 for a client that names only their own type; the 406 names each type once', async () => {
     const accept = 'application/problem+json'
-    const found = await service.request('/api/stars/', { ...json(star('p')), headers: { accept, 'content-type': 'application/json' } })
+    const found = await service.request('/api/stars/', {
+      ...json(star('p')),
+      headers: { accept, 'content-type': 'application/json' },
+    })
     expect([found.status, found.headers.get('content-type')]).toEqual([201, 'application/json'])
     expect((await service.request('/api/text/', { headers: { accept } })).status).toBe(200)
     const lost = await service.request('/api/stars/x/', { headers: { accept } })
-    expect([lost.status, lost.headers.get('content-type'), lost.body['title']]).toEqual([404, accept, 'Not Found'])
-    expect((await service.request('/api/stars/', { headers: { accept: `${accept}, image/png` } })).status).toBe(406)
+    expect([lost.status, lost.headers.get('content-type'), lost.body['title']]).toEqual([
+      404,
+      accept,
+      'Not Found',
+    ])
+    expect(
+      (await service.request('/api/stars/', { headers: { accept: `${accept}, image/png` } })).status,
+    ).toBe(406)
     expect((await service.request('/api/twice/', { headers: { accept: 'image/png' } })).body['error']).toBe(
       'this route answers application/json; the Accept header excludes that',
     )
@@ -307,7 +413,10 @@ describe('errors', () => {
       expect([bytes.slice(0, 30), statusOf(answer)]).toEqual([bytes.slice(0, 30), 400])
       expect(answer).toContain('"code":"invalid","details":[]')
     }
-    const long = await raw(service.port, `GET / HTTP/1.1\r\nHost: localhost\r\nX-Long: ${'x'.repeat(20_000)}\r\n\r\n`)
+    const long = await raw(
+      service.port,
+      `GET / HTTP/1.1\r\nHost: localhost\r\nX-Long: ${'x'.repeat(20_000)}\r\n\r\n`,
+    )
     expect(statusOf(long)).toBe(431)
   })
 
@@ -356,9 +465,15 @@ describe('versions of a record', () => {
       })
     const answers = await Promise.all(Array.from({ length: 16 }, (_, i) => put(20 + i, etag)))
     expect(answers.map((answer) => answer.status).toSorted()).toEqual([200, ...Array<number>(15).fill(412)])
-    expect((await service.request('/api/stars/a/', { method: 'DELETE', headers: { 'if-match': etag } })).status).toBe(412)
-    expect((await service.request('/api/stars/a/', { method: 'DELETE', headers: { 'if-match': '*' } })).status).toBe(204)
-    expect((await service.request('/api/stars/a/', { method: 'DELETE', headers: { 'if-match': '*' } })).status).toBe(404)
+    expect(
+      (await service.request('/api/stars/a/', { method: 'DELETE', headers: { 'if-match': etag } })).status,
+    ).toBe(412)
+    expect(
+      (await service.request('/api/stars/a/', { method: 'DELETE', headers: { 'if-match': '*' } })).status,
+    ).toBe(204)
+    expect(
+      (await service.request('/api/stars/a/', { method: 'DELETE', headers: { 'if-match': '*' } })).status,
+    ).toBe(404)
   })
 })
 
@@ -409,24 +524,36 @@ describe('the audit trail', () => {
       ['star.created', 'failed', undefined, 400, 'invalid'],
       ['stars.delete', 'succeeded', undefined, 204, undefined],
     ])
-    expect(service.audits[0]).toMatchObject({ summary: 'star a created', actorId: 'loopback', actorType: 'local' })
-    expect(service.audits[3]?.metadata).toEqual({ method: 'DELETE', path: '/stars/{starId}/', status: 204, requestId: 'r-1' })
+    expect(service.audits[0]).toMatchObject({
+      summary: 'star a created',
+      actorId: 'loopback',
+      actorType: 'local',
+    })
+    expect(service.audits[3]?.metadata).toEqual({
+      method: 'DELETE',
+      path: '/stars/{starId}/',
+      status: 204,
+      requestId: 'r-1',
+    })
   })
 })
 
 describe('Idempotency-Key', () => {
   const create = (key: string, body: object, path = '/api/stars/') =>
-    service.request(path, { ...json(body), headers: { 'idempotency-key': key, 'content-type': 'application/json' } })
+    service.request(path, {
+      ...json(body),
+      headers: { 'idempotency-key': key, 'content-type': 'application/json' },
+    })
 
   test('gives the first answer again for the same body, 422 for another', async () => {
     const first = await create('k1', star('a'))
     const again = await create('k1', star('a'))
-    expect([again.status, again.text, again.headers.get('location'), again.headers.get('idempotency-replayed')]).toEqual([
-      201,
-      first.text,
-      '/api/stars/a/',
-      'true',
-    ])
+    expect([
+      again.status,
+      again.text,
+      again.headers.get('location'),
+      again.headers.get('idempotency-replayed'),
+    ]).toEqual([201, first.text, '/api/stars/a/', 'true'])
     expect(first.headers.get('idempotency-replayed')).toBeNull()
     expect((await create('k1', star('b'))).body).toMatchObject({ code: 'unacceptable' })
     expect(service.created.count).toBe(1)
@@ -449,12 +576,18 @@ describe('Idempotency-Key', () => {
       expect([201, 409]).toContain(answer.status)
       if (answer.status === 409) expect(answer.headers.get('retry-after')).toBe('1')
     }
-    expect(answers.filter((answer) => answer.status === 201 && answer.headers.get('idempotency-replayed') === null)).toHaveLength(1)
+    expect(
+      answers.filter(
+        (answer) => answer.status === 201 && answer.headers.get('idempotency-replayed') === null,
+      ),
+    ).toHaveLength(1)
     expect((await create('k64', star('one'))).headers.get('idempotency-replayed')).toBe('true')
   })
 
   test('without one, 64 equal concurrent creates still give one record', async () => {
-    const answers = await Promise.all(Array.from({ length: 64 }, () => service.request('/api/stars/', json(star('plain')))))
+    const answers = await Promise.all(
+      Array.from({ length: 64 }, () => service.request('/api/stars/', json(star('plain')))),
+    )
     expect(answers.map((answer) => answer.status).filter((status) => status === 201)).toHaveLength(1)
   })
 
@@ -469,19 +602,23 @@ describe('streams', () => {
   test('start at once, are not buffered, and end when the client leaves', async () => {
     service.aborted.length = 0
     const controller = new AbortController()
-    const answer = await fetch(`${service.url}/api/ticks/`, { signal: controller.signal, headers: { accept: 'text/event-stream' } })
-    expect([answer.status, answer.headers.get('content-type'), answer.headers.get('etag'), answer.headers.get('content-length')]).toEqual([
-      200,
-      'text/event-stream',
-      null,
-      null,
-    ])
+    const answer = await fetch(`${service.url}/api/ticks/`, {
+      signal: controller.signal,
+      headers: { accept: 'text/event-stream' },
+    })
+    expect([
+      answer.status,
+      answer.headers.get('content-type'),
+      answer.headers.get('etag'),
+      answer.headers.get('content-length'),
+    ]).toEqual([200, 'text/event-stream', null, null])
     const reader = answer.body?.getReader()
     const first = await reader?.read()
     expect(Buffer.from(first?.value ?? []).toString()).toContain('data: 1')
     await reader?.read()
     controller.abort()
-    for (let i = 0; i < 100 && service.aborted.length < 2; i++) await new Promise((resolve) => setTimeout(resolve, 20))
+    for (let i = 0; i < 100 && service.aborted.length < 2; i++)
+      await new Promise((resolve) => setTimeout(resolve, 20))
     expect(service.aborted.toSorted()).toEqual(['stream', 'ticks'])
     expect(service.logged.filter((line) => line.level === 'error')).toEqual([])
   })
@@ -523,13 +660,19 @@ describe('the application', () => {
   test('leads a browser from what people type first to that page; everybody else gets what is there', async () => {
     const firefox = 'text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8'
     const ask = (path: string, accept?: string, method = 'GET') =>
-      service.request(path, { method, redirect: 'manual', ...(accept === undefined ? {} : { headers: { accept } }) })
+      service.request(path, {
+        method,
+        redirect: 'manual',
+        ...(accept === undefined ? {} : { headers: { accept } }),
+      })
     for (const path of ['/', '/docs', '/api/'])
       for (const method of ['GET', 'HEAD']) {
         const led = await ask(path, firefox, method)
         expect([path, method, led.status, led.headers.get('location')]).toEqual([path, method, 302, '/docs/'])
       }
-    expect((await service.request('/', { headers: { accept: firefox } })).text).toContain('<title>Orrery API</title>')
+    expect((await service.request('/', { headers: { accept: firefox } })).text).toContain(
+      '<title>Orrery API</title>',
+    )
     for (const [accept, health] of [
       [undefined, 200],
       ['*/*', 200],
@@ -538,7 +681,9 @@ describe('the application', () => {
       ['text/html;q=0', 406],
       ['application/json, text/html;q=0.5', 406],
     ] as const) {
-      const statuses = await Promise.all(['/', '/docs', '/api/'].map(async (path) => (await ask(path, accept)).status))
+      const statuses = await Promise.all(
+        ['/', '/docs', '/api/'].map(async (path) => (await ask(path, accept)).status),
+      )
       expect([accept, ...statuses]).toEqual([accept, health, 404, 404])
     }
     expect((await ask('/')).text).toBe('ok')
@@ -590,11 +735,16 @@ describe('the application', () => {
     try {
       const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}/tree/`
       expect(await (await fetch(url, { method: 'POST' })).json()).toEqual({ got: null })
-      const nested = await fetch(url, { method: 'POST', body: Buffer.from('{"NAME":"a","Children":[{"Name":"b","children":null}]}') })
+      const nested = await fetch(url, {
+        method: 'POST',
+        body: Buffer.from('{"NAME":"a","Children":[{"Name":"b","children":null}]}'),
+      })
       expect(await nested.json()).toEqual({ got: { name: 'a', children: [{ name: 'b' }] } })
       const deep = `${'{"name":"a","children":['.repeat(60)}${']}'.repeat(60)}`
       expect((await fetch(url, { method: 'POST', body: Buffer.from(deep) })).status).toBe(400)
-      expect((await fetch(url, { method: 'POST', body: Buffer.from('['.repeat(1e5) + ']'.repeat(1e5)) })).status).toBe(400)
+      expect(
+        (await fetch(url, { method: 'POST', body: Buffer.from('['.repeat(1e5) + ']'.repeat(1e5)) })).status,
+      ).toBe(400)
     } finally {
       server.closeAllConnections()
       server.close()

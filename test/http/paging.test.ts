@@ -1,9 +1,25 @@
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import { z } from 'zod'
-import { arraySizes, envelope, envelopeOf, envelopeSizes, pageOf, pageQuery, pagedArray } from '../../src/http/paging.ts'
+import {
+  arraySizes,
+  envelope,
+  envelopeOf,
+  envelopeSizes,
+  pageOf,
+  pageQuery,
+  pagedArray,
+} from '../../src/http/paging.ts'
 import type { Reply } from '../../src/http/route.ts'
-import { Count, Id, JsonObject, Name, OptionalId, Timestamp, jsonObjectBounds } from '../../src/http/schema.ts'
+import {
+  Count,
+  Id,
+  JsonObject,
+  Name,
+  OptionalId,
+  Timestamp,
+  jsonObjectBounds,
+} from '../../src/http/schema.ts'
 import { openStars, type Stars } from './stars.ts'
 
 describe('pages', () => {
@@ -18,7 +34,12 @@ describe('pages', () => {
     [{ pageSize: 5_000 }, arraySizes, 1, 1_000],
     [{ page: 9e15, pageSize: 7 }, arraySizes, 2 ** 31 - 1, 7],
   ])('%j of %j', (query, sizes, page, pageSize) => {
-    expect(pageOf(query, sizes)).toEqual({ page, pageSize, limit: pageSize + 1, offset: (page - 1) * pageSize })
+    expect(pageOf(query, sizes)).toEqual({
+      page,
+      pageSize,
+      limit: pageSize + 1,
+      offset: (page - 1) * pageSize,
+    })
   })
 
   test('walked by their links or by hasNext give every row once, in order', () => {
@@ -32,13 +53,18 @@ describe('pages', () => {
         for (let i = 1; target !== undefined; i++) {
           const search = new URLSearchParams(target.split('?')[1])
           expect(search.get('kind')).toBe('a/b')
-          const page = pageOf(z.strictObject({ ...pageQuery, kind: z.string() }).parse(Object.fromEntries(search)), arraySizes)
+          const page = pageOf(
+            z.strictObject({ ...pageQuery, kind: z.string() }).parse(Object.fromEntries(search)),
+            arraySizes,
+          )
           const read = rows.slice(page.offset, page.offset + page.limit)
           const reply: Reply<number[]> = pagedArray(read, { page, total: count, target })
           walked.push(...(reply.body ?? []))
           expect(reply.headers['X-Total-Count']).toBe(String(count))
           const links = new Map<string | undefined, string | undefined>(
-            [...(reply.headers['Link'] ?? '').matchAll(/<([^>]+)>; rel="(\w+)"/g)].map(([, link, relation]) => [relation, link]),
+            [...(reply.headers['Link'] ?? '').matchAll(/<([^>]+)>; rel="(\w+)"/g)].map(
+              ([, link, relation]) => [relation, link],
+            ),
           )
           expect(links.has('prev')).toBe(i > 1)
           const wrapped = envelope(read, { page, total: count })
@@ -65,8 +91,16 @@ describe('pages', () => {
       hasNext: true,
       totalIsLowerBound: true,
     })
-    expect(envelope(['a'], { page, total: 10_000 })).toEqual({ items: ['a'], page: 1, pageSize: 1, total: 10_000, hasNext: false })
-    expect(pagedArray(['a'], { page, total: 10_001, target: '/x/' }).headers).toEqual({ 'X-Total-Count': '10000+' })
+    expect(envelope(['a'], { page, total: 10_000 })).toEqual({
+      items: ['a'],
+      page: 1,
+      pageSize: 1,
+      total: 10_000,
+      hasNext: false,
+    })
+    expect(pagedArray(['a'], { page, total: 10_001, target: '/x/' }).headers).toEqual({
+      'X-Total-Count': '10000+',
+    })
   })
 })
 
@@ -87,15 +121,27 @@ describe('over HTTP', () => {
     expect(first.headers.get('x-total-count')).toBe('1003')
     const next = /<([^>]+)>; rel="next"/.exec(first.headers.get('link') ?? '')?.[1] ?? ''
     const second = await service.request(next)
-    expect((JSON.parse(second.text) as { id: string }[]).map((one) => one.id)).toEqual(['01000', '01001', '01002'])
+    expect((JSON.parse(second.text) as { id: string }[]).map((one) => one.id)).toEqual([
+      '01000',
+      '01001',
+      '01002',
+    ])
     expect(second.headers.get('link')).toMatch(/^<\/api\/stars\/\?page=1&pageSize=1000>; rel="prev"$/)
     const filtered = await service.request('/api/stars/?kind=giant&page=0&pageSize=2')
     expect(filtered.headers.get('link')).toBe('</api/stars/?kind=giant&page=2&pageSize=2>; rel="next"')
   })
 
   test('an envelope has 20 unless asked otherwise', async () => {
-    expect((await service.request('/api/star-pages/')).body).toMatchObject({ page: 1, pageSize: 20, total: 1_003, hasNext: true })
-    expect((await service.request('/api/star-pages/?page=51')).body).toMatchObject({ items: [{}, {}, {}], hasNext: false })
+    expect((await service.request('/api/star-pages/')).body).toMatchObject({
+      page: 1,
+      pageSize: 20,
+      total: 1_003,
+      hasNext: true,
+    })
+    expect((await service.request('/api/star-pages/?page=51')).body).toMatchObject({
+      items: [{}, {}, {}],
+      hasNext: false,
+    })
     expect((await service.request('/api/star-pages/?page=abc')).status).toBe(400)
   })
 })
@@ -104,19 +150,35 @@ describe('shared schemas', () => {
   test('an id is 1–255 characters of any script, without control characters and half pairs', () => {
     for (const good of ['a', 'a/b c', '😀'.repeat(255), 'ñ', '..', '__proto__'])
       expect([good.slice(0, 9), Id.safeParse(good).success]).toEqual([good.slice(0, 9), true])
-    for (const bad of ['', ' ', '😀'.repeat(256), 'x'.repeat(256), 'a\u0000', 'a\n', '\u007f', '\u0085', '\ud800', 'a\udc00b', 5, null])
+    for (const bad of [
+      '',
+      ' ',
+      '😀'.repeat(256),
+      'x'.repeat(256),
+      'a\u0000',
+      'a\n',
+      '\u007f',
+      '\u0085',
+      '\ud800',
+      'a\udc00b',
+      5,
+      null,
+    ])
       expect(Id.safeParse(bad).success).toBe(false)
     expect(OptionalId.safeParse('').success).toBe(true)
     expect(Id.safeParse('').error?.issues).toHaveLength(1)
   })
 
   test('a name is not blank; counts are whole and safe; timestamps have a zone', () => {
-    for (const bad of ['', ' \t', '\u00a0', 'x'.repeat(256), 'a\nb']) expect([bad, Name.safeParse(bad).success]).toEqual([bad, false])
+    for (const bad of ['', ' \t', '\u00a0', 'x'.repeat(256), 'a\nb'])
+      expect([bad, Name.safeParse(bad).success]).toEqual([bad, false])
     expect(Name.safeParse('').error?.issues).toHaveLength(1)
     expect(Name.parse(' a ')).toBe(' a ')
-    for (const bad of [-1, 0.5, 2 ** 53, Infinity, NaN, '1']) expect([bad, Count.safeParse(bad).success]).toEqual([bad, false])
+    for (const bad of [-1, 0.5, 2 ** 53, Infinity, NaN, '1'])
+      expect([bad, Count.safeParse(bad).success]).toEqual([bad, false])
     expect(Timestamp.safeParse('2026-01-01T00:00:00Z').success).toBe(true)
-    for (const bad of ['2026-01-01', '2026-01-01T00:00:00', 'now']) expect(Timestamp.safeParse(bad).success).toBe(false)
+    for (const bad of ['2026-01-01', '2026-01-01T00:00:00', 'now'])
+      expect(Timestamp.safeParse(bad).success).toBe(false)
   })
 
   test('a free-form object is bounded in depth, values and characters', () => {
@@ -127,6 +189,7 @@ describe('shared schemas', () => {
     expect(JsonObject.safeParse({ a: Array(9_999).fill(1) }).success).toBe(false)
     expect(JsonObject.safeParse({ a: 'x'.repeat(jsonObjectBounds.characters - 1) }).success).toBe(true)
     expect(JsonObject.safeParse({ a: 'x'.repeat(jsonObjectBounds.characters) }).success).toBe(false)
-    for (const wrong of [[], 'x', null, 5]) expect(JsonObject.safeParse(wrong).error?.issues[0]?.code).toBe('invalid_type')
+    for (const wrong of [[], 'x', null, 5])
+      expect(JsonObject.safeParse(wrong).error?.issues[0]?.code).toBe('invalid_type')
   })
 })

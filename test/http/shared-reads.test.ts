@@ -3,7 +3,11 @@ import fc from 'fast-check'
 import { sharedReads } from '../../src/http/shared-reads.ts'
 
 test('whoever asks gets what was there when he asked or later, never older, however reads and changes interleave', async () => {
-  const step = fc.oneof(fc.constant('change' as const), fc.constant('a reading ends' as const), fc.constantFrom('a' as const, 'b' as const))
+  const step = fc.oneof(
+    fc.constant('change' as const),
+    fc.constant('a reading ends' as const),
+    fc.constantFrom('a' as const, 'b' as const),
+  )
   await fc.assert(
     fc.asyncProperty(fc.array(step, { minLength: 1, maxLength: 40 }), async (steps) => {
       let state = 0
@@ -62,10 +66,10 @@ test('a read that fails fails for those who share it, and the next caller starts
     return reads
   })
   const outcomes = await Promise.allSettled([read('x'), read('x'), read('x')])
-  expect(outcomes.map((outcome) => (outcome.status === 'rejected' ? (outcome.reason as Error).message : outcome.value))).toEqual([
-    'read 1',
-    'read 2',
-    'read 2',
-  ])
+  expect(
+    outcomes.map((outcome) =>
+      outcome.status === 'rejected' ? (outcome.reason as Error).message : outcome.value,
+    ),
+  ).toEqual(['read 1', 'read 2', 'read 2'])
   expect(await read('x')).toBe(3)
 })

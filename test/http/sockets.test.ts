@@ -35,13 +35,19 @@ const until = async (holds: () => boolean, ms = 5_000): Promise<void> => {
   expect(holds()).toBe(true)
 }
 
-const talk = async (id: string, options: ClientOptions = {}, at = service, search = ''): Promise<WebSocket> => {
+const talk = async (
+  id: string,
+  options: ClientOptions = {},
+  at = service,
+  search = '',
+): Promise<WebSocket> => {
   const ws = new WebSocket(`ws://127.0.0.1:${at.port}/api/talks/${id}/stream/${search}`, options)
   ws.on('error', () => undefined)
   await once(ws, 'open')
   return ws
 }
-const next = async (ws: WebSocket): Promise<[data: Buffer, isBinary: boolean]> => (await once(ws, 'message')) as [Buffer, boolean]
+const next = async (ws: WebSocket): Promise<[data: Buffer, isBinary: boolean]> =>
+  (await once(ws, 'message')) as [Buffer, boolean]
 const ended = async (ws: WebSocket): Promise<[code: number, reason: string]> => {
   const [code, reason] = (await once(ws, 'close')) as [number, Buffer]
   return [code, reason.toString()]
@@ -88,7 +94,10 @@ describe('a WebSocket', () => {
   })
 
   test('is answered with 101, the headers of every answer and an audit record', async () => {
-    const answer = await raw(service.port, ask(path, ['X-Request-Id: find-me', 'Origin: https://desk.example']))
+    const answer = await raw(
+      service.port,
+      ask(path, ['X-Request-Id: find-me', 'Origin: https://desk.example']),
+    )
     expect(statusOf(answer)).toBe(101)
     for (const line of [
       'Upgrade: websocket',
@@ -106,27 +115,53 @@ describe('a WebSocket', () => {
         metadata: { method: 'GET', path: '/talks/{talkId}/stream/', status: 101, requestId: 'find-me' },
       },
     ])
-    expect(service.answers).toMatchObject([{ method: 'GET', template: '/talks/{talkId}/stream/', status: 101, body: undefined }])
-    expect(service.logged).toContainEqual({ level: 'debug', text: 'request', fields: expect.objectContaining({ status: 101 }) })
+    expect(service.answers).toMatchObject([
+      { method: 'GET', template: '/talks/{talkId}/stream/', status: 101, body: undefined },
+    ])
+    expect(service.logged).toContainEqual({
+      level: 'debug',
+      text: 'request',
+      fields: expect.objectContaining({ status: 101 }),
+    })
   })
 
   test('is in the API document', () => {
     const { get, head } = service.app.openapi.paths['/talks/{talkId}/stream/'] as Record<string, any>
-    expect(Object.keys(get.responses)).toEqual(['101', '400', '401', '403', '404', '423', '426', '431', '500', '503'])
+    expect(Object.keys(get.responses)).toEqual([
+      '101',
+      '400',
+      '401',
+      '403',
+      '404',
+      '423',
+      '426',
+      '431',
+      '500',
+      '503',
+    ])
     expect(get.parameters.map((one: { name: string }) => one.name)).toEqual(['talkId', 'loud'])
     expect(Object.keys(head.responses)).not.toContain('101')
   })
 })
 
 describe('before the upgrade', () => {
-  /** In the order in which requests are judged: every later fault is there as well, and the first one answers. */
+  /**
+   * In the order in which requests are judged: every later fault is there as well, and the first
+   * one answers.
+   */
   const faults: [what: string, status: number, broken: { path?: string; lines?: string[] }][] = [
     ['a foreign Host', 403, { lines: ['Host: evil.example'] }],
     ['a foreign Origin', 403, { lines: ['Origin: https://evil.example'] }],
     ['no token', 401, {}],
   ]
   test.each(faults)('%s is %i, whatever else is wrong', async (_what, status, { lines = [] }) => {
-    for (const at of [path, '/api/talks/nobody/stream/', '/api/nowhere/', '/api/comets/x/', `${path}?what=1`]) {
+    for (const at of [
+      path,
+      '/api/talks/nobody/stream/',
+      '/api/nowhere/',
+      '/api/comets/x/',
+      `${path}?what=1`,
+    ]) {
       const answer = await raw(closed.port, ask(at, lines), { until: /}$/ })
       expect([at, statusOf(answer)]).toEqual([at, status])
       expect(answer).toMatch(/"code":"(forbidden|unauthenticated)","details":\[\]}$/)
@@ -140,6 +175,24 @@ describe('before the upgrade', () => {
     expect((await next(ws))[0].toString()).toBe('x')
     ws.terminate()
     expect(closed.audits.at(-1)).toMatchObject({ actorId: 'api-token', metadata: { status: 101 } })
+  })
+
+  test('opens by a ticket among its subprotocols instead of the token, with what the ticket allows', async () => {
+    const open = (id: string, protocols: string[], search = '') =>
+      new WebSocket(`ws://127.0.0.1:${closed.port}/api/talks/${id}/stream/${search}`, protocols)
+    const statusWith = async (...given: Parameters<typeof open>): Promise<number> => {
+      const ws = open(...given).on('error', () => undefined)
+      const [, response] = (await once(ws, 'unexpected-response')) as [unknown, { statusCode: number }]
+      return response.statusCode
+    }
+    const ws = open('a', ['talk', 'orrery.ticket.for-a'])
+    await once(ws, 'open')
+    expect(ws.protocol).toBe('talk')
+    expect(closed.audits.at(-1)).toMatchObject({ actorId: 'page' })
+    ws.terminate()
+    expect(await statusWith('b', ['talk', 'orrery.ticket.for-a'])).toBe(401)
+    expect(await statusWith('a', ['talk'])).toBe(401)
+    expect(await statusWith('a', ['talk', 'orrery.ticket.for-a'], '?loud=yes')).toBe(403)
   })
 
   test('an unknown path is 404, one that is not built 503, a bad value 400, and what the route refuses is what it says', async () => {
@@ -157,7 +210,9 @@ describe('before the upgrade', () => {
     }
     expect(service.flows.peers).toEqual([])
     // Of those only the last was for a route that it knows, and behind its form.
-    expect(service.audits.map(({ outcome, metadata }) => [outcome, metadata.status, metadata.code])).toEqual([['failed', 404, 'missing']])
+    expect(service.audits.map(({ outcome, metadata }) => [outcome, metadata.status, metadata.code])).toEqual([
+      ['failed', 404, 'missing'],
+    ])
   })
 
   test('a read-only snapshot refuses with 423, since a client may change something through it', async () => {
@@ -171,10 +226,15 @@ describe('before the upgrade', () => {
 
   test('a request that asks for none, or in a way that is none, is told so', async () => {
     const plain = await service.request(path)
-    expect([plain.status, plain.body['code'], plain.headers.get('upgrade')]).toEqual([426, 'upgrade_required', 'websocket'])
+    expect([plain.status, plain.body['code'], plain.headers.get('upgrade')]).toEqual([
+      426,
+      'upgrade_required',
+      'websocket',
+    ])
     expect((await service.request(path, { method: 'HEAD' })).status).toBe(426)
     expect((await service.request(path, { method: 'POST' })).status).toBe(405)
-    const shake = (change: (line: string) => string[]): string => ask(path, [], 'GET', handshake.flatMap(change))
+    const shake = (change: (line: string) => string[]): string =>
+      ask(path, [], 'GET', handshake.flatMap(change))
     for (const [what, text, status] of [
       ['another version', shake((line) => [line.replace('Version: 13', 'Version: 8')]), 426],
       ['no version', shake((line) => (line.includes('Version') ? [] : [line])), 426],
@@ -190,7 +250,11 @@ describe('before the upgrade', () => {
 
   test('other routes answer as if they had not been asked for one', async () => {
     expect(statusOf(await raw(service.port, ask('/api/stars/')))).toBe(200)
-    expect(statusOf(await raw(service.port, ask('/', [], 'GET', ['Connection: Upgrade, HTTP2-Settings', 'Upgrade: h2c'])))).toBe(200)
+    expect(
+      statusOf(
+        await raw(service.port, ask('/', [], 'GET', ['Connection: Upgrade, HTTP2-Settings', 'Upgrade: h2c'])),
+      ),
+    ).toBe(200)
   })
 })
 
@@ -227,7 +291,9 @@ describe('an open WebSocket', () => {
     expect([code, reason]).toEqual([1008, 'x'.repeat(123)])
     const [fault, text] = await ended(await talk('fault'))
     expect([fault, text]).toEqual([1011, 'the service failed; the cause is in its log'])
-    expect(service.logged.filter((line) => line.level === 'error')).toMatchObject([{ fields: { err: expect.any(Error) } }])
+    expect(service.logged.filter((line) => line.level === 'error')).toMatchObject([
+      { fields: { err: expect.any(Error) } },
+    ])
   })
 
   test('tells its route when the client leaves', async () => {

@@ -50,7 +50,11 @@ export const memoryStore = (): IdempotencyStore => {
 /** The domain of stars behind the kernel. */
 export const openStars = async (
   over: Partial<AppOptions['config']> &
-    Pick<AppOptions, 'bodyPace' | 'peerPace'> & { timeouts?: ServerTimeouts; host?: string; rootHealth?: () => void } = {},
+    Pick<AppOptions, 'bodyPace' | 'peerPace'> & {
+      timeouts?: ServerTimeouts
+      host?: string
+      rootHealth?: () => void
+    } = {},
 ) => {
   const stars = new Map<string, z.output<typeof Star>>()
   const created = { count: 0 }
@@ -75,7 +79,11 @@ export const openStars = async (
         const all = [...stars.values()]
           .filter((one) => query.kind === undefined || one.kind === query.kind)
           .toSorted((a, b) => (a.id < b.id ? -1 : 1))
-        return pagedArray(all.slice(page.offset, page.offset + page.limit), { page, total: all.length, target })
+        return pagedArray(all.slice(page.offset, page.offset + page.limit), {
+          page,
+          total: all.length,
+          target,
+        })
       },
     }),
     route({
@@ -108,7 +116,10 @@ export const openStars = async (
       handle: async ({ body }) => {
         await new Promise((resolve) => setTimeout(resolve, 5))
         created.count++
-        if (stars.has(body.id)) throw new Refusal('conflict', `star ${JSON.stringify(body.id)} exists`, { extra: { state: 'shining' } })
+        if (stars.has(body.id))
+          throw new Refusal('conflict', `star ${JSON.stringify(body.id)} exists`, {
+            extra: { state: 'shining' },
+          })
         stars.set(body.id, body)
         return new Reply({ body, headers: { location: `/stars/${encodeURIComponent(body.id)}/` } })
       },
@@ -277,7 +288,8 @@ export const openStars = async (
       tag: 'stream',
       raw: ['text/plain'],
       response: z.strictObject({ text: z.string() }),
-      handle: ({ headers }) => (headers['accept'] === 'application/json' ? { text: 'é' } : new Reply({ body: 'é' })),
+      handle: ({ headers }) =>
+        headers['accept'] === 'application/json' ? { text: 'é' } : new Reply({ body: 'é' }),
     }),
     ...flowRoutes(flows),
   ]
@@ -300,7 +312,9 @@ export const openStars = async (
         { method: 'GET', path: '/comets/{id}/' },
       ],
       translate: (error) =>
-        (error as { constraint?: string }).constraint === 'stars_pk' ? new Refusal('unacceptable', 'star id is taken') : undefined,
+        (error as { constraint?: string }).constraint === 'stars_pk'
+          ? new Refusal('unacceptable', 'star id is taken')
+          : undefined,
     },
   })
   return { ...routes, stars, aborted, activated, created, flows }
@@ -308,7 +322,10 @@ export const openStars = async (
 
 export type Stars = Awaited<ReturnType<typeof openStars>>
 
-/** Sends bytes as they are and gives back everything that came until the other side closed, or `ms` passed. */
+/**
+ * Sends bytes as they are and gives back everything that came until the other side closed, or `ms`
+ * passed.
+ */
 export const raw = async (
   port: number,
   bytes: string | Buffer,
@@ -338,4 +355,8 @@ export const json = (body: unknown): RequestInit => ({
   headers: { 'content-type': 'application/json' },
   body: JSON.stringify(body),
 })
-export const yaml = (body: string): RequestInit => ({ method: 'POST', headers: { 'content-type': 'application/yaml' }, body })
+export const yaml = (body: string): RequestInit => ({
+  method: 'POST',
+  headers: { 'content-type': 'application/yaml' },
+  body,
+})

@@ -5,13 +5,18 @@ import { openClient } from '../support/client.ts'
 /** Of the service in its image. */
 export const dataFolder = '/var/lib/orrery'
 
-const example = (name: string): string => readFileSync(new URL(`../../examples/hello/${name}.yaml`, import.meta.url), 'utf8')
+const example = (name: string): string =>
+  readFileSync(new URL(`../../examples/hello/${name}.yaml`, import.meta.url), 'utf8')
 
-const waitForGate = `is_open() { folder=$PWD; while [ -n "$folder" ]; do [ ! -e "$folder/gate" ] || return 0; folder=\${folder%/*}; done; return 1; }
+const waitForGate = `is_open() { folder=$PWD; while [ -n "$folder" ]; do
+  [ ! -e "$folder/gate" ] || return 0; folder=\${folder%/*}; done; return 1; }
 until is_open; do sleep 0.2; done
 echo open | tee gate.txt`
 
-/** Three steps of two seconds, and one that ends when somebody makes the file `gate` in the host's data folder, above the task's own. */
+/**
+ * Three steps of two seconds, and one that ends when somebody makes the file `gate` in the host's
+ * data folder, above the task's own.
+ */
 const gatedWorkflow = {
   name: 'steps',
   spec: {
@@ -28,7 +33,10 @@ const gatedWorkflow = {
   },
 }
 
-/** A service that runs elsewhere, as its user meets it: over HTTP, with the documents of `examples/hello`. */
+/**
+ * A service that runs elsewhere, as its user meets it: over HTTP, with the documents of
+ * `examples/hello`.
+ */
 export const openApi = (url: string, token: string | undefined) => {
   const client = openClient(url, { headers: token === undefined ? {} : { authorization: `Bearer ${token}` } })
   const { get, post } = client
@@ -43,7 +51,10 @@ export const openApi = (url: string, token: string | undefined) => {
       await post('/execution-scopes/', example('scope'))
       await post('/schedule-plans/import/', example('plan'))
     },
-    /** The same inventory under other ids, its processes bound to another host; runs from now on are made of its plan. */
+    /**
+     * The same inventory under other ids, its processes bound to another host; runs from now on are
+     * made of its plan.
+     */
     async storeHelloOn(hostId: string): Promise<void> {
       const renamed = (name: string): any =>
         parse(
@@ -70,7 +81,14 @@ export const openApi = (url: string, token: string | undefined) => {
           runtimes: [{ id, name: hostId, driver: 'local', mode: 'execution', configuration: { hostId } }],
           resources: [
             {
-              ...{ id, name: hostId, type: 'local_machine', providerId: id, executionTarget: 'direct', schedulable: true },
+              ...{
+                id,
+                name: hostId,
+                type: 'local_machine',
+                providerId: id,
+                executionTarget: 'direct',
+                schedulable: true,
+              },
               ...{ cpuCores: 1, cpuCapacity: 1, memoryBytes: 2 ** 30, computeSpeedup: 1 },
             },
           ],
@@ -81,21 +99,35 @@ export const openApi = (url: string, token: string | undefined) => {
           ...{ activityId: name, resourceId: id, coreId: 'core-0', orderOnResource: index + 1 },
         }))
         await post('/schedule-plans/import/', {
-          plan: { id, workflowVersionId: 'steps-v1', executionScopeId: id, source: 'manual', algorithm: 'by-hand', assignments },
+          plan: {
+            id,
+            workflowVersionId: 'steps-v1',
+            executionScopeId: id,
+            source: 'manual',
+            algorithm: 'by-hand',
+            assignments,
+          },
         })
       }
     },
     async start(id: string, schedulePlanId: string, mode: 'real' | 'simulation' = 'real'): Promise<void> {
       await post('/execution-runs/', { id, schedulePlanId, mode })
     },
-    /** Waits, also while the service is away for a moment; throws with what the run says when it does not complete. */
+    /**
+     * Waits, also while the service is away for a moment; throws with what the run says when it
+     * does not complete.
+     */
     async completed(id: string, withinSeconds = 120): Promise<void> {
       const deadline = Date.now() + withinSeconds * 1_000
       for (;;) {
-        const detail = await get(`/execution-runs/${id}/`).catch((error: unknown) => ({ run: { status: String(error) } }))
+        const detail = await get(`/execution-runs/${id}/`).catch((error: unknown) => ({
+          run: { status: String(error) },
+        }))
         if (detail.run.status === 'completed') return
         if (['failed', 'cancelled'].includes(detail.run.status) || Date.now() > deadline)
-          throw new Error(`run ${id} is ${String(detail.run.status)}: ${JSON.stringify(detail).slice(0, 4_000)}`)
+          throw new Error(
+            `run ${id} is ${String(detail.run.status)}: ${JSON.stringify(detail).slice(0, 4_000)}`,
+          )
         await new Promise((resolve) => setTimeout(resolve, 100))
       }
     },

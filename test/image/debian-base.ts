@@ -2,7 +2,7 @@ import { execFile } from 'node:child_process'
 import { copyFileSync, existsSync, mkdirSync, mkdtempSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
-import type { Engine } from '../../sites/docker.ts'
+import type { DockerEngine } from '../../sites/docker.ts'
 
 const run = promisify(execFile)
 
@@ -41,18 +41,26 @@ const debianArchive = async (cacheDir: string): Promise<string> => {
 }
 
 /**
- * An image of Debian made from its packages, for machines that can reach package mirrors but no image registry. Its builds use npm's registry
- * and the certificates of this machine, so that a proxy that signs for the registry is no obstacle. Gives the image's name.
+ * An image of Debian made from its packages, for machines that can reach package mirrors but no
+ * image registry. Its builds use npm's registry and the certificates of this machine, so that a
+ * proxy that signs for the registry is no obstacle. Gives the image's name.
  */
-export const debianBase = async ({ docker }: Engine, options: { cacheDir: string; scratch: string }): Promise<string> => {
+export const debianBase = async (
+  { docker }: DockerEngine,
+  options: { cacheDir: string; scratch: string },
+): Promise<string> => {
   const plain = `orrery-test-debian:${suite}`
-  if ((await docker('images', '--quiet', plain)) === '') await docker('import', await debianArchive(options.cacheDir), plain)
+  if ((await docker('images', '--quiet', plain)) === '')
+    await docker('import', await debianArchive(options.cacheDir), plain)
   const context = mkdtempSync(join(options.scratch, 'base-'))
   const { stdout: registry } = await run('npm', ['config', 'get', 'registry'])
   const lines = [`FROM ${plain}`, `ENV npm_config_registry=${registry.trim()}`]
   if (existsSync(certificates)) {
     copyFileSync(certificates, join(context, 'certificates.crt'))
-    lines.push('COPY certificates.crt /opt/', 'ENV NODE_EXTRA_CA_CERTS=/opt/certificates.crt npm_config_cafile=/opt/certificates.crt')
+    lines.push(
+      'COPY certificates.crt /opt/',
+      'ENV NODE_EXTRA_CA_CERTS=/opt/certificates.crt npm_config_cafile=/opt/certificates.crt',
+    )
   }
   writeFileSync(join(context, 'Dockerfile'), `${lines.join('\n')}\n`)
   const base = `orrery-test-base:${suite}`

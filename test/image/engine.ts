@@ -1,12 +1,15 @@
 import { mkdtempSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { configFromEnvironment } from '../../src/config.ts'
-import { openEngine, type Engine } from '../../sites/docker.ts'
+import { openDockerEngine, type DockerEngine } from '../../sites/docker.ts'
 import { runFolder } from '../support/run-folder.ts'
 import { debianBase } from './debian-base.ts'
 
-/** The engine in which images are built and started, without containers and volumes of earlier test runs; what it built stays in the cache. */
-export interface ImageEngine extends Engine {
+/**
+ * The engine in which images are built and started, without containers and volumes of earlier test
+ * runs; what it built stays in the cache.
+ */
+export interface ImageEngine extends DockerEngine {
   /** Name of an image of Debian 13. */
   readonly base: string
   /** A folder of this test file. */
@@ -17,8 +20,9 @@ export interface ImageEngine extends Engine {
 
 export const root = new URL('../../', import.meta.url).pathname
 
-const removeContainers = async ({ docker }: Engine): Promise<void> => {
-  const ids = async (...args: string[]): Promise<string[]> => (await docker(...args, '--quiet')).split('\n').filter((id) => id !== '')
+const removeContainers = async ({ docker }: DockerEngine): Promise<void> => {
+  const ids = async (...args: string[]): Promise<string[]> =>
+    (await docker(...args, '--quiet')).split('\n').filter((id) => id !== '')
   for (const container of await ids('ps', '--all')) await docker('rm', '--force', '--volumes', container)
   for (const volume of await ids('volume', 'ls')) await docker('volume', 'rm', volume)
   await docker('network', 'prune', '--force')
@@ -28,7 +32,7 @@ const removeContainers = async ({ docker }: Engine): Promise<void> => {
 export const openImageEngine = async (): Promise<ImageEngine> => {
   const { cacheDir } = configFromEnvironment()
   const scratch = mkdtempSync(join(runFolder(), 'orrery-image-'))
-  const engine = await openEngine({ data: join(cacheDir, 'test-engine') })
+  const engine = await openDockerEngine({ data: join(cacheDir, 'test-engine') })
   const close = async (): Promise<void> => {
     try {
       await removeContainers(engine)
@@ -43,7 +47,17 @@ export const openImageEngine = async (): Promise<ImageEngine> => {
     await removeContainers(engine)
     const base = await debianBase(engine, { cacheDir, scratch })
     const build: ImageEngine['build'] = async (tag, context, ...options) => {
-      await engine.docker('build', '--network', 'host', '--build-arg', `BASE=${base}`, '--tag', tag, ...options, context)
+      await engine.docker(
+        'build',
+        '--network',
+        'host',
+        '--build-arg',
+        `BASE=${base}`,
+        '--tag',
+        tag,
+        ...options,
+        context,
+      )
     }
     return { ...engine, base, scratch, build, [Symbol.asyncDispose]: close }
   } catch (error) {

@@ -1,5 +1,14 @@
 import { execFile } from 'node:child_process'
-import { copyFileSync, existsSync, mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import {
+  copyFileSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs'
 import { dirname, join } from 'node:path'
 import { promisify } from 'node:util'
 import { configFromEnvironment } from '../../src/config.ts'
@@ -15,7 +24,9 @@ const run = promisify(execFile)
 
 /** The release that docker-compose.yml names by default. */
 const releaseOf = (variable: string): string => {
-  const release = new RegExp(`\\$\\{${variable}:-([^}]+)\\}`).exec(readFileSync(join(root, 'docker-compose.yml'), 'utf8'))?.[1]
+  const release = new RegExp(`\\$\\{${variable}:-([^}]+)\\}`).exec(
+    readFileSync(join(root, 'docker-compose.yml'), 'utf8'),
+  )?.[1]
   if (release === undefined) throw new Error(`docker-compose.yml names no release in ${variable}`)
   return release
 }
@@ -23,12 +34,17 @@ const temporalModule = `go.temporal.io/server@v${releaseOf('TEMPORAL_VERSION')}`
 const pageModule = `github.com/temporalio/ui-server/v2@v${releaseOf('TEMPORAL_UI_VERSION')}`
 
 /**
- * The folder of `temporal-server`, `temporal-sql-tool` and `ui-server`, with the start scripts of their images and the page's configuration.
- * Built from the Go modules when it is missing: 5 minutes on two quiet cores. @throws Error with the compiler's last words
+ * The folder of `temporal-server`, `temporal-sql-tool` and `ui-server`, with the start scripts of
+ * their images and the page's configuration. Built from the Go modules when it is missing: 5
+ * minutes on two quiet cores. @throws Error with the compiler's last words
  */
 const temporalPrograms = async (): Promise<string> => {
   const { cacheDir } = configFromEnvironment()
-  const target = join(cacheDir, 'temporal-images', [temporalModule, pageModule].map((module) => module.replace(/.*@/, '')).join('-'))
+  const target = join(
+    cacheDir,
+    'temporal-images',
+    [temporalModule, pageModule].map((module) => module.replace(/.*@/, '')).join('-'),
+  )
   return makeOnce(
     target,
     () => process.stderr.write('another process builds the images of Temporal; waiting for it\n'),
@@ -50,7 +66,9 @@ const buildPrograms = async (temporary: string, target: string): Promise<void> =
   environment['PATH'] = `${environment['PATH'] ?? '/usr/bin:/bin'}:/usr/local/go/bin`
   const programs = join(temporary, 'programs')
   for (const name of ['modules', 'objects', 'scratch', 'programs']) mkdirSync(join(temporary, name))
-  /** Builds a program in a module of its own, so that programs do not raise each other's versions. */
+  /**
+   * Builds a program in a module of its own, so that programs do not raise each other's versions.
+   */
   const compile = async (program: string, module: string, path: string): Promise<void> => {
     const directory = mkdtempSync(join(temporary, 'module-'))
     const [name = '', version = ''] = module.split('@')
@@ -68,10 +86,16 @@ const buildPrograms = async (temporary: string, target: string): Promise<void> =
     })
     const code = await compiler.ended
     if (code !== 0)
-      throw new Error(`${program} could not be built: go build ended with code ${code} (Go 1.26 or newer?)\n${logTail(logFile)}`)
+      throw new Error(
+        `${program} could not be built: go build ended with code ${code} (Go 1.26 or newer?)\n${logTail(logFile)}`,
+      )
   }
   const keep = async (module: string, files: readonly string[]): Promise<void> => {
-    const { stdout } = await run('go', ['mod', 'download', '-json', module], { env: environment, cwd: temporary, timeout: 600_000 })
+    const { stdout } = await run('go', ['mod', 'download', '-json', module], {
+      env: environment,
+      cwd: temporary,
+      timeout: 600_000,
+    })
     const { Dir: folder } = JSON.parse(stdout) as { Dir: string }
     for (const file of files) copyFileSync(join(folder, file), join(programs, file.replace(/.*\//, '')))
   }
@@ -91,15 +115,18 @@ const install = (...packages: string[]): string =>
   `apt-get update && apt-get install -y --no-install-recommends ${packages.join(' ')} && rm -rf /var/lib/apt/lists/*`
 
 /**
- * Containers of this engine have no way out: by a plain address gRPC waits for outside name servers until its time is over. The older
- * compose file gives a plain one.
+ * Containers of this engine have no way out: by a plain address gRPC waits for outside name servers
+ * until its time is over. The older compose file gives a plain one.
  */
 const temporalCommand = `#!/bin/sh
 case $TEMPORAL_ADDRESS in *:///*) ;; *) export TEMPORAL_ADDRESS="passthrough:///$TEMPORAL_ADDRESS" ;; esac
 exec temporal-cli "$@"
 `
 
-/** What docker-compose.yml uses of the published image: its variables, its folder, its accounts, its first database. */
+/**
+ * What docker-compose.yml uses of the published image: its variables, its folder, its accounts, its
+ * first database.
+ */
 const postgresStart = `#!/bin/sh
 set -eu
 if [ "$(id -u)" = 0 ]; then
@@ -109,7 +136,8 @@ if [ "$(id -u)" = 0 ]; then
 fi
 if [ ! -s "$PGDATA/PG_VERSION" ]; then
   (umask 077; printf %s "$POSTGRES_PASSWORD" > /tmp/password)
-  initdb --username "$POSTGRES_USER" --pwfile /tmp/password --auth-local trust --auth-host scram-sha-256 --pgdata "$PGDATA"
+  initdb --username "$POSTGRES_USER" --pwfile /tmp/password --auth-local trust \\
+    --auth-host scram-sha-256 --pgdata "$PGDATA"
   rm /tmp/password
   echo 'host all all all scram-sha-256' >> "$PGDATA/pg_hba.conf"
   echo "listen_addresses = '*'" >> "$PGDATA/postgresql.conf"
@@ -119,7 +147,8 @@ exec "$@"
 `
 
 const dockerfiles = async () => ({
-  // Debian 13 has PostgreSQL 17. A mirror that is not renewed daily has an expired list of the next release, which changes daily.
+  // Debian 13 has PostgreSQL 17. A mirror that is not renewed daily has an expired list of the next
+  // release, which changes daily.
   postgres: `RUN echo 'deb [check-valid-until=no] ${await mirror()} forky main' > /etc/apt/sources.list.d/forky.list \\
   && apt-get update && apt-get install -y --no-install-recommends postgresql-common \\
   && echo 'create_main_cluster = false' >> /etc/postgresql-common/createcluster.conf \\
@@ -154,7 +183,10 @@ ENTRYPOINT ["./start-ui-server.sh"]
 
 const nameOf = (image: string): string => `orrery-test-${image}`
 
-/** The images that docker-compose.yml pulls, by the names of its services, and one that holds Docker Compose. */
+/**
+ * The images that docker-compose.yml pulls, by the names of its services, and one that holds Docker
+ * Compose.
+ */
 export const fleetImages = {
   postgres: nameOf('postgres'),
   'postgres-roles': nameOf('postgres'),
@@ -165,7 +197,10 @@ export const fleetImages = {
 } as const
 export const composeImage = nameOf('compose')
 
-/** Builds all of them, and the service's image under `image`. Short where the engine has their layers. */
+/**
+ * Builds all of them, and the service's image under `image`. Short where the engine has their
+ * layers.
+ */
 export const buildFleetImages = async (engine: ImageEngine, image: string): Promise<void> => {
   const { cacheDir, childEnvironment } = configFromEnvironment()
   const programs = await temporalPrograms()
@@ -191,10 +226,14 @@ export const buildFleetImages = async (engine: ImageEngine, image: string): Prom
 }
 
 /**
- * Builds the image of an older commit from its own Dockerfile and puts its files below the scratch folder; gives that folder, or undefined
- * where the clone does not have the commit.
+ * Builds the image of an older commit from its own Dockerfile and puts its files below the scratch
+ * folder; gives that folder, or undefined where the clone does not have the commit.
  */
-export const buildOlderImage = async (engine: ImageEngine, commit: string, image: string): Promise<string | undefined> => {
+export const buildOlderImage = async (
+  engine: ImageEngine,
+  commit: string,
+  image: string,
+): Promise<string | undefined> => {
   const git = (...args: string[]) =>
     run('git', ['-c', `safe.directory=${root.replace(/\/$/, '')}`, '-C', root, ...args], { timeout: 60_000 })
   const archive = join(engine.scratch, 'older.tar')
@@ -207,6 +246,7 @@ export const buildOlderImage = async (engine: ImageEngine, commit: string, image
   mkdirSync(folder)
   await run('tar', ['-xf', archive, '-C', folder])
   if ((await engine.docker('images', '--quiet', image)) === '') await engine.build(image, folder)
-  if (!existsSync(join(folder, 'docker-compose.yml'))) throw new Error(`the commit ${commit} has no docker-compose.yml`)
+  if (!existsSync(join(folder, 'docker-compose.yml')))
+    throw new Error(`the commit ${commit} has no docker-compose.yml`)
   return folder
 }

@@ -1,10 +1,10 @@
 import { cpSync, existsSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect } from '@jest/globals'
-import { quote } from '../../src/drivers/quote.ts'
+import { quote } from '../../src/shell/quote.ts'
 import { freePort } from '../../src/embedded/ports.ts'
 import { until } from '../embedded/folder.ts'
-import { run, type Answer } from '../../sites/ground.ts'
+import { run, type CommandAnswer } from '../../sites/ground.ts'
 import { dataFolder, openApi, type Api } from './api.ts'
 import { newestMigration, olderCommit, olderFolders, olderRecordsFile } from './older-records.ts'
 import { openImageEngine, root, type ImageEngine } from './engine.ts'
@@ -17,11 +17,17 @@ const { afterAll, beforeAll, describe, test } = needs(...sites.docker, 'openssl'
 const image = 'orrery:test'
 const olderImage = `orrery-test-older:${olderCommit}`
 const hosts = ['api', 'worker-1', 'worker-2']
-/** Every character that a URL, a shell or Compose could take for its own; Temporal's configuration takes all of these. */
+/**
+ * Every character that a URL, a shell or Compose could take for its own; Temporal's configuration
+ * takes all of these.
+ */
 const passwords = { orrery: 'o/r@r:e%2Fy $p?#&', temporal: 't/e@m:p%o', superuser: 's/u@p:e%r' }
 const token = 'fleet-test-token'
 
-/** The commands of a section of docs/operations.md, without those that fetch and build what this test has built. */
+/**
+ * The commands of a section of docs/operations.md, without those that fetch and build what this
+ * test has built.
+ */
 const documented = (heading: string): string => {
   const text = readFileSync(join(root, 'docs/operations.md'), 'utf8')
   const block = new RegExp(`^### ${heading}\\n(?:(?!^#)[^])*?^\`\`\`sh\\n([^]*?)^\`\`\``, 'm').exec(text)?.[1]
@@ -35,14 +41,17 @@ const openProject = (engine: ImageEngine) => {
   const commands = join(engine.scratch, 'commands')
   for (const each of [folder, commands]) mkdirSync(each)
   // Docker Compose is in an image: this machine's packages have none that is new enough.
-  const inContainer = `docker run --rm --interactive --network none --volume ${engine.socket}:${engine.socket} --env DOCKER_HOST --volume ${folder}:${folder} --workdir "$PWD" ${composeImage} docker-compose`
+  const inContainer =
+    `docker run --rm --interactive --network none --volume ${engine.socket}:${engine.socket} --env ` +
+    `DOCKER_HOST --volume ${folder}:${folder} --workdir "$PWD" ${composeImage} docker-compose`
   writeFileSync(
     join(commands, 'docker'),
-    `#!/bin/sh\nexport DOCKER_HOST=unix://${engine.socket} PATH=/usr/bin:/bin\n[ "$1" = compose ] || exec docker "$@"\nshift\nexec ${inContainer} "$@"\n`,
+    `#!/bin/sh\nexport DOCKER_HOST=unix://${engine.socket} PATH=/usr/bin:/bin\n[ "$1" = compose ] ` +
+      `|| exec docker "$@"\nshift\nexec ${inContainer} "$@"\n`,
     { mode: 0o755 },
   )
   writeFileSync(join(commands, 'sudo'), '#!/bin/sh\nexec "$@"\n', { mode: 0o755 })
-  const shell = (script: string, mayFail = false): Promise<Answer> =>
+  const shell = (script: string, mayFail = false): Promise<CommandAnswer> =>
     run('/bin/sh', ['-euc', `cd ${quote(folder)}\n${script}`], {
       environment: { PATH: `${commands}:/usr/sbin:/usr/bin:/sbin:/bin`, HOME: engine.scratch },
       deadlineMs: 900_000,
@@ -51,11 +60,17 @@ const openProject = (engine: ImageEngine) => {
   return {
     folder,
     shell,
-    /** The compose file of a checkout with what it mounts, and an override file that names images only. */
+    /**
+     * The compose file of a checkout with what it mounts, and an override file that names images
+     * only.
+     */
     use(checkout: string, images: Readonly<Record<string, string>>): void {
       for (const name of ['docker-compose.yml', '.env.example', 'temporal-config', 'postgres-config'])
-        if (existsSync(join(checkout, name))) cpSync(join(checkout, name), join(folder, name), { recursive: true })
-      const services = Object.fromEntries(Object.entries(images).map(([name, each]) => [name, { image: each }]))
+        if (existsSync(join(checkout, name)))
+          cpSync(join(checkout, name), join(folder, name), { recursive: true })
+      const services = Object.fromEntries(
+        Object.entries(images).map(([name, each]) => [name, { image: each }]),
+      )
       writeFileSync(join(folder, 'docker-compose.override.yml'), JSON.stringify({ services }))
     },
     /** Sets variables in `.env`. */
@@ -64,7 +79,10 @@ const openProject = (engine: ImageEngine) => {
       const others = (existsSync(file) ? readFileSync(file, 'utf8') : '')
         .split('\n')
         .filter((line) => !Object.hasOwn(values, line.split('=')[0] ?? ''))
-      writeFileSync(file, [...others, ...Object.entries(values).map(([name, value]) => `${name}='${value}'`), ''].join('\n'))
+      writeFileSync(
+        file,
+        [...others, ...Object.entries(values).map(([name, value]) => `${name}='${value}'`), ''].join('\n'),
+      )
     },
   }
 }
@@ -74,10 +92,15 @@ const suite = (): void => {
   let project: ReturnType<typeof openProject>
   let api: Api
   const docker = (...args: string[]) => engine.docker(...args)
-  const compose = async (command: string): Promise<string> => (await project.shell(`docker compose ${command}`)).stdout.trim()
+  const compose = async (command: string): Promise<string> =>
+    (await project.shell(`docker compose ${command}`)).stdout.trim()
   const containerOf = (service: string): Promise<string> => compose(`ps --all --quiet ${service}`)
   const sql = async (database: string, statement: string): Promise<string[]> =>
-    (await compose(`exec -T postgres sh -c 'exec psql -U "$POSTGRES_USER" -Atc "$2" "$1"' sh ${database} ${quote(statement)}`)).split('\n')
+    (
+      await compose(
+        `exec -T postgres sh -c 'exec psql -U "$POSTGRES_USER" -Atc "$2" "$1"' sh ${database} ${quote(statement)}`,
+      )
+    ).split('\n')
   const openGate = async (host: string): Promise<void> => {
     await compose(`exec -T ${host} touch ${dataFolder}/gate`)
   }
@@ -86,10 +109,14 @@ const suite = (): void => {
     const { items } = await api.get(`/execution-runs/${id}/activities/`)
     return items.some((item: any) => item.activityId === 'gate' && item.status === 'running')
   }
-  const useToday = (): void => project.use(root, { ...fleetImages, ...Object.fromEntries(hosts.map((host) => [host, image])) })
+  const useToday = (): void =>
+    project.use(root, { ...fleetImages, ...Object.fromEntries(hosts.map((host) => [host, image])) })
   const start = documented('Start')
 
-  /** The installation of an older commit with a completed run, an open one and a credential; the same records where the clone lacks the commit. */
+  /**
+   * The installation of an older commit with a completed run, an open one and a credential; the
+   * same records where the clone lacks the commit.
+   */
   const openOlder = async (ports: { api: number; page: number }): Promise<void> => {
     const checkout = await buildOlderImage(engine, olderCommit, olderImage)
     const { 'postgres-roles': _, ...images } = fleetImages
@@ -97,10 +124,15 @@ const suite = (): void => {
       useToday()
       await project.shell(start.replace(/^docker compose up.*\n/m, ''))
       project.set({ POSTGRES_USER: 'orrery', POSTGRES_PASSWORD: 'older', ORRERY_PORT: ports.api })
-      await project.shell('docker compose up --wait postgres && docker compose run --rm --no-TTY postgres-roles')
-      await project.shell(`docker compose exec -T postgres psql -q -v ON_ERROR_STOP=1 -U orrery orrery < ${quote(olderRecordsFile)}`)
       await project.shell(
-        `docker compose run --rm --no-deps --no-TTY --entrypoint mkdir api -p ${olderFolders.map((folder) => `${dataFolder}/${folder}`).join(' ')}`,
+        'docker compose up --wait postgres && docker compose run --rm --no-TTY postgres-roles',
+      )
+      await project.shell(
+        `docker compose exec -T postgres psql -q -v ON_ERROR_STOP=1 -U orrery orrery < ${quote(olderRecordsFile)}`,
+      )
+      await project.shell(
+        'docker compose run --rm --no-deps --no-TTY --entrypoint mkdir api -p ' +
+          olderFolders.map((folder) => `${dataFolder}/${folder}`).join(' '),
       )
       await project.shell('rm .env vault.key')
       return
@@ -108,7 +140,12 @@ const suite = (): void => {
     project.use(checkout, { ...images, ...Object.fromEntries(hosts.map((host) => [host, olderImage])) })
     // Its ports are fixed, and somebody may use them here.
     const file = join(project.folder, 'docker-compose.yml')
-    writeFileSync(file, readFileSync(file, 'utf8').replace(':8080:8080', `:${ports.api}:8080`).replace(':8233:8080', `:${ports.page}:8080`))
+    writeFileSync(
+      file,
+      readFileSync(file, 'utf8')
+        .replace(':8080:8080', `:${ports.api}:8080`)
+        .replace(':8233:8080', `:${ports.page}:8080`),
+    )
     project.set({ POSTGRES_PASSWORD: 'older', SERVICE_API_TOKEN: token })
     await project.shell('docker compose up --wait')
     await api.storeHello()
@@ -118,7 +155,8 @@ const suite = (): void => {
     await until(() => isAtGate('open'), 'the run waits at its gate', 300_000)
     if (process.env['UPDATE_OLDER_RECORDS'] === '1')
       await project.shell(
-        `docker compose exec -T postgres pg_dump -U orrery --inserts --no-owner --no-privileges orrery | grep -Ev '^(--.*|\\\\.*|)$' > ${quote(olderRecordsFile)}`,
+        'docker compose exec -T postgres pg_dump -U orrery --inserts --no-owner --no-privileges ' +
+          `orrery | grep -Ev '^(--.*|\\\\.*|)$' > ${quote(olderRecordsFile)}`,
       )
   }
 
@@ -143,11 +181,16 @@ const suite = (): void => {
     await project.shell(start.replace(/^docker compose up.*\n/m, ''))
     expect(statSync(join(project.folder, '.env')).mode & 0o777).toBe(0o600)
     project.set({ POSTGRES_USER: 'orrery', POSTGRES_PASSWORD: 'older', SERVICE_API_TOKEN: token })
-    project.set({ ORRERY_DATABASE_PASSWORD: passwords.orrery, TEMPORAL_DATABASE_PASSWORD: passwords.temporal })
+    project.set({
+      ORRERY_DATABASE_PASSWORD: passwords.orrery,
+      TEMPORAL_DATABASE_PASSWORD: passwords.temporal,
+    })
     project.set({ ORRERY_PORT: ports.api, TEMPORAL_UI_PORT: ports.page, ORRERY_ADMIN_PORT: await freePort() })
     await project.shell(documented('Upgrade the containers'))
 
-    expect(await sql('orrery', 'select max(number) from schema_migrations')).toEqual([String(newestMigration())])
+    expect(await sql('orrery', 'select max(number) from schema_migrations')).toEqual([
+      String(newestMigration()),
+    ])
     expect((await api.get('/execution-runs/open/')).run.status).toBe('running')
     await openGate('api')
     await api.completed('open', 300)
@@ -159,14 +202,17 @@ const suite = (): void => {
     expect(
       await sql(
         'postgres',
-        "select distinct datname || ' ' || usename from pg_stat_activity where client_addr is not null and backend_type = 'client backend' order by 1",
+        "select distinct datname || ' ' || usename from pg_stat_activity where client_addr is not " +
+          "null and backend_type = 'client backend' order by 1",
       ),
     ).toEqual(['orrery orrery_service', 'temporal temporal', 'temporal_visibility temporal'])
     for (const [role, database] of [
       ['temporal', 'orrery'],
       ['orrery_service', 'temporal'],
     ])
-      expect(await sql('postgres', `select has_database_privilege('${role}', '${database}', 'connect')`)).toEqual(['f'])
+      expect(
+        await sql('postgres', `select has_database_privilege('${role}', '${database}', 'connect')`),
+      ).toEqual(['f'])
   }, 1_800_000)
 
   test('workflows complete in the API and in both workers although each program of the fleet is killed', async () => {
@@ -183,7 +229,10 @@ const suite = (): void => {
       await until(
         async () => {
           const [state, health, now] = (
-            await ask(id, '{{.State.Status}} {{if .State.Health}}{{.State.Health.Status}}{{else}}healthy{{end}} {{.State.Pid}}')
+            await ask(
+              id,
+              '{{.State.Status}} {{if .State.Health}}{{.State.Health.Status}}{{else}}healthy{{end}} {{.State.Pid}}',
+            )
           ).split(' ')
           return state === 'running' && health === 'healthy' && Number(now) !== pid
         },
@@ -194,7 +243,8 @@ const suite = (): void => {
     for (const host of hosts)
       expect([
         host,
-        (await until(() => api.get(`/execution-runs/on-${host}/`).catch(() => undefined), 'the API answers')).run.status,
+        (await until(() => api.get(`/execution-runs/on-${host}/`).catch(() => undefined), 'the API answers'))
+          .run.status,
       ]).toEqual([host, 'running'])
     await Promise.all(hosts.map(openGate))
     for (const host of hosts) {
@@ -217,7 +267,9 @@ const suite = (): void => {
       readFileSync(join(root, 'docs/operations.md'), 'utf8'),
     )?.[0]
     const command = /`(\(umask 077; openssl rand[^`]*)`/.exec(remedy ?? '')?.[1]
-    await project.shell(`${command ?? 'false'}; cat > vault.key <<'END'\n${kept.toString()}END\ndocker compose up --wait worker-2`)
+    await project.shell(
+      `${command ?? 'false'}; cat > vault.key <<'END'\n${kept.toString()}END\ndocker compose up --wait worker-2`,
+    )
   }, 600_000)
 
   test('a stop is in order, and a backup restored into empty volumes gives everything back', async () => {
@@ -244,7 +296,11 @@ const suite = (): void => {
     await project.shell(documented('Back up the containers'))
     await compose('down --volumes')
 
-    project.set({ POSTGRES_USER: 'postgres', POSTGRES_PASSWORD: passwords.superuser, ORRERY_DATABASE_PASSWORD: 'o:t/h@e%r' })
+    project.set({
+      POSTGRES_USER: 'postgres',
+      POSTGRES_PASSWORD: passwords.superuser,
+      ORRERY_DATABASE_PASSWORD: 'o:t/h@e%r',
+    })
     await project.shell(documented('Restore the containers'))
     expect(await sql('postgres', 'select rolname from pg_roles where rolsuper')).toEqual(['postgres'])
     expect(await api.get('/execution-runs/')).toEqual(before)
@@ -253,9 +309,13 @@ const suite = (): void => {
     expect(await api.get('/execution-runs/on-api/activities/gate/outputs/gate.txt')).toBe('open\n')
     // The files of a worker's tasks are read where they are.
     for (const host of hosts)
-      expect(await compose(`exec -T ${host} find ${dataFolder}/work -name gate.txt -exec cat {} +`)).toMatch(/^(?:open\s?)+$/)
+      expect(await compose(`exec -T ${host} find ${dataFolder}/work -name gate.txt -exec cat {} +`)).toMatch(
+        /^(?:open\s?)+$/,
+      )
     // The credential opens with the same key, and new work is done.
-    expect(await compose('exec -T api node dist/src/vault-keys.js status')).toMatch(/^[0-9a-f]{16} +1 credentials, seals$/m)
+    expect(await compose('exec -T api node dist/src/programs/vault-keys.js status')).toMatch(
+      /^[0-9a-f]{16} +1 credentials, seals$/m,
+    )
     await api.storeHelloOn('worker-1')
     await api.runToEnd('after')
   }, 1_800_000)

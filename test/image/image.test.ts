@@ -26,7 +26,12 @@ const suite = (): void => {
   const docker = (...args: string[]) => engine.docker(...args)
 
   /** Starts a container and waits until its health check says yes. */
-  const start = async (name: string, environment: Record<string, string>, options: string[] = [], command: string[] = []) => {
+  const start = async (
+    name: string,
+    environment: Record<string, string>,
+    options: string[] = [],
+    command: string[] = [],
+  ) => {
     const adminPort = await freePort()
     const settings = {
       SERVICE_LISTEN_ADDRESS: '127.0.0.1:0',
@@ -47,7 +52,8 @@ const suite = (): void => {
       image,
       ...command,
     )
-    const health = (): Promise<string> => docker('inspect', '--format', '{{.State.Status}} {{.State.Health.Status}}', name)
+    const health = (): Promise<string> =>
+      docker('inspect', '--format', '{{.State.Status}} {{.State.Health.Status}}', name)
     await until(
       async () => {
         const state = await health()
@@ -58,15 +64,20 @@ const suite = (): void => {
       180_000,
     )
     const ready = () => fetch(`http://127.0.0.1:${adminPort}/readyz`)
-    await until(async () => (await ready()).status === 200, `${name} is ready`, 180_000).catch(async (error: unknown) => {
-      throw new Error(`${await (await ready()).text()}\n${await docker('logs', name)}`, { cause: error })
-    })
+    await until(async () => (await ready()).status === 200, `${name} is ready`, 180_000).catch(
+      async (error: unknown) => {
+        throw new Error(`${await (await ready()).text()}\n${await docker('logs', name)}`, { cause: error })
+      },
+    )
   }
   const apiFrom = (ready: string): Api => openApi((JSON.parse(ready) as { baseUrl: string }).baseUrl, token)
   /** Stops a container as an orchestrator does, gives its exit code and what it said. */
   const stop = async (name: string) => {
     await docker('stop', '--time', '40', name)
-    return { exitCode: Number(await docker('inspect', '--format', '{{.State.ExitCode}}', name)), said: await docker('logs', name) }
+    return {
+      exitCode: Number(await docker('inspect', '--format', '{{.State.ExitCode}}', name)),
+      said: await docker('logs', name),
+    }
   }
 
   beforeAll(async () => {
@@ -85,7 +96,9 @@ const suite = (): void => {
     expect(await inside('node', '--version')).toMatch(/^v24\./)
     const packages = (await inside('ls', 'node_modules')).split('\n')
     expect(packages).toEqual(expect.arrayContaining(['express', 'pg', 'zod', 'swagger-ui-dist']))
-    expect(packages.filter((name) => ['typescript', 'jest', 'oxlint', 'knip', 'fast-check'].includes(name))).toEqual([])
+    expect(
+      packages.filter((name) => ['typescript', 'jest', 'oxlint', 'knip', 'fast-check'].includes(name)),
+    ).toEqual([])
     expect(await inside('find', '/app', '-writable', '-not', '-type', 'l')).toBe('')
     expect(await inside('node', 'dist/src/main.js', '--print-config')).toContain('/var/lib/orrery')
   }, 120_000)

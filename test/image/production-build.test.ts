@@ -2,7 +2,7 @@ import { execFileSync, spawn, type ChildProcess } from 'node:child_process'
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, beforeAll, expect, test } from '@jest/globals'
-import type { Ready } from '../../src/embedded/ready-file.ts'
+import type { ReadyFacts } from '../../src/embedded/ready-file.ts'
 import { cacheDir, temporaryFolder, until } from '../embedded/folder.ts'
 import { openApi } from './api.ts'
 
@@ -26,7 +26,8 @@ beforeAll(async () => {
     },
     stdio: ['ignore', 'pipe', 'pipe'],
   })
-  for (const stream of [started.stdout, started.stderr]) stream.on('data', (chunk: Buffer) => (said += chunk.toString()))
+  for (const stream of [started.stdout, started.stderr])
+    stream.on('data', (chunk: Buffer) => (said += chunk.toString()))
   daemon = started
   await until(
     () => {
@@ -44,7 +45,7 @@ afterAll(() => {
 
 test('what npm run build makes serves the API, plans, simulates, runs processes and stops', async () => {
   // The workers are ready only with the bundle: the files it was made from are not there.
-  const { baseUrl, rootUrl, adminUrl } = JSON.parse(readFileSync(readyFile, 'utf8')) as Ready
+  const { baseUrl, rootUrl, adminUrl } = JSON.parse(readFileSync(readyFile, 'utf8')) as ReadyFacts
   await until(async () => (await fetch(`${adminUrl}/readyz`)).status === 200, 'all parts are ready', 120_000)
   const api = openApi(baseUrl, undefined)
   expect((await fetch(rootUrl)).headers.get('akoflow-server')).toBe(
@@ -57,7 +58,9 @@ test('what npm run build makes serves the API, plans, simulates, runs processes 
   await api.storeHello()
   // More than 256 KiB of YAML is read in a thread of its own, which has its own compiled file.
   const large = `id: large\nname: Large\nenvironmentVersionIds: [hello-v1]\n# ${'x'.repeat(300_000)}\n`
-  expect((await api.post('/execution-scopes/', large)).id ?? (await api.get('/execution-scopes/large/')).id).toBe('large')
+  expect(
+    (await api.post('/execution-scopes/', large)).id ?? (await api.get('/execution-scopes/large/')).id,
+  ).toBe('large')
 
   // A planner works in a thread of its own, too.
   await api.post('/planning-sessions/', {
@@ -68,7 +71,9 @@ test('what npm run build makes serves the API, plans, simulates, runs processes 
   })
   const session = await until(async () => {
     const detail = await api.get('/planning-sessions/session/')
-    return ['completed', 'failed'].includes((detail.session ?? detail).status) ? (detail.session ?? detail) : undefined
+    return ['completed', 'failed'].includes((detail.session ?? detail).status)
+      ? (detail.session ?? detail)
+      : undefined
   }, 'the planning session is over')
   expect(session).toMatchObject({ status: 'completed' })
 
@@ -77,7 +82,13 @@ test('what npm run build makes serves the API, plans, simulates, runs processes 
   expect(await api.get('/execution-runs/real/activities/shout/logs/')).toMatch(/^HELLO FROM \S+\n$/)
 
   daemon?.kill('SIGTERM')
-  expect(await until(() => (daemon?.exitCode === null ? undefined : { code: daemon?.exitCode }), 'the daemon has ended', 40_000)).toEqual({
+  expect(
+    await until(
+      () => (daemon?.exitCode === null ? undefined : { code: daemon?.exitCode }),
+      'the daemon has ended',
+      40_000,
+    ),
+  ).toEqual({
     code: 0,
   })
 }, 300_000)

@@ -12,7 +12,10 @@ interface Span {
   attributes: { key: string; value: { stringValue?: string } }[]
 }
 interface Export {
-  resourceSpans: { resource: { attributes: { key: string; value: { stringValue: string } }[] }; scopeSpans: { spans: Span[] }[] }[]
+  resourceSpans: {
+    resource: { attributes: { key: string; value: { stringValue: string } }[] }
+    scopeSpans: { spans: Span[] }[]
+  }[]
 }
 
 /** A collector that speaks OTLP over HTTP with JSON, as the real ones do on port 4318. */
@@ -49,11 +52,20 @@ test('spans reach the collector, nested, continuing the trace of the caller, fai
 
   expect(new Set(received.map(({ path }) => path))).toEqual(new Set(['/v1/traces']))
   const resources = received.flatMap(({ document }) => document.resourceSpans)
-  expect(resources[0]?.resource.attributes).toContainEqual({ key: 'service.name', value: { stringValue: 'orrery' } })
+  expect(resources[0]?.resource.attributes).toContainEqual({
+    key: 'service.name',
+    value: { stringValue: 'orrery' },
+  })
   const spans = resources.flatMap(({ scopeSpans }) => scopeSpans.flatMap((scope) => scope.spans))
   const named = (name: string): Span | undefined => spans.find((span) => span.name === name)
-  expect(named('GET /runs/{id}/')).toMatchObject({ traceId: '0af7651916cd43dd8448eb211c80319c', parentSpanId: 'b7ad6b7169203331' })
-  expect(named('query')).toMatchObject({ traceId: '0af7651916cd43dd8448eb211c80319c', parentSpanId: named('GET /runs/{id}/')?.spanId })
+  expect(named('GET /runs/{id}/')).toMatchObject({
+    traceId: '0af7651916cd43dd8448eb211c80319c',
+    parentSpanId: 'b7ad6b7169203331',
+  })
+  expect(named('query')).toMatchObject({
+    traceId: '0af7651916cd43dd8448eb211c80319c',
+    parentSpanId: named('GET /runs/{id}/')?.spanId,
+  })
   expect(named('broken')?.status.code).toBe(2)
   expect(named('query')?.status.code ?? 0).toBe(0)
 })

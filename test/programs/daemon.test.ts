@@ -6,9 +6,9 @@ import { afterAll, describe, expect, test } from '@jest/globals'
 import pg from 'pg'
 import { configFromEnvironment, parseConfig } from '../../src/config.ts'
 import { findEndpoints } from '../../src/embedded/ready-file.ts'
-import type { Ready } from '../../src/embedded/ready-file.ts'
-import { identify, isAlive } from '../../src/embedded/processes.ts'
-import type { ProcessIdentity } from '../../src/embedded/processes.ts'
+import type { ReadyFacts } from '../../src/embedded/ready-file.ts'
+import { identify, stillRuns } from '../../src/embedded/processes.ts'
+import type { KnownProcess } from '../../src/embedded/processes.ts'
 import { cacheDir, temporaryFolder, until } from '../embedded/folder.ts'
 
 const fixture = new URL('./daemon-fixture.ts', import.meta.url).pathname
@@ -41,7 +41,8 @@ const start = (environment: Record<string, string> = {}, args: string[] = []): S
   })
   started.push(child)
   let text = ''
-  for (const stream of [child.stdout, child.stderr]) stream.on('data', (chunk: Buffer) => (text += chunk.toString()))
+  for (const stream of [child.stdout, child.stderr])
+    stream.on('data', (chunk: Buffer) => (text += chunk.toString()))
   const ended = new Promise<number | string>((resolve) =>
     child.once('close', (code, signal) => {
       resolve(code ?? signal ?? 'unknown')
@@ -49,21 +50,22 @@ const start = (environment: Record<string, string> = {}, args: string[] = []): S
   )
   return { child, output: () => text, ended }
 }
-const readyOf = ({ child, output }: Started, file = readyFile): Promise<Ready> =>
+const readyOf = ({ child, output }: Started, file = readyFile): Promise<ReadyFacts> =>
   until(
     () => {
       if (child.exitCode !== null) throw new Error(`the daemon ended:\n${output()}`)
       if (!existsSync(file)) return undefined
-      const ready = JSON.parse(readFileSync(file, 'utf8')) as Ready
+      const ready = JSON.parse(readFileSync(file, 'utf8')) as ReadyFacts
       return ready.pids.daemon === child.pid ? ready : undefined
     },
     'the ready file',
     900_000,
   )
-const serversOf = ({ pids }: Ready): ProcessIdentity[] =>
+const serversOf = ({ pids }: ReadyFacts): KnownProcess[] =>
   [pids.postgres, pids.temporal].map((pid) => identify(pid ?? -1)).filter((found) => found !== undefined)
-const gone = (servers: ProcessIdentity[]): Promise<boolean> => until(() => !servers.some(isAlive), 'the servers have ended', 40_000)
-const parts = async (ready: Ready): Promise<unknown> => (await fetch(`${ready.adminUrl}/readyz`)).json()
+const gone = (servers: KnownProcess[]): Promise<boolean> =>
+  until(() => !servers.some(stillRuns), 'the servers have ended', 40_000)
+const parts = async (ready: ReadyFacts): Promise<unknown> => (await fetch(`${ready.adminUrl}/readyz`)).json()
 
 describe('the daemon around its service', () => {
   test('writes where everything listens, answers on the admin address, and a stop leaves nothing', async () => {
@@ -76,7 +78,12 @@ describe('the daemon around its service', () => {
       temporalAddress: expect.stringMatching(/^127\.0\.0\.1:\d+$/),
       temporalUiUrl: expect.stringMatching(/^http:\/\/127\.0\.0\.1:\d+$/),
       databaseUrl: expect.stringMatching(/^postgres:\/\/orrery@127\.0\.0\.1:\d+\/orrery$/),
-      pids: { daemon: daemon.child.pid, workers: [daemon.child.pid], postgres: expect.any(Number), temporal: expect.any(Number) },
+      pids: {
+        daemon: daemon.child.pid,
+        workers: [daemon.child.pid],
+        postgres: expect.any(Number),
+        temporal: expect.any(Number),
+      },
     })
     const password = readFileSync(join(data, 'postgresql.password'), 'utf8').trim()
     expect(daemon.output()).not.toContain(password)
@@ -113,7 +120,7 @@ describe('the daemon around its service', () => {
     expect(servers).toHaveLength(2)
     daemon.child.kill('SIGTERM')
     expect(await daemon.ended).toBe(0)
-    expect(servers.some(isAlive)).toBe(false)
+    expect(servers.some(stillRuns)).toBe(false)
     expect(existsSync(readyFile)).toBe(false)
     expect(() => findEndpoints(config)).toThrow(
       /no daemon runs with the ready file .*npm start.*SERVICE_DATABASE_URL and SERVICE_TEMPORAL_ADDRESS/,
@@ -165,15 +172,15 @@ describe('the daemon around its service', () => {
     for (const name of ['postgres', 'temporal'] as const) {
       process.kill(before.pids[name] ?? -1, 'SIGKILL')
       await until(() => {
-        const { pids } = JSON.parse(readFileSync(readyFile, 'utf8')) as Ready
+        const { pids } = JSON.parse(readFileSync(readyFile, 'utf8')) as ReadyFacts
         return pids[name] !== null && pids[name] !== before.pids[name] && identify(pids[name]) !== undefined
       }, `${name} runs again`)
     }
-    const after = JSON.parse(readFileSync(readyFile, 'utf8')) as Ready
+    const after = JSON.parse(readFileSync(readyFile, 'utf8')) as ReadyFacts
     expect({ ...after, pids: before.pids }).toEqual(before)
     daemon.child.kill('SIGTERM')
     expect(await daemon.ended).toBe(0)
-    expect(serversOf(after).some(isAlive)).toBe(false)
+    expect(serversOf(after).some(stillRuns)).toBe(false)
   }, 120_000)
 
   test('a second signal forces the end, and one during the start ends at once; the servers go in both cases', async () => {
@@ -221,7 +228,10 @@ test('an admin address that is taken is named with the remedy', async () => {
   const taken = join(folder.path, 'taken')
   const holder = start({ SERVICE_DATA_DIR: taken })
   const { adminUrl } = await readyOf(holder, join(taken, 'ready.json'))
-  const program = start({ SERVICE_DATA_DIR: join(folder.path, 'other'), SERVICE_ADMIN_ADDRESS: new URL(adminUrl).host })
+  const program = start({
+    SERVICE_DATA_DIR: join(folder.path, 'other'),
+    SERVICE_ADMIN_ADDRESS: new URL(adminUrl).host,
+  })
   expect(await program.ended).toBe(1)
   expect(program.output()).toMatch(/SERVICE_ADMIN_ADDRESS=127\.0\.0\.1:\d+ cannot be listened on/)
   holder.child.kill('SIGTERM')
@@ -230,7 +240,12 @@ test('an admin address that is taken is named with the remedy', async () => {
 
 test('a ready file of a daemon that is gone, or cut short, is no address', () => {
   const file = join(folder.path, 'stale.json')
-  const config = { ...configFromEnvironment(), readyFile: file, databaseUrl: undefined, temporalAddress: undefined }
+  const config = {
+    ...configFromEnvironment(),
+    readyFile: file,
+    databaseUrl: undefined,
+    temporalAddress: undefined,
+  }
   for (const content of [
     '{"baseUrl":',
     '{}',

@@ -2,13 +2,15 @@ import { spawn } from 'node:child_process'
 import { chmodSync, cpSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { afterAll, describe, expect, test } from '@jest/globals'
-import { identify, isAlive, signal } from '../../src/embedded/processes.ts'
-import type { ProcessIdentity } from '../../src/embedded/processes.ts'
+import { identify, stillRuns, signalKnown } from '../../src/embedded/processes.ts'
+import type { KnownProcess } from '../../src/embedded/processes.ts'
 import { temporaryFolder, until } from '../embedded/folder.ts'
 import { openTerminal } from './terminal.ts'
 
 const root = new URL('../../', import.meta.url).pathname
-const { scripts } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { scripts: Record<string, string> }
+const { scripts } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as {
+  scripts: Record<string, string>
+}
 /** The scripts that run a program of the service. */
 const names = Object.keys(scripts).filter((name) => scripts[name]?.includes('bin/run.mjs'))
 
@@ -16,34 +18,37 @@ const names = Object.keys(scripts).filter((name) => scripts[name]?.includes('bin
 const leftWithinMs = 20_000
 
 const folder = temporaryFolder()
-const started: ProcessIdentity[] = []
+const started: KnownProcess[] = []
 afterAll(() => {
-  for (const each of started) signal(each, 'SIGKILL')
+  for (const each of started) signalKnown(each, 'SIGKILL')
   folder[Symbol.dispose]()
 })
 
 /**
- * The project's own package.json and bin/run.mjs, where each program is one that writes down who runs it and ends in order when it is
- * asked to. One that is stubborn must be ended by force.
+ * The project's own package.json and bin/run.mjs, where each program is one that writes down who
+ * runs it and ends in order when it is asked to. One that is stubborn must be ended by force.
  */
 const checkout = join(folder.path, 'checkout')
 const planted = `import { renameSync, writeFileSync } from 'node:fs'
 const file = process.env.MARK
 for (const name of ['SIGTERM', 'SIGINT', 'SIGHUP'])
-  process.on(name, () => { if (process.env.STUBBORN === undefined) { writeFileSync(file + '.ended', name); process.exit(0) } })
+  process.on(name, () => {
+    if (process.env.STUBBORN === undefined) { writeFileSync(file + '.ended', name); process.exit(0) } })
 writeFileSync(file + '.new', JSON.stringify({ program: process.pid, runner: process.ppid }))
 renameSync(file + '.new', file)
 setInterval(() => undefined, 1000)
 `
 mkdirSync(join(checkout, 'node_modules/.bin'), { recursive: true })
 mkdirSync(join(checkout, 'bin'))
-for (const file of ['package.json', 'package-lock.json', 'bin/run.mjs']) cpSync(join(root, file), join(checkout, file))
+for (const file of ['package.json', 'package-lock.json', 'bin/run.mjs'])
+  cpSync(join(root, file), join(checkout, file))
 cpSync(join(root, 'package-lock.json'), join(checkout, 'node_modules/.installed-lock.json'))
 writeFileSync(join(checkout, 'planted.mjs'), planted)
 // npm puts this folder first on the search path: a call of run.mjs goes on, any other is a program.
 writeFileSync(
   join(checkout, 'node_modules/.bin/node'),
-  `#!/bin/sh\ncase $1 in bin/run.mjs) exec ${process.execPath} "$@" ;; *) exec ${process.execPath} ${join(checkout, 'planted.mjs')} ;; esac\n`,
+  `#!/bin/sh\ncase $1 in bin/run.mjs) exec ${process.execPath} "$@" ;; *) exec ` +
+    `${process.execPath} ${join(checkout, 'planted.mjs')} ;; esac\n`,
 )
 chmodSync(join(checkout, 'node_modules/.bin/node'), 0o755)
 
@@ -56,14 +61,17 @@ const environment = (mark: string, stubborn = false): Record<string, string> => 
 })
 
 interface Chain {
-  npm: ProcessIdentity
-  all: ProcessIdentity[]
+  npm: KnownProcess
+  all: KnownProcess[]
 }
 
 const written = (mark: string): { program: number; runner: number } | undefined =>
-  existsSync(mark) ? (JSON.parse(readFileSync(mark, 'utf8')) as { program: number; runner: number }) : undefined
+  existsSync(mark)
+    ? (JSON.parse(readFileSync(mark, 'utf8')) as { program: number; runner: number })
+    : undefined
 
-const parentOf = (pid: number): number => Number(/^PPid:\s*(\d+)/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1])
+const parentOf = (pid: number): number =>
+  Number(/^PPid:\s*(\d+)/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1])
 
 /** npm, the runner and the program, once the program runs. */
 const chainOf = async (mark: string): Promise<Chain> => {
@@ -77,16 +85,33 @@ let count = 0
 const newMark = (): string => join(folder.path, `mark-${String((count += 1))}`)
 
 const runScript = (name: string, mark: string, stubborn = false): Promise<Chain> => {
-  spawn('npm', ['run', '--silent', name], { cwd: checkout, env: environment(mark, stubborn), stdio: 'ignore', detached: true })
+  spawn('npm', ['run', '--silent', name], {
+    cwd: checkout,
+    env: environment(mark, stubborn),
+    stdio: 'ignore',
+    detached: true,
+  })
   return chainOf(mark)
 }
 
 const gone = ({ all }: Chain, name: string): Promise<boolean> =>
-  until(() => !all.some(isAlive), `nothing is left of npm run ${name}`, leftWithinMs)
+  until(() => !all.some(stillRuns), `nothing is left of npm run ${name}`, leftWithinMs)
 
 describe('nothing is left within 20 s of the end of npm', () => {
   test('the scripts give their place to the program, so that a signal to npm arrives', () => {
-    expect(names).toEqual(expect.arrayContaining(['start', 'worker', 'demo', 'test', 'bench', 'backup', 'restore', 'vault', 'site']))
+    expect(names).toEqual(
+      expect.arrayContaining([
+        'start',
+        'worker',
+        'demo',
+        'test',
+        'bench',
+        'backup',
+        'restore',
+        'vault',
+        'site',
+      ]),
+    )
     expect(names.filter((name) => !/^exec (?:env [A-Z_]+=\S+ )?node /.test(scripts[name] ?? ''))).toEqual([])
   })
 
@@ -126,7 +151,10 @@ describe('nothing is left within 20 s of the end of npm', () => {
   }, 240_000)
 })
 
-/** Types `npm run start` with a prefix into an interactive shell, closes the terminal, and waits until the hang-up has ended npm. */
+/**
+ * Types `npm run start` with a prefix into an interactive shell, closes the terminal, and waits
+ * until the hang-up has ended npm.
+ */
 const inBackground = async (prefix: string): Promise<{ mark: string; chain: Chain }> => {
   const mark = newMark()
   const terminal = openTerminal('exec bash --norc --noprofile -i', environment(mark), checkout)
@@ -139,11 +167,11 @@ const inBackground = async (prefix: string): Promise<{ mark: string; chain: Chai
 describe('a program in the background of a terminal that is closed', () => {
   test('goes on under nohup, and ends in order when it is asked to', async () => {
     const { mark, chain } = await inBackground('nohup')
-    const [npm, runner, program] = chain.all as [ProcessIdentity, ProcessIdentity, ProcessIdentity]
+    const [npm, runner, program] = chain.all as [KnownProcess, KnownProcess, KnownProcess]
     // Node takes back what nohup set, so npm itself dies of the hang-up.
-    await until(() => !isAlive(npm), 'npm has ended')
+    await until(() => !stillRuns(npm), 'npm has ended')
     await new Promise((resolve) => setTimeout(resolve, 3_000))
-    expect([isAlive(runner), isAlive(program), existsSync(`${mark}.ended`)]).toEqual([true, true, false])
+    expect([stillRuns(runner), stillRuns(program), existsSync(`${mark}.ended`)]).toEqual([true, true, false])
     process.kill(runner.pid, 'SIGTERM')
     await gone(chain, 'start')
     expect(readFileSync(`${mark}.ended`, 'utf8')).toBe('SIGTERM')

@@ -32,7 +32,10 @@ const usual = (data: string): Record<string, string> => ({
 })
 
 /** No server is needed, or can be reached, where both are named. */
-const elsewhere = { SERVICE_DATABASE_URL: 'postgres://ada:hidden-password@127.0.0.1:1/lab', SERVICE_TEMPORAL_ADDRESS: '127.0.0.1:1' }
+const elsewhere = {
+  SERVICE_DATABASE_URL: 'postgres://ada:hidden-password@127.0.0.1:1/lab',
+  SERVICE_TEMPORAL_ADDRESS: '127.0.0.1:1',
+}
 
 interface Line {
   level: string
@@ -48,7 +51,8 @@ const start = (environment: Record<string, string>) => {
   })
   started.push(child)
   let text = ''
-  for (const stream of [child.stdout, child.stderr]) stream.on('data', (chunk: Buffer) => (text += chunk.toString()))
+  for (const stream of [child.stdout, child.stderr])
+    stream.on('data', (chunk: Buffer) => (text += chunk.toString()))
   const ended = new Promise<number | null>((resolve) => child.once('close', resolve))
   const lines = (): Line[] =>
     text
@@ -77,18 +81,25 @@ describe('a start that cannot succeed names the variable, its value and the reme
     await new Promise((resolve) => taken.once('listening', resolve))
     const { port } = taken.address() as AddressInfo
     const message = await failure({ SERVICE_LISTEN_ADDRESS: `127.0.0.1:${port}` })
-    expect(message).toContain(`SERVICE_LISTEN_ADDRESS=127.0.0.1:${port} cannot be listened on: another program listens there`)
+    expect(message).toContain(
+      `SERVICE_LISTEN_ADDRESS=127.0.0.1:${port} cannot be listened on: another program listens there`,
+    )
     expect(message).toContain('give another port')
     taken.close()
   }, 120_000)
 
   test('an address of another machine', async () => {
     const message = await failure({ SERVICE_LISTEN_ADDRESS: '192.0.2.1:8080' })
-    expect(message).toMatch(/SERVICE_LISTEN_ADDRESS=192\.0\.2\.1:8080 .*this machine has no such address: give one of its own/)
+    expect(message).toMatch(
+      /SERVICE_LISTEN_ADDRESS=192\.0\.2\.1:8080 .*this machine has no such address: give one of its own/,
+    )
   }, 120_000)
 
   test('a database that refuses connections, that is on no host, that knows neither the password nor the name', async () => {
-    const away = { ...elsewhere, SERVICE_DATABASE_URL: 'postgres://ada:hidden-password@database.invalid:5432/lab' }
+    const away = {
+      ...elsewhere,
+      SERVICE_DATABASE_URL: 'postgres://ada:hidden-password@database.invalid:5432/lab',
+    }
     const wrongPassword = new URL(database.url)
     wrongPassword.password = 'hidden-password'
     const wrongName = new URL(database.url)
@@ -99,11 +110,16 @@ describe('a start that cannot succeed names the variable, its value and the reme
         away,
         { ...elsewhere, SERVICE_DATABASE_URL: wrongPassword.href },
         { ...elsewhere, SERVICE_DATABASE_URL: wrongName.href },
-      ].map((environment, index) => failure({ ...environment, SERVICE_DATA_DIR: join(folder.path, `database-${String(index)}`) })),
+      ].map((environment, index) =>
+        failure({ ...environment, SERVICE_DATA_DIR: join(folder.path, `database-${String(index)}`) }),
+      ),
     )
-    for (const message of messages) expect(message).toMatch(/SERVICE_DATABASE_URL=postgres:\/\/\w+:\*{4}@\S+ cannot be used: /)
+    for (const message of messages)
+      expect(message).toMatch(/SERVICE_DATABASE_URL=postgres:\/\/\w+:\*{4}@\S+ cannot be used: /)
     expect(messages.join('\n')).not.toContain('hidden-password')
-    expect(messages[0]).toContain('the connection is refused: start PostgreSQL there or give the right address (ECONNREFUSED)')
+    expect(messages[0]).toContain(
+      'the connection is refused: start PostgreSQL there or give the right address (ECONNREFUSED)',
+    )
     expect(messages[1]).toMatch(/the host name (?:is unknown|cannot be looked up now)/)
     expect(messages[2]).toContain('the password is wrong: give the right user and password (28P01)')
     expect(messages[3]).toContain('the database does not exist: create it or give another name (3D000)')
@@ -118,10 +134,13 @@ describe('a start that cannot succeed names the variable, its value and the reme
     const closed = join(folder.path, 'closed')
     mkdirSync(closed, { mode: 0o555 })
     const below = join(closed, 'below')
-    const refused = (path: string): string => `SERVICE_DATA_DIR: the folder ${path} cannot be used: this account may not write there`
+    const refused = (path: string): string =>
+      `SERVICE_DATA_DIR: the folder ${path} cannot be used: this account may not write there`
     if (process.getuid?.() !== 0)
-      for (const path of [closed, below]) expect(await failure({ SERVICE_DATA_DIR: path })).toContain(refused(path))
-    // Root may write everywhere, and another account may not read every checkout: this process is one for a moment.
+      for (const path of [closed, below])
+        expect(await failure({ SERVICE_DATA_DIR: path })).toContain(refused(path))
+    // Root may write everywhere, and another account may not read every checkout: this process is
+    // one for a moment.
     else
       try {
         process.seteuid?.(65_534)
@@ -135,12 +154,17 @@ describe('a start that cannot succeed names the variable, its value and the reme
 })
 
 test('a Temporal that does not answer is reported once, with its variable and the remedy; the API answers meanwhile', async () => {
-  const program = start({ ...elsewhere, SERVICE_DATABASE_URL: database.url, SERVICE_DATA_DIR: join(folder.path, 'temporal') })
+  const program = start({
+    ...elsewhere,
+    SERVICE_DATABASE_URL: database.url,
+    SERVICE_DATA_DIR: join(folder.path, 'temporal'),
+  })
   await until(() => program.lines().some(({ level }) => level === 'warn'), 'the warning', 120_000)
   await new Promise((resolve) => setTimeout(resolve, 5_000))
   const warnings = program.lines().filter(({ level }) => level !== 'info')
   expect(warnings.map(({ msg }) => msg)).toEqual([
-    'SERVICE_TEMPORAL_ADDRESS=127.0.0.1:1 does not answer (Connection refused): what is accepted begins when it does; start it there or correct SERVICE_TEMPORAL_ADDRESS',
+    'SERVICE_TEMPORAL_ADDRESS=127.0.0.1:1 does not answer (Connection refused): what is accepted ' +
+      'begins when it does; start it there or correct SERVICE_TEMPORAL_ADDRESS',
   ])
   expect(warnings[0]?.err).toBeUndefined()
   expect(program.lines().some(({ msg }) => msg === 'ready')).toBe(true)
@@ -155,7 +179,10 @@ describe('in a terminal', () => {
     const terminal = openTerminal(command, { ...usual('sentence'), ...elsewhere })
     expect(await terminal.ended).toBe(1)
     expect(terminal.screen().trim()).toMatch(
-      /^\d\d:\d\d:\d\d fatal: orrery could not be started: SERVICE_DATABASE_URL=postgres:\/\/ada:\*{4}@127\.0\.0\.1:1\/lab cannot be used: .*$/,
+      new RegExp(
+        String.raw`^\d\d:\d\d:\d\d fatal: orrery could not be started: ` +
+          String.raw`SERVICE_DATABASE_URL=postgres://ada:\*{4}@127\.0\.0\.1:1/lab cannot be used: .*$`,
+      ),
     )
   }, 120_000)
 

@@ -3,9 +3,9 @@ import { createServer, type AddressInfo } from 'node:net'
 import { hostname } from 'node:os'
 import { dirname, join } from 'node:path'
 import { expect } from '@jest/globals'
-import { identify, isAlive, signal } from '../../src/embedded/processes.ts'
-import type { ProcessIdentity } from '../../src/embedded/processes.ts'
-import type { Ready } from '../../src/embedded/ready-file.ts'
+import { identify, stillRuns, signalKnown } from '../../src/embedded/processes.ts'
+import type { KnownProcess } from '../../src/embedded/processes.ts'
+import type { ReadyFacts } from '../../src/embedded/ready-file.ts'
 import { cacheDir, temporaryFolder, until } from '../embedded/folder.ts'
 import { needs } from '../support/needs.ts'
 import { openTerminal } from './terminal.ts'
@@ -15,9 +15,9 @@ const { afterAll, test } = needs('curl')
 const root = new URL('../../', import.meta.url).pathname
 const folder = temporaryFolder()
 const data = join(folder.path, 'data')
-let service: ProcessIdentity | undefined
+let service: KnownProcess | undefined
 afterAll(() => {
-  if (service !== undefined) signal(service, 'SIGKILL')
+  if (service !== undefined) signalKnown(service, 'SIGKILL')
   folder[Symbol.dispose]()
 })
 
@@ -25,7 +25,9 @@ afterAll(() => {
 const blocks = (heading: string, language: string): string[] => {
   const [, section = ''] = readFileSync(join(root, 'README.md'), 'utf8').split(`\n## ${heading}\n`)
   const [own = ''] = section.split('\n## ')
-  return [...own.matchAll(new RegExp(`^\`\`\`${language}\\n([\\s\\S]*?)^\`\`\`$`, 'gm'))].map(([, text = '']) => text)
+  return [...own.matchAll(new RegExp(`^\`\`\`${language}\\n([\\s\\S]*?)^\`\`\`$`, 'gm'))].map(
+    ([, text = '']) => text,
+  )
 }
 
 /** The port of the README, or another where a program of this machine has taken it. */
@@ -52,7 +54,8 @@ test('the blocks under "First steps", pasted into a terminal at once, print what
   expect([commands.length > 1, shown.length > 5]).toEqual([true, true])
 
   // The checkout itself, seen from a folder in which the blocks may leave files.
-  for (const name of readdirSync(root)) if (!name.startsWith('.')) symlinkSync(join(root, name), join(folder.path, name))
+  for (const name of readdirSync(root))
+    if (!name.startsWith('.')) symlinkSync(join(root, name), join(folder.path, name))
   const port = await freePort(8080)
   const environment = {
     PATH: `${dirname(process.execPath)}:${process.env['PATH'] ?? ''}`,
@@ -67,11 +70,13 @@ test('the blocks under "First steps", pasted into a terminal at once, print what
   // A terminal keeps at most 4 KiB that no program has read yet.
   expect(pasted.length).toBeLessThan(3_500)
   terminal.type(`${pasted}echo "the"" end"\n`)
-  const log = (): string => (existsSync(join(folder.path, 'orrery.log')) ? readFileSync(join(folder.path, 'orrery.log'), 'utf8') : '')
+  const log = (): string =>
+    existsSync(join(folder.path, 'orrery.log')) ? readFileSync(join(folder.path, 'orrery.log'), 'utf8') : ''
   await until(
     () => {
       const file = join(data, 'ready.json')
-      if (service === undefined && existsSync(file)) service = identify((JSON.parse(readFileSync(file, 'utf8')) as Ready).pids.daemon)
+      if (service === undefined && existsSync(file))
+        service = identify((JSON.parse(readFileSync(file, 'utf8')) as ReadyFacts).pids.daemon)
       return /^the end/m.test(terminal.screen())
     },
     'the blocks have run',
@@ -83,12 +88,16 @@ test('the blocks under "First steps", pasted into a terminal at once, print what
 
   const printed = terminal.screen().split(/[\r\n]+/)
   let from = 0
-  for (const line of shown.map((text) => text.replace('HELLO FROM …', `HELLO FROM ${hostname().toUpperCase()}`).replace('…', hostname()))) {
+  for (const line of shown.map((text) =>
+    text.replace('HELLO FROM …', `HELLO FROM ${hostname().toUpperCase()}`).replace('…', hostname()),
+  )) {
     const at = printed.findIndex((text, index) => index >= from && text.endsWith(line))
     if (at === -1)
-      throw new Error(`the README shows ${JSON.stringify(line)}, which is missing or out of order:\n${terminal.screen()}\n${log()}`)
+      throw new Error(
+        `the README shows ${JSON.stringify(line)}, which is missing or out of order:\n${terminal.screen()}\n${log()}`,
+      )
     from = at + 1
   }
   expect(service).toBeDefined()
-  expect(isAlive(service!)).toBe(false)
+  expect(stillRuns(service!)).toBe(false)
 }, 1_300_000)

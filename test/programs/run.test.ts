@@ -4,12 +4,16 @@ import { join } from 'node:path'
 import { expect, test } from '@jest/globals'
 import { temporaryFolder, until } from '../embedded/folder.ts'
 
-/** The Node that a machine comes with; the programs' own is a dependency that is installed first. */
-const bareNode = ['/usr/bin/node', '/usr/local/bin/node', process.execPath].find((path) => existsSync(path)) ?? process.execPath
+/**
+ * The Node that a machine comes with; the programs' own is a dependency that is installed first.
+ */
+const bareNode =
+  ['/usr/bin/node', '/usr/local/bin/node', process.execPath].find((path) => existsSync(path)) ??
+  process.execPath
 
 /**
- * A checkout of two files and an npm that installs what a real one would: `node_modules/.bin/node`. It counts its calls, so that it can
- * be seen when an installation happens.
+ * A checkout of two files and an npm that installs what a real one would: `node_modules/.bin/node`.
+ * It counts its calls, so that it can be seen when an installation happens.
  */
 const checkout = (
   path: string,
@@ -25,7 +29,8 @@ const checkout = (
   writeFileSync(join(path, 'src', 'main.ts'), program)
   writeFileSync(
     join(path, 'tools', 'npm'),
-    `#!/bin/sh\n[ "$1" = ci ] || exit 9\necho x >> ${join(path, 'installations')}\n${npm}\nrm -rf node_modules; mkdir -p node_modules/.bin; ln -s ${process.execPath} node_modules/.bin/node\n`,
+    `#!/bin/sh\n[ "$1" = ci ] || exit 9\necho x >> ${join(path, 'installations')}\n${npm}\nrm -rf ` +
+      `node_modules; mkdir -p node_modules/.bin; ln -s ${process.execPath} node_modules/.bin/node\n`,
   )
   chmodSync(join(path, 'tools', 'npm'), 0o755)
   const count = join(path, 'installations')
@@ -42,7 +47,8 @@ test('installs when nothing is there and when the lock has changed, and only the
     folder.path,
     'process.stdout.write(`${process.version} ${process.argv.slice(2).join(" ")}`); process.exit(7)',
   )
-  const go = () => spawnSync(bareNode, [run, 'start', '--one', 'two words'], { env: environment, encoding: 'utf8' })
+  const go = () =>
+    spawnSync(bareNode, [run, 'start', '--one', 'two words'], { env: environment, encoding: 'utf8' })
   const first = go()
   expect(first.stderr).toMatch(/installing the dependencies[\s\S]*dependencies installed in \d+ s/)
   expect([first.status, first.stdout]).toEqual([7, `${process.version} --one two words`])
@@ -59,16 +65,18 @@ test('an installation that fails is shown and is tried again next time', () => {
   const failed = spawnSync(bareNode, [run, 'start'], { env: environment, encoding: 'utf8' })
   expect(failed.status).toBe(2)
   expect(failed.stderr).toMatch(/npm ci ended with code 3:\nregistry is away/)
-  expect(spawnSync(bareNode, [run, 'start'], { env: { PATH: join(folder.path, 'no-tools') }, encoding: 'utf8' }).stderr).toContain(
-    'npm was not found',
-  )
+  expect(
+    spawnSync(bareNode, [run, 'start'], { env: { PATH: join(folder.path, 'no-tools') }, encoding: 'utf8' })
+      .stderr,
+  ).toContain('npm was not found')
 })
 
 test('passes signals on and ends as the program ends', async () => {
   using folder = temporaryFolder()
   const marker = join(folder.path, 'marker')
   const program = `import { writeFileSync } from 'node:fs'
-    process.on('SIGTERM', () => { writeFileSync(${JSON.stringify(marker)}, 'drained'); process.exit(0) }); writeFileSync(${JSON.stringify(marker)}, 'up'); setInterval(() => {}, 1000)`
+    process.on('SIGTERM', () => { writeFileSync(${JSON.stringify(marker)}, 'drained'); process.exit(0) })
+    writeFileSync(${JSON.stringify(marker)}, 'up'); setInterval(() => {}, 1000)`
   const { run, environment } = checkout(folder.path, program)
   const child = spawn(bareNode, [run, 'start'], { env: environment, stdio: 'ignore' })
   const ended = new Promise((resolve) =>
@@ -83,7 +91,9 @@ test('passes signals on and ends as the program ends', async () => {
 })
 
 test('names the programs it knows', () => {
-  const wrong = spawnSync(bareNode, [new URL('../../bin/run.mjs', import.meta.url).pathname, 'stop'], { encoding: 'utf8' })
+  const wrong = spawnSync(bareNode, [new URL('../../bin/run.mjs', import.meta.url).pathname, 'stop'], {
+    encoding: 'utf8',
+  })
   expect(wrong.status).toBe(2)
   expect(wrong.stderr).toMatch(/start\|worker\|demo/)
 })

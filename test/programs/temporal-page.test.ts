@@ -1,7 +1,7 @@
 import { expect } from '@jest/globals'
 import { readFileSync, statSync } from 'node:fs'
 import { join } from 'node:path'
-import type { Ready } from '../../src/embedded/ready-file.ts'
+import type { ReadyFacts } from '../../src/embedded/ready-file.ts'
 import { ensureKeyFile } from '../../src/vault/keys.ts'
 import { dataFolder, readyOf, removeFolder, startProgram, until, type Program } from '../failures/programs.ts'
 import { openBrowser, type BrowserPage } from '../support/chromium.ts'
@@ -11,22 +11,26 @@ import { makeWorld } from '../support/worlds.ts'
 
 const { afterAll, beforeAll, test } = needs('chromium')
 
-// The page of the embedded Temporal server as an operator has it before him: a browser opens it, reads, and presses its buttons.
+// The page of the embedded Temporal server as an operator has it before him: a browser opens it,
+// reads, and presses its buttons.
 
 type Json = any
 
 let folder: string
 let database: TestDatabase
 let daemon: Program
-let ready: Ready
+let ready: ReadyFacts
 let page: BrowserPage
 /** Words of Markdown and HTML where people write names. */
-const hostile = 'mosaic *b* [l](http://evil.example) <img src=http://evil.example/x onerror="document.title=1">'
+const hostile =
+  'mosaic *b* [l](http://evil.example) <img src=http://evil.example/x onerror="document.title=1">'
 
 const send = async (method: string, path: string, body?: unknown): Promise<Json> => {
   const answer = await fetch(ready.baseUrl + path, {
     method,
-    ...(body === undefined ? {} : { body: JSON.stringify(body), headers: { 'content-type': 'application/json' } }),
+    ...(body === undefined
+      ? {}
+      : { body: JSON.stringify(body), headers: { 'content-type': 'application/json' } }),
   })
   const text = await answer.text()
   if (!answer.ok) throw new Error(`${method} ${path} answered ${String(answer.status)}: ${text}`)
@@ -57,11 +61,16 @@ beforeAll(async () => {
     cores: [4],
     tasks: [{ name: 'a' }, { name: 'b', run: 'sleep 600', after: ['a'] }],
   })
-  await database.db.prepared('hostile', 'update workflow_definitions set name = $1 where id = $2', [hostile, failing.workflowId])
+  await database.db.prepared('hostile', 'update workflow_definitions set name = $1 where id = $2', [
+    hostile,
+    failing.workflowId,
+  ])
   await send('POST', '/execution-runs/', { id: 'broken', schedulePlanId: failing.planId, mode: 'real' })
-  for (const id of ['pressed', 'terminated']) await send('POST', '/execution-runs/', { id, schedulePlanId: long.planId, mode: 'real' })
+  for (const id of ['pressed', 'terminated'])
+    await send('POST', '/execution-runs/', { id, schedulePlanId: long.planId, mode: 'real' })
   await until('the run has failed', 120, async () => (await runOf('broken')).status === 'failed')
-  for (const id of ['pressed', 'terminated']) await until(`${id} runs`, 120, async () => (await runOf(id)).completedActivityCount === 1)
+  for (const id of ['pressed', 'terminated'])
+    await until(`${id} runs`, 120, async () => (await runOf(id)).completedActivityCount === 1)
 }, 600_000)
 afterAll(async () => {
   await page?.close()
@@ -71,20 +80,31 @@ afterAll(async () => {
   if (folder !== undefined) removeFolder(folder)
 }, 120_000)
 
-/** The page of a run's workflow. Under the load of other tests its first look takes a while. */
+/**
+ * The page of a run's workflow. Under the load of other tests its first look takes a while, or the
+ * page shows an error of its own, which says `Try a refresh`.
+ */
 const openRun = async (id: string, host = '127.0.0.1'): Promise<void> => {
   const base = String(ready.temporalUiUrl).replace('127.0.0.1', host)
-  await page.open(`${base}/namespaces/default/workflows/${encodeURIComponent(`execution-run/${id}/1`)}`)
-  await page.until(`the workflow of ${id}`, `document.querySelector('[data-testid="workflow-id-heading"]')`, 180)
+  const heading = `document.querySelector('[data-testid="workflow-id-heading"]')`
+  for (let looks = 1; ; looks += 1) {
+    await page.open(`${base}/namespaces/default/workflows/${encodeURIComponent(`execution-run/${id}/1`)}`)
+    const refresh = looks < 5 ? `|| document.body.innerText.includes('Try a refresh')` : ''
+    await page.until(`the workflow of ${id}`, `${heading} ${refresh}`, 180)
+    if (await page.evaluate<boolean>(`Boolean(${heading})`)) return
+  }
 }
 const visible = (selector: string, words = ''): string =>
-  `[...document.querySelectorAll(${JSON.stringify(selector)})].find((e) => e.checkVisibility() && e.innerText.includes(${JSON.stringify(words)}))`
+  `[...document.querySelectorAll(${JSON.stringify(selector)})].find((e) => e.checkVisibility() ` +
+  `&& e.innerText.includes(${JSON.stringify(words)}))`
 const press = async (selector: string, words = ''): Promise<void> => {
   await page.until(`a button ${selector} ${words}`, visible(selector, words))
   await page.evaluate(`${visible(selector, words)}.click()`)
 }
 /** Texts of the frames in which the page shows Markdown: summary, details, current details. */
-const frames = `[...document.querySelectorAll('iframe')].map((frame) => frame.contentDocument?.body?.innerText.trim() ?? '')`
+const frames =
+  `[...document.querySelectorAll('iframe')].map((frame) => ` +
+  `frame.contentDocument?.body?.innerText.trim() ?? '')`
 
 test('says which run of which workflow, and why it failed, and asks nobody outside', async () => {
   await openRun('broken')
@@ -115,9 +135,27 @@ test('under localhost as well: Request Cancellation cancels the run', async () =
   await press('button', 'Request Cancellation')
   await press('[data-testid="cancel-confirmation-modal"] [data-testid="confirm-modal-button"]')
   await until('the record is cancelled', 120, async () => (await runOf('pressed')).status === 'cancelled')
-  await page.until('the page says so', `document.querySelector('[data-testid="workflow-status"]')?.innerText.includes('Canceled')`, 120)
-  const [{ actorId, summary }] = await send('GET', '/audit-events/?executionId=pressed&eventType=execution.run.cancel')
-  expect([actorId, summary]).toEqual(['temporal', "cancel of run pressed asked for on Temporal's page"])
+  await page.until(
+    'the page says so',
+    `document.querySelector('[data-testid="workflow-status"]')?.innerText.includes('Canceled')`,
+    120,
+  )
+  const [{ actorId, summary }] = await send(
+    'GET',
+    '/audit-events/?executionId=pressed&eventType=execution.run.cancel',
+  )
+  expect([actorId, summary]).toEqual([
+    'temporal',
+    "the cancel of run pressed was asked for on Temporal's page",
+  ])
+  // For a run that is over the page has no such button.
+  await openRun('pressed', 'localhost')
+  await page.until(
+    'the status',
+    `document.querySelector('[data-testid="workflow-status"]')?.innerText.includes('Canceled')`,
+    120,
+  )
+  expect(await page.evaluate(`${visible('button', 'Request Cancellation')} === undefined`)).toBe(true)
 }, 600_000)
 
 test('Terminate ends the workflow there, and the run goes on in another', async () => {
@@ -130,9 +168,12 @@ test('Terminate ends the workflow there, and the run goes on in another', async 
       (one: Json) => one.eventType === 'execution.run.workflow-restarted',
     ),
   )
-  expect([event.payload, (await runOf('terminated')).status]).toEqual([{ workflow: 'had ended there as terminated' }, 'running'])
+  expect([event.payload, (await runOf('terminated')).status]).toEqual([
+    { workflow: 'had ended there as terminated' },
+    'running',
+  ])
   expect(await (await fetch(`${String(ready.adminUrl)}/metrics`)).text()).toContain(
-    'orrery_workflows_restarted_total{kind="executionRun"} 1',
+    'orrery_workflows_restarted_total{kind="execution-run"} 1',
   )
   await send('POST', '/execution-runs/terminated/cancel/')
   await until('the run is cancelled', 60, async () => (await runOf('terminated')).status === 'cancelled')

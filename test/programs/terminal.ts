@@ -15,14 +15,19 @@ export interface Terminal {
 export const ctrlC = '\u0003'
 
 /** Starts a command of the shell in a terminal, by util-linux's `script`. */
-export const openTerminal = (command: string, environment: Record<string, string>, folder = '/'): Terminal => {
+export const openTerminal = (
+  command: string,
+  environment: Record<string, string>,
+  folder = '/',
+): Terminal => {
   const child = spawn('script', ['--quiet', '--flush', '--return', '--command', command, '/dev/null'], {
     cwd: folder,
     env: { TERM: 'dumb', SHELL: '/bin/sh', ...environment },
     stdio: ['pipe', 'pipe', 'pipe'],
   })
   let text = ''
-  for (const stream of [child.stdout, child.stderr]) stream.on('data', (chunk: Buffer) => (text += chunk.toString()))
+  for (const stream of [child.stdout, child.stderr])
+    stream.on('data', (chunk: Buffer) => (text += chunk.toString()))
   child.stdin.on('error', () => undefined)
   return {
     child,

@@ -23,16 +23,24 @@ const dice = (seed: number) => {
 }
 
 /** Files and tasks that a record leads to or comes of, by PostgreSQL alone. */
-const recursive = async (db: Db, entity: string, id: string, direction: 'prior' | 'downstream'): Promise<string[]> => {
+const recursive = async (
+  db: Db,
+  entity: string,
+  id: string,
+  direction: 'prior' | 'downstream',
+): Promise<string[]> => {
   const [from, to] = direction === 'prior' ? ['b', 'a'] : ['a', 'b']
   const rows = await db.prepared<{ node: string }>(
     `recursive_${direction}`,
     `with recursive edges (a, b) as materialized (
-       select 'data_instances:' || u.data_object_instance_id, 'task_executions:' || u.task_execution_id from provenance.data_uses u
+       select 'data_instances:' || u.data_object_instance_id, 'task_executions:' || u.task_execution_id
+         from provenance.data_uses u
        union all
        select 'task_executions:' || t.id, 'data_instances:' || i.id from data_object_instances i
-       join task_executions t on t.execution_run_id = i.execution_run_id and t.activity_id = i.producer_activity_id and t.attempt = i.attempt
-     ), reach (node) as (select $1::text collate "C" union select e.${to} from reach r join edges e on e.${from} = r.node)
+       join task_executions t on t.execution_run_id = i.execution_run_id
+         and t.activity_id = i.producer_activity_id and t.attempt = i.attempt
+     ), reach (node) as (select $1::text collate "C" union select e.${to} from reach r join edges e
+       on e.${from} = r.node)
      select node from reach where node <> $1`,
     [`${entity}:${id}`],
   )
@@ -48,11 +56,13 @@ test('the closure is that of a recursive query after every write, for every daem
   ).flat()
   const declared = new Map<number, { producer: number; name: string }[]>()
   for (const [from, to] of edges)
-    if (to % 7 === 3) declared.set(to, [...(declared.get(to) ?? []), { producer: from, name: `out/a${String(from)}-0.dat` }])
-  for (const [consumer, names] of declared) declared.set(consumer, [...new Map(names.map((one) => [one.producer, one])).values()])
+    if (to % 7 === 3)
+      declared.set(to, [...(declared.get(to) ?? []), { producer: from, name: `out/a${String(from)}-0.dat` }])
+  for (const [consumer, names] of declared)
+    declared.set(consumer, [...new Map(names.map((one) => [one.producer, one])).values()])
   await recordRun(db, { name: 'w', activities, edges, files: () => 0, declared })
   await db.run(sql`update execution_runs set status = 'running', last_event_sequence = 0`)
-  await db.run(sql`delete from run_events`)
+  await db.run(sql`delete from operation_events`)
   await db.run(sql`update task_executions set status = 'blocked', handle_name = null`)
 
   let sequence = 0
@@ -62,7 +72,8 @@ test('the closure is that of a recursive query after every write, for every daem
       await work(tx)
       sequence++
       await tx.run(
-        sql`insert into run_events (execution_run_id, sequence, event_type, aggregate_type, aggregate_id) values ('w-run', ${sequence}, ${event}, 'activity_execution', ${task})`,
+        sql`insert into operation_events (operation_id, sequence, event_type, aggregate_type, aggregate_id)
+          values ('w-run', ${sequence}, ${event}, 'activity_execution', ${task})`,
       )
       await tx.run(sql`update execution_runs set last_event_sequence = ${sequence}`)
     })
@@ -78,7 +89,8 @@ test('the closure is that of a recursive query after every write, for every daem
       const graphs = daemons[random(10) === 0 ? 1 : 0] as (typeof daemons)[number]
       const found: string[] = []
       await db.transaction(async (tx) => {
-        for await (const nodes of closureOf(tx, graphs, root, direction)) found.push(...nodes.map(({ entity, id }) => `${entity}:${id}`))
+        for await (const nodes of closureOf(tx, graphs, root, direction))
+          found.push(...nodes.map(({ entity, id }) => `${entity}:${id}`))
       })
       const own = found.filter((key) => /^(task_executions|data_instances):/.test(key))
       expect([root, direction, own.toSorted()]).toEqual([root, direction, expected])
@@ -100,10 +112,13 @@ test('the closure is that of a recursive query after every write, for every daem
       // A failed attempt leaves a file that nobody is given.
       await write('activity.failed', id, async (tx) => {
         await tx.run(sql`update task_executions set status = 'failed', latest = false where id = ${id}`)
-        await tx.run(sql`insert into data_object_instances (id, data_object_id, execution_run_id, producer_activity_id, attempt, relative_path, size_bytes)
+        await tx.run(sql`insert into data_object_instances (id, data_object_id, execution_run_id,
+          producer_activity_id, attempt, relative_path, size_bytes)
           values (${`lost-${String(position)}`}, 'x', 'w-run', ${`w-a${String(position)}`}, 1, 'lost', 1)`)
-        await tx.run(sql`insert into task_executions (id, execution_run_id, activity_position, plan_assignment_id, activity_id, external_id, planned_resource_id, attempt, status)
-          select ${maker}, execution_run_id, activity_position, plan_assignment_id, activity_id, external_id, planned_resource_id, 2, 'ready' from task_executions where id = ${id}`)
+        await tx.run(sql`insert into task_executions (id, execution_run_id, activity_position,
+          plan_assignment_id, activity_id, external_id, planned_resource_id, attempt, status)
+          select ${maker}, execution_run_id, activity_position, plan_assignment_id, activity_id, external_id,
+            planned_resource_id, 2, 'ready' from task_executions where id = ${id}`)
       })
       await write('activity.started', maker, (tx) =>
         tx.run(sql`update task_executions set status = 'running', handle_name = 't' where id = ${maker}`),
@@ -114,25 +129,48 @@ test('the closure is that of a recursive query after every write, for every daem
     await write('activity.completed', maker, async (tx) => {
       await tx.run(sql`update task_executions set status = 'completed' where id = ${maker}`)
       for (let n = 0; n < files; n++)
-        await tx.run(sql`insert into data_object_instances (id, data_object_id, execution_run_id, producer_activity_id, attempt, relative_path, size_bytes)
-          values (${fileId('w', position, n)}, 'x', 'w-run', ${`w-a${String(position)}`}, ${again ? 2 : 1}, ${`out/a${String(position)}-${String(n)}.dat`}, 1)`)
+        await tx.run(sql`insert into data_object_instances (id, data_object_id, execution_run_id,
+          producer_activity_id, attempt, relative_path, size_bytes)
+          values (${fileId('w', position, n)}, 'x', 'w-run', ${`w-a${String(position)}`}, ${again ? 2 : 1},
+            ${`out/a${String(position)}-${String(n)}.dat`}, 1)`)
     })
     for (let n = 0; n < files; n++) known.push({ entity: 'data_instances', id: fileId('w', position, n) })
     await compare()
   }
   // So that empty answers on both sides are no success.
   expect(compared).toBeGreaterThan(1_000)
-}, 180_000)
+}, 600_000)
+
+test('the uses of a graph are those of the view, for the run of the test above', async () => {
+  const { db } = clone
+  const pairs = await db.prepared<{ task: string; file: string }>(
+    'pairs',
+    'select task_execution_id as task, data_object_instance_id as file from provenance.data_uses ' +
+      "where execution_run_id = 'w-run'",
+    [],
+  )
+  const uses = (await openRunGraphs().of(db, 'w-run'))?.uses() ?? []
+  const sorted = (list: readonly { task: string; file: string }[]) =>
+    list.map(({ task, file }) => `${task} ${file}`).toSorted()
+  expect(uses.length).toBeGreaterThan(20)
+  expect(sorted(uses)).toEqual(sorted(pairs))
+})
 
 test('a lineage of 100,000 steps is walked', async () => {
   const { db } = clone
   const activities = 50_000
-  await recordRun(db, { name: 'deep', activities, edges: Array.from({ length: activities - 1 }, (_, n) => [n, n + 1] as const) })
+  await recordRun(db, {
+    name: 'deep',
+    activities,
+    edges: Array.from({ length: activities - 1 }, (_, n) => [n, n + 1] as const),
+  })
   let found = 0
   await db.transaction(async (tx) => {
     const root = { entity: 'data_instances', id: fileId('deep', activities - 1, 0) }
     for await (const nodes of closureOf(tx, openRunGraphs(), root, 'prior'))
-      found += nodes.filter(({ entity }) => entity === 'data_instances' || entity === 'task_executions').length
+      found += nodes.filter(
+        ({ entity }) => entity === 'data_instances' || entity === 'task_executions',
+      ).length
   })
   expect(found).toBe(2 * activities - 1)
-}, 180_000)
+}, 600_000)

@@ -1,6 +1,7 @@
 /**
- * A slow judge of schedules, written from the rules of the documentation alone: it imports nothing from the product and uses the
- * plainest algorithm for each rule. Answers every broken rule in words; empty: the schedule is valid and its figures are right.
+ * A slow judge of schedules, written from the rules of the documentation alone: it imports nothing
+ * from the product and uses the plainest algorithm for each rule. Answers every broken rule in
+ * words; empty: the schedule is valid and its figures are right.
  */
 interface Instance {
   activities: readonly { id: string; cpu: number; memoryBytes: number; selector?: number }[]
@@ -46,7 +47,8 @@ interface Judged {
 }
 
 const tolerance = 1e-7
-const differs = (a: number, b: number): boolean => Math.abs(a - b) > tolerance * Math.max(1, Math.abs(a), Math.abs(b))
+const differs = (a: number, b: number): boolean =>
+  Math.abs(a - b) > tolerance * Math.max(1, Math.abs(a), Math.abs(b))
 
 export function violations(instance: Instance, schedule: Judged): string[] {
   const found: string[] = []
@@ -63,7 +65,9 @@ export function violations(instance: Instance, schedule: Judged): string[] {
 
   const lanesOf = (k: number): string[] => {
     const { resource, coreIds, slotId } = placed.get(k)!
-    return coreIds.length === 0 ? [`${resource} ${slotId}`] : coreIds.map((core) => `${resource} ${core} ${slotId}`)
+    return coreIds.length === 0
+      ? [`${resource} ${slotId}`]
+      : coreIds.map((core) => `${resource} ${core} ${slotId}`)
   }
   const lanes = new Map<string, number[]>()
   activities.forEach((_, k) => {
@@ -73,9 +77,12 @@ export function violations(instance: Instance, schedule: Judged): string[] {
     tasks.sort((a, b) => placed.get(a)!.orderOnResource - placed.get(b)!.orderOnResource)
     for (let i = 1; i < tasks.length; i++) {
       const [a, b] = [placed.get(tasks[i - 1]!)!, placed.get(tasks[i]!)!]
-      if (a.orderOnResource === b.orderOnResource) found.push(`lane ${lane}: order ${a.orderOnResource} twice`)
+      if (a.orderOnResource === b.orderOnResource)
+        found.push(`lane ${lane}: order ${a.orderOnResource} twice`)
       if (b.startAt < a.finishAt - tolerance)
-        found.push(`lane ${lane}: ${b.activity} starts at ${b.startAt} before ${a.activity} ends at ${a.finishAt}`)
+        found.push(
+          `lane ${lane}: ${b.activity} starts at ${b.startAt} before ${a.activity} ends at ${a.finishAt}`,
+        )
     }
   }
 
@@ -84,7 +91,8 @@ export function violations(instance: Instance, schedule: Judged): string[] {
   activities.forEach((activity, k) => {
     const { resource: at, coreIds, slotId, startAt, finishAt } = placed.get(k)!
     const resource = resources[at]!
-    if (activity.selector !== undefined && activity.selector !== at) found.push(`${activity.id} ignores its selector`)
+    if (activity.selector !== undefined && activity.selector !== at)
+      found.push(`${activity.id} ignores its selector`)
     if (
       resource.opaque
         ? coreIds.length !== 0 || slotId !== `${resource.id}-slot`
@@ -96,15 +104,23 @@ export function violations(instance: Instance, schedule: Judged): string[] {
       found.push(`${activity.id} holds lanes that are not there`)
     const first = lanesOf(k).some((lane) => lanes.get(lane)![0] === k)
     const occupied =
-      (first ? resource.bootOverheadSeconds : 0) + resource.containerOverheadSeconds + instance.durations[k * resources.length + at]!
-    if (differs(finishAt - startAt, occupied)) found.push(`${activity.id} occupies ${finishAt - startAt} s, not ${occupied} s`)
+      (first ? resource.bootOverheadSeconds : 0) +
+      resource.containerOverheadSeconds +
+      instance.durations[k * resources.length + at]!
+    if (differs(finishAt - startAt, occupied))
+      found.push(`${activity.id} occupies ${finishAt - startAt} s, not ${occupied} s`)
     let own = resource.activeWindow ? 0 : occupied * resource.pricePerSecond
     for (const edge of edges.filter(({ to }) => to === k)) {
       const producer = placed.get(edge.from)!
       const way =
-        edge.bytes > 0 && producer.resource !== at ? fastest(instance, producer.resource, at, edge.bytes) : { seconds: 0, prices: [0] }
+        edge.bytes > 0 && producer.resource !== at
+          ? fastest(instance, producer.resource, at, edge.bytes)
+          : { seconds: 0, prices: [0] }
       if (startAt < producer.finishAt + way.seconds - tolerance)
-        found.push(`${activity.id} starts at ${startAt} before the data of ${edge.from} arrives at ${producer.finishAt + way.seconds}`)
+        found.push(
+          `${activity.id} starts at ${startAt} before the data of ${edge.from} arrives at ` +
+            `${producer.finishAt + way.seconds}`,
+        )
       own += edge.bytes * Math.min(...way.prices)
     }
     owed.set(k, own)
@@ -113,7 +129,9 @@ export function violations(instance: Instance, schedule: Judged): string[] {
   resources.forEach((resource, at) => {
     const tasks = schedule.assignments.filter((each) => each.resource === at)
     if (resource.activeWindow && tasks.length > 0)
-      cost += (Math.max(...tasks.map((each) => each.finishAt)) - Math.min(...tasks.map((each) => each.startAt))) * resource.pricePerSecond
+      cost +=
+        (Math.max(...tasks.map((each) => each.finishAt)) - Math.min(...tasks.map((each) => each.startAt))) *
+        resource.pricePerSecond
     if (resource.batch) return
     for (const { startAt } of tasks) {
       const running = tasks
@@ -128,10 +146,13 @@ export function violations(instance: Instance, schedule: Judged): string[] {
   if (differs(schedule.cost, cost)) found.push(`cost is ${cost}, not ${schedule.cost}`)
   if (!resources.some(({ activeWindow }) => activeWindow))
     for (const { activity, cost: said } of schedule.assignments)
-      if (differs(said, owed.get(activity)!)) found.push(`${activity} costs ${owed.get(activity)}, not ${said}`)
+      if (differs(said, owed.get(activity)!))
+        found.push(`${activity} costs ${owed.get(activity)}, not ${said}`)
   const makespan =
-    Math.max(...schedule.assignments.map((each) => each.finishAt)) - Math.min(...schedule.assignments.map((each) => each.startAt))
-  if (differs(schedule.makespanSeconds, makespan)) found.push(`makespan is ${makespan}, not ${schedule.makespanSeconds}`)
+    Math.max(...schedule.assignments.map((each) => each.finishAt)) -
+    Math.min(...schedule.assignments.map((each) => each.startAt))
+  if (differs(schedule.makespanSeconds, makespan))
+    found.push(`makespan is ${makespan}, not ${schedule.makespanSeconds}`)
   return found
 }
 
@@ -144,7 +165,13 @@ export function fastest(
 ): { seconds: number; prices: number[] } {
   if (links === undefined) return { seconds: 0, prices: [0] }
   let best = { seconds: Infinity, prices: [] as number[] }
-  const walk = (at: number, seen: readonly number[], latency: number, bandwidth: number, price: number): void => {
+  const walk = (
+    at: number,
+    seen: readonly number[],
+    latency: number,
+    bandwidth: number,
+    price: number,
+  ): void => {
     if (at === target) {
       const seconds = latency + (bytes * 8) / bandwidth
       if (seconds < best.seconds - 1e-12) best = { seconds, prices: [price] }

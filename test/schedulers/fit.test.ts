@@ -28,8 +28,14 @@ describe('lanes of a task', () => {
 
   test('a batch target takes every task, with all of its lanes at most', () => {
     const batch = { ...host, batch: true }
-    expect([misfit({ cpu: 99, memoryBytes: 1e15 }, batch), lanesFor({ cpu: 99, memoryBytes: 0 }, batch)]).toEqual([undefined, 4])
-    expect([lanesFor({ cpu: 1, memoryBytes: 1e15 }, batch), lanesFor({ cpu: 1, memoryBytes: 501 }, batch)]).toEqual([4, 3])
+    expect([
+      misfit({ cpu: 99, memoryBytes: 1e15 }, batch),
+      lanesFor({ cpu: 99, memoryBytes: 0 }, batch),
+    ]).toEqual([undefined, 4])
+    expect([
+      lanesFor({ cpu: 1, memoryBytes: 1e15 }, batch),
+      lanesFor({ cpu: 1, memoryBytes: 501 }, batch),
+    ]).toEqual([4, 3])
     expect(lanesFor({ cpu: 3, memoryBytes: 1e15 }, { ...batch, cpuCapacity: 0, memoryBytes: 0 })).toBe(3)
   })
 

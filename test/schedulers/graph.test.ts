@@ -1,7 +1,7 @@
 import { describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import { describeCycle, findCycle, topologicalOrder } from '../../src/schedulers/graph.ts'
-import type { Edge } from '../../src/schedulers/graph.ts'
+import type { IndexEdge } from '../../src/schedulers/graph.ts'
 
 const anyGraph = fc.integer({ min: 1, max: 12 }).chain((n) =>
   fc.record({
@@ -11,11 +11,12 @@ const anyGraph = fc.integer({ min: 1, max: 12 }).chain((n) =>
 )
 
 /** Whether some node reaches itself, by closing the relation. */
-function hasCycle(n: number, edges: readonly Edge[]): boolean {
+function hasCycle(n: number, edges: readonly IndexEdge[]): boolean {
   const reaches = Array.from({ length: n }, () => new Array<boolean>(n).fill(false))
   for (const { from, to } of edges) reaches[from]![to] = true
   for (let k = 0; k < n; k++)
-    for (let a = 0; a < n; a++) for (let b = 0; b < n; b++) if (reaches[a]![k]! && reaches[k]![b]!) reaches[a]![b] = true
+    for (let a = 0; a < n; a++)
+      for (let b = 0; b < n; b++) if (reaches[a]![k]! && reaches[k]![b]!) reaches[a]![b] = true
   return reaches.some((row, node) => row[node])
 }
 
@@ -35,7 +36,9 @@ describe('order and cycles', () => {
         if (cycle !== undefined) {
           expect(new Set(cycle).size).toBe(cycle.length)
           expect(cycle[0]).toBe(Math.min(...cycle))
-          cycle.forEach((from, k) => expect(edges).toContainEqual({ from, to: cycle[(k + 1) % cycle.length]! }))
+          cycle.forEach((from, k) =>
+            expect(edges).toContainEqual({ from, to: cycle[(k + 1) % cycle.length]! }),
+          )
         }
       }),
       { numRuns: 500, seed: 20261121 },

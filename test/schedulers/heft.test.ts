@@ -1,7 +1,7 @@
 import { describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import { CyclicWorkflow, Infeasible, problemSize } from '../../src/schedulers/algorithm.ts'
-import type { Problem, Schedule } from '../../src/schedulers/problem.ts'
+import type { PlanningProblem, Schedule } from '../../src/schedulers/problem.ts'
 import { algorithms } from '../../src/schedulers/registry.ts'
 import { choicesOf } from '../../src/schedulers/fit.ts'
 import { violations } from './checker.ts'
@@ -10,15 +10,19 @@ import { instance, problem } from './instances.ts'
 const { heft } = algorithms
 const runs = { numRuns: 300, seed: 20261121 }
 
-function plan(given: Problem): { schedule: Schedule; bound: number } {
+function plan(given: PlanningProblem): { schedule: Schedule; bound: number } {
   const last = [...heft.plan(given, {})].at(-1)!
   expect(last.progress).toBe(1)
   return { schedule: last.best!, bound: last.bound }
 }
 
-const fitsSomewhere = (given: Problem): boolean => choicesOf(given).every(({ resources }) => resources.length > 0)
+const fitsSomewhere = (given: PlanningProblem): boolean =>
+  choicesOf(given).every(({ resources }) => resources.length > 0)
 
-/** Topcuoglu, Hariri, Wu: figure 2 and table 1 of the paper; costs are seconds, communication 1 s per byte. */
+/**
+ * Topcuoglu, Hariri, Wu: figure 2 and table 1 of the paper; costs are seconds, communication 1 s
+ * per byte.
+ */
 const textbook = problem({
   durations: [
     [14, 16, 9], [13, 19, 18], [11, 13, 19], [13, 8, 17], [12, 13, 10],
@@ -80,7 +84,8 @@ describe('HEFT', () => {
   })
 
   test('a task is put into a gap between two others', () => {
-    // a1 → a2 leaves r1 idle from 1 to 11 while its data goes to the pinned a2 and a3 waits for it; a4 fits into that gap.
+    // a1 → a2 leaves r1 idle from 1 to 11 while its data goes to the pinned a2 and a3 waits for it;
+    // a4 fits into that gap.
     const given = problem({
       durations: [
         [1, 99],
@@ -95,7 +100,12 @@ describe('HEFT', () => {
     })
     const { schedule } = plan(given)
     expect(schedule.assignments[2]).toMatchObject({ startAt: 11, finishAt: 12, orderOnResource: 3 })
-    expect(schedule.assignments[3]).toMatchObject({ resource: 0, startAt: 1, finishAt: 4, orderOnResource: 2 })
+    expect(schedule.assignments[3]).toMatchObject({
+      resource: 0,
+      startAt: 1,
+      finishAt: 4,
+      orderOnResource: 2,
+    })
   })
 
   test('equal finishes are decided by cost, then by the order of the resources', () => {
@@ -105,7 +115,9 @@ describe('HEFT', () => {
       resources: [{ pricePerSecond: 3 }, { pricePerSecond: 1 }, { pricePerSecond: 1 }],
     })
     expect(plan(cheap).schedule.assignments[0]).toMatchObject({ resource: 1, cost: 2 })
-    expect(plan(problem({ durations: [[2, 2]], edges: [] })).schedule.assignments[0]).toMatchObject({ resource: 0 })
+    expect(plan(problem({ durations: [[2, 2]], edges: [] })).schedule.assignments[0]).toMatchObject({
+      resource: 0,
+    })
   })
 
   test('data takes several hops, and a wide detour when it is large', () => {
@@ -206,9 +218,20 @@ describe('HEFT', () => {
     })
     const error = refusal(given)
     expect(error.activities).toEqual([
-      { id: 'a1', reason: 'needs 8 cpu and 0 bytes of memory; "r1" has cpuCapacity 2; "r2" has cpuCapacity 4' },
-      { id: 'a2', reason: 'needs 1 cpu and 5000 bytes of memory; "r1" has 100 bytes of memory; "r2" has 1000 bytes of memory' },
-      { id: 'a3', reason: 'its resourceSelector allows only "r1": needs 1 cpu and 200 bytes of memory; has 100 bytes of memory' },
+      {
+        id: 'a1',
+        reason: 'needs 8 cpu and 0 bytes of memory; "r1" has cpuCapacity 2; "r2" has cpuCapacity 4',
+      },
+      {
+        id: 'a2',
+        reason:
+          'needs 1 cpu and 5000 bytes of memory; "r1" has 100 bytes of memory; "r2" has 1000 bytes of memory',
+      },
+      {
+        id: 'a3',
+        reason:
+          'its resourceSelector allows only "r1": needs 1 cpu and 200 bytes of memory; has 100 bytes of memory',
+      },
     ])
     expect(error.message).toContain('(and 2 more activities)')
   })
@@ -229,9 +252,19 @@ describe('HEFT', () => {
 
   test('tasks that together need more memory than there is do not run together', () => {
     const resources = [{ lanes: 2, memoryBytes: 1000 }]
-    const tight = problem({ durations: [[3], [3]], edges: [], resources, activities: [{ memoryBytes: 600 }, { memoryBytes: 400 }] })
+    const tight = problem({
+      durations: [[3], [3]],
+      edges: [],
+      resources,
+      activities: [{ memoryBytes: 600 }, { memoryBytes: 400 }],
+    })
     expect(plan(tight).schedule.makespanSeconds).toBe(6)
-    const loose = problem({ durations: [[3], [3]], edges: [], resources, activities: [{ memoryBytes: 500 }, { memoryBytes: 500 }] })
+    const loose = problem({
+      durations: [[3], [3]],
+      edges: [],
+      resources,
+      activities: [{ memoryBytes: 500 }, { memoryBytes: 500 }],
+    })
     expect(plan(loose).schedule.makespanSeconds).toBe(3)
   })
 
@@ -260,7 +293,11 @@ describe('HEFT', () => {
   })
 
   test('nothing to plan is planned', () => {
-    const empty = { ...problem({ durations: [[1]], edges: [] }), activities: [], durations: new Float64Array(0) }
+    const empty = {
+      ...problem({ durations: [[1]], edges: [] }),
+      activities: [],
+      durations: new Float64Array(0),
+    }
     expect(plan(empty).schedule).toEqual({ assignments: [], makespanSeconds: 0, cost: 0 })
   })
 
@@ -272,7 +309,9 @@ describe('HEFT', () => {
     })
     const steps = [...heft.plan(given, {})]
     expect(steps.length).toBeGreaterThan(3)
-    expect(steps.map(({ progress }) => progress)).toEqual(steps.map(({ progress }) => progress).toSorted((a, b) => a - b))
+    expect(steps.map(({ progress }) => progress)).toEqual(
+      steps.map(({ progress }) => progress).toSorted((a, b) => a - b),
+    )
     expect(steps.at(-1)!.best!.makespanSeconds).toBe(n)
     expect(steps.at(-1)!.bound).toBe(n)
   })
@@ -286,14 +325,24 @@ describe('HEFT', () => {
       edges: [[0, 1, 0]],
       activities: [{ selector: 1 }, {}],
     })
-    expect(problemSize(given)).toEqual({ activityCount: 2, dependencyCount: 1, compatibleResources: 2, expandedStates: 3 })
-    expect(heft.estimateSeconds({ activityCount: 0, dependencyCount: 100_000, compatibleResources: 0, expandedStates: 1_000_000 })).toBe(
-      0.7,
-    )
+    expect(problemSize(given)).toEqual({
+      activityCount: 2,
+      dependencyCount: 1,
+      compatibleResources: 2,
+      expandedStates: 3,
+    })
+    expect(
+      heft.estimateSeconds({
+        activityCount: 0,
+        dependencyCount: 100_000,
+        compatibleResources: 0,
+        expandedStates: 1_000_000,
+      }),
+    ).toBe(0.7)
   })
 })
 
-function refusal(given: Problem): Infeasible {
+function refusal(given: PlanningProblem): Infeasible {
   try {
     plan(given)
   } catch (error) {

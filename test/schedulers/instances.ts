@@ -1,7 +1,10 @@
 import fc from 'fast-check'
-import type { Problem, ProblemLink, ProblemResource } from '../../src/schedulers/problem.ts'
+import type { PlanningProblem, ProblemLink, ProblemResource } from '../../src/schedulers/problem.ts'
 
-/** Numbers with few digits, so that shrunk counterexamples can be read; 0 is frequent because traces have it. */
+/**
+ * Numbers with few digits, so that shrunk counterexamples can be read; 0 is frequent because traces
+ * have it.
+ */
 const seconds = fc.oneof(
   { weight: 1, arbitrary: fc.constant(0) },
   { weight: 5, arbitrary: fc.integer({ min: 1, max: 400 }).map((n) => n / 8) },
@@ -41,18 +44,34 @@ const linkShape = fc.record({
 
 export interface InstanceOptions {
   maxActivities?: number
-  /** A spanning tree of bidirectional links joins all resources (default); otherwise links are where chance puts them. */
+  /**
+   * A spanning tree of bidirectional links joins all resources (default); otherwise links are where
+   * chance puts them.
+   */
   connected?: boolean
   limits?: boolean
 }
 
-/** Problems of every shape: several roots, zero runtimes and sizes, wide tasks, tight memory, selectors, multi-hop topologies, none at all. */
-export function instance({ maxActivities = 12, connected = true, limits = true }: InstanceOptions = {}): fc.Arbitrary<Problem> {
+/**
+ * Problems of every shape: several roots, zero runtimes and sizes, wide tasks, tight memory,
+ * selectors, multi-hop topologies, none at all.
+ */
+export function instance({
+  maxActivities = 12,
+  connected = true,
+  limits = true,
+}: InstanceOptions = {}): fc.Arbitrary<PlanningProblem> {
   return fc
-    .record({ resources: fc.array(resourceShape, { minLength: 1, maxLength: 5 }), n: fc.integer({ min: 1, max: maxActivities }) })
+    .record({
+      resources: fc.array(resourceShape, { minLength: 1, maxLength: 5 }),
+      n: fc.integer({ min: 1, max: maxActivities }),
+    })
     .chain(({ resources, n }) => {
       const width = resources.length
-      const pairs = Array.from({ length: width * width }, (_, k) => [Math.floor(k / width), k % width] as const).filter(([a, b]) => a !== b)
+      const pairs = Array.from(
+        { length: width * width },
+        (_, k) => [Math.floor(k / width), k % width] as const,
+      ).filter(([a, b]) => a !== b)
       return fc.record({
         resources: fc.constant(resources),
         activities: fc.array(
@@ -65,7 +84,11 @@ export function instance({ maxActivities = 12, connected = true, limits = true }
         ),
         edges: fc.uniqueArray(
           fc
-            .record({ from: fc.integer({ min: 0, max: n - 1 }), to: fc.integer({ min: 0, max: n - 1 }), bytes })
+            .record({
+              from: fc.integer({ min: 0, max: n - 1 }),
+              to: fc.integer({ min: 0, max: n - 1 }),
+              bytes,
+            })
             .filter(({ from, to }) => from < to),
           { maxLength: n === 1 ? 0 : 2 * n, selector: ({ from, to }) => `${from}-${to}` },
         ),
@@ -81,9 +104,15 @@ export function instance({ maxActivities = 12, connected = true, limits = true }
         network: fc.integer({ min: 0, max: 9 }).map((k) => k > 0),
       })
     })
-    .map(({ resources, activities, edges, durations, tree, extra, network }): Problem => {
+    .map(({ resources, activities, edges, durations, tree, extra, network }): PlanningProblem => {
       const links: ProblemLink[] = connected
-        ? tree.map((shape, k) => ({ ...shape, id: `tree-${k}`, source: Math.floor(k / 2), target: k + 1, bidirectional: true }))
+        ? tree.map((shape, k) => ({
+            ...shape,
+            id: `tree-${k}`,
+            source: Math.floor(k / 2),
+            target: k + 1,
+            bidirectional: true,
+          }))
         : []
       for (const [[source, target], shape, bidirectional] of extra) {
         if (!links.some((link) => link.source === source && link.target === target))
@@ -103,28 +132,40 @@ export function instance({ maxActivities = 12, connected = true, limits = true }
           id: `r${k}`,
           cpuCapacity: shape.lanes,
         })),
-        links: network ? links.map((link) => (limits ? link : { ...link, maxConcurrentTransfers: 0 })) : undefined,
+        links: network
+          ? links.map((link) => (limits ? link : { ...link, maxConcurrentTransfers: 0 }))
+          : undefined,
         durations: Float64Array.from(durations),
         durationSource: new Uint8Array(durations.length),
       }
     })
 }
 
-/** A small problem by hand: `durations[activity][resource]`; one lane per resource, a direct link between each two unless given. */
+/**
+ * A small problem by hand: `durations[activity][resource]`; one lane per resource, a direct link
+ * between each two unless given.
+ */
 export function problem(options: {
   durations: readonly (readonly number[])[]
   edges: readonly (readonly [number, number, number])[]
   links?: readonly (Partial<ProblemLink> & { source: number; target: number })[] | undefined
   resources?: readonly Partial<ProblemResource>[]
   activities?: readonly { cpu?: number; memoryBytes?: number; selector?: number }[]
-}): Problem {
+}): PlanningProblem {
   const width = options.durations[0]!.length
-  const full = Array.from({ length: width * width }, (_, k) => ({ source: Math.floor(k / width), target: k % width })).filter(
-    ({ source, target }) => source < target,
-  )
+  const full = Array.from({ length: width * width }, (_, k) => ({
+    source: Math.floor(k / width),
+    target: k % width,
+  })).filter(({ source, target }) => source < target)
   const links = 'links' in options ? options.links : full
   return {
-    activities: options.durations.map((_, k) => ({ id: `a${k + 1}`, cpu: 1, memoryBytes: 0, priority: 0, ...options.activities?.[k] })),
+    activities: options.durations.map((_, k) => ({
+      id: `a${k + 1}`,
+      cpu: 1,
+      memoryBytes: 0,
+      priority: 0,
+      ...options.activities?.[k],
+    })),
     edges: options.edges.map(([from, to, bytes]) => ({ from, to, bytes })),
     resources: Array.from({ length: width }, (_, k) => ({
       id: `r${k + 1}`,

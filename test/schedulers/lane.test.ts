@@ -9,23 +9,33 @@ function earliest(busy: readonly Interval[], ready: number, seconds: number, bef
   const first = Math.min(...busy.map(([start]) => start))
   const free = (from: number): boolean => busy.every(([start, end]) => from + seconds <= start || from >= end)
   const allowed = (from: number): boolean => beforeFirst || from >= first
-  const candidates = [ready, ...busy.map(([, end]) => end)].filter((from) => from >= ready && free(from) && allowed(from))
+  const candidates = [ready, ...busy.map(([, end]) => end)].filter(
+    (from) => from >= ready && free(from) && allowed(from),
+  )
   return Math.min(...candidates)
 }
 
 test('a lane finds the same starts as a look at everything on it, through hundreds of insertions', () => {
-  const request = fc.record({ ready: fc.nat(400), seconds: fc.integer({ min: 1, max: 12 }), beforeFirst: fc.boolean() })
+  const request = fc.record({
+    ready: fc.nat(400),
+    seconds: fc.integer({ min: 1, max: 12 }),
+    beforeFirst: fc.boolean(),
+  })
   fc.assert(
-    fc.property(fc.integer({ min: 0, max: 300 }), fc.array(request, { minLength: 1, maxLength: 250 }), (start, requests) => {
-      const lane = new Lane(start, start + 3)
-      const busy: Interval[] = [[start, start + 3]]
-      for (const { ready, seconds, beforeFirst } of requests) {
-        const found = lane.earliest(ready, seconds, beforeFirst)
-        expect(found).toBe(earliest(busy, ready, seconds, beforeFirst))
-        lane.occupy(found, found + seconds)
-        busy.push([found, found + seconds])
-      }
-    }),
+    fc.property(
+      fc.integer({ min: 0, max: 300 }),
+      fc.array(request, { minLength: 1, maxLength: 250 }),
+      (start, requests) => {
+        const lane = new Lane(start, start + 3)
+        const busy: Interval[] = [[start, start + 3]]
+        for (const { ready, seconds, beforeFirst } of requests) {
+          const found = lane.earliest(ready, seconds, beforeFirst)
+          expect(found).toBe(earliest(busy, ready, seconds, beforeFirst))
+          lane.occupy(found, found + seconds)
+          busy.push([found, found + seconds])
+        }
+      },
+    ),
     { numRuns: 150, seed: 20261121 },
   )
 })

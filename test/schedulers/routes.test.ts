@@ -1,6 +1,6 @@
 import { describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
-import { routeSeconds, routesOf } from '../../src/schedulers/routes.ts'
+import { routeSeconds, networkRoutesOf } from '../../src/schedulers/routes.ts'
 import { fastest } from './checker.ts'
 import { instance, problem } from './instances.ts'
 
@@ -8,7 +8,7 @@ describe('routes', () => {
   test('for every pair and size the fastest of all paths, along links that exist in that direction', () => {
     fc.assert(
       fc.property(instance({ connected: false }), fc.integer({ min: 1, max: 5_000_000 }), (given, bytes) => {
-        const routes = routesOf(given)
+        const routes = networkRoutesOf(given)
         for (let source = 0; source < given.resources.length; source++) {
           for (let target = 0; target < given.resources.length; target++) {
             if (source === target) continue
@@ -43,21 +43,26 @@ describe('routes', () => {
       { source: 2, target: 1, pricePerByte: 1 },
     ]
     const given = problem({ durations: [[1, 1, 1]], edges: [], links })
-    expect(routesOf(given).between(0, 1, 5)!.links).toEqual([1, 2])
+    expect(networkRoutesOf(given).between(0, 1, 5)!.links).toEqual([1, 2])
     given.links![0]!.pricePerByte = 1
-    expect(routesOf(given).between(0, 1, 5)!.links).toEqual([0])
+    expect(networkRoutesOf(given).between(0, 1, 5)!.links).toEqual([0])
   })
 
   test('a full mesh of 64 resources with 2,016 different links', () => {
     const width = 64
-    const links = Array.from({ length: width * width }, (_, k) => ({ source: Math.floor(k / width), target: k % width }))
+    const links = Array.from({ length: width * width }, (_, k) => ({
+      source: Math.floor(k / width),
+      target: k % width,
+    }))
       .filter(({ source, target }) => source < target)
       .map((ends, k) => ({
         ...ends,
         bandwidthBitsPerSecond: 1e8 + ((k * 7919) % 2016) * 1e6,
         latencySeconds: 0.001 + ((k * 104_729) % 2016) * 1e-6,
       }))
-    const routes = routesOf(problem({ durations: [new Array<number>(width).fill(1)], edges: [], links }))
+    const routes = networkRoutesOf(
+      problem({ durations: [new Array<number>(width).fill(1)], edges: [], links }),
+    )
     let candidates = 0
     for (let source = 0; source < width; source++)
       for (let target = 0; target < width; target++) candidates += routes.all(source, target).length

@@ -2,14 +2,14 @@ import { describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
 import { choicesOf } from '../../src/schedulers/fit.ts'
 import { algorithms } from '../../src/schedulers/registry.ts'
-import { coresOf, validatePlan } from '../../src/schedulers/validate.ts'
-import type { PlanDocument, PlannedAssignment } from '../../src/schedulers/validate.ts'
+import { assignedCores, validatePlan } from '../../src/schedulers/validate.ts'
+import type { ResolvedPlan, PlannedAssignment } from '../../src/schedulers/validate.ts'
 import { instance } from './instances.ts'
 
 const paths = { assignments: 'plan.assignments', dependencies: 'workflow.dependencies' }
 const resource = { inScope: true, schedulable: true, batch: false, cpuCapacity: 2, memoryBytes: 1000 }
 
-function plan(change: Partial<PlanDocument> = {}): PlanDocument {
+function plan(change: Partial<ResolvedPlan> = {}): ResolvedPlan {
   return {
     activities: ['a', 'b', 'c'].map((id) => ({ id, cpu: 1, memoryBytes: 100 })),
     edges: [{ from: 'a', to: 'b' }, { from: 'b', to: 'c' }],
@@ -19,7 +19,11 @@ function plan(change: Partial<PlanDocument> = {}): PlanDocument {
   } // oxfmt-ignore
 }
 
-const assign = (activityId: string, orderOnResource: number, change: Partial<PlannedAssignment> = {}): PlannedAssignment => ({
+const assign = (
+  activityId: string,
+  orderOnResource: number,
+  change: Partial<PlannedAssignment> = {},
+): PlannedAssignment => ({
   activityId,
   resourceId: 'r',
   coreId: 'core-0',
@@ -30,7 +34,7 @@ const assign = (activityId: string, orderOnResource: number, change: Partial<Pla
   ...change,
 })
 
-const messages = (change: Partial<PlanDocument>): [string, string][] =>
+const messages = (change: Partial<ResolvedPlan>): [string, string][] =>
   validatePlan(plan(change), paths).map(({ path, message }) => [path, message])
 
 describe('plans', () => {
@@ -38,7 +42,13 @@ describe('plans', () => {
     expect(messages({})).toEqual([])
     expect(messages({ assignments: [assign('a', -7), assign('b', 0), assign('c', 900)] })).toEqual([])
     expect(
-      messages({ assignments: ['a', 'b', 'c'].map((activityId, orderOnResource) => ({ activityId, resourceId: 's', orderOnResource })) }),
+      messages({
+        assignments: ['a', 'b', 'c'].map((activityId, orderOnResource) => ({
+          activityId,
+          resourceId: 's',
+          orderOnResource,
+        })),
+      }),
     ).toEqual([])
   })
 
@@ -48,13 +58,15 @@ describe('plans', () => {
         fc.pre(choicesOf(given).every(({ resources }) => resources.length > 0))
         const { assignments } = [...algorithms.heft.plan(given, {})].at(-1)!.best!
         const id = (activity: number): string => given.activities[activity]!.id
-        const document: PlanDocument = {
+        const document: ResolvedPlan = {
           activities: given.activities.map(({ selector, ...activity }) => ({
             ...activity,
             resourceSelector: selector === undefined ? undefined : given.resources[selector]!.id,
           })),
           edges: given.edges.map(({ from, to }) => ({ from: id(from), to: id(to) })),
-          resources: new Map(given.resources.map((each) => [each.id, { ...each, inScope: true, schedulable: true }])),
+          resources: new Map(
+            given.resources.map((each) => [each.id, { ...each, inScope: true, schedulable: true }]),
+          ),
           assignments: assignments.map((each) => ({
             activityId: id(each.activity),
             resourceId: given.resources[each.resource]!.id,
@@ -114,8 +126,14 @@ describe('plans', () => {
       ],
       ['plan.assignments.6.resourceId', 'resource "nowhere" does not exist'],
       ['plan.assignments.7.activityId', 'activity "stranger" is not part of the workflow'],
-      ['plan.assignments.8.activityId', 'activity "a" is already assigned at plan.assignments.0; assign it once'],
-      ['plan.assignments.9.activityId', 'activity "c" is already assigned at plan.assignments.2; assign it once'],
+      [
+        'plan.assignments.8.activityId',
+        'activity "a" is already assigned at plan.assignments.0; assign it once',
+      ],
+      [
+        'plan.assignments.9.activityId',
+        'activity "c" is already assigned at plan.assignments.2; assign it once',
+      ],
       ['plan.assignments.9.metadata.coreIds', 'must contain coreId "core-1", the first core of the task'],
       ['plan.assignments', 'activity "forgotten" is not assigned; every activity needs one assignment'],
     ])
@@ -123,7 +141,13 @@ describe('plans', () => {
 
   test('a selector is overridden by the metadata of its assignment', () => {
     const activities = [{ id: 'a', cpu: 1, memoryBytes: 0, resourceSelector: 's' }]
-    expect(messages({ activities, edges: [], assignments: [assign('a', 1, { metadata: { resourceSelectorOverride: true } })] })).toEqual([])
+    expect(
+      messages({
+        activities,
+        edges: [],
+        assignments: [assign('a', 1, { metadata: { resourceSelectorOverride: true } })],
+      }),
+    ).toEqual([])
   })
 
   test('several tasks may overcommit a resource together; a batch target takes any task', () => {
@@ -131,19 +155,31 @@ describe('plans', () => {
     expect(messages({ edges: [], assignments: many })).toEqual([])
     const batch = new Map([['r', { ...resource, batch: true, cpuCapacity: 0, memoryBytes: 0 }]])
     expect(
-      messages({ resources: batch, activities: [{ id: 'a', cpu: 64, memoryBytes: 1e12 }], edges: [], assignments: [assign('a', 1)] }),
+      messages({
+        resources: batch,
+        activities: [{ id: 'a', cpu: 64, memoryBytes: 1e12 }],
+        edges: [],
+        assignments: [assign('a', 1)],
+      }),
     ).toEqual([])
   })
 
   test('orders are unique on a lane, not across lanes', () => {
-    expect(messages({ assignments: [assign('a', 1), assign('b', 1), assign('c', 1, { coreId: 'core-1' })] })).toEqual([
+    expect(
+      messages({ assignments: [assign('a', 1), assign('b', 1), assign('c', 1, { coreId: 'core-1' })] }),
+    ).toEqual([
       [
         'plan.assignments.1.orderOnResource',
         'order 1 on lane (resource "r", core "core-0", slot "") is already taken by plan.assignments.0',
       ],
     ])
     const both = { metadata: { coreIds: ['core-0', 'core-1'] } }
-    expect(messages({ edges: [], assignments: [assign('a', 1, both), assign('b', 2), assign('c', 1, { coreId: 'core-1' })] })).toEqual([
+    expect(
+      messages({
+        edges: [],
+        assignments: [assign('a', 1, both), assign('b', 2), assign('c', 1, { coreId: 'core-1' })],
+      }),
+    ).toEqual([
       [
         'plan.assignments.2.orderOnResource',
         'order 1 on lane (resource "r", core "core-1", slot "") is already taken by plan.assignments.0',
@@ -165,7 +201,12 @@ describe('plans', () => {
         { from: 'a', to: 'b' },
         { from: 'c', to: 'd' },
       ],
-      assignments: [assign('a', 2), assign('b', 1, { resourceId: 's' }), assign('c', 2, { resourceId: 's' }), assign('d', 1)],
+      assignments: [
+        assign('a', 2),
+        assign('b', 1, { resourceId: 's' }),
+        assign('c', 2, { resourceId: 's' }),
+        assign('d', 1),
+      ],
     })
     expect(crossed).toHaveLength(1)
     expect(crossed[0]![1]).toContain('"a" → "b" → "c" → "d" → "a"')
@@ -184,13 +225,19 @@ describe('plans', () => {
 
   test('ids with any characters do not run into each other', () => {
     const odd = ['x', 'x\u0000', 'x","y', 'ü/%2F'].map((id) => ({ id, cpu: 1, memoryBytes: 0 }))
-    expect(messages({ activities: odd, edges: [], assignments: odd.map(({ id }) => assign(id, 1, { coreId: id })) })).toEqual([])
+    expect(
+      messages({
+        activities: odd,
+        edges: [],
+        assignments: odd.map(({ id }) => assign(id, 1, { coreId: id })),
+      }),
+    ).toEqual([])
   })
 
   test('the cores of an assignment', () => {
-    expect(coresOf({ coreId: 'x' })).toEqual(['x'])
-    expect(coresOf({ metadata: null })).toEqual([''])
-    expect(coresOf({ coreId: 'x', metadata: { coreIds: ['x', 'y', 'x'] } })).toEqual(['x', 'y'])
+    expect(assignedCores({ coreId: 'x' })).toEqual(['x'])
+    expect(assignedCores({ metadata: null })).toEqual([''])
+    expect(assignedCores({ coreId: 'x', metadata: { coreIds: ['x', 'y', 'x'] } })).toEqual(['x', 'y'])
     expect(
       messages({
         activities: [{ id: 'a', cpu: 1, memoryBytes: 0 }],

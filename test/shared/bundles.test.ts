@@ -40,7 +40,9 @@ test('the simulation bundle runs as it is and takes 19.6 s and 0.0157', async ()
   expect(detail.run.makespanSeconds).toBeCloseTo(19.6, 9)
   expect(detail.run.cost).toBeCloseTo(0.0157, 12)
   expect(detail.run.transferredBytes).toBe(120_000_000)
-  expect(detail.activities.map((task: any) => [task.activityId, task.externalId, task.startedAt, task.finishedAt])).toEqual([
+  expect(
+    detail.activities.map((task: any) => [task.activityId, task.externalId, task.startedAt, task.finishedAt]),
+  ).toEqual([
     ['prepare', 'prepare', 0, expect.closeTo(4.1, 9)],
     ['analyze', 'analyze', expect.closeTo(12.15, 9), expect.closeTo(15.85, 9)],
     ['summarize', 'summarize', expect.closeTo(17.5, 9), expect.closeTo(19.6, 9)],
@@ -67,7 +69,11 @@ test('the local bundle runs as it is and leaves its output', async () => {
   expect(detail.run).toMatchObject({ status: 'completed', completedActivityCount: 1 })
   expect(detail.activities[0]).toMatchObject({ status: 'completed', exitCode: 0, attempt: 1 })
   expect(detail.dataObjects).toEqual([
-    expect.objectContaining({ relativePath: 'result.txt', sizeBytes: 24, checksum: expect.stringMatching(/^sha256:[0-9a-f]{64}$/) }),
+    expect.objectContaining({
+      relativePath: 'result.txt',
+      sizeBytes: 24,
+      checksum: expect.stringMatching(/^sha256:[0-9a-f]{64}$/),
+    }),
   ])
   const output = await service.call(
     'GET',
@@ -82,7 +88,11 @@ test('the fan-out of 30 GB shares its link and takes 36 s', async () => {
   await service.post('/environments/', {
     environment: { id: 'fanout', name: 'Fan-out' },
     version: { id: versionId, version: 1 },
-    resources: request.resources.map((resource: any) => ({ providerId: resource.id, ...resource, environmentVersionId: versionId })),
+    resources: request.resources.map((resource: any) => ({
+      providerId: resource.id,
+      ...resource,
+      environmentVersionId: versionId,
+    })),
     runtimes: [{ id: 'simgrid-30gb', name: 'SimGrid', driver: 'simgrid', mode: 'simulation' }],
     resourceRuntimeBindings: request.resources.map((resource: any) => ({
       resourceId: resource.id,
@@ -94,7 +104,11 @@ test('the fan-out of 30 GB shares its link and takes 36 s', async () => {
   await service.post('/network-topologies/', request.networkTopology)
   await service.post('/workflow-definitions/', text('simulation-30gb-fanout/workflow.yaml'))
   await service.post('/schedule-plans/', text('simulation-30gb-fanout/plan-request.yaml'))
-  await service.post('/execution-runs/', { id: 'fanout', schedulePlanId: request.plan.id, mode: 'simulation' })
+  await service.post('/execution-runs/', {
+    id: 'fanout',
+    schedulePlanId: request.plan.id,
+    mode: 'simulation',
+  })
   const { run } = await service.finished('fanout')
   expect(run).toMatchObject({ status: 'completed', makespanSeconds: expect.closeTo(36, 9) })
 })

@@ -11,7 +11,8 @@ const { afterEach, beforeEach, describe, test } = needs('shared')
 
 const samples = shared('samples')
 
-// The bundles were written to be used alone: two of them call a runtime `local`, and ids are global.
+// The bundles were written to be used alone: two of them call a runtime `local`, and ids are
+// global.
 let app: OpenedRoutes
 beforeEach(async () => {
   app = await openRoutes(inventoryRoutes())
@@ -21,7 +22,9 @@ afterEach(() => app.close())
 const file = (path: string): string => readFileSync(join(samples, path), 'utf8')
 const document = (path: string): Record<string, unknown> => parse(file(path)) as Record<string, unknown>
 const send = (to: string, path: string) =>
-  app.call('POST', to, file(path), { 'content-type': path.endsWith('.json') ? 'application/json' : 'application/yaml' })
+  app.call('POST', to, file(path), {
+    'content-type': path.endsWith('.json') ? 'application/json' : 'application/yaml',
+  })
 const accepted = async (to: string, path: string): Promise<void> => {
   const answer = await send(to, path)
   expect([answer.status, answer.body.error, answer.body.details]).toEqual([201, undefined, undefined])
@@ -36,7 +39,9 @@ describe('a sample environment is accepted as it is, and read back', () => {
   test.each(environments)('%s', async (path) => {
     await accepted('/environments/', path)
     const sent = document(path) as { environment: { id: string } }
-    expect((await app.call('GET', `/environments/${encodeURIComponent(sent.environment.id)}/`)).body).toMatchObject(sent)
+    expect(
+      (await app.call('GET', `/environments/${encodeURIComponent(sent.environment.id)}/`)).body,
+    ).toMatchObject(sent)
   })
 })
 
@@ -49,13 +54,23 @@ describe('scope and topology of a bundle are accepted after its environment, whi
     ] as const) {
       await accepted(to, `${bundle}/${part}`)
       const sent = document(`${bundle}/${part}`)
-      expect((await app.call('GET', `${to}${encodeURIComponent(String(sent['id']))}/`)).body).toMatchObject(sent)
+      expect((await app.call('GET', `${to}${encodeURIComponent(String(sent['id']))}/`)).body).toMatchObject(
+        sent,
+      )
     }
     const { environment } = document(`${bundle}/environment.yaml`) as { environment: { id: string } }
-    const again = await app.call('PUT', `/environments/${environment.id}/`, file(`${bundle}/environment.yaml`), {
-      'content-type': 'application/yaml',
-    })
-    expect([again.status, again.body.error]).toEqual([422, expect.stringContaining('used by execution scope')])
+    const again = await app.call(
+      'PUT',
+      `/environments/${environment.id}/`,
+      file(`${bundle}/environment.yaml`),
+      {
+        'content-type': 'application/yaml',
+      },
+    )
+    expect([again.status, again.body.error]).toEqual([
+      422,
+      expect.stringContaining('used by execution scope'),
+    ])
   })
 })
 
@@ -65,7 +80,9 @@ describe('a bundle whose environments are elsewhere is refused with every missin
     ['roundtrip-hpc-k8s-cloud', 'network.json'],
   ])('%s', async (bundle, topology) => {
     const { environmentVersionIds } = document(`${bundle}/scope.json`) as { environmentVersionIds: string[] }
-    const { links } = document(`${bundle}/${topology}`) as { links: { sourceResourceId: string; targetResourceId: string }[] }
+    const { links } = document(`${bundle}/${topology}`) as {
+      links: { sourceResourceId: string; targetResourceId: string }[]
+    }
     const refused = await send('/execution-scopes/', `${bundle}/scope.json`)
     expect([refused.status, refused.body.details.map((detail: { path: string }) => detail.path)]).toEqual([
       422,

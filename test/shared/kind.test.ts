@@ -30,7 +30,11 @@ const furnish = async (): Promise<void> => {
   await site.call('POST', '/api/v1/namespaces', { ...v1, kind: 'Namespace', metadata: { name: namespace } })
   await site.call('POST', `${at}/serviceaccounts`, { ...v1, kind: 'ServiceAccount', metadata })
   const rights = { apiVersion: 'rbac.authorization.k8s.io/v1', metadata }
-  await site.call('POST', `${rbac}/namespaces/${namespace}/roles`, { ...rights, kind: 'Role', rules: namespaceRights })
+  await site.call('POST', `${rbac}/namespaces/${namespace}/roles`, {
+    ...rights,
+    kind: 'Role',
+    rules: namespaceRights,
+  })
   await site.call('POST', `${rbac}/namespaces/${namespace}/rolebindings`, {
     ...rights,
     kind: 'RoleBinding',
@@ -81,9 +85,14 @@ afterAll(async () => {
 
 test('the sample runs as it is once its connection has an address, a credential and a certificate', async () => {
   const node = site.nodes[0]!
-  const socket = (await node.run('find /run /var/run -name containerd.sock -type s 2>/dev/null | head -1')).stdout.toString().trim()
+  const socket = (
+    await node.run('find /run /var/run -name containerd.sock -type s 2>/dev/null | head -1')
+  ).stdout
+    .toString()
+    .trim()
   await node.run(
-    `ctr -a ${socket} -n k8s.io images tag ${site.images.busybox} docker.io/library/busybox:1.36 || ctr -a ${socket} -n k8s.io images tag docker.io/${site.images.busybox} docker.io/library/busybox:1.36`,
+    `ctr -a ${socket} -n k8s.io images tag ${site.images.busybox} docker.io/library/busybox:1.36 ` +
+      `|| ctr -a ${socket} -n k8s.io images tag docker.io/${site.images.busybox} docker.io/library/busybox:1.36`,
   )
 
   const envelope = parse(text('requests/execution-request.yaml')) as Json
@@ -103,18 +112,30 @@ test('the sample runs as it is once its connection has an address, a credential 
     credentialRef,
     configuration: { ...connection.configuration, certificateAuthority: site.certificateAuthority },
   })
-  expect(await service.post('/environment-connections/kind-akoflow-connection/health/')).toMatchObject({ status: 'online' })
+  expect(await service.post('/environment-connections/kind-akoflow-connection/health/')).toMatchObject({
+    status: 'online',
+  })
 
   const accepted = await service.call('POST', '/execution-runs/', text('requests/execution-request.yaml'))
   expect([accepted.status, accepted.text]).toEqual([202, expect.any(String)])
   const detail = await service.finished('kind-dag-run-v1', 600)
   expect([detail.run.status, detail.run.failureReason]).toEqual(['completed', undefined])
   for (const task of detail.activities) {
-    expect(task).toMatchObject({ status: 'completed', exitCode: 0, runtimeId: 'kubernetes', connectionId: 'kind-akoflow-connection' })
+    expect(task).toMatchObject({
+      status: 'completed',
+      exitCode: 0,
+      runtimeId: 'kubernetes',
+      connectionId: 'kind-akoflow-connection',
+    })
     expect(task.metadata.helperImage).toMatch(/tools:1@sha256:[0-9a-f]{64}$/)
   }
-  const consumed = await service.call('GET', '/execution-runs/kind-dag-run-v1/activities/process/outputs/consumed.txt')
+  const consumed = await service.call(
+    'GET',
+    '/execution-runs/kind-dag-run-v1/activities/process/outputs/consumed.txt',
+  )
   expect(consumed.text).toBe('prepared\n')
   // The work files lie on the claim that the environment's storage names.
-  expect(await site.kubectl('-n', namespace, 'get', 'pods', '-o', 'yaml')).toContain('claimName: akoflow-data')
+  expect(await site.kubectl('-n', namespace, 'get', 'pods', '-o', 'yaml')).toContain(
+    'claimName: akoflow-data',
+  )
 }, 900_000)

@@ -26,7 +26,10 @@ const accept = async (path: string, name: string): Promise<Json> => {
   return answer.body
 }
 
-/** An environment with the resources that a sample only names, each on a runtime that simulates and on those that its assignments name. */
+/**
+ * An environment with the resources that a sample only names, each on a runtime that simulates and
+ * on those that its assignments name.
+ */
 const environmentOf = (id: string, versionId: string, resources: Json[], assignments: Json[] = []): Json => {
   const simulator = { id: `${id}-simulator`, name: 'simulator', driver: 'simgrid', mode: 'simulation' }
   const named = new Set<string>(assignments.map(({ metadata }) => metadata.runtimeId))
@@ -37,7 +40,10 @@ const environmentOf = (id: string, versionId: string, resources: Json[], assignm
   return {
     environment: { id, name: id },
     version: { id: versionId, version: 1, status: 'published' },
-    runtimes: [simulator, ...[...named].map((name) => ({ id: name, name, driver: 'local', mode: 'execution' }))],
+    runtimes: [
+      simulator,
+      ...[...named].map((name) => ({ id: name, name, driver: 'local', mode: 'execution' })),
+    ],
     resources,
     resourceRuntimeBindings: [...pairs.values()].map((pair) => ({ ...pair, enabled: true })),
   }
@@ -55,7 +61,11 @@ describe('the sample plans, as they are', () => {
     expect(plan).toMatchObject({
       id: 'simulation-example-plan-v1',
       source: 'imported',
-      predicted: { makespanSeconds: expect.closeTo(19.6, 9), cost: expect.closeTo(0.0157, 9), feasible: true },
+      predicted: {
+        makespanSeconds: expect.closeTo(19.6, 9),
+        cost: expect.closeTo(0.0157, 9),
+        feasible: true,
+      },
       submittedPrediction: { makespanSeconds: 19.6, cost: 0.0157, feasible: true },
       assignmentCount: 3,
     })
@@ -71,8 +81,12 @@ describe('the sample plans, as they are', () => {
       expect(got.externalId).toBe(sent.activityId)
     }
     // What came with the plan changed no stored record.
-    expect((await app.call('GET', '/workflow-definitions/simulation-example-workflow/')).body).toEqual(stored.body)
-    expect((await app.call('GET', '/resources/')).body.find((resource: Json) => resource.id === 'simulated-edge')).toMatchObject({
+    expect((await app.call('GET', '/workflow-definitions/simulation-example-workflow/')).body).toEqual(
+      stored.body,
+    )
+    expect(
+      (await app.call('GET', '/resources/')).body.find((resource: Json) => resource.id === 'simulated-edge'),
+    ).toMatchObject({
       tier: 'edge',
     })
   })
@@ -81,13 +95,26 @@ describe('the sample plans, as they are', () => {
     const request = document('simulation-30gb-fanout/plan-request.yaml')
     await accept('/workflow-definitions/import/', 'simulation-30gb-fanout/workflow.yaml')
     const made = [
-      ['/environments/', environmentOf('simgrid-30gb-environment', request.resources[0].environmentVersionId, request.resources)],
+      [
+        '/environments/',
+        environmentOf(
+          'simgrid-30gb-environment',
+          request.resources[0].environmentVersionId,
+          request.resources,
+        ),
+      ],
       ['/execution-scopes/', request.executionScope],
       ['/network-topologies/', request.networkTopology],
     ] as const
     for (const [path, body] of made) expect((await app.call('POST', path, body)).status).toBe(201)
     const plan = await accept('/schedule-plans/', 'simulation-30gb-fanout/plan-request.yaml')
-    expect(plan.assignments.map((assignment: Json) => [assignment.externalId, assignment.resourceId, assignment.coreId])).toEqual([
+    expect(
+      plan.assignments.map((assignment: Json) => [
+        assignment.externalId,
+        assignment.resourceId,
+        assignment.coreId,
+      ]),
+    ).toEqual([
       ['t1', 'simgrid-30gb-m1', 'core-0'],
       ['t2', 'simgrid-30gb-m2', 'core-0'],
       ['t3', 'simgrid-30gb-m2', 'core-1'],
@@ -121,7 +148,13 @@ describe('the sample plans, as they are', () => {
 
   test.each([
     ['roundtrip-hpc-k8s-cloud', 'workflow.yaml', 'scope.json', 'network.json', 'plan.yaml'],
-    ['transfer-strategy-matrix', 'workflow-roundtrip.json', 'scope.json', 'topology.json', 'plan-roundtrip.json'],
+    [
+      'transfer-strategy-matrix',
+      'workflow-roundtrip.json',
+      'scope.json',
+      'topology.json',
+      'plan-roundtrip.json',
+    ],
   ])('%s, on machines made from the names in it', async (folder, workflow, scope, topology, plan) => {
     const own = await startPlanning()
     try {
@@ -184,10 +217,15 @@ describe('planning the big workflows', () => {
   test('the 6,448 activities of wf-montage-200d plan, and the selected plan reads back', async () => {
     const call = async (method: string, path: string, body?: unknown): Promise<Json> => {
       const answer = await planner.call(method, path, body)
-      if (answer.status >= 300) throw new Error(`${method} ${path}: ${answer.status} ${answer.text.slice(0, 400)}`)
+      if (answer.status >= 300)
+        throw new Error(`${method} ${path}: ${answer.status} ${answer.text.slice(0, 400)}`)
       return answer.body
     }
-    const imported = await planner.call('POST', '/workflow-definitions/import/?name=big', text('legacy-workflows/wf-montage-200d.yml'))
+    const imported = await planner.call(
+      'POST',
+      '/workflow-definitions/import/?name=big',
+      text('legacy-workflows/wf-montage-200d.yml'),
+    )
     expect([imported.status, imported.status === 201 ? '' : imported.text.slice(0, 400)]).toEqual([201, ''])
     expect(imported.body.version.activityCount).toBe(6448)
     const machines = Array.from({ length: 8 }, (_, k) => ({
@@ -203,7 +241,11 @@ describe('planning the big workflows', () => {
       schedulable: true,
     }))
     await call('POST', '/environments/', environmentOf('cluster', 'cluster-v1', machines))
-    await call('POST', '/execution-scopes/', { id: 'cluster', name: 'cluster', environmentVersionIds: ['cluster-v1'] })
+    await call('POST', '/execution-scopes/', {
+      id: 'cluster',
+      name: 'cluster',
+      environmentVersionIds: ['cluster-v1'],
+    })
     await call('POST', '/planning-sessions/', {
       id: 'big',
       workflowVersionId: imported.body.version.id,
@@ -211,8 +253,17 @@ describe('planning the big workflows', () => {
       algorithms: [{ id: 'heft' }],
     })
     const { session, algorithmRuns } = (await planner.ended('big')).body
-    expect(session).toMatchObject({ status: 'completed', progress: 1, candidateCount: 1, defaultedDurations: 6448 })
-    expect(algorithmRuns[0].estimate).toMatchObject({ activityCount: 6448, compatibleResources: 8, expandedStates: 6448 * 8 })
+    expect(session).toMatchObject({
+      status: 'completed',
+      progress: 1,
+      candidateCount: 1,
+      defaultedDurations: 6448,
+    })
+    expect(algorithmRuns[0].estimate).toMatchObject({
+      activityCount: 6448,
+      compatibleResources: 8,
+      expandedStates: 6448 * 8,
+    })
     const [summary] = await call('GET', '/planning-sessions/big/candidates/')
     expect(summary.plan).toMatchObject({ assignmentCount: 6448 })
     expect(summary.plan.assignments).toBeUndefined()
@@ -224,7 +275,11 @@ describe('planning the big workflows', () => {
     expect(new Set(read.assignments.map((assignment: Json) => assignment.activityId)).size).toBe(6448)
     // What was planned can be sent back as it was read, under another id.
     const again = await call('POST', '/schedule-plans/import/', {
-      plan: { ...read, id: 'again', assignments: read.assignments.map((assignment: Json) => ({ ...assignment, id: '', planId: '' })) },
+      plan: {
+        ...read,
+        id: 'again',
+        assignments: read.assignments.map((assignment: Json) => ({ ...assignment, id: '', planId: '' })),
+      },
     })
     expect(again.assignmentCount).toBe(6448)
   }, 180_000)

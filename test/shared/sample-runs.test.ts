@@ -17,7 +17,10 @@ afterAll(() => service[Symbol.asyncDispose]())
 const samples = shared('samples')
 const files = filesOf(
   samples,
-  /^(legacy-workflows|legacy-schedules|pegasus-montage)\/.*\.ya?ml$|(^|\/)(workflow|source-workflow|workflow-roundtrip|dag)\.(yaml|json)$/,
+  new RegExp(
+    String.raw`^(legacy-workflows|legacy-schedules|pegasus-montage)/.*\.ya?ml$|` +
+      String.raw`(^|/)(workflow|source-workflow|workflow-roundtrip|dag)\.(yaml|json)$`,
+  ),
 )
 
 test('there are all of them', () => {
@@ -37,14 +40,21 @@ test.each(files)(
     const seconds = (performance.now() - started) / 1_000
     if (imported.status !== 201) {
       expect([400, 422]).toContain(imported.status)
-      expect(imported.body.details).toEqual(expect.arrayContaining([{ path: expect.any(String), message: expect.stringMatching(/\S/) }]))
+      expect(imported.body.details).toEqual(
+        expect.arrayContaining([{ path: expect.any(String), message: expect.stringMatching(/\S/) }]),
+      )
       return
     }
     const count = imported.body.version.activityCount
     if (file.endsWith('wf-montage-200d.yml')) expect([count, seconds < 20]).toEqual([6_448, true])
     const plan = await planned(service, name, imported.body.version.id)
     const { run } = await simulated(service, name, plan.id)
-    expect(run).toMatchObject({ status: 'completed', activityCount: count, completedActivityCount: count, failedActivityCount: 0 })
+    expect(run).toMatchObject({
+      status: 'completed',
+      activityCount: count,
+      completedActivityCount: count,
+      failedActivityCount: 0,
+    })
     expect(run.makespanSeconds).toBeGreaterThan(0)
   },
   60_000,

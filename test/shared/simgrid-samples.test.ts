@@ -10,7 +10,10 @@ const { test } = needs('shared', 'python3-simgrid')
 
 const request = (path: string): ReplayRequest => parse(readFileSync(shared(path), 'utf8')) as ReplayRequest
 
-/** The reference is held to the documented answers by the documents alone; the simulator is held to the reference elsewhere. */
+/**
+ * The reference is held to the documented answers by the documents alone; the simulator is held to
+ * the reference elsewhere.
+ */
 const answers = [
   ['samples/simulation/execution-request.yaml', 'by-policy', '19.600'],
   ['samples/simulation/execution-request.yaml', 'lv08', '21.593'],

@@ -7,7 +7,10 @@ import { traceProblem } from './trace.ts'
 
 const { test } = needs('traces', 'python3-simgrid')
 
-/** Real traces from 10 to 2,122 tasks of all shapes; the replay in Python takes about a second for the largest. */
+/**
+ * Real traces from 10 to 2,122 tasks of all shapes; the replay in Python takes about a second for
+ * the largest.
+ */
 const names = [
   'helloworld-forkjoin-10-chameleon',
   'montage-chameleon-2mass-005d-001',
@@ -24,6 +27,7 @@ const names = [
 
 test.each(names)(
   '%s, planned with HEFT on 16 hosts: SimGrid gives the same makespan, starts and finishes',
-  (name) => expect(differencesFromSimgrid(traceProblem(join(recordedTraces, `${name}.json`), 16))).toEqual([]),
+  (name) =>
+    expect(differencesFromSimgrid(traceProblem(join(recordedTraces, `${name}.json`), 16))).toEqual([]),
   120_000,
 )

@@ -16,6 +16,7 @@ afterAll(() => service[Symbol.asyncDispose]())
 
 test.each(filesOf(recordedTraces, /\.json$/))(
   'the trace of a real run is imported, planned and simulated: %s',
-  (file) => expectSimulated(service, file.replace('.json', ''), readFileSync(join(recordedTraces, file), 'utf8')),
+  (file) =>
+    expectSimulated(service, file.replace('.json', ''), readFileSync(join(recordedTraces, file), 'utf8')),
   60_000,
 )

@@ -49,9 +49,13 @@ const measure = ({ workflow: { specification, execution } }: WfInstance) => {
   }
 }
 
-/** Kolmogorov and Smirnov's distance of two samples: the most by which their distribution functions differ. */
+/**
+ * Kolmogorov and Smirnov's distance of two samples: the most by which their distribution functions
+ * differ.
+ */
 const distance = (a: readonly number[], b: readonly number[]): number => {
-  const below = (values: readonly number[], limit: number): number => values.filter((value) => value <= limit).length / values.length
+  const below = (values: readonly number[], limit: number): number =>
+    values.filter((value) => value <= limit).length / values.length
   return Math.max(...[...a, ...b].map((value) => Math.abs(below(a, value) - below(b, value))))
 }
 

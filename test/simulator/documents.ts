@@ -1,6 +1,6 @@
 import { spawnSync } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
-import type { Problem, Schedule } from '../../src/schedulers/problem.ts'
+import type { PlanningProblem, Schedule } from '../../src/schedulers/problem.ts'
 import type { NetworkModel } from '../../src/simulator/channel.ts'
 import type { Placed } from '../../src/simulator/simulate.ts'
 
@@ -29,18 +29,32 @@ export const placedFrom = (schedule: Schedule): Placed[] =>
     orderOnResource,
   }))
 
-/** Problem and plan written as documents, so that the replay shares no data structure with the simulator. */
-export function documents(problem: Problem, placed: readonly Placed[], networkModel: NetworkModel): ReplayRequest {
+/**
+ * Problem and plan written as documents, so that the replay shares no data structure with the
+ * simulator.
+ */
+export function documents(
+  problem: PlanningProblem,
+  placed: readonly Placed[],
+  networkModel: NetworkModel,
+): ReplayRequest {
   const activity = (index: number): string => problem.activities[index]!.id
   const resource = (index: number): string => problem.resources[index]!.id
   return {
     networkModel,
     workflow: {
       activities: problem.activities.map(({ id }) => ({ id })),
-      dependencies: problem.edges.map(({ from, to }) => ({ activityId: activity(to), dependsOnActivityId: activity(from) })),
+      dependencies: problem.edges.map(({ from, to }) => ({
+        activityId: activity(to),
+        dependsOnActivityId: activity(from),
+      })),
       dataDependencies: problem.edges
         .filter(({ bytes }) => bytes > 0)
-        .map(({ from, to, bytes }) => ({ producerActivityId: activity(from), consumerActivityId: activity(to), sizeBytes: bytes })),
+        .map(({ from, to, bytes }) => ({
+          producerActivityId: activity(from),
+          consumerActivityId: activity(to),
+          sizeBytes: bytes,
+        })),
     },
     plan: {
       assignments: placed.map((each, index) => ({
@@ -52,7 +66,11 @@ export function documents(problem: Problem, placed: readonly Placed[], networkMo
         metadata: { coreIds: each.lanes },
       })),
     },
-    resources: problem.resources.map(({ id, bootOverheadSeconds, containerOverheadSeconds }) => ({ id, bootOverheadSeconds, containerOverheadSeconds })),
+    resources: problem.resources.map(({ id, bootOverheadSeconds, containerOverheadSeconds }) => ({
+      id,
+      bootOverheadSeconds,
+      containerOverheadSeconds,
+    })),
     networkTopology: problem.links === undefined ? null : {
       links: problem.links.map((link) => ({
         id: link.id,
@@ -79,7 +97,9 @@ export function replay(request: ReplayRequest): Replay {
   })
   if (error !== undefined) throw new Error(`SimGrid's reference needs /usr/bin/python3: ${error.message}`)
   if (stderr.includes("No module named 'simgrid'"))
-    throw new Error('SimGrid is not installed; install it with: apt-get install -y --no-install-recommends python3-simgrid')
+    throw new Error(
+      'SimGrid is not installed; install it with: apt-get install -y --no-install-recommends python3-simgrid',
+    )
   if (status !== 0) throw new Error(`the replay in SimGrid ended with ${status}: ${stderr.slice(-2000)}`)
   return JSON.parse(stdout) as Replay
 }

@@ -10,5 +10,9 @@ describe('generated workflows on 16 hosts, planned with HEFT: SimGrid gives the 
     ['montage of 472 tasks', () => montage({ side: 4 })],
     ['montage of 1,066 tasks', () => montage()],
     ['epigenomics of 1,695 tasks', () => epigenomics()],
-  ])('%s', (_name, generate) => expect(differencesFromSimgrid(problemOf(generate(), 16))).toEqual([]), 120_000)
+  ])(
+    '%s',
+    (_name, generate) => expect(differencesFromSimgrid(problemOf(generate(), 16))).toEqual([]),
+    120_000,
+  )
 })

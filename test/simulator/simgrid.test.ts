@@ -1,6 +1,6 @@
 import { expect } from '@jest/globals'
 import fc from 'fast-check'
-import type { Problem, ProblemLink } from '../../src/schedulers/problem.ts'
+import type { PlanningProblem, ProblemLink } from '../../src/schedulers/problem.ts'
 import { choicesOf } from '../../src/schedulers/fit.ts'
 import { algorithms } from '../../src/schedulers/registry.ts'
 import { networkModels } from '../../src/simulator/channel.ts'
@@ -12,8 +12,11 @@ import { needs } from '../support/needs.ts'
 
 const { describe, test } = needs('python3-simgrid')
 
-/** SimGrid takes links both ways only and knows no limit of transfers; paths of equal length would be a matter of taste. */
-function comparable(given: Problem): Problem {
+/**
+ * SimGrid takes links both ways only and knows no limit of transfers; paths of equal length would
+ * be a matter of taste.
+ */
+function comparable(given: PlanningProblem): PlanningProblem {
   const links = given.links?.map((link, k): ProblemLink => ({
     ...link,
     bidirectional: true,
@@ -24,7 +27,7 @@ function comparable(given: Problem): Problem {
 }
 
 /** A plan no planner would make: activities in order on resources and lanes drawn by chance. */
-function arbitraryPlan(given: Problem, draws: readonly number[]): Placed[] {
+function arbitraryPlan(given: PlanningProblem, draws: readonly number[]): Placed[] {
   return given.activities.map((_, activity) => {
     const draw = draws[activity]!
     const resource = draw % given.resources.length
@@ -58,7 +61,9 @@ describe('against SimGrid', () => {
               const theirs = replay(documents(given, placed, model))
               const relative = model === 'contention-free' ? 1e-9 : 1e-6
               const scale = Math.max(1, theirs.makespanSeconds)
-              expect(Math.abs(ours.makespanSeconds - theirs.makespanSeconds)).toBeLessThanOrEqual(relative * scale)
+              expect(Math.abs(ours.makespanSeconds - theirs.makespanSeconds)).toBeLessThanOrEqual(
+                relative * scale,
+              )
               expect(ours.tasks).toHaveLength(given.activities.length)
               for (const { activity, startedAt, finishedAt } of ours.tasks) {
                 const [start, finish] = theirs.tasks[given.activities[activity]!.id]!
@@ -67,7 +72,8 @@ describe('against SimGrid', () => {
               }
               expect(Object.keys(theirs.transfers)).toHaveLength(ours.transfers.length)
               for (const { producer, consumer, finishedAt } of ours.transfers) {
-                const arrival = theirs.transfers[`${given.activities[producer]!.id}>${given.activities[consumer]!.id}`]!
+                const arrival =
+                  theirs.transfers[`${given.activities[producer]!.id}>${given.activities[consumer]!.id}`]!
                 expect(Math.abs(finishedAt - arrival)).toBeLessThanOrEqual(relative * scale)
               }
               compared++

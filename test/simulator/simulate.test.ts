@@ -1,6 +1,6 @@
 import { describe, expect, test } from '@jest/globals'
 import fc from 'fast-check'
-import type { Problem, Schedule } from '../../src/schedulers/problem.ts'
+import type { PlanningProblem, Schedule } from '../../src/schedulers/problem.ts'
 import { choicesOf } from '../../src/schedulers/fit.ts'
 import { algorithms } from '../../src/schedulers/registry.ts'
 import { networkModels } from '../../src/simulator/channel.ts'
@@ -14,17 +14,18 @@ const runs = { numRuns: 200, seed: 20261121 }
 
 type Completed = Extract<SimulationResult, { state: 'completed' }>
 
-function play(given: Problem, placed: readonly Placed[], model?: NetworkModel): Completed {
+function play(given: PlanningProblem, placed: readonly Placed[], model?: NetworkModel): Completed {
   const result = simulate(given, placed, model)
   if (result.state === 'failed') throw new Error(result.reason)
   return result
 }
 
-const heftOf = (given: Problem): Schedule => [...algorithms.heft.plan(given, {})].at(-1)!.best!
-const fitsSomewhere = (given: Problem): boolean => choicesOf(given).every(({ resources }) => resources.length > 0)
+const heftOf = (given: PlanningProblem): Schedule => [...algorithms.heft.plan(given, {})].at(-1)!.best!
+const fitsSomewhere = (given: PlanningProblem): boolean =>
+  choicesOf(given).every(({ resources }) => resources.length > 0)
 
 /** The specification's worked example: edge, cloud, edge over one link of 100 Mbit/s and 50 ms. */
-function edgeCloud(change: (given: Problem) => void = () => undefined): Problem {
+function edgeCloud(change: (given: PlanningProblem) => void = () => undefined): PlanningProblem {
   const given = problem({
     durations: [
       [4, 1],
@@ -39,7 +40,16 @@ function edgeCloud(change: (given: Problem) => void = () => undefined): Problem 
       { lanes: 2, containerOverheadSeconds: 0.1 },
       { lanes: 8, pricePerSecond: 0.001, bootOverheadSeconds: 0.5, containerOverheadSeconds: 0.2 },
     ],
-    links: [{ source: 0, target: 1, bandwidthBitsPerSecond: 1e8, latencySeconds: 0.05, pricePerByte: 1e-10, maxConcurrentTransfers: 1 }],
+    links: [
+      {
+        source: 0,
+        target: 1,
+        bandwidthBitsPerSecond: 1e8,
+        latencySeconds: 0.05,
+        pricePerByte: 1e-10,
+        maxConcurrentTransfers: 1,
+      },
+    ],
   })
   change(given)
   return given
@@ -50,8 +60,11 @@ const edgeCloudPlan: Placed[] = [
   { resource: 0, lanes: ['core-0'], orderOnResource: 2 },
 ]
 
-/** One source, N workers on one machine, one sink; every edge 10 GB over 80 Gbit/s, so a stage of N transfers takes N seconds. */
-function fanOut(workers: number, link: object = {}): { given: Problem; placed: Placed[] } {
+/**
+ * One source, N workers on one machine, one sink; every edge 10 GB over 80 Gbit/s, so a stage of N
+ * transfers takes N seconds.
+ */
+function fanOut(workers: number, link: object = {}): { given: PlanningProblem; placed: Placed[] } {
   const sink = workers + 1
   const between = { bandwidthBitsPerSecond: 8e10, ...link }
   return {
@@ -85,9 +98,19 @@ describe('known answers', () => {
       const result = play(edgeCloud(), edgeCloudPlan, model)
       expect(result.makespanSeconds).toBeCloseTo(19.6, 9)
       expect(result.cost).toBeCloseTo(0.0157, 12)
-      expect(result.tasks.map(({ startedAt }) => startedAt)).toEqual([0, expect.closeTo(12.15, 9), expect.closeTo(17.5, 9)])
-      expect(result.tasks.map(({ finishedAt }) => finishedAt)).toEqual([4.1, expect.closeTo(15.85, 9), expect.closeTo(19.6, 9)])
-      expect(result.transfers.map(({ startedAt, finishedAt, links }) => [finishedAt - startedAt, links])).toEqual([
+      expect(result.tasks.map(({ startedAt }) => startedAt)).toEqual([
+        0,
+        expect.closeTo(12.15, 9),
+        expect.closeTo(17.5, 9),
+      ])
+      expect(result.tasks.map(({ finishedAt }) => finishedAt)).toEqual([
+        4.1,
+        expect.closeTo(15.85, 9),
+        expect.closeTo(19.6, 9),
+      ])
+      expect(
+        result.transfers.map(({ startedAt, finishedAt, links }) => [finishedAt - startedAt, links]),
+      ).toEqual([
         [expect.closeTo(8.05, 9), ['l0-1']],
         [expect.closeTo(1.65, 9), ['l0-1']],
       ])
@@ -108,7 +131,10 @@ describe('known answers', () => {
     expect(lv08.makespanSeconds.toFixed(3)).toBe('21.593')
     expect(lv08.breakdown.computeSeconds).toBe(9)
     expect(lv08.breakdown.transferSeconds.toFixed(3)).toBe('11.693')
-    expect(play(edgeCloud(), edgeCloudPlan, 'cm02').makespanSeconds).toBeCloseTo(9.9 + 0.1 + (1.05 * 120e6 * 8) / 1e8, 9)
+    expect(play(edgeCloud(), edgeCloudPlan, 'cm02').makespanSeconds).toBeCloseTo(
+      9.9 + 0.1 + (1.05 * 120e6 * 8) / 1e8,
+      9,
+    )
   })
 
   test('fan-out over a shared link: 36 s with three workers, 30 + 2 N with N', () => {
@@ -159,7 +185,8 @@ describe('sharing', () => {
   })
 
   test('the share of a flow is weighted by one over the latency of its route', () => {
-    // Two flows of 30 bytes over one link of 1 byte/s, 1 s and 2 s of latency: rates 2/3 and 1/3 once both move.
+    // Two flows of 30 bytes over one link of 1 byte/s, 1 s and 2 s of latency: rates 2/3 and 1/3
+    // once both move.
     const given = problem({
       durations: [
         [0, 0, 0],
@@ -177,7 +204,8 @@ describe('sharing', () => {
     })
     const placed = [0, 1, 2].map((resource) => ({ resource, lanes: ['c'], orderOnResource: 1 }))
     const { transfers } = play(given, placed)
-    // From 1 s to 2 s the first flow is alone (1 byte), then it needs 29 / (2/3) s; the second has 30 − 14.5 bytes left then.
+    // From 1 s to 2 s the first flow is alone (1 byte), then it needs 29 / (2/3) s; the second has
+    // 30 − 14.5 bytes left then.
     expect(transfers[0]!.finishedAt).toBeCloseTo(2 + 43.5, 9)
     expect(transfers[1]!.finishedAt).toBeCloseTo(45.5 + 15.5, 9)
   })
@@ -199,7 +227,11 @@ describe('sharing', () => {
     const placed = [0, 1, 2, 2].map((resource, k) => ({ resource, lanes: [`c${k}`], orderOnResource: 1 }))
     const { transfers } = play(given, placed)
     // Two flows share 2 byte/s (1 each); the third has 10 − 2 = 8 until they end at 10 s, then 10.
-    expect(transfers.map(({ finishedAt }) => finishedAt)).toEqual([expect.closeTo(10, 9), expect.closeTo(10, 9), expect.closeTo(11, 9)])
+    expect(transfers.map(({ finishedAt }) => finishedAt)).toEqual([
+      expect.closeTo(10, 9),
+      expect.closeTo(10, 9),
+      expect.closeTo(11, 9),
+    ])
   })
 
   test('a limit of concurrent transfers serves by ready time, then by activity id', () => {
@@ -222,7 +254,15 @@ describe('properties', () => {
         const schedule = heftOf(given)
         const result = play(given, placedFrom(schedule), 'contention-free')
         const near = (value: number): unknown => expect.closeTo(value, 9)
-        expect(result.tasks.map((task) => [task.startedAt, task.finishedAt, task.dataReadyAt, task.transferSeconds, task.cost])).toEqual(
+        expect(
+          result.tasks.map((task) => [
+            task.startedAt,
+            task.finishedAt,
+            task.dataReadyAt,
+            task.transferSeconds,
+            task.cost,
+          ]),
+        ).toEqual(
           schedule.assignments.map((each) => [
             near(each.startAt),
             near(each.finishAt),
@@ -250,7 +290,9 @@ describe('properties', () => {
           expect(task.startedAt).toBeCloseTo(task.readyAt + task.transferSeconds + task.queueSeconds, 9)
           expect(task.finishedAt).toBeCloseTo(task.startedAt + task.overheadSeconds + task.runtimeSeconds, 9)
           expect(task.interferenceSeconds).toBeLessThanOrEqual(task.transferSeconds + slack)
-          expect(Math.min(task.transferSeconds, task.queueSeconds, task.interferenceSeconds)).toBeGreaterThanOrEqual(0)
+          expect(
+            Math.min(task.transferSeconds, task.queueSeconds, task.interferenceSeconds),
+          ).toBeGreaterThanOrEqual(0)
         }
         for (const { from, to } of given.edges)
           expect(result.tasks[to]!.startedAt).toBeGreaterThanOrEqual(result.tasks[from]!.finishedAt - slack)
@@ -261,27 +303,41 @@ describe('properties', () => {
         }
         const lanes = new Map<string, number[]>()
         placed.forEach(({ resource, lanes: held }, k) =>
-          held.forEach((lane) => lanes.set(`${resource} ${lane}`, [...(lanes.get(`${resource} ${lane}`) ?? []), k])),
+          held.forEach((lane) =>
+            lanes.set(`${resource} ${lane}`, [...(lanes.get(`${resource} ${lane}`) ?? []), k]),
+          ),
         )
         for (const tasks of lanes.values()) {
           tasks.sort((a, b) => placed[a]!.orderOnResource - placed[b]!.orderOnResource)
           for (let i = 1; i < tasks.length; i++)
-            expect(result.tasks[tasks[i]!]!.startedAt).toBeGreaterThanOrEqual(result.tasks[tasks[i - 1]!]!.finishedAt)
+            expect(result.tasks[tasks[i]!]!.startedAt).toBeGreaterThanOrEqual(
+              result.tasks[tasks[i - 1]!]!.finishedAt,
+            )
         }
         for (const link of given.links ?? []) {
           const using = result.transfers.filter(({ links }) => links.includes(link.id))
           if (model === 'max-min' || (model !== 'contention-free' && link.shared)) {
-            // In any window a link moves no more than its bandwidth allows; every transfer's own span is such a window.
+            // In any window a link moves no more than its bandwidth allows; every transfer's own
+            // span is such a window.
             for (const { startedAt, finishedAt } of using) {
-              const within = using.filter((each) => each.startedAt >= startedAt && each.finishedAt <= finishedAt)
-              const capacity = (link.bandwidthBitsPerSecond / 8) * (finishedAt - startedAt) * (link.duplexSplit ? 2 : 1)
-              expect(within.reduce((sum, { bytes }) => sum + bytes, 0)).toBeLessThanOrEqual(capacity * (1 + 1e-9) + 1e-3)
+              const within = using.filter(
+                (each) => each.startedAt >= startedAt && each.finishedAt <= finishedAt,
+              )
+              const capacity =
+                (link.bandwidthBitsPerSecond / 8) * (finishedAt - startedAt) * (link.duplexSplit ? 2 : 1)
+              expect(within.reduce((sum, { bytes }) => sum + bytes, 0)).toBeLessThanOrEqual(
+                capacity * (1 + 1e-9) + 1e-3,
+              )
             }
           }
           if (model !== 'contention-free' && link.maxConcurrentTransfers > 0) {
             for (const { startedAt } of using) {
-              const together = using.filter((each) => each.startedAt <= startedAt && each.finishedAt > startedAt + slack)
-              expect(together.length).toBeLessThanOrEqual(link.maxConcurrentTransfers * (link.duplexSplit ? 2 : 1))
+              const together = using.filter(
+                (each) => each.startedAt <= startedAt && each.finishedAt > startedAt + slack,
+              )
+              expect(together.length).toBeLessThanOrEqual(
+                link.maxConcurrentTransfers * (link.duplexSplit ? 2 : 1),
+              )
             }
           }
         }
@@ -300,7 +356,9 @@ describe('plans that cannot run', () => {
     )
     expect(result).toEqual({
       state: 'failed',
-      reason: 'no route for 100000000 bytes from "a1" on "r1" to "a2" on "r2", 20000000 bytes from "a2" on "r2" to "a3" on "r1"',
+      reason:
+        'no route for 100000000 bytes from "a1" on "r1" to "a2" on "r2", 20000000 bytes from "a2" ' +
+        'on "r2" to "a3" on "r1"',
     })
   })
 
@@ -328,7 +386,7 @@ describe('plans that cannot run', () => {
 
 describe('every input matters, as predicted', () => {
   const base = play(edgeCloud(), edgeCloudPlan)
-  const cases: [string, (given: Problem) => void, { makespan: number; cost: number }, Placed[]?][] = [
+  const cases: [string, (given: PlanningProblem) => void, { makespan: number; cost: number }, Placed[]?][] = [
     ['bytes', (given) => (given.edges[0]!.bytes += 12_500_000), { makespan: 1, cost: 0.00125 }],
     ['bandwidth', (given) => (given.links![0]!.bandwidthBitsPerSecond /= 2), { makespan: 9.6, cost: 0 }],
     ['latency', (given) => (given.links![0]!.latencySeconds += 1), { makespan: 2, cost: 0 }],
@@ -365,7 +423,8 @@ describe('every input matters, as predicted', () => {
       return play(fan, placed).makespanSeconds
     }
     expect(makespan({ shared: true }) - makespan({ shared: false })).toBeCloseTo(6, 9)
-    // One at a time, the workers start and end one after the other, so the second stage overlaps the first.
+    // One at a time, the workers start and end one after the other, so the second stage overlaps
+    // the first.
     expect(makespan({ maxConcurrentTransfers: 1 }) - makespan({})).toBeCloseTo(35 - 38, 9)
   })
 })

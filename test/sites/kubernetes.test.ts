@@ -38,7 +38,9 @@ const job = (name: string, script: string, { pod, container, spec }: JobOptions 
         spec: {
           restartPolicy: 'Never',
           terminationGracePeriodSeconds: 1,
-          containers: [{ name: 'main', image: site.images.busybox, command: ['sh', '-c', script], ...container }],
+          containers: [
+            { name: 'main', image: site.images.busybox, command: ['sh', '-c', script], ...container },
+          ],
           ...pod,
         },
       },
@@ -58,7 +60,9 @@ const podsOf = async (name: string): Promise<Pod[]> => {
 const runs = async (name: string): Promise<string> => {
   let pod: Pod | undefined
   await until(`a Pod of ${name} runs`, async () => {
-    pod = (await podsOf(name)).find(({ status, metadata }) => status.phase === 'Running' && metadata.deletionTimestamp === undefined)
+    pod = (await podsOf(name)).find(
+      ({ status, metadata }) => status.phase === 'Running' && metadata.deletionTimestamp === undefined,
+    )
     return pod !== undefined
   })
   return pod!.metadata.name
@@ -67,7 +71,12 @@ const runs = async (name: string): Promise<string> => {
 /** What a client sees that trusts the cluster's authority and has a token. */
 const ask = (token: string, path: string, method = 'GET'): Promise<{ status: number; text: string }> =>
   new Promise((resolve, reject) => {
-    const options = { method, ca: site.certificateAuthority, headers: { authorization: `Bearer ${token}` }, timeout: 30_000 }
+    const options = {
+      method,
+      ca: site.certificateAuthority,
+      headers: { authorization: `Bearer ${token}` },
+      timeout: 30_000,
+    }
     const asked = request(new URL(path, site.server), options, (answer) => {
       let text = ''
       answer.on('data', (part: Buffer) => (text += part.toString()))
@@ -82,10 +91,14 @@ const jobsPath = () => `/apis/batch/v1/namespaces/${site.namespace}/jobs`
 test('a Job runs in a container and leaves its log, its end and its files in the shared volume', async () => {
   const work = { volumes: [{ name: 'work', persistentVolumeClaim: { claimName: site.volume.claim } }] }
   const mounted = { volumeMounts: [{ name: 'work', mountPath: '/work' }] }
-  await job('hello', `echo kept > /work/hello; ls /work; wget -qO- http://${site.registry.address}/v2/bb/tags/list`, {
-    pod: work,
-    container: mounted,
-  })
+  await job(
+    'hello',
+    `echo kept > /work/hello; ls /work; wget -qO- http://${site.registry.address}/v2/bb/tags/list`,
+    {
+      pod: work,
+      container: mounted,
+    },
+  )
   await ends('hello')
   expect(await site.kubectl('logs', 'job/hello')).toBe('hello\n{"name":"bb","tags":["1"]}\n')
   expect(readFileSync(join(site.volume.folder, 'hello'), 'utf8')).toBe('kept\n')
@@ -131,7 +144,9 @@ test('a node without power is found out, and takes its part again after it is ba
   const before = await runs('survives')
   await node!.crash()
   await until('the Pod is given up', async () =>
-    (await podsOf('survives')).some(({ metadata }) => metadata.name === before && metadata.deletionTimestamp !== undefined),
+    (await podsOf('survives')).some(
+      ({ metadata }) => metadata.name === before && metadata.deletionTimestamp !== undefined,
+    ),
   )
   await node!.boot()
   await node!.startKubelet()
@@ -147,7 +162,8 @@ const livingWith = (folder: string): string[] =>
       return false
     }
   })
-const cgroupsOf = async (site: string): Promise<string> => (await run('find', ['/sys/fs/cgroup', '-name', `*${site}*`])).stdout
+const cgroupsOf = async (site: string): Promise<string> =>
+  (await run('find', ['/sys/fs/cgroup', '-name', `*${site}*`])).stdout
 
 test('nothing is left when the owner is killed while Pods run: process, mount, network, cgroup, file', async () => {
   const file = join(tmpdir(), `kubernetes-owner-${process.pid}`)
@@ -161,7 +177,8 @@ test('nothing is left when the owner is killed while Pods run: process, mount, n
        const site = await startKubernetes()
        await site.kubectl('create', 'job', 'endless', '--image', site.images.busybox, '--', 'sleep', '100000')
        await site.kubectl('wait', '--for=jsonpath={.status.ready}=1', 'job/endless', '--timeout=120s')
-       writeFileSync(${JSON.stringify(`${file}.new`)}, JSON.stringify({ folder: site.folder, server: site.server, cgroup: site.cgroups[0] }))
+       writeFileSync(${JSON.stringify(`${file}.new`)}, JSON.stringify({ folder: site.folder,
+          server: site.server, cgroup: site.cgroups[0] }))
        renameSync(${JSON.stringify(`${file}.new`)}, ${JSON.stringify(file)})
        setInterval(() => {}, 1000)`,
     ],
@@ -170,7 +187,11 @@ test('nothing is left when the owner is killed while Pods run: process, mount, n
   const exited = new Promise((resolve) => owner.once('exit', resolve))
   try {
     await until('the site', async () => existsSync(file) || owner.exitCode !== null, undefined, 300_000)
-    const { folder, server, cgroup } = JSON.parse(readFileSync(file, 'utf8')) as { folder: string; server: string; cgroup: string }
+    const { folder, server, cgroup } = JSON.parse(readFileSync(file, 'utf8')) as {
+      folder: string
+      server: string
+      cgroup: string
+    }
     const place = folder.replace(tmpdir(), '')
     expect(livingWith(place).length).toBeGreaterThan(8)
     expect(await cgroupsOf(cgroup)).not.toBe('')
@@ -180,7 +201,10 @@ test('nothing is left when the owner is killed while Pods run: process, mount, n
     await until('its folder is gone', async () => !existsSync(folder))
     await until(
       'its network is gone',
-      async () => !(await run('ip', ['-o', '-4', 'addr'])).stdout.includes(` ${new URL(server).hostname.replace(/\d+$/, '')}`),
+      async () =>
+        !(await run('ip', ['-o', '-4', 'addr'])).stdout.includes(
+          ` ${new URL(server).hostname.replace(/\d+$/, '')}`,
+        ),
     )
     await until('its cgroups are gone', async () => (await cgroupsOf(cgroup)) === '')
   } finally {

@@ -11,7 +11,8 @@ import { needs } from '../support/needs.ts'
 const lives = (pid: number): boolean => processOf(pid) !== undefined
 
 /**
- * Starts the owner of a folder, in which it runs `program` and then waits. The program notes numbers of processes by `started(pids)`.
+ * Starts the owner of a folder, in which it runs `program` and then waits. The program notes
+ * numbers of processes by `started(pids)`.
  */
 const startOwner = (folder: string, options: RemoverOptions, program: string) =>
   spawn(
@@ -24,7 +25,8 @@ const startOwner = (folder: string, options: RemoverOptions, program: string) =>
        import { removeAtEnd } from ${JSON.stringify(new URL('../../sites/remover.ts', import.meta.url).href)}
        const folder = process.argv[1]
        const remover = removeAtEnd(folder, ${JSON.stringify(options)})
-       const start = (args, options) => spawn('/bin/sh', args, { detached: true, stdio: 'ignore', cwd: '/', env: {}, ...options }).pid
+       const start = (args, options) => spawn('/bin/sh', args, { detached: true,
+          stdio: 'ignore', cwd: '/', env: {}, ...options }).pid
        const loop = 'trap "" TERM; while :; do sleep 0.1; done'
        const started = (pids) => {
          writeFileSync(folder + '/new', JSON.stringify(pids))
@@ -115,7 +117,8 @@ needs('root').test('what is mounted in the folder of a killed owner goes with it
   const owner = startOwner(
     folder,
     {},
-    `execFileSync('/bin/sh', ['-c', 'mkdir -p "$1/mounted" && mount -t tmpfs none "$1/mounted" && echo kept > "$1/mounted/file"', 'sh', folder])
+    `execFileSync('/bin/sh', ['-c',
+      'mkdir -p "$1/mounted" && mount -t tmpfs none "$1/mounted" && echo kept > "$1/mounted/file"', 'sh', folder])
      started([])`,
   )
   try {

@@ -23,7 +23,11 @@ afterAll(() => site?.stop())
 
 /** A script over a real login. */
 const login = (host: SshHost, script: string, connectTimeout = 30) =>
-  run('ssh', [...site.sshOptions, '-o', `ConnectTimeout=${connectTimeout}`, `${site.user}@${host.address}`, script], { mayFail: true })
+  run(
+    'ssh',
+    [...site.sshOptions, '-o', `ConnectTimeout=${connectTimeout}`, `${site.user}@${host.address}`, script],
+    { mayFail: true },
+  )
 
 const said = async (host: SshHost, script: string): Promise<string> => {
   const { code, stdout, stderr } = await login(host, script)
@@ -36,7 +40,9 @@ test('each host has its own name, processes, boot and files', async () => {
   expect(await said(two, 'hostname')).toBe('th2')
   await said(one, 'echo mine > note; echo tmp > /tmp/note; echo kept > /srv/note')
   expect(await said(two, 'ls note /tmp/note /srv/note 2>&1 | grep -c "No such file"')).toBe('3')
-  expect(await said(one, 'cat /proc/sys/kernel/random/boot_id')).not.toBe(await said(two, 'cat /proc/sys/kernel/random/boot_id'))
+  expect(await said(one, 'cat /proc/sys/kernel/random/boot_id')).not.toBe(
+    await said(two, 'cat /proc/sys/kernel/random/boot_id'),
+  )
   await said(one, 'sleep 1000 >/dev/null 2>&1 </dev/null & exit 0')
   expect(await said(one, 'pgrep -cx sleep')).toBe('1')
   expect((await login(two, 'pgrep -x sleep')).code).toBe(1)
@@ -47,6 +53,12 @@ test('the account is nobody on this machine and cannot write beside its own', as
   expect(await said(one, 'id -un')).toBe(site.user)
   expect(readFileSync('/etc/passwd', 'utf8')).not.toContain(`\n${site.user}:`)
   expect((await login(one, 'touch /usr/x /etc/x /root/x')).code).not.toBe(0)
+})
+
+test('an account that is made on this machine takes none from the hosts', async () => {
+  // As useradd does it: a new file takes the place of the old one.
+  await run('/bin/sh', ['-c', 'cp -p /etc/passwd /etc/passwd.same && mv /etc/passwd.same /etc/passwd'])
+  expect(await said(one, 'id -un')).toBe(site.user)
 })
 
 test('hosts reach each other where they trust each other', async () => {
@@ -82,7 +94,8 @@ test('a host behind another one is reached through it only', async () => {
 
 test('sshd stopped refuses, a running session and what it detached live on', async () => {
   const session = login(one, 'echo begun > begun; while [ ! -e go ]; do sleep 0.05; done; echo over')
-  while (!existsSync(one.see(join(one.home, 'begun')))) await new Promise((resolve) => setTimeout(resolve, 20))
+  while (!existsSync(one.see(join(one.home, 'begun'))))
+    await new Promise((resolve) => setTimeout(resolve, 20))
   await one.stopSshd()
   expect((await login(one, 'true')).stderr).toContain('refused')
   writeFileSync(one.see(join(one.home, 'go')), '')
@@ -93,7 +106,8 @@ test('sshd stopped refuses, a running session and what it detached live on', asy
 test('dropped sessions end, detached processes do not', async () => {
   await said(one, '(setsid sleep 2000 >/dev/null 2>&1 </dev/null &)')
   const session = login(one, 'echo > dropping; sleep 3000')
-  while (!existsSync(one.see(join(one.home, 'dropping')))) await new Promise((resolve) => setTimeout(resolve, 20))
+  while (!existsSync(one.see(join(one.home, 'dropping'))))
+    await new Promise((resolve) => setTimeout(resolve, 20))
   await one.dropSessions()
   expect((await session).code).toBe(255)
   expect(await said(one, 'pgrep -cfx "sleep 2000"')).toBe('1')
@@ -125,10 +139,22 @@ test('one storage for all hosts, where that is asked for', async () => {
 test('sshd on ports of loopback, where no hosts can be had', async () => {
   await using loopback = await startLoopbackSsh({ hosts: 2 })
   for (const host of loopback.hosts) {
-    const args = [...loopback.sshOptions, '-p', String(host.port), `${host.user}@${host.address}`, 'echo $SSH_CONNECTION $HOME']
+    const args = [
+      ...loopback.sshOptions,
+      '-p',
+      String(host.port),
+      `${host.user}@${host.address}`,
+      'echo $SSH_CONNECTION $HOME',
+    ]
     expect((await run('ssh', args)).stdout).toContain(` ${host.port} ${host.folder}\n`)
   }
   await loopback.hosts[0]!.stopSshd()
-  const args = [...loopback.sshOptions, '-p', String(loopback.hosts[0]!.port), `${loopback.hosts[0]!.user}@127.0.0.1`, 'true']
+  const args = [
+    ...loopback.sshOptions,
+    '-p',
+    String(loopback.hosts[0]!.port),
+    `${loopback.hosts[0]!.user}@127.0.0.1`,
+    'true',
+  ]
   expect((await run('ssh', args, { mayFail: true })).stderr).toContain('refused')
 })

@@ -11,9 +11,12 @@ export interface BrowserPage {
   evaluate<T>(expression: string): Promise<T>
   /** All text that the page shows. */
   text(): Promise<string>
-  /** Waits until an expression is true in the page. @throws Error with the page's text when it is not in time */
+  /**
+   * Waits until an expression is true in the page. @throws Error with the page's text after the
+   * given time
+   */
   until(what: string, expression: string, seconds?: number): Promise<void>
-  /** Addresses that the page asked for since it was opened, as `METHOD url`. */
+  /** Addresses that the page requested since it was opened, as `METHOD url`. */
   requests: string[]
   close(): Promise<void>
 }
@@ -37,15 +40,26 @@ const poll = async <T>(ask: () => Promise<T | undefined>, ms: number): Promise<T
   }
 }
 
-/** Starts chromium without a window, on a profile of its own that goes with it. */
+/** Starts chromium without a window, on its own profile, which is removed with it. */
 export const openBrowser = async (): Promise<BrowserPage> => {
   const profile = mkdtempSync(join(runFolder(), 'orrery-chromium-'))
   const child = spawn(
     '/usr/bin/chromium',
     [
-      ...['--headless=new', '--disable-gpu', '--no-first-run', '--no-default-browser-check', '--remote-debugging-port=0'],
-      // As root it has no sandbox; what it opens is ours.
-      ...['--no-sandbox', '--disable-dev-shm-usage', '--disable-background-networking', '--disable-component-update'],
+      ...[
+        '--headless=new',
+        '--disable-gpu',
+        '--no-first-run',
+        '--no-default-browser-check',
+        '--remote-debugging-port=0',
+      ],
+      // Run as root it has no sandbox; it opens only our own pages.
+      ...[
+        '--no-sandbox',
+        '--disable-dev-shm-usage',
+        '--disable-background-networking',
+        '--disable-component-update',
+      ],
       ...[`--user-data-dir=${profile}`, '--window-size=1600,1200', 'about:blank'],
     ],
     { stdio: 'ignore', env: { PATH: '/usr/bin:/bin', HOME: profile } },
@@ -53,11 +67,15 @@ export const openBrowser = async (): Promise<BrowserPage> => {
   const ended = new Promise<void>((resolve) => child.once('exit', () => resolve()))
   const portFile = join(profile, 'DevToolsActivePort')
   const port = await poll(
-    async () => (existsSync(portFile) ? readFileSync(portFile, 'utf8').split('\n')[0] || undefined : undefined),
+    async () =>
+      existsSync(portFile) ? readFileSync(portFile, 'utf8').split('\n')[0] || undefined : undefined,
     startWithinMs,
   )
   if (port === undefined) throw new Error('chromium did not say where its DevTools are')
-  const targets = (await (await fetch(`http://127.0.0.1:${port}/json/list`)).json()) as { type: string; webSocketDebuggerUrl: string }[]
+  const targets = (await (await fetch(`http://127.0.0.1:${port}/json/list`)).json()) as {
+    type: string
+    webSocketDebuggerUrl: string
+  }[]
   const target = targets.find(({ type }) => type === 'page')
   if (target === undefined) throw new Error('chromium has no page')
   const socket = new WebSocket(target.webSocketDebuggerUrl)
@@ -87,8 +105,13 @@ export const openBrowser = async (): Promise<BrowserPage> => {
   await send('Page.enable')
   await send('Network.enable')
   const evaluate = async <T>(expression: string): Promise<T> => {
-    const { result, exceptionDetails } = await send('Runtime.evaluate', { expression, awaitPromise: true, returnByValue: true })
-    if (exceptionDetails !== undefined) throw new Error(`the page threw: ${JSON.stringify(exceptionDetails.exception?.description)}`)
+    const { result, exceptionDetails } = await send('Runtime.evaluate', {
+      expression,
+      awaitPromise: true,
+      returnByValue: true,
+    })
+    if (exceptionDetails !== undefined)
+      throw new Error(`the page threw: ${JSON.stringify(exceptionDetails.exception?.description)}`)
     return result.value as T
   }
   const text = (): Promise<string> => evaluate<string>('document.body?.innerText ?? ""')
@@ -99,14 +122,22 @@ export const openBrowser = async (): Promise<BrowserPage> => {
     async open(url) {
       requests.length = 0
       await send('Page.navigate', { url })
-      await poll(async () => ((await evaluate<string>('document.readyState').catch(() => '')) === 'complete' ? true : undefined), 60_000)
+      await poll(
+        async () =>
+          (await evaluate<string>('document.readyState').catch(() => '')) === 'complete' ? true : undefined,
+        60_000,
+      )
     },
     async until(what, expression, seconds = 60) {
       const met = await poll(
-        async () => ((await evaluate<boolean>(`Boolean(${expression})`).catch(() => false)) ? true : undefined),
+        async () =>
+          (await evaluate<boolean>(`Boolean(${expression})`).catch(() => false)) ? true : undefined,
         seconds * 1_000,
       )
-      if (met === undefined) throw new Error(`not within ${String(seconds)} s: ${what}. The page shows:\n${(await text()).slice(0, 6_000)}`)
+      if (met === undefined)
+        throw new Error(
+          `not within ${String(seconds)} s: ${what}. The page shows:\n${(await text()).slice(0, 6_000)}`,
+        )
     },
     async close() {
       socket.close()

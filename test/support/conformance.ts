@@ -7,12 +7,13 @@ type Json = Record<string, unknown>
 
 const pointer = (part: string): string => part.replaceAll('~', '~0').replaceAll('/', '~1')
 
-/** Content types without their parameters, as the document has them. */
+/** Content types without their parameters, as in the document. */
 const bare = (contentType: string): string => (contentType.split(';')[0] ?? '').trim().toLowerCase()
 
 /**
- * Compares answers with the API's document. `check` throws a text that names route, status and every deviation when an answer is not one that
- * the document promises; answers of unknown paths (`template` undefined) must have the common error shape.
+ * Compares answers with the API's document. For an answer that the document does not allow, `check`
+ * throws a text with route, status and every deviation. Answers of unknown paths (`template`
+ * undefined) must have the common error form.
  */
 export const createConformance = (document: object) => {
   const ajv = new Ajv2020({ strict: false, allErrors: true, validateFormats: true })
@@ -28,7 +29,10 @@ export const createConformance = (document: object) => {
     ref
       .split('/')
       .slice(1)
-      .reduce<unknown>((value, part) => (value as Json | undefined)?.[part.replaceAll('~1', '/').replaceAll('~0', '~')], document)
+      .reduce<unknown>(
+        (value, part) => (value as Json | undefined)?.[part.replaceAll('~1', '/').replaceAll('~0', '~')],
+        document,
+      )
 
   const demand = (where: string, ref: string, body: string): void => {
     const validate = validator(ref)
@@ -40,13 +44,24 @@ export const createConformance = (document: object) => {
     }
     if (validate(value)) return
     const faults = (validate.errors ?? []).map(
-      (error) => `${error.instancePath === '' ? '/' : error.instancePath} ${error.message ?? ''} ${JSON.stringify(error.params)}`,
+      (error) =>
+        `${error.instancePath === '' ? '/' : error.instancePath} ${error.message ?? ''} ` +
+        JSON.stringify(error.params),
     )
-    throw new Error(`${where}: the body does not conform to the document\n  ${faults.slice(0, 20).join('\n  ')}\n  ${body.slice(0, 400)}`)
+    throw new Error(
+      `${where}: the body does not conform to the document\n  ${faults.slice(0, 20).join('\n  ')}\n ` +
+        ` ${body.slice(0, 400)}`,
+    )
   }
 
   return {
-    check(method: string, template: string | undefined, status: number, contentType: string | undefined, body: string | undefined): void {
+    check(
+      method: string,
+      template: string | undefined,
+      status: number,
+      contentType: string | undefined,
+      body: string | undefined,
+    ): void {
       const where = `${method} ${template ?? '(unknown path)'} ${status}`
       if (template === undefined) {
         if (body === undefined || status < 400) return
@@ -64,29 +79,38 @@ export const createConformance = (document: object) => {
       const declared = at(response) as Json | undefined
       if (declared === undefined)
         throw new Error(
-          `${where}: the document does not have this status; it has ${Object.keys(at(`${operation}/responses`) as Json).join(', ')}`,
+          `${where}: the document does not have this status; it has ` +
+            Object.keys(at(`${operation}/responses`) as Json).join(', '),
         )
       if (typeof declared['$ref'] === 'string') response = declared['$ref'].slice(1)
       const content = at(`${response}/content`) as Json | undefined
       if (content === undefined) {
-        if (body !== undefined && body !== '') throw new Error(`${where}: an answer without content has a body: ${body.slice(0, 200)}`)
+        if (body !== undefined && body !== '')
+          throw new Error(`${where}: an answer without content has a body: ${body.slice(0, 200)}`)
         return
       }
       if (body === undefined && contentType === undefined) return
       const type = bare(contentType ?? '')
       if (content[type] === undefined)
-        throw new Error(`${where}: content type ${JSON.stringify(type)} is not declared; declared are ${Object.keys(content).join(', ')}`)
-      if (body !== undefined && type.endsWith('json')) demand(where, `${response}/content/${pointer(type)}/schema`, body)
+        throw new Error(
+          `${where}: content type ${JSON.stringify(type)} is not declared; declared are ` +
+            Object.keys(content).join(', '),
+        )
+      if (body !== undefined && type.endsWith('json'))
+        demand(where, `${response}/content/${pointer(type)}/schema`, body)
     },
   }
 }
 
 export type Conformance = ReturnType<typeof createConformance>
 
-/** Checks every answer of a service against the document that the service itself gives; `raise` throws what was found since it was last called. */
+/**
+ * Checks every answer of a service against the service's own document. `raise` throws the
+ * deviations found since its last call.
+ */
 export const recordConformance = () => {
   let conformance: Conformance | undefined
-  /** Answers given before the document was read: the one that holds it. */
+  /** Answers before the document was read, such as the one that holds it. */
   const early: Answered[] = []
   const faults: string[] = []
   const onAnswer = (answer: Answered): void => {

@@ -8,7 +8,10 @@ export interface TestDatabase {
   drop: () => Promise<void>
 }
 
-/** The role of the tests may end its own sessions, but not an autovacuum worker, which takes a moment. */
+/**
+ * The role of the tests may end its own sessions, but not an autovacuum worker. Such a worker ends
+ * after a moment, so the drop is retried.
+ */
 const dropWhenVacuumed = async (drop: () => Promise<void>): Promise<void> => {
   for (let tries = 0; ; tries++) {
     try {
@@ -21,11 +24,16 @@ const dropWhenVacuumed = async (drop: () => Promise<void>): Promise<void> => {
   }
 }
 
-/** A fresh database of the newest schema, cloned from the template of the test run; `drop` it in `afterAll`. */
+/**
+ * A fresh database of the newest schema, cloned from the template of the test run; `drop` it in
+ * `afterAll`.
+ */
 export const cloneDatabase = async (): Promise<TestDatabase> => {
   const base = process.env['ORRERY_TEST_DATABASE']
   if (base === undefined)
-    throw new Error('ORRERY_TEST_DATABASE is not set: run the tests with npm test, whose global setup starts PostgreSQL')
+    throw new Error(
+      'ORRERY_TEST_DATABASE is not set: run the tests with npm test, whose global setup starts PostgreSQL',
+    )
   const name = `t_${randomBytes(8).toString('hex')}`
   const admin = openDatabase(base, { max: 1 })
   const statement = async (text: string): Promise<void> => {

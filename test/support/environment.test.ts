@@ -2,9 +2,9 @@ import { expect, test } from '@jest/globals'
 import { readFileSync } from 'node:fs'
 import { connect } from 'node:net'
 import { brotliDecompressSync } from 'node:zlib'
-import { messageOf } from '../../src/clients/ssh/journey.ts'
+import { printableMessage } from '../../src/clients/ssh/journey.ts'
 
-/** What a call throws, as the caller's `catch` sees it. */
+/** The error of a call, as the caller's `catch` receives it. */
 const thrown = (call: () => unknown): unknown => {
   try {
     call()
@@ -36,5 +36,7 @@ test('errors of this context and of classes of our own are told apart as usual',
 })
 
 test('code under test takes an error of Node for what it is', () => {
-  expect(messageOf(thrown(() => readFileSync('/is/not/there')))).toBe("ENOENT: no such file or directory, open '/is/not/there'")
+  expect(printableMessage(thrown(() => readFileSync('/is/not/there')))).toBe(
+    "ENOENT: no such file or directory, open '/is/not/there'",
+  )
 })

@@ -16,19 +16,24 @@ const nativeErrors = [
 
 type Constructor = abstract new (...args: never[]) => unknown
 
-/** How long errors that a file left behind may take to appear after its last test, in ms. */
+/** Milliseconds for late errors of a file after its last test. */
 const lateErrorsMs = 50
 
 /** The file whose tests ran last in this process. */
 let currentFile = 'no test file'
 
 const recordStray = (error: unknown): void => {
-  record({ kind: 'stray', file: currentFile, text: error instanceof Error ? (error.stack ?? error.message) : String(error) })
+  record({
+    kind: 'stray',
+    file: currentFile,
+    text: error instanceof Error ? (error.stack ?? error.message) : String(error),
+  })
 }
 
 /**
- * Jest takes errors outside of tests while a file's tests run, and only then: it removes these listeners before the first test and
- * restores them after the last, but not where the file could not be loaded. Its own listener ends the worker, and the file runs again.
+ * Jest catches errors outside of tests only while a file's tests run: it removes these listeners
+ * before the first test and restores them after the last, but not where the file could not be
+ * loaded. Its own listener ends the worker, and the file runs again.
  */
 const listen = (): void => {
   for (const event of ['uncaughtException', 'unhandledRejection'] as const) {
@@ -38,9 +43,9 @@ const listen = (): void => {
 }
 
 /**
- * Jest's Node environment, in which code sees what it sees in the service: an error that Node itself makes is an `instanceof Error`
- * although it belongs to another context (jestjs/jest#2549). It records each test that is left out and each error outside of tests
- * for `test/run.ts`.
+ * Jest's Node environment, changed so that code behaves as in the service: an error that Node
+ * itself makes is an `instanceof Error` although it belongs to another context (jestjs/jest#2549).
+ * It records each test that is left out and each error outside of tests for `test/run.ts`.
  */
 export default class Environment extends TestEnvironment {
   readonly #file: string
@@ -61,7 +66,7 @@ export default class Environment extends TestEnvironment {
   }
 
   handleTestEvent(event: Circus.Event): void {
-    // Jest gives an error to the test that caused it, and loses it where that test is over.
+    // Jest assigns an error to the test that caused it, and loses it where that test is over.
     if (event.name === 'error') this.#unhandled.set(event.promise ?? {}, event.error)
     if (event.name === 'error_handled') this.#unhandled.delete(event.promise)
     if (event.name !== 'add_test' && event.name !== 'start_describe_definition') return
@@ -86,7 +91,10 @@ export default class Environment extends TestEnvironment {
   }
 }
 
-/** Makes `value instanceof inner` true for what is an instance of `outer`, the same constructor of Node's own context. */
+/**
+ * Makes `value instanceof inner` true for instances of `outer`, the same constructor in Node's own
+ * context.
+ */
 const recognizeErrorsOfNode = (inner: Constructor, outer: Constructor): void => {
   const isInstance = Function.prototype[Symbol.hasInstance]
   Object.defineProperty(inner, Symbol.hasInstance, {

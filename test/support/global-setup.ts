@@ -7,7 +7,7 @@ import { openLog } from '../../src/observability/log.ts'
 import { runFolder } from './run-folder.ts'
 import { runnerProgram } from './runner-program.ts'
 
-/** What the teardown ends; both run in one process. */
+/** The servers that the teardown ends; both files run in one process. */
 export const servers = new AsyncDisposableStack()
 
 /** Makes the database that every test file clones (18 ms): the newest schema, without rows. */
@@ -21,8 +21,8 @@ const makeTemplate = async (databaseUrl: string): Promise<void> => {
 }
 
 /**
- * Starts one PostgreSQL and one Temporal for the whole test run, as the service starts its own. Every test file clones the template
- * database and has a Temporal namespace of its own (30 ms).
+ * Starts one PostgreSQL and one Temporal for the whole test run, as the service starts its own.
+ * Every test file clones the template database and has a Temporal namespace of its own (30 ms).
  */
 export default async function setup(): Promise<void> {
   const { cacheDir, temporalBinary, childEnvironment } = configFromEnvironment()

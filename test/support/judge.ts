@@ -15,12 +15,12 @@ export interface JestReport {
 }
 
 export interface Run {
-  /** Absolute paths of the files that were to run. */
+  /** Absolute paths of the files that should run. */
   selected: readonly string[]
-  /** Undefined where Jest left none. */
+  /** Undefined where Jest wrote none. */
   report: JestReport | undefined
   events: readonly TestEvent[]
-  /** What was wrong with Jest's process. */
+  /** Failures of Jest's process. */
   failures: readonly string[]
   checkout: string
 }
@@ -32,36 +32,52 @@ export interface Verdict {
   failed: number
   /** One line each, with the file. */
   problems: string[]
-  /** Tests that `needs` left out, by what is missing. */
+  /** Tests that `needs` left out, by the missing need. */
   leftOut: { need: string; tests: number; files: string[] }[]
 }
 
 /**
- * Judges a run of tests by its report and events. It succeeds only where Jest's report is there, names every file, says success, at least
- * one test passed, no test is switched off, and no error came outside of the tests.
+ * Judges a run of tests by its report and events. It succeeds only where Jest's report exists,
+ * names every file and reports success, at least one test passed, no test is switched off, and no
+ * error occurred outside of the tests.
  */
 export const judge = ({ selected, report, events, failures, checkout }: Run): Verdict => {
   const short = (file: string): string => relative(checkout, file)
   const results = report?.testResults ?? []
   const named = new Set(results.map(({ name }) => name))
   const failedTests = results.flatMap((file) =>
-    file.assertionResults.filter(({ status }) => status === 'failed').map(({ fullName }) => `${short(file.name)}: ${fullName}`),
+    file.assertionResults
+      .filter(({ status }) => status === 'failed')
+      .map(({ fullName }) => `${short(file.name)}: ${fullName}`),
   )
   const brokenFiles = results
-    .filter((file) => file.status === 'failed' && file.assertionResults.every(({ status }) => status !== 'failed'))
+    .filter(
+      (file) => file.status === 'failed' && file.assertionResults.every(({ status }) => status !== 'failed'),
+    )
     .map((file) => `${short(file.name)} failed outside of its tests: ${firstLine(file.message)}`)
-  const missing = report === undefined ? [] : selected.filter((file) => !named.has(file)).map((file) => `${short(file)} has no result`)
+  const missing =
+    report === undefined
+      ? []
+      : selected.filter((file) => !named.has(file)).map((file) => `${short(file)} has no result`)
   const stray = events.flatMap((event) =>
-    event.kind === 'stray' ? [`${short(event.file)}: an error outside of its tests: ${firstLine(event.text)}`] : [],
+    event.kind === 'stray'
+      ? [`${short(event.file)}: an error outside of its tests: ${firstLine(event.text)}`]
+      : [],
   )
   const switchedOff = events.flatMap((event) =>
-    event.kind === 'switched-off' ? [`${short(event.file)}: "${event.name}" is under ${event.mode}: remove it, or use needs()`] : [],
+    event.kind === 'switched-off'
+      ? [`${short(event.file)}: "${event.name}" is under ${event.mode}: remove it, or use needs()`]
+      : [],
   )
-  const passed = results.flatMap(({ assertionResults }) => assertionResults).filter(({ status }) => status === 'passed').length
+  const passed = results
+    .flatMap(({ assertionResults }) => assertionResults)
+    .filter(({ status }) => status === 'passed').length
   const leftOut = groupByNeed(events, short)
   const others = [
     ...failures,
-    ...(report === undefined ? ['Jest left no report: it ended before its last test, or its set-up failed'] : []),
+    ...(report === undefined
+      ? ['Jest left no report: it ended before its last test, or its set-up failed']
+      : []),
     ...(report?.wasInterrupted === true ? ['Jest was interrupted'] : []),
     ...missing,
     ...brokenFiles,

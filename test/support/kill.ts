@@ -1,4 +1,4 @@
-/** Kills a process without a warning. One that has ended, or never was, is no error. */
+/** Kills a process without a warning. A process that has ended, or never existed, is no error. */
 export const kill = (pid: number | undefined | null): void => {
   if (pid === undefined || pid === null) return
   try {

@@ -18,7 +18,9 @@ const leavingOut = <T extends typeof jest.test | typeof jest.describe>(original:
         scope[leftOutMark] = outer
       }
     }
-  const skip = original.skip as unknown as ((...args: never[]) => unknown) & { each: (...table: never[]) => (...args: never[]) => unknown }
+  const skip = original.skip as unknown as ((...args: never[]) => unknown) & {
+    each: (...table: never[]) => (...args: never[]) => unknown
+  }
   return Object.assign(marked(skip), {
     each: (...table: never[]) => marked(skip.each(...table)),
   }) as unknown as T
@@ -27,10 +29,11 @@ const leavingOut = <T extends typeof jest.test | typeof jest.describe>(original:
 type Api = Pick<typeof jest, 'test' | 'describe' | 'beforeAll' | 'afterAll' | 'beforeEach' | 'afterEach'>
 
 /**
- * Jest's functions for tests that need something which not every machine has. Where it is there they are Jest's own. Where it is missing,
- * their tests are left out and listed at the end of the run, and their hooks do nothing; under `CI=true` this throws instead, so that
- * the file fails. There is no other way to leave a test out.
- * @throws Error under `CI=true`, naming what is missing and what would bring it
+ * Jest's functions for tests with a need that not every machine meets. Where it is met they are
+ * Jest's own. Where it is not, their tests are left out and listed at the end of the run, and their
+ * hooks do nothing; under `CI=true` this throws instead, so that the file fails. No other way to
+ * leave a test out is permitted.
+ * @throws Error under `CI=true`, naming the missing need and its remedy
  */
 export const needs = (...all: readonly Need[]): Api => {
   const missing = all.find((need) => !isMet(need))

@@ -15,21 +15,24 @@ import { tableCounts } from './table-counts.ts'
 
 export interface RoutesOptions {
   config?: Partial<AppOptions['config']>
-  /** What the kernel gets otherwise than from here, or besides. */
+  /** Options of the kernel that replace or extend those set here. */
   kernel?: Partial<Omit<AppOptions, 'config' | 'routes' | 'log' | 'audit' | 'onAnswer' | 'validateResponses'>>
   host?: string
   timeouts?: ServerTimeouts
-  /** Errors in the log belong to what is tested. Without this the next call throws them. */
+  /** Errors in the log belong to the test. Without this flag the next call throws them. */
   errorsExpected?: boolean
 }
 
-/** Makes routes on a database; what they open goes onto the stack, which is disposed of before the database. */
+/**
+ * Makes routes on a database. Parts that they open go onto the stack, which is disposed of before
+ * the database.
+ */
 export type RoutesOf = (db: Database, atClose: AsyncDisposableStack, databaseUrl: string) => readonly Route[]
 
 /**
- * A list of routes behind the real kernel, over HTTP, on a database of its own. Every answer is compared with the API's document; the call that
- * got one which the document does not promise throws, and for requests made past the client `close` does. Audit records go to the
- * database, as in the service.
+ * A list of routes behind the real kernel, over HTTP, on a database of its own. Every answer is
+ * compared with the API's document. A call whose answer the document does not allow throws; for
+ * requests past the client `close` throws. Audit records go to the database, as in the service.
  */
 export const openRoutes = async (routesOf: RoutesOf, options: RoutesOptions = {}) => {
   const atClose = new AsyncDisposableStack()
@@ -43,7 +46,8 @@ export const openRoutes = async (routesOf: RoutesOf, options: RoutesOptions = {}
   const conformance = recordConformance()
   const note = (level: string) => (fields: object, text: string) => {
     logged.push({ level, fields, text })
-    if (level === 'error' && options.errorsExpected !== true) errors.push(`${text}: ${String((fields as { err?: unknown }).err)}`)
+    if (level === 'error' && options.errorsExpected !== true)
+      errors.push(`${text}: ${String((fields as { err?: unknown }).err)}`)
   }
   const raise = (): void => {
     conformance.raise()
@@ -95,12 +99,12 @@ export const openRoutes = async (routesOf: RoutesOf, options: RoutesOptions = {}
     app,
     db,
     routes,
-    /** Of the server's root. */
+    /** The root of the server. */
     url,
-    /** Of the API. */
+    /** The base URL of the API. */
     baseUrl,
     port,
-    /** All there were so far. */
+    /** All answers so far. */
     answers,
     audits,
     logged,

@@ -6,9 +6,11 @@ import { planningSessionRoutes } from '../../src/domains/planning-sessions/route
 import { schedulePlanRoutes } from '../../src/domains/schedule-plans/routes.ts'
 import { workflowDefinitionRoutes } from '../../src/domains/workflow-definitions/routes.ts'
 import { openEngine } from '../../src/engine.ts'
+import { openFeed } from '../../src/operations/feed.ts'
 import { dataConverter } from '../../src/vault/data-converter.ts'
-import { openCompute, type Compute } from '../../src/schedulers/compute.ts'
+import { openCompute, type Compute } from '../../src/compute/compute.ts'
 import { uses } from '../../src/uses.ts'
+import { quietReports } from './quiet-reports.ts'
 import type { Answer } from './client.ts'
 import { inventoryRoutes } from './inventory-routes.ts'
 import { openRoutes } from './open-routes.ts'
@@ -16,11 +18,11 @@ import { beforeNextLook } from './pace.ts'
 import type { TestTemporal } from './temporal.ts'
 import { workflowBundle } from './workflow-bundle.ts'
 
-/** Nothing listens on the discard port of this machine. */
+/** The discard port of this machine, on which no program listens. */
 const nowhere = '127.0.0.1:9'
 const taskQueue = 'planning-test'
 
-/** Everything that planning needs behind the real kernel; without `temporal` the engine is away. */
+/** All parts of planning behind the real kernel; without `temporal` the engine is unreachable. */
 export const startPlanning = async (temporal?: TestTemporal) => {
   const engine = openEngine({
     address: temporal?.address ?? nowhere,
@@ -35,7 +37,12 @@ export const startPlanning = async (temporal?: TestTemporal) => {
       ...inventoryRoutes()(db, atClose),
       ...workflowDefinitionRoutes({ db, uses }),
       ...schedulePlanRoutes({ db, compute, uses }),
-      ...planningSessionRoutes({ db, engine }),
+      ...planningSessionRoutes({
+        db,
+        engine,
+        reports: quietReports(),
+        feed: atClose.use(openFeed({ db, log: { warn: () => undefined } })),
+      }),
     ]
   })
   return {
@@ -48,7 +55,8 @@ export const startPlanning = async (temporal?: TestTemporal) => {
         const answer = await app.call('GET', `/planning-sessions/${encodeURIComponent(sessionId)}/`)
         const status = (answer.body as { session?: { status?: string } }).session?.status
         if (answer.status !== 200 || (status !== 'queued' && status !== 'running')) return answer
-        if (performance.now() - began > 120_000) throw new Error(`session ${sessionId} is still ${status}: ${answer.text}`)
+        if (performance.now() - began > 120_000)
+          throw new Error(`session ${sessionId} is still ${status}: ${answer.text}`)
         await beforeNextLook(began)
       }
     },
@@ -57,7 +65,10 @@ export const startPlanning = async (temporal?: TestTemporal) => {
 
 export type PlanningApp = Awaited<ReturnType<typeof startPlanning>>
 
-/** A worker in this process with the real workflow and activities, planning on real threads; the returned function ends it. */
+/**
+ * A worker in this process with the real workflow and activities, planning on real threads; the
+ * returned function ends it.
+ */
 export const startPlanningWorker = async (
   temporal: TestTemporal,
   db: Db,
@@ -72,7 +83,10 @@ export const startPlanningWorker = async (
     taskQueue,
     workflowBundle: await workflowBundle(),
     dataConverter: dataConverter(undefined),
-    activities: { ...planningSessionActivities({ db, compute: wrap(compute) }), ...endActivities({ engine }) },
+    activities: {
+      ...planningSessionActivities({ db, compute: wrap(compute), reports: quietReports() }),
+      ...endActivities({ engine }),
+    },
   })
   const running = worker.run()
   return async () => {

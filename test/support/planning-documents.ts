@@ -1,16 +1,29 @@
 import fc from 'fast-check'
 
-/** What a user would write to plan one workflow on one scope. Ids are given by the caller so that many fit in one database. */
+/**
+ * The documents that a user writes to plan one workflow on one scope. The caller gives the ids, so
+ * that many sets fit in one database.
+ */
 export interface PlanningDocuments {
-  workflow: { name: string; spec: { namespace: string; activities: WorkflowActivity[]; dataDependencies: DataDependency[] } }
+  workflow: {
+    name: string
+    spec: { namespace: string; activities: WorkflowActivity[]; dataDependencies: DataDependency[] }
+  }
   environment: {
     environment: { id: string; name: string }
     version: { id: string; version: number; status: string; costModel: string }
     resources: ResourceDocument[]
-    activityResourceProfiles: { id: string; activityTypeId: string; resourceId: string; runtimeSeconds: number }[]
+    activityResourceProfiles: {
+      id: string
+      activityTypeId: string
+      resourceId: string
+      runtimeSeconds: number
+    }[]
   }
   scope: { id: string; name: string; environmentVersionIds: string[] }
-  topology: { id: string; name: string; version: number; executionScopeId: string; links: LinkDocument[] } | undefined
+  topology:
+    | { id: string; name: string; version: number; executionScopeId: string; links: LinkDocument[] }
+    | undefined
 }
 
 export interface WorkflowActivity {
@@ -59,8 +72,9 @@ export interface LinkDocument {
 const eighths = (max: number): fc.Arbitrary<number> => fc.integer({ min: 0, max: max * 8 }).map((n) => n / 8)
 
 /**
- * Workflows with several roots, zero durations, wide and memory-hungry tasks, selectors, profiles for some pairs; sites of different
- * speed and price, opaque queues, provisioned machines; a star of links around a switch on which nothing runs, or no network.
+ * Workflows with several roots, zero durations, wide and memory-hungry tasks, selectors, profiles
+ * for some pairs; sites of different speed and price, opaque queues, provisioned machines; a star
+ * of links around a switch that runs no task, or no network.
  */
 export const planningDocuments = (key: string, maxActivities = 14): fc.Arbitrary<PlanningDocuments> =>
   fc
@@ -80,10 +94,17 @@ export const planningDocuments = (key: string, maxActivities = 14): fc.Arbitrary
       ),
       costModel: fc.constantFrom('', 'per-second', 'active-window'),
       network: fc.boolean(),
-      links: fc.array(fc.record({ bandwidth: fc.constantFrom(8e5, 8e6, 1e8), latency: eighths(1), price: fc.constantFrom(0, 1e-9) }), {
-        minLength: 4,
-        maxLength: 4,
-      }),
+      links: fc.array(
+        fc.record({
+          bandwidth: fc.constantFrom(8e5, 8e6, 1e8),
+          latency: eighths(1),
+          price: fc.constantFrom(0, 1e-9),
+        }),
+        {
+          minLength: 4,
+          maxLength: 4,
+        },
+      ),
     })
     .chain((shape) =>
       fc.record({
@@ -115,22 +136,25 @@ export const planningDocuments = (key: string, maxActivities = 14): fc.Arbitrary
     )
     .map(({ shape, activities, profiles }): PlanningDocuments => {
       const resourceId = (k: number): string => `${key}-r${k}`
-      const resources = shape.resources.map(({ cores, memory, speedup, price, boot, container, kind }, k): ResourceDocument => ({
-        id: resourceId(k),
-        name: `machine ${k}`,
-        providerId: resourceId(k),
-        type: kind === 'queue' ? 'batch_queue' : 'cloud_vm',
-        executionTarget: kind === 'queue' ? 'batch' : kind,
-        // The first machine takes everything, so that every workflow has a plan; selectors point at it too.
-        cpuCores: k === 0 ? 4 : cores,
-        cpuCapacity: k === 0 ? 4 : cores,
-        memoryBytes: k === 0 ? 8000 : memory * 1000,
-        computeSpeedup: speedup,
-        pricePerSecond: price,
-        bootOverheadSeconds: boot,
-        containerOverheadSeconds: container,
-        schedulable: true,
-      }))
+      const resources = shape.resources.map(
+        ({ cores, memory, speedup, price, boot, container, kind }, k): ResourceDocument => ({
+          id: resourceId(k),
+          name: `machine ${k}`,
+          providerId: resourceId(k),
+          type: kind === 'queue' ? 'batch_queue' : 'cloud_vm',
+          executionTarget: kind === 'queue' ? 'batch' : kind,
+          // The first machine accepts every task, so that every workflow has a plan; selectors name
+          // it too.
+          cpuCores: k === 0 ? 4 : cores,
+          cpuCapacity: k === 0 ? 4 : cores,
+          memoryBytes: k === 0 ? 8000 : memory * 1000,
+          computeSpeedup: speedup,
+          pricePerSecond: price,
+          bootOverheadSeconds: boot,
+          containerOverheadSeconds: container,
+          schedulable: true,
+        }),
+      )
       const hub: ResourceDocument = {
         ...resources[0]!,
         id: `${key}-hub`,
@@ -142,7 +166,9 @@ export const planningDocuments = (key: string, maxActivities = 14): fc.Arbitrary
       }
       const name = (i: number): string => `a${i}`
       const edges = activities.flatMap(({ parents, bytes }, i) =>
-        parents.filter((parent) => parent < i).map((parent, k) => ({ from: parent, to: i, bytes: bytes[k]! })),
+        parents
+          .filter((parent) => parent < i)
+          .map((parent, k) => ({ from: parent, to: i, bytes: bytes[k]! })),
       )
       return {
         workflow: {

@@ -13,15 +13,18 @@ export const makeVaultKeyFile = (): string => {
   return file
 }
 
-/** The document of a connection to a host of a site, by the key that was imported as `key`. */
-export const connectionTo = (id: string, host: SshHost, key: string) => ({
+/**
+ * The document of a connection to a host of a site, with the key imported as `key`, and with
+ * further settings.
+ */
+export const connectionTo = (id: string, host: SshHost, key: string, more: object = {}) => ({
   id,
   name: id,
   type: 'ssh',
   endpoint: host.address,
   username: host.user,
   credentialRef: `vault:ssh-key/${key}`,
-  configuration: { hostKeyFingerprints: [host.fingerprint()] },
+  configuration: { hostKeyFingerprints: [host.fingerprint()], ...more },
 })
 
 export const onHost = (connectionId: string, configuration: Record<string, unknown> = {}): WorldPlace => ({
@@ -34,14 +37,20 @@ export const onCluster = (connectionId: string, configuration: Record<string, un
   configuration: { connectionId, partition: 'main', ...configuration },
 })
 
-/** A namespace of a cluster as a site of tests has it; the connection is the caller's. */
+/** A namespace of a cluster as a place for tests; the caller supplies the connection. */
 export const inCluster = (
   connectionId: string,
   { namespace, volume, images }: Pick<KubernetesSite, 'namespace' | 'volume' | 'images'>,
   configuration: Record<string, unknown> = {},
 ): WorldPlace => ({
   driver: 'kubernetes',
-  configuration: { connectionId, namespace, volume: { persistentVolumeClaim: volume.claim }, helperImage: images.gnu, ...configuration },
+  configuration: {
+    connectionId,
+    namespace,
+    volume: { persistentVolumeClaim: volume.claim },
+    helperImage: images.gnu,
+    ...configuration,
+  },
   capabilities: { container: true },
 })
 
@@ -57,7 +66,11 @@ export const onFunctions = (endpoint: string, configuration: Record<string, unkn
   configuration: { endpoint, shape: 'http', ...configuration },
 })
 
-export const eventually = async <T>(what: string, withinSeconds: number, probe: () => Promise<T | undefined | false>): Promise<T> => {
+export const eventually = async <T>(
+  what: string,
+  withinSeconds: number,
+  probe: () => Promise<T | undefined | false>,
+): Promise<T> => {
   for (const deadline = Date.now() + withinSeconds * 1_000; ;) {
     const value = await probe()
     if (value !== undefined && value !== false) return value

@@ -8,7 +8,7 @@ import { readTemporalSettings, searchAttributeTypes } from '../../src/embedded/t
 import { openLog } from '../../src/observability/log.ts'
 import { openMetrics } from '../../src/observability/metrics.ts'
 import { openTraces } from '../../src/observability/traces.ts'
-import { startService } from '../../src/service.ts'
+import { startService, type Further } from '../../src/service.ts'
 import { openClient } from './client.ts'
 import { recordConformance } from './conformance.ts'
 import { cloneDatabase } from './database.ts'
@@ -16,33 +16,43 @@ import { beforeNextLook } from './pace.ts'
 import { runFolder } from './run-folder.ts'
 import { workflowBundle } from './workflow-bundle.ts'
 
-// The SDK says in some lines each start and stop of a worker; what went wrong is enough here.
+// The SDK logs each start and stop of a worker in several lines; errors suffice here.
 Runtime.install({
   shutdownSignals: [],
-  logger: new DefaultLogger('ERROR', ({ message, meta }) => process.stderr.write(`${message} ${JSON.stringify(meta)}\n`)),
+  logger: new DefaultLogger('ERROR', ({ message, meta }) =>
+    process.stderr.write(`${message} ${JSON.stringify(meta)}\n`),
+  ),
 })
 
 export const temporalAddress = (): string => {
   const address = process.env['ORRERY_TEST_TEMPORAL']
   if (address === undefined)
-    throw new Error('ORRERY_TEST_TEMPORAL is not set: run the tests with npm test, whose global setup starts Temporal')
+    throw new Error(
+      'ORRERY_TEST_TEMPORAL is not set: run the tests with npm test, whose global setup starts Temporal',
+    )
   return address
 }
 
-/** A namespace of its own in the test run's Temporal, with the service's search attributes. */
+/** Creates a namespace in the test run's Temporal, with the service's search attributes. */
 export const makeNamespace = async (name: string): Promise<void> => {
   const connection = await Connection.connect({ address: temporalAddress() })
   try {
-    await connection.workflowService.registerNamespace({ namespace: name, workflowExecutionRetentionPeriod: { seconds: 86_400 as never } })
+    await connection.workflowService.registerNamespace({
+      namespace: name,
+      workflowExecutionRetentionPeriod: { seconds: 86_400 as never },
+    })
     const searchAttributes = Object.fromEntries(
-      Object.entries(readTemporalSettings().searchAttributes).map(([key, type]) => [key, searchAttributeTypes.indexOf(type) + 1]),
+      Object.entries(readTemporalSettings().searchAttributes).map(([key, type]) => [
+        key,
+        searchAttributeTypes.indexOf(type) + 1,
+      ]),
     )
     for (let tries = 0; ; tries++) {
       try {
         await connection.operatorService.addSearchAttributes({ namespace: name, searchAttributes })
         return
       } catch (error) {
-        // The namespace is known to every part of the server a moment after its registration.
+        // Every part of the server knows the namespace only a moment after its registration.
         if (tries >= 50) throw error
         await new Promise((resolve) => setTimeout(resolve, 100))
       }
@@ -53,15 +63,18 @@ export const makeNamespace = async (name: string): Promise<void> => {
 }
 
 /**
- * The service as a user meets it: over HTTP, on a database and a Temporal namespace of its own. Every answer is compared with the API's
- * document; the call that got one which the document does not promise throws, and for requests made past `call` the disposal does.
+ * The service over HTTP, as users call it, on its own database and Temporal namespace. Every answer
+ * is compared with the API's document. A call whose answer the document does not allow throws; for
+ * requests past `call` the disposal throws.
  */
 export const openService = async (
   options: {
     environment?: Record<string, string>
     temporalAddress?: string
     databaseUrl?: (own: string) => string
-    /** Takes the log instead of standard output. */
+    /** Kinds of operations for the tests, and the file of their workflows beside the service's. */
+    further?: Further & { workflowsPath: string }
+    /** Receives the log in place of standard output. */
     log?: { write: (line: string) => void }
   } = {},
 ) => {
@@ -81,6 +94,8 @@ export const openService = async (
     SERVICE_TEMPORAL_ADDRESS: endpoints.temporalAddress,
     SERVICE_TEMPORAL_NAMESPACE: namespace,
     SERVICE_HOST_ID: hostname(),
+    // Only the tests of such lists spend the seconds for them.
+    SERVICE_SBOM: 'off',
     SERVICE_LOG_LEVEL: process.env['ORRERY_TEST_LOG'] ?? 'error',
     ...options.environment,
   })
@@ -89,11 +104,19 @@ export const openService = async (
   const metrics = openMetrics(undefined)
   const service = await startService(
     { config, log, metrics, traces: await openTraces({ tracesEndpoint: undefined }, 'test'), endpoints },
-    { onAnswer: conformance.onAnswer, validateResponses: true, workflowBundle: await workflowBundle() },
+    {
+      onAnswer: conformance.onAnswer,
+      validateResponses: true,
+      workflowBundle: await workflowBundle(options.further?.workflowsPath),
+      ...(options.further === undefined ? {} : { further: options.further }),
+    },
   )
   const baseUrl = `http://127.0.0.1:${String(service.address.port)}/api`
-  const authorization: Record<string, string> = config.apiToken === undefined ? {} : { authorization: `Bearer ${config.apiToken}` }
-  conformance.begin((await (await fetch(new URL('/openapi.json', baseUrl), { headers: authorization })).json()) as object)
+  const authorization: Record<string, string> =
+    config.apiToken === undefined ? {} : { authorization: `Bearer ${config.apiToken}` }
+  conformance.begin(
+    (await (await fetch(new URL('/openapi.json', baseUrl), { headers: authorization })).json()) as object,
+  )
 
   const client = openClient(baseUrl, { onAnswer: () => conformance.raise() })
 
@@ -107,7 +130,7 @@ export const openService = async (
     metrics,
     service,
     ...client,
-    /** Waits until a run is over and gives its detail. */
+    /** Waits until a run is over. @returns its detail */
     async finished(runId: string, seconds = 60): Promise<any> {
       const began = performance.now()
       for (;;) {
@@ -115,7 +138,12 @@ export const openService = async (
         if (['completed', 'failed', 'cancelled'].includes(detail.run.status)) return detail
         if (performance.now() - began > seconds * 1_000)
           throw new Error(
-            `run ${runId} is ${detail.run.status} after ${String(seconds)} s: ${JSON.stringify({ run: detail.run, live: detail.live, activities: detail.activities?.slice(0, 5) })}`,
+            `run ${runId} is ${detail.run.status} after ${String(seconds)} s: ` +
+              JSON.stringify({
+                run: detail.run,
+                live: detail.live,
+                activities: detail.activities?.slice(0, 5),
+              }),
           )
         await beforeNextLook(began)
       }

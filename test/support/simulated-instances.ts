@@ -33,9 +33,17 @@ export const openSite = async (): Promise<TestService> => {
       containerOverheadSeconds: 0.1,
       schedulable: true,
     })),
-    resourceRuntimeBindings: machines.map(({ id }) => ({ resourceId: id, runtimeId: 'site-simulator', enabled: true })),
+    resourceRuntimeBindings: machines.map(({ id }) => ({
+      resourceId: id,
+      runtimeId: 'site-simulator',
+      enabled: true,
+    })),
   })
-  await service.post('/execution-scopes/', { id: 'site-scope', name: 'site', environmentVersionIds: ['site-v1'] })
+  await service.post('/execution-scopes/', {
+    id: 'site-scope',
+    name: 'site',
+    environmentVersionIds: ['site-v1'],
+  })
   await service.post('/network-topologies/', {
     id: 'site-network',
     name: 'site',
@@ -65,7 +73,8 @@ export const planned = async (service: TestService, id: string, workflowVersionI
   })
   for (const began = performance.now(); ;) {
     const { session, algorithmRuns } = await service.get(`/planning-sessions/${id}/`)
-    if (session.status === 'failed') throw new Error(`planning of ${id} failed: ${JSON.stringify({ session, algorithmRuns })}`)
+    if (session.status === 'failed')
+      throw new Error(`planning of ${id} failed: ${JSON.stringify({ session, algorithmRuns })}`)
     if (session.status === 'completed') break
     await beforeNextLook(began)
   }
@@ -74,7 +83,7 @@ export const planned = async (service: TestService, id: string, workflowVersionI
   return service.post(`/planning-sessions/${id}/candidates/${encodeURIComponent(candidate.id)}/select/`)
 }
 
-/** Simulates a plan to its end; the list is asked, since the detail of a large run is long. */
+/** Simulates a plan to its end. It polls the list, because the detail of a large run is long. */
 export const simulated = async (service: TestService, id: string, schedulePlanId: string): Promise<any> => {
   await service.post('/execution-runs/', { id, schedulePlanId, mode: 'simulation' })
   for (const began = performance.now(); ;) {
@@ -95,14 +104,17 @@ interface Task {
 /** Tasks of a trace in the order of its graph, read from the file alone. */
 const tasksOf = (text: string): Task[] => {
   const { specification, execution } = JSON.parse(text).workflow
-  const seconds = new Map<string, number>(execution.tasks.map((task: any) => [task.id, task.runtimeInSeconds]))
+  const seconds = new Map<string, number>(
+    execution.tasks.map((task: any) => [task.id, task.runtimeInSeconds]),
+  )
   const tasks = new Map<string, Task>(
     specification.tasks.map((task: any) => [
       task.id,
       { id: task.id, parents: new Set(task.parents ?? []), seconds: seconds.get(task.id) ?? 1 },
     ]),
   )
-  for (const task of specification.tasks) for (const child of task.children ?? []) tasks.get(child)?.parents.add(task.id)
+  for (const task of specification.tasks)
+    for (const child of task.children ?? []) tasks.get(child)?.parents.add(task.id)
   const ordered = new Map<string, Task>()
   const visit = (task: Task): void => {
     if (ordered.has(task.id)) return
@@ -113,7 +125,7 @@ const tasksOf = (text: string): Task[] => {
   return [...ordered.values()]
 }
 
-/** Seconds of the longest chain with every task on the fastest machine and no data to move. */
+/** Seconds of the longest chain with every task on the fastest machine and no transfers. */
 const criticalPath = (tasks: readonly Task[]): number => {
   const finish = new Map<string, number>()
   for (const { id, parents, seconds } of tasks)
@@ -133,8 +145,9 @@ const everyActivity = async (service: TestService, workflowId: string): Promise<
 }
 
 /**
- * Imports an instance (WfFormat as text) over HTTP, plans it with HEFT and simulates the plan. Every task runs as long as the text says on its
- * machine, after its parents; the makespan keeps the bounds of critical path and work. Throws, or fails the test, where that is not so.
+ * Imports an instance (WfFormat as text) over HTTP, plans it with HEFT and simulates the plan.
+ * Every task runs as long as the text gives for its machine, after its parents; the makespan is
+ * within the bounds of critical path and work. Throws, or fails the test, where that does not hold.
  */
 export const expectSimulated = async (service: TestService, name: string, text: string): Promise<void> => {
   const tasks = tasksOf(text)
@@ -159,20 +172,25 @@ export const expectSimulated = async (service: TestService, name: string, text: 
   expect(run.makespanSeconds).toBeGreaterThanOrEqual(
     (work / machines.reduce((sum, { cores, speedup }) => sum + cores * speedup, 0)) * (1 - 1e-9),
   )
-  // One after the other on the slowest machine, with all overheads and without any transfer, would take less than ten times this.
+  // All tasks in sequence on the slowest machine, with all overheads and without transfers, would
+  // take less than ten times this.
   expect(run.makespanSeconds).toBeLessThan(10 * (work / 0.5 + tasks.length + 10))
 
   expect(activities).toHaveLength(tasks.length)
-  const { items } = await service.get(`/workflow-definitions/${encodeURIComponent(imported.body.id)}/activities/?pageSize=1`)
+  const { items } = await service.get(
+    `/workflow-definitions/${encodeURIComponent(imported.body.id)}/activities/?pageSize=1`,
+  )
   expect(items[0].metadata.taskId).toEqual(expect.any(String))
   const taskOf = new Map<string, string>(
-    (imported.body.version.activities ?? (await everyActivity(service, imported.body.id))).map((activity: any) => [
-      activity.id,
-      activity.metadata.taskId,
-    ]),
+    (imported.body.version.activities ?? (await everyActivity(service, imported.body.id))).map(
+      (activity: any) => [activity.id, activity.metadata.taskId],
+    ),
   )
   const times = new Map<string, any>(
-    activities.map((task: any) => [taskOf.get(task.activityId) ?? taskOf.get(`${imported.body.id}-${String(task.activityId)}`), task]),
+    activities.map((task: any) => [
+      taskOf.get(task.activityId) ?? taskOf.get(`${imported.body.id}-${String(task.activityId)}`),
+      task,
+    ]),
   )
   for (const { id, parents, seconds } of tasks) {
     const task = times.get(id)
@@ -181,7 +199,8 @@ export const expectSimulated = async (service: TestService, name: string, text: 
     for (const parent of parents)
       if (task.startedAt < times.get(parent).finishedAt - 1e-6)
         throw new Error(
-          `${id} starts at ${task.startedAt as number}, before ${parent} has ended at ${times.get(parent).finishedAt as number}`,
+          `${id} starts at ${task.startedAt as number}, before ${parent} has ended at ` +
+            `${times.get(parent).finishedAt as number}`,
         )
   }
   expect(Math.max(...activities.map((task: any) => task.finishedAt))).toBeCloseTo(run.makespanSeconds, 6)

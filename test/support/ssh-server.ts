@@ -1,9 +1,13 @@
-import { spawn, type ChildProcess } from 'node:child_process'
+import { execFileSync, spawn, type ChildProcess } from 'node:child_process'
+import { readFileSync, readlinkSync } from 'node:fs'
 import { connect, type Socket } from 'node:net'
 import { makeSshKey } from '../../src/clients/ssh/keys.ts'
 import ssh2, { type AuthContext, type Connection, type KeyboardAuthContext, type Session } from 'ssh2'
 
-/** An SSH server in this process, that misbehaves as told. It accepts one key, and runs commands by `/bin/sh` as this user. */
+/**
+ * An SSH server in this process that misbehaves on request. It accepts one key, and runs commands
+ * by `/bin/sh` as this user.
+ */
 export interface SshServer {
   port: number
   privateKey: string
@@ -13,40 +17,54 @@ export interface SshServer {
   logins: number
   /** Attempts of any method. */
   attempts: number
-  /** Connections that are not authenticated: now, and the most there were at once. */
+  /** Unauthenticated connections: now, and the most at once. */
   unauthenticated: { now: number; most: number }
   /** Connections that are open. */
   connections: Set<Connection>
   /** Commands that are running. */
   commands: Set<ChildProcess>
-  /** Times that keys were exchanged. */
+  /** The number of key exchanges. */
   handshakes: number
-  /** What it has written to sockets, in pieces of ssh2: a packet is up to three. */
+  /** The number of writes to sockets, in pieces of ssh2: a packet is up to three. */
   writes: number
-  /** Connections end without a farewell at the piece of this number, counted by `writes`, which is the last one to leave or is lost itself. */
+  /**
+   * Connections end without a close message at the piece of this number, counted by `writes`. That
+   * piece is the last one sent, or is lost itself.
+   */
   cutAt: { write: number; lost: boolean } | undefined
-  /** Ends all connections without a farewell. */
+  /** Ends all connections without a close message. */
   cut: () => void
   close: () => Promise<void>
 }
 
 export interface SshServerOptions {
   port?: number
-  /** As `makeServerKeys` gives them; made anew by default. */
+  /** In the form of `makeServerKeys`; new ones by default. */
   keys?: ServerKeys
-  /** Never answers at this stage: the login, the channel, the request to run a command; or runs a command that says nothing. */
+  /**
+   * The stage that never gets an answer: the login, the channel, the request to run a command.
+   * `silence` runs a command without output.
+   */
   hang?: 'login' | 'channel' | 'command' | 'silence'
   /** Session channels at once (`MaxSessions`). */
   maxSessions?: number
-  /** After the key (or alone with `keyless`) these prompts, whose answers are judged; rounds follow each other. */
+  /**
+   * Prompts after the key (or alone with `keyless`), with a check of their answers; rounds follow
+   * each other.
+   */
   second?: {
     keyless?: boolean
-    rounds: { name?: string; instruction?: string; prompts: { prompt: string; echo: boolean }[]; judge: (answers: string[]) => boolean }[]
+    rounds: {
+      name?: string
+      instruction?: string
+      prompts: { prompt: string; echo: boolean }[]
+      judge: (answers: string[]) => boolean
+    }[]
   }
   password?: string
-  /** Before a login is answered. */
+  /** Delay before the answer to a login. */
   loginDelayMs?: number
-  /** Instead of `/bin/sh -c command`. */
+  /** Replaces `/bin/sh -c command`. */
   run?: (command: string) => ChildProcess
 }
 
@@ -86,9 +104,15 @@ export const startSshServer = async (options: SshServerOptions = {}): Promise<Ss
     return (context) => {
       if (options.hang === 'login') return
       server.attempts++
-      const methods = options.second === undefined ? ['publickey', ...(options.password === undefined ? [] : ['password'])] : []
+      const methods =
+        options.second === undefined
+          ? ['publickey', ...(options.password === undefined ? [] : ['password'])]
+          : []
       if (context.method === 'publickey' && context.key.data.equals(userKey.getPublicSSH())) {
-        if (context.signature !== undefined && !userKey.verify(context.blob!, context.signature, context.hashAlgo)) {
+        if (
+          context.signature !== undefined &&
+          !userKey.verify(context.blob!, context.signature, context.hashAlgo)
+        ) {
           context.reject()
         } else if (options.second === undefined || context.signature === undefined) {
           context.accept()
@@ -96,9 +120,16 @@ export const startSshServer = async (options: SshServerOptions = {}): Promise<Ss
           keyAccepted = true
           context.reject(['keyboard-interactive'], true)
         }
-      } else if (context.method === 'keyboard-interactive' && options.second !== undefined && keyAccepted) second(context)
-      else if (context.method === 'password' && options.password !== undefined && context.password === options.password) context.accept()
-      else if (options.second !== undefined) context.reject([keyAccepted ? 'keyboard-interactive' : 'publickey'])
+      } else if (context.method === 'keyboard-interactive' && options.second !== undefined && keyAccepted)
+        second(context)
+      else if (
+        context.method === 'password' &&
+        options.password !== undefined &&
+        context.password === options.password
+      )
+        context.accept()
+      else if (options.second !== undefined)
+        context.reject([keyAccepted ? 'keyboard-interactive' : 'publickey'])
       else context.reject(methods as never)
     }
   }
@@ -164,6 +195,15 @@ export const startSshServer = async (options: SshServerOptions = {}): Promise<Ss
 
   const serveSession = (session: Session, ended: () => void): void => {
     let child: ChildProcess | undefined
+    let hasTerminal = false
+    session.on('pty', (accept) => {
+      hasTerminal = true
+      accept()
+    })
+    session.on('window-change', (accept, _reject, { rows, cols }) => {
+      if (accept !== undefined) accept()
+      resizeTerminal(child?.pid, rows, cols)
+    })
     session.on('signal', (accept, _reject, { name }) => {
       if (accept !== undefined) accept()
       if (child?.pid !== undefined) killGroup(child.pid, `SIG${name}`)
@@ -175,7 +215,12 @@ export const startSshServer = async (options: SshServerOptions = {}): Promise<Ss
       if (options.hang === 'silence') return
       const running =
         options.run?.(command) ??
-        spawn('/bin/sh', ['-c', command], { stdio: 'pipe', detached: true, cwd: '/', env: { PATH: '/usr/bin:/bin' } })
+        spawn(...(hasTerminal ? onTerminal(command) : inShell(command)), {
+          stdio: 'pipe',
+          detached: true,
+          cwd: '/',
+          env: { PATH: '/usr/bin:/bin', SHELL: '/bin/sh' },
+        })
       child = running
       server.commands.add(running)
       running.stdin!.on('error', () => undefined)
@@ -192,7 +237,7 @@ export const startSshServer = async (options: SshServerOptions = {}): Promise<Ss
       channel.on('close', () => {
         ended()
         running.stdin!.end()
-        // As sshd: the pipes are closed, the process is not told.
+        // Like sshd: the pipes are closed, and the process gets no signal.
         running.stdout!.destroy()
         running.stderr!.destroy()
       })
@@ -228,10 +273,21 @@ export const startSshServer = async (options: SshServerOptions = {}): Promise<Ss
 
 const socketOf = (connection: Connection): Socket => (connection as unknown as { _sock: Socket })._sock
 
+const inShell = (command: string): [string, string[]] => ['/bin/sh', ['-c', command]]
+/** On a pseudo terminal of its own. */
+const onTerminal = (command: string): [string, string[]] => ['script', ['-qefc', command, '/dev/null']]
+/** Sets the size of the terminal that `script` holds. */
+const resizeTerminal = (pid: number | undefined, rows: number, columns: number): void => {
+  if (pid === undefined) return
+  const children = readFileSync(`/proc/${String(pid)}/task/${String(pid)}/children`, 'utf8')
+  const tty = readlinkSync(`/proc/${children.trim().split(' ')[0] ?? ''}/fd/0`)
+  execFileSync('stty', ['-F', tty, 'rows', String(rows), 'cols', String(columns)])
+}
+
 const killGroup = (pid: number, signal: string): void => {
   try {
     process.kill(-pid, signal as NodeJS.Signals)
   } catch {
-    // All of it has ended.
+    // All of them have ended.
   }
 }

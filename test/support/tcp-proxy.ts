@@ -2,18 +2,19 @@ import { createServer, connect, type Server, type Socket } from 'node:net'
 
 export interface TcpProxy {
   port: number
-  /** Ends all connections and refuses new ones, as a server that is away. */
+  /** Ends all connections and refuses new ones, like an unreachable server. */
   cut(): Promise<void>
   restore(): Promise<void>
   /**
-   * Called with what a client sends. True: the server gets it, its answer is thrown away, and the connection ends once it has answered,
-   * as when the network fails at that moment.
+   * Called with the bytes of a client. After a true result the server gets them, its answer is
+   * discarded, and the connection ends once the server has answered, like a network failure at that
+   * moment.
    */
   loseAnswerOf: ((sent: Buffer) => boolean) | undefined
   close(): Promise<void>
 }
 
-/** A way to `target` on this machine that a test can interrupt. */
+/** A route to `target` on this machine that a test can interrupt. */
 export const openProxy = async (target: number): Promise<TcpProxy> => {
   const sockets = new Set<Socket>()
   let server: Server | undefined
@@ -27,7 +28,7 @@ export const openProxy = async (target: number): Promise<TcpProxy> => {
       [upstream, client],
     ] as const) {
       sockets.add(socket)
-      // Either end may be torn away; the other then ends too.
+      // Either end may be cut; the other then ends too.
       socket.on('error', () => other.destroy())
       socket.on('close', () => {
         sockets.delete(socket)

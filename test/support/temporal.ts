@@ -11,7 +11,10 @@ export interface TestTemporal {
   stop: () => Promise<void>
 }
 
-/** A Temporal server of its own with the product's settings, on a folder that is removed with it. The program comes from this machine's cache. */
+/**
+ * A dedicated Temporal server with the product's settings, on a folder that is removed with it. The
+ * program comes from this machine's cache.
+ */
 export const startTemporal = async (): Promise<TestTemporal> => {
   const { cacheDir, childEnvironment } = configFromEnvironment()
   const dataDir = mkdtempSync(join(runFolder(), 'orrery-temporal-'))

@@ -1,10 +1,10 @@
 import type { TestService } from './service.ts'
 
-/** One activity as a test thinks of it; `run` is a shell command. */
+/** One activity of a test; `run` is a shell command. */
 export interface WorldTask {
   name: string
   run?: string
-  /** Names of the activities it needs. */
+  /** Names of its predecessors. */
   after?: readonly string[]
   /** Declared files of predecessors. */
   inputs?: readonly { from: string; file: string; bytes?: number }[]
@@ -14,16 +14,21 @@ export interface WorldTask {
   /** Kubernetes quantity, `16Mi` by default. */
   memory?: string
   image?: string
+  /** `command.executable`; replaces the image. */
+  executable?: Record<string, unknown>
   metadata?: Record<string, unknown>
   type?: string
   /** Folder below the seed root whose files are put into the work directory. */
   seedPath?: string
   seconds?: number
   environment?: Record<string, string>
-  /** Instead of what the world says. */
+  /** Replaces the setting of the world. */
   launch?: 'process' | 'none'
   policy?: { maxAttempts?: number; retryDelaySeconds?: number; timeoutSeconds?: number }
-  /** Resource (its number from 0) and core, further cores where it takes several; by default lanes are dealt round robin. */
+  /**
+   * Resource (its number from 0) and core, further cores for a task that takes several; by default
+   * lanes are assigned round robin.
+   */
   lane?: readonly [resource: number, core: number, ...more: number[]]
 }
 
@@ -32,11 +37,16 @@ export interface WorldOptions {
   tasks: readonly WorldTask[]
   /** Cores of each resource; one resource of two cores by default. */
   cores?: readonly number[]
-  /** How real runs start their tasks: processes of this machine, or nothing at all. */
+  /**
+   * The way in which real runs start their tasks: processes of this machine, or no start at all.
+   */
   launch?: 'process' | 'none'
-  /** Joins the resources, each pair of neighbours with a link of its own; without, they are not connected. */
+  /**
+   * Bandwidth of the link between each pair of neighbouring resources; without it, the resources
+   * are not connected.
+   */
   bandwidthBitsPerSecond?: number
-  /** Of each such link; 0 by default. */
+  /** The price of each such link; 0 by default. */
   pricePerByte?: number
   /** Resources get no binding to a runtime of mode execution. */
   unbound?: boolean
@@ -44,7 +54,7 @@ export interface WorldOptions {
   driver?: string
   /** Host whose workers run the processes; the service's own by default. */
   hostId?: string
-  /** By resource, where it is, if not on this machine. */
+  /** The place of each resource that is not on this machine. */
   places?: readonly (WorldPlace | undefined)[]
   connections?: readonly Record<string, unknown>[]
   /** Type of each resource if not `local_machine`; such a resource is a batch target. */
@@ -56,7 +66,7 @@ export interface WorldPlace {
   driver: 'local' | 'ssh' | 'slurm' | 'kubernetes' | 'serverless'
   configuration: Record<string, unknown>
   capabilities?: Record<string, boolean>
-  /** Storages that the place mounts, by id, with the path there. */
+  /** Storages that the place mounts: the mount path by id. */
   storages?: Record<string, string>
 }
 
@@ -79,7 +89,7 @@ export interface World {
   activityId: (name: string) => string
 }
 
-/** Activities so that each comes after what it needs, otherwise as given. */
+/** Activities in an order in which each follows its predecessors, otherwise as given. */
 const inOrder = (tasks: readonly WorldTask[]): WorldTask[] => {
   const ordered: WorldTask[] = []
   const placed = new Set<string>()
@@ -101,7 +111,9 @@ export const worldDocuments = (options: WorldOptions) => {
   const cores = options.cores ?? [2]
   const resourceIds = cores.map((_, i) => `${name}-host-${String(i + 1)}`)
   const runtimeId = options.launch === 'none' ? `${name}-none` : `${name}-local`
-  const lanes = cores.flatMap((count, resource) => Array.from({ length: count }, (_, core) => [resource, core] as const))
+  const lanes = cores.flatMap((count, resource) =>
+    Array.from({ length: count }, (_, core) => [resource, core] as const),
+  )
   const activityId = (task: string): string => `${name}-${task}`
   const places = cores.flatMap((_, i) => {
     const place = options.places?.[i]
@@ -115,14 +127,17 @@ export const worldDocuments = (options: WorldOptions) => {
       image: 'debian:12-slim',
       activities: tasks.map((task) => ({
         name: task.name,
-        ...(task.environment === undefined
+        ...(task.environment === undefined && task.executable === undefined
           ? { run: task.run ?? 'true' }
           : {
               command: {
                 entrypoint: 'sh',
                 arguments: ['-c', task.run ?? 'true'],
-                environment: task.environment,
-                executable: { source: { type: 'oci', reference: 'debian:12-slim' }, delivery: { strategy: 'auto' } },
+                environment: task.environment ?? {},
+                executable: task.executable ?? {
+                  source: { type: 'oci', reference: task.image ?? 'debian:12-slim' },
+                  delivery: { strategy: 'auto' },
+                },
               },
             }),
         cpuLimit: String(task.cpu ?? 1),
@@ -135,7 +150,9 @@ export const worldDocuments = (options: WorldOptions) => {
         ...(task.seedPath === undefined ? {} : { workspaceSeedPath: task.seedPath }),
         ...(task.type === undefined ? {} : { activityType: task.type }),
         ...(task.policy === undefined ? {} : { policy: task.policy }),
-        ...(task.seconds === undefined ? {} : { simulation: { model: 'deterministic', durationSeconds: task.seconds } }),
+        ...(task.seconds === undefined
+          ? {}
+          : { simulation: { model: 'deterministic', durationSeconds: task.seconds } }),
       })),
       dataDependencies: tasks.flatMap((task) =>
         (task.inputs ?? []).map(({ from, file, bytes }) => ({
@@ -168,7 +185,14 @@ export const worldDocuments = (options: WorldOptions) => {
         role: 'compute',
         ...(options.hostId === undefined ? {} : { configuration: { hostId: options.hostId } }),
       },
-      { id: `${name}-none`, name: 'Nothing', driver: 'local', mode: 'execution', role: 'compute', configuration: { launch: 'none' } },
+      {
+        id: `${name}-none`,
+        name: 'Nothing',
+        driver: 'local',
+        mode: 'execution',
+        role: 'compute',
+        configuration: { launch: 'none' },
+      },
       { id: `${name}-sim`, name: 'Simulation', driver: 'simgrid', mode: 'simulation', role: 'simulation' },
       ...places.map(({ id, driver, configuration, capabilities = {} }) => ({
         ...{ id, name: id, driver, mode: 'execution', role: 'compute', configuration, capabilities },
@@ -182,7 +206,9 @@ export const worldDocuments = (options: WorldOptions) => {
       endpoint: `/${id}`,
       shared: true,
       runtimeBindings: places.flatMap((place) =>
-        place.storages?.[id] === undefined ? [] : [{ runtimeId: place.id, hostPath: place.storages[id], containerPath: `/${id}` }],
+        place.storages?.[id] === undefined
+          ? []
+          : [{ runtimeId: place.id, hostPath: place.storages[id], containerPath: `/${id}` }],
       ),
     })),
     resources: cores.map((count, i) => ({
@@ -200,7 +226,9 @@ export const worldDocuments = (options: WorldOptions) => {
       schedulable: true,
     })),
     resourceRuntimeBindings: resourceIds.flatMap((resourceId, i) => [
-      ...places.filter(({ resource }) => resource === i).map(({ id }) => ({ resourceId, runtimeId: id, enabled: true })),
+      ...places
+        .filter(({ resource }) => resource === i)
+        .map(({ id }) => ({ resourceId, runtimeId: id, enabled: true })),
       { resourceId, runtimeId: `${name}-local`, enabled: options.unbound !== true },
       { resourceId, runtimeId: `${name}-none`, enabled: options.unbound !== true },
       { resourceId, runtimeId: `${name}-sim`, enabled: true },
@@ -227,7 +255,12 @@ export const worldDocuments = (options: WorldOptions) => {
     const [resource, ...taken] = task.lane ?? (lanes[i % lanes.length] as (typeof lanes)[number])
     const placed = places.find((place) => place.resource === resource)?.id
     const coreIds = taken.map((core) => `core-${String(core)}`)
-    const named = task.launch === undefined ? (placed ?? runtimeId) : task.launch === 'none' ? `${name}-none` : `${name}-local`
+    const named =
+      task.launch === undefined
+        ? (placed ?? runtimeId)
+        : task.launch === 'none'
+          ? `${name}-none`
+          : `${name}-local`
     return {
       activityId: activityId(task.name),
       resourceId: resourceIds[resource] as string,
@@ -264,7 +297,10 @@ export const worldDocuments = (options: WorldOptions) => {
 }
 
 /** Stores a world over HTTP: environment, scope, topology, workflow and an imported plan. */
-export const makeWorld = async (service: Pick<TestService, 'post'>, options: WorldOptions): Promise<World> => {
+export const makeWorld = async (
+  service: Pick<TestService, 'post'>,
+  options: WorldOptions,
+): Promise<World> => {
   const { environment, scope, topology, workflow, plan, world } = worldDocuments(options)
   await service.post('/environments/', environment)
   await service.post('/execution-scopes/', scope)
@@ -278,13 +314,17 @@ export const makeWorld = async (service: Pick<TestService, 'post'>, options: Wor
 export const allOf = async (service: Pick<TestService, 'get'>, path: string): Promise<any[]> => {
   const items: any[] = []
   for (let page = 1; ; page++) {
-    const answer = await service.get(`${path}${path.includes('?') ? '&' : '?'}page=${String(page)}&pageSize=500`)
+    const answer = await service.get(
+      `${path}${path.includes('?') ? '&' : '?'}page=${String(page)}&pageSize=500`,
+    )
     items.push(...answer.items)
     if (!answer.hasNext) return items
   }
 }
 
-/** Everything that the API says of a run, for a checker: workflow, plan, run, all attempts, all events. */
+/**
+ * The API's whole record of a run, for a checker: workflow, plan, run, all attempts, all events.
+ */
 export const recordOf = async (service: Pick<TestService, 'get'>, runId: string) => {
   const path = `/execution-runs/${encodeURIComponent(runId)}`
   const detail = await service.get(`${path}/?attempts=all`)
@@ -300,8 +340,11 @@ export const recordOf = async (service: Pick<TestService, 'get'>, runId: string)
 
 export type RunRecord = Awaited<ReturnType<typeof recordOf>>
 
-/** Pairs of activity ids, needed and needing. */
+/** Pairs of activity ids: predecessor and successor. */
 export const dependenciesOf = (world: World): [string, string][] =>
   world.tasks.flatMap((task) =>
-    (task.after ?? []).map((needed): [string, string] => [world.activityId(needed), world.activityId(task.name)]),
+    (task.after ?? []).map((needed): [string, string] => [
+      world.activityId(needed),
+      world.activityId(task.name),
+    ]),
   )

@@ -1,8 +1,13 @@
 import { expect } from '@jest/globals'
 import { setTimeout as delay } from 'node:timers/promises'
 import { openSshSessions } from '../../src/clients/ssh/sessions.ts'
-import type { SiteShell } from '../../src/drivers/shell.ts'
-import { transfer, type End, type Reach, type TransferRequest } from '../../src/drivers/transfer/transfer.ts'
+import type { SiteShell } from '../../src/shell/site-shell.ts'
+import {
+  transfer,
+  type TransferSide,
+  type Reach,
+  type TransferRequest,
+} from '../../src/drivers/transfer/transfer.ts'
 import { startSsh, type SshHost, type SshSite } from '../../sites/ssh.ts'
 import { overLink, type LinkFailures } from './links.ts'
 import { needs } from '../support/needs.ts'
@@ -34,7 +39,7 @@ const shellOf = (host: SshHost, forwardAgent = false): SiteShell =>
     forwardAgent,
   })
 
-const endOf = (host: SshHost, shell = shellOf(host)): End => ({ site: host.name, shell, mounts: [] })
+const endOf = (host: SshHost, shell = shellOf(host)): TransferSide => ({ site: host.name, shell, mounts: [] })
 
 /** The way from one host into another, with the agent of our own session. */
 const wayInto = (host: SshHost, from: SshHost, knownHosts = host.knownHosts()): Reach => ({
@@ -48,20 +53,23 @@ const wayInto = (host: SshHost, from: SshHost, knownHosts = host.knownHosts()): 
 
 const sum = async (host: SshHost, folder: string): Promise<string> => {
   const { stdout } = await shellOf(host).run(
-    `cd ${folder} && find . -type f -print0 | sort -z | xargs -0 sha256sum -z | sha256sum; find . -printf '%y %m %P %l\\n' | tail -n +2 | sort`,
+    `cd ${folder} && find . -type f -print0 | sort -z | xargs -0 sha256sum -z | sha256sum; find . ` +
+      `-printf '%y %m %P %l\\n' | tail -n +2 | sort`,
   )
   return stdout.toString()
 }
 
 const make = async (host: SshHost, name: string, mebibytes: number): Promise<string> => {
   const folder = `${host.home}/${name}`
-  const script = `mkdir -p ${folder}/d && cd ${folder} && head -c ${String(mebibytes * 1024 * 1024)} /dev/urandom > large && chmod 640 large
+  const script = `mkdir -p ${folder}/d && cd ${folder} &&
+    head -c ${String(mebibytes * 1024 * 1024)} /dev/urandom > large &&
+    chmod 640 large
 for n in 1 2 3 "it's" '$(touch x)' '-rf'; do head -c 3000 /dev/urandom > "d/$n"; done; ln -s d/1 link; chmod 755 d`
   expect((await shellOf(host).run(script)).code).toBe(0)
   return folder
 }
 
-const request = (name: string, folder: string, from: End, to: End): TransferRequest => ({
+const request = (name: string, folder: string, from: TransferSide, to: TransferSide): TransferRequest => ({
   name,
   from,
   to,
@@ -82,7 +90,9 @@ describe('from host to host', () => {
   test('straight, by the side that may reach the other, with an agent that is only lent', async () => {
     const [one, other] = hosts()
     const folder = await make(one, 'push', 33)
-    const pushed = await transfer(request('push', folder, { ...endOf(one), reach: [wayInto(other, one)] }, endOf(other)))
+    const pushed = await transfer(
+      request('push', folder, { ...endOf(one), reach: [wayInto(other, one)] }, endOf(other)),
+    )
     expect(pushed).toMatchObject({ strategy: 'source-push' })
     expect(await sum(other, `${folder}-in/came`)).toBe(await sum(one, folder))
     const pulled = await transfer({
@@ -92,7 +102,9 @@ describe('from host to host', () => {
     expect(pulled.strategy).toBe('destination-pull')
     expect(await sum(other, `${folder}-in/pulled`)).toBe(await sum(one, folder))
     for (const host of [one, other]) {
-      const left = await shellOf(host).run('ls -A /tmp ~/.ssh; ps -u "$(id -u)" -o args= | grep -c "[s]sh -o"')
+      const left = await shellOf(host).run(
+        'ls -A /tmp ~/.ssh; ps -u "$(id -u)" -o args= | grep -c "[s]sh -o"',
+      )
       expect(left.stdout.toString()).not.toMatch(/tmp\.|^id_/m)
       expect(left.stdout.toString().trim()).toMatch(/(^|\n)0$/)
     }
@@ -102,7 +114,9 @@ describe('from host to host', () => {
     const [one, other] = hosts()
     const folder = await make(one, 'noway', 33)
     const wrongKey = wayInto(other, one, one.knownHosts().replace(one.address, other.address))
-    const outcome = await transfer(request('noway', folder, { ...endOf(one), reach: [wrongKey] }, endOf(other)))
+    const outcome = await transfer(
+      request('noway', folder, { ...endOf(one), reach: [wrongKey] }, endOf(other)),
+    )
     expect(outcome.strategy).toBe('gateway')
     expect(outcome.reason).toMatch(/not source-push: .*Host key verification failed/s)
     expect(await sum(other, `${folder}-in/came`)).toBe(await sum(one, folder))
@@ -112,7 +126,9 @@ describe('from host to host', () => {
     const [one, other] = hosts()
     const folder = await make(one, 'dropped', 60)
     const failures: LinkFailures = { calls: 0, bytes: 0 }
-    const running = transfer(request('dropped', folder, endOf(one, overLink(shellOf(one), failures)), endOf(other)))
+    const running = transfer(
+      request('dropped', folder, endOf(one, overLink(shellOf(one), failures)), endOf(other)),
+    )
     running.catch(() => undefined)
     while (failures.bytes < 20 * 1024 * 1024) await delay(5)
     await other.dropSessions()

@@ -1,12 +1,15 @@
 import { PassThrough } from 'node:stream'
-import { LinkError, type ShellStream, type SiteShell } from '../../src/drivers/shell.ts'
+import { LinkError, type ShellStream, type SiteShell } from '../../src/shell/site-shell.ts'
 
 /** What a link does to those who use it. */
 export interface LinkFailures {
   /** Calls so far, and bytes that came out of streams. */
   calls: number
   bytes: number
-  /** The call of this number (from 1) loses the link: `before` it reached the site, or `after` the site did it. */
+  /**
+   * The call of this number (from 1) loses the link: `before` it reached the site, or `after` the
+   * site did it.
+   */
   cut?: { call: number; when: 'before' | 'after' }
   /** After so many bytes of streams the link breaks, or falls silent for ever. */
   cutAtBytes?: number
@@ -15,7 +18,9 @@ export interface LinkFailures {
 
 const lost = (): LinkError => new LinkError('link', 'the link was cut')
 
-/** The site's own shell behind a link that can be cut: what ran goes on there, its answer is lost. */
+/**
+ * The site's own shell behind a link that can be cut: what ran goes on there, its answer is lost.
+ */
 export const overLink = (shell: SiteShell, failures: LinkFailures): SiteShell => {
   const passing = async <T>(work: () => Promise<T>): Promise<T> => {
     const call = ++failures.calls

@@ -2,10 +2,14 @@ import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
-import { openLocalShell } from '../../src/drivers/local-shell.ts'
+import { openLocalShell } from '../../src/shell/local-shell.ts'
 import type { Intent, RuntimeDriver } from '../../src/drivers/runtime/contract/driver.ts'
 import { openLocalDriver } from '../../src/drivers/runtime/local/driver.ts'
-import { withTransfers, type StagingOptions, type TransferFacts } from '../../src/drivers/transfer/staging-driver.ts'
+import {
+  withTransfers,
+  type StagingOptions,
+  type EdgeTransfer,
+} from '../../src/drivers/transfer/staging-driver.ts'
 import { runnerProgram } from '../support/runner-program.ts'
 import { overLink, type LinkFailures } from './links.ts'
 import { randomFile, scratch } from './trees.ts'
@@ -42,12 +46,14 @@ const task = (name: string, stage: Intent['stage'], argv = ['/bin/sh', '-c', 'ls
   timeoutSeconds: 0,
 })
 
-/** A driver of site `here`, whose tasks need files of site `there` behind a link; with what it told. */
+/**
+ * A driver of site `here`, whose tasks need files of site `there` behind a link; with what it told.
+ */
 const withLink = (
   failures: LinkFailures,
   more: Partial<StagingOptions> = {},
-): { driver: RuntimeDriver; facts: [string, TransferFacts][] } => {
-  const facts: [string, TransferFacts][] = []
+): { driver: RuntimeDriver; facts: [string, EdgeTransfer][] } => {
+  const facts: [string, EdgeTransfer][] = []
   const link = overLink(shell, failures)
   const driver = withTransfers(local, {
     site: 'here',
@@ -72,23 +78,41 @@ describe('tasks whose files are at another site', () => {
     const failures = clear()
     const { driver, facts } = withLink(failures)
     const names = Array.from({ length: 6 }, (_, at) => `once-${String(at)}`)
-    const outcomes = await driver.submit(names.map((name) => task(name, [{ at: 'there', from: directory, label: 'maker' }])))
+    const outcomes = await driver.submit(
+      names.map((name) => task(name, [{ at: 'there', from: directory, label: 'maker' }])),
+    )
     expect(outcomes.map(({ ok }) => ok)).toEqual(names.map(() => true))
     for (const name of names) {
       await ended(name)
-      expect(readFileSync(join(folder.path, 'work', name, 'once'))).toEqual(readFileSync(join(directory, 'once')))
+      expect(readFileSync(join(folder.path, 'work', name, 'once'))).toEqual(
+        readFileSync(join(directory, 'once')),
+      )
     }
     expect(facts.map(([name]) => name).sort()).toEqual(names)
-    expect(facts.map(([, { strategy }]) => strategy).sort()).toEqual(['gateway', ...names.slice(1).map(() => 'use-existing')])
+    expect(facts.map(([, { strategy }]) => strategy).sort()).toEqual([
+      'gateway',
+      ...names.slice(1).map(() => 'use-existing'),
+    ])
     expect(facts.filter(([, { networkBytes }]) => networkBytes > 0)).toHaveLength(1)
-    expect(facts[0]?.[1]).toMatchObject({ fromSite: 'there', toSite: 'here', label: 'maker', from: directory, bytes: 300_000, files: 1 })
+    expect(facts[0]?.[1]).toMatchObject({
+      fromSite: 'there',
+      toSite: 'here',
+      label: 'maker',
+      from: directory,
+      bytes: 300_000,
+      files: 1,
+    })
     expect(failures.bytes).toBeLessThan(400_000)
 
     // A new process asks nothing of the source: what is there is verified here.
     const later = withLink({ ...clear(), cut: { call: 2, when: 'before' } })
-    const [outcome] = await later.driver.submit([task('once-later', [{ at: 'there', from: directory, label: 'maker' }])])
+    const [outcome] = await later.driver.submit([
+      task('once-later', [{ at: 'there', from: directory, label: 'maker' }]),
+    ])
     expect(outcome?.ok).toBe(true)
-    expect(later.facts).toMatchObject([['once-later', { strategy: 'use-existing', bytes: 0, networkBytes: 0, files: 0 }]])
+    expect(later.facts).toMatchObject([
+      ['once-later', { strategy: 'use-existing', bytes: 0, networkBytes: 0, files: 0 }],
+    ])
 
     // The last who needs it takes it away.
     for (const name of [...names, 'once-later']) {
@@ -172,7 +196,10 @@ describe('tasks whose files are at another site', () => {
     while (failures.bytes < 2_000_000) await delay(10)
     await driver.cancel(['stopped'], 0)
     await submitted
-    expect((await driver.find(['stopped'])).get('stopped')).toMatchObject({ state: 'ended', reason: 'cancelled' })
+    expect((await driver.find(['stopped'])).get('stopped')).toMatchObject({
+      state: 'ended',
+      reason: 'cancelled',
+    })
     expect(facts).toEqual([])
     expect(existsSync(join(folder.path, 'work', 'stopped', 'listing'))).toBe(false)
   }, 120_000)

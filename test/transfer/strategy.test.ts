@@ -25,7 +25,11 @@ describe('how the files of an edge come to their consumer', () => {
   test.each<[what: string, known: Partial<EdgeFacts>, expected: TransferStrategy]>([
     ['nothing is known of the two sites', {}, 'gateway'],
     ['a storage is shared', { shared }, 'shared-storage'],
-    ['a storage is shared, and all else is possible too', { shared, sameMachine: true, mayPush: true, mayPull: true }, 'shared-storage'],
+    [
+      'a storage is shared, and all else is possible too',
+      { shared, sameMachine: true, mayPush: true, mayPull: true },
+      'shared-storage',
+    ],
     ['both are one machine', { sameMachine: true, mayPush: true }, 'runtime-local'],
     ['the source may reach the target', { mayPush: true, mayPull: true }, 'source-push'],
     ['the target may reach the source', { mayPull: true }, 'destination-pull'],
@@ -39,7 +43,10 @@ describe('how the files of an edge come to their consumer', () => {
   })
 
   test('what has failed is not tried again, and the reason tells its words', () => {
-    const failed = new Map([...none, ['source-push', 'ssh: connect to host b port 22: Connection refused'] as const])
+    const failed = new Map([
+      ...none,
+      ['source-push', 'ssh: connect to host b port 22: Connection refused'] as const,
+    ])
     const { strategy, reason } = choose(facts({ mayPush: true }), failed)
     expect(strategy).toBe('gateway')
     expect(reason).toContain('source-push: ssh: connect to host b port 22: Connection refused')

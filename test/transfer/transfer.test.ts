@@ -16,8 +16,13 @@ import {
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import fc from 'fast-check'
-import { openLocalShell } from '../../src/drivers/local-shell.ts'
-import { transfer, type End, type TransferOutcome, type TransferRequest } from '../../src/drivers/transfer/transfer.ts'
+import { openLocalShell } from '../../src/shell/local-shell.ts'
+import {
+  transfer,
+  type TransferSide,
+  type TransferOutcome,
+  type TransferRequest,
+} from '../../src/drivers/transfer/transfer.ts'
 import { overLink, type LinkFailures } from './links.ts'
 import { fingerprint, grow, plannedTree, randomFile, scratch } from './trees.ts'
 import { needs } from '../support/needs.ts'
@@ -25,8 +30,8 @@ import { needs } from '../support/needs.ts'
 const shell = openLocalShell()
 afterAll(() => shell.close())
 
-const a: End = { site: 'a', shell, mounts: [] }
-const b: End = { site: 'b', shell, mounts: [] }
+const a: TransferSide = { site: 'a', shell, mounts: [] }
+const b: TransferSide = { site: 'b', shell, mounts: [] }
 const clear = (): LinkFailures => ({ calls: 0, bytes: 0 })
 const mebibyte = 1024 * 1024
 
@@ -55,12 +60,18 @@ const expectSame = (folder: string): void => {
 }
 
 /** Until a transfer that is asked again and again has come through. */
-const insist = async (folder: string, more: Partial<TransferRequest>): Promise<{ outcome: TransferOutcome; failures: number }> => {
+const insist = async (
+  folder: string,
+  more: Partial<TransferRequest>,
+): Promise<{ outcome: TransferOutcome; failures: number }> => {
   for (let failures = 0; ; failures++) {
     try {
       return { outcome: await bring(folder, more), failures }
     } catch (error) {
-      expect(error).toMatchObject({ trouble: 'unknown', message: expect.stringContaining('the link was cut') })
+      expect(error).toMatchObject({
+        trouble: 'unknown',
+        message: expect.stringContaining('the link was cut'),
+      })
       // The answer to the last step may be the one that was lost.
       if (existsSync(join(folder, 'in', 'came'))) expectSame(folder)
       if (failures > 50) throw error
@@ -77,7 +88,12 @@ describe('files come as they are', () => {
         expectSame(folder.path)
         expect(outcome).toMatchObject({ strategy: 'gateway', resumed: false, verified: true })
         const again = await bring(folder.path)
-        expect(again).toMatchObject({ strategy: 'use-existing', networkBytes: 0, bytes: outcome.bytes, files: outcome.files })
+        expect(again).toMatchObject({
+          strategy: 'use-existing',
+          networkBytes: 0,
+          bytes: outcome.bytes,
+          files: outcome.files,
+        })
       }),
       { numRuns: 6 },
     )
@@ -87,12 +103,21 @@ describe('files come as they are', () => {
     using folder = producer((made) => {
       execFileSync(
         '/bin/sh',
-        ['-c', 'mkdir -p a/b c && echo 1 > a/b/one && echo 2 > a/two && echo 3 > c/three && echo 4 > ./-four', 'sh'],
+        [
+          '-c',
+          'mkdir -p a/b c && echo 1 > a/b/one && echo 2 > a/two && echo 3 > c/three && echo 4 > ./-four',
+          'sh',
+        ],
         { cwd: made },
       )
     })
-    await bring(folder.path, { source: { directory: join(folder.path, 'made'), paths: ['a/b', '-four', './c/three'] } })
-    const came = execFileSync('find', ['.', '-type', 'f'], { cwd: join(folder.path, 'in', 'came'), encoding: 'utf8' })
+    await bring(folder.path, {
+      source: { directory: join(folder.path, 'made'), paths: ['a/b', '-four', './c/three'] },
+    })
+    const came = execFileSync('find', ['.', '-type', 'f'], {
+      cwd: join(folder.path, 'in', 'came'),
+      encoding: 'utf8',
+    })
     expect(came.trim().split('\n').sort()).toEqual(['./-four', './a/b/one', './c/three'])
   })
 
@@ -101,11 +126,17 @@ describe('files come as they are', () => {
       writeFileSync(join(made, 'one'), 'content')
       linkSync(join(made, 'one'), join(made, 'two'))
       execFileSync('truncate', ['-s', '40M', join(made, 'sparse')])
-      execFileSync('dd', [`of=${join(made, 'sparse')}`, 'bs=1', 'seek=20000000', 'conv=notrunc', 'status=none'], { input: 'island' })
+      execFileSync(
+        'dd',
+        [`of=${join(made, 'sparse')}`, 'bs=1', 'seek=20000000', 'conv=notrunc', 'status=none'],
+        { input: 'island' },
+      )
     })
     await bring(folder.path)
     expectSame(folder.path)
-    expect(execFileSync('stat', ['-c', '%h', join(folder.path, 'in', 'came', 'one')], { encoding: 'utf8' }).trim()).toBe('1')
+    expect(
+      execFileSync('stat', ['-c', '%h', join(folder.path, 'in', 'came', 'one')], { encoding: 'utf8' }).trim(),
+    ).toBe('1')
   })
 
   test('a tree without a file', async () => {
@@ -116,7 +147,13 @@ describe('files come as they are', () => {
 })
 
 describe('what cannot be brought is told before anything is sent', () => {
-  const refusals: [what: string, fill: (made: string) => void, paths: string[] | undefined, trouble: string, words: RegExp][] = [
+  const refusals: [
+    what: string,
+    fill: (made: string) => void,
+    paths: string[] | undefined,
+    trouble: string,
+    words: RegExp,
+  ][] = [
     [
       'a link to the outside',
       (made) => symlinkSync('../secret', join(made, 'l')),
@@ -124,11 +161,27 @@ describe('what cannot be brought is told before anything is sent', () => {
       'user',
       /maker leaves a link "l" to "\.\.\/secret"/,
     ],
-    ['an absolute link', (made) => symlinkSync('/etc/passwd', join(made, 'l')), undefined, 'user', /link "l" to "\/etc\/passwd"/],
-    ['a path that was not made', (made) => writeFileSync(join(made, 'x'), ''), ['x', 'y'], 'user', /maker did not leave "y"; declare it/],
+    [
+      'an absolute link',
+      (made) => symlinkSync('/etc/passwd', join(made, 'l')),
+      undefined,
+      'user',
+      /link "l" to "\/etc\/passwd"/,
+    ],
+    [
+      'a path that was not made',
+      (made) => writeFileSync(join(made, 'x'), ''),
+      ['x', 'y'],
+      'user',
+      /maker did not leave "y"; declare it/,
+    ],
     [
       'a path through a link',
-      (made) => (mkdirSync(join(made, 'd')), writeFileSync(join(made, 'd', 'x'), ''), symlinkSync('d', join(made, 'l'))),
+      (made) => (
+        mkdirSync(join(made, 'd')),
+        writeFileSync(join(made, 'd', 'x'), ''),
+        symlinkSync('d', join(made, 'l'))
+      ),
       ['l/x'],
       'user',
       /did not leave "l\/x"/,
@@ -155,7 +208,10 @@ describe('what cannot be brought is told before anything is sent', () => {
     using folder = producer((made) => writeFileSync(join(made, 'x'), 'new'))
     mkdirSync(join(folder.path, 'in', 'came'), { recursive: true })
     writeFileSync(join(folder.path, 'in', 'came', 'x'), 'theirs')
-    await expect(bring(folder.path)).rejects.toMatchObject({ trouble: 'refused', message: expect.stringContaining('holds something else') })
+    await expect(bring(folder.path)).rejects.toMatchObject({
+      trouble: 'refused',
+      message: expect.stringContaining('holds something else'),
+    })
     expect(readFileSync(join(folder.path, 'in', 'came', 'x'), 'utf8')).toBe('theirs')
   })
 })
@@ -185,14 +241,20 @@ describe('nothing moves where nothing has to', () => {
       to: { ...b, mounts: [{ storageId: 'scratch', path: '/proc/sys' }] },
     })
     expect(outcome.strategy).toBe('gateway')
-    expect(outcome.reason).toMatch(/not shared-storage: the target does not see the same files at \/proc\/sys\/made/)
+    expect(outcome.reason).toMatch(
+      /not shared-storage: the target does not see the same files at \/proc\/sys\/made/,
+    )
     expectSame(folder.path)
   })
 
   test('two sites on one machine', async () => {
     using folder = producer((made) => writeFileSync(join(made, 'x'), 'data'))
     const outcome = await bring(folder.path, { from: { ...a, host: 'm' }, to: { ...b, host: 'm' } })
-    expect(outcome).toMatchObject({ strategy: 'runtime-local', directory: join(folder.path, 'made'), networkBytes: 0 })
+    expect(outcome).toMatchObject({
+      strategy: 'runtime-local',
+      directory: join(folder.path, 'made'),
+      networkBytes: 0,
+    })
   })
 })
 
@@ -206,14 +268,20 @@ describe('a cut link costs nothing but time', () => {
   test('before and after each call of a transfer', async () => {
     using model = producer(fill)
     const counted = clear()
-    await bring(model.path, { from: { ...a, shell: overLink(shell, counted) }, to: { ...b, shell: overLink(shell, counted) } })
+    await bring(model.path, {
+      from: { ...a, shell: overLink(shell, counted) },
+      to: { ...b, shell: overLink(shell, counted) },
+    })
     expect(counted.calls).toBeGreaterThan(8)
     for (let call = 1; call <= counted.calls; call++) {
       for (const when of ['before', 'after'] as const) {
         using folder = producer(fill)
         const cut: LinkFailures = { ...clear(), cut: { call, when } }
         const link = overLink(shell, cut)
-        const { failures } = await insist(folder.path, { from: { ...a, shell: link }, to: { ...b, shell: link } })
+        const { failures } = await insist(folder.path, {
+          from: { ...a, shell: link },
+          to: { ...b, shell: link },
+        })
         expectSame(folder.path)
         // Only the last answer can be lost without harm.
         expect(failures).toBeGreaterThanOrEqual(call <= 2 ? 0 : 1)
@@ -227,7 +295,9 @@ describe('a cut link costs nothing but time', () => {
       for (let at = 0; at < 500; at++) randomFile(join(made, `small${String(at)}`), 4_096)
     })
     const failures: LinkFailures = { ...clear(), cutAtBytes: 49 * mebibyte }
-    await expect(bring(folder.path, { from: { ...a, shell: overLink(shell, failures) } })).rejects.toMatchObject({ trouble: 'unknown' })
+    await expect(
+      bring(folder.path, { from: { ...a, shell: overLink(shell, failures) } }),
+    ).rejects.toMatchObject({ trouble: 'unknown' })
     const rest: LinkFailures = clear()
     const outcome = await bring(folder.path, { from: { ...a, shell: overLink(shell, rest) } })
     expectSame(folder.path)
@@ -240,8 +310,14 @@ describe('a cut link costs nothing but time', () => {
     using folder = producer((made) => randomFile(join(made, 'large'), 40 * mebibyte))
     const failures: LinkFailures = { ...clear(), silentAtBytes: 20 * mebibyte }
     const arriving = join(folder.path, 'in', '.came.arriving')
-    const silent = bring(folder.path, { from: { ...a, shell: overLink(shell, failures) }, limits: { stallMs: 1_500 } })
-    await expect(silent).rejects.toMatchObject({ trouble: 'unknown', message: expect.stringContaining('no byte for 1.5 s') })
+    const silent = bring(folder.path, {
+      from: { ...a, shell: overLink(shell, failures) },
+      limits: { stallMs: 1_500 },
+    })
+    await expect(silent).rejects.toMatchObject({
+      trouble: 'unknown',
+      message: expect.stringContaining('no byte for 1.5 s'),
+    })
     const waiting = spawn('/bin/sh', ['-c', 'trap : INT; cat > /dev/null; sleep 600'], {
       cwd: join(arriving, 'files'),
       stdio: ['pipe', 'ignore', 'ignore'],
@@ -258,7 +334,10 @@ describe('a cut link costs nothing but time', () => {
     using folder = producer((made) => randomFile(join(made, 'large'), 100 * mebibyte))
     const stop = new AbortController()
     const failures = clear()
-    const running = bring(folder.path, { from: { ...a, shell: overLink(shell, failures) }, signal: stop.signal })
+    const running = bring(folder.path, {
+      from: { ...a, shell: overLink(shell, failures) },
+      signal: stop.signal,
+    })
     while (failures.bytes < mebibyte) await delay(5)
     stop.abort(new Error('nobody wants it'))
     await expect(running).rejects.toThrow('nobody wants it')
@@ -288,7 +367,9 @@ describe('what is wrong is found by its digest', () => {
         randomFile(join(made, 'large'), 36 * mebibyte)
       })
       const failures: LinkFailures = { ...clear(), cutAtBytes: 35 * mebibyte }
-      await expect(bring(folder.path, { from: { ...a, shell: overLink(shell, failures) }, limits: { streams: 1 } })).rejects.toMatchObject({
+      await expect(
+        bring(folder.path, { from: { ...a, shell: overLink(shell, failures) }, limits: { streams: 1 } }),
+      ).rejects.toMatchObject({
         trouble: 'unknown',
       })
       flip(join(folder.path, 'in', '.came.arriving', 'files', name), at)
@@ -315,12 +396,15 @@ describe('what is wrong is found by its digest', () => {
     mkdirSync(join(folder.path, 'bin'))
     writeFileSync(
       join(folder.path, 'bin', 'tar'),
-      '#!/bin/sh\n/bin/tar "$@" | { dd bs=512 count=1 iflag=fullblock status=none; dd bs=16 count=1 iflag=fullblock status=none | tr "\\000-\\377" x; cat; }\n',
+      '#!/bin/sh\n/bin/tar "$@" | { dd bs=512 count=1 iflag=fullblock status=none; dd bs=16 count=1 ' +
+        'iflag=fullblock status=none | tr "\\000-\\377" x; cat; }\n',
     )
     chmodSync(join(folder.path, 'bin', 'tar'), 0o755)
     await expect(bring(folder.path, { from: { ...a, shell: spoiling } })).rejects.toMatchObject({
       trouble: 'infrastructure',
-      message: expect.stringMatching(/the files of maker cannot be verified: "x" has SHA-256 [0-9a-f]{64} at a and [0-9a-f]{64} at b/),
+      message: expect.stringMatching(
+        /the files of maker cannot be verified: "x" has SHA-256 [0-9a-f]{64} at a and [0-9a-f]{64} at b/,
+      ),
     })
     expect(existsSync(join(folder.path, 'in', 'came'))).toBe(false)
     await spoiling.close()
@@ -330,7 +414,10 @@ describe('what is wrong is found by its digest', () => {
     using folder = producer((made) => writeFileSync(join(made, 'x'), 'data'))
     const blind = openLocalShell({ environment: { PATH: `${folder.path}/bin:/usr/bin:/bin` } })
     mkdirSync(join(folder.path, 'bin'))
-    writeFileSync(join(folder.path, 'bin', 'tar'), '#!/bin/sh\necho "tar: ./x: Cannot open: Permission denied" >&2; exit 2\n')
+    writeFileSync(
+      join(folder.path, 'bin', 'tar'),
+      '#!/bin/sh\necho "tar: ./x: Cannot open: Permission denied" >&2; exit 2\n',
+    )
     chmodSync(join(folder.path, 'bin', 'tar'), 0o755)
     await expect(bring(folder.path, { from: { ...a, shell: blind } })).rejects.toMatchObject({
       trouble: 'infrastructure',
@@ -358,7 +445,10 @@ needs('root').describe('a full disk at the target', () => {
       // Somebody takes what was free when it began.
       writeFileSync(join(disk, 'other'), '')
       const failures = clear()
-      const running = bring(folder.path, { from: { ...a, shell: overLink(shell, failures) }, limits: { streams: 1 } })
+      const running = bring(folder.path, {
+        from: { ...a, shell: overLink(shell, failures) },
+        limits: { streams: 1 },
+      })
       while (failures.bytes < 2 * mebibyte) await delay(2)
       try {
         randomFile(join(disk, 'other'), 29 * mebibyte)

@@ -1,5 +1,14 @@
 import { execFileSync } from 'node:child_process'
-import { mkdirSync, mkdtempSync, rmSync, symlinkSync, truncateSync, writeFileSync, chmodSync, utimesSync } from 'node:fs'
+import {
+  mkdirSync,
+  mkdtempSync,
+  rmSync,
+  symlinkSync,
+  truncateSync,
+  writeFileSync,
+  chmodSync,
+  utimesSync,
+} from 'node:fs'
 import { randomFillSync } from 'node:crypto'
 import { join } from 'node:path'
 import fc from 'fast-check'
@@ -18,7 +27,9 @@ export const fingerprint = (folder: string): string =>
     [
       '-c',
       `cd "$1"; export LC_ALL=C
-find . -mindepth 1 \\( -type d -printf '%y %m %p\\0' \\) -o \\( -type l -printf '%y %p %l\\0' \\) -o -printf '%y %m %s %Ts %p\\0' | sort -z | tr '\\0\\n' '\\n?'
+find . -mindepth 1 \\( -type d -printf '%y %m %p\\0' \\) \\
+  -o \\( -type l -printf '%y %p %l\\0' \\) -o -printf '%y %m %s %Ts %p\\0' |
+  sort -z | tr '\\0\\n' '\\n?'
 find . -type f -print0 | sort -z | xargs -0 -r sha256sum -z | tr '\\0\\n' '\\n?'`,
       'bash',
       folder,
@@ -26,19 +37,42 @@ find . -type f -print0 | sort -z | xargs -0 -r sha256sum -z | tr '\\0\\n' '\\n?'
     { encoding: 'latin1', maxBuffer: 64 * 1024 * 1024 },
   )
 
-export const randomFile = (path: string | Buffer, bytes: number): void => writeFileSync(path, randomFillSync(Buffer.allocUnsafe(bytes)))
+export const randomFile = (path: string | Buffer, bytes: number): void =>
+  writeFileSync(path, randomFillSync(Buffer.allocUnsafe(bytes)))
 
 /** Names as hostile as a file system takes them; some are no text. */
 const name = fc.oneof(
   fc.string({ unit: 'grapheme', minLength: 1, maxLength: 20 }).map((text) => Buffer.from(text)),
   fc.uint8Array({ minLength: 1, maxLength: 12 }).map((bytes) => Buffer.from(bytes)),
   fc
-    .constantFrom('-rf', '--', "it's", '$(touch x)', '`id`', 'a\nb', '\n', ' ', '*', '\\n', '\\', '@1', 'end\n', '.hidden', '~')
+    .constantFrom(
+      '-rf',
+      '--',
+      "it's",
+      '$(touch x)',
+      '`id`',
+      'a\nb',
+      '\n',
+      ' ',
+      '*',
+      '\\n',
+      '\\',
+      '@1',
+      'end\n',
+      '.hidden',
+      '~',
+    )
     .map((text) => Buffer.from(text)),
 )
 const usable = name
   .map((bytes) => Buffer.from(bytes.filter((byte) => byte !== 0 && byte !== 0x2f)))
-  .filter((bytes) => bytes.length > 0 && bytes.length < 200 && bytes.toString('latin1') !== '.' && bytes.toString('latin1') !== '..')
+  .filter(
+    (bytes) =>
+      bytes.length > 0 &&
+      bytes.length < 200 &&
+      bytes.toString('latin1') !== '.' &&
+      bytes.toString('latin1') !== '..',
+  )
 
 export interface Planned {
   kind: 'file' | 'directory' | 'link' | 'hole'
@@ -54,7 +88,10 @@ export const plannedTree = fc.array(
     kind: fc.constantFrom<Planned['kind']>('file', 'file', 'file', 'directory', 'link', 'hole'),
     parent: fc.nat(),
     name: usable,
-    size: fc.oneof({ weight: 5, arbitrary: fc.nat(3_000) }, { weight: 1, arbitrary: fc.constantFrom(0, 1, 65_536, 300_000, 5_000_000) }),
+    size: fc.oneof(
+      { weight: 5, arbitrary: fc.nat(3_000) },
+      { weight: 1, arbitrary: fc.constantFrom(0, 1, 65_536, 300_000, 5_000_000) },
+    ),
     mode: fc.constantFrom(0o644, 0o600, 0o755, 0o444, 0o700, 0o640),
   }),
   { maxLength: 25 },

@@ -19,8 +19,9 @@ import { sites } from '../../sites/requirements.ts'
 const { afterAll, beforeAll, test } = needs(...sites.ssh)
 
 /**
- * 32 secrets go through every credential route of a daemon that runs by itself, in good and bad requests; they are then used for logins,
- * runs and discovery on real hosts, and searched in everything that the daemon wrote, said, started or left.
+ * 32 secrets go through every credential route of a daemon that runs by itself, in good and bad
+ * requests; they are then used for logins, runs and discovery on real hosts, and searched in
+ * everything that the daemon wrote, said, started or left.
  */
 const canaries: string[] = []
 const canary = (): string => {
@@ -68,7 +69,8 @@ beforeAll(async () => {
     SERVICE_DISCOVERY_WAIT_SECONDS: '90',
     SERVICE_LOG_LEVEL: 'trace',
   })
-  for (const stream of [daemon.child.stdout, daemon.child.stderr]) stream?.on('data', (chunk: Buffer) => (log += chunk.toString()))
+  for (const stream of [daemon.child.stdout, daemon.child.stderr])
+    stream?.on('data', (chunk: Buffer) => (log += chunk.toString()))
   ;({ baseUrl: url, adminUrl } = await readyOf(daemon, folder))
   lookAtProcesses()
   looking = setInterval(lookAtProcesses, 500)
@@ -94,16 +96,28 @@ const send = async (
   })
   const text = await answer.text()
   answered += `${JSON.stringify([...answer.headers])}\n${text}\n`
-  return { status: answer.status, body: /json/.test(answer.headers.get('content-type') ?? '') && text !== '' ? JSON.parse(text) : text }
+  return {
+    status: answer.status,
+    body: /json/.test(answer.headers.get('content-type') ?? '') && text !== '' ? JSON.parse(text) : text,
+  }
 }
-const post = (path: string, document: unknown, headers?: Record<string, string>) => send('POST', path, JSON.stringify(document), headers)
+const post = (path: string, document: unknown, headers?: Record<string, string>) =>
+  send('POST', path, JSON.stringify(document), headers)
 const ok = async (method: string, path: string, document?: unknown): Promise<any> => {
-  const { status, body } = await send(method, path, document === undefined ? undefined : JSON.stringify(document))
-  if (status >= 300) throw new Error(`${method} ${path} answered ${String(status)}: ${JSON.stringify(body).slice(0, 1_000)}`)
+  const { status, body } = await send(
+    method,
+    path,
+    document === undefined ? undefined : JSON.stringify(document),
+  )
+  if (status >= 300)
+    throw new Error(`${method} ${path} answered ${String(status)}: ${JSON.stringify(body).slice(0, 1_000)}`)
   return body
 }
 
-/** A private key whose comment is a canary would show it, as comments are public: the canary is the key's own number. */
+/**
+ * A private key whose comment is a canary would show it, as comments are public: the canary is the
+ * key's own number.
+ */
 const keyText = (type: 'ed25519' | 'ec' | 'rsa', passphrase?: string): string => {
   const { privateKey } =
     type === 'rsa'
@@ -112,17 +126,27 @@ const keyText = (type: 'ed25519' | 'ec' | 'rsa', passphrase?: string): string =>
         ? generateKeyPairSync('ec', { namedCurve: 'prime256v1' })
         : generateKeyPairSync('ed25519')
   const text = privateKey
-    .export({ type: 'pkcs8', format: 'pem', ...(passphrase === undefined ? {} : { cipher: 'aes-256-cbc', passphrase }) })
+    .export({
+      type: 'pkcs8',
+      format: 'pem',
+      ...(passphrase === undefined ? {} : { cipher: 'aes-256-cbc', passphrase }),
+    })
     .toString()
   keepNumberOf(text, passphrase)
   return text
 }
 const keepNumberOf = (text: string, passphrase?: string): void => {
-  const { d = '' } = createPrivateKey({ key: text, ...(passphrase === undefined ? {} : { passphrase }) }).export({ format: 'jwk' })
+  const { d = '' } = createPrivateKey({
+    key: text,
+    ...(passphrase === undefined ? {} : { passphrase }),
+  }).export({ format: 'jwk' })
   canaries.push(Buffer.from(d, 'base64url').subarray(0, 32).toString('latin1'))
 }
 
-/** A secret as it may lie about: itself, in hexadecimal, in base64 at each of the three offsets, in JSON. */
+/**
+ * A secret as it may lie about: itself, in hexadecimal, in base64 at each of the three offsets, in
+ * JSON.
+ */
 const shapesOf = (secret: string): string[] => {
   const bytes = Buffer.from(secret, 'latin1')
   const base64 = [0, 1, 2].map((shift) => {
@@ -130,12 +154,19 @@ const shapesOf = (secret: string): string[] => {
     // Less the letters that depend on what stands before and behind.
     return text.slice(shift === 0 ? 0 : 4, -4)
   })
-  return [secret, bytes.toString('hex'), ...base64, ...base64.map((text) => text.replaceAll('+', '-').replaceAll('/', '_'))]
+  return [
+    secret,
+    bytes.toString('hex'),
+    ...base64,
+    ...base64.map((text) => text.replaceAll('+', '-').replaceAll('/', '_')),
+  ]
 }
 const hits = (where: string, text: string): string[] => {
   const flat = text.replaceAll(/\\n|\n/g, '')
   return canaries.flatMap((secret, i) =>
-    shapesOf(secret).some((shape) => text.includes(shape) || flat.includes(shape)) ? [`${where}: canary ${String(i)}`] : [],
+    shapesOf(secret).some((shape) => text.includes(shape) || flat.includes(shape))
+      ? [`${where}: canary ${String(i)}`]
+      : [],
   )
 }
 
@@ -151,7 +182,8 @@ const databaseText = async (): Promise<string> => {
   const client = await database.db.client()
   try {
     const { rows: tables } = await client.query<{ name: string }>(
-      `select format('%I.%I', schemaname, tablename) as name from pg_tables where schemaname not in ('pg_catalog', 'information_schema')`,
+      `select format('%I.%I', schemaname, tablename) as name from pg_tables where schemaname not in ` +
+        `('pg_catalog', 'information_schema')`,
     )
     const texts: string[] = []
     for (const { name } of tables) {
@@ -164,14 +196,38 @@ const databaseText = async (): Promise<string> => {
   }
 }
 
-/** Payloads of all histories of the namespace, as they lie there and decoded; and all else of the histories. */
-const historyTexts = async (): Promise<{ plain: string; decoded: string; encrypted: number }> => {
+/** The texts of a workflow on Temporal's page beside its history, decoded. */
+const pageTextOf = async (client: Client, workflowId: string, runId: string): Promise<string> => {
+  const handle = client.workflow.getHandle(workflowId, runId)
+  const described = await handle.describe()
+  const { typedSearchAttributes, memo } = described
+  const texts = [
+    typedSearchAttributes.getAll(),
+    memo,
+    await described.staticSummary(),
+    await described.staticDetails(),
+    await handle.query('__temporal_workflow_metadata'),
+  ]
+  return `${JSON.stringify(texts)}\n`
+}
+
+/**
+ * Payloads of all histories of the namespace, as they lie there and decoded; and all else of the
+ * histories.
+ */
+const historyTexts = async (): Promise<{
+  plain: string
+  decoded: string
+  page: string
+  encrypted: number
+}> => {
   const connection = await Connection.connect({ address: temporalAddress() })
   const codec = payloadCodec(await openVaultKeys(join(folder, 'vault.key')))
   try {
     const client = new Client({ connection, namespace, dataConverter: { payloadCodecs: [codec] } })
     let plain = ''
     let decoded = ''
+    let page = ''
     let encrypted = 0
     const walk = async (value: any): Promise<void> => {
       if (typeof value !== 'object' || value === null) return
@@ -187,11 +243,14 @@ const historyTexts = async (): Promise<{ plain: string; decoded: string; encrypt
       for (const item of Object.values(value)) await walk(item)
     }
     for await (const { workflowId, runId } of client.workflow.list()) {
-      const json = JSON.parse(historyToJSON(await client.workflow.getHandle(workflowId, runId).fetchHistory()))
+      const json = JSON.parse(
+        historyToJSON(await client.workflow.getHandle(workflowId, runId).fetchHistory()),
+      )
       plain += `${workflowId} ${JSON.stringify(json)}\n`
       await walk(json)
+      page += await pageTextOf(client, workflowId, runId)
     }
-    return { plain, decoded, encrypted }
+    return { plain, decoded, page, encrypted }
   } finally {
     await connection.close()
   }
@@ -200,7 +259,11 @@ const historyTexts = async (): Promise<{ plain: string; decoded: string; encrypt
 test('32 secrets are stored, refused, used and replaced, and are afterwards nowhere but in the vault', async () => {
   const token = (id: string) => ({ id, token: canary() })
   const aws = () => ({ accessKeyId: canary(), secretAccessKey: canary() })
-  const azure = () => ({ tenantId: 'lab.example.org', clientId: '6f1f5f0e-9d3c-4f5e-8a27-0c3f0e3c9a11', clientSecret: canary() })
+  const azure = () => ({
+    tenantId: 'lab.example.org',
+    clientId: '6f1f5f0e-9d3c-4f5e-8a27-0c3f0e3c9a11',
+    clientSecret: canary(),
+  })
   const gcp = () => ({
     type: 'service_account',
     project_id: 'lab',
@@ -225,16 +288,18 @@ test('32 secrets are stored, refused, used and replaced, and are afterwards nowh
     ['/cloud-credentials/', { id: 'azure', provider: 'azure', credential: azure() }],
   ] as const)
     references.push((await ok('POST', path, document)).credentialRef)
-  await ok('POST', '/cloud-credentials/validate/', { provider: 'aws', credential: aws(), projectId: 'p', region: 'r' })
+  await ok('POST', '/cloud-credentials/validate/', { provider: 'azure', credential: azure() })
   await ok('PUT', '/ssh-keys/rsa/', { privateKey: keyText('ed25519') })
   await ok('PUT', '/kubernetes-tokens/second/', { token: canary() })
   await ok('PUT', '/cloud-credentials/azure/', { provider: 'azure', credential: azure() })
   const keyed = { 'idempotency-key': 'once' }
   const again = token('third')
-  for (let turn = 0; turn < 2; turn++) expect((await post('/kubernetes-tokens/', again, keyed)).status).toBe(201)
+  for (let turn = 0; turn < 2; turn++)
+    expect((await post('/kubernetes-tokens/', again, keyed)).status).toBe(201)
   expect((await post('/kubernetes-tokens/', token('third'), keyed)).status).toBe(422)
 
-  // Bad ones: the secret in the wrong form, beside another error, in a document that cannot be read.
+  // Bad ones: the secret in the wrong form, beside another error, in a document that cannot be
+  // read.
   const wrong = canary()
   const bad: [status: number, method: string, path: string, body: string, type?: string][] = [
     [422, 'POST', '/kubernetes-tokens/', JSON.stringify(token('first'))],
@@ -251,26 +316,61 @@ test('32 secrets are stored, refused, used and replaced, and are afterwards nowh
     [404, 'PUT', '/kubernetes-tokens/nobody/', JSON.stringify({ token: canary() })],
     [422, 'PUT', '/kubernetes-tokens/first/', JSON.stringify({ id: 'other', token: wrong })],
     [422, 'POST', '/ssh-keys/', JSON.stringify({ id: wrong.repeat(4) })],
-    [422, 'POST', '/ssh-keys/import/', JSON.stringify({ id: 'broken', privateKey: keyText('rsa').replaceAll('A', 'B') })],
-    [422, 'POST', '/ssh-keys/import/', JSON.stringify({ id: 'wrong', privateKey: keyText('ec', canary()), passphrase: wrong })],
+    [
+      422,
+      'POST',
+      '/ssh-keys/import/',
+      JSON.stringify({ id: 'broken', privateKey: keyText('rsa').replaceAll('A', 'B') }),
+    ],
+    [
+      422,
+      'POST',
+      '/ssh-keys/import/',
+      JSON.stringify({ id: 'wrong', privateKey: keyText('ec', canary()), passphrase: wrong }),
+    ],
     [422, 'POST', '/ssh-keys/import/', JSON.stringify({ id: 'text', privateKey: wrong })],
     [422, 'POST', '/cloud-credentials/', JSON.stringify({ id: 'odd', provider: wrong, credential: {} })],
     [422, 'POST', '/cloud-credentials/', JSON.stringify({ id: 'odd', provider: 'gcp', credential: aws() })],
-    [422, 'POST', '/cloud-credentials/', JSON.stringify({ id: 'odd', provider: 'aws', credential: `{"secretAccessKey":"${canary()}` })],
+    [
+      422,
+      'POST',
+      '/cloud-credentials/',
+      JSON.stringify({ id: 'odd', provider: 'aws', credential: `{"secretAccessKey":"${canary()}` }),
+    ],
     [
       200,
       'POST',
       '/cloud-credentials/validate/',
-      JSON.stringify({ provider: 'azure', credential: { ...azure(), tenantId: `a ${wrong}`, clientId: wrong } }),
+      JSON.stringify({
+        provider: 'azure',
+        credential: { ...azure(), tenantId: `a ${wrong}`, clientId: wrong },
+      }),
     ],
-    [200, 'POST', '/cloud-credentials/validate/', JSON.stringify({ provider: 'gcp', credential: { ...gcp(), private_key: wrong } })],
+    [
+      200,
+      'POST',
+      '/cloud-credentials/validate/',
+      JSON.stringify({ provider: 'gcp', credential: { ...gcp(), private_key: wrong } }),
+    ],
+    [
+      503,
+      'POST',
+      '/cloud-credentials/validate/',
+      JSON.stringify({ provider: 'aws', credential: aws(), region: 'nowhere-1' }),
+    ],
+    [
+      503,
+      'POST',
+      '/cloud-credentials/validate/',
+      JSON.stringify({ provider: 'gcp', credential: gcp(), endpoint: 'http://nobody.invalid' }),
+    ],
   ]
   for (const [status, method, path, body, type] of bad)
-    expect([method, path, (await send(method, path, body, { 'content-type': type ?? 'application/json' })).status]).toEqual([
+    expect([
       method,
       path,
-      status,
-    ])
+      (await send(method, path, body, { 'content-type': type ?? 'application/json' })).status,
+    ]).toEqual([method, path, status])
   expect(canaries.length).toBeGreaterThanOrEqual(32)
 
   // Used: logins, health, discovery, a monitor, and a run over two hosts with data between them.
@@ -311,7 +411,29 @@ test('32 secrets are stored, refused, used and replaced, and are afterwards nowh
     return ['completed', 'failed', 'cancelled'].includes(found.run.status) ? found : undefined
   })
   expect([detail.run.failureReason, detail.run.status]).toEqual([undefined, 'completed'])
+  // Failures too: a task that fails beside the secrets that its site was reached with, and a site
+  // that refuses its login.
+  const failing = await makeWorld(
+    { post: (path: string, body: unknown) => ok('POST', path, body) } as never,
+    {
+      name: 'failing',
+      tasks: [{ name: 'only', run: 'env >&2; cat /proc/$PPID/environ >&2; exit 3' }],
+      places: [{ driver: 'ssh', configuration: { connectionId: 'to-login' } }],
+    },
+  )
+  await ok('POST', '/execution-runs/', { id: 'failed', schedulePlanId: failing.planId, mode: 'real' })
+  await until('the failed run', 120, async () =>
+    (await ok('GET', '/execution-runs/failed/')).run.status === 'failed' ? true : undefined,
+  )
+  await ok('PUT', '/ssh-keys/login/', { privateKey: keyText('ed25519') })
+  await send('POST', '/environment-connections/to-login/health/')
   for (const path of [
+    ...['used', 'failed'].flatMap((id) =>
+      ['summary/', 'events/'].map((part) => `/execution-runs/${id}/${part}`),
+    ),
+    '/execution-runs/failed/activities/failing-only/',
+    '/execution-runs/failed/activities/failing-only/logs/?stream=stderr',
+    '/events/',
     '/ssh-keys/',
     '/kubernetes-tokens/',
     '/cloud-credentials/',
@@ -328,7 +450,11 @@ test('32 secrets are stored, refused, used and replaced, and are afterwards nowh
     outside: { variables: new CredentialVariables([]), folders: [] },
     audit: async () => undefined,
   })
-  const opened = JSON.stringify(await Promise.all(references.map((reference) => vault.open(reference, { actor: 'test', purpose: 'look' }))))
+  const opened = JSON.stringify(
+    await Promise.all(
+      references.map((reference) => vault.open(reference, { actor: 'test', purpose: 'look' })),
+    ),
+  )
   expect(hits('vault', opened).length).toBeGreaterThanOrEqual(8)
 
   const [text, histories] = [await databaseText(), await historyTexts()]
@@ -338,6 +464,8 @@ test('32 secrets are stored, refused, used and replaced, and are afterwards nowh
   expect(histories.plain).toContain('execution-run/used/1')
   expect(histories.encrypted).toBeGreaterThan(3)
   expect(histories.decoded).toContain('used')
+  expect(histories.page).toContain('"RunState"')
+  expect(histories.page).toContain('canaries-plan')
   expect(log).toContain('"program"')
   lookAtProcesses()
   expect([...processes].some((one) => one.includes('src/main.ts'))).toBe(true)
@@ -346,9 +474,13 @@ test('32 secrets are stored, refused, used and replaced, and are afterwards nowh
     site.hosts.map(
       async (host) =>
         (
-          await host.run('find /home /root /tmp /var/tmp /srv /mnt /run /dev/shm -type f -exec cat {} + 2>/dev/null; true', 'root', {
-            mayFail: true,
-          })
+          await host.run(
+            'find /home /root /tmp /var/tmp /srv /mnt /run /dev/shm -type f -exec cat {} + 2>/dev/null; true',
+            'root',
+            {
+              mayFail: true,
+            },
+          )
         ).stdout,
     ),
   )
@@ -360,6 +492,7 @@ test('32 secrets are stored, refused, used and replaced, and are afterwards nowh
     ...hits('log', log),
     ...hits('histories', histories.plain),
     ...hits('decoded histories', histories.decoded),
+    ...hits('search attributes, summaries and details', histories.page),
     ...hits('processes', [...processes].join('\n')),
     ...hits('metrics', metrics),
     ...hits('data folder', filesBelow(folder)),

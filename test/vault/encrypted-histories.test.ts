@@ -36,12 +36,16 @@ const payloadsOf = (value: any): any[] =>
     : typeof value.data === 'string' && value.metadata !== undefined
       ? [value]
       : Object.values(value).flatMap(payloadsOf)
-/** Payloads that Temporal itself writes and reads stay plain: search attributes, names of patches, and of local activities their type, their times and a number. */
+/**
+ * Payloads that Temporal itself writes and reads stay plain: search attributes, names of patches,
+ * and of local activities their type, their times and a number.
+ */
 const own = new Set(['searchAttributes', 'patch-data'])
 const kept = (event: any): any =>
   JSON.parse(
     JSON.stringify(event, (name, value) => {
-      if (name !== 'markerRecordedEventAttributes' || value.markerName !== 'core_local_activity') return own.has(name) ? undefined : value
+      if (name !== 'markerRecordedEventAttributes' || value.markerName !== 'core_local_activity')
+        return own.has(name) ? undefined : value
       const { data, ...details } = value.details
       const known = JSON.parse(Buffer.from(data.payloads[0].data, 'base64').toString())
       expect(Object.keys(known).sort()).toEqual([
@@ -58,7 +62,11 @@ const kept = (event: any): any =>
   )
 
 test('with a vault key, histories hold only encrypted payloads; over a rotation the runs go on, and all replay', async () => {
-  const world = await makeWorld(service, { name: 'hidden', launch: 'none', tasks: [{ name: 'a' }, { name: 'b', after: ['a'] }] })
+  const world = await makeWorld(service, {
+    name: 'hidden',
+    launch: 'none',
+    tasks: [{ name: 'a' }, { name: 'b', after: ['a'] }],
+  })
   await service.post('/execution-runs/', { id: 'before', schedulePlanId: world.planId, mode: 'real' })
   expect((await service.finished('before')).run.status).toBe('completed')
   const keys = await openVaultKeys(file)
@@ -97,5 +105,9 @@ test('histories from before there was a key replay with one', async () => {
   const files = readdirSync(recorded).filter((name) => name.endsWith('.json'))
   expect(files.length).toBeGreaterThan(0)
   for (const name of files)
-    await Worker.runReplayHistory({ workflowBundle: bundle, dataConverter }, JSON.parse(readFileSync(join(recorded, name), 'utf8')), name)
+    await Worker.runReplayHistory(
+      { workflowBundle: bundle, dataConverter },
+      JSON.parse(readFileSync(join(recorded, name), 'utf8')),
+      name,
+    )
 }, 120_000)

@@ -7,7 +7,11 @@ import { ensureKeyFile, makeKey, openVaultKeys, replaceKeys } from '../../src/va
 import { payloadCodec } from '../../src/vault/payload-codec.ts'
 import { runFolder } from '../support/run-folder.ts'
 
-const label = fc.record({ kind: fc.string({ maxLength: 12 }), id: fc.string({ maxLength: 12 }), version: fc.nat() })
+const label = fc.record({
+  kind: fc.string({ maxLength: 12 }),
+  id: fc.string({ maxLength: 12 }),
+  version: fc.nat(),
+})
 const plain = fc.uint8Array({ maxLength: 2_000 }).map((bytes) => Buffer.from(bytes))
 const key = makeKey()
 const other = makeKey()
@@ -18,7 +22,8 @@ describe('a sealed record', () => {
       fc.property(plain, label, (content, of) => {
         const sealed = seal(content, of, key)
         expect(unseal(sealed, of, key).equals(content)).toBe(true)
-        if (content.length >= 8) expect(Buffer.concat([sealed.dataKey, sealed.content]).includes(content)).toBe(false)
+        if (content.length >= 8)
+          expect(Buffer.concat([sealed.dataKey, sealed.content]).includes(content)).toBe(false)
         expect(seal(content, of, key).content.equals(sealed.content)).toBe(false)
       }),
     )
@@ -33,7 +38,9 @@ describe('a sealed record', () => {
     }
     for (const part of ['dataKey', 'content'] as const) {
       for (let bit = 0; bit < sealed[part].length * 8; bit++)
-        expect(() => unseal({ ...sealed, [part]: flipped(sealed[part], bit) }, { kind: 'k', id: 'i', version: 1 }, key)).toThrow(SealBroken)
+        expect(() =>
+          unseal({ ...sealed, [part]: flipped(sealed[part], bit) }, { kind: 'k', id: 'i', version: 1 }, key),
+        ).toThrow(SealBroken)
     }
   })
 
@@ -104,7 +111,8 @@ describe('a key file', () => {
     )
     expect(error?.message).toMatch(says)
     expect(error?.message).toContain('SERVICE_VAULT_KEY_FILE')
-    for (const line of text?.split('\n').filter((word) => /^\w{10}/.test(word)) ?? []) expect(error?.message).not.toContain(line)
+    for (const line of text?.split('\n').filter((word) => /^\w{10}/.test(word)) ?? [])
+      expect(error?.message).not.toContain(line)
   })
 
   test('that is rotated serves a running program: it seals with the new key and opens with the old', async () => {
@@ -145,8 +153,16 @@ describe('the payload codec', () => {
     },
     { requiredKeys: ['metadata', 'data'] },
   )
-  const contentOf = ({ metadata, data }: { metadata?: Record<string, Uint8Array> | null; data?: Uint8Array | null }) => ({
-    metadata: Object.fromEntries(Object.entries(metadata ?? {}).map(([name, value]) => [name, Buffer.from(value).toString('hex')])),
+  const contentOf = ({
+    metadata,
+    data,
+  }: {
+    metadata?: Record<string, Uint8Array> | null
+    data?: Uint8Array | null
+  }) => ({
+    metadata: Object.fromEntries(
+      Object.entries(metadata ?? {}).map(([name, value]) => [name, Buffer.from(value).toString('hex')]),
+    ),
     data: Buffer.from(data ?? []).toString('hex'),
   })
 
@@ -170,14 +186,20 @@ describe('the payload codec', () => {
   })
 
   test('reads what an older key of the file wrote, and names a key that the file does not hold', async () => {
-    const [written] = await payloadCodec({ ...keys, primary: async () => other }).encode([{ metadata: {}, data: Buffer.from('old') }])
+    const [written] = await payloadCodec({ ...keys, primary: async () => other }).encode([
+      { metadata: {}, data: Buffer.from('old') },
+    ])
     expect(contentOf((await codec.decode([written!]))[0]!).data).toBe(Buffer.from('old').toString('hex'))
-    const [foreign] = await payloadCodec({ ...keys, primary: async () => makeKey() }).encode([{ metadata: {}, data: Buffer.from('old') }])
+    const [foreign] = await payloadCodec({ ...keys, primary: async () => makeKey() }).encode([
+      { metadata: {}, data: Buffer.from('old') },
+    ])
     await expect(codec.decode([foreign!])).rejects.toThrow(/which key-file does not hold/)
   })
 
   test('refuses a payload with another bit anywhere', async () => {
-    const [written] = await codec.encode([{ metadata: { encoding: Buffer.from('json/plain') }, data: Buffer.from('"x"') }])
+    const [written] = await codec.encode([
+      { metadata: { encoding: Buffer.from('json/plain') }, data: Buffer.from('"x"') },
+    ])
     await fc.assert(
       fc.asyncProperty(fc.nat((written!.data as Uint8Array).length * 8 - 1), async (bit) => {
         const data = Buffer.from(written!.data as Uint8Array)

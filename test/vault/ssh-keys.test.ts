@@ -31,7 +31,8 @@ const privateFile = (text: string): string => {
 }
 const publicOf = (text: string): string =>
   execFileSync('ssh-keygen', ['-y', '-P', '', '-f', privateFile(text)], { encoding: 'utf8' }).trim()
-const fingerprintOf = (file: string): string => execFileSync('ssh-keygen', ['-l', '-f', file], { encoding: 'utf8' }).split(' ')[1] ?? ''
+const fingerprintOf = (file: string): string =>
+  execFileSync('ssh-keygen', ['-l', '-f', file], { encoding: 'utf8' }).split(' ')[1] ?? ''
 const problemOf = (text: string, phrase?: string): KeyProblem => {
   try {
     importSshKey(text, phrase)
@@ -68,7 +69,11 @@ const forms: [name: string, convert: (file: string, phrase: string) => string][]
       const { privateKey } = importSshKey(readFileSync(file, 'utf8'), phrase === '' ? undefined : phrase)
       const parsed = ssh2.utils.parseKey(privateKey) as ssh2.ParsedKey
       return createPrivateKey(parsed.getPrivatePEM())
-        .export({ type: 'pkcs8', format: 'pem', ...(phrase === '' ? {} : { cipher: 'aes-256-cbc', passphrase: phrase }) })
+        .export({
+          type: 'pkcs8',
+          format: 'pem',
+          ...(phrase === '' ? {} : { cipher: 'aes-256-cbc', passphrase: phrase }),
+        })
         .toString()
     },
   ],
@@ -89,12 +94,19 @@ describe.each(kinds)('a key of the kind %s', (_kind, args) => {
         const parsed = ssh2.utils.parseKey(key.privateKey) as ssh2.ParsedKey
         expect(parsed.isPrivateKey()).toBe(true)
         // Windows line ends and what a form field leaves around a text.
-        expect(importSshKey(`  \r\n${text.replaceAll('\n', '\r\n')}\r\n `, phrase === '' ? undefined : phrase).fingerprint).toBe(
-          key.fingerprint,
-        )
+        expect(
+          importSshKey(`  \r\n${text.replaceAll('\n', '\r\n')}\r\n `, phrase === '' ? undefined : phrase)
+            .fingerprint,
+        ).toBe(key.fingerprint)
         if (phrase === '') continue
-        expect(problemOf(text)).toMatchObject({ field: 'passphrase', message: 'is required: the key is encrypted' })
-        expect(problemOf(text, 'wrong')).toMatchObject({ field: 'passphrase', message: 'does not open the key' })
+        expect(problemOf(text)).toMatchObject({
+          field: 'passphrase',
+          message: 'is required: the key is encrypted',
+        })
+        expect(problemOf(text, 'wrong')).toMatchObject({
+          field: 'passphrase',
+          message: 'does not open the key',
+        })
       }
     },
     60_000,
@@ -118,12 +130,22 @@ test('a text that is no private key is refused with what it is, and not shown', 
   const pem = generateKeyPairSync('ed25519').publicKey.export({ type: 'spki', format: 'pem' }).toString()
   expect(problemOf(pem).message).toMatch(/public key; give the private key/)
   const dsa = generateKeyPairSync('dsa', { modulusLength: 1024, divisorLength: 160 }).privateKey
-  expect(problemOf(dsa.export({ type: 'pkcs8', format: 'pem' }).toString()).message).toMatch(/type dsa; give ed25519/)
+  expect(problemOf(dsa.export({ type: 'pkcs8', format: 'pem' }).toString()).message).toMatch(
+    /type dsa; give ed25519/,
+  )
   const koblitz = generateKeyPairSync('ec', { namedCurve: 'secp256k1' }).privateKey
-  expect(problemOf(koblitz.export({ type: 'sec1', format: 'pem' }).toString()).message).toMatch(/curve that SSH does not know/)
+  expect(problemOf(koblitz.export({ type: 'sec1', format: 'pem' }).toString()).message).toMatch(
+    /curve that SSH does not know/,
+  )
   const small = generateKeyPairSync('rsa', { modulusLength: 768 }).privateKey
   expect(problemOf(small.export({ type: 'pkcs1', format: 'pem' }).toString()).message).toMatch(/768 bits/)
-  for (const broken of ['', 'x', '-----BEGIN', `${text.slice(0, 120)}\n-----END OPENSSH PRIVATE KEY-----`, 'x'.repeat(70_000)]) {
+  for (const broken of [
+    '',
+    'x',
+    '-----BEGIN',
+    `${text.slice(0, 120)}\n-----END OPENSSH PRIVATE KEY-----`,
+    'x'.repeat(70_000),
+  ]) {
     const problem = problemOf(broken)
     expect(problem.field).toBe('privateKey')
     if (broken.length > 1) expect(problem.message).not.toContain(broken.slice(0, 40).trim().slice(10) || '\0')
@@ -137,7 +159,9 @@ test('a key with one letter changed is refused, or is still the same key', () =>
   for (let line = 1; line < lines.length - 1; line += 2) {
     const at = (line * 7) % (lines[line]?.length ?? 1)
     const changed = lines
-      .map((one, i) => (i === line ? one.slice(0, at) + (one[at] === 'A' ? 'B' : 'A') + one.slice(at + 1) : one))
+      .map((one, i) =>
+        i === line ? one.slice(0, at) + (one[at] === 'A' ? 'B' : 'A') + one.slice(at + 1) : one,
+      )
       .join('\n')
     let taken: string | undefined
     try {
@@ -152,7 +176,8 @@ test('a key with one letter changed is refused, or is still the same key', () =>
 test('an encrypted key that would take minutes to open is refused at once', () => {
   const costly = readFileSync(keygen('-t', 'ed25519', '-N', passphrase, '-a', '16'), 'utf8')
   const body = Buffer.from(costly.replace(/-----[^-]*-----|\s/g, ''), 'base64')
-  // Magic (15), cipher and derivation by name (14 and 10), the options' length (4), the salt (20), the rounds.
+  // Magic (15), cipher and derivation by name (14 and 10), the options' length (4), the salt (20),
+  // the rounds.
   expect(body.readUInt32BE(63)).toBe(16)
   body.writeUInt32BE(2 ** 31, 63)
   const problem = problemOf(
@@ -160,10 +185,14 @@ test('an encrypted key that would take minutes to open is refused at once', () =
     passphrase,
   )
   expect(problem.message).toMatch(/2147483648 rounds.*ssh-keygen -p/)
-  const pkcs8 = execFileSync('openssl', ['pkcs8', '-topk8', '-v2', 'aes-256-cbc', '-iter', '2000001', '-passout', `pass:${passphrase}`], {
-    input: generateKeyPairSync('ed25519').privateKey.export({ type: 'pkcs8', format: 'pem' }),
-    encoding: 'utf8',
-  })
+  const pkcs8 = execFileSync(
+    'openssl',
+    ['pkcs8', '-topk8', '-v2', 'aes-256-cbc', '-iter', '2000001', '-passout', `pass:${passphrase}`],
+    {
+      input: generateKeyPairSync('ed25519').privateKey.export({ type: 'pkcs8', format: 'pem' }),
+      encoding: 'utf8',
+    },
+  )
   const opened = performance.now()
   expect(problemOf(pkcs8, passphrase).message).toMatch(/more than 2000000 iterations/)
   expect(performance.now() - opened).toBeLessThan(1_000)

@@ -2,9 +2,16 @@ import { afterAll, beforeAll, expect, test } from '@jest/globals'
 import type { Payload } from '@temporalio/common'
 import { chmodSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { openAdmin, type Admin } from '../../src/admin.ts'
+import { openAdmin, type Admin } from '../../src/programs/admin.ts'
 import { recordAudit } from '../../src/domains/audit-events/store.ts'
-import { codecPrefix, ensureCodecKey, pageOrigins, temporalCodec, type PayloadAccess } from '../../src/temporal-codec.ts'
+import { openMetrics } from '../../src/observability/metrics.ts'
+import {
+  codecPrefix,
+  ensureCodecKey,
+  pageOrigins,
+  temporalCodec,
+  type PayloadAccess,
+} from '../../src/temporal-codec.ts'
 import { ensureKeyFile, makeKey, openVaultKeys, replaceKeys } from '../../src/vault/keys.ts'
 import { payloadCodec } from '../../src/vault/payload-codec.ts'
 import { cloneDatabase, type TestDatabase } from '../support/database.ts'
@@ -29,9 +36,12 @@ beforeAll(async () => {
   }
   admin = await openAdmin({
     address: { host: '127.0.0.1', port: 0 },
-    metrics: { text: () => Promise.resolve('') },
+    metrics: openMetrics(undefined),
     checks: () => ({}),
-    beside: { prefix: codecPrefix, answer: temporalCodec({ key, origins: () => [page, 'http://127.0.0.1:8233'], access: () => access }) },
+    beside: {
+      prefix: codecPrefix,
+      answer: temporalCodec({ key, origins: () => [page, 'http://127.0.0.1:8233'], access: () => access }),
+    },
   })
 })
 afterAll(async () => {
@@ -45,25 +55,47 @@ const base64 = (bytes: Uint8Array | string): string => Buffer.from(bytes).toStri
 const written = (payloads: readonly Payload[]): string =>
   JSON.stringify({
     payloads: payloads.map(({ metadata, data }) => ({
-      metadata: Object.fromEntries(Object.entries(metadata ?? {}).map(([name, value]) => [name, base64(value)])),
+      metadata: Object.fromEntries(
+        Object.entries(metadata ?? {}).map(([name, value]) => [name, base64(value)]),
+      ),
       data: base64(data ?? ''),
     })),
   })
-const plain = (text: string): Payload => ({ metadata: { encoding: Buffer.from('json/plain') }, data: Buffer.from(JSON.stringify(text)) })
-const sealed = async (...texts: string[]): Promise<string> => written(await (access as PayloadAccess).codec.encode(texts.map(plain)))
+const plain = (text: string): Payload => ({
+  metadata: { encoding: Buffer.from('json/plain') },
+  data: Buffer.from(JSON.stringify(text)),
+})
+const sealed = async (...texts: string[]): Promise<string> =>
+  written(await (access as PayloadAccess).codec.encode(texts.map(plain)))
 const ask = async (
   body: string | undefined,
-  { verb = 'decode', origin = page, as = key, method = 'POST', type = 'application/json' }: Record<string, string | undefined> = {},
+  {
+    verb = 'decode',
+    origin = page,
+    as = key,
+    method = 'POST',
+    type = 'application/json',
+  }: Record<string, string | undefined> = {},
 ): Promise<{ status: number; headers: Headers; text: string; body: Json }> => {
   const answer = await fetch(`${admin.url}${codecPrefix}${String(as)}/${String(verb)}`, {
     method: String(method),
     ...(body === undefined ? {} : { body }),
-    headers: { 'content-type': String(type), 'x-namespace': 'default', ...(origin === 'none' ? {} : { origin: String(origin) }) },
+    headers: {
+      'content-type': String(type),
+      'x-namespace': 'default',
+      ...(origin === 'none' ? {} : { origin: String(origin) }),
+    },
   })
   const text = await answer.text()
-  return { status: answer.status, headers: answer.headers, text, body: text === '' ? undefined : JSON.parse(text) }
+  return {
+    status: answer.status,
+    headers: answer.headers,
+    text,
+    body: text === '' ? undefined : JSON.parse(text),
+  }
 }
-const textsOf = (answer: Json): string[] => answer.payloads.map(({ data }: Json) => JSON.parse(Buffer.from(data, 'base64').toString()))
+const textsOf = (answer: Json): string[] =>
+  answer.payloads.map(({ data }: Json) => JSON.parse(Buffer.from(data, 'base64').toString()))
 
 test('what the page sends is decoded, and encoded, for the page alone', async () => {
   const decoded = await ask(await sealed('one', 'two'))
@@ -90,7 +122,11 @@ test('a foreign origin, a missing or wrong key, and another path get nothing', a
   for (const method of ['POST', 'OPTIONS'])
     for (const origin of ['http://evil.example', 'http://localhost:8234', 'https://localhost:8233', 'null']) {
       const answer = await ask(method === 'POST' ? body : undefined, { origin, method })
-      expect([origin, answer.status, answer.headers.get('access-control-allow-origin')]).toEqual([origin, 403, null])
+      expect([origin, answer.status, answer.headers.get('access-control-allow-origin')]).toEqual([
+        origin,
+        403,
+        null,
+      ])
       expect(answer.text).not.toContain('secret')
     }
   for (const as of ['', 'x', `${key}x`, key.slice(1), encodeURIComponent('../livez')])
@@ -98,7 +134,10 @@ test('a foreign origin, a missing or wrong key, and another path get nothing', a
   for (const verb of ['', 'download', 'decode/', 'decode/more', 'DECODE'])
     expect([verb, (await ask(body, { verb })).status]).toEqual([verb, 404])
   for (const method of ['GET', 'PUT', 'DELETE'])
-    expect([method, (await ask(method === 'GET' ? undefined : body, { method })).status]).toEqual([method, 405])
+    expect([method, (await ask(method === 'GET' ? undefined : body, { method })).status]).toEqual([
+      method,
+      405,
+    ])
   expect((await fetch(`${admin.url}/livez`)).status).toBe(200)
 })
 
@@ -127,7 +166,11 @@ test('payloads of other keys, changed ones, garbage and too much are refused wit
     [413, `{"payloads":[{"data":"${'A'.repeat(10 * 1_048_576)}"}]}`],
   ] as const) {
     const answer = await ask(body, type === undefined ? {} : { type })
-    expect([body.slice(0, 60), answer.status, Object.keys(answer.body)]).toEqual([body.slice(0, 60), status, ['error']])
+    expect([body.slice(0, 60), answer.status, Object.keys(answer.body)]).toEqual([
+      body.slice(0, 60),
+      status,
+      ['error'],
+    ])
     expect(answer.text).not.toMatch(/vault\.key|\/tmp|[0-9a-f]{16}|at .*\.ts/)
   }
   // The listener answers on.
@@ -149,7 +192,7 @@ test('reads are one audit record a minute and origin; what cannot be recorded is
   const fresh = temporalCodec({ key, origins: () => [page, 'http://127.0.0.1:8233'], access: () => access })
   const own = await openAdmin({
     address: { host: '127.0.0.1', port: 0 },
-    metrics: { text: () => Promise.resolve('') },
+    metrics: openMetrics(undefined),
     checks: () => ({}),
     beside: { prefix: codecPrefix, answer: fresh },
   })
@@ -193,5 +236,7 @@ test('the key is made once, of 256 bits, for its owner alone; a file that others
   chmodSync(file, 0o640)
   await expect(ensureCodecKey(file)).rejects.toThrow(/may be read by others: chmod 600/)
   writeFileSync(join(folder, 'bad.key'), 'short\n', { mode: 0o600 })
-  await expect(ensureCodecKey(join(folder, 'bad.key'))).rejects.toThrow(/holds no key of Temporal's page: remove it/)
+  await expect(ensureCodecKey(join(folder, 'bad.key'))).rejects.toThrow(
+    /holds no key of Temporal's page: remove it/,
+  )
 })

@@ -21,7 +21,12 @@ beforeAll(async () => {
   const outside = { variables: new CredentialVariables([]), folders: [] }
   running = { keys, vault: openVault({ db: database.db, keys, outside, audit: () => Promise.resolve() }) }
   for (let i = 0; i < 250; i++)
-    await running.vault.put(database.db, `t${String(i)}`, { kind: 'kubernetes-token', token: `token ${String(i)}` }, {})
+    await running.vault.put(
+      database.db,
+      `t${String(i)}`,
+      { kind: 'kubernetes-token', token: `token ${String(i)}` },
+      {},
+    )
 })
 afterAll(async () => {
   await database.drop()
@@ -30,14 +35,19 @@ afterAll(async () => {
 
 /** The command beside a running service, which is not told of it. */
 const vault = (args: string[], environment: Record<string, string> = {}) => {
-  const { status, stdout, stderr } = spawnSync(process.execPath, [join(import.meta.dirname, '../../src/vault-keys.ts'), ...args], {
-    env: { HOME: folder, SERVICE_DATABASE_URL: database.url, SERVICE_VAULT_KEY_FILE: file, ...environment },
-    encoding: 'utf8',
-    timeout: 60_000,
-  })
+  const { status, stdout, stderr } = spawnSync(
+    process.execPath,
+    [join(import.meta.dirname, '../../src/programs/vault-keys.ts'), ...args],
+    {
+      env: { HOME: folder, SERVICE_DATABASE_URL: database.url, SERVICE_VAULT_KEY_FILE: file, ...environment },
+      encoding: 'utf8',
+      timeout: 60_000,
+    },
+  )
   return { status, stdout, stderr }
 }
-const open = async (id: string) => running.vault.open(`vault:kubernetes-token/${id}`, { actor: 'test', purpose: 'look' })
+const open = async (id: string) =>
+  running.vault.open(`vault:kubernetes-token/${id}`, { actor: 'test', purpose: 'look' })
 
 test('one command rotates the key under a running service; the old one is retired when nothing needs it', async () => {
   const old = (await running.keys.primary()).id
@@ -68,7 +78,12 @@ test('what cannot be done is said with its remedy, and changes nothing', () => {
     [['retire', 'ffffffffffffffff'], {}, 1, /holds no key ffffffffffffffff.*status/],
     [['status'], { SERVICE_VAULT_KEY_FILE: '' }, 2, /SERVICE_VAULT_KEY_FILE is not set/],
     [['status'], { SERVICE_VAULT_KEY_FILE: join(folder, 'absent') }, 1, /does not exist.*openssl rand/],
-    [['status'], { SERVICE_VAULT_KEY_FILE: '', SERVICE_DATABASE_URL: '', SERVICE_DATA_DIR: folder }, 1, /no daemon runs/],
+    [
+      ['status'],
+      { SERVICE_VAULT_KEY_FILE: '', SERVICE_DATABASE_URL: '', SERVICE_DATA_DIR: folder },
+      1,
+      /no daemon runs/,
+    ],
   ] as const) {
     const answer = vault([...args], environment)
     expect([args, answer.status, answer.stderr]).toEqual([args, status, expect.stringMatching(says)])

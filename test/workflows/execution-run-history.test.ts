@@ -53,7 +53,12 @@ test('a run of 300 activities costs a handful of events, carries ids and small f
       after: i < 16 ? [] : [`t${String(i - 16)}`],
     })),
   })
-  await service.post('/execution-runs/', { id: 'history', schedulePlanId: world.planId, mode: 'real', title: `title ${canary}` })
+  await service.post('/execution-runs/', {
+    id: 'history',
+    schedulePlanId: world.planId,
+    mode: 'real',
+    title: `title ${canary}`,
+  })
   expect((await service.finished('history')).run.status).toBe('completed')
   const { events, json } = await historyOf('execution-run/history/1')
   expect(events.length).toBeLessThan(60)
@@ -75,8 +80,17 @@ test('simulation, failure, cancel and planning replay as well', async () => {
       { name: 'c', run: 'sleep 60' },
     ],
   })
-  await service.post('/execution-runs/', { id: 'simulated', schedulePlanId: world.planId, mode: 'simulation' })
-  await service.post('/execution-runs/', { id: 'failed', schedulePlanId: world.planId, mode: 'real', onFailure: 'finish-independent' })
+  await service.post('/execution-runs/', {
+    id: 'simulated',
+    schedulePlanId: world.planId,
+    mode: 'simulation',
+  })
+  await service.post('/execution-runs/', {
+    id: 'failed',
+    schedulePlanId: world.planId,
+    mode: 'real',
+    onFailure: 'finish-independent',
+  })
   await service.finished('simulated')
   for (;;) {
     const { run } = await service.get('/execution-runs/failed/')
@@ -106,18 +120,29 @@ test('simulation, failure, cancel and planning replay as well', async () => {
       .getHandle(workflowId)
       .result()
       .catch(() => undefined)
-    expect([workflowId, (await client.workflow.getHandle(workflowId).describe()).status.name]).toEqual([workflowId, end])
+    expect([workflowId, (await client.workflow.getHandle(workflowId).describe()).status.name]).toEqual([
+      workflowId,
+      end,
+    ])
     const { json } = await historyOf(workflowId)
     await Worker.runReplayHistory({ workflowBundle: bundle }, json, workflowId)
     if (process.env['RECORD_HISTORIES'] !== undefined)
-      writeFileSync(join(folder, `${process.env['RECORD_HISTORIES']}-${name}.json`), `${JSON.stringify(json)}\n`)
+      writeFileSync(
+        join(folder, `${process.env['RECORD_HISTORIES']}-${name}.json`),
+        `${JSON.stringify(json)}\n`,
+      )
   }
 })
 
 test('a workflow ends as its record, and each end replays', async () => {
-  const long = await makeWorld(service, { name: 'ends', cores: [4], tasks: [{ name: 'a' }, { name: 'b', run: 'sleep 300', after: ['a'] }] })
+  const long = await makeWorld(service, {
+    name: 'ends',
+    cores: [4],
+    tasks: [{ name: 'a' }, { name: 'b', run: 'sleep 300', after: ['a'] }],
+  })
   const broken = await makeWorld(service, { name: 'broken', tasks: [{ name: 'a', run: 'exit 3' }] })
-  const start = (id: string, planId: string) => service.post('/execution-runs/', { id, schedulePlanId: planId, mode: 'real' })
+  const start = (id: string, planId: string) =>
+    service.post('/execution-runs/', { id, schedulePlanId: planId, mode: 'real' })
   await start('broken', broken.planId)
   for (const id of ['pressed', 'unheard']) {
     await start(id, long.planId)
@@ -126,9 +151,23 @@ test('a workflow ends as its record, and each end replays', async () => {
   }
   await client.workflow.getHandle('execution-run/pressed/1').cancel()
   // As the API leaves a run that it cancels while Temporal is away.
-  await service.db.prepared('unheard', 'update execution_runs set cancel_requested_at = now() where id = $1', ['unheard'])
-  await service.post('/environments/', { environment: { id: 'here', name: 'here' }, version: { id: 'here-v1', version: 1 } })
-  const connection = { id: 'here', name: 'here', type: 'ssh', environmentId: 'here', endpoint: '169.254.0.1', username: 'nobody' }
+  await service.db.prepared(
+    'unheard',
+    'update execution_runs set cancel_requested_at = now() where id = $1',
+    ['unheard'],
+  )
+  await service.post('/environments/', {
+    environment: { id: 'here', name: 'here' },
+    version: { id: 'here-v1', version: 1 },
+  })
+  const connection = {
+    id: 'here',
+    name: 'here',
+    type: 'ssh',
+    environmentId: 'here',
+    endpoint: '169.254.0.1',
+    username: 'nobody',
+  }
   await service.ok('PUT', '/environment-connections/here/', connection)
   await service.call('POST', '/environment-connections/here/discover/')
   for (const [name, workflowId, end] of [
@@ -141,11 +180,17 @@ test('a workflow ends as its record, and each end replays', async () => {
       .getHandle(workflowId)
       .result()
       .catch(() => undefined)
-    expect([workflowId, (await client.workflow.getHandle(workflowId).describe()).status.name]).toEqual([workflowId, end])
+    expect([workflowId, (await client.workflow.getHandle(workflowId).describe()).status.name]).toEqual([
+      workflowId,
+      end,
+    ])
     const { json } = await historyOf(workflowId)
     await Worker.runReplayHistory({ workflowBundle: bundle }, json, workflowId)
     if (process.env['RECORD_HISTORIES'] !== undefined)
-      writeFileSync(join(folder, `${process.env['RECORD_HISTORIES']}-${name}.json`), `${JSON.stringify(json)}\n`)
+      writeFileSync(
+        join(folder, `${process.env['RECORD_HISTORIES']}-${name}.json`),
+        `${JSON.stringify(json)}\n`,
+      )
   }
 }, 180_000)
 
@@ -153,28 +198,38 @@ test('every recorded history of earlier releases replays on this code', async ()
   const files = readdirSync(folder).filter((file) => file.endsWith('.json'))
   expect(files.length).toBeGreaterThan(0)
   for (const file of files)
-    await Worker.runReplayHistory({ workflowBundle: bundle }, JSON.parse(readFileSync(join(folder, file), 'utf8')), file)
+    await Worker.runReplayHistory(
+      { workflowBundle: bundle },
+      JSON.parse(readFileSync(join(folder, file), 'utf8')),
+      file,
+    )
 })
 
 test('a finished run is read whole when every history is gone', async () => {
   const before = await service.get('/execution-runs/failed/')
-  const deleted = ['execution-run/history/1', 'execution-run/simulated/1', 'execution-run/failed/1', 'planning-session/planned/1'].map(
-    async (workflowId) => {
-      await client.workflowService.deleteWorkflowExecution({ namespace: service.namespace, workflowExecution: { workflowId } })
-      const gone = () =>
-        client.workflow
-          .getHandle(workflowId)
-          .fetchHistory()
-          .then(
-            () => false,
-            () => true,
-          )
-      for (let tries = 0; !(await gone()); tries++) {
-        expect(tries).toBeLessThan(1_200)
-        await new Promise((resolve) => setTimeout(resolve, 100))
-      }
-    },
-  )
+  const deleted = [
+    'execution-run/history/1',
+    'execution-run/simulated/1',
+    'execution-run/failed/1',
+    'planning-session/planned/1',
+  ].map(async (workflowId) => {
+    await client.workflowService.deleteWorkflowExecution({
+      namespace: service.namespace,
+      workflowExecution: { workflowId },
+    })
+    const gone = () =>
+      client.workflow
+        .getHandle(workflowId)
+        .fetchHistory()
+        .then(
+          () => false,
+          () => true,
+        )
+    for (let tries = 0; !(await gone()); tries++) {
+      expect(tries).toBeLessThan(1_200)
+      await new Promise((resolve) => setTimeout(resolve, 100))
+    }
+  })
   await Promise.all(deleted)
   expect(await service.get('/execution-runs/failed/')).toEqual(before)
   expect((await service.get('/execution-runs/history/activities/?pageSize=100')).items).toHaveLength(100)

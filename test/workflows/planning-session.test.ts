@@ -5,10 +5,12 @@ import { planningSessionActivities } from '../../activities/planning-session.ts'
 import { createSession } from '../../src/domains/planning-sessions/create-session.ts'
 import { SessionDocument } from '../../src/domains/planning-sessions/schemas.ts'
 import { beginAlgorithm } from '../../src/domains/planning-sessions/store.ts'
-import type { Compute } from '../../src/schedulers/compute.ts'
+import type { Compute } from '../../src/compute/compute.ts'
 import { violations } from '../schedulers/checker.ts'
+import { sessionKind } from '../../src/domains/planning-sessions/operation.ts'
 import { startPlanning, startPlanningWorker, type PlanningApp } from '../support/planning-app.ts'
 import { planningDocuments, type PlanningDocuments } from '../support/planning-documents.ts'
+import { quietReports } from '../support/quiet-reports.ts'
 import { startTemporal, type TestTemporal } from '../support/temporal.ts'
 
 type Json = ReturnType<typeof JSON.parse>
@@ -68,7 +70,11 @@ const session = (documents: PlanningDocuments, workflowVersionId: string, more: 
 })
 
 /** The checker's problem, from the documents that were posted and nothing else. */
-const problemFrom = ({ workflow, environment, topology }: PlanningDocuments): Parameters<typeof violations>[0] => {
+const problemFrom = ({
+  workflow,
+  environment,
+  topology,
+}: PlanningDocuments): Parameters<typeof violations>[0] => {
   const { activities, dataDependencies } = workflow.spec
   const { resources, activityResourceProfiles } = environment
   const resourceAt = new Map(resources.map(({ id }, k) => [id, k]))
@@ -95,7 +101,8 @@ const problemFrom = ({ workflow, environment, topology }: PlanningDocuments): Pa
       lanes: resource.cpuCores,
       batch: resource.executionTarget === 'batch',
       opaque: resource.type === 'batch_queue',
-      activeWindow: environment.version.costModel === 'active-window' || resource.executionTarget === 'provisioned',
+      activeWindow:
+        environment.version.costModel === 'active-window' || resource.executionTarget === 'provisioned',
     })),
     links: topology?.links.map((link) => ({
       ...link,
@@ -107,7 +114,9 @@ const problemFrom = ({ workflow, environment, topology }: PlanningDocuments): Pa
         const profile = activityResourceProfiles.find(
           (each) => each.activityTypeId === `${workflow.name}-${activityType}` && each.resourceId === id,
         )
-        return profile?.runtimeSeconds ?? simulation.durationSeconds / (computeSpeedup > 0 ? computeSpeedup : 1)
+        return (
+          profile?.runtimeSeconds ?? simulation.durationSeconds / (computeSpeedup > 0 ? computeSpeedup : 1)
+        )
       }),
     ),
   }
@@ -129,20 +138,28 @@ const judgedFrom = (documents: PlanningDocuments, plan: Json): Parameters<typeof
 })
 
 let number = 0
-const fresh = (): PlanningDocuments => fc.sample(planningDocuments(`case${++number}`), { numRuns: 1, seed: 1000 + number })[0]!
+const fresh = (): PlanningDocuments =>
+  fc.sample(planningDocuments(`case${++number}`), { numRuns: 1, seed: 1000 + number })[0]!
 
 describe('a planning session', () => {
   test('any workflow on any scope: candidate, selection and plan agree, and a judge that knows only the documents finds no violation', async () => {
     let run = 0
     await fc.assert(
       fc.asyncProperty(planningDocuments('property'), async (generated) => {
-        const documents = JSON.parse(JSON.stringify(generated).replaceAll('property', `property${++run}x`)) as PlanningDocuments
+        const documents = JSON.parse(
+          JSON.stringify(generated).replaceAll('property', `property${++run}x`),
+        ) as PlanningDocuments
         const versionId = await post(documents)
         const opened = await send('POST', '/planning-sessions/', session(documents, versionId))
         expect(opened).toMatchObject({ status: 'queued', progress: 0, candidateCount: 0 })
         const { body } = await app.ended(opened.id)
         expect(body.algorithmRuns[0].failureReason).toBeUndefined()
-        expect(body.session).toMatchObject({ status: 'completed', progress: 1, candidateCount: 1, defaultedDurations: 0 })
+        expect(body.session).toMatchObject({
+          status: 'completed',
+          progress: 1,
+          candidateCount: 1,
+          defaultedDurations: 0,
+        })
         const [listed] = await send('GET', `/planning-sessions/${opened.id}/candidates/`)
         expect(listed).toMatchObject({ rank: 1, feasible: true, paretoOptimal: true, dominated: false })
         const candidate = await send('GET', `/planning-sessions/${opened.id}/candidates/${listed.id}/`)
@@ -167,7 +184,9 @@ describe('a planning session', () => {
       .sample(planningDocuments('judged', 14), { numRuns: 300, seed: 3 })
       .find(
         ({ topology, workflow, environment }) =>
-          topology !== undefined && workflow.spec.activities.length > 8 && environment.resources.length === 2 + 1,
+          topology !== undefined &&
+          workflow.spec.activities.length > 8 &&
+          environment.resources.length === 2 + 1,
       )!
     const versionId = await post(documents)
     await send('POST', '/planning-sessions/', session(documents, versionId))
@@ -180,11 +199,17 @@ describe('a planning session', () => {
     const slower = { ...problem, durations: Array.from(problem.durations, (seconds) => seconds + 1) }
     const dearer = {
       ...problem,
-      resources: problem.resources.map((resource) => ({ ...resource, pricePerSecond: resource.pricePerSecond + 1 })),
+      resources: problem.resources.map((resource) => ({
+        ...resource,
+        pricePerSecond: resource.pricePerSecond + 1,
+      })),
     }
     const swapped = {
       ...judged,
-      assignments: judged.assignments.map((assignment) => ({ ...assignment, orderOnResource: -assignment.orderOnResource })),
+      assignments: judged.assignments.map((assignment) => ({
+        ...assignment,
+        orderOnResource: -assignment.orderOnResource,
+      })),
     }
     for (const [changed, schedule] of [
       [slower, judged],
@@ -203,10 +228,20 @@ describe('a planning session', () => {
     await send('POST', '/planning-sessions/', session(documents, versionId, { deadlineSeconds: 0.5 }))
     expect((await app.ended(id)).body.session).toMatchObject({ status: 'completed', deadlineSeconds: 0.5 })
     const [candidate] = await send('GET', `/planning-sessions/${id}/candidates/`)
-    expect(candidate).toMatchObject({ feasible: false, paretoOptimal: false, rank: 1, predicted: { feasible: false } })
+    expect(candidate).toMatchObject({
+      feasible: false,
+      paretoOptimal: false,
+      rank: 1,
+      predicted: { feasible: false },
+    })
     const refused = await app.call('POST', `/planning-sessions/${id}/candidates/${candidate.id}/select/`)
-    expect([refused.status, refused.body.error]).toEqual([422, expect.stringContaining('beyond the deadline 0.5 s')])
-    expect((await send('GET', '/schedule-plans/')).filter((plan: Json) => plan.metadata?.planningSessionId === id)).toEqual([])
+    expect([refused.status, refused.body.error]).toEqual([
+      422,
+      expect.stringContaining('beyond the deadline 0.5 s'),
+    ])
+    expect(
+      (await send('GET', '/schedule-plans/')).filter((plan: Json) => plan.metadata?.planningSessionId === id),
+    ).toEqual([])
   }, 60_000)
 
   test('selecting again is the same plan; an unknown candidate is 404; the plan of a selection cannot be deleted', async () => {
@@ -227,9 +262,13 @@ describe('a planning session', () => {
       selectedCandidateId: candidate.id,
       selectedPlanId: plan.id,
     })
-    expect((await app.call('POST', `/planning-sessions/${id}/candidates/candidate-none/select/`)).status).toBe(404)
+    expect(
+      (await app.call('POST', `/planning-sessions/${id}/candidates/candidate-none/select/`)).status,
+    ).toBe(404)
     expect((await app.call('GET', `/planning-sessions/${id}/candidates/candidate-none/`)).status).toBe(404)
-    expect((await app.call('POST', `/planning-sessions/none/candidates/${candidate.id}/select/`)).status).toBe(404)
+    expect(
+      (await app.call('POST', `/planning-sessions/none/candidates/${candidate.id}/select/`)).status,
+    ).toBe(404)
     expect((await app.call('DELETE', `/schedule-plans/${plan.id}/`)).status).toBe(422)
   }, 60_000)
 
@@ -246,9 +285,16 @@ describe('a planning session', () => {
     await send('POST', '/planning-sessions/', session(documents, versionId))
     const { session: ended, algorithmRuns } = (await app.ended(id)).body
     expect(ended).toMatchObject({ status: 'failed', candidateCount: 0 })
-    expect(ended.failureReason).toMatch(/^no planning algorithm produced a valid candidate: heft: activity .*a0.* fits nowhere/)
-    expect(algorithmRuns[0]).toMatchObject({ status: 'failed', failureReason: expect.stringContaining('bytes of memory') })
-    expect((await app.call('POST', `/planning-sessions/${id}/cancel/`)).body).toMatchObject({ state: 'failed' })
+    expect(ended.failureReason).toMatch(
+      /^no planning algorithm produced a valid candidate: heft: activity .*a0.* fits nowhere/,
+    )
+    expect(algorithmRuns[0]).toMatchObject({
+      status: 'failed',
+      failureReason: expect.stringContaining('bytes of memory'),
+    })
+    expect((await app.call('POST', `/planning-sessions/${id}/cancel/`)).body).toMatchObject({
+      state: 'failed',
+    })
   }, 60_000)
 
   test('while it plans the status is live; cancelling ends it, stays, and no candidate comes after', async () => {
@@ -277,10 +323,15 @@ describe('a planning session', () => {
       gate = Promise.resolve()
     }
     // The workflow ends by itself; nothing that it still does changes the record.
-    for (let tries = 0; (await app.engine.signal('planningSession', id, 1, 'cancel')) && tries < 200; tries++)
+    for (let tries = 0; (await app.engine.signal(sessionKind, id, 1, 'cancel')) && tries < 200; tries++)
       await new Promise((resolve) => setTimeout(resolve, 50))
     const { session: ended, algorithmRuns, live } = await send('GET', `/planning-sessions/${id}/`)
-    expect([ended.status, ended.candidateCount, algorithmRuns[0].status, live]).toEqual(['cancelled', 0, 'cancelled', undefined])
+    expect([ended.status, ended.candidateCount, algorithmRuns[0].status, live]).toEqual([
+      'cancelled',
+      0,
+      'cancelled',
+      undefined,
+    ])
     expect(await send('GET', `/planning-sessions/${id}/candidates/`)).toEqual([])
   }, 60_000)
 
@@ -290,6 +341,7 @@ describe('a planning session', () => {
     const activities = planningSessionActivities({
       db: app.db,
       compute: { plan: () => Promise.reject(new Error('not to be asked')) } as unknown as Compute,
+      reports: quietReports(),
     })
     const run = <T>(work: () => Promise<T>): Promise<T> => new MockActivityEnvironment().run(work)
     const done = session(documents, versionId, { id: 'done' })
@@ -332,7 +384,9 @@ describe('a planning session', () => {
         session: first.session,
         algorithmRuns: first.algorithmRuns,
       })
-      expect([cancelled.status, first.session.status]).toEqual(cancelled.status === 204 ? [204, 'cancelled'] : [409, 'completed'])
+      expect([cancelled.status, first.session.status]).toEqual(
+        cancelled.status === 204 ? [204, 'cancelled'] : [409, 'completed'],
+      )
     }
   }, 120_000)
 })

@@ -3,8 +3,8 @@
 # expose.pl --centre RA,DEC --turn DEGREES --pixels N --seed N --tile N OUTPUT
 #
 # Writes one exposure as a FITS file: N x N pixels of three arcseconds, tangential projection around its own centre, turned.
-# The sky (a galaxy at 210.8 +54.35 and stars around it) depends on the seed alone. Each tile brings a brightness plane of
-# its own, as detectors and moonlight do; the header does not tell it.
+# The sky (a galaxy at 210.8 +54.35 and stars around it) depends on the seed alone. Each tile has a brightness plane of
+# its own, like those of detectors and moonlight; the header does not hold it.
 
 use strict;
 use warnings;

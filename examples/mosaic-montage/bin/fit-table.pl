@@ -11,7 +11,7 @@ use warnings;
 my ($images, $output, @fits) = @ARGV;
 die "usage: fit-table.pl IMAGES OUTPUT FIT...\n" unless @fits;
 
-# Columns in the middle may be blank or hold several words; the number is the first and the name the last.
+# Columns in the middle may be blank or hold several terms; the number is the first and the name the last.
 my %number;
 open my $in, '<', $images or die "$0: $images: $!\n";
 while (my $line = <$in>) {

@@ -1,9 +1,9 @@
 package Mosaic;
 
-# What the programs of this example share: their arguments, their raster format and their random numbers.
+# Code that the programs of this example share: their arguments, their raster format and their random numbers.
 #
 # A raster is a PPM file of 16-bit samples, so every intermediate file opens in an image viewer. Its header always has
-# 256 bytes: sizes can be told before anything runs, which is what the data dependencies of the workflow document do.
+# 256 bytes, so the data dependencies of the workflow document can give file sizes before any program runs.
 # The comment in the header holds `key=value` pairs: `x` and `y` place the raster in the picture. A pixel of three
 # zeros is blank (the camera saw nothing there).
 #
@@ -24,7 +24,7 @@ use constant STEPS  => 65534 / 2;
 sub level  { return int(1.5 + ($_[0] < -0.5 ? 0 : $_[0] > 1.5 ? 2 : $_[0] + 0.5) * STEPS) }
 sub sample { return ($_[0] - 1) / STEPS + LOWEST }
 
-# `--name value` pairs, then file names. Every expected option must be there, and no other.
+# `--name value` pairs, then file names. Every expected option must be present, and no other.
 sub options {
     my ($names, @arguments) = @_;
     my %expected = map { $_ => 1 } @$names;
@@ -90,7 +90,7 @@ sub write_raster {
     return;
 }
 
-# Text filled up with blanks to a size that is known beforehand.
+# Text padded with blanks to a size known in advance.
 sub write_padded {
     my ($file, $text, $bytes) = @_;
     die "$0: $file: more than $bytes bytes\n" if length($text) > $bytes - 1;

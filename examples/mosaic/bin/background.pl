@@ -2,9 +2,10 @@
 
 # background.pl --tiles N OUTPUT FIT...
 #
-# One plane for each tile and colour, so that after taking it off all tiles agree where they overlap: least squares over
-# all fitted differences at once, each weighed by its overlap. Differences say nothing of what all tiles have in common,
-# so the planes are asked to be zero on average. Writes one line of 160 bytes for each tile, after a heading.
+# Finds one plane for each tile and colour. With the planes subtracted, all tiles agree where they
+# overlap: least squares over all fitted differences at once, each weighted by its overlap.
+# Differences cannot show a plane that all tiles share, so the planes have to be zero on average.
+# Writes one line of 160 bytes for each tile, after a heading.
 
 use strict;
 use warnings;
@@ -77,7 +78,7 @@ for my $colour (0 .. 2) {
             $rows[ $q + $i ][$unknowns] -= $wanted;
         }
     }
-    # The sum over all tiles of each coefficient shall be zero.
+    # The sum of each coefficient over all tiles is zero.
     for my $i (0 .. 2) {
         for my $one (0 .. $tiles - 1) {
             $rows[ 3 * $one + $i ][ 3 * $_ + $i ] += 1 for 0 .. $tiles - 1;

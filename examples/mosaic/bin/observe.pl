@@ -72,7 +72,7 @@ sub sky {
     for my $nearer (2, 1, 0) {
         my ($foot, $rise, $rough, $offset, $colour) = @{ $ridges[$nearer] };
         next if $v < $foot - $rise;
-        # By steps of the picture's width that are the same for every exposure.
+        # In steps of the picture's width that are the same for every exposure.
         my $step = int($u * 4000);
         my $crest = $crests{$nearer}{$step} //= $foot - $rise * clouds($step / 4000 * $rough + $offset, $offset + 0.5, 6);
         next if $v < $crest;
@@ -155,7 +155,7 @@ for my $star (@stars) {
     }
 }
 
-# What this exposure adds to everything: one plane for each colour.
+# The brightness that this exposure adds: one plane for each colour.
 my @levels;
 for my $j (0 .. $height - 1) {
     my $down = 2 * $j / $height - 1;

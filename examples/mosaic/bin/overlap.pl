@@ -2,11 +2,12 @@
 
 # overlap.pl --size WxH --first N --second N FIRST SECOND OUTPUT
 #
-# Where two projected tiles overlap, the difference first - second is their backgrounds' difference: a plane for each
-# colour is fitted to it by least squares, in rounds that leave out what lies beyond three deviations (edges of stars and
-# mountains that the two exposures drew a little apart). The output holds, per colour, the plane and the deviation,
-# and the sums over the overlap (count, x, y, xx, xy, yy) from which the next step weighs it. Coordinates are
-# -1 .. 1 over the whole picture of --size.
+# Where two projected tiles overlap, the difference first - second is the difference of their
+# backgrounds. The program fits a plane for each colour to it by least squares, in rounds that leave
+# out values beyond three deviations (edges of stars and mountains that the two exposures drew a
+# little apart). The output holds, per colour, the plane and the deviation, and the sums over the
+# overlap (count, x, y, xx, xy, yy), which are the weights of the next step. Coordinates are -1 .. 1
+# over the whole picture of --size.
 
 use strict;
 use warnings;

@@ -1,5 +1,11 @@
 import { Duplex } from 'node:stream'
-import ssh2, { type GetStreamCallback, type IdentityCallback, type ParsedKey, type SignCallback, type SigningRequestOptions } from 'ssh2'
+import ssh2, {
+  type GetStreamCallback,
+  type IdentityCallback,
+  type ParsedKey,
+  type SignCallback,
+  type SigningRequestOptions,
+} from 'ssh2'
 
 const longestRequest = 256 * 1024
 
@@ -10,7 +16,10 @@ const field = (bytes: Buffer): Buffer => {
   return Buffer.concat([size, bytes])
 }
 
-/** An SSH agent inside this process that holds one key: programs at a site sign with it over the connection and never see it. */
+/**
+ * An SSH agent inside this process that holds one key: programs at a site request signatures over
+ * the connection and never see the key.
+ */
 export class KeyAgent extends ssh2.BaseAgent<ParsedKey> {
   readonly #key: ParsedKey
   constructor(key: ParsedKey) {
@@ -22,7 +31,12 @@ export class KeyAgent extends ssh2.BaseAgent<ParsedKey> {
     callback(null, [this.#key])
   }
 
-  override sign(_key: ParsedKey, data: Buffer, options: SigningRequestOptions | SignCallback, callback?: SignCallback): void {
+  override sign(
+    _key: ParsedKey,
+    data: Buffer,
+    options: SigningRequestOptions | SignCallback,
+    callback?: SignCallback,
+  ): void {
     const [hash, answer] = typeof options === 'function' ? [undefined, options] : [options.hash, callback]
     const signature = this.#signature(data, hash)
     if (signature instanceof Error) answer?.(signature)
@@ -30,8 +44,9 @@ export class KeyAgent extends ssh2.BaseAgent<ParsedKey> {
   }
 
   /**
-   * A connection of a program at the site (draft-miller-ssh-agent). ssh2's own server side loses its place in the bytes at a request that it does
-   * not know, as OpenSSH's `session-bind@openssh.com` is, which comes first.
+   * A connection of a program at the site (draft-miller-ssh-agent). ssh2's own server loses its
+   * position in the bytes at an unknown request, such as OpenSSH's `session-bind@openssh.com`,
+   * which comes first.
    */
   override getStream(callback: GetStreamCallback): void {
     let held: Buffer = Buffer.alloc(0)
@@ -58,7 +73,8 @@ export class KeyAgent extends ssh2.BaseAgent<ParsedKey> {
   #answer(request: Buffer): Buffer {
     const failure = Buffer.from([5])
     const own = this.#key.getPublicSSH()
-    if (request[0] === 11) return Buffer.concat([Buffer.from([12, 0, 0, 0, 1]), field(own), field(Buffer.alloc(0))])
+    if (request[0] === 11)
+      return Buffer.concat([Buffer.from([12, 0, 0, 0, 1]), field(own), field(Buffer.alloc(0))])
     if (request[0] !== 13) return failure
     try {
       const size = request.readUInt32BE(1)
@@ -72,7 +88,10 @@ export class KeyAgent extends ssh2.BaseAgent<ParsedKey> {
       const signature = this.#signature(data, hash)
       if (signature instanceof Error) return failure
       const format = rsa && hash !== 'sha1' ? `rsa-sha2-${hash!.slice(3)}` : this.#key.type
-      return Buffer.concat([Buffer.from([14]), field(Buffer.concat([field(Buffer.from(format)), field(signature)]))])
+      return Buffer.concat([
+        Buffer.from([14]),
+        field(Buffer.concat([field(Buffer.from(format)), field(signature)])),
+      ])
     } catch (error) {
       if (error instanceof RangeError) return failure
       throw error
@@ -81,11 +100,16 @@ export class KeyAgent extends ssh2.BaseAgent<ParsedKey> {
 
   #signature(data: Buffer, hash: string | undefined): Buffer | Error {
     const signature = this.#key.sign(data, hash) as Buffer | Error
-    return signature instanceof Error || !this.#key.type.startsWith('ecdsa-') ? signature : wireForm(signature)
+    return signature instanceof Error || !this.#key.type.startsWith('ecdsa-')
+      ? signature
+      : wireForm(signature)
   }
 }
 
-/** An ECDSA signature as SSH has it: the two numbers of its DER form (`30 len 02 len r 02 len s`), each with its length. RFC 5656, 3.1.2. */
+/**
+ * An ECDSA signature in SSH's form: the two numbers of its DER form (`30 len 02 len r 02 len s`),
+ * each with its length. RFC 5656, 3.1.2.
+ */
 const wireForm = (der: Buffer): Buffer => {
   // The sequence's length takes two bytes where it is 128 or more (P-521).
   let at = der[1]! >= 0x80 ? 3 : 2

@@ -1,7 +1,10 @@
-import { LinkError } from '../../drivers/shell.ts'
+import { LinkError } from '../../shell/site-shell.ts'
 import type { SshHostKey, SshStage } from './target.ts'
 
-/** What was seen on the way to a login: stages in their order with their durations, and who answered. */
+/**
+ * The events on the way to a login: the stages in order with their durations, and the server that
+ * answered.
+ */
 export class Journey {
   readonly stages: SshStage[] = []
   address?: string
@@ -16,7 +19,7 @@ export class Journey {
     return this.#stage
   }
 
-  /** As it is now, to be told of while it goes on. */
+  /** A copy of the present state, for a report while the login goes on. */
   copy(): Journey {
     const copy = new Journey()
     copy.stages.push(...this.stages)
@@ -26,7 +29,7 @@ export class Journey {
     return Object.assign(copy, { address, banner, hostKey, hostKeyIsNew })
   }
 
-  /** Later the same way was gone again up to the stage under way, which begins now. */
+  /** A new journey over the same stages up to the present one, which begins now. */
   again(): Journey {
     const again = this.copy()
     again.#since = performance.now()
@@ -37,20 +40,26 @@ export class Journey {
     return this.stages.at(-1)?.ok === false
   }
 
-  /** The stage under way went well; the next one begins. */
+  /** Marks the present stage as passed; the next one begins. */
   reached(next: SshStage['stage'], detail?: string): void {
     this.#end(true, detail)
     this.#stage = next
   }
 
-  /** The last stage went well. */
+  /** Marks the last stage as passed. */
   arrived(detail?: string): void {
     this.#end(true, detail)
   }
 
-  /** The stage that the error names failed, else the one under way: a credential that cannot be opened is no matter of the name. */
+  /**
+   * Marks the stage that the error names as failed, else the present one: a credential that cannot
+   * be opened is no fault of the name.
+   */
   failed(error: unknown): LinkError {
-    const link = error instanceof LinkError ? error : new LinkError(this.#stage, messageOf(error), { cause: error })
+    const link =
+      error instanceof LinkError
+        ? error
+        : new LinkError(this.#stage, printableMessage(error), { cause: error })
     if (link.stage !== 'link') this.#stage = link.stage
     this.#end(false, link.message)
     return link
@@ -68,10 +77,11 @@ export class Journey {
   }
 }
 
-/** The words of an error, without what servers may put between them: control characters and endless text. */
-export const messageOf = (error: unknown): string => printable(error instanceof Error ? error.message : String(error))
+/** The message of an error, without control characters and endless text from servers. */
+export const printableMessage = (error: unknown): string =>
+  printable(error instanceof Error ? error.message : String(error))
 
-/** Text of a server that people may read: one line, at most 500 characters. */
+/** A server's text for display: one line, at most 500 characters. */
 export const printable = (text: string): string =>
   text
     .replace(/[\p{Cc}\p{Cf}\s]+/gu, ' ')

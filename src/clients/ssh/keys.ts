@@ -12,7 +12,7 @@ import ssh2 from 'ssh2'
 import { fingerprint } from './known-hosts.ts'
 
 /** A key pair of ours. Only `publicKey` and `fingerprint` may be shown. */
-export interface SshKey {
+export interface SshKeyPair {
   /** OpenSSH text without passphrase, which ssh2 and OpenSSH read. */
   privateKey: string
   /** One line as in `authorized_keys`. */
@@ -21,7 +21,7 @@ export interface SshKey {
   fingerprint: string
 }
 
-/** Why a text is no key that can be used; never holds a part of it. */
+/** Why a text is no usable key; never contains a part of it. */
 export class KeyProblem extends Error {
   readonly field: 'privateKey' | 'passphrase'
   constructor(field: KeyProblem['field'], message: string) {
@@ -31,13 +31,16 @@ export class KeyProblem extends Error {
   }
 }
 
-/** No private key is near it: RSA of 16,384 bits in PEM has 13,000 characters. */
+/** No private key is this long: RSA of 16,384 bits in PEM has 13,000 characters. */
 export const longestKey = 65_536
-/** As OpenSSH's own `RequiredRSASize`. */
+/** The same as OpenSSH's `RequiredRSASize`. */
 const leastRsaBits = 1_024
-/** `ssh-keygen` takes 16 to 24 rounds; 200 cost a second of this process, and the text itself says how many. */
+/**
+ * `ssh-keygen` takes 16 to 24 rounds; 200 cost a second of this process, and the text itself sets
+ * the number.
+ */
 const mostBcryptRounds = 200
-/** OpenSSL's default is 2,048, careful people take 600,000; two million cost a second. */
+/** OpenSSL's default is 2,048, cautious users take 600,000; two million cost a second. */
 const mostIterations = 2_000_000
 
 const curves: Record<string, { name: string; bytes: number }> = {
@@ -53,7 +56,8 @@ const field = (bytes: Buffer | string): Buffer => {
   return Buffer.concat([length, content])
 }
 
-const member = (jwk: JsonWebKey, name: 'd' | 'e' | 'n' | 'p' | 'q' | 'qi' | 'x' | 'y'): Buffer => Buffer.from(jwk[name] ?? '', 'base64url')
+const member = (jwk: JsonWebKey, name: 'd' | 'e' | 'n' | 'p' | 'q' | 'qi' | 'x' | 'y'): Buffer =>
+  Buffer.from(jwk[name] ?? '', 'base64url')
 
 /** An integer without leading zeros, but with one where the highest bit would read as a sign. */
 const integer = (bytes: Buffer): Buffer => {
@@ -62,9 +66,13 @@ const integer = (bytes: Buffer): Buffer => {
   return field((short[0] ?? 0) >= 0x80 ? Buffer.concat([Buffer.alloc(1), short]) : short)
 }
 
-const padded = (bytes: Buffer, length: number): Buffer => Buffer.concat([Buffer.alloc(Math.max(0, length - bytes.length)), bytes])
+const padded = (bytes: Buffer, length: number): Buffer =>
+  Buffer.concat([Buffer.alloc(Math.max(0, length - bytes.length)), bytes])
 
-/** Public key in wire form, and the private members behind it in the order of OpenSSH's PROTOCOL.key. */
+/**
+ * Public key in wire form, and the private members behind it in the order of OpenSSH's
+ * PROTOCOL.key.
+ */
 const wireOf = (key: KeyObject): { publicKey: Buffer; members: Buffer } => {
   const jwk = key.export({ format: 'jwk' })
   if (jwk.kty === 'RSA') {
@@ -80,13 +88,20 @@ const wireOf = (key: KeyObject): { publicKey: Buffer; members: Buffer } => {
     return { publicKey, members: Buffer.concat([publicKey, field(Buffer.concat([member(jwk, 'd'), point]))]) }
   }
   const { name, bytes } = curves[jwk.crv ?? ''] as { name: string; bytes: number }
-  const point = Buffer.concat([Buffer.from([4]), padded(member(jwk, 'x'), bytes), padded(member(jwk, 'y'), bytes)])
+  const point = Buffer.concat([
+    Buffer.from([4]),
+    padded(member(jwk, 'x'), bytes),
+    padded(member(jwk, 'y'), bytes),
+  ])
   const publicKey = Buffer.concat([field(`ecdsa-sha2-${name}`), field(name), field(point)])
   return { publicKey, members: Buffer.concat([publicKey, integer(member(jwk, 'd'))]) }
 }
 
-/** OpenSSH text of a key (PROTOCOL.key, without encryption); ssh2 reads it, which it does not do with Node's own PKCS#8 of ed25519. */
-const sshKeyOf = (key: KeyObject, comment: string): SshKey => {
+/**
+ * OpenSSH text of a key (PROTOCOL.key, without encryption). ssh2 reads it; it does not read Node's
+ * own PKCS#8 of ed25519.
+ */
+const sshKeyOf = (key: KeyObject, comment: string): SshKeyPair => {
   const { publicKey, members } = wireOf(key)
   const check = randomBytes(4)
   const open = Buffer.concat([check, check, members, field(comment)])
@@ -104,34 +119,45 @@ const sshKeyOf = (key: KeyObject, comment: string): SshKey => {
   const lines = body.toString('base64').match(/.{1,70}/g) ?? []
   const type = publicKey.toString('latin1', 4, 4 + publicKey.readUInt32BE(0))
   return {
-    privateKey: ['-----BEGIN OPENSSH PRIVATE KEY-----', ...lines, '-----END OPENSSH PRIVATE KEY-----', ''].join('\n'),
+    privateKey: [
+      '-----BEGIN OPENSSH PRIVATE KEY-----',
+      ...lines,
+      '-----END OPENSSH PRIVATE KEY-----',
+      '',
+    ].join('\n'),
     publicKey: [type, publicKey.toString('base64'), ...(comment === '' ? [] : [comment])].join(' '),
     fingerprint: fingerprint(publicKey),
   }
 }
 
-/** A new ed25519 key. (Of those that ssh2 makes one in 200 is malformed.) */
-export const makeSshKey = (comment: string): SshKey => sshKeyOf(generateKeyPairSync('ed25519').privateKey, comment)
+/** Makes a new ed25519 key. (One in 200 of those that ssh2 makes is malformed.) */
+export const makeSshKey = (comment: string): SshKeyPair =>
+  sshKeyOf(generateKeyPairSync('ed25519').privateKey, comment)
 
 const fromOpenSsh = (text: string, passphrase: string | undefined): { key: KeyObject; comment: string } => {
   refuseCostlyRounds(text)
   const parsed: unknown = ssh2.utils.parseKey(text, passphrase)
   if (parsed instanceof Error) {
-    if (/no passphrase given/.test(parsed.message)) throw new KeyProblem('passphrase', 'is required: the key is encrypted')
+    if (/no passphrase given/.test(parsed.message))
+      throw new KeyProblem('passphrase', 'is required: the key is encrypted')
     if (passphrase !== undefined && /passphrase|integrity|decrypt/i.test(parsed.message))
       throw new KeyProblem('passphrase', 'does not open the key')
     throw new KeyProblem('privateKey', notAKey)
   }
-  // A file of several keys comes as a list; the first is the one that OpenSSH takes.
+  // A file with several keys is parsed to a list; OpenSSH takes the first key too.
   const first = (Array.isArray(parsed) ? parsed[0] : parsed) as ssh2.ParsedKey
   if (!first.isPrivateKey()) throw new KeyProblem('privateKey', 'is a public key; give the private one')
   return { key: createPrivateKey(first.getPrivatePEM()), comment: first.comment }
 }
 
 const notAKey =
-  'is not a private key that can be read; give ed25519, ECDSA (P-256, P-384, P-521) or RSA as OpenSSH, PEM or PKCS#8 text, from its BEGIN line to its END line'
+  'is not a private key that can be read; give ed25519, ECDSA (P-256, P-384, P-521) or RSA as ' +
+  'OpenSSH, PEM or PKCS#8 text, from its BEGIN line to its END line'
 
-/** The rounds stand in the open part of the text: name, cipher, derivation, its options (salt, rounds). */
+/**
+ * The number of rounds is in the open part of the text: name, cipher, derivation, its options
+ * (salt, rounds).
+ */
 const refuseCostlyRounds = (text: string): void => {
   const bytes = Buffer.from(text.replace(/-----[^-]*-----|\s/g, ''), 'base64')
   let at = 'openssh-key-v1\0'.length
@@ -149,11 +175,12 @@ const refuseCostlyRounds = (text: string): void => {
   if (rounds > mostBcryptRounds)
     throw new KeyProblem(
       'privateKey',
-      `is encrypted with ${rounds} rounds, more than ${mostBcryptRounds}; re-encrypt a copy with: ssh-keygen -p -a 16 -f KEY`,
+      `is encrypted with ${rounds} rounds, more than ${mostBcryptRounds}; re-encrypt a copy with: ` +
+        'ssh-keygen -p -a 16 -f KEY',
     )
 }
 
-/** Iterations of PBKDF2 and its like stand behind a salt in the first bytes: OCTET STRING, INTEGER. */
+/** The iterations of PBKDF2 and similar follow a salt in the first bytes: OCTET STRING, INTEGER. */
 const refuseCostlyIterations = (text: string): void => {
   const bytes = Buffer.from(text.replace(/-----[^-]*-----|\s/g, ''), 'base64').subarray(0, 256)
   for (let at = 0; at + 2 < bytes.length; at++) {
@@ -161,68 +188,92 @@ const refuseCostlyIterations = (text: string): void => {
     const salt = bytes[at + 1] ?? 0
     const value = at + 2 + salt
     const length = bytes[value + 1] ?? 0
-    if (salt > 64 || bytes[value] !== 0x02 || length < 1 || length > 8 || value + 2 + length > bytes.length) continue
+    if (salt > 64 || bytes[value] !== 0x02 || length < 1 || length > 8 || value + 2 + length > bytes.length)
+      continue
     if (BigInt(`0x${bytes.toString('hex', value + 2, value + 2 + length)}`) > BigInt(mostIterations))
-      throw new KeyProblem('privateKey', `is encrypted with more than ${mostIterations} iterations; re-encrypt a copy with fewer`)
+      throw new KeyProblem(
+        'privateKey',
+        `is encrypted with more than ${mostIterations} iterations; re-encrypt a copy with fewer`,
+      )
   }
 }
 
 const fromPem = (text: string, passphrase: string | undefined): KeyObject => {
   const encrypted = /BEGIN ENCRYPTED|Proc-Type: 4,ENCRYPTED/.test(text)
-  if (encrypted && passphrase === undefined) throw new KeyProblem('passphrase', 'is required: the key is encrypted')
+  if (encrypted && passphrase === undefined)
+    throw new KeyProblem('passphrase', 'is required: the key is encrypted')
   if (encrypted) refuseCostlyIterations(text)
   try {
     return createPrivateKey({ key: text, ...(passphrase === undefined ? {} : { passphrase }) })
   } catch {
-    throw encrypted ? new KeyProblem('passphrase', 'does not open the key') : new KeyProblem('privateKey', notAKey)
+    throw encrypted
+      ? new KeyProblem('passphrase', 'does not open the key')
+      : new KeyProblem('privateKey', notAKey)
   }
 }
 
 const challenge = Buffer.from('what is signed to see that both halves belong together')
 
-/** Refuses what neither ssh2 nor a server of today would take, and keys whose halves do not belong together. */
+/**
+ * Refuses keys that ssh2 or a current server would refuse, and keys whose halves do not belong
+ * together.
+ */
 const refuseUnfit = (key: KeyObject): void => {
   const { asymmetricKeyType: type, asymmetricKeyDetails: details } = key
   if (type === 'rsa') {
     const bits = details?.modulusLength ?? 0
     if (bits < leastRsaBits || bits > 16_384)
-      throw new KeyProblem('privateKey', `is an RSA key of ${bits} bits; give one of ${leastRsaBits} to 16384, or ed25519`)
+      throw new KeyProblem(
+        'privateKey',
+        `is an RSA key of ${bits} bits; give one of ${leastRsaBits} to 16384, or ed25519`,
+      )
   } else if (type === 'ec') {
     if (!['prime256v1', 'secp384r1', 'secp521r1'].includes(details?.namedCurve ?? ''))
-      throw new KeyProblem('privateKey', `is an ECDSA key on a curve that SSH does not know; give P-256, P-384 or P-521, or ed25519`)
-  } else if (type !== 'ed25519') throw new KeyProblem('privateKey', `is of the type ${String(type)}; give ed25519, ECDSA or RSA`)
+      throw new KeyProblem(
+        'privateKey',
+        `is an ECDSA key on a curve that SSH does not know; give P-256, P-384 or P-521, or ed25519`,
+      )
+  } else if (type !== 'ed25519')
+    throw new KeyProblem('privateKey', `is of the type ${String(type)}; give ed25519, ECDSA or RSA`)
   const algorithm = type === 'ed25519' ? null : 'sha256'
   try {
     if (verify(algorithm, challenge, createPublicKey(key), sign(algorithm, challenge, key))) return
   } catch {
-    // Broken numbers: the same answer as a signature that is not right.
+    // The numbers are malformed: the same answer as for a wrong signature.
   }
   throw new KeyProblem('privateKey', 'is damaged: its public and private parts do not belong together')
 }
 
 /**
- * Reads a private key: ed25519, ECDSA, RSA in OpenSSH, PEM (PKCS#1, SEC1) or PKCS#8 form, encrypted ones with their passphrase.
+ * Reads a private key: ed25519, ECDSA, RSA in OpenSSH, PEM (PKCS#1, SEC1) or PKCS#8 form, encrypted
+ * ones with their passphrase.
  * @throws KeyProblem naming field and remedy
  */
-export const importSshKey = (text: string, passphrase?: string): SshKey => {
+export const importSshKey = (text: string, passphrase?: string): SshKeyPair => {
   if (text.length > longestKey) throw new KeyProblem('privateKey', `is longer than ${longestKey} characters`)
   const trimmed = `${text.replaceAll('\r\n', '\n').trim()}\n`
   const begin = /^-----BEGIN ([A-Z0-9 ]+)-----/m.exec(trimmed)?.[1]
   if (begin === undefined)
-    throw new KeyProblem('privateKey', /^(?:ssh-|ecdsa-|sk-)/.test(trimmed) ? 'is a public key; give the private one' : notAKey)
-  if (/PUBLIC|CERTIFICATE/.test(begin)) throw new KeyProblem('privateKey', `is a ${begin.toLowerCase()}; give the private key`)
+    throw new KeyProblem(
+      'privateKey',
+      /^(?:ssh-|ecdsa-|sk-)/.test(trimmed) ? 'is a public key; give the private one' : notAKey,
+    )
+  if (/PUBLIC|CERTIFICATE/.test(begin))
+    throw new KeyProblem('privateKey', `is a ${begin.toLowerCase()}; give the private key`)
   try {
     const { key, comment } =
-      begin === 'OPENSSH PRIVATE KEY' ? fromOpenSsh(trimmed, passphrase) : { key: fromPem(trimmed, passphrase), comment: '' }
+      begin === 'OPENSSH PRIVATE KEY'
+        ? fromOpenSsh(trimmed, passphrase)
+        : { key: fromPem(trimmed, passphrase), comment: '' }
     refuseUnfit(key)
     return sshKeyOf(key, oneLine(comment))
   } catch (error) {
-    // Whatever else a broken text makes the libraries say could quote it.
+    // The libraries' other messages about a malformed text could quote it.
     throw error instanceof KeyProblem ? error : new KeyProblem('privateKey', notAKey)
   }
 }
 
-/** A comment ends the line of `authorized_keys`: nothing in it may begin another. */
+/** A comment ends the line of `authorized_keys`: it must not begin another line. */
 const oneLine = (comment: string): string =>
   comment
     .replace(/[\p{Cc}\p{Cs}\s]+/gu, ' ')

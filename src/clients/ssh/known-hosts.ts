@@ -20,19 +20,25 @@ export type HostKeyVerdict =
 const longestText = 1024 * 1024
 
 /** `SHA256:…` as `ssh-keygen -l` shows it. */
-export const fingerprint = (key: Buffer): string => `SHA256:${createHash('sha256').update(key).digest('base64').replace(/=+$/, '')}`
+export const fingerprint = (key: Buffer): string =>
+  `SHA256:${createHash('sha256').update(key).digest('base64').replace(/=+$/, '')}`
 
-/** The kind of a key in SSH's wire form, its first string; empty for what is none. */
+/** The kind of a key in SSH's wire form, its first string; empty for bytes that are no key. */
 export const keyType = (key: Buffer): string => {
   const length = key.length >= 4 ? key.readUInt32BE(0) : 0
   return length > 0 && length <= 64 && key.length >= 4 + length ? key.toString('latin1', 4, 4 + length) : ''
 }
 
-/** The name of a host in `known_hosts`: lower case, with its port in brackets where that is not 22. */
+/**
+ * The name of a host in `known_hosts`: lower case, with its port in brackets where that is not 22.
+ */
 export const knownHostsName = (host: string, port: number): string =>
   port === 22 ? host.toLowerCase() : `[${host.toLowerCase()}]:${String(port)}`
 
-/** Reads the text of a `known_hosts` file; `problems` names the lines that cannot be used, which then count as absent. */
+/**
+ * Reads the text of a `known_hosts` file; `problems` names the lines that cannot be used, which
+ * then count as absent.
+ */
 export const parseKnownHosts = (text: string): { entries: KnownHost[]; problems: string[] } => {
   if (text.length > longestText) return { entries: [], problems: [`longer than ${longestText} characters`] }
   const entries: KnownHost[] = []
@@ -51,14 +57,16 @@ export const parseKnownHosts = (text: string): { entries: KnownHost[]; problems:
           : keyType(key) !== type
             ? `the key is not of the type ${type}`
             : undefined
-    if (problem === undefined) entries.push({ names, type, key, ...(mark === undefined ? {} : { mark: mark as 'revoked' }) })
+    if (problem === undefined)
+      entries.push({ names, type, key, ...(mark === undefined ? {} : { mark: mark as 'revoked' }) })
     else problems.push(`line ${index + 1}: ${problem}`)
   }
   return { entries, problems }
 }
 
 const matchesPattern = (name: string, pattern: string): boolean => {
-  // Greedy with one place to come back to: linear in practice, where an expression built from the pattern could take for ever.
+  // Greedy with one backtracking position: linear in practice, where an expression built from the
+  // pattern could take for ever.
   let [at, next, star, resume] = [0, 0, -1, 0]
   while (at < name.length) {
     if (next < pattern.length && pattern[next] === '*') {
@@ -80,7 +88,10 @@ const matchesNames = (name: string, names: string): boolean => {
   if (names.startsWith('|')) {
     const [, magic, salt, hash] = names.split('|')
     if (magic !== '1' || salt === undefined || hash === undefined) return false
-    const [expected, actual] = [Buffer.from(hash, 'base64'), createHmac('sha1', Buffer.from(salt, 'base64')).update(name).digest()]
+    const [expected, actual] = [
+      Buffer.from(hash, 'base64'),
+      createHmac('sha1', Buffer.from(salt, 'base64')).update(name).digest(),
+    ]
     return expected.length === actual.length && timingSafeEqual(expected, actual)
   }
   let found = false
@@ -92,16 +103,17 @@ const matchesNames = (name: string, names: string): boolean => {
   return found
 }
 
-/** The lines that speak of a host; `name` as `knownHostsName` gives it, or an alias. */
+/** The lines about a host; `name` as `knownHostsName` gives it, or an alias. */
 export const linesOf = (entries: readonly KnownHost[], name: string): KnownHost[] =>
   entries.filter((entry) => matchesNames(name, entry.names))
 
 /**
- * What the known keys say of the one that a server shows. A known host with any other key, also one of another type, is `changed`: otherwise
- * an impostor had only to show a type that was not seen before. Certificate authorities vouch for nothing here: host certificates are
- * not read; `authority` tells that one was named, so that the refusal can say it.
+ * Compares the key that a server shows with the known keys. A known host with any other key, also
+ * one of another type, is `changed`: otherwise an impostor would only need a type that was not seen
+ * before. Certificate authorities are not used: host certificates are not read; `authority` marks
+ * that one was named, so that the refusal can mention it.
  */
-export const judge = (
+export const judgeHostKey = (
   key: Buffer,
   name: string,
   known: { entries: readonly KnownHost[]; fingerprints: readonly string[] },

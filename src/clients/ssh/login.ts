@@ -1,25 +1,42 @@
 import type { Duplex } from 'node:stream'
 import ssh2, { type AnyAuthMethod, type Client, type ParsedKey, type ServerHostKeyAlgorithm } from 'ssh2'
-import { LinkError } from '../../drivers/shell.ts'
+import { LinkError } from '../../shell/site-shell.ts'
 import { KeyAgent } from './agent.ts'
-import { messageOf, printable, type Journey } from './journey.ts'
-import { fingerprint, judge, keyType, knownHostsName, linesOf, parseKnownHosts, type HostKeyVerdict } from './known-hosts.ts'
+import { printableMessage, printable, type Journey } from './journey.ts'
+import {
+  fingerprint,
+  judgeHostKey,
+  keyType,
+  knownHostsName,
+  linesOf,
+  parseKnownHosts,
+  type HostKeyVerdict,
+} from './known-hosts.ts'
 import { keepCipherKeys } from './packets.ts'
 import type { HostKeys, LoginPrompts, SshHostKey, SshSecret, SshTarget } from './target.ts'
 
-/** Brings a person's answers to the prompts, in their order; a rejection ends the login. `error`: the answers before were not accepted. */
-export type Ask = (prompts: LoginPrompts, error?: string) => Promise<readonly string[]>
+/**
+ * Asks a person for answers to the prompts, in their order; a rejection ends the login. `error`:
+ * the answers before were not accepted.
+ */
+export type AskPerson = (prompts: LoginPrompts, error?: string) => Promise<readonly string[]>
 
 /** OpenSSH closes after 6 failed methods of a connection (`MaxAuthTries`). */
 const answerRounds = 3
 
 /**
- * Handshake, verdict about the host key, login, over a route that is open. The verdict comes before anything about the user is sent.
- * The client it gives is used or ended by the caller.
+ * Makes the handshake, judges the host key and logs in, over an open route. It judges the key
+ * before it sends anything about the user. The caller uses or ends the returned client.
  *
  * @throws LinkError in stage `host key` or `login`.
  */
-export const logIn = (target: SshTarget, secret: SshSecret, route: Duplex, journey: Journey, ask: Ask): Promise<Client> => {
+export const logIn = (
+  target: SshTarget,
+  secret: SshSecret,
+  route: Duplex,
+  journey: Journey,
+  ask: AskPerson,
+): Promise<Client> => {
   const client = new ssh2.Client()
   keepCipherKeys(client)
   const timeout = target.timeouts?.loginMs ?? 20_000
@@ -43,8 +60,11 @@ export const logIn = (target: SshTarget, secret: SshSecret, route: Duplex, journ
     const startTimer = (): void => {
       clearTimeout(timer)
       timer = setTimeout(() => {
-        const words = journey.banner === undefined ? 'the server does not speak SSH or hangs' : 'the server stopped answering'
-        fail(new LinkError(journey.stage, `${words}: nothing within ${timeout / 1000} s`))
+        const what =
+          journey.banner === undefined
+            ? 'the server does not speak SSH or hangs'
+            : 'the server stopped answering'
+        fail(new LinkError(journey.stage, `${what}: nothing within ${timeout / 1000} s`))
       }, timeout)
     }
     startTimer()
@@ -61,19 +81,20 @@ export const logIn = (target: SshTarget, secret: SshSecret, route: Duplex, journ
       if (over) return
       if (error.level === 'client-authentication') fail(auth.refusal())
       else if (journey.stage === 'host key' && /no matching/i.test(error.message)) {
-        fail(new LinkError('host key', `nothing in common with the server: ${messageOf(error)}`, { permanent: true }))
-      } else if (journey.stage === 'host key') {
         fail(
-          new LinkError(
-            'host key',
-            `${journey.banner === undefined ? 'this is no SSH server' : 'the handshake failed'}: ${messageOf(error)}`,
-          ),
+          new LinkError('host key', `nothing in common with the server: ${printableMessage(error)}`, {
+            permanent: true,
+          }),
         )
+      } else if (journey.stage === 'host key') {
+        const fault = journey.banner === undefined ? 'this is no SSH server' : 'the handshake failed'
+        fail(new LinkError('host key', `${fault}: ${printableMessage(error)}`))
       } else {
-        // "Too many authentication failures" and the like: the next attempt would fare no better. A broken link says nothing.
-        const said = error.level !== 'client-socket'
-        const permanent = said && (auth.refused() || /authentication fail/i.test(error.message))
-        fail(new LinkError('login', `the server ended the login: ${messageOf(error)}`, { permanent }))
+        // "Too many authentication failures" and the like: the next attempt would fail too. A
+        // broken link gives no such reason.
+        const fromServer = error.level !== 'client-socket'
+        const permanent = fromServer && (auth.refused() || /authentication fail/i.test(error.message))
+        fail(new LinkError('login', `the server ended the login: ${printableMessage(error)}`, { permanent }))
       }
     })
     client.on('close', () => fail(new LinkError(journey.stage, 'the server closed the connection')))
@@ -98,9 +119,12 @@ export const logIn = (target: SshTarget, secret: SshSecret, route: Duplex, journ
         fingerprint: fingerprint(shown),
         line: `${name} ${keyType(shown)} ${shown.toString('base64')}`,
       }
-      const verdict = judge(shown, journey.hostKey.host, { entries, fingerprints: target.hostKeys.fingerprints ?? [] })
+      const verdict = judgeHostKey(shown, journey.hostKey.host, {
+        entries,
+        fingerprints: target.hostKeys.fingerprints ?? [],
+      })
       const isNew = verdict.verdict === 'unknown'
-      // Under accept-new the record tells whether it is: a changed key is refused there.
+      // Under accept-new the record decides whether it is: a changed key is refused there.
       journey.hostKeyIsNew = isNew && target.hostKeys.policy === 'strict'
       await accept(verdict, journey.hostKey, target.hostKeys)
       journey.hostKeyIsNew = isNew
@@ -114,9 +138,11 @@ export const logIn = (target: SshTarget, secret: SshSecret, route: Duplex, journ
         keepaliveInterval: target.timeouts?.keepaliveMs ?? 15_000,
         keepaliveCountMax: target.timeouts?.keepaliveCount ?? 3,
         ...(preferred === undefined ? {} : { algorithms: { serverHostKey: preferred } }),
-        ...(target.forwardAgent === true && key !== undefined ? { agent: new KeyAgent(key), agentForward: true } : {}),
+        ...(target.forwardAgent === true && key !== undefined
+          ? { agent: new KeyAgent(key), agentForward: true }
+          : {}),
         hostVerifier: (shown: Buffer, answer: (accepted: boolean) => void) => {
-          // Keys are exchanged anew later: it has to be the same host.
+          // Keys are exchanged again later: the host has to be the same.
           if (judged !== undefined) {
             answer(shown.equals(judged))
             return
@@ -132,28 +158,38 @@ export const logIn = (target: SshTarget, secret: SshSecret, route: Duplex, journ
         authHandler: auth.next,
       })
     } catch (error) {
-      fail(new LinkError('login', messageOf(error), { permanent: true }))
+      fail(new LinkError('login', printableMessage(error), { permanent: true }))
     }
   })
 }
 
-const parsePrivateKey = (text: string): ParsedKey => {
+/** @throws LinkError that does not quote the key */
+export const parsePrivateKey = (text: string): ParsedKey => {
   const parsed = ssh2.utils.parseKey(text) as ParsedKey | ParsedKey[] | Error
   const key = Array.isArray(parsed) ? parsed[0]! : parsed
-  // The parser's own words could quote the key.
+  // The parser's own message could quote the key.
   if (key instanceof Error || !key.isPrivateKey()) {
-    throw new LinkError('login', 'the private key of the credential cannot be read: OpenSSH or PEM text without passphrase is needed', {
-      permanent: true,
-    })
+    throw new LinkError(
+      'login',
+      'the private key of the credential cannot be read: OpenSSH or PEM text without passphrase is needed',
+      {
+        permanent: true,
+      },
+    )
   }
   return key
 }
 
-/** Asks for host keys of the types first that are known, as OpenSSH does: a server with several keys then shows the one that was recorded. */
+/**
+ * Prefers the types of the known host keys, as OpenSSH does: a server with several keys then shows
+ * the recorded one.
+ */
 const algorithmsOf = (types: string[]): ServerHostKeyAlgorithm[] | undefined => {
   const known = types.flatMap((type) => (type === 'ssh-rsa' ? ['rsa-sha2-512', 'rsa-sha2-256'] : [type]))
   const first = algorithms.filter((algorithm) => known.includes(algorithm))
-  return first.length === 0 ? undefined : [...first, ...algorithms.filter((algorithm) => !first.includes(algorithm))]
+  return first.length === 0
+    ? undefined
+    : [...first, ...algorithms.filter((algorithm) => !first.includes(algorithm))]
 }
 
 const algorithms: ServerHostKeyAlgorithm[] = [
@@ -165,24 +201,30 @@ const algorithms: ServerHostKeyAlgorithm[] = [
   'rsa-sha2-256',
 ]
 
-/** What the server called itself; ssh2 keeps the software part only. */
+/** The server's own identification; ssh2 keeps the software part only. */
 const identOf = (client: Client): string => {
   const software = (client as unknown as { _remoteVer?: string })._remoteVer
   return printable(`SSH-2.0-${software ?? ''}`)
 }
 
-/** Records a key that is new where that is allowed. @throws LinkError that names the fingerprints of a key that is not accepted. */
+/**
+ * Records a key that is new where that is allowed. @throws LinkError that names the fingerprints of
+ * a key that is not accepted.
+ */
 const accept = async (verdict: HostKeyVerdict, key: SshHostKey, rules: HostKeys): Promise<void> => {
-  const refuse = (words: string): LinkError => new LinkError('host key', words, { permanent: true })
+  const refuse = (what: string): LinkError => new LinkError('host key', what, { permanent: true })
   switch (verdict.verdict) {
     case 'known':
       return
     case 'revoked':
-      throw refuse(`the host key of ${key.host} is ${key.fingerprint} (${key.type}), which is marked as revoked`)
+      throw refuse(
+        `the host key of ${key.host} is ${key.fingerprint} (${key.type}), which is marked as revoked`,
+      )
     case 'changed':
       throw refuse(
-        `the host key of ${key.host} has changed: expected ${verdict.expected.join(' or ')}, got ${key.fingerprint} (${key.type}). ` +
-          'Either the host has a new key or somebody else answers in its place',
+        `the host key of ${key.host} has changed: expected ${verdict.expected.join(' or ')}, got ` +
+          `${key.fingerprint} (${key.type}). ` +
+          'Either the host has a new key or another host answers in its place',
       )
     case 'unknown':
       if (rules.policy === 'accept-new') {
@@ -198,12 +240,16 @@ const accept = async (verdict: HostKeyVerdict, key: SshHostKey, rules: HostKeys)
   }
 }
 
-/** The order of the ways to log in, and what became of them. */
+/** The order of the login methods, and the result of each. */
 const authentication = (
   target: SshTarget,
   secret: SshSecret,
   key: ParsedKey | undefined,
-  ask: (prompts: LoginPrompts, error: string | undefined, finish: (answers: readonly string[]) => void) => void,
+  ask: (
+    prompts: LoginPrompts,
+    error: string | undefined,
+    finish: (answers: readonly string[]) => void,
+  ) => void,
 ) => {
   const username = target.username
   const tried: string[] = []
@@ -220,9 +266,16 @@ const authentication = (
     prompts: { prompt: string; echo?: boolean }[],
     finish: (answers: string[]) => void,
   ): void => {
-    // A server that asks for the password this way is given it once; asked again it was wrong.
+    // A server that asks for the password by this method gets it once; when it asks again, the
+    // password was wrong.
     const [only] = prompts
-    if (secret.password !== undefined && !passwordGiven && prompts.length === 1 && only!.echo !== true && /password/i.test(only!.prompt)) {
+    if (
+      secret.password !== undefined &&
+      !passwordGiven &&
+      prompts.length === 1 &&
+      only!.echo !== true &&
+      /password/i.test(only!.prompt)
+    ) {
       passwordGiven = true
       finish([secret.password])
       return
@@ -230,7 +283,9 @@ const authentication = (
     const asked: LoginPrompts = {
       name: printable(name),
       instruction: printable(instruction),
-      prompts: prompts.slice(0, 16).map((one) => ({ prompt: printable(one.prompt), echo: one.echo === true })),
+      prompts: prompts
+        .slice(0, 16)
+        .map((one) => ({ prompt: printable(one.prompt), echo: one.echo === true })),
     }
     ask(asked, answered ? 'the answers were not accepted' : undefined, (answers) => {
       answered = true
@@ -244,15 +299,21 @@ const authentication = (
     const possible = (type: string): boolean => left === null || left.includes(type)
     if (key !== undefined && !tried.includes('publickey') && possible('publickey')) {
       tried.push('publickey')
-      return { type: 'publickey', username, key: key as never }
+      return { type: 'publickey', username, key }
     }
     if (secret.password !== undefined && !tried.includes('password') && possible('password')) {
       tried.push('password')
       return { type: 'password', username, password: secret.password }
     }
-    // A refused key is not made up for by questions to a person: those are asked where the server wants both, or no secret is there.
+    // Questions to a person do not replace a refused key: they are asked where the server wants
+    // both, or where there is no secret.
     const mayAsk = progress || key === undefined
-    if (left !== null && mayAsk && possible('keyboard-interactive') && (rounds === 0 || (answered && rounds < answerRounds))) {
+    if (
+      left !== null &&
+      mayAsk &&
+      possible('keyboard-interactive') &&
+      (rounds === 0 || (answered && rounds < answerRounds))
+    ) {
       rounds++
       if (rounds === 1) tried.push('keyboard-interactive')
       return { type: 'keyboard-interactive', username, prompt: prompt }
@@ -273,10 +334,17 @@ const authentication = (
             ? 'the password'
             : 'the answers',
       )
-      const words = shown.length === 0 ? `no way to log in as ${username} is left` : `${username} was refused with ${shown.join(' and ')}`
-      return new LinkError('login', `${words}${offered.length > 0 ? `; the server takes ${printable(offered.join(', '))}` : ''}`, {
-        permanent: true,
-      })
+      const what =
+        shown.length === 0
+          ? `no way to log in as ${username} is left`
+          : `${username} was refused with ${shown.join(' and ')}`
+      return new LinkError(
+        'login',
+        `${what}${offered.length > 0 ? `; the server takes ${printable(offered.join(', '))}` : ''}`,
+        {
+          permanent: true,
+        },
+      )
     },
   }
 }

@@ -1,20 +1,24 @@
 import { z } from 'zod'
-import { LinkError } from '../../drivers/shell.ts'
+import { LinkError } from '../../shell/site-shell.ts'
 
 /**
- * What one process says to another about a login that it holds. A call is a stream of HTTP/2: a head, then the bytes of its input; back
- * come frames of a kind (1 byte), a length (4 bytes, big-endian) and so many bytes.
+ * The protocol between two processes for a login that one of them holds. A call is a stream of
+ * HTTP/2: a head, then the bytes of its input. The answer is frames of a kind (1 byte), a length (4
+ * bytes, big-endian) and so many bytes.
  */
-export const kinds = { begun: 0, bytes: 1, answer: 2, failure: 3 } as const
-type Kind = (typeof kinds)[keyof typeof kinds]
+export const frameKinds = { begun: 0, bytes: 1, answer: 2, failure: 3 } as const
+type Kind = (typeof frameKinds)[keyof typeof frameKinds]
 
-/** Scripts that the drivers write stay far under it. */
+/** The drivers' scripts stay far under it. */
 export const longestHead = 8 * 1024 * 1024
-/** Answers hold 64 KiB of standard error at most, or what a probe tells. */
-const longestWords = 1024 * 1024
+/** Answers contain 64 KiB of standard error at most, or the result of a probe. */
+const longestText = 1024 * 1024
 const headerBytes = 5
 
-/** The login is not held by the process that was asked, or that process is not there: nothing was done, another way may be tried. */
+/**
+ * The asked process does not hold the login, or is not there. It did nothing, so another way may be
+ * tried.
+ */
 export class NotHeld extends Error {
   constructor(message = 'the process that was asked does not hold the login') {
     super(message)
@@ -24,9 +28,13 @@ export class NotHeld extends Error {
 
 const milliseconds = z.number().positive().max(86_400_000)
 const login = z.string().regex(/^[0-9a-f]{64}$/)
+const size = z.strictObject({ rows: z.int().min(1).max(1_000), columns: z.int().min(1).max(1_000) })
 const common = { login, id: z.string().regex(/^[0-9a-f]{32}$/) }
 
-/** The head of a call; durations in milliseconds. `login` is the hash that names a login, `id` a name of the call for `kill`. */
+/**
+ * The head of a call; durations in milliseconds. `login` is the hash that names a login, `id` a
+ * name of the call for `kill` and `resize`.
+ */
 export const Head = z.discriminatedUnion('call', [
   z.strictObject({
     ...common,
@@ -36,8 +44,21 @@ export const Head = z.discriminatedUnion('call', [
     deadlineMs: milliseconds,
     maxBytes: z.number().nonnegative(),
   }),
-  z.strictObject({ ...common, call: z.literal('open'), script: z.string(), deadlineMs: milliseconds, hasInput: z.boolean() }),
-  z.strictObject({ ...common, call: z.literal('forward'), host: z.string().max(255), port: z.int().min(1).max(65_535) }),
+  z.strictObject({
+    ...common,
+    call: z.literal('open'),
+    script: z.string(),
+    deadlineMs: milliseconds,
+    hasInput: z.boolean(),
+    terminal: size.optional(),
+  }),
+  z.strictObject({ ...common, call: z.literal('resize'), size }),
+  z.strictObject({
+    ...common,
+    call: z.literal('forward'),
+    host: z.string().max(255),
+    port: z.int().min(1).max(65_535),
+  }),
   z.strictObject({ ...common, call: z.enum(['look', 'probe', 'forget', 'kill']) }),
 ])
 export type Head = z.output<typeof Head>
@@ -56,31 +77,39 @@ export const framed = (kind: Kind, value: unknown): Buffer => {
   return Buffer.concat([header(kind, payload.length), payload])
 }
 
-/** The head of a call on the wire: its length (4 bytes), its JSON. @throws RangeError for a script that is too long */
+/**
+ * The head of a call on the wire: its length (4 bytes), its JSON. @throws RangeError for a script
+ * that is too long
+ */
 export const headBytes = (head: Head): Buffer => {
   const payload = Buffer.from(JSON.stringify(head))
   if (payload.length > longestHead)
-    throw new RangeError(`the script has ${payload.length} bytes, more than ${longestHead} go to another process`)
+    throw new RangeError(
+      `the script has ${payload.length} bytes, more than ${longestHead} go to another process`,
+    )
   const length = Buffer.alloc(4)
   length.writeUInt32BE(payload.length)
   return Buffer.concat([length, payload])
 }
 
-/** Reads frames in pieces as they come: bytes are passed on as they are, documents when they are complete. */
+/**
+ * Reads frames in pieces as they arrive: it passes bytes on as they are, and documents when they
+ * are complete.
+ */
 export class Frames {
   readonly #bytes: (chunk: Buffer) => void
-  readonly #words: (kind: Exclude<Kind, 1>, value: unknown) => void
+  readonly #onText: (kind: Exclude<Kind, 1>, value: unknown) => void
   #head: Buffer = Buffer.alloc(0)
   #kind: number | undefined
   #left = 0
   #payload: Buffer[] = []
 
-  constructor(bytes: (chunk: Buffer) => void, words: (kind: Exclude<Kind, 1>, value: unknown) => void) {
+  constructor(bytes: (chunk: Buffer) => void, onText: (kind: Exclude<Kind, 1>, value: unknown) => void) {
     this.#bytes = bytes
-    this.#words = words
+    this.#onText = onText
   }
 
-  /** @throws RangeError or SyntaxError for what is no frame */
+  /** @throws RangeError or SyntaxError for bytes that are no frame */
   take(chunk: Buffer): void {
     let rest = chunk
     while (rest.length > 0) {
@@ -92,20 +121,20 @@ export class Frames {
         this.#kind = this.#head[0]!
         this.#left = this.#head.readUInt32BE(1)
         this.#head = Buffer.alloc(0)
-        if (this.#kind > kinds.failure || (this.#kind !== kinds.bytes && this.#left > longestWords))
+        if (this.#kind > frameKinds.failure || (this.#kind !== frameKinds.bytes && this.#left > longestText))
           throw new RangeError('no frame of a relay')
       }
       const part = rest.subarray(0, this.#left)
       rest = rest.subarray(part.length)
       this.#left -= part.length
-      if (this.#kind !== kinds.bytes) this.#payload.push(part)
+      if (this.#kind !== frameKinds.bytes) this.#payload.push(part)
       else if (part.length > 0) this.#bytes(part)
       if (this.#left > 0) return
       const kind = this.#kind as Kind
       this.#kind = undefined
-      if (kind === kinds.bytes) continue
+      if (kind === frameKinds.bytes) continue
       const text = Buffer.concat(this.#payload.splice(0)).toString('utf8')
-      this.#words(kind, JSON.parse(text))
+      this.#onText(kind, JSON.parse(text))
     }
   }
 }
@@ -113,7 +142,13 @@ export class Frames {
 const stages = ['name', 'route', 'host key', 'login', 'shell', 'link'] as const
 
 const Failure = z.discriminatedUnion('kind', [
-  z.object({ kind: z.literal('link'), stage: z.enum(stages), message: z.string(), permanent: z.boolean(), waitsForPerson: z.boolean() }),
+  z.object({
+    kind: z.literal('link'),
+    stage: z.enum(stages),
+    message: z.string(),
+    permanent: z.boolean(),
+    waitsForPerson: z.boolean(),
+  }),
   z.object({ kind: z.literal('range'), message: z.string() }),
   z.object({ kind: z.literal('not held') }),
 ])
@@ -122,7 +157,10 @@ const Failure = z.discriminatedUnion('kind', [
 export const failureOf = (error: unknown): z.input<typeof Failure> => {
   if (error instanceof NotHeld) return { kind: 'not held' }
   if (error instanceof RangeError) return { kind: 'range', message: error.message }
-  const link = error instanceof LinkError ? error : new LinkError('link', error instanceof Error ? error.message : String(error))
+  const link =
+    error instanceof LinkError
+      ? error
+      : new LinkError('link', error instanceof Error ? error.message : String(error))
   const { stage, message, permanent, waitsForPerson } = link
   return { kind: 'link', stage, message: message.slice(0, 10_000), permanent, waitsForPerson }
 }
@@ -130,7 +168,8 @@ export const failureOf = (error: unknown): z.input<typeof Failure> => {
 /** The error that travelled. */
 export const errorOf = (value: unknown): Error => {
   const { data: failure } = Failure.safeParse(value)
-  if (failure === undefined) return new LinkError('link', 'the process that holds the login answered with something unknown')
+  if (failure === undefined)
+    return new LinkError('link', 'the process that holds the login answered with something unknown')
   if (failure.kind === 'not held') return new NotHeld()
   if (failure.kind === 'range') return new RangeError(failure.message)
   return new LinkError(failure.stage, failure.message, failure)

@@ -7,13 +7,13 @@ import { within } from './route.ts'
 
 const connectMs = 3_000
 const pingMs = 5_000
-/** A process that is this busy counts as gone. */
+/** A process that is silent this long counts as gone. */
 const silenceMs = 20_000
 const idleMs = 60_000
-/** Keys that are tried: the first one may not have come to the other side yet. */
+/** Number of keys that are tried: the other side may not have received the first one yet. */
 const mostKeys = 4
 
-/** One connection to another process, made when needed and shared by all calls to it. */
+/** One connection to another process, opened when needed and shared by all calls to it. */
 export class RelayLink {
   readonly #address: string
   readonly #keys: FleetKeys
@@ -27,7 +27,7 @@ export class RelayLink {
     this.#keys = keys
   }
 
-  /** @throws NotHeld when nobody of the fleet answers there */
+  /** @throws NotHeld when no process of the fleet answers there */
   async session(): Promise<ClientHttp2Session> {
     if (this.#closed) throw new NotHeld('the relay is closed')
     const connecting = (this.#session ??= this.#connect())
@@ -64,12 +64,18 @@ export class RelayLink {
         return this.#speak(await secured(this.#address, relayKey(key)))
       } catch (error) {
         failure = error
-        // Another key changes nothing where nobody answers; one that is refused may end the connection in whatever way.
-        if (/^E(?:CONNREFUSED|TIMEDOUT|NOTFOUND|AI_AGAIN|HOSTUNREACH|NETUNREACH)$/.test((error as NodeJS.ErrnoException).code ?? '')) break
+        // Another key does not help where no process answers; a refused key may end the connection
+        // in any way.
+        if (
+          /^E(?:CONNREFUSED|TIMEDOUT|NOTFOUND|AI_AGAIN|HOSTUNREACH|NETUNREACH)$/.test(
+            (error as NodeJS.ErrnoException).code ?? '',
+          )
+        )
+          break
       }
     }
-    const words = failure instanceof Error ? failure.message : String(failure)
-    throw new NotHeld(`no connection to the process at ${this.#address}: ${words}`)
+    const reason = failure instanceof Error ? failure.message : String(failure)
+    throw new NotHeld(`no connection to the process at ${this.#address}: ${reason}`)
   }
 
   #speak(socket: TLSSocket): ClientHttp2Session {
@@ -108,11 +114,11 @@ const secured = (address: string, key: RelayKey): Promise<TLSSocket> => {
       resolve(socket)
     })
   })
-  return within(secure, connectMs, () => Object.assign(new Error(`no answer within ${connectMs / 1_000} s`), { code: 'ETIMEDOUT' })).catch(
-    (error: unknown) => {
-      socket.on('error', () => undefined)
-      socket.destroy()
-      throw error
-    },
-  )
+  return within(secure, connectMs, () =>
+    Object.assign(new Error(`no answer within ${connectMs / 1_000} s`), { code: 'ETIMEDOUT' }),
+  ).catch((error: unknown) => {
+    socket.on('error', () => undefined)
+    socket.destroy()
+    throw error
+  })
 }

@@ -1,41 +1,50 @@
-import { createSecureServer, type Http2SecureServer, type ServerHttp2Session, type ServerHttp2Stream } from 'node:http2'
+import {
+  createSecureServer,
+  type Http2SecureServer,
+  type ServerHttp2Session,
+  type ServerHttp2Stream,
+} from 'node:http2'
 import type { AddressInfo, Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
-import type { ShellStream } from '../../drivers/shell.ts'
-import { failureOf, framed, Head, header, kinds, longestHead, NotHeld } from './relay-frames.ts'
+import type { ShellStream } from '../../shell/site-shell.ts'
+import { failureOf, framed, Head, header, frameKinds, longestHead, NotHeld } from './relay-frames.ts'
 import { relayKey, serverTls, type FleetKeys } from './relay-keys.ts'
 import { within } from './route.ts'
-import type { Session } from './session.ts'
+import type { SshSession } from './session.ts'
 import type { SshProbe } from './target.ts'
 
-/** What a process holds of logins, each named by the hash of its target. */
+/** The logins that a process holds, each named by the hash of its target. */
 export interface HeldLogins {
-  /** Logins that a person made here and that live, and those that wait here for a person. */
+  /** The live logins that a person made here, and the logins that wait here for a person. */
   list(): { login: string; waiting: boolean; since: Date }[]
-  session(login: string): Session | undefined
+  session(login: string): SshSession | undefined
   probe(login: string): Promise<SshProbe>
   forget(login: string): void
 }
 
-/** Streams at once of one other process; more wait there. */
+/** Open streams of one other process; further ones wait there. */
 const mostCalls = 1_024
-/** Connections at once, strangers' handshakes included. */
+/** Open connections, handshakes of strangers included. */
 const mostConnections = 256
 const headMs = 10_000
-/** The other side says something every 5 s. */
+/** The other side sends something every 5 s. */
 const silenceMs = 30_000
-/** Keys that came into the file are known after this long at most. */
+/** Keys that were added to the file are known after this long at most. */
 const refreshMs = 5_000
 export const windowBytes = { stream: 1024 * 1024, connection: 16 * 1024 * 1024 }
 
+/** Streams that other processes opened, by the id of the call. */
+type OpenCalls = Map<string, Pick<ShellStream, 'kill' | 'resize'>>
+
 export interface RelayServer {
-  /** HOST:PORT for the other processes. */
+  /** HOST:PORT at which other processes connect. */
   address: string
   close(): void
 }
 
 /**
- * Listens for the other processes of the fleet and runs what they ask over the logins that this one holds.
+ * Listens for the other processes of the fleet and runs their calls over the logins that this
+ * process holds.
  * @throws Error when it cannot listen at the address
  */
 export const openRelayServer = async (
@@ -47,18 +56,23 @@ export const openRelayServer = async (
     secrets = new Map((await options.keys.all()).map(relayKey).map(({ id, secret }) => [id, secret]))
   }
   await refresh()
-  // While the file cannot be read the keys that are known go on; whoever opens a credential is told what is wrong with it.
+  // While the file cannot be read the known keys stay in use; a process that opens a credential
+  // reports the fault.
   const timer = setInterval(() => void refresh().catch(() => undefined), refreshMs)
   timer.unref()
 
   const server = createSecureServer({
     ...serverTls((id) => secrets.get(id)),
-    settings: { maxConcurrentStreams: mostCalls, initialWindowSize: windowBytes.stream, maxHeaderListSize: 4_096 },
+    settings: {
+      maxConcurrentStreams: mostCalls,
+      initialWindowSize: windowBytes.stream,
+      maxHeaderListSize: 4_096,
+    },
     maxSessionMemory: 256,
   })
   server.maxConnections = mostConnections
   const sessions = new Set<ServerHttp2Session>()
-  const calls = new Map<string, () => void>()
+  const calls: OpenCalls = new Map()
   server.on('session', (session) => {
     sessions.add(session)
     session.setLocalWindowSize(windowBytes.connection)
@@ -67,7 +81,7 @@ export const openRelayServer = async (
     session.once('close', () => sessions.delete(session))
   })
   server.on('connection', (socket: Socket) => socket.setNoDelay(true))
-  // Of strangers nothing is told: neither to them nor in the log.
+  // Strangers get no answer, and no line in the log.
   server.on('tlsClientError', () => undefined)
   server.on('sessionError', () => undefined)
   server.on('stream', (stream) => {
@@ -75,7 +89,7 @@ export const openRelayServer = async (
     serve(held, calls, stream).catch((error: unknown) => {
       if (stream.destroyed) return
       begin(stream)
-      stream.end(framed(kinds.failure, failureOf(error)))
+      stream.end(framed(frameKinds.failure, failureOf(error)))
     })
   })
   await listen(server, options.address).catch((error: unknown) => {
@@ -104,17 +118,18 @@ const listen = (server: Http2SecureServer, { host, port }: { host: string; port:
     })
   })
 
-/** Together with what follows, so that a short answer is one packet. */
+/** Sent together with the next frame, so that a short answer is one packet. */
 const begin = (stream: ServerHttp2Stream): void => {
   if (!stream.headersSent) stream.respond({ ':status': 200 })
 }
 
-/** Reads the head of a call; what follows of its bytes is put back into the stream. */
+/** Reads the head of a call; the bytes behind it are put back into the stream. */
 const readHead = async (stream: ServerHttp2Stream): Promise<Head> => {
   let bytes: Buffer = Buffer.alloc(0)
   for (;;) {
     const length = bytes.length < 4 ? undefined : bytes.readUInt32BE(0)
-    if (length !== undefined && length > longestHead) throw new RangeError(`the head of a call is longer than ${longestHead} bytes`)
+    if (length !== undefined && length > longestHead)
+      throw new RangeError(`the head of a call is longer than ${longestHead} bytes`)
     if (length !== undefined && bytes.length >= 4 + length) {
       const rest = bytes.subarray(4 + length)
       if (rest.length > 0) stream.unshift(rest)
@@ -134,17 +149,26 @@ const readHead = async (stream: ServerHttp2Stream): Promise<Head> => {
   }
 }
 
-const serve = async (held: HeldLogins, calls: Map<string, () => void>, stream: ServerHttp2Stream): Promise<void> => {
-  const head = await within(readHead(stream), headMs, () => new RangeError('the head of a call did not come in time'))
+const serve = async (held: HeldLogins, calls: OpenCalls, stream: ServerHttp2Stream): Promise<void> => {
+  const head = await within(
+    readHead(stream),
+    headMs,
+    () => new RangeError('the head of a call did not come in time'),
+  )
   const answer = (value: unknown, stdout?: Buffer): void => {
     if (stream.destroyed) return
     stream.resume()
     begin(stream)
     if (stdout !== undefined && stdout.length > 0) send(stream, stdout)
-    stream.end(framed(kinds.answer, value))
+    stream.end(framed(frameKinds.answer, value))
   }
   if (head.call === 'kill') {
-    calls.get(head.id)?.()
+    calls.get(head.id)?.kill()
+    answer({})
+    return
+  }
+  if (head.call === 'resize') {
+    calls.get(head.id)?.resize?.(head.size.rows, head.size.columns)
     answer({})
     return
   }
@@ -163,13 +187,17 @@ const serve = async (held: HeldLogins, calls: Map<string, () => void>, stream: S
       break
     case 'run': {
       const { script, input, deadlineMs, maxBytes } = head
-      const { stdout, ...rest } = await session.run(script, { ...(input === undefined ? {} : { input }), deadlineMs, maxBytes })
+      const { stdout, ...rest } = await session.run(script, {
+        ...(input === undefined ? {} : { input }),
+        deadlineMs,
+        maxBytes,
+      })
       answer(rest, stdout)
       break
     }
     case 'open': {
-      const opened = await session.open(head.script, head.deadlineMs, head.hasInput)
-      calls.set(head.id, () => opened.kill())
+      const opened = await session.open(head.script, head.deadlineMs, head.hasInput, head.terminal)
+      calls.set(head.id, opened)
       await serveStream(stream, opened).finally(() => calls.delete(head.id))
       break
     }
@@ -181,7 +209,7 @@ const serve = async (held: HeldLogins, calls: Map<string, () => void>, stream: S
 /** @returns whether more may follow at once */
 const send = (stream: ServerHttp2Stream, chunk: Buffer): boolean => {
   stream.cork()
-  stream.write(header(kinds.bytes, chunk.length))
+  stream.write(header(frameKinds.bytes, chunk.length))
   const room = stream.write(chunk)
   stream.uncork()
   return room
@@ -190,12 +218,12 @@ const send = (stream: ServerHttp2Stream, chunk: Buffer): boolean => {
 const serveStream = async (stream: ServerHttp2Stream, opened: ShellStream): Promise<void> => {
   const { stdin, stdout } = opened
   const kill = (): void => opened.kill()
-  // Whoever asked is gone: what runs for it ends.
+  // The caller is gone: its script ends.
   stream.once('close', kill)
   if (stream.destroyed) kill()
   else {
     begin(stream)
-    stream.write(framed(kinds.begun, {}))
+    stream.write(framed(frameKinds.begun, {}))
   }
   stream.pipe(stdin)
   const ended = new Promise<void>((resolve) => stdout.once('close', resolve))
@@ -205,10 +233,10 @@ const serveStream = async (stream: ServerHttp2Stream, opened: ShellStream): Prom
   stream.on('drain', () => stdout.resume())
   const { code, signal, stderr } = await opened.done
   await ended
-  // What is left of the input goes nowhere.
+  // The rest of the input is discarded.
   stream.unpipe(stdin)
   stream.resume()
-  stream.end(framed(kinds.answer, { code, signal, stderr }))
+  stream.end(framed(frameKinds.answer, { code, signal, stderr }))
 }
 
 const serveForward = (stream: ServerHttp2Stream, channel: Duplex): void => {
@@ -219,11 +247,11 @@ const serveForward = (stream: ServerHttp2Stream, channel: Duplex): void => {
     return
   }
   begin(stream)
-  stream.write(framed(kinds.begun, {}))
+  stream.write(framed(frameKinds.begun, {}))
   stream.pipe(channel)
   channel.on('data', (chunk: Buffer) => {
     if (!stream.destroyed && !send(stream, chunk)) channel.pause()
   })
   stream.on('drain', () => channel.resume())
-  channel.once('close', () => stream.end(framed(kinds.answer, {})))
+  channel.once('close', () => stream.end(framed(frameKinds.answer, {})))
 }

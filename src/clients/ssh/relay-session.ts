@@ -2,41 +2,50 @@ import { randomBytes } from 'node:crypto'
 import type { ClientHttp2Stream } from 'node:http2'
 import { Duplex } from 'node:stream'
 import { z } from 'zod'
-import { LinkError, type RunOptions, type ShellResult, type ShellStream } from '../../drivers/shell.ts'
-import { errorOf, Frames, headBytes, kinds, NotHeld, type Head } from './relay-frames.ts'
+import {
+  LinkError,
+  type RunOptions,
+  type ShellResult,
+  type ShellStream,
+  type TerminalSize,
+} from '../../shell/site-shell.ts'
+import { errorOf, Frames, headBytes, frameKinds, NotHeld, type Head } from './relay-frames.ts'
 import type { RelayLink } from './relay-link.ts'
 import { within } from './route.ts'
 import { fedInput, runDefaults } from './session.ts'
-import { collect, endsOf } from './shell-stream.ts'
+import { collectOutput, endsOf } from './shell-stream.ts'
 import type { SshProbe } from './target.ts'
 
-/** The other side's own deadline comes first and says more. */
+/** The other side's own deadline comes first and gives more detail. */
 const graceMs = 2_000
 const lookMs = 3_000
 const probeMs = 15_000
-/** How long an ended stream's last words are waited for. */
+/** How long to wait for the last frames of an ended stream. */
 const killMs = 7_000
 
-/** Distributes, as conditional types do. */
+/** The conditional type distributes over the union. */
 type Call = Head extends infer T ? (T extends Head ? Omit<T, 'login' | 'id'> : never) : never
 
 interface Events {
   begun?: () => void
   bytes?: (chunk: Buffer) => void
   answer: (value: unknown) => void
-  /** Once, instead of an answer. */
+  /** Called once, instead of an answer. */
   failure: (error: Error) => void
 }
 
 const End = z.object({ code: z.number().nullable(), signal: z.string().nullable(), stderr: z.string() })
 
-/** A login that another process holds, used from here as if it were a session of this one. Calls reject with `NotHeld` when it is not, before anything was done. */
+/**
+ * A login that another process holds, usable here like a session of this process. Calls reject with
+ * `NotHeld`, before any effect, when that process does not hold it.
+ */
 export class RelaySession {
   readonly #link: RelayLink
   readonly #login: string
   readonly #notHeld: (unreachable: boolean) => void
 
-  /** `notHeld`: told when the other process says so or is not there. */
+  /** `notHeld`: called when the other process reports so or is not there. */
   constructor(link: RelayLink, login: string, notHeld: (unreachable: boolean) => void) {
     this.#link = link
     this.#login = login
@@ -49,7 +58,8 @@ export class RelaySession {
     const maxBytes = options.maxBytes ?? runDefaults.maxBytes
     const until = performance.now() + deadlineMs
     const input = fedInput(options.input)
-    if (input === false) return collect(await this.open(script, deadlineMs), options.input, until, maxBytes)
+    if (input === false)
+      return collectOutput(await this.open(script, deadlineMs), options.input, until, maxBytes)
     const chunks: Buffer[] = []
     const rest = await this.#asked(
       { call: 'run', script, ...(input === undefined ? {} : { input }), deadlineMs, maxBytes },
@@ -59,15 +69,29 @@ export class RelaySession {
     return { ...End.parse(rest), stdout: Buffer.concat(chunks) }
   }
 
-  /** As `SiteShell.open`. */
-  open(script: string, deadlineMs = runDefaults.deadlineMs): Promise<ShellStream> {
+  /** As `SiteShell.open`; with `terminal` as `SiteShell.terminal`. */
+  open(
+    script: string,
+    deadlineMs = runDefaults.deadlineMs,
+    _hasInput = true,
+    terminal?: TerminalSize,
+  ): Promise<ShellStream> {
+    const head: Call = { call: 'open', script, deadlineMs, hasInput: true, ...(terminal && { terminal }) }
+    const sized = (id: string) => (rows: number, columns: number) => {
+      this.#asked({ call: 'resize', size: { rows, columns } }, lookMs, undefined, id).catch(() => undefined)
+    }
     return new Promise((resolve, reject) => {
-      this.#call({ call: 'open', script, deadlineMs, hasInput: true }, deadlineMs + graceMs, (stream, id) => {
+      this.#call(head, deadlineMs + graceMs, (stream, id) => {
         const { shell, events } = shellStream(stream, () => {
-          // Where this does not arrive the end of the stream, which comes after the same time, ends it there.
+          // Where this does not arrive, the end of the stream, which comes after the same time,
+          // ends the script there.
           this.#asked({ call: 'kill' }, killMs, undefined, id).catch(() => undefined)
         })
-        return { ...events, begun: () => resolve(shell), failure: (error) => (reject(error), events.failure(error)) }
+        return {
+          ...events,
+          begun: () => resolve(terminal === undefined ? shell : { ...shell, resize: sized(id) }),
+          failure: (error) => (reject(error), events.failure(error)),
+        }
       }).catch(reject)
     })
   }
@@ -103,12 +127,12 @@ export class RelaySession {
     return z.object({ since: z.coerce.date() }).parse(await this.#asked({ call: 'look' }, lookMs)).since
   }
 
-  /** The other process' look at the site. */
+  /** The result of the other process' probe of the site. */
   async probe(): Promise<SshProbe> {
     return (await this.#asked({ call: 'probe' }, probeMs)) as SshProbe
   }
 
-  /** The other process ends the login. */
+  /** Makes the other process end the login. */
   async forget(): Promise<void> {
     await this.#asked({ call: 'forget' }, lookMs)
   }
@@ -127,7 +151,7 @@ export class RelaySession {
     })
   }
 
-  /** `deadlineMs`: until the answer, or the beginning where one comes before. */
+  /** `deadlineMs`: until the answer, or until its beginning where one comes first. */
   async #call(
     call: Call,
     deadlineMs: number,
@@ -136,12 +160,16 @@ export class RelaySession {
   ): Promise<void> {
     const head = headBytes({ ...call, login: this.#login, id })
     const late = (): LinkError =>
-      new LinkError('link', `the process that holds the login gave no answer within ${Math.round(deadlineMs / 100) / 10} s`)
+      new LinkError(
+        'link',
+        `the process that holds the login gave no answer within ${Math.round(deadlineMs / 100) / 10} s`,
+      )
     const session = await within(this.#link.session(), deadlineMs, late).catch((error: unknown) => {
       if (error instanceof NotHeld) this.#notHeld(true)
       throw error
     })
-    const lost = (): LinkError => new LinkError('link', 'the link over the process that holds the login was lost')
+    const lost = (): LinkError =>
+      new LinkError('link', 'the link over the process that holds the login was lost')
     let stream: ClientHttp2Stream
     try {
       stream = session.request({ ':method': 'POST', ':path': '/' })
@@ -156,11 +184,11 @@ export class RelaySession {
     const events = listen(stream, id)
     stream.uncork()
     let over = false
-    const end = (tell: () => void): void => {
+    const end = (report: () => void): void => {
       if (over) return
       over = true
       clearTimeout(timer)
-      tell()
+      report()
     }
     const fail = (error: Error): void => {
       end(() => {
@@ -175,12 +203,12 @@ export class RelaySession {
     const frames = new Frames(
       (chunk) => events.bytes?.(chunk),
       (kind, value) => {
-        if (kind === kinds.begun) {
+        if (kind === frameKinds.begun) {
           clearTimeout(timer)
           events.begun?.()
           return
         }
-        if (kind === kinds.answer) end(() => events.answer(value))
+        if (kind === frameKinds.answer) end(() => events.answer(value))
         else fail(errorOf(value))
       },
     )
@@ -200,8 +228,14 @@ export class RelaySession {
   }
 }
 
-/** A stream of HTTP/2 as the stream of a shell: its promises are those of a session's own. */
-const shellStream = (stream: ClientHttp2Stream, ask: () => void): { shell: ShellStream; events: Required<Omit<Events, 'begun'>> } => {
+/**
+ * A stream of HTTP/2 as the stream of a shell; its promises behave like those of a session of this
+ * process.
+ */
+const shellStream = (
+  stream: ClientHttp2Stream,
+  ask: () => void,
+): { shell: ShellStream; events: Required<Omit<Events, 'begun'>> } => {
   let ended = false
   let killed = false
   const done = Promise.withResolvers<{ code: number | null; signal: string | null; stderr: string }>()
@@ -210,7 +244,7 @@ const shellStream = (stream: ClientHttp2Stream, ask: () => void): { shell: Shell
     if (killed || ended) return
     killed = true
     ask()
-    // What still comes makes way for the last words.
+    // The rest of the output is dropped so that the last frames arrive.
     stream.resume()
     setTimeout(() => {
       done.resolve({ code: null, signal: 'SIGTERM', stderr: '' })

@@ -1,4 +1,5 @@
 import { randomUUID } from 'node:crypto'
+import { openBackoff, type Backoff } from '../../pacing/backoff.ts'
 import type { FleetKeys } from './relay-keys.ts'
 import { NotHeld } from './relay-frames.ts'
 import { RelayLink } from './relay-link.ts'
@@ -6,7 +7,10 @@ import { openRelayServer, type HeldLogins, type RelayServer } from './relay-serv
 import { RelaySession } from './relay-session.ts'
 import { within } from './route.ts'
 
-/** What is on record of a login at a process: a person logged in there (`address` says where it is reached), or it waits there for one. */
+/**
+ * The record of a login at a process: a person logged in there (`address` is where other processes
+ * reach it), or the login waits there for a person.
+ */
 export interface LoginRecord {
   login: string
   process: string
@@ -18,21 +22,27 @@ export interface LoginRecord {
 
 /** The record that all processes of a fleet share. */
 export interface LoginRecords {
-  /** Those of all processes that have renewed theirs lately. */
+  /** The records of all processes that have renewed theirs lately. */
   read(): Promise<LoginRecord[]>
-  /** Replaces what is on record of a process, and renews it. */
+  /** Replaces and renews the records of a process. */
   write(process: string, records: readonly Omit<LoginRecord, 'process'>[]): Promise<void>
 }
 
 /** The logins of the other processes of a fleet. */
 export interface OtherProcesses {
-  /** A login that a person made in another process; undefined when none is known to hold it. Never rejects, takes 2 s at most. */
+  /**
+   * A login that a person made in another process; undefined when no process is known to hold it.
+   * Never rejects, takes 2 s at most.
+   */
   find(login: string): Promise<RelaySession | undefined>
-  /** Whether a login waits for a person somewhere else. */
+  /** Whether a login waits for a person at another process. */
   waits(login: string): Promise<boolean>
-  /** What this process holds is otherwise now. Resolves when that is on record, or after 2 s. */
+  /**
+   * Called when the logins of this process have changed. Resolves when the change is on record, or
+   * after 2 s.
+   */
   changed(): Promise<void>
-  /** Tells every process that holds the login to end it. */
+  /** Asks every process that holds the login to end it. */
   forget(login: string): Promise<void>
   close(): Promise<void>
 }
@@ -42,47 +52,43 @@ export interface RelayOptions {
   records: LoginRecords
   /** Where the other processes reach this one; port 0: a free one. */
   address: { host: string; port: number }
-  /** Told of trouble that a person should see. */
+  /** Called with trouble that a person should see. */
   warn: (error: unknown, message: string) => void
-  /** Pause between renewals of what is on record; default 5 s. */
+  /** Pause between renewals of the record; default 5 s. */
   renewMs?: number
 }
 
-/** What others hold is known this late at most. */
+/** Records of other processes are this old at most. */
 const recordAgeMs = 1_000
 const recordDeadlineMs = 2_000
-/** A process that cannot be reached is tried again after this time, twice as long after each failure. */
-const awayMs = { first: 2_000, longest: 60_000 }
+/** Pause before a process that cannot be reached is tried again; it doubles after each failure. */
+const awayMs = { firstMs: 2_000, longestMs: 60_000 }
 
-/**
- * Lends the logins that a person made in this process to the others of the fleet, and theirs to this one. It listens from the first such login on.
- * Who held a login and lost it, or cannot be reached, is passed over.
- */
-export const openRelay = (options: RelayOptions, held: HeldLogins): OtherProcesses => {
-  const { keys, records, warn } = options
-  const own = randomUUID()
-  const links = new Map<string, RelayLink>()
-  const away = new Map<string, { until: number; pause: number }>()
-  /** Logins that a process does not hold any more, by process and login: the time since it was said to. */
-  const lost = new Map<string, string>()
-  let server: Promise<RelayServer> | undefined
+const late = (): Error => new Error(`the database did not answer within ${recordDeadlineMs / 1_000} s`)
+
+/** The logins of the other processes, read again when the records are older than `recordAgeMs`. */
+const openOthers = (records: LoginRecords, own: string): (() => Promise<LoginRecord[]>) => {
   let known: { at: number; records: Promise<LoginRecord[]> } | undefined
-  let closed = false
-
-  const late = (): Error => new Error(`the database did not answer within ${recordDeadlineMs / 1_000} s`)
-
-  const others = (): Promise<LoginRecord[]> => {
+  return () => {
     const now = performance.now()
     if (known !== undefined && now - known.at < recordAgeMs) return known.records
     const before = known?.records
     const read = within(records.read(), recordDeadlineMs, late).then(
       (all) => all.filter(({ process }) => process !== own),
-      // The holders themselves say what they hold: the last that was known is better than nothing.
+      // The holders themselves know what they hold, so old records are better than none.
       () => before ?? [],
     )
     known = { at: now, records: read }
     return read
   }
+}
+
+/** The links to other processes, and the processes that can be asked for a login now. */
+const openHolders = (keys: FleetKeys, others: () => Promise<LoginRecord[]>) => {
+  const links = new Map<string, RelayLink>()
+  const away = new Map<string, { until: number; pauses: Backoff }>()
+  /** The logins that a process has lost, by process and login: `since` of the wrong record. */
+  const lost = new Map<string, string>()
 
   const linkTo = (address: string): RelayLink => {
     const link = links.get(address) ?? new RelayLink(address, keys)
@@ -96,14 +102,16 @@ export const openRelay = (options: RelayOptions, held: HeldLogins): OtherProcess
         lost.set(`${process} ${login}`, since)
         return
       }
-      const pause = Math.min(awayMs.longest, (away.get(process)?.pause ?? awayMs.first / 2) * 2)
-      away.set(process, { until: performance.now() + pause, pause })
+      const pauses = away.get(process)?.pauses ?? openBackoff(awayMs)
+      away.set(process, { until: performance.now() + pauses.next(), pauses })
     })
 
   const holders = async (login: string): Promise<LoginRecord[]> => {
     const all = await others()
-    for (const process of away.keys()) if (!all.some((record) => record.process === process)) away.delete(process)
-    for (const name of lost.keys()) if (!all.some((record) => `${record.process} ${record.login}` === name)) lost.delete(name)
+    for (const process of away.keys())
+      if (!all.some((record) => record.process === process)) away.delete(process)
+    for (const name of lost.keys())
+      if (!all.some((record) => `${record.process} ${record.login}` === name)) lost.delete(name)
     for (const [address, link] of links)
       if (link.calls === 0 && !all.some((record) => record.address === address)) {
         link.close()
@@ -112,29 +120,89 @@ export const openRelay = (options: RelayOptions, held: HeldLogins): OtherProcess
     const now = performance.now()
     return all
       .filter((record) => record.login === login && record.address !== undefined)
-      .filter(({ process, since }) => (away.get(process)?.until ?? 0) <= now && lost.get(`${process} ${login}`) !== since)
+      .filter(
+        ({ process, since }) =>
+          (away.get(process)?.until ?? 0) <= now && lost.get(`${process} ${login}`) !== since,
+      )
   }
 
+  return {
+    holders,
+    sessionOf,
+    close(): void {
+      for (const link of links.values()) link.close()
+    },
+  }
+}
+
+/** Opens the server for other processes at its first use, and warns once where it cannot. */
+const openListener = ({ keys, address, warn }: RelayOptions, held: HeldLogins) => {
+  let server: Promise<RelayServer> | undefined
   let warned = false
-  const address = async (): Promise<string | undefined> => {
-    server ??= openRelayServer(held, { keys, address: options.address })
+  const reached = async (): Promise<string | undefined> => {
+    server ??= openRelayServer(held, { keys, address })
     try {
       return (await server).address
     } catch (error) {
       server = undefined
-      const { host, port } = options.address
-      const remedy = "other processes cannot use logins that are made here; give an address of this host and a port of this process's own"
+      const { host, port } = address
+      const remedy =
+        'other processes cannot use logins that are made here; give an address of this host and a ' +
+        'port that no other process has'
       if (!warned) warn(error, `SERVICE_RELAY_ADDRESS=${host}:${port} cannot be listened at: ${remedy}`)
       warned = true
       return undefined
     }
   }
 
+  return {
+    /** Where other processes reach this one; undefined where it cannot listen. */
+    reached,
+    close: async (): Promise<void> => {
+      await server?.then(
+        (opened) => opened.close(),
+        () => undefined,
+      )
+    },
+  }
+}
+
+/** Runs `work` one call at a time. Calls during a run share the next run. */
+const oneAtATime = (work: () => Promise<void>): (() => Promise<void>) => {
+  let underWay: Promise<void> | undefined
+  let again: Promise<void> | undefined
+  const next = (): Promise<void> => {
+    underWay = work().finally(() => (underWay = undefined))
+    return underWay
+  }
+  return () => {
+    if (underWay === undefined) return next()
+    again ??= underWay.then(() => {
+      again = undefined
+      return next()
+    })
+    return again
+  }
+}
+
+/**
+ * Lends the logins that a person made in this process to the other processes of the fleet, and
+ * theirs to this one. It listens from the first such login on. It skips processes that have lost a
+ * login or cannot be reached.
+ */
+export const openRelay = (options: RelayOptions, held: HeldLogins): OtherProcesses => {
+  const { keys, records, warn } = options
+  const own = randomUUID()
+  const others = openOthers(records, own)
+  const holding = openHolders(keys, others)
+  const listener = openListener(options, held)
+  let closed = false
+
   let onRecord = false
   const publish = async (): Promise<void> => {
     const list = closed ? [] : held.list()
     if (list.length === 0 && !onRecord) return
-    const reached = list.some(({ waiting }) => !waiting) ? await address() : undefined
+    const reached = list.some(({ waiting }) => !waiting) ? await listener.reached() : undefined
     const rows = list.flatMap(({ login, waiting, since }) => {
       const row = { login, waiting, since: since.toISOString() }
       return waiting ? [row] : reached === undefined ? [] : [{ ...row, address: reached }]
@@ -144,43 +212,33 @@ export const openRelay = (options: RelayOptions, held: HeldLogins): OtherProcess
     onRecord = rows.length > 0
   }
 
-  let underWay: Promise<void> | undefined
-  let again: Promise<void> | undefined
-  /** One at a time: what changed meanwhile is in the next one, which all share who asked meanwhile. */
-  const changed = (): Promise<void> => {
-    const next = (): Promise<void> => {
-      underWay = publish()
-        .catch((error: unknown) => {
-          warn(error, 'what this process holds of logins could not be put on record; it is tried again')
-        })
-        .finally(() => (underWay = undefined))
-      return underWay
-    }
-    if (underWay === undefined) return next()
-    again ??= underWay.then(() => {
-      again = undefined
-      return next()
-    })
-    return again
-  }
+  const changed = oneAtATime(() =>
+    publish().catch((error: unknown) => {
+      warn(error, 'what this process holds of logins could not be put on record; it is tried again')
+    }),
+  )
   const timer = setInterval(() => void changed(), options.renewMs ?? 5_000)
   timer.unref()
 
   return {
     async find(login) {
-      const [record] = await holders(login)
-      return record === undefined || closed ? undefined : sessionOf(record)
+      const [record] = await holding.holders(login)
+      return record === undefined || closed ? undefined : holding.sessionOf(record)
     },
     waits: async (login) => (await others()).some((record) => record.login === login && record.waiting),
     changed,
     async forget(login) {
       await Promise.all(
-        (await holders(login)).map((record) =>
-          sessionOf(record)
+        (await holding.holders(login)).map((record) =>
+          holding
+            .sessionOf(record)
             .forget()
             .catch((error: unknown) => {
               if (!(error instanceof NotHeld))
-                warn(error, 'a login that is not wanted any more could not be ended at the process that holds it')
+                warn(
+                  error,
+                  'a login that is not wanted any more could not be ended at the process that holds it',
+                )
             }),
         ),
       )
@@ -189,11 +247,8 @@ export const openRelay = (options: RelayOptions, held: HeldLogins): OtherProcess
       closed = true
       clearInterval(timer)
       await changed()
-      for (const link of links.values()) link.close()
-      await server?.then(
-        (opened) => opened.close(),
-        () => undefined,
-      )
+      holding.close()
+      await listener.close()
     },
   }
 }

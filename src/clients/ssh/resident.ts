@@ -1,9 +1,9 @@
 import { randomBytes } from 'node:crypto'
-import { quote } from '../../drivers/quote.ts'
-import { LinkError, type ShellResult } from '../../drivers/shell.ts'
+import { quote } from '../../shell/quote.ts'
+import { LinkError, type ShellResult } from '../../shell/site-shell.ts'
 import { printable } from './journey.ts'
 
-/** Standard input and outputs of a shell, of an SSH channel or of whatever else leads to one. */
+/** Standard input and outputs of a shell, over an SSH channel or any other channel. */
 export interface ResidentChannel {
   on(event: 'data', listener: (chunk: Buffer) => void): unknown
   on(event: 'error', listener: () => void): unknown
@@ -15,10 +15,13 @@ export interface ResidentChannel {
   close(): unknown
 }
 
-/** How much of the standard error is kept. */
+/** Bytes of the standard error that are kept. */
 export const stderrBytes = 64 * 1024
 
-/** Collects bytes up to a mark that may come in pieces; what came before the first mark is no part of the answer. */
+/**
+ * Collects bytes up to a mark, which may arrive in pieces; bytes before the first mark are not part
+ * of the answer.
+ */
 class Marked {
   readonly #keep: (bytes: Buffer) => void
   readonly #start: Buffer
@@ -26,7 +29,7 @@ class Marked {
   #begun = false
   #before = ''
   #held: Buffer = Buffer.alloc(0)
-  /** What stands after the end mark, up to the end of its line. */
+  /** The text after the end mark, up to the end of its line. */
   tail?: string
 
   constructor(start: string, end: string, keep: (bytes: Buffer) => void) {
@@ -70,7 +73,7 @@ class Marked {
     return this.#begun
   }
 
-  /** What came before the first mark, its end. */
+  /** The end of the bytes before the first mark. */
   get before(): string {
     return this.#begun ? '' : this.#before + this.#held.toString('utf8')
   }
@@ -96,16 +99,17 @@ interface Work {
   chunks: Buffer[]
   bytes: number
   maxBytes: number
-  words: LastBytes
+  lastError: LastBytes
   resolve: (result: ShellResult) => void
   reject: (error: Error) => void
   timer: NodeJS.Timeout
 }
 
 /**
- * One `sh` at the site that runs script after script: 1–2 ms each, where a channel with the account's own shell costs up to 200 ms.
- * Each script runs in a subshell of its own, between two marks with a random token on both outputs; so neither what a script
- * does to its shell nor what the account's start files print gets into another answer.
+ * One `sh` at the site that runs script after script: 1–2 ms each, where a channel with the
+ * account's own shell costs up to 200 ms. Each script runs in a subshell of its own, between two
+ * marks with a random token on both outputs. So neither a script's changes to its shell nor the
+ * output of the account's start files affects another answer.
  */
 export class Resident {
   readonly #channel: ResidentChannel
@@ -117,7 +121,10 @@ export class Resident {
   pid = ''
   /** Called once when it has ended, whatever the reason. */
   onEnd: () => void = () => undefined
-  /** Called when it was left in the middle of a script, which may still be running in the group `pid`. */
+  /**
+   * Called when it was abandoned in the middle of a script, which may still be running in the group
+   * `pid`.
+   */
   onLeft: () => void = () => undefined
 
   constructor(channel: ResidentChannel) {
@@ -148,7 +155,7 @@ export class Resident {
     return this.#work === undefined && !this.#over
   }
 
-  /** The first script: tells that a shell answers at all. */
+  /** Runs the first script, which proves that a shell answers. */
   async greet(deadlineMs: number): Promise<void> {
     const answer = await this.run(`printf '%s %s' "$$" "\${BASH_VERSION-}"`, undefined, deadlineMs, 1000)
     const [pid = '', bash = ''] = answer.stdout.toString('latin1').split(' ')
@@ -162,22 +169,24 @@ export class Resident {
     const token = randomBytes(16).toString('hex')
     return new Promise<ShellResult>((resolve, reject) => {
       const chunks: Buffer[] = []
-      const words = new LastBytes()
+      const lastError = new LastBytes()
       const work: Work = {
         chunks,
         bytes: 0,
         maxBytes,
-        words,
+        lastError,
         resolve,
         reject,
         stdout: new Marked(`<${token}\n`, `>${token} `, (bytes) => {
           work.bytes += bytes.length
           if (work.bytes <= maxBytes) chunks.push(bytes)
         }),
-        stderr: new Marked(`<${token}\n`, `>${token} `, (bytes) => words.add(bytes)),
+        stderr: new Marked(`<${token}\n`, `>${token} `, (bytes) => lastError.add(bytes)),
         timer: setTimeout(() => {
           const seen = work.stdout.begun ? 'did not end' : 'gave no answer'
-          this.#stop(new LinkError('link', `the script ${seen} within ${Math.round(deadlineMs / 100) / 10} s`))
+          this.#stop(
+            new LinkError('link', `the script ${seen} within ${Math.round(deadlineMs / 100) / 10} s`),
+          )
         }, deadlineMs),
       }
       this.#work = work
@@ -204,7 +213,12 @@ export class Resident {
     if (work.stdout.tail === undefined || work.stderr.tail === undefined) return
     this.#work = undefined
     clearTimeout(work.timer)
-    work.resolve({ code: Number(work.stdout.tail), signal: null, stdout: Buffer.concat(work.chunks), stderr: work.words.toString() })
+    work.resolve({
+      code: Number(work.stdout.tail),
+      signal: null,
+      stdout: Buffer.concat(work.chunks),
+      stderr: work.lastError.toString(),
+    })
   }
 
   #stop(error: Error): void {
@@ -227,10 +241,10 @@ export class Resident {
     this.#work = undefined
     if (work !== undefined) {
       clearTimeout(work.timer)
-      const said = printable(`${work.stdout.before} ${work.stderr.before} ${work.words.toString()}`)
-      // Before its first mark no shell has spoken: the account has none, or may not use it.
+      const detail = printable(`${work.stdout.before} ${work.stderr.before} ${work.lastError.toString()}`)
+      // There was no first mark, so no shell has answered: the account has none, or may not use it.
       const stage = work.stdout.begun || how === 'the link was lost' ? 'link' : 'shell'
-      work.reject(new LinkError(stage, said === '' ? how : `${how}: ${said}`))
+      work.reject(new LinkError(stage, detail === '' ? how : `${how}: ${detail}`))
     }
     this.onEnd()
   }

@@ -3,13 +3,18 @@ import { lookup } from 'node:dns/promises'
 import { connect, isIP, type Socket } from 'node:net'
 import { homedir } from 'node:os'
 import { Duplex } from 'node:stream'
-import { LinkError } from '../../drivers/shell.ts'
-import { quote } from '../../drivers/quote.ts'
+import { LinkError } from '../../shell/site-shell.ts'
+import { quote } from '../../shell/quote.ts'
 import { printable, type Journey } from './journey.ts'
 import type { SshTarget } from './target.ts'
 
-/** Rejects with `error` when `promise` takes longer; what the promise brings later goes to `late`. */
-export const within = <T>(promise: Promise<T>, milliseconds: number, error: () => Error, late?: (value: T) => void): Promise<T> =>
+/** Rejects with `error` when `promise` takes longer; a later result goes to `late`. */
+export const within = <T>(
+  promise: Promise<T>,
+  milliseconds: number,
+  error: () => Error,
+  late?: (value: T) => void,
+): Promise<T> =>
   new Promise<T>((resolve, reject) => {
     let over = false
     const timer = setTimeout(() => {
@@ -30,8 +35,9 @@ export const within = <T>(promise: Promise<T>, milliseconds: number, error: () =
   })
 
 /**
- * A TCP connection to the target. The name is looked up once and the connection made to the addresses found, each asked about before: a
- * name that changes its address in between leads nowhere else.
+ * A TCP connection to the target. The name is looked up once, and each found address is judged
+ * before the connection is made to it. A name that changes its address in between leads nowhere
+ * else.
  *
  * @throws LinkError in stage `name` or `route`.
  */
@@ -42,7 +48,8 @@ export const openRoute = async (
 ): Promise<Socket> => {
   const timeout = target.timeouts?.routeMs ?? 10_000
   const until = performance.now() + timeout
-  const late = (): Error => new LinkError('name', `no answer about the name ${target.host} within ${timeout / 1000} s`)
+  const late = (): Error =>
+    new LinkError('name', `no answer about the name ${target.host} within ${timeout / 1000} s`)
   const found = isIP(target.host)
     ? [{ address: target.host }]
     : await within(lookup(target.host, { all: true }), timeout, late).catch((error: unknown) => {
@@ -64,15 +71,21 @@ export const openRoute = async (
     }
     const remaining = until - performance.now()
     if (remaining <= 0) break
-    const attempt = await connectTo(address, target.port, remaining).catch((error: unknown) => error as NodeJS.ErrnoException)
+    const attempt = await connectTo(address, target.port, remaining).catch(
+      (error: unknown) => error as NodeJS.ErrnoException,
+    )
     if ('destroy' in attempt) {
       journey.address = address
       return attempt
     }
-    failed.push(`${address} port ${target.port}: ${reasons[attempt.code ?? ''] ?? attempt.code ?? attempt.message}`)
+    failed.push(
+      `${address} port ${target.port}: ${reasons[attempt.code ?? ''] ?? attempt.code ?? attempt.message}`,
+    )
   }
   if (failed.length === 0 && refused.length > 0) {
-    throw new LinkError('route', `connections to this address are not allowed: ${refused.join('; ')}`, { permanent: true })
+    throw new LinkError('route', `connections to this address are not allowed: ${refused.join('; ')}`, {
+      permanent: true,
+    })
   }
   throw new LinkError('route', failed.join('; ') || `no connection within ${timeout / 1000} s`)
 }
@@ -89,7 +102,10 @@ const connectTo = (address: string, port: number, milliseconds: number): Promise
   new Promise((resolve, reject) => {
     // Without delay of small packets: 2 ms a command instead of 44.
     const socket = connect({ host: address, port, noDelay: true, keepAlive: true })
-    const timer = setTimeout(() => socket.destroy(Object.assign(new Error('no answer'), { code: 'ETIMEDOUT' })), milliseconds)
+    const timer = setTimeout(
+      () => socket.destroy(Object.assign(new Error('no answer'), { code: 'ETIMEDOUT' })),
+      milliseconds,
+    )
     socket.once('error', (error) => {
       clearTimeout(timer)
       reject(error)
@@ -104,29 +120,43 @@ const connectTo = (address: string, port: number, milliseconds: number): Promise
 const plain = /^[\w.:@%+-]+$/
 
 /** The command with `%h`, `%p`, `%r` (and `%%`) replaced, each by one word for `sh`. */
-export const proxyCommandText = (command: string, target: Pick<SshTarget, 'host' | 'port' | 'username'>): string => {
+export const proxyCommandText = (
+  command: string,
+  target: Pick<SshTarget, 'host' | 'port' | 'username'>,
+): string => {
   const word = (text: string): string => (plain.test(text) ? text : quote(text))
-  const values: Record<string, string> = { h: word(target.host), p: String(target.port), r: word(target.username), '%': '%' }
+  const values: Record<string, string> = {
+    h: word(target.host),
+    p: String(target.port),
+    r: word(target.username),
+    '%': '%',
+  }
   return command.replace(/%([hpr%])/g, (_all, letter: string) => values[letter]!)
 }
 
-/** A connection through the input and output of a command here, which ends with it. It sees nothing of this process' environment. */
-export const openProxyCommand = (command: string, target: SshTarget): { stream: Duplex; said: () => Promise<string> } => {
+/**
+ * A connection over the input and output of a local command, which ends with it. The command does
+ * not see this process' environment.
+ */
+export const openProxyCommand = (
+  command: string,
+  target: SshTarget,
+): { stream: Duplex; printed: () => Promise<string> } => {
   const child = spawn('/bin/sh', ['-c', proxyCommandText(command, target)], {
     stdio: 'pipe',
-    // A group of its own, so that all of a pipeline ends.
+    // A process group of its own, so that a whole pipeline ends.
     detached: true,
     cwd: '/',
     env: { PATH: '/usr/local/bin:/usr/bin:/bin', HOME: homedir() },
   })
-  let words = ''
-  child.stderr.setEncoding('utf8').on('data', (text: string) => (words = (words + text).slice(-500)))
+  let output = ''
+  child.stderr.setEncoding('utf8').on('data', (text: string) => (output = (output + text).slice(-500)))
   const end = (): void => {
     if (child.pid === undefined) return
     try {
       process.kill(-child.pid, 'SIGKILL')
     } catch {
-      // All of the group have ended.
+      // All processes of the group have ended.
     }
   }
   const stream = new Duplex({
@@ -145,6 +175,8 @@ export const openProxyCommand = (command: string, target: SshTarget): { stream: 
   child.stdin.on('error', () => stream.destroy())
   child.on('error', (error) => stream.destroy(error))
   child.on('close', () => stream.destroy())
-  const closed = new Promise<void>((resolve) => child.once('close', () => resolve()).once('error', () => resolve()))
-  return { stream, said: () => closed.then(() => printable(words)) }
+  const closed = new Promise<void>((resolve) =>
+    child.once('close', () => resolve()).once('error', () => resolve()),
+  )
+  return { stream, printed: () => closed.then(() => printable(output)) }
 }

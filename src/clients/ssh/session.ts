@@ -1,29 +1,40 @@
 import { randomBytes } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Duplex } from 'node:stream'
-import type { Client, ClientChannel } from 'ssh2'
-import { LinkError, type RunOptions, type ShellResult, type ShellStream } from '../../drivers/shell.ts'
-import { messageOf, printable } from './journey.ts'
+import type { Client, ClientChannel, ExecOptions, SFTPWrapper } from 'ssh2'
+import {
+  LinkError,
+  type RunOptions,
+  type ShellResult,
+  type ShellStream,
+  type TerminalSize,
+} from '../../shell/site-shell.ts'
+import { printableMessage, printable } from './journey.ts'
 import { LastBytes, Resident } from './resident.ts'
-import { collect, endsOf } from './shell-stream.ts'
+import { collectOutput, endsOf } from './shell-stream.ts'
 
-/** A script of this many characters goes into the request for its channel; servers other than OpenSSH take packets of 32 KiB. */
+/**
+ * Longest script that goes into the request for its channel; servers other than OpenSSH take
+ * packets of 32 KiB.
+ */
 const longestInRequest = 20 * 1024
-/** A script up to here goes through a resident shell; bash reads its input byte by byte, 1 µs each. */
+/** Longest script for a resident shell; bash reads its input byte by byte, 1 µs each. */
 const longestForResident = { bash: 16 * 1024, other: 512 * 1024 }
 const longestFedInput = 16 * 1024
 const residentShells = 3
 const refusedPauseMs = 50
-/** Between TERM and KILL. */
+/** Pause between TERM and KILL. */
 const politeMs = 5000
 
 export const runDefaults = { deadlineMs: 60_000, maxBytes: 64 * 1024 * 1024 }
 
 /**
- * A command for whatever shell the account has (sh, fish, csh …) that makes `/bin/sh` evaluate a script. Everything that some shell
- * might read inside single quotes stands there as an octal number for `printf %b`.
+ * A command for whatever shell the account has (sh, fish, csh …) that makes `/bin/sh` evaluate a
+ * script. Every character that some shell might interpret inside single quotes is written as an
+ * octal number for `printf %b`.
  */
-export const shellCommand = (script: string): string => `exec /bin/sh -c 'eval "$(printf %b "${encoded(script)}")"'`
+export const shellCommand = (script: string): string =>
+  `exec /bin/sh -c 'eval "$(printf %b "${encoded(script)}")"'`
 
 const encoded = (script: string): string =>
   script.replace(/[\\'"`$!%\n\r\t]/g, (letter) => `\\0${letter.charCodeAt(0).toString(8).padStart(3, '0')}`)
@@ -32,8 +43,8 @@ interface Waiter {
   start: () => void
 }
 
-/** One connection that is logged in: runs scripts and streams over its channels. */
-export class Session {
+/** One connection after its login: runs scripts and streams over its channels. */
+export class SshSession {
   readonly #client: Client
   readonly #route: Duplex
   #channels: number
@@ -49,23 +60,39 @@ export class Session {
   #idleSince = performance.now()
   #onEnd: ((error: LinkError) => void)[] = []
 
-  /** `route`: what the client runs over, torn down when the peer does not answer a farewell. */
+  /**
+   * `route`: the stream below the client, destroyed when the peer does not answer the disconnect.
+   */
   constructor(client: Client, route: Duplex, channels: number) {
     this.#client = client
     this.#route = route
     this.#channels = channels
     let cause: Error | undefined
     client.on('error', (error: Error) => (cause ??= error))
-    client.on('close', () => this.#end(new LinkError('link', `the link was lost${cause === undefined ? '' : `: ${messageOf(cause)}`}`)))
+    client.on('close', () =>
+      this.#end(
+        new LinkError(
+          'link',
+          `the link was lost${cause === undefined ? '' : `: ${printableMessage(cause)}`}`,
+        ),
+      ),
+    )
   }
 
   get alive(): boolean {
     return this.#lost === undefined
   }
 
-  /** Since when nothing runs over it, in `performance.now()` milliseconds; undefined while something does. */
+  /**
+   * Since when the connection is idle, in `performance.now()` milliseconds; undefined while it is
+   * in use.
+   */
   get idleSince(): number | undefined {
-    const busy = this.#streams > 0 || this.#forwards > 0 || this.#opening > 0 || this.#residents.some((resident) => !resident.idle)
+    const busy =
+      this.#streams > 0 ||
+      this.#forwards > 0 ||
+      this.#opening > 0 ||
+      this.#residents.some((resident) => !resident.idle)
     return busy ? undefined : this.#idleSince
   }
 
@@ -87,9 +114,12 @@ export class Session {
     const until = performance.now() + deadlineMs
     const maxBytes = options.maxBytes ?? runDefaults.maxBytes
     const input = fedInput(options.input)
-    if (input !== false && script.length <= (this.#bash ? longestForResident.bash : longestForResident.other)) {
+    if (
+      input !== false &&
+      script.length <= (this.#bash ? longestForResident.bash : longestForResident.other)
+    ) {
       const answer = await this.#onResident(until, (resident) =>
-        // The first resident tells whether its `sh` is a bash.
+        // The first resident reports whether its `sh` is a bash.
         resident.bash && script.length > longestForResident.bash
           ? undefined
           : resident.run(script, input, Math.max(1, until - performance.now()), maxBytes),
@@ -99,13 +129,21 @@ export class Session {
     return this.#runAlone(script, options.input, until, maxBytes)
   }
 
-  /** As `SiteShell.open`; without `hasInput` nothing can be written to it. */
-  async open(script: string, deadlineMs = runDefaults.deadlineMs, hasInput = true): Promise<ShellStream> {
+  /**
+   * As `SiteShell.open`; without `hasInput` nothing can be written to it. `terminal`: on a pseudo
+   * terminal of this size, as `SiteShell.terminal`.
+   */
+  async open(
+    script: string,
+    deadlineMs = runDefaults.deadlineMs,
+    hasInput = true,
+    terminal?: TerminalSize,
+  ): Promise<ShellStream> {
     const until = performance.now() + deadlineMs
     const mark = `<${randomBytes(16).toString('hex')} `
-    // The mark ends what the account's start files may have said, and tells the process.
+    // The mark ends the output of the account's start files and gives the process id.
     const { command, first } = commandOf(`printf '${mark}%s\\n' "$$"\n${script}`, hasInput)
-    const channel = await this.#channel(command, until)
+    const channel = await this.#channel(command, until, terminal)
     return new Promise<ShellStream>((resolve, reject) => {
       const late = (): void => {
         reject(new LinkError('shell', `no shell at the site within ${Math.round(deadlineMs / 100) / 10} s`))
@@ -118,16 +156,58 @@ export class Session {
       }
       const stream = this.#stream(channel, Buffer.from(mark), () => {
         clearTimeout(timer)
-        resolve(stream)
+        resolve(
+          terminal === undefined
+            ? stream
+            : { ...stream, resize: (rows, columns) => channel.setWindow(rows, columns, 0, 0) },
+        )
       })
       // After the mark this changes nothing: the promise is settled.
       stream.done.then(({ code, stderr }) => {
-        const said = stderr === '' ? '' : `: ${printable(stderr)}`
-        fail(new LinkError('shell', `the account has no usable shell (exit code ${code ?? 'none'})${said}`))
+        const detail = stderr === '' ? '' : `: ${printable(stderr)}`
+        fail(new LinkError('shell', `the account has no usable shell (exit code ${code ?? 'none'})${detail}`))
       }, fail)
       if (!hasInput) channel.end(first)
       else if (first !== undefined) channel.write(first)
     })
+  }
+
+  /** A channel of the SFTP subsystem; it counts as one of the streams until it is closed. */
+  async files(deadlineMs = runDefaults.deadlineMs): Promise<SFTPWrapper> {
+    const until = performance.now() + deadlineMs
+    await this.#turn(this.#opens, () => this.#mayOpen(), until)
+    this.#streams++
+    const left = (): void => {
+      this.#streams--
+      this.#next()
+    }
+    const { promise, resolve, reject } = Promise.withResolvers<SFTPWrapper>()
+    let isLate = false
+    const timer = setTimeout(
+      () => {
+        isLate = true
+        reject(new LinkError('shell', 'the server opens no SFTP channel until the deadline'))
+      },
+      Math.max(1, until - performance.now()),
+    )
+    try {
+      this.#client.sftp((error, sftp) => {
+        if (error !== undefined)
+          reject(new LinkError('shell', `the server has no SFTP: ${printableMessage(error)}`))
+        else if (isLate) sftp.end()
+        else resolve(sftp)
+      })
+      const sftp = await promise
+      sftp.once('close', left)
+      return sftp
+    } catch (error) {
+      left()
+      throw error instanceof LinkError
+        ? error
+        : (this.#lost ?? new LinkError('link', printableMessage(error)))
+    } finally {
+      clearTimeout(timer)
+    }
   }
 
   /** A connection from the host on, for a host behind it. */
@@ -145,7 +225,12 @@ export class Session {
       this.#client.forwardOut('127.0.0.1', 0, host, port, (error, channel) => {
         if (error !== undefined && error !== null) {
           gone()
-          reject(new LinkError('route', `the jump host cannot reach ${host} port ${port}: ${messageOf(error)}`))
+          reject(
+            new LinkError(
+              'route',
+              `the jump host cannot reach ${host} port ${port}: ${printableMessage(error)}`,
+            ),
+          )
           return
         }
         channel.once('close', gone)
@@ -154,7 +239,7 @@ export class Session {
     })
   }
 
-  /** One answer of a shell; @throws LinkError. */
+  /** Waits for one answer of a shell; @throws LinkError. */
   async greet(deadlineMs: number): Promise<void> {
     await this.run(':', { deadlineMs, maxBytes: 1000 })
   }
@@ -166,7 +251,7 @@ export class Session {
     for (const listener of this.#onEnd.splice(0)) listener(error)
   }
 
-  /** Channels that are kept for resident shells, so that streams never take all. */
+  /** Channels that are reserved for resident shells, so that streams never take all. */
   get #reserve(): number {
     return this.#channels >= 8 ? residentShells : this.#channels >= 2 ? 1 : 0
   }
@@ -175,12 +260,16 @@ export class Session {
     return this.#residents.length + this.#opening + this.#streams
   }
 
-  /** Lets those begin who wait for a channel, while there is one for them. */
+  /** Wakes calls that wait for a channel, while there is one for them. */
   #next(): void {
     this.#idleSince = performance.now()
-    // As many as can begin: those woken in vain would queue again, a thousand times for a thousand.
+    // Wakes as many as can begin: calls woken in vain would queue again, a thousand times for a
+    // thousand calls.
     const idle = this.#residents.filter((resident) => resident.idle).length
-    const more = Math.min(residentShells - this.#residents.length - this.#opening, this.#channels - this.#inUse)
+    const more = Math.min(
+      residentShells - this.#residents.length - this.#opening,
+      this.#channels - this.#inUse,
+    )
     for (const waiter of this.#runs.splice(0, idle + Math.max(0, more))) waiter.start()
     if (this.#opens.length > 0 && this.#mayOpen()) this.#opens.shift()!.start()
   }
@@ -195,8 +284,9 @@ export class Session {
   #mayOpen(): boolean {
     if (this.#streams >= Math.max(1, this.#channels - this.#reserve)) return false
     if (this.#inUse < this.#channels) return true
-    // An idle resident makes way.
-    const idle = this.#residents.length > this.#reserve ? this.#residents.find((resident) => resident.idle) : undefined
+    // An idle resident gives up its channel.
+    const idle =
+      this.#residents.length > this.#reserve ? this.#residents.find((resident) => resident.idle) : undefined
     idle?.close()
     return this.#inUse < this.#channels
   }
@@ -223,8 +313,11 @@ export class Session {
     })
   }
 
-  /** Gives work to a resident shell that is idle, made if there is none. */
-  async #onResident<T>(until: number, use: (resident: Resident) => Promise<T> | undefined): Promise<T | undefined> {
+  /** Gives work to an idle resident shell; starts one if there is none. */
+  async #onResident<T>(
+    until: number,
+    use: (resident: Resident) => Promise<T> | undefined,
+  ): Promise<T | undefined> {
     for (;;) {
       await this.#turn(this.#runs, () => this.#mayRun(), until)
       const idle = this.#residents.find((resident) => resident.idle)
@@ -235,7 +328,7 @@ export class Session {
           this.#next()
         }
       }
-      // Somebody else was faster.
+      // Another call was faster.
       if (!this.#mayRun()) continue
       await this.#openResident(until)
     }
@@ -267,7 +360,10 @@ export class Session {
     this.#next()
   }
 
-  /** Ends what a channel has started. OpenSSH refuses the protocol's own signals for root and had none before 7.9. */
+  /**
+   * Ends the processes of a channel. OpenSSH refuses the protocol's own signals for root and had
+   * none before 7.9.
+   */
   #endGroup(pid: string, signal: 'TERM' | 'KILL'): void {
     if (pid === '' || this.#lost !== undefined) return
     const script = `kill -s ${signal} -- -${pid} 2>/dev/null || kill -s ${signal} ${pid} 2>/dev/null`
@@ -275,8 +371,9 @@ export class Session {
   }
 
   /**
-   * The server opens no more channels than the `open` ones: it gets no more from now on. Without any it may not have noticed yet the end of
-   * the last one. @returns whether to try again.
+   * The server opens no more channels than the `open` ones, which are the limit from now on. With
+   * none open, the server may not have noticed the end of the last one yet. @returns whether to try
+   * again.
    */
   async #refused(open: number, until: number): Promise<boolean> {
     if (open > 0) {
@@ -284,17 +381,18 @@ export class Session {
       return true
     }
     if (!this.#everOpened || performance.now() + refusedPauseMs > until) return false
+    // One pause for the server, not one of a row: what asks again is the caller's queue of channels.
     await sleep(refusedPauseMs)
     return true
   }
 
-  async #channel(command: string, until: number): Promise<ClientChannel> {
+  async #channel(command: string, until: number, terminal?: TerminalSize): Promise<ClientChannel> {
     for (;;) {
       await this.#turn(this.#opens, () => this.#mayOpen(), until)
       if (!this.#mayOpen()) continue
       this.#streams++
       try {
-        const channel = await this.#exec(command, until)
+        const channel = await this.#exec(command, until, terminal)
         channel.once('close', () => {
           this.#streams--
           this.#next()
@@ -309,7 +407,7 @@ export class Session {
     }
   }
 
-  #exec(command: string, until: number): Promise<ClientChannel> {
+  #exec(command: string, until: number, terminal?: TerminalSize): Promise<ClientChannel> {
     return new Promise((resolve, reject) => {
       if (this.#lost !== undefined) {
         reject(this.#lost)
@@ -324,7 +422,7 @@ export class Session {
         Math.max(1, until - performance.now()),
       )
       try {
-        this.#client.exec(command, (error, channel) => {
+        this.#client.exec(command, ptyOf(terminal), (error, channel) => {
           clearTimeout(timer)
           if (over) {
             channel?.close()
@@ -337,24 +435,34 @@ export class Session {
           }
           if (this.#lost !== undefined) reject(this.#lost)
           else if ((error as { reason?: unknown }).reason !== undefined) reject(new ChannelRefused(error))
-          else reject(new LinkError('shell', `the server runs no command: ${messageOf(error)}`, { cause: error }))
+          else
+            reject(
+              new LinkError('shell', `the server runs no command: ${printableMessage(error)}`, {
+                cause: error,
+              }),
+            )
         })
       } catch (error) {
         clearTimeout(timer)
         // The socket has ended and its close event is on the way.
-        reject(this.#lost ?? new LinkError('link', `the link was lost: ${messageOf(error)}`))
+        reject(this.#lost ?? new LinkError('link', `the link was lost: ${printableMessage(error)}`))
       }
     })
   }
 
-  /** A script on a channel of its own: with large input, or too long for a resident. */
-  async #runAlone(script: string, input: Uint8Array | string | undefined, until: number, maxBytes: number): Promise<ShellResult> {
+  /** Runs a script on a channel of its own: one with large input, or too long for a resident. */
+  async #runAlone(
+    script: string,
+    input: Uint8Array | string | undefined,
+    until: number,
+    maxBytes: number,
+  ): Promise<ShellResult> {
     const stream = await this.open(script, Math.max(1, until - performance.now()), input !== undefined)
-    return collect(stream, input, until, maxBytes)
+    return collectOutput(stream, input, until, maxBytes)
   }
 
   #stream(channel: ClientChannel, mark: Buffer, begun: () => void): ShellStream {
-    const words = new LastBytes()
+    const lastError = new LastBytes()
     let killed = false
     let ended = false
     let pid = ''
@@ -365,7 +473,8 @@ export class Session {
       channel.signal('TERM')
       this.#endGroup(pid, 'TERM')
       channel.close()
-      // The channel's end comes after its last byte was taken, and OpenSSH tells it when the process has ended.
+      // The channel's end comes after its last byte was taken; OpenSSH reports it when the process
+      // has ended.
       channel.resume()
       setTimeout(() => {
         if (!ended) this.#endGroup(pid, 'KILL')
@@ -395,51 +504,63 @@ export class Session {
       if (!stdout.push(chunk)) channel.pause()
     }
     channel.on('data', take)
-    channel.stderr.on('data', (chunk: Buffer) => words.add(chunk))
+    channel.stderr.on('data', (chunk: Buffer) => lastError.add(chunk))
     channel.on('error', () => undefined)
 
     let settle: () => void = () => undefined
-    const done = new Promise<{ code: number | null; signal: string | null; stderr: string }>((resolve, reject) => {
-      settle = () => resolve({ code: null, signal: 'SIGTERM', stderr: words.toString() })
-      channel.once('close', (code: number | null | undefined, signal?: string) => {
-        ended = true
-        if (killed) settle()
-        else if (this.#lost !== undefined || code === undefined) {
-          const error = this.#lost ?? new LinkError('link', 'the channel ended without an exit code')
-          broken(error)
-          reject(error)
-        } else {
-          over()
-          resolve({ code, signal: signal ?? null, stderr: words.toString() })
-        }
-      })
-    })
+    const done = new Promise<{ code: number | null; signal: string | null; stderr: string }>(
+      (resolve, reject) => {
+        settle = () => resolve({ code: null, signal: 'SIGTERM', stderr: lastError.toString() })
+        channel.once('close', (code: number | null | undefined, signal?: string) => {
+          ended = true
+          if (killed) settle()
+          else if (this.#lost !== undefined || code === undefined) {
+            const error = this.#lost ?? new LinkError('link', 'the channel ended without an exit code')
+            broken(error)
+            reject(error)
+          } else {
+            over()
+            resolve({ code, signal: signal ?? null, stderr: lastError.toString() })
+          }
+        })
+      },
+    )
     done.catch(() => undefined)
     return { stdin, stdout, done, kill }
   }
 }
+
+const ptyOf = (terminal: TerminalSize | undefined): ExecOptions =>
+  terminal === undefined
+    ? {}
+    : { pty: { term: 'xterm-256color', rows: terminal.rows, cols: terminal.columns, width: 0, height: 0 } }
 
 /** The server refused to open one more channel, maybe because of `MaxSessions`. */
 class ChannelRefused extends Error {
   readonly link: LinkError
   constructor(error: Error) {
     super(error.message)
-    this.link = new LinkError('shell', `the server opens no channel: ${messageOf(error)}`, { cause: error })
+    this.link = new LinkError('shell', `the server opens no channel: ${printableMessage(error)}`, {
+      cause: error,
+    })
   }
 }
 
-/** Input that can stand in a script; false: only a channel's own input can carry it. */
+/** Input that can be part of a script; false: only a channel's own input can carry it. */
 export const fedInput = (input: Uint8Array | string | undefined): string | undefined | false => {
   if (input === undefined) return undefined
   if (typeof input !== 'string' || input.length > longestFedInput || input.includes('\0')) return false
   return input
 }
 
-/** The request for a script, and what has to be written first where it is too long for one. */
+/** The request for a script, and the bytes to write first where the script is too long for one. */
 const commandOf = (script: string, hasInput: boolean): { command: string; first?: Buffer } => {
   const command = shellCommand(script)
   if (command.length <= longestInRequest) return { command }
   const first = Buffer.from(script)
-  // Byte by byte where input follows, so that nothing of it is taken.
-  return { command: shellCommand(hasInput ? `eval "$(dd bs=1 count=${first.length} 2>/dev/null)"` : 'eval "$(cat)"'), first }
+  // Reads byte by byte where input follows, so that it takes none of the input.
+  return {
+    command: shellCommand(hasInput ? `eval "$(dd bs=1 count=${first.length} 2>/dev/null)"` : 'eval "$(cat)"'),
+    first,
+  }
 }

@@ -1,16 +1,22 @@
 import { Readable, Writable, type Duplex } from 'node:stream'
-import { LinkError, type ShellResult, type ShellStream } from '../../drivers/shell.ts'
+import { LinkError, type ShellResult, type ShellStream } from '../../shell/site-shell.ts'
 
-/** The two ends that a caller has of a script that runs at the other side of `way`. What comes is pushed into `stdout` by whoever reads `way`. */
+/**
+ * The two ends of a script that runs at the other side of `way`, for its caller. The reader of
+ * `way` pushes the output into `stdout`.
+ */
 export interface StreamEnds extends Pick<ShellStream, 'stdin'> {
   stdout: Readable
-  /** The script has ended in order. */
+  /** The script ended normally. */
   over: () => void
-  /** The way was lost: not an end of the bytes, so that nobody takes a part for the whole. */
+  /**
+   * The way was lost: the stream fails instead of ending, so that no reader takes a part for the
+   * whole.
+   */
   broken: (error: Error) => void
 }
 
-/** `kill`: called when the reader wants no more. */
+/** `kill`: called when the reader stops reading. */
 export const endsOf = (way: Duplex, kill: () => void): StreamEnds => {
   const stdout = new Readable({
     highWaterMark: 1024 * 1024,
@@ -30,7 +36,7 @@ export const endsOf = (way: Duplex, kill: () => void): StreamEnds => {
       callback()
     },
   })
-  // A site that ended does not read: its end is told by the stream's `done`.
+  // A script that has ended reads no input: the stream's `done` holds its end.
   stdin.on('error', () => undefined)
   stdout.on('error', () => undefined)
   return {
@@ -38,7 +44,11 @@ export const endsOf = (way: Duplex, kill: () => void): StreamEnds => {
     stdout,
     over: () => {
       stdout.push(null)
-      stdin.destroy(stdin.writableFinished ? undefined : Object.assign(new Error('the script ended before its input'), { code: 'EPIPE' }))
+      stdin.destroy(
+        stdin.writableFinished
+          ? undefined
+          : Object.assign(new Error('the script ended before its input'), { code: 'EPIPE' }),
+      )
     },
     broken: (error) => {
       stdout.destroy(error)
@@ -47,8 +57,11 @@ export const endsOf = (way: Duplex, kill: () => void): StreamEnds => {
   }
 }
 
-/** A script over a stream of its own, from its input to its whole output; `until` in `performance.now()` milliseconds. */
-export const collect = async (
+/**
+ * Runs a script over a stream of its own, from its input to its whole output; `until` in
+ * `performance.now()` milliseconds.
+ */
+export const collectOutput = async (
   stream: ShellStream,
   input: Uint8Array | string | undefined,
   until: number,

@@ -1,38 +1,32 @@
-import { Readable } from 'node:stream'
 import type { Db } from '../../db/sql.ts'
+import { atInterval, follow, type Followed, type FollowedPiece } from '../../http/followed-stream.ts'
+import { sharedReads } from '../../http/shared-reads.ts'
+import { batchOf, batchSize, stillHere } from '../../operations/streams.ts'
 import type { AuditQuery } from './schemas.ts'
 import { listSealedEvents } from './store.ts'
 
-/** A comment this often keeps proxies from closing a silent stream. */
-const keepAliveMs = 15_000
-const pollMs = 500
-const batch = 500
+/** Seals are announced nowhere. */
+const everyMs = 500
 
 /**
- * Sealed records after a number as server-sent events, for as long as the reader stays. The id is the number in the chain, so `Last-Event-ID` loses
- * nothing: no record comes to stand before one that was seen.
+ * Sealed records after a number as server-sent events, until the reader leaves. The id is the
+ * number in the chain, so `Last-Event-ID` loses no record: no new record gets a number below one
+ * that was sent. Streams at the same number share one read.
  */
-export const auditStream = (db: Db, filters: AuditQuery, after: number, signal: AbortSignal): Readable => {
-  const generate = async function* (): AsyncGenerator<string> {
-    let number = after
-    let quietSince = Date.now()
-    while (!signal.aborted) {
-      const found = await listSealedEvents(db, filters, number, batch)
-      const last = found.at(-1)
-      if (last !== undefined) {
-        number = last.sealNumber
-        quietSince = Date.now()
-        yield found
-          .map(({ sealNumber, event }) => `id: ${String(sealNumber)}\nevent: ${event.eventType}\ndata: ${JSON.stringify(event)}\n\n`)
-          .join('')
-        continue
-      }
-      if (Date.now() - quietSince >= keepAliveMs) {
-        quietSince = Date.now()
-        yield ': still here\n\n'
-      }
-      await new Promise((resolve) => setTimeout(resolve, pollMs))
-    }
-  }
-  return Readable.from(generate(), { objectMode: false })
+export const openAuditStreams = (db: Db): ((filters: AuditQuery, from: number) => Followed) => {
+  const behind = sharedReads(async (key): Promise<FollowedPiece<number>> => {
+    const [filters, after] = JSON.parse(key) as [AuditQuery, number]
+    const found = await listSealedEvents(db, filters, after, batchSize)
+    return batchOf(
+      found.map(({ sealNumber, event }) => ({ id: String(sealNumber), type: event.eventType, data: event })),
+      found.at(-1)?.sealNumber ?? after,
+    )
+  })
+  return (filters, from) =>
+    follow({
+      from,
+      read: (after) => behind(JSON.stringify([filters, after])),
+      keepAlive: stillHere,
+      watch: () => atInterval(everyMs),
+    })
 }

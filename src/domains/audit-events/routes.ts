@@ -5,16 +5,18 @@ import { arraySizes, pagedArray, pageOf } from '../../http/paging.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import { invalid } from '../../refusal.ts'
 import type { VaultKeys } from '../../vault/keys.ts'
-import { auditStream } from './event-stream.ts'
+import { openAuditStreams } from './event-stream.ts'
 import { AuditEvent, AuditQuery, AuditVerdict } from './schemas.ts'
 import { lastSealNumber, listAuditEvents } from './store.ts'
 import { verifyAudit, type Proof } from './verify.ts'
 
-/** Events of one answer unless another number is asked for, and instead of one that is out of range. */
+/**
+ * The usual number of events per answer. It also replaces a requested number that is out of range.
+ */
 const sizes = { ...arraySizes, usual: 200, beyond: 'usual' } as const
 const stream = 'text/event-stream'
 
-/** The number that a reader has seen last; without one it sees what comes from now on. */
+/** The last number that a reader has seen. A reader without one sees the records from now on. */
 const seenBefore = async (db: Db, given: string | undefined): Promise<number> => {
   if (given === undefined || given === '') return lastSealNumber(db)
   if (!/^\d{1,15}$/.test(given)) throw invalid('Last-Event-ID: must be the id of an event of this stream')
@@ -29,32 +31,37 @@ export const auditEventRoutes = ({
   db: Db
   vaultKeys?: VaultKeys | undefined
   proofs?: readonly Proof[]
-}): Route[] => [
-  route({
-    method: 'GET',
-    path: '/audit-events/',
-    tag: 'audit-events',
-    summary: 'What was done to the service, newest first; as server-sent events what is recorded from now on, or after Last-Event-ID',
-    query: AuditQuery,
-    response: z.array(AuditEvent),
-    raw: [stream],
-    handle: async ({ query, target, headers, signal }) => {
-      if (preferred(headers['accept'], ['application/json', stream]) === stream)
-        return new Reply<never>({
-          stream: auditStream(db, query, await seenBefore(db, headers['last-event-id']), signal),
-          headers: { 'content-type': stream, 'cache-control': 'no-store' },
-        })
-      const page = pageOf({ page: query.page, pageSize: query.pageSize ?? query.limit }, sizes)
-      const { rows, total } = await listAuditEvents(db, query, page)
-      return pagedArray(rows, { page, total, target })
-    },
-  }),
-  route({
-    method: 'GET',
-    path: '/audit-events/verify/',
-    tag: 'audit-events',
-    summary: 'Whether every audit record is as it was sealed; if not, which one is the first that is not',
-    response: AuditVerdict,
-    handle: () => verifyAudit(db, vaultKeys, proofs),
-  }),
-]
+}): Route[] => {
+  const streamOf = openAuditStreams(db)
+  return [
+    route({
+      method: 'GET',
+      path: '/audit-events/',
+      tag: 'audit-events',
+      summary:
+        'What was done to the service, newest first; as server-sent events what is recorded from now ' +
+        'on, or after Last-Event-ID',
+      query: AuditQuery,
+      response: z.array(AuditEvent),
+      raw: [stream],
+      handle: async ({ query, target, headers }) => {
+        if (preferred(headers['accept'], ['application/json', stream]) === stream)
+          return new Reply<never>({
+            stream: streamOf(query, await seenBefore(db, headers['last-event-id'])),
+            headers: { 'content-type': stream, 'cache-control': 'no-store' },
+          })
+        const page = pageOf({ page: query.page, pageSize: query.pageSize ?? query.limit }, sizes)
+        const { rows, total } = await listAuditEvents(db, query, page)
+        return pagedArray(rows, { page, total, target })
+      },
+    }),
+    route({
+      method: 'GET',
+      path: '/audit-events/verify/',
+      tag: 'audit-events',
+      summary: 'Whether every audit record is as it was sealed; if not, which one is the first that is not',
+      response: AuditVerdict,
+      handle: () => verifyAudit(db, vaultKeys, proofs),
+    }),
+  ]
+}

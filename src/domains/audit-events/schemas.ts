@@ -20,7 +20,7 @@ const members = {
   metadata: JsonObject.optional(),
 }
 
-/** What happened, before it is recorded. */
+/** An event before it is recorded. */
 export type NewAuditEvent = z.input<z.ZodObject<typeof members>>
 
 export const AuditEvent = z.strictObject({ id: z.string(), ...members, occurredAt: z.string() })
@@ -55,6 +55,11 @@ export const AuditVerdict = z.strictObject({
   head: z
     .strictObject({ number: z.number(), seal: z.string() })
     .nullable()
-    .describe('the newest link of the chain; kept outside it proves later that nothing before it was changed'),
-  first: z.strictObject({ id: z.string(), reason: z.string() }).optional().describe('the first record that is not as it was sealed'),
+    .describe(
+      'the newest link of the chain; kept outside it proves later that nothing before it was changed',
+    ),
+  first: z
+    .strictObject({ id: z.string(), reason: z.string() })
+    .optional()
+    .describe('the first record that is not as it was sealed'),
 })

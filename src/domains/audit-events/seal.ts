@@ -2,11 +2,12 @@ import { createHash, createHmac } from 'node:crypto'
 import type { VaultKey, VaultKeys } from '../../vault/keys.ts'
 
 /**
- * How audit records are made provable. Whoever writes a record signs it; one sealer numbers the committed records and chains them, each seal over the one
- * before. The key is the vault's, so somebody who has only the database can forge neither. Without a key both are plain digests.
+ * How audit records are made provable. The writer of a record signs it. One sealer numbers the
+ * committed records and chains them, each seal over the one before. The key is the vault's, so an
+ * intruder with the database alone can forge neither. Without a key both are plain digests.
  */
 
-/** Members of a record that are signed; the time is the database's and sealed only. */
+/** Members of a record that are signed. The database sets the time, so only the seal covers it. */
 export interface SignedMembers {
   id: string
   eventType: string
@@ -24,7 +25,7 @@ export interface SignedMembers {
   metadata?: unknown
 }
 
-/** Id of the key that stands for none. */
+/** The id that stands for the absence of a key. */
 export const noKey = 'sha256'
 
 /** The value with the keys of its objects sorted, as JSON: jsonb keeps no order. */
@@ -41,31 +42,63 @@ const sorted = (value: unknown): unknown => {
 
 export const signedText = (record: SignedMembers): string =>
   JSON.stringify([
-    ...[record.id, record.eventType, record.actorId, record.actorType, record.environmentId, record.resourceId, record.connectionId],
-    ...[record.runtimeId, record.sessionId, record.executionId, record.externalId, record.outcome, record.summary],
+    ...[
+      record.id,
+      record.eventType,
+      record.actorId,
+      record.actorType,
+      record.environmentId,
+      record.resourceId,
+      record.connectionId,
+    ],
+    ...[
+      record.runtimeId,
+      record.sessionId,
+      record.executionId,
+      record.externalId,
+      record.outcome,
+      record.summary,
+    ],
     record.metadata === undefined ? null : sorted(record.metadata),
   ])
 
 /** `purpose` keeps a digest of one kind from being taken for one of another. */
-export const macOf = (key: VaultKey | undefined, purpose: 'record' | 'digest' | 'seal' | 'head', text: string): string => {
+export const macOf = (
+  key: VaultKey | undefined,
+  purpose: 'record' | 'digest' | 'seal' | 'head',
+  text: string,
+): string => {
   const hash = key === undefined ? createHash('sha256') : createHmac('sha256', key.secret)
   return hash.update(`orrery audit ${purpose}\n${text}`).digest('hex')
 }
 
-/** Digest of a whole record: what was signed, and when the database says that it was written. */
+/** Digest of a whole record: the signed text, and the time of the write by the database. */
 export const digestOf = (key: VaultKey | undefined, record: SignedMembers, occurredAt: string): string =>
   macOf(key, 'digest', `${occurredAt}\n${signedText(record)}`)
 
-export const sealOf = (key: VaultKey | undefined, before: string, number: number, id: string, digest: string): string =>
-  macOf(key, 'seal', JSON.stringify([before, number, id, digest]))
+export const sealOf = (
+  key: VaultKey | undefined,
+  before: string,
+  number: number,
+  id: string,
+  digest: string,
+): string => macOf(key, 'seal', JSON.stringify([before, number, id, digest]))
 
-export const headText = (number: number, id: string, seal: string): string => JSON.stringify([number, id, seal])
+export const headText = (number: number, id: string, seal: string): string =>
+  JSON.stringify([number, id, seal])
 
-/** A key is worth more than a plain digest, and that more than nothing. What follows a better signature has one as good. */
-export const worth = (keyId: string | undefined): number => (keyId === undefined ? 0 : keyId === noKey ? 1 : 2)
+/**
+ * Ranks signatures: a key above a plain digest, a plain digest above none. A record after a better
+ * signature has to have one as good.
+ */
+export const worth = (keyId: string | undefined): number =>
+  keyId === undefined ? 0 : keyId === noKey ? 1 : 2
 
 /** The signature of a record's text by the key that seals now. */
-export const signRecord = async (keys: VaultKeys | undefined, text: string): Promise<{ keyId: string; signature: string }> => {
+export const signRecord = async (
+  keys: VaultKeys | undefined,
+  text: string,
+): Promise<{ keyId: string; signature: string }> => {
   const key = await keys?.primary()
   return { keyId: key?.id ?? noKey, signature: macOf(key, 'record', text) }
 }

@@ -1,6 +1,7 @@
 import { z } from 'zod'
 import { raw, sql, type Db } from '../../db/sql.ts'
 import type { Log } from '../../observability/log.ts'
+import { everyRound } from '../../pacing/every-round.ts'
 import type { VaultKeys } from '../../vault/keys.ts'
 import { JsonObject } from '../../http/schema.ts'
 import { digestOf, headText, macOf, noKey, sealOf } from './seal.ts'
@@ -8,12 +9,13 @@ import { digestOf, headText, macOf, noKey, sealOf } from './seal.ts'
 /** A record is sealed within a second of its commit. */
 const pauseMs = 400
 const batch = 1_000
-/** Any number will do as long as every version of the service uses the same. */
+/** An arbitrary number. Every version of the service has to use the same one. */
 const lock = 7_355_608_153
 
-/** Columns of `SealedMembers`; the time with the microseconds that are stored. */
+/** Columns of `SealedMembers`. The time has the stored microseconds. */
 export const sealedColumns =
-  raw(`id, event_type, actor_id, actor_type, environment_id, resource_id, connection_id, runtime_id, session_id, execution_id, external_id, outcome, summary, metadata,
+  raw(`id, event_type, actor_id, actor_type, environment_id, resource_id, connection_id, runtime_id, session_id,
+    execution_id, external_id, outcome, summary, metadata,
   to_char(occurred_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US') as occurred_at`)
 
 export const SealedMembers = z.object({
@@ -37,8 +39,8 @@ const Held = z.object({ held: z.boolean() })
 const Head = z.object({ number: z.number(), seal: z.string() })
 
 /**
- * Numbers and chains up to `batch` records that are committed and have no seal, in one transaction: a kill leaves all of them sealed or none. Of several
- * daemons one seals at a time.
+ * Numbers and chains up to `batch` committed records without a seal, in one transaction: a kill
+ * leaves all of them sealed or none. Of several daemons one seals at a time.
  * @returns how many were sealed
  */
 export const sealRecords = (db: Db, keys: VaultKeys | undefined): Promise<number> =>
@@ -61,45 +63,39 @@ export const sealRecords = (db: Db, keys: VaultKeys | undefined): Promise<number
       seal = sealOf(key, seal, ++number, record.id, digest)
       return { id: record.id, number, digest, seal }
     })
-    await tx.run(sql`update audit_events e set seal_number = g.number, digest = g.digest, seal = g.seal, seal_key = ${keyId}
-      from unnest(${links.map((link) => link.id)}::text[], ${links.map((link) => link.number)}::bigint[], ${links.map((link) => link.digest)}::text[],
+    await tx.run(sql`update audit_events e set seal_number = g.number, digest = g.digest, seal = g.seal,
+      seal_key = ${keyId}
+      from unnest(${links.map((link) => link.id)}::text[], ${links.map((link) => link.number)}::bigint[],
+        ${links.map((link) => link.digest)}::text[],
         ${links.map((link) => link.seal)}::text[]) as g (id, number, digest, seal)
       where e.id = g.id`)
     const signature = macOf(key, 'head', headText(number, last.id, seal))
-    await tx.run(sql`insert into audit_head (number, event_id, seal, signature, signature_key) values (${number}, ${last.id}, ${seal}, ${signature}, ${keyId})
-      on conflict (singleton) do update set number = excluded.number, event_id = excluded.event_id, seal = excluded.seal, signature = excluded.signature,
+    await tx.run(sql`insert into audit_head (number, event_id, seal, signature, signature_key)
+      values (${number}, ${last.id}, ${seal}, ${signature}, ${keyId})
+      on conflict (singleton) do update set number = excluded.number, event_id = excluded.event_id, seal =
+        excluded.seal, signature = excluded.signature,
         signature_key = excluded.signature_key`)
     return links.length
   })
 
-/** Seals until it is stopped. While PostgreSQL or the key is away nothing is sealed, and everything afterwards. */
-export const openSealer = ({ db, vaultKeys }: { db: Db; vaultKeys: VaultKeys | undefined }, log: Pick<Log, 'warn'>) => {
-  let stopped = false
-  let wake: (() => void) | undefined
+/**
+ * Seals until it is stopped. While PostgreSQL or the key is unavailable it seals nothing;
+ * afterwards it seals the whole backlog.
+ */
+export const openSealer = (
+  { db, vaultKeys }: { db: Db; vaultKeys: VaultKeys | undefined },
+  log: Pick<Log, 'warn'>,
+) => {
   let failing = false
-  const run = async (): Promise<void> => {
-    while (!stopped) {
-      let sealed = 0
-      try {
-        sealed = await sealRecords(db, vaultKeys)
-        failing = false
-      } catch (error) {
-        if (!failing) log.warn({ err: error }, 'audit records cannot be sealed now; they are later')
-        failing = true
-      }
-      if (sealed < batch && !stopped)
-        await new Promise<void>((resolve) => {
-          wake = resolve
-          setTimeout(resolve, pauseMs)
-        })
-    }
+  const round = async (signal: AbortSignal): Promise<void> => {
+    let sealed: number
+    do {
+      sealed = await sealRecords(db, vaultKeys)
+      failing = false
+    } while (sealed === batch && !signal.aborted)
   }
-  const running = run()
-  return {
-    async stop(): Promise<void> {
-      stopped = true
-      wake?.()
-      await running
-    },
-  }
+  return everyRound(pauseMs, round, (error) => {
+    if (!failing) log.warn({ err: error }, 'audit records cannot be sealed now; they are later')
+    failing = true
+  })
 }

@@ -7,22 +7,30 @@ import { countBound, type Page } from '../../http/paging.ts'
 import { AuditEvent, type AuditQuery, type NewAuditEvent } from './schemas.ts'
 import { signedText } from './seal.ts'
 
-/** Appends one event. Its time is the statement's, not the transaction's, so that events of one transaction keep their order. */
+/**
+ * Appends one event. Its time is the statement's, not the transaction's, so that events of one
+ * transaction keep their order.
+ */
 export const recordAudit = async (db: Db, event: NewAuditEvent): Promise<void> => {
   const { metadata } = event
   const id = `audit-${randomUUID()}`
   const signed = await db.sign?.(signedText({ id, ...event }))
   await db.run(
-    sql`insert into audit_events (id, event_type, actor_id, actor_type, environment_id, resource_id, connection_id, runtime_id, session_id, execution_id, external_id,
+    sql`insert into audit_events (id, event_type, actor_id, actor_type, environment_id, resource_id,
+      connection_id, runtime_id, session_id, execution_id, external_id,
           outcome, summary, metadata, occurred_at, signature, signature_key)
-        values (${id}, ${event.eventType}, ${event.actorId}, ${event.actorType}, ${event.environmentId}, ${event.resourceId}, ${event.connectionId},
-          ${event.runtimeId}, ${event.sessionId}, ${event.executionId}, ${event.externalId}, ${event.outcome}, ${event.summary},
-          ${metadata === undefined ? null : JSON.stringify(metadata)}, clock_timestamp(), ${signed?.signature}, ${signed?.keyId})`,
+        values (${id}, ${event.eventType}, ${event.actorId}, ${event.actorType}, ${event.environmentId},
+          ${event.resourceId}, ${event.connectionId},
+          ${event.runtimeId}, ${event.sessionId}, ${event.executionId}, ${event.externalId}, ${event.outcome},
+            ${event.summary},
+          ${metadata === undefined ? null : JSON.stringify(metadata)}, clock_timestamp(),
+            ${signed?.signature}, ${signed?.keyId})`,
   )
 }
 
 const matchingOf = (filters: AuditQuery): (Sql | undefined)[] => {
-  const equal = (column: Sql, value: string | undefined): Sql | undefined => (value === undefined ? undefined : sql`${column} = ${value}`)
+  const equal = (column: Sql, value: string | undefined): Sql | undefined =>
+    value === undefined ? undefined : sql`${column} = ${value}`
   return [
     equal(sql`event_type`, filters.eventType),
     equal(sql`actor_id`, filters.actorId),
@@ -40,24 +48,33 @@ const matchingOf = (filters: AuditQuery): (Sql | undefined)[] => {
 
 const Numbered = AuditEvent.extend({ sealNumber: z.number() })
 
-/** Sealed events after a number, in their order: nothing that is sealed later has a lower one. */
+/** Sealed events after a number, in their order. A later seal never has a lower number. */
 export const listSealedEvents = async (db: Db, filters: AuditQuery, after: number, limit: number) =>
   (
     await db.many(
       Numbered,
-      sql`select ${columnsOf(Numbered, 'audit_events')} from audit_events ${where(sql`seal_number > ${after}`, ...matchingOf(filters))} order by seal_number limit ${limit}`,
+      sql`select ${columnsOf(Numbered, 'audit_events')} from audit_events
+        ${where(sql`seal_number > ${after}`, ...matchingOf(filters))} order by seal_number limit ${limit}`,
     )
   ).map(({ sealNumber, ...event }) => ({ sealNumber, event }))
 
 const LastSeal = z.object({ number: z.number() })
-export const lastSealNumber = async (db: Db): Promise<number> => (await db.maybe(LastSeal, sql`select number from audit_head`))?.number ?? 0
+export const lastSealNumber = async (db: Db): Promise<number> =>
+  (await db.maybe(LastSeal, sql`select number from audit_head`))?.number ?? 0
 
-/** Events that match every filter given, newest first; `total` is counted to one above `countBound`. */
-export const listAuditEvents = async (db: Db, filters: AuditQuery, page: Page): Promise<{ rows: AuditEvent[]; total: number }> => {
+/**
+ * Events that match every filter given, newest first; `total` is counted to one above `countBound`.
+ */
+export const listAuditEvents = async (
+  db: Db,
+  filters: AuditQuery,
+  page: Page,
+): Promise<{ rows: AuditEvent[]; total: number }> => {
   const matching = where(...matchingOf(filters))
   const rows = await db.many(
     AuditEvent,
-    sql`select ${columnsOf(AuditEvent, 'audit_events')} from audit_events ${matching} order by occurred_at desc, id desc limit ${page.limit} offset ${page.offset}`,
+    sql`select ${columnsOf(AuditEvent, 'audit_events')} from audit_events ${matching}
+      order by occurred_at desc, id desc limit ${page.limit} offset ${page.offset}`,
   )
   const total = await countUpTo(db, sql`audit_events ${matching}`, countBound)
   return { rows, total }

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { importSshKey, KeyProblem, makeSshKey, type SshKey as Pair } from '../../clients/ssh/keys.ts'
+import { importSshKey, KeyProblem, makeSshKey, type SshKeyPair as Pair } from '../../clients/ssh/keys.ts'
 import type { Db } from '../../db/sql.ts'
 import { arraySizes, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
 import { Reply, route, type AuditFields, type Route } from '../../http/route.ts'
@@ -16,6 +16,9 @@ import {
   KubernetesToken,
   KubernetesTokenReplacement,
   NewCloudCredential,
+  NewRegistryCredential,
+  RegistryCredential,
+  RegistryCredentialReplacement,
   NewKubernetesToken,
   NewSshKey,
   SshKey,
@@ -24,13 +27,17 @@ import {
 } from './schemas.ts'
 import { deleteCredential, listCredentials, nouns, readCredential, takenProblems } from './store.ts'
 
-const folders: Record<SecretKind, string> = {
+/** Credentials of users; the service's own key and what targets hide have no route. */
+type UserKind = Exclude<SecretKind, 'signing-key' | 'machine-variables'>
+
+const folders: Record<UserKind, string> = {
   'ssh-key': '/ssh-keys/',
   'kubernetes-token': '/kubernetes-tokens/',
   'cloud-credential': '/cloud-credentials/',
+  'registry-credential': '/registry-credentials/',
 }
 
-/** A secret and what may be shown of it, or everything that is wrong with the document it was to be made of. */
+/** A secret and its public members, or all problems of the document that it comes from. */
 type Made = { secret: Secret; shown: Shown } | { problems: Problem[] }
 
 const keyMade = ({ privateKey, publicKey, fingerprint }: Pair): Made => ({
@@ -47,230 +54,337 @@ const keyImported = ({ privateKey, passphrase }: z.output<typeof SshKeyReplaceme
   }
 }
 
-const tokenMade = ({ token }: { token: string }): Made => ({ secret: { kind: 'kubernetes-token', token }, shown: {} })
+const tokenMade = ({ token }: { token: string }): Made => ({
+  secret: { kind: 'kubernetes-token', token },
+  shown: {},
+})
 
-const parsedDocument = (credential: string | Record<string, unknown>): Record<string, unknown> | undefined => {
+const parsedDocument = (
+  credential: string | Record<string, unknown>,
+): Record<string, unknown> | undefined => {
   if (typeof credential !== 'string') return credential
   try {
     const document: unknown = JSON.parse(credential)
-    return typeof document === 'object' && document !== null && !Array.isArray(document) ? (document as Record<string, unknown>) : undefined
+    return typeof document === 'object' && document !== null && !Array.isArray(document)
+      ? (document as Record<string, unknown>)
+      : undefined
   } catch {
     return undefined
   }
 }
 
-const cloudMade = ({ provider, credential }: { provider: Provider; credential: string | Record<string, unknown> }): Made => {
+const cloudMade = ({
+  provider,
+  credential,
+}: {
+  provider: Provider
+  credential: string | Record<string, unknown>
+}): Made => {
   const document = parsedDocument(credential)
-  if (document === undefined) return { problems: [{ path: 'credential', message: `must be the JSON object that ${provider} gave` }] }
+  if (document === undefined)
+    return { problems: [{ path: 'credential', message: `must be the JSON object that ${provider} gave` }] }
   const problems = providerProblems(provider, document)
-  return problems.length > 0 ? { problems } : { secret: { kind: 'cloud-credential', provider, document }, shown: { provider } }
+  return problems.length > 0
+    ? { problems }
+    : { secret: { kind: 'cloud-credential', provider, document }, shown: { provider } }
 }
 
-/** Routes of SSH keys, Kubernetes tokens and cloud credentials. A secret comes in and never goes out: answers hold references. */
-export const credentialRoutes = ({ db, vault }: { db: Db; vault: Pick<Vault, 'put' | 'replace'> }): Route[] => {
-  const audited = (kind: SecretKind, verb: 'stored' | 'replaced' | 'deleted'): AuditFields => {
-    const id = ({ params, body }: { params: Record<string, string>; body: unknown }): string =>
-      params['credentialId'] ?? (body as { id: string }).id
-    return {
-      eventType: `credential.${verb}`,
-      summary: (call) => `${nouns[kind]} ${id(call)} ${verb}`,
-      resourceId: (call) => referenceOf(kind, id(call)),
-    }
+const registryMade = ({
+  registry,
+  username,
+  password,
+}: Omit<z.output<typeof NewRegistryCredential>, 'id'>): Made => ({
+  secret: { kind: 'registry-credential', registry, username, password },
+  shown: { registry, username },
+})
+
+interface CredentialParts {
+  db: Db
+  vault: Pick<Vault, 'put' | 'replace'>
+  /**
+   * Asks a provider who the holder of a document is; undefined where this version cannot ask it.
+   * Absent: no provider is asked. @throws Refusal 422 for the provider's no, 503 without an answer
+   */
+  identifyCloud?: (
+    place: { provider: string; region: string; endpoint: string; projectId: string },
+    document: Readonly<Record<string, unknown>>,
+  ) => Promise<string | undefined>
+}
+
+const audited = (kind: UserKind, verb: 'stored' | 'replaced' | 'deleted'): AuditFields => {
+  const id = ({ params, body }: { params: Record<string, string>; body: unknown }): string =>
+    params['credentialId'] ?? (body as { id: string }).id
+  return {
+    eventType: `credential.${verb}`,
+    summary: (call) => `${nouns[kind]} ${id(call)} ${verb}`,
+    resourceId: (call) => referenceOf(kind, id(call)),
+  }
+}
+
+/** Stores a new secret under a new id, or refuses with all problems. */
+const store = async (
+  { db, vault }: CredentialParts,
+  kind: UserKind,
+  id: string,
+  made: Made,
+): Promise<void> => {
+  const problems = [...(await takenProblems(db, kind, id)), ...('problems' in made ? made.problems : [])]
+  if (problems.length > 0 || 'problems' in made) throw unacceptable(problems)
+  if (!(await vault.put(db, id, made.secret, made.shown)))
+    throw unacceptable(await takenProblems(db, kind, id))
+}
+
+/** Problems of the store with a document that its schema has refused already. */
+const alsoTaken =
+  (db: Db, kind: UserKind) =>
+  async ({ document }: { document: unknown }): Promise<Problem[]> => {
+    const id: unknown =
+      typeof document === 'object' && document !== null ? (document as { id?: unknown }).id : undefined
+    return typeof id === 'string' ? takenProblems(db, kind, id) : []
   }
 
-  /** Stores what was made under a new id, or refuses with everything against it. */
-  const store = async (kind: SecretKind, id: string, made: Made): Promise<void> => {
-    const problems = [...(await takenProblems(db, kind, id)), ...('problems' in made ? made.problems : [])]
-    if (problems.length > 0 || 'problems' in made) throw unacceptable(problems)
-    if (!(await vault.put(db, id, made.secret, made.shown))) throw unacceptable(await takenProblems(db, kind, id))
-  }
+const createdAt = (kind: UserKind, id: string): Record<string, string> => ({
+  location: `${folders[kind]}${encodeURIComponent(id)}/`,
+})
 
-  /** What the store has against a document that its schema has refused. */
-  const alsoTaken =
-    (kind: SecretKind) =>
-    async ({ document }: { document: unknown }): Promise<Problem[]> => {
-      const id: unknown = typeof document === 'object' && document !== null ? (document as { id?: unknown }).id : undefined
-      return typeof id === 'string' ? takenProblems(db, kind, id) : []
-    }
-
-  const createdAt = (kind: SecretKind, id: string): Record<string, string> => ({ location: `${folders[kind]}${encodeURIComponent(id)}/` })
-
-  const replace = async (kind: SecretKind, id: string, given: string | undefined, made: Made): Promise<void> => {
-    const problems = [
-      ...(given === undefined || given === id
-        ? []
-        : [{ path: 'id', message: `must be ${JSON.stringify(id)} as in the path, or be left out` }]),
-      ...('problems' in made ? made.problems : []),
-    ]
-    // Before anything else: an unknown id is 404 whatever the document says.
+/** Replaces a stored secret. `given`: the id in the document. */
+const replace = async (
+  { db, vault }: CredentialParts,
+  kind: UserKind,
+  id: string,
+  given: string | undefined,
+  made: Made,
+): Promise<void> => {
+  const problems = [
+    ...(given === undefined || given === id
+      ? []
+      : [{ path: 'id', message: `must be ${JSON.stringify(id)} as in the path, or be left out` }]),
+    ...('problems' in made ? made.problems : []),
+  ]
+  // This comes first: an unknown id is 404 for any document.
+  await readCredential(db, z.unknown(), kind, id)
+  if (problems.length > 0 || 'problems' in made) throw unacceptable(problems)
+  if ((await vault.replace(id, made.secret, made.shown)) === undefined)
     await readCredential(db, z.unknown(), kind, id)
-    if (problems.length > 0 || 'problems' in made) throw unacceptable(problems)
-    if ((await vault.replace(id, made.secret, made.shown)) === undefined) await readCredential(db, z.unknown(), kind, id)
-  }
-
-  /** Reading, and deleting what nothing uses: alike for all kinds. */
-  const common = <T extends z.ZodType>(kind: SecretKind, item: T): Route[] => [
-    route({
-      method: 'GET',
-      path: folders[kind],
-      tag: 'credentials',
-      summary: `${nouns[kind]}s by id, without their secrets`,
-      query: z.strictObject(pageQuery),
-      response: z.array(item),
-      handle: async ({ query, target }) => {
-        const page = pageOf(query, arraySizes)
-        const { rows, total } = await listCredentials(db, item, kind, page)
-        return pagedArray(rows, { page, total, target })
-      },
-    }),
-    route({
-      method: 'GET',
-      path: `${folders[kind]}{credentialId}/`,
-      tag: 'credentials',
-      summary: `One ${nouns[kind]} and the connections that use it, without its secret`,
-      response: item,
-      handle: async ({ params }) => new Reply({ body: await readCredential(db, item, kind, params['credentialId'] ?? '') }),
-    }),
-    route({
-      method: 'DELETE',
-      path: `${folders[kind]}{credentialId}/`,
-      tag: 'credentials',
-      summary: `Delete a ${nouns[kind]} that no connection uses`,
-      refuses: [422],
-      audit: audited(kind, 'deleted'),
-      handle: async ({ params }) => {
-        await deleteCredential(db, kind, params['credentialId'] ?? '')
-        return new Reply({ status: 204 })
-      },
-    }),
-  ]
-
-  return [
-    ...common('ssh-key', SshKey),
-    route({
-      method: 'POST',
-      path: '/ssh-keys/',
-      tag: 'credentials',
-      summary: 'Make an ed25519 key; its public half is the answer',
-      body: NewSshKey,
-      response: SshKey,
-      status: 201,
-      alsoCheck: alsoTaken('ssh-key'),
-      audit: audited('ssh-key', 'stored'),
-      handle: async ({ body: { id, comment = `orrery ${id}` } }) => {
-        await store('ssh-key', id, keyMade(makeSshKey(comment)))
-        return new Reply({ body: await readCredential(db, SshKey, 'ssh-key', id), headers: createdAt('ssh-key', id) })
-      },
-    }),
-    route({
-      method: 'POST',
-      path: '/ssh-keys/import/',
-      tag: 'credentials',
-      summary: 'Import a private key: ed25519, ECDSA or RSA as OpenSSH, PEM or PKCS#8 text',
-      body: SshKeyImport,
-      response: SshKey,
-      status: 201,
-      alsoCheck: alsoTaken('ssh-key'),
-      audit: audited('ssh-key', 'stored'),
-      handle: async ({ body }) => {
-        await store('ssh-key', body.id, keyImported(body))
-        return new Reply({ body: await readCredential(db, SshKey, 'ssh-key', body.id), headers: createdAt('ssh-key', body.id) })
-      },
-    }),
-    route({
-      method: 'PUT',
-      path: '/ssh-keys/{credentialId}/',
-      tag: 'credentials',
-      summary: 'Put another private key under a reference that is in use',
-      body: SshKeyReplacement,
-      response: SshKey,
-      audit: audited('ssh-key', 'replaced'),
-      handle: async ({ params, body }) => {
-        await replace('ssh-key', params.credentialId, body.id, keyImported(body))
-        return readCredential(db, SshKey, 'ssh-key', params.credentialId)
-      },
-    }),
-    ...common('kubernetes-token', KubernetesToken),
-    route({
-      method: 'POST',
-      path: '/kubernetes-tokens/',
-      tag: 'credentials',
-      summary: 'Store a Kubernetes token',
-      body: NewKubernetesToken,
-      response: CredentialReference,
-      status: 201,
-      alsoCheck: alsoTaken('kubernetes-token'),
-      audit: audited('kubernetes-token', 'stored'),
-      handle: async ({ body }) => {
-        await store('kubernetes-token', body.id, tokenMade(body))
-        return new Reply({
-          body: { credentialRef: referenceOf('kubernetes-token', body.id) },
-          headers: createdAt('kubernetes-token', body.id),
-        })
-      },
-    }),
-    route({
-      method: 'PUT',
-      path: '/kubernetes-tokens/{credentialId}/',
-      tag: 'credentials',
-      summary: 'Put another token under a reference that is in use',
-      body: KubernetesTokenReplacement,
-      response: KubernetesToken,
-      audit: audited('kubernetes-token', 'replaced'),
-      handle: async ({ params, body }) => {
-        await replace('kubernetes-token', params.credentialId, body.id, tokenMade(body))
-        return readCredential(db, KubernetesToken, 'kubernetes-token', params.credentialId)
-      },
-    }),
-    ...common('cloud-credential', CloudCredential),
-    route({
-      method: 'POST',
-      path: '/cloud-credentials/',
-      tag: 'credentials',
-      summary: "Store a provider's document: a service account (gcp), an access key (aws), a service principal (azure)",
-      body: NewCloudCredential,
-      response: CredentialReference,
-      status: 201,
-      alsoCheck: alsoTaken('cloud-credential'),
-      audit: audited('cloud-credential', 'stored'),
-      handle: async ({ body }) => {
-        await store('cloud-credential', body.id, cloudMade(body))
-        return new Reply({
-          body: { credentialRef: referenceOf('cloud-credential', body.id) },
-          headers: createdAt('cloud-credential', body.id),
-        })
-      },
-    }),
-    route({
-      method: 'PUT',
-      path: '/cloud-credentials/{credentialId}/',
-      tag: 'credentials',
-      summary: 'Put another document under a reference that is in use',
-      body: CloudCredentialReplacement,
-      response: CloudCredential,
-      audit: audited('cloud-credential', 'replaced'),
-      handle: async ({ params, body }) => {
-        await replace('cloud-credential', params.credentialId, body.id, cloudMade(body))
-        return readCredential(db, CloudCredential, 'cloud-credential', params.credentialId)
-      },
-    }),
-    route({
-      method: 'POST',
-      path: '/cloud-credentials/validate/',
-      tag: 'credentials',
-      summary: "Whether a provider's document has the right form; does not ask the provider and stores nothing",
-      body: CloudCredentialCheck,
-      response: CloudCredentialVerdict,
-      audit: { eventType: 'credential.validated', summary: () => 'cloud credential validated' },
-      handle: ({ body: { provider, credential, projectId = '', region = '' } }) => {
-        const made = cloudMade({ provider, credential })
-        const asked = { checked: 'form', provider, region, catalogStatus: 'not_discovered' } as const
-        if ('problems' in made)
-          return { valid: false, reason: unacceptable(made.problems).message, details: made.problems, project: projectId, ...asked }
-        const project = projectId === '' ? projectOf(provider, parsedDocument(credential) ?? {}) : projectId
-        const reason = `the form of the document is right; whether ${provider} takes it is not known, because the provider was not asked`
-        return { valid: null, reason, details: [], project, ...asked }
-      },
-    }),
-  ]
 }
+
+/** Routes to read credentials and to delete unused ones, alike for all kinds. */
+const commonRoutes = <T extends z.ZodType>(db: Db, kind: UserKind, item: T): Route[] => [
+  route({
+    method: 'GET',
+    path: folders[kind],
+    tag: 'credentials',
+    summary: `${nouns[kind]}s by id, without their secrets`,
+    query: z.strictObject(pageQuery),
+    response: z.array(item),
+    handle: async ({ query, target }) => {
+      const page = pageOf(query, arraySizes)
+      const { rows, total } = await listCredentials(db, item, kind, page)
+      return pagedArray(rows, { page, total, target })
+    },
+  }),
+  route({
+    method: 'GET',
+    path: `${folders[kind]}{credentialId}/`,
+    tag: 'credentials',
+    summary: `One ${nouns[kind]} and the connections that use it, without its secret`,
+    response: item,
+    handle: async ({ params }) =>
+      new Reply({ body: await readCredential(db, item, kind, params['credentialId'] ?? '') }),
+  }),
+  route({
+    method: 'DELETE',
+    path: `${folders[kind]}{credentialId}/`,
+    tag: 'credentials',
+    summary: `Delete a ${nouns[kind]} that no connection uses`,
+    refuses: [422],
+    audit: audited(kind, 'deleted'),
+    handle: async ({ params }) => {
+      await deleteCredential(db, kind, params['credentialId'] ?? '')
+      return new Reply({ status: 204 })
+    },
+  }),
+]
+
+/** Stores a secret from a document. The answer holds its reference. */
+const storeRoute = <Body extends { id: string }>(
+  parts: CredentialParts,
+  given: {
+    kind: Exclude<UserKind, 'ssh-key'>
+    summary: string
+    body: z.ZodType<Body>
+    made: (body: Body) => Made
+  },
+): Route =>
+  route({
+    method: 'POST',
+    path: folders[given.kind],
+    tag: 'credentials',
+    summary: given.summary,
+    body: given.body,
+    response: CredentialReference,
+    status: 201,
+    alsoCheck: alsoTaken(parts.db, given.kind),
+    audit: audited(given.kind, 'stored'),
+    handle: async ({ body }) => {
+      await store(parts, given.kind, body.id, given.made(body))
+      return new Reply({
+        body: { credentialRef: referenceOf(given.kind, body.id) },
+        headers: createdAt(given.kind, body.id),
+      })
+    },
+  })
+
+/** Stores a key, generated here or imported. The answer holds its public half. */
+const storeKeyRoute = <Body extends { id: string }>(
+  parts: CredentialParts,
+  given: { path: string; summary: string; body: z.ZodType<Body>; made: (body: Body) => Made },
+): Route =>
+  route({
+    method: 'POST',
+    path: given.path,
+    tag: 'credentials',
+    summary: given.summary,
+    body: given.body,
+    response: SshKey,
+    status: 201,
+    alsoCheck: alsoTaken(parts.db, 'ssh-key'),
+    audit: audited('ssh-key', 'stored'),
+    handle: async ({ body }) => {
+      await store(parts, 'ssh-key', body.id, given.made(body))
+      return new Reply({
+        body: await readCredential(parts.db, SshKey, 'ssh-key', body.id),
+        headers: createdAt('ssh-key', body.id),
+      })
+    },
+  })
+
+/** Stores another secret under an existing reference. */
+const replaceRoute = <Body extends { id?: string | undefined }, S extends z.ZodType>(
+  parts: CredentialParts,
+  given: { kind: UserKind; what: string; body: z.ZodType<Body>; item: S; made: (body: Body) => Made },
+): Route =>
+  route({
+    method: 'PUT',
+    path: `${folders[given.kind]}{credentialId}/`,
+    tag: 'credentials',
+    summary: `Put another ${given.what} under a reference that is in use`,
+    body: given.body,
+    response: given.item,
+    audit: audited(given.kind, 'replaced'),
+    handle: async ({ params, body }) => {
+      const id = params['credentialId'] ?? ''
+      await replace(parts, given.kind, id, body.id, given.made(body))
+      return new Reply({ body: await readCredential(parts.db, given.item, given.kind, id) })
+    },
+  })
+
+const validateRoute = ({ identifyCloud }: CredentialParts): Route =>
+  route({
+    method: 'POST',
+    path: '/cloud-credentials/validate/',
+    tag: 'credentials',
+    summary:
+      "Whether a provider takes a credential: its form, then the provider's own answer; its no is 422, " +
+      'no answer 503; stores nothing',
+    body: CloudCredentialCheck,
+    response: CloudCredentialVerdict,
+    refuses: [503],
+    audit: { eventType: 'credential.validated', summary: () => 'cloud credential validated' },
+    handle: async ({ body: { provider, credential, projectId = '', region = '', endpoint = '' } }) => {
+      const made = cloudMade({ provider, credential })
+      const asked = { provider, region, catalogStatus: 'not_discovered' } as const
+      if ('problems' in made)
+        return {
+          valid: false,
+          reason: unacceptable(made.problems).message,
+          details: made.problems,
+          project: projectId,
+          ...{ checked: 'form' as const, ...asked },
+        }
+      const document = parsedDocument(credential) ?? {}
+      const project = projectId || projectOf(provider, document)
+      const identity = await identifyCloud?.({ provider, region, endpoint, projectId: project }, document)
+      const facts = { details: [], project, ...asked }
+      if (identity !== undefined)
+        return {
+          ...{ valid: true, checked: 'provider' as const, ...facts },
+          reason: `${provider} knows the credential as ${identity}`,
+        }
+      const reason =
+        `the form of the document is right; whether ${provider} takes it is not known, because the ` +
+        'provider was not asked'
+      return { valid: null, checked: 'form' as const, reason, ...facts }
+    },
+  })
+
+/**
+ * Routes of SSH keys, Kubernetes tokens, cloud credentials and logins of registries. A secret
+ * enters and never leaves: answers hold references.
+ */
+export const credentialRoutes = (parts: CredentialParts): Route[] => [
+  ...commonRoutes(parts.db, 'ssh-key', SshKey),
+  storeKeyRoute(parts, {
+    path: '/ssh-keys/',
+    summary: 'Make an ed25519 key; its public half is the answer',
+    body: NewSshKey,
+    made: ({ id, comment = `orrery ${id}` }) => keyMade(makeSshKey(comment)),
+  }),
+  storeKeyRoute(parts, {
+    path: '/ssh-keys/import/',
+    summary: 'Import a private key: ed25519, ECDSA or RSA as OpenSSH, PEM or PKCS#8 text',
+    body: SshKeyImport,
+    made: keyImported,
+  }),
+  replaceRoute(parts, {
+    kind: 'ssh-key',
+    what: 'private key',
+    body: SshKeyReplacement,
+    item: SshKey,
+    made: keyImported,
+  }),
+  ...commonRoutes(parts.db, 'kubernetes-token', KubernetesToken),
+  storeRoute(parts, {
+    kind: 'kubernetes-token',
+    summary: 'Store a Kubernetes token',
+    body: NewKubernetesToken,
+    made: tokenMade,
+  }),
+  replaceRoute(parts, {
+    kind: 'kubernetes-token',
+    what: 'token',
+    body: KubernetesTokenReplacement,
+    item: KubernetesToken,
+    made: tokenMade,
+  }),
+  ...commonRoutes(parts.db, 'cloud-credential', CloudCredential),
+  storeRoute(parts, {
+    kind: 'cloud-credential',
+    summary:
+      "Store a provider's document: a service account (gcp), an access key (aws), a service principal (azure)",
+    body: NewCloudCredential,
+    made: cloudMade,
+  }),
+  replaceRoute(parts, {
+    kind: 'cloud-credential',
+    what: 'document',
+    body: CloudCredentialReplacement,
+    item: CloudCredential,
+    made: cloudMade,
+  }),
+  validateRoute(parts),
+  ...commonRoutes(parts.db, 'registry-credential', RegistryCredential),
+  storeRoute(parts, {
+    kind: 'registry-credential',
+    summary: 'Store a login of an image registry, for pulls from that registry alone',
+    body: NewRegistryCredential,
+    made: registryMade,
+  }),
+  replaceRoute(parts, {
+    kind: 'registry-credential',
+    what: 'login',
+    body: RegistryCredentialReplacement,
+    item: RegistryCredential,
+    made: registryMade,
+  }),
+]

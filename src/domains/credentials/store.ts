@@ -6,30 +6,45 @@ import { missing, unacceptable, type Problem } from '../../refusal.ts'
 import type { SecretKind } from '../../vault/secret.ts'
 import { referenceOf } from '../../vault/vault.ts'
 
-/** What a kind is called in sentences. */
+/** The noun of each kind in sentences. */
 export const nouns: Record<SecretKind, string> = {
   'ssh-key': 'SSH key',
   'kubernetes-token': 'Kubernetes token',
   'cloud-credential': 'cloud credential',
+  'registry-credential': 'registry credential',
+  'signing-key': 'signing key',
+  'machine-variables': 'secret variables of playbooks',
 }
 
-/** Connections named by a credential and by the refusal of its deletion. */
+/** The most connections that a credential, or the refusal of its deletion, names. */
 const usersShown = 100
 
-const users = sql`(select coalesce(json_agg(json_build_object('connectionId', u.connection_id, 'environmentId', u.environment_id, 'name', u.name)
+const users = sql`(select coalesce(json_agg(case u.kind when 'build' then json_build_object('buildId', u.connection_id)
+    else json_build_object('connectionId', u.connection_id, 'environmentId', u.environment_id, 'name', u.name) end
     order by u.connection_id), '[]')
-  from (select connection_id, environment_id, name from credential_users where credential_ref = 'vault:' || c.kind || '/' || c.id
+  from (select connection_id, environment_id, name, kind from credential_users
+    where credential_ref = 'vault:' || c.kind || '/' || c.id
         order by connection_id limit ${usersShown}) u)`
 
-/** The row as its answer, less what the vault keeps. */
-const document = sql`jsonb_strip_nulls(c.shown || jsonb_build_object('id', c.id, 'credentialRef', 'vault:' || c.kind || '/' || c.id, 'version', c.version,
-  'createdAt', to_jsonb(c.created_at at time zone 'utc') #>> '{}' || 'Z', 'changedAt', to_jsonb(c.changed_at at time zone 'utc') #>> '{}' || 'Z',
+/** The row as its answer, without the secret in the vault. */
+const document = sql`jsonb_strip_nulls(c.shown || jsonb_build_object('id', c.id, 'credentialRef', 'vault:' ||
+  c.kind || '/' || c.id, 'version', c.version,
+  'createdAt', to_jsonb(c.created_at at time zone 'utc') #>> '{}' || 'Z', 'changedAt', to_jsonb(c.changed_at
+    at time zone 'utc') #>> '{}' || 'Z',
   'lastUsedAt', to_jsonb(date_trunc('minute', c.last_used_at at time zone 'utc')) #>> '{}' || 'Z', 'usedBy', ${users}))`
 
 const DocumentRow = z.object({ document: z.unknown() })
 
-const read = async <T extends z.ZodType>(db: Db, schema: T, kind: SecretKind, rest: Sql): Promise<z.output<T>[]> => {
-  const rows = await db.many(DocumentRow, sql`select ${document} as document from credentials c where c.kind = ${kind} ${rest}`)
+const read = async <T extends z.ZodType>(
+  db: Db,
+  schema: T,
+  kind: SecretKind,
+  rest: Sql,
+): Promise<z.output<T>[]> => {
+  const rows = await db.many(
+    DocumentRow,
+    sql`select ${document} as document from credentials c where c.kind = ${kind} ${rest}`,
+  )
   return rows.map((row) => schema.parse(row.document))
 }
 
@@ -46,7 +61,12 @@ export const listCredentials = async <T extends z.ZodType>(
 }
 
 /** @throws Refusal `missing` */
-export const readCredential = async <T extends z.ZodType>(db: Db, schema: T, kind: SecretKind, id: string): Promise<z.output<T>> => {
+export const readCredential = async <T extends z.ZodType>(
+  db: Db,
+  schema: T,
+  kind: SecretKind,
+  id: string,
+): Promise<z.output<T>> => {
   const [found] = await read(db, schema, kind, sql`and c.id = ${id}`)
   if (found === undefined) throw missing(nouns[kind], id)
   return found
@@ -54,39 +74,59 @@ export const readCredential = async <T extends z.ZodType>(db: Db, schema: T, kin
 
 const TakenRow = z.object({ taken: z.boolean() })
 
-/** The finding about an id that is in use, or nothing. */
+/** The problem of an id that is in use, or none. */
 export const takenProblems = async (db: Db, kind: SecretKind, id: string): Promise<Problem[]> => {
-  const { taken } = await db.one(TakenRow, sql`select exists (select from credentials where kind = ${kind} and id = ${id}) as taken`)
+  const { taken } = await db.one(
+    TakenRow,
+    sql`select exists (select from credentials where kind = ${kind} and id = ${id}) as taken`,
+  )
   return taken
-    ? [{ path: 'id', message: `${JSON.stringify(id)} is taken by another ${nouns[kind]}; choose another id, or replace that with PUT` }]
+    ? [
+        {
+          path: 'id',
+          message:
+            `${JSON.stringify(id)} is taken by another ${nouns[kind]}; choose another id, or replace ` +
+            'that with PUT',
+        },
+      ]
     : []
 }
 
-const UseRow = z.object({ connectionId: z.string(), environmentId: z.string() })
+const UseRow = z.object({ connectionId: z.string(), environmentId: z.string().nullish(), kind: z.string() })
 
-/** Deletes a credential that no connection refers to. @throws Refusal `missing`, `unacceptable` naming the connections */
+/**
+ * Deletes a credential that no connection refers to.
+ * @throws Refusal `missing`, `unacceptable` with the connections
+ */
 export const deleteCredential = (db: Db, kind: SecretKind, id: string): Promise<void> =>
   db.transaction(async (tx) => {
     const held = await tx.run(sql`select from credentials where kind = ${kind} and id = ${id} for update`)
     if (held === 0) throw missing(nouns[kind], id)
     const using = await tx.many(
       UseRow,
-      sql`select connection_id, environment_id from credential_users where credential_ref = ${referenceOf(kind, id)}
-          order by connection_id limit ${usersShown}`,
+      sql`select connection_id, environment_id, kind from credential_users
+          where credential_ref = ${referenceOf(kind, id)} order by connection_id limit ${usersShown}`,
     )
     if (using.length > 0)
       throw unacceptable(
         using.map((connection) => ({
           path: '',
-          message: `the ${nouns[kind]} is used by connection ${JSON.stringify(connection.connectionId)} of environment ${JSON.stringify(connection.environmentId)}; give that another credential first`,
+          message:
+            connection.kind === 'build'
+              ? `the ${nouns[kind]} is used by the build ${JSON.stringify(connection.connectionId)}; delete that first`
+              : `the ${nouns[kind]} is used by connection ${JSON.stringify(connection.connectionId)} of ` +
+                `environment ${JSON.stringify(connection.environmentId)}; give that another credential first`,
         })),
       )
     await tx.run(sql`delete from credentials where kind = ${kind} and id = ${id}`)
   })
 
 /**
- * Whether a connection may refer to a credential: holds the record until the transaction ends, so that it is not deleted in between.
- * False when there is none.
+ * Whether a connection may refer to a credential. Locks the record until the transaction ends, so
+ * that no other transaction deletes it in between.
+ * @returns false where there is none
  */
 export const holdCredential = async (tx: Db, reference: string): Promise<boolean> =>
-  (await tx.run(sql`select from credentials c where ${reference} = 'vault:' || c.kind || '/' || c.id for key share`)) > 0
+  (await tx.run(
+    sql`select from credentials c where ${reference} = 'vault:' || c.kind || '/' || c.id for key share`,
+  )) > 0

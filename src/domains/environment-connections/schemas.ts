@@ -3,24 +3,41 @@ import { JsonObject, OptionalId, Text } from '../../http/schema.ts'
 import { Connection } from '../environments/schemas.ts'
 import { ResourceSnapshot } from '../resources/schemas.ts'
 
-/** A connection as it is stored; the shape alone, as environments take it. */
+/** A connection as it is stored. Only its shape is checked, as environments do. */
 export const ConnectionDocument = Connection
 export type ConnectionDocument = z.output<typeof ConnectionDocument>
 
-/** A connection that is tried before it is saved: it needs neither id nor name. */
+/** A connection that is tested before it is saved: it needs neither id nor name. */
 export const ConnectionTest = Connection.extend({ id: OptionalId.default(''), name: Text.default('') })
 
-/** The stages of a check in their order; the last one given is the failed one if one failed. */
-const stageNames = ['name', 'route', 'host key', 'login', 'shell', 'scheduler', 'container engine', 'rights', 'limits'] as const
-export const Stage = z.strictObject({
+/**
+ * The stages of a check in their order. Where a check failed, the last stage given is the failed
+ * one.
+ */
+const stageNames = [
+  'name',
+  'route',
+  'host key',
+  'login',
+  'shell',
+  'scheduler',
+  'container engine',
+  'rights',
+  'limits',
+] as const
+export const CheckStage = z.strictObject({
   stage: z.enum(stageNames),
   ok: z.boolean(),
   milliseconds: z.number(),
   detail: z.string().optional(),
 })
-export type Stage = z.output<typeof Stage>
+export type CheckStage = z.output<typeof CheckStage>
 
-export const TestResult = z.strictObject({ healthy: z.boolean(), message: z.string(), stages: z.array(Stage) })
+export const TestResult = z.strictObject({
+  healthy: z.boolean(),
+  message: z.string(),
+  stages: z.array(CheckStage),
+})
 
 export const ConnectionCheck = z.strictObject({
   id: z.string(),
@@ -29,7 +46,9 @@ export const ConnectionCheck = z.strictObject({
   message: z.string().optional(),
   latencyMs: z.number(),
   checkedAt: z.string(),
-  metadata: JsonObject.optional().describe('endpoint, connectionType, stages, address, hostKey, banner; discovery of one'),
+  metadata: JsonObject.optional().describe(
+    'endpoint, connectionType, stages, address, hostKey, banner; discovery of one',
+  ),
 })
 export type ConnectionCheck = z.output<typeof ConnectionCheck>
 

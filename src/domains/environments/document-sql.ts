@@ -1,6 +1,8 @@
-import { array, join, object, time } from '../../db/projection.ts'
+import { array, joinMembers, jsonObject, object, time } from '../../db/projection.ts'
+import { isBucketWay, waysOf, type Way } from '../../drivers/storage/ways.ts'
 
-// The documents of the inventory: one row of a table becomes its JSON object, as text. Empty columns are left out.
+// The documents of the inventory: one row of a table becomes its JSON object, as text. Empty
+// columns are left out.
 
 const environment = object({
   id: 'e.id',
@@ -26,7 +28,14 @@ export const versionObject = object({
 
 /** Of a row `r` of runtimes. */
 export const runtimeObject = object(
-  { id: 'r.id', environmentVersionId: 'r.environment_version_id', name: 'r.name', driver: 'r.driver', mode: 'r.mode', role: 'r.role' },
+  {
+    id: 'r.id',
+    environmentVersionId: 'r.environment_version_id',
+    name: 'r.name',
+    driver: 'r.driver',
+    mode: 'r.mode',
+    role: 'r.role',
+  },
   { configuration: 'r.configuration::text', capabilities: 'r.capabilities::text' },
 )
 
@@ -88,35 +97,61 @@ const storageBindingObject = object(
 const typed = (json: string, name: string, type: string): string =>
   `case when jsonb_typeof(${json}->'${name}') = '${type}' then ${json}->'${name}' end`
 const texts = (json: string, name: string): string =>
-  `case when jsonb_typeof(${json}->'${name}') = 'array' and not jsonb_path_exists(${json}->'${name}', '$[*] ? (@.type() != "string")') then ${json}->'${name}' end`
+  `case when jsonb_typeof(${json}->'${name}') = 'array' and not ` +
+  `jsonb_path_exists(${json}->'${name}', '$[*] ? (@.type() != "string")') then ${json}->'${name}' end`
+
+const policy = `(s.configuration->'indexPolicy')`
+const typesWith = (fits: (ways: readonly Way[]) => boolean): string =>
+  Object.entries(waysOf)
+    .filter(([, ways]) => fits(ways))
+    .map(([type]) => `'${type}'`)
+    .join(', ')
+const isDriven = `s.type in (${typesWith((ways) => ways.length > 0)})`
+const browseRoots = `coalesce(${typed('s.configuration', 'browseRoots', 'array')}, '[]')`
+const roots = `jsonb_array_elements(${browseRoots}) with ordinality r(root)
+    where jsonb_typeof(r.root->'path') = 'string'`
+const canRead = `(${isDriven} and exists (select from ${roots}))`
+const canWrite = `(${canRead} and not s.read_only)`
+const canSign = `(${canRead} and s.type in (${typesWith((ways) => ways.some(isBucketWay))}))`
 
 /**
- * What reads add to a row `s` of storages (domain-reference 8). Roots and policy are the configuration's, as far as they have the shape;
- * nothing has looked at the storage itself, so that neither health nor a capability is claimed.
+ * Members that reads add to a row `s` of storages (domain-reference 8). Roots and policy come from
+ * the configuration, as far as they have the right shape. The capabilities are those of the driver
+ * within approved roots. Health reports only that a driver exists: the storage itself was not
+ * contacted.
  */
-const policy = `(s.configuration->'indexPolicy')`
 const storageView = {
-  browseRoots: `(select coalesce(json_agg(json_strip_nulls(json_build_object('path', r.root->'path', 'label', ${typed('r.root', 'label', 'string')},
-    'readOnly', ${typed('r.root', 'readOnly', 'boolean')})) order by r.ordinality)::text, '[]')
-    from jsonb_array_elements(coalesce(${typed('s.configuration', 'browseRoots', 'array')}, '[]')) with ordinality r(root)
-    where jsonb_typeof(r.root->'path') = 'string')`,
-  capabilities: `json_build_object('browse', false, 'read', false, 'write', false, 'download', false, 'upload', false, 'checksum', false,
-    'presignedDownload', false, 'computeNodeVisible',
+  browseRoots: `(select coalesce(json_agg(json_strip_nulls(json_build_object('path', r.root->'path', 'label',
+    ${typed('r.root', 'label', 'string')},
+    'readOnly', ${typed('r.root', 'readOnly', 'boolean')})) order by r.ordinality)::text, '[]') from ${roots})`,
+  capabilities: `json_build_object('browse', ${canRead}, 'read', ${canRead}, 'write', ${canWrite}, 'download',
+    ${canRead}, 'upload', ${canWrite},
+    'checksum', ${canRead}, 'presignedDownload', ${canSign}, 'computeNodeVisible',
     s.shared or exists (select from storage_runtime_bindings b where b.storage_id = s.id))::text`,
-  health: `'{"status":"unknown"}'`,
+  health: `case when s.type = 'local' and current_setting('orrery.local_storage', true) = 'none'
+    then json_build_object('status', 'unavailable', 'message', 'no directory of this machine is approved; ' ||
+      'start the service with SERVICE_LOCAL_STORAGE_ROOT')::text
+    when ${isDriven} then '{"status":"healthy"}' else json_build_object('status', 'unavailable', 'message',
+    'this version has no driver for storages of type ' || s.type)::text end`,
   indexPolicy: object({
-    enabled: `coalesce(${policy}->'enabled' = 'true', false)`,
+    enabled: `coalesce(${policy}->'enabled' <> 'false', true)`,
     roots: texts(policy, 'roots'),
-    maxDepth: typed(policy, 'maxDepth', 'number'),
-    maxEntries: typed(policy, 'maxEntries', 'number'),
+    maxDepth: `coalesce(${typed(policy, 'maxDepth', 'number')}, '5')`,
+    maxEntries: `coalesce(${typed(policy, 'maxEntries', 'number')}, '10000')`,
     include: texts(policy, 'include'),
     exclude: texts(policy, 'exclude'),
-    timeoutSeconds: typed(policy, 'timeoutSeconds', 'number'),
+    timeoutSeconds: `coalesce(${typed(policy, 'timeoutSeconds', 'number')}, '3600')`,
   }),
-  indexStatus: `'{"status":"not_indexed"}'`,
+  indexStatus: `coalesce((select ${jsonObject({
+    status: 'i.status',
+    indexedEntries: 'i.indexed_entries',
+    lastIndexedAt: time('i.last_indexed_at'),
+    message: 'i.message',
+  })}::text from storage_index_status i where i.storage_id = s.id), '{"status":"not_indexed"}')`,
 }
 
-const storageObject = object(
+/** Of a row `s` of storages. */
+export const storageObject = object(
   {
     id: 's.id',
     environmentVersionId: 's.environment_version_id',
@@ -131,7 +166,11 @@ const storageObject = object(
   {
     configuration: 's.configuration::text',
     metadata: 's.metadata::text',
-    runtimeBindings: array(storageBindingObject, 'storage_runtime_bindings b where b.storage_id = s.id', 'b.position, b.runtime_id'),
+    runtimeBindings: array(
+      storageBindingObject,
+      'storage_runtime_bindings b where b.storage_id = s.id',
+      'b.position, b.runtime_id',
+    ),
     ...storageView,
   },
 )
@@ -182,14 +221,14 @@ const checkObject = object(
   { metadata: 'k.metadata::text' },
 )
 
-/** Checks shown with each connection. */
+/** The number of checks shown with each connection. */
 const recentChecks = 20
 
 /**
- * The whole definition of a row `e` of environments joined to the row `v` of its highest version, in the specification's order of
- * keys; collections in the order in which they were sent.
+ * The whole definition of a row `e` of environments joined to the row `v` of its highest version,
+ * in the specification's order of keys; collections in the order in which they were sent.
  */
-export const environmentObject = join({
+export const environmentObject = joinMembers({
   environment,
   version: versionObject,
   runtimes: array(runtimeObject, 'runtimes r where r.environment_version_id = v.id', 'r.position, r.id'),
@@ -205,14 +244,23 @@ export const environmentObject = join({
     't.position, t.source_resource_id, t.target_resource_id, t.relation_type',
   ),
   storages: array(storageObject, 'storages s where s.environment_version_id = v.id', 's.position, s.id'),
-  activityResourceProfiles: array(profileObject, 'activity_resource_profiles p where p.environment_version_id = v.id', 'p.position, p.id'),
+  activityResourceProfiles: array(
+    profileObject,
+    'activity_resource_profiles p where p.environment_version_id = v.id',
+    'p.position, p.id',
+  ),
   connections: array(connectionObject, 'connections c where c.environment_id = e.id', 'c.position, c.id'),
   connectionChecks: array(
     checkObject,
-    `connections c cross join lateral (select * from recorded_connection_checks where connection_id = c.id order by checked_at desc, id desc limit ${String(recentChecks)}) k where c.environment_id = e.id`,
+    'connections c cross join lateral (select * from recorded_connection_checks where ' +
+      `connection_id = c.id order by checked_at desc, id desc limit ${String(recentChecks)}) k ` +
+      'where c.environment_id = e.id',
     'c.position, c.id, k.checked_at desc, k.id desc',
   ),
 })
 
 /** Environments with their highest version: `e` and `v` of `environmentObject`. */
-export const environmentRows = `environments e join lateral (select * from environment_versions where environment_id = e.id order by version desc limit 1) v on true`
+export const environmentRows =
+  'environments e join lateral (select * from environment_versions where ' +
+  'environment_id = e.id ' +
+  'order by version desc limit 1) v on true'

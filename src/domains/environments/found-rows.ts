@@ -1,6 +1,7 @@
 import { join, raw, sql, type Db } from '../../db/sql.ts'
 
-// Rows that a discovery adds to a version of an environment or renews there, within the caller's transaction.
+// Rows that a discovery adds to a version of an environment or renews there, within the caller's
+// transaction.
 
 export interface NewRuntime {
   id: string
@@ -13,12 +14,13 @@ export interface NewRuntime {
 
 export const addRuntime = (tx: Db, versionId: string, runtime: NewRuntime): Promise<number> =>
   tx.run(
-    sql`insert into runtimes (id, environment_version_id, position, name, driver, mode, role, configuration, capabilities)
+    sql`insert into runtimes (id, environment_version_id, position, name, driver, mode, role, configuration,
+      capabilities)
         values (${runtime.id}, ${versionId}, ${runtime.position}, ${runtime.name}, ${runtime.driver}, 'execution', '',
           ${JSON.stringify(runtime.configuration)}, ${JSON.stringify(runtime.capabilities)})`,
   )
 
-/** Columns of a resource that a discovery fills, by the name of the document. */
+/** Columns of a resource that a discovery fills, by their names in the document. */
 const filled = {
   type: 'type',
   architecture: 'architecture',
@@ -29,18 +31,30 @@ const filled = {
 export type Filled = keyof typeof filled
 export type FilledFields = Partial<Record<Filled, string | number>>
 
-export const renewResource = (tx: Db, id: string, metadata: object, fields: FilledFields): Promise<number> => {
-  const changes = Object.entries(fields).map(([name, value]) => sql`, ${raw(filled[name as Filled])} = ${value}`)
-  return tx.run(sql`update resources set metadata = ${JSON.stringify(metadata)} ${join(changes, '')} where id = ${id}`)
+export const renewResource = (
+  tx: Db,
+  id: string,
+  metadata: object,
+  fields: FilledFields,
+): Promise<number> => {
+  const changes = Object.entries(fields).map(
+    ([name, value]) => sql`, ${raw(filled[name as Filled])} = ${value}`,
+  )
+  return tx.run(
+    sql`update resources set metadata = ${JSON.stringify(metadata)} ${join(changes, '')} where id = ${id}`,
+  )
 }
 
-/** What of a discovery is new to the version. */
+/** The part of a discovery that is new to the version. */
 interface Added {
   resources: ReadonlySet<string>
   runtimes: ReadonlySet<string>
 }
 
-/** Binds resources to runtimes. A binding that a person took away between two that both stay is not made again. */
+/**
+ * Binds resources to runtimes. Where both existed before and a person removed their binding, it is
+ * not created again.
+ */
 export const bindFound = (
   tx: Db,
   versionId: string,
@@ -56,7 +70,7 @@ export const bindFound = (
         on conflict do nothing`,
   )
 
-/** Says which resources contain which, of those that are new. */
+/** Records which resources contain the new ones. */
 export const relateFound = (
   tx: Db,
   versionId: string,
@@ -64,7 +78,8 @@ export const relateFound = (
   { metadata, added }: { metadata: object; added: ReadonlySet<string> },
 ): Promise<number> =>
   tx.run(
-    sql`insert into resource_relations (environment_version_id, source_resource_id, target_resource_id, relation_type, position, metadata)
+    sql`insert into resource_relations (environment_version_id, source_resource_id, target_resource_id,
+      relation_type, position, metadata)
         select ${versionId}, r.source, r.target, 'contains', 0, ${JSON.stringify(metadata)}::jsonb
         from json_to_recordset(${JSON.stringify(contained)}::json) as r(source text, target text)
         where r.source = any(${[...added]}) or r.target = any(${[...added]})
@@ -84,13 +99,16 @@ export interface NewStorage {
 
 export const addStorage = (tx: Db, versionId: string, storage: NewStorage): Promise<number> =>
   tx.run(
-    sql`insert into storages (id, environment_version_id, position, name, type, endpoint, capacity_bytes, shared, read_only, metadata)
+    sql`insert into storages (id, environment_version_id, position, name, type, endpoint, capacity_bytes,
+      shared, read_only, metadata)
         values (${storage.id}, ${versionId}, ${storage.position}, ${storage.name}, ${storage.type}, ${storage.endpoint},
           ${storage.capacityBytes}, true, ${storage.readOnly}, ${JSON.stringify(storage.metadata)})`,
   )
 
 export const renewStorage = (tx: Db, id: string, capacityBytes: number, metadata: object): Promise<number> =>
-  tx.run(sql`update storages set capacity_bytes = ${capacityBytes}, metadata = ${JSON.stringify(metadata)} where id = ${id}`)
+  tx.run(
+    sql`update storages set capacity_bytes = ${capacityBytes}, metadata = ${JSON.stringify(metadata)} where id = ${id}`,
+  )
 
 export const bindStorage = (
   tx: Db,
@@ -98,7 +116,8 @@ export const bindStorage = (
   binding: { storageId: string; runtimeId: string | undefined; readOnly: boolean; hostPath: string },
 ): Promise<number> =>
   tx.run(
-    sql`insert into storage_runtime_bindings (environment_version_id, storage_id, runtime_id, position, read_only, host_path)
+    sql`insert into storage_runtime_bindings (environment_version_id, storage_id, runtime_id, position,
+      read_only, host_path)
         values (${versionId}, ${binding.storageId}, ${binding.runtimeId}, 0, ${binding.readOnly}, ${binding.hostPath})
         on conflict do nothing`,
   )

@@ -1,10 +1,10 @@
-/** A text of a document and where it stands. */
+/** A text of a document and its path. */
 export interface Mention {
   value: string
   path: string
 }
 
-/** A resource's parent; kept with the child to find cycles. */
+/** A resource's parent. It holds the child too, so that cycles can be found. */
 export interface Parent extends Mention {
   child: string
 }
@@ -16,8 +16,9 @@ export interface Pair {
 }
 
 /**
- * What a definition names, read out of a document of any shape: whatever is missing or of the wrong type is passed over, so that the
- * rules about names can be checked, and reported, together with what is wrong about the shape.
+ * The names in a definition, read out of a document of any shape. Missing members and wrong types
+ * are skipped, so that one answer reports broken rules about names together with problems of the
+ * shape.
  */
 export interface Mentions {
   environment: Mention | undefined
@@ -44,28 +45,38 @@ interface Item {
   path: string
 }
 
-const isFields = (value: unknown): value is Fields => typeof value === 'object' && value !== null && !Array.isArray(value)
+const isFields = (value: unknown): value is Fields =>
+  typeof value === 'object' && value !== null && !Array.isArray(value)
 
 const itemsOf = ({ fields, path }: Item, key: string): Item[] => {
   const list = fields[key]
   if (!Array.isArray(list)) return []
   const prefix = path === '' ? key : `${path}.${key}`
-  return list.flatMap((value: unknown, i) => (isFields(value) ? [{ fields: value, path: `${prefix}.${String(i)}` }] : []))
+  return list.flatMap((value: unknown, i) =>
+    isFields(value) ? [{ fields: value, path: `${prefix}.${String(i)}` }] : [],
+  )
 }
 
 const mention = ({ fields, path }: Item, key: string): Mention[] => {
   const value = fields[key]
-  return typeof value === 'string' && value !== '' ? [{ value, path: path === '' ? key : `${path}.${key}` }] : []
+  return typeof value === 'string' && value !== ''
+    ? [{ value, path: path === '' ? key : `${path}.${key}` }]
+    : []
 }
 
 const pair = (item: Item, leftKey: string, rightKey: string): Pair[] =>
-  mention(item, leftKey).flatMap((left) => mention(item, rightKey).map((right) => ({ left, right, path: item.path })))
+  mention(item, leftKey).flatMap((left) =>
+    mention(item, rightKey).map((right) => ({ left, right, path: item.path })),
+  )
 
 const text = (value: unknown): string => (typeof value === 'string' ? value : '')
 
 export const mentionsOf = (document: unknown): Mentions => {
   const root: Item = { fields: isFields(document) ? document : {}, path: '' }
-  const part = (key: string): Item => ({ fields: isFields(root.fields[key]) ? root.fields[key] : {}, path: key })
+  const part = (key: string): Item => ({
+    fields: isFields(root.fields[key]) ? root.fields[key] : {},
+    path: key,
+  })
   const all = (items: Item[], key: string): Mention[] => items.flatMap((item) => mention(item, key))
   const runtimes = itemsOf(root, 'runtimes')
   const resources = itemsOf(root, 'resources')
@@ -82,16 +93,21 @@ export const mentionsOf = (document: unknown): Mentions => {
     parents: resources.flatMap((item) =>
       mention(item, 'parentResourceId').map((parent) => ({ ...parent, child: text(item.fields['id']) })),
     ),
-    bindings: itemsOf(root, 'resourceRuntimeBindings').flatMap((item) => pair(item, 'resourceId', 'runtimeId')),
+    bindings: itemsOf(root, 'resourceRuntimeBindings').flatMap((item) =>
+      pair(item, 'resourceId', 'runtimeId'),
+    ),
     relations: itemsOf(root, 'resourceRelations').flatMap((item) =>
-      pair(item, 'sourceResourceId', 'targetResourceId').map((relation) => ({ ...relation, type: text(item.fields['type']) })),
+      pair(item, 'sourceResourceId', 'targetResourceId').map((relation) => ({
+        ...relation,
+        type: text(item.fields['type']),
+      })),
     ),
     storages: all(storages, 'id'),
     storageNames: all(storages, 'name'),
     storageBindings: storages.flatMap((storage) =>
       itemsOf(storage, 'runtimeBindings').flatMap((item) =>
         mention(item, 'runtimeId').map((right) => ({
-          // A storage without an id is still one storage: its place stands for it.
+          // A storage without an id is still one storage: its path replaces the id.
           left: mention(storage, 'id')[0] ?? { value: storage.path, path: storage.path },
           right,
           path: item.path,
@@ -101,7 +117,10 @@ export const mentionsOf = (document: unknown): Mentions => {
     ),
     profiles: all(profiles, 'id'),
     profileTargets: profiles.flatMap((item) =>
-      pair(item, 'activityTypeId', 'resourceId').map((target) => ({ ...target, modelVersion: text(item.fields['modelVersion']) })),
+      pair(item, 'activityTypeId', 'resourceId').map((target) => ({
+        ...target,
+        modelVersion: text(item.fields['modelVersion']),
+      })),
     ),
     connections: all(connections, 'id'),
     connectionNames: all(connections, 'name'),

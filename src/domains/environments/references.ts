@@ -9,11 +9,16 @@ const tripleKey = (activityTypeId: string, resourceId: string, modelVersion: str
   JSON.stringify([activityTypeId, resourceId, modelVersion])
 
 /**
- * What only the store knows about a definition, all at once and in one round trip: ids that other environments hold (ids are global)
- * and references that lead nowhere. `replaces` is the environment whose present records do not count, because the document replaces
- * them. Takes any value, like `documentProblems`.
+ * Problems of a definition that only the store can find, all at once and in one round trip: ids
+ * that other environments hold (ids are global) and references to missing records. Records of the
+ * environment `replaces` do not count, because the document replaces them. Takes any value, like
+ * `documentProblems`.
  */
-export const storeProblems = async (db: Db, document: unknown, replaces?: string): Promise<Problem[]> => {
+export const definitionStoreProblems = async (
+  db: Db,
+  document: unknown,
+  replaces?: string,
+): Promise<Problem[]> => {
   const names = mentionsOf(document)
   const resourcesNamed = [
     ...names.parents,
@@ -29,22 +34,28 @@ export const storeProblems = async (db: Db, document: unknown, replaces?: string
     table: 'runtimes' | 'resources' | 'storages' | 'activity_resource_profiles',
     mentions: readonly Mention[],
   ): Sql =>
-    sql`select ${kind}::text, t.id::text, v.environment_id::text from ${raw(table)} t join environment_versions v on v.id = t.environment_version_id
+    sql`select ${kind}::text, t.id::text, v.environment_id::text from ${raw(table)} t
+      join environment_versions v on v.id = t.environment_version_id
         where t.id = any(${valuesOf(mentions)}) and ${counts}`
 
   const found = await db.many(
     Found,
-    sql`select 'environment' as kind, id::text as id, id::text as owner from environments v where id = ${names.environment?.value ?? ''} ${replaces === undefined ? sql`` : sql`and id <> ${replaces}`}
-      union all select 'version', v.id, v.environment_id from environment_versions v where v.id = ${names.version?.value ?? ''} and ${counts}
+    sql`select 'environment' as kind, id::text as id, id::text as owner from environments v
+      where id = ${names.environment?.value ?? ''} ${replaces === undefined ? sql`` : sql`and id <> ${replaces}`}
+      union all select 'version', v.id, v.environment_id from environment_versions v
+        where v.id = ${names.version?.value ?? ''} and ${counts}
       union all ${ofOthers('runtime', 'runtimes', [...names.runtimes, ...runtimesNamed])}
       union all ${ofOthers('resource', 'resources', [...names.resources, ...resourcesNamed])}
       union all ${ofOthers('storage', 'storages', names.storages)}
       union all ${ofOthers('profile', 'activity_resource_profiles', names.profiles)}
-      union all select 'connection', v.id, v.environment_id from connections v where v.id = any(${valuesOf(names.connections)}) and ${counts}
+      union all select 'connection', v.id, v.environment_id from connections v
+        where v.id = any(${valuesOf(names.connections)}) and ${counts}
       union all select 'type', id, null from registered_activity_types where id = any(${valuesOf(typesNamed)})
-      union all select 'target', json_build_array(p.activity_type_id, p.resource_id, p.model_version)::text, v.environment_id
+      union all select 'target', json_build_array(p.activity_type_id, p.resource_id, p.model_version)::text,
+        v.environment_id
         from activity_resource_profiles p join environment_versions v on v.id = p.environment_version_id
-        where p.activity_type_id = any(${valuesOf(typesNamed)}) and p.resource_id = any(${valuesOf(names.profileTargets.map(({ right }) => right))}) and ${counts}`,
+        where p.activity_type_id = any(${valuesOf(typesNamed)})
+          and p.resource_id = any(${valuesOf(names.profileTargets.map(({ right }) => right))}) and ${counts}`,
   )
   const owners = new Map<string, Map<string, string>>()
   for (const { kind, id, owner } of found) {
@@ -63,11 +74,19 @@ export const storeProblems = async (db: Db, document: unknown, replaces?: string
         : [
             {
               path,
-              message: `the ${noun} id ${JSON.stringify(value)} is taken by environment ${JSON.stringify(owner)}; ids are global, choose another`,
+              message:
+                `the ${noun} id ${JSON.stringify(value)} is taken by environment ` +
+                `${JSON.stringify(owner)}; ids are global, choose another`,
             },
           ]
     })
-  const dangling = (kind: string, noun: string, mentions: readonly Mention[], own: readonly Mention[], remedy: string): Problem[] => {
+  const dangling = (
+    kind: string,
+    noun: string,
+    mentions: readonly Mention[],
+    own: readonly Mention[],
+    remedy: string,
+  ): Problem[] => {
     const here = new Set(own.map(({ value }) => value))
     return mentions
       .filter(({ value }) => !here.has(value) && ownerOf(kind, value) === undefined)
@@ -82,8 +101,20 @@ export const storeProblems = async (db: Db, document: unknown, replaces?: string
     ...taken('storage', 'storage', names.storages),
     ...taken('profile', 'profile', names.profiles),
     ...taken('connection', 'connection', names.connections),
-    ...dangling('resource', 'resource', resourcesNamed, names.resources, 'add the resource to the document or correct the id'),
-    ...dangling('runtime', 'runtime', runtimesNamed, names.runtimes, 'add the runtime to the document or correct the id'),
+    ...dangling(
+      'resource',
+      'resource',
+      resourcesNamed,
+      names.resources,
+      'add the resource to the document or correct the id',
+    ),
+    ...dangling(
+      'runtime',
+      'runtime',
+      runtimesNamed,
+      names.runtimes,
+      'add the runtime to the document or correct the id',
+    ),
     ...dangling('type', 'activity type', typesNamed, [], 'register the workflow that defines it first'),
     ...names.profileTargets.flatMap(({ left, right, modelVersion, path }) => {
       const owner = ownerOf('target', tripleKey(left.value, right.value, modelVersion))
@@ -91,7 +122,9 @@ export const storeProblems = async (db: Db, document: unknown, replaces?: string
       return [
         {
           path,
-          message: `a profile of this activity type, resource and modelVersion exists in environment ${JSON.stringify(owner)}; give another modelVersion`,
+          message:
+            'a profile of this activity type, resource and modelVersion exists in environment ' +
+            `${JSON.stringify(owner)}; give another modelVersion`,
         },
       ]
     }),

@@ -14,21 +14,34 @@ import {
   replaceEnvironment,
   requireEnvironment,
 } from './store.ts'
-import type { EnvironmentUse } from './users.ts'
+import type { EnvironmentUse, KeptResources } from './users.ts'
 
 const idOf = ({ body }: { body: unknown }): string => (body as EnvironmentDefinition).environment.id
 const json = ['application/json']
 
-/** The document without what clients sent of the service's own view of storages: it is not saved, and would look as if it were. */
+/**
+ * The document without the service's own view of storages that a client sent. That view is not
+ * saved, and the answer must not suggest otherwise.
+ */
 const withoutViews = (document: EnvironmentDefinition): EnvironmentDefinition => ({
   ...document,
   storages: document.storages.map(
-    ({ browseRoots: _, capabilities: _1, health: _2, indexPolicy: _3, indexStatus: _4, ...storage }) => storage,
+    ({ browseRoots: _, capabilities: _1, health: _2, indexPolicy: _3, indexStatus: _4, ...storage }) =>
+      storage,
   ),
 })
 
-export const environmentRoutes = ({ db, uses }: { db: Db; uses: { environment: readonly EnvironmentUse[] } }): Route[] => {
-  /** The document is sent as PostgreSQL built it: parsing and writing it again would cost more than the read. */
+export const environmentRoutes = ({
+  db,
+  uses,
+}: {
+  db: Db
+  uses: { environment: readonly EnvironmentUse[]; keptResources: KeptResources }
+}): Route[] => {
+  /**
+   * Answers with the document as PostgreSQL built it: to parse and serialise it again would cost
+   * more than the read.
+   */
   const document = sharedReads((id) => readEnvironment(db, id))
   const read = async (id: string): Promise<Reply> => {
     const body = await document(id)
@@ -61,10 +74,17 @@ export const environmentRoutes = ({ db, uses }: { db: Db; uses: { environment: r
       response: EnvironmentDefinition,
       status: 201,
       alsoCheck: ({ document }) => definitionProblems(db, document),
-      audit: { eventType: 'environment.created', summary: (call) => `environment ${idOf(call)} created`, environmentId: idOf },
+      audit: {
+        eventType: 'environment.created',
+        summary: (call) => `environment ${idOf(call)} created`,
+        environmentId: idOf,
+      },
       handle: async ({ body }) => {
         await createEnvironment(db, body)
-        return new Reply({ body: withoutViews(body), headers: { location: `/environments/${encodeURIComponent(body.environment.id)}/` } })
+        return new Reply({
+          body: withoutViews(body),
+          headers: { location: `/environments/${encodeURIComponent(body.environment.id)}/` },
+        })
       },
     }),
     route({
@@ -100,11 +120,13 @@ export const environmentRoutes = ({ db, uses }: { db: Db; uses: { environment: r
           throw unacceptable([
             {
               path: 'environment.id',
-              message: `must be ${JSON.stringify(params.environmentId)}, the id in the path; an environment keeps its id`,
+              message:
+                `must be ${JSON.stringify(params.environmentId)}, the id in the path; an environment ` +
+                'keeps its id',
             },
           ])
         }
-        await replaceEnvironment(db, body, uses.environment)
+        await replaceEnvironment(db, body, uses.environment, uses.keptResources)
         return read(id)
       },
     }),

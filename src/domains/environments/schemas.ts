@@ -1,30 +1,58 @@
 import { z } from 'zod'
+import type { KindName } from '../../drivers/runtime/registry.ts'
+import type { waysOf } from '../../drivers/storage/ways.ts'
 import * as field from '../../http/schema.ts'
 import { choice, Id, JsonObject, Name, OptionalId } from '../../http/schema.ts'
 import { documentProblems } from './rules.ts'
 
-/** Like `Count`, but a fraction does not end the check of the whole document (`z.int()` does), so that the rules about names still speak. */
+/**
+ * Like `Count`, but a fraction does not end the check of the whole document (`z.int()` does), so
+ * the rules about names are still checked.
+ */
 export const Whole = z
   .number()
   .refine((value) => Number.isSafeInteger(value), 'must be a whole number of at most 2^53-1')
   .refine((value) => value >= 0, 'must not be negative')
   .meta({ type: 'integer', minimum: 0, maximum: Number.MAX_SAFE_INTEGER })
 
-// What is omitted is 0, false or empty, and is saved as such.
+// An omitted member is 0, false or empty, and is saved as such.
 const Amount = field.NonNegative.default(0)
 const Count = Whole.default(0)
 const Flag = z.boolean().default(false)
 const Text = field.Text.default('')
 
-export const drivers = ['slurm', 'kubernetes', 'ssh', 'local', 'serverless', 'simgrid', 'cloud'] as const
+/** Each is a kind of site, but for `simgrid`, which this version lacks. */
+export const drivers = [
+  'slurm',
+  'kubernetes',
+  'ssh',
+  'local',
+  'serverless',
+  'simgrid',
+  'cloud',
+] as const satisfies readonly (KindName | 'simgrid')[]
 export const runtimeModes = ['execution', 'simulation'] as const
 export const executionTargets = ['batch', 'direct', 'provisioned'] as const
 export const relationTypes = ['contains', 'member_of', 'accessible_via'] as const
-export const storageTypes = ['local', 'pvc', 'nfs', 's3', 'lustre', 'gcs', 's3-compatible', 'ssh-filesystem'] as const
+export const storageTypes = [
+  'local',
+  'pvc',
+  'nfs',
+  's3',
+  'lustre',
+  'gcs',
+  's3-compatible',
+  'ssh-filesystem',
+] as const satisfies readonly (keyof typeof waysOf)[]
 
-/** The id of the enclosing record: filled in on save whatever a client sends, shown empty in the answer to POST when it was omitted. */
+/**
+ * The id of the enclosing record. It is set on save and ignores the client's value. The answer to
+ * POST shows it empty where it was omitted.
+ */
 const ParentId = OptionalId.default('')
-/** Set by the service; accepted so that what GET returns can be sent back, never read. */
+/**
+ * Set by the service. It is accepted, but never read, so that an answer of GET can be sent back.
+ */
 const ServerTime = z.string().optional()
 const ServerManaged = z.unknown().optional()
 
@@ -141,7 +169,7 @@ export const Storage = z.strictObject({
   configuration: JsonObject.optional(),
   metadata: JsonObject.optional(),
   runtimeBindings: z.array(StorageRuntimeBinding).default([]),
-  // The service's own view, which GET shows: accepted, never read.
+  // The service's own view, as GET returns it: accepted, never read.
   browseRoots: ServerManaged,
   capabilities: ServerManaged,
   health: ServerManaged,
@@ -149,9 +177,11 @@ export const Storage = z.strictObject({
   indexStatus: ServerManaged,
 })
 
-/** A storage as reads show it: with what the service says of it by itself (domain-reference 8). */
-const StorageProjection = Storage.extend({
-  browseRoots: z.array(z.strictObject({ path: z.string(), label: z.string().optional(), readOnly: z.boolean().optional() })),
+/** A storage as reads return it, with the service's own members (domain-reference 8). */
+export const StorageProjection = Storage.extend({
+  browseRoots: z.array(
+    z.strictObject({ path: z.string(), label: z.string().optional(), readOnly: z.boolean().optional() }),
+  ),
   capabilities: z.strictObject({
     browse: z.boolean(),
     read: z.boolean(),
@@ -240,22 +270,33 @@ const document = z.strictObject({
 })
 
 /**
- * What POST and PUT take: connector bindings and connection checks belong to the document type but are not saved. Every rule that
- * the document alone can break is checked here, also on documents that break the shape, so that one answer names everything.
+ * The body of POST and PUT. Connector bindings and connection checks belong to the document type
+ * but are not saved. Every rule that the document can break by itself is checked here, also on
+ * documents of a wrong shape, so that one answer names all problems.
  */
 export const EnvironmentDefinition = document
-  .extend({ connectorBindings: z.array(z.unknown()).optional(), connectionChecks: z.array(z.unknown()).optional() })
+  .extend({
+    connectorBindings: z.array(z.unknown()).optional(),
+    connectionChecks: z.array(z.unknown()).optional(),
+  })
   .superRefine(
     (value: unknown, context) => {
       for (const { path, message } of documentProblems(value)) {
-        context.addIssue({ code: 'custom', path: path.split('.').map((step) => (/^\d+$/.test(step) ? Number(step) : step)), message })
+        context.addIssue({
+          code: 'custom',
+          path: path.split('.').map((step) => (/^\d+$/.test(step) ? Number(step) : step)),
+          message,
+        })
       }
     },
     { when: () => true },
   )
 export type EnvironmentDefinition = z.output<typeof EnvironmentDefinition>
 
-/** What GET returns: the ids that were saved, the service's view of each storage, and the newest checks of each connection. */
+/**
+ * The answer of GET: the saved ids, the service's view of each storage, and the newest checks of
+ * each connection.
+ */
 export const EnvironmentDocument = document.extend({
   storages: z.array(StorageProjection).default([]),
   connectionChecks: z.array(ConnectionCheck),

@@ -1,28 +1,47 @@
 import type { Problem } from '../../refusal.ts'
 
-/** What stands in an answer where a secret is stored. Sent back, it means the stored one. */
+/**
+ * The replacement for a stored secret in an answer. In a request it stands for the stored secret.
+ */
 export const mask = '********'
 
-/** Names of keys that hold secrets, at the end of a key; a space stands for anything that separates words, or nothing. */
+/**
+ * Names of keys that hold secrets, matched at the end of a key. A space stands for any separator,
+ * or for none.
+ */
 const names =
-  'token|passwo?r?d|passphrase|secret|(?:secret|secret access|private|access|account|api|client|ssh) key|client key data|authorization|kube config|credentials?'
+  'token|passwo?r?d|passphrase|secret|(?:secret|secret ' +
+  'access|private|access|account|api|client|ssh) key|client key data|authorization|kube config|credentials?'
 const secretName = new RegExp(`(?:${names.replaceAll(' ', '')})$`)
 const gap = '[^a-z0-9"]*'
-/** Finds every JSON text that may hold a secret's key, case ignored, for JavaScript and PostgreSQL alike: 5 ms for 4 MB. */
+/**
+ * Finds every JSON text that may hold a secret's key, case ignored, for JavaScript and PostgreSQL
+ * alike: 5 ms for 4 MB.
+ */
 export const mayHoldSecret = `(?:${names.replaceAll(' ', gap)})${gap}"\\s*:`
 const suspicious = new RegExp(mayHoldSecret, 'i')
 
-/** References of credentials are no secrets: they name where one is. */
+/** References of credentials are no secrets: they name the place of one. */
 const reference = /^(?:vault|env|file|cloud-file):/
 
 type Path = readonly (string | number)[]
 type Fields = Record<string, unknown>
 
-const isFields = (value: unknown): value is Fields => typeof value === 'object' && value !== null && !Array.isArray(value)
+const isFields = (value: unknown): value is Fields =>
+  typeof value === 'object' && value !== null && !Array.isArray(value)
 
-/** The value with every secret in it replaced by what `replace` gives; secrets are texts and numbers at or below a key that names one. */
-const mapSecrets = (value: unknown, replace: (secret: string | number, path: Path) => unknown, path: Path = [], below = false): unknown => {
-  if (Array.isArray(value)) return value.map((item: unknown, at) => mapSecrets(item, replace, [...path, at], below))
+/**
+ * The value with the result of `replace` in place of every secret. Secrets are texts and numbers at
+ * or below a key that names a secret.
+ */
+const mapSecrets = (
+  value: unknown,
+  replace: (secret: string | number, path: Path) => unknown,
+  path: Path = [],
+  below = false,
+): unknown => {
+  if (Array.isArray(value))
+    return value.map((item: unknown, at) => mapSecrets(item, replace, [...path, at], below))
   if (isFields(value))
     return Object.fromEntries(
       Object.entries(value).map(([key, item]) => {
@@ -34,14 +53,14 @@ const mapSecrets = (value: unknown, replace: (secret: string | number, path: Pat
   return typeof value === 'string' && reference.test(value) ? value : replace(value, path)
 }
 
-/** A configuration as it may be shown. */
+/** A configuration with its secrets masked. */
 export const masked = <T>(configuration: T): T => mapSecrets(configuration, () => mask) as T
 
-/** A record with its `configuration` as it may be shown. */
+/** A record with the secrets of its `configuration` masked. */
 export const withMasked = <T extends { configuration?: unknown }>(record: T): T =>
   record.configuration === undefined ? record : { ...record, configuration: masked(record.configuration) }
 
-/** Where a configuration holds secrets, dotted. */
+/** Dotted paths of the secrets in a configuration. */
 export const secretPaths = (configuration: unknown): string[] => {
   const paths: string[] = []
   mapSecrets(configuration, (_, path) => void paths.push(path.join('.')))
@@ -49,23 +68,29 @@ export const secretPaths = (configuration: unknown): string[] => {
 }
 
 /** The secrets of a configuration by their paths. */
-const secretsIn = (configuration: unknown): ReadonlyMap<string, unknown> => {
+export const secretsIn = (configuration: unknown): ReadonlyMap<string, unknown> => {
   const secrets = new Map<string, unknown>()
   mapSecrets(configuration, (secret, path) => secrets.set(JSON.stringify(path), secret))
   return secrets
 }
 
-/** A configuration that was sent, with the stored secrets where it holds their mask. */
-export const unmasked = <T>(configuration: T, stored: unknown): T => {
-  const known = secretsIn(stored)
-  return mapSecrets(configuration, (value, path) => (value === mask ? (known.get(JSON.stringify(path)) ?? value) : value)) as T
-}
+/** A configuration of a request, with the stored secrets in place of their masks. */
+export const unmasked = <T>(configuration: T, stored: unknown): T =>
+  unmaskedBy(configuration, secretsIn(stored))
+
+/** A configuration with secrets, by their paths as in `secretsIn`, in place of their masks. */
+export const unmaskedBy = <T>(configuration: T, known: ReadonlyMap<string, unknown>): T =>
+  mapSecrets(configuration, (value, path) =>
+    value === mask ? (known.get(JSON.stringify(path)) ?? value) : value,
+  ) as T
 
 /** The route that stores a secret: by the connection's type where there is one, else by the key. */
 const routeFor = (type: unknown, path: Path): string => {
   const key = path.join('.').toLowerCase()
-  if (type === 'ssh' || (typeof type !== 'string' && /private|ssh|passphrase/.test(key))) return 'POST /ssh-keys/import/'
-  if (type === 'kubernetes' || (type !== 'cloud' && /token|kubeconfig/.test(key))) return 'POST /kubernetes-tokens/'
+  if (type === 'ssh' || (typeof type !== 'string' && /private|ssh|passphrase/.test(key)))
+    return 'POST /ssh-keys/import/'
+  if (type === 'kubernetes' || (type !== 'cloud' && /token|kubeconfig/.test(key)))
+    return 'POST /kubernetes-tokens/'
   return 'POST /cloud-credentials/'
 }
 
@@ -81,12 +106,18 @@ interface Configured {
 
 const itemsOf = (holder: unknown, key: string): { item: Fields; path: string }[] => {
   const list = isFields(holder) ? holder[key] : undefined
-  return Array.isArray(list) ? list.flatMap((item: unknown, at) => (isFields(item) ? [{ item, path: `${key}.${at}` }] : [])) : []
+  return Array.isArray(list)
+    ? list.flatMap((item: unknown, at) => (isFields(item) ? [{ item, path: `${key}.${at}` }] : []))
+    : []
 }
 
 /** Every record of an environment's document that may have a configuration; takes any value. */
 const configuredOf = (document: unknown): Configured[] => [
-  ...itemsOf(document, 'runtimes').map(({ item, path }) => ({ owner: `runtime ${String(item['id'])}`, path, holder: item })),
+  ...itemsOf(document, 'runtimes').map(({ item, path }) => ({
+    owner: `runtime ${String(item['id'])}`,
+    path,
+    holder: item,
+  })),
   ...itemsOf(document, 'resourceRuntimeBindings').map(({ item, path }) => ({
     owner: `binding ${JSON.stringify([item['resourceId'], item['runtimeId']])}`,
     path,
@@ -108,7 +139,11 @@ const configuredOf = (document: unknown): Configured[] => [
   })),
 ]
 
-const problemsIn = (configuration: unknown, at: { prefix: string; type?: unknown }, stored: unknown): Problem[] => {
+const problemsIn = (
+  configuration: unknown,
+  at: { prefix: string; type?: unknown },
+  stored: unknown,
+): Problem[] => {
   const problems: Problem[] = []
   const known = secretsIn(stored)
   mapSecrets(configuration, (value, path) => {
@@ -116,22 +151,35 @@ const problemsIn = (configuration: unknown, at: { prefix: string; type?: unknown
     if (value !== mask)
       problems.push({
         path: name,
-        message: `a secret has no place in a document; store it by ${routeFor(at.type, path)} and give the credentialRef of the answer`,
+        message:
+          `a secret has no place in a document; store it by ${routeFor(at.type, path)} and give the ` +
+          'credentialRef of the answer',
       })
     else if (!known.has(JSON.stringify(path)))
-      problems.push({ path: name, message: 'is the mask of a secret, and none is stored here; leave the key out' })
+      problems.push({
+        path: name,
+        message: 'is the mask of a secret, and none is stored here; leave the key out',
+      })
   })
   return problems
 }
 
-/** Secrets in the configuration of a connection's document, and masks that stand for nothing; `stored` is its configuration in the store. */
+/**
+ * Problems of the configuration in a connection's document: secrets, and masks without a stored
+ * secret. `stored` is the stored configuration.
+ */
 export const connectionSecretProblems = (document: unknown, stored?: unknown): Problem[] =>
-  isFields(document) ? problemsIn(document['configuration'], { prefix: 'configuration', type: document['type'] }, stored) : []
+  isFields(document)
+    ? problemsIn(document['configuration'], { prefix: 'configuration', type: document['type'] }, stored)
+    : []
 
 const storedByOwner = (stored: unknown): Map<string, unknown> =>
   new Map(configuredOf(stored).map(({ owner, holder }) => [owner, holder['configuration']]))
 
-/** Secrets in the configurations of an environment's document, and masks that stand for nothing; `stored` is its document in the store. */
+/**
+ * Problems of the configurations in an environment's document: secrets, and masks without a stored
+ * secret. `stored` is the stored document.
+ */
 export const environmentSecretProblems = (document: unknown, stored?: unknown): Problem[] => {
   const known = storedByOwner(stored)
   return configuredOf(document).flatMap(({ owner, path, type, holder }) =>
@@ -142,18 +190,20 @@ export const environmentSecretProblems = (document: unknown, stored?: unknown): 
 /** Whether a configuration of the document holds a mask, so that the stored document is needed. */
 export const holdsMask = (document: unknown): boolean => {
   let found = false
-  for (const { holder } of configuredOf(document)) mapSecrets(holder['configuration'], (value) => (found ||= value === mask))
+  for (const { holder } of configuredOf(document))
+    mapSecrets(holder['configuration'], (value) => (found ||= value === mask))
   return found
 }
 
-/** Puts the stored secrets into the document where it holds their masks. */
+/** Replaces masks in the document by the stored secrets. */
 export const unmaskEnvironment = (document: object, stored: unknown): void => {
   const known = storedByOwner(stored)
   for (const { owner, holder } of configuredOf(document))
-    if (holder['configuration'] !== undefined) holder['configuration'] = unmasked(holder['configuration'], known.get(owner))
+    if (holder['configuration'] !== undefined)
+      holder['configuration'] = unmasked(holder['configuration'], known.get(owner))
 }
 
-/** An environment's document, as JSON text, as it may be shown. */
+/** An environment's document, as JSON text, with its secrets masked. */
 export const maskedText = (text: string): string => {
   if (!suspicious.test(text)) return text
   const document: unknown = JSON.parse(text)

@@ -12,24 +12,43 @@ import {
   runtimeObject,
   versionObject,
 } from './document-sql.ts'
-import { storeProblems } from './references.ts'
+import { definitionStoreProblems } from './references.ts'
 import { insertVersion, VersionTimes } from './save.ts'
-import { environmentSecretProblems, holdsMask, maskedText, mayHoldSecret, secretPaths, unmaskEnvironment } from './secrets.ts'
-import { ActivityResourceProfile, Resource, ResourceRuntimeBinding, Runtime, Version, type EnvironmentDefinition } from './schemas.ts'
-import { usersOf, type EnvironmentUse } from './users.ts'
+import {
+  environmentSecretProblems,
+  holdsMask,
+  maskedText,
+  mayHoldSecret,
+  secretPaths,
+  secretsIn,
+  unmaskEnvironment,
+} from './secrets.ts'
+import {
+  ActivityResourceProfile,
+  Resource,
+  ResourceRuntimeBinding,
+  Runtime,
+  Version,
+  type EnvironmentDefinition,
+} from './schemas.ts'
+import { usersOf, type EnvironmentUse, type KeptResources } from './users.ts'
 
-/** Any number of its own; see `migrate.ts` for the other. */
+/** An arbitrary number. It has to differ from the one in `migrate.ts`. */
 const inventoryLock = 7_355_608_152
 
 /**
- * Serialises what changes the inventory until the transaction ends: what `storeProblems` found stays true, also for references that
- * carry no row of their own to lock. Writers are rare and short (10,000 resources: under a second); readers never wait.
+ * Serialises changes of the inventory until the transaction ends. The findings of
+ * `definitionStoreProblems` stay true, also for references without a row to lock. Writers are rare
+ * and short (10,000 resources: under a second); readers never wait.
  */
 export const lockInventory = async (tx: Db): Promise<void> => {
   await tx.run(sql`select pg_advisory_xact_lock(${inventoryLock})`)
 }
 
-/** The environment with its highest version as JSON text (an `EnvironmentDocument`), secrets masked, in one round trip; undefined when there is none. */
+/**
+ * The environment with its highest version as JSON text (an `EnvironmentDocument`), secrets masked,
+ * in one round trip; undefined when there is none.
+ */
 export const readEnvironment = async (db: Db, id: string): Promise<string | undefined> => {
   const text = await storedEnvironment(db, id)
   return text === undefined ? undefined : maskedText(text)
@@ -46,40 +65,59 @@ const storedEnvironment = async (db: Db, id: string): Promise<string | undefined
 
 const DocumentTextRow = z.object({ document: z.string() })
 
-/** Environments by name, each whole, as JSON text, secrets masked; `total` is counted to one above `countBound`. */
-export const listEnvironments = async (db: Db, page: Page): Promise<{ documents: string[]; total: number }> => {
+/**
+ * Environments by name, each whole, as JSON text, secrets masked; `total` is counted to one above
+ * `countBound`.
+ */
+export const listEnvironments = async (
+  db: Db,
+  page: Page,
+): Promise<{ documents: string[]; total: number }> => {
   const rows = await db.many(
     DocumentTextRow,
     sql`select ${raw(environmentObject)} as document
         from (select * from environments order by name collate "C", id limit ${page.limit} offset ${page.offset}) e
-        join lateral (select * from environment_versions where environment_id = e.id order by version desc limit 1) v on true
+        join lateral (select * from environment_versions where environment_id = e.id order by version desc
+          limit 1) v on true
         order by e.name collate "C", e.id`,
   )
   const total = await countUpTo(db, sql`environments`, countBound)
   return { documents: rows.map(({ document }) => maskedText(document)), total }
 }
 
-/** The stored document that the masks of a document stand for; undefined where there are none. */
+/**
+ * The stored document with the secrets behind a document's masks; undefined where there are no
+ * masks.
+ */
 const behindMasks = async (db: Db, document: unknown, replaces: string | undefined): Promise<unknown> => {
   if (replaces === undefined || !holdsMask(document)) return undefined
   const text = await storedEnvironment(db, replaces)
   return text === undefined ? undefined : JSON.parse(text)
 }
 
-/** What the store knows against a definition, and secrets in its configurations. `replaces` is the environment that it takes the place of. */
-export const definitionProblems = async (db: Db, document: unknown, replaces?: string): Promise<Problem[]> => [
+/**
+ * Problems of a definition that the store finds, and secrets in its configurations. `replaces` is
+ * the id of the environment that the definition replaces.
+ */
+export const definitionProblems = async (
+  db: Db,
+  document: unknown,
+  replaces?: string,
+): Promise<Problem[]> => [
   ...environmentSecretProblems(document, await behindMasks(db, document, replaces)),
-  ...(await storeProblems(db, document, replaces)),
+  ...(await definitionStoreProblems(db, document, replaces)),
 ]
 
-/** Stores a new environment whole, or refuses (422) with everything that the store knows against it. */
+/** Stores a new environment whole. @throws Refusal 422 with all problems that the store finds */
 export const createEnvironment = (db: Db, definition: EnvironmentDefinition): Promise<void> =>
   db.transaction(async (tx) => {
     await lockInventory(tx)
     const problems = await definitionProblems(tx, definition)
     if (problems.length > 0) throw unacceptable(problems)
     const { id, name, description, status } = definition.environment
-    await tx.run(sql`insert into environments (id, name, description, status) values (${id}, ${name}, ${description}, ${status})`)
+    await tx.run(
+      sql`insert into environments (id, name, description, status) values (${id}, ${name}, ${description}, ${status})`,
+    )
     await insertVersion(tx, definition)
   })
 
@@ -89,7 +127,8 @@ export const requireEnvironment = async (db: Db, id: string): Promise<void> => {
 }
 
 const exists = async (tx: Db, id: string): Promise<void> => {
-  if ((await tx.run(sql`select 1 from environments where id = ${id} for update`)) === 0) throw missing('environment', id)
+  if ((await tx.run(sql`select 1 from environments where id = ${id} for update`)) === 0)
+    throw missing('environment', id)
 }
 
 interface Refused {
@@ -102,21 +141,79 @@ const refuseUsed = async (tx: Db, id: string, { uses, deed, remedy }: Refused): 
   const users = await usersOf(tx, id, uses)
   if (users.length === 0) return
   throw unacceptable(
-    users.map((user) => ({ path: '', message: `environment ${JSON.stringify(id)} cannot be ${deed}: it is used by ${user}; ${remedy}` })),
+    users.map((user) => ({
+      path: '',
+      message: `environment ${JSON.stringify(id)} cannot be ${deed}: it is used by ${user}; ${remedy}`,
+    })),
   )
 }
 
 /**
- * Replaces all of an environment in one transaction; its creation time, and connections that stay, with their checks, are kept.
- * 404 for an unknown id, 422 while anything uses it or when the store knows something against the document.
+ * The document with the stored resources of these ids and their bindings in place of its own.
+ * `missing`: runtimes that the bindings need and the document lacks.
  */
-export const replaceEnvironment = (db: Db, definition: EnvironmentDefinition, uses: readonly EnvironmentUse[]): Promise<void> =>
+const withKept = async (
+  tx: Db,
+  sent: EnvironmentDefinition,
+  ids: readonly string[],
+): Promise<{ definition: EnvironmentDefinition; missing: Problem[] }> => {
+  if (ids.length === 0) return { definition: sent, missing: [] }
+  const kept = new Set(ids)
+  const resources = await documents(
+    tx,
+    Resource,
+    sql`select ${raw(resourceObject)}::json as document from resources r where r.id = any(${[...ids]}::text[])
+      order by r.position, r.id`,
+  )
+  const bindings = await bindingsOfResources(tx, ids)
+  const runtimes = new Set(sent.runtimes.map(({ id }) => id))
+  const environmentVersionId = sent.version.id
+  return {
+    definition: {
+      ...sent,
+      resources: [
+        ...sent.resources.filter(({ id }) => !kept.has(id)),
+        ...resources.map((resource) => ({ ...resource, environmentVersionId })),
+      ],
+      resourceRuntimeBindings: [
+        ...sent.resourceRuntimeBindings.filter(({ resourceId }) => !kept.has(resourceId)),
+        ...bindings,
+      ],
+    },
+    missing: bindings
+      .filter(({ runtimeId }) => !runtimes.has(runtimeId))
+      .map(({ resourceId, runtimeId }) => ({
+        path: 'runtimes',
+        message:
+          `${JSON.stringify(runtimeId)} is missing: the capacity target ${JSON.stringify(resourceId)} is bound ` +
+          'to it; keep the runtime, or delete the target first',
+      })),
+  }
+}
+
+/**
+ * Replaces a whole environment in one transaction. Its creation time stays, and so do remaining
+ * connections with their checks.
+ * @throws Refusal 404 for an unknown id, 422 while a record uses the environment or where the store
+ *   finds problems
+ */
+export const replaceEnvironment = (
+  db: Db,
+  sent: EnvironmentDefinition,
+  uses: readonly EnvironmentUse[],
+  keptResources: KeptResources,
+): Promise<void> =>
   db.transaction(async (tx) => {
     await lockInventory(tx)
-    const { id, name, description, status } = definition.environment
+    const { id, name, description, status } = sent.environment
     await exists(tx, id)
-    await refuseUsed(tx, id, { uses, deed: 'replaced', remedy: 'register the revised inventory as a new environment with new ids' })
-    const problems = await definitionProblems(tx, definition, id)
+    await refuseUsed(tx, id, {
+      uses: uses.filter(({ onlyDeletion }) => onlyDeletion !== true),
+      deed: 'replaced',
+      remedy: 'register the revised inventory as a new environment with new ids',
+    })
+    const { definition, missing: lost } = await withKept(tx, sent, await keptResources(tx, id))
+    const problems = [...lost, ...(await definitionProblems(tx, definition, id))]
     if (problems.length > 0) throw unacceptable(problems)
     unmaskEnvironment(definition, await behindMasks(tx, definition, id))
     const known = await tx.maybe(
@@ -125,13 +222,19 @@ export const replaceEnvironment = (db: Db, definition: EnvironmentDefinition, us
     )
     await tx.run(sql`delete from environment_versions where environment_id = ${id}`)
     await tx.run(
-      sql`delete from connections where environment_id = ${id} and id <> all(${definition.connections.map((connection) => connection.id)})`,
+      sql`delete from connections where environment_id = ${id}
+        and id <> all(${definition.connections.map((connection) => connection.id)})`,
     )
-    await tx.run(sql`update environments set name = ${name}, description = ${description}, status = ${status} where id = ${id}`)
+    await tx.run(
+      sql`update environments set name = ${name}, description = ${description}, status = ${status} where id = ${id}`,
+    )
     await insertVersion(tx, definition, known)
   })
 
-/** Deletes an environment with everything below it; 404 for an unknown id, 422 while anything uses it. */
+/**
+ * Deletes an environment with everything below it.
+ * @throws Refusal 404 for an unknown id, 422 while a record uses it
+ */
 export const deleteEnvironment = (db: Db, id: string, uses: readonly EnvironmentUse[]): Promise<void> =>
   db.transaction(async (tx) => {
     await lockInventory(tx)
@@ -150,7 +253,8 @@ export const versionsByIds = (db: Db, versionIds: readonly string[]): Promise<Ve
   documents(
     db,
     Version,
-    sql`select ${raw(versionObject)}::json as document from environment_versions v where v.id = any(${versionIds}) order by v.id`,
+    sql`select ${raw(versionObject)}::json as document from environment_versions v
+      where v.id = any(${versionIds}) order by v.id`,
   )
 
 /** All resources of these versions, schedulable or not, in the order of version id and document. */
@@ -158,7 +262,8 @@ export const resourcesOfVersions = (db: Db, versionIds: readonly string[]): Prom
   documents(
     db,
     Resource,
-    sql`select ${raw(resourceObject)}::json as document from resources r where r.environment_version_id = any(${versionIds}) order by r.environment_version_id, r.position, r.id`,
+    sql`select ${raw(resourceObject)}::json as document from resources r
+      where r.environment_version_id = any(${versionIds}) order by r.environment_version_id, r.position, r.id`,
   )
 
 /** All runtimes of these versions, in the order of version id and document. */
@@ -166,62 +271,99 @@ export const runtimesOfVersions = (db: Db, versionIds: readonly string[]): Promi
   documents(
     db,
     Runtime,
-    sql`select ${raw(runtimeObject)}::json as document from runtimes r where r.environment_version_id = any(${versionIds}) order by r.environment_version_id, r.position, r.id`,
+    sql`select ${raw(runtimeObject)}::json as document from runtimes r
+      where r.environment_version_id = any(${versionIds}) order by r.environment_version_id, r.position, r.id`,
   )
 
 /** The bindings of these resources, enabled or not, by resource and runtime id. */
-export const bindingsOfResources = (db: Db, resourceIds: readonly string[]): Promise<ResourceRuntimeBinding[]> =>
+export const bindingsOfResources = (
+  db: Db,
+  resourceIds: readonly string[],
+): Promise<ResourceRuntimeBinding[]> =>
   documents(
     db,
     ResourceRuntimeBinding,
-    sql`select ${raw(bindingObject)}::json as document from resource_runtime_bindings b where b.resource_id = any(${resourceIds}) order by b.resource_id, b.runtime_id`,
+    sql`select ${raw(bindingObject)}::json as document from resource_runtime_bindings b
+      where b.resource_id = any(${resourceIds}) order by b.resource_id, b.runtime_id`,
   )
 
-/** The runtimes of these ids, by id; unknown ids are left out. A binding may name a runtime of another version than its resource's. */
+/**
+ * The runtimes of these ids, by id; unknown ids are left out. A binding may name a runtime of
+ * another version than its resource's.
+ */
 export const runtimesByIds = (db: Db, runtimeIds: readonly string[]): Promise<Runtime[]> =>
-  documents(db, Runtime, sql`select ${raw(runtimeObject)}::json as document from runtimes r where r.id = any(${runtimeIds}) order by r.id`)
+  documents(
+    db,
+    Runtime,
+    sql`select ${raw(runtimeObject)}::json as document from runtimes r where r.id = any(${runtimeIds}) order by r.id`,
+  )
 
 const ResourceTypeRow = z.object({ id: z.string(), type: z.string() })
 
 /** Types of the connections of these ids; unknown ids are left out. */
-export const connectionTypes = async (db: Db, connectionIds: readonly string[]): Promise<Map<string, string>> => {
-  const rows = await db.many(ResourceTypeRow, sql`select id, type from connections where id = any(${connectionIds})`)
+export const connectionTypes = async (
+  db: Db,
+  connectionIds: readonly string[],
+): Promise<Map<string, string>> => {
+  const rows = await db.many(
+    ResourceTypeRow,
+    sql`select id, type from connections where id = any(${connectionIds})`,
+  )
   return new Map(rows.map(({ id, type }) => [id, type]))
 }
 
-const SurroundingRow = z.object({ versionId: z.string(), id: z.string(), type: z.string(), namespace: z.string().optional() })
+const SurroundingRow = z.object({
+  versionId: z.string(),
+  id: z.string(),
+  type: z.string(),
+  namespace: z.string().optional(),
+})
 
 /** Connections of the environments of these versions, by version and id. */
 export const connectionsOfVersions = (db: Db, versionIds: readonly string[]) =>
   db.many(
     SurroundingRow,
     sql`select v.id as version_id, c.id, c.type, c.configuration ->> 'namespace' as namespace
-        from environment_versions v join connections c on c.environment_id = v.environment_id where v.id = any(${versionIds}) order by 1, 2`,
+        from environment_versions v join connections c on c.environment_id = v.environment_id
+          where v.id = any(${versionIds}) order by 1, 2`,
   )
 
 const ClaimRow = z.object({ runtimeId: z.string(), claim: z.string(), mountPath: z.string() })
 
-/** The claim of the default storage of each of these runtimes, where that is one of Kubernetes, and where its containers see it. */
+/**
+ * The claim of the default storage of each of these runtimes, where that is one of Kubernetes, and
+ * its mount path in the containers.
+ */
 export const defaultClaims = (db: Db, runtimeIds: readonly string[]) =>
   db.many(
     ClaimRow,
     sql`select b.runtime_id, s.configuration ->> 'claimName' as claim, b.container_path as mount_path
-        from storage_runtime_bindings b join storages s on s.environment_version_id = b.environment_version_id and s.id = b.storage_id
-        where b.runtime_id = any(${runtimeIds}) and b.is_default and s.type = 'pvc' and s.configuration ->> 'claimName' <> '' and b.container_path like '/_%'`,
+        from storage_runtime_bindings b join storages s on s.environment_version_id = b.environment_version_id
+          and s.id = b.storage_id
+        where b.runtime_id = any(${runtimeIds}) and b.is_default and s.type = 'pvc'
+          and s.configuration ->> 'claimName' <> '' and b.container_path like '/_%'`,
   )
 
 const MountRow = z.object({ runtimeId: z.string(), storageId: z.string(), path: z.string() })
 
-/** Where the storages of these runtimes are mounted at their sites (`hostPath`, else the storage's endpoint), by runtime and storage. */
+/**
+ * Mount paths of the storages of these runtimes at their sites (`hostPath`, else the storage's
+ * endpoint), by runtime and storage.
+ */
 export const storageMounts = (db: Db, runtimeIds: readonly string[]) =>
   db.many(
     MountRow,
-    sql`select b.runtime_id, b.storage_id, coalesce(nullif(b.host_path, ''), s.endpoint) as path from storage_runtime_bindings b
+    sql`select b.runtime_id, b.storage_id, coalesce(nullif(b.host_path, ''), s.endpoint) as path
+      from storage_runtime_bindings b
         join storages s on s.environment_version_id = b.environment_version_id and s.id = b.storage_id
-        where b.runtime_id = any(${runtimeIds}) and coalesce(nullif(b.host_path, ''), s.endpoint) like '/%' order by 1, 2`,
+        where b.runtime_id = any(${runtimeIds}) and coalesce(nullif(b.host_path, ''), s.endpoint) like '/%'
+          order by 1, 2`,
   )
 
-/** Profiles of these activity types on these resources, every model version, by type, resource and profile id. */
+/**
+ * Profiles of these activity types on these resources, every model version, by type, resource and
+ * profile id.
+ */
 export const profilesFor = (
   db: Db,
   activityTypeIds: readonly string[],
@@ -231,24 +373,39 @@ export const profilesFor = (
     db,
     ActivityResourceProfile,
     sql`select ${raw(profileObject)}::json as document from activity_resource_profiles p
-        where p.activity_type_id = any(${activityTypeIds}) and p.resource_id = any(${resourceIds}) order by p.activity_type_id, p.resource_id, p.id`,
+        where p.activity_type_id = any(${activityTypeIds}) and p.resource_id = any(${resourceIds})
+          order by p.activity_type_id, p.resource_id, p.id`,
   )
 
 const SecretRow = z.object({ record: z.string(), configuration: z.unknown() })
-/** Records that are named one by one at start. */
+/** The most records that a start names one by one. */
 const secretsNamed = 100
 
-/** Records whose configuration holds a secret, as versions that took them stored it, with the dotted paths of the secrets. */
-export const recordsWithSecrets = async (db: Db): Promise<{ record: string; paths: string[] }[]> => {
-  const rows = await db.many(
+const secretRows = (db: Db, most: number): Promise<z.output<typeof SecretRow>[]> =>
+  db.many(
     SecretRow,
     sql`select record, configuration from (
           select 'connection ' || id as record, configuration from connections
           union all select 'runtime ' || id, configuration from runtimes
-          union all select 'binding of resource ' || resource_id || ' to runtime ' || runtime_id, configuration from resource_runtime_bindings
+          union all select 'binding of resource ' || resource_id || ' to runtime ' || runtime_id,
+            configuration from resource_runtime_bindings
           union all select 'storage ' || id, configuration from storages
-          union all select 'binding of storage ' || storage_id || ' to runtime ' || runtime_id, configuration from storage_runtime_bindings) held
-        where configuration::text ~* ${mayHoldSecret} order by record limit ${secretsNamed}`,
+          union all select 'binding of storage ' || storage_id || ' to runtime ' || runtime_id, configuration
+            from storage_runtime_bindings) held
+        where configuration::text ~* ${mayHoldSecret} order by record limit ${most}`,
   )
-  return rows.map(({ record, configuration }) => ({ record, paths: secretPaths(configuration) })).filter(({ paths }) => paths.length > 0)
-}
+
+/**
+ * Records whose configuration holds a secret, as earlier versions of the service accepted it, with
+ * the dotted paths of the secrets.
+ */
+export const recordsWithSecrets = async (db: Db): Promise<{ record: string; paths: string[] }[]> =>
+  (await secretRows(db, secretsNamed))
+    .map(({ record, configuration }) => ({ record, paths: secretPaths(configuration) }))
+    .filter(({ paths }) => paths.length > 0)
+
+/** The secrets themselves, for code that must not show them. */
+export const configurationSecrets = async (db: Db): Promise<string[]> =>
+  (await secretRows(db, 1_000_000)).flatMap(({ configuration }) =>
+    [...secretsIn(configuration).values()].map(String),
+  )

@@ -1,44 +1,59 @@
 import { sql, type Db, type Sql } from '../../db/sql.ts'
 import { findUsers, userText, type Use } from '../../db/uses.ts'
 
-/** An environment as those see it who use what is in it: selections of ids. */
+/** An environment from the view of its users: selections of ids. */
 interface Inventory {
   versions: Sql
   resources: Sql
 }
 
-export type EnvironmentUse = Use<Inventory>
+/** `onlyDeletion`: it does not prevent that the environment is replaced. */
+export type EnvironmentUse = Use<Inventory> & { onlyDeletion?: true }
 
-/** Records of other environments that point at this one: they would silently go or dangle. */
+/** Resources that a replacing document leaves as they are, with their bindings: their ids. */
+export type KeptResources = (tx: Db, environmentId: string) => Promise<string[]>
+
+/**
+ * Records of other environments that refer to this one. Its deletion would delete them or leave
+ * them dangling.
+ */
 const neighbours: EnvironmentUse[] = [
   {
     kind: 'resource',
     ids: ({ versions, resources }) =>
-      sql`select id::text from resources where parent_resource_id in (${resources}) and environment_version_id not in (${versions})`,
+      sql`select id::text from resources where parent_resource_id in (${resources})
+        and environment_version_id not in (${versions})`,
   },
   {
     kind: 'resource-runtime binding of the version',
     ids: ({ versions, resources }) => sql`select environment_version_id::text from resource_runtime_bindings
-      where (resource_id in (${resources}) or runtime_id in (select id from runtimes where environment_version_id in (${versions})))
+      where (resource_id in (${resources}) or runtime_id in (select id from runtimes
+        where environment_version_id in (${versions})))
         and environment_version_id not in (${versions})`,
   },
   {
     kind: 'resource relation of the version',
     ids: ({ versions, resources }) => sql`select environment_version_id::text from resource_relations
-      where (source_resource_id in (${resources}) or target_resource_id in (${resources})) and environment_version_id not in (${versions})`,
+      where (source_resource_id in (${resources}) or target_resource_id in (${resources}))
+        and environment_version_id not in (${versions})`,
   },
   {
     kind: 'activity resource profile',
     ids: ({ versions, resources }) =>
-      sql`select id::text from activity_resource_profiles where resource_id in (${resources}) and environment_version_id not in (${versions})`,
+      sql`select id::text from activity_resource_profiles where resource_id in (${resources})
+        and environment_version_id not in (${versions})`,
   },
 ]
 
 /**
- * What stands in the way of replacing or deleting an environment, one text per kind of user: `execution scope "s"`, `network link "l"
- * (and 3 more)`. Records of the environment itself do not count.
+ * Users that prevent replacing or deleting an environment, one text per kind: `execution scope
+ * "s"`, `network link "l" (and 3 more)`. Records of the environment itself do not count.
  */
-export const usersOf = async (db: Db, environmentId: string, uses: readonly EnvironmentUse[]): Promise<string[]> => {
+export const usersOf = async (
+  db: Db,
+  environmentId: string,
+  uses: readonly EnvironmentUse[],
+): Promise<string[]> => {
   const users = await findUsers(
     db,
     [...uses, ...neighbours],

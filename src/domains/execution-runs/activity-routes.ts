@@ -1,19 +1,27 @@
 import { PassThrough } from 'node:stream'
 import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
+import { keptLogFile } from '../../drivers/transfer/keeping-driver.ts'
 import { taskScript } from '../../drivers/runtime/contract/task-script.ts'
 import { envelope, pageOf, pageQuery } from '../../http/paging.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import { missing } from '../../refusal.ts'
+import { ActivityDetail, readActivityDetail } from './activity-detail.ts'
+import { readLogFile } from './files.ts'
 import { openRunFiles } from './run-files.ts'
-import { pages } from './schemas.ts'
+import { DataObjectInstance, pages } from './schemas.ts'
 import type { SiteDrivers } from '../../executor/drivers.ts'
 import { makeSitePlan } from '../../executor/intents.ts'
 import { loadTaskWithPredecessors, readSiteSnapshot } from '../../executor/snapshot.ts'
-import { findAttempt, listRunPart } from './store.ts'
+import { isOwnMachine } from '../../executor/sites.ts'
+import type { Feed } from '../../operations/feed.ts'
+import type { LogSlice } from '../../drivers/runtime/contract/driver.ts'
+import { followLog, type LogRange } from './follow-log.ts'
+import { findAttempt, isAttemptOver, listRunPart } from './store.ts'
 
 export interface ActivityRouteParts {
   db: Db
+  feed: Feed
   sites: SiteDrivers
   hostId: string
   workRoot: string
@@ -32,105 +40,213 @@ const bytesQuery = z
   .transform(Number)
   .optional()
 
-/** Most that one answer of a log holds. */
+/** The most bytes of a log in one answer. */
 const logLimitBytes = 1024 * 1024
-/** What one activity of a run wrote and made, and the script that was run for it, wherever that is. */
-export const activityRoutes = ({ db, sites, hostId, workRoot, seedRoot, variablePrefix }: ActivityRouteParts): Route[] => {
-  const { asking, attemptOf, started, openFile } = openRunFiles({ db, sites, hostId })
 
-  return [
-    route({
-      method: 'GET',
-      path: '/execution-runs/{runId}/activities/{activityId}/logs/',
-      tag: 'execution-runs',
-      summary: 'What an activity wrote, by range (`offset`, `limit`) or from its end (`tail` bytes)',
-      query: z.strictObject({
-        stream: z.enum(['stdout', 'stderr']).optional(),
-        attempt: attemptQuery,
-        offset: bytesQuery,
-        limit: bytesQuery,
-        tail: bytesQuery,
-      }),
-      raw: ['text/plain'],
-      streams: true,
-      alsoStatus: [206],
-      handle: async ({ params, query }) => {
-        const { name, place, facts } = await started(params.runId, params.activityId, query.attempt)
-        const range =
-          query.tail === undefined
-            ? { offset: query.offset ?? 0, limit: Math.min(query.limit ?? logLimitBytes, logLimitBytes) }
-            : { tail: Math.min(query.tail, logLimitBytes) }
-        const slice = await asking(place, () => sites.at(place, facts).driver.logs(name, query.stream ?? 'stdout', range))
-        const whole = slice.offset === 0 && slice.bytes.length === slice.totalBytes
-        const last = slice.offset + slice.bytes.length - 1
-        const stream = new PassThrough()
-        stream.end(slice.bytes)
+type RunFiles = ReturnType<typeof openRunFiles>
+
+/** Everything recorded of one activity. */
+const detailRoute = (db: Db, { attemptOf }: Pick<RunFiles, 'attemptOf'>): Route =>
+  route({
+    method: 'GET',
+    path: '/execution-runs/{runId}/activities/{activityId}/',
+    tag: 'execution-runs',
+    summary:
+      'One activity of a run: all attempts, what the plan promised, what it asks for, its ' +
+      'command, inputs and outputs',
+    response: ActivityDetail,
+    refuses: [422],
+    handle: async ({ params }) => {
+      const { activityPosition } = await attemptOf(params.runId, params.activityId, undefined)
+      const detail = await readActivityDetail(db, params.runId, activityPosition)
+      if (detail === undefined) throw missing('activity of this run', params.activityId)
+      return detail
+    },
+  })
+
+/** A part of a log; 206 where it is not the whole log. */
+const sliceReply = (slice: LogSlice, named: Record<string, string>): Reply<never> => {
+  const whole = slice.offset === 0 && slice.bytes.length === slice.totalBytes
+  const last = slice.offset + slice.bytes.length - 1
+  const stream = new PassThrough()
+  stream.end(slice.bytes)
+  return new Reply({
+    status: whole ? 200 : 206,
+    stream,
+    headers: {
+      ...named,
+      'content-type': 'text/plain; charset=utf-8',
+      'content-length': String(slice.bytes.length),
+      'content-range':
+        slice.bytes.length === 0
+          ? `bytes */${String(slice.totalBytes)}`
+          : `bytes ${String(slice.offset)}-${String(last)}/${String(slice.totalBytes)}`,
+    },
+  })
+}
+
+/** The log of one activity, as ranges or as a stream. */
+const logRoute = (
+  { db, feed, sites }: Pick<ActivityRouteParts, 'db' | 'feed' | 'sites'>,
+  { asking, started }: Pick<RunFiles, 'asking' | 'started'>,
+): Route =>
+  route({
+    method: 'GET',
+    path: '/execution-runs/{runId}/activities/{activityId}/logs/',
+    tag: 'execution-runs',
+    summary:
+      'What an activity wrote, by range (`offset`, `limit`) or from its end (`tail` bytes); with ' +
+      '`follow=true` also what it goes on to write, until the attempt ends. Without `attempt` the ' +
+      'newest that was started; the header `Orrery-Attempt` names it. A reader that follows and is more ' +
+      'than 1 MiB behind is cut; it goes on by `offset`: `Orrery-Offset` is that of the first byte',
+    query: z.strictObject({
+      stream: z.enum(['stdout', 'stderr']).optional(),
+      attempt: attemptQuery,
+      offset: bytesQuery,
+      limit: bytesQuery,
+      tail: bytesQuery,
+      follow: z.enum(['true', 'false']).optional(),
+    }),
+    raw: ['text/plain'],
+    streams: true,
+    alsoStatus: [206],
+    handle: async ({ params, query }) => {
+      const { name, place, facts, kept, attempt, activityPosition } = await started(
+        params.runId,
+        params.activityId,
+        query.attempt,
+      )
+      const range =
+        query.tail === undefined
+          ? { offset: query.offset ?? 0, limit: Math.min(query.limit ?? logLimitBytes, logLimitBytes) }
+          : { tail: Math.min(query.tail, logLimitBytes) }
+      const of = query.stream ?? 'stdout'
+      const read = (part: LogRange) =>
+        kept === undefined
+          ? asking(place, () => sites.at(place, facts).driver.logs(name, of, part))
+          : readLogFile(keptLogFile(kept, of), part)
+      const slice = await read(range)
+      const named = { 'orrery-attempt': String(attempt) }
+      if (query.follow === 'true') {
+        const isOver = () => isAttemptOver(db, params.runId, activityPosition, attempt)
+        const stream = followLog(
+          { feed, runId: params.runId, read, isOver, everyMs: isOwnMachine(place) ? 250 : 2_000 },
+          slice,
+        )
         return new Reply({
-          status: whole ? 200 : 206,
           stream,
           headers: {
+            ...named,
+            'orrery-offset': String(slice.offset),
             'content-type': 'text/plain; charset=utf-8',
-            'content-length': String(slice.bytes.length),
-            'content-range':
-              slice.bytes.length === 0
-                ? `bytes */${String(slice.totalBytes)}`
-                : `bytes ${String(slice.offset)}-${String(last)}/${String(slice.totalBytes)}`,
+            'cache-control': 'no-store',
           },
         })
-      },
-    }),
-    route({
-      method: 'GET',
-      path: '/execution-runs/{runId}/activities/{activityId}/outputs/',
-      tag: 'execution-runs',
-      summary: 'Files that an activity made, with their digests',
-      query: z.strictObject(pageQuery),
-      response: pages.outputs,
-      handle: async ({ params, query }) => {
-        const found = await findAttempt(db, params.runId, params.activityId, undefined)
-        if (found === undefined) throw missing('activity', params.activityId)
-        const page = pageOf(query)
-        const { rows, total } = await listRunPart(db, 'outputs', params.runId, { ...page, activityId: found.activityId })
-        return envelope(rows, { page, total }) as never
-      },
-    }),
-    route({
-      method: 'GET',
-      path: '/execution-runs/{runId}/activities/{activityId}/outputs/{path}',
-      tag: 'execution-runs',
-      summary: "One file of an activity's work directory",
-      query: z.strictObject({ attempt: attemptQuery }),
-      raw: ['application/octet-stream'],
-      streams: true,
-      refuses: [422],
-      handle: async ({ params, query }) => {
-        const { stream, sizeBytes } = await openFile(params.runId, params.activityId, query.attempt, params.path)
-        return new Reply({
-          stream,
-          headers: { 'content-type': 'application/octet-stream', 'content-length': String(sizeBytes), 'content-disposition': 'attachment' },
-        })
-      },
-    }),
-    route({
-      method: 'GET',
-      path: '/execution-runs/{runId}/activities/{activityId}/script/',
-      tag: 'execution-runs',
-      summary: 'The exact script that an attempt runs: its variables, its working directory, its command',
-      query: z.strictObject({ attempt: attemptQuery }),
-      raw: ['text/x-shellscript'],
-      handle: async ({ params, query }) => {
-        const attempt = await attemptOf(params.runId, params.activityId, query.attempt)
-        const facts = await readSiteSnapshot(db, params.runId)
-        const plan = makeSitePlan(db, params.runId, facts, { here: `local@${hostId}`, workRoot, seedRoot, variablePrefix })
-        const { task, predecessors } = await loadTaskWithPredecessors(db, params.runId, facts.contentVersionId, attempt.activityPosition)
-        const command = (await plan.commandsOf([attempt.activityPosition])).get(attempt.activityPosition)
-        if (command === undefined) throw missing('activity', params.activityId)
-        const intent = plan.intentOf({ ...task, attempt: attempt.attempt }, command, attempt.name ?? 'not-started', predecessors)
-        return new Reply({
-          body: taskScript(intent, `${variablePrefix}TASK`),
-          headers: { 'content-type': 'text/x-shellscript; charset=utf-8' },
-        })
-      },
-    }),
+      }
+      return sliceReply(slice, named)
+    },
+  })
+
+/** The records of the output files of one activity. */
+const outputsRoute = (db: Db): Route =>
+  route({
+    method: 'GET',
+    path: '/execution-runs/{runId}/activities/{activityId}/outputs/',
+    tag: 'execution-runs',
+    summary: 'Files that an activity made, with their digests',
+    query: z.strictObject(pageQuery),
+    response: pages.outputs,
+    handle: async ({ params, query }) => {
+      const found = await findAttempt(db, params.runId, params.activityId, undefined)
+      if (found === undefined) throw missing('activity', params.activityId)
+      const page = pageOf(query)
+      const { rows, total } = await listRunPart(db, 'outputs', params.runId, {
+        ...page,
+        activityId: found.activityId,
+      })
+      return envelope(rows as z.output<typeof DataObjectInstance>[], { page, total })
+    },
+  })
+
+/** One file of the work directory, read from its site. */
+const fileRoute = ({ openFile }: Pick<RunFiles, 'openFile'>): Route =>
+  route({
+    method: 'GET',
+    path: '/execution-runs/{runId}/activities/{activityId}/outputs/{path}',
+    tag: 'execution-runs',
+    summary: "One file of an activity's work directory",
+    query: z.strictObject({ attempt: attemptQuery }),
+    raw: ['application/octet-stream'],
+    streams: true,
+    refuses: [422],
+    handle: async ({ params, query }) => {
+      const { stream, sizeBytes } = await openFile(
+        params.runId,
+        params.activityId,
+        query.attempt,
+        params.path,
+      )
+      return new Reply({
+        stream,
+        headers: {
+          'content-type': 'application/octet-stream',
+          'content-length': String(sizeBytes),
+          'content-disposition': 'attachment',
+        },
+      })
+    },
+  })
+
+/** The script of an attempt, rebuilt from the record. */
+const scriptRoute = (
+  { db, hostId, workRoot, seedRoot, variablePrefix }: ActivityRouteParts,
+  { attemptOf }: Pick<RunFiles, 'attemptOf'>,
+): Route =>
+  route({
+    method: 'GET',
+    path: '/execution-runs/{runId}/activities/{activityId}/script/',
+    tag: 'execution-runs',
+    summary: 'The exact script that an attempt runs: its variables, its working directory, its command',
+    query: z.strictObject({ attempt: attemptQuery }),
+    raw: ['text/x-shellscript'],
+    handle: async ({ params, query }) => {
+      const attempt = await attemptOf(params.runId, params.activityId, query.attempt)
+      const facts = await readSiteSnapshot(db, params.runId)
+      const plan = makeSitePlan(db, params.runId, facts, {
+        here: `local@${hostId}`,
+        workRoot,
+        seedRoot,
+        variablePrefix,
+      })
+      const { task, predecessors } = await loadTaskWithPredecessors(
+        db,
+        params.runId,
+        facts.contentVersionId,
+        attempt.activityPosition,
+      )
+      const command = (await plan.commandsOf([attempt.activityPosition])).get(attempt.activityPosition)
+      if (command === undefined) throw missing('activity', params.activityId)
+      const intent = plan.intentOf(
+        { ...task, attempt: attempt.attempt },
+        command,
+        attempt.name ?? 'not-started',
+        predecessors,
+      )
+      return new Reply({
+        body: taskScript(intent, `${variablePrefix}TASK`),
+        headers: { 'content-type': 'text/x-shellscript; charset=utf-8' },
+      })
+    },
+  })
+
+/** The log, the outputs and the script of one activity of a run, at any site. */
+export const activityRoutes = (parts: ActivityRouteParts): Route[] => {
+  const files = openRunFiles(parts)
+  return [
+    detailRoute(parts.db, files),
+    logRoute(parts, files),
+    outputsRoute(parts.db),
+    fileRoute(files),
+    scriptRoute(parts, files),
   ]
 }

@@ -1,6 +1,6 @@
 import type { Problem } from '../../refusal.ts'
 
-/** A runtime as admission sees it. */
+/** The facts of a runtime that admission needs. */
 export interface AdmissionRuntime {
   id: string
   name: string
@@ -11,7 +11,7 @@ export interface AdmissionRuntime {
 export interface AdmissionAssignment {
   activityId: string
   resourceId: string
-  /** `metadata.runtimeId` of the assignment, which has an enabled binding. */
+  /** `metadata.runtimeId` of the assignment. It has an enabled binding. */
   runtimeId?: string | undefined
 }
 
@@ -25,24 +25,29 @@ export interface AdmissionActivity {
 
 export interface AdmissionFacts {
   mode: 'real' | 'simulation'
-  /** By position; assignments and activities run parallel. */
+  /** By position: `assignments` and `activities` have the same order. */
   assignments: readonly AdmissionAssignment[]
   activities: readonly AdmissionActivity[]
-  /** Those that are bound, and those that assignments name. */
+  /** Bound runtimes, and those that assignments name. */
   runtimes: readonly AdmissionRuntime[]
   bindings: readonly { resourceId: string; runtimeId: string; enabled: boolean }[]
 }
 
-/** The mode of the runtimes that a run takes. */
-export const runtimeModeOf = (mode: string): 'simulation' | 'execution' => (mode === 'simulation' ? 'simulation' : 'execution')
+/** The mode of the runtimes that a run may use. */
+export const runtimeModeOf = (mode: string): 'simulation' | 'execution' =>
+  mode === 'simulation' ? 'simulation' : 'execution'
 
 /**
- * The runtime of every assignment, or all the reasons why a run cannot be admitted (API specification, run creation; one answer).
- * Choice: the assignment's `metadata.runtimeId` if its mode fits the run's, else the activity's hint, else the smallest id among the
- * enabled bindings of a fitting mode. So one plan serves all modes. `reasons` says, by position, why a task has another runtime than its
- * assignment or its activity names; undefined where it has that one, or none is named.
+ * The runtime of every assignment, or all reasons why a run cannot be admitted (API specification,
+ * run creation; one answer). The choice: the assignment's `metadata.runtimeId` if its mode fits the
+ * run's, else the activity's hint, else the smallest id among the enabled bindings of a fitting
+ * mode. So one plan serves all modes. `reasons` explains, by position, why a task's runtime differs
+ * from the one that its assignment or activity names; undefined where it does not differ, or none
+ * is named.
  */
-export const chooseRuntimes = (facts: AdmissionFacts): { runtimeIds: string[]; reasons: (string | undefined)[]; problems: Problem[] } => {
+export const chooseRuntimes = (
+  facts: AdmissionFacts,
+): { runtimeIds: string[]; reasons: (string | undefined)[]; problems: Problem[] } => {
   const wanted = runtimeModeOf(facts.mode)
   const byId = new Map(facts.runtimes.map((runtime) => [runtime.id, runtime]))
   const bound = new Map<string, AdmissionRuntime[]>()
@@ -64,7 +69,9 @@ export const chooseRuntimes = (facts: AdmissionFacts): { runtimeIds: string[]; r
     if (facts.mode === 'real' && !activity.capabilities.includes('real')) {
       problems.push({
         path,
-        message: `activity ${JSON.stringify(activity.id)} is for simulation only and cannot be run for real; give it a command and an executable, or run in mode simulation`,
+        message:
+          `activity ${JSON.stringify(activity.id)} is for simulation only and cannot be run for real; ` +
+          'give it a command and an executable, or run in mode simulation',
       })
     }
     const choices = bound.get(assignment.resourceId) ?? []
@@ -73,22 +80,28 @@ export const chooseRuntimes = (facts: AdmissionFacts): { runtimeIds: string[]; r
     const hinted =
       hint === undefined
         ? undefined
-        : (choices.find((runtime) => runtime.id === hint || runtime.name === hint) ?? choices.find((runtime) => runtime.driver === hint))
+        : (choices.find((runtime) => runtime.id === hint || runtime.name === hint) ??
+          choices.find((runtime) => runtime.driver === hint))
     const chosen = named ?? hinted ?? choices[0]
     if (chosen === undefined && !unbound.has(assignment.resourceId)) {
       unbound.add(assignment.resourceId)
       problems.push({
         path: `${path}.resourceId`,
-        message: `resource ${JSON.stringify(assignment.resourceId)} has no enabled binding to a runtime of mode ${wanted}; bind it to one or plan the activity elsewhere`,
+        message:
+          `resource ${JSON.stringify(assignment.resourceId)} has no enabled binding to a runtime of ` +
+          `mode ${wanted}; bind it to one or plan the activity elsewhere`,
       })
     }
-    reasons[i] = chosen === undefined ? undefined : whyAnother({ chosen, hinted, hint, wanted, asked: assignment.runtimeId, byId })
+    reasons[i] =
+      chosen === undefined
+        ? undefined
+        : whyAnother({ chosen, hinted, hint, wanted, asked: assignment.runtimeId, byId })
     return chosen?.id ?? ''
   })
   return { runtimeIds, reasons, problems }
 }
 
-/** In words why a runtime other than the one that is asked for was chosen. */
+/** The reason, as text, why a runtime other than the requested one was chosen. */
 const whyAnother = (choice: {
   chosen: AdmissionRuntime
   hinted: AdmissionRuntime | undefined
@@ -98,15 +111,20 @@ const whyAnother = (choice: {
   byId: ReadonlyMap<string, AdmissionRuntime>
 }): string | undefined => {
   const { chosen, hinted, hint, wanted, asked, byId } = choice
-  if (asked === chosen.id || (asked === undefined && (hint === undefined || hinted !== undefined))) return undefined
+  if (asked === chosen.id || (asked === undefined && (hint === undefined || hinted !== undefined)))
+    return undefined
   const causes = [
     ...(asked === undefined
       ? []
       : [
-          `runtime ${JSON.stringify(asked)} of the assignment has mode ${byId.get(asked)?.mode ?? 'unknown'}, the run needs mode ${wanted}`,
+          `runtime ${JSON.stringify(asked)} of the assignment has mode ` +
+            `${byId.get(asked)?.mode ?? 'unknown'}, the run needs mode ${wanted}`,
         ]),
-    ...(hint === undefined || hinted !== undefined ? [] : [`no bound runtime of mode ${wanted} is the activity's ${JSON.stringify(hint)}`]),
+    ...(hint === undefined || hinted !== undefined
+      ? []
+      : [`no bound runtime of mode ${wanted} is the activity's ${JSON.stringify(hint)}`]),
   ]
-  const basis = hinted === undefined ? 'the first by id of those bound' : `the activity's hint ${JSON.stringify(hint)}`
+  const basis =
+    hinted === undefined ? 'the first by id of those bound' : `the activity's hint ${JSON.stringify(hint)}`
   return `${causes.join('; ')}: taken is ${JSON.stringify(chosen.id)}, ${basis}`
 }

@@ -16,7 +16,8 @@ const Compared = z.object({
 const header = (db: Db, runId: string) =>
   db.maybe(
     Compared,
-    sql`select r.content_version_id, r.makespan_seconds, r.cost, p.predicted_makespan_seconds as planned_makespan, p.predicted_cost as planned_cost,
+    sql`select r.content_version_id, r.makespan_seconds, r.cost, p.predicted_makespan_seconds as
+      planned_makespan, p.predicted_cost as planned_cost,
         (select min(t.started_at) from task_executions t where t.execution_run_id = r.id) as origin
       from execution_runs r join schedule_plans p on p.id = r.schedule_plan_id where r.id = ${runId}`,
   )
@@ -40,14 +41,23 @@ const Pair = z.object({
   bPlanned: z.number(),
 })
 
-const delta = (a: number, b: number) => ({ a, b, delta: b - a, ...(a === 0 ? {} : { relative: (b - a) / a }) })
+const delta = (a: number, b: number) => ({
+  a,
+  b,
+  delta: b - a,
+  ...(a === 0 ? {} : { relative: (b - a) / a }),
+})
 const present = <T extends object>(value: T) =>
-  Object.fromEntries(Object.entries(value).filter(([, item]) => item !== undefined)) as { [K in keyof T]: Exclude<T[K], undefined> }
-const minus = (b: number | undefined, a: number | undefined): number | undefined => (a === undefined || b === undefined ? undefined : b - a)
+  Object.fromEntries(Object.entries(value).filter(([, item]) => item !== undefined)) as {
+    [K in keyof T]: Exclude<T[K], undefined>
+  }
+const minus = (b: number | undefined, a: number | undefined): number | undefined =>
+  a === undefined || b === undefined ? undefined : b - a
 
 /**
- * Two runs of one workflow version side by side: totals, and a page of activities with what their plans had promised. Times count
- * from each run's first start, so that a simulation and an execution can be compared. Another workflow version is 422.
+ * Two runs of one workflow version side by side: totals, and a page of activities with the
+ * predictions of their plans. Times count from each run's first start, so that a simulation and an
+ * execution can be compared. Another workflow version is 422.
  */
 export const compareRuns = async (db: Db, a: string, b: string, page: { limit: number; offset: number }) => {
   const [first, second] = await Promise.all([header(db, a), header(db, b)])
@@ -55,27 +65,36 @@ export const compareRuns = async (db: Db, a: string, b: string, page: { limit: n
   if (first.contentVersionId !== second.contentVersionId) {
     throw new Refusal(
       'unacceptable',
-      `the runs execute different workflow versions (${first.contentVersionId} and ${second.contentVersionId}); compare runs of one version`,
+      `the runs execute different workflow versions (${first.contentVersionId} and ` +
+        `${second.contentVersionId}); compare runs of one version`,
     )
   }
   const rows = await db.many(
     Pair,
     sql`select x.activity_id, x.external_id,
-        x.planned_resource_id as a_resource, x.started_at - ${first.origin ?? 0}::float8 as a_start, x.finished_at - ${first.origin ?? 0}::float8 as a_finish, x.runtime_seconds as a_runtime,
+        x.planned_resource_id as a_resource, x.started_at - ${first.origin ?? 0}::float8 as a_start,
+          x.finished_at - ${first.origin ?? 0}::float8 as a_finish, x.runtime_seconds as a_runtime,
         x.cost as a_cost, x.status as a_status, pa.predicted_runtime_seconds as a_planned,
-        y.planned_resource_id as b_resource, y.started_at - ${second.origin ?? 0}::float8 as b_start, y.finished_at - ${second.origin ?? 0}::float8 as b_finish, y.runtime_seconds as b_runtime,
+        y.planned_resource_id as b_resource, y.started_at - ${second.origin ?? 0}::float8 as b_start,
+          y.finished_at - ${second.origin ?? 0}::float8 as b_finish, y.runtime_seconds as b_runtime,
         y.cost as b_cost, y.status as b_status, pb.predicted_runtime_seconds as b_planned
       from task_executions x
       join execution_runs rx on rx.id = x.execution_run_id
-      join schedule_plan_assignments pa on pa.schedule_plan_id = rx.schedule_plan_id and pa.activity_position = x.activity_position
+      join schedule_plan_assignments pa on pa.schedule_plan_id = rx.schedule_plan_id
+        and pa.activity_position = x.activity_position
       join task_executions y on y.execution_run_id = ${b} and y.activity_position = x.activity_position and y.latest
       join execution_runs ry on ry.id = y.execution_run_id
-      join schedule_plan_assignments pb on pb.schedule_plan_id = ry.schedule_plan_id and pb.activity_position = y.activity_position
-      where x.execution_run_id = ${a} and x.latest order by x.activity_position limit ${page.limit} offset ${page.offset}`,
+      join schedule_plan_assignments pb on pb.schedule_plan_id = ry.schedule_plan_id
+        and pb.activity_position = y.activity_position
+      where x.execution_run_id = ${a} and x.latest order by x.activity_position
+        limit ${page.limit} offset ${page.offset}`,
   )
   const total = await countUpTo(db, sql`task_executions where execution_run_id = ${a} and latest`, countBound)
   return {
-    totals: { makespanSeconds: delta(first.makespanSeconds, second.makespanSeconds), cost: delta(first.cost, second.cost) },
+    totals: {
+      makespanSeconds: delta(first.makespanSeconds, second.makespanSeconds),
+      cost: delta(first.cost, second.cost),
+    },
     planned: {
       a: { makespanSeconds: first.plannedMakespan, cost: first.plannedCost },
       b: { makespanSeconds: second.plannedMakespan, cost: second.plannedCost },

@@ -1,7 +1,14 @@
 import type { ConstraintTexts } from '../../db/errors.ts'
 
-/** What a violated constraint of this domain's tables means to the caller. */
+/** The meaning of violated constraints of this domain's tables for the caller. */
 export const executionRunConstraints: ConstraintTexts = {
-  execution_runs_pkey: { path: 'run.id', message: 'is taken by another run; choose another id', code: 'conflict' },
-  execution_runs_plan: { path: 'run.schedulePlanId', message: 'the plan does not exist, or a run uses it' },
+  execution_runs_pkey: {
+    path: 'run.id',
+    message: 'is taken by another run; choose another id',
+    code: 'conflict',
+  },
+  execution_runs_plan: {
+    path: 'run.schedulePlanId',
+    message: 'names no plan (create or import it first), or a run uses the plan',
+  },
 }

@@ -2,27 +2,34 @@ import { constants } from 'node:fs'
 import { open, realpath } from 'node:fs/promises'
 import { isAbsolute, join, relative, sep } from 'node:path'
 import type { Readable } from 'node:stream'
-import { quote } from '../../drivers/quote.ts'
-import type { SiteShell } from '../../drivers/shell.ts'
+import { quote } from '../../shell/quote.ts'
+import type { SiteShell } from '../../shell/site-shell.ts'
+import type { LogSlice } from '../../drivers/runtime/contract/driver.ts'
 import { missing, Refusal } from '../../refusal.ts'
 
 const outside = (path: string): Refusal =>
   new Refusal('unacceptable', `path ${JSON.stringify(path)} leaves the work directory; give a path below it`)
 
-const leaves = (path: string): boolean => isAbsolute(path) || path.split('/').includes('..') || path.includes('\0')
+const leaves = (path: string): boolean =>
+  isAbsolute(path) || path.split('/').includes('..') || path.includes('\0')
 
 /**
- * Opens a file of a work directory for reading. The path is the caller's: absolute ones, `..`, and links that leave the directory are
- * refused (422), what is not a regular file does not exist (404).
+ * Opens a file of a work directory for reading. The caller chose the path: absolute paths, `..`,
+ * and links that leave the directory are refused (422). Anything but a regular file counts as
+ * missing (404).
  */
-export const openOutput = async (directory: string, path: string): Promise<{ stream: Readable; sizeBytes: number }> => {
+export const openOutput = async (
+  directory: string,
+  path: string,
+): Promise<{ stream: Readable; sizeBytes: number }> => {
   if (leaves(path)) throw outside(path)
   const base = await realpath(directory).catch(() => undefined)
   const file = await realpath(join(directory, path)).catch(() => undefined)
   if (base === undefined || file === undefined) throw missing('output', path)
   const inside = relative(base, file)
-  if (inside === '' || inside === '..' || inside.startsWith(`..${sep}`) || isAbsolute(inside)) throw outside(path)
-  // Links were resolved above; one put there meanwhile is not followed.
+  if (inside === '' || inside === '..' || inside.startsWith(`..${sep}`) || isAbsolute(inside))
+    throw outside(path)
+  // Links were resolved above. A link that was created since is not followed.
   const handle = await open(file, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK)
   const facts = await handle.stat()
   if (!facts.isFile()) {
@@ -32,16 +39,39 @@ export const openOutput = async (directory: string, path: string): Promise<{ str
   return { stream: handle.createReadStream({ end: Math.max(0, facts.size - 1) }), sizeBytes: facts.size }
 }
 
-/** The same at another machine, through its shell; `directory` absolute there. */
-export const openOutputAt = async (shell: SiteShell, directory: string, path: string): Promise<{ stream: Readable; sizeBytes: number }> => {
+/** The same on another machine, through its shell; `directory` is absolute there. */
+export const openOutputAt = async (
+  shell: SiteShell,
+  directory: string,
+  path: string,
+): Promise<{ stream: Readable; sizeBytes: number }> => {
   if (leaves(path)) throw outside(path)
-  const find = `cd ${quote(directory)} 2>/dev/null && base=$(pwd -P) && f=$(readlink -nf ./${quote(path)} && printf x) && f=\${f%x} && [ -f "$f" ] || exit 44
+  const find = `cd ${quote(directory)} 2>/dev/null && base=$(pwd -P) &&
+  f=$(readlink -nf ./${quote(path)} && printf x) && f=\${f%x} && [ -f "$f" ] || exit 44
 case $f in "$base"/*) ;; *) exit 45 ;; esac`
   const { code, stdout } = await shell.run(`${find}\nwc -c < "$f"`)
   if (code === 45) throw outside(path)
   if (code !== 0) throw missing('output', path)
   const sizeBytes = Number(stdout.toString())
-  // A file that grows meanwhile is sent as long as it was said to be.
+  // Of a growing file only the announced number of bytes is sent.
   const { stdout: stream } = await shell.open(`${find}\nexec head -c ${String(sizeBytes)} "$f"`)
   return { stream, sizeBytes }
+}
+
+/** A part of a log that is a file of this machine; of one that is gone nothing. */
+export const readLogFile = async (
+  file: string,
+  range: { offset: number; limit: number } | { tail: number },
+): Promise<LogSlice> => {
+  const handle = await open(file, constants.O_RDONLY | constants.O_NOFOLLOW).catch(() => undefined)
+  if (handle === undefined) return { bytes: Buffer.alloc(0), offset: 0, totalBytes: 0 }
+  try {
+    const { size } = await handle.stat()
+    const offset = 'tail' in range ? Math.max(0, size - range.tail) : Math.min(range.offset, size)
+    const length = Math.min('tail' in range ? range.tail : range.limit, size - offset)
+    const { buffer, bytesRead } = await handle.read(Buffer.alloc(length), 0, length, offset)
+    return { bytes: buffer.subarray(0, bytesRead), offset, totalBytes: size }
+  } finally {
+    await handle.close()
+  }
 }

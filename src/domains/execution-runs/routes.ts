@@ -1,19 +1,31 @@
 import { z } from 'zod'
+import type { Db } from '../../db/sql.ts'
 import type { Engine, Live } from '../../engine.ts'
 import { envelope, pageOf, pageQuery } from '../../http/paging.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
+import { Timestamp } from '../../http/schema.ts'
+import { withEnd } from '../../http/chunks.ts'
 import { sharedReads } from '../../http/shared-reads.ts'
-import { missing, Refusal } from '../../refusal.ts'
-import { acceptRun } from './accept.ts'
+import { sortBy } from '../../http/sorting.ts'
+import { operationsOfRun } from '../cloud/instances.ts'
+import { dispatchOperation, liveOf, operationRoutes, type OperationApi } from '../../operations/routes.ts'
+import type { Reports } from '../../observability/reports.ts'
+import { missing } from '../../refusal.ts'
+import { acceptExecutionRun } from './accept.ts'
+import { buildRunKind } from '../artifacts/build-kind.ts'
+import { findExecutables, type FindingParts } from './executable-findings.ts'
 import { activityRoutes, type ActivityRouteParts } from './activity-routes.ts'
+import { approveRun } from './budget.ts'
 import { compareRuns } from './compare.ts'
-import { eventStream, isOver } from './event-stream.ts'
+import { reportRunEnd, runKind } from './operation.ts'
+import { waitText } from './wait-text.ts'
 import {
   ExecutionRun,
   pages,
   runMembersOf,
   RunComparison,
   RunDetail,
+  RunEvent,
   RunPage,
   RunRequest,
   runModes,
@@ -21,26 +33,38 @@ import {
   taskStates,
   Timeline,
 } from './schemas.ts'
-import { listRunPart, listRuns, markRunDispatched, readRun, readRunDetail, requestCancel, type LiveCounts, type RunPart } from './store.ts'
+import {
+  listRunPart,
+  listExecutionRuns,
+  readExecutionRun,
+  readRunDetail,
+  runOrders,
+  usualRunOrder,
+  type LiveCounts,
+  type RunPart,
+} from './store.ts'
 import { startLeaseMs } from '../../executor/book-state.ts'
 import { pauseRun, retryRun } from './steering.ts'
-import { runTelling } from './telling.ts'
+import { readReceipt, Receipt } from './receipt.ts'
+import { summaryRoutes } from './summary-routes.ts'
 import { timelineSummary } from './timeline.ts'
 import { timelineHtml } from './timeline-page.ts'
 import { timelineOf } from './timeline-bands.ts'
 
-export interface ExecutionRunRouteParts extends ActivityRouteParts {
+export interface ExecutionRunRouteParts extends ActivityRouteParts, Omit<FindingParts, 'sites'> {
   engine: Engine
-  /** Of all costs; shown, never converted. */
+  /** The currency of all costs. It is shown, never converted. */
   currency: string | undefined
-  /** Of Kubernetes runtimes that name none. */
+  /** For Kubernetes runtimes that name no helper image. */
   kubernetesHelperImage: string
+  reports: Reports
 }
 
-const all = <T extends readonly string[]>(states: T) => z.enum(['all', ...states] as unknown as [string, ...string[]]).optional()
+const all = <T extends readonly string[]>(states: T) =>
+  z.enum(['all', ...states] as unknown as [string, ...string[]]).optional()
 const chosen = (value: string | undefined): string | undefined => (value === 'all' ? undefined : value)
 
-/** Where the whole lists of a run's detail are, below the path of the run. */
+/** Paths of the complete lists of a run's detail, below the path of the run. */
 const pagedLists = (path: string) => ({
   activities: `${path}activities/`,
   dataTransfers: `${path}data-transfers/`,
@@ -48,262 +72,349 @@ const pagedLists = (path: string) => ({
   events: `${path}events/`,
 })
 
-/** The workflow's phase and states with the record's counts: its own are those of the last signal, minutes old. */
-const liveOf = (said: Live, { completed, sites, waitsFor }: LiveCounts): Live => {
+/**
+ * The workflow's phase and states with the counts of the record. The workflow's own counts date
+ * from its last signal and may be minutes old.
+ */
+const withCounts = (fromWorkflow: Live, { completed, sites, waitsFor }: LiveCounts): Live => {
   const known = new Map(sites.map((one) => [one.site, one]))
-  const states = (said['sites'] as { site: string; completed: number; running: number }[]).map((one) => ({
-    ...one,
-    ...known.get(one.site),
-  }))
-  return { ...said, sites: states, completed, waitsFor }
+  const waiting = new Set(waitsFor.map(({ site }) => site))
+  const reported = fromWorkflow['sites'] as {
+    site: string
+    state: string
+    completed: number
+    running: number
+  }[]
+  // The workflow's answer may be a second old, from before its first site was opened.
+  const opened = sites
+    .filter(({ site }) => reported.every((one) => one.site !== site))
+    .map((one) => ({ ...one, state: 'in flight' }))
+  const states = [...reported, ...opened].map((one) => {
+    const counted = { ...one, ...known.get(one.site) }
+    // The workflow's state means that a worker has the site. It does not show whether a task runs
+    // there.
+    return counted.state === 'in flight' && counted.running === 0 && waiting.has(one.site)
+      ? { ...counted, state: 'waiting' }
+      : counted
+  })
+  const now = Date.now() / 1_000
+  return {
+    ...fromWorkflow,
+    sites: states,
+    completed,
+    waitsFor: waitsFor.map((wait) => ({ ...wait, text: waitText(wait, now) })),
+  }
 }
 
-export const executionRunRoutes = ({
-  db,
-  engine,
-  sites,
-  hostId,
-  kubernetesHelperImage,
-  workRoot,
-  seedRoot,
-  variablePrefix,
-  currency,
-}: ExecutionRunRouteParts): Route[] => {
+/** @throws Refusal 404 */
+const existingRun = async (db: Db, runId: string): Promise<ExecutionRun> => {
+  const run = await readExecutionRun(db, runId)
+  if (run === undefined) throw missing('run', runId)
+  return run
+}
+
+const executionOf = ({
+  params,
+  body,
+}: {
+  params: Record<string, string>
+  body: unknown
+}): string | undefined =>
+  params['runId'] ?? (body as RunRequest | undefined)?.run?.id ?? (body as RunRequest | undefined)?.id
+
+/** A list of parts of a run, in pages. */
+const partRoute = <Part extends Exclude<RunPart, 'outputs'>>(
+  db: Db,
+  name: Part,
+  summary: string,
+  extra: z.ZodRawShape = {},
+): Route =>
+  route({
+    method: 'GET',
+    path: `/execution-runs/{runId}/${name}/`,
+    tag: 'execution-runs',
+    summary,
+    query: z.strictObject({ ...pageQuery, ...extra }),
+    response: pages[name] as z.ZodType,
+    handle: async ({ params, query }) => {
+      await existingRun(db, (params as { runId: string }).runId)
+      const { attempts, status, ...asked } = query as {
+        page?: number
+        pageSize?: number
+        attempts?: 'latest' | 'all'
+        status?: string
+      }
+      const page = pageOf(asked)
+      const { rows, total } = await listRunPart(db, name, (params as { runId: string }).runId, {
+        ...page,
+        attempts: attempts ?? 'latest',
+        status: chosen(status),
+      })
+      return envelope(rows, { page, total })
+    },
+  })
+
+const audit = (verb: string) => ({ eventType: `execution.run.${verb}`, executionId: executionOf })
+/**
+ * Waits until no further task starts. After a look at the run's flags an executor may start intents
+ * ahead of their turn for this long, so after the answer no task starts.
+ */
+const untilNothingStarts = async (_id: string, { status }: { status: string }): Promise<void> => {
+  if (status === 'running') await new Promise((resolve) => setTimeout(resolve, startLeaseMs))
+}
+/** The list of runs. */
+const listRoute = (db: Db): Route =>
+  route({
+    method: 'GET',
+    path: '/execution-runs/',
+    tag: 'execution-runs',
+    summary: 'Runs, and sessions and commands of the console, newest first or in another order',
+    query: z.strictObject({
+      ...pageQuery,
+      kind: all(['workflow', 'interactive', 'standalone']),
+      mode: all(runModes),
+      status: all(runStates),
+      planId: z.string().optional(),
+      workflowId: z.string().optional(),
+      environmentId: z.string().optional(),
+      title: z.string().optional().describe('part of the title, in any case'),
+      since: Timestamp.optional().describe('runs accepted at this time or later'),
+      until: Timestamp.optional().describe('runs accepted before this time'),
+      sort: sortBy(runOrders, usualRunOrder),
+    }),
+    response: RunPage,
+    handle: async ({ query }) => {
+      const page = pageOf(query)
+      const { rows, total } = await listExecutionRuns(
+        db,
+        { ...query, kind: chosen(query.kind), mode: chosen(query.mode), status: chosen(query.status) },
+        page.limit,
+        page.offset,
+      )
+      return envelope(rows, { page, total })
+    },
+  })
+
+/** Accepts a run. */
+const acceptRoute = (
+  api: OperationApi,
+  { db, engine, reports, hostId, kubernetesHelperImage, ...parts }: ExecutionRunRouteParts,
+): Route =>
+  route({
+    method: 'POST',
+    path: '/execution-runs/',
+    tag: 'execution-runs',
+    summary: 'Accept a run of a plan; it is executed or simulated asynchronously',
+    body: RunRequest,
+    response: ExecutionRun,
+    status: 202,
+    audit: {
+      eventType: 'execution.run.accepted',
+      summary: (call) => `run ${executionOf(call) ?? ''} accepted`,
+      executionId: executionOf,
+    },
+    handle: async ({ body, actor }) => {
+      const run = runMembersOf(body)
+      const builds = await acceptExecutionRun(db, body, run, {
+        ...{ hostId, actorId: actor.id, helperImage: kubernetesHelperImage },
+        find: ({ questions, facts, pairs }) =>
+          findExecutables({ ...parts, db, hostId }, questions, facts, pairs),
+      })
+      const accepted = await existingRun(db, run.id)
+      reports.runAccepted(accepted)
+      // The recorded run is the promise. The workflow starts now or, while Temporal is unavailable,
+      // through the dispatcher.
+      await dispatchOperation(api, { id: run.id, generation: 1 })
+      for (const id of builds)
+        await dispatchOperation({ db, engine, kind: buildRunKind }, { id, generation: 1 })
+      return new Reply({
+        body: accepted,
+        headers: { location: `/execution-runs/${encodeURIComponent(run.id)}/` },
+      })
+    },
+  })
+
+/** One run with all its parts, up to the limits of its lists. */
+const detailRoute = (api: OperationApi): Route => {
+  const { db } = api
   const detailOfLatest = sharedReads((runId) => readRunDetail(db, runId, false))
   const detailOfAllAttempts = sharedReads((runId) => readRunDetail(db, runId, true))
+  return route({
+    method: 'GET',
+    path: '/execution-runs/{runId}/',
+    tag: 'execution-runs',
+    summary: 'One run with its activities, transfers, handles, events and files; `live` while it is open',
+    query: z.strictObject({ attempts: z.enum(['latest', 'all']).optional() }),
+    response: RunDetail,
+    raw: ['application/json'],
+    handle: async ({ params, query, target }) => {
+      const detail = await (query.attempts === 'all' ? detailOfAllAttempts : detailOfLatest)(params.runId)
+      if (detail === undefined) throw missing('run', params.runId)
+      const fromWorkflow = await liveOf(api, params.runId, detail)
+      const live =
+        fromWorkflow === undefined || detail.live === null ? undefined : withCounts(fromWorkflow, detail.live)
+      // PostgreSQL wrote the text up to the last brace; before it go members that only this program has.
+      const further = {
+        ...(detail.cut ? { links: pagedLists(target.split('?')[0] ?? '') } : {}),
+        ...(live === undefined ? {} : { live }),
+        ...(detail.infrastructure ? { infrastructureRuns: await operationsOfRun(db, params.runId) } : {}),
+      }
+      const added = JSON.stringify(further).slice(1, -1)
+      return new Reply({ body: withEnd(detail.body, added === '' ? '}' : `,${added}}`) })
+    },
+  })
+}
 
-  const existing = async (runId: string): Promise<ExecutionRun> => {
-    const run = await readRun(db, runId)
-    if (run === undefined) throw missing('run', runId)
-    return run
+/** The phases of a run's time. */
+const timelineRoute = ({ db, currency }: Pick<ExecutionRunRouteParts, 'db' | 'currency'>): Route =>
+  route({
+    method: 'GET',
+    path: '/execution-runs/{runId}/timeline/',
+    tag: 'execution-runs',
+    summary:
+      'Where the time went: JSON, or one self-contained page (Gantt of planned, simulated, ' +
+      'measured) with `Accept: text/html`; `with` adds another run of the same plan',
+    query: z.strictObject({ with: z.string().min(1).max(400).optional() }),
+    response: Timeline,
+    raw: ['text/html'],
+    handle: async ({ params, query, headers }) => {
+      const input = await timelineOf(db, params.runId, query.with)
+      if (input === undefined)
+        throw missing('run', query.with === undefined ? params.runId : `${params.runId} or ${query.with}`)
+      if (/\btext\/html\b/.test(headers['accept'] ?? ''))
+        return new Reply({
+          body: timelineHtml(input, currency),
+          headers: { 'content-type': 'text/html; charset=utf-8' },
+        })
+      return timelineSummary(input)
+    },
+  })
+
+/** What a run paid for its machines. */
+const receiptRoute = ({ db, currency }: Pick<ExecutionRunRouteParts, 'db' | 'currency'>): Route =>
+  route({
+    method: 'GET',
+    path: '/execution-runs/{runId}/receipt/',
+    tag: 'execution-runs',
+    summary: 'Planned and actual seconds and money of the machines of a run; null where it is not known',
+    response: Receipt,
+    handle: async ({ params }) => {
+      const receipt = await readReceipt(db, params.runId, currency)
+      if (receipt === undefined) throw missing('run', params.runId)
+      return receipt
+    },
+  })
+
+/** Two runs side by side. */
+const compareRoute = (db: Db): Route =>
+  route({
+    method: 'GET',
+    path: '/execution-runs/{a}/compare/{b}/',
+    tag: 'execution-runs',
+    summary: 'Two runs of one workflow version side by side, with what their plans promised',
+    query: z.strictObject(pageQuery),
+    response: RunComparison,
+    refuses: [422],
+    handle: async ({ params, query }) => {
+      const page = pageOf(query)
+      const compared = await compareRuns(db, params.a, params.b, page)
+      if (compared === undefined) throw missing('run', `${params.a} or ${params.b}`)
+      const { rows, total, ...rest } = compared
+      return { a: params.a, b: params.b, ...rest, activities: envelope(rows, { page, total }) }
+    },
+  })
+
+/** The requests that steer a run. */
+const steerRoutes = (api: OperationApi, engine: Engine): Route[] => {
+  const { db } = api
+  const { steer, cancel, retry, remove } = operationRoutes(api)
+  const document = { schema: ExecutionRun, read: (runId: string) => existingRun(db, runId) }
+  /**
+   * The executor reads the request from the record within half a second. The signal only wakes an
+   * idle site.
+   */
+  const wake = async (
+    id: string,
+    { status, generation }: { status: string; generation: number },
+  ): Promise<void> => {
+    if (status === 'running') await engine.signal(runKind, id, generation, 'wake').catch(() => false)
   }
 
-  const executionOf = ({ params, body }: { params: Record<string, string>; body: unknown }): string | undefined =>
-    params['runId'] ?? (body as RunRequest | undefined)?.run?.id ?? (body as RunRequest | undefined)?.id
-
-  const part = <Part extends Exclude<RunPart, 'outputs' | 'events'>>(name: Part, summary: string, extra: z.ZodRawShape = {}): Route =>
-    route({
-      method: 'GET',
-      path: `/execution-runs/{runId}/${name}/`,
-      tag: 'execution-runs',
-      summary,
-      query: z.strictObject({ ...pageQuery, ...extra }),
-      response: pages[name] as z.ZodType,
-      handle: async ({ params, query }) => {
-        await existing((params as { runId: string }).runId)
-        const { attempts, status, ...asked } = query as { page?: number; pageSize?: number; attempts?: 'latest' | 'all'; status?: string }
-        const page = pageOf(asked)
-        const { rows, total } = await listRunPart(db, name, (params as { runId: string }).runId, {
-          ...page,
-          attempts: attempts ?? 'latest',
-          status: chosen(status),
-        })
-        return envelope(rows, { page, total })
-      },
-    })
-
-  /** A body-less wish about a run: 202 with the run, also when it is said again; 409 with the state where it is too late. */
-  const steer = (
-    verb: string,
-    summary: string,
-    wish: {
-      act: (runId: string) => Promise<{ status: string; generation: number } | undefined>
-      /** States in which it can be asked for. */
-      possible: readonly string[]
-      after?: (runId: string, generation: number) => Promise<void>
-      /** Nothing new starts after the answer. */
-      stopsStarts?: boolean
-    },
-  ): Route =>
-    route({
-      method: 'POST',
-      path: `/execution-runs/{runId}/${verb}/`,
-      tag: 'execution-runs',
-      summary,
-      response: ExecutionRun,
-      status: 202,
-      audit: {
-        eventType: `execution.run.${verb}`,
-        summary: (call) => `${verb} of run ${executionOf(call) ?? ''} asked for`,
-        executionId: executionOf,
-      },
-      handle: async ({ params }) => {
-        const { runId } = params as { runId: string }
-        const found = await wish.act(runId)
-        if (found === undefined) throw missing('run', runId)
-        if (!wish.possible.includes(found.status)) {
-          throw new Refusal('conflict', `the run is ${found.status}: ${verb} is possible while it is ${wish.possible.join(' or ')}`, {
-            extra: { state: found.status },
-          })
-        }
-        // Starts on intents ahead of their turn are allowed for so long after a look at the run's flags: after the answer there are none.
-        if (wish.stopsStarts === true && found.status === 'running') await new Promise((resolve) => setTimeout(resolve, startLeaseMs))
-        // The executor sees the wish in the record within half a second; the signal only wakes a site that rests.
-        if (wish.after !== undefined) await wish.after(runId, found.generation)
-        else if (found.status === 'running') await engine.signal('executionRun', runId, found.generation, 'wake').catch(() => false)
-        return new Reply({ body: await existing(runId), headers: { location: `/execution-runs/${encodeURIComponent(runId)}/` } })
-      },
-    })
-
   return [
-    route({
-      method: 'GET',
-      path: '/execution-runs/',
-      tag: 'execution-runs',
-      summary: 'Runs, newest first',
-      query: z.strictObject({
-        ...pageQuery,
-        kind: all(['workflow', 'interactive', 'standalone']),
-        mode: all(runModes),
-        status: all(runStates),
-      }),
-      response: RunPage,
-      handle: async ({ query }) => {
-        const page = pageOf(query)
-        const { rows, total } = await listRuns(
-          db,
-          { kind: chosen(query.kind), mode: chosen(query.mode), status: chosen(query.status) },
-          page.limit,
-          page.offset,
-        )
-        return envelope(rows, { page, total })
-      },
+    cancel({
+      summary: 'Ask for the end of a run: nothing new starts, what runs is ended with its children',
+      document,
+      audit: audit('cancel'),
+      before: untilNothingStarts,
     }),
-    route({
-      method: 'POST',
-      path: '/execution-runs/',
-      tag: 'execution-runs',
-      summary: 'Accept a run of a plan; it is executed or simulated asynchronously',
-      body: RunRequest,
-      response: ExecutionRun,
-      status: 202,
-      audit: {
-        eventType: 'execution.run.accepted',
-        summary: (call) => `run ${executionOf(call) ?? ''} accepted`,
-        executionId: executionOf,
-      },
-      handle: async ({ body, actor }) => {
-        const run = runMembersOf(body)
-        await acceptRun(db, body, run, { hostId, actorId: actor.id, helperImage: kubernetesHelperImage })
-        const accepted = await existing(run.id)
-        // The record is what was promised; the workflow is started now or, while Temporal is away, by the dispatcher.
-        if (await engine.start('executionRun', run.id, 1, await runTelling(db, run.id))) await markRunDispatched(db, run.id)
-        return new Reply({ body: accepted, headers: { location: `/execution-runs/${encodeURIComponent(run.id)}/` } })
-      },
-    }),
-    route({
-      method: 'GET',
-      path: '/execution-runs/{runId}/',
-      tag: 'execution-runs',
-      summary: 'One run with its activities, transfers, handles, events and files; `live` while it is open',
-      query: z.strictObject({ attempts: z.enum(['latest', 'all']).optional() }),
-      response: RunDetail,
-      raw: ['application/json'],
-      handle: async ({ params, query, target }) => {
-        const detail = await (query.attempts === 'all' ? detailOfAllAttempts : detailOfLatest)(params.runId)
-        if (detail === undefined) throw missing('run', params.runId)
-        const said = isOver(detail.status) ? undefined : await engine.live('executionRun', params.runId, detail.generation)
-        const live = said === undefined || detail.live === null ? undefined : liveOf(said, detail.live)
-        // PostgreSQL wrote the text; what only this program knows goes in front of its last brace.
-        const further = {
-          ...(detail.cut ? { links: pagedLists(target.split('?')[0] ?? '') } : {}),
-          ...(live === undefined ? {} : { live }),
-        }
-        const added = JSON.stringify(further).slice(1, -1)
-        return new Reply({ body: added === '' ? detail.body : `${detail.body.slice(0, -1)},${added}}` })
-      },
-    }),
-    steer('cancel', 'Ask for the end of a run: nothing new starts, what runs is ended with its children', {
-      act: (runId) => requestCancel(db, runId),
-      possible: ['created', 'running', 'cancelled'],
-      stopsStarts: true,
-      // It wakes the workflow as well, and lets it end as Canceled.
-      after: async (runId, generation) => {
-        await engine.cancel('executionRun', runId, generation)
-      },
-    }),
-    steer('pause', 'Let nothing new start; what runs goes on', {
-      act: (runId) => pauseRun(db, runId, true),
+    steer({
+      verb: 'pause',
+      summary: 'Let nothing new start; what runs goes on',
+      act: (id) => pauseRun(db, id, true),
       possible: ['created', 'running'],
-      stopsStarts: true,
-    }),
-    steer('resume', 'Let a paused run go on', { act: (runId) => pauseRun(db, runId, false), possible: ['created', 'running'] }),
-    steer('retry', 'Open a failed run again: what completed stays, what failed is tried anew', {
-      act: (runId) => retryRun(db, runId),
-      possible: ['failed'],
-      after: async (runId, generation) => {
-        if (await engine.start('executionRun', runId, generation + 1, await runTelling(db, runId))) await markRunDispatched(db, runId)
+      after: async (id, run) => {
+        await untilNothingStarts(id, run)
+        await wake(id, run)
       },
+      document,
+      audit: audit('pause'),
     }),
-    part('activities', 'Activities of a run with their attempts, times and measurements', {
+    steer({
+      verb: 'resume',
+      summary: 'Let a paused run go on',
+      act: (id) => pauseRun(db, id, false),
+      possible: ['created', 'running'],
+      after: wake,
+      document,
+      audit: audit('resume'),
+    }),
+    steer({
+      verb: 'approve',
+      summary: 'Let a run begin whose predicted cost is above its budget (onBudget: ask)',
+      act: (id) => approveRun(db, id),
+      possible: ['created', 'running'],
+      // A run that waits is open in the record and has a workflow already.
+      after: (id, { generation }) => engine.signal(runKind, id, generation, 'wake').catch(() => false),
+      document,
+      audit: audit('approve'),
+    }),
+    retry({
+      summary: 'Open a failed run again: what completed stays, what failed is tried anew',
+      act: (id) => retryRun(db, id),
+      document,
+      audit: audit('retry'),
+    }),
+    remove({
+      summary:
+        'Delete a run that is over, with its records; its work directories go too, those of a site ' +
+        'when it answers; the audit stays',
+      refuses: [422],
+      audit: audit('deleted'),
+    }),
+  ]
+}
+
+export const executionRunRoutes = (parts: ExecutionRunRouteParts): Route[] => {
+  const { db, engine, feed, reports } = parts
+  const ended = (runId: string): Promise<void> => reportRunEnd({ db, reports }, runId)
+  const of = { path: '/execution-runs/', parameter: 'runId', tag: 'execution-runs' } as const
+  const api: OperationApi = { db, engine, feed, kind: runKind, ...of, ended }
+  return [
+    listRoute(db),
+    acceptRoute(api, parts),
+    detailRoute(api),
+    ...steerRoutes(api, engine),
+    partRoute(db, 'activities', 'Activities of a run with their attempts, times and measurements', {
       attempts: z.enum(['latest', 'all']).optional(),
       status: all(taskStates),
     }),
-    part('data-transfers', 'Data transfers of a run'),
-    part('handles', 'What a run started outside, under which name'),
-    route({
-      method: 'GET',
-      path: '/execution-runs/{runId}/events/',
-      tag: 'execution-runs',
-      summary: 'Events of a run in order; as server-sent events with `Accept: text/event-stream`, from `Last-Event-ID` on',
-      query: z.strictObject(pageQuery),
-      response: pages.events,
-      raw: ['text/event-stream'],
-      alsoStatus: [204],
-      handle: async ({ params, query, headers, signal }) => {
-        const run = await existing(params.runId)
-        if (/\btext\/event-stream\b/.test(headers['accept'] ?? '')) {
-          const last = headers['last-event-id']
-          const after = last !== undefined && /^\d{1,15}$/.test(last) ? Number(last) : 0
-          // A reader that has the terminal event and connects again is told to stop (204), as the standard has it.
-          if (
-            isOver(run.status) &&
-            (await listRunPart(db, 'events', run.id, { limit: 1, offset: 0, afterSequence: after })).rows.length === 0
-          )
-            return new Reply({ status: 204 })
-          return new Reply({
-            stream: eventStream(db, run.id, after, signal),
-            headers: { 'content-type': 'text/event-stream', 'cache-control': 'no-store' },
-          })
-        }
-        const page = pageOf(query)
-        const { rows, total } = await listRunPart(db, 'events', run.id, page)
-        return envelope(rows, { page, total }) as never
-      },
-    }),
-    ...activityRoutes({ db, sites, hostId, workRoot, seedRoot, variablePrefix }),
-    route({
-      method: 'GET',
-      path: '/execution-runs/{runId}/timeline/',
-      tag: 'execution-runs',
-      summary:
-        'Where the time went: JSON, or one self-contained page (Gantt of planned, simulated, measured) with `Accept: text/html`; `with` adds another run of the same plan',
-      query: z.strictObject({ with: z.string().min(1).max(400).optional() }),
-      response: Timeline,
-      raw: ['text/html'],
-      handle: async ({ params, query, headers }) => {
-        const input = await timelineOf(db, params.runId, query.with)
-        if (input === undefined) throw missing('run', query.with === undefined ? params.runId : `${params.runId} or ${query.with}`)
-        if (/\btext\/html\b/.test(headers['accept'] ?? ''))
-          return new Reply({ body: timelineHtml(input, currency), headers: { 'content-type': 'text/html; charset=utf-8' } })
-        return timelineSummary(input)
-      },
-    }),
-    route({
-      method: 'GET',
-      path: '/execution-runs/{a}/compare/{b}/',
-      tag: 'execution-runs',
-      summary: 'Two runs of one workflow version side by side, with what their plans promised',
-      query: z.strictObject(pageQuery),
-      response: RunComparison,
-      refuses: [422],
-      handle: async ({ params, query }) => {
-        const page = pageOf(query)
-        const compared = await compareRuns(db, params.a, params.b, page)
-        if (compared === undefined) throw missing('run', `${params.a} or ${params.b}`)
-        const { rows, total, ...rest } = compared
-        return { a: params.a, b: params.b, ...rest, activities: envelope(rows, { page, total }) }
-      },
-    }),
+    partRoute(db, 'data-transfers', 'Data transfers of a run'),
+    partRoute(db, 'handles', 'What a run started outside, under which name'),
+    operationRoutes(api).events(RunEvent),
+    ...summaryRoutes({ db, feed }),
+    ...activityRoutes(parts),
+    timelineRoute(parts),
+    receiptRoute(parts),
+    compareRoute(db),
   ]
 }

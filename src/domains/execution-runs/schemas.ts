@@ -1,20 +1,38 @@
 import { z } from 'zod'
-import { Id, JsonObject, Timestamp } from '../../http/schema.ts'
+import { waitKinds } from '../../executor/journal.ts'
+import { Id, JsonObject, OptionalId, Timestamp } from '../../http/schema.ts'
+import { CloudEvent, CloudOperation } from '../cloud/instance-schemas.ts'
 import { envelopeOf } from '../../http/paging.ts'
-import { ActivityResourceProfile, Resource, ResourceRuntimeBinding, Runtime } from '../environments/schemas.ts'
+import {
+  ActivityResourceProfile,
+  Resource,
+  ResourceRuntimeBinding,
+  Runtime,
+} from '../environments/schemas.ts'
 import { ExecutionScopeDocument } from '../execution-scopes/schemas.ts'
 import { NetworkTopologyDocument } from '../network-topologies/schemas.ts'
+import { infrastructureCategories } from './timeline.ts'
 import { networkModels } from '../../simulator/channel.ts'
 import { PlanDocument } from '../schedule-plans/schemas.ts'
 import { Warning, WorkflowVersionDocument } from '../workflow-definitions/schemas.ts'
+import { ArtifactTransferRun, Materialization } from '../artifacts/schemas.ts'
 
 export const runModes = ['real', 'simulation', 'interactive'] as const
 export const runStates = ['created', 'running', 'completed', 'failed', 'cancelled'] as const
-export const taskStates = ['blocked', 'ready', 'queued', 'preparing', 'running', 'completed', 'failed', 'cancelled'] as const
+export const taskStates = [
+  'blocked',
+  'ready',
+  'queued',
+  'preparing',
+  'running',
+  'completed',
+  'failed',
+  'cancelled',
+] as const
 const runShape = {
   id: Id,
   schedulePlanId: Id,
-  // What the service cannot do answers 503 and is not offered.
+  // A mode that the service does not support answers 503 and is not listed.
   mode: z.enum(runModes).meta({ enum: ['real', 'simulation'] }),
   seed: z.int().optional(),
   status: z.string().optional().describe('accepted from older clients, ignored'),
@@ -22,7 +40,9 @@ const runShape = {
   networkModel: z
     .enum(networkModels)
     .optional()
-    .describe("network model of a simulation; default: the plan's. docs/planning.md says what each one shares"),
+    .describe(
+      "network model of a simulation; default: the plan's. docs/planning.md says what each one shares",
+    ),
   simulator: z
     .enum(['built-in', 'simgrid'])
     .meta({ enum: ['built-in'] })
@@ -31,13 +51,21 @@ const runShape = {
     .enum(['stop', 'finish-independent'])
     .optional()
     .describe('what a failed activity means for branches that do not need it; default stop'),
+  budget: z.number().min(0).max(1e15).optional().describe('the most that the run may cost'),
+  onBudget: z
+    .enum(['refuse', 'ask', 'stop'])
+    .optional()
+    .describe(
+      'refuse (default): no run that is predicted above its budget; ask: it waits for POST …/approve/; ' +
+        'stop: it is cancelled once it has spent and committed more',
+    ),
 }
 export const RunMembers = z.strictObject(runShape)
 export type RunMembers = z.output<typeof RunMembers>
 
 /**
- * Body of run creation: run id, plan id and mode, in `run` or at the top, and a snapshot of workflow and infrastructure of which any
- * part may be left out; it is filled from the store then.
+ * Body of run creation: run id, plan id and mode, in `run` or at the top, and a snapshot of
+ * workflow and infrastructure. The store fills in any part that is left out.
  */
 export const RunRequest = z
   .strictObject({
@@ -67,24 +95,36 @@ export const RunRequest = z
     }
     if (request.run === undefined) {
       for (const key of ['id', 'schedulePlanId', 'mode'] as const)
-        if (request[key] === undefined) context.addIssue({ code: 'custom', path: [key], message: 'is missing' })
+        if (request[key] === undefined)
+          context.addIssue({
+            code: 'custom',
+            path: [key],
+            message: 'is missing; add it to `run` or to the top',
+          })
     }
   })
 export type RunRequest = z.output<typeof RunRequest>
 
-/** The members of the run, wherever they stand in the body. */
+/** The members of the run, from either position in the body. */
 export const runMembersOf = (request: RunRequest): RunMembers =>
-  request.run ?? RunMembers.parse(Object.fromEntries(Object.keys(runShape).map((key) => [key, request[key as keyof RunRequest]])))
+  request.run ??
+  RunMembers.parse(
+    Object.fromEntries(Object.keys(runShape).map((key) => [key, request[key as keyof RunRequest]])),
+  )
 
 export const ExecutionRun = z
   .strictObject({
     id: Id,
-    schedulePlanId: Id,
+    schedulePlanId: OptionalId.describe('blank for a session or command of the console'),
     mode: z.enum(runModes),
     seed: z.number(),
     status: z.enum(runStates),
     kind: z.enum(['workflow', 'interactive', 'standalone']),
     title: z.string().optional(),
+    resourceId: z.string().optional().describe('of a session or command of the console'),
+    runtimeId: z.string().optional().describe('of a session or command of the console'),
+    connectionId: z.string().optional().describe('of a session or command of the console'),
+    command: z.string().optional().describe('the first 1,000 characters of a command of the console'),
     actorId: z.string().optional(),
     environmentSnapshotId: z.string().optional(),
     networkModel: z.string().optional(),
@@ -96,6 +136,13 @@ export const ExecutionRun = z
     failedActivityCount: z.number(),
     makespanSeconds: z.number(),
     cost: z.number(),
+    cloudCost: z
+      .number()
+      .optional()
+      .describe('part of cost: machines of capacity targets, beside what their tasks are charged'),
+    budget: z.number().optional(),
+    onBudget: z.string().optional(),
+    approvedAt: Timestamp.optional(),
     breakdown: z.strictObject({
       computeSeconds: z.number(),
       transferSeconds: z.number(),
@@ -106,7 +153,9 @@ export const ExecutionRun = z
     transferredBytes: z.number(),
     defaultedDurations: z
       .number()
-      .describe('activities whose runtime nothing gives, as its plan counts; they count 1 s / speedup of their resource'),
+      .describe(
+        'activities whose runtime nothing gives, as its plan counts; they count 1 s / speedup of their resource',
+      ),
     warnings: z.array(Warning).describe('what a reader of the results has to know'),
     failureReason: z.string().optional(),
     paused: z.boolean(),
@@ -118,7 +167,10 @@ export const ExecutionRun = z
   .meta({ id: 'ExecutionRun' })
 export type ExecutionRun = z.output<typeof ExecutionRun>
 
-const TaskTime = z.number().optional().describe('seconds since the epoch, in a simulation since its start; absent while it is not known')
+const TaskTime = z
+  .number()
+  .optional()
+  .describe('seconds since the epoch, in a simulation since its start; absent while it is not known')
 
 export const TaskExecution = z
   .strictObject({
@@ -130,8 +182,12 @@ export const TaskExecution = z
     plannedResourceId: z.string(),
     allocatedResourceId: z.string().optional(),
     runtimeId: z.string().optional(),
-    runtimeReason: z.string().optional().describe('why the task has another runtime than its assignment or activity names'),
+    runtimeReason: z
+      .string()
+      .optional()
+      .describe('why the task has another runtime than its assignment or activity names'),
     connectionId: z.string().optional(),
+    cloudInstanceId: z.string().optional().describe('the machine that was made for it'),
     site: z.string().optional(),
     attempt: z.number(),
     status: z.enum(taskStates),
@@ -142,10 +198,15 @@ export const TaskExecution = z
     finishedAt: TaskTime,
     runtimeSeconds: z.number(),
     queueSeconds: z.number(),
-    siteQueueSeconds: z.number().optional().describe("time in the site's own queue; queueSeconds is the time here"),
+    siteQueueSeconds: z
+      .number()
+      .optional()
+      .describe("time in the site's own queue; queueSeconds is the time here"),
     transferSeconds: z.number(),
     transferBytes: z.number().describe("bytes of the attempt's data transfers"),
-    interferenceSeconds: z.number().describe('the part of transferSeconds that other flows on the same links caused'),
+    interferenceSeconds: z
+      .number()
+      .describe('the part of transferSeconds that other flows on the same links caused'),
     overheadSeconds: z.number(),
     cost: z.number(),
     cpuSeconds: z.number().optional(),
@@ -164,7 +225,9 @@ export const TaskExecution = z
 
 const TransferRoute = z
   .strictObject({
-    links: z.array(z.string()).describe('ids of the links of the topology, in the direction of travel; none without a topology'),
+    links: z
+      .array(z.string())
+      .describe('ids of the links of the topology, in the direction of travel; none without a topology'),
     strategy: z.string().describe('how the files came'),
     reason: z.string().describe('why this strategy, and why none of the better ones'),
     from: z.string().describe('site of the producer; in a simulation its resource'),
@@ -192,7 +255,9 @@ export const DataTransfer = z
     networkBytes: z
       .number()
       .optional()
-      .describe('what left the source, packing and repetitions included; 0 where files were copied or were there'),
+      .describe(
+        'what left the source, packing and repetitions included; 0 where files were copied or were there',
+      ),
     filesTransferred: z.number().optional().describe('regular files and links that moved'),
   })
   .meta({ id: 'DataTransfer' })
@@ -260,18 +325,27 @@ const LiveRun = z
     sites: z.array(
       z.strictObject({
         site: z.string(),
-        state: z.enum(['in flight', 'waiting for other sites', 'settled', 'given up']),
+        state: z
+          .enum(['in flight', 'waiting', 'waiting for other sites', 'settled', 'given up'])
+          .describe('waiting: nothing of the run runs there'),
         completed: z.number(),
         running: z.number(),
       }),
     ),
     completed: z.number(),
     total: z.number(),
+    waitingFor: z.literal('approval').optional().describe('a person has to approve what it will cost'),
     waitsFor: z
       .array(
         z.strictObject({
           site: z.string(),
+          kind: z.enum(waitKinds).optional(),
           reason: z.string(),
+          text: z
+            .string()
+            .describe(
+              'the reason with its time, for people: waits for ssh/far: connection refused, since 4 min',
+            ),
           activities: z.number(),
           since: z.number().optional().describe('seconds since 1970'),
         }),
@@ -280,17 +354,24 @@ const LiveRun = z
   })
   .meta({ id: 'LiveRun' })
 
-const truncated = (what: string) => z.literal(true).optional().describe(`${what} has not all; the first ones are here`)
+const truncated = (what: string) =>
+  z.literal(true).optional().describe(`${what} has not all; the first ones are here`)
 const total = (what: string) => z.number().optional().describe(what)
 
-/** The whole run; a list that is not whole says so, and `links` names where the whole ones are. */
+/**
+ * The whole run. A cut list is marked as such, and `links` names the paths of the complete lists.
+ */
 export const RunDetail = z
   .strictObject({
     run: ExecutionRun,
     live: LiveRun.optional().describe(
-      'phase and states of the open workflow, with the counts of the record; absent when the workflow does not answer within 250 ms',
+      'phase and states of the open workflow, with the counts of the record; absent when the ' +
+        'workflow does not answer within 250 ms',
     ),
-    activities: z.array(TaskExecution).optional().describe('absent above 10,000 activities, like dataTransfers and handles'),
+    activities: z
+      .array(TaskExecution)
+      .optional()
+      .describe('absent above 10,000 activities, like dataTransfers and handles'),
     activitiesTotal: total('instead of activities, above 10,000 of them'),
     dataTransfers: z.array(DataTransfer).optional(),
     dataTransfersTotal: total('instead of dataTransfers'),
@@ -305,10 +386,25 @@ export const RunDetail = z
     dataLocations: z.array(DataLocation).describe('the first 10,000 by id'),
     dataLocationsTruncated: truncated('dataLocations'),
     dataLocationsTotal: total('beside dataLocationsTruncated'),
-    artifactMaterializations: z.array(z.unknown()),
-    artifactTransferRuns: z.array(z.unknown()),
+    infrastructureRuns: z
+      .array(z.strictObject({ run: CloudOperation, events: z.array(CloudEvent) }))
+      .optional()
+      .describe(
+        'operations at cloud providers for this run, the first 100, with the first 200 events of each',
+      ),
+    artifactMaterializations: z.array(Materialization).describe('where its executables were brought'),
+    artifactMaterializationsTruncated: truncated('artifactMaterializations'),
+    artifactMaterializationsTotal: total('beside artifactMaterializationsTruncated'),
+    artifactTransferRuns: z.array(ArtifactTransferRun).describe('how, where bytes moved'),
+    artifactTransferRunsTruncated: truncated('artifactTransferRuns'),
+    artifactTransferRunsTotal: total('beside artifactTransferRunsTruncated'),
     links: z
-      .strictObject({ activities: z.string(), dataTransfers: z.string(), handles: z.string(), events: z.string() })
+      .strictObject({
+        activities: z.string(),
+        dataTransfers: z.string(),
+        handles: z.string(),
+        events: z.string(),
+      })
       .optional()
       .describe('the paged lists, where one of the lists here is not whole'),
   })
@@ -324,7 +420,7 @@ export const pages = {
   outputs: envelopeOf(DataObjectInstance),
 } as const
 
-/** Where the time of a run went; the times are on the clock of its activities. */
+/** The phases of a run's time, on the clock of its activities. */
 export const Timeline = z
   .strictObject({
     startedAt: z.number(),
@@ -336,14 +432,21 @@ export const Timeline = z
     totals: z.strictObject({
       workspaceTransferSeconds: z.number(),
       resourceQueueSeconds: z.number(),
+      executablePreparationSeconds: z.number().describe('bringing the images of containers'),
       launchSeconds: z.number(),
       runtimeSeconds: z.number(),
+      infrastructureSeconds: z.number().optional().describe('of operations on cloud machines'),
     }),
     phases: z.array(
       z.strictObject({
         id: z.string(),
-        category: z.enum(['workspace-transfer', 'resource-queue', 'launch', 'runtime']),
-        activityId: z.string(),
+        category: z.enum([
+          ...(['workspace-transfer', 'resource-queue', 'executable-preparation'] as const),
+          ...(['launch', 'runtime'] as const),
+          ...infrastructureCategories,
+        ]),
+        activityId: z.string().describe('blank for a phase of a machine'),
+        operationId: z.string().optional().describe('of the cloud operation, for a phase of a machine'),
         status: z.string(),
         source: z.string(),
         startedAt: z.number(),
@@ -354,7 +457,12 @@ export const Timeline = z
   })
   .meta({ id: 'Timeline' })
 
-const Delta = z.strictObject({ a: z.number(), b: z.number(), delta: z.number(), relative: z.number().optional() })
+const Delta = z.strictObject({
+  a: z.number(),
+  b: z.number(),
+  delta: z.number(),
+  relative: z.number().optional(),
+})
 const Side = z.strictObject({
   resourceId: z.string(),
   startAt: z.number().optional(),
@@ -364,7 +472,7 @@ const Side = z.strictObject({
   status: z.string().optional(),
 })
 
-/** Two runs of one workflow version side by side, with what their plans had promised. */
+/** Two runs of one workflow version side by side, with the predictions of their plans. */
 export const RunComparison = z.strictObject({
   a: z.string(),
   b: z.string(),

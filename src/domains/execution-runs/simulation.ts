@@ -1,11 +1,13 @@
 import { z } from 'zod'
 import { sql, type Db } from '../../db/sql.ts'
 import { durationSources } from '../../schedulers/problem.ts'
-import type { Compute } from '../../schedulers/compute.ts'
+import type { Compute } from '../../compute/compute.ts'
 import { networkModels } from '../../simulator/channel.ts'
 import type { SimulationResult } from '../../simulator/simulate.ts'
 import { versionsByIds } from '../environments/store.ts'
 import { planAssignments } from '../schedule-plans/store.ts'
+import { availability, lifecycleOf, withOverheads, type TaskOverheads } from '../schedule-plans/lifecycle.ts'
+import type { LifecycleAction } from '../schedule-plans/schemas.ts'
 import { networkModelOf } from '../schedule-plans/prediction.ts'
 import {
   placementOf,
@@ -21,6 +23,8 @@ import { dataTransferId } from '../../executor/names.ts'
 
 const Accepted = z.object({
   schedulePlanId: z.string(),
+  lifecycleActions: z.array(z.custom<LifecycleAction>()).optional(),
+  overheads: z.custom<TaskOverheads>().optional(),
   contentVersionId: z.string(),
   status: z.string(),
   generation: z.number(),
@@ -32,15 +36,24 @@ const Accepted = z.object({
 })
 
 /**
- * Plays a run's plan in the built-in simulator and records tasks, transfers and events as an execution would, in simulated seconds
- * from 0, under the network model that was settled when it was accepted. One transaction, so a crash leaves the run as it was; a second
- * call on a recorded run changes nothing.
+ * Plays a run's plan in the built-in simulator and records tasks, transfers and events as an
+ * execution would, in simulated seconds from 0. It uses the network model chosen at the run's
+ * acceptance. One transaction, so a crash leaves the run unchanged; a second call on a recorded run
+ * changes nothing.
  */
-export const simulate = async (db: Db, compute: Compute, runId: string, signal: AbortSignal): Promise<void> => {
+export const playRun = async (
+  db: Db,
+  compute: Compute,
+  runId: string,
+  signal: AbortSignal,
+): Promise<void> => {
   const accepted = await db.one(
     Accepted,
-    sql`select r.schedule_plan_id, r.content_version_id, r.status, r.generation, r.network_model, s.resources, s.network_topology, s.activity_profiles, s.execution_scope
-      from execution_runs r join run_snapshots s on s.execution_run_id = r.id where r.id = ${runId}`,
+    sql`select r.schedule_plan_id, p.lifecycle_actions,
+      p.metadata -> 'taskOverheadSeconds' as overheads, r.content_version_id, r.status, r.generation,
+      r.network_model, s.resources, s.network_topology, s.activity_profiles, s.execution_scope
+      from execution_runs r join run_snapshots s on s.execution_run_id = r.id
+      join schedule_plans p on p.id = r.schedule_plan_id where r.id = ${runId}`,
   )
   if (accepted.status !== 'running') return
   const [graph, tasks, versions] = await Promise.all([
@@ -50,21 +63,34 @@ export const simulate = async (db: Db, compute: Compute, runId: string, signal: 
   ])
   const problem = problemOf({
     graph,
-    resources: accepted.resources,
+    resources: withOverheads(accepted.resources, accepted.overheads ?? {}),
     versions,
     profiles: accepted.activityProfiles,
     links: accepted.networkTopology?.links,
     runtimes: tasks.map(plannedRuntime),
+    availability: availability(accepted.resources, new Map(), accepted.lifecycleActions),
   })
   const placed = placementOf(problem, tasks)
   const model = networkModelOf(accepted.networkModel, versions)
   const result = await compute.simulate({ problem, placed, model }, { signal })
   const sources = problem.activities.map(
-    (_, i) => durationSources[problem.durationSource[i * problem.resources.length + (placed[i]?.resource ?? 0)] as number] as string,
+    (_, i) =>
+      durationSources[
+        problem.durationSource[i * problem.resources.length + (placed[i]?.resource ?? 0)] as number
+      ] as string,
   )
+  const cloudCost =
+    result.state === 'failed'
+      ? 0
+      : lifecycleOf(accepted.schedulePlanId, {
+          ...{ resources: accepted.resources, measured: new Map(), actions: accepted.lifecycleActions },
+          tasks: result.tasks.map(({ startedAt, finishedAt }, i) => ({
+            ...{ resourceId: tasks[i]!.resourceId, startAt: startedAt, finishAt: finishedAt },
+          })),
+        }).cost
   await record(
     db,
-    runId,
+    { runId, cloudCost },
     result,
     tasks.map((task) => task.activityId),
     tasks.map((task) => task.resourceId),
@@ -74,11 +100,16 @@ export const simulate = async (db: Db, compute: Compute, runId: string, signal: 
 
 const simulatedStrategy = 'direct-runtime'
 
-const ProgressRow = z.object({ status: z.string(), sequence: z.number(), done: z.boolean(), cancelled: z.boolean() })
+const ProgressRow = z.object({
+  status: z.string(),
+  sequence: z.number(),
+  done: z.boolean(),
+  cancelled: z.boolean(),
+})
 
 const record = (
   db: Db,
-  runId: string,
+  { runId, cloudCost }: { runId: string; cloudCost: number },
   result: SimulationResult,
   activityIds: string[],
   resourceIds: string[],
@@ -87,7 +118,8 @@ const record = (
   db.transaction(async (tx) => {
     const run = await tx.one(
       ProgressRow,
-      sql`select status, last_event_sequence as sequence, completed_activity_count > 0 or failure_reason is not null as done, cancel_requested_at is not null as cancelled
+      sql`select status, last_event_sequence as sequence, completed_activity_count > 0
+        or failure_reason is not null as done, cancel_requested_at is not null as cancelled
         from execution_runs where id = ${runId} for update`,
     )
     if (run.status !== 'running' || run.done || run.cancelled) return
@@ -103,29 +135,51 @@ const record = (
       to: resourceIds[consumer] as string,
     })
     const column = <Name extends keyof (typeof tasks)[number]>(name: Name) => tasks.map((task) => task[name])
-    await tx.run(sql`update task_executions t set status = 'completed', allocated_resource_id = t.planned_resource_id, ready_at = g.ready_at, data_ready_at = g.data_ready_at,
-        queued_at = g.data_ready_at, started_at = g.started_at, finished_at = g.finished_at, runtime_seconds = g.runtime, queue_seconds = g.queue, transfer_seconds = g.transfer,
-        transfer_bytes = g.bytes, interference_seconds = g.interference, overhead_seconds = g.overhead, cost = g.cost, duration_source = g.source, measured_by = 'simulated'
-      from unnest(${positions}::int[], ${column('readyAt')}::float8[], ${column('dataReadyAt')}::float8[], ${column('startedAt')}::float8[], ${column('finishedAt')}::float8[],
-        ${column('runtimeSeconds')}::float8[], ${column('queueSeconds')}::float8[], ${column('transferSeconds')}::float8[], ${column('transferBytes')}::bigint[],
-        ${column('interferenceSeconds')}::float8[], ${column('overheadSeconds')}::float8[], ${column('cost')}::float8[], ${positions.map((i) => sources[i])}::text[])
-        as g (position, ready_at, data_ready_at, started_at, finished_at, runtime, queue, transfer, bytes, interference, overhead, cost, source)
+    await tx.run(sql`update task_executions t set status = 'completed', allocated_resource_id =
+      t.planned_resource_id, ready_at = g.ready_at, data_ready_at = g.data_ready_at,
+        queued_at = g.data_ready_at, started_at = g.started_at, finished_at = g.finished_at, runtime_seconds =
+          g.runtime, queue_seconds = g.queue, transfer_seconds = g.transfer,
+        transfer_bytes = g.bytes, interference_seconds = g.interference, overhead_seconds = g.overhead, cost =
+          g.cost, duration_source = g.source, measured_by = 'simulated'
+      from unnest(${positions}::int[], ${column('readyAt')}::float8[], ${column('dataReadyAt')}::float8[],
+        ${column('startedAt')}::float8[], ${column('finishedAt')}::float8[],
+        ${column('runtimeSeconds')}::float8[], ${column('queueSeconds')}::float8[],
+          ${column('transferSeconds')}::float8[], ${column('transferBytes')}::bigint[],
+        ${column('interferenceSeconds')}::float8[], ${column('overheadSeconds')}::float8[],
+          ${column('cost')}::float8[], ${positions.map((i) => sources[i])}::text[])
+        as g (position, ready_at, data_ready_at, started_at, finished_at, runtime, queue, transfer, bytes,
+          interference, overhead, cost, source)
       where t.execution_run_id = ${runId} and t.activity_position = g.position and t.latest`)
     if (transfers.length > 0) {
-      await tx.run(sql`insert into data_transfer_observations (id, execution_run_id, producer_activity_id, consumer_activity_id, source_resource_id, target_resource_id, bytes,
+      const idOf = ({ producer, consumer }: (typeof transfers)[number]): string =>
+        dataTransferId(runId, activityIds[producer] as string, activityIds[consumer] as string)
+      await tx.run(sql`insert into data_transfer_observations (id, execution_run_id, producer_activity_id,
+        consumer_activity_id, source_resource_id, target_resource_id, bytes,
           network_bytes, strategy, route, started_at, finished_at, duration_seconds, cost)
-        select g.id, ${runId}, g.producer, g.consumer, g.source, g.target, g.bytes, g.bytes, ${simulatedStrategy}, g.route, g.started_at, g.finished_at,
+        select g.id, ${runId}, g.producer, g.consumer, g.source, g.target, g.bytes, g.bytes,
+          ${simulatedStrategy}, g.route, g.started_at, g.finished_at,
           g.finished_at - g.started_at, g.cost
-        from unnest(${transfers.map((t) => dataTransferId(runId, activityIds[t.producer] as string, activityIds[t.consumer] as string))}::text[], ${transfers.map((t) => activityIds[t.producer])}::text[], ${transfers.map((t) => activityIds[t.consumer])}::text[],
-          ${transfers.map((t) => resourceIds[t.producer])}::text[], ${transfers.map((t) => resourceIds[t.consumer])}::text[], ${transfers.map((t) => t.bytes)}::bigint[],
-          ${transfers.map((t) => JSON.stringify(routeOf(t)))}::jsonb[], ${transfers.map((t) => t.startedAt)}::float8[], ${transfers.map((t) => t.finishedAt)}::float8[],
-          ${transfers.map((t) => t.cost)}::float8[]) as g (id, producer, consumer, source, target, bytes, route, started_at, finished_at, cost)`)
+        from unnest(${transfers.map(idOf)}::text[],
+          ${transfers.map((t) => activityIds[t.producer])}::text[],
+            ${transfers.map((t) => activityIds[t.consumer])}::text[],
+          ${transfers.map((t) => resourceIds[t.producer])}::text[],
+            ${transfers.map((t) => resourceIds[t.consumer])}::text[], ${transfers.map((t) => t.bytes)}::bigint[],
+          ${transfers.map((t) => JSON.stringify(routeOf(t)))}::jsonb[],
+            ${transfers.map((t) => t.startedAt)}::float8[], ${transfers.map((t) => t.finishedAt)}::float8[],
+          ${transfers.map((t) => t.cost)}::float8[]) as g (id, producer, consumer, source, target, bytes,
+            route, started_at, finished_at, cost)`)
     }
     // Starts and ends in simulated order; ties keep the start of a task before its end.
-    await tx.run(sql`insert into run_events (execution_run_id, sequence, event_type, aggregate_type, aggregate_id, payload)
-      select ${runId}, ${run.sequence} + row_number() over (order by e.at, e.kind, e.position), e.type, 'activity_execution', e.id, jsonb_build_object('activityId', e.activity_id, 'at', e.at)
-      from (select t.id, t.activity_id, t.activity_position as position, t.started_at as at, 1 as kind, 'activity.started' as type from task_executions t where t.execution_run_id = ${runId} and t.latest
-        union all select t.id, t.activity_id, t.activity_position, t.finished_at, 2, 'activity.completed' from task_executions t where t.execution_run_id = ${runId} and t.latest) e`)
-    await tx.run(sql`update execution_runs set completed_activity_count = ${tasks.length}, cost = ${result.cost}, last_event_sequence = last_event_sequence + ${2 * tasks.length},
+    await tx.run(sql`insert into operation_events (kind, operation_id, sequence, event_type, aggregate_type,
+      aggregate_id, payload)
+      select 'execution-run', ${runId}, ${run.sequence} + row_number() over (order by e.at, e.kind,
+        e.position), e.type, 'activity_execution', e.id, jsonb_build_object('activityId', e.activity_id, 'at', e.at)
+      from (select t.id, t.activity_id, t.activity_position as position, t.started_at as at, 1 as kind,
+        'activity.started' as type from task_executions t where t.execution_run_id = ${runId} and t.latest
+        union all select t.id, t.activity_id, t.activity_position, t.finished_at, 2, 'activity.completed'
+          from task_executions t where t.execution_run_id = ${runId} and t.latest) e`)
+    await tx.run(sql`update execution_runs set completed_activity_count = ${tasks.length}, cost =
+      ${result.cost + cloudCost}, cloud_cost = ${cloudCost},
+      last_event_sequence = last_event_sequence + ${2 * tasks.length},
       defaulted_durations = ${positions.filter((i) => sources[i] === 'default').length} where id = ${runId}`)
   })

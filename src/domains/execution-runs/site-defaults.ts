@@ -7,10 +7,12 @@ type Runtime = z.output<typeof SnapshotRuntime>
 type Binding = z.output<typeof SnapshotBinding>
 type Fields = Readonly<Record<string, unknown>>
 
-/** What the environments of a run's runtimes offer beside the runtimes' own configurations. */
-export interface Surroundings {
+/** Values of a run's environments that complete the runtimes' own configurations. */
+export interface EnvironmentDefaults {
   /** Connections of the runtime's environment. */
-  connectionsOf: (runtimeId: string) => readonly { id: string; type: string; namespace?: string | undefined }[]
+  connectionsOf: (
+    runtimeId: string,
+  ) => readonly { id: string; type: string; namespace?: string | undefined }[]
   /** The claim of the runtime's default storage, where that is one of Kubernetes. */
   claimOf: (runtimeId: string) => { claim: string; mountPath: string } | undefined
   helperImage: string
@@ -19,14 +21,19 @@ export interface Surroundings {
 const given = (value: unknown): boolean => value !== undefined && value !== ''
 
 /**
- * The runtimes with what they leave to their environment: the connection, where it has exactly one of the fitting type; for Kubernetes the
- * connection's namespace, the claim of the default storage as volume, and the helper image. `used`: pairs of runtime and resource that the
- * run uses. Problems name the runtimes whose connection cannot be guessed. A Slurm runtime with `hostId`, or without any connection to
- * choose, is of this machine.
+ * The runtimes, completed from their environment: the connection, where exactly one has the fitting
+ * type; for Kubernetes the connection's namespace, the claim of the default storage as volume, and
+ * the helper image. `used`: pairs of runtime and resource that the run uses. Problems name the
+ * runtimes whose connection is ambiguous. A Slurm runtime with `hostId`, or without any connection
+ * to choose, belongs to this machine.
  */
 export const withSiteDefaults = <R extends Runtime>(
-  { runtimes, bindings, used }: { runtimes: readonly R[]; bindings: readonly Binding[]; used: ReadonlySet<string> },
-  surroundings: Surroundings,
+  {
+    runtimes,
+    bindings,
+    used,
+  }: { runtimes: readonly R[]; bindings: readonly Binding[]; used: ReadonlySet<string> },
+  surroundings: EnvironmentDefaults,
 ): { runtimes: R[]; problems: Problem[] } => {
   const problems: Problem[] = []
   const filled = runtimes.map((runtime): R => {
@@ -35,10 +42,13 @@ export const withSiteDefaults = <R extends Runtime>(
     const configuration = runtime.configuration ?? {}
     if (type === undefined || configuration['launch'] === 'none') return runtime
     const own = bindings.filter(
-      ({ runtimeId, resourceId }) => runtimeId === runtime.id && used.has(JSON.stringify([runtimeId, resourceId])),
+      ({ runtimeId, resourceId }) =>
+        runtimeId === runtime.id && used.has(JSON.stringify([runtimeId, resourceId])),
     )
     if (own.length === 0) return runtime
-    const needed = !given(configuration['connectionId']) && own.some((binding) => !given(binding.configuration?.['connectionId']))
+    const needed =
+      !given(configuration['connectionId']) &&
+      own.some((binding) => !given(binding.configuration?.['connectionId']))
     const here = optional && given(configuration['hostId'])
     const choices = surroundings.connectionsOf(runtime.id).filter((connection) => connection.type === type)
     const guessed = needed && !here && choices.length === 1 ? { connectionId: choices[0]!.id } : {}
@@ -48,10 +58,15 @@ export const withSiteDefaults = <R extends Runtime>(
         message:
           choices.length === 0
             ? `is missing, and the runtime's environment has no connection of type ${type}; save one and name it`
-            : `is missing, and the runtime's environment has ${choices.length} connections of type ${type}; name one of ${choices.map(({ id }) => JSON.stringify(id)).join(', ')}`,
+            : `is missing, and the runtime's environment has ${choices.length} connections of type ` +
+              `${type}; name one of ${choices.map(({ id }) => JSON.stringify(id)).join(', ')}`,
       })
     const reached = { ...configuration, ...guessed }
-    return { ...runtime, configuration: kind?.inNamespace === true ? clusterDefaults(runtime.id, reached, surroundings) : reached }
+    return {
+      ...runtime,
+      configuration:
+        kind?.inNamespace === true ? clusterDefaults(runtime.id, reached, surroundings) : reached,
+    }
   })
   return { runtimes: filled, problems }
 }
@@ -59,10 +74,12 @@ export const withSiteDefaults = <R extends Runtime>(
 const clusterDefaults = (
   runtimeId: string,
   configuration: Fields,
-  { connectionsOf, claimOf, helperImage }: Surroundings,
+  { connectionsOf, claimOf, helperImage }: EnvironmentDefaults,
 ): Fields & object => {
   const namespace = connectionsOf(runtimeId).find(({ id }) => id === configuration['connectionId'])?.namespace
-  const storage = ['volume', 'keeperVolume', 'root'].some((key) => given(configuration[key])) ? undefined : claimOf(runtimeId)
+  const storage = ['volume', 'keeperVolume', 'root'].some((key) => given(configuration[key]))
+    ? undefined
+    : claimOf(runtimeId)
   return {
     ...(given(namespace) ? { namespace } : {}),
     helperImage,

@@ -2,22 +2,33 @@ import { z } from 'zod'
 import { sql, type Db } from '../../db/sql.ts'
 import { taskExecutionId } from '../../executor/names.ts'
 import { runStates } from './schemas.ts'
-import { appendRunEvent } from './store.ts'
+import { reopenOperation } from '../../operations/records.ts'
+import { appendRunEvent, runKind } from './operation.ts'
 
-const Steered = z.object({ status: z.enum(runStates), mode: z.string(), generation: z.number(), paused: z.boolean() })
+const Steered = z.object({
+  status: z.enum(runStates),
+  mode: z.string(),
+  generation: z.number(),
+  paused: z.boolean(),
+})
 export type Steered = z.output<typeof Steered>
 
 const locked = (tx: Db, runId: string): Promise<Steered | undefined> =>
-  tx.maybe(Steered, sql`select status, mode, generation, paused from execution_runs where id = ${runId} for update`)
+  tx.maybe(
+    Steered,
+    sql`select status, mode, generation, paused from execution_runs where id = ${runId} for update`,
+  )
 
 /**
- * Pauses an open run (nothing new starts, what runs goes on) or lets it go on; asking twice changes nothing. The executor reads the
- * flag with every commit. Answers the run as it was found; undefined for an unknown one.
+ * Pauses an open run (no new task starts, running tasks go on) or resumes it. A repeated request
+ * changes nothing. The executor reads the flag with every commit.
+ * @returns the run before the change; undefined for an unknown one
  */
 export const pauseRun = (db: Db, runId: string, paused: boolean): Promise<Steered | undefined> =>
   db.transaction(async (tx) => {
     const run = await locked(tx, runId)
-    if (run === undefined || (run.status !== 'created' && run.status !== 'running') || run.paused === paused) return run
+    if (run === undefined || (run.status !== 'created' && run.status !== 'running') || run.paused === paused)
+      return run
     await tx.run(sql`update execution_runs set paused = ${paused} where id = ${runId}`)
     await appendRunEvent(tx, runId, paused ? 'execution.run.paused' : 'execution.run.resumed', {})
     return run
@@ -26,8 +37,10 @@ export const pauseRun = (db: Db, runId: string, paused: boolean): Promise<Steere
 const Left = z.object({ id: z.string(), activityId: z.string(), attempt: z.number(), started: z.boolean() })
 
 /**
- * Opens a failed run again, as a new generation: what completed stays, what failed or was ended gets a new attempt with fresh patience,
- * what never started waits as before. The only way out of `failed`. Answers the run as it was found; undefined for an unknown one.
+ * Reopens a failed run as a new generation: completed activities stay, failed and ended ones get a
+ * new attempt with fresh patience, and unstarted ones wait as before. This is the only transition
+ * out of `failed`.
+ * @returns the run before the change; undefined for an unknown one
  */
 export const retryRun = (db: Db, runId: string): Promise<Steered | undefined> =>
   db.transaction(async (tx) => {
@@ -35,21 +48,27 @@ export const retryRun = (db: Db, runId: string): Promise<Steered | undefined> =>
     if (run?.status !== 'failed') return run
     const left = await tx.many(
       Left,
-      sql`select id, activity_id, attempt, handle_name is not null as started from task_executions where execution_run_id = ${runId} and latest and status <> 'completed'`,
+      sql`select id, activity_id, attempt, handle_name is not null as started from task_executions
+        where execution_run_id = ${runId} and latest and status <> 'completed'`,
     )
     const untouched = left.filter(({ started }) => !started).map(({ id }) => id)
-    await tx.run(sql`update task_executions set status = 'blocked', failure_reason = null, failure_class = null, finished_at = null, ready_at = null, queued_at = null, not_before = null
+    await tx.run(sql`update task_executions set status = 'blocked', failure_reason = null, failure_class =
+      null, finished_at = null, ready_at = null, queued_at = null, not_before = null
       where id = any(${untouched}::text[])`)
     const again = left.filter(({ started }) => started)
-    await tx.run(sql`insert into task_executions (id, execution_run_id, activity_position, plan_assignment_id, activity_id, external_id, planned_resource_id, runtime_id, site, connection_id, attempt,
+    await tx.run(sql`insert into task_executions (id, execution_run_id, activity_position, plan_assignment_id,
+      activity_id, external_id, planned_resource_id, runtime_id, site, connection_id, attempt,
         core_ids, slot_id, order_on_resource, walltime_extensions)
-      select g.id, t.execution_run_id, t.activity_position, t.plan_assignment_id, t.activity_id, t.external_id, t.planned_resource_id, t.runtime_id, t.site, t.connection_id, t.attempt + 1,
+      select g.id, t.execution_run_id, t.activity_position, t.plan_assignment_id, t.activity_id,
+        t.external_id, t.planned_resource_id, t.runtime_id, t.site, t.connection_id, t.attempt + 1,
         t.core_ids, t.slot_id, t.order_on_resource, t.walltime_extensions
-      from unnest(${again.map(({ activityId, attempt }) => taskExecutionId(runId, activityId, attempt + 1))}::text[], ${again.map(({ id }) => id)}::text[]) as g (id, before)
+      from unnest(${again.map(({ activityId, attempt }) => taskExecutionId(runId, activityId, attempt + 1))}::text[],
+        ${again.map(({ id }) => id)}::text[]) as g (id, before)
       join task_executions t on t.id = g.before`)
-    await tx.run(sql`update task_executions set latest = false where id = any(${again.map(({ id }) => id)}::text[])`)
-    await tx.run(sql`update execution_runs set status = 'running', generation = generation + 1, failed_activity_count = 0, failure_reason = null, finished_at = null,
-      cancel_requested_at = null, paused = false, dispatched_at = null where id = ${runId}`)
-    await appendRunEvent(tx, runId, 'execution.run.reopened', { generation: run.generation + 1, activities: left.length })
+    await tx.run(
+      sql`update task_executions set latest = false where id = any(${again.map(({ id }) => id)}::text[])`,
+    )
+    await tx.run(sql`update execution_runs set failed_activity_count = 0, paused = false where id = ${runId}`)
+    await reopenOperation(tx, runKind, { id: runId, generation: run.generation }, { activities: left.length })
     return run
   })

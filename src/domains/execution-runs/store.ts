@@ -1,24 +1,35 @@
 import { z } from 'zod'
 import { fields, jsonObject, time } from '../../db/projection.ts'
 import { countUpTo } from '../../db/rows.ts'
+import { orderOf } from '../../db/orders.ts'
 import { raw, sql, where, type Db, type Sql } from '../../db/sql.ts'
+import { inChunks, type Chunks } from '../../http/chunks.ts'
 import { countBound } from '../../http/paging.ts'
+import { eventJson } from '../../operations/events.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
-import { intentName, taskExecutionId } from '../../executor/names.ts'
+import { taskExecutionId } from '../../executor/names.ts'
 import { version } from '../../version.ts'
-import { recordRunEnd, recordRunStart } from './audit.ts'
-import { ExecutionRun, runStates } from './schemas.ts'
-import { chargeWindows } from './windows.ts'
+import { scopesWith } from '../execution-scopes/store.ts'
+import { ExecutionRun } from './schemas.ts'
 import { liveCounts } from './waiting.ts'
 
-/** The ExecutionRun projection of a row `r`, as JSON made by the server: a read is one round trip and no object per row here. */
+/**
+ * The ExecutionRun projection of a row `r`, as JSON made by the server: a read is one round trip
+ * and no object per row here.
+ */
 const runJson = jsonObject({
   ...fields(
     'r',
-    `id schedulePlanId mode seed status kind title actorId environmentSnapshotId networkModel simulator onFailure generation
+    `id schedulePlanId mode seed status kind title actorId environmentSnapshotId networkModel simulator
+      onFailure generation
      activityCount completedActivityCount failedActivityCount makespanSeconds cost`,
   ),
-  breakdown: jsonObject(fields('r', 'computeSeconds transferSeconds queueSeconds interferenceSeconds overheadSeconds')),
+  cloudCost: 'nullif(r.cloud_cost, 0)',
+  ...fields('r', 'budget onBudget'),
+  approvedAt: time('r.approved_at'),
+  breakdown: jsonObject(
+    fields('r', 'computeSeconds transferSeconds queueSeconds interferenceSeconds overheadSeconds'),
+  ),
   ...fields('r', 'transferredBytes defaultedDurations'),
   warnings: "coalesce(r.warnings, '[]')",
   ...fields('r', 'failureReason paused'),
@@ -28,14 +39,38 @@ const runJson = jsonObject({
   finishedAt: time('r.finished_at'),
 })
 
-const taskJson = jsonObject({
+/** A session or command of the console (a row `c` of its view) as an ExecutionRun. */
+const consoleJson = jsonObject({
+  id: 'c.id',
+  schedulePlanId: "''",
+  ...fields('c', 'mode status kind title resourceId runtimeId connectionId command actorId generation'),
+  ...{ seed: '0', onFailure: "'stop'", activityCount: '0', completedActivityCount: '0' },
+  failedActivityCount: '0',
+  makespanSeconds: 'coalesce(extract(epoch from c.finished_at - c.at)::double precision, 0)',
+  cost: '0',
+  breakdown:
+    '\'{"computeSeconds":0,"transferSeconds":0,"queueSeconds":0,"interferenceSeconds":0,"overheadSeconds":0}\'::json',
+  ...{ transferredBytes: '0', defaultedDurations: '0', warnings: "'[]'::json" },
+  failureReason: 'c.failure_reason',
+  paused: 'false',
+  cancelRequestedAt: time('c.cancel_requested_at'),
+  createdAt: time('c.created_at'),
+  startedAt: time('c.started_at'),
+  finishedAt: time('c.finished_at'),
+})
+
+export const taskJson = jsonObject({
   ...fields(
     't',
-    `id executionRunId planAssignmentId activityId externalId plannedResourceId allocatedResourceId runtimeId connectionId site
-     attempt status readyAt dataReadyAt queuedAt startedAt finishedAt runtimeSeconds queueSeconds siteQueueSeconds transferSeconds
-     transferBytes interferenceSeconds overheadSeconds cost cpuSeconds peakMemoryBytes measuredBy durationSource exitCode
+    `id executionRunId planAssignmentId activityId externalId plannedResourceId allocatedResourceId runtimeId
+      connectionId site
+     attempt status readyAt dataReadyAt queuedAt startedAt finishedAt runtimeSeconds queueSeconds
+       siteQueueSeconds transferSeconds
+     transferBytes interferenceSeconds overheadSeconds cost cpuSeconds peakMemoryBytes measuredBy durationSource
+       exitCode
      failureClass failureReason`,
   ),
+  cloudInstanceId: `case when t.site like 'cloud/%' and t.host_id like 'machine:%' then substr(t.host_id, 9) end`,
   coreIds: 'to_json(t.core_ids)',
   ...fields('t', 'slotId orderOnResource'),
   runtimeReason: `case when t.attempt = 1 then t.runtime_reason else (select f.runtime_reason from task_executions f
@@ -46,7 +81,8 @@ const taskJson = jsonObject({
 const transferJson = jsonObject({
   ...fields(
     'd',
-    `id executionRunId producerActivityId consumerActivityId sourceResourceId targetResourceId bytes status startedAt finishedAt
+    `id executionRunId producerActivityId consumerActivityId sourceResourceId targetResourceId bytes status
+      startedAt finishedAt
      durationSeconds cost strategy route`,
   ),
   logicalBytes: 'd.bytes',
@@ -71,90 +107,272 @@ const handleJson = jsonObject({
   metadata: "json_build_object('hostId', t.host_id)",
 })
 
-const eventJson = jsonObject({
-  id: 'e.sequence::text',
-  ...fields('e', 'sequence eventType aggregateType aggregateId payload'),
-  occurredAt: time('e.occurred_at'),
-})
-
-const outputJson = jsonObject(
-  fields('o', 'id dataObjectId executionRunId producerActivityId attempt relativePath sizeBytes checksum mediaType discovered'),
+export const outputJson = jsonObject(
+  fields(
+    'o',
+    'id dataObjectId executionRunId producerActivityId attempt relativePath sizeBytes checksum mediaType discovered',
+  ),
 )
 
 const locationJson = jsonObject(fields('l', 'id dataObjectInstanceId resourceId executionRunId uri status'))
 
-/** Above this many activities the detail carries counts and no arrays; the paged reads hold them. Of files it has as many. */
+const materializationJson = jsonObject({
+  ...fields('m', 'id runId activityId'),
+  variantId: 'coalesce(m.variant_id, m.digest)',
+  ...fields('m', 'digest resourceId environmentId destinationPath status verifiedDigest'),
+})
+
+const artifactTransferJson = jsonObject(
+  fields(
+    'f',
+    `id materializationId executionRunId activityId strategy reason status bytes networkBytes startedAt finishedAt
+      failureReason`,
+  ),
+)
+
+/**
+ * Above this many activities the detail holds counts instead of arrays; the paged routes hold the
+ * arrays. The same limit applies to files.
+ */
 const detailLimit = 10_000
-/** Events in a detail, from the first one on, as in the paged read that holds the others. */
+/** The first events in a detail. The paged route holds the others. */
 const detailEvents = 1_000
 
 const small = `r.activity_count <= ${String(detailLimit)}`
-/** SQL: a list of every row below the limit of activities, above it `<name>Total`. `condition` must hold for the rows of `from`. */
-const listOrTotal = (name: string, from: string, condition: string, json: string, order: string): string =>
-  `case when ${small} then ',"${name}":' || (select coalesce(json_agg(${json} order by ${order}), '[]')::text from ${from} where ${condition})
-    else ',"${name}Total":' || (select count(*) from ${from} where ${condition}) end`
+/** The way in which SQL writes lists: expressions that `||` puts one behind the other. */
+interface Writing {
+  text: (text: string) => string
+  /** A list of the rows of `from`, the first `limit` of them where that is given. */
+  list: (from: string, condition: string, json: string, order: string, limit?: number) => string
+  nothing: string
+}
+const aliasOf = (from: string): string => from.slice(from.lastIndexOf(' ') + 1)
+const rowsOf = (from: string, condition: string, order: string, limit: number | undefined): string =>
+  limit === undefined
+    ? `${from} where ${condition}`
+    : `(select * from ${from} where ${condition} order by ${order} limit ${String(limit)}) ${aliasOf(from)}`
+
+/** One text. */
+const asText: Writing = {
+  text: (text) => text,
+  list: (from, condition, json, order, limit) =>
+    `(select coalesce(json_agg(${json} order by ${order}), '[]')::text
+      from ${rowsOf(from, condition, order, limit)})`,
+  nothing: "''",
+}
+
+/**
+ * Rows of a piece of a list. At this size a piece fits the buffer of the client's parser, which
+ * grows by copies.
+ */
+const pieceRows = 100
+/** An array of texts, of which a row of the answer holds one: a long text is decoded in one go. */
+const asPieces: Writing = {
+  text: (text) => `array[${text}]`,
+  list: (from, condition, json, order, limit) => {
+    const alias = aliasOf(from)
+    return `array['['] || coalesce((select array_agg(piece.body order by piece.k) from (
+      select one.k, case when one.k = 0 then '' else ',' end || string_agg(one.body, ',' order by one.n) as body
+      from (select (${alias}.n - 1) / ${String(pieceRows)} as k, ${alias}.n, (${json})::text as body
+        from (select ${alias}.*, row_number() over (order by ${order}) as n
+          from ${rowsOf(from, condition, order, limit)}) ${alias}) one group by one.k) piece), '{}') || array[']']`
+  },
+  nothing: "'{}'",
+}
+
+/** A list of a run's part: its name, its rows, and their JSON and order. */
+type ListOfRun = readonly [name: string, from: string, condition: string, json: string, order: string]
+
+/** SQL: a list of every row up to the limit of activities, `<name>Total` above it. */
+const listOrTotal = ({ text, list }: Writing, [name, from, condition, json, order]: ListOfRun): string =>
+  `case when ${small} then ${text(`',"${name}":'`)} || ${list(from, condition, json, order)}
+    else ${text(`',"${name}Total":' || (select count(*) from ${from} where ${condition})`)} end`
 /** SQL: the first `limit` rows, with `<name>Truncated` and `<name>Total` where there are more. */
-const listBegin = (name: string, from: string, condition: string, json: string, order: string, limit: number): string => {
-  const alias = from.slice(from.lastIndexOf(' ') + 1)
-  return `',"${name}":' || (select coalesce(json_agg(${json} order by ${order}), '[]')::text
-      from (select * from ${from} where ${condition} order by ${order} limit ${String(limit)}) ${alias})
-    || case when ${more(from, condition, limit)} then ',"${name}Truncated":true,"${name}Total":' || (select count(*) from ${from} where ${condition}) else '' end`
+const listBegin = (
+  { text, list, nothing }: Writing,
+  [name, from, condition, json, order]: ListOfRun,
+  limit: number,
+): string => {
+  const total = `',"${name}Truncated":true,"${name}Total":' || (select count(*) from ${from} where ${condition})`
+  return `${text(`',"${name}":'`)} || ${list(from, condition, json, order, limit)}
+    || case when ${more(from, condition, limit)} then ${text(total)} else ${nothing} end`
 }
 const more = (from: string, condition: string, limit: number): string =>
   `exists (select from ${from} where ${condition} offset ${String(limit)})`
 
-const eventsOf = ['run_events e', 'e.execution_run_id = r.id'] as const
+const eventsOf = ['operation_events e', "e.kind = 'execution-run' and e.operation_id = r.id"] as const
 const objectsOf = ['data_object_instances o', 'o.execution_run_id = r.id'] as const
 const locationsOf = ['data_locations l', 'l.execution_run_id = r.id'] as const
-const cut = [`not (${small})`, more(...eventsOf, detailEvents), more(...objectsOf, detailLimit), more(...locationsOf, detailLimit)]
+const materializationsOf = ['artifact_materializations m', 'm.run_id = r.id'] as const
+const artifactTransfersOf = ['artifact_transfer_runs f', 'f.execution_run_id = r.id'] as const
+const cut = [
+  `not (${small})`,
+  more(...eventsOf, detailEvents),
+  more(...objectsOf, detailLimit),
+  more(...locationsOf, detailLimit),
+]
 
-const detailText = `select '{"run":' || (${runJson})::text
-  || ${listOrTotal('activities', 'task_executions t', 't.execution_run_id = r.id and (t.latest or $2)', taskJson, 't.activity_position, t.attempt')}
-  || ${listOrTotal('dataTransfers', 'data_transfer_observations d', 'd.execution_run_id = r.id', transferJson, 'd.started_at, d.id')}
-  || ${listOrTotal('handles', 'task_executions t', 't.execution_run_id = r.id and t.handle_name is not null', handleJson, 't.handle_started_at, t.id')}
-  || ${listBegin('events', ...eventsOf, eventJson, 'e.sequence', detailEvents)}
-  || ${listBegin('dataObjects', ...objectsOf, outputJson, 'o.id', detailLimit)}
-  || ${listBegin('dataLocations', ...locationsOf, locationJson, 'l.id', detailLimit)}
-  || ',"artifactMaterializations":[],"artifactTransferRuns":[]}' as body, r.status, r.generation, ${cut.join(' or ')} as cut,
-  case when r.status in ('created', 'running') then ${liveCounts} end as live
-  from execution_runs r where r.id = $1`
+/** SQL: the detail up to its last brace. */
+const detailOf = (writing: Writing): string =>
+  [
+    writing.text(`'{"run":' || (${runJson})::text`),
+    listOrTotal(writing, [
+      'activities',
+      'task_executions t',
+      't.execution_run_id = r.id and (t.latest or $2)',
+      taskJson,
+      't.activity_position, t.attempt',
+    ]),
+    listOrTotal(writing, [
+      'dataTransfers',
+      'data_transfer_observations d',
+      'd.execution_run_id = r.id',
+      transferJson,
+      'd.started_at, d.id',
+    ]),
+    listOrTotal(writing, [
+      'handles',
+      'task_executions t',
+      't.execution_run_id = r.id and t.handle_name is not null',
+      handleJson,
+      't.handle_started_at, t.id',
+    ]),
+    listBegin(writing, ['events', ...eventsOf, eventJson, 'e.sequence'], detailEvents),
+    listBegin(writing, ['dataObjects', ...objectsOf, outputJson, 'o.id'], detailLimit),
+    listBegin(writing, ['dataLocations', ...locationsOf, locationJson, 'l.id'], detailLimit),
+    listBegin(
+      writing,
+      ['artifactMaterializations', ...materializationsOf, materializationJson, 'm.id'],
+      detailLimit,
+    ),
+    listBegin(
+      writing,
+      ['artifactTransferRuns', ...artifactTransfersOf, artifactTransferJson, 'f.id'],
+      detailLimit,
+    ),
+  ].join('\n  || ')
 
-/** What an open run counts, read with its record. */
+/** SQL: what is read with the detail. */
+const besideDetail = `r.status, r.generation,
+    ${cut.join(' or ')} as cut,
+    exists (select from cloud_operations o where o.execution_run_id = r.id) as infrastructure,
+  case when r.status in ('created', 'running') then ${liveCounts} end as live`
+
+/**
+ * Up to this many activities the detail is one text: the fastest read. A longer text would hold up
+ * the event loop, and is read in pieces.
+ */
+const textActivities = 2_000
+const detailText = `select case when r.activity_count <= ${String(textActivities)} then ${detailOf(asText)} end as body,
+  ${besideDetail} from execution_runs r where r.id = $1`
+const detailPieces = `with d as materialized (select ${besideDetail} from execution_runs r where r.id = $1)
+  select piece.body, d.* from execution_runs r,
+    unnest(${detailOf(asPieces)}) with ordinality as piece (body, n) left join d on piece.n = 1 where r.id = $1`
+
+/** Counts of an open run, read with its record. */
 export interface LiveCounts {
   completed: number
   sites: { site: string; completed: number; running: number }[]
-  waitsFor: { site: string; reason: string; activities: number; since?: number }[]
+  waitsFor: { site: string; kind?: string; reason: string; activities: number; since?: number }[]
 }
 
 interface RunDetailText {
-  body: string
+  /** Up to the last brace. */
+  body: string | Chunks
   status: string
   generation: number
   cut: boolean
-  /** Of an open run. */
+  /** Operations at cloud providers were made for it. */
+  infrastructure: boolean
+  /** Present for an open run. */
   live: LiveCounts | null
 }
 
-/** The whole detail as JSON text, or undefined; `cut` where one of its lists is not whole. */
-export const readRunDetail = async (db: Db, runId: string, allAttempts: boolean): Promise<RunDetailText | undefined> => {
-  const [row] = await db.prepared<RunDetailText>('run_detail', detailText, [runId, allAttempts])
-  return row
+/**
+ * The whole detail as JSON text without its last brace, or undefined; `cut` where one of its lists is
+ * not complete.
+ */
+export const readRunDetail = async (
+  db: Db,
+  runId: string,
+  allAttempts: boolean,
+): Promise<RunDetailText | undefined> => {
+  const values = [runId, allAttempts]
+  const [found] = await db.prepared<RunDetailText & { body: string | null }>('run_detail', detailText, values)
+  if (found === undefined || found.body !== null) return found
+  const rows = await db.prepared<RunDetailText & { body: string }>('run_detail_pieces', detailPieces, values)
+  const [first] = rows
+  return first && { ...first, body: await inChunks(rows.map(({ body }) => body)) }
 }
 
 const Json = <T extends z.ZodType>(schema: T) => z.object({ body: schema })
 
 /** One run without its parts. */
-export const readRun = async (db: Db, runId: string): Promise<ExecutionRun | undefined> =>
-  (await db.maybe(Json(ExecutionRun), sql`select ${raw(runJson)} as body from execution_runs r where r.id = ${runId}`))?.body
+export const readExecutionRun = async (db: Db, runId: string): Promise<ExecutionRun | undefined> =>
+  (
+    await db.maybe(
+      Json(ExecutionRun),
+      sql`select ${raw(runJson)} as body from execution_runs r where r.id = ${runId}`,
+    )
+  )?.body
+
+/** The orders of the list; `startedAt` of a run that has not started is its acceptance. */
+export const runOrders = {
+  startedAt: 'coalesce(r.started_at, r.created_at)',
+  createdAt: 'r.created_at',
+  finishedAt: "coalesce(r.finished_at, 'infinity')",
+  makespanSeconds: 'r.makespan_seconds',
+  cost: 'r.cost',
+  title: `coalesce(r.title, '') collate "C"`,
+}
+export const usualRunOrder = '-startedAt'
+
+/** The same orders of sessions and commands of the console. */
+const consoleOrders: Readonly<Record<keyof typeof runOrders, string>> = {
+  startedAt: 'c.at',
+  createdAt: 'c.created_at',
+  finishedAt: "coalesce(c.finished_at, 'infinity')",
+  makespanSeconds: 'coalesce(extract(epoch from c.finished_at - c.at)::double precision, 0)',
+  cost: '0::double precision',
+  title: 'c.title collate "C"',
+}
 
 export interface RunFilter {
   kind?: string | undefined
   mode?: string | undefined
   status?: string | undefined
+  planId?: string | undefined
+  workflowId?: string | undefined
+  environmentId?: string | undefined
+  /** Part of the title, in any case. */
+  title?: string | undefined
+  /** Accepted at this time or later; before this time. RFC 3339. */
+  since?: string | undefined
+  until?: string | undefined
+  /** A name of `runOrders`, descending with `-` before it. */
+  sort?: string | undefined
 }
 
-/** One more row than the page, newest first, and the number of all (counted to 10,001). */
-export const listRuns = async (
+/** The filter for sessions and commands of the console; undefined where none can match. */
+const consoleCondition = (filter: RunFilter): Sql | undefined => {
+  const { kind, planId, workflowId, environmentId } = filter
+  if (kind === 'workflow' || [planId, workflowId, environmentId].some((id) => id !== undefined))
+    return undefined
+  return where(
+    kind === undefined ? undefined : sql`c.kind = ${kind}`,
+    filter.mode === undefined ? undefined : sql`c.mode = ${filter.mode}`,
+    filter.status === undefined ? undefined : sql`c.status = ${filter.status}`,
+    filter.title === undefined ? undefined : sql`position(lower(${filter.title}) in lower(c.title)) > 0`,
+    filter.since === undefined ? undefined : sql`c.created_at >= ${filter.since}`,
+    filter.until === undefined ? undefined : sql`c.created_at < ${filter.until}`,
+  )
+}
+
+/**
+ * Runs, and sessions and commands of the console: one more row than the page, in the order asked
+ * for, and the number of all (counted to 10,001).
+ */
+export const listExecutionRuns = async (
   db: Db,
   filter: RunFilter,
   limit: number,
@@ -164,27 +382,76 @@ export const listRuns = async (
     filter.kind === undefined ? undefined : sql`r.kind = ${filter.kind}`,
     filter.mode === undefined ? undefined : sql`r.mode = ${filter.mode}`,
     filter.status === undefined ? undefined : sql`r.status = ${filter.status}`,
+    filter.planId === undefined ? undefined : sql`r.schedule_plan_id = ${filter.planId}`,
+    filter.workflowId === undefined
+      ? undefined
+      : sql`r.content_version_id in (select id from workflow_versions where workflow_id = ${filter.workflowId})`,
+    filter.environmentId === undefined
+      ? undefined
+      : sql`r.schedule_plan_id in (select p.id from schedule_plans p
+        where p.execution_scope_id in (${scopesWith(filter.environmentId)}))`,
+    filter.title === undefined
+      ? undefined
+      : sql`lower(r.title collate "default") like lower(${`%${filter.title.replace(/[\\%_]/g, '\\$&')}%`})`,
+    filter.since === undefined ? undefined : sql`r.created_at >= ${filter.since}`,
+    filter.until === undefined ? undefined : sql`r.created_at < ${filter.until}`,
   )
-  const order = raw('coalesce(r.started_at, r.created_at) desc, r.id desc')
+  const sort = filter.sort ?? usualRunOrder
+  const order = orderOf(runOrders, sort, 'r')
+  const key = sort.replace('-', '') as keyof typeof runOrders
+  const way = raw(sort.startsWith('-') ? 'desc' : 'asc')
+  const consoles = consoleCondition(filter)
+  // Only the rows of the page become documents.
   const rows = await db.many(
     Json(ExecutionRun),
-    sql`select ${raw(runJson)} as body from (select r.* from execution_runs r ${condition} order by ${order} limit ${limit} offset ${offset}) r order by ${order}`,
+    consoles === undefined
+      ? sql`select ${raw(runJson)} as body from (select r.* from execution_runs r ${condition} order by ${order}
+          limit ${limit} offset ${offset}) r order by ${order}`
+      : sql`select coalesce(${raw(`(select ${runJson} from execution_runs r where f.run and r.id = f.id)`)},
+            ${raw(`(select ${consoleJson} from console_runs c where not f.run and c.id = f.id)`)}) as body
+          from (select * from (
+              (select r.id, ${raw(runOrders[key])} as key, true as run from execution_runs r ${condition}
+                order by ${order} limit ${limit + offset})
+              union all
+              (select c.id, ${raw(consoleOrders[key])}, false from console_runs c ${consoles}
+                order by ${orderOf(consoleOrders, sort, 'c')} limit ${limit + offset})) both_kinds
+            order by key ${way}, id ${way} limit ${limit} offset ${offset}) f order by f.key ${way}, f.id ${way}`,
   )
-  const total = await countUpTo(db, sql`execution_runs r ${condition}`, countBound)
-  return { rows: rows.map(({ body }) => ({ run: body })), total }
+  const runs = await countUpTo(db, sql`execution_runs r ${condition}`, countBound)
+  const others = consoles === undefined ? 0 : await countUpTo(db, sql`console_runs c ${consoles}`, countBound)
+  return { rows: rows.map(({ body }) => ({ run: body })), total: Math.min(runs + others, countBound + 1) }
 }
 
 const Row = z.record(z.string(), z.unknown())
 const parts = {
-  activities: { json: taskJson, from: 'task_executions t', of: 't.execution_run_id', order: 't.activity_position, t.attempt' },
-  'data-transfers': { json: transferJson, from: 'data_transfer_observations d', of: 'd.execution_run_id', order: 'd.started_at, d.id' },
-  handles: { json: handleJson, from: 'task_executions t', of: 't.execution_run_id', order: 't.handle_started_at, t.id' },
-  events: { json: eventJson, from: 'run_events e', of: 'e.execution_run_id', order: 'e.sequence' },
-  outputs: { json: outputJson, from: 'data_object_instances o', of: 'o.execution_run_id', order: 'o.relative_path, o.id' },
+  activities: {
+    json: taskJson,
+    from: 'task_executions t',
+    of: 't.execution_run_id',
+    order: 't.activity_position, t.attempt',
+  },
+  'data-transfers': {
+    json: transferJson,
+    from: 'data_transfer_observations d',
+    of: 'd.execution_run_id',
+    order: 'd.started_at, d.id',
+  },
+  handles: {
+    json: handleJson,
+    from: 'task_executions t',
+    of: 't.execution_run_id',
+    order: 't.handle_started_at, t.id',
+  },
+  outputs: {
+    json: outputJson,
+    from: 'data_object_instances o',
+    of: 'o.execution_run_id',
+    order: 'o.relative_path, o.id',
+  },
 } as const
 export type RunPart = keyof typeof parts
 
-/** A page of one of a run's lists, one row more than asked for; `total` is counted to 10,001. */
+/** A page of one of a run's lists, one row more than requested; `total` is counted to 10,001. */
 export const listRunPart = async (
   db: Db,
   part: RunPart,
@@ -195,7 +462,6 @@ export const listRunPart = async (
     attempts?: 'latest' | 'all'
     status?: string | undefined
     activityId?: string
-    afterSequence?: number
   },
 ): Promise<{ rows: Record<string, unknown>[]; total: number }> => {
   const { json, from, of, order } = parts[part]
@@ -205,13 +471,16 @@ export const listRunPart = async (
     part === 'activities' && options.attempts !== 'all' && raw('t.latest'),
     part === 'handles' && raw('t.handle_name is not null'),
     part === 'activities' && options.status !== undefined && sql`t.status = ${options.status}`,
-    part === 'outputs' && options.activityId !== undefined && sql`o.producer_activity_id = ${options.activityId}`,
-    part === 'events' && options.afterSequence !== undefined && sql`e.sequence > ${options.afterSequence}`,
+    part === 'outputs' &&
+      options.activityId !== undefined &&
+      sql`o.producer_activity_id = ${options.activityId}`,
   )
-  // The page's rows first: next to `order by … limit` the server would make the document of every row of the run.
+  // The page's rows are selected first: next to `order by … limit` the server would build the
+  // document of every row of the run.
   const rows = await db.many(
     Json(Row),
-    sql`select ${raw(json)} as body from (select ${raw(alias)}.* from ${raw(from)} ${condition} order by ${raw(order)} limit ${options.limit} offset ${options.offset}) ${raw(alias)} order by ${raw(order)}`,
+    sql`select ${raw(json)} as body from (select ${raw(alias)}.* from ${raw(from)} ${condition}
+      order by ${raw(order)} limit ${options.limit} offset ${options.offset}) ${raw(alias)} order by ${raw(order)}`,
   )
   const total = await countUpTo(db, sql`${raw(from)} ${condition}`, countBound)
   return { rows: rows.map(({ body }) => body), total }
@@ -229,13 +498,17 @@ const Attempt = z.object({
   name: z.string().optional(),
   hostId: z.string().optional(),
   directory: z.string().optional(),
+  /** The host that keeps copies of its files, and their directory there. */
+  keptOn: z.string().optional(),
+  keptDirectory: z.string().optional(),
 })
 
 const RankedAttempt = Attempt.extend({ rank: z.number() })
 
 /**
- * An attempt of an activity with the handle of its effect: `attempt` given, else the latest. The activity by any form of its id: the exact
- * one, the one in the run's plan, the external id, or either of the last two with the workflow's id before it or without it.
+ * An attempt of an activity with the handle of its effect: `attempt` if given, else the latest. The
+ * activity may be given by any form of its id: the exact one, the one in the run's plan, the
+ * external id, or either of the last two with or without the workflow's id as prefix.
  * @throws Refusal `unacceptable` where several activities have the given external id
  */
 export const findAttempt = async (db: Db, runId: string, activityId: string, attempt: number | undefined) => {
@@ -243,24 +516,60 @@ export const findAttempt = async (db: Db, runId: string, activityId: string, att
     sql`array(select d.position from activity_definitions d where d.workflow_version_id = v.id and ${condition})`
   const [found, other] = await db.many(
     RankedAttempt,
-    sql`select t.id, t.activity_position, t.activity_id, t.external_id, t.attempt, t.status, t.planned_resource_id as resource_id, t.runtime_id, t.handle_name as name, t.host_id, t.directory,
-        case when t.activity_position = any(f.exact) then 0 when t.activity_id = ${activityId} then 1 when t.external_id = ${activityId} then 2 when t.activity_position = any(f.longer) then 3
+    sql`select t.id, t.activity_position, t.activity_id, t.external_id, t.attempt, t.status,
+      t.planned_resource_id as resource_id, t.runtime_id, t.handle_name as name, t.host_id, t.directory,
+      t.metadata ->> 'keptOn' as kept_on, t.metadata ->> 'keptAt' as kept_directory,
+        case when t.activity_position = any(f.exact) then 0 when t.activity_id = ${activityId} then 1
+          when t.external_id = ${activityId} then 2 when t.activity_position = any(f.longer) then 3
           when t.activity_position = any(f.shorter) then 4 else 5 end as rank
       from execution_runs r join workflow_versions v on v.id = r.content_version_id
-      cross join lateral (select case when starts_with(${activityId}, v.workflow_id || '-') then substr(${activityId}, length(v.workflow_id) + 2) end as short) s
-      cross join lateral (select ${positions(sql`d.id = ${activityId}`)} as exact, ${positions(sql`d.id = v.workflow_id || '-' || ${activityId}`)} as longer,
+      cross join lateral (select case when starts_with(${activityId}, v.workflow_id || '-') then
+        substr(${activityId}, length(v.workflow_id) + 2) end as short) s
+      cross join lateral (select ${positions(sql`d.id = ${activityId}`)} as exact,
+        ${positions(sql`d.id = v.workflow_id || '-' || ${activityId}`)} as longer,
         ${positions(sql`d.id = s.short`)} as shorter) f
       join task_executions t on t.execution_run_id = r.id
-      where r.id = ${runId} and (t.activity_id = ${activityId} or t.external_id = ${activityId} or t.external_id = s.short or t.activity_position = any(f.exact || f.longer || f.shorter))
+      where r.id = ${runId} and (t.activity_id = ${activityId} or t.external_id = ${activityId}
+        or t.external_id = s.short or t.activity_position = any(f.exact || f.longer || f.shorter))
         and ${attempt === undefined ? raw('t.latest') : sql`t.attempt = ${attempt}`}
       order by rank, t.activity_position limit 2`,
   )
   if (found !== undefined && other?.rank === found.rank)
     throw unacceptable([
-      { path: 'activityId', message: `${JSON.stringify(activityId)} names several activities by their externalId; give the activity's id` },
+      {
+        path: 'activityId',
+        message: `${JSON.stringify(activityId)} names several activities by their externalId; give the activity's id`,
+      },
     ])
   return found
 }
+
+const StartedRow = z.object({ attempt: z.number() })
+
+/** The newest started attempt of an activity; undefined where none was started. */
+export const newestStarted = async (db: Db, runId: string, position: number): Promise<number | undefined> =>
+  (
+    await db.maybe(
+      StartedRow,
+      sql`select attempt from task_executions where execution_run_id = ${runId}
+        and activity_position = ${position} and handle_name is not null and directory is not null
+          order by attempt desc limit 1`,
+    )
+  )?.attempt
+
+/** Whether an attempt has ended, or does not exist. */
+export const isAttemptOver = async (
+  db: Db,
+  runId: string,
+  position: number,
+  attempt: number,
+): Promise<boolean> =>
+  (await db.maybe(
+    StartedRow,
+    sql`select attempt from task_executions where execution_run_id = ${runId}
+      and activity_position = ${position} and attempt = ${attempt}
+        and status not in ('completed', 'failed', 'cancelled')`,
+  )) === undefined
 
 export interface NewRun {
   id: string
@@ -273,10 +582,12 @@ export interface NewRun {
   hostId: string
   networkModel: string | undefined
   warnings: readonly Problem[]
-  /** As its plan counted. */
+  /** As counted by its plan. */
   defaultedDurations: number
   simulator: string | undefined
   onFailure: string
+  budget?: number | undefined
+  onBudget?: string | undefined
   snapshot: {
     resources: unknown
     runtimes: unknown
@@ -285,207 +596,61 @@ export interface NewRun {
     networkTopology: unknown
     activityProfiles: unknown
     storageMounts: unknown
+    executables?: unknown
     documentsHash: string
   }
   /** By position of the activity in the content version. */
   runtimeIds: readonly string[]
-  /** Why a task has another runtime than is asked for, by position. */
+  /** Why a task has another runtime than the requested one, by position. */
   runtimeReasons: readonly (string | undefined)[]
-  /** Where each task runs, by position; absent in a simulation. */
+  /** The site of each task, by position; absent in a simulation. */
   places: readonly { site: string; connectionId?: string }[] | undefined
   /** Ids as the caller wrote them, by position. */
   activityIds: readonly string[]
 }
 
-/** The run, its tasks (from the plan's assignments, on the server) and its snapshot; the caller's transaction. */
+/**
+ * The run, its tasks (from the plan's assignments, on the server) and its snapshot; the caller's
+ * transaction.
+ */
 export const insertRun = async (tx: Db, run: NewRun): Promise<void> => {
-  await tx.run(sql`insert into execution_runs (id, schedule_plan_id, content_version_id, mode, seed, title, actor_id, host_id, network_model, warnings, defaulted_durations, simulator, on_failure, activity_count, service_version)
-    values (${run.id}, ${run.schedulePlanId}, ${run.contentVersionId}, ${run.mode}, ${run.seed}, ${run.title ?? null}, ${run.actorId}, ${run.hostId}, ${run.networkModel ?? null},
+  const onBudget = run.budget === undefined ? null : (run.onBudget ?? 'refuse')
+  await tx.run(sql`insert into execution_runs (id, schedule_plan_id, content_version_id, mode, seed, title,
+    actor_id, host_id, network_model, warnings, defaulted_durations, simulator, on_failure, budget, on_budget,
+      activity_count, service_version, searched_places)
+    values (${run.id}, ${run.schedulePlanId}, ${run.contentVersionId}, ${run.mode}, ${run.seed},
+      ${run.title ?? null}, ${run.actorId}, ${run.hostId}, ${run.networkModel ?? null},
       ${run.warnings.length === 0 ? null : JSON.stringify(run.warnings)}, ${run.defaultedDurations},
-      ${run.simulator ?? null}, ${run.onFailure}, ${run.activityIds.length}, ${version})`)
+      ${run.simulator ?? null}, ${run.onFailure}, ${run.budget ?? null}, ${onBudget},
+      ${run.activityIds.length}, ${version},
+      (select string_agg(place, chr(10)) from (
+        select resource_id as place from schedule_plan_assignments where schedule_plan_id = ${run.schedulePlanId}
+        union select unnest(${[...new Set(run.runtimeIds)]}::text[])) places))`)
   const { snapshot } = run
   const json = (value: unknown): string => JSON.stringify(value ?? null)
-  await tx.run(sql`insert into run_snapshots (execution_run_id, resources, runtimes, runtime_bindings, execution_scope, network_topology, activity_profiles, storage_mounts, documents_hash)
-    values (${run.id}, ${json(snapshot.resources)}, ${json(snapshot.runtimes)}, ${json(snapshot.runtimeBindings)}, ${json(snapshot.executionScope)},
-      ${snapshot.networkTopology === undefined ? null : json(snapshot.networkTopology)}, ${json(snapshot.activityProfiles)}, ${json(snapshot.storageMounts)}, ${snapshot.documentsHash})`)
-  await tx.run(sql`insert into task_executions (id, execution_run_id, activity_position, plan_assignment_id, activity_id, external_id, planned_resource_id, runtime_id, runtime_reason, site, connection_id, core_ids, slot_id, order_on_resource)
-    select given.id, ${run.id}, a.activity_position, a.id, given.activity_id, d.external_id, a.resource_id, given.runtime_id, given.runtime_reason, given.site, given.connection_id,
-      case when jsonb_typeof(a.metadata -> 'coreIds') = 'array' and a.metadata -> 'coreIds' <> '[]' then array(select jsonb_array_elements_text(a.metadata -> 'coreIds')) else array[a.core_id] end, a.slot_id, a.order_on_resource
-    from unnest(${run.activityIds.map((activityId) => taskExecutionId(run.id, activityId, 1))}::text[], ${run.activityIds}::text[], ${run.runtimeIds}::text[], ${run.runtimeIds.map((_id, i) => run.runtimeReasons[i] ?? null)}::text[],
-      ${run.activityIds.map((_id, i) => run.places?.[i]?.site ?? null)}::text[], ${run.activityIds.map((_id, i) => run.places?.[i]?.connectionId ?? null)}::text[]) with ordinality as given (id, activity_id, runtime_id, runtime_reason, site, connection_id, number)
-    join schedule_plan_assignments a on a.schedule_plan_id = ${run.schedulePlanId} and a.activity_position = given.number - 1
-    join activity_definitions d on d.workflow_version_id = ${run.contentVersionId} and d.position = a.activity_position`)
+  await tx.run(sql`insert into run_snapshots (execution_run_id, resources, runtimes, runtime_bindings,
+    execution_scope, network_topology, activity_profiles, storage_mounts, documents_hash, executables)
+    values (${run.id}, ${json(snapshot.resources)}, ${json(snapshot.runtimes)},
+      ${json(snapshot.runtimeBindings)}, ${json(snapshot.executionScope)},
+      ${snapshot.networkTopology === undefined ? null : json(snapshot.networkTopology)},
+        ${json(snapshot.activityProfiles)}, ${json(snapshot.storageMounts)}, ${snapshot.documentsHash},
+        ${snapshot.executables === undefined ? null : json(snapshot.executables)})`)
+  await tx.run(sql`insert into task_executions (id, execution_run_id, activity_position, plan_assignment_id,
+    activity_id, external_id, planned_resource_id, runtime_id, runtime_reason, site, connection_id, core_ids,
+      slot_id, order_on_resource)
+    select given.id, ${run.id}, a.activity_position, a.id, given.activity_id, d.external_id, a.resource_id,
+      given.runtime_id, given.runtime_reason, given.site, given.connection_id,
+      case when jsonb_typeof(a.metadata -> 'coreIds') = 'array'
+        and a.metadata -> 'coreIds' <> '[]' then array(select jsonb_array_elements_text(a.metadata ->
+          'coreIds')) else array[a.core_id] end, a.slot_id, a.order_on_resource
+    from unnest(${run.activityIds.map((activityId) => taskExecutionId(run.id, activityId, 1))}::text[],
+      ${run.activityIds}::text[], ${run.runtimeIds}::text[],
+        ${run.runtimeIds.map((_id, i) => run.runtimeReasons[i] ?? null)}::text[],
+      ${run.activityIds.map((_id, i) => run.places?.[i]?.site ?? null)}::text[],
+        ${run.activityIds.map((_id, i) => run.places?.[i]?.connectionId ?? null)}::text[]) with ordinality as
+          given (id, activity_id, runtime_id, runtime_reason, site, connection_id, number)
+    join schedule_plan_assignments a on a.schedule_plan_id = ${run.schedulePlanId}
+      and a.activity_position = given.number - 1
+    join activity_definitions d on d.workflow_version_id = ${run.contentVersionId}
+      and d.position = a.activity_position`)
 }
-
-const RunGenerationRow = z.object({ id: z.string(), generation: z.number() })
-
-/** Runs accepted (or opened again) while the engine was away, oldest first. */
-export const undispatchedRuns = (db: Db, limit: number) =>
-  db.many(
-    RunGenerationRow,
-    sql`select id, generation from execution_runs where dispatched_at is null and status in ('created', 'running') order by created_at, id limit ${limit}`,
-  )
-
-/** Runs that are open in the record and had a workflow, oldest first. */
-export const openRuns = (db: Db, limit: number) =>
-  db.many(
-    RunGenerationRow,
-    sql`select id, generation from execution_runs where status in ('created', 'running') and dispatched_at is not null order by created_at, id limit ${limit}`,
-  )
-
-/** Whether the run is open in this generation. */
-export const isRunOpen = async (db: Db, id: string, generation: number): Promise<boolean> =>
-  (await db.maybe(
-    RunGenerationRow,
-    sql`select id, generation from execution_runs where id = ${id} and generation = ${generation} and status in ('created', 'running')`,
-  )) !== undefined
-
-export const markRunDispatched = (db: Db, runId: string) =>
-  db.run(sql`update execution_runs set dispatched_at = now() where id = ${runId} and dispatched_at is null`)
-
-const Requested = z.object({
-  id: z.string(),
-  status: z.enum(runStates),
-  generation: z.number(),
-  dispatchedAt: z.string().optional(),
-  cancelled: z.boolean(),
-})
-
-/**
- * Records the wish to cancel; a run that no workflow has opened yet is cancelled at once. Returns the state it is in afterwards;
- * undefined for an unknown run. From then on no effect starts: the executor sees the wish under the lock of the run's row.
- */
-export const requestCancel = (
-  db: Db,
-  runId: string,
-  /** Called in the transaction of the first request; false keeps the run as it is. */
-  first: (tx: Db, run: z.output<typeof Requested>) => Promise<boolean> = () => Promise.resolve(true),
-) =>
-  db.transaction(async (tx) => {
-    const run = await tx.maybe(
-      Requested,
-      sql`select id, status, generation, dispatched_at, cancel_requested_at is not null as cancelled from execution_runs where id = ${runId} for update`,
-    )
-    if (run === undefined || (run.status !== 'created' && run.status !== 'running')) return run
-    if (!run.cancelled && !(await first(tx, run))) return run
-    await tx.run(sql`update execution_runs set cancel_requested_at = coalesce(cancel_requested_at, now()) where id = ${runId}`)
-    if (run.status === 'created') {
-      await closeRun(tx, runId)
-      return { ...run, status: 'cancelled' as const }
-    }
-    return run
-  })
-
-const Opened = z.object({
-  status: z.enum(runStates),
-  mode: z.string(),
-  generation: z.number(),
-  activityCount: z.number(),
-  cancelRequestedAt: z.string().optional(),
-})
-
-/** created → running with its first event, once; a run asked to be cancelled before is closed instead. */
-export const openRun = (db: Db, runId: string, generation: number) =>
-  db.transaction(async (tx) => {
-    const run = await tx.maybe(
-      Opened,
-      sql`select status, mode, generation, activity_count, cancel_requested_at from execution_runs where id = ${runId} for update`,
-    )
-    if (run === undefined || run.generation !== generation) return undefined
-    if (run.status !== 'created') return run
-    if (run.cancelRequestedAt !== undefined) {
-      await closeRun(tx, runId)
-      return { ...run, status: 'cancelled' as const }
-    }
-    await tx.run(
-      sql`update execution_runs set status = 'running', started_at = clock_timestamp(), dispatched_at = coalesce(dispatched_at, now()) where id = ${runId}`,
-    )
-    await appendRunEvent(tx, runId, 'execution.run.started', { mode: run.mode, generation })
-    await recordRunStart(tx, runId, generation)
-    return { ...run, status: 'running' as const }
-  })
-
-/** The next event of a run, numbered under the lock of its row. */
-export const appendRunEvent = (tx: Db, runId: string, type: string, payload: unknown) =>
-  tx.run(sql`with numbered as (update execution_runs set last_event_sequence = last_event_sequence + 1 where id = ${runId} returning last_event_sequence)
-    insert into run_events (execution_run_id, sequence, event_type, aggregate_type, aggregate_id, payload)
-    select ${runId}, last_event_sequence, ${type}, 'execution_run', ${runId}, ${JSON.stringify(payload)}::jsonb from numbered`)
-
-const AttemptRow = z.object({ activityPosition: z.number(), attempt: z.number() })
-
-const EffectKeyRow = z.object({ effectKey: z.string() })
-
-/**
- * Stops an open run that the engine cannot go on with: nothing starts any more, and the run will be closed as failed for `reason`.
- * Answers the names of what is still alive on this host.
- */
-export const abandonRun = (db: Db, runId: string, hostId: string, reason: string): Promise<string[]> =>
-  db.transaction(async (tx) => {
-    await tx.run(
-      sql`update execution_runs set failure_reason = coalesce(failure_reason, ${reason}), cancel_requested_at = coalesce(cancel_requested_at, now()) where id = ${runId} and status = 'running'`,
-    )
-    const { effectKey } = await tx.one(EffectKeyRow, sql`select effect_key from execution_runs where id = ${runId}`)
-    // Also what waits in a site's queue, and what was intended ahead of its turn.
-    const alive = await tx.many(
-      AttemptRow,
-      sql`select activity_position, attempt from task_executions
-        where execution_run_id = ${runId} and host_id = ${hostId} and (handle_name is not null or ahead) and status not in ('completed', 'failed', 'cancelled')`,
-    )
-    return alive.map(({ activityPosition, attempt }) => intentName(effectKey, activityPosition, attempt))
-  })
-
-const Closed = z.object({ status: z.enum(runStates), completed: z.number() })
-
-const RunEndRow = z.object({ status: z.enum(runStates), completed: z.number(), reason: z.string().optional() })
-/** State of a run, how many of its activities completed, and why it failed. */
-export type RunEnd = z.output<typeof RunEndRow>
-
-export const readRunEnd = (db: Db, runId: string): Promise<RunEnd> =>
-  db.one(
-    RunEndRow,
-    sql`select status, completed_activity_count as completed, failure_reason as reason from execution_runs where id = ${runId}`,
-  )
-
-const SettlementRow = z.object({
-  status: z.enum(runStates),
-  generation: z.number(),
-  cancelled: z.boolean(),
-  completed: z.number(),
-  total: z.number(),
-  mode: z.string(),
-})
-
-/**
- * Sums up and ends an open run, in the caller's transaction or one of its own: completed when all activities are, cancelled when that
- * was asked for, else failed. What never ran becomes cancelled; leases go. A run that is over already is only read,
- * and so is one that has been opened again since `generation`: this was not meant.
- */
-export const closeRun = (db: Db, runId: string, generation?: number) =>
-  db.transaction(async (tx) => {
-    const run = await tx.one(
-      SettlementRow,
-      sql`select status, generation, cancel_requested_at is not null and failure_reason is null as cancelled, completed_activity_count as completed, activity_count as total, mode from execution_runs where id = ${runId} for update`,
-    )
-    const reopened = generation !== undefined && generation !== run.generation
-    if (reopened || (run.status !== 'created' && run.status !== 'running')) return { status: run.status, completed: run.completed }
-    const status = run.completed === run.total ? 'completed' : run.cancelled ? 'cancelled' : 'failed'
-    // Among them intents that never took effect: recorded, then not given to their executor because the run was being cancelled.
-    await tx.run(sql`update task_executions set status = 'cancelled', finished_at = case when handle_name is null then finished_at else extract(epoch from clock_timestamp()) end,
-      failure_reason = coalesce(failure_reason, ${status === 'cancelled' ? 'the run was cancelled' : 'not run: the run failed before'})
-      where execution_run_id = ${runId} and status not in ('completed', 'failed', 'cancelled')`)
-    if (run.mode === 'real') await chargeWindows(tx, runId)
-    await tx.run(sql`update execution_runs r set status = ${status}, finished_at = clock_timestamp(), makespan_seconds = s.makespan, cost = case when r.mode = 'simulation' then r.cost else s.cost end,
-        compute_seconds = s.compute, transfer_seconds = s.transfer, queue_seconds = s.queue, interference_seconds = s.interference, overhead_seconds = s.overhead, transferred_bytes = s.bytes,
-        failure_reason = coalesce(r.failure_reason, case when ${status} = 'failed' then s.reason when ${status} = 'cancelled' then 'cancelled on request' end)
-      from (select coalesce(max(t.finished_at) - min(t.started_at), 0) as makespan, coalesce(sum(t.cost), 0) as cost, coalesce(sum(t.runtime_seconds), 0) as compute,
-          coalesce(sum(t.transfer_seconds), 0) as transfer, coalesce(sum(t.queue_seconds), 0) as queue, coalesce(sum(t.interference_seconds), 0) as interference,
-          coalesce(sum(t.overhead_seconds), 0) as overhead, coalesce(sum(t.transfer_bytes), 0) as bytes,
-          (array_agg(t.failure_reason order by t.finished_at) filter (where t.status = 'failed' and t.latest))[1] as reason
-        from task_executions t where t.execution_run_id = ${runId}) s
-      where r.id = ${runId}`)
-    await tx.run(sql`delete from lane_leases where execution_run_id = ${runId}`)
-    await tx.run(sql`delete from site_leases where execution_run_id = ${runId}`)
-    await appendRunEvent(tx, runId, `execution.run.${status}`, { completed: run.completed, total: run.total })
-    await recordRunEnd(tx, runId, status)
-    return Closed.parse({ status, completed: run.completed })
-  })

@@ -1,12 +1,17 @@
-/** Style and script of the timeline page. Plain text: they run in the reader's browser, not here. */
+/**
+ * Style and script of the timeline page. Plain text: they run in the reader's browser, not here.
+ */
 
 export const timelineStyle = `
-:root { color-scheme: light dark; --paper: #ffffff; --ink: #1b2230; --soft: #5d6778; --rule: #d9dee7; --lane: #f3f5f8; --lane2: #eaedf2;
+:root { color-scheme: light dark; --paper: #ffffff; --ink: #1b2230; --soft: #5d6778; --rule: #d9dee7;
+  --lane: #f3f5f8; --lane2: #eaedf2;
   --wait: #d98a00; --move: #0a8f8f; --bad: #d3202f; --panel: #f8f9fb; }
-@media (prefers-color-scheme: dark) { :root { --paper: #12161d; --ink: #e6eaf1; --soft: #9aa5b7; --rule: #2d3542; --lane: #1a2029; --lane2: #202732;
+@media (prefers-color-scheme: dark) { :root { --paper: #12161d; --ink: #e6eaf1; --soft: #9aa5b7;
+  --rule: #2d3542; --lane: #1a2029; --lane2: #202732;
   --wait: #ffb83d; --move: #34c9c9; --bad: #ff5a67; --panel: #181d26; } }
 * { box-sizing: border-box; }
-body { margin: 0; padding: 24px; background: var(--paper); color: var(--ink); font: 14px/1.45 system-ui, -apple-system, 'Segoe UI', sans-serif; }
+body { margin: 0; padding: 24px; background: var(--paper); color: var(--ink); font: 14px/1.45 system-ui,
+  -apple-system, 'Segoe UI', sans-serif; }
 main { max-width: 1500px; margin: 0 auto; }
 h1 { font-size: 22px; margin: 0 0 2px; overflow-wrap: anywhere; }
 h2 { font-size: 15px; margin: 26px 0 8px; }
@@ -15,16 +20,20 @@ h2 { font-size: 15px; margin: 26px 0 8px; }
 .status-failed, .status-cancelled { color: var(--bad) !important; }
 .bar { display: flex; flex-wrap: wrap; gap: 6px 16px; align-items: center; margin: 8px 0; }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 14px; font-size: 12.5px; color: var(--soft); }
-.legend span { display: inline-flex; align-items: center; gap: 5px; max-width: 260px; overflow: hidden; white-space: nowrap; text-overflow: ellipsis; }
+.legend span { display: inline-flex; align-items: center; gap: 5px; max-width: 260px; overflow: hidden;
+  white-space: nowrap; text-overflow: ellipsis; }
 .legend i { flex: none; width: 14px; height: 11px; border-radius: 2px; display: inline-block; }
 .legend .wait { height: 4px; background: repeating-linear-gradient(90deg, var(--wait) 0 3px, transparent 3px 5px); }
 .legend .move { height: 4px; background: var(--move); }
 .legend .launch { background: repeating-linear-gradient(135deg, #0006 0 2px, transparent 2px 5px), #8894a8; }
-.legend .bad { border: 2px solid var(--bad); background: linear-gradient(135deg, transparent 45%, var(--bad) 45% 55%, transparent 55%); }
+.legend .bad { border: 2px solid var(--bad); background: linear-gradient(135deg, transparent 45%,
+  var(--bad) 45% 55%, transparent 55%); }
 .legend .idle { background: var(--lane2); border: 1px solid var(--rule); }
-button { font: inherit; font-size: 12.5px; color: var(--ink); background: var(--panel); border: 1px solid var(--rule); border-radius: 6px; padding: 2px 10px; cursor: pointer; }
+button { font: inherit; font-size: 12.5px; color: var(--ink); background: var(--panel);
+  border: 1px solid var(--rule); border-radius: 6px; padding: 2px 10px; cursor: pointer; }
 .band { border: 1px solid var(--rule); border-radius: 8px; margin: 10px 0; overflow: hidden; background: var(--panel); }
-.band header { display: flex; gap: 14px; align-items: baseline; padding: 6px 12px; font-size: 13px; border-bottom: 1px solid var(--rule); }
+.band header { display: flex; gap: 14px; align-items: baseline; padding: 6px 12px; font-size: 13px;
+  border-bottom: 1px solid var(--rule); }
 .band header strong { font-size: 14px; text-transform: capitalize; }
 .band header span { color: var(--soft); }
 canvas { display: block; width: 100%; cursor: crosshair; touch-action: pan-y; }
@@ -38,14 +47,16 @@ tfoot td { font-weight: 600; border-bottom: 0; border-top: 2px solid var(--rule)
 td i { display: inline-block; width: 10px; height: 10px; border-radius: 2px; margin-right: 7px; }
 svg text { font: 12px system-ui, sans-serif; fill: var(--ink); }
 svg .soft { fill: var(--soft); }
-#tip { position: fixed; z-index: 9; display: none; pointer-events: none; max-width: 420px; padding: 8px 11px; border-radius: 7px; font-size: 12.5px; white-space: pre-line;
+#tip { position: fixed; z-index: 9; display: none; pointer-events: none; max-width: 420px; padding: 8px 11px;
+  border-radius: 7px; font-size: 12.5px; white-space: pre-line;
   overflow-wrap: anywhere; background: var(--ink); color: var(--paper); box-shadow: 0 4px 18px #0005; }
 @media print { button, #tip { display: none !important; } }
 `
 
 /**
  * Draws each band on one canvas, however many bars it has, and shares one time axis among them.
- * Data: { colours, types, end, currency, bands: [{ lanes: [[resource, lane]], bars: [[lane, type, name, ready, moved, start, launched, finish, status, attempt, cost]] }] }.
+ * Data: { colours, types, end, currency, bands: [{ lanes: [[resource, lane]], bars: [[lane, type,
+ * name, ready, moved, start, launched, finish, status, attempt, cost]] }] }.
  */
 export const timelineScript = String.raw`
 'use strict';
@@ -58,9 +69,11 @@ export const timelineScript = String.raw`
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const seconds = (s) => {
     const sign = s < 0 ? '-' : '', a = Math.abs(s);
-    if (a >= 3600) return sign + Math.floor(a / 3600) + ' h ' + String(Math.floor(a % 3600 / 60)).padStart(2, '0') + ' min';
+    const minutes = String(Math.floor(a % 3600 / 60)).padStart(2, '0');
+    if (a >= 3600) return sign + Math.floor(a / 3600) + ' h ' + minutes + ' min';
     if (a >= 600) return sign + Math.floor(a / 60) + ' min ' + String(Math.round(a % 60)).padStart(2, '0') + ' s';
-    return sign + (a >= 100 ? a.toFixed(0) : a >= 10 ? a.toFixed(1) : a >= 0.1 || a === 0 ? a.toFixed(2) : a.toFixed(4)) + ' s';
+    const digits = a >= 100 ? 0 : a >= 10 ? 1 : a >= 0.1 || a === 0 ? 2 : 4;
+    return sign + a.toFixed(digits) + ' s';
   };
   const bands = data.bands.map((band, index) => {
     const canvas = document.getElementById('band-' + index);
@@ -75,13 +88,15 @@ export const timelineScript = String.raw`
     const rough = span / Math.max(2, width / 110);
     const steps = [1, 2, 5];
     let step = 10 ** Math.floor(Math.log10(rough));
-    if (rough > 30) step = [60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200].find((s) => s >= rough) || Math.ceil(rough / 86400) * 86400;
+    if (rough > 30) step = [60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200].find((s) => s >= rough) ||
+      Math.ceil(rough / 86400) * 86400;
     else step = steps.map((s) => s * step).find((s) => s >= rough) || step * 10;
     const all = [];
     for (let t = Math.ceil(view.from / step) * step; t <= view.to && all.length < 200; t += step) all.push(t);
     return { step, all };
   };
-  const label = (t, step) => (step >= 60 && t >= 3600 ? Math.floor(t / 3600) + ':' + String(Math.floor(t % 3600 / 60)).padStart(2, '0') + ' h'
+  const label = (t, step) => (step >= 60 && t >= 3600 ? Math.floor(t / 3600) + ':' +
+    String(Math.floor(t % 3600 / 60)).padStart(2, '0') + ' h'
     : step >= 60 ? Math.round(t / 60) + ' min' : Number(t.toFixed(Math.max(0, -Math.floor(Math.log10(step))))) + ' s');
 
   const draw = (band) => {
@@ -93,7 +108,8 @@ export const timelineScript = String.raw`
     canvas.height = Math.round(tall * ratio);
     const c = canvas.getContext('2d');
     c.scale(ratio, ratio);
-    const ink = css('--ink'), soft = css('--soft'), rule = css('--rule'), wait = css('--wait'), move = css('--move'), bad = css('--bad'), paper = css('--paper');
+    const ink = css('--ink'), soft = css('--soft'), rule = css('--rule'), wait = css('--wait'),
+      move = css('--move'), bad = css('--bad'), paper = css('--paper');
     const stripes = [css('--lane'), css('--lane2')];
     const scale = (width - gutter - 12) / (view.to - view.from);
     const x = (t) => gutter + (t - view.from) * scale;
@@ -123,12 +139,14 @@ export const timelineScript = String.raw`
     byLane.forEach((bars, index) => {
       const top = axis + index * height;
       const thick = Math.max(height - (height > 6 ? 2 : 0), 0.5);
-      // Waiting is a thin line below what the lane does meanwhile: a lane can be busy while its next tasks wait.
+      // Waiting is a thin line below what the lane does meanwhile: a lane can be busy while its
+      // next tasks wait.
       if (strip > 0) {
         for (const [, , , ready, moved, start] of bars) {
           if (start <= view.from || ready >= view.to) continue;
           c.fillStyle = wait;
-          if (strip > 1) for (let at = Math.max(x(moved), gutter - 5); at < Math.min(x(start), width); at += 5) c.fillRect(at, top + thick - strip, Math.min(3, x(start) - at), strip);
+          if (strip > 1) for (let at = Math.max(x(moved), gutter - 5); at < Math.min(x(start), width); at += 5)
+            c.fillRect(at, top + thick - strip, Math.min(3, x(start) - at), strip);
           else c.fillRect(x(moved), top + thick - strip, x(start) - x(moved), strip);
           c.fillStyle = move;
           c.fillRect(x(ready), top + thick - strip, x(moved) - x(ready), strip);
@@ -137,7 +155,8 @@ export const timelineScript = String.raw`
       for (const bar of bars) {
         const [, type, name, , , start, launched, finish, status, attempt] = bar;
         if (finish < view.from || start > view.to) continue;
-        const left = Math.max(x(start), gutter - 2), right = Math.min(x(finish), width + 2), wide = Math.max(right - left, least);
+        const left = Math.max(x(start), gutter - 2), right = Math.min(x(finish), width + 2),
+          wide = Math.max(right - left, least);
         const body = strip > 1 ? thick - strip - 1 : thick;
         const failed = status === 'failed' || status === 'cancelled';
         c.globalAlpha = marked !== null && marked !== name ? 0.35 : failed ? 0.45 : 1;
@@ -151,7 +170,10 @@ export const timelineScript = String.raw`
           c.strokeStyle = 'rgba(0,0,0,.45)';
           c.lineWidth = 2;
           c.beginPath();
-          for (let at = left - body; at < Math.min(x(launched), right); at += 5) { c.moveTo(at, top + body); c.lineTo(at + body, top); }
+          for (let at = left - body; at < Math.min(x(launched), right); at += 5) {
+            c.moveTo(at, top + body);
+            c.lineTo(at + body, top);
+          }
           c.stroke();
           c.restore();
         }
@@ -174,7 +196,8 @@ export const timelineScript = String.raw`
           const text = attempt > 1 ? name + ' #' + attempt : name;
           const room = Math.floor((wide - 8) / 5.6);
           c.fillStyle = failed ? ink : '#fff';
-          c.fillText(text.length > room ? text.slice(0, Math.max(1, room - 1)) + '…' : text, left + 4, top + body / 2 + 0.5);
+          const shown = text.length > room ? text.slice(0, Math.max(1, room - 1)) + '…' : text;
+          c.fillText(shown, left + 4, top + body / 2 + 0.5);
         }
       }
     });
@@ -217,7 +240,8 @@ export const timelineScript = String.raw`
     const lane = Math.floor((event.clientY - box.top - axis) / band.height);
     const t = timeAt(band.canvas, event), slack = (view.to - view.from) / (box.width - gutter) * 2;
     const bars = band.byLane[lane] || [];
-    return bars.findLast((bar) => t >= bar[5] && t <= bar[7]) || bars.find((bar) => t >= bar[5] - slack && t <= bar[7] + slack);
+    return bars.findLast((bar) => t >= bar[5] && t <= bar[7]) ||
+      bars.find((bar) => t >= bar[5] - slack && t <= bar[7] + slack);
   };
   for (const band of bands) {
     let dragging = null;
@@ -226,13 +250,17 @@ export const timelineScript = String.raw`
       event.preventDefault();
       zoom(event.deltaY > 0 ? 1.25 : 0.8, timeAt(band.canvas, event));
     }, { passive: false });
-    band.canvas.addEventListener('pointerdown', (event) => { dragging = { x: event.clientX, view }; band.canvas.setPointerCapture(event.pointerId); });
+    band.canvas.addEventListener('pointerdown', (event) => {
+      dragging = { x: event.clientX, view };
+      band.canvas.setPointerCapture(event.pointerId);
+    });
     band.canvas.addEventListener('pointerup', () => { dragging = null; });
     band.canvas.addEventListener('dblclick', () => { view = { from: 0, to: data.end || 1 }; redraw(); });
     band.canvas.addEventListener('pointermove', (event) => {
       if (dragging) {
         const per = (dragging.view.to - dragging.view.from) / (band.canvas.clientWidth - gutter - 12);
-        const shift = Math.min(Math.max((dragging.x - event.clientX) * per, -dragging.view.from), (data.end || 1) - dragging.view.to);
+        const furthest = (data.end || 1) - dragging.view.to;
+        const shift = Math.min(Math.max((dragging.x - event.clientX) * per, -dragging.view.from), furthest);
         view = { from: dragging.view.from + shift, to: dragging.view.to + shift };
         redraw();
         return;
@@ -242,7 +270,8 @@ export const timelineScript = String.raw`
       if (name !== marked) { marked = name; redraw(); }
       if (!bar) { tip.style.display = 'none'; return; }
       const [lane, type, , ready, moved, start, launched, finish, status, attempt, cost] = bar;
-      const rows = [name + (attempt > 1 ? ' (attempt ' + attempt + ')' : ''), data.types[type] + ' on ' + band.lanes[lane].filter(Boolean).join(' · '),
+      const rows = [name + (attempt > 1 ? ' (attempt ' + attempt + ')' : ''),
+        data.types[type] + ' on ' + band.lanes[lane].filter(Boolean).join(' · '),
         status, seconds(start) + ' → ' + seconds(finish), 'ran ' + seconds(finish - launched)];
       if (start > moved) rows.push('waited ' + seconds(start - moved));
       if (moved > ready) rows.push('data moved ' + seconds(moved - ready));
@@ -253,7 +282,10 @@ export const timelineScript = String.raw`
       tip.style.left = Math.min(event.clientX + 14, window.innerWidth - tip.offsetWidth - 8) + 'px';
       tip.style.top = Math.min(event.clientY + 14, window.innerHeight - tip.offsetHeight - 8) + 'px';
     });
-    band.canvas.addEventListener('pointerleave', () => { tip.style.display = 'none'; if (marked !== null) { marked = null; redraw(); } });
+    band.canvas.addEventListener('pointerleave', () => {
+      tip.style.display = 'none';
+      if (marked !== null) { marked = null; redraw(); }
+    });
   }
   document.getElementById('closer').addEventListener('click', () => zoom(0.5));
   document.getElementById('wider').addEventListener('click', () => zoom(2));

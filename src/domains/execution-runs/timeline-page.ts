@@ -1,10 +1,17 @@
 import { createHash } from 'node:crypto'
-import { assertBar, partsOf, type BandLabel, type TimelineBand, type TimelineBar, type TimelineInput } from './timeline.ts'
+import {
+  assertBar,
+  partsOf,
+  type BandLabel,
+  type TimelineBand,
+  type TimelineBar,
+  type TimelineInput,
+} from './timeline.ts'
 import { timelineScript, timelineStyle } from './timeline-client.ts'
 
 const order: readonly BandLabel[] = ['planned', 'simulated', 'measured']
 
-/** Told apart on light and on dark paper, and dark enough for white text. */
+/** Distinguishable on light and dark backgrounds, and dark enough for white text. */
 const palette = [
   '#3b74d9',
   '#c2571a',
@@ -19,12 +26,19 @@ const palette = [
   '#b0379b',
   '#55697f',
 ]
-const colourOf = (index: number): string => palette[index] ?? `hsl(${Math.round((index * 137.508) % 360)} 48% 42%)`
+const colourOf = (index: number): string =>
+  palette[index] ?? `hsl(${Math.round((index * 137.508) % 360)} 48% 42%)`
 
-const escapes: Record<string, string> = { '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;', "'": '&#39;' }
+const escapes: Record<string, string> = {
+  '&': '&amp;',
+  '<': '&lt;',
+  '>': '&gt;',
+  '"': '&quot;',
+  "'": '&#39;',
+}
 const escaped = (text: string): string => text.replace(/[&<>"']/g, (character) => escapes[character] ?? '')
 
-/** JSON that cannot end the element it stands in. */
+/** JSON that cannot end the element that contains it. */
 const island = (value: unknown): string => JSON.stringify(value).replace(/</g, '\\u003c')
 
 const seconds = (value: number): string => {
@@ -33,7 +47,8 @@ const seconds = (value: number): string => {
   return `${value.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : size >= 0.1 || size === 0 ? 2 : 4)} s`
 }
 const money = (value: number): string => String(Number(value.toPrecision(4)))
-const percent = (value: number): string => `${value >= 0 ? '+' : '−'}${Math.abs(value * 100).toFixed(Math.abs(value) < 0.1 ? 1 : 0)} %`
+const percent = (value: number): string =>
+  `${value >= 0 ? '+' : '−'}${Math.abs(value * 100).toFixed(Math.abs(value) < 0.1 ? 1 : 0)} %`
 const sum = (values: readonly number[]): number => values.reduce((total, value) => total + value, 0)
 
 interface Shares {
@@ -48,9 +63,10 @@ const sharesOf = (bars: readonly TimelineBar[]): Shares => {
   for (const bar of bars) {
     const parts = partsOf(bar)
     shares.compute += parts.runtime.to - parts.runtime.from
-    shares.launch += parts.launch.to - parts.launch.from
+    // The image of a container is brought within the overhead.
+    shares.launch += parts.launch.to - bar.startAt
     shares.transfer += parts['workspace-transfer'].to - parts['workspace-transfer'].from
-    shares.queue += parts['resource-queue'].to - parts['resource-queue'].from
+    shares.queue += Math.min(parts['resource-queue'].to, bar.startAt) - parts['resource-queue'].from
   }
   return shares
 }
@@ -64,15 +80,19 @@ const makespanOf = (bars: readonly TimelineBar[]): number =>
 const costOf = (bars: readonly TimelineBar[]): number | null =>
   bars.some(({ cost }) => cost !== undefined) ? sum(bars.map(({ cost }) => cost ?? 0)) : null
 
-/** `78 tasks`, and the attempts where some task had several. */
+/** `78 tasks`, with the number of attempts where a task had several. */
 const countOf = (bars: readonly TimelineBar[]): string => {
   const tasks = new Set(bars.map(({ activityId }) => activityId)).size
   return `${tasks} ${tasks === 1 ? 'task' : 'tasks'}${tasks === bars.length ? '' : ` in ${bars.length} attempts`}`
 }
 
-const runSeconds = (bars: readonly TimelineBar[]): number => sum(bars.map((bar) => bar.finishAt - bar.startAt))
+const runSeconds = (bars: readonly TimelineBar[]): number =>
+  sum(bars.map((bar) => bar.finishAt - bar.startAt))
 
-/** `core-10` after `core-9`; the order of code points between equals, so that it is the same on every machine. */
+/**
+ * Natural order: `core-10` after `core-9`. Equal keys are ordered by code points, so that every
+ * machine yields the same order.
+ */
 const naturally = (a: string, b: string): number => {
   const [left, right] = [a, b].map((text) => text.match(/\d+|\D+/g) ?? [])
   for (let index = 0; index < Math.min(left?.length ?? 0, right?.length ?? 0); index++) {
@@ -86,11 +106,19 @@ const naturally = (a: string, b: string): number => {
 }
 
 const lanesOf = (bars: readonly TimelineBar[]): [resource: string, lane: string][] => {
-  const lanes = new Map(bars.map(({ resource, lane }) => [JSON.stringify([resource, lane]), [resource, lane] as [string, string]]))
+  const lanes = new Map(
+    bars.map(({ resource, lane }) => [
+      JSON.stringify([resource, lane]),
+      [resource, lane] as [string, string],
+    ]),
+  )
   return [...lanes.values()].sort((a, b) => naturally(a[0], b[0]) || naturally(a[1], b[1]))
 }
 
-/** Milliseconds are finer than any screen; whole numbers keep a page of 10,000 bars small. */
+/**
+ * Milliseconds are below the resolution of any screen; short numbers keep a page of 10,000 bars
+ * small.
+ */
 const rounded = (value: number): number => Math.round(value * 1e4) / 1e4
 
 const drawn = (band: TimelineBand, types: ReadonlyMap<string, number>): unknown => {
@@ -129,18 +157,24 @@ const typeTable = (bands: readonly TimelineBand[], types: readonly string[], pri
       return `<td>${seconds(total)} <small>${seconds(total / bars.length)} each</small></td>`
     })
     const [first, last] = [found[0], found.at(-1)]
-    const compared = first !== undefined && last !== undefined && first !== last && runSeconds(first) > 0 && last.length > 0
-    const change = bands.length > 1 ? `<td>${compared ? percent(runSeconds(last) / runSeconds(first) - 1) : '–'}</td>` : ''
+    const compared =
+      first !== undefined && last !== undefined && first !== last && runSeconds(first) > 0 && last.length > 0
+    const change =
+      bands.length > 1 ? `<td>${compared ? percent(runSeconds(last) / runSeconds(first) - 1) : '–'}</td>` : ''
     const cost = costOf(last ?? [])
-    return `<td>${new Set((last ?? []).map(({ activityId }) => activityId)).size}</td>${times.join('')}${change}<td>${cost === null ? '–' : money(cost)}</td>`
+    const tasks = new Set((last ?? []).map(({ activityId }) => activityId)).size
+    const price = cost === null ? '–' : money(cost)
+    return `<td>${tasks}</td>${times.join('')}${change}<td>${price}</td>`
   }
   const heads = bands.map(({ label }) => `<th>${label}</th>`).join('')
-  const compare = bands.length > 1 ? `<th>${bands.at(-1)?.label ?? ''} against ${bands[0]?.label ?? ''}</th>` : ''
+  const compare =
+    bands.length > 1 ? `<th>${bands.at(-1)?.label ?? ''} against ${bands[0]?.label ?? ''}</th>` : ''
   const shown = types.map((type, index) => {
     const name = `<td title="${escaped(type)}"><i style="background:${colourOf(index)}"></i>${escaped(type)}</td>`
     return `<tr>${name}${cells((bars) => bars.filter((bar) => bar.type === type))}</tr>`
   })
-  return `<div class="scroll"><table><thead><tr><th>activity type</th><th>${measuredOrLast?.label ?? ''} tasks</th>${heads}${compare}<th>${escaped(priced)}</th></tr></thead>
+  return `<div class="scroll"><table><thead><tr><th>activity type</th>
+<th>${measuredOrLast?.label ?? ''} tasks</th>${heads}${compare}<th>${escaped(priced)}</th></tr></thead>
 <tbody>${shown.join('\n')}</tbody><tfoot><tr><td>all</td>${cells((bars) => bars)}</tr></tfoot></table></div>`
 }
 
@@ -148,13 +182,17 @@ const bandTable = (bands: readonly TimelineBand[], priced: string): string => {
   const planned = bands[0] === undefined ? 0 : makespanOf(bands[0].bars)
   const rows = bands.map(({ label, bars }, index) => {
     const [makespan, lanes, cost] = [makespanOf(bars), lanesOf(bars).length, costOf(bars)]
-    const busy = makespan > 0 && lanes > 0 ? `${((100 * runSeconds(bars)) / (makespan * lanes)).toFixed(0)} %` : '–'
+    const busy =
+      makespan > 0 && lanes > 0 ? `${((100 * runSeconds(bars)) / (makespan * lanes)).toFixed(0)} %` : '–'
     const change = index > 0 && planned > 0 ? percent(makespan / planned - 1) : ''
     const failed = bars.filter(({ status }) => status === 'failed').length
-    return `<tr><td>${label}</td><td>${seconds(makespan)}</td><td>${change}</td><td>${lanes}</td><td>${busy}</td><td>${failed}</td><td>${cost === null ? '–' : money(cost)}</td></tr>`
+    const price = cost === null ? '–' : money(cost)
+    const cells = [label, seconds(makespan), change, lanes, busy, failed, price]
+    return `<tr>${cells.map((cell) => `<td>${cell}</td>`).join('')}</tr>`
   })
   const reference = bands.length > 1 ? `against ${bands[0]?.label ?? ''}` : ''
-  return `<div class="scroll"><table><thead><tr><th></th><th>makespan</th><th>${reference}</th><th>lanes</th><th>lanes busy</th><th>failed attempts</th><th>${escaped(priced)}</th></tr></thead>
+  return `<div class="scroll"><table><thead><tr><th></th><th>makespan</th>
+<th>${reference}</th><th>lanes</th><th>lanes busy</th><th>failed attempts</th><th>${escaped(priced)}</th></tr></thead>
 <tbody>${rows.join('\n')}</tbody></table></div>`
 }
 
@@ -174,35 +212,57 @@ const whereTimeWent = (bands: readonly TimelineBand[]): string => {
     let left = 100
     const pieces = kinds.map(([kind, colour]) => {
       const width = (760 * share[kind]) / widest
-      const piece = `<rect x="${left.toFixed(2)}" y="${top}" width="${width.toFixed(2)}" height="18" fill="${colour}"><title>${kind} ${seconds(share[kind])}</title></rect>`
+      const piece =
+        `<rect x="${left.toFixed(2)}" y="${top}" width="${width.toFixed(2)}" height="18" ` +
+        `fill="${colour}"><title>${kind} ${seconds(share[kind])}</title></rect>`
       left += width
       return piece
     })
-    const words = kinds.map(([kind]) => `${kind === 'launch' ? 'overhead' : kind} ${seconds(share[kind])}`).join('  ·  ')
-    return `<text x="0" y="${top + 13}">${label}</text>${pieces.join('')}<text class="soft" x="100" y="${top + 34}">${words}</text>`
+    const caption = kinds
+      .map(([kind]) => `${kind === 'launch' ? 'overhead' : kind} ${seconds(share[kind])}`)
+      .join('  ·  ')
+    return (
+      `<text x="0" y="${top + 13}">${label}</text>${pieces.join('')}<text class="soft" x="100" ` +
+      `y="${top + 34}">${caption}</text>`
+    )
   })
   const legend = kinds
-    .map(([kind, colour]) => `<span><i style="background:${colour}"></i>${kind === 'launch' ? 'overhead' : kind}</span>`)
+    .map(
+      ([kind, colour]) =>
+        `<span><i style="background:${colour}"></i>${kind === 'launch' ? 'overhead' : kind}</span>`,
+    )
     .join('')
   return `<div class="legend">${legend}</div>
-<svg viewBox="0 0 860 ${bands.length * 46}" width="860" style="max-width:100%;margin-top:8px" role="img" aria-label="where the time went">${rows.join('')}</svg>`
+<svg viewBox="0 0 860 ${bands.length * 46}" width="860" style="max-width:100%;margin-top:8px"
+ role="img" aria-label="where the time went">${rows.join('')}</svg>`
 }
 
 /**
- * A run as one self-contained HTML page: planned, simulated and measured Gantt charts above each other on one time axis, tables per
- * activity type, and where the time went. Nothing is loaded from elsewhere; its policy forbids any script but its own.
- * The number of elements grows with types and bands, never with bars, which are drawn on one canvas per band.
- * @param currency of all costs; without it they are shown as bare numbers and the page says so.
+ * A run as one self-contained HTML page: planned, simulated and measured Gantt charts above each
+ * other on one time axis, tables per activity type, and the phases of the run's time. The page
+ * loads no other resource; its policy forbids any script but its own. The number of elements grows
+ * with types and bands, never with bars: each band is drawn on one canvas.
+ * @param currency of all costs; without it they are bare numbers, and the page notes the missing
+ *   currency.
  * @throws RangeError naming the activity whose times are not finite or not in order.
  */
 export const timelineHtml = (input: TimelineInput, currency?: string): string => {
   const priced = `cost, ${currency ?? 'no currency set'}`
-  const amount = (cost: number): string => `${money(cost)}${currency === undefined ? '' : ` ${escaped(currency)}`}`
-  const bands = order.flatMap((label) => input.bands.filter((band) => band.label === label && band.bars.length > 0))
+  const amount = (cost: number): string =>
+    `${money(cost)}${currency === undefined ? '' : ` ${escaped(currency)}`}`
+  const bands = order.flatMap((label) =>
+    input.bands.filter((band) => band.label === label && band.bars.length > 0),
+  )
   for (const { bars } of bands) bars.forEach(assertBar)
-  const types = [...new Set(bands.flatMap(({ bars }) => bars.toSorted((a, b) => a.startAt - b.startAt).map(({ type }) => type)))]
+  const types = [
+    ...new Set(
+      bands.flatMap(({ bars }) => bars.toSorted((a, b) => a.startAt - b.startAt).map(({ type }) => type)),
+    ),
+  ]
   const typeIndex = new Map(types.map((type, index) => [type, index]))
-  const end = bands.flatMap(({ bars }) => bars).reduce((most, bar) => Math.max(most, bar.finishAt), input.run.wallSeconds ?? 0)
+  const end = bands
+    .flatMap(({ bars }) => bars)
+    .reduce((most, bar) => Math.max(most, bar.finishAt), input.run.wallSeconds ?? 0)
   const data = {
     colours: types.map((_, index) => colourOf(index)),
     types,
@@ -218,14 +278,19 @@ export const timelineHtml = (input: TimelineInput, currency?: string): string =>
     `mode <b>${escaped(run.mode)}</b>`,
     ...(run.makespanSeconds === null ? [] : [`makespan <b>${seconds(run.makespanSeconds)}</b>`]),
     ...(run.cost === null ? [] : [`cost <b>${amount(run.cost)}</b>`]),
-    ...(run.startedAt === undefined ? [] : [`started <b>${new Date(run.startedAt * 1000).toISOString().replace(/\.\d+Z$/, 'Z')}</b>`]),
+    ...(run.startedAt === undefined
+      ? []
+      : [`started <b>${new Date(run.startedAt * 1000).toISOString().replace(/\.\d+Z$/, 'Z')}</b>`]),
   ]
   const shownTypes = types.slice(0, 24)
   const legend = [
     ...shownTypes.map(
-      (type, index) => `<span title="${escaped(type)}"><i style="background:${colourOf(index)}"></i>${escaped(type)}</span>`,
+      (type, index) =>
+        `<span title="${escaped(type)}"><i style="background:${colourOf(index)}"></i>${escaped(type)}</span>`,
     ),
-    ...(types.length > shownTypes.length ? [`<span>and ${types.length - shownTypes.length} more types</span>`] : []),
+    ...(types.length > shownTypes.length
+      ? [`<span>and ${types.length - shownTypes.length} more types</span>`]
+      : []),
   ].join('')
   const charts = bands.map(({ label, bars }, index) => {
     const facts = [
@@ -240,8 +305,11 @@ export const timelineHtml = (input: TimelineInput, currency?: string): string =>
     bands.length === 0
       ? '<p>Nothing has been planned or run yet.</p>'
       : `<div class="bar"><div class="legend">${legend}</div></div>
-<div class="bar"><div class="legend"><span><i class="idle"></i>lane idle</span><span><i class="launch"></i>launch overhead</span><span><i class="wait"></i>task waits for its lane</span><span><i class="move"></i>data moves</span><span><i class="bad"></i>failed or cancelled</span></div>
-<span><button id="closer" type="button">zoom in</button> <button id="wider" type="button">zoom out</button> <button id="all" type="button">whole run</button></span></div>
+<div class="bar"><div class="legend"><span><i class="idle"></i>lane idle</span>
+<span><i class="launch"></i>launch overhead</span><span><i class="wait"></i>task waits for its lane</span>
+<span><i class="move"></i>data moves</span><span><i class="bad"></i>failed or cancelled</span></div>
+<span><button id="closer" type="button">zoom in</button> <button id="wider" type="button">zoom out</button>
+<button id="all" type="button">whole run</button></span></div>
 ${charts.join('\n')}
 <h2>In total</h2>
 ${bandTable(bands, priced)}
@@ -252,7 +320,9 @@ ${whereTimeWent(bands)}
 <div id="tip"></div>
 <script type="application/json" id="data">${island(data)}</script>
 <script>${timelineScript}</script>`
-  const policy = `default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-${createHash('sha256').update(timelineScript).digest('base64')}'`
+  const policy =
+    `default-src 'none'; style-src 'unsafe-inline'; script-src ` +
+    `'sha256-${createHash('sha256').update(timelineScript).digest('base64')}'`
   return `<!doctype html>
 <html lang="en">
 <head>

@@ -1,5 +1,6 @@
 /**
- * The timeline of a run: where its time went, as phases on one clock. Pure; `timeline-page.ts` draws the same input as a page.
+ * The timeline of a run: the phases of its time on one clock. Pure; `timeline-page.ts` draws the
+ * same input as a page.
  */
 
 export interface TimelineInput {
@@ -8,15 +9,39 @@ export interface TimelineInput {
     id: string
     status: string
     mode: string
-    /** Seconds since epoch at which the bars' zero lies; absent where the clock is simulated and starts at 0. */
+    /**
+     * The zero of the bars, in seconds since epoch; absent where the clock is simulated and starts
+     * at 0.
+     */
     startedAt?: number
-    /** Seconds from the run's start to its recorded end, where that is later than its last task (closing of the run). */
+    /**
+     * Seconds from the run's start to its recorded end, where the closing of the run makes that
+     * later than its last task.
+     */
     wallSeconds?: number
     makespanSeconds: number | null
     cost: number | null
   }
-  /** At most one of each label; a band without bars is as good as absent. */
+  /** Work on machines that were made for the run, in seconds from its start. */
+  infrastructure?: InfrastructurePhase[]
+  /** At most one of each label. A band without bars equals an absent one. */
   bands: TimelineBand[]
+}
+
+export const infrastructureCategories = [
+  ...(['infrastructure-provision', 'infrastructure-start', 'connection-validation'] as const),
+  ...(['infrastructure-stop', 'infrastructure-destroy'] as const),
+] as const
+export type InfrastructureCategory = (typeof infrastructureCategories)[number]
+
+/** One step of an operation at a cloud provider. */
+export interface InfrastructurePhase {
+  operationId: string
+  category: InfrastructureCategory
+  status: string
+  from: number
+  /** Of one that goes on: now. */
+  to: number
 }
 
 export type BandLabel = 'planned' | 'simulated' | 'measured'
@@ -26,7 +51,9 @@ export interface TimelineBand {
   bars: TimelineBar[]
 }
 
-/** One attempt of one task. Times in seconds from the run's start, finite, `startAt` ≤ `finishAt`. */
+/**
+ * One attempt of one task. Times in seconds from the run's start, finite, `startAt` ≤ `finishAt`.
+ */
 export interface TimelineBar {
   activityId: string
   name: string
@@ -34,12 +61,15 @@ export interface TimelineBar {
   /** Core or slot within the resource; may be empty. */
   lane: string
   resource: string
-  /** Predecessors done. From here to `startAt` the task waits: for its data, then for its lane. */
+  /**
+   * The predecessors are done. From here to `startAt` the task waits: for its data, then for its
+   * lane.
+   */
   readyAt?: number
   queuedAt?: number
   /** Before the overheads (boot, container, launch). */
   startAt: number
-  /** Of a task that still runs: now. */
+  /** For a running task: now. */
   finishAt: number
   status?: string
   attempt?: number
@@ -47,15 +77,26 @@ export interface TimelineBar {
   transferSeconds?: number
   /** The part of `startAt` … `finishAt` before the program ran. */
   overheadSeconds?: number
+  /** When its executable was there, and how long that took: within its overhead. */
+  preparedAt?: number
+  preparationSeconds?: number
 }
 
-export type PhaseCategory = 'workspace-transfer' | 'resource-queue' | 'launch' | 'runtime'
+export type PhaseCategory =
+  | 'workspace-transfer'
+  | 'resource-queue'
+  | 'executable-preparation'
+  | 'launch'
+  | 'runtime'
 
-/** Times on the clock of the run's task records: seconds since epoch, or simulated seconds from 0. */
+/**
+ * Times on the clock of the run's task records: seconds since epoch, or simulated seconds from 0.
+ */
 export interface TimelinePhase {
   id: string
-  category: PhaseCategory
+  category: PhaseCategory | InfrastructureCategory
   activityId: string
+  operationId?: string
   status: string
   source: BandLabel
   startedAt: number
@@ -70,10 +111,17 @@ export interface TimelineSummary {
   wallSeconds: number
   /** Last end minus first start of a program. */
   computeMakespanSeconds: number
-  /** Time in which at least one phase was going on. */
+  /** Time during which at least one phase went on. */
   coveredWallSeconds: number
   unclassifiedWallSeconds: number
-  totals: { workspaceTransferSeconds: number; resourceQueueSeconds: number; launchSeconds: number; runtimeSeconds: number }
+  totals: {
+    workspaceTransferSeconds: number
+    resourceQueueSeconds: number
+    executablePreparationSeconds: number
+    launchSeconds: number
+    runtimeSeconds: number
+    infrastructureSeconds?: number
+  }
   phases: TimelinePhase[]
 }
 
@@ -83,17 +131,24 @@ interface Interval {
 }
 
 /**
- * A bar cut at its known moments, without gap or overlap from the moment it was ready to its end; parts may be empty.
- * A transfer longer than the wait is cut off at the start: what was moved earlier belongs to the time before the task was ready.
+ * A bar cut at its recorded times, without gap or overlap from its ready time to its end; parts may
+ * be empty. A transfer longer than the wait is cut at its start: data moved earlier belongs to the
+ * time before the task was ready.
  */
 export const partsOf = (bar: TimelineBar): Record<PhaseCategory, Interval> => {
   const ready = Math.min(bar.readyAt ?? bar.queuedAt ?? bar.startAt, bar.startAt)
   const moved = Math.min(ready + Math.max(0, bar.transferSeconds ?? 0), bar.startAt)
   const launched = Math.min(bar.startAt + Math.max(0, bar.overheadSeconds ?? 0), bar.finishAt)
+  // The clock of a site may differ: what lies outside of the overhead is cut.
+  const within = (at: number): number => Math.min(Math.max(at, bar.startAt), launched)
+  const prepared = bar.preparedAt === undefined ? bar.startAt : within(bar.preparedAt)
+  const preparing = within(prepared - Math.max(0, bar.preparationSeconds ?? 0))
   return {
     'workspace-transfer': { from: ready, to: moved },
-    'resource-queue': { from: moved, to: bar.startAt },
-    launch: { from: bar.startAt, to: launched },
+    // Before it is prepared the task waits in the site's own queue.
+    'resource-queue': { from: moved, to: preparing === prepared ? bar.startAt : preparing },
+    'executable-preparation': { from: preparing, to: prepared },
+    launch: { from: preparing === prepared ? bar.startAt : prepared, to: launched },
     runtime: { from: launched, to: bar.finishAt },
   }
 }
@@ -110,7 +165,7 @@ const measure = (intervals: readonly Interval[]): number => {
   return covered
 }
 
-/** Numbers that a timeline cannot be drawn from are a fault of the caller. */
+/** Numbers that a timeline cannot show are a fault of the caller. */
 export const assertBar = (bar: TimelineBar): void => {
   const numbers: [string, number | undefined][] = [
     ['readyAt', bar.readyAt],
@@ -126,19 +181,21 @@ export const assertBar = (bar: TimelineBar): void => {
   }
   if (bar.finishAt < bar.startAt) {
     throw new RangeError(
-      `finishAt ${bar.finishAt} of ${bar.activityId} is before its startAt ${bar.startAt}: a timeline needs them in order`,
+      `finishAt ${bar.finishAt} of ${bar.activityId} is before its startAt ${bar.startAt}: a ` +
+        'timeline needs them in order',
     )
   }
 }
 
-/** What happened most truly: measured before simulated before planned. */
+/** The most reliable band: measured before simulated before planned. */
 const truest = (bands: readonly TimelineBand[]): TimelineBand | undefined =>
   (['measured', 'simulated', 'planned'] as const)
     .map((label) => bands.find((band) => band.label === label && band.bars.length > 0))
     .find((band) => band !== undefined)
 
 /**
- * The timeline as data, of the truest band that has bars. Phases are in order of their start; empty ones are left out.
+ * The timeline as data, from the most reliable band that has bars. Phases are in order of their
+ * start; empty ones are left out.
  * @throws RangeError naming the activity whose times are not finite or not in order.
  */
 export const timelineSummary = (input: TimelineInput): TimelineSummary => {
@@ -152,12 +209,23 @@ export const timelineSummary = (input: TimelineInput): TimelineSummary => {
       .map(([category, part]) => ({ bar, category: category as PhaseCategory, part })),
   )
   const total = (category: PhaseCategory): number =>
-    pieces.reduce((sum, piece) => (piece.category === category ? sum + piece.part.to - piece.part.from : sum), 0)
+    pieces.reduce(
+      (sum, piece) => (piece.category === category ? sum + piece.part.to - piece.part.from : sum),
+      0,
+    )
   const runtimes = bars.map((bar) => partsOf(bar).runtime)
-  // Before the run's start nothing can have happened in it, but clocks of machines differ: the earlier of both is its start.
+  const machines = (input.infrastructure ?? []).filter(({ from, to }) => to > from)
+  // No task begins before the run's start, but clocks of machines differ: the earlier time counts
+  // as the start.
   const start = pieces.reduce((least, { part }) => Math.min(least, part.from), 0)
-  const end = bars.reduce((most, bar) => Math.max(most, bar.finishAt), Math.max(0, input.run.wallSeconds ?? 0))
-  const covered = measure(pieces.map(({ part }) => part))
+  const end = bars.reduce(
+    (most, bar) => Math.max(most, bar.finishAt),
+    Math.max(0, input.run.wallSeconds ?? 0),
+  )
+  const covered = measure([
+    ...pieces.map(({ part }) => part),
+    ...machines.map(({ from, to }) => ({ from: Math.max(from, start), to: Math.min(to, end) })),
+  ])
   return {
     startedAt: origin + start,
     finishedAt: origin + end,
@@ -172,12 +240,26 @@ export const timelineSummary = (input: TimelineInput): TimelineSummary => {
     totals: {
       workspaceTransferSeconds: total('workspace-transfer'),
       resourceQueueSeconds: total('resource-queue'),
+      executablePreparationSeconds: total('executable-preparation'),
       launchSeconds: total('launch'),
       runtimeSeconds: total('runtime'),
+      ...(machines.length === 0
+        ? {}
+        : { infrastructureSeconds: machines.reduce((sum, { from, to }) => sum + to - from, 0) }),
     },
-    phases: pieces
-      .toSorted((a, b) => a.part.from - b.part.from)
-      .map(({ bar, category, part }) => ({
+    phases: [
+      ...machines.map(({ operationId, category, status, from, to }) => ({
+        ...{
+          id: `${input.run.id}:${operationId}:${category}`,
+          category,
+          activityId: '',
+          operationId,
+          status,
+        },
+        ...{ source: 'measured' as const, startedAt: origin + from, finishedAt: origin + to },
+        durationSeconds: to - from,
+      })),
+      ...pieces.map(({ bar, category, part }) => ({
         id: `${input.run.id}:${bar.activityId}:${bar.attempt ?? 1}:${category}`,
         category,
         activityId: bar.activityId,
@@ -187,5 +269,6 @@ export const timelineSummary = (input: TimelineInput): TimelineSummary => {
         finishedAt: origin + part.to,
         durationSeconds: part.to - part.from,
       })),
+    ].toSorted((a, b) => a.startedAt - b.startedAt),
   }
 }

@@ -10,11 +10,18 @@ const PricedRow = z.object({
   costModel: z.string().optional(),
 })
 
-const UseRow = z.object({ id: z.string(), first: z.number(), last: z.number(), runtimeSeconds: z.number(), count: z.number() })
+const UseRow = z.object({
+  id: z.string(),
+  first: z.number(),
+  last: z.number(),
+  runtimeSeconds: z.number(),
+  count: z.number(),
+})
 
 /**
- * Charges the attempts of a run for the active windows of resources that are paid so, by the rule of planner and
- * simulator. SQL sums the use of each resource, `windowPrice` puts the price on.
+ * Charges a run's attempts for the active windows of resources that are billed by windows, by the
+ * rule of planner and simulator. SQL sums the use of each resource, `windowPrice` computes the
+ * price.
  */
 export const chargeWindows = async (tx: Db, runId: string): Promise<void> => {
   const resources = await tx.many(
@@ -43,12 +50,16 @@ export const chargeWindows = async (tx: Db, runId: string): Promise<void> => {
   )
   const prices = uses.map((use) => windowPrice(use, paid.get(use.id) ?? 0))
   await tx.run(sql`update task_executions t set cost = coalesce(t.runtime_seconds, 0) * w.per_second + w.each
-      -- What was moved for an activity is with its last attempt: of the others only the ids of the transfers tell.
+      -- What was moved for an activity is with its last attempt: of the others only the ids of the
+      -- transfers tell.
       + case when not exists (select from task_executions l where l.execution_run_id = t.execution_run_id
-          and l.activity_position = t.activity_position and l.attempt > t.attempt and l.started_at is not null and l.finished_at is not null)
+          and l.activity_position = t.activity_position and l.attempt > t.attempt and l.started_at is not null
+            and l.finished_at is not null)
         then coalesce((select sum(d.cost) from data_transfer_observations d
           where d.execution_run_id = t.execution_run_id and d.consumer_activity_id = t.activity_id), 0) else 0 end
-    from unnest(${uses.map(({ id }) => id)}::text[], ${prices.map(({ perRuntimeSecond }) => perRuntimeSecond)}::float8[],
+    from unnest(${uses.map(({ id }) => id)}::text[],
+      ${prices.map(({ perRuntimeSecond }) => perRuntimeSecond)}::float8[],
       ${prices.map(({ each }) => each)}::float8[]) as w (id, per_second, each)
-    where t.execution_run_id = ${runId} and t.planned_resource_id = w.id and t.started_at is not null and t.finished_at is not null`)
+    where t.execution_run_id = ${runId} and t.planned_resource_id = w.id and t.started_at is not null
+      and t.finished_at is not null`)
 }

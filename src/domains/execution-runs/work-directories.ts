@@ -1,3 +1,4 @@
+import { rm } from 'node:fs/promises'
 import { z } from 'zod'
 import { sql, type Db } from '../../db/sql.ts'
 import type { SiteDrivers } from '../../executor/drivers.ts'
@@ -11,32 +12,41 @@ const Unkept = z.object({
   attempt: z.number(),
   runtimeId: z.string(),
   resourceId: z.string(),
+  /** The copy on this host of what a machine had that may be gone. */
+  kept: z.string().optional(),
 })
 
-/** A site that does not answer keeps its files: the end of a run does not wait for it longer than this. */
+/** The end of a run waits at most this long for a site. A silent site keeps its files. */
 const deadlineMs = 15_000
 
 /**
- * Removes the work directories of activities with `keepDisk: false` when every activity of the run has completed, and marks the locations
- * of their files as deleted; digests and sizes stay. Without `keepDisk` everything is kept, and so it is when the run did not complete,
- * so that it can be looked at and tried again. Answers how many were removed.
+ * Removes the work directories of activities with `keepDisk: false` when every activity of the run
+ * has completed, and marks the locations of their files as deleted; digests and sizes stay. All
+ * directories of a run that did not complete are kept, for inspection and retries, and so are those
+ * without `keepDisk`.
+ * @returns the number of removed directories
  */
 export const removeUnkept = async (db: Db, sites: SiteDrivers, runId: string): Promise<number> => {
   const unkept = await db.many(
     Unkept,
-    sql`select t.id, t.handle_name as name, t.activity_id, t.attempt, t.runtime_id, t.planned_resource_id as resource_id
+    sql`select t.id, t.handle_name as name, t.activity_id, t.attempt, t.runtime_id,
+        t.planned_resource_id as resource_id,
+        t.metadata ->> 'keptAt' as kept
       from task_executions t join execution_runs r on r.id = t.execution_run_id
       join activity_definitions a on a.workflow_version_id = r.content_version_id and a.position = t.activity_position
-      where r.id = ${runId} and r.status = 'running' and r.completed_activity_count = r.activity_count and t.handle_name is not null and a.metadata -> 'keepDisk' = 'false'::jsonb`,
+      where r.id = ${runId} and r.status = 'running' and r.completed_activity_count = r.activity_count
+        and t.handle_name is not null and a.metadata -> 'keepDisk' = 'false'::jsonb`,
   )
   if (unkept.length === 0) return 0
   const facts = await readSiteSnapshot(db, runId)
   const removed: z.output<typeof Unkept>[] = []
   const placed = placer(facts)
-  // What one site refuses to remove is kept; the others' are removed all the same.
+  // A directory that a site refuses to remove stays. The other sites remove theirs all the same.
   const removal = Promise.allSettled(
     unkept.map(async (attempt) => {
-      await sites.at(placed(attempt.runtimeId, attempt.resourceId), facts).driver.remove(attempt.name)
+      await (attempt.kept === undefined
+        ? sites.at(placed(attempt.runtimeId, attempt.resourceId), facts).driver.remove(attempt.name)
+        : rm(attempt.kept, { recursive: true, force: true }))
       removed.push(attempt)
     }),
   )
@@ -44,8 +54,10 @@ export const removeUnkept = async (db: Db, sites: SiteDrivers, runId: string): P
   await Promise.race([removal, new Promise((resolve) => (timer = setTimeout(resolve, deadlineMs)))])
   clearTimeout(timer)
   const gone = [...removed]
-  await db.run(sql`update data_locations l set status = 'deleted' from data_object_instances o, unnest(${gone.map(({ activityId }) => activityId)}::text[],
+  await db.run(sql`update data_locations l set status = 'deleted'
+    from data_object_instances o, unnest(${gone.map(({ activityId }) => activityId)}::text[],
       ${gone.map(({ attempt }) => attempt)}::integer[]) as gone (activity_id, attempt)
-    where l.execution_run_id = ${runId} and o.id = l.data_object_instance_id and o.producer_activity_id = gone.activity_id and o.attempt = gone.attempt`)
+    where l.execution_run_id = ${runId} and o.id = l.data_object_instance_id
+      and o.producer_activity_id = gone.activity_id and o.attempt = gone.attempt`)
   return gone.length
 }

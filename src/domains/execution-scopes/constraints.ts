@@ -1,11 +1,15 @@
 import type { ConstraintTexts } from '../../db/errors.ts'
 
-/** What a violated constraint of this domain's tables means to the caller. */
+/** The meaning of violated constraints of this domain's tables for the caller. */
 export const executionScopeConstraints: ConstraintTexts = {
   execution_scopes_pkey: { path: 'id', message: 'is taken by another execution scope; choose another id' },
-  execution_scope_environments_pkey: { path: 'environmentVersionIds', message: 'names an environment version twice' },
+  execution_scope_environments_pkey: {
+    path: 'environmentVersionIds',
+    message: 'holds a version more than once; list it once',
+  },
   execution_scope_environments_version: {
     path: 'environmentVersionIds',
-    message: 'the environment version does not exist, or an execution scope uses it',
+    message:
+      'holds an id that names no environment version (register the environment first), or a scope uses the version',
   },
 }

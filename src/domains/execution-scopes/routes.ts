@@ -4,9 +4,22 @@ import { arraySizes, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
 import { route, Reply, type Route } from '../../http/route.ts'
 import { missing } from '../../refusal.ts'
 import { ExecutionScopeDocument } from './schemas.ts'
-import { createScope, deleteScope, listScopes, readExecutionScope, storeProblems, type ScopeUse } from './store.ts'
+import {
+  createScope,
+  deleteScope,
+  listScopes,
+  readExecutionScope,
+  scopeStoreProblems,
+  type ScopeUse,
+} from './store.ts'
 
-export const executionScopeRoutes = ({ db, uses }: { db: Db; uses: { executionScope: readonly ScopeUse[] } }): Route[] => [
+export const executionScopeRoutes = ({
+  db,
+  uses,
+}: {
+  db: Db
+  uses: { executionScope: readonly ScopeUse[] }
+}): Route[] => [
   route({
     method: 'GET',
     path: '/execution-scopes/',
@@ -28,7 +41,7 @@ export const executionScopeRoutes = ({ db, uses }: { db: Db; uses: { executionSc
     body: ExecutionScopeDocument,
     response: ExecutionScopeDocument,
     status: 201,
-    alsoCheck: ({ document }) => storeProblems(db, document),
+    alsoCheck: ({ document }) => scopeStoreProblems(db, document),
     audit: {
       eventType: 'execution-scope.created',
       summary: ({ body }) => `execution scope ${(body as ExecutionScopeDocument).id} created`,
@@ -56,7 +69,10 @@ export const executionScopeRoutes = ({ db, uses }: { db: Db; uses: { executionSc
     tag: 'execution-scopes',
     summary: 'Delete a scope that nothing uses',
     refuses: [422],
-    audit: { eventType: 'execution-scope.deleted', summary: ({ params }) => `execution scope ${params['scopeId'] ?? ''} deleted` },
+    audit: {
+      eventType: 'execution-scope.deleted',
+      summary: ({ params }) => `execution scope ${params['scopeId'] ?? ''} deleted`,
+    },
     handle: async ({ params }) => {
       await deleteScope(db, params.scopeId, uses.executionScope)
       return undefined

@@ -6,7 +6,9 @@ export const ExecutionScopeDocument = z
   .strictObject({
     id: Id,
     name: Name,
-    networkTopologyId: OptionalId.default('').describe('informational; a topology names its scope, not the other way round'),
+    networkTopologyId: OptionalId.default('').describe(
+      'informational; a topology names its scope, not the other way round',
+    ),
     environmentVersionIds: z.array(Id).min(1, 'must name at least one environment version'),
     metadata: JsonObject.optional(),
   })
@@ -20,7 +22,7 @@ export const ExecutionScopeDocument = z
           context.addIssue({
             code: 'custom',
             path: ['environmentVersionIds', i],
-            message: `the version ${JSON.stringify(id)} stands twice; name it once`,
+            message: `${JSON.stringify(id)} is listed more than once; list it once`,
           })
         seen.add(id)
       })

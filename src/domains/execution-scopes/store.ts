@@ -8,14 +8,20 @@ import { ExecutionScopeDocument } from './schemas.ts'
 
 const selected = (from: Sql): Sql =>
   sql`select s.id, s.name, s.network_topology_id, s.metadata,
-        (select json_agg(environment_version_id order by position) from execution_scope_environments where execution_scope_id = s.id) as environment_version_ids
+        (select json_agg(environment_version_id order by position) from execution_scope_environments
+          where execution_scope_id = s.id) as environment_version_ids
       from ${from}`
 
 /** Scopes by name; `total` is counted to one above `countBound`. */
-export const listScopes = async (db: Db, page: Page): Promise<{ rows: ExecutionScopeDocument[]; total: number }> => {
+export const listScopes = async (
+  db: Db,
+  page: Page,
+): Promise<{ rows: ExecutionScopeDocument[]; total: number }> => {
   const rows = await db.many(
     ExecutionScopeDocument,
-    selected(sql`execution_scopes s order by s.name collate "C", s.id limit ${page.limit} offset ${page.offset}`),
+    selected(
+      sql`execution_scopes s order by s.name collate "C", s.id limit ${page.limit} offset ${page.offset}`,
+    ),
   )
   const total = await countUpTo(db, sql`execution_scopes`, countBound)
   return { rows, total }
@@ -24,13 +30,21 @@ export const listScopes = async (db: Db, page: Page): Promise<{ rows: ExecutionS
 export const readExecutionScope = (db: Db, id: string): Promise<ExecutionScopeDocument | undefined> =>
   db.maybe(ExecutionScopeDocument, selected(sql`execution_scopes s where s.id = ${id}`))
 
-/** What a scope names, also one that its schema refuses; blank where it says nothing readable. */
-const Named = z.object({ id: z.string().catch(''), environmentVersionIds: z.array(z.string().catch('')).catch([]) })
+/**
+ * The names in a scope, also in one that its schema refuses; blank where a member is not readable.
+ */
+const Named = z.object({
+  id: z.string().catch(''),
+  environmentVersionIds: z.array(z.string().catch('')).catch([]),
+})
 
 const ChecksRow = z.object({ taken: z.boolean(), versions: z.array(z.string()) })
 
-/** What only the store knows against a new scope: its id is taken, versions that do not exist. Takes any value. */
-export const storeProblems = async (db: Db, scope: unknown): Promise<Problem[]> => {
+/**
+ * Problems of a new scope that only the store can find: a taken id, versions that do not exist.
+ * Takes any value.
+ */
+export const scopeStoreProblems = async (db: Db, scope: unknown): Promise<Problem[]> => {
   const named = Named.safeParse(scope)
   if (!named.success) return []
   const { id: scopeId, environmentVersionIds: ids } = named.data
@@ -41,42 +55,60 @@ export const storeProblems = async (db: Db, scope: unknown): Promise<Problem[]> 
   )
   const known = new Set(versions)
   return [
-    ...(taken ? [{ path: 'id', message: `the execution scope id ${JSON.stringify(scopeId)} is taken; choose another` }] : []),
+    ...(taken
+      ? [
+          {
+            path: 'id',
+            message: `${JSON.stringify(scopeId)} is taken by another execution scope; choose another id`,
+          },
+        ]
+      : []),
     ...ids.flatMap((id, i) =>
       known.has(id) || id === ''
         ? []
         : [
             {
               path: `environmentVersionIds.${String(i)}`,
-              message: `${JSON.stringify(id)} names no environment version; register the environment first (its version.id is meant)`,
+              message:
+                `${JSON.stringify(id)} names no environment version; register the environment first ` +
+                '(its version.id is meant)',
             },
           ],
     ),
   ]
 }
 
-/** Stores a new scope, or refuses (422) with everything that the store knows against it. */
+/** Stores a new scope. @throws Refusal 422 with all problems that the store finds */
 export const createScope = (db: Db, scope: ExecutionScopeDocument): Promise<void> =>
   db.transaction(async (tx) => {
-    const problems = await storeProblems(tx, scope)
+    const problems = await scopeStoreProblems(tx, scope)
     if (problems.length > 0) throw unacceptable(problems)
     await tx.run(
-      sql`insert into execution_scopes (id, name, network_topology_id, metadata)
-          values (${scope.id}, ${scope.name}, ${scope.networkTopologyId}, ${scope.metadata === undefined ? null : JSON.stringify(scope.metadata)})`,
+      sql`insert into execution_scopes (id, name, network_topology_id, metadata, searched_environments)
+          values (${scope.id}, ${scope.name}, ${scope.networkTopologyId},
+            ${scope.metadata === undefined ? null : JSON.stringify(scope.metadata)},
+            ${scope.environmentVersionIds.join('\n')})`,
     )
     await tx.run(
       sql`insert into execution_scope_environments (execution_scope_id, environment_version_id, position)
-          select ${scope.id}, id, position from unnest(${scope.environmentVersionIds}::text[]) with ordinality as named(id, position)`,
+          select ${scope.id}, id, position from unnest(${scope.environmentVersionIds}::text[]) with ordinality
+            as named(id, position)`,
     )
   })
 
-/** Whose target is the id of a scope. */
+/** SQL: the scopes that include a version of an environment. */
+export const scopesWith = (environmentId: string): Sql =>
+  sql`select e.execution_scope_id from execution_scope_environments e
+    join environment_versions v on v.id = e.environment_version_id where v.environment_id = ${environmentId}`
+
+/** A use of a scope; the target is the scope's id. */
 export type ScopeUse = Use<string>
 
-/** Deletes a scope; 404 for an unknown id, 422 while anything uses it. */
+/** Deletes a scope. @throws Refusal 404 for an unknown id, 422 while a record uses it */
 export const deleteScope = (db: Db, id: string, uses: readonly ScopeUse[]): Promise<void> =>
   db.transaction(async (tx) => {
-    if ((await tx.run(sql`select 1 from execution_scopes where id = ${id} for update`)) === 0) throw missing('execution scope', id)
+    if ((await tx.run(sql`select 1 from execution_scopes where id = ${id} for update`)) === 0)
+      throw missing('execution scope', id)
     const users = await findUsers(tx, uses, id)
     if (users.length > 0) {
       throw unacceptable(

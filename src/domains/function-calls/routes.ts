@@ -4,16 +4,21 @@ import { Refusal } from '../../refusal.ts'
 import { AnswerReceipt, GivenAnswer, LinkQuery, OutputPart, PartReceipt } from './schemas.ts'
 import type { FunctionCalls } from './store.ts'
 
-/** A sync answer may have as much; base64 and JSON around the outputs included. */
+/** The limit of a synchronous answer, with base64 and JSON around the outputs included. */
 const largestAnswer = 100 * 1024 * 1024
-/** 4 MiB in base64, and room. */
+/** 4 MiB in base64, with room for the members around it. */
 const largestPart = 6 * 1024 * 1024 + 4096
 
 /**
- * What a function calls back: its own answer, inputs and outputs by reference. These routes need no token, since a function has none; every request
- * carries the signed link that was sent with its call.
+ * The routes that a function calls: its own answer, inputs and outputs by reference. They need no
+ * token, since a function has none. Every request carries the signed link that was sent with its
+ * call.
  */
-export const functionCallRoutes = ({ functionCalls }: { functionCalls: FunctionCalls | undefined }): Route[] => {
+export const functionCallRoutes = ({
+  functionCalls,
+}: {
+  functionCalls: FunctionCalls | undefined
+}): Route[] => {
   const opened = (): FunctionCalls => {
     if (functionCalls !== undefined) return functionCalls
     throw new Refusal(
@@ -21,7 +26,7 @@ export const functionCallRoutes = ({ functionCalls }: { functionCalls: FunctionC
       'the vault has no key, so links for functions cannot be signed; name a key file in SERVICE_VAULT_KEY_FILE',
     )
   }
-  /** Nobody without a link makes the service read a large body. */
+  /** A request without a link cannot make the service read a large body. */
   const admit =
     (purpose: LinkPurpose) =>
     ({ params, query }: { params: Record<string, string>; query: unknown }) =>
@@ -39,9 +44,15 @@ export const functionCallRoutes = ({ functionCalls }: { functionCalls: FunctionC
       body: GivenAnswer,
       limitBytes: largestAnswer,
       response: AnswerReceipt,
-      refuses: [401],
-      audit: { eventType: 'function-call.answered', summary: ({ params }) => `function call ${params['name'] ?? ''} answered` },
-      handle: async ({ params, query, body }) => ({ name: params.name, kept: await opened().answer(params.name, query, body) }),
+      refuses: [401, 423],
+      audit: {
+        eventType: 'function-call.answered',
+        summary: ({ params }) => `function call ${params['name'] ?? ''} answered`,
+      },
+      handle: async ({ params, query, body }) => ({
+        name: params.name,
+        kept: await opened().answer(params.name, query, body),
+      }),
     }),
     route({
       method: 'GET',
@@ -70,8 +81,11 @@ export const functionCallRoutes = ({ functionCalls }: { functionCalls: FunctionC
       body: OutputPart,
       limitBytes: largestPart,
       response: PartReceipt,
-      refuses: [401, 409],
-      audit: { eventType: 'function-call.uploaded', summary: ({ params }) => `output of function call ${params['name'] ?? ''} uploaded` },
+      refuses: [401, 409, 423],
+      audit: {
+        eventType: 'function-call.uploaded',
+        summary: ({ params }) => `output of function call ${params['name'] ?? ''} uploaded`,
+      },
       handle: async ({ params, query, body }) => ({
         path: params.path,
         sizeBytes: await opened().upload(params.name, params.path, query, body),

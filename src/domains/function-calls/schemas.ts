@@ -1,10 +1,16 @@
 import { z } from 'zod'
 
-/** A call's own link: signed for one call, one purpose and a time. Without it a request is 401, like one with a wrong one. */
-export const LinkQuery = z.strictObject({ expires: z.string().max(16).optional(), signature: z.string().max(64).optional() })
+/**
+ * A call's own link, signed for one call, one purpose and a time. A request without a valid link is
+ * 401.
+ */
+export const LinkQuery = z.strictObject({
+  expires: z.string().max(16).optional(),
+  signature: z.string().max(64).optional(),
+})
 export type LinkQuery = z.output<typeof LinkQuery>
 
-/** What is in it is for the call's driver to judge. */
+/** The call's driver judges the content. */
 export const GivenAnswer = z
   .record(z.string(), z.unknown())
   .meta({ description: 'The answer of the function, as the call protocol has it' })
@@ -20,7 +26,7 @@ export const OutputPart = z.strictObject({
 
 export type OutputPart = z.output<typeof OutputPart>
 
-/** `kept`: this answer counts; an earlier one stays. */
+/** `kept`: true where this answer is the first and counts; an earlier answer stays. */
 export const AnswerReceipt = z.strictObject({ name: z.string(), kept: z.boolean() })
 
 export const PartReceipt = z.strictObject({ path: z.string(), sizeBytes: z.number() })

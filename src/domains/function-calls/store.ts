@@ -3,14 +3,19 @@ import { join } from 'node:path'
 import type { Readable } from 'node:stream'
 import { DriverError } from '../../drivers/runtime/contract/driver.ts'
 import { isErrno } from '../../drivers/runtime/contract/errno.ts'
-import { isCallName, openCalls, uploadedBytes, type CallFacts } from '../../drivers/runtime/serverless/calls.ts'
+import {
+  isCallName,
+  openCalls,
+  uploadedBytes,
+  type CallFacts,
+} from '../../drivers/runtime/serverless/calls.ts'
 import type { CallLinks, LinkPurpose } from '../../drivers/runtime/serverless/links.ts'
 import { excerpt, mostFiles, readAnswer } from '../../drivers/runtime/serverless/protocol.ts'
 import { isInside } from '../../drivers/runtime/local/staging.ts'
 import { missing, Refusal, unacceptable } from '../../refusal.ts'
 import type { LinkQuery, OutputPart } from './schemas.ts'
 
-/** Of one uploaded output. */
+/** The limit of one uploaded output. */
 const largestOutput = 16 * 1024 ** 3
 
 export interface FunctionCallParts {
@@ -21,12 +26,19 @@ export interface FunctionCallParts {
   clock: () => number
 }
 
-/** What functions may do with the calls of this machine, each by a link of its own. */
+/** The actions of functions on the calls of this machine, each permitted by its own link. */
 export const openFunctionCalls = ({ root, links, clock }: FunctionCallParts) => {
   const calls = openCalls(join(root, 'calls'))
 
-  /** @throws Refusal `unauthenticated` without a valid link, before anything is said about the call; `missing` for a call that is not known */
-  const admitted = async (name: string, purpose: LinkPurpose, { expires = '', signature = '' }: LinkQuery): Promise<CallFacts> => {
+  /**
+   * @throws Refusal `unauthenticated` without a valid link, before any fact about the call is
+   *   given; `missing` for an unknown call
+   */
+  const admitted = async (
+    name: string,
+    purpose: LinkPurpose,
+    { expires = '', signature = '' }: LinkQuery,
+  ): Promise<CallFacts> => {
     if (!isCallName(name) || !(await links.verify(name, purpose, { expires, signature }, clock())))
       throw new Refusal(
         'unauthenticated',
@@ -40,7 +52,7 @@ export const openFunctionCalls = ({ root, links, clock }: FunctionCallParts) => 
   return {
     admitted,
 
-    /** Keeps the first answer of a call. False: it had one, or has ended. */
+    /** Keeps the first answer of a call. @returns false where the call had one, or has ended */
     async answer(name: string, query: LinkQuery, document: unknown): Promise<boolean> {
       await admitted(name, 'result', query)
       const body = Buffer.from(JSON.stringify(document ?? null))
@@ -50,30 +62,45 @@ export const openFunctionCalls = ({ root, links, clock }: FunctionCallParts) => 
           throw unacceptable([{ path: 'state', message: `${answer} is no answer; send it at the end` }])
         return await calls.keepAnswer(name, { answer, receivedAt: clock() })
       } catch (error) {
-        if (error instanceof DriverError) throw unacceptable([{ path: '', message: `${error.message} (${excerpt(body)})`.slice(0, 1000) }])
+        if (error instanceof DriverError)
+          throw unacceptable([{ path: '', message: `${error.message} (${excerpt(body)})`.slice(0, 1000) }])
         throw error
       }
     },
 
-    async input(name: string, path: string, query: LinkQuery): Promise<{ stream: Readable; sizeBytes: number }> {
+    async input(
+      name: string,
+      path: string,
+      query: LinkQuery,
+    ): Promise<{ stream: Readable; sizeBytes: number }> {
       const { directory } = await admitted(name, 'inputs', query)
-      // Only what was staged for it; a link was sent as such and is not followed.
-      if (!calls.staged(name).some((file) => file.path === path && file.target === undefined)) throw missing('input', path)
+      // Only files staged for the call are read. A link was sent as a link and is not followed.
+      if (!calls.staged(name).some((file) => file.path === path && file.target === undefined))
+        throw missing('input', path)
       const file = join(directory, path)
       const facts = lstatSync(file, { throwIfNoEntry: false })
       if (facts?.isFile() !== true) throw missing('input', path)
       return { stream: createReadStream(file, { end: Math.max(0, facts.size - 1) }), sizeBytes: facts.size }
     },
 
-    /** Answers how many bytes of the output are there. */
+    /** @returns the number of stored bytes of the output */
     async upload(name: string, path: string, query: LinkQuery, part: OutputPart): Promise<number> {
       await admitted(name, 'outputs', query)
       if (calls.end(name) !== undefined || calls.hasAnswer(name))
-        throw new Refusal('conflict', `function call ${JSON.stringify(name)} has been answered; upload outputs before the answer`)
-      if (!isInside(path)) throw unacceptable([{ path: 'path', message: `${JSON.stringify(path)} must be a relative path without ..` }])
+        throw new Refusal(
+          'conflict',
+          `function call ${JSON.stringify(name)} has been answered; upload outputs before the answer`,
+        )
+      if (!isInside(path))
+        throw unacceptable([
+          { path: 'path', message: `${JSON.stringify(path)} must be a relative path without ..` },
+        ])
       const content = Buffer.from(part.contentBase64, 'base64')
       if (part.offset + content.length > largestOutput)
-        throw new Refusal('too_large', `an output may have ${largestOutput} bytes; leave larger ones in a storage of their own`)
+        throw new Refusal(
+          'too_large',
+          `an output may have ${largestOutput} bytes; leave larger ones in a storage of their own`,
+        )
       if (uploadedBytes(calls, name, path) === 0 && uploadsOf(name) >= mostFiles)
         throw new Refusal('too_large', `a call may upload ${mostFiles} outputs; pack them into fewer`)
       await calls.saveUpload(name, path, part.offset, content)

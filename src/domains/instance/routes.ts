@@ -2,17 +2,17 @@ import type { EngineSockets } from '../../clients/docker.ts'
 import type { Db } from '../../db/sql.ts'
 import { route, type Route } from '../../http/route.ts'
 import { missing, unacceptable } from '../../refusal.ts'
-import type { Links } from '../environment-connections/links.ts'
+import type { Links } from '../../connections/links.ts'
 import { openLimitsProbe, probeBuildkit, probeEngine, probeServer } from './probes.ts'
 import { InstanceDocument, PreferencesDocument, PreflightDocument } from './schemas.ts'
-import { readInstance, readPreferences, saveInstance, savePreferences } from './store.ts'
+import { readSystemInstance, readPreferences, saveInstance, savePreferences } from './store.ts'
 
-export interface InstanceParts {
+export interface SystemInstanceParts {
   db: Db
-  /** What the preflight check asks. */
+  /** The sockets that the preflight check contacts. */
   engineSockets: EngineSockets
   buildkitSocket: string
-  /** With the commands of this machine, where tasks run. */
+  /** The links with the commands of this machine, on which tasks run. */
   links: Pick<Links, 'localShell'>
 }
 
@@ -20,12 +20,15 @@ const refuseClientId = (clientId: string): void => {
   const { length } = Array.from(clientId)
   if (length >= 8 && length <= 128) return
   throw unacceptable([
-    { path: 'clientId', message: `must be 8 to 128 characters (got ${String(length)}); a client makes up its id once and keeps it` },
+    {
+      path: 'clientId',
+      message: `must be 8 to 128 characters (got ${String(length)}); a client makes up its id once and keeps it`,
+    },
   ])
 }
 
-export const instanceRoutes = (
-  { db, engineSockets, buildkitSocket, links }: InstanceParts,
+export const systemInstanceRoutes = (
+  { db, engineSockets, buildkitSocket, links }: SystemInstanceParts,
   probeLimits = openLimitsProbe(links.localShell),
 ): Route[] => [
   route({
@@ -37,7 +40,7 @@ export const instanceRoutes = (
     refuses: [404],
     response: InstanceDocument,
     handle: async () => {
-      const instance = await readInstance(db)
+      const instance = await readSystemInstance(db)
       if (instance === undefined) throw missing('instance', 'default')
       return instance
     },
@@ -57,7 +60,8 @@ export const instanceRoutes = (
     path: '/preflight/',
     tag: 'instance',
     summary:
-      'Whether the service, the container engine and the build backend answer now, and what holds tasks to their memory; takes 3 s at most',
+      'Whether the service, the container engine and the build backend answer now, and what holds ' +
+      'tasks to their memory; takes 3 s at most',
     public: 'get',
     response: PreflightDocument,
     handle: async () => {
@@ -89,7 +93,10 @@ export const instanceRoutes = (
     summary: 'Save what a client keeps for its user',
     body: PreferencesDocument,
     response: PreferencesDocument,
-    audit: { eventType: 'user-preferences.saved', summary: ({ params }) => `preferences of client ${params['clientId'] ?? ''} saved` },
+    audit: {
+      eventType: 'user-preferences.saved',
+      summary: ({ params }) => `preferences of client ${params['clientId'] ?? ''} saved`,
+    },
     handle: ({ params, body }) => {
       refuseClientId(params.clientId)
       return savePreferences(db, params.clientId, body)

@@ -3,7 +3,7 @@ import { memoryLimits } from '../../drivers/runtime/contract/cgroups.ts'
 import { choice, Id, Name } from '../../http/schema.ts'
 
 const MiB = 1024 * 1024
-/** Bytes that one transfer holds in memory. */
+/** The bytes of memory for one transfer. */
 export const transferBuffer = { usual: 8 * MiB, least: 5 * MiB, most: 64 * MiB } as const
 
 const Label = z.string().max(65_536).optional()
@@ -19,7 +19,8 @@ export const InstanceDocument = z.strictObject({
     .int()
     .refine(
       (bytes) => bytes === 0 || (bytes >= transferBuffer.least && bytes <= transferBuffer.most),
-      `must be from ${String(transferBuffer.least)} (5 MiB) to ${String(transferBuffer.most)} (64 MiB), or 0 for the default`,
+      `must be from ${String(transferBuffer.least)} (5 MiB) to ${String(transferBuffer.most)} (64 ` +
+        'MiB), or 0 for the default',
     )
     .default(0)
     .meta({ description: '5 MiB to 64 MiB; 0 means the default of 8 MiB' }),
@@ -29,21 +30,32 @@ export const InstanceDocument = z.strictObject({
 export type InstanceDocument = z.output<typeof InstanceDocument>
 
 const Probe = z.strictObject({ available: z.boolean(), message: z.string() })
-/** Whether a part that the service relies on answers now. */
+/** Whether a dependency of the service answers now. */
 export type Probe = z.output<typeof Probe>
 
-/** What holds tasks of this machine to their memory, as their records say it (`limits`). */
+/**
+ * The mechanism that limits the memory of tasks on this machine, as their records name it
+ * (`limits`).
+ */
 const LimitsProbe = z.strictObject({
   ...Probe.shape,
   memory: z.enum(memoryLimits).optional().describe('absent: the machine did not answer'),
 })
 export type LimitsProbe = z.output<typeof LimitsProbe>
 
-export const PreflightDocument = z.strictObject({ server: Probe, docker: Probe, buildkit: Probe, limits: LimitsProbe })
+export const PreflightDocument = z.strictObject({
+  server: Probe,
+  docker: Probe,
+  buildkit: Probe,
+  limits: LimitsProbe,
+})
 
 export const themes = ['light', 'dark'] as const
 
-/** What a client keeps for its user; the id in the path wins over the one in the document. */
+/**
+ * The preferences that a client stores for its user. The id in the path overrides that of the
+ * document.
+ */
 export const PreferencesDocument = z.strictObject({
   clientId: z.string().optional(),
   theme: choice(themes, 'light'),

@@ -1,10 +1,14 @@
 import { sql, type Db } from '../../db/sql.ts'
 import { InstanceDocument, PreferencesDocument, transferBuffer } from './schemas.ts'
 
-const columns = sql`id, name, nullif(description, '') as description, nullif(organization, '') as organization, nullif(location, '') as location,
+const columns = sql`id, name, nullif(description, '') as description, nullif(organization, '') as
+  organization, nullif(location, '') as location,
   transfer_buffer_bytes, created_at, updated_at`
 
-/** Gives the installation its first identity, from the name of its host, at the first start; later starts change nothing. */
+/**
+ * Gives the installation its first identity, from the name of its host, at the first start; later
+ * starts change nothing.
+ */
 export const ensureInstance = async (db: Db, hostname: string): Promise<void> => {
   const name = hostname.trim() === '' ? 'localhost' : hostname.trim().slice(0, 200)
   const id = `instance-${
@@ -14,15 +18,19 @@ export const ensureInstance = async (db: Db, hostname: string): Promise<void> =>
       .replace(/^-+|-+$/g, '') || 'local'
   }`
   await db.run(
-    sql`insert into system_instance (id, name, transfer_buffer_bytes) values (${id}, ${name}, ${transferBuffer.usual}) on conflict (singleton) do nothing`,
+    sql`insert into system_instance (id, name, transfer_buffer_bytes)
+      values (${id}, ${name}, ${transferBuffer.usual}) on conflict (singleton) do nothing`,
   )
 }
 
 /** Undefined only before `ensureInstance`. */
-export const readInstance = (db: Db): Promise<InstanceDocument | undefined> =>
+export const readSystemInstance = (db: Db): Promise<InstanceDocument | undefined> =>
   db.maybe(InstanceDocument, sql`select ${columns} from system_instance`)
 
-/** Saves the whole identity; what is omitted becomes empty or the default. Times are the service's own. */
+/**
+ * Saves the whole identity; an omitted member becomes empty or the default. The service sets the
+ * times.
+ */
 export const saveInstance = (db: Db, given: InstanceDocument): Promise<InstanceDocument> => {
   const { id, name, description = '', organization = '', location = '' } = given
   const bytes = given.transferBufferBytes === 0 ? transferBuffer.usual : given.transferBufferBytes
@@ -30,7 +38,8 @@ export const saveInstance = (db: Db, given: InstanceDocument): Promise<InstanceD
     InstanceDocument,
     sql`insert into system_instance (id, name, description, organization, location, transfer_buffer_bytes)
         values (${id}, ${name}, ${description}, ${organization}, ${location}, ${bytes})
-        on conflict (singleton) do update set id = excluded.id, name = excluded.name, description = excluded.description, organization = excluded.organization,
+        on conflict (singleton) do update set id = excluded.id, name = excluded.name, description =
+          excluded.description, organization = excluded.organization,
           location = excluded.location, transfer_buffer_bytes = excluded.transfer_buffer_bytes, updated_at = now()
         returning ${columns}`,
   )
@@ -49,7 +58,9 @@ export const savePreferences = (
 ): Promise<PreferencesDocument> =>
   db.one(
     PreferencesDocument,
-    sql`insert into user_preferences (client_id, theme, animations_enabled) values (${clientId}, ${theme}, ${animationsEnabled})
-        on conflict (client_id) do update set theme = excluded.theme, animations_enabled = excluded.animations_enabled, updated_at = now()
+    sql`insert into user_preferences (client_id, theme, animations_enabled)
+      values (${clientId}, ${theme}, ${animationsEnabled})
+        on conflict (client_id) do update set theme = excluded.theme, animations_enabled =
+          excluded.animations_enabled, updated_at = now()
         returning client_id, theme, animations_enabled, updated_at`,
   )

@@ -1,11 +1,26 @@
 import type { ConstraintTexts } from '../../db/errors.ts'
 
-/** What a violated constraint of this domain's tables means to the caller. */
+/** The meaning of violated constraints of this domain's tables for the caller. */
 export const networkTopologieConstraints: ConstraintTexts = {
   network_topologies_pkey: { path: 'id', message: 'is taken by another network topology; choose another id' },
-  network_topologies_scope: { path: 'executionScopeId', message: 'the execution scope does not exist, or a network topology uses it' },
-  network_links_pkey: { path: 'links', message: 'a link id is taken; link ids are global across topologies' },
-  network_links_pair: { path: 'links', message: 'two links join the same source and target' },
-  network_links_source: { path: 'links', message: 'the resource at one end is used by, or missing for, a network link' },
-  network_links_target: { path: 'links', message: 'the resource at one end is used by, or missing for, a network link' },
+  network_topologies_scope: {
+    path: 'executionScopeId',
+    message: 'names no execution scope (create it first), or a network topology uses the scope',
+  },
+  network_links_pkey: {
+    path: 'links',
+    message: 'hold an id that is taken; link ids are global across topologies, choose another id',
+  },
+  network_links_pair: {
+    path: 'links',
+    message: 'hold a pair of source and target twice; join it by one link',
+  },
+  network_links_source: {
+    path: 'links',
+    message: 'hold an end that names no resource (register it first), or a link uses the resource',
+  },
+  network_links_target: {
+    path: 'links',
+    message: 'hold an end that names no resource (register it first), or a link uses the resource',
+  },
 }

@@ -4,7 +4,7 @@ import { arraySizes, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
 import { route, Reply, type Route } from '../../http/route.ts'
 import { missing } from '../../refusal.ts'
 import { NetworkTopologyDocument } from './schemas.ts'
-import { createTopology, listTopologies, readNetworkTopology, storeProblems } from './store.ts'
+import { createTopology, listTopologies, readNetworkTopology, topologyStoreProblems } from './store.ts'
 
 export const networkTopologyRoutes = ({ db }: { db: Db }): Route[] => [
   route({
@@ -28,7 +28,7 @@ export const networkTopologyRoutes = ({ db }: { db: Db }): Route[] => [
     body: NetworkTopologyDocument,
     response: NetworkTopologyDocument,
     status: 201,
-    alsoCheck: ({ document }) => storeProblems(db, document),
+    alsoCheck: ({ document }) => topologyStoreProblems(db, document),
     audit: {
       eventType: 'network-topology.created',
       summary: ({ body }) => `network topology ${(body as NetworkTopologyDocument).id} created`,
@@ -36,7 +36,10 @@ export const networkTopologyRoutes = ({ db }: { db: Db }): Route[] => [
     handle: async ({ body }) => {
       await createTopology(db, body)
       const links = body.links.map((link) => ({ ...link, topologyId: body.id }))
-      return new Reply({ body: { ...body, links }, headers: { location: `/network-topologies/${encodeURIComponent(body.id)}/` } })
+      return new Reply({
+        body: { ...body, links },
+        headers: { location: `/network-topologies/${encodeURIComponent(body.id)}/` },
+      })
     },
   }),
   route({

@@ -6,8 +6,8 @@ export interface LinkProblem {
 }
 
 /**
- * What the links of a topology break among themselves: ids and pairs that stand twice, a link from a resource to itself. Takes any
- * value; what has the wrong shape is passed over.
+ * Problems among the links of a topology: repeated ids and pairs, a link from a resource to itself.
+ * Takes any value and skips members of the wrong shape.
  */
 export const linkProblems = (topology: unknown): LinkProblem[] => {
   const links = (topology as { links?: unknown } | null | undefined)?.links
@@ -25,12 +25,16 @@ export const linkProblems = (topology: unknown): LinkProblem[] => {
         problems.push({
           link,
           key: 'id',
-          message: `the link id ${JSON.stringify(id)} stands at links.${String(first)}.id already; give each its own`,
+          message: `${JSON.stringify(id)} is the id of links.${String(first)} too; give each link its own`,
         })
     }
     if (typeof source !== 'string' || typeof target !== 'string' || source === '' || target === '') return
     if (source === target)
-      problems.push({ link, key: 'targetResourceId', message: `a link cannot lead from the resource ${JSON.stringify(source)} to itself` })
+      problems.push({
+        link,
+        key: 'targetResourceId',
+        message: `${JSON.stringify(source)} is the source of the link too; name two resources`,
+      })
     const pair = JSON.stringify([source, target])
     const first = pairs.get(pair)
     if (first === undefined) pairs.set(pair, link)
@@ -38,7 +42,9 @@ export const linkProblems = (topology: unknown): LinkProblem[] => {
       problems.push({
         link,
         key: '',
-        message: `links.${String(first)} leads from ${JSON.stringify(source)} to ${JSON.stringify(target)} already; join the two links`,
+        message:
+          `links.${String(first)} leads from ${JSON.stringify(source)} to ${JSON.stringify(target)} ` +
+          'already; join the two links',
       })
   })
   return problems

@@ -16,7 +16,9 @@ export const NetworkLink = z.strictObject({
     .string()
     .max(255)
     .optional()
-    .describe('independent or fatpipe: every flow has the whole bandwidth; anything else, and nothing: flows share it'),
+    .describe(
+      'independent or fatpipe: every flow has the whole bandwidth; anything else, and nothing: flows share it',
+    ),
   maxConcurrentTransfers: Whole.default(0).describe('0: unlimited'),
   metadata: JsonObject.optional(),
 })

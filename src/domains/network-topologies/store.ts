@@ -25,17 +25,26 @@ const linkObject = object(
 /** Of a row `t` of network_topologies. */
 const topologyObject = object(
   { id: 't.id', name: 't.name', version: 't.version', executionScopeId: 't.execution_scope_id' },
-  { links: array(linkObject, 'network_links l where l.topology_id = t.id', 'l.position, l.id'), metadata: 't.metadata::text' },
+  {
+    links: array(linkObject, 'network_links l where l.topology_id = t.id', 'l.position, l.id'),
+    metadata: 't.metadata::text',
+  },
 )
 
 const Row = z.object({ document: NetworkTopologyDocument })
 const selected = (from: Sql): Sql => sql`select ${raw(topologyObject)}::json as document from ${from}`
 
 /** Topologies by name, newest version first; `total` is counted to one above `countBound`. */
-export const listTopologies = async (db: Db, page: Page): Promise<{ rows: NetworkTopologyDocument[]; total: number }> => {
+export const listTopologies = async (
+  db: Db,
+  page: Page,
+): Promise<{ rows: NetworkTopologyDocument[]; total: number }> => {
   const rows = await db.many(
     Row,
-    selected(sql`network_topologies t order by t.name collate "C", t.version desc, t.id limit ${page.limit} offset ${page.offset}`),
+    selected(
+      sql`network_topologies t order by t.name collate "C", t.version desc, t.id
+        limit ${page.limit} offset ${page.offset}`,
+    ),
   )
   const total = await countUpTo(db, sql`network_topologies`, countBound)
   return { rows: rows.map(({ document }) => document), total }
@@ -51,23 +60,28 @@ const Known = z.object({
   resources: z.array(z.object({ id: z.string(), inside: z.boolean() })),
 })
 
-/** What a topology names, also one that its schema refuses; blank where it says nothing readable. */
+/**
+ * The names in a topology, also in one that its schema refuses; blank where a member is not
+ * readable.
+ */
 const Name = z.string().catch('')
 const Named = z.object({
   id: Name,
   executionScopeId: Name,
   links: z
     .array(
-      z.object({ id: Name, sourceResourceId: Name, targetResourceId: Name }).catch({ id: '', sourceResourceId: '', targetResourceId: '' }),
+      z
+        .object({ id: Name, sourceResourceId: Name, targetResourceId: Name })
+        .catch({ id: '', sourceResourceId: '', targetResourceId: '' }),
     )
     .catch([]),
 })
 
 /**
- * What only the store knows against a topology: taken ids, an unknown scope, ends that do not exist or lie outside the scope's versions.
- * Takes any value.
+ * Problems of a topology that only the store can find: taken ids, an unknown scope, ends that do
+ * not exist or are outside the scope's versions. Takes any value.
  */
-export const storeProblems = async (db: Db, topology: unknown): Promise<Problem[]> => {
+export const topologyStoreProblems = async (db: Db, topology: unknown): Promise<Problem[]> => {
   const named = Named.safeParse(topology)
   if (!named.success) return []
   const { id, executionScopeId, links } = named.data
@@ -76,15 +90,22 @@ export const storeProblems = async (db: Db, topology: unknown): Promise<Problem[
     Known,
     sql`select exists (select from network_topologies where id = ${id}) as taken,
           exists (select from execution_scopes where id = ${executionScopeId}) as scope,
-          (select coalesce(json_agg(json_build_object('id', l.id, 'topology', l.topology_id)), '[]') from network_links l where l.id = any(${links.map((link) => link.id)})) as links,
-          (select coalesce(json_agg(json_build_object('id', r.id, 'inside', exists (select from execution_scope_environments s
-              where s.execution_scope_id = ${executionScopeId} and s.environment_version_id = r.environment_version_id))), '[]')
+          (select coalesce(json_agg(json_build_object('id', l.id, 'topology', l.topology_id)), '[]')
+            from network_links l where l.id = any(${links.map((link) => link.id)})) as links,
+          (select coalesce(json_agg(json_build_object('id', r.id, 'inside', exists (select
+            from execution_scope_environments s
+              where s.execution_scope_id = ${executionScopeId}
+                and s.environment_version_id = r.environment_version_id))), '[]')
             from resources r where r.id = any(${ends})) as resources`,
   )
   const topologyOf = new Map(known.links.map((link) => [link.id, link.topology]))
   const inside = new Map(known.resources.map((resource) => [resource.id, resource.inside]))
   const problems: Problem[] = []
-  if (known.taken) problems.push({ path: 'id', message: `the network topology id ${JSON.stringify(id)} is taken; choose another` })
+  if (known.taken)
+    problems.push({
+      path: 'id',
+      message: `${JSON.stringify(id)} is taken by another network topology; choose another id`,
+    })
   if (!known.scope && executionScopeId !== '')
     problems.push({
       path: 'executionScopeId',
@@ -95,18 +116,26 @@ export const storeProblems = async (db: Db, topology: unknown): Promise<Problem[
     if (owner !== undefined) {
       problems.push({
         path: `links.${String(i)}.id`,
-        message: `the link id ${JSON.stringify(link.id)} is taken by topology ${JSON.stringify(owner)}; ids are global, choose another`,
+        message:
+          `${JSON.stringify(link.id)} is taken by topology ${JSON.stringify(owner)}; link ids ` +
+          'are global, choose another',
       })
     }
     for (const key of ['sourceResourceId', 'targetResourceId'] as const) {
       const end = inside.get(link[key])
       const path = `links.${String(i)}.${key}`
       if (link[key] === '') continue
-      if (end === undefined) problems.push({ path, message: `${JSON.stringify(link[key])} names no resource` })
+      if (end === undefined)
+        problems.push({
+          path,
+          message: `${JSON.stringify(link[key])} names no resource; name a resource of the scope`,
+        })
       else if (!end && known.scope) {
         problems.push({
           path,
-          message: `the resource ${JSON.stringify(link[key])} is not in the environments of scope ${JSON.stringify(executionScopeId)}; link resources of the scope only`,
+          message:
+            `${JSON.stringify(link[key])} is not in the environments of scope ` +
+            `${JSON.stringify(executionScopeId)}; link resources of the scope only`,
         })
       }
     }
@@ -114,24 +143,31 @@ export const storeProblems = async (db: Db, topology: unknown): Promise<Problem[
   return problems
 }
 
-/** Stores a new topology with its links, or refuses (422) with everything that the store knows against it. */
+/**
+ * Stores a new topology with its links. @throws Refusal 422 with all problems that the store finds
+ */
 export const createTopology = (db: Db, topology: NetworkTopologyDocument): Promise<void> =>
   db.transaction(async (tx) => {
-    const problems = await storeProblems(tx, topology)
+    const problems = await topologyStoreProblems(tx, topology)
     if (problems.length > 0) throw unacceptable(problems)
     const { id, name, version, executionScopeId, metadata, links } = topology
     await tx.run(
       sql`insert into network_topologies (id, name, version, execution_scope_id, metadata)
-          values (${id}, ${name}, ${version}, ${executionScopeId}, ${metadata === undefined ? null : JSON.stringify(metadata)})`,
+          values (${id}, ${name}, ${version}, ${executionScopeId},
+            ${metadata === undefined ? null : JSON.stringify(metadata)})`,
     )
     if (links.length === 0) return
     await tx.run(
-      sql`insert into network_links (id, topology_id, position, source_resource_id, target_resource_id, bandwidth_bits_per_second, latency_seconds, price_per_byte,
+      sql`insert into network_links (id, topology_id, position, source_resource_id, target_resource_id,
+        bandwidth_bits_per_second, latency_seconds, price_per_byte,
             bidirectional, sharing_policy, max_concurrent_transfers, metadata)
-          select id, ${id}, position, "sourceResourceId", "targetResourceId", "bandwidthBitsPerSecond", "latencySeconds", "pricePerByte",
+          select id, ${id}, position, "sourceResourceId", "targetResourceId", "bandwidthBitsPerSecond",
+            "latencySeconds", "pricePerByte",
             bidirectional, coalesce("sharingPolicy", ''), "maxConcurrentTransfers", metadata
-          from json_to_recordset(${JSON.stringify(links.map((link, position) => ({ ...link, position })))}::json) as l(id text, position int, "sourceResourceId" text,
-            "targetResourceId" text, "bandwidthBitsPerSecond" double precision, "latencySeconds" double precision, "pricePerByte" double precision, bidirectional boolean,
+          from json_to_recordset(${JSON.stringify(links.map((link, position) => ({ ...link, position })))}::json)
+            as l(id text, position int, "sourceResourceId" text,
+            "targetResourceId" text, "bandwidthBitsPerSecond" double precision, "latencySeconds" double
+              precision, "pricePerByte" double precision, bidirectional boolean,
             "sharingPolicy" text, "maxConcurrentTransfers" bigint, metadata jsonb)`,
     )
   })

@@ -5,7 +5,8 @@ import type { ScopeUse } from '../execution-scopes/store.ts'
 export const linksOfEnvironment: EnvironmentUse = {
   kind: 'network link',
   ids: ({ resources }) =>
-    sql`select id::text from network_links where source_resource_id in (${resources}) or target_resource_id in (${resources})`,
+    sql`select id::text from network_links where source_resource_id in (${resources})
+      or target_resource_id in (${resources})`,
 }
 
 export const topologiesOfScope: ScopeUse = {

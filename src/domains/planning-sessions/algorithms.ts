@@ -14,7 +14,10 @@ const registeredIds = algorithmList.map(({ descriptor }) => descriptor.id).join(
 export const algorithmOf = (id: string): Algorithm | undefined =>
   Object.hasOwn(algorithms, id) ? algorithms[id as AlgorithmId] : undefined
 
-/** Algorithms that nobody knows, and those named twice. Known algorithms that are not built are no problem here: see `refuseUnbuilt`. */
+/**
+ * Unknown algorithms, and repeated ones. Known algorithms that are not built are no problem here:
+ * see `refuseUnbuilt`.
+ */
 export const choiceProblems = (choices: readonly { id: string }[]): Problem[] =>
   choices.flatMap(({ id }, at) => {
     const path = `algorithms.${at}.id`
@@ -25,16 +28,22 @@ export const choiceProblems = (choices: readonly { id: string }[]): Problem[] =>
           message: `${JSON.stringify(id)} is no registered planning algorithm; there are: ${registeredIds}`,
         },
       ]
-    return choices.findIndex((choice) => choice.id === id) < at ? [{ path, message: `${JSON.stringify(id)} is named twice` }] : []
+    return choices.findIndex((choice) => choice.id === id) < at
+      ? [{ path, message: `${JSON.stringify(id)} is listed more than once; list it once` }]
+      : []
   })
 
-/** @throws Refusal 503 `not_built` for the first algorithm that the API knows and this version does not have */
+/**
+ * @throws Refusal 503 `not_built` for the first algorithm that the API defines and this version
+ *   lacks
+ */
 export const refuseUnbuilt = (choices: readonly { id: string }[]): void => {
   for (const [at, { id }] of choices.entries())
-    if (unbuiltAlgorithms.has(id)) throw notBuilt(`algorithm ${id} at algorithms.${at}.id`, `choose one of ${registeredIds}`)
+    if (unbuiltAlgorithms.has(id))
+      throw notBuilt(`algorithm ${id} at algorithms.${at}.id`, `choose one of ${registeredIds}`)
 }
 
-/** How long an algorithm is expected to take on a problem of this size. */
+/** The expected time of an algorithm on a problem of this size. */
 export const estimateOf = (
   algorithm: Algorithm,
   size: ProblemSize,
@@ -42,7 +51,9 @@ export const estimateOf = (
 ): NonNullable<AlgorithmRun['estimate']> => {
   const option = (name: string): Record<string, number> => {
     const value = configuration[name] ?? algorithm.descriptor.defaults?.[name]
-    return typeof value === 'number' && algorithm.descriptor.defaults?.[name] !== undefined ? { [name]: value } : {}
+    return typeof value === 'number' && algorithm.descriptor.defaults?.[name] !== undefined
+      ? { [name]: value }
+      : {}
   }
   return {
     durationSeconds: algorithm.estimateSeconds(size),

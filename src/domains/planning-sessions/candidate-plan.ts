@@ -1,15 +1,18 @@
 import { createHash } from 'node:crypto'
 import { z } from 'zod'
-import { durationSources, type Problem, type Schedule } from '../../schedulers/problem.ts'
+import { durationSources, type PlanningProblem, type Schedule } from '../../schedulers/problem.ts'
 import type { Prediction } from '../schedule-plans/prediction.ts'
 import type { PlacedAssignment } from '../schedule-plans/problem.ts'
 import type { NewAssignment } from '../schedule-plans/store.ts'
 
 const numbers = z.array(z.number())
 
-/** A schedule as columns by position of the activity; what a candidate's row keeps of it. Seconds from the start of the plan. */
+/**
+ * A schedule as columns by position of the activity, as a candidate's row stores it. Seconds from
+ * the start of the plan.
+ */
 export const ScheduleColumns = z.object({
-  /** The resources in use; `resource` points into them. */
+  /** The resources in use; `resource` holds indices into them. */
   resourceIds: z.array(z.string()),
   resource: numbers,
   coreIds: z.array(z.array(z.string())),
@@ -28,8 +31,11 @@ export const ScheduleColumns = z.object({
 })
 export type ScheduleColumns = z.output<typeof ScheduleColumns>
 
-/** The assignments of a schedule by position of their activities, in the form that is simulated. */
-export const placesIn = (problem: Problem, schedule: Schedule): PlacedAssignment[] =>
+/**
+ * The assignments of a schedule by position of their activities, in the form that the simulator
+ * takes.
+ */
+export const placesIn = (problem: PlanningProblem, schedule: Schedule): PlacedAssignment[] =>
   schedule.assignments
     .toSorted((a, b) => a.activity - b.activity)
     .map(({ resource, coreIds, slotId, orderOnResource }) => ({
@@ -39,8 +45,15 @@ export const placesIn = (problem: Problem, schedule: Schedule): PlacedAssignment
       orderOnResource,
     }))
 
-/** The columns of a schedule that places every activity of the problem: its places, and what the simulator said of them. */
-export const columnsOf = (problem: Problem, schedule: Schedule, { tasks }: Pick<Prediction, 'tasks'>): ScheduleColumns => {
+/**
+ * The columns of a schedule that places every activity of the problem: its places, and the
+ * simulator's times and costs.
+ */
+export const scheduleColumns = (
+  problem: PlanningProblem,
+  schedule: Schedule,
+  { tasks }: Pick<Prediction, 'tasks'>,
+): ScheduleColumns => {
   const byActivity = schedule.assignments.toSorted((a, b) => a.activity - b.activity)
   const used = [...new Set(byActivity.map(({ resource }) => resource))].toSorted((a, b) => a - b)
   const index = new Map(used.map((resource, position) => [resource, position]))
@@ -62,22 +75,35 @@ export const columnsOf = (problem: Problem, schedule: Schedule, { tasks }: Pick<
   }
 }
 
-/** SHA-256 (hexadecimal) of the schedule: equal for the same places and times, whichever algorithm found them. */
-export const fingerprintOf = (columns: ScheduleColumns): string => createHash('sha256').update(JSON.stringify(columns)).digest('hex')
+/**
+ * SHA-256 (hexadecimal) of the schedule: equal for equal places and times, whichever algorithm
+ * found them.
+ */
+export const fingerprintOf = (columns: ScheduleColumns): string =>
+  createHash('sha256').update(JSON.stringify(columns)).digest('hex')
 
 const digest = (sessionId: string, fingerprint: string): string =>
   createHash('sha256')
     .update(JSON.stringify([sessionId, fingerprint]))
     .digest('hex')
 
-/** The same schedule in the same session is the same candidate, however often an activity that records it runs. */
-export const candidateId = (sessionId: string, fingerprint: string): string => `candidate-${digest(sessionId, fingerprint).slice(0, 20)}`
+/**
+ * The same schedule in the same session is the same candidate, however often a Temporal activity
+ * records it.
+ */
+export const candidateId = (sessionId: string, fingerprint: string): string =>
+  `candidate-${digest(sessionId, fingerprint).slice(0, 20)}`
 
-/** `<session>-<12 hex>`, the session's id cut so that the plan's stays within the 255 characters of an id. */
+/**
+ * `<session>-<12 hex>`. The session's id is cut so that the plan's id stays within 255 characters.
+ */
 export const planIdOf = (sessionId: string, fingerprint: string): string =>
   `${Array.from(sessionId).slice(0, 242).join('')}-${digest(sessionId, fingerprint).slice(0, 12)}`
 
-/** The assignments of a candidate's plan; `activities` are those of its workflow version by position. */
+/**
+ * The assignments of a candidate's plan; `activities` are those of its workflow version by
+ * position.
+ */
 export const assignmentsOf = (
   columns: ScheduleColumns,
   planId: string,

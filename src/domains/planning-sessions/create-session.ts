@@ -10,7 +10,7 @@ import { algorithmOf, choiceProblems, estimateOf, refuseUnbuilt } from './algori
 import type { SessionDocument } from './schemas.ts'
 import { insertSession, readSession, type SessionRow } from './store.ts'
 
-/** What the references of a session are looked up by; blank where the document does not say. */
+/** The references of a session; blank where the document lacks one. */
 const References = z.object({
   id: z.string().catch(''),
   workflowVersionId: z.string().catch(''),
@@ -20,21 +20,28 @@ const References = z.object({
 })
 type References = z.output<typeof References>
 
-/** Stores a session as queued. @throws Refusal 422 with everything that is wrong with it, 503 for an algorithm that is not built */
+/**
+ * Stores a session as queued.
+ * @throws Refusal 422 with all its problems, 503 for an algorithm that is not built
+ */
 export const createSession = (db: Db, document: SessionDocument): Promise<SessionRow> =>
   db.transaction(async (tx) => {
     if (choiceProblems(document.algorithms).length === 0) refuseUnbuilt(document.algorithms)
     const { problems, version, scope, schedulable, topology } = await lookUp(tx, document)
     if (problems.length > 0 || version === undefined || scope === undefined) throw unacceptable(problems)
 
-    // What each activity can run on is known when the problem is read; until then every resource counts.
+    // The resources that can run an activity are known only after the problem is read. Until then
+    // every resource counts.
     const size = {
       activityCount: version.activityCount,
       dependencyCount: version.dependencyCount,
       compatibleResources: schedulable.length,
       expandedStates: version.activityCount * schedulable.length,
     }
-    const networkModel = networkModelOf(document.networkModel, await versionsByIds(tx, scope.environmentVersionIds))
+    const networkModel = networkModelOf(
+      document.networkModel,
+      await versionsByIds(tx, scope.environmentVersionIds),
+    )
     await insertSession(tx, {
       id: document.id,
       workflowVersionId: document.workflowVersionId,
@@ -47,46 +54,73 @@ export const createSession = (db: Db, document: SessionDocument): Promise<Sessio
       configuration: document.configuration,
       algorithms: document.algorithms.map(({ id, configuration }) => {
         const algorithm = algorithmOf(id)!
-        return { id, objective: algorithm.descriptor.objective, configuration, estimate: estimateOf(algorithm, size, configuration) }
+        return {
+          id,
+          objective: algorithm.descriptor.objective,
+          configuration,
+          estimate: estimateOf(algorithm, size, configuration),
+        }
       }),
     })
     return (await readSession(tx, document.id))!
   })
 
-/** What the store says against a document that its schema refuses already. */
-export const referenceProblems = async (db: Db, document: unknown): Promise<Problem[]> => {
+/** Problems of references, for a document that its schema refuses already. */
+export const sessionReferenceProblems = async (db: Db, document: unknown): Promise<Problem[]> => {
   const references = References.safeParse(document)
   return references.success ? (await lookUp(db, references.data)).problems : []
 }
 
-const lookUp = async (db: Db, { id, workflowVersionId, executionScopeId, networkTopologyId, algorithms }: References) => {
+const lookUp = async (
+  db: Db,
+  { id, workflowVersionId, executionScopeId, networkTopologyId, algorithms }: References,
+) => {
   const problems: Problem[] = choiceProblems(algorithms.filter((choice) => choice.id !== ''))
-  const say = (path: string, message: string): void => void problems.push({ path, message })
-  if ((await readSession(db, id)) !== undefined) say('id', `${JSON.stringify(id)} is taken by another planning session; choose another id`)
+  const report = (path: string, message: string): void => void problems.push({ path, message })
+  if ((await readSession(db, id)) !== undefined)
+    report('id', `${JSON.stringify(id)} is taken by another planning session; choose another id`)
 
   const version = await storedVersion(db, workflowVersionId)
   if (version === undefined && workflowVersionId !== '')
-    say('workflowVersionId', `${JSON.stringify(workflowVersionId)} names no workflow version; import the workflow first`)
+    report(
+      'workflowVersionId',
+      `${JSON.stringify(workflowVersionId)} names no workflow version; import the workflow first`,
+    )
 
   const scope = await readExecutionScope(db, executionScopeId)
   const schedulable =
-    scope === undefined ? [] : (await resourcesOfVersions(db, scope.environmentVersionIds)).filter((resource) => resource.schedulable)
+    scope === undefined
+      ? []
+      : (await resourcesOfVersions(db, scope.environmentVersionIds)).filter(
+          (resource) => resource.schedulable,
+        )
   if (scope === undefined && executionScopeId !== '')
-    say('executionScopeId', `${JSON.stringify(executionScopeId)} names no execution scope; create the scope first`)
-  if (scope !== undefined && schedulable.length === 0)
-    say(
+    report(
       'executionScopeId',
-      `the scope ${JSON.stringify(scope.id)} has no schedulable resource; planning needs at least one with schedulable: true`,
+      `${JSON.stringify(executionScopeId)} names no execution scope; create the scope first`,
+    )
+  if (scope !== undefined && schedulable.length === 0)
+    report(
+      'executionScopeId',
+      `the scope ${JSON.stringify(scope.id)} has no schedulable resource; planning needs at least ` +
+        'one with schedulable: true',
     )
 
-  const topology = await readNetworkTopology(db, networkTopologyId === '' ? (scope?.networkTopologyId ?? '') : networkTopologyId)
+  const topology = await readNetworkTopology(
+    db,
+    networkTopologyId === '' ? (scope?.networkTopologyId ?? '') : networkTopologyId,
+  )
   const fits = topology !== undefined && topology.executionScopeId === executionScopeId
   if (networkTopologyId !== '' && topology === undefined)
-    say('networkTopologyId', `${JSON.stringify(networkTopologyId)} names no network topology; create the topology first`)
-  if (networkTopologyId !== '' && topology !== undefined && !fits)
-    say(
+    report(
       'networkTopologyId',
-      `${JSON.stringify(networkTopologyId)} belongs to scope ${JSON.stringify(topology.executionScopeId)}, not to ${JSON.stringify(executionScopeId)}`,
+      `${JSON.stringify(networkTopologyId)} names no network topology; create the topology first`,
+    )
+  if (networkTopologyId !== '' && topology !== undefined && !fits)
+    report(
+      'networkTopologyId',
+      `${JSON.stringify(networkTopologyId)} belongs to scope ` +
+        `${JSON.stringify(topology.executionScopeId)}, not to ${JSON.stringify(executionScopeId)}`,
     )
   return { problems, version, scope, schedulable, topology: fits ? topology : undefined }
 }

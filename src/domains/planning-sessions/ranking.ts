@@ -15,11 +15,14 @@ export interface Ranked {
 
 /** At least as good in both, better in one. */
 const dominates = (a: Rankable, b: Rankable): boolean =>
-  a.makespanSeconds <= b.makespanSeconds && a.cost <= b.cost && (a.makespanSeconds < b.makespanSeconds || a.cost < b.cost)
+  a.makespanSeconds <= b.makespanSeconds &&
+  a.cost <= b.cost &&
+  (a.makespanSeconds < b.makespanSeconds || a.cost < b.cost)
 
 /**
- * The candidates of a session in order: feasible first, then those on the Pareto front of makespan and cost, then by makespan, cost and
- * id. A candidate is dominated when a feasible one is at least as good in both and better in one; the front holds the feasible others.
+ * The candidates of a session in order: feasible first, then those on the Pareto front of makespan
+ * and cost, then by makespan, cost and id. A candidate is dominated when a feasible one is at least
+ * as good in both and better in one; the front holds the feasible others.
  */
 export const rankCandidates = (candidates: readonly Rankable[]): Ranked[] => {
   const feasible = candidates.filter((candidate) => candidate.feasible)
@@ -36,5 +39,10 @@ export const rankCandidates = (candidates: readonly Rankable[]): Ranked[] => {
         a.cost - b.cost ||
         (a.id < b.id ? -1 : 1),
     )
-    .map(({ id, dominated, paretoOptimal }, position) => ({ id, rank: position + 1, paretoOptimal, dominated }))
+    .map(({ id, dominated, paretoOptimal }, position) => ({
+      id,
+      rank: position + 1,
+      paretoOptimal,
+      dominated,
+    }))
 }

@@ -7,16 +7,22 @@ import { Warning } from '../workflow-definitions/schemas.ts'
 const states = ['queued', 'running', 'completed', 'failed', 'cancelled'] as const
 const Status = z.enum(states)
 
-/** Options of the search algorithms. What no algorithm knows is kept and named in the session's warnings. */
+/**
+ * Options of the search algorithms. An option that no algorithm reads is stored, and the session's
+ * warnings name it.
+ */
 export const AlgorithmConfiguration = z.looseObject({
   beamWidth: z.int().min(1).max(10_000).optional(),
   optionCount: z.int().min(1).max(1_000).optional(),
   readyBranchLimit: z.int().min(1).max(16).optional(),
 })
 
-const Choice = z.strictObject({ id: z.string().min(1, 'must not be blank'), configuration: AlgorithmConfiguration.optional() })
+const Choice = z.strictObject({
+  id: z.string().min(1, 'must not be blank'),
+  configuration: AlgorithmConfiguration.optional(),
+})
 
-/** How much tasks that run beside each other slow each other down. */
+/** The factors by which tasks slow each other down while they run at the same time. */
 const InterferenceMatrix = z.looseObject({
   schemaVersion: z.enum(['1', '2', '3', '4']),
   model: z.enum(['pairwise-cpu-priority', 'pairwise-slowdown']),
@@ -24,13 +30,27 @@ const InterferenceMatrix = z.looseObject({
   priorityWeight: Positive.optional(),
   entries: z
     .array(
-      z.looseObject({ affectedActivityId: z.string(), interferingActivityId: z.string(), slowdownFactor: z.number().min(1).optional() }),
+      z.looseObject({
+        affectedActivityId: z.string(),
+        interferingActivityId: z.string(),
+        slowdownFactor: z.number().min(1).optional(),
+      }),
     )
     .optional(),
   rules: z
-    .array(z.looseObject({ affectedActivityTypeId: z.string(), interferingActivityTypeId: z.string(), slowdownFactor: z.number().min(1) }))
+    .array(
+      z.looseObject({
+        affectedActivityTypeId: z.string(),
+        interferingActivityTypeId: z.string(),
+        slowdownFactor: z.number().min(1),
+      }),
+    )
     .optional(),
-  groups: z.array(z.looseObject({ id: z.string(), activityIds: z.array(z.string()), slowdownFactor: z.number().min(1) })).optional(),
+  groups: z
+    .array(
+      z.looseObject({ id: z.string(), activityIds: z.array(z.string()), slowdownFactor: z.number().min(1) }),
+    )
+    .optional(),
 })
 
 export const SessionConfiguration = z.looseObject({
@@ -38,12 +58,15 @@ export const SessionConfiguration = z.looseObject({
   interferenceKnowledgeMatrix: z.record(z.string(), z.unknown()).optional(),
 })
 
-/** What a client sends. The members that only answers carry are accepted and not read, so that what was read can be sent again. */
+/**
+ * The document of a client. Members that only answers hold are accepted and ignored, so that an
+ * answer can be sent back.
+ */
 export const SessionDocument = z.strictObject({
   id: Id,
   workflowVersionId: Id,
   executionScopeId: Id,
-  /** Blank: the topology that the scope names, else none. */
+  /** Blank: the scope's topology, else none. */
   networkTopologyId: OptionalId.default(''),
   algorithms: z.array(Choice).min(1, 'must name at least one algorithm'),
   deadlineSeconds: NonNegative.default(0),
@@ -73,7 +96,9 @@ export const Session = z.strictObject({
   executionScopeId: z.string(),
   networkTopologyId: z.string(),
   status: Status,
-  algorithms: z.array(z.strictObject({ id: z.string(), configuration: z.record(z.string(), z.unknown()).optional() })),
+  algorithms: z.array(
+    z.strictObject({ id: z.string(), configuration: z.record(z.string(), z.unknown()).optional() }),
+  ),
   /** 0…1. */
   progress: z.number(),
   candidateCount: z.number(),
@@ -83,9 +108,14 @@ export const Session = z.strictObject({
   budget: z.number().optional(),
   networkModel: z.enum(networkModels).optional(),
   configuration: z.record(z.string(), z.unknown()).optional(),
-  /** Activities without any duration on a resource where they could run: they count 1 s / speedup there. */
+  /**
+   * Activities without any duration on a resource that can run them. They count 1 s / speedup
+   * there.
+   */
   defaultedDurations: z.number(),
-  warnings: z.array(Warning).describe('what a reader of the predictions has to know, and what of the configuration nothing reads'),
+  warnings: z
+    .array(Warning)
+    .describe('what a reader of the predictions has to know, and what of the configuration nothing reads'),
   failureReason: z.string().optional(),
   createdAt: z.string(),
   startedAt: z.string().optional(),
@@ -120,7 +150,7 @@ export const AlgorithmRun = z.strictObject({
 })
 export type AlgorithmRun = z.output<typeof AlgorithmRun>
 
-/** `live`: what the open workflow says of itself, when it answers in time. */
+/** `live`: the state that the open workflow reports, when it answers in time. */
 export const SessionDetail = z.strictObject({
   session: Session,
   algorithmRuns: z.array(AlgorithmRun),
@@ -148,12 +178,18 @@ const candidate = {
   dominated: z.boolean(),
   feasible: z.boolean(),
   predicted: Predicted.describe("the simulator's answer under the session's `networkModel`"),
-  contentionFreeMakespanSeconds: z.number().optional().describe('what the algorithm assumed while it constructed the schedule'),
+  contentionFreeMakespanSeconds: z
+    .number()
+    .optional()
+    .describe('what the algorithm assumed while it constructed the schedule'),
   fingerprint: z.string(),
   createdAt: z.string(),
 }
 export const CandidateSummary = z.strictObject({ ...candidate, plan: PlanSummary })
-/** Its plan's `assignments` are left out above 10,000: select it and page through the plan's. */
+/**
+ * Above 10,000 assignments the plan's `assignments` are left out: select the candidate and page
+ * through those of its plan.
+ */
 export const Candidate = z.strictObject({ ...candidate, plan: Plan })
 export type Candidate = z.output<typeof Candidate>
 

@@ -1,6 +1,7 @@
 import type { Db } from '../../db/sql.ts'
 import { missing, unacceptable } from '../../refusal.ts'
 import { plannedGraph } from '../schedule-plans/graph.ts'
+import { lifecycleMembers } from '../schedule-plans/lifecycle.ts'
 import { infeasibilities } from '../schedule-plans/prediction.ts'
 import type { Plan } from '../schedule-plans/schemas.ts'
 import { createPlan, readPlan, readPlanDocument, type NewPlan } from '../schedule-plans/store.ts'
@@ -8,8 +9,11 @@ import { algorithmOf } from './algorithms.ts'
 import { assignmentsOf, planIdOf, type ScheduleColumns } from './candidate-plan.ts'
 import { lockSession, readCandidate, recordSelection, type CandidateRow, type SessionRow } from './store.ts'
 
-/** The plan that a candidate becomes when it is selected, without its assignments. */
-export const candidatePlan = (session: SessionRow, candidate: CandidateRow): Omit<NewPlan, 'assignments'> => ({
+/** The plan of a selected candidate, without its assignments. */
+export const candidatePlan = (
+  session: SessionRow,
+  candidate: CandidateRow,
+): Omit<NewPlan, 'assignments'> => ({
   id: planIdOf(session.id, candidate.fingerprint),
   workflowVersionId: session.workflowVersionId,
   contentVersionId: session.workflowVersionId,
@@ -22,7 +26,8 @@ export const candidatePlan = (session: SessionRow, candidate: CandidateRow): Omi
   deadlineSeconds: session.deadlineSeconds,
   budget: session.budget,
   predicted: { makespanSeconds: candidate.predictedMakespanSeconds, cost: candidate.predictedCost },
-  // A candidate of a version before this one has the figures of its algorithm, under no network model.
+  // A candidate from an earlier version has the figures of its algorithm, computed without a
+  // network model.
   networkModel: candidate.contentionFreeMakespanSeconds === undefined ? undefined : session.networkModel,
   contentionFreeMakespanSeconds: candidate.contentionFreeMakespanSeconds,
   defaultedDurations: candidate.defaultedDurations,
@@ -30,7 +35,11 @@ export const candidatePlan = (session: SessionRow, candidate: CandidateRow): Omi
 })
 
 /** The assignments of a candidate's plan, in the order of the workflow's activities. */
-export const candidateAssignments = async (db: Db, session: SessionRow, candidate: CandidateRow & { columns: ScheduleColumns }) =>
+export const candidateAssignments = async (
+  db: Db,
+  session: SessionRow,
+  candidate: CandidateRow & { columns: ScheduleColumns },
+) =>
   assignmentsOf(
     candidate.columns,
     planIdOf(session.id, candidate.fingerprint),
@@ -38,9 +47,11 @@ export const candidateAssignments = async (db: Db, session: SessionRow, candidat
   )
 
 /**
- * Makes the plan of a candidate and the session's choice, in one transaction under the session's lock. Selecting again gives the same
- * plan; selecting another candidate moves the choice, and the plan made before stays. 404 for an unknown session or candidate, 422 for
- * a candidate that misses the deadline or the budget.
+ * Makes the plan of a candidate and the session's choice, in one transaction under the session's
+ * lock. A repeated selection yields the same plan. The selection of another candidate moves the
+ * choice, and the earlier plan stays.
+ * @throws Refusal 404 for an unknown session or candidate, 422 for a candidate that misses the
+ *   deadline or the budget
  */
 export const selectCandidate = (db: Db, sessionId: string, candidateId: string): Promise<Plan> =>
   db.transaction(async (tx) => {
@@ -48,15 +59,23 @@ export const selectCandidate = (db: Db, sessionId: string, candidateId: string):
     if (session === undefined) throw missing('planning session', sessionId)
     const candidate = await readCandidate(tx, sessionId, candidateId)
     if (candidate === undefined) throw missing('planning candidate', candidateId)
-    if (!candidate.feasible) throw unacceptable([{ path: 'candidateId', message: infeasible(session, candidate) }])
+    if (!candidate.feasible)
+      throw unacceptable([{ path: 'candidateId', message: infeasible(session, candidate) }])
     const plan = candidatePlan(session, candidate)
     const existing = await readPlan(tx, plan.id)
-    if (existing === undefined) await createPlan(tx, { ...plan, assignments: await candidateAssignments(tx, session, candidate) })
+    if (existing === undefined)
+      await createPlan(tx, {
+        ...plan,
+        ...lifecycleMembers(candidate.lifecycle, plan.metadata),
+        assignments: await candidateAssignments(tx, session, candidate),
+      })
     else if (existing.metadata?.['candidateId'] !== candidate.id || existing.source !== 'plugin')
       throw unacceptable([
         {
           path: 'candidateId',
-          message: `the plan of this candidate would be ${JSON.stringify(plan.id)}, which is taken by another plan; delete that first`,
+          message:
+            `the plan of this candidate would be ${JSON.stringify(plan.id)}, which is taken by ` +
+            'another plan; delete that first',
         },
       ])
     await recordSelection(tx, sessionId, candidateId, plan.id)
@@ -64,6 +83,13 @@ export const selectCandidate = (db: Db, sessionId: string, candidateId: string):
   })
 
 const infeasible = (session: SessionRow, candidate: CandidateRow): string => {
-  const misses = infeasibilities({ ...session, makespanSeconds: candidate.predictedMakespanSeconds, cost: candidate.predictedCost })
-  return `candidate ${JSON.stringify(candidate.id)} is not feasible: ${misses.join(' and ')}; select another one, or open a session with other limits`
+  const misses = infeasibilities({
+    ...session,
+    makespanSeconds: candidate.predictedMakespanSeconds,
+    cost: candidate.predictedCost,
+  })
+  return (
+    `candidate ${JSON.stringify(candidate.id)} is not feasible: ${misses.join(' and ')}; select ` +
+    'another one, or open a session with other limits'
+  )
 }

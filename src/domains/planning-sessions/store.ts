@@ -1,20 +1,22 @@
 import { z } from 'zod'
 import { columnsOf } from '../../db/projection.ts'
 import { countUpTo } from '../../db/rows.ts'
+import { orderOf } from '../../db/orders.ts'
 import { sql, where, type Db } from '../../db/sql.ts'
 import { networkModels, type NetworkModel } from '../../simulator/channel.ts'
 import { countBound, type Page } from '../../http/paging.ts'
 import type { Problem } from '../../refusal.ts'
+import { scopesWith } from '../execution-scopes/store.ts'
 import { Warning } from '../workflow-definitions/schemas.ts'
-import type { Telling } from '../../engine.ts'
 import { AlgorithmRun, type Session } from './schemas.ts'
 import { sessionWarnings } from './warnings.ts'
+import type { Lifecycle } from '../schedule-plans/lifecycle.ts'
 import { ScheduleColumns } from './candidate-plan.ts'
 import type { Ranked } from './ranking.ts'
-import { recordAudit } from '../audit-events/store.ts'
+import { beginOperation, endOperation } from '../../operations/records.ts'
+import { sessionKind } from './operation.ts'
 
-const states = ['queued', 'running', 'completed', 'failed', 'cancelled'] as const
-type State = (typeof states)[number]
+export const sessionStates = ['queued', 'running', 'completed', 'failed', 'cancelled'] as const
 const FreeObject = z.record(z.string(), z.unknown())
 
 const SessionRow = z.object({
@@ -22,7 +24,7 @@ const SessionRow = z.object({
   workflowVersionId: z.string(),
   executionScopeId: z.string(),
   networkTopologyId: z.string(),
-  status: z.enum(states),
+  status: z.enum(sessionStates),
   algorithms: z.array(z.object({ id: z.string(), configuration: FreeObject.optional() })),
   progress: z.number(),
   candidateCount: z.number(),
@@ -43,7 +45,7 @@ export type SessionRow = z.output<typeof SessionRow>
 
 const sessionColumns = columnsOf(SessionRow, 's')
 
-/** A session as the API shows it: a deadline or budget of 0 is none. */
+/** A session in the form of the API. A deadline or budget of 0 means none. */
 export const sessionDocument = ({ deadlineSeconds, budget, ...row }: SessionRow): Session => ({
   ...row,
   ...(deadlineSeconds === 0 ? {} : { deadlineSeconds }),
@@ -71,121 +73,129 @@ export interface NewSession {
 
 const json = (value: unknown): string | null => (value === undefined ? null : JSON.stringify(value))
 
-/** A queued session with its algorithms' runs. A taken id is a violation of `planning_sessions_pkey` (422). */
+/**
+ * Stores a queued session with its algorithms' runs. A taken id is a violation of
+ * `planning_sessions_pkey` (422).
+ */
 export const insertSession = (db: Db, session: NewSession): Promise<void> =>
   db.transaction(async (tx) => {
     const algorithms = session.algorithms.map(({ id, configuration }) => ({
       id,
       ...(configuration === undefined ? {} : { configuration }),
     }))
-    await tx.run(sql`insert into planning_sessions (id, workflow_version_id, execution_scope_id, network_topology_id, algorithms, deadline_seconds, budget, network_model, warnings, configuration)
-      values (${session.id}, ${session.workflowVersionId}, ${session.executionScopeId}, ${session.networkTopologyId}, ${JSON.stringify(algorithms)}, ${session.deadlineSeconds},
-        ${session.budget}, ${session.networkModel}, ${json(session.warnings.length === 0 ? undefined : session.warnings)}, ${json(session.configuration)})`)
-    await tx.run(sql`insert into planning_algorithm_runs (id, planning_session_id, position, algorithm, objective, configuration, estimate)
-      select ${session.id} || '-' || given.algorithm, ${session.id}, given.number - 1, given.algorithm, given.objective, given.configuration, given.estimate
-      from unnest(${session.algorithms.map(({ id }) => id)}::text[], ${session.algorithms.map(({ objective }) => objective)}::text[],
-        ${session.algorithms.map(({ configuration }) => json(configuration))}::jsonb[], ${session.algorithms.map(({ estimate }) => json(estimate))}::jsonb[])
+    await tx.run(sql`insert into planning_sessions (id, workflow_version_id, execution_scope_id,
+      network_topology_id, algorithms, deadline_seconds, budget, network_model, warnings, configuration)
+      values (${session.id}, ${session.workflowVersionId}, ${session.executionScopeId},
+        ${session.networkTopologyId}, ${JSON.stringify(algorithms)}, ${session.deadlineSeconds},
+        ${session.budget}, ${session.networkModel},
+          ${json(session.warnings.length === 0 ? undefined : session.warnings)}, ${json(session.configuration)})`)
+    await tx.run(sql`insert into planning_algorithm_runs (id, planning_session_id, position, algorithm,
+      objective, configuration, estimate)
+      select ${session.id} || '-' || given.algorithm, ${session.id}, given.number - 1, given.algorithm,
+        given.objective, given.configuration, given.estimate
+      from unnest(${session.algorithms.map(({ id }) => id)}::text[],
+        ${session.algorithms.map(({ objective }) => objective)}::text[],
+        ${session.algorithms.map(({ configuration }) => json(configuration))}::jsonb[],
+          ${session.algorithms.map(({ estimate }) => json(estimate))}::jsonb[])
         with ordinality as given (algorithm, objective, configuration, estimate, number)`)
   })
 
 export const readSession = (db: Db, id: string): Promise<SessionRow | undefined> =>
   db.maybe(SessionRow, sql`select ${sessionColumns} from planning_sessions s where s.id = ${id}`)
 
-/** The row, locked until the transaction ends: every change of a session's state is made under this lock. */
+/**
+ * The row, locked until the transaction ends. Every change of a session's state holds this lock.
+ */
 export const lockSession = (tx: Db, id: string): Promise<SessionRow | undefined> =>
   tx.maybe(SessionRow, sql`select ${sessionColumns} from planning_sessions s where s.id = ${id} for update`)
 
-/** Sessions, newest first, one more than the page; and the number of all, counted to one beyond the bound. */
-export const listSessions = async (db: Db, page: Page): Promise<{ rows: SessionRow[]; total: number }> => {
+/** `completedAt` of an open session is the end of all times. */
+export const sessionOrders = {
+  createdAt: 's.created_at',
+  completedAt: "coalesce(s.completed_at, 'infinity')",
+}
+export const usualSessionOrder = '-createdAt'
+
+/**
+ * Times are RFC 3339; `until` is exclusive. `sort`: a name of `sessionOrders`, or `-` and a name.
+ */
+export interface SessionFilter {
+  status?: string | undefined
+  workflowId?: string | undefined
+  environmentId?: string | undefined
+  since?: string | undefined
+  until?: string | undefined
+  sort?: string | undefined
+}
+
+/**
+ * Sessions in the order asked for, one more than the page, and the number of all, counted to one
+ * above the bound.
+ */
+export const listSessions = async (
+  db: Db,
+  filter: SessionFilter,
+  page: Page,
+): Promise<{ rows: SessionRow[]; total: number }> => {
+  const { status, workflowId, environmentId, since, until, sort = usualSessionOrder } = filter
+  const condition = where(
+    status !== undefined && sql`s.status = ${status}`,
+    workflowId !== undefined &&
+      sql`s.workflow_version_id in (select id from workflow_versions where workflow_id = ${workflowId})`,
+    environmentId !== undefined && sql`s.execution_scope_id in (${scopesWith(environmentId)})`,
+    since !== undefined && sql`s.created_at >= ${since}`,
+    until !== undefined && sql`s.created_at < ${until}`,
+  )
   const rows = await db.many(
     SessionRow,
-    sql`select ${sessionColumns} from planning_sessions s order by s.created_at desc, s.id desc limit ${page.limit} offset ${page.offset}`,
+    sql`select ${sessionColumns} from planning_sessions s ${condition}
+      order by ${orderOf(sessionOrders, sort, 's')} limit ${page.limit} offset ${page.offset}`,
   )
-  const total = await countUpTo(db, sql`planning_sessions`, countBound)
+  const total = await countUpTo(db, sql`planning_sessions s ${condition}`, countBound)
   return { rows, total }
 }
 
 const runColumns = columnsOf(AlgorithmRun, 'r')
 
-/** In the order in which they run. */
+/** In the order of their execution. */
 export const readAlgorithmRuns = (db: Db, sessionId: string): Promise<AlgorithmRun[]> =>
   db.many(
     AlgorithmRun,
-    sql`select ${runColumns} from planning_algorithm_runs r where r.planning_session_id = ${sessionId} order by r.position`,
+    sql`select ${runColumns} from planning_algorithm_runs r where r.planning_session_id = ${sessionId}
+      order by r.position`,
   )
 
-const Open = z.object({ id: z.string(), generation: z.number() })
-
-/** Sessions accepted while the engine was away, oldest first. A session has one generation. */
-export const undispatchedSessions = (db: Db, limit: number): Promise<z.output<typeof Open>[]> =>
-  db.many(
-    Open,
-    sql`select id, 1 as generation from planning_sessions where dispatched_at is null and status = 'queued' order by created_at, id limit ${limit}`,
-  )
-
-/** Sessions that are not over and had a workflow, oldest first. */
-export const openSessions = (db: Db, limit: number): Promise<z.output<typeof Open>[]> =>
-  db.many(
-    Open,
-    sql`select id, 1 as generation from planning_sessions where status in ('queued', 'running') and dispatched_at is not null order by created_at, id limit ${limit}`,
-  )
-
-/** The engine has taken the session. */
-export const markSessionDispatched = (db: Db, id: string): Promise<number> =>
-  db.run(sql`update planning_sessions set dispatched_at = now() where id = ${id} and dispatched_at is null`)
-
-const endRuns = (tx: Db, sessionId: string, reason: string): Promise<number> =>
-  tx.run(sql`update planning_algorithm_runs set status = 'cancelled', failure_reason = ${reason}, completed_at = clock_timestamp()
-    where planning_session_id = ${sessionId} and status in ('queued', 'running')`)
-
-/**
- * queued or running → cancelled, with what its algorithms still do; `record` is called where this call does it. Answers
- * the state found; undefined for an unknown session.
- */
-export const cancelSession = (db: Db, id: string, record?: (tx: Db) => Promise<void>): Promise<State | undefined> =>
-  db.transaction(async (tx) => {
-    const session = await lockSession(tx, id)
-    if (session === undefined || (session.status !== 'queued' && session.status !== 'running')) return session?.status
-    await tx.run(sql`update planning_sessions set status = 'cancelled', completed_at = clock_timestamp() where id = ${id}`)
-    await endRuns(tx, id, 'the session was cancelled')
-    await record?.(tx)
-    return session.status
-  })
-
-const SessionEnd = z.object({ status: z.enum(states).optional(), reason: z.string().optional() })
+const SessionEnd = z.object({ status: z.enum(sessionStates).optional(), reason: z.string().optional() })
 /** State of a session, and why it failed; no state where there is none. */
 export type SessionEnd = z.output<typeof SessionEnd>
 
 export const readSessionEnd = async (db: Db, id: string): Promise<SessionEnd> =>
-  (await db.maybe(SessionEnd, sql`select status, failure_reason as reason from planning_sessions where id = ${id}`)) ?? {}
-
-/** What became of a session without a request. */
-const recordSession = (tx: Db, id: string, what: 'started' | 'completed' | 'failed'): Promise<void> =>
-  recordAudit(tx, {
-    ...{ eventType: `planning.session.${what}`, actorId: 'service', actorType: 'service', sessionId: id },
-    outcome: what === 'completed' ? 'succeeded' : what,
-    summary: `planning session ${id} ${what}`,
-  })
-
-/** queued → running, once. Answers the algorithms in order while the session is open, else nothing. */
-export const openSession = (db: Db, id: string): Promise<{ algorithm: string }[]> =>
-  db.transaction(async (tx) => {
-    const session = await lockSession(tx, id)
-    if (session === undefined || (session.status !== 'queued' && session.status !== 'running')) return []
-    if (session.status === 'queued') {
-      await tx.run(
-        sql`update planning_sessions set status = 'running', started_at = clock_timestamp(), dispatched_at = coalesce(dispatched_at, now()) where id = ${id}`,
-      )
-      await recordSession(tx, id, 'started')
-    }
-    return session.algorithms.map(({ id: algorithm }) => ({ algorithm }))
-  })
-
-const Attempted = z.object({ status: z.enum(states), attempts: z.number(), configuration: FreeObject.optional() })
+  (await db.maybe(
+    SessionEnd,
+    sql`select status, failure_reason as reason from planning_sessions where id = ${id}`,
+  )) ?? {}
 
 /**
- * One more attempt at an algorithm of an open session. Undefined: there is nothing to do (the session is over, or the algorithm has
- * ended in an earlier attempt whose answer was lost).
+ * Moves a session from queued to running, once.
+ * @returns the algorithms in order while the session is open, else none
+ */
+export const openSession = (db: Db, id: string): Promise<{ algorithm: string }[]> =>
+  db.transaction(async (tx) => {
+    const begun = await beginOperation(tx, sessionKind, { id, generation: 1 })
+    const session = begun?.status === 'running' ? await readSession(tx, id) : undefined
+    return session?.algorithms.map(({ id: algorithm }) => ({ algorithm })) ?? []
+  })
+
+const Attempted = z.object({
+  status: z.enum(sessionStates),
+  attempts: z.number(),
+  configuration: FreeObject.optional(),
+})
+
+/**
+ * Begins one more attempt at an algorithm of an open session.
+ * @returns undefined where no work is left: the session is over, or the algorithm has ended in an
+ *   earlier attempt whose answer was lost
  */
 export const beginAlgorithm = (
   db: Db,
@@ -197,28 +207,45 @@ export const beginAlgorithm = (
     if (session?.status !== 'running') return undefined
     const run = await tx.maybe(
       Attempted,
-      sql`update planning_algorithm_runs set status = 'running', attempts = attempts + 1, started_at = coalesce(started_at, clock_timestamp())
-        where planning_session_id = ${sessionId} and algorithm = ${algorithm} and status in ('queued', 'running') returning status, attempts, configuration`,
+      sql`update planning_algorithm_runs set status = 'running', attempts = attempts + 1, started_at =
+        coalesce(started_at, clock_timestamp())
+        where planning_session_id = ${sessionId} and algorithm = ${algorithm}
+          and status in ('queued', 'running') returning status, attempts, configuration`,
     )
-    return run === undefined ? undefined : { session, attempts: run.attempts, configuration: run.configuration ?? {} }
+    return run === undefined
+      ? undefined
+      : { session, attempts: run.attempts, configuration: run.configuration ?? {} }
   })
 
-/** What the problem turned out to be, once it was read. */
+/** Records the facts of the problem after it was read. */
 export const recordProblem = (
   db: Db,
   sessionId: string,
   algorithm: string,
   facts: { defaultedDurations: number; networkModel: NetworkModel; estimate: AlgorithmRun['estimate'] },
 ): Promise<number> =>
-  db.run(sql`with counted as (update planning_sessions set defaulted_durations = ${facts.defaultedDurations}, network_model = ${facts.networkModel} where id = ${sessionId} and status = 'running')
-    update planning_algorithm_runs set estimate = ${json(facts.estimate)} where planning_session_id = ${sessionId} and algorithm = ${algorithm} and status = 'running'`)
+  db.run(sql`with counted as (update planning_sessions set defaulted_durations = ${facts.defaultedDurations},
+    network_model = ${facts.networkModel} where id = ${sessionId} and status = 'running')
+    update planning_algorithm_runs set estimate = ${json(facts.estimate)}
+      where planning_session_id = ${sessionId} and algorithm = ${algorithm} and status = 'running'`)
 
-/** How far an algorithm is, 0…1; the session's progress is the mean over its algorithms. False: the session is not open any more. */
-export const recordProgress = async (db: Db, sessionId: string, algorithm: string, progress: number): Promise<boolean> =>
-  (await db.run(sql`with told as (
-      update planning_algorithm_runs set progress = greatest(progress, ${progress}) where planning_session_id = ${sessionId} and algorithm = ${algorithm} and status = 'running' returning progress
+/**
+ * Records the progress of an algorithm, 0…1. The session's progress is the mean over its
+ * algorithms.
+ * @returns false where the session is no longer open
+ */
+export const recordProgress = async (
+  db: Db,
+  sessionId: string,
+  algorithm: string,
+  progress: number,
+): Promise<boolean> =>
+  (await db.run(sql`with recorded as (
+      update planning_algorithm_runs set progress = greatest(progress, ${progress})
+        where planning_session_id = ${sessionId} and algorithm = ${algorithm} and status = 'running' returning progress
     ) update planning_sessions s set progress = greatest(s.progress, m.mean)
-      from (select avg(case when r.algorithm = ${algorithm} then greatest(r.progress, ${progress}) else r.progress end) as mean from planning_algorithm_runs r where r.planning_session_id = ${sessionId}) m
+      from (select avg(case when r.algorithm = ${algorithm} then greatest(r.progress, ${progress})
+        else r.progress end) as mean from planning_algorithm_runs r where r.planning_session_id = ${sessionId}) m
       where s.id = ${sessionId} and s.status = 'running'`)) > 0
 
 export interface NewCandidate {
@@ -229,12 +256,15 @@ export interface NewCandidate {
   cost: number
   contentionFreeMakespanSeconds: number
   defaultedDurations: number
+  /** Machines that are made for the plan; absent: it uses none. */
+  lifecycle?: Lifecycle | undefined
   columns: ScheduleColumns
 }
 
 /**
- * Ends an algorithm's run: with what it found, or with the reason why there is nothing. A schedule that another algorithm of the session
- * found already stays that one's. Nothing is written once the session is over.
+ * Ends an algorithm's run, with its result or the reason why there is none. A schedule that an
+ * earlier algorithm of the session found remains that one's. Once the session is over, this writes
+ * no row.
  */
 export const endAlgorithm = (
   db: Db,
@@ -247,75 +277,85 @@ export const endAlgorithm = (
     if (session?.status !== 'running') return
     const candidates = 'candidates' in outcome ? outcome.candidates : []
     for (const candidate of candidates)
-      await tx.run(sql`insert into planning_candidates (id, planning_session_id, algorithm_run_id, algorithm, objective, feasible, predicted_makespan_seconds, predicted_cost, contention_free_makespan_seconds, defaulted_durations, plan, fingerprint)
-        select ${candidate.id}, r.planning_session_id, r.id, r.algorithm, r.objective, ${candidate.feasible}, ${candidate.makespanSeconds}, ${candidate.cost}, ${candidate.contentionFreeMakespanSeconds}, ${candidate.defaultedDurations}, ${JSON.stringify(candidate.columns)}::jsonb,
+      await tx.run(sql`insert into planning_candidates (id, planning_session_id, algorithm_run_id, algorithm,
+        objective, feasible, predicted_makespan_seconds, predicted_cost, contention_free_makespan_seconds,
+          defaulted_durations, plan, lifecycle, fingerprint)
+        select ${candidate.id}, r.planning_session_id, r.id, r.algorithm, r.objective, ${candidate.feasible},
+          ${candidate.makespanSeconds}, ${candidate.cost}, ${candidate.contentionFreeMakespanSeconds},
+            ${candidate.defaultedDurations}, ${JSON.stringify(candidate.columns)}::jsonb,
+          ${candidate.lifecycle === undefined ? null : JSON.stringify(candidate.lifecycle)}::jsonb,
           ${candidate.fingerprint}
         from planning_algorithm_runs r where r.planning_session_id = ${sessionId} and r.algorithm = ${algorithm}
         on conflict do nothing`)
-    await tx.run(sql`update planning_algorithm_runs r set status = ${'failure' in outcome ? 'failed' : 'completed'}, failure_reason = ${'failure' in outcome ? outcome.failure : null},
-        progress = 1, completed_at = clock_timestamp(), candidate_count = (select count(*) from planning_candidates c where c.algorithm_run_id = r.id)
+    await tx.run(sql`update planning_algorithm_runs r set status =
+      ${'failure' in outcome ? 'failed' : 'completed'}, failure_reason =
+        ${'failure' in outcome ? outcome.failure : null},
+        progress = 1, completed_at = clock_timestamp(), candidate_count = (select count(*)
+          from planning_candidates c where c.algorithm_run_id = r.id)
       where r.planning_session_id = ${sessionId} and r.algorithm = ${algorithm} and r.status in ('queued', 'running')`)
-    await tx.run(sql`update planning_sessions s set candidate_count = (select count(*) from planning_candidates c where c.planning_session_id = s.id),
+    await tx.run(sql`update planning_sessions s set candidate_count = (select count(*)
+      from planning_candidates c where c.planning_session_id = s.id),
         progress = (select avg(r.progress) from planning_algorithm_runs r where r.planning_session_id = s.id)
       where s.id = ${sessionId}`)
   })
 
-const RankableRow = z.object({ id: z.string(), feasible: z.boolean(), makespanSeconds: z.number(), cost: z.number() })
+const RankableRow = z.object({
+  id: z.string(),
+  feasible: z.boolean(),
+  makespanSeconds: z.number(),
+  cost: z.number(),
+})
+
+const ReasonRow = z.object({ reason: z.string() })
+
+/** Why a session has no candidate: the failures of its algorithms. */
+const noCandidate = async (tx: Db, id: string): Promise<string> => {
+  const { reason } = await tx.one(
+    ReasonRow,
+    sql`select 'no planning algorithm produced a valid candidate' || coalesce(': ' || string_agg(r.algorithm
+      || ': ' || r.failure_reason, '; ' order by r.position), '') as reason
+        from planning_algorithm_runs r where r.planning_session_id = ${id} and r.failure_reason is not null`,
+  )
+  return reason
+}
 
 /**
- * Ends a session whose algorithms have ended: completed with its candidates ranked by `rank`, failed when there is none. Answers the
- * state it is in afterwards; a session that is over stays as it is.
+ * Ends a session whose algorithms have ended: completed with its candidates ranked by `rank`,
+ * failed when there is none. A session that is over does not change.
+ * @returns whether this call ended it
  */
 export const closeSession = (
   db: Db,
   id: string,
   rank: (candidates: readonly z.output<typeof RankableRow>[]) => Ranked[],
-): Promise<State | undefined> =>
+): Promise<boolean> =>
   db.transaction(async (tx) => {
     const session = await lockSession(tx, id)
-    if (session?.status !== 'running') return session?.status
+    if (session?.status !== 'running') return false
     const candidates = await tx.many(
       RankableRow,
-      sql`select id, feasible, predicted_makespan_seconds as makespan_seconds, predicted_cost as cost from planning_candidates where planning_session_id = ${id}`,
+      sql`select id, feasible, predicted_makespan_seconds as makespan_seconds, predicted_cost as cost
+        from planning_candidates where planning_session_id = ${id}`,
     )
     const ranked = rank(candidates)
-    await tx.run(sql`update planning_candidates c set rank = given.rank, pareto_optimal = given.pareto_optimal, dominated = given.dominated
-      from unnest(${ranked.map((r) => r.id)}::text[], ${ranked.map((r) => r.rank)}::bigint[], ${ranked.map((r) => r.paretoOptimal)}::boolean[], ${ranked.map((r) => r.dominated)}::boolean[])
+    await tx.run(sql`update planning_candidates c set rank = given.rank, pareto_optimal =
+      given.pareto_optimal, dominated = given.dominated
+      from unnest(${ranked.map((r) => r.id)}::text[], ${ranked.map((r) => r.rank)}::bigint[],
+        ${ranked.map((r) => r.paretoOptimal)}::boolean[], ${ranked.map((r) => r.dominated)}::boolean[])
         as given (id, rank, pareto_optimal, dominated)
       where c.id = given.id`)
     const status = candidates.length === 0 ? 'failed' : 'completed'
-    await tx.run(sql`update planning_sessions s set status = ${status}, progress = 1, candidate_count = ${candidates.length}, completed_at = clock_timestamp(),
-        failure_reason = case when ${status} = 'failed' then 'no planning algorithm produced a valid candidate' || coalesce(': ' || (
-          select string_agg(r.algorithm || ': ' || r.failure_reason, '; ' order by r.position) from planning_algorithm_runs r where r.planning_session_id = s.id and r.failure_reason is not null), '') end
-      where s.id = ${id}`)
-    await recordSession(tx, id, status)
-    return status
+    await tx.run(
+      sql`update planning_sessions set progress = 1, candidate_count = ${candidates.length} where id = ${id}`,
+    )
+    await endOperation(
+      tx,
+      sessionKind,
+      { id, generation: 1 },
+      { status, reason: status === 'failed' ? await noCandidate(tx, id) : undefined },
+    )
+    return true
   })
-
-const TellingRow = z.object({ workflow: z.string(), scope: z.string(), algorithms: z.array(z.object({ id: z.string() })) })
-
-/** What Temporal's page says of a session: "plan mosaic on lab with heft". */
-export const sessionTelling = async (db: Db, id: string): Promise<Telling | undefined> => {
-  const row = await db.maybe(
-    TellingRow,
-    sql`select coalesce(nullif(d.name, ''), v.workflow_id) as workflow, c.name as scope, s.algorithms from planning_sessions s
-        join workflow_versions v on v.id = s.workflow_version_id join execution_scopes c on c.id = s.execution_scope_id
-        left join workflow_definitions d on d.id = v.workflow_id where s.id = ${id}`,
-  )
-  if (row === undefined) return undefined
-  const { workflow, scope, algorithms } = row
-  return {
-    line: `plan ${workflow} on ${scope} with ${algorithms.map((one) => one.id).join(', ')}`,
-    path: `/planning-sessions/${encodeURIComponent(id)}/`,
-    attributes: { WorkflowName: workflow },
-  }
-}
-
-/** Whether the session is not over. */
-export const isSessionOpen = async (db: Db, id: string): Promise<boolean> => {
-  const { status } = await readSessionEnd(db, id)
-  return status === 'queued' || status === 'running'
-}
 
 const candidateFields = {
   id: z.string(),
@@ -337,27 +377,54 @@ const candidateFields = {
 }
 const CandidateRow = z.object(candidateFields)
 export type CandidateRow = z.output<typeof CandidateRow>
-const CandidateWithColumns = z.object({ ...candidateFields, columns: ScheduleColumns })
+const CandidateWithColumns = z.object({
+  ...candidateFields,
+  columns: ScheduleColumns,
+  lifecycle: z.custom<Lifecycle>().optional(),
+})
 
 const candidateColumns = columnsOf(CandidateRow, 'c', { activityCount: 'v.activity_count' })
-const candidateSource = sql`planning_candidates c join planning_sessions s on s.id = c.planning_session_id join workflow_versions v on v.id = s.workflow_version_id`
+const candidateSource = sql`planning_candidates c join planning_sessions s on s.id = c.planning_session_id
+  join workflow_versions v on v.id = s.workflow_version_id`
 
-/** Candidates by rank, those without one last; one more than the page. Their schedules are not read. */
-export const listCandidates = async (db: Db, sessionId: string, page: Page): Promise<{ rows: CandidateRow[]; total: number }> => {
+/** Candidates by rank, unranked ones last, one more than the page. Their schedules are not read. */
+export const listCandidates = async (
+  db: Db,
+  sessionId: string,
+  page: Page,
+): Promise<{ rows: CandidateRow[]; total: number }> => {
   const rows = await db.many(
     CandidateRow,
-    sql`select ${candidateColumns} from ${candidateSource} ${where(sql`c.planning_session_id = ${sessionId}`)} order by c.rank nulls last, c.created_at, c.id limit ${page.limit} offset ${page.offset}`,
+    sql`select ${candidateColumns} from ${candidateSource} ${where(sql`c.planning_session_id = ${sessionId}`)}
+      order by c.rank nulls last, c.created_at, c.id limit ${page.limit} offset ${page.offset}`,
   )
-  const total = await countUpTo(db, sql`planning_candidates where planning_session_id = ${sessionId}`, countBound)
+  const total = await countUpTo(
+    db,
+    sql`planning_candidates where planning_session_id = ${sessionId}`,
+    countBound,
+  )
   return { rows, total }
 }
 
-export const readCandidate = (db: Db, sessionId: string, candidateId: string): Promise<z.output<typeof CandidateWithColumns> | undefined> =>
+export const readCandidate = (
+  db: Db,
+  sessionId: string,
+  candidateId: string,
+): Promise<z.output<typeof CandidateWithColumns> | undefined> =>
   db.maybe(
     CandidateWithColumns,
-    sql`select ${candidateColumns}, c.plan as columns from ${candidateSource} where c.planning_session_id = ${sessionId} and c.id = ${candidateId}`,
+    sql`select ${candidateColumns}, c.plan as columns, c.lifecycle from ${candidateSource}
+      where c.planning_session_id = ${sessionId} and c.id = ${candidateId}`,
   )
 
-/** The session's choice; under its lock. */
-export const recordSelection = (tx: Db, sessionId: string, candidateId: string, planId: string): Promise<number> =>
-  tx.run(sql`update planning_sessions set selected_candidate_id = ${candidateId}, selected_plan_id = ${planId} where id = ${sessionId}`)
+/** Records the session's choice, under its lock. */
+export const recordSelection = (
+  tx: Db,
+  sessionId: string,
+  candidateId: string,
+  planId: string,
+): Promise<number> =>
+  tx.run(
+    sql`update planning_sessions set selected_candidate_id = ${candidateId}, selected_plan_id = ${planId}
+      where id = ${sessionId}`,
+  )

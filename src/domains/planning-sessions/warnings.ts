@@ -2,10 +2,13 @@ import type { Problem } from '../../refusal.ts'
 import { algorithmOf } from './algorithms.ts'
 import { AlgorithmConfiguration, SessionConfiguration } from './schemas.ts'
 
-/** Warnings that are listed one by one; the others are counted in one more. */
+/** The limit of warnings listed one by one. One more warning counts the others. */
 const listed = 100
 
-/** Every key of the two configurations that is kept and that no algorithm of this version reads, by its path in the session's document. */
+/**
+ * Every stored key of the two configurations that no algorithm of this version reads, by its path
+ * in the session's document.
+ */
 export const sessionWarnings = (session: {
   algorithms: readonly { id: string; configuration?: Record<string, unknown> | undefined }[]
   configuration?: Record<string, unknown> | undefined
@@ -26,5 +29,7 @@ export const sessionWarnings = (session: {
     }
   })
   const more = warnings.length - listed
-  return more <= 0 ? warnings : [...warnings.slice(0, listed), { path: '', message: `${more} more keys are kept and not read` }]
+  return more <= 0
+    ? warnings
+    : [...warnings.slice(0, listed), { path: '', message: `${more} more keys are kept and not read` }]
 }

@@ -1,6 +1,15 @@
-/** The entities of the read model: what is shown of each, and how they are linked. */
+/** The entities of the read model: the fields of each, and the links between them. */
 
-export type FieldType = 'identifier' | 'text' | 'status' | 'datetime' | 'number' | 'bytes' | 'boolean' | 'duration' | 'currency'
+export type FieldType =
+  | 'identifier'
+  | 'text'
+  | 'status'
+  | 'datetime'
+  | 'number'
+  | 'bytes'
+  | 'boolean'
+  | 'duration'
+  | 'currency'
 
 interface EntityField {
   name: string
@@ -16,7 +25,7 @@ export interface EntityLink {
 
 export interface Entity {
   name: string
-  /** Its table; the name of its view too. */
+  /** Its table, and the name of its view. */
   table: string
   label: string
   description: string
@@ -32,7 +41,12 @@ const typeOf = (field: string): FieldType => {
   if (field.endsWith('_seconds')) return 'duration'
   if (field === 'cost' || field.endsWith('_cost')) return 'currency'
   if (['schedulable', 'declared', 'discovered', 'predicted_feasible'].includes(field)) return 'boolean'
-  if (['cpu_cores', 'version', 'priority', 'progress', 'candidate_count', 'attempt', 'exit_code'].includes(field)) return 'number'
+  if (
+    ['cpu_cores', 'version', 'priority', 'progress', 'candidate_count', 'attempt', 'exit_code'].includes(
+      field,
+    )
+  )
+    return 'number'
   return 'text'
 }
 
@@ -44,7 +58,13 @@ const labelOf = (name: string): string => {
   return text[0]?.toUpperCase() + text.slice(1)
 }
 
-const entity = (name: string, table: string, description: string, fields: string, links: Record<string, string> = {}): Entity => ({
+const entity = (
+  name: string,
+  table: string,
+  description: string,
+  fields: string,
+  links: Record<string, string> = {},
+): Entity => ({
   name,
   table,
   label: labelOf(name),
@@ -62,8 +82,18 @@ export const catalogue: readonly Entity[] = [
     'id environment_version_id parent_resource_id name type cpu_cores memory_bytes schedulable',
     { parent_resource_id: 'resources' },
   ),
-  entity('execution_scopes', 'execution_scopes', 'Sets of environments that a plan may use', 'id name network_topology_id'),
-  entity('workflows', 'workflow_definitions', 'Workflows by name', 'id external_id name namespace created_at'),
+  entity(
+    'execution_scopes',
+    'execution_scopes',
+    'Sets of environments that a plan may use',
+    'id name network_topology_id',
+  ),
+  entity(
+    'workflows',
+    'workflow_definitions',
+    'Workflows by name',
+    'id external_id name namespace created_at',
+  ),
   entity(
     'workflow_versions',
     'workflow_versions',
@@ -82,14 +112,20 @@ export const catalogue: readonly Entity[] = [
     'planning_sessions',
     'planning_sessions',
     'Requests for plans',
-    'id workflow_version_id execution_scope_id status progress candidate_count selected_plan_id created_at completed_at',
-    { selected_plan_id: 'plans', workflow_version_id: 'workflow_versions', execution_scope_id: 'execution_scopes' },
+    'id workflow_version_id execution_scope_id status progress candidate_count selected_plan_id ' +
+      'created_at completed_at',
+    {
+      selected_plan_id: 'plans',
+      workflow_version_id: 'workflow_versions',
+      execution_scope_id: 'execution_scopes',
+    },
   ),
   entity(
     'plans',
     'schedule_plans',
     'Which activity runs where and in which order',
-    'id workflow_version_id execution_scope_id source algorithm objective status predicted_makespan_seconds predicted_cost predicted_feasible created_at',
+    'id workflow_version_id execution_scope_id source algorithm objective status ' +
+      'predicted_makespan_seconds predicted_cost predicted_feasible created_at',
     { workflow_version_id: 'workflow_versions', execution_scope_id: 'execution_scopes' },
   ),
   entity(
@@ -103,8 +139,14 @@ export const catalogue: readonly Entity[] = [
     'task_executions',
     'task_executions',
     'Attempts of activities in runs',
-    'id execution_run_id activity_id planned_resource_id allocated_resource_id attempt status runtime_seconds queue_seconds transfer_seconds transfer_bytes interference_seconds overhead_seconds cost',
-    { execution_run_id: 'runs', activity_id: 'activities', planned_resource_id: 'resources', allocated_resource_id: 'resources' },
+    'id execution_run_id activity_id planned_resource_id allocated_resource_id attempt status ' +
+      'runtime_seconds queue_seconds transfer_seconds transfer_bytes interference_seconds overhead_seconds cost',
+    {
+      execution_run_id: 'runs',
+      activity_id: 'activities',
+      planned_resource_id: 'resources',
+      allocated_resource_id: 'resources',
+    },
   ),
   entity(
     'data_objects',
@@ -117,21 +159,28 @@ export const catalogue: readonly Entity[] = [
     'data_instances',
     'data_object_instances',
     'Files as an attempt left them',
-    'id data_object_id execution_run_id producer_activity_id relative_path size_bytes checksum media_type discovered created_at',
+    'id data_object_id execution_run_id producer_activity_id relative_path size_bytes checksum ' +
+      'media_type discovered created_at',
     { data_object_id: 'data_objects', execution_run_id: 'runs', producer_activity_id: 'activities' },
   ),
   entity(
     'data_uses',
     'data_uses',
     'Files that an attempt was given: declared by the workflow, or staged with everything that a predecessor left',
-    'id execution_run_id task_execution_id data_object_instance_id data_object_id producer_task_execution_id consumer_activity_id basis relative_path size_bytes checksum',
-    { execution_run_id: 'runs', task_execution_id: 'task_executions', data_object_instance_id: 'data_instances' },
+    'id execution_run_id task_execution_id data_object_instance_id data_object_id ' +
+      'producer_task_execution_id consumer_activity_id basis relative_path size_bytes checksum',
+    {
+      execution_run_id: 'runs',
+      task_execution_id: 'task_executions',
+      data_object_instance_id: 'data_instances',
+    },
   ),
   entity(
     'transfers',
     'data_transfer_observations',
     'What moved between the resources of two activities',
-    'id execution_run_id data_object_id data_object_instance_id producer_activity_id consumer_activity_id source_resource_id target_resource_id bytes status duration_seconds cost',
+    'id execution_run_id data_object_id data_object_instance_id producer_activity_id ' +
+      'consumer_activity_id source_resource_id target_resource_id bytes status duration_seconds cost',
     {
       execution_run_id: 'runs',
       data_object_id: 'data_objects',
@@ -152,13 +201,18 @@ export const catalogue: readonly Entity[] = [
 
 export const entityNamed = (name: string): Entity | undefined => catalogue.find((one) => one.name === name)
 
-/** Tables beside those of the entities that statements may read. */
+/** Further tables that statements may read, beside those of the entities. */
 const otherTables =
-  `environment_versions resource_snapshots resource_relations execution_scope_environments network_topologies network_links activity_types
-  activity_dependencies workflow_data_dependencies activity_resource_profiles schedule_plan_assignments planning_algorithm_runs planning_candidates
+  `environment_versions resource_snapshots resource_relations execution_scope_environments network_topologies
+    network_links activity_types
+  activity_dependencies workflow_data_dependencies activity_resource_profiles schedule_plan_assignments
+    planning_algorithm_runs planning_candidates
   activity_lifecycle_events data_locations attempts`.split(/\s+/)
 
-/** The table behind each name that a statement may read: a table has its own and, where it differs, that of its entity. */
+/**
+ * The table behind each name that a statement may read: the table's own name and, where it differs,
+ * the name of its entity.
+ */
 export const readableNames: ReadonlyMap<string, string> = new Map([
   ...otherTables.map((table) => [table, table] as const),
   ...catalogue.flatMap(({ name, table }) => [[table, table] as const, [name, table] as const]),

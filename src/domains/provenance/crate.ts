@@ -1,8 +1,9 @@
 import type { AttemptFact, FileFact, RunFacts } from './run-facts.ts'
 
 /**
- * A run as Provenance Run Crate 0.5 (https://w3id.org/ro/wfrun/provenance/0.5): the workflow with its steps and tools, the run of the workflow, and
- * the run of a tool for each attempt, with the files that it was given and made. Pure.
+ * A run as Provenance Run Crate 0.5 (https://w3id.org/ro/wfrun/provenance/0.5): the workflow with
+ * its steps and tools, the run of the workflow, and the run of a tool for each attempt, with its
+ * input and output files. Pure.
  */
 
 type Json = string | number | boolean | readonly Json[] | { readonly [key: string]: Json | undefined }
@@ -11,13 +12,35 @@ export interface CrateEntity {
   readonly [key: string]: Json | undefined
 }
 
-/** Terms of the profile. No package has its context document, so the crate brings them. */
+/** Terms of the profile. No package holds its context document, so the crate includes them. */
 const runTerms = [
-  ...['ContainerImage', 'DockerImage', 'SIFImage', 'ParameterConnection', 'connection', 'sourceParameter', 'targetParameter'],
-  ...['containerImage', 'environment', 'registry', 'resourceUsage', 'tag', 'md5', 'sha1', 'sha256', 'sha512', 'buildInstructions'],
+  ...[
+    'ContainerImage',
+    'DockerImage',
+    'SIFImage',
+    'ParameterConnection',
+    'connection',
+    'sourceParameter',
+    'targetParameter',
+  ],
+  ...[
+    'containerImage',
+    'environment',
+    'registry',
+    'resourceUsage',
+    'tag',
+    'md5',
+    'sha1',
+    'sha256',
+    'sha512',
+    'buildInstructions',
+  ],
 ]
 const ownTerms = 'https://w3id.org/ro/terms/workflow-run#'
-const context = ['https://w3id.org/ro/crate/1.1/context', Object.fromEntries(runTerms.map((term) => [term, ownTerms + term]))]
+const context = [
+  'https://w3id.org/ro/crate/1.1/context',
+  Object.fromEntries(runTerms.map((term) => [term, ownTerms + term])),
+]
 
 const profiles = [
   ['https://w3id.org/ro/wfrun/process/0.5', 'Process Run Crate', '0.5'],
@@ -27,23 +50,23 @@ const profiles = [
 ] as const
 
 const ref = (id: string): { '@id': string } => ({ '@id': id })
-/** One value stands alone, as RO-Crate recommends; none is nothing. */
+/** A single value is not wrapped in a list, as RO-Crate recommends; an empty list is undefined. */
 const refs = (ids: Iterable<string>): { '@id': string } | { '@id': string }[] | undefined => {
   const all = Array.from(ids, ref)
   return all.length > 1 ? all : all[0]
 }
 
 export interface CrateOptions {
-  /** Base URL of the API that made the crate. */
+  /** Base URL of the API that exported the crate. */
   apiUrl: string
-  /** The files that attempts left are in the crate. */
+  /** True where the crate holds the output files of attempts. */
   withOutputs: boolean
 }
 
 export const workflowFile = 'workflow.json'
 export const readmeFile = 'README.md'
 
-/** What a person reads first in the crate. */
+/** The README of the crate. */
 export const readmeText = ({ run, workflow, attempts, files }: RunFacts): string => `# Run ${run.id}
 
 Workflow ${workflow.name} (version ${workflow.versionId}), plan ${run.planId}, mode ${run.mode}, ${run.status}.
@@ -53,7 +76,7 @@ ${String(attempts.length)} attempts of activities, ${String(files.length)} files
 \`workflow.json\` is the workflow as the run executed it.
 `
 
-/** Path of a file in the crate, or what names it where it is not there. */
+/** Path of a file in the crate, or a name for a file outside of it. */
 export const fileName = (file: FileFact, { withOutputs }: Pick<CrateOptions, 'withOutputs'>): string =>
   withOutputs
     ? `data/${[...file.task.split('/'), ...file.path.split('/')].map(encodeURIComponent).join('/')}`
@@ -73,7 +96,10 @@ export const workflowDocument = ({ workflow, activities, dependencies }: RunFact
         ...(image === null ? {} : { image }),
         command,
       })),
-      dependencies: dependencies.map(({ from, to }) => ({ activityId: activities[to]?.id, dependsOnActivityId: activities[from]?.id })),
+      dependencies: dependencies.map(({ from, to }) => ({
+        activityId: activities[to]?.id,
+        dependsOnActivityId: activities[from]?.id,
+      })),
     },
     undefined,
     1,
@@ -81,13 +107,15 @@ export const workflowDocument = ({ workflow, activities, dependencies }: RunFact
 
 const over = new Set(['completed', 'failed', 'cancelled'])
 const statusOf = (status: string): string | undefined =>
-  over.has(status) ? `http://schema.org/${status === 'completed' ? 'CompletedActionStatus' : 'FailedActionStatus'}` : undefined
+  over.has(status)
+    ? `http://schema.org/${status === 'completed' ? 'CompletedActionStatus' : 'FailedActionStatus'}`
+    : undefined
 
-/** Only a failed action may bear an error. */
+/** Only a failed action may have an error. */
 const errorOf = (status: string, reason: string | null): string | undefined =>
   over.has(status) && status !== 'completed' ? (reason ?? status) : undefined
 
-/** `docker.io/library/debian:12-slim@sha256:…` in its parts. */
+/** The parts of `docker.io/library/debian:12-slim@sha256:…`. */
 const imageParts = (reference: string, digest: string | null) => {
   const [named = '', own] = reference.split('@')
   const first = named.split('/')[0] ?? ''
@@ -103,7 +131,8 @@ const toolId = (facts: RunFacts, { apiUrl }: CrateOptions, typeId: string): stri
   `${apiUrl}/workflow-definitions/${encodeURIComponent(facts.workflow.id)}/#${encodeURIComponent(typeId)}`
 const actionId = (attempt: AttemptFact): string => `#run-${encodeURIComponent(attempt.id)}`
 const stepId = (position: number): string => `${workflowFile}#step-${String(position)}`
-const imageId = (reference: string, digest: string | null): string => `#image-${encodeURIComponent(`${reference} ${digest ?? ''}`.trim())}`
+const imageId = (reference: string, digest: string | null): string =>
+  `#image-${encodeURIComponent(`${reference} ${digest ?? ''}`.trim())}`
 
 /** `unit` is a UN/CEFACT code: SEC second, AD byte, C62 one. */
 const propertyValue = (id: string, name: string, value: number, unit = 'C62'): CrateEntity => ({
@@ -115,7 +144,7 @@ const propertyValue = (id: string, name: string, value: number, unit = 'C62'): C
   unitCode: unit,
 })
 
-/** What the attempts of a run share. */
+/** Facts that the attempts of a run share. */
 interface Shared {
   facts: RunFacts
   options: CrateOptions
@@ -136,8 +165,12 @@ const toolRun = function* (shared: Shared, attempt: AttemptFact): Generator<Crat
     ...(attempt.status === 'completed' || attempt.runtimeSeconds > 0
       ? [propertyValue(`${id}-runtime`, 'runtimeSeconds', attempt.runtimeSeconds, 'SEC')]
       : []),
-    ...(attempt.cpuSeconds === null ? [] : [propertyValue(`${id}-cpu`, 'cpuSeconds', attempt.cpuSeconds, 'SEC')]),
-    ...(attempt.peakMemoryBytes === null ? [] : [propertyValue(`${id}-memory`, 'peakMemoryBytes', attempt.peakMemoryBytes, 'AD')]),
+    ...(attempt.cpuSeconds === null
+      ? []
+      : [propertyValue(`${id}-cpu`, 'cpuSeconds', attempt.cpuSeconds, 'SEC')]),
+    ...(attempt.peakMemoryBytes === null
+      ? []
+      : [propertyValue(`${id}-memory`, 'peakMemoryBytes', attempt.peakMemoryBytes, 'AD')]),
     propertyValue(`${id}-cost`, 'cost', attempt.cost),
   ]
   const image = attempt.image ?? activity.image
@@ -147,14 +180,18 @@ const toolRun = function* (shared: Shared, attempt: AttemptFact): Generator<Crat
     '@id': id,
     '@type': 'CreateAction',
     name: `${activity.name}${attempt.attempt === 1 ? '' : `, attempt ${String(attempt.attempt)}`}`,
-    description: `Activity ${activity.externalId} on ${where}: ${attempt.status}${facts.run.mode === 'simulation' ? ' (simulated)' : ''}`,
+    description:
+      `Activity ${activity.externalId} on ${where}: ` +
+      `${attempt.status}${facts.run.mode === 'simulation' ? ' (simulated)' : ''}`,
     instrument: ref(toolId(facts, shared.options, activity.typeId)),
     agent: ref(shared.agent),
     location: ref(`#resource-${encodeURIComponent(attempt.resourceId)}`),
     object: refs((shared.given.get(attempt.id) ?? []).map((file) => shared.files.get(file) ?? '')),
     result: refs([...made, ...exit.map((one) => one['@id'])]),
     resourceUsage: refs(usage.map((one) => one['@id'])),
-    ...(image === null || facts.run.mode === 'simulation' ? {} : { containerImage: ref(imageId(image, attempt.imageDigest)) }),
+    ...(image === null || facts.run.mode === 'simulation'
+      ? {}
+      : { containerImage: ref(imageId(image, attempt.imageDigest)) }),
     startTime: attempt.startedAt ?? undefined,
     endTime: attempt.finishedAt ?? undefined,
     actionStatus: statusOf(attempt.status),
@@ -184,12 +221,23 @@ const images = function* ({ facts }: Shared): Generator<CrateEntity> {
     seen.add(id)
     const { registry, name, tag, sha256 } = imageParts(image, attempt.imageDigest)
     const form = image.endsWith('.sif') ? 'SIFImage' : 'DockerImage'
-    yield { '@id': id, '@type': 'ContainerImage', additionalType: ref(ownTerms + form), registry, name, tag, sha256 }
+    yield {
+      '@id': id,
+      '@type': 'ContainerImage',
+      additionalType: ref(ownTerms + form),
+      registry,
+      name,
+      tag,
+      sha256,
+    }
   }
 }
 
 /** The workflow, its steps, and a tool for each type of activity. */
-const workflowEntities = function* ({ facts, options }: Shared, outputs: readonly FileFact[]): Generator<CrateEntity> {
+const workflowEntities = function* (
+  { facts, options }: Shared,
+  outputs: readonly FileFact[],
+): Generator<CrateEntity> {
   const { workflow, activities } = facts
   const types = new Map(activities.map((activity) => [activity.typeId, activity.typeName]))
   const url = `${options.apiUrl}/workflow-definitions/${encodeURIComponent(workflow.id)}/`
@@ -217,7 +265,13 @@ const workflowEntities = function* ({ facts, options }: Shared, outputs: readonl
     url: ref(url),
   }
   for (const [type, name] of types)
-    yield { '@id': toolId(facts, options, type), '@type': 'SoftwareApplication', name, url, softwareVersion: workflow.hash }
+    yield {
+      '@id': toolId(facts, options, type),
+      '@type': 'SoftwareApplication',
+      name,
+      url,
+      softwareVersion: workflow.hash,
+    }
   for (const { position, name, typeId } of activities)
     yield {
       '@id': stepId(position),
@@ -230,7 +284,7 @@ const workflowEntities = function* ({ facts, options }: Shared, outputs: readonl
 
 const parameterId = (file: FileFact): string => `#output-${encodeURIComponent(file.objectId)}`
 
-/** Files of completed attempts that no other attempt was given: what the run was for. */
+/** Files of completed attempts that no other attempt used: the results of the run. */
 const finalFiles = ({ files, uses, attempts }: RunFacts): FileFact[] => {
   const used = new Set(uses.map(({ file }) => file))
   const completed = new Set(attempts.filter(({ status }) => status === 'completed').map(({ id }) => id))
@@ -251,8 +305,11 @@ const rootEntities = function* (shared: Shared, outputs: readonly FileFact[]): G
     '@id': './',
     '@type': 'Dataset',
     name: run.title ?? `Run ${run.id} of ${workflow.name}`,
-    description: `${run.mode === 'simulation' ? 'Simulation' : 'Execution'} ${run.id} of workflow ${workflow.name} after plan ${run.planId}: ${run.status}`,
-    datePublished: (run.finishedAt ?? run.createdAt).slice(0, 19) + (run.finishedAt ?? run.createdAt).slice(-6),
+    description:
+      `${run.mode === 'simulation' ? 'Simulation' : 'Execution'} ${run.id} of workflow ` +
+      `${workflow.name} after plan ${run.planId}: ${run.status}`,
+    datePublished:
+      (run.finishedAt ?? run.createdAt).slice(0, 19) + (run.finishedAt ?? run.createdAt).slice(-6),
     license: ref('#license'),
     author: ref(agent),
     publisher: ref('#organization'),
@@ -262,10 +319,26 @@ const rootEntities = function* (shared: Shared, outputs: readonly FileFact[]): G
     mentions: refs([`#run-of-${encodeURIComponent(run.id)}`, ...actions]),
   }
   for (const [id, name, version] of profiles) yield { '@id': id, '@type': 'CreativeWork', name, version }
-  yield { '@id': '#license', '@type': 'CreativeWork', name: 'No license given', description: 'Whoever made the data decides on its use.' }
-  yield { '@id': readmeFile, '@type': 'File', name: 'Description of the run', about: ref('./'), encodingFormat: 'text/markdown' }
+  yield {
+    '@id': '#license',
+    '@type': 'CreativeWork',
+    name: 'No license given',
+    description: 'Whoever made the data decides on its use.',
+  }
+  yield {
+    '@id': readmeFile,
+    '@type': 'File',
+    name: 'Description of the run',
+    about: ref('./'),
+    encodingFormat: 'text/markdown',
+  }
   yield { '@id': agent, '@type': 'Person', name: run.actorId ?? 'unknown', affiliation: ref('#organization') }
-  yield { '@id': '#organization', '@type': 'Organization', name: `Users of the service at ${options.apiUrl}`, url: options.apiUrl }
+  yield {
+    '@id': '#organization',
+    '@type': 'Organization',
+    name: `Users of the service at ${options.apiUrl}`,
+    url: options.apiUrl,
+  }
   yield {
     '@id': options.apiUrl,
     '@type': 'SoftwareApplication',
@@ -308,10 +381,14 @@ const rootEntities = function* (shared: Shared, outputs: readonly FileFact[]): G
     }
 }
 
-/** `sha256:…`, or bare as manifests have it. */
-const sha256Of = (checksum: string | null): string | undefined => /^(?:sha256:)?([0-9a-f]{64})$/.exec(checksum ?? '')?.[1]
+/** The digest behind `sha256:`, or a bare one as manifests write it. */
+const sha256Of = (checksum: string | null): string | undefined =>
+  /^(?:sha256:)?([0-9a-f]{64})$/.exec(checksum ?? '')?.[1]
 
-const fileEntities = function* ({ facts, files }: Shared, outputs: readonly FileFact[]): Generator<CrateEntity> {
+const fileEntities = function* (
+  { facts, files }: Shared,
+  outputs: readonly FileFact[],
+): Generator<CrateEntity> {
   const final = new Set(outputs.map(({ id }) => id))
   for (const file of facts.files)
     yield {
@@ -356,12 +433,17 @@ export const crateEntities = function* (facts: RunFacts, options: CrateOptions):
   yield* workflowEntities(shared, outputs)
   yield* images(shared)
   for (const id of new Set(facts.attempts.map((attempt) => attempt.resourceId)))
-    yield { '@id': `#resource-${encodeURIComponent(id)}`, '@type': 'Place', name: shared.resources.get(id) ?? id, identifier: id }
+    yield {
+      '@id': `#resource-${encodeURIComponent(id)}`,
+      '@type': 'Place',
+      name: shared.resources.get(id) ?? id,
+      identifier: id,
+    }
   for (const attempt of facts.attempts) yield* toolRun(shared, attempt)
   yield* fileEntities(shared, outputs)
 }
 
-/** The metadata document, in parts. */
+/** The metadata document, in pieces. */
 export const crateText = function* (facts: RunFacts, options: CrateOptions): Generator<string> {
   yield `{"@context":${JSON.stringify(context)},"@graph":[`
   let before = '\n'

@@ -1,54 +1,53 @@
 import { Readable } from 'node:stream'
 import { z } from 'zod'
-import { ZipFile } from 'yazl'
 import type { Db } from '../../db/sql.ts'
 import { preferred } from '../../http/accept.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import { missing } from '../../refusal.ts'
+import { zipStream, type ZipEntry } from '../../zip.ts'
 import { openRunFiles, type RunFileParts } from '../execution-runs/run-files.ts'
-import { crateText, fileName, readmeFile, readmeText, workflowDocument, workflowFile, type CrateOptions } from './crate.ts'
+import {
+  crateText,
+  fileName,
+  readmeFile,
+  readmeText,
+  workflowDocument,
+  workflowFile,
+  type CrateOptions,
+} from './crate.ts'
 import { provDocument } from './prov.ts'
 import { readRunFacts, type FileFact, type RunFacts } from './run-facts.ts'
 
-export interface ExportParts extends RunFileParts {
+export interface RunExportParts extends RunFileParts {
   api: { url: string }
 }
 
 type OpenFile = (file: FileFact) => Promise<{ stream: Readable; sizeBytes: number }>
 
-/** Adds the files one after the other: a thousand open ones would be too many for any system. */
-const addFiles = async (zip: ZipFile, files: readonly FileFact[], open: OpenFile, mtime: Date): Promise<void> => {
-  for (const file of files) {
-    const { stream } = await open(file)
-    const read = new Promise<void>((resolve, reject) => {
-      stream.once('end', resolve)
-      stream.once('error', reject)
-      stream.once('close', () => reject(new Error(`${file.path} was closed before its end`)))
-    })
-    zip.addReadStream(stream, decodeURIComponent(fileName(file, { withOutputs: true })), { mtime, mode: 0o100644, compress: true })
-    await read
+/** The files of a crate, each opened after the one before it: no system allows a thousand open files. */
+const crateEntries = async function* (
+  facts: RunFacts,
+  options: CrateOptions,
+  openFile: OpenFile,
+): AsyncGenerator<ZipEntry> {
+  const time = new Date(facts.run.finishedAt ?? facts.run.createdAt)
+  const entry = (name: string, text: Iterable<string> | AsyncIterable<string>): ZipEntry => ({
+    ...{ name, time },
+    open: () => Readable.from(text, { objectMode: false }),
+  })
+  yield entry('ro-crate-metadata.json', crateText(facts, options))
+  yield entry(workflowFile, [workflowDocument(facts)])
+  yield entry(readmeFile, [readmeText(facts)])
+  if (!options.withOutputs) return
+  for (const file of facts.files) {
+    const { stream } = await openFile(file)
+    yield { name: decodeURIComponent(fileName(file, { withOutputs: true })), time, open: () => stream }
   }
 }
 
-/** The crate as a ZIP file. Where a file cannot be read, the answer breaks off: half a crate is none. */
-const crateZip = (facts: RunFacts, options: CrateOptions, open: OpenFile): Readable => {
-  const zip = new ZipFile()
-  const stream = new Readable().wrap(zip.outputStream)
-  const mtime = new Date(facts.run.finishedAt ?? facts.run.createdAt)
-  zip.addReadStream(Readable.from(crateText(facts, options), { objectMode: false }), 'ro-crate-metadata.json', { mtime, mode: 0o100644 })
-  zip.addBuffer(Buffer.from(workflowDocument(facts)), workflowFile, { mtime, mode: 0o100644 })
-  zip.addBuffer(Buffer.from(readmeText(facts)), readmeFile, { mtime, mode: 0o100644 })
-  const whole = options.withOutputs ? addFiles(zip, facts.files, open, mtime) : Promise.resolve()
-  whole.then(
-    () => {
-      zip.end()
-    },
-    (error: unknown) => stream.destroy(error as Error),
-  )
-  return stream
-}
-
-const CrateQuery = z.strictObject({ data: z.enum(['outputs']).optional().describe('outputs: with the files that the activities left') })
+const CrateQuery = z.strictObject({
+  data: z.enum(['outputs']).optional().describe('outputs: with the files that the activities left'),
+})
 const Document = z.record(z.string(), z.unknown())
 
 const factsOf = async (db: Db, runId: string): Promise<RunFacts> => {
@@ -57,8 +56,8 @@ const factsOf = async (db: Db, runId: string): Promise<RunFacts> => {
   return facts
 }
 
-/** Exports of a run for others. */
-export const exportRoutes = ({ db, sites, hostId, api }: ExportParts): Route[] => {
+/** Routes that export a run. */
+export const exportRoutes = ({ db, sites, hostId, api }: RunExportParts): Route[] => {
   const { openFile } = openRunFiles({ db, sites, hostId })
   return [
     route({
@@ -75,11 +74,15 @@ export const exportRoutes = ({ db, sites, hostId, api }: ExportParts): Route[] =
         const options = { apiUrl: api.url, withOutputs: query.data === 'outputs' }
         const type = preferred(headers['accept'], ['application/zip', 'application/ld+json'])
         if (type === 'application/ld+json')
-          return new Reply({ stream: Readable.from(crateText(facts, options), { objectMode: false }), headers: { 'content-type': type } })
+          return new Reply({
+            stream: Readable.from(crateText(facts, options), { objectMode: false }),
+            headers: { 'content-type': type },
+          })
         const open: OpenFile = (file) => openFile(params.runId, file.activityId, file.attempt, file.path)
         const name = encodeURIComponent(`${params.runId}.crate.zip`)
         return new Reply({
-          stream: crateZip(facts, options, open),
+          // A partial crate is of no use: where a file cannot be read, the answer breaks off.
+          stream: zipStream(crateEntries(facts, options, open)),
           headers: { 'content-type': type, 'content-disposition': `attachment; filename*=UTF-8''${name}` },
         })
       },

@@ -1,9 +1,10 @@
 import { z } from 'zod'
-import { raw, sql, type Db } from '../../db/sql.ts'
+import { sql, type Db } from '../../db/sql.ts'
 import { invalid, missing, unacceptable } from '../../refusal.ts'
 import { catalogue, entityNamed, type Entity } from './catalogue.ts'
-import { edgesOf, keyOf, relations, type Node } from './relations.ts'
-import { Item, type directions } from './schemas.ts'
+import { isOfGraphs, nodeKeyOf, relations, stepOf, type Edge, type Node } from './relations.ts'
+import type { GraphsSeen, RunGraphs } from './run-graphs.ts'
+import type { directions, Item } from './schemas.ts'
 import { recordJson } from './store.ts'
 
 type Direction = (typeof directions)[number]
@@ -17,24 +18,31 @@ const mostNodes = 500
 export const knownEntity = (name: string): Entity => {
   const entity = entityNamed(name)
   if (entity === undefined)
-    throw invalid(`entity: ${JSON.stringify(name)} is not an entity; there are ${catalogue.map((one) => one.name).join(', ')}`, [
-      { path: 'entity', message: 'is not an entity' },
-    ])
+    throw invalid(
+      `entity: ${JSON.stringify(name)} is not an entity; there are ${catalogue.map((one) => one.name).join(', ')}`,
+      [{ path: 'entity', message: 'is not an entity; name one of the catalogue' }],
+    )
   return entity
 }
 
 const Version = z.object({ id: z.string() })
-const Present = z.object({ id: z.string() })
 
 /**
  * The record that a path names.
- * @throws Refusal `missing` for no record, `unacceptable` for an activity id that several versions share
+ * @throws Refusal `missing` for no record, `unacceptable` for an activity id that several versions
+ *   share
  */
-export const rootOf = async (db: Db, entity: Entity, id: string, versionId: string | undefined): Promise<Node> => {
+export const rootOf = async (
+  db: Db,
+  entity: Entity,
+  id: string,
+  versionId: string | undefined,
+): Promise<Node> => {
   if (entity.name === 'activities') {
     const versions = await db.many(
       Version,
-      sql`select workflow_version_id as id from activity_definitions where id = ${id} ${versionId === undefined ? sql`` : sql`and workflow_version_id = ${versionId}`}
+      sql`select workflow_version_id as id from activity_definitions
+        where id = ${id} ${versionId === undefined ? sql`` : sql`and workflow_version_id = ${versionId}`}
           order by 1 limit 6`,
     )
     const [version, other] = versions
@@ -43,38 +51,69 @@ export const rootOf = async (db: Db, entity: Entity, id: string, versionId: stri
       throw unacceptable([
         {
           path: 'workflowVersionId',
-          message: `the activity is part of several versions (${versions.map((one) => one.id).join(', ')}); name one with ?workflowVersionId=`,
+          message:
+            `is missing: the activity is part of several versions (${versions.map((one) => one.id).join(', ')}); ` +
+            'name one with ?workflowVersionId=',
         },
       ])
     return { entity: entity.name, id, versionId: version.id }
   }
   if (versionId !== undefined)
-    throw invalid(`workflowVersionId: is for activities, whose ids versions share; leave it out for ${entity.name}`, [
-      { path: 'workflowVersionId', message: 'is for activities only' },
-    ])
+    throw invalid(
+      `workflowVersionId: is for activities, whose ids versions share; leave it out for ${entity.name}`,
+      [{ path: 'workflowVersionId', message: 'is for activities only; leave it out' }],
+    )
   const node = { entity: entity.name, id }
-  const byFile = entity.name === 'data_uses' ? sql`and r.data_object_instance_id = ${id.slice(0, Math.max(0, id.indexOf(':')))}` : sql``
-  const present = await db.maybe(Present, sql`select r.id from ${raw(`provenance.${entity.table} r`)} where r.id = ${id} ${byFile}`)
+  const byFile = entity.name === 'data_uses'
+  const [present] = await db.prepared<{ id: string }>(
+    `lineage_root_${entity.name}`,
+    `select r.id from provenance.${entity.table} r where r.id = $1` +
+      (byFile ? ' and r.data_object_instance_id = $2' : ''),
+    byFile ? [id, id.slice(0, Math.max(0, id.indexOf(':')))] : [id],
+  )
   if (present === undefined) throw missing(entity.name.replaceAll('_', ' ').replace(/s$/, ''), id)
   return node
 }
 
-const Record = z.object({ id: z.string(), version: z.string().optional(), record: Item })
+interface RecordRow {
+  entity: string
+  id: string
+  version: string | null
+  record: z.output<typeof Item>
+}
 
-/** The records of nodes of one entity, by key. */
-const recordsOf = async (db: Db, entity: Entity, nodes: readonly Node[]): Promise<Map<string, z.output<typeof Item>>> => {
+/** Finds records of an entity by their versions and ids, two parameters from `$first` on. */
+const recordsText = (entity: Entity, first: number): string => {
   const versioned = entity.name === 'activities'
-  const given = sql`unnest(${nodes.map((node) => node.versionId ?? '')}::text[], ${nodes.map((node) => node.id)}::text[]) as k (version, id)`
-  const version = raw(versioned ? 'and r.workflow_version_id = k.version' : '')
-  const byFile = raw(entity.name === 'data_uses' ? "and r.data_object_instance_id = left(k.id, strpos(k.id, ':') - 1)" : '')
-  const rows = await db.many(
-    Record,
-    sql`select p.* from ${given} cross join lateral (
-          select r.id${raw(versioned ? ', r.workflow_version_id as version' : '')}, ${raw(recordJson(entity))} as record
-          from ${raw(`provenance.${entity.table} r`)} where r.id = k.id ${version} ${byFile} offset 0) p`,
+  const conditions = [
+    'r.id = k.id',
+    ...(versioned ? ['r.workflow_version_id = k.version'] : []),
+    ...(entity.name === 'data_uses' ? ["r.data_object_instance_id = left(k.id, strpos(k.id, ':') - 1)"] : []),
+  ]
+  const given = `unnest($${String(first)}::text[], $${String(first + 1)}::text[]) as k (version, id)`
+  return `select '${entity.name}' as entity, p.* from ${given} cross join lateral (
+      select r.id, ${versioned ? 'r.workflow_version_id' : 'null::text'} as version, ${recordJson(entity)} as record
+      from provenance.${entity.table} r where ${conditions.join(' and ')} offset 0) p`
+}
+
+/** The records of nodes, by key, in one statement for the entities that they are of. */
+const recordsOf = async (tx: Db, nodes: Iterable<Node>): Promise<Map<string, z.output<typeof Item>>> => {
+  const byEntity = Map.groupBy(nodes, ({ entity }) => entity)
+  const name = `lineage_of_${catalogue.map((one) => (byEntity.has(one.name) ? 1 : 0)).join('')}`
+  const entities = catalogue.filter((one) => byEntity.has(one.name))
+  const rows = await tx.prepared<RecordRow>(
+    name,
+    entities.map((one, at) => recordsText(one, 2 * at + 1)).join(' union all '),
+    entities.flatMap((one) => {
+      const of = byEntity.get(one.name) ?? []
+      return [of.map((node) => node.versionId ?? ''), of.map((node) => node.id)]
+    }),
   )
   return new Map(
-    rows.map(({ id, version: of, record }) => [keyOf({ entity: entity.name, id, ...(of === undefined ? {} : { versionId: of }) }), record]),
+    rows.map(({ entity, id, version, record }) => [
+      nodeKeyOf({ entity, id, ...(version === null ? {} : { versionId: version }) }),
+      record,
+    ]),
   )
 }
 
@@ -94,43 +133,96 @@ interface Shown {
 const bounded = (value: number | undefined, usual: number, greatest: number): number =>
   value === undefined || value < 1 ? usual : Math.min(value, greatest)
 
-/** What the bounds of a walk leave of it: nodes in the order in which they were met, and the edges between them. */
-const walk = async (db: Db, root: Node, given: { direction: Direction; depth: number; maxNodes: number }) => {
-  const nodes = new Map([[keyOf(root), root]])
+const usesPlace = relations.findIndex(isOfGraphs)
+
+/**
+ * The files that tasks were given, or the tasks that files were given to, in the order of the other
+ * ends. PostgreSQL takes minutes for the view of them in a run of 10,000 activities: it follows what
+ * tasks hand on from every file.
+ */
+const usesOf = async (
+  graphs: GraphsSeen,
+  side: 'antecedent' | 'consequent',
+  nodes: readonly Node[],
+  limit: number,
+): Promise<{ place: number; edge: Edge }[]> => {
+  const ofTasks = side === 'consequent'
+  const entity = ofTasks ? 'task_executions' : 'data_instances'
+  const given = nodes.filter((node) => node.entity === entity)
+  if (given.length === 0) return []
+  const runs = await graphs.byRun(
+    entity,
+    given.map(({ id }) => id),
+  )
+  const pairs: { task: string; file: string }[] = []
+  for (const [runId, ids] of runs) {
+    const graph = await graphs.of(runId)
+    pairs.push(...(graph?.usesOf(ofTasks ? { tasks: ids, files: [] } : { tasks: [], files: ids }) ?? []))
+  }
+  const order = ({ task, file }: { task: string; file: string }): Buffer =>
+    Buffer.from(ofTasks ? `${file} ${task}` : `${task} ${file}`)
+  return pairs
+    .map((pair) => ({ pair, key: order(pair) }))
+    .toSorted((a, b) => a.key.compare(b.key))
+    .slice(0, limit)
+    .map(({ pair: { task, file } }) => ({
+      place: usesPlace,
+      edge: {
+        antecedent: { entity: 'data_instances', id: file },
+        consequent: { entity: 'task_executions', id: task },
+        label: 'data_uses',
+      },
+    }))
+}
+
+/**
+ * The part of a walk within its bounds: nodes in the order of their discovery, and the edges
+ * between them.
+ */
+const walk = async (
+  db: Db,
+  graphs: GraphsSeen,
+  root: Node,
+  given: { direction: Direction; depth: number; maxNodes: number },
+) => {
+  const nodes = new Map([[nodeKeyOf(root), root]])
   const edges = new Map<string, { source: string; target: string; label: string }>()
   let truncated = false
   let frontier: Node[] = [root]
   for (let depth = 0; depth < given.depth && frontier.length > 0; depth++) {
     const next: Node[] = []
-    for (const relation of relations) {
-      for (const side of ['consequent', 'antecedent'] as const) {
-        if (given.direction === (side === 'consequent' ? 'downstream' : 'prior')) continue
-        const from = frontier.filter(({ entity }) => entity === relation[side].entity && (relation.onlyFrom ?? entity) === entity)
-        if (from.length === 0) continue
-        // One more than may be shown for each that is asked about tells whether something is left out.
-        const found = await edgesOf(db, relation, side, from, given.maxNodes + edges.size + from.length)
-        for (const { antecedent, consequent, label } of found) {
-          const other = side === 'consequent' ? antecedent : consequent
-          const key = keyOf(other)
-          if (!nodes.has(key)) {
-            if (nodes.size >= given.maxNodes) {
-              truncated = true
-              continue
-            }
-            nodes.set(key, other)
-            next.push(other)
-          }
-          const edge = { source: keyOf(antecedent), target: keyOf(consequent), label }
-          edges.set(JSON.stringify(edge), edge)
+    // One more than may be shown, beyond the edges that are known or found at the other ends in this
+    // step. A surplus shows that some are left out.
+    const most = 2 * (given.maxNodes + edges.size + frontier.length)
+    const found: { place: number; edge: Edge; other: Node }[] = []
+    for (const side of ['consequent', 'antecedent'] as const) {
+      if (given.direction === (side === 'consequent' ? 'downstream' : 'prior')) continue
+      const step = await stepOf(db, side, frontier, most)
+      const uses = await usesOf(graphs, side, frontier, most)
+      for (const { place, edge } of [...step, ...uses])
+        found.push({ place, edge, other: side === 'consequent' ? edge.antecedent : edge.consequent })
+    }
+    for (const { edge: one, other } of found.toSorted((a, b) => a.place - b.place)) {
+      const key = nodeKeyOf(other)
+      if (!nodes.has(key)) {
+        if (nodes.size >= given.maxNodes) {
+          truncated = true
+          continue
         }
+        nodes.set(key, other)
+        next.push(other)
       }
+      const edge = { source: nodeKeyOf(one.antecedent), target: nodeKeyOf(one.consequent), label: one.label }
+      edges.set(JSON.stringify(edge), edge)
     }
     frontier = next
   }
   return { nodes, edges: [...edges.values()], truncated }
 }
 
-/** `entity:id`; of two activities of one id the second that was met has its version behind it. */
+/**
+ * `entity:id`. Where two activities share an id, the second one found gets its version as suffix.
+ */
 const shownKeys = (nodes: ReadonlyMap<string, Node>): Map<string, string> => {
   const taken = new Set<string>()
   return new Map(
@@ -143,9 +235,13 @@ const shownKeys = (nodes: ReadonlyMap<string, Node>): Map<string, string> => {
   )
 }
 
-/** The neighbourhood of a record, breadth first; an edge leads from the antecedent. @throws Refusal as `rootOf` */
+/**
+ * The neighbourhood of a record, breadth first; an edge leads from the antecedent. @throws Refusal
+ * as `rootOf`
+ */
 export const lineageOf = async (
   db: Db,
+  graphs: RunGraphs,
   entity: Entity,
   id: string,
   query: {
@@ -156,25 +252,32 @@ export const lineageOf = async (
   },
 ) => {
   const root = await rootOf(db, entity, id, query.workflowVersionId)
-  const walked = await walk(db, root, {
+  const bounds = {
     direction: query.direction ?? 'both',
     depth: bounded(query.depth, usualDepth, greatestDepth),
     maxNodes: bounded(query.maxNodes, usualNodes, mostNodes),
-  })
+  } as const
+  const { walked, records } = await db.snapshot(
+    async (tx) => {
+      const part = await walk(tx, graphs.seenBy(tx), root, bounds)
+      return { walked: part, records: await recordsOf(tx, part.nodes.values()) }
+    },
+    // The ids of a step are always looked up by index.
+    { genericPlans: true },
+  )
   const keys = shownKeys(walked.nodes)
-  const records = new Map<string, z.output<typeof Item>>()
-  for (const one of catalogue) {
-    const of = [...walked.nodes.values()].filter((node) => node.entity === one.name)
-    if (of.length > 0) for (const [key, record] of await recordsOf(db, one, of)) records.set(key, record)
-  }
   const nodes = [...walked.nodes].flatMap(([key, node]): Shown[] => {
     const record = records.get(key)
-    // A link may name what was removed, or never stored.
+    // A link may name a record that was removed or never stored.
     if (record === undefined) return []
-    return [{ key: keys.get(key) ?? '', entity: node.entity, id: node.id, label: labelOf(record, node.id), record }]
+    return [
+      { key: keys.get(key) ?? '', entity: node.entity, id: node.id, label: labelOf(record, node.id), record },
+    ]
   })
   const edges = walked.edges.flatMap(({ source, target, label }) =>
-    records.has(source) && records.has(target) ? [{ source: keys.get(source) ?? '', target: keys.get(target) ?? '', label }] : [],
+    records.has(source) && records.has(target)
+      ? [{ source: keys.get(source) ?? '', target: keys.get(target) ?? '', label }]
+      : [],
   )
-  return { root: keys.get(keyOf(root)) ?? '', nodes, edges, truncated: walked.truncated }
+  return { root: keys.get(nodeKeyOf(root)) ?? '', nodes, edges, truncated: walked.truncated }
 }

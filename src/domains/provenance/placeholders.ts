@@ -1,12 +1,15 @@
 import { invalid } from '../../refusal.ts'
 
-/** A statement cut at its placeholders: `pieces[i]` stands before placeholder `i`, the last one after all. Comments are gone. */
+/**
+ * A statement cut at its placeholders: `pieces[i]` precedes placeholder `i`, and the last piece
+ * follows all of them. Comments are removed.
+ */
 export interface Cut {
   pieces: readonly Piece[]
 }
 
 interface Piece {
-  /** Parts of the statement as they were sent; comments between them were a space. */
+  /** Parts of the statement as the client sent them. A space replaces the comments between them. */
   parts: { text: string; at: number }[]
 }
 
@@ -14,7 +17,10 @@ const startsName = /[A-Za-z_\u0080-\uffff]/
 const inName = /[\w$\u0080-\uffff]/
 const tag = /\$(?:[A-Za-z_\u0080-\uffff][\w\u0080-\uffff]*)?\$/y
 
-/** Where a quoted text ends, behind its closing quote; the text's end where it has none, which the parser refuses. */
+/**
+ * The position after the closing quote of a quoted text. Without a closing quote it is the end of
+ * the text, which the parser refuses.
+ */
 const quotedEnd = (text: string, from: number, quote: string, backslash: boolean): number => {
   for (let i = from + 1; i < text.length; i++) {
     if (backslash && text[i] === '\\') i++
@@ -50,7 +56,7 @@ const nameEnd = (text: string, from: number): number => {
   return i
 }
 
-/** The end of a text between dollars that begins at `from`, or undefined where none begins. */
+/** The end of a dollar-quoted text that begins at `from`, or undefined where none begins. */
 const dollarEnd = (text: string, from: number): number | undefined => {
   tag.lastIndex = from
   const mark = tag.exec(text)?.[0]
@@ -60,7 +66,8 @@ const dollarEnd = (text: string, from: number): number | undefined => {
 }
 
 /**
- * Cuts a statement at its placeholders `?`; `??` is the operator `?`. Texts, names and comments are left alone.
+ * Cuts a statement at its placeholders `?`; `??` is the operator `?`. Texts, names and comments are
+ * not searched.
  * @throws Refusal `invalid` for a placeholder `$n` or a comment without end
  */
 export const cutAtPlaceholders = (text: string): Cut => {
@@ -104,8 +111,14 @@ export const cutAtPlaceholders = (text: string): Cut => {
   return { pieces }
 }
 
-/** The statement with something in each placeholder's place, between spaces so that it joins nothing; `placeOf` leads back to what was sent. */
-export const fill = (cut: Cut, values: readonly string[]): { text: string; placeOf: (character: number) => number } => {
+/**
+ * The statement with a text in place of each placeholder, between spaces so that it joins no
+ * neighbour. `placeOf` maps back to a position in the client's text.
+ */
+export const fill = (
+  cut: Cut,
+  values: readonly string[],
+): { text: string; placeOf: (character: number) => number } => {
   let text = ''
   const starts: { out: number; at: number; length: number }[] = []
   cut.pieces.forEach((piece, i) => {
@@ -116,7 +129,7 @@ export const fill = (cut: Cut, values: readonly string[]): { text: string; place
     if (i < cut.pieces.length - 1) text += ` ${values[i] ?? ''} `
   })
   return {
-    // What ends a statement is not part of it.
+    // Trailing spaces and semicolons are not part of the statement.
     text: text.replace(/[\s;]+$/, ''),
     placeOf(character) {
       const index = [...text].slice(0, character - 1).join('').length

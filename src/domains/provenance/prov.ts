@@ -8,9 +8,12 @@ const xsd = (type: string, value: unknown) => ({ $: String(value), type: `xsd:${
 const known = (attributes: Record<string, unknown>): Attributes =>
   Object.fromEntries(Object.entries(attributes).filter(([, value]) => value !== null && value !== undefined))
 
-/** Local part of a qualified name: any id, with what a name may not hold percent-encoded. */
+/**
+ * Local part of a qualified name: any id, with the characters that names forbid percent-encoded.
+ */
 const local = (kind: string, id: string): string =>
-  `orrery:${kind}/${encodeURIComponent(id).replace(/[!'()*~]/g, (sign) => `%${sign.charCodeAt(0).toString(16).toUpperCase()}`)}`
+  `orrery:${kind}/` +
+  encodeURIComponent(id).replace(/[!'()*~]/g, (sign) => `%${sign.charCodeAt(0).toString(16).toUpperCase()}`)
 
 export const provDocument = (facts: RunFacts, apiUrl: string): Record<string, unknown> => {
   const { run, workflow } = facts
@@ -32,7 +35,11 @@ export const provDocument = (facts: RunFacts, apiUrl: string): Record<string, un
       [version, known({ 'prov:label': workflow.name, 'orrery:definitionHash': workflow.hash })],
       ...facts.files.map((file) => [
         fileOf(file.id),
-        known({ 'prov:label': file.path, 'schema:contentSize': xsd('long', file.sizeBytes), 'orrery:checksum': file.checksum }),
+        known({
+          'prov:label': file.path,
+          'schema:contentSize': xsd('long', file.sizeBytes),
+          'orrery:checksum': file.checksum,
+        }),
       ]),
     ]),
     activity: Object.fromEntries([
@@ -77,10 +84,16 @@ export const provDocument = (facts: RunFacts, apiUrl: string): Record<string, un
       { 'prov:activity': runId, 'prov:agent': service, 'prov:plan': plan },
       ...facts.attempts.map(({ id }) => ({ 'prov:activity': taskOf(id), 'prov:agent': service })),
     ]),
-    actedOnBehalfOf: relations([{ 'prov:delegate': service, 'prov:responsible': agent, 'prov:activity': runId }]),
+    actedOnBehalfOf: relations([
+      { 'prov:delegate': service, 'prov:responsible': agent, 'prov:activity': runId },
+    ]),
     wasDerivedFrom: relations([{ 'prov:generatedEntity': plan, 'prov:usedEntity': version }]),
-    wasStartedBy: relations(facts.attempts.map(({ id }) => ({ 'prov:activity': taskOf(id), 'prov:starter': runId }))),
-    wasGeneratedBy: relations(facts.files.map((file) => ({ 'prov:entity': fileOf(file.id), 'prov:activity': taskOf(file.task) }))),
+    wasStartedBy: relations(
+      facts.attempts.map(({ id }) => ({ 'prov:activity': taskOf(id), 'prov:starter': runId })),
+    ),
+    wasGeneratedBy: relations(
+      facts.files.map((file) => ({ 'prov:entity': fileOf(file.id), 'prov:activity': taskOf(file.task) })),
+    ),
     used: relations([
       { 'prov:activity': runId, 'prov:entity': plan },
       ...facts.uses.map(({ task, file }) => ({ 'prov:activity': taskOf(task), 'prov:entity': fileOf(file) })),

@@ -79,14 +79,21 @@ export const provenanceRoutes = ({ db, reader }: ProvenanceParts): Route[] => {
       raw: ['text/csv'],
       streams: true,
       refuses: [503],
+      reads: true,
       audit: false,
       handle: async ({ body, headers, signal }) => {
         if (preferred(headers['accept'], ['application/json', 'text/csv']) === 'text/csv')
-          return new Reply({ stream: await statements.csv(body), headers: { 'content-type': 'text/csv; charset=utf-8' } })
+          return new Reply({
+            stream: await statements.csv(body),
+            headers: { 'content-type': 'text/csv; charset=utf-8' },
+          })
         const answer = await statements.rows(body, signal)
         return new Reply<unknown>({
           body: answer.body,
-          headers: { 'content-type': 'application/json', ...(answer.truncated === undefined ? {} : { 'X-Truncated': answer.truncated }) },
+          headers: {
+            'content-type': 'application/json',
+            ...(answer.truncated === undefined ? {} : { 'X-Truncated': answer.truncated }),
+          },
         })
       },
     }),
@@ -98,6 +105,7 @@ export const provenanceRoutes = ({ db, reader }: ProvenanceParts): Route[] => {
       body: Statement,
       response: Explained,
       refuses: [503],
+      reads: true,
       audit: false,
       handle: ({ body }) => statements.explain(body),
     }),
@@ -109,7 +117,7 @@ export const provenanceRoutes = ({ db, reader }: ProvenanceParts): Route[] => {
       query: LineageQuery,
       response: Lineage,
       refuses: [422],
-      handle: ({ params, query }) => lineageOf(db, knownEntity(params.entity), params.id, query),
+      handle: ({ params, query }) => lineageOf(db, graphs, knownEntity(params.entity), params.id, query),
     }),
     route({
       method: 'GET',

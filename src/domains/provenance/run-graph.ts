@@ -1,25 +1,31 @@
 /**
- * The files and tasks of one run as integers: which task made a file, which tasks were given it. It holds what the view `data_uses` derives, by
- * positions of activities instead of pairs, of which a wide workflow has millions. Pure; `run-graphs.ts` fills it from the database.
+ * The files and tasks of one run as integers: the task that made a file, and the tasks that used
+ * it. It holds the content of the view `data_uses` by positions of activities instead of pairs,
+ * because a wide workflow has millions of pairs. Pure; `run-graphs.ts` fills it from the database.
  */
 
-/** Edges by position, both ways: the neighbours of `p` are `to[start[p]] … to[start[p + 1] - 1]`. */
-export interface Adjacency {
+/**
+ * Edges by position, both ways: the neighbours of `p` are `to[start[p]] … to[start[p + 1] - 1]`.
+ */
+export interface Neighbours {
   start: Int32Array
   to: Int32Array
 }
 
-/** What the workflow version says; it never changes. */
+/** The facts of the workflow version. They never change. */
 export interface RunShape {
   /** Number of positions. */
   positions: number
-  before: Adjacency
-  after: Adjacency
-  /** Names of the files that an activity declares of each predecessor's, for those that are given nothing else. */
+  before: Neighbours
+  after: Neighbours
+  /**
+   * Names of the files that an activity declares of each predecessor, for activities that get only
+   * declared files.
+   */
   declaredOnly: ReadonlyMap<number, readonly { producer: number; name: string }[]>
 }
 
-export const adjacency = (positions: number, from: Int32Array, to: Int32Array): Adjacency => {
+export const neighboursOf = (positions: number, from: Int32Array, to: Int32Array): Neighbours => {
   const start = new Int32Array(positions + 1)
   for (const p of from) start[p + 1] = (start[p + 1] as number) + 1
   for (let p = 0; p < positions; p++) start[p + 1] = (start[p + 1] as number) + (start[p] as number)
@@ -36,19 +42,19 @@ export const adjacency = (positions: number, from: Int32Array, to: Int32Array): 
 
 export interface GraphTask {
   id: string
-  /** As the run's plan names it; with the attempt it names the task too. */
+  /** The id that the run's plan uses. With the attempt it names the task too. */
   activityId: string
   position: number
   attempt: number
   completed: boolean
-  /** It has a handle: something was started, so its files were staged. */
+  /** The task has a handle: its effect was started, so its files were staged. */
   given: boolean
 }
 
 export interface GraphFile {
   id: string
   path: string
-  /** Activity and attempt that made it. */
+  /** Activity and attempt that made the file. */
   activityId: string
   attempt: number
 }
@@ -56,28 +62,46 @@ export interface GraphFile {
 const attemptKey = ({ activityId, attempt }: { activityId: string; attempt: number }): string =>
   attempt === 1 ? activityId : `${activityId}\n${String(attempt)}`
 
-/** A set of small integers that grows. */
+/** A set of integers below a bound, in the order in which they came. */
 class Marks {
-  #bits = new Uint8Array(1_024)
-  readonly list: number[] = []
+  readonly #bits: Uint8Array
+  readonly #list: Int32Array
+  size = 0
+  constructor(bound: number) {
+    this.#bits = new Uint8Array(bound)
+    this.#list = new Int32Array(bound)
+  }
   add(n: number): boolean {
-    if (n >= this.#bits.length) {
-      const grown = new Uint8Array(Math.max(n + 1, this.#bits.length * 2))
-      grown.set(this.#bits)
-      this.#bits = grown
-    }
     if (this.#bits[n] === 1) return false
     this.#bits[n] = 1
-    this.list.push(n)
+    this.#list[this.size++] = n
     return true
   }
+  at(i: number): number {
+    return this.#list[i] as number
+  }
+  toList(): Int32Array {
+    return this.#list.subarray(0, this.size)
+  }
+  clear(): void {
+    for (const n of this.toList()) this.#bits[n] = 0
+    this.size = 0
+  }
 }
+
+const idsOf = (marks: Marks, rows: readonly { id: string }[]): string[] => {
+  const ids: string[] = []
+  for (const n of marks.toList()) ids.push((rows[n] as { id: string }).id)
+  return ids
+}
+
+const none: readonly number[] = []
 
 export class RunGraph {
   readonly shape: RunShape
   readonly #tasks: GraphTask[] = []
   readonly #taskAt = new Map<string, number>()
-  /** The first attempt of an activity by its id, from the second on with the attempt. */
+  /** The first attempt of an activity by its id. Later attempts have the attempt in the key. */
   readonly #attemptAt = new Map<string, number>()
   readonly #files: GraphFile[] = []
   readonly #fileAt = new Map<string, number>()
@@ -89,34 +113,41 @@ export class RunGraph {
   readonly #attempts: (number[] | undefined)[] = []
   /** Whether an attempt of a position left a file. */
   readonly #leaves: Uint8Array
+  /** Number of the first completed attempt of a position; -1: none. */
+  readonly #completed: Int32Array
 
   constructor(shape: RunShape) {
     this.shape = shape
     this.#leaves = new Uint8Array(shape.positions)
+    this.#completed = new Int32Array(shape.positions).fill(-1)
   }
 
-  /** Roughly what it holds, in bytes, for a bound on all of them. */
+  /** The approximate memory in bytes, for a bound on all graphs. */
   get bytes(): number {
     return this.#tasks.length * 200 + this.#files.length * 300
   }
 
-  /** Adds tasks, or replaces what is known of them. */
+  /** Whether the graph holds a task or file of the run. */
+  has(entity: 'task_executions' | 'data_instances', id: string): boolean {
+    return entity === 'task_executions' ? this.#taskAt.has(id) : this.#fileAt.has(id)
+  }
+
+  /** Adds tasks, or replaces their facts. */
   putTasks(tasks: readonly GraphTask[]): void {
     for (const task of tasks) {
       const known = this.#taskAt.get(task.id)
-      if (known !== undefined) {
-        this.#tasks[known] = task
-        continue
-      }
-      const n = this.#tasks.push(task) - 1
-      this.#taskAt.set(task.id, n)
-      this.#attemptAt.set(attemptKey(task), n)
       const attempts = (this.#attempts[task.position] ??= [])
-      attempts.push(n)
+      if (known === undefined) {
+        const n = this.#tasks.push(task) - 1
+        this.#taskAt.set(task.id, n)
+        this.#attemptAt.set(attemptKey(task), n)
+        attempts.push(n)
+      } else this.#tasks[known] = task
+      this.#completed[task.position] = attempts.find((n) => (this.#tasks[n] as GraphTask).completed) ?? -1
     }
   }
 
-  /** Adds files of tasks that are known. */
+  /** Adds files of tasks that the graph holds. */
   putFiles(files: readonly GraphFile[]): void {
     for (const file of files) {
       const maker = this.#attemptAt.get(attemptKey(file))
@@ -130,13 +161,16 @@ export class RunGraph {
     }
   }
 
-  /** Ids of tasks and files that lead to the given ones (`prior`), or that they lead to; the given ones are among them where they are known. */
+  /**
+   * Ids of the ancestors of the given tasks and files (`prior`), or of their descendants. The given
+   * ones are included where the graph holds them.
+   */
   reach(
     given: { tasks: readonly string[]; files: readonly string[] },
     direction: 'prior' | 'downstream',
   ): { tasks: string[]; files: string[] } {
-    const tasks = new Marks()
-    const files = new Marks()
+    const tasks = new Marks(this.#tasks.length)
+    const files = new Marks(this.#files.length)
     for (const id of given.tasks) {
       const n = this.#taskAt.get(id)
       if (n !== undefined) tasks.add(n)
@@ -145,39 +179,70 @@ export class RunGraph {
       const n = this.#fileAt.get(id)
       if (n !== undefined) files.add(n)
     }
-    // Each position is looked through once for consumers that take all, so a walk is linear in the edges.
-    const through = new Uint8Array(this.shape.positions)
-    const makers = new Uint8Array(this.shape.positions)
+    // Each position is searched once for consumers that take all files, so a walk is linear in the
+    // edges.
+    const through = new Marks(this.shape.positions)
+    const makers = new Marks(this.shape.positions)
     let t = 0
     let f = 0
-    while (t < tasks.list.length || f < files.list.length) {
-      if (t < tasks.list.length) {
-        const n = tasks.list[t++] as number
+    while (t < tasks.size || f < files.size) {
+      if (t < tasks.size) {
+        const n = tasks.at(t++)
         if (direction === 'prior') this.#filesGivenTo(n, files, through)
-        else for (const file of this.#made[n] ?? []) files.add(file)
+        else for (const file of this.#made[n] ?? none) files.add(file)
       } else {
-        const n = files.list[f++] as number
+        const n = files.at(f++)
         if (direction === 'prior') tasks.add(this.#maker[n] as number)
         else this.#tasksGiven(n, tasks, through, makers)
       }
     }
     return {
-      tasks: tasks.list.map((n) => (this.#tasks[n] as GraphTask).id),
-      files: files.list.map((n) => (this.#files[n] as GraphFile).id),
+      tasks: idsOf(tasks, this.#tasks),
+      files: idsOf(files, this.#files),
     }
   }
 
-  /** A predecessor that left nothing hands on what it was given, once it has completed. */
+  /** Every file that a task was given, by the ids of both, as the view `data_uses` has them. */
+  uses(): { task: string; file: string }[] {
+    return this.usesOf({ tasks: this.#tasks.map(({ id }) => id), files: [] })
+  }
+
+  /** The files that tasks were given, and the tasks that files were given to, of the given ones. */
+  usesOf(given: { tasks: readonly string[]; files: readonly string[] }): { task: string; file: string }[] {
+    const pairs: { task: string; file: string }[] = []
+    const add = (task: number, file: number): void => {
+      pairs.push({ task: (this.#tasks[task] as GraphTask).id, file: (this.#files[file] as GraphFile).id })
+    }
+    const [through, makers] = [new Marks(this.shape.positions), new Marks(this.shape.positions)]
+    const [tasks, files] = [new Marks(this.#tasks.length), new Marks(this.#files.length)]
+    for (const id of given.tasks) {
+      const task = this.#taskAt.get(id)
+      if (task === undefined) continue
+      this.#filesGivenTo(task, files, through)
+      for (const file of files.toList()) add(task, file)
+      for (const marks of [files, through]) marks.clear()
+    }
+    for (const id of given.files) {
+      const file = this.#fileAt.get(id)
+      if (file === undefined) continue
+      this.#tasksGiven(file, tasks, through, makers)
+      for (const task of tasks.toList()) add(task, file)
+      for (const marks of [tasks, through, makers]) marks.clear()
+    }
+    return pairs
+  }
+
+  /** A completed predecessor without output files passes on its own inputs. */
   #handsOn(position: number): boolean {
-    return this.#leaves[position] === 0 && (this.#attempts[position] ?? []).some((n) => (this.#tasks[n] as GraphTask).completed)
+    return this.#leaves[position] === 0 && this.#completed[position] !== -1
   }
 
   #completedFiles(position: number): readonly number[] {
-    const [n] = (this.#attempts[position] ?? []).filter((one) => (this.#tasks[one] as GraphTask).completed)
-    return n === undefined ? [] : (this.#made[n] ?? [])
+    const n = this.#completed[position] as number
+    return n === -1 ? none : (this.#made[n] ?? none)
   }
 
-  #filesGivenTo(n: number, files: Marks, through: Uint8Array): void {
+  #filesGivenTo(n: number, files: Marks, through: Marks): void {
     const task = this.#tasks[n] as GraphTask
     if (!task.given) return
     const declared = this.shape.declaredOnly.get(task.position)
@@ -186,20 +251,29 @@ export class RunGraph {
       return
     }
     const { start, to } = this.shape.before
-    const stack = [task.position]
-    for (let position = stack.pop(); position !== undefined; position = stack.pop()) {
+    let position: number | undefined = task.position
+    // Most producers leave files: then nothing is passed on, and no stack is needed.
+    let stack: number[] | undefined
+    do {
       for (let e = start[position] as number; e < (start[position + 1] as number); e++) {
         const producer = to[e] as number
-        if (through[producer] === 1) continue
-        through[producer] = 1
+        if (!through.add(producer)) continue
         for (const file of this.#completedFiles(producer)) files.add(file)
-        if (this.#handsOn(producer)) stack.push(producer)
+        if (this.#handsOn(producer)) (stack ??= []).push(producer)
       }
-    }
+      position = stack?.pop()
+    } while (position !== undefined)
   }
 
-  /** Of an activity that takes only what it declares: of a predecessor by producer and name, of what is handed on by name. */
-  #declaredFiles(position: number, declared: readonly { producer: number; name: string }[], files: Marks): void {
+  /**
+   * Files of an activity that takes only declared files: those of a predecessor by producer and
+   * name, passed-on files by name.
+   */
+  #declaredFiles(
+    position: number,
+    declared: readonly { producer: number; name: string }[],
+    files: Marks,
+  ): void {
     const seen = new Set<number>()
     const { start, to } = this.shape.before
     const stack: [position: number, direct: boolean][] = [[position, true]]
@@ -212,22 +286,25 @@ export class RunGraph {
         if (!first && direct.has(producer)) continue
         seen.add(producer)
         for (const file of this.#completedFiles(producer))
-          if (names((this.#files[file] as GraphFile).path, declared, first ? producer : undefined)) files.add(file)
+          if (names((this.#files[file] as GraphFile).path, declared, first ? producer : undefined))
+            files.add(file)
         if (this.#handsOn(producer)) stack.push([producer, false])
       }
     }
   }
 
-  #tasksGiven(file: number, tasks: Marks, through: Uint8Array, makers: Uint8Array): void {
+  #tasksGiven(file: number, tasks: Marks, through: Marks, makers: Marks): void {
     const maker = this.#tasks[this.#maker[file] as number] as GraphTask
     if (!maker.completed) return
-    // Where nobody chooses among files, one file of a task goes where the others go.
-    if (this.shape.declaredOnly.size === 0 && makers[maker.position] === 1) return
-    makers[maker.position] = 1
+    // Where no activity declares its files, all files of a task have the same consumers.
+    if (!makers.add(maker.position) && this.shape.declaredOnly.size === 0) return
     const { path } = this.#files[file] as GraphFile
     const { start, to } = this.shape.after
-    const direct = new Set<number>()
-    for (let e = start[maker.position] as number; e < (start[maker.position + 1] as number); e++) direct.add(to[e] as number)
+    const direct = new Set(
+      this.shape.declaredOnly.size === 0
+        ? none
+        : to.subarray(start[maker.position], start[maker.position + 1]),
+    )
     const seen = new Set<number>()
     const stack: [position: number, first: boolean][] = [[maker.position, true]]
     for (let next = stack.pop(); next !== undefined; next = stack.pop()) {
@@ -238,10 +315,7 @@ export class RunGraph {
         if (declared !== undefined) {
           const known = first || !direct.has(consumer)
           if (known && names(path, declared, first ? maker.position : undefined)) this.#give(consumer, tasks)
-        } else if (through[consumer] === 0) {
-          through[consumer] = 1
-          this.#give(consumer, tasks)
-        }
+        } else if (through.add(consumer)) this.#give(consumer, tasks)
         if (!seen.has(consumer) && this.#handsOn(consumer)) {
           seen.add(consumer)
           stack.push([consumer, false])
@@ -255,6 +329,17 @@ export class RunGraph {
   }
 }
 
-/** Whether a path is one of the declared names or lies below it; `producer` limits it to what is declared of that position. */
-const names = (path: string, declared: readonly { producer: number; name: string }[], producer: number | undefined): boolean =>
-  declared.some((one) => (producer === undefined || one.producer === producer) && (one.name === path || path.startsWith(`${one.name}/`)))
+/**
+ * Whether a path is one of the declared names or is below one; `producer` restricts the search to
+ * the names declared for that position.
+ */
+const names = (
+  path: string,
+  declared: readonly { producer: number; name: string }[],
+  producer: number | undefined,
+): boolean =>
+  declared.some(
+    (one) =>
+      (producer === undefined || one.producer === producer) &&
+      (one.name === path || path.startsWith(`${one.name}/`)),
+  )

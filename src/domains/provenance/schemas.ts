@@ -2,7 +2,17 @@ import { z } from 'zod'
 import { pageQuery } from '../../http/paging.ts'
 import { Id } from '../../http/schema.ts'
 
-const fieldTypes = ['identifier', 'text', 'status', 'datetime', 'number', 'bytes', 'boolean', 'duration', 'currency'] as const
+const fieldTypes = [
+  'identifier',
+  'text',
+  'status',
+  'datetime',
+  'number',
+  'bytes',
+  'boolean',
+  'duration',
+  'currency',
+] as const
 
 export const EntityDescriptor = z
   .strictObject({
@@ -11,12 +21,14 @@ export const EntityDescriptor = z
     label: z.string(),
     description: z.string(),
     fields: z.array(z.strictObject({ name: z.string(), label: z.string(), type: z.enum(fieldTypes) })),
-    links: z.array(z.strictObject({ field: z.string(), targetEntity: z.string(), targetField: z.literal('id') })).optional(),
+    links: z
+      .array(z.strictObject({ field: z.string(), targetEntity: z.string(), targetField: z.literal('id') }))
+      .optional(),
   })
   .meta({ id: 'ProvenanceEntity' })
 export const EntityList = z.strictObject({ items: z.array(EntityDescriptor) })
 
-/** A record by the names of its fields; what is not known is null. */
+/** A record by the names of its fields; unknown values are null. */
 export const Item = z.record(z.string(), z.unknown())
 
 export const EntityQuery = z.strictObject({
@@ -40,7 +52,12 @@ export const EntityPage = z.strictObject({
 })
 
 export const SqlSchema = z.strictObject({
-  items: z.array(z.strictObject({ name: z.string(), columns: z.array(z.strictObject({ name: z.string(), type: z.string() })) })),
+  items: z.array(
+    z.strictObject({
+      name: z.string(),
+      columns: z.array(z.strictObject({ name: z.string(), type: z.string() })),
+    }),
+  ),
 })
 
 const Scalar = z.union([z.string(), z.number(), z.boolean(), z.null()])
@@ -58,7 +75,11 @@ export const Statement = z
 export type Statement = z.output<typeof Statement>
 
 export const Rows = z.array(z.record(z.string(), z.unknown()))
-export const Explained = z.strictObject({ entity: z.string(), statement: z.string(), plan: z.record(z.string(), z.unknown()) })
+export const Explained = z.strictObject({
+  entity: z.string(),
+  statement: z.string(),
+  plan: z.record(z.string(), z.unknown()),
+})
 
 export const directions = ['prior', 'downstream', 'both'] as const
 
@@ -77,13 +98,24 @@ export const LineageQuery = z.strictObject({
 export const Lineage = z
   .strictObject({
     root: z.string(),
-    nodes: z.array(z.strictObject({ key: z.string(), entity: z.string(), id: z.string(), label: z.string(), record: Item })),
+    nodes: z.array(
+      z.strictObject({
+        key: z.string(),
+        entity: z.string(),
+        id: z.string(),
+        label: z.string(),
+        record: Item,
+      }),
+    ),
     edges: z.array(z.strictObject({ source: z.string(), target: z.string(), label: z.string() })),
     truncated: z.boolean(),
   })
   .meta({ id: 'Lineage' })
 
 export const ClosureQuery = z.strictObject({
-  direction: z.enum(['prior', 'downstream']).optional().describe('ancestors (prior, the default) or descendants'),
+  direction: z
+    .enum(['prior', 'downstream'])
+    .optional()
+    .describe('ancestors (prior, the default) or descendants'),
   workflowVersionId: Id.optional().describe('of an activity whose id several versions share'),
 })

@@ -3,11 +3,11 @@ import type { Reader } from '../../db/reader.ts'
 import { ReaderUnavailable, StatementRefused } from '../../db/reader.ts'
 import { invalid, Refusal } from '../../refusal.ts'
 import { readableNames } from './catalogue.ts'
-import { cutAtPlaceholders, fill } from './placeholders.ts'
+import { cutAtPlaceholders, fill, type Cut } from './placeholders.ts'
 import { judge, loadParser } from './statement.ts'
 import type { Statement } from './schemas.ts'
 
-/** What a statement may cost. */
+/** The limits of a statement. */
 export const bounds = {
   statementBytes: 64 * 1024,
   params: 1_000,
@@ -15,69 +15,129 @@ export const bounds = {
   bytes: 32 * 1024 * 1024,
   seconds: 10,
   csvSeconds: 60,
-  /** Without a byte that the client took: it does not read any more. */
+  /** Seconds without a byte that the client reads: it has stopped reading. */
   stalledSeconds: 10,
   atOnce: 4,
 } as const
 
 type Param = NonNullable<Statement['params']>[number]
 
-const quoted = (text: string): string => {
-  if (text.includes('\0')) throw invalid('params: a value holds the character NUL', [{ path: 'params', message: 'must not hold NUL' }])
-  // Standard strings: a backslash means itself.
-  return `'${text.replaceAll("'", "''")}'`
+const withoutNul = (text: string): string => {
+  if (text.includes('\0'))
+    throw invalid('params: a value holds the character NUL', [
+      { path: 'params', message: 'must not hold NUL' },
+    ])
+  return text
 }
 
-const element = (value: Exclude<Param, unknown[]>): string => (value === null ? 'NULL' : `"${String(value).replace(/[\\"]/g, '\\$&')}"`)
+// With standard strings a backslash means itself.
+const quoted = (text: string): string => `'${withoutNul(text).replaceAll("'", "''")}'`
+
+const element = (value: Exclude<Param, unknown[]>): string =>
+  value === null ? 'NULL' : `"${String(value).replace(/[\\"]/g, '\\$&')}"`
+
+const listText = (value: readonly Exclude<Param, unknown[]>[]): string => `{${value.map(element).join(',')}}`
+const isFraction = (value: Param): boolean => typeof value === 'number' && !Number.isInteger(value)
+
+/** A value as the text of a parameter. */
+const valueOf = (value: Param): string | null =>
+  value === null ? null : withoutNul(Array.isArray(value) ? listText(value) : String(value))
 
 /**
- * A value as a literal of unknown type, which PostgreSQL reads as it would a parameter's text. A fraction is a number of its own, so that it can be
- * compared with a whole one.
+ * A value as a literal of unknown type. PostgreSQL reads it like the text of a parameter. A
+ * fraction becomes a numeric literal, so that it can be compared with an integer.
  */
 export const literal = (value: Param): string => {
   if (value === null) return 'NULL'
-  if (Array.isArray(value)) return quoted(`{${value.map(element).join(',')}}`)
-  return typeof value === 'number' && !Number.isInteger(value) ? `(${String(value)})` : quoted(String(value))
+  if (Array.isArray(value)) return quoted(listText(value))
+  return isFraction(value) ? `(${String(value)})` : quoted(String(value))
 }
 
 export interface Ready {
   table: string
-  /** As PostgreSQL gets it. */
+  /** The text sent to PostgreSQL. */
   text: string
   placeOf: (character: number) => number
 }
 
-/** A statement that may be run, with its values in it. @throws Refusal `invalid` with the reason */
-export const prepare = async ({ statement, params = [] }: Statement): Promise<Ready> => {
-  const refuse = (path: string, message: string): never => {
-    throw invalid(`${path}: ${message}`, [{ path, message }])
-  }
-  if (Buffer.byteLength(statement) > bounds.statementBytes) refuse('statement', `is longer than ${String(bounds.statementBytes)} bytes`)
-  if (statement.includes('\0')) refuse('statement', 'holds the character NUL')
-  if (params.length > bounds.params) refuse('params', `has ${String(params.length)} values; at most ${String(bounds.params)} are possible`)
-  await loadParser()
-  const cut = cutAtPlaceholders(statement)
-  const holes = cut.pieces.length - 1
-  const asked = fill(
-    cut,
-    Array.from({ length: holes }, () => '$1'),
-  )
-  const judged = judge(asked.text, readableNames, asked.placeOf)
-  if (judged.placeholders !== holes) refuse('statement', 'a ? stands where no value can be')
-  if (params.length !== holes)
-    refuse('params', `has ${String(params.length)} values, the statement ${String(holes)} placeholders; give one for each ?`)
-  if (holes === 0) return { table: judged.table, ...asked }
-  const filled = fill(cut, params.map(literal))
-  // What runs is what was judged: a value that read as anything but a value would show here.
-  judge(filled.text, readableNames, filled.placeOf)
-  return { table: judged.table, ...filled }
+const refuse = (path: string, message: string): never => {
+  throw invalid(`${path}: ${message}`, [{ path, message }])
 }
+
+/** A statement that was judged, with `$1`, `$2`, … for its values. */
+interface Judged extends Ready {
+  cut: Cut
+  /** How often it was asked. */
+  asked: number
+}
+
+/** Texts of this length and number are kept with their judgement. */
+const kept = { characters: 4_096, statements: 200 } as const
+
+/**
+ * Judges statements. Recent ones are kept: a client that asks one statement with other values has
+ * it parsed once.
+ */
+const openJudge = () => {
+  const recent = new Map<string, Judged>()
+  return async ({ statement, params = [] }: Statement): Promise<Judged> => {
+    const key = params.map((value) => (isFraction(value) ? 'f' : '-')).join('') + statement
+    const known = recent.get(key)
+    if (known !== undefined) {
+      recent.delete(key)
+      recent.set(key, known)
+      known.asked++
+      return known
+    }
+    if (Buffer.byteLength(statement) > bounds.statementBytes)
+      refuse('statement', `is longer than ${String(bounds.statementBytes)} bytes`)
+    if (statement.includes('\0')) refuse('statement', 'holds the character NUL')
+    if (params.length > bounds.params)
+      refuse('params', `has ${String(params.length)} values; at most ${String(bounds.params)} are possible`)
+    await loadParser()
+    const cut = cutAtPlaceholders(statement)
+    const holes = cut.pieces.length - 1
+    const names = Array.from({ length: holes }, (_, i) => `$${String(i + 1)}`)
+    // A fraction becomes a numeric value, so that it can be compared with an integer.
+    const asked = fill(
+      cut,
+      names.map((name, i) => (isFraction(params[i] ?? null) ? `cast(${name} as numeric)` : name)),
+    )
+    const judged = judge(asked.text, readableNames, asked.placeOf)
+    if (judged.placeholders !== holes) refuse('statement', 'a ? stands where no value can be')
+    if (params.length !== holes)
+      refuse(
+        'params',
+        `has ${String(params.length)} values, the statement ${String(holes)} placeholders; give one for each ?`,
+      )
+    const made = { table: judged.table, text: judged.text, placeOf: asked.placeOf, cut, asked: 1 }
+    if (statement.length <= kept.characters) recent.set(key, made)
+    const [oldest] = recent.keys()
+    if (recent.size > kept.statements && oldest !== undefined) recent.delete(oldest)
+    return made
+  }
+}
+
+/** The statement with its values in it. @throws Refusal `invalid` with the reason */
+const withValues = (judged: Judged, params: readonly Param[]): Ready => {
+  if (params.length === 0) return judged
+  const filled = fill(judged.cut, params.map(literal))
+  // The filled statement is judged again: this finds a value that the parser reads as anything but
+  // a value.
+  const { text } = judge(filled.text, readableNames, filled.placeOf)
+  return { table: judged.table, text, placeOf: filled.placeOf }
+}
+
+/** A statement that may be run, with its values in it. @throws Refusal `invalid` with the reason */
+export const prepare = async (given: Statement): Promise<Ready> =>
+  withValues(await openJudge()(given), given.params ?? [])
 
 const told = (error: unknown, { placeOf }: Ready, seconds: number): unknown => {
   if (error instanceof ReaderUnavailable)
     return new Refusal(
       'unavailable',
-      `SQL is not set up: ${error.message}. Have an administrator of the database run: ${error.statements} Then name that login in SERVICE_PROVENANCE_DATABASE_URL`,
+      `SQL is not set up: ${error.message}. Have an administrator of the database run: ` +
+        `${error.statements} Then name that login in SERVICE_PROVENANCE_DATABASE_URL`,
       { cause: error },
     )
   if (!(error instanceof StatementRefused)) return error
@@ -92,7 +152,7 @@ const told = (error: unknown, { placeOf }: Ready, seconds: number): unknown => {
 export interface Answer {
   /** A JSON array. */
   body: string
-  /** Why it is not whole. */
+  /** Why the answer is incomplete. */
   truncated: 'rows' | 'bytes' | undefined
 }
 
@@ -101,7 +161,11 @@ export const openStatements = (reader: Reader) => {
   let running = 0
   const begin = (): (() => void) => {
     if (running >= bounds.atOnce)
-      throw new Refusal('unavailable', `${String(bounds.atOnce)} statements run already; try again in a moment`, { retryAfterSeconds: 1 })
+      throw new Refusal(
+        'unavailable',
+        `${String(bounds.atOnce)} statements run already; try again in a moment`,
+        { retryAfterSeconds: 1 },
+      )
     running++
     let over = false
     return () => {
@@ -110,57 +174,58 @@ export const openStatements = (reader: Reader) => {
     }
   }
 
-  /** Whole lines of a stream, until it has more than may be answered. */
-  const collect = async (stream: Readable): Promise<Answer> => {
-    const rows: string[] = []
-    let begun: Buffer[] = []
-    let size = 2
-    for await (const piece of stream) {
-      let bytes = piece as Buffer
-      size += bytes.length
-      for (let end = bytes.indexOf(10); end !== -1; end = bytes.indexOf(10)) {
-        if (rows.length === bounds.rows) return { body: joined(rows), truncated: 'rows' }
-        begun.push(bytes.subarray(0, end))
-        bytes = bytes.subarray(end + 1)
-        if (size - bytes.length > bounds.bytes) return { body: joined(rows), truncated: 'bytes' }
-        rows.push(Buffer.concat(begun).toString())
-        begun = []
+  const judged = openJudge()
+  const limits = { limit: bounds.rows + 1, mostBytes: bounds.bytes }
+
+  const answerOf = ({ rows, whole }: { rows: string[]; whole: boolean }): Answer => ({
+    body: `[${(rows.length > bounds.rows ? rows.slice(0, bounds.rows) : rows).join(',')}]`,
+    truncated: whole ? (rows.length > bounds.rows ? 'rows' : undefined) : 'bytes',
+  })
+
+  /**
+   * Values go as parameters, so that a session plans a repeated statement once. Where PostgreSQL
+   * refuses that, for a parameter has no place in a text and not always a type, the statement goes
+   * with the values in it, and that answer counts.
+   */
+  const ask = async (asked: Judged, params: readonly Param[], signal: AbortSignal): Promise<Answer> => {
+    const until = performance.now() + bounds.seconds * 1_000
+    const left = () => ({ ...limits, deadlineMs: Math.max(1, until - performance.now()), signal })
+    let ready: Ready = asked
+    try {
+      try {
+        const values = params.map(valueOf)
+        return answerOf(await reader.rows(asked.text, { values, again: asked.asked > 1, ...left() }))
+      } catch (error) {
+        if (params.length === 0 || !(error instanceof StatementRefused) || error.late) throw error
       }
-      begun.push(bytes)
-      if (size > bounds.bytes) return { body: joined(rows), truncated: 'bytes' }
+      ready = withValues(asked, params)
+      return answerOf(await reader.rows(ready.text, { values: [], again: false, ...left() }))
+    } catch (error) {
+      throw told(error, ready, bounds.seconds)
     }
-    return { body: joined(rows), truncated: undefined }
   }
-  const joined = (rows: readonly string[]): string => `[${rows.join(',')}]`
 
   return {
     async rows(given: Statement, signal: AbortSignal): Promise<Answer> {
-      const ready = await prepare(given)
+      const asked = await judged(given)
       const end = begin()
       try {
-        const stream = await reader.copy(ready.text, { as: 'json', limit: bounds.rows + 1, deadlineMs: bounds.seconds * 1_000 })
-        const leave = (): void => void stream.destroy()
-        signal.addEventListener('abort', leave)
-        try {
-          return await collect(stream)
-        } finally {
-          signal.removeEventListener('abort', leave)
-          stream.destroy()
-        }
-      } catch (error) {
-        throw told(error, ready, bounds.seconds)
+        return await ask(asked, given.params ?? [], signal)
       } finally {
         end()
       }
     },
 
-    /** The whole answer as CSV. Its first bytes are awaited, so that a refusal is still an answer of its own. */
+    /**
+     * The whole answer as CSV. The method waits for its first bytes, so that a refusal still gets
+     * an answer of its own.
+     */
     async csv(given: Statement): Promise<Readable> {
-      const ready = await prepare(given)
+      const ready = withValues(await judged(given), given.params ?? [])
       const end = begin()
       let stream: Readable
       try {
-        stream = await reader.copy(ready.text, { as: 'csv', deadlineMs: bounds.csvSeconds * 1_000 })
+        stream = await reader.copy(ready.text, { deadlineMs: bounds.csvSeconds * 1_000 })
       } catch (error) {
         end()
         throw told(error, ready, bounds.csvSeconds)
@@ -168,8 +233,10 @@ export const openStatements = (reader: Reader) => {
       return watched(stream, end, (error) => told(error, ready, bounds.csvSeconds))
     },
 
-    async explain(given: Statement): Promise<{ entity: string; statement: string; plan: Record<string, unknown> }> {
-      const ready = await prepare(given)
+    async explain(
+      given: Statement,
+    ): Promise<{ entity: string; statement: string; plan: Record<string, unknown> }> {
+      const ready = withValues(await judged(given), given.params ?? [])
       const end = begin()
       try {
         const [plan] = (await reader.explain(ready.text, bounds.seconds * 1_000)) as Record<string, unknown>[]
@@ -183,14 +250,23 @@ export const openStatements = (reader: Reader) => {
   }
 }
 
-/** Waits for the first bytes, then lets nobody hold a session: neither past the deadline nor without reading. */
-const watched = async (stream: Readable, end: () => void, translate: (error: unknown) => unknown): Promise<Readable> => {
+/**
+ * Waits for the first bytes. Then it ends the session where the deadline passes or the client stops
+ * reading.
+ */
+const watched = async (
+  stream: Readable,
+  end: () => void,
+  translate: (error: unknown) => unknown,
+): Promise<Readable> => {
   let moved = performance.now()
   const began = moved
   const look = setInterval(() => {
     const now = performance.now()
-    if (now - began > bounds.csvSeconds * 1_000) stream.destroy(new Error('the deadline of a CSV answer has passed'))
-    else if (now - moved > bounds.stalledSeconds * 1_000) stream.destroy(new Error('the reader of a CSV answer has stopped reading'))
+    if (now - began > bounds.csvSeconds * 1_000)
+      stream.destroy(new Error('the deadline of a CSV answer has passed'))
+    else if (now - moved > bounds.stalledSeconds * 1_000)
+      stream.destroy(new Error('the reader of a CSV answer has stopped reading'))
   }, 1_000)
   const chunks = stream[Symbol.asyncIterator]() as AsyncIterator<Buffer>
   const over = (): void => {
@@ -213,7 +289,7 @@ const watched = async (stream: Readable, end: () => void, translate: (error: unk
     }
   }
   const answer = Readable.from(rest(), { objectMode: false })
-  // Where the session is taken away, the answer ends as broken and not as whole.
+  // Where the session is lost, the answer ends as broken, so that it cannot pass for complete.
   stream.once('error', (error) => answer.destroy(error))
   return answer
 }

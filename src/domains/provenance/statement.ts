@@ -2,18 +2,29 @@ import { loadModule, parseSync } from 'libpg-query'
 import { invalid } from '../../refusal.ts'
 
 /**
- * The first wall before statements of clients: PostgreSQL's own grammar, and of its tree only what is listed here. A node, a member of a node, a
- * function, an operator or a type that is not listed is refused, so what a later grammar adds is refused until somebody has looked at it.
+ * The first check of statements from clients: PostgreSQL's own grammar, and of its tree only the
+ * parts listed here. An unlisted node, member of a node, function, operator or type is refused, so
+ * additions of a later grammar are refused until they are reviewed and listed.
  */
 
-/** Members of a node: `walk` holds nodes, `bare` a node without its tag, `plain` a value without meaning for access; functions judge. */
-type Member = 'walk' | 'plain' | { bare: string } | ((value: never, context: Context) => void)
+/**
+ * Members of a node: `walk` holds nodes, `bare` a node without its tag, `plain` a value that does
+ * not affect access. A function judges its member.
+ */
+type Member = 'walk' | 'plain' | { bare: string } | Judge['judge']
+
+/** A method: each judges a value of its own type, which the parser guarantees. */
+interface Judge {
+  judge(value: unknown, context: Context): void
+}
 
 interface Context {
   entities: ReadonlyMap<string, string>
   read: Set<string>
   placeholders: number
   depth: number
+  /** Bytes at which names begin that carry their schema. */
+  qualified: number[]
 }
 
 const refuse = (reason: string): never => {
@@ -22,33 +33,47 @@ const refuse = (reason: string): never => {
 
 const words = (text: string): ReadonlySet<string> => new Set(text.trim().split(/\s+/))
 
-/** Without a way to files, settings, sessions, other tables or XML, and none that makes long texts of short ones. */
+/**
+ * Functions without access to files, settings, sessions, other tables or XML. None of them makes a
+ * long text of a short one.
+ */
 const functions = words(`
-  count sum avg min max stddev stddev_pop stddev_samp variance var_pop var_samp bool_and bool_or every string_agg array_agg json_agg jsonb_agg json_object_agg
-  jsonb_object_agg percentile_cont percentile_disc mode corr covar_pop covar_samp regr_slope regr_intercept regr_r2 any_value bit_and bit_or
+  count sum avg min max stddev stddev_pop stddev_samp variance var_pop var_samp bool_and bool_or every
+    string_agg array_agg json_agg jsonb_agg json_object_agg
+  jsonb_object_agg percentile_cont percentile_disc mode corr covar_pop covar_samp regr_slope regr_intercept
+    regr_r2 any_value bit_and bit_or
   row_number rank dense_rank percent_rank cume_dist ntile lag lead first_value last_value nth_value
-  lower upper initcap length char_length character_length octet_length bit_length substr substring left right trim btrim ltrim rtrim replace translate position strpos
-  split_part concat concat_ws reverse starts_with ascii md5 overlay regexp_count regexp_instr regexp_like regexp_match regexp_replace regexp_substr similar_to_escape
-  like_escape to_char to_date to_number to_timestamp date_trunc date_part date_bin extract age now statement_timestamp transaction_timestamp clock_timestamp
+  lower upper initcap length char_length character_length octet_length bit_length substr substring left right
+    trim btrim ltrim rtrim replace translate position strpos
+  split_part concat concat_ws reverse starts_with ascii md5 overlay regexp_count regexp_instr regexp_like
+    regexp_match regexp_replace regexp_substr similar_to_escape
+  like_escape to_char to_date to_number to_timestamp date_trunc date_part date_bin extract age now
+    statement_timestamp transaction_timestamp clock_timestamp
   timezone make_date make_interval make_timestamp make_timestamptz justify_days justify_hours justify_interval isfinite
-  abs ceil ceiling floor round trunc sign sqrt cbrt power exp ln log log10 mod div degrees radians width_bucket gcd lcm min_scale scale trim_scale
-  json_array_length jsonb_array_length json_typeof jsonb_typeof json_extract_path json_extract_path_text jsonb_extract_path jsonb_extract_path_text jsonb_exists
-  jsonb_path_exists to_json to_jsonb jsonb_strip_nulls json_strip_nulls jsonb_build_object json_build_object jsonb_build_array json_build_array
+  abs ceil ceiling floor round trunc sign sqrt cbrt power exp ln log log10 mod div degrees radians width_bucket
+    gcd lcm min_scale scale trim_scale
+  json_array_length jsonb_array_length json_typeof jsonb_typeof json_extract_path json_extract_path_text
+    jsonb_extract_path jsonb_extract_path_text jsonb_exists
+  jsonb_path_exists to_json to_jsonb jsonb_strip_nulls json_strip_nulls jsonb_build_object json_build_object
+    jsonb_build_array json_build_array
   array_length array_position array_lower array_upper array_ndims array_to_string cardinality
 `)
 const operators = words(
-  `= <> != < <= > >= + - * / % ^ || ~ ~* !~ !~* ~~ ~~* !~~ !~~* -> ->> #> #>> @> <@ ? ?| ?& && & | # << >> @ |/ ||/ ^@ -|-`,
+  '= <> != < <= > >= + - * / % ^ || ~ ~* !~ !~* ~~ ~~* !~~ !~~* -> ->> #> #>> @> <@ ? ?| ?& && & ' +
+    '| # << >> @ |/ ||/ ^@ -|-',
 )
 const types =
-  words(`text varchar bpchar char name int2 int4 int8 smallint int integer bigint float4 float8 real numeric decimal bool boolean date time timetz timestamp
+  words(`text varchar bpchar char name int2 int4 int8 smallint int integer bigint float4 float8 real numeric
+    decimal bool boolean date time timetz timestamp
   timestamptz interval json jsonb uuid`)
 
 interface Text {
   String?: { sval?: string }
 }
-const textsOf = (list: readonly Text[]): string[] => list.map((item) => item.String?.sval ?? refuse('a name in it is not a plain one'))
+const textsOf = (list: readonly Text[]): string[] =>
+  list.map((item) => item.String?.sval ?? refuse('a name in it is not a plain one'))
 
-/** The last part of a name that may stand in the schema of PostgreSQL's own. */
+/** The last part of a name that may be in PostgreSQL's own schema. */
 const ownName = (list: readonly Text[], what: string): string => {
   const names = textsOf(list)
   if (names.length > 2 || (names.length === 2 && names[0] !== 'pg_catalog'))
@@ -73,7 +98,7 @@ const collation = (list: Text[]): void => {
   if (!['C', 'POSIX', 'ucs_basic', 'default', 'unicode'].includes(name))
     refuse(`collation ${name.slice(0, 80)} is not one that statements may use`)
 }
-/** Members that are there only where something is asked for that no statement may. */
+/** Members that are present only where a statement asks for a forbidden feature. */
 const never =
   (what: string): Member =>
   () =>
@@ -122,7 +147,14 @@ const nodes: Record<string, Record<string, Member>> = {
       context.placeholders++
     },
   },
-  A_Expr: { kind: 'plain', name: operatorOf, lexpr: 'walk', rexpr: 'walk', rexpr_list_start: 'plain', rexpr_list_end: 'plain' },
+  A_Expr: {
+    kind: 'plain',
+    name: operatorOf,
+    lexpr: 'walk',
+    rexpr: 'walk',
+    rexpr_list_start: 'plain',
+    rexpr_list_end: 'plain',
+  },
   BoolExpr: { boolop: 'plain', args: 'walk' },
   NullTest: { arg: 'walk', nulltesttype: 'plain', argisrow: 'plain' },
   BooleanTest: { arg: 'walk', booltesttype: 'plain' },
@@ -165,10 +197,14 @@ const nodes: Record<string, Record<string, Member>> = {
   SQLValueFunction: { op: momentOnly, typmod: 'plain' },
   RangeVar: {
     catalogname: never('another database'),
-    schemaname: (name: string) => (name === 'provenance' ? undefined : refuse(`schema ${name.slice(0, 80)} cannot be read`)),
+    schemaname: (name: string) =>
+      name === 'provenance' ? undefined : refuse(`schema ${name.slice(0, 80)} cannot be read`),
     relname: (name: string, context: Context) => {
       const table = context.entities.get(name)
-      if (table === undefined) refuse(`${JSON.stringify(name.slice(0, 80))} is not an entity; GET /provenance/sql/schema/ lists them`)
+      if (table === undefined)
+        refuse(
+          `${JSON.stringify(name.slice(0, 80))} is not an entity; GET /provenance/sql/schema/ lists them`,
+        )
       else context.read.add(table)
     },
     inh: 'plain',
@@ -190,7 +226,7 @@ const nodes: Record<string, Record<string, Member>> = {
   Alias: { aliasname: 'plain', colnames: 'walk' },
 }
 
-/** Names of what a refused node is, where its own name says too little. */
+/** Readable names of refused nodes whose grammar name is unclear. */
 const spoken: Record<string, string> = {
   RangeFunction: 'a function in FROM',
   RangeTableSample: 'TABLESAMPLE',
@@ -203,7 +239,7 @@ const spoken: Record<string, string> = {
 }
 
 function operatorOf(list: Text[]): void {
-  // BETWEEN and its kin bear their words as a name.
+  // BETWEEN and its variants have their keywords as a name.
   const [only] = textsOf(list)
   if (list.length === 1 && /^(NOT )?BETWEEN( SYMMETRIC)?$/.test(only ?? '')) return
   operator(list)
@@ -214,20 +250,30 @@ function momentOnly(kind: string): void {
     refuse(`${kind.slice(6)} is not possible`)
 }
 
-/** Deeper statements are no work of people, and their walk would overflow the stack. */
+/** No person writes deeper statements, and their walk would overflow the stack. */
 const deepest = 500
+
+interface Named {
+  /** In bytes. */
+  location?: number
+  schemaname?: string
+  fields?: unknown[]
+}
 
 const walkMembers = (name: string, node: object, context: Context): void => {
   const members = Object.hasOwn(nodes, name) ? nodes[name] : undefined
   if (members === undefined) return refuse(`${spoken[name] ?? name} is not possible`)
-  // Said of the statement before what it would read is looked at.
+  // This message comes first, before the check of the tables that the statement reads.
   if (name === 'SelectStmt' && 'withClause' in node) refuse('WITH is not possible; use a subquery')
+  const { location = 0, schemaname, fields } = node as Named
+  if (schemaname !== undefined || (name === 'ColumnRef' && fields?.length === 3))
+    context.qualified.push(location)
   if (++context.depth > deepest) refuse(`it is nested deeper than ${String(deepest)} levels`)
   for (const [key, value] of Object.entries(node)) {
     if (key === 'location') continue
     const member = Object.hasOwn(members, key) ? members[key] : undefined
     if (member === undefined) refuse(`${name} with ${key} is not possible`)
-    else if (typeof member === 'function') member(value as never, context)
+    else if (typeof member === 'function') member(value, context)
     else if (member === 'walk') walk(value, context)
     else if (member !== 'plain') walkMembers(member.bare, value as object, context)
   }
@@ -251,34 +297,56 @@ const parsed = (text: string, placeOf: (character: number) => number): Parsed =>
   } catch (error) {
     const place = (error as { sqlDetails?: { cursorPosition?: number } }).sqlDetails?.cursorPosition
     const at = place === undefined || place < 0 ? undefined : placeOf(place + 1)
-    throw invalid(`statement: ${(error as Error).message}${at === undefined ? '' : ` (at character ${String(at)})`}`, [
-      { path: 'statement', message: (error as Error).message },
-    ])
+    throw invalid(
+      `statement: ${(error as Error).message}${at === undefined ? '' : ` (at character ${String(at)})`}`,
+      [{ path: 'statement', message: (error as Error).message }],
+    )
   }
 }
 
 /** The parser is a WebAssembly module: 15 ms, once. */
 export const loadParser = loadModule
 
+/** The schema of a name, as a statement may write it. */
+const schemaOfName = /^(?:"provenance"|provenance)[ \t\r\n\f\v]*\.[ \t\r\n\f\v]*/i
+
 /**
- * Judges a statement with `$1` in each placeholder's place.
+ * The statement with spaces where names carry their schema. The session's search path finds the
+ * views, so that a statement reads the selected instance, whose views may have another schema.
+ */
+const withoutSchema = (text: string, qualified: readonly number[]): string => {
+  if (qualified.length === 0) return text
+  const bytes = Buffer.from(text)
+  for (const at of qualified) {
+    const written = schemaOfName.exec(bytes.subarray(at, at + 256).toString('latin1'))?.[0]
+    if (written === undefined)
+      return refuse('a name in it has its schema in an unusual form; leave the schema out')
+    bytes.fill(' ', at, at + written.length)
+  }
+  return bytes.toString()
+}
+
+/**
+ * Judges a statement with `$1`, `$2`, … in the places of its placeholders.
  * @param entities table by name, of all names that may be read
- * @returns the table it reads, and how many placeholders it has
+ * @returns the table it reads, how many placeholders it has, and its text without names of schemas
  * @throws Refusal `invalid` with the reason, for everything but one SELECT on one entity
  */
 export const judge = (
   text: string,
   entities: ReadonlyMap<string, string>,
   placeOf: (character: number) => number,
-): { table: string; placeholders: number } => {
+): { table: string; placeholders: number; text: string } => {
   const { stmts = [] } = parsed(text, placeOf)
-  if (stmts.length !== 1) refuse(stmts.length === 0 ? 'it is empty' : `it is ${String(stmts.length)} statements; send one`)
+  if (stmts.length !== 1)
+    refuse(stmts.length === 0 ? 'it is empty' : `it is ${String(stmts.length)} statements; send one`)
   const [[kind, statement] = ['', {}]] = Object.entries(stmts[0]?.stmt ?? {})
   if (kind !== 'SelectStmt') refuse(`${kind.replace(/Stmt$/, '')} is not a read; only SELECT is`)
-  const context: Context = { entities, read: new Set(), placeholders: 0, depth: 0 }
+  const context: Context = { entities, read: new Set(), placeholders: 0, depth: 0, qualified: [] }
   walkMembers('SelectStmt', statement ?? {}, context)
   const [table, other] = context.read
   if (table === undefined) return refuse('it reads no entity')
-  if (other !== undefined) refuse(`it reads ${[...context.read].sort().join(' and ')}; a statement reads one entity`)
-  return { table, placeholders: context.placeholders }
+  if (other !== undefined)
+    refuse(`it reads ${[...context.read].sort().join(' and ')}; a statement reads one entity`)
+  return { table, placeholders: context.placeholders, text: withoutSchema(text, context.qualified) }
 }

@@ -10,18 +10,22 @@ const Body = z.object({ body: Item })
 
 const column = (name: string): string => `r."${name}"`
 
-/** A record of an entity as JSON: times in UTC with milliseconds, what is not known as null. */
+/** A record of an entity as JSON: times in UTC with milliseconds, unknown values as null. */
 export const recordJson = ({ fields }: Pick<Entity, 'fields'>): string =>
   `json_build_object(${fields
     .flatMap(({ name, type }) => [
       `'${name}'`,
-      type === 'datetime' ? `to_char(${column(name)} at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')` : column(name),
+      type === 'datetime'
+        ? `to_char(${column(name)} at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')`
+        : column(name),
     ])
     .join(', ')})`
 
 const numeric = new Set(['number', 'bytes', 'duration', 'currency'])
 
-/** `field = value` with the value read as the field's type, so that an index on the field serves. */
+/**
+ * `field = value`, with the value read as the field's type, so that an index on the field applies.
+ */
 const equals = (entity: Entity, name: string, value: string): Sql => {
   const field = entity.fields.find((one) => one.name === name)
   if (field === undefined) throw unknownField('filterField', entity, name)
@@ -40,20 +44,23 @@ const equals = (entity: Entity, name: string, value: string): Sql => {
   if (field.type === 'datetime') {
     const time = /^\d{4}-\d\d-\d\dT/.test(value) ? Date.parse(value) : NaN
     if (Number.isNaN(time)) throw wrong('a time (RFC 3339)')
-    // Answers show milliseconds of the microseconds that are stored.
+    // Answers show milliseconds, and the stored times have microseconds.
     const from = new Date(time).toISOString()
-    return sql`${raw(column(name))} >= ${from}::timestamptz and ${raw(column(name))} < ${from}::timestamptz + interval '1 millisecond'`
+    return sql`${raw(column(name))} >= ${from}::timestamptz and ${raw(column(name))} < ${from}::timestamptz +
+      interval '1 millisecond'`
   }
-  // A use is found by the file that its id begins with.
+  // A use is found by the id of the file that its own id begins with.
   if (entity.name === 'data_uses' && name === 'id')
-    return sql`${raw(column(name))} = ${value} and ${raw(column('data_object_instance_id'))} = ${value.slice(0, Math.max(0, value.indexOf(':')))}`
+    return sql`${raw(column(name))} = ${value} and ${raw(column('data_object_instance_id'))} =
+      ${value.slice(0, Math.max(0, value.indexOf(':')))}`
   return sql`${raw(column(name))} = ${value}`
 }
 
 const unknownField = (parameter: string, { name, fields }: Entity, given: string): Error =>
   invalid(
-    `${parameter}: ${JSON.stringify(given.slice(0, 80))} is not a field of ${name}; it has ${fields.map((one) => one.name).join(', ')}`,
-    [{ path: parameter, message: 'is not a field of this entity' }],
+    `${parameter}: ${JSON.stringify(given.slice(0, 80))} is not a field of ${name}; it has ` +
+      fields.map((one) => one.name).join(', '),
+    [{ path: parameter, message: 'is not a field of this entity; name one of its fields' }],
   )
 
 /** Every text of a record, in lower case, for a search in all of them. */
@@ -62,20 +69,28 @@ const searched = ({ fields }: Entity): Sql =>
 
 const pattern = (text: string): string => `%${text.toLowerCase().replace(/[\\%_]/g, '\\$&')}%`
 
-/** One more record than the page, and the number of all that match (counted to one above `countBound`). @throws Refusal 400 for an unknown field */
+/**
+ * One more record than the page, and the number of all matches (counted to one above `countBound`).
+ * @throws Refusal 400 for an unknown field
+ */
 export const listEntity = async (db: Db, entity: Entity, query: EntityQuery, page: Page) => {
   if (query.filterValue !== undefined && query.filterField === undefined)
-    throw invalid('filterValue: names no field; give filterField beside it', [{ path: 'filterField', message: 'is missing' }])
+    throw invalid('filterValue: names no field; give filterField beside it', [
+      { path: 'filterField', message: 'is missing; name the field that filterValue is of' },
+    ])
   if (query.filterField !== undefined && !entity.fields.some(({ name }) => name === query.filterField))
     throw unknownField('filterField', entity, query.filterField)
   const sorted = query.sortField ?? 'id'
   if (!entity.fields.some(({ name }) => name === sorted)) throw unknownField('sortField', entity, sorted)
   const matching = where(
-    query.filterField !== undefined && query.filterValue !== undefined && equals(entity, query.filterField, query.filterValue),
+    query.filterField !== undefined &&
+      query.filterValue !== undefined &&
+      equals(entity, query.filterField, query.filterValue),
     query.q !== undefined && sql`${searched(entity)} like ${pattern(query.q)}`,
   )
   const view = raw(`provenance.${entity.table} r`)
-  // Nothing sorts last, both ways; ids are never nothing, and their index has one order of it.
+  // Null sorts last in both directions. Ids are never null, and their index has only one order of
+  // nulls.
   const order = query.sortOrder === 'desc' ? 'desc' : 'asc'
   const by = raw(sorted === 'id' ? `r.id ${order}` : `${column(sorted)} ${order} nulls last, r.id ${order}`)
   const rows = await db.many(
@@ -88,14 +103,19 @@ export const listEntity = async (db: Db, entity: Entity, query: EntityQuery, pag
   return { rows: rows.map(({ body }) => body), total }
 }
 
-const NamedColumns = z.object({ name: z.string(), columns: z.array(z.object({ name: z.string(), type: z.string() })) })
+const NamedColumns = z.object({
+  name: z.string(),
+  columns: z.array(z.object({ name: z.string(), type: z.string() })),
+})
 
 /** Every name that a statement may read, with its columns, by name. */
 export const listColumns = (db: Db) =>
   db.many(
     NamedColumns,
-    sql`select c.relname as name, json_agg(json_build_object('name', a.attname, 'type', format_type(coalesce(nullif(t.typbasetype, 0), t.oid), null)) order by a.attnum) as columns
+    sql`select c.relname as name, json_agg(json_build_object('name', a.attname, 'type',
+      format_type(coalesce(nullif(t.typbasetype, 0), t.oid), null)) order by a.attnum) as columns
         from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 join pg_type t on t.oid = a.atttypid
-        where c.relnamespace = 'provenance'::regnamespace and c.relkind = 'v' and c.relname = any(${[...readableNames.keys()]}::text[])
+        where c.relnamespace = 'provenance'::regnamespace and c.relkind = 'v'
+          and c.relname = any(${[...readableNames.keys()]}::text[])
         group by c.relname order by c.relname collate "C"`,
   )

@@ -31,7 +31,11 @@ export const resourceRoutes = ({ db }: { db: Db }): Route[] => [
     body: NewResource,
     response: Resource,
     status: 201,
-    audit: { eventType: 'resource.created', summary: (call) => `resource ${idOf(call)} created`, resourceId: idOf },
+    audit: {
+      eventType: 'resource.created',
+      summary: (call) => `resource ${idOf(call)} created`,
+      resourceId: idOf,
+    },
     handle: async ({ body }) => {
       await createResource(db, body)
       return new Reply({ body, headers: { location: `/resources/${encodeURIComponent(body.id)}/` } })

@@ -2,10 +2,12 @@ import { z } from 'zod'
 import { JsonObject, Id } from '../../http/schema.ts'
 import { Resource } from '../environments/schemas.ts'
 
-/** A resource added to a version that exists; the fields are those of a definition's `resources[]`. */
+/**
+ * A resource to add to an existing version. The fields are those of a definition's `resources[]`.
+ */
 export const NewResource = Resource.extend({ environmentVersionId: Id })
 
-/** What was last observed of a resource. */
+/** The newest observation of a resource. */
 export const ResourceSnapshot = z.strictObject({
   id: z.string(),
   resourceId: z.string(),

@@ -16,20 +16,34 @@ const DocumentRow = z.object({ document: Resource })
 export const listResources = async (db: Db, page: Page): Promise<{ rows: Resource[]; total: number }> => {
   const rows = await db.many(
     DocumentRow,
-    sql`select ${raw(resourceObject)}::json as document from resources r order by r.name collate "C", r.id limit ${page.limit} offset ${page.offset}`,
+    sql`select ${raw(resourceObject)}::json as document from resources r order by r.name collate "C", r.id
+      limit ${page.limit} offset ${page.offset}`,
   )
   const total = await countUpTo(db, sql`resources`, countBound)
   return { rows: rows.map(({ document }) => document), total }
 }
 
 export const readResource = async (db: Db, id: string): Promise<Resource | undefined> =>
-  (await db.maybe(DocumentRow, sql`select ${raw(resourceObject)}::json as document from resources r where r.id = ${id}`))?.document
+  (
+    await db.maybe(
+      DocumentRow,
+      sql`select ${raw(resourceObject)}::json as document from resources r where r.id = ${id}`,
+    )
+  )?.document
 
-const Against = z.object({ taken: z.boolean(), version: z.boolean(), provider: z.boolean(), parent: z.boolean() })
+const Against = z.object({
+  taken: z.boolean(),
+  version: z.boolean(),
+  provider: z.boolean(),
+  parent: z.boolean(),
+})
 
 const PositionRow = z.object({ position: z.number() })
 
-/** Adds a resource to an existing version, or refuses (422) with everything that the store knows against it. */
+/**
+ * Adds a resource to an existing version. @throws Refusal 422 with all problems that the store
+ * finds
+ */
 export const createResource = (db: Db, resource: Resource): Promise<void> =>
   db.transaction(async (tx) => {
     await lockInventory(tx)
@@ -38,12 +52,16 @@ export const createResource = (db: Db, resource: Resource): Promise<void> =>
       Against,
       sql`select exists (select from resources where id = ${id}) as taken,
             exists (select from environment_versions where id = ${environmentVersionId}) as version,
-            exists (select from resources where environment_version_id = ${environmentVersionId} and provider_id = ${providerId}) as provider,
+            exists (select from resources where environment_version_id = ${environmentVersionId}
+              and provider_id = ${providerId}) as provider,
             exists (select from resources where id = ${parentResourceId}) as parent`,
     )
     const problems: Problem[] = []
     if (known.taken)
-      problems.push({ path: 'id', message: `the resource id ${JSON.stringify(id)} is taken; ids are global, choose another` })
+      problems.push({
+        path: 'id',
+        message: `${JSON.stringify(id)} is taken by another resource; ids are global, choose another`,
+      })
     if (!known.version)
       problems.push({
         path: 'environmentVersionId',
@@ -52,28 +70,39 @@ export const createResource = (db: Db, resource: Resource): Promise<void> =>
     if (known.provider)
       problems.push({
         path: 'providerId',
-        message: `another resource of this version has the providerId ${JSON.stringify(providerId)}; give each its own`,
+        message:
+          `${JSON.stringify(providerId)} is the providerId of another resource of this version; ` +
+          'give each its own',
       })
-    if (parentResourceId === id) problems.push({ path: 'parentResourceId', message: 'a resource cannot be its own parent' })
+    if (parentResourceId === id)
+      problems.push({
+        path: 'parentResourceId',
+        message: 'names the resource itself; name another resource, or leave it out',
+      })
     else if (parentResourceId !== '' && !known.parent)
-      problems.push({ path: 'parentResourceId', message: `${JSON.stringify(parentResourceId)} names no resource` })
+      problems.push({
+        path: 'parentResourceId',
+        message: `${JSON.stringify(parentResourceId)} names no resource; name a resource, or leave it out`,
+      })
     if (problems.length > 0) throw unacceptable(problems)
-    // Behind the resources that the version has already.
+    // The new resource comes after those that the version has already.
     const { position } = await tx.one(
       PositionRow,
-      sql`select coalesce(max(position) + 1, 0) as position from resources where environment_version_id = ${environmentVersionId}`,
+      sql`select coalesce(max(position) + 1, 0) as position from resources
+        where environment_version_id = ${environmentVersionId}`,
     )
     await tx.run(insertResources(JSON.stringify([{ ...resource, position }])))
   })
 
-/** The newest observation of a resource, or undefined when nothing was observed. */
+/** The newest observation of a resource, or undefined where there is none. */
 export const latestSnapshot = (db: Db, resourceId: string): Promise<ResourceSnapshot | undefined> =>
   db.maybe(
     ResourceSnapshot,
-    sql`select ${columnsOf(ResourceSnapshot, 'resource_snapshots')} from resource_snapshots where resource_id = ${resourceId} order by captured_at desc, id desc limit 1`,
+    sql`select ${columnsOf(ResourceSnapshot, 'resource_snapshots')} from resource_snapshots
+      where resource_id = ${resourceId} order by captured_at desc, id desc limit 1`,
   )
 
-/** Snapshots that are kept of each resource. */
+/** The number of snapshots stored of each resource. */
 const keptSnapshots = 200
 
 export interface NewSnapshot {
@@ -86,17 +115,19 @@ export interface NewSnapshot {
   metadata: object
 }
 
-/** Adds observations of resources, and forgets the oldest of each beyond 200. */
+/** Adds observations of resources, and deletes the oldest of each beyond 200. */
 export const recordSnapshots = async (tx: Db, snapshots: readonly NewSnapshot[]): Promise<void> => {
   await tx.run(
-    sql`insert into resource_snapshots (id, resource_id, captured_at, available, cpu_used, memory_used_bytes, queue_length, metadata)
+    sql`insert into resource_snapshots (id, resource_id, captured_at, available, cpu_used, memory_used_bytes,
+      queue_length, metadata)
         select id, "resourceId", clock_timestamp(), available, "cpuUsed", "memoryUsedBytes", "queueLength", metadata
         from json_to_recordset(${JSON.stringify(snapshots)}::json) as s(id text, "resourceId" text, available boolean,
           "cpuUsed" double precision, "memoryUsedBytes" bigint, "queueLength" bigint, metadata jsonb)`,
   )
   await tx.run(
     sql`delete from resource_snapshots where id in (
-          select id from (select id, row_number() over (partition by resource_id order by captured_at desc, id desc) as place
+          select id from (select id, row_number() over (partition by resource_id
+            order by captured_at desc, id desc) as place
             from resource_snapshots where resource_id = any(${snapshots.map(({ resourceId }) => resourceId)})) ranked
           where place > ${keptSnapshots})`,
   )

@@ -1,11 +1,18 @@
 import { z } from 'zod'
 import { raw, sql, type Db } from '../../db/sql.ts'
 import { unacceptable, type Problem } from '../../refusal.ts'
-import type { Compute } from '../../schedulers/compute.ts'
-import { coresOf } from '../../schedulers/validate.ts'
+import type { Compute } from '../../compute/compute.ts'
+import { assignedCores } from '../../schedulers/validate.ts'
+import { measuredDurations } from '../cloud/durations.ts'
 import { resourceObject } from '../environments/document-sql.ts'
 import { Resource } from '../environments/schemas.ts'
-import { bindingsOfResources, profilesFor, resourcesOfVersions, runtimesByIds, versionsByIds } from '../environments/store.ts'
+import {
+  bindingsOfResources,
+  profilesFor,
+  resourcesOfVersions,
+  runtimesByIds,
+  versionsByIds,
+} from '../environments/store.ts'
 import type { ExecutionScopeDocument } from '../execution-scopes/schemas.ts'
 import { readExecutionScope } from '../execution-scopes/store.ts'
 import type { NetworkTopologyDocument } from '../network-topologies/schemas.ts'
@@ -16,15 +23,29 @@ import type { WorkflowVersionDocument } from '../workflow-definitions/schemas.ts
 import { embedWorkflow } from '../workflow-definitions/store.ts'
 import { versionProblems } from '../workflow-definitions/version-rules.ts'
 import { plannedGraph } from './graph.ts'
+import {
+  availability,
+  isMadeOnDemand,
+  lifecycleOf,
+  taskOverheads,
+  withLifecycle,
+  withOverheads,
+} from './lifecycle.ts'
 import { networkModelOf, predict, type Prediction } from './prediction.ts'
 import { plannedRuntime, problemOf } from './problem.ts'
 import { namedRuntime, runtimeProblems } from './runtime-names.ts'
 import { assignmentId, planProblems, type PlacedActivity, type PlacedWorkflow } from './rules.ts'
 import type { AssignmentDocument, Plan, PlanDocument, Times } from './schemas.ts'
 import { storedVersion, type StoredVersion } from './load-problem.ts'
-import { createPlan, readPlan, readPlanDocument, type EmbeddedDocuments, type NewAssignment } from './store.ts'
+import {
+  createPlan,
+  readPlan,
+  readPlanDocument,
+  type EmbeddedDocuments,
+  type NewAssignment,
+} from './store.ts'
 
-/** What came with a plan; each is used for the plan as it came, and never changes the store. */
+/** Documents sent with a plan. The plan uses each one as sent; none changes the store. */
 export interface Companions {
   workflow: WorkflowVersionDocument
   resources: readonly Resource[]
@@ -34,7 +55,9 @@ export interface Companions {
 
 const quoted = (text: string): string => JSON.stringify(text)
 
-/** JSON with sorted keys, without absent and blank members: what a document says, however it was written. */
+/**
+ * JSON with sorted keys, without absent and blank members: equal for documents of equal content.
+ */
 const canonical = (value: unknown): string => {
   if (Array.isArray(value)) return `[${value.map(canonical).join(',')}]`
   if (typeof value !== 'object' || value === null) return JSON.stringify(value)
@@ -46,30 +69,37 @@ const canonical = (value: unknown): string => {
 const differ = (a: object, b: object): boolean => canonical(a) !== canonical(b)
 
 /**
- * Stores a plan, or refuses (422) with everything that is wrong with it: references into the store, what came with it against what it
- * says, and the rules of its assignments. Without companions everything is taken from the store. What the plan takes and costs is
- * simulated; what it predicts itself is kept beside that.
+ * Stores a plan, or refuses (422) with all its problems: references into the store, differences
+ * between the plan and its companions, and the rules of its assignments. Without companions all
+ * documents come from the store. The simulator computes the plan's makespan and cost; the plan's
+ * own prediction is stored beside them.
  */
 export const acceptPlan = async (
   { db, compute }: { db: Db; compute: Pick<Compute, 'simulate'> },
   plan: PlanDocument,
   companions?: Companions,
 ): Promise<Plan> => {
-  // The database has few connections and is not needed while the plan is simulated. What is removed meanwhile is refused by its constraint.
+  // The database has few connections and is not needed while the plan is simulated. The
+  // constraints refuse references to records that were deleted meanwhile.
   const checked = await undone(db, (tx) => checkPlan(tx, plan, companions))
   const prediction = await predict(compute, checked.given)
+  const { networkModel, tasks } = prediction
+  const lifecycle = lifecycleOf(plan.id, {
+    ...checked.given,
+    actions: plan.lifecycleActions?.map((action) => ({ ...action, schedulePlanId: plan.id })),
+    tasks: tasks.map((task, at) => ({ ...task, resourceId: checked.given.assignments[at]!.resourceId })),
+  })
   return db.transaction(async (tx) => {
-    const { networkModel, tasks } = prediction
     await createPlan(tx, {
       ...plan,
       ...submitted(plan.predicted),
-      predicted: prediction,
+      ...withLifecycle(prediction, lifecycle, plan.metadata),
       networkModel,
       contentionFreeMakespanSeconds: undefined,
       defaultedDurations: tasks.filter(({ durationSource }) => durationSource === 'default').length,
-      contentVersionId: companions === undefined ? checked.version.id : await embed(tx, checked.version, companions),
+      contentVersionId:
+        companions === undefined ? checked.version.id : await embed(tx, checked.version, companions),
       embedded: checked.embedded,
-      lifecycleActions: plan.lifecycleActions?.map((action) => ({ ...action, schedulePlanId: plan.id })),
       assignments: plan.assignments.map((assignment, at) =>
         predictedAssignment(plan.id, assignment, checked.positions[at]!, tasks[checked.positions[at]!]!),
       ),
@@ -78,10 +108,13 @@ export const acceptPlan = async (
   })
 }
 
-/** Thrown to end a transaction without a commit. */
+/** Thrown to roll back a transaction. */
 const undo = new Error('the transaction is not committed')
 
-/** What `work` finds in a transaction that is rolled back: what it stores to look at is not kept. */
+/**
+ * The result of `work` in a transaction that is rolled back: rows that it stores only to read them
+ * are not kept.
+ */
 const undone = async <T>(db: Db, work: (tx: Db) => Promise<T>): Promise<T> => {
   const found: T[] = []
   await db
@@ -95,7 +128,10 @@ const undone = async <T>(db: Db, work: (tx: Db) => Promise<T>): Promise<T> => {
   return found[0]!
 }
 
-/** Everything that is needed to simulate and store a plan. @throws Refusal 422 with everything that is wrong with it */
+/**
+ * Everything that the simulation and storage of a plan needs. @throws Refusal 422 with all problems
+ * of the plan
+ */
 const checkPlan = async (tx: Db, plan: PlanDocument, companions: Companions | undefined) => {
   const { problems, version, ...stored } = await lookUp(tx, plan)
   if (companions !== undefined) problems.push(...disagreements(plan, companions))
@@ -114,9 +150,14 @@ const checkPlan = async (tx: Db, plan: PlanDocument, companions: Companions | un
       environmentVersionIds: new Set(scope?.environmentVersionIds),
     })
   problems.push(...(await unboundRuntimes(tx, plan)))
-  // A flaw of the workflow itself is named once.
-  problems.push(...(checked?.problems.filter(({ path }) => content.problems.length === 0 || !path.startsWith('workflow.')) ?? []))
-  if (problems.length > 0 || checked === undefined || content.graph === undefined || version === undefined) throw unacceptable(problems)
+  // A flaw of the workflow itself is reported once.
+  problems.push(
+    ...(checked?.problems.filter(
+      ({ path }) => content.problems.length === 0 || !path.startsWith('workflow.'),
+    ) ?? []),
+  )
+  if (problems.length > 0 || checked === undefined || content.graph === undefined || version === undefined)
+    throw unacceptable(problems)
   const given = await simulationOf(tx, {
     plan,
     positions: checked.positions,
@@ -125,10 +166,18 @@ const checkPlan = async (tx: Db, plan: PlanDocument, companions: Companions | un
     environmentVersionIds: scope?.environmentVersionIds ?? [],
     topology: companions === undefined ? stored.topology : companions.networkTopology,
   })
-  return { version, positions: checked.positions, given, embedded: embeddedOf(companions, stored, inventory.stored) }
+  return {
+    version,
+    positions: checked.positions,
+    given,
+    embedded: embeddedOf(companions, stored, inventory.stored),
+  }
 }
 
-/** The plan as a run of it would be simulated: its content, the resources that it names, the profiles and versions of the store. */
+/**
+ * The input for the simulation of the plan, as a run of it would have: its content, the resources
+ * that it names, and the profiles and versions of the store.
+ */
 const simulationOf = async (
   tx: Db,
   given: {
@@ -139,28 +188,37 @@ const simulationOf = async (
     environmentVersionIds: readonly string[]
     topology: NetworkTopologyDocument | undefined
   },
-): Promise<Parameters<typeof predict>[1]> => {
+): Promise<
+  Parameters<typeof predict>[1] & Pick<Parameters<typeof lifecycleOf>[1], 'resources' | 'measured'>
+> => {
   const { graph } = given
   const assignments = new Array<AssignmentDocument>(graph.activities.length)
   given.plan.assignments.forEach((assignment, at) => (assignments[given.positions[at]!] = assignment))
   const used = [...new Set(assignments.map(({ resourceId }) => resourceId))]
+  const resources = used.map((id) => given.resources.get(id)!)
+  const measured = await measuredDurations(
+    tx,
+    resources.filter(isMadeOnDemand).map(({ id }) => id),
+  )
   const versions = await versionsByIds(tx, given.environmentVersionIds)
   const problem = problemOf({
     graph,
-    resources: used.map((id) => given.resources.get(id)!),
+    resources: withOverheads(resources, taskOverheads(resources, measured)),
     versions,
     profiles: await profilesFor(tx, [...new Set(graph.activities.map(({ typeId }) => typeId))], used),
     links: given.topology?.links,
     runtimes: assignments.map(plannedRuntime),
+    availability: availability(resources, measured, given.plan.lifecycleActions),
   })
   return {
     problem,
-    assignments: assignments.map((assignment) => ({ ...assignment, coreIds: coresOf(assignment) })),
+    assignments: assignments.map((assignment) => ({ ...assignment, coreIds: assignedCores(assignment) })),
     networkModel: networkModelOf(given.plan.networkModel, versions),
+    ...{ resources, measured },
   }
 }
 
-/** What the store says against the runtimes that the assignments name. */
+/** Problems of the runtimes that the assignments name. */
 const unboundRuntimes = async (tx: Db, { assignments }: PlanDocument): Promise<Problem[]> => {
   const named = assignments.map((assignment, at) => ({
     resourceId: assignment.resourceId,
@@ -170,19 +228,35 @@ const unboundRuntimes = async (tx: Db, { assignments }: PlanDocument): Promise<P
   const runtimeIds = [...new Set(named.flatMap(({ runtimeId }) => runtimeId ?? []))]
   if (runtimeIds.length === 0) return []
   const resourceIds = [...new Set(named.map(({ resourceId }) => resourceId))]
-  return runtimeProblems(named, { runtimes: await runtimesByIds(tx, runtimeIds), bindings: await bindingsOfResources(tx, resourceIds) })
+  return runtimeProblems(named, {
+    runtimes: await runtimesByIds(tx, runtimeIds),
+    bindings: await bindingsOfResources(tx, resourceIds),
+  })
 }
 
-/** What a document predicted, where it predicted anything. */
+/** The prediction in a document, where it has one. */
 const submitted = ({ makespanSeconds, cost, feasible }: PlanDocument['predicted']) =>
   makespanSeconds > 0 || cost > 0 || feasible
     ? { submittedPrediction: { makespanSeconds, cost, feasible } }
     : { submittedPrediction: undefined }
 
 const timesOf = (assignment: AssignmentDocument): Times | undefined => {
-  const { predictedReadyAt, predictedStartAt, predictedFinishAt, predictedRuntimeSeconds, predictedTransferSeconds, predictedCost } =
-    assignment
-  const times = { predictedReadyAt, predictedStartAt, predictedFinishAt, predictedRuntimeSeconds, predictedTransferSeconds, predictedCost }
+  const {
+    predictedReadyAt,
+    predictedStartAt,
+    predictedFinishAt,
+    predictedRuntimeSeconds,
+    predictedTransferSeconds,
+    predictedCost,
+  } = assignment
+  const times = {
+    predictedReadyAt,
+    predictedStartAt,
+    predictedFinishAt,
+    predictedRuntimeSeconds,
+    predictedTransferSeconds,
+    predictedCost,
+  }
   return Object.values(times).some((value) => value > 0) ? times : undefined
 }
 
@@ -207,49 +281,67 @@ const predictedAssignment = (
 
 interface Content {
   problems: Problem[]
-  /** Absent where there is nothing to check a plan against. */
+  /** Absent where no workflow is available to check the plan against. */
   workflow?: PlacedWorkflow
-  /** The same, stored; absent where it cannot be. */
+  /** The same, stored; absent where it cannot be stored. */
   graph?: WorkflowGraph
 }
 
-/** The workflow that the plan places: the one that came with it, stored beside the store's own where they differ, else the store's. */
-const contentOf = async (tx: Db, version: StoredVersion | undefined, companions: Companions | undefined): Promise<Content> => {
+/**
+ * The workflow that the plan places: the embedded one, stored beside the store's own where they
+ * differ, else the store's.
+ */
+const contentOf = async (
+  tx: Db,
+  version: StoredVersion | undefined,
+  companions: Companions | undefined,
+): Promise<Content> => {
   if (companions === undefined) {
     if (version === undefined) return { problems: [] }
     const graph = await plannedGraph(tx, version.id)
     return { problems: [], workflow: graph, graph }
   }
   const problems = versionProblems(companions.workflow)
-  if (problems.length > 0 || version === undefined) return { problems, workflow: asFarAsReadable(companions.workflow, version) }
+  if (problems.length > 0 || version === undefined)
+    return { problems, workflow: asFarAsReadable(companions.workflow, version) }
   const graph = await plannedGraph(tx, await embed(tx, version, companions))
   return { problems, workflow: graph, graph }
 }
 
-/** Stores the workflow that came with a plan, where it differs from the stored version; answers the version that holds it. */
+/**
+ * Stores the workflow embedded with a plan, where it differs from the stored version.
+ * @returns the version that holds it
+ */
 const embed = (tx: Db, version: StoredVersion, { workflow }: Companions): Promise<string> =>
   embedWorkflow(tx, {
     ...workflow,
-    // The plan says which version is meant; another id in the document is reported beside this.
+    // The plan names the version. A different id in the document is reported besides.
     id: version.id,
     workflowId: workflow.workflowId ?? version.workflowId,
     activities: workflow.activities.map((activity) => ({ ...activity, workflowVersionId: undefined })),
   })
 
-/** What a flawed workflow still says, so that the plan's own flaws are named in the same answer. */
-const asFarAsReadable = (document: WorkflowVersionDocument, version: StoredVersion | undefined): PlacedWorkflow => {
+/**
+ * The readable parts of a flawed workflow, so that the same answer reports the plan's own flaws.
+ */
+const asFarAsReadable = (
+  document: WorkflowVersionDocument,
+  version: StoredVersion | undefined,
+): PlacedWorkflow => {
   const byId = new Map(document.activities.map((activity) => [activity.id, activity]))
-  const activities = [...byId.values()].map(({ id, externalId, resources, metadata }, position): PlacedActivity => {
-    const selector = metadata?.['resourceSelector']
-    return {
-      position,
-      id,
-      externalId: externalId ?? id,
-      cpu: resources?.cpu ?? defaultCpu,
-      memoryBytes: resources?.memoryBytes ?? defaultMemoryBytes,
-      ...(typeof selector === 'string' ? { resourceSelector: selector } : {}),
-    }
-  })
+  const activities = [...byId.values()].map(
+    ({ id, externalId, resources, metadata }, position): PlacedActivity => {
+      const selector = metadata?.['resourceSelector']
+      return {
+        position,
+        id,
+        externalId: externalId ?? id,
+        cpu: resources?.cpu ?? defaultCpu,
+        memoryBytes: resources?.memoryBytes ?? defaultMemoryBytes,
+        ...(typeof selector === 'string' ? { resourceSelector: selector } : {}),
+      }
+    },
+  )
   const positions = new Map(activities.map(({ id, position }) => [id, position]))
   const edges = (document.dependencies ?? []).flatMap(({ activityId, dependsOnActivityId }) => {
     const [from, to] = [positions.get(dependsOnActivityId), positions.get(activityId)]
@@ -265,28 +357,44 @@ const References = z.object({
     workflowVersionId: Reference,
     executionScopeId: Reference,
     networkTopologyId: Reference,
-    assignments: z.array(z.object({ activityId: Reference, resourceId: Reference }).catch({ activityId: '', resourceId: '' })).catch([]),
+    assignments: z
+      .array(
+        z.object({ activityId: Reference, resourceId: Reference }).catch({ activityId: '', resourceId: '' }),
+      )
+      .catch([]),
   }),
 })
 type References = Pick<PlanDocument, 'id' | 'workflowVersionId' | 'executionScopeId' | 'networkTopologyId'>
 
 const IdRow = z.object({ id: z.string() })
 
-/** What the store says against a document that its schema refuses already. */
-export const referenceProblems = async (db: Db, document: unknown): Promise<Problem[]> => {
+/** Problems of references, for a document that its schema refuses already. */
+export const planReferenceProblems = async (db: Db, document: unknown): Promise<Problem[]> => {
   const references = References.safeParse(document)
   if (!references.success) return []
   const { assignments, ...plan } = references.data.plan
   const { problems, version } = await lookUp(db, plan)
-  const resources = await db.many(IdRow, sql`select id from resources where id = any(${assignments.map(({ resourceId }) => resourceId)})`)
+  const resources = await db.many(
+    IdRow,
+    sql`select id from resources where id = any(${assignments.map(({ resourceId }) => resourceId)})`,
+  )
   const known = new Set(resources.map(({ id }) => id))
-  const activities = version === undefined ? undefined : namesOf((await plannedGraph(db, version.id)).activities, version.workflowId)
+  const activities =
+    version === undefined
+      ? undefined
+      : namesOf((await plannedGraph(db, version.id)).activities, version.workflowId)
   assignments.forEach(({ activityId, resourceId }, at) => {
     const path = `plan.assignments.${at}`
     if (resourceId !== '' && !known.has(resourceId))
-      problems.push({ path: `${path}.resourceId`, message: `${quoted(resourceId)} names no resource` })
+      problems.push({
+        path: `${path}.resourceId`,
+        message: `${quoted(resourceId)} names no resource; name one of the scope`,
+      })
     if (activityId !== '' && activities?.has(activityId) === false)
-      problems.push({ path: `${path}.activityId`, message: `${quoted(activityId)} names no activity of the workflow` })
+      problems.push({
+        path: `${path}.activityId`,
+        message: `${quoted(activityId)} names no activity of the workflow; name one of it`,
+      })
   })
   return problems
 }
@@ -295,41 +403,71 @@ export const referenceProblems = async (db: Db, document: unknown): Promise<Prob
 const namesOf = (activities: readonly PlacedActivity[], workflowId: string): Set<string> =>
   new Set(activities.flatMap(({ id, externalId }) => [id, externalId, `${workflowId}-${externalId}`]))
 
-/** The stored records that a plan names, and what is wrong with the names; a blank one is the schema's affair. */
+/**
+ * The stored records that a plan names, and the problems of these names. The schema reports a blank
+ * name.
+ */
 const lookUp = async (db: Db, plan: References) => {
   const problems: Problem[] = []
-  const say = (path: string, message: string): void => void problems.push({ path, message })
-  if ((await readPlan(db, plan.id)) !== undefined) say('plan.id', `${quoted(plan.id)} is taken by another plan; choose another id`)
+  const report = (path: string, message: string): void => void problems.push({ path, message })
+  if ((await readPlan(db, plan.id)) !== undefined)
+    report('plan.id', `${quoted(plan.id)} is taken by another plan; choose another id`)
   const version = await storedVersion(db, plan.workflowVersionId)
   if (version === undefined && plan.workflowVersionId !== '')
-    say('plan.workflowVersionId', `${quoted(plan.workflowVersionId)} names no workflow version; import the workflow first`)
+    report(
+      'plan.workflowVersionId',
+      `${quoted(plan.workflowVersionId)} names no workflow version; import the workflow first`,
+    )
   const scope = await readExecutionScope(db, plan.executionScopeId)
   if (scope === undefined && plan.executionScopeId !== '')
-    say('plan.executionScopeId', `${quoted(plan.executionScopeId)} names no execution scope; create the scope first`)
-  const topology = plan.networkTopologyId === '' ? undefined : await readNetworkTopology(db, plan.networkTopologyId)
+    report(
+      'plan.executionScopeId',
+      `${quoted(plan.executionScopeId)} names no execution scope; create the scope first`,
+    )
+  const topology =
+    plan.networkTopologyId === '' ? undefined : await readNetworkTopology(db, plan.networkTopologyId)
   if (plan.networkTopologyId !== '' && topology === undefined)
-    say('plan.networkTopologyId', `${quoted(plan.networkTopologyId)} names no network topology; create the topology first`)
-  if (topology !== undefined && topology.executionScopeId !== plan.executionScopeId)
-    say(
+    report(
       'plan.networkTopologyId',
-      `${quoted(plan.networkTopologyId)} belongs to scope ${quoted(topology.executionScopeId)}, not to ${quoted(plan.executionScopeId)}`,
+      `${quoted(plan.networkTopologyId)} names no network topology; create the topology first`,
+    )
+  if (topology !== undefined && topology.executionScopeId !== plan.executionScopeId)
+    report(
+      'plan.networkTopologyId',
+      `${quoted(plan.networkTopologyId)} belongs to scope ${quoted(topology.executionScopeId)}, not ` +
+        `to ${quoted(plan.executionScopeId)}`,
     )
   return { problems, version, scope, topology }
 }
 
-/** Where what came with the plan speaks of other records than the plan. */
-const disagreements = (plan: PlanDocument, { workflow, executionScope, networkTopology }: Companions): Problem[] => {
+/** Differences between the records that the companions name and those that the plan names. */
+const disagreements = (
+  plan: PlanDocument,
+  { workflow, executionScope, networkTopology }: Companions,
+): Problem[] => {
   const problems: Problem[] = []
   const same = (path: string, value: string, member: string, wanted: string): void => {
-    if (value !== wanted) problems.push({ path, message: `is ${quoted(value)}, but ${member} is ${quoted(wanted)}` })
+    if (value !== wanted)
+      problems.push({
+        path,
+        message: `is ${quoted(value)}, but ${member} is ${quoted(wanted)}; give both the same`,
+      })
   }
   same('workflow.id', workflow.id, 'plan.workflowVersionId', plan.workflowVersionId)
   same('executionScope.id', executionScope.id, 'plan.executionScopeId', plan.executionScopeId)
   if (networkTopology !== undefined) {
     same('networkTopology.id', networkTopology.id, 'plan.networkTopologyId', plan.networkTopologyId)
-    same('networkTopology.executionScopeId', networkTopology.executionScopeId, 'plan.executionScopeId', plan.executionScopeId)
+    same(
+      'networkTopology.executionScopeId',
+      networkTopology.executionScopeId,
+      'plan.executionScopeId',
+      plan.executionScopeId,
+    )
   } else if (plan.networkTopologyId !== '')
-    problems.push({ path: 'networkTopology', message: `is required: the plan names network topology ${quoted(plan.networkTopologyId)}` })
+    problems.push({
+      path: 'networkTopology',
+      message: `is required: the plan names network topology ${quoted(plan.networkTopologyId)}; add its document`,
+    })
   return problems
 }
 
@@ -337,9 +475,9 @@ const ResourceRow = z.object({ document: Resource })
 
 interface Inventory {
   problems: Problem[]
-  /** By id: what the plan may name. */
+  /** By id: the resources that the plan may name. */
   resources: Map<string, Resource>
-  /** By id: the stored resources of the scope and those that are named. */
+  /** By id: the stored resources of the scope, and those that the plan names. */
   stored: Map<string, Resource>
 }
 
@@ -352,8 +490,12 @@ const inventoryOf = async (
   const problems: Problem[] = []
   const versionIds = scope?.environmentVersionIds ?? []
   const given = companions?.resources ?? []
-  const named = [...new Set([...plan.assignments.map(({ resourceId }) => resourceId), ...given.map(({ id }) => id)])]
-  const stored = new Map((await resourcesOfVersions(tx, versionIds)).map((resource) => [resource.id, resource]))
+  const named = [
+    ...new Set([...plan.assignments.map(({ resourceId }) => resourceId), ...given.map(({ id }) => id)]),
+  ]
+  const stored = new Map(
+    (await resourcesOfVersions(tx, versionIds)).map((resource) => [resource.id, resource]),
+  )
   const outside = named.filter((id) => !stored.has(id))
   if (outside.length > 0) {
     const rows = await tx.many(
@@ -376,25 +518,43 @@ const inventoryOf = async (
   given.forEach((resource, at) => {
     const path = `resources.${at}`
     const known = stored.get(resource.id)
-    if (resources.has(resource.id)) problems.push({ path: `${path}.id`, message: `${quoted(resource.id)} is given twice` })
+    if (resources.has(resource.id))
+      problems.push({
+        path: `${path}.id`,
+        message: `${quoted(resource.id)} is listed more than once; list it once`,
+      })
     if (known === undefined)
-      problems.push({ path: `${path}.id`, message: `${quoted(resource.id)} names no resource; register its environment first` })
-    else if (resource.environmentVersionId !== '' && resource.environmentVersionId !== known.environmentVersionId)
+      problems.push({
+        path: `${path}.id`,
+        message: `${quoted(resource.id)} names no resource; register its environment first`,
+      })
+    else if (
+      resource.environmentVersionId !== '' &&
+      resource.environmentVersionId !== known.environmentVersionId
+    )
       problems.push({
         path: `${path}.environmentVersionId`,
-        message: `is ${quoted(resource.environmentVersionId)}, but the resource belongs to ${quoted(known.environmentVersionId)}`,
+        message:
+          `is ${quoted(resource.environmentVersionId)}, but the resource belongs to ` +
+          quoted(known.environmentVersionId),
       })
-    resources.set(resource.id, { ...resource, environmentVersionId: known?.environmentVersionId ?? resource.environmentVersionId })
+    resources.set(resource.id, {
+      ...resource,
+      environmentVersionId: known?.environmentVersionId ?? resource.environmentVersionId,
+    })
   })
   companions.networkTopology?.links.forEach((link, at) => {
     for (const end of ['sourceResourceId', 'targetResourceId'] as const)
       if (!stored.has(link[end]) && !resources.has(link[end]))
-        problems.push({ path: `networkTopology.links.${at}.${end}`, message: `${quoted(link[end])} names no resource of the scope` })
+        problems.push({
+          path: `networkTopology.links.${at}.${end}`,
+          message: `${quoted(link[end])} names no resource of the scope; name one of it`,
+        })
   })
   return { problems, resources, stored }
 }
 
-/** The companions that say something else than the store. */
+/** The companions that differ from the stored documents. */
 const embeddedOf = (
   companions: Companions | undefined,
   stored: { scope: ExecutionScopeDocument | undefined; topology: NetworkTopologyDocument | undefined },
@@ -405,7 +565,8 @@ const embeddedOf = (
   const resources = companions.resources
     .map((resource) => ({
       ...resource,
-      environmentVersionId: storedResources.get(resource.id)?.environmentVersionId ?? resource.environmentVersionId,
+      environmentVersionId:
+        storedResources.get(resource.id)?.environmentVersionId ?? resource.environmentVersionId,
     }))
     .filter((resource) => differ(resource, storedResources.get(resource.id) ?? {}))
   const topology = networkTopology && {
@@ -415,7 +576,9 @@ const embeddedOf = (
   const embedded: EmbeddedDocuments = {
     ...(resources.length > 0 ? { resources } : {}),
     ...(differ(executionScope, stored.scope ?? {}) ? { executionScope } : {}),
-    ...(topology !== undefined && differ(topology, stored.topology ?? {}) ? { networkTopology: topology } : {}),
+    ...(topology !== undefined && differ(topology, stored.topology ?? {})
+      ? { networkTopology: topology }
+      : {}),
   }
   return Object.keys(embedded).length === 0 ? undefined : embedded
 }

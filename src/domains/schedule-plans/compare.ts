@@ -25,16 +25,21 @@ const Delta = z.strictObject({
 })
 
 /** b − a; `relative` is the delta over a, absent where a is 0. */
-const Total = z.strictObject({ a: z.number(), b: z.number(), delta: z.number(), relative: z.number().optional() })
+const Total = z.strictObject({
+  a: z.number(),
+  b: z.number(),
+  delta: z.number(),
+  relative: z.number().optional(),
+})
 
 const ActivityComparison = z.strictObject({
-  /** As plan a writes it. */
+  /** The id as plan a writes it. */
   activityId: z.string(),
   externalId: z.string(),
   a: Side,
   b: Side,
   delta: Delta,
-  /** On another resource. */
+  /** True where the resource differs. */
   moved: z.boolean(),
 })
 
@@ -53,7 +58,12 @@ export const PlanComparison = z.strictObject({
 })
 export type PlanComparison = z.output<typeof PlanComparison>
 
-const totalOf = (a: number, b: number): z.output<typeof Total> => ({ a, b, delta: b - a, ...(a === 0 ? {} : { relative: (b - a) / a }) })
+const totalOf = (a: number, b: number): z.output<typeof Total> => ({
+  a,
+  b,
+  delta: b - a,
+  ...(a === 0 ? {} : { relative: (b - a) / a }),
+})
 
 const Row = z.object({ activityId: z.string(), externalId: z.string(), a: Side, b: Side })
 
@@ -72,8 +82,9 @@ const side = (alias: string): Sql =>
   )
 
 /**
- * Two plans of one workflow version, activity by activity in the order of plan a. 404 for an unknown plan, 422 for plans of different
- * workflow versions. Where the plans brought different copies of the workflow, activities are the same by their external ids.
+ * Two plans of one workflow version, activity by activity in the order of plan a. Where the plans
+ * embed different copies of the workflow, activities are matched by their external ids.
+ * @throws Refusal 404 for an unknown plan, 422 for plans of different workflow versions
  */
 export const comparePlans = async (db: Db, a: string, b: string, page: Page): Promise<PlanComparison> => {
   const [planA, planB] = await Promise.all([known(db, a), known(db, b)])
@@ -81,17 +92,28 @@ export const comparePlans = async (db: Db, a: string, b: string, page: Page): Pr
     throw unacceptable([
       {
         path: 'b',
-        message: `plan ${JSON.stringify(b)} is of workflow version ${JSON.stringify(planB.workflowVersionId)}, plan ${JSON.stringify(a)} of ${JSON.stringify(planA.workflowVersionId)}; only plans of one version can be compared`,
+        message:
+          `plan ${JSON.stringify(b)} is of workflow version ` +
+          `${JSON.stringify(planB.workflowVersionId)}, plan ${JSON.stringify(a)} of ` +
+          `${JSON.stringify(planA.workflowVersionId)}; only plans of one version can be compared`,
       },
     ])
   const pairs = sql`schedule_plan_assignments x
-    join activity_definitions dx on dx.workflow_version_id = ${planA.contentVersionId} and dx.position = x.activity_position
-    join activity_definitions dy on dy.workflow_version_id = ${planB.contentVersionId} and ${planA.contentVersionId === planB.contentVersionId ? sql`dy.position = dx.position` : sql`dy.external_id = dx.external_id`}
+    join activity_definitions dx on dx.workflow_version_id = ${planA.contentVersionId}
+      and dx.position = x.activity_position
+    join activity_definitions dy on dy.workflow_version_id = ${planB.contentVersionId}
+      and ${
+        planA.contentVersionId === planB.contentVersionId
+          ? sql`dy.position =
+        dx.position`
+          : sql`dy.external_id = dx.external_id`
+      }
     join schedule_plan_assignments y on y.schedule_plan_id = ${b} and y.activity_position = dy.position
     where x.schedule_plan_id = ${a}`
   const rows = await db.many(
     Row,
-    sql`select x.activity_id, dx.external_id, ${side('x')} as a, ${side('y')} as b from ${pairs} order by x.activity_position limit ${page.limit} offset ${page.offset}`,
+    sql`select x.activity_id, dx.external_id, ${side('x')} as a, ${side('y')} as b from ${pairs}
+      order by x.activity_position limit ${page.limit} offset ${page.offset}`,
   )
   const total = await countUpTo(db, pairs, countBound)
   const items = rows.map((row) => ({

@@ -1,39 +1,69 @@
 import { z } from 'zod'
 import { sql, type Db } from '../../db/sql.ts'
-import type { Problem } from '../../schedulers/problem.ts'
+import type { PlanningProblem } from '../../schedulers/problem.ts'
 import { profilesFor, resourcesOfVersions, versionsByIds } from '../environments/store.ts'
 import { readExecutionScope } from '../execution-scopes/store.ts'
 import { readNetworkTopology } from '../network-topologies/store.ts'
 import type { NetworkModel } from '../../simulator/channel.ts'
+import { measuredDurations, type MeasuredDurations } from '../cloud/durations.ts'
 import { plannedGraph } from './graph.ts'
+import { availability, isMadeOnDemand, taskOverheads, withOverheads } from './lifecycle.ts'
 import { networkModelOf } from './prediction.ts'
-import { problemOf } from './problem.ts'
+import { problemOf, type PlannedResource } from './problem.ts'
 
-const Version = z.object({ id: z.string(), workflowId: z.string(), activityCount: z.number(), dependencyCount: z.number() })
+const Version = z.object({
+  id: z.string(),
+  workflowId: z.string(),
+  activityCount: z.number(),
+  dependencyCount: z.number(),
+})
 export type StoredVersion = z.output<typeof Version>
 
-/** A workflow version that was imported (not one that came embedded in a plan or a run); undefined when there is none. */
+/**
+ * A workflow version that was imported (not embedded in a plan or a run); undefined where there is
+ * none.
+ */
 export const storedVersion = (db: Db, id: string): Promise<StoredVersion | undefined> =>
-  db.maybe(Version, sql`select id, workflow_id, activity_count, dependency_count from workflow_versions where id = ${id} and not embedded`)
+  db.maybe(
+    Version,
+    sql`select id, workflow_id, activity_count, dependency_count from workflow_versions where id = ${id}
+      and not embedded`,
+  )
 
 /**
- * The planning problem of a stored workflow on a stored scope and topology ('' = none), read from the store as it is now, and the network
- * model that its plans are simulated with. Throws Error when one of them is gone: what a session names cannot be deleted.
+ * The planning problem of a stored workflow on a stored scope and topology ('' = none), read from
+ * the present state of the store, and the network model for the simulation of its plans.
+ * @throws Error where one of them is gone: records that a session names cannot be deleted
  */
 export const loadProblem = async (
   db: Db,
-  ids: { workflowVersionId: string; executionScopeId: string; networkTopologyId: string; networkModel?: NetworkModel | undefined },
-): Promise<{ problem: Problem; networkModel: NetworkModel }> => {
+  ids: {
+    workflowVersionId: string
+    executionScopeId: string
+    networkTopologyId: string
+    networkModel?: NetworkModel | undefined
+  },
+): Promise<{
+  problem: PlanningProblem
+  networkModel: NetworkModel
+  resources: PlannedResource[]
+  measured: Map<string, MeasuredDurations>
+}> => {
   const graph = await plannedGraph(db, ids.workflowVersionId)
   const scope = await readExecutionScope(db, ids.executionScopeId)
-  const topology = ids.networkTopologyId === '' ? undefined : await readNetworkTopology(db, ids.networkTopologyId)
+  const topology =
+    ids.networkTopologyId === '' ? undefined : await readNetworkTopology(db, ids.networkTopologyId)
   if (scope === undefined || (ids.networkTopologyId !== '' && topology === undefined))
     throw new Error(`the scope or topology of ${JSON.stringify(ids)} is gone`)
   const resources = await resourcesOfVersions(db, scope.environmentVersionIds)
   const versions = await versionsByIds(db, scope.environmentVersionIds)
+  const measured = await measuredDurations(
+    db,
+    resources.filter(isMadeOnDemand).map(({ id }) => id),
+  )
   const problem = problemOf({
     graph,
-    resources,
+    resources: withOverheads(resources, taskOverheads(resources, measured)),
     versions,
     profiles: await profilesFor(
       db,
@@ -41,6 +71,7 @@ export const loadProblem = async (
       resources.map(({ id }) => id),
     ),
     links: topology?.links,
+    availability: availability(resources, measured),
   })
-  return { problem, networkModel: networkModelOf(ids.networkModel, versions) }
+  return { problem, networkModel: networkModelOf(ids.networkModel, versions), resources, measured }
 }

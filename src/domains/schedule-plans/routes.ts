@@ -2,23 +2,27 @@ import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
 import { arraySizes, envelope, envelopeOf, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
+import { Timestamp } from '../../http/schema.ts'
+import { sortBy } from '../../http/sorting.ts'
 import { missing } from '../../refusal.ts'
-import type { Compute } from '../../schedulers/compute.ts'
+import type { Compute } from '../../compute/compute.ts'
 import { Resource } from '../environments/schemas.ts'
 import { ExecutionScopeDocument } from '../execution-scopes/schemas.ts'
 import { NetworkTopologyDocument } from '../network-topologies/schemas.ts'
 import { WorkflowVersionDocument } from '../workflow-definitions/schemas.ts'
-import { acceptPlan, referenceProblems } from './accept-plan.ts'
+import { acceptPlan, planReferenceProblems } from './accept-plan.ts'
 import { comparePlans, PlanComparison } from './compare.ts'
 import { Assignment, Plan, PlanDocument, PlanSummary } from './schemas.ts'
 import {
   assignmentDocument,
   deletePlan,
   listPlans,
+  planOrders,
   planSummary,
   readAssignments,
   readPlan,
   readPlanDocument,
+  usualPlanOrder,
   type PlanUse,
 } from './store.ts'
 
@@ -48,12 +52,19 @@ export const schedulePlanRoutes = ({ db, compute, uses }: SchedulePlanParts): Ro
     method: 'GET',
     path: '/schedule-plans/',
     tag: 'schedule-plans',
-    summary: 'Plans without their assignments, newest first',
-    query: z.strictObject(pageQuery),
+    summary: 'Plans without their assignments, newest first or in another order',
+    query: z.strictObject({
+      ...pageQuery,
+      workflowId: z.string().optional(),
+      environmentId: z.string().optional(),
+      since: Timestamp.optional().describe('plans created at this time or later'),
+      until: Timestamp.optional().describe('plans created before this time'),
+      sort: sortBy(planOrders, usualPlanOrder),
+    }),
     response: z.array(PlanSummary),
     handle: async ({ query, target }) => {
       const page = pageOf(query, arraySizes)
-      const { rows, total } = await listPlans(db, page)
+      const { rows, total } = await listPlans(db, query, page)
       return pagedArray(rows.map(planSummary), { page, total, target })
     },
   }),
@@ -61,13 +72,16 @@ export const schedulePlanRoutes = ({ db, compute, uses }: SchedulePlanParts): Ro
     method: 'POST',
     path: '/schedule-plans/',
     tag: 'schedule-plans',
-    summary: 'Create a plan together with the documents it was made for; they are kept with the plan and change no stored record',
+    summary:
+      'Create a plan together with the documents it was made for; they are kept with the plan and ' +
+      'change no stored record',
     body: PlanEnvelope,
-    alsoCheck: ({ document }) => referenceProblems(db, document),
+    alsoCheck: ({ document }) => planReferenceProblems(db, document),
     response: Plan,
     status: 201,
     audit: { eventType: 'plan.created', summary: ({ body }) => `schedule plan ${planIdIn(body)} created` },
-    handle: async ({ body: { plan, ...companions } }) => created(await acceptPlan({ db, compute }, plan, companions)),
+    handle: async ({ body: { plan, ...companions } }) =>
+      created(await acceptPlan({ db, compute }, plan, companions)),
   }),
   route({
     method: 'POST',
@@ -75,11 +89,12 @@ export const schedulePlanRoutes = ({ db, compute, uses }: SchedulePlanParts): Ro
     tag: 'schedule-plans',
     summary: 'Import a plan of stored records',
     body: PlanImport,
-    alsoCheck: ({ document }) => referenceProblems(db, document),
+    alsoCheck: ({ document }) => planReferenceProblems(db, document),
     response: Plan,
     status: 201,
     audit: { eventType: 'plan.imported', summary: ({ body }) => `schedule plan ${planIdIn(body)} imported` },
-    handle: async ({ body: { plan } }) => created(await acceptPlan({ db, compute }, { ...plan, source: 'imported' })),
+    handle: async ({ body: { plan } }) =>
+      created(await acceptPlan({ db, compute }, { ...plan, source: 'imported' })),
   }),
   route({
     method: 'GET',
@@ -99,7 +114,10 @@ export const schedulePlanRoutes = ({ db, compute, uses }: SchedulePlanParts): Ro
     tag: 'schedule-plans',
     summary: 'Delete a plan that no run and no selection of a planning session names',
     refuses: [422],
-    audit: { eventType: 'plan.deleted', summary: ({ params }) => `schedule plan ${params['planId'] ?? ''} deleted` },
+    audit: {
+      eventType: 'plan.deleted',
+      summary: ({ params }) => `schedule plan ${params['planId'] ?? ''} deleted`,
+    },
     handle: async ({ params }) => {
       if (!(await deletePlan(db, params.planId, uses.plan))) throw missing('schedule plan', params.planId)
       return undefined

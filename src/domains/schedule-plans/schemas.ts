@@ -3,7 +3,7 @@ import { durationSources } from '../../schedulers/problem.ts'
 import { networkModels } from '../../simulator/channel.ts'
 import { Count, Finite, Id, JsonObject, NonNegative, OptionalId, Text, Timestamp } from '../../http/schema.ts'
 
-/** Any order is allowed that is unique in its lane, also a negative one. */
+/** An order may be any integer that is unique in its lane, also a negative one. */
 const Order = z.int()
 
 const Times = z.strictObject({
@@ -16,19 +16,21 @@ const Times = z.strictObject({
 })
 export type Times = z.output<typeof Times>
 
-/** One activity's place in a plan; its times are the simulator's. */
+/** One activity's place in a plan. The simulator sets its times. */
 export const Assignment = z.strictObject({
   id: z.string(),
   planId: z.string(),
   activityId: z.string(),
-  /** The activity's own short name, whichever form `activityId` was written in. */
+  /** The activity's own short name, for any form of `activityId`. */
   externalId: z.string(),
   resourceId: z.string(),
   coreId: z.string().optional(),
   slotId: z.string().optional(),
   orderOnResource: z.number(),
   priority: z.number(),
-  predictedReadyAt: z.number().describe('when all of its data is there, in seconds from the start of the plan'),
+  predictedReadyAt: z
+    .number()
+    .describe('when all of its data is there, in seconds from the start of the plan'),
   predictedStartAt: z.number(),
   predictedFinishAt: z.number(),
   predictedRuntimeSeconds: z.number(),
@@ -43,7 +45,10 @@ export const Assignment = z.strictObject({
 })
 export type Assignment = z.output<typeof Assignment>
 
-/** The kinds of cloud operation that a plan can ask for around its tasks, and the wait between two of them. */
+/**
+ * The kinds of cloud operation that a plan can request around its tasks, and the wait between two
+ * of them.
+ */
 const lifecycleActionKinds = [
   'provision',
   'wait-for-ssh',
@@ -76,10 +81,12 @@ export const Predicted = z.strictObject({
   reasons: z
     .array(z.string())
     .optional()
-    .describe('why it is not feasible: deadline, budget, a route that is missing (makespan and cost are 0 then)'),
+    .describe(
+      'why it is not feasible: deadline, budget, a route that is missing (makespan and cost are 0 then)',
+    ),
 })
 
-/** What a document predicted of itself. */
+/** The prediction in a document. */
 const Submitted = Predicted.omit({ reasons: true })
 
 /** A plan without its assignments. */
@@ -99,13 +106,21 @@ export const PlanSummary = z.strictObject({
     .enum(networkModels)
     .optional()
     .describe('what a simulation of the plan uses; absent: `predicted` is what its author wrote'),
-  contentionFreeMakespanSeconds: z.number().optional().describe('what the algorithm assumed while it constructed the plan'),
+  contentionFreeMakespanSeconds: z
+    .number()
+    .optional()
+    .describe('what the algorithm assumed while it constructed the plan'),
   submittedPrediction: Submitted.optional().describe('what the document that brought the plan predicted'),
-  defaultedDurations: z.number().describe('activities whose runtime nothing gives; they count 1 s / speedup of their resource'),
+  defaultedDurations: z
+    .number()
+    .describe('activities whose runtime nothing gives; they count 1 s / speedup of their resource'),
   assignmentCount: z.number(),
   lifecycleActions: z.array(LifecycleAction).optional(),
   metadata: z.record(z.string(), z.unknown()).optional(),
-  /** Which documents came with the plan and differ from the stored ones of the same id; the plan keeps its own. */
+  /**
+   * The embedded documents of the plan that differ from the stored ones of the same id. The plan
+   * keeps its own.
+   */
   embedded: z.array(z.enum(['workflow', 'resources', 'executionScope', 'networkTopology'])).optional(),
   createdAt: z.string(),
 })
@@ -115,7 +130,10 @@ export type PlanSummary = z.output<typeof PlanSummary>
 export const Plan = PlanSummary.extend({ assignments: z.array(Assignment).optional() })
 export type Plan = z.output<typeof Plan>
 
-/** What an author may write of an assignment; everything but activity and resource has a default. */
+/**
+ * The members of an assignment that an author may write. All but activity and resource have a
+ * default.
+ */
 export const AssignmentDocument = z.strictObject({
   id: OptionalId.default(''),
   planId: OptionalId.default(''),
@@ -139,8 +157,9 @@ export const AssignmentDocument = z.strictObject({
 export type AssignmentDocument = z.output<typeof AssignmentDocument>
 
 /**
- * A plan as an author writes it. The members that only answers carry (`assignmentCount`, `defaultedDurations`, `embedded`, `createdAt`, …) are
- * accepted and not read, so that what was read can be sent again. What it predicts is kept beside the simulator's answer.
+ * A plan as an author writes it. Members that only answers hold (`assignmentCount`,
+ * `defaultedDurations`, `embedded`, `createdAt`, …) are accepted and ignored, so that an answer can
+ * be sent back. The author's prediction is stored beside the simulator's.
  */
 export const PlanDocument = z.strictObject({
   id: Id,
@@ -161,7 +180,10 @@ export const PlanDocument = z.strictObject({
       reasons: z.array(z.string()).optional(),
     })
     .prefault({}),
-  networkModel: z.enum(networkModels).optional().describe('what the plan is simulated with; default: as for runs'),
+  networkModel: z
+    .enum(networkModels)
+    .optional()
+    .describe('what the plan is simulated with; default: as for runs'),
   assignments: z.array(AssignmentDocument),
   lifecycleActions: z.array(LifecycleAction).optional(),
   metadata: JsonObject.optional(),

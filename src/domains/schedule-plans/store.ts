@@ -1,18 +1,21 @@
 import { z } from 'zod'
 import { columnsOf } from '../../db/projection.ts'
 import { countUpTo } from '../../db/rows.ts'
+import { orderOf } from '../../db/orders.ts'
 import { sql, where, type Db } from '../../db/sql.ts'
 import { countBound, type Page } from '../../http/paging.ts'
 import { unacceptable } from '../../refusal.ts'
 import { durationSources, type DurationSource } from '../../schedulers/problem.ts'
 import { networkModels, type NetworkModel } from '../../simulator/channel.ts'
+import { scopesWith } from '../execution-scopes/store.ts'
+import { detailBound } from '../workflow-definitions/definitions.ts'
 import { infeasibilities } from './prediction.ts'
 import type { Assignment, LifecycleAction, Plan, PlanSummary, Times } from './schemas.ts'
 
-/** Above this many activities a plan's detail carries the count and no assignments. */
-export const detailBound = 10_000
-
-/** Documents that came with a plan and differ from the stored ones of the same ids; a run of the plan reads these. */
+/**
+ * Documents embedded with a plan that differ from the stored ones of the same ids. A run of the
+ * plan reads these.
+ */
 export interface EmbeddedDocuments {
   resources?: Record<string, unknown>[]
   executionScope?: Record<string, unknown>
@@ -22,7 +25,10 @@ export interface EmbeddedDocuments {
 export interface NewPlan {
   id: string
   workflowVersionId: string
-  /** The version whose activities are placed, by position: the stored one, or the one embedded with the plan. */
+  /**
+   * The version whose activities are placed, by position: the stored one, or the one embedded with
+   * the plan.
+   */
   contentVersionId: string
   executionScopeId: string
   networkTopologyId: string
@@ -44,10 +50,10 @@ export interface NewPlan {
 }
 
 export interface NewAssignment {
-  /** Of the activity in the content version. */
+  /** The activity's position in the content version. */
   position: number
   id: string
-  /** As its author wrote it. */
+  /** The id as its author wrote it. */
   activityId: string
   resourceId: string
   coreId: string
@@ -67,23 +73,38 @@ export interface NewAssignment {
 
 const json = (value: unknown): string | null => (value === undefined ? null : JSON.stringify(value))
 
-/** Stores a plan with its assignments, in the caller's transaction. A taken id is a violation of `schedule_plans_pkey` (422). */
+/**
+ * Stores a plan with its assignments, in the caller's transaction. A taken id is a violation of
+ * `schedule_plans_pkey` (422).
+ */
 export const createPlan = async (tx: Db, plan: NewPlan): Promise<void> => {
-  await tx.run(sql`insert into schedule_plans (id, workflow_version_id, content_version_id, execution_scope_id, network_topology_id, source, algorithm, algorithm_version,
-      objective, deadline_seconds, budget, predicted_makespan_seconds, predicted_cost, predicted_feasible, prediction_failure, network_model, contention_free_makespan_seconds,
+  await tx.run(sql`insert into schedule_plans (id, workflow_version_id, content_version_id,
+    execution_scope_id, network_topology_id, source, algorithm, algorithm_version,
+      objective, deadline_seconds, budget, predicted_makespan_seconds, predicted_cost, predicted_feasible,
+        prediction_failure, network_model, contention_free_makespan_seconds,
       submitted_prediction, defaulted_durations, assignment_count, lifecycle_actions, embedded, metadata)
-    values (${plan.id}, ${plan.workflowVersionId}, ${plan.contentVersionId}, ${plan.executionScopeId}, ${plan.networkTopologyId}, ${plan.source}, ${plan.algorithm},
-      ${plan.algorithmVersion}, ${plan.objective}, ${plan.deadlineSeconds}, ${plan.budget}, ${plan.predicted.makespanSeconds}, ${plan.predicted.cost},
-      ${infeasibilities({ ...plan, ...plan.predicted }).length === 0}, ${plan.predicted.failure ?? null}, ${plan.networkModel ?? null}, ${plan.contentionFreeMakespanSeconds ?? null},
-      ${json(plan.submittedPrediction)}, ${plan.defaultedDurations}, ${plan.assignments.length}, ${json(plan.lifecycleActions)}, ${json(plan.embedded)}, ${json(plan.metadata)})`)
+    values (${plan.id}, ${plan.workflowVersionId}, ${plan.contentVersionId}, ${plan.executionScopeId},
+      ${plan.networkTopologyId}, ${plan.source}, ${plan.algorithm},
+      ${plan.algorithmVersion}, ${plan.objective}, ${plan.deadlineSeconds}, ${plan.budget},
+        ${plan.predicted.makespanSeconds}, ${plan.predicted.cost},
+      ${infeasibilities({ ...plan, ...plan.predicted }).length === 0}, ${plan.predicted.failure ?? null},
+        ${plan.networkModel ?? null}, ${plan.contentionFreeMakespanSeconds ?? null},
+      ${json(plan.submittedPrediction)}, ${plan.defaultedDurations}, ${plan.assignments.length},
+        ${json(plan.lifecycleActions)}, ${json(plan.embedded)}, ${json(plan.metadata)})`)
   const column = <Name extends keyof NewAssignment>(name: Name): NewAssignment[Name][] =>
     plan.assignments.map((assignment) => assignment[name])
-  await tx.run(sql`insert into schedule_plan_assignments (schedule_plan_id, activity_position, id, activity_id, resource_id, core_id, slot_id, order_on_resource, priority,
-      predicted_ready_at, predicted_start_at, predicted_finish_at, predicted_runtime_seconds, predicted_transfer_seconds, predicted_cost, duration_source, submitted_prediction, metadata)
-    select ${plan.id}, * from unnest(${column('position')}::int[], ${column('id')}::text[], ${column('activityId')}::text[], ${column('resourceId')}::text[],
-      ${column('coreId')}::text[], ${column('slotId')}::text[], ${column('orderOnResource')}::bigint[], ${column('priority')}::float8[],
-      ${column('predictedReadyAt')}::float8[], ${column('predictedStartAt')}::float8[], ${column('predictedFinishAt')}::float8[],
-      ${column('predictedRuntimeSeconds')}::float8[], ${column('predictedTransferSeconds')}::float8[], ${column('predictedCost')}::float8[], ${column('durationSource')}::text[],
+  await tx.run(sql`insert into schedule_plan_assignments (schedule_plan_id, activity_position, id,
+    activity_id, resource_id, core_id, slot_id, order_on_resource, priority,
+      predicted_ready_at, predicted_start_at, predicted_finish_at, predicted_runtime_seconds,
+        predicted_transfer_seconds, predicted_cost, duration_source, submitted_prediction, metadata)
+    select ${plan.id}, * from unnest(${column('position')}::int[], ${column('id')}::text[],
+      ${column('activityId')}::text[], ${column('resourceId')}::text[],
+      ${column('coreId')}::text[], ${column('slotId')}::text[], ${column('orderOnResource')}::bigint[],
+        ${column('priority')}::float8[],
+      ${column('predictedReadyAt')}::float8[], ${column('predictedStartAt')}::float8[],
+        ${column('predictedFinishAt')}::float8[],
+      ${column('predictedRuntimeSeconds')}::float8[], ${column('predictedTransferSeconds')}::float8[],
+        ${column('predictedCost')}::float8[], ${column('durationSource')}::text[],
       ${plan.assignments.map(({ submittedPrediction }) => json(submittedPrediction))}::jsonb[],
       ${plan.assignments.map(({ metadata }) => json(metadata))}::jsonb[])`)
 }
@@ -108,44 +129,88 @@ const PlanRow = z.object({
   predictionFailure: z.string().optional(),
   networkModel: z.enum(networkModels).optional(),
   contentionFreeMakespanSeconds: z.number().optional(),
-  submittedPrediction: z.object({ makespanSeconds: z.number(), cost: z.number(), feasible: z.boolean() }).optional(),
+  submittedPrediction: z
+    .object({ makespanSeconds: z.number(), cost: z.number(), feasible: z.boolean() })
+    .optional(),
   defaultedDurations: z.number(),
   assignmentCount: z.number(),
   lifecycleActions: z.array(z.custom<LifecycleAction>()).optional(),
   embedded: z
-    .object({ resources: z.array(FreeObject).optional(), executionScope: FreeObject.optional(), networkTopology: FreeObject.optional() })
+    .object({
+      resources: z.array(FreeObject).optional(),
+      executionScope: FreeObject.optional(),
+      networkTopology: FreeObject.optional(),
+    })
     .optional(),
   metadata: FreeObject.optional(),
   createdAt: z.string(),
 })
-/** A plan's row: everything but its assignments. */
+/** A plan's row without its assignments. */
 export type PlanHeader = z.output<typeof PlanRow>
 
 const columns = columnsOf(PlanRow, 'p')
 
-/** A plan without its assignments; undefined when there is none of that id. */
+/** A plan without its assignments; undefined where no plan has the id. */
 export const readPlan = (db: Db, id: string): Promise<PlanHeader | undefined> =>
   db.maybe(PlanRow, sql`select ${columns} from schedule_plans p where p.id = ${id}`)
 
-/** Plans, newest first, one more than the page; and the number of all, counted to one beyond the bound. */
-export const listPlans = async (db: Db, page: Page): Promise<{ rows: PlanHeader[]; total: number }> => {
+export const planOrders = {
+  createdAt: 'p.created_at',
+  makespanSeconds: 'p.predicted_makespan_seconds',
+  cost: 'p.predicted_cost',
+}
+export const usualPlanOrder = '-createdAt'
+
+/** Times are RFC 3339; `until` is exclusive. `sort`: a name of `planOrders`, or `-` and a name. */
+export interface PlanFilter {
+  workflowId?: string | undefined
+  environmentId?: string | undefined
+  since?: string | undefined
+  until?: string | undefined
+  sort?: string | undefined
+}
+
+/**
+ * Plans in the order asked for, one more than the page, and the number of all, counted to one above
+ * the bound.
+ */
+export const listPlans = async (
+  db: Db,
+  filter: PlanFilter,
+  page: Page,
+): Promise<{ rows: PlanHeader[]; total: number }> => {
+  const { workflowId, environmentId, since, until, sort = usualPlanOrder } = filter
+  const condition = where(
+    workflowId !== undefined &&
+      sql`p.workflow_version_id in (select id from workflow_versions where workflow_id = ${workflowId})`,
+    environmentId !== undefined && sql`p.execution_scope_id in (${scopesWith(environmentId)})`,
+    since !== undefined && sql`p.created_at >= ${since}`,
+    until !== undefined && sql`p.created_at < ${until}`,
+  )
   const rows = await db.many(
     PlanRow,
-    sql`select ${columns} from schedule_plans p order by p.created_at desc, p.id desc limit ${page.limit} offset ${page.offset}`,
+    sql`select ${columns} from schedule_plans p ${condition} order by ${orderOf(planOrders, sort, 'p')}
+      limit ${page.limit} offset ${page.offset}`,
   )
-  const total = await countUpTo(db, sql`schedule_plans`, countBound)
+  const total = await countUpTo(db, sql`schedule_plans p ${condition}`, countBound)
   return { rows, total }
 }
 
-/** A plan as the API shows it in lists. */
+/** A plan in the API's form for lists. */
 export const planSummary = (row: PlanHeader): PlanSummary => {
   const embedded = [
     ...(row.contentVersionId === row.workflowVersionId ? [] : (['workflow'] as const)),
-    ...(['resources', 'executionScope', 'networkTopology'] as const).filter((name) => row.embedded?.[name] !== undefined),
+    ...(['resources', 'executionScope', 'networkTopology'] as const).filter(
+      (name) => row.embedded?.[name] !== undefined,
+    ),
   ]
   const predicted = { makespanSeconds: row.predictedMakespanSeconds, cost: row.predictedCost }
-  // Of a plan without a network model `feasible` is its author's word, whose reasons nothing knows.
-  const reasons = row.networkModel === undefined ? [] : infeasibilities({ ...row, ...predicted, failure: row.predictionFailure })
+  // In a plan without a network model `feasible` comes from the author, and the reasons are
+  // unknown.
+  const reasons =
+    row.networkModel === undefined
+      ? []
+      : infeasibilities({ ...row, ...predicted, failure: row.predictionFailure })
   return {
     id: row.id,
     workflowVersionId: row.workflowVersionId,
@@ -157,9 +222,15 @@ export const planSummary = (row: PlanHeader): PlanSummary => {
     ...(row.objective === '' ? {} : { objective: row.objective }),
     deadlineSeconds: row.deadlineSeconds,
     budget: row.budget,
-    predicted: { ...predicted, feasible: row.predictedFeasible, ...(reasons.length === 0 ? {} : { reasons }) },
+    predicted: {
+      ...predicted,
+      feasible: row.predictedFeasible,
+      ...(reasons.length === 0 ? {} : { reasons }),
+    },
     ...(row.networkModel === undefined ? {} : { networkModel: row.networkModel }),
-    ...(row.contentionFreeMakespanSeconds === undefined ? {} : { contentionFreeMakespanSeconds: row.contentionFreeMakespanSeconds }),
+    ...(row.contentionFreeMakespanSeconds === undefined
+      ? {}
+      : { contentionFreeMakespanSeconds: row.contentionFreeMakespanSeconds }),
     ...(row.submittedPrediction === undefined ? {} : { submittedPrediction: row.submittedPrediction }),
     defaultedDurations: row.defaultedDurations,
     assignmentCount: row.assignmentCount,
@@ -193,11 +264,17 @@ const AssignmentRow = z.object({
 type AssignmentRow = z.output<typeof AssignmentRow>
 
 /** Assignments in the order of the workflow's activities; `page` absent: all of them. */
-export const readAssignments = (db: Db, planId: string, page?: { limit: number; offset: number }): Promise<AssignmentRow[]> =>
+export const readAssignments = (
+  db: Db,
+  planId: string,
+  page?: { limit: number; offset: number },
+): Promise<AssignmentRow[]> =>
   db.many(
     AssignmentRow,
-    sql`select a.activity_position as position, a.id, a.activity_id, d.external_id, a.resource_id, a.core_id, a.slot_id, a.order_on_resource, a.priority,
-        a.predicted_ready_at, a.predicted_start_at, a.predicted_finish_at, a.predicted_runtime_seconds, a.predicted_transfer_seconds, a.predicted_cost, a.duration_source, a.submitted_prediction,
+    sql`select a.activity_position as position, a.id, a.activity_id, d.external_id, a.resource_id, a.core_id,
+      a.slot_id, a.order_on_resource, a.priority,
+        a.predicted_ready_at, a.predicted_start_at, a.predicted_finish_at, a.predicted_runtime_seconds,
+          a.predicted_transfer_seconds, a.predicted_cost, a.duration_source, a.submitted_prediction,
         a.metadata
       from schedule_plan_assignments a
       join schedule_plans p on p.id = a.schedule_plan_id
@@ -206,8 +283,11 @@ export const readAssignments = (db: Db, planId: string, page?: { limit: number; 
       order by a.activity_position ${page === undefined ? sql`` : sql`limit ${page.limit} offset ${page.offset}`}`,
   )
 
-/** An assignment as the API shows it. */
-export const assignmentDocument = (planId: string, row: AssignmentRow | (NewAssignment & { externalId: string })): Assignment => ({
+/** An assignment in the API's form. */
+export const assignmentDocument = (
+  planId: string,
+  row: AssignmentRow | (NewAssignment & { externalId: string }),
+): Assignment => ({
   id: row.id,
   planId,
   activityId: row.activityId,
@@ -228,7 +308,7 @@ export const assignmentDocument = (planId: string, row: AssignmentRow | (NewAssi
   ...(row.metadata === undefined ? {} : { metadata: row.metadata }),
 })
 
-/** The plan as `GET /schedule-plans/{planId}/` answers it; undefined when there is none. */
+/** The answer of `GET /schedule-plans/{planId}/`; undefined where there is no such plan. */
 export const readPlanDocument = async (db: Db, id: string): Promise<Plan | undefined> => {
   const header = await readPlan(db, id)
   if (header === undefined) return undefined
@@ -237,17 +317,17 @@ export const readPlanDocument = async (db: Db, id: string): Promise<Plan | undef
   return { ...planSummary(header), assignments: rows.map((row) => assignmentDocument(id, row)) }
 }
 
-/** What a run needs of an assignment. */
+/** The members of an assignment that a run needs. */
 export interface PlannedTask {
   assignmentId: string
   activityId: string
   resourceId: string
-  /** The lanes it holds, at least one; ids are opaque and may be empty. */
+  /** The task's lanes, at least one. Ids are opaque and may be empty. */
   coreIds: string[]
   slotId: string
   orderOnResource: number
   predictedRuntimeSeconds: number
-  /** `default`: nothing gave the runtime. */
+  /** `default`: no document gave the runtime. */
   durationSource?: string
   metadata?: Record<string, unknown>
 }
@@ -265,12 +345,17 @@ interface TaskRow {
   metadata: Record<string, unknown> | null
 }
 
-/** A plan's tasks by position of their activities in the content version. Without a schema per row: a run of 100,000 tasks reads them all. */
+/**
+ * A plan's tasks by position of their activities in the content version. Rows are not parsed by a
+ * schema, because a run reads up to 100,000 of them.
+ */
 export const planAssignments = async (db: Db, planId: string): Promise<PlannedTask[]> => {
   const rows = await db.prepared<TaskRow>(
     'plan_assignments',
-    `select id, activity_id, resource_id, core_id, slot_id, order_on_resource, predicted_runtime_seconds, duration_source, metadata,
-       case when jsonb_typeof(metadata -> 'coreIds') = 'array' then array(select jsonb_array_elements_text(metadata -> 'coreIds')) end as core_ids
+    `select id, activity_id, resource_id, core_id, slot_id, order_on_resource, predicted_runtime_seconds,
+      duration_source, metadata,
+       case when jsonb_typeof(metadata -> 'coreIds') = 'array' then array(select
+         jsonb_array_elements_text(metadata -> 'coreIds')) end as core_ids
      from schedule_plan_assignments where schedule_plan_id = $1 order by activity_position`,
     [planId],
   )
@@ -287,19 +372,21 @@ export const planAssignments = async (db: Db, planId: string): Promise<PlannedTa
   }))
 }
 
-/** A foreign key of another domain that keeps a plan, and how a refusal says so. */
+/** A foreign key of another domain that prevents a plan's deletion, and the text of the refusal. */
 export interface PlanUse {
   constraint: string
   text: string
 }
 
-/** Deletes a plan; false for an unknown id, 422 while anything names it. */
+/** Deletes a plan; 422 while a record names it. @returns false for an unknown id */
 export const deletePlan = async (db: Db, id: string, uses: readonly PlanUse[]): Promise<boolean> => {
   try {
     return (await db.run(sql`delete from schedule_plans where id = ${id}`)) > 0
   } catch (error) {
     const use = uses.find(({ constraint }) => constraint === (error as { constraint?: string }).constraint)
     if (use === undefined) throw error
-    throw unacceptable([{ path: 'planId', message: `the plan ${JSON.stringify(id)} cannot be deleted: ${use.text}` }])
+    throw unacceptable([
+      { path: 'planId', message: `the plan ${JSON.stringify(id)} cannot be deleted: ${use.text}` },
+    ])
   }
 }

@@ -5,7 +5,8 @@ import type { WorkflowUse } from '../workflow-definitions/store.ts'
 
 export const assignmentsOfEnvironment: EnvironmentUse = {
   kind: 'assignment of the plan',
-  ids: ({ resources }) => sql`select schedule_plan_id::text from schedule_plan_assignments where resource_id in (${resources})`,
+  ids: ({ resources }) =>
+    sql`select schedule_plan_id::text from schedule_plan_assignments where resource_id in (${resources})`,
 }
 
 export const plansOfScope: ScopeUse = {

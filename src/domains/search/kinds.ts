@@ -1,4 +1,4 @@
-/** What a search looks through: a kind of record, its texts, and what an answer shows of it. */
+/** A kind of record that a search covers: its texts, and the members of its results. */
 export interface Kind {
   type: string
   table: string
@@ -7,11 +7,14 @@ export interface Kind {
   title: string
   subtitle: string
   status: string
-  /** Path in a client, before the id. */
+  /** Path in a client, before `at`. */
   path: string
+  /** The record's id, and what stands behind the path; `id` where absent. */
+  id?: string
+  at?: string
 }
 
-export const kinds: readonly Kind[] = [
+export const searchKinds: readonly Kind[] = [
   {
     type: 'workflow',
     table: 'workflow_definitions',
@@ -24,11 +27,23 @@ export const kinds: readonly Kind[] = [
   {
     type: 'execution',
     table: 'execution_runs',
-    columns: ['id', 'title', 'failure_reason', 'status'],
+    columns: ['id', 'title', 'searched_places', 'failure_reason', 'status'],
     title: 'coalesce(title, id)',
     subtitle: 'mode',
     status: 'status',
     path: '/executions/',
+  },
+  {
+    type: 'artifact',
+    table: 'artifact_versions',
+    columns: ['artifact_id', 'id', 'name', 'version'],
+    title: 'name',
+    subtitle: "nullif(version, '')",
+    status: 'null',
+    path: '/artifacts/',
+    // A client shows all versions of an artifact at one place.
+    id: 'artifact_id',
+    at: 'artifact_id',
   },
   {
     type: 'environment',
@@ -60,14 +75,30 @@ export const kinds: readonly Kind[] = [
   {
     type: 'scope',
     table: 'execution_scopes',
-    columns: ['id', 'name', 'network_topology_id'],
+    columns: ['id', 'name', 'network_topology_id', 'searched_environments'],
     title: 'name',
     subtitle: "nullif(network_topology_id, '')",
     status: 'null',
     path: '/execution-scopes/',
   },
+  {
+    type: 'materialization',
+    table: 'artifact_materializations',
+    columns: [
+      ...['id', 'variant_id', 'digest', 'resource_id', 'run_id', 'activity_id'],
+      ...['destination_path', 'status'],
+    ],
+    title: 'destination_path',
+    subtitle: 'resource_id',
+    status: 'status',
+    path: '/materializations?runId=',
+    at: "coalesce(run_id, '')",
+  },
 ]
 
-/** Every text on a line of its own in lower case, so that its beginning and its end can be asked for. An index has the same expression. */
+/**
+ * Every text on its own line in lower case, so that a query can match its beginning and its end. An
+ * index has the same expression.
+ */
 export const textsOf = (columns: readonly string[]): string =>
   `lower((chr(10) || ${columns.map((column) => `coalesce(${column}, '') || chr(10)`).join(' || ')}) collate "default")`

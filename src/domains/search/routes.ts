@@ -1,7 +1,7 @@
 import type { Db } from '../../db/sql.ts'
 import { countBound } from '../../http/paging.ts'
 import { route, type Route } from '../../http/route.ts'
-import { kinds } from './kinds.ts'
+import { searchKinds } from './kinds.ts'
 import { SearchAnswer, SearchQuery } from './schemas.ts'
 import { search } from './store.ts'
 
@@ -17,7 +17,7 @@ export const searchRoutes = ({ db }: { db: Db }): Route[] => [
     query: SearchQuery,
     response: SearchAnswer,
     handle: async ({ query }) => {
-      // A text never spans lines; the search puts each on one.
+      // Searched texts have one line each, so control characters in the query become spaces.
       const text = (query.q ?? '').replace(/\p{Cc}+/gu, ' ').trim()
       if (text === '') return { query: query.q ?? '', results: [], total: 0 }
       const wanted = query.types?.split(',').map((type) => type.trim())
@@ -25,7 +25,7 @@ export const searchRoutes = ({ db }: { db: Db }): Route[] => [
       const { total, hits } = await search(
         db,
         text,
-        kinds.filter(({ type }) => wanted?.includes(type) ?? true),
+        searchKinds.filter(({ type }) => wanted?.includes(type) ?? true),
         limit,
       )
       return {

@@ -16,7 +16,8 @@ export const SearchQuery = z.strictObject({
     .string()
     .optional()
     .describe(
-      'kinds to look through, separated by commas: workflow, execution, artifact, environment, resource, plan, scope, materialization',
+      'kinds to look through, separated by commas: workflow, execution, artifact, environment, ' +
+        'resource, plan, scope, materialization',
     ),
 })
 export type SearchQuery = z.output<typeof SearchQuery>

@@ -7,8 +7,16 @@ import type { Activity, ActivityType, AuthoringActivity } from './schemas.ts'
 
 export type Report = (path: string, message: string) => void
 
-/** Metadata keys that activities get from fields of their own. */
-const fieldKeys = ['runtime', 'resourceSelector', 'keepDisk', 'mountPath', 'workspaceSeedPath', 'expectedOutputs', 'stage'] as const
+/** Metadata keys that activities get from their own fields. */
+const fieldKeys = [
+  'runtime',
+  'resourceSelector',
+  'keepDisk',
+  'mountPath',
+  'workspaceSeedPath',
+  'expectedOutputs',
+  'stage',
+] as const
 export const reservedMetadataKeys: ReadonlySet<string> = new Set([...fieldKeys, 'legacy'])
 
 /** The activity types of one workflow, in the order in which its activities use them. */
@@ -22,13 +30,23 @@ export class TypeList {
     this.#workflowName = workflowName
   }
 
-  /** The id of the type called `label`; without one, of the workflow's own type. Types of equal slug are one. */
+  /**
+   * The id of the type named `label`; without a label, that of the workflow's own type. Types of
+   * equal slug are one.
+   */
   idOf(label: string | undefined): string {
     const standard = defaultTypeIdOf(this.#workflowId)
     const id = label === undefined ? standard : typeIdOf(this.#workflowId, slug(label))
     if (!this.#types.has(id)) {
       const name = label === undefined || id === standard ? `${this.#workflowName} activity` : label
-      this.#types.set(id, { id, name, cpuIntensity: 0, memoryIntensity: 0, ioIntensity: 0, networkIntensity: 0 })
+      this.#types.set(id, {
+        id,
+        name,
+        cpuIntensity: 0,
+        memoryIntensity: 0,
+        ioIntensity: 0,
+        networkIntensity: 0,
+      })
     }
     return id
   }
@@ -47,8 +65,11 @@ interface Surroundings {
   warnings: Problem[]
 }
 
-/** One activity of an authoring document in the normalised shape; what is wrong with it is reported at its path. */
-export function normalise(
+/**
+ * One activity of an authoring document in the normalised shape. Its problems are reported at its
+ * path.
+ */
+export function normaliseActivity(
   activity: Partial<AuthoringActivity>,
   index: number,
   { id, externalId, image: shared, types, report, warnings }: Surroundings,
@@ -57,19 +78,30 @@ export function normalise(
   const legacy: Record<string, unknown> = {}
   const cpu = quantity(activity.cpuLimit, parseCpu, defaultCpu, `${path}.cpuLimit`, report)
   if (cpu.legacy) legacy['cpuLimit'] = activity.cpuLimit
-  const memory = quantity(activity.memoryLimit, parseMemory, defaultMemoryBytes, `${path}.memoryLimit`, report)
+  const memory = quantity(
+    activity.memoryLimit,
+    parseMemory,
+    defaultMemoryBytes,
+    `${path}.memoryLimit`,
+    report,
+  )
   if (memory.legacy) legacy['memoryLimit'] = activity.memoryLimit
 
   const label = activity.activityType
   if (label !== undefined) {
-    const trouble = slug(label) === '' ? 'must hold at least one letter or digit' : identifierTrouble(typeIdOf(id, slug(label)))
+    const trouble =
+      slug(label) === ''
+        ? 'must hold at least one letter or digit'
+        : identifierTrouble(typeIdOf(id, slug(label)))
     if (trouble !== undefined) report(`${path}.activityType`, trouble)
   }
   for (const key of Object.keys(activity.metadata ?? {})) {
     if (!reservedMetadataKeys.has(key)) continue
     report(
       `${path}.metadata.${key}`,
-      key === 'legacy' ? 'is reserved; choose another key' : `is a field of the activity itself: give it as ${key} beside metadata`,
+      key === 'legacy'
+        ? 'is reserved; choose another key'
+        : `is a field of the activity itself: give it as ${key} beside metadata`,
     )
   }
   activity.expectedOutputs?.forEach((output, i) => {
@@ -79,7 +111,9 @@ export function normalise(
 
   const fields = Object.fromEntries(
     fieldKeys.flatMap((key) =>
-      activity[key] === undefined || (key === 'stage' && activity.stage === 'all') ? [] : [[key, activity[key]]],
+      activity[key] === undefined || (key === 'stage' && activity.stage === 'all')
+        ? []
+        : [[key, activity[key]]],
     ),
   )
   const metadata = { ...activity.metadata, ...fields, ...(Object.keys(legacy).length > 0 ? { legacy } : {}) }
@@ -114,7 +148,10 @@ function quantity<T>(
   return { value: standard, legacy: false }
 }
 
-/** What is started, and so what the activity can do: `real` with entrypoint and executable, `simulation` with `simulation`. */
+/**
+ * The activity's command, and so its capabilities: `real` with entrypoint and executable,
+ * `simulation` with `simulation`.
+ */
 function commandOf(
   activity: Partial<AuthoringActivity>,
   path: string,
@@ -125,24 +162,43 @@ function commandOf(
   const given = activity.command
   const own = given?.entrypoint ?? ''
   const script = activity.run ?? ''
-  if (script !== '' && own !== '') warnings.push({ path: `${path}.run`, message: 'is not used, because command.entrypoint is given' })
+  if (script !== '' && own !== '')
+    warnings.push({
+      path: `${path}.run`,
+      message: 'is not used, because command.entrypoint is given; remove one of them',
+    })
   if (script !== '' && own === '' && given?.arguments !== undefined)
-    warnings.push({ path: `${path}.command.arguments`, message: 'are not used, because run is given without command.entrypoint' })
+    warnings.push({
+      path: `${path}.command.arguments`,
+      message: 'are not used, because run is given without command.entrypoint; write them into run',
+    })
   if (given?.executable !== undefined)
-    for (const { path: at, message } of executableProblems(given.executable, `${path}.command.executable`)) report(at, message)
+    for (const { path: at, message } of executableProblems(given.executable, `${path}.command.executable`))
+      report(at, message)
   for (const name of Object.keys(given?.environment ?? {})) {
-    if (name === '' || name.includes('=')) report(`${path}.command.environment.${name}`, 'an environment variable needs a name without "="')
+    if (name === '' || name.includes('='))
+      report(`${path}.command.environment.${name}`, 'an environment variable needs a name without "="')
   }
 
   const entrypoint = own !== '' ? own : script !== '' ? 'sh' : ''
   const args = own === '' && script !== '' ? ['-c', script] : given?.arguments
   const image = blankless(activity.image) ?? blankless(shared)
   const executable =
-    given?.executable ?? (image === undefined ? undefined : { source: { type: 'oci', reference: image }, delivery: { strategy: 'auto' } })
+    given?.executable ??
+    (image === undefined
+      ? undefined
+      : { source: { type: 'oci', reference: image }, delivery: { strategy: 'auto' } })
   if (activity.simulation === undefined) {
-    if (entrypoint === '') report(`${path}.command.entrypoint`, 'is required for an activity without simulation; run is the short form')
+    if (entrypoint === '')
+      report(
+        `${path}.command.entrypoint`,
+        'is required for an activity without simulation; run is the short form',
+      )
     if (executable === undefined)
-      report(`${path}.image`, 'an activity without simulation needs an executable: its own image, spec.image or command.executable')
+      report(
+        `${path}.image`,
+        'an activity without simulation needs an executable: its own image, spec.image or command.executable',
+      )
   }
   return {
     command: {
@@ -160,4 +216,5 @@ function commandOf(
   }
 }
 
-const blankless = (text: string | undefined): string | undefined => (text === undefined || text.trim() === '' ? undefined : text)
+const blankless = (text: string | undefined): string | undefined =>
+  text === undefined || text.trim() === '' ? undefined : text

@@ -1,10 +1,23 @@
 import type { Problem } from '../../refusal.ts'
-import { normalise, TypeList, type Report } from './activity.ts'
-import { contentHash, orderedData, orderedEdges, type Content, type ContentData, type ContentEdge } from './content.ts'
+import { normaliseActivity, TypeList, type Report } from './activity.ts'
+import {
+  contentHash,
+  orderedData,
+  orderedEdges,
+  type Content,
+  type ContentData,
+  type ContentEdge,
+} from './content.ts'
 import type { AuthoringDraft } from './draft.ts'
-import { activityIdOf, identifierTrouble, slug, versionIdOf } from './names.ts'
+import { activityIdOf, identifierTrouble, slug, firstVersionIdOf } from './names.ts'
 import { cycleProblem, dataKey, duplicates, logicalNameTrouble } from './rules.ts'
-import { legacySpecShape, type ActivityType, type AuthoringActivity, type AuthoringDataDependency, type RawSpec } from './schemas.ts'
+import {
+  legacySpecShape,
+  type ActivityType,
+  type AuthoringActivity,
+  type AuthoringDataDependency,
+  type RawSpec,
+} from './schemas.ts'
 
 /** A workflow ready to be stored. */
 export interface NewWorkflow {
@@ -14,9 +27,12 @@ export interface NewWorkflow {
   definitionHash: string
   content: Content
   activityTypes: ActivityType[]
-  /** What the document says beside its activities, as written; an export gives it back. */
+  /** The members of the document beside its activities, as written. An export returns them. */
   raw: RawSpec
-  /** Facts about the whole: what the author noted, `legacy` members, where it was imported from. */
+  /**
+   * Facts about the whole workflow: the author's metadata, `legacy` members, the origin of an
+   * import.
+   */
   metadata: Record<string, unknown> | undefined
 }
 
@@ -25,13 +41,13 @@ export interface Reading {
   warnings: Problem[]
   /** Absent when there are problems. */
   workflow: NewWorkflow | undefined
-  /** The id that the document asks for, when its name can be read. */
+  /** The id that follows from the document's name, where the name is readable. */
   id: string | undefined
 }
 
 /**
- * The workflow that an authoring document (domain-reference 9.1) describes, or everything that is wrong with it at once.
- * Problems at paths whose form was reported before may come again; the caller drops them.
+ * The workflow that an authoring document (domain-reference 9.1) describes, or all its problems at
+ * once. Problems at paths whose form was reported before may appear again; the caller drops them.
  */
 export function readAuthoring(draft: AuthoringDraft): Reading {
   const problems: Problem[] = []
@@ -43,12 +59,13 @@ export function readAuthoring(draft: AuthoringDraft): Reading {
   const id = name === undefined ? undefined : slug(name)
   if (id === '') report('name', 'must hold at least one letter or digit')
   else if (id !== undefined) {
-    const trouble = identifierTrouble(versionIdOf(id))
+    const trouble = identifierTrouble(firstVersionIdOf(id))
     if (trouble !== undefined) report('name', trouble)
   }
   if (draft.activities?.length === 0) report('spec.activities', 'must hold at least one activity')
   for (const key of ['legacy'])
-    if (raw.metadata !== undefined && key in raw.metadata) report(`spec.metadata.${key}`, 'is reserved; choose another key')
+    if (raw.metadata !== undefined && key in raw.metadata)
+      report(`spec.metadata.${key}`, 'is reserved; choose another key')
 
   const slugs = given.map((activity) => (activity.name === undefined ? undefined : slug(activity.name)))
   const namePath = (i: number): string => `spec.activities.${i}.name`
@@ -58,7 +75,10 @@ export function readAuthoring(draft: AuthoringDraft): Reading {
     'name',
   )
   const reported = new Set(repeated.map(({ path }) => path))
-  problems.push(...repeated, ...duplicates(slugs, namePath, 'the identifier').filter(({ path }) => !reported.has(path)))
+  problems.push(
+    ...repeated,
+    ...duplicates(slugs, namePath, 'the identifier').filter(({ path }) => !reported.has(path)),
+  )
   slugs.forEach((externalId, i) => {
     if (externalId === '') report(namePath(i), 'must hold at least one letter or digit')
     else if (externalId !== undefined && id !== undefined) {
@@ -67,7 +87,11 @@ export function readAuthoring(draft: AuthoringDraft): Reading {
     }
   })
 
-  const positions = new Map(given.flatMap((activity, i) => (activity.name === undefined ? [] : [[activity.name, i] as const])).reverse())
+  const positions = new Map(
+    given
+      .flatMap((activity, i) => (activity.name === undefined ? [] : [[activity.name, i] as const]))
+      .reverse(),
+  )
   const edges = controlEdges(given, positions, report, warnings)
   problems.push(
     ...cycleProblem(
@@ -80,13 +104,28 @@ export function readAuthoring(draft: AuthoringDraft): Reading {
 
   const types = new TypeList(id ?? '', name ?? '')
   const activities = given.map((activity, i) =>
-    normalise(activity, i, { id: id ?? '', externalId: slugs[i] ?? '', image: raw.image, types, report, warnings }),
+    normaliseActivity(activity, i, {
+      id: id ?? '',
+      externalId: slugs[i] ?? '',
+      image: raw.image,
+      types,
+      report,
+      warnings,
+    }),
   )
-  if (problems.length > 0 || id === undefined || name === undefined || namespace === undefined || draft.activities === undefined)
+  if (
+    problems.length > 0 ||
+    id === undefined ||
+    name === undefined ||
+    namespace === undefined ||
+    draft.activities === undefined
+  )
     return { problems, warnings, workflow: undefined, id }
 
   const content: Content = { activities, edges: orderedEdges(edges), data: orderedData(data) }
-  const legacy = Object.fromEntries(Object.keys(legacySpecShape).flatMap((key) => (key in raw ? [[key, raw[key as keyof RawSpec]]] : [])))
+  const legacy = Object.fromEntries(
+    Object.keys(legacySpecShape).flatMap((key) => (key in raw ? [[key, raw[key as keyof RawSpec]]] : [])),
+  )
   const metadata = { ...raw.metadata, ...(Object.keys(legacy).length > 0 ? { legacy } : {}) }
   return {
     problems,
@@ -117,8 +156,10 @@ function controlEdges(
     dependsOn?.forEach((other, k) => {
       const path = `spec.activities.${to}.dependsOn.${k}`
       const from = positions.get(other)
-      if (seen.has(other)) warnings.push({ path, message: `names ${JSON.stringify(other)} a second time` })
-      else if (from === undefined) report(path, `names no activity of the workflow: ${JSON.stringify(other)}`)
+      if (seen.has(other))
+        warnings.push({ path, message: `${JSON.stringify(other)} is listed more than once; list it once` })
+      else if (from === undefined)
+        report(path, `${JSON.stringify(other)} names no activity of the workflow; name one of it`)
       else edges.push({ from, to })
       seen.add(other)
     })
@@ -152,7 +193,9 @@ function dataEdges(
     if (!control.has(from * 2 ** 26 + to)) {
       warnings.push({
         path,
-        message: `moves nothing: ${JSON.stringify(consumerActivity)} does not depend on ${JSON.stringify(producerActivity)}; add it to dependsOn`,
+        message:
+          `moves nothing: ${JSON.stringify(consumerActivity)} does not depend on ` +
+          `${JSON.stringify(producerActivity)}; add it to dependsOn`,
       })
     }
     data.push({ from, to, logicalName, sizeBytes })

@@ -14,7 +14,10 @@ export interface ContentData extends ContentEdge {
   sizeBytes: number
 }
 
-/** What a workflow version says, without the ids of version and workflow: activities by position, edges in order, each once. */
+/**
+ * The content of a workflow version, without the ids of version and workflow: activities by
+ * position, edges in order, each once.
+ */
 export interface Content {
   activities: Omit<Activity, 'workflowVersionId'>[]
   edges: ContentEdge[]
@@ -29,7 +32,10 @@ export const policyOf = (given: PolicyInput | undefined): Policy => ({
   retryDelaySeconds: given?.retryDelaySeconds ?? defaultPolicy.retryDelaySeconds,
 })
 
-/** The value with the keys of its objects sorted: equal values give equal JSON, in whatever order they were written. */
+/**
+ * The value with the keys of its objects sorted, so that equal values yield equal JSON for any
+ * order of their keys.
+ */
 function sorted(value: unknown): unknown {
   if (typeof value !== 'object' || value === null) return value
   if (Array.isArray(value)) return value.map(sorted)
@@ -49,9 +55,13 @@ export const orderedEdges = (edges: ContentEdge[]): ContentEdge[] =>
 
 /** Data dependencies in their one order. */
 export const orderedData = (data: ContentData[]): ContentData[] =>
-  data.toSorted((a, b) => byEnds(a, b) || (a.logicalName < b.logicalName ? -1 : a.logicalName > b.logicalName ? 1 : 0))
+  data.toSorted(
+    (a, b) => byEnds(a, b) || (a.logicalName < b.logicalName ? -1 : a.logicalName > b.logicalName ? 1 : 0),
+  )
 
-/** Text handed to the hash at once: a call per line costs more than the hash itself. */
+/**
+ * The size of the text for one update of the hash: a call per line costs more than the hash itself.
+ */
 const chunk = 65_536
 
 /** `sha256:` and 64 hexadecimal digits over the canonical content. */
@@ -82,20 +92,27 @@ export function contentHash({ activities, edges, data }: Content): string {
   } of activities) {
     const none: Record<string, never> = rest
     const fields = [command, resources, service, simulation, policy, metadata, none].map(sorted)
-    add(`${JSON.stringify([id, activityTypeId, externalId, name, kind, capabilities, priority, ...fields])}\n`)
+    add(
+      `${JSON.stringify([id, activityTypeId, externalId, name, kind, capabilities, priority, ...fields])}\n`,
+    )
   }
   for (const { from, to } of edges) add(`${from}>${to}\n`)
-  for (const { from, to, logicalName, sizeBytes } of data) add(`${from}>${to} ${sizeBytes} ${JSON.stringify(logicalName)}\n`)
+  for (const { from, to, logicalName, sizeBytes } of data)
+    add(`${from}>${to} ${sizeBytes} ${JSON.stringify(logicalName)}\n`)
   return `sha256:${hash.update(text).digest('hex')}`
 }
 
-/** The workflow of an embedded version: its own word, or the version id without `-v<number>`. */
+/**
+ * The workflow of an embedded version: the id that it gives, or the version id without
+ * `-v<number>`.
+ */
 export const workflowIdOf = (document: Pick<WorkflowVersionDocument, 'id' | 'workflowId'>): string =>
   document.workflowId ?? document.id.replace(/-v\d+$/, '')
 
 /**
- * What an embedded version means, defaults filled in; the same content as the stored version's when it was read from the service and
- * sent back. To be called on a document without `versionProblems`.
+ * The content of an embedded version, with defaults filled in. A version that was read from the
+ * service and sent back has the same content as the stored one. The document must have passed
+ * `versionProblems`.
  */
 export function versionContent(document: WorkflowVersionDocument): Content {
   const workflowId = workflowIdOf(document)
@@ -104,7 +121,9 @@ export function versionContent(document: WorkflowVersionDocument): Content {
   const at = (id: string): number => {
     const position = positions.get(id)
     if (position === undefined)
-      throw new Error(`activity ${JSON.stringify(id)} is not part of the version: its problems were not looked at`)
+      throw new Error(
+        `activity ${JSON.stringify(id)} is not part of the version: its problems were not looked at`,
+      )
     return position
   }
   return {
@@ -112,14 +131,17 @@ export function versionContent(document: WorkflowVersionDocument): Content {
       const { workflowVersionId: _, ...activity } = given
       const externalId =
         activity.externalId ??
-        (activity.id.startsWith(prefix) && activity.id.length > prefix.length ? activity.id.slice(prefix.length) : activity.id)
+        (activity.id.startsWith(prefix) && activity.id.length > prefix.length
+          ? activity.id.slice(prefix.length)
+          : activity.id)
       return {
         ...activity,
         activityTypeId: activity.activityTypeId ?? defaultTypeIdOf(workflowId),
         externalId,
         name: activity.name ?? externalId,
         kind: activity.kind ?? 'task',
-        capabilities: activity.capabilities ?? (activity.simulation === undefined ? ['real'] : ['simulation']),
+        capabilities:
+          activity.capabilities ?? (activity.simulation === undefined ? ['real'] : ['simulation']),
         command: activity.command ?? { entrypoint: '' },
         resources: {
           ...activity.resources,
@@ -132,15 +154,20 @@ export function versionContent(document: WorkflowVersionDocument): Content {
       }
     }),
     edges: orderedEdges(
-      (document.dependencies ?? []).map(({ activityId, dependsOnActivityId }) => ({ from: at(dependsOnActivityId), to: at(activityId) })),
+      (document.dependencies ?? []).map(({ activityId, dependsOnActivityId }) => ({
+        from: at(dependsOnActivityId),
+        to: at(activityId),
+      })),
     ),
     data: orderedData(
-      (document.dataDependencies ?? []).map(({ producerActivityId, consumerActivityId, logicalName, sizeBytes }) => ({
-        from: at(producerActivityId),
-        to: at(consumerActivityId),
-        logicalName,
-        sizeBytes,
-      })),
+      (document.dataDependencies ?? []).map(
+        ({ producerActivityId, consumerActivityId, logicalName, sizeBytes }) => ({
+          from: at(producerActivityId),
+          to: at(consumerActivityId),
+          logicalName,
+          sizeBytes,
+        }),
+      ),
     ),
   }
 }

@@ -6,11 +6,11 @@ import type { Content } from './content.ts'
 import type { ExportedWorkflow } from './export.ts'
 import { Activity, ActivityType, RawSpec, type WorkflowDefinition, type WorkflowVersion } from './schemas.ts'
 
-/** Activities above which the detail carries counts and no arrays. */
+/** Above this many activities the detail holds counts instead of arrays. */
 export const detailBound = 10_000
 /** The same for the items of lists. */
 const itemBound = 1_000
-/** Activities of all items of one list together; items beyond carry counts only. */
+/** The limit of activities over all items of one list. Items beyond it hold counts only. */
 const listBound = 20_000
 
 const Row = z.object({
@@ -41,10 +41,12 @@ const typeJson = raw(
 )
 
 const columns = sql`
-  d.id, d.external_id, d.name, d.namespace, d.created_at, v.id as version_id, v.version, v.definition_hash, v.status, v.created_at as version_created_at,
+  d.id, d.external_id, d.name, d.namespace, d.created_at, v.id as version_id, v.version, v.definition_hash,
+    v.status, v.created_at as version_created_at,
   v.activity_count, v.dependency_count, v.metadata,
   (select count(*) from workflow_data_dependencies where workflow_version_id = v.id) as data_dependency_count,
-  (select coalesce(json_agg(${typeJson} order by t.position), '[]') from activity_types t where t.workflow_id = d.id) as activity_types`
+  (select coalesce(json_agg(${typeJson} order by t.position), '[]') from activity_types t
+    where t.workflow_id = d.id) as activity_types`
 
 const definitionOf = (row: z.output<typeof Row>, content: Content | undefined): WorkflowDefinition => ({
   id: row.id,
@@ -63,20 +65,24 @@ const definitionOf = (row: z.output<typeof Row>, content: Content | undefined): 
     dependencyCount: row.dependencyCount,
     dataDependencyCount: row.dataDependencyCount,
     ...(row.metadata === undefined ? {} : { metadata: row.metadata }),
-    ...(content === undefined ? {} : arraysOf(row.versionId, content)),
+    ...(content === undefined ? {} : contentArrays(row.versionId, content)),
   },
   activityTypes: row.activityTypes,
 })
 
 /** The arrays of an answer from content by position. */
-export const arraysOf = (
+export const contentArrays = (
   versionId: string,
   { activities, edges, data }: Content,
 ): Pick<WorkflowVersion, 'activities' | 'dependencies' | 'dataDependencies'> => {
   const idAt = (position: number): string => activities[position]?.id ?? ''
   return {
     activities: activities.map(({ id, ...rest }) => ({ id, workflowVersionId: versionId, ...rest })),
-    dependencies: edges.map(({ from, to }) => ({ activityId: idAt(to), dependsOnActivityId: idAt(from), type: 'control' as const })),
+    dependencies: edges.map(({ from, to }) => ({
+      activityId: idAt(to),
+      dependsOnActivityId: idAt(from),
+      type: 'control' as const,
+    })),
     dataDependencies: data.map(({ from, to, logicalName, sizeBytes }) => ({
       producerActivityId: idAt(from),
       consumerActivityId: idAt(to),
@@ -94,9 +100,11 @@ const ContentRow = z.object({
   data: z.array(z.tuple([z.number(), z.number(), z.string(), z.number()])),
 })
 
-// Members that are absent in the row are absent in the answer; values are left as they are, nulls inside them included.
+// Members that are absent in the row are absent in the answer. Values are not changed, not even
+// nulls inside them.
 const activityJson = sql`
-  jsonb_build_object('id', a.id, 'activityTypeId', a.activity_type_id, 'externalId', a.external_id, 'name', a.name, 'kind', a.kind, 'capabilities', a.capabilities,
+  jsonb_build_object('id', a.id, 'activityTypeId', a.activity_type_id, 'externalId', a.external_id, 'name',
+    a.name, 'kind', a.kind, 'capabilities', a.capabilities,
     'command', a.command_spec, 'resources', a.resource_requirements, 'policy', a.policy, 'priority', a.priority)
   || case when a.service_spec is null then '{}' else jsonb_build_object('service', a.service_spec) end
   || case when a.simulation_spec is null then '{}' else jsonb_build_object('simulation', a.simulation_spec) end
@@ -108,8 +116,10 @@ async function readContents(db: Db, versionIds: readonly string[]): Promise<Map<
   const rows = await db.many(
     ContentRow,
     sql`select v.id as version_id,
-      (select coalesce(jsonb_agg(${activityJson} order by a.position), '[]') from activity_definitions a where a.workflow_version_id = v.id) as activities,
-      (select coalesce(json_agg(json_build_array(e.depends_on_position, e.activity_position) order by e.activity_position, e.depends_on_position), '[]')
+      (select coalesce(jsonb_agg(${activityJson} order by a.position), '[]') from activity_definitions a
+        where a.workflow_version_id = v.id) as activities,
+      (select coalesce(json_agg(json_build_array(e.depends_on_position, e.activity_position)
+        order by e.activity_position, e.depends_on_position), '[]')
         from activity_dependencies e where e.workflow_version_id = v.id) as edges,
       (select coalesce(json_agg(json_build_array(x.producer_position, x.consumer_position, x.logical_name, x.size_bytes)
           order by x.consumer_position, x.producer_position, x.logical_name), '[]')
@@ -128,11 +138,18 @@ async function readContents(db: Db, versionIds: readonly string[]): Promise<Map<
   )
 }
 
-/** Definitions by namespace, name and id; `limit` rows from `offset` on. Big ones, and those beyond 20,000 activities in all, carry no arrays. */
-export async function listWorkflows(db: Db, { limit, offset }: { limit: number; offset: number }): Promise<WorkflowDefinition[]> {
+/**
+ * Definitions by namespace, name and id; `limit` rows from `offset` on. Big ones, and those beyond
+ * 20,000 activities in all, carry no arrays.
+ */
+export async function listWorkflows(
+  db: Db,
+  { limit, offset }: { limit: number; offset: number },
+): Promise<WorkflowDefinition[]> {
   const rows = await db.many(
     Row,
-    sql`select ${columns} from workflow_definitions d join workflow_versions v on v.workflow_id = d.id and not v.embedded
+    sql`select ${columns} from workflow_definitions d join workflow_versions v on v.workflow_id = d.id
+      and not v.embedded
       order by d.namespace collate "C", d.name collate "C", d.id limit ${limit} offset ${offset}`,
   )
   let total = 0
@@ -146,12 +163,14 @@ export async function listWorkflows(db: Db, { limit, offset }: { limit: number; 
 }
 
 /** Number of definitions, counted to `bound + 1`. */
-export const countWorkflows = (db: Db, bound: number): Promise<number> => countUpTo(db, sql`workflow_definitions`, bound)
+export const countWorkflows = (db: Db, bound: number): Promise<number> =>
+  countUpTo(db, sql`workflow_definitions`, bound)
 
 const rowOf = (db: Db, id: string): Promise<z.output<typeof Row> | undefined> =>
   db.maybe(
     Row,
-    sql`select ${columns} from workflow_definitions d join workflow_versions v on v.workflow_id = d.id and not v.embedded where d.id = ${id}`,
+    sql`select ${columns} from workflow_definitions d join workflow_versions v on v.workflow_id = d.id
+      and not v.embedded where d.id = ${id}`,
   )
 
 /** One definition, above 10,000 activities without its arrays. */
@@ -164,7 +183,7 @@ export async function findWorkflow(db: Db, id: string): Promise<WorkflowDefiniti
 
 const RawRow = z.object({ raw: RawSpec.default({}) })
 
-/** A definition with everything that its author wrote, whatever its size. */
+/** A definition with everything that its author wrote, of any size. */
 export async function findExport(db: Db, id: string): Promise<ExportedWorkflow | undefined> {
   const row = await rowOf(db, id)
   if (row === undefined) return undefined
@@ -182,7 +201,10 @@ const ActivityRow = z.object({ activity: ContentActivity })
 
 const VersionRow = z.object({ id: z.string(), activityCount: z.number() })
 
-/** A page of a workflow's activities by position; undefined when there is no such workflow. `total` is exact. */
+/**
+ * A page of a workflow's activities by position; undefined when there is no such workflow. `total`
+ * is exact.
+ */
 export async function listActivities(
   db: Db,
   workflowId: string,
@@ -190,12 +212,15 @@ export async function listActivities(
 ): Promise<{ rows: Activity[]; total: number } | undefined> {
   const version = await db.maybe(
     VersionRow,
-    sql`select v.id, v.activity_count from workflow_definitions d join workflow_versions v on v.workflow_id = d.id and not v.embedded where d.id = ${workflowId}`,
+    sql`select v.id, v.activity_count from workflow_definitions d join workflow_versions v
+      on v.workflow_id = d.id and not v.embedded where d.id = ${workflowId}`,
   )
   if (version === undefined) return undefined
   const rows = await db.many(
     ActivityRow,
-    sql`select ${activityJson} as activity from activity_definitions a where a.workflow_version_id = ${version.id} and a.position >= ${offset}::bigint order by a.position limit ${limit}`,
+    sql`select ${activityJson} as activity from activity_definitions a
+      where a.workflow_version_id = ${version.id} and a.position >= ${offset}::bigint order by a.position
+        limit ${limit}`,
   )
   return {
     total: version.activityCount,

@@ -10,7 +10,10 @@ import { readWfFormat } from './wfformat.ts'
 
 type Body = Record<string, unknown>
 
-/** The form of a document, by keys that only it has; whatever else is taken for the one that users write. */
+/**
+ * The form of a document, by keys that only this form has. A document without such keys counts as
+ * the authoring form.
+ */
 export type Form = 'authoring' | 'wfformat' | 'pegasus' | 'normalised'
 export function formOf(body: Body): Form {
   const has = (key: string): boolean => Object.keys(body).some((name) => name.toLowerCase() === key)
@@ -22,19 +25,30 @@ export function formOf(body: Body): Form {
 
 const schemas = { authoring: AuthoringDocument, wfformat: WfFormatDocument, normalised: NormalisedDocument }
 const shapeOf = createShapes()
-const shapes = { authoring: shapeOf(AuthoringDocument), wfformat: shapeOf(WfFormatDocument), normalised: shapeOf(NormalisedDocument) }
+const shapes = {
+  authoring: shapeOf(AuthoringDocument),
+  wfformat: shapeOf(WfFormatDocument),
+  normalised: shapeOf(NormalisedDocument),
+}
 
-/** A document against the schema of its form. */
+/** The result of checking a document against the schema of its form. */
 interface Checked<T> {
   value: T | undefined
   problems: Problem[]
-  /** Whether one of the problems is about syntax (400) and not about content (422). */
+  /** Whether one of the problems concerns syntax (400) instead of content (422). */
   invalid: boolean
 }
 
-const checked = <F extends keyof typeof schemas>(form: F, body: Body): Checked<z.output<(typeof schemas)[F]>> => {
+const checked = <F extends keyof typeof schemas>(
+  form: F,
+  body: Body,
+): Checked<z.output<(typeof schemas)[F]>> => {
   try {
-    return { value: checkDocument(schemas[form], shapes[form], body) as z.output<(typeof schemas)[F]>, problems: [], invalid: false }
+    return {
+      value: checkDocument(schemas[form], shapes[form], body) as z.output<(typeof schemas)[F]>,
+      problems: [],
+      invalid: false,
+    }
   } catch (error) {
     if (!(error instanceof Refusal)) throw error
     return { value: undefined, problems: error.details, invalid: error.code === 'invalid' }
@@ -47,8 +61,9 @@ export interface Override {
 }
 
 /**
- * The workflow in a document of any form. Throws one refusal that holds every problem of form and content together, 400 when one is of
- * form; `taken` tells whether the id that the document asks for exists already, so that this is among them.
+ * The workflow in a document of any form. `taken` decides whether the document's id exists already,
+ * so that this problem is reported with the others.
+ * @throws Refusal with every problem of form and content together, 400 where one is of form
  */
 export async function readWorkflow(
   body: Body,
@@ -70,8 +85,14 @@ export async function readWorkflow(
   throw form.invalid ? new Refusal('invalid', refusal.message, { details: refusal.details }) : refusal
 }
 
-/** What else is wrong with a document that is refused already for a value no schema would see (a number beyond all, a NUL). */
-export async function furtherProblems(document: unknown, taken: (id: string) => Promise<boolean>): Promise<Problem[]> {
+/**
+ * Further problems of a document that is refused already for a value that no schema sees (a number
+ * out of range, a NUL).
+ */
+export async function furtherProblems(
+  document: unknown,
+  taken: (id: string) => Promise<boolean>,
+): Promise<Problem[]> {
   if (typeof document !== 'object' || document === null || Array.isArray(document)) return []
   try {
     await readWorkflow(document as Body, {}, taken)
@@ -82,20 +103,26 @@ export async function furtherProblems(document: unknown, taken: (id: string) => 
   }
 }
 
-/** Problems sent in one answer. */
+/** The limit of problems in one answer. */
 const bound = 1_000
 const bounded = (details: Problem[]): Problem[] =>
-  details.length <= bound ? details : [...details.slice(0, bound), { path: '', message: `and ${details.length - bound} more` }]
+  details.length <= bound
+    ? details
+    : [...details.slice(0, bound), { path: '', message: `and ${details.length - bound} more` }]
 
 function read(body: Body, { name, namespace }: Override): { reading: Reading; form: Checked<unknown> } {
-  const override = { ...(name === undefined ? {} : { name }), ...(namespace === undefined ? {} : { namespace }) }
+  const override = {
+    ...(name === undefined ? {} : { name }),
+    ...(namespace === undefined ? {} : { namespace }),
+  }
   switch (formOf(body)) {
     case 'pegasus':
       throw unacceptable([
         {
           path: 'pegasus',
           message:
-            'this is a Pegasus abstract workflow, which is not read here; send the authoring form or a WfCommons instance (WfFormat 1.5, 1.6)',
+            'this is a Pegasus abstract workflow, which is not read here; send the authoring form ' +
+            'or a WfCommons instance (WfFormat 1.5, 1.6)',
         },
       ])
     case 'wfformat': {
@@ -108,18 +135,25 @@ function read(body: Body, { name, namespace }: Override): { reading: Reading; fo
     }
     case 'authoring': {
       const form = checked('authoring', overridden(body, override))
-      return { form, reading: readAuthoring(form.value === undefined ? salvageDraft(overridden(body, override)) : draftOf(form.value)) }
+      return {
+        form,
+        reading: readAuthoring(
+          form.value === undefined ? salvageDraft(overridden(body, override)) : draftOf(form.value),
+        ),
+      }
     }
   }
 }
 
 const nothing: Reading = { problems: [], warnings: [], workflow: undefined, id: undefined }
 
-/** The document with the name and namespace that the request gives it. */
+/** The document with the name and namespace from the request. */
 const overridden = (body: Body, { name, namespace }: { name?: string; namespace?: string }): Body => {
-  const key = (fields: Body, wanted: string): string => Object.keys(fields).find((given) => given.toLowerCase() === wanted) ?? wanted
+  const key = (fields: Body, wanted: string): string =>
+    Object.keys(fields).find((given) => given.toLowerCase() === wanted) ?? wanted
   if (name !== undefined) body[key(body, 'name')] = name
   const spec = body[key(body, 'spec')]
-  if (namespace !== undefined && typeof spec === 'object' && spec !== null) (spec as Body)[key(spec as Body, 'namespace')] = namespace
+  if (namespace !== undefined && typeof spec === 'object' && spec !== null)
+    (spec as Body)[key(spec as Body, 'namespace')] = namespace
   return body
 }

@@ -1,17 +1,29 @@
 import { z } from 'zod'
-import { AuthoringActivity, AuthoringDataDependency, AuthoringSpec, RawSpec, type AuthoringDocument } from './schemas.ts'
+import {
+  AuthoringActivity,
+  AuthoringDataDependency,
+  AuthoringSpec,
+  RawSpec,
+  type AuthoringDocument,
+} from './schemas.ts'
 
-/** An authoring document of which parts may be missing because their form was wrong (and has been reported already). */
+/**
+ * An authoring document with parts missing where their form was wrong. Those problems have been
+ * reported already.
+ */
 export interface AuthoringDraft {
   name: string | undefined
   namespace: string | undefined
   raw: RawSpec
-  /** Undefined: the list itself could not be read. */
+  /** Undefined where the list itself is not readable. */
   activities: Partial<AuthoringActivity>[] | undefined
   dataDependencies: Partial<AuthoringDataDependency>[]
 }
 
-export const draftOf = ({ name, spec: { namespace, activities, dataDependencies, ...raw } }: AuthoringDocument): AuthoringDraft => ({
+export const draftOf = ({
+  name,
+  spec: { namespace, activities, dataDependencies, ...raw },
+}: AuthoringDocument): AuthoringDraft => ({
   name,
   namespace,
   raw,
@@ -19,13 +31,18 @@ export const draftOf = ({ name, spec: { namespace, activities, dataDependencies,
   dataDependencies: dataDependencies ?? [],
 })
 
-/** What a value of wrong form most likely stood for, so that nothing that is there is reported as missing. */
+/**
+ * The most likely meaning of a value of wrong form, so that no present member is reported as
+ * missing.
+ */
 function lenient(schema: z.core.$ZodType, value: unknown): unknown {
-  if (schema instanceof z.ZodOptional) return value === undefined ? undefined : lenient(schema.unwrap(), value)
+  if (schema instanceof z.ZodOptional)
+    return value === undefined ? undefined : lenient(schema.unwrap(), value)
   const result = z.safeParse(schema, value)
   if (result.success) return result.data
   if (schema instanceof z.ZodObject) return salvage(schema, value)
-  if (schema instanceof z.ZodArray) return Array.isArray(value) ? value.map((item) => lenient(schema.element, item)) : undefined
+  if (schema instanceof z.ZodArray)
+    return Array.isArray(value) ? value.map((item) => lenient(schema.element, item)) : undefined
   if (schema instanceof z.ZodString) return typeof value === 'string' ? value : JSON.stringify(value)
   return undefined
 }
@@ -41,15 +58,20 @@ function salvage<S extends z.ZodObject>(schema: S, value: unknown): Partial<z.ou
   return kept as Partial<z.output<S>>
 }
 
-/** What can be read of a document whose form is wrong somewhere, so that its other faults are found at the same time. */
+/**
+ * The readable parts of a document with a wrong form, so that its other faults are found at the
+ * same time.
+ */
 export function salvageDraft(body: Record<string, unknown>): AuthoringDraft {
-  const spec = typeof body['spec'] === 'object' && body['spec'] !== null ? (body['spec'] as Record<string, unknown>) : {}
+  const spec =
+    typeof body['spec'] === 'object' && body['spec'] !== null ? (body['spec'] as Record<string, unknown>) : {}
   const list = (value: unknown): unknown[] | undefined => (Array.isArray(value) ? value : undefined)
   return {
     name: typeof body['name'] === 'string' ? body['name'] : undefined,
     namespace: AuthoringSpec.shape.namespace.safeParse(spec['namespace']).data,
     raw: salvage(RawSpec, spec),
     activities: list(spec['activities'])?.map((activity) => salvage(AuthoringActivity, activity)),
-    dataDependencies: list(spec['dataDependencies'])?.map((dependency) => salvage(AuthoringDataDependency, dependency)) ?? [],
+    dataDependencies:
+      list(spec['dataDependencies'])?.map((dependency) => salvage(AuthoringDataDependency, dependency)) ?? [],
   }
 }

@@ -2,12 +2,13 @@ import type { Problem } from '../../refusal.ts'
 
 type Fields = Record<string, unknown>
 
-const isObject = (value: unknown): value is Fields => typeof value === 'object' && value !== null && !Array.isArray(value)
+const isObject = (value: unknown): value is Fields =>
+  typeof value === 'object' && value !== null && !Array.isArray(value)
 const isText = (value: unknown): value is string => typeof value === 'string' && value.trim() !== ''
 /** A reference is the id itself or an object that holds it. */
 const isReference = (value: unknown): boolean => isText(value) || (isObject(value) && isText(value['id']))
 
-/** Where the program comes from: per source type the members of which at least one is needed. */
+/** The members that locate the program. Each source type needs at least one of its own. */
 const locators: Record<string, readonly string[]> = {
   catalog: ['artifactRef'],
   oci: ['reference'],
@@ -18,15 +19,33 @@ const locators: Record<string, readonly string[]> = {
   'object-storage': ['uri'],
   http: ['uri'],
 }
-const sourceKeys = new Set(['type', 'reference', 'path', 'uri', 'artifactRef', 'artifactBuildRef', 'environmentRef', 'resourceRef'])
+const sourceKeys = new Set([
+  'type',
+  'reference',
+  'path',
+  'uri',
+  'artifactRef',
+  'artifactBuildRef',
+  'environmentRef',
+  'resourceRef',
+])
 const optionalTexts = ['expectedDigest', 'credentialRef']
-const strategies = ['auto', 'managed', 'use-in-place', 'destination-pull', 'gateway-transfer', 'build-and-transfer', 'prefer-in-place']
+const strategies = [
+  'auto',
+  'managed',
+  'use-in-place',
+  'destination-pull',
+  'gateway-transfer',
+  'build-and-transfer',
+  'prefer-in-place',
+]
 
 const oneOf = (values: readonly string[]): string => `must be one of ${values.join(', ')}`
 
 /**
- * What is wrong with `command.executable` (domain-reference 9.1): `{source: {type, <locator>}, delivery?: {strategy, targetFormat?},
- * expectedDigest?, format?, credentialRef?}`; the last three may also sit in `source`.
+ * Problems of `command.executable` (domain-reference 9.1): `{source: {type, <locator>}, delivery?:
+ * {strategy, targetFormat?}, expectedDigest?, format?, credentialRef?}`; the last three may also be
+ * members of `source`.
  */
 export function executableProblems(executable: Fields, path: string): Problem[] {
   const problems: Problem[] = []
@@ -34,7 +53,8 @@ export function executableProblems(executable: Fields, path: string): Problem[] 
 
   const extras = (fields: Fields, at: string): void => {
     for (const key of optionalTexts)
-      if (fields[key] !== undefined && !isText(fields[key])) report(`${at}${key}`, 'must be a text that is not blank')
+      if (fields[key] !== undefined && !isText(fields[key]))
+        report(`${at}${key}`, 'must be a text that is not blank')
     if (fields['format'] !== undefined && fields['format'] !== 'oci' && fields['format'] !== 'sif')
       report(`${at}format`, oneOf(['oci', 'sif']))
   }
@@ -57,7 +77,11 @@ export function executableProblems(executable: Fields, path: string): Problem[] 
       const present = key.endsWith('Ref') ? isReference(source[key]) : isText(source[key])
       if (!present) report(`source.${key}`, `is required where source.type is ${String(source['type'])}`)
     }
-    if (source['type'] === 'remote-file' && !isReference(source['environmentRef']) && !isReference(source['resourceRef'])) {
+    if (
+      source['type'] === 'remote-file' &&
+      !isReference(source['environmentRef']) &&
+      !isReference(source['resourceRef'])
+    ) {
       report('source', 'needs environmentRef or resourceRef where source.type is remote-file')
     }
   }

@@ -6,7 +6,7 @@ import { yamlOf } from './yaml-text.ts'
 
 type ContentActivity = Content['activities'][number]
 
-/** What an export is made of: a stored workflow with everything that its author wrote. */
+/** The input of an export: a stored workflow with everything that its author wrote. */
 export interface ExportedWorkflow {
   id: string
   name: string
@@ -16,12 +16,21 @@ export interface ExportedWorkflow {
   activityTypes: readonly ActivityType[]
 }
 
-/** The authoring form of a stored workflow as YAML; importing it gives the same definition hash. */
+/** The authoring form of a stored workflow as YAML. Its import yields the same definition hash. */
 export const exportYaml = (workflow: ExportedWorkflow): string => yamlOf({ ...exportDocument(workflow) })
 
 /** The authoring form of a stored workflow. */
-export function exportDocument({ id, name, namespace, raw, content, activityTypes }: ExportedWorkflow): AuthoringDocument {
-  const labels = new Map(activityTypes.map((type) => [type.id, type.id === defaultTypeIdOf(id) ? undefined : type.name]))
+export function exportDocument({
+  id,
+  name,
+  namespace,
+  raw,
+  content,
+  activityTypes,
+}: ExportedWorkflow): AuthoringDocument {
+  const labels = new Map(
+    activityTypes.map((type) => [type.id, type.id === defaultTypeIdOf(id) ? undefined : type.name]),
+  )
   const names = content.activities.map((activity) => activity.name)
   const dependsOn = names.map((): string[] => [])
   for (const { from, to } of content.edges) dependsOn[to]?.push(names[from] ?? '')
@@ -34,10 +43,13 @@ export function exportDocument({ id, name, namespace, raw, content, activityType
     logicalName,
     sizeBytes,
   }))
-  return { name, spec: { namespace, ...raw, activities, ...(dataDependencies.length === 0 ? {} : { dataDependencies }) } }
+  return {
+    name,
+    spec: { namespace, ...raw, activities, ...(dataDependencies.length === 0 ? {} : { dataDependencies }) },
+  }
 }
 
-/** One activity as its author would write it: without ids and without what is a default. */
+/** One activity as its author would write it, without ids and default values. */
 export function authoringActivity(
   activity: ContentActivity,
   index: number,
@@ -46,10 +58,14 @@ export function authoringActivity(
   sharedImage: string | undefined,
 ): AuthoringActivity {
   const { command, resources, metadata = {} } = activity
-  const fields = Object.fromEntries(Object.entries(metadata).filter(([key]) => key !== 'legacy' && reservedMetadataKeys.has(key)))
+  const fields = Object.fromEntries(
+    Object.entries(metadata).filter(([key]) => key !== 'legacy' && reservedMetadataKeys.has(key)),
+  )
   const free = Object.fromEntries(Object.entries(metadata).filter(([key]) => !reservedMetadataKeys.has(key)))
   const policy = Object.fromEntries(
-    Object.entries(activity.policy).filter(([key, value]) => value !== defaultPolicy[key as keyof typeof defaultPolicy]),
+    Object.entries(activity.policy).filter(
+      ([key, value]) => value !== defaultPolicy[key as keyof typeof defaultPolicy],
+    ),
   )
   return {
     name: activity.name,
@@ -58,7 +74,7 @@ export function authoringActivity(
     ...commandFields(command),
     cpuLimit: String(resources.cpu),
     memoryLimit: memoryText(resources.memoryBytes),
-    // Older notations win over the readable ones: they were the author's.
+    // Older notations replace the readable ones, because the author used them.
     ...(metadata['legacy'] as Partial<AuthoringActivity> | undefined),
     ...(dependsOn.length === 0 ? {} : { dependsOn }),
     ...fields,
@@ -71,8 +87,12 @@ export function authoringActivity(
 
 function commandFields(command: ContentActivity['command']): Pick<AuthoringActivity, 'run' | 'command'> {
   const { entrypoint = '', arguments: args, environment, workingDirectory } = command
-  const script = entrypoint === 'sh' && args?.length === 2 && args[0] === '-c' && args[1] !== '' ? args[1] : undefined
-  const executable = command.executable === undefined || impliedBy(command.image, command.executable) ? undefined : command.executable
+  const script =
+    entrypoint === 'sh' && args?.length === 2 && args[0] === '-c' && args[1] !== '' ? args[1] : undefined
+  const executable =
+    command.executable === undefined || impliedBy(command.image, command.executable)
+      ? undefined
+      : command.executable
   const written = {
     ...(script !== undefined || entrypoint === '' ? {} : { entrypoint }),
     ...(script !== undefined || args === undefined ? {} : { arguments: args }),
@@ -80,12 +100,18 @@ function commandFields(command: ContentActivity['command']): Pick<AuthoringActiv
     ...(workingDirectory === undefined ? {} : { workingDirectory }),
     ...(executable === undefined ? {} : { executable }),
   }
-  return { ...(script === undefined ? {} : { run: script }), ...(Object.keys(written).length === 0 ? {} : { command: written }) }
+  return {
+    ...(script === undefined ? {} : { run: script }),
+    ...(Object.keys(written).length === 0 ? {} : { command: written }),
+  }
 }
 
-/** Whether the executable says no more than the image does. */
+/** Whether the executable follows completely from the image. */
 const impliedBy = (image: string | undefined, executable: Record<string, unknown>): boolean => {
-  const { source, delivery, ...rest } = executable as { source?: Record<string, unknown>; delivery?: Record<string, unknown> }
+  const { source, delivery, ...rest } = executable as {
+    source?: Record<string, unknown>
+    delivery?: Record<string, unknown>
+  }
   return (
     image !== undefined &&
     Object.keys(rest).length === 0 &&

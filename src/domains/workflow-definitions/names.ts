@@ -1,4 +1,7 @@
-/** Trimmed, lower case, every character that is not a letter, a digit or `-` replaced by `-`, then `-` trimmed at both ends. */
+/**
+ * Trimmed, lower case, every character that is not a letter, a digit or `-` replaced by `-`, then
+ * `-` trimmed at both ends.
+ */
 export const slug = (name: string): string =>
   name
     .trim()
@@ -6,15 +9,15 @@ export const slug = (name: string): string =>
     .replace(/[^\p{L}\p{Nd}-]/gu, '-')
     .replace(/^-+|-+$/g, '')
 
-export const versionIdOf = (workflowId: string): string => `${workflowId}-v1`
+export const firstVersionIdOf = (workflowId: string): string => `${workflowId}-v1`
 export const activityIdOf = (workflowId: string, externalId: string): string => `${workflowId}-${externalId}`
-/** The type of every activity that names none. */
+/** The type of every activity without a type of its own. */
 export const defaultTypeIdOf = (workflowId: string): string => `${workflowId}-activity`
 export const typeIdOf = (workflowId: string, typeSlug: string): string => `${workflowId}-${typeSlug}`
 
 /**
- * What is wrong with a text that becomes (part of) an identifier, or undefined. 600 bytes keep three of them within one index
- * entry of PostgreSQL (2,704 bytes).
+ * The problem of a text that becomes (part of) an identifier, or undefined. With 600 bytes each,
+ * three of them fit one index entry of PostgreSQL (2,704 bytes).
  */
 export const identifierTrouble = (text: string): string | undefined => {
   if (text.length > 255 || Buffer.byteLength(text) > 600)

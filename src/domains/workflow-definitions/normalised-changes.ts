@@ -2,19 +2,20 @@ import type { Problem } from '../../refusal.ts'
 import { reservedMetadataKeys } from './activity.ts'
 import type { NewWorkflow } from './authoring.ts'
 import { workflowIdOf } from './content.ts'
-import { defaultTypeIdOf, versionIdOf } from './names.ts'
+import { defaultTypeIdOf, firstVersionIdOf } from './names.ts'
 import type { NormalisedDocument } from './schemas.ts'
 
 type Given = NormalisedDocument['version']['activities'][number]
 type Kept = NewWorkflow['content']['activities'][number]
 
-/** Warnings sent in one answer. */
+/** The limit of warnings in one answer. */
 const bound = 1_000
 
 /**
- * What a definition in the shape of the service's answers says and the stored workflow does not, so that no value is replaced in
- * silence: `problems` are capabilities that the activity cannot have, `warnings` everything else, at most 1,000 and a count of the rest.
- * Where the request gives another name, ids that follow from the former name count as taken.
+ * Members of a definition in the service's answer form that differ from the stored workflow, so
+ * that no value is replaced silently. `problems` are capabilities that the activity cannot have;
+ * `warnings` are all other differences, at most 1,000 and a count of the rest. Where the request
+ * renames the workflow, ids that follow from the former name count as equal.
  */
 export function normalisedChanges(
   document: NormalisedDocument,
@@ -39,7 +40,8 @@ export function normalisedChanges(
   const typesSeen = new Set<string>()
   document.version.activities.forEach((given, i) => {
     const kept = workflow.content.activities[i]
-    if (kept === undefined) throw new Error(`activity ${i} of the document is not part of the workflow that was read from it`)
+    if (kept === undefined)
+      throw new Error(`activity ${i} of the document is not part of the workflow that was read from it`)
     const path = `version.activities.${i}`
     if (given.id !== kept.externalId) differs(`${path}.id`, given.id, kept.id)
     differs(`${path}.externalId`, given.externalId, kept.externalId)
@@ -56,10 +58,16 @@ export function normalisedChanges(
       warn(`${path}.resources`, 'storageBytes and gpu are not kept')
   })
   const rest = warnings.length - bound
-  return { problems, warnings: rest <= 0 ? warnings : [...warnings.slice(0, bound), { path: '', message: `and ${rest} more` }] }
+  return {
+    problems,
+    warnings: rest <= 0 ? warnings : [...warnings.slice(0, bound), { path: '', message: `and ${rest} more` }],
+  }
 }
 
-/** A capability that is claimed must follow from the document; one that follows without being claimed is a warning. */
+/**
+ * A claimed capability must follow from the document. A capability that follows without a claim is
+ * a warning.
+ */
 function capabilityChanges(
   given: Given,
   kept: Kept,
@@ -78,7 +86,11 @@ function capabilityChanges(
       problems.push({ path: `${path}.capabilities.${i}`, message: `${capability} ${needs[capability]}` })
   })
   const added = kept.capabilities.filter((capability) => given.capabilities?.includes(capability) === false)
-  if (added.length > 0) warn(`${path}.capabilities`, `the activity also has ${added.join(' and ')}, because it has what that needs`)
+  if (added.length > 0)
+    warn(
+      `${path}.capabilities`,
+      `the activity also has ${added.join(' and ')}, because it has what that needs`,
+    )
 }
 
 function versionChanges(
@@ -88,7 +100,7 @@ function versionChanges(
   differs: (path: string, given: string | undefined, kept: string) => void,
   warn: (path: string, message: string) => void,
 ): void {
-  differs('version.id', version.id, versionIdOf(workflow.id))
+  differs('version.id', version.id, firstVersionIdOf(workflow.id))
   differs('version.workflowId', version.workflowId, workflow.id)
   if (version.version !== undefined && version.version !== 1)
     warn('version.version', `${version.version} is not kept; a new workflow has version 1`)
@@ -96,12 +108,18 @@ function versionChanges(
   // The ids are part of what is hashed, so another name gives another hash.
   if (!renamed) differs('version.definitionHash', version.definitionHash, workflow.definitionHash)
   for (const key of Object.keys(version.metadata ?? {}))
-    if (reservedMetadataKeys.has(key)) warn(`version.metadata.${key}`, 'is not kept, because the key is reserved')
+    if (reservedMetadataKeys.has(key))
+      warn(`version.metadata.${key}`, 'is not kept, because the key is reserved')
   const { activities, edges, data } = workflow.content
-  const counts = { activityCount: activities.length, dependencyCount: edges.length, dataDependencyCount: data.length }
+  const counts = {
+    activityCount: activities.length,
+    dependencyCount: edges.length,
+    dataDependencyCount: data.length,
+  }
   for (const [name, kept] of Object.entries(counts)) {
     const given = version[name as keyof typeof counts]
-    if (given !== undefined && given !== kept) warn(`version.${name}`, `is ${given}, but the workflow has ${kept}`)
+    if (given !== undefined && given !== kept)
+      warn(`version.${name}`, `is ${given}, but the workflow has ${kept}`)
   }
   version.dataDependencies?.forEach(({ sizeBytes }, i) => {
     if (sizeBytes === 0) warn(`version.dataDependencies.${i}`, 'is not kept, because its sizeBytes is 0')
@@ -119,13 +137,20 @@ function typeChanges(
     const path = `activityTypes.${i}`
     const stored = kept.get(following(type.id))
     if (stored === undefined)
-      return warn(path, `type ${JSON.stringify(type.id)} is not kept under this id: no activity uses it, or its name gives another id`)
-    // The type of activities that name none is called by the workflow.
+      return warn(
+        path,
+        `type ${JSON.stringify(type.id)} is not kept under this id: no activity uses it, or its name gives another id`,
+      )
+    // The default type's name follows from the workflow's name.
     if (type.name !== stored.name && stored.id !== defaultTypeIdOf(workflow.id))
-      warn(`${path}.name`, `${JSON.stringify(type.name)} is not kept; it is ${JSON.stringify(stored.name)} here`)
+      warn(
+        `${path}.name`,
+        `${JSON.stringify(type.name)} is not kept; it is ${JSON.stringify(stored.name)} here`,
+      )
     for (const key of ['application', 'defaultImage', 'metadata'] as const)
       if (type[key] !== undefined) warn(`${path}.${key}`, 'is not kept')
     for (const key of ['cpuIntensity', 'memoryIntensity', 'ioIntensity', 'networkIntensity'] as const)
-      if (type[key] !== stored[key]) warn(`${path}.${key}`, `${type[key]} is not kept; it is ${stored[key]} here`)
+      if (type[key] !== stored[key])
+        warn(`${path}.${key}`, `${type[key]} is not kept; it is ${stored[key]} here`)
   })
 }

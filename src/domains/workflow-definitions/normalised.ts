@@ -10,10 +10,14 @@ import type { NormalisedDocument } from './schemas.ts'
 import { versionProblems } from './version-rules.ts'
 
 /**
- * A definition in the shape the service answers with, taken back as a new workflow: it is brought to the authoring form and read from
- * there, so that its ids follow from its names again. What is not taken as given is a problem or a warning.
+ * Reads a definition in the service's answer form as a new workflow. It is converted to the
+ * authoring form and read from there, so that its ids follow from its names again. A value that is
+ * not adopted as given is a problem or a warning.
  */
-export function readNormalised(document: NormalisedDocument, override: { name?: string; namespace?: string }): Reading {
+export function readNormalised(
+  document: NormalisedDocument,
+  override: { name?: string; namespace?: string },
+): Reading {
   const problems: Problem[] = versionProblems(document.version, 'version')
   const name = override.name ?? document.name
   if (problems.length > 0) return { problems, warnings: [], workflow: undefined, id: slug(name) }
@@ -25,9 +29,15 @@ export function readNormalised(document: NormalisedDocument, override: { name?: 
   const dependsOn = names.map((): string[] => [])
   for (const { from, to } of content.edges) dependsOn[to]?.push(names[from] ?? '')
   const activities = content.activities.map((activity, i) => {
-    const label = activity.activityTypeId === standard ? undefined : (labels.get(activity.activityTypeId) ?? activity.activityTypeId)
+    const label =
+      activity.activityTypeId === standard
+        ? undefined
+        : (labels.get(activity.activityTypeId) ?? activity.activityTypeId)
     const written = authoringActivity(
-      { ...activity, name: slug(activity.name) === activity.externalId ? activity.name : activity.externalId },
+      {
+        ...activity,
+        name: slug(activity.name) === activity.externalId ? activity.name : activity.externalId,
+      },
       i,
       dependsOn[i] ?? [],
       label,
@@ -38,8 +48,11 @@ export function readNormalised(document: NormalisedDocument, override: { name?: 
   const byName = activities.map((activity) => activity.name)
   const rename = new Map(names.map((externalId, i) => [externalId, byName[i] ?? externalId]))
   for (const activity of activities)
-    if (activity.dependsOn !== undefined) activity.dependsOn = activity.dependsOn.map((other) => rename.get(other) ?? other)
-  const free = Object.fromEntries(Object.entries(document.version.metadata ?? {}).filter(([key]) => !reservedMetadataKeys.has(key)))
+    if (activity.dependsOn !== undefined)
+      activity.dependsOn = activity.dependsOn.map((other) => rename.get(other) ?? other)
+  const free = Object.fromEntries(
+    Object.entries(document.version.metadata ?? {}).filter(([key]) => !reservedMetadataKeys.has(key)),
+  )
   const draft: AuthoringDraft = {
     name,
     namespace: override.namespace ?? document.namespace,
@@ -56,13 +69,22 @@ export function readNormalised(document: NormalisedDocument, override: { name?: 
   }
   const reading = readAuthoring(draft)
   const at = ({ path, message }: Problem): Problem => ({
-    path: path.replace(/^spec\.activities/, 'version.activities').replace(/^spec\.dataDependencies/, 'version.dataDependencies'),
+    path: path
+      .replace(/^spec\.activities/, 'version.activities')
+      .replace(/^spec\.dataDependencies/, 'version.dataDependencies'),
     message,
   })
-  if (document.id !== undefined && reading.id !== undefined && override.name === undefined && document.id !== reading.id)
+  if (
+    document.id !== undefined &&
+    reading.id !== undefined &&
+    override.name === undefined &&
+    document.id !== reading.id
+  )
     problems.push({
       path: 'id',
-      message: `does not follow from the name, which gives ${JSON.stringify(reading.id)}; leave it out or change the name`,
+      message:
+        `does not follow from the name, which gives ${JSON.stringify(reading.id)}; leave it out or ` +
+        'change the name',
     })
   problems.push(...reading.problems.map(at))
   const changes =

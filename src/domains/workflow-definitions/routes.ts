@@ -1,7 +1,15 @@
 import { z } from 'zod'
 import type { Db } from '../../db/sql.ts'
 import { preferred } from '../../http/accept.ts'
-import { arraySizes, countBound, envelope, envelopeOf, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
+import {
+  arraySizes,
+  countBound,
+  envelope,
+  envelopeOf,
+  pagedArray,
+  pageOf,
+  pageQuery,
+} from '../../http/paging.ts'
 import { Reply, route, type Route } from '../../http/route.ts'
 import { Name } from '../../http/schema.ts'
 import { missing, unacceptable, type Problem } from '../../refusal.ts'
@@ -10,23 +18,39 @@ import { countWorkflows, findExport, findWorkflow, listActivities, listWorkflows
 import { furtherProblems, readWorkflow, type Override } from './document.ts'
 import { draftOf } from './draft.ts'
 import { exportDocument, exportYaml } from './export.ts'
-import { Activity, AuthoringDocument, CreatedWorkflow, DuplicateRequest, WorkflowDefinition, WorkflowDocument } from './schemas.ts'
+import {
+  Activity,
+  AuthoringDocument,
+  CreatedWorkflow,
+  DuplicateRequest,
+  WorkflowDefinition,
+  WorkflowDocument,
+} from './schemas.ts'
 import { createWorkflow, deleteWorkflow, unknownRuntimes, workflowExists, type WorkflowUse } from './store.ts'
 
 const tag = 'workflow-definitions'
 const noun = 'workflow'
 
-/** Activities per page of the paged read. */
+/** Activities per page of the paged route. */
 const activitySizes = { usual: 100, largest: 1_000, beyond: 'largest' } as const
 
-/** `Content-Disposition` for a file name of any characters (RFC 6266: an ASCII stand-in, and the name itself percent-encoded). */
+/**
+ * `Content-Disposition` for a file name of any characters (RFC 6266: an ASCII substitute, and the
+ * name itself percent-encoded).
+ */
 export const attachment = (name: string): string => {
   const ascii = name.replace(/[^\w.-]/g, '_')
-  const encoded = encodeURIComponent(name).replace(/['()*]/g, (character) => `%${character.charCodeAt(0).toString(16).toUpperCase()}`)
+  const encoded = encodeURIComponent(name).replace(
+    /['()*]/g,
+    (character) => `%${character.charCodeAt(0).toString(16).toUpperCase()}`,
+  )
   return `attachment; filename="${ascii}"; filename*=UTF-8''${encoded}`
 }
 
-/** The runtimes that activities ask for and nobody knows yet: decided when a run is admitted, so no refusal. */
+/**
+ * Warnings about runtimes that activities request and that do not exist yet. Admission of a run
+ * decides, so this is no refusal.
+ */
 async function runtimeWarnings(db: Db, { content }: NewWorkflow): Promise<Problem[]> {
   const first = new Map<string, number>()
   content.activities.forEach(({ metadata }, i) => {
@@ -40,12 +64,20 @@ async function runtimeWarnings(db: Db, { content }: NewWorkflow): Promise<Proble
   }))
 }
 
-async function create(db: Db, body: Record<string, unknown>, override: Override): Promise<Reply<z.output<typeof CreatedWorkflow>>> {
+async function create(
+  db: Db,
+  body: Record<string, unknown>,
+  override: Override,
+): Promise<Reply<z.output<typeof CreatedWorkflow>>> {
   const { workflow, warnings } = await readWorkflow(body, override, (id) => workflowExists(db, id))
   return store(db, workflow, warnings)
 }
 
-async function store(db: Db, workflow: NewWorkflow, warnings: Problem[]): Promise<Reply<z.output<typeof CreatedWorkflow>>> {
+async function store(
+  db: Db,
+  workflow: NewWorkflow,
+  warnings: Problem[],
+): Promise<Reply<z.output<typeof CreatedWorkflow>>> {
   const hints = await runtimeWarnings(db, workflow)
   const definition = await db.transaction((tx) => createWorkflow(tx, workflow))
   return new Reply({
@@ -60,7 +92,13 @@ const bodyName = (body: unknown): string => {
 }
 
 /** The routes under `/workflow-definitions/` and `/workflow-definition-actions/`. */
-export const workflowDefinitionRoutes = ({ db, uses }: { db: Db; uses: { workflow: readonly WorkflowUse[] } }): Route[] => [
+export const workflowDefinitionRoutes = ({
+  db,
+  uses,
+}: {
+  db: Db
+  uses: { workflow: readonly WorkflowUse[] }
+}): Route[] => [
   route({
     method: 'GET',
     path: '/workflow-definitions/',
@@ -83,7 +121,10 @@ export const workflowDefinitionRoutes = ({ db, uses }: { db: Db; uses: { workflo
     response: CreatedWorkflow,
     status: 201,
     alsoCheck: ({ document }) => furtherProblems(document, (id) => workflowExists(db, id)),
-    audit: { eventType: 'workflow.created', summary: ({ body }) => `workflow ${JSON.stringify(bodyName(body))} created` },
+    audit: {
+      eventType: 'workflow.created',
+      summary: ({ body }) => `workflow ${JSON.stringify(bodyName(body))} created`,
+    },
     handle: ({ body }) => create(db, body, {}),
   }),
   route({
@@ -96,7 +137,10 @@ export const workflowDefinitionRoutes = ({ db, uses }: { db: Db; uses: { workflo
     response: CreatedWorkflow,
     status: 201,
     alsoCheck: ({ document }) => furtherProblems(document, (id) => workflowExists(db, id)),
-    audit: { eventType: 'workflow.imported', summary: ({ body }) => `workflow ${JSON.stringify(bodyName(body))} imported` },
+    audit: {
+      eventType: 'workflow.imported',
+      summary: ({ body }) => `workflow ${JSON.stringify(bodyName(body))} imported`,
+    },
     handle: ({ body, query }) => create(db, body, query),
   }),
   route({
@@ -117,9 +161,13 @@ export const workflowDefinitionRoutes = ({ db, uses }: { db: Db; uses: { workflo
     summary: 'Delete a workflow that nothing uses',
     tag,
     refuses: [422],
-    audit: { eventType: 'workflow.deleted', summary: ({ params }) => `workflow ${JSON.stringify(params['workflowId'])} deleted` },
+    audit: {
+      eventType: 'workflow.deleted',
+      summary: ({ params }) => `workflow ${JSON.stringify(params['workflowId'])} deleted`,
+    },
     handle: async ({ params }) => {
-      if (!(await db.transaction((tx) => deleteWorkflow(tx, params.workflowId, uses.workflow)))) throw missing(noun, params.workflowId)
+      if (!(await db.transaction((tx) => deleteWorkflow(tx, params.workflowId, uses.workflow))))
+        throw missing(noun, params.workflowId)
       return undefined
     },
   }),
@@ -140,17 +188,22 @@ export const workflowDefinitionRoutes = ({ db, uses }: { db: Db; uses: { workflo
   route({
     method: 'GET',
     path: '/workflow-definitions/{workflowId}/export/',
-    summary: 'Export a workflow as its author would write it: YAML, or JSON for a client that accepts that rather',
+    summary:
+      'Export a workflow as its author would write it: YAML, or JSON for a client that accepts that rather',
     tag,
     raw: ['application/yaml'],
     response: AuthoringDocument,
     handle: async ({ params, headers }) => {
       const found = await findExport(db, params.workflowId)
       if (found === undefined) throw missing(noun, params.workflowId)
-      const json = preferred(headers['accept'], ['application/yaml', 'application/json']) === 'application/json'
+      const json =
+        preferred(headers['accept'], ['application/yaml', 'application/json']) === 'application/json'
       return new Reply<unknown>({
         ...(json ? { body: exportDocument(found) } : { body: exportYaml(found) }),
-        headers: { 'Content-Disposition': attachment(`${found.id}.${json ? 'json' : 'yaml'}`), Vary: 'Accept' },
+        headers: {
+          'Content-Disposition': attachment(`${found.id}.${json ? 'json' : 'yaml'}`),
+          Vary: 'Accept',
+        },
       })
     },
   }),
@@ -164,15 +217,24 @@ export const workflowDefinitionRoutes = ({ db, uses }: { db: Db; uses: { workflo
     status: 201,
     audit: {
       eventType: 'workflow.duplicated',
-      summary: ({ params, body }) => `workflow ${JSON.stringify(params['workflowId'])} duplicated as ${JSON.stringify(bodyName(body))}`,
+      summary: ({ params, body }) =>
+        `workflow ${JSON.stringify(params['workflowId'])} duplicated as ${JSON.stringify(bodyName(body))}`,
     },
     handle: async ({ params, body }) => {
       const found = await findExport(db, params.workflowId)
       if (found === undefined) throw missing(noun, params.workflowId)
-      const document = exportDocument({ ...found, name: body.name, namespace: body.namespace ?? found.namespace })
+      const document = exportDocument({
+        ...found,
+        name: body.name,
+        namespace: body.namespace ?? found.namespace,
+      })
       const { workflow, problems, warnings, id } = readAuthoring(draftOf(AuthoringDocument.parse(document)))
       const taken = id !== undefined && id !== '' && (await workflowExists(db, id))
-      if (taken) problems.push({ path: 'name', message: `${JSON.stringify(id)} is taken by another workflow; choose another name` })
+      if (taken)
+        problems.push({
+          path: 'name',
+          message: `${JSON.stringify(id)} is taken by another workflow; choose another name`,
+        })
       if (workflow === undefined || taken) throw unacceptable(problems)
       return store(db, workflow, warnings)
     },

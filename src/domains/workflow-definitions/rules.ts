@@ -2,10 +2,16 @@ import type { Problem } from '../../refusal.ts'
 import { findCycle } from '../../schedulers/graph.ts'
 import type { ContentEdge } from './content.ts'
 
-/** Bytes of a logical name: it is part of an index entry, which PostgreSQL bounds at 2,704 bytes. */
+/**
+ * The limit of a logical name in bytes. The name is part of an index entry, which PostgreSQL limits
+ * to 2,704 bytes.
+ */
 const logicalNameBytes = 1_500
 
-/** The values that were seen before: one problem per repetition, naming the first. `noun` alone where the value is a key of ours. */
+/**
+ * Repeated values: one problem per repetition, naming the first. `noun` alone where the value is an
+ * internal key.
+ */
 export function duplicates(
   values: readonly (string | undefined)[],
   path: (index: number) => string,
@@ -21,19 +27,36 @@ export function duplicates(
     else
       problems.push({
         path: path(i),
-        message: `${noun}${shown ? ` ${JSON.stringify(value)}` : ''} is already that of ${path(before)}; each must be unique`,
+        message:
+          `${noun}${shown ? ` ${JSON.stringify(value)}` : ''} is already that of ${path(before)}; ` +
+          'each must be unique',
       })
   })
   return problems
 }
 
-/** One cycle by name, as `a -> b -> a`; a long one is shortened in the middle. Nothing when every edge leads forward. */
-export function cycleProblem(names: readonly string[], edges: readonly ContentEdge[], path: string): Problem[] {
+/**
+ * One cycle by name, as `a -> b -> a`; a long one is shortened in the middle. None where every edge
+ * leads forward.
+ */
+export function cycleProblem(
+  names: readonly string[],
+  edges: readonly ContentEdge[],
+  path: string,
+): Problem[] {
   const cycle = findCycle(names.length, edges)
   if (cycle === undefined) return []
   const round = [...cycle, cycle[0] ?? 0].map((node) => names[node] ?? String(node))
-  const shown = round.length <= 21 ? round : [...round.slice(0, 10), `... ${round.length - 20} more ...`, ...round.slice(-10)]
-  return [{ path, message: `the workflow contains a cycle: ${shown.join(' -> ')}; remove one of these dependencies` }]
+  const shown =
+    round.length <= 21
+      ? round
+      : [...round.slice(0, 10), `... ${round.length - 20} more ...`, ...round.slice(-10)]
+  return [
+    {
+      path,
+      message: `the workflow contains a cycle: ${shown.join(' -> ')}; remove one of these dependencies`,
+    },
+  ]
 }
 
 export const logicalNameTrouble = (name: string): string | undefined =>
@@ -44,4 +67,5 @@ export const logicalNameTrouble = (name: string): string | undefined =>
       : undefined
 
 /** The key by which a data dependency is unique within its workflow. */
-export const dataKey = (producer: string, consumer: string, logicalName: string): string => `${producer}\n${consumer}\n${logicalName}`
+export const dataKey = (producer: string, consumer: string, logicalName: string): string =>
+  `${producer}\n${consumer}\n${logicalName}`

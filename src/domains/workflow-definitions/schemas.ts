@@ -1,12 +1,23 @@
 import { z } from 'zod'
-import { Count, Finite, Id, JsonObject, Name, NonNegative, Positive, Text, Timestamp } from '../../http/schema.ts'
+import {
+  Count,
+  Finite,
+  Id,
+  JsonObject,
+  Name,
+  NonNegative,
+  Positive,
+  Text,
+  Timestamp,
+} from '../../http/schema.ts'
 
-// ------------------------------------------------------------------------------------------------------ shared pieces
+// ------------------------------------------------------------------------------------------------------
+// shared pieces
 
 const Arguments = z.array(Text)
 const Environment = z.record(z.string(), Text)
 
-/** What an activity costs in the simulator: seconds at reference speed, or operations. */
+/** The cost of an activity in the simulator: seconds at reference speed, or operations. */
 export const Simulation = z.strictObject({
   model: z.string().max(255).optional(),
   durationSeconds: NonNegative.optional(),
@@ -14,7 +25,11 @@ export const Simulation = z.strictObject({
   parameters: JsonObject.optional(),
 })
 
-const policyShape = { timeoutSeconds: Positive, maxAttempts: z.int().min(1).max(1_000), retryDelaySeconds: NonNegative }
+const policyShape = {
+  timeoutSeconds: Positive,
+  maxAttempts: z.int().min(1).max(1_000),
+  retryDelaySeconds: NonNegative,
+}
 export const Policy = z.strictObject(policyShape)
 const PolicyInput = Policy.partial()
 export type PolicyInput = z.output<typeof PolicyInput>
@@ -22,7 +37,8 @@ export type Policy = z.output<typeof Policy>
 
 const Stage = z.enum(['all', 'declared'])
 
-// --------------------------------------------------------------------------------------------------- authoring document
+// ---------------------------------------------------------------------------------------------------
+// authoring document
 
 export const AuthoringActivity = z.strictObject({
   name: Name,
@@ -63,7 +79,7 @@ export const AuthoringDataDependency = z.strictObject({
 })
 export type AuthoringDataDependency = z.output<typeof AuthoringDataDependency>
 
-/** Members of `spec` that only older documents carry; kept under `metadata.legacy`. */
+/** Members of `spec` that only older documents have; stored under `metadata.legacy`. */
 export const legacySpecShape = {
   runtime: z.unknown().optional(),
   schedule: z.unknown().optional(),
@@ -72,7 +88,10 @@ export const legacySpecShape = {
   volumes: z.unknown().optional(),
 }
 
-/** Members of `spec` that describe the document and not one activity; kept as written, so that an export gives them back. */
+/**
+ * Members of `spec` that describe the document instead of one activity. They are stored as written,
+ * so that an export returns them.
+ */
 const specShape = {
   image: Text.optional(),
   storageClassName: Text.optional(),
@@ -94,15 +113,19 @@ export const AuthoringSpec = z.strictObject({
 export const AuthoringDocument = z.strictObject({ name: Name, spec: AuthoringSpec })
 export type AuthoringDocument = z.output<typeof AuthoringDocument>
 
-/** `spec` without activities, data dependencies and namespace: what is stored beside the rows. */
+/**
+ * `spec` without activities, data dependencies and namespace: the part that is stored beside the
+ * rows.
+ */
 export const RawSpec = z.strictObject(specShape)
 export type RawSpec = z.output<typeof RawSpec>
 
-// -------------------------------------------------------------------------------------------------- WfFormat 1.5 and 1.6
+// --------------------------------------------------------------------------------------------------
+// WfFormat 1.5 and 1.6
 
 const WfCommand = z.looseObject({ program: z.string().optional(), arguments: z.array(z.string()).optional() })
 
-/** The parts of a WfCommons instance that are read; everything else in it is allowed and ignored. */
+/** The members of a WfCommons instance that are read. All others are allowed and ignored. */
 export const WfFormatDocument = z.looseObject({
   name: Name,
   description: z.string().optional(),
@@ -119,7 +142,11 @@ export const WfFormatDocument = z.looseObject({
           outputFiles: z.array(z.string()).optional(),
         }),
       ),
-      files: z.array(z.looseObject({ id: z.string().min(1), sizeInBytes: NonNegative.max(Number.MAX_SAFE_INTEGER) })).optional(),
+      files: z
+        .array(
+          z.looseObject({ id: z.string().min(1), sizeInBytes: NonNegative.max(Number.MAX_SAFE_INTEGER) }),
+        )
+        .optional(),
     }),
     execution: z
       .looseObject({
@@ -141,9 +168,10 @@ export const WfFormatDocument = z.looseObject({
 })
 export type WfFormatDocument = z.output<typeof WfFormatDocument>
 
-// ------------------------------------------------------------------------------------------------------ normalised shape
+// ------------------------------------------------------------------------------------------------------
+// normalised shape
 
-export const Capability = z.enum(['real', 'simulation', 'interactive'])
+export const WorkflowCapability = z.enum(['real', 'simulation', 'interactive'])
 
 const Command = z.strictObject({
   image: Text.optional(),
@@ -164,9 +192,14 @@ export const Activity = z.strictObject({
   externalId: z.string(),
   name: z.string(),
   kind: z.enum(['task', 'service', 'interactive']).meta({ enum: ['task'] }),
-  capabilities: z.array(Capability),
+  capabilities: z.array(WorkflowCapability),
   command: Command,
-  resources: z.strictObject({ cpu: NonNegative, memoryBytes: Count, storageBytes: Count, gpu: NonNegative.optional() }),
+  resources: z.strictObject({
+    cpu: NonNegative,
+    memoryBytes: Count,
+    storageBytes: Count,
+    gpu: NonNegative.optional(),
+  }),
   service: Service.optional(),
   simulation: Simulation.optional(),
   policy: Policy,
@@ -175,7 +208,11 @@ export const Activity = z.strictObject({
 })
 export type Activity = z.output<typeof Activity>
 
-export const Dependency = z.strictObject({ activityId: Id, dependsOnActivityId: Id, type: z.literal('control') })
+export const Dependency = z.strictObject({
+  activityId: Id,
+  dependsOnActivityId: Id,
+  type: z.literal('control'),
+})
 export const DataDependency = z.strictObject({
   producerActivityId: Id,
   consumerActivityId: Id,
@@ -184,8 +221,9 @@ export const DataDependency = z.strictObject({
 })
 
 /**
- * A workflow version as it comes inside a plan or a run (domain-reference 9.2): the shape the service answers with, where everything
- * that has a default may be left out. `versionContent` gives its meaning, `versionProblems` says what is wrong with it.
+ * A workflow version embedded in a plan or a run (domain-reference 9.2): the service's answer form,
+ * where members with a default may be left out. `versionContent` computes its content,
+ * `versionProblems` its problems.
  */
 export const WorkflowVersionDocument = z.strictObject({
   id: Id,
@@ -244,7 +282,7 @@ export const WorkflowVersionDocument = z.strictObject({
 })
 export type WorkflowVersionDocument = z.output<typeof WorkflowVersionDocument>
 
-/** One activity's kind of work: what tables, profiles and calibration are about. */
+/** One activity's kind of work. Tables, profiles and calibration refer to it. */
 export const ActivityType = z.strictObject({
   id: Id,
   name: z.string(),
@@ -258,7 +296,7 @@ export const ActivityType = z.strictObject({
 })
 export type ActivityType = z.output<typeof ActivityType>
 
-/** A definition in the shape the service answers with, as it may be sent back. */
+/** A definition in the service's answer form, as a client may send it back. */
 export const NormalisedDocument = z.strictObject({
   id: Id.optional(),
   externalId: z.string().optional(),
@@ -271,9 +309,13 @@ export const NormalisedDocument = z.strictObject({
 })
 export type NormalisedDocument = z.output<typeof NormalisedDocument>
 
-// -------------------------------------------------------------------------------------------------------------- answers
+// --------------------------------------------------------------------------------------------------------------
+// answers
 
-/** A stored version. The arrays are left out of big workflows: in lists above 1,000 activities, in the detail above 10,000. */
+/**
+ * A stored version. The arrays are left out of big workflows: in lists above 1,000 activities, in
+ * the detail above 10,000.
+ */
 export const WorkflowVersion = z.strictObject({
   id: Id,
   workflowId: Id,
@@ -302,7 +344,7 @@ export const WorkflowDefinition = z.strictObject({
 })
 export type WorkflowDefinition = z.output<typeof WorkflowDefinition>
 
-/** What was accepted and may still not mean what its author thinks. */
+/** A remark on an accepted document that may not mean what its author intends. */
 export const Warning = z.strictObject({ path: z.string(), message: z.string() })
 export const CreatedWorkflow = z.strictObject({ ...WorkflowDefinition.shape, warnings: z.array(Warning) })
 
@@ -319,9 +361,10 @@ const documentForms = [AuthoringDocument, WfFormatDocument, NormalisedDocument].
   return schema
 })
 
-/** The body of create and import: which of the forms it is shows in its keys, so the routes read it by themselves. */
+/** The body of create and import. Its keys determine its form, so the routes read it themselves. */
 export const WorkflowDocument = z.looseObject({}).meta({
   description:
-    'A workflow as its author writes it, or a WfCommons instance (WfFormat 1.5 or 1.6), or a definition as the service answers it',
+    'A workflow as its author writes it, or a WfCommons instance (WfFormat 1.5 or 1.6), or a ' +
+    'definition as the service answers it',
   anyOf: documentForms,
 })

@@ -4,62 +4,82 @@ import { findUsers, type Use } from '../../db/uses.ts'
 import { unacceptable } from '../../refusal.ts'
 import type { NewWorkflow } from './authoring.ts'
 import { contentHash, versionContent, workflowIdOf, type Content } from './content.ts'
-import { versionIdOf } from './names.ts'
-import { arraysOf, detailBound } from './definitions.ts'
+import { firstVersionIdOf } from './names.ts'
+import { contentArrays, detailBound } from './definitions.ts'
 import type { Policy, WorkflowDefinition, WorkflowVersionDocument } from './schemas.ts'
 import { versionProblems } from './version-rules.ts'
 
-// Big lists cross as one JSON text or one array literal each: a parameter per value costs ten times as much.
+// A big list is one parameter, as JSON text or as an array literal: a parameter per value costs ten
+// times as much.
 const intArray = (values: readonly number[]): string => `{${values.join(',')}}`
 
-/** Activities per statement: PostgreSQL spills the rows of a bigger one to disk, which costs a quarter more. */
+/**
+ * Activities per statement: PostgreSQL spills the rows of a bigger one to disk, and that costs a
+ * quarter more.
+ */
 const batch = 1_000
 
 async function insertContent(tx: Db, versionId: string, { activities, edges, data }: Content): Promise<void> {
   for (let start = 0; start < activities.length; start += batch) {
-    const rows = JSON.stringify(activities.slice(start, start + batch).map((activity, i) => ({ position: start + i, ...activity })))
+    const rows = JSON.stringify(
+      activities.slice(start, start + batch).map((activity, i) => ({ position: start + i, ...activity })),
+    )
     await tx.run(sql`
-      insert into activity_definitions (workflow_version_id, position, id, activity_type_id, external_id, name, kind, capabilities, command_spec,
+      insert into activity_definitions (workflow_version_id, position, id, activity_type_id, external_id,
+        name, kind, capabilities, command_spec,
         resource_requirements, service_spec, simulation_spec, policy, priority, metadata)
-      select ${versionId}, position, id, "activityTypeId", "externalId", name, kind, capabilities, command, resources, service, simulation, policy, priority, metadata
-      from json_to_recordset(${rows}::json) as row (position integer, id text, "activityTypeId" text, "externalId" text, name text, kind text, capabilities jsonb,
-        command jsonb, resources jsonb, service jsonb, simulation jsonb, policy jsonb, priority double precision, metadata jsonb)`)
+      select ${versionId}, position, id, "activityTypeId", "externalId", name, kind, capabilities, command,
+        resources, service, simulation, policy, priority, metadata
+      from json_to_recordset(${rows}::json) as row (position integer, id text, "activityTypeId" text,
+        "externalId" text, name text, kind text, capabilities jsonb,
+        command jsonb, resources jsonb, service jsonb, simulation jsonb, policy jsonb, priority double
+          precision, metadata jsonb)`)
   }
   if (edges.length > 0) {
     await tx.run(sql`
       insert into activity_dependencies (workflow_version_id, activity_position, depends_on_position)
-      select ${versionId}, ends.* from unnest(${intArray(edges.map(({ to }) => to))}::integer[], ${intArray(edges.map(({ from }) => from))}::integer[]) as ends`)
+      select ${versionId}, ends.* from unnest(${intArray(edges.map(({ to }) => to))}::integer[],
+        ${intArray(edges.map(({ from }) => from))}::integer[]) as ends`)
   }
   if (data.length > 0) {
     await tx.run(sql`
-      insert into workflow_data_dependencies (workflow_version_id, producer_position, consumer_position, logical_name, size_bytes)
+      insert into workflow_data_dependencies (workflow_version_id, producer_position, consumer_position,
+        logical_name, size_bytes)
       select ${versionId}, ends.producer, ends.consumer, names.name, ends.size
-      from unnest(${intArray(data.map(({ from }) => from))}::integer[], ${intArray(data.map(({ to }) => to))}::integer[], ${intArray(data.map(({ sizeBytes }) => sizeBytes))}::bigint[])
+      from unnest(${intArray(data.map(({ from }) => from))}::integer[],
+        ${intArray(data.map(({ to }) => to))}::integer[], ${intArray(data.map(({ sizeBytes }) => sizeBytes))}::bigint[])
         with ordinality as ends (producer, consumer, size, n)
-      join json_array_elements_text(${JSON.stringify(data.map(({ logicalName }) => logicalName))}::json) with ordinality as names (name, n) using (n)`)
+      join json_array_elements_text(${JSON.stringify(data.map(({ logicalName }) => logicalName))}::json) with
+        ordinality as names (name, n) using (n)`)
   }
 }
 
 const CreatedAtRow = z.object({ createdAt: z.string() })
 
 /**
- * Stores a workflow and answers with it as it is read afterwards. A taken id violates `workflow_definitions_pkey`, whoever was first.
- * Call within a transaction.
+ * Stores a workflow and returns it as a later read does. A taken id violates
+ * `workflow_definitions_pkey`, also under concurrent requests. The caller opens the transaction.
  */
 export async function createWorkflow(tx: Db, workflow: NewWorkflow): Promise<WorkflowDefinition> {
   const { id, name, namespace, content, definitionHash, activityTypes, raw, metadata } = workflow
-  const versionId = versionIdOf(id)
+  const versionId = firstVersionIdOf(id)
   const { createdAt } = await tx.one(
     CreatedAtRow,
-    sql`insert into workflow_definitions (id, external_id, name, namespace) values (${id}, ${id}, ${name}, ${namespace}) returning created_at`,
+    sql`insert into workflow_definitions (id, external_id, name, namespace)
+      values (${id}, ${id}, ${name}, ${namespace}) returning created_at`,
   )
   await tx.run(sql`
     insert into activity_types (id, workflow_id, position, name)
-    select id, ${id}, position, name from json_to_recordset(${JSON.stringify(activityTypes.map((type, position) => ({ position, id: type.id, name: type.name })))}::json)
+    select id, ${id}, position, name from
+      json_to_recordset(${JSON.stringify(
+        activityTypes.map(({ id, name }, position) => ({ position, id, name })),
+      )}::json)
       as row (id text, position integer, name text)`)
   await tx.run(sql`
-    insert into workflow_versions (id, workflow_id, version, definition_hash, activity_count, dependency_count, raw_definition, metadata)
-    values (${versionId}, ${id}, 1, ${definitionHash}, ${content.activities.length}, ${content.edges.length}, ${JSON.stringify(raw)}::jsonb,
+    insert into workflow_versions (id, workflow_id, version, definition_hash, activity_count,
+      dependency_count, raw_definition, metadata)
+    values (${versionId}, ${id}, 1, ${definitionHash}, ${content.activities.length}, ${content.edges.length},
+      ${JSON.stringify(raw)}::jsonb,
       ${metadata === undefined ? null : JSON.stringify(metadata)}::jsonb)`)
   await insertContent(tx, versionId, content)
   const version = {
@@ -74,28 +94,38 @@ export async function createWorkflow(tx: Db, workflow: NewWorkflow): Promise<Wor
     dataDependencyCount: content.data.length,
     ...(metadata === undefined ? {} : { metadata }),
   }
-  const arrays = content.activities.length > detailBound ? {} : arraysOf(versionId, content)
+  const arrays = content.activities.length > detailBound ? {} : contentArrays(versionId, content)
   return { id, externalId: id, name, namespace, createdAt, version: { ...version, ...arrays }, activityTypes }
 }
 
 const DefinitionHashRow = z.object({ definitionHash: z.string() })
 
 /**
- * The content version of a workflow that came inside a plan or a run: the stored version of that id when it says the same, else a version
- * of its own under `<version id>#<16 digits of its hash>`, stored once. The store's own version is never changed. Refuses (422) with
- * everything that is wrong with the document, at paths below `path`.
+ * The content version of a workflow embedded in a plan or a run: the stored version of that id
+ * where the content is the same, else a version of its own under `<version id>#<16 digits of its
+ * hash>`, stored once. The store's own version is never changed.
+ * @throws Refusal 422 with all problems of the document, at paths below `path`
  */
-export async function embedWorkflow(tx: Db, document: WorkflowVersionDocument, path = 'workflow'): Promise<string> {
+export async function embedWorkflow(
+  tx: Db,
+  document: WorkflowVersionDocument,
+  path = 'workflow',
+): Promise<string> {
   const problems = versionProblems(document, path)
   if (problems.length > 0) throw unacceptable(problems)
   const content = versionContent(document)
   const hash = contentHash(content)
-  const stored = await tx.maybe(DefinitionHashRow, sql`select definition_hash from workflow_versions where id = ${document.id}`)
+  const stored = await tx.maybe(
+    DefinitionHashRow,
+    sql`select definition_hash from workflow_versions where id = ${document.id}`,
+  )
   if (stored?.definitionHash === hash) return document.id
   const id = `${document.id}#${hash.slice('sha256:'.length, 'sha256:'.length + 16)}`
   const fresh = await tx.run(sql`
-    insert into workflow_versions (id, workflow_id, version, definition_hash, embedded, activity_count, dependency_count)
-    values (${id}, ${workflowIdOf(document)}, ${document.version ?? 1}, ${hash}, true, ${content.activities.length}, ${content.edges.length})
+    insert into workflow_versions (id, workflow_id, version, definition_hash, embedded, activity_count,
+      dependency_count)
+    values (${id}, ${workflowIdOf(document)}, ${document.version ?? 1}, ${hash}, true,
+      ${content.activities.length}, ${content.edges.length})
     on conflict (id) do nothing`)
   if (fresh > 0) await insertContent(tx, id, content)
   return id
@@ -104,11 +134,19 @@ export async function embedWorkflow(tx: Db, document: WorkflowVersionDocument, p
 const TakenRow = z.object({ taken: z.boolean() })
 
 export const workflowExists = async (db: Db, id: string): Promise<boolean> =>
-  (await db.one(TakenRow, sql`select exists (select 1 from workflow_definitions where id = ${id} or external_id = ${id}) as taken`)).taken
+  (
+    await db.one(
+      TakenRow,
+      sql`select exists (select 1 from workflow_definitions where id = ${id} or external_id = ${id}) as taken`,
+    )
+  ).taken
 
 const HintRow = z.object({ hint: z.string() })
 
-/** Those of the given runtime hints that name neither a runtime (by id, name or driver) nor a kind of driver. */
+/**
+ * The given runtime hints that match neither a runtime (by id, name or driver) nor a kind of
+ * driver.
+ */
 export const unknownRuntimes = async (db: Db, hints: readonly string[]): Promise<string[]> =>
   (
     await db.many(
@@ -119,30 +157,38 @@ export const unknownRuntimes = async (db: Db, hints: readonly string[]): Promise
     )
   ).map(({ hint }) => hint)
 
-/** Whose target is the id of a workflow's version. */
+/** A use of a workflow; the target is the id of its version. */
 export type WorkflowUse = Use<string>
 
 /**
- * Removes a workflow, its version and those embedded copies of it that nothing uses. False when there is none. Refuses (422) while anything
- * is about it; profiles of its activity types refuse by their constraint.
+ * Removes a workflow, its version and the unused embedded copies of it.
+ * @returns false where there is no such workflow
+ * @throws Refusal 422 while a record uses it; profiles of its activity types refuse by their
+ *   constraint
  */
 export async function deleteWorkflow(tx: Db, id: string, uses: readonly WorkflowUse[]): Promise<boolean> {
-  const versionId = versionIdOf(id)
+  const versionId = firstVersionIdOf(id)
   const users = (await findUsers(tx, uses, versionId)).map(({ kind }) => `a ${kind}`)
   if (users.length > 0)
-    throw unacceptable([{ path: 'workflowId', message: `the workflow is used by ${users.join(' and ')}; delete what uses it first` }])
+    throw unacceptable([
+      {
+        path: 'workflowId',
+        message: `the workflow is used by ${users.join(' and ')}; delete what uses it first`,
+      },
+    ])
   await tx.run(sql`delete from workflow_versions where workflow_id = ${id} and not embedded`)
   return (await tx.run(sql`delete from workflow_definitions where id = ${id}`)) > 0
 }
 
-// --------------------------------------------------------------------------------------------------- what the engine reads
+// ---------------------------------------------------------------------------------------------------
+// what the engine reads
 
-/** What the engine starts an activity with. */
+/** The command of an activity, as the engine starts it. */
 export interface ActivityCommand {
   position: number
   id: string
   externalId: string
-  /** `entrypoint` is absent where nothing can be started. */
+  /** `entrypoint` is absent where the activity has no program to start. */
   command: {
     entrypoint?: string
     arguments?: string[]
@@ -177,13 +223,22 @@ interface CommandRow {
 
 const commandsText = `
   select a.position, a.id, a.external_id, a.command_spec, a.resource_requirements, a.policy, a.metadata,
-    (select coalesce(json_agg(json_build_array(x.producer_position, x.logical_name, x.size_bytes) order by x.producer_position, x.logical_name), '[]')
-      from workflow_data_dependencies x where x.workflow_version_id = a.workflow_version_id and x.consumer_position = a.position) as inputs
+    (select coalesce(json_agg(json_build_array(x.producer_position, x.logical_name, x.size_bytes)
+      order by x.producer_position, x.logical_name), '[]')
+      from workflow_data_dependencies x where x.workflow_version_id = a.workflow_version_id
+        and x.consumer_position = a.position) as inputs
   from activity_definitions a where a.workflow_version_id = $1 and a.position = any($2::integer[]) order by a.position`
 
 /** The commands of the activities at `positions` of a content version, by position. */
-export async function loadCommands(db: Db, contentVersionId: string, positions: readonly number[]): Promise<ActivityCommand[]> {
-  const rows = await db.prepared<CommandRow>('workflow_commands', commandsText, [contentVersionId, intArray(positions)])
+export async function loadCommands(
+  db: Db,
+  contentVersionId: string,
+  positions: readonly number[],
+): Promise<ActivityCommand[]> {
+  const rows = await db.prepared<CommandRow>('workflow_commands', commandsText, [
+    contentVersionId,
+    intArray(positions),
+  ])
   return rows.map(
     ({
       position,
@@ -212,7 +267,11 @@ export async function loadCommands(db: Db, contentVersionId: string, positions: 
         expectedOutputs: expectedOutputs ?? [],
         stage: stage ?? 'all',
         ...(workspaceSeedPath === undefined ? {} : { workspaceSeedPath }),
-        inputs: inputs.map(([producerPosition, logicalName, sizeBytes]) => ({ producerPosition, logicalName, sizeBytes })),
+        inputs: inputs.map(([producerPosition, logicalName, sizeBytes]) => ({
+          producerPosition,
+          logicalName,
+          sizeBytes,
+        })),
         metadata: metadata ?? {},
       }
     },

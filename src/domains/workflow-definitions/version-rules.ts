@@ -6,9 +6,10 @@ import { cycleProblem, dataKey, duplicates, logicalNameTrouble } from './rules.t
 import type { WorkflowVersionDocument } from './schemas.ts'
 
 /**
- * Everything wrong with an embedded workflow version (domain-reference 9.2) that its schema does not see, at paths below `path`:
- * ids given twice, edges that name no activity, cycles, capabilities without what they need. Throws `not_built` for services and
- * interactive activities.
+ * All problems of an embedded workflow version (domain-reference 9.2) that its schema does not
+ * find, at paths below `path`: repeated ids, edges to unknown activities, cycles, capabilities
+ * without their requirements.
+ * @throws Refusal `not_built` for services and interactive activities
  */
 export function versionProblems(document: WorkflowVersionDocument, path = 'workflow'): Problem[] {
   const problems: Problem[] = []
@@ -21,7 +22,8 @@ export function versionProblems(document: WorkflowVersionDocument, path = 'workf
 
   document.activities.forEach((activity, i) => {
     const at = `activities.${i}`
-    if (activity.kind !== undefined && activity.kind !== 'task') throw notBuilt(`kind ${activity.kind} at ${path}.${at}.kind`, 'give task')
+    if (activity.kind !== undefined && activity.kind !== 'task')
+      throw notBuilt(`kind ${activity.kind} at ${path}.${at}.kind`, 'give task')
     if (activity.workflowVersionId !== undefined && activity.workflowVersionId !== document.id)
       report(`${at}.workflowVersionId`, `must be ${JSON.stringify(document.id)}, the version it is part of`)
     const capabilities = activity.capabilities ?? []
@@ -29,7 +31,11 @@ export function versionProblems(document: WorkflowVersionDocument, path = 'workf
       report(`${at}.simulation`, 'is required by the capability simulation')
     if (capabilities.includes('real') && (activity.command?.entrypoint ?? '') === '')
       report(`${at}.command.entrypoint`, 'is required by the capability real')
-    if (activity.capabilities === undefined && activity.simulation === undefined && (activity.command?.entrypoint ?? '') === '')
+    if (
+      activity.capabilities === undefined &&
+      activity.simulation === undefined &&
+      (activity.command?.entrypoint ?? '') === ''
+    )
       report(`${at}.command.entrypoint`, 'is required for an activity without simulation')
     if (activity.command?.executable !== undefined)
       problems.push(...executableProblems(activity.command.executable, `${path}.${at}.command.executable`))
@@ -60,6 +66,13 @@ export function versionProblems(document: WorkflowVersionDocument, path = 'workf
     document.dataDependencies?.map(({ producerActivityId, consumerActivityId, logicalName }) =>
       dataKey(producerActivityId, consumerActivityId, logicalName),
     ) ?? []
-  problems.push(...duplicates(keys, (i) => `${path}.dataDependencies.${i}`, 'the combination of producer, consumer and logicalName', false))
+  problems.push(
+    ...duplicates(
+      keys,
+      (i) => `${path}.dataDependencies.${i}`,
+      'the combination of producer, consumer and logicalName',
+      false,
+    ),
+  )
   return problems
 }

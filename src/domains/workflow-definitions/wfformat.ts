@@ -5,7 +5,7 @@ import { slug } from './names.ts'
 import { duplicates } from './rules.ts'
 import type { AuthoringActivity, AuthoringDataDependency, WfFormatDocument } from './schemas.ts'
 
-/** Warnings of one kind that are listed one by one; the rest is counted. */
+/** The number of warnings of one kind that are listed. One more warning counts the rest. */
 const listed = 100
 const defaultNamespace = 'default'
 const tasksPath = 'workflow.specification.tasks'
@@ -14,11 +14,15 @@ type Specification = WfFormatDocument['workflow']['specification']
 type Execution = NonNullable<NonNullable<WfFormatDocument['workflow']['execution']>['tasks']>[number]
 
 /**
- * A WfCommons instance (WfFormat 1.5, 1.6) as a workflow that can be simulated: an activity per task, control edges from parents and
- * children together, a data dependency per file that an edge carries. What was measured becomes the simulation: runtime at reference
- * speed, cores, memory. The command is kept in `metadata` only, since its files are not at hand.
+ * A WfCommons instance (WfFormat 1.5, 1.6) as a workflow that can be simulated: an activity per
+ * task, control edges from parents and children together, a data dependency per file of an edge.
+ * The measurements become the simulation: runtime at reference speed, cores, memory. The command is
+ * stored in `metadata` only, because its files are not available.
  */
-export function readWfFormat(document: WfFormatDocument, override: { name?: string; namespace?: string }): Reading {
+export function readWfFormat(
+  document: WfFormatDocument,
+  override: { name?: string; namespace?: string },
+): Reading {
   const { specification, execution } = document.workflow
   const problems: Problem[] = []
   const warnings: Problem[] = []
@@ -37,7 +41,10 @@ export function readWfFormat(document: WfFormatDocument, override: { name?: stri
   const measured = new Map<string, Execution>()
   execution?.tasks?.forEach((task, i) => {
     if (measured.has(task.id))
-      problems.push({ path: `workflow.execution.tasks.${i}.id`, message: `${JSON.stringify(task.id)} is given twice` })
+      problems.push({
+        path: `workflow.execution.tasks.${i}.id`,
+        message: `${JSON.stringify(task.id)} is listed more than once; list it once`,
+      })
     measured.set(task.id, task)
   })
 
@@ -48,7 +55,9 @@ export function readWfFormat(document: WfFormatDocument, override: { name?: stri
       metadata: {
         format: `wfformat-${document.schemaVersion}`,
         ...(document.description === undefined ? {} : { description: document.description }),
-        ...(execution?.makespanInSeconds === undefined ? {} : { measuredMakespanSeconds: execution.makespanInSeconds }),
+        ...(execution?.makespanInSeconds === undefined
+          ? {}
+          : { measuredMakespanSeconds: execution.makespanInSeconds }),
         externalInputs: flows.external,
       },
     },
@@ -80,26 +89,39 @@ export function readWfFormat(document: WfFormatDocument, override: { name?: stri
   }
 }
 
-/** Per task the positions of its parents: those that it names and those that name it as their child. */
+/**
+ * The positions of each task's parents: those that it names and those that name it as their child.
+ */
 function controlParents(tasks: Specification['tasks'], problems: Problem[]): Set<number>[] {
   const positions = new Map(tasks.map(({ id }, i) => [id, i]))
   const parents = tasks.map(() => new Set<number>())
   tasks.forEach((task, i) => {
     task.parents?.forEach((id, k) => {
       const parent = positions.get(id)
-      if (parent === undefined) problems.push({ path: `${tasksPath}.${i}.parents.${k}`, message: `names no task: ${JSON.stringify(id)}` })
+      if (parent === undefined)
+        problems.push({
+          path: `${tasksPath}.${i}.parents.${k}`,
+          message: `${JSON.stringify(id)} names no task; name the id of one`,
+        })
       else parents[i]?.add(parent)
     })
     task.children?.forEach((id, k) => {
       const child = positions.get(id)
-      if (child === undefined) problems.push({ path: `${tasksPath}.${i}.children.${k}`, message: `names no task: ${JSON.stringify(id)}` })
+      if (child === undefined)
+        problems.push({
+          path: `${tasksPath}.${i}.children.${k}`,
+          message: `${JSON.stringify(id)} names no task; name the id of one`,
+        })
       else parents[child]?.add(i)
     })
   })
   return parents
 }
 
-/** One data dependency per edge and file of more than 0 bytes that its producer writes and its consumer reads. */
+/**
+ * One data dependency per edge and file of more than 0 bytes that its producer writes and its
+ * consumer reads.
+ */
 function fileFlows(
   { tasks, files }: Specification,
   names: readonly string[],
@@ -130,17 +152,25 @@ function fileFlows(
         if (producer === i) continue
         if (parents[i]?.has(producer) === true) {
           if (size !== undefined && size > 0)
-            data.push({ producerActivity: names[producer] ?? '', consumerActivity: names[i] ?? '', logicalName: file, sizeBytes: size })
+            data.push({
+              producerActivity: names[producer] ?? '',
+              consumerActivity: names[i] ?? '',
+              logicalName: file,
+              sizeBytes: size,
+            })
         } else if (loose++ < listed) {
           warnings.push({
             path: `${tasksPath}.${i}.inputFiles`,
-            message: `${JSON.stringify(file)} comes from ${JSON.stringify(tasks[producer]?.id)}, which is no parent; it is not transferred`,
+            message:
+              `${JSON.stringify(file)} comes from ${JSON.stringify(tasks[producer]?.id)}, which is no ` +
+              'parent; it is not transferred',
           })
         }
       }
     }
   })
-  if (loose > listed) warnings.push({ path: tasksPath, message: `${loose - listed} more files are shared without an edge` })
+  if (loose > listed)
+    warnings.push({ path: tasksPath, message: `${loose - listed} more files are shared without an edge` })
   if (unlisted.size > 0) {
     const shown = [...unlisted]
       .slice(0, 3)
@@ -148,10 +178,18 @@ function fileFlows(
       .join(', ')
     warnings.push({
       path: 'workflow.specification.files',
-      message: `${unlisted.size} input files have no entry and count as 0 bytes: ${shown}${unlisted.size > 3 ? ', ...' : ''}`,
+      message:
+        `${unlisted.size} input files have no entry and count as 0 bytes: ` +
+        `${shown}${unlisted.size > 3 ? ', ...' : ''}`,
     })
   }
-  return { data, external: { count: external.size, bytes: [...external].reduce((sum, file) => sum + (sizes.get(file) ?? 0), 0) } }
+  return {
+    data,
+    external: {
+      count: external.size,
+      bytes: [...external].reduce((sum, file) => sum + (sizes.get(file) ?? 0), 0),
+    },
+  }
 }
 
 function activityOf(
@@ -161,7 +199,12 @@ function activityOf(
   measured: Execution | undefined,
 ): AuthoringActivity {
   const program = measured?.command?.program
-  const label = program !== undefined && /^\S{1,100}$/.test(program) ? program : task.name !== task.id ? task.name : undefined
+  const label =
+    program !== undefined && /^\S{1,100}$/.test(program)
+      ? program
+      : task.name !== task.id
+        ? task.name
+        : undefined
   return {
     name,
     cpuLimit: String(measured?.coreCount === undefined || measured.coreCount === 0 ? 1 : measured.coreCount),

@@ -1,30 +1,36 @@
 import type { RuntimeDriver } from './contract/driver.ts'
+import type { ShellStream, SiteShell, TerminalSize } from '../../shell/site-shell.ts'
 import type { OpenedDriver } from './contract/kind.ts'
 
 export interface DriverKeeper {
   /**
-   * The driver of a key, and its shell, as things that stay usable: what lies beneath is opened when it is used, shared by all that give the same
-   * key, and closed and forgotten once nobody has used it for a while. `open` contacts nothing.
+   * The driver of a key, and its shell, both usable at any time. The driver beneath is opened on
+   * use, shared by all callers of the same key, and closed and forgotten after a while without use.
+   * `open` contacts nothing.
    */
   of(key: string, open: () => OpenedDriver): Omit<OpenedDriver, 'close'>
-  /** Drivers that are open. */
+  /** Number of open drivers. */
   count(): number
   close(): Promise<void>
 }
 
 interface Entry {
   opened: OpenedDriver
-  /** Calls under way, names that are waited for, streams that are open. */
+  /** Calls under way, awaited names, open streams. */
   uses: number
   timer: NodeJS.Timeout | undefined
 }
 
-/** A run that goes on within this time finds the driver open: opening one anew costs a few round trips to its site. */
+/**
+ * A run that goes on within this time finds the driver open: opening a new one costs a few round
+ * trips to its site.
+ */
 const usualIdleMs = 60_000
 
 /**
- * Keeps drivers open while they are used. A runtime whose configuration changes has another driver, as a run goes on with the configuration
- * that it was accepted with; the one before is closed when the last run that uses it asks no more.
+ * Keeps drivers open while they are used. A runtime with a changed configuration gets another
+ * driver, because a run goes on with the configuration with which it was accepted. The driver
+ * before is closed when the last run that uses it makes no more calls.
  */
 export function openDriverKeeper({ idleMs = usualIdleMs }: { idleMs?: number } = {}): DriverKeeper {
   const entries = new Map<string, Entry>()
@@ -41,7 +47,7 @@ export function openDriverKeeper({ idleMs = usualIdleMs }: { idleMs?: number } =
     clearTimeout(entry.timer)
     entry.timer = setTimeout(() => {
       if (entry.uses > 0 || entries.get(key) !== entry) return
-      // What goes on beside any call would break off.
+      // Its background work would break off.
       if (entry.opened.driver.isBusy?.() === true) idle(key, entry)
       else shut(key, entry)
     }, idleMs)
@@ -78,7 +84,19 @@ export function openDriverKeeper({ idleMs = usualIdleMs }: { idleMs?: number } =
           leave()
         }
       }
+      const streaming = async (begin: (shell: SiteShell) => Promise<ShellStream>): Promise<ShellStream> => {
+        const { opened, leave } = enter(key, open)
+        try {
+          const stream = await begin(opened.shell)
+          stream.done.then(leave, leave)
+          return stream
+        } catch (error) {
+          leave()
+          throw error
+        }
+      }
       const first = enter(key, open)
+      const hasTerminals = first.opened.shell.terminal !== undefined
       const { kind, capabilities, closeScope } = first.opened.driver
       first.leave()
       return {
@@ -92,25 +110,26 @@ export function openDriverKeeper({ idleMs = usualIdleMs }: { idleMs?: number } =
           collect: (name) => using(({ driver }) => driver.collect(name)),
           logs: (name, stream, range) => using(({ driver }) => driver.logs(name, stream, range)),
           remove: (name) => using(({ driver }) => driver.remove(name)),
-          // It is the others' as well: it goes when nobody uses it.
+          // Other callers share it: it is closed after the last use.
           close: () => Promise.resolve(),
           ...(closeScope === undefined
             ? {}
-            : { closeScope: (scope: string) => using(({ driver }) => driver.closeScope?.(scope) ?? Promise.resolve()) }),
+            : {
+                closeScope: (scope: string) =>
+                  using(({ driver }) => driver.closeScope?.(scope) ?? Promise.resolve()),
+              }),
         },
         shell: {
           run: (script, options) => using(({ shell }) => shell.run(script, options)),
-          async open(script) {
-            const { opened, leave } = enter(key, open)
-            try {
-              const stream = await opened.shell.open(script)
-              stream.done.then(leave, leave)
-              return stream
-            } catch (error) {
-              leave()
-              throw error
-            }
-          },
+          open: (script) => streaming((shell) => shell.open(script)),
+          ...(hasTerminals
+            ? {
+                terminal: (script: string, size: TerminalSize) =>
+                  streaming(
+                    (shell) => shell.terminal?.(script, size) ?? Promise.reject(new Error('no terminal')),
+                  ),
+              }
+            : {}),
           close: () => Promise.resolve(),
         },
       }

@@ -1,35 +1,42 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { DriverError } from '../runtime/contract/driver.ts'
-import { LinkError, type SiteShell, type ShellStream } from '../shell.ts'
+import { LinkError, type SiteShell, type ShellStream } from '../../shell/site-shell.ts'
 
-/** How the streams of one transfer run, and what all of them share. */
+/** How the streams of one transfer run, and their shared state. */
 export interface Traffic {
   signal: AbortSignal | undefined
-  /** No byte for so long, and the link counts as lost. */
+  /** A link without a byte for this long counts as lost. */
   stallMs: number
-  /** Counts what came from the source. */
+  /** Counts the bytes from the source. */
   moved: (bytes: number) => void
 }
 
-export interface Answer {
+export interface ScriptAnswer {
   code: number | null
   stdout: Buffer
   stderr: string
 }
 
-/** What a site that cannot be reached means for whoever waits for it. */
-export const asDriverError = (site: string, error: unknown): unknown =>
+/** The error of callers that wait for a site that cannot be reached. */
+export const asSiteError = (site: string, error: unknown): unknown =>
   error instanceof LinkError
     ? new DriverError(error.permanent ? 'refused' : 'unknown', `${site}: ${error.message}`, { cause: error })
     : error
 
-/** So long may the far end take to write down how far it came, once its input has ended. */
+/** Time for the far end to record its progress, once its input has ended. */
 const farewellMs = 3_000
 
-/** Fails when nothing was heard for `stallMs`, or when asked to; `heard` puts it off. */
-const watchdog = ({ signal, stallMs }: Traffic, fail: (error: Error) => void): { heard: () => void; stop: () => void } => {
-  const timer = setTimeout(() => fail(new LinkError('link', `no byte for ${String(stallMs / 1_000)} s`)), stallMs)
-  const abort = (): void => fail(signal?.reason instanceof Error ? signal.reason : new Error('the transfer was given up'))
+/** Fails after `stallMs` without a sign of life, or when aborted; `heard` restarts the time. */
+const watchdog = (
+  { signal, stallMs }: Traffic,
+  fail: (error: Error) => void,
+): { heard: () => void; stop: () => void } => {
+  const timer = setTimeout(
+    () => fail(new LinkError('link', `no byte for ${String(stallMs / 1_000)} s`)),
+    stallMs,
+  )
+  const abort = (): void =>
+    fail(signal?.reason instanceof Error ? signal.reason : new Error('the transfer was given up'))
   signal?.addEventListener('abort', abort, { once: true })
   if (signal?.aborted === true) abort()
   let stopped = false
@@ -45,13 +52,21 @@ const watchdog = ({ signal, stallMs }: Traffic, fail: (error: Error) => void): {
   }
 }
 
-/** A script with its input, whose output may be large and take long: what counts is that it goes on. */
-export const converse = async (shell: SiteShell, script: string, input: Uint8Array, traffic: Traffic): Promise<Answer> => {
+/**
+ * Runs a script with its input, whose output may be large and take long; it only has to make
+ * progress.
+ */
+export const converse = async (
+  shell: SiteShell,
+  script: string,
+  input: Uint8Array,
+  traffic: Traffic,
+): Promise<ScriptAnswer> => {
   const stream = await shell.open(script)
   const chunks: Buffer[] = []
   let dog: ReturnType<typeof watchdog> | undefined
   try {
-    return await new Promise<Answer>((resolve, reject) => {
+    return await new Promise<ScriptAnswer>((resolve, reject) => {
       dog = watchdog(traffic, reject)
       stream.stdin.on('error', () => undefined)
       stream.stdin.on('drain', dog.heard)
@@ -72,19 +87,19 @@ export const converse = async (shell: SiteShell, script: string, input: Uint8Arr
 }
 
 /**
- * Pumps one stream from site to site. What the target says comes back, with what the source complained of. When anything breaks, the
- * target's input ends, so that it writes down how far it came.
+ * Copies one stream from site to site. Returns the target's output, with the source's errors. When
+ * anything breaks, the target's input ends, so that the target records its progress.
  */
 export const pump = async (
   from: { shell: SiteShell; site: string; script: string; input: Uint8Array },
   to: { shell: SiteShell; site: string; script: string },
   traffic: Traffic,
-): Promise<Answer> => {
+): Promise<ScriptAnswer> => {
   const open = async (end: { shell: SiteShell; site: string; script: string }): Promise<ShellStream> => {
     try {
       return await end.shell.open(end.script)
     } catch (error) {
-      throw asDriverError(end.site, error)
+      throw asSiteError(end.site, error)
     }
   }
   const opened = await Promise.allSettled([open(from), open(to)])
@@ -97,10 +112,11 @@ export const pump = async (
   const chunks: Buffer[] = []
   let dog: ReturnType<typeof watchdog> | undefined
   try {
-    return await new Promise<Answer>((resolve, reject) => {
+    return await new Promise<ScriptAnswer>((resolve, reject) => {
       dog = watchdog(traffic, reject)
       const { heard } = dog
-      for (const stream of [source.stdin, target.stdin, source.stdout, target.stdout]) stream.on('error', () => undefined)
+      for (const stream of [source.stdin, target.stdin, source.stdout, target.stdout])
+        stream.on('error', () => undefined)
       source.stdin.end(from.input)
       source.stdout.on('data', (chunk: Buffer) => {
         heard()
@@ -113,17 +129,22 @@ export const pump = async (
         chunks.push(chunk)
       })
       const given = source.done.catch((error: unknown) => {
-        throw asDriverError(from.site, error)
+        throw asSiteError(from.site, error)
       })
       given.catch((error: unknown) => reject(error as Error))
       target.done.then(
         async ({ code, stderr }) => {
-          // A target that ended before its input did has a reason of its own; the source would wait for ever.
+          // A target that ended before its input did has a reason of its own; the source would wait
+          // for ever.
           if (!source.stdout.readableEnded) source.kill()
-          const said = await given.catch(() => ({ code: null, stderr: '' }))
-          resolve({ code: code === 0 ? said.code : code, stdout: Buffer.concat(chunks), stderr: `${stderr}${said.stderr}`.trim() })
+          const sender = await given.catch(() => ({ code: null, stderr: '' }))
+          resolve({
+            code: code === 0 ? sender.code : code,
+            stdout: Buffer.concat(chunks),
+            stderr: `${stderr}${sender.stderr}`.trim(),
+          })
         },
-        (error: unknown) => reject(asDriverError(to.site, error) as Error),
+        (error: unknown) => reject(asSiteError(to.site, error) as Error),
       )
     })
   } catch (error) {
@@ -132,50 +153,8 @@ export const pump = async (
     target.stdin.end()
     await Promise.race([target.done.catch(() => undefined), delay(farewellMs, undefined, { ref: false })])
     target.kill()
-    throw asDriverError(`${from.site} to ${to.site}`, error)
+    throw asSiteError(`${from.site} to ${to.site}`, error)
   } finally {
     dog?.stop()
-  }
-}
-
-/** At most so many streams at one site, over all transfers: the session has 8 channels for everything, and a file server one disk. */
-const streamsPerSite = 4
-
-interface Gate {
-  order: number
-  busy: number
-  waiting: (() => void)[]
-}
-const gates = new WeakMap<SiteShell, Gate>()
-let lastOrder = 0
-
-const gateOf = (shell: SiteShell): Gate => {
-  const gate = gates.get(shell) ?? { order: ++lastOrder, busy: 0, waiting: [] }
-  gates.set(shell, gate)
-  return gate
-}
-
-const enter = async (gate: Gate): Promise<void> => {
-  if (gate.busy < streamsPerSite) gate.busy++
-  else await new Promise<void>((resolve) => gate.waiting.push(resolve))
-}
-
-const leave = (gate: Gate): void => {
-  const next = gate.waiting.shift()
-  if (next === undefined) gate.busy--
-  else next()
-}
-
-/** Waits for a place at every site, always in the same order of sites, so that two transfers in opposite directions never wait for each other. */
-export const withPlaces = async <T>(shells: readonly SiteShell[], work: () => Promise<T>): Promise<T> => {
-  const entered: Gate[] = []
-  try {
-    for (const gate of [...new Set(shells.map(gateOf))].sort((a, b) => a.order - b.order)) {
-      await enter(gate)
-      entered.push(gate)
-    }
-    return await work()
-  } finally {
-    for (const gate of entered) leave(gate)
   }
 }

@@ -1,10 +1,20 @@
 import { createHash } from 'node:crypto'
 import { posix } from 'node:path'
-import { quote, quoteAll } from '../quote.ts'
+import { quote, quoteAll } from '../../shell/quote.ts'
 import { DriverError } from '../runtime/contract/driver.ts'
-import type { ShellResult, SiteShell } from '../shell.ts'
-import { asDriverError, converse, pump, withPlaces, type Answer, type Traffic } from './carry.ts'
-import { blockBytes, parcelsOf, prefixByNotes, unitKey, unitsOf, type Need, type Parcel, type Unit } from './parcels.ts'
+import type { ShellResult, SiteShell } from '../../shell/site-shell.ts'
+import { asSiteError, converse, pump, type ScriptAnswer, type Traffic } from './carry.ts'
+import { inPlaces } from './places.ts'
+import {
+  blockBytes,
+  parcelsOf,
+  prefixByNotes,
+  unitKey,
+  unitsOf,
+  type MissingPart,
+  type Parcel,
+  type Unit,
+} from './parcels.ts'
 import {
   digestScript,
   finishScript,
@@ -15,7 +25,7 @@ import {
   packScript,
   parseDigests,
   parseNotes,
-  placesOf,
+  pathsBeside,
   prepareScript,
   readPiecesScript,
   runsOf,
@@ -24,28 +34,39 @@ import {
   unpackScript,
   writePiecesScript,
 } from './scripts.ts'
-import { checkDelivered, checkLinks, differenceBetween, parseTree, pathsAsked, textOf, type Tree } from './tree.ts'
+import {
+  checkDelivered,
+  checkLinks,
+  differenceBetween,
+  parseTree,
+  pathsAsked,
+  decodedText,
+  type Tree,
+} from './tree.ts'
 
-/** A machine that the commands of a copy run at. */
-export interface Place {
+/** A machine where the commands of a copy run. */
+export interface CopySite {
   site: string
   shell: SiteShell
 }
 
-/** The way into another site from one of the two: `ssh` of OpenSSH there, with the agent that the session forwards. */
+/**
+ * The way from one of the two sites into the other: `ssh` of OpenSSH there, with the agent that the
+ * session forwards.
+ */
 export interface Door {
   host: string
   port: number
   username: string
-  /** Lines that the other side's key is checked against, and nothing else. */
+  /** Lines for the check of the other side's key; nothing else is used. */
   knownHosts: string
-  /** A shell of the place the door leads from whose session forwards an agent; absent: the place's own. */
+  /** A shell of the source, whose session forwards an agent; absent: the site's own. */
   shell?: SiteShell
 }
 
-export type Route = { by: 'gateway' } | { by: 'source-push' | 'destination-pull'; door: Door }
+export type CopyRoute = { by: 'gateway' } | { by: 'source-push' | 'destination-pull'; door: Door }
 
-/** The direct way is none; the words of the site say why. */
+/** The direct way does not work; the site's message gives the reason. */
 export class NoWayError extends Error {
   constructor(message: string) {
     super(message)
@@ -53,64 +74,101 @@ export class NoWayError extends Error {
   }
 }
 
-/** Sent again this often because digests differ. */
+/** Rounds of sending because digests differ. */
 const rounds = 3
-/** Files up to this are summed by one process, larger ones block by block. */
+/** One process sums files up to this size; larger ones are summed block by block. */
 const summedTogether = 1024 * 1024
-/** Above this the digests of a tree are made by two processes. */
+/** Above this size two processes make the digests of a tree. */
 const summedAlone = 64 * 1024 * 1024
-/** A list of so many bytes is a tree of more than a million files. */
+/** A list of this size is a tree of more than a million files. */
 const mostListBytes = 480 * 1024 * 1024
 const listDeadlineMs = 600_000
 
 const fullDisk = /No space left on device|Disk quota exceeded/
 
-const run = async ({ site, shell }: Place, script: string, input?: Uint8Array): Promise<ShellResult> => {
+const run = async ({ site, shell }: CopySite, script: string, input?: Uint8Array): Promise<ShellResult> => {
   try {
-    return await shell.run(script, { ...(input === undefined ? {} : { input }), maxBytes: mostListBytes, deadlineMs: listDeadlineMs })
+    return await shell.run(script, {
+      ...(input === undefined ? {} : { input }),
+      maxBytes: mostListBytes,
+      deadlineMs: listDeadlineMs,
+    })
   } catch (error) {
-    throw asDriverError(site, error)
+    throw asSiteError(site, error)
   }
 }
 
-const troubleOf = (site: string, doing: string, answer: { code: number | null; stderr: string }): DriverError =>
-  new DriverError('infrastructure', `cannot ${doing} at ${site}: ${answer.stderr.trim() || `exit code ${String(answer.code)}`}`)
+const troubleOf = (
+  site: string,
+  doing: string,
+  answer: { code: number | null; stderr: string },
+): DriverError =>
+  new DriverError(
+    'infrastructure',
+    `cannot ${doing} at ${site}: ${answer.stderr.trim() || `exit code ${String(answer.code)}`}`,
+  )
 
-/** Everything below `directory`, or `paths` of it. Links to the outside and paths that are not there are the producer's fault. */
-export const listTree = async (place: Place, directory: string, paths: readonly string[] | undefined, label: string): Promise<Tree> => {
+/**
+ * Lists all files below `directory`, or its `paths`. Links to the outside and missing paths are the
+ * producer's fault.
+ */
+export const listTree = async (
+  at: CopySite,
+  directory: string,
+  paths: readonly string[] | undefined,
+  label: string,
+): Promise<Tree> => {
   const asked = paths === undefined ? undefined : pathsAsked(paths, label)
-  const answer = await run(place, listScript(directory, asked))
+  const answer = await run(at, listScript(directory, asked))
   if (answer.code === noDirectory)
-    throw new DriverError('refused', `the files of ${label} are not at ${directory} of ${place.site}; it is no directory there`)
+    throw new DriverError(
+      'refused',
+      `the files of ${label} are not at ${directory} of ${at.site}; it is no directory there`,
+    )
   const tree = parseTree(answer.stdout, label)
   if (asked !== undefined) checkDelivered(tree, asked, label)
-  if (answer.code !== 0) throw troubleOf(place.site, `list ${directory}`, answer)
+  if (answer.code !== 0) throw troubleOf(at.site, `list ${directory}`, answer)
   checkLinks(tree, label)
   return tree
 }
 
-/** What is at the target before anything is sent. */
-export type Prepared =
+/** The state of the target before the transfer. */
+export type PreparedTarget =
   | { state: 'existing'; tree: Tree; digests: Map<string, string>; note: unknown }
   | { state: 'partial' | 'fresh'; freeBytes: number | undefined; where: string }
 
-/** Type letter of the record of a manifest that holds the note; `parseTree` passes it over. */
+/** Type letter of the record of a manifest that holds the note; `parseTree` skips it. */
 const noteLetter = 'n'
 
-/** Digests in a manifest stand behind the fields of `parseTree`, one for each unit; `note` is a record of its own, JSON in ASCII. */
+/**
+ * Digests in a manifest follow the fields of `parseTree`, one for each unit; `note` is a record of
+ * its own, JSON in ASCII.
+ */
 const manifestOf = (tree: Tree, digests: ReadonlyMap<string, string>, note: unknown): Buffer => {
   const letters = { file: 'f', directory: 'd', link: 'l' } as const
   const records = [...tree].map(([path, entry]) => {
     const { kind, mode, sizeBytes, modified, target } = entry
-    const sums = kind === 'file' ? [...unitsOf(path, entry)].map((unit) => digests.get(unitKey(unit)) ?? '').join(',') : ''
-    return `${letters[kind]} ${mode.toString(8)} ${String(sizeBytes)} ${String(modified)} ${sums}\0./${path}\0${target}\0`
+    const sums =
+      kind === 'file'
+        ? [...unitsOf(path, entry)].map((unit) => digests.get(unitKey(unit)) ?? '').join(',')
+        : ''
+    return (
+      `${letters[kind]} ${mode.toString(8)} ${String(sizeBytes)} ${String(modified)} ` +
+      `${sums}\0./${path}\0${target}\0`
+    )
   })
-  const json = JSON.stringify(note)?.replace(/[^ -~]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`)
+  const json = JSON.stringify(note)?.replace(
+    /[^ -~]/g,
+    (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`,
+  )
   if (json !== undefined) records.push(`${noteLetter} 0 0 0\0./\0${json}\0`)
   return Buffer.from(records.join(''), 'latin1')
 }
 
-const readManifest = (bytes: Buffer, label: string): { tree: Tree; digests: Map<string, string>; note: unknown } => {
+const readManifest = (
+  bytes: Buffer,
+  label: string,
+): { tree: Tree; digests: Map<string, string>; note: unknown } => {
   const tree = parseTree(bytes, label)
   const digests = new Map<string, string>()
   let note: unknown
@@ -122,14 +180,19 @@ const readManifest = (bytes: Buffer, label: string): { tree: Tree; digests: Map<
     }
     const path = (fields[at + 1] as string).slice(2)
     const sums = (fields[at] as string).split(' ')[4] ?? ''
-    for (const [block, sum] of sums.split(',').entries()) if (sum !== '') digests.set(unitKey({ offset: block * blockBytes, path }), sum)
+    for (const [block, sum] of sums.split(',').entries())
+      if (sum !== '') digests.set(unitKey({ offset: block * blockBytes, path }), sum)
   }
   return { tree, digests, note }
 }
 
-export const prepare = async (place: Place, directory: string, label: string): Promise<Prepared> => {
-  const answer = await run(place, prepareScript(directory))
-  if (answer.code !== 0) throw troubleOf(place.site, `make room for ${directory}`, answer)
+export const prepareTarget = async (
+  at: CopySite,
+  directory: string,
+  label: string,
+): Promise<PreparedTarget> => {
+  const answer = await run(at, prepareScript(directory))
+  if (answer.code !== 0) throw troubleOf(at.site, `make room for ${directory}`, answer)
   const end = answer.stdout.indexOf('\n')
   const state = answer.stdout.subarray(0, end).toString()
   const rest = answer.stdout.subarray(end + 1)
@@ -137,7 +200,7 @@ export const prepare = async (place: Place, directory: string, label: string): P
   if (state === 'occupied')
     throw new DriverError(
       'refused',
-      `${directory} of ${place.site} holds something else already; the files of ${label} cannot be put there`,
+      `${directory} of ${at.site} holds something else already; the files of ${label} cannot be put there`,
     )
   const [, free, where] = /\s(\d+)\s+\d+%\s+(.*)\n$/.exec(rest.toString()) ?? []
   return {
@@ -151,9 +214,9 @@ const filesOf = function* (tree: Tree): Generator<Unit> {
   for (const [path, entry] of tree) if (entry.kind === 'file') yield* unitsOf(path, entry)
 }
 
-/** SHA-256 of units, by their keys, made where they lie. */
+/** SHA-256 of units, by their keys, computed at their site. */
 const digestsAt = async (
-  { site, shell }: Place,
+  { site, shell }: CopySite,
   directory: string,
   units: readonly Unit[],
   tree: Tree,
@@ -181,7 +244,7 @@ const digestsAt = async (
       const answer = await converse(shell, digestScript(directory, pieces), nulList(paths), traffic)
       parseDigests(answer.stdout, digests)
     } catch (error) {
-      throw asDriverError(site, error)
+      throw asSiteError(site, error)
     }
   }
   await Promise.all(
@@ -195,37 +258,55 @@ const digestsAt = async (
   return digests
 }
 
-/** Why what is at the target is not what the manifest says; undefined: it is. */
+/** Why the target does not match the manifest; undefined: it does. */
 export const differenceFromManifest = async (
-  place: Place,
+  at: CopySite,
   directory: string,
   manifest: { tree: Tree; digests: ReadonlyMap<string, string> },
   traffic: Traffic,
 ): Promise<string | undefined> => {
-  const answer = await run(place, listScript(directory))
+  const answer = await run(at, listScript(directory))
   if (answer.code !== 0) return answer.stderr.trim() || 'it cannot be listed'
   const difference = differenceBetween(manifest.tree, parseTree(answer.stdout, directory))
   if (difference !== undefined) return difference
   const units = [...filesOf(manifest.tree)]
-  const digests = await digestsAt(place, directory, units, manifest.tree, traffic)
+  const digests = await digestsAt(at, directory, units, manifest.tree, traffic)
   const wrong = units.find((unit) => digests.get(unitKey(unit)) !== manifest.digests.get(unitKey(unit)))
-  return wrong === undefined ? undefined : `${JSON.stringify(textOf(wrong.path))} has another SHA-256`
+  return wrong === undefined ? undefined : `${JSON.stringify(decodedText(wrong.path))} has another SHA-256`
 }
 
-export const discard = async (place: Place, directory: string): Promise<void> => {
-  const { arriving, manifest } = placesOf(directory)
-  // The manifest goes first: without it the directory is not taken for whole.
-  const answer = await run(place, `rm -f ${quote(manifest)} && rm -rf ${quoteAll([directory, arriving])}`)
-  if (answer.code !== 0) throw troubleOf(place.site, `remove ${directory}`, answer)
+export const discard = async (at: CopySite, directory: string): Promise<void> => {
+  const { arriving, manifest } = pathsBeside(directory)
+  // The manifest is removed first: without it the directory does not count as whole.
+  const answer = await run(at, `rm -f ${quote(manifest)} && rm -rf ${quoteAll([directory, arriving])}`)
+  if (answer.code !== 0) throw troubleOf(at.site, `remove ${directory}`, answer)
 }
 
 const sshOptions = [
-  ...['BatchMode=yes', 'StrictHostKeyChecking=yes', 'GlobalKnownHostsFile=/dev/null', 'UpdateHostKeys=no', 'ConnectTimeout=15'],
-  ...['ServerAliveInterval=15', 'ServerAliveCountMax=4', 'ForwardAgent=no', 'ForwardX11=no', 'Compression=no', 'LogLevel=ERROR'],
+  ...[
+    'BatchMode=yes',
+    'StrictHostKeyChecking=yes',
+    'GlobalKnownHostsFile=/dev/null',
+    'UpdateHostKeys=no',
+    'ConnectTimeout=15',
+  ],
+  ...[
+    'ServerAliveInterval=15',
+    'ServerAliveCountMax=4',
+    'ForwardAgent=no',
+    'ForwardX11=no',
+    'Compression=no',
+    'LogLevel=ERROR',
+  ],
 ].flatMap((option) => ['-o', option])
 
 /** `there` runs at the other end of the door, in a pipe with `here`. */
-const throughDoor = ({ host, port, username, knownHosts }: Door, there: string, here: string, direction: 'push' | 'pull'): string => {
+export const throughDoor = (
+  { host, port, username, knownHosts }: Door,
+  there: string,
+  here: string,
+  direction: 'push' | 'pull',
+): string => {
   const command = quote(`exec /bin/sh -c ${quote(there)}`)
   const address = quoteAll(['-T', '-p', String(port), '-l', username, '--', host])
   const ssh = `ssh ${quoteAll(sshOptions)} -o UserKnownHostsFile="$K" ${address} ${command}`
@@ -238,58 +319,66 @@ ${direction === 'push' ? `${own} | ${ssh}` : `${ssh} | ${own}`}`
 }
 
 export interface CopyRequest {
-  from: Place
-  to: Place
+  from: CopySite
+  to: CopySite
   source: string
   tree: Tree
   directory: string
   label: string
-  route: Route
+  route: CopyRoute
   streams: number
   traffic: Traffic
-  prepared: Extract<Prepared, { state: 'partial' | 'fresh' }>
-  /** What is written down beside the files, in the same step that makes them visible, and read back with them (`Prepared.note`). */
+  prepared: Extract<PreparedTarget, { state: 'partial' | 'fresh' }>
+  /**
+   * Recorded beside the files, in the same step that makes them visible, and read back with them
+   * (`Prepared.note`).
+   */
   note?: () => unknown
 }
 
-/** What an earlier attempt left: what of it is of no use, and what is still needed. */
+/** The remains of an earlier attempt: the useless ones, and what is still needed. */
 interface Survey {
-  needs: Need[]
+  needs: MissingPart[]
   links: string[]
   strangers: string[]
   resumed: boolean
 }
 
-const noteOf = (path: string): string => createHash('sha256').update(path, 'latin1').digest('hex').slice(0, 40)
+const noteOf = (path: string): string =>
+  createHash('sha256').update(path, 'latin1').digest('hex').slice(0, 40)
 
-/** One copy, with what is known of its units so far. */
+/** One copy, with the facts about its units so far. */
 class Copy {
   readonly #request: CopyRequest
   readonly #failure = new AbortController()
   readonly #traffic: Traffic
   readonly #arriving: string
   readonly #complaints = new Set<string>()
-  /** Digests by unit: at the source, and as they came. */
+  /** Digests by unit: at the source, and on arrival. */
   readonly #given = new Map<string, string>()
   readonly #arrived = new Map<string, string>()
-  /** Files whose modes and times are to be set. */
+  /** Files whose modes and times are still to be set. */
   readonly #toSettle = new Set<string>()
 
   constructor(request: CopyRequest) {
     const { signal } = this.#failure
     const { traffic } = request
     this.#request = request
-    this.#traffic = { ...traffic, signal: traffic.signal === undefined ? signal : AbortSignal.any([traffic.signal, signal]) }
-    this.#arriving = placesOf(request.directory).arriving
+    this.#traffic = {
+      ...traffic,
+      signal: traffic.signal === undefined ? signal : AbortSignal.any([traffic.signal, signal]),
+    }
+    this.#arriving = pathsBeside(request.directory).arriving
   }
 
-  async #diskFull(said: string): Promise<DriverError> {
+  async #diskFull(refusal: string): Promise<DriverError> {
     const { to, label } = this.#request
     const { stdout } = await run(to, `LC_ALL=C df -Pk ${quote(this.#arriving)} | tail -n 1`)
     const [, free, where] = /\s(\d+)\s+\d+%\s+(.*)\n$/.exec(stdout.toString()) ?? []
     return new DriverError(
       'infrastructure',
-      `${to.site}: ${said.replaceAll('\n', '; ')}; ${free ?? 'unknown'} KiB free at ${where ?? this.#arriving}, for the files of ${label}`,
+      `${to.site}: ${refusal.replaceAll('\n', '; ')}; ${free ?? 'unknown'} KiB free at ` +
+        `${where ?? this.#arriving}, for the files of ${label}`,
     )
   }
 
@@ -298,7 +387,8 @@ class Copy {
     const files = posix.join(this.#arriving, 'files')
     const links = [...tree].filter(([, { kind }]) => kind === 'link').map(([path]) => path)
     const units = [...filesOf(tree)]
-    if (prepared.state === 'fresh') return { needs: units.map((unit) => ({ unit, has: 0 })), links, strangers: [], resumed: false }
+    if (prepared.state === 'fresh')
+      return { needs: units.map((unit) => ({ unit, has: 0 })), links, strangers: [], resumed: false }
     const [answer, noted] = await Promise.all([run(to, listScript(files)), run(to, notesScript(directory))])
     if (answer.code !== 0) throw troubleOf(to.site, `read ${this.#arriving}`, answer)
     const listed = parseTree(answer.stdout, label)
@@ -316,7 +406,10 @@ class Copy {
       const single = (tree.get(unit.path)?.sizeBytes ?? 0) <= blockBytes
       return single
         ? there.sizeBytes
-        : Math.min(prefixByNotes(notes.get(noteOf(unit.path)) ?? '', unit), Math.max(0, there.sizeBytes - unit.offset))
+        : Math.min(
+            prefixByNotes(notes.get(noteOf(unit.path)) ?? '', unit),
+            Math.max(0, there.sizeBytes - unit.offset),
+          )
     }
     const found = units.map((unit) => ({ unit, has: had(unit) }))
     const whole = found
@@ -335,7 +428,7 @@ class Copy {
     }
   }
 
-  /** Which units that are there as a whole have the digest that they have at the source. */
+  /** The complete units whose digest is the same as at the source. */
   async #verified(files: string, whole: readonly Unit[], listed: Tree): Promise<Set<string>> {
     const { from, to, source, tree } = this.#request
     const [ours, theirs] = await Promise.all([
@@ -343,7 +436,9 @@ class Copy {
       digestsAt(from, source, whole, tree, this.#traffic),
     ])
     for (const [key, digest] of theirs) this.#given.set(key, digest)
-    const right = new Set(whole.filter((unit) => ours.get(unitKey(unit)) === theirs.get(unitKey(unit))).map(unitKey))
+    const right = new Set(
+      whole.filter((unit) => ours.get(unitKey(unit)) === theirs.get(unitKey(unit))).map(unitKey),
+    )
     for (const key of right) this.#arrived.set(key, this.#given.get(key) as string)
     for (const unit of whole) {
       const [there, asked] = [listed.get(unit.path), tree.get(unit.path)]
@@ -352,7 +447,7 @@ class Copy {
     return right
   }
 
-  /** When one fails the others stop too, and have written down how far they came when this rejects. */
+  /** When one fails the others stop too, and have recorded their progress when this rejects. */
   async #together(work: readonly Promise<unknown>[]): Promise<void> {
     const ends = await Promise.allSettled(
       work.map((one) =>
@@ -362,27 +457,36 @@ class Copy {
         }),
       ),
     )
-    if (this.#failure.signal.aborted && ends.some(({ status }) => status === 'rejected')) throw this.#failure.signal.reason
+    if (this.#failure.signal.aborted && ends.some(({ status }) => status === 'rejected'))
+      throw this.#failure.signal.reason
   }
 
-  async #carry(parcel: Parcel, list: number): Promise<Answer> {
+  async #carry(parcel: Parcel, list: number): Promise<ScriptAnswer> {
     const { from, to, source, directory, route } = this.#request
     const traffic = this.#traffic
-    const give = parcel.kind === 'pack' ? packScript(source, parcel.bytes) : readPiecesScript(source, parcel.pieces)
-    const take = parcel.kind === 'pack' ? unpackScript(directory, list, parcel.bytes) : writePiecesScript(directory, parcel.pieces, noteOf)
+    const give =
+      parcel.kind === 'pack' ? packScript(source, parcel.bytes) : readPiecesScript(source, parcel.pieces)
+    const take =
+      parcel.kind === 'pack'
+        ? unpackScript(directory, list, parcel.bytes)
+        : writePiecesScript(directory, parcel.pieces, noteOf)
     const input = parcel.kind === 'pack' ? nulList(parcel.members) : new Uint8Array()
     if (route.by === 'gateway')
-      return withPlaces([from.shell, to.shell], () => pump({ ...from, script: give, input }, { ...to, script: take }, traffic))
+      return inPlaces([from.shell, to.shell], () =>
+        pump({ ...from, script: give, input }, { ...to, script: take }, traffic),
+      )
     const push = route.by === 'source-push'
-    const place = push ? from : to
-    const shell = route.door.shell ?? place.shell
-    const script = push ? throughDoor(route.door, take, give, 'push') : throughDoor(route.door, give, take, 'pull')
-    const answer = await withPlaces([from.shell, to.shell], async () => {
+    const at = push ? from : to
+    const shell = route.door.shell ?? at.shell
+    const script = push
+      ? throughDoor(route.door, take, give, 'push')
+      : throughDoor(route.door, give, take, 'pull')
+    const answer = await inPlaces([from.shell, to.shell], async () => {
       try {
-        // Nothing is heard but a digest at the end of each block.
+        // The only output is a digest at the end of each block.
         return await converse(shell, script, input, { ...traffic, stallMs: traffic.stallMs * 5 })
       } catch (error) {
-        throw asDriverError(place.site, error)
+        throw asSiteError(at.site, error)
       }
     })
     if (answer.code !== 0 && !fullDisk.test(answer.stderr))
@@ -405,28 +509,37 @@ class Copy {
     await this.#together(Array.from({ length: Math.min(this.#request.streams, parcels.length) }, lane))
   }
 
-  /** The first of these was sent often enough and is not the same. */
-  #unverified(needs: readonly Need[]): DriverError {
+  /** The first of these was sent often enough and still differs. */
+  #unverified(needs: readonly MissingPart[]): DriverError {
     const { from, to, label } = this.#request
-    const { unit } = needs[0] as Need
+    const { unit } = needs[0] as MissingPart
     const [there, here] = [this.#given.get(unitKey(unit)), this.#arrived.get(unitKey(unit))]
-    const difference = `${JSON.stringify(textOf(unit.path))} has SHA-256 ${there ?? 'nothing'} at ${from.site} and ${here ?? 'nothing'} at ${to.site}`
-    return new DriverError('infrastructure', [`the files of ${label} cannot be verified: ${difference}`, ...this.#complaints].join('; '))
+    const difference =
+      `${JSON.stringify(decodedText(unit.path))} has SHA-256 ${there ?? 'nothing'} at ${from.site} and ` +
+      `${here ?? 'nothing'} at ${to.site}`
+    return new DriverError(
+      'infrastructure',
+      [`the files of ${label} cannot be verified: ${difference}`, ...this.#complaints].join('; '),
+    )
   }
 
-  /** Sends what is needed, once. @returns what has not arrived as it is at the source. */
+  /** Sends the needed units, once. @returns those that did not arrive unchanged. */
   async #send(
-    needs: readonly Need[],
+    needs: readonly MissingPart[],
     links: readonly string[],
     before: { strangers: readonly string[]; directories: readonly string[] },
-  ): Promise<Need[]> {
+  ): Promise<MissingPart[]> {
     const { from, to, source, tree, directory, streams } = this.#request
     const parcels = parcelsOf(tree, needs, links, streams)
     const lists = parcels.map((parcel) =>
       nulList(parcel.kind === 'pack' ? parcel.members.filter((path) => tree.get(path)?.kind === 'file') : []),
     )
     const [strange, made] = [nulList(before.strangers), nulList(before.directories)]
-    const lengths = { strangers: strange.length, directories: made.length, lists: lists.map(({ length }) => length) }
+    const lengths = {
+      strangers: strange.length,
+      directories: made.length,
+      lists: lists.map(({ length }) => length),
+    }
     const set = await run(to, setupScript(directory, lengths), Buffer.concat([strange, made, ...lists]))
     if (fullDisk.test(set.stderr)) throw await this.#diskFull(set.stderr.trim())
     if (set.code !== 0) throw troubleOf(to.site, `make room for ${directory}`, set)
@@ -435,11 +548,15 @@ class Copy {
     await this.#together([summing, this.#sendAll(parcels)])
     for (const [key, digest] of await summing) this.#given.set(key, digest)
     return wanted
-      .filter((unit) => this.#given.get(unitKey(unit)) === undefined || this.#given.get(unitKey(unit)) !== this.#arrived.get(unitKey(unit)))
+      .filter(
+        (unit) =>
+          this.#given.get(unitKey(unit)) === undefined ||
+          this.#given.get(unitKey(unit)) !== this.#arrived.get(unitKey(unit)),
+      )
       .map((unit) => ({ unit, has: 0 }))
   }
 
-  /** Modes and times, then all at once under its name. */
+  /** Sets modes and times, then renames the whole into place. */
   async #finish(): Promise<void> {
     const { to, tree, directory, label, note } = this.#request
     const byMode = new Map<number, string[]>()
@@ -453,7 +570,11 @@ class Copy {
       settleScript(
         directory,
         modes.map(({ mode, list }) => ({ mode, length: list.length })),
-        [...this.#toSettle].map((path) => ({ path, mode: tree.get(path)?.mode ?? 0o600, modified: tree.get(path)?.modified ?? 0 })),
+        [...this.#toSettle].map((path) => ({
+          path,
+          mode: tree.get(path)?.mode ?? 0o600,
+          modified: tree.get(path)?.modified ?? 0,
+        })),
       ),
       Buffer.concat(modes.map(({ list }) => list)),
     )
@@ -462,7 +583,10 @@ class Copy {
     if (difference !== undefined)
       throw new DriverError(
         'infrastructure',
-        [`the files of ${label} did not arrive at ${to.site} as they are: ${difference}`, ...this.#complaints].join('; '),
+        [
+          `the files of ${label} did not arrive at ${to.site} as they are: ${difference}`,
+          ...this.#complaints,
+        ].join('; '),
       )
     const finished = await run(to, finishScript(directory), manifestOf(tree, this.#given, note?.()))
     if (fullDisk.test(finished.stderr)) throw await this.#diskFull(finished.stderr.trim())
@@ -474,7 +598,9 @@ class Copy {
     const survey = await this.#survey()
     const missing = survey.needs.reduce((sum, { unit, has }) => sum + unit.length - has, 0)
     if (prepared.freeBytes !== undefined && missing > prepared.freeBytes)
-      throw await this.#diskFull(`${String(Math.ceil(missing / 1024))} KiB have no room (No space left on device)`)
+      throw await this.#diskFull(
+        `${String(Math.ceil(missing / 1024))} KiB have no room (No space left on device)`,
+      )
     const directories = [...tree].filter(([, { kind }]) => kind === 'directory').map(([path]) => path)
     let needs = await this.#send(survey.needs, survey.links, { strangers: survey.strangers, directories })
     for (let round = 2; needs.length > 0; round++) {
@@ -487,7 +613,7 @@ class Copy {
 }
 
 /**
- * Brings `tree` from the source to the target, going on with what is there, until every unit has the digest that it has at the source;
- * only then it appears under `directory`.
+ * Brings `tree` from the source to the target and resumes from the existing files, until every unit
+ * has the digest of the source; only then it appears under `directory`.
  */
 export const copy = (request: CopyRequest): Promise<{ resumed: boolean }> => new Copy(request).run()

@@ -1,16 +1,22 @@
-import type { Entry, Tree } from './tree.ts'
+import type { TreeEntry, Tree } from './tree.ts'
 
-/** A large file is verified, and goes on after a cut, block by block. At 16 MiB a block costs 4 processes, 1 % of its time. */
+/**
+ * A large file is verified, and resumed after a cut, block by block. At 16 MiB a block costs 4
+ * processes, 1 % of its time.
+ */
 export const blockBytes = 16 * 1024 * 1024
-/** Files below this travel in tar streams; those above as pieces, so that a cut in the middle of one costs nothing. */
+/**
+ * Smaller files travel in tar streams; larger ones as pieces, so that a cut in the middle of one
+ * costs nothing.
+ */
 const packedBelow = 4 * 1024 * 1024
 const packBytes = 8 * 1024 * 1024
 const packFiles = 4_096
 const runBytes = { least: blockBytes, most: 256 * 1024 * 1024 }
-/** A file of which less has come is sent again as a whole. */
+/** A file of which fewer bytes have arrived is sent again as a whole. */
 const keptFrom = 256 * 1024
 
-/** What has one digest: a file up to `blockBytes`, or a block of a larger one. */
+/** The range of one digest: a file up to `blockBytes`, or a block of a larger one. */
 export interface Unit {
   path: string
   /** Where it begins in its file, in bytes. */
@@ -18,48 +24,60 @@ export interface Unit {
   length: number
 }
 
-/** The unit's key in maps of digests. A path may hold anything, so the number comes first. */
-export const unitKey = ({ offset, path }: { offset: number; path: string }): string => `${String(offset)} ${path}`
+/**
+ * The unit's key in maps of digests. A path may contain any character, so the number comes first.
+ */
+export const unitKey = ({ offset, path }: { offset: number; path: string }): string =>
+  `${String(offset)} ${path}`
 
-export const unitsOf = function* (path: string, { sizeBytes }: Entry): Generator<Unit> {
+export const unitsOf = function* (path: string, { sizeBytes }: TreeEntry): Generator<Unit> {
   for (let offset = 0; offset === 0 || offset < sizeBytes; offset += blockBytes)
     yield { path, offset, length: Math.min(blockBytes, sizeBytes - offset) }
 }
 
 /** Bytes from `start` up to `end` of a file; `end` is a block's or the file's. */
-export interface Piece {
+export interface FilePiece {
   path: string
   start: number
   end: number
 }
 
-/** What goes through one stream. */
+/** The content of one stream. */
 export type Parcel =
   /** A tar stream. `members` are files and links. */
-  { kind: 'pack'; members: string[]; bytes: number } | { kind: 'pieces'; pieces: Piece[]; bytes: number }
+  { kind: 'pack'; members: string[]; bytes: number } | { kind: 'pieces'; pieces: FilePiece[]; bytes: number }
 
-/** What is missing of a file at the target: whole, or from somewhere within its units. */
-export interface Need {
+/** The missing part of a file at the target: the whole, or from an offset within its units. */
+export interface MissingPart {
   unit: Unit
-  /** Bytes of the unit that are there. */
+  /** Bytes of the unit that have arrived. */
   has: number
 }
 
 /**
- * Splits what is missing into streams: small files and links into packs of 8 MiB, the rest into runs of neighbouring blocks that fill
- * `streams` streams evenly.
+ * Splits the missing parts into streams: small files and links into packs of 8 MiB, the rest into
+ * runs of neighbouring blocks that fill `streams` streams evenly.
  */
-export const parcelsOf = (tree: Tree, needs: readonly Need[], links: readonly string[], streams: number): Parcel[] => {
+export const parcelsOf = (
+  tree: Tree,
+  needs: readonly MissingPart[],
+  links: readonly string[],
+  streams: number,
+): Parcel[] => {
   const parcels: Parcel[] = []
   let pack: Extract<Parcel, { kind: 'pack' }> | undefined
   const member = (path: string, bytes: number): void => {
-    if (pack === undefined || (pack.bytes + bytes > packBytes && pack.members.length > 0) || pack.members.length === packFiles)
+    if (
+      pack === undefined ||
+      (pack.bytes + bytes > packBytes && pack.members.length > 0) ||
+      pack.members.length === packFiles
+    )
       parcels.push((pack = { kind: 'pack', members: [], bytes: 0 }))
     pack.members.push(path)
     pack.bytes += bytes
   }
   for (const path of links) member(path, 0)
-  const large: Need[] = []
+  const large: MissingPart[] = []
   for (const need of needs) {
     const { path, length } = need.unit
     const whole = length === (tree.get(path)?.sizeBytes ?? 0)
@@ -83,8 +101,8 @@ export const parcelsOf = (tree: Tree, needs: readonly Need[], links: readonly st
 }
 
 /**
- * How much of a block is there from its beginning on, by the notes that were made behind every write: `start count` a line, in any
- * order, from several streams.
+ * How many bytes of a block have arrived from its beginning on, by the notes after every write:
+ * `start count` a line, in any order, from several streams.
  */
 export const prefixByNotes = (notes: string, { offset, length }: Unit): number => {
   const spans = notes

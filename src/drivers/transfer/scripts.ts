@@ -1,66 +1,95 @@
 import { posix } from 'node:path'
-import { quote, quoteAll } from '../quote.ts'
-import { blockBytes, type Piece, type Unit } from './parcels.ts'
-import { bytesOf, textOf } from './tree.ts'
+import { assign, call, readProgram, sumProgram } from '../../shell/program.ts'
+import { quote } from '../../shell/quote.ts'
+import { blockBytes, type FilePiece, type Unit } from './parcels.ts'
+import { byteTextOf, decodedText } from './tree.ts'
 
 /**
- * What runs at the ends: POSIX `sh` with GNU find, tar and coreutils. Names of files go in as NUL-separated lists on standard input
- * wherever there may be many.
+ * The scripts at the two ends: POSIX `sh` with GNU find, tar and coreutils. Names of files are
+ * NUL-separated lists on standard input wherever there may be many.
  */
 
-/** Where a transfer to `directory` keeps what it has so far, and what it says about it afterwards. */
-export const placesOf = (directory: string): { arriving: string; manifest: string } => {
-  const beside = (ending: string): string => posix.join(posix.dirname(directory), `.${posix.basename(directory)}.${ending}`)
+/** Where a transfer to `directory` keeps its progress, and its manifest afterwards. */
+export const pathsBeside = (directory: string): { arriving: string; manifest: string } => {
+  const beside = (ending: string): string =>
+    posix.join(posix.dirname(directory), `.${posix.basename(directory)}.${ending}`)
   return { arriving: beside('arriving'), manifest: beside('manifest') }
 }
 
-export const nulList = (paths: Iterable<string>): Buffer => Buffer.from([...paths].map((path) => `./${path}\0`).join(''), 'latin1')
-
-/** `f` is the file of these bytes. Octal digits where the name is not text: what takes scripts takes text. */
-const fileIs = (path: string): string => {
-  const text = textOf(path)
-  if (bytesOf(text) === path) return `f=${quote(`./${text}`)}`
-  const octal = [...Buffer.from(`./${path}x`, 'latin1')].map((byte) => `\\${byte.toString(8).padStart(3, '0')}`).join('')
-  return `f=$(printf ${quote(octal)}); f=\${f%x}`
+const program = (name: string): string => readProgram(import.meta.dirname, `${name}.sh`)
+const programs = {
+  prepare: program('prepare'),
+  notes: program('notes'),
+  finish: program('finish'),
+  use: program('use'),
+  disuse: program('disuse'),
+  list: program('list'),
+  digest: program('digest'),
+  next: program('next'),
+  setup: program('setup'),
+  pack: program('pack'),
+  unpack: program('unpack'),
+  give: program('give'),
+  take: program('take'),
+  settle: program('settle'),
 }
 
-const format = quote('%y %m %s %T@\\0%p\\0%l\\0')
+const besideOf = (directory: string): string => {
+  const { arriving, manifest } = pathsBeside(directory)
+  return assign({ DIRECTORY: directory, ARRIVING: arriving, MANIFEST: manifest })
+}
+
+export const nulList = (paths: Iterable<string>): Buffer =>
+  Buffer.from([...paths].map((path) => `./${path}\0`).join(''), 'latin1')
+
+/**
+ * `FILE` is the file of these bytes. Octal digits where the name is not text: scripts have to be
+ * text.
+ */
+const fileIs = (path: string): string => {
+  const text = decodedText(path)
+  if (byteTextOf(text) === path) return `FILE=${quote(`./${text}`)}`
+  const octal = [...Buffer.from(`./${path}x`, 'latin1')]
+    .map((byte) => `\\${byte.toString(8).padStart(3, '0')}`)
+    .join('')
+  return `FILE=$(printf ${quote(octal)}); FILE=\${FILE%x}`
+}
+
+/** Calls of a program's functions, one a line. */
+const calls = (lines: readonly string[]): string => lines.map((line) => `${line}\n`).join('')
+
 export const noDirectory = 44
 
-/** Lists a directory, or some paths in it with their parents, for `parseTree`. Ends with `noDirectory` where there is none. */
-export const listScript = (directory: string, paths?: { asked: readonly string[]; parents: readonly string[] }): string => {
-  const enter = `export LC_ALL=C; [ -d ${quote(directory)} ] && [ ! -L ${quote(directory)} ] || exit ${String(noDirectory)}; cd ${quote(directory)} || exit 1`
-  if (paths === undefined) return `${enter}\nexec find . -printf ${format}`
-  const list = (names: readonly string[], depth: string): string =>
-    names.length === 0
-      ? ':'
-      : `printf '%s\\0' ${quoteAll(names.map((name) => `./${name}`))} | xargs -0 sh -c 'exec find "$@" ${depth} -printf "$F"' sh`
-  return `${enter}\nexport F=${format}\n${list(paths.parents, '-maxdepth 0')} && ${list(paths.asked, '')}`
+/**
+ * The program of `list.sh`: lists a directory, or some paths in it with their parents, for
+ * `parseTree`. Ends with `noDirectory` where there is none.
+ */
+export const listScript = (
+  directory: string,
+  paths?: { asked: readonly string[]; parents: readonly string[] },
+): string => {
+  const begin = `${assign({ DIRECTORY: directory })}${programs.list}`
+  if (paths === undefined) return `${begin}whole`
+  const list = (name: string, all: readonly string[]): string =>
+    all.length === 0 ? ':' : call(name, ...all.map((path) => `./${path}`))
+  return `${begin}${list('parents', paths.parents)} && ${list('below', paths.asked)}`
 }
 
-/** OpenSSL has the processor's own instructions (1,200 MiB/s against 290 of coreutils 9.1 on one machine), where it is there. */
-const sum = `case $(openssl dgst -sha256 -r </dev/null 2>/dev/null) in
-e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855*) sum() { openssl dgst -sha256 -r; } ;;
-*) sum() { sha256sum; } ;;
-esac
-B=${String(blockBytes)}
-digest() { h=$(dd if="$1" bs=262144 iflag=skip_bytes,count_bytes skip="$2" count="$3" status=none | sum); printf '%s %s %s\\0' "\${h%% *}" "$2" "$f"; }`
+const digests = `${assign({ BLOCK: blockBytes })}${sumProgram}${programs.digest}`
 
-const sumListed = 'xargs -0 -r sha256sum -z --'
-
-/** SHA-256 of the files on standard input, and of neighbouring blocks of large ones, for `parseDigests`. */
-export const digestScript = (directory: string, runs: readonly Piece[]): string =>
-  [
-    `export LC_ALL=C; cd ${quote(directory)} || exit 1`,
-    sumListed,
-    ...(runs.length === 0 ? [] : [sum]),
-    'blocks() { o=$1; while [ "$o" -lt "$2" ]; do e=$((o + B)); [ "$e" -le "$2" ] || e=$2; digest "$f" "$o" $((e - o)); o=$e; done; }',
+/**
+ * The program of `digest.sh`: SHA-256 of the files on standard input, and of neighbouring blocks of
+ * large ones, for `parseDigests`.
+ */
+export const digestScript = (directory: string, runs: readonly FilePiece[]): string =>
+  `export LC_ALL=C; cd ${quote(directory)} || exit 1\n${digests}${calls([
+    'listed',
     ...runs.map(({ path, start, end }) => `${fileIs(path)}; blocks ${String(start)} ${String(end)}`),
-  ].join('\n')
+  ])}`
 
 /** Neighbouring blocks as one run. */
-export const runsOf = (units: readonly Unit[]): Piece[] => {
-  const runs: Piece[] = []
+export const runsOf = (units: readonly Unit[]): FilePiece[] => {
+  const runs: FilePiece[] = []
   for (const { path, offset, length } of units) {
     const last = runs.at(-1)
     if (last?.path === path && last.end === offset) last.end = offset + length
@@ -77,36 +106,11 @@ export const parseDigests = (output: Buffer, into: Map<string, string>): void =>
   }
 }
 
-/**
- * Says what is at the target: `existing` with its manifest, `occupied`, `partial` or `fresh`, on the first line; then free KiB and the
- * words of `df`. What an earlier transfer left running is ended first: asked (dd then says how far it came), after a second by force.
- */
-export const prepareScript = (directory: string): string => {
-  const { arriving, manifest } = placesOf(directory)
-  return `export LC_ALL=C; umask 077
-D=${quote(directory)}; A=${quote(arriving)}; M=${quote(manifest)}
-if [ -d "$D" ] && [ -f "$M" ]; then echo existing; exec cat "$M"; fi
-if [ -d "$D" ] && [ -n "$(ls -A "$D" | head -n 1)" ]; then echo occupied; exit 0; fi
-state=fresh
-if [ -d "$A/files" ]; then
-  state=partial; tries=0
-  while :; do
-    signal=INT; [ "$tries" -lt 20 ] || signal=KILL; left=
-    for c in /proc/[0-9]*/cwd; do
-      if [ "$c" -ef "$A" ] || [ "$c" -ef "$A/files" ]; then p=\${c#/proc/}; kill -s "$signal" "\${p%/cwd}" 2>/dev/null && left=1; fi
-    done
-    [ -n "$left" ] && [ "$tries" -lt 40 ] || break
-    tries=$((tries + 1)); sleep 0.05
-  done
-fi
-mkdir -p "$A/files" "$A/notes" "$A/lists" || exit 1
-echo "$state"; df -Pk "$A" | tail -n 1`
-}
+/** The program of `prepare.sh`: prints the state of the target. */
+export const prepareScript = (directory: string): string => `${besideOf(directory)}${programs.prepare}`
 
-/** What was noted of large files, for `parseNotes`: name NUL text NUL. */
-export const notesScript = (directory: string): string =>
-  `cd ${quote(placesOf(directory).arriving)}/notes || exit 1
-for n in *; do [ -f "$n" ] || continue; printf '%s\\0' "$n"; cat "$n"; printf '\\0'; done`
+/** The program of `notes.sh`: the notes about large files, for `parseNotes`. */
+export const notesScript = (directory: string): string => `${besideOf(directory)}${programs.notes}`
 
 export const parseNotes = (output: Buffer): Map<string, string> => {
   const fields = output.toString('latin1').split('\0')
@@ -115,104 +119,75 @@ export const parseNotes = (output: Buffer): Map<string, string> => {
   return notes
 }
 
-/** Cuts standard input at known places: `dd` takes exactly so many bytes from a pipe, which `head` does not promise. */
-const next = (bytes: number): string => `dd bs=${String(bytes)} count=1 iflag=fullblock status=none`
-
 /**
- * Takes away what does not belong there, makes the directories and leaves a list for each pack. Standard input: the three, one after
- * the other, with these lengths.
+ * The program of `setup.sh`: removes files that do not belong there, makes the directories and
+ * writes a list for each pack. Standard input: the three, one after the other, with these lengths.
  */
-export const setupScript = (directory: string, lengths: { strangers: number; directories: number; lists: readonly number[] }): string =>
-  [
-    `export LC_ALL=C; umask 077; cd ${quote(placesOf(directory).arriving)}/files || exit 1`,
-    ...(lengths.strangers === 0 ? [] : [`${next(lengths.strangers)} | xargs -0 rm -rf -- || exit 1`]),
-    ...(lengths.directories === 0 ? [] : [`${next(lengths.directories)} | xargs -0 mkdir -p -- || exit 1`]),
-    ...lengths.lists.map((bytes, list) =>
-      bytes === 0 ? `: > ../lists/${String(list)}` : `${next(bytes)} > ../lists/${String(list)} || exit 1`,
-    ),
-  ].join('\n')
+export const setupScript = (
+  directory: string,
+  lengths: { strangers: number; directories: number; lists: readonly number[] },
+): string =>
+  `${besideOf(directory)}${programs.next}${programs.setup}${calls([
+    ...(lengths.strangers === 0 ? [] : [`strangers ${String(lengths.strangers)}`]),
+    ...(lengths.directories === 0 ? [] : [`directories ${String(lengths.directories)}`]),
+    ...lengths.lists.map((bytes, list) => `list ${String(list)} ${String(bytes)}`),
+  ])}`
 
 /** Blocks of 64 KiB, the size of a pipe; small packs are not padded to it. */
-const blocking = (bytes: number): string => (bytes < 1024 * 1024 ? '20' : '128')
+const blocking = (bytes: number): number => (bytes < 1024 * 1024 ? 20 : 128)
 
-/** Standard input: the names. */
+/** The program of `pack.sh`. Standard input: the names. */
 export const packScript = (directory: string, bytes: number): string =>
-  `export LC_ALL=C; cd ${quote(directory)} && exec tar -c -f - -b ${blocking(bytes)} --format=gnu --no-recursion --hard-dereference --owner=0 --group=0 --numeric-owner --null --no-unquote --verbatim-files-from -T -`
+  `${assign({ DIRECTORY: directory, BLOCKING: blocking(bytes) })}${programs.pack}`
 
+/** The program of `unpack.sh`: unpacks the files of a list, and prints their digests. */
 export const unpackScript = (directory: string, list: number, bytes: number): string =>
-  `export LC_ALL=C; umask 077; cd ${quote(placesOf(directory).arriving)}/files && tar -x -p -f - -b ${blocking(bytes)} --no-same-owner && ${sumListed} < ../lists/${String(list)}`
+  `${besideOf(directory)}${assign({ LIST: list, BLOCKING: blocking(bytes) })}${digests}${programs.unpack}`
 
-export const readPiecesScript = (directory: string, pieces: readonly Piece[]): string =>
-  [
-    `export LC_ALL=C; cd ${quote(directory)} || exit 1`,
-    'give() { dd if="$f" bs=262144 iflag=skip_bytes,count_bytes skip="$1" count=$(($2 - $1)) status=none || exit 1; }',
-    ...pieces.map(({ path, start, end }) => `${fileIs(path)}; give ${String(start)} ${String(end)}`),
-  ].join('\n')
+/** The program of `give.sh`: prints pieces of files. */
+export const readPiecesScript = (directory: string, pieces: readonly FilePiece[]): string =>
+  `${assign({ DIRECTORY: directory })}${programs.give}${calls(
+    pieces.map(({ path, start, end }) => `${fileIs(path)}; give ${String(start)} ${String(end)}`),
+  )}`
+
+/** The program of `take.sh`: writes pieces at their offsets, and notes its progress. */
+export const writePiecesScript = (
+  directory: string,
+  pieces: readonly FilePiece[],
+  noteOf: (path: string) => string,
+): string =>
+  `${besideOf(directory)}${digests}${programs.take}${calls([
+    ...pieces.map(
+      ({ path, start, end }) =>
+        `${fileIs(path)}; NOTE=${quote(noteOf(path))}; take ${String(start)} ${String(end)}`,
+    ),
+    'wait',
+  ])}`
 
 /**
- * Writes pieces where they belong. Behind every block it notes how far it came, also when the stream ends early, and reads the block
- * back for its digest while the next one comes.
+ * The program of `settle.sh`: sets modes and times of files that did not come by tar; then prints
+ * the list of all files. Standard input: directories, those of a mode together.
  */
-export const writePiecesScript = (directory: string, pieces: readonly Piece[], noteOf: (path: string) => string): string =>
-  [
-    `export LC_ALL=C; umask 077; cd ${quote(placesOf(directory).arriving)}/files || exit 1; trap : INT`,
-    sum,
-    `N='
-'
-take() {
-  o=$1
-  while [ "$o" -lt "$2" ]; do
-    b=$((o - o % B)); e=$((b + B)); [ "$e" -le "$2" ] || e=$2
-    r=$(dd of="$f" bs=262144 iflag=fullblock,count_bytes oflag=seek_bytes conv=notrunc seek="$o" count=$((e - o)) 2>&1); s=$?
-    n=\${r##*"$N"}; n=\${n%% *}
-    case $n in '' | *[!0-9]*) n=0 ;; esac
-    printf '%s %s\\n' "$o" "$n" >> "../notes/$t"
-    if [ "$s" != 0 ] || [ "$n" != $((e - o)) ]; then printf '%s\\n' "$r" >&2; wait; exit 1; fi
-    wait
-    digest "$f" "$b" $((e - b)) &
-    o=$e
-  done
-}`,
-    ...pieces.map(({ path, start, end }) => `${fileIs(path)}; t=${quote(noteOf(path))}; take ${String(start)} ${String(end)}`),
-    'wait',
-  ].join('\n')
-
-/** Modes and times of what did not come by tar; then the list of all that is there. Standard input: directories, those of a mode together. */
 export const settleScript = (
   directory: string,
   modes: readonly { mode: number; length: number }[],
   pieces: readonly { path: string; mode: number; modified: number }[],
 ): string =>
-  [
-    `export LC_ALL=C; cd ${quote(placesOf(directory).arriving)}/files || exit 1`,
-    ...modes.map(({ mode, length }) => `${next(length)} | xargs -0 chmod ${mode.toString(8)} -- || exit 1`),
+  `${besideOf(directory)}${programs.next}${programs.settle}${calls([
+    ...modes.map(({ mode, length }) => `modes ${String(length)} ${mode.toString(8)}`),
     ...pieces.map(
-      ({ path, mode, modified }) => `${fileIs(path)}; chmod ${mode.toString(8)} "$f" && touch -d @${String(modified)} "$f" || exit 1`,
+      ({ path, mode, modified }) => `${fileIs(path)}; settle ${mode.toString(8)} ${String(modified)}`,
     ),
-    `exec find . -printf ${format}`,
-  ].join('\n')
+    'whole',
+  ])}`
 
-/** Standard input: the manifest. The rename is the moment in which the files are there. */
-export const finishScript = (directory: string): string => {
-  const { arriving, manifest } = placesOf(directory)
-  return `export LC_ALL=C; umask 077
-D=${quote(directory)}; A=${quote(arriving)}; M=${quote(manifest)}
-cat > "$A/manifest" && mv -f "$A/manifest" "$M" && mv -T "$A/files" "$D" && rm -rf "$A"`
-}
+/** The program of `finish.sh`; standard input: the manifest. */
+export const finishScript = (directory: string): string => `${besideOf(directory)}${programs.finish}`
 
-/** Leaves a mark that the task `name` uses what comes under these keys, before it comes, and says which are there. */
+/** The program of `use.sh`: the task `name` uses the files of these keys. */
 export const markScript = (root: string, name: string, keys: readonly string[]): string =>
-  `umask 077; mkdir -p ${quote(root)} && cd ${quote(root)} || exit 1
-for k in ${quoteAll(keys)}; do
-  i=0; until mkdir -p "$k.uses" && : > "$k.uses/"${quote(name)}; do i=$((i + 1)); [ "$i" -lt 9 ] || exit 1; done
-  [ ! -d "$k" ] || echo "$k"
-done`
+  `${assign({ ROOT: root, NAME: name })}${programs.use}${call('use', ...keys)}`
 
-/** Takes the task's marks away, and with the last mark what came (with the names of `placesOf`); says what went. */
+/** The program of `disuse.sh`, for files with the names of `pathsBeside`. */
 export const unmarkScript = (root: string, name: string): string =>
-  `cd ${quote(root)} 2>/dev/null || exit 0
-for u in *.uses/${quote(name)}; do
-  [ -e "$u" ] || continue
-  rm -f "$u"; d=\${u%/*}; k=\${d%.uses}
-  if rmdir "$d" 2>/dev/null; then rm -f ".$k.manifest"; rm -rf "$k" ".$k.arriving"; echo "$k"; fi
-done`
+  `${assign({ ROOT: root, NAME: name })}${programs.disuse}`

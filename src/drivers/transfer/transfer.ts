@@ -6,22 +6,32 @@ import {
   discard,
   listTree,
   NoWayError,
-  prepare,
+  prepareTarget,
   type Door,
-  type Place,
-  type Prepared,
-  type Route,
+  type CopySite,
+  type PreparedTarget,
+  type CopyRoute,
 } from './copy.ts'
-import { choose, sharedPath, transferStrategies, type EdgeFacts, type Mount, type TransferStrategy } from './strategy.ts'
+import {
+  choose,
+  sharedPath,
+  transferStrategies,
+  type EdgeFacts,
+  type Mount,
+  type TransferStrategy,
+} from './strategy.ts'
 import { contentBytes, differenceBetween, fileCount, type Tree } from './tree.ts'
 
-/** One side of a transfer: how it is reached, and what is known about where it is. */
-export interface End extends Place {
-  /** The machine, where two sites may be one (`local@a` and a connection to `a`). */
+/** One side of a transfer: how it is reached, and its known places. */
+export interface TransferSide extends CopySite {
+  /** The machine, where two sites may be the same one (`local@a` and a connection to `a`). */
   host?: string
-  /** Storages that the runtime's binding names, with the absolute path under which the site sees them. */
+  /** Storages that the runtime's binding names, with their absolute mount paths at the site. */
   mounts: readonly Mount[]
-  /** Other sites that this one may reach by itself, for copies that do not pass through us. */
+  /**
+   * Other sites that this one may reach by itself, for copies that do not pass through this
+   * process.
+   */
   reach?: readonly Reach[]
 }
 
@@ -31,17 +41,26 @@ export interface Reach extends Door {
 }
 
 export interface TransferRequest {
-  /** Deterministic: the same files to the same place have the same name, in whatever process. For messages and logs. */
+  /**
+   * Deterministic: the same files to the same place have the same name, in any process. For
+   * messages and logs.
+   */
   name: string
-  from: End
-  to: End
-  /** `directory` is absolute at `from`; `paths` are relative to it and bring whole trees; absent: everything below. */
+  from: TransferSide
+  to: TransferSide
+  /**
+   * `directory` is absolute at `from`; `paths` are relative to it and name whole trees; absent: all
+   * files below.
+   */
   source: { directory: string; paths?: readonly string[] }
   /** Absolute at `to`. Built beside its place and renamed into it when every digest is right. */
   directory: string
-  /** Who made the files, for messages. */
+  /** The producer of the files, for messages. */
   label: string
-  /** Whose transfer it is. What it moved is written down beside the files, so that whoever finds them whole later can say it (`movedFor`). */
+  /**
+   * The consumer that caused the transfer. The moved amounts are recorded beside the files, so that
+   * a later finder of the whole can report them (`movedFor`).
+   */
   for?: string
   signal?: AbortSignal
   limits?: Partial<TransferLimits>
@@ -50,30 +69,31 @@ export interface TransferRequest {
 export interface TransferLimits {
   /** Streams at once in one transfer. */
   streams: number
-  /** No byte for so long, and the link counts as lost. Default 60 s. */
+  /** A link without a byte for this long counts as lost. Default 60 s. */
   stallMs: number
 }
 
 export interface TransferOutcome {
   strategy: TransferStrategy
-  /** Why this one, and why none of those before it. */
+  /** Why this one was chosen, and why none of those before it. */
   reason: string
-  /** Where the files are at the target: `directory`, or where they were already. */
+  /** Where the files are at the target: `directory`, or their place before. */
   directory: string
   /** Content of all files. */
   bytes: number
-  /** What left the source, with packing and with what was sent twice; of direct copies the content. */
+  /** Bytes that left the source, with packing and repeats; for direct copies the content. */
   networkBytes: number
   /** Regular files and symbolic links. */
   files: number
   /** Seconds since epoch, by this machine's clock. */
   startedAt: number
   finishedAt: number
-  /** Something of an earlier attempt was kept. */
+  /** The transfer reused files of an earlier attempt. */
   resumed: boolean
   /**
-   * `for` of the transfer that moved the files, this one or an earlier one that found its end unheard: strategy, amounts and times are that
-   * transfer's. Absent where nothing moved, or where nobody was named.
+   * `for` of the transfer that moved the files, this one or an earlier one whose end was not
+   * reported: strategy, amounts and times are that transfer's. Absent where nothing moved, or where
+   * no consumer was named.
    */
   movedFor?: string
   verified: true
@@ -81,7 +101,7 @@ export interface TransferOutcome {
 
 const defaults: TransferLimits = { streams: 4, stallMs: 60_000 }
 
-/** What is kept beside the files about the transfer that brought them. */
+/** The record, beside the files, of the transfer that brought them. */
 const Note = z.object({
   movedFor: z.string(),
   strategy: z.enum(transferStrategies),
@@ -93,8 +113,16 @@ const Note = z.object({
   finishedAt: z.number(),
 })
 
-/** The files as the target sees them are those of the source, by names, kinds and sizes; else why not. */
-const differenceThere = async (to: End, directory: string, tree: Tree, request: TransferRequest): Promise<string | undefined> => {
+/**
+ * Whether the target's files are those of the source, by names, kinds and sizes; otherwise the
+ * difference.
+ */
+const differenceThere = async (
+  to: TransferSide,
+  directory: string,
+  tree: Tree,
+  request: TransferRequest,
+): Promise<string | undefined> => {
   try {
     return differenceBetween(tree, await listTree(to, directory, request.source.paths, request.label))
   } catch (error) {
@@ -106,19 +134,24 @@ const differenceThere = async (to: End, directory: string, tree: Tree, request: 
 /**
  * Brings files from one site to another, or finds that nothing has to move.
  *
- * Doing it again, in any process and after a cut at any point, goes on with what is at the target. Nothing is visible under
- * `directory` before every file there has the SHA-256 that it has at the source. Names, modes, times (whole seconds) and links are
- * kept; hard links become copies.
+ * A repeat, in any process and after a cut at any point, resumes from the files at the target.
+ * Nothing is visible under `directory` before every file there has the source's SHA-256. Names,
+ * modes, times (whole seconds) and links are kept; hard links become copies.
  *
- * @throws DriverError `unknown` when a site cannot be reached (ask again: it goes on), `user` for links to the outside and undelivered
- * paths, `refused` for a source that is not there, `infrastructure` with the site's words for a full or broken disk.
+ * @throws DriverError `unknown` when a site cannot be reached (a repeat resumes), `user` for
+ *   links to the outside and undelivered paths, `refused` for a missing source,
+ *   `infrastructure` with the site's message for a full or broken disk.
  */
 export const transfer = async (request: TransferRequest): Promise<TransferOutcome> => {
   const { from, to, source, directory, label } = request
   const limits = { ...defaults, ...request.limits }
   const startedAt = Date.now() / 1000
   let networkBytes = 0
-  const traffic: Traffic = { signal: request.signal, stallMs: limits.stallMs, moved: (bytes) => (networkBytes += bytes) }
+  const traffic: Traffic = {
+    signal: request.signal,
+    stallMs: limits.stallMs,
+    moved: (bytes) => (networkBytes += bytes),
+  }
   const failed = new Map<TransferStrategy, string>()
   let resumed = false
   let tried = false
@@ -132,16 +165,26 @@ export const transfer = async (request: TransferRequest): Promise<TransferOutcom
   // Files that are there already need no source.
   listing.catch(() => undefined)
 
-  const mayGo = (end: End, other: End): Door | undefined => end.reach?.find(({ site }) => site === other.site)
+  const mayGo = (end: TransferSide, other: TransferSide): Door | undefined =>
+    end.reach?.find(({ site }) => site === other.site)
   const [push, pull] = [mayGo(from, to), mayGo(to, from)]
   const shared = sharedPath(source.directory, from.mounts, to.mounts)
   const sameMachine = from.site === to.site || (from.host !== undefined && from.host === to.host)
-  const facts = (bytes: number): EdgeFacts => ({ shared, sameMachine, mayPush: push !== undefined, mayPull: pull !== undefined, bytes })
+  const facts = (bytes: number): EdgeFacts => ({
+    shared,
+    sameMachine,
+    mayPush: push !== undefined,
+    mayPull: pull !== undefined,
+    bytes,
+  })
 
-  /** Asks once what is at the target. What is whole there is verified, and thrown away when it has changed. */
-  let prepared: Prepared | undefined
+  /**
+   * Reads the state of the target once. Complete files are verified, and removed when they have
+   * changed.
+   */
+  let prepared: PreparedTarget | undefined
   const existing = async (): Promise<TransferOutcome | undefined> => {
-    prepared = await prepare(to, directory, label)
+    prepared = await prepareTarget(to, directory, label)
     if (prepared.state !== 'existing') {
       failed.set('use-existing', 'nothing whole is there')
       return undefined
@@ -159,8 +202,11 @@ export const transfer = async (request: TransferRequest): Promise<TransferOutcom
     return undefined
   }
 
-  // Where nothing has to move nothing is looked for, and nothing prepared.
-  const found = shared === undefined && !sameMachine ? await existing() : void failed.set('use-existing', 'the files need not be brought')
+  // Where nothing has to move, nothing is looked up or prepared.
+  const found =
+    shared === undefined && !sameMachine
+      ? await existing()
+      : void failed.set('use-existing', 'the files need not be brought')
   if (found !== undefined) return found
 
   const tree = await listing
@@ -181,7 +227,8 @@ export const transfer = async (request: TransferRequest): Promise<TransferOutcom
           ['destination-pull', pull],
         ] as const
       ).find(([by]) => by === strategy)
-      const route: Route = direct?.[1] === undefined ? { by: 'gateway' } : { by: direct[0], door: direct[1] }
+      const route: CopyRoute =
+        direct?.[1] === undefined ? { by: 'gateway' } : { by: direct[0], door: direct[1] }
       const own = (): Partial<TransferOutcome> => (request.for === undefined ? {} : { movedFor: request.for })
       try {
         const done = await copy({
@@ -195,9 +242,12 @@ export const transfer = async (request: TransferRequest): Promise<TransferOutcom
           streams: limits.streams,
           traffic,
           prepared,
-          note: () => (request.for === undefined ? undefined : { ...outcome(strategy, reason, tree, directory), ...own() }),
+          note: () =>
+            request.for === undefined
+              ? undefined
+              : { ...outcome(strategy, reason, tree, directory), ...own() },
         })
-        // What a direct way brought before it failed is of this very attempt.
+        // Files that a direct way brought before it failed belong to this attempt.
         resumed = done.resumed && !tried
         return { ...outcome(strategy, reason, tree, directory), ...own() }
       } catch (error) {

@@ -3,37 +3,43 @@ import { DriverError } from '../runtime/contract/driver.ts'
 import { isInside, linkStaysInside } from '../runtime/local/staging.ts'
 
 /**
- * What lies below a directory at a site. Paths are relative to it and hold one character per byte (latin1): a file's name is bytes, and
- * not every name is text.
+ * The files below a directory at a site. Paths are relative to it and hold one character per byte
+ * (latin1): a file's name is bytes, and not every name is text.
  */
-export type Tree = Map<string, Entry>
+export type Tree = Map<string, TreeEntry>
 
-export interface Entry {
+export interface TreeEntry {
   kind: 'file' | 'directory' | 'link'
-  /** Permission bits, set-id bits not among them. */
+  /** Permission bits, without set-id bits. */
   mode: number
   sizeBytes: number
-  /** Last change, whole seconds since epoch: what tar keeps. */
+  /** Last change, whole seconds since epoch: the precision of tar. */
   modified: number
-  /** Of a symbolic link; else empty. */
+  /** Target of a symbolic link; else empty. */
   target: string
 }
 
-/** More than this is packed by who made it, not by us: the list alone would be 100 MB. */
+/** The producer has to pack larger trees: the list alone would be 100 MB. */
 export const mostEntries = 1_000_000
 
-export const bytesOf = (text: string): string => Buffer.from(text, 'utf8').toString('latin1')
-export const textOf = (bytes: string): string => Buffer.from(bytes, 'latin1').toString('utf8')
-const shown = (bytes: string): string => JSON.stringify(textOf(bytes))
+export const byteTextOf = (text: string): string => Buffer.from(text, 'utf8').toString('latin1')
+export const decodedText = (bytes: string): string => Buffer.from(bytes, 'latin1').toString('utf8')
+const shown = (bytes: string): string => JSON.stringify(decodedText(bytes))
 
-const kinds: Record<string, Entry['kind'] | undefined> = { f: 'file', d: 'directory', l: 'link' }
+const kinds: Record<string, TreeEntry['kind'] | undefined> = { f: 'file', d: 'directory', l: 'link' }
 
-/** From the output of `listScript`: `type mode size seconds` NUL path NUL link NUL. Sockets, pipes and devices are no data. */
+/**
+ * Parses the output of `listScript`: `type mode size seconds` NUL path NUL link NUL. Sockets, pipes
+ * and devices are not data.
+ */
 export const parseTree = (output: Buffer, label: string): Tree => {
   const tree: Tree = new Map()
   const fields = output.toString('latin1').split('\0')
   if (fields.length > mostEntries * 3 + 1)
-    throw new DriverError('refused', `${label} leaves more than ${mostEntries.toLocaleString('en')} files; pack them into archives`)
+    throw new DriverError(
+      'refused',
+      `${label} leaves more than ${mostEntries.toLocaleString('en')} files; pack them into archives`,
+    )
   for (let at = 0; at + 2 < fields.length; at += 3) {
     const [type = '', mode = '', size = '', seconds = ''] = (fields[at] as string).split(' ')
     const kind = kinds[type]
@@ -51,26 +57,43 @@ export const parseTree = (output: Buffer, label: string): Tree => {
 }
 
 /** `a/b/c` as `a/b/c`, its parents `a`, `a/b`. */
-export const pathsAsked = (paths: readonly string[], label: string): { asked: string[]; parents: string[] } => {
+export const pathsAsked = (
+  paths: readonly string[],
+  label: string,
+): { asked: string[]; parents: string[] } => {
   const parents = new Set<string>()
   const asked = paths.map((path) => {
-    if (!isInside(path)) throw new DriverError('refused', `path ${JSON.stringify(path)} of ${label} is not inside its work directory`)
+    if (!isInside(path))
+      throw new DriverError(
+        'refused',
+        `path ${JSON.stringify(path)} of ${label} is not inside its work directory`,
+      )
     const normal = posix.normalize(path).replace(/\/$/, '')
-    for (let slash = normal.indexOf('/'); slash > 0; slash = normal.indexOf('/', slash + 1)) parents.add(normal.slice(0, slash))
+    for (let slash = normal.indexOf('/'); slash > 0; slash = normal.indexOf('/', slash + 1))
+      parents.add(normal.slice(0, slash))
     return normal
   })
   return { asked, parents: [...parents] }
 }
 
-/** Every asked path is there, below directories that are none by a link only. */
-export const checkDelivered = (tree: Tree, { asked, parents }: { asked: string[]; parents: string[] }, label: string): void => {
+/** Checks that every requested path is there, below real directories and not through a link. */
+export const checkDelivered = (
+  tree: Tree,
+  { asked, parents }: { asked: string[]; parents: string[] },
+  label: string,
+): void => {
   const missing = asked.find(
     (path) =>
-      !tree.has(bytesOf(path)) ||
-      parents.some((parent) => path.startsWith(`${parent}/`) && tree.get(bytesOf(parent))?.kind !== 'directory'),
+      !tree.has(byteTextOf(path)) ||
+      parents.some(
+        (parent) => path.startsWith(`${parent}/`) && tree.get(byteTextOf(parent))?.kind !== 'directory',
+      ),
   )
   if (missing === undefined) return
-  throw new DriverError('user', `${label} did not leave ${JSON.stringify(missing)}; declare it among its expected outputs`)
+  throw new DriverError(
+    'user',
+    `${label} did not leave ${JSON.stringify(missing)}; declare it among its expected outputs`,
+  )
 }
 
 export const checkLinks = (tree: Tree, label: string): void => {
@@ -83,13 +106,14 @@ export const checkLinks = (tree: Tree, label: string): void => {
   }
 }
 
-/** The first difference in names, kinds, sizes and links, in words; undefined: none. */
+/** The first difference in names, kinds, sizes and links, as text; undefined: none. */
 export const differenceBetween = (one: Tree, other: Tree): string | undefined => {
   for (const [path, entry] of one) {
     const twin = other.get(path)
     if (twin === undefined) return `${shown(path)} is not there`
     if (twin.kind !== entry.kind) return `${shown(path)} is a ${twin.kind} there`
-    if (twin.sizeBytes !== entry.sizeBytes) return `${shown(path)} has ${String(twin.sizeBytes)} of ${String(entry.sizeBytes)} bytes there`
+    if (twin.sizeBytes !== entry.sizeBytes)
+      return `${shown(path)} has ${String(twin.sizeBytes)} of ${String(entry.sizeBytes)} bytes there`
     if (twin.target !== entry.target) return `${shown(path)} is a link to ${shown(twin.target)} there`
   }
   for (const path of other.keys()) if (!one.has(path)) return `${shown(path)} is there only`

@@ -1,7 +1,9 @@
 # shellcheck shell=sh
-# What an array runs for one of its elements. Before it: `choose INDEX` sets script (NAME.TOKEN) and, for a task that makes its own script and
-# work directory, from, size and directory; `supervise` becomes the supervisor of the task. FOLDER: of the records. INDEX: of the element.
-# PACK: the texts of those that are packed. RESTARTS: how often the scheduler has run the element again; empty where it may not do that.
+# The script of an array for one of its elements. The text before it defines `choose INDEX`, which
+# sets script (NAME.TOKEN) and, for a task that creates its own script and work directory, from,
+# size and directory; and `supervise`, which becomes the supervisor of the task. FOLDER: of the
+# records. INDEX: of the element. PACK: the packed texts. RESTARTS: how often the scheduler has run
+# the element again; empty where it may not do that.
 
 cd "$FOLDER" || exit 66
 # shellcheck disable=SC2034 # `unpack` reads size
@@ -9,10 +11,12 @@ script= size=
 choose "$INDEX"
 [ -n "$script" ] || exit 64
 name=${script%%.*}
-# A task with a verdict is over, even if the scheduler runs it once more.
+# A task with a verdict is over, even if the scheduler runs it again.
 [ -e "$name.verdict" ] && exit 0
-# The scheduler took it away and runs it once more: the record of the earlier start is put aside, unless the task had come to an end of its own.
-if [ "${RESTARTS:-0}" -gt 0 ] && grep -q '^start ' "$name.task" && ! grep '^exit .*\.$' "$name.task" | grep -qv '^exit [0-9]* stopped '; then
+# The scheduler took the task away and runs it again: the record of the earlier start is put aside,
+# unless the task had ended by itself.
+if [ "${RESTARTS:-0}" -gt 0 ] && grep -q '^start ' "$name.task" &&
+  ! grep '^exit .*\.$' "$name.task" | grep -qv '^exit [0-9]* stopped '; then
   mv "$name.task" "$name.task.$RESTARTS"
 fi
 unpack

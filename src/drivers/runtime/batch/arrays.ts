@@ -1,18 +1,23 @@
 import { hash } from 'node:crypto'
 import type { BatchArray, BatchTerms } from './scheduler.ts'
 
-/** Of every array's name: tells our jobs from the user's own. */
+/** Prefix of every array's name: it distinguishes our jobs from the user's own. */
 export const arrayNamePrefix = 'orrery-'
 
-const textOf = (request: object): string => JSON.stringify(Object.entries(request).sort(([a], [b]) => (a < b ? -1 : 1)))
+const textOf = (request: object): string =>
+  JSON.stringify(Object.entries(request).sort(([a], [b]) => (a < b ? -1 : 1)))
 
 /** A key that equal requests share. */
 export const requestKey = (request: object): string => hash('sha256', textOf(request), 'hex').slice(0, 32)
 
-/** Tasks with equal requests together, in arrays of at most `arraySize`, in the order given. */
+/** Groups tasks with equal requests into arrays of at most `arraySize`, in the given order. */
 export function arraysOf<Request extends object>(
   requests: ReadonlyMap<string, Request>,
-  { arraySize, nameWords = [], limitSecondsOf }: Pick<BatchTerms<Request>, 'arraySize' | 'nameWords' | 'limitSecondsOf'>,
+  {
+    arraySize,
+    nameWords = [],
+    limitSecondsOf,
+  }: Pick<BatchTerms<Request>, 'arraySize' | 'nameWords' | 'limitSecondsOf'>,
 ): BatchArray<Request>[] {
   const groups = new Map<string, { request: Request; tasks: string[] }>()
   for (const [name, request] of requests) {
@@ -27,7 +32,12 @@ export function arraysOf<Request extends object>(
       const text = [...nameWords, ...[...some].sort()].join('\n')
       const limitSeconds = limitSecondsOf?.(request)
       const limit = limitSeconds === undefined ? {} : { limitSeconds }
-      return { name: `${arrayNamePrefix}${hash('sha256', text, 'hex').slice(0, 32)}`, request, tasks: some, ...limit }
+      return {
+        name: `${arrayNamePrefix}${hash('sha256', text, 'hex').slice(0, 32)}`,
+        request,
+        tasks: some,
+        ...limit,
+      }
     }),
   )
 }

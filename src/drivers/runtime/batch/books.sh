@@ -1,7 +1,8 @@
 # shellcheck shell=sh
-# What the driver of a batch scheduler writes down at its site. Functions; the current folder is `tasks`, messages are in English.
+# The records of a batch scheduler's driver at its site. Functions; the current folder is `tasks`,
+# messages are in English.
 
-# One line about a name: where it stands, and its verdict. No process is started for it.
+# Prints one line about a name: its place, and its verdict. It starts no process.
 entry() {
   array= index= limit= time= job= end= at= cause= asked=-
   read -r array index limit time < "$1.array" || return
@@ -19,14 +20,15 @@ entries() {
   return 0
 }
 
-# Sets holder: the array that has the name, or nothing.
+# Sets holder: the array that contains the name, or nothing.
 find_holder() {
   holder=
   # shellcheck disable=SC2034 # only the first word counts
   [ -e "$1.array" ] && read -r holder rest < "$1.array"
 }
 
-# claim ARRAY LIMIT NOW NAME…: makes the array's folder with the script on standard input, and puts into it each name that no other has.
+# claim ARRAY LIMIT NOW NAME…: creates the array's folder with the script on standard input, and
+# adds each name that no other array has.
 claim() {
   own=$1 seconds=$2 now=$3
   shift 3
@@ -53,7 +55,7 @@ claim() {
   return 0
 }
 
-# release ARRAY NAME…: they are free again, and the array's folder goes.
+# release ARRAY NAME…: frees the names and removes the array's folder.
 release() {
   own=$1
   shift
@@ -65,7 +67,8 @@ release() {
   rm -rf "$@" "../arrays/$own"
 }
 
-# settle NAME LINE: writes the verdict, unless there is one that counts; that of a name that had not started counts until another comes.
+# settle NAME LINE: writes the verdict, unless one that counts exists; the verdict of a name that
+# had not started counts until another one is written.
 settle() {
   printf '%s\n' "$2" > "$1.verdict.$$" || return
   ln "$1.verdict.$$" "$1.verdict" 2> /dev/null || {
@@ -77,13 +80,15 @@ settle() {
   entry "$1"
 }
 
-# record: for each line `NAME START CODE HUNDREDTHS NODE` the record of a task that ran without a supervisor of ours. It is created exclusively:
-# from then on it tells, and no late start is possible.
+# record: for each line `NAME START CODE HUNDREDTHS NODE` writes the record of a task that ran
+# without our supervisor. It is created exclusively: from then on it is the truth, and no late start
+# is possible.
 record() {
   set -C
   while read -r name start code spent node; do
     {
-      printf 'start %s.pod 0 0 - %s 0 %s\nexit %s exited %s .\n' "$name" "$node" "$start" "$code" "$spent" > "$name.task"
+      printf 'start %s.pod 0 0 - %s 0 %s\nexit %s exited %s .\n' \
+        "$name" "$node" "$start" "$code" "$spent" > "$name.task"
     } 2> /dev/null && echo "$name" >> ../ends
   done
   return 0
@@ -102,7 +107,7 @@ is_used() {
   return 1
 }
 
-# forget NAME…: an array's folder goes with the last of its names. Answers the arrays that are gone.
+# forget NAME…: an array's folder is removed with the last of its names. Prints the removed arrays.
 forget() {
   arrays=
   for name; do

@@ -1,49 +1,54 @@
-import { call, readProgram } from '../../program.ts'
-import { quote } from '../../quote.ts'
-import type { SiteShell } from '../../shell.ts'
+import { call, readProgram } from '../../../shell/program.ts'
+import { quote } from '../../../shell/quote.ts'
+import type { SiteShell } from '../../../shell/site-shell.ts'
 import { DriverError } from '../contract/driver.ts'
-import type { BatchArray, BatchJudgement, BatchPlace } from './scheduler.ts'
+import type { BatchArray, BatchJudgement, QueuedElement } from './scheduler.ts'
 import type { Verdict } from './verdict.ts'
 
 /**
- * What the driver itself writes down at the site, beside the records of the tasks, so that any other driver can go on:
+ * What the driver itself records at the site, beside the records of the tasks, so that any other
+ * driver can go on:
  *
- * - `tasks/NAME.array`: the array that the task was put into, with its index, time limit (seconds, 0: none) and time; created exclusively, so
- *   that a name is in one array.
- * - `tasks/NAME.verdict`: an end that only the scheduler knew of; it counts for ever.
- * - `arrays/ARRAY/script`: what the scheduler runs, with the names by index; `arrays/ARRAY/TOKEN.pack`: the texts of the tasks that make their own
- *   script and work directory, one behind the other; `arrays/ARRAY/job`: the scheduler's id of it, by rename. Whoever submits creates the
- *   folder; without a `job` after a while, whoever comes next asks the scheduler for the array's name.
+ * - `tasks/NAME.array`: the array that the task was put into, with its index, time limit (seconds,
+ *   0: none) and time; created exclusively, so that a name is in one array.
+ * - `tasks/NAME.verdict`: an end that only the scheduler knew; it counts for ever.
+ * - `arrays/ARRAY/script`: what the scheduler runs, with the names by index;
+ *   `arrays/ARRAY/TOKEN.pack`: the texts of the tasks that make their own script and work
+ *   directory, one behind the other; `arrays/ARRAY/job`: the scheduler's id of it, by rename.
+ *   The submitter creates the folder; without a `job` after a while, the next worker asks the
+ *   scheduler for the array's name.
  */
 export interface BatchBooks {
   read(names: readonly string[]): Promise<Map<string, BookEntry>>
   claim(array: Pick<BatchArray<unknown>, 'name' | 'tasks' | 'limitSeconds'>, script: string): Promise<Claim>
   /** Writes a file into the folder of a claimed array. */
   fill(array: string, file: string, bytes: Uint8Array): Promise<void>
-  /** The scheduler has taken it. */
+  /** Records that the scheduler has accepted the array. */
   accepted(array: string, job: string): Promise<void>
-  /** It was not taken: its names are free again. */
+  /** Records that the scheduler has not accepted it: its names are free again. */
   release(array: string, names: readonly string[]): Promise<void>
-  /** @returns the verdict that counts: ours, or the one that was there. */
+  /** @returns the verdict that counts: ours, or an earlier one. */
   settle(name: string, verdict: Verdict): Promise<Verdict>
-  /** Records of tasks that ran without a supervisor, created exclusively. */
+  /** Writes records of tasks that ran without a supervisor, created exclusively. */
   record(ends: ReadonlyMap<string, NonNullable<BatchJudgement['record']>>): Promise<void>
-  /** @returns the arrays of which no name is left. */
+  /** @returns the arrays without a remaining name. */
   remove(names: readonly string[]): Promise<string[]>
 }
 
 export interface BookEntry {
-  place: BatchPlace
-  /** A cancel mark is there. */
+  place: QueuedElement
+  /** A cancel mark exists. */
   cancelAsked: boolean
   verdict?: Verdict
 }
 
 export type Claim =
-  /** To be submitted by us, with these of its indexes; `held`: names that other arrays have. */
+  /**
+   * This driver submits the array, with these of its indexes; `held`: names that other arrays have.
+   */
   | { state: 'ours'; indexes: number[]; held: Map<string, BookEntry> }
   | { state: 'accepted'; job: string }
-  /** Somebody is at it, or died there so many seconds ago. */
+  /** Another worker is submitting it, or died while doing so, this many seconds ago. */
   | { state: 'open'; ageSeconds: number }
 
 const program = readProgram(import.meta.dirname, 'books.sh')
@@ -52,16 +57,23 @@ const fail = (what: string, stderr: string): never => {
   throw new DriverError('infrastructure', `${what}: ${stderr.trim() || 'no words'}`)
 }
 
-const positive = (text: string | undefined): number | undefined => (Number(text) > 0 ? Number(text) : undefined)
+const positive = (text: string | undefined): number | undefined =>
+  Number(text) > 0 ? Number(text) : undefined
 
-const ends: readonly string[] = ['lost', 'never', 'walltime', 'memory', 'cancelled'] satisfies Verdict['end'][]
+const ends: readonly string[] = [
+  'lost',
+  'never',
+  'walltime',
+  'memory',
+  'cancelled',
+] satisfies Verdict['end'][]
 const isEnd = (word: string): word is Verdict['end'] => ends.includes(word)
 
 const parseEntry = (line: string): [name: string, entry: BookEntry] | undefined => {
   const [, name, array, index, limit, at, job, asked, end, endedAt, ...cause] = line.split(' ')
   if (name === undefined || array === undefined || !/^\d+$/.test(index ?? '')) return undefined
   const limitSeconds = positive(limit)
-  const place: BatchPlace = {
+  const place: QueuedElement = {
     array,
     index: Number(index),
     submittedAt: Number(at),
@@ -74,7 +86,13 @@ const parseEntry = (line: string): [name: string, entry: BookEntry] | undefined 
 }
 
 const parseEntries = (text: string): Map<string, BookEntry> =>
-  new Map(text.split('\n').flatMap((line) => (line.startsWith('entry ') ? [parseEntry(line)].filter((one) => one !== undefined) : [])))
+  new Map(
+    text
+      .split('\n')
+      .flatMap((line) =>
+        line.startsWith('entry ') ? [parseEntry(line)].filter((one) => one !== undefined) : [],
+      ),
+  )
 
 const parseClaim = (text: string): Claim => {
   const accepted = /^accepted (\S+)/.exec(text)
@@ -87,7 +105,10 @@ const parseClaim = (text: string): Claim => {
 
 const seconds = (time: number): string => time.toFixed(3)
 
-/** @param root absolute at the site; the folder `tasks` below it exists before a name is claimed. Times are this machine's. */
+/**
+ * @param root absolute at the site; the folder `tasks` below it exists before a name is claimed.
+ *   Times are this machine's.
+ */
 export function openBatchBooks(shell: SiteShell, root: () => Promise<string>): BatchBooks {
   const inTasks = async (script: string, input: Uint8Array | string = ''): Promise<string> => {
     const folder = await root()
@@ -96,17 +117,23 @@ export function openBatchBooks(shell: SiteShell, root: () => Promise<string>): B
     if (code !== 0) fail(`cannot keep the books in ${folder}`, stderr)
     return stdout.toString()
   }
-  const keep = (words: string, input?: Uint8Array | string): Promise<string> => inTasks(`${program}${words}`, input)
-  /** Where there is no folder there are no names. */
+  const keep = (words: string, input?: Uint8Array | string): Promise<string> =>
+    inTasks(`${program}${words}`, input)
+  /** A missing folder means that there are no names. */
   const ask = async (words: string): Promise<string> => {
-    const { stdout } = await shell.run(`cd ${quote(`${await root()}/tasks`)} 2>/dev/null || exit 0\n${program}${words}`)
+    const { stdout } = await shell.run(
+      `cd ${quote(`${await root()}/tasks`)} 2>/dev/null || exit 0\n${program}${words}`,
+    )
     return stdout.toString()
   }
 
   return {
-    read: async (names) => (names.length === 0 ? new Map() : parseEntries(await ask(call('entries', ...names)))),
+    read: async (names) =>
+      names.length === 0 ? new Map() : parseEntries(await ask(call('entries', ...names))),
     claim: async ({ name, limitSeconds = 0, tasks }, script) =>
-      parseClaim(await keep(call('claim', name, String(limitSeconds), seconds(Date.now() / 1000), ...tasks), script)),
+      parseClaim(
+        await keep(call('claim', name, String(limitSeconds), seconds(Date.now() / 1000), ...tasks), script),
+      ),
     async fill(array, file, bytes) {
       await inTasks(`cat > ${quote(`../arrays/${array}/${file}`)}`, bytes)
     },
@@ -135,6 +162,9 @@ export function openBatchBooks(shell: SiteShell, root: () => Promise<string>): B
   }
 }
 
-/** Writes down the id that the scheduler gave: by rename, so that it is there as a whole or not at all. `folder` and `jobWord` are shell words. */
+/**
+ * Records the scheduler's id by rename, so that it is there as a whole or not at all. `folder` and
+ * `jobWord` are `sh` text.
+ */
 export const acceptedScript = (folder: string, jobWord: string): string =>
   `echo ${jobWord} > ${folder}/job.$$ && mv ${folder}/job.$$ ${folder}/job`

@@ -1,34 +1,45 @@
 import { openBackoff } from '../../../pacing/backoff.ts'
 import { DriverError } from '../contract/driver.ts'
 import type { BatchScheduler } from './scheduler.ts'
-import type { BatchSight, Found } from './sight.ts'
+import type { BatchSight, FoundTask } from './sight.ts'
 import type { BatchSite } from './site.ts'
-import { isOver } from './verdict.ts'
+import { isTaskOver } from './verdict.ts'
 
-/** Beyond the grace, for the scheduler to end by force what does not end. */
+/** Time beyond the grace in which the scheduler ends by force what does not end. */
 const patienceSeconds = 120
 const pauses = { firstMs: 100, longestMs: 2000, growth: 1.5 }
 
-/** What is asked of the scheduler at this turn, by the time that was spent and what was asked before. */
+/** The next request to the scheduler, by the time spent and the requests before. */
 export const cancelStep = (
   { politeAgain = Infinity, forcedAfterGrace = Infinity }: BatchScheduler<never, never>['cancelSteps'],
-  { spent, grace, askedAt, forced }: { spent: number; grace: number; askedAt: number | undefined; forced: boolean },
+  {
+    spent,
+    grace,
+    askedAt,
+    forced,
+  }: { spent: number; grace: number; askedAt: number | undefined; forced: boolean },
 ): 'polite' | 'forced' | undefined => {
   if (spent > grace + forcedAfterGrace) return forced ? undefined : 'forced'
   return askedAt === undefined || spent >= askedAt + politeAgain ? 'polite' : undefined
 }
 
 /**
- * Ends tasks: names that have not started are buried, the supervisors of the others are asked, after the grace the scheduler ends by force.
- * Resolves with the arrays of those that were cancelled when all are over. @throws DriverError `unknown` if they are not within the patience
+ * Cancels tasks: buries names that have not started, asks the supervisors of the others to end
+ * their tasks, and after the grace lets the scheduler end them by force. Resolves, with the arrays
+ * of the cancelled tasks, when all are over. @throws DriverError `unknown` if they are not within
+ * the patience
  */
 export async function cancelTasks<Request, Listing>(
-  { site, scheduler, sight }: { site: BatchSite; scheduler: BatchScheduler<Request, Listing>; sight: BatchSight },
+  {
+    site,
+    scheduler,
+    sight,
+  }: { site: BatchSite; scheduler: BatchScheduler<Request, Listing>; sight: BatchSight },
   names: readonly string[],
   graceSeconds: number,
 ): Promise<Set<string>> {
   const arrays = new Set<string>()
-  // Names whose files are lost are not known by them.
+  // Tasks whose files are lost are handled first: no supervisor has a record of them.
   await scheduler.strays?.(names)
   await site.tasks.markCancelled(names, graceSeconds)
   const from = performance.now()
@@ -37,7 +48,7 @@ export async function cancelTasks<Request, Listing>(
   let forced = false
   const cancel = async (
     some: readonly string[],
-    found: ReadonlyMap<string, Found>,
+    found: ReadonlyMap<string, FoundTask>,
     how: 'waiting' | 'polite' | 'forced',
   ): Promise<void> => {
     const elements = sight.elementsOf(some, found)
@@ -46,10 +57,12 @@ export async function cancelTasks<Request, Listing>(
   }
   for (const backoff = openBackoff(pauses); ;) {
     const found = await sight.see(left)
-    // Buried names may still wait in the queue: they would only start to leave at once.
+    // Buried names may still wait in the queue; a start would only end at once.
     const buried = left.filter((name) => found.get(name)?.sight.form === 'buried')
     await cancel(buried, found, 'waiting')
-    left = left.filter((name) => !isOver(found.get(name)?.state) && found.get(name)?.state.state !== 'unknown')
+    left = left.filter(
+      (name) => !isTaskOver(found.get(name)?.state) && found.get(name)?.state.state !== 'unknown',
+    )
     if (left.length === 0) return arrays
     const spent = (performance.now() - from) / 1000
     if (spent > graceSeconds + patienceSeconds)

@@ -1,32 +1,48 @@
 import { DriverError, type Collected } from '../contract/driver.ts'
 import type { BatchScheduler } from './scheduler.ts'
-import type { Found } from './sight.ts'
+import type { FoundTask } from './sight.ts'
 import type { BatchSite } from './site.ts'
 
 /**
- * Everything about a task that is over: what its record and its files tell, with the scheduler's words beside it. @throws DriverError `unknown`
- * while it has no end
+ * The full result of a task that is over: its record and its files, and the scheduler's account
+ * beside them. @throws DriverError `unknown` while it has no end
  */
 export async function collectTask<Request, Listing>(
   { site, scheduler }: { site: BatchSite; scheduler: BatchScheduler<Request, Listing> },
   name: string,
-  { state, entry, sight }: Found,
+  { state, entry, sight }: FoundTask,
 ): Promise<Collected> {
   const { tasks, runtime } = site
   if (state.state !== 'ended')
-    throw new DriverError('unknown', `${name} has no recorded end; find tells whether it runs, is lost or was never started`)
-  const waited = entry === undefined || sight.form === 'buried' ? undefined : Math.max(0, state.startedAt - entry.place.submittedAt)
+    throw new DriverError(
+      'unknown',
+      `${name} has no recorded end; find shows whether it runs, is lost or was never started`,
+    )
+  const waited =
+    entry === undefined || sight.form === 'buried'
+      ? undefined
+      : Math.max(0, state.startedAt - entry.place.submittedAt)
   const queueSeconds = waited === undefined ? {} : { queueSeconds: waited }
   const recorded = sight.form === 'ended' || sight.form === 'buried' ? await tasks.collect(name) : undefined
   const measured = recorded !== undefined && recorded.peakMemoryBytes !== null
-  const about = (sight.form === 'buried' ? undefined : await scheduler.about?.({ name, place: entry?.place, sight, measured })) ?? {}
+  const about =
+    (sight.form === 'buried'
+      ? undefined
+      : await scheduler.about?.({ name, place: entry?.place, sight, measured })) ?? {}
   if (recorded !== undefined) {
     const { sight: _, ...rest } = recorded
-    // Where it ran the host may have another name.
+    // The host may have another name on the node where the task ran.
     const manifest = about.node === undefined ? rest.manifest : { ...rest.manifest, hostname: about.node }
     return { ...rest, manifest, ...queueSeconds, ...about, state }
   }
-  const summary = { initialFiles: 0, finalFiles: 0, createdFiles: 0, modifiedFiles: 0, deletedFiles: 0, outputBytes: 0 }
+  const summary = {
+    initialFiles: 0,
+    finalFiles: 0,
+    createdFiles: 0,
+    modifiedFiles: 0,
+    deletedFiles: 0,
+    outputBytes: 0,
+  }
   const { bytes } = await tasks.logs(name, 'stderr', { tail: 4096 })
   return {
     state,

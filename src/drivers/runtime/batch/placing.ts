@@ -9,31 +9,35 @@ import { externalIdIn, NoRoom, type BatchArray, type BatchScheduler, type BatchT
 import type { BatchSight } from './sight.ts'
 import type { BatchSite } from './site.ts'
 
-/** By name: the id of what was accepted, or why it was not. */
-export type Placed = Map<string, string | DriverError>
+/** By name: the id of an accepted task, or why it was not accepted. */
+export type Submitted = Map<string, string | DriverError>
 /** By name: the scripts of this submission. */
 type Scripts = ReadonlyMap<string, ArrayElement>
 
-/** How long somebody else's submission of the same names is waited for. */
+/** How long to wait for another worker's submission of the same names. */
 const submitPatienceMs = 120_000
 const pauses = { firstMs: 100, longestMs: 2000 }
 
 export interface Placing {
-  /** Puts what is new into arrays and submits them; answers what became of each name. */
-  submit(intents: readonly Intent[]): Promise<Placed>
-  /** No more. */
+  /** Puts new names into arrays and submits them; returns the result for each name. */
+  submit(intents: readonly Intent[]): Promise<Submitted>
+  /** Stops further submissions. */
   close(): void
 }
 
-const removed = (name: string): DriverError => new DriverError('infrastructure', `${name} was removed while it was submitted`)
+const removed = (name: string): DriverError =>
+  new DriverError('infrastructure', `${name} was removed while it was submitted`)
 
 export interface PlacingHooks<Request> {
-  /** Waited for once the terms are known. */
+  /** Resolves once the terms are known. */
   ready(): Promise<void>
   accepted(array: BatchArray<Request>): void
 }
 
-/** A name is submitted once: it is put into one array by an exclusive file, and an array has a name that can be asked for when an answer was lost. */
+/**
+ * A name is submitted once: an exclusive file puts it into one array, and the scheduler can be
+ * queried for an array's name when an answer was lost.
+ */
 class ArrayPlacing<Request extends object, Listing> implements Placing {
   readonly #site: BatchSite
   readonly #scheduler: BatchScheduler<Request, Listing>
@@ -41,7 +45,12 @@ class ArrayPlacing<Request extends object, Listing> implements Placing {
   readonly #hooks: PlacingHooks<Request>
   #closed = false
 
-  constructor(site: BatchSite, scheduler: BatchScheduler<Request, Listing>, sight: BatchSight, hooks: PlacingHooks<Request>) {
+  constructor(
+    site: BatchSite,
+    scheduler: BatchScheduler<Request, Listing>,
+    sight: BatchSight,
+    hooks: PlacingHooks<Request>,
+  ) {
     this.#site = site
     this.#scheduler = scheduler
     this.#sight = sight
@@ -55,10 +64,15 @@ class ArrayPlacing<Request extends object, Listing> implements Placing {
   /** Undefined for a name that no array has. */
   async #idsOf(names: readonly string[]): Promise<Map<string, string | undefined>> {
     const entries = await this.#site.books.read(names)
-    return new Map(names.map((name) => [name, entries.has(name) ? this.#idOf(entries.get(name)!) : undefined]))
+    return new Map(
+      names.map((name) => [name, entries.has(name) ? this.#idOf(entries.get(name)!) : undefined]),
+    )
   }
 
-  /** Submits the indexes that are ours; undefined: there is no room for so many at once, and they are free again. */
+  /**
+   * Submits the indexes that are ours; undefined: the scheduler has no room for so many at once,
+   * and they are free again.
+   */
   async #submitOurs(
     array: BatchArray<Request>,
     indexes: readonly number[],
@@ -70,14 +84,15 @@ class ArrayPlacing<Request extends object, Listing> implements Placing {
       this.#hooks.accepted(array)
       return job
     } catch (error) {
-      // Where nothing is known the claim stays: whoever comes next asks by the array's name.
+      // While the result is unknown the claim stays: the next worker queries the array's name.
       if (error instanceof DriverError && error.trouble === 'unknown') throw error
       await this.#site.books.release(
         array.name,
         indexes.flatMap((index) => array.tasks[index] ?? []),
       )
       if (!(error instanceof NoRoom)) throw error
-      if (indexes.length === 1 || !error.smaller) throw new DriverError('unknown', error.message, { cause: error })
+      if (indexes.length === 1 || !error.smaller)
+        throw new DriverError('unknown', error.message, { cause: error })
       return undefined
     }
   }
@@ -85,17 +100,22 @@ class ArrayPlacing<Request extends object, Listing> implements Placing {
   async #placeOurs(
     array: BatchArray<Request>,
     { indexes, held }: { indexes: readonly number[]; held: ReadonlyMap<string, BookEntry> },
-    { scripts, terms, pack }: { scripts: Scripts; terms: BatchTerms<Request>; pack: { pack: string; bytes: Buffer } },
-  ): Promise<Placed> {
-    const results: Placed = new Map()
+    {
+      scripts,
+      terms,
+      pack,
+    }: { scripts: Scripts; terms: BatchTerms<Request>; pack: { pack: string; bytes: Buffer } },
+  ): Promise<Submitted> {
+    const results: Submitted = new Map()
     const mine = indexes.flatMap((index) => array.tasks[index] ?? [])
     const again = async (names: readonly string[], arraySize: number): Promise<void> => {
       const requests = new Map(names.map((name) => [name, array.request]))
-      for (const [name, result] of await this.#placeAll(requests, scripts, { ...terms, arraySize })) results.set(name, result)
+      for (const [name, result] of await this.#placeAll(requests, scripts, { ...terms, arraySize }))
+        results.set(name, result)
     }
     if (mine.length === 0) await this.#site.books.release(array.name, [])
     else if (mine.length < array.tasks.length && !this.#scheduler.leavesOut) {
-      // What others hold is theirs, the rest becomes another array.
+      // Names that other arrays hold stay there; the rest becomes another array.
       await this.#site.books.release(array.name, mine)
       await again(mine, terms.arraySize)
     } else {
@@ -106,39 +126,53 @@ class ArrayPlacing<Request extends object, Listing> implements Placing {
       }
       for (const index of indexes) {
         const name = array.tasks[index]
-        if (name !== undefined) results.set(name, externalIdIn(this.#scheduler, { array: array.name, index, submittedAt: 0, job }))
+        if (name !== undefined)
+          results.set(name, externalIdIn(this.#scheduler, { array: array.name, index, submittedAt: 0, job }))
       }
       for (const [name, { place }] of held)
         if (place.array === array.name) results.set(name, externalIdIn(this.#scheduler, { ...place, job }))
     }
     for (const [name, entry] of held)
-      if (!results.has(name)) results.set(name, entry.place.job === undefined ? await this.#adopt(name, entry) : this.#idOf(entry))
+      if (!results.has(name))
+        results.set(name, entry.place.job === undefined ? await this.#adopt(name, entry) : this.#idOf(entry))
     return results
   }
 
-  /** Puts an array into the queue, or finds it there; answers the ids of its names, or why not. */
-  async #place(array: BatchArray<Request>, scripts: Scripts, terms: BatchTerms<Request>): Promise<Placed> {
+  /**
+   * Puts an array into the queue, or finds it there; returns the ids of its names, or the reason of
+   * a refusal.
+   */
+  async #place(array: BatchArray<Request>, scripts: Scripts, terms: BatchTerms<Request>): Promise<Submitted> {
     const until = performance.now() + submitPatienceMs
     const elements = array.tasks.map((name) => scripts.get(name) ?? { script: name })
     const pack = `${randomBytes(6).toString('hex')}.pack`
     const script = await this.#scheduler.script(array, elements, `../arrays/${array.name}/${pack}`)
     const { bytes } = packOf(elements)
     for (const backoff = openBackoff(pauses); ;) {
-      if (this.#closed) throw new DriverError('infrastructure', `the ${this.#scheduler.kind} driver is closed; open another`)
+      if (this.#closed)
+        throw new DriverError('infrastructure', `the ${this.#scheduler.kind} driver is closed; open another`)
       const claim = await this.#site.books.claim(array, script)
-      if (claim.state === 'accepted') return new Map([...(await this.#idsOf(array.tasks))].map(([name, id]) => [name, id ?? removed(name)]))
-      if (claim.state === 'ours') return await this.#placeOurs(array, claim, { scripts, terms, pack: { pack, bytes } })
+      if (claim.state === 'accepted')
+        return new Map([...(await this.#idsOf(array.tasks))].map(([name, id]) => [name, id ?? removed(name)]))
+      if (claim.state === 'ours')
+        return await this.#placeOurs(array, claim, { scripts, terms, pack: { pack, bytes } })
       if (claim.ageSeconds > this.#scheduler.claimSeconds()) {
         const job = await this.#scheduler.find(array.name)
         if (job === undefined) await this.#site.books.release(array.name, array.tasks)
         else await this.#site.books.accepted(array.name, job)
       } else if (performance.now() > until)
-        throw new DriverError('unknown', `${array.name} is being submitted by another worker since ${claim.ageSeconds} s`)
+        throw new DriverError(
+          'unknown',
+          `${array.name} is being submitted by another worker since ${claim.ageSeconds} s`,
+        )
       else await backoff.pause()
     }
   }
 
-  /** A name that an array has of which nobody knows whether it was taken: its submitter is waited for, as long as one may take. */
+  /**
+   * The name is in an array whose acceptance is unknown: this waits for its submitter as long as a
+   * submission may take.
+   */
   async #adopt(name: string, held: BookEntry): Promise<string | DriverError> {
     const until = performance.now() + submitPatienceMs
     let entry: BookEntry | undefined = held
@@ -160,11 +194,16 @@ class ArrayPlacing<Request extends object, Listing> implements Placing {
     return new DriverError('unknown', `${name} was given back by the worker that submitted it`)
   }
 
-  async #placeAll(requests: ReadonlyMap<string, Request>, scripts: Scripts, terms: BatchTerms<Request>): Promise<Placed> {
-    const results: Placed = new Map()
+  async #placeAll(
+    requests: ReadonlyMap<string, Request>,
+    scripts: Scripts,
+    terms: BatchTerms<Request>,
+  ): Promise<Submitted> {
+    const results: Submitted = new Map()
     for (const array of arraysOf(requests, terms)) {
       const placed = await this.#place(array, scripts, terms).catch((error: unknown) => asDriverError(error))
-      for (const name of array.tasks) results.set(name, placed instanceof DriverError ? placed : (placed.get(name) ?? name))
+      for (const name of array.tasks)
+        results.set(name, placed instanceof DriverError ? placed : (placed.get(name) ?? name))
     }
     return results
   }
@@ -177,7 +216,7 @@ class ArrayPlacing<Request extends object, Listing> implements Placing {
     return request
   }
 
-  /** What was accepted earlier stays so, whatever the limits are now. */
+  /** A name that was accepted earlier stays accepted, whatever the limits are now. */
   async #acceptedEarlier(names: readonly string[]): Promise<Map<string, string>> {
     const found = await this.#sight.see(names.filter((name) => /^[a-z0-9-]{1,63}$/.test(name)))
     return new Map(
@@ -187,8 +226,8 @@ class ArrayPlacing<Request extends object, Listing> implements Placing {
     )
   }
 
-  async submit(intents: readonly Intent[]): Promise<Placed> {
-    const results: Placed = new Map()
+  async submit(intents: readonly Intent[]): Promise<Submitted> {
+    const results: Submitted = new Map()
     const requests = new Map<string, Request>()
     const terms = await this.#scheduler.terms()
     await this.#hooks.ready()
@@ -207,7 +246,9 @@ class ArrayPlacing<Request extends object, Listing> implements Placing {
     const known: string[] = []
     const ready = new Map<string, Request>()
     const scripts = new Map<string, ArrayElement>()
-    for (const [name, outcome] of await this.#site.tasks.prepare(intents.filter((intent) => requests.has(intent.name)))) {
+    for (const [name, outcome] of await this.#site.tasks.prepare(
+      intents.filter((intent) => requests.has(intent.name)),
+    )) {
       const request = requests.get(name)
       if (outcome.state === 'failed') results.set(name, outcome.error)
       else if (outcome.state === 'known') known.push(name)

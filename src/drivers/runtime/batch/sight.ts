@@ -2,42 +2,51 @@ import type { TaskState } from '../contract/driver.ts'
 import { RecentMap } from '../contract/recent.ts'
 import type { RemoteSight } from '../remote/record.ts'
 import type { BookEntry } from './books.ts'
-import { externalIdIn, type BatchElement, type BatchEvidence, type BatchJudgement, type BatchScheduler } from './scheduler.ts'
+import {
+  externalIdIn,
+  type BatchElement,
+  type BatchEvidence,
+  type BatchJudgement,
+  type BatchScheduler,
+} from './scheduler.ts'
 import type { BatchSite } from './site.ts'
 import { stateOfVerdict } from './verdict.ts'
 
-export interface Found {
+export interface FoundTask {
   state: TaskState
   sight: RemoteSight
   entry?: BookEntry
 }
-type Open = Found & { entry: BookEntry }
+type Open = FoundTask & { entry: BookEntry }
 
 export interface Records {
-  /** What the records alone tell. */
-  found: Map<string, Found>
-  /** Who the scheduler has to be asked about. */
+  /** What the records alone show. */
+  found: Map<string, FoundTask>
+  /** The tasks that only the scheduler can judge. */
   open: Map<string, Open>
 }
 
-/** What this process remembers of tasks; another process finds out the same, only later. */
+/** What this process keeps of tasks; another process finds the same, only later. */
 export interface BatchMemory {
-  /** Since when every answer says that a task is over; milliseconds of `performance.now()`. */
+  /** Since when every answer reports a task as over; milliseconds of `performance.now()`. */
   overSince: Map<string, number>
-  /** When tasks began that ran by the scheduler's last word; Unix seconds. */
+  /** The starts of tasks that run by the scheduler's last report; Unix seconds. */
   ranSince: Map<string, number>
-  /** Requests that can never run, by key: the scheduler's words, and until when. */
+  /** Requests that can never run, by key: the scheduler's message, and its expiry. */
   impossible: Map<string, { words: string; until: number }>
-  /** Keys of the requests of what was submitted. */
+  /** Keys of the submitted requests. */
   requestsOf: Map<string, string>
 }
 
-/** More than wait at one site in any run so far; what is forgotten is asked again, and its time to settle begins anew. */
+/**
+ * More than the tasks that wait at one site in any run so far. A forgotten task is looked up again,
+ * and its time to settle begins anew.
+ */
 const remembered = 200_000
-/** How long a request that can never run is refused without asking again. */
+/** How long a request that can never run is refused without another query. */
 const impossibleKeptMs = 600_000
 
-export const openMemory = (): BatchMemory => ({
+export const openBatchMemory = (): BatchMemory => ({
   overSince: new RecentMap(remembered),
   ranSince: new RecentMap(remembered),
   impossible: new RecentMap(1000),
@@ -47,20 +56,23 @@ export const openMemory = (): BatchMemory => ({
 export interface BatchSight {
   memory: BatchMemory
   records(names: readonly string[]): Promise<Records>
-  /** The same with what the scheduler says; what it alone knows is written down. */
-  weigh(open: Records['open']): Promise<Map<string, Found>>
-  /** All that can be known. */
-  see: (names: readonly string[]) => Promise<Map<string, Found>>
-  /** Of names without record and entry, those that the scheduler had nevertheless: their files are lost. */
-  strays(found: ReadonlyMap<string, Found>): Promise<Map<string, Found>>
-  /** Those that the scheduler has accepted. */
-  elementsOf(names: Iterable<string>, found: ReadonlyMap<string, Found>): BatchElement[]
+  /** The same with the scheduler's answer; facts that only the scheduler knows are recorded. */
+  weigh(open: Records['open']): Promise<Map<string, FoundTask>>
+  /** All available facts. */
+  see: (names: readonly string[]) => Promise<Map<string, FoundTask>>
+  /**
+   * Among names without record and entry, those that the scheduler had nevertheless: their files
+   * are lost.
+   */
+  strays(found: ReadonlyMap<string, FoundTask>): Promise<Map<string, FoundTask>>
+  /** The elements that the scheduler has accepted. */
+  elementsOf(names: Iterable<string>, found: ReadonlyMap<string, FoundTask>): BatchElement[]
 }
 
 const unstarted: RemoteSight = { form: 'none' }
 
 class Sight<Request, Listing> implements BatchSight {
-  readonly memory = openMemory()
+  readonly memory = openBatchMemory()
   readonly #site: BatchSite
   readonly #scheduler: BatchScheduler<Request, Listing>
 
@@ -71,7 +83,10 @@ class Sight<Request, Listing> implements BatchSight {
 
   #evidenceOf(name: string, sight: RemoteSight, { place, cancelAsked }: BookEntry): BatchEvidence {
     const [overSince, ranSince] = [this.memory.overSince.get(name), this.memory.ranSince.get(name)]
-    const times = { ...(overSince === undefined ? {} : { overSince }), ...(ranSince === undefined ? {} : { ranSince }) }
+    const times = {
+      ...(overSince === undefined ? {} : { overSince }),
+      ...(ranSince === undefined ? {} : { ranSince }),
+    }
     return { name, sight, place, cancelAsked, ...times }
   }
   #explains(sight: RemoteSight, cancelAsked: boolean): boolean {
@@ -79,34 +94,49 @@ class Sight<Request, Listing> implements BatchSight {
     return this.#scheduler.explains?.(sight, cancelAsked) ?? (sight.reason !== 'stopped' || cancelAsked)
   }
 
-  async #looked(names: readonly string[]): Promise<{ sights: Map<string, RemoteSight>; entries: Map<string, BookEntry> }> {
-    const [sights, entries] = await Promise.all([this.#site.tasks.look(names, { processes: false }), this.#site.books.read(names)])
-    // Found to be over before they started, by one who did not come to bury them.
-    const unburied = names.filter((name) => entries.get(name)?.verdict?.end === 'never' && (sights.get(name) ?? unstarted).form === 'none')
+  async #looked(
+    names: readonly string[],
+  ): Promise<{ sights: Map<string, RemoteSight>; entries: Map<string, BookEntry> }> {
+    const [sights, entries] = await Promise.all([
+      this.#site.tasks.look(names, { processes: false }),
+      this.#site.books.read(names),
+    ])
+    // Another process found them over before they started, but did not bury them.
+    const unburied = names.filter(
+      (name) =>
+        entries.get(name)?.verdict?.end === 'never' && (sights.get(name) ?? unstarted).form === 'none',
+    )
     if (unburied.length > 0) {
       await this.#site.tasks.markCancelled(unburied, 0)
-      for (const [name, sight] of await this.#site.tasks.look(unburied, { processes: false })) sights.set(name, sight)
+      for (const [name, sight] of await this.#site.tasks.look(unburied, { processes: false }))
+        sights.set(name, sight)
     }
     return { sights, entries }
   }
 
-  /** What one record and its entry tell; `undefined` for the state: the scheduler has to be asked. */
-  #recorded(name: string, sight: RemoteSight, written: BookEntry | undefined): Found | { open: Open } {
-    // It started before it could be buried.
-    const verdict = written?.verdict?.end === 'never' && sight.form !== 'buried' ? undefined : written?.verdict
+  /**
+   * The state from one record and its entry; `undefined` for the state: only the scheduler can
+   * answer.
+   */
+  #recorded(name: string, sight: RemoteSight, written: BookEntry | undefined): FoundTask | { open: Open } {
+    // The task started before it could be buried.
+    const verdict =
+      written?.verdict?.end === 'never' && sight.form !== 'buried' ? undefined : written?.verdict
     const place = written?.place ?? { array: name, index: 0, submittedAt: 0 }
     const cancelAsked = written?.cancelAsked ?? false
     const entry: BookEntry = { place, cancelAsked, ...(verdict === undefined ? {} : { verdict }) }
     const booked = written === undefined ? {} : { entry }
-    if (verdict !== undefined) return { state: stateOfVerdict(verdict, sight, externalIdIn(this.#scheduler, place)), sight, ...booked }
+    if (verdict !== undefined)
+      return { state: stateOfVerdict(verdict, sight, externalIdIn(this.#scheduler, place)), sight, ...booked }
     const { state } = this.#scheduler.judge({ name, sight, place, cancelAsked }, undefined)
     if (sight.form === 'buried' || this.#explains(sight, cancelAsked)) return { state, sight, ...booked }
-    if (sight.form === 'none' && place.job === undefined) return { state: { state: 'unknown' }, sight, ...booked }
+    if (sight.form === 'none' && place.job === undefined)
+      return { state: { state: 'unknown' }, sight, ...booked }
     return { open: { state, sight, entry } }
   }
 
   async records(names: readonly string[]): Promise<Records> {
-    const found = new Map<string, Found>()
+    const found = new Map<string, FoundTask>()
     const open = new Map<string, Open>()
     if (names.length === 0) return { found, open }
     const { sights, entries } = await this.#looked(names)
@@ -123,10 +153,12 @@ class Sight<Request, Listing> implements BatchSight {
     return { found, open }
   }
 
-  async weigh(open: Records['open']): Promise<Map<string, Found>> {
-    const found = new Map<string, Found>(open)
+  async weigh(open: Records['open']): Promise<Map<string, FoundTask>> {
+    const found = new Map<string, FoundTask>(open)
     if (open.size === 0) return found
-    const listing = await this.#scheduler.list([...open].map(([name, { entry }]) => ({ name, place: entry.place })))
+    const listing = await this.#scheduler.list(
+      [...open].map(([name, { entry }]) => ({ name, place: entry.place })),
+    )
     const judge = (name: string, sight: RemoteSight, entry: BookEntry): BatchJudgement =>
       this.#scheduler.judge(this.#evidenceOf(name, sight, entry), listing)
     const doubtful = new Map<string, { one: Open; judgement: BatchJudgement }>()
@@ -145,7 +177,10 @@ class Sight<Request, Listing> implements BatchSight {
     return found
   }
 
-  /** Ends of tasks that have no record: none of them will ever start. Answers those that would have waited for ever. */
+  /**
+   * Writes ends of tasks without a record: none of them will ever start. Returns those that would
+   * have waited for ever.
+   */
   async #bury(doubtful: ReadonlyMap<string, { one: Open; judgement: BatchJudgement }>): Promise<string[]> {
     const hopeless: string[] = []
     const buried: string[] = []
@@ -154,7 +189,8 @@ class Sight<Request, Listing> implements BatchSight {
       const { impossible: words, verdict } = judgement
       const key = this.memory.requestsOf.get(name)
       if (words !== undefined) hopeless.push(name)
-      if (words !== undefined && key !== undefined) this.memory.impossible.set(key, { words, until: performance.now() + impossibleKeptMs })
+      if (words !== undefined && key !== undefined)
+        this.memory.impossible.set(key, { words, until: performance.now() + impossibleKeptMs })
       const cause = words ?? (verdict?.end === 'never' ? verdict.cause : undefined)
       if (cause === undefined) continue
       buried.push(name)
@@ -164,12 +200,15 @@ class Sight<Request, Listing> implements BatchSight {
     return hopeless
   }
 
-  /** The records are asked once more, after the scheduler; what it alone knows is then written down. What never started never will. */
+  /**
+   * Reads the records once more, after the scheduler's answer, and then records what only the
+   * scheduler knows. A task that has not started by then never will.
+   */
   async #decide(
     doubtful: ReadonlyMap<string, { one: Open; judgement: BatchJudgement }>,
     judge: (name: string, sight: RemoteSight, entry: BookEntry) => BatchJudgement,
-  ): Promise<Map<string, Found>> {
-    const found = new Map<string, Found>()
+  ): Promise<Map<string, FoundTask>> {
+    const found = new Map<string, FoundTask>()
     if (doubtful.size === 0) return found
     const names = [...doubtful.keys()]
     const hopeless = await this.#bury(doubtful)
@@ -184,13 +223,19 @@ class Sight<Request, Listing> implements BatchSight {
       ),
     )
     if (ended.size > 0) await this.#site.books.record(ended)
-    const [again, entries] = await Promise.all([this.#site.tasks.look(names, { processes: false }), this.#site.books.read(names)])
+    const [again, entries] = await Promise.all([
+      this.#site.tasks.look(names, { processes: false }),
+      this.#site.books.read(names),
+    ])
     for (const [name, { one }] of doubtful) {
       const { entry } = one
       const sight = again.get(name) ?? unstarted
       const judged = judge(name, sight, entry)
       const written = sight.form === 'buried' ? entries.get(name)?.verdict : judged.verdict
-      const verdict = written === undefined || written.end === 'never' ? written : await this.#site.books.settle(name, written)
+      const verdict =
+        written === undefined || written.end === 'never'
+          ? written
+          : await this.#site.books.settle(name, written)
       this.memory.overSince.delete(name)
       if (verdict === undefined) found.set(name, { state: judged.state, sight, entry })
       else {
@@ -198,28 +243,40 @@ class Sight<Request, Listing> implements BatchSight {
         found.set(name, { state, sight, entry: { ...entry, verdict } })
       }
     }
-    if (hopeless.length > 0) await this.#scheduler.cancel(this.elementsOf(hopeless, found), 'waiting', 0).catch(() => undefined)
+    if (hopeless.length > 0)
+      await this.#scheduler.cancel(this.elementsOf(hopeless, found), 'waiting', 0).catch(() => undefined)
     return found
   }
 
-  elementsOf(names: Iterable<string>, found: ReadonlyMap<string, Found>): BatchElement[] {
+  elementsOf(names: Iterable<string>, found: ReadonlyMap<string, FoundTask>): BatchElement[] {
     return [...names].flatMap((name) => {
       const { array, job, index } = found.get(name)?.entry?.place ?? {}
-      return array === undefined || job === undefined || index === undefined ? [] : [{ name, array, job, index }]
+      return array === undefined || job === undefined || index === undefined
+        ? []
+        : [{ name, array, job, index }]
     })
   }
 
-  async strays(found: ReadonlyMap<string, Found>): Promise<Map<string, Found>> {
-    const unbooked = [...found].flatMap(([name, { state, entry }]) => (state.state === 'unknown' && entry === undefined ? [name] : []))
+  async strays(found: ReadonlyMap<string, FoundTask>): Promise<Map<string, FoundTask>> {
+    const unbooked = [...found].flatMap(([name, { state, entry }]) =>
+      state.state === 'unknown' && entry === undefined ? [name] : [],
+    )
     if (this.#scheduler.strays === undefined || unbooked.length === 0) return new Map()
-    return new Map([...(await this.#scheduler.strays(unbooked))].map(([name, state]) => [name, { state, sight: unstarted }]))
+    return new Map(
+      [...(await this.#scheduler.strays(unbooked))].map(([name, state]) => [
+        name,
+        { state, sight: unstarted },
+      ]),
+    )
   }
 
-  readonly see = async (names: readonly string[]): Promise<Map<string, Found>> => {
+  readonly see = async (names: readonly string[]): Promise<Map<string, FoundTask>> => {
     const { found, open } = await this.records(names)
     return new Map([...found, ...(await this.weigh(open)), ...(await this.strays(found))])
   }
 }
 
-export const openBatchSight = <Request, Listing>(site: BatchSite, scheduler: BatchScheduler<Request, Listing>): BatchSight =>
-  new Sight(site, scheduler)
+export const openBatchSight = <Request, Listing>(
+  site: BatchSite,
+  scheduler: BatchScheduler<Request, Listing>,
+): BatchSight => new Sight(site, scheduler)

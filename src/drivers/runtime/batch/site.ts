@@ -1,13 +1,16 @@
-import type { SiteShell } from '../../shell.ts'
+import type { SiteShell } from '../../../shell/site-shell.ts'
 import { asDriverError } from '../remote/site.ts'
 import { openRemoteTasks, type RemoteTasks } from '../remote/tasks.ts'
 import { openBatchBooks, type BatchBooks } from './books.ts'
 
-/** The files of a site whose tasks a batch scheduler starts: what the tasks record of themselves, and what we write down of arrays. */
+/**
+ * The files of a site whose tasks a batch scheduler starts: the tasks' own records, and the
+ * driver's records of arrays.
+ */
 export interface BatchSite {
-  /** Named in messages and manifests. */
+  /** Used in messages and manifests. */
   runtime: string
-  /** Broken links are `DriverError`s of the class that tells what to do about them. */
+  /** Broken links are `DriverError`s of the class that names the remedy. */
   shell: SiteShell
   tasks: RemoteTasks
   books: BatchBooks
@@ -24,8 +27,16 @@ const withDriverErrors = (shell: SiteShell): SiteShell => ({
   close: () => shell.close(),
 })
 
-/** @param options.root absolute at the site, on a file system that its compute nodes share; default `$HOME/.orrery` */
-export const openBatchSite = (options: { shell: SiteShell; runtime: string; taskVariable: string; root?: string }): BatchSite => {
+/**
+ * @param options.root absolute at the site, on a file system that its compute nodes share; default
+ *   `$HOME/.orrery`
+ */
+export const openBatchSite = (options: {
+  shell: SiteShell
+  runtime: string
+  taskVariable: string
+  root?: string
+}): BatchSite => {
   const shell = withDriverErrors(options.shell)
   const tasks = openRemoteTasks({ ...options, elsewhere: true })
   const root = (): Promise<string> => tasks.root()

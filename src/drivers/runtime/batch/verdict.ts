@@ -2,8 +2,10 @@ import type { EndReason, TaskState } from '../contract/driver.ts'
 import type { EndedSight, RemoteSight } from '../remote/record.ts'
 
 /**
- * An end that the scheduler caused. `lost`: trouble of the site, in its words. `never`: the same before the task had started; it counts once
- * the name is buried, and means nothing if the task started before that. `cancelled`: we asked, and it ended before it could record that.
+ * An end that the scheduler caused. `lost`: trouble of the site, in its own message. `never`: the
+ * same before the task had started; it counts once the name is buried, and means nothing if the
+ * task started before that. `cancelled`: the service asked for it, and the task ended before it
+ * could record that.
  */
 export interface Verdict {
   end: 'lost' | 'never' | 'walltime' | 'memory' | 'cancelled'
@@ -12,8 +14,8 @@ export interface Verdict {
   at: number
 }
 
-/** An end as the task's own record tells it, for this reason. */
-export const endOf = (sight: EndedSight, externalId: string, reason: EndReason): TaskState => ({
+/** An end from the task's own record, with this reason. */
+export const endedState = (sight: EndedSight, externalId: string, reason: EndReason): TaskState => ({
   state: 'ended',
   externalId,
   startedAt: sight.startedAt,
@@ -34,13 +36,23 @@ export const buriedEnd = (at: number, externalId: string): TaskState => ({
   reason: 'cancelled',
 })
 
-/** What a written verdict means for `find`, for ever. */
+/** The state that a written verdict means for `find`, for ever. */
 export const stateOfVerdict = (verdict: Verdict, sight: RemoteSight, externalId: string): TaskState => {
   const startedAt = sight.form === 'started' || sight.form === 'ended' ? sight.startedAt : verdict.at
-  if (verdict.end === 'lost' || verdict.end === 'never') return { state: 'lost', externalId, startedAt, cause: verdict.cause }
-  if (sight.form === 'ended') return endOf(sight, externalId, verdict.end)
+  if (verdict.end === 'lost' || verdict.end === 'never')
+    return { state: 'lost', externalId, startedAt, cause: verdict.cause }
+  if (sight.form === 'ended') return endedState(sight, externalId, verdict.end)
   const finishedAt = Math.max(startedAt, verdict.at)
-  return { state: 'ended', externalId, startedAt, finishedAt, exitCode: null, signal: 'SIGKILL', reason: verdict.end }
+  return {
+    state: 'ended',
+    externalId,
+    startedAt,
+    finishedAt,
+    exitCode: null,
+    signal: 'SIGKILL',
+    reason: verdict.end,
+  }
 }
 
-export const isOver = (state: TaskState | undefined): boolean => state?.state === 'ended' || state?.state === 'lost'
+export const isTaskOver = (state: TaskState | undefined): boolean =>
+  state?.state === 'ended' || state?.state === 'lost'

@@ -1,35 +1,44 @@
-# What stands between the host and a task in its container: `sh` (dash, bash, busybox) of the image, else the host's static busybox. In
-# `once` it is there for one task, in `lane` for one after the other, until no request has come for IDLE seconds. After clock.sh.
+# What runs between the host and a task in its container: `sh` (dash, bash, busybox) of the image,
+# else the host's static busybox. In `once` it serves one task; in `lane` it serves tasks one after
+# the other, until no request has come for IDLE seconds. After clock.sh.
 #
-# Arguments: `once NAME MEASURED` or `lane IDLE MEASURED`; MEASURED is 1 where the container has a cgroup of its own. `/.orrery` holds of each
-# task NAME: `NAME.run` (its script), `NAME.out` and `.err` (its output, the site's own files by hard link), and two FIFOs.
+# Arguments: `once NAME MEASURED` or `lane IDLE MEASURED`; MEASURED is 1 where the container has a
+# cgroup of its own. `/.orrery` holds of each task NAME: `NAME.run` (its script), `NAME.out` and
+# `.err` (its output, the site's own files by hard link), and two FIFOs.
 #
-# - `NAME.life`: the launcher holds it open as long as it lives. The first line, `go`, says that it does; every further line asks for a
-#   polite end; its end, whatever killed the launcher, is the forced end. So no container outlives its launcher, whether the engine answers or not.
-# - `NAME.done`: `up`, then `end CODE BEGAN ENDED TOLD PEAK OOM`. Its end without that line is a container that was ended from outside.
+# - `NAME.life`: the launcher holds it open as long as it lives. The first line, `go`, shows that it
+#   does; every further line asks for a polite end; its end, whatever killed the launcher, is the
+#   forced end. So no container outlives its launcher, whether the engine answers or not.
+# - `NAME.done`: `up`, then `end CODE BEGAN ENDED TOLD PEAK OOM`. Its end without that line is a
+#   container that was ended from outside.
 #
-# Nothing of the engine lies between, so a restart of the engine that leaves containers alone is not noticed.
+# No part of the engine is involved, so a restart of the engine that leaves containers alone is not
+# noticed.
 # shellcheck disable=SC2154 # clock.sh sets up
 
 mode=$1 what=$2 measured=$3
 cd /.orrery || exit 97
 umask 077
 unset HOSTNAME container OLDPWD PROMPT_COMMAND PS1 LD_LIBRARY_PATH USER_PATH HOME
-# Apptainer's own, not the image's.
+# Apptainer's own value, not the image's.
 [ "$measured" = 1 ] || unset LANG
-unset APPTAINER_NO_EVAL SINGULARITY_NO_EVAL APPTAINER_APPNAME APPTAINER_BIND APPTAINER_COMMAND APPTAINER_CONTAINER APPTAINER_ENVIRONMENT APPTAINER_NAME
-unset SINGULARITY_APPNAME SINGULARITY_BIND SINGULARITY_COMMAND SINGULARITY_CONTAINER SINGULARITY_ENVIRONMENT SINGULARITY_NAME
+unset APPTAINER_NO_EVAL SINGULARITY_NO_EVAL APPTAINER_APPNAME APPTAINER_BIND \
+  APPTAINER_COMMAND APPTAINER_CONTAINER APPTAINER_ENVIRONMENT APPTAINER_NAME
+unset SINGULARITY_APPNAME SINGULARITY_BIND \
+  SINGULARITY_COMMAND SINGULARITY_CONTAINER SINGULARITY_ENVIRONMENT SINGULARITY_NAME
 told=0 tmp=/tmp granted=1
-# The engine wants it to end.
+# The engine asks it to end.
 trap 'told=1; [ $$ -ne 1 ] || kill -s TERM -- -1 2>/dev/null' TERM
 
-# Peak of memory, highest with and peak without the cache of files, which is the host's; kills for want of memory.
+# Peak of memory: highest includes the cache of files, which is the host's, and peak does not; kills
+# for lack of memory.
 measure() {
   peak=- highest=- cache=0 oom=0
   [ "$measured" = 1 ] || return
   memory=/sys/fs/cgroup most=memory.peak events=memory.events files=file shared=shmem
   [ -e "$memory/memory.events" ] ||
-    memory=/sys/fs/cgroup/memory most=memory.max_usage_in_bytes events=memory.oom_control files=total_cache shared=total_shmem
+    memory=/sys/fs/cgroup/memory most=memory.max_usage_in_bytes events=memory.oom_control
+    files=total_cache shared=total_shmem
   [ -r "$memory/$most" ] && read -r highest < "$memory/$most"
   peak=$highest
   [ -r "$memory/$events" ] && while read -r key value; do
@@ -45,7 +54,8 @@ measure() {
 task() {
   [ -p "$1.life" ] && [ -p "$1.done" ] || return
   [ -n "$granted" ] || claim "$1.taken" || return
-  # Open for both, then for reading only: without a launcher the first line is the end.
+  # Opened for reading and writing, then for reading only: without a launcher the first read finds
+  # the end.
   exec 5<> "$1.life"
   exec 4< "$1.life"
   exec 5>&-
@@ -81,11 +91,11 @@ task() {
   done
   now
   ended=$up
-  # All but this process: what the task left, and who listened for its end.
+  # All processes but this one: what the task left, and the listener for its end.
   kill -s KILL -- -1 2>/dev/null
   times >> "$1.use"
   measure
-  # The highest of all its tasks says nothing about this one unless it is this one's.
+  # The peak over all tasks of the container counts only where it is this task's.
   [ "$mode" = once ] || [ "$highest" != "$before" ] || peak=-
   echo "end $code $began $ended $told $peak $((oom - killed))" >&6
   exec 4<&- 6>&-
@@ -100,13 +110,13 @@ while :; do
   { sleep "$what"; echo >&3; } &
   timer=$!
   read -r name granted <&3 || exit 0
-  # Not TERM: a shell that has just been forked swallows what its parent has a trap for.
+  # Not TERM: a shell that has just been forked loses signals that its parent traps.
   kill -s USR1 "$timer" 2>/dev/null
   if [ -z "$name" ]; then
     echo closed > state
     exit 0
   fi
-  # Never what is mounted below /tmp: only a folder of the task's own.
+  # Never a mount below /tmp: only a folder of the task's own.
   tmp=/tmp/$name made=1
   mkdir -- "$tmp" || tmp=/tmp made=
   task "$name"

@@ -1,18 +1,24 @@
-# The program of a task that runs in a container, as the site sees it: POSIX `sh` on the host where the task runs. It brings the image,
-# starts the container, waits for the task's end and ends as the task did, so time limits, exit records, logs and cancellation stay those
-# of the site's own driver. Installed once per content at `<root>/containers/<hash>/launcher`, behind `inside` (the text of inside.sh), clock.sh and
-# sweep.sh.
+# The program of a task that runs in a container, as seen by the site: POSIX `sh` on the host where
+# the task runs. It brings the image, starts the container, waits for the task's end and ends as the
+# task did, so time limits, exit records, logs and cancellation stay those of the site's own driver.
+# Installed once per content at `<root>/containers/<hash>/launcher`, behind `inside` (the text of
+# inside.sh), clock.sh and sweep.sh.
 #
-# Arguments: ENGINE (`auto` too), IMAGE, the image's key, CPUS, MEMORY in bytes, GPUS, NETWORK (0, 1), IDLE seconds of a kept container (0: a container of its own),
-# engines that may keep one, SCOPE, NAME, the variable that marks processes, UID:GID, the lane's key, the kept container's mount, then mounts (`--mount`'s words).
-# Environment: ORRERY_PARTS and ORRERY_PART_0 …, the task's script in pieces, because one variable takes 128 KiB.
+# Arguments: ENGINE (`auto` too), IMAGE, the image's key, CPUS, MEMORY in bytes, GPUS, NETWORK (0,
+# 1), IDLE seconds of a kept container (0: a container of its own), engines that may keep one,
+# SCOPE, NAME, the variable that marks processes, UID:GID, the lane's key, the kept container's
+# mount, then mounts (in the form of `--mount`). Environment: ORRERY_PARTS and ORRERY_PART_0 …, the
+# task's script in pieces, because one variable takes 128 KiB.
 #
-# Below `<root>/containers`: `images/KEY.HOST` what an image was resolved to, once per run and host (FIFO order by flock, one pull for all); `records/NAME`
-# what is told about the task's place; `tasks/NAME` what the container sees as `/.orrery`; `lanes/KEY.HOST.N` the same of a kept container, which may
-# be asked while `state` says `open CONTAINER`. One that is asked makes `NAME.taken` before it starts the task, or finds that the launcher has done so.
+# Below `<root>/containers`: `images/KEY.HOST` is the resolved image, once per run and host (FIFO
+# order by flock, one pull for all); `records/NAME` is the record of the task's container;
+# `tasks/NAME` is `/.orrery` in the container; `lanes/KEY.HOST.N` is the same of a kept container,
+# which takes requests while `state` is `open CONTAINER`. A kept container makes `NAME.taken` before
+# it starts a task, or finds that the launcher has made it.
 #
-# It ends with 125 when there was no container; the record then has `trouble CLASS WORDS`. Engines are started in a session of their own without the
-# mark, so that a signal for the task's group cannot hit one in the middle of a start.
+# It ends with 125 when there was no container; the record then has `trouble CLASS WORDS`. Engines
+# are started in a session of their own without the mark, so that a signal for the task's group
+# cannot hit one in the middle of a start.
 # shellcheck disable=SC2154 # clock.sh sets up, launcher.ts inside
 umask 077
 # shellcheck disable=SC3045 # dash, bash and busybox have it
@@ -45,7 +51,7 @@ clear_away() {
   esac
 }
 
-# Ends as the task did.
+# Ends with the task's exit.
 end_with() {
   clear_away
   if [ "$1" -gt 128 ] && [ "$1" -lt 160 ]; then
@@ -64,27 +70,33 @@ give_up() {
   exit 125
 }
 
-# Whose trouble an engine's words are: the first list passes by itself, the second does not.
+# Classifies an engine's message: the first list passes by itself, the second does not.
 classify() {
   case $1 in
-    *"onnection refused"* | *"no such host"* | *imeout* | *"timed out"* | *EOF* | *"connection reset"* | *"is unreachable"* | *"no route to host"* | \
-      *"annot connect to "* | *"server misbehaving"* | *"Service Unavailable"* | *"Internal Server Error"* | *toomanyrequests* | *"o space left"*)
+    *"onnection refused"* | *"no such host"* | *imeout* | *"timed out"* | *EOF* | *"connection reset"* | \
+      *"is unreachable"* | *"no route to host"* | \
+      *"annot connect to "* | *"server misbehaving"* | *"Service Unavailable"* | *"Internal Server Error"* | \
+      *toomanyrequests* | *"o space left"*)
       class=infrastructure ;;
-    *"not found"* | *"manifest unknown"* | *"not known"* | *"name unknown"* | *"no such file"* | *"denied"* | *nauthorized* | *"uthentication required"* | *"invalid reference"* | \
-      *"no matching manifest"* | *"no image found"* | *"short-name"* | *"ange of CPUs"* | *"inimum memory limit"* | *"could not select device driver"* | *"unresolvable CDI"* | \
+    *"not found"* | *"manifest unknown"* | *"not known"* | *"name unknown"* | *"no such file"* | *"denied"* | \
+      *nauthorized* | *"uthentication required"* | *"invalid reference"* | \
+      *"no matching manifest"* | *"no image found"* | *"short-name"* | *"ange of CPUs"* | \
+      *"inimum memory limit"* | *"could not select device driver"* | *"unresolvable CDI"* | \
       *nvidia-container-cli* | *"requires root"* | *"cannot be used"*)
       class=refused ;;
     *) class=infrastructure ;;
   esac
 }
 
-# What helps, behind an engine's words.
+# The remedy, appended to an engine's message.
 advise() {
   case $gpus:$said in
-    *"open /dev/fuse: Permission denied"*) said="$said; let accounts use /dev/fuse there (mode 0666), or install apptainer-suid" ;;
+    *"open /dev/fuse: Permission denied"*)
+      said="$said; let accounts use /dev/fuse there (mode 0666), or install apptainer-suid" ;;
     0:*) ;;
     *"could not select device driver"* | *nvidia.com/gpu* | *nvidia-container-cli*)
-      said="$said; the task needs GPU $devices of $node: install NVIDIA's driver and container toolkit there (for Podman, nvidia-ctk cdi generate), $fewer_gpus" ;;
+      said="$said; the task needs GPU $devices of $node: install NVIDIA's driver and container toolkit there"
+      said="$said (for Podman, nvidia-ctk cdi generate), $fewer_gpus" ;;
   esac
 }
 
@@ -108,15 +120,20 @@ works() {
 
 find_engine() {
   if [ "$engine" = auto ]; then
-    why=
-    for each in docker podman apptainer; do
+    why= choice='docker podman apptainer'
+    case $image in
+      archive:*) choice='docker podman' ;;
+      /*) choice=apptainer ;;
+    esac
+    for each in $choice; do
       if works "$each"; then
         engine=$each
         return
       fi
       [ -z "$said" ] || why="$why; $each: $said"
     done
-    give_up refused "$node has no docker, podman or apptainer that works for this account$why; install one there, or set containerRuntime"
+    why="$why; install one there, or set containerRuntime"
+    give_up refused "$node has no docker, podman or apptainer that works for this account$why"
   fi
   works "$engine" && return
   [ -n "$tool" ] || give_up refused "$node has no $engine; install it there, or set containerRuntime"
@@ -124,8 +141,9 @@ find_engine() {
   give_up "$class" "$engine does not work on $node: $said"
 }
 
-# Whether the engine is to remove containers that have ended. Before 25, one that lets them live while it is restarted ends those that it is to
-# remove. What a launcher could not remove there is removed by one that comes an hour later: a younger one may be about to start.
+# Whether the engine should remove containers that have ended. Before version 25, an engine that
+# keeps containers alive over its restart ends those that it has to remove. What a launcher could
+# not remove there, a launcher an hour later removes: a younger container may be about to start.
 ask_removal() {
   remove=--rm
   [ "$engine" = docker ] || return
@@ -139,11 +157,13 @@ ask_removal() {
 # ---- the image
 
 know() {
-  [ -s "$known" ] && read -r engine digest entry remove id < "$known" && [ -n "$id" ] && tool=$engine && remove=${remove#-}
+  [ -s "$known" ] && read -r engine digest entry remove id < "$known" && [ -n "$id" ] && tool=$engine &&
+    remove=${remove#-}
 }
 
 inspect() {
-  found=$("$tool" image inspect --format '{{.Id}}{{range .RepoDigests}} {{.}}{{end}}' "$1" 2> /dev/null 8>&-) && [ -n "$found" ] || return
+  found=$("$tool" image inspect --format '{{.Id}}{{range .RepoDigests}} {{.}}{{end}}' "$1" 2> /dev/null 8>&-) &&
+    [ -n "$found" ] || return
   id=${found%% *} digest=${found#* }
   digest=${digest%% *} digest=${digest##*@} digest=sha256:${digest#sha256:}
   [ -z "$want" ] || case " $found " in *"$want "* | *" ${want#sha256:} "*) digest=$want ;; esac
@@ -159,13 +179,32 @@ bring() {
   return "$code"
 }
 
+# Loads an image from its archive at the site. Its name keeps the engine from pruning it.
+loaded_image() {
+  file=${image%@sha256:*} want=${image##*@}
+  file=${file#archive:}
+  inspect "$want" && return
+  [ -e "$file" ] || give_up refused "$node has no image at $file: no such file"
+  now
+  begun=$up
+  said=$("$tool" load -q -i "$file" 2>&1 > /dev/null 8>&-) || {
+    classify "$said"
+    give_up "$class" "$engine on $node cannot load $file: $said"
+  }
+  inspect "$want" || give_up refused "the digest of $file differs: asked for $want, but it holds another image"
+  "$tool" tag "$want" "orrery-artifact:${want#sha256:}" > /dev/null 2>&1 8>&-
+  now
+  pulled=$((up - begun))
+}
+
 layered_image() {
+  case $image in archive:*) loaded_image; return ;; esac
   plain_http=
   case $engine:$image in podman:127.* | podman:localhost[:/]*) plain_http=--tls-verify=false ;; esac
   want= plain=${image%%@*}
   case $image in *@*) want=${image#*@} ;; esac
   inspect "$image" && return
-  # What was built or loaded here has a name, and its id is its digest.
+  # An image that was built or loaded here has a name, and its id is its digest.
   [ -n "$want" ] && inspect "$plain" && [ "$digest" = "$want" ] && return
   if bring "$image"; then
     inspect "$image" && return
@@ -180,7 +219,8 @@ layered_image() {
 }
 
 sum_of() {
-  digest=sha256:$(sha256sum < "$1")
+  choose_sum
+  digest=sha256:$(sum < "$1")
   digest=${digest%% *}
 }
 
@@ -193,11 +233,12 @@ file_image() {
       id=${image%@sha256:*}
       [ -e "$id" ] || give_up refused "$node has no image at $id: no such file"
       [ ! -f "$id" ] || sum_of "$id"
-      [ -z "$want" ] || [ "$want" = "$digest" ] || give_up refused "the digest of $id differs: asked for $want, but it is $digest"
+      [ -z "$want" ] || [ "$want" = "$digest" ] ||
+        give_up refused "the digest of $id differs: asked for $want, but it is $digest"
       return ;;
   esac
   source=${image#docker://}
-  # It takes a digest or a tag, not both.
+  # The engine accepts a digest or a tag, not both.
   plain=${source%@*} last=${source%@*} last=${last##*/}
   case $last in *:*) plain=${plain%:*} ;; esac
   [ -z "$want" ] || source=$plain@$want
@@ -206,7 +247,11 @@ file_image() {
   if ! [ -s "$id" ]; then
     now
     begun=$up
-    case $source in 127.* | localhost[:/]*) APPTAINER_NOHTTPS=1 SINGULARITY_NOHTTPS=1; export APPTAINER_NOHTTPS SINGULARITY_NOHTTPS ;; esac
+    case $source in
+      127.* | localhost[:/]*)
+        APPTAINER_NOHTTPS=1 SINGULARITY_NOHTTPS=1
+        export APPTAINER_NOHTTPS SINGULARITY_NOHTTPS ;;
+    esac
     said=$("$tool" -q build --disable-cache -F "$id.$node.$$" "docker://$source" 2>&1 > /dev/null 8>&-) || {
       rm -f -- "$id.$node.$$"
       classify "$said"
@@ -220,23 +265,33 @@ file_image() {
   [ "$digest" != - ] || sum_of "$id"
 }
 
-# What runs the task's script in there: the image's own sh, else the host's busybox.
+# Finds the shell for the task's script in the image: the image's own sh, else the host's busybox.
 probe() {
   busybox=$(command -v busybox)
   for entry in sh busybox; do
     set --
-    [ "$entry" = sh ] || { [ -n "$busybox" ] && set -- --mount "type=bind,source=$busybox,target=/.orrery-tools/busybox,readonly"; } || break
+    [ "$entry" = sh ] || {
+      [ -n "$busybox" ] && set -- --mount "type=bind,source=$busybox,target=/.orrery-tools/busybox,readonly"
+    } || break
     case $engine$entry in
       apptainersh) said=$("$tool" -q exec --containall --no-home "$id" /bin/sh -c 'command -v env' 2>&1 8>&-) ;;
-      apptainer*) said=$("$tool" -q exec --containall --no-home --mount "type=bind,source=$busybox,target=/.orrery-tools/busybox,ro" "$id" /.orrery-tools/busybox sh -c 'command -v env' 2>&1 8>&-) ;;
-      *sh) said=$("$tool" run --rm --pull never --network none --entrypoint /bin/sh "$id" -c 'command -v env' 2>&1 8>&-) ;;
-      *) said=$("$tool" run --rm --pull never --network none "$@" --entrypoint /.orrery-tools/busybox "$id" sh -c 'command -v env' 2>&1 8>&-) ;;
+      apptainer*)
+        said=$("$tool" -q exec --containall --no-home \
+          --mount "type=bind,source=$busybox,target=/.orrery-tools/busybox,ro" \
+          "$id" /.orrery-tools/busybox sh -c 'command -v env' 2>&1 8>&-) ;;
+      *sh)
+        said=$("$tool" run --rm --pull never --network none --entrypoint /bin/sh \
+          "$id" -c 'command -v env' 2>&1 8>&-) ;;
+      *)
+        said=$("$tool" run --rm --pull never --network none "$@" --entrypoint /.orrery-tools/busybox \
+          "$id" sh -c 'command -v env' 2>&1 8>&-) ;;
     esac && return
     case $said in *"no such file"* | *"not found"* | *"o such file"* | '') ;; *) break ;; esac
   done
   case $said in
     *"no such file"* | *"not found"* | *"o such file"* | '')
-      give_up refused "$image has no /bin/sh and env, and $node has no static busybox to lend it; install busybox-static there, or put a shell into the image" ;;
+      said="install busybox-static there, or put a shell into the image"
+      give_up refused "$image has no /bin/sh and env, and $node has no static busybox to lend it; $said" ;;
   esac
   classify "$said"
   advise
@@ -253,7 +308,8 @@ resolve() {
     ask_removal
     case $engine in apptainer) file_image ;; *) layered_image ;; esac
     probe
-    printf '%s\n' "$engine $digest $entry -$remove $id" > "$known.$$" && mv -f -- "$known.$$" "$known" || give_up infrastructure "$node cannot write $base/$known"
+    printf '%s\n' "$engine $digest $entry -$remove $id" > "$known.$$" && mv -f -- "$known.$$" "$known" ||
+      give_up infrastructure "$node cannot write $base/$known"
   fi
   exec 8>&-
 }
@@ -265,29 +321,34 @@ count() {
   [ -e "$1" ] || found=0
 }
 
-# The task's GPUs by their numbers on this node: those that Slurm gave the job, else the first. Slurm tells them in the environment of whoever started
-# us, as ours is the task's. Apptainer stays within what the job may use, where they may have other numbers.
+# The task's GPUs by their numbers on this node: those that Slurm gave the job, else the first.
+# Slurm sets them in the environment of our parent process, as ours is the task's. Apptainer stays
+# within the job's GPUs, where they may have other numbers.
 choose_gpus() {
   devices= visible= each=0
   [ "$gpus" != 0 ] || return 0
-  for given in $({ tr '\0' '\n' < "/proc/$PPID/environ" | grep -E '^(SLURM_JOB_GPUS|CUDA_VISIBLE_DEVICES)='; } 2> /dev/null); do
+  for given in $({ tr '\0' '\n' < "/proc/$PPID/environ" |
+    grep -E '^(SLURM_JOB_GPUS|CUDA_VISIBLE_DEVICES)='; } 2> /dev/null); do
     case $given in SLURM*) devices=${given#*=} ;; *) visible=${given#*=} ;; esac
   done
   [ -n "$devices" ] || while [ "$each" -lt "$gpus" ]; do
     devices=$devices${devices:+,}$each each=$((each + 1))
   done
   devices=$(printf '%s' "$devices" | cut -d , -f "1-$gpus")
-  # Those that a container was started with are its own as long as it is kept.
+  # A kept container keeps the GPUs with which it was started.
   lane=$lane-gpu-$(printf '%s' "$devices" | tr ',' '-')
   [ "$engine" = apptainer ] || return 0
   count /dev/nvidia[0-9]*
-  [ "$found" -ge "$gpus" ] || give_up refused "the task asks for $gpus of NVIDIA's GPUs and $node has $found (/dev/nvidia0 …); install their driver there, $fewer_gpus"
+  [ "$found" -ge "$gpus" ] || {
+    given="the task asks for $gpus of NVIDIA's GPUs and $node has $found (/dev/nvidia0 …)"
+    give_up refused "$given; install their driver there, $fewer_gpus"
+  }
   visible=$(printf '%s' "${visible:-$devices}" | cut -d , -f "1-$gpus")
   APPTAINERENV_CUDA_VISIBLE_DEVICES=$visible SINGULARITYENV_CUDA_VISIBLE_DEVICES=$visible
   export APPTAINERENV_CUDA_VISIBLE_DEVICES SINGULARITYENV_CUDA_VISIBLE_DEVICES
 }
 
-# Hands our output to the task: the same file, else through a pipe.
+# Passes our output to the task: the same file, else through a pipe.
 attach() {
   exec 3>&"$1"
   if ! ln -L -- "/proc/$$/fd/3" "$2" 2> /dev/null; then
@@ -317,7 +378,7 @@ prepare() {
   [ -z "$told" ] || echo TERM >&9
 }
 
-# Whoever started it does not hold the pipe open meanwhile, so that its end is that of the container.
+# The parent does not hold the pipe open meanwhile, so that its end is that of the container.
 begin() {
   {
     setsid "$tool" "$@" < /dev/null > "$place/said" 2>&1
@@ -346,7 +407,7 @@ start() {
   if [ "$engine" = apptainer ]; then
     [ "$gpus" = 0 ] || set -- --nv "$@"
     [ "$network" = 1 ] || set -- --net --network none "$@"
-    # Only root may limit what is not a cgroup of its own.
+    # Only root may limit a container without a cgroup of its own.
     if [ "$account" = 0:0 ]; then
       [ "$memory" = 0 ] || set -- --memory "$memory" "$@"
       [ "$cpus" = 0 ] || set -- --cpus "$cpus" "$@"
@@ -369,21 +430,22 @@ start() {
   esac
   [ "$network" = 1 ] || set -- --network none "$@"
   [ "$mode" = lane ] || set -- -e "$marker=$name" "$@"
-  # Without root the engine's own user stands for the account.
+  # Without root the engine's own user replaces the account.
   case $engine:$account in podman:0:*) ;; podman:*) set -- --userns keep-id "$@" ;; esac
   detached=-d
-  # Its monitor, which removes the container at its end, is a child of ours.
+  # Its monitor, which removes the container at its end, is a child of this process.
   [ "$engine:$mode" != podman:once ] || detached= remains=podman
   [ -n "$remove" ] || remains=docker
   # shellcheck disable=SC2086 # one option or none
-  set -- run $detached $remove --pull never --name "$container" --label "orrery.scope=$scope" --label "orrery.node=$node" --log-driver none --pids-limit 4096 \
+  set -- run $detached $remove --pull never --name "$container" \
+    --label "orrery.scope=$scope" --label "orrery.node=$node" --log-driver none --pids-limit 4096 \
     --read-only --tmpfs "/tmp:rw,exec,nosuid,nodev,mode=1777$size" --user "$account" --cap-drop ALL \
     --security-opt no-new-privileges --security-opt label=disable "$@" --entrypoint "$shell" "$id"
   [ "$entry" = sh ] || set -- "$@" sh
   begin "$@" -c "$inside" orrery "$mode" "$what" "$measured"
 }
 
-# The next line of the task's own FIFO, in word and rest; false at its end.
+# Reads the next line of the task's own FIFO into word and rest; false at its end.
 listen() {
   until read -r word rest <&"$1"; do
     [ -n "$told" ] && [ "$told" != heard ] || return
@@ -391,7 +453,7 @@ listen() {
   done
 }
 
-# Not ended by TERM: a shell that has just been forked swallows what its parent has a trap for.
+# TERM does not end it: a shell that has just been forked loses signals that its parent traps.
 remind_after() {
   (
     trap 'kill "$nap"; exit' USR1
@@ -403,7 +465,7 @@ remind_after() {
   reminder=$!
 }
 
-# Until the task runs.
+# Waits until the task runs.
 await_start() {
   reminder=
   [ -z "$1" ] || remind_after "$1"
@@ -416,7 +478,7 @@ await_start() {
           said=$(cat "$place/said")
           return 1
         fi
-        # It has been started, and has not said so yet.
+        # It has been started, and has not reported yet.
         remind_after 120 ;;
     esac
   done
@@ -439,11 +501,12 @@ choose_lane() {
   return 1
 }
 
-# Lets the kept container run the task; false when it is another one's to do.
+# Lets the kept container run the task; false when another container has to run it.
 ask_kept() {
   echo "$name" 1<> "$place/requests"
   await_start 5 && return
-  # It was taken away, or is slow: whoever makes this file first may start the task or give it to another.
+  # It was removed, or is slow: the process that makes this file first may start the task or give it
+  # to another.
   if ! claim "$place/$name.taken"; then
     await_start 120 && return
     give_up infrastructure "the container that $engine on $node keeps has taken the task and does not say that it runs"
@@ -475,7 +538,7 @@ run_in_lane() {
   echo "open $container" > "$place/state"
 }
 
-# Nobody asks it any more.
+# No launcher sends it requests any more.
 leave_kept() {
   [ -z "$keeps" ] || echo closed > "$place/state"
 }
@@ -495,13 +558,21 @@ now
 launched=$up
 kills
 killed_before=$killed
-record "image $image" && mkdir -p -- images tasks lanes || give_up infrastructure "$node cannot write below $base: is its disk full?"
+record "image $image" && mkdir -p -- images tasks lanes ||
+  give_up infrastructure "$node cannot write below $base: is its disk full?"
 resolve
 record "engine $engine"
 record "digest $digest"
 record "id $id"
 [ -z "$DOCKER_HOST" ] || record "host $DOCKER_HOST"
 record "pull $pulled"
+if [ "$pulled" != 0 ]; then
+  case $engine in
+    apptainer) size=$(wc -c < "$id") ;;
+    *) size=$("$tool" image inspect --format '{{.Size}}' "$id" 2> /dev/null 8>&-) ;;
+  esac
+  [ -z "$size" ] || record "size $size"
+fi
 [ -z "$told" ] || end_with 143
 choose_gpus
 keeps=
@@ -520,7 +591,7 @@ if [ -z "$keeps" ]; then
   await_start '' || fail_start
 fi
 
-# What its engine says of the start may come later, and is no word about a task that runs.
+# The engine's output about the start may come later, and is no fact about a running task.
 code= left=
 while [ -z "$code" ] && listen 6; do
   case $word in end) code=$rest ;; left) left=$rest ;; esac
@@ -529,7 +600,7 @@ if [ -z "$code" ]; then
   leave_kept
   [ -z "$told" ] || end_with 143
   kills
-  # For want of memory the kernel may end the whole container.
+  # For lack of memory the kernel may end the whole container.
   if [ "$memory" != 0 ] && [ "$killed" -gt "$killed_before" ]; then
     record 'oom 1'
     end_with 137
@@ -549,7 +620,8 @@ for each in $pumps; do wait "$each"; done
 case $engine:$keeps in
   apptainer:) wait "$starter" ;;
   podman:)
-    # Its monitor is about to remove the container; where that was killed, the client would wait for ever.
+    # Its monitor is about to remove the container; if the monitor was killed, the client would wait
+    # for ever.
     exec 5<> "$place/$name.done"
     remind_after 10
     while [ -z "$left" ] && listen 6; do

@@ -1,10 +1,16 @@
-import { assign, readProgram } from '../../program.ts'
+import { assign, readProgram, sumProgram } from '../../../shell/program.ts'
 
 const program = (name: string): string => readProgram(import.meta.dirname, name)
 const clock = program('clock.sh')
 
-/** Defines `sweep NODE`, which removes what killed engines left on a host. */
+/** Defines `sweep NODE`, which removes the remains of killed engines on a host. */
 export const sweepPodman = program('sweep.sh')
 
-/** The program of a task that runs in a container (`launcher.sh`), with all that it consists of. */
-export const launcher = `${assign({ inside: `${clock}${program('inside.sh')}` })}${clock}${sweepPodman}${program('launcher.sh')}`
+/** The program of a task that runs in a container (`launcher.sh`), with all its parts. */
+export const launcher = [
+  assign({ inside: `${clock}${program('inside.sh')}` }),
+  clock,
+  sweepPodman,
+  sumProgram,
+  program('launcher.sh'),
+].join('')

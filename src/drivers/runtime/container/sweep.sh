@@ -1,11 +1,13 @@
-# `sweep NODE` removes containers of Podman's on this host whose first process is gone. Their monitor does that, and where it was killed Podman
-# takes them for alive and their mounts stay.
+# `sweep NODE` removes Podman's containers on this host whose first process is gone. Normally their
+# monitor does that. Where the monitor was killed, Podman takes them for alive and their mounts
+# stay.
 lives() {
   { read -r words < "/proc/$1/stat"; } 2> /dev/null || return
   case ${words##*") "} in [ZX]*) return 1 ;; esac
 }
 
-# The first time Podman waits five seconds for word from a monitor that was killed, notes the end and fails.
+# The first time, Podman waits five seconds for a monitor that was killed, records the end and
+# fails.
 remove_podman() {
   podman rm -f "$1" || podman rm -f "$1"
 } > /dev/null 2>&1

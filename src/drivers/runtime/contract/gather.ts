@@ -1,12 +1,18 @@
 /**
- * Serves calls that come close together in one: the first waits `milliseconds` for company. While `rounds` servings are under way,
- * those that come wait for the end of one, so groups grow with the load.
+ * Serves calls that come close together as one group: the first waits `milliseconds` for others.
+ * While `rounds` groups are under way, further calls wait for the end of one, so groups grow with
+ * the load.
  *
- * `serve` answers every key that it was given; a key without an answer, and everything when it rejects, rejects.
+ * `serve` answers every given key; a key without an answer, and everything when it rejects,
+ * rejects.
  */
 export function gather<Key, Answer>(
   serve: (keys: readonly Key[]) => Promise<ReadonlyMap<Key, Answer | Error>>,
-  { milliseconds = 2, rounds = 2, most = 500 }: { milliseconds?: number; rounds?: number; most?: number } = {},
+  {
+    milliseconds = 2,
+    rounds = 2,
+    most = 500,
+  }: { milliseconds?: number; rounds?: number; most?: number } = {},
 ): (key: Key) => Promise<Answer> {
   interface Call {
     key: Key

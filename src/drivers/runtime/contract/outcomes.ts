@@ -1,8 +1,8 @@
 import { DriverError, type Intent, type SubmitOutcome } from './driver.ts'
 
 /**
- * Outcomes of intents that are submitted one by one and gathered on their way: the site's id, or why it did not take one. What rejects
- * rejects them all, in the class that `errorOf` gives it.
+ * Outcomes of intents that are submitted singly and gathered on their way: the site's id, or why
+ * the site refused one. A rejection rejects them all, in the class that `errorOf` gives it.
  */
 export const outcomesOf = async (
   intents: readonly Intent[],
@@ -14,6 +14,8 @@ export const outcomesOf = async (
   })
   return outcomes.map(({ outcome }, position): SubmitOutcome => {
     const name = intents[position]?.name ?? ''
-    return outcome instanceof DriverError ? { name, ok: false, error: outcome } : { name, ok: true, externalId: outcome }
+    return outcome instanceof DriverError
+      ? { name, ok: false, error: outcome }
+      : { name, ok: true, externalId: outcome }
   })
 }

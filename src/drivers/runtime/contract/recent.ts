@@ -1,4 +1,7 @@
-/** A map that forgets what was set longest ago once it holds more than `most`: what is remembered of tasks that nobody may ever ask for again. */
+/**
+ * A map that drops its oldest entries once it holds more than `most`: facts about tasks that may
+ * never be queried again.
+ */
 export class RecentMap<Key, Value> extends Map<Key, Value> {
   readonly most: number
   constructor(most: number) {

@@ -1,4 +1,5 @@
-# Whether cgroups can be had for process `$1`, or else for itself: sets room, and takes away what it tries with. After cgroups.sh.
+# Whether cgroups can be had for process `$1`, or else for itself: sets room, and removes its trial
+# cgroups. After cgroups.sh.
 LC_ALL=C PATH=/usr/bin:/bin
 export LC_ALL PATH
 # shellcheck disable=SC2034 # cgroups.sh reads them

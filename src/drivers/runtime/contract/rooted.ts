@@ -1,33 +1,45 @@
 import { posix } from 'node:path'
-import { LinkError } from '../../shell.ts'
+import { LinkError } from '../../../shell/site-shell.ts'
 import { DriverError, type Intent, type RuntimeDriver } from './driver.ts'
 
-/** A driver that knows where at its site its files lie; an absolute path, learnt at the first contact. */
+/** A driver that knows the absolute path of its files at its site, from the first contact on. */
 export interface RootedDriver extends RuntimeDriver {
   readonly root: () => Promise<string>
 }
 
 /**
- * A driver whose intents hold paths below the site's root (which only the site knows): they become absolute when they are submitted.
- * `rootOf` gives the root of another site, for what is staged from there. A site that cannot be asked rejects the submit with class
- * `unknown`.
+ * A driver whose intents hold paths below the site's root (which only the site knows): the paths
+ * become absolute at the submit. `rootOf` gives the root of another site, for files that are staged
+ * from there. A site that does not answer rejects the submit with class `unknown`.
  */
 export const withRoots = (
   driver: RuntimeDriver,
   ownRoot: () => Promise<string>,
   rootOf: (site: string) => Promise<string>,
 ): RuntimeDriver => {
-  const absolute = (root: string, path: string): string => (posix.isAbsolute(path) ? path : posix.join(root, path))
+  const absolute = (root: string, path: string): string =>
+    posix.isAbsolute(path) ? path : posix.join(root, path)
   const resolve = async (intent: Intent, own: string): Promise<Intent> => {
     const directory = absolute(own, intent.directory)
     const stage = await Promise.all(
       intent.stage.map(async (entry) => ({
         ...entry,
-        from: absolute(entry.at === undefined || posix.isAbsolute(entry.from) ? own : await rootOf(entry.at), entry.from),
+        from: absolute(
+          entry.at === undefined || posix.isAbsolute(entry.from) ? own : await rootOf(entry.at),
+          entry.from,
+        ),
       })),
     )
-    const paths = Object.entries(intent.pathVariables ?? {}).map(([name, path]) => [name, posix.join(directory, path)] as const)
-    return { ...intent, directory, stage, environment: { ...intent.environment, ...Object.fromEntries(paths) }, pathVariables: {} }
+    const paths = Object.entries(intent.pathVariables ?? {}).map(
+      ([name, path]) => [name, posix.join(directory, path)] as const,
+    )
+    return {
+      ...intent,
+      directory,
+      stage,
+      environment: { ...intent.environment, ...Object.fromEntries(paths) },
+      pathVariables: {},
+    }
   }
   return {
     ...driver,
@@ -36,7 +48,8 @@ export const withRoots = (
         const own = await ownRoot()
         return await driver.submit(await Promise.all(intents.map((intent) => resolve(intent, own))))
       } catch (error) {
-        if (error instanceof LinkError) throw new DriverError(error.permanent ? 'refused' : 'unknown', error.message, { cause: error })
+        if (error instanceof LinkError)
+          throw new DriverError(error.permanent ? 'refused' : 'unknown', error.message, { cause: error })
         throw error
       }
     },

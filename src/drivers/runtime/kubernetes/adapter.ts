@@ -6,22 +6,30 @@ import type { RemoteSight } from '../remote/record.ts'
 import type { Courier } from './courier/courier.ts'
 import { installScript, stayScript, waitScript } from './courier/scripts.ts'
 import { openDetails } from './detail.ts'
-import { jobManifest, jobScript, mostTasks, podRequestOf, toolsFolder, type PodRequest, type TaskJob } from './job.ts'
+import {
+  jobManifest,
+  jobScript,
+  mostTasks,
+  podRequestOf,
+  toolsFolder,
+  type PodRequest,
+  type TaskJob,
+} from './job.ts'
 import { createJob, deleteJobs, deletePods, isJobThere } from './jobs.ts'
 import { openKeeperLoss } from './keeper-loss.ts'
 import type { Namespace } from './namespace.ts'
 import { openPodWatch, type ClusterAnswer, type PodWatch } from './pod-watch.ts'
-import { placeOf, type TaskPod } from './pods.ts'
+import { podKey, type TaskPod } from './pods.ts'
 import { checkNamespace, once } from './readiness.ts'
 import type { KubernetesSettings } from './settings.ts'
 import { indexedName, isUnsure, judgePod } from './state.ts'
 import { siteTools, type SiteTools } from './tools.ts'
-import { troubleOf } from './trouble.ts'
+import { kubernetesTrouble } from './trouble.ts'
 
-/** What it has at all: `sharedStorage` only with a volume. */
+/** All its capabilities: `sharedStorage` only with a volume. */
 export const kubernetesCapabilities: Readonly<Record<Capability, boolean>> = {
   batch: true,
-  interactive: false,
+  interactive: true,
   container: true,
   serverless: false,
   gpu: true,
@@ -33,14 +41,17 @@ export const kubernetesCapabilities: Readonly<Record<Capability, boolean>> = {
   simulation: false,
 }
 
-/** The controller needs this long to make the Pods of a new Job: before, a missing one means nothing. */
+/**
+ * The controller needs this long to make the Pods of a new Job: before that, a missing Pod means
+ * nothing.
+ */
 const newSeconds = 5
-/** Beyond the grace of a cancel, for the outputs to be carried away. */
+/** Time beyond the grace of a cancel, for the transfer of the outputs. */
 const fetchGraceSeconds = 30
 
 interface KubernetesListing {
   asked: ClusterAnswer | 'silent'
-  /** When the question was put, seconds since epoch. */
+  /** When the request was made, seconds since epoch. */
   at: number
 }
 
@@ -49,12 +60,15 @@ export interface KubernetesAdapterOptions {
   at: Namespace
   /** Read and checked at the first use. @throws DriverError `refused` */
   settings: () => KubernetesSettings
-  /** Where no file system is shared. */
+  /** Present where no file system is shared. */
   courier: Courier | undefined
   pollMilliseconds: number
 }
 
-/** While the courier stays, an end has not come yet: the outputs are on their way. Nor has a start, before all is delivered. */
+/**
+ * While the courier stays, the end does not count yet: the outputs are on their way. Before all
+ * files are delivered, the start does not count either.
+ */
 const withCourier = (courier: Courier | undefined, pod: TaskPod, sight: RemoteSight): TaskPod => {
   if (courier === undefined || pod.courier !== 'running') return pod
   const { startedAt, terminated, ...rest } = pod
@@ -65,22 +79,38 @@ const withCourier = (courier: Courier | undefined, pod: TaskPod, sight: RemoteSi
   return { ...rest, ...(terminated === undefined ? waiting : { terminated }) }
 }
 
-/** What the watch, an answer of the server and the record say together. */
+/** The state from the watch, an answer of the server and the record together. */
 function judgeKubernetes(
   { sight, place, cancelAsked, overSince }: BatchEvidence,
   listing: KubernetesListing | undefined,
-  { watch, courier, settings }: { watch: PodWatch; courier: Courier | undefined; settings: KubernetesSettings },
+  {
+    watch,
+    courier,
+    settings,
+  }: { watch: PodWatch; courier: Courier | undefined; settings: KubernetesSettings },
 ): BatchJudgement {
-  const silent = { sight, place, cancelAsked, pod: 'silent', job: 'silent', overSeconds: 0, deletingSeconds: 0, pullSeconds: 0 } as const
+  const silent = {
+    sight,
+    place,
+    cancelAsked,
+    pod: 'silent',
+    job: 'silent',
+    overSeconds: 0,
+    deletingSeconds: 0,
+    pullSeconds: 0,
+  } as const
   if (listing === undefined) return judgePod(silent, settings)
   const { asked, at } = listing
   const seen = watch.seen(place)
   const isNew = at - place.submittedAt <= newSeconds
-  const pod = seen ?? (asked === 'silent' || isNew ? 'silent' : (asked.pods.get(placeOf(place.array, place.index)) ?? 'absent'))
+  const pod =
+    seen ??
+    (asked === 'silent' || isNew ? 'silent' : (asked.pods.get(podKey(place.array, place.index)) ?? 'absent'))
   const words = asked === 'silent' ? undefined : asked.words.get(place.array)
   const spent = seen === undefined ? { deleting: 0, pulling: 0 } : watch.spent(seen)
   const until = seen === undefined && asked !== 'silent' ? asked.at : performance.now()
-  // What was seen before the cluster fell silent does not become the truth by waiting: the reason may be on its way. Nor does one answer.
+  // An old observation does not become true while the cluster is silent: the reason may be on its
+  // way. One answer does not make it true either.
   const over = seen !== undefined && !watch.standing() ? 0 : Math.max(0, until - (overSince ?? until)) / 1000
   const judgement = judgePod(
     {
@@ -113,24 +143,26 @@ function judgeKubernetes(
   }
 }
 
-/** Indexed Jobs: an index is a task, tried once; what ended it is told by its Pod. */
-export function kubernetesAdapter(options: KubernetesAdapterOptions): BatchScheduler<PodRequest, KubernetesListing> {
+/** Indexed Jobs: an index is a task, tried once; its Pod shows why it ended. */
+export function kubernetesAdapter(
+  options: KubernetesAdapterOptions,
+): BatchScheduler<PodRequest, KubernetesListing> {
   const { site, at, settings, courier, pollMilliseconds } = options
   const { root, runtime } = site
   const watch = openPodWatch(at, courier, pollMilliseconds)
   const details = openDetails(site, at, watch, () => settings().helperImage)
-  /** Whether what the keeper has goes with its Pod. */
+  /** Whether the keeper's files are lost with its Pod. */
   const loss = courier === undefined ? undefined : openKeeperLoss(at, courier)
   const fleeting = (): typeof loss => (settings().keeperVolume === undefined ? loss : undefined)
   const ready = once(() => checkNamespace(at, settings()))
   const tools = once(() => siteTools(site, settings(), courier !== undefined))
 
-  /** The Pod of one that may run; asked for where the watch has not begun. */
+  /** The Pod of a task that may run; queried where the watch has not begun. */
   const podAt = async (place: { array: string; index: number }): Promise<TaskPod | undefined> => {
     const { array, index } = place
     const here = watch.here({ array, index, submittedAt: 0 })
     if (here !== undefined || watch.standing()) return here
-    return (await watch.ask().catch(() => undefined))?.pods.get(placeOf(array, index))
+    return (await watch.ask().catch(() => undefined))?.pods.get(podKey(array, index))
   }
   const manifestOf = async (job: TaskJob, { lent, busybox, account }: SiteTools): Promise<object> => {
     const folder = await root()
@@ -152,9 +184,15 @@ export function kubernetesAdapter(options: KubernetesAdapterOptions): BatchSched
       ...(courier === undefined ? {} : sides),
     })
   }
-  /** Tells tasks in their Pods, and then ends these, with the time to carry away what they leave. */
-  const cancelCarried = async (elements: readonly BatchElement[], carrier: Courier, graceSeconds: number): Promise<void> => {
-    const there = await Promise.all(elements.map(async (element) => ({ name: element.name, pod: await podAt(element) })))
+  /** Marks tasks in their Pods as cancelled, then ends the Pods, with time for their outputs. */
+  const cancelCarried = async (
+    elements: readonly BatchElement[],
+    carrier: Courier,
+    graceSeconds: number,
+  ): Promise<void> => {
+    const there = await Promise.all(
+      elements.map(async (element) => ({ name: element.name, pod: await podAt(element) })),
+    )
     await carrier.markCancelled(
       there.flatMap(({ name, pod }) => (pod === undefined ? [] : [{ pod: pod.name, name }])),
       graceSeconds,
@@ -175,7 +213,8 @@ export function kubernetesAdapter(options: KubernetesAdapterOptions): BatchSched
           if (courier !== undefined && !intent.directory.startsWith(`${folder}/`))
             throw new DriverError(
               'refused',
-              `${intent.name}: directory ${JSON.stringify(intent.directory)} must lie below ${folder}, as there is no volume`,
+              `${intent.name}: directory ${JSON.stringify(intent.directory)} must lie below ` +
+                `${folder}, as there is no volume`,
             )
           return podRequestOf(intent, settings())
         },
@@ -192,20 +231,24 @@ export function kubernetesAdapter(options: KubernetesAdapterOptions): BatchSched
         tools: (await tools()).lent,
         prepares: courier !== undefined,
       }),
-    // A Job has no holes.
+    // A Job has no gaps in its indexes.
     leavesOut: false,
     async submit(job) {
       try {
         await createJob(at, await manifestOf(job, await tools()))
       } catch (error) {
-        const trouble = troubleOf(error)
+        const trouble = kubernetesTrouble(error)
         if (trouble.trouble !== 'unknown' && /exceeded quota/.test(trouble.message))
-          throw new NoRoom(`the namespace's quota has no room: ${trouble.message}`, { cause: error, smaller: false })
+          throw new NoRoom(`the namespace's quota has no room: ${trouble.message}`, {
+            cause: error,
+            smaller: false,
+          })
         throw trouble
       }
-      // In the books a Job is an array that is accepted as soon as it is made: its name is its id.
+      // In the books a Job is an array, accepted at its creation: its name is its id.
       await site.books.accepted(job.name, '1')
-      for (const [index, name] of job.tasks.entries()) watch.expect({ array: job.name, index, submittedAt: 0 }, name)
+      for (const [index, name] of job.tasks.entries())
+        watch.expect({ array: job.name, index, submittedAt: 0 }, name)
       return '1'
     },
     find: async (job) => ((await isJobThere(at, job)) ? '1' : undefined),
@@ -214,11 +257,13 @@ export function kubernetesAdapter(options: KubernetesAdapterOptions): BatchSched
       for (const { name, place } of places) watch.expect(place, name)
       const now = Date.now() / 1000
       const missing = places.some(
-        ({ place }) => watch.standing() && watch.here(place) === undefined && now - place.submittedAt > newSeconds,
+        ({ place }) =>
+          watch.standing() && watch.here(place) === undefined && now - place.submittedAt > newSeconds,
       )
       return { asked: missing ? await watch.ask().catch(() => 'silent' as const) : 'silent', at: now }
     },
-    judge: (evidence, listing) => judgeKubernetes(evidence, listing, { watch, courier, settings: settings() }),
+    judge: (evidence, listing) =>
+      judgeKubernetes(evidence, listing, { watch, courier, settings: settings() }),
     explains: (sight, cancelAsked) => !isUnsure(sight) || (sight.reason === 'stopped' && cancelAsked),
     answersPromptly: true,
     async cancel(elements, how, graceSeconds) {

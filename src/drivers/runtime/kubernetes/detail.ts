@@ -1,6 +1,6 @@
-import { setTimeout as sleep } from 'node:timers/promises'
-import { quote, quoteAll } from '../../quote.ts'
-import type { BatchPlace } from '../batch/scheduler.ts'
+import { poll } from '../../../pacing/poll.ts'
+import { quote, quoteAll } from '../../../shell/quote.ts'
+import type { QueuedElement } from '../batch/scheduler.ts'
 import type { BatchSite } from '../batch/site.ts'
 import type { PlaceDetail } from '../contract/driver.ts'
 import { gather } from '../contract/gather.ts'
@@ -13,28 +13,40 @@ import type { TaskPod } from './pods.ts'
 import type { ApiEvent, PodWatch } from './pod-watch.ts'
 
 /** Where a task ran. */
-export interface Where {
+export interface TaskLocation {
   node?: string
   detail: PlaceDetail
 }
 
 export interface Details {
-  /** Answered the same for ever, though Pods are forgotten. `ran`: the task's own record tells its end. */
-  of(name: string, place: BatchPlace | undefined, ran: boolean): Promise<Where>
+  /**
+   * Returns the same for ever, though Pods are forgotten. `ran`: the task's own record holds its
+   * end.
+   */
+  of(name: string, place: QueuedElement | undefined, ran: boolean): Promise<TaskLocation>
   forget(name: string): void
 }
 
 const eventsKeptMs = 5000
 const remembered = 20_000
 
-/** `1.2s`, `850ms`, `1m2.5s`: as Go writes how long something took. */
+/** `1.2s`, `850ms`, `1m2.5s`: Go's text form of a duration. */
 const secondsIn = (text: string): number | undefined => {
-  const units: Readonly<Record<string, number>> = { h: 3600, m: 60, s: 1, ms: 0.001, µs: 0.000001, us: 0.000001 }
+  const units: Readonly<Record<string, number>> = {
+    h: 3600,
+    m: 60,
+    s: 1,
+    ms: 0.001,
+    µs: 0.000001,
+    us: 0.000001,
+  }
   const parts = [...text.matchAll(/([\d.]+)(ms|µs|us|h|m|s)/g)]
-  return parts.length === 0 ? undefined : parts.reduce((sum, [, number, unit = 's']) => sum + Number(number) * (units[unit] ?? 0), 0)
+  return parts.length === 0
+    ? undefined
+    : parts.reduce((sum, [, number, unit = 's']) => sum + Number(number) * (units[unit] ?? 0), 0)
 }
 
-/** Seconds that the node spent on an image, by its event; 0: it was there. */
+/** Seconds that the node spent on an image, from its event; 0: it was there. */
 const pullSecondsOf = (message: string): number | undefined => {
   if (/already present/.test(message)) return 0
   const [, time] = /Successfully pulled image .* in ([\d.hmsµu]+)/.exec(message) ?? []
@@ -48,9 +60,9 @@ export function openDetails(
   helperImageName: () => string,
 ): Details {
   const pulls = new RecentMap<string, number>(remembered)
-  const details = new RecentMap<string, Promise<Where>>(remembered)
+  const details = new RecentMap<string, Promise<TaskLocation>>(remembered)
 
-  /** Where tasks ran, as their Pods wrote it down. */
+  /** The nodes of tasks, as their Pods recorded them. */
   const whereOf = gather(
     async (names: readonly string[]) => {
       const { stdout } = await shell.run(
@@ -67,45 +79,54 @@ for each in ${quoteAll(names)}; do p= n=; { read -r p n < "$each.place"; } 2> /d
     { most: 500 },
   )
   const readPulls = kept(eventsKeptMs, async () => {
-    const { items } = await cluster.list<ApiEvent>(paths.events, { fieldSelector: 'involvedObject.kind=Pod,reason=Pulled' })
+    const { items } = await cluster.list<ApiEvent>(paths.events, {
+      fieldSelector: 'involvedObject.kind=Pod,reason=Pulled',
+    })
     for (const { involvedObject, message = '' } of items) {
       // The helper's image is not the task's.
-      if (involvedObject?.fieldPath !== undefined && !involvedObject.fieldPath.includes(`{${containerName}}`)) continue
+      if (involvedObject?.fieldPath !== undefined && !involvedObject.fieldPath.includes(`{${containerName}}`))
+        continue
       const seconds = pullSecondsOf(message)
       if (involvedObject?.name !== undefined && seconds !== undefined) pulls.set(involvedObject.name, seconds)
     }
   })
 
-  /** The helper image with its digest, once the keeper was seen; the record does without where it cannot be asked for. */
+  /**
+   * The helper image with its digest, once the keeper was seen; the record omits it where the
+   * keeper cannot be reached.
+   */
   let helper: string | undefined
   const helperImage = async (): Promise<string | undefined> => {
     if (helper !== undefined) return helper
     const path = `${paths.pods}/${keeperName(runtime)}`
-    const pod = await cluster.request<{ status?: { containerStatuses?: { imageID?: string }[] } }>({ path }).catch(() => undefined)
+    const pod = await cluster
+      .request<{ status?: { containerStatuses?: { imageID?: string }[] } }>({ path })
+      .catch(() => undefined)
     const digest = /sha256:[0-9a-f]{64}/.exec(pod?.status?.containerStatuses?.[0]?.imageID ?? '')?.[0]
     if (digest !== undefined) helper = `${helperImageName()}@${digest}`
     return helper
   }
 
-  /** A short task's record is there before its node has told the cluster what it started: within a second, or some on a loaded node. */
-  const podOf = async (place: BatchPlace, ran: boolean): Promise<TaskPod | undefined> => {
-    let seen = watch.seen(place)
-    for (let tries = 0; ran && seen?.startedAt === undefined && watch.here(place) !== undefined && tries < 20; tries++) {
-      await sleep(250)
-      seen = watch.seen(place)
-    }
-    return seen
+  /**
+   * A short task's record exists before its node has reported the container to the cluster: within
+   * a second, or several on a loaded node.
+   */
+  const podOf = async (place: QueuedElement, ran: boolean): Promise<TaskPod | undefined> => {
+    const isKnown = (): boolean =>
+      !ran || watch.seen(place)?.startedAt !== undefined || watch.here(place) === undefined
+    await poll(() => isKnown() || undefined, { everyMs: 250, deadlineMs: 5_000 })
+    return watch.seen(place)
   }
-  const ask = async (name: string, place: BatchPlace | undefined, ran: boolean): Promise<Where> => {
+  const ask = async (name: string, place: QueuedElement | undefined, ran: boolean): Promise<TaskLocation> => {
     const seen = place === undefined ? undefined : await podOf(place, ran)
-    const told = seen?.node !== undefined ? { pod: seen.name, node: seen.node } : await whereOf(name)
+    const location = seen?.node !== undefined ? { pod: seen.name, node: seen.node } : await whereOf(name)
     if (seen !== undefined && !pulls.has(seen.name)) await readPulls().catch(() => undefined)
     const pullSeconds = seen === undefined ? undefined : pulls.get(seen.name)
     const image = await helperImage()
     return {
-      ...(told.node === '' ? {} : { node: told.node }),
+      ...(location.node === '' ? {} : { node: location.node }),
       detail: {
-        ...(told.pod === '' ? {} : { pod: told.pod }),
+        ...(location.pod === '' ? {} : { pod: location.pod }),
         ...(seen?.engine === undefined ? {} : { engine: seen.engine }),
         ...(seen?.image === undefined ? {} : { image: seen.image }),
         ...(seen?.digest === undefined ? {} : { imageDigest: seen.digest }),

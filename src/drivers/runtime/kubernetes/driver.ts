@@ -1,6 +1,6 @@
 import type { KubernetesCluster } from '../../../clients/kubernetes-cluster.ts'
 import { openPodShell } from '../../../clients/kubernetes-shell.ts'
-import type { SiteShell } from '../../shell.ts'
+import type { SiteShell } from '../../../shell/site-shell.ts'
 import { openBatchDriver } from '../batch/driver.ts'
 import { openBatchSite } from '../batch/site.ts'
 import type { RootedDriver } from '../contract/rooted.ts'
@@ -10,32 +10,46 @@ import { openKeeper } from './keeper.ts'
 import { namespaceOf } from './namespace.ts'
 import { settingsOf, type KubernetesSettings } from './settings.ts'
 
-export interface KubernetesPlace {
+export interface ClusterAccess {
   cluster: Pick<KubernetesCluster, 'request' | 'list' | 'watch' | 'exec' | 'log'>
   namespace: string
-  /** Id of the runtime: names the keeper, labels what is ours, stands in messages and manifests. */
+  /**
+   * Id of the runtime: it names the keeper, labels our objects, and appears in messages and
+   * manifests.
+   */
   runtime: string
   /**
-   * volume ({persistentVolumeClaim} | {hostPath} | {nfs}, with mountPath), or none: files are carried between the keeper and the Pods of tasks, and
-   * keeperVolume (likewise, ReadWriteOnce is enough) is where the keeper has them; without it they are in the keeper's Pod and lost with it: what
-   * was not over is then lost, and the outputs of what was. root (default /orrery), helperImage, image, toolsPath, nodeSelector, tolerations,
-   * priorityClassName, imagePullSecrets, runtimeClassName, affinity, imagePullPolicy, podLabels, podAnnotations, runAsUser, runAsGroup, fsGroup, confined,
-   * gpuResource, overcommit (default 1), pullPatienceSeconds (300), settleSeconds (10), claimSeconds (60), nodeLostSeconds (300),
+   * volume ({persistentVolumeClaim} | {hostPath} | {nfs}, with mountPath), or none: files are then
+   * carried between the keeper and the Pods of tasks, and the keeper has them on keeperVolume (of
+   * the same form; ReadWriteOnce is enough). Without keeperVolume they are in the keeper's Pod and
+   * lost with it, with all tasks that were not over and the outputs of those that were. root
+   * (default /orrery), helperImage, image, toolsPath, nodeSelector, tolerations, priorityClassName,
+   * imagePullSecrets, runtimeClassName, affinity, imagePullPolicy, podLabels, podAnnotations,
+   * runAsUser, runAsGroup, fsGroup, confined, gpuResource, overcommit (default 1),
+   * pullPatienceSeconds (300), settleSeconds (10), claimSeconds (60), nodeLostSeconds (300),
    * ttlSecondsAfterFinished (86,400).
    */
   configuration: Readonly<Record<string, unknown>>
 }
 
-export interface KubernetesDriverOptions extends KubernetesPlace {
-  /** Of the keeper: `openKubernetesShell`. Shared with whoever moves data; the one who opened it closes it. */
+export interface KubernetesDriverOptions extends ClusterAccess {
+  /** The keeper's shell: `openKubernetesShell`. Transfers share it; its opener closes it. */
   shell: SiteShell
   taskVariable: string
-  /** Between two looks at everything, default 5 s. */
+  /** Pause between two looks at everything, default 5 s. */
   pollMilliseconds?: number
 }
 
-/** The site's shell: a Pod with the runtime's volume, made at the first script. Rejects with `DriverError` `refused` for a configuration that is wrong. */
-export function openKubernetesShell({ cluster, namespace, runtime, configuration }: KubernetesPlace): SiteShell {
+/**
+ * The site's shell: a Pod with the runtime's volume, made at the first script. Rejects with
+ * `DriverError` `refused` for a wrong configuration.
+ */
+export function openKubernetesShell({
+  cluster,
+  namespace,
+  runtime,
+  configuration,
+}: ClusterAccess): SiteShell {
   let keeper: ReturnType<typeof openKeeper> | undefined
   return openPodShell({
     exec: async (command, deadlineMs) => {
@@ -46,10 +60,12 @@ export function openKubernetesShell({ cluster, namespace, runtime, configuration
 }
 
 /**
- * Tasks as indexes of Kubernetes' Jobs: `batch/driver.ts` over a namespace. What they do is recorded by themselves on the runtime's volume, or
- * carried there; why the cluster ended something is told by their Pods, which one watch tells of.
+ * Tasks as indexes of Kubernetes' Jobs: `batch/driver.ts` over a namespace. The tasks record what
+ * they do on the runtime's volume, or their records are carried there. Their Pods, which one watch
+ * follows, show why the cluster ended a task.
  *
- * A Job has a name of its own, an index is tried once, and the task's own record is the last to say no.
+ * A Job has a name of its own, an index is tried once, and the task's own record refuses a second
+ * start.
  */
 export function openKubernetesDriver(options: KubernetesDriverOptions): RootedDriver {
   const { cluster, namespace, runtime, configuration, shell, taskVariable, pollMilliseconds = 5000 } = options
@@ -57,9 +73,17 @@ export function openKubernetesDriver(options: KubernetesDriverOptions): RootedDr
   const settings = (): KubernetesSettings => (read ??= settingsOf(configuration))
   const root = typeof configuration['root'] === 'string' ? configuration['root'] : '/orrery'
   const site = openBatchSite({ shell, runtime, taskVariable, root })
-  // A configuration that is wrong is told at the first call.
+  // The first call rejects with the fault of the configuration.
   const carried = configuration['volume'] === undefined
-  const courier = carried ? openCourier({ cluster, namespace, shell: site.shell, root: site.root }) : undefined
-  const adapter = kubernetesAdapter({ site, at: namespaceOf(cluster, namespace, runtime), settings, courier, pollMilliseconds })
+  const courier = carried
+    ? openCourier({ cluster, namespace, shell: site.shell, root: site.root })
+    : undefined
+  const adapter = kubernetesAdapter({
+    site,
+    at: namespaceOf(cluster, namespace, runtime),
+    settings,
+    courier,
+    pollMilliseconds,
+  })
   return openBatchDriver(site, adapter, { pollMilliseconds })
 }

@@ -1,11 +1,13 @@
 # shellcheck shell=sh
-# What the container of an index runs. Before it: `choose INDEX` sets script (NAME.TOKEN) and, for a task that makes its own script and work
-# directory, from, size and directory; `supervise` calls `begin` with the words that run the supervisor where the keeper is. FOLDER: of the
-# records. TOOLS: of tools that the site lends; LENT: whether there are any. PACK: the texts of those that are packed. PREPARES: with
-# ORRERY_PREPARE it makes what is packed, says what it found and does no more.
+# The script of an index's container. The text before it defines `choose INDEX`, which sets script
+# (NAME.TOKEN) and, for a task that creates its own script and work directory, from, size and
+# directory; and `supervise`, which calls `begin` with the command of the supervisor at the keeper.
+# FOLDER: of the records. TOOLS: of the site's tools; LENT: whether there are any. PACK: the packed
+# texts. PREPARES: with ORRERY_PREPARE it only creates the packed files and prints its findings.
 
 cd "$FOLDER" || exit 97
-# The image's own shell knows its own tools better; the one that is lent takes its own before any other.
+# The image's own shell fits its own tools better; the site's shell prefers its own tools to all
+# others.
 shell=/bin/sh
 if [ -n "$LENT" ]; then
   shell=$TOOLS/sh
@@ -29,7 +31,8 @@ if [ -n "$PREPARES" ] && [ -n "$ORRERY_PREPARE" ]; then
 fi
 { echo "$ORRERY_POD $ORRERY_NODE" > "$name.place"; } 2> /dev/null
 
-# begin SH WRAPPER MODE RECORDS VARIABLE OOM MEASURE SIGNALS WORD…: the three that are this container's own are asked here.
+# begin SH WRAPPER MODE RECORDS VARIABLE OOM MEASURE SIGNALS WORD…: the three values of this
+# container are read here.
 begin() {
   wrapper=$2 mode=$3 records=$4 variable=$5
   shift 8

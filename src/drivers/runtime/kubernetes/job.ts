@@ -1,33 +1,33 @@
 import { hash } from 'node:crypto'
-import { assign, readProgram } from '../../program.ts'
+import { assign, readProgram } from '../../../shell/program.ts'
 import { DriverError, type Intent } from '../contract/driver.ts'
 import { imagePattern, isRecord, podKeys, type KubernetesSettings, type Volume } from './settings.ts'
 import { chooseProgram, unpackProgram, type ArrayElement } from '../batch/array-script.ts'
 import type { BatchArray } from '../batch/scheduler.ts'
 
-/** What one Pod asks of the cluster. Tasks with equal requests become one Job. */
+/** A Pod's request to the cluster. Tasks with equal requests become one Job. */
 export interface PodRequest {
   image: string
   cores: number
   memoryBytes: number
   gpus: number
   network: boolean
-  /** The activity's own words for its Pod: they stand over the runtime's. */
+  /** The activity's own settings for its Pod; they override the runtime's. */
   pod?: Readonly<Record<string, unknown>>
   annotations?: Readonly<Record<string, string>>
 }
 
 /**
- * Its name is a hash of where its files are, too, so that it is never taken for that of another runtime in the namespace whose tasks have the
- * same names.
+ * Its name also hashes the place of its files, so that it never collides with that of another
+ * runtime in the namespace whose tasks have the same names.
  */
 export type TaskJob = BatchArray<PodRequest>
 
-/** Of a Job whose files are in the keeper's Pod alone: which those are, and the names by index. */
+/** For a Job whose files are only in the keeper's Pod: the set of files, and the names by index. */
 export const annotations = { keeper: 'orrery.dev/keeper', names: 'orrery.dev/names' } as const
 
 export const labels = {
-  /** Of everything that one runtime has made: `keyOf` of its id. */
+  /** Label of all objects of one runtime: `keyOf` of its id. */
   runtime: 'orrery.dev/runtime',
   part: 'orrery.dev/part',
   network: 'orrery.dev/network',
@@ -35,15 +35,18 @@ export const labels = {
   index: 'batch.kubernetes.io/job-completion-index',
 } as const
 
-/** Names of Kubernetes take neither every letter nor every length of ours. */
+/** Names in Kubernetes do not allow all our letters and lengths. */
 export const keyOf = (runtime: string): string => hash('sha256', runtime, 'hex').slice(0, 20)
 
-/** Indexes of a Job: their Pods' status is 1 KiB each in one list, and the Job's own status names those that are done. */
+/**
+ * Indexes of a Job: their Pods' status is 1 KiB each in one list, and the Job's own status lists
+ * the completed ones.
+ */
 export const mostTasks = 2000
 export const containerName = 'task'
-/** Beside it where files are carried. */
+/** The container beside it where files are carried. */
 export const courierName = 'courier'
-/** Beyond the grace of a cancel, which is told with it. */
+/** Time beyond the grace of a cancel, which is passed with it. */
 const gracePeriodSeconds = 30
 
 /** @throws DriverError `refused` naming the field */
@@ -53,15 +56,26 @@ export function podRequestOf(intent: Intent, settings: KubernetesSettings): PodR
     throw new DriverError('refused', `${name}: ${field} ${JSON.stringify(value)} ${remedy}`)
   }
   const image = container?.image ?? settings.image
-  if (!imagePattern.test(image)) refuse('image', image, 'is no name of an image: letters, digits and . _ : / @ - are what a registry takes')
+  if (!imagePattern.test(image))
+    refuse(
+      'image',
+      image,
+      'is no name of an image: letters, digits and . _ : / @ - are what a registry takes',
+    )
   if (!(cores > 0 && cores <= 100_000)) refuse('cores', cores, 'must be above 0')
-  if (!(memoryBytes >= 0 && Number.isFinite(memoryBytes))) refuse('memoryBytes', memoryBytes, 'must be a number of bytes')
+  if (!(memoryBytes >= 0 && Number.isFinite(memoryBytes)))
+    refuse('memoryBytes', memoryBytes, 'must be a number of bytes')
   if (!Number.isInteger(gpus) || gpus < 0) refuse('gpus', gpus, 'must be a whole number')
   const { site = {} } = intent
-  const pod = Object.fromEntries(podKeys.flatMap((key) => (site[key] === undefined ? [] : [[key, site[key]]])))
+  const pod = Object.fromEntries(
+    podKeys.flatMap((key) => (site[key] === undefined ? [] : [[key, site[key]]])),
+  )
   const { podAnnotations } = site
   const texts = isRecord(podAnnotations) ? podAnnotations : {}
-  if (podAnnotations !== undefined && (!isRecord(podAnnotations) || !Object.values(texts).every((value) => typeof value === 'string')))
+  if (
+    podAnnotations !== undefined &&
+    (!isRecord(podAnnotations) || !Object.values(texts).every((value) => typeof value === 'string'))
+  )
     refuse('podAnnotations', podAnnotations, 'must be an object of texts')
   return {
     image,
@@ -74,16 +88,17 @@ export function podRequestOf(intent: Intent, settings: KubernetesSettings): PodR
   }
 }
 
-/** The folder of tools that task Pods find on the volume, relative to `root`. */
+/** The folder of tools for task Pods on the volume, relative to `root`. */
 export const toolsFolder = 'bin/tools'
 
 const body = readProgram(import.meta.dirname, 'job.sh')
 
 /**
- * What the container of an index runs: it finds its script (`NAME.TOKEN`) and becomes the supervisor of that task. `supervisor`: the words that
- * run it where the keeper is; how the image is measured, and how often this node has killed for memory, is asked in the container itself.
- * `pack`: file of the texts of those that are packed. `tools`: whether the site lends its own. One that `prepares` does, with `ORRERY_PREPARE`,
- * no more than to make what is packed and to say what it found.
+ * The script of an index's container: it finds its own script (`NAME.TOKEN`) and becomes the
+ * supervisor of that task. `supervisor`: the command of the supervisor at the keeper. The container
+ * itself finds how to measure the image, and how often this node has killed for memory. `pack`:
+ * file with the packed texts. `tools`: whether the site lends its own. A script that `prepares`
+ * does no more, with `ORRERY_PREPARE`, than create the packed files and print its findings.
  */
 export const jobScript = (
   elements: readonly ArrayElement[],
@@ -92,13 +107,21 @@ export const jobScript = (
   const { pack, root, supervisor, tools, prepares = false } = options
   const folders = { FOLDER: `${root}/tasks`, TOOLS: `${root}/${toolsFolder}`, PACK: pack }
   const parameters = assign({ ...folders, LENT: tools ? '1' : '', PREPARES: prepares ? '1' : '' })
-  return `#!/bin/sh\n${chooseProgram(elements)}supervise() { begin ${supervisor}; }\n${parameters}${unpackProgram}${body}`
+  return (
+    `#!/bin/sh\n${chooseProgram(elements)}supervise() { begin ${supervisor}; ` +
+    `}\n${parameters}${unpackProgram}${body}`
+  )
 }
 
 const cpu = (cores: number): string => `${Math.max(1, Math.round(cores * 1000))}m`
 
-/** Limits are the plan, requests the share of it that the configuration reserves. */
-const resourcesOf = ({ cores, memoryBytes, gpus }: PodRequest, { overcommit, gpuResource }: KubernetesSettings): object => {
+/**
+ * Limits are the plan's numbers; requests are the share of them that the configuration reserves.
+ */
+const resourcesOf = (
+  { cores, memoryBytes, gpus }: PodRequest,
+  { overcommit, gpuResource }: KubernetesSettings,
+): object => {
   const devices = gpus === 0 ? {} : { [gpuResource]: String(gpus) }
   return {
     requests: {
@@ -110,10 +133,13 @@ const resourcesOf = ({ cores, memoryBytes, gpus }: PodRequest, { overcommit, gpu
   }
 }
 
-/** A folder of the Pod's own, gone with it. */
+/** A folder of the Pod's own, lost with it. */
 const ownFolder = ({ root }: KubernetesSettings): Volume => ({ mountPath: root, source: { emptyDir: {} } })
 
-/** What keeper and tasks have in common: nothing of the cluster's own is in reach of them, and the volume is where the other sees it. */
+/**
+ * The common part of keeper and tasks: neither reaches the cluster's API, and both have the volume
+ * at the same path.
+ */
 export const podSpec = (
   settings: KubernetesSettings,
   own: Readonly<Record<string, unknown>> = {},
@@ -123,7 +149,10 @@ export const podSpec = (
   ...own,
   automountServiceAccountToken: false,
   enableServiceLinks: false,
-  securityContext: { ...settings.runAs, ...(settings.confined ? { seccompProfile: { type: 'RuntimeDefault' } } : {}) },
+  securityContext: {
+    ...settings.runAs,
+    ...(settings.confined ? { seccompProfile: { type: 'RuntimeDefault' } } : {}),
+  },
   tolerations: [
     ...[own['tolerations'] ?? settings.pod['tolerations'] ?? []].flat(),
     ...['node.kubernetes.io/not-ready', 'node.kubernetes.io/unreachable'].map((key) => ({
@@ -136,15 +165,21 @@ export const podSpec = (
   volumes: [{ name: 'work', ...source }],
 })
 
-export const containerSpec = (settings: KubernetesSettings, { mountPath }: Volume = settings.volume ?? ownFolder(settings)): object => ({
+export const containerSpec = (
+  settings: KubernetesSettings,
+  { mountPath }: Volume = settings.volume ?? ownFolder(settings),
+): object => ({
   ...(settings.imagePullPolicy === undefined ? {} : { imagePullPolicy: settings.imagePullPolicy }),
   volumeMounts: [{ name: 'work', mountPath }],
-  securityContext: settings.confined ? { allowPrivilegeEscalation: false, capabilities: { drop: ['ALL'] } } : {},
+  securityContext: settings.confined
+    ? { allowPrivilegeEscalation: false, capabilities: { drop: ['ALL'] } }
+    : {},
 })
 
 /**
- * An Indexed Job: an index is tried once (`backoffLimitPerIndex: 0`), whoever ends its Pod, and a Pod that leaves is not replaced before it is over:
- * an attempt runs at most once. With `courier`, scripts for `sh` of the helper image: one before the task, one beside it.
+ * An Indexed Job. An index is tried once (`backoffLimitPerIndex: 0`), whatever ends its Pod, and a
+ * leaving Pod is not replaced before it is over: an attempt runs at most once. With `courier`,
+ * scripts for `sh` of the helper image: one before the task, one beside it.
  */
 export function jobManifest(
   job: TaskJob,
@@ -173,11 +208,14 @@ export function jobManifest(
     name,
     image: settings.helperImage,
     command: ['/bin/sh', '-c', script],
-    // Beside a plan that fills its node there is no room for more. Quotas want it said.
+    // A plan that fills its node leaves no room for more. Quotas need the explicit value.
     resources: { requests: { cpu: '0', memory: '32Mi' } },
     ...containerSpec(settings),
   })
-  const field = (name: string, fieldPath: string): object => ({ name, valueFrom: { fieldRef: { fieldPath } } })
+  const field = (name: string, fieldPath: string): object => ({
+    name,
+    valueFrom: { fieldRef: { fieldPath } },
+  })
   return {
     apiVersion: 'batch/v1',
     kind: 'Job',
@@ -186,7 +224,8 @@ export function jobManifest(
       namespace,
       labels: own,
       annotations: {
-        'orrery.dev/tasks': job.tasks.length === 1 ? job.tasks[0] : `${job.tasks.length}, the first is ${job.tasks[0] ?? ''}`,
+        'orrery.dev/tasks':
+          job.tasks.length === 1 ? job.tasks[0] : `${job.tasks.length}, the first is ${job.tasks[0] ?? ''}`,
         ...courier?.annotations,
       },
     },

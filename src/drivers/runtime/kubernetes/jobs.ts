@@ -2,12 +2,15 @@ import type { KubernetesError } from '../../../clients/kubernetes.ts'
 import type { BatchElement } from '../batch/scheduler.ts'
 import { labels } from './job.ts'
 import type { Namespace } from './namespace.ts'
-import { asked, isStatus, troubleOf } from './trouble.ts'
+import { asked, isStatus, kubernetesTrouble } from './trouble.ts'
 
-/** Of one deletion: indexes stand in its address. */
+/** Indexes in one deletion: they are part of its URL. */
 const indexesAtOnce = 300
 
-/** Makes a Job; one that is there already is the same, as its name is a hash of its tasks. Rejects with `KubernetesError`. */
+/**
+ * Creates a Job; an existing one is the same, because its name is a hash of its tasks. Rejects with
+ * `KubernetesError`.
+ */
 export async function createJob({ cluster, paths }: Namespace, body: object): Promise<void> {
   try {
     await cluster.request({ verb: 'create', path: paths.jobs, body })
@@ -22,7 +25,7 @@ export async function isJobThere({ cluster, paths }: Namespace, job: string): Pr
     return true
   } catch (error) {
     if (isStatus(error, 404)) return false
-    throw troubleOf(error)
+    throw kubernetesTrouble(error)
   }
 }
 

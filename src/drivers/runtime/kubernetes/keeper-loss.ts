@@ -7,22 +7,29 @@ import type { ApiJob } from './pods.ts'
 import { indexedName } from './state.ts'
 import { asked } from './trouble.ts'
 
-/** Where the keeper has the files in a folder of its Pod, they go with it: what a Job's annotations tell of its tasks is then all that is left. */
+/**
+ * Where the keeper has the files in a folder of its Pod, they are lost with it: a Job's annotations
+ * are then all that is left of its tasks.
+ */
 export interface KeeperLoss {
-  /** Annotations of a Job, so that its tasks can be told from those of a keeper that is gone. */
+  /** Annotations of a Job that distinguish its tasks from those of a lost keeper. */
   marksOf(job: TaskJob): Promise<Readonly<Record<string, string>>>
-  /** Those that a Job has whose files went with an earlier keeper. Their Pods are taken away: nobody can use what they do. */
+  /**
+   * The tasks of Jobs whose files were lost with an earlier keeper. Their Pods are deleted: their
+   * results are of no use.
+   */
   strays: NonNullable<BatchScheduler<never, never>['strays']>
 }
 
-const cause = 'the Pod of the keeper is gone, and the files of the task with it; keeperVolume would have kept them'
+const cause =
+  'the Pod of the keeper is gone, and the files of the task with it; keeperVolume would have kept them'
 const endGraceSeconds = 30
 
 export function openKeeperLoss(at: Namespace, courier: Courier): KeeperLoss {
   const { cluster, paths, ours } = at
-  /** Elements whose Pods were ended. */
+  /** Elements whose Pods were deleted. */
   const ended = new Set<string>()
-  /** Of the keeper that has the files of all Jobs there are: those to come are its too. */
+  /** The token of the keeper that has the files of all existing Jobs: later Jobs are its too. */
   let onlyKeeper = ''
 
   return {
@@ -36,7 +43,12 @@ export function openKeeperLoss(at: Namespace, courier: Courier): KeeperLoss {
       const token = await courier.keeperToken()
       if (token === onlyKeeper) return lost
       const { items } = await asked(cluster.list<ApiJob>(paths.jobs, { labelSelector: ours }))
-      if (items.every(({ metadata }) => [undefined, token].includes(metadata?.annotations?.[annotations.keeper]))) onlyKeeper = token
+      if (
+        items.every(({ metadata }) =>
+          [undefined, token].includes(metadata?.annotations?.[annotations.keeper]),
+        )
+      )
+        onlyKeeper = token
       const wanted = new Set(names)
       const elements: { array: string; index: number }[] = []
       for (const { metadata: { name: job = '', annotations: marks = {} } = {} } of items) {

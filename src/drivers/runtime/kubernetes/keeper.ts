@@ -17,10 +17,10 @@ export interface KeeperOptions {
 const containerName = 'keeper'
 const keeperSeconds = 86_400
 const patienceMs = 180_000
-/** What the kubelet needs to say that the container it runs is gone. */
+/** Time that the kubelet needs to report that a container is gone. */
 const doubtedMs = 2000
 
-/** A Pod that only waits; its end is immediate, as whatever it runs may be run again. */
+/** A Pod that only waits; it ends at once, because all its commands may be repeated. */
 const manifest = (name: string, { namespace, runtime, settings }: KeeperOptions): object => {
   const volume = settings.volume ?? settings.keeperVolume
   return {
@@ -35,21 +35,26 @@ const manifest = (name: string, { namespace, runtime, settings }: KeeperOptions)
         [labels.runtime]: keyOf(runtime),
         [labels.part]: 'keeper',
       },
-      ...(volume === undefined ? { annotations: { 'cluster-autoscaler.kubernetes.io/safe-to-evict': 'false' } } : {}),
+      ...(volume === undefined
+        ? { annotations: { 'cluster-autoscaler.kubernetes.io/safe-to-evict': 'false' } }
+        : {}),
     },
     spec: {
       ...podSpec(settings, {}, volume),
       terminationGracePeriodSeconds: 0,
-      // One that nobody needs any more is gone after this; one that is needed is made again, but not what it alone has.
+      // An unused Pod is gone after this time; a Pod in use is made again, but not the files that
+      // it alone has.
       ...(volume === undefined ? {} : { activeDeadlineSeconds: keeperSeconds }),
       restartPolicy: 'Always',
       containers: [
         {
           name: containerName,
           image: settings.helperImage,
-          // The first process of a container has no signals but those it catches, and reaps what others leave.
+          // The first process of a container receives only the signals that it catches, and reaps
+          // orphans.
           command: ['/bin/sh', '-c', "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"],
-          // It only waits: a share of a processor would keep a task from a node that is planned full. Quotas want it said.
+          // It only waits: a share of a processor would keep a task from a node that is planned
+          // full. Quotas need the explicit value.
           resources: { requests: { cpu: '0', memory: '32Mi' } },
           ...containerSpec(settings, volume),
         },
@@ -61,11 +66,13 @@ const manifest = (name: string, { namespace, runtime, settings }: KeeperOptions)
 /** Name of the Pod that keeps the files of a runtime. */
 export const keeperName = (runtime: string): string => `orrery-keeper-${keyOf(runtime)}`
 
-/** Why a Pod does not run, in the cluster's words. */
-const words = ({ status = {} }: ApiPod): string => {
+/** Why a Pod does not run, in the cluster's message. */
+const stateText = ({ status = {} }: ApiPod): string => {
   const { waiting, terminated } = status.containerStatuses?.[0]?.state ?? {}
-  const scheduled = status.conditions?.find(({ type, status: now }) => type === 'PodScheduled' && now === 'False')
-  const told = [
+  const scheduled = status.conditions?.find(
+    ({ type, status: now }) => type === 'PodScheduled' && now === 'False',
+  )
+  const reasons = [
     waiting?.reason,
     waiting?.message,
     terminated?.reason,
@@ -75,28 +82,34 @@ const words = ({ status = {} }: ApiPod): string => {
     status.reason,
     status.message,
   ]
-  const said = told.filter((word) => word !== undefined && word !== '').join(': ')
-  return said === '' ? (status.phase ?? 'no state') : said
+  const text = reasons.filter((word) => word !== undefined && word !== '').join(': ')
+  return text === '' ? (status.phase ?? 'no state') : text
 }
 
 const isReady = ({ metadata = {}, status = {} }: ApiPod): boolean =>
   metadata.deletionTimestamp === undefined &&
   status.phase === 'Running' &&
   status.containerStatuses?.[0]?.ready === true &&
-  // A node that is silent leaves its Pods as they were, but for this.
+  // A silent node leaves its Pods unchanged, except for this condition.
   status.conditions?.find(({ type }) => type === 'Ready')?.status !== 'False'
 
 /**
- * The Pod through which the volume of a runtime is reached: one per runtime, under a name that every worker knows, made at first use and made
- * again when it is gone. What it runs can be run again, so that its end costs nothing but the wait for the next one; where it has neither `volume`
- * nor `keeperVolume`, its files go with it.
+ * The Pod through which the volume of a runtime is reached: one per runtime, under a name that
+ * every worker knows, made at first use and made again when it is gone. All its commands may be
+ * repeated, so its end costs only the wait for the next one; where it has neither `volume` nor
+ * `keeperVolume`, its files go with it.
  *
- * @returns opens a command in it, wherever it is now. Rejects with `KubernetesError`.
+ * @returns the function that opens a command in the present Pod. Rejects with `KubernetesError`.
  */
-export function openKeeper(options: KeeperOptions): (command: readonly string[], deadlineMs: number) => Promise<ExecChannel> {
+export function openKeeper(
+  options: KeeperOptions,
+): (command: readonly string[], deadlineMs: number) => Promise<ExecChannel> {
   const { cluster, namespace, runtime, settings } = options
-  // What is in its own folder goes with it: its node is waited for as long as the cluster does.
-  const patience = settings.volume === undefined && settings.keeperVolume === undefined ? settings.nodeLostSeconds * 1000 : 20_000
+  // Files in its own folder are lost with it: the wait for its node is as long as the cluster's.
+  const patience =
+    settings.volume === undefined && settings.keeperVolume === undefined
+      ? settings.nodeLostSeconds * 1000
+      : 20_000
   const name = keeperName(runtime)
   const folder = `/api/v1/namespaces/${namespace}/pods`
   const path = `${folder}/${name}`
@@ -110,7 +123,8 @@ export function openKeeper(options: KeeperOptions): (command: readonly string[],
   const unless =
     (...statuses: number[]) =>
     (error: unknown): undefined => {
-      if (error instanceof KubernetesError && error.status !== undefined && statuses.includes(error.status)) return undefined
+      if (error instanceof KubernetesError && error.status !== undefined && statuses.includes(error.status))
+        return undefined
       throw error
     }
 
@@ -122,28 +136,39 @@ export function openKeeper(options: KeeperOptions): (command: readonly string[],
       if (pod !== undefined && isReady(pod)) return
       const { phase } = pod?.status ?? {}
       if (pod === undefined) {
-        // A namespace that is not there is told with its name.
-        await cluster.request({ verb: 'create', path: folder, body: manifest(name, options) }).catch(unless(409))
-      } else if (pod.metadata?.deletionTimestamp !== undefined || phase === 'Failed' || phase === 'Succeeded') {
+        // The error names a namespace that does not exist.
+        await cluster
+          .request({ verb: 'create', path: folder, body: manifest(name, options) })
+          .catch(unless(409))
+      } else if (
+        pod.metadata?.deletionTimestamp !== undefined ||
+        phase === 'Failed' ||
+        phase === 'Succeeded'
+      ) {
         await forget(pod)
       } else if (phase === 'Running') {
-        // Its node is silent, or its container starts again.
+        // Its node is silent, or its container is restarting.
         notReadySince ??= performance.now()
         if (performance.now() - notReadySince > patience) await forget(pod)
       }
       if (performance.now() > until)
         throw new KubernetesError(
           'login',
-          `the keeper, Pod ${name} in namespace ${namespace}, does not run: ${pod === undefined ? 'it was not made' : words(pod)}`,
+          `the keeper, Pod ${name} in namespace ${namespace}, does not run: ` +
+            (pod === undefined ? 'it was not made' : stateText(pod)),
         )
       await backoff.pause()
     }
   }
-  /** Only this very one: another worker may have made the next already. */
+  /** Deletes only this Pod: another worker may have made the next one already. */
   const forget = async ({ metadata = {} }: ApiPod): Promise<void> => {
     const preconditions = metadata.uid === undefined ? {} : { preconditions: { uid: metadata.uid } }
     await cluster
-      .request({ verb: 'delete', path, body: { apiVersion: 'v1', kind: 'DeleteOptions', gracePeriodSeconds: 0, ...preconditions } })
+      .request({
+        verb: 'delete',
+        path,
+        body: { apiVersion: 'v1', kind: 'DeleteOptions', gracePeriodSeconds: 0, ...preconditions },
+      })
       .catch(unless(404, 409))
   }
   const whenReady = (): Promise<void> => {
@@ -157,15 +182,17 @@ export function openKeeper(options: KeeperOptions): (command: readonly string[],
 
   return async (command, deadlineMs) => {
     const until = performance.now() + Math.max(deadlineMs, doubtedMs)
-    for (let wait = 200; ; wait = Math.min(wait * 2, doubtedMs)) {
+    for (const backoff = openBackoff({ firstMs: 200, longestMs: doubtedMs }); ;) {
       const left = until - performance.now()
       const asked = whenReady()
       const timer = new AbortController()
+      let pause: number
       const late = sleep(Math.max(1, left), undefined, { signal: timer.signal }).then(
         () => {
           throw new KubernetesError(
             'login',
-            `the keeper, Pod ${name} in namespace ${namespace}, was not ready within ${Math.round(deadlineMs / 1000)} s`,
+            `the keeper, Pod ${name} in namespace ${namespace}, was not ready within ` +
+              `${Math.round(deadlineMs / 1000)} s`,
           )
         },
         () => undefined,
@@ -180,15 +207,46 @@ export function openKeeper(options: KeeperOptions): (command: readonly string[],
           deadlineMs: Math.min(15_000, Math.max(1000, left)),
         })
       } catch (error) {
-        // It may be gone: it is looked for again.
+        // It may be gone: the next call looks it up again.
         if (ready === asked) ready = undefined
         const useless =
-          error instanceof KubernetesError && (error.permanent || error.status === 401 || error.status === 403 || error.status === 422)
-        if (useless || performance.now() + wait > until) throw error
+          error instanceof KubernetesError &&
+          (error.permanent || error.status === 401 || error.status === 403 || error.status === 422)
+        pause = backoff.next()
+        if (useless || performance.now() + pause > until) throw error
       } finally {
         timer.abort()
       }
-      await sleep(wait)
+      await sleep(pause)
     }
+  }
+}
+
+/** Removes a keeper that may be unused. */
+export const openKeeperEnd = ({
+  cluster,
+  namespace,
+  runtime,
+}: Pick<KeeperOptions, 'namespace' | 'runtime'> & { cluster: Pick<KubernetesCluster, 'request'> }) => {
+  const path = `/api/v1/namespaces/${namespace}/pods/${keeperName(runtime)}`
+  const unlessGone = async (work: Promise<unknown>): Promise<boolean> => {
+    try {
+      await work
+      return true
+    } catch (error) {
+      if (error instanceof KubernetesError && error.status === 404) return false
+      throw error
+    }
+  }
+  return {
+    isThere: (): Promise<boolean> => unlessGone(cluster.request({ path })),
+    /** A later use makes it again. */
+    remove: (): Promise<boolean> =>
+      unlessGone(
+        cluster.request({
+          ...{ verb: 'delete', path },
+          body: { apiVersion: 'v1', kind: 'DeleteOptions', gracePeriodSeconds: 0 },
+        }),
+      ),
   }
 }

@@ -1,4 +1,7 @@
-/** One question under way at a time; whoever asks within the time that its answer is kept gets that. A rejection is not kept. */
+/**
+ * Makes one query at a time. Callers within the lifetime of its answer share the answer. A
+ * rejection is not kept.
+ */
 export function kept<T>(milliseconds: number, question: () => Promise<T>): () => Promise<T> {
   let last: { answer: Promise<T>; at: number } | undefined
   return () => {

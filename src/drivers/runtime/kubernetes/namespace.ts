@@ -1,7 +1,7 @@
 import type { KubernetesCluster } from '../../../clients/kubernetes-cluster.ts'
 import { keyOf, labels } from './job.ts'
 
-/** A namespace of a cluster, and which of its objects are this runtime's. */
+/** A namespace of a cluster, and the selector of this runtime's objects. */
 export interface Namespace {
   cluster: Pick<KubernetesCluster, 'request' | 'list' | 'watch' | 'exec' | 'log'>
   namespace: string
@@ -10,7 +10,11 @@ export interface Namespace {
   paths: { pods: string; jobs: string; events: string; claims: string }
 }
 
-export const namespaceOf = (cluster: Namespace['cluster'], namespace: string, runtime: string): Namespace => ({
+export const namespaceOf = (
+  cluster: Namespace['cluster'],
+  namespace: string,
+  runtime: string,
+): Namespace => ({
   cluster,
   namespace,
   ours: `${labels.runtime}=${keyOf(runtime)},${labels.part}=task`,

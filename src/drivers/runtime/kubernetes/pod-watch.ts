@@ -1,18 +1,20 @@
-import type { BatchPlace } from '../batch/scheduler.ts'
+import type { QueuedElement } from '../batch/scheduler.ts'
 import { RecentMap } from '../contract/recent.ts'
 import type { Courier } from './courier/courier.ts'
 import { kept } from './kept.ts'
 import type { Namespace } from './namespace.ts'
-import { isOver, placeOf, taskPodOf, type ApiJob, type ApiPod, type TaskPod } from './pods.ts'
+import { isPodOver, podKey, taskPodOf, type ApiJob, type ApiPod, type TaskPod } from './pods.ts'
 import { isHopeless } from './state.ts'
 
-/** What an answer of the server says, asked where the watch knows no Pod: it may be late. */
+/** The server's answer to a query, made where the watch knows no Pod: it may be late. */
 export interface ClusterAnswer {
   pods: Map<string, TaskPod>
   jobs: Map<string, ApiJob>
   /** Why a Job makes no Pod, by its name. */
   words: Map<string, string>
-  /** When it was asked, milliseconds of `performance.now()`: what was made later is not in it. */
+  /**
+   * When it was requested, milliseconds of `performance.now()`: it does not contain later objects.
+   */
   at: number
 }
 
@@ -26,22 +28,25 @@ export interface ApiEvent {
 export interface PodWatch {
   /** Begins the watch, once. */
   follow(): void
-  /** Whether changes are being told now. */
+  /** Whether changes arrive now. */
   standing(): boolean
-  /** By the watch; what it was at last where it is gone. */
-  seen(place: BatchPlace): TaskPod | undefined
-  /** By the watch, while it is there. */
-  here(place: BatchPlace): TaskPod | undefined
-  /** Seconds that a Pod has been in deletion, and that its image could not be pulled; 0 while the watch does not stand. */
+  /** From the watch; the last state where the Pod is gone. */
+  seen(place: QueuedElement): TaskPod | undefined
+  /** From the watch, while the Pod exists. */
+  here(place: QueuedElement): TaskPod | undefined
+  /**
+   * Seconds for which a Pod has been in deletion, and for which its image could not be pulled; 0
+   * while the watch does not stand.
+   */
   spent(pod: TaskPod): { deleting: number; pulling: number }
-  /** Not older than an interval. */
+  /** At most one interval old. */
   ask(): Promise<ClusterAnswer>
-  /** The task of an element, whose end is to be told. */
-  expect(place: BatchPlace, name: string): void
-  /** It has been told. */
-  settled(place: BatchPlace): void
-  forget(place: BatchPlace): void
-  /** Calls back with tasks whose Pods are over or gone; the returned function stops it. */
+  /** The task of an element, whose end has to be reported. */
+  expect(place: QueuedElement, name: string): void
+  /** Its end was reported. */
+  settled(place: QueuedElement): void
+  forget(place: QueuedElement): void
+  /** Reports tasks whose Pods are over or gone; the returned function stops it. */
   onEnds(ended: (name: string) => void): () => void
   close(): void
 }
@@ -49,7 +54,11 @@ export interface PodWatch {
 const remembered = 20_000
 const namesKept = 200_000
 
-export function openPodWatch(at: Namespace, courier: Courier | undefined, pollMilliseconds: number): PodWatch {
+export function openPodWatch(
+  at: Namespace,
+  courier: Courier | undefined,
+  pollMilliseconds: number,
+): PodWatch {
   const { cluster, paths, ours } = at
   const pods = new Map<string, TaskPod>()
   /** The last state of Pods that are gone. */
@@ -67,26 +76,27 @@ export function openPodWatch(at: Namespace, courier: Courier | undefined, pollMi
     if (!holds) times.delete(name)
     else if (!times.has(name)) times.set(name, performance.now())
   }
-  const tell = (place: string): void => {
+  const notify = (place: string): void => {
     const name = namesAt.get(place)
     if (name !== undefined) for (const listener of listeners) listener(name)
   }
   const note = (api: ApiPod): void => {
     const pod = taskPodOf(api)
     if (pod === undefined) return
-    const place = placeOf(pod.job, pod.index)
+    const place = podKey(pod.job, pod.index)
     pods.set(place, pod)
     since(deletingSince, pod.name, pod.deleting !== undefined)
     if (isHopeless(pod) || pod.waiting === undefined) since(hopelessSince, pod.name, isHopeless(pod))
     courier?.see(pod)
-    if (isOver(pod)) tell(place)
+    if (isPodOver(pod)) notify(place)
   }
   const listed = (items: readonly ApiPod[]): void => {
     pods.clear()
     const names = new Set(items.flatMap(({ metadata: { name } = {} }) => name ?? []))
     courier?.keep(names)
-    // What went while nothing was told.
-    for (const times of [deletingSince, hopelessSince]) for (const name of times.keys()) if (!names.has(name)) times.delete(name)
+    // Pods that disappeared while no change arrived.
+    for (const times of [deletingSince, hopelessSince])
+      for (const name of times.keys()) if (!names.has(name)) times.delete(name)
     for (const item of items) note(item)
   }
   const deleted = (api: ApiPod): void => {
@@ -95,11 +105,12 @@ export function openPodWatch(at: Namespace, courier: Courier | undefined, pollMi
     const pod = taskPodOf(api)
     if (pod === undefined) return
     courier?.drop(pod.name)
-    const place = placeOf(pod.job, pod.index)
+    const place = podKey(pod.job, pod.index)
     if (pods.get(place)?.name === pod.name) pods.delete(place)
-    // What it was at last: an eviction is told by the Pod that goes.
-    if (isOver(pod) || pod.disruption !== undefined) gone.set(place, pod.courier === undefined ? pod : { ...pod, courier: 'over' })
-    tell(place)
+    // Its last state: the leaving Pod holds the eviction.
+    if (isPodOver(pod) || pod.disruption !== undefined)
+      gone.set(place, pod.courier === undefined ? pod : { ...pod, courier: 'over' })
+    notify(place)
   }
 
   const ask = kept(Math.max(1000, pollMilliseconds * 0.9), async (): Promise<ClusterAnswer> => {
@@ -113,9 +124,11 @@ export function openPodWatch(at: Namespace, courier: Courier | undefined, pollMi
     ])
     const here = found.items.flatMap((item) => taskPodOf(item) ?? [])
     return {
-      pods: new Map(here.map((pod) => [placeOf(pod.job, pod.index), pod])),
+      pods: new Map(here.map((pod) => [podKey(pod.job, pod.index), pod])),
       jobs: new Map(jobs.items.map((job) => [job.metadata?.name ?? '', job])),
-      words: new Map(events.items.map(({ involvedObject, message = '' }) => [involvedObject?.name ?? '', message])),
+      words: new Map(
+        events.items.map(({ involvedObject, message = '' }) => [involvedObject?.name ?? '', message]),
+      ),
       at: asked,
     }
   })
@@ -126,12 +139,16 @@ export function openPodWatch(at: Namespace, courier: Courier | undefined, pollMi
       stop ??= cluster.watch<ApiPod>(
         paths.pods,
         { labelSelector: ours },
-        { listed, changed: (how, api) => (how === 'DELETED' ? deleted(api) : note(api)), standing: (now) => (standing = now) },
+        {
+          listed,
+          changed: (how, api) => (how === 'DELETED' ? deleted(api) : note(api)),
+          standing: (now) => (standing = now),
+        },
       )
     },
     standing: () => standing,
-    seen: ({ array, index }) => pods.get(placeOf(array, index)) ?? gone.get(placeOf(array, index)),
-    here: ({ array, index }) => pods.get(placeOf(array, index)),
+    seen: ({ array, index }) => pods.get(podKey(array, index)) ?? gone.get(podKey(array, index)),
+    here: ({ array, index }) => pods.get(podKey(array, index)),
     spent({ name }) {
       const seconds = (times: Map<string, number>): number => {
         const from = standing ? times.get(name) : undefined
@@ -140,10 +157,10 @@ export function openPodWatch(at: Namespace, courier: Courier | undefined, pollMi
       return { deleting: seconds(deletingSince), pulling: seconds(hopelessSince) }
     },
     ask,
-    expect: ({ array, index }, name) => void namesAt.set(placeOf(array, index), name),
-    settled: ({ array, index }) => void namesAt.delete(placeOf(array, index)),
+    expect: ({ array, index }, name) => void namesAt.set(podKey(array, index), name),
+    settled: ({ array, index }) => void namesAt.delete(podKey(array, index)),
     forget({ array, index }) {
-      for (const memory of [namesAt, gone]) memory.delete(placeOf(array, index))
+      for (const memory of [namesAt, gone]) memory.delete(podKey(array, index))
     },
     onEnds(ended) {
       listeners.add(ended)

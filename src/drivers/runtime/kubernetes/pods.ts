@@ -1,33 +1,39 @@
 import { containerName, courierName, labels } from './job.ts'
 
-/** Of a Pod of ours, what its task's state depends on. Times are seconds since epoch, by the cluster's clocks. */
+/**
+ * The facts of one of our Pods on which its task's state depends. Times are seconds since epoch, by
+ * the cluster's clocks.
+ */
 export interface TaskPod {
   name: string
   job: string
   index: number
   node?: string
   phase: string
-  /** The Pod's own: `Evicted`, `NodeLost`, `DeadlineExceeded` … */
+  /** The Pod's own reason: `Evicted`, `NodeLost`, `DeadlineExceeded` … */
   reason?: string
   message?: string
-  /** It is being deleted, and the node has so long for it. */
+  /** It is being deleted, with this grace on its node. */
   deleting?: { graceSeconds: number }
-  /** Why it was taken away: `EvictionByEvictionAPI`, `DeletionByTaintManager`, `PreemptionByScheduler` … */
+  /**
+   * Why it was deleted: `EvictionByEvictionAPI`, `DeletionByTaintManager`, `PreemptionByScheduler`
+   * …
+   */
   disruption?: { reason: string; message: string }
-  /** The scheduler's words while it has found no node. */
+  /** The scheduler's message while it has found no node. */
   unscheduled?: string
   waiting?: { reason: string; message: string }
   startedAt?: number
   terminated?: { exitCode: number; reason: string; message: string; startedAt?: number; finishedAt?: number }
-  /** Of the container that files are carried through; absent where the Pod has none, or it has not started. */
+  /** State of the courier container; absent where the Pod has none, or it has not started. */
   courier?: 'running' | 'over'
   image?: string
-  /** `sha256:…` of what the node runs. */
+  /** `sha256:…` of the running image. */
   digest?: string
   engine?: string
 }
 
-/** As the API writes a Pod; only what is read. */
+/** The API's form of a Pod; only the fields that are read. */
 export interface ApiPod {
   metadata?: {
     name?: string
@@ -57,11 +63,17 @@ export interface ApiContainerStatus {
   state?: {
     waiting?: { reason?: string; message?: string }
     running?: { startedAt?: string }
-    terminated?: { exitCode?: number; reason?: string; message?: string; startedAt?: string; finishedAt?: string }
+    terminated?: {
+      exitCode?: number
+      reason?: string
+      message?: string
+      startedAt?: string
+      finishedAt?: string
+    }
   }
 }
 
-/** As the API writes a Job; only what is read. */
+/** The API's form of a Job; only the fields that are read. */
 export interface ApiJob {
   metadata?: { name?: string; annotations?: Record<string, string> }
   status?: {
@@ -79,11 +91,12 @@ const secondsOf = (time: string | undefined): number | undefined => {
 const given = <Key extends string, T>(key: Key, value: T | undefined): Partial<Record<Key, T>> =>
   value === undefined ? {} : ({ [key]: value } as Partial<Record<Key, T>>)
 
-/** Undefined for a Pod that is no index of a Job of ours. */
+/** Undefined for a Pod that is no index of one of our Jobs. */
 export function taskPodOf({ metadata = {}, spec = {}, status = {} }: ApiPod): TaskPod | undefined {
   const job = metadata.labels?.[labels.job]
   const index = metadata.labels?.[labels.index]
-  if (metadata.name === undefined || job === undefined || index === undefined || !/^\d+$/.test(index)) return undefined
+  if (metadata.name === undefined || job === undefined || index === undefined || !/^\d+$/.test(index))
+    return undefined
   const condition = (type: string): { status: string; reason?: string; message?: string } | undefined =>
     status.conditions?.find((one) => one.type === type)
   const disruption = condition('DisruptionTarget')
@@ -101,12 +114,18 @@ export function taskPodOf({ metadata = {}, spec = {}, status = {} }: ApiPod): Ta
     ...given('node', spec.nodeName),
     ...given('reason', status.reason),
     ...given('message', status.message),
-    ...(metadata.deletionTimestamp === undefined ? {} : { deleting: { graceSeconds: metadata.deletionGracePeriodSeconds ?? 30 } }),
+    ...(metadata.deletionTimestamp === undefined
+      ? {}
+      : { deleting: { graceSeconds: metadata.deletionGracePeriodSeconds ?? 30 } }),
     ...(disruption?.status === 'True'
       ? { disruption: { reason: disruption.reason ?? 'DisruptionTarget', message: disruption.message ?? '' } }
       : {}),
-    ...(scheduled?.status === 'False' ? { unscheduled: `${scheduled.reason ?? 'Unschedulable'}: ${scheduled.message ?? ''}` } : {}),
-    ...(waiting?.reason === undefined ? {} : { waiting: { reason: waiting.reason, message: waiting.message ?? '' } }),
+    ...(scheduled?.status === 'False'
+      ? { unscheduled: `${scheduled.reason ?? 'Unschedulable'}: ${scheduled.message ?? ''}` }
+      : {}),
+    ...(waiting?.reason === undefined
+      ? {}
+      : { waiting: { reason: waiting.reason, message: waiting.message ?? '' } }),
     ...given('startedAt', secondsOf(running?.startedAt ?? terminated?.startedAt)),
     ...(terminated?.exitCode === undefined
       ? {}
@@ -119,19 +138,23 @@ export function taskPodOf({ metadata = {}, spec = {}, status = {} }: ApiPod): Ta
             ...given('finishedAt', secondsOf(terminated.finishedAt)),
           },
         }),
-    ...given<'courier', 'running' | 'over'>('courier', side?.running !== undefined ? 'running' : side?.terminated && 'over'),
+    ...given<'courier', 'running' | 'over'>(
+      'courier',
+      side?.running !== undefined ? 'running' : side?.terminated && 'over',
+    ),
     ...given('image', own?.image),
     ...given('digest', digest),
     ...given('engine', engine),
   }
 }
 
-export const placeOf = (job: string, index: number): string => `${job}/${index}`
+export const podKey = (job: string, index: number): string => `${job}/${index}`
 
-/** Whether its containers are done with, as far as the API says. */
-export const isOver = ({ phase, terminated }: TaskPod): boolean => phase === 'Succeeded' || phase === 'Failed' || terminated !== undefined
+/** Whether its containers have ended, according to the API. */
+export const isPodOver = ({ phase, terminated }: TaskPod): boolean =>
+  phase === 'Succeeded' || phase === 'Failed' || terminated !== undefined
 
-/** `3`, `1,3-5`: as the status of an Indexed Job lists indexes. */
+/** `3`, `1,3-5`: the list format in the status of an Indexed Job. */
 export const indexIn = (list: string | undefined, index: number): boolean =>
   (list ?? '').split(',').some((part) => {
     const [first = '', last = first] = part.split('-')

@@ -4,7 +4,10 @@ import { missingRights } from './rights.ts'
 import type { KubernetesSettings } from './settings.ts'
 import { asked, isStatus } from './trouble.ts'
 
-/** What has to be there before anything is made: rights of the account, and the claim. @throws DriverError `refused` with the remedy */
+/**
+ * Checks the requirements before any object is created: rights of the account, and the claim.
+ * @throws DriverError `refused` with the remedy
+ */
 export async function checkNamespace(
   { cluster, namespace, paths }: Namespace,
   { volume, keeperVolume }: Pick<KubernetesSettings, 'volume' | 'keeperVolume'>,
@@ -15,7 +18,9 @@ export async function checkNamespace(
       'refused',
       `the account may not ${missing.join(', ')} in namespace ${namespace}; give it a Role with these rights`,
     )
-  const { persistentVolumeClaim: claim } = ((volume ?? keeperVolume)?.source ?? {}) as { persistentVolumeClaim?: { claimName: string } }
+  const { persistentVolumeClaim: claim } = ((volume ?? keeperVolume)?.source ?? {}) as {
+    persistentVolumeClaim?: { claimName: string }
+  }
   if (claim === undefined) return
   const field = volume === undefined ? 'keeperVolume' : 'volume'
   await asked(
@@ -23,14 +28,15 @@ export async function checkNamespace(
       if (isStatus(error, 404))
         throw new DriverError(
           'refused',
-          `${field}.persistentVolumeClaim ${JSON.stringify(claim.claimName)}: namespace ${namespace} has no such claim; make it, or name another`,
+          `${field}.persistentVolumeClaim ${JSON.stringify(claim.claimName)}: namespace ` +
+            `${namespace} has no such claim; make it, or name another`,
         )
       if (!isStatus(error, 403)) throw error
     }),
   )
 }
 
-/** A question whose answer holds from then on; a rejection is asked again. */
+/** A query whose answer stays valid; it is repeated after a rejection. */
 export const once = <T>(question: () => Promise<T>): (() => Promise<T>) => {
   let answer: Promise<T> | undefined
   return () => {

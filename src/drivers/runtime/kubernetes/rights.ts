@@ -1,7 +1,7 @@
 import type { KubernetesCluster } from '../../../clients/kubernetes-cluster.ts'
 import { KubernetesError } from '../../../clients/kubernetes.ts'
 
-/** What running tasks in a namespace takes. */
+/** The rights for running tasks in a namespace. */
 export const neededRights = [
   ['batch', 'jobs', ['create', 'get', 'list', 'delete']],
   ['', 'pods', ['create', 'get', 'list', 'watch', 'delete', 'deletecollection']],
@@ -20,21 +20,30 @@ const holds = (list: readonly string[] | undefined, value: string): boolean =>
   list?.includes('*') === true || list?.includes(value) === true
 
 /**
- * The rights that the account of a token lacks in a namespace, as `create jobs.batch`; empty if it has all. One request, and one for each right that
- * the server's list of rules does not show, as a list may be incomplete.
+ * The rights that the account of a token lacks in a namespace, as `create jobs.batch`; empty if it
+ * has all. One request, and one for each right that the server's list of rules does not show, as a
+ * list may be incomplete.
  *
- * @throws KubernetesError, with status 404 for a namespace that is not there (where the account may ask that)
+ * @throws KubernetesError, with status 404 for a missing namespace (where the
+ *   account may query that)
  */
-export async function missingRights(cluster: Pick<KubernetesCluster, 'request'>, namespace: string): Promise<string[]> {
+export async function missingRights(
+  cluster: Pick<KubernetesCluster, 'request'>,
+  namespace: string,
+): Promise<string[]> {
   await cluster.request({ path: `/api/v1/namespaces/${namespace}` }).catch((error: unknown) => {
-    // Whether it exists is the cluster's matter; what may be done in it is asked below.
+    // Whether it exists is the cluster's matter; the rights in it are checked below.
     if (error instanceof KubernetesError && error.status === 403) return
     if (error instanceof KubernetesError && error.status === 404)
-      throw new KubernetesError('login', `the namespace ${namespace} does not exist; have it made, or name another`, {
-        cause: error,
-        status: 404,
-        permanent: true,
-      })
+      throw new KubernetesError(
+        'login',
+        `the namespace ${namespace} does not exist; have it made, or name another`,
+        {
+          cause: error,
+          status: 404,
+          permanent: true,
+        },
+      )
     throw error
   })
   const { status } = await cluster.request<{ status?: { resourceRules?: Rule[] } }>({
@@ -67,7 +76,13 @@ export async function missingRights(cluster: Pick<KubernetesCluster, 'request'>,
           apiVersion: 'authorization.k8s.io/v1',
           kind: 'SelfSubjectAccessReview',
           spec: {
-            resourceAttributes: { namespace, verb, group, resource: name, ...(subresource === undefined ? {} : { subresource }) },
+            resourceAttributes: {
+              namespace,
+              verb,
+              group,
+              resource: name,
+              ...(subresource === undefined ? {} : { subresource }),
+            },
           },
         },
       })

@@ -6,19 +6,22 @@ export interface Volume {
   source: object
 }
 
-/** How the runtime's configuration says that its tasks are run; every key of it that is ours, read and checked. */
+/** How tasks run, from the runtime's configuration: all keys of ours in it, read and checked. */
 export interface KubernetesSettings {
-  /** Where our files are, absolute, the same in the keeper and in the tasks. */
+  /** The absolute path of our files, the same in the keeper and in the tasks. */
   root: string
   /** Absent: no file system is shared, and files are carried (`courier.ts`). */
   volume?: Volume
-  /** Without `volume`: where the keeper has the site's files. Absent: in a folder of its Pod, which goes with it. */
+  /**
+   * Without `volume`: where the keeper has the site's files. Absent: in a folder of its Pod, lost
+   * with it.
+   */
   keeperVolume?: Volume
-  /** Of the keeper, and the one that lends its tools. */
+  /** Image of the keeper, and the source of its tools. */
   helperImage: string
-  /** Of tasks that name none. */
+  /** Image of tasks that name none. */
   image: string
-  /** A static busybox in the helper image; '': the first that is found there. */
+  /** A static busybox in the helper image; '': the first one found there. */
   toolsPath: string
   gpuResource: string
   /** A request is the plan's number divided by this; the limit is the plan's. */
@@ -28,17 +31,19 @@ export interface KubernetesSettings {
   claimSeconds: number
   nodeLostSeconds: number
   ttlSecondsAfterFinished: number
-  /** What stands in the specification of a Pod as it is given. */
+  /** Fields that go unchanged into the specification of a Pod. */
   pod: Readonly<Record<string, unknown>>
   annotations: Readonly<Record<string, string>>
   labels: Readonly<Record<string, string>>
   runAs: Readonly<Record<string, number>>
-  /** Whether the container is confined as far as Kubernetes can (default). */
+  /** Whether the container is confined as far as Kubernetes allows (default). */
   confined: boolean
   imagePullPolicy?: string
 }
 
-/** What stands in the specification of a Pod as the configuration, or the activity, gives it. */
+/**
+ * Fields of a Pod's specification that come unchanged from the configuration, or from the activity.
+ */
 export const podKeys = [
   'nodeSelector',
   'tolerations',
@@ -50,16 +55,20 @@ export const podKeys = [
 ] as const
 const runAsKeys = ['runAsUser', 'runAsGroup', 'fsGroup'] as const
 const name = /^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$/
-/** What a registry may be asked for: no blank, nothing that a shell or a header would read. */
+/** Image names for a registry: no blank, nothing that a shell or a header would interpret. */
 export const imagePattern = /^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,511}$/
 
 export const isRecord = (value: unknown): value is Record<string, unknown> =>
   typeof value === 'object' && value !== null && !Array.isArray(value)
 const absolute = (value: unknown): value is string =>
-  typeof value === 'string' && posix.isAbsolute(value) && !/[\0\n:]/.test(value) && !value.split('/').includes('..') && value.length <= 4096
+  typeof value === 'string' &&
+  posix.isAbsolute(value) &&
+  !/[\0\n:]/.test(value) &&
+  !value.split('/').includes('..') &&
+  value.length <= 4096
 
 /**
- * All that is wrong with a configuration is told at once.
+ * One answer names all faults of a configuration.
  *
  * @throws DriverError `refused` naming each field, its value and the remedy
  */
@@ -81,10 +90,11 @@ export function settingsOf(configuration: Readonly<Record<string, unknown>>): Ku
       ? value
       : (wrong(key, `must be a number from ${least} to ${most}`) ?? otherwise)
   }
-  const words = (key: string): Record<string, string> => {
+  const textsOf = (key: string): Record<string, string> => {
     const value = configuration[key]
     if (value === undefined) return {}
-    if (isRecord(value) && Object.values(value).every((one) => typeof one === 'string')) return value as Record<string, string>
+    if (isRecord(value) && Object.values(value).every((one) => typeof one === 'string'))
+      return value as Record<string, string>
     return wrong(key, 'must be an object of texts') ?? {}
   }
 
@@ -93,7 +103,9 @@ export function settingsOf(configuration: Readonly<Record<string, unknown>>): Ku
   const image = 'must be the name of an image: letters, digits and . _ : / @ -'
   const helperImage = text('helperImage', '', imagePattern, image)
   if (configuration['helperImage'] === undefined)
-    problems.push('helperImage is missing: name an image with sh, find -printf, setsid, env, grep, sed, tr, sha256sum and tar')
+    problems.push(
+      'helperImage is missing: name an image with sh, find -printf, setsid, env, grep, sed, tr, sha256sum and tar',
+    )
   const settings: KubernetesSettings = {
     root: absolute(root) ? posix.normalize(root).replace(/(.)\/$/, '$1') : '/orrery',
     helperImage,
@@ -111,22 +123,38 @@ export function settingsOf(configuration: Readonly<Record<string, unknown>>): Ku
     claimSeconds: number('claimSeconds', 60, 0, 3600),
     nodeLostSeconds: number('nodeLostSeconds', 300, 0, 86_400),
     ttlSecondsAfterFinished: number('ttlSecondsAfterFinished', 86_400, 60, 31_536_000),
-    annotations: words('podAnnotations'),
-    labels: words('podLabels'),
-    pod: Object.fromEntries(podKeys.flatMap((key) => (configuration[key] === undefined ? [] : [[key, configuration[key]]]))),
+    annotations: textsOf('podAnnotations'),
+    labels: textsOf('podLabels'),
+    pod: Object.fromEntries(
+      podKeys.flatMap((key) => (configuration[key] === undefined ? [] : [[key, configuration[key]]])),
+    ),
     runAs: Object.fromEntries(
-      runAsKeys.flatMap((key) => (configuration[key] === undefined ? [] : [[key, number(key, 0, 0, 2_147_483_647)]])),
+      runAsKeys.flatMap((key) =>
+        configuration[key] === undefined ? [] : [[key, number(key, 0, 0, 2_147_483_647)]],
+      ),
     ),
     confined: configuration['confined'] !== false,
     ...(configuration['imagePullPolicy'] === undefined
       ? {}
-      : { imagePullPolicy: text('imagePullPolicy', '', /^(Always|IfNotPresent|Never)$/, 'must be Always, IfNotPresent or Never') }),
+      : {
+          imagePullPolicy: text(
+            'imagePullPolicy',
+            '',
+            /^(Always|IfNotPresent|Never)$/,
+            'must be Always, IfNotPresent or Never',
+          ),
+        }),
   }
 
   const volumeOf = (key: 'volume' | 'keeperVolume', seen: string): Volume | undefined => {
     const value = configuration[key]
     if (value === undefined) return undefined
-    const { persistentVolumeClaim: claim, hostPath, nfs, mountPath = settings.root } = isRecord(value) ? value : {}
+    const {
+      persistentVolumeClaim: claim,
+      hostPath,
+      nfs,
+      mountPath = settings.root,
+    } = isRecord(value) ? value : {}
     const source =
       typeof claim === 'string' && name.test(claim)
         ? { persistentVolumeClaim: { claimName: claim } }
@@ -136,8 +164,14 @@ export function settingsOf(configuration: Readonly<Record<string, unknown>>): Ku
             ? { nfs: { server: nfs['server'], path: nfs['path'] } }
             : undefined
     if (source === undefined)
-      return wrong(key, `must be {persistentVolumeClaim: name}, {hostPath: path} or {nfs: {server, path}}, seen by ${seen}`)
-    if (!absolute(mountPath) || !(settings.root === mountPath || settings.root.startsWith(`${mountPath.replace(/\/$/, '')}/`)))
+      return wrong(
+        key,
+        `must be {persistentVolumeClaim: name}, {hostPath: path} or {nfs: {server, path}}, seen by ${seen}`,
+      )
+    if (
+      !absolute(mountPath) ||
+      !(settings.root === mountPath || settings.root.startsWith(`${mountPath.replace(/\/$/, '')}/`))
+    )
       return wrong(key, `must have a mountPath that root (${settings.root}) is or lies below`)
     return { mountPath, source }
   }
@@ -147,12 +181,14 @@ export function settingsOf(configuration: Readonly<Record<string, unknown>>): Ku
   if (keeperVolume !== undefined) settings.keeperVolume = keeperVolume
   if (configuration['volume'] !== undefined && configuration['keeperVolume'] !== undefined)
     wrong('keeperVolume', 'is for runtimes without volume; take one of the two away')
-  if (configuration['volume'] === undefined && settings.root === '/') wrong('root', 'must be a folder below / where there is no volume')
-  if (problems.length > 0) throw new DriverError('refused', `the configuration of the Kubernetes runtime: ${problems.join('; ')}`)
+  if (configuration['volume'] === undefined && settings.root === '/')
+    wrong('root', 'must be a folder below / where there is no volume')
+  if (problems.length > 0)
+    throw new DriverError('refused', `the configuration of the Kubernetes runtime: ${problems.join('; ')}`)
   return settings
 }
 
-/** The same as words, one for all that is wrong; empty when nothing is. */
+/** The same as texts, one for each fault; empty when there is none. */
 export const kubernetesProblems = (configuration: Readonly<Record<string, unknown>>): string[] => {
   try {
     settingsOf(configuration)

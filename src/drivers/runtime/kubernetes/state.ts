@@ -1,21 +1,23 @@
-import type { BatchJudgement, BatchPlace } from '../batch/scheduler.ts'
-import { buriedEnd, endOf, stateOfVerdict, type Verdict } from '../batch/verdict.ts'
+import type { BatchJudgement, QueuedElement } from '../batch/scheduler.ts'
+import { buriedEnd, endedState, stateOfVerdict, type Verdict } from '../batch/verdict.ts'
 import type { TaskState } from '../contract/driver.ts'
 import type { RemoteSight } from '../remote/tasks.ts'
-import { indexIn, isOver, type ApiJob, type TaskPod } from './pods.ts'
+import { indexIn, isPodOver, type ApiJob, type TaskPod } from './pods.ts'
 
-/** All that is known about a task that was put into a Job. */
+/** All facts about a task that was put into a Job. */
 export interface KubernetesEvidence {
-  /** The task's own record: the truth wherever it speaks of an end. */
+  /** The task's own record: it has priority wherever it records an end. */
   sight: RemoteSight
-  place: BatchPlace
+  place: QueuedElement
   cancelAsked: boolean
-  /** `absent`: the server answered and has none. `silent`: it does not answer, or was not asked. */
+  /**
+   * `absent`: the server answered and has none. `silent`: it does not answer, or was not queried.
+   */
   pod: TaskPod | 'absent' | 'silent'
   job: ApiJob | 'absent' | 'silent'
-  /** Why the Job makes no Pod, in the words of its controller. */
+  /** Why the Job makes no Pod, in its controller's message. */
   jobWords?: string
-  /** For how long everything has said that it is over, in seconds; 0: for the first time. */
+  /** For how long all sources have reported it as over, in seconds; 0: for the first time. */
   overSeconds: number
   /** For how long the Pod has been in deletion. */
   deletingSeconds: number
@@ -24,55 +26,75 @@ export interface KubernetesEvidence {
 }
 
 export interface KubernetesPatience {
-  /** A record may show late on a shared file system. */
+  /** A record may appear late on a shared file system. */
   settleSeconds: number
-  /** Of an image that does not exist: it may be on its way. */
+  /** Patience with an image that does not exist: it may be on its way. */
   pullPatienceSeconds: number
 }
 
 /** Externally a task is the index of a Job, whatever its Pod is called. */
-export const indexedName = ({ array, index }: BatchPlace): string => `${array}-${index}`
+export const indexedName = ({ array, index }: QueuedElement): string => `${array}-${index}`
 
-/** Whether the record alone does not tell why: it was stopped from outside, or killed as the kernel kills for memory. */
+/**
+ * Whether the record alone does not explain the end: the task was stopped from outside, or killed
+ * in the way that the kernel kills for memory.
+ */
 export const isUnsure = (sight: RemoteSight): boolean =>
   sight.form === 'ended' &&
-  (sight.reason === 'stopped' || (sight.reason === 'exited' && (sight.exitCode === 137 || sight.signal === 'SIGKILL')))
+  (sight.reason === 'stopped' ||
+    (sight.reason === 'exited' && (sight.exitCode === 137 || sight.signal === 'SIGKILL')))
 
-const cannotPull = /^(ErrImagePull|ImagePullBackOff|InvalidImageName|ErrImageNeverPull|ImageInspectError|RegistryUnavailable)$/
-const noSuchImage =
-  /not found|manifest unknown|does not exist|repository .* not found|name unknown|invalid reference format|failed to resolve reference.*(404|403 Forbidden)/i
-/** The container's first process was never run: nothing of the task's own is told by the exit code. */
-const notRun = /^(StartError|ContainerCannotRun|CreateContainerError|ContainerStatusUnknown|PreStartHookError)$/
+const cannotPull =
+  /^(ErrImagePull|ImagePullBackOff|InvalidImageName|ErrImageNeverPull|ImageInspectError|RegistryUnavailable)$/
+const noSuchImage = new RegExp(
+  [
+    'not found|manifest unknown|does not exist|repository .* not found|name unknown',
+    'invalid reference format|failed to resolve reference.*(404|403 Forbidden)',
+  ].join('|'),
+  'i',
+)
+/** The container's first process never ran: the exit code is not the task's. */
+const notRun =
+  /^(StartError|ContainerCannotRun|CreateContainerError|ContainerStatusUnknown|PreStartHookError)$/
 
-/** Whether an image that is waited for is one that nobody has. */
+/** Whether the awaited image exists nowhere. */
 export const isHopeless = ({ waiting }: TaskPod): boolean =>
   waiting?.reason === 'InvalidImageName' ||
   waiting?.reason === 'ErrImageNeverPull' ||
   (waiting !== undefined && cannotPull.test(waiting.reason) && noSuchImage.test(waiting.message))
 
 const short = (text: string): string => text.replaceAll(/\s+/g, ' ').trim().slice(0, 700)
-const told = (reason: string, message: string | undefined): string =>
+const reasonText = (reason: string, message: string | undefined): string =>
   message === undefined || message === '' ? reason : `${reason}: ${short(message)}`
 
-/** What the cluster took the Pod away for, in its words; undefined where it did not. */
+/** Why the cluster deleted the Pod, in its message; undefined where it did not. */
 function takenAway(pod: TaskPod): string | undefined {
   const where = pod.node === undefined ? '' : ` (Pod ${pod.name} on node ${pod.node})`
-  if (pod.reason !== undefined && pod.reason !== 'DeadlineExceeded') return `${told(pod.reason, pod.message)}${where}`
-  if (pod.disruption !== undefined) return `${told(pod.disruption.reason, pod.disruption.message)}${where}`
-  if (pod.deleting !== undefined) return `Pod ${pod.name} was deleted by others${pod.node === undefined ? '' : `, on node ${pod.node}`}`
+  if (pod.reason !== undefined && pod.reason !== 'DeadlineExceeded')
+    return `${reasonText(pod.reason, pod.message)}${where}`
+  if (pod.disruption !== undefined)
+    return `${reasonText(pod.disruption.reason, pod.disruption.message)}${where}`
+  if (pod.deleting !== undefined)
+    return `Pod ${pod.name} was deleted by others${pod.node === undefined ? '' : `, on node ${pod.node}`}`
   return undefined
 }
 
 /**
- * What is so, from the task's record, its Pod and its Job, in whatever order and state they come.
+ * The task's state from its record, its Pod and its Job, in whatever order and state they arrive.
  *
- * - An end in the task's own record is its end; only where it was killed or stopped from outside the cluster is asked why.
+ * - An end in the task's own record is its end; only where it was killed or stopped from outside
+ *   does the cluster's reason count.
  * - Silence ends nothing.
- * - Where the cluster alone says that it is over, that becomes a verdict: at once if the cluster says why, after `settleSeconds` if the container
- *   ended by itself (its record may be late) or the Pod is gone.
+ * - Where only the cluster reports it as over, that becomes a verdict: at once if the cluster
+ *   gives the reason, after `settleSeconds` if the container ended by itself (its record may be
+ *   late) or the Pod is gone.
  */
-export function judgePod(evidence: KubernetesEvidence, { settleSeconds, pullPatienceSeconds }: KubernetesPatience): BatchJudgement {
-  const { sight, place, cancelAsked, pod, job, jobWords, overSeconds, deletingSeconds, pullSeconds } = evidence
+export function judgePod(
+  evidence: KubernetesEvidence,
+  { settleSeconds, pullPatienceSeconds }: KubernetesPatience,
+): BatchJudgement {
+  const { sight, place, cancelAsked, pod, job, jobWords, overSeconds, deletingSeconds, pullSeconds } =
+    evidence
   const externalId = indexedName(place)
   const settled = overSeconds >= settleSeconds
   if (sight.form === 'buried') return { state: buriedEnd(sight.at, externalId), over: false }
@@ -80,7 +102,11 @@ export function judgePod(evidence: KubernetesEvidence, { settleSeconds, pullPati
   const fallbackAt = sight.form === 'ended' ? sight.finishedAt : (begun?.startedAt ?? place.submittedAt)
   const at = (typeof pod === 'object' ? pod.terminated?.finishedAt : undefined) ?? fallbackAt
   const decide = (end: Verdict['end'], cause: string): BatchJudgement => {
-    const verdict: Verdict = { end: end === 'lost' && sight.form === 'none' ? 'never' : end, cause: short(cause), at }
+    const verdict: Verdict = {
+      end: end === 'lost' && sight.form === 'none' ? 'never' : end,
+      cause: short(cause),
+      at,
+    }
     return { state: stateOfVerdict(verdict, sight, externalId), over: true, verdict }
   }
 
@@ -89,8 +115,17 @@ export function judgePod(evidence: KubernetesEvidence, { settleSeconds, pullPati
     if (typeof pod === 'object' && pod.startedAt !== undefined)
       return { state: 'running', externalId, startedAt: Math.max(place.submittedAt, pod.startedAt) }
     const cause =
-      typeof pod !== 'object' ? jobWords : pod.waiting !== undefined ? told(pod.waiting.reason, pod.waiting.message) : pod.unscheduled
-    return { state: 'queued', externalId, submittedAt: place.submittedAt, ...(cause === undefined ? {} : { cause: short(cause) }) }
+      typeof pod !== 'object'
+        ? jobWords
+        : pod.waiting !== undefined
+          ? reasonText(pod.waiting.reason, pod.waiting.message)
+          : pod.unscheduled
+    return {
+      state: 'queued',
+      externalId,
+      submittedAt: place.submittedAt,
+      ...(cause === undefined ? {} : { cause: short(cause) }),
+    }
   }
   const later: BatchJudgement = { state: meanwhile(), over: true }
 
@@ -98,65 +133,102 @@ export function judgePod(evidence: KubernetesEvidence, { settleSeconds, pullPati
     const killed = isUnsure(sight) && sight.reason === 'exited'
     const terminated = typeof pod === 'object' ? pod.terminated : undefined
     if (sight.reason === 'stopped') {
-      if (cancelAsked) return { state: endOf(sight, externalId, 'cancelled'), over: false }
+      if (cancelAsked) return { state: endedState(sight, externalId, 'cancelled'), over: false }
       if (pod === 'silent') return { state: meanwhile(), over: false }
-      if (typeof pod === 'object' && pod.reason === 'DeadlineExceeded') return decide('walltime', told(pod.reason, pod.message))
+      if (typeof pod === 'object' && pod.reason === 'DeadlineExceeded')
+        return decide('walltime', reasonText(pod.reason, pod.message))
       const why = typeof pod === 'object' ? takenAway(pod) : undefined
       if (why !== undefined) return decide('lost', why)
-      return settled ? decide('lost', pod === 'absent' ? 'its Pod was deleted by others' : 'stopped by a signal from outside') : later
+      return settled
+        ? decide(
+            'lost',
+            pod === 'absent' ? 'its Pod was deleted by others' : 'stopped by a signal from outside',
+          )
+        : later
     }
-    if (!killed) return { state: endOf(sight, externalId, sight.reason), over: false }
-    // How often the kernel killed for memory is counted by node: whether it was in this container, the Pod says.
-    if (terminated?.reason === 'OOMKilled') return decide('memory', told('OOMKilled', terminated.message))
-    if (terminated !== undefined) return { state: endOf(sight, externalId, sight.reason), over: false }
-    if (pod === 'absent' || settled) return { state: endOf(sight, externalId, sight.reason), over: false }
+    if (!killed) return { state: endedState(sight, externalId, sight.reason), over: false }
+    // The kernel counts its kills for memory by node: the Pod shows whether one was in this
+    // container.
+    if (terminated?.reason === 'OOMKilled')
+      return decide('memory', reasonText('OOMKilled', terminated.message))
+    if (terminated !== undefined) return { state: endedState(sight, externalId, sight.reason), over: false }
+    if (pod === 'absent' || settled)
+      return { state: endedState(sight, externalId, sight.reason), over: false }
     return later
   }
 
   if (pod === 'silent') return { state: meanwhile(), over: false }
   if (pod === 'absent') {
     if (job === 'silent') return { state: meanwhile(), over: false }
-    const gone = job === 'absent' || indexIn(job.status?.failedIndexes, place.index) || indexIn(job.status?.completedIndexes, place.index)
-    const failed = job === 'absent' ? undefined : job.status?.conditions?.find(({ type, status }) => type === 'Failed' && status === 'True')
+    const gone =
+      job === 'absent' ||
+      indexIn(job.status?.failedIndexes, place.index) ||
+      indexIn(job.status?.completedIndexes, place.index)
+    const failed =
+      job === 'absent'
+        ? undefined
+        : job.status?.conditions?.find(({ type, status }) => type === 'Failed' && status === 'True')
     // Its Pod may not be made yet.
     if (!gone && failed === undefined && begun === undefined) return { state: meanwhile(), over: false }
     if (begun !== undefined && cancelAsked) return decide('cancelled', 'its Pod was deleted on request')
     if (!settled) return later
-    if (failed !== undefined) return decide('lost', told(failed.reason ?? 'Failed', failed.message))
-    return decide('lost', job === 'absent' ? `Job ${place.array} was deleted by others` : `the Pod of ${externalId} was deleted by others`)
+    if (failed !== undefined) return decide('lost', reasonText(failed.reason ?? 'Failed', failed.message))
+    return decide(
+      'lost',
+      job === 'absent'
+        ? `Job ${place.array} was deleted by others`
+        : `the Pod of ${externalId} was deleted by others`,
+    )
   }
 
   const { terminated } = pod
-  // A node that answers ends a Pod within its grace; one that does not never says so.
+  // A node that answers ends a Pod within its grace; a silent node never reports it.
   const nodeSilent = pod.deleting !== undefined && deletingSeconds > pod.deleting.graceSeconds + settleSeconds
-  if (!isOver(pod) && !nodeSilent) {
+  if (!isPodOver(pod) && !nodeSilent) {
     if (isHopeless(pod) && (pod.waiting?.reason === 'InvalidImageName' || pullSeconds >= pullPatienceSeconds))
-      return { state: meanwhile(), over: false, impossible: told(pod.waiting?.reason ?? '', pod.waiting?.message) }
+      return {
+        state: meanwhile(),
+        over: false,
+        impossible: reasonText(pod.waiting?.reason ?? '', pod.waiting?.message),
+      }
     return { state: meanwhile(), over: false }
   }
   if (begun !== undefined && cancelAsked) return decide('cancelled', 'its Pod was deleted on request')
-  if (terminated?.reason === 'OOMKilled') return decide('memory', told('OOMKilled', terminated.message))
-  if (pod.reason === 'DeadlineExceeded') return decide('walltime', told('DeadlineExceeded', pod.message))
-  if (nodeSilent && !isOver(pod))
+  if (terminated?.reason === 'OOMKilled') return decide('memory', reasonText('OOMKilled', terminated.message))
+  if (pod.reason === 'DeadlineExceeded')
+    return decide('walltime', reasonText('DeadlineExceeded', pod.message))
+  if (nodeSilent && !isPodOver(pod))
     return decide(
       'lost',
-      `NodeLost: node ${pod.node ?? 'unknown'} does not answer${pod.disruption === undefined ? '' : `; ${told(pod.disruption.reason, pod.disruption.message)}`}`,
+      `NodeLost: node ${pod.node ?? 'unknown'} does not ` +
+        `answer${pod.disruption === undefined ? '' : `; ${reasonText(pod.disruption.reason, pod.disruption.message)}`}`,
     )
   const taken = takenAway(pod)
-  if (taken !== undefined && (terminated === undefined || terminated.exitCode !== 0)) return decide('lost', taken)
+  if (taken !== undefined && (terminated === undefined || terminated.exitCode !== 0))
+    return decide('lost', taken)
   if (terminated === undefined)
-    return settled ? decide('lost', `Pod ${pod.name} is ${pod.phase} without a word about its container`) : later
-  if (notRun.test(terminated.reason)) return decide('lost', told(terminated.reason, terminated.message))
-  // Who creates a record writes it a moment later.
+    return settled
+      ? decide('lost', `Pod ${pod.name} is ${pod.phase} without a word about its container`)
+      : later
+  if (notRun.test(terminated.reason)) return decide('lost', reasonText(terminated.reason, terminated.message))
+  // The creator of a record writes it a moment later.
   if (!settled || (sight.form === 'claimed' && sight.ageSeconds < settleSeconds)) return later
-  const how = `${told(terminated.reason === '' ? 'terminated' : terminated.reason, terminated.message)}, exit code ${terminated.exitCode}`
-  if (begun !== undefined || sight.form === 'claimed') return decide('lost', `${how}, without a record of the task's end`)
+  const how =
+    `${reasonText(terminated.reason === '' ? 'terminated' : terminated.reason, terminated.message)}, ` +
+    `exit code ${terminated.exitCode}`
+  if (begun !== undefined || sight.form === 'claimed')
+    return decide('lost', `${how}, without a record of the task's end`)
   if ([97, 126, 127].includes(terminated.exitCode))
     return decide(
       'lost',
-      `${how}: the supervisor could not start; is the volume visible on node ${pod.node ?? ''}, and has the image a /bin/sh?`,
+      `${how}: the supervisor could not start; is the volume visible on node ${pod.node ?? ''}, and ` +
+        'has the image a /bin/sh?',
     )
   const startedAt = Math.max(place.submittedAt, terminated.startedAt ?? place.submittedAt)
-  const record = { exitCode: terminated.exitCode, startedAt, finishedAt: Math.max(startedAt, terminated.finishedAt ?? startedAt) }
+  const record = {
+    exitCode: terminated.exitCode,
+    startedAt,
+    finishedAt: Math.max(startedAt, terminated.finishedAt ?? startedAt),
+  }
   return { state: { state: 'running', externalId, startedAt }, over: true, record }
 }

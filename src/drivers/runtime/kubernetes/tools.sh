@@ -1,8 +1,9 @@
 # shellcheck shell=sh
-# Puts a static busybox of the helper image, with links of all its names, where task Pods see it. After link-tools.sh. FOLDER: of the tools. BUSYBOX: a
-# path in the helper image. CARRIED: whether the place of the busybox is needed again, for Pods of their own files.
+# Puts a static busybox of the helper image, with links of all its names, where task Pods can use
+# it. After link-tools.sh. FOLDER: of the tools. BUSYBOX: a path in the helper image. CARRIED:
+# whether the path of the busybox is needed again, for Pods with files of their own.
 
-# Answers `ready` and where the tools came from, or the head of the program at BUSYBOX.
+# Prints `ready` and the source of the tools, or the head of the program at BUSYBOX.
 look() {
   if [ -x "$FOLDER/sh" ] && { [ -s "$FOLDER/.from" ] || [ -z "$CARRIED" ]; }; then
     echo ready
@@ -15,7 +16,8 @@ look() {
 
 install() {
   draft=$FOLDER.$$
-  mkdir -p "$draft" && cp "$BUSYBOX" "$draft/busybox" && echo "$BUSYBOX" > "$draft/.from" && chmod 755 "$draft" "$draft/busybox" || return
+  mkdir -p "$draft" && cp "$BUSYBOX" "$draft/busybox" && echo "$BUSYBOX" > "$draft/.from" &&
+    chmod 755 "$draft" "$draft/busybox" || return
   link_tools "$draft" || return
   mv -T "$draft" "$FOLDER" 2> /dev/null || rm -rf "$draft"
   [ -x "$FOLDER/sh" ]

@@ -6,10 +6,10 @@ import { recordedState, type ControlFolder } from './records.ts'
 import { outputManifest } from './manifest.ts'
 import { amountsFrom, type StagedFile } from './staging.ts'
 
-/** How much of the end of the standard error is looked at. */
+/** How much of the end of the standard error is read. */
 export const stderrTailBytes = 4096
 const stderrTailLines = 20
-/** A slice of a log is held in memory; more is read in several. */
+/** A slice of a log is held in memory; a longer log is read in several slices. */
 const largestSlice = 16 * 1024 * 1024
 
 const absent = (error: unknown): boolean => isErrno(error, 'ENOENT', 'ENOTDIR', 'ELOOP')
@@ -17,11 +17,14 @@ const absent = (error: unknown): boolean => isErrno(error, 'ENOENT', 'ENOTDIR', 
 const nothing: LogSlice = { bytes: Buffer.alloc(0), offset: 0, totalBytes: 0 }
 
 /**
- * Part of a file: `limit` bytes from `offset`, or the last `tail` bytes; at most 16 MiB. A file that is not there is empty,
- * an offset behind the end gives no bytes.
+ * Part of a file: `limit` bytes from `offset`, or the last `tail` bytes; at most 16 MiB. A missing
+ * file is empty, an offset behind the end gives no bytes.
  */
-export function readSlice(path: string, range: { offset: number; limit: number } | { tail: number }): LogSlice {
-  // Most tasks write nothing, and an absence that has to be thrown costs 0.15 ms.
+export function readSlice(
+  path: string,
+  range: { offset: number; limit: number } | { tail: number },
+): LogSlice {
+  // Most tasks write nothing, and a thrown absence costs 0.15 ms.
   if (!existsSync(path)) return nothing
   let file: number
   try {
@@ -41,7 +44,10 @@ export function readSlice(path: string, range: { offset: number; limit: number }
   }
 }
 
-/** Part of what a task wrote, wherever that is now: with its runner while it runs, under its own name afterwards. */
+/**
+ * Part of a task's output, wherever that is now: with its runner while it runs, under its own name
+ * afterwards.
+ */
 export function readLog(
   control: ControlFolder,
   name: string,
@@ -52,15 +58,17 @@ export function readLog(
   const kept = control.path(name, file)
   for (;;) {
     const record = control.record(name)
-    if (record?.form !== 'started' || record.exit !== undefined || existsSync(kept)) return readSlice(kept, range)
+    if (record?.form !== 'started' || record.exit !== undefined || existsSync(kept))
+      return readSlice(kept, range)
     const slice = readSlice(control.runnerOutput(record.runner, file), range)
-    // The runner may have gone on to another task: what was read is this one's only if it has not ended.
+    // The runner may have gone on to another task: the bytes belong to this one only if it has not
+    // ended.
     const now = control.record(name)
     if (now?.form === 'started' && now.exit === undefined && !existsSync(kept)) return slice
   }
 }
 
-/** The end of what a task wrote, for people. */
+/** The end of a task's output, for people. */
 export function lastLines(bytes: Buffer): string {
   return bytes.toString().trimEnd().split('\n').slice(-stderrTailLines).join('\n')
 }
@@ -74,7 +82,9 @@ function readStaged(path: string): StagedFile[] {
   }
 }
 
-/** There, and there inside the work directory: a link to the outside is no output. */
+/**
+ * Whether the path exists, and lies inside the work directory: a link to the outside is no output.
+ */
 function isDelivered(root: string, path: string): boolean {
   try {
     const real = realpathSync(join(root, path))
@@ -85,23 +95,46 @@ function isDelivered(root: string, path: string): boolean {
   }
 }
 
-const emptySummary = { initialFiles: 0, finalFiles: 0, createdFiles: 0, modifiedFiles: 0, deletedFiles: 0, outputBytes: 0 }
+const emptySummary = {
+  initialFiles: 0,
+  finalFiles: 0,
+  createdFiles: 0,
+  modifiedFiles: 0,
+  deletedFiles: 0,
+  outputBytes: 0,
+}
 
 /**
- * Everything about an ended task, from its records and its work directory.
+ * The full result of an ended task, from its records and its work directory.
  *
- * @throws DriverError `unknown` while there is no recorded end: it runs, was lost, or was never started.
+ * @throws DriverError `unknown` while there is no recorded end: it runs, was lost, or was never
+ *   started.
  */
-export async function collect(control: ControlFolder, runtime: string, hostname: string, name: string): Promise<Collected> {
+export async function collect(
+  control: ControlFolder,
+  runtime: string,
+  hostname: string,
+  name: string,
+): Promise<Collected> {
   const record = control.record(name)
   const state = recordedState(record)
   if (state?.state === 'ended' && record?.form === 'tombstone') {
-    const manifest: OutputManifest = { schemaVersion: 1, runtime, hostname, root: '', files: [], summary: emptySummary }
+    const manifest: OutputManifest = {
+      schemaVersion: 1,
+      runtime,
+      hostname,
+      root: '',
+      files: [],
+      summary: emptySummary,
+    }
     const used = { wallSeconds: 0, cpuSeconds: null, peakMemoryBytes: null, measuredBy: 'none' } as const
     return { state, submittedAt: record.at, ...used, manifest, missingOutputs: [], stderrTail: '' }
   }
   if (state?.state !== 'ended' || record?.form !== 'started' || record.exit === undefined) {
-    throw new DriverError('unknown', `${name} has no recorded end; find tells whether it runs, is lost or was never started`)
+    throw new DriverError(
+      'unknown',
+      `${name} has no recorded end; find shows whether it runs, is lost or was never started`,
+    )
   }
   const { startedAt, exit, limits } = record
   const { directory, expectedOutputs, submittedAt, sources } = record.facts

@@ -1,6 +1,12 @@
 import { rm } from 'node:fs/promises'
 import { hostname } from 'node:os'
-import { DriverError, type Capability, type Intent, type RuntimeDriver, type SubmitOutcome } from '../contract/driver.ts'
+import {
+  DriverError,
+  type Capability,
+  type Intent,
+  type RuntimeDriver,
+  type SubmitOutcome,
+} from '../contract/driver.ts'
 import { messageOf } from '../contract/errno.ts'
 import { collect, readLog } from './collect.ts'
 import { checkIntent } from '../contract/intent.ts'
@@ -13,7 +19,7 @@ import { removeStagingRemains, stage, writeStagedFiles } from './staging.ts'
 
 export const localCapabilities: Readonly<Record<Capability, boolean>> = {
   batch: true,
-  interactive: false,
+  interactive: true,
   container: false,
   serverless: false,
   gpu: false,
@@ -26,19 +32,22 @@ export const localCapabilities: Readonly<Record<Capability, boolean>> = {
 }
 
 export interface LocalDriverOptions {
-  /** Holds records and output of the tasks, apart from their work directories. One for all drivers that share tasks; on a local disk. */
+  /**
+   * Holds records and output of the tasks, apart from their work directories. All drivers that
+   * share tasks use one; it is on a local disk.
+   */
   controlDirectory: string
   /** Environment variable that marks a task's processes with its name. */
   taskVariable?: string
-  /** Named in manifests. */
+  /** Used in manifests. */
   runtime?: string
-  /** Between the polite and the forced end of a task whose time is over. */
+  /** Time between the polite and the forced end of a task whose time is over. */
   timeoutGraceSeconds?: number
-  /** How often tasks that another driver started are looked at. */
+  /** Pause between two looks at tasks that another driver started. */
   pollMilliseconds?: number
-  /** The compiled `runner.go`, asked for when tasks have to be started. */
+  /** The compiled `runner.go`, requested when tasks have to be started. */
   runnerProgram: () => Promise<string>
-  /** Where the kernel counts the processes that it killed for memory (`oom_kill`). */
+  /** The file in which the kernel counts the processes that it killed for memory (`oom_kill`). */
   vmstatFile?: string
 }
 
@@ -48,15 +57,18 @@ function asDriverError(error: unknown): DriverError {
 }
 
 /**
- * Processes on this machine. Every task leads its own session, started and waited for by a runner (`runner.go`) that outlives
- * this process; what happened is read from the control folder, so that any driver over the same folder can go on.
+ * Processes on this machine. Every task leads its own session. A runner (`runner.go`) that outlives
+ * this process starts it and waits for it. The control folder holds all events, so that any driver
+ * over the same folder can go on.
  *
- * Time limits are the runner's: they hold while no driver is alive. `memoryBytes` is held by a cgroup of its own where this account may make one,
- * else by RLIMIT_DATA of each process (`memoryLimit` of the intent overrides); an end by the kernel's out-of-memory killer has the reason
- * `memory`. Processor time is that of the task and all its descendants, peak memory that of the
- * largest of them. After a restart of the machine a task without a recorded end is `lost`: the boot id in its record is another.
+ * The runner enforces time limits: they hold while no driver is alive. A cgroup of its own enforces
+ * `memoryBytes` where this account may make one, else RLIMIT_DATA of each process (`memoryLimit` of
+ * the intent overrides); an end by the kernel's out-of-memory killer has the reason `memory`.
+ * Processor time is that of the task and all its descendants, peak memory that of the largest of
+ * them. After a restart of the machine a task without a recorded end is `lost`: the boot id in its
+ * record is another.
  *
- * Without a limit of its own on tasks at once: the caller knows the machine's cores.
+ * It sets no limit on tasks at once: the caller knows the machine's cores.
  */
 export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
   const control = openControlFolder(options.controlDirectory)
@@ -66,7 +78,7 @@ export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
     control: control.root,
     vmstatFile: options.vmstatFile ?? '/proc/vmstat',
   })
-  /** Tasks whose runner tells us of their end, or has told us before anybody waited for it. */
+  /** Tasks whose runner will report their end, or has reported it before a caller waited for it. */
   const announced = new Map<string, 'running' | 'ended'>()
   let closed = false
 
@@ -79,11 +91,15 @@ export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
       if (orphaned) orphans.add(name)
       else if (state.state === 'ended' || state.state === 'lost') ended.push(name)
     }
-    // Nobody can tell how these end; they must not run beside their next attempt.
+    // No process can record how these end; they must not run beside their next attempt.
     if (orphans.size > 0) await endMarked(site, orphans, 0)
     return ended
   }
-  const watcher = openWatcher(look, (name) => announced.get(name) === 'running', options.pollMilliseconds ?? 250)
+  const watcher = openWatcher(
+    look,
+    (name) => announced.get(name) === 'running',
+    options.pollMilliseconds ?? 250,
+  )
 
   async function launch(intent: Intent): Promise<string> {
     const { name, directory, argv, expectedOutputs, timeoutSeconds } = intent
@@ -91,7 +107,13 @@ export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
     const staged = intent.stage.length > 0
     // Without files to bring, the runner's own look is enough.
     if (!staged || !isStarted()) {
-      if (staged) await stage(directory, intent.stage, (files) => writeStagedFiles(control.path(name, 'staged'), files), isStarted)
+      if (staged)
+        await stage(
+          directory,
+          intent.stage,
+          (files) => writeStagedFiles(control.path(name, 'staged'), files),
+          isStarted,
+        )
       const answer = await pool.run(
         {
           name,
@@ -128,11 +150,13 @@ export function openLocalDriver(options: LocalDriverOptions): RuntimeDriver {
       )
       if (answer.answer === 'started') return String(answer.pid)
       if (answer.answer === 'refused') throw new DriverError('refused', answer.message)
-      // Also a runner that went away without an answer may have started it: the record knows.
+      // A runner that disappeared without an answer may also have started it: the record shows
+      // that.
       if (answer.answer === 'failed' && !isStarted()) throw new DriverError('infrastructure', answer.message)
     }
     const record = await settledRecord(control, name)
-    if (record === undefined) throw new DriverError('infrastructure', `${name} was removed while it was submitted`)
+    if (record === undefined)
+      throw new DriverError('infrastructure', `${name} was removed while it was submitted`)
     return externalId(record)
   }
 

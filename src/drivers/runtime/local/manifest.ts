@@ -9,7 +9,10 @@ import { sameContent, type StagedFile } from './staging.ts'
 type ManifestFile = OutputManifest['files'][number]
 type Found = { path: string; stat: BigIntStats }
 
-/** Up to this size a file is hashed in one synchronous step; above it in chunks with others' work in between. */
+/**
+ * Files up to this size are hashed in one synchronous step; larger ones in chunks with other work
+ * in between.
+ */
 const smallBytes = 64 * 1024
 const chunkBytes = 1024 * 1024
 const hashedAtOnce = 4
@@ -33,7 +36,10 @@ export async function checksum(path: string, sizeBytes: number): Promise<string>
   }
 }
 
-/** Regular files and links below `root`, by path. Links are not followed; sockets, pipes and devices are no data. */
+/**
+ * Regular files and links below `root`, by path. Links are not followed; sockets, pipes and devices
+ * are not data.
+ */
 async function filesBelow(root: string): Promise<Map<string, Found>> {
   const found = new Map<string, Found>()
   const folders = ['']
@@ -53,11 +59,18 @@ async function filesBelow(root: string): Promise<Map<string, Found>> {
 const milliseconds = (nanoseconds: bigint): number => Number(nanoseconds) / 1e6
 
 /**
- * Whether a staged file is another one now. Size and modification time (kept when it was staged) decide at once; a file that was
- * touched, or whose inode changed after the start, is compared with the one it was copied from.
+ * Whether a staged file has changed. Size and modification time (kept when it was staged) decide at
+ * once; a file that was touched, or whose inode changed after the start, is compared with its
+ * source.
  */
-async function isModified(root: string, before: StagedFile, { path, stat }: Found, startedAt: number): Promise<boolean> {
-  if (before.target !== undefined) return !stat.isSymbolicLink() || readlinkSync(join(root, path)) !== before.target
+async function isModified(
+  root: string,
+  before: StagedFile,
+  { path, stat }: Found,
+  startedAt: number,
+): Promise<boolean> {
+  if (before.target !== undefined)
+    return !stat.isSymbolicLink() || readlinkSync(join(root, path)) !== before.target
   if (!stat.isFile() || stat.size !== BigInt(before.sizeBytes)) return true
   // utimes takes a double of seconds: exact to a microsecond.
   const untouched = Math.abs(milliseconds(stat.mtimeNs) - before.modifiedMs) < 0.002
@@ -68,9 +81,10 @@ async function isModified(root: string, before: StagedFile, { path, stat }: Foun
 }
 
 /**
- * What a task made of its work directory, with SHA-256 of everything created or modified (links have none).
+ * The changes of a task to its work directory, with SHA-256 of each created or modified file (links
+ * have none).
  *
- * `staged` is what was there before the start, `startedAt` in seconds since epoch.
+ * `staged` lists the files before the start, `startedAt` in seconds since epoch.
  */
 export async function outputManifest(task: {
   runtime: string

@@ -1,20 +1,33 @@
-import { startRunner, type Runner, type RunnerAnswer, type RunnerCallbacks, type RunnerOptions, type RunnerTask } from './runner.ts'
+import {
+  startRunner,
+  type Runner,
+  type RunnerAnswer,
+  type RunnerCallbacks,
+  type RunnerOptions,
+  type RunnerTask,
+} from './runner.ts'
 
 export interface RunnerPool {
   /**
-   * Starts a task on a runner without work, or on a new one: the number of tasks at once is the caller's business.
-   * `abandoned` is called when the runner is gone before the end: the task has to be looked up.
+   * Starts a task on an idle runner, or on a new one: the caller limits the number of tasks at
+   * once. `abandoned` is called when the runner is gone before the end: the caller then looks the
+   * task up.
    */
   run(task: RunnerTask, callbacks: RunnerCallbacks & { abandoned: () => void }): Promise<RunnerAnswer>
-  /** Lets the runners go; those with a task see it through. */
+  /** Releases the runners; those with a task complete it. */
   close(): void
 }
 
-/** Runners without work are kept up to this number; one takes 3 to 7 MB. */
+/** Idle runners are kept up to this number; one takes 3 to 7 MB. */
 const idleKept = 16
 
-/** @param options.program is waited for at each start of a runner: the first may come while it is still being built. */
-export function openRunnerPool(options: Omit<RunnerOptions, 'program'> & { program: () => Promise<string> }): RunnerPool {
+/**
+ * @param options.program is awaited at each start of a runner: the first may come while it is
+ *   still being built.
+ */
+export function openRunnerPool(
+  options: Omit<RunnerOptions, 'program'> & { program: () => Promise<string> },
+): RunnerPool {
   const idle = new Set<Runner>()
   const busy = new Map<Runner, () => void>()
   let closed = false

@@ -1,27 +1,30 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import { isErrno } from '../contract/errno.ts'
 
-/** A process id is reused; together with the start time (clock ticks since boot, field 22 of `/proc/PID/stat`) it is not. */
+/**
+ * A process id is reused; together with the start time (clock ticks since boot, field 22 of
+ * `/proc/PID/stat`) it is unique.
+ */
 export interface ProcessIdentity {
   pid: number
   birth: number
 }
 
-/** A file of a process that may end at any moment: its absence is an answer. */
+/** A file of a process that may end at any moment: a missing file is a normal answer. */
 function ofProcess(pid: number, file: 'stat' | 'environ'): Buffer | undefined {
   try {
     return readFileSync(`/proc/${pid}/${file}`)
   } catch {
-    // ENOENT and ESRCH: it has ended. EACCES: another user's, so none of ours.
+    // ENOENT and ESRCH: it has ended. EACCES: another user's, so not one of ours.
     return undefined
   }
 }
 
-/** The live process of that number. A zombie has ended: whoever has to reap it may be late. */
+/** The live process of that number. A zombie has ended: its parent may reap it late. */
 export function processOf(pid: number): (ProcessIdentity & { group: number }) | undefined {
   const text = ofProcess(pid, 'stat')?.toString('latin1')
   if (text === undefined) return undefined
-  // The command in parentheses may hold anything, blanks and parentheses too.
+  // The command in parentheses may contain anything, blanks and parentheses too.
   const fields = text.slice(text.lastIndexOf(')') + 2).split(' ')
   const [state = '', , group] = fields
   return 'ZX'.includes(state) ? undefined : { pid, birth: Number(fields[19]), group: Number(group) }
@@ -38,8 +41,9 @@ export function bootId(): string {
 const cell = new Int32Array(new SharedArrayBuffer(4))
 
 /**
- * Process ids by the value of environment variable `variable`, for the values asked. Who becomes another program has no environment at that
- * moment, so those without one are looked at again, for 30 ms at most; threads of the kernel, whose group is 0, never have one.
+ * Process ids by the value of environment variable `variable`, for the given values. During an exec
+ * a process has no environment for a moment, so those without one are looked at again, for 30 ms at
+ * most; kernel threads, whose group is 0, never have one.
  */
 export function findMarked(variable: string, values: ReadonlySet<string>): Map<string, number[]> {
   const found = new Map<string, number[]>()

@@ -1,35 +1,48 @@
-import { closeSync, existsSync, mkdirSync, openSync, readFileSync, rmSync, statSync, writeSync } from 'node:fs'
+import {
+  closeSync,
+  existsSync,
+  mkdirSync,
+  openSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeSync,
+} from 'node:fs'
 import { constants } from 'node:os'
 import { join } from 'node:path'
-import { setTimeout as sleep } from 'node:timers/promises'
+import { poll } from '../../../pacing/poll.ts'
 import { memoryLimits, type MemoryLimit } from '../contract/cgroups.ts'
 import type { EndReason, TaskState } from '../contract/driver.ts'
 import { isErrno } from '../contract/errno.ts'
 import { isAlive, type ProcessIdentity } from './processes.ts'
 
 /**
- * What a task leaves behind in the control folder, which is apart from its work directory: `NAME.task`, its record; `NAME.out` and
- * `NAME.err` if it wrote something; `NAME.staged`, the files that were there before; `NAME.cancel` if somebody asked for its end.
+ * The files of a task in the control folder, which is apart from its work directory: `NAME.task`,
+ * its record; `NAME.out` and `NAME.err` if it wrote something; `NAME.staged`, the files that were
+ * there before; `NAME.cancel` if a cancel was requested.
  *
- * The record is created exclusively before exec, so a name starts once, and grows by whole lines: facts, runner, limits, task, exit. A line
- * without its end is not there yet. While a task runs its output is in the files of its runner.
+ * The record is created exclusively before exec, so a name starts once, and grows by whole lines:
+ * facts, runner, limits, task, exit. A line without its end does not count yet. While a task runs
+ * its output is in the files of its runner.
  *
- * Records of a runner's tasks share a file, each line beginning with the task's name: `NAME.task` is one more hard link to it, which is as
- * exclusive as a new file and costs no inode (0.3 ms and more of processor time on a disk in use). Records of earlier versions have a
- * file each, and lines without the name.
+ * Records of a runner's tasks share a file, each line beginning with the task's name: `NAME.task`
+ * is one more hard link to it, which is as exclusive as a new file and costs no inode (0.3 ms and
+ * more of processor time on a disk in use). Records of earlier versions have a file each, and lines
+ * without the name.
  *
- * Read synchronously: some hundred bytes from the local disk cost 10 µs this way and 60 µs of processor time the other way.
+ * Reads are synchronous: some hundred bytes from the local disk cost 10 µs, against 60 µs of
+ * processor time for an asynchronous read.
  */
 
-/** First line of the record: what the driver must know again after its own end. */
-export interface TaskFacts {
+/** First line of the record: the facts that a new driver needs. */
+export interface LocalTaskFacts {
   directory: string
   expectedOutputs: readonly string[]
   /** Seconds since epoch. */
   submittedAt: number
-  /** False: nothing was there before it. */
+  /** False: no file was there before it. */
   staged?: boolean
-  /** Folders that its files were staged from, in the intent's order. */
+  /** The source folders of its staged files, in the intent's order. */
   sources?: readonly string[]
 }
 
@@ -45,12 +58,12 @@ export interface TaskExit {
 
 export interface StartedRecord {
   form: 'started'
-  facts: TaskFacts
+  facts: LocalTaskFacts
   runner: ProcessIdentity
-  /** Of the system it was started on. */
+  /** Boot id of the system on which it was started. */
   boot: string
   startedAt: number
-  /** What holds it to its memory; absent where it has no limit. */
+  /** How its memory limit is enforced; absent where it has none. */
   limits?: MemoryLimit
   /** Absent until its process exists. */
   task?: ProcessIdentity
@@ -58,21 +71,21 @@ export interface StartedRecord {
   exit?: TaskExit
 }
 
-export type TaskRecord =
+export type LocalTaskRecord =
   | StartedRecord
-  /** Somebody is writing it this moment, or died while doing so. */
+  /** A process is writing it at this moment, or died while doing so. */
   | { form: 'incomplete'; changedAt: number }
-  /** Cancelled before it was started; it never will be. */
+  /** Cancelled before its start; it will never start. */
   | { form: 'tombstone'; at: number }
 
 export interface ControlFolder {
   root: string
   path(name: string, file: 'task' | 'out' | 'err' | 'staged' | 'cancel'): string
-  record(name: string): TaskRecord | undefined
-  /** Makes sure that the name is never started. False if it has a record already. */
+  record(name: string): LocalTaskRecord | undefined
+  /** Ensures that the name never starts. False if it has a record already. */
   bury(name: string): boolean
   askToStop(name: string, graceSeconds: number): void
-  /** Where a running task writes to. */
+  /** The output file of a running task. */
   runnerOutput(runner: ProcessIdentity, file: 'out' | 'err'): string
   forget(name: string): void
 }
@@ -94,7 +107,7 @@ function parseExit(line: string): TaskExit | undefined {
   }
 }
 
-/** Lines of one task, without its name. What follows the last line end is not there yet. */
+/** Lines of one task, without its name. Text after the last line end does not count yet. */
 function linesOf(text: string, name: string): string[] {
   if (text.startsWith('{') || text.startsWith('cancelled ')) return text.split('\n').slice(0, -1)
   const lines: string[] = []
@@ -104,7 +117,7 @@ function linesOf(text: string, name: string): string[] {
   return lines
 }
 
-function parseRecord(text: string, name: string): TaskRecord | undefined {
+function parseRecord(text: string, name: string): LocalTaskRecord | undefined {
   const [first, second, ...rest] = linesOf(text, name)
   if (first === undefined) return undefined
   const buried = /^cancelled (\S+)$/.exec(first)
@@ -114,7 +127,7 @@ function parseRecord(text: string, name: string): TaskRecord | undefined {
   const [, pid, birth, boot = '', startedAt] = runner
   const started: StartedRecord = {
     form: 'started',
-    facts: JSON.parse(first) as TaskFacts,
+    facts: JSON.parse(first) as LocalTaskFacts,
     runner: { pid: Number(pid), birth: Number(birth) },
     boot,
     startedAt: Number(startedAt),
@@ -133,15 +146,21 @@ function parseRecord(text: string, name: string): TaskRecord | undefined {
 /** `root` holds the records of all tasks; names are `[a-z0-9-]`, so they are safe in file names. */
 export function openControlFolder(root: string): ControlFolder {
   const path: ControlFolder['path'] = (name, file) => join(root, `${name}.${file}`)
-  const runnerOutput: ControlFolder['runnerOutput'] = ({ pid, birth }, file) => join(root, `runner-${pid}-${birth}.${file}`)
+  const runnerOutput: ControlFolder['runnerOutput'] = ({ pid, birth }, file) =>
+    join(root, `runner-${pid}-${birth}.${file}`)
   mkdirSync(root, { recursive: true, mode: 0o700 })
 
-  const record = (name: string): TaskRecord | undefined => {
-    // An absence that has to be thrown costs 0.15 ms.
+  const record = (name: string): LocalTaskRecord | undefined => {
+    // A thrown absence costs 0.15 ms.
     if (!existsSync(path(name, 'task'))) return undefined
     try {
       const text = readFileSync(path(name, 'task'), 'utf8')
-      return parseRecord(text, name) ?? { form: 'incomplete', changedAt: statSync(path(name, 'task')).mtimeMs / 1000 }
+      return (
+        parseRecord(text, name) ?? {
+          form: 'incomplete',
+          changedAt: statSync(path(name, 'task')).mtimeMs / 1000,
+        }
+      )
     } catch (error) {
       if (isErrno(error, 'ENOENT')) return undefined
       throw error
@@ -174,13 +193,14 @@ export function openControlFolder(root: string): ControlFolder {
       if (old?.form === 'started' && old.exit === undefined && !isAlive(old.runner)) {
         for (const file of ['out', 'err'] as const) rmSync(runnerOutput(old.runner, file), { force: true })
       }
-      for (const file of ['out', 'err', 'staged', 'cancel', 'task'] as const) rmSync(path(name, file), { force: true })
+      for (const file of ['out', 'err', 'staged', 'cancel', 'task'] as const)
+        rmSync(path(name, file), { force: true })
     },
   }
 }
 
-/** The state that the record alone tells; undefined where only a look at the processes can. */
-export function recordedState(record: TaskRecord | undefined): TaskState | undefined {
+/** The state from the record alone; undefined where only a look at the processes can give it. */
+export function recordedState(record: LocalTaskRecord | undefined): TaskState | undefined {
   if (record === undefined) return { state: 'unknown' }
   if (record.form === 'tombstone') {
     return {
@@ -195,20 +215,34 @@ export function recordedState(record: TaskRecord | undefined): TaskState | undef
   }
   if (record.form === 'incomplete' || record.exit === undefined) return undefined
   const { exitCode, signal, reason, finishedAt } = record.exit
-  return { state: 'ended', externalId: externalId(record), startedAt: record.startedAt, finishedAt, exitCode, signal, reason }
+  return {
+    state: 'ended',
+    externalId: externalId(record),
+    startedAt: record.startedAt,
+    finishedAt,
+    exitCode,
+    signal,
+    reason,
+  }
 }
 
 /** The site's own name of a task is its process id. */
-export function externalId(record: TaskRecord): string {
+export function externalId(record: LocalTaskRecord): string {
   return record.form === 'started' ? String((record.task ?? record.runner).pid) : 'none'
 }
 
-/** Waits until the record tells who runs it, at most a second: its writer needs microseconds. */
-export async function settledRecord(control: ControlFolder, name: string): Promise<TaskRecord | undefined> {
-  for (let tries = 0; ; tries++) {
-    const record = control.record(name)
-    const settled = record?.form === 'started' ? record.task !== undefined || record.exit !== undefined : record?.form !== 'incomplete'
-    if (settled || tries === 100) return record
-    await sleep(10)
+/** Waits until the record names the runner, at most a second: its writer needs microseconds. */
+export async function settledRecord(
+  control: ControlFolder,
+  name: string,
+): Promise<LocalTaskRecord | undefined> {
+  let record: LocalTaskRecord | undefined
+  const settled = (): boolean => {
+    record = control.record(name)
+    return record?.form === 'started'
+      ? record.task !== undefined || record.exit !== undefined
+      : record?.form !== 'incomplete'
   }
+  await poll(() => settled() || undefined, { everyMs: 10, deadlineMs: 1_000 })
+  return record
 }

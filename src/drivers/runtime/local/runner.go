@@ -1,13 +1,17 @@
-// A runner is a small resident process that starts one task of this machine after the other and waits for each; runner.ts talks to
-// it. A task costs one vfork and one exec, whatever the size of the daemon. It is Go because the project needs Go anyway, to build
-// Temporal's server, and because its fork shares memory with the child until exec: an interpreter's copies pages for 0.4 ms more.
+// A runner is a small resident process that starts one task of this machine after the other and
+// waits for each; runner.ts controls it. A task costs one vfork and one exec, whatever the size of
+// the daemon. It is written in Go because the project needs Go anyway, to build Temporal's server,
+// and because Go's fork shares memory with the child until exec: an interpreter's fork copies pages
+// for 0.4 ms more.
 //
-// It lives in a session of its own and needs nobody: when the daemon dies it sees its task through, records the end, and leaves at the end
-// of its standard input. It is the subreaper of its tasks, so a descendant cannot escape it by forking twice or by a session of its own. A
-// task's end is the end of its first process; what is left then is killed before the exit is recorded.
+// It has a session of its own and needs no other process: when the daemon dies it waits for its
+// task, records the end, and exits at the end of its standard input. It is the subreaper of its
+// tasks, so a descendant cannot escape it by forking twice or by a session of its own. A task's end
+// is the end of its first process; remaining processes are killed before the exit is recorded.
 //
-// Arguments: the folder of the records (records.ts), the file in which the kernel counts its kills for memory, a script for sh that finds
-// the folder for cgroups (contract/cgroups.ts). Request: 32-bit length, then fields joined by NUL. Answers: lines `started PID`, `known`, `failed TEXT`,
+// Arguments: the folder of the records (records.ts), the file in which the kernel counts its kills
+// for memory, a script for sh that finds the folder for cgroups (contract/cgroups.ts). Request:
+// 32-bit length, then fields joined by NUL. Answers: lines `started PID`, `known`, `failed TEXT`,
 // `refused TEXT` (no trial helps), `ended`.
 package main
 
@@ -28,9 +32,11 @@ import (
 )
 
 const (
-	// A task that takes less is told of once, when it has ended: its start by itself would wake the daemon up for nothing.
+	// A shorter task is reported once, when it has ended: a report of its start would wake the daemon
+	// up for nothing.
 	brief = 10 * time.Millisecond
-	// The records of some tasks share a file, each with its own name for it: a new inode costs more than all else that is done for a task.
+	// The records of several tasks share a file, each with its own name for it: a new inode costs
+	// more than all other work for a task.
 	recordsPerFile = 32
 
 	// Package syscall has no names for these.
@@ -46,7 +52,8 @@ const (
 type request struct {
 	name, directory, workingDirectory string
 	timeout, grace                    time.Duration
-	// Bytes, 0: none. What is to hold the task to it: `cgroup`, `rlimit`, `none`; empty: the best that can be had.
+	// Bytes, 0: none. How the limit is to be enforced: `cgroup`, `rlimit`, `none`; empty: the best
+	// available way.
 	memory            int64
 	memoryLimit       string
 	facts             string
@@ -57,14 +64,14 @@ type task struct {
 	request
 	pid   int
 	began time.Time
-	// What holds it to its memory; empty: it has no limit.
+	// How its memory limit is enforced; empty: it has no limit.
 	holds string
-	// Set by both goroutines, under the runner's mutex.
+	// Both goroutines set it, under the runner's mutex.
 	told   bool
 	over   bool
 	reason string
 	killAt time.Time
-	// What was reaped.
+	// The wait status after reaping.
 	status syscall.WaitStatus
 	used   time.Duration
 	peak   int64
@@ -88,8 +95,8 @@ type runner struct {
 	task  *task
 }
 
-// Output goes to files of the runner, which a task that wrote something takes with it: most write nothing, and to create a file is what
-// costs most on a disk in use.
+// Output goes to files of the runner. A task that wrote something takes them with it: most write
+// nothing, and creating a file is the most expensive step on a disk in use.
 type output struct {
 	path   string
 	number int
@@ -97,17 +104,19 @@ type output struct {
 }
 
 func main() {
-	// A child dies with the thread that made it (PR_SET_PDEATHSIG); this one is there until the end.
+	// A child dies with the thread that made it (PR_SET_PDEATHSIG); this thread stays until the end.
 	runtime.LockOSThread()
-	// With one, each wait hands its turn to another thread: 0.43 ms of its own a task instead of 0.25.
+	// With one, each wait passes the scheduler's slot to another thread: 0.43 ms of the runner's own
+	// time a task instead of 0.25.
 	runtime.GOMAXPROCS(2)
-	// What the daemon itself was started with must not reach a task.
+	// The daemon's own descriptors must not reach a task.
 	for _, name := range namesIn("/proc/self/fd") {
 		if file, err := strconv.Atoi(name); err == nil && file > 2 {
 			syscall.CloseOnExec(file)
 		}
 	}
-	// A task finds its own standard input, output and error where it is started: what is said to the daemon goes elsewhere.
+	// A task gets its own standard input, output and error at its start: messages to the daemon use
+	// other descriptors.
 	requests, answers, complaints := duplicate(0), duplicate(1), duplicate(2)
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -130,7 +139,7 @@ func main() {
 	stem := fmt.Sprintf("%s/runner-%d-%s", r.control, r.pid, r.birth)
 	r.stdout, r.stderr = output{stem + ".out", 1, -1}, output{stem + ".err", 2, -1}
 
-	// Caught, as what is ignored would be ignored by tasks too.
+	// Caught, because tasks would inherit an ignored signal.
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, syscall.SIGPIPE, syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM, syscall.SIGALRM)
 	go func() {
@@ -171,13 +180,15 @@ func parse(payload string) request {
 	}
 }
 
-// Starts a task and waits for its end, unless its name was started before. What it returns is the last thing to be said about it.
+// Starts a task and waits for its end, unless its name was started before. The returned text is the
+// last message about it.
 func (r *runner) run(asked request) string {
 	path := r.path(asked.name, "task")
 	holds := ""
 	if asked.memory > 0 {
 		if holds = r.confine(asked); holds == "" {
-			return "refused memoryLimit is cgroup, and this account cannot make one here; use rlimit or none, or give the account cgroups"
+			return "refused memoryLimit is cgroup, and this account cannot make one here; " +
+				"use rlimit or none, or give the account cgroups"
 		}
 	}
 	if err := makeDirectory(asked.directory); err != nil {
@@ -195,7 +206,7 @@ func (r *runner) run(asked request) string {
 	notEntered := syscall.Chdir(asked.directory + "/" + asked.workingDirectory)
 	defer syscall.Chdir("/")
 
-	// From here on this name is ours, once and for all.
+	// From here on this name belongs to this runner for good.
 	if err := r.claim(path); err == syscall.EEXIST {
 		return "known"
 	} else if err != nil {
@@ -229,8 +240,9 @@ func (r *runner) run(asked request) string {
 	}
 	r.stdout.deliver(r.path(t.name, "out"))
 	r.stderr.deliver(r.path(t.name, "err"))
-	// A full disk holds the end back, it does not lose it.
-	for line := fmt.Sprintf("%s exit %s %s\n", t.name, epoch(t.began.Add(time.Since(t.began))), end); r.record(line) != nil && exists(path); {
+	// A full disk delays the end and does not lose it.
+	line := fmt.Sprintf("%s exit %s %s\n", t.name, epoch(t.began.Add(time.Since(t.began))), end)
+	for r.record(line) != nil && exists(path) {
 		time.Sleep(time.Second)
 	}
 	if t.told {
@@ -239,18 +251,19 @@ func (r *runner) run(asked request) string {
 	return fmt.Sprintf("started %d\nended", t.pid)
 }
 
-// The end of a task that has no program to run: what a shell would say of it.
+// The end of a task that has no program to run: the message that a shell would print.
 func (r *runner) refuse(code int, words string, values ...any) string {
 	syscall.Write(r.stderr.file, fmt.Appendf(nil, words+"\n", values...))
 	return fmt.Sprintf("%d 0 exited 0 0 0", code)
 }
 
-// The machine's, not the task's: nothing was started, and another attempt may be.
+// The machine's fault, not the task's: nothing was started, and another attempt may start.
 func isTrouble(err error) bool {
 	return err == syscall.EAGAIN || err == syscall.ENOMEM || err == syscall.EMFILE || err == syscall.ENFILE
 }
 
-// Runs the program as execvp does: along PATH past what cannot be found or run, a file without a head by the shell.
+// Runs the program as execvp does: along PATH past files that are missing or cannot run; the shell
+// runs a file without a header.
 func (r *runner) start(t *task) error {
 	attributes := &syscall.ProcAttr{
 		Env: t.environment, Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
@@ -279,7 +292,7 @@ func (r *runner) start(t *task) error {
 			if ticksSinceBoot() != tick {
 				birth = birthOf(pid)
 			}
-			// Without it the task is found by its runner or its mark.
+			// Without it the task is found through its runner or its mark.
 			_ = r.record(fmt.Sprintf("%s task %d %s\n", t.name, pid, birth))
 			return nil
 		}
@@ -293,7 +306,8 @@ func (r *runner) start(t *task) error {
 	return failure
 }
 
-// Where a program may be. Whether one exists is known here of absolute paths; the others are of the task's directory.
+// Candidate paths of a program. Only absolute paths can be checked here; the others are relative to
+// the task's directory.
 func programs(name string, environment []string) []string {
 	if strings.Contains(name, "/") {
 		return []string{name}
@@ -316,9 +330,10 @@ func programs(name string, environment []string) []string {
 	return places
 }
 
-// Waits for the task and everything that came of it. Code, signal, reason, wall and processor seconds, peak bytes.
+// Waits for the task and all its descendants. Code, signal, reason, wall and processor seconds,
+// peak bytes.
 func (r *runner) await(t *task, killsBefore int) string {
-	// Before the task can be seen: whoever oversees it sets the timer anew.
+	// Set before the task is visible: oversee sets the timer anew.
 	setTimer(brief, brief)
 	r.mutex.Lock()
 	r.task = t
@@ -335,7 +350,8 @@ func (r *runner) await(t *task, killsBefore int) string {
 	if t.reason == "cancelled" && code == 0 && killer == 0 {
 		t.reason = "exited"
 	}
-	// Whoever cancels may have sent its processes the signal himself before this saw the wish.
+	// A cancelling process may have signalled the task's processes itself before this runner saw the
+	// cancel mark.
 	if t.reason == "" && killer != 0 && exists(r.path(t.name, "cancel")) {
 		t.reason = "cancelled"
 	}
@@ -355,7 +371,8 @@ func (r *runner) await(t *task, killsBefore int) string {
 	return fmt.Sprintf("%d %d %s %.6f %.6f %d", code, killer, t.reason, wall.Seconds(), t.used.Seconds(), t.peak)
 }
 
-// Returns when the task's first process has ended. It is reaped only when nobody signals it any more: its number is another's afterwards.
+// Returns when the task's first process has ended. It reaps that process only when no signal goes
+// to it any more: another process may get its number afterwards.
 func (r *runner) awaitFirst(t *task) {
 	for {
 		var ended [128]byte
@@ -366,7 +383,7 @@ func (r *runner) awaitFirst(t *task) {
 		if failed != 0 {
 			panic("waitid: " + failed.Error())
 		}
-		// si_pid of a 64-bit siginfo_t. A descendant may be the runner's child by now and end before it.
+		// si_pid of a 64-bit siginfo_t. A descendant may be the runner's child by now and end first.
 		pid := int(binary.NativeEndian.Uint32(ended[16:]))
 		if pid == t.pid {
 			break
@@ -379,7 +396,7 @@ func (r *runner) awaitFirst(t *task) {
 	t.over = true
 }
 
-// Reaps all children, and ends those that live: politely while the task itself would still have time.
+// Reaps all children, and ends live ones: politely while the task itself would still have time.
 func (r *runner) endOthers(t *task) {
 	asked := map[string]bool{}
 	for {
@@ -405,7 +422,8 @@ func (r *runner) endOthers(t *task) {
 	}
 }
 
-// Reaps one child, or any (-1), and counts what it used: 0 if none has ended, an error if there is none.
+// Reaps one child, or any (-1), and counts its resource use: 0 if none has ended, an error if there
+// is none.
 func (t *task) reap(child int) (int, error) {
 	var status syscall.WaitStatus
 	var usage syscall.Rusage
@@ -420,8 +438,9 @@ func (t *task) reap(child int) (int, error) {
 	return pid, err
 }
 
-// At each signal and tick of the timer: whether the task has to be told of, and whether it has to end. Somebody may be writing the wish
-// this moment: whoever does repeats his signal.
+// Runs at each signal and tick of the timer: decides whether the task's start has to be reported,
+// and whether the task has to end. A cancel mark may be half written at this moment: its writer
+// repeats the signal.
 func (r *runner) oversee() {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
@@ -466,10 +485,10 @@ func (r *runner) say(line string) { syscall.Write(r.answers, []byte(line+"\n")) 
 
 func (r *runner) path(name, kind string) string { return r.control + "/" + name + "." + kind }
 
-// Makes the record of a name, which nobody has done before.
+// Creates the record of a name that has none.
 func (r *runner) claim(path string) error {
 	if r.log >= 0 && r.logged < recordsPerFile {
-		// By the open file: its names may be gone, or be another file's.
+		// By the open file: its names may be gone, or belong to another file.
 		err := link(fmt.Sprintf("/proc/self/fd/%d", r.log), path)
 		if err == nil {
 			r.logged++
@@ -478,7 +497,8 @@ func (r *runner) claim(path string) error {
 			return err
 		}
 	}
-	fresh, err := syscall.Open(path, syscall.O_WRONLY|syscall.O_CREAT|syscall.O_EXCL|syscall.O_APPEND|syscall.O_CLOEXEC, 0o600)
+	fresh, err := syscall.Open(path,
+		syscall.O_WRONLY|syscall.O_CREAT|syscall.O_EXCL|syscall.O_APPEND|syscall.O_CLOEXEC, 0o600)
 	if err != nil {
 		return err
 	}
@@ -525,13 +545,14 @@ func (r *runner) children() (pids []int) {
 	return pids
 }
 
-// The cgroup of a runner's tasks: one after the other they enter the same one, as making it costs more than starting a task.
+// The cgroup of a runner's tasks: they enter the same one in turn, because making one costs more
+// than starting a task.
 type confinement struct {
 	script string
 	asked  bool
-	// Where cgroups can be made, empty: nowhere; in version 1 also where this process itself is.
+	// Where cgroups can be made, empty: nowhere; in version 1 also the cgroup of this process.
 	room, home string
-	// The present one, its limit, and its counter of kills so far.
+	// The present cgroup, its limit, and its counter of kills so far.
 	folder        string
 	made          int
 	limit, kills  int64
@@ -539,10 +560,11 @@ type confinement struct {
 	events, usage int
 }
 
-// A cgroup with less than this ends the process before it has become the task's program, so that the task never starts.
+// A smaller cgroup ends the process before it has become the task's program, so that the task never
+// starts.
 const leastConfined = 1 << 20
 
-// What holds a task with a limit to its memory; empty: what was asked for cannot be had.
+// How a task's memory limit is enforced; empty: the requested way is not available.
 func (r *runner) confine(asked request) string {
 	c := &r.confinement
 	if asked.memoryLimit == "" || asked.memoryLimit == "cgroup" {
@@ -560,7 +582,7 @@ func (r *runner) confine(asked request) string {
 	return "none"
 }
 
-// Finds once where cgroups can be made, and takes away those of runners that were killed.
+// Finds once where cgroups can be made, and removes those of killed runners.
 func (c *confinement) look(pid int, birth string) {
 	if c.asked {
 		return
@@ -571,7 +593,8 @@ func (c *confinement) look(pid int, birth string) {
 		return
 	}
 	shell, err := syscall.ForkExec("/bin/sh", []string{"sh", "-c", c.script, "sh", strconv.Itoa(pid)}, &syscall.ProcAttr{
-		Env: []string{"PATH=/usr/bin:/bin"}, Files: []uintptr{0, uintptr(pipe[1]), uintptr(pipe[1])}, Sys: &syscall.SysProcAttr{Setsid: true},
+		Env: []string{"PATH=/usr/bin:/bin"}, Files: []uintptr{0, uintptr(pipe[1]), uintptr(pipe[1])},
+		Sys: &syscall.SysProcAttr{Setsid: true},
 	})
 	syscall.Close(pipe[1])
 	defer syscall.Close(pipe[0])
@@ -592,7 +615,8 @@ func (c *confinement) look(pid int, birth string) {
 	if strings.HasPrefix(lines[1], "/") {
 		c.home = strings.TrimSuffix(lines[1], "/")
 		if syscall.Access(c.home+"/tasks", 2) != nil {
-			// Who may not come back from a task's cgroup into its own one needs one of its own beside it.
+			// A process that may not return from a task's cgroup into its own one needs one of its own
+			// beside it.
 			c.home = fmt.Sprintf("%s/orrery.runner-%d-%s-home", c.room, pid, birth)
 			if syscall.Mkdir(c.home, 0o755) != nil || write(c.home+"/tasks", "0") != nil {
 				c.room = ""
@@ -601,7 +625,8 @@ func (c *confinement) look(pid int, birth string) {
 	}
 	for _, name := range namesIn(c.room) {
 		parts := strings.Split(strings.TrimPrefix(name, "orrery.runner-"), "-")
-		if number, err := strconv.Atoi(parts[0]); strings.HasPrefix(name, "orrery.runner-") && err == nil && len(parts) > 1 && birthOf(number) != parts[1] {
+		number, err := strconv.Atoi(parts[0])
+		if strings.HasPrefix(name, "orrery.runner-") && err == nil && len(parts) > 1 && birthOf(number) != parts[1] {
 			syscall.Rmdir(c.room + "/" + name)
 		}
 	}
@@ -655,7 +680,7 @@ func (c *confinement) bound(limit int64) error {
 		_ = write(c.folder+"/memory.swap.max", "0")
 		return write(c.folder+"/memory.max", value)
 	}
-	// Memory and swap together can be no less than memory alone: whichever grows goes first.
+	// Memory and swap together can be no less than memory alone: the growing limit is set first.
 	_ = write(c.folder+"/memory.memsw.limit_in_bytes", value)
 	if err := write(c.folder+"/memory.limit_in_bytes", value); err != nil {
 		return err
@@ -664,7 +689,8 @@ func (c *confinement) bound(limit int64) error {
 	return nil
 }
 
-// Lets what is started next begin in the cgroup. In version 1 this thread goes in and comes back: alone, which costs little.
+// Lets the next start begin in the cgroup. In version 1 this thread enters and returns: alone,
+// which costs little.
 func (c *confinement) enter(attributes *syscall.SysProcAttr) (leave func(), err error) {
 	if c.home == "" {
 		attributes.UseCgroupFD, attributes.CgroupFD = true, c.descriptor
@@ -676,15 +702,16 @@ func (c *confinement) enter(attributes *syscall.SysProcAttr) (leave func(), err 
 	return func() { must(write(c.home+"/tasks", "0")) }, nil
 }
 
-// How often the kernel has killed in the cgroup for the task that has ended, and if it has, the most that was used at once. A cgroup that
-// holds what a task has left behind (files in memory count) is not used again.
+// How often the kernel has killed in the cgroup for the ended task, and if it has, the peak of
+// memory. A cgroup that holds remains of a task (files in memory count) is not used again.
 func (c *confinement) settle() (kills, peak int64) {
 	_, count, _ := strings.Cut(readAt(c.events), "oom_kill ")
 	count, _, _ = strings.Cut(count, "\n")
 	all, _ := strconv.ParseInt(count, 10, 64)
 	kills, c.kills = all-c.kills, all
 	if kills > 0 {
-		peak, _ = strconv.ParseInt(strings.TrimSpace(slurp(c.folder+"/"+c.named("memory.peak", "memory.max_usage_in_bytes"))), 10, 64)
+		text := slurp(c.folder + "/" + c.named("memory.peak", "memory.max_usage_in_bytes"))
+		peak, _ = strconv.ParseInt(strings.TrimSpace(text), 10, 64)
 	}
 	if used, _ := strconv.ParseInt(strings.TrimSpace(readAt(c.usage)), 10, 64); used > c.limit/2 {
 		c.remove()
@@ -698,7 +725,7 @@ func (c *confinement) remove() {
 			syscall.Close(file)
 		}
 	}
-	// What just ended may hold it for a moment.
+	// A process that just ended may hold it for a moment.
 	for tries := 0; c.folder != "" && syscall.Rmdir(c.folder) == syscall.EBUSY && tries < 20; tries++ {
 		time.Sleep(time.Millisecond)
 	}
@@ -723,12 +750,14 @@ func clonesIntoCgroups() bool {
 
 type resourceLimit struct{ soft, hard uint64 }
 
-// Address space that programs reserve and never touch (Java, Go, Node) does not count for RLIMIT_DATA, stacks and arenas of threads do: twice
-// what was asked for and 256 MiB ends a runaway program and leaves the others alone. remote/tasks.ts has the same.
+// Address space that programs reserve and never touch (Java, Go, Node) does not count for
+// RLIMIT_DATA; stacks and arenas of threads do. Twice the requested size plus 256 MiB ends a
+// runaway program and leaves the others alone. remote/tasks.ts has the same.
 func dataLimit(memory int64) uint64 { return 2*uint64(memory) + 256<<20 }
 
 func prlimit(pid int, set, old *resourceLimit) error {
-	_, _, failed := syscall.RawSyscall6(syscall.SYS_PRLIMIT64, uintptr(pid), syscall.RLIMIT_DATA, uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(old)), 0, 0)
+	_, _, failed := syscall.RawSyscall6(syscall.SYS_PRLIMIT64, uintptr(pid), syscall.RLIMIT_DATA,
+		uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(old)), 0, 0)
 	if failed != 0 {
 		return failed
 	}
@@ -740,7 +769,8 @@ func canLimitData() bool {
 	return prlimit(0, nil, &own) == nil
 }
 
-// Lets what is started next begin with the limit. Only its own can be a hard one: this process would never get rid of that.
+// Lets the next start begin with the limit. Only the child can have a hard limit: this process
+// could never raise it again.
 func limitData(memory int64) (finish func(pid int)) {
 	var own resourceLimit
 	_ = prlimit(0, nil, &own)
@@ -776,8 +806,8 @@ func (o *output) deliver(path string) {
 	o.file = -1
 }
 
-// Makes a work directory, with what is above it. One that staging has put there is 0700 already; a folder that others may enter is not
-// ours, and its mode is never touched.
+// Makes a work directory, with its parents. A directory from staging has mode 0700 already; a
+// folder that others may enter is not ours, and its mode is never changed.
 func makeDirectory(path string) error {
 	err := syscall.Mkdir(path, 0o700)
 	if err == syscall.ENOENT {
@@ -798,8 +828,9 @@ func link(from, to string) error {
 	must(err)
 	target, err := syscall.BytePtrFromString(to)
 	must(err)
-	// Both paths are absolute: the folders that they would start from are not looked at.
-	_, _, failed := syscall.Syscall6(syscall.SYS_LINKAT, 0, uintptr(unsafe.Pointer(source)), 0, uintptr(unsafe.Pointer(target)), atSymlinkFollow, 0)
+	// Both paths are absolute, so the folder descriptors are ignored.
+	_, _, failed := syscall.Syscall6(syscall.SYS_LINKAT, 0, uintptr(unsafe.Pointer(source)),
+		0, uintptr(unsafe.Pointer(target)), atSymlinkFollow, 0)
 	if failed != 0 {
 		return failed
 	}
@@ -838,10 +869,11 @@ func namesIn(folder string) []string {
 	return names
 }
 
-// A field of /proc/PID/stat, counted from the state, which is 0; empty where there is no such process.
+// A field of /proc/PID/stat, counted from the state, which is 0; empty where there is no such
+// process.
 func statOf(pid, field int) string {
 	text := slurp(fmt.Sprintf("/proc/%d/stat", pid))
-	// The command in parentheses may hold anything, blanks and parentheses too.
+	// The command in parentheses may contain anything, blanks and parentheses too.
 	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
 	if field >= len(fields) {
 		return ""
@@ -851,7 +883,8 @@ func statOf(pid, field int) string {
 
 func birthOf(pid int) string { return statOf(pid, 19) }
 
-// In which hundredth of a second since boot it is: what /proc tells of a process that begins now.
+// The present hundredth of a second since boot: the start time in /proc of a process that begins
+// now.
 func ticksSinceBoot() int64 {
 	var now syscall.Timespec
 	syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, clockBoottime, uintptr(unsafe.Pointer(&now)), 0)
@@ -871,7 +904,7 @@ func parseSeconds(text string) time.Duration {
 	return time.Duration(seconds * float64(time.Second))
 }
 
-// A descriptor that tasks do not get.
+// A descriptor that tasks do not inherit.
 func duplicate(file int) int {
 	number, _, failed := syscall.RawSyscall(syscall.SYS_FCNTL, uintptr(file), syscall.F_DUPFD_CLOEXEC, 3)
 	if failed != 0 {
@@ -880,7 +913,7 @@ func duplicate(file int) int {
 	return int(number)
 }
 
-// Read without Go's poller, which would make a thread wait.
+// Reads without Go's poller, which would make a thread wait.
 type descriptor int
 
 func (d descriptor) Read(bytes []byte) (int, error) {

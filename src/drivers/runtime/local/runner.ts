@@ -3,7 +3,10 @@ import { createInterface } from 'node:readline'
 import { roomScript, type MemoryLimit } from '../contract/cgroups.ts'
 import { DriverError } from '../contract/driver.ts'
 
-/** What a runner is asked to start. Paths are absolute; `timeoutSeconds` 0 means none; `facts` is one line that opens the record. */
+/**
+ * A runner's request for a task. Paths are absolute; `timeoutSeconds` 0 means none; `facts` is one
+ * line that opens the record.
+ */
 export interface RunnerTask {
   name: string
   directory: string
@@ -12,7 +15,7 @@ export interface RunnerTask {
   timeoutGraceSeconds: number
   /** 0 means none. */
   memoryBytes: number
-  /** What is to hold it to its memory; absent: the best that can be had. */
+  /** How the memory limit is to be enforced; absent: the best available way. */
   memoryLimit?: MemoryLimit
   facts: string
   argv: readonly string[]
@@ -20,26 +23,34 @@ export interface RunnerTask {
 }
 
 /**
- * `started`: by us, now. `known`: somebody started this name before. `failed`: the site could not; nothing was started. `refused`: nor could it
- * at any other time.
+ * `started`: by this call. `known`: this name was started before. `failed`: the site could not;
+ * nothing was started. `refused`: it never could.
  */
-export type RunnerAnswer = { answer: 'started'; pid: number } | { answer: 'known' } | { answer: 'failed' | 'refused'; message: string }
+export type RunnerAnswer =
+  | { answer: 'started'; pid: number }
+  | { answer: 'known' }
+  | { answer: 'failed' | 'refused'; message: string }
 
-/** Called in this order, both before a later answer can be seen; `ended` after the record is complete. */
+/**
+ * Called in this order, both before a later answer arrives; `ended` after the record is complete.
+ */
 export interface RunnerCallbacks {
   started: () => void
   ended: () => void
 }
 
 export interface Runner {
-  /** Resolves once the process runs, or will not. One task at a time. */
+  /** Resolves once the process runs, or has been refused. One task at a time. */
   start(task: RunnerTask, callbacks: RunnerCallbacks): Promise<RunnerAnswer>
-  /** No more requests: ends now if idle, else after its task, which goes on untouched. */
+  /**
+   * Ends the requests: an idle runner exits now, another one after its task, which goes on
+   * undisturbed.
+   */
   release(): void
 }
 
-/** A task as the runner reads it: 32-bit length, then fields joined by NUL. */
-export function requestOf(task: RunnerTask): Buffer {
+/** A task in the runner's format: 32-bit length, then fields joined by NUL. */
+export function runnerRequest(task: RunnerTask): Buffer {
   const environment = Object.entries(task.environment).map(([key, value]) => `${key}=${value}`)
   const numbers = [task.timeoutSeconds, task.timeoutGraceSeconds].map((seconds) => seconds.toFixed(6))
   const fields = [
@@ -72,15 +83,20 @@ export interface RunnerOptions {
   program: string
   /** Folder of the records. */
   control: string
-  /** Where the kernel counts the processes that it killed for memory (`oom_kill`). */
+  /** The file in which the kernel counts the processes that it killed for memory (`oom_kill`). */
   vmstatFile: string
 }
 
 /**
- * Starts a runner. `onGone` is called when its process has ended, whatever the cause; a task whose `ended` was not called by then
- * has to be looked up by what it left behind.
+ * Starts a runner. `onGone` is called when its process has ended, whatever the cause; the caller
+ * then looks up a task without `ended` by its records.
  */
-export function startRunner({ program, control, vmstatFile, onGone }: RunnerOptions & { onGone: () => void }): Runner {
+export function startRunner({
+  program,
+  control,
+  vmstatFile,
+  onGone,
+}: RunnerOptions & { onGone: () => void }): Runner {
   const child: ChildProcess = spawn(program, [control, vmstatFile, roomScript], {
     stdio: ['pipe', 'pipe', 'pipe'],
     env: {},
@@ -88,7 +104,8 @@ export function startRunner({ program, control, vmstatFile, onGone }: RunnerOpti
     detached: true,
   })
   const { stdin, stdout, stderr } = child
-  if (stdin === null || stdout === null || stderr === null) throw new DriverError('infrastructure', `no pipes to ${program}`)
+  if (stdin === null || stdout === null || stderr === null)
+    throw new DriverError('infrastructure', `no pipes to ${program}`)
 
   let pending: { settle: (answer: RunnerAnswer) => void; callbacks: RunnerCallbacks } | undefined
   let ended: (() => void) | undefined
@@ -104,8 +121,10 @@ export function startRunner({ program, control, vmstatFile, onGone }: RunnerOpti
   child.on('error', (error) => fail(`cannot run ${program}: ${error.message}`))
   let complaint = ''
   stderr.on('data', (bytes: Buffer) => (complaint = `: ${bytes.toString().trim().slice(0, 500)}`))
-  child.on('close', (code, signal) => fail(`the runner of local tasks ended by ${signal ?? `code ${code}`}${complaint}`))
-  // A runner that does not listen is of no use; its end, reported above, says why.
+  child.on('close', (code, signal) =>
+    fail(`the runner of local tasks ended by ${signal ?? `code ${code}`}${complaint}`),
+  )
+  // A runner that does not listen is of no use; its end, reported above, gives the reason.
   stdin.on('error', () => child.kill('SIGKILL'))
   createInterface({ input: stdout }).on('line', (line) => {
     const waiting = pending
@@ -114,7 +133,7 @@ export function startRunner({ program, control, vmstatFile, onGone }: RunnerOpti
       const callback = ended
       ended = undefined
       callback?.()
-      // Its process ended before it could say that it runs; its record tells the rest.
+      // Its process ended before it reported the start; its record holds the rest.
       waiting?.settle({ answer: 'known' })
       return
     }
@@ -134,7 +153,7 @@ export function startRunner({ program, control, vmstatFile, onGone }: RunnerOpti
           return
         }
         pending = { settle, callbacks }
-        stdin.write(requestOf(task))
+        stdin.write(runnerRequest(task))
       }),
     release() {
       stdin.end()

@@ -1,17 +1,26 @@
 import { openBackoff } from '../../../pacing/backoff.ts'
 import type { TaskState } from '../contract/driver.ts'
 import { findMarked, isAlive, processOf, signal } from './processes.ts'
-import { externalId, recordedState, settledRecord, type ControlFolder, type TaskRecord } from './records.ts'
+import {
+  externalId,
+  recordedState,
+  settledRecord,
+  type ControlFolder,
+  type LocalTaskRecord,
+} from './records.ts'
 
-/** What records and processes tell together. `orphaned`: it lives, and nobody is left who could record its end. */
-export interface Sight {
+/**
+ * The state from records and processes together. `orphaned`: it lives, and no process is left that
+ * could record its end.
+ */
+export interface LocalSight {
   state: TaskState
   orphaned: boolean
 }
 
 export interface Site {
   control: ControlFolder
-  /** Of the running system: process ids of another boot mean nothing. */
+  /** Boot id of the running system: process ids of another boot mean nothing. */
   boot: string
   /** Environment variable that marks the processes of a task with its name. */
   taskVariable: string
@@ -20,21 +29,28 @@ export interface Site {
 /** A record without its first lines has no living writer at this age. */
 const incompleteSeconds = 5
 
-function whileAlive(record: TaskRecord, boot: string): Sight | undefined {
+function whileAlive(record: LocalTaskRecord, boot: string): LocalSight | undefined {
   if (record.form === 'tombstone') return undefined
   const since = record.form === 'incomplete' ? record.changedAt : record.startedAt
   const state: TaskState = { state: 'running', externalId: externalId(record), startedAt: since }
-  if (record.form === 'incomplete') return Date.now() / 1000 - since < incompleteSeconds ? { state, orphaned: false } : undefined
+  if (record.form === 'incomplete')
+    return Date.now() / 1000 - since < incompleteSeconds ? { state, orphaned: false } : undefined
   if (record.boot !== boot) return undefined
   const task = record.task !== undefined && isAlive(record.task)
   const runner = isAlive(record.runner)
   return task || runner ? { state, orphaned: !runner } : undefined
 }
 
-/** The state of each name. A name without records is unknown; one whose processes are all gone without an exit record is lost. */
-export function see({ control, boot, taskVariable }: Site, names: readonly string[]): Map<string, Sight> {
-  const sights = new Map<string, Sight>()
-  const silent = new Map<string, TaskRecord>()
+/**
+ * The state of each name. A name without records is unknown; one whose processes are all gone
+ * without an exit record is lost.
+ */
+export function see(
+  { control, boot, taskVariable }: Site,
+  names: readonly string[],
+): Map<string, LocalSight> {
+  const sights = new Map<string, LocalSight>()
+  const silent = new Map<string, LocalTaskRecord>()
   for (const name of names) {
     const record = control.record(name)
     const state = recordedState(record)
@@ -46,29 +62,45 @@ export function see({ control, boot, taskVariable }: Site, names: readonly strin
   if (silent.size === 0) return sights
   const marked = findMarked(taskVariable, new Set(silent.keys()))
   for (const [name, record] of silent) {
-    // Read once more now that its writer is known to be dead: complete, or never.
+    // Read again now that its writer is known to be dead: it is complete, or never will be.
     const state = recordedState(control.record(name))
-    const startedAt = record.form === 'started' ? record.startedAt : record.form === 'incomplete' ? record.changedAt : record.at
+    const startedAt =
+      record.form === 'started'
+        ? record.startedAt
+        : record.form === 'incomplete'
+          ? record.changedAt
+          : record.at
     const id = externalId(record)
     if (state !== undefined) sights.set(name, { state, orphaned: false })
-    else if (marked.has(name)) sights.set(name, { state: { state: 'running', externalId: id, startedAt }, orphaned: true })
+    else if (marked.has(name))
+      sights.set(name, { state: { state: 'running', externalId: id, startedAt }, orphaned: true })
     else sights.set(name, { state: { state: 'lost', externalId: id, startedAt }, orphaned: false })
   }
   return sights
 }
 
 /**
- * Ends everything that carries the marks of these names, by SIGTERM and after `graceSeconds` by SIGKILL; for tasks whose runner is
- * gone, and to be sure with the others. Resolves when nothing is alive.
+ * Ends all processes that carry the marks of these names, by SIGTERM and after `graceSeconds` by
+ * SIGKILL; for tasks whose runner is gone, and as a safeguard for the others. Resolves when none is
+ * alive.
  */
-export async function endMarked({ control, boot, taskVariable }: Site, names: ReadonlySet<string>, graceSeconds: number): Promise<void> {
+export async function endMarked(
+  { control, boot, taskVariable }: Site,
+  names: ReadonlySet<string>,
+  graceSeconds: number,
+): Promise<void> {
   const forcedAt = performance.now() + graceSeconds * 1000
   const asked = new Set<number>()
   for (const backoff = openBackoff({ firstMs: 5, longestMs: 100 }); ;) {
     const alive = new Set([...findMarked(taskVariable, names).values()].flat())
     for (const name of names) {
       const record = control.record(name)
-      if (record?.form === 'started' && record.task !== undefined && record.boot === boot && isAlive(record.task))
+      if (
+        record?.form === 'started' &&
+        record.task !== undefined &&
+        record.boot === boot &&
+        isAlive(record.task)
+      )
         alive.add(record.task.pid)
     }
     if (alive.size === 0) return
@@ -76,25 +108,41 @@ export async function endMarked({ control, boot, taskVariable }: Site, names: Re
     for (const pid of alive) {
       if (!forced && asked.has(pid)) continue
       asked.add(pid)
-      // Where it leads a group, the group: members may have cleared their environment.
+      // Where it leads a group, the signal goes to the group: members may have cleared their
+      // environment.
       signal(processOf(pid)?.group === pid ? -pid : pid, forced ? 'SIGKILL' : 'SIGTERM')
     }
     await backoff.pause()
   }
 }
 
-/** Asks the runner of a task to end it and waits for the exit record; a task that was not started never will be. */
-export async function endByRunner({ control, boot }: Site, name: string, graceSeconds: number): Promise<void> {
+/**
+ * Asks the runner of a task to end it and waits for the exit record; a task that was not started
+ * will never start.
+ */
+export async function endByRunner(
+  { control, boot }: Site,
+  name: string,
+  graceSeconds: number,
+): Promise<void> {
   if (control.record(name) === undefined && control.bury(name)) return
   const record = await settledRecord(control, name)
-  if (record === undefined || record.form === 'tombstone' || (record.form === 'started' && record.exit !== undefined)) return
+  if (
+    record === undefined ||
+    record.form === 'tombstone' ||
+    (record.form === 'started' && record.exit !== undefined)
+  )
+    return
   control.askToStop(name, graceSeconds)
   if (record.form === 'incomplete') return
   const hasEnded = (): boolean => {
     const now = control.record(name)
     return now?.form !== 'started' || now.exit !== undefined
   }
-  for (const backoff = openBackoff({ firstMs: 5, longestMs: 100 }); !hasEnded() && record.boot === boot && isAlive(record.runner);) {
+  for (
+    const backoff = openBackoff({ firstMs: 5, longestMs: 100 });
+    !hasEnded() && record.boot === boot && isAlive(record.runner);
+  ) {
     signal(record.runner.pid, 'SIGTERM')
     await backoff.pause()
   }

@@ -22,7 +22,9 @@ import { setImmediate } from 'node:timers/promises'
 import { DriverError, type Stage, type StagedAmount } from '../contract/driver.ts'
 import { isErrno, messageOf } from '../contract/errno.ts'
 
-/** A file as it was before the task started. `source` is where it was copied from; `target` is set for symbolic links. */
+/**
+ * A file before the start of the task. `source` is its origin; `target` is set for symbolic links.
+ */
 export interface StagedFile {
   path: string
   sizeBytes: number
@@ -31,9 +33,17 @@ export interface StagedFile {
   target?: string
 }
 
-type Entry = { kind: 'file' | 'directory' | 'link'; label: string; source: string; stat: Stats; target?: string }
+type Entry = {
+  kind: 'file' | 'directory' | 'link'
+  label: string
+  source: string
+  stat: Stats
+  target?: string
+}
 
-/** Below this a synchronous copy costs less processor time than the thread pool's round trips. */
+/**
+ * Below this size a synchronous copy costs less processor time than the thread pool's round trips.
+ */
 const smallBytes = 64 * 1024
 const chunkBytes = 1024 * 1024
 
@@ -43,8 +53,8 @@ export function isInside(path: string): boolean {
 }
 
 /**
- * A link stays inside whatever other links it passes: `..` only at its beginning (there the parents are real directories), and
- * not more of them than the link is deep.
+ * Whether a link stays inside through all other links: `..` only at its beginning (there the
+ * parents are real directories), and not more of them than the link's depth.
  */
 export function linkStaysInside(path: string, target: string): boolean {
   if (target === '' || posix.isAbsolute(target)) return false
@@ -54,7 +64,7 @@ export function linkStaysInside(path: string, target: string): boolean {
   return leading < path.split('/').length && !parts.slice(leading).includes('..')
 }
 
-/** Compares in chunks and lets others work after each. */
+/** Compares in chunks and yields to other work after each. */
 export async function sameContent(a: string, b: string): Promise<boolean> {
   const files = [openSync(a, 'r'), openSync(b, 'r')] as const
   try {
@@ -80,7 +90,10 @@ async function isSame(a: Entry, b: Entry): Promise<boolean> {
   return (a.stat.ino === b.stat.ino && a.stat.dev === b.stat.dev) || sameContent(a.source, b.source)
 }
 
-/** What the work directory will hold, by relative path, parents before children. Links are never followed on the way. */
+/**
+ * The planned content of the work directory, by relative path, parents before children. Links are
+ * never followed on the way.
+ */
 async function plan(stages: readonly Stage[]): Promise<Map<string, Entry>> {
   const entries = new Map<string, Entry>()
   let seen = 0
@@ -91,7 +104,8 @@ async function plan(stages: readonly Stage[]): Promise<Map<string, Entry>> {
     else if (!(await isSame(other, entry))) {
       throw new DriverError(
         'user',
-        `${other.label} and ${entry.label} both leave ${JSON.stringify(path)}, with different content; write to different paths`,
+        `${other.label} and ${entry.label} both leave ${JSON.stringify(path)}, with different ` +
+          'content; write to different paths',
       )
     }
   }
@@ -102,24 +116,29 @@ async function plan(stages: readonly Stage[]): Promise<Map<string, Entry>> {
     const { label } = stage
     if (stat.isDirectory()) {
       if (path !== '') await add(path, { kind: 'directory', label, source, stat })
-      for (const name of readdirSync(source)) await visit(stage, path === '' ? name : `${path}/${name}`, lstatSync(join(source, name)))
+      for (const name of readdirSync(source))
+        await visit(stage, path === '' ? name : `${path}/${name}`, lstatSync(join(source, name)))
     } else if (stat.isSymbolicLink()) {
       const target = readlinkSync(source)
       if (!linkStaysInside(path, target)) {
         throw new DriverError(
           'user',
-          `${label} leaves a link ${JSON.stringify(path)} to ${JSON.stringify(target)}, outside of its work directory; copy the file instead`,
+          `${label} leaves a link ${JSON.stringify(path)} to ${JSON.stringify(target)}, outside of ` +
+            'its work directory; copy the file instead',
         )
       }
       await add(path, { kind: 'link', label, source, stat, target })
     } else if (stat.isFile()) await add(path, { kind: 'file', label, source, stat })
-    // Sockets, pipes and devices are no data.
+    // Sockets, pipes and devices are not data.
   }
 
   for (const stage of stages) {
     const top = lstatSync(stage.from, { throwIfNoEntry: false })
     if (top === undefined || !top.isDirectory()) {
-      throw new DriverError('refused', `the files of ${stage.label} are not at ${stage.from}; it is no directory there`)
+      throw new DriverError(
+        'refused',
+        `the files of ${stage.label} are not at ${stage.from}; it is no directory there`,
+      )
     }
     if (stage.paths === undefined) {
       await visit(stage, '', top)
@@ -127,7 +146,10 @@ async function plan(stages: readonly Stage[]): Promise<Map<string, Entry>> {
     }
     for (const asked of stage.paths) {
       if (!isInside(asked))
-        throw new DriverError('refused', `path ${JSON.stringify(asked)} of ${stage.label} is not inside its work directory`)
+        throw new DriverError(
+          'refused',
+          `path ${JSON.stringify(asked)} of ${stage.label} is not inside its work directory`,
+        )
       const path = posix.normalize(asked).replace(/\/$/, '')
       const parts = path.split('/')
       for (const [depth] of parts.entries()) {
@@ -135,7 +157,10 @@ async function plan(stages: readonly Stage[]): Promise<Map<string, Entry>> {
         const stat = lstatSync(join(stage.from, part), { throwIfNoEntry: false })
         const last = depth === parts.length - 1
         if (stat === undefined || (!last && !stat.isDirectory())) {
-          throw new DriverError('user', `${stage.label} did not leave ${JSON.stringify(path)}; declare it among its expected outputs`)
+          throw new DriverError(
+            'user',
+            `${stage.label} did not leave ${JSON.stringify(path)}; declare it among its expected outputs`,
+          )
         }
         if (last) await visit(stage, path, stat)
         else await add(part, { kind: 'directory', label: stage.label, source: join(stage.from, part), stat })
@@ -146,14 +171,16 @@ async function plan(stages: readonly Stage[]): Promise<Map<string, Entry>> {
 }
 
 /**
- * Fills `directory` from `stages` by reflink or copy. All or nothing: it is built beside its place and renamed into it, so a crash
- * in the middle leaves a `.NAME.staging-…` folder that `removeStagingRemains` takes away, and doing it again is harmless. A work
- * directory that has content is left as it is: it was staged before.
+ * Fills `directory` from `stages` by reflink or copy. All or nothing: it is built beside its place
+ * and renamed into it. A crash in the middle leaves a `.NAME.staging-…` folder, which
+ * `removeStagingRemains` removes, and a repeat does no harm. A work directory with content stays as
+ * it is: it was staged before.
  *
- * `record` gets the list of files before they are visible under `directory`; `isStarted` is asked at the last moment.
+ * `record` gets the list of files before they are visible under `directory`; `isStarted` is called
+ * at the last moment.
  *
- * @throws DriverError `user` for conflicts, links to the outside and undelivered paths, `refused` for sources that are not there,
- * `infrastructure` for a full or broken disk.
+ * @throws DriverError `user` for conflicts, links to the outside and undelivered paths, `refused`
+ *   for missing sources, `infrastructure` for a full or broken disk.
  */
 export async function stage(
   directory: string,
@@ -162,14 +189,17 @@ export async function stage(
   isStarted: () => boolean,
 ): Promise<void> {
   if (stages.length === 0 || hasContent(directory)) return
-  const building = join(dirname(directory), `.${basename(directory)}.staging-${process.pid}-${randomBytes(4).toString('hex')}`)
+  const building = join(
+    dirname(directory),
+    `.${basename(directory)}.staging-${process.pid}-${randomBytes(4).toString('hex')}`,
+  )
   try {
     const entries = await plan(stages)
     if (entries.size === 0) return
     mkdirSync(building, { recursive: true, mode: 0o700 })
     const files = await build(building, entries)
     record(files)
-    // Somebody else who submits the same name may have been first.
+    // Another process that submits the same name may have been first.
     if (isStarted() || !moveInto(building, directory)) rmSync(building, { recursive: true, force: true })
   } catch (error) {
     rmSync(building, { recursive: true, force: true })
@@ -213,7 +243,8 @@ async function build(root: string, entries: ReadonlyMap<string, Entry>): Promise
       symlinkSync(target, to)
       files.push({ path, sizeBytes: 0, modifiedMs: 0, source, target })
     } else {
-      if (stat.size <= smallBytes) copyFileSync(source, to, constants.COPYFILE_FICLONE | constants.COPYFILE_EXCL)
+      if (stat.size <= smallBytes)
+        copyFileSync(source, to, constants.COPYFILE_FICLONE | constants.COPYFILE_EXCL)
       else await copyFile(source, to, constants.COPYFILE_FICLONE | constants.COPYFILE_EXCL)
       utimesSync(to, stat.atimeMs / 1000, stat.mtimeMs / 1000)
       files.push({ path, sizeBytes: stat.size, modifiedMs: stat.mtimeMs, source })
@@ -222,7 +253,7 @@ async function build(root: string, entries: ReadonlyMap<string, Entry>): Promise
   return files
 }
 
-/** What came from each of the folders, by the list of what was staged. */
+/** The amount from each of the folders, by the list of staged files. */
 export function amountsFrom(sources: readonly string[], files: readonly StagedFile[]): StagedAmount[] {
   return sources.map((source) => {
     const own = files.filter((file) => file.source === join(source, file.path))
@@ -230,15 +261,16 @@ export function amountsFrom(sources: readonly string[], files: readonly StagedFi
   })
 }
 
-/** Takes away what a crash during staging left beside `directory`. */
+/** Removes what a crash during staging left beside `directory`. */
 export async function removeStagingRemains(directory: string): Promise<void> {
   const parent = dirname(directory)
   const prefix = `.${basename(directory)}.staging-`
   if (lstatSync(parent, { throwIfNoEntry: false }) === undefined) return
-  for (const name of readdirSync(parent)) if (name.startsWith(prefix)) await rm(join(parent, name), { recursive: true, force: true })
+  for (const name of readdirSync(parent))
+    if (name.startsWith(prefix)) await rm(join(parent, name), { recursive: true, force: true })
 }
 
-/** Writes the list so that it is there completely or not at all. */
+/** Writes the list so that it is complete or absent. */
 export function writeStagedFiles(path: string, files: readonly StagedFile[]): void {
   mkdirSync(dirname(path), { recursive: true, mode: 0o700 })
   const draft = `${path}.${process.pid}-${randomBytes(4).toString('hex')}`

@@ -1,6 +1,6 @@
 export interface Watcher {
   watch: (names: readonly string[], onEnd: (name: string) => void) => () => void
-  /** Tells everybody who waits for it; false: nobody does. */
+  /** Wakes all callers that wait for the name; false: none does. */
   ended: (name: string) => boolean
   /** Looks at these now instead of at the next poll. */
   lookAt: (names: readonly string[]) => void
@@ -8,8 +8,9 @@ export interface Watcher {
 }
 
 /**
- * Waits for many tasks with one timer. Ends that are announced (`ended`) are passed on at once; the others are found by `look`,
- * which answers those of the names that have ended: when a name is added, then every `pollMilliseconds`.
+ * Waits for many tasks with one timer. Announced ends (`ended`) are passed on at once. `look` finds
+ * the others and returns the names that have ended: when a name is added, then every
+ * `pollMilliseconds`.
  */
 export function openWatcher(
   look: (names: string[]) => Promise<string[]>,
@@ -21,14 +22,14 @@ export function openWatcher(
   let timer: NodeJS.Timeout | undefined
 
   const ended = (name: string): boolean => {
-    let told = false
+    let any = false
     for (const watch of watches) {
       if (!watch.names.delete(name)) continue
       if (watch.names.size === 0) watches.delete(watch)
-      told = true
+      any = true
       watch.onEnd(name)
     }
-    return told
+    return any
   }
 
   const lookOnce = async (names: Iterable<string>): Promise<void> => {
@@ -37,10 +38,12 @@ export function openWatcher(
     try {
       for (const name of await look(silent)) ended(name)
     } catch {
-      // Records that cannot be read tell nothing about the work; the next look asks again, and `find` shows the error.
+      // Unreadable records give no information about the task; the next look reads them again, and
+      // `find` shows the error.
     }
   }
-  // One after the other, and never within the call that asks: a callback comes after `watch` has returned.
+  // One after the other, and never within the adding call: a callback comes after `watch` has
+  // returned.
   const lookAt = (names: Iterable<string>): void => {
     looks = looks.then(() => lookOnce(names))
   }
@@ -49,6 +52,8 @@ export function openWatcher(
     lookAt(new Set([...watches].flatMap((watch) => [...watch.names])))
     looks = looks.then(pollLater)
   }
+  // A timer by hand: it stands only while tasks are awaited, and rounds would begin and stop with
+  // each of thousands of short tasks.
   const pollLater = (): void => {
     if (watches.size > 0) timer ??= setTimeout(poll, pollMilliseconds)
   }

@@ -17,12 +17,15 @@ export const noneCapabilities: Readonly<Record<Capability, boolean>> = {
 
 type Ended = Extract<TaskState, { state: 'ended' }>
 
-/** A name that was forgotten is `unknown`, hence submitted again, which does no harm: nothing is done. */
+/**
+ * A forgotten name is `unknown`, hence submitted again; that does no harm, because nothing runs.
+ */
 const namesRemembered = 100_000
 
 /**
- * `launch: none`: every task ends with exit 0 the moment it is submitted, without process, directory or file. All else (records,
- * intents, commits) is as for a real runtime, so it serves for rehearsals and for the engine's own figures.
+ * `launch: none`: every task ends with exit 0 the moment it is submitted, without process,
+ * directory or file. All else (records, intents, commits) is as for a real runtime, so it serves
+ * rehearsals and measurements of the engine itself.
  */
 export function openNoneDriver(options: { runtime?: string } = {}): RuntimeDriver {
   const tasks = new Map<string, Ended>()
@@ -79,7 +82,14 @@ export function openNoneDriver(options: { runtime?: string } = {}): RuntimeDrive
     async collect(name) {
       const state = tasks.get(name)
       if (state === undefined) throw new DriverError('unknown', `${name} was never submitted`)
-      const summary = { initialFiles: 0, finalFiles: 0, createdFiles: 0, modifiedFiles: 0, deletedFiles: 0, outputBytes: 0 }
+      const summary = {
+        initialFiles: 0,
+        finalFiles: 0,
+        createdFiles: 0,
+        modifiedFiles: 0,
+        deletedFiles: 0,
+        outputBytes: 0,
+      }
       return {
         state,
         submittedAt: state.startedAt,
@@ -87,7 +97,14 @@ export function openNoneDriver(options: { runtime?: string } = {}): RuntimeDrive
         cpuSeconds: null,
         peakMemoryBytes: null,
         measuredBy: 'none',
-        manifest: { schemaVersion: 1, runtime: options.runtime ?? 'none', hostname: hostname(), root: '', files: [], summary },
+        manifest: {
+          schemaVersion: 1,
+          runtime: options.runtime ?? 'none',
+          hostname: hostname(),
+          root: '',
+          files: [],
+          summary,
+        },
         missingOutputs: [],
         stderrTail: '',
       }

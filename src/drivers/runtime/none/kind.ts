@@ -1,7 +1,7 @@
 import type { DriverKind } from '../contract/kind.ts'
 import { noneCapabilities } from './driver.ts'
 
-/** `launch: none`: rehearsal and the figures of the engine itself. */
+/** `launch: none`: for rehearsals and measurements of the engine itself. */
 export const rehearsal: DriverKind = {
   capabilities: noneCapabilities,
   schedulesItself: false,

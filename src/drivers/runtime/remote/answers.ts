@@ -1,5 +1,10 @@
 /** Parts of at most `most` items and, by `size`, about `bytes` bytes. */
-export function* chunks<T>(items: readonly T[], most: number, size: (item: T) => number = () => 0, bytes = Infinity): Generator<T[]> {
+export function* chunks<T>(
+  items: readonly T[],
+  most: number,
+  size: (item: T) => number = () => 0,
+  bytes = Infinity,
+): Generator<T[]> {
   let chunk: T[] = []
   let sum = 0
   for (const item of items) {
@@ -15,7 +20,10 @@ export function* chunks<T>(items: readonly T[], most: number, size: (item: T) =>
   if (chunk.length > 0) yield chunk
 }
 
-/** What is between the boundaries of an answer, each made for this answer alone, so that nothing that is quoted in it can be one. */
+/**
+ * The parts of an answer between its boundaries. Each boundary is made for this answer alone, so
+ * that no quoted text can contain it.
+ */
 export function parts(stdout: Buffer, boundary: string): { label: string; bytes: Buffer }[] {
   const mark = Buffer.from(`\n${boundary} `)
   const found: { label: string; bytes: Buffer }[] = []

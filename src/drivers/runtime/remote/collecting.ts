@@ -1,10 +1,18 @@
 import { randomBytes } from 'node:crypto'
-import { call } from '../../program.ts'
-import { quote, quoteAll } from '../../quote.ts'
+import { call } from '../../../shell/program.ts'
+import { quote, quoteAll } from '../../../shell/quote.ts'
 import { DriverError, type Collected, type OutputManifest, type StagedAmount } from '../contract/driver.ts'
 import { chunks, parts } from './answers.ts'
 import { stagingDeadlineMs, type RemoteContext } from './context.ts'
-import { changesOf, isDelivered, isUntouched, listingFormat, manifestOf, parseListing, type Found } from './files.ts'
+import {
+  changesOf,
+  isDelivered,
+  isUntouched,
+  listingFormat,
+  manifestOf,
+  parseListing,
+  type FoundFile,
+} from './files.ts'
 import { factsOfStarted, parseRecords, recordsProgram, type Read } from './looking.ts'
 import { sightOf, type EndedSight, type RemoteSight, type TaskFacts } from './record.ts'
 import { digests } from './staging.ts'
@@ -21,8 +29,8 @@ const lastLines = (text: string): string => text.trimEnd().split('\n').slice(-st
 type Part = ReturnType<typeof parts>[number]
 
 interface Contents {
-  listing: Found[]
-  staged: Found[][]
+  listing: FoundFile[]
+  staged: FoundFile[][]
   moved: StagedAmount[] | undefined
 }
 interface Task {
@@ -30,24 +38,33 @@ interface Task {
   facts: TaskFacts
 }
 
-/** What is in the work directories, and what was there before. */
+/** Lists the content of the work directories, now and before the start. */
 function contentsScript(tasks: readonly Task[], boundary: string): string {
   const folders = quoteAll(tasks.map(({ facts }) => facts.directory))
   const lists = tasks
     .filter(({ facts }) => facts.sources.length > 0)
     .map(
       ({ name }) =>
-        `for each in ${name}.*.staged; do [ -e "$each" ] && { printf '\\n${boundary} staged ${name}\\n'; cat "$each"; }; done
-for each in ${name}.*.moved; do [ -e "$each" ] && { printf '\\n${boundary} moved ${name}\\n'; head -n 1 "$each"; }; done`,
+        `for each in ${name}.*.staged; do
+  [ -e "$each" ] && { printf '\\n${boundary} staged ${name}\\n'; cat "$each"; }; done
+for each in ${name}.*.moved; do
+  [ -e "$each" ] && { printf '\\n${boundary} moved ${name}\\n'; head -n 1 "$each"; }; done`,
     )
-  return `printf '\\n${boundary} files\\n'\nfind ${folders} -mindepth 1 -printf ${quote(listingFormat)} 2> /dev/null\n${lists.join('\n')}`
+  return (
+    `printf '\\n${boundary} files\\n'\nfind ${folders} -mindepth 1 -printf ${quote(listingFormat)} ` +
+    `2> /dev/null\n${lists.join('\n')}`
+  )
 }
 
 function readContents(answer: readonly Part[], into: Map<string, Contents>, tasks: readonly Task[]): void {
-  const listings = new Map(answer.filter(({ label }) => label === 'files').flatMap(({ bytes }) => [...parseListing(bytes)]))
+  const listings = new Map(
+    answer.filter(({ label }) => label === 'files').flatMap(({ bytes }) => [...parseListing(bytes)]),
+  )
   for (const { name, facts } of tasks) {
-    const lists = answer.filter(({ label }) => label === `staged ${name}`).map(({ bytes }) => [...parseListing(bytes).values()].flat())
-    // Who staged it beside another process planned the same.
+    const lists = answer
+      .filter(({ label }) => label === `staged ${name}`)
+      .map(({ bytes }) => [...parseListing(bytes).values()].flat())
+    // A process that staged it at the same time planned the same.
     const moved = answer
       .find(({ label }) => label === `moved ${name}`)
       ?.bytes.toString()
@@ -67,50 +84,74 @@ async function manifestsOf(
 ): Promise<Map<string, OutputManifest>> {
   const { runtime, site, chunkBytes } = context
   const all = tasks.map((task) => ({ ...task, changes: changesOf(task.listing, task.staged) }))
-  const sourcesOf = (facts: TaskFacts, path: string): string[] => facts.sources.map((from) => `${from.replace(/\/$/, '')}/${path}`)
+  const sourcesOf = (facts: TaskFacts, path: string): string[] =>
+    facts.sources.map((from) => `${from.replace(/\/$/, '')}/${path}`)
   const own = all.flatMap(({ facts, changes }) =>
     [...changes.changed, ...changes.touched.map(({ found }) => found)]
       .filter(({ kind }) => kind === 'file')
       .map(({ path, sizeBytes }) => ({ path: `${facts.directory}/${path}`, sizeBytes })),
   )
-  const origins = all.flatMap(({ facts, changes }) => changes.touched.flatMap(({ found }) => sourcesOf(facts, found.path)))
+  const origins = all.flatMap(({ facts, changes }) =>
+    changes.touched.flatMap(({ found }) => sourcesOf(facts, found.path)),
+  )
   const bytes = own.reduce((sum, { sizeBytes }) => sum + sizeBytes, 0)
   const sums = await digests(context, [...own.map(({ path }) => path), ...origins], bytes)
   const times = new Map<string, string>()
   for (const some of chunks(origins, Infinity, (path) => path.length + 8, chunkBytes / 4)) {
-    const { stdout } = await site.run(() => `find ${quoteAll(some)} -maxdepth 0 -printf '%T@ %p\\0' 2> /dev/null\ntrue`)
-    for (const field of stdout.toString().split('\0')) times.set(field.slice(field.indexOf(' ') + 1), field.slice(0, field.indexOf(' ')))
+    const { stdout } = await site.run(
+      () => `find ${quoteAll(some)} -maxdepth 0 -printf '%T@ %p\\0' 2> /dev/null\ntrue`,
+    )
+    for (const field of stdout.toString().split('\0'))
+      times.set(field.slice(field.indexOf(' ') + 1), field.slice(0, field.indexOf(' ')))
   }
   return new Map(
     all.map(({ name, facts, changes }) => {
       const modified = changes.touched
         .filter(({ found, modified: before }) => {
-          const sources = sourcesOf(facts, found.path).map((path) => ({ sum: sums.get(path), modified: times.get(path) }))
+          const sources = sourcesOf(facts, found.path).map((path) => ({
+            sum: sums.get(path),
+            modified: times.get(path),
+          }))
           return !isUntouched(before, sums.get(`${facts.directory}/${found.path}`), sources)
         })
         .map(({ found }) => found)
       const files = [...changes.changed, ...modified]
-      const byPath = new Map(files.flatMap(({ path }) => [[path, sums.get(`${facts.directory}/${path}`) ?? ''] as const]))
+      const byPath = new Map(
+        files.flatMap(({ path }) => [[path, sums.get(`${facts.directory}/${path}`) ?? ''] as const]),
+      )
       return [name, manifestOf({ runtime, hostname, root: facts.directory }, changes, files, byPath)]
     }),
   )
 }
 
-/** One task's answer out of what was read of many. */
+/** One task's result out of the answer for many. */
 function collectedOf(
   name: string,
-  of: { read: Read | undefined; facts: TaskFacts | undefined; contents: Contents | undefined; tail: Buffer | undefined },
+  of: {
+    read: Read | undefined
+    facts: TaskFacts | undefined
+    contents: Contents | undefined
+    tail: Buffer | undefined
+  },
   { manifest, empty }: { manifest: OutputManifest | undefined; empty: OutputManifest },
 ): RemoteCollected | DriverError {
   const { read, facts, contents, tail } = of
-  const seen = { ageSeconds: 0, supervised: undefined, marked: false, cancelAsked: read?.cancelAsked === true }
+  const seen = {
+    ageSeconds: 0,
+    supervised: undefined,
+    marked: false,
+    cancelAsked: read?.cancelAsked === true,
+  }
   const sight: RemoteSight = read === undefined ? { form: 'none' } : sightOf(read.parsed, facts, seen)
   if (sight.form === 'buried') {
     const used = { wallSeconds: 0, cpuSeconds: null, peakMemoryBytes: null, measuredBy: 'none' as const }
     return { sight, submittedAt: sight.at, ...used, manifest: empty, missingOutputs: [], stderrTail: '' }
   }
   if (sight.form !== 'ended')
-    return new DriverError('unknown', `${name} has no recorded end; find tells whether it runs, is lost or was never started`)
+    return new DriverError(
+      'unknown',
+      `${name} has no recorded end; find shows whether it runs, is lost or was never started`,
+    )
   const { submittedAt, wallSeconds, cpuSeconds, peakMemoryBytes, measuredBy, node, limits } = sight
   const listing = new Map((contents?.listing ?? []).map((found) => [found.path, found]))
   return {
@@ -123,14 +164,19 @@ function collectedOf(
     measuredBy,
     manifest: { ...(manifest ?? empty), hostname: node },
     ...(contents?.moved === undefined ? {} : { staged: contents.moved }),
-    missingOutputs: (facts?.expectedOutputs ?? []).filter((path) => !isDelivered(facts?.directory ?? '', listing, path)),
+    missingOutputs: (facts?.expectedOutputs ?? []).filter(
+      (path) => !isDelivered(facts?.directory ?? '', listing, path),
+    ),
     stderrTail: lastLines(tail?.toString() ?? ''),
     ...(limits === undefined ? {} : { detail: { limits } }),
   }
 }
 
-/** Everything about ended names; `unknown` for one that has no recorded end. */
-export async function collectTasks(context: RemoteContext, names: readonly string[]): Promise<Map<string, RemoteCollected | Error>> {
+/** The full results of ended names; `unknown` for one that has no recorded end. */
+export async function collectTasks(
+  context: RemoteContext,
+  names: readonly string[],
+): Promise<Map<string, RemoteCollected | Error>> {
   const { site, memory, runtime } = context
   const boundary = randomBytes(16).toString('hex')
   const contents = new Map<string, Contents>()
@@ -151,21 +197,36 @@ true`,
   )
   const answer = parts(stdout, boundary)
   const reads = parseRecords(answer.find(({ label }) => label === 'records')?.bytes.toString() ?? '')
-  const tails = new Map(answer.filter(({ label }) => label.startsWith('err ')).map(({ label, bytes }) => [label.slice(4), bytes]))
+  const tails = new Map(
+    answer.filter(({ label }) => label.startsWith('err ')).map(({ label, bytes }) => [label.slice(4), bytes]),
+  )
   readContents(answer, contents, first)
-  // Submitted by another process: the facts first, then the files.
+  // Submitted by another process: it reads the facts first, then the files.
   const facts = await factsOfStarted(context, reads)
-  const second = [...facts].flatMap(([name, own]): Task[] => (contents.has(name) ? [] : [{ name, facts: own }]))
+  const second = [...facts].flatMap(([name, own]): Task[] =>
+    contents.has(name) ? [] : [{ name, facts: own }],
+  )
   if (second.length > 0) {
-    const more = await site.run(() => `${contentsScript(second, boundary)}\ntrue`, { deadlineMs: stagingDeadlineMs })
+    const more = await site.run(() => `${contentsScript(second, boundary)}\ntrue`, {
+      deadlineMs: stagingDeadlineMs,
+    })
     readContents(parts(more.stdout, boundary), contents, second)
   }
-  const filled = [...facts].map(([name, own]) => ({ name, facts: own, ...(contents.get(name) ?? { listing: [], staged: [] }) }))
+  const filled = [...facts].map(([name, own]) => ({
+    name,
+    facts: own,
+    ...(contents.get(name) ?? { listing: [], staged: [] }),
+  }))
   const manifests = await manifestsOf(context, filled, hostname)
   const empty = manifestOf({ runtime, hostname, root: '' }, changesOf([], []), [], new Map())
   return new Map(
     names.map((name) => {
-      const of = { read: reads.get(name), facts: facts.get(name), contents: contents.get(name), tail: tails.get(name) }
+      const of = {
+        read: reads.get(name),
+        facts: facts.get(name),
+        contents: contents.get(name),
+        tail: tails.get(name),
+      }
       return [name, collectedOf(name, of, { manifest: manifests.get(name), empty })]
     }),
   )

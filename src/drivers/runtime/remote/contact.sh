@@ -1,5 +1,6 @@
-# The first contact with a site: its folders and its supervisor are made, and a line for each fact is answered, `lacks TOOL` for what is not there.
-# ROOT: absolute, or nothing for a folder below the account's home. HASH names the supervisor's text, WRAPPER. MISSING: the code where that is impossible.
+# The first contact with a site: makes its folders and its supervisor, and prints a line for each
+# fact, `lacks TOOL` for a missing tool. ROOT: absolute, or nothing for a folder below the account's
+# home. HASH names the supervisor's text, WRAPPER. MISSING: the code where that is impossible.
 LC_ALL=C
 export LC_ALL
 umask 077

@@ -1,28 +1,37 @@
-import { quoteAll } from '../../quote.ts'
-import type { SiteShell } from '../../shell.ts'
+import { quoteAll } from '../../../shell/quote.ts'
+import type { SiteShell } from '../../../shell/site-shell.ts'
 import { RecentMap } from '../contract/recent.ts'
 import type { TaskFacts } from './record.ts'
-import type { RemoteSite, SiteFacts } from './site.ts'
+import type { RemoteSite, RemoteSiteFacts } from './site.ts'
 
 export interface RemoteOptions {
   shell: SiteShell
   /** Absolute at the site; default `$HOME/.orrery`. */
   root?: string
-  /** For manifests and messages. */
+  /** Used in manifests and messages. */
   runtime: string
   /** Environment variable that marks a task's processes with its name. */
   taskVariable: string
-  /** Tasks start on other machines than the one the shell reaches: their times come from those machines' clocks, not from its uptime. */
+  /**
+   * Tasks start on other machines than the shell's: their times come from those machines' clocks,
+   * not from its uptime.
+   */
   elsewhere?: boolean
-  /** Between the polite and the forced end of a task whose time is over. Default 5. */
+  /** Time between the polite and the forced end of a task whose time is over. Default 5. */
   timeoutGraceSeconds?: number
-  /** Sum of texts and scripts that are sent at once. */
+  /** Total size of texts and scripts in one request. */
   chunkBytes?: number
 }
 
-/** What this process remembers of tasks, so that most questions need one round trip less; another process asks the site. */
+/**
+ * What this process keeps of tasks, which saves most queries one round trip; another process
+ * queries the site.
+ */
 export interface RemoteMemory {
-  /** Facts of tasks that this process submitted or has asked about, with the script's name (`NAME.TOKEN`). */
+  /**
+   * Facts of tasks that this process submitted or has queried, with the script's name
+   * (`NAME.TOKEN`).
+   */
   facts: RecentMap<string, { script: string; facts: TaskFacts }>
   /** Process ids of supervisors. */
   pids: RecentMap<string, number>
@@ -30,7 +39,7 @@ export interface RemoteMemory {
   claimedSince: RecentMap<string, number>
 }
 
-/** A site's tasks, as the files of this folder share them. */
+/** A site's tasks, for all files of this folder. */
 export interface RemoteContext extends Required<Omit<RemoteOptions, 'root'>> {
   site: RemoteSite
   memory: RemoteMemory
@@ -51,12 +60,12 @@ export const forget = ({ facts, pids, claimedSince }: RemoteMemory, name: string
   for (const memory of [facts, pids, claimedSince]) memory.delete(name)
 }
 
-export const wordsOf = (stderr: string): string => stderr.trim().slice(-1000) || 'it said nothing'
+export const errorTextOf = (stderr: string): string => stderr.trim().slice(-1000) || 'it printed no error'
 
-/** Words for `sh` that run the supervisor; the names of scripts follow. */
+/** The `sh` command of the supervisor; the names of scripts follow. */
 export const supervisor = (
   { site, taskVariable, elsewhere }: RemoteContext,
-  facts: SiteFacts,
+  facts: RemoteSiteFacts,
   mode: 'foreground' | 'detached',
   confined = false,
 ): string =>

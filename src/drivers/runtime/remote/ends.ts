@@ -1,23 +1,27 @@
 import { randomBytes } from 'node:crypto'
 import { openBackoff } from '../../../pacing/backoff.ts'
-import { readProgram } from '../../program.ts'
+import { readProgram } from '../../../shell/program.ts'
 import type { RemoteContext } from './context.ts'
 
 const program = readProgram(import.meta.dirname, 'follow.sh')
 const pauses = { firstMs: 200, longestMs: 30_000, spread: 0.5 }
-/** A stream that stood for so long was a good one: the next is opened soon. */
+/** A stream that stood for this long was a good one: the next is opened soon. */
 const goodAfterMs = 60_000
 
 /** One stream of ends, until it breaks or `signal` is aborted. */
 async function follow(
   { site, shell }: RemoteContext,
-  { ended, stands, signal }: { ended: (name: string) => void; stands: (now: boolean) => void; signal: AbortSignal },
+  {
+    ended,
+    stands,
+    signal,
+  }: { ended: (name: string) => void; stands: (now: boolean) => void; signal: AbortSignal },
 ): Promise<void> {
   const stream = await shell.open(await site.script(() => program))
   const stop = (): void => stream.kill()
   signal.addEventListener('abort', stop)
   if (signal.aborted) stop()
-  // It stands when a line of ours has come through.
+  // The stream stands when a line of ours has come through.
   const line = `open-${randomBytes(8).toString('hex')}`
   let standing = false
   let over = false
@@ -31,7 +35,10 @@ async function follow(
     }
   })
   const knock = async (): Promise<void> => {
-    for (const backoff = openBackoff({ firstMs: 50, longestMs: 5000 }); !standing && !over && !signal.aborted;) {
+    for (
+      const backoff = openBackoff({ firstMs: 50, longestMs: 5000 });
+      !standing && !over && !signal.aborted;
+    ) {
       await site.run(() => `echo ${line} >> ../ends`)
       await backoff.pause(signal)
     }
@@ -45,7 +52,11 @@ async function follow(
 }
 
 /** `RemoteTasks.onEnds`. */
-export function followEnds(context: RemoteContext, ended: (name: string) => void, stands: (now: boolean) => void): () => void {
+export function followEnds(
+  context: RemoteContext,
+  ended: (name: string) => void,
+  stands: (now: boolean) => void,
+): () => void {
   const stopping = new AbortController()
   const { signal } = stopping
   const keepFollowing = async (): Promise<void> => {

@@ -1,10 +1,10 @@
 import { posix } from 'node:path'
-import { quote, quoteAll } from '../../quote.ts'
+import { quote, quoteAll } from '../../../shell/quote.ts'
 import { DriverError, type OutputManifest, type Stage, type StagedAmount } from '../contract/driver.ts'
 import { isInside, linkStaysInside } from '../local/staging.ts'
 
-/** Something below a folder of the site, as GNU find saw it. Links are never followed. */
-export interface Found {
+/** A file below a folder of the site, from GNU find. Links are never followed. */
+export interface FoundFile {
   /** Relative; '' is the folder itself. */
   path: string
   kind: 'file' | 'directory' | 'link' | 'other'
@@ -18,15 +18,18 @@ export interface Found {
   target: string
 }
 
-/** For `find FOLDER… -printf`: four fields, each ended by NUL, as a name may hold anything else. */
+/**
+ * For `find FOLDER… -printf`: four fields, each ended by NUL, because a name may contain any other
+ * byte.
+ */
 export const listingFormat = '%y %s %T@ %C@ %m %D:%i\\0%H\\0%P\\0%l\\0'
 
-const kinds: Readonly<Record<string, Found['kind']>> = { f: 'file', d: 'directory', l: 'link' }
+const kinds: Readonly<Record<string, FoundFile['kind']>> = { f: 'file', d: 'directory', l: 'link' }
 
-/** What `find` printed, by the folder it was asked for. */
-export function parseListing(bytes: Buffer): Map<string, Found[]> {
+/** The output of `find`, by the folder of the query. */
+export function parseListing(bytes: Buffer): Map<string, FoundFile[]> {
   const fields = bytes.toString().split('\0')
-  const listings = new Map<string, Found[]>()
+  const listings = new Map<string, FoundFile[]>()
   for (let at = 0; at + 3 < fields.length; at += 4) {
     const [facts = '', folder = '', path = '', target = ''] = fields.slice(at, at + 4)
     const [letter = '', size, modified = '', changed = '', mode = '', inode = ''] = facts.split(' ')
@@ -47,7 +50,7 @@ export function parseListing(bytes: Buffer): Map<string, Found[]> {
   return listings
 }
 
-/** `sha256sum` marks a name that it had to escape with a backslash before the digest. */
+/** Before the digest `sha256sum` puts a backslash where it had to escape the name. */
 export function parseSums(text: string): Map<string, string> {
   const sums = new Map<string, string>()
   const escapes: Readonly<Record<string, string>> = { n: '\n', r: '\r', '\\': '\\' }
@@ -55,12 +58,15 @@ export function parseSums(text: string): Map<string, string> {
     const match = /^(\\?)([0-9a-f]{64}) [ *](.*)$/s.exec(line)
     if (match === null) continue
     const [, escaped, sum = '', name = ''] = match
-    sums.set(escaped === '' ? name : name.replace(/\\([nr\\])/g, (_, letter: string) => escapes[letter] ?? ''), sum)
+    sums.set(
+      escaped === '' ? name : name.replace(/\\([nr\\])/g, (_, letter: string) => escapes[letter] ?? ''),
+      sum,
+    )
   }
   return sums
 }
 
-/** Commands that print the digests of files, absolute paths; none of them longer than Linux takes. */
+/** Commands that print the digests of files, absolute paths; each within Linux' limit of length. */
 export function sumCommands(paths: readonly string[]): string[] {
   const commands: string[] = []
   let words = ''
@@ -75,38 +81,52 @@ export function sumCommands(paths: readonly string[]): string[] {
 
 interface Source {
   stage: Stage
-  found: Found
+  found: FoundFile
 }
 
-/** What a work directory will hold, and what has to be asked before that is sure. */
+/** The planned content of a work directory, and the open queries for it. */
 export interface StagingPlan {
   /** In the order in which they are copied. */
   stages: readonly Stage[]
-  /** What each of them brings. */
+  /** The amount from each of them. */
   amounts: readonly StagedAmount[]
-  /** Both leave this path; the same content is no conflict. Absolute paths at the site. */
-  comparisons: readonly { path: string; labels: readonly [string, string]; files: readonly [string, string] }[]
-  /** A directory of theirs is not writable by its owner, is something else than 0700 at the top, or holds what is no data. */
+  /** Two sources for one path; the same content is no conflict. Absolute paths at the site. */
+  comparisons: readonly {
+    path: string
+    labels: readonly [string, string]
+    files: readonly [string, string]
+  }[]
+  /**
+   * A directory among them is not writable by its owner, has another mode than 0700 at the top, or
+   * contains files that are not data.
+   */
   lockedDirectories: boolean
   others: boolean
 }
 
 const conflict = (path: string, one: string, other: string): DriverError =>
-  new DriverError('user', `${one} and ${other} both leave ${JSON.stringify(path)}, with different content; write to different paths`)
+  new DriverError(
+    'user',
+    `${one} and ${other} both leave ${JSON.stringify(path)}, with different content; write to different paths`,
+  )
 
 /**
- * The rules of `staging.ts` over listings of the predecessors' folders (`from` → what is in it).
+ * The rules of `staging.ts` over listings of the predecessors' folders (`from` → its content).
  *
- * @throws DriverError `user` for conflicts, links to the outside and undelivered paths, `refused` for sources that are not there.
+ * @throws DriverError `user` for conflicts, links to the outside and undelivered paths, `refused`
+ *   for missing sources.
  */
-export function planStaging(stages: readonly Stage[], listings: ReadonlyMap<string, readonly Found[]>): StagingPlan {
+export function planStaging(
+  stages: readonly Stage[],
+  listings: ReadonlyMap<string, readonly FoundFile[]>,
+): StagingPlan {
   const entries = new Map<string, Source>()
   const comparisons: StagingPlan['comparisons'][number][] = []
   const amounts = new Map(stages.map((stage) => [stage, { bytes: 0, files: 0 }]))
   let lockedDirectories = false
   let others = false
 
-  const add = (stage: Stage, found: Found): void => {
+  const add = (stage: Stage, found: FoundFile): void => {
     const { path, kind, target } = found
     if (kind === 'other') {
       others = true
@@ -117,7 +137,8 @@ export function planStaging(stages: readonly Stage[], listings: ReadonlyMap<stri
     if (kind === 'link' && !linkStaysInside(path, target))
       throw new DriverError(
         'user',
-        `${stage.label} leaves a link ${JSON.stringify(path)} to ${JSON.stringify(target)}, outside of its work directory; copy the file instead`,
+        `${stage.label} leaves a link ${JSON.stringify(path)} to ${JSON.stringify(target)}, outside ` +
+          'of its work directory; copy the file instead',
       )
     const before = entries.get(path)
     if (before === undefined) {
@@ -131,7 +152,8 @@ export function planStaging(stages: readonly Stage[], listings: ReadonlyMap<stri
     }
     const other = before.found
     const differs = other.kind !== kind || (kind === 'link' && other.target !== target)
-    if (differs || (kind === 'file' && other.sizeBytes !== found.sizeBytes)) throw conflict(path, before.stage.label, stage.label)
+    if (differs || (kind === 'file' && other.sizeBytes !== found.sizeBytes))
+      throw conflict(path, before.stage.label, stage.label)
     if (kind === 'file' && other.inode !== found.inode) {
       const files = [posix.join(before.stage.from, path), posix.join(stage.from, path)] as const
       comparisons.push({ path, labels: [before.stage.label, stage.label], files })
@@ -141,7 +163,10 @@ export function planStaging(stages: readonly Stage[], listings: ReadonlyMap<stri
   for (const stage of stages) {
     const listing = listings.get(stage.from) ?? []
     if (!listing.some(({ path, kind }) => path === '' && kind === 'directory'))
-      throw new DriverError('refused', `the files of ${stage.label} are not at ${stage.from}; it is no directory there`)
+      throw new DriverError(
+        'refused',
+        `the files of ${stage.label} are not at ${stage.from}; it is no directory there`,
+      )
     if (stage.paths === undefined) {
       for (const found of listing) add(stage, found)
       continue
@@ -149,15 +174,23 @@ export function planStaging(stages: readonly Stage[], listings: ReadonlyMap<stri
     const byPath = new Map(listing.map((found) => [found.path, found]))
     for (const asked of stage.paths) {
       if (!isInside(asked))
-        throw new DriverError('refused', `path ${JSON.stringify(asked)} of ${stage.label} is not inside its work directory`)
+        throw new DriverError(
+          'refused',
+          `path ${JSON.stringify(asked)} of ${stage.label} is not inside its work directory`,
+        )
       const path = plain(asked)
       const parents = path.split('/').map((_, depth, parts) => parts.slice(0, depth).join('/'))
       const found = byPath.get(path)
       if (found === undefined || parents.some((parent) => byPath.get(parent)?.kind !== 'directory'))
-        throw new DriverError('user', `${stage.label} did not leave ${JSON.stringify(path)}; declare it among its expected outputs`)
-      for (const one of [...parents.map((parent) => byPath.get(parent)), found]) if (one !== undefined) add(stage, one)
+        throw new DriverError(
+          'user',
+          `${stage.label} did not leave ${JSON.stringify(path)}; declare it among its expected outputs`,
+        )
+      for (const one of [...parents.map((parent) => byPath.get(parent)), found])
+        if (one !== undefined) add(stage, one)
       const below = `${path}/`
-      if (found.kind === 'directory') for (const one of listing) if (path === '' || one.path.startsWith(below)) add(stage, one)
+      if (found.kind === 'directory')
+        for (const one of listing) if (path === '' || one.path.startsWith(below)) add(stage, one)
     }
   }
   return { stages, amounts: [...amounts.values()], comparisons, lockedDirectories, others }
@@ -175,9 +208,10 @@ export function checkComparisons(plan: StagingPlan, sums: ReadonlyMap<string, st
 }
 
 /**
- * A condition for `sh`: fills `directory` as planned, or leaves one that has content as it is. All or nothing: built beside its place and
- * renamed into it, the list of files (`staged`) and how much came from where (`moved`, JSON; both relative to the folder of records)
- * written before.
+ * A condition for `sh`: fills `directory` as planned, or leaves one with content unchanged. All or
+ * nothing: it is built beside its place and renamed into it; before that it writes the list of
+ * files (`staged`) and the amounts from each source (`moved`, JSON; both relative to the folder of
+ * records).
  */
 export function stagingScript(
   plan: StagingPlan,
@@ -203,7 +237,10 @@ export function stagingScript(
     `printf '%s\\n' ${quote(JSON.stringify(plan.amounts))} > ${moved}`,
     `{ mv -T -- ${at} ${to} 2> /dev/null || [ -n "$(ls -A -- ${to})" ]; }`,
   ]
-  return `{ { [ -d ${to} ] && [ -n "$(ls -A -- ${to})" ]; } || { ${steps.join(' && ')}; } || { rm -rf -- ${at}; false; }; } && { [ ! -e ${at} ] || rm -rf -- ${at}; }`
+  return (
+    `{ { [ -d ${to} ] && [ -n "$(ls -A -- ${to})" ]; } || { ${steps.join(' && ')}; } || { rm -rf ` +
+    `-- ${at}; false; }; } && { [ ! -e ${at} ] || rm -rf -- ${at}; }`
+  )
 }
 
 const nanoseconds = (seconds: string): string => {
@@ -211,24 +248,32 @@ const nanoseconds = (seconds: string): string => {
   return `${whole === '0' ? '' : whole}${rest.padEnd(9, '0').slice(0, 9)}`
 }
 
-/** Files and links of an ended task against those that were there before: what is sure, and what digests have to tell. */
+/**
+ * Files and links of an ended task against those before the start: certain changes, and those that
+ * need digests.
+ */
 export interface Changes {
-  /** To be summed: they are new or other than before. */
-  changed: readonly Found[]
-  /** Touched, of the same size: as before if a source of the same time (`modified`) has the same content. */
-  touched: readonly { found: Found; modified: string }[]
+  /** New or different files, which need digests. */
+  changed: readonly FoundFile[]
+  /**
+   * Touched, of the same size: unchanged if a source of the same time (`modified`) has the same
+   * content.
+   */
+  touched: readonly { found: FoundFile; modified: string }[]
   deleted: readonly string[]
   created: ReadonlySet<string>
   initialFiles: number
   finalFiles: number
 }
 
-/** `staged`: the lists that were written when it was staged; more than one if several submitted it at once. */
-export function changesOf(listing: readonly Found[], staged: readonly (readonly Found[])[]): Changes {
-  const before = new Map<string, Found[]>()
+/**
+ * `staged`: the lists from the staging; more than one if several processes submitted it at once.
+ */
+export function changesOf(listing: readonly FoundFile[], staged: readonly (readonly FoundFile[])[]): Changes {
+  const before = new Map<string, FoundFile[]>()
   for (const found of staged.flat()) before.set(found.path, [...(before.get(found.path) ?? []), found])
   const after = listing.filter(({ kind }) => kind === 'file' || kind === 'link')
-  const changed: Found[] = []
+  const changed: FoundFile[] = []
   const touched: Changes['touched'][number][] = []
   const created = new Set<string>()
   for (const found of after) {
@@ -248,18 +293,19 @@ export function changesOf(listing: readonly Found[], staged: readonly (readonly 
   return { changed, touched, deleted, created, initialFiles: before.size, finalFiles: after.length }
 }
 
-/** Whether a staged file is what it was: same content as where it came from, which has not changed since. */
+/** Whether a staged file is unchanged: same content as its source, which has not changed since. */
 export const isUntouched = (
   modified: string,
   sum: string | undefined,
   sources: readonly { sum: string | undefined; modified: string | undefined }[],
-): boolean => sum !== undefined && sources.some((source) => source.sum === sum && source.modified === modified)
+): boolean =>
+  sum !== undefined && sources.some((source) => source.sum === sum && source.modified === modified)
 
-/** `files`: what changed, with digests by path. */
+/** `files`: the changed ones, with digests by path. */
 export function manifestOf(
   place: { runtime: string; hostname: string; root: string },
   changes: Changes,
-  files: readonly Found[],
+  files: readonly FoundFile[],
   sums: ReadonlyMap<string, string>,
 ): OutputManifest {
   const listed: OutputManifest['files'] = files.map(({ path, kind, sizeBytes, modified }) => {
@@ -272,7 +318,8 @@ export function manifestOf(
       modifiedUnixNano: nanoseconds(modified),
     }
   })
-  for (const path of changes.deleted) listed.push({ path, change: 'deleted', sizeBytes: 0, modifiedUnixNano: '0' })
+  for (const path of changes.deleted)
+    listed.push({ path, change: 'deleted', sizeBytes: 0, modifiedUnixNano: '0' })
   listed.sort((a, b) => (a.path < b.path ? -1 : 1))
   const count = (change: string): number => listed.filter((file) => file.change === change).length
   return {
@@ -290,8 +337,11 @@ export function manifestOf(
   }
 }
 
-/** There, and there inside the folder, by its listing: a link to the outside, to nothing or to itself is no output. */
-export function isDelivered(root: string, listing: ReadonlyMap<string, Found>, path: string): boolean {
+/**
+ * Whether the path exists inside the folder, by its listing: a link to the outside, to nothing or
+ * to itself is no output.
+ */
+export function isDelivered(root: string, listing: ReadonlyMap<string, FoundFile>, path: string): boolean {
   const parts = path.split('/').filter((part) => part !== '' && part !== '.')
   const place: string[] = []
   for (let links = 0; parts.length > 0;) {
@@ -303,7 +353,8 @@ export function isDelivered(root: string, listing: ReadonlyMap<string, Found>, p
     }
     place.push(part)
     const found = listing.get(place.join('/'))
-    if (found === undefined || (parts.length > 0 && found.kind !== 'directory' && found.kind !== 'link')) return false
+    if (found === undefined || (parts.length > 0 && found.kind !== 'directory' && found.kind !== 'link'))
+      return false
     if (found.kind !== 'link') continue
     if (++links > 40) return false
     const absolute = posix.isAbsolute(found.target)

@@ -19,7 +19,12 @@ export const ssh: DriverKind = {
   open({ runtime, taskVariable, connectionId, configuration }, { shellOf }) {
     const { workDirectory } = configuration
     const shell = shellOf(connectionId)
-    const driver = openSshDriver({ runtime, taskVariable, shell, ...(text(workDirectory) ? { root: workDirectory } : {}) })
+    const driver = openSshDriver({
+      runtime,
+      taskVariable,
+      shell,
+      ...(text(workDirectory) ? { root: workDirectory } : {}),
+    })
     return inContainers(driver, { shell, taskVariable, endsDescendants: false })
   },
 }

@@ -1,10 +1,17 @@
 import { randomBytes } from 'node:crypto'
-import { call, readProgram } from '../../program.ts'
+import { call, readProgram } from '../../../shell/program.ts'
 import { chunks, parts } from './answers.ts'
 import { namesAtOnce, type RemoteContext } from './context.ts'
-import { parseFacts, parseRecord, sightOf, type ParsedRecord, type RemoteSight, type TaskFacts } from './record.ts'
+import {
+  parseFacts,
+  parseRecord,
+  sightOf,
+  type ParsedRecord,
+  type RemoteSight,
+  type TaskFacts,
+} from './record.ts'
 
-/** What a record says, and whether somebody has asked for the task's end. */
+/** The content of a record, and whether a cancel was requested. */
 export interface Read {
   parsed: ParsedRecord
   cancelAsked: boolean
@@ -30,11 +37,16 @@ export function parseRecords(text: string): Map<string, Read> {
     if (known === undefined) lines.set(name, [rest])
     else known.push(rest)
   }
-  return new Map([...lines].map(([name, own]) => [name, { parsed: parseRecord(own), cancelAsked: asked.has(name) }]))
+  return new Map(
+    [...lines].map(([name, own]) => [name, { parsed: parseRecord(own), cancelAsked: asked.has(name) }]),
+  )
 }
 
 /** Of names that have started, from memory, else from the head of the script at the site. */
-export async function factsOf({ site, memory }: RemoteContext, names: readonly string[]): Promise<Map<string, TaskFacts>> {
+export async function factsOf(
+  { site, memory }: RemoteContext,
+  names: readonly string[],
+): Promise<Map<string, TaskFacts>> {
   const found = new Map<string, TaskFacts>()
   const missing: string[] = []
   for (const name of names) {
@@ -43,7 +55,9 @@ export async function factsOf({ site, memory }: RemoteContext, names: readonly s
     else found.set(name, known.facts)
   }
   for (const some of chunks(missing, namesAtOnce)) {
-    const { stdout } = await site.run(() => `grep -sm1 -H '^# facts ' ${some.map((name) => `${name}.*.run`).join(' ')}\ntrue`)
+    const { stdout } = await site.run(
+      () => `grep -sm1 -H '^# facts ' ${some.map((name) => `${name}.*.run`).join(' ')}\ntrue`,
+    )
     for (const line of stdout.toString().split('\n')) {
       const [, name, token, rest] = /^([a-z0-9-]+)\.([a-z0-9]+)\.run:(.*)$/.exec(line) ?? []
       const facts = rest === undefined ? undefined : parseFacts(rest)
@@ -55,7 +69,10 @@ export async function factsOf({ site, memory }: RemoteContext, names: readonly s
   return found
 }
 
-/** Sends a signal, or none, to every process that carries the mark of one of the names; answers the names that had any. */
+/**
+ * Sends a signal, or none, to every process that carries the mark of one of the names; returns the
+ * names with any such process.
+ */
 export async function signalMarked(
   { site, taskVariable }: RemoteContext,
   names: readonly string[],
@@ -63,13 +80,19 @@ export async function signalMarked(
 ): Promise<Set<string>> {
   const marked = new Set<string>()
   for (const some of chunks(names, 500)) {
-    const { stdout } = await site.run(() => `${signalProgram}${call('signal_marked', signal ?? '', taskVariable, ...some)}\n`)
-    for (const line of stdout.toString().split('\n')) if (line !== '') marked.add(line.slice(taskVariable.length + 1))
+    const { stdout } = await site.run(
+      () => `${signalProgram}${call('signal_marked', signal ?? '', taskVariable, ...some)}\n`,
+    )
+    for (const line of stdout.toString().split('\n'))
+      if (line !== '') marked.add(line.slice(taskVariable.length + 1))
   }
   return marked
 }
 
-/** What the site says of some names: supervisors by process id, with the start of those that live, and records. */
+/**
+ * The site's answer for some names: supervisors by process id, with the start of the live ones, and
+ * records.
+ */
 interface Look {
   reads: Map<string, Read>
   births: Map<number, string>
@@ -77,36 +100,54 @@ interface Look {
   boot: string
 }
 
-/** Processes first, records after: what is dead and has no end then never gets one. */
-async function lookSome({ site, memory }: RemoteContext, names: readonly string[], processes: boolean): Promise<Look> {
+/** Reads processes first, records after: a dead task without an end then never gets one. */
+async function lookSome(
+  { site, memory }: RemoteContext,
+  names: readonly string[],
+  processes: boolean,
+): Promise<Look> {
   const asked = processes ? new Set(names.flatMap((name) => memory.pids.get(name) ?? [])) : new Set<number>()
   const boundary = randomBytes(16).toString('hex')
-  const stats = asked.size === 0 ? '' : `cat ${[...asked].map((pid) => `/proc/${pid}/stat`).join(' ')} 2> /dev/null`
+  const stats =
+    asked.size === 0 ? '' : `cat ${[...asked].map((pid) => `/proc/${pid}/stat`).join(' ')} 2> /dev/null`
   let boot = ''
   const { stdout } = await site.run((facts) => {
     boot = facts.boot
-    return `printf '\\n${boundary} processes\\n'\n${stats}\nprintf '\\n${boundary} records\\n'\n${recordsProgram}${call('records', ...names)}\ntrue`
+    return (
+      `printf '\\n${boundary} processes\\n'\n${stats}\nprintf '\\n${boundary} ` +
+      `records\\n'\n${recordsProgram}${call('records', ...names)}\ntrue`
+    )
   })
   const [alive, records] = parts(stdout, boundary)
   const births = new Map<number, string>()
   for (const line of alive?.bytes.toString().split('\n') ?? []) {
     const fields = line.slice(line.lastIndexOf(')') + 2).split(' ')
-    if (fields.length > 19 && !'ZX'.includes(fields[0] ?? 'X')) births.set(Number(line.split(' ')[0]), fields[19] ?? '')
+    if (fields.length > 19 && !'ZX'.includes(fields[0] ?? 'X'))
+      births.set(Number(line.split(' ')[0]), fields[19] ?? '')
   }
   const reads = parseRecords(records?.bytes.toString() ?? '')
-  for (const [name, { parsed }] of reads) if (parsed.form === 'started') memory.pids.set(name, parsed.record.pid)
+  for (const [name, { parsed }] of reads)
+    if (parsed.form === 'started') memory.pids.set(name, parsed.record.pid)
   return { reads, births, asked, boot }
 }
 
-/** What is known of names after some looks. */
+/** Facts about names after some looks. */
 interface Seen {
   reads: Map<string, Read>
-  /** Whether the supervisor lives, where that was asked. */
+  /** Whether the supervisor lives, where that was queried. */
   supervised: Map<string, boolean>
 }
 
-/** Adds a look to what is known; answers the names whose supervisors were not asked about, as their ids became known by it. */
-function note({ reads, births, asked, boot }: Look, names: readonly string[], processes: boolean, seen: Seen): string[] {
+/**
+ * Adds a look to the known facts; returns the names whose supervisors this look did not check,
+ * because it gave their ids.
+ */
+function note(
+  { reads, births, asked, boot }: Look,
+  names: readonly string[],
+  processes: boolean,
+  seen: Seen,
+): string[] {
   const unsure: string[] = []
   for (const name of names) {
     const own = reads.get(name)
@@ -123,8 +164,15 @@ function note({ reads, births, asked, boot }: Look, names: readonly string[], pr
 const startedOf = (reads: ReadonlyMap<string, Read>): string[] =>
   [...reads].filter(([, { parsed }]) => parsed.form === 'started').map(([name]) => name)
 
-/** What the records say, and whether the supervisors live, unless `processes` is false: they run on other machines than the shell's. */
-export async function look(context: RemoteContext, names: readonly string[], processes: boolean): Promise<Map<string, RemoteSight>> {
+/**
+ * The content of the records, and whether the supervisors live, unless `processes` is false: they
+ * run on other machines than the shell's.
+ */
+export async function look(
+  context: RemoteContext,
+  names: readonly string[],
+  processes: boolean,
+): Promise<Map<string, RemoteSight>> {
   const { claimedSince } = context.memory
   const seen: Seen = { reads: new Map(), supervised: new Map() }
   for (const some of chunks(names, namesAtOnce)) {
@@ -151,6 +199,8 @@ export async function look(context: RemoteContext, names: readonly string[], pro
   )
 }
 
-/** Facts of those that have started. */
-export const factsOfStarted = (context: RemoteContext, reads: ReadonlyMap<string, Read>): Promise<Map<string, TaskFacts>> =>
-  factsOf(context, startedOf(reads))
+/** Facts of started tasks. */
+export const factsOfStarted = (
+  context: RemoteContext,
+  reads: ReadonlyMap<string, Read>,
+): Promise<Map<string, TaskFacts>> => factsOf(context, startedOf(reads))

@@ -1,5 +1,6 @@
-# mark_cancelled NOW GRACE SIGNAL BOOT NAME…: buries names that have no record (they never start), leaves a cancel mark with the grace (hundredths of a second) for
-# the others, and where SIGNAL is not empty tells their supervisors that live since BOOT.
+# mark_cancelled NOW GRACE SIGNAL BOOT NAME…: buries names that have no record (they never start),
+# leaves a cancel mark with the grace (hundredths of a second) for the others, and where SIGNAL is
+# not empty signals their supervisors that live since BOOT.
 mark_cancelled() {
   set -C
   now=$1 grace=$2 signal=$3 boot=$4

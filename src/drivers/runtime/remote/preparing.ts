@@ -1,26 +1,35 @@
 import { randomBytes } from 'node:crypto'
 import { posix } from 'node:path'
-import { readProgram } from '../../program.ts'
-import { quote, quoteAll } from '../../quote.ts'
+import { readProgram } from '../../../shell/program.ts'
+import { quote, quoteAll } from '../../../shell/quote.ts'
 import { DriverError, type Intent } from '../contract/driver.ts'
 import { checkIntent } from '../contract/intent.ts'
 import { taskScript } from '../contract/task-script.ts'
 import { chunks } from './answers.ts'
 import { hundredths } from './cancelling.ts'
-import { namesAtOnce, stagingDeadlineMs, supervisor, wordsOf, type RemoteContext } from './context.ts'
+import { namesAtOnce, stagingDeadlineMs, supervisor, errorTextOf, type RemoteContext } from './context.ts'
 import { stagingScript, type StagingPlan } from './files.ts'
 import { factsLine, type TaskFacts } from './record.ts'
-import { asDriverError, type SiteFacts } from './site.ts'
+import { asDriverError, type RemoteSiteFacts } from './site.ts'
 import { planAll } from './staging.ts'
 
-export type Prepared = { state: 'ready'; script: string; packed?: Packed } | { state: 'known' } | { state: 'failed'; error: DriverError }
-/** What whoever starts the task has to make first, as the account: the directory, 0700, and `tasks/SCRIPT.run` with this text. */
+export type PreparedTask =
+  | { state: 'ready'; script: string; packed?: Packed }
+  | { state: 'known' }
+  | { state: 'failed'; error: DriverError }
+/**
+ * What the starter of the task has to make first, as the account: the directory, 0700, and
+ * `tasks/SCRIPT.run` with this text.
+ */
 export interface Packed {
   directory: string
   text: string
 }
-export type Started = { state: 'started'; pid: number } | { state: 'known' } | { state: 'failed'; error: DriverError }
-type Answers = Map<string, Prepared | Started>
+export type Started =
+  | { state: 'started'; pid: number }
+  | { state: 'known' }
+  | { state: 'failed'; error: DriverError }
+type Answers = Map<string, PreparedTask | Started>
 
 interface Draft {
   intent: Intent
@@ -34,27 +43,34 @@ interface Draft {
 const seeProgram = readProgram(import.meta.dirname, 'unmade.sh')
 
 /**
- * Address space that programs reserve and never touch (Java, Go, Node) does not count for RLIMIT_DATA, stacks and arenas of threads do: twice what
- * was asked for and 256 MiB ends a runaway program and leaves the others alone. local/runner.go has the same.
+ * Address space that programs reserve and never touch (Java, Go, Node) does not count for
+ * RLIMIT_DATA; stacks and arenas of threads do. Twice the requested size plus 256 MiB ends a
+ * runaway program and leaves the others alone. local/runner.go has the same.
  */
-const dataKib = (memoryBytes: number): number => (memoryBytes === 0 ? 0 : Math.ceil(memoryBytes / 512) + 256 * 1024)
+const dataKib = (memoryBytes: number): number =>
+  memoryBytes === 0 ? 0 : Math.ceil(memoryBytes / 512) + 256 * 1024
 
 const isConfined = ({ ownLimits, memoryLimit }: Intent): boolean =>
   ownLimits !== true && (memoryLimit === undefined || memoryLimit === 'cgroup')
 
-/** `memory` is for RLIMIT_DATA, `bytes` and `cores` for a cgroup of the task's own; 0: none. `must`: what is demanded, or `-`. */
+/**
+ * `memory` is for RLIMIT_DATA, `bytes` and `cores` for a cgroup of the task's own; 0: none. `must`:
+ * the required limit, or `-`.
+ */
 const limitsOf = (intent: Intent, elsewhere: boolean): string => {
   const { memoryBytes, cores, memoryLimit } = intent
   const [bytes, whole] = isConfined(intent) ? [Math.ceil(memoryBytes), Math.max(1, Math.ceil(cores))] : [0, 0]
   const data = memoryLimit === undefined || memoryLimit === 'rlimit' ? dataKib(memoryBytes) : 0
-  // Where a scheduler starts them its own cgroup is meant.
+  // Where a scheduler starts them, the demand means the scheduler's own cgroup.
   const must = memoryLimit === 'cgroup' && memoryBytes > 0 && !elsewhere && intent.ownLimits !== true
   return `memory ${data} bytes ${bytes} cores ${whole} must ${must ? 'cgroup' : '-'}`
 }
 
-/** Free space and quota of the work directory, in the site's words. */
+/** Free space and quota of the work directory, in the site's own output. */
 export async function spaceAt({ site }: RemoteContext): Promise<string> {
-  const { stdout } = await site.run(() => `df -Pk . | tail -n 1; command -v quota > /dev/null && quota -w 2> /dev/null | tail -n +2\ntrue`)
+  const { stdout } = await site.run(
+    () => `df -Pk . | tail -n 1; command -v quota > /dev/null && quota -w 2> /dev/null | tail -n +2\ntrue`,
+  )
   const [disk = '', ...quota] = stdout.toString().trim().split('\n')
   const [, size, , free, , mount] = disk.split(/\s+/)
   const mebibytes = (kib: string | undefined): string => `${Math.floor(Number(kib) / 1024)} MiB`
@@ -62,32 +78,44 @@ export async function spaceAt({ site }: RemoteContext): Promise<string> {
   return `${mebibytes(free)} of ${mebibytes(size)} are free on ${mount ?? 'its disk'}${limits}`
 }
 
-async function refusal(context: RemoteContext, name: string, words: string, stderr: string): Promise<DriverError> {
-  const said = words === '' ? wordsOf(stderr) : `${words} ${stderr.trim()}`.trim().slice(-1000)
-  const full = /No space left|quota|I\/O error|cannot write/i.test(said)
-    ? `; ${await spaceAt(context).catch(() => 'the site does not say how much is free')}`
+async function refusal(
+  context: RemoteContext,
+  name: string,
+  words: string,
+  stderr: string,
+): Promise<DriverError> {
+  const given = words === '' ? errorTextOf(stderr) : `${words} ${stderr.trim()}`.trim().slice(-1000)
+  const full = /No space left|quota|I\/O error|cannot write/i.test(given)
+    ? `; ${await spaceAt(context).catch(() => 'the site does not report how much is free')}`
     : ''
-  return new DriverError('infrastructure', `the site cannot start ${name}: ${said}${full}`)
+  return new DriverError('infrastructure', `the site cannot start ${name}: ${given}${full}`)
 }
 
 /**
- * Without a process for any of them, what costs most where thousands start; the work directories are "$1" and so on. What is not as usual is
- * only named, to be done once more by `preparation`.
+ * Starts no process for any of them, which would cost most where thousands start; the work
+ * directories are "$1" and so on. An unusual one is only named, and `preparation` does it again.
  */
 const plainPreparation = ({ intent: { name }, script, text }: Draft): string =>
   `if [ -e ${name}.task ]; then echo 'known ${name}'
-elif [ -z "$old" ] && [ -d "$1" ] && [ ! -L "$1" ] && { printf '%s' ${quote(text)} > ${script}.run; } 2> /dev/null; then ready="$ready ${script}"
+elif [ -z "$old" ] && [ -d "$1" ] && [ ! -L "$1" ] &&
+  { printf '%s' ${quote(text)} > ${script}.run; } 2> /dev/null; then ready="$ready ${script}"
 else echo 'again ${name}'
 fi
 shift`
 
-/** Conditions of `sh` that all hold when a task may start. */
+/** Conditions in `sh` that all hold when a task may start. */
 const preparation = ({ intent: { name, directory }, plan, script, text }: Draft, token: string): string => {
   const at = quote(directory)
   const place =
     plan === undefined
-      ? `{ [ -d ${at} ] && [ ! -L ${at} ] && { [ -z "$old" ] || [ -z "$(find ${at} -maxdepth 0 -perm /077)" ] || { echo ${quote(`${directory} may be entered by others`)} >&2; false; }; }; }`
-      : stagingScript(plan, directory, { staged: `${name}.${token}.staged`, moved: `${name}.${token}.moved` }, token)
+      ? `{ [ -d ${at} ] && [ ! -L ${at} ] && { [ -z "$old" ] || [ -z "$(find ${at} -maxdepth 0 -perm ` +
+        `/077)" ] || { echo ${quote(`${directory} may be entered by others`)} >&2; false; }; }; }`
+      : stagingScript(
+          plan,
+          directory,
+          { staged: `${name}.${token}.staged`, moved: `${name}.${token}.moved` },
+          token,
+        )
   return `if [ -e ${name}.task ]; then echo 'known ${name}'
 elif words=$( { ${place} && printf '%s' ${quote(text)} > ${script}.run; } 2>&1 ); then ready="$ready ${script}"
 else
@@ -97,19 +125,30 @@ else
 fi`
 }
 
-/** What starts those that are ready, or only names them. */
-const beginScript = (context: RemoteContext, facts: SiteFacts, drafts: readonly Draft[], detached: boolean): string => {
+/** Starts the tasks that are ready, or only names them. */
+const beginScript = (
+  context: RemoteContext,
+  facts: RemoteSiteFacts,
+  drafts: readonly Draft[],
+  detached: boolean,
+): string => {
   if (!detached) return 'for each in $ready; do echo "ready $each"; done'
   const confined = drafts.some(({ intent }) => isConfined(intent))
-  return `[ -z "$ready" ] || ( exec setsid ${supervisor(context, facts, 'detached', confined)} $ready 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&- ) 2>&1 < /dev/null | cat`
+  return (
+    `[ -z "$ready" ] || ( exec setsid ${supervisor(context, facts, 'detached', confined)} $ready ` +
+    '3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&- ) 2>&1 < /dev/null | cat'
+  )
 }
 
-/** What a line of the answer says about one name; undefined: the name is to be prepared once more, or the line says nothing about any. */
+/**
+ * The answer for one name from a line; undefined: the name needs another preparation, or the line
+ * is about no name.
+ */
 async function answerOf(
   context: RemoteContext,
   line: string,
   stderr: string,
-): Promise<{ name: string; answer: Prepared | Started | 'again' } | undefined> {
+): Promise<{ name: string; answer: PreparedTask | Started | 'again' } | undefined> {
   const [word, name = '', ...words] = line.split(' ')
   if (word === 'started') {
     const pid = Number(words[0])
@@ -117,14 +156,20 @@ async function answerOf(
     return { name, answer: { state: 'started', pid } }
   }
   if (word === 'known') return { name, answer: { state: 'known' } }
-  if (word === 'ready') return { name: name.slice(0, name.indexOf('.')), answer: { state: 'ready', script: name } }
+  if (word === 'ready')
+    return { name: name.slice(0, name.indexOf('.')), answer: { state: 'ready', script: name } }
   if (word === 'again') return { name, answer: 'again' }
-  if (word === 'refused') return { name, answer: { state: 'failed', error: new DriverError('refused', words.join(' ')) } }
-  if (word === 'failed') return { name, answer: { state: 'failed', error: await refusal(context, name, words.join(' '), stderr) } }
+  if (word === 'refused')
+    return { name, answer: { state: 'failed', error: new DriverError('refused', words.join(' ')) } }
+  if (word === 'failed')
+    return { name, answer: { state: 'failed', error: await refusal(context, name, words.join(' '), stderr) } }
   return undefined
 }
 
-/** Prepares drafts by the script that `blockOf` gives for each. @returns those that are to be prepared once more. */
+/**
+ * Prepares drafts by the script that `blockOf` gives for each. @returns those that need another
+ * preparation.
+ */
 async function prepareSome(
   context: RemoteContext,
   drafts: readonly Draft[],
@@ -135,22 +180,30 @@ async function prepareSome(
   const left: Draft[] = []
   for (const chunk of chunks(blocks, namesAtOnce, ({ text }) => text.length, context.chunkBytes)) {
     const some = chunk.map(({ draft }) => draft)
-    const folders = quoteAll(some.filter(({ plan }) => plan === undefined).map(({ intent }) => intent.directory))
+    const folders = quoteAll(
+      some.filter(({ plan }) => plan === undefined).map(({ intent }) => intent.directory),
+    )
     const make = `set -- ${folders}
 for each; do [ -e "$each" ] && old=1; done
 mkdir -p -- "$@"`
     const { stdout, stderr } = await context.site.run(
       (facts) =>
-        `ready= old=\n${folders === '' ? '' : make}\n${chunk.map(({ text }) => text).join('\n')}\n${beginScript(context, facts, some, detached)}\ntrue`,
+        [
+          'ready= old=',
+          folders === '' ? '' : make,
+          ...chunk.map(({ text }) => text),
+          beginScript(context, facts, some, detached),
+          'true',
+        ].join('\n'),
       { deadlineMs: stagingDeadlineMs },
     )
     const others: string[] = []
     const repeat = new Set<string>()
     for (const line of stdout.toString().split('\n')) {
-      const said = await answerOf(context, line, stderr)
-      if (said === undefined) others.push(line)
-      else if (said.answer === 'again') repeat.add(said.name)
-      else answers.set(said.name, said.answer)
+      const given = await answerOf(context, line, stderr)
+      if (given === undefined) others.push(line)
+      else if (given.answer === 'again') repeat.add(given.name)
+      else answers.set(given.name, given.answer)
     }
     for (const draft of some) {
       const { name } = draft.intent
@@ -165,10 +218,14 @@ mkdir -p -- "$@"`
 }
 
 /**
- * Those of which nothing is there yet, not even the parent of their work directory, and those that are known. Folders that many share, two
- * levels up, are made here: that tells whether the site can make them at all.
+ * The names of which nothing exists yet, not even the parent of their work directory, and the known
+ * names. Folders that many share, two levels up, are made here: that shows whether the site can
+ * make them at all.
  */
-async function unmade({ site, chunkBytes }: RemoteContext, drafts: readonly Draft[]): Promise<Map<string, 'free' | 'known'>> {
+async function unmade(
+  { site, chunkBytes }: RemoteContext,
+  drafts: readonly Draft[],
+): Promise<Map<string, 'free' | 'known'>> {
   const found = new Map<string, 'free' | 'known'>()
   const folders = new Map<string, string[]>()
   for (const { intent } of drafts) {
@@ -181,7 +238,8 @@ async function unmade({ site, chunkBytes }: RemoteContext, drafts: readonly Draf
   const blocks = [...folders].flatMap(([folder, asked]) =>
     [...chunks(asked, namesAtOnce)].map(
       (some) =>
-        `mkdir -p -- ${quote(folder)}\nif [ -d ${quote(folder)} ] && [ -w ${quote(folder)} ]; then\n${some.join('\n')}\nfi 2> /dev/null`,
+        `mkdir -p -- ${quote(folder)}\nif [ -d ${quote(folder)} ] && [ -w ${quote(folder)} ]; ` +
+        `then\n${some.join('\n')}\nfi 2> /dev/null`,
     ),
   )
   for (const some of chunks(blocks, namesAtOnce, ({ length }) => length, chunkBytes)) {
@@ -194,8 +252,13 @@ async function unmade({ site, chunkBytes }: RemoteContext, drafts: readonly Draf
   return found
 }
 
-/** Intents that may be prepared; `answers` gets why the others may not. */
-async function draftsOf(context: RemoteContext, intents: readonly Intent[], token: string, answers: Answers): Promise<Draft[]> {
+/** Intents that may be prepared; `answers` receives the reason against the others. */
+async function draftsOf(
+  context: RemoteContext,
+  intents: readonly Intent[],
+  token: string,
+  answers: Answers,
+): Promise<Draft[]> {
   const sound: Intent[] = []
   for (const intent of intents) {
     try {
@@ -229,8 +292,15 @@ async function draftsOf(context: RemoteContext, intents: readonly Intent[], toke
   })
 }
 
-/** Makes work directories, stages files, writes scripts; `detached`: starts the tasks. Answers every intent. */
-export async function prepareTasks(context: RemoteContext, intents: readonly Intent[], detached: boolean): Promise<Answers> {
+/**
+ * Makes work directories, stages files, writes scripts; `detached`: starts the tasks. Answers every
+ * intent.
+ */
+export async function prepareTasks(
+  context: RemoteContext,
+  intents: readonly Intent[],
+  detached: boolean,
+): Promise<Answers> {
   const answers: Answers = new Map()
   const token = randomBytes(6).toString('hex')
   const drafts = await draftsOf(context, intents, token, answers)
@@ -239,7 +309,8 @@ export async function prepareTasks(context: RemoteContext, intents: readonly Int
   for (const { intent, script, text } of drafts) {
     const state = packed.get(intent.name)
     if (state === 'known') answers.set(intent.name, { state })
-    if (state === 'free') answers.set(intent.name, { state: 'ready', script, packed: { directory: intent.directory, text } })
+    if (state === 'free')
+      answers.set(intent.name, { state: 'ready', script, packed: { directory: intent.directory, text } })
   }
   const more = { answers, detached }
   const again = await prepareSome(
@@ -251,6 +322,7 @@ export async function prepareTasks(context: RemoteContext, intents: readonly Int
   const staged = drafts.filter(({ plan }) => plan !== undefined)
   await prepareSome(context, [...staged, ...again], (draft) => preparation(draft, token), more)
   for (const { intent, script, facts } of drafts)
-    if (['ready', 'started'].includes(answers.get(intent.name)?.state ?? '')) context.memory.facts.set(intent.name, { script, facts })
+    if (['ready', 'started'].includes(answers.get(intent.name)?.state ?? ''))
+      context.memory.facts.set(intent.name, { script, facts })
   return answers
 }

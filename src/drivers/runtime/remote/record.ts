@@ -6,7 +6,10 @@ export type RemoteSight =
   | { form: 'none' }
   /** Cancelled before it was started. */
   | { form: 'buried'; at: number }
-  /** Its record is created and not written yet: ask again; older than some seconds it is lost. */
+  /**
+   * Its record is created and not written yet: the caller looks again; after some seconds it is
+   * lost.
+   */
   | { form: 'claimed'; ageSeconds: number }
   | StartedSight
   | EndedSight
@@ -18,9 +21,12 @@ export interface StartedSight {
   node: string
   startedAt: number
   submittedAt: number
-  /** Whether the supervisor lives; undefined where processes were not asked for, or it is on another host. */
+  /**
+   * Whether the supervisor lives; undefined where processes were not queried, or it is on another
+   * host.
+   */
   supervised: boolean | undefined
-  /** Whether other processes with its mark live (asked only where the supervisor does not). */
+  /** Whether other processes with its mark live (checked only where the supervisor does not). */
   marked: boolean
   cancelAsked: boolean
 }
@@ -34,7 +40,7 @@ export interface EndedSight {
   finishedAt: number
   exitCode: number | null
   signal: string | null
-  /** `stopped`: its supervisor got SIGTERM and nobody had asked for a cancel: the site took it away. */
+  /** `stopped`: its supervisor got SIGTERM without a cancel: the site ended it. */
   reason: 'exited' | 'timeout' | 'cancelled' | 'memory' | 'stopped'
   wallSeconds: number
   cpuSeconds: number | null
@@ -43,58 +49,75 @@ export interface EndedSight {
   limits?: MemoryLimit
 }
 
-/** What the head of a task's script keeps for whoever collects it, in one line of ASCII. */
+/** The facts in the head of a task's script, for its collection, in one line of ASCII. */
 export interface TaskFacts {
   directory: string
   expectedOutputs: readonly string[]
-  /** Where its files were staged from. */
+  /** The source folders of its staged files. */
   sources: readonly string[]
-  /** It has a memory limit to which nothing holds it, as its runtime says. */
+  /** It has a memory limit that the site does not enforce, as its runtime declares. */
   unlimited?: true
   /** Seconds since epoch, by the submitting machine's clock. */
   submittedAt: number
-  /** By the same clock: when the site's uptime was 0; and how far that clock was before the site's. */
+  /**
+   * By the same clock: when the site's uptime was 0; and how far that clock was ahead of the
+   * site's.
+   */
   zero: number
   ahead: number
 }
 
 /** JSON without any byte that is not printable ASCII. */
 export const factsLine = (facts: TaskFacts): string =>
-  `# facts ${JSON.stringify(facts).replace(/[^ -~]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`)}`
+  '# facts ' +
+  JSON.stringify(facts).replace(/[^ -~]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`)
 
 export const parseFacts = (line: string): TaskFacts | undefined =>
   line.startsWith('# facts ') ? (JSON.parse(line.slice(8)) as TaskFacts) : undefined
 
-/** A record as the supervisor (`wrapper.ts`) wrote it, numbers as they stand: hundredths of a second since the site's start. */
+/**
+ * A record from the supervisor (`wrapper.ts`), with its raw numbers: hundredths of a second since
+ * the site's start.
+ */
 export interface TaskRecord {
-  /** `NAME.TOKEN`: the script it was started from. */
+  /** `NAME.TOKEN`: the script from which it was started. */
   script: string
   pid: number
   birth: string
   boot: string
   node: string
   began: number
-  /** Seconds since epoch by the clock of the node; absent where nobody asked it. */
+  /** Seconds since epoch by the clock of the node; absent where it was not read. */
   date?: number
   limits?: MemoryLimit
   peakKib?: number
-  /** By GNU time; without it a signal is told from an exit code above 128 by the code alone. */
+  /** From GNU time; without it only an exit code above 128 indicates a signal. */
   killedBy?: number
   cpuSeconds?: number
   exit?: { code: number; reason: EndedSight['reason']; ended: number }
 }
 
-export type ParsedRecord = { form: 'claimed' } | { form: 'buried'; at: number } | { form: 'started'; record: TaskRecord }
+export type ParsedRecord =
+  | { form: 'claimed' }
+  | { form: 'buried'; at: number }
+  | { form: 'started'; record: TaskRecord }
 
-const reasons: readonly string[] = ['exited', 'timeout', 'cancelled', 'memory', 'stopped'] satisfies EndedSight['reason'][]
-const isReason = (word: string | undefined): word is EndedSight['reason'] => word !== undefined && reasons.includes(word)
+const reasons: readonly string[] = [
+  'exited',
+  'timeout',
+  'cancelled',
+  'memory',
+  'stopped',
+] satisfies EndedSight['reason'][]
+const isReason = (word: string | undefined): word is EndedSight['reason'] =>
+  word !== undefined && reasons.includes(word)
 
 const minutes = (text: string): number => {
   const [, whole, rest] = /^(\d+)m([\d.]+)s$/.exec(text) ?? []
   return Number(whole) * 60 + Number(rest)
 }
 
-/** Lines of a record; a last one without its end, or torn by a full disk, is not there yet. */
+/** Lines of a record; a last line without its end, or torn by a full disk, does not count yet. */
 export function parseRecord(lines: readonly string[]): ParsedRecord {
   let record: TaskRecord | undefined
   let times = 0
@@ -104,7 +127,7 @@ export function parseRecord(lines: readonly string[]): ParsedRecord {
     if (words[0] === 'start' && words.length === 8) {
       const [, script = '', pid, birth = '', boot = '', node = '', began, date] = words
       record = { script, pid: Number(pid), birth, boot, node, began: Number(began) }
-      // busybox's date knows no %N and says `1795283505.%N`.
+      // busybox's date does not know %N and prints `1795283505.%N`.
       if (date !== '-') record.date = Number.parseFloat(date ?? '')
     }
     if (record === undefined) continue
@@ -114,16 +137,20 @@ export function parseRecord(lines: readonly string[]): ParsedRecord {
     if (limits !== undefined) record.limits = limits
     if (words[0] === 'peak' && words.length === 2) record.peakKib = Number(words[1])
     // The first pair is the supervisor's own.
-    if (/^\d+m[\d.]+s \d+m[\d.]+s$/.test(line) && ++times === 2) record.cpuSeconds = minutes(words[0] ?? '') + minutes(words[1] ?? '')
+    if (/^\d+m[\d.]+s \d+m[\d.]+s$/.test(line) && ++times === 2)
+      record.cpuSeconds = minutes(words[0] ?? '') + minutes(words[1] ?? '')
     const [, code, reason, ended, point] = words
-    if (words[0] === 'exit' && point === '.' && isReason(reason)) record.exit = { code: Number(code), reason, ended: Number(ended) }
+    if (words[0] === 'exit' && point === '.' && isReason(reason))
+      record.exit = { code: Number(code), reason, ended: Number(ended) }
   }
   return record === undefined ? { form: 'claimed' } : { form: 'started', record }
 }
 
 const signalNames = new Map(Object.entries(constants.signals).map(([name, number]) => [number, name]))
 
-/** How it ended: the shell says 128 + the signal's number; GNU time says whether it was one. */
+/**
+ * How it ended: the shell gives 128 + the signal's number; GNU time shows whether it was a signal.
+ */
 function endOf(record: TaskRecord, code: number): { exitCode: number | null; signal: string | null } {
   const number = record.killedBy ?? (record.peakKib === undefined && code > 128 ? code - 128 : 0)
   const signal = signalNames.get(number) ?? (record.killedBy === undefined ? undefined : `SIG${number}`)
@@ -131,8 +158,9 @@ function endOf(record: TaskRecord, code: number): { exitCode: number | null; sig
 }
 
 /**
- * What a record says, in seconds since epoch by the submitter's clock: by the node's uptime where the task ran on the machine that was
- * asked at submission, else by the node's clock, set right by how wrong that of the asked machine was.
+ * The state from a record, in seconds since epoch by the submitter's clock: from the node's uptime
+ * where the task ran on the machine of the submission, else from the node's clock, corrected by the
+ * error of that machine's clock.
  */
 export function sightOf(
   parsed: ParsedRecord,

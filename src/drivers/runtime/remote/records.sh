@@ -1,4 +1,5 @@
-# The records of NAME…, a line each: `NAME.task:LINE`, `claimed NAME` for one that has none yet, `cancel NAME` where somebody asked for its end.
+# The records of NAME…, a line each: `NAME.task:LINE`, `claimed NAME` for one that has none yet,
+# `cancel NAME` where a cancel was requested.
 records() {
   for each; do
     if [ -e "$each.task" ]; then

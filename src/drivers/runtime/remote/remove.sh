@@ -1,6 +1,8 @@
-# remove NAME [DIRECTORY]: the records of a task, and its work directory with what a broken staging left beside it. After each-cgroup.sh.
+# remove NAME [DIRECTORY]: removes the records of a task, and its work directory with the remains of
+# a broken staging beside it. After each-cgroup.sh.
 
-# A supervisor that was killed has left its cgroup behind. Processes that nobody finds any more hold it until they are quite gone.
+# A killed supervisor has left its cgroup behind. Processes that are no longer visible hold it until
+# they are quite gone.
 release() {
   for _ in 1 2 3 4 5 6 7 8 9 10; do
     [ ! -d "$1" ] || rmdir -- "$1" && return

@@ -1,5 +1,6 @@
-# signal_marked SIGNAL VARIABLE NAME…: processes that carry the mark of a task, or are in its cgroup. `VARIABLE=NAME` is answered for each that has any; SIGNAL is
-# sent to them, unless it is empty. After each-cgroup.sh.
+# signal_marked SIGNAL VARIABLE NAME…: finds processes that carry the mark of a task, or are in its
+# cgroup. It prints `VARIABLE=NAME` for each name with such processes, and sends SIGNAL to them,
+# unless it is empty. After each-cgroup.sh.
 send() {
   [ -z "$signal" ] || kill -s "$signal" "$1" 2> /dev/null
 }

@@ -1,13 +1,13 @@
 import { createHash } from 'node:crypto'
-import { assign, readProgram } from '../../program.ts'
-import { quote } from '../../quote.ts'
-import { LinkError, type RunOptions, type ShellResult, type SiteShell } from '../../shell.ts'
+import { assign, readProgram } from '../../../shell/program.ts'
+import { quote } from '../../../shell/quote.ts'
+import { LinkError, type RunOptions, type ShellResult, type SiteShell } from '../../../shell/site-shell.ts'
 import { DriverError } from '../contract/driver.ts'
 import { messageOf } from '../contract/errno.ts'
 import { wrapper } from './wrapper.ts'
 
-/** What is asked once, at the first contact, and again after the site was started anew. */
-export interface SiteFacts {
+/** Facts that are read once, at the first contact, and again after a restart of the site. */
+export interface RemoteSiteFacts {
   /** Absolute. */
   root: string
   /** Id of the running system: process ids and uptimes of another mean nothing. */
@@ -15,31 +15,33 @@ export interface SiteFacts {
   hostname: string
   /** By this machine's clock, seconds since epoch: when the site's uptime was 0. */
   zero: number
-  /** Seconds that this machine's clock is before the site's. */
+  /** Seconds by which this machine's clock is ahead of the site's. */
   ahead: number
   /** GNU time, or ''. */
   measure: string
-  /** Options with which env undoes the ignored signals of a shell's background, or ''. */
+  /** Options with which env resets the ignored signals of a shell's background, or ''. */
   signals: string
   /** How often the kernel has killed for memory. */
   oom: number
 }
 
 export interface RemoteSite {
-  facts(): Promise<SiteFacts>
+  facts(): Promise<RemoteSiteFacts>
   /** Path of the supervisor, relative to `tasks`. */
   readonly wrapper: string
   /**
-   * Runs a script in the folder of records, with `umask 077` and messages in English. What it renders may run more than once.
+   * Runs a script in the folder of records, with `umask 077` and messages in English. The rendered
+   * script may run more than once.
    *
-   * @throws DriverError `unknown` if the site cannot be reached, `refused` if trying again is useless.
+   * @throws DriverError `unknown` if the site cannot be reached, `refused` if a retry is
+   *   useless.
    */
-  run(render: (facts: SiteFacts) => string, options?: RunOptions): Promise<ShellResult>
+  run(render: (facts: RemoteSiteFacts) => string, options?: RunOptions): Promise<ShellResult>
   /** For streams: the script with the same beginning. */
-  script(render: (facts: SiteFacts) => string): Promise<string>
+  script(render: (facts: RemoteSiteFacts) => string): Promise<string>
 }
 
-/** The site is not what it was at the first contact: started anew, or somebody took our files away. */
+/** The site has changed since the first contact: it was restarted, or its files were removed. */
 const changedCode = 91
 const missingCode = 92
 const contactDeadlineMs = 120_000
@@ -49,9 +51,10 @@ const wrapperPath = `../bin/${hash}/wrapper`
 
 const contactProgram = readProgram(import.meta.dirname, 'contact.sh')
 /** Root may be `''`: below the account's home. */
-const contact = (root: string): string => `${assign({ ROOT: root, HASH: hash, WRAPPER: wrapper, MISSING: missingCode })}${contactProgram}`
+const contact = (root: string): string =>
+  `${assign({ ROOT: root, HASH: hash, WRAPPER: wrapper, MISSING: missingCode })}${contactProgram}`
 
-const beginning = (facts: SiteFacts): string => `LC_ALL=C
+const beginning = (facts: RemoteSiteFacts): string => `LC_ALL=C
 export LC_ALL
 umask 077
 cd -- ${quote(`${facts.root}/tasks`)} 2> /dev/null || exit ${changedCode}
@@ -61,16 +64,20 @@ read -r boot < /proc/sys/kernel/random/boot_id
 
 export function asDriverError(error: unknown): DriverError {
   if (error instanceof DriverError) return error
-  if (error instanceof LinkError) return new DriverError(error.permanent ? 'refused' : 'unknown', error.message, { cause: error })
+  if (error instanceof LinkError)
+    return new DriverError(error.permanent ? 'refused' : 'unknown', error.message, { cause: error })
   return new DriverError('infrastructure', messageOf(error), { cause: error })
 }
 
-const lastWords = (text: string): string => text.trim().slice(-1000)
+const lastText = (text: string): string => text.trim().slice(-1000)
 
 export function openRemoteSite(shell: SiteShell, root: string): RemoteSite {
-  let known: Promise<SiteFacts> | undefined
+  let known: Promise<RemoteSiteFacts> | undefined
 
-  /** Both clocks at the same moment, give or take half a short round trip. The first contact may have waited for a login. */
+  /**
+   * Both clocks at the same moment, with an error of half a short round trip. The first contact may
+   * have waited for a login.
+   */
   const clocks = async (): Promise<{ zero: number; ahead: number }> => {
     let best = { spent: Infinity, zero: 0, ahead: 0 }
     for (let tries = 0; tries < 3 && best.spent > 20; tries++) {
@@ -79,27 +86,37 @@ export function openRemoteSite(shell: SiteShell, root: string): RemoteSite {
       const spent = Date.now() - before
       const [uptime, date] = stdout.toString().trim().split(' ').map(Number)
       const middle = (before + spent / 2) / 1000
-      // Uptime comes in steps of 10 ms, cut off.
-      if (spent < best.spent) best = { spent, zero: middle - (uptime ?? 0) - 0.005, ahead: middle - (date ?? 0) }
+      // Uptime comes in steps of 10 ms, rounded down.
+      if (spent < best.spent)
+        best = { spent, zero: middle - (uptime ?? 0) - 0.005, ahead: middle - (date ?? 0) }
     }
     return best
   }
 
-  /** A full disk in words: what a shell's own `printf` says of it is "I/O error". */
+  /** The text for a full disk: a shell's own `printf` reports only "I/O error". */
   const room = async (): Promise<string> => {
-    const { stdout } = await shell.run(`df -Pk -- ${root === '' ? '"$HOME"' : quote(root)} 2> /dev/null | tail -n 1`)
+    const { stdout } = await shell.run(
+      `df -Pk -- ${root === '' ? '"$HOME"' : quote(root)} 2> /dev/null | tail -n 1`,
+    )
     const [, blocks = '', , free = '', , mount = ''] = stdout.toString().trim().split(/\s+/)
-    return Number(free) < 64 && blocks !== '' ? ` (No space left on device: ${free} of ${blocks} KiB are free at ${mount})` : ''
+    return Number(free) < 64 && blocks !== ''
+      ? ` (No space left on device: ${free} of ${blocks} KiB are free at ${mount})`
+      : ''
   }
 
-  const meet = async (): Promise<SiteFacts> => {
+  const meet = async (): Promise<RemoteSiteFacts> => {
     const { code, stdout, stderr } = await shell.run(contact(root), { deadlineMs: contactDeadlineMs })
     const lines = stdout.toString().split('\n')
-    const value = (word: string): string => lines.find((line) => line.startsWith(`${word} `))?.slice(word.length + 1) ?? ''
+    const value = (word: string): string =>
+      lines.find((line) => line.startsWith(`${word} `))?.slice(word.length + 1) ?? ''
     const lacking = lines.filter((line) => line.startsWith('lacks ')).map((line) => line.slice(6))
-    if (lacking.length > 0) throw new DriverError('refused', `the site lacks ${lacking.join(', ')}; install what is missing there`)
+    if (lacking.length > 0)
+      throw new DriverError('refused', `the site lacks ${lacking.join(', ')}; install what is missing there`)
     if (code !== 0)
-      throw new DriverError('infrastructure', `cannot prepare the work directory of the site: ${lastWords(stderr)}${await room()}`)
+      throw new DriverError(
+        'infrastructure',
+        `cannot prepare the work directory of the site: ${lastText(stderr)}${await room()}`,
+      )
     return {
       root: value('root'),
       boot: value('boot'),
@@ -111,7 +128,7 @@ export function openRemoteSite(shell: SiteShell, root: string): RemoteSite {
     }
   }
 
-  const facts = (): Promise<SiteFacts> => {
+  const facts = (): Promise<RemoteSiteFacts> => {
     if (known === undefined) {
       const asked = meet()
       known = asked
@@ -137,7 +154,11 @@ export function openRemoteSite(shell: SiteShell, root: string): RemoteSite {
           const result = await shell.run(beginning(now) + render(now), options)
           if (result.code !== changedCode) return result
           if (known === asked) known = undefined
-          if (tries === 2) throw new DriverError('infrastructure', `the work directory of the site, ${now.root}, does not stay there`)
+          if (tries === 2)
+            throw new DriverError(
+              'infrastructure',
+              `the work directory of the site, ${now.root}, does not stay there`,
+            )
         }
       } catch (error) {
         throw asDriverError(error)

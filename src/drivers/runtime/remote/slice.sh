@@ -1,5 +1,6 @@
 # shellcheck shell=sh
-# A slice of FILE: its size and where the slice begins in one line, then the bytes. WANTED bytes from OFFSET on, or the last ones where OFFSET is empty.
+# A slice of FILE: its size and the offset of the slice in one line, then the bytes. WANTED bytes
+# from OFFSET on, or the last ones where OFFSET is empty.
 size=0
 [ -e "$FILE" ] && size=$(($(wc -c < "$FILE")))
 [ -n "$OFFSET" ] || OFFSET=$((size > WANTED ? size - WANTED : 0))

@@ -1,14 +1,21 @@
-import { setTimeout as sleep } from 'node:timers/promises'
+import { poll } from '../../../pacing/poll.ts'
 import { openBackoff } from '../../../pacing/backoff.ts'
-import type { SiteShell } from '../../shell.ts'
-import { DriverError, type Capability, type EndReason, type RuntimeDriver, type SubmitOutcome, type TaskState } from '../contract/driver.ts'
+import type { SiteShell } from '../../../shell/site-shell.ts'
+import {
+  DriverError,
+  type Capability,
+  type EndReason,
+  type RuntimeDriver,
+  type SubmitOutcome,
+  type TaskState,
+} from '../contract/driver.ts'
 import type { RemoteOptions } from './context.ts'
 import { openRemoteTasks, type RemoteSight } from './tasks.ts'
 import { openRemoteWatch } from './watch.ts'
 
 export const sshCapabilities: Readonly<Record<Capability, boolean>> = {
   batch: true,
-  interactive: false,
+  interactive: true,
   container: false,
   serverless: false,
   gpu: false,
@@ -22,7 +29,10 @@ export const sshCapabilities: Readonly<Record<Capability, boolean>> = {
 
 export interface SshDriverOptions extends Omit<RemoteOptions, 'elsewhere'> {
   shell: SiteShell
-  /** How often all watched tasks are looked at, in one round trip. Default 5,000: a stream tells ends at once. */
+  /**
+   * Pause between two looks at all watched tasks, each in one round trip. Default 5,000: a stream
+   * reports ends at once.
+   */
   pollMilliseconds?: number
 }
 
@@ -36,31 +46,52 @@ const stateOf = (sight: RemoteSight): TaskState => {
     return { state: sight.ageSeconds < claimedSeconds ? 'running' : 'lost', externalId: 'none', startedAt }
   }
   if (sight.form === 'buried')
-    return ended({ ...sight, startedAt: sight.at, finishedAt: sight.at, exitCode: null, signal: null }, 'cancelled')
+    return ended(
+      { ...sight, startedAt: sight.at, finishedAt: sight.at, exitCode: null, signal: null },
+      'cancelled',
+    )
   const { startedAt } = sight
   const externalId = String(sight.pid)
-  if (sight.form === 'started') return { state: sight.supervised !== false || sight.marked ? 'running' : 'lost', externalId, startedAt }
-  if (sight.reason === 'stopped') return { state: 'lost', externalId, startedAt, cause: 'its supervisor was told to stop (SIGTERM)' }
+  if (sight.form === 'started')
+    return { state: sight.supervised !== false || sight.marked ? 'running' : 'lost', externalId, startedAt }
+  if (sight.reason === 'stopped')
+    return { state: 'lost', externalId, startedAt, cause: 'its supervisor received SIGTERM' }
   return ended(sight, sight.reason)
 }
 
 const ended = (
-  sight: { pid?: number; startedAt: number; finishedAt: number; exitCode: number | null; signal: string | null },
+  sight: {
+    pid?: number
+    startedAt: number
+    finishedAt: number
+    exitCode: number | null
+    signal: string | null
+  },
   reason: EndReason,
 ): Extract<TaskState, { state: 'ended' }> => {
   const { pid, startedAt, finishedAt, exitCode, signal } = sight
-  return { state: 'ended', externalId: pid === undefined ? 'none' : String(pid), startedAt, finishedAt, exitCode, signal, reason }
+  return {
+    state: 'ended',
+    externalId: pid === undefined ? 'none' : String(pid),
+    startedAt,
+    finishedAt,
+    exitCode,
+    signal,
+    reason,
+  }
 }
 
 /**
- * Processes on a host that is reached through a shell, many per round trip; the supervisor there (`wrapper.ts`) needs nobody. What
- * survives: a restart of sshd, a link cut anywhere, the end of this process, a restart of the host (then a task without a recorded end
- * is `lost`).
+ * Processes on a host that is reached through a shell, many per round trip; the supervisor there
+ * (`wrapper.ts`) needs no other process. Tasks survive a restart of sshd, a link cut anywhere, the
+ * end of this process, a restart of the host (then a task without a recorded end is `lost`).
  *
- * Time limits are the host's. Where the account may make cgroups below its own one or one above it, of version 2 or 1, or lingers under systemd, a task has its own with
- * `memoryBytes` and `cores`; elsewhere RLIMIT_DATA of each process is twice `memoryBytes` and 256 MiB, and `cores` is not held. Exit codes above 128 are taken for
- * signals where the host has no GNU time. Processor time is that of the task and the descendants that it waited for. Without a limit of its
- * own on tasks at once: the caller knows the host's cores.
+ * The host enforces time limits. Where the account may make cgroups below its own one or one above
+ * it, of version 2 or 1, or lingers under systemd, a task has its own with `memoryBytes` and
+ * `cores`; elsewhere RLIMIT_DATA of each process is twice `memoryBytes` and 256 MiB, and `cores` is
+ * not enforced. Exit codes above 128 count as signals where the host has no GNU time. Processor
+ * time is that of the task and the descendants that it waited for. It sets no limit on tasks at
+ * once: the caller knows the host's cores.
  */
 export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root(): Promise<string> } {
   const tasks = openRemoteTasks(options)
@@ -73,13 +104,17 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
       if (sight.form === 'started' && sight.supervised === false && sight.marked) orphans.push(name)
       else if (['ended', 'lost'].includes(stateOf(sight).state)) over.push(name)
     }
-    // Nobody can tell how these end; they must not run beside their next attempt.
+    // No process can record how these end; they must not run beside their next attempt.
     if (orphans.length > 0) await endMarked(orphans, 0)
     return over
   }
-  const watcher = openRemoteWatch({ look, follow: tasks.onEnds, pollMilliseconds: options.pollMilliseconds ?? 5000 })
+  const watcher = openRemoteWatch({
+    look,
+    follow: tasks.onEnds,
+    pollMilliseconds: options.pollMilliseconds ?? 5000,
+  })
 
-  /** Ends what lives of tasks whose supervisor is gone. */
+  /** Ends live processes of tasks whose supervisor is gone. */
   async function endMarked(names: readonly string[], graceSeconds: number): Promise<void> {
     const forcedAt = performance.now() + graceSeconds * 1000
     let left = await tasks.signalMarked(names, graceSeconds > 0 ? 'TERM' : 'KILL')
@@ -87,19 +122,27 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
       await backoff.pause()
       const forced = performance.now() >= forcedAt
       const alive = await tasks.look([...left])
-      const still = [...alive].filter(([, sight]) => sight.form === 'started' && sight.marked).map(([name]) => name)
+      const still = [...alive]
+        .filter(([, sight]) => sight.form === 'started' && sight.marked)
+        .map(([name]) => name)
       left = forced && still.length > 0 ? await tasks.signalMarked(still, 'KILL') : new Set(still)
     }
   }
 
-  /** Records that are being written this moment are waited for. */
+  /** Waits for records that are being written at this moment. */
   async function settled(names: readonly string[]): Promise<Map<string, RemoteSight>> {
-    for (let tries = 0; ; tries++) {
-      const sights = await tasks.look(names)
-      const claimed = [...sights.values()].some((sight) => sight.form === 'claimed' && sight.ageSeconds < claimedSeconds)
-      if (!claimed || tries === 50) return sights
-      await sleep(20)
-    }
+    let tries = 0
+    const sights = await poll(
+      async () => {
+        const seen = await tasks.look(names)
+        const claimed = [...seen.values()].some(
+          (sight) => sight.form === 'claimed' && sight.ageSeconds < claimedSeconds,
+        )
+        return claimed && tries++ < 50 ? undefined : seen
+      },
+      { everyMs: 20 },
+    )
+    return sights ?? new Map<string, RemoteSight>()
   }
 
   return {
@@ -120,7 +163,11 @@ export function openSshDriver(options: SshDriverOptions): RuntimeDriver & { root
         if (answer?.state === 'failed') return { name, ok: false, error: answer.error }
         const state = stateOf(sights.get(name) ?? { form: 'none' })
         if (state.state === 'unknown')
-          return { name, ok: false, error: new DriverError('infrastructure', `${name} was removed while it was submitted`) }
+          return {
+            name,
+            ok: false,
+            error: new DriverError('infrastructure', `${name} was removed while it was submitted`),
+          }
         return { name, ok: true, externalId: state.externalId }
       })
     },

@@ -1,8 +1,8 @@
 import { randomBytes } from 'node:crypto'
-import { quote, quoteAll } from '../../quote.ts'
+import { quote, quoteAll } from '../../../shell/quote.ts'
 import { DriverError, type Intent } from '../contract/driver.ts'
 import { chunks, parts } from './answers.ts'
-import { stagingDeadlineMs, wordsOf, type RemoteContext } from './context.ts'
+import { stagingDeadlineMs, errorTextOf, type RemoteContext } from './context.ts'
 import {
   checkComparisons,
   listingFormat,
@@ -10,53 +10,76 @@ import {
   parseSums,
   planStaging,
   sumCommands,
-  type Found,
+  type FoundFile,
   type StagingPlan,
 } from './files.ts'
 import { asDriverError } from './site.ts'
 
-/** Digests at this rate at least, or the site is taken for silent. */
+/** Digests at this rate at least; a slower site counts as silent. */
 const slowestBytesPerSecond = 10_000_000
 
-/** Digests of files at the site, by path; `bytes`: how much there is to read. */
-export async function digests({ site, chunkBytes }: RemoteContext, paths: readonly string[], bytes = 0): Promise<Map<string, string>> {
+/** Digests of files at the site, by path; `bytes`: how much to read. */
+export async function digests(
+  { site, chunkBytes }: RemoteContext,
+  paths: readonly string[],
+  bytes = 0,
+): Promise<Map<string, string>> {
   const sums = new Map<string, string>()
   const commands = sumCommands([...new Set(paths)])
   for (const some of chunks(commands, Infinity, (command) => command.length, chunkBytes)) {
     const deadlineMs = stagingDeadlineMs + (bytes / slowestBytesPerSecond) * 1000
-    const { stdout } = await site.run(() => `${some.join(' 2> /dev/null\n')} 2> /dev/null\ntrue`, { deadlineMs })
+    const { stdout } = await site.run(() => `${some.join(' 2> /dev/null\n')} 2> /dev/null\ntrue`, {
+      deadlineMs,
+    })
     for (const [path, sum] of parseSums(stdout.toString())) sums.set(path, sum)
   }
   return sums
 }
 
-/** Which of the staged tasks still need their files, and what is in the folders that they come from. */
+/**
+ * Finds which of the staged tasks still need their files, and the content of their source folders.
+ */
 async function survey(
   { site }: RemoteContext,
   intents: readonly Intent[],
-): Promise<{ filled: Set<string>; known: Set<string>; listings: Map<string, Found[]> }> {
+): Promise<{ filled: Set<string>; known: Set<string>; listings: Map<string, FoundFile[]> }> {
   const sources = [...new Set(intents.flatMap(({ stage }) => stage.map(({ from }) => from)))]
   const boundary = randomBytes(16).toString('hex')
   const asked = intents.map(
     ({ name, directory }) =>
-      `if [ -e ${name}.task ]; then echo 'known ${name}'; elif [ -d ${quote(directory)} ] && [ -n "$(ls -A -- ${quote(directory)})" ]; then echo 'filled ${name}'; fi`,
+      `if [ -e ${name}.task ]; then echo 'known ${name}'; elif [ -d ${quote(directory)} ] && [ -n ` +
+      `"$(ls -A -- ${quote(directory)})" ]; then echo 'filled ${name}'; fi`,
   )
-  const lists = [...chunks(sources, 200)].map((some) => `find ${quoteAll(some)} -printf ${quote(listingFormat)}`)
+  const lists = [...chunks(sources, 200)].map(
+    (some) => `find ${quoteAll(some)} -printf ${quote(listingFormat)}`,
+  )
   const { stdout, stderr } = await site.run(
-    () => `printf '\\n${boundary} tasks\\n'\n${asked.join('\n')}\nprintf '\\n${boundary} files\\n'\n${lists.join('\n')}\ntrue`,
+    () =>
+      `printf '\\n${boundary} tasks\\n'\n${asked.join('\n')}\nprintf '\\n${boundary} ` +
+      `files\\n'\n${lists.join('\n')}\ntrue`,
     { deadlineMs: stagingDeadlineMs },
   )
   const [tasks, files] = parts(stdout, boundary)
   const listings = parseListing(files?.bytes ?? Buffer.alloc(0))
-  // What is not there is told by name later; anything else would leave files out in silence.
-  const trouble = stderr.split('\n').filter((line) => line !== '' && !line.endsWith(': No such file or directory'))
-  if (trouble.length > 0) throw new DriverError('infrastructure', `cannot list what is to be staged: ${wordsOf(trouble.join('\n'))}`)
+  // A later error names missing files; any other trouble here would leave files out in silence.
+  const trouble = stderr
+    .split('\n')
+    .filter((line) => line !== '' && !line.endsWith(': No such file or directory'))
+  if (trouble.length > 0)
+    throw new DriverError(
+      'infrastructure',
+      `cannot list what is to be staged: ${errorTextOf(trouble.join('\n'))}`,
+    )
   const words = (tasks?.bytes.toString() ?? '').split('\n').map((line) => line.split(' '))
-  const are = (word: string): Set<string> => new Set(words.filter(([first]) => first === word).map(([, name = '']) => name))
+  const are = (word: string): Set<string> =>
+    new Set(words.filter(([first]) => first === word).map(([, name = '']) => name))
   return { filled: are('filled'), known: are('known'), listings }
 }
 
-/** How the files of tasks come to them; absent: they are there. `known`: the task has a record already. */
+/**
+ * How the files of tasks are staged; absent: they are there. `known`: the task has a record
+ * already.
+ */
 export async function planAll(
   context: RemoteContext,
   intents: readonly Intent[],
@@ -74,7 +97,9 @@ export async function planAll(
       }
     }
   }
-  const open = [...plans].flatMap(([name, plan]) => (typeof plan === 'object' && 'comparisons' in plan ? [{ name, plan }] : []))
+  const open = [...plans].flatMap(([name, plan]) =>
+    typeof plan === 'object' && 'comparisons' in plan ? [{ name, plan }] : [],
+  )
   const sums = await digests(
     context,
     open.flatMap(({ plan }) => plan.comparisons.flatMap(({ files }) => files)),

@@ -1,69 +1,86 @@
 import { DriverError, type Intent, type LogSlice } from '../contract/driver.ts'
 import { gather } from '../contract/gather.ts'
-import type { SiteShell } from '../../shell.ts'
+import type { SiteShell } from '../../../shell/site-shell.ts'
 import { markCancelled } from './cancelling.ts'
 import { collectTasks, type RemoteCollected } from './collecting.ts'
 import { namesAtOnce, openMemory, supervisor, type RemoteContext, type RemoteOptions } from './context.ts'
 import { followEnds } from './ends.ts'
 import { look, signalMarked } from './looking.ts'
-import { prepareTasks, spaceAt, type Prepared, type Started } from './preparing.ts'
+import { prepareTasks, spaceAt, type PreparedTask, type Started } from './preparing.ts'
 import type { RemoteSight } from './record.ts'
 import { removeTasks } from './removing.ts'
 import { asDriverError, openRemoteSite } from './site.ts'
 import { largestSlice, parseSlice, sliceScript, type SliceRange } from './slice.ts'
 
 /**
- * Tasks at a site that is reached through a `SiteShell`: what every driver of such a site shares. Whoever starts the tasks (`ssh.ts`:
- * at once; `batch`: as a job) prepares them here, makes the site run their supervisor, and reads here what they left behind.
+ * Tasks at a site that is reached through a `SiteShell`: the common part of all drivers of such
+ * sites. The starter of the tasks (`ssh.ts`: at once; `batch`: as a job) prepares them here, makes
+ * the site run their supervisor, and reads their records here.
  *
  * At the site, below `root`:
  * - `bin/<hash>/wrapper`: the supervisor (`wrapper.sh`), installed once per content.
- * - `tasks/NAME.TOKEN.run`: the script of the task (`contract/task-script.ts`), a token per submission, so that no script is ever written over;
- *   `NAME.task`: its record, created exclusively before the start, growing by whole lines; `NAME.out`, `NAME.err`;
- *   `NAME.TOKEN.staged`: what was in the work directory before; `NAME.TOKEN.moved`: how much of it came from where; `NAME.cancel`: somebody asked for its end. A name cancelled before its
- *   start has a record that says so, and never starts.
+ * - `tasks/NAME.TOKEN.run`: the script of the task (`contract/task-script.ts`), a token per
+ *   submission, so that no script is ever overwritten; `NAME.task`: its record, created
+ *   exclusively before the start, growing by whole lines; `NAME.out`, `NAME.err`;
+ *   `NAME.TOKEN.staged`: the content of the work directory before; `NAME.TOKEN.moved`: how much
+ *   of it came from where; `NAME.cancel`: a cancel was requested. A name cancelled before its start
+ *   has a record of that, and never starts.
  * - `ends`: names of ended tasks, appended as they end.
  *
- * Calls that come within some milliseconds share a round trip. Links that break reject with `DriverError` class `unknown` (cause: the
- * `LinkError`); every script can be run again. Times are by this machine's clock, whatever the site's says.
+ * Calls that come within some milliseconds share a round trip. Links that break reject with
+ * `DriverError` class `unknown` (cause: the `LinkError`); every script can be run again. Times are
+ * by this machine's clock, whatever the site's clock shows.
  */
 export interface RemoteTasks {
   readonly shell: SiteShell
-  /** Absolute, at the site; asked once. */
+  /** Absolute, at the site; queried once. */
   root(): Promise<string>
   /**
-   * Makes work directories, stages predecessors' files, writes the scripts; where nothing is to be staged and not even the parent of the work
-   * directory is there, that is left to the task (`packed`). `ready`: the site may run its supervisor. `known`: the name has a record already
+   * Makes work directories, stages predecessors' files, writes the scripts. Where there is nothing
+   * to stage and the parent of the work directory is missing too, the task does that itself
+   * (`packed`). `ready`: the site may run its supervisor. `known`: the name has a record already
    * (it runs, has ended, or was cancelled) and must not be submitted again.
    */
-  prepare(intents: readonly Intent[]): Promise<Map<string, Prepared>>
-  /** The same, and starts them detached. `known` also if somebody else was faster. */
+  prepare(intents: readonly Intent[]): Promise<Map<string, PreparedTask>>
+  /** The same, and starts them detached. `known` also if another worker was faster. */
   start(intents: readonly Intent[]): Promise<Map<string, Started>>
   /**
-   * Words for `sh` at the site that run one prepared task as long as it lasts, with its exit code: for a batch scheduler's job.
-   * `scriptWord` is put in as it is: `'NAME.TOKEN'` as `prepare` gave it, or a variable that holds it (`"$script"`).
+   * The `sh` command at the site that runs one prepared task to its end, with its exit code: for a
+   * batch scheduler's job. `scriptWord` is inserted unchanged: `'NAME.TOKEN'` as `prepare` gave it,
+   * or a variable that holds it (`"$script"`).
    */
   foregroundCommand(scriptWord: string): Promise<string>
   /**
-   * What the records say, and whether the supervisors live; `processes: false` where those run on other machines than the shell's.
-   * Scripts are asked about once the answer is needed by nobody else: any number of names, 1,000 a round trip.
+   * The content of the records, and whether the supervisors live; `processes: false` where those
+   * run on other machines than the shell's. Calls that come close together share a query: any
+   * number of names, 1,000 a round trip.
    */
   look(names: readonly string[], options?: { processes?: boolean }): Promise<Map<string, RemoteSight>>
-  /** Buries names that have no record (they never start); leaves a cancel mark for the others. With `signal`, tells their supervisors. */
+  /**
+   * Buries names that have no record (they never start); leaves a cancel mark for the others. With
+   * `signal`, signals their supervisors.
+   */
   markCancelled(names: readonly string[], graceSeconds: number, options?: { signal?: boolean }): Promise<void>
-  /** Sends a signal to every process that carries the mark of one of the names; answers the names that had any. */
+  /**
+   * Sends a signal to every process that carries the mark of one of the names; returns the names
+   * with any such process.
+   */
   signalMarked(names: readonly string[], signal: 'TERM' | 'KILL'): Promise<Set<string>>
-  /** Everything about an ended name; many at once share their round trips. `unknown` while it has no recorded end. */
+  /**
+   * The full result of an ended name; many calls at once share their round trips. `unknown` while
+   * it has no recorded end.
+   */
   collect(name: string): Promise<RemoteCollected>
   logs(name: string, stream: 'stdout' | 'stderr', range: SliceRange): Promise<LogSlice>
-  /** Work directory and all records. Does not ask whether it runs. */
+  /** Removes work directory and all records. Does not check whether it runs. */
   remove(name: string): Promise<void>
   /**
-   * Calls back promptly with names that ended, from when `stands(true)` was called until `stands(false)`: what ends between is told by
-   * `look`, which is the truth. Goes on by itself when the site is back. The returned function stops it.
+   * Reports ended names promptly, from the call `stands(true)` until `stands(false)`: `look`, which
+   * is the truth, finds the ends in between. Resumes by itself when the site is back. The returned
+   * function stops it.
    */
   readonly onEnds: (ended: (name: string) => void, stands: (now: boolean) => void) => () => void
-  /** Free space and quota of the work directory, in the site's words. */
+  /** Free space and quota of the work directory, in the site's own output. */
   space(): Promise<string>
 }
 
@@ -72,7 +89,9 @@ export type { EndedSight, RemoteSight, StartedSight } from './record.ts'
 
 const defaultChunkBytes = 256 * 1024
 
-/** What was answered; an error stands for its own intent only when others were answered. */
+/**
+ * The answer for each intent; an error counts for its own intent only when others were answered.
+ */
 async function each<Answer>(
   intents: readonly Intent[],
   one: (intent: Intent) => Promise<Answer>,
@@ -90,13 +109,16 @@ async function each<Answer>(
   )
 }
 
-/** Intents that come together are prepared together; one name once. */
-const submitter = (context: RemoteContext, detached: boolean): ((intent: Intent) => Promise<Prepared | Started>) =>
-  gather<Intent, Prepared | Started>(async (intents) => {
+/** Intents that come together are prepared together; each name once. */
+const submitter = (
+  context: RemoteContext,
+  detached: boolean,
+): ((intent: Intent) => Promise<PreparedTask | Started>) =>
+  gather<Intent, PreparedTask | Started>(async (intents) => {
     const one = new Map(intents.map((intent) => [intent.name, intent]))
     const answers = await prepareTasks(context, [...one.values()], detached)
     return new Map(
-      intents.map((intent): [Intent, Prepared | Started | Error] => [
+      intents.map((intent): [Intent, PreparedTask | Started | Error] => [
         intent,
         answers.get(intent.name) ?? new DriverError('unknown', `no answer for ${intent.name}`),
       ]),
@@ -104,7 +126,14 @@ const submitter = (context: RemoteContext, detached: boolean): ((intent: Intent)
   })
 
 export function openRemoteTasks(options: RemoteOptions): RemoteTasks {
-  const { shell, runtime, taskVariable, elsewhere = false, timeoutGraceSeconds = 5, chunkBytes = defaultChunkBytes } = options
+  const {
+    shell,
+    runtime,
+    taskVariable,
+    elsewhere = false,
+    timeoutGraceSeconds = 5,
+    chunkBytes = defaultChunkBytes,
+  } = options
   const site = openRemoteSite(shell, options.root ?? '')
   const context: RemoteContext = {
     ...{ shell, runtime, taskVariable, elsewhere, timeoutGraceSeconds, chunkBytes },
@@ -121,14 +150,16 @@ export function openRemoteTasks(options: RemoteOptions): RemoteTasks {
   return {
     shell,
     root: async () => (await site.facts()).root,
-    prepare: async (intents) => (await each(intents, prepareOne)) as Map<string, Prepared>,
+    prepare: async (intents) => (await each(intents, prepareOne)) as Map<string, PreparedTask>,
     start: async (intents) => (await each(intents, startOne)) as Map<string, Started>,
-    foregroundCommand: async (scriptWord) => `${supervisor(context, await site.facts(), 'foreground')} ${scriptWord}`,
+    foregroundCommand: async (scriptWord) =>
+      `${supervisor(context, await site.facts(), 'foreground')} ${scriptWord}`,
     look: async (names, { processes = true } = {}) => {
       const ask = processes ? lookWith : lookWithout
       return new Map(await Promise.all(names.map(async (name) => [name, await ask(name)] as const)))
     },
-    markCancelled: (names, graceSeconds, { signal = false } = {}) => markCancelled(context, names, graceSeconds, signal),
+    markCancelled: (names, graceSeconds, { signal = false } = {}) =>
+      markCancelled(context, names, graceSeconds, signal),
     signalMarked: (names, signal) => signalMarked(context, names, signal),
     collect,
     async logs(name, stream, range) {

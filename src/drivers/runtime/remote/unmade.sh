@@ -1,4 +1,5 @@
-# see NAME PARENT: `known NAME` where the task has a record, `free NAME` where not even the parent of its work directory is there.
+# see NAME PARENT: `known NAME` where the task has a record, `free NAME` where even the parent of
+# its work directory is missing.
 see() {
   if [ -e "$1.task" ]; then
     echo "known $1"

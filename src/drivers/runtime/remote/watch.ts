@@ -1,54 +1,65 @@
+import { openBackoff } from '../../../pacing/backoff.ts'
+
 export interface RemoteWatch {
   watch: (names: readonly string[], onEnd: (name: string) => void) => () => void
-  /** Opens the stream of ends, if it is not open yet; resolves when it stands, or will not soon. */
+  /**
+   * Opens the stream of ends, if it is not open yet; resolves when it stands, or will not stand
+   * soon.
+   */
   ready: () => Promise<void>
-  /** Names whose start we saw while the stream stood: their end comes by it. */
+  /** Names that started while the stream stood: it will report their end. */
   expect: (names: readonly string[]) => void
-  /** Nobody will ask for these again. */
+  /** These names are not awaited any more. */
   forget: (name: string) => void
   close: () => void
 }
 
-/** How long a submit waits for the stream of ends at the first time: what it saves is one look. */
+/** How long the first submit waits for the stream of ends, which saves one look. */
 const streamPatienceMs = 500
-/** Without a stream the looks are what is prompt. */
+/** Without a stream the looks have to be prompt. */
 const withoutStreamMs = 1000
 const silentMostMs = 30_000
-/** A stream without tasks to wait for is closed after this: it takes one of the few channels of its login, and drivers outlive their runs. */
+/**
+ * A stream without awaited tasks is closed after this time: it takes one of the few channels of its
+ * login, and drivers outlive their runs.
+ */
 const idleMs = 2_000
-/** Ends that nobody waited for when they were told; the oldest are forgotten. */
+/** Ends that were reported before a caller waited for them; the oldest are forgotten. */
 const toldKept = 50_000
 
 /**
- * Waits for many tasks: a stream tells ends as they come, a look at all names every `pollMilliseconds` is the truth, and a look at new
- * names whose end the stream could have told before. A site that does not answer is asked less and less often, and nothing is made of it.
+ * Waits for many tasks. A stream reports ends as they come. A look at all names every
+ * `pollMilliseconds` is the truth. A look at new names finds ends that the stream reported before.
+ * A site that does not answer is queried less and less often, and its silence has no effect.
  */
 export function openRemoteWatch(options: {
-  /** Those of the names that are over. */
+  /** Returns the names that are over. */
   look: (names: readonly string[]) => Promise<readonly string[]>
   follow: (ended: (name: string) => void, stands: (now: boolean) => void) => () => void
   pollMilliseconds: number
 }): RemoteWatch {
   const waiting = new Map<string, Set<(name: string) => void>>()
   const expected = new Set<string>()
-  const told = new Set<string>()
+  const announced = new Set<string>()
   let standing = false
-  /** The stream that is open. */
+  /** The open stream. */
   let stream: { stop?: () => void } | undefined
   let idle: NodeJS.Timeout | undefined
   const stood: (() => void)[] = []
   let closed = false
   let poll: NodeJS.Timeout | undefined
   let looking = false
-  let silent = 0
+  const silences = openBackoff({ firstMs: 2 * withoutStreamMs, longestMs: silentMostMs })
+  /** The least pause before the next look, while the site does not answer. */
+  let silentMs = 0
 
   const end = (name: string): void => {
     const callbacks = waiting.get(name)
     expected.delete(name)
     if (callbacks === undefined) {
-      told.add(name)
-      const [oldest] = told
-      if (told.size > toldKept && oldest !== undefined) told.delete(oldest)
+      announced.add(name)
+      const [oldest] = announced
+      if (announced.size > toldKept && oldest !== undefined) announced.delete(oldest)
       return
     }
     waiting.delete(name)
@@ -60,9 +71,10 @@ export function openRemoteWatch(options: {
     if (names.length === 0) return
     try {
       for (const name of await options.look(names)) if (waiting.has(name)) end(name)
-      silent = 0
+      silences.reset()
+      silentMs = 0
     } catch {
-      silent++
+      silentMs = silences.next()
     }
   }
   const lookAtAll = async (): Promise<void> => {
@@ -73,25 +85,24 @@ export function openRemoteWatch(options: {
     looking = false
     pollLater()
   }
+  // A timer by hand: it stands only while names are awaited, and a stream that stands or falls
+  // changes its length.
   const pollLater = (): void => {
     if (closed || waiting.size === 0 || looking) return
     const every = standing ? options.pollMilliseconds : Math.min(options.pollMilliseconds, withoutStreamMs)
-    poll ??= setTimeout(
-      () => void lookAtAll(),
-      Math.max(every, Math.min(silentMostMs, every * 2 ** Math.min(silent, 10)) * Number(silent > 0)),
-    )
+    poll ??= setTimeout(() => void lookAtAll(), Math.max(every, silentMs))
   }
   const open = (): void => {
     if (closed || stream !== undefined) return
     const own: { stop?: () => void } = {}
     stream = own
     own.stop = options.follow(end, (now) => {
-      // A stream that was closed says so later, when another may stand.
+      // A closed stream reports that later, when another may stand.
       if (stream !== own) return
       standing = now
       if (now) for (const resolve of stood.splice(0)) resolve()
       else expected.clear()
-      // What ended while no stream stood.
+      // Finds tasks that ended while no stream stood.
       void lookAt([...waiting.keys()])
     })
   }
@@ -128,19 +139,19 @@ export function openRemoteWatch(options: {
       if (standing) for (const name of names) expected.add(name)
     },
     forget(name) {
-      told.delete(name)
+      announced.delete(name)
       expected.delete(name)
     },
     watch(names, onEnd) {
       open()
       const callback = (name: string): void => onEnd(name)
-      const over = names.filter((name) => told.delete(name))
+      const over = names.filter((name) => announced.delete(name))
       for (const name of names) {
         const callbacks = waiting.get(name)
         if (callbacks === undefined) waiting.set(name, new Set([callback]))
         else callbacks.add(callback)
       }
-      // Never within the call that asks.
+      // Never within the adding call.
       setImmediate(() => {
         for (const name of over) end(name)
         void lookAt(names.filter((name) => waiting.has(name) && !expected.has(name)))

@@ -1,31 +1,42 @@
-# What supervises tasks at a site: POSIX `sh` (dash, bash, busybox) with env, setsid, sleep and rm of any Linux, GNU grep, and /proc.
-# One supervisor a task, a fork of the shell that was started for the whole batch.
+# The supervisor of tasks at a site: POSIX `sh` (dash, bash, busybox) with env, setsid, sleep and rm
+# of any Linux, GNU grep, and /proc. One supervisor a task, a fork of the shell that was started for
+# the whole batch.
 #
-# Arguments: `detached` or `foreground`; the folder of records; the variable that marks processes; how often the kernel had killed for
-# memory; GNU time or ''; options of env or ''; `date` or ''; `cgroups` where tasks are to have their own, or ''; then scripts: `NAME.TOKEN`
-# is the script `NAME.TOKEN.run` of task NAME.
+# Arguments: `detached` or `foreground`; the folder of records; the variable that marks processes;
+# the kernel's count of kills for memory; GNU time or ''; options of env or ''; `date` or '';
+# `cgroups` where each task should have its own, or ''; then scripts: `NAME.TOKEN` is the script
+# `NAME.TOKEN.run` of task NAME.
 #
-# It answers `started NAME PID`, `known NAME`, `failed NAME WORDS` or, where no trial helps, `refused NAME WORDS`; the end of its output says that all have answered. A record
-# (`NAME.task`) is created exclusively and grows by lines:
+# It prints `started NAME PID`, `known NAME`, `failed NAME WORDS` or, where no retry helps, `refused
+# NAME WORDS`; its output ends when it has answered for all. A record (`NAME.task`) is created
+# exclusively and grows by lines:
 #
 #     start SCRIPT PID BIRTH BOOT NODE UPTIME DATE     DATE is `-` unless asked for
-#     limits cgroup FOLDER                             what holds its memory and processors: a line for each of its cgroups,
-#     limits rlimit                                    or RLIMIT_DATA of each process, or nothing (`none`); the last kind counts
+#     limits cgroup FOLDER                             what holds its memory and processors: a line for each of
+#                                                      its cgroups,
+#     limits rlimit                                    or RLIMIT_DATA of each process, or nothing (`none`); the
+#                                                      last kind counts
 #     task PID                                         leader of the task's session
 #     peak KIB                                         by GNU time
-#     0m0.010000s 0m0.000000s                          twice: `times` of this shell, and of the task with its descendants
-#     exit CODE REASON UPTIME .                        complete with its point only; SIGNAL lines of GNU time tell 143 from SIGTERM
+#     0m0.010000s 0m0.000000s                          twice: `times` of this shell, and of the task with its
+#                                                      descendants
+#     exit CODE REASON UPTIME .                        complete with its point only; SIGNAL lines of GNU time
+#                                                      distinguish 143 from SIGTERM
 #
-# UPTIME is /proc/uptime in hundredths of a second: no clock that can be set. A task costs two forks and three execs (setsid, env, the
-# program), about 2 ms of processor time; under GNU time one fork and two execs more, in a cgroup of its own one of each.
+# UPTIME is /proc/uptime in hundredths of a second: no clock that can be set. A task costs two forks
+# and three execs (setsid, env, the program), about 2 ms of processor time; under GNU time one fork
+# and two execs more, in a cgroup of its own one of each.
 #
-# `wait` is cut short by a trapped signal and then says 128 + its number: 138 is USR1, of the timer, 140 is USR2, of whoever cancels
-# (`NAME.cancel` holds the grace in hundredths). What has the mark in its environment when the first process ends, or is left of its process group, is killed before the exit is
-# recorded: nothing of an attempt lives beside the next one. A process that left the group and cleared its environment is not found.
-# The exit is repeated until the disk takes it; as the record is a block already, a full disk has room for it.
+# A trapped signal interrupts `wait`, which then returns 128 + its number: 138 is USR1, from the
+# timer; 140 is USR2, from a cancel (`NAME.cancel` holds the grace in hundredths). When the first
+# process ends, the supervisor kills all processes with the mark in their environment and the rest
+# of the process group before it records the exit: nothing of an attempt lives beside the next one.
+# A process that left the group and cleared its environment is not found. The exit is written again
+# until the disk accepts it; as the record is a block already, a full disk has room for it.
 #
-# Where the account may make cgroups (of its own one, or of one above it, that was given to it; or of one that its lingering systemd gives), a
-# task has its own: nobody leaves it by leaving the group, and a kill for memory is counted there. Its folder is `orrery.NAME.TOKEN`, and goes
+# Where the account may make cgroups (in its own one, in a delegated one above it, or in one that
+# its lingering systemd provides), a task has its own: a process cannot leave it by leaving the
+# process group, and it counts kills for memory. Its folder is `orrery.NAME.TOKEN`, and is removed
 # before the end is recorded.
 # shellcheck disable=SC2016 # what is quoted for another shell is expanded there
 set -C
@@ -37,7 +48,7 @@ shift 8
 cd "$tasks" || exit 97
 read -r boot < /proc/sys/kernel/random/boot_id
 read -r node < /proc/sys/kernel/hostname
-# Which GPUs are the job's, as its scheduler says it, goes to the task before its own variables.
+# The job's GPUs, from its scheduler's variables, go to the task before its own variables.
 for each in CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK SLURM_JOB_GPUS; do
   eval "line=\${$each-}"
   case $line in '' | *[!A-Za-z0-9,.:/_-]*) ;; *) signals="$signals $each=$line" ;; esac
@@ -49,7 +60,8 @@ now() {
   up=${up%.*}${up#*.} up=${up#0} up=${up#0}
 }
 
-# Words of /proc/PID/stat behind the command: state, parent, group, session … the 20th is the start.
+# Fields of /proc/PID/stat behind the command: state, parent, group, session … the 20th is the
+# start.
 facts() {
   state= group= birth=
   { read -r line < "/proc/$1/stat"; } 2>/dev/null || return
@@ -63,7 +75,7 @@ facts() {
   birth=$2
 }
 
-# Gives the task's cgroup its limits; without those of memory it is none.
+# Sets the limits of the task's cgroup; without the memory limits the task has none.
 bound() {
   if [ -e "$cgroup/memory.max" ]; then
     [ "$bytes" -eq 0 ] || echo "$bytes" >| "$cgroup/memory.max" || return
@@ -71,7 +83,8 @@ bound() {
     [ ! -e "$cgroup/cpu.max" ] || echo "$((cores * 100000)) 100000" >| "$cgroup/cpu.max"
   else
     [ "$bytes" -eq 0 ] || echo "$bytes" >| "$cgroup/memory.limit_in_bytes" || return
-    [ "$bytes" -eq 0 ] || [ ! -e "$cgroup/memory.memsw.limit_in_bytes" ] || echo "$bytes" >| "$cgroup/memory.memsw.limit_in_bytes"
+    [ "$bytes" -eq 0 ] || [ ! -e "$cgroup/memory.memsw.limit_in_bytes" ] ||
+      echo "$bytes" >| "$cgroup/memory.memsw.limit_in_bytes"
     for each in "$processor" "$cgroup"; do
       [ ! -e "$each/cpu.cfs_quota_us" ] || echo "$((cores * 100000))" >| "$each/cpu.cfs_quota_us"
     done
@@ -95,11 +108,16 @@ leader() {
 
 also() { case "$found " in *" $1 "*) ;; *) found="$found $1" ;; esac; }
 
-# Live processes with the mark or in the cgroup, in found. Within two seconds process ids cannot have come round: if few were given since
-# the start, only those are looked at, and mostly none lives. In a cgroup only who was moved out of it has to be found by its mark. Elsewhere
-# who becomes another program has no environment at that moment (a tenth of a millisecond): one read tells of each whether it has any, and those
-# without that may be the task's (born since, no threads of the kernel) are looked at again, and all where one of them has ended, perhaps
-# after it had started another. Of 500 processes the first takes 5 ms, the second 20.
+# Live processes with the mark or in the cgroup, in found. Within two seconds process ids cannot
+# wrap around: if few were assigned since the start, only those are read, and mostly none lives. In
+# a cgroup only a process that was moved out of it has to be found by its mark. Elsewhere a process
+# has no environment for a moment during an exec (a tenth of a millisecond): one read shows for each
+# whether it has any. Those without one may be the task's (born since, no kernel threads) and are
+# read again, 20 times at most, as a read that a busy machine interrupts shows none of a process that
+# has become another program meanwhile; and all are read again where one of them has ended, perhaps
+# after it had started another. With 500 processes the first takes 5 ms, the second 20. One that has
+# no command line either is in the middle of an exec, where it may be left for a while: it is waited
+# for up to a second.
 marked() {
   found= candidates='/proc/[0-9]*/environ'
   [ -z "$cgroup" ] || while read -r each; do
@@ -126,7 +144,7 @@ marked() {
   fi
   all=$candidates tries=0
   while :; do
-    becoming= again= tries=$((tries + 1))
+    becoming= again= most=20 tries=$((tries + 1))
     set -f
     IFS='
 '
@@ -150,19 +168,24 @@ marked() {
       [ ! -O "/proc/$each" ] || [ ! -e "/proc/$each/exe" ] || facts "$each"
       case $state in
         '' | Z | X) [ "$candidates" = "$all" ] || again=$all ;;
-        *) [ "$birth" -lt $((began - 100)) ] || becoming="$becoming /proc/$each/environ" ;;
+        *)
+          [ "$birth" -ge $((began - 100)) ] || continue
+          becoming="$becoming /proc/$each/environ"
+          grep -aqse '[ -~]' "/proc/$each/cmdline" || most=100 ;;
       esac
     done
     candidates=${again:-$becoming}
-    [ -n "$candidates" ] && [ "$tries" -lt 5 ] || return 0
+    [ -n "$candidates" ] && [ "$tries" -lt "$most" ] || return 0
     sleep 0.01
   done
 }
 
-# A signal to the group, then to what else is the task's.
+# Sends a signal to the group, then to the task's other processes.
 tell() {
   leader
-  if [ "$1" = KILL ] && [ -n "$cgroup" ] && [ -w "$cgroup/cgroup.kill" ]; then echo 1 >| "$cgroup/cgroup.kill"; fi 2>/dev/null
+  if [ "$1" = KILL ] && [ -n "$cgroup" ] && [ -w "$cgroup/cgroup.kill" ]; then
+    echo 1 >| "$cgroup/cgroup.kill"
+  fi 2>/dev/null
   [ -n "$task" ] && kill -s "$1" -- "-$task" 2>/dev/null
   marked
   for each in $found; do
@@ -171,7 +194,7 @@ tell() {
   done
 }
 
-# Whether anything is left; zombies that nobody reaps are not.
+# Whether any process is left; unreaped zombies do not count.
 remains() {
   leader
   if [ -n "$task" ] && kill -s 0 -- "-$task" 2>/dev/null &&
@@ -203,13 +226,14 @@ wake_after() {
   timer=$!
 }
 
-# Why it was woken: the first reason counts, politely; when the grace is over, by force.
+# Why it was woken: the first reason counts, and the end is polite; when the grace is over, it is
+# forced.
 attend() {
   now
   if [ -z "$reason" ]; then
     if [ -n "$asked" ] || { [ -n "$stopped" ] && [ -e "$name.cancel" ]; }; then
       reason=cancelled
-      # Not there on a full disk.
+      # Empty on a full disk.
       [ -s "$name.cancel" ] && read -r grace < "$name.cancel"
     elif [ -n "$stopped" ]; then
       reason=stopped
@@ -225,7 +249,8 @@ attend() {
   [ "$up" -ge "$forced" ] && tell KILL
 }
 
-# Into the cgroups, as the process that becomes the task; GNU time stays outside, to live on when all that is in there is killed.
+# Enters the cgroups, as the process that becomes the task; GNU time stays outside, so that it
+# survives when all processes inside are killed.
 enter='
 held=$cgroup
 for each in "$cgroup" "$processor"; do
@@ -258,14 +283,17 @@ perform() {
 
 supervise() {
   script=$1 name=${1%%.*}
-  # Nobody may be there to read the answer any more.
+  # The reader of the answer may be gone.
   trap '' PIPE
   reason= woken= stopped= asked= timer= task= forced=0 date=-
-  { { read -r line; read -r line word limit word grace word memory word bytes word cores word must; } < "$script.run"; } 2> /dev/null || {
+  { {
+    read -r line
+    read -r line word limit word grace word memory word bytes word cores word must
+  } < "$script.run"; } 2> /dev/null || {
     echo "failed $name has no script"
     return 0
   }
-  # Many answer through one pipe at once: each with one line, at one go.
+  # Many supervisors answer through one pipe at once: each with one line, in one write.
   if ! command exec 3> "$name.task"; then
     if [ -e "$name.task" ]; then
       echo "known $name"
@@ -292,7 +320,8 @@ supervise() {
   [ -z "$cgroup" ] || { [ "${cores:-0}" -gt 0 ] && bound 2>/dev/null; } || release
   if [ "$must" = cgroup ] && [ -z "$cgroup" ]; then
     rm -f -- "$name.task"
-    echo "refused $name memoryLimit is cgroup, and this account cannot make one here; use rlimit or none, or give the account cgroups"
+    remedy='use rlimit or none, or give the account cgroups'
+    echo "refused $name memoryLimit is cgroup, and this account cannot make one here; $remedy"
     return 0
   fi
   for each in "$cgroup" "$processor"; do
@@ -312,7 +341,7 @@ supervise() {
   [ "$limit" -gt 0 ] && wake_after "$limit"
   wait "$job"
   code=$?
-  # Who ends a whole job tells its processes one after the other: ours may be the last.
+  # A kill of a whole job signals its processes one after the other: ours may be the last.
   [ "$mode" = foreground ] && [ -z "$woken" ] && [ "$code" -eq 143 ] && sleep 0.5
   while [ -n "$woken" ]; do
     woken=

@@ -1,5 +1,5 @@
-import { readProgram } from '../../program.ts'
+import { readProgram } from '../../../shell/program.ts'
 import { cgroupFunctions } from '../contract/cgroups.ts'
 
-/** What supervises tasks at a site (`wrapper.sh`), installed there once per content. */
+/** The supervisor of tasks at a site (`wrapper.sh`), installed there once per content. */
 export const wrapper = `${cgroupFunctions}${readProgram(import.meta.dirname, 'wrapper.sh')}`

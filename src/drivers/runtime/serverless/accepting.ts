@@ -15,20 +15,39 @@ const makeDirectory = (path: string): void => {
     throw new DriverError('infrastructure', `${path} is no folder of our own: others may enter it`)
 }
 
-/** Writes a call down before it is made, with its files; one that has a record stays as it is. @throws DriverError */
+/**
+ * Records a call before it is made, with its files; a call with a record stays unchanged.
+ * @throws DriverError
+ */
 export async function acceptCall(site: FunctionSite, intent: Intent): Promise<void> {
   const { calls, options } = site
-  const { name, directory, argv, environment, workingDirectory, expectedOutputs, timeoutSeconds, memoryBytes } = intent
+  const {
+    name,
+    directory,
+    argv,
+    environment,
+    workingDirectory,
+    expectedOutputs,
+    timeoutSeconds,
+    memoryBytes,
+  } = intent
   checkIntent(intent)
   const { configuration } = site.settings()
-  const problems = serverlessProblems({ timeoutSeconds, memoryBytes, gpus: intent.gpus ?? 0 }, configuration).filter(
-    ({ severity }) => severity === 'error',
-  )
-  if (problems.length > 0) throw new DriverError('refused', problems.map(({ path, message }) => `${path} ${message}`).join('; '))
+  const problems = serverlessProblems(
+    { timeoutSeconds, memoryBytes, gpus: intent.gpus ?? 0 },
+    configuration,
+  ).filter(({ severity }) => severity === 'error')
+  if (problems.length > 0)
+    throw new DriverError('refused', problems.map(({ path, message }) => `${path} ${message}`).join('; '))
   if (calls.record(name) !== undefined) return
   const isStarted = (): boolean => calls.record(name) !== undefined
   if (intent.stage.length > 0)
-    await stage(directory, intent.stage, (files) => writeStagedFiles(calls.path(name, 'staged'), files), isStarted)
+    await stage(
+      directory,
+      intent.stage,
+      (files) => writeStagedFiles(calls.path(name, 'staged'), files),
+      isStarted,
+    )
   makeDirectory(directory)
   const staged = calls.staged(name)
   const bytes = inlineBytes(staged) + requestBytes({ argv, environment, expectedOutputs })
@@ -36,7 +55,9 @@ export async function acceptCall(site: FunctionSite, intent: Intent): Promise<vo
     await rm(directory, { recursive: true, force: true })
     throw new DriverError(
       'refused',
-      `the request would have ${bytes} bytes (${staged.length} input files among them), and the platform takes ${configuration.payloadLimitBytes} (payloadLimitBytes); give publicBaseUrl, so that inputs are read by reference, or plan the activity elsewhere`,
+      `the request would have ${bytes} bytes (${staged.length} input files among them), and the ` +
+        `platform takes ${configuration.payloadLimitBytes} (payloadLimitBytes); give publicBaseUrl, so ` +
+        'that inputs are read by reference, or plan the activity elsewhere',
     )
   }
   calls.accept(name, {

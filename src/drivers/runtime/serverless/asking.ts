@@ -3,24 +3,34 @@ import { DriverError } from '../contract/driver.ts'
 import { messageOf } from '../contract/errno.ts'
 import { clock, troubleOf, type FunctionSite } from './site.ts'
 
-/** A credential is opened again after this: each opening is recorded, and calls may be many. */
+/**
+ * A credential is opened again after this time: each opening is recorded, and calls may be many.
+ */
 const credentialSeconds = 60
 
-/** Sends bytes to the function of a runtime; rejects in the words of its platform. */
+/** Sends bytes to the function of a runtime; rejects with its platform's message. */
 export type Ask = (
   name: string,
   body: Buffer,
-  more: { deadlineSeconds: number; signal?: AbortSignal; asynchronous?: boolean; callbackUrl?: string | undefined; onSent?: () => void },
+  more: {
+    deadlineSeconds: number
+    signal?: AbortSignal
+    asynchronous?: boolean
+    callbackUrl?: string | undefined
+    onSent?: () => void
+  },
 ) => Promise<FunctionResponse>
 
 export const cancelBody = (name: string, seconds: number): Buffer =>
   Buffer.from(JSON.stringify({ schemaVersion: 1, name, cancel: true, graceSeconds: seconds }))
-export const pollBody = (name: string): Buffer => Buffer.from(JSON.stringify({ schemaVersion: 1, name, poll: true }))
+export const pollBody = (name: string): Buffer =>
+  Buffer.from(JSON.stringify({ schemaVersion: 1, name, poll: true }))
 
 export function openAsking({ options, settings }: FunctionSite): Ask {
   let opened: { credential: Promise<FunctionCredential>; at: number } | undefined
   const credentialOf = async (open: () => Promise<FunctionCredential>): Promise<FunctionCredential> => {
-    if (opened === undefined || clock() > opened.at + credentialSeconds) opened = { credential: open(), at: clock() }
+    if (opened === undefined || clock() > opened.at + credentialSeconds)
+      opened = { credential: open(), at: clock() }
     const { credential } = opened
     try {
       return await credential
@@ -44,7 +54,8 @@ export function openAsking({ options, settings }: FunctionSite): Ask {
       return await options.invoke(target, { ...request, credential: given })
     } catch (error) {
       if (troubleOf(error).trouble !== 'login') throw error
-      // It may have been replaced since it was opened; another call may have opened it again already.
+      // It may have been replaced since it was opened; another call may have opened it again
+      // already.
       if ((await opened?.credential.catch(() => undefined)) === given) opened = undefined
       return options.invoke(target, { ...request, credential: await credentialOf(credential) })
     }

@@ -22,13 +22,16 @@ import type { CallAnswer } from './protocol.ts'
 import type { StagedFile } from '../local/staging.ts'
 
 /**
- * What is known of calls, so that any process of this machine can go on with them: `NAME.call`, its record; `NAME.answer`, a large answer until
- * it is applied; `NAME.cancel` if somebody asked for its end; `NAME.staged`; `NAME.out` and `NAME.err` if it wrote something; `NAME.outputs/`,
- * what the function uploads.
+ * The records of calls, with which any process of this machine can go on: `NAME.call`, its record;
+ * `NAME.answer`, a large answer until it is applied; `NAME.cancel` if a cancel was requested;
+ * `NAME.staged`; `NAME.out` and `NAME.err` if it wrote something; `NAME.outputs/`, the function's
+ * uploads.
  *
- * The record is made exclusively, with what is to be done or that it never will be, and grows by lines: who attends to it, when it was sent,
- * the answer, the end. Of each claim, of answers and of ends the first line counts, so answering twice changes nothing. A line begins on a new
- * line, whatever a crash has left before it; one that cannot be read is not there. One file, because a new inode on a disk in use costs up to 0.9 ms.
+ * The record is created exclusively, with the call's facts or its burial, and grows by lines: its
+ * attendant, the time of sending, the answer, the end. The first line of each claim, of answers and
+ * of ends counts, so a second answer changes nothing. Each entry begins on a new line, whatever a
+ * crash has left before it; an unreadable line does not count. One file, because a new inode on a
+ * disk in use costs up to 0.9 ms.
  */
 export interface CallFacts {
   directory: string
@@ -40,7 +43,7 @@ export interface CallFacts {
   memoryBytes: number
   /** Seconds since epoch. */
   submittedAt: number
-  /** Folders that its files were staged from, in the intent's order. */
+  /** The source folders of its staged files, in the intent's order. */
   sources?: readonly string[]
 }
 
@@ -76,21 +79,21 @@ export interface Attendant {
 
 type Part = 'call' | 'cancel' | 'answer' | 'staged' | 'out' | 'err' | 'outputs'
 
-export interface Calls {
+export interface CallRecords {
   readonly root: string
   path(name: string, part: Part): string
   record(name: string): CallRecord | undefined
   /** False if there is a record already. */
   accept(name: string, facts: CallFacts): boolean
-  /** Makes sure that the call is never made. False if it has a record already. */
+  /** Ensures that the call is never made. False if it has a record already. */
   bury(name: string): boolean
-  /** Whether this driver attends to the call from now on: nobody else that lives does. */
+  /** Makes this driver the call's attendant, unless another living driver is. */
   claim(name: string, attendant: Attendant): boolean
   release(name: string, attendant: Attendant): void
-  /** When it was given to the platform first. */
+  /** When it was first sent to the platform. */
   sentAt(name: string): number | undefined
   markSent(name: string, at: number): void
-  /** It is known not to have been taken. */
+  /** The platform certainly did not take it. */
   unmarkSent(name: string): void
   askToStop(name: string, graceSeconds: number): void
   stopAsked(name: string): boolean
@@ -99,28 +102,32 @@ export interface Calls {
   /** False if there is one already. */
   keepAnswer(name: string, answer: KeptAnswer): Promise<boolean>
   end(name: string): CallEnd | undefined
-  /** The first one stays. */
+  /** The first end stays. */
   keepEnd(name: string, end: CallEnd): void
   staged(name: string): StagedFile[]
-  /** Where the parts of an uploaded output are gathered. */
+  /** The file that gathers the parts of an uploaded output. */
   uploadOf(name: string, path: string): string
-  /** Writes a part of an output; writing it again changes nothing. */
+  /** Writes a part of an output; a repeat changes nothing. */
   saveUpload(name: string, path: string, offset: number, bytes: Buffer): Promise<void>
   saveLog(name: string, part: 'out' | 'err', bytes: Buffer): void
-  readLog(name: string, part: 'out' | 'err', range: { offset: number; limit: number } | { tail: number }): LogSlice
+  readLog(
+    name: string,
+    part: 'out' | 'err',
+    range: { offset: number; limit: number } | { tail: number },
+  ): LogSlice
   forget(name: string): void
 }
 
 /** As in `Intent.name`: safe as a file name. */
 export const isCallName = (name: string): boolean => /^[a-z0-9-]{1,63}$/.test(name)
 
-/** A larger answer has a file, which goes when it is applied. */
+/** A larger answer has a file, which is removed when it is applied. */
 const largestLine = 16 * 1024
 const viewsKept = 10_000
 
 const draftOf = (path: string): string => `${path}.${process.pid}-${randomBytes(4).toString('hex')}`
 
-/** Makes the file with all its content, or leaves the one that is there: false. */
+/** Creates the file with all its content, or leaves the existing one: false. */
 const writeOnce = (path: string, text: string): boolean => {
   const draft = draftOf(path)
   writeFileSync(draft, text, { mode: 0o600 })
@@ -135,7 +142,7 @@ const writeOnce = (path: string, text: string): boolean => {
   }
 }
 
-/** A record, read. */
+/** A parsed record. */
 interface View {
   record: CallRecord | undefined
   claims: number
@@ -153,7 +160,14 @@ type Line =
   | { end: CallEnd }
 
 const parse = (text: string): View => {
-  const view: View = { record: undefined, claims: 0, by: null, sentAt: undefined, answer: undefined, end: undefined }
+  const view: View = {
+    record: undefined,
+    claims: 0,
+    by: null,
+    sentAt: undefined,
+    answer: undefined,
+    end: undefined,
+  }
   for (const written of text.split('\n')) {
     if (written === '') continue
     let line: Line
@@ -174,9 +188,9 @@ const parse = (text: string): View => {
   return view
 }
 
-export const openCalls = (root: string): Calls => {
-  const path: Calls['path'] = (name, part) => join(root, `${name}.${part}`)
-  /** Records only grow: one of the same size says the same. */
+export const openCalls = (root: string): CallRecords => {
+  const path: CallRecords['path'] = (name, part) => join(root, `${name}.${part}`)
+  /** Records only grow: one of the same size has the same content. */
   const views = new Map<string, { size: number; inode: number; view: View }>()
 
   const look = (name: string): View | undefined => {
@@ -188,7 +202,7 @@ export const openCalls = (root: string): Calls => {
       const text = readFileSync(path(name, 'call'), 'utf8')
       const view = parse(text)
       if (views.size >= viewsKept) views.clear()
-      // What grew while it was read is read again.
+      // A record that grew during the read is read again.
       views.set(name, { size: facts.size, inode: facts.ino, view })
       return view
     } catch (error) {
@@ -256,7 +270,13 @@ export const openCalls = (root: string): Calls => {
     },
     async keepAnswer(name, answer) {
       const view = look(name)
-      if (view === undefined || view.answer !== undefined || view.end !== undefined || existsSync(path(name, 'answer'))) return false
+      if (
+        view === undefined ||
+        view.answer !== undefined ||
+        view.end !== undefined ||
+        existsSync(path(name, 'answer'))
+      )
+        return false
       const text = JSON.stringify(answer)
       if (text.length <= largestLine) {
         const line: Line = { answer }
@@ -279,7 +299,7 @@ export const openCalls = (root: string): Calls => {
     keepEnd(name, end) {
       if (look(name)?.end !== undefined) return
       add(name, { end })
-      // Contents of outputs are in the work directory now.
+      // The contents of outputs are in the work directory now.
       if (existsSync(path(name, 'answer'))) rmSync(path(name, 'answer'), { force: true })
       if (existsSync(path(name, 'outputs'))) rmSync(path(name, 'outputs'), { recursive: true, force: true })
     },
@@ -290,7 +310,11 @@ export const openCalls = (root: string): Calls => {
     uploadOf: (name, output) => join(path(name, 'outputs'), hash('sha256', output)),
     async saveUpload(name, output, offset, bytes) {
       mkdirSync(path(name, 'outputs'), { recursive: true, mode: 0o700 })
-      const file = await open(join(path(name, 'outputs'), hash('sha256', output)), constants.O_WRONLY | constants.O_CREAT, 0o600)
+      const file = await open(
+        join(path(name, 'outputs'), hash('sha256', output)),
+        constants.O_WRONLY | constants.O_CREAT,
+        0o600,
+      )
       try {
         await file.write(bytes, 0, bytes.length, offset)
       } finally {
@@ -309,6 +333,6 @@ export const openCalls = (root: string): Calls => {
   }
 }
 
-/** Bytes of an uploaded output so far; 0 where nothing came. */
-export const uploadedBytes = (calls: Calls, name: string, path: string): number =>
+/** Bytes of an uploaded output so far; 0 without an upload. */
+export const uploadedBytes = (calls: CallRecords, name: string, path: string): number =>
   statSync(calls.uploadOf(name, path), { throwIfNoEntry: false })?.size ?? 0

@@ -1,49 +1,67 @@
-import { setTimeout as sleep } from 'node:timers/promises'
+import { poll } from '../../../pacing/poll.ts'
 import { DriverError } from '../contract/driver.ts'
 import { cancelBody, type Ask } from './asking.ts'
 import { endUnanswered, keep, settle } from './ends.ts'
 import { readAnswer } from './protocol.ts'
-import { clock, shortDeadlineSeconds, troubleOf, type FunctionSite } from './site.ts'
+import { shortDeadlineSeconds, troubleOf, type FunctionSite } from './site.ts'
 
-/** Troubles after which the function may still be told. */
+/** Troubles after which the cancel may still reach the function. */
 const passing = ['unreachable', 'busy', 'cut', 'failed', 'unknown']
 
-/** Asks the function once: true when the call has an end by it. */
-async function tell(site: FunctionSite, ask: Ask, name: string, { grace, until }: { grace: number; until: number }): Promise<boolean> {
+/** Whether a cancel ended the call. If not, why the function could not be asked, if that is so. */
+type Cancelled = { over: true } | { over: false; error?: { message: string; cause: unknown } }
+
+/** Sends one cancel to the function. */
+async function sendCancel(site: FunctionSite, ask: Ask, name: string, grace: number): Promise<Cancelled> {
   const { calls } = site
   try {
-    const response = await ask(name, cancelBody(name, grace), { deadlineSeconds: grace + shortDeadlineSeconds })
-    const said = response.status === 202 ? 'running' : readAnswer(name, response.body)
-    if (said === 'unknown') {
+    const response = await ask(name, cancelBody(name, grace), {
+      deadlineSeconds: grace + shortDeadlineSeconds,
+    })
+    const answer = response.status === 202 ? 'running' : readAnswer(name, response.body)
+    if (answer === 'running') return { over: false }
+    if (answer === 'unknown') {
       endUnanswered(calls, name, 'cancelled')
-      return true
+      return { over: true }
     }
-    // What it kept is settled at the next turn, at once.
-    if (said !== 'running') return await keep(calls, name, said, response).then(() => false)
+    // The next round settles the kept answer.
+    await keep(calls, name, answer, response)
+    return { over: false }
   } catch (error) {
     const { trouble, message } = troubleOf(error)
     if (!passing.includes(trouble)) {
-      // It knows no cancelling: it may go on, and nobody listens.
+      // The function does not support cancels: it may go on, and its answer is dropped.
       endUnanswered(calls, name, 'cancelled')
-      return true
+      return { over: true }
     }
-    if (clock() > until) throw new DriverError('unknown', `${name} could not be cancelled: ${message}`, { cause: error })
+    return { over: false, error: { message, cause: error } }
   }
-  if (clock() > until) throw new DriverError('unknown', `${name} is being cancelled and runs on`)
-  await sleep(200)
-  return false
 }
 
-/** Buries a call that was not made, and sees to the end of one that was. @throws DriverError `unknown` when it cannot be told in time */
+/**
+ * Buries a call that was not made, and waits for the end of one that was. @throws DriverError
+ * `unknown` when the end is not known in time
+ */
 export async function cancelCall(site: FunctionSite, ask: Ask, name: string, grace: number): Promise<void> {
   const { calls } = site
   if (calls.bury(name)) return
   const record = calls.record(name)
   if (record?.form !== 'accepted') return
   calls.askToStop(name, grace)
-  for (const until = clock() + grace + shortDeadlineSeconds; ;) {
-    if (calls.end(name) !== undefined || (await settle(site, name, record.facts))) return
-    if (calls.sentAt(name) === undefined) return endUnanswered(calls, name, 'cancelled')
-    if (await tell(site, ask, name, { grace, until })) return
+  let last: Cancelled = { over: false }
+  const round = async (): Promise<true | undefined> => {
+    if (calls.end(name) !== undefined || (await settle(site, name, record.facts))) return true
+    if (calls.sentAt(name) === undefined) {
+      endUnanswered(calls, name, 'cancelled')
+      return true
+    }
+    last = await sendCancel(site, ask, name, grace)
+    return last.over ? true : undefined
   }
+  const over = await poll(round, { everyMs: 200, deadlineMs: (grace + shortDeadlineSeconds) * 1_000 })
+  if (over !== undefined) return
+  const error = 'error' in last ? last.error : undefined
+  throw error === undefined
+    ? new DriverError('unknown', `${name} is being cancelled and runs on`)
+    : new DriverError('unknown', `${name} could not be cancelled: ${error.message}`, { cause: error.cause })
 }

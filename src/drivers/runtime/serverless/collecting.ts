@@ -17,25 +17,55 @@ const isDelivered = (directory: string, path: string): boolean => {
   }
 }
 
-/** Everything about a call that is over. @throws DriverError `refused` where no trial helps, `unknown` while it has no end */
-export async function collectCall({ options, calls }: FunctionSite, name: string, state: TaskState): Promise<Collected> {
+/**
+ * The full result of a call that is over. @throws DriverError `refused` where no retry helps,
+ * `unknown` while it has no end
+ */
+export async function collectCall(
+  { options, calls }: FunctionSite,
+  name: string,
+  state: TaskState,
+): Promise<Collected> {
   const record = calls.record(name)
   const end = calls.end(name)
   const { runtime } = options
   if (record?.form === 'buried') {
-    const summary = { initialFiles: 0, finalFiles: 0, createdFiles: 0, modifiedFiles: 0, deletedFiles: 0, outputBytes: 0 }
-    const manifest = { schemaVersion: 1 as const, runtime, hostname: hostname(), root: '', files: [], summary }
+    const summary = {
+      initialFiles: 0,
+      finalFiles: 0,
+      createdFiles: 0,
+      modifiedFiles: 0,
+      deletedFiles: 0,
+      outputBytes: 0,
+    }
+    const manifest = {
+      schemaVersion: 1 as const,
+      runtime,
+      hostname: hostname(),
+      root: '',
+      files: [],
+      summary,
+    }
     const used = { wallSeconds: 0, cpuSeconds: null, peakMemoryBytes: null, measuredBy: 'none' as const }
     return { state, submittedAt: record.at, ...used, manifest, missingOutputs: [], stderrTail: '' }
   }
   if (end?.form === 'failed' && end.trouble === 'refused') throw new DriverError('refused', end.message)
   if (record === undefined || end?.form !== 'ended')
-    throw new DriverError('unknown', `${name} has no recorded end; find tells whether it runs, is lost or was never submitted`)
+    throw new DriverError(
+      'unknown',
+      `${name} has no recorded end; find shows whether it runs, is lost or was never submitted`,
+    )
   const { directory, expectedOutputs, submittedAt, sources } = record.facts
   const { startedAt, wallSeconds, cpuSeconds, peakMemoryBytes, detail } = end
   const staged = calls.staged(name)
   const sentAt = calls.sentAt(name) ?? submittedAt
-  const manifest = await outputManifest({ runtime, hostname: hostname(), root: directory, staged, startedAt: sentAt })
+  const manifest = await outputManifest({
+    runtime,
+    hostname: hostname(),
+    root: directory,
+    staged,
+    startedAt: sentAt,
+  })
   return {
     state,
     submittedAt: Math.min(submittedAt, startedAt),

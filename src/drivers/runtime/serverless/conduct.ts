@@ -1,4 +1,4 @@
-import { setTimeout as sleep } from 'node:timers/promises'
+import { poll } from '../../../pacing/poll.ts'
 import type { FunctionResponse } from '../../../clients/functions.ts'
 import { DriverError } from '../contract/driver.ts'
 import { cancelBody, pollBody, type Ask } from './asking.ts'
@@ -7,35 +7,42 @@ import type { ServerlessConfiguration } from './configuration.ts'
 import { endUnanswered, fail, keep, settle } from './ends.ts'
 import { inlineBytes } from './files.ts'
 import { readAnswer } from './protocol.ts'
-import { requestOf } from './requests.ts'
-import { clock, limitSeconds, shortDeadlineSeconds, troubleOf, type FunctionSite, type TroubledCall } from './site.ts'
+import { functionRequest } from './requests.ts'
+import {
+  clock,
+  limitSeconds,
+  shortDeadlineSeconds,
+  troubleOf,
+  type FunctionSite,
+  type TroubledCall,
+} from './site.ts'
 
-/** A call that this driver attends to. */
+/** A call whose attendant is this driver. */
 export interface Attendance {
   /** Ends the request under way; the call goes on at its platform. */
   controller: AbortController
-  /** Why it waits. */
+  /** Why the call waits. */
   cause: string | undefined
   done: Promise<void>
 }
 
-/** Where a call stands. Times are seconds since epoch. */
+/** The state of a call. Times are seconds since epoch. */
 export interface CallState {
-  /** The platform may have it: sent by this driver, or by one that died. */
+  /** The platform may have it: this driver sent it, or one that died. */
   taken: boolean
-  /** Since then the platform has it: it is asked for its answer, and not called again. */
+  /** Since when the platform has it: the driver polls for its answer, and does not call again. */
   heldSince: number | undefined
   failures: number
-  /** Seconds until it is tried again, and until its answer is asked for again. */
+  /** Seconds until the next try, and until the next poll. */
   pause: number
   pollPause: number
 }
 
-/** What is known when the next step is decided. */
+/** The facts for the decision about the next step. */
 export interface CallNow {
   now: number
   sentAt: number | undefined
-  /** Somebody asked for its end. */
+  /** A cancel was requested. */
   stopAsked: boolean
   submittedAt: number
   limitSeconds: number
@@ -44,17 +51,25 @@ export interface CallNow {
 
 export type CallStep =
   | { step: 'cancelled' | 'unreachable' | 'late' }
-  /** Seconds that are left for the call. */
+  /** Seconds that remain for the call. */
   | { step: 'poll' | 'wait' | 'give'; left: number }
 
 const firstPauseSeconds = 0.5
 const longestPauseSeconds = 30
-/** A callback may get lost: after so many polls' pauses of silence the function is asked. */
+/**
+ * A callback may get lost: after a silence of so many polls' pauses the driver polls the function.
+ */
 const pollsPerSilence = 60
 
-type Rules = Pick<ServerlessConfiguration, 'mode' | 'shape' | 'idempotent' | 'retries' | 'queueSeconds' | 'pollSeconds'>
+type Rules = Pick<
+  ServerlessConfiguration,
+  'mode' | 'shape' | 'idempotent' | 'retries' | 'queueSeconds' | 'pollSeconds'
+>
 
-export const begin = (sentAt: number | undefined, { mode, pollSeconds }: Pick<Rules, 'mode' | 'pollSeconds'>): CallState => ({
+export const beginCall = (
+  sentAt: number | undefined,
+  { mode, pollSeconds }: Pick<Rules, 'mode' | 'pollSeconds'>,
+): CallState => ({
   taken: sentAt !== undefined,
   heldSince: undefined,
   failures: 0,
@@ -62,8 +77,12 @@ export const begin = (sentAt: number | undefined, { mode, pollSeconds }: Pick<Ru
   pollPause: mode === 'callback' ? pollSeconds * pollsPerSilence : pollSeconds,
 })
 
-/** What a call without an answer needs next. */
-export const nextStep = (state: CallState, known: CallNow, { idempotent }: Pick<Rules, 'idempotent'>): CallStep => {
+/** The next step of a call without an answer. */
+export const nextStep = (
+  state: CallState,
+  known: CallNow,
+  { idempotent }: Pick<Rules, 'idempotent'>,
+): CallStep => {
   const { now, sentAt } = known
   if (sentAt === undefined && known.stopAsked) return { step: 'cancelled' }
   if (sentAt === undefined && now >= known.submittedAt + known.patienceSeconds) return { step: 'unreachable' }
@@ -73,23 +92,30 @@ export const nextStep = (state: CallState, known: CallNow, { idempotent }: Pick<
   return { step: state.taken && !idempotent ? 'wait' : 'give', left }
 }
 
-/** What a failed step means: the end of the call, or how long to wait before the next one. */
+/** The effect of a failed step: the end of the call, or a pause before the next one. */
 export const afterTrouble = (
   state: CallState,
   error: unknown,
   { retries, idempotent }: Pick<Rules, 'retries' | 'idempotent'>,
-): { end: 'walltime' | 'memory' } | { end: 'refused' | 'infrastructure'; message: string } | ({ end: undefined } & TroubledCall) => {
-  if (error instanceof DriverError && error.trouble === 'refused') return { end: 'refused', message: error.message }
+):
+  | { end: 'walltime' | 'memory' }
+  | { end: 'refused' | 'infrastructure'; message: string }
+  | ({ end: undefined } & TroubledCall) => {
+  if (error instanceof DriverError && error.trouble === 'refused')
+    return { end: 'refused', message: error.message }
   const { trouble, message, retryAfterSeconds } = troubleOf(error)
   if (trouble === 'timeLimit') return { end: 'walltime' }
   if (trouble === 'memory') return { end: 'memory' }
   if (['missing', 'refused', 'login'].includes(trouble)) return { end: 'refused', message }
   if (trouble === 'failed' && (++state.failures > retries || !idempotent))
-    return { end: 'infrastructure', message: `${message}${state.failures > 1 ? `, ${state.failures} times` : ''}` }
+    return {
+      end: 'infrastructure',
+      message: `${message}${state.failures > 1 ? `, ${state.failures} times` : ''}`,
+    }
   return { end: undefined, trouble, message, retryAfterSeconds }
 }
 
-/** One call, from its turn to its end. */
+/** One call, from its slot to its end. */
 class Conduct {
   readonly #site: FunctionSite
   readonly #ask: Ask
@@ -106,28 +132,36 @@ class Conduct {
     this.#facts = facts
     this.#attendance = attendance
     this.#rules = site.settings().configuration
-    this.#state = begin(site.calls.sentAt(name), this.#rules)
+    this.#state = beginCall(site.calls.sentAt(name), this.#rules)
   }
 
   get #signal(): AbortSignal {
     return this.#attendance.controller.signal
   }
 
-  /** Until the time is over, or something has come. */
+  /** Waits until the time is over, or an event has come. */
   async #wait(seconds: number): Promise<void> {
     const { calls, pollSeconds } = this.#site
-    for (const until = clock() + seconds; clock() < until && !this.#signal.aborted;) {
-      if (calls.hasAnswer(this.#name) || calls.end(this.#name) !== undefined) return
-      if (calls.stopAsked(this.#name) && calls.sentAt(this.#name) === undefined) return
-      await sleep(Math.max(1, Math.min(pollSeconds, until - clock()) * 1000))
-    }
+    const hasCome = (): boolean =>
+      calls.hasAnswer(this.#name) ||
+      calls.end(this.#name) !== undefined ||
+      (calls.stopAsked(this.#name) && calls.sentAt(this.#name) === undefined)
+    await poll(() => hasCome() || undefined, {
+      everyMs: pollSeconds * 1_000,
+      deadlineMs: seconds * 1_000,
+      signal: this.#signal,
+    })
   }
 
-  /** Writes down that it is sent. False: somebody has cancelled it, and sees that it was not. */
+  /**
+   * Records that it is sent. False: a cancel came first, and its sender sees that the call was not
+   * sent.
+   */
   #markSent(): boolean {
     const { calls } = this.#site
     calls.markSent(this.#name, clock())
-    // Who cancels writes this down before looking whether it was sent: one of us sees the other.
+    // A cancel is recorded before its sender reads whether the call was sent: one of the two sees
+    // the other.
     if (calls.stopAsked(this.#name)) {
       calls.unmarkSent(this.#name)
       return false
@@ -136,21 +170,28 @@ class Conduct {
     return true
   }
 
-  /** Sends the whole request, and waits for the answer where that comes with the response. */
+  /** Sends the whole request, and waits for the answer where it comes with the response. */
   async #give(deadlineSeconds: number): Promise<void> {
     const { calls, sending, first } = this.#site
     const sent = await sending.enter(inlineBytes(calls.staged(this.#name)) * 2, this.#signal)
     try {
-      const { body, callbackUrl } = await requestOf(this.#site, this.#name, this.#facts)
+      const { body, callbackUrl } = await functionRequest(this.#site, this.#name, this.#facts)
       const firstTime = !this.#state.taken
       if (firstTime && !this.#markSent()) return
       const firstEver = !first.made
       first.made = true
       const asynchronous = this.#rules.mode !== 'sync'
       const deadline = asynchronous ? Math.min(deadlineSeconds, shortDeadlineSeconds) : deadlineSeconds
-      const more = { deadlineSeconds: deadline, signal: this.#signal, asynchronous, callbackUrl, onSent: sent }
+      const more = {
+        deadlineSeconds: deadline,
+        signal: this.#signal,
+        asynchronous,
+        callbackUrl,
+        onSent: sent,
+      }
       const response = await this.#ask(this.#name, body, more).catch((error: unknown) => {
-        const notTaken = error instanceof DriverError || ['unreachable', 'busy', 'login'].includes(troubleOf(error).trouble)
+        const notTaken =
+          error instanceof DriverError || ['unreachable', 'busy', 'login'].includes(troubleOf(error).trouble)
         if (firstTime && notTaken) {
           calls.unmarkSent(this.#name)
           this.#state.taken = false
@@ -166,19 +207,21 @@ class Conduct {
   async #given(response: FunctionResponse, firstEver: boolean): Promise<void> {
     this.#attendance.cause = undefined
     this.#state.pause = firstPauseSeconds
-    const said = response.status === 202 ? 'running' : readAnswer(this.#name, response.body)
-    if (said === 'running') this.#state.heldSince = clock()
-    else if (said === 'unknown') throw new DriverError('refused', 'the function says that it does not know a call that it was given')
+    const result = response.status === 202 ? 'running' : readAnswer(this.#name, response.body)
+    if (result === 'running') this.#state.heldSince = clock()
+    else if (result === 'unknown')
+      throw new DriverError('refused', 'the function does not know a call that it accepted')
     else {
-      const answer = said.coldStart === undefined && firstEver ? { ...said, coldStart: true } : said
+      const answer = result.coldStart === undefined && firstEver ? { ...result, coldStart: true } : result
       await keep(this.#site.calls, this.#name, answer, response)
     }
   }
 
-  /** What was held is gone: with its instance, if it is not still on its way there. */
+  /** The held call is lost: with its instance, unless it is still on its way there. */
   #forgotten(since: number): void {
     const { idempotent, shape, queueSeconds } = this.#rules
-    if (idempotent && clock() >= since + (shape === 'http' ? 0 : queueSeconds)) this.#state.heldSince = undefined
+    if (idempotent && clock() >= since + (shape === 'http' ? 0 : queueSeconds))
+      this.#state.heldSince = undefined
   }
 
   async #poll(left: number): Promise<void> {
@@ -190,26 +233,36 @@ class Conduct {
     try {
       const more = { deadlineSeconds: shortDeadlineSeconds, signal: this.#signal }
       const response = await this.#ask(this.#name, pollBody(this.#name), more)
-      const said = response.status === 202 ? 'running' : readAnswer(this.#name, response.body)
-      if (said === 'unknown') this.#forgotten(heldSince)
-      else if (said !== 'running') await keep(this.#site.calls, this.#name, said, response)
+      const result = response.status === 202 ? 'running' : readAnswer(this.#name, response.body)
+      if (result === 'unknown') this.#forgotten(heldSince)
+      else if (result !== 'running') await keep(this.#site.calls, this.#name, result, response)
     } catch (error) {
       if (troubleOf(error).trouble === 'missing') this.#forgotten(heldSince)
-      // A function that cannot be asked may still call back.
+      // A function that cannot be polled may still call back.
       else if (mode !== 'callback') throw error
     }
   }
 
-  /** Ends a call that waits for nothing any more. */
+  /** Ends a call that has nothing left to wait for. */
   #end(step: 'cancelled' | 'unreachable' | 'late'): void {
     const { calls, patienceSeconds, closing } = this.#site
     const name = this.#name
     if (step === 'cancelled') endUnanswered(calls, name, 'cancelled')
     else if (step === 'unreachable') {
-      const words = this.#attendance.cause ?? 'nothing was heard of it'
-      fail(calls, name, 'infrastructure', `the function could not be called within ${patienceSeconds} s: ${words}`)
+      const reason = this.#attendance.cause ?? 'nothing was heard of it'
+      fail(
+        calls,
+        name,
+        'infrastructure',
+        `the function could not be called within ${patienceSeconds} s: ${reason}`,
+      )
     } else if (!this.#rules.idempotent)
-      fail(calls, name, 'infrastructure', 'no answer came within its time limit, and it may not be called again (idempotent: false)')
+      fail(
+        calls,
+        name,
+        'infrastructure',
+        'no answer came within its time limit, and it may not be called again (idempotent: false)',
+      )
     else {
       endUnanswered(calls, name, 'walltime')
       const more = { deadlineSeconds: shortDeadlineSeconds, signal: closing.signal }
@@ -217,7 +270,7 @@ class Conduct {
     }
   }
 
-  /** True: it has an end. */
+  /** True: the call has an end. */
   async #recover(error: unknown): Promise<boolean> {
     const { calls } = this.#site
     if (this.#signal.aborted) return true
@@ -259,8 +312,14 @@ class Conduct {
   }
 }
 
-/** Attends to a call until it has an end, or this driver closes. */
-export async function conduct(site: FunctionSite, ask: Ask, name: string, facts: CallFacts, attendance: Attendance): Promise<void> {
+/** Attends a call until it has an end, or this driver closes. */
+export async function conduct(
+  site: FunctionSite,
+  ask: Ask,
+  name: string,
+  facts: CallFacts,
+  attendance: Attendance,
+): Promise<void> {
   const { configuration, underWay } = site.settings()
   attendance.cause = `waiting for one of ${configuration.concurrency} calls under way to end`
   await underWay.inTurn(async () => {

@@ -6,17 +6,23 @@ const mebibyte = 1024 * 1024
 const seconds = z.number().positive().max(1e9)
 const webUrl = z.url({
   protocol: /^https?$/,
-  error: ({ input }) => (input === undefined ? 'is missing: the URL at which the function is called' : 'must be an http or https URL'),
+  error: ({ input }) =>
+    input === undefined
+      ? 'is missing: the URL at which the function is called'
+      : 'must be an http or https URL',
 })
 
 const Configuration = z
   .looseObject({
-    /** The function itself (`http`), the gateway (`openfaas`), or the service (`lambda`: https://lambda.REGION.amazonaws.com). */
+    /**
+     * The function itself (`http`), the gateway (`openfaas`), or the service (`lambda`:
+     * https://lambda.REGION.amazonaws.com).
+     */
     endpoint: webUrl.refine(
       (url) => !/^https?:\/\/[^/]*@/.test(url),
       'must not hold a user or password; name a credential in credentialRef',
     ),
-    /** `http`: functions-framework, Knative, Cloud Run and whatever takes a POST. */
+    /** `http`: functions-framework, Knative, Cloud Run and every other endpoint for a POST. */
     shape: z.enum(['http', 'openfaas', 'lambda']).default('http'),
     function: z
       .string()
@@ -27,11 +33,14 @@ const Configuration = z
       .regex(/^[a-z0-9-]{1,40}$/, 'must be a region, as eu-central-1')
       .optional(),
     credentialRef: z.string().min(1).optional(),
-    /** PEM of the authority that signed the endpoint's certificate, where this machine does not know it. */
+    /**
+     * PEM of the authority that signed the endpoint's certificate, where this machine does not know
+     * it.
+     */
     certificateAuthority: z.string().min(1).optional(),
     mode: z.enum(['sync', 'callback', 'poll']).default('sync'),
     delivery: z.enum(['inline', 'reference']).default('inline'),
-    /** Where functions reach this service, with the prefix of its API. */
+    /** The URL by which functions reach this service, with the prefix of its API. */
     publicBaseUrl: webUrl.optional(),
     payloadLimitBytes: z
       .int()
@@ -45,34 +54,46 @@ const Configuration = z
       .optional(),
     timeLimitSeconds: seconds.optional(),
     memoryLimitBytes: z.int().min(1).optional(),
-    /** How long the platform's own queue may hold a call before it begins; counts where calls are asynchronous. */
+    /**
+     * How long the platform's own queue may hold a call before it begins; applies where calls are
+     * asynchronous.
+     */
     queueSeconds: z.number().min(0).max(1e6).default(300),
     /** Calls under way at once. */
     concurrency: z.int().min(1).max(10_000).default(200),
     /** Whether a name may be called again after its answer was lost. */
     idempotent: z.boolean().default(true),
     outputs: z.enum(['changed', 'expected']).default('changed'),
-    /** Answers of failure (5xx, a crash of the function) to one name before it is given up. */
+    /** Failures (5xx, a crash of the function) of one name before it is given up. */
     retries: z.int().min(0).max(100).default(5),
     /** First pause between two polls, doubled up to ten times as much. */
     pollSeconds: z.number().min(0.05).max(600).default(0.5),
   })
   .superRefine((given, context) => {
-    const miss = (path: string, message: string): void => context.addIssue({ code: 'custom', path: [path], message })
+    const miss = (path: string, message: string): void =>
+      context.addIssue({ code: 'custom', path: [path], message })
     if (given.shape !== 'http' && given.function === undefined)
       miss('function', `is missing: with shape ${given.shape} it is the function's name`)
-    if (given.shape === 'lambda' && given.region === undefined) miss('region', 'is missing: requests to lambda are signed for a region')
+    if (given.shape === 'lambda' && given.region === undefined)
+      miss('region', 'is missing: requests to lambda are signed for a region')
     if (given.shape === 'lambda' && given.credentialRef === undefined)
-      miss('credentialRef', 'is missing: requests to lambda are signed with an access key; name a cloud credential of provider aws')
+      miss(
+        'credentialRef',
+        'is missing: requests to lambda are signed with an access key; name a cloud credential of provider aws',
+      )
     if (given.publicBaseUrl !== undefined) return
-    if (given.mode === 'callback') miss('publicBaseUrl', 'is missing: with mode callback the function has to reach this service')
-    if (given.delivery === 'reference') miss('publicBaseUrl', 'is missing: with delivery reference the function has to reach this service')
+    if (given.mode === 'callback')
+      miss('publicBaseUrl', 'is missing: with mode callback the function has to reach this service')
+    if (given.delivery === 'reference')
+      miss('publicBaseUrl', 'is missing: with delivery reference the function has to reach this service')
   })
   .transform((given) => ({
     ...given,
-    // What AWS allows (6 MiB, 256 KiB for events, 15 min), and Cloud Run's and Knative's usual limits for the others.
+    // AWS' limits (6 MiB, 256 KiB for events, 15 min), and the usual limits of Cloud Run and
+    // Knative for the others.
     payloadLimitBytes:
-      given.payloadLimitBytes ?? (given.shape === 'lambda' ? (given.mode === 'sync' ? 6 * mebibyte : 256 * 1024) : 32 * mebibyte),
+      given.payloadLimitBytes ??
+      (given.shape === 'lambda' ? (given.mode === 'sync' ? 6 * mebibyte : 256 * 1024) : 32 * mebibyte),
     answerLimitBytes: given.answerLimitBytes ?? (given.shape === 'lambda' ? 6 * mebibyte : 32 * mebibyte),
     timeLimitSeconds: given.timeLimitSeconds ?? (given.shape === 'lambda' ? 900 : 3600),
   }))
@@ -88,7 +109,9 @@ export interface ServerlessProblem {
   severity: 'error' | 'warning'
 }
 
-const readConfiguration = (configuration: unknown): { value?: ServerlessConfiguration; problems: ServerlessProblem[] } => {
+const readConfiguration = (
+  configuration: unknown,
+): { value?: ServerlessConfiguration; problems: ServerlessProblem[] } => {
   const parsed = Configuration.safeParse(configuration)
   if (parsed.success) return { value: parsed.data, problems: [] }
   return {
@@ -100,14 +123,15 @@ const readConfiguration = (configuration: unknown): { value?: ServerlessConfigur
   }
 }
 
-/** @throws DriverError `refused` with everything that is wrong in it. */
+/** @throws DriverError `refused` with all its faults. */
 export const serverlessConfiguration = (configuration: unknown): ServerlessConfiguration => {
   const { value, problems } = readConfiguration(configuration)
-  if (value === undefined) throw new DriverError('refused', problems.map(({ path, message }) => `${path} ${message}`).join('; '))
+  if (value === undefined)
+    throw new DriverError('refused', problems.map(({ path, message }) => `${path} ${message}`).join('; '))
   return value
 }
 
-/** What of an activity can exceed what a function may. */
+/** The demands of an activity that can exceed a function's limits. */
 export interface ServerlessDemand {
   timeoutSeconds: number
   memoryBytes: number
@@ -116,8 +140,9 @@ export interface ServerlessDemand {
 }
 
 /**
- * Everything known before a run that keeps an activity from running as a function of this configuration: also what is wrong with the
- * configuration itself. An image is only warned of: a function's image is its own.
+ * All reasons, known before a run, why an activity cannot run as a function of this configuration:
+ * also the faults of the configuration itself. An image only causes a warning: a function's image
+ * is its own.
  */
 export const serverlessProblems = (demand: ServerlessDemand, configuration: unknown): ServerlessProblem[] => {
   const { value, problems } = readConfiguration(configuration)
@@ -127,13 +152,17 @@ export const serverlessProblems = (demand: ServerlessDemand, configuration: unkn
   if (demand.timeoutSeconds > timeLimitSeconds)
     found.push({
       path: 'timeoutSeconds',
-      message: `is ${demand.timeoutSeconds} s, and the platform ends a call after ${timeLimitSeconds} s (timeLimitSeconds); lower it or plan the activity elsewhere`,
+      message:
+        `is ${demand.timeoutSeconds} s, and the platform ends a call after ${timeLimitSeconds} s ` +
+        '(timeLimitSeconds); lower it or plan the activity elsewhere',
       severity: 'error',
     })
   if (memoryLimitBytes !== undefined && demand.memoryBytes > memoryLimitBytes)
     found.push({
       path: 'memoryBytes',
-      message: `is ${demand.memoryBytes}, and the function has ${memoryLimitBytes} bytes (memoryLimitBytes); give the function more or plan the activity elsewhere`,
+      message:
+        `is ${demand.memoryBytes}, and the function has ${memoryLimitBytes} bytes (memoryLimitBytes); ` +
+        'give the function more or plan the activity elsewhere',
       severity: 'error',
     })
   if ((demand.gpus ?? 0) > 0)

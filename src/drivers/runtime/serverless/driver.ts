@@ -2,7 +2,13 @@ import { rm } from 'node:fs/promises'
 import { isAbsolute } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { openBackoff } from '../../../pacing/backoff.ts'
-import { DriverError, type Capability, type Intent, type SubmitOutcome, type TaskState } from '../contract/driver.ts'
+import {
+  DriverError,
+  type Capability,
+  type Intent,
+  type SubmitOutcome,
+  type TaskState,
+} from '../contract/driver.ts'
 import { messageOf } from '../contract/errno.ts'
 import { openGate } from '../../../pacing/gate.ts'
 import type { RootedDriver } from '../contract/rooted.ts'
@@ -34,15 +40,15 @@ export const serverlessCapabilities: Readonly<Record<Capability, boolean>> = {
 
 /** Cancels under way at once; each may take its grace. */
 const cancelsAtOnce = 64
-/** Of a call whose records cannot be written. */
+/** Pauses for a call whose records cannot be written. */
 const pauses = { firstMs: 500, longestMs: 30_000 }
-/** `find` waits so long for what a function knows of a call that lost its driver. */
+/** `find` waits this long for a function's answer about a call that lost its driver. */
 const adoptionSeconds = 2
 
 const asDriverError = (error: unknown): DriverError =>
   error instanceof DriverError ? error : new DriverError('infrastructure', messageOf(error), { cause: error })
 
-/** What the records of a call say; `cause`: why it waits. */
+/** The state from a call's records; `cause`: why it waits. */
 function stateOf({ calls }: FunctionSite, name: string, cause: string | undefined): TaskState {
   const record = calls.record(name)
   if (record === undefined) return { state: 'unknown' }
@@ -59,13 +65,18 @@ function stateOf({ calls }: FunctionSite, name: string, cause: string | undefine
   }
   const sentAt = calls.sentAt(name)
   if (sentAt !== undefined) return { state: 'running', ...id, startedAt: sentAt }
-  return { state: 'queued', ...id, submittedAt: record.facts.submittedAt, ...(cause === undefined ? {} : { cause }) }
+  return {
+    state: 'queued',
+    ...id,
+    submittedAt: record.facts.submittedAt,
+    ...(cause === undefined ? {} : { cause }),
+  }
 }
 
-/** The calls that this driver attends to. */
+/** The calls of this driver. */
 interface Attendances {
   of(name: string): Attendance | undefined
-  /** Begins to attend to a call that nobody attends to; undefined: it is over, or another's. */
+  /** Takes a call without an attendant; undefined: it is over, or another driver's. */
   attend(name: string): Attendance | undefined
   count(): number
   close(): Promise<void>
@@ -76,7 +87,7 @@ function openAttendances(site: FunctionSite, ask: Ask, ended: (name: string) => 
   const attending = new Map<string, Attendance>()
   let closed = false
 
-  /** A disk that is full tells nothing about the call: its answer is kept at the function. */
+  /** A full disk proves nothing about the call: the function keeps its answer. */
   const attended = async (name: string, facts: CallFacts, attendance: Attendance): Promise<void> => {
     const { signal } = attendance.controller
     for (const backoff = openBackoff(pauses); !signal.aborted;) {
@@ -99,8 +110,18 @@ function openAttendances(site: FunctionSite, ask: Ask, ended: (name: string) => 
       const known = attending.get(name)
       if (known !== undefined) return known
       const record = calls.record(name)
-      if (closed || record?.form !== 'accepted' || calls.end(name) !== undefined || !calls.claim(name, attendant)) return undefined
-      const attendance: Attendance = { controller: new AbortController(), cause: undefined, done: Promise.resolve() }
+      if (
+        closed ||
+        record?.form !== 'accepted' ||
+        calls.end(name) !== undefined ||
+        !calls.claim(name, attendant)
+      )
+        return undefined
+      const attendance: Attendance = {
+        controller: new AbortController(),
+        cause: undefined,
+        done: Promise.resolve(),
+      }
       attending.set(name, attendance)
       attendance.done = attended(name, record.facts, attendance)
       return attendance
@@ -117,15 +138,17 @@ function openAttendances(site: FunctionSite, ask: Ask, ended: (name: string) => 
 }
 
 /**
- * Commands as calls of a function over HTTP: the files of a task lie on this machine, travel with the request and come back with the answer.
+ * Commands as calls of a function over HTTP: the files of a task are on this machine, travel with
+ * the request and come back with the answer.
  *
- * At-least-once is made exactly-once by the attempt's name: a call is written down before it is made, one driver of this machine attends to
- * it, and after its death another makes it again under the same name, which the function answers from its own ledger. The first
- * complete answer is kept and later ones change nothing. A function that is not idempotent is called once: without an answer within
- * its time limit the attempt is lost.
+ * At-least-once is made exactly-once by the attempt's name: a call is recorded before it is made,
+ * and one driver of this machine attends it. After its death another driver makes the call again
+ * under the same name, and the function answers from its own ledger. The first complete answer is
+ * kept and later ones change nothing. A function that is not idempotent is called once: without an
+ * answer within its time limit the attempt is lost.
  *
- * Until it is sent a call waits in our queue; time in the platform's, on the network and in a cold start is overhead, and how long it ran the
- * function's own clock tells.
+ * Before it is sent a call waits in our queue. Time in the platform's queue, on the network and in
+ * a cold start is overhead. The function's own clock measures how long it ran.
  */
 export function openServerlessDriver(options: ServerlessDriverOptions): RootedDriver {
   const site = openFunctionSite(options)
@@ -162,9 +185,14 @@ export function openServerlessDriver(options: ServerlessDriverOptions): RootedDr
     await attendances.of(name)?.done
     watcher.ended(name)
   }
-  /** Waits a little for what became of calls that lost their driver: only the function knows. */
+  /**
+   * Waits a little for the answers about calls that lost their driver: only the function has them.
+   */
   const adopt = async (names: readonly string[]): Promise<void> => {
-    const orphans = names.filter((name) => attendances.of(name) === undefined && calls.record(name)?.form === 'accepted' && !isOver(name))
+    const orphans = names.filter(
+      (name) =>
+        attendances.of(name) === undefined && calls.record(name)?.form === 'accepted' && !isOver(name),
+    )
     const adopted = orphans.flatMap((name) => attendances.attend(name)?.done ?? [])
     if (adopted.length === 0) return
     const waiting = new AbortController()
@@ -177,7 +205,8 @@ export function openServerlessDriver(options: ServerlessDriverOptions): RootedDr
     kind: 'serverless',
     capabilities: serverlessCapabilities,
     root: async () => {
-      if (!isAbsolute(options.root)) throw new DriverError('refused', `root ${JSON.stringify(options.root)} must be an absolute path`)
+      if (!isAbsolute(options.root))
+        throw new DriverError('refused', `root ${JSON.stringify(options.root)} must be an absolute path`)
       return options.root
     },
     submit: (intents) => Promise.all(intents.map(submitOne)),
@@ -188,7 +217,9 @@ export function openServerlessDriver(options: ServerlessDriverOptions): RootedDr
     watch: watcher.watch,
     async cancel(names, grace) {
       const settled = await Promise.allSettled(names.map((name) => cancelOne(name, grace)))
-      const troubles = settled.flatMap((result) => (result.status === 'rejected' ? [result.reason as unknown] : []))
+      const troubles = settled.flatMap((result) =>
+        result.status === 'rejected' ? [result.reason as unknown] : [],
+      )
       if (troubles.length > 0) throw asDriverError(troubles[0])
     },
     collect: (name) => collectCall(site, name, state(name)),

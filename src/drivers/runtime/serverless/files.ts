@@ -6,7 +6,7 @@ import { dirname, join } from 'node:path'
 import { pipeline } from 'node:stream/promises'
 import { DriverError } from '../contract/driver.ts'
 import { isErrno } from '../contract/errno.ts'
-import type { Calls } from './calls.ts'
+import type { CallRecords } from './calls.ts'
 import type { CallAnswer, CallInput, CallOutput } from './protocol.ts'
 import type { StagedFile } from '../local/staging.ts'
 
@@ -16,11 +16,17 @@ const sha256Of = async (path: string): Promise<string> => {
   return sum.digest('hex')
 }
 
-/** Bytes of JSON that the contents of these files are inside a request. */
+/** Bytes of JSON that the contents of these files take in a request. */
 export const inlineBytes = (staged: readonly StagedFile[]): number =>
-  staged.reduce((sum, { path, sizeBytes }) => sum + Math.ceil(sizeBytes / 3) * 4 + Buffer.byteLength(path) + 160, 0)
+  staged.reduce(
+    (sum, { path, sizeBytes }) => sum + Math.ceil(sizeBytes / 3) * 4 + Buffer.byteLength(path) + 160,
+    0,
+  )
 
-/** The files of a work directory as inputs of a request: with their contents, or with `urlOf(path)` to read them from. */
+/**
+ * The files of a work directory as inputs of a request: with their contents, or with `urlOf(path)`
+ * as their source.
+ */
 export const readInputs = async (
   directory: string,
   staged: readonly StagedFile[],
@@ -34,7 +40,14 @@ export const readInputs = async (
     }
     const file = join(directory, path)
     const { mode, size } = lstatSync(file)
-    if (urlOf !== undefined) inputs.push({ path, mode: mode & 0o777, sizeBytes: size, sha256: await sha256Of(file), url: urlOf(path) })
+    if (urlOf !== undefined)
+      inputs.push({
+        path,
+        mode: mode & 0o777,
+        sizeBytes: size,
+        sha256: await sha256Of(file),
+        url: urlOf(path),
+      })
     else {
       const content = await readFile(file)
       inputs.push({
@@ -53,21 +66,27 @@ const refuse = (message: string): never => {
   throw new DriverError('refused', message)
 }
 
-/** @throws DriverError `refused` where what came is not what the answer says */
+/** @throws DriverError `refused` where the content does not match the answer */
 const checkContent = (output: CallOutput, sizeBytes: number, sha256: string): void => {
   const what = `output ${JSON.stringify(output.path)}`
-  if (sizeBytes !== output.sizeBytes) refuse(`${what} has ${sizeBytes} bytes, and the function promised ${output.sizeBytes}`)
-  if (sha256 !== output.sha256) refuse(`${what} has the digest ${sha256}, and the function promised ${String(output.sha256)}`)
+  if (sizeBytes !== output.sizeBytes)
+    refuse(`${what} has ${sizeBytes} bytes, and the function promised ${output.sizeBytes}`)
+  if (sha256 !== output.sha256)
+    refuse(`${what} has the digest ${sha256}, and the function promised ${String(output.sha256)}`)
 }
 
-/** Makes the folders above an output. A link on the way might lead elsewhere; a file on the way is in the way. */
+/**
+ * Makes the folders above an output. A link on the way might lead outside; a file on the way blocks
+ * it.
+ */
 const makeWay = (directory: string, path: string): void => {
   let at = directory
   for (const part of path.split('/').slice(0, -1)) {
     at = join(at, part)
     const found = lstatSync(at, { throwIfNoEntry: false })
     if (found === undefined) mkdirSync(at, { mode: 0o755 })
-    else if (!found.isDirectory()) refuse(`output ${JSON.stringify(path)} lies below ${JSON.stringify(part)}, which is no folder`)
+    else if (!found.isDirectory())
+      refuse(`output ${JSON.stringify(path)} lies below ${JSON.stringify(part)}, which is no folder`)
   }
 }
 
@@ -77,19 +96,24 @@ const put = async (draft: string, directory: string, path: string): Promise<void
     await rename(draft, join(directory, path))
   } catch (error) {
     if (!isErrno(error, 'EISDIR', 'ENOTEMPTY', 'EEXIST', 'ENOTDIR')) throw error
-    // The command has put a file where its input had a folder.
+    // The command has created a file where its input had a folder.
     await rm(join(directory, path), { recursive: true, force: true })
     await rename(draft, join(directory, path))
   }
 }
 
 /**
- * Puts the outputs of a checked answer into the work directory, each whole or not at all; doing it again makes the same. All are held against
- * their digests before the first one is put.
+ * Writes the outputs of a checked answer into the work directory, each whole or not at all; a
+ * repeat has the same result. All are compared with their digests before the first one is written.
  *
- * @throws DriverError `refused` where an output is not what the answer says
+ * @throws DriverError `refused` where an output does not match the answer
  */
-export const applyOutputs = async (calls: Calls, name: string, directory: string, answer: CallAnswer): Promise<void> => {
+export const applyOutputs = async (
+  calls: CallRecords,
+  name: string,
+  directory: string,
+  answer: CallAnswer,
+): Promise<void> => {
   const contents = new Map<string, Buffer>()
   for (const output of answer.outputs) {
     if (output.target !== undefined) continue
@@ -101,7 +125,10 @@ export const applyOutputs = async (calls: Calls, name: string, directory: string
     }
     const upload = calls.uploadOf(name, output.path)
     const found = await stat(upload).catch((error: unknown) => {
-      if (isErrno(error, 'ENOENT')) return refuse(`output ${JSON.stringify(output.path)} was not uploaded, and the function says it was`)
+      if (isErrno(error, 'ENOENT'))
+        return refuse(
+          `output ${JSON.stringify(output.path)} was not uploaded, although the function reports it as uploaded`,
+        )
       throw error
     })
     checkContent(output, found.size, found.size === output.sizeBytes ? await sha256Of(upload) : '')

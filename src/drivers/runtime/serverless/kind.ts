@@ -2,7 +2,7 @@ import type { DriverKind } from '../contract/kind.ts'
 import { serverlessProblems } from './configuration.ts'
 import { openServerlessDriver, serverlessCapabilities } from './driver.ts'
 
-/** Functions that are called over HTTP: calls go out from this machine, and what they bring back lies here. */
+/** Functions that are called over HTTP: this machine sends the calls and keeps their results. */
 export const serverless: DriverKind = {
   capabilities: serverlessCapabilities,
   schedulesItself: true,
@@ -13,7 +13,8 @@ export const serverless: DriverKind = {
   containers: 'never',
   holdsDefaultMemory: true,
   siteOf: ({ runtimeId }) => `serverless/${runtimeId}`,
-  problems: (configuration, demand) => serverlessProblems(demand, configuration).filter(({ severity }) => severity === 'error'),
+  problems: (configuration, demand) =>
+    serverlessProblems(demand, configuration).filter(({ severity }) => severity === 'error'),
   open({ runtime, taskVariable, configuration }, { shellOf, functions }) {
     const { credentialOf, ...platform } = functions
     const { credentialRef } = configuration

@@ -3,21 +3,27 @@ import { DriverError } from '../contract/driver.ts'
 import { isInside, linkStaysInside } from '../local/staging.ts'
 
 /**
- * What is said to a function and what it answers, as JSON over any platform's way to call one; `examples/functions` speaks it. Times are
- * seconds since epoch by the speaker's own clock, contents base64, paths relative to the work directory.
+ * The messages between this service and a function, as JSON over any platform's way to call one;
+ * `examples/functions` implements it. Times are seconds since epoch by the sender's own clock,
+ * contents base64, paths relative to the work directory.
  *
- * Request: `CallRequest`, with the header `Idempotency-Key: NAME` where the platform passes headers on. The function runs `argv` in an empty
- * folder that holds `inputs`, and answers with `CallAnswer`. A name it has answered before gets the same answer; one that it is working on
- * gets the answer when it is there, or 202 with `{ schemaVersion, name, state: 'running' }`, to be asked again.
+ * Request: `CallRequest`, with the header `Idempotency-Key: NAME` where the platform passes headers
+ * on. The function runs `argv` in an empty folder that holds `inputs`, and answers with
+ * `CallAnswer`. A name it has answered before gets the same answer; one that it is working on gets
+ * the answer when it is there, or 202 with `{ schemaVersion, name, state: 'running' }`, to be
+ * polled again.
  *
- * `respond`: `answer`: hold the request until the end; `callback`: 202 at once, the answer goes to `callback.url` by POST; `poll`: 202 at once,
- * then it is asked by `{ schemaVersion, name, poll: true }`, which starts nothing and answers 404 with `state: 'unknown'` for an unknown name.
+ * `respond`: `answer`: hold the request until the end; `callback`: 202 at once, the answer goes to
+ * `callback.url` by POST; `poll`: 202 at once, then it is polled by `{ schemaVersion, name, poll:
+ * true }`, which starts nothing and answers 404 with `state: 'unknown'` for an unknown name.
  *
- * `{ schemaVersion, name, cancel: true, graceSeconds }` ends the command (SIGTERM, after the grace SIGKILL) and answers as at its end, with the
- * reason `cancelled`; a name that has not begun never will.
+ * `{ schemaVersion, name, cancel: true, graceSeconds }` ends the command (SIGTERM, after the grace
+ * SIGKILL) and answers as at its end, with the reason `cancelled`; a name that has not begun never
+ * will.
  *
- * By reference: `inputs[].url` is read by GET. With `uploads`, outputs may be sent by PUT to its URL, path after path appended to the URL's
- * path, in parts `{ offset, contentBase64 }` of at most 4 MiB, and be listed with `uploaded: true`.
+ * By reference: `inputs[].url` is read by GET. With `uploads`, outputs may be sent by PUT to its
+ * URL, path after path appended to the URL's path, in parts `{ offset, contentBase64 }` of at most
+ * 4 MiB, and be listed with `uploaded: true`.
  */
 export interface CallRequest {
   schemaVersion: 1
@@ -25,20 +31,32 @@ export interface CallRequest {
   name: string
   argv: readonly string[]
   environment: Readonly<Record<string, string>>
-  /** Variables whose values are paths below the work directory, made absolute by the function; an empty one is the work directory itself. */
+  /**
+   * Variables whose values are paths below the work directory, made absolute by the function; an
+   * empty one is the work directory itself.
+   */
   pathEnvironment: Readonly<Record<string, string>>
   workingDirectory?: string
   inputs: readonly CallInput[]
   expectedOutputs: readonly string[]
-  /** `changed`: every file that is new or differs from its input; `expected`: only what is at or below an expected path. */
+  /**
+   * `changed`: every file that is new or differs from its input; `expected`: only files at or below
+   * an expected path.
+   */
   outputs: 'changed' | 'expected'
   /** The command's own limit, 0 is none: its end has the reason `timeout`. */
   timeoutSeconds: number
-  /** The platform's limit: better ended shortly before, with the reason `walltime`, than killed without an answer. */
+  /**
+   * The platform's limit: better ended shortly before, with the reason `walltime`, than killed
+   * without an answer.
+   */
   limitSeconds: number
-  /** 0: not said. */
+  /** 0: not given. */
   memoryBytes: number
-  /** Largest answer in bytes of JSON; larger outputs are uploaded, or the answer says so in `problem`. */
+  /**
+   * Largest answer in bytes of JSON; larger outputs are uploaded, or the answer reports them in
+   * `problem`.
+   */
   answerLimitBytes: number
   respond: 'answer' | 'callback' | 'poll'
   callback?: { url: string }
@@ -70,7 +88,9 @@ const Path = z
   )
 const Sha256 = z.string().regex(/^[0-9a-f]{64}$/, 'must be 64 hexadecimal digits')
 const Bytes = z.int().min(0)
-const Base64 = z.string().refine((text) => text.length % 4 === 0 && /^[A-Za-z0-9+/]*={0,2}$/.test(text), 'must be base64')
+const Base64 = z
+  .string()
+  .refine((text) => text.length % 4 === 0 && /^[A-Za-z0-9+/]*={0,2}$/.test(text), 'must be base64')
 
 export const CallOutput = z.object({
   path: Path,
@@ -91,25 +111,29 @@ export const CallAnswer = z.object({
   reason: z.enum(['exited', 'timeout', 'cancelled', 'memory', 'walltime']).default('exited'),
   startedAt: z.number().min(0),
   finishedAt: z.number().min(0),
-  /** The instance that ran it was made for it. */
+  /** The instance that ran it was started for it. */
   coldStart: z.boolean().optional(),
   cpuSeconds: z.number().min(0).nullish(),
   peakMemoryBytes: Bytes.nullish(),
-  /** Of what it wrote, at least the end. */
+  /** Its output, at least the end. */
   stdout: Base64.default(''),
   stderr: Base64.default(''),
   outputs: z.array(CallOutput).max(mostFiles).default([]),
-  /** Inputs that are gone. */
+  /** Inputs that were deleted. */
   deleted: z.array(Path).max(mostFiles).default([]),
-  /** Why the outputs could not be given; permanent. */
+  /** Why the outputs could not be returned; permanent. */
   problem: z.string().max(4096).optional(),
   requestId: z.string().max(255).optional(),
 })
 export type CallAnswer = z.output<typeof CallAnswer>
 
-const Standing = z.object({ schemaVersion: z.literal(1), name: z.string(), state: z.enum(['running', 'unknown']) })
+const Standing = z.object({
+  schemaVersion: z.literal(1),
+  name: z.string(),
+  state: z.enum(['running', 'unknown']),
+})
 
-/** What a body said, for a person: the beginning of it, printable. */
+/** The beginning of a body for a person, printable. */
 export const excerpt = (body: Buffer): string => {
   const text = body
     .subarray(0, 400)
@@ -124,16 +148,19 @@ const refuse = (message: string): never => {
 }
 
 /**
- * The answer in a body, or how the call stands without one.
+ * The answer in a body, or the state of the call without one.
  *
- * @throws DriverError `refused` with what the function said where it speaks something else, or of another call.
+ * @throws DriverError `refused` with an excerpt where the body has another form, or belongs to
+ *   another call.
  */
 export const readAnswer = (name: string, body: Buffer): CallAnswer | 'running' | 'unknown' => {
   let document: unknown
   try {
     document = JSON.parse(body.toString())
   } catch {
-    return refuse(`the function does not speak the call protocol: it answered ${excerpt(body)}, which is not JSON`)
+    return refuse(
+      `the function does not speak the call protocol: it answered ${excerpt(body)}, which is not JSON`,
+    )
   }
   const standing = Standing.safeParse(document)
   if (standing.success && standing.data.name === name) return standing.data.state
@@ -142,32 +169,47 @@ export const readAnswer = (name: string, body: Buffer): CallAnswer | 'running' |
     const problems = parsed.error.issues
       .slice(0, 3)
       .map(({ path, message }) => `${path.length === 0 ? 'the answer' : path.join('.')}: ${message}`)
-    return refuse(`the function does not speak the call protocol, version 1: ${problems.join('; ')}; it answered ${excerpt(body)}`)
+    return refuse(
+      `the function does not speak the call protocol, version 1: ${problems.join('; ')}; it answered ${excerpt(body)}`,
+    )
   }
   if (parsed.data.name !== name)
     return refuse(
-      `the function answered for ${JSON.stringify(parsed.data.name.slice(0, 80))} when it was asked for ${JSON.stringify(name)}`,
+      `the function answered for ${JSON.stringify(parsed.data.name.slice(0, 80))} when it was asked ` +
+        `for ${JSON.stringify(name)}`,
     )
   return parsed.data
 }
 
-const isBelow = (path: string, folder: string): boolean => path === folder || path.startsWith(`${folder.replace(/\/$/, '')}/`)
+const isBelow = (path: string, folder: string): boolean =>
+  path === folder || path.startsWith(`${folder.replace(/\/$/, '')}/`)
 
 /**
- * Holds the outputs of an answer against what was asked for, before anything of them is written.
+ * Compares the outputs of an answer with the request, before any of them is written.
  *
- * @throws DriverError `refused` naming the output: twice there, not promised, a link to the outside, below a link, or without content.
+ * @throws DriverError `refused` naming the output: twice there, not promised, a link to the
+ *   outside, below a link, or without content.
  */
-export const checkOutputs = (answer: CallAnswer, asked: Pick<CallRequest, 'expectedOutputs' | 'outputs'>): void => {
+export const checkOutputs = (
+  answer: CallAnswer,
+  asked: Pick<CallRequest, 'expectedOutputs' | 'outputs'>,
+): void => {
   if (answer.problem !== undefined) refuse(`the function could not give its outputs: ${answer.problem}`)
   const seen = new Map<string, CallOutput>()
   for (const output of answer.outputs) {
     const what = `output ${JSON.stringify(output.path)}`
     if (seen.has(output.path)) refuse(`${what} is in the answer twice`)
     seen.set(output.path, output)
-    if (asked.outputs === 'expected' && !asked.expectedOutputs.some((expected) => isBelow(output.path, expected)))
+    if (
+      asked.outputs === 'expected' &&
+      !asked.expectedOutputs.some((expected) => isBelow(output.path, expected))
+    )
       refuse(`${what} was not promised; expected are ${asked.expectedOutputs.join(', ') || 'none'}`)
-    const forms = [output.contentBase64 !== undefined, output.uploaded === true, output.target !== undefined].filter(Boolean)
+    const forms = [
+      output.contentBase64 !== undefined,
+      output.uploaded === true,
+      output.target !== undefined,
+    ].filter(Boolean)
     if (forms.length !== 1) refuse(`${what} must have one of contentBase64, uploaded: true and target`)
     if (output.target === undefined && output.sha256 === undefined) refuse(`${what} has no sha256`)
     if (output.target !== undefined && !linkStaysInside(output.path, output.target))
@@ -177,7 +219,8 @@ export const checkOutputs = (answer: CallAnswer, asked: Pick<CallRequest, 'expec
     const parts = path.split('/')
     for (let depth = 1; depth < parts.length; depth++) {
       const above = parts.slice(0, depth).join('/')
-      if (seen.has(above)) refuse(`output ${JSON.stringify(path)} lies below ${JSON.stringify(above)}, which is no folder`)
+      if (seen.has(above))
+        refuse(`output ${JSON.stringify(path)} lies below ${JSON.stringify(above)}, which is no folder`)
     }
   }
 }
@@ -189,10 +232,15 @@ export interface PlacedRun {
 }
 
 /**
- * Where on our clock a run lies that a function timed with its own: its duration is its own, its place lies between our sending and the
- * answer. A clock that cannot be right puts all overhead before the run.
+ * Places a run that a function timed with its own clock on our clock: its duration is the
+ * function's, its position is between our sending and the answer. An impossible clock puts all
+ * overhead before the run.
  */
-export const placeRun = (answer: Pick<CallAnswer, 'startedAt' | 'finishedAt'>, sentAt: number, receivedAt: number): PlacedRun => {
+export const placeRun = (
+  answer: Pick<CallAnswer, 'startedAt' | 'finishedAt'>,
+  sentAt: number,
+  receivedAt: number,
+): PlacedRun => {
   const last = Math.max(sentAt, receivedAt)
   const wallSeconds = Math.min(Math.max(0, answer.finishedAt - answer.startedAt), last - sentAt)
   const believed = answer.startedAt >= sentAt && answer.startedAt + wallSeconds <= last

@@ -8,10 +8,13 @@ import { clock, limitSeconds, type FunctionSite } from './site.ts'
 export const requestBytes = (intent: Pick<CallFacts, 'argv' | 'environment' | 'expectedOutputs'>): number =>
   Buffer.byteLength(JSON.stringify([intent.argv, intent.environment, intent.expectedOutputs])) + 2048
 
-/** Whether inputs are read by the function instead of being sent. */
+/** Whether the function reads inputs by URL instead of receiving them. */
 export const byReference = ({ options, settings }: FunctionSite, inputBytes: number): boolean => {
   const { delivery, publicBaseUrl, payloadLimitBytes } = settings().configuration
-  return delivery === 'reference' || (inputBytes > payloadLimitBytes && publicBaseUrl !== undefined && options.links !== undefined)
+  return (
+    delivery === 'reference' ||
+    (inputBytes > payloadLimitBytes && publicBaseUrl !== undefined && options.links !== undefined)
+  )
 }
 
 interface Link {
@@ -19,8 +22,12 @@ interface Link {
   query: string
 }
 
-/** Where the function finds inputs, and where it puts outputs and the answer. */
-async function linksOf(site: FunctionSite, name: string, facts: CallFacts): Promise<{ read?: Link; write?: Link; result?: Link }> {
+/** The URLs at which the function reads inputs, and puts outputs and the answer. */
+async function linksOf(
+  site: FunctionSite,
+  name: string,
+  facts: CallFacts,
+): Promise<{ read?: Link; write?: Link; result?: Link }> {
   const { options, calls, settings } = site
   const { publicBaseUrl, mode } = settings().configuration
   const expires = clock() + limitSeconds(site, facts) + 3600
@@ -38,7 +45,7 @@ async function linksOf(site: FunctionSite, name: string, facts: CallFacts): Prom
 }
 
 /** The whole request, as bytes. */
-export async function requestOf(
+export async function functionRequest(
   site: FunctionSite,
   name: string,
   facts: CallFacts,
@@ -50,8 +57,10 @@ export async function requestOf(
   const urlOf =
     read === undefined
       ? undefined
-      : (path: string): string => `${read.url}${path.split('/').map(encodeURIComponent).join('/')}?${read.query}`
-  const inside = (value: string): boolean => value === facts.directory || value.startsWith(`${facts.directory}/`)
+      : (path: string): string =>
+          `${read.url}${path.split('/').map(encodeURIComponent).join('/')}?${read.query}`
+  const inside = (value: string): boolean =>
+    value === facts.directory || value.startsWith(`${facts.directory}/`)
   const environment = Object.entries(facts.environment)
   const request: CallRequest = {
     schemaVersion: 1,
@@ -59,7 +68,9 @@ export async function requestOf(
     argv: facts.argv,
     environment: Object.fromEntries(environment.filter(([, value]) => !inside(value))),
     pathEnvironment: Object.fromEntries(
-      environment.filter(([, value]) => inside(value)).map(([key, value]) => [key, value.slice(facts.directory.length + 1)]),
+      environment
+        .filter(([, value]) => inside(value))
+        .map(([key, value]) => [key, value.slice(facts.directory.length + 1)]),
     ),
     ...(facts.workingDirectory === undefined ? {} : { workingDirectory: facts.workingDirectory }),
     inputs: await readInputs(facts.directory, site.calls.staged(name), urlOf),

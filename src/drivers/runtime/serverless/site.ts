@@ -5,35 +5,43 @@ import { DriverError } from '../contract/driver.ts'
 import { messageOf } from '../contract/errno.ts'
 import { openGate, type Gate } from '../../../pacing/gate.ts'
 import { processOf } from '../local/processes.ts'
-import { openCalls, type Attendant, type CallFacts, type Calls } from './calls.ts'
+import { openCalls, type Attendant, type CallFacts, type CallRecords } from './calls.ts'
 import { serverlessConfiguration, type ServerlessConfiguration } from './configuration.ts'
 import type { CallLinks } from './links.ts'
 
 export interface ServerlessDriverOptions {
-  /** On this machine, absolute: work directories are `work/…` below it, the records of calls `calls/…`. One for all runtimes of this kind. */
+  /**
+   * On this machine, absolute: work directories are `work/…` below it, the records of calls
+   * `calls/…`. All runtimes of this kind share it.
+   */
   root: string
-  /** Named in manifests. */
+  /** Used in manifests. */
   runtime: string
   /** Environment variable that marks a command's processes with the call's name. */
   taskVariable: string
-  /** See `serverlessConfiguration`; a wrong one refuses what is submitted. */
+  /** See `serverlessConfiguration`; a wrong one makes every submit fail with `refused`. */
   configuration: Readonly<Record<string, unknown>>
   invoke: InvokeFunction
-  /** Asked anew after a minute, and when the platform refuses what it gave; goes into headers and nowhere else. Absent: none is sent. */
+  /**
+   * Called again after a minute, and when the platform refuses the result, which goes into headers
+   * only. Absent: none is sent.
+   */
   credential?: (() => Promise<FunctionCredential>) | undefined
   /** Absent: functions cannot reach this service, so callbacks and references are refused. */
   links?: CallLinks | undefined
-  /** How often calls that nobody here attends to are looked at. */
+  /** Pause between two looks at calls of other drivers. */
   pollMilliseconds?: number
-  /** What an answer may need after the function's time limit. */
+  /** Time that an answer may need after the function's time limit. */
   answerGraceSeconds?: number
-  /** A platform that does not take a call is asked again for this long. */
+  /** A call is sent again for this long to a platform that does not take it. */
   patienceSeconds?: number
 }
 
-/** Contents of requests on their way at once; a request of 32 MiB is held as text and as bytes. */
+/**
+ * Contents of requests on their way at once; a request of 32 MiB is in memory as text and as bytes.
+ */
 const bytesAtOnce = 256 * 1024 * 1024
-/** A request of few bytes that is answered at once. */
+/** Deadline of a small request with an immediate answer. */
 export const shortDeadlineSeconds = 60
 
 export const clock = (): number => Date.now() / 1000
@@ -44,26 +52,29 @@ export interface TroubledCall {
   retryAfterSeconds?: number | undefined
 }
 
-/** Of a client or of our own, by its shape: an error may come from another realm. */
+/**
+ * The trouble of an error of a client or of our own, by its shape: an error may come from another
+ * realm.
+ */
 export const troubleOf = (error: unknown): TroubledCall => {
   const { trouble, retryAfterSeconds } = error as Partial<TroubledCall>
   return { trouble: trouble ?? 'cut', message: messageOf(error), retryAfterSeconds }
 }
 
-/** A runtime of functions, as the files of this folder share it. */
+/** A runtime of functions, for all files of this folder. */
 export interface FunctionSite {
   options: ServerlessDriverOptions
-  calls: Calls
-  /** Us, in the records of calls. */
+  calls: CallRecords
+  /** This driver, in the records of calls. */
   attendant: Attendant
   graceSeconds: number
   patienceSeconds: number
   pollSeconds: number
-  /** By bytes of requests on their way. */
+  /** Bounds the bytes of requests on their way. */
   sending: Gate
-  /** @throws DriverError `refused` for a configuration that is wrong. */
+  /** @throws DriverError `refused` for a wrong configuration. */
   settings: () => { configuration: ServerlessConfiguration; underWay: Gate }
-  /** Aborted when the driver closes: ends what nobody waits for. */
+  /** Aborted when the driver closes: ends work without a waiting caller. */
   closing: AbortController
   /** Whether this process has made any call: the first one may find the function cold. */
   first: { made: boolean }
@@ -74,14 +85,23 @@ export function openFunctionSite(options: ServerlessDriverOptions): FunctionSite
   const settings = (): ReturnType<FunctionSite['settings']> => {
     if (parsed !== undefined) return parsed
     const configuration = serverlessConfiguration(options.configuration)
-    if (options.links === undefined && (configuration.mode === 'callback' || configuration.delivery === 'reference'))
-      throw new DriverError('refused', 'functions cannot reach this service: it has no key to sign links with; give it a vault key')
+    if (
+      options.links === undefined &&
+      (configuration.mode === 'callback' || configuration.delivery === 'reference')
+    )
+      throw new DriverError(
+        'refused',
+        'functions cannot reach this service: it has no key to sign links with; give it a vault key',
+      )
     return (parsed = { configuration, underWay: openGate(configuration.concurrency) })
   }
   return {
     options,
     calls: openCalls(join(options.root, 'calls')),
-    attendant: { process: { pid: process.pid, birth: processOf(process.pid)?.birth ?? 0 }, driver: randomUUID() },
+    attendant: {
+      process: { pid: process.pid, birth: processOf(process.pid)?.birth ?? 0 },
+      driver: randomUUID(),
+    },
     graceSeconds: options.answerGraceSeconds ?? 10,
     patienceSeconds: options.patienceSeconds ?? 86_400,
     pollSeconds: (options.pollMilliseconds ?? 250) / 1000,
@@ -93,7 +113,10 @@ export function openFunctionSite(options: ServerlessDriverOptions): FunctionSite
 }
 
 /** Seconds from the first sending to the end of all patience. */
-export const limitSeconds = ({ settings, graceSeconds }: FunctionSite, { timeoutSeconds }: CallFacts): number => {
+export const limitSeconds = (
+  { settings, graceSeconds }: FunctionSite,
+  { timeoutSeconds }: CallFacts,
+): number => {
   const { timeLimitSeconds, mode, queueSeconds } = settings().configuration
   const own = timeoutSeconds > 0 ? Math.min(timeoutSeconds, timeLimitSeconds) : timeLimitSeconds
   return own + graceSeconds + (mode === 'sync' ? 0 : queueSeconds)

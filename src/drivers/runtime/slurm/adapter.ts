@@ -1,17 +1,23 @@
 import { arrayScript } from '../batch/array-script.ts'
-import type { BatchElement, BatchEvidence, BatchJudgement, BatchPlace, BatchScheduler } from '../batch/scheduler.ts'
+import type {
+  BatchElement,
+  BatchEvidence,
+  BatchJudgement,
+  QueuedElement,
+  BatchScheduler,
+} from '../batch/scheduler.ts'
 import type { BatchSite } from '../batch/site.ts'
 import type { Capability } from '../contract/driver.ts'
 import { gather } from '../contract/gather.ts'
 import { jobOf, type SlurmJob } from './jobs.ts'
 import type { SlurmLimits } from './limits.ts'
-import { requestOf, type SlurmRequest } from './request.ts'
+import { jobRequest, type SlurmRequest } from './request.ts'
 import type { SlurmScheduler } from './scheduler.ts'
-import { judge, type Patience } from './state.ts'
+import { judgeJob, type QueuePatience } from './state.ts'
 
 export const slurmCapabilities: Readonly<Record<Capability, boolean>> = {
   batch: true,
-  interactive: false,
+  interactive: true,
   container: false,
   serverless: false,
   gpu: true,
@@ -28,14 +34,14 @@ export interface SlurmAdapterOptions {
   /** By commands or by REST. */
   scheduler: SlurmScheduler
   configuration: Readonly<Record<string, unknown>>
-  /** Whether Slurm itself may run a task again that it took away. */
+  /** Whether Slurm itself may run a task again after it took the task away. */
   requeue: boolean
-  patience: Patience
+  patience: QueuePatience
   claimSeconds: number
   pollMilliseconds: number
 }
 
-/** What Slurm has answered: the queue, and accounting about those that are no longer in it. */
+/** Slurm's answers: the queue, and accounting about jobs that have left it. */
 interface SlurmListing {
   jobs: SlurmJob[] | 'silent'
   history: SlurmJob[] | 'silent' | 'none'
@@ -43,12 +49,15 @@ interface SlurmListing {
 
 /** Limits change rarely; reading them costs three commands. */
 const limitsKeptMs = 300_000
-/** A signal that came before the supervisor could take it is repeated. */
+/** A signal that came before the supervisor could handle it is repeated. */
 const politeAgainSeconds = 3
-/** Beyond the grace, for a supervisor that was signalled late. */
+/** Time beyond the grace, for a supervisor that was signalled late. */
 const forcedAfterGraceSeconds = 5
 
-/** One question under way at a time; whoever asks meanwhile gets the next answer, not one that was on its way before. */
+/**
+ * Makes one query at a time; callers meanwhile get the next answer, not one that was on its way
+ * before.
+ */
 function sharing<T>(question: () => Promise<T>): () => Promise<T> {
   let running: Promise<T> | undefined
   let next: Promise<T> | undefined
@@ -72,7 +81,9 @@ function sharing<T>(question: () => Promise<T>): () => Promise<T> {
   }
 }
 
-/** An answer that is asked for again once it is older than `keptMs`: many who ask make one call. */
+/**
+ * An answer that is requested again once it is older than `keptMs`: many callers share one query.
+ */
 function keeping<T>(question: () => Promise<T>, keptMs: number): { ask(): Promise<T>; recent(): Promise<T> } {
   let last: { value: T; at: number } | undefined
   const ask = sharing(async () => {
@@ -83,7 +94,8 @@ function keeping<T>(question: () => Promise<T>, keptMs: number): { ask(): Promis
   })
   return {
     ask,
-    recent: () => (last !== undefined && performance.now() - last.at < keptMs ? Promise.resolve(last.value) : ask()),
+    recent: () =>
+      last !== undefined && performance.now() - last.at < keptMs ? Promise.resolve(last.value) : ask(),
   }
 }
 
@@ -97,27 +109,40 @@ const byJob = (elements: readonly BatchElement[]): Map<string, number[]> => {
   return jobs
 }
 
-/** What Slurm says of one element. */
-const told = (
+/** Slurm's answer about one element. */
+const textOfState = (
   { jobs, history }: SlurmListing,
-  { array, job, index }: BatchPlace,
-): Pick<Parameters<typeof judge>[0], 'queue' | 'history'> => ({
-  queue: jobs === 'silent' ? 'silent' : job === undefined ? 'absent' : (jobOf(jobs, array, job, index) ?? 'absent'),
-  history: typeof history === 'string' ? history : ((job === undefined ? undefined : jobOf(history, array, job, index)) ?? 'absent'),
+  { array, job, index }: QueuedElement,
+): Pick<Parameters<typeof judgeJob>[0], 'queue' | 'history'> => ({
+  queue:
+    jobs === 'silent'
+      ? 'silent'
+      : job === undefined
+        ? 'absent'
+        : (jobOf(jobs, array, job, index) ?? 'absent'),
+  history:
+    typeof history === 'string'
+      ? history
+      : ((job === undefined ? undefined : jobOf(history, array, job, index)) ?? 'absent'),
 })
 
-/** A judgement in the words of the shared driver: a task that has no record and is over never starts. */
+/**
+ * A judgement in the terms of the shared driver: a task that has no record and is over never
+ * starts.
+ */
 const judgeSlurm = (
   { name: _, sight, place, cancelAsked, overSince, ranSince }: BatchEvidence,
   listing: SlurmListing | undefined,
-  patience: Patience,
+  patience: QueuePatience,
 ): BatchJudgement => {
   const overSeconds = overSince === undefined ? 0 : (performance.now() - overSince) / 1000
-  const words = told(listing ?? { jobs: 'silent', history: 'silent' }, place)
+  const states = textOfState(listing ?? { jobs: 'silent', history: 'silent' }, place)
   const begun = ranSince === undefined ? {} : { ranSince }
-  const judgement = judge({ sight, place, cancelAsked, overSeconds, ...words, ...begun }, patience)
+  const judgement = judgeJob({ sight, place, cancelAsked, overSeconds, ...states, ...begun }, patience)
   const { verdict } = judgement
-  return verdict === undefined || sight.form !== 'none' ? judgement : { ...judgement, verdict: { ...verdict, end: 'never' } }
+  return verdict === undefined || sight.form !== 'none'
+    ? judgement
+    : { ...judgement, verdict: { ...verdict, end: 'never' } }
 }
 
 /** Slurm's job arrays: an element of an array is a task, its supervisor the array's script. */
@@ -126,7 +151,7 @@ export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<Slurm
   const limits = keeping<SlurmLimits>(() => scheduler.limits(), limitsKeptMs)
   const queue = keeping(() => scheduler.queue(), pollMilliseconds * 0.9)
 
-  const historyOf = async (places: readonly BatchPlace[]): Promise<SlurmListing['history']> => {
+  const historyOf = async (places: readonly QueuedElement[]): Promise<SlurmListing['history']> => {
     try {
       const { accounting } = await limits.recent()
       if (!accounting) return 'none'
@@ -137,15 +162,22 @@ export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<Slurm
       return 'silent'
     }
   }
-  /** Where nothing at the nodes measures memory, what accounting has sampled; it may not know yet. */
+  /**
+   * Where nothing at the nodes measures memory, the samples of accounting; it may not have them
+   * yet.
+   */
   const peakOf = gather(
-    async (places: readonly BatchPlace[]) => {
+    async (places: readonly QueuedElement[]) => {
       const history = await historyOf(places)
       return new Map(
-        places.map((place): [BatchPlace, { peakMemoryBytes?: number }] => {
+        places.map((place): [QueuedElement, { peakMemoryBytes?: number }] => {
           const { job, array, index } = place
-          const known = typeof history === 'string' || job === undefined ? undefined : jobOf(history, array, job, index)
-          return [place, known?.peakMemoryBytes === undefined ? {} : { peakMemoryBytes: known.peakMemoryBytes }]
+          const known =
+            typeof history === 'string' || job === undefined ? undefined : jobOf(history, array, job, index)
+          return [
+            place,
+            known?.peakMemoryBytes === undefined ? {} : { peakMemoryBytes: known.peakMemoryBytes },
+          ]
         }),
       )
     },
@@ -159,12 +191,13 @@ export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<Slurm
     async terms() {
       const current = await limits.recent()
       return {
-        requestOf: (intent) => requestOf(intent, configuration, current),
+        requestOf: (intent) => jobRequest(intent, configuration, current),
         arraySize: current.arraySize,
-        limitSecondsOf: ({ walltimeMinutes }) => (walltimeMinutes === undefined ? undefined : walltimeMinutes * 60),
+        limitSecondsOf: ({ walltimeMinutes }) =>
+          walltimeMinutes === undefined ? undefined : walltimeMinutes * 60,
       }
     },
-    hopeless: (_, words) => `the scheduler would keep it waiting for ever (${words})`,
+    hopeless: (_, states) => `the scheduler would keep it waiting for ever (${states})`,
     script: async (_, elements, pack) =>
       arrayScript(elements, {
         pack,
@@ -182,7 +215,11 @@ export function slurmAdapter(options: SlurmAdapterOptions): BatchScheduler<Slurm
     async list(places) {
       const jobs = await queue.recent().catch(() => 'silent' as const)
       const missing = places.flatMap(({ place }) =>
-        jobs !== 'silent' && place.job !== undefined && jobOf(jobs, place.array, place.job, place.index) === undefined ? [place] : [],
+        jobs !== 'silent' &&
+        place.job !== undefined &&
+        jobOf(jobs, place.array, place.job, place.index) === undefined
+          ? [place]
+          : [],
       )
       return { jobs, history: missing.length === 0 ? 'none' : await historyOf(missing) }
     },

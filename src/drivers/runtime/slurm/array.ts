@@ -1,4 +1,7 @@
-/** Indexes of an array as Slurm writes them: `0-3,7`, with step (`0-8:4`) and limit (`0-3%2`); not sorted, not checked for doubles. */
+/**
+ * Indexes of an array in Slurm's form: `0-3,7`, with step (`0-8:4`) and limit (`0-3%2`); not
+ * sorted, not checked for doubles.
+ */
 export const parseIndexes = (text: string): number[] => {
   const [list = ''] = text.replace(/^\[|\]$/g, '').split('%')
   return list.split(',').flatMap((part) => {
@@ -7,7 +10,10 @@ export const parseIndexes = (text: string): number[] => {
     const [first, step] = [Number(range[1]), Number(range[3] ?? 1)]
     const last = Number(range[2] ?? first)
     if (step < 1 || last < first) return []
-    return Array.from({ length: Math.floor((last - first) / step) + 1 }, (_, position) => first + position * step)
+    return Array.from(
+      { length: Math.floor((last - first) / step) + 1 },
+      (_, position) => first + position * step,
+    )
   })
 }
 

@@ -1,5 +1,5 @@
-import { quote, quoteAll } from '../../quote.ts'
-import type { ShellResult, SiteShell } from '../../shell.ts'
+import { quote, quoteAll } from '../../../shell/quote.ts'
+import type { ShellResult, SiteShell } from '../../../shell/site-shell.ts'
 import { DriverError } from '../contract/driver.ts'
 import { renderIndexes } from './array.ts'
 import { acceptedScript } from '../batch/books.ts'
@@ -12,54 +12,81 @@ import type { SlurmScheduler } from './scheduler.ts'
 export interface SlurmCommandsOptions {
   shell: SiteShell
   root: () => Promise<string>
-  /** Whether Slurm itself may run a task again that it took away (`--requeue`). */
+  /** Whether Slurm itself may run a task again after it took the task away (`--requeue`). */
   requeue: boolean
-  /** A command of the scheduler that has not answered by then is ended. */
+  /** A command of the scheduler without an answer by then is ended. */
   deadlineSeconds: number
 }
 
-/** Variables of the account that would change what the commands print, and how much of it. */
-const plain = `unset SQUEUE_ACCOUNT SQUEUE_ALL SQUEUE_ARRAY SQUEUE_FORMAT SQUEUE_FORMAT2 SQUEUE_LICENSES SQUEUE_NAMES SQUEUE_PARTITION SQUEUE_PRIORITY \\
-  SQUEUE_QOS SQUEUE_SORT SQUEUE_STATES SQUEUE_USERS SACCT_FORMAT SINFO_FORMAT SINFO_PARTITION SINFO_SORT SBATCH_WAIT SBATCH_PARSABLE
+/** Variables of the account that would change the format and the amount of the commands' output. */
+const plain = `unset SQUEUE_ACCOUNT SQUEUE_ALL SQUEUE_ARRAY SQUEUE_FORMAT SQUEUE_FORMAT2 SQUEUE_LICENSES SQUEUE_NAMES \\
+  SQUEUE_PARTITION SQUEUE_PRIORITY SQUEUE_QOS SQUEUE_SORT SQUEUE_STATES SQUEUE_USERS \\
+  SACCT_FORMAT SINFO_FORMAT SINFO_PARTITION SINFO_SORT SBATCH_WAIT SBATCH_PARSABLE
 export SLURM_TIME_FORMAT=%s SLURM_BITSTR_LEN=0 LC_ALL=C
 `
 
-const silent =
-  /unable to contact slurm|socket timed out|connection refused|connect failure|communication|zero bytes|transport endpoint|backup controller|unable to establish|configuration source|protocol authentication|munge|dbd.*(down|unavailable)|connection to slurmdbd|network is unreachable/i
-const noRoom = /MaxSubmit|MaxJobCount|temporarily unable to accept|resource temporarily unavailable|too many jobs|MaxArraySize/i
+const silent = new RegExp(
+  [
+    'unable to contact slurm|socket timed out|connection refused|connect failure|communication',
+    'zero bytes|transport endpoint|backup controller|unable to establish|configuration source',
+    'protocol authentication|munge|dbd.*(down|unavailable)|connection to slurmdbd',
+    'network is unreachable',
+  ].join('|'),
+  'i',
+)
+const noRoom =
+  /MaxSubmit|MaxJobCount|temporarily unable to accept|resource temporarily unavailable|too many jobs|MaxArraySize/i
 
-const wordsOf = (text: string): string =>
+const textOf = (text: string): string =>
   text
     .split('\n')
-    .map((line) => line.replace(/^(sbatch|squeue|sacct|scancel|sinfo|scontrol): (error: |fatal: )?/, '').trim())
+    .map((line) =>
+      line.replace(/^(sbatch|squeue|sacct|scancel|sinfo|scontrol): (error: |fatal: )?/, '').trim(),
+    )
     .filter((line) => line !== '')
     .slice(-4)
     .join('; ')
 
-/** A scheduler that is asked by its commands, at the site that the shell reaches. */
-export function openSlurmCommands({ shell, root, requeue, deadlineSeconds }: SlurmCommandsOptions): SlurmScheduler {
+/** A scheduler that is queried by its commands, at the site that the shell reaches. */
+export function openSlurmCommands({
+  shell,
+  root,
+  requeue,
+  deadlineSeconds,
+}: SlurmCommandsOptions): SlurmScheduler {
   const limited = `timeout -k 2 ${deadlineSeconds}`
 
   const run = async (what: string, script: string): Promise<ShellResult> => {
-    // The command's own deadline comes first: it leaves nothing hanging at the site.
+    // The command's own deadline comes first: it leaves no process at the site.
     const result = await shell.run(`${plain}${script}`, { deadlineMs: (deadlineSeconds + 15) * 1000 })
-    const words = wordsOf(result.stderr)
-    if (result.code === 124 || result.code === 137) throw new DriverError('unknown', `${what} did not answer within ${deadlineSeconds} s`)
-    if (result.code === 127) throw new DriverError('refused', `${what} cannot be run at the site: ${words}`)
-    if (result.code !== 0 && silent.test(result.stderr)) throw new DriverError('unknown', `${what}: ${words}`)
+    const errorText = textOf(result.stderr)
+    if (result.code === 124 || result.code === 137)
+      throw new DriverError('unknown', `${what} did not answer within ${deadlineSeconds} s`)
+    if (result.code === 127)
+      throw new DriverError('refused', `${what} cannot be run at the site: ${errorText}`)
+    if (result.code !== 0 && silent.test(result.stderr))
+      throw new DriverError('unknown', `${what}: ${errorText}`)
     return result
   }
   const ask = async (what: string, script: string): Promise<string> => {
     const { code, signal, stdout, stderr } = await run(what, script)
-    // A status command that fails for whatever reason is one that has not answered.
-    if (code !== 0) throw new DriverError('unknown', `${what}: ${wordsOf(stderr) || `exit ${code ?? signal}`}`)
+    // A status command that fails for any reason counts as silent.
+    if (code !== 0) throw new DriverError('unknown', `${what}: ${textOf(stderr) || `exit ${code ?? signal}`}`)
     return stdout.toString()
   }
-  /** Times of a cluster whose clock is wrong are moved to this machine's; `text` begins with the cluster's time. */
+  /**
+   * Converts times of a cluster with a wrong clock to this machine's; `text` begins with the
+   * cluster's time.
+   */
   const atOurTime = (text: string, parse: (lines: string) => SlurmJob[]): SlurmJob[] => {
     const offset = Math.round(Date.now() / 1000 - Number.parseInt(text))
-    const moved = (time: number | undefined): number | undefined => (time === undefined || Math.abs(offset) < 3 ? time : time + offset)
-    return parse(text).map((job) => ({ ...job, startedAt: moved(job.startedAt), endedAt: moved(job.endedAt) }))
+    const moved = (time: number | undefined): number | undefined =>
+      time === undefined || Math.abs(offset) < 3 ? time : time + offset
+    return parse(text).map((job) => ({
+      ...job,
+      startedAt: moved(job.startedAt),
+      endedAt: moved(job.endedAt),
+    }))
   }
 
   return {
@@ -75,8 +102,11 @@ echo '== reservations'; ${limited} scontrol -o show reservation || exit`,
     async queue() {
       const text = await ask(
         'squeue',
-        `date +%s; { ${limited} squeue -h -t all -u "$(id -u)" -o ${quote(queueFormat)}; echo "exit $?"; } | grep -e '|orrery-' -e '^exit' | {
-  while IFS= read -r line; do case $line in 'exit '*) exit "\${line#exit }" ;; *) printf '%s\\n' "$line" ;; esac; done; exit 1; }`,
+        `date +%s; { ${limited} squeue -h -t all -u "$(id -u)" -o ${quote(queueFormat)}; echo "exit $?"; } |
+  grep -e '|orrery-' -e '^exit' | {
+  while IFS= read -r line; do
+    case $line in 'exit '*) exit "\${line#exit }" ;; *) printf '%s\\n' "$line" ;; esac
+  done; exit 1; }`,
       )
       return atOurTime(text, parseQueue)
     },
@@ -114,26 +144,36 @@ ${acceptedScript(quote(folder), '"$id"')}`,
       )
       const answer = stdout.toString().trim()
       if (/^\d+$/.test(answer)) return answer
-      const words = wordsOf(stderr)
-      if (noRoom.test(stderr)) throw new NoRoom(words)
-      // Who refuses says why. Whatever else came, the array may have been taken: it is asked for by its name.
-      if (code === 0 || words === '')
+      const errorText = textOf(stderr)
+      if (noRoom.test(stderr)) throw new NoRoom(errorText)
+      // A refusal has a reason. After any other error the array may have been accepted: it is
+      // looked up by its name.
+      if (code === 0 || errorText === '')
         throw new DriverError(
           'unknown',
-          `sbatch: exit ${code ?? 'unknown'} without a job id: ${(words || answer).slice(0, 200) || 'no words'}`,
+          `sbatch: exit ${code ?? 'unknown'} without a job id: ` +
+            ((errorText || answer).slice(0, 200) || 'no text'),
         )
-      throw new DriverError('refused', `sbatch: ${words}`)
+      throw new DriverError('refused', `sbatch: ${errorText}`)
     },
     async cancel(elements, how) {
       if (elements.size === 0) return
-      const options = { polite: ['--batch', '--signal=USR2', '--state=RUNNING'], waiting: ['--state=PENDING'], whole: [] }[how]
-      const words = [...elements].map(([job, indexes]) => `${job}_[${renderIndexes(indexes)}]`)
-      const { code, stderr } = await run('scancel', `${limited} scancel ${quoteAll([...options, ...words])}`)
-      // What has ended meanwhile is no error of ours.
+      const options = {
+        polite: ['--batch', '--signal=USR2', '--state=RUNNING'],
+        waiting: ['--state=PENDING'],
+        whole: [],
+      }[how]
+      const jobs = [...elements].map(([job, indexes]) => `${job}_[${renderIndexes(indexes)}]`)
+      const { code, stderr } = await run('scancel', `${limited} scancel ${quoteAll([...options, ...jobs])}`)
+      // A job that has ended meanwhile is no error.
       const left = stderr
         .split('\n')
-        .filter((line) => line.trim() !== '' && !/invalid job id|already complet|not pending|not running/i.test(line))
-      if (code !== 0 && left.length > 0) throw new DriverError('unknown', `scancel: ${wordsOf(left.join('\n'))}`)
+        .filter(
+          (line) =>
+            line.trim() !== '' && !/invalid job id|already complet|not pending|not running/i.test(line),
+        )
+      if (code !== 0 && left.length > 0)
+        throw new DriverError('unknown', `scancel: ${textOf(left.join('\n'))}`)
     },
   }
 }

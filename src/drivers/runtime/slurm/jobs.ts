@@ -1,18 +1,21 @@
 import { parseIndexes } from './array.ts'
 
 /**
- * What the scheduler says about elements of an array job. Times are seconds since epoch by the clock of the cluster, so that midnight and
- * time zones mean nothing.
+ * The scheduler's report about elements of an array job. Times are seconds since epoch by the clock
+ * of the cluster, so that midnight and time zones mean nothing.
  */
 export interface SlurmJob {
   /** Id of the array. */
   job: string
-  /** Absent: all elements that have no line of their own (what is left of an array that was cancelled as a whole). */
+  /**
+   * Absent: all elements without a line of their own (the rest of an array that was cancelled as a
+   * whole).
+   */
   indexes?: number[] | undefined
   name: string
-  /** Slurm's word in capitals (`PENDING`, `NODE_FAIL` …), without additions. */
+  /** Slurm's state in capitals (`PENDING`, `NODE_FAIL` …), without flags. */
   state: string
-  /** Why it waits or why it ended, in Slurm's words; absent where it says `None`. */
+  /** Why it waits or why it ended, as reported by Slurm; absent where Slurm reports `None`. */
   reason?: string | undefined
   startedAt?: number | undefined
   endedAt?: number | undefined
@@ -21,14 +24,21 @@ export interface SlurmJob {
   peakMemoryBytes?: number | undefined
 }
 
-const numberOf = (text: string | undefined): number | undefined => (text !== undefined && /^\d+$/.test(text) ? Number(text) : undefined)
+const numberOf = (text: string | undefined): number | undefined =>
+  text !== undefined && /^\d+$/.test(text) ? Number(text) : undefined
 const wordOf = (text: string | undefined): string | undefined =>
   text === undefined || /^(|none|n\/a|none assigned|\(null\))$/i.test(text.trim()) ? undefined : text.trim()
 
-/** Format of `squeue -o` that `parseQueue` reads; the reason is last because it may hold anything. */
+/**
+ * Format of `squeue -o` that `parseQueue` reads; the reason is last because it may contain any
+ * character.
+ */
 export const queueFormat = '%F|%K|%j|%T|%S|%e|%N|%r'
 
-/** Lines of `squeue -h -o queueFormat` with `SLURM_TIME_FORMAT=%s`; a line of another shape is skipped. */
+/**
+ * Lines of `squeue -h -o queueFormat` with `SLURM_TIME_FORMAT=%s`; a line of another shape is
+ * skipped.
+ */
 export const parseQueue = (text: string): SlurmJob[] =>
   text.split('\n').flatMap((line) => {
     const [job = '', indexes = '', name = '', state = '', start, end, node, ...reason] = line.split('|')
@@ -58,23 +68,25 @@ const bytesOf = (text: string | undefined): number | undefined => {
 }
 
 /**
- * Lines of `sacct -P -n -o historyFields` with `SLURM_TIME_FORMAT=%s`. `CANCELLED by 1000` becomes the state and the reason; memory is in the
- * lines of the steps (`12_3.batch`), which belong to their element.
+ * Lines of `sacct -P -n -o historyFields` with `SLURM_TIME_FORMAT=%s`. `CANCELLED by 1000` becomes
+ * the state and the reason; memory is in the lines of the steps (`12_3.batch`), which belong to
+ * their element.
  */
 export const parseHistory = (text: string): SlurmJob[] => {
   const jobs = new Map<string, SlurmJob>()
   for (const line of text.split('\n')) {
-    const [id = '', name = '', words = '', start, end, node, memory] = line.split('|')
+    const [id = '', name = '', states = '', start, end, node, memory] = line.split('|')
     const [, job, , list, step] = /^(\d+)(_(\[[^\]]*\]|\d+))?(\..+)?$/.exec(id) ?? []
     if (job === undefined) continue
     const key = `${job}_${list ?? ''}`
     if (step !== undefined) {
       const whole = jobs.get(key)
       const peak = bytesOf(memory)
-      if (whole !== undefined && peak !== undefined) whole.peakMemoryBytes = Math.max(whole.peakMemoryBytes ?? 0, peak)
+      if (whole !== undefined && peak !== undefined)
+        whole.peakMemoryBytes = Math.max(whole.peakMemoryBytes ?? 0, peak)
       continue
     }
-    const [state = '', ...by] = words.split(' ')
+    const [state = '', ...by] = states.split(' ')
     if (!/^[A-Z_]+$/.test(state)) continue
     jobs.set(key, {
       job,
@@ -91,10 +103,15 @@ export const parseHistory = (text: string): SlurmJob[] => {
 }
 
 /**
- * What is said about one element of the array `name`; its own line before that of the whole. A controller that lost its state gives ids
- * again: the name tells whose job it is.
+ * The report about one element of the array `name`; its own line has priority over that of the
+ * whole. A controller that lost its state assigns ids again: the name shows whose job it is.
  */
-export const jobOf = (jobs: readonly SlurmJob[], name: string, job: string, index: number): SlurmJob | undefined => {
+export const jobOf = (
+  jobs: readonly SlurmJob[],
+  name: string,
+  job: string,
+  index: number,
+): SlurmJob | undefined => {
   const same = jobs.filter((one) => one.job === job && one.name === name)
   return same.find((one) => one.indexes?.includes(index)) ?? same.find((one) => one.indexes === undefined)
 }

@@ -1,6 +1,6 @@
 import { z } from 'zod'
-import { assign } from '../../program.ts'
-import type { SiteShell } from '../../shell.ts'
+import { assign } from '../../../shell/program.ts'
+import type { SiteShell } from '../../../shell/site-shell.ts'
 import { inContainers } from '../container/shell-site.ts'
 import type { DriverKind, WaysOut } from '../contract/kind.ts'
 import { slurmCapabilities } from './adapter.ts'
@@ -8,12 +8,15 @@ import { openSlurmDriver, type SlurmDriverOptions } from './driver.ts'
 
 const text = (value: unknown): value is string => typeof value === 'string' && value !== ''
 
-/** A shell whose scripts see one variable more. */
+/** A shell whose scripts have one more variable. */
 const withVariable = (shell: SiteShell, name: string, value: string): SiteShell => {
   const given = `${assign({ [name]: value })}export ${name}\n`
   return {
     run: (script, options) => shell.run(given + script, options),
     open: (script) => shell.open(given + script),
+    ...(shell.terminal === undefined
+      ? {}
+      : { terminal: (script, size) => shell.terminal!(given + script, size) }),
     close: () => shell.close(),
   }
 }
@@ -21,7 +24,10 @@ const withVariable = (shell: SiteShell, name: string, value: string): SiteShell 
 const Rest = z.object({ url: z.url({ protocol: /^https?$/ }), user: z.string(), credentialRef: z.string() })
 
 /** `slurmrestd: {url, user, credentialRef}` of a runtime's configuration. */
-const restOf = (value: unknown, { http, tokenOf }: WaysOut['slurmrestd']): Pick<SlurmDriverOptions, 'slurmrestd'> => {
+const restOf = (
+  value: unknown,
+  { http, tokenOf }: WaysOut['slurmrestd'],
+): Pick<SlurmDriverOptions, 'slurmrestd'> => {
   const rest = Rest.safeParse(value)
   if (!rest.success) return {}
   const { url, user, credentialRef } = rest.data
@@ -45,7 +51,14 @@ export const slurm: DriverKind = {
     const reached = ways.shellOf(connectionId)
     const shell = text(slurmConf) ? withVariable(reached, 'SLURM_CONF', slurmConf) : reached
     const root = text(workDirectory) ? { root: workDirectory } : {}
-    const driver = openSlurmDriver({ runtime, taskVariable, shell, configuration, ...root, ...restOf(slurmrestd, ways.slurmrestd) })
+    const driver = openSlurmDriver({
+      runtime,
+      taskVariable,
+      shell,
+      configuration,
+      ...root,
+      ...restOf(slurmrestd, ways.slurmrestd),
+    })
     return inContainers(driver, { shell, taskVariable, endsDescendants: true })
   },
 }

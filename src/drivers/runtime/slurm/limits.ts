@@ -1,20 +1,23 @@
-/** What the cluster allows, as far as a task can be checked against it before it is submitted. Sizes in MiB, times in seconds. */
+/**
+ * The cluster's limits, as far as a task can be checked against them before its submit. Sizes in
+ * MiB, times in seconds.
+ */
 export interface SlurmLimits {
   partitions: readonly PartitionLimits[]
-  /** Elements of one array, at most. */
+  /** Largest number of elements in one array. */
   arraySize: number
-  /** Whether there is an accounting database to ask. */
+  /** Whether the cluster has an accounting database. */
   accounting: boolean
-  /** A job that names no memory gets all of its node's: the cores' share is asked for instead. */
+  /** A job that names no memory gets all of its node's: the request then names the cores' share. */
   memoryByDefault: 'node' | 'share'
-  /** End of the reservations, in seconds from the moment of asking. */
+  /** End of the reservations, in seconds from the moment of the query. */
   reservations: ReadonlyMap<string, number>
 }
 
 export interface PartitionLimits {
   name: string
   isDefault: boolean
-  /** Infinity: none. */
+  /** Infinity: no limit. */
   maxSeconds: number
   defaultSeconds?: number
   nodes: readonly { cores: number; megabytes: number; gpus: number }[]
@@ -28,11 +31,18 @@ export const parseDuration = (text: string): number | undefined => {
   const [, days, ...rest] = parts
   const given = rest.filter((part) => part !== undefined).map(Number)
   const [hours, minutes, seconds] =
-    days !== undefined || given.length === 3 ? given : given.length === 2 ? [0, given[0], given[1]] : [0, given[0], 0]
+    days !== undefined || given.length === 3
+      ? given
+      : given.length === 2
+        ? [0, given[0], given[1]]
+        : [0, given[0], 0]
   return Number(days ?? 0) * 86400 + (hours ?? 0) * 3600 + (minutes ?? 0) * 60 + (seconds ?? 0)
 }
 
-/** Format of `sinfo -e -h -a -o` that `parsePartitions` reads: one line for each kind of node of each partition. */
+/**
+ * Format of `sinfo -e -h -a -o` that `parsePartitions` reads: one line for each kind of node of
+ * each partition.
+ */
 export const partitionFormat = '%P|%l|%L|%c|%m|%G'
 
 const gpusOf = (resources: string): number =>
@@ -43,7 +53,10 @@ const gpusOf = (resources: string): number =>
 
 /** @param text lines of `sinfo` in `partitionFormat`. */
 export const parsePartitions = (text: string): PartitionLimits[] => {
-  const partitions = new Map<string, PartitionLimits & { nodes: { cores: number; megabytes: number; gpus: number }[] }>()
+  const partitions = new Map<
+    string,
+    PartitionLimits & { nodes: { cores: number; megabytes: number; gpus: number }[] }
+  >()
   for (const line of text.split('\n')) {
     const [label = '', longest = '', usual = '', cores = '', megabytes = '', resources = ''] = line.split('|')
     const name = label.replace(/\*$/, '')
@@ -58,17 +71,23 @@ export const parsePartitions = (text: string): PartitionLimits[] => {
     }
     // `4+`: nodes of several sizes in one line.
     if (/^\d+\+?$/.test(cores))
-      partition.nodes.push({ cores: Number.parseInt(cores), megabytes: Number.parseInt(megabytes), gpus: gpusOf(resources) })
+      partition.nodes.push({
+        cores: Number.parseInt(cores),
+        megabytes: Number.parseInt(megabytes),
+        gpus: gpusOf(resources),
+      })
     partitions.set(name, partition)
   }
   return [...partitions.values()]
 }
 
-const setting = (config: string, name: string): string | undefined => new RegExp(`^${name}\\s*=\\s*(\\S+)`, 'im').exec(config)?.[1]
+const setting = (config: string, name: string): string | undefined =>
+  new RegExp(`^${name}\\s*=\\s*(\\S+)`, 'im').exec(config)?.[1]
 
 /**
- * @param text output of `sinfo` in `partitionFormat`, `scontrol show config` and `scontrol -o show reservation` with epoch times, and the
- * time at the cluster, in sections that begin with a line `== name`.
+ * @param text output of `sinfo` in `partitionFormat`, `scontrol show config` and `scontrol -o show
+ *   reservation` with epoch times, and the time at the cluster, in sections that begin with a line
+ *   `== name`.
  */
 export const parseLimits = (text: string): SlurmLimits => {
   const sections = new Map(
@@ -88,7 +107,8 @@ export const parseLimits = (text: string): SlurmLimits => {
     return name === undefined || end === undefined ? [] : [[name, Number(end) - now] as const]
   })
   const wholeNodes =
-    /MEMORY/i.test(setting(config, 'SelectTypeParameters') ?? '') && /^UNLIMITED$/i.test(setting(config, 'DefMemPerNode') ?? '')
+    /MEMORY/i.test(setting(config, 'SelectTypeParameters') ?? '') &&
+    /^UNLIMITED$/i.test(setting(config, 'DefMemPerNode') ?? '')
   return {
     partitions: parsePartitions(sections.get('partitions') ?? ''),
     // The first index is 0, the largest one less than MaxArraySize.

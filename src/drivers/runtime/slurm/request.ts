@@ -2,7 +2,7 @@ import type { BatchArray } from '../batch/scheduler.ts'
 import { DriverError, type Intent } from '../contract/driver.ts'
 import type { PartitionLimits, SlurmLimits } from './limits.ts'
 
-/** What one element asks of the scheduler. Tasks with equal requests become one array. */
+/** The request of one element to the scheduler. Tasks with equal requests become one array. */
 export interface SlurmRequest {
   partition?: string
   account?: string
@@ -10,7 +10,7 @@ export interface SlurmRequest {
   reservation?: string
   constraint?: string
   cores: number
-  /** Absent: what the site gives. */
+  /** Absent: the site's default. */
   memoryMegabytes?: number
   gpus: number
   /** Slurm counts time limits in minutes. Absent: the partition's default. */
@@ -19,9 +19,12 @@ export interface SlurmRequest {
 
 export type SlurmArray = BatchArray<SlurmRequest>
 
-const words = ['partition', 'account', 'qos', 'reservation', 'constraint'] as const
+const names = ['partition', 'account', 'qos', 'reservation', 'constraint'] as const
 const leastWalltimeSeconds = 60
-/** Between the end of an activity's own time limit and the site's: for its polite end and for what it leaves behind. */
+/**
+ * Time between the end of an activity's own time limit and the site's limit: for the polite end and
+ * the remains.
+ */
 const walltimeMarginSeconds = 60
 
 const refuse = (name: string, problem: string): never => {
@@ -34,6 +37,17 @@ const textOf = (name: string, key: string, value: unknown): string | undefined =
     return refuse(name, `${key} ${JSON.stringify(value)} must be one line of text of at most 255 characters`)
   return value
 }
+
+/**
+ * The command that runs a shell on a node of the cluster, with the settings of the runtime's tasks.
+ */
+export const nodeTerminal = (name: string, configuration: Readonly<Record<string, unknown>>): string[] => [
+  ...['srun', '--pty', `--job-name=orrery-console-${name}`],
+  ...names.flatMap((word) => {
+    const value = textOf(name, word, configuration[word])
+    return value === undefined ? [] : [`--${word}=${value}`]
+  }),
+]
 
 const numberOf = (name: string, key: string, value: unknown, otherwise: number, least: number): number => {
   if (value === undefined) return otherwise
@@ -51,7 +65,10 @@ const partitionsOf = (request: SlurmRequest, limits: SlurmLimits): readonly Part
 
 const longest = (seconds: number[]): number => (seconds.length === 0 ? Infinity : Math.max(...seconds))
 
-/** Time limit in minutes: from the activity's own limit, else from what the plan expects; doubled with each end at the site's limit. */
+/**
+ * Time limit in minutes: from the activity's own limit, else from the plan's expectation; doubled
+ * with each end at the site's limit.
+ */
 function walltimeOf(
   intent: Intent,
   factor: number,
@@ -68,9 +85,11 @@ function walltimeOf(
   const tooShort = (needed: number): never =>
     refuse(
       name,
-      `needs ${Math.ceil(needed)} s, but ${holder} ends it after ${Math.max(0, Math.floor(limit))} s; choose one that gives more time`,
+      `needs ${Math.ceil(needed)} s, but ${holder} ends it after ${Math.max(0, Math.floor(limit))} ` +
+        's; choose one that gives more time',
     )
-  if (Math.max(expectedSeconds, leastWalltimeSeconds) > limit) tooShort(Math.max(expectedSeconds, leastWalltimeSeconds))
+  if (Math.max(expectedSeconds, leastWalltimeSeconds) > limit)
+    tooShort(Math.max(expectedSeconds, leastWalltimeSeconds))
 
   const usual = longest(partitions.flatMap((one) => one.defaultSeconds ?? []))
   const own = timeoutSeconds > 0 ? timeoutSeconds + walltimeMarginSeconds : undefined
@@ -78,23 +97,27 @@ function walltimeOf(
   const base = own ?? expected ?? (walltimeExtensions > 0 && usual !== Infinity ? usual : undefined)
   if (base === undefined) return left === undefined ? undefined : Math.floor(limit / 60)
   const asked = base * 2 ** walltimeExtensions
-  // It had all the time there is, and it was not enough.
+  // It had the longest time limit of the site, and that was too short.
   if (walltimeExtensions > 0 && asked / 2 >= limit) tooShort(asked)
-  // A year is longer than any machine is up, and 2^31 minutes is what the scheduler can count.
+  // A year is longer than any machine's uptime, and the scheduler counts up to 2^31 minutes.
   return Math.min(Math.ceil(asked / 60), Math.floor(limit / 60), 525_600)
 }
 
 /**
- * What to ask for one task. `intent.site` goes before `configuration`, the runtime's.
+ * The request for one task. `intent.site` overrides `configuration`, the runtime's.
  *
- * @throws DriverError `refused` for values that cannot be passed, and for a task that the partition can never run: larger than its largest
- * node, or longer than it allows, with both numbers.
+ * @throws DriverError `refused` for values that cannot be passed, and for a task that the partition
+ *   can never run: larger than its largest node, or longer than it allows, with both numbers.
  */
-export function requestOf(intent: Intent, configuration: Readonly<Record<string, unknown>>, limits: SlurmLimits): SlurmRequest {
+export function jobRequest(
+  intent: Intent,
+  configuration: Readonly<Record<string, unknown>>,
+  limits: SlurmLimits,
+): SlurmRequest {
   const { name, cores, memoryBytes, gpus = 0 } = intent
   const site = { ...configuration, ...intent.site }
   const request: SlurmRequest = { cores: Math.max(1, Math.ceil(cores)), gpus }
-  for (const word of words) {
+  for (const word of names) {
     const value = textOf(name, word, site[word])
     if (value !== undefined) request[word] = value
   }
@@ -106,12 +129,19 @@ export function requestOf(intent: Intent, configuration: Readonly<Record<string,
     request.memoryMegabytes = Math.max(1, Math.min(...smallest)) * request.cores
 
   const { memoryMegabytes = 0 } = request
-  if (nodes.length > 0 && !nodes.some((node) => node.cores >= request.cores && node.megabytes >= memoryMegabytes && node.gpus >= gpus)) {
+  if (
+    nodes.length > 0 &&
+    !nodes.some(
+      (node) => node.cores >= request.cores && node.megabytes >= memoryMegabytes && node.gpus >= gpus,
+    )
+  ) {
     const most = (of: (node: (typeof nodes)[number]) => number): number => Math.max(...nodes.map(of))
     refuse(
       name,
-      `asks for ${request.cores} cores, ${memoryMegabytes} MiB and ${gpus} GPUs; no node of partition ${partitions.map((one) => one.name).join(',')} ` +
-        `has that (at most ${most((node) => node.cores)} cores, ${most((node) => node.megabytes)} MiB, ${most((node) => node.gpus)} GPUs)`,
+      `asks for ${request.cores} cores, ${memoryMegabytes} MiB and ${gpus} GPUs; no node of ` +
+        `partition ${partitions.map((one) => one.name).join(',')} ` +
+        `has that (at most ${most((node) => node.cores)} cores, ${most((node) => node.megabytes)} ` +
+        `MiB, ${most((node) => node.gpus)} GPUs)`,
     )
   }
   const factor = numberOf(name, 'walltimeFactor', site['walltimeFactor'], 2, 1)
@@ -128,5 +158,5 @@ export const requestOptions = (request: SlurmRequest): string[] => [
   ...(request.memoryMegabytes === undefined ? [] : [`--mem=${request.memoryMegabytes}M`]),
   ...(request.gpus > 0 ? [`--gres=gpu:${request.gpus}`] : []),
   ...(request.walltimeMinutes === undefined ? [] : [`--time=${request.walltimeMinutes}`]),
-  ...words.flatMap((word) => (request[word] === undefined ? [] : [`--${word}=${request[word]}`])),
+  ...names.flatMap((word) => (request[word] === undefined ? [] : [`--${word}=${request[word]}`])),
 ]

@@ -8,8 +8,8 @@ import {
   type Json,
   type SlurmrestdServer,
 } from '../../../clients/slurmrestd.ts'
-import { quote } from '../../quote.ts'
-import type { SiteShell } from '../../shell.ts'
+import { quote } from '../../../shell/quote.ts'
+import type { SiteShell } from '../../../shell/site-shell.ts'
 import { arrayNamePrefix } from '../batch/arrays.ts'
 import { acceptedScript } from '../batch/books.ts'
 import { NoRoom } from '../batch/scheduler.ts'
@@ -30,10 +30,21 @@ export interface SlurmRestOptions extends SlurmrestdServer {
 export const parseRestJobs = (answer: Json): SlurmJob[] =>
   readJobs(answer)
     .filter(({ name }) => name.startsWith(arrayNamePrefix))
-    .map(({ elements, ...job }) => ({ ...job, indexes: elements === undefined ? undefined : parseIndexes(elements) }))
+    .map(({ elements, ...job }) => ({
+      ...job,
+      indexes: elements === undefined ? undefined : parseIndexes(elements),
+    }))
 
-/** Limits as the answers to `GET /partitions`, `/nodes` and `/reservations` tell them, of versions 0.0.36 to 0.0.44; `now` in seconds since epoch. */
-export const parseRestLimits = (partitions: Json, nodes: Json, reservations: Json, now: number): SlurmLimits => {
+/**
+ * Limits from the answers to `GET /partitions`, `/nodes` and `/reservations`, of versions 0.0.36 to
+ * 0.0.44; `now` in seconds since epoch.
+ */
+export const parseRestLimits = (
+  partitions: Json,
+  nodes: Json,
+  reservations: Json,
+  now: number,
+): SlurmLimits => {
   const all = readPartitions(partitions)
   const machines = readNodes(nodes)
   return {
@@ -42,9 +53,11 @@ export const parseRestLimits = (partitions: Json, nodes: Json, reservations: Jso
       isDefault,
       maxSeconds,
       ...(defaultSeconds === undefined ? {} : { defaultSeconds }),
-      nodes: machines.filter((node) => node.partitions.includes(name)).map(({ cores, megabytes, gpus }) => ({ cores, megabytes, gpus })),
+      nodes: machines
+        .filter((node) => node.partitions.includes(name))
+        .map(({ cores, megabytes, gpus }) => ({ cores, megabytes, gpus })),
     })),
-    // The interface does not tell MaxArraySize; its default is 1001, the largest index plus one.
+    // The interface does not give MaxArraySize; its default is 1001, the largest index plus one.
     arraySize: 1000,
     accounting: false,
     memoryByDefault: all.every(({ wholeNode }) => wholeNode) ? 'node' : 'share',
@@ -63,15 +76,26 @@ const withDriverErrors = <T>(work: Promise<T>): Promise<T> =>
   })
 
 /**
- * A scheduler that is asked over HTTP (`slurmrestd`). What is submitted is read from the site's folder of the array, and its id written
- * there, through the shell. Accounting is not asked. A polite end is the scheduler's own.
+ * A scheduler that is queried over HTTP (`slurmrestd`). The submission is read from the site's
+ * folder of the array, and the array's id is written there, through the shell. Accounting is not
+ * used. A polite end is the scheduler's own.
  */
-export function openSlurmRest({ shell, root, requeue, deadlineSeconds, ...server }: SlurmRestOptions): SlurmScheduler {
+export function openSlurmRest({
+  shell,
+  root,
+  requeue,
+  deadlineSeconds,
+  ...server
+}: SlurmRestOptions): SlurmScheduler {
   const slurmrestd = openSlurmrestd(server, deadlineSeconds)
   const read: typeof slurmrestd.read = (what) => withDriverErrors(slurmrestd.read(what))
   return {
     async limits() {
-      const [partitions, nodes, reservations] = await Promise.all([read('partitions'), read('nodes'), read('reservations')])
+      const [partitions, nodes, reservations] = await Promise.all([
+        read('partitions'),
+        read('nodes'),
+        read('reservations'),
+      ])
       return parseRestLimits(partitions, nodes, reservations, Date.now() / 1000)
     },
     queue: async () => parseRestJobs(await read('jobs')),
@@ -79,8 +103,15 @@ export function openSlurmRest({ shell, root, requeue, deadlineSeconds, ...server
     async submit({ name, request }, indexes) {
       const folder = `${await root()}/arrays/${name}`
       const script = await shell.run(`cat ${quote(`${folder}/script`)}`)
-      if (script.code !== 0) throw new DriverError('infrastructure', `cannot read ${folder}/script: ${script.stderr.trim()}`)
-      const submission = { ...request, name, requeue, array: renderIndexes(indexes), script: script.stdout.toString() }
+      if (script.code !== 0)
+        throw new DriverError('infrastructure', `cannot read ${folder}/script: ${script.stderr.trim()}`)
+      const submission = {
+        ...request,
+        name,
+        requeue,
+        array: renderIndexes(indexes),
+        script: script.stdout.toString(),
+      }
       const id = await withDriverErrors(slurmrestd.submit(submission))
       await shell.run(acceptedScript(quote(folder), id))
       return id
@@ -93,7 +124,7 @@ export function openSlurmRest({ shell, root, requeue, deadlineSeconds, ...server
       )
       for (const range of ranges)
         await withDriverErrors(slurmrestd.cancel(range)).catch((error: unknown) => {
-          // What has ended meanwhile is no error of ours.
+          // A job that has ended meanwhile is no error.
           if (!(error instanceof DriverError) || error.trouble !== 'refused') throw error
         })
     },

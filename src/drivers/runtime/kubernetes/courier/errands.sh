@@ -1,9 +1,13 @@
 # shellcheck shell=sh
-# At the keeper: whose Pod it is. Before it: `sees` calls `see JOB INDEX` for each place that is asked about. What is packed is made first.
+# At the keeper: finds the task of each Pod. The text before it defines `sees`, which calls `see JOB
+# INDEX` for each queried place. Packed files are created first.
 cd tasks || exit
 see() {
   [ -e "../arrays/$1/script" ] || return 0
-  script=$(JOB_COMPLETION_INDEX=$2 ORRERY_PREPARE=1 ORRERY_SHELL=own /bin/sh "../arrays/$1/script") || { echo "failed $1/$2"; return 0; }
+  script=$(JOB_COMPLETION_INDEX=$2 ORRERY_PREPARE=1 ORRERY_SHELL=own /bin/sh "../arrays/$1/script") || {
+    echo "failed $1/$2"
+    return 0
+  }
   [ -n "$script" ] || return 0
   name=${script%%.*} state=open word=
   [ -e "$name.delivered" ] && state=delivered

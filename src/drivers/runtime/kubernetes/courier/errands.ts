@@ -3,7 +3,7 @@ import { posix } from 'node:path'
 import { DriverError } from '../../contract/driver.ts'
 import { gather } from '../../contract/gather.ts'
 import { parseFacts } from '../../remote/record.ts'
-import { placeOf, type TaskPod } from '../pods.ts'
+import { podKey, type TaskPod } from '../pods.ts'
 import { carry, type Commands, type Flow } from './flow.ts'
 import {
   atKeeper,
@@ -19,7 +19,7 @@ import {
   takeScript,
 } from './scripts.ts'
 
-/** What the keeper knows of the task of a Pod. */
+/** The keeper's facts about the task of a Pod. */
 interface Errand {
   name: string
   /** `NAME.TOKEN` */
@@ -33,13 +33,20 @@ const states: readonly string[] = ['open', 'delivered', 'fetched', 'buried'] sat
 const isState = (word: string): word is Errand['state'] => states.includes(word)
 
 /** Lines of errands.sh; `root` is cut off the directories. */
-function parseErrands(text: string, places: readonly string[], root: string): Map<string, { errand: Errand | undefined } | Error> {
-  const found = new Map<string, { errand: Errand | undefined } | Error>(places.map((place) => [place, { errand: undefined }]))
+function parseErrands(
+  text: string,
+  places: readonly string[],
+  root: string,
+): Map<string, { errand: Errand | undefined } | Error> {
+  const found = new Map<string, { errand: Errand | undefined } | Error>(
+    places.map((place) => [place, { errand: undefined }]),
+  )
   let head: { place: string; state: string; script: string } | undefined
   for (const line of text.split('\n')) {
     const [word, place = '', state = '', script = ''] = line.split(' ')
     if (word === 'at') head = { place, state, script }
-    if (word === 'failed') found.set(place, new DriverError('infrastructure', `cannot make the script of ${place}`))
+    if (word === 'failed')
+      found.set(place, new DriverError('infrastructure', `cannot make the script of ${place}`))
     const facts = parseFacts(line)
     if (facts === undefined || head === undefined || !isState(head.state)) continue
     const name = head.script.slice(0, head.script.indexOf('.'))
@@ -51,24 +58,27 @@ function parseErrands(text: string, places: readonly string[], root: string): Ma
 }
 
 export interface Errands {
-  /** Carries to a Pod what its task needs, and lets it start. False: not yet. */
+  /** Carries a task's inputs to its Pod, and lets it start. False: not yet. */
   deliver(pod: TaskPod): Promise<boolean>
-  /** Carries back what its task has left, and lets the Pod go. False: not yet. */
+  /** Carries a task's outputs back, and lets its Pod go. False: not yet. */
   fetch(pod: TaskPod): Promise<boolean>
 }
 
-/** Both may be done by several workers at once, and broken off anywhere. */
+/** Several workers may do both at once, and each may break off anywhere. */
 export function openErrands(commands: Commands, root: () => Promise<string>): Errands {
   const { openInPod, doInPod } = commands
-  const doAtKeeper = async (what: string, script: string): Promise<string> => commands.doAtKeeper(what, atKeeper(await root(), script))
-  /** The other end of a way is closed where this one cannot be opened. */
+  const doAtKeeper = async (what: string, script: string): Promise<string> =>
+    commands.doAtKeeper(what, atKeeper(await root(), script))
+  /** When this end of a transfer cannot be opened, the other end is closed. */
   const openAtKeeper = async (script: string, other: Flow): Promise<Flow> =>
     commands.openAtKeeper(atKeeper(await root(), script)).catch((error: unknown) => {
       other.close()
       throw error
     })
 
-  /** Undefined: nobody's, as nothing is known of its Job. What is packed is made at the keeper first. */
+  /**
+   * Undefined: no task, because nothing is known of its Job. The keeper creates packed files first.
+   */
   const errandAt = gather<string, { errand: Errand | undefined }>(
     async (places) => {
       const text = await doAtKeeper('cannot ask what is to be delivered', errandsScript(places))
@@ -76,11 +86,12 @@ export function openErrands(commands: Commands, root: () => Promise<string>): Er
     },
     { milliseconds: 20, most: 100 },
   )
-  const release = async (pod: string): Promise<void> => doInPod('cannot let go', pod, releaseScript(await root()))
+  const release = async (pod: string): Promise<void> =>
+    doInPod('cannot let go', pod, releaseScript(await root()))
 
   return {
     async deliver(pod) {
-      const { errand } = await errandAt(placeOf(pod.job, pod.index))
+      const { errand } = await errandAt(podKey(pod.job, pod.index))
       if (errand === undefined || errand.state !== 'open') return true
       const { name, script, directory } = errand
       const at = await root()
@@ -96,21 +107,28 @@ export function openErrands(commands: Commands, root: () => Promise<string>): Er
       return true
     },
     async fetch(pod) {
-      const { errand } = await errandAt(placeOf(pod.job, pod.index))
+      const { errand } = await errandAt(podKey(pod.job, pod.index))
       if (errand === undefined || errand.state === 'fetched') {
-        // It runs still, for nobody.
+        // It still runs, and no record needs it.
         if (pod.terminated === undefined && errand === undefined) return false
         await release(pod.name)
         return true
       }
       const { name, directory } = errand
-      const from = await openInPod(pod.name, sendScript(await root(), { name, directory, over: pod.terminated !== undefined }))
+      const from = await openInPod(
+        pod.name,
+        sendScript(await root(), { name, directory, over: pod.terminated !== undefined }),
+      )
       const folder = `fetch/${name}.${randomBytes(6).toString('hex')}`
       const to = await openAtKeeper(takeScript(folder), from)
       const code = await carry(`the files of ${name} from Pod ${pod.name}`, from, to)
       if (code !== codes.done) await doAtKeeper('cannot tidy up', `rm -rf ${folder}`)
       if (code === codes.notYet) return false
-      if (code === codes.done) await doAtKeeper(`cannot put the outputs of ${name} in their place`, keepScript(folder, { name, directory }))
+      if (code === codes.done)
+        await doAtKeeper(
+          `cannot put the outputs of ${name} in their place`,
+          keepScript(folder, { name, directory }),
+        )
       await release(pod.name)
       return true
     },

@@ -1,29 +1,31 @@
 import type { Readable, Writable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import type { KubernetesCluster } from '../../../../clients/kubernetes-cluster.ts'
-import type { SiteShell } from '../../../shell.ts'
+import type { SiteShell } from '../../../../shell/site-shell.ts'
 import { DriverError } from '../../contract/driver.ts'
 import { messageOf } from '../../contract/errno.ts'
 import { courierName } from '../job.ts'
+import { errorTextOf } from '../../remote/context.ts'
 import { codes } from './scripts.ts'
 
-/** After this long without a byte a stream is taken for broken. */
+/** A stream without a byte for this long counts as broken. */
 const silentMs = 120_000
 const execDeadlineMs = 15_000
 const scriptDeadlineMs = 60_000
 
-/** A command with its streams, wherever it runs. */
+/** A command with its streams, at any place. */
 export interface Flow {
   stdin: Writable
   stdout: Readable
-  /** Code, and the last words. */
+  /** Exit code, and the end of the standard error. */
   done: Promise<{ code: number | null; stderr: string }>
   close(): void
 }
 
-export const wordsOf = (stderr: string): string => stderr.trim().slice(-500) || 'it said nothing'
-
-/** Everything that `from` writes into `to`; answers the code of `to`. Rejects unless `from` ended well, or `to` did not want it. */
+/**
+ * Copies all output of `from` to `to`; returns the code of `to`. Rejects unless `from` ended well,
+ * or `to` stopped reading the data.
+ */
 export async function carry(what: string, from: Flow, to: Flow): Promise<number> {
   let last = performance.now()
   let silent = false
@@ -55,13 +57,17 @@ export async function carry(what: string, from: Flow, to: Flow): Promise<number>
     if (source.status === 'fulfilled' && source.value.code !== 0) {
       const { code, stderr } = source.value
       if (code === codes.already || code === codes.nothing || code === codes.notYet) return code
-      throw new DriverError('infrastructure', `${what}: cannot be read (${wordsOf(stderr)})`)
+      throw new DriverError('infrastructure', `${what}: cannot be read (${errorTextOf(stderr)})`)
     }
     if (target.status === 'fulfilled' && target.value.code !== 0)
-      throw new DriverError('infrastructure', `${what}: cannot be written (${wordsOf(target.value.stderr)})`)
+      throw new DriverError(
+        'infrastructure',
+        `${what}: cannot be written (${errorTextOf(target.value.stderr)})`,
+      )
     if (silent) throw new DriverError('unknown', `${what}: nothing came for ${silentMs / 1000} s`)
     for (const one of [source, target])
-      if (one.status === 'rejected') throw new DriverError('unknown', `${what}: ${messageOf(one.reason)}`, { cause: one.reason })
+      if (one.status === 'rejected')
+        throw new DriverError('unknown', `${what}: ${messageOf(one.reason)}`, { cause: one.reason })
     await sent
     return codes.done
   } finally {
@@ -75,11 +81,11 @@ export async function carry(what: string, from: Flow, to: Flow): Promise<number>
 export interface Commands {
   openInPod: (pod: string, script: string) => Promise<Flow>
   openAtKeeper: (script: string) => Promise<Flow>
-  /** A short script in a Pod. */
+  /** Runs a short script in a Pod. */
   runInPod: (pod: string, script: string) => Promise<{ code: number | null; stdout: Buffer; stderr: string }>
-  /** The same; a code that is not 0 rejects with `what`. */
+  /** The same; a code other than 0 rejects with `what`. */
   doInPod: (what: string, pod: string, script: string) => Promise<void>
-  /** A short script at the keeper: its output. */
+  /** Runs a short script at the keeper and returns its output. */
   doAtKeeper: (what: string, script: string) => Promise<string>
 }
 
@@ -94,10 +100,16 @@ export function openCommands({
 }): Commands {
   const openInPod = async (pod: string, script: string): Promise<Flow> => {
     const command = ['/bin/sh', '-c', script]
-    const channel = await cluster.exec({ namespace, pod, container: courierName, command, deadlineMs: execDeadlineMs })
-    let words = ''
-    channel.stderr.on('data', (bytes: Buffer) => (words = (words + bytes.toString()).slice(-4096)))
-    const done = channel.done.then((code) => ({ code, stderr: words }))
+    const channel = await cluster.exec({
+      namespace,
+      pod,
+      container: courierName,
+      command,
+      deadlineMs: execDeadlineMs,
+    })
+    let errorText = ''
+    channel.stderr.on('data', (bytes: Buffer) => (errorText = (errorText + bytes.toString()).slice(-4096)))
+    const done = channel.done.then((code) => ({ code, stderr: errorText }))
     done.catch(() => undefined)
     return { stdin: channel.stdin, stdout: channel.stdout, done, close: () => channel.close() }
   }
@@ -122,17 +134,17 @@ export function openCommands({
       let over = false
       const end = (): void => void (over = true)
       done.then(end, end)
-      // It ends processes by their id, which may be another's by now.
+      // The kill ends processes by their id, which may belong to another process by now.
       return { stdin, stdout, done, close: () => (over ? undefined : stream.kill()) }
     },
     runInPod,
     async doInPod(what, pod, script) {
       const { code, stderr } = await runInPod(pod, script)
-      if (code !== 0) throw new DriverError('infrastructure', `${what} in Pod ${pod}: ${wordsOf(stderr)}`)
+      if (code !== 0) throw new DriverError('infrastructure', `${what} in Pod ${pod}: ${errorTextOf(stderr)}`)
     },
     async doAtKeeper(what, script) {
       const { code, stdout, stderr } = await shell.run(script, { deadlineMs: scriptDeadlineMs })
-      if (code !== 0) throw new DriverError('infrastructure', `${what}: ${wordsOf(stderr)}`)
+      if (code !== 0) throw new DriverError('infrastructure', `${what}: ${errorTextOf(stderr)}`)
       return stdout.toString()
     },
   }

@@ -1,6 +1,7 @@
 # shellcheck shell=sh
-# What the first container of a Pod runs: folders, and the tools that a task's image may lack. After link-tools.sh. ROOT: of the site's files. TOOLS:
-# folder of tools, relative to it. BUSYBOX: a static one of the helper image, or nothing.
+# The script of a Pod's first container: it makes folders, and the tools that a task's image may
+# lack. After link-tools.sh. ROOT: of the site's files. TOOLS: folder of tools, relative to it.
+# BUSYBOX: a static one of the helper image, or nothing.
 set -e
 cd "$ROOT"
 mkdir -p tasks arrays

@@ -1,5 +1,6 @@
 # shellcheck shell=sh
-# At the keeper: puts what was taken into FOLDER in its place, once, the record last. NAME and DIRECTORY (relative) are the task's.
+# At the keeper: moves the received files in FOLDER into place, once, the record last. NAME and
+# DIRECTORY (relative) are the task's.
 export FOLDER NAME DIRECTORY
 # shellcheck disable=SC2016 # the inner shell expands them
 flock courier.lock /bin/sh -ec '[ -e "tasks/$NAME.fetched" ] && exit

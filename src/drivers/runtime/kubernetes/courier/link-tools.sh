@@ -1,5 +1,6 @@
 # shellcheck shell=sh
-# Gives the static busybox in a folder the names of all it can be: by itself where it was built for that, as 270 processes take 0.4 s.
+# Links all applet names to the static busybox in a folder. busybox does it itself where it was
+# built for that, because 270 processes take 0.4 s.
 link_tools() {
   { "$1/busybox" --install "$1" && [ -x "$1/sh" ]; } 2> /dev/null && return
   for each in $("$1/busybox" --list); do

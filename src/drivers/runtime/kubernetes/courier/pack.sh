@@ -1,5 +1,6 @@
 # shellcheck shell=sh
-# pack PATH…: to standard output. Sub-second times need the format of POSIX, which only GNU's tar writes; its 1 says that a file changed meanwhile.
+# pack PATH…: to standard output. Sub-second times need the POSIX format, which only GNU tar writes;
+# its exit code 1 means that a file changed meanwhile.
 pack() {
   format= gnu=
   tar --version 2> /dev/null | grep -q GNU && gnu=1 format=--format=posix

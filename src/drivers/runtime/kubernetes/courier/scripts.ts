@@ -1,11 +1,11 @@
-import { assign, call, readProgram } from '../../../program.ts'
-import { quote } from '../../../quote.ts'
+import { assign, call, readProgram } from '../../../../shell/program.ts'
+import { quote } from '../../../../shell/quote.ts'
 import { toolsFolder } from '../job.ts'
 
-/** Answers of the scripts that are run in Pods. */
+/** Exit codes of the scripts in Pods. */
 export const codes = { done: 0, already: 3, nothing: 4, notYet: 5 } as const
 
-/** An hour for somebody to come for the outputs. */
+/** An hour in which a worker can fetch the outputs. */
 const stayingSeconds = 3600
 
 const program = (name: string): string => readProgram(import.meta.dirname, name)
@@ -32,55 +32,68 @@ const inKeeper = {
   token: program('token.sh'),
 }
 
-/** What the first container of a Pod runs. `busybox`: a static one of the helper image, or ''. */
+/** The script of a Pod's first container. `busybox`: a static one of the helper image, or ''. */
 export const installScript = (root: string, busybox: string): string =>
   `${assign({ ROOT: root, TOOLS: toolsFolder, BUSYBOX: busybox })}${linkTools}${inPod.install}`
 
-/** What the task's container runs first; `script`: of the Job, run by `shell` once all has been delivered. */
+/**
+ * The first script of the task's container; `script`: the Job's, which `shell` runs once all has
+ * been delivered.
+ */
 export const waitScript = (root: string, script: string, shell: string): string =>
   `${assign({ ROOT: root, TOOLS: `${root}/${toolsFolder}`, SHELL_THERE: shell, SCRIPT: script })}${inPod.wait}`
 
-/** What the courier runs. */
-export const stayScript = (root: string): string => `${assign({ ROOT: root, STAYING: stayingSeconds })}${inPod.stay}`
+/** The script of the courier. */
+export const stayScript = (root: string): string =>
+  `${assign({ ROOT: root, STAYING: stayingSeconds })}${inPod.stay}`
 
-/** What is run at the keeper, in the folder of the site's files. */
+/** A script at the keeper, in the folder of the site's files. */
 export const atKeeper = (root: string, script: string): string =>
   `umask 077\ncd ${quote(root)} || exit\nPATH=$PATH:${quote(`${root}/${toolsFolder}`)}\n${script}`
 
-/** In a Pod: takes files into `folder`. */
+/** In a Pod: receives files into `folder`. */
 export const receiveScript = (root: string, folder: string): string =>
   `${assign({ ROOT: root, FOLDER: folder, ALREADY: codes.already })}${inPod.receive}${unpack}`
 
-/** At the keeper: gives what a task needs. */
+/** At the keeper: sends a task's inputs. */
 export const giveScript = (task: { script: string; job: string; directory: string }): string =>
-  `${assign({ WRAPPERS: './bin/*/wrapper', SCRIPT: task.script, JOB: task.job, DIRECTORY: task.directory })}${pack}${inKeeper.give}`
+  assign({ WRAPPERS: './bin/*/wrapper', SCRIPT: task.script, JOB: task.job, DIRECTORY: task.directory }) +
+  pack +
+  inKeeper.give
 
 /** At the keeper: `record` is a line without the time. */
-export const beginScript = (name: string, record: string): string => `${assign({ NAME: name, RECORD: record })}${inKeeper.begin}`
+export const beginScript = (name: string, record: string): string =>
+  `${assign({ NAME: name, RECORD: record })}${inKeeper.begin}`
 
-/** In a Pod: lets the task start on what is in `folder`. */
+/** In a Pod: lets the task start with the files in `folder`. */
 export const startScript = (root: string, folder: string, directory: string): string =>
   `${assign({ ROOT: root, FOLDER: folder, DIRECTORY: directory })}${inPod.start}`
 
-/** In a Pod: gives back what the task has left. `over`: the cluster says that its container has ended. */
-export const sendScript = (root: string, task: { name: string; directory: string; over: boolean }): string => {
+/**
+ * In a Pod: sends a task's outputs back. `over`: the cluster reports that its container has ended.
+ */
+export const sendScript = (
+  root: string,
+  task: { name: string; directory: string; over: boolean },
+): string => {
   const answers = { ALREADY: codes.already, NOTHING: codes.nothing, NOT_YET: codes.notYet }
-  return `${assign({ ROOT: root, NAME: task.name, DIRECTORY: task.directory, OVER: task.over ? '1' : '', ...answers })}${pack}${inPod.send}`
+  const own = { ROOT: root, NAME: task.name, DIRECTORY: task.directory, OVER: task.over ? '1' : '' }
+  return `${assign({ ...own, ...answers })}${pack}${inPod.send}`
 }
 
-/** At the keeper: takes that into `folder`. */
+/** At the keeper: receives them into `folder`. */
 export const takeScript = (folder: string): string => `${assign({ FOLDER: folder })}${inKeeper.take}${unpack}`
 
-/** At the keeper: puts what is in `folder` in its place. */
+/** At the keeper: moves the files in `folder` into place. */
 export const keepScript = (folder: string, task: { name: string; directory: string }): string =>
   `${assign({ FOLDER: folder, NAME: task.name, DIRECTORY: task.directory })}${inKeeper.keep}`
 
 /** In a Pod: the courier may leave. */
 export const releaseScript = (root: string): string => `${assign({ ROOT: root })}${inPod.release}`
 
-/** At the keeper: whose Pods these are; places are `JOB/INDEX`. */
+/** At the keeper: finds the tasks of these Pods; places are `JOB/INDEX`. */
 export const errandsScript = (places: readonly string[]): string =>
   `sees() {\n${places.map((place) => call('see', ...place.split('/'))).join('\n')}\n}\n${inKeeper.errands}`
 
-/** At the keeper: the name of its files; `fresh` where they have none. */
+/** At the keeper: the name of its set of files; `fresh` where they have none. */
 export const tokenScript = (fresh: string): string => `${assign({ TOKEN: fresh })}${inKeeper.token}`

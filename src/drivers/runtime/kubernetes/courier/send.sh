@@ -1,6 +1,7 @@
 # shellcheck shell=sh
-# In a Pod: gives back what the task has left, once its end has come. After pack.sh. ROOT: of the site's files. NAME and DIRECTORY (relative) are the
-# task's. OVER: whether the cluster says that its container has ended. ALREADY, NOTHING, NOT_YET: the answers where there is nothing to give.
+# In a Pod: sends a task's outputs back, once its end has come. After pack.sh. ROOT: of the site's
+# files. NAME and DIRECTORY (relative) are the task's. OVER: whether the cluster reports that its
+# container has ended. ALREADY, NOTHING, NOT_YET: the codes where there is nothing to send.
 cd "$ROOT" || exit 97
 [ -e .fetched ] && exit "$ALREADY"
 [ -e .go ] || exit "$NOTHING"

@@ -1,5 +1,6 @@
 # shellcheck shell=sh
-# In a Pod: puts what was received in FOLDER in its place, once, and lets the task start. ROOT: of the site's files. DIRECTORY: of the task's work, relative.
+# In a Pod: moves the received files in FOLDER into place, once, and lets the task start. ROOT: of
+# the site's files. DIRECTORY: the task's work directory, relative.
 cd "$ROOT" || exit 97
 export FOLDER DIRECTORY
 # shellcheck disable=SC2016 # the inner shell expands them

@@ -1,6 +1,7 @@
 # shellcheck shell=sh
-# What the courier runs. A Pod that is taken away after the start is held as long as the cluster lets it: somebody may come for the outputs. ROOT: of
-# the site's files. STAYING: seconds beyond the end of the task.
+# The script of the courier. It holds a Pod that is deleted after the start as long as the cluster
+# allows: a worker may fetch the outputs. ROOT: of the site's files. STAYING: seconds beyond the end
+# of the task.
 cd "$ROOT" || exit 97
 trap '[ -e .go ] || exit 0' TERM
 (cat .alive > /dev/null; : > .over) &

@@ -1,4 +1,5 @@
 # shellcheck shell=sh
-# From standard input. Whoever sends is read to the end: a socket that is closed before takes the sender's exit code with it.
+# From standard input. It reads the sender's stream to the end: a socket that is closed earlier
+# loses the sender's exit code.
 tar -xpof - || exit
 cat > /dev/null

@@ -1,0 +1,115 @@
+import { ApplicationFailure, Context } from '@temporalio/activity'
+import type { Db } from '../src/db/sql.ts'
+import { writeArchive } from '../src/domains/storages/archive.ts'
+import { listCopy, sendEntries, tidyCopy } from '../src/domains/storages/copy.ts'
+import { openStraight, type Straight } from '../src/domains/storages/straight.ts'
+import { reachOf } from '../src/connections/reach.ts'
+import { readStorageJob, type StorageJob } from '../src/domains/storages/job-store.ts'
+import type { OpenedStorage, Storages } from '../src/domains/storages/open.ts'
+import type { Ends } from '../src/domains/storages/send.ts'
+import { withRate } from '../src/drivers/storage/measured.ts'
+import type { Reach } from '../src/drivers/transfer/transfer.ts'
+import type { Engine } from '../src/engine.ts'
+import { beating } from './beating.ts'
+import { lasting } from './storage-faults.ts'
+
+export interface StorageDownloadParts {
+  db: Db
+  storages: Pick<Storages, 'open'>
+  engine: Pick<Engine, 'taskQueue'>
+  /** Aborted when this worker is being drained; another worker then goes on. */
+  draining: AbortSignal
+}
+
+/** An activity ends after this long, and the workflow asks for the next one. */
+const sliceMs = 300_000
+
+export const storageDownloadActivities = ({ db, storages, engine, draining }: StorageDownloadParts) => {
+  const jobOf = async (id: string): Promise<StorageJob> => {
+    const job = await readStorageJob(db, id)
+    if (job === undefined) throw ApplicationFailure.nonRetryable(`storage download ${id} does not exist`)
+    return job
+  }
+  const stopping = (): AbortSignal => AbortSignal.any([Context.current().cancellationSignal, draining])
+  /** The ways between two ends that are behind logins of their own. */
+  const straightOf = async (
+    { bytesPerSecond }: StorageJob,
+    { driver: source, place: { link: from } }: OpenedStorage,
+    { driver: target, place: { link: to } }: OpenedStorage,
+  ): Promise<Straight | undefined> => {
+    if (from === undefined || to === undefined || from === to) return undefined
+    const doorTo = (reach: readonly Reach[], link: string) => reach.find(({ site }) => site === `ssh/${link}`)
+    const obstacle =
+      bytesPerSecond == null
+        ? source.fileAtSite === undefined || target.writeFrom === undefined
+          ? 'one of the accounts gives SFTP and no shell'
+          : undefined
+        : 'the rate that the copy asks for is kept here'
+    return openStraight({
+      push: doorTo(await reachOf(db, from), to),
+      pull: doorTo(await reachOf(db, to), from),
+      obstacle,
+    })
+  }
+  const endsOf = async (job: StorageJob): Promise<Ends> => {
+    const [source, target] = await Promise.all([
+      storages.open(job.storageId),
+      storages.open(job.destinationStorageId),
+    ])
+    const isOnePlace = source.place.at === target.place.at && target.driver.capabilities.copies
+    return {
+      source: job.bytesPerSecond == null ? source.driver : withRate(source.driver, job.bytesPerSecond),
+      target: target.driver,
+      straight: await straightOf(job, source, target),
+      links: [source, target].flatMap(({ place }) => place.link ?? []),
+      ...(isOnePlace && job.bytesPerSecond == null ? { within: source.place.base } : {}),
+    }
+  }
+
+  return {
+    /** The queue of the workers that reach both ends. */
+    placeStorageDownload: async (id: string): Promise<string> => {
+      const { hostId } = await jobOf(id)
+      return hostId == null ? engine.taskQueue : `${engine.taskQueue}@${hostId}`
+    },
+
+    /** Records all entries that a copy or an archive takes, once. */
+    listStorageDownload: (id: string): Promise<void> =>
+      beating(() =>
+        lasting(async () => {
+          const job = await jobOf(id)
+          if (!job.isListed) await listCopy(db, job, await endsOf(job), stopping())
+        }),
+      ),
+
+    /** Sends entries for some minutes, or writes an archive. False: no entry is left. */
+    sendStorageDownload: (id: string): Promise<boolean> =>
+      beating(() =>
+        lasting(async () => {
+          const job = await jobOf(id)
+          const ends = await endsOf(job)
+          if (job.strategy !== 'archive')
+            return sendEntries(db, job, ends, { signal: stopping(), forMs: sliceMs })
+          await writeArchive(db, job, ends, stopping())
+          return false
+        }),
+      ),
+
+    /**
+     * Removes the unfinished files that a job without success has left at the destination; with
+     * `ended` only those of a generation that is over and was not retried.
+     */
+    tidyStorageDownload: (id: string, ended?: number): Promise<void> =>
+      beating(async () => {
+        const job = await jobOf(id)
+        if (ended !== undefined) {
+          if (job.generation !== ended) return
+          // The workflow that asks for this records the end of its job afterwards.
+          if (job.isOpen) throw new Error(`storage download ${id} has not ended yet; this is tried again`)
+        }
+        await tidyCopy(db, job, { target: (await storages.open(job.destinationStorageId)).driver })
+      }),
+  }
+}
+
+export type StorageDownloadActivities = ReturnType<typeof storageDownloadActivities>

@@ -1,0 +1,143 @@
+import { mkdirSync, rmSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { randomBytes } from 'node:crypto'
+import { run } from '../../sites/ground.ts'
+import { startS3 } from '../../sites/s3.ts'
+import { startDaemon } from '../daemon.ts'
+import { newFolder } from '../folder.ts'
+import { programsMissing } from '../needs.ts'
+import type { Benchmark } from '../report.ts'
+import { interleaved, median, medianRatio, secondsOf } from '../rounds.ts'
+import { environmentOf, localStorage, plantLarge, plantSmall, secondsOfJob } from './lab.ts'
+
+const transfers = [4, 16, 32]
+
+export const copiesS3: Benchmark = {
+  about: 'copies between a folder and an S3 server: 1 GiB, and 10,000 files of 4 KiB, against rclone',
+  missing: () => programsMissing({ rclone: 'rclone' }),
+  async run({ rounds, tiny }) {
+    const [mebibytes, files] = tiny ? [16, 500] : [1_024, 10_000]
+    const root = newFolder('storages-')
+    await using site = await startS3()
+    for (const name of ['large', 'small']) mkdirSync(join(root, name))
+    plantLarge(join(root, 'large', 'file'), mebibytes)
+    plantSmall(join(root, 'small'), files)
+    const keyFile = join(root, 'key')
+    writeFileSync(keyFile, `${randomBytes(32).toString('base64')}\n`, { mode: 0o600 })
+    const daemon = await startDaemon({
+      ...{ SERVICE_LOCAL_STORAGE_ROOT: root, SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true' },
+      SERVICE_VAULT_KEY_FILE: keyFile,
+    })
+    try {
+      const bucket = site.bucket('bucket')
+      const { credentialRef } = (
+        await daemon.call('POST', '/cloud-credentials/', {
+          ...{ id: 'site', provider: 'aws', credential: site.accessKey },
+        })
+      ).body
+      const configuration = { endpointUrl: site.endpoint, region: 'us-east-1', pathStyle: true, signed: true }
+      await daemon.call(
+        'POST',
+        '/environments/',
+        environmentOf('lab', [
+          localStorage('here', root),
+          {
+            ...{ id: 'bucket', name: 'bucket', type: 's3', endpoint: 's3://bucket' },
+            credentialReference: credentialRef,
+            configuration: { ...configuration, browseRoots: [{ path: '/' }] },
+          },
+        ]),
+      )
+      const remote =
+        `:s3,provider=Other,env_auth=false,access_key_id=${site.accessKey.accessKeyId},` +
+        `secret_access_key='${site.accessKey.secretAccessKey}',endpoint='${site.endpoint}',region=us-east-1:bucket`
+      const rclone = (count: number, from: string, to: string) =>
+        run('rclone', ['copy', '--config', '/dev/null', '--transfers', String(count), from, to], {
+          deadlineMs: 900_000,
+        })
+      let number = 0
+      const up = async (load: string): Promise<number> => {
+        number += 1
+        const destinationPath = `ours-${number}`
+        const seconds = await secondsOfJob(daemon, '/storages/here/copies/', {
+          ...{ path: load, destinationStorageId: 'bucket', destinationPath },
+        })
+        rmSync(join(bucket, destinationPath), { recursive: true })
+        return seconds
+      }
+      const down = async (load: string): Promise<number> => {
+        number += 1
+        const destinationPath = `back-${number}`
+        const seconds = await secondsOfJob(daemon, '/storages/bucket/copies/', {
+          ...{ path: `kept-${load}`, destinationStorageId: 'here', destinationPath },
+        })
+        rmSync(join(root, destinationPath), { recursive: true })
+        return seconds
+      }
+      for (const load of ['large', 'small']) await rclone(16, join(root, load), `${remote}/kept-${load}`)
+      const sides = (load: string) => ({
+        'Orrery, up': () => up(load),
+        'Orrery, down': () => down(load),
+        ...(Object.fromEntries(
+          transfers.flatMap((count) => [
+            [
+              `rclone ${count}, up`,
+              async () => {
+                const seconds = await secondsOf(() => rclone(count, join(root, load), `${remote}/theirs`))
+                rmSync(join(bucket, 'theirs'), { recursive: true })
+                return seconds
+              },
+            ],
+            [
+              `rclone ${count}, down`,
+              async () => {
+                const to = join(root, 'theirs')
+                const seconds = await secondsOf(() => rclone(count, `${remote}/kept-${load}`, to))
+                rmSync(to, { recursive: true })
+                return seconds
+              },
+            ],
+          ]),
+        ) as Record<string, () => Promise<number>>),
+      })
+      const loads = {
+        large: await interleaved<string>(rounds, sides('large')),
+        small: await interleaved<string>(rounds, sides('small')),
+      }
+      const bestOf = (warm: Record<string, number[]>, way: string): number[] => {
+        const all = transfers.map((count) => warm[`rclone ${count}, ${way}`] ?? [])
+        return all.toSorted((a, b) => median(a) - median(b))[0] ?? []
+      }
+      const names = { large: `${mebibytes} MiB`, small: `${files.toLocaleString('en')} files of 4 KiB` }
+      return {
+        sides: (['large', 'small'] as const).flatMap((load) =>
+          Object.entries(loads[load].warm).map(([name, warm]) => ({
+            ...{ name: `${names[load]}: ${name}`, unit: 's', warm, cold: loads[load].cold[name] ?? 0 },
+          })),
+        ),
+        goals: (['large', 'small'] as const).flatMap((load) =>
+          ['up', 'down'].map((way) => ({
+            ...{
+              what: `${names[load]}, ${way}: rate over the best of rclone`,
+              unit: '×',
+              sense: 'least' as const,
+            },
+            goal: 1,
+            measured: medianRatio(bestOf(loads[load].warm, way), loads[load].warm[`Orrery, ${way}`] ?? []),
+          })),
+        ),
+        notes: [
+          'Both ends and the store are on this machine; Orrery records each entry and the end durably, rclone ' +
+            'records nothing.',
+          'A profile of 1 GiB down: the daemon works 4 of 7 s (garbage collection 1, SHA-256 0.6, bytes from the ' +
+            'store 0.5, bytes to the process that writes 0.9) and else waits for that process, which also sums and ' +
+            'flushes them; flushes ahead of the end, and a second piece under way, gain 6 %.',
+        ],
+        versions: { rclone: (await run('rclone', ['version'])).stdout.split('\n')[0] ?? '' },
+      }
+    } finally {
+      await daemon.stop()
+      rmSync(root, { recursive: true, force: true })
+    }
+  },
+}

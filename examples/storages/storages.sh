@@ -1,0 +1,36 @@
+#!/bin/sh
+# Uploads a file, copies it to a bucket, archives, indexes, searches and downloads, with curl. api:
+# the API's URL; folder: below SERVICE_LOCAL_STORAGE_ROOT; endpoint and reference: of the bucket.
+set -eu
+api=${api:?} folder=${folder:?} endpoint=${endpoint:?} reference=${reference:?}
+here=$(cd "$(dirname "$0")" && pwd)
+run=$(date +%s)
+call() { curl -sS --fail-with-body "$@"; echo; }
+# Waits until a record has one of its final states.
+ended() { # url, pattern
+  until call "$1" | grep -Eq "\"status\":\"($2)\""; do sleep 1; done
+}
+
+sed -e "s|LOCAL_FOLDER|$folder|; s|S3_ENDPOINT|$endpoint|; s|CREDENTIAL_REFERENCE|$reference|" \
+  "$here/environment.yaml" |
+  call -X POST -H 'Content-Type: application/yaml' --data-binary @- "$api/environments/" >/dev/null
+
+mkdir -p "$folder/results-$run"
+head -c 20000000 /dev/urandom >"$folder/results-$run/large"
+call -X PUT -H 'Content-Type: text/csv' --data-binary 'a,b' "$api/storages/data/entries/?path=results-$run/table.csv"
+
+call --json "{\"path\": \"results-$run\", \"destinationStorageId\": \"bucket\", \"id\": \"up-$run\"}" \
+  "$api/storages/data/copies/"
+ended "$api/storage-downloads/up-$run/" 'completed|failed|cancelled'
+call "$api/storage-downloads/up-$run/"
+
+call --json "{\"path\": \"results-$run\", \"id\": \"packed-$run\"}" "$api/storages/bucket/archives/"
+ended "$api/storage-downloads/packed-$run/" 'ready|failed|cancelled'
+curl -sS -o "$folder/results-$run.tar.gz" "$api/storage-downloads/packed-$run/content/"
+tar -xzOf "$folder/results-$run.tar.gz" "results-$run/large" | cmp - "$folder/results-$run/large"
+
+call --json '{"checksums": true}' "$api/storages/bucket/index-runs/"
+until ! call "$api/storages/bucket/index-runs/" | grep -q '"status":"running"'; do sleep 1; done
+digest=$(sha256sum "$folder/results-$run/large" | cut -c1-64)
+call "$api/storages/bucket/index/?checksum=sha256:$digest"
+call --json "{\"path\": \"results-$run/table.csv\", \"id\": \"table-$run\"}" "$api/storages/bucket/promote-data/"

@@ -1,0 +1,34 @@
+import { z } from 'zod'
+import { raw, sql, type Db } from './sql.ts'
+
+const Row = z.object({ name: z.string() })
+const kept = [
+  'schema_migrations',
+  'schema_definitions',
+  'instance_archives',
+  'instance_activation',
+  'instance_cleanups',
+  // Machines and networks of this service at a provider carry this reference.
+  'cloud_service',
+]
+/** Tables with rows that the service ships, and the condition of the rows that it does not ship. */
+const seeded = {
+  machine_configuration_versions: sql`machine_configuration_id in
+    (select id from machine_configurations where ownership <> 'system')`,
+  machine_configurations: sql`ownership <> 'system'`,
+}
+
+/**
+ * Empties every table but those of migrations and of archives, in the caller's transaction. Rows
+ * that the service ships stay.
+ */
+export const emptyTables = async (tx: Db): Promise<void> => {
+  const rows = await tx.many(
+    Row,
+    sql`select relname as name from pg_class where relkind = 'r' and relnamespace = 'public'::regnamespace
+      and relname <> all(${[...kept, ...Object.keys(seeded)]}::text[]) order by 1`,
+  )
+  await tx.run(raw(`truncate ${rows.map(({ name }) => `"${name}"`).join(', ')}`))
+  for (const [table, condition] of Object.entries(seeded))
+    await tx.run(sql`delete from ${raw(table)} where ${condition}`)
+}

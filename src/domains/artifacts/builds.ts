@@ -1,0 +1,288 @@
+import { createHash } from 'node:crypto'
+import { z } from 'zod'
+import { sql, type Db, type Sql } from '../../db/sql.ts'
+import { plainPath, pathFault, readContext } from '../../drivers/build/context.ts'
+import { BuildError } from '../../drivers/build/errors.ts'
+import type { AddressJudge } from '../../clients/http.ts'
+import { missing, Refusal, unacceptable, type Problem } from '../../refusal.ts'
+import type { Page } from '../../http/paging.ts'
+import type { ContextParts } from './contexts.ts'
+import { partsOfImage } from '../../clients/registry.ts'
+import { judgeDefinition } from './definition-work.ts'
+import { imageFault } from './images.ts'
+import { ArtifactBuild, type NewBuild, type NewDockerArtifact } from './schemas.ts'
+import { addVersion } from './store.ts'
+
+export interface BuildParts extends ContextParts {
+  addressAllowed: AddressJudge
+}
+type Build = z.output<typeof ArtifactBuild>
+
+const columns = sql`id, artifact_version_id, source_type, image, context_digest, recipe_path, recipe_digest,
+  target_format, target_os, target_architecture, build_arguments, network, credential_ref,
+  cache_key, created_at`
+
+/** The digest that stands for an image as context and as recipe. */
+export const imageTextDigest = (image: string): string =>
+  `sha256:${createHash('sha256').update(`docker://${image}\n`).digest('hex')}`
+
+export const readBuildOrNothing = (db: Db, id: string): Promise<Build | undefined> =>
+  db.maybe(ArtifactBuild, sql`select ${columns} from artifact_builds where id = ${id}`)
+
+export const readBuild = async (db: Db, id: string): Promise<Build> => {
+  const row = await readBuildOrNothing(db, id)
+  if (row === undefined) throw missing('build', id)
+  return row
+}
+
+/** Of all versions of an artifact, newest first. */
+export const buildsOf = (db: Db, artifactId: string, { limit, offset }: Page): Promise<Build[]> =>
+  db.many(
+    ArtifactBuild,
+    sql`select ${columns} from artifact_builds where ${isOf(artifactId)}
+        order by created_at desc, id desc limit ${limit} offset ${offset}`,
+  )
+
+const isOf = (artifactId: string): Sql =>
+  sql`artifact_version_id in (select id from artifact_versions where artifact_id = ${artifactId})`
+export const allBuildsOf = (artifactId: string): Sql => sql`artifact_builds where ${isOf(artifactId)}`
+
+const IdRow = z.object({ id: z.string() })
+/** @throws Refusal 404 */
+export const existingArtifact = async (db: Db, id: string): Promise<void> => {
+  const row = await db.maybe(
+    IdRow,
+    sql`select artifact_id as id from artifact_versions where artifact_id = ${id} limit 1`,
+  )
+  if (row === undefined) throw missing('artifact', id)
+}
+
+const insert = (db: Db, build: Omit<Build, 'createdAt'>): Promise<Build | undefined> =>
+  db.maybe(
+    ArtifactBuild,
+    sql`insert into artifact_builds (id, artifact_version_id, source_type, image, context_digest, recipe_path,
+        recipe_digest, target_format, target_os, target_architecture, build_arguments, network, credential_ref,
+        cache_key)
+      values (${build.id}, ${build.artifactVersionId}, ${build.sourceType}, ${build.image ?? null},
+        ${build.contextDigest}, ${build.recipePath ?? null}, ${build.recipeDigest}, ${build.targetFormat},
+        ${build.targetOs}, ${build.targetArchitecture}, ${build.buildArguments}, ${build.network},
+        ${build.credentialRef ?? null}, ${build.cacheKey})
+      on conflict on constraint artifact_builds_cache_key do nothing returning ${columns}`,
+  )
+
+/** Records an image as a version of an artifact, with the build that makes a SIF file of it. */
+export const addDockerArtifact = async (
+  { db, addressAllowed }: Pick<BuildParts, 'db' | 'addressAllowed'>,
+  given: z.output<typeof NewDockerArtifact>,
+): Promise<{
+  artifact: { id: string; artifactId: string; version: string; scope: 'system' }
+  build: Build
+}> => {
+  const fault = imageFault(given.image, addressAllowed)
+  const problems = await credentialProblems(db, given.image, given.credentialRef)
+  if (fault !== undefined) problems.unshift({ path: 'image', message: fault })
+  if (problems.length > 0) throw unacceptable(problems)
+  const { artifactId, version, image, architecture = 'amd64', credentialRef } = given
+  const digest = imageTextDigest(image)
+  const key = createHash('sha256')
+    .update(JSON.stringify(['docker-image', artifactId, version, image, architecture, credentialRef]))
+    .digest('hex')
+  return db.transaction(async (tx) => {
+    const id = await addVersion(tx, { artifactId, name: artifactId, version, scope: 'system', scopeId: '' })
+    const build = await insert(tx, {
+      ...{ id: `build-${key.slice(0, 40)}`, artifactVersionId: id, sourceType: 'docker-image', image },
+      ...{ contextDigest: digest, recipeDigest: digest, targetFormat: 'sif', targetOs: 'linux' },
+      ...{ targetArchitecture: architecture, buildArguments: '{}', network: false },
+      ...(credentialRef === undefined ? {} : { credentialRef }),
+      cacheKey: `docker-image:${key}`,
+    })
+    if (build === undefined)
+      throw unacceptable([{ path: 'image', message: 'is registered for this version already' }])
+    return { artifact: { id, artifactId, version, scope: 'system' }, build }
+  })
+}
+
+const RegistryRow = z.object({ registry: z.string() })
+
+/** Why a login must not be used for an image: it is unknown, or another registry's. */
+export const credentialProblems = async (
+  db: Db,
+  image: string | undefined,
+  credentialRef: string | undefined,
+): Promise<Problem[]> => {
+  if (credentialRef === undefined) return []
+  const problem = (message: string): Problem[] => [{ path: 'credentialRef', message }]
+  if (image === undefined)
+    return problem('only the source type docker-image pulls with a login; leave it out')
+  const found = await db.maybe(
+    RegistryRow,
+    sql`select shown ->> 'registry' as registry from credentials where kind = 'registry-credential'
+        and 'vault:registry-credential/' || id = ${credentialRef}`,
+  )
+  if (found === undefined)
+    return problem(`${JSON.stringify(credentialRef)} does not exist; store it by POST /registry-credentials/`)
+  const { registry } = partsOfImage(image)
+  return found.registry === registry
+    ? []
+    : problem(
+        `is a login of ${found.registry}, and the image is of ${registry}; a login is used for its own alone`,
+      )
+}
+
+const FoundRow = z.object({ version: z.boolean(), hostId: z.string().nullish() })
+
+/** All problems of the records that a build refers to. */
+const buildProblems = async (
+  { db, addressAllowed }: BuildParts,
+  given: z.output<typeof NewBuild>,
+): Promise<{ problems: Problem[]; hostId: string | undefined }> => {
+  const problems = await credentialProblems(db, given.image, given.credentialRef)
+  const found = await db.one(
+    FoundRow,
+    sql`select exists (select from artifact_versions where id = ${given.artifactVersionId}) as version,
+      (select host_id from build_contexts where digest = ${given.contextDigest}) as host_id`,
+  )
+  if (!found.version)
+    problems.push({
+      path: 'artifactVersionId',
+      message: `${JSON.stringify(given.artifactVersionId)} is unknown; add it by POST /artifacts/`,
+    })
+  if (given.sourceType === 'docker-image') {
+    const { image } = given
+    const fault = image === undefined ? 'is missing: name the image' : imageFault(image, addressAllowed)
+    if (fault !== undefined) problems.push({ path: 'image', message: fault })
+    if (given.recipePath !== undefined)
+      problems.push({ path: 'recipePath', message: 'an image has no recipe; leave it out' })
+    for (const path of ['contextDigest', 'recipeDigest'] as const)
+      if (image !== undefined && given[path] !== imageTextDigest(image))
+        problems.push({ path, message: `must be ${imageTextDigest(image)}, the digest of the image’s name` })
+    return { problems, hostId: undefined }
+  }
+  if (given.image !== undefined)
+    problems.push({ path: 'image', message: 'only the source type docker-image has an image; leave it out' })
+  if (given.sourceType === 'definition' && given.network === true)
+    problems.push({
+      path: 'network',
+      message:
+        'the sections of a definition have no network: put what they need into the context, or use a dockerfile',
+    })
+  if (found.hostId == null)
+    problems.push({
+      path: 'contextDigest',
+      message: 'no build context has this digest; upload it by POST /build-contexts/',
+    })
+  const fault = pathFault(given.recipePath ?? '')
+  if (fault !== undefined) problems.push({ path: 'recipePath', message: fault })
+  return { problems, hostId: found.hostId ?? undefined }
+}
+
+/** @throws Refusal 422 where the definition needs more than its context and images */
+const checkDefinition = (
+  text: string,
+  { buildArguments }: Pick<Build, 'buildArguments'>,
+  addressAllowed: AddressJudge,
+): void => {
+  try {
+    judgeDefinition(text, buildArguments, (image) => imageFault(image, addressAllowed))
+  } catch (error) {
+    if (!(error instanceof BuildError)) throw error
+    throw unacceptable([{ path: 'recipePath', message: error.message }])
+  }
+}
+
+/**
+ * Checks the recipe in a context of this host. @throws Refusal 422 where it is missing or differs
+ */
+const checkRecipe = async (
+  { artifactStore, buildContextLimitBytes: limitBytes, addressAllowed }: BuildParts,
+  build: Pick<Build, 'contextDigest' | 'recipeDigest' | 'recipePath' | 'sourceType' | 'buildArguments'>,
+): Promise<void> => {
+  const recipe = build.recipePath ?? ''
+  const chunks: Buffer[] = []
+  try {
+    const { recipeDigest } = await readContext(
+      artifactStore.read('contexts', build.contextDigest) as AsyncIterable<Buffer>,
+      { limitBytes, recipe, onRecipe: (piece) => chunks.push(piece) },
+    )
+    if (recipeDigest === undefined)
+      throw unacceptable([
+        { path: 'recipePath', message: `the context has no file ${JSON.stringify(recipe)}` },
+      ])
+    if (recipeDigest !== build.recipeDigest)
+      throw unacceptable([
+        { path: 'recipeDigest', message: `${JSON.stringify(recipe)} of the context has ${recipeDigest}` },
+      ])
+    if (build.sourceType === 'definition')
+      checkDefinition(Buffer.concat(chunks).toString(), build, addressAllowed)
+  } catch (error) {
+    if (error instanceof BuildError)
+      throw unacceptable([{ path: 'contextDigest', message: `the context cannot be read: ${error.message}` }])
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT')
+      throw new Refusal('unavailable', 'the store of this host lost the context; upload it again')
+    throw error
+  }
+}
+
+/** Members by which two builds of one key are the same. */
+const same = [
+  'artifactVersionId',
+  'sourceType',
+  'image',
+  'contextDigest',
+  'recipePath',
+  'recipeDigest',
+  'targetFormat',
+  'targetOs',
+  'targetArchitecture',
+  'buildArguments',
+  'network',
+  'credentialRef',
+] as const
+
+const storedOf = async (db: Db, wanted: Omit<Build, 'createdAt'>): Promise<Build | undefined> => {
+  const stored = await db.maybe(
+    ArtifactBuild,
+    sql`select ${columns} from artifact_builds where cache_key = ${wanted.cacheKey}`,
+  )
+  if (stored === undefined) return undefined
+  const differing = same.filter((name) => stored[name] !== wanted[name])
+  if (differing.length > 0)
+    throw unacceptable(
+      differing.map((path) => ({
+        path,
+        message: `contradicts the build ${JSON.stringify(stored.id)}, which has this cacheKey; choose another key`,
+      })),
+    )
+  return stored
+}
+
+/** Records a build once for its key. */
+export const addBuild = async (
+  parts: BuildParts,
+  given: z.output<typeof NewBuild>,
+): Promise<{ build: Build; isNew: boolean }> => {
+  const sourceType = given.sourceType ?? 'dockerfile'
+  const usual = sourceType === 'definition' ? 'apptainer.def' : 'Dockerfile'
+  const recipePath = sourceType === 'docker-image' ? undefined : plainPath(given.recipePath ?? usual)
+  const wanted = {
+    ...{ id: given.id, artifactVersionId: given.artifactVersionId, sourceType, image: given.image },
+    ...{ contextDigest: given.contextDigest, recipePath, recipeDigest: given.recipeDigest },
+    ...{ targetFormat: given.targetFormat ?? 'sif', targetOs: given.targetOs ?? 'linux' },
+    targetArchitecture: given.targetArchitecture ?? 'amd64',
+    ...{ buildArguments: given.buildArguments ?? '{}', network: given.network ?? false },
+    ...(given.credentialRef === undefined ? {} : { credentialRef: given.credentialRef }),
+    cacheKey: given.cacheKey,
+  }
+  const stored = await storedOf(parts.db, wanted)
+  if (stored !== undefined) return { build: stored, isNew: false }
+  const { problems, hostId } = await buildProblems(parts, given)
+  if (problems.length > 0) throw unacceptable(problems)
+  // A context on another host is compared there, before the build begins.
+  if (hostId === parts.hostId) await checkRecipe(parts, wanted)
+  const build = await insert(parts.db, wanted)
+  if (build !== undefined) return { build, isNew: true }
+  // Another request recorded the build first.
+  const first = await storedOf(parts.db, wanted)
+  if (first === undefined) throw new Refusal('unavailable', 'the build changed meanwhile; try again')
+  return { build: first, isNew: false }
+}

@@ -1,0 +1,127 @@
+import type { Readable } from 'node:stream'
+import busboy from 'busboy'
+import type { z } from 'zod'
+import { sql, type Db } from '../../db/sql.ts'
+import { readContext } from '../../drivers/build/context.ts'
+import { BuildError, fullStore, isFull } from '../../drivers/build/errors.ts'
+import type { ArtifactStore } from '../../drivers/build/store.ts'
+import type { Upload } from '../../http/route.ts'
+import { Refusal, unacceptable } from '../../refusal.ts'
+import { BuildContext, contextMediaType, type NewContext } from './schemas.ts'
+
+export interface ContextParts {
+  db: Db
+  artifactStore: ArtifactStore
+  buildContextLimitBytes: number
+  hostId: string
+}
+
+/**
+ * Bytes that the body of an upload may have beyond its context, for the form around the context.
+ */
+export const formBytes = 1_048_576
+
+const wrong = (path: string, message: string) => unacceptable([{ path, message }])
+
+/**
+ * Passes the one file of a form to `take`.
+ * @returns the result of `take`
+ * @throws Refusal 422 for another form
+ */
+const formFile = async <T>(upload: Upload, take: (file: Readable) => Promise<T>): Promise<T> => {
+  const { promise, resolve, reject } = Promise.withResolvers<T>()
+  promise.catch(() => undefined)
+  let form: ReturnType<typeof busboy>
+  try {
+    form = busboy({
+      headers: { 'content-type': upload.contentType },
+      limits: { parts: 2, files: 1, fields: 1, fieldSize: 1_024, headerPairs: 20 },
+    })
+  } catch {
+    throw wrong('context', 'the form cannot be read: give Content-Type multipart/form-data with its boundary')
+  }
+  let taken: Promise<T> | undefined
+  const refuse = (message: string) => reject(wrong('context', message))
+  form.on('file', (name, file) => {
+    // The code that waits for the form gets this error.
+    file.on('error', () => undefined)
+    if (name !== 'context') {
+      file.resume()
+      return refuse('is missing: send the archive as the file field context')
+    }
+    taken = take(file)
+    taken.catch(reject)
+  })
+  form.on('field', () =>
+    refuse('must be a file, and the only field of the form (curl -F context=@context.tar.gz)'),
+  )
+  for (const limit of ['filesLimit', 'partsLimit', 'fieldsLimit'] as const)
+    form.on(limit, () => refuse('must be the only field of the form'))
+  form.on('error', () => refuse('the form ends before its last boundary or cannot be read; send all of it'))
+  form.on('close', () => {
+    if (taken === undefined) refuse('is missing: send the archive as the file field context')
+    else taken.then(resolve, reject)
+  })
+  // A refusal of the body itself (too large, too slow, cut) is the answer to the client.
+  upload.stream.on('error', reject)
+  upload.stream.pipe(form)
+  try {
+    return await promise
+  } finally {
+    upload.stream.unpipe(form)
+    form.destroy()
+    // Waits until the store has removed the pieces of the cut file.
+    await taken?.catch(() => undefined)
+  }
+}
+
+/** Stores an archive while it arrives. A refused archive leaves no bytes. */
+export const uploadContext = async (
+  { db, artifactStore, buildContextLimitBytes: limitBytes, hostId }: ContextParts,
+  upload: Upload,
+): Promise<z.output<typeof BuildContext>> =>
+  formFile(upload, async (file) => {
+    await using aside = await artifactStore.aside()
+    try {
+      await readContext(file as AsyncIterable<Buffer>, { limitBytes, keep: aside.write })
+    } catch (error) {
+      if (error instanceof BuildError) throw wrong('context', error.message)
+      if (isFull(error)) throw new Refusal('unavailable', fullStore)
+      throw error
+    }
+    const sizeBytes = aside.size()
+    const digest = await aside.keep('contexts')
+    return await registerContext(db, { digest, sizeBytes, hostId })
+  })
+
+const uriOf = (digest: string): string => `artifact://contexts/${digest.slice(7)}`
+
+const registerContext = (
+  db: Db,
+  { digest, sizeBytes, hostId }: { digest: string; sizeBytes: number; hostId: string },
+): Promise<z.output<typeof BuildContext>> =>
+  db.one(
+    BuildContext,
+    sql`insert into build_contexts (digest, storage_uri, size_bytes, media_type, host_id)
+        values (${digest}, ${uriOf(digest)}, ${sizeBytes}, ${contextMediaType}, ${hostId})
+        on conflict on constraint build_contexts_pkey do update set host_id = excluded.host_id
+        returning digest, storage_uri, size_bytes, media_type`,
+  )
+
+/** Registers bytes that the store of this host holds. @throws Refusal 422 for others */
+export const registerStored = async (
+  { db, artifactStore, hostId }: ContextParts,
+  given: z.output<typeof NewContext>,
+): Promise<z.output<typeof BuildContext>> => {
+  if (given.storageUri !== uriOf(given.digest))
+    throw wrong('storageUri', `must be ${uriOf(given.digest)}, the place of the digest in this store`)
+  const sizeBytes = await artifactStore.sizeOf('contexts', given.digest)
+  if (sizeBytes === undefined)
+    throw wrong('storageUri', 'names bytes that the store of this host does not have; upload the context')
+  if (sizeBytes !== given.sizeBytes)
+    throw wrong(
+      'sizeBytes',
+      `is ${given.sizeBytes}, and the context has ${sizeBytes} bytes; give that number`,
+    )
+  return registerContext(db, { digest: given.digest, sizeBytes, hostId })
+}

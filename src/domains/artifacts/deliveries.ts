@@ -1,0 +1,116 @@
+import { createHash } from 'node:crypto'
+import { z } from 'zod'
+import { sql, type Db } from '../../db/sql.ts'
+
+/** Where executables were brought for runs, and how: written while runs are executed. */
+
+/** The materialization of a digest at a site for a run. */
+export interface Delivered {
+  runId: string
+  site: string
+  /** Whose task needed it first. */
+  activityId: string | undefined
+  resourceId: string
+  variantId: string | undefined
+  digest: string
+  /** A path at the site, or the name of the image in its engine. */
+  destinationPath: string
+}
+
+export interface Moved {
+  strategy: string
+  reason: string
+  bytes: number
+  networkBytes: number
+  /** Seconds since the epoch. */
+  startedAt: number
+  finishedAt: number
+}
+
+const short = (...parts: readonly string[]): string =>
+  createHash('sha256').update(JSON.stringify(parts)).digest('hex').slice(0, 40)
+
+/** The same for every process that brings the same bytes to the same place for the same run. */
+export const materializationId = ({ runId, site, digest }: Pick<Delivered, 'runId' | 'site' | 'digest'>) =>
+  `materialization-${short(runId, site, digest)}`
+const transferRunId = (materialization: string): string => `artifact-transfer-${short(materialization)}`
+
+/** Records a delivery that has succeeded; `moved`: with the transfer that brought the bytes. */
+export const recordDelivered = (db: Db, given: Delivered, moved: Moved | undefined): Promise<void> =>
+  db.transaction(async (tx) => {
+    const id = materializationId(given)
+    await tx.run(
+      sql`insert into artifact_materializations (id, run_id, activity_id, variant_id, digest, resource_id, site,
+          destination_path, status, verified_digest)
+        values (${id}, ${given.runId}, ${given.activityId ?? null},
+          (select id from artifact_variants where id = ${given.variantId ?? ''}), ${given.digest},
+          ${given.resourceId}, ${given.site}, ${given.destinationPath}, 'committed', ${given.digest})
+        on conflict on constraint artifact_materializations_pkey do update set status = 'committed',
+          destination_path = excluded.destination_path, verified_digest = excluded.verified_digest,
+          updated_at = now() where artifact_materializations.status <> 'committed'`,
+    )
+    if (moved === undefined) return
+    await tx.run(
+      sql`insert into artifact_transfer_runs (id, materialization_id, execution_run_id, activity_id, strategy,
+          reason, status, bytes, network_bytes, started_at, finished_at)
+        values (${transferRunId(id)}, ${id}, ${given.runId}, ${given.activityId ?? null}, ${moved.strategy},
+          ${moved.reason}, 'completed', ${moved.bytes}, ${moved.networkBytes}, ${moved.startedAt},
+          ${moved.finishedAt})
+        on conflict on constraint artifact_transfer_runs_pkey do update set status = 'completed',
+          strategy = excluded.strategy, reason = excluded.reason, bytes = excluded.bytes,
+          network_bytes = excluded.network_bytes, started_at = excluded.started_at,
+          finished_at = excluded.finished_at, failure_reason = null
+          where artifact_transfer_runs.status <> 'completed'`,
+    )
+  })
+
+/** Records a delivery that has failed; a later success replaces it. */
+export const recordUndelivered = (
+  db: Db,
+  given: Delivered,
+  { strategy, reason, failure, at }: { strategy: string; reason: string; failure: string; at: number },
+): Promise<void> =>
+  db.transaction(async (tx) => {
+    const id = materializationId(given)
+    await tx.run(
+      sql`insert into artifact_materializations (id, run_id, activity_id, variant_id, digest, resource_id, site,
+          destination_path, status)
+        values (${id}, ${given.runId}, ${given.activityId ?? null},
+          (select id from artifact_variants where id = ${given.variantId ?? ''}), ${given.digest},
+          ${given.resourceId}, ${given.site}, ${given.destinationPath}, 'failed')
+        on conflict on constraint artifact_materializations_pkey do nothing`,
+    )
+    await tx.run(
+      sql`insert into artifact_transfer_runs (id, materialization_id, execution_run_id, activity_id, strategy,
+          reason, status, started_at, finished_at, failure_reason)
+        values (${transferRunId(id)}, ${id}, ${given.runId}, ${given.activityId ?? null}, ${strategy}, ${reason},
+          'failed', ${at}, ${at}, ${failure})
+        on conflict on constraint artifact_transfer_runs_pkey do update set failure_reason = excluded.failure_reason,
+          finished_at = excluded.finished_at where artifact_transfer_runs.status = 'failed'`,
+    )
+  })
+
+const BuiltRow = z.object({
+  status: z.string(),
+  error: z.string().nullish(),
+  digest: z.string().nullish(),
+  sizeBytes: z.number().nullish(),
+  imageId: z.string().nullish(),
+  variantId: z.string().nullish(),
+  hostId: z.string(),
+})
+export type BuiltRun = z.output<typeof BuiltRow>
+
+/** The newest completed run of a build, else its newest run; undefined: it was never started. */
+export const newestRunOf = (db: Db, buildId: string): Promise<BuiltRun | undefined> =>
+  db.maybe(
+    BuiltRow,
+    sql`select status, error, output_digest as digest, output_bytes as size_bytes, image_id,
+        output_variant_id as variant_id, host_id from build_runs where artifact_build_id = ${buildId}
+        order by (status = 'completed') desc, created_at desc, id desc limit 1`,
+  )
+
+/** Deletes the transfers of a run that is being deleted. What they brought stays recorded. */
+export const forgetDeliveries = async (tx: Db, runId: string): Promise<void> => {
+  await tx.run(sql`delete from artifact_transfer_runs where execution_run_id = ${runId}`)
+}

@@ -1,0 +1,66 @@
+import { z } from 'zod'
+import { countUpTo } from '../../db/rows.ts'
+import { sql, where, type Db } from '../../db/sql.ts'
+import { countBound, type Page } from '../../http/paging.ts'
+import { unacceptable, type Problem } from '../../refusal.ts'
+import { Materialization, type NewMaterialization } from './schemas.ts'
+
+// An image that an engine pulled by itself is named by its digest.
+const columns = sql`id, run_id, activity_id, coalesce(variant_id, digest) as variant_id, digest, resource_id,
+  environment_id, destination_path, status, verified_digest`
+
+/** The materializations of artifacts, oldest first. */
+export const listMaterializations = async (db: Db, page: Page, runId: string | undefined) => {
+  const from = sql`artifact_materializations ${where(runId !== undefined && sql`run_id = ${runId}`)}`
+  const rows = await db.many(
+    Materialization,
+    sql`select ${columns} from ${from} order by created_at, id limit ${page.limit} offset ${page.offset}`,
+  )
+  return { rows, total: await countUpTo(db, from, countBound) }
+}
+
+const FoundRow = z.object({
+  digest: z.string().nullish(),
+  resource: z.boolean(),
+  environment: z.boolean(),
+})
+
+/** Records a materialization, or its newest state. @throws Refusal 422 with all problems */
+export const putMaterialization = async (
+  db: Db,
+  given: z.output<typeof NewMaterialization>,
+): Promise<z.output<typeof Materialization>> => {
+  const environmentId = given.environmentId === '' ? undefined : given.environmentId
+  const found = await db.one(
+    FoundRow,
+    sql`select (select digest from artifact_variants where id = ${given.variantId}) as digest,
+      exists (select from resources where id = ${given.resourceId}) as resource,
+      exists (select from environment_versions where id = ${environmentId ?? ''}) as environment`,
+  )
+  const problems: Problem[] = []
+  const unknown = (path: string, value: string) =>
+    problems.push({ path, message: `${JSON.stringify(value)} is unknown` })
+  if (found.digest == null) unknown('variantId', given.variantId)
+  else if (found.digest !== given.digest)
+    problems.push({ path: 'digest', message: `is not that of the variant, which has ${found.digest}` })
+  if (!found.resource) unknown('resourceId', given.resourceId)
+  if (environmentId !== undefined && !found.environment) unknown('environmentId', environmentId)
+  if (given.status === 'committed' && given.verifiedDigest !== given.digest)
+    problems.push({ path: 'verifiedDigest', message: 'must be equal to digest where status is committed' })
+  if (problems.length > 0) throw unacceptable(problems)
+  const orNull = (text: string | undefined) => (text === undefined || text === '' ? null : text)
+  return db.one(
+    Materialization,
+    sql`insert into artifact_materializations (id, run_id, activity_id, variant_id, digest, resource_id,
+        environment_id, destination_path, status, verified_digest)
+      values (${given.id}, ${orNull(given.runId)}, ${orNull(given.activityId)}, ${given.variantId}, ${given.digest},
+        ${given.resourceId}, ${environmentId ?? null}, ${given.destinationPath}, ${given.status},
+        ${given.verifiedDigest ?? null})
+      on conflict on constraint artifact_materializations_pkey do update set
+        run_id = excluded.run_id, activity_id = excluded.activity_id, variant_id = excluded.variant_id,
+        digest = excluded.digest, resource_id = excluded.resource_id, environment_id = excluded.environment_id,
+        destination_path = excluded.destination_path, status = excluded.status,
+        verified_digest = excluded.verified_digest, updated_at = now()
+      returning ${columns}`,
+  )
+}

@@ -1,0 +1,55 @@
+import { EngineRefusal, inspectImage, pullImage } from '../../clients/docker.ts'
+import { partsOfImage, registryDenied, type RegistryLogin } from '../../clients/registry.ts'
+import { BuildError } from '../../drivers/build/errors.ts'
+import type { SecretOpener } from '../../vault/secret.ts'
+import { imageFault } from './images.ts'
+import type { Journal } from './journal.ts'
+import type { BuildWork } from './runs.ts'
+import type { BuildWorkParts } from './build-parts.ts'
+
+export const platformOf = ({ targetOs, targetArchitecture }: BuildWork): string =>
+  `${targetOs}/${targetArchitecture}`
+/** A pinned image needs no resolution of its tag. */
+export const isPinned = (image: string): boolean => image.includes('@sha256:')
+
+/** The login of a build, for the registry of its image alone. */
+const loginOf = async (
+  vault: SecretOpener,
+  { credentialRef, id }: BuildWork,
+  image: string,
+): Promise<RegistryLogin | undefined> => {
+  if (credentialRef == null) return undefined
+  const secret = await vault.open(credentialRef, {
+    actor: 'service',
+    purpose: `pull the image of the build ${id}`,
+  })
+  const { registry } = partsOfImage(image)
+  if (secret.kind !== 'registry-credential' || secret.registry !== registry)
+    throw new BuildError(`${credentialRef} is no login of ${registry}; refer to one`)
+  return { username: secret.username, password: secret.password }
+}
+
+/** Pulls the image of a build. @returns its id in the engine */
+export const pull = async (
+  { buildEngine, addressAllowed, vault, http }: BuildWorkParts,
+  work: BuildWork,
+  image: string,
+  journal: Journal,
+  signal: AbortSignal,
+): Promise<string> => {
+  const fault = imageFault(image, addressAllowed) ?? (await registryDenied(http, image))
+  if (fault !== undefined) throw new BuildError(`the image must not be pulled: ${fault}`)
+  const login = await loginOf(vault, work, image)
+  const before = await inspectImage(buildEngine, image)
+  if (before === undefined || !isPinned(image))
+    try {
+      await pullImage(buildEngine, image, platformOf(work), { signal, onLine: journal.say }, login)
+    } catch (error) {
+      if (!(error instanceof EngineRefusal) || before === undefined) throw error
+      journal.say(`the registry does not give ${image} (${error.message}); the engine's own is taken`)
+    }
+  const found = await inspectImage(buildEngine, image)
+  if (found === undefined)
+    throw new BuildError(`the engine has no image ${image} after it was pulled`, { passes: true })
+  return found.id
+}

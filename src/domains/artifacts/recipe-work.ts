@@ -1,0 +1,85 @@
+import { buildImage, EngineRefusal } from '../../clients/docker.ts'
+import type { DefinitionLimits } from '../../drivers/build/apptainer.ts'
+import { BuildError } from '../../drivers/build/errors.ts'
+import type { BuildWorkParts } from './build-parts.ts'
+import type { Journal } from './journal.ts'
+import { platformOf } from './pulls.ts'
+import type { BuildWork } from './runs.ts'
+import { argumentsOf } from './schemas.ts'
+
+/** The step of a build from a recipe, by the engine. */
+
+const endedByKernel = /exit code: 137\b/
+
+/**
+ * The engine's reason, with the last lines that the step printed: the engine alone names the step
+ * and its exit code.
+ */
+const explained = ({ message }: EngineRefusal, said: readonly string[]): string => {
+  const kernel = endedByKernel.test(message)
+    ? ' (137: the kernel ended it, as it does where the memory that the engine gives is used up)'
+    : ''
+  return `${message}${kernel}${said.length === 0 ? '' : `; it said: ${said.join(' / ')}`}`
+}
+
+/** Keeps the last lines that steps printed, and not what the engine says of steps. */
+const openLastWords = () => {
+  let said: string[] = []
+  return {
+    hear: (text: string): void => {
+      if (/^\[[^\]]*\] /.test(text)) said = []
+      else if (!/^(ERROR|CACHED|WARNING): /.test(text))
+        said = [...said, ...text.split(/[\r\n]+/).filter((line) => line.trim() !== '')].slice(-4)
+    },
+    before: (failure: string): string[] =>
+      said
+        .filter((line) => !failure.startsWith(line))
+        .slice(-3)
+        .map((line) => line.slice(0, 200)),
+  }
+}
+
+/** Builds the image of a recipe under a tag. @throws BuildError with the reason; the signal's reason */
+export const buildFromRecipe = async (
+  { artifactStore, buildEngine }: BuildWorkParts,
+  work: BuildWork,
+  tag: string,
+  {
+    journal,
+    signal,
+    bounds,
+  }: {
+    journal: Journal
+    signal: AbortSignal
+    bounds: Pick<DefinitionLimits, 'seconds' | 'logBytes'>
+  },
+): Promise<void> => {
+  const noisy = new AbortController()
+  const late = AbortSignal.timeout(bounds.seconds * 1_000)
+  const last = openLastWords()
+  try {
+    await buildImage(
+      buildEngine,
+      {
+        context: artifactStore.read('contexts', work.contextDigest),
+        ...{ recipe: work.recipePath ?? 'Dockerfile', tag, network: work.network },
+        arguments: argumentsOf(work.buildArguments) ?? {},
+        ...{ platform: platformOf(work), fresh: work.fresh },
+      },
+      {
+        signal: AbortSignal.any([signal, noisy.signal, late]),
+        onLine: (line) => {
+          journal.say(line)
+          last.hear(line)
+          if (journal.said() > bounds.logBytes) noisy.abort(new Error('too much log'))
+        },
+      },
+    )
+  } catch (error) {
+    if (noisy.signal.aborted)
+      throw new BuildError(`the build wrote more than ${bounds.logBytes} bytes of log`)
+    if (late.aborted && !signal.aborted) throw new BuildError(`the build took more than ${bounds.seconds} s`)
+    if (error instanceof EngineRefusal) throw new BuildError(explained(error, last.before(error.message)))
+    throw error
+  }
+}

@@ -1,0 +1,261 @@
+import { z } from 'zod'
+import { countUpTo } from '../../db/rows.ts'
+import { arraySizes, countBound, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
+import { Reply, route, type Route } from '../../http/route.ts'
+import {
+  addBuild,
+  addDockerArtifact,
+  allBuildsOf,
+  buildsOf,
+  existingArtifact,
+  readBuild,
+  type BuildParts,
+} from './builds.ts'
+import { formBytes, registerStored, uploadContext } from './contexts.ts'
+import { listMaterializations, putMaterialization } from './materializations.ts'
+import {
+  Artifact,
+  ArtifactBuild,
+  ArtifactLocation,
+  ArtifactVersion,
+  BuildContext,
+  DockerArtifact,
+  Materialization,
+  NewBuild,
+  NewContext,
+  NewDockerArtifact,
+  NewMaterialization,
+  NewVersion,
+} from './schemas.ts'
+import { readSbom, sbomType, versionWithSboms } from './sboms.ts'
+import { deleteBuild, deleteContext, deleteVersion, type ArtifactUse } from './versions.ts'
+import { addVersion, listArtifacts, listLocations } from './store.ts'
+
+const tag = 'artifacts'
+
+export interface ArtifactParts extends BuildParts {
+  uses: { artifact: readonly ArtifactUse[] }
+}
+
+/** Versions of artifacts, and what is deleted with them. */
+const versionRoutes = (parts: ArtifactParts): Route[] => [
+  ...placeRoutes(parts),
+  route({
+    method: 'GET',
+    path: '/artifact-versions/{artifactVersionId}/',
+    tag,
+    summary: 'One version with its variants, their places and its builds',
+    response: ArtifactVersion,
+    handle: ({ params }) => versionWithSboms(parts, params.artifactVersionId),
+  }),
+  route({
+    method: 'GET',
+    path: '/artifact-versions/{artifactVersionId}/sbom/',
+    tag,
+    summary: 'The packages in a variant of a version, in SPDX 2.3: the first one that has the list',
+    query: z.strictObject({ variantId: z.string().max(255).optional() }),
+    raw: [sbomType],
+    streams: true,
+    handle: ({ params, query }) => readSbom(parts, params.artifactVersionId, query.variantId),
+  }),
+  route({
+    method: 'DELETE',
+    path: '/artifact-versions/{artifactVersionId}/',
+    tag,
+    summary: 'Delete a version that no build and no run refers to, with its bytes',
+    refuses: [422],
+    audit: { eventType: 'artifact.deleted', summary: () => 'a version of an artifact deleted' },
+    handle: async ({ params }) => {
+      await deleteVersion(parts, parts.uses.artifact, params.artifactVersionId)
+      return new Reply({ status: 204 })
+    },
+  }),
+  route({
+    method: 'DELETE',
+    path: '/artifact-builds/{buildId}/',
+    tag,
+    summary: 'Delete a build that no run refers to, with its own runs and their logs',
+    refuses: [422],
+    audit: { eventType: 'artifact.build.deleted', summary: () => 'a build of an artifact deleted' },
+    handle: async ({ params }) => {
+      await deleteBuild(parts, parts.uses.artifact, params.buildId)
+      return new Reply({ status: 204 })
+    },
+  }),
+  route({
+    method: 'DELETE',
+    path: '/build-contexts/{digest}/',
+    tag,
+    summary: 'Delete a build context that no build refers to, with its bytes',
+    refuses: [422],
+    audit: { eventType: 'artifact.context.deleted', summary: () => 'a build context deleted' },
+    handle: async ({ params }) => {
+      await deleteContext(parts, params.digest)
+      return new Reply({ status: 204 })
+    },
+  }),
+]
+
+/** Lists of versions, and of the places of their bytes. */
+const placeRoutes = ({ db }: BuildParts): Route[] => [
+  route({
+    method: 'GET',
+    path: '/artifacts/',
+    tag,
+    summary: 'Versions of executable artifacts by name',
+    query: z.strictObject({
+      ...pageQuery,
+      selectable: z
+        .enum(['true', 'false'])
+        .optional()
+        .describe('true: those alone whose bytes lie somewhere now'),
+    }),
+    response: z.array(Artifact),
+    handle: async ({ query, target }) => {
+      const page = pageOf(query, arraySizes)
+      const { rows, total } = await listArtifacts(db, { page, selectable: query.selectable === 'true' })
+      return pagedArray(rows, { page, total, target })
+    },
+  }),
+  route({
+    method: 'POST',
+    path: '/artifacts/',
+    tag,
+    summary: 'Add a version of an artifact, for builds to make its bytes',
+    body: NewVersion,
+    response: Artifact,
+    status: 201,
+    audit: { eventType: 'artifact.created', summary: () => 'a version of an artifact added' },
+    handle: async ({ body }) => {
+      const { artifactId, version, name = artifactId, scope = 'system', scopeId = '' } = body
+      const artifactVersionId = await addVersion(db, { artifactId, name, version, scope, scopeId })
+      return {
+        ...{ id: artifactId, name, version, artifactVersionId, scope, formats: [] },
+        ...(scopeId === '' ? {} : { scopeId }),
+      }
+    },
+  }),
+  route({
+    method: 'GET',
+    path: '/artifact-locations/',
+    tag,
+    summary: 'Places where the bytes of artifacts were found and compared with their digest',
+    query: z.strictObject(pageQuery),
+    response: z.array(ArtifactLocation),
+    handle: async ({ query, target }) => {
+      const page = pageOf(query, arraySizes)
+      const { rows, total } = await listLocations(db, page)
+      return pagedArray(rows, { page, total, target })
+    },
+  }),
+  route({
+    method: 'GET',
+    path: '/artifact-materializations/',
+    tag,
+    summary: 'Where the bytes of artifacts were brought for runs',
+    query: z.strictObject({ ...pageQuery, runId: z.string().max(255).optional() }),
+    response: z.array(Materialization),
+    handle: async ({ query: { runId, ...query }, target }) => {
+      const page = pageOf(query, arraySizes)
+      const { rows, total } = await listMaterializations(db, page, runId)
+      return pagedArray(rows, { page, total, target })
+    },
+  }),
+  route({
+    method: 'POST',
+    path: '/artifact-materializations/',
+    tag,
+    summary: 'Record where bytes of an artifact were brought, or how far that is',
+    body: NewMaterialization,
+    response: Materialization,
+    status: 201,
+    audit: {
+      eventType: 'artifact.materialized',
+      summary: () => 'a materialization of an artifact recorded',
+    },
+    handle: ({ body }) => putMaterialization(db, body),
+  }),
+]
+
+/** Specifications of builds, and their contexts. */
+const specificationRoutes = (parts: BuildParts): Route[] => [
+  route({
+    method: 'POST',
+    path: '/artifacts/docker/',
+    tag,
+    summary: 'Add an image as a version of an artifact, with the build of its SIF file',
+    body: NewDockerArtifact,
+    response: DockerArtifact,
+    status: 201,
+    audit: { eventType: 'artifact.created', summary: () => 'an image added as a version of an artifact' },
+    handle: ({ body }) => addDockerArtifact(parts, body),
+  }),
+  route({
+    method: 'POST',
+    path: '/build-contexts/',
+    tag,
+    summary:
+      'Upload a build context (tar with gzip) as the file field context of a form, or register a stored one',
+    upload: {
+      types: ['multipart/form-data'],
+      fileField: 'context',
+      limitBytes: parts.buildContextLimitBytes + formBytes,
+    },
+    body: NewContext,
+    response: BuildContext,
+    status: 201,
+    audit: { eventType: 'artifact.context.created', summary: () => 'a build context stored' },
+    handle: ({ body, upload }) => {
+      if (upload !== undefined) return uploadContext(parts, upload)
+      return registerStored(parts, NewContext.parse(body))
+    },
+  }),
+  route({
+    method: 'POST',
+    path: '/artifact-builds/',
+    tag,
+    summary: 'Describe a build; an equal cacheKey answers the build that is stored',
+    body: NewBuild,
+    response: ArtifactBuild,
+    status: 201,
+    alsoStatus: [200],
+    refuses: [503],
+    audit: { eventType: 'artifact.build.created', summary: () => 'a build of an artifact described' },
+    handle: async ({ body }) => {
+      const { build, isNew } = await addBuild(parts, body)
+      return new Reply({
+        body: build,
+        status: isNew ? 201 : 200,
+        headers: { location: `/artifact-builds/${encodeURIComponent(build.id)}/` },
+      })
+    },
+  }),
+  route({
+    method: 'GET',
+    path: '/artifact-builds/{buildId}/',
+    tag,
+    summary: 'One build as it was described',
+    response: ArtifactBuild,
+    handle: ({ params }) => readBuild(parts.db, params.buildId),
+  }),
+  route({
+    method: 'GET',
+    path: '/artifacts/{artifactId}/builds/',
+    tag,
+    summary: 'Builds of an artifact, newest first',
+    query: z.strictObject(pageQuery),
+    response: z.array(ArtifactBuild),
+    handle: async ({ params: { artifactId }, query, target }) => {
+      await existingArtifact(parts.db, artifactId)
+      const page = pageOf(query, arraySizes)
+      const rows = await buildsOf(parts.db, artifactId, page)
+      const total = await countUpTo(parts.db, allBuildsOf(artifactId), countBound)
+      return pagedArray(rows, { page, total, target })
+    },
+  }),
+]
+
+export const artifactRoutes = (parts: ArtifactParts): Route[] => [
+  ...versionRoutes(parts),
+  ...specificationRoutes(parts),
+]

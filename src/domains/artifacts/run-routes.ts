@@ -1,0 +1,249 @@
+import { z } from 'zod'
+import { pingEngine } from '../../clients/docker.ts'
+import { NoAnswerError } from '../../clients/no-answer.ts'
+import { apptainerLack } from '../../drivers/build/apptainer.ts'
+import type { Engine } from '../../engine.ts'
+import { HttpRefusal } from '../../http/errors.ts'
+import { arraySizes, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
+import { Reply, route, type Route } from '../../http/route.ts'
+import type { Feed } from '../../operations/feed.ts'
+import { dispatchOperation, operationRoutes, type OperationApi } from '../../operations/routes.ts'
+import { missing, Refusal } from '../../refusal.ts'
+import { buildRunKind } from './build-kind.ts'
+import { readBuild, type BuildParts } from './builds.ts'
+import { attestationKey, attestationOf, type AttestationParts } from './attestation.ts'
+import { readRunLog } from './logs.ts'
+import { startRun } from './repeats.ts'
+import { listRuns, readLive, readOutput, readRun } from './runs.ts'
+import { Attestation, BuildRun } from './schemas.ts'
+
+export interface BuildRunParts extends BuildParts {
+  engine: Pick<Engine, 'start' | 'cancel' | 'live'>
+  feed: Feed
+  /** Socket of the engine that runs the builds. */
+  buildEngine: string
+  vault: AttestationParts['vault']
+}
+
+const tag = 'artifacts'
+export const sifType = 'application/vnd.sylabs.sif'
+const ociType = 'application/x-tar'
+
+/** @throws Refusal 503 while the engine cannot build */
+const refuseWithoutEngine = async (socket: string): Promise<void> => {
+  try {
+    await pingEngine(socket)
+  } catch (error) {
+    if (!(error instanceof NoAnswerError)) throw error
+    throw new Refusal(
+      'unavailable',
+      `the container engine that builds does not answer (${error.message}); start Docker, or name its ` +
+        'socket in SERVICE_CONTAINER_ENGINE',
+      { retryAfterSeconds: 10, cause: error },
+    )
+  }
+}
+
+/** @throws Refusal 503 where definitions cannot be built */
+const refuseWithoutApptainer = (): void => {
+  const lack = apptainerLack()
+  if (lack !== undefined) throw new Refusal('unavailable', lack)
+}
+
+/** The one range of a `Range` header; undefined: all. */
+const rangeOf = (
+  header: string | undefined,
+  size: number,
+): { offset: number; length: number } | undefined => {
+  const [, first = '', last = ''] =
+    /^\s*bytes\s*=\s*(\d{0,15})\s*-\s*(\d{0,15})\s*$/i.exec(header ?? '') ?? []
+  if (first === '' && last === '') return undefined
+  const offset = first === '' ? Math.max(0, size - Number(last)) : Number(first)
+  const end = first === '' || last === '' ? size : Math.min(Number(last) + 1, size)
+  if (first !== '' && last !== '' && Number(last) < Number(first)) return undefined
+  if (offset >= size || end <= offset)
+    throw new HttpRefusal(
+      'invalid',
+      `the output has ${size} bytes, and none of them are in the range that was asked for`,
+      { 'Content-Range': `bytes */${size}` },
+      416,
+    )
+  return { offset, length: end - offset }
+}
+
+const outputRoute = ({ db, artifactStore, hostId }: BuildRunParts): Route =>
+  route({
+    method: 'GET',
+    path: '/build-runs/{runId}/output/',
+    tag,
+    summary: 'What a completed build run made: a SIF file, or an OCI layout as tar; all, or one range',
+    raw: [sifType, ociType],
+    streams: true,
+    alsoStatus: [206],
+    refuses: [416, 503],
+    handle: async ({ params: { runId }, headers }) => {
+      const found = await readOutput(db, runId)
+      if (found === undefined) throw missing('build run', runId)
+      const { digest, format } = found
+      if (found.status !== 'completed' || digest == null)
+        throw new Refusal(
+          'missing',
+          `the build run is ${found.status}; it has an output once it is completed`,
+        )
+      const size = await artifactStore.sizeOf('images', digest)
+      if (size === undefined)
+        throw new Refusal(
+          'unavailable',
+          found.hostId === hostId
+            ? 'the store of this host lost the output; start the build again with ?fresh=true'
+            : `the output lies on the host ${found.hostId}; ask the service there`,
+        )
+      const etag = `"${digest}"`
+      const same = headers['if-range'] === undefined || headers['if-range'].trim() === etag
+      const range = same ? rangeOf(headers['range'], size) : undefined
+      const { offset, length } = range ?? { offset: 0, length: size }
+      return new Reply({
+        stream: artifactStore.read('images', digest, range),
+        status: range === undefined ? 200 : 206,
+        headers: {
+          'content-type': format === 'sif' ? sifType : ociType,
+          'content-length': String(length),
+          'content-disposition': `attachment; filename="${runId}.${format === 'sif' ? 'sif' : 'oci.tar'}"`,
+          'accept-ranges': 'bytes',
+          'cache-control': 'private, no-cache',
+          etag,
+          ...(range === undefined
+            ? {}
+            : { 'content-range': `bytes ${offset}-${offset + length - 1}/${size}` }),
+        },
+      })
+    },
+  })
+
+const bytes = z
+  .string()
+  .regex(/^\d{1,15}$/, 'must be a whole number of bytes')
+  .transform(Number)
+  .optional()
+
+const logRoute = (parts: BuildRunParts): Route =>
+  route({
+    method: 'GET',
+    path: '/build-runs/{runId}/logs/',
+    tag,
+    summary:
+      'The log of a build run by range (`offset`, `limit`) or from its end (`tail` bytes); with ' +
+      '`follow=true`, or as server-sent events, until the run has ended. A reader that follows and is ' +
+      'more than 1 MiB behind is cut; it goes on by `offset`: `Orrery-Offset` is that of the first byte',
+    query: z.strictObject({
+      ...{ offset: bytes, limit: bytes, tail: bytes },
+      follow: z.enum(['true', 'false']).optional(),
+    }),
+    raw: ['text/plain', 'text/event-stream'],
+    streams: true,
+    alsoStatus: [206],
+    refuses: [503],
+    handle: ({ params: { runId }, query: { follow, ...range }, headers }) => {
+      const after = /^\d{1,15}$/.exec(headers['last-event-id'] ?? '')?.[0]
+      const events = (headers['accept'] ?? '').includes('text/event-stream')
+      return readRunLog(parts, runId, {
+        ...range,
+        follow: follow === 'true',
+        events,
+        ...(after === undefined ? {} : { after: Number(after) }),
+      })
+    },
+  })
+
+const attestationRoutes = (parts: BuildRunParts): Route[] => [
+  route({
+    method: 'GET',
+    path: '/build-runs/{runId}/attestation/',
+    tag,
+    summary: 'How a completed build run made its output: SLSA v1 provenance in a signed DSSE envelope',
+    response: Attestation,
+    refuses: [503],
+    handle: ({ params: { runId } }) => attestationOf(parts, runId),
+  }),
+  route({
+    method: 'GET',
+    path: '/attestation-key/',
+    tag,
+    summary: 'The public key (ed25519, PEM) by which attestations are checked',
+    response: z.strictObject({ publicKey: z.string() }),
+    refuses: [503],
+    handle: async () => ({ publicKey: await attestationKey(parts) }),
+  }),
+]
+
+/** Runs of builds, and their outputs. */
+export const buildRunRoutes = (parts: BuildRunParts): Route[] => {
+  const { db } = parts
+  const api: OperationApi = {
+    ...parts,
+    ...{ kind: buildRunKind, path: '/build-runs/', parameter: 'runId', tag },
+  }
+  const of = operationRoutes(api)
+  return [
+    route({
+      method: 'GET',
+      path: '/artifact-builds/{buildId}/runs/',
+      tag,
+      summary: 'Runs of a build, newest first',
+      query: z.strictObject(pageQuery),
+      response: z.array(BuildRun),
+      handle: async ({ params: { buildId }, query, target }) => {
+        await readBuild(db, buildId)
+        const page = pageOf(query, arraySizes)
+        const { rows, total } = await listRuns(db, buildId, page)
+        return pagedArray(rows, { page, total, target })
+      },
+    }),
+    route({
+      method: 'POST',
+      path: '/artifact-builds/{buildId}/runs/',
+      tag,
+      summary: 'Start a build; where a run of it is open, that one',
+      query: z.strictObject({
+        fresh: z.enum(['true', 'false']).optional().describe('true: build anew what was built before'),
+      }),
+      response: BuildRun,
+      status: 202,
+      refuses: [503],
+      audit: {
+        eventType: 'artifact.build-run.created',
+        summary: ({ params }) => `a run of the build ${params['buildId'] ?? ''} asked for`,
+      },
+      handle: async ({ params: { buildId }, query }) => {
+        const build = await readBuild(db, buildId)
+        if (build.sourceType === 'definition') refuseWithoutApptainer()
+        else await refuseWithoutEngine(parts.buildEngine)
+        const { id, needsWorkflow } = await startRun(parts, { buildId, fresh: query.fresh === 'true' })
+        if (needsWorkflow) await dispatchOperation(api, { id, generation: 1 })
+        return new Reply({
+          body: await readRun(db, id),
+          headers: { location: `/build-runs/${encodeURIComponent(id)}/` },
+        })
+      },
+    }),
+    route({
+      method: 'GET',
+      path: '/build-runs/{runId}/',
+      tag,
+      summary: 'One run of a build, with the end of its log',
+      response: BuildRun,
+      handle: async ({ params: { runId } }) => {
+        const [run, live] = await Promise.all([readRun(db, runId), readLive(db, runId)])
+        return { ...run, ...(live === undefined ? {} : { live }) }
+      },
+    }),
+    outputRoute(parts),
+    logRoute(parts),
+    ...attestationRoutes(parts),
+    of.cancel({
+      summary: 'Ask for the end of a build run; what it left in the engine and the store goes',
+      document: { schema: BuildRun, read: (id) => readRun(db, id) },
+    }),
+    of.events(),
+  ]
+}

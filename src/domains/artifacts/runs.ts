@@ -1,0 +1,151 @@
+import { randomUUID } from 'node:crypto'
+import { z } from 'zod'
+import { countUpTo } from '../../db/rows.ts'
+import { sql, type Db } from '../../db/sql.ts'
+import { countBound, type Page } from '../../http/paging.ts'
+import type { Verification } from '../../drivers/build/verify.ts'
+import { missing } from '../../refusal.ts'
+import { ArtifactBuild, BuildRun, LiveBuild } from './schemas.ts'
+import { addVariant } from './store.ts'
+
+/** A run keeps this many characters of its log: the last ones. */
+export const keptLog = 65_536
+
+const columns = sql`id, artifact_build_id, case when status = 'running' then step else status end as status,
+  output_variant_id, output_digest, logs, error, started_at, finished_at, created_at`
+const RunRow = BuildRun.omit({ live: true })
+
+export const readRun = async (db: Db, id: string): Promise<z.output<typeof BuildRun>> => {
+  const row = await db.maybe(RunRow, sql`select ${columns} from build_runs where id = ${id}`)
+  if (row === undefined) throw missing('build run', id)
+  return row
+}
+
+/** Newest first. */
+export const listRuns = async (db: Db, buildId: string, { limit, offset }: Page) => {
+  const from = sql`build_runs where artifact_build_id = ${buildId}`
+  const rows = await db.many(
+    RunRow,
+    sql`select ${columns} from ${from} order by created_at desc, id desc limit ${limit} offset ${offset}`,
+  )
+  return { rows, total: await countUpTo(db, from, countBound) }
+}
+
+const IdRow = z.object({ id: z.string() })
+
+/**
+ * Accepts a run of a build, or returns the open run of that build. The run goes to the host that
+ * has the context.
+ */
+export const acceptRun = (
+  db: Db,
+  { buildId, fresh, hostId }: { buildId: string; fresh: boolean; hostId: string },
+): Promise<{ id: string; isNew: boolean }> =>
+  db.transaction(async (tx) => {
+    const build = await tx.maybe(IdRow, sql`select id from artifact_builds where id = ${buildId} for update`)
+    if (build === undefined) throw missing('build', buildId)
+    const open = await tx.maybe(
+      IdRow,
+      sql`select id from build_runs where artifact_build_id = ${buildId} and status in ('queued', 'running')`,
+    )
+    if (open !== undefined) return { id: open.id, isNew: false }
+    const id = `build-run-${randomUUID()}`
+    await tx.run(
+      sql`insert into build_runs (id, artifact_build_id, fresh, host_id)
+          select ${id}, b.id, ${fresh}, coalesce(c.host_id, ${hostId}) from artifact_builds b
+            left join build_contexts c on c.digest = b.context_digest where b.id = ${buildId}`,
+    )
+    return { id, isNew: true }
+  })
+
+const WorkRow = ArtifactBuild.extend({
+  runId: z.string(),
+  generation: z.number(),
+  fresh: z.boolean(),
+  hostId: z.string(),
+  imageId: z.string().nullish(),
+  open: z.boolean(),
+})
+/** A run with its build. */
+export type BuildWork = z.output<typeof WorkRow>
+
+export const readWork = (db: Db, runId: string): Promise<BuildWork | undefined> =>
+  db.maybe(
+    WorkRow,
+    sql`select b.*, r.id as run_id, r.generation, r.fresh, r.host_id, r.image_id, r.status in ('queued',
+      'running') as open
+        from (select id, artifact_version_id, source_type, image, context_digest, recipe_path, recipe_digest,
+          target_format, target_os, target_architecture, build_arguments, network, credential_ref, cache_key,
+          created_at
+          from artifact_builds) b join build_runs r on r.artifact_build_id = b.id where r.id = ${runId}`,
+  )
+
+/** Records the progress of an open run. */
+export const recordStep = (
+  db: Db,
+  id: string,
+  given: { step: string; live: z.output<typeof LiveBuild>; logs: string; imageId?: string | undefined },
+): Promise<number> =>
+  db.run(
+    sql`update build_runs set step = ${given.step}, live = ${JSON.stringify(given.live)}, logs = ${given.logs},
+      image_id = coalesce(${given.imageId ?? null}, image_id) where id = ${id} and status = 'running'`,
+  )
+
+const LogsRow = z.object({ logs: z.string().nullish() })
+export const readLogs = async (db: Db, id: string): Promise<string> =>
+  (await db.maybe(LogsRow, sql`select logs from build_runs where id = ${id}`))?.logs ?? ''
+
+const LiveRow = z.object({ live: LiveBuild.nullish() })
+/** The step and progress that an open run has recorded. */
+export const readLive = async (db: Db, id: string): Promise<z.output<typeof LiveBuild> | undefined> =>
+  (await db.maybe(LiveRow, sql`select live from build_runs where id = ${id} and status = 'running'`))?.live ??
+  undefined
+
+const OutputRow = z.object({
+  status: z.string(),
+  digest: z.string().nullish(),
+  format: z.string(),
+  hostId: z.string(),
+})
+export const readOutput = (db: Db, runId: string) =>
+  db.maybe(
+    OutputRow,
+    sql`select r.status, r.output_digest as digest, b.target_format as format, r.host_id
+        from build_runs r join artifact_builds b on b.id = r.artifact_build_id where r.id = ${runId}`,
+  )
+
+const EarlierRow = z.object({ digest: z.string(), imageId: z.string().nullish(), sizeBytes: z.number() })
+/** The output of the newest completed run of a build on a host. */
+export const earlierOutput = (db: Db, { id, hostId, runId }: Pick<BuildWork, 'id' | 'hostId' | 'runId'>) =>
+  db.maybe(
+    EarlierRow,
+    sql`select output_digest as digest, image_id, output_bytes as size_bytes from build_runs
+        where artifact_build_id = ${id} and host_id = ${hostId} and status = 'completed' and id <> ${runId}
+          order by created_at desc, id desc limit 1`,
+  )
+
+/** The line of a run's log where it needs no build. */
+export const reuseText = (digest: string): string => `an earlier run of this build made ${digest}`
+
+/**
+ * Records the output of a run, its variant and its place, in one transaction. A cancel that was
+ * recorded before wins: nothing is published. @throws Error then; the workflow is cancelled, too
+ */
+export const publishOutput = (
+  db: Db,
+  work: BuildWork,
+  { digest, sizeBytes, verification }: { digest: string; sizeBytes: number; verification?: Verification },
+): Promise<void> =>
+  db.transaction(async (tx) => {
+    const variantId = await addVariant(tx, {
+      ...{ artifactVersionId: work.artifactVersionId, format: work.targetFormat },
+      ...{ architecture: work.targetArchitecture, digest, sizeBytes, verification },
+      ...{ endpointId: `artifact-store@${work.hostId}`, uri: `artifact://images/${digest.slice(7)}` },
+    })
+    const published = await tx.run(
+      sql`update build_runs set output_variant_id = ${variantId}, output_digest = ${digest},
+          output_bytes = ${sizeBytes}
+        where id = ${work.runId} and status = 'running' and cancel_requested_at is null`,
+    )
+    if (published === 0) throw new Error(`the build run ${work.runId} is over or was asked to end`)
+  })

@@ -1,0 +1,162 @@
+import { createHash } from 'node:crypto'
+import { z } from 'zod'
+import { countUpTo } from '../../db/rows.ts'
+import { sql, where, type Db } from '../../db/sql.ts'
+import { countBound, type Page } from '../../http/paging.ts'
+import type { Verification } from '../../drivers/build/verify.ts'
+import { Artifact, ArtifactLocation, type artifactScopes } from './schemas.ts'
+
+const selectableOnly = sql`exists (select from artifact_variants n join artifact_locations l
+  on l.variant_id = n.id where n.artifact_version_id = v.id and l.available)`
+
+/** Versions by name, artifact and version; `selectable`: only those whose bytes are stored now. */
+export const listArtifacts = async (db: Db, { page, selectable }: { page: Page; selectable: boolean }) => {
+  const kept = where(selectable && selectableOnly)
+  const rows = await db.many(
+    Artifact,
+    sql`select v.artifact_id as id, v.name, v.version, v.id as artifact_version_id, v.scope,
+        nullif(v.scope_id, '') as scope_id,
+        array(select distinct n.format from artifact_variants n where n.artifact_version_id = v.id order by 1)
+          as formats
+      from artifact_versions v ${kept}
+        order by v.name collate "C", v.artifact_id, v.version collate "C", v.id
+          limit ${page.limit} offset ${page.offset}`,
+  )
+  return { rows, total: await countUpTo(db, sql`artifact_versions v ${kept}`, countBound) }
+}
+
+export const versionIdOf = (
+  given: Pick<NewArtifactVersion, 'artifactId' | 'version' | 'scope' | 'scopeId'>,
+): string => `artifact-version:${given.artifactId}:${given.version}:${given.scope}:${given.scopeId}`
+
+/** Records a version without bytes; a build makes them later. @returns its id */
+export const addVersion = async (
+  db: Db,
+  given: Pick<NewArtifactVersion, 'artifactId' | 'name' | 'version' | 'scope' | 'scopeId'>,
+): Promise<string> => {
+  const id = versionIdOf(given)
+  await db.run(
+    sql`insert into artifact_versions (id, artifact_id, name, version, scope, scope_id)
+        values (${id}, ${given.artifactId}, ${given.name}, ${given.version}, ${given.scope}, ${given.scopeId})`,
+  )
+  return id
+}
+
+/**
+ * Records the output of a build as a variant of its version, with the place of its bytes, once.
+ * @returns the variant's id
+ */
+export const addVariant = async (
+  tx: Db,
+  given: Pick<NewArtifactVersion, 'format' | 'architecture' | 'digest' | 'sizeBytes' | 'uri'> & {
+    artifactVersionId: string
+    endpointId: string
+    verification: Verification | undefined
+  },
+): Promise<string> => {
+  const { artifactVersionId, digest, uri } = given
+  const variantId = `artifact-variant-${short(artifactVersionId, digest)}`
+  await tx.run(
+    sql`insert into artifact_variants (id, artifact_version_id, digest, format, architecture, size_bytes,
+          verification)
+        values (${variantId}, ${artifactVersionId}, ${digest}, ${given.format}, ${given.architecture},
+          ${given.sizeBytes}, ${given.verification ?? null})
+        on conflict on constraint artifact_variants_content do update set verification =
+          coalesce(nullif(excluded.verification, 'structural'), artifact_variants.verification,
+            excluded.verification)`,
+  )
+  const { id } = await tx.one(
+    IdRow,
+    sql`select id from artifact_variants where artifact_version_id = ${artifactVersionId} and digest = ${digest}`,
+  )
+  await tx.run(
+    sql`insert into artifact_locations (id, variant_id, scope, scope_id, endpoint_id, uri, digest, available)
+        select ${`artifact-location-${short(id, uri)}`}, ${id}, v.scope, v.scope_id, ${given.endpointId}, ${uri},
+          ${digest}, true from artifact_versions v where v.id = ${artifactVersionId}
+        on conflict on constraint artifact_locations_place do update set available = true`,
+  )
+  return id
+}
+
+/** Places where the bytes of artifacts were found and compared with their digest, oldest first. */
+export const listLocations = async (db: Db, page: Page) => {
+  const rows = await db.many(
+    ArtifactLocation,
+    sql`select id, variant_id, scope, nullif(scope_id, '') as scope_id, endpoint_id, uri, digest, available
+      from artifact_locations
+        order by created_at, id limit ${page.limit} offset ${page.offset}`,
+  )
+  return { rows, total: await countUpTo(db, sql`artifact_locations`, countBound) }
+}
+
+export interface NewArtifactVersion {
+  artifactId: string
+  name: string
+  version: string
+  scope: (typeof artifactScopes)[number]
+  scopeId: string
+  format: string
+  architecture: string | undefined
+  /** `sha256:…` */
+  digest: string
+  sizeBytes: number
+  /** The storage that holds the bytes, and their place in it. */
+  storageId: string
+  uri: string
+}
+
+const IdRow = z.object({ id: z.string() })
+const short = (...parts: readonly string[]): string =>
+  createHash('sha256').update(parts.join('\n')).digest('hex').slice(0, 40)
+
+/**
+ * Records an artifact version with its bytes and their place, in one transaction. The same bytes at
+ * the same place are recorded once: `isNew` is false for the second record, and the id is that of
+ * the first. A version that exists already violates `artifact_versions_number`.
+ */
+export const addArtifactVersion = (
+  db: Db,
+  given: NewArtifactVersion,
+): Promise<{ id: string; isNew: boolean }> =>
+  db.transaction(async (tx) => {
+    // The lock orders two promotions of one file: the second one sees the record of the first.
+    await tx.run(sql`select pg_advisory_xact_lock(hashtextextended(${`artifact ${given.uri}`}, 0))`)
+    const known = await tx.maybe(
+      IdRow,
+      sql`select n.artifact_version_id as id from artifact_locations l join artifact_variants n on n.id = l.variant_id
+          where l.uri = ${given.uri} and l.digest = ${given.digest} order by l.created_at, l.id limit 1`,
+    )
+    if (known !== undefined) return { id: known.id, isNew: false }
+    const id = versionIdOf(given)
+    await tx.run(
+      sql`insert into artifact_versions (id, artifact_id, name, version, scope, scope_id)
+          values (${id}, ${given.artifactId}, ${given.name}, ${given.version}, ${given.scope}, ${given.scopeId})`,
+    )
+    const variantId = `artifact-variant-${short(id, given.digest)}`
+    await tx.run(
+      sql`insert into artifact_variants (id, artifact_version_id, digest, format, architecture, size_bytes)
+          values (${variantId}, ${id}, ${given.digest}, ${given.format}, ${given.architecture}, ${given.sizeBytes})`,
+    )
+    await tx.run(
+      sql`insert into artifact_locations (id, variant_id, scope, scope_id, endpoint_id, uri, digest, available)
+          values (${`artifact-location-${short(variantId, given.uri)}`}, ${variantId}, ${given.scope},
+            ${given.scopeId}, ${given.storageId}, ${given.uri}, ${given.digest}, true)`,
+    )
+    return { id, isNew: true }
+  })
+
+/** Ids of the artifact versions whose bytes are stored at a place. */
+export const versionsAt = async (db: Db, uri: string): Promise<string[]> => {
+  const rows = await db.many(
+    IdRow,
+    sql`select distinct n.artifact_version_id as id from artifact_locations l join artifact_variants n
+      on n.id = l.variant_id
+        where l.uri = ${uri} and l.available order by 1 limit 100`,
+  )
+  return rows.map(({ id }) => id)
+}
+
+/** Records that the bytes at a place are gone. */
+export const markGone = async (db: Db, uri: string): Promise<void> => {
+  await db.run(sql`update artifact_locations set available = false where uri = ${uri} and available`)
+}

@@ -1,0 +1,210 @@
+import { createHash } from 'node:crypto'
+import { stat } from 'node:fs/promises'
+import { join } from 'node:path'
+import { inspectImage, removeImage, saveImage } from '../../clients/docker.ts'
+import { readContext } from '../../drivers/build/context.ts'
+import { BuildError } from '../../drivers/build/errors.ts'
+import { emptyDefinition } from '../../drivers/build/apptainer.ts'
+import { readImage, type ImageFolder } from '../../drivers/build/image.ts'
+import { writeOci } from '../../drivers/build/oci.ts'
+import { writeSif } from '../../drivers/build/sif.ts'
+import { verifySif, type Verification } from '../../drivers/build/verify.ts'
+import { registryDenied } from '../../clients/registry.ts'
+import { openGate } from '../../pacing/gate.ts'
+import type { BuildWorkParts } from './build-parts.ts'
+import { imageFault, imagesOfRecipe } from './images.ts'
+import { buildFromDefinition, imageOfDefinition, pullBases } from './definition-work.ts'
+import { openJournal, type Journal } from './journal.ts'
+import { pull } from './pulls.ts'
+import { buildFromRecipe } from './recipe-work.ts'
+import { addSbom } from './sboms.ts'
+import { earlierOutput, publishOutput, reuseText, type BuildWork } from './runs.ts'
+import { argumentsOf, epochOf } from './schemas.ts'
+import { removeUnowned } from './versions.ts'
+
+/** The limits of one build. */
+const bounds = {
+  ...{ seconds: 3_600, logBytes: 16 * 2 ** 20, imageBytes: 20 * 2 ** 30, freeBytes: 2 ** 30 },
+} as const
+
+/** The tag of a run's image in the engine. It is the same for every attempt. */
+const tagOf = ({ runId, hostId }: BuildWork): string =>
+  `orrery-build/${createHash('sha256').update(`${hostId}\n${runId}`).digest('hex').slice(0, 40)}:latest`
+
+/**
+ * Checks that the context is here, that its recipe is that of the build, and that the recipe names
+ * no image of a denied host. @returns the recipe
+ */
+const checkContext = async (
+  { artifactStore, buildContextLimitBytes: limitBytes, addressAllowed, http }: BuildWorkParts,
+  work: BuildWork,
+): Promise<string> => {
+  const size = await artifactStore.sizeOf('contexts', work.contextDigest)
+  if (size === undefined)
+    throw new BuildError('the store of this host lost the context; upload it again and start the build again')
+  const chunks: Buffer[] = []
+  const { recipeDigest } = await readContext(
+    artifactStore.read('contexts', work.contextDigest) as AsyncIterable<Buffer>,
+    {
+      limitBytes,
+      recipe: work.recipePath ?? '',
+      onRecipe: (piece) => chunks.push(piece),
+    },
+  )
+  if (recipeDigest !== work.recipeDigest)
+    throw new BuildError(
+      `${JSON.stringify(work.recipePath)} of the context has another digest than the build says`,
+    )
+  const text = Buffer.concat(chunks).toString()
+  // The images of a definition are judged where they are pulled.
+  if (work.sourceType === 'definition') return text
+  for (const image of imagesOfRecipe(text, argumentsOf(work.buildArguments))) {
+    const fault = imageFault(image, addressAllowed) ?? (await registryDenied(http, image))
+    if (fault !== undefined) throw new BuildError(`the recipe names ${JSON.stringify(image)}: ${fault}`)
+  }
+  return text
+}
+
+/** Verifies the file of an image, and says how in the log. */
+const verified = async (
+  work: BuildWork,
+  name: string,
+  path: string,
+  { folder, journal, signal }: { folder: string; journal: Journal; signal: AbortSignal },
+): Promise<Verification> => {
+  const { verification, reason } =
+    work.targetFormat === 'sif'
+      ? await verifySif(folder, { path, architecture: work.targetArchitecture }, signal)
+      : { verification: 'structural' as const, reason: 'Apptainer runs SIF files alone' }
+  journal.say(
+    `verified ${name}: ${(await stat(path)).size} bytes of ${work.targetFormat}, ${verification}` +
+      (reason === undefined ? '' : ` (${reason})`),
+  )
+  return verification
+}
+
+/** The steps of a run of a build, on the host that has the context and the engine. */
+export const openBuildWork = (parts: BuildWorkParts) => {
+  const { db, artifactStore, buildEngine } = parts
+  const gate = openGate(parts.buildConcurrency)
+
+  /** The image of this work in the engine; undefined: not built yet. */
+  const imageOf = async (work: BuildWork) => {
+    const name = work.sourceType === 'docker-image' ? work.imageId : tagOf(work)
+    return name == null ? undefined : inspectImage(buildEngine, name)
+  }
+
+  const fetch = async (work: BuildWork, signal: AbortSignal): Promise<boolean> => {
+    await using journal = await openJournal(parts, work.runId, 'preparing')
+    const earlier = work.fresh ? undefined : await earlierOutput(db, work)
+    if (work.sourceType === 'docker-image') {
+      const id = await pull(parts, work, work.image ?? '', journal, signal)
+      journal.found(id)
+      if (earlier !== undefined && earlier.imageId !== id) return false
+    } else if (earlier === undefined) {
+      const text = await checkContext(parts, work)
+      if (work.sourceType === 'definition') await pullBases(parts, work, text, { journal, signal })
+    }
+    if (earlier === undefined || (await artifactStore.sizeOf('images', earlier.digest)) === undefined)
+      return false
+    journal.say(reuseText(earlier.digest))
+    await publishOutput(db, work, earlier)
+    return true
+  }
+
+  const build = async (work: BuildWork, signal: AbortSignal): Promise<void> => {
+    if (work.sourceType === 'docker-image') return
+    await using journal = await openJournal(parts, work.runId, 'building')
+    if (work.sourceType === 'definition') {
+      await gate.inTurn(
+        async () =>
+          buildFromDefinition(parts, work, await checkContext(parts, work), { journal, signal, bounds }),
+        signal,
+      )
+      return
+    }
+    await gate.inTurn(async () => {
+      if ((await imageOf(work)) !== undefined) {
+        journal.say('the image of the attempt before is there')
+        return
+      }
+      await buildFromRecipe(parts, work, tagOf(work), { journal, signal, bounds })
+      const found = await imageOf(work)
+      if (found === undefined) throw new BuildError('the engine ended without an image', { passes: true })
+      journal.found(found.id)
+    }, signal)
+  }
+
+  const publish = async (work: BuildWork, signal: AbortSignal): Promise<void> =>
+    gate.inTurn(async () => {
+      const { path, verification } = await convert(work, signal)
+      await using journal = await openJournal(parts, work.runId, 'publishing')
+      const { digest, sizeBytes } = await artifactStore.take('images', path)
+      try {
+        await addSbom(parts, work, digest, { journal, signal })
+        await publishOutput(db, work, { digest, sizeBytes, verification })
+      } catch (error) {
+        await removeUnowned(parts, [digest])
+        throw error
+      }
+      journal.say(`published ${digest}, ${sizeBytes} bytes`)
+    }, signal)
+
+  /** Gives the image that was built to `use`, as files below the run's folder. */
+  const withImage = async (
+    work: BuildWork,
+    { folder, journal, signal }: { folder: string; journal: Journal; signal: AbortSignal },
+    use: (image: ImageFolder) => Promise<void>,
+  ): Promise<string> => {
+    if (work.sourceType === 'definition') {
+      await use(await imageOfDefinition(work, folder))
+      return 'the file system of the definition'
+    }
+    const found = await imageOf(work)
+    if (found === undefined)
+      throw new BuildError(
+        'the engine lost the image between its build and its conversion; start the build again',
+      )
+    if (found.architecture !== work.targetArchitecture)
+      throw new BuildError(
+        `the image is for ${found.architecture}, and the build wants ${work.targetArchitecture}`,
+      )
+    if (found.sizeBytes > bounds.imageBytes)
+      throw new BuildError(`the image has ${found.sizeBytes} bytes; builds may make ${bounds.imageBytes}`)
+    await saveImage(buildEngine, found.id, signal, async (archive) =>
+      use(await readImage(archive, join(folder, 'image'), journal.counted)),
+    )
+    return found.id
+  }
+
+  /** Makes the file of the target's format, and verifies it. */
+  const convert = async (
+    work: BuildWork,
+    signal: AbortSignal,
+  ): Promise<{ path: string; verification: Verification }> => {
+    await using journal = await openJournal(parts, work.runId, 'verifying')
+    const folder = await artifactStore.folder(work.runId)
+    const path = join(folder, 'output')
+    const name = await withImage(work, { folder, journal, signal }, async (image) => {
+      const epoch = epochOf(work)
+      if (work.targetFormat === 'oci') await writeOci(image, path, signal)
+      else {
+        const version = await writeSif(image, path, {
+          folder,
+          signal,
+          ...(epoch === undefined ? {} : { epoch }),
+        })
+        journal.say(`packed by ${version}`)
+      }
+    })
+    return { path, verification: await verified(work, name, path, { folder, journal, signal }) }
+  }
+
+  const tidy = async (work: BuildWork): Promise<void> => {
+    await emptyDefinition(await artifactStore.folder(work.runId))
+    await artifactStore.removeFolder(work.runId)
+    if (work.sourceType === 'dockerfile') await removeImage(buildEngine, tagOf(work))
+  }
+
+  return { fetch, build, publish, tidy }
+}

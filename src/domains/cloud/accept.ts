@@ -1,0 +1,315 @@
+import { createHash, randomUUID } from 'node:crypto'
+import { z } from 'zod'
+import { makeSshKey } from '../../clients/ssh/keys.ts'
+import { sql, type Db } from '../../db/sql.ts'
+import { notBuilt } from '../../not-built.ts'
+import { missing, Refusal, unacceptable, type Problem } from '../../refusal.ts'
+import { referenceOf, type Vault } from '../../vault/vault.ts'
+import { requireEnvironment } from '../environments/store.ts'
+import { builtProviders, connectionOf, type CloudConnection } from './clouds.ts'
+import { requirePrograms, wantedConfigurations } from './configurations.ts'
+import type { InstanceAction, NewProvisioning } from './instance-schemas.ts'
+import type { CapacityTarget, TargetConfiguration } from './schemas.ts'
+import { pricesOf } from './prices.ts'
+import { readTarget } from './store.ts'
+
+export interface AcceptParts {
+  db: Db
+  vault: Pick<Vault, 'put'>
+  /** Networks that may reach SSH where a target names none. */
+  cloudSshSourceRanges: readonly string[]
+  /** The run that needs it; absent: a person asks. */
+  executionRunId?: string
+}
+
+const monthSeconds = 730 * 3_600
+const wrong = (...problems: Problem[]): Refusal => unacceptable(problems)
+
+/** Id in the vault of an instance's key. */
+export const keyIdOf = (instanceId: string): string =>
+  `cloud-${createHash('sha256').update(instanceId).digest('hex').slice(0, 32)}`
+
+const configurationOf = (target: CapacityTarget): TargetConfiguration => target.configuration ?? {}
+
+/** Networks that may reach SSH of a target's machines. */
+export const sourceRanges = (target: CapacityTarget, others: readonly string[]): readonly string[] => {
+  const { sshSourceRanges = [] } = configurationOf(target)
+  return sshSourceRanges.length > 0 ? sshSourceRanges : others
+}
+
+const requireRanges = (target: CapacityTarget, others: readonly string[]): void => {
+  const ranges = sourceRanges(target, others)
+  if (ranges.length === 0)
+    throw wrong({
+      path: 'capacityTargetId',
+      message:
+        'no networks are named that may reach SSH of the machine; give configuration.sshSourceRanges of ' +
+        'the target, or SERVICE_CLOUD_SSH_SOURCE_RANGES',
+    })
+  if (ranges.some((range) => range.endsWith('/0')) && configurationOf(target).allowPublicSsh !== true)
+    throw wrong({
+      path: 'capacityTargetId',
+      message: 'every address would reach SSH of the machine; the target must have allowPublicSsh: true',
+    })
+}
+
+/**
+ * The connection over which a target's machines are made.
+ * @throws Refusal 422 where there is none, 503 for a provider that is not built
+ */
+export const requireProvider = (tx: Db, target: CapacityTarget): Promise<CloudConnection> => {
+  const { provider, environmentId } = target
+  if (!builtProviders.has(provider)) throw notBuilt(`machines of ${provider}`, 'use aws or gcp')
+  return connectionOf(tx, environmentId, { provider, connectionId: configurationOf(target).connectionId })
+}
+
+const ActiveRow = z.object({ id: z.string(), kind: z.string() })
+
+/** An open operation for an equal request. */
+const equalProvisioning = (tx: Db, request: string) =>
+  tx.maybe(
+    ActiveRow,
+    sql`select id, kind from cloud_operations where kind = 'provision' and status in ('queued', 'running')
+      and request = ${request}::jsonb order by created_at, id limit 1`,
+  )
+
+const InstanceRow = z.object({
+  id: z.string(),
+  status: z.string(),
+  publicAddress: z.string().nullish(),
+  capacityTargetId: z.string(),
+  environmentId: z.string(),
+})
+
+/** A stopped machine of the target without an open operation. */
+const stoppedInstance = (tx: Db, targetId: string, instanceId: string | undefined) =>
+  tx.maybe(
+    InstanceRow,
+    sql`select id, status, public_address, capacity_target_id, environment_id from cloud_instances i
+      where capacity_target_id = ${targetId} and status = 'stopped'
+        and (${instanceId ?? null}::text is null or id = ${instanceId ?? null})
+        and not exists (select from cloud_operations o where o.instance_id = i.id and o.status in ('queued', 'running'))
+      order by created_at, id limit 1 for update`,
+  )
+
+const LivingRow = z.object({ living: z.number() })
+
+export const requireRoom = async (tx: Db, { id, maximumInstances }: CapacityTarget): Promise<void> => {
+  const { living } = await tx.one(
+    LivingRow,
+    sql`select count(*) as living from cloud_instances where capacity_target_id = ${id}
+      and status <> 'destroyed' and not machine_gone`,
+  )
+  if (living >= maximumInstances)
+    throw new Refusal(
+      'conflict',
+      `the target ${JSON.stringify(id)} has ${String(living)} instances that may cost money, which is its ` +
+        'most; destroy one, or raise maximumInstances with another target',
+      { extra: { state: 'maximum-instances' } },
+    )
+}
+
+interface NewOperation {
+  kind: string
+  environmentId: string
+  targetId: string
+  instanceId: string
+  request: string
+  over?: boolean
+  executionRunId?: string | undefined
+}
+
+/** The record is the intent: it is committed before the request to the provider. */
+const addOperation = async (tx: Db, given: NewOperation): Promise<string> => {
+  const id = `cloud-run-${randomUUID()}`
+  const done = given.over === true
+  await tx.run(sql`insert into cloud_operations (id, kind, status, phase, environment_id, capacity_target_id,
+      instance_id, execution_run_id, request, started_at, finished_at, dispatched_at)
+    values (${id}, ${given.kind}, ${done ? 'completed' : 'queued'}, ${done ? 'completed' : 'queued'},
+      ${given.environmentId}, ${given.targetId}, ${given.instanceId},
+      ${given.executionRunId ?? null}, ${given.request}::jsonb,
+      ${done ? sql`now()` : sql`null`}, ${done ? sql`now()` : sql`null`}, ${done ? sql`now()` : sql`null`})`)
+  return id
+}
+
+/** A target that machines can be made of. @throws Refusal 422, 503 */
+export const usableTarget = async (
+  tx: Db,
+  environmentId: string,
+  { capacityTargetId: id }: NewProvisioning,
+): Promise<CapacityTarget> => {
+  const target = await readTarget(tx, id, true)
+  const say = (message: string): Refusal => wrong({ path: 'capacityTargetId', message })
+  if (target?.environmentId !== environmentId)
+    throw say(`${JSON.stringify(id)} is no capacity target of the environment; create it first`)
+  if (!target.enabled) throw say(`the capacity target ${JSON.stringify(id)} was deleted; name another one`)
+  if (!builtProviders.has(target.provider)) throw notBuilt(`machines of ${target.provider}`, 'use aws or gcp')
+  return target
+}
+
+/** The refusal where playbooks of the target cannot run, because a program is missing here. */
+const requireConfigurable = async (tx: Db, targetId: string): Promise<void> => {
+  const target = await readTarget(tx, targetId)
+  if (wantedConfigurations(target?.machineConfigurations ?? []).length > 0) requirePrograms()
+}
+
+const addInstance = async (
+  tx: Db,
+  { vault, executionRunId }: AcceptParts,
+  given: { target: CapacityTarget; connection: CloudConnection; body: NewProvisioning; region: string },
+): Promise<string> => {
+  const { target, connection, body, region } = given
+  const id = body.instanceId ?? `cloud-instance-${randomUUID()}`
+  const name = body.name ?? `${target.name.slice(0, 200)}-${randomUUID().slice(0, 8)}`
+  const key = makeSshKey(`orrery ${id}`)
+  const keyId = keyIdOf(id)
+  const { pricePerHour, diskPricePerGiBMonth } = await pricesOf(tx, target.environmentId, target)
+  const { diskSizeGiB = 0, diskType } = configurationOf(target)
+  const disk =
+    diskSizeGiB === 0
+      ? null
+      : JSON.stringify({ sizeGiB: diskSizeGiB, ...(diskType === undefined ? {} : { type: diskType }) })
+  await tx.run(sql`insert into cloud_instances (id, capacity_target_id, environment_id, connection_id, provider, name,
+      status, region, ssh_username, ssh_credential_ref, ssh_public_key, disk, compute_price_per_second,
+      disk_price_per_second, execution_run_id)
+    values (${id}, ${target.id}, ${target.environmentId}, ${connection.id}, ${target.provider}, ${name},
+      'provisioning', ${region}, ${body.sshUsername ?? 'akoflow'}, ${referenceOf('ssh-key', keyId)},
+      ${key.publicKey}, ${disk}::jsonb, ${pricePerHour / 3_600},
+      ${(diskPricePerGiBMonth * diskSizeGiB) / monthSeconds}, ${executionRunId ?? null})`)
+  const { publicKey, fingerprint } = key
+  const added = await vault.put(
+    tx,
+    keyId,
+    { kind: 'ssh-key', privateKey: key.privateKey },
+    { publicKey, fingerprint },
+  )
+  if (!added)
+    throw wrong({ path: 'instanceId', message: 'an instance of this id has a key already; choose another' })
+  return id
+}
+
+/**
+ * Accepts a machine of a target: an equal request that is under way, a stopped machine to start, or
+ * a new machine.
+ * @returns the id of the operation
+ * @throws Refusal 404, 409, 422, 503
+ */
+export const acceptProvisioning = (
+  parts: AcceptParts,
+  environmentId: string,
+  body: NewProvisioning,
+): Promise<string> =>
+  parts.db.transaction(async (tx) => {
+    await requireEnvironment(tx, environmentId)
+    const target = await usableTarget(tx, environmentId, body)
+    const { provider } = target
+    const { connectionId } = configurationOf(target)
+    const connection = await connectionOf(tx, environmentId, { provider, connectionId })
+    requireRanges(target, parts.cloudSshSourceRanges)
+    const region = target.region === '' ? (connection.region ?? '') : target.region
+    if (region === '')
+      throw wrong({
+        path: 'capacityTargetId',
+        message: 'neither the target nor its connection (configuration.region) names a region; give one',
+      })
+    const request = JSON.stringify(body)
+    const equal = await equalProvisioning(tx, request)
+    if (equal !== undefined) return equal.id
+    const { executionRunId } = parts
+    const of = { kind: 'provision', environmentId, targetId: target.id, request, executionRunId }
+    const stopped =
+      body.name === undefined ? await stoppedInstance(tx, target.id, body.instanceId) : undefined
+    if (stopped !== undefined) return addOperation(tx, { ...of, instanceId: stopped.id })
+    if (body.instanceId !== undefined) await refuseTaken(tx, body.instanceId)
+    await requireRoom(tx, target)
+    await requireConfigurable(tx, target.id)
+    const instanceId = await addInstance(tx, parts, { target, connection, body, region })
+    return addOperation(tx, { ...of, instanceId })
+  })
+
+const refuseTaken = async (tx: Db, instanceId: string): Promise<void> => {
+  const active = await activeOf(tx, instanceId)
+  if (active !== undefined) throw busy(instanceId, active.kind, active.kind)
+  const taken = await tx.run(sql`select from cloud_instances where id = ${instanceId}`)
+  if (taken > 0)
+    throw wrong({
+      path: 'instanceId',
+      message: `${JSON.stringify(instanceId)} is taken by another instance; choose another id`,
+    })
+}
+
+/** The open operation of an instance. */
+export const activeOf = (tx: Db, instanceId: string) =>
+  tx.maybe(
+    ActiveRow,
+    sql`select id, kind from cloud_operations where instance_id = ${instanceId} and status in ('queued', 'running')`,
+  )
+
+/** The refusal while an instance is under an operation. */
+export const busy = (id: string, kind: string, state: string): Refusal =>
+  new Refusal(
+    'conflict',
+    `the instance ${JSON.stringify(id)} is under ${kind}; wait for the end of that, or cancel it`,
+    { extra: { state }, retryAfterSeconds: 10 },
+  )
+
+/** States in which an action begins, and the state in which the action has no effect. */
+const possible: Readonly<Record<InstanceAction, { from: readonly string[]; done?: string }>> = {
+  start: { from: ['stopped'], done: 'ready' },
+  stop: { from: ['ready'], done: 'stopped' },
+  destroy: {
+    from: ['provisioning', 'configuring', 'ready', 'stopped', 'destroying', 'failed'],
+    done: 'destroyed',
+  },
+  validate: { from: ['ready'] },
+  configure: { from: ['ready', 'failed'] },
+}
+
+/**
+ * Accepts an action on an instance, or finds the equal one that is under way.
+ * @returns the id of the operation
+ * @throws Refusal 404, 409 with the state, 503 for an action that is not built
+ */
+export const acceptAction = (
+  db: Db,
+  instanceId: string,
+  action: InstanceAction,
+  executionRunId?: string,
+): Promise<string> =>
+  db.transaction(async (tx) => {
+    const found = await tx.maybe(
+      InstanceRow,
+      sql`select id, status, public_address, capacity_target_id, environment_id
+        from cloud_instances where id = ${instanceId}
+        for update`,
+    )
+    if (found === undefined) throw missing('cloud instance', instanceId)
+    const active = await activeOf(tx, instanceId)
+    if (active?.kind === action) return active.id
+    if (active !== undefined) throw busy(instanceId, active.kind, found.status)
+    const { from, done } = possible[action]
+    const of = {
+      ...{ kind: action, environmentId: found.environmentId, targetId: found.capacityTargetId, instanceId },
+      request: JSON.stringify({ instanceId, action }),
+      executionRunId,
+    }
+    if (found.status === done) return addOperation(tx, { ...of, over: true })
+    if (!from.includes(found.status))
+      throw new Refusal(
+        'conflict',
+        `the instance ${JSON.stringify(instanceId)} is ${found.status}: ${action} is possible while ` +
+          `it is ${from.join(', ')}`,
+        { extra: { state: found.status } },
+      )
+    if (action === 'configure') {
+      if (found.publicAddress == null)
+        throw new Refusal(
+          'conflict',
+          `the instance ${JSON.stringify(instanceId)} has no address: its machine was never reached or ` +
+            'is gone; destroy it and provision another',
+          { extra: { state: found.status } },
+        )
+      await requireConfigurable(tx, found.capacityTargetId)
+    }
+    return addOperation(tx, of)
+  })

@@ -1,0 +1,37 @@
+import { sql, type Db, type Sql } from '../../db/sql.ts'
+
+/**
+ * Bills of instances, by the clock of PostgreSQL. That clock may be set back, by a person or a time
+ * server; no span of time is negative then.
+ */
+
+/** Seconds from one time to another, as SQL; 0 where the clock was set back between them. */
+export const spanSeconds = (from: string, to: string): string =>
+  `greatest(0, extract(epoch from (${to}) - (${from})))::double precision`
+
+/** Seconds for which the machine of `cloud_instances`, under this alias, has run so far, as SQL. */
+export const computeSecondsOf = (alias: string): string =>
+  `(${alias}.accumulated_compute_seconds + case when ${alias}.compute_started_at is null then 0
+    else ${spanSeconds(`${alias}.compute_started_at`, 'now()')} end)`
+
+/** Columns of an instance whose machine runs from now on. */
+export const computeBegins: Sql = sql`compute_started_at = coalesce(compute_started_at, now()),
+  billing_started_at = coalesce(billing_started_at, now())`
+
+/** Columns of an instance whose machine runs no more. */
+export const computeEnds: Sql = sql`accumulated_compute_seconds = accumulated_compute_seconds
+    + coalesce(greatest(0, extract(epoch from now() - compute_started_at)), 0), compute_started_at = null`
+
+/** Columns of an instance whose machine and disk are gone. */
+export const billingEnds: Sql = sql`billing_finished_at = case when billing_started_at is not null
+    then coalesce(billing_finished_at, greatest(now(), billing_started_at)) end, ${computeEnds}`
+
+/**
+ * Bills that begin later than now begin now: the clock was set back, and no second would count
+ * until it has come there again. @returns how many
+ */
+export const beginLateBills = (db: Db): Promise<number> =>
+  db.run(sql`update cloud_instances set compute_started_at = least(compute_started_at, now()),
+      billing_started_at = least(billing_started_at, now())
+    where not machine_gone and status <> 'destroyed'
+      and (compute_started_at > clock_timestamp() or billing_started_at > clock_timestamp())`)

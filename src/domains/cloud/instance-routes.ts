@@ -1,0 +1,189 @@
+import { z } from 'zod'
+import { arraySizes, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
+import { Reply, route, type Route } from '../../http/route.ts'
+import type { Engine } from '../../engine.ts'
+import type { Feed } from '../../operations/feed.ts'
+import { dispatchOperation, operationRoutes, type OperationApi } from '../../operations/routes.ts'
+import { readOperation } from '../../operations/records.ts'
+import { missing, Refusal } from '../../refusal.ts'
+import { requireEnvironment } from '../environments/store.ts'
+import { acceptAction, acceptProvisioning, type AcceptParts } from './accept.ts'
+import {
+  CloudEvent,
+  CloudInstance,
+  CloudOperation,
+  instanceActions,
+  instanceStates,
+  NewProvisioning,
+  ProvisioningLog,
+} from './instance-schemas.ts'
+import {
+  cloudEvent,
+  listCloudOperations,
+  listInstances,
+  provisioningLog,
+  readCloudOperation,
+  readInstance,
+} from './instances.ts'
+import { cloudKind } from './operation.ts'
+import { retryCloudOperation } from './retry.ts'
+
+export interface InstanceParts extends AcceptParts {
+  engine: Pick<Engine, 'start' | 'cancel' | 'live'>
+  feed: Feed
+}
+
+const tag = 'cloud'
+
+const required = async (parts: InstanceParts, id: string): Promise<CloudOperation> => {
+  const found = await readCloudOperation(parts.db, id)
+  if (found === undefined) throw missing('cloud operation', id)
+  return found
+}
+
+/** Starts the workflow of an accepted operation, and answers with the operation. */
+const acceptedReply = async (parts: InstanceParts, id: string): Promise<Reply> => {
+  if ((await required(parts, id)).status === 'queued')
+    await dispatchOperation({ ...parts, kind: cloudKind }, { id, generation: 1 })
+  return new Reply({
+    body: await required(parts, id),
+    headers: { location: `/cloud-operations/${encodeURIComponent(id)}/` },
+  })
+}
+
+const provisioning = (parts: InstanceParts, path: 'cloud-instances' | 'cloud-provisioning'): Route =>
+  route({
+    method: 'POST',
+    path: `/environments/{environmentId}/${path}/`,
+    tag,
+    summary:
+      path === 'cloud-instances'
+        ? 'Provision a machine of a capacity target; a stopped one is started'
+        : 'Start a provisioning workflow; the same as POST …/cloud-instances/',
+    body: NewProvisioning,
+    response: CloudOperation,
+    status: 202,
+    refuses: [409, 503],
+    audit: {
+      eventType: 'cloud.instance.provision',
+      summary: ({ body }) => `a machine of target ${(body as NewProvisioning).capacityTargetId} asked for`,
+    },
+    handle: async ({ params, body }) =>
+      acceptedReply(parts, await acceptProvisioning(parts, params.environmentId, body)),
+  })
+
+/** Machines of capacity targets, and the actions on them. */
+export const instanceRoutes = (parts: InstanceParts): Route[] => [
+  route({
+    method: 'GET',
+    path: '/environments/{environmentId}/cloud-instances/',
+    tag,
+    summary: 'Cloud instances of an environment, newest first, destroyed ones included',
+    query: z.strictObject({
+      ...pageQuery,
+      status: z.enum(instanceStates).optional(),
+      capacityTargetId: z.string().max(255).optional(),
+    }),
+    response: z.array(CloudInstance),
+    handle: async ({ params, query, target }) => {
+      await requireEnvironment(parts.db, params.environmentId)
+      const page = pageOf(query, arraySizes)
+      const { rows, total } = await listInstances(parts.db, params.environmentId, page, query)
+      return pagedArray(rows, { page, total, target })
+    },
+  }),
+  provisioning(parts, 'cloud-instances'),
+  provisioning(parts, 'cloud-provisioning'),
+  route({
+    method: 'GET',
+    path: '/cloud-instances/{instanceId}/',
+    tag,
+    summary: 'One cloud instance with its bill so far',
+    response: CloudInstance,
+    handle: ({ params }) => readInstance(parts.db, params.instanceId),
+  }),
+  route({
+    method: 'GET',
+    path: '/cloud-instances/{instanceId}/provisioning-log/',
+    tag,
+    summary: 'What happened to a cloud instance, a line an event',
+    response: ProvisioningLog,
+    handle: async ({ params }) => ({ log: await provisioningLog(parts.db, params.instanceId) }),
+  }),
+  route({
+    method: 'POST',
+    path: '/cloud-instances/{instanceId}/{action}/',
+    tag,
+    summary: `One of ${instanceActions.join(', ')}; an equal one that is under way is answered again`,
+    response: CloudOperation,
+    status: 202,
+    refuses: [409, 422, 503],
+    audit: {
+      eventType: 'cloud.instance.action',
+      summary: ({ params }) =>
+        `${params['action'] ?? ''} of cloud instance ${params['instanceId'] ?? ''} asked for`,
+    },
+    handle: async ({ params }) => {
+      await readInstance(parts.db, params.instanceId)
+      const action = instanceActions.find((one) => one === params.action)
+      if (action === undefined)
+        throw new Refusal(
+          'missing',
+          `the action ${JSON.stringify(params.action)} does not exist; there are ${instanceActions.join(', ')}`,
+        )
+      return acceptedReply(parts, await acceptAction(parts.db, params.instanceId, action))
+    },
+  }),
+]
+
+/** Operations at providers. */
+export const cloudOperationRoutes = (parts: InstanceParts): Route[] => {
+  const api: OperationApi = {
+    ...parts,
+    kind: cloudKind,
+    path: '/cloud-operations/',
+    parameter: 'operationId',
+    tag,
+  }
+  const of = operationRoutes(api)
+  const filters = {
+    status: z.string().max(32).optional(),
+    kind: z.string().max(32).optional(),
+    instanceId: z.string().max(255).optional(),
+    environmentId: z.string().max(255).optional(),
+  }
+  return [
+    route({
+      method: 'GET',
+      path: '/cloud-operations/',
+      tag,
+      summary: 'Cloud operations, newest first',
+      query: z.strictObject({ ...pageQuery, ...filters }),
+      response: z.array(CloudOperation),
+      handle: async ({ query, target }) => {
+        const page = pageOf(query, arraySizes)
+        const { rows, total } = await listCloudOperations(parts.db, page, query)
+        return pagedArray(rows, { page, total, target })
+      },
+    }),
+    of.read({
+      summary: 'One cloud operation',
+      response: CloudOperation,
+      read: async (id) => {
+        const document = await readCloudOperation(parts.db, id)
+        const state = await readOperation(parts.db, cloudKind, id)
+        return document && state && { document, state }
+      },
+    }),
+    of.events(CloudEvent, cloudEvent),
+    of.retry({
+      summary: 'Reopen a failed cloud operation; a provisioning whose machine was ended makes another one',
+      act: (id) => retryCloudOperation(parts, id),
+      document: { schema: CloudOperation, read: (id) => required(parts, id) },
+    }),
+    of.cancel({
+      summary: 'Ask for the end of a cloud operation; a machine that it was making is ended',
+      document: { schema: CloudOperation, read: (id) => required(parts, id) },
+    }),
+  ]
+}

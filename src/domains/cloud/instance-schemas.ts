@@ -1,0 +1,93 @@
+import { z } from 'zod'
+import { Id, JsonObject, Name, Timestamp } from '../../http/schema.ts'
+
+export const instanceStates = [
+  ...(['provisioning', 'configuring', 'ready', 'stopped', 'destroying', 'destroyed', 'failed'] as const),
+] as const
+export const instanceActions = ['configure', 'destroy', 'start', 'stop', 'validate'] as const
+export type InstanceAction = (typeof instanceActions)[number]
+export const operationKinds = [
+  ...(['provision', 'configure', 'validate', 'start', 'stop', 'destroy'] as const),
+  ...(['attach-volume', 'detach-volume'] as const),
+] as const
+const operationStates = ['queued', 'running', 'completed', 'failed', 'cancelled'] as const
+
+const Billing = z.strictObject({
+  startedAt: Timestamp,
+  finishedAt: Timestamp.optional(),
+  computeStartedAt: Timestamp.optional(),
+  accumulatedComputeSeconds: z.number(),
+  computePricePerSecond: z.number(),
+  diskPricePerSecond: z.number(),
+  asOf: Timestamp.optional(),
+  currentCost: z.number(),
+})
+
+export const CloudInstance = z.strictObject({
+  id: Id,
+  capacityTargetId: Id,
+  environmentId: Id,
+  provider: z.string(),
+  providerId: z.string().optional(),
+  name: z.string(),
+  status: z.enum(instanceStates),
+  publicAddress: z.string().optional(),
+  privateAddress: z.string().optional(),
+  sshUsername: z.string(),
+  sshCredentialRef: z.string().optional(),
+  disk: JsonObject.optional(),
+  terraformOutput: JsonObject.optional(),
+  failureReason: z.string().optional(),
+  createdAt: Timestamp,
+  readyAt: Timestamp.optional(),
+  destroyedAt: Timestamp.optional(),
+  billing: Billing.optional(),
+})
+
+export const CloudOperation = z.strictObject({
+  id: Id,
+  kind: z.enum(operationKinds),
+  status: z.enum(operationStates),
+  environmentId: Id,
+  capacityTargetId: Id.optional(),
+  instanceId: Id.optional(),
+  executionRunId: Id.optional(),
+  activityId: Id.optional(),
+  phase: z.string(),
+  request: JsonObject,
+  failureReason: z.string().optional(),
+  createdAt: Timestamp,
+  startedAt: Timestamp.optional(),
+  finishedAt: Timestamp.optional(),
+  live: JsonObject.optional().describe('what the work says of itself while it is open'),
+})
+export type CloudOperation = z.output<typeof CloudOperation>
+
+export const CloudEvent = z.strictObject({
+  operationId: Id,
+  sequence: z.number(),
+  timestamp: z.string(),
+  tool: z.string().optional(),
+  phase: z.string().optional(),
+  level: z.enum(['info', 'error']),
+  event: z.string(),
+  task: z.string().optional(),
+  host: z.string().optional(),
+  message: z.string().optional(),
+  raw: z.string().optional(),
+  durationSeconds: z.number().optional(),
+})
+export type CloudEvent = z.output<typeof CloudEvent>
+
+export const NewProvisioning = z.strictObject({
+  capacityTargetId: Id,
+  name: Name.optional(),
+  sshUsername: z
+    .string()
+    .regex(/^[a-z_][a-z0-9_-]{0,31}$/, 'must be a name of an account: small letters, digits, - and _')
+    .optional(),
+  instanceId: Id.optional(),
+})
+export type NewProvisioning = z.output<typeof NewProvisioning>
+
+export const ProvisioningLog = z.strictObject({ log: z.string() })

@@ -1,0 +1,188 @@
+import { z } from 'zod'
+import { jsonObject, fields, time } from '../../db/projection.ts'
+import { countUpTo } from '../../db/rows.ts'
+import { raw, sql, type Db, type Sql } from '../../db/sql.ts'
+import { countBound, type Page } from '../../http/paging.ts'
+import { missing } from '../../refusal.ts'
+import { eventJson, OperationEvent } from '../../operations/events.ts'
+import { computeSecondsOf, spanSeconds } from './billing.ts'
+import { CloudInstance, CloudOperation, type CloudEvent } from './instance-schemas.ts'
+import { cloudKind } from './operation.ts'
+
+/** Compute cost accrues while the machine runs, disk cost as long as the machine exists. */
+const computeSeconds = computeSecondsOf('i')
+const billing = jsonObject({
+  startedAt: time('i.billing_started_at'),
+  finishedAt: time('i.billing_finished_at'),
+  computeStartedAt: time('i.compute_started_at'),
+  accumulatedComputeSeconds: computeSeconds,
+  computePricePerSecond: 'i.compute_price_per_second',
+  diskPricePerSecond: 'i.disk_price_per_second',
+  asOf: time('now()'),
+  currentCost: `${computeSeconds} * i.compute_price_per_second + i.disk_price_per_second *
+    ${spanSeconds('i.billing_started_at', 'coalesce(i.billing_finished_at, now())')}`,
+})
+const instance = jsonObject({
+  ...fields(
+    'i',
+    `id capacityTargetId environmentId provider providerId name status publicAddress privateAddress
+      sshUsername sshCredentialRef disk failureReason`,
+  ),
+  createdAt: time('i.created_at'),
+  readyAt: time('i.ready_at'),
+  destroyedAt: time('i.destroyed_at'),
+  billing: `case when i.billing_started_at is not null then ${billing} end`,
+})
+const operation = jsonObject({
+  ...fields('o', 'id kind status environmentId capacityTargetId instanceId executionRunId activityId'),
+  ...fields('o', 'phase request failureReason'),
+  createdAt: time('o.created_at'),
+  startedAt: time('o.started_at'),
+  finishedAt: time('o.finished_at'),
+})
+
+const InstanceRow = z.object({ document: CloudInstance })
+const OperationRow = z.object({ document: CloudOperation })
+
+export const readInstance = async (db: Db, id: string): Promise<z.output<typeof CloudInstance>> => {
+  const row = await db.maybe(
+    InstanceRow,
+    sql`select ${raw(instance)} as document from cloud_instances i where i.id = ${id}`,
+  )
+  if (row === undefined) throw missing('cloud instance', id)
+  return row.document
+}
+
+/**
+ * Instances of an environment, newest first, ended ones too; all or those that the filters select.
+ */
+export const listInstances = async (
+  db: Db,
+  environmentId: string,
+  page: Page,
+  { status, capacityTargetId }: { status?: string | undefined; capacityTargetId?: string | undefined } = {},
+) => {
+  const from: Sql = sql`cloud_instances i where i.environment_id = ${environmentId}
+    and (${status ?? null}::text is null or i.status = ${status ?? null})
+    and (${capacityTargetId ?? null}::text is null or i.capacity_target_id = ${capacityTargetId ?? null})`
+  const rows = await db.many(
+    InstanceRow,
+    sql`select ${raw(instance)} as document from ${from}
+      order by i.created_at desc, i.id desc limit ${page.limit} offset ${page.offset}`,
+  )
+  return { rows: rows.map(({ document }) => document), total: await countUpTo(db, from, countBound) }
+}
+
+/** An operation; undefined where there is none. */
+export const readCloudOperation = async (db: Db, id: string): Promise<CloudOperation | undefined> =>
+  (
+    await db.maybe(
+      OperationRow,
+      sql`select ${raw(operation)} as document from cloud_operations o where o.id = ${id}`,
+    )
+  )?.document
+
+/** Operations, newest first, of all instances or of those that the filters select. */
+export const listCloudOperations = async (
+  db: Db,
+  page: Page,
+  filters: {
+    status?: string | undefined
+    kind?: string | undefined
+    instanceId?: string | undefined
+    environmentId?: string | undefined
+  },
+) => {
+  const where: Sql = sql`cloud_operations o
+    where (${filters.status ?? null}::text is null or o.status = ${filters.status ?? null})
+      and (${filters.kind ?? null}::text is null or o.kind = ${filters.kind ?? null})
+      and (${filters.instanceId ?? null}::text is null or o.instance_id = ${filters.instanceId ?? null})
+      and (${filters.environmentId ?? null}::text is null or o.environment_id = ${filters.environmentId ?? null})`
+  const rows = await db.many(
+    OperationRow,
+    sql`select ${raw(operation)} as document from ${where}
+      order by o.created_at desc, o.id desc limit ${page.limit} offset ${page.offset}`,
+  )
+  return { rows: rows.map(({ document }) => document), total: await countUpTo(db, where, countBound) }
+}
+
+const text = (value: unknown): string | undefined => (typeof value === 'string' ? value : undefined)
+
+/** An event in the form of the reference. Events that the kit records are named `operation.…`. */
+export const cloudEvent = (event: OperationEvent): CloudEvent => {
+  const payload = (event.payload ?? {}) as Record<string, unknown>
+  const name = event.eventType.replace(/^cloud\./, '')
+  const message = text(payload['message']) ?? text(payload['reason'])
+  const { durationSeconds } = payload
+  const optional = {
+    tool: text(payload['tool']),
+    phase: text(payload['phase']),
+    task: text(payload['task']),
+    host: text(payload['host']),
+    message,
+    raw: text(payload['raw']),
+    durationSeconds: typeof durationSeconds === 'number' ? durationSeconds : undefined,
+  }
+  return {
+    ...{ operationId: event.aggregateId, sequence: event.sequence, timestamp: event.occurredAt },
+    level: payload['level'] === 'error' || name.endsWith('.failed') ? 'error' : 'info',
+    event: name,
+    ...(Object.fromEntries(
+      Object.entries(optional).filter(([, value]) => value !== undefined),
+    ) as Partial<CloudEvent>),
+  }
+}
+
+const EventRow = z.object({ body: OperationEvent })
+/** The log ends with this many lines: the last ones. */
+const mostLines = 10_000
+
+/** The events of an instance as text, one line each, oldest first. @throws Refusal 404 */
+export const provisioningLog = async (db: Db, id: string): Promise<string> => {
+  await readInstance(db, id)
+  const rows = await db.many(
+    EventRow,
+    sql`select ${raw(eventJson)} as body from operation_events e join cloud_operations o on o.id = e.operation_id
+      where e.kind = ${cloudKind.name} and o.instance_id = ${id}
+      order by e.occurred_at desc, e.operation_id desc, e.sequence desc limit ${mostLines}`,
+  )
+  return rows
+    .toReversed()
+    .map(({ body }) => cloudEvent(body))
+    .map(
+      ({ timestamp, phase, event, message }) =>
+        [
+          timestamp,
+          ...(phase === undefined ? [] : [`[${phase}]`]),
+          message === undefined ? event : `${event}: ${message}`,
+        ].join(' ') + '\n',
+    )
+    .join('')
+}
+
+const EventsRow = z.object({ operationId: z.string(), body: OperationEvent })
+const mostOperations = 100
+const mostEvents = 200
+
+/** The operations that were made for a run, in order, each with its first events. */
+export const operationsOfRun = async (
+  db: Db,
+  runId: string,
+): Promise<{ run: CloudOperation; events: CloudEvent[] }[]> => {
+  const runs = await db.many(
+    OperationRow,
+    sql`select ${raw(operation)} as document from cloud_operations o where o.execution_run_id = ${runId}
+      order by o.created_at, o.id limit ${mostOperations}`,
+  )
+  const events = await db.many(
+    EventsRow,
+    sql`select e.operation_id, ${raw(eventJson)} as body from operation_events e
+      where e.kind = ${cloudKind.name} and e.operation_id = any(${runs.map(({ document }) => document.id)}::text[])
+        and e.sequence <= ${mostEvents} order by e.operation_id, e.sequence`,
+  )
+  const byOperation = Map.groupBy(events, ({ operationId }) => operationId)
+  return runs.map(({ document }) => ({
+    run: document,
+    events: (byOperation.get(document.id) ?? []).map(({ body }) => cloudEvent(body)),
+  }))
+}

@@ -1,0 +1,30 @@
+import { secretsIn } from '../environments/secrets.ts'
+
+const mark = '********'
+/** Shorter values occur anywhere by chance. */
+const leastCharacters = 4
+
+const patterns: readonly RegExp[] = [
+  /-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)/g,
+  /\b(?:AKIA|ASIA)[A-Z0-9]{16}\b/g,
+  /(?<=\bBearer )[\w.~+/-]{8,}=*/gi,
+  /(?<=:\/\/[^\s/:@]{1,255}:)[^\s/@]{1,255}(?=@)/g,
+  /(?<=\b(?:password|passwd|passphrase|secret|token|api_?key|access_?key)["']?\s*[=:]\s*["']?)[^\s"',;]{4,}/gi,
+]
+
+/**
+ * Masks secrets in the text of a playbook's run: the values of variables whose names say that they
+ * are secret, and what has the form of a secret.
+ */
+export const maskOf = (variables: unknown): ((text: string) => string) => {
+  const values = [...secretsIn(variables).values()]
+    .map(String)
+    .filter((value) => value.length >= leastCharacters)
+    .toSorted((a, b) => b.length - a.length)
+  return (text) => {
+    let shown = text
+    for (const value of values) shown = shown.replaceAll(value, mark)
+    for (const pattern of patterns) shown = shown.replace(pattern, mark)
+    return shown
+  }
+}

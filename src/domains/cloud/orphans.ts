@@ -1,0 +1,151 @@
+import { z } from 'zod'
+import { sql, type Db } from '../../db/sql.ts'
+import type { Machine } from '../../drivers/cloud/contract.ts'
+import { builtProviders, connectionsOf, refusalOfCloud, type Cloud, type Clouds } from './clouds.ts'
+import { noteLosses } from './loss.ts'
+import { serviceReference } from './work.ts'
+
+/** A machine with the tags of this service and no living record. It costs money without use. */
+export const Orphan = z.strictObject({
+  connectionId: z.string(),
+  region: z.string(),
+  providerId: z.string(),
+  instanceId: z.string().optional().describe('of the record that it was made for'),
+  state: z.string(),
+})
+export type Orphan = z.output<typeof Orphan>
+
+const RegionRow = z.object({ region: z.string() })
+const TrackedRow = z.object({ reference: z.string(), providerId: z.string().nullish() })
+
+/**
+ * Regions that may hold machines of a connection: its own, and those of its instances and targets.
+ */
+const regionsOf = async (
+  db: Db,
+  environmentId: string,
+  own: string | null | undefined,
+): Promise<string[]> => {
+  const rows = await db.many(
+    RegionRow,
+    sql`select region from cloud_instances where environment_id = ${environmentId}
+      union select region from cloud_capacity_targets where environment_id = ${environmentId} and region <> ''`,
+  )
+  return [...new Set([...(own == null ? [] : [own]), ...rows.map(({ region }) => region)])]
+}
+
+/**
+ * The machines that no living record names. The machines were read before the records, so a machine
+ * that is being made now has its record already.
+ */
+const untracked = async (db: Db, machines: readonly Machine[]): Promise<Machine[]> => {
+  const references = machines.flatMap(({ reference }) => (reference === undefined ? [] : [reference]))
+  const rows = await db.many(
+    TrackedRow,
+    sql`select reference::text as reference, provider_id from cloud_instances
+      where reference::text = any(${references}) and status <> 'destroyed' and not machine_gone`,
+  )
+  const known = new Map(rows.map((row) => [row.reference, row.providerId]))
+  return machines.filter(({ id, reference = '' }) => {
+    if (!known.has(reference)) return true
+    const providerId = known.get(reference)
+    return providerId != null && providerId !== id
+  })
+}
+
+/** @throws Refusal 422 or 503 as the provider answers */
+const findOrphans = async (
+  { db, clouds }: { db: Db; clouds: Clouds },
+  environmentId: string,
+): Promise<(Orphan & { cloud: Cloud })[]> => {
+  const service = await serviceReference(db)
+  const found: (Orphan & { cloud: Cloud })[] = []
+  for (const connection of await connectionsOf(db, environmentId)) {
+    if (!builtProviders.has(connection.provider)) continue
+    for (const region of await regionsOf(db, environmentId, connection.region)) {
+      const cloud = await clouds.of(connection, region)
+      const machines = await cloud.driver.list(service)
+      for (const { id, instanceId, state } of await untracked(db, machines))
+        found.push({
+          ...{ connectionId: connection.id, region, providerId: id, state, cloud },
+          ...(instanceId === undefined ? {} : { instanceId }),
+        })
+    }
+  }
+  return found
+}
+
+const shown = ({ cloud: _, ...orphan }: Orphan & { cloud: Cloud }): Orphan => orphan
+
+/** Machines of this service without a living record. */
+export const listOrphans = async (
+  parts: { db: Db; clouds: Clouds },
+  environmentId: string,
+): Promise<Orphan[]> => {
+  try {
+    return (await findOrphans(parts, environmentId)).map(shown)
+  } catch (error) {
+    throw refusalOfCloud(error)
+  }
+}
+
+/** Ends the orphans, and no other machine. @returns those that were ended */
+export const sweepOrphans = async (
+  parts: { db: Db; clouds: Clouds },
+  environmentId: string,
+): Promise<Orphan[]> => {
+  try {
+    const found = await findOrphans(parts, environmentId)
+    for (const { cloud, providerId } of found) await cloud.driver.destroy(providerId)
+    return found.map(shown)
+  } catch (error) {
+    throw refusalOfCloud(error)
+  }
+}
+
+const PlaceRow = z.object({ environmentId: z.string() })
+
+/**
+ * Takes the search for this process where the last one is `seconds` old, or later than now: then
+ * the clock was set back.
+ */
+const claimSweep = async (db: Db, seconds: number): Promise<boolean> =>
+  (await db.run(sql`update cloud_service set swept_at = now()
+    where swept_at is null or swept_at > clock_timestamp()
+      or swept_at <= now() - make_interval(secs => ${seconds})`)) > 0
+
+const mostEnvironments = 10_000
+
+/**
+ * Ends the orphans of every environment, and notes what others have ended or stopped, once in
+ * `seconds` for all processes. Trouble with one provider does not stop the others.
+ */
+export const sweepAll = async (
+  parts: { db: Db; clouds: Clouds },
+  { seconds, signal }: { seconds: number; signal: AbortSignal },
+): Promise<{
+  ended: (Orphan & { environmentId: string })[]
+  lost: { instanceId: string; reason: string }[]
+  failures: { environmentId: string; error: unknown }[]
+}> => {
+  const ended: (Orphan & { environmentId: string })[] = []
+  const lost: { instanceId: string; reason: string }[] = []
+  const failures: { environmentId: string; error: unknown }[] = []
+  if (!(await claimSweep(parts.db, seconds))) return { ended, lost, failures }
+  const places = await parts.db.many(
+    PlaceRow,
+    // Without a target no machine was ever made.
+    sql`select distinct environment_id from cloud_capacity_targets order by 1 limit ${mostEnvironments}`,
+  )
+  for (const { environmentId } of places) {
+    if (signal.aborted) break
+    try {
+      const found = await sweepOrphans(parts, environmentId)
+      ended.push(...found.map((orphan) => ({ ...orphan, environmentId })))
+      lost.push(...(await noteLosses(parts, environmentId)))
+    } catch (error) {
+      failures.push({ environmentId, error })
+    }
+  }
+  return { ended, lost, failures }
+}

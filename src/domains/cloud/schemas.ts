@@ -1,0 +1,94 @@
+import { z } from 'zod'
+import { Count, Id, JsonObject, Name, NonNegative, Positive, Text, Timestamp } from '../../http/schema.ts'
+
+const providers = ['gcp', 'aws', 'azure'] as const
+
+const network = z
+  .union([z.cidrv4(), z.cidrv6()], 'must be a network such as 192.0.2.0/24')
+  .describe('a network in CIDR notation')
+
+/**
+ * What plans count for the steps of a machine until they are measured; members of the resource too.
+ */
+export const expectedSeconds = [
+  ...(['terraformSeconds', 'sshWaitSeconds', 'configurationSeconds', 'validationSeconds'] as const),
+  'stopSeconds',
+] as const
+
+const TargetConfiguration = z
+  .looseObject({
+    connectionId: z.string().max(255).optional().describe('which cloud connection of the environment'),
+    diskType: z.string().max(255).optional(),
+    diskSizeGiB: Positive.max(65_536).optional(),
+    network: z.string().max(255).optional().describe('the subnet of the machines'),
+    projectId: z.string().max(255).optional(),
+    sshSourceRanges: z.array(network).max(50).optional(),
+    allowPublicSsh: z.boolean().optional().describe('must be true for a range that is every address'),
+    pricePerHour: NonNegative.optional(),
+    priceCurrency: z.string().max(16).optional(),
+    priceSource: z.string().max(255).optional(),
+    diskPricePerGiBMonth: NonNegative.optional(),
+    ...Object.fromEntries(expectedSeconds.map((name) => [name, NonNegative.optional()])),
+    idleSeconds: NonNegative.max(31_536_000)
+      .optional()
+      .describe('how long a machine of policy keep stays without a run; 900 where it is left out'),
+  })
+  .pipe(JsonObject)
+export type TargetConfiguration = Partial<{
+  connectionId: string
+  diskType: string
+  diskSizeGiB: number
+  network: string
+  sshSourceRanges: string[]
+  allowPublicSsh: boolean
+  pricePerHour: number
+  diskPricePerGiBMonth: number
+  idleSeconds: number
+}>
+
+export const TargetMachineConfiguration = z.strictObject({
+  configurationVersionId: Id,
+  executionOrder: Count.max(10_000),
+  variables: JsonObject.optional(),
+  required: z.boolean().default(true),
+  enabled: z.boolean().default(true),
+})
+export type TargetMachineConfiguration = z.output<typeof TargetMachineConfiguration>
+
+const members = {
+  name: Name,
+  provider: z.enum(providers).meta({ enum: ['gcp', 'aws'] }),
+  providerMachineType: Name,
+  imageReference: Name,
+  region: Text.max(255).default('').describe('blank: the one of the connection'),
+  fixedZone: z.string().max(255).optional(),
+  zonePolicy: Name.default('any-compatible'),
+  architecture: Name.default('amd64'),
+  vcpu: Positive.max(100_000),
+  memoryMiB: z
+    .int()
+    .min(1)
+    .max(2 ** 32),
+  provisioningMode: z.enum(['standard', 'spot']).default('standard'),
+  maximumInstances: z.int().min(1).max(10_000).default(1),
+  lifecyclePolicy: Name.default('destroy-after-execution'),
+}
+
+export const NewCapacityTarget = z.strictObject({
+  id: Id.optional(),
+  ...members,
+  configuration: TargetConfiguration.optional(),
+  machineConfigurations: z.array(TargetMachineConfiguration).max(50).default([]),
+})
+export type NewCapacityTarget = z.output<typeof NewCapacityTarget>
+
+export const CapacityTarget = z.strictObject({
+  id: Id,
+  environmentId: Id,
+  ...members,
+  configuration: JsonObject.optional(),
+  machineConfigurations: z.array(TargetMachineConfiguration),
+  enabled: z.boolean(),
+  createdAt: Timestamp,
+})
+export type CapacityTarget = z.output<typeof CapacityTarget>

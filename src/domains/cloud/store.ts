@@ -1,0 +1,187 @@
+import { randomUUID } from 'node:crypto'
+import { z } from 'zod'
+import { columnsOf, time } from '../../db/projection.ts'
+import { countUpTo } from '../../db/rows.ts'
+import { sql, type Db } from '../../db/sql.ts'
+import { countBound, type Page } from '../../http/paging.ts'
+import { missing, Refusal, unacceptable } from '../../refusal.ts'
+import { bindResource, cloudRuntimeOf, retireResource } from '../environments/provisioned.ts'
+import { Resource } from '../environments/schemas.ts'
+import { lockInventory, requireEnvironment } from '../environments/store.ts'
+import { createResource } from '../resources/store.ts'
+import { deleteVariables, hideVariables } from './target-secrets.ts'
+import { builtProviders } from './clouds.ts'
+import { notBuilt } from '../../not-built.ts'
+import type { Vault } from '../../vault/vault.ts'
+import { pricesOf, type TargetPrices } from './prices.ts'
+import { targetProblems, withBuiltIn } from './target-rules.ts'
+import {
+  CapacityTarget,
+  expectedSeconds,
+  type NewCapacityTarget,
+  type TargetConfiguration,
+} from './schemas.ts'
+
+const Row = CapacityTarget.extend({
+  fixedZone: z.string().nullish(),
+  configuration: z.record(z.string(), z.unknown()).nullish(),
+})
+const columns = columnsOf(Row, 't', { memoryMiB: 't.memory_mib', createdAt: time('t.created_at') })
+const documentOf = ({ fixedZone, configuration, ...row }: z.output<typeof Row>): CapacityTarget => ({
+  ...row,
+  ...(fixedZone == null ? {} : { fixedZone }),
+  ...(configuration == null ? {} : { configuration }),
+})
+
+/** The enabled targets of an environment by name. */
+export const listTargets = async (
+  db: Db,
+  environmentId: string,
+  page: Page,
+): Promise<{ rows: CapacityTarget[]; total: number }> => {
+  const rows = await db.many(
+    Row,
+    sql`select ${columns} from cloud_capacity_targets t where t.environment_id = ${environmentId} and t.enabled
+      order by t.name collate "C", t.id limit ${page.limit} offset ${page.offset}`,
+  )
+  const total = await countUpTo(
+    db,
+    sql`cloud_capacity_targets where environment_id = ${environmentId} and enabled`,
+    countBound,
+  )
+  return { rows: rows.map(documentOf), total }
+}
+
+/** A target, deleted or not; undefined where there is none. `lock`: until the transaction ends. */
+export const readTarget = async (db: Db, id: string, lock = false): Promise<CapacityTarget | undefined> => {
+  const row = await db.maybe(
+    Row,
+    lock
+      ? sql`select ${columns} from cloud_capacity_targets t where t.id = ${id} for update`
+      : sql`select ${columns} from cloud_capacity_targets t where t.id = ${id}`,
+  )
+  return row && documentOf(row)
+}
+
+const mebibyte = 1_048_576
+
+/** The resource that stands for a target in plans. */
+const resourceOf = (
+  id: string,
+  versionId: string,
+  target: NewCapacityTarget,
+  { pricePerHour, diskPricePerGiBMonth }: TargetPrices,
+): Resource => {
+  const { diskSizeGiB, idleSeconds } = (target.configuration ?? {}) as TargetConfiguration
+  return Resource.parse({
+    ...{ id, environmentVersionId: versionId, type: 'cloud_vm', name: target.name, providerId: id },
+    ...{ executionTarget: 'provisioned', tier: 'cloud', region: target.region, zone: target.fixedZone ?? '' },
+    architecture: target.architecture,
+    cpuCores: Math.max(1, Math.floor(target.vcpu)),
+    cpuCapacity: target.vcpu,
+    memoryBytes: target.memoryMiB * mebibyte,
+    pricePerSecond: pricePerHour / 3_600,
+    schedulable: true,
+    metadata: {
+      capacityTargetId: id,
+      providerMachineType: target.providerMachineType,
+      maximumInstances: target.maximumInstances,
+      lifecyclePolicy: target.lifecyclePolicy,
+      provisioningMode: target.provisioningMode,
+      ...(diskPricePerGiBMonth === 0 ? {} : { diskPricePerGiBMonth }),
+      ...(diskSizeGiB === undefined ? {} : { diskSizeGiB }),
+      ...(idleSeconds === undefined ? {} : { idleSeconds }),
+      ...Object.fromEntries(
+        expectedSeconds.flatMap((name) => {
+          const value = target.configuration?.[name]
+          return value === undefined ? [] : [[name, value]]
+        }),
+      ),
+    },
+  })
+}
+
+export interface TargetParts {
+  db: Db
+  vault: Pick<Vault, 'put'>
+}
+
+/**
+ * Stores a target with its resource and the resource's binding, all or none.
+ * @returns its id
+ * @throws Refusal 404 for the environment, 422, 503 for a provider that is not built
+ */
+export const createTarget = (
+  { db, vault }: TargetParts,
+  environmentId: string,
+  target: NewCapacityTarget,
+): Promise<string> =>
+  db.transaction(async (tx) => {
+    await requireEnvironment(tx, environmentId)
+    if (!builtProviders.has(target.provider))
+      throw notBuilt(`machines of ${target.provider}`, 'use aws or gcp')
+    await lockInventory(tx)
+    const runtime = await cloudRuntimeOf(tx, environmentId)
+    const problems = await targetProblems(tx, target)
+    if (runtime?.runtimeId == null)
+      problems.push({
+        path: '',
+        message:
+          `environment ${JSON.stringify(environmentId)} has no runtime with the driver cloud; ` +
+          'register one with it, so that tasks can be given to the machines',
+      })
+    if (runtime?.runtimeId == null || problems.length > 0) throw unacceptable(problems)
+    const id = target.id ?? `cloud-capacity-${randomUUID()}`
+    const configurations = await hideVariables(tx, vault, id, withBuiltIn(target.machineConfigurations))
+    const json = (value: unknown): string | null => (value === undefined ? null : JSON.stringify(value))
+    await tx.run(sql`insert into cloud_capacity_targets (id, environment_id, name, provider, provider_machine_type,
+        image_reference, region, fixed_zone, zone_policy, architecture, vcpu, memory_mib, provisioning_mode,
+        maximum_instances, lifecycle_policy, configuration, machine_configurations)
+      values (${id}, ${environmentId}, ${target.name}, ${target.provider}, ${target.providerMachineType},
+        ${target.imageReference}, ${target.region}, ${target.fixedZone ?? null}, ${target.zonePolicy},
+        ${target.architecture}, ${target.vcpu}, ${target.memoryMiB}, ${target.provisioningMode},
+        ${target.maximumInstances}, ${target.lifecyclePolicy}, ${json(target.configuration)}::jsonb,
+        ${json(configurations)}::jsonb)`)
+    const prices = await pricesOf(tx, environmentId, target)
+    await createResource(tx, resourceOf(id, runtime.versionId, target, prices))
+    const { versionId, simulationRuntimeId } = runtime
+    await bindResource(tx, { resourceId: id, runtimeId: runtime.runtimeId, versionId })
+    // So plans on the target can be rehearsed.
+    if (simulationRuntimeId != null)
+      await bindResource(tx, { resourceId: id, runtimeId: simulationRuntimeId, versionId })
+    return id
+  })
+
+const LivingRow = z.object({ id: z.string(), status: z.string() })
+
+/**
+ * The oldest instance that may cost money. A failed instance whose machine still exists counts too.
+ */
+const livingInstance = (tx: Db, targetId: string): Promise<z.output<typeof LivingRow> | undefined> =>
+  tx.maybe(
+    LivingRow,
+    sql`select id, status from cloud_instances where capacity_target_id = ${targetId} and status <> 'destroyed'
+      and not machine_gone order by created_at, id limit 1`,
+  )
+
+/**
+ * Removes a target from plans. Its record stays for its instances.
+ * @throws Refusal 404, 409 while an instance may cost money
+ */
+export const deleteTarget = (db: Db, id: string): Promise<void> =>
+  db.transaction(async (tx) => {
+    const target = await readTarget(tx, id, true)
+    if (target?.enabled !== true) throw missing('capacity target', id)
+    const living = await livingInstance(tx, id)
+    if (living !== undefined)
+      throw new Refusal(
+        'conflict',
+        `the instance ${JSON.stringify(living.id)} of the target is ${living.status} and may cost money; ` +
+          'destroy it first',
+        { extra: { state: living.status } },
+      )
+    await lockInventory(tx)
+    await tx.run(sql`update cloud_capacity_targets set enabled = false where id = ${id}`)
+    await deleteVariables(tx, id)
+    await retireResource(tx, id)
+  })

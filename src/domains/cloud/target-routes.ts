@@ -1,0 +1,71 @@
+import { z } from 'zod'
+import { arraySizes, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
+import { Reply, route, type Route } from '../../http/route.ts'
+import { masked } from '../environments/secrets.ts'
+import { requireEnvironment } from '../environments/store.ts'
+import { CapacityTarget, NewCapacityTarget } from './schemas.ts'
+import { createTarget, deleteTarget, listTargets, readTarget, type TargetParts } from './store.ts'
+
+const tag = 'cloud'
+
+/** A target as answers show it: variables whose names say that they are secret are masked. */
+const shown = (target: CapacityTarget): CapacityTarget => ({
+  ...target,
+  machineConfigurations: target.machineConfigurations.map((one) =>
+    one.variables === undefined ? one : { ...one, variables: masked(one.variables) },
+  ),
+})
+
+/** Capacity that plans may use before the machine exists. */
+export const targetRoutes = ({ db, vault }: TargetParts): Route[] => [
+  route({
+    method: 'GET',
+    path: '/environments/{environmentId}/cloud-capacity-targets/',
+    tag,
+    summary: 'Capacity targets of an environment that are enabled, by name',
+    query: z.strictObject(pageQuery),
+    response: z.array(CapacityTarget),
+    handle: async ({ params, query, target }) => {
+      await requireEnvironment(db, params.environmentId)
+      const page = pageOf(query, arraySizes)
+      const { rows, total } = await listTargets(db, params.environmentId, page)
+      return pagedArray(rows.map(shown), { page, total, target })
+    },
+  }),
+  route({
+    method: 'POST',
+    path: '/environments/{environmentId}/cloud-capacity-targets/',
+    tag,
+    summary: 'Describe machines that a provider makes when a plan needs them; they become a resource',
+    body: NewCapacityTarget,
+    response: CapacityTarget,
+    status: 201,
+    refuses: [503],
+    audit: {
+      eventType: 'cloud.target.created',
+      summary: ({ body }) => `capacity target ${(body as NewCapacityTarget).name} created`,
+    },
+    handle: async ({ params, body }) => {
+      const id = await createTarget({ db, vault }, params.environmentId, body)
+      return new Reply({
+        body: shown((await readTarget(db, id))!),
+        headers: { location: `/cloud-capacity-targets/${encodeURIComponent(id)}/` },
+      })
+    },
+  }),
+  route({
+    method: 'DELETE',
+    path: '/cloud-capacity-targets/{targetId}/',
+    tag,
+    summary: 'Take a capacity target out of plans, once no instance of it may cost money',
+    refuses: [409],
+    audit: {
+      eventType: 'cloud.target.deleted',
+      summary: ({ params }) => `capacity target ${params['targetId'] ?? ''} deleted`,
+    },
+    handle: async ({ params }) => {
+      await deleteTarget(db, params.targetId)
+      return undefined
+    },
+  }),
+]

@@ -1,0 +1,463 @@
+import { z } from 'zod'
+import type { SshSessions, SshTarget } from '../../clients/ssh/target.ts'
+import { sql, type Db } from '../../db/sql.ts'
+import { CloudError, type Machine, type MachineWish } from '../../drivers/cloud/contract.ts'
+import { appendEvent } from '../../operations/events.ts'
+import type { OperationRef } from '../../operations/kind.ts'
+import { poll } from '../../pacing/poll.ts'
+import { missing, Refusal } from '../../refusal.ts'
+import type { SecretOpener } from '../../vault/secret.ts'
+import { deleteCredential } from '../credentials/store.ts'
+import { keyIdOf, sourceRanges } from './accept.ts'
+import { billingEnds, computeBegins, computeEnds } from './billing.ts'
+import type { Cloud, Clouds } from './clouds.ts'
+import type { WatchedInstance } from './loss.ts'
+import { cloudKind } from './operation.ts'
+import type { Plays } from './plays.ts'
+import type { CapacityTarget, TargetConfiguration } from './schemas.ts'
+import { sshTargetOf } from './ssh-target.ts'
+import { readTarget } from './store.ts'
+import { whileThere } from './while-there.ts'
+
+export interface CloudWorkParts {
+  db: Db
+  clouds: Clouds
+  sshSessions: SshSessions
+  vault: SecretOpener
+  cloudSshSourceRanges: readonly string[]
+  plays: Plays
+  failpoint: (name: string) => void
+}
+
+const JobRow = z.object({
+  operationId: z.string(),
+  generation: z.number(),
+  kind: z.string(),
+  id: z.string(),
+  name: z.string(),
+  status: z.string(),
+  reference: z.string(),
+  connectionId: z.string(),
+  targetId: z.string(),
+  region: z.string(),
+  askedAt: z.string().nullish(),
+  providerId: z.string().nullish(),
+  publicAddress: z.string().nullish(),
+  sshUsername: z.string(),
+  sshCredentialRef: z.string().nullish(),
+  sshPublicKey: z.string().nullish(),
+  hostKey: z.string().nullish(),
+  readyAt: z.string().nullish(),
+  configuringAt: z.string().nullish(),
+  cancelRequestedAt: z.string().nullish(),
+})
+/** An operation and its instance. */
+export type CloudJob = z.output<typeof JobRow>
+
+/** @throws Refusal `missing` */
+export const readJob = async (db: Db, operationId: string): Promise<CloudJob> => {
+  const job = await db.maybe(
+    JobRow,
+    sql`select o.id as operation_id, o.generation, o.kind, i.id, i.name, i.status, i.reference::text as reference,
+        i.connection_id, i.capacity_target_id as target_id, i.region, i.asked_at, i.provider_id,
+        i.public_address,
+        i.ssh_username, i.ssh_credential_ref, i.ssh_public_key, i.host_key, i.ready_at,
+        i.configuring_at, o.cancel_requested_at
+      from cloud_operations o join cloud_instances i on i.id = o.instance_id where o.id = ${operationId}`,
+  )
+  if (job === undefined) throw missing('cloud operation', operationId)
+  return job
+}
+
+const ServiceRow = z.object({ reference: z.string() })
+/** The tag value that marks the machines of this service. */
+export const serviceReference = async (db: Db): Promise<string> =>
+  (await db.one(ServiceRow, sql`select reference::text as reference from cloud_service`)).reference
+
+const refOf = ({ operationId: id, generation }: CloudJob): OperationRef => ({ id, generation })
+
+/** Records a step: its phase, and an event. */
+export const note = (
+  db: Db,
+  job: CloudJob,
+  phase: string,
+  event: string,
+  facts: Record<string, unknown> = {},
+): Promise<void> =>
+  db.transaction(async (tx) => {
+    await tx.run(sql`update cloud_operations set phase = ${phase} where id = ${job.operationId}
+      and status in ('queued', 'running')`)
+    await appendEvent(tx, cloudKind, refOf(job), `cloud.${event}`, { phase, level: 'info', ...facts })
+  })
+
+const cloudOf = async ({ clouds }: CloudWorkParts, job: CloudJob): Promise<Cloud> =>
+  clouds.of(await clouds.connection(job.connectionId), job.region)
+
+// ---------------------------------------------------------------------------------------------------------
+// make
+
+const zonesOf = async (cloud: Cloud, target: CapacityTarget): Promise<(string | undefined)[]> => {
+  if (target.fixedZone !== undefined) return [target.fixedZone]
+  if (target.zonePolicy !== 'any-compatible') return [undefined]
+  const { machines } = await cloud.driver.catalog()
+  const type = machines.find(({ providerTypeId }) => providerTypeId === target.providerMachineType)
+  return [undefined, ...(type?.zones ?? [])]
+}
+
+const wishOf = async (parts: CloudWorkParts, job: CloudJob, target: CapacityTarget): Promise<MachineWish> => {
+  const { diskSizeGiB, diskType, network } = (target.configuration ?? {}) as TargetConfiguration
+  return {
+    ...{ reference: job.reference, service: await serviceReference(parts.db), instanceId: job.id },
+    ...{ name: job.name, machineType: target.providerMachineType, image: target.imageReference },
+    ...{ spot: target.provisioningMode === 'spot', diskGiB: diskSizeGiB, diskType, subnet: network },
+    sshSourceRanges: sourceRanges(target, parts.cloudSshSourceRanges),
+    login: { username: job.sshUsername, publicKey: job.sshPublicKey ?? '' },
+  }
+}
+
+/** Asks each zone until one has capacity. @throws CloudError */
+const createSomewhere = async (
+  parts: CloudWorkParts,
+  job: CloudJob,
+  cloud: Cloud,
+  target: CapacityTarget,
+): Promise<Machine> => {
+  const wish = await wishOf(parts, job, target)
+  let last: unknown
+  const refused = async (error: unknown, zone: string | undefined): Promise<void> => {
+    if (!(error instanceof CloudError) || error.fault !== 'capacity') throw error
+    last = error
+    const message = `${zone ?? 'the zone that the provider chose'} has no capacity: ${error.message}`
+    await note(parts.db, job, 'provisioning', 'resource.refused', { tool: target.provider, message })
+  }
+  let zones: (string | undefined)[] = [target.fixedZone]
+  for (let place = 0; place < zones.length; place++) {
+    const zone = zones[place]
+    try {
+      return await cloud.driver.create({ ...wish, zone })
+    } catch (error) {
+      await refused(error, zone)
+      if (place === 0) zones = await zonesOf(cloud, target)
+    }
+  }
+  throw last
+}
+
+/** The intent is recorded before the request to the provider. */
+const recordAsking = (db: Db, job: CloudJob, target: CapacityTarget): Promise<void> =>
+  db.transaction(async (tx) => {
+    await tx.run(sql`update cloud_instances set asked_at = now() where id = ${job.id}`)
+    await note(tx, job, 'provisioning', 'resource.creating', {
+      tool: target.provider,
+      message: `${target.providerMachineType} from ${target.imageReference} in ${job.region}`,
+    })
+  })
+
+/** Makes the machine of an instance, once; a stopped one is started. */
+export const createMachine = async (parts: CloudWorkParts, operationId: string): Promise<void> => {
+  const { db } = parts
+  const job = await readJob(db, operationId)
+  const cloud = await cloudOf(parts, job)
+  const target = await readTarget(db, job.targetId)
+  if (target === undefined) throw missing('capacity target', job.targetId)
+  if (job.providerId != null) {
+    if (job.status === 'stopped') await cloud.driver.start(job.providerId)
+    return
+  }
+  // What was never asked for is not there. The first question of a process tells whether the
+  // provider answers at all: an operation that is cancelled while it does not has asked for
+  // nothing.
+  const isNew = job.askedAt == null && cloud.answered
+  const [found] = isNew ? [] : await cloud.driver.find(job.reference)
+  cloud.answered = true
+  if (job.askedAt == null) await recordAsking(db, job, target)
+  parts.failpoint('cloud-before-create')
+  const machine = found ?? (await createSomewhere(parts, job, cloud, target))
+  // Until this is recorded, the machine is found by its reference.
+  parts.failpoint('cloud-created')
+  await db.transaction(async (tx) => {
+    const recorded = await tx.run(
+      sql`update cloud_instances set provider_id = ${machine.id}, zone = ${machine.zone ?? null},
+          billing_started_at = now() where id = ${job.id} and provider_id is null`,
+    )
+    if (recorded > 0)
+      await note(tx, job, 'provisioning', 'resource.created', {
+        ...{ tool: target.provider, message: machine.id },
+      })
+  })
+}
+
+// ---------------------------------------------------------------------------------------------------------
+// wait
+
+/** Asks until there is an answer. @throws the signal's reason at its abort */
+const untilAnswered = async <T>(
+  ask: () => Promise<T | undefined>,
+  everyMs: number,
+  signal: AbortSignal,
+): Promise<T> => {
+  const answer = await poll(ask, { everyMs, signal })
+  if (answer === undefined) throw signal.reason as Error
+  return answer
+}
+
+/** A provider may not list a new machine for this long. */
+const unseenMs = 120_000
+
+/**
+ * Waits until a machine runs and has an address. @throws CloudError where the machine was ended
+ * meanwhile
+ */
+export const awaitRunning = async (
+  parts: CloudWorkParts,
+  operationId: string,
+  signal: AbortSignal,
+): Promise<void> => {
+  const job = await readJob(parts.db, operationId)
+  const cloud = await cloudOf(parts, job)
+  const since = Date.now()
+  const isRunning = async (): Promise<true | undefined> => {
+    const machine = await cloud.look(job.providerId ?? '')
+    if (machine?.state === 'running' && (machine.publicAddress ?? machine.privateAddress) !== undefined) {
+      await parts.db.run(sql`update cloud_instances set public_address = ${machine.publicAddress ?? null},
+          private_address = ${machine.privateAddress ?? null}, zone = ${machine.zone ?? null}, ${computeBegins}
+        where id = ${job.id}`)
+      return true
+    }
+    const isGone = machine === undefined ? Date.now() - since > unseenMs : machine.state === 'gone'
+    if (isGone)
+      throw new CloudError(
+        'refused',
+        `the machine ${job.providerId ?? ''} was ended by the provider; provision another instance`,
+      )
+    return undefined
+  }
+  await untilAnswered(isRunning, 500, signal)
+}
+
+/** Waits until a machine is stopped, or gone. */
+export const awaitState = async (
+  parts: CloudWorkParts,
+  operationId: string,
+  state: 'stopped' | 'gone',
+  signal: AbortSignal,
+): Promise<void> => {
+  const job = await readJob(parts.db, operationId)
+  const cloud = await cloudOf(parts, job)
+  const isThere = async (): Promise<true | undefined> => {
+    const machine = job.providerId == null ? undefined : await cloud.look(job.providerId)
+    return machine === undefined || machine.state === 'gone' || machine.state === state ? true : undefined
+  }
+  await untilAnswered(isThere, 500, signal)
+}
+
+// ---------------------------------------------------------------------------------------------------------
+// ssh
+
+/** The login of an instance. */
+export const targetOf = ({ vault }: CloudWorkParts, job: CloudJob): SshTarget => sshTargetOf(vault, job)
+
+/**
+ * The host key that a machine prints at its first start, in the format of cloud-init; undefined
+ * before.
+ */
+export const printedHostKey = (console: string): string | undefined => {
+  const [, block] =
+    /-----BEGIN SSH HOST KEY KEYS-----([\s\S]*?)-----END SSH HOST KEY KEYS-----/.exec(console) ?? []
+  const keys = (block ?? '').split(/\r?\n/).flatMap((line) => {
+    const [, type, key] =
+      /(ssh-ed25519|ecdsa-sha2-nistp256|ssh-rsa) ([A-Za-z0-9+/=]{40,2000})/.exec(line) ?? []
+    return type === undefined || key === undefined ? [] : [{ type, line: `${type} ${key}` }]
+  })
+  return (keys.find(({ type }) => type === 'ssh-ed25519') ?? keys[0])?.line
+}
+
+const pinHostKey = async (parts: CloudWorkParts, job: CloudJob, signal: AbortSignal): Promise<CloudJob> => {
+  if (job.hostKey != null) return job
+  const cloud = await cloudOf(parts, job)
+  const printed = async () => printedHostKey(await cloud.driver.console(job.providerId ?? ''))
+  const hostKey = await untilAnswered(printed, 2_000, signal)
+  await parts.db.run(sql`update cloud_instances set host_key = ${hostKey} where id = ${job.id}`)
+  return { ...job, hostKey }
+}
+
+/** The machine of an instance, as its provider is asked about it. */
+export const watchedOf = ({ connectionId, region, providerId }: CloudJob): WatchedInstance => ({
+  ...{ connectionId, region, providerId: providerId ?? '' },
+})
+
+/** @throws CloudError where the machine shows another key than the pinned one */
+const awaitLogin = async (parts: CloudWorkParts, job: CloudJob, signal: AbortSignal): Promise<void> => {
+  const isHealthy = async (): Promise<true | undefined> => {
+    const probe = await parts.sshSessions.probe(targetOf(parts, job), { fresh: true, now: true })
+    if (probe.healthy) return true
+    if (probe.stages.at(-1)?.stage === 'host key')
+      throw new CloudError('refused', `the machine shows another host key than its console: ${probe.message}`)
+    return undefined
+  }
+  await untilAnswered(isHealthy, 1_000, signal)
+}
+
+/**
+ * Waits until the machine shows the pinned host key and accepts the login of the service.
+ * @throws CloudError where it shows another key, or its provider ends it meanwhile
+ */
+export const awaitSsh = async (
+  parts: CloudWorkParts,
+  operationId: string,
+  signal: AbortSignal,
+): Promise<void> => {
+  const begun = performance.now()
+  const found = await readJob(parts.db, operationId)
+  await note(parts.db, found, 'waiting-for-ssh', 'ssh.waiting', { message: found.publicAddress ?? '' })
+  const job = await whileThere(parts.clouds, watchedOf(found), signal, async (stop) => {
+    const pinned = await pinHostKey(parts, found, stop)
+    await awaitLogin(parts, pinned, stop)
+    return pinned
+  })
+  await note(parts.db, job, 'waiting-for-ssh', 'ssh.ready', {
+    durationSeconds: Math.round((performance.now() - begun) / 10) / 100,
+  })
+}
+
+// ---------------------------------------------------------------------------------------------------------
+// ends
+
+/** Records that the machine takes work. */
+export const markReady = (parts: CloudWorkParts, operationId: string): Promise<void> =>
+  parts.db.transaction(async (tx) => {
+    const job = await readJob(tx, operationId)
+    await tx.run(sql`update cloud_instances set status = 'ready', ready_at = coalesce(ready_at, now()),
+      failure_reason = null where id = ${job.id}`)
+    await note(tx, job, 'ready', 'resource.ready')
+  })
+
+/** Stops a machine; its disk stays. */
+export const stopMachine = async (
+  parts: CloudWorkParts,
+  operationId: string,
+  signal: AbortSignal,
+): Promise<void> => {
+  const job = await readJob(parts.db, operationId)
+  const cloud = await cloudOf(parts, job)
+  await note(parts.db, job, 'stopping', 'resource.stopping')
+  await cloud.driver.stop(job.providerId ?? '')
+  await parts.sshSessions.forget(targetOf(parts, job))
+  await awaitState(parts, operationId, 'stopped', signal)
+  await parts.db.run(sql`update cloud_instances set status = 'stopped', public_address = null,
+    private_address = null, ${computeEnds} where id = ${job.id}`)
+}
+
+/** Starts a machine that was stopped. */
+export const startMachine = async (parts: CloudWorkParts, operationId: string): Promise<void> => {
+  const job = await readJob(parts.db, operationId)
+  const cloud = await cloudOf(parts, job)
+  await note(parts.db, job, 'starting', 'resource.starting')
+  await cloud.driver.start(job.providerId ?? '')
+}
+
+const endedIds = async (cloud: Cloud, job: CloudJob): Promise<string[]> => {
+  const found = await cloud.driver.find(job.reference)
+  return [...new Set([job.providerId, ...found.map(({ id }) => id)].filter((id) => id != null))]
+}
+
+/**
+ * Ends everything that was made for an instance, and deletes its key. `failed`: the instance was
+ * never ready.
+ */
+export const destroyMachine = async (
+  parts: CloudWorkParts,
+  operationId: string,
+  signal: AbortSignal,
+  end: 'destroyed' | 'failed' = 'destroyed',
+): Promise<void> => {
+  const { db } = parts
+  const job = await readJob(db, operationId)
+  const cloud = await cloudOf(parts, job)
+  if (end === 'destroyed')
+    await db.run(sql`update cloud_instances set status = 'destroying' where id = ${job.id}`)
+  await note(db, job, 'destroying', 'resource.destroying')
+  const ids = await endedIds(cloud, job)
+  for (const id of ids) await cloud.driver.destroy(id)
+  if (job.publicAddress != null) await parts.sshSessions.forget(targetOf(parts, job))
+  for (const id of ids) {
+    const isEnded = async (): Promise<true | undefined> => {
+      const machine = await cloud.look(id)
+      return machine === undefined || machine.state === 'gone' || machine.state === 'ending'
+        ? true
+        : undefined
+    }
+    await untilAnswered(isEnded, 500, signal)
+  }
+  await recordGone(db, job, end)
+}
+
+const recordGone = (db: Db, job: CloudJob, end: 'destroyed' | 'failed'): Promise<void> =>
+  db.transaction(async (tx) => {
+    await tx.run(sql`update cloud_instances set status = ${end}, machine_gone = true, public_address = null,
+        private_address = null, ssh_credential_ref = null, ssh_public_key = null,
+        destroyed_at = ${end === 'destroyed' ? sql`now()` : sql`destroyed_at`},
+        ${billingEnds} where id = ${job.id}`)
+    try {
+      await deleteCredential(tx, 'ssh-key', keyIdOf(job.id))
+    } catch (error) {
+      if (!(error instanceof Refusal) || error.code !== 'missing') throw error
+    }
+    await note(tx, job, 'destroyed', 'resource.destroyed')
+  })
+
+/** Records why an operation's instance cannot be used. */
+export const recordFailure = async (db: Db, operationId: string, reason: string): Promise<void> => {
+  const job = await readJob(db, operationId)
+  await db.transaction(async (tx) => {
+    await note(tx, job, 'failed', 'resource.failed', { level: 'error', message: reason })
+    if (job.kind !== 'validate')
+      await tx.run(sql`update cloud_instances set status = 'failed', failure_reason = ${reason}
+        where id = ${job.id} and status <> 'destroyed'`)
+  })
+}
+
+/**
+ * Ends everything that a provisioning has made. Where the provider refuses for good, the instance
+ * stays failed with a machine that may cost money, until a destroy or the sweep ends it.
+ */
+const takeBack = async (parts: CloudWorkParts, job: CloudJob, signal: AbortSignal): Promise<void> => {
+  if (job.askedAt == null) return recordGone(parts.db, job, 'failed')
+  try {
+    await destroyMachine(parts, job.operationId, signal, 'failed')
+  } catch (error) {
+    const passes = error instanceof CloudError ? error.passes : !(error instanceof Refusal)
+    if (passes) throw error
+  }
+}
+
+/** Whether the provider says that the machine is gone; false where it gives no answer. */
+const isGone = async (parts: CloudWorkParts, job: CloudJob): Promise<boolean> => {
+  if (job.providerId == null) return false
+  try {
+    const machine = await (await cloudOf(parts, job)).look(job.providerId)
+    return machine === undefined || machine.state === 'gone' || machine.state === 'ending'
+  } catch {
+    return false
+  }
+}
+
+/**
+ * Cleans up after an operation that did not complete. A provisioning leaves no machine, unless it
+ * failed while playbooks ran there: that machine can be configured again. Other operations leave
+ * the machine, which may be retried or destroyed. What the provider has ended costs nothing more.
+ */
+export const leaveMachine = async (
+  parts: CloudWorkParts,
+  operationId: string,
+  signal: AbortSignal,
+): Promise<void> => {
+  const job = await readJob(parts.db, operationId)
+  const isKept = job.readyAt != null || (job.configuringAt != null && job.cancelRequestedAt == null)
+  if (job.kind === 'provision' && !isKept) await takeBack(parts, job, signal)
+  else if (job.status !== 'destroyed' && (await isGone(parts, job))) await recordGone(parts.db, job, 'failed')
+  if (job.kind !== 'validate')
+    await parts.db.run(sql`update cloud_instances set status = 'failed',
+        failure_reason = coalesce(failure_reason, ${`its ${job.kind} did not come to its end`})
+      where id = ${job.id} and status not in ('destroyed', 'ready')`)
+}

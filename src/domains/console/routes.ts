@@ -1,0 +1,141 @@
+import { randomUUID } from 'node:crypto'
+import { z } from 'zod'
+import type { Engine } from '../../engine.ts'
+import { Reply, route, type Route } from '../../http/route.ts'
+import type { Feed } from '../../operations/feed.ts'
+import { dispatchOperation, operationRoutes, type OperationApi } from '../../operations/routes.ts'
+import { openBackoff } from '../../pacing/backoff.ts'
+import { poll } from '../../pacing/poll.ts'
+import { missing, Refusal } from '../../refusal.ts'
+import { acceptCommand, commandDocument, commandIsOver, listCommands, readCommand } from './store.ts'
+import { commandKind } from './operation.ts'
+import { consoleOf } from './place.ts'
+import { Command, CommandDocument } from './schemas.ts'
+import { sessionRoutes, type ConsoleSessionParts } from './session-routes.ts'
+
+export interface ConsoleRouteParts extends ConsoleSessionParts {
+  feed: Feed
+  engine: Pick<Engine, 'start' | 'cancel' | 'live'>
+  consoleEnabled: boolean
+}
+
+const tag = 'console'
+const usualCommands = 200
+const mostCommands = 1_000
+/** Time beyond a command's own timeout: for its place, its start, its end and its output. */
+const beyondTimeoutMs = 60_000
+
+const limitQuery = z.strictObject({
+  limit: z
+    .string()
+    .regex(/^\d{1,9}$/, 'must be a whole number')
+    .transform(Number)
+    .optional()
+    .meta({
+      description:
+        `Commands of an answer, 1 to ${String(mostCommands)}; ${String(usualCommands)} without it, ` +
+        'and instead of another',
+    }),
+})
+
+const off = () =>
+  new Refusal(
+    'unavailable',
+    'the console is off; whoever runs the service turns it on with SERVICE_CONSOLE_ENABLED=true',
+    {
+      retryAfterSeconds: 3_600,
+    },
+  )
+
+/** Whether the client wants an answer before the work ends (RFC 7240). */
+const asksAsync = (prefer: string | undefined): boolean =>
+  (prefer ?? '').split(',').some((part) => part.split(';', 1)[0]?.trim().toLowerCase() === 'respond-async')
+
+const pathOf = (id: string): string => `/console-commands/${encodeURIComponent(id)}/`
+
+export const consoleRoutes = (parts: ConsoleRouteParts): Route[] => {
+  const { consoleEnabled } = parts
+  const admit = (): Promise<void> => (consoleEnabled ? Promise.resolve() : Promise.reject(off()))
+  const gated = (built: Route): Route => ({ ...built, admit, refuses: [...(built.refuses ?? []), 503] })
+  return [...commandRoutes(parts), ...sessionRoutes(parts)].map(gated)
+}
+
+const commandRoutes = ({ db, engine, feed, hostId, kubernetesHelperImage }: ConsoleRouteParts): Route[] => {
+  const api: OperationApi = {
+    db,
+    engine,
+    feed,
+    kind: commandKind,
+    path: '/console-commands/',
+    parameter: 'commandId',
+    tag,
+  }
+  const of = operationRoutes(api)
+
+  const documentOf = async (id: string) => {
+    const row = await readCommand(db, id)
+    if (row === undefined) throw missing('console command', id)
+    return row
+  }
+  const over = async (id: string, deadlineMs: number, signal: AbortSignal): Promise<boolean> => {
+    const everyMs = openBackoff({ firstMs: 10, longestMs: 250, growth: 1.2 })
+    const isOver = async (): Promise<true | undefined> => (await commandIsOver(db, id)) || undefined
+    return (await poll(isOver, { everyMs, deadlineMs, signal })) ?? false
+  }
+
+  return [
+    route({
+      method: 'GET',
+      path: '/console-commands/',
+      tag,
+      summary: 'Console commands, newest first, without their output',
+      query: limitQuery,
+      response: z.array(Command),
+      handle: ({ query: { limit } }) =>
+        listCommands(db, limit === undefined || limit < 1 || limit > mostCommands ? usualCommands : limit),
+    }),
+    route({
+      method: 'POST',
+      path: '/console-commands/',
+      tag,
+      summary:
+        'Run a command on a resource and wait for its end; with Prefer: respond-async the answer is 202 at once',
+      body: CommandDocument,
+      response: Command,
+      status: 201,
+      alsoStatus: [202],
+      audit: {
+        eventType: 'console.command.requested',
+        summary: ({ body }) => `console command on ${(body as CommandDocument).resourceId} asked for`,
+        resourceId: ({ body }) => (body as CommandDocument).resourceId,
+      },
+      handle: async ({ body, headers, signal, actor }) => {
+        const place = await consoleOf(db, body.resourceId, { hostId, kubernetesHelperImage })
+        const id = randomUUID()
+        await acceptCommand(db, id, { ...body, actorId: body.actorId ?? actor.id }, place)
+        await dispatchOperation(api, { id, generation: 1 })
+        const waits = !asksAsync(headers['prefer'])
+        const ended = waits && (await over(id, body.timeoutSeconds * 1_000 + beyondTimeoutMs, signal))
+        return new Reply({
+          body: commandDocument(await documentOf(id)),
+          headers: { location: pathOf(id), ...(waits ? {} : { 'preference-applied': 'respond-async' }) },
+          ...(ended ? {} : { status: 202 }),
+        })
+      },
+    }),
+    of.read({
+      summary: 'A console command with its output',
+      response: Command.extend({ live: z.object({ phase: z.string() }).optional() }),
+      read: async (id) => {
+        const row = await readCommand(db, id)
+        return (
+          row && { document: commandDocument(row), state: { status: row.status, generation: row.generation } }
+        )
+      },
+    }),
+    of.cancel({
+      summary: 'End a console command; again is harmless',
+      document: { schema: Command, read: async (id) => commandDocument(await documentOf(id)) },
+    }),
+  ]
+}

@@ -1,0 +1,169 @@
+import type { Writable } from 'node:stream'
+import type { ShellStream } from '../../shell/site-shell.ts'
+import type { Frame } from './frames.ts'
+import { maskWhole, openCuts } from './masks.ts'
+import type { ConsoleRecord } from './sessions.ts'
+
+/** A piece of output with its place in the recording. */
+export interface Piece {
+  bytes: Buffer
+  end: number
+}
+export interface OutputWatcher {
+  output: (piece: Piece) => void
+  /** Called when the session is over. */
+  ended: () => void
+  /** Whether the terminal should wait for it, for a while. */
+  isSlow: () => boolean
+}
+
+/** Bytes that may begin a secret are held back while no more than this follows them. */
+const mostHeldBytes = 1024 * 1024
+/** The limit of one record. */
+const mostAtOnceBytes = 4 * 1024 * 1024
+const mostAtOnceFrames = 4_096
+
+const sizeText = ({ content }: Frame): Buffer =>
+  Buffer.from(`${String(content.readUInt32BE(4))}x${String(content.readUInt32BE(0))}`)
+
+/** Resolves when more can be written, or never again. */
+const flowsAgain = (stdin: Writable): Promise<void> =>
+  new Promise((resolve) => {
+    const go = (): void => {
+      for (const event of ['drain', 'close']) stdin.removeListener(event, go)
+      resolve()
+    }
+    for (const event of ['drain', 'close']) stdin.once(event, go)
+  })
+
+/** A session that this process serves. Its recording goes to the record and to its watchers. */
+export class Served {
+  readonly watchers = new Set<OutputWatcher>()
+  writer: (() => void) | undefined
+  stream: ShellStream | undefined
+  usedAt = performance.now()
+  secrets: readonly string[] = []
+  /**
+   * True for a terminal without a recording of its own: its output is recorded before a watcher
+   * receives it.
+   */
+  recordsFirst = false
+  /** Frames that are not recorded yet. */
+  #waiting: Frame[] = []
+  #waitingBytes = 0
+  /** Ends the wait of `changed`. */
+  #wake: (() => void) | undefined
+  #isChanged = false
+
+  /** Recorded output that has not reached the record yet; empty where watchers must not see it. */
+  get unrecorded(): Piece[] {
+    if (this.recordsFirst) return []
+    return this.#waiting
+      .filter(({ kind }) => kind === 'o')
+      .map(({ content, end }) => ({ bytes: content, end }))
+  }
+
+  get waitingBytes(): number {
+    return this.#waitingBytes
+  }
+
+  /** @returns false where the terminal cannot be reached now */
+  async send(frame: Buffer): Promise<boolean> {
+    const stdin = this.stream?.stdin
+    if (stdin === undefined || stdin.destroyed || !stdin.writable) return false
+    this.usedAt = performance.now()
+    if (!stdin.write(frame)) await flowsAgain(stdin)
+    return true
+  }
+
+  take(frames: readonly Frame[]): void {
+    if (frames.length === 0) return
+    this.#waiting.push(...frames)
+    for (const { content } of frames) this.#waitingBytes += content.length
+    this.wake()
+    if (!this.recordsFirst) this.#show(frames)
+  }
+
+  /** Resolves at the next frames, or at `wake`. */
+  async changed(): Promise<void> {
+    if (!this.#isChanged) await new Promise<void>((resolve) => (this.#wake = resolve))
+    this.#isChanged = false
+  }
+  wake(): void {
+    this.#isChanged = true
+    this.#wake?.()
+  }
+
+  /** Whether a reader for whom the terminal waits is behind. */
+  get hasSlowReader(): boolean {
+    return [...this.watchers].some((watcher) => watcher.isSlow())
+  }
+
+  /** Drops what is not recorded: it is read again. */
+  restart(): void {
+    this.#waiting = []
+    this.#waitingBytes = 0
+  }
+
+  /** The records that are due now; `recorded` is to be called once they are stored. */
+  due(all: boolean): { records: ConsoleRecord[]; taken: number; recorded: () => void } | undefined {
+    let bytes = 0
+    const over = this.#waiting.findIndex(
+      ({ content }, place) => (bytes += content.length) > mostAtOnceBytes || place + 1 === mostAtOnceFrames,
+    )
+    const first = over < 0 ? this.#waiting : this.#waiting.slice(0, over + 1)
+    const chosen = all && over < 0 ? first.slice() : first.slice(0, this.#sure(first))
+    const last = chosen.at(-1)
+    if (last === undefined) return undefined
+    const atSeconds = chosen[0]?.atSeconds ?? 0
+    const records: ConsoleRecord[] = chosen
+      .filter(({ kind }) => kind === 'r')
+      .map((frame) => ({ direction: 'resize', atSeconds: frame.atSeconds, content: sizeText(frame) }))
+    for (const [kind, direction] of [
+      ['i', 'input'],
+      ['o', 'output'],
+    ] as const) {
+      const pieces = chosen.filter((frame) => frame.kind === kind).map(({ content }) => content)
+      const content = maskWhole(Buffer.concat(pieces), this.secrets)
+      if (content.length > 0) records.push({ direction, atSeconds, content })
+    }
+    return { records, taken: last.end, recorded: () => this.#recorded(chosen) }
+  }
+
+  /** The number of frames from the first on that no secret ties to what comes. */
+  #sure(frames: readonly Frame[]): number {
+    const directions = (['i', 'o'] as const).map((kind) => {
+      const places = frames.flatMap((frame, place) => (frame.kind === kind ? [place] : []))
+      const pieces = frames.filter((frame) => frame.kind === kind).map(({ content }) => content)
+      return { places, most: openCuts(pieces, this.secrets) }
+    })
+    // A cut of one direction may split a secret of the other.
+    let sure = frames.length
+    for (let before = -1; before !== sure;) {
+      before = sure
+      for (const { places, most } of directions) {
+        const number = places.filter((place) => place < sure).length
+        const allowed = most(number)
+        if (allowed < number) sure = places[allowed] ?? sure
+      }
+    }
+    const held = frames.slice(sure).reduce((bytes, { content }) => bytes + content.length, 0)
+    return held > mostHeldBytes ? frames.length : sure
+  }
+
+  #recorded(frames: readonly Frame[]): void {
+    this.#waiting.splice(0, frames.length)
+    for (const { content } of frames) this.#waitingBytes -= content.length
+    if (this.#waiting.length > 0) this.wake()
+    if (this.recordsFirst) this.#show(frames)
+  }
+
+  #show(frames: readonly Frame[]): void {
+    const shown = frames.filter(({ kind }) => kind === 'o')
+    const last = shown.at(-1)
+    if (last === undefined) return
+    this.usedAt = performance.now()
+    const piece = { bytes: Buffer.concat(shown.map(({ content }) => content)), end: last.end }
+    for (const watcher of this.watchers) watcher.output(piece)
+  }
+}

@@ -1,0 +1,196 @@
+import { setTimeout as pause } from 'node:timers/promises'
+import { createTranslation } from '../../db/errors.ts'
+import type { Db } from '../../db/sql.ts'
+import { DriverError } from '../../drivers/runtime/contract/driver.ts'
+import { LinkError } from '../../shell/site-shell.ts'
+import type { Vault } from '../../vault/vault.ts'
+import { openFrames, type Frame } from './frames.ts'
+import { leastBytes } from './masks.ts'
+import type { Served } from './served.ts'
+import {
+  appendRecords,
+  connectSession,
+  endSession,
+  readConsoleSession,
+  type ConsoleSessionRow,
+} from './sessions.ts'
+import { startTerminal, type Terminal, type TerminalParts } from './terminal.ts'
+
+export interface ServingParts extends TerminalParts {
+  db: Db
+  vault: Pick<Vault, 'values'>
+}
+
+/** The terminal waits this long for the reader that writes; then it is cut. */
+const slowMs = 2_000
+const reachPatienceMs = 24 * 3_600_000
+/** Secrets that are stored while a session is open are masked this much later at most. */
+const secretsMs = 5_000
+/** A terminal without a holder shows what may begin a secret after this time. */
+const heldMs = 250
+/** Output beyond this waits at the resource until the record has it. */
+const mostWaitingBytes = 8 * 1024 * 1024
+
+/** Output that readers are given before the next look at how far they are. */
+const mostAtOnceBytes = 128 * 1024
+
+/** Why a recording is over: all of it was read. */
+const isWhole = Symbol('whole')
+
+const databaseTrouble = createTranslation({})
+/** Whether a later try may find the terminal. */
+const passes = (error: unknown): boolean => {
+  if (error instanceof DriverError)
+    return error.cause instanceof LinkError ? passes(error.cause) : error.trouble === 'unknown'
+  return error instanceof LinkError ? !error.permanent : databaseTrouble(error)?.code === 'unavailable'
+}
+
+/** Stores what is due; `all`: also what may begin a secret. One call at a time per session. */
+const store = async (db: Db, id: string, session: Served, all: boolean): Promise<void> => {
+  for (let due = session.due(all); due !== undefined; due = session.due(all)) {
+    await appendRecords(db, id, due.records, due.taken)
+    due.recorded()
+  }
+}
+
+/**
+ * Stores the recording as it comes, until `over`, whose reason may be `isWhole`. Ends the stream
+ * where that fails.
+ */
+const record = async (
+  { db, vault }: ServingParts,
+  row: ConsoleSessionRow,
+  session: Served,
+  over: AbortSignal,
+): Promise<void> => {
+  let secretsAt = performance.now()
+  let flushes = false
+  const flush = (): void => {
+    flushes = true
+    session.wake()
+  }
+  const timer = session.recordsFirst ? setInterval(flush, heldMs) : undefined
+  over.addEventListener('abort', () => session.wake())
+  try {
+    while (!over.aborted) {
+      await session.changed()
+      if (performance.now() - secretsAt > secretsMs) {
+        session.secrets = await vault.values(leastBytes)
+        secretsAt = performance.now()
+      }
+      await store(db, row.id, session, flushes)
+      flushes = false
+    }
+    // The next reading of the terminal begins with the bytes that may begin a secret.
+    await store(db, row.id, session, session.recordsFirst || over.reason === isWhole)
+  } catch (error) {
+    session.stream?.kill()
+    throw error
+  } finally {
+    clearInterval(timer)
+  }
+}
+
+/** Frames in parts that a reader that keeps up takes at once; a read may give a MiB. */
+function* inParts(frames: readonly Frame[]): Generator<Frame[]> {
+  let some: Frame[] = []
+  let bytes = 0
+  for (const frame of frames) {
+    some.push(frame)
+    bytes += frame.content.length
+    if (bytes < mostAtOnceBytes) continue
+    yield some
+    some = []
+    bytes = 0
+  }
+  if (some.length > 0) yield some
+}
+
+/**
+ * Reads the recording to its end.
+ * @returns how it ended; undefined where the holder is gone
+ * @throws LinkError
+ */
+const follow = async (
+  parts: ServingParts,
+  row: ConsoleSessionRow,
+  session: Served,
+  at: Terminal,
+  stopped: AbortSignal,
+): Promise<string | undefined> => {
+  const { db } = parts
+  const taken = at.plain ? 0 : ((await readConsoleSession(db, row.id))?.takenBytes ?? 0)
+  session.restart()
+  session.recordsFirst = at.plain
+  const stream = await at.attach(taken)
+  session.stream = stream
+  session.usedAt = performance.now()
+  // A client that finds the session connected can write to it.
+  await connectSession(db, row, at.externalId)
+  const stop = (): void => stream.kill()
+  stopped.addEventListener('abort', stop)
+  const over = new AbortController()
+  const recording = record(parts, row, session, over.signal)
+  recording.catch(() => undefined)
+  const framesOf = openFrames(taken)
+  let end: string | undefined
+  let whole = false
+  try {
+    for await (const chunk of stream.stdout) {
+      const frames = framesOf(chunk as Buffer)
+      end = frames.find(({ kind }) => kind === 'x')?.content.toString() ?? end
+      for (const some of inParts(frames)) {
+        session.take(some)
+        while (session.waitingBytes > mostWaitingBytes && !stream.stdout.destroyed)
+          await Promise.race([recording, pause(10)])
+        const slowUntil = performance.now() + slowMs
+        while (session.hasSlowReader && performance.now() < slowUntil) await pause(1)
+      }
+    }
+    await stream.done
+    whole = !stopped.aborted
+    return end
+  } finally {
+    session.stream = undefined
+    stopped.removeEventListener('abort', stop)
+    over.abort(whole ? isWhole : undefined)
+    await at.place.close().catch(() => undefined)
+    // Its fault explains the end of the stream.
+    await recording
+  }
+}
+
+/**
+ * Serves a session until its end: starts its terminal, follows it, and attaches again after a lost
+ * link.
+ */
+export const serveSession = async (
+  parts: ServingParts,
+  row: ConsoleSessionRow,
+  session: Served,
+  stopped: AbortSignal,
+): Promise<void> => {
+  const { db, vault } = parts
+  const until = performance.now() + reachPatienceMs
+  for (let waitMs = 250; !stopped.aborted; waitMs = Math.min(waitMs * 2, 10_000)) {
+    try {
+      session.secrets = await vault.values(leastBytes)
+      const now = (await readConsoleSession(db, row.id)) ?? row
+      const at = await startTerminal(parts, now, now.status === 'starting')
+      const end = await follow(parts, row, session, at, stopped)
+      if (stopped.aborted) return
+      // A place that is gone gives the better reason.
+      if (end === undefined) await at.place.ready(false)
+      const lost =
+        end === undefined
+          ? 'the holder of the terminal is gone: it was killed, or its machine was started anew'
+          : undefined
+      return await endSession(db, row, lost ?? (end?.startsWith('the recording') === true ? end : undefined))
+    } catch (error) {
+      if (stopped.aborted) return
+      if (!passes(error) || performance.now() > until)
+        return endSession(db, row, error instanceof Error ? error.message : String(error))
+      await pause(waitMs, undefined, { signal: stopped }).catch(() => undefined)
+    }
+  }
+}

@@ -1,0 +1,227 @@
+import { randomUUID } from 'node:crypto'
+import { Readable } from 'node:stream'
+import { z } from 'zod'
+import type { Db } from '../../db/sql.ts'
+import { Reply, route, socketRoute, type Route } from '../../http/route.ts'
+import { ticketProtocol } from '../../http/ticket.ts'
+import { missing, Refusal } from '../../refusal.ts'
+import type { ConsoleKeeper } from './keeper.ts'
+import { consoleOf } from './place.ts'
+import { ConsoleSession, ConsoleTicket, ConsoleSessionDocument, TicketDocument } from './schemas.ts'
+import {
+  acceptSession,
+  openSessions,
+  readConsoleSession,
+  requestClose,
+  consoleSessionDocument,
+} from './sessions.ts'
+import { attendSession } from './stream.ts'
+import { issueTicket, redeemTicket } from './tickets.ts'
+import { asciicastOf, transcriptOf } from './transcript.ts'
+
+export interface ConsoleSessionParts {
+  db: Db
+  consoleSessions: number
+  consoleKeeper: ConsoleKeeper
+  hostId: string
+  kubernetesHelperImage: string
+}
+
+const tag = 'console'
+/** Subprotocol of the stream. */
+const protocol = 'orrery.console'
+const asciicast = 'application/x-asciicast'
+const plain = 'text/plain; charset=utf-8'
+
+const logQuery = z.strictObject({ format: z.enum(['text', 'asciicast']).optional() })
+const streamQuery = z.strictObject({
+  takeOver: z.literal('true').optional().meta({ description: 'Ends the connection that writes now' }),
+  mode: z
+    .enum(['write', 'watch'])
+    .optional()
+    .meta({ description: 'watch: shows the session and takes no input' }),
+})
+
+/** @throws Refusal 409 for a session that is over */
+const refuseEnded = ({ status }: { status: string }): void => {
+  if (status === 'closed' || status === 'failed')
+    throw new Refusal('conflict', `the console session is ${status}; its log can be read`, {
+      extra: { state: status },
+    })
+}
+
+/** @throws Refusal 404 */
+const rowOf = async (db: Db, id: string) => {
+  const row = await readConsoleSession(db, id)
+  if (row === undefined) throw missing('console session', id)
+  return row
+}
+
+/** The WebSocket of a session. A ticket of mode watch permits output only. */
+const streamRoute = (db: Db, keeper: ConsoleKeeper): Route =>
+  socketRoute({
+    path: '/console-sessions/{sessionId}/stream/',
+    tag,
+    summary:
+      'The terminal of a session: its output as binary frames, from the last 1 MiB on; what a ' +
+      'client sends is input, but for {"type":"resize","rows","columns"}',
+    query: streamQuery,
+    refuses: [409, 503],
+    audit: {
+      eventType: 'console.session.attached',
+      summary: ({ params }) => `console session ${params['sessionId'] ?? ''} attached to`,
+    },
+    limitBytes: 1024 * 1024,
+    protocol,
+    redeem: async (secret, { sessionId = '' }) => {
+      const ticket = await redeemTicket(db, sessionId, secret)
+      return ticket === undefined
+        ? undefined
+        : { actor: { id: ticket.actorId, type: 'token' }, grant: ticket.mode }
+    },
+    open: async ({ params: { sessionId }, query: { takeOver, mode }, grant }) => {
+      const row = await rowOf(db, sessionId)
+      refuseEnded(row)
+      if (grant === 'watch' && (mode === 'write' || takeOver !== undefined))
+        throw new Refusal('forbidden', 'the ticket is of mode watch; ask for one of mode write')
+      const session = keeper.find(row.id)
+      const writes = (grant ?? mode) !== 'watch' && mode !== 'watch'
+      if (session === undefined || (writes && session.stream === undefined))
+        throw new Refusal('unavailable', 'the terminal is being taken up; connect again', {
+          retryAfterSeconds: 2,
+        })
+      if (writes && session.writer !== undefined && takeOver === undefined)
+        throw new Refusal(
+          'conflict',
+          'another connection writes to this session; watch with mode=watch, or take over with takeOver=true',
+        )
+      const takesOver = takeOver !== undefined
+      return (peer) => attendSession({ db, keeper }, { id: row.id, session, peer, writes, takesOver })
+    },
+  })
+
+/** Terminals on resources: see `keeper.ts`. */
+export const sessionRoutes = ({
+  db,
+  consoleKeeper: keeper,
+  consoleSessions,
+  hostId,
+  kubernetesHelperImage,
+}: ConsoleSessionParts): Route[] => {
+  return [
+    route({
+      method: 'GET',
+      path: '/console-sessions/',
+      tag,
+      summary: 'Console sessions that are open, oldest first',
+      response: z.array(ConsoleSession),
+      handle: async () => (await openSessions(db)).map(consoleSessionDocument),
+    }),
+    route({
+      method: 'POST',
+      path: '/console-sessions/',
+      tag,
+      summary: 'Open a terminal on a resource; its stream is a WebSocket',
+      body: ConsoleSessionDocument,
+      response: ConsoleSession,
+      status: 201,
+      audit: {
+        eventType: 'console.session.requested',
+        summary: ({ body }) => `console session on ${(body as ConsoleSessionDocument).resourceId} asked for`,
+        resourceId: ({ body }) => (body as ConsoleSessionDocument).resourceId,
+      },
+      handle: async ({ body: { resourceId, actorId }, actor }) => {
+        const console = await consoleOf(db, resourceId, { hostId, kubernetesHelperImage })
+        const { host } = console.place
+        if (host !== undefined && host !== hostId)
+          throw new Refusal(
+            'not_built',
+            `terminals on ${JSON.stringify(host)} are opened by the service of that machine; this ` +
+              `one runs on ${JSON.stringify(hostId)}`,
+          )
+        const id = randomUUID()
+        await acceptSession(db, {
+          id,
+          resourceId,
+          actorId: actorId ?? actor.id,
+          console,
+          most: consoleSessions,
+        })
+        const row = await rowOf(db, id)
+        keeper.begin(row)
+        return new Reply({ body: consoleSessionDocument(row) })
+      },
+    }),
+    route({
+      method: 'GET',
+      path: '/console-sessions/{sessionId}/',
+      tag,
+      summary: 'One console session, open or ended',
+      response: ConsoleSession,
+      handle: async ({ params: { sessionId } }) => consoleSessionDocument(await rowOf(db, sessionId)),
+    }),
+    route({
+      method: 'POST',
+      path: '/console-sessions/{sessionId}/tickets/',
+      tag,
+      summary: 'A ticket with which a page opens the stream, once, within 30 seconds',
+      body: TicketDocument,
+      response: ConsoleTicket,
+      status: 201,
+      audit: {
+        eventType: 'console.ticket.issued',
+        summary: ({ params }) => `ticket for console session ${params['sessionId'] ?? ''} asked for`,
+      },
+      handle: async ({ params: { sessionId }, body: { mode }, actor }) => {
+        const row = await rowOf(db, sessionId)
+        refuseEnded(row)
+        const { secret, expiresAt } = await issueTicket(db, { sessionId, mode, actorId: actor.id })
+        return new Reply({
+          body: { protocols: [protocol, ticketProtocol(secret)], mode, expiresAt },
+          headers: { 'cache-control': 'no-store' },
+        })
+      },
+    }),
+    route({
+      method: 'DELETE',
+      path: '/console-sessions/{sessionId}/',
+      tag,
+      summary: 'Close a session; again is harmless',
+      audit: {
+        eventType: 'console.session.close',
+        summary: ({ params }) => `close of console session ${params['sessionId'] ?? ''} asked for`,
+      },
+      handle: async ({ params: { sessionId } }) => {
+        if (!(await requestClose(db, sessionId))) throw missing('console session', sessionId)
+        const session = keeper.find(sessionId)
+        if (session !== undefined) await keeper.close(session)
+        return undefined
+      },
+    }),
+    route({
+      method: 'GET',
+      path: '/console-sessions/{sessionId}/log/',
+      tag,
+      summary:
+        'The transcript of a session, its control characters written out; or its recording as ' +
+        'asciicast v2, which holds them',
+      query: logQuery,
+      raw: ['text/plain', asciicast],
+      streams: true,
+      handle: async ({ params: { sessionId }, query: { format } }) => {
+        const row = await rowOf(db, sessionId)
+        const cast = format === 'asciicast'
+        const texts = cast ? asciicastOf(db, row.id, row.createdAt) : transcriptOf(db, row.id)
+        return new Reply<never>({
+          stream: Readable.from(texts, { objectMode: false }),
+          headers: {
+            'content-type': cast ? asciicast : plain,
+            'content-disposition': `attachment; filename="console-session-${row.id}.${cast ? 'cast' : 'log'}"`,
+            'cache-control': 'no-store',
+          },
+        })
+      },
+    }),
+    streamRoute(db, keeper),
+  ]
+}

@@ -1,0 +1,266 @@
+import { z } from 'zod'
+import { columnsOf } from '../../db/projection.ts'
+import { countUpTo } from '../../db/rows.ts'
+import { join, sql, type Db } from '../../db/sql.ts'
+import { Refusal } from '../../refusal.ts'
+import { recordAudit } from '../audit-events/store.ts'
+import type { Proof } from '../audit-events/verify.ts'
+import { ConsolePlace, type Console, type SessionPlace } from './place.ts'
+import type { ConsoleSession } from './schemas.ts'
+
+const ConsoleSessionRow = z.object({
+  id: z.string(),
+  status: z.enum(['starting', 'connected', 'closed', 'failed']),
+  resourceId: z.string(),
+  runtimeId: z.string(),
+  connectionId: z.string().optional(),
+  actorId: z.string().optional(),
+  place: ConsolePlace,
+  externalId: z.string().optional(),
+  failure: z.string().optional(),
+  takenBytes: z.number(),
+  closeRequestedAt: z.string().optional(),
+  createdAt: z.string(),
+  connectedAt: z.string().optional(),
+  finishedAt: z.string().optional(),
+})
+export type ConsoleSessionRow = Omit<z.output<typeof ConsoleSessionRow>, 'place'> & { place: SessionPlace }
+const columns = columnsOf(ConsoleSessionRow, 's')
+
+/** A row as its answer. */
+export const consoleSessionDocument = (row: ConsoleSessionRow): ConsoleSession => {
+  const {
+    id,
+    resourceId,
+    runtimeId,
+    connectionId = '',
+    status,
+    createdAt,
+    actorId,
+    externalId,
+    failure,
+    connectedAt,
+    finishedAt,
+  } = row
+  const given = { actorId, externalId, failure, connectedAt, finishedAt }
+  const present = Object.fromEntries(
+    Object.entries(given).filter(([, value]) => value !== undefined),
+  ) as Partial<ConsoleSession>
+  return { id, resourceId, runtimeId, connectionId, status, createdAt, ...present }
+}
+
+/**
+ * Records a session to be opened. @throws Refusal 409 while the allowed number of sessions is open
+ */
+export const acceptSession = (
+  db: Db,
+  {
+    id,
+    resourceId,
+    actorId,
+    console: { runtimeId, place },
+    most,
+  }: { id: string; resourceId: string; actorId: string; console: Console; most: number },
+): Promise<void> =>
+  db.transaction(async (tx) => {
+    await tx.run(sql`select pg_advisory_xact_lock(hashtext('console_sessions'))`)
+    if ((await countUpTo(tx, sql`console_sessions where status in ('starting', 'connected')`, most)) >= most)
+      throw new Refusal(
+        'conflict',
+        `${String(most)} console sessions are open, as many as SERVICE_CONSOLE_SESSIONS allows; close one`,
+      )
+    await tx.run(sql`insert into console_sessions (id, resource_id, runtime_id, connection_id, actor_id, place)
+      values (${id}, ${resourceId}, ${runtimeId}, ${place.connectionId ?? null}, ${actorId}, ${JSON.stringify(place)})`)
+    await audit(
+      tx,
+      { id, resourceId, runtimeId, connectionId: place.connectionId, actorId },
+      'started',
+      `console session ${id} on ${resourceId} started`,
+    )
+  })
+
+const audit = (
+  tx: Db,
+  {
+    id,
+    actorId,
+    ...subject
+  }: Pick<ConsoleSessionRow, 'id' | 'resourceId' | 'runtimeId' | 'connectionId' | 'actorId'>,
+  change: 'started' | 'connected' | 'closed' | 'failed',
+  summary: string,
+  metadata?: Record<string, unknown>,
+): Promise<unknown> => {
+  const { resourceId, runtimeId, connectionId } = subject
+  return recordAudit(tx, {
+    ...{ eventType: `console.session.${change}`, resourceId, runtimeId, sessionId: id, summary },
+    ...(actorId === undefined
+      ? { actorId: 'service', actorType: 'service' }
+      : { actorId, actorType: 'user' }),
+    ...(connectionId === undefined ? {} : { connectionId }),
+    ...(metadata === undefined ? {} : { metadata }),
+    outcome: change === 'failed' ? 'failed' : change === 'started' ? 'started' : 'succeeded',
+  })
+}
+
+export const readConsoleSession = async (db: Db, id: string): Promise<ConsoleSessionRow | undefined> =>
+  (await db.maybe(ConsoleSessionRow, sql`select ${columns} from console_sessions s where s.id = ${id}`)) as
+    | ConsoleSessionRow
+    | undefined
+
+/** Sessions that are open, oldest first. */
+export const openSessions = async (db: Db): Promise<ConsoleSessionRow[]> =>
+  (await db.many(
+    ConsoleSessionRow,
+    sql`select ${columns} from console_sessions s where s.status in ('starting', 'connected')
+      order by s.created_at, s.id limit 1000`,
+  )) as ConsoleSessionRow[]
+
+/** Moves a session from starting to connected, once. */
+export const connectSession = (db: Db, row: ConsoleSessionRow, externalId: string): Promise<void> =>
+  db.transaction(async (tx) => {
+    const changed =
+      await tx.run(sql`update console_sessions set status = 'connected', connected_at = clock_timestamp(),
+        external_id = ${externalId}
+      where id = ${row.id} and status = 'starting'`)
+    if (changed === 1) await audit(tx, row, 'connected', `console session ${row.id} connected`)
+  })
+
+const Recording = z.object({ pieces: z.number(), recordingDigest: z.string() })
+
+/** The number of pieces of a session's recording, and the digest over them. */
+const recordingOf = (tx: Db, id: string) =>
+  tx.one(
+    Recording,
+    sql`select count(*) as pieces, encode(sha256(coalesce(string_agg(sha256(convert_to(
+        concat_ws('|', sequence, direction, at_seconds), 'UTF8') || content), '' order by sequence), '')), 'hex')
+        as recording_digest
+      from console_records where session_id = ${id}`,
+  )
+
+const Present = z.object({ id: z.string() })
+
+/** Compares the recording of a session with the digest that the record of its end holds. */
+export const recordingProof: Proof = async (tx, { sessionId, metadata }) => {
+  const recorded = Recording.safeParse(metadata)
+  if (sessionId === undefined || !recorded.success) return undefined
+  // Archives hold sessions without their recordings.
+  const session = await tx.maybe(
+    Present,
+    sql`select id from console_sessions where id = ${sessionId} and current_schema() = 'public'`,
+  )
+  if (session === undefined) return undefined
+  const found = await recordingOf(tx, sessionId)
+  return found.recordingDigest === recorded.data.recordingDigest
+    ? undefined
+    : `changed: the recording of console session ${sessionId} is not the one that it ended with`
+}
+
+/** Ends an open session, once; `failure` is the reason of a failure. */
+export const endSession = (db: Db, row: ConsoleSessionRow, failure?: string): Promise<void> =>
+  db.transaction(async (tx) => {
+    const status = failure === undefined ? 'closed' : 'failed'
+    const changed =
+      await tx.run(sql`update console_sessions set status = ${status}, failure = ${failure ?? null},
+        finished_at = clock_timestamp()
+      where id = ${row.id} and status in ('starting', 'connected')`)
+    if (changed === 1)
+      await audit(
+        tx,
+        row,
+        status,
+        `console session ${row.id} ${status}${failure === undefined ? '' : `: ${failure}`}`,
+        await recordingOf(tx, row.id),
+      )
+  })
+
+/** Sessions that ended in the last 30 days and may have left something at their resource. */
+export const unclearedSessions = async (db: Db): Promise<ConsoleSessionRow[]> =>
+  (await db.many(
+    ConsoleSessionRow,
+    sql`select ${columns} from console_sessions s where s.finished_at > now() - interval '30 days'
+      and s.cleared_at is null order by s.finished_at limit 100`,
+  )) as ConsoleSessionRow[]
+
+/** Records that a session has left nothing at its resource. */
+export const clearSession = (db: Db, id: string): Promise<number> =>
+  db.run(sql`update console_sessions set cleared_at = clock_timestamp() where id = ${id}`)
+
+/** Records the request to close a session. @returns false where there is no such session */
+export const requestClose = async (db: Db, id: string): Promise<boolean> =>
+  (await db.run(
+    sql`update console_sessions set close_requested_at = coalesce(close_requested_at, now()) where id = ${id}`,
+  )) === 1
+
+export interface ConsoleRecord {
+  direction: 'input' | 'output' | 'resize'
+  atSeconds: number
+  content: Buffer
+}
+
+/**
+ * Appends to the record, with the offset to which the terminal's own recording is stored. The
+ * contents are parameters of their own: as an array, pg would send them as hexadecimal text.
+ */
+export const appendRecords = (
+  db: Db,
+  id: string,
+  records: readonly ConsoleRecord[],
+  takenBytes: number,
+): Promise<number> => {
+  const rows = records.map(
+    ({ direction, atSeconds, content }, place) =>
+      sql`(${place + 1}::bigint, ${direction}::text, ${atSeconds}::double precision, ${content}::bytea)`,
+  )
+  const taken = sql`update console_sessions set taken_bytes = ${takenBytes} where id = ${id}`
+  if (rows.length === 0) return db.run(taken)
+  return db.run(sql`with added as (
+      insert into console_records (session_id, sequence, direction, at_seconds, content)
+      select ${id}, given.place + (select coalesce(max(sequence), 0) from console_records where session_id = ${id}),
+        given.direction, given.at_seconds, given.content
+      from (values ${join(rows)}) given (place, direction, at_seconds, content)) ${taken}`)
+}
+
+const RecordRow = z.object({
+  sequence: z.number(),
+  direction: z.enum(['input', 'output', 'resize']),
+  atSeconds: z.number(),
+  content: z.instanceof(Buffer),
+})
+
+/** The record in order, a hundred rows at a time, so that 64 MiB are never in memory at once. */
+export async function* recordsOf(db: Db, id: string): AsyncGenerator<z.output<typeof RecordRow>> {
+  for (let after = 0; ;) {
+    const rows = await db.many(
+      RecordRow,
+      sql`select sequence, direction, at_seconds, content from console_records where session_id = ${id}
+        and sequence > ${after} order by sequence limit 100`,
+    )
+    yield* rows
+    const last = rows.at(-1)
+    if (last === undefined) return
+    after = last.sequence
+  }
+}
+
+const TailRow = z.object({ content: z.instanceof(Buffer), taken: z.number() })
+
+/** The last bytes of recorded output, and the offset to which the recording is stored. */
+export const outputTail = async (
+  db: Db,
+  id: string,
+  most: number,
+): Promise<{ bytes: Buffer; taken: number }> => {
+  const rows = await db.many(
+    TailRow,
+    sql`select r.content, s.taken_bytes as taken from console_sessions s
+      join lateral (select *, sum(octet_length(content)) over (order by sequence desc) as total
+          from console_records where session_id = s.id and direction = 'output') r on true
+        where s.id = ${id} and r.total - octet_length(r.content) < ${most} order by r.sequence`,
+  )
+  const all = Buffer.concat(rows.map(({ content }) => content))
+  return { bytes: all.subarray(Math.max(0, all.length - most)), taken: rows[0]?.taken ?? 0 }
+}
+
+/** Deletes sessions, with their records, that ended this many days ago. */
+export const removeOldSessions = (db: Db, days: number): Promise<number> =>
+  db.run(sql`delete from console_sessions where finished_at < now() - make_interval(days => ${days})`)

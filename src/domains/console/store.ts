@@ -1,0 +1,172 @@
+import { z } from 'zod'
+import { columnsOf } from '../../db/projection.ts'
+import { sql, type Db } from '../../db/sql.ts'
+import type { Place } from '../../executor/sites.ts'
+import { deleteOperation } from '../../operations/records.ts'
+import { commandKind } from './operation.ts'
+import { ConsolePlace, type Console } from './place.ts'
+import type { Command, CommandDocument } from './schemas.ts'
+
+const CommandRow = z.object({
+  id: z.string(),
+  generation: z.number(),
+  status: z.enum(['accepted', 'running', 'completed', 'failed', 'cancelled']),
+  resourceId: z.string(),
+  runtimeId: z.string(),
+  connectionId: z.string().optional(),
+  actorId: z.string().optional(),
+  command: z.string(),
+  workingDirectory: z.string().optional(),
+  environment: z.record(z.string(), z.string()).optional(),
+  cpuCores: z.number().optional(),
+  memoryBytes: z.number().optional(),
+  timeoutSeconds: z.number(),
+  place: ConsolePlace,
+  stdout: z.instanceof(Buffer).optional(),
+  stderr: z.instanceof(Buffer).optional(),
+  stdoutTruncated: z.boolean(),
+  stderrTruncated: z.boolean(),
+  exitCode: z.number().optional(),
+  externalId: z.string().optional(),
+  failureReason: z.string().optional(),
+  cancelReason: z.string().optional(),
+  createdAt: z.string(),
+  startedAt: z.string().optional(),
+  finishedAt: z.string().optional(),
+})
+export type CommandRow = Omit<z.output<typeof CommandRow>, 'place'> & { place: Place }
+const columns = columnsOf(CommandRow, 'c')
+
+const textOf = (bytes: Buffer): string => bytes.toString('utf8')
+
+/**
+ * A row as its answer. A command that waits for its start is shown as running, and a cancelled one
+ * as failed.
+ */
+export const commandDocument = (row: CommandRow): Command => {
+  const { status, failureReason, stdout, stderr } = row
+  const failure =
+    status === 'cancelled'
+      ? `cancelled${row.cancelReason === undefined ? '' : `: ${row.cancelReason}`}`
+      : failureReason
+  const {
+    id,
+    resourceId,
+    runtimeId,
+    actorId,
+    command,
+    workingDirectory,
+    environment,
+    cpuCores,
+    memoryBytes,
+    timeoutSeconds,
+  } = row
+  const given = {
+    actorId,
+    workingDirectory,
+    environment,
+    cpuCores,
+    memoryBytes,
+    exitCode: row.exitCode,
+    externalId: row.externalId,
+  }
+  return {
+    ...{ id, resourceId, runtimeId, connectionId: row.connectionId ?? '', command, timeoutSeconds },
+    ...(Object.fromEntries(
+      Object.entries(given).filter(([, value]) => value !== undefined),
+    ) as Partial<Command>),
+    status: status === 'accepted' ? 'running' : status === 'cancelled' ? 'failed' : status,
+    ...(stdout === undefined ? {} : { stdout: textOf(stdout) }),
+    ...(stderr === undefined ? {} : { stderr: textOf(stderr) }),
+    ...(row.stdoutTruncated ? { stdoutTruncated: true } : {}),
+    ...(row.stderrTruncated ? { stderrTruncated: true } : {}),
+    ...(failure === undefined ? {} : { failure }),
+    createdAt: row.createdAt,
+    startedAt: row.startedAt ?? row.createdAt,
+    ...(row.finishedAt === undefined ? {} : { finishedAt: row.finishedAt }),
+  }
+}
+
+/** Records a command before it runs. */
+export const acceptCommand = (
+  db: Db,
+  id: string,
+  document: CommandDocument,
+  { runtimeId, place }: Console,
+): Promise<number> => {
+  const {
+    resourceId,
+    actorId,
+    command,
+    workingDirectory,
+    environment,
+    cpuCores,
+    memoryBytes,
+    timeoutSeconds,
+  } = document
+  return db.run(sql`insert into console_commands (id, resource_id, runtime_id, connection_id, actor_id,
+    command, working_directory, environment,
+      cpu_cores, memory_bytes, timeout_seconds, place)
+    values (${id}, ${resourceId}, ${runtimeId}, ${place.connectionId ?? null}, ${actorId ?? null}, ${command},
+      ${workingDirectory ?? null},
+      ${environment === undefined ? null : JSON.stringify(environment)}, ${cpuCores ?? null},
+        ${memoryBytes ?? null}, ${timeoutSeconds}, ${JSON.stringify(place)})`)
+}
+
+export const readCommand = async (db: Db, id: string): Promise<CommandRow | undefined> =>
+  (await db.maybe(CommandRow, sql`select ${columns} from console_commands c where c.id = ${id}`)) as
+    | CommandRow
+    | undefined
+
+/** Newest first, without their output: a list of a thousand would hold 2 GiB. */
+export const listCommands = async (db: Db, limit: number): Promise<Command[]> => {
+  const rows = await db.many(
+    CommandRow,
+    sql`select ${columnsOf(CommandRow, 'c', { stdout: 'null::bytea', stderr: 'null::bytea' })}
+      from console_commands c order by c.created_at desc, c.id desc limit ${limit}`,
+  )
+  return rows.map((row) => commandDocument(row as CommandRow))
+}
+
+const OldRow = z.object({ id: z.string() })
+/** Deletes commands, with their events, that ended this many days ago. */
+export const removeOldCommands = async (db: Db, days: number): Promise<void> => {
+  for (let left = true; left;) {
+    const rows = await db.many(
+      OldRow,
+      sql`select id from console_commands where finished_at < now() - make_interval(days => ${days})
+        order by finished_at limit 100`,
+    )
+    for (const { id } of rows) await deleteOperation(db, commandKind, id)
+    left = rows.length === 100
+  }
+}
+
+const StatusRow = z.object({ status: z.string() })
+/** Whether a command is over. */
+export const commandIsOver = async (db: Db, id: string): Promise<boolean> => {
+  const row = await db.maybe(StatusRow, sql`select status from console_commands where id = ${id}`)
+  return row === undefined || !['accepted', 'running'].includes(row.status)
+}
+
+/** One stream of output, up to the stored limit. */
+export interface Output {
+  bytes: Buffer
+  truncated: boolean
+}
+
+/** Records the output of a command, once. */
+export const recordOutput = (
+  db: Db,
+  id: string,
+  {
+    stdout,
+    stderr,
+    exitCode,
+    externalId,
+  }: { stdout: Output; stderr: Output; exitCode: number | undefined; externalId: string },
+): Promise<number> =>
+  db.run(sql`update console_commands set stdout = ${stdout.bytes}, stderr = ${stderr.bytes}, stdout_truncated
+    = ${stdout.truncated},
+      stderr_truncated = ${stderr.truncated}, exit_code = ${exitCode ?? null}, external_id = ${externalId}
+        where id = ${id} and stdout is null`)

@@ -1,0 +1,472 @@
+import { z } from 'zod'
+import type { Db } from '../../db/sql.ts'
+import type { PinnedExecutable } from '../../executor/executables.ts'
+import type { ArtifactFormat } from '../artifacts/schemas.ts'
+import { catalogEntry, ensureImageBuild, type CatalogEntry } from '../artifacts/resolution.ts'
+import { newestRunOf } from '../artifacts/deliveries.ts'
+import { credentialProblems, readBuildOrNothing } from '../artifacts/builds.ts'
+import type { Finding, Findings, OutsideQuestion } from './executable-findings.ts'
+
+/** From an executable of a workflow to what its tasks run at a site. */
+
+const Reference = z
+  .union([z.string(), z.looseObject({ id: z.string(), version: z.string().optional() })])
+  .transform((given) => (typeof given === 'string' ? { id: given } : given))
+const Fields = z.looseObject({
+  source: z.looseObject({
+    type: z.string(),
+    reference: z.string().optional(),
+    path: z.string().optional(),
+    uri: z.string().optional(),
+    artifactRef: Reference.optional(),
+    artifactBuildRef: Reference.optional(),
+    environmentRef: Reference.optional(),
+    resourceRef: Reference.optional(),
+    expectedDigest: z.string().optional(),
+    format: z.string().optional(),
+    credentialRef: z.string().optional(),
+  }),
+  delivery: z.looseObject({ strategy: z.string(), targetFormat: z.string().optional() }).optional(),
+  expectedDigest: z.string().optional(),
+  format: z.string().optional(),
+  credentialRef: z.string().optional(),
+})
+export type Executable = z.output<typeof Fields>
+export const parseExecutable = (given: unknown): Executable | undefined => Fields.safeParse(given).data
+
+/** A site as an executable's target. */
+export interface Target {
+  site: string
+  resourceId: string
+  /** `kubernetes`, or that of the runtime; `auto`: whatever its hosts have. */
+  engine: string
+  /** The engine's own socket on this machine, where its runtime names one. */
+  socket?: string
+  architecture: string
+  /** The tasks are processes of the machine that holds our store. */
+  here: boolean
+  hostId: string
+  /** Sites of the run that hold the files of a resource or an environment. */
+  holderOf: (reference: string) => string | undefined
+}
+
+/** The pin without its id, or why there is none, or what has to be found out first. */
+export type Resolved =
+  | { pin: Omit<PinnedExecutable, 'id'> }
+  | { problem: string }
+  | { question: OutsideQuestion }
+  | { busy: string }
+
+type Given = { executable: Executable; target: Target; findings: Findings; tx: Db }
+
+const has = (
+  executable: Executable,
+  name: 'expectedDigest' | 'format' | 'credentialRef',
+): string | undefined => executable[name] ?? executable.source[name]
+const strategyOf = ({ delivery }: Executable): string => delivery?.strategy ?? 'auto'
+const throughStore = new Set(['managed', 'build-and-transfer', 'gateway-transfer'])
+
+/** The format that a site's engine runs; undefined: any. */
+const formatOf = ({ engine }: Target): ArtifactFormat | undefined =>
+  engine === 'apptainer' ? 'sif' : engine === 'auto' ? undefined : 'oci'
+
+/** The format of an executable at a site, or why the site cannot run it. */
+const wantedFormat = ({
+  executable,
+  target,
+}: Given): { format: ArtifactFormat | undefined } | { problem: string } => {
+  const asked = executable.delivery?.targetFormat
+  if (asked !== undefined && asked !== 'sif' && asked !== 'oci')
+    return { problem: `delivery.targetFormat ${JSON.stringify(asked)} is neither sif nor oci` }
+  const own = formatOf(target)
+  if (asked !== undefined && own !== undefined && asked !== own)
+    return {
+      problem: `delivery.targetFormat is ${asked}, and ${target.engine} at ${target.site} runs ${own}; leave it out`,
+    }
+  return { format: asked ?? own }
+}
+
+const differs = (executable: Executable, digest: string): string | undefined => {
+  const expected = has(executable, 'expectedDigest')
+  return expected === undefined || expected === digest
+    ? undefined
+    : `expectedDigest is ${expected}, and the executable has ${digest}; correct one of them`
+}
+
+/** The strategy for bytes that are in our store, or in a file of this machine. */
+const storedStrategy = ({
+  executable,
+  target,
+}: Given): { strategy: string; reason: string } | { problem: string } => {
+  const strategy = strategyOf(executable)
+  if (target.engine === 'kubernetes')
+    return {
+      problem: 'pods take images of registries only; push the image to one, and give source.type oci',
+    }
+  if (strategy === 'destination-pull')
+    return {
+      problem:
+        `delivery.strategy destination-pull: ${target.site} has no registry to pull it from; ` +
+        'use managed or auto',
+    }
+  if (strategy === 'use-in-place' && !target.here)
+    return {
+      problem: `delivery.strategy use-in-place: the bytes are not at ${target.site}; use gateway-transfer or auto`,
+    }
+  if (throughStore.has(strategy)) return { strategy, reason: `the author asks for ${strategy}` }
+  return target.here
+    ? { strategy: 'use-in-place', reason: 'its bytes are on the machine of the task' }
+    : { strategy: 'gateway-transfer', reason: `use-in-place: its bytes are not at ${target.site}` }
+}
+
+const base = ({ executable, target }: Given, locator: string) => ({
+  ...{ source: executable.source.type, locator: locator.slice(0, 500) },
+  ...{ site: target.site, resourceId: target.resourceId },
+  ...(has(executable, 'expectedDigest') === undefined
+    ? {}
+    : { expectedDigest: has(executable, 'expectedDigest') as string }),
+})
+
+/** `auto` of a runtime becomes an engine that takes the format. */
+const engineFor = (target: Target, format: ArtifactFormat): { engine?: string } =>
+  target.engine === 'auto' && format === 'sif' ? { engine: 'apptainer' } : {}
+
+/** An executable that a build makes; one without a completed run is waited for. */
+const ofBuild = async (given: Given, buildId: string): Promise<Resolved> => {
+  const { executable, target, tx } = given
+  const build = await readBuildOrNothing(tx, buildId)
+  if (build === undefined)
+    return { problem: `names the build ${JSON.stringify(buildId)}, which does not exist` }
+  const wanted = wantedFormat(given)
+  if ('problem' in wanted) return wanted
+  const { targetFormat: format, targetArchitecture: architecture } = build
+  if (wanted.format !== undefined && wanted.format !== format)
+    return {
+      problem:
+        `the build ${JSON.stringify(buildId)} makes ${format}, and ${target.site} needs ${wanted.format}; ` +
+        `describe a build of targetFormat ${wanted.format}`,
+    }
+  if (architecture !== target.architecture)
+    return {
+      problem:
+        `the build ${JSON.stringify(buildId)} is for ${architecture}, and resource ${target.resourceId} is ` +
+        target.architecture,
+    }
+  const how = storedStrategy(given)
+  if ('problem' in how) return how
+  const pin = {
+    ...base(given, buildId),
+    ...{ format, buildId, ...how, ...engineFor(target, format) },
+  }
+  const run = await newestRunOf(tx, buildId)
+  if (run?.status !== 'completed' || run.digest == null) return { pin }
+  if (run.hostId !== target.hostId)
+    return { problem: `the output of the build ${JSON.stringify(buildId)} lies on the host ${run.hostId}` }
+  const difference = differs(executable, run.digest)
+  if (difference !== undefined) return { problem: difference }
+  return {
+    pin: {
+      ...pin,
+      digest: run.digest,
+      ...(run.sizeBytes == null ? {} : { sizeBytes: run.sizeBytes }),
+      ...(run.imageId == null || format === 'sif' ? {} : { imageId: run.imageId }),
+      ...(run.variantId == null ? {} : { variantId: run.variantId }),
+    },
+  }
+}
+
+const fits = (
+  { variants }: CatalogEntry,
+  format: ArtifactFormat | undefined,
+  { architecture }: Target,
+): CatalogEntry['variants'] =>
+  variants.filter(
+    (variant) =>
+      (format === undefined
+        ? variant.format === 'sif' || variant.format === 'oci'
+        : variant.format === format) && (variant.architecture ?? architecture) === architecture,
+  )
+
+/**
+ * The variant of an artifact for the site's engine and architecture, or the build that makes one.
+ */
+const ofCatalog = async (given: Given): Promise<Resolved> => {
+  const { executable, target, tx } = given
+  const { artifactRef } = executable.source
+  const entry = await catalogEntry(tx, artifactRef?.id ?? '', artifactRef?.version)
+  const named = JSON.stringify(
+    artifactRef?.version === undefined ? artifactRef?.id : `${artifactRef.id}:${artifactRef.version}`,
+  )
+  if (entry === undefined) return { problem: `names the artifact ${named}, which does not exist` }
+  const wanted = wantedFormat(given)
+  if ('problem' in wanted) return wanted
+  const how = storedStrategy(given)
+  if ('problem' in how) return how
+  const fitting = fits(entry, wanted.format, target)
+  const stored = fitting.find(({ hosts }) => hosts.includes(target.hostId))
+  if (stored !== undefined) {
+    const difference = differs(executable, stored.digest)
+    if (difference !== undefined) return { problem: difference }
+    const format = stored.format === 'sif' ? 'sif' : 'oci'
+    return {
+      pin: {
+        ...base(given, `${artifactRef?.id}:${entry.version}`),
+        ...{
+          format,
+          digest: stored.digest,
+          variantId: stored.variantId,
+          ...how,
+          ...engineFor(target, format),
+        },
+        ...(stored.sizeBytes == null ? {} : { sizeBytes: stored.sizeBytes }),
+        ...(stored.imageId == null || format === 'sif' ? {} : { imageId: stored.imageId }),
+      },
+    }
+  }
+  const [promoted] = fitting.filter(({ places }) => places.length > 0)
+  if (promoted !== undefined) return ofPromoted(given, promoted, `${artifactRef?.id}:${entry.version}`)
+  const build = entry.builds.find(
+    ({ format, architecture }) =>
+      (wanted.format ?? format) === format && architecture === target.architecture,
+  )
+  if (build !== undefined) return ofBuild(given, build.id)
+  const what = `${wanted.format ?? 'sif or oci'} variant for ${target.architecture}`
+  return {
+    problem:
+      fitting.length > 0
+        ? `the ${what} of ${named} is not in the store of ${target.hostId}; build it there`
+        : `artifact ${named} has no ${what}, and no build that makes one; describe it by POST /artifact-builds/`,
+  }
+}
+
+/** A promoted variant: it is brought from its storage into our store first, once. */
+const ofPromoted = (
+  given: Given,
+  { digest, variantId, places }: CatalogEntry['variants'][number],
+  locator: string,
+): Resolved => {
+  const difference = differs(given.executable, digest)
+  if (difference !== undefined) return { problem: difference }
+  const question: OutsideQuestion = { kind: 'address', uri: places[0] ?? '', expectedDigest: digest }
+  const resolved = ofFile(given, question, locator)
+  if (!('pin' in resolved)) return resolved
+  if (resolved.pin.digest !== digest)
+    return {
+      problem:
+        `${locator} was promoted with ${digest}, and ${places[0] ?? ''} has ${resolved.pin.digest ?? 'other bytes'}; ` +
+        'promote it again',
+    }
+  return { pin: { ...resolved.pin, variantId } }
+}
+
+const imageForm = /^(?:docker:\/\/)?[a-zA-Z0-9][\w.\-/:]*(@sha256:[0-9a-f]{64})?$/
+
+const found = (findings: Findings, question: OutsideQuestion): Finding | undefined =>
+  findings.get(JSON.stringify(question))
+
+/** An image that the site's engine has or pulls. */
+const pulled = (given: Given, image: string, finding: Finding | undefined, why?: string): Resolved => {
+  const { executable, target } = given
+  const strategy = strategyOf(executable)
+  const digest = image.includes('@') ? image.slice(image.indexOf('@') + 1) : finding?.digest
+  const difference = digest === undefined ? undefined : differs(executable, digest)
+  if (difference !== undefined) return { problem: difference }
+  const pinned = digest ?? has(executable, 'expectedDigest')
+  const usual = target.engine === 'kubernetes' ? 'nodes pull images' : 'the engine there has it or pulls it'
+  const unresolved =
+    digest !== undefined
+      ? ''
+      : finding?.reason === undefined
+        ? '; the site resolves its name once for the run'
+        : `; the site resolves its name once for the run, because here ${finding.reason}`
+  return {
+    pin: {
+      ...base(given, image),
+      format: 'oci',
+      strategy:
+        strategy === 'use-in-place' || finding?.strategy === 'use-in-place'
+          ? 'use-in-place'
+          : 'destination-pull',
+      reason: `${why ?? usual}${unresolved}`,
+      image: image.includes('@') || pinned === undefined ? image : `${image}@${pinned}`,
+      ...(digest === undefined ? {} : { digest }),
+    },
+  }
+}
+
+const ofImage = async (given: Given): Promise<Resolved> => {
+  const { executable, target, findings, tx } = given
+  const image = (executable.source.reference ?? '').replace(/^docker:\/\//, '')
+  const local = executable.source.type === 'local-container-image'
+  if (image.startsWith('/')) {
+    if (target.engine === 'kubernetes')
+      return {
+        problem: `${JSON.stringify(image)} is a file, which pods cannot run; give an image of a registry`,
+      }
+    // A SIF file at the site, as older workflows name them.
+    return {
+      pin: {
+        ...base(given, image),
+        ...{ format: 'sif', strategy: 'use-in-place', reason: 'it is a file of the site', image },
+      },
+    }
+  }
+  if (!imageForm.test(image))
+    return {
+      problem: `${JSON.stringify(image.slice(0, 200))} is no name of an image; give name[:tag][@sha256:…]`,
+    }
+  if (local && target.engine === 'kubernetes')
+    return { problem: 'nodes take images of registries only; push it to one, and give source.type oci' }
+  const wanted = wantedFormat(given)
+  if ('problem' in wanted) return wanted
+  const strategy = strategyOf(executable)
+  const credentialRef = has(executable, 'credentialRef')
+  const [refused] = await credentialProblems(tx, image, credentialRef)
+  if (refused !== undefined) return { problem: `credentialRef ${refused.message}` }
+  if ((throughStore.has(strategy) || credentialRef !== undefined) && target.engine === 'kubernetes')
+    return {
+      problem: `delivery.strategy ${strategy}: nodes pull images of registries; use destination-pull or auto`,
+    }
+  const question: OutsideQuestion = {
+    ...{ kind: 'image', image, engine: target.here ? target.engine : '' },
+    ...(target.here && target.socket !== undefined ? { socket: target.socket } : {}),
+  }
+  const finding = found(findings, question)
+  if (finding === undefined && !image.includes('@')) return { question }
+  if (finding?.problem !== undefined) return { problem: finding.problem }
+  const digest = image.includes('@') ? image.slice(image.indexOf('@') + 1) : finding?.digest
+  // A login is used here, for its own registry; no site gets it.
+  const mustConvert =
+    throughStore.has(strategy) ||
+    credentialRef !== undefined ||
+    (executable.delivery?.targetFormat === 'sif' && strategy !== 'destination-pull')
+  if (!mustConvert && wanted.format !== 'sif') return pulled(given, image, finding)
+  const builder = { kind: 'builder' } as const
+  const answers = found(findings, builder)
+  if (answers === undefined) return { question: builder }
+  if (mustConvert && answers.problem !== undefined) return { busy: answers.problem }
+  if (!mustConvert && (strategy !== 'auto' || local || digest === undefined || answers.problem !== undefined))
+    return pulled(
+      given,
+      image,
+      finding,
+      answers.problem === undefined
+        ? 'apptainer there makes its SIF file of it'
+        : 'apptainer there makes its SIF file of it, because no engine here can convert it',
+    )
+  const difference = digest === undefined ? undefined : differs(executable, digest)
+  if (difference !== undefined) return { problem: difference }
+  const named = image.includes('@') || digest === undefined ? image : `${image}@${digest}`
+  const buildId = await ensureImageBuild(tx, {
+    ...{ image: named, architecture: target.architecture },
+    format: wanted.format ?? 'oci',
+    credentialRef,
+  })
+  const { expectedDigest: _own, ...others } = executable
+  const { expectedDigest: _sources, ...source } = executable.source
+  return ofBuild({ ...given, executable: { ...others, source } }, buildId)
+}
+
+/** A file of this machine, or one that was fetched into our store. */
+const ofFile = (given: Given, question: OutsideQuestion, locator: string): Resolved => {
+  const { executable, target, findings } = given
+  const how = storedStrategy(given)
+  if ('problem' in how) return how
+  const finding = findings.get(JSON.stringify(question))
+  if (finding === undefined) return { question }
+  if (finding.problem !== undefined) return { problem: finding.problem }
+  const { digest, format = 'oci', file, sizeBytes, imageId } = finding
+  const wanted = wantedFormat(given)
+  if ('problem' in wanted) return wanted
+  if (digest === undefined || sizeBytes === undefined) return { problem: 'could not be read' }
+  const difference = differs(executable, digest)
+  if (difference !== undefined) return { problem: difference }
+  const declared = has(executable, 'format')
+  if (declared !== undefined && declared !== format)
+    return { problem: `format is ${declared}, and the file is ${format}` }
+  if (wanted.format !== undefined && wanted.format !== format)
+    return { problem: `the file is ${format}, and ${target.engine} at ${target.site} runs ${wanted.format}` }
+  return {
+    pin: {
+      ...base(given, locator),
+      ...{ format, digest, sizeBytes, ...how, ...engineFor(target, format) },
+      ...(imageId === undefined ? {} : { imageId }),
+      ...(file === undefined ? {} : { file }),
+    },
+  }
+}
+
+/** A file at a site: used there in place, brought elsewhere. */
+const ofRemoteFile = (given: Given): Resolved => {
+  const { executable, target } = given
+  const { path = '', resourceRef, environmentRef } = executable.source
+  if (!path.startsWith('/') || path.split('/').includes('..'))
+    return {
+      problem: `source.path ${JSON.stringify(path.slice(0, 200))} must be an absolute path at its site`,
+    }
+  if (target.engine === 'kubernetes')
+    return { problem: 'is a file, which pods cannot run; give an image of a registry' }
+  const reference = resourceRef?.id ?? environmentRef?.id ?? ''
+  const holder = target.holderOf(reference)
+  if (holder === undefined)
+    return {
+      problem:
+        `${JSON.stringify(reference)} is no resource and no environment whose runtime this run uses; ` +
+        'plan an activity there, or give the file as local-file',
+    }
+  const question: OutsideQuestion = { kind: 'remote', site: holder, path }
+  if (holder === target.site && strategyOf(executable) !== 'managed') {
+    const finding = given.findings.get(JSON.stringify(question))
+    if (finding === undefined) return { question }
+    if (finding.problem !== undefined) return { problem: finding.problem }
+    const difference = differs(executable, finding.digest ?? '')
+    if (difference !== undefined) return { problem: difference }
+    const format = finding.format ?? 'sif'
+    const digest = format === 'sif' ? finding.digest : finding.imageId
+    return {
+      pin: {
+        ...base(given, path),
+        ...{ format, strategy: 'use-in-place', reason: 'it is a file of the site' },
+        ...{ image: `${path}@${digest}`, ...engineFor(target, format) },
+        ...(finding.digest === undefined ? {} : { digest: finding.digest }),
+      },
+    }
+  }
+  return ofFile({ ...given, target: { ...target, here: false } }, question, path)
+}
+
+/** Resolves one executable at one site. */
+export const resolveExecutable = async (given: Given): Promise<Resolved> => {
+  const { source } = given.executable
+  const expectedDigest = has(given.executable, 'expectedDigest')
+  if (expectedDigest !== undefined && !/^sha256:[0-9a-f]{64}$/.test(expectedDigest))
+    return {
+      problem: `expectedDigest ${JSON.stringify(expectedDigest)} must be like sha256:… with 64 digits`,
+    }
+  switch (source.type) {
+    case 'oci':
+    case 'local-container-image':
+      return ofImage(given)
+    case 'build':
+      return ofBuild(given, source.artifactBuildRef?.id ?? '')
+    case 'catalog':
+      return ofCatalog(given)
+    case 'local-file':
+      return ofFile(given, { kind: 'file', path: source.path ?? '' }, source.path ?? '')
+    case 'remote-file':
+      return ofRemoteFile(given)
+    default: {
+      const uri = source.uri ?? ''
+      const credentialRef = has(given.executable, 'credentialRef')
+      return ofFile(
+        given,
+        {
+          ...{ kind: 'address', uri },
+          ...(credentialRef === undefined ? {} : { credentialRef }),
+          ...(expectedDigest === undefined ? {} : { expectedDigest }),
+        },
+        uri.replace(/\?.*/, ''),
+      )
+    }
+  }
+}

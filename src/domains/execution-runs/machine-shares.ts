@@ -1,0 +1,56 @@
+/** The time of one machine that one run pays for. Pure. */
+
+/** Seconds since the epoch. */
+export interface Span {
+  from: number
+  to: number
+}
+
+export interface MachineUse {
+  runId: string
+  from: number
+  /** Absent: it is used now. */
+  to?: number | undefined
+}
+
+/**
+ * Who pays for each moment of a machine's life: of the runs that use it then, the one that took it
+ * first; while none uses it, the one that used it last, and before the first use the first one. The
+ * spans of all runs together are the whole life, without gap or overlap.
+ */
+export const sharesOf = (life: Span, uses: readonly MachineUse[]): Map<string, Span[]> => {
+  const shares = new Map<string, Span[]>()
+  if (uses.length === 0 || life.to <= life.from) return shares
+  const byTake = uses.toSorted((a, b) => a.from - b.from || (a.runId < b.runId ? -1 : 1))
+  const ends = byTake.map(({ to }) => to ?? Infinity)
+  const moments = [life.from, life.to, ...byTake.map(({ from }) => from), ...ends]
+    .filter((at) => at >= life.from && at <= life.to)
+    .toSorted((a, b) => a - b)
+  const payerAt = (at: number): string => {
+    const present = byTake.find(({ from }, k) => from <= at && at < ends[k]!)
+    if (present !== undefined) return present.runId
+    let last: number | undefined
+    ends.forEach((end, k) => {
+      if (end <= at && (last === undefined || end > ends[last]!)) last = k
+    })
+    return byTake[last ?? 0]!.runId
+  }
+  for (let k = 1; k < moments.length; k++) {
+    const [from, to] = [moments[k - 1]!, moments[k]!]
+    if (to <= from) continue
+    const runId = payerAt(from)
+    const own = shares.get(runId) ?? []
+    const before = own.at(-1)
+    if (before !== undefined && before.to === from) before.to = to
+    else own.push({ from, to })
+    shares.set(runId, own)
+  }
+  return shares
+}
+
+/** Seconds of the spans that lie in another span. */
+export const secondsIn = (spans: readonly Span[], within: Span): number =>
+  spans.reduce(
+    (sum, { from, to }) => sum + Math.max(0, Math.min(to, within.to) - Math.max(from, within.from)),
+    0,
+  )

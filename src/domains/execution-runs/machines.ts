@@ -1,0 +1,353 @@
+import { createHash } from 'node:crypto'
+import { z } from 'zod'
+import { sql, type Db, type Sql } from '../../db/sql.ts'
+import type { Engine } from '../../engine.ts'
+import { dispatchOperation } from '../../operations/routes.ts'
+import { requestCancel } from '../../operations/records.ts'
+import { Refusal } from '../../refusal.ts'
+import { acceptAction, acceptProvisioning, type AcceptParts } from '../cloud/accept.ts'
+import { cloudKind } from '../cloud/operation.ts'
+import { readTarget } from '../cloud/store.ts'
+import type { CapacityTarget } from '../cloud/schemas.ts'
+
+export interface MachineParts extends AcceptParts {
+  engine: Pick<Engine, 'start' | 'cancel'>
+}
+
+const HeldRow = z.object({
+  ordinal: z.number(),
+  instanceId: z.string(),
+  status: z.string(),
+  gone: z.boolean(),
+  reason: z.string().optional(),
+  /** It took work of the run. */
+  used: z.boolean(),
+  connectionId: z.string(),
+  region: z.string(),
+  providerId: z.string().optional(),
+  phase: z.string().optional(),
+})
+/** The instance that a run uses for a target now. */
+export type HeldMachine = z.output<typeof HeldRow>
+
+export const heldMachine = (db: Db, runId: string, targetId: string): Promise<HeldMachine | undefined> =>
+  db.maybe(
+    HeldRow,
+    sql`select m.ordinal, m.instance_id, i.status, i.machine_gone as gone, i.failure_reason as reason,
+        m.ready_at is not null as used, i.connection_id, i.region, i.provider_id,
+        (select o.phase from cloud_operations o where o.instance_id = i.id
+          and o.status in ('queued', 'running')) as phase
+      from run_machines m join cloud_instances i on i.id = m.instance_id
+      where m.execution_run_id = ${runId} and m.capacity_target_id = ${targetId} and m.released_at is null`,
+  )
+
+/** No work can be given to it any more; another instance takes its place. */
+export const isOver = ({ gone, status }: HeldMachine): boolean =>
+  gone || !['provisioning', 'configuring', 'ready'].includes(status)
+
+const CountRow = z.object({ count: z.number() })
+
+/** How many instances of the run for a target have failed before they took work. */
+export const failedMachines = async (db: Db, runId: string, targetId: string): Promise<number> =>
+  (
+    await db.one(
+      CountRow,
+      sql`select count(*) as count from run_machines m where m.execution_run_id = ${runId}
+        and m.capacity_target_id = ${targetId} and m.release_reason = 'failed'`,
+    )
+  ).count
+
+/** Records that the instance takes work of the run from now on. */
+export const markUsed = async (db: Db, runId: string, targetId: string): Promise<void> => {
+  await db.run(sql`update run_machines set ready_at = clock_timestamp() where execution_run_id = ${runId}
+    and capacity_target_id = ${targetId} and released_at is null and ready_at is null`)
+}
+
+const over = sql`('completed', 'failed', 'cancelled')`
+
+/** Whether open tasks of two runs share a lane of the target. */
+const lanesMeet = (runId: string, targetId: string): Sql => sql`exists (
+  select from run_machines m
+  join task_executions t on t.execution_run_id = m.execution_run_id and t.latest
+    and t.planned_resource_id = ${targetId} and t.status not in ${over}
+  join task_executions o on o.execution_run_id = ${runId} and o.latest
+    and o.planned_resource_id = ${targetId} and o.status not in ${over} and o.slot_id = t.slot_id
+    and (o.core_ids && t.core_ids or (o.core_ids = '{}' and t.core_ids = '{}'))
+  where m.instance_id = i.id and m.released_at is null)`
+
+const IdRow = z.object({ id: z.string() })
+
+/** An instance of the target that is there or on its way, and whose lanes the run can use. */
+const sharedInstance = (tx: Db, runId: string, targetId: string) =>
+  tx.maybe(
+    IdRow,
+    sql`select i.id from cloud_instances i where i.capacity_target_id = ${targetId} and not i.machine_gone
+      and (i.status = 'ready' or (i.status in ('provisioning', 'configuring') and i.execution_run_id is not null))
+      and not exists (select from cloud_operations o where o.instance_id = i.id
+        and o.status in ('queued', 'running') and (o.kind in ('stop', 'destroy') or o.cancel_requested_at is not null))
+      and not ${lanesMeet(runId, targetId)}
+      order by i.status = 'ready' desc, i.created_at, i.id limit 1 for update of i`,
+  )
+
+const UserRow = z.object({ runId: z.string() })
+
+/** Why no instance can be had now. */
+const whoHasThem = async (tx: Db, { id, maximumInstances }: CapacityTarget): Promise<string> => {
+  const users = await tx.many(
+    UserRow,
+    sql`select distinct m.execution_run_id as run_id from run_machines m
+      where m.capacity_target_id = ${id} and m.released_at is null order by 1 limit 4`,
+  )
+  const named = users.slice(0, 3).map(({ runId }) => runId)
+  const who =
+    named.length === 0
+      ? 'none of them can be used by a run'
+      : `in use by run ${named.join(', ')}${users.length > 3 ? ' and others' : ''}`
+  return `${id} has all of its ${String(maximumInstances)} instances: ${who}`
+}
+
+const RunRow = z.object({ effectKey: z.string(), ordinal: z.number() })
+
+/** The same for the same run, target and ordinal at any time: the machine is never made twice. */
+const nameOf = (effectKey: string, targetId: string, ordinal: number): string =>
+  createHash('sha256')
+    .update(JSON.stringify([effectKey, targetId, ordinal]))
+    .digest('hex')
+    .slice(0, 32)
+
+const isFull = (error: unknown): boolean =>
+  error instanceof Refusal && error.extra['state'] === 'maximum-instances'
+
+/** Another instance for a run, or undefined where the target has its most. */
+const provisionFor = async (
+  tx: Db,
+  parts: MachineParts,
+  runId: string,
+  target: CapacityTarget,
+  { effectKey, ordinal }: z.output<typeof RunRow>,
+): Promise<{ instanceId: string; operationId: string } | undefined> => {
+  const key = nameOf(effectKey, target.id, ordinal)
+  const body = {
+    capacityTargetId: target.id,
+    name: `${target.name.slice(0, 200)}-${key.slice(0, 8)}`,
+    instanceId: `cloud-instance-${key}`,
+  }
+  try {
+    const own = { ...parts, db: tx, executionRunId: runId }
+    const operationId = await acceptProvisioning(own, target.environmentId, body)
+    return { instanceId: body.instanceId, operationId }
+  } catch (error) {
+    if (isFull(error)) return undefined
+    throw error
+  }
+}
+
+/**
+ * Gives a run an instance of a target: the one it has, one whose lanes are free, or another one up
+ * to the target's `maximumInstances`. The record comes before the request to the provider.
+ * @returns the reason for a wait where there is none now
+ * @throws Refusal where the target can have none
+ */
+export const acquireMachine = async (
+  parts: MachineParts,
+  runId: string,
+  targetId: string,
+): Promise<{ waits: string } | undefined> => {
+  const made = await parts.db.transaction(async (tx) => {
+    const target = await readTarget(tx, targetId, true)
+    if (target === undefined)
+      throw new Refusal('missing', `the capacity target ${JSON.stringify(targetId)} is gone`)
+    if ((await heldMachine(tx, runId, targetId)) !== undefined) return undefined
+    const run = await tx.one(
+      RunRow,
+      sql`select r.effect_key, 1 + coalesce((select max(ordinal) from run_machines m
+          where m.execution_run_id = r.id and m.capacity_target_id = ${targetId}), 0)::integer as ordinal
+        from execution_runs r where r.id = ${runId}`,
+    )
+    const shared = await sharedInstance(tx, runId, targetId)
+    const own = shared === undefined ? await provisionFor(tx, parts, runId, target, run) : undefined
+    const instanceId = shared?.id ?? own?.instanceId
+    if (instanceId === undefined) return { waits: await whoHasThem(tx, target) }
+    await tx.run(sql`insert into run_machines (execution_run_id, capacity_target_id, ordinal, instance_id)
+      values (${runId}, ${targetId}, ${run.ordinal}, ${instanceId})`)
+    return { operationId: own?.operationId }
+  })
+  if (made === undefined) return undefined
+  if ('waits' in made) return { waits: made.waits }
+  if (made.operationId !== undefined)
+    await dispatchOperation({ ...parts, kind: cloudKind }, { id: made.operationId, generation: 1 })
+  return undefined
+}
+
+/** The run uses its instance of the target no more; without a target: all of its instances. */
+export const releaseMachines = async (
+  db: Db,
+  runId: string,
+  { targetId, reason }: { targetId?: string; reason: string },
+): Promise<void> => {
+  await db.run(sql`update run_machines set released_at = clock_timestamp(), release_reason = ${reason}
+    where execution_run_id = ${runId} and released_at is null
+      and (${targetId ?? null}::text is null or capacity_target_id = ${targetId ?? null})`)
+}
+
+/** Whether an instance of the target ends with the last task that is planned there. */
+export const endsWithTasks = async (db: Db, targetId: string): Promise<boolean> =>
+  ((await readTarget(db, targetId))?.lifecyclePolicy ?? '') === 'destroy-after-execution'
+
+const UnusedRow = z.object({
+  id: z.string(),
+  runId: z.string().optional(),
+  operationId: z.string().optional(),
+})
+
+/** Seconds for which an instance of policy `keep` stays without use. */
+const idleSeconds = 900
+/** After a destroy that failed, the next is asked for this much later. */
+const againSeconds = 30
+
+/** When a run gave the instance `i` back last. */
+const lastReleased = sql`(select max(m.released_at) from run_machines m where m.instance_id = i.id)`
+/** Seconds for which a machine of the target `t` stays without use. */
+const targetIdle = sql`coalesce((t.configuration ->> 'idleSeconds')::double precision, ${idleSeconds})`
+/**
+ * Whether a time lies within so many seconds before now. A time that is yet to come does not: the
+ * clock was set back, and a machine without use would cost money until that time has passed again.
+ */
+const isWithin = (at: Sql, seconds: Sql): Sql =>
+  sql`(${at} between clock_timestamp() - make_interval(secs => ${seconds}) and clock_timestamp())`
+
+const isUnused = sql`not exists (select from run_machines m where m.instance_id = i.id and m.released_at is null)`
+
+/**
+ * Instances that were made for runs and that no run uses: under `keep` since the idle time is over.
+ * `operation_id`: it is being made.
+ */
+const unusedInstances = (db: Db) =>
+  db.many(
+    UnusedRow,
+    sql`select i.id, i.execution_run_id as run_id,
+        (select o.id from cloud_operations o where o.instance_id = i.id and o.status in ('queued', 'running')
+          and o.kind = 'provision' and o.cancel_requested_at is null) as operation_id
+      from cloud_instances i join cloud_capacity_targets t on t.id = i.capacity_target_id
+      where i.execution_run_id is not null and not i.machine_gone and i.status <> 'destroyed' and ${isUnused}
+        and not exists (select from cloud_operations o where o.instance_id = i.id
+          and (o.status in ('queued', 'running') and (o.kind <> 'provision' or o.cancel_requested_at is not null)
+            or o.kind = 'destroy' and o.status in ('failed', 'cancelled')
+              and ${isWithin(sql`o.finished_at`, sql`${againSeconds}::double precision`)}))
+        and (t.lifecycle_policy <> 'keep' or i.status <> 'ready'
+          or not ${isWithin(lastReleased, targetIdle)})
+      order by i.created_at, i.id limit 100`,
+  )
+
+/**
+ * Instances of people whose configuration failed, and which nobody has configured or ended within
+ * the idle time of their target.
+ */
+const forgottenInstances = (db: Db) =>
+  db.many(
+    UnusedRow,
+    sql`select i.id from cloud_instances i join cloud_capacity_targets t on t.id = i.capacity_target_id
+      where i.execution_run_id is null and i.status = 'failed' and not i.machine_gone
+        and i.configuring_at is not null and ${isUnused}
+        and not exists (select from cloud_operations o where o.instance_id = i.id
+          and (o.status in ('queued', 'running') or ${isWithin(sql`o.finished_at`, targetIdle)}))
+      order by i.created_at, i.id limit 100`,
+  )
+
+/** Locks the instance; undefined where a run has taken it meanwhile. */
+const stillUnused = (tx: Db, id: string) =>
+  tx.maybe(
+    IdRow,
+    sql`select i.id from cloud_instances i where i.id = ${id} and not i.machine_gone and ${isUnused}
+      for update skip locked`,
+  )
+
+/** Asks for the end of one unused instance. @returns the operation to start or to cancel */
+const endUnused = (db: Db, { id, runId, operationId }: z.output<typeof UnusedRow>) =>
+  db.transaction(async (tx) => {
+    if ((await stillUnused(tx, id)) === undefined) return undefined
+    if (operationId === undefined) return { start: await acceptAction(tx, id, 'destroy', runId) }
+    const found = await requestCancel(tx, cloudKind, operationId, {
+      actorId: 'service',
+      reason: 'no run needs the machine any more',
+    })
+    return found?.status === 'running' ? { cancel: operationId } : undefined
+  })
+
+/**
+ * Ends what runs have left: machines of runs that are over, and idle ones whose time has come; and
+ * machines whose configuration failed long ago. Any number of processes may do so at once.
+ * @returns how many ends were asked for
+ */
+export const endUnusedMachines = async (parts: Pick<MachineParts, 'db' | 'engine'>): Promise<number> => {
+  const { db, engine } = parts
+  await db.run(sql`update run_machines m set released_at = clock_timestamp(), release_reason = 'run-over'
+    from execution_runs r where m.released_at is null and r.id = m.execution_run_id and r.status in ${over}`)
+  let ended = 0
+  for (const unused of [...(await unusedInstances(db)), ...(await forgottenInstances(db))]) {
+    const asked = await endUnused(db, unused)
+    if (asked?.start !== undefined)
+      await dispatchOperation({ db, engine, kind: cloudKind }, { id: asked.start, generation: 1 })
+    if (asked?.cancel !== undefined) await engine.cancel(cloudKind, asked.cancel, 1).catch(() => false)
+    ended += asked === undefined ? 0 : 1
+  }
+  return ended
+}
+
+const NeedRow = z.object({
+  status: z.string(),
+  stopping: z.boolean(),
+  paused: z.boolean(),
+  open: z.number(),
+  ready: z.number(),
+  flying: z.number(),
+})
+/** What a run needs of a target now. */
+export interface MachineNeed {
+  /** Nothing more will start: the run is over, cancelled, or stops after a failure. */
+  over: boolean
+  paused: boolean
+  /** Tasks at the target that are not over, and those of them whose predecessors are. */
+  open: number
+  ready: number
+  /** Attempts whose end is not on record. */
+  flying: number
+}
+
+export const machineNeed = async (db: Db, runId: string, targetId: string): Promise<MachineNeed> => {
+  const row = await db.one(
+    NeedRow,
+    sql`select r.status, r.paused,
+        r.cancel_requested_at is not null or (r.on_failure = 'stop' and r.failed_activity_count > 0) as stopping,
+        count(t.id) as open, count(t.id) filter (where t.handle_name is not null) as flying,
+        count(t.id) filter (where not exists (
+          select from activity_dependencies d join task_executions p on p.execution_run_id = r.id and p.latest
+            and p.activity_position = d.depends_on_position
+          where d.workflow_version_id = r.content_version_id and d.activity_position = t.activity_position
+            and p.status <> 'completed')) as ready
+      from execution_runs r left join task_executions t on t.execution_run_id = r.id and t.latest
+        and t.planned_resource_id = ${targetId} and t.status not in ${over}
+      where r.id = ${runId} group by r.id`,
+  )
+  const { paused, open, ready, flying, status, stopping } = row
+  return { over: status !== 'running' || stopping, paused, open, ready, flying }
+}
+
+/** Shows why tasks wait that could start if their machine were there; blank: the wait is over. */
+export const showMachineWait = async (
+  db: Db,
+  runId: string,
+  targetId: string,
+  reason: string,
+): Promise<void> => {
+  const facts = JSON.stringify({ queueReason: reason, waitsFor: 'machine' })
+  await db.run(sql`update task_executions t set metadata = coalesce(t.metadata, '{}') || ${facts}::jsonb
+    from execution_runs r where r.id = ${runId} and t.execution_run_id = r.id and t.latest
+      and t.planned_resource_id = ${targetId} and t.status not in ${over} and t.handle_name is null
+      and t.metadata ->> 'queueReason' is distinct from ${reason}
+      and not exists (
+        select from activity_dependencies d join task_executions p on p.execution_run_id = r.id and p.latest
+          and p.activity_position = d.depends_on_position
+        where d.workflow_version_id = r.content_version_id and d.activity_position = t.activity_position
+          and p.status <> 'completed')`)
+}

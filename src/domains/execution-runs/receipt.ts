@@ -1,0 +1,252 @@
+import { z } from 'zod'
+import { raw, sql, type Db } from '../../db/sql.ts'
+import { Id } from '../../http/schema.ts'
+import { computeSecondsOf } from '../cloud/billing.ts'
+import type { CloudCost } from '../schedule-plans/lifecycle.ts'
+import type { LifecycleAction } from '../schedule-plans/schemas.ts'
+import { secondsIn, sharesOf } from './machine-shares.ts'
+
+const Money = z.strictObject({
+  seconds: z.number().describe('in which the machine runs'),
+  diskSeconds: z.number().describe('in which the machine and its disk exist'),
+  compute: z.number(),
+  disk: z.number(),
+  money: z.number(),
+})
+type Money = z.output<typeof Money>
+
+/** What a run paid for its machines, beside the cost in its plan. */
+export const Receipt = z
+  .strictObject({
+    executionRunId: Id,
+    currency: z.string().optional(),
+    final: z.boolean().describe('all machines of the run are gone'),
+    instances: z.array(
+      z.strictObject({
+        instanceId: Id,
+        capacityTargetId: Id,
+        status: z.string(),
+        acquiredAt: z.number().describe('seconds since the epoch'),
+        releasedAt: z.number().optional(),
+        releaseReason: z.string().optional(),
+        planned: Money.nullable().describe('null: the plan does not have this machine'),
+        actual: Money.nullable().describe('null: the provider never made it'),
+      }),
+    ),
+    sum: z.strictObject({ planned: Money.nullable(), actual: Money.nullable() }),
+    run: z
+      .strictObject({ planned: z.number().nullable(), actual: z.number() })
+      .describe('the cost of the run with all of its tasks'),
+    warnings: z.array(z.string()),
+  })
+  .meta({ id: 'RunReceipt' })
+export type Receipt = z.output<typeof Receipt>
+
+const UseRow = z.object({
+  runId: z.string(),
+  ordinal: z.number(),
+  targetId: z.string(),
+  instanceId: z.string(),
+  acquiredAt: z.number(),
+  releasedAt: z.number().optional(),
+  releaseReason: z.string().optional(),
+  status: z.string(),
+  gone: z.boolean(),
+  madeAt: z.number().optional(),
+  overAt: z.number().optional(),
+  computeSeconds: z.number(),
+  pricePerSecond: z.number(),
+  diskPricePerSecond: z.number(),
+  now: z.number(),
+})
+type UseRow = z.output<typeof UseRow>
+
+/** All uses of the instances that a run has used, by any run. */
+const usesOf = (db: Db, runId: string): Promise<UseRow[]> =>
+  db.many(
+    UseRow,
+    sql`select m.execution_run_id as run_id, m.ordinal, m.capacity_target_id as target_id, m.instance_id,
+        extract(epoch from m.acquired_at)::double precision as acquired_at,
+        extract(epoch from m.released_at)::double precision as released_at, m.release_reason,
+        i.status, i.machine_gone as gone,
+        extract(epoch from i.billing_started_at)::double precision as made_at,
+        extract(epoch from i.billing_finished_at)::double precision as over_at,
+        ${raw(computeSecondsOf('i'))} as compute_seconds,
+        i.compute_price_per_second as price_per_second, i.disk_price_per_second,
+        extract(epoch from now())::double precision as now
+      from run_machines m join cloud_instances i on i.id = m.instance_id
+      where m.instance_id in (select instance_id from run_machines where execution_run_id = ${runId})
+      order by m.acquired_at, m.ordinal limit 10000`,
+  )
+
+/** The share of a run in one instance; null where the provider never made it. */
+const actualOf = (runId: string, uses: readonly UseRow[]): Money | null => {
+  const [one] = uses
+  if (one?.madeAt === undefined) return null
+  const life = { from: one.madeAt, to: one.overAt ?? one.now }
+  const own = sharesOf(
+    life,
+    uses.map((use) => ({ runId: use.runId, from: use.acquiredAt, to: use.releasedAt })),
+  ).get(runId)
+  if (own === undefined) return { seconds: 0, diskSeconds: 0, compute: 0, disk: 0, money: 0 }
+  const computed = secondsIn(own, { from: life.to - one.computeSeconds, to: life.to })
+  const existed = secondsIn(own, life)
+  const compute = computed * one.pricePerSecond
+  const disk = existed * one.diskPricePerSecond
+  return { seconds: computed, diskSeconds: existed, compute, disk, money: compute + disk }
+}
+
+const PlanRow = z.object({
+  cost: z.number(),
+  predicted: z.number().optional(),
+  actions: z.array(z.custom<LifecycleAction>()).optional(),
+  cloudCost: z.record(z.string(), z.custom<CloudCost>()).optional(),
+})
+
+/** The plan's facts about the machine of a target; null where the plan has none. */
+const plannedOf = (plan: z.output<typeof PlanRow>, targetId: string): Money | null => {
+  const cost = plan.cloudCost?.[targetId]
+  const own = (plan.actions ?? []).filter(({ capacityTargetId }) => capacityTargetId === targetId)
+  const provision = own.find(({ action }) => action === 'provision')
+  const gone = own.find(({ action }) => action === 'destroy' || action === 'stop')
+  if (cost === undefined || provision === undefined || gone === undefined) return null
+  const over = gone.earliestStart + gone.expectedDuration
+  const compute = cost.compute + cost.idle
+  return {
+    seconds: over - provision.earliestStart - provision.expectedDuration,
+    diskSeconds: over - provision.earliestStart,
+    ...{ compute, disk: cost.disk, money: compute + cost.disk },
+  }
+}
+
+const sumOf = (all: readonly (Money | null)[]): Money | null => {
+  const known = all.filter((one) => one !== null)
+  if (known.length === 0) return null
+  const sum = { seconds: 0, diskSeconds: 0, compute: 0, disk: 0, money: 0 }
+  for (const one of known) for (const key of Object.keys(sum) as (keyof Money)[]) sum[key] += one[key]
+  return sum
+}
+
+/** The receipt of a run; undefined where there is no such run. */
+export const readReceipt = async (
+  db: Db,
+  runId: string,
+  currency: string | undefined,
+): Promise<Receipt | undefined> => {
+  const plan = await db.maybe(
+    PlanRow,
+    sql`select r.cost, case when p.prediction_failure is null then p.predicted_cost end as predicted,
+        p.lifecycle_actions as actions, p.metadata -> 'cloudCost' as cloud_cost
+      from execution_runs r join schedule_plans p on p.id = r.schedule_plan_id where r.id = ${runId}`,
+  )
+  if (plan === undefined) return undefined
+  const uses = await usesOf(db, runId)
+  const own = uses.filter((use) => use.runId === runId)
+  const reported = new Set<string>()
+  const instances = own.map((use) => {
+    // The plan has one machine of a target; what took its place was not planned.
+    const isFirst = !reported.has(use.targetId)
+    reported.add(use.targetId)
+    return {
+      ...{ instanceId: use.instanceId, capacityTargetId: use.targetId, status: use.status },
+      ...{ acquiredAt: use.acquiredAt, releasedAt: use.releasedAt, releaseReason: use.releaseReason },
+      planned: isFirst ? plannedOf(plan, use.targetId) : null,
+      actual: actualOf(
+        runId,
+        uses.filter(({ instanceId }) => instanceId === use.instanceId),
+      ),
+    }
+  })
+  const free = own.filter(({ pricePerSecond }) => pricePerSecond === 0).map(({ targetId }) => targetId)
+  return {
+    executionRunId: runId,
+    ...(currency === undefined ? {} : { currency }),
+    final: own.every(({ gone, status }) => gone || status === 'destroyed'),
+    instances,
+    sum: {
+      planned: sumOf(instances.map(({ planned }) => planned)),
+      actual: sumOf(instances.map(({ actual }) => actual)),
+    },
+    run: { planned: plan.predicted ?? null, actual: plan.cost },
+    warnings: [...new Set(free)].map(
+      (id) => `neither the target ${id} nor its catalog has a price: its machines count 0`,
+    ),
+  }
+}
+
+const WindowRow = z.object({ money: z.number() })
+
+/** What the tasks' own costs hold for machines of targets: their active windows. */
+const windowMoney = async (db: Db, runId: string): Promise<number> =>
+  (
+    await db.one(
+      WindowRow,
+      sql`select coalesce(sum(w.seconds * w.price), 0) as money from (
+        select max(t.finished_at) - min(t.started_at) as seconds, max(x."pricePerSecond") as price
+        from run_snapshots s
+        cross join jsonb_to_recordset(s.resources) as x(id text, "pricePerSecond" double precision, metadata jsonb)
+        join task_executions t on t.execution_run_id = s.execution_run_id and t.planned_resource_id = x.id
+          and t.started_at is not null and t.finished_at is not null
+        where s.execution_run_id = ${runId} and x.metadata ? 'capacityTargetId' group by t.planned_resource_id) w`,
+    )
+  ).money
+
+const UsedRow = z.object({ used: z.boolean() })
+
+/**
+ * The money of a run's machines beside its tasks' own costs, so far: what they cost it, less the
+ * windows that the tasks are charged for (with `whole` nothing less). 0 for a run without machines.
+ */
+export const cloudCostOf = async (
+  db: Db,
+  runId: string,
+  { whole = false }: { whole?: boolean } = {},
+): Promise<number> => {
+  const { used } = await db.one(
+    UsedRow,
+    sql`select exists (select from run_machines where execution_run_id = ${runId}) as used`,
+  )
+  if (!used) return 0
+  const uses = await usesOf(db, runId)
+  const instances = new Set(uses.filter((use) => use.runId === runId).map(({ instanceId }) => instanceId))
+  let money = 0
+  for (const id of instances)
+    money +=
+      actualOf(
+        runId,
+        uses.filter(({ instanceId }) => instanceId === id),
+      )?.money ?? 0
+  return whole ? money : money - (await windowMoney(db, runId))
+}
+
+const SettledRow = z.object({ id: z.string() })
+
+/**
+ * Runs that ended before their machines did get their whole cost once the machines are gone.
+ * @returns how many
+ */
+export const settleCosts = async (db: Db): Promise<number> => {
+  const due = await db.many(
+    SettledRow,
+    sql`select distinct m.execution_run_id as id from run_machines m
+      join execution_runs r on r.id = m.execution_run_id and r.status in ('completed', 'failed', 'cancelled')
+      where not m.settled and not exists (
+        select from run_machines o join cloud_instances i on i.id = o.instance_id
+        where o.execution_run_id = m.execution_run_id
+          and (o.released_at is null or not (i.machine_gone or i.status = 'destroyed'))) limit 100`,
+  )
+  for (const { id } of due)
+    await db.transaction(async (tx) => {
+      const locked = await tx.maybe(
+        SettledRow,
+        sql`select id from execution_runs where id = ${id} and status in ('completed', 'failed', 'cancelled')
+          for update skip locked`,
+      )
+      if (locked === undefined) return
+      const cost = await cloudCostOf(tx, id)
+      await tx.run(sql`update execution_runs set cost = cost - cloud_cost + ${cost}, cloud_cost = ${cost}
+        where id = ${id}`)
+      await tx.run(sql`update run_machines set settled = true where execution_run_id = ${id}`)
+    })
+  return due.length
+}

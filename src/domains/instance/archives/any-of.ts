@@ -1,0 +1,44 @@
+/**
+ * Whether one of many byte strings occurs in a text: the algorithm of Wu and Manber (TR-94-17),
+ * which looks at a part of the bytes only and takes no longer for more strings. A regular
+ * expression of the same strings tries each of them at each byte.
+ */
+
+/** Bytes of the block by which a place is judged. */
+const block = 3
+const mostPlaces = 1 << 16
+
+const placeOf = (a: number, b: number, c: number): number => ((a << 8) ^ (b << 4) ^ c) & (mostPlaces - 1)
+
+/** @param strings each of at least `block` bytes */
+export const openAnyOf = (strings: readonly Buffer[]): ((bytes: Uint8Array) => boolean) => {
+  if (strings.length === 0) return () => false
+  const shortest = Math.min(...strings.map(({ length }) => length))
+  if (shortest < block) throw new Error(`a string is shorter than ${String(block)} bytes`)
+  // How far the next place is that may end the first `shortest` bytes of a string.
+  const shift = new Uint8Array(mostPlaces).fill(Math.min(255, shortest - block + 1))
+  const ending = new Map<number, Buffer[]>()
+  for (const each of strings)
+    for (let end = block; end <= shortest; end += 1) {
+      const place = placeOf(each[end - 3]!, each[end - 2]!, each[end - 1]!)
+      shift[place] = Math.min(shift[place]!, shortest - end)
+      if (end === shortest) ending.set(place, [...(ending.get(place) ?? []), each])
+    }
+  const startsWith = (bytes: Uint8Array, from: number, text: Buffer): boolean => {
+    if (from + text.length > bytes.length) return false
+    for (let at = 0; at < text.length; at += 1) if (bytes[from + at] !== text[at]) return false
+    return true
+  }
+  return (bytes) => {
+    for (let at = shortest - 1; at < bytes.length;) {
+      const place = placeOf(bytes[at - 2]!, bytes[at - 1]!, bytes[at]!)
+      const further = shift[place]!
+      if (further === 0) {
+        const from = at - shortest + 1
+        if (ending.get(place)?.some((text) => startsWith(bytes, from, text)) === true) return true
+        at += 1
+      } else at += further
+    }
+    return false
+  }
+}

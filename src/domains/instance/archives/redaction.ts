@@ -1,0 +1,246 @@
+import { openAnyOf } from './any-of.ts'
+
+/** Removes secrets from an export: by the names of keys, by references, and by value. */
+
+/** The replacement for a removed value. */
+const gone = '[redacted]'
+
+/** Parts of normalised names of keys that hold secrets (domain-reference 2). */
+const secretKey = new RegExp(
+  'token|secret|password|passphrase|privatekey|clientkey|apikey|authorization|credential|' +
+    'kubeconfig|certificatekey|accesskey',
+)
+const normalised = (key: string): string => key.toLowerCase().replace(/[^a-z0-9]/g, '')
+/** Finds every row that may have such a key in a configuration or an environment. */
+const mayHold = new RegExp(
+  'token|secret|password|passphrase|private.?key|client.?key|api.?key|authorization|credential|' +
+    'kube.?config|certificate.?key|access.?key',
+  'i',
+)
+
+/** References of credentials, anywhere in a text; `file:` of a URL has two slashes. */
+const references = /(?<![\w-])(?:vault:[a-z-]+\/[\w-]+|env:[A-Za-z_]\w*|(?:cloud-)?file:\/(?!\/)[^\s"\\]+)/g
+
+/** Finds every row that may have such a reference. */
+const mayRefer = (text: string): boolean =>
+  text.includes('vault:') || text.includes('env:') || text.includes('file:/')
+
+/** Columns that name a credential. */
+export const credentialColumns: ReadonlySet<string> = new Set(['credential_ref', 'credential_reference'])
+
+type Fields = Record<string, unknown>
+interface RawJson {
+  rawJSON(text: string): unknown
+  isRawJSON(value: unknown): boolean
+  parse(text: string, revive: (key: string, value: unknown, context: { source?: string }) => unknown): unknown
+}
+const json = JSON as unknown as RawJson
+
+/** Parses without converting numbers: they stay as PostgreSQL wrote them. */
+const parsed = (line: string): Fields =>
+  json.parse(line, (_, value, { source }) =>
+    typeof value === 'number' && source !== undefined ? json.rawJSON(source) : value,
+  ) as Fields
+
+const isFields = (value: unknown): value is Fields =>
+  typeof value === 'object' && value !== null && !Array.isArray(value) && !json.isRawJSON(value)
+
+/** A configuration without its secrets; each removed secret leaves a mark. */
+const withoutSecrets = (value: unknown, found: () => void): unknown => {
+  if (Array.isArray(value)) return value.map((item: unknown) => withoutSecrets(item, found))
+  if (!isFields(value)) return value
+  const kept: Fields = {}
+  for (const [key, item] of Object.entries(value))
+    if (secretKey.test(normalised(key))) found()
+    else kept[key] = withoutSecrets(item, found)
+  return kept
+}
+
+const configurationWithout = (value: unknown): unknown => {
+  let any = false
+  const kept = withoutSecrets(value, () => {
+    any = true
+  })
+  return any && isFields(kept)
+    ? { ...kept, credentialStatus: 'redacted', requiresReconfiguration: true }
+    : kept
+}
+
+/** Removes the values of environment variables. Their names stay. */
+const variablesWithout = (value: unknown): unknown =>
+  isFields(value)
+    ? Object.fromEntries(
+        Object.entries(value).map(([key, item]) => [key, secretKey.test(normalised(key)) ? gone : item]),
+      )
+    : value
+
+const walked = (value: unknown): unknown => {
+  if (Array.isArray(value)) return value.map(walked)
+  if (!isFields(value)) return value
+  return Object.fromEntries(
+    Object.entries(value).map(([key, item]) => {
+      if (credentialColumns.has(key) || key === 'credentialRef' || key === 'credentialReference')
+        return [key, typeof item === 'string' ? '' : item]
+      if (key === 'configuration') return [key, configurationWithout(item)]
+      if (key === 'environment' || key === 'env' || key === 'variables') return [key, variablesWithout(item)]
+      return [key, walked(item)]
+    }),
+  )
+}
+
+const base64Forms = (bytes: Buffer): string[] =>
+  [0, 1, 2].flatMap((shift) => {
+    // The bytes around the secret change its first and last characters; those between are its own.
+    const text = Buffer.concat([Buffer.alloc(shift), bytes])
+      .toString('base64')
+      .replace(/=+$/, '')
+    const from = Math.ceil((shift * 8) / 6)
+    const to = Math.floor(((shift + bytes.length) * 8) / 6)
+    const core = text.slice(from, to)
+    return core.length < 8 ? [] : [core, core.replaceAll('+', '-').replaceAll('/', '_')]
+  })
+
+const escaped = (text: string): string => JSON.stringify(text).slice(1, -1)
+
+/** The forms in which a secret may occur in a row. */
+const formsOf = (secret: string): string[] => {
+  const percent = encodeURIComponent(secret)
+  const forms = [
+    secret,
+    percent,
+    percent.replaceAll(/%[0-9A-F]{2}/g, (code) => code.toLowerCase()),
+    percent.replaceAll('%20', '+'),
+    ...base64Forms(Buffer.from(secret)),
+  ]
+  // PostgreSQL writes bytes, such as the output of a command, in hexadecimal.
+  const inBytes = forms.map((form) => Buffer.from(form).toString('hex'))
+  return [...forms, ...inBytes].flatMap((form) => [form, escaped(form), escaped(escaped(form))])
+}
+
+/** A value of type bytea. */
+const bytesText = /^\\x(?:[0-9a-f]{2})*$/
+
+const leastSecret = 8
+const hitsNamed = 1_000
+
+/** A value that was found in a row and removed. */
+export interface Hit {
+  table: string
+  id: string
+  column: string
+}
+
+export interface Redaction {
+  /** Whether a value occurs in bytes that cannot be changed, such as those of an image. */
+  heldIn: (bytes: Buffer) => boolean
+  /** The bytes of the longest form of a value: one may begin in a piece and end in the next. */
+  longest: number
+  /**
+   * Rows of a table, whole lines, without secrets, as bytes. `keyed`: whether they have keys below
+   * their columns, which may name a secret.
+   */
+  lines(table: string, text: string, keyed: boolean): Buffer
+  /** The first hits with their place, and the number of all hits. */
+  hits: Hit[]
+  count: number
+}
+
+const anyOf = (forms: readonly string[]): RegExp | undefined =>
+  forms.length === 0
+    ? undefined
+    : new RegExp(
+        [...new Set(forms)]
+          .toSorted((a, b) => b.length - a.length)
+          .map((form) => form.replace(/[\\^$.*+?()[\]{}|/-]/g, '\\$&'))
+          .join('|'),
+        'g',
+      )
+
+const found = (pattern: RegExp | undefined, text: string): boolean => {
+  if (pattern === undefined) return false
+  pattern.lastIndex = 0
+  return pattern.test(text)
+}
+
+/** Redacts rows by the values that this installation holds as secrets. */
+export const openRedaction = (secrets: readonly string[]): Redaction => {
+  const forms = secrets.filter((text) => text.length >= leastSecret).flatMap(formsOf)
+  const inTexts = anyOf(forms)
+  /** In the form of a row. Each match is checked again in the texts themselves. */
+  const inRows = anyOf(forms.map(escaped))
+
+  /** In UTF-8. */
+  const inLines = openAnyOf([...new Set(forms.map(escaped))].map((form) => Buffer.from(form)))
+  const held = openAnyOf([...new Set(forms)].map((form) => Buffer.from(form)))
+  /** Each byte as one character. */
+  const formsInBytes = forms.map((form) => Buffer.from(form).toString('latin1'))
+  const inBytes = anyOf(formsInBytes)
+  const longest = Math.max(0, ...formsInBytes.map((form) => form.length))
+
+  /** Bytes as PostgreSQL writes them stay bytes. */
+  const withoutInBytes = (value: string): string => {
+    const text = Buffer.from(value.slice(2), 'hex').toString('latin1')
+    return `\\x${Buffer.from(text.replace(inBytes ?? '', gone), 'latin1').toString('hex')}`
+  }
+
+  /** Texts and member names without the values; a number that equals one becomes null. */
+  const without = (value: unknown, hit: () => void): unknown => {
+    if (typeof value === 'string') {
+      if (inTexts === undefined || !found(inTexts, value)) return value
+      hit()
+      return bytesText.test(value) ? withoutInBytes(value) : value.replace(inTexts, gone)
+    }
+    if (Array.isArray(value)) return value.map((item: unknown) => without(item, hit))
+    if (json.isRawJSON(value) && found(inTexts, (value as { rawJSON: string }).rawJSON)) {
+      hit()
+      return null
+    }
+    if (!isFields(value)) return value
+    return Object.fromEntries(
+      Object.entries(value).map(([key, item]) => [without(key, hit) as string, without(item, hit)]),
+    )
+  }
+
+  const withoutValues = (table: string, line: string): string => {
+    const row = parsed(line)
+    const id = typeof row['id'] === 'string' ? (without(row['id'], () => undefined) as string) : ''
+    const kept = Object.entries(row).map(([column, value]) => {
+      let any = false
+      const rest = without(value, () => {
+        any = true
+      })
+      if (any) {
+        redaction.count += 1
+        if (redaction.hits.length < hitsNamed) redaction.hits.push({ table, id, column })
+      }
+      return [column, rest]
+    })
+    return JSON.stringify(Object.fromEntries(kept))
+  }
+
+  const oneLine = (table: string, line: string, keyed: boolean): string => {
+    const text = found(inRows, line) ? withoutValues(table, line) : line
+    return (keyed && mayHold.test(text) ? JSON.stringify(walked(parsed(text))) : text).replace(
+      references,
+      gone,
+    )
+  }
+
+  const redaction: Redaction = {
+    hits: [],
+    count: 0,
+    heldIn: held,
+    longest,
+    lines: (table, text, keyed) => {
+      const bytes = Buffer.from(text)
+      if (!(keyed && mayHold.test(text)) && !mayRefer(text) && !inLines(bytes)) return bytes
+      return Buffer.from(
+        text
+          .split('\n')
+          .map((line) => (line === '' ? line : oneLine(table, line, keyed)))
+          .join('\n'),
+      )
+    },
+  }
+  return redaction
+}

@@ -1,0 +1,218 @@
+import { randomUUID } from 'node:crypto'
+import { mkdir, readdir, rename, rm } from 'node:fs/promises'
+import { hostname } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { z } from 'zod'
+import { emptyTables } from '../../../db/empty-tables.ts'
+import { join as joined, raw, sql, type Db } from '../../../db/sql.ts'
+import type { Engine } from '../../../engine.ts'
+import { route, type Route } from '../../../http/route.ts'
+import type { OperationKind } from '../../../operations/kind.ts'
+import { requestCancel } from '../../../operations/records.ts'
+import { poll } from '../../../pacing/poll.ts'
+import { Refusal, unacceptable } from '../../../refusal.ts'
+import { recordAudit } from '../../audit-events/store.ts'
+import { ensureInstance, readSystemInstance } from '../store.ts'
+import { counted, type Contents } from './manifest.ts'
+import { readArchive } from './store.ts'
+
+export interface ResetParts {
+  ownDb: Db
+  engine: Pick<Engine, 'cancel' | 'removeWorkflows'>
+  /** Every kind of operation. */
+  kinds: readonly OperationKind[]
+  /** Folders below a root whose files belong to records. */
+  files: readonly { root: string; folders: readonly string[] }[]
+}
+
+const stopWithinMs = 20_000
+const lookEveryMs = 250
+const openNamed = 100
+/** The answer waits this long for the removal of workflows, which goes on after it. */
+const workflowsWithinMs = 5_000
+
+const OpenRow = z.object({ kind: z.string(), id: z.string(), status: z.string() })
+type Open = z.output<typeof OpenRow>
+
+const openWork = (db: Db, kinds: readonly OperationKind[]): Promise<Open[]> =>
+  db.many(
+    OpenRow,
+    sql`${joined(
+      kinds.map(
+        ({ name, table, columns, states }) =>
+          sql`select ${name} as kind, ${raw(columns?.id ?? 'id')}::text as id, status from ${raw(table)}
+            where status = any(${[states.accepted, states.running]}::text[])`,
+      ),
+      ' union all ',
+    )} order by 1, 2 limit ${openNamed}`,
+  )
+
+const refuseOpen = (open: readonly Open[]): never => {
+  throw new Refusal(
+    'conflict',
+    `${String(open.length)} operations are open; wait for their end, or reset with ?stop=true, which cancels them`,
+    {
+      details: open.map(({ kind, id, status }) => ({ path: `${kind}/${id}`, message: `is ${status}` })),
+      retryAfterSeconds: 5,
+    },
+  )
+}
+
+const Machine = z.object({ id: z.string(), name: z.string(), provider: z.string(), status: z.string() })
+
+/**
+ * Refuses while machines at providers may cost money: without their records nothing would destroy
+ * them. A reset destroys none, as it would take minutes and may fail half-way.
+ */
+const refuseMachines = async (db: Db): Promise<void> => {
+  const machines = await db.many(
+    Machine,
+    sql`select id, name, provider, status from cloud_instances
+      where status <> 'destroyed' and not machine_gone order by created_at, id limit ${openNamed}`,
+  )
+  if (machines.length === 0) return
+  throw new Refusal(
+    'conflict',
+    `${String(machines.length)} machines at providers may cost money; destroy them first ` +
+      '(POST /cloud-instances/{id}/destroy/), also with ?stop=true',
+    {
+      details: machines.map(({ id, name, provider, status }) => ({
+        path: `cloud-instance/${id}`,
+        message: `${name} at ${provider} is ${status}`,
+      })),
+    },
+  )
+}
+
+/** Cancels the open operations and waits for their end. */
+const stopWork = async ({ ownDb, engine, kinds }: ResetParts, actorId: string): Promise<void> => {
+  let open: Open[] = []
+  const cancelOpen = async (): Promise<true | undefined> => {
+    open = await openWork(ownDb, kinds)
+    if (open.length === 0) return true
+    for (const { kind: name, id } of open) {
+      const kind = kinds.find((one) => one.name === name)
+      if (kind === undefined) continue
+      const found = await requestCancel(ownDb, kind, id, { actorId, reason: 'factory reset' })
+      if (found !== undefined) await engine.cancel(kind, id, found.generation)
+    }
+    return undefined
+  }
+  const over = await poll(cancelOpen, { everyMs: lookEveryMs, deadlineMs: stopWithinMs })
+  if (over === undefined) refuseOpen(open)
+}
+
+const Head = z.object({ number: z.number(), eventId: z.string(), seal: z.string() })
+
+/**
+ * Empties the records in one transaction and begins a new chain, which names the head of the old.
+ * @throws Refusal 409 for an operation that was accepted since the last look: the locks prevent any
+ *   later acceptance
+ */
+const emptyRecords = (parts: ResetParts, actor: { id: string; type: string }): Promise<Contents> =>
+  parts.ownDb.transaction(async (tx) => {
+    const { contents } = await readArchive(tx, 'default')
+    const head = await tx.maybe(Head, sql`select number, event_id, seal from audit_head`)
+    for (const table of new Set(parts.kinds.map((kind) => kind.table)))
+      await tx.run(sql`lock table ${raw(table)} in access exclusive mode`)
+    const open = await openWork(tx, parts.kinds)
+    if (open.length > 0) refuseOpen(open)
+    await refuseMachines(tx)
+    await emptyTables(tx)
+    await ensureInstance(tx, hostname())
+    await tx.run(sql`insert into instance_cleanups (id) values (${randomUUID()})`)
+    await recordAudit(tx, {
+      eventType: 'instance.reset',
+      actorId: actor.id,
+      actorType: actor.type,
+      outcome: 'succeeded',
+      summary: 'factory reset; the chain of audit records begins anew',
+      metadata: head === undefined ? {} : { previousHead: head },
+    })
+    return contents ?? (Object.fromEntries(Object.keys(counted).map((name) => [name, 0])) as Contents)
+  })
+
+const Pending = z.object({ id: z.string(), requestedAt: z.string() })
+
+const pendingResets = (db: Db) =>
+  db.many(Pending, sql`select id, requested_at from instance_cleanups order by requested_at, id`)
+
+/**
+ * Removes the files of records that a reset has removed. These files are moved aside first, so that
+ * files created meanwhile stay.
+ */
+const removeFiles = async (id: string, { root, folders }: ResetParts['files'][number]): Promise<void> => {
+  const removed = join(root, 'removed')
+  for (const folder of folders) {
+    const aside = join(removed, id, folder)
+    await mkdir(aside, { recursive: true, mode: 0o700 })
+    for (const name of await readdir(join(root, folder)).catch(() => []))
+      await rename(join(root, folder, name), join(aside, name)).catch((error: unknown) => {
+        if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error
+      })
+  }
+  await rm(join(removed, id), { recursive: true, force: true })
+}
+
+/**
+ * Removes the files and the workflows of records that resets have removed. A reset is noted until
+ * both are gone, so the next start goes on with one that was killed.
+ * @returns the removal of the workflows, which goes on
+ */
+export const finishResets = async ({
+  ownDb,
+  engine,
+  files,
+}: Omit<ResetParts, 'kinds'>): Promise<{ workflows: Promise<void> }> => {
+  const pending = await pendingResets(ownDb)
+  for (const { id } of pending) for (const each of files) await removeFiles(id, each)
+  const workflows = async (): Promise<void> => {
+    for (const { id, requestedAt } of pending) {
+      await engine.removeWorkflows(requestedAt)
+      await ownDb.run(sql`delete from instance_cleanups where id = ${id}`)
+    }
+  }
+  return { workflows: workflows() }
+}
+
+const Body = z.strictObject({ confirm: z.string() }).optional()
+const Query = z.strictObject({ stop: z.enum(['true', 'false']).optional() })
+const Answer = z.strictObject({
+  restarting: z.literal(false),
+  removed: z.record(z.string(), z.int()),
+})
+
+export const resetRoutes = (parts: ResetParts): Route[] => [
+  route({
+    method: 'POST',
+    path: '/factory-reset/',
+    tag: 'instance',
+    summary: 'Empty the default instance: records, credentials and work directories; archives stay',
+    query: Query,
+    body: Body,
+    response: Answer,
+    status: 202,
+    refuses: [409],
+    audit: false,
+    handle: async ({ query, body, actor }) => {
+      const instance = await readSystemInstance(parts.ownDb)
+      if (body !== undefined && body.confirm !== instance?.name)
+        throw unacceptable([
+          {
+            path: 'confirm',
+            message: `must be the name of this instance, ${JSON.stringify(instance?.name)}`,
+          },
+        ])
+      await refuseMachines(parts.ownDb)
+      if (query.stop === 'true') await stopWork(parts, actor.id)
+      const removed = await emptyRecords(parts, actor)
+      const { workflows } = await finishResets(parts)
+      await Promise.race([
+        workflows.catch(() => undefined),
+        sleep(workflowsWithinMs, undefined, { ref: false }),
+      ])
+      return { restarting: false as const, removed }
+    },
+  }),
+]

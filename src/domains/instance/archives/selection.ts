@@ -1,0 +1,87 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Database } from '../../../db/pool.ts'
+import type { Selected } from '../../../db/selected.ts'
+import type { Selection as KernelSelection } from '../../../http/options.ts'
+import { missing } from '../../../refusal.ts'
+import { defaultId, readActive } from './store.ts'
+
+/** An activation by another process takes effect after at most this time. */
+const seenAfterMs = 400
+/** A look at an unresponsive database delays a read by at most this time. */
+const lookMs = 300
+
+/** Routes whose data is not in the records, so that no archive has it. */
+const outside = [
+  /^\/execution-runs\/\{runId\}\/activities\/\{activityId\}\/(logs|outputs|script)\//,
+  /^\/storages\/\{storageId\}\/(?!roots\/)/,
+  /^\/storage-downloads\/\{downloadId\}\/content\//,
+  /^\/console-sessions\/\{sessionId\}\/log\//,
+  /^\/environment-connections\/\{connectionId\}\/login\//,
+]
+const crate = '/execution-runs/{runId}/crate/'
+
+interface Opened {
+  id: string
+  schema: string
+  database: Database
+}
+
+/** The selection of the instance that the API reads. */
+export interface InstanceSelection {
+  /**
+   * For the kernel, at each request. While the database is unreachable, the last known selection.
+   */
+  select(): Promise<KernelSelection>
+  /** Whether changes are refused now, read from the record itself. */
+  activated(): Promise<boolean>
+  /** Discards the cached selection: the next request reads it again. */
+  changed(): void
+  [Symbol.asyncDispose](): Promise<void>
+}
+
+export const openSelection = ({ db, selected }: { db: Database; selected: Selected }): InstanceSelection => {
+  let opened: Opened | undefined
+  let lookedAt = Number.NEGATIVE_INFINITY
+  let looking: Promise<void> | undefined
+
+  const look = async (): Promise<void> => {
+    const active = await readActive(db)
+    lookedAt = performance.now()
+    if (active?.schema === opened?.schema) return
+    const before = opened
+    opened = active === undefined ? undefined : { ...active, database: db.archive(active.schema) }
+    // The reads of the previous archive end first.
+    before?.database[Symbol.asyncDispose]().catch(() => undefined)
+  }
+  const fresh = async (): Promise<void> => {
+    if (performance.now() - lookedAt < seenAfterMs) return
+    looking ??= look().finally(() => {
+      looking = undefined
+    })
+    await Promise.race([looking.catch(() => undefined), sleep(lookMs, undefined, { ref: false })])
+  }
+
+  return {
+    async select() {
+      await fresh()
+      const now = opened
+      if (now === undefined) return { id: defaultId, read: (_route, _search, work) => work() }
+      return {
+        id: now.id,
+        read: (template, search, work) => {
+          if (outside.some((form) => form.test(template)) || (template === crate && /data=/.test(search)))
+            throw missing('what is not in this archive:', template)
+          return selected.reading(now.schema, now.database, work)
+        },
+      }
+    },
+    activated: async () => (await readActive(db)) !== undefined,
+    changed: () => {
+      lookedAt = Number.NEGATIVE_INFINITY
+    },
+    async [Symbol.asyncDispose]() {
+      await looking?.catch(() => undefined)
+      await opened?.database[Symbol.asyncDispose]()
+    },
+  }
+}

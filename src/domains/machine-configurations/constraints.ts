@@ -1,0 +1,21 @@
+import type { ConstraintTexts } from '../../db/errors.ts'
+
+/** The meaning of violated constraints of this domain's tables for the caller. */
+export const machineConfigurationConstraints: ConstraintTexts = {
+  machine_configurations_pkey: {
+    path: 'id',
+    message: 'is taken by another machine configuration; choose another id',
+  },
+  machine_configurations_name: {
+    path: 'name',
+    message: 'is taken by another machine configuration; choose another name',
+  },
+  machine_configuration_versions_pkey: {
+    path: 'id',
+    message: 'is taken by another version; version ids are global',
+  },
+  machine_configuration_versions_number: {
+    path: 'version',
+    message: 'exists already in the machine configuration; versions never change, so add a higher one',
+  },
+}

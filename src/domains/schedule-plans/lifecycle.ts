@@ -1,0 +1,275 @@
+import { createHash } from 'node:crypto'
+import type { MeasuredDurations } from '../cloud/durations.ts'
+import type { PlannedResource } from './problem.ts'
+import type { LifecycleAction } from './schemas.ts'
+
+/** The members of an action with the times of its machine. */
+export type TimedAction = Pick<
+  LifecycleAction,
+  'capacityTargetId' | 'action' | 'earliestStart' | 'expectedDuration'
+>
+
+/** Steps from the request for a machine until it takes work, in their order, and its end. */
+const setup = ['provision', 'wait-for-ssh', 'configure', 'validate'] as const
+type Step = (typeof setup)[number] | 'stop'
+
+/**
+ * Seconds of each step, the key of a resource's metadata that overrides it, and the measured one.
+ */
+const steps: Readonly<
+  Record<Step, { seconds: number; key: string; measured: (of: MeasuredDurations) => number | undefined }>
+> = {
+  provision: { seconds: 40, key: 'terraformSeconds', measured: ({ provision }) => provision },
+  'wait-for-ssh': { seconds: 20, key: 'sshWaitSeconds', measured: ({ waitForSsh }) => waitForSsh },
+  configure: { seconds: 30, key: 'configurationSeconds', measured: ({ configure }) => configure },
+  // The time until a machine is ready holds its checks; then a run takes it.
+  validate: {
+    seconds: 5,
+    key: 'validationSeconds',
+    measured: ({ configure, pickUp }) => (configure === undefined ? undefined : (pickUp ?? 0)),
+  },
+  stop: { seconds: 20, key: 'stopSeconds', measured: ({ stop }) => stop },
+}
+
+const seconds = (value: unknown): number | undefined =>
+  typeof value === 'number' && value >= 0 && value < Infinity ? value : undefined
+
+/** The measured duration, else that of the resource's metadata, else the default. */
+const durationOf = (step: Step, resource: PlannedResource, measured: MeasuredDurations = {}): number => {
+  const { seconds: usual, key, measured: of } = steps[step]
+  return seconds(of(measured)) ?? seconds(resource.metadata?.[key]) ?? usual
+}
+
+/** Whether machines of a resource are made when a plan needs them. */
+export const isMadeOnDemand = ({ executionTarget, metadata }: PlannedResource): boolean =>
+  executionTarget === 'provisioned' && typeof metadata?.['capacityTargetId'] === 'string'
+
+const setupSeconds = (resource: PlannedResource, measured: MeasuredDurations | undefined): number =>
+  setup.reduce((sum, step) => sum + durationOf(step, resource, measured), 0)
+
+const isSetup = ({ action }: TimedAction): boolean => [...setup, 'start'].includes(action)
+
+/** By resource: seconds for which each task there holds its lane beside its runtime. */
+export type TaskOverheads = Readonly<Record<string, number>>
+
+/** The measured overheads of tasks on machines that are made on demand. */
+export const taskOverheads = (
+  resources: readonly PlannedResource[],
+  measured: ReadonlyMap<string, MeasuredDurations>,
+): TaskOverheads =>
+  Object.fromEntries(
+    resources.filter(isMadeOnDemand).flatMap(({ id }) => {
+      const perTask = measured.get(id)?.perTask
+      return perTask === undefined ? [] : [[id, perTask]]
+    }),
+  )
+
+/**
+ * The resources with the overheads of their tasks, as planner, simulator and validator count them.
+ */
+export const withOverheads = <R extends PlannedResource>(
+  resources: readonly R[],
+  overheads: TaskOverheads,
+): R[] =>
+  resources.map((resource) => {
+    const more = overheads[resource.id]
+    return more === undefined
+      ? resource
+      : { ...resource, containerOverheadSeconds: resource.containerOverheadSeconds + more }
+  })
+
+/** When the machine of a target is there by the actions of a plan; undefined where it has none. */
+const thereBy = (actions: readonly TimedAction[], targetId: string): number | undefined => {
+  const own = actions.filter((one) => one.capacityTargetId === targetId && isSetup(one))
+  return own.length === 0
+    ? undefined
+    : Math.max(...own.map(({ earliestStart, expectedDuration }) => earliestStart + expectedDuration))
+}
+
+/**
+ * By resource: the seconds from the start of a run at which a machine is there, by the plan's own
+ * actions, else where it is asked for at the start.
+ */
+export const availability = (
+  resources: readonly PlannedResource[],
+  measured: ReadonlyMap<string, MeasuredDurations>,
+  actions: readonly TimedAction[] = [],
+): Map<string, number> =>
+  new Map(
+    resources
+      .filter(isMadeOnDemand)
+      .map((resource) => [
+        resource.id,
+        thereBy(actions, resource.id) ?? setupSeconds(resource, measured.get(resource.id)),
+      ]),
+  )
+
+/** The money of one resource's machine, in the currency of the prices. */
+export interface CloudCost {
+  /** Of the time from the first start to the last finish; part of the tasks' own costs. */
+  compute: number
+  /** Of the machine's disk, as long as it exists. */
+  disk: number
+  /** Of the rest of the time in which the machine runs. */
+  idle: number
+  activeSeconds: number
+}
+
+export interface PlacedTask {
+  resourceId: string
+  startAt: number
+  finishAt: number
+}
+
+const monthSeconds = 730 * 3_600
+const usualIdleSeconds = 900
+
+const diskPrice = ({ metadata }: PlannedResource): number =>
+  ((seconds(metadata?.['diskPricePerGiBMonth']) ?? 0) * (seconds(metadata?.['diskSizeGiB']) ?? 0)) /
+  monthSeconds
+
+/** When a machine's end begins: by the policy of its target. */
+const endOf = (resource: PlannedResource, lastFinish: number, planFinish: number): number => {
+  const policy = resource.metadata?.['lifecyclePolicy']
+  if (policy === 'destroy-after-run') return planFinish
+  const idle = seconds(resource.metadata?.['idleSeconds']) ?? usualIdleSeconds
+  return policy === 'keep' ? planFinish + idle : lastFinish
+}
+
+const longestId = 255
+const actionId = (planId: string, targetId: string, action: string): string => {
+  const id = `${planId}-${targetId}-${action}`
+  if (id.length <= longestId) return id
+  const digest = createHash('sha256')
+    .update(JSON.stringify([planId, targetId]))
+    .digest('hex')
+    .slice(0, 32)
+  return `${planId.slice(0, 120)}-${digest}-${action}`
+}
+
+/** The actions around the tasks of one resource. */
+const actionsOf = (
+  planId: string,
+  resource: PlannedResource,
+  measured: MeasuredDurations | undefined,
+  { first, end }: { first: number; end: number },
+): LifecycleAction[] => {
+  const made: LifecycleAction[] = []
+  const add = (action: LifecycleAction['action'], earliestStart: number, expectedDuration: number): void => {
+    const before = made.at(-1)
+    made.push({
+      ...{ id: actionId(planId, resource.id, action), schedulePlanId: planId, capacityTargetId: resource.id },
+      ...{ action, earliestStart, expectedDuration },
+      ...(before === undefined ? {} : { dependsOn: [before.id] }),
+    })
+  }
+  let at = Math.max(0, first - setupSeconds(resource, measured))
+  for (const step of setup) {
+    const duration = durationOf(step, resource, measured)
+    add(step, at, duration)
+    at += duration
+  }
+  add('destroy', end, durationOf('stop', resource, measured))
+  return made
+}
+
+const ends: readonly string[] = ['stop', 'destroy']
+
+/** The money of one resource's machine by the actions of a plan. */
+const costOf = (
+  resource: PlannedResource,
+  actions: readonly TimedAction[],
+  { first, last, end }: { first: number; last: number; end: number },
+): CloudCost => {
+  const own = actions.filter(({ capacityTargetId }) => capacityTargetId === resource.id)
+  const provision = own.find(({ action }) => action === 'provision')
+  const asked = provision?.earliestStart ?? first
+  const running = asked + (provision?.expectedDuration ?? 0)
+  const gone = own.find(({ action }) => ends.includes(action))
+  const over = Math.max(last, end, gone?.earliestStart ?? 0) + (gone?.expectedDuration ?? 0)
+  const activeSeconds = last - first
+  return {
+    compute: activeSeconds * resource.pricePerSecond,
+    disk: (over - asked) * diskPrice(resource),
+    idle: Math.max(0, over - running - activeSeconds) * resource.pricePerSecond,
+    activeSeconds,
+  }
+}
+
+/**
+ * The lifecycle of the machines that a plan uses: the actions around its tasks (the author's own,
+ * where a document brings some for the target) and what the machines cost beside the tasks.
+ * `cost`: the sum of idle time and disks, which the tasks' costs do not hold.
+ */
+export interface Lifecycle {
+  actions: LifecycleAction[]
+  cloudCost: Record<string, CloudCost>
+  overheads: TaskOverheads
+  cost: number
+}
+
+/** The lifecycle of a plan's machines; `tasks` by position of their activities. */
+export const lifecycleOf = (
+  planId: string,
+  given: {
+    resources: readonly PlannedResource[]
+    measured: ReadonlyMap<string, MeasuredDurations>
+    tasks: readonly PlacedTask[]
+    actions?: readonly LifecycleAction[] | undefined
+  },
+): Lifecycle => {
+  const actions = [...(given.actions ?? [])]
+  const cloudCost: Record<string, CloudCost> = {}
+  const planFinish = Math.max(0, ...given.tasks.map(({ finishAt }) => finishAt))
+  let cost = 0
+  for (const resource of given.resources.filter(isMadeOnDemand)) {
+    const own = given.tasks.filter(({ resourceId }) => resourceId === resource.id)
+    if (own.length === 0) continue
+    const first = Math.min(...own.map(({ startAt }) => startAt))
+    const last = Math.max(...own.map(({ finishAt }) => finishAt))
+    const end = endOf(resource, last, planFinish)
+    if (!actions.some(({ capacityTargetId }) => capacityTargetId === resource.id))
+      actions.push(...actionsOf(planId, resource, given.measured.get(resource.id), { first, end }))
+    const of = costOf(resource, actions, { first, last, end })
+    cloudCost[resource.id] = of
+    cost += of.idle + of.disk
+  }
+  const overheads = taskOverheads(
+    given.resources.filter(({ id }) => cloudCost[id] !== undefined),
+    given.measured,
+  )
+  return { actions, cloudCost, overheads, cost }
+}
+
+/** The members of a plan that its machines change: the predicted cost, its actions and metadata. */
+export const withLifecycle = <P extends { cost: number; failure?: string | undefined }>(
+  prediction: P,
+  lifecycle: Lifecycle,
+  metadata: Record<string, unknown> | undefined,
+) => ({
+  predicted:
+    prediction.failure === undefined ? { ...prediction, cost: prediction.cost + lifecycle.cost } : prediction,
+  ...lifecycleMembers(lifecycle, metadata),
+})
+
+/**
+ * The actions of a plan, and its metadata with `cloudCost` and `taskOverheadSeconds` by resource.
+ */
+export const lifecycleMembers = (
+  lifecycle: (Pick<Lifecycle, 'actions' | 'cloudCost'> & { overheads?: TaskOverheads }) | undefined,
+  metadata: Record<string, unknown> | undefined,
+): { lifecycleActions: LifecycleAction[] | undefined; metadata: Record<string, unknown> | undefined } => {
+  const { actions = [], cloudCost = {}, overheads = {} } = lifecycle ?? {}
+  const { taskOverheadSeconds: _, ...others } = metadata ?? {}
+  return {
+    lifecycleActions: actions.length === 0 ? undefined : actions,
+    metadata:
+      Object.keys(cloudCost).length === 0
+        ? metadata
+        : {
+            ...others,
+            cloudCost,
+            ...(Object.keys(overheads).length === 0 ? {} : { taskOverheadSeconds: overheads }),
+          },
+  }
+}

@@ -1,0 +1,269 @@
+import { createHash } from 'node:crypto'
+import { once } from 'node:events'
+import { Readable } from 'node:stream'
+import { pack, type Pack } from 'tar-stream'
+import type { Db } from '../../db/sql.ts'
+import { StorageError, type SmallFile, type StorageDriver } from '../../drivers/storage/contract.ts'
+import {
+  isText,
+  nameOf,
+  quotedPath,
+  textOf,
+  type ByteName,
+  type StoragePath,
+} from '../../drivers/storage/paths.ts'
+import { discardEarlier, uploadOf } from './copy.ts'
+import { gzipped } from './gzip.ts'
+import {
+  archiveAttempt,
+  archivedEntries,
+  markDone,
+  recordArchive,
+  type JobEntry,
+  type StorageJob,
+} from './job-store.ts'
+import { contentsOf, packsOf } from './packs.ts'
+import { openJobProgress } from './progress.ts'
+import { entryAt, type Ends } from './send.ts'
+
+/** The path of a directory's archive; undefined where the directory has no name. */
+export const archivePath = (path: StoragePath): StoragePath | undefined => {
+  const name = path.at(-1)
+  return name === undefined ? undefined : [...path.slice(0, -1), (name + nameOf('.tar.gz')) as ByteName]
+}
+
+/** Omits owners, modes and the path above the directory: equal files yield equal bytes. */
+const headerOf = (
+  path: StoragePath,
+  type: JobEntry['type'],
+  modifiedAt: number,
+  size: number,
+): Parameters<Pack['entry']>[0] => {
+  const name = path.join('/') as ByteName
+  if (!isText(name))
+    throw new StorageError(
+      'name',
+      `${quotedPath(path)} is not UTF-8, and an archive cannot hold that name; rename it`,
+    )
+  return {
+    ...{ name: type === 'directory' ? `${textOf(name)}/` : textOf(name), type, size },
+    ...{ mode: type === 'directory' ? 0o755 : 0o644, uid: 0, gid: 0, uname: '', gname: '' },
+    mtime: new Date(Math.floor(modifiedAt / 1_000) * 1_000),
+  }
+}
+
+/** Begins the entry of a file. `done` settles once all its bytes are packed, or with its error. */
+const begunEntry = (tar: Pack, header: ReturnType<typeof headerOf>) => {
+  const { promise: done, resolve, reject } = Promise.withResolvers<undefined>()
+  // The promise may reject before it is awaited.
+  done.catch(() => undefined)
+  const sink = tar.entry(header, (error) => (error == null ? resolve(undefined) : reject(error)))
+  // `done` reports the error.
+  sink.on('error', () => undefined)
+  return { sink, done }
+}
+
+/** Adds one file to the archive, with exactly the number of bytes in its header. */
+const addFile = async (
+  tar: Pack,
+  source: StorageDriver,
+  from: StoragePath,
+  name: StoragePath,
+  counted: (bytes: number) => void,
+  signal: AbortSignal,
+) => {
+  const { entry, stream } = await source.read(from, { signal })
+  const { sizeBytes = 0, modifiedAt = 0, etag } = entry
+  const changed = (): StorageError =>
+    new StorageError(
+      'changed',
+      `${quotedPath(from)} was written to while it was packed; retry when nothing writes to it`,
+    )
+  try {
+    const { sink, done } = begunEntry(tar, headerOf(name, 'file', modifiedAt, sizeBytes))
+    let size = 0
+    for await (const bytes of stream as AsyncIterable<Buffer>) {
+      signal.throwIfAborted()
+      size += bytes.length
+      if (size > sizeBytes) throw changed()
+      counted(bytes.length)
+      if (!sink.write(bytes)) await Promise.race([once(sink, 'drain'), done])
+    }
+    if (size !== sizeBytes || (await source.stat(from, { signal })).etag !== etag) throw changed()
+    sink.end(undefined)
+    await done
+  } finally {
+    stream.destroy()
+  }
+}
+
+/** Adds a file whose bytes are here. */
+const addSmall = async (
+  tar: Pack,
+  name: StoragePath,
+  { bytes, modifiedAt = 0 }: SmallFile,
+): Promise<void> => {
+  const { sink, done } = begunEntry(tar, headerOf(name, 'file', modifiedAt, bytes.length))
+  sink.end(bytes)
+  await done
+}
+
+/** The number of entries whose small files are read together. */
+const windowSize = 240
+
+interface Item {
+  entry: JobEntry
+  /** Its bytes, where it was read with others. */
+  small?: SmallFile | undefined
+}
+
+const itemsOf = async (
+  source: StorageDriver,
+  { path }: StorageJob,
+  entries: readonly JobEntry[],
+  signal: AbortSignal,
+): Promise<Item[]> => {
+  const read = new Map<JobEntry, SmallFile>()
+  for (const pack of packsOf(entries).packs) {
+    const byName = new Map(pack.entries.map((entry) => [entry.path.at(-1)!, entry]))
+    try {
+      const from = [...path, ...pack.folder]
+      for (const file of await contentsOf(source, [...byName.keys()], { from, signal }))
+        read.set(byName.get(file.name)!, file)
+    } catch (error) {
+      signal.throwIfAborted()
+      // Alone each is read again, and the job gets the reason.
+      if (!(error instanceof StorageError)) throw error
+    }
+  }
+  return entries.map((entry) => ({ entry, small: read.get(entry) }))
+}
+
+/** The entries of an archive in order. Small files are read together, and ahead of their turn. */
+async function* itemsAhead(
+  db: Db,
+  job: StorageJob,
+  source: StorageDriver,
+  signal: AbortSignal,
+): AsyncGenerator<Item> {
+  let entries: JobEntry[] = []
+  let ahead: Promise<Item[]> = Promise.resolve([])
+  const readOn = (): Promise<Item[]> => {
+    const before = ahead
+    ahead = itemsOf(source, job, entries, signal)
+    // It may fail before it is awaited.
+    ahead.catch(() => undefined)
+    entries = []
+    return before
+  }
+  for await (const entry of archivedEntries(db, job.id)) {
+    entries.push(entry)
+    if (entries.length === windowSize) yield* await readOn()
+  }
+  yield* await readOn()
+  yield* await ahead
+}
+
+const fill = async (
+  tar: Pack,
+  db: Db,
+  job: StorageJob,
+  source: StorageDriver,
+  progress: { entries: number; bytes: number },
+  signal: AbortSignal,
+) => {
+  const top = job.path.at(-1) ?? nameOf('data')
+  const counted = (bytes: number): void => {
+    progress.bytes += bytes
+  }
+  for await (const { entry, small } of itemsAhead(db, job, source, signal)) {
+    signal.throwIfAborted()
+    const [from, name] = [
+      [...job.path, ...entry.path],
+      [top, ...entry.path],
+    ]
+    if (entry.type !== 'file') tar.entry(headerOf(name, 'directory', entry.modifiedAt ?? 0, 0))
+    else if (small === undefined) await addFile(tar, source, from, name, counted, signal)
+    else {
+      await addSmall(tar, name, small)
+      counted(small.bytes.length)
+    }
+    progress.entries += 1
+  }
+  tar.finalize()
+}
+
+/** The bytes of the archive. The stream fails with the first error. */
+const packed = (
+  db: Db,
+  job: StorageJob,
+  source: StorageDriver,
+  progress: { entries: number; bytes: number },
+  signal: AbortSignal,
+): Readable => {
+  const tar = pack()
+  // Errors surface through the archive. On the tar itself they are a second event.
+  tar.on('error', () => undefined)
+  const archive = Readable.from(gzipped(tar as AsyncIterable<Uint8Array>), { objectMode: false })
+  const stop = new AbortController()
+  archive.once('close', () => {
+    stop.abort(new Error('the archive is not wanted any more'))
+    tar.destroy()
+  })
+  fill(tar, db, job, source, progress, AbortSignal.any([signal, stop.signal])).catch((error: unknown) =>
+    tar.destroy(error as Error),
+  )
+  return archive
+}
+
+const digestOf = async (stream: Readable): Promise<string> => {
+  const hash = createHash('sha256')
+  for await (const bytes of stream as AsyncIterable<Buffer>) hash.update(bytes)
+  return hash.digest('hex')
+}
+
+/**
+ * Packs a directory whose entries are listed, and stores the archive beside it. An interrupted
+ * attempt starts again from the beginning.
+ */
+export const writeArchive = async (
+  db: Db,
+  job: StorageJob,
+  { source, target }: Ends,
+  signal: AbortSignal,
+): Promise<void> => {
+  const { id, destinationPath: to, onConflict } = job
+  const found = await archiveAttempt(db, id)
+  // The archive is recorded already, and only the answer was lost.
+  if (found === undefined) return
+  const { entry, totalEntries, totalBytes } = found
+  const begin = { entries: 0, bytes: 0 }
+  using progress = openJobProgress(db, id, { phase: 'packing', ...begin, totalEntries, totalBytes })
+  await discardEarlier(job, { target }, entry, signal)
+  const there =
+    entry.attempt > 1 || onConflict === 'skip-equal' ? await entryAt(target, to, signal) : undefined
+  let isThere = false
+  if (there?.type === 'file' && onConflict !== 'overwrite') {
+    const [ours, theirs] = [
+      await digestOf(packed(db, job, source, { ...begin }, signal)),
+      await target.digest(to, { signal }),
+    ]
+    isThere = ours === theirs
+    if (!isThere)
+      throw new StorageError(
+        'exists',
+        `${quotedPath(to)} is there already with other bytes; remove it, or overwrite it`,
+      )
+  }
+  if (!isThere) {
+    const upload = uploadOf(job, entry, entry.attempt)
+    await target.write(to, packed(db, job, source, progress.live, signal), {
+      overwrite: onConflict === 'overwrite',
+      part: { upload, offset: 0, last: true },
+      signal,
+    })
+  }
+  const { sizeBytes = 0 } = await target.stat(to, { signal })
+  await markDone(db, id, [entry.position])
+  await recordArchive(db, id, totalEntries, sizeBytes)
+}

@@ -1,0 +1,90 @@
+import type { Entry, StorageDriver } from '../../drivers/storage/contract.ts'
+import { textOf, type StoragePath } from '../../drivers/storage/paths.ts'
+import { HttpRefusal } from '../../http/errors.ts'
+import { Reply } from '../../http/route.ts'
+import { refusing } from './errors.ts'
+
+export interface ByteRange {
+  offset: number
+  length: number
+}
+
+/**
+ * The one range of a file's `Range` header (RFC 9110, 14.2). Undefined: the whole file, also for
+ * several ranges or an invalid header. `none`: no byte of it.
+ */
+export const rangeOf = (header: string | undefined, sizeBytes: number): ByteRange | 'none' | undefined => {
+  const [, first = '', last = ''] =
+    /^\s*bytes\s*=\s*(\d{0,15})\s*-\s*(\d{0,15})\s*$/i.exec(header ?? '') ?? []
+  if (first === '' && last === '') return undefined
+  if (first === '') {
+    const length = Math.min(Number(last), sizeBytes)
+    return length === 0 ? 'none' : { offset: sizeBytes - length, length }
+  }
+  const offset = Number(first)
+  if (last !== '' && Number(last) < offset) return undefined
+  if (offset >= sizeBytes) return 'none'
+  return { offset, length: (last === '' ? sizeBytes : Math.min(Number(last) + 1, sizeBytes)) - offset }
+}
+
+/**
+ * Whether a client's partial copy is of this version. Only a strong tag, or exactly the same date,
+ * proves it.
+ */
+const isSame = (ifRange: string | undefined, { etag, modifiedAt }: Entry): boolean => {
+  if (ifRange === undefined) return true
+  const value = ifRange.trim()
+  if (value.startsWith('"')) return value === etag
+  return modifiedAt !== undefined && value === new Date(modifiedAt).toUTCString()
+}
+
+/**
+ * `attachment` with a name that cannot inject headers: ASCII for old clients, and the whole name
+ * percent-encoded.
+ */
+export const dispositionOf = (name: string): string => {
+  const plain = name.replace(/[^\w. -]/g, '_').slice(0, 200)
+  const encoded = encodeURIComponent(name.toWellFormed()).replace(
+    /['()*]/g,
+    (letter) => `%${letter.charCodeAt(0).toString(16).toUpperCase()}`,
+  )
+  return `attachment; filename="${plain}"; filename*=UTF-8''${encoded}`
+}
+
+/** Bytes of a file as an answer: all, or the one requested range. */
+export const contentReply = async (
+  driver: StorageDriver,
+  path: StoragePath,
+  { headers, signal }: { headers: Readonly<Record<string, string | undefined>>; signal: AbortSignal },
+): Promise<Reply> =>
+  refusing('query', async () => {
+    const facts = await driver.stat(path, { signal })
+    const sizeBytes = facts.sizeBytes ?? 0
+    const range = isSame(headers['if-range'], facts) ? rangeOf(headers['range'], sizeBytes) : undefined
+    if (range === 'none')
+      throw new HttpRefusal(
+        'invalid',
+        `the file has ${sizeBytes} bytes, and none of them are in the range that was asked for`,
+        { 'Content-Range': `bytes */${sizeBytes}` },
+        416,
+      )
+    const { entry, stream } = await driver.read(path, { ...range, signal })
+    const { offset, length } = range ?? { offset: 0, length: entry.sizeBytes ?? 0 }
+    return new Reply({
+      stream,
+      status: range === undefined ? 200 : 206,
+      headers: {
+        'content-length': String(length),
+        'content-disposition': dispositionOf(textOf(entry.name)),
+        'accept-ranges': 'bytes',
+        'cache-control': 'private, no-cache',
+        ...(entry.etag === undefined ? {} : { etag: entry.etag }),
+        ...(entry.modifiedAt === undefined
+          ? {}
+          : { 'last-modified': new Date(entry.modifiedAt).toUTCString() }),
+        ...(range === undefined
+          ? {}
+          : { 'content-range': `bytes ${offset}-${offset + length - 1}/${sizeBytes}` }),
+      },
+    })
+  })

@@ -1,0 +1,123 @@
+import { randomUUID } from 'node:crypto'
+import { z } from 'zod'
+import type { Db } from '../../db/sql.ts'
+import { arraySizes, countBound, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
+import { Reply, route, type Route } from '../../http/route.ts'
+import { Refusal, unacceptable } from '../../refusal.ts'
+import { readStorage } from '../environments/storages.ts'
+import { contentReply } from './content.ts'
+import { refusing } from './errors.ts'
+import type { Storages } from './open.ts'
+import { DownloadRun, NewDownload } from './schemas.ts'
+import { addDownload, countDownloads, listDownloads, readDownload, type Download } from './store.ts'
+import { downloadView, pathOf, shown } from './view.ts'
+
+/** The life of a URL that reads a file without a login. */
+const urlSeconds = 900
+
+/** Files prepared for download, and their bytes. */
+export const downloadRoutes = ({ db, storages }: { db: Db; storages: Storages }): Route[] => {
+  /** Adds a URL where the storage can make one. A storage that is unreachable now makes none. */
+  const answer = async (download: Download): Promise<z.output<typeof DownloadRun>> => {
+    if (download.status !== 'ready') return downloadView(download)
+    try {
+      const { driver } = await storages.open(download.storageId)
+      return downloadView(
+        download,
+        driver.capabilities.presigns ? await driver.presign(download.path, urlSeconds) : undefined,
+      )
+    } catch {
+      return downloadView(download)
+    }
+  }
+
+  return [
+    route({
+      method: 'POST',
+      path: '/storages/{storageId}/downloads/',
+      tag: 'storages',
+      summary: 'Prepare a file for download; its bytes are read when they are fetched',
+      body: NewDownload,
+      response: DownloadRun,
+      status: 201,
+      refuses: [503],
+      audit: {
+        eventType: 'storage.download.created',
+        summary: ({ params }) => `download of storage ${params['storageId'] ?? ''} prepared`,
+      },
+      handle: async ({ params, body, signal }) => {
+        const { facts, driver } = await storages.open(params.storageId)
+        const path = await pathOf(body, facts, 'body', true)
+        const entry = await refusing('body', () => driver.stat(path, { signal }))
+        if (entry.type !== 'file')
+          throw unacceptable([
+            {
+              path: 'path',
+              message:
+                `${JSON.stringify(shown(path))} is ` +
+                `${entry.type === 'special' ? 'a device, a FIFO or a socket' : `a ${entry.type}`}, not a file`,
+            },
+          ])
+        const id = body.id === undefined || body.id === '' ? `download-${randomUUID()}` : body.id
+        const download = await addDownload(db, {
+          id,
+          storageId: facts.id,
+          path,
+          sizeBytes: entry.sizeBytes ?? 0,
+        })
+        return new Reply({
+          body: await answer(download),
+          headers: { location: `/storage-downloads/${encodeURIComponent(id)}/` },
+        })
+      },
+    }),
+    route({
+      method: 'GET',
+      path: '/storages/{storageId}/downloads/',
+      tag: 'storages',
+      summary: 'Downloads, copies and archives of a storage, newest first',
+      query: z.strictObject(pageQuery),
+      response: z.array(DownloadRun),
+      handle: async ({ params, query, target }) => {
+        await readStorage(db, params.storageId)
+        const page = pageOf(query, arraySizes)
+        const rows = await listDownloads(db, params.storageId, page)
+        return pagedArray(
+          rows.map((row) => downloadView(row)),
+          { page, total: await countDownloads(db, params.storageId, countBound), target },
+        )
+      },
+    }),
+    route({
+      method: 'GET',
+      path: '/storage-downloads/{downloadId}/',
+      tag: 'storages',
+      summary: 'One download, copy or archive',
+      response: DownloadRun,
+      handle: async ({ params }) => answer(await readDownload(db, params.downloadId)),
+    }),
+    route({
+      method: 'GET',
+      path: '/storage-downloads/{downloadId}/content/',
+      tag: 'storages',
+      summary: 'The bytes of a file as they are now; all, or one range',
+      raw: ['application/octet-stream'],
+      streams: true,
+      alsoStatus: [206],
+      refuses: [409, 416, 422, 503],
+      handle: async ({ params, headers, signal }) => {
+        const download = await readDownload(db, params.downloadId)
+        if (download.status !== 'ready')
+          throw new Refusal(
+            'conflict',
+            `the download is ${download.status}; its content can be read once it is ready`,
+            {
+              extra: { state: download.status },
+            },
+          )
+        const { driver } = await storages.open(download.storageId)
+        return contentReply(driver, download.path, { headers, signal })
+      },
+    }),
+  ]
+}

@@ -1,0 +1,165 @@
+import { z } from 'zod'
+import type { Db } from '../../db/sql.ts'
+import { Reply, route, type Route } from '../../http/route.ts'
+import { markGone, versionsAt } from '../artifacts/store.ts'
+import { refusing } from './errors.ts'
+import type { Storages } from './open.ts'
+import type { PromotedData } from './promoted.ts'
+import {
+  Checksum,
+  EntriesQuery,
+  FileEntry,
+  Listing,
+  PathOnly,
+  PathQuery,
+  Uploaded,
+  UploadQuery,
+} from './schemas.ts'
+import { largestUpload, takeUpload } from './upload.ts'
+import { cursorOf, entryView, pathOf, readCursor, uriOf } from './view.ts'
+import { shownPath } from '../../drivers/storage/paths.ts'
+
+const usualPage = 100
+const largestPage = 500
+
+/** Directories and entries of storages. */
+export const entryRoutes = ({
+  db,
+  storages,
+  promoted,
+}: {
+  db: Db
+  storages: Storages
+  promoted: PromotedData
+}): Route[] => {
+  const stat = async (
+    storageId: string,
+    query: { path?: string | undefined; pathBytes?: string | undefined },
+    signal: AbortSignal,
+  ) => {
+    const { facts, driver } = await storages.open(storageId)
+    const path = await pathOf(query, facts, 'query', true)
+    const entry = entryView(facts.id, path, await refusing('query', () => driver.stat(path, { signal })))
+    const uri = uriOf(facts.id, path)
+    const [artifacts, data] =
+      entry.type === 'symlink' ? [[], []] : [await versionsAt(db, uri), await promoted.at(db, uri)]
+    const promotedAs = [
+      ...data.map((id) => ({ kind: 'data' as const, id })),
+      ...artifacts.map((id) => ({ kind: 'artifact' as const, id })),
+    ]
+    return promotedAs.length === 0 ? entry : { ...entry, promotedAs }
+  }
+  const statRoute = (name: 'stat' | 'entry', summary: string): Route =>
+    route({
+      method: 'GET',
+      path: `/storages/{storageId}/${name}/`,
+      tag: 'storages',
+      summary,
+      query: z.strictObject(PathQuery),
+      response: FileEntry,
+      refuses: [422, 503],
+      handle: ({ params, query, signal }) => stat(params.storageId, query, signal),
+    })
+
+  return [
+    route({
+      method: 'GET',
+      path: '/storages/{storageId}/entries/',
+      tag: 'storages',
+      summary: 'One level of a directory, page by page; above the roots, the way to them',
+      query: EntriesQuery,
+      response: Listing,
+      refuses: [422, 503],
+      handle: async ({ params, query, signal }) => {
+        const { facts, driver } = await storages.open(params.storageId)
+        const path = await pathOf(query, facts, 'query', false)
+        const asked = query.limit ?? usualPage
+        const limit = asked < 1 || asked > largestPage ? usualPage : asked
+        const after = query.cursor === undefined ? undefined : readCursor(query.cursor, facts.id, path)
+        const { entries, next } = await refusing('query', () => driver.list(path, { limit, after, signal }))
+        return {
+          storageId: facts.id,
+          ...shownPath(path),
+          entries: entries.map((entry) => entryView(facts.id, [...path, entry.name], entry)),
+          ...(next === undefined ? {} : { nextCursor: cursorOf(facts.id, path, next) }),
+        }
+      },
+    }),
+    statRoute('stat', 'One entry; a symbolic link is not followed'),
+    statRoute('entry', 'The same as stat, for older clients'),
+    route({
+      method: 'PUT',
+      path: '/storages/{storageId}/entries/',
+      tag: 'storages',
+      summary:
+        'Upload a file as it is; with Content-Range in parts, which go on where an earlier one was cut',
+      query: UploadQuery,
+      upload: { types: ['*/*'], limitBytes: largestUpload },
+      response: Uploaded,
+      status: 201,
+      alsoStatus: [200, 202],
+      refuses: [404, 409, 422, 503],
+      audit: {
+        eventType: 'storage.entry.uploaded',
+        summary: ({ params }) => `file uploaded to storage ${params['storageId'] ?? ''}`,
+      },
+      handle: async ({ params, query, upload, headers, signal }) => {
+        const opened = await storages.open(params.storageId)
+        const { facts } = opened
+        const path = await pathOf(query, facts, 'body', true)
+        const contentRange = headers['content-range']
+        const { receivedBytes, entry, sha256 } = await takeUpload(opened, path, {
+          upload,
+          overwrite: query.overwrite === 'true',
+          contentRange,
+          signal,
+        }).then((written) => ({ entry: undefined, sha256: undefined, ...written }))
+        const complete = entry !== undefined
+        return new Reply({
+          status: complete ? 201 : 202,
+          body: {
+            ...{ storageId: facts.id, ...shownPath(path), receivedBytes, complete },
+            ...(sha256 === undefined ? {} : { checksum: `sha256:${sha256}` }),
+            ...(entry === undefined ? {} : { entry: entryView(facts.id, path, entry) }),
+          },
+        })
+      },
+    }),
+    route({
+      method: 'DELETE',
+      path: '/storages/{storageId}/entries/',
+      tag: 'storages',
+      summary: 'Delete a file or a link; directories are not deleted',
+      query: z.strictObject(PathQuery),
+      refuses: [422, 503],
+      audit: {
+        eventType: 'storage.entry.deleted',
+        summary: ({ params }) => `entry of storage ${params['storageId'] ?? ''} deleted`,
+      },
+      handle: async ({ params, query, signal }) => {
+        const { facts, driver } = await storages.open(params.storageId)
+        const path = await pathOf(query, facts, 'query', true)
+        await refusing('query', () => driver.delete(path, { signal }))
+        await markGone(db, uriOf(facts.id, path))
+        await promoted.gone(db, uriOf(facts.id, path))
+        return undefined
+      },
+    }),
+    route({
+      method: 'POST',
+      path: '/storages/{storageId}/checksum/',
+      tag: 'storages',
+      summary: 'SHA-256 of a file',
+      body: PathOnly,
+      response: Checksum,
+      status: 200,
+      refuses: [503],
+      audit: false,
+      handle: async ({ params, body, signal }) => {
+        const { facts, driver } = await storages.open(params.storageId)
+        const path = await pathOf(body, facts, 'body', true)
+        return { checksum: `sha256:${await refusing('body', () => driver.digest(path, { signal }))}` }
+      },
+    }),
+  ]
+}

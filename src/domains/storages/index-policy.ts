@@ -1,0 +1,79 @@
+import { z } from 'zod'
+import { isBelow, nameOf, parsePath, type StoragePath } from '../../drivers/storage/paths.ts'
+import type { StorageFacts } from '../environments/storages.ts'
+import { refusing } from './errors.ts'
+import { bytesOfParent, parentOfBytes } from './index-paths.ts'
+import type { RootedStorage } from './open.ts'
+
+const mostEntries = 10_000_000
+
+/** The rules of an index run: the storage's policy at the run's acceptance. */
+export const IndexRules = z.object({
+  /** Hexadecimal digits of where the walk starts. */
+  roots: z.array(z.string()),
+  maxDepth: z.number(),
+  maxEntries: z.number(),
+  timeoutSeconds: z.number(),
+  include: z.array(z.string()),
+  exclude: z.array(z.string()),
+})
+export type IndexRules = z.output<typeof IndexRules>
+
+export const rootsOfRules = ({ roots }: Pick<IndexRules, 'roots'>): StoragePath[] =>
+  roots.map((root) => parentOfBytes(Buffer.from(root, 'hex')))
+
+type Policy = Readonly<Record<string, unknown>>
+const policyOf = ({ configuration }: Pick<StorageFacts, 'configuration'>): Policy => {
+  const policy = configuration?.['indexPolicy']
+  return typeof policy === 'object' && policy !== null ? (policy as Policy) : {}
+}
+const textsOf = (policy: Policy, name: string): string[] => {
+  const value = policy[name]
+  return Array.isArray(value) ? value.filter((text): text is string => typeof text === 'string') : []
+}
+const numberOf = (policy: Policy, name: string, usual: number, [least, most]: [number, number]): number => {
+  const value = policy[name]
+  return typeof value === 'number' && Number.isFinite(value)
+    ? Math.min(most, Math.max(least, Math.floor(value)))
+    : usual
+}
+
+/** Whether the storage may be indexed. */
+export const isIndexed = (facts: Pick<StorageFacts, 'configuration'>): boolean =>
+  policyOf(facts)['enabled'] !== false
+
+/** The roots that are not below another root. */
+const outermost = (roots: readonly StoragePath[]): StoragePath[] =>
+  roots.filter(
+    (root, at) =>
+      !roots.some(
+        (other, place) => place !== at && isBelow(root, other) && (root.length > other.length || place < at),
+      ),
+  )
+
+/** The policy of a storage with its defaults. @throws Refusal 422 for a root that leads upwards */
+export const indexRulesOf = async ({ facts, roots }: RootedStorage): Promise<IndexRules> => {
+  const policy = policyOf(facts)
+  const named = textsOf(policy, 'roots')
+  const own = await refusing('body', () =>
+    Promise.resolve().then(() => named.map((path) => parsePath(nameOf(path), facts.endpoint))),
+  )
+  const approved = roots.map(({ path }) => path)
+  // Of the policy's roots, only approved ones count.
+  const starts =
+    own.length === 0
+      ? approved
+      : own.flatMap((path) =>
+          approved.some((root) => isBelow(path, root))
+            ? [path]
+            : approved.filter((root) => isBelow(root, path)),
+        )
+  return {
+    roots: outermost(starts).map((path) => bytesOfParent(path).toString('hex')),
+    maxDepth: numberOf(policy, 'maxDepth', 5, [0, 1_000]),
+    maxEntries: numberOf(policy, 'maxEntries', 10_000, [1, mostEntries]),
+    timeoutSeconds: numberOf(policy, 'timeoutSeconds', 3_600, [1, 604_800]),
+    include: textsOf(policy, 'include'),
+    exclude: textsOf(policy, 'exclude'),
+  }
+}

@@ -1,0 +1,172 @@
+import { randomUUID } from 'node:crypto'
+import { z } from 'zod'
+import { shownPath } from '../../drivers/storage/paths.ts'
+import { arraySizes, countBound, pagedArray, pageOf, pageQuery } from '../../http/paging.ts'
+import { Reply, route, type Route } from '../../http/route.ts'
+import { isOpenState, requestCancel } from '../../operations/records.ts'
+import { dispatchOperation } from '../../operations/routes.ts'
+import { missing, Refusal, unacceptable } from '../../refusal.ts'
+import { readStorage } from '../environments/storages.ts'
+import { indexKind } from './index-kind.ts'
+import { indexRulesOf, isIndexed } from './index-policy.ts'
+import { readIndex } from './index-query.ts'
+import {
+  acceptIndexRun,
+  countIndexRuns,
+  lastIndexed,
+  listIndexRuns,
+  readIndexRun,
+  type IndexRunRow,
+} from './index-store.ts'
+import type { StorageJobParts } from './job-routes.ts'
+import { here } from './open.ts'
+import { IndexPage, IndexQuery, IndexRun, NewIndexRun } from './schemas.ts'
+import { pathOf } from './view.ts'
+
+const usualPage = 100
+const largestPage = 500
+
+const runView = (row: IndexRunRow): z.output<typeof IndexRun> => {
+  const { id, storageId, status, checksums, indexedEntries, indexedBytes, skippedEntries } = row
+  const isOpen = status === 'queued' || status === 'running'
+  const { addedEntries, changedEntries, removedEntries, truncatedBy, error, finishedAt, live } = row
+  return {
+    ...{ id, storageId, status: status === 'queued' ? 'running' : status, checksums },
+    ...{ indexedEntries, indexedBytes, skippedEntries, truncated: truncatedBy != null },
+    ...(addedEntries == null ? {} : { addedEntries }),
+    ...(changedEntries == null ? {} : { changedEntries }),
+    ...(removedEntries == null ? {} : { removedEntries }),
+    ...(truncatedBy == null ? {} : { truncatedBy }),
+    ...(error == null ? {} : { error }),
+    ...(isOpen && live != null ? { live } : {}),
+    createdAt: row.createdAt,
+    ...(finishedAt == null ? {} : { finishedAt }),
+  }
+}
+
+/** Index runs of storages, and their results. */
+export const indexRoutes = (parts: StorageJobParts): Route[] => {
+  const { db, storages, engine, hostId } = parts
+  const api = { db, engine, kind: indexKind }
+  const runAt = async (storageId: string, id: string): Promise<IndexRunRow> => {
+    const row = await readIndexRun(db, storageId, id)
+    if (row === undefined) throw missing('storage index run', id)
+    return row
+  }
+  const reply = async (storageId: string, id: string): Promise<Reply> =>
+    new Reply({
+      body: runView(await runAt(storageId, id)),
+      headers: { location: `/storages/${encodeURIComponent(storageId)}/index-runs/` },
+    })
+
+  return [
+    route({
+      method: 'GET',
+      path: '/storages/{storageId}/index-runs/',
+      tag: 'storages',
+      summary: 'Index runs of a storage, newest first',
+      query: z.strictObject(pageQuery),
+      response: z.array(IndexRun),
+      handle: async ({ params, query, target }) => {
+        await readStorage(db, params.storageId)
+        const page = pageOf(query, arraySizes)
+        const rows = await listIndexRuns(db, params.storageId, page)
+        return pagedArray(rows.map(runView), {
+          page,
+          total: await countIndexRuns(db, params.storageId, countBound),
+          target,
+        })
+      },
+    }),
+    route({
+      method: 'POST',
+      path: '/storages/{storageId}/index-runs/',
+      tag: 'storages',
+      summary: 'Compare a storage with its index, within the index policy, and record the differences',
+      body: NewIndexRun,
+      response: IndexRun,
+      status: 202,
+      refuses: [503],
+      audit: {
+        eventType: 'storage.index.created',
+        summary: ({ params }) => `an index run of storage ${params['storageId'] ?? ''} accepted`,
+      },
+      handle: async ({ params, body }) => {
+        const storage = await storages.open(params.storageId)
+        if (!isIndexed(storage.facts))
+          throw unacceptable([
+            {
+              path: 'storage.configuration.indexPolicy.enabled',
+              message:
+                'is false; allow it with PUT ' +
+                `/storages/${encodeURIComponent(params.storageId)}/roots/ and indexPolicy`,
+            },
+          ])
+        const id = body.id === undefined || body.id === '' ? `index-${randomUUID()}` : body.id
+        await acceptIndexRun(db, {
+          ...{ id, storageId: storage.facts.id, checksums: body.checksums === true },
+          rules: await indexRulesOf(storage),
+          ...(storage.place.at === here ? { hostId } : {}),
+        })
+        await dispatchOperation(api, { id, generation: 1 })
+        return reply(storage.facts.id, id)
+      },
+    }),
+    route({
+      method: 'POST',
+      path: '/storages/{storageId}/index-runs/{runId}/cancel/',
+      tag: 'storages',
+      summary: 'Ask for the end of an index run; the index stays as the run before has left it',
+      response: IndexRun,
+      status: 202,
+      refuses: [409],
+      audit: {
+        eventType: 'storage.index.cancel',
+        summary: ({ params }) => `cancel of index run ${params['runId'] ?? ''} asked for`,
+      },
+      handle: async ({ params, actor }) => {
+        const { storageId, runId } = params
+        await runAt(storageId, runId)
+        const found = await requestCancel(db, indexKind, runId, { actorId: actor.id })
+        if (found === undefined) throw missing('storage index run', runId)
+        if (!isOpenState(indexKind, found.status) && found.status !== 'cancelled')
+          throw new Refusal(
+            'conflict',
+            `the index run is ${found.status}: cancel is possible while it is running`,
+            { extra: { state: found.status } },
+          )
+        // The record is what counts; the workflow ends as Canceled by this, or asks for it at its
+        // end.
+        await engine.cancel(indexKind, runId, found.generation)
+        return reply(storageId, runId)
+      },
+    }),
+    route({
+      method: 'GET',
+      path: '/storages/{storageId}/index/',
+      tag: 'storages',
+      summary:
+        'What the index holds below a path, directory by directory; a page may hold fewer entries ' +
+        'than its limit, so go on while there is nextCursor',
+      query: IndexQuery,
+      response: IndexPage,
+      refuses: [422],
+      handle: async ({ params, query }) => {
+        const facts = await readStorage(db, params.storageId)
+        const path = await pathOf(query, facts, 'query', false)
+        const asked = query.limit ?? usualPage
+        const limit = asked < 1 || asked > largestPage ? usualPage : asked
+        const [found, last] = await Promise.all([
+          readIndex(db, facts.id, path, { query, limit }),
+          lastIndexed(db, facts.id),
+        ])
+        return {
+          storageId: facts.id,
+          ...shownPath(path),
+          ...found,
+          ...(last === undefined ? {} : { indexedAt: last }),
+        }
+      },
+    }),
+  ]
+}

@@ -1,0 +1,82 @@
+import type { ClaimAccess } from '../../drivers/storage/pod.ts'
+import { openStorage } from '../../drivers/storage/registry.ts'
+import { StorageError, type StorageDriver } from '../../drivers/storage/contract.ts'
+import { nameOf, parseNames } from '../../drivers/storage/paths.ts'
+import { unacceptable } from '../../refusal.ts'
+import type { StorageFacts } from '../environments/storages.ts'
+import type { Reached } from './reached.ts'
+
+interface PodParts {
+  clusterOf: (connectionId: string) => ClaimAccess['cluster']
+  /** SERVICE_KUBERNETES_HELPER_IMAGE. */
+  helperImage: string
+  keep: (key: string, open: () => StorageDriver) => StorageDriver
+}
+
+const label = /^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$/
+const usualMount = '/storage'
+/** The keys of the storage's configuration that concern its Pod. */
+const podKeys = [
+  ...['helperImage', 'nodeSelector', 'tolerations', 'priorityClassName', 'imagePullSecrets'],
+  ...['runtimeClassName', 'runAsUser', 'runAsGroup', 'fsGroup', 'confined', 'imagePullPolicy', 'labels'],
+]
+
+const wrong = (path: string, message: string) => unacceptable([{ path, message }])
+
+/** Claim and namespace: `pvc://namespace/claim`, or by the configuration. @throws Refusal 422 */
+const claimOf = ({ endpoint, configuration }: StorageFacts): { namespace: string; claim: string } => {
+  const [, namespace, claim] = /^pvc:\/\/([^/]+)\/([^/]+)\/?$/.exec(endpoint) ?? []
+  const settings = configuration ?? {}
+  const found = { namespace: namespace ?? settings['namespace'], claim: claim ?? settings['claimName'] }
+  if (typeof found.namespace !== 'string' || !label.test(found.namespace))
+    throw wrong(
+      'storage.endpoint',
+      `${JSON.stringify(endpoint.slice(0, 200))} names no claim; give pvc://namespace/claim`,
+    )
+  if (typeof found.claim !== 'string' || !label.test(found.claim))
+    throw wrong(
+      'storage.configuration.claimName',
+      'names no claim; give it here, or as pvc://namespace/claim in endpoint',
+    )
+  return { namespace: found.namespace, claim: found.claim }
+}
+
+/**
+ * The connection to a volume of a cluster. @throws Refusal 422 for wrong members of the storage's
+ * record
+ */
+export const podReach = ({ clusterOf, helperImage, keep }: PodParts, facts: StorageFacts): Reached => {
+  const { configuration, bindings } = facts
+  const settings = configuration ?? {}
+  const named = settings['connectionId']
+  const connectionId =
+    typeof named === 'string' && named !== ''
+      ? named
+      : bindings.find((binding) => typeof binding.connectionId === 'string' && binding.connectionId !== '')
+          ?.connectionId
+  if (typeof connectionId !== 'string')
+    throw wrong(
+      'storage.configuration.connectionId',
+      'names no connection; name the kubernetes connection of the cluster, or bind the storage to a ' +
+        'runtime that has one',
+    )
+  const { namespace, claim } = claimOf(facts)
+  const given = settings['mountPath']
+  const mountPath = typeof given === 'string' && given !== '' ? given : usualMount
+  if (!mountPath.startsWith('/') || parseNames(nameOf(mountPath)).length === 0)
+    throw wrong('storage.configuration.mountPath', 'must be an absolute path below /, like /data')
+  const pod = Object.fromEntries(podKeys.flatMap((key) => (key in settings ? [[key, settings[key]]] : [])))
+  const key = JSON.stringify(['pod', connectionId, namespace, claim, mountPath, pod])
+  const open = (): StorageDriver => {
+    const cluster = clusterOf(connectionId)
+    const configuration = { helperImage, ...pod }
+    try {
+      return openStorage({ way: 'pod', pod: { cluster, namespace, claim, mountPath, configuration } })
+    } catch (error) {
+      if (error instanceof StorageError) throw wrong('storage.configuration', error.message)
+      throw error
+    }
+  }
+  const driver = keep(key, open)
+  return { driver, place: { at: JSON.stringify(['claim', connectionId, namespace, claim]), base: [] } }
+}

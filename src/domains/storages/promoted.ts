@@ -1,0 +1,28 @@
+import type { Db } from '../../db/sql.ts'
+
+/** Promoted data. Its tables belong to a domain below this one, which supplies these functions. */
+export interface PromotedData {
+  /**
+   * Records data at a place with its digest, once for the same bytes.
+   * @throws Refusal 422 for references to missing records and a taken id
+   */
+  record(
+    db: Db,
+    data: {
+      id: string
+      workflowVersionId?: string | undefined
+      runId?: string | undefined
+      activityId?: string | undefined
+      name: string
+      digest: string
+      sizeBytes: number
+      mediaType?: string | undefined
+      storageId: string
+      uri: string
+    },
+  ): Promise<{ id: string; isNew: boolean }>
+  /** Ids of the data at a place. */
+  at(db: Db, uri: string): Promise<string[]>
+  /** Records that the data at a place is gone. */
+  gone(db: Db, uri: string): Promise<void>
+}

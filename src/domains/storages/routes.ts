@@ -1,0 +1,163 @@
+import { z } from 'zod'
+import type { Db } from '../../db/sql.ts'
+import { StorageError } from '../../drivers/storage/contract.ts'
+import { parseRoot } from '../../drivers/storage/paths.ts'
+import { Reply, route, type Route } from '../../http/route.ts'
+import { unacceptable, type Problem } from '../../refusal.ts'
+import { StorageProjection } from '../environments/schemas.ts'
+import { readStorage, setBrowseRoots, storagesOfEnvironment } from '../environments/storages.ts'
+import { downloadRoutes } from './download-routes.ts'
+import { browseRootsOf } from './endpoint.ts'
+import { entryRoutes } from './entry-routes.ts'
+import type { Storages } from './open.ts'
+import { promoteArtifact, promoteData } from './promote.ts'
+import type { PromotedData } from './promoted.ts'
+import { Health, NewArtifact, NewData, NewRoots, Promoted, Roots } from './schemas.ts'
+import { pathOf } from './view.ts'
+
+/** Problems of roots that no path can be below. */
+const rootProblems = (roots: readonly { path: string }[], endpoint: string): Problem[] =>
+  roots.flatMap(({ path }, at) => {
+    try {
+      parseRoot(path, endpoint)
+      return []
+    } catch (error) {
+      if (!(error instanceof StorageError)) throw error
+      return [{ path: `browseRoots.${at}.path`, message: error.message }]
+    }
+  })
+
+/** Storages of environments: their entries, uploads and downloads. */
+export const storageRoutes = ({
+  db,
+  storages,
+  promoted,
+}: {
+  db: Db
+  storages: Storages
+  promoted: PromotedData
+}): Route[] => [
+  route({
+    method: 'GET',
+    path: '/environments/{environmentId}/storages/',
+    tag: 'storages',
+    summary: 'Storages of the newest version of an environment',
+    response: z.array(StorageProjection),
+    raw: ['application/json'],
+    handle: async ({ params }) =>
+      new Reply({ body: `[${(await storagesOfEnvironment(db, params.environmentId)).join(',')}]` }),
+  }),
+  route({
+    method: 'GET',
+    path: '/storages/{storageId}/roots/',
+    tag: 'storages',
+    summary: 'What of a storage may be looked into',
+    response: Roots,
+    handle: async ({ params }) => browseRootsOf(await readStorage(db, params.storageId)),
+  }),
+  route({
+    method: 'PUT',
+    path: '/storages/{storageId}/roots/',
+    tag: 'storages',
+    summary: 'Approve roots in place of those that were approved, also of a storage that is in use',
+    body: NewRoots,
+    response: Roots,
+    audit: {
+      eventType: 'storage.roots.replaced',
+      summary: ({ params }) => `roots of storage ${params['storageId'] ?? ''} replaced`,
+    },
+    handle: async ({ params, body }) => {
+      const { endpoint } = await readStorage(db, params.storageId)
+      const problems = rootProblems(body.browseRoots, endpoint)
+      if (problems.length > 0) throw unacceptable(problems)
+      await setBrowseRoots(db, params.storageId, body.browseRoots, body.indexPolicy)
+      return browseRootsOf(await readStorage(db, params.storageId))
+    },
+  }),
+  route({
+    method: 'POST',
+    path: '/storages/{storageId}/health/',
+    tag: 'storages',
+    summary: 'Ask the storage itself whether it can be reached now',
+    response: Health,
+    status: 200,
+    refuses: [422, 503],
+    audit: false,
+    handle: async ({ params, signal }) => {
+      const { driver } = await storages.whole(params.storageId)
+      const began = performance.now()
+      const facts = () => ({
+        checkedAt: new Date().toISOString(),
+        latencyMs: Math.round((performance.now() - began) * 10) / 10,
+      })
+      try {
+        const { availableBytes } = await driver.space({ signal })
+        return {
+          status: 'healthy' as const,
+          ...facts(),
+          ...(availableBytes === undefined ? {} : { availableBytes }),
+        }
+      } catch (error) {
+        if (!(error instanceof StorageError)) throw error
+        return {
+          status: error.passes ? ('unavailable' as const) : ('degraded' as const),
+          message: error.message,
+          ...facts(),
+        }
+      }
+    },
+  }),
+  ...entryRoutes({ db, storages, promoted }),
+  ...downloadRoutes({ db, storages }),
+  route({
+    method: 'POST',
+    path: '/storages/{storageId}/promote-data/',
+    tag: 'storages',
+    summary:
+      'Record a file or a directory as scientific data; 200 with the first record for the same bytes at the same place',
+    body: NewData,
+    response: Promoted,
+    status: 201,
+    alsoStatus: [200],
+    refuses: [503],
+    audit: {
+      eventType: 'storage.data.promoted',
+      summary: ({ params }) => `data promoted from storage ${params['storageId'] ?? ''}`,
+    },
+    handle: async ({ params, body, signal }) => {
+      const opened = await storages.open(params.storageId)
+      const path = await pathOf(body, opened.facts, 'body', true)
+      const { id, workflowVersionId, runId, activityId } = body
+      const made = await promoteData(
+        { db, promoted },
+        opened,
+        path,
+        { id, workflowVersionId, runId, activityId },
+        signal,
+      )
+      return new Reply({ status: made.isNew ? 201 : 200, body: { id: made.id } })
+    },
+  }),
+  route({
+    method: 'POST',
+    path: '/storages/{storageId}/promote-artifact/',
+    tag: 'storages',
+    summary:
+      'Record a SIF image as a version of an artifact; 200 with the first record for the same bytes at the same place',
+    body: NewArtifact,
+    response: Promoted,
+    status: 201,
+    alsoStatus: [200],
+    refuses: [503],
+    audit: {
+      eventType: 'storage.artifact.promoted',
+      summary: ({ params }) => `artifact promoted from storage ${params['storageId'] ?? ''}`,
+    },
+    handle: async ({ params, body, signal }) => {
+      const opened = await storages.open(params.storageId)
+      const path = await pathOf(body, opened.facts, 'body', true)
+      const { id, isNew } = await promoteArtifact(db, opened, path, body, signal)
+      return new Reply({ status: isNew ? 201 : 200, body: { id } })
+    },
+  }),
+]

@@ -1,0 +1,267 @@
+import { z } from 'zod'
+import { Id, Name, OptionalId } from '../../http/schema.ts'
+
+export const PathQuery = {
+  path: z
+    .string()
+    .optional()
+    .describe('From the endpoint of the storage on; absolute below a root works too'),
+  pathBytes: z
+    .string()
+    .max(8_192)
+    .optional()
+    .describe('Base64 of the bytes of a path that is not UTF-8; instead of path'),
+}
+const PathBody = { path: z.string().optional(), pathBytes: z.string().max(8_192).optional() }
+
+export const FileEntry = z.strictObject({
+  storageId: z.string(),
+  path: z.string(),
+  pathBytes: z.string().optional(),
+  name: z.string(),
+  type: z.enum(['file', 'directory', 'symlink']),
+  sizeBytes: z.number().optional(),
+  modifiedAt: z.string().optional(),
+  checksum: z.string().optional(),
+  etag: z.string().optional(),
+  mediaType: z.string().optional(),
+  readable: z.boolean(),
+  writable: z.boolean(),
+  linkTarget: z.string().optional(),
+  promotedAs: z.array(z.strictObject({ kind: z.enum(['artifact', 'data']), id: z.string() })).optional(),
+})
+
+export const Listing = z.strictObject({
+  storageId: z.string(),
+  path: z.string(),
+  pathBytes: z.string().optional(),
+  entries: z.array(FileEntry),
+  nextCursor: z.string().optional(),
+})
+
+export const EntriesQuery = z.strictObject({
+  ...PathQuery,
+  cursor: z.string().max(8_192).optional(),
+  limit: z
+    .string()
+    .regex(/^[+-]?\d{1,16}$/, 'must be a whole number')
+    .transform(Number)
+    .optional()
+    .describe('Entries of a page, 1 to 500; any other number is 100'),
+})
+
+const Root = z.strictObject({
+  path: z.string(),
+  label: z.string().optional(),
+  readOnly: z.boolean().optional(),
+})
+export const Roots = z.array(Root)
+const IndexPolicy = z.strictObject({
+  enabled: z.boolean(),
+  roots: z.array(z.string()).optional(),
+  maxDepth: z.int().min(0).max(1_000).optional(),
+  maxEntries: z.int().min(1).max(10_000_000).optional(),
+  include: z.array(z.string()).optional(),
+  exclude: z.array(z.string()).optional(),
+  timeoutSeconds: z.int().min(1).max(604_800).optional(),
+})
+export const NewRoots = z.strictObject({
+  browseRoots: z.array(Root).max(1_000),
+  indexPolicy: IndexPolicy.optional(),
+})
+
+export const Checksum = z.strictObject({ checksum: z.string() })
+export const PathOnly = z.strictObject(PathBody)
+export const NewDownload = z.strictObject({ ...PathBody, id: OptionalId.optional() })
+
+/** The progress of an open record. */
+export const LiveJob = z.strictObject({
+  phase: z.enum(['listing', 'sending', 'packing', 'indexing', 'hashing', 'recording']),
+  entries: z.number(),
+  bytes: z.number(),
+  totalEntries: z.number().optional(),
+  totalBytes: z.number().optional(),
+  bytesPerSecond: z.number().optional(),
+  estimatedSeconds: z.number().optional(),
+  sentBytes: z.number().optional(),
+})
+export type LiveJob = z.output<typeof LiveJob>
+
+const OnConflict = z
+  .enum(['fail', 'skip-equal', 'overwrite'])
+  .describe(
+    'Where the destination has a file of the name: fail, leave one with the same bytes, or replace it',
+  )
+export const NewCopy = z.strictObject({
+  ...PathBody,
+  destinationStorageId: Id,
+  destinationPath: z
+    .string()
+    .optional()
+    .describe('The new path of the entry itself; default: that of the source'),
+  onConflict: OnConflict.optional(),
+  bytesPerSecond: z.int().min(1_024).max(1e12).optional().describe('Sends no faster than this'),
+  id: OptionalId.optional(),
+})
+
+export const NewArchive = z.strictObject({
+  ...PathBody,
+  onConflict: OnConflict.optional(),
+  id: OptionalId.optional(),
+})
+
+/** How the bytes of large files go between two logins, in the words of transfers of runs. */
+export const CopyWay = z.strictObject({
+  strategy: z.enum(['source-push', 'destination-pull', 'gateway']),
+  reason: z.string(),
+})
+export type CopyWay = z.output<typeof CopyWay>
+
+export const DownloadRun = z.strictObject({
+  id: z.string(),
+  storageId: z.string(),
+  path: z.string(),
+  pathBytes: z.string().optional(),
+  status: z.enum(['queued', 'ready', 'streaming', 'completed', 'failed', 'cancelled']),
+  strategy: z.string(),
+  url: z
+    .string()
+    .optional()
+    .describe('Reads the content without a login, for 15 minutes; made anew for each answer'),
+  sizeBytes: z.number().optional(),
+  transferredBytes: z.number().optional(),
+  sentBytes: z
+    .number()
+    .optional()
+    .describe('Bytes that a copy has given to its destination, with those that were sent again'),
+  verification: z
+    .enum(['sha256', 'store'])
+    .optional()
+    .describe(
+      'What shows that a copy has the bytes of its source: their SHA-256, or the store that copied them',
+    ),
+  route: CopyWay.optional().describe(
+    'How the large files of a copy between two logins go: from site to site, or through this service; and why',
+  ),
+  error: z.string().optional(),
+  destinationStorageId: z.string().optional(),
+  destinationPath: z.string().optional(),
+  entries: z.number().optional().describe('Files, directories and kept links of a copy or an archive'),
+  skippedEntries: z
+    .number()
+    .optional()
+    .describe('Devices, names that no path can hold, and links that are not kept, all of which are left out'),
+  live: LiveJob.optional(),
+  createdAt: z.string(),
+  updatedAt: z.string(),
+})
+
+export const NewIndexRun = z.strictObject({
+  id: OptionalId.optional(),
+  checksums: z
+    .boolean()
+    .optional()
+    .describe('Compute the SHA-256 of files where the index does not know it; they are read for that'),
+})
+export const IndexRun = z.strictObject({
+  id: z.string(),
+  storageId: z.string(),
+  status: z.enum(['running', 'completed', 'failed', 'cancelled']),
+  checksums: z.boolean(),
+  indexedEntries: z.number(),
+  indexedBytes: z.number(),
+  addedEntries: z.number().optional(),
+  changedEntries: z.number().optional(),
+  removedEntries: z.number().optional(),
+  skippedEntries: z.number().describe('What could not be read: directories, names that no path can hold'),
+  truncated: z.boolean().describe('Whether the policy has cut the run off'),
+  truncatedBy: z.enum(['depth', 'entries', 'time']).optional(),
+  error: z.string().optional(),
+  live: LiveJob.optional(),
+  createdAt: z.string(),
+  finishedAt: z.string().optional(),
+})
+
+export const IndexEntry = z.strictObject({
+  path: z.string(),
+  pathBytes: z.string().optional(),
+  name: z.string(),
+  type: z.enum(['file', 'directory', 'symlink']),
+  sizeBytes: z.number().optional(),
+  modifiedAt: z.string().optional(),
+  mediaType: z.string().optional(),
+  checksum: z.string().optional(),
+})
+const wholeBytes = z
+  .string()
+  .regex(/^\d{1,15}$/, 'must be a whole number of bytes')
+  .transform(Number)
+const moment = z.iso.datetime({ offset: true })
+export const IndexQuery = z.strictObject({
+  ...PathQuery,
+  glob: z
+    .string()
+    .min(1)
+    .max(1_000)
+    .optional()
+    .describe('`*` and `?` within a name, `[a-z]`, `**` across names; without a slash, of the last name'),
+  type: z.enum(['file', 'directory', 'symlink']).optional(),
+  mediaType: z.string().max(200).optional(),
+  minSizeBytes: wholeBytes.optional(),
+  maxSizeBytes: wholeBytes.optional(),
+  modifiedAfter: moment.optional(),
+  modifiedBefore: moment.optional(),
+  checksum: z
+    .string()
+    .regex(/^(sha256:)?[0-9a-f]{64}$/, 'must be a SHA-256 like sha256:<64 hexadecimal digits>')
+    .optional(),
+  cursor: z.string().max(16_384).optional(),
+  limit: EntriesQuery.shape.limit,
+})
+export const IndexPage = z.strictObject({
+  storageId: z.string(),
+  path: z.string(),
+  pathBytes: z.string().optional(),
+  entries: z.array(IndexEntry),
+  totals: z
+    .strictObject({ entries: z.number(), bytes: z.number() })
+    .describe('Of all that lies below the path, whatever the filters'),
+  indexedAt: z.string().optional(),
+  nextCursor: z.string().optional(),
+})
+
+export const UploadQuery = z.strictObject({ ...PathQuery, overwrite: z.enum(['true', 'false']).optional() })
+export const Uploaded = z.strictObject({
+  storageId: z.string(),
+  path: z.string(),
+  pathBytes: z.string().optional(),
+  receivedBytes: z.number(),
+  complete: z.boolean(),
+  checksum: z.string().optional(),
+  entry: FileEntry.optional(),
+})
+
+export const Health = z.strictObject({
+  status: z.enum(['healthy', 'degraded', 'unavailable']),
+  message: z.string().optional(),
+  checkedAt: z.string(),
+  availableBytes: z.number().optional(),
+  latencyMs: z.number(),
+})
+
+export const NewArtifact = z.strictObject({
+  ...PathBody,
+  id: Id.optional(),
+  name: Name.optional(),
+  version: Name.optional(),
+  scope: z.enum(['system', 'organization', 'project', 'workflow', 'run', 'environment']).optional(),
+  scopeId: OptionalId.optional(),
+})
+export const NewData = z.strictObject({
+  ...PathBody,
+  id: Id.optional(),
+  workflowVersionId: Id.optional(),
+  runId: Id.optional(),
+  activityId: Id.optional(),
+})
+export const Promoted = z.strictObject({ id: z.string() })

@@ -1,0 +1,86 @@
+import { z } from 'zod'
+import { countUpTo } from '../../db/rows.ts'
+import { sql, type Db } from '../../db/sql.ts'
+import type { StoragePath } from '../../drivers/storage/paths.ts'
+import { missing, unacceptable } from '../../refusal.ts'
+import { pathOfStored, storedPath } from './job-store.ts'
+import { CopyWay, LiveJob } from './schemas.ts'
+
+const DownloadRow = z.object({
+  id: z.string(),
+  storageId: z.string(),
+  path: z.instanceof(Uint8Array),
+  strategy: z.string(),
+  status: z.enum(['queued', 'streaming', 'ready', 'completed', 'failed', 'cancelled']),
+  sizeBytes: z.number().nullish(),
+  transferredBytes: z.number().nullish(),
+  sentBytes: z.number().nullish(),
+  verification: z.enum(['sha256', 'store']).nullish(),
+  route: CopyWay.nullish(),
+  error: z.string().nullish(),
+  destinationStorageId: z.string().nullish(),
+  destinationPath: z.instanceof(Uint8Array).nullish(),
+  entries: z.number().nullish(),
+  skippedEntries: z.number().nullish(),
+  live: LiveJob.nullish(),
+  createdAt: z.string(),
+  updatedAt: z.string(),
+})
+export type Download = Omit<z.output<typeof DownloadRow>, 'path' | 'destinationPath'> & {
+  path: StoragePath
+  destinationPath?: StoragePath | undefined
+}
+
+const columns = sql`id, storage_id, path, strategy, status, size_bytes, transferred_bytes, sent_bytes,
+  verification, route, error,
+  destination_storage_id, destination_path,
+  entries, skipped_entries, live, created_at, greatest(updated_at, started_at, finished_at) as updated_at`
+const downloadOf = ({ path, destinationPath, ...row }: z.output<typeof DownloadRow>): Download => {
+  const download = { ...row, path: pathOfStored(path) }
+  if (destinationPath == null) return download
+  // A complete archive is a readable file.
+  if (row.strategy === 'archive' && row.status === 'completed')
+    return { ...download, status: 'ready', path: pathOfStored(destinationPath) }
+  return { ...download, destinationPath: pathOfStored(destinationPath) }
+}
+
+/** Records a file that is readable at once. @throws Refusal 422 for an id that is taken */
+export const addDownload = async (
+  db: Db,
+  given: { id: string; storageId: string; path: StoragePath; sizeBytes: number },
+): Promise<Download> => {
+  const row = await db.maybe(
+    DownloadRow,
+    sql`insert into storage_downloads (id, storage_id, path, strategy, status, size_bytes)
+        values (${given.id}, ${given.storageId}, ${storedPath(given.path)}, 'stream', 'ready', ${given.sizeBytes})
+        on conflict on constraint storage_downloads_pkey do nothing returning ${columns}`,
+  )
+  if (row === undefined)
+    throw unacceptable([{ path: 'id', message: `${JSON.stringify(given.id)} is taken; choose another id` }])
+  return downloadOf(row)
+}
+
+/** @throws Refusal 404 */
+export const readDownload = async (db: Db, id: string): Promise<Download> => {
+  const row = await db.maybe(DownloadRow, sql`select ${columns} from storage_downloads where id = ${id}`)
+  if (row === undefined) throw missing('storage download', id)
+  return downloadOf(row)
+}
+
+/** Of one storage, newest first. */
+export const listDownloads = async (
+  db: Db,
+  storageId: string,
+  { limit, offset }: { limit: number; offset: number },
+): Promise<Download[]> => {
+  const rows = await db.many(
+    DownloadRow,
+    sql`select ${columns} from storage_downloads where storage_id = ${storageId}
+      order by created_at desc, id desc limit ${limit} offset ${offset}`,
+  )
+  return rows.map(downloadOf)
+}
+
+/** The number of a storage's records, counted to at most `most` + 1. */
+export const countDownloads = (db: Db, storageId: string, most: number): Promise<number> =>
+  countUpTo(db, sql`storage_downloads where storage_id = ${storageId}`, most)

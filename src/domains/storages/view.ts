@@ -1,0 +1,185 @@
+import { z } from 'zod'
+import type { Entry } from '../../drivers/storage/contract.ts'
+import {
+  bytesOf,
+  nameOf,
+  nameOfBytes,
+  parsePath,
+  shownPath,
+  textOf,
+  type ByteName,
+  type StoragePath,
+} from '../../drivers/storage/paths.ts'
+import { invalid, unacceptable } from '../../refusal.ts'
+import type { StorageFacts } from '../environments/storages.ts'
+import type { PathPosition } from './errors.ts'
+import { refusing } from './errors.ts'
+import type { DownloadRun, FileEntry } from './schemas.ts'
+import type { Download } from './store.ts'
+
+/**
+ * The path in a client's request, as text or as bytes; `field` is its name in the body.
+ * @throws Refusal 422 for one that leads upwards, 400 for bytes that are not base64
+ */
+export const pathOf = async (
+  given: { path?: string | undefined; pathBytes?: string | undefined },
+  { endpoint }: Pick<StorageFacts, 'endpoint'>,
+  place: PathPosition,
+  isNeeded: boolean,
+  field = 'path',
+): Promise<StoragePath> => {
+  const { path, pathBytes } = given
+  if (path === undefined && pathBytes === undefined && isNeeded) {
+    if (place === 'query')
+      throw invalid('path is required; name an entry', [{ path: 'path', message: 'is required' }])
+    throw unacceptable([{ path: 'path', message: 'is required' }])
+  }
+  if (path !== undefined && pathBytes !== undefined)
+    throw unacceptable([{ path: 'pathBytes', message: 'stands beside path; give one of them' }])
+  if (pathBytes !== undefined && !/^[A-Za-z0-9+/]*={0,2}$/.test(pathBytes))
+    throw invalid('pathBytes is no base64; encode the bytes of the path', [
+      { path: 'pathBytes', message: 'must be base64' },
+    ])
+  const name = pathBytes === undefined ? nameOf(path ?? '') : nameOfBytes(Buffer.from(pathBytes, 'base64'))
+  return refusing('body', () => Promise.resolve().then(() => parsePath(name, endpoint)), field)
+}
+
+const mediaTypes: Readonly<Record<string, string>> = {
+  csv: 'text/csv',
+  fits: 'application/fits',
+  gz: 'application/gzip',
+  h5: 'application/x-hdf5',
+  hdf5: 'application/x-hdf5',
+  html: 'text/html',
+  jpg: 'image/jpeg',
+  jpeg: 'image/jpeg',
+  json: 'application/json',
+  log: 'text/plain',
+  md: 'text/markdown',
+  nc: 'application/x-netcdf',
+  parquet: 'application/vnd.apache.parquet',
+  pdf: 'application/pdf',
+  png: 'image/png',
+  py: 'text/x-python',
+  sh: 'application/x-sh',
+  sif: 'application/vnd.sylabs.sif',
+  svg: 'image/svg+xml',
+  tar: 'application/x-tar',
+  tif: 'image/tiff',
+  tiff: 'image/tiff',
+  tsv: 'text/tab-separated-values',
+  txt: 'text/plain',
+  xml: 'application/xml',
+  yaml: 'application/yaml',
+  yml: 'application/yaml',
+  zip: 'application/zip',
+  zst: 'application/zstd',
+}
+
+/** By the ending of the name. */
+export const mediaTypeOf = (name: string): string | undefined =>
+  mediaTypes[/\.([a-z0-9]+)$/i.exec(name)?.[1]?.toLowerCase() ?? '']
+
+/**
+ * An entry in the form of answers. An entry that is neither file, directory nor link appears as an
+ * unreadable file.
+ */
+export const entryView = (storageId: string, path: StoragePath, entry: Entry): z.output<typeof FileEntry> => {
+  const name = textOf(entry.name)
+  const mediaType = entry.type === 'file' ? mediaTypeOf(name) : undefined
+  return {
+    storageId,
+    ...shownPath(path),
+    name,
+    type: entry.type === 'special' ? 'file' : entry.type,
+    ...(entry.sizeBytes === undefined ? {} : { sizeBytes: entry.sizeBytes }),
+    ...(entry.modifiedAt === undefined ? {} : { modifiedAt: new Date(entry.modifiedAt).toISOString() }),
+    ...(entry.sha256 === undefined ? {} : { checksum: `sha256:${entry.sha256}` }),
+    ...(entry.etag === undefined ? {} : { etag: entry.etag }),
+    ...(mediaType === undefined ? {} : { mediaType }),
+    readable: entry.readable,
+    writable: entry.writable,
+    ...(entry.linkTarget === undefined ? {} : { linkTarget: textOf(entry.linkTarget) }),
+  }
+}
+
+/** The URI of an entry, for records: `storage://<storage>/<path>`, percent-encoded bytes. */
+export const uriOf = (storageId: string, path: StoragePath): string =>
+  `storage://${encodeURIComponent(storageId)}/${path
+    .map((name) =>
+      [...bytesOf(name)]
+        .map((byte) =>
+          /[\w.~!$'()*,;:@+=-]/.test(String.fromCharCode(byte))
+            ? String.fromCharCode(byte)
+            : `%${byte.toString(16).toUpperCase().padStart(2, '0')}`,
+        )
+        .join(''),
+    )
+    .join('/')}`
+
+const Cursor = z.tuple([z.string(), z.string(), z.string()])
+
+/** The position at which a list continues. It names the list that it belongs to. */
+export const cursorOf = (storageId: string, path: StoragePath, next: string): string =>
+  Buffer.from(JSON.stringify([storageId, path.join('/'), next])).toString('base64url')
+
+/** @throws Refusal 400 for a cursor of another list */
+export const readCursor = (text: string, storageId: string, path: StoragePath): string => {
+  const foreign = invalid('the cursor is not one of this list; begin without it', [
+    { path: 'cursor', message: 'is not one of this list' },
+  ])
+  try {
+    const [storage, folder, next] = Cursor.parse(JSON.parse(Buffer.from(text, 'base64url').toString()))
+    if (storage === storageId && folder === path.join('/')) return next
+  } catch {
+    throw foreign
+  }
+  throw foreign
+}
+
+/** For messages and audit records. */
+export const shown = (path: StoragePath): string => textOf(path.join('/') as ByteName)
+
+type Present<T> = { [K in keyof T]?: NonNullable<T[K]> }
+const present = <T extends object>(members: T): Present<T> =>
+  Object.fromEntries(Object.entries(members).filter(([, value]) => value != null)) as Present<T>
+
+/** A record in the form of answers. */
+export const downloadView = (download: Download, url?: string): z.output<typeof DownloadRun> => {
+  const {
+    id,
+    storageId,
+    strategy,
+    status,
+    sizeBytes,
+    transferredBytes,
+    sentBytes,
+    verification,
+    route,
+    error,
+    destinationStorageId,
+    entries,
+    skippedEntries,
+  } = download
+  const isOpen = status === 'queued' || status === 'streaming'
+  const { destinationPath } = download
+  return {
+    ...{ id, storageId, ...shownPath(download.path), status, strategy },
+    ...present({
+      url,
+      sizeBytes,
+      transferredBytes,
+      sentBytes,
+      verification,
+      route,
+      error,
+      entries,
+      skippedEntries,
+    }),
+    ...(strategy === 'archive'
+      ? {}
+      : present({ destinationStorageId, destinationPath: destinationPath && shown(destinationPath) })),
+    ...(isOpen ? present({ live: download.live }) : {}),
+    ...{ createdAt: download.createdAt, updatedAt: download.updatedAt },
+  }
+}

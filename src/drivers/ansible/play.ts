@@ -1,0 +1,357 @@
+import { spawn, type ChildProcess } from 'node:child_process'
+import { mkdtemp, readFile, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import type { Readable, Writable } from 'node:stream'
+import { z } from 'zod'
+import { openSshDoors, type SshDoors } from '../../clients/ssh/doors.ts'
+import type { SshTarget } from '../../clients/ssh/target.ts'
+import { programPath } from '../machine-programs.ts'
+import { ansiblePlaybook, sandbox } from './sandbox.ts'
+
+/** A task on a machine, at its beginning or its end. All text comes from foreign code. */
+export interface PlayEvent {
+  event: 'started' | 'ok' | 'changed' | 'skipped' | 'failed' | 'unreachable'
+  /** The name of a machine of the play. */
+  machine: string
+  task?: string | undefined
+  message?: string | undefined
+  seconds?: number | undefined
+  /** The play goes on after the failure. */
+  ignored?: boolean | undefined
+}
+
+export interface PlayMachine {
+  /** For events and the end. */
+  name: string
+  target: SshTarget
+  /** Type and key, as in known_hosts. */
+  hostKey: string
+  /** Cuts this machine off; the play goes on at the others. */
+  signal?: AbortSignal | undefined
+}
+
+export interface Play {
+  playbook: string
+  /** Text in them is taken as it is: braces are no templates. */
+  variables: Readonly<Record<string, unknown>>
+  machines: readonly PlayMachine[]
+  onEvent: (event: PlayEvent) => Promise<void>
+  signal: AbortSignal
+  addressAllowed: (address: string) => true | string
+  limits?: Partial<PlayLimits>
+}
+
+export interface PlayLimits {
+  milliseconds: number
+  /** Of all output of the play. */
+  bytes: number
+  /** Events that are passed on; the play's end does not depend on them. */
+  events: number
+}
+
+const usualLimits: PlayLimits = { milliseconds: 30 * 60_000, bytes: 32 * 1_048_576, events: 5_000 }
+const longestLine = 65_536
+
+/**
+ * How a play ended on a machine. `unreachable`: SSH got no answer, so a later play may succeed.
+ */
+export interface PlayEnd {
+  state: 'ok' | 'failed' | 'unreachable'
+  /** Present unless ok. */
+  reason?: string | undefined
+}
+
+const Line = z.object({
+  event: z.enum(['started', 'ok', 'changed', 'skipped', 'failed', 'unreachable']),
+  host: z.string(),
+  task: z.string().max(4_096).optional(),
+  message: z.string().max(longestLine).optional(),
+  seconds: z.number().optional(),
+  ignored: z.boolean().optional(),
+})
+const Stats = z.object({
+  event: z.literal('stats'),
+  hosts: z.record(z.string(), z.object({ failures: z.number(), unreachable: z.number() })),
+})
+
+/** Text that Ansible takes as it is (`AnsibleJSONDecoder`). */
+const untemplated = (value: unknown): unknown => {
+  if (typeof value === 'string') return { __ansible_unsafe: value }
+  if (Array.isArray(value)) return value.map(untemplated)
+  if (typeof value !== 'object' || value === null) return value
+  return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, untemplated(item)]))
+}
+
+const inside = '/run/machines'
+const aliasOf = (place: number): string => `machine-${String(place)}`
+
+const sshConfig = (place: number): string =>
+  [
+    'Host *',
+    `  ProxyCommand /usr/bin/python3 -I /play/way.py ${inside}/${aliasOf(place)}.way`,
+    '  ProxyUseFdpass yes',
+    `  IdentityAgent ${inside}/${aliasOf(place)}.agent`,
+    '  IdentityFile none',
+    '  UserKnownHostsFile /play/known_hosts',
+    '  GlobalKnownHostsFile none',
+    `  HostKeyAlias ${aliasOf(place)}`,
+    '  StrictHostKeyChecking yes',
+    '  PreferredAuthentications publickey',
+    '  ServerAliveInterval 15',
+    '  ServerAliveCountMax 4',
+    '',
+  ].join('\n')
+
+const inventory = ({ machines }: Play): string =>
+  JSON.stringify({
+    all: {
+      hosts: Object.fromEntries(
+        machines.map(({ target }, place) => [
+          aliasOf(place),
+          {
+            ansible_host: aliasOf(place),
+            ansible_user: target.username,
+            ansible_port: target.port,
+            ansible_python_interpreter: 'auto_silent',
+            ansible_ssh_common_args: `-F /play/${aliasOf(place)}.ssh`,
+          },
+        ]),
+      ),
+    },
+  })
+
+const programOf = (name: string): Promise<string> => readFile(join(import.meta.dirname, name), 'utf8')
+
+const filesOf = async (play: Play): Promise<[path: string, content: string][]> => {
+  const uid = String(process.getuid?.() ?? 0)
+  return [
+    ['/etc/passwd', `ansible:x:${uid}:${uid}::/home/ansible:/bin/sh\n`],
+    ['/play/start.py', await programOf('start.py')],
+    ['/play/way.py', await programOf('way.py')],
+    ['/play/callback/orrery_events.py', await programOf('events.py')],
+    ['/play/playbook.yml', play.playbook],
+    ['/play/inventory.json', inventory(play)],
+    ['/play/variables.json', JSON.stringify(untemplated(play.variables))],
+    [
+      '/play/known_hosts',
+      play.machines.map(({ hostKey }, place) => `${aliasOf(place)} ${hostKey}\n`).join(''),
+    ],
+    ...play.machines.map((_, place): [string, string] => [`/play/${aliasOf(place)}.ssh`, sshConfig(place)]),
+  ]
+}
+
+const settings: Readonly<Record<string, string>> = {
+  ANSIBLE_STDOUT_CALLBACK: 'orrery_events',
+  ANSIBLE_CALLBACK_PLUGINS: '/play/callback',
+  ANSIBLE_PIPELINING: '1',
+  ANSIBLE_SSH_RETRIES: '2',
+  ANSIBLE_TIMEOUT: '15',
+  ANSIBLE_FORKS: '20',
+  ANSIBLE_DEPRECATION_WARNINGS: 'false',
+  ANSIBLE_SSH_CONTROL_PATH_DIR: '/tmp/cp',
+}
+
+/** A child in the sandbox. Files reach it through pipes: none is on this machine's disk. */
+const startSandbox = (
+  files: readonly (readonly [string, string])[],
+  doors: readonly string[],
+  more: Readonly<Record<string, string>>,
+) => {
+  const words = [
+    ...sandbox.slice(1),
+    ...files.flatMap(([path], place) => ['--ro-bind-data', String(3 + place), path]),
+    ...doors.flatMap((path) => ['--ro-bind', path, `${inside}/${path.slice(path.lastIndexOf('/') + 1)}`]),
+    ...Object.entries({ ...settings, ...more }).flatMap(([name, value]) => ['--setenv', name, value]),
+    ...['--remount-ro', '/', '/usr/bin/python3', '-I', '/play/start.py', ansiblePlaybook],
+    ...['-i', '/play/inventory.json', '-e', '@/play/variables.json', '/play/playbook.yml'],
+  ]
+  const child = spawn('bwrap', words, {
+    stdio: ['ignore', 'pipe', 'pipe', ...files.map(() => 'pipe' as const)],
+    cwd: '/',
+    env: { PATH: programPath },
+  })
+  files.forEach(([, content], place) => {
+    const pipe = child.stdio[3 + place] as Writable
+    // Where the sandbox does not come up, its end says why.
+    pipe.on('error', () => undefined)
+    pipe.end(content)
+  })
+  return child
+}
+
+/** Lines of a stream; longer ones are left out. Ends the child beyond `bytes`. */
+async function* linesOf(stream: Readable, bytes: number, cut: () => void): AsyncGenerator<string> {
+  let held = ''
+  let isTooLong = false
+  let size = 0
+  for await (const chunk of stream.setEncoding('utf8') as AsyncIterable<string>) {
+    size += chunk.length
+    if (size > bytes) return cut()
+    const lines = (held + chunk).split('\n')
+    held = lines.pop() ?? ''
+    for (const line of lines) {
+      if (!isTooLong && line.length <= longestLine) yield line
+      isTooLong = false
+    }
+    if (held.length > longestLine) {
+      held = ''
+      isTooLong = true
+    }
+  }
+}
+
+const parsed = (line: string): unknown => {
+  try {
+    return JSON.parse(line)
+  } catch {
+    // Code of the playbook may print as well.
+    return undefined
+  }
+}
+
+const stderrKept = 8_192
+
+/** What the output of a play says, machine by machine. */
+const readOutput = async (
+  child: ChildProcess,
+  play: Play,
+  limits: PlayLimits,
+  { cut, up }: { cut: (reason: string) => void; up: () => void },
+): Promise<{ failures: Map<string, string>; stats: z.output<typeof Stats>['hosts'] | undefined }> => {
+  const failures = new Map<string, string>()
+  let stats: z.output<typeof Stats>['hosts'] | undefined
+  let passedOn = 0
+  const tooLong = (): void => cut(`it wrote more than ${String(limits.bytes)} bytes`)
+  for await (const line of linesOf(child.stdout!, limits.bytes, tooLong)) {
+    up()
+    const value = parsed(line)
+    const end = Stats.safeParse(value)
+    if (end.success) stats = end.data.hosts
+    const task = Line.safeParse(value)
+    if (!task.success) continue
+    const { host, ...event } = task.data
+    const machine = play.machines[Number(host.slice(aliasOf(0).length - 1))]
+    if (machine === undefined) continue
+    if ((event.event === 'failed' && event.ignored !== true) || event.event === 'unreachable')
+      failures.set(
+        machine.name,
+        `the task ${JSON.stringify(event.task ?? '')} ` +
+          `${event.event === 'failed' ? 'failed' : 'got no answer'}: ${event.message ?? ''}`,
+      )
+    if (++passedOn <= limits.events) await play.onEvent({ ...event, machine: machine.name })
+  }
+  return { failures, stats }
+}
+
+/** The last part of a stream, as it comes. */
+const lastOf = (stream: Readable): (() => string) => {
+  let kept = ''
+  stream.setEncoding('utf8').on('data', (text: string) => (kept = (kept + text).slice(-stderrKept)))
+  return () => kept
+}
+
+const endOf = (
+  name: string,
+  place: number,
+  { failures, stats }: Awaited<ReturnType<typeof readOutput>>,
+  errorOutput: string,
+): PlayEnd => {
+  const own = stats?.[aliasOf(place)]
+  const error = /ERROR! ([\s\S]*)/.exec(errorOutput)?.[1] ?? errorOutput
+  if (own === undefined)
+    return {
+      state: 'failed',
+      reason: failures.get(name) ?? (error.trim().slice(0, 1_000) || 'no play has the machine in its hosts'),
+    }
+  if (own.unreachable > 0) return { state: 'unreachable', reason: failures.get(name) ?? 'SSH got no answer' }
+  if (own.failures > 0) return { state: 'failed', reason: failures.get(name) ?? 'a task failed' }
+  return { state: 'ok' }
+}
+
+const openDoors = async (play: Play, folder: string): Promise<SshDoors[]> => {
+  const doors: SshDoors[] = []
+  try {
+    for (const [place, { target }] of play.machines.entries())
+      doors.push(
+        await openSshDoors(target, {
+          ...{ folder, name: aliasOf(place), addressAllowed: play.addressAllowed },
+        }),
+      )
+    return doors
+  } catch (error) {
+    await Promise.all(doors.map((door) => door.close()))
+    throw error
+  }
+}
+
+/**
+ * Runs a playbook on machines: `ansible-playbook` in the sandbox, whose only ways out are one
+ * socket to each machine's judged address and one to an agent with its key. The process group ends
+ * with this process, with the signal, and with the limits.
+ *
+ * @returns how it ended, by the names of machines
+ * @throws the signal's reason; Error where the sandbox does not start
+ */
+export const runPlay = async (play: Play): Promise<Map<string, PlayEnd>> => {
+  const limits = { ...usualLimits, ...play.limits }
+  const folder = await mkdtemp(join(tmpdir(), 'orrery-play-'))
+  let doors: SshDoors[] = []
+  let child: ChildProcess | undefined
+  let reason: string | undefined
+  const cut = (why: string): void => {
+    reason ??= why
+    child?.kill('SIGKILL')
+  }
+  const abort = (): void => cut('it was cancelled')
+  const timer = setTimeout(
+    () => cut(`it took longer than ${String(limits.milliseconds / 60_000)} minutes`),
+    limits.milliseconds,
+  )
+  play.signal.addEventListener('abort', abort, { once: true })
+  try {
+    doors = await openDoors(play, folder)
+    for (const [place, { signal }] of play.machines.entries())
+      signal?.addEventListener('abort', () => void doors[place]?.close(), { once: true })
+    play.signal.throwIfAborted()
+    const files = await filesOf(play)
+    const started = startSandbox(
+      files,
+      doors.flatMap(({ way, agent }) => [way, agent]),
+      // A slow machine does not hold the others up.
+      play.machines.length > 1 ? { ANSIBLE_STRATEGY: 'free' } : {},
+    )
+    child = started
+    const ended = new Promise<void>((resolve, reject) => {
+      started.once('error', reject)
+      started.once('close', () => resolve())
+    })
+    ended.catch(() => undefined)
+    const errorOutput = lastOf(started.stderr!)
+    let isUp = false
+    const up = (): void => {
+      if (isUp) return
+      isUp = true
+      // The sandbox holds the sockets by its mounts: a killed worker leaves no file.
+      rm(folder, { recursive: true, force: true }).catch(() => undefined)
+    }
+    const output = await readOutput(started, play, limits, { cut, up })
+    await ended
+    play.signal.throwIfAborted()
+    const why = reason
+    return new Map(
+      play.machines.map(({ name }, place) => [
+        name,
+        why === undefined
+          ? endOf(name, place, output, errorOutput())
+          : { state: 'failed', reason: `the playbook was ended: ${why}` },
+      ]),
+    )
+  } finally {
+    clearTimeout(timer)
+    play.signal.removeEventListener('abort', abort)
+    child?.kill('SIGKILL')
+    await Promise.all(doors.map((door) => door.close()))
+    await rm(folder, { recursive: true, force: true })
+  }
+}

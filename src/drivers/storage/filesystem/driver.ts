@@ -1,0 +1,396 @@
+import { fork, type ChildProcess } from 'node:child_process'
+import { createHash } from 'node:crypto'
+import { extname } from 'node:path'
+import { Readable } from 'node:stream'
+import {
+  StorageError,
+  type Entry,
+  type FileReading,
+  type StorageDriver,
+  type Watch,
+  type WriteOptions,
+  type Written,
+} from '../contract.ts'
+import { quotedPath, type StoragePath } from '../paths.ts'
+import { whole } from '../continued.ts'
+import type { CallName, Calls, FromHost, ToHost, Where } from './calls.ts'
+
+/** Deadline of one call. Flushing written bytes may take minutes on a busy disk. */
+const deadlines: Partial<Record<CallName, number>> = { commit: 600_000, keep: 600_000, writeMany: 600_000 }
+const pieceBytes = 1024 * 1024
+/**
+ * A larger file is hashed in a process of its own, so that other requests do not wait and two files
+ * take two processors.
+ */
+const ownProcessBytes = 8 * 1024 * 1024
+/** An unused process ends after this time: it takes some 45 MB. */
+const usualIdleMs = 60_000
+const hostFile = `${import.meta.dirname}/host${extname(import.meta.filename)}`
+
+interface Waiting {
+  /** A method: each takes the answer of its own call. */
+  resolve(value: unknown): void
+  reject: (error: Error) => void
+  refresh: () => void
+  stop: () => void
+}
+
+/**
+ * The process that touches the file system: started at its first call, ended when a deadline
+ * passes, when it is unused, and by `close`.
+ */
+class Host {
+  readonly #where: Where
+  readonly #deadlineMs: number
+  readonly #idleMs: number
+  readonly #waiting = new Map<number, Waiting>()
+  #child: ChildProcess | undefined
+  #last = 0
+  #held = 0
+  #idle: NodeJS.Timeout | undefined
+  #closed = false
+
+  constructor(where: Where, { deadlineMs, idleMs }: { deadlineMs: number; idleMs: number }) {
+    this.#where = where
+    this.#deadlineMs = deadlineMs
+    this.#idleMs = idleMs
+  }
+
+  #start(): ChildProcess {
+    clearTimeout(this.#idle)
+    if (this.#child !== undefined) return this.#child
+    if (this.#closed) throw new StorageError('away', 'the storage is closed')
+    const child = fork(hostFile, [], {
+      serialization: 'advanced',
+      stdio: ['ignore', 'ignore', 'ignore', 'ipc'],
+      cwd: '/',
+      env: { UV_THREADPOOL_SIZE: '8', NODE_NO_WARNINGS: '1' },
+      execArgv: [],
+      detached: true,
+    })
+    this.#child = child
+    child.on('message', (message: FromHost) => this.#answered(message))
+    child.on('error', () => this.#lost(child))
+    child.on('exit', () => this.#lost(child))
+    child.on('disconnect', () => this.#lost(child))
+    child.unref()
+    child.channel?.unref()
+    child.send(this.#where satisfies ToHost)
+    return child
+  }
+
+  #answered(message: FromHost): void {
+    const waiting = this.#waiting.get(message.id)
+    if (waiting === undefined) return
+    if ('progress' in message) return waiting.refresh()
+    this.#waiting.delete(message.id)
+    waiting.stop()
+    if ('answer' in message) waiting.resolve(message.answer)
+    else waiting.reject(new StorageError(message.fault.fault, message.fault.message, message.fault))
+  }
+
+  #lost(child: ChildProcess): void {
+    if (this.#child === child)
+      this.#end(new StorageError('away', 'the process that reads the file system has ended; try again'))
+  }
+
+  /** Makes all calls reject; the next one starts another process. */
+  #end(error: StorageError): void {
+    const child = this.#child
+    this.#child = undefined
+    for (const { reject, stop } of this.#waiting.values()) {
+      stop()
+      reject(error)
+    }
+    this.#waiting.clear()
+    // It may hang in a system call and end only after it: no caller waits for that.
+    child?.kill('SIGKILL')
+    if (child?.connected === true) child.disconnect()
+  }
+
+  /** Keeps the process alive while a file is open in it. */
+  hold(): () => void {
+    this.#held += 1
+    let held = true
+    return () => {
+      if (!held) return
+      held = false
+      this.#held -= 1
+      this.#rest()
+    }
+  }
+
+  #rest(): void {
+    clearTimeout(this.#idle)
+    if (this.#held > 0 || this.#waiting.size > 0 || this.#child === undefined) return
+    this.#idle = setTimeout(() => this.close(), this.#idleMs)
+    this.#idle.unref()
+  }
+
+  async call<N extends CallName>(
+    call: N,
+    ask: Calls[N]['ask'],
+    watch: Watch & { onProgress?: (() => void) | undefined } = {},
+  ): Promise<Calls[N]['answer']> {
+    watch.signal?.throwIfAborted()
+    const deadlineMs = Math.max(deadlines[call] ?? 0, this.#deadlineMs)
+    const { promise, resolve, reject } = Promise.withResolvers<Calls[N]['answer']>()
+    const child = this.#start()
+    this.#last += 1
+    const id = this.#last
+    const late = (): void =>
+      this.#end(
+        new StorageError(
+          'late',
+          `the file system does not answer within ${deadlineMs / 1_000} s; see whether its server ` +
+            'is there, and try again',
+        ),
+      )
+    const timer = setTimeout(late, deadlineMs)
+    const leave = (): void => {
+      this.#waiting.delete(id)
+      clearTimeout(timer)
+      reject(watch.signal?.reason as Error)
+      this.#rest()
+    }
+    watch.signal?.addEventListener('abort', leave, { once: true })
+    this.#waiting.set(id, {
+      resolve,
+      reject,
+      refresh: () => {
+        timer.refresh()
+        watch.onProgress?.()
+      },
+      stop: () => {
+        clearTimeout(timer)
+        watch.signal?.removeEventListener('abort', leave)
+      },
+    })
+    child.send({ id, call, ask }, (error) => {
+      if (error !== null) this.#lost(child)
+    })
+    try {
+      return await promise
+    } finally {
+      this.#rest()
+    }
+  }
+
+  /** Drops files that are being written, unless they belong to an upload in parts. */
+  close(final = false): void {
+    this.#closed ||= final
+    clearTimeout(this.#idle)
+    const child = this.#child
+    this.#child = undefined
+    for (const { reject, stop } of this.#waiting.values()) {
+      stop()
+      reject(new StorageError('away', 'the storage is closed'))
+    }
+    this.#waiting.clear()
+    if (child?.connected === true) child.disconnect()
+  }
+
+  /** Without a final message. */
+  kill(): void {
+    this.#end(new StorageError('away', 'the process was ended'))
+  }
+}
+
+export interface FilesystemOptions {
+  /** See `Where`. */
+  base: string
+  below?: StoragePath
+  /** Deadline of one call; default 30 s. */
+  deadlineMs?: number
+  idleMs?: number
+}
+
+/** The bytes of an open file, one piece ahead of the reader. */
+async function* pieces(
+  host: Host,
+  file: number,
+  {
+    offset,
+    end,
+    path,
+    signal,
+  }: { offset: number; end: number; path: StoragePath; signal: AbortSignal | undefined },
+) {
+  const read = (place: number): Promise<Buffer> =>
+    host.call('read', { file, offset: place, length: Math.min(pieceBytes, end - place) }, { signal })
+  let place = offset
+  let next = place < end ? read(place) : undefined
+  next?.catch(() => undefined)
+  while (next !== undefined) {
+    const piece: Buffer = await next
+    if (piece.length === 0)
+      throw new StorageError(
+        'changed',
+        `${quotedPath(path)} has become shorter while it was read; read it again`,
+      )
+    place += piece.length
+    next = place < end ? read(place) : undefined
+    next?.catch(() => undefined)
+    yield piece
+  }
+}
+
+/** Joins small pieces of a stream: a call for each would cost more than the bytes. */
+async function* gathered(source: Readable): AsyncGenerator<Buffer> {
+  let waiting: Buffer[] = []
+  let size = 0
+  for await (const piece of source as AsyncIterable<Buffer>) {
+    waiting.push(piece)
+    size += piece.length
+    if (size < pieceBytes / 2) continue
+    yield Buffer.concat(waiting, size)
+    waiting = []
+    size = 0
+  }
+  if (size > 0) yield Buffer.concat(waiting, size)
+}
+
+/** A folder of this machine, on any file system. */
+export const openFilesystem = (options: FilesystemOptions): StorageDriver => {
+  const { base, below = [], deadlineMs = 30_000, idleMs = usualIdleMs } = options
+  const host = new Host({ base, below }, { deadlineMs, idleMs })
+  const sent = (path: StoragePath): string[] => [...path]
+
+  const digestAlone = async (
+    path: StoragePath,
+    signal: AbortSignal | undefined,
+    onProgress: (() => void) | undefined,
+  ): Promise<string> => {
+    const own = new Host({ base, below }, { deadlineMs, idleMs })
+    try {
+      return await own.call('digest', { path: sent(path) }, { signal, onProgress })
+    } finally {
+      own.kill()
+    }
+  }
+
+  const take = async (
+    file: number,
+    source: Readable,
+    { sizeBytes, part, signal, digest, attributes }: WriteOptions,
+    path: StoragePath,
+  ): Promise<Written> => {
+    let size = part?.offset ?? 0
+    for await (const bytes of gathered(source)) {
+      signal?.throwIfAborted()
+      size += bytes.length
+      await host.call('append', { file, bytes }, { signal })
+    }
+    const last = part?.last ?? true
+    if (last && sizeBytes !== undefined && size !== sizeBytes)
+      throw new StorageError(
+        'changed',
+        `${sizeBytes} bytes of ${quotedPath(path)} were announced, and ${size} came; send it again`,
+      )
+    if (!last) return { receivedBytes: await host.call('keep', { file }) }
+    const { entry, sha256 } = await host.call('commit', { file, sha256: digest?.(), attributes })
+    return { receivedBytes: size, entry, sha256 }
+  }
+
+  return {
+    capabilities: {
+      ...{ ordered: true, directories: true, links: true, byteNames: true },
+      ...{ exclusive: true, moves: true, resumes: true, etags: true, presigns: false },
+      ...{ continues: true, attributes: true, copies: false, packs: true, versions: false },
+    },
+    list: (path, { limit, after, brief = false, signal }) =>
+      host.call('list', { path: sent(path), after, limit, brief }, { signal }),
+    stat: (path, { signal } = {}) => host.call('stat', { path: sent(path) }, { signal }),
+
+    async read(path, { offset = 0, length = Infinity, signal } = {}): Promise<FileReading> {
+      const release = host.hold()
+      try {
+        const { file, entry } = await host.call('open', { path: sent(path) }, { signal })
+        const end = Math.min(entry.sizeBytes ?? 0, offset + length)
+        const stream = Readable.from(pieces(host, file, { offset, end, path, signal }), {
+          objectMode: false,
+          highWaterMark: pieceBytes,
+        })
+        stream.once('close', () => {
+          host.call('close', { file }).catch(() => undefined)
+          release()
+        })
+        return { entry, stream }
+      } catch (error) {
+        release()
+        throw error
+      }
+    },
+
+    async digest(path, { signal, onProgress } = {}) {
+      const { sizeBytes = 0 }: Entry = await host.call('stat', { path: sent(path) }, { signal })
+      const report = onProgress && ((): void => onProgress(sizeBytes))
+      return sizeBytes > ownProcessBytes
+        ? digestAlone(path, signal, report)
+        : host.call('digest', { path: sent(path) }, { signal, onProgress: report })
+    },
+
+    async write(path, all, given = {}) {
+      const { source, write } = whole(all, given)
+      const { overwrite = false, part, signal } = write
+      const release = host.hold()
+      try {
+        const file = await host.call(
+          'create',
+          { path: sent(path), overwrite, upload: part?.upload, offset: part?.offset ?? 0 },
+          { signal },
+        )
+        try {
+          return await take(file, source, write, path)
+        } catch (error) {
+          const stays = part?.keepsAfter?.(error) === true
+          await (stays ? host.call('keep', { file }) : host.call('drop', { file })).catch(() => undefined)
+          throw error
+        }
+      } catch (error) {
+        source.destroy()
+        throw error
+      } finally {
+        release()
+      }
+    },
+
+    readMany: (folder, names, { signal } = {}) =>
+      host.call('readMany', { folder: sent(folder), names: [...names] }, { signal }),
+    writeMany: (folder, given, { overwrite = false, signal } = {}) => {
+      const files = given.map((file) => ({
+        ...file,
+        sha256: createHash('sha256').update(file.bytes).digest('hex'),
+      }))
+      return host.call('writeMany', { folder: sent(folder), files, overwrite }, { signal })
+    },
+    openUpload: async (path, { name, earlier, signal }) => ({
+      upload: name,
+      receivedBytes: await host.call('adopt', { path: sent(path), upload: name, earlier }, { signal }),
+    }),
+    received: (path, upload, { signal } = {}) =>
+      host.call('received', { path: sent(path), upload }, { signal }),
+    discard: (path, upload, { signal } = {}) =>
+      host.call('discard', { path: sent(path), upload }, { signal }),
+    delete: (path, { directory = false, signal } = {}) =>
+      host.call('delete', { path: sent(path), directory }, { signal }),
+    move: (from, to, { overwrite = false, signal } = {}) =>
+      host.call('move', { from: sent(from), to: sent(to), overwrite }, { signal }),
+    makeDirectory: (path, { signal } = {}) => host.call('makeDirectory', { path: sent(path) }, { signal }),
+    makeLink: (path, target, { overwrite = false, modifiedAt, signal } = {}) =>
+      host.call('makeLink', { path: sent(path), target, overwrite, modifiedAt }, { signal }),
+    setAttributes: (path, attributes, { signal } = {}) =>
+      host.call('setAttributes', { path: sent(path), attributes }, { signal }),
+    space: async ({ signal } = {}) => ({ availableBytes: await host.call('space', {}, { signal }) }),
+    copyWithin: () =>
+      Promise.reject(new StorageError('unsupported', 'a file system copies through this service')),
+    presign: () =>
+      Promise.reject(
+        new StorageError('unsupported', 'a file system has no addresses under which files can be read'),
+      ),
+    close: () => {
+      host.close(true)
+      return Promise.resolve()
+    },
+  }
+}

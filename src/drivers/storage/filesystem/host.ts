@@ -1,0 +1,760 @@
+/**
+ * The process that touches a file system. A mount whose server is gone blocks a thread of its
+ * caller without limit. Here that is a thread of this process, which its parent ends after a
+ * deadline, so no part of the service waits.
+ *
+ * It walks paths from the approved folder by descriptors (`/proc/self/fd/N/name`, since Node has no
+ * `openat`) and follows no link at any step: after a swap it has either the opened directory or an
+ * error.
+ */
+import { createHash, randomBytes, type Hash } from 'node:crypto'
+import {
+  accessSync,
+  closeSync,
+  chmodSync,
+  constants,
+  fchmodSync,
+  fstatSync,
+  fsync,
+  ftruncateSync,
+  futimesSync,
+  linkSync,
+  lstatSync,
+  lutimesSync,
+  mkdirSync,
+  openSync,
+  read,
+  readdirSync,
+  readlinkSync,
+  readSync,
+  renameSync,
+  rmdirSync,
+  statfsSync,
+  symlinkSync,
+  unlinkSync,
+  utimesSync,
+  write,
+  type BigIntStats,
+} from 'node:fs'
+import { setImmediate as turn } from 'node:timers/promises'
+import { promisify } from 'node:util'
+import type { Attributes, Entry, SmallFile, StorageFault } from '../contract.ts'
+import { bytesOf, quotedPath, type ByteName } from '../paths.ts'
+import type { CallName, Calls, FromHost, HostFault, ToHost, Where } from './calls.ts'
+
+const readAt = promisify(read)
+const writeAt = promisify(write)
+const flush = promisify(fsync)
+
+const { O_DIRECTORY, O_NOFOLLOW, O_NONBLOCK, O_NOCTTY, O_RDONLY, O_RDWR, O_CREAT, O_EXCL, R_OK, W_OK } =
+  constants
+/**
+ * A descriptor for paths alone: it needs no right to read the directory. Node has no name for it.
+ */
+const O_PATH = 0o10000000
+const digestPiece = 1024 * 1024
+/** Bytes between two looks at other requests. */
+const digestTurn = 64 * digestPiece
+
+class Fault extends Error {
+  readonly facts: HostFault
+  constructor(fault: StorageFault, message: string, receivedBytes?: number) {
+    super(message)
+    this.facts = { fault, message, receivedBytes }
+  }
+}
+
+interface OpenFile {
+  fd: number
+  /** The target of a file that is being written. */
+  target?: {
+    folder: number
+    name: ByteName
+    path: string[]
+    temporary: ByteName
+    overwrite: boolean
+    upload: boolean
+    begun: number
+    size: number
+    hash: Hash | undefined
+  }
+}
+
+let endpoint: Where = { base: '', below: [] }
+const files = new Map<number, OpenFile>()
+let lastFile = 0
+/**
+ * The names of the directory that was listed last, sorted: further pages of a large one need not
+ * read it again.
+ */
+let listed: { key: string; names: ByteName[] } | undefined
+
+const at = (folder: number, name: ByteName): Buffer =>
+  Buffer.concat([Buffer.from(`/proc/self/fd/${folder}/`), bytesOf(name)])
+const shown = (path: readonly string[]): string => quotedPath(path as ByteName[])
+
+const faults: Readonly<Record<string, readonly [StorageFault, string]>> = {
+  ENOENT: ['missing', 'is not there'],
+  EEXIST: ['exists', 'is there already'],
+  ENOTDIR: ['notDirectory', 'is not a directory'],
+  EISDIR: ['notFile', 'is a directory'],
+  ENOTEMPTY: ['notEmpty', 'is a directory that holds entries'],
+  ELOOP: ['link', 'is a symbolic link, and none is followed; name what it leads to'],
+  ENAMETOOLONG: ['name', 'is too long for this file system'],
+  EILSEQ: ['name', 'is a name that this file system does not take'],
+  EINVAL: ['name', 'is a name that this file system does not take'],
+  EROFS: ['readOnly', 'lies on a file system that is mounted read-only'],
+  EACCES: ['denied', 'is denied to the account of the service'],
+  EPERM: ['denied', 'is denied to the account of the service'],
+  ENOSPC: ['full', 'does not fit: no space is left on the file system'],
+  EDQUOT: ['full', 'does not fit: the quota of the account is used up'],
+  EFBIG: ['full', 'is larger than this file system takes'],
+  EBUSY: ['busy', 'is in use by the file system'],
+  EIO: ['away', 'cannot be reached: the file system reports an input/output error'],
+  ESTALE: ['away', 'cannot be reached: the server of the file system no longer knows it'],
+  ENOTCONN: ['away', 'cannot be reached: the mount has lost its server'],
+  EHOSTDOWN: ['away', 'cannot be reached: the server of the file system is down'],
+  ETIMEDOUT: ['away', 'cannot be reached: the server of the file system does not answer'],
+  ECONNABORTED: ['away', 'cannot be reached: the mount has been cut off'],
+}
+
+/**
+ * The fault of a path from an error of the system; the system's own text would name paths of this
+ * process.
+ */
+const faultOf = (error: unknown, path: readonly string[]): Fault => {
+  if (error instanceof Fault) return error
+  const { code = '', message } = error as NodeJS.ErrnoException
+  const [fault, words] = faults[code] ?? (['refused', `failed: ${code === '' ? message : code}`] as const)
+  return new Fault(fault, `${shown(path)} ${words}`)
+}
+
+/** Runs `use` with a descriptor of the directory. */
+const walk = <T>(path: readonly string[], use: (folder: number) => T): T => {
+  let folder: number
+  try {
+    folder = openSync(endpoint.base, O_PATH | O_DIRECTORY)
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw faultOf(error, [])
+    throw notThere()
+  }
+  const enter = (name: string, way: readonly string[], isMissing?: () => Fault): void => {
+    const next = step(folder, name as ByteName, way, isMissing)
+    closeSync(folder)
+    folder = next
+  }
+  try {
+    for (const name of endpoint.below) enter(name, [], notThere)
+    path.forEach((name, depth) => enter(name, path.slice(0, depth + 1)))
+    return use(folder)
+  } finally {
+    closeSync(folder)
+  }
+}
+
+const notThere = (): Fault =>
+  new Fault('away', 'the folder of the storage is not there; mount it, or correct its endpoint')
+
+const step = (folder: number, name: ByteName, path: readonly string[], isMissing?: () => Fault): number => {
+  try {
+    return openSync(at(folder, name), O_PATH | O_DIRECTORY | O_NOFOLLOW)
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException
+    if (code === 'ENOENT' && isMissing !== undefined) throw isMissing()
+    // For a link the system reports that it is no directory.
+    if (code === 'ENOTDIR' && isLink(folder, name))
+      throw new Fault('link', `${shown(path)} ${faults['ELOOP']![1]}`)
+    throw faultOf(error, path)
+  }
+}
+
+const isLink = (folder: number, name: ByteName): boolean =>
+  lstatSync(at(folder, name), { throwIfNoEntry: false })?.isSymbolicLink() === true
+
+/** Runs `use` with a descriptor of the directory of an entry, and its name. */
+const beside = <T>(path: readonly string[], use: (folder: number, name: ByteName) => T): T => {
+  const name = path.at(-1)
+  if (name === undefined)
+    throw new Fault('notFile', 'the endpoint of the storage is a directory; name an entry in it')
+  return walk(path.slice(0, -1), (folder) => {
+    try {
+      return use(folder, name as ByteName)
+    } catch (error) {
+      throw faultOf(error, path)
+    }
+  })
+}
+
+const allowed = (path: Buffer | string, mode: number): boolean => {
+  try {
+    accessSync(path, mode)
+    return true
+  } catch {
+    return false
+  }
+}
+
+/** Any change of content changes the time of the inode, which no user can set. */
+const etagOf = ({ ino, size, mtimeNs, ctimeNs }: BigIntStats): string =>
+  `"${[ino, size, mtimeNs, ctimeNs].map((each) => each.toString(36)).join('-')}"`
+
+const typeOf = (stats: BigIntStats): Entry['type'] =>
+  stats.isFile() ? 'file' : stats.isDirectory() ? 'directory' : stats.isSymbolicLink() ? 'symlink' : 'special'
+
+const entryOf = (name: ByteName, stats: BigIntStats, path: Buffer | string): Entry => {
+  const type = typeOf(stats)
+  const plain = type === 'file' || type === 'directory'
+  return {
+    name,
+    type,
+    ...(type === 'file' ? { sizeBytes: Number(stats.size), etag: etagOf(stats) } : {}),
+    modifiedAt: Number(stats.mtimeMs),
+    readable: plain && allowed(path, R_OK),
+    writable: plain && allowed(path, W_OK),
+    ...(plain ? { mode: Number(stats.mode & 0o777n) } : {}),
+    ...(type === 'symlink' ? { linkTarget: readlinkSync(path, 'latin1') as ByteName } : {}),
+  }
+}
+
+const entryAt = (folder: number, name: ByteName): Entry => {
+  const path = at(folder, name)
+  return entryOf(name, lstatSync(path, { bigint: true }), path)
+}
+
+const namesOf = (folder: number): ByteName[] => {
+  const { dev, ino, mtimeNs, ctimeNs } = fstatSync(folder, { bigint: true })
+  const key = [dev, ino, mtimeNs, ctimeNs].join(' ')
+  // Two changes within one tick of the file system's clock look alike, so a file that has just
+  // changed is not cached.
+  const settled = Date.now() - Number(mtimeNs / 1_000_000n) > 2_000
+  if (listed?.key === key && settled) return listed.names
+  const names = (readdirSync(`/proc/self/fd/${folder}`, 'latin1') as ByteName[]).sort()
+  listed = settled && names.length > 1_000 ? { key, names } : undefined
+  return names
+}
+
+/** Number of the sorted names up to `after`. */
+const placeBehind = (names: readonly ByteName[], after: string): number => {
+  let [low, high] = [0, names.length]
+  while (low < high) {
+    const middle = (low + high) >> 1
+    if ((names[middle] ?? '') <= after) low = middle + 1
+    else high = middle
+  }
+  return low
+}
+
+/** Looks at an entry once, where `entryAt` also asks for the rights to it. */
+const briefAt = (folder: number, name: ByteName): Entry => {
+  const path = at(folder, name)
+  const stats = lstatSync(path, { bigint: true })
+  const type = typeOf(stats)
+  return {
+    ...{ name, type, readable: true, writable: true, modifiedAt: Number(stats.mtimeMs) },
+    ...(type === 'file' ? { sizeBytes: Number(stats.size) } : {}),
+    ...(type === 'symlink' ? { linkTarget: readlinkSync(path, 'latin1') as ByteName } : {}),
+  }
+}
+
+const list = ({ path, after, limit, brief }: Calls['list']['ask']): Calls['list']['answer'] =>
+  walk(path, (folder) => {
+    try {
+      const names = namesOf(folder)
+      const begin = after === undefined ? 0 : placeBehind(names, after)
+      const page = names.slice(begin, begin + limit)
+      const entries = page.flatMap((name) => {
+        try {
+          return [brief ? briefAt(folder, name) : entryAt(folder, name)]
+        } catch (error) {
+          // It was removed since the directory was read.
+          if ((error as NodeJS.ErrnoException).code === 'ENOENT') return []
+          throw error
+        }
+      })
+      const next = begin + limit < names.length ? page.at(-1) : undefined
+      return { entries, ...(next === undefined ? {} : { next }) }
+    } catch (error) {
+      throw faultOf(error, path)
+    }
+  })
+
+const statOf = ({ path }: Calls['stat']['ask']): Entry => {
+  if (path.length > 0) return beside(path, entryAt)
+  return walk([], (folder) =>
+    entryOf('' as ByteName, fstatSync(folder, { bigint: true }), `/proc/self/fd/${folder}`),
+  )
+}
+
+/**
+ * A descriptor of a regular file. It does not open a FIFO or a device; one that replaces the file
+ * meanwhile does not block.
+ */
+const openFile = (path: readonly string[]): { fd: number; entry: Entry } =>
+  beside(path, (folder, name) => openRegular(folder, name, path))
+
+const openRegular = (
+  folder: number,
+  name: ByteName,
+  path: readonly string[],
+): { fd: number; entry: Entry } => {
+  const entry = entryAt(folder, name)
+  if (entry.type === 'symlink') throw new Fault('link', `${shown(path)} ${faults['ELOOP']![1]}`)
+  if (entry.type !== 'file') throw notAFile(path, entry.type)
+  const fd = openSync(at(folder, name), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY)
+  const stats = fstatSync(fd, { bigint: true })
+  if (stats.isFile()) return { fd, entry: entryOf(name, stats, `/proc/self/fd/${fd}`) }
+  closeSync(fd)
+  throw notAFile(path, typeOf(stats))
+}
+
+const notAFile = (path: readonly string[], type: Entry['type']): Fault =>
+  new Fault(
+    'notFile',
+    `${shown(path)} is ${type === 'directory' ? 'a directory' : 'a device, a FIFO or a socket'}, not a file`,
+  )
+
+const kept = (file: OpenFile): number => {
+  lastFile += 1
+  files.set(lastFile, file)
+  return lastFile
+}
+
+const fileOf = (number: number): OpenFile => {
+  const file = files.get(number)
+  if (file === undefined) throw new Fault('away', 'the process that had the file open has ended; try again')
+  return file
+}
+
+const targetOf = (number: number): { file: OpenFile; target: NonNullable<OpenFile['target']> } => {
+  const file = fileOf(number)
+  if (file.target === undefined) throw new Fault('refused', 'the file is open for reading')
+  return { file, target: file.target }
+}
+
+const forget = (number: number): void => {
+  const file = files.get(number)
+  files.delete(number)
+  if (file === undefined) return
+  closeSync(file.fd)
+  if (file.target !== undefined) closeSync(file.target.folder)
+}
+
+const digest = async (id: number, path: readonly string[]): Promise<string> => {
+  const { fd, entry } = openFile(path)
+  try {
+    const hash = createHash('sha256')
+    const piece = Buffer.allocUnsafe(digestPiece)
+    let size = 0
+    for (;;) {
+      const count = readSync(fd, piece, 0, digestPiece, size)
+      if (count === 0) break
+      hash.update(piece.subarray(0, count))
+      size += count
+      if (size % digestTurn !== 0) continue
+      send({ id, progress: size })
+      await turn()
+    }
+    if (etagOf(fstatSync(fd, { bigint: true })) !== entry.etag)
+      throw new Fault(
+        'changed',
+        `${shown(path)} was written to while it was read; try again when it is complete`,
+      )
+    return hash.digest('hex')
+  } catch (error) {
+    throw faultOf(error, path)
+  } finally {
+    closeSync(fd)
+  }
+}
+
+/** The temporary name of an upload, beside its target; a later part finds the upload by it. */
+const temporaryOf = (name: ByteName, upload: string): ByteName =>
+  `.orrery-${createHash('sha256').update(`${upload}/${name}`, 'latin1').digest('hex').slice(0, 32)}.part` as ByteName
+
+const refuseTaken = (folder: number, name: ByteName, path: readonly string[], overwrite: boolean): void => {
+  const stats = lstatSync(at(folder, name), { throwIfNoEntry: false })
+  if (stats === undefined) return
+  if (stats.isDirectory())
+    throw new Fault('notFile', `${shown(path)} is a directory, which no file replaces; choose another name`)
+  if (!overwrite)
+    throw new Fault('exists', `${shown(path)} is there already; choose another name, or overwrite it`)
+}
+
+const create = ({ path, overwrite, upload, offset }: Calls['create']['ask']): number => {
+  let folder: number | undefined
+  try {
+    return beside(path, (parent, name) => {
+      refuseTaken(parent, name, path, overwrite)
+      folder = openSync(`/proc/self/fd/${parent}`, O_RDONLY | O_DIRECTORY)
+      const temporary =
+        upload === undefined
+          ? (`.orrery-${randomBytes(16).toString('hex')}.part` as ByteName)
+          : temporaryOf(name, upload)
+      const flags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | (upload === undefined ? O_EXCL : 0)
+      const fd = openSync(at(folder, temporary), flags, 0o666)
+      const { size } = fstatSync(fd)
+      if (offset !== 0 && offset !== size) {
+        closeSync(fd)
+        if (size === 0) unlinkSync(at(folder, temporary))
+        throw new Fault('offset', `${size} bytes of ${shown(path)} are kept; go on there`, size)
+      }
+      if (offset === 0 && size > 0) ftruncateSync(fd, 0)
+      const hash = offset === 0 ? createHash('sha256') : undefined
+      return kept({
+        fd,
+        target: {
+          folder,
+          name,
+          path,
+          temporary,
+          overwrite,
+          upload: upload !== undefined,
+          begun: offset,
+          size: offset,
+          hash,
+        },
+      })
+    })
+  } catch (error) {
+    if (folder !== undefined) closeSync(folder)
+    throw error
+  }
+}
+
+/** A later attempt has renamed the file: this one must not add to it. */
+const refuseAdopted = (fd: number, { folder, temporary, path }: NonNullable<OpenFile['target']>): void => {
+  if (lstatSync(at(folder, temporary), { throwIfNoEntry: false })?.ino === fstatSync(fd).ino) return
+  throw new Fault('away', `${shown(path)}: another attempt goes on with this file, or has removed it`)
+}
+
+const append = async ({ file: number, bytes }: Calls['append']['ask']): Promise<undefined> => {
+  const { file, target } = targetOf(number)
+  try {
+    if (target.upload) refuseAdopted(file.fd, target)
+    for (let done = 0; done < bytes.length;) {
+      const { bytesWritten } = await writeAt(file.fd, bytes, done, bytes.length - done, target.size)
+      target.hash?.update(bytes.subarray(done, done + bytesWritten))
+      target.size += bytesWritten
+      done += bytesWritten
+    }
+  } catch (error) {
+    throw faultOf(error, target.path)
+  }
+  return undefined
+}
+
+const drop = ({ file: number }: Calls['drop']['ask']): undefined => {
+  const file = files.get(number)
+  if (file?.target === undefined) return undefined
+  const { folder, temporary, upload, begun } = file.target
+  try {
+    if (upload && begun > 0) ftruncateSync(file.fd, begun)
+    else unlinkSync(at(folder, temporary))
+  } catch {
+    // The next upload of the same name truncates it; other uploads use another name.
+  }
+  forget(number)
+  return undefined
+}
+
+const keep = async ({ file: number }: Calls['keep']['ask']): Promise<number> => {
+  const { file, target } = targetOf(number)
+  try {
+    await flush(file.fd)
+    return target.size
+  } catch (error) {
+    throw faultOf(error, target.path)
+  } finally {
+    forget(number)
+  }
+}
+
+const digestOfDescriptor = async (fd: number): Promise<Hash> => {
+  const hash = createHash('sha256')
+  const piece = Buffer.allocUnsafe(digestPiece)
+  for (let place = 0; ;) {
+    const { bytesRead } = await readAt(fd, piece, 0, digestPiece, place)
+    if (bytesRead === 0) return hash
+    hash.update(piece.subarray(0, bytesRead))
+    place += bytesRead
+  }
+}
+
+/** On file systems without hard links an empty file takes the name, and is then replaced. */
+const putExclusively = (from: Buffer, to: Buffer): void => {
+  try {
+    linkSync(from, to)
+    unlinkSync(from)
+  } catch (error) {
+    if (
+      !['EPERM', 'EOPNOTSUPP', 'ENOTSUP', 'ENOSYS', 'EMLINK'].includes(
+        (error as NodeJS.ErrnoException).code ?? '',
+      )
+    )
+      throw error
+    closeSync(openSync(to, O_RDWR | O_CREAT | O_EXCL, 0o666))
+    renameSync(from, to)
+  }
+}
+
+/**
+ * The half microsecond keeps the milliseconds: a number of seconds is rounded down to nanoseconds.
+ */
+const timesOf = (modifiedAt: number): [Date, number] => [new Date(), modifiedAt / 1_000 + 5e-7]
+
+const give = (fd: number, { mode, modifiedAt }: Attributes): void => {
+  if (mode !== undefined) fchmodSync(fd, mode & 0o777)
+  if (modifiedAt !== undefined) futimesSync(fd, ...timesOf(modifiedAt))
+}
+
+const commit = async ({
+  file: number,
+  sha256,
+  attributes,
+  folderLater = false,
+}: Calls['commit']['ask'] & { folderLater?: boolean }): Promise<Calls['commit']['answer']> => {
+  const { file, target } = targetOf(number)
+  const { folder, name, temporary, path, overwrite } = target
+  try {
+    const digest = (target.hash ?? (await digestOfDescriptor(file.fd))).digest('hex')
+    if (sha256 !== undefined && sha256 !== digest)
+      throw new Fault(
+        'changed',
+        `${shown(path)}: the bytes that were written are not those that were sent; look for faults of the disk`,
+      )
+    if (attributes !== undefined) give(file.fd, attributes)
+    await flush(file.fd)
+    const [from, to] = [at(folder, temporary), at(folder, name)]
+    refuseTaken(folder, name, path, overwrite)
+    if (overwrite) renameSync(from, to)
+    else putExclusively(from, to)
+    if (!folderLater) await flush(folder)
+    const entry = entryOf(name, fstatSync(file.fd, { bigint: true }), `/proc/self/fd/${file.fd}`)
+    forget(number)
+    return { entry, sha256: digest }
+  } catch (error) {
+    drop({ file: number })
+    throw faultOf(error, path)
+  }
+}
+
+/** Larger files are not read in one go with others. */
+const smallBytes = 1024 * 1024
+
+/** Bytes of a small file. @returns undefined where it is larger, or changes meanwhile */
+const readSmall = (folder: number, name: ByteName): SmallFile | undefined => {
+  const { fd, entry } = openRegular(folder, name, [name])
+  try {
+    const { sizeBytes = 0, modifiedAt, mode } = entry
+    if (sizeBytes > smallBytes) return undefined
+    // A byte more shows that the file has grown.
+    const bytes = Buffer.allocUnsafe(sizeBytes + 1)
+    let size = 0
+    for (let count = 1; count > 0 && size < bytes.length; size += count)
+      count = readSync(fd, bytes, size, bytes.length - size, size)
+    if (etagOf(fstatSync(fd, { bigint: true })) !== entry.etag) return undefined
+    return { name, bytes: bytes.subarray(0, sizeBytes), modifiedAt, mode }
+  } finally {
+    closeSync(fd)
+  }
+}
+
+const readMany = ({ folder, names }: Calls['readMany']['ask']): SmallFile[] =>
+  walk(folder, (opened) =>
+    names.flatMap((name) => {
+      try {
+        return readSmall(opened, name as ByteName) ?? []
+      } catch {
+        // The caller reads it alone, and gets the reason.
+        return []
+      }
+    }),
+  )
+
+/** Files that are written at once: their flushes then share the disk's. */
+const writtenAtOnce = 16
+
+/** Writes each file as a single one is written; the folder is flushed once. */
+const writeMany = async ({
+  folder,
+  files: all,
+  overwrite,
+}: Calls['writeMany']['ask']): Promise<ByteName[]> => {
+  const flushing = walk(folder, (opened) => openSync(`/proc/self/fd/${opened}`, O_RDONLY | O_DIRECTORY))
+  const whole: ByteName[] = []
+  const queue = all.values()
+  const work = async (): Promise<void> => {
+    for (const { name, bytes, sha256, upload, attributes } of queue) {
+      let file: number | undefined
+      try {
+        file = create({ path: [...folder, name], overwrite, upload, offset: 0 })
+        await append({ file, bytes })
+        await commit({ file, sha256, attributes, folderLater: true })
+        whole.push(name)
+      } catch {
+        // The caller writes it alone, and gets the reason.
+        if (file !== undefined) drop({ file })
+      }
+    }
+  }
+  try {
+    await Promise.all(Array.from({ length: writtenAtOnce }, work))
+    await flush(flushing)
+    return whole
+  } catch (error) {
+    throw faultOf(error, folder)
+  } finally {
+    closeSync(flushing)
+  }
+}
+
+const received = ({ path, upload }: Calls['received']['ask']): number =>
+  beside(
+    path,
+    (folder, name) => lstatSync(at(folder, temporaryOf(name, upload)), { throwIfNoEntry: false })?.size ?? 0,
+  )
+
+const discard = ({ path, upload }: Calls['discard']['ask']): undefined =>
+  beside(path, (folder, name) => {
+    const temporary = at(folder, temporaryOf(name, upload))
+    if (lstatSync(temporary, { throwIfNoEntry: false }) !== undefined) unlinkSync(temporary)
+    return undefined
+  })
+
+const adopt = ({ path, upload, earlier }: Calls['adopt']['ask']): number =>
+  beside(path, (folder, name) => {
+    const own = at(folder, temporaryOf(name, upload))
+    for (const each of earlier) {
+      const old = at(folder, temporaryOf(name, each))
+      if (each === upload || lstatSync(old, { throwIfNoEntry: false }) === undefined) continue
+      if (lstatSync(own, { throwIfNoEntry: false }) === undefined) renameSync(old, own)
+      else unlinkSync(old)
+    }
+    const stats = lstatSync(own, { throwIfNoEntry: false })
+    return stats?.isFile() === true ? stats.size : 0
+  })
+
+const makeLink = ({ path, target, overwrite, modifiedAt }: Calls['makeLink']['ask']): undefined =>
+  beside(path, (folder, name) => {
+    refuseTaken(folder, name, path, overwrite)
+    const temporary = at(folder, `.orrery-${randomBytes(16).toString('hex')}.part` as ByteName)
+    symlinkSync(bytesOf(target as ByteName), temporary)
+    try {
+      if (modifiedAt !== undefined) lutimesSync(temporary, ...timesOf(modifiedAt))
+      if (overwrite) renameSync(temporary, at(folder, name))
+      else putExclusively(temporary, at(folder, name))
+    } catch (error) {
+      if (lstatSync(temporary, { throwIfNoEntry: false }) !== undefined) unlinkSync(temporary)
+      throw error
+    }
+    return undefined
+  })
+
+const setAttributes = ({ path, attributes }: Calls['setAttributes']['ask']): undefined =>
+  walk(path, (folder) => {
+    // A descriptor for paths alone takes neither, and the path to it names what was opened.
+    const opened = `/proc/self/fd/${folder}`
+    const { mode, modifiedAt } = attributes
+    if (modifiedAt !== undefined) utimesSync(opened, ...timesOf(modifiedAt))
+    if (mode !== undefined) chmodSync(opened, mode & 0o777)
+    return undefined
+  })
+
+const remove = ({ path, directory }: Calls['delete']['ask']): undefined =>
+  beside(path, (folder, name) => {
+    const isDirectory = lstatSync(at(folder, name)).isDirectory()
+    if (isDirectory && !directory)
+      throw new Fault('notFile', `${shown(path)} is a directory; only files and links are deleted`)
+    if (isDirectory) rmdirSync(at(folder, name))
+    else unlinkSync(at(folder, name))
+    return undefined
+  })
+
+const move = ({ from, to, overwrite }: Calls['move']['ask']): undefined =>
+  beside(from, (folder, name) =>
+    beside(to, (toFolder, toName) => {
+      const [source, target] = [at(folder, name), at(toFolder, toName)]
+      const isDirectory = lstatSync(source).isDirectory()
+      refuseTaken(toFolder, toName, to, overwrite && !isDirectory)
+      // A directory replaces an empty one atomically, so that no other file can take the name
+      // meanwhile.
+      if (isDirectory) mkdirSync(target)
+      if (isDirectory || overwrite) renameSync(source, target)
+      else putExclusively(source, target)
+      return undefined
+    }),
+  )
+
+const makeDirectory = ({ path }: Calls['makeDirectory']['ask']): undefined =>
+  beside(path, (folder, name) => {
+    const stats = lstatSync(at(folder, name), { throwIfNoEntry: false })
+    if (stats === undefined) mkdirSync(at(folder, name))
+    else if (!stats.isDirectory())
+      throw new Fault('exists', `${shown(path)} is there already and is no directory; choose another name`)
+    return undefined
+  })
+
+const calls: {
+  [N in CallName]: (ask: Calls[N]['ask'], id: number) => Calls[N]['answer'] | Promise<Calls[N]['answer']>
+} = {
+  list,
+  stat: statOf,
+  open: ({ path }) => {
+    const { fd, entry } = openFile(path)
+    return { file: kept({ fd }), entry }
+  },
+  read: async ({ file, offset, length }) => {
+    const piece = Buffer.allocUnsafe(length)
+    const { bytesRead } = await readAt(fileOf(file).fd, piece, 0, length, offset)
+    return piece.subarray(0, bytesRead)
+  },
+  close: ({ file }) => {
+    forget(file)
+    return undefined
+  },
+  digest: ({ path }, id) => digest(id, path),
+  readMany,
+  writeMany,
+  create,
+  append,
+  keep,
+  drop,
+  commit,
+  adopt,
+  received,
+  discard,
+  delete: remove,
+  move,
+  makeDirectory,
+  makeLink,
+  setAttributes,
+  space: () =>
+    walk([], (folder) => {
+      const { bavail, bsize } = statfsSync(`/proc/self/fd/${folder}`)
+      return bavail * bsize
+    }),
+}
+
+const send = (message: FromHost): void => {
+  process.send?.(message)
+}
+
+const answer = async (id: number, call: CallName, ask: Calls[CallName]['ask']): Promise<void> => {
+  try {
+    const run = calls[call] as (ask: Calls[CallName]['ask'], id: number) => unknown
+    send({ id, answer: await run(ask, id) })
+  } catch (error) {
+    send({ id, fault: faultOf(error, []).facts })
+  }
+}
+
+process.on('message', (message: ToHost) => {
+  if ('base' in message) endpoint = message
+  else void answer(message.id, message.call, message.ask)
+})
+// The parent has closed it or has ended: files that are being written are dropped, but uploads in
+// parts stay.
+process.on('disconnect', () => {
+  for (const [number, { target }] of files) if (target?.upload === false) drop({ file: number })
+  process.exit()
+})

@@ -1,0 +1,75 @@
+import type { ByteName, StoragePath } from './byte-name.ts'
+import { StorageError } from './contract.ts'
+
+export type { ByteName, StoragePath }
+
+/** Linux allows no longer path; S3 allows 1,024 bytes. */
+const longestPath = 4_096
+
+/** The name of a text: its bytes in UTF-8. */
+export const nameOf = (text: string): ByteName => Buffer.from(text).toString('latin1') as ByteName
+export const nameOfBytes = (name: Uint8Array): ByteName => Buffer.from(name).toString('latin1') as ByteName
+export const bytesOf = (name: ByteName): Buffer => Buffer.from(name, 'latin1')
+/** For people: bytes that are not UTF-8 become U+FFFD. */
+export const textOf = (name: ByteName): string => bytesOf(name).toString()
+/** Whether `textOf` gives it exactly. */
+export const isText = (name: ByteName): boolean => nameOf(textOf(name)) === name
+
+const joined = (path: StoragePath): ByteName => path.join('/') as ByteName
+
+/** The form of a path in answers; `pathBytes` (base64) is present where the text is not exact. */
+export const shownPath = (path: StoragePath): { path: string; pathBytes?: string } => {
+  const name = joined(path)
+  return { path: textOf(name), ...(isText(name) ? {} : { pathBytes: bytesOf(name).toString('base64') }) }
+}
+
+/** For messages. */
+export const quotedPath = (path: StoragePath): string =>
+  JSON.stringify(path.length === 0 ? '.' : textOf(joined(path)).slice(0, 300))
+
+/**
+ * The names of a path as bytes. Slashes at the ends and double ones, and `.`, mean nothing; `..` is
+ * refused at any position, because behind a link it leads elsewhere than it seems.
+ * @throws StorageError `outside` for `..`, `name` for NUL and for what is too long
+ */
+export const parseNames = (path: ByteName): StoragePath => {
+  const shown = JSON.stringify(textOf(path).slice(0, 300))
+  if (path.includes('\0'))
+    throw new StorageError('name', `the path ${shown} holds NUL, which no name can hold`)
+  if (path.length > longestPath)
+    throw new StorageError('name', `the path has ${path.length} bytes; at most ${longestPath} are taken`)
+  const names = path.split('/').filter((name) => name !== '' && name !== '.') as ByteName[]
+  if (names.includes('..' as ByteName))
+    throw new StorageError(
+      'outside',
+      `the path ${shown} holds ".."; name the entry from the endpoint of the storage on`,
+    )
+  return names
+}
+
+/** Whether a path is `folder` or below it. */
+export const isBelow = (path: StoragePath, folder: StoragePath): boolean =>
+  path.length >= folder.length && folder.every((name, at) => path[at] === name)
+
+/**
+ * A path as a client gives it. With a leading slash it is absolute where it lies below the
+ * endpoint, or below a root, of the storage; otherwise the slash has no meaning.
+ * @throws StorageError as `parseNames`
+ */
+export const parsePath = (path: ByteName, endpoint: string): StoragePath => {
+  const names = parseNames(path)
+  if (!path.startsWith('/') || !endpoint.startsWith('/')) return names
+  const base = parseNames(nameOf(endpoint))
+  return base.length > 0 && isBelow(names, base) ? names.slice(base.length) : names
+}
+
+/**
+ * The root of a storage below its endpoint, from its `path`: absolute below the endpoint, a URL
+ * that starts with the endpoint, or relative.
+ */
+export const parseRoot = (path: string, endpoint: string): StoragePath => {
+  const url = endpoint.replace(/\/+$/, '')
+  if (url.includes('://') && (path === url || path.startsWith(`${url}/`)))
+    return parseNames(nameOf(path.slice(url.length)))
+  return parsePath(nameOf(path), endpoint)
+}

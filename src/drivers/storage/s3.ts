@@ -1,0 +1,512 @@
+import { createHash } from 'node:crypto'
+import { PassThrough, Readable, Transform } from 'node:stream'
+import { buffer } from 'node:stream/consumers'
+import { pipeline } from 'node:stream/promises'
+import { S3Error, type S3Bucket, type S3Object } from '../../clients/s3.ts'
+import {
+  StorageError,
+  type Entry,
+  type StorageDriver,
+  type StorageFault,
+  type Watch,
+  type WriteOptions,
+} from './contract.ts'
+import { isText, nameOf, quotedPath, textOf, type ByteName, type StoragePath } from './paths.ts'
+import { openUploadParts, sendParts } from './s3-upload.ts'
+import { through } from './through.ts'
+
+/** Limit of S3, in bytes of UTF-8. */
+const longestKey = 1_024
+/** Limit of one answer to a list. */
+const largestPage = 1_000
+
+const byCode: Readonly<Record<string, StorageFault>> = {
+  NoSuchKey: 'missing',
+  // Another attempt has completed or removed it, and the next one begins anew.
+  NoSuchUpload: 'away',
+  InvalidPart: 'away',
+  NotFound: 'missing',
+  PreconditionFailed: 'exists',
+  ConditionalRequestConflict: 'exists',
+  KeyTooLongError: 'name',
+  InvalidObjectName: 'name',
+  ObjectParentIsFile: 'notDirectory',
+  ExistingObjectIsDirectory: 'notFile',
+  DirectoryObjectContainsData: 'notEmpty',
+  InvalidAccessKeyId: 'credential',
+  SignatureDoesNotMatch: 'credential',
+  ExpiredToken: 'credential',
+  InvalidToken: 'credential',
+  RequestTimeTooSkewed: 'credential',
+  AccessDenied: 'denied',
+  Forbidden: 'denied',
+  QuotaExceeded: 'full',
+  XMinioStorageFull: 'full',
+  InsufficientCapacity: 'full',
+  SlowDown: 'busy',
+  ServiceUnavailable: 'busy',
+  TooManyRequests: 'busy',
+  RequestTimeout: 'late',
+  late: 'late',
+  lost: 'away',
+  name: 'away',
+  denied: 'refused',
+}
+
+const byStatus = (status: number | undefined): StorageFault => {
+  if (status === undefined) return 'away'
+  if (status === 404) return 'missing'
+  if (status === 403 || status === 401) return 'denied'
+  if (status === 412) return 'exists'
+  if (status === 429 || status === 503) return 'busy'
+  if (status === 507) return 'full'
+  return status >= 500 ? 'away' : 'refused'
+}
+
+const remedies: Partial<Record<StorageFault, string>> = {
+  missing: 'nothing has that key',
+  exists: 'the key is taken; choose another one, or overwrite it',
+  notDirectory: 'this store keeps objects as files, and a part of the path is one; choose another path',
+}
+
+const isFault = (error: unknown, fault: StorageFault): boolean =>
+  error instanceof StorageError && error.fault === fault
+
+/** Bytes of one part of an upload where nothing else is asked for. */
+const usualPartBytes = 8 * 2 ** 20
+
+export interface S3StorageOptions {
+  /** Prefix of the storage's keys. */
+  prefix: StoragePath
+  signed: boolean
+  /** Bytes of one part of an upload, asked for at its begin; default 8 MiB. */
+  partBytes?: (() => Promise<number>) | undefined
+}
+
+/** Keys, errors and entries of a bucket. */
+const openKeys = (bucket: S3Bucket, options: S3StorageOptions) => {
+  const { prefix, signed, partBytes = () => Promise.resolve(usualPartBytes) } = options
+  const keyOf = (path: StoragePath): string => {
+    const key = [...prefix, ...path].join('/')
+    if (key.length > longestKey)
+      throw new StorageError(
+        'name',
+        `${quotedPath(path)} has more than the ${longestKey} bytes that a key may have; choose a shorter name`,
+      )
+    if (!isText(key as ByteName))
+      throw new StorageError('name', `${quotedPath(path)} is not UTF-8, and keys are; choose another name`)
+    return textOf(key as ByteName)
+  }
+  const folderOf = (path: StoragePath): string => {
+    const key = keyOf(path)
+    return key === '' ? '' : `${key}/`
+  }
+
+  const errorOf = (error: unknown, path: StoragePath): Error => {
+    if (!(error instanceof S3Error)) return error as Error
+    const { code, status, message, retryAfterSeconds } = error
+    if (code === 'NoSuchBucket')
+      return new StorageError('refused', `${message}; correct the endpoint of the storage`, { cause: error })
+    const fault = byCode[code] ?? byStatus(status)
+    const unsigned =
+      fault === 'denied' && !signed
+        ? '; requests are not signed: set configuration.signed to true, with a credentialReference, ' +
+          'for what is not public'
+        : ''
+    const words = remedies[fault]
+    return new StorageError(fault, `${quotedPath(path)}: ${words ?? message}${unsigned}`, {
+      cause: error,
+      retryAfterSeconds,
+    })
+  }
+  const named = async <T>(path: StoragePath, work: () => Promise<T>): Promise<T> => {
+    try {
+      return await work()
+    } catch (error) {
+      throw errorOf(error, path)
+    }
+  }
+
+  const fileEntry = (name: ByteName, { sizeBytes, modifiedAt, etag }: S3Object): Entry => ({
+    ...{ name, type: 'file', sizeBytes, modifiedAt, etag },
+    ...{ readable: isReachable(name), writable: isReachable(name) },
+  })
+  const folderEntry = (name: ByteName): Entry => ({
+    name,
+    type: 'directory',
+    readable: isReachable(name),
+    writable: isReachable(name),
+  })
+
+  const isFolder = async (path: StoragePath, watch: Watch): Promise<boolean> => {
+    const { objects, folders } = await bucket.page(folderOf(path), { limit: 1, ...watch })
+    return objects.length + folders.length > 0
+  }
+
+  const stat = async (path: StoragePath, watch: Watch = {}): Promise<Entry> => {
+    if (path.length === 0) return { name: '' as ByteName, type: 'directory', readable: true, writable: true }
+    const name = path.at(-1) as ByteName
+    try {
+      return fileEntry(name, await bucket.head(keyOf(path), watch))
+    } catch (error) {
+      const named = errorOf(error, path)
+      // The answer to HEAD has no body; that to a list names the fault of the credential.
+      if (error instanceof S3Error && error.status === 400) {
+        await bucket.page(folderOf(path), { limit: 1, ...watch }).catch((listed: unknown) => {
+          throw errorOf(listed, path)
+        })
+        throw new StorageError(
+          'name',
+          `${quotedPath(path)} is a key that the store does not take; choose another name`,
+          {
+            cause: error,
+          },
+        )
+      }
+      if (!isFault(named, 'missing')) throw named
+      const folder = await isFolder(path, watch).catch((listed: unknown) => {
+        // The credential may read objects and not list them.
+        if (isFault(errorOf(listed, path), 'denied')) return false
+        throw errorOf(listed, path)
+      })
+      if (folder) return folderEntry(name)
+      throw named
+    }
+  }
+  /** Undefined where nothing has the path; other errors are thrown. */
+  const statIfThere = (path: StoragePath, watch: Watch): Promise<Entry | undefined> =>
+    stat(path, watch).catch((error: unknown) => {
+      if (isFault(error, 'missing')) return undefined
+      throw error
+    })
+
+  const fileAt = async (path: StoragePath, watch: Watch): Promise<Entry> => {
+    const entry = await stat(path, watch)
+    if (entry.type !== 'file')
+      throw new StorageError('notFile', `${quotedPath(path)} is a directory; name a file in it`)
+    return entry
+  }
+
+  return {
+    ...{ bucket, prefix, partBytes, keyOf, folderOf, errorOf, named },
+    ...{ fileEntry, folderEntry, stat, statIfThere, fileAt },
+  }
+}
+type Keys = ReturnType<typeof openKeys>
+
+const readsOf = ({
+  bucket,
+  prefix,
+  keyOf,
+  folderOf,
+  errorOf,
+  named,
+  fileEntry,
+  folderEntry,
+  stat,
+  fileAt,
+}: Keys) => {
+  const open = async (
+    path: StoragePath,
+    {
+      offset = 0,
+      length = Infinity,
+      signal,
+    }: Watch & { offset?: number | undefined; length?: number | undefined },
+  ) => {
+    if (offset === 0 && length === Infinity) {
+      const { object, stream } = await bucket.get(keyOf(path), { signal })
+      return { entry: fileEntry(path.at(-1) as ByteName, object), stream, expected: object.sizeBytes }
+    }
+    const entry = await fileAt(path, { signal })
+    const expected = Math.max(0, Math.min((entry.sizeBytes ?? 0) - offset, length))
+    if (expected === 0) return { entry, stream: Readable.from([]), expected }
+    const { object, stream } = await bucket.get(keyOf(path), {
+      from: offset,
+      to: offset + expected - 1,
+      signal,
+    })
+    if (object.etag === entry.etag) return { entry, stream, expected }
+    stream.destroy()
+    throw new StorageError('changed', `${quotedPath(path)} was replaced while it was read; read it again`)
+  }
+
+  const read: StorageDriver['read'] = (path, watch = {}) =>
+    named(path, async () => {
+      if (path.length === 0)
+        throw new StorageError('notFile', 'the endpoint of the storage is a directory; name a file in it')
+      try {
+        const { entry, stream, expected } = await open(path, watch)
+        return { entry, stream: counted(stream, expected, (error) => errorOf(error, path), path) }
+      } catch (error) {
+        // A directory has no object of its own, so the store does not know it.
+        const fault = errorOf(error, path)
+        if (isFault(fault, 'missing')) await fileAt(path, watch)
+        throw error
+      }
+    })
+
+  return {
+    list: (path, { limit, after, signal }) =>
+      named(path, async () => {
+        const folder = folderOf(path)
+        const page = await bucket.page(folder, { limit: Math.min(limit, largestPage), after, signal })
+        const files = page.objects
+          .filter(({ key }) => key !== folder)
+          .map((object) => ({
+            key: object.key,
+            entry: fileEntry(nameOf(object.key.slice(folder.length)), object),
+          }))
+        const folders = page.folders.map((key) => ({
+          key,
+          entry: folderEntry(nameOf(key.slice(folder.length, -1))),
+        }))
+        const all = [...files, ...folders].sort((a, b) =>
+          Buffer.compare(Buffer.from(a.key), Buffer.from(b.key)),
+        )
+        if (all.length === 0 && page.objects.length === 0 && after === undefined && path.length > 0) {
+          const entry = await stat(path, { signal })
+          if (entry.type === 'file')
+            throw new StorageError('notDirectory', `${quotedPath(path)} is a file; name a directory`)
+        }
+        return {
+          entries: all.map(({ entry }) => entry),
+          ...(page.next === undefined ? {} : { next: page.next }),
+        }
+      }),
+
+    stat: (path, watch) => named(path, () => stat(path, watch)),
+    read,
+
+    async digest(path, { signal, onProgress } = {}) {
+      const { stream } = await read(path, { signal })
+      const hash = createHash('sha256')
+      let size = 0
+      for await (const bytes of stream as AsyncIterable<Buffer>) {
+        hash.update(bytes)
+        size += bytes.length
+        onProgress?.(size)
+      }
+      return hash.digest('hex')
+    },
+
+    space: ({ signal } = {}) =>
+      named([], async () => {
+        await bucket.page([...prefix.map(textOf), ''].join('/'), { limit: 1, signal })
+        return {}
+      }),
+
+    presign: (path, seconds) => bucket.presign(keyOf(path), seconds),
+  } satisfies Partial<StorageDriver>
+}
+
+/** A file of this size goes in one request, from memory. */
+const isSmall = (sizeBytes: number | undefined): boolean => sizeBytes !== undefined && sizeBytes <= 256 * 1024
+
+/** Puts a stream under a key: as an upload that a later attempt can go on with, or in one go. */
+const putStream = async (
+  { bucket, partBytes }: Pick<Keys, 'bucket' | 'partBytes'>,
+  key: string,
+  body: Readable,
+  { continued, overwrite = false, sizeBytes, signal }: WriteOptions,
+): Promise<void> => {
+  const onlyNew = !overwrite
+  if (isSmall(sizeBytes)) return bucket.put(key, await buffer(body), { onlyNew, signal })
+  if (continued === undefined || bucket.parts === undefined) return bucket.put(key, body, { onlyNew, signal })
+  const { upload } = continued
+  const usualPart = await partBytes()
+  return sendParts(bucket.parts, key, body, { upload, sizeBytes: sizeBytes ?? 0, usualPart, onlyNew, signal })
+}
+
+const onePerRequest = (): Promise<never> =>
+  Promise.reject(new StorageError('unsupported', 'a bucket takes and gives one file in a request'))
+
+const noParts = (): Promise<never> =>
+  Promise.reject(new StorageError('unsupported', 'an unfinished upload of this store is not found again'))
+
+const writesOf = ({ bucket, partBytes, keyOf, folderOf, named, stat, statIfThere, fileAt }: Keys) => {
+  /** Whether a directory has the name. @throws StorageError `exists` where a file has it */
+  const isTaken = async (
+    path: StoragePath,
+    { overwrite = false, signal }: WriteOptions,
+  ): Promise<boolean> => {
+    const there = await statIfThere(path, { signal })
+    if (there?.type === 'file' && !overwrite)
+      throw new StorageError('exists', `${quotedPath(path)}: ${remedies.exists}`)
+    return there?.type === 'directory'
+  }
+
+  return {
+    write: (path, source, options = {}) =>
+      named(path, async () => {
+        const { sizeBytes, part, signal, isFree = false, withoutEntry = false } = options
+        try {
+          if (path.length === 0)
+            throw new StorageError(
+              'notFile',
+              'the endpoint of the storage is a directory; name an entry in it',
+            )
+          if (part !== undefined && (part.offset !== 0 || !part.last))
+            throw new StorageError(
+              'unsupported',
+              'a bucket takes an upload in one request; send the file without Content-Range',
+            )
+          if (!isFree && (await isTaken(path, options)))
+            throw new StorageError(
+              'notFile',
+              `${quotedPath(path)} is a directory, which no file replaces; choose another name`,
+            )
+          const { hash, body, size } = hashed(source, sizeBytes, path)
+          // Both ends are awaited: a failed upload is over once its parts are removed.
+          const [piped, put] = await Promise.allSettled([
+            pipeline(source, body),
+            // A failed upload leaves the stream, whose other end then fails too.
+            putStream({ bucket, partBytes }, keyOf(path), body, options).catch((error: unknown) => {
+              body.destroy()
+              throw error
+            }),
+          ])
+          if (put.status === 'rejected') throw (body.errored ?? put.reason) as Error
+          if (piped.status === 'rejected') throw piped.reason as Error
+          if (withoutEntry) return { receivedBytes: size(), sha256: hash.digest('hex') }
+          const entry = await stat(path, { signal })
+          if (entry.sizeBytes !== size())
+            throw new StorageError(
+              'changed',
+              `${quotedPath(path)} was replaced while it was written; write it again`,
+            )
+          return { receivedBytes: size(), entry, sha256: hash.digest('hex') }
+        } finally {
+          source.destroy()
+        }
+      }),
+
+    openUpload: (path, options) =>
+      named(path, () =>
+        bucket.parts === undefined ? noParts() : openUploadParts(bucket.parts, keyOf(path), options),
+      ),
+    received: () => Promise.resolve(0),
+    discard: (path, upload, { signal } = {}) =>
+      named(path, async () => bucket.parts?.abort(keyOf(path), upload, { signal })),
+    readMany: onePerRequest,
+    writeMany: onePerRequest,
+    makeLink: () => Promise.reject(new StorageError('unsupported', 'a bucket has no links')),
+    setAttributes: () =>
+      Promise.reject(new StorageError('unsupported', 'a bucket keeps neither modes nor times')),
+
+    delete: (path, { directory = false, signal } = {}) =>
+      named(path, async () => {
+        const entry = await stat(path, { signal })
+        if (entry.type === 'file') return bucket.remove(keyOf(path), { signal })
+        if (!directory)
+          throw new StorageError('notFile', `${quotedPath(path)} is a directory; only files are deleted`)
+        const { objects, folders } = await bucket.page(folderOf(path), { limit: 2, signal })
+        if (folders.length > 0 || objects.some(({ key }) => key !== folderOf(path)))
+          throw new StorageError(
+            'notEmpty',
+            `${quotedPath(path)} is a directory that holds entries; delete them first`,
+          )
+        return bucket.remove(folderOf(path), { signal })
+      }),
+
+    move: (from, to, { overwrite = false, signal } = {}) =>
+      named(from, async () => {
+        await fileAt(from, { signal })
+        const there = await statIfThere(to, { signal })
+        if (there?.type === 'directory' || (there !== undefined && !overwrite))
+          throw new StorageError('exists', `${quotedPath(to)}: ${remedies.exists}`)
+        await bucket.copy(keyOf(from), keyOf(to), { signal })
+        await bucket.remove(keyOf(from), { signal })
+      }),
+
+    copyWithin: (from, to, { overwrite = false, signal } = {}) =>
+      named(to, async () => {
+        const there = await statIfThere(to, { signal })
+        if (there?.type === 'directory' || (there !== undefined && !overwrite))
+          throw new StorageError('exists', `${quotedPath(to)}: ${remedies.exists}`)
+        await bucket.copy(from.map(textOf).join('/'), keyOf(to), { signal })
+      }),
+
+    makeDirectory: (path, { signal } = {}) =>
+      named(path, async () => {
+        if (path.length === 0) return
+        const there = await statIfThere(path, { signal })
+        if (there?.type === 'file')
+          throw new StorageError(
+            'exists',
+            `${quotedPath(path)} is there already and is no directory; choose another name`,
+          )
+        if (there === undefined) await bucket.put(folderOf(path), Buffer.alloc(0), { onlyNew: false, signal })
+      }),
+  } satisfies Partial<StorageDriver>
+}
+
+/** A bucket, or its keys under a prefix. */
+export const openS3Storage = (bucket: S3Bucket, options: S3StorageOptions): StorageDriver => {
+  const keys = openKeys(bucket, options)
+  return {
+    capabilities: {
+      ...{ ordered: false, directories: false, links: false, byteNames: false },
+      ...{ exclusive: true, moves: false, resumes: false, etags: true, presigns: true },
+      ...{ continues: bucket.parts !== undefined, attributes: false, copies: true },
+      ...{ packs: false, versions: true },
+    },
+    ...readsOf(keys),
+    ...writesOf(keys),
+    close: () => Promise.resolve(),
+  }
+}
+
+/** Names that no path of this service can contain. */
+const isReachable = (name: ByteName): boolean =>
+  name !== '' && name !== '.' && name !== '..' && !name.includes('\0')
+
+/**
+ * The same bytes; fails where they are fewer than expected, and with the errors that callers know.
+ */
+const counted = (
+  source: Readable,
+  expected: number,
+  errorOf: (error: unknown) => Error,
+  path: StoragePath,
+): Readable => {
+  let size = 0
+  const counting = new Transform({
+    transform: (bytes: Buffer, _, done) => {
+      size += bytes.length
+      done(null, bytes)
+    },
+    flush: (done) =>
+      done(
+        size < expected
+          ? new StorageError(
+              'away',
+              `${quotedPath(path)}: the store broke off after ${size} of ${expected} bytes; read it again`,
+            )
+          : null,
+      ),
+  })
+  return through(source, counting, errorOf)
+}
+
+/** A stream for the upload, and the digest and number of its bytes. */
+const hashed = (source: Readable, announced: number | undefined, path: StoragePath) => {
+  const hash = createHash('sha256')
+  let size = 0
+  const another = (): StorageError =>
+    new StorageError(
+      'changed',
+      `${String(announced)} bytes of ${quotedPath(path)} were announced, and ${size} came; send it again`,
+    )
+  const body = new PassThrough({
+    transform: (bytes: Buffer, _, done) => {
+      hash.update(bytes)
+      size += bytes.length
+      if (announced !== undefined && size > announced) done(another())
+      else done(null, bytes)
+    },
+    flush: (done) => done(announced !== undefined && announced !== size ? another() : null),
+  })
+  source.once('error', (error) => body.destroy(error))
+  return { hash, body, size: () => size }
+}

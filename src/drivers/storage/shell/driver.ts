@@ -1,0 +1,388 @@
+import { createHash } from 'node:crypto'
+import { Readable, Transform, Writable } from 'node:stream'
+import { pipeline } from 'node:stream/promises'
+import type { ShellStream } from '../../../shell/site-shell.ts'
+import {
+  StorageError,
+  type Entry,
+  type StorageDriver,
+  type Watch,
+  type WriteOptions,
+  type Written,
+} from '../contract.ts'
+import { whole } from '../continued.ts'
+import { bytesOf, quotedPath, type ByteName, type StoragePath } from '../paths.ts'
+import { smallFilesOf } from './packs.ts'
+import {
+  attributeWords,
+  collected,
+  siteDigest,
+  entriesOf,
+  siteErrorOf,
+  faultOf,
+  firstOf,
+  openScripts,
+  openScript,
+  putFile,
+  Script,
+  secondsWord,
+  yesOrNo,
+  type Scripts,
+  type ShellStorageOptions,
+} from './scripts.ts'
+import { straightOf } from './straight.ts'
+
+/** Limit for the names of one directory in one read. */
+const namesBytes = 256 * 1024 * 1024
+
+const readsOf = (scripts: Scripts) => {
+  const { shell, base, run, beside } = scripts
+
+  const stat = async (path: StoragePath, watch: Watch = {}): Promise<Entry> => {
+    if (path.length === 0)
+      return firstOf(await run(new Script().walk(base, []).line('base_entry'), path, watch), path, true)
+    const { script, name } = beside(path)
+    return firstOf(await run(script.line(`entry ${name}`), path, watch), path)
+  }
+
+  const listNames = async (path: StoragePath, signal: AbortSignal | undefined): Promise<ByteName[]> => {
+    const answer = await run(new Script().walk(base, path).line('names'), path, {
+      signal,
+      maxBytes: namesBytes,
+    })
+    return (answer.toString('latin1').split('\0').slice(0, -1) as ByteName[]).sort()
+  }
+
+  return {
+    async list(path, { limit, after, signal }) {
+      const names = await listNames(path, signal)
+      const begin = after === undefined ? 0 : names.findIndex((name) => name > after)
+      const page = begin === -1 ? [] : names.slice(begin, begin + limit)
+      if (page.length === 0) return { entries: [] }
+      const input = Buffer.concat(
+        page.map((name) => Buffer.concat([Buffer.from('./'), bytesOf(name), Buffer.of(0)])),
+      )
+      const entries = entriesOf(
+        await run(new Script().walk(base, path).line('page'), path, { signal, input }),
+      )
+      const next = begin + limit < names.length ? page.at(-1) : undefined
+      return { entries, ...(next === undefined ? {} : { next }) }
+    },
+
+    stat,
+
+    async read(path, { offset = 0, length, signal } = {}) {
+      const { script, name } = beside(path)
+      try {
+        const stream = await openScript(
+          shell,
+          script.line(`content ${name} ${offset} ${length ?? ''}`).toString(),
+          { signal },
+        )
+        const reading = await headOf(stream, path)
+        const expected = Math.max(0, Math.min((reading.entry.sizeBytes ?? 0) - offset, length ?? Infinity))
+        return { entry: reading.entry, stream: counted(stream, reading.rest, expected, path, signal) }
+      } catch (error) {
+        throw siteErrorOf(error)
+      }
+    },
+
+    digest: (path, { signal } = {}) => siteDigest(scripts, path, signal),
+    async space({ signal } = {}) {
+      const free = Number((await run(new Script().walk(base, []).line('space'), [], { signal })).toString())
+      return Number.isSafeInteger(free) && free > 0 ? { availableBytes: free } : {}
+    },
+  } satisfies Partial<StorageDriver>
+}
+
+/** Sends bytes to the temporary file of an upload: its size, and the digest of what began at 0. */
+const takeBytes = async (
+  { shell, beside }: Scripts,
+  path: StoragePath,
+  source: Readable,
+  temporary: string,
+  {
+    overwrite,
+    part,
+    signal,
+    forget,
+  }: Pick<WriteOptions, 'overwrite' | 'part' | 'signal'> & { forget: () => Promise<unknown> },
+) => {
+  const { script, name } = beside(path)
+  const offset = part?.offset ?? 0
+  let size = offset
+  const hash = createHash('sha256')
+  const counting = new Transform({
+    transform: (bytes: Buffer, _, done) => {
+      size += bytes.length
+      hash.update(bytes)
+      done(null, bytes)
+    },
+  })
+  const take = script.fed().line(`take ${name} ${yesOrNo(overwrite)} ${temporary} ${offset}`)
+  const stream = await openScript(shell, take.toString(), {
+    signal,
+    // A later attempt goes on with the file of an upload that has a name.
+    ...(part?.upload === undefined ? { afterLate: forget } : {}),
+  })
+  // A refusal needs no more bytes. The script must not take the bytes before an error for the
+  // whole.
+  const refused = new AbortController()
+  const answer = collected(stream, () => refused.abort())
+  answer.then(
+    () => refused.abort(),
+    () => refused.abort(),
+  )
+  // The pipeline destroys its last stream where it fails; the link's own stays for the end.
+  const sink = new Writable({
+    write: (bytes: Buffer, _, done) => stream.stdin.write(bytes, done),
+    final: (done) => void stream.stdin.end(done),
+  })
+  stream.stdin.once('close', () => sink.destroy())
+  // The first failure ends the others with its error.
+  let broken = source.errored !== null
+  // The received bytes of a part that may stay are written to their end.
+  const cut: { error?: unknown } = {}
+  const tolerated =
+    part?.keepsAfter === undefined
+      ? source
+      : Readable.from(untilBreak(source, part.keepsAfter, cut), { objectMode: false })
+  source.prependOnceListener('error', () => (broken = !stream.stdin.destroyed))
+  try {
+    await pipeline(tolerated, counting, sink, {
+      signal: signal === undefined ? refused.signal : AbortSignal.any([signal, refused.signal]),
+    })
+  } catch (error) {
+    if (!refused.signal.aborted && (broken || signal?.aborted === true)) {
+      stream.kill()
+      throw source.errored ?? error
+    }
+    // The script reads its input to the end.
+    stream.stdin.end()
+    await within(answer, stream)
+  }
+  const text = await answer
+  if ('error' in cut) throw cut.error
+  if (!text.startsWith('+')) throw faultOf(text, path)
+  if (Number(text.slice(1)) !== size)
+    throw new StorageError(
+      'away',
+      `${quotedPath(path)}: ${size - offset} bytes were sent and ${text.slice(1)} came; send it again`,
+    )
+  return { size, sha256: offset === 0 ? hash.digest('hex') : undefined }
+}
+
+const writesOf = (scripts: Scripts) => {
+  const { base, run, beside, temporaryOf } = scripts
+
+  const write = async (path: StoragePath, all: Readable, given: WriteOptions): Promise<Written> => {
+    const { source, write: options } = whole(all, given)
+    const { part, sizeBytes, signal } = options
+    const temporary = temporaryOf(path, part?.upload)
+    const forget = (): Promise<unknown> =>
+      run(beside(path).script.line(`shorten ${temporary} ${part?.offset ?? 0}`), path)
+    const leave = async (error: unknown): Promise<void> => {
+      if (part?.keepsAfter?.(error) === true || (error instanceof StorageError && error.fault === 'offset'))
+        return
+      await forget().catch(() => undefined)
+    }
+    try {
+      const { size, sha256 } = await takeBytes(scripts, path, source, temporary, { ...options, forget })
+      if (part?.last === false) return { receivedBytes: size }
+      if (sizeBytes !== undefined && size !== sizeBytes)
+        throw new StorageError(
+          'changed',
+          `${sizeBytes} bytes of ${quotedPath(path)} were announced, and ${size} came; send it again`,
+        )
+      const digest =
+        sha256 ?? (await siteDigest(scripts, [...path.slice(0, -1), temporary as ByteName], signal))
+      const expected = options.digest?.() ?? digest
+      if (digest !== expected)
+        throw new StorageError(
+          'changed',
+          `${quotedPath(path)}: the bytes at the site are not those that were sent; send it again`,
+        )
+      const entry = await putFile(scripts, path, { ...options, temporary, sizeBytes: size })
+      return { receivedBytes: size, entry, sha256: digest }
+    } catch (error) {
+      await leave(error)
+      throw siteErrorOf(error)
+    } finally {
+      source.destroy()
+    }
+  }
+
+  return {
+    write: (path, source, options = {}) => write(path, source, options),
+
+    async received(path, upload, { signal } = {}) {
+      const { script } = beside(path)
+      return Number(
+        (await run(script.line(`printf +; kept ${temporaryOf(path, upload)}`), path, { signal })).toString(),
+      )
+    },
+
+    async discard(path, upload, { signal } = {}) {
+      const { script } = beside(path)
+      await run(script.line(`shorten ${temporaryOf(path, upload)} 0`), path, { signal })
+    },
+
+    async delete(path, { directory = false, signal } = {}) {
+      const { script, name } = beside(path)
+      await run(script.line(`remove ${name} ${yesOrNo(directory)}`), path, { signal })
+    },
+
+    async move(from, to, { overwrite = false, signal } = {}) {
+      const [last, target] = [from.at(-1), to.at(-1)]
+      if (last === undefined || target === undefined)
+        throw new StorageError('notFile', 'the endpoint of the storage cannot be moved')
+      const script = new Script().walk(base, from.slice(0, -1)).line('exec 4<.').walk(base, to.slice(0, -1))
+      const [name, newName] = [script.word(last), script.word(target)]
+      await run(script.line(`move ${name} ${newName} ${yesOrNo(overwrite)}`), from, { signal })
+    },
+
+    async makeDirectory(path, { signal } = {}) {
+      const { script, name } = beside(path)
+      await run(script.line(`make ${name}`), path, { signal })
+    },
+  } satisfies Partial<StorageDriver>
+}
+
+/** What there is beside bytes: uploads to go on with, links, modes and times. */
+const besidesOf = ({ base, run, beside, temporaryOf }: Scripts) =>
+  ({
+    async openUpload(path, { name, earlier, signal }) {
+      const { script } = beside(path)
+      const names = [name, ...earlier].map((each) => temporaryOf(path, each))
+      const receivedBytes = Number(
+        (await run(script.line(`adopt ${names.join(' ')}`), path, { signal })).toString(),
+      )
+      return { upload: name, receivedBytes }
+    },
+
+    async makeLink(path, target, { overwrite = false, modifiedAt, signal } = {}) {
+      const { script, name } = beside(path)
+      const words = [name, yesOrNo(overwrite), temporaryOf(path, undefined), script.word(target)]
+      await run(script.line(`make_link ${words.join(' ')} '${secondsWord(modifiedAt)}'`), path, { signal })
+    },
+
+    async setAttributes(path, attributes, { signal } = {}) {
+      const script = new Script().walk(base, path)
+      await run(script.line(`attributes ${attributeWords(attributes)}`), path, { signal })
+    },
+  }) satisfies Partial<StorageDriver>
+
+/** A folder at a site that has a shell with GNU's find, dd and coreutils. */
+export const openShellStorage = (options: ShellStorageOptions): StorageDriver => {
+  const scripts = openScripts(options)
+  return {
+    capabilities: {
+      ...{ ordered: true, directories: true, links: true, byteNames: true },
+      ...{ exclusive: true, moves: true, resumes: true, etags: true, presigns: false },
+      ...{ continues: true, attributes: true, copies: false, packs: true, versions: false },
+    },
+    ...readsOf(scripts),
+    ...writesOf(scripts),
+    ...besidesOf(scripts),
+    ...smallFilesOf(scripts),
+    ...straightOf(scripts),
+    copyWithin: () =>
+      Promise.reject(new StorageError('unsupported', 'a file system copies through this service')),
+    presign: () =>
+      Promise.reject(
+        new StorageError('unsupported', 'a file system has no addresses under which files can be read'),
+      ),
+    close: () => Promise.resolve(),
+  }
+}
+
+/**
+ * The bytes of a stream; they end without an error where it breaks in a way that allows keeping
+ * them.
+ */
+async function* untilBreak(
+  source: Readable,
+  keepsAfter: (error: unknown) => boolean,
+  cut: { error?: unknown },
+): AsyncGenerator<Buffer> {
+  try {
+    for await (const bytes of source as AsyncIterable<Buffer>) yield bytes
+  } catch (error) {
+    if (!keepsAfter(error)) throw error
+    cut.error = error
+  }
+}
+
+/** The link takes no more bytes: the answer gives the reason, or the link has broken. */
+const within = async (answer: Promise<string>, stream: ShellStream): Promise<void> => {
+  const timer = setTimeout(() => stream.kill(), 10_000)
+  try {
+    await answer
+  } finally {
+    clearTimeout(timer)
+  }
+}
+
+/** Reads the record before the bytes of a file. */
+const headOf = async (stream: ShellStream, path: StoragePath): Promise<{ entry: Entry; rest: Buffer }> => {
+  let head = Buffer.alloc(0)
+  const ended = new Promise<void>((resolve) => stream.stdout.once('end', resolve))
+  for (;;) {
+    const piece = stream.stdout.read() as Buffer | null
+    if (piece !== null) head = Buffer.concat([head, piece])
+    if (head[0] === 0x21) {
+      for await (const more of stream.stdout as AsyncIterable<Buffer>) head = Buffer.concat([head, more])
+      throw faultOf(head.toString(), path)
+    }
+    let end = -1
+    for (let fields = 0; fields < 3; fields++) {
+      end = head.indexOf(0, end + 1)
+      if (end === -1) break
+    }
+    if (end !== -1) return { entry: firstOf(head.subarray(1, end + 1), path), rest: head.subarray(end + 1) }
+    if (piece === null && (stream.stdout.readableEnded || stream.stdout.destroyed)) break
+    if (piece === null)
+      await Promise.race([new Promise((resolve) => stream.stdout.once('readable', resolve)), ended])
+    if (stream.stdout.readableEnded) break
+  }
+  const { code, stderr } = await stream.done
+  throw new StorageError(
+    'refused',
+    `the shell of the site ended with code ${code ?? 'none'}: ${stderr.replace(/[^\x20-\x7e]+/g, ' ').slice(0, 200)}`,
+  )
+}
+
+/** The bytes of a file; fails where the link breaks, or they are fewer than expected. */
+const counted = (
+  stream: ShellStream,
+  rest: Buffer,
+  expected: number,
+  path: StoragePath,
+  signal: AbortSignal | undefined,
+): Readable => {
+  const bytes = async function* (): AsyncGenerator<Buffer> {
+    let size = 0
+    try {
+      if (rest.length > 0) {
+        size += rest.length
+        yield rest
+      }
+      for await (const piece of stream.stdout as AsyncIterable<Buffer>) {
+        signal?.throwIfAborted()
+        size += piece.length
+        yield piece
+      }
+      await stream.done
+      if (size < expected)
+        throw new StorageError(
+          'changed',
+          `${quotedPath(path)} has become shorter while it was read; read it again`,
+        )
+    } catch (error) {
+      throw siteErrorOf(error)
+    } finally {
+      stream.kill()
+    }
+  }
+  return Readable.from(bytes(), { objectMode: false })
+}

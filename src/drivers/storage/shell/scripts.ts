@@ -1,0 +1,312 @@
+import { createHash, randomBytes } from 'node:crypto'
+import { readProgram, sumProgram } from '../../../shell/program.ts'
+import { quote } from '../../../shell/quote.ts'
+import { LinkError, type ShellStream, type SiteShell } from '../../../shell/site-shell.ts'
+import {
+  StorageError,
+  type Attributes,
+  type Entry,
+  type StorageFault,
+  type Watch,
+  type WriteOptions,
+} from '../contract.ts'
+import { bytesOf, isText, quotedPath, textOf, type ByteName, type StoragePath } from '../paths.ts'
+
+const program = sumProgram + readProgram(import.meta.dirname, 'storage.sh')
+const usualDeadlineMs = 60_000
+/** `ssh` gives a silent link up after a minute by itself, and its message is the better one. */
+const usualStallMs = 300_000
+
+/**
+ * A word of `sh` with these bytes, and the commands that make it: a script cannot contain bytes
+ * that are no text.
+ */
+const wordOf = (name: ByteName, variable: string): { word: string; before: string } => {
+  if (isText(name)) return { word: quote(textOf(name)), before: '' }
+  const octal = [...bytesOf(name)].map((byte) => `\\0${byte.toString(8).padStart(3, '0')}`).join('')
+  return {
+    word: `"$${variable}"`,
+    before: `${variable}=$(printf '%b.' '${octal}')\n${variable}=\${${variable}%.}\n`,
+  }
+}
+
+/** Calls of the program: the commands before them, and the paths as `sh` text. */
+export class Script {
+  #before = ''
+  #count = 0
+  #calls = ''
+
+  word(name: ByteName): string {
+    this.#count += 1
+    const { word, before } = wordOf(name, `w${this.#count}`)
+    this.#before += before
+    return word
+  }
+  walk(base: string, folder: StoragePath): this {
+    return this.line(['walk', quote(base), ...folder.map((name) => this.word(name))].join(' '))
+  }
+  /** Bytes follow on standard input: a refusal reads them to their end, or for so many seconds. */
+  fed(seconds: number | 'end' = 'end'): this {
+    this.#before += `fed=${seconds}\n`
+    return this
+  }
+  line(text: string): this {
+    this.#calls += `${text}\n`
+    return this
+  }
+  toString(): string {
+    return `${program}\n${this.#before}${this.#calls}`
+  }
+}
+
+const words: Partial<Record<StorageFault, string>> = {
+  missing: 'is not there',
+  exists: 'is there already; choose another name, or overwrite it',
+  notDirectory: 'leads through what is no directory',
+  notEmpty: 'is a directory that holds entries',
+  link: 'leads through a symbolic link, and none is followed; name what it leads to',
+  name: 'is a name that the file system of the site does not take',
+  readOnly: 'lies on a file system that is mounted read-only',
+  denied: 'is denied to the account at the site',
+  full: 'does not fit: no space is left for the account at the site',
+  busy: 'is in use by the file system of the site',
+}
+
+export const faultOf = (text: string, path: StoragePath): StorageError => {
+  const [, fault = 'refused', detail = ''] = /^!(\w+) ?([\s\S]*?)\n?$/.exec(text) ?? []
+  const what = quotedPath(path)
+  if (fault === 'offset') {
+    const receivedBytes = Number(detail)
+    return new StorageError('offset', `${receivedBytes} bytes of ${what} are kept; go on there`, {
+      receivedBytes,
+    })
+  }
+  if (fault === 'notFile')
+    return new StorageError(
+      'notFile',
+      `${what} is ${detail === 'special' ? 'a device, a FIFO or a socket' : 'a directory'}, not a file`,
+    )
+  const known = words[fault as StorageFault]
+  const shown = detail.replace(/[^\x20-\x7e]+/g, ' ').slice(0, 200)
+  return new StorageError(
+    fault as StorageFault,
+    known === undefined ? `${what}: the site answers: ${shown}` : `${what} ${known}`,
+  )
+}
+
+const linkFault = (error: LinkError): StorageError => {
+  if (error.stage === 'login' && error.permanent)
+    return new StorageError('credential', error.message, { cause: error })
+  return new StorageError(error.permanent ? 'refused' : 'away', error.message, { cause: error })
+}
+
+export const siteErrorOf = (error: unknown): Error => {
+  if (error instanceof LinkError) return linkFault(error)
+  if (error instanceof RangeError)
+    return new StorageError('refused', `the site answers more than is taken: ${error.message}`)
+  return error as Error
+}
+
+/** Fields of `find`: flags, type, size, times, inode, mode; name; the target of a link. */
+export const entriesOf = (bytes: Buffer, isBase = false): Entry[] => {
+  const fields = bytes.toString('latin1').split('\0')
+  const entries: Entry[] = []
+  for (let at = 0; at + 2 < fields.length; at += 3) {
+    const [facts = '', name = '', target = ''] = fields.slice(at, at + 3)
+    const [flags = '', size = '0', modified = '0', changed = '', inode = '', mode = ''] = facts.split(' ')
+    const type = ({ f: 'file', d: 'directory', l: 'symlink' } as const)[flags[2] ?? ''] ?? 'special'
+    const plain = type === 'file' || type === 'directory'
+    entries.push({
+      name: (isBase ? '' : name) as ByteName,
+      type,
+      ...(type === 'file'
+        ? { sizeBytes: Number(size), etag: `"${inode}-${size}-${modified}-${changed}"` }
+        : {}),
+      modifiedAt: Math.floor(Number(modified) * 1_000),
+      readable: plain && flags[0] === 'r',
+      writable: plain && flags[1] === 'w',
+      ...(plain && mode !== '' ? { mode: parseInt(mode, 8) & 0o777 } : {}),
+      ...(type === 'symlink' ? { linkTarget: target as ByteName } : {}),
+    })
+  }
+  return entries
+}
+
+export const firstOf = (bytes: Buffer, path: StoragePath, isBase = false): Entry => {
+  const [entry] = entriesOf(bytes, isBase)
+  if (entry === undefined) throw new StorageError('missing', `${quotedPath(path)} ${words.missing}`)
+  return entry
+}
+
+/** Rejects when the signal is aborted; work that has begun goes on until its deadline. */
+const orAborted = async <T>(begin: () => Promise<T>, signal: AbortSignal | undefined): Promise<T> => {
+  if (signal === undefined) return begin()
+  signal.throwIfAborted()
+  const { promise, reject } = Promise.withResolvers<never>()
+  const leave = (): void => reject(signal.reason as Error)
+  signal.addEventListener('abort', leave, { once: true })
+  const work = begin()
+  work.catch(() => undefined)
+  try {
+    return await Promise.race([work, promise])
+  } finally {
+    signal.removeEventListener('abort', leave)
+  }
+}
+
+/**
+ * Opens a script. One that opens after the signal was aborted is ended at once, and `afterLate`
+ * then removes what it may have begun.
+ */
+export const openScript = async (
+  shell: SiteShell,
+  script: string,
+  { signal, afterLate }: Watch & { afterLate?: () => Promise<unknown> },
+): Promise<ShellStream> => {
+  let opening: Promise<ShellStream> | undefined
+  try {
+    return await orAborted(() => (opening = shell.open(script)), signal)
+  } catch (error) {
+    void endLate(opening, afterLate).catch(() => undefined)
+    throw error
+  }
+}
+const endLate = async (
+  opening: Promise<ShellStream> | undefined,
+  afterLate?: () => Promise<unknown>,
+): Promise<void> => {
+  const stream = await opening
+  if (stream === undefined) return
+  stream.kill()
+  await stream.done.catch(() => undefined)
+  await afterLate?.()
+}
+
+export interface ShellStorageOptions {
+  /** Closing the storage leaves it open. */
+  shell: SiteShell
+  /**
+   * An absolute path at the site. Links on the way to it are followed, since the site's
+   * administrator made them.
+   */
+  base: string
+  deadlineMs?: number
+  /** A file that goes from site to site is given up after so long without a byte. */
+  stallMs?: number
+}
+
+/** Scripts at a folder of a site, and their answers. */
+export const openScripts = ({
+  shell,
+  base,
+  deadlineMs = usualDeadlineMs,
+  stallMs = usualStallMs,
+}: ShellStorageOptions) => {
+  const run = async (
+    script: Script,
+    path: StoragePath,
+    options: Watch & { input?: Buffer; maxBytes?: number; deadlineMs?: number } = {},
+  ): Promise<Buffer> => {
+    const { signal, ...rest } = options
+    try {
+      const { stdout, code, stderr } = await orAborted(
+        () => shell.run(script.toString(), { deadlineMs, ...rest }),
+        signal,
+      )
+      if (stdout[0] === 0x2b) return stdout.subarray(1)
+      if (stdout[0] === 0x21) throw faultOf(stdout.toString(), path)
+      throw new StorageError(
+        'refused',
+        `the shell of the site ended with code ${code ?? 'none'}: ` +
+          stderr.replace(/[^\x20-\x7e]+/g, ' ').slice(0, 200),
+      )
+    } catch (error) {
+      throw siteErrorOf(error)
+    }
+  }
+  /** A script at the folder of an entry, and the word of its name. */
+  const beside = (path: StoragePath, begun = new Script()): { script: Script; name: string } => {
+    const last = path.at(-1)
+    if (last === undefined)
+      throw new StorageError('notFile', 'the endpoint of the storage is a directory; name an entry in it')
+    const script = begun.walk(base, path.slice(0, -1))
+    return { script, name: script.word(last) }
+  }
+  const temporaryOf = (path: StoragePath, upload: string | undefined): string => {
+    const key =
+      upload === undefined
+        ? randomBytes(16).toString('hex')
+        : createHash('sha256')
+            .update(`${upload}/${path.at(-1) ?? ''}`, 'latin1')
+            .digest('hex')
+            .slice(0, 32)
+    return `.orrery-${key}.part`
+  }
+
+  const within = (folder: StoragePath): Script => new Script().walk(base, folder)
+
+  return { shell, base, stallMs, run, beside, within, temporaryOf }
+}
+export type Scripts = ReturnType<typeof openScripts>
+
+export const siteDigest = async (
+  { beside, run }: Scripts,
+  path: StoragePath,
+  signal: AbortSignal | undefined,
+): Promise<string> => {
+  const { script, name } = beside(path)
+  // A site hashes a TiB within some hours.
+  const fields = (await run(script.line(`digest ${name}`), path, { signal, deadlineMs: 6 * 3_600_000 }))
+    .toString('latin1')
+    .split('\0')
+  const [before, digest = '', after] = [fields.slice(0, 3).join(), fields[3], fields.slice(4, 7).join()]
+  if (!/^[0-9a-f]{64}$/.test(digest))
+    throw new StorageError(
+      'refused',
+      `the site gives no digest of ${quotedPath(path)}; see whether it has sha256sum`,
+    )
+  if (before !== after)
+    throw new StorageError(
+      'changed',
+      `${quotedPath(path)} was written to while it was read; try again when it is complete`,
+    )
+  return digest
+}
+
+/** As a word of the program. */
+export const yesOrNo = (may: boolean | undefined): string => (may === true ? 'yes' : 'no')
+/** Words of `put`: the mode in octal digits, and the time in seconds. */
+export const attributeWords = ({ mode, modifiedAt }: Attributes = {}): string =>
+  `'${mode === undefined ? '' : (mode & 0o777).toString(8)}' '${secondsWord(modifiedAt)}'`
+export const secondsWord = (modifiedAt: number | undefined): string =>
+  modifiedAt === undefined ? '' : (modifiedAt / 1_000).toFixed(3)
+
+/**
+ * All that a script prints. A refusal that has come counts, whatever becomes of the link after it.
+ */
+export const collected = async (stream: ShellStream, onRefusal: () => void): Promise<string> => {
+  let text = Buffer.alloc(0)
+  const isRefusal = (): boolean => text[0] === 0x21 && text.at(-1) === 0x0a
+  try {
+    for await (const chunk of stream.stdout as AsyncIterable<Buffer>) {
+      text = Buffer.concat([text, chunk])
+      if (isRefusal()) onRefusal()
+    }
+    await stream.done
+  } catch (error) {
+    if (!isRefusal()) throw error
+  }
+  return text.toString()
+}
+
+/** Gives the whole temporary file of an upload its mode, its time and its name. @returns its entry */
+export const putFile = async (
+  { beside, run }: Scripts,
+  path: StoragePath,
+  given: Pick<WriteOptions, 'overwrite' | 'attributes' | 'signal'> & { temporary: string; sizeBytes: number },
+): Promise<Entry> => {
+  const { script, name } = beside(path)
+  const words = `${name} ${yesOrNo(given.overwrite)} ${given.temporary} ${given.sizeBytes}`
+  const line = `put ${words} ${attributeWords(given.attributes)}`
+  return firstOf(await run(script.line(line), path, { signal: given.signal }), path)
+}

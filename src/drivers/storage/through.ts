@@ -1,0 +1,18 @@
+import type { Readable, Transform } from 'node:stream'
+
+/**
+ * Passes the bytes of `source` through `transform`. Each of the two ends the other, with the error
+ * of `source` (as `errorOf` names it). An error without a reader yet is kept for the reader. A
+ * small body fails while its consumer still checks in the store whether the name is free, and an
+ * error event without a listener would end the process.
+ */
+export const through = <T extends Transform>(
+  source: Readable,
+  transform: T,
+  errorOf: (error: Error) => Error = (error) => error,
+): T => {
+  transform.on('error', () => undefined)
+  source.on('error', (error) => transform.destroy(errorOf(error)))
+  transform.on('close', () => source.destroy())
+  return source.pipe(transform)
+}

@@ -1,0 +1,95 @@
+import type { Db } from './db/sql.ts'
+import { beginLateBills } from './domains/cloud/billing.ts'
+import type { Clouds } from './domains/cloud/clouds.ts'
+import { sweepAll } from './domains/cloud/orphans.ts'
+import { moveVariables } from './domains/cloud/target-secrets.ts'
+import { watchBudgets } from './domains/execution-runs/budget.ts'
+import { endUnusedMachines } from './domains/execution-runs/machines.ts'
+import { settleCosts } from './domains/execution-runs/receipt.ts'
+import type { Engine } from './engine.ts'
+import type { Log } from './observability/log.ts'
+import { everyRound } from './pacing/every-round.ts'
+import type { Vault } from './vault/vault.ts'
+
+const everyMs = 1_000
+
+interface KeeperParts {
+  db: Db
+  engine: Pick<Engine, 'start' | 'cancel' | 'signal'>
+  clouds: Clouds
+  vault: Pick<Vault, 'put' | 'ready'>
+  /** Seconds between two sweeps; 0: none. */
+  cloudSweepSeconds: number
+}
+
+/** Ends machines that no run uses, settles their costs and watches budgets. */
+const endUnused = (parts: KeeperParts, log: Log) =>
+  everyRound(
+    everyMs,
+    async () => {
+      await beginLateBills(parts.db)
+      const ended = await endUnusedMachines(parts)
+      await settleCosts(parts.db)
+      const stopped = await watchBudgets(parts)
+      if (stopped > 0) log.info({ stopped }, 'runs were cancelled because their budgets are used up')
+      if (ended > 0) log.info({ ended }, 'the ends of cloud machines that no run uses were asked for')
+    },
+    (error) => {
+      log.warn(
+        { err: error },
+        'cloud machines that no run uses could not be looked for; they are looked for again',
+      )
+    },
+  )
+
+/** Ends machines of this service that have no living record, and notes what others have ended. */
+const sweep = (parts: KeeperParts, log: Log) => {
+  const { cloudSweepSeconds: seconds } = parts
+  return everyRound(
+    Math.max(1, Math.min(seconds, 60)) * 1_000,
+    async (signal) => {
+      const { ended, lost, failures } = await sweepAll(parts, { seconds, signal })
+      for (const { environmentId, providerId, instanceId } of ended)
+        log.warn(
+          { environmentId, providerId, instanceId },
+          'a cloud machine of this service without a living record was ended',
+        )
+      for (const facts of lost) log.warn(facts, 'a cloud machine was ended or stopped by others')
+      for (const { environmentId, error } of failures)
+        log.warn(
+          { err: error, environmentId },
+          'the cloud could not be searched for machines without a record',
+        )
+    },
+    (error) => {
+      log.warn({ err: error }, 'the search for cloud machines without a record failed; it is repeated')
+    },
+  )
+}
+
+/** Secrets that an earlier version kept in rows of capacity targets move to the vault, once. */
+const moveSecrets = async ({ db, vault }: KeeperParts, log: Log): Promise<void> => {
+  if (!vault.ready) return
+  try {
+    const moved = await moveVariables(db, vault)
+    if (moved > 0) log.info({ moved }, 'secret variables of capacity targets were moved to the vault')
+  } catch (error) {
+    log.warn({ err: error }, 'secret variables of capacity targets could not be moved to the vault')
+  }
+}
+
+/**
+ * Ends the cloud machines that runs no longer use, and those that have no living record, from the
+ * record alone: after a crash of every process the next round finds them. Any number of processes
+ * may do so at once.
+ */
+export const openMachineKeeper = (parts: KeeperParts, log: Log): { stop(): Promise<void> } => {
+  const moving = moveSecrets(parts, log)
+  const rounds = [endUnused(parts, log), ...(parts.cloudSweepSeconds === 0 ? [] : [sweep(parts, log)])]
+  return {
+    async stop() {
+      await moving
+      await Promise.all(rounds.map((round) => round.stop()))
+    },
+  }
+}

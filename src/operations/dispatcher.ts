@@ -1,0 +1,164 @@
+import type { Db } from '../db/sql.ts'
+import type { Engine, WorkflowStanding } from '../engine.ts'
+import type { Log } from '../observability/log.ts'
+import type { Metrics } from '../observability/metrics.ts'
+import { everyRound } from '../pacing/every-round.ts'
+import { appendEvent } from './events.ts'
+import type { OperationKind, OperationRef, PageSummary, WorkflowKind } from './kind.ts'
+import {
+  auditChange,
+  dispatchedOperations,
+  isOperationOpen,
+  lockOperation,
+  markDispatched,
+  temporalActor,
+  undispatchedOperations,
+} from './records.ts'
+
+/**
+ * Records whose workflows the dispatcher starts and checks: every kind of operation, and the
+ * monitors of connections.
+ */
+export interface Dispatched<Type extends string = string> {
+  kind: WorkflowKind<Type>
+  /** Open records whose workflow was never started, in order of acceptance. */
+  undispatched: (db: Db, limit: number) => Promise<OperationRef[]>
+  markDispatched: (db: Db, of: OperationRef) => Promise<unknown>
+  /**
+   * Open records whose workflow was started once. It may have been terminated, or lost with
+   * Temporal's data.
+   */
+  open: (db: Db, limit: number) => Promise<OperationRef[]>
+  isOpen: (db: Db, of: OperationRef) => Promise<boolean>
+  pageSummary: (db: Db, id: string, generation: number) => Promise<PageSummary | undefined>
+  /** The interval between checks of open records. */
+  lookEverySeconds: number
+  /** Records a restart of the workflow: its event and its audit record. */
+  noteRestart: (tx: Db, of: OperationRef, note: { cause: string; summary: string }) => Promise<unknown>
+}
+
+/** For records that a request waits for. */
+const lookEverySeconds = 30
+
+/** The dispatcher's functions for operations of a kind. */
+export const dispatchedOperation = <Type extends string>(kind: OperationKind<Type>): Dispatched<Type> => ({
+  kind,
+  undispatched: (db, limit) => undispatchedOperations(db, kind, limit),
+  markDispatched: (db, of) => markDispatched(db, kind, of),
+  open: (db, limit) => dispatchedOperations(db, kind, limit),
+  isOpen: (db, of) => isOperationOpen(db, kind, of),
+  pageSummary: kind.pageSummary,
+  lookEverySeconds,
+  noteRestart: async (tx, of, { cause, summary }) => {
+    // The first event of an operation is its start, so a restart is recorded only after it.
+    const found = await lockOperation(tx, kind, of.id, of.generation)
+    if (found?.status === kind.states.running)
+      await appendEvent(tx, kind, of, `${kind.events}.workflow-restarted`, { workflow: cause })
+    await auditChange(tx, kind, of.id, 'workflow-restarted', {
+      actorId: temporalActor,
+      summary,
+      metadata: { kind: kind.name, generation: of.generation, cause },
+    })
+  },
+})
+
+export interface DispatcherParts {
+  db: Db
+  engine: Pick<Engine, 'start' | 'standing'>
+  metrics: Pick<Metrics, 'workflowRestarted' | 'workflowsOf'>
+}
+
+const everyMs = 1_000
+const batch = 200
+/**
+ * The number of noted executions by a reset that are remembered. A forgotten one is noted twice.
+ */
+const mostRemembered = 10_000
+
+/** The reason for a restart of a workflow, for the log and the audit. */
+const causeOf = ({ state, end }: WorkflowStanding): string =>
+  state === 'open'
+    ? 'was reset'
+    : state === 'missing'
+      ? 'is unknown to Temporal'
+      : `had ended there as ${(end ?? 'UNKNOWN').toLowerCase()}`
+
+/**
+ * Starts work that was accepted while Temporal was unavailable, in order of acceptance, and checks
+ * now and then whether open records still have their workflow. The record overrules an end on
+ * Temporal's page, and each such restart leaves an event, a warning and a count. The record is the
+ * queue, so a crash between commit and start loses no work.
+ */
+export const openDispatcher = (
+  { db, engine, metrics }: DispatcherParts,
+  kinds: readonly Dispatched[],
+  log: Log,
+): { stop(): Promise<void> } => {
+  const lookAt = new Map<string, number>()
+  const resetsNoted = new Set<string>()
+
+  const noteRestart = async (
+    of: Dispatched,
+    ref: OperationRef,
+    standing: WorkflowStanding,
+  ): Promise<void> => {
+    const { id, generation } = ref
+    const cause = causeOf(standing)
+    const open = await db.transaction(async (tx) => {
+      if (!(await of.isOpen(tx, ref))) return false
+      const summary = `the workflow of ${id} ${cause}; the record is open, so it goes on in a new one`
+      await of.noteRestart(tx, ref, { cause, summary })
+      return true
+    })
+    if (!open) return
+    metrics.workflowRestarted(of.kind.name)
+    const named = of.kind.idInLog === undefined ? {} : { [of.kind.idInLog]: id }
+    log.warn(
+      { kind: of.kind.name, recordId: id, ...named, generation, cause },
+      'the workflow of an open record was started again',
+    )
+  }
+
+  /** @returns false where Temporal is unavailable */
+  const look = async (of: Dispatched, ref: OperationRef): Promise<boolean> => {
+    const { id, generation } = ref
+    const standing = await engine.standing(of.kind, id, generation)
+    if (standing === undefined) return false
+    if (standing.state === 'open') {
+      if (standing.reset !== true || standing.execution === undefined || resetsNoted.has(standing.execution))
+        return true
+      if (resetsNoted.size >= mostRemembered) resetsNoted.clear()
+      resetsNoted.add(standing.execution)
+      await noteRestart(of, ref, standing)
+      return true
+    }
+    // The record and its workflow may have ended since the record was read.
+    if (!(await of.isOpen(db, ref))) return true
+    const started = await engine.start(of.kind, id, generation, await of.pageSummary(db, id, generation))
+    if (started === 'started') await noteRestart(of, ref, standing)
+    return started !== false
+  }
+
+  const round = async (signal: AbortSignal): Promise<void> => {
+    for (const of of kinds) {
+      const { kind, undispatched, open, pageSummary } = of
+      for (const ref of await undispatched(db, batch)) {
+        if (
+          signal.aborted ||
+          !(await engine.start(kind, ref.id, ref.generation, await pageSummary(db, ref.id, ref.generation)))
+        )
+          return
+        await of.markDispatched(db, ref)
+      }
+      if (Date.now() < (lookAt.get(kind.name) ?? 0)) continue
+      for (const ref of await open(db, 1_000)) if (signal.aborted || !(await look(of, ref))) return
+      lookAt.set(kind.name, Date.now() + of.lookEverySeconds * 1_000)
+    }
+  }
+
+  // A counter that begins at its first event shows no increase for that event.
+  for (const { kind } of kinds) metrics.workflowsOf(kind.name)
+  return everyRound(everyMs, round, (error) => {
+    log.warn({ err: error }, 'accepted work could not be looked for; it is looked for again')
+  })
+}

@@ -1,0 +1,80 @@
+import { z } from 'zod'
+import { raw, sql, type Db } from '../db/sql.ts'
+import type { Proof } from '../domains/audit-events/verify.ts'
+import type { OperationKind } from './kind.ts'
+
+/** What the audit record of an operation's end holds of its events and of what was recorded. */
+const Digests = z.object({
+  operation: z.object({ kind: z.string(), id: z.string() }).optional(),
+  events: z.number(),
+  eventsDigest: z.string(),
+  recordingDigest: z.string().optional(),
+})
+
+const Digest = z.object({ digest: z.string() })
+const Last = z.object({ events: z.number() })
+const Present = z.object({ present: z.boolean() })
+
+/** SHA-256 over the events of an operation up to a given one. */
+const digestOfEvents = async (tx: Db, kind: string, id: string, last: number): Promise<string> =>
+  (
+    await tx.one(
+      Digest,
+      sql`select encode(sha256(convert_to(coalesce(string_agg(
+          concat_ws('|', e.sequence, e.event_type, e.aggregate_type, e.aggregate_id, e.payload, extract(epoch
+            from e.occurred_at)), chr(10) order by e.sequence), ''), 'UTF8')), 'hex') as digest
+        from operation_events e where e.kind = ${kind} and e.operation_id = ${id} and e.sequence <= ${last}`,
+    )
+  ).digest
+
+type Ended = Pick<OperationKind, 'name' | 'noun' | 'table' | 'columns' | 'recordingDigest'>
+
+/**
+ * Digests of an operation's events and recording, for the audit record of its end. A later change
+ * of them no longer matches the sealed digest.
+ */
+export const endDigests = async (tx: Db, kind: Ended, id: string): Promise<z.output<typeof Digests>> => {
+  const { events } = await tx.one(
+    Last,
+    sql`select coalesce(max(sequence), 0) as events from operation_events
+      where kind = ${kind.name} and operation_id = ${id}`,
+  )
+  const recordingDigest = await kind.recordingDigest?.(tx, id)
+  return {
+    operation: { kind: kind.name, id },
+    events,
+    eventsDigest: await digestOfEvents(tx, kind.name, id, events),
+    ...(recordingDigest === undefined ? {} : { recordingDigest }),
+  }
+}
+
+/**
+ * Compares the digests in the record of an end with the events and recordings that exist now. A
+ * deleted operation has none to compare. `kinds` are all kinds of operations.
+ */
+export const endProof =
+  (kinds: readonly Ended[]): Proof =>
+  async (tx, { executionId, metadata }) => {
+    const recorded = Digests.safeParse(metadata)
+    if (!recorded.success) return undefined
+    const { events, eventsDigest, recordingDigest } = recorded.data
+    // Records of earlier versions are those of runs and name the run only.
+    const operation =
+      recorded.data.operation ??
+      (executionId === undefined ? undefined : { kind: 'execution-run', id: executionId })
+    const kind = kinds.find(({ name }) => name === operation?.kind)
+    if (operation === undefined || kind === undefined) return undefined
+    const { present } = await tx.one(
+      Present,
+      sql`select exists (select from ${raw(kind.table)} where ${raw(kind.columns?.id ?? 'id')} =
+        ${operation.id}) as present`,
+    )
+    if (!present) return undefined
+    const noun = `${kind.noun} ${operation.id}`
+    if ((await digestOfEvents(tx, kind.name, operation.id, events)) !== eventsDigest)
+      return `changed: the events of ${noun} are not those that it ended with`
+    return recordingDigest !== undefined &&
+      (await kind.recordingDigest?.(tx, operation.id)) !== recordingDigest
+      ? `changed: what was recorded of ${noun} is not what it ended with`
+      : undefined
+  }

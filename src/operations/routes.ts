@@ -1,0 +1,348 @@
+import { z } from 'zod'
+import type { Db } from '../db/sql.ts'
+import type { Engine, Live } from '../engine.ts'
+import {
+  arraySizes,
+  envelope,
+  envelopeOf,
+  envelopeSizes,
+  pagedArray,
+  pageOf,
+  pageQuery,
+} from '../http/paging.ts'
+import { Reply, route, type AuditFields, type Route } from '../http/route.ts'
+import { missing, Refusal } from '../refusal.ts'
+import { countEvents, listEvents, OperationEvent } from './events.ts'
+import type { Feed } from './feed.ts'
+import type { OperationKind, OperationRef } from './kind.ts'
+import {
+  type Operation,
+  deleteOperation,
+  isOpenState,
+  markDispatched,
+  readOperation,
+  requestCancel,
+  retryOperation,
+} from './records.ts'
+import { eventStream, openEventReads, type EventReads } from './streams.ts'
+
+/** The parts for the routes of a kind. */
+export interface OperationApi {
+  db: Db
+  engine: Pick<Engine, 'start' | 'cancel' | 'live'>
+  feed: Feed
+  kind: OperationKind
+  /** The path of the list; each operation is below it: `/planning-sessions/`. */
+  path: `/${string}/`
+  /** The name of the id in the path: `sessionId`. */
+  parameter: string
+  tag: string
+  /** Called for an operation that a request has ended at once. */
+  ended?: (id: string) => Promise<void> | void
+}
+
+interface State {
+  status: string
+  generation: number
+}
+
+/**
+ * Starts the workflow of an accepted operation. Where Temporal is unavailable, the dispatcher
+ * starts it later.
+ */
+export const dispatchOperation = async (
+  { db, engine, kind }: { db: Db; engine: Pick<Engine, 'start'>; kind: OperationKind },
+  of: OperationRef,
+): Promise<void> => {
+  const pageSummary = await kind.pageSummary(db, of.id, of.generation)
+  if (await engine.start(kind, of.id, of.generation, pageSummary)) await markDispatched(db, kind, of)
+}
+
+/**
+ * The state that an open operation's workflow reports; undefined where it is over, or does not
+ * answer within 250 ms.
+ */
+export const liveOf = async (
+  { engine, kind }: Pick<OperationApi, 'engine' | 'kind'>,
+  id: string,
+  of: State,
+): Promise<Live | undefined> =>
+  isOpenState(kind, of.status) ? engine.live(kind, id, of.generation) : undefined
+
+/** A body-less request about one operation. */
+export interface Steer {
+  verb: string
+  summary: string
+  /** Records the request. @returns the operation after it; undefined where it does not exist */
+  act: (id: string, actorId: string) => Promise<State | undefined>
+  /**
+   * States, as `act` returns them, in which the request is possible. Any other state is 409 with
+   * the state.
+   */
+  possible: readonly string[]
+  after?: (id: string, state: State) => Promise<unknown>
+  /** The answer: 202 with the operation, or no content where it is absent. */
+  document?: { schema: z.ZodType; read: (id: string) => Promise<unknown> }
+  audit?: Partial<AuditFields>
+}
+
+/** The facts of a kind that the functions below share. */
+interface Shape extends OperationApi {
+  /** The path of one operation. */
+  one: `/${string}/{${string}}/`
+  idOf: (params: Record<string, string>) => string
+}
+
+/** The route of a body-less request about one operation. */
+const steerRoute = (
+  { kind, path, tag, one, idOf }: Shape,
+  { verb, summary, act, possible, after, document, audit }: Steer,
+): Route =>
+  route({
+    method: 'POST',
+    path: `${one}${verb}/`,
+    tag,
+    summary,
+    ...(document === undefined ? {} : { response: document.schema, status: 202 as const }),
+    audit: {
+      eventType: `${kind.events}.${verb}`,
+      summary: ({ params }) => `${verb} of ${kind.noun} ${idOf(params)} asked for`,
+      ...audit,
+    },
+    handle: async ({ params, actor }) => {
+      const id = idOf(params)
+      const found = await act(id, actor.id)
+      if (found === undefined) throw missing(kind.noun, id)
+      if (!possible.includes(found.status))
+        throw new Refusal(
+          'conflict',
+          `the ${kind.noun} is ${found.status}: ${verb} is possible while it is ${possible.join(' or ')}`,
+          {
+            extra: { state: found.status },
+          },
+        )
+      await after?.(id, found)
+      return document === undefined
+        ? undefined
+        : new Reply({
+            body: await document.read(id),
+            headers: { location: `${path}${encodeURIComponent(id)}/` },
+          })
+    },
+  })
+
+/** The members of a list of operations. */
+interface ListSpec<Filters extends z.ZodRawShape> {
+  summary: string
+  filters?: Filters
+  item: z.ZodType
+  /** The function returns one row more than `limit` where there is a next page. */
+  read: (
+    page: { limit: number; offset: number },
+    filters: z.output<z.ZodObject<Filters>>,
+  ) => Promise<{ rows: unknown[]; total: number }>
+}
+
+/** The members of a read of one operation. */
+interface ReadSpec {
+  summary: string
+  response: z.ZodType
+  read: (id: string) => Promise<{ document: Record<string, unknown>; state: State } | undefined>
+}
+
+const listRoute = <Filters extends z.ZodRawShape>({ path, tag }: Shape, list: ListSpec<Filters>): Route =>
+  route({
+    method: 'GET',
+    path,
+    tag,
+    summary: list.summary,
+    query: z.strictObject({ ...pageQuery, ...list.filters }),
+    response: envelopeOf(list.item),
+    handle: async ({ query }) => {
+      const { page: number, pageSize, ...filters } = query as { page?: number; pageSize?: number }
+      const page = pageOf({ page: number, pageSize })
+      const { rows, total } = await list.read(page, filters as z.output<z.ZodObject<Filters>>)
+      return envelope(rows, { page, total })
+    },
+  })
+
+const readRoute = (api: Shape, spec: ReadSpec): Route =>
+  route({
+    method: 'GET',
+    path: api.one,
+    tag: api.tag,
+    summary: spec.summary,
+    response: spec.response,
+    handle: async ({ params }) => {
+      const id = api.idOf(params)
+      const found = await spec.read(id)
+      if (found === undefined) throw missing(api.kind.noun, id)
+      const live = await liveOf(api, id, found.state)
+      return { ...found.document, ...(live === undefined ? {} : { live }) }
+    },
+  })
+
+/** `as`: the list is a plain array of other documents. */
+const eventsRoute = (
+  api: Shape,
+  reads: EventReads,
+  event: z.ZodType,
+  as?: (event: OperationEvent) => unknown,
+): Route => {
+  const { db, kind } = api
+  return route({
+    method: 'GET',
+    path: `${api.one}events/`,
+    tag: api.tag,
+    summary:
+      `Events of a ${kind.noun} in order; as server-sent events with \`Accept: ` +
+      `text/event-stream\`, from \`Last-Event-ID\` on`,
+    query: z.strictObject(pageQuery),
+    response: as === undefined ? envelopeOf(event) : z.array(event),
+    raw: ['text/event-stream'],
+    alsoStatus: [204],
+    handle: async ({ params, query, headers, target }) => {
+      const id = api.idOf(params)
+      const found = await readOperation(db, kind, id)
+      if (found === undefined) throw missing(kind.noun, id)
+      if (/\btext\/event-stream\b/.test(headers['accept'] ?? ''))
+        return streamOf(api, reads, found, headers['last-event-id'])
+      const page = pageOf(query, as === undefined ? envelopeSizes : arraySizes)
+      const [rows, total] = await Promise.all([listEvents(db, kind, id, page), countEvents(db, kind, id)])
+      if (as !== undefined) return pagedArray(rows.map(as), { page, total, target })
+      return envelope(rows, { page, total })
+    },
+  })
+}
+
+/** The members of a deletion. `refuses`: statuses beside 404 and 409. */
+interface RemoveSpec {
+  summary: string
+  refuses?: readonly number[]
+  audit?: Partial<AuditFields>
+}
+
+const removeRoute = (
+  { db, kind, tag, one, idOf }: Shape,
+  { summary, refuses = [], audit }: RemoveSpec,
+): Route =>
+  route({
+    method: 'DELETE',
+    path: one,
+    tag,
+    summary,
+    refuses: [409, ...refuses],
+    audit: {
+      eventType: `${kind.events}.deleted`,
+      summary: ({ params }) => `${kind.noun} ${idOf(params)} deleted`,
+      ...audit,
+    },
+    handle: async ({ params }) => {
+      const id = idOf(params)
+      const found = await deleteOperation(db, kind, id)
+      if (found === undefined) throw missing(kind.noun, id)
+      if (isOpenState(kind, found.status))
+        throw new Refusal(
+          'conflict',
+          `the ${kind.noun} is ${found.status}; cancel it, or wait for its end, before it is deleted`,
+          {
+            extra: { state: found.status },
+          },
+        )
+      return undefined
+    },
+  })
+
+/**
+ * The routes that operations of every kind share. A domain uses those that its part of the
+ * specification names.
+ */
+export const operationRoutes = (of: OperationApi) => {
+  const { db, engine, kind } = of
+  const api: Shape = {
+    ...of,
+    one: `${of.path}{${of.parameter}}/`,
+    idOf: (params) => params[of.parameter] ?? '',
+  }
+  const reads = openEventReads(db, kind, async (id) => {
+    const found = await readOperation(db, kind, id)
+    return found === undefined || !isOpenState(kind, found.status)
+  })
+  const steer = (spec: Steer): Route => steerRoute(api, spec)
+
+  return {
+    steer,
+
+    /** A list in pages, newest first. */
+    list: <Filters extends z.ZodRawShape>(spec: ListSpec<Filters>): Route => listRoute(api, spec),
+
+    /** One operation, with `live` beside it while it is open. */
+    read: (spec: ReadSpec): Route => readRoute(api, spec),
+
+    events: (event: z.ZodType = OperationEvent, as?: (event: OperationEvent) => unknown): Route =>
+      eventsRoute(api, reads, event, as),
+
+    /** Requests the end of an open operation. A repeated request is harmless. */
+    cancel: (
+      spec: Pick<Steer, 'summary' | 'document' | 'audit'> & {
+        before?: (id: string, state: State) => Promise<unknown>
+      },
+    ): Route =>
+      steer({
+        verb: 'cancel',
+        ...spec,
+        act: (id, actorId) => cancelOperation(of, id, actorId),
+        possible: [kind.states.accepted, kind.states.running, 'cancelled'],
+        after: async (id, state) => {
+          await spec.before?.(id, state)
+          // The record is what counts; the workflow ends as Canceled by this, or asks for it at its
+          // end.
+          await engine.cancel(kind, id, state.generation)
+        },
+      }),
+
+    /** Reopens a failed operation. */
+    retry: (spec: Pick<Steer, 'summary' | 'document' | 'audit'> & { act?: Steer['act'] }): Route =>
+      steer({
+        verb: 'retry',
+        summary: spec.summary,
+        act: spec.act ?? ((id) => retryOperation(db, kind, id)),
+        possible: ['failed'],
+        after: (id, { generation }) => dispatchOperation(api, { id, generation: generation + 1 }),
+        ...(spec.document === undefined ? {} : { document: spec.document }),
+        ...(spec.audit === undefined ? {} : { audit: spec.audit }),
+      }),
+
+    /** Deletes an operation that is over, with its records. */
+    remove: (spec: RemoveSpec): Route => removeRoute(api, spec),
+  }
+}
+
+/** Requests the end of an operation, and reports the end where it happens at once. */
+const cancelOperation = async (
+  { db, kind, ended }: Pick<OperationApi, 'db' | 'kind' | 'ended'>,
+  id: string,
+  actorId: string,
+): Promise<Operation | undefined> => {
+  const found = await requestCancel(db, kind, id, { actorId })
+  if (found?.change === 'ended') await ended?.(id)
+  return found
+}
+
+/** Events after the last one that the reader has. */
+const streamOf = async (
+  api: Pick<OperationApi, 'db' | 'kind' | 'feed'>,
+  reads: EventReads,
+  { id, status }: { id: string; status: string },
+  last: string | undefined,
+): Promise<Reply<never>> => {
+  const { db, kind } = api
+  const after = last !== undefined && /^\d{1,15}$/.test(last) ? Number(last) : 0
+  // 204 stops a reader that has the last event and reconnects, as the standard specifies.
+  if (!isOpenState(kind, status) && (await listEvents(db, kind, id, { limit: 1, after })).length === 0)
+    return new Reply({ status: 204 })
+  return new Reply({
+    stream: eventStream({ ...api, reads }, id, after),
+    headers: { 'content-type': 'text/event-stream', 'cache-control': 'no-store' },
+  })
+}

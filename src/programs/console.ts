@@ -1,0 +1,193 @@
+import { once } from 'node:events'
+import { existsSync, readFileSync } from 'node:fs'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { WebSocket } from 'ws'
+import { ConfigError, configFromEnvironment } from '../config.ts'
+import { findApi } from '../embedded/ready-file.ts'
+import { ArgumentError, readArguments } from './arguments.ts'
+import { openKeys } from './console-keys.ts'
+import { poll } from '../pacing/poll.ts'
+
+// `console RESOURCE`: a terminal on a resource, over the API of a running service.
+const usage = `npm run console -- RESOURCE           opens a terminal; ~. at the beginning of a line leaves it open
+npm run console -- --join SESSION     goes on with an open terminal, in place of who writes to it
+npm run console -- --watch SESSION    shows an open terminal
+npm run console -- --play RECORDING   plays the recording of a session, or a file (asciicast v2)
+npm run console -- --help | --version
+`
+
+/** Limit for requests of a waiting person. */
+const requestMs = 60_000
+/** A restarting service is back within this time. */
+const backMs = 120_000
+/** A pause of a recording is shortened to this. */
+const longestPauseMs = 2_000
+/** Close codes of the stream after which a new attempt would end in the same way. */
+const ended = new Set([1000, 1008, 4001, 4002])
+
+interface Api {
+  url: string
+  headers: Record<string, string>
+}
+
+const ask = async (api: Api, method: string, path: string, body?: object): Promise<Response> => {
+  const answer = await fetch(`${api.url}${path}`, {
+    method,
+    headers: { ...api.headers, ...(body === undefined ? {} : { 'content-type': 'application/json' }) },
+    ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+    signal: AbortSignal.timeout(requestMs),
+  })
+  if (answer.ok) return answer
+  const { error = answer.statusText } = (await answer.json().catch(() => ({}))) as { error?: string }
+  throw new Error(`${String(answer.status)}: ${error}`)
+}
+
+interface Session {
+  id: string
+  status: 'starting' | 'connected' | 'closed' | 'failed'
+  failure?: string
+}
+
+/** Returns the session once its terminal exists. @throws Error with the reason of its failure */
+const connected = async (api: Api, id: string): Promise<void> => {
+  const look = async (): Promise<true | undefined> => {
+    const session = (await (await ask(api, 'GET', `/console-sessions/${id}/`)).json()) as Session
+    if (session.status === 'connected') return true
+    if (session.status !== 'starting')
+      throw new Error(`session ${id} is ${session.status}${session.failure ? `: ${session.failure}` : ''}`)
+    return undefined
+  }
+  if ((await poll(look, { everyMs: 200, deadlineMs: backMs })) === undefined)
+    throw new Error(`session ${id} has no terminal after ${String(backMs / 1_000)} s`)
+}
+
+const sizeFrame = (): string =>
+  JSON.stringify({
+    type: 'resize',
+    rows: process.stdout.rows || 24,
+    columns: process.stdout.columns || 80,
+  })
+
+/** One connection to the stream. @returns the code that closed it, 0 for one that never opened */
+const attach = async (
+  api: Api,
+  id: string,
+  { watch, left }: { watch: boolean; left: AbortController },
+  again: boolean,
+): Promise<{ code: number; reason: string }> => {
+  const search = watch ? '?mode=watch' : '?takeOver=true'
+  const ws = new WebSocket(`${api.url.replace(/^http/, 'ws')}/console-sessions/${id}/stream/${search}`, {
+    headers: api.headers,
+    handshakeTimeout: requestMs,
+  })
+  let reason = ''
+  ws.on('error', (error) => (reason = error.message))
+  const closed = once(ws, 'close') as Promise<[number, Buffer]>
+  const stop = (): void => ws.close()
+  left.signal.addEventListener('abort', stop)
+  const resize = (): void => ws.send(sizeFrame())
+  const keysOf = openKeys()
+  const onKeys = (piece: Buffer): void => {
+    const { input, leaves } = keysOf(piece.toString('latin1'))
+    if (input !== '' && !watch) ws.send(Buffer.from(input, 'latin1'))
+    if (leaves) left.abort()
+  }
+  ws.on('open', () => {
+    // The last MiB arrives again: it is shown on an empty screen.
+    if (again) process.stdout.write('\x1b[2J\x1b[H')
+    if (!watch) {
+      resize()
+      process.stdout.on('resize', resize)
+    }
+    process.stdin.on('data', onKeys)
+  })
+  ws.on('message', (bytes: Buffer) => process.stdout.write(bytes))
+  const [code, text] = await closed
+  process.stdout.off('resize', resize)
+  process.stdin.off('data', onKeys)
+  left.signal.removeEventListener('abort', stop)
+  return { code: code === 1006 ? 0 : code, reason: text.length > 0 ? text.toString() : reason }
+}
+
+/** Shows a session until it ends or the user leaves; a lost connection is opened again. */
+const show = async (api: Api, id: string, watch: boolean): Promise<void> => {
+  const left = new AbortController()
+  const leave = (): void => left.abort()
+  process.on('SIGTERM', leave).on('SIGINT', leave)
+  const raw = process.stdin.isTTY
+  if (raw) process.stdin.setRawMode(true)
+  try {
+    let lostAt: number | undefined
+    for (let times = 0; ; times++) {
+      const began = Date.now()
+      const { code, reason } = await attach(api, id, { watch, left }, times > 0)
+      if (left.signal.aborted) return void process.stderr.write(`\r\nleft; go on with --join ${id}\r\n`)
+      if (ended.has(code))
+        return void process.stderr.write(`\r\n${code === 1000 ? 'the session is over' : reason}\r\n`)
+      if (Date.now() - began > 5_000) lostAt = undefined
+      lostAt ??= Date.now()
+      if (Date.now() - lostAt > backMs) throw new Error(`the service cannot be reached: ${reason}`)
+      await sleep(1_000)
+    }
+  } finally {
+    if (raw) process.stdin.setRawMode(false)
+    process.stdin.destroy()
+  }
+}
+
+/** Plays an asciicast v2 with shortened pauses. */
+const play = async (text: string): Promise<void> => {
+  let at = 0
+  for (const line of text.split('\n').slice(1)) {
+    if (line.trim() === '') continue
+    const [seconds, kind, data] = JSON.parse(line) as [number, string, string]
+    if (kind !== 'o') continue
+    await sleep(Math.min(longestPauseMs, Math.max(0, (seconds - at) * 1_000)))
+    at = seconds
+    process.stdout.write(data)
+  }
+}
+
+const recording = async (api: () => Api, named: string): Promise<string> =>
+  existsSync(named)
+    ? readFileSync(named, 'utf8')
+    : (await ask(api(), 'GET', `/console-sessions/${encodeURIComponent(named)}/log/?format=asciicast`)).text()
+
+const verbs = ['join', 'watch', 'play'] as const
+const wanted = readArguments(
+  {
+    usage,
+    options: { join: { type: 'string' }, watch: { type: 'string' }, play: { type: 'string' } },
+    positionals: [0, 1],
+  },
+  ({ values, positionals: [resource] }) => {
+    const given = verbs.filter((verb) => values[verb] !== undefined)
+    if (given.length + (resource === undefined ? 0 : 1) !== 1)
+      throw new ArgumentError('name one RESOURCE, or one of --join, --watch and --play')
+    const [verb] = given
+    return { verb, id: resource ?? String(values[verb ?? 'join']) }
+  },
+)
+
+try {
+  const config = configFromEnvironment()
+  const api = (): Api => ({
+    url: findApi(config),
+    headers: config.apiToken === undefined ? {} : { authorization: `Bearer ${config.apiToken}` },
+  })
+  if (wanted.verb === 'play') await play(await recording(api, wanted.id))
+  else {
+    const at = api()
+    const id =
+      wanted.verb === undefined
+        ? ((await (await ask(at, 'POST', '/console-sessions/', { resourceId: wanted.id })).json()) as Session)
+            .id
+        : wanted.id
+    if (wanted.verb === undefined) process.stderr.write(`session ${id}; ~. leaves it open, exit ends it\n`)
+    await connected(at, id)
+    await show(at, id, wanted.verb === 'watch')
+  }
+} catch (error) {
+  process.stderr.write(`${error instanceof Error ? error.message : String(error)}\n`)
+  process.exitCode = error instanceof ConfigError ? 2 : 1
+}

@@ -1,0 +1,66 @@
+"""Tells the demo's story with the client for Python; prints what it saw, as the one for TypeScript."""
+
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from orrery import NotBuilt, NotFound, Orrery, Unacceptable
+from orrery_api import models
+from orrery_api.api.environments import create_environment
+from orrery_api.api.execution_runs import list_run_events, start_run
+from orrery_api.api.execution_scopes import create_execution_scope
+from orrery_api.api.planning_sessions import (
+    get_planning_session,
+    list_candidates,
+    select_candidate,
+    start_planning_session,
+)
+from orrery_api.api.workflow_definitions import create_workflow
+
+base_url, documents_file = sys.argv[1:]
+documents = json.loads(Path(documents_file).read_text())
+seen = {"refusals": []}
+with Orrery(base_url) as orrery:
+    api = orrery.api
+    create_environment.sync(client=api, body=models.CreateEnvironmentBody.from_dict(documents["environment"]))
+    scope = models.CreateExecutionScopeBody.from_dict(documents["scope"])
+    create_execution_scope.sync(client=api, body=scope)
+    form = models.CreateWorkflowBodyForm1.from_dict(documents["workflow"])
+    workflow = create_workflow.sync(client=api, body=form)
+    body = {"id": "py", "workflowVersionId": workflow.version.id, "executionScopeId": documents["scope"]["id"]}
+    session = models.StartPlanningSessionBody.from_dict({**body, "algorithms": [{"id": "heft"}]})
+    start_planning_session.sync(client=api, body=session)
+    while (status := str(get_planning_session.sync("py", client=api).session.status)) != "completed":
+        if status == "failed":
+            raise SystemExit("planning failed")
+        time.sleep(0.5)
+    candidates = list_candidates.sync("py", client=api)
+    first = getattr(candidates, "items", candidates)[0]
+    plan = select_candidate.sync("py", first.id, client=api)
+    run = models.StartRunBody.from_dict({"id": "py", "schedulePlanId": plan.id, "mode": "real"})
+    start_run.sync(client=api, body=run)
+    seen["status"] = str(orrery.runs.wait("py").run.status)
+    seen["events"] = [event.sequence for event in orrery.runs.events("py")]
+    seen["behind"] = [event.sequence for event in orrery.runs.events("py", after=2)]
+
+    def load(page: int):
+        return list_run_events.sync("py", client=api, page=page, page_size=2)
+
+    seen["paged"] = [event.sequence for event in orrery.pages(load)]
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "shout.txt"
+        orrery.outputs.download("py", "shout", "shout.txt", target)
+        seen["output"] = target.read_text()
+
+    def refused(kind, call):
+        try:
+            call()
+        except kind as error:
+            seen["refusals"].append([error.status, error.code])
+
+    refused(NotFound, lambda: orrery.runs.wait("none"))
+    refused(Unacceptable, lambda: orrery._http.post("/execution-scopes/", json={}))
+    refused(NotBuilt, lambda: Orrery(base_url + "/not-built").runs.wait("py"))
+print(json.dumps(seen))

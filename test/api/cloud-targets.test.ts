@@ -1,0 +1,268 @@
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { z } from 'zod'
+import { CredentialVariables } from '../../src/config.ts'
+import { sql } from '../../src/db/sql.ts'
+import { recordAudit } from '../../src/domains/audit-events/store.ts'
+import { moveVariables, openVariables } from '../../src/domains/cloud/target-secrets.ts'
+import { targetRoutes } from '../../src/domains/cloud/target-routes.ts'
+import { environmentRoutes } from '../../src/domains/environments/routes.ts'
+import { resourceRoutes } from '../../src/domains/resources/routes.ts'
+import { uses } from '../../src/uses.ts'
+import { openVaultKeys } from '../../src/vault/keys.ts'
+import { openVault, type Vault } from '../../src/vault/vault.ts'
+import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
+import { makeVaultKeyFile } from '../support/reach.ts'
+import { rowsOf } from '../support/traces-of.ts'
+
+let app: OpenedRoutes
+let vault: Vault
+const outside = { variables: new CredentialVariables([]), folders: [] }
+beforeAll(async () => {
+  const keys = await openVaultKeys(makeVaultKeyFile())
+  app = await openRoutes((db) => {
+    vault = openVault({ db, keys, outside, audit: (event) => recordAudit(db, event) })
+    return [...environmentRoutes({ db, uses }), ...resourceRoutes({ db }), ...targetRoutes({ db, vault })]
+  })
+  for (const [id, driver] of [
+    ['clouds', 'cloud'],
+    ['plain', 'local'],
+  ])
+    await app.call('POST', '/environments/', {
+      environment: { id, name: id },
+      version: { id: `${id}-v1`, version: 1, status: 'published' },
+      runtimes: [{ id: `${id}-r`, name: 'r', driver, mode: 'execution' }],
+    })
+}, 60_000)
+afterAll(() => app.close())
+
+const path = '/environments/clouds/cloud-capacity-targets/'
+const least = {
+  ...{ provider: 'aws', providerMachineType: 'm5.large', imageReference: 'ami-1' },
+  ...{ vcpu: 2, memoryMiB: 4_096 },
+}
+const post = (body: object, at = path) => app.call('POST', at, { ...least, ...body })
+
+test('a target has the defaults of the reference and becomes a resource of the cloud runtime', async () => {
+  const made = await post({ name: 'small', configuration: { pricePerHour: 3.6, diskPricePerGiBMonth: 0.08 } })
+  expect(made.status).toBe(201)
+  const { id, createdAt, ...rest } = made.body
+  expect(id).toMatch(/^cloud-capacity-[0-9a-f-]{36}$/)
+  expect(Date.parse(createdAt)).not.toBeNaN()
+  expect(rest).toEqual({
+    ...{ environmentId: 'clouds', name: 'small', ...least, region: '', zonePolicy: 'any-compatible' },
+    ...{ architecture: 'amd64', provisioningMode: 'standard', maximumInstances: 1, enabled: true },
+    lifecyclePolicy: 'destroy-after-execution',
+    configuration: { pricePerHour: 3.6, diskPricePerGiBMonth: 0.08 },
+    machineConfigurations: [
+      {
+        ...{ configurationVersionId: 'akoflow-scientific-worker-v7', executionOrder: 0 },
+        ...{ required: true, enabled: true },
+      },
+    ],
+  })
+  const environment = (await app.call('GET', '/environments/clouds/')).body
+  expect(environment.resources.find((one: { id: string }) => one.id === id)).toMatchObject({
+    ...{ type: 'cloud_vm', executionTarget: 'provisioned', tier: 'cloud', schedulable: true, cpuCores: 2 },
+    ...{ cpuCapacity: 2, memoryBytes: 2 ** 32, pricePerSecond: 0.001 },
+    metadata: {
+      ...{ capacityTargetId: id, providerMachineType: 'm5.large', maximumInstances: 1 },
+      ...{ lifecyclePolicy: 'destroy-after-execution', provisioningMode: 'standard' },
+      diskPricePerGiBMonth: 0.08,
+    },
+  })
+  expect(environment.resourceRuntimeBindings).toContainEqual({
+    ...{ resourceId: id, runtimeId: 'clouds-r', enabled: true },
+  })
+})
+
+test('targets are listed by name; a deleted one is in no list, its resource in no plan, its name free', async () => {
+  const made = await post({ id: 'gone', name: 'a first' })
+  expect((await app.call('GET', path)).body.map(({ name }: { name: string }) => name)).toEqual([
+    'a first',
+    'small',
+  ])
+  expect((await app.call('DELETE', `/cloud-capacity-targets/${made.body.id}/`)).status).toBe(204)
+  expect((await app.call('GET', path)).body).toHaveLength(1)
+  const { resources } = (await app.call('GET', '/environments/clouds/')).body
+  expect(resources.find((one: { id: string }) => one.id === 'gone').schedulable).toBe(false)
+  expect((await app.call('DELETE', '/cloud-capacity-targets/gone/')).status).toBe(404)
+  expect((await post({ id: 'again', name: 'a first' })).status).toBe(201)
+  expect((await post({ id: 'gone', name: 'other' })).status).toBe(422)
+})
+
+describe('what is refused leaves nothing', () => {
+  const configuration = (
+    executionOrder: number,
+    configurationVersionId = 'akoflow-scientific-worker-v7',
+  ) => ({
+    configurationVersionId,
+    executionOrder,
+  })
+  test.each<[string, object, string]>([
+    ['no name', {}, 'name'],
+    ['a name that is taken', { name: 'small' }, 'name'],
+    ['no machines', { name: 'x', maximumInstances: 0 }, 'maximumInstances'],
+    ['a negative price', { name: 'x', configuration: { pricePerHour: -1 } }, 'configuration.pricePerHour'],
+    ['an unknown provider', { name: 'x', provider: 'dirt' }, 'provider'],
+    [
+      'a secret in its configuration',
+      { name: 'x', configuration: { proxy: { password: 'pw' } } },
+      'configuration.proxy.password',
+    ],
+    ['no cores', { name: 'x', vcpu: 0 }, 'vcpu'],
+    [
+      'everybody at SSH',
+      { name: 'x', configuration: { sshSourceRanges: ['0.0.0.0/0'] } },
+      'configuration.sshSourceRanges',
+    ],
+    [
+      'what is no network',
+      { name: 'x', configuration: { sshSourceRanges: ['here'] } },
+      'configuration.sshSourceRanges.0',
+    ],
+    [
+      'an unknown machine configuration',
+      { name: 'x', machineConfigurations: [configuration(1, 'no')] },
+      'machineConfigurations.0.configurationVersionId',
+    ],
+    [
+      'one order twice',
+      { name: 'x', machineConfigurations: [configuration(1), configuration(1)] },
+      'machineConfigurations.1.executionOrder',
+    ],
+    [
+      'variables that the schema does not know',
+      { name: 'x', machineConfigurations: [{ ...configuration(1), variables: { other: 1 } }] },
+      'machineConfigurations.0.variables',
+    ],
+    [
+      'an architecture that the configuration is not for',
+      { name: 'x', architecture: 'arm64', machineConfigurations: [configuration(1)] },
+      'machineConfigurations.0.configurationVersionId',
+    ],
+  ])('%s', async (_, body, field) => {
+    const before = await app.counts()
+    const answer = await post(body)
+    expect([answer.status, answer.body.details[0]?.path]).toEqual([422, field])
+    const { audit_events: _a, audit_head: _h, ...after } = await app.counts()
+    expect(before).toMatchObject(after)
+  })
+
+  test('a provider that is not built: 503 and no row', async () => {
+    const before = await app.counts()
+    const answer = await post({ name: 'x', provider: 'azure' })
+    expect([answer.status, answer.body.code, answer.headers.get('retry-after')]).toEqual([
+      503,
+      'not_built',
+      null,
+    ])
+    const { audit_events: _a, audit_head: _h, ...after } = await app.counts()
+    expect(before).toMatchObject(after)
+  })
+
+  test('no cloud runtime, no environment', async () => {
+    const before = await app.counts()
+    expect((await post({ name: 'x' }, '/environments/plain/cloud-capacity-targets/')).status).toBe(422)
+    expect((await post({ name: 'x' }, '/environments/no/cloud-capacity-targets/')).status).toBe(404)
+    expect((await app.call('GET', '/environments/no/cloud-capacity-targets/')).status).toBe(404)
+    expect(await app.counts()).toMatchObject({
+      cloud_capacity_targets: before['cloud_capacity_targets'],
+      resources: before['resources'],
+    })
+  })
+})
+
+describe('secret variables of playbooks', () => {
+  const named = (variables: object) => ({
+    machineConfigurations: [{ configurationVersionId: 'with-secrets', executionOrder: 1, variables }],
+  })
+  const stored = async (id: string): Promise<any> =>
+    (
+      await app.db.one(
+        z.object({ held: z.array(z.any()) }),
+        sql`select machine_configurations as held from cloud_capacity_targets where id = ${id}`,
+      )
+    ).held
+  const given = { api_token: 'canary-1', lab: { password: 'canary-2' }, list: [{ secret: 7_011_999 }], n: 5 }
+  beforeAll(async () => {
+    await app.db.run(sql`insert into machine_configurations (id, name) values ('secrets', 'secrets')`)
+    await app.db.run(sql`insert into machine_configuration_versions
+        (id, machine_configuration_id, version, status, playbook_yaml, content_sha256)
+      values ('with-secrets', 'secrets', 1, 'published', '- hosts: all', 'x')`)
+  })
+
+  test('they are in the vault, masked in rows and answers, and go with the target', async () => {
+    const made = await post({ id: 'hides', name: 'hides', ...named(given) })
+    const masked = {
+      ...{ api_token: '********', lab: { password: '********' }, list: [{ secret: '********' }], n: 5 },
+    }
+    expect(made.body.machineConfigurations[1].variables).toEqual(masked)
+    expect((await stored('hides'))[1].variables).toEqual(masked)
+    expect(await rowsOf(app.db)).not.toMatch(/canary|7011999/)
+    const opened = await openVariables(vault, 'hides', 'clouds', await stored('hides'))
+    expect(opened[1]!.variables).toEqual(given)
+    expect((await app.call('DELETE', '/cloud-capacity-targets/hides/')).status).toBe(204)
+    await expect(openVariables(vault, 'hides', 'clouds', await stored('hides'))).rejects.toThrow(
+      'store it first',
+    )
+  })
+
+  test('those that an earlier version kept in rows move to the vault', async () => {
+    await post({ id: 'earlier', name: 'earlier', ...named({ n: 5 }) })
+    const [builtIn, own] = await stored('earlier')
+    const before = JSON.stringify([builtIn, { ...own, variables: given }])
+    await app.db.run(sql`update cloud_capacity_targets set machine_configurations = ${before}::jsonb
+      where id = 'earlier'`)
+    expect(await moveVariables(app.db, vault)).toBe(1)
+    expect(await rowsOf(app.db)).not.toMatch(/canary|7011999/)
+    const opened = await openVariables(vault, 'earlier', 'clouds', await stored('earlier'))
+    expect(opened[1]!.variables).toEqual(given)
+    expect(await moveVariables(app.db, vault)).toBe(0)
+  })
+})
+
+test('a target stays while an instance of it may cost money, also one that has failed', async () => {
+  await post({ id: 'busy', name: 'busy' })
+  await app.db
+    .run(sql`insert into cloud_instances (id, capacity_target_id, environment_id, connection_id, provider,
+    name, status, region, ssh_username) values ('m', 'busy', 'clouds', 'c', 'aws', 'm', 'failed', 'r', 'u')`)
+  const refused = await app.call('DELETE', '/cloud-capacity-targets/busy/')
+  expect([refused.status, refused.body.state]).toEqual([409, 'failed'])
+  expect((await app.call('DELETE', '/environments/clouds/')).status).toBe(422)
+  await app.db.run(sql`update cloud_instances set machine_gone = true where id = 'm'`)
+  expect((await app.call('DELETE', '/cloud-capacity-targets/busy/')).status).toBe(204)
+})
+
+test('a replacing document leaves the resource and the bindings of an enabled target as they are', async () => {
+  const id = 'kept'
+  await app.call('POST', '/environments/', {
+    environment: { id, name: id },
+    version: { id: `${id}-v1`, version: 1, status: 'published' },
+    runtimes: [{ id: `${id}-r`, name: 'r', driver: 'cloud', mode: 'execution' }],
+  })
+  await post({ id: 'mine', name: 'mine' }, `/environments/${id}/cloud-capacity-targets/`)
+  const read = async () => (await app.call('GET', `/environments/${id}/`)).body
+  const before = await read()
+  const put = (runtimes: object[], resources: object[] = []) =>
+    app.call('PUT', `/environments/${id}/`, {
+      environment: { id, name: 'another name' },
+      version: { id: `${id}-v2`, version: 2, status: 'published' },
+      ...{ runtimes, resources },
+    })
+  const [own] = before.resources
+  const changed = { ...own, environmentVersionId: `${id}-v2`, name: 'mine no more', schedulable: false }
+  expect((await put(before.runtimes, [changed])).status).toBe(200)
+  const after = await read()
+  expect(after.environment.name).toBe('another name')
+  expect(after.resources).toEqual([{ ...own, environmentVersionId: `${id}-v2` }])
+  expect(after.resourceRuntimeBindings).toEqual(before.resourceRuntimeBindings)
+  const without = await put([])
+  expect([without.status, without.body.details[0].path]).toEqual([422, 'runtimes'])
+
+  await app.db
+    .run(sql`insert into cloud_instances (id, capacity_target_id, environment_id, connection_id, provider,
+    name, status, region, ssh_username) values ('n', 'mine', ${id}, 'c', 'aws', 'n', 'ready', 'r', 'u')`)
+  const living = await put(before.runtimes)
+  expect([living.status, living.body.error]).toEqual([422, expect.stringContaining('may cost money')])
+  expect((await read()).version.id).toBe(`${id}-v2`)
+})

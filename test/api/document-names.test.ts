@@ -1,0 +1,119 @@
+import { readFileSync, writeFileSync } from 'node:fs'
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { operationIdOf } from '../../src/operation-ids.ts'
+import { makeVaultKeyFile } from '../support/reach.ts'
+import { openService, type TestService } from '../support/service.ts'
+import { breakingChanges } from './breaking-changes.ts'
+import { specifiedPairs } from './specified-pairs.ts'
+
+type Json = Record<string, any>
+
+let service: TestService
+let document: Json
+beforeAll(async () => {
+  service = await openService({
+    environment: { SERVICE_CONSOLE_ENABLED: 'true', SERVICE_VAULT_KEY_FILE: makeVaultKeyFile() },
+  })
+  document = (await (await fetch(`${service.rootUrl}/openapi.json`)).json()) as Json
+}, 120_000)
+afterAll(() => service[Symbol.asyncDispose]())
+
+const operations = (): { method: string; path: string; operation: Json }[] =>
+  Object.entries<Json>(document['paths']).flatMap(([path, item]) =>
+    Object.entries<Json>(item)
+      .filter(([method]) => method !== 'servers' && method !== 'head')
+      .map(([method, operation]) => ({ method: method.toUpperCase(), path, operation })),
+  )
+
+test('every route has an operation id of its own in src/operation-ids.ts', () => {
+  const lacking = operations()
+    .filter(({ method, path }) => operationIdOf(method, path) === undefined)
+    .map(({ method, path }) => `${method} ${path}: give it an operation id in src/operation-ids.ts`)
+  expect(lacking).toEqual([])
+  for (const { method, path, operation } of operations())
+    expect([method, path, operation['operationId']]).toEqual([method, path, operationIdOf(method, path)])
+  const all = [...specifiedPairs, ...operations()].map(({ method, path }) => `${method} ${path}`)
+  const ids = [...new Set(all)].map((pair) => operationIdOf(...(pair.split(' ') as [string, string])))
+  expect(ids.filter((id, i) => id === undefined || ids.indexOf(id) !== i)).toEqual([])
+})
+
+test('every body and answer has a name, none above 40 characters', () => {
+  const contents = operations().flatMap(({ method, path, operation }) =>
+    [operation['requestBody'], ...Object.values(operation['responses'] as Json)].flatMap((content) =>
+      Object.entries<Json>((content as Json | undefined)?.['content'] ?? {}).flatMap(([type, media]) =>
+        /^application\/(json|yaml)$/.test(type) ? [{ at: `${method} ${path} ${type}`, media }] : [],
+      ),
+    ),
+  )
+  const unnamed = contents.filter(({ media }) => media['schema'].$ref === undefined).map(({ at }) => at)
+  // The document itself.
+  expect(unnamed.filter((at) => !at.includes('/openapi.json'))).toEqual([])
+  expect(contents.length).toBeGreaterThan(150)
+  const names = Object.keys(document['components'].schemas as Json)
+  expect(names.filter((name) => name.length > 40)).toEqual([])
+  expect(names).toEqual(
+    expect.arrayContaining(['ExecutionRun', 'StartRunBody', 'RunSummary', 'Plan', 'RunList']),
+  )
+})
+
+test('pages are integers, streams have a schema, headers are parameters', () => {
+  const parameter = (path: string, name: string): Json | undefined =>
+    (document['paths'][path].get.parameters as Json[]).find((one) => one['name'] === name)
+  expect(parameter('/execution-runs/', 'pageSize')?.['schema']).toMatchObject({ type: 'integer' })
+  for (const { method, path, operation } of operations()) {
+    for (const one of operation['parameters'] as Json[])
+      expect([
+        method,
+        path,
+        one['name'],
+        /\\d\{/.test(one['schema'].pattern ?? '') &&
+          one['schema'].format === undefined &&
+          one['name'] !== 'after',
+      ]).toEqual([method, path, one['name'], false])
+    const stream = operation['responses'][200]?.content?.['text/event-stream']
+    if (stream !== undefined) {
+      expect([path, stream.schema]).toEqual([
+        path,
+        expect.objectContaining({ contentSchema: expect.anything() }),
+      ])
+      expect([path, parameter(path, 'Last-Event-ID')?.['in']]).toEqual([path, 'header'])
+    }
+  }
+  expect(parameter('/execution-runs/{runId}/summary/', 'Prefer')?.['in']).toBe('header')
+})
+
+const file = new URL('../../docs/openapi.json', import.meta.url)
+
+test('nothing that clients use was broken since docs/openapi.json without a new version', () => {
+  if (process.env['UPDATE_OPENAPI'] === '1') writeFileSync(file, `${JSON.stringify(document)}\n`)
+  const published = JSON.parse(readFileSync(file, 'utf8')) as Json
+  const changes = breakingChanges(published, document)
+  expect(
+    published['info'].version === document['info'].version
+      ? changes.map((change) => `${change}: keep it, or raise the version and run npm run docs:openapi`)
+      : [],
+  ).toEqual([])
+})
+
+test('a breaking change is found', () => {
+  const broken = (change: (copy: Json) => unknown): string[] => {
+    const copy = structuredClone(document)
+    change(copy)
+    return breakingChanges(document, copy)
+  }
+  expect(broken(() => undefined)).toEqual([])
+  expect(broken(({ paths }) => delete paths['/events/'])).toEqual(['GET /events/: is gone'])
+  expect(broken(({ components }) => delete components.schemas.ExecutionRun.properties.status)).toContainEqual(
+    expect.stringMatching(/^POST \/execution-runs\/ 202\.status: is gone$/),
+  )
+  expect(broken(({ components }) => components.schemas.CreateSshKeyBody.required.push('comment'))).toEqual([
+    'POST /ssh-keys/ body.comment: is now required',
+  ])
+  expect(
+    broken(({ components }) => (components.schemas.ExecutionRun.properties.id = { type: 'integer' })),
+  ).toContainEqual('POST /execution-runs/ 202.id: string became integer')
+  expect(broken(({ paths }) => (paths['/execution-runs/'].get.operationId = 'runs'))).toEqual([
+    'GET /execution-runs/: listRuns is now called runs',
+  ])
+  expect(broken(({ components }) => (components.schemas.ExecutionRun.properties.more = {}))).toEqual([])
+})

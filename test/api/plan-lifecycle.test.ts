@@ -1,0 +1,123 @@
+import { describe, expect, test } from '@jest/globals'
+import fc from 'fast-check'
+import {
+  availability,
+  lifecycleMembers,
+  lifecycleOf,
+  taskOverheads,
+  withOverheads,
+} from '../../src/domains/schedule-plans/lifecycle.ts'
+import type { PlannedResource } from '../../src/domains/schedule-plans/problem.ts'
+
+/** The actions around a plan's tasks on machines that are made for it, and what they cost. */
+
+const target = (metadata: object = {}): PlannedResource => ({
+  ...{ id: 't', environmentVersionId: 'v', type: 'cloud_vm', executionTarget: 'provisioned', cpuCores: 1 },
+  ...{ cpuCapacity: 1, memoryBytes: 1, computeSpeedup: 1, pricePerSecond: 2, bootOverheadSeconds: 0 },
+  ...{ containerOverheadSeconds: 0, schedulable: true },
+  metadata: { capacityTargetId: 't', lifecyclePolicy: 'destroy-after-execution', ...metadata },
+})
+const measured = new Map<string, object>()
+const tasks = [
+  { resourceId: 't', startAt: 200, finishAt: 230 },
+  { resourceId: 't', startAt: 240, finishAt: 260 },
+  { resourceId: 'other', startAt: 0, finishAt: 500 },
+]
+const of = (resource: PlannedResource, more: object = {}) =>
+  lifecycleOf('p', { resources: [resource], measured, tasks, ...more })
+
+test('the machine is there when the first task starts, by the defaults of the reference', () => {
+  expect(availability([target()], measured).get('t')).toBe(95)
+  const { actions } = of(target())
+  expect(
+    actions.map(({ action, earliestStart, expectedDuration }) => [action, earliestStart, expectedDuration]),
+  ).toEqual([
+    ['provision', 105, 40],
+    ['wait-for-ssh', 145, 20],
+    ['configure', 165, 30],
+    ['validate', 195, 5],
+    ['destroy', 260, 20],
+  ])
+  expect(actions[1]!.dependsOn).toEqual([actions[0]!.id])
+  expect(availability([target()], measured, actions).get('t')).toBe(200)
+})
+
+test('metadata of the resource comes before the defaults, measurements before both', () => {
+  const resource = target({
+    terraformSeconds: 10,
+    sshWaitSeconds: 5,
+    configurationSeconds: 0,
+    validationSeconds: 0,
+  })
+  expect(availability([resource], measured).get('t')).toBe(15)
+  const known = new Map([['t', { provision: 3, waitForSsh: 2, configure: 1, stop: 4 }]])
+  expect(availability([resource], known).get('t')).toBe(6)
+  const picked = new Map([['t', { ...known.get('t')!, pickUp: 0.5 }]])
+  expect(availability([resource], picked).get('t')).toBe(6.5)
+  expect(of(resource, { measured: known }).actions.at(-1)).toMatchObject({
+    action: 'destroy',
+    expectedDuration: 4,
+  })
+})
+
+test('what tasks hold their lanes for beside their runtimes is an overhead of the resource', () => {
+  const known = new Map([['t', { perTask: 0.4 }]])
+  const overheads = taskOverheads([target()], known)
+  expect(overheads).toEqual({ t: 0.4 })
+  expect(withOverheads([{ ...target(), containerOverheadSeconds: 1 }], overheads)).toMatchObject([
+    { id: 't', containerOverheadSeconds: 1.4 },
+  ])
+  const lifecycle = of(target(), { measured: known })
+  expect(lifecycleMembers(lifecycle, { note: 'mine' }).metadata).toMatchObject({
+    ...{ note: 'mine', taskOverheadSeconds: { t: 0.4 } },
+  })
+  // A plan that comes back has the overheads that are measured now.
+  expect(lifecycleMembers(of(target()), { taskOverheadSeconds: { t: 9 } }).metadata).not.toHaveProperty(
+    'taskOverheadSeconds',
+  )
+})
+
+describe('the machine costs beside its tasks', () => {
+  test('idle time from running to gone, and its disk from made to gone', () => {
+    const monthly = 730 * 3_600
+    const { cloudCost, cost } = of(target({ diskPricePerGiBMonth: monthly, diskSizeGiB: 0.5 }))
+    // Made at 105, running at 145, gone at 280; the tasks pay for 200 to 260.
+    expect(cloudCost['t']).toEqual({ compute: 120, disk: 87.5, idle: 150, activeSeconds: 60 })
+    expect(cost).toBe(237.5)
+  })
+  test.each([
+    ['destroy-after-run', 500],
+    ['keep', 1_400],
+  ])('policy %s ends it at %i', (lifecyclePolicy, end) => {
+    expect(of(target({ lifecyclePolicy })).actions.at(-1)!.earliestStart).toBe(end)
+  })
+  test('a plan without such resources has none of it', () => {
+    expect(of({ ...target(), executionTarget: 'direct' })).toEqual({
+      actions: [],
+      cloudCost: {},
+      overheads: {},
+      cost: 0,
+    })
+  })
+})
+
+test('actions of the author stay, and no cost is negative', () => {
+  fc.assert(
+    fc.property(fc.nat(300), fc.nat(100), fc.nat(400), (earliestStart, expectedDuration, endAt) => {
+      const own = [
+        { id: 'a', capacityTargetId: 't', action: 'provision' as const, earliestStart, expectedDuration },
+        {
+          id: 'b',
+          capacityTargetId: 't',
+          action: 'destroy' as const,
+          earliestStart: endAt,
+          expectedDuration: 1,
+        },
+      ]
+      const { actions, cloudCost, cost } = of(target(), { actions: own })
+      expect(actions).toEqual(own)
+      expect(cost).toBeGreaterThanOrEqual(0)
+      expect(cloudCost['t']!.idle).toBeGreaterThanOrEqual(0)
+    }),
+  )
+})

@@ -1,0 +1,644 @@
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { z } from 'zod'
+import { openReader } from '../../src/db/reader.ts'
+import { sql } from '../../src/db/sql.ts'
+import { createHash, randomBytes } from 'node:crypto'
+import {
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  realpathSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
+import { request } from 'node:http'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { addressJudge } from '../../src/clients/denied-networks.ts'
+import { openHttp } from '../../src/clients/http.ts'
+import { artifactRoutes } from '../../src/domains/artifacts/routes.ts'
+import { openArtifactStore } from '../../src/drivers/build/store.ts'
+import { recordAudit } from '../../src/domains/audit-events/store.ts'
+import { credentialRoutes } from '../../src/domains/credentials/routes.ts'
+import {
+  markDataGone,
+  promotedDataAt,
+  recordPromotedData,
+} from '../../src/domains/execution-runs/promoted-data.ts'
+import { provenanceRoutes } from '../../src/domains/provenance/routes.ts'
+import { openStorages } from '../../src/domains/storages/open.ts'
+import { storageRoutes } from '../../src/domains/storages/routes.ts'
+import { openLocalShell } from '../../src/shell/local-shell.ts'
+import { ensureKeyFile, openVaultKeys } from '../../src/vault/keys.ts'
+import { openVault } from '../../src/vault/vault.ts'
+import { startS3, type S3Site } from '../../sites/s3.ts'
+import { inventoryRoutes } from '../support/inventory-routes.ts'
+import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
+import { runFolder } from '../support/run-folder.ts'
+
+const sha256 = (bytes: Buffer | string): string => createHash('sha256').update(bytes).digest('hex')
+
+const Row = z.object({ id: z.string(), checksum: z.string(), sizeBytes: z.number() })
+
+let folder: string
+let root: string
+let site: S3Site
+let app: OpenedRoutes
+beforeAll(async () => {
+  folder = realpathSync(mkdtempSync(join(runFolder(), 'orrery-storages-')))
+  root = join(folder, 'root')
+  mkdirSync(join(root, 'data'), { recursive: true })
+  mkdirSync(join(folder, 'elsewhere'))
+  writeFileSync(join(folder, 'elsewhere', 'secret'), 'nobody may read this')
+  await ensureKeyFile(join(folder, 'vault.key'))
+  const keys = await openVaultKeys(join(folder, 'vault.key'))
+  site = await startS3()
+  site.bucket('bucket')
+  app = await openRoutes((db, atClose, databaseUrl) => {
+    const vault = openVault({
+      db,
+      keys,
+      outside: { variables: undefined as never, folders: [] },
+      audit: (event) => recordAudit(db, event),
+    })
+    const http = openHttp({ addressAllowed: addressJudge({ allowLoopback: true }) })
+    const shell = openLocalShell()
+    const storages = openStorages({
+      db,
+      http,
+      secrets: vault,
+      shellOf: () => shell,
+      filesOf: () => {
+        throw new Error('no SFTP here')
+      },
+      clusterOf: () => {
+        throw new Error('no cluster here')
+      },
+      helperImage: 'debian:12-slim',
+      localStorageRoot: root,
+      partBytes: () => Promise.resolve(8 * 2 ** 20),
+      onCall: () => undefined,
+    })
+    atClose.defer(async () => {
+      await storages.close()
+      await shell.close()
+      http.close()
+    })
+    return [
+      ...inventoryRoutes()(db, atClose),
+      ...credentialRoutes({ db, vault }),
+      ...storageRoutes({
+        db,
+        storages,
+        promoted: { record: recordPromotedData, at: promotedDataAt, gone: markDataGone },
+      }),
+      ...artifactRoutes({
+        ...{ db, hostId: 'here', buildContextLimitBytes: 1, addressAllowed: () => true as const },
+        artifactStore: openArtifactStore('/nowhere'),
+        uses: { artifact: [] },
+      }),
+      ...provenanceRoutes({ db, reader: atClose.use(openReader({ databaseUrl, readerUrl: undefined })) }),
+    ]
+  })
+  const credential = { id: 'site', provider: 'aws', credential: site.accessKey }
+  const { credentialRef } = await app.post('/cloud-credentials/', credential)
+  const bucket = {
+    endpointUrl: site.endpoint,
+    region: 'us-east-1',
+    pathStyle: true,
+    browseRoots: [{ path: '/' }],
+  }
+  await app.post('/environments/', {
+    environment: { id: 'lab', name: 'lab' },
+    version: { id: 'lab-v1', version: 1, status: 'published' },
+    connections: [
+      {
+        id: 'login',
+        name: 'login',
+        type: 'ssh',
+        endpoint: 'host.example.org',
+        username: 'u',
+        credentialRef: '',
+      },
+    ],
+    storages: [
+      {
+        id: 'here',
+        name: 'here',
+        type: 'local',
+        endpoint: join(root, 'data'),
+        configuration: { browseRoots: [{ path: join(root, 'data') }] },
+      },
+      {
+        id: 'fixed',
+        name: 'fixed',
+        type: 'local',
+        readOnly: true,
+        endpoint: join(root, 'data'),
+        configuration: { browseRoots: [{ path: '/' }] },
+      },
+      {
+        id: 'rootless',
+        name: 'rootless',
+        type: 'local',
+        endpoint: join(root, 'data'),
+        browseRoots: [{ path: '/' }],
+      },
+      {
+        id: 'outside',
+        name: 'outside',
+        type: 'local',
+        endpoint: join(folder, 'elsewhere'),
+        configuration: { browseRoots: [{ path: '/' }] },
+      },
+      {
+        id: 'host',
+        name: 'host',
+        type: 'ssh-filesystem',
+        endpoint: join(root, 'data'),
+        configuration: { connectionId: 'login', browseRoots: [{ path: '/' }] },
+      },
+      {
+        id: 'bucket',
+        name: 'bucket',
+        type: 's3',
+        endpoint: 's3://bucket/in',
+        credentialReference: credentialRef,
+        configuration: { ...bucket, signed: true },
+      },
+      {
+        id: 'unsigned',
+        name: 'unsigned',
+        type: 's3',
+        endpoint: 's3://bucket',
+        credentialReference: credentialRef,
+        configuration: bucket,
+      },
+      {
+        id: 'cloud',
+        name: 'cloud',
+        type: 'pvc',
+        endpoint: 'pvc://namespace/claim',
+        configuration: { browseRoots: [{ path: '/' }] },
+      },
+    ],
+  })
+}, 600_000)
+afterAll(async () => {
+  await app.close()
+  await site.stop()
+  rmSync(folder, { recursive: true, force: true })
+})
+
+const at = (storage: string, path: string, more = ''): string =>
+  `/storages/${storage}/entries/?path=${encodeURIComponent(path)}${more}`
+const put = (
+  storage: string,
+  path: string,
+  bytes: Buffer | string,
+  headers: Record<string, string> = {},
+  more = '',
+) =>
+  app.request(`/api${at(storage, path, more)}`, {
+    method: 'PUT',
+    body: bytes as never,
+    headers: { 'content-type': 'application/octet-stream', ...headers },
+  })
+const digestOf = (bytes: Buffer | string): string =>
+  `sha-256=:${createHash('sha256').update(bytes).digest('base64')}:`
+const names = (body: { entries: { name: string }[] }): string[] => body.entries.map(({ name }) => name)
+
+describe.each(['here', 'host', 'bucket'])('the storage %s', (storage) => {
+  test('a file is uploaded, listed, looked at, hashed, downloaded and deleted', async () => {
+    const content = randomBytes(2_000_000)
+    const up = await put(storage, `${storage}-file.csv`, content, { 'content-digest': digestOf(content) })
+    expect([up.status, up.body]).toEqual([
+      201,
+      expect.objectContaining({
+        path: `${storage}-file.csv`,
+        receivedBytes: content.length,
+        complete: true,
+        checksum: `sha256:${sha256(content)}`,
+      }),
+    ])
+    const listed = await app.call('GET', `/storages/${storage}/entries/`)
+    expect([listed.status, names(listed.body)]).toEqual([
+      200,
+      expect.arrayContaining([`${storage}-file.csv`]),
+    ])
+    for (const route of ['stat', 'entry']) {
+      const stat = await app.call('GET', `/storages/${storage}/${route}/?path=/${storage}-file.csv`)
+      expect(stat.body).toMatchObject({
+        storageId: storage,
+        type: 'file',
+        sizeBytes: content.length,
+        mediaType: 'text/csv',
+        readable: true,
+        writable: true,
+      })
+    }
+    expect(
+      (await app.call('POST', `/storages/${storage}/checksum/`, { path: `${storage}-file.csv` })).body,
+    ).toEqual({
+      checksum: `sha256:${sha256(content)}`,
+    })
+
+    const run = await app.call('POST', `/storages/${storage}/downloads/`, {
+      path: `${storage}-file.csv`,
+      id: `d-${storage}`,
+    })
+    expect([run.status, run.body]).toEqual([
+      201,
+      expect.objectContaining({
+        id: `d-${storage}`,
+        status: 'ready',
+        strategy: 'stream',
+        sizeBytes: content.length,
+      }),
+    ])
+    if (storage === 'bucket')
+      expect(Buffer.from(await (await fetch(run.body.url)).arrayBuffer()).equals(content)).toBe(true)
+    const fetched = await fetch(`${app.baseUrl}/storage-downloads/d-${storage}/content/`)
+    expect(fetched.headers.get('content-disposition')).toBe(
+      `attachment; filename="${storage}-file.csv"; filename*=UTF-8''${storage}-file.csv`,
+    )
+    expect(fetched.headers.get('etag')).toMatch(/^"/)
+    expect(Buffer.from(await fetched.arrayBuffer()).equals(content)).toBe(true)
+
+    const ranged = async (range: string, headers = {}) => {
+      const answer = await fetch(`${app.baseUrl}/storage-downloads/d-${storage}/content/`, {
+        headers: { range, ...headers },
+      })
+      return {
+        status: answer.status,
+        range: answer.headers.get('content-range'),
+        bytes: Buffer.from(await answer.arrayBuffer()),
+      }
+    }
+    expect(await ranged('bytes=5-9')).toEqual({
+      status: 206,
+      range: `bytes 5-9/2000000`,
+      bytes: content.subarray(5, 10),
+    })
+    expect(await ranged('bytes=-3')).toEqual({
+      status: 206,
+      range: `bytes 1999997-1999999/2000000`,
+      bytes: content.subarray(-3),
+    })
+    expect((await ranged('bytes=1999999-')).bytes).toEqual(content.subarray(-1))
+    expect(await ranged('bytes=2000000-')).toMatchObject({ status: 416, range: 'bytes */2000000' })
+    expect((await ranged('bytes=9-5')).status).toBe(200)
+    expect((await ranged('bytes=0-1,5-6')).status).toBe(200)
+    expect((await ranged('bytes=5-9', { 'if-range': '"another"' })).status).toBe(200)
+    expect((await ranged('bytes=5-9', { 'if-range': fetched.headers.get('etag') })).status).toBe(206)
+    const head = await fetch(`${app.baseUrl}/storage-downloads/d-${storage}/content/`, { method: 'HEAD' })
+    expect([head.status, head.headers.get('content-length')]).toEqual([200, '2000000'])
+    expect((await app.call('GET', `/storages/${storage}/downloads/`)).body).toMatchObject([
+      { id: `d-${storage}` },
+    ])
+    expect(JSON.stringify((await app.call('GET', `/storages/${storage}/downloads/`)).body)).not.toContain(
+      'url',
+    )
+    expect(
+      (
+        await app.call('POST', `/storages/${storage}/downloads/`, {
+          path: `${storage}-file.csv`,
+          id: `d-${storage}`,
+        })
+      ).status,
+    ).toBe(422)
+
+    expect((await app.call('DELETE', at(storage, `${storage}-file.csv`))).status).toBe(204)
+    expect((await app.call('DELETE', at(storage, `${storage}-file.csv`))).status).toBe(404)
+    expect((await app.call('GET', `/storage-downloads/d-${storage}/content/`)).status).toBe(404)
+  })
+
+  test('an upload that is not what it says, or whose name is taken, leaves nothing', async () => {
+    const wrong = await put(storage, 'wrong', 'content', { 'content-digest': digestOf('other') })
+    expect(wrong.status).toBe(400)
+    expect((await app.call('GET', `/storages/${storage}/stat/?path=wrong`)).status).toBe(404)
+    expect((await put(storage, `${storage}-taken`, 'first')).status).toBe(201)
+    expect((await put(storage, `${storage}-taken`, 'second')).status).toBe(422)
+    expect((await put(storage, `${storage}-taken`, 'third', {}, '&overwrite=true')).status).toBe(201)
+    expect(
+      (await app.call('POST', `/storages/${storage}/checksum/`, { path: `${storage}-taken` })).body.checksum,
+    ).toBe(`sha256:${sha256('third')}`)
+  })
+
+  test('its health is asked of it, and paths that lead away are refused', async () => {
+    expect((await app.call('POST', `/storages/${storage}/health/`)).body).toMatchObject({ status: 'healthy' })
+    for (const path of ['..', '../x', 'a/../..', '/../etc/passwd'])
+      for (const answer of [
+        await app.call('GET', at(storage, path)),
+        await app.call('GET', `/storages/${storage}/stat/?path=${encodeURIComponent(path)}`),
+        await app.call('DELETE', at(storage, path)),
+        await app.call('POST', `/storages/${storage}/checksum/`, { path }),
+        await app.call('POST', `/storages/${storage}/downloads/`, { path }),
+        await put(storage, path, 'x'),
+      ])
+        expect([path, answer.status]).toEqual([path, 422])
+    expect((await app.call('GET', `/storages/${storage}/stat/?path=nothing`)).status).toBe(404)
+    expect((await app.call('POST', `/storages/${storage}/checksum/`, { path: 'nothing' })).status).toBe(422)
+    expect((await app.call('POST', `/storages/${storage}/checksum/`, {})).status).toBe(422)
+    expect((await app.call('GET', `/storages/${storage}/stat/?path=${'x'.repeat(4_097)}`)).status).toBe(422)
+    expect(
+      (
+        await app.call(
+          'GET',
+          `/storages/${storage}/stat/?path=${encodeURIComponent(`${'x'.repeat(200)}/`.repeat(20))}`,
+        )
+      ).status,
+    ).toBeGreaterThanOrEqual(404)
+    expect((await app.call('GET', `/storages/${storage}/stat/?path=a%00b`)).status).toBe(400)
+  })
+})
+
+describe('uploads in parts', () => {
+  const part = (
+    storage: string,
+    path: string,
+    content: Buffer,
+    from: number,
+    to: number,
+    total: number | '*' = content.length,
+  ) =>
+    put(storage, path, content.subarray(from, to), {
+      'content-range': `bytes ${from}-${to - 1}/${total}`,
+      'content-digest': digestOf(content.subarray(from, to)),
+    })
+
+  test.each(['here', 'host'])(
+    'go on where the kept bytes end, after a cut at any place: %s',
+    async (storage) => {
+      const content = randomBytes(3_000_000)
+      const path = `${storage}-parts`
+      expect((await part(storage, path, content, 0, 1_000_000)).body).toMatchObject({
+        receivedBytes: 1_000_000,
+        complete: false,
+      })
+      const wrong = await part(storage, path, content, 500_000, 1_500_000)
+      expect([wrong.status, wrong.body.receivedBytes]).toEqual([409, 1_000_000])
+      // The client goes away at 99 % of its part.
+      await new Promise<void>((resolve) => {
+        const cut = request(`${app.baseUrl}${at(storage, path)}`, {
+          method: 'PUT',
+          headers: {
+            'content-type': 'application/octet-stream',
+            'content-range': 'bytes 1000000-1999999/3000000',
+            'content-length': 1_000_000,
+          },
+        })
+        cut.on('error', () => resolve())
+        cut.write(content.subarray(1_000_000, 1_990_000), () => void sleep(300).then(() => cut.destroy()))
+      })
+      let receivedBytes = 0
+      for (let tries = 0; tries < 50 && receivedBytes <= 1_000_000; tries++) {
+        await sleep(100)
+        const asked = await put(storage, path, '', { 'content-range': 'bytes */3000000' })
+        expect(asked.status).toBe(202)
+        ;({ receivedBytes } = asked.body)
+      }
+      expect(receivedBytes).toBeGreaterThan(1_000_000)
+      const lied = await put(storage, path, content.subarray(0, 10), {
+        'content-range': `bytes ${receivedBytes}-${receivedBytes + 9}/3000000`,
+        'content-digest': digestOf('other'),
+      })
+      expect(lied.status).toBe(400)
+      expect((await app.call('GET', `/storages/${storage}/stat/?path=${path}`)).status).toBe(404)
+      const end = await part(storage, path, content, receivedBytes, 3_000_000)
+      expect([end.status, end.body]).toEqual([
+        201,
+        expect.objectContaining({ complete: true, checksum: `sha256:${sha256(content)}` }),
+      ])
+      expect(readFileSync(join(root, 'data', path)).equals(content)).toBe(true)
+      expect(readdirSync(join(root, 'data')).filter((name) => name.startsWith('.orrery-'))).toEqual([])
+    },
+  )
+
+  test('what no part can be is refused, and a bucket takes files whole', async () => {
+    for (const range of ['bytes 0-1', 'bytes 5-4/10', 'bytes 0-9/5', 'bytes */*', 'items 0-1/2'])
+      expect([range, (await put('here', 'p', 'xx', { 'content-range': range })).status]).toEqual([range, 400])
+    expect((await put('here', 'p', 'xxx', { 'content-range': 'bytes 0-1/2' })).status).toBe(422)
+    expect((await put('bucket', 'p', 'xx', { 'content-range': 'bytes 0-1/9' })).status).toBe(422)
+    expect((await put('bucket', 'p', 'xx', { 'content-range': 'bytes 0-1/2' })).status).toBe(201)
+  })
+})
+
+describe('what may be looked into', () => {
+  test('storages of an environment carry what the service says of them', async () => {
+    const { body } = await app.call('GET', '/environments/lab/storages/')
+    const [environment] = [(await app.call('GET', '/environments/lab/')).body]
+    expect(body).toEqual(environment.storages)
+    expect(body.map((one: { id: string }) => one.id)).toEqual([
+      'here',
+      'fixed',
+      'rootless',
+      'outside',
+      'host',
+      'bucket',
+      'unsigned',
+      'cloud',
+    ])
+    expect(body[1].capabilities).toMatchObject({ read: true, write: false, upload: false })
+    expect(body[2]).toMatchObject({ browseRoots: [], capabilities: { browse: false } })
+    expect(body[7].health.status).toBe('healthy')
+    expect((await app.call('GET', '/environments/none/storages/')).status).toBe(404)
+  })
+
+  test('statuses: unknown 404, no driver and no approved directory 503, no root, outside and read-only 422', async () => {
+    for (const path of ['roots', 'entries', 'stat/?path=x&', 'downloads']) {
+      const answer = await app.call('GET', `/storages/none/${path.includes('?') ? path : `${path}/`}`)
+      expect([path, answer.status]).toEqual([path, 404])
+    }
+    expect((await app.call('GET', '/storages/cloud/entries/')).body.error).toMatch(/names no connection/)
+    expect((await app.call('GET', '/storages/rootless/entries/')).body.error).toMatch(
+      /no approved root.*PUT \/storages\/rootless\/roots\//,
+    )
+    expect((await app.call('GET', '/storages/outside/entries/')).body.error).toMatch(
+      /SERVICE_LOCAL_STORAGE_ROOT/,
+    )
+    expect((await app.call('GET', '/storages/unsigned/entries/')).body.error).toMatch(/configuration\.signed/)
+    expect((await put('fixed', 'new', 'x')).status).toBe(422)
+    expect((await app.call('DELETE', at('fixed', 'here-taken'))).status).toBe(422)
+    expect((await app.call('GET', '/storage-downloads/none/')).status).toBe(404)
+    expect((await app.call('GET', '/storages/here/entries/?cursor=abc')).status).toBe(400)
+  })
+
+  test('roots are approved and taken back, also of a storage in use', async () => {
+    mkdirSync(join(root, 'data', 'in', 'deep'), { recursive: true })
+    writeFileSync(join(root, 'data', 'in', 'deep', 'file'), 'x')
+    writeFileSync(join(root, 'data', 'in', 'beside'), 'x')
+    expect(
+      (await app.call('PUT', '/storages/rootless/roots/', { browseRoots: [{ path: '../x' }] })).status,
+    ).toBe(422)
+    const roots = [{ path: 'in/deep', label: 'Deep' }]
+    expect((await app.call('PUT', '/storages/rootless/roots/', { browseRoots: roots })).body).toEqual(roots)
+    expect((await app.call('GET', '/storages/rootless/roots/')).body).toEqual(roots)
+    expect(names((await app.call('GET', '/storages/rootless/entries/')).body)).toEqual(['in'])
+    expect(names((await app.call('GET', at('rootless', 'in'))).body)).toEqual(['deep'])
+    expect(names((await app.call('GET', at('rootless', join(root, 'data', 'in', 'deep')))).body)).toEqual([
+      'file',
+    ])
+    expect((await app.call('GET', '/storages/rootless/stat/?path=in/beside')).status).toBe(422)
+    await app.call('PUT', '/storages/rootless/roots/', { browseRoots: [] })
+    expect((await app.call('GET', '/storages/rootless/entries/')).status).toBe(422)
+  })
+
+  test('pages hold each entry once, in the order of names; a cursor of another list is refused', async () => {
+    mkdirSync(join(root, 'data', 'many'))
+    for (let i = 0; i < 250; i++) writeFileSync(join(root, 'data', 'many', `f-${i}`), '')
+    const all: string[] = []
+    let cursor = ''
+    do {
+      const { body } = await app.call(
+        'GET',
+        at('here', 'many', `&limit=100${cursor === '' ? '' : `&cursor=${cursor}`}`),
+      )
+      all.push(...names(body))
+      cursor = body.nextCursor ?? ''
+      if (cursor !== '') expect((await app.call('GET', at('here', '', `&cursor=${cursor}`))).status).toBe(400)
+    } while (cursor !== '')
+    expect(all).toEqual(Array.from({ length: 250 }, (_, i) => `f-${i}`).sort())
+    expect((await app.call('GET', at('here', 'many', '&limit=501'))).body.entries).toHaveLength(100)
+  })
+
+  test('links are shown and lead nowhere; names that are not UTF-8 travel as bytes; header tricks in names stay names', async () => {
+    const data = join(root, 'data')
+    symlinkSync(join(folder, 'elsewhere'), join(data, 'way-out'))
+    symlinkSync(join(folder, 'elsewhere', 'secret'), join(data, 'leak'))
+    expect((await app.call('GET', '/storages/here/stat/?path=leak')).body).toMatchObject({
+      type: 'symlink',
+      readable: false,
+    })
+    for (const path of ['way-out/secret', 'leak']) {
+      expect((await app.call('POST', '/storages/here/downloads/', { path })).status).toBe(422)
+      expect((await app.call('POST', '/storages/here/checksum/', { path })).status).toBe(422)
+    }
+    expect((await app.call('GET', at('here', 'way-out'))).status).toBe(422)
+    writeFileSync(Buffer.concat([Buffer.from(`${data}/`), Buffer.from([0x66, 0xff])]), 'bytes')
+    const entry = (await app.call('GET', at('here', '', '&limit=500'))).body.entries.find(
+      (one: { pathBytes?: string }) => one.pathBytes !== undefined,
+    )
+    expect(entry).toMatchObject({ pathBytes: Buffer.from([0x66, 0xff]).toString('base64'), name: 'f\ufffd' })
+    expect(
+      (await app.call('POST', '/storages/here/checksum/', { pathBytes: entry.pathBytes })).body.checksum,
+    ).toBe(`sha256:${sha256('bytes')}`)
+    const name = 'a"; x=y\r\nSet-Cookie: b.txt'
+    writeFileSync(join(data, name), 'tricky')
+    const { id } = (await app.call('POST', '/storages/here/downloads/', { path: name })).body
+    const answer = await fetch(`${app.baseUrl}/storage-downloads/${id}/content/`)
+    expect([answer.status, answer.headers.get('set-cookie'), await answer.text()]).toEqual([
+      200,
+      null,
+      'tricky',
+    ])
+    expect(answer.headers.get('content-disposition')).toContain(
+      "filename*=UTF-8''a%22%3B%20x%3Dy%0D%0ASet-Cookie%3A%20b.txt",
+    )
+  })
+})
+
+test('a SIF image becomes an artifact once, and stands in the way of deleting its environment', async () => {
+  const image = Buffer.concat([
+    Buffer.from('#!/usr/bin/env run-singularity\n\0'),
+    Buffer.from('SIF_MAGIC\x0001\x0002\0', 'latin1'),
+    randomBytes(5_000),
+  ])
+  writeFileSync(join(root, 'data', 'tool.sif'), image)
+  writeFileSync(join(root, 'data', 'fake.sif'), randomBytes(5_000))
+  writeFileSync(join(root, 'data', 'tool.img'), image)
+  const promote = (document: object) => app.call('POST', '/storages/here/promote-artifact/', document)
+  expect((await promote({ path: 'fake.sif' })).body.error).toMatch(/no SIF image/)
+  expect((await promote({ path: 'tool.img' })).status).toBe(422)
+  expect((await promote({ path: 'missing.sif' })).status).toBe(422)
+  const first = await promote({ path: 'tool.sif', id: 'tool', name: 'Tool' })
+  expect([first.status, first.body]).toEqual([201, { id: 'artifact-version:tool:1:environment:lab' }])
+  const [again, other] = [
+    await promote({ path: 'tool.sif', id: 'tool-2' }),
+    await promote({ path: 'tool.sif' }),
+  ]
+  expect([again.status, other.status, again.body, other.body]).toEqual([200, 200, first.body, first.body])
+  writeFileSync(join(root, 'data', 'tool.sif'), Buffer.concat([image, Buffer.from('x')]))
+  expect((await promote({ path: 'tool.sif', id: 'tool' })).status).toBe(422)
+  expect((await app.call('GET', '/artifacts/?selectable=true')).body).toEqual([
+    expect.objectContaining({ id: 'tool', name: 'Tool', version: '1', formats: ['sif'] }),
+  ])
+  expect((await app.call('GET', '/artifact-locations/')).body).toEqual([
+    expect.objectContaining({
+      scope: 'environment',
+      scopeId: 'lab',
+      endpointId: 'here',
+      uri: 'storage://here/tool.sif',
+      digest: `sha256:${sha256(image)}`,
+      available: true,
+    }),
+  ])
+  expect((await app.call('GET', '/storages/here/stat/?path=tool.sif')).body.promotedAs).toEqual([
+    { kind: 'artifact', id: first.body.id },
+  ])
+  expect((await app.call('DELETE', '/environments/lab/')).body.error).toMatch(/artifact location/)
+  expect((await app.call('DELETE', at('here', 'tool.sif'))).status).toBe(204)
+  expect((await app.call('GET', '/artifacts/?selectable=true')).body).toEqual([])
+})
+
+test('files and directories become data, once for the same bytes, with the digest that the bytes have', async () => {
+  const data = join(root, 'data', 'results')
+  mkdirSync(join(data, 'b'), { recursive: true })
+  for (const [path, content] of Object.entries({ 'a.csv': 'a', 'b/c': 'c', 'b.txt': 'b' }))
+    writeFileSync(join(data, path), content)
+  symlinkSync(join(folder, 'elsewhere'), join(data, 'link'))
+  const promote = (document: object) => app.call('POST', '/storages/here/promote-data/', document)
+  const file = await promote({ path: 'results/a.csv', id: 'd-file' })
+  expect([file.status, file.body]).toEqual([201, { id: 'd-file' }])
+  expect((await promote({ path: 'results/a.csv' })).body).toEqual({ id: 'd-file' })
+  expect((await promote({ path: 'results/b.txt', id: 'd-file' })).status).toBe(422)
+  expect(
+    (await promote({ path: 'results/b.txt', runId: 'none', workflowVersionId: 'none' })).body.details,
+  ).toHaveLength(2)
+  expect((await promote({ path: 'results/b.txt', activityId: 'none' })).status).toBe(422)
+  const both = await Promise.all([
+    promote({ path: 'results', id: 'd-1' }),
+    promote({ path: 'results', id: 'd-2' }),
+  ])
+  expect(both.map(({ status }) => status).sort()).toEqual([200, 201])
+  expect(new Set(both.map(({ body }) => body.id)).size).toBe(1)
+  const lines = ['a.csv a', 'b.txt b', 'b/c c']
+    .map((line) => `${sha256(line.at(-1) ?? '')} ${line.slice(0, -2)}\n`)
+    .join('')
+  const rows = await app.db.many(
+    Row,
+    sql`select data_object_id as id, checksum, size_bytes from data_object_instances order by size_bytes`,
+  )
+  expect(rows).toEqual([
+    { id: 'd-file', checksum: `sha256:${sha256('a')}`, sizeBytes: 1 },
+    { id: both[0].body.id, checksum: `sha256:${sha256(lines)}`, sizeBytes: 3 },
+  ])
+  expect((await app.call('GET', '/storages/here/stat/?path=results')).body.promotedAs).toEqual([
+    { kind: 'data', id: both[0].body.id },
+  ])
+  expect(JSON.stringify((await app.call('DELETE', '/environments/lab/')).body.details)).toMatch(
+    /data location/,
+  )
+  // Provenance shows data that no run has made.
+  for (const [entity, id] of [
+    ['data_objects', 'd-file'],
+    ['data_instances', 'd-file-instance'],
+  ] as const) {
+    expect((await app.call('GET', `/provenance/entities/${entity}/`)).body.items).toHaveLength(2)
+    expect((await app.call('GET', `/provenance/lineage/${entity}/${id}/`)).status).toBe(200)
+  }
+  expect(
+    (await app.call('GET', '/provenance/lineage/data_instances/d-file-instance/closure/')).status,
+  ).toBeLessThan(500)
+})
+
+test('a store that is away answers 503 with Retry-After, and its health says so', async () => {
+  await site.kill()
+  const answer = await app.call('GET', '/storages/bucket/entries/')
+  expect([answer.status, Number(answer.headers.get('retry-after'))]).toEqual([503, 10])
+  expect((await app.call('POST', '/storages/bucket/health/')).body).toMatchObject({ status: 'unavailable' })
+  await site.start()
+  expect((await app.call('GET', '/storages/bucket/entries/')).status).toBe(200)
+})

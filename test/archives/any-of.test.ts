@@ -1,0 +1,27 @@
+import { expect, test } from '@jest/globals'
+import fc from 'fast-check'
+import { openAnyOf } from '../../src/domains/instance/archives/any-of.ts'
+
+const bytes = (most: number, least = 0) =>
+  fc
+    .uint8Array({ minLength: least, maxLength: most, max: 2 })
+    .map((values) => Buffer.from(values.map((value) => value * 120 + 7)))
+
+test('one of many strings is found where it stands, and nowhere else', () => {
+  fc.assert(
+    fc.property(fc.array(bytes(9, 3), { maxLength: 6 }), bytes(80), (strings, text) => {
+      expect(openAnyOf(strings)(text)).toBe(strings.some((one) => text.includes(one)))
+    }),
+    { numRuns: 2_000 },
+  )
+})
+
+test('a string is found at every place of a text, and next to its ends', () => {
+  const strings = Array.from({ length: 500 }, (_, n) => Buffer.from(`secret-${String(n)}-value`))
+  const holds = openAnyOf(strings)
+  for (const [n, each] of strings.entries()) {
+    const text = Buffer.concat([Buffer.alloc(n, 's'), each, Buffer.alloc(n % 7, 'e')])
+    expect(holds(text)).toBe(true)
+    expect(holds(text.subarray(0, n + each.length - 1))).toBe(false)
+  }
+})

@@ -1,0 +1,310 @@
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { connect } from 'node:net'
+import { join } from 'node:path'
+import { gzipSync } from 'node:zlib'
+import { openService, type TestService } from '../support/service.ts'
+import { contextOf, describedBuild, send, sha256, tarOf, type Planted } from './world.ts'
+
+/** Contexts, versions and builds as they are described, before anything is built. */
+
+const limit = 4 * 2 ** 20
+let service: TestService
+beforeAll(async () => {
+  service = await openService({ environment: { SERVICE_BUILD_CONTEXT_LIMIT_BYTES: String(limit) } })
+}, 120_000)
+afterAll(() => service[Symbol.asyncDispose]())
+
+const store = () => join(service.dataDir, 'artifacts')
+/** Every file of the store. */
+const kept = (): string[] =>
+  existsSync(store())
+    ? readdirSync(store(), { recursive: true, withFileTypes: true })
+        .filter((entry) => entry.isFile())
+        .map((entry) => join(entry.parentPath, entry.name))
+    : []
+
+describe('a build context', () => {
+  test('is kept as it was sent, once, under its digest; its JSON form names the same bytes', async () => {
+    const bytes = await contextOf({ Dockerfile: 'FROM scratch\n', 'src/main.py': 'print(1)\n' })
+    const context = {
+      digest: sha256(bytes),
+      storageUri: `artifact://contexts/${sha256(bytes).slice(7)}`,
+      sizeBytes: bytes.length,
+      mediaType: 'application/vnd.akoflow.build-context+tar+gzip',
+    }
+    expect(await send(service, bytes)).toEqual({ status: 201, body: context })
+    expect(await send(service, bytes)).toEqual({ status: 201, body: context })
+    const files = kept().filter((path) => path.endsWith(context.digest.slice(7)))
+    expect(files).toHaveLength(1)
+    expect(readFileSync(files[0] ?? '').equals(bytes)).toBe(true)
+    const registered = await service.call('POST', '/build-contexts/', context)
+    expect([registered.status, registered.body]).toEqual([201, context])
+  })
+
+  test('that was built by GNU tar is taken too, with long names and directories', async () => {
+    const name = `${'long'.repeat(40)}/${'name'.repeat(50)}.txt`
+    const bytes = gzipSync(
+      await tarOf([
+        { name: './', type: 'directory' },
+        { name, content: 'x' },
+      ]),
+    )
+    expect((await send(service, bytes)).status).toBe(201)
+  })
+
+  const hostile: [string, Planted[] | Buffer, RegExp][] = [
+    ['a symbolic link', [{ name: 'a', type: 'symlink', linkname: '/etc/passwd' }], /symlink/],
+    [
+      'a hard link',
+      [
+        { name: 'a', content: '1' },
+        { name: 'b', type: 'link', linkname: 'a' },
+      ],
+      /is a link/,
+    ],
+    ['a device', [{ name: 'a', type: 'character-device' }], /character device/],
+    ['a FIFO', [{ name: 'a', type: 'fifo' }], /fifo/],
+    ['a path above', [{ name: 'a/../../b', content: '1' }], /leads out/],
+    ['an absolute path', [{ name: '/etc/passwd', content: '1' }], /absolute/],
+    ['a control character', [{ name: 'a\nb', content: '1' }], /control character/],
+    ['a set-user-id bit', [{ name: 'a', content: '1', mode: 0o4755 }], /set-user-id/],
+    ['a name of 300 bytes', [{ name: 'n'.repeat(300), content: '1' }], /longer/],
+    ['no file', [{ name: 'a/', type: 'directory' }], /no file/],
+    ['no bytes', Buffer.alloc(0), /empty/],
+    ['no gzip', Buffer.from('not an archive at all'), /no gzip/],
+    ['gzip of no tar', gzipSync(Buffer.alloc(2_048, 'x')), /no tar archive/],
+    ['200 times its size', [{ name: 'zeros', content: Buffer.alloc(40 * 2 ** 20) }], /200 times/],
+  ]
+  test.each(hostile)('with %s is refused, and nothing of it is kept', async (_, given, message) => {
+    const before = kept()
+    const bytes = Buffer.isBuffer(given) ? given : gzipSync(await tarOf(given))
+    const answer = await send(service, bytes)
+    expect([answer.status, answer.body.error]).toEqual([422, expect.stringMatching(message)])
+    expect(kept()).toEqual(before)
+  })
+
+  test('that is cut is refused', async () => {
+    const bytes = await contextOf({
+      a: Buffer.from(Array.from({ length: 9_000 }, (_, i) => (i * 7919) % 251)),
+    })
+    expect((await send(service, bytes.subarray(0, bytes.length - 60))).body.error).toMatch(/send all of it/)
+  })
+
+  test('that names an entry with a megabyte and more is refused before it is in memory', async () => {
+    const head = (await tarOf([{ name: 'PaxHeader', content: '' }])).subarray(0, 512)
+    head.write('00100000000\0', 124, 'latin1')
+    head.write('x', 156, 'latin1')
+    head.fill(32, 148, 156)
+    head.write(
+      `${head
+        .reduce((sum, byte) => sum + byte, 0)
+        .toString(8)
+        .padStart(6, '0')}\0 `,
+      148,
+      'latin1',
+    )
+    expect((await send(service, gzipSync(Buffer.concat([head, Buffer.alloc(4_096)])))).body.error).toMatch(
+      /names one entry with more than/,
+    )
+  })
+
+  test('has one field named context: another, a second, a text or none are 422', async () => {
+    const bytes = await contextOf({ a: '1' })
+    expect((await send(service, bytes, 'other')).body.error).toMatch(/context.*missing/)
+    const two = new FormData()
+    const text = new FormData()
+    for (const name of ['context', 'context']) two.append(name, new Blob([Uint8Array.from(bytes)]), 'c')
+    text.append('context', 'text')
+    for (const body of [two, text, new FormData()]) {
+      const answer = await fetch(`${service.baseUrl}/build-contexts/`, { method: 'POST', body })
+      expect([answer.status, ((await answer.json()) as any).error]).toEqual([
+        422,
+        expect.stringMatching(/^context/),
+      ])
+    }
+  })
+
+  test('of a million parts is refused, and nothing of it is kept', async () => {
+    const before = kept()
+    const part = '--b\r\nContent-Disposition: form-data; name="a"\r\n\r\n\r\n'
+    const piece = Buffer.from(part.repeat(10_000))
+    const answer = await fetch(`${service.baseUrl}/build-contexts/`, {
+      ...{ method: 'POST', headers: { 'content-type': 'multipart/form-data; boundary=b' } },
+      body: new Blob(Array.from({ length: 100 }, () => Uint8Array.from(piece))).stream(),
+      duplex: 'half',
+    } as RequestInit)
+    expect([413, 422]).toContain(answer.status)
+    expect(kept()).toEqual(before)
+  })
+
+  test('one byte beyond the limit and a megabyte is 413, also without Content-Length; nothing is kept', async () => {
+    const before = kept()
+    const { randomBytes } = await import('node:crypto')
+    const big = await contextOf({ a: randomBytes(limit + 2 ** 20) })
+    const answer = await send(service, big)
+    expect([answer.status, answer.body.code]).toEqual([413, 'too_large'])
+    const head = '--b\r\nContent-Disposition: form-data; name="context"; filename="c"\r\n\r\n'
+    const chunked = await fetch(`${service.baseUrl}/build-contexts/`, {
+      method: 'POST',
+      headers: { 'content-type': 'multipart/form-data; boundary=b' },
+      body: new Blob([head, Uint8Array.from(big), '\r\n--b--\r\n']).stream(),
+      duplex: 'half',
+    } as RequestInit)
+    expect(chunked.status).toBe(413)
+    expect(kept()).toEqual(before)
+  })
+
+  test('whose connection is cut leaves nothing', async () => {
+    const before = kept()
+    const { hostname, port } = new URL(service.baseUrl)
+    await new Promise<void>((resolve) => {
+      const socket = connect(Number(port), hostname, () => {
+        socket.write(
+          'POST /api/build-contexts/ HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=b\r\n' +
+            'Content-Length: 100000\r\n\r\n--b\r\nContent-Disposition: form-data; name="context"; filename="c"\r\n\r\n',
+        )
+        socket.write(gzipSync(Buffer.alloc(1_000, 'x')))
+        setTimeout(() => socket.destroy(), 300)
+      })
+      socket.once('close', () => resolve())
+    })
+    await new Promise((resolve) => setTimeout(resolve, 500))
+    expect(kept()).toEqual(before)
+  })
+
+  test.each([
+    ['unknown bytes', { digest: sha256('no') }, /does not have/],
+    ['no size', { sizeBytes: 0 }, /sizeBytes/],
+    ['another scheme', { storageUri: 'file:///etc/passwd' }, /storageUri/],
+    ['another digest', { storageUri: `artifact://contexts/${'0'.repeat(64)}` }, /storageUri/],
+    ['another size', { sizeBytes: 1 }, /has \d+ bytes/],
+  ])('in JSON with %s is refused', async (_, wrong, message) => {
+    const { body } = await send(service, await contextOf({ a: '1' }))
+    const uri = 'digest' in wrong ? { storageUri: `artifact://contexts/${wrong.digest.slice(7)}` } : {}
+    const answer = await service.call('POST', '/build-contexts/', { ...body, ...uri, ...wrong })
+    expect([answer.status, answer.body.error]).toEqual([422, expect.stringMatching(message)])
+  })
+})
+
+describe('a build', () => {
+  const files = { Dockerfile: 'FROM scratch\n' }
+
+  test('is stored with its defaults; an equal key answers it again, a contradiction is 422', async () => {
+    const build = await describedBuild(service, 'tool', files)
+    expect(build).toMatchObject({
+      ...{
+        id: 'tool',
+        sourceType: 'dockerfile',
+        recipePath: 'Dockerfile',
+        targetFormat: 'oci',
+        network: false,
+      },
+      ...{ targetOs: 'linux', targetArchitecture: 'amd64', buildArguments: '{}', cacheKey: 'key of tool' },
+    })
+    expect(await service.get('/artifact-builds/tool/')).toEqual(build)
+    expect(await service.get('/artifacts/tool/builds/')).toEqual([build])
+    const { createdAt: _, ...document } = build
+    const again = await service.call('POST', '/artifact-builds/', { ...document, id: 'another' })
+    expect([again.status, again.body]).toEqual([200, build])
+    const other = await service.call('POST', '/artifact-builds/', { ...document, targetFormat: 'sif' })
+    expect([other.status, other.body.details[0].path]).toEqual([422, 'targetFormat'])
+  })
+
+  test.each([
+    ['an unknown version', { artifactVersionId: 'none' }, /artifactVersionId/],
+    ['an unknown context', { contextDigest: sha256('none') }, /contextDigest/],
+    ['no such recipe', { recipePath: 'other/Dockerfile' }, /recipePath.*no file/],
+    ['a recipe outside', { recipePath: '../Dockerfile' }, /recipePath.*leads out/],
+    ['a recipe of another digest', { recipeDigest: sha256('other') }, /recipeDigest.*has sha256/],
+    ['arguments that are none', { buildArguments: '{"A B":"1"}' }, /buildArguments/],
+    ['a digest that is none', { contextDigest: 'sha256:1' }, /contextDigest/],
+    ['an image beside a context', { image: 'a/b:1' }, /image/],
+  ])('with %s is 422 and not stored', async (_, wrong, message) => {
+    const { createdAt: _at, ...document } = await service.get('/artifact-builds/tool/')
+    const answer = await service.call('POST', '/artifact-builds/', {
+      ...document,
+      id: 'wrong',
+      cacheKey: 'wrong',
+      ...wrong,
+    })
+    expect([answer.status, answer.body.error]).toEqual([422, expect.stringMatching(message)])
+    expect((await service.call('GET', '/artifact-builds/wrong/')).status).toBe(404)
+  })
+
+  test('of an image stands beside its version; both digests are of its name', async () => {
+    const given = { artifactId: 'imaged', version: '1', image: 'docker://registry.example.org/tools/a:1' }
+    const { artifact, build } = await service.post('/artifacts/docker/', given)
+    const digest = sha256('docker://registry.example.org/tools/a:1\n')
+    expect(artifact).toMatchObject({ artifactId: 'imaged', version: '1', scope: 'system' })
+    expect(build).toMatchObject({
+      ...{ sourceType: 'docker-image', contextDigest: digest, recipeDigest: digest, targetFormat: 'sif' },
+      ...{ artifactVersionId: artifact.id, image: 'registry.example.org/tools/a:1' },
+    })
+    expect((await service.call('POST', '/artifacts/docker/', given)).status).toBe(422)
+    expect(await service.get('/artifacts/')).toContainEqual({
+      ...{
+        id: 'imaged',
+        name: 'imaged',
+        version: '1',
+        artifactVersionId: artifact.id,
+        scope: 'system',
+        formats: [],
+      },
+    })
+    expect(await service.get('/artifacts/?selectable=true')).toEqual([])
+  })
+
+  test.each([
+    'a b',
+    '-v',
+    'user:secret@registry.example.org/a:1',
+    'a\nb',
+    'http://example.org/a',
+    '169.254.169.254/a:1',
+    '127.1/a:1',
+    'metadata.google.internal/a:1',
+    '',
+  ])('of the image %j is 422', async (image) => {
+    const answer = await service.call('POST', '/artifacts/docker/', {
+      artifactId: 'wrong',
+      version: '1',
+      image,
+    })
+    expect([answer.status, answer.body.details[0].path]).toEqual([422, 'image'])
+  })
+})
+
+test('what does not exist is 404 for readers, starts and deletions', async () => {
+  for (const [method, path] of [
+    ['GET', '/artifact-builds/none/'],
+    ['DELETE', '/artifact-builds/none/'],
+    ['GET', '/artifact-builds/none/runs/'],
+    ['GET', '/build-runs/none/'],
+    ['GET', '/build-runs/none/output/'],
+    ['GET', '/build-runs/none/logs/'],
+    ['POST', '/build-runs/none/cancel/'],
+    ['GET', '/artifact-versions/none/'],
+    ['DELETE', '/artifact-versions/none/'],
+    ['DELETE', `/build-contexts/${sha256('none')}/`],
+  ] as const)
+    expect([method, path, (await service.call(method, path)).status]).toEqual([method, path, 404])
+})
+
+test('a materialization is recorded and updated; committed only with the digest that was found', async () => {
+  const given = {
+    id: 'm',
+    variantId: 'none',
+    digest: sha256('a'),
+    resourceId: 'none',
+    destinationPath: '/a.sif',
+  }
+  const answer = await service.call('POST', '/artifact-materializations/', { ...given, status: 'committed' })
+  expect(answer.status).toBe(422)
+  expect(answer.body.details.map(({ path }: { path: string }) => path)).toEqual([
+    'variantId',
+    'resourceId',
+    'verifiedDigest',
+  ])
+  expect(await service.get('/artifact-materializations/')).toEqual([])
+})

@@ -1,0 +1,80 @@
+import { expect, test } from '@jest/globals'
+import { foundKubernetes, quantity } from '../../../src/connections/discovery/kubernetes.ts'
+
+test.each([
+  ['1500m', 1.5],
+  ['4', 4],
+  ['16Gi', 16 * 2 ** 30],
+  ['129e6', 129e6],
+  ['1.5G', 1.5e9],
+  ['100k', 1e5],
+  ['250u', 0.00025],
+  ['', 0],
+  ['many', 0],
+  ['1Qi', 0],
+])('the quantity %s is %d', (text, value) => {
+  expect(quantity(text)).toBeCloseTo(value, 9)
+})
+
+const node = (name: string, ready: boolean, more: object = {}) => ({
+  metadata: { name, labels: {} },
+  spec: {},
+  status: {
+    allocatable: { cpu: '3920m', memory: '16Gi', ...more },
+    conditions: [{ type: 'Ready', status: ready ? 'True' : 'False' }],
+    nodeInfo: { architecture: 'amd64', kubeletVersion: 'v1.31.0' },
+  },
+})
+const list = (...items: unknown[]) => ({ items })
+
+test('a cluster has nodes, and a namespace whose quota says how much of it may be used', () => {
+  const found = foundKubernetes(
+    {
+      version: 'v1.31.0',
+      namespace: 'lab',
+      nodes: list(node('a', true, { 'nvidia.com/gpu': '2' }), node('b', false)),
+      namespaces: list({ metadata: { name: 'lab' } }),
+      quotas: list({
+        metadata: { name: 'q' },
+        status: { hard: { 'limits.cpu': '2', 'limits.memory': '4Gi' }, used: { 'limits.cpu': '500m' } },
+      }),
+      storageClasses: list({ metadata: { name: 'fast' }, provisioner: 'csi' }),
+    },
+    { connectionId: 'c', name: 'k8s.example.org' },
+  )
+  expect(found.warnings).toEqual([])
+  expect(found.resources).toMatchObject([
+    { key: 'cluster/k8s.example.org', cpuCores: 6, metadata: { storageClasses: [{ name: 'fast' }] } },
+    {
+      key: 'namespace/lab',
+      cpuCores: 2,
+      memoryBytes: 4 * 2 ** 30,
+      schedulable: true,
+      observed: { available: true, cpuUsed: 0.5 },
+    },
+    {
+      key: 'node/a',
+      type: 'kubernetes_machine',
+      cpuCores: 3,
+      metadata: { kubernetesNode: 'a', gpus: 2 },
+      observed: { available: true },
+    },
+    { key: 'node/b', observed: { available: false } },
+  ])
+})
+
+test('what the account may not read is a warning', () => {
+  const found = foundKubernetes(
+    {
+      version: 'v1',
+      namespace: 'lab',
+      nodes: undefined,
+      namespaces: undefined,
+      quotas: undefined,
+      storageClasses: undefined,
+    },
+    { connectionId: 'c', name: 'k' },
+  )
+  expect(found.resources.map(({ key }) => key)).toEqual(['cluster/k', 'namespace/lab'])
+  expect(found.warnings).toHaveLength(4)
+})

@@ -1,0 +1,82 @@
+import { expect, test } from '@jest/globals'
+import fc from 'fast-check'
+import type { Frame } from '../../src/domains/console/frames.ts'
+import { maskWhole } from '../../src/domains/console/masks.ts'
+import { Served } from '../../src/domains/console/served.ts'
+
+/** What a session records does not depend on how its output is cut into pieces. */
+
+const secret = fc.string({ unit: fc.constantFrom('a', 'b', 'c'), minLength: 8, maxLength: 12 })
+const piece = fc.oneof(
+  fc.string({ unit: fc.constantFrom('a', 'b', 'c', '-'), maxLength: 20 }),
+  fc.string({ unit: fc.constantFrom('a', 'b', 'c'), minLength: 1, maxLength: 1 }),
+)
+
+test('a secret is masked in whatever pieces it comes, and however often they are stored', () => {
+  fc.assert(
+    fc.property(
+      fc.array(secret, { maxLength: 4 }),
+      fc.array(
+        fc.record({ text: piece, secret: fc.nat(20), kind: fc.constantFrom('o', 'i'), stores: fc.boolean() }),
+        {
+          maxLength: 60,
+        },
+      ),
+      (secrets, steps) => {
+        const session = new Served()
+        session.secrets = secrets
+        const given = { i: '', o: '' }
+        const kept: Record<string, Buffer[]> = { input: [], output: [] }
+        let at = 0
+        let taken = 0
+        const store = (all: boolean): void => {
+          for (let due = session.due(all); due !== undefined; due = session.due(all)) {
+            for (const { direction, content } of due.records) kept[direction]?.push(content)
+            expect(due.taken).toBeGreaterThan(taken)
+            taken = due.taken
+            due.recorded()
+          }
+        }
+        for (const { text, secret: chosen, kind, stores } of steps) {
+          // Every few pieces hold a secret, cut in two.
+          const whole = secrets[chosen] ?? ''
+          const half = Math.floor(whole.length / 2)
+          for (const part of [text + whole.slice(0, half), whole.slice(half)].filter((one) => one !== '')) {
+            const content = Buffer.from(part)
+            given[kind as 'i' | 'o'] += part
+            at += 13 + content.length
+            session.take([{ kind: kind as Frame['kind'], atSeconds: 0, content, end: at }])
+            if (stores) store(false)
+          }
+        }
+        store(true)
+        expect(taken).toBe(at)
+        expect(session.waitingBytes).toBe(0)
+        for (const [direction, text] of [
+          ['input', given.i],
+          ['output', given.o],
+        ] as const)
+          expect(Buffer.concat(kept[direction] ?? []).toString()).toBe(
+            maskWhole(Buffer.from(text), secrets).toString(),
+          )
+      },
+    ),
+    { numRuns: 2_000 },
+  )
+})
+
+test('masking replaces the longest secret that begins first', () => {
+  const secrets = ['abcdefgh', 'abcdefghij', 'xxabcdefgh']
+  expect(maskWhole(Buffer.from('1 abcdefghij 2 xxabcdefgh 3 abcdefgh 4'), secrets).toString()).toBe(
+    '1 ******** 2 ******** 3 ******** 4',
+  )
+})
+
+test('what may begin a secret does not hold more than 1 MiB back', () => {
+  const session = new Served()
+  session.secrets = ['abcdefgh']
+  session.take([{ kind: 'i', atSeconds: 0, content: Buffer.from('abcd'), end: 17 }])
+  expect(session.due(false)).toBeUndefined()
+  session.take([{ kind: 'o', atSeconds: 0, content: Buffer.alloc(2 * 1024 * 1024), end: 3 * 1024 * 1024 }])
+  expect(session.due(false)?.taken).toBe(3 * 1024 * 1024)
+})

@@ -1,0 +1,621 @@
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { createHash, randomBytes } from 'node:crypto'
+import { buffer } from 'node:stream/consumers'
+import { Readable } from 'node:stream'
+import {
+  StorageError,
+  type Entry,
+  type StorageDriver,
+  type StorageFault,
+} from '../../../src/drivers/storage/contract.ts'
+import {
+  nameOf,
+  nameOfBytes,
+  parseNames,
+  textOf,
+  type StoragePath,
+} from '../../../src/drivers/storage/paths.ts'
+
+/** A storage for the suite: empty at first, and what only its owner can do there. */
+export interface StorageUnderTest {
+  driver: StorageDriver
+  /** The same place once more: another process of the service. */
+  again: () => StorageDriver
+  stop: () => Promise<void>
+}
+
+export const at = (text: string): StoragePath => parseNames(nameOf(text))
+export const bytesFrom = (content: Buffer | string): Readable =>
+  Readable.from([Buffer.from(content)], { objectMode: false })
+export const sha256 = (content: Buffer | string): string => createHash('sha256').update(content).digest('hex')
+export const faultOf = async (work: Promise<unknown>): Promise<StorageFault | 'none'> => {
+  try {
+    await work
+    return 'none'
+  } catch (error) {
+    if (error instanceof StorageError) return error.fault
+    throw error
+  }
+}
+export const contentOf = async (driver: StorageDriver, path: StoragePath, options = {}): Promise<Buffer> =>
+  buffer((await driver.read(path, options)).stream)
+const texts = (entries: readonly Entry[]): string[] => entries.map(({ name }) => textOf(name))
+
+/** Every page of a directory. */
+export const allOf = async (driver: StorageDriver, path: StoragePath, limit = 500): Promise<Entry[]> => {
+  const entries: Entry[] = []
+  let after: string | undefined
+  do {
+    const page = await driver.list(path, { limit, after })
+    entries.push(...page.entries)
+    after = page.next
+  } while (after !== undefined)
+  return entries
+}
+
+/**
+ * What every storage promises, on a real one. `seconds` of slack for a link that is slow to come
+ * up.
+ */
+export const storageConformance = (title: string, open: () => Promise<StorageUnderTest>): void => {
+  describe(`${title} keeps the contract`, () => {
+    let site: StorageUnderTest
+    let driver: StorageDriver
+    beforeAll(async () => {
+      site = await open()
+      driver = site.driver
+    }, 600_000)
+    afterAll(async () => {
+      await driver.close()
+      await site.stop()
+    })
+
+    const put = (path: string, content: Buffer | string, options = {}) =>
+      driver.write(at(path), bytesFrom(content), options)
+    /** Directories where there are any: elsewhere a key is enough. */
+    const folder = (path: string): Promise<void> => driver.makeDirectory(at(path))
+
+    test('what is written is read, as a whole and in ranges, and its digest is that of the bytes', async () => {
+      const content = randomBytes(3 * 1024 * 1024 + 17)
+      const written = await put('whole.bin', content, { sizeBytes: content.length })
+      expect(written).toMatchObject({
+        receivedBytes: content.length,
+        sha256: sha256(content),
+        entry: { type: 'file', sizeBytes: content.length },
+      })
+      expect((await contentOf(driver, at('whole.bin'))).equals(content)).toBe(true)
+      expect(await driver.digest(at('whole.bin'))).toBe(sha256(content))
+      for (const [offset, length] of [
+        [0, 1],
+        [5, 1_000_000],
+        [content.length - 3, 100],
+        [content.length, 5],
+        [content.length + 100, 5],
+      ] as const)
+        expect(
+          (await contentOf(driver, at('whole.bin'), { offset, length })).equals(
+            content.subarray(offset, offset + length),
+          ),
+        ).toBe(true)
+      expect(
+        (await contentOf(driver, at('whole.bin'), { offset: 3_000_000 })).equals(content.subarray(3_000_000)),
+      ).toBe(true)
+    })
+
+    test('a file of no bytes is a file', async () => {
+      await put('empty.bin', '', { sizeBytes: 0 })
+      expect(await driver.stat(at('empty.bin'))).toMatchObject({
+        type: 'file',
+        sizeBytes: 0,
+        name: 'empty.bin',
+      })
+      expect(await contentOf(driver, at('empty.bin'))).toEqual(Buffer.alloc(0))
+      expect(await driver.digest(at('empty.bin'))).toBe(sha256(''))
+    })
+
+    test('the endpoint is a directory, and what is not there is missing', async () => {
+      expect(await driver.stat([])).toMatchObject({ type: 'directory', name: '' })
+      expect(await faultOf(driver.stat(at('nothing')))).toBe('missing')
+      expect(await faultOf(driver.read(at('nothing')))).toBe('missing')
+      expect(await faultOf(driver.digest(at('nothing')))).toBe('missing')
+      expect(await faultOf(driver.delete(at('nothing')))).toBe('missing')
+      expect(await faultOf(driver.move(at('nothing'), at('other')))).toBe('missing')
+      expect(await faultOf(driver.stat(at('nothing/below/it')))).toBe('missing')
+    })
+
+    test('directories are no files, and files no directories', async () => {
+      await folder('kinds')
+      await put('kinds/file', 'x')
+      for (const path of [at('kinds'), []]) {
+        expect(await faultOf(driver.read(path))).toBe('notFile')
+        expect(await faultOf(driver.digest(path))).toBe('notFile')
+        expect(await faultOf(driver.delete(path))).toBe('notFile')
+        expect(await faultOf(driver.write(path, bytesFrom('x'), { overwrite: true }))).toBe('notFile')
+      }
+      expect(await faultOf(driver.list(at('kinds/file'), { limit: 10 }))).toBe('notDirectory')
+      expect(await faultOf(driver.delete(at('kinds'), { directory: true }))).toBe('notEmpty')
+    })
+
+    test('a directory is listed one level at a time, page by page, each entry once', async () => {
+      await folder('pages')
+      await folder('pages/sub')
+      await put('pages/sub/inner', 'x')
+      const names = Array.from({ length: 23 }, (_, i) => `file-${i}`)
+      for (const name of names) await put(`pages/${name}`, name)
+      for (const limit of [1, 7, 24, 500])
+        expect(texts(await allOf(driver, at('pages'), limit)).sort()).toEqual([...names, 'sub'].sort())
+      const page = await driver.list(at('pages'), { limit: 7 })
+      expect(page.entries.length).toBeLessThanOrEqual(7)
+      const entries = await allOf(driver, at('pages'))
+      for (const entry of entries.filter(({ type }) => type === 'file'))
+        expect(entry).toEqual(await driver.stat([...at('pages'), entry.name]))
+      expect(entries.find(({ type }) => type === 'directory')?.name).toBe('sub')
+      const facts = ({ name, type, sizeBytes, modifiedAt }: Entry) => ({ name, type, sizeBytes, modifiedAt })
+      const brief = await driver.list(at('pages'), { limit: 500, brief: true })
+      expect(brief.entries.map(facts)).toEqual(entries.map(facts))
+    })
+
+    test('names may hold what shells, URLs, XML and patterns mean something by', async () => {
+      await folder('names')
+      const names = [
+        ...[
+          '-rf',
+          '--help',
+          'a b',
+          ' lead',
+          'tail ',
+          "quo'te",
+          'dou"ble',
+          '$HOME',
+          '`id`',
+          '$(id)',
+          '*',
+          '?',
+          '[a]',
+          '{a,b}',
+          '~',
+        ],
+        ...[
+          'a&b',
+          'a;b',
+          'a|b',
+          '<b>',
+          '%41',
+          '%2e%2e',
+          '+',
+          'a+b',
+          'a%20b',
+          '#x',
+          '\u00e9',
+          'e\u0301',
+          '日本',
+          '😀',
+          '!',
+          '^',
+          ':',
+          ',',
+          '=',
+          '@',
+        ],
+        ...['...', '.hidden', 'new\nline', 'tab\there', 'bell\u0007', 'x'.repeat(200)],
+      ].filter(
+        (name) => !['\n', '\u0007'].some((letter) => name.includes(letter)) || driver.capabilities.byteNames,
+      )
+      for (const name of names) await driver.write([...at('names'), nameOf(name)], bytesFrom(name))
+      expect(texts(await allOf(driver, at('names'))).sort()).toEqual([...names].sort())
+      for (const name of names) {
+        const path = [...at('names'), nameOf(name)]
+        expect((await contentOf(driver, path)).toString()).toBe(name)
+        expect((await driver.stat(path)).name).toBe(nameOf(name))
+        await driver.delete(path)
+        expect(await faultOf(driver.stat(path))).toBe('missing')
+      }
+    })
+
+    test('names that cannot be are refused, and no path of 4,096 bytes does harm', async () => {
+      for (const path of [
+        [nameOf('x'.repeat(300))],
+        [nameOf('x'.repeat(4_000))],
+        Array.from({ length: 2_000 }, () => nameOf('d')),
+      ]) {
+        expect(['name', 'missing']).toContain(await faultOf(driver.stat(path)))
+        expect(['name', 'missing']).toContain(await faultOf(driver.read(path)))
+      }
+      expect(await faultOf(driver.write([nameOf('x'.repeat(4_000))], bytesFrom('x')))).toBe('name')
+    })
+
+    test('a write that does not come to its end leaves nothing, and says what was wrong', async () => {
+      await folder('broken')
+      const broken = (): Readable =>
+        Readable.from(
+          (async function* () {
+            yield randomBytes(200_000)
+            await new Promise((resolve) => setTimeout(resolve, 50))
+            throw new Error('the client went away')
+          })(),
+          { objectMode: false },
+        )
+      await expect(driver.write(at('broken/a'), broken())).rejects.toThrow('the client went away')
+      expect(await faultOf(put('broken/b', '12345', { sizeBytes: 6 }))).toBe('changed')
+      expect(await faultOf(put('broken/c', '12345', { sizeBytes: 4 }))).toBe('changed')
+      const stopped = new AbortController()
+      const endless = (): Readable =>
+        Readable.from(
+          (async function* () {
+            for (;;) {
+              yield randomBytes(10_000)
+              await new Promise((resolve) => setTimeout(resolve, 5))
+            }
+          })(),
+          { objectMode: false },
+        )
+      const cancelled = AbortSignal.abort(new Error('cancelled before'))
+      for (const isFree of [false, true])
+        await expect(driver.write(at('broken/e'), endless(), { signal: cancelled, isFree })).rejects.toThrow()
+      const writing = driver.write(at('broken/d'), endless(), { signal: stopped.signal })
+      setTimeout(() => stopped.abort(new Error('stopped')), 100)
+      await expect(writing).rejects.toThrow()
+      expect(texts(await allOf(driver, at('broken')))).toEqual([])
+    })
+
+    test('a name that is taken stays as it is unless it may be overwritten', async () => {
+      await put('taken', 'first')
+      expect(await faultOf(put('taken', 'second'))).toBe('exists')
+      expect((await contentOf(driver, at('taken'))).toString()).toBe('first')
+      await put('taken', 'third', { overwrite: true })
+      expect((await contentOf(driver, at('taken'))).toString()).toBe('third')
+    })
+
+    test('entries are moved, and nothing is overwritten by it unasked', async () => {
+      await folder('moves')
+      await put('moves/a', 'a')
+      await put('moves/b', 'b')
+      await driver.move(at('moves/a'), at('moves/c'))
+      expect(await faultOf(driver.stat(at('moves/a')))).toBe('missing')
+      expect((await contentOf(driver, at('moves/c'))).toString()).toBe('a')
+      expect(await faultOf(driver.move(at('moves/c'), at('moves/b')))).toBe('exists')
+      await driver.move(at('moves/c'), at('moves/b'), { overwrite: true })
+      expect((await contentOf(driver, at('moves/b'))).toString()).toBe('a')
+    })
+
+    test('a read that is not wanted any more ends, and the next one works', async () => {
+      await put('left.bin', randomBytes(4 * 1024 * 1024))
+      for (let round = 0; round < 5; round++) {
+        const { stream } = await driver.read(at('left.bin'))
+        stream.once('data', () => stream.destroy())
+        await new Promise((resolve) => stream.once('close', resolve))
+      }
+      const aborted = AbortSignal.abort(new Error('no longer'))
+      await expect(driver.stat(at('left.bin'), { signal: aborted })).rejects.toThrow('no longer')
+      expect((await contentOf(driver, at('left.bin'))).length).toBe(4 * 1024 * 1024)
+    })
+
+    test('its endpoint answers for itself', async () => {
+      const { availableBytes } = await driver.space()
+      if (availableBytes !== undefined) expect(availableBytes).toBeGreaterThan(0)
+    })
+
+    describe('each capability is what it says', () => {
+      const flags = (): StorageDriver['capabilities'] => driver.capabilities
+
+      test('ordered: pages come in the order of the bytes of names', async () => {
+        if (!flags().ordered) return expect(flags().ordered).toBe(false)
+        await folder('ordered')
+        const names = ['b', 'a-', 'a.', 'A', 'é', 'z', 'a', '~', '-', 'a0']
+        for (const name of names) await put(`ordered/${name}`, '')
+        await folder('ordered/a--')
+        const found = await allOf(driver, at('ordered'), 3)
+        expect(found.map(({ name }) => name)).toEqual([...names.map(nameOf), nameOf('a--')].sort())
+      })
+
+      test('directories: they exist by themselves, and a file needs one', async () => {
+        const fault = await faultOf(put('no-such-folder/inner/file', 'x'))
+        expect(fault).toBe(flags().directories ? 'missing' : 'none')
+        if (!flags().directories) return
+        await folder('alone')
+        expect(await driver.stat(at('alone'))).toMatchObject({ type: 'directory' })
+        await put('alone/file', 'x')
+        await driver.delete(at('alone/file'))
+        expect(await driver.stat(at('alone'))).toMatchObject({ type: 'directory' })
+        await driver.move(at('alone'), at('renamed'))
+        await folder('alone')
+        expect(await faultOf(driver.move(at('renamed'), at('alone')))).not.toBe('none')
+        await driver.delete(at('renamed'), { directory: true })
+        expect(await faultOf(driver.stat(at('renamed')))).toBe('missing')
+      })
+
+      test('byteNames: names that are not UTF-8 are names', async () => {
+        const path = [nameOfBytes(Buffer.from([0x66, 0xff, 0xfe, 0x0a]))]
+        const fault = await faultOf(driver.write(path, bytesFrom('bytes')))
+        expect(fault).toBe(flags().byteNames ? 'none' : 'name')
+        if (!flags().byteNames) return
+        expect((await contentOf(driver, path)).toString()).toBe('bytes')
+        expect((await allOf(driver, [])).filter(({ name }) => name === path[0])).toHaveLength(1)
+        await driver.delete(path)
+      })
+
+      test('exclusive: of many writers under one name one succeeds', async () => {
+        expect(flags().exclusive).toBe(true)
+        const other = site.again()
+        for (let round = 0; round < 5; round++) {
+          const writers = Array.from({ length: 8 }, (_, i) =>
+            faultOf((i % 2 === 0 ? driver : other).write(at(`race-${round}`), bytesFrom(`writer ${i}`))).then(
+              (fault) => ({ fault, i }),
+            ),
+          )
+          const ends = await Promise.all(writers)
+          const winners = ends.filter(({ fault }) => fault === 'none')
+          expect(
+            ends.map(({ fault }) => fault).filter((fault) => fault !== 'none' && fault !== 'exists'),
+          ).toEqual([])
+          expect(winners).toHaveLength(1)
+          expect((await contentOf(driver, at(`race-${round}`))).toString()).toBe(`writer ${winners[0]!.i}`)
+        }
+        await other.close()
+      })
+
+      test('moves: a directory goes with all that it holds', async () => {
+        await folder('tree')
+        await folder('tree/sub')
+        await put('tree/sub/file', 'moved')
+        const fault = await faultOf(driver.move(at('tree'), at('moved')))
+        expect(fault).toBe(flags().moves ? 'none' : 'notFile')
+        if (!flags().moves) return
+        expect((await contentOf(driver, at('moved/sub/file'))).toString()).toBe('moved')
+        expect(await faultOf(driver.stat(at('tree')))).toBe('missing')
+      })
+
+      test('resumes: an upload goes on where its kept bytes end, also from another process', async () => {
+        const content = randomBytes(900_000)
+        const part = (from: number, to: number, last: boolean) => ({
+          part: { upload: 'u1', offset: from, last },
+          piece: content.subarray(from, to),
+        })
+        const send = (to: StorageDriver, { part: one, piece }: ReturnType<typeof part>) =>
+          to.write(at('parts.bin'), bytesFrom(piece), { part: one })
+        if (!flags().resumes) {
+          expect(await faultOf(send(driver, part(0, 300_000, false)))).toBe('unsupported')
+          return
+        }
+        expect(await send(driver, part(0, 300_000, false))).toEqual({ receivedBytes: 300_000 })
+        expect(await faultOf(driver.stat(at('parts.bin')))).toBe('missing')
+        const other = site.again()
+        expect(await other.received(at('parts.bin'), 'u1')).toBe(300_000)
+        const wrong = await send(other, part(200_000, 300_000, false)).catch((error: unknown) => error)
+        expect(wrong).toMatchObject({ fault: 'offset', receivedBytes: 300_000 })
+        // What came before a break stays where the caller says so, else it goes.
+        const cut = (): Readable =>
+          Readable.from(
+            (async function* () {
+              yield content.subarray(300_000, 400_000)
+              await new Promise((resolve) => setTimeout(resolve, 100))
+              throw new Error('cut')
+            })(),
+            { objectMode: false },
+          )
+        await expect(
+          other.write(at('parts.bin'), cut(), { part: { upload: 'u1', offset: 300_000, last: true } }),
+        ).rejects.toThrow('cut')
+        expect(await other.received(at('parts.bin'), 'u1')).toBe(300_000)
+        const keeping = { part: { upload: 'u1', offset: 300_000, last: true, keepsAfter: () => true } }
+        await expect(other.write(at('parts.bin'), cut(), keeping)).rejects.toThrow('cut')
+        const kept = await driver.received(at('parts.bin'), 'u1')
+        expect(kept).toBeGreaterThanOrEqual(300_000)
+        const end = await send(driver, part(kept, content.length, true))
+        expect(end).toMatchObject({
+          receivedBytes: content.length,
+          sha256: sha256(content),
+          entry: { sizeBytes: content.length },
+        })
+        expect((await contentOf(other, at('parts.bin'))).equals(content)).toBe(true)
+        expect(await other.received(at('parts.bin'), 'u1')).toBe(0)
+        await send(driver, { part: { upload: 'u2', offset: 0, last: false }, piece: content }).catch(
+          () => undefined,
+        )
+        await driver.discard(at('parts.bin'), 'u2')
+        await driver.discard(at('parts.bin'), 'u2')
+        expect(texts(await allOf(driver, [])).filter((name) => name.startsWith('.orrery-'))).toEqual([])
+        await other.close()
+        // A second Pod is made here.
+      }, 180_000)
+
+      test('continues: the upload of a whole file goes on in a later attempt, and the earlier one is out', async () => {
+        const content = randomBytes(20 * 1024 * 1024 + 5)
+        const path = at('continued.bin')
+        const first = { name: 'attempt-1', earlier: [], sizeBytes: content.length }
+        if (!flags().continues)
+          return expect(await faultOf(driver.openUpload(path, first))).toBe('unsupported')
+        const begun = await driver.openUpload(path, first)
+        expect(begun.receivedBytes).toBe(0)
+        const { promise: cut, resolve } = Promise.withResolvers<undefined>()
+        const pieces = (to: number, end: Promise<undefined>): Readable =>
+          Readable.from(
+            (async function* () {
+              for (let from = 0; from < to; from += 500_000)
+                yield content.subarray(from, Math.min(to, from + 500_000))
+              await end
+              throw new Error('cut')
+            })(),
+            { objectMode: false },
+          )
+        const size = { sizeBytes: content.length }
+        const writing = driver.write(path, pieces(17_000_000, cut), { ...size, continued: begun })
+        writing.catch(() => undefined)
+        await new Promise((end) => setTimeout(end, 2_000))
+        const other = site.again()
+        const next = { name: 'attempt-2', earlier: [begun.upload, 'attempt-0'], sizeBytes: content.length }
+        const continued = await other.openUpload(path, next)
+        expect(continued.receivedBytes).toBeGreaterThanOrEqual(10_000_000)
+        // The first attempt, which was believed dead, sends more.
+        resolve(undefined)
+        await expect(writing).rejects.toThrow()
+        expect(await faultOf(driver.stat(path))).toBe('missing')
+        const again = await other.openUpload(path, {
+          ...next,
+          name: 'attempt-3',
+          earlier: [continued.upload],
+        })
+        const written = await other.write(path, bytesFrom(content), {
+          ...{ ...size, continued: again, digest: () => sha256(content) },
+        })
+        expect(written).toMatchObject({ receivedBytes: content.length, entry: { sizeBytes: content.length } })
+        expect((await contentOf(driver, path)).equals(content)).toBe(true)
+        // What is kept of another content does not get the name.
+        const stale = await driver.openUpload(at('stale.bin'), first)
+        await driver
+          .write(at('stale.bin'), pieces(12_000_000, Promise.resolve(undefined)), {
+            ...size,
+            continued: stale,
+          })
+          .catch(() => undefined)
+        const kept = await driver.openUpload(at('stale.bin'), {
+          ...first,
+          name: 'attempt-4',
+          earlier: [stale.upload],
+        })
+        const others = randomBytes(content.length)
+        const end = faultOf(
+          driver.write(at('stale.bin'), bytesFrom(others), {
+            ...{ ...size, continued: kept, digest: () => sha256(others) },
+          }),
+        )
+        // A bucket compares the parts that it has, and takes those that differ anew.
+        if ((await end) === 'none')
+          expect((await contentOf(driver, at('stale.bin'))).equals(others)).toBe(true)
+        else {
+          expect(await end).toBe('changed')
+          expect(await faultOf(driver.stat(at('stale.bin')))).toBe('missing')
+        }
+        await driver.discard(at('stale.bin'), kept.upload)
+        await driver.discard(at('stale.bin'), kept.upload)
+        const fresh = await driver.openUpload(at('stale.bin'), {
+          ...first,
+          name: 'attempt-5',
+          earlier: [kept.upload],
+        })
+        expect(fresh.receivedBytes).toBe(0)
+        await driver.discard(at('stale.bin'), fresh.upload)
+        expect(texts(await allOf(driver, [])).filter((name) => name.startsWith('.orrery-'))).toEqual([])
+        await other.close()
+      }, 60_000)
+
+      test('attributes: modes and times of files and directories are set', async () => {
+        const time = Date.UTC(2020, 1, 3, 4, 5, 6)
+        const attributes = { mode: 0o640, modifiedAt: time }
+        const written = driver.write(at('mode'), bytesFrom('x'), { attributes })
+        await folder('mode-folder')
+        if (!flags().attributes) {
+          expect((await written).entry?.mode).toBeUndefined()
+          return expect(await faultOf(driver.setAttributes(at('mode-folder'), attributes))).toBe(
+            'unsupported',
+          )
+        }
+        expect((await written).entry).toMatchObject(attributes)
+        await driver.setAttributes(at('mode-folder'), { mode: 0o750, modifiedAt: time })
+        expect(await driver.stat(at('mode-folder'))).toMatchObject({ mode: 0o750, modifiedAt: time })
+        expect(await driver.stat(at('mode'))).toMatchObject(attributes)
+      })
+
+      test('packs: small files of a folder are read and written in one call, each whole or not at all', async () => {
+        const time = Date.UTC(2020, 1, 3, 4, 5, 6, 789)
+        const contents = new Map(
+          [
+            'one',
+            '-r',
+            'two lines\nand \\ a backslash',
+            '.hidden',
+            'empty',
+            'ünï $(touch x) "q"',
+            'z'.repeat(200),
+          ].map(
+            (name, at) =>
+              [nameOf(name), name === 'empty' ? Buffer.alloc(0) : randomBytes(500 * at + 1)] as const,
+          ),
+        )
+        const given = [...contents].map(([name, bytes], i) => ({
+          ...{ name, bytes, upload: `pack-${i}` },
+          attributes: { mode: 0o640, modifiedAt: time },
+        }))
+        await folder('packed')
+        if (!flags().packs) {
+          expect(await faultOf(driver.readMany(at('packed'), [nameOf('one')]))).toBe('unsupported')
+          return expect(await faultOf(driver.writeMany(at('packed'), given))).toBe('unsupported')
+        }
+        expect(new Set(await driver.writeMany(at('packed'), given))).toEqual(new Set(contents.keys()))
+        const entries = await allOf(driver, at('packed'))
+        expect(new Set(entries.map(({ name }) => name))).toEqual(new Set(contents.keys()))
+        if (flags().attributes)
+          for (const { mode, modifiedAt } of entries) expect([mode, modifiedAt]).toEqual([0o640, time])
+        await folder('packed/dir')
+        const names = [...contents.keys(), nameOf('dir')]
+        const read = await driver.readMany(at('packed'), names)
+        expect(new Map(read.map(({ name, bytes }) => [name, sha256(bytes)]))).toEqual(
+          new Map([...contents].map(([name, bytes]) => [name, sha256(bytes)])),
+        )
+        for (const { modifiedAt } of read) if (flags().attributes) expect(modifiedAt).toBe(time)
+        // Taken names keep what they hold, and a directory is never replaced.
+        const next = ['one', 'dir', 'new'].map((name) => ({
+          ...{ name: nameOf(name), bytes: Buffer.from('new'), upload: `next-${name}` },
+        }))
+        expect(await driver.writeMany(at('packed'), next)).toEqual(['new'])
+        expect(sha256(await contentOf(driver, at('packed/one')))).toBe(sha256(contents.get(nameOf('one'))!))
+        expect(new Set(await driver.writeMany(at('packed'), next, { overwrite: true }))).toEqual(
+          new Set(['one', 'new']),
+        )
+        expect((await contentOf(driver, at('packed/one'))).toString()).toBe('new')
+        expect(await driver.stat(at('packed/dir'))).toMatchObject({ type: 'directory' })
+        expect(await faultOf(driver.writeMany(at('not-there'), next))).toBe('missing')
+        expect(await faultOf(driver.writeMany(at('packed/one'), next))).toBe('notDirectory')
+        expect(
+          texts(await allOf(driver, at('packed'))).filter((name) => name.startsWith('.orrery-')),
+        ).toEqual([])
+      })
+
+      test('etags: another content of the same size at the same time has another one', async () => {
+        if (!flags().etags) {
+          await put('etag', 'x')
+          return expect((await driver.stat(at('etag'))).etag).toBeUndefined()
+        }
+        const seen = new Set<string | undefined>()
+        for (let round = 0; round < 10; round++) {
+          await put('etag', `content ${round}`, { overwrite: true })
+          const entry = await driver.stat(at('etag'))
+          expect(entry.etag).toMatch(/^"[^"]+"$/)
+          expect((await driver.read(at('etag'))).entry.etag).toBe(entry.etag)
+          seen.add(entry.etag)
+        }
+        expect(seen.size).toBe(10)
+      })
+
+      test('presigns: a URL is enough to read the file, for its time and without a login', async () => {
+        await put('signed', 'for anybody with the URL')
+        if (!flags().presigns) {
+          expect(await faultOf(driver.presign(at('signed'), 60))).toBe('unsupported')
+          return
+        }
+        const url = await driver.presign(at('signed'), 60)
+        const answer = await fetch(url)
+        expect([answer.status, await answer.text()]).toEqual([200, 'for anybody with the URL'])
+        expect((await fetch(url.replace('signed', 'other'))).status).toBe(403)
+        expect(
+          (await fetch((await driver.presign(at('signed'), 1)).replace(/Expires=1&/, 'Expires=100&'))).status,
+        ).toBe(403)
+      })
+
+      test('links: they are made, and listed as what they are', async () => {
+        const target = nameOf('../somewhere else/$x')
+        const made = driver.makeLink(at('link'), target, { modifiedAt: 1_000_000_000_000 })
+        if (!flags().links) return expect(await faultOf(made)).toBe('unsupported')
+        await made
+        const link = { type: 'symlink', linkTarget: target }
+        expect(await driver.stat(at('link'))).toMatchObject(link)
+        expect(await faultOf(driver.makeLink(at('link'), nameOf('other')))).toBe('exists')
+        await driver.makeLink(at('link'), nameOf('other'), { overwrite: true })
+        expect(await driver.stat(at('link'))).toMatchObject({ ...link, linkTarget: 'other' })
+        expect(await faultOf(driver.read(at('link')))).toBe('link')
+        expect(texts(await allOf(driver, [])).filter((name) => name.startsWith('.orrery-'))).toEqual([])
+        await driver.delete(at('link'))
+      })
+    })
+  })
+}

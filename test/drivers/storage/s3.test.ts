@@ -1,0 +1,170 @@
+import { expect, test } from '@jest/globals'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { buffer } from 'node:stream/consumers'
+import { addressJudge } from '../../../src/clients/denied-networks.ts'
+import { openHttp } from '../../../src/clients/http.ts'
+import { openS3, S3Error, type S3Bucket, type S3Credential } from '../../../src/clients/s3.ts'
+import { openS3Storage } from '../../../src/drivers/storage/s3.ts'
+import type { StorageDriver } from '../../../src/drivers/storage/contract.ts'
+import { startS3, type S3Site } from '../../../sites/s3.ts'
+import { at, bytesFrom, contentOf, faultOf, storageConformance } from './conformance.ts'
+
+const http = openHttp({ addressAllowed: addressJudge({ allowLoopback: true }) })
+
+const openBucket = (
+  site: Pick<S3Site, 'endpoint'>,
+  bucket: string,
+  credential: S3Credential | undefined,
+  prefix = '',
+): StorageDriver => {
+  const place = { endpoint: site.endpoint, bucket, region: 'us-east-1', pathStyle: true }
+  return openS3Storage(openS3({ http, place, credential }), {
+    prefix: at(prefix),
+    signed: credential !== undefined,
+  })
+}
+
+storageConformance('a bucket', async () => {
+  const site = await startS3()
+  site.bucket('whole')
+  const again = (): StorageDriver => openBucket(site, 'whole', site.accessKey)
+  return { driver: again(), again, stop: site.stop }
+})
+
+storageConformance('a prefix of a bucket', async () => {
+  const site = await startS3()
+  site.bucket('part')
+  const again = (): StorageDriver => openBucket(site, 'part', site.accessKey, 'deep/prefix')
+  return { driver: again(), again, stop: site.stop }
+})
+
+test('what the store refuses says why, and what helps', async () => {
+  await using site = await startS3()
+  const folder = site.bucket('closed')
+  site.bucket('open')
+  await site.publish('open')
+  const own = openBucket(site, 'closed', site.accessKey)
+  await own.write(at('file'), bytesFrom('content'))
+  const messageOf = async (work: Promise<unknown>): Promise<string> =>
+    String(await work.catch((error: unknown) => error))
+
+  expect(await messageOf(openBucket(site, 'closed', undefined).read(at('file')))).toMatch(
+    /configuration\.signed/,
+  )
+  expect(await faultOf(openBucket(site, 'closed', site.stranger).read(at('file')))).toBe('denied')
+  const wrong = { ...site.accessKey, secretAccessKey: 'wrong' }
+  const refused = await messageOf(openBucket(site, 'closed', wrong).read(at('file')))
+  expect(refused).toContain('SignatureDoesNotMatch')
+  expect(refused).not.toContain(site.accessKey.accessKeyId)
+  expect(await faultOf(openBucket(site, 'closed', wrong).list([], { limit: 1 }))).toBe('credential')
+  expect(await messageOf(openBucket(site, 'nobucket', site.accessKey).list([], { limit: 1 }))).toMatch(
+    /NoSuchBucket.*correct the endpoint/,
+  )
+
+  await openBucket(site, 'open', site.accessKey).write(at('file'), bytesFrom('for all'))
+  const everybody = openBucket(site, 'open', undefined)
+  expect((await contentOf(everybody, at('file'))).toString()).toBe('for all')
+  expect(await faultOf(everybody.write(at('mine'), bytesFrom('x')))).toBe('denied')
+
+  await site.kill()
+  expect(await faultOf(own.stat(at('file')))).toBe('away')
+  expect(await faultOf(own.write(at('new'), bytesFrom('x')))).toBe('away')
+  await site.start()
+  expect((await contentOf(own, at('file'))).toString()).toBe('content')
+  expect(readFileSync(`${folder}/file`, 'utf8')).toBe('content')
+})
+
+test('a large upload that is cut leaves neither an object nor parts', async () => {
+  await using site = await startS3()
+  const folder = site.bucket('large')
+  const driver = openBucket(site, 'large', site.accessKey)
+  const { Readable } = await import('node:stream')
+  const cut = Readable.from(
+    (async function* () {
+      for (let i = 0; i < 30; i++) yield Buffer.alloc(1024 * 1024, i)
+      await new Promise((resolve) => setTimeout(resolve, 300))
+      throw new Error('cut')
+    })(),
+    { objectMode: false },
+  )
+  await expect(driver.write(at('big'), cut)).rejects.toThrow('cut')
+  expect(existsSync(`${folder}/big`)).toBe(false)
+  const left = (
+    readdirSync(folder, { recursive: true, withFileTypes: true }) as { isFile: () => boolean; name: string }[]
+  ).filter((each) => each.isFile())
+  expect(left).toEqual([])
+})
+
+test('a bucket that is closed leaves the open streams of others alone', async () => {
+  await using site = await startS3()
+  for (const name of ['one', 'other']) site.bucket(name)
+  const [one, other] = ['one', 'other'].map((name) => openBucket(site, name, site.accessKey))
+  const content = Buffer.alloc(8 * 1024 * 1024, 7)
+  await one!.write(at('file'), bytesFrom(content))
+  await other!.list([], { limit: 1 })
+  const { stream } = await one!.read(at('file'))
+  await other!.close()
+  expect((await buffer(stream)).equals(content)).toBe(true)
+})
+
+test('no address that is denied is connected to', async () => {
+  await using site = await startS3()
+  const judged = openHttp({ addressAllowed: addressJudge({ allowLoopback: false }) })
+  const place = { endpoint: site.endpoint, bucket: 'any', region: 'us-east-1', pathStyle: true }
+  for (const endpoint of [
+    site.endpoint,
+    site.endpoint.replace('127.0.0.1', 'localhost'),
+    'http://169.254.169.254',
+    'http://[::ffff:169.254.169.254]',
+    'http://metadata.google.internal',
+  ]) {
+    const driver = openS3Storage(openS3({ http: judged, place: { ...place, endpoint } }), {
+      prefix: [],
+      signed: false,
+    })
+    const error: unknown = await driver.list([], { limit: 1 }).catch((each: unknown) => each)
+    expect(error).toMatchObject({ fault: 'refused' })
+    expect(String(error)).toMatch(/denie/)
+  }
+  judged.close()
+})
+
+/** A bucket with no object, whose requests fail unless they are given. */
+const bucketOf = (given: Partial<S3Bucket>): S3Bucket => {
+  const fail = (): Promise<never> => Promise.reject(new Error('this request was not expected'))
+  return {
+    ...{ get: fail, put: fail, copy: fail, remove: fail, presign: fail, page: fail },
+    head: () => Promise.reject(new S3Error('NotFound', 'no object', { status: 404 })),
+    ...given,
+  }
+}
+
+test('a write that is cancelled while its name is looked up sends nothing', async () => {
+  const cancel = new AbortController()
+  const driver = openS3Storage(
+    bucketOf({
+      page: () => {
+        cancel.abort(new Error('cancelled'))
+        return Promise.reject(cancel.signal.reason as Error)
+      },
+    }),
+    { prefix: [], signed: true },
+  )
+  await expect(driver.write(at('a'), bytesFrom('a'), { signal: cancel.signal })).rejects.toThrow('cancelled')
+})
+
+test('a name that the store cannot look up is not taken for a free one', async () => {
+  const busy = new S3Error('SlowDown', 'slow down', { status: 503 })
+  const there = { key: 'a', sizeBytes: 1, modifiedAt: 0, etag: 'a' }
+  const head: S3Bucket['head'] = (key) => (key === 'a' ? Promise.resolve(there) : Promise.reject(busy))
+  const driver = openS3Storage(bucketOf({ head }), { prefix: [], signed: true })
+  expect(await faultOf(driver.move(at('a'), at('b')))).toBe('busy')
+  expect(await faultOf(driver.copyWithin(at('a'), at('b')))).toBe('busy')
+  expect(await faultOf(driver.makeDirectory(at('b')))).toBe('busy')
+})
+
+test('a credential that may not list still finds out that a name is free', async () => {
+  const denied = new S3Error('AccessDenied', 'no', { status: 403 })
+  const driver = openS3Storage(bucketOf({ page: () => Promise.reject(denied) }), { prefix: [], signed: true })
+  expect(await faultOf(driver.stat(at('a')))).toBe('missing')
+})

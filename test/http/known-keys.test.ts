@@ -1,0 +1,56 @@
+import { expect, test } from '@jest/globals'
+import fc from 'fast-check'
+import { z } from 'zod'
+import { RunRequest } from '../../src/domains/execution-runs/schemas.ts'
+import { WorkflowVersionDocument } from '../../src/domains/workflow-definitions/schemas.ts'
+import { keyHint } from '../../src/http/known-keys.ts'
+
+const Document = z.strictObject({
+  id: z.string(),
+  policy: z
+    .strictObject({ maxAttempts: z.int().optional(), retryDelaySeconds: z.number().optional() })
+    .optional(),
+  activities: z
+    .array(
+      z.strictObject({
+        name: z.string(),
+        environment: z.record(z.string(), z.strictObject({ value: z.string() })),
+      }),
+    )
+    .nullable(),
+})
+
+test('a key spelled almost as a known one is answered with that, one that stands elsewhere with its place', () => {
+  expect(keyHint(Document, [], 'polcy')).toBe('did you mean "policy"?')
+  expect(keyHint(Document, ['policy'], 'maxattempts')).toBe('did you mean "maxAttempts"?')
+  expect(keyHint(Document, [], 'maxAttempts')).toBe('it belongs to "policy"')
+  expect(keyHint(Document, ['activities', 0], 'nam')).toBe('did you mean "name"?')
+  expect(keyHint(Document, ['activities', 0, 'environment', 'A'], 'vlaue')).toBeUndefined()
+  expect(keyHint(Document, ['activities', 0, 'environment', 'A'], 'valu')).toBe('did you mean "value"?')
+  expect(keyHint(Document, ['policy'], 'id')).toBe('it belongs to the top of the document')
+  expect(keyHint(Document, [], 'colour')).toBeUndefined()
+  expect(keyHint(Document, [], 'x'.repeat(100_000))).toBeUndefined()
+})
+
+test('the documents of runs and workflows have hints as well', () => {
+  expect(keyHint(RunRequest, [], 'schedulePlanID')).toBe('did you mean "schedulePlanId"?')
+  expect(keyHint(RunRequest, ['run'], 'onfailure')).toBe('did you mean "onFailure"?')
+  expect(keyHint(WorkflowVersionDocument, ['activities', 0], 'maxAttempts')).toMatch(
+    /^it belongs to ".*policy"$/,
+  )
+})
+
+test('a path of a name that every object has is no place', () => {
+  for (const name of ['valueOf', 'constructor', '__proto__'])
+    expect(keyHint(RunRequest, [name], 'mode')).toBe(keyHint(RunRequest, ['elsewhere'], 'mode'))
+})
+
+test('any key at any place has an answer, quickly', () => {
+  fc.assert(
+    fc.property(fc.string(), fc.array(fc.oneof(fc.string(), fc.nat()), { maxLength: 8 }), (key, path) => {
+      const hint = keyHint(RunRequest, path, key)
+      expect(hint === undefined || /^(did you mean "|it belongs to )/.test(hint)).toBe(true)
+    }),
+    { numRuns: 200 },
+  )
+}, 10_000)

@@ -1,0 +1,169 @@
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { Client, Connection } from '@temporalio/client'
+import { raw } from '../../src/db/sql.ts'
+import { until } from '../failures/programs.ts'
+import { openService, temporalAddress, type TestService } from '../support/service.ts'
+import { threeSteps, threeStepsTable } from './three-steps.ts'
+
+let service: TestService
+let temporal: Connection
+beforeAll(async () => {
+  const workflowsPath = new URL('three-steps-workflow.ts', import.meta.url).pathname
+  service = await openService({ further: { ...threeSteps, workflowsPath } })
+  for (const statement of threeStepsTable) await service.db.run(raw(statement))
+  temporal = await Connection.connect({ address: temporalAddress() })
+}, 180_000)
+afterAll(async () => {
+  await temporal.close()
+  await service[Symbol.asyncDispose]()
+})
+
+const accept = (id: string, more: object = {}) => service.post('/three-steps/', { id, stepMs: 20, ...more })
+const ended = (id: string) =>
+  until(`the end of ${id}`, 60, async () => {
+    const { operation } = await service.get(`/three-steps/${id}/`)
+    return ['completed', 'failed', 'cancelled'].includes(operation.status) ? operation : undefined
+  })
+const eventsOf = async (id: string): Promise<string[]> =>
+  (await service.get(`/three-steps/${id}/events/`)).items.map(
+    ({ eventType }: { eventType: string }) => eventType,
+  )
+const workflowOf = (id: string, generation = 1) =>
+  new Client({ connection: temporal, namespace: service.namespace }).workflow.getHandle(
+    `three-steps/${id}/${String(generation)}`,
+  )
+
+test('an operation is accepted, shows what it does, and completes with its events and its audit records', async () => {
+  // A workflow is asked once a second: a step lasts longer.
+  const accepted = await accept('first', { stepMs: 2_500 })
+  expect(accepted).toMatchObject({ id: 'first', status: 'queued', generation: 1, done: 0 })
+  const open = await until('its second step', 30, async () => {
+    const found = await service.get('/three-steps/first/')
+    return found.live?.step === 2 ? found : undefined
+  })
+  expect(open.operation).toMatchObject({ status: 'running' })
+  expect(await ended('first')).toMatchObject({ status: 'completed', done: 3 })
+  expect((await service.get('/three-steps/first/')).live).toBeUndefined()
+  expect(await eventsOf('first')).toEqual(['three.steps.started', 'three.steps.completed'])
+  const audit = (await service.get('/audit-events/?limit=1000')) as {
+    eventType: string
+    externalId?: string
+  }[]
+  expect(audit.filter(({ externalId }) => externalId === 'first').map(({ eventType }) => eventType)).toEqual(
+    expect.arrayContaining(['three.steps.started', 'three.steps.completed']),
+  )
+  await until(
+    'its workflow to end as Completed',
+    10,
+    async () => (await workflowOf('first').describe()).status.name === 'COMPLETED',
+  )
+})
+
+test('a cancel stops the step under way, takes back what was done, and again is harmless; Temporal shows it as Canceled', async () => {
+  await accept('stopped', { stepMs: 60_000 })
+  await until('its first step', 30, async () => (await service.get('/three-steps/stopped/')).live?.step === 1)
+  expect(await service.post('/three-steps/stopped/cancel/')).toMatchObject({ id: 'stopped' })
+  expect(await ended('stopped')).toMatchObject({ status: 'cancelled', done: 0 })
+  expect(await service.post('/three-steps/stopped/cancel/')).toMatchObject({ status: 'cancelled' })
+  expect(await eventsOf('stopped')).toEqual(['three.steps.started', 'three.steps.cancelled'])
+  const [end] = (await service.get('/audit-events/?eventType=three.steps.cancelled')) as {
+    metadata: unknown
+  }[]
+  expect(end?.metadata).toEqual({
+    operation: { kind: 'three-steps', id: 'stopped' },
+    events: 2,
+    eventsDigest: expect.stringMatching(/^[0-9a-f]{64}$/),
+  })
+  await until(
+    'its workflow to end as Canceled',
+    10,
+    async () => (await workflowOf('stopped').describe()).status.name === 'CANCELLED',
+  )
+})
+
+test("Temporal's cancel is the record's; a terminated workflow goes on in a new one", async () => {
+  await accept('pressed', { stepMs: 60_000 })
+  await until('its first step', 30, async () => (await service.get('/three-steps/pressed/')).live?.step === 1)
+  await workflowOf('pressed').cancel()
+  expect(await ended('pressed')).toMatchObject({ status: 'cancelled' })
+  const [row] = await service.db.prepared<{ cancel_actor: string }>(
+    'who',
+    'select cancel_actor from three_steps where id = $1',
+    ['pressed'],
+  )
+  expect(row?.cancel_actor).toBe('temporal')
+
+  await accept('terminated', { stepMs: 4_000 })
+  await until(
+    'its first step',
+    30,
+    async () => (await service.get('/three-steps/terminated/')).live?.step === 1,
+  )
+  await workflowOf('terminated').terminate()
+  expect(await ended('terminated')).toMatchObject({ status: 'completed', done: 3 })
+  expect(await eventsOf('terminated')).toEqual([
+    'three.steps.started',
+    'three.steps.workflow-restarted',
+    'three.steps.completed',
+  ])
+}, 120_000)
+
+test('a failed one names its reason, is opened again by a retry, and only an ended one is deleted', async () => {
+  await accept('broken', { failsAt: 2 })
+  expect(await ended('broken')).toMatchObject({
+    status: 'failed',
+    failureReason: 'step 2 was asked to fail',
+    done: 0,
+  })
+  await until(
+    'its workflow to end as Failed',
+    10,
+    async () => (await workflowOf('broken').describe()).status.name === 'FAILED',
+  )
+  expect((await service.call('POST', '/three-steps/first/retry/')).status).toBe(409)
+  expect(await service.post('/three-steps/broken/retry/')).toMatchObject({ status: 'running', generation: 2 })
+  expect(await ended('broken')).toMatchObject({ status: 'completed', generation: 2, done: 3 })
+  expect(await eventsOf('broken')).toEqual(
+    ['started', 'failed', 'reopened', 'completed'].map((event) => `three.steps.${event}`),
+  )
+  expect((await service.call('DELETE', '/three-steps/broken/')).status).toBe(204)
+  expect((await service.call('GET', '/three-steps/broken/events/')).status).toBe(404)
+
+  await accept('kept', { stepMs: 60_000 })
+  const refused = await service.call('DELETE', '/three-steps/kept/')
+  expect([refused.status, (refused.body as { state?: string }).state]).toEqual([
+    409,
+    expect.stringMatching(/queued|running/),
+  ])
+  await service.post('/three-steps/kept/cancel/')
+  await ended('kept')
+  expect((await service.call('DELETE', '/three-steps/kept/')).status).toBe(204)
+}, 120_000)
+
+test('events come as a stream, from the last one that the reader has; an unknown operation is 404 everywhere', async () => {
+  await accept('streamed', { stepMs: 300 })
+  const read = async (last?: string): Promise<{ status: number; text: string }> => {
+    const answer = await fetch(`${service.baseUrl}/three-steps/streamed/events/`, {
+      headers: { accept: 'text/event-stream', ...(last === undefined ? {} : { 'last-event-id': last }) },
+    })
+    return { status: answer.status, text: await answer.text() }
+  }
+  const { text } = await read()
+  expect([...text.matchAll(/^event: (.*)$/gm)].map(([, type]) => type)).toEqual([
+    'three.steps.started',
+    'three.steps.completed',
+  ])
+  expect([...(await read('1')).text.matchAll(/^event: (.*)$/gm)].map(([, type]) => type)).toEqual([
+    'three.steps.completed',
+  ])
+  expect((await read('2')).status).toBe(204)
+  for (const [method, path] of [
+    ['GET', ''],
+    ['GET', 'events/'],
+    ['POST', 'cancel/'],
+    ['POST', 'retry/'],
+    ['DELETE', ''],
+  ] as const)
+    expect([path, (await service.call(method, `/three-steps/nothing/${path}`)).status]).toEqual([path, 404])
+  expect((await service.get('/three-steps/?pageSize=2')).items).toHaveLength(2)
+})

@@ -1,0 +1,27 @@
+import { proxyActivities } from '@temporalio/workflow'
+import { durably } from '../../workflows/operation.ts'
+import type { Headline } from '../../src/page-details.ts'
+import type { ThreeStepsActivities } from './three-steps.ts'
+
+export * from '../../workflows/index.ts'
+
+const { step, takeBack } = proxyActivities<ThreeStepsActivities>({
+  startToCloseTimeout: '1 minute',
+  heartbeatTimeout: '3 seconds',
+  retry: { initialInterval: '100 milliseconds', maximumInterval: '1 second' },
+})
+
+/** Three steps in order; each leaves a line in the operation's table. */
+export async function threeSteps(id: string, generation: number, headline?: Headline): Promise<void> {
+  const live = { step: 0 }
+  await durably({
+    ...{ kind: 'three-steps', failure: 'ThreeStepsFailed', id, generation, headline, live },
+    steps: async (report) => {
+      for (live.step = 1; live.step <= 3; live.step++) {
+        report(`step ${String(live.step)} of 3`)
+        await step(id, generation, live.step)
+      }
+    },
+    leave: () => takeBack(id),
+  })
+}

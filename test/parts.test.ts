@@ -1,0 +1,56 @@
+import { expect, test } from '@jest/globals'
+import { mkdtempSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { z } from 'zod'
+import { configFromEnvironment } from '../src/config.ts'
+import { openDatabase } from '../src/db/pool.ts'
+import { sql } from '../src/db/sql.ts'
+import { openLog } from '../src/observability/log.ts'
+import { openMetrics } from '../src/observability/metrics.ts'
+import { openTraces } from '../src/observability/traces.ts'
+import { openParts } from '../src/parts.ts'
+import { cloneDatabase } from './support/database.ts'
+import { runFolder } from './support/run-folder.ts'
+
+const Sessions = z.object({ sessions: z.number() })
+
+test('a failure half-way closes what was opened: with a key file that others may read no session of the database stays', async () => {
+  const { url, drop } = await cloneDatabase()
+  try {
+    const dataDir = mkdtempSync(join(runFolder(), 'data-'))
+    const keyFile = join(dataDir, 'keys')
+    writeFileSync(keyFile, '', { mode: 0o644 })
+    const endpoints = {
+      databaseUrl: `${url}?application_name=half-way`,
+      temporalAddress: '127.0.0.1:1',
+      temporalUiUrl: undefined,
+    }
+    const config = configFromEnvironment({
+      SERVICE_DATA_DIR: dataDir,
+      SERVICE_DATABASE_URL: endpoints.databaseUrl,
+      SERVICE_TEMPORAL_ADDRESS: endpoints.temporalAddress,
+      SERVICE_VAULT_KEY_FILE: keyFile,
+    })
+    const traces = await openTraces({ tracesEndpoint: undefined }, 'test')
+    await expect(
+      openParts({ config, log: openLog('error'), metrics: openMetrics(undefined), traces, endpoints }),
+    ).rejects.toThrow(`${keyFile} (SERVICE_VAULT_KEY_FILE)`)
+
+    await using db = openDatabase(url, { max: 1 })
+    const open = async (): Promise<number> =>
+      (
+        await db.one(
+          Sessions,
+          sql`select count(*) as sessions from pg_stat_activity where datname = current_database()
+            and application_name = 'half-way'`,
+        )
+      ).sessions
+    // The server notices the end of a session a moment later; a pool that stays open would keep it
+    // for a minute.
+    for (let tries = 0; tries < 50 && (await open()) > 0; tries++) await sleep(100)
+    expect(await open()).toBe(0)
+  } finally {
+    await drop()
+  }
+})

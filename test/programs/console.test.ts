@@ -1,0 +1,106 @@
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { mkdtempSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { writeReady } from '../../src/embedded/ready-file.ts'
+import { openKeys } from '../../src/programs/console-keys.ts'
+import { until } from '../failures/programs.ts'
+import { consoleEnvironment } from '../support/consoles.ts'
+import { runFolder } from '../support/run-folder.ts'
+import { openService, type TestService } from '../support/service.ts'
+import { openTerminal, type Terminal } from './terminal.ts'
+
+/** `npm run console`, in a terminal of its own, on a resource of this machine. */
+
+const program = join(import.meta.dirname, '../../src/programs/console.ts')
+const folder = mkdtempSync(join(runFolder(), 'console-'))
+let service: TestService
+beforeAll(async () => {
+  service = await openService({ environment: { SERVICE_CONSOLE_ENABLED: 'true' } })
+  writeReady(join(folder, 'ready.json'), {
+    ...{ baseUrl: service.baseUrl, rootUrl: service.baseUrl, adminUrl: service.baseUrl },
+    ...{ temporalAddress: '127.0.0.1:1', temporalUiUrl: null, databaseUrl: 'postgres://127.0.0.1:1/none' },
+    pids: { daemon: process.pid, workers: [], postgres: null, temporal: null },
+  })
+  await service.post('/environments/', consoleEnvironment('desk', { here: { driver: 'local' } }))
+}, 120_000)
+afterAll(async () => {
+  for (const { id } of (await service?.get('/console-sessions/')) ?? [])
+    await service.call('DELETE', `/console-sessions/${id}/`)
+  await service?.[Symbol.asyncDispose]()
+})
+
+const start = (args: string): Terminal =>
+  openTerminal(`${process.execPath} ${program} ${args}`, {
+    PATH: process.env['PATH'] ?? '',
+    HOME: folder,
+    SERVICE_DATA_DIR: folder,
+    SERVICE_READY_FILE: join(folder, 'ready.json'),
+  })
+const shows = (terminal: Terminal, what: string | RegExp): Promise<unknown> =>
+  until(`${String(what)} in ${JSON.stringify(terminal.screen().slice(-500))}`, 90, () =>
+    typeof what === 'string' ? terminal.screen().includes(what) : what.test(terminal.screen()),
+  )
+
+describe('keys', () => {
+  test.each([
+    [['ls\r'], 'ls\r', false],
+    [['~.'], '', true],
+    [['a~.'], 'a~.', false],
+    [['a\r~', '.'], 'a\r', true],
+    [['~~.'], '~.', false],
+    [['~x'], '~x', false],
+    [['~', '\r~.'], '~\r', true],
+    [['é~.'], 'é~.', false],
+  ])('%j are %j, and leave: %s', (pieces, input, leaves) => {
+    const read = openKeys()
+    const all = pieces.map(read)
+    expect(all.map((one) => one.input).join('')).toBe(input)
+    expect(all.some((one) => one.leaves)).toBe(leaves)
+  })
+})
+
+test('opens a terminal, leaves it open, joins it, watches it, ends it and plays its recording', async () => {
+  const first = start('here')
+  await shows(first, /session ([0-9a-f-]{36})/)
+  const id = /session ([0-9a-f-]{36})/.exec(first.screen())?.[1] ?? ''
+  first.type('printf "mark-%d\\n" $((6*7))\r')
+  await shows(first, 'mark-42')
+  first.type('~.')
+  await first.ended
+  expect(first.screen()).toContain(`left; go on with --join ${id}`)
+  expect((await service.get(`/console-sessions/${id}/`)).status).toBe('connected')
+
+  const watching = start(`--watch ${id}`)
+  await shows(watching, 'mark-42')
+  const second = start(`--join ${id}`)
+  await shows(second, 'mark-42')
+  second.type('printf "again-%d\\n" $((6*8))\r')
+  await shows(second, 'again-48')
+  await shows(watching, 'again-48')
+  second.type('exit\r')
+  await second.ended
+  await watching.ended
+  expect(second.screen()).toContain('the session is over')
+
+  const played = start(`--play ${id}`)
+  await played.ended
+  expect(played.screen()).toContain('again-48')
+  const file = join(folder, 'one.cast')
+  writeFileSync(file, '{"version":2,"width":80,"height":24}\n[0.1,"o","from a file"]\n')
+  const fromFile = start(`--play ${file}`)
+  await fromFile.ended
+  expect(fromFile.screen()).toContain('from a file')
+}, 300_000)
+
+test('names what is wrong: the resource, the session, the arguments', async () => {
+  for (const [args, text] of [
+    ['nothing', /422: .*"nothing", which does not exist/],
+    ['--join nothing', /404: .*nothing/],
+    ['', /name one RESOURCE, or one of --join, --watch and --play/],
+    ['here --watch x', /name one RESOURCE, or one of/],
+  ] as const) {
+    const terminal = start(args)
+    await terminal.ended
+    expect(terminal.screen()).toMatch(text)
+  }
+}, 120_000)

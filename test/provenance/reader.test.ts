@@ -1,0 +1,152 @@
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { randomBytes } from 'node:crypto'
+import { connect, createServer, type AddressInfo } from 'node:net'
+import { recordRun } from '../../bench/provenance/rows.ts'
+import { openReader, type Reader } from '../../src/db/reader.ts'
+import { provenanceRoutes } from '../../src/domains/provenance/routes.ts'
+import { openRoutes, type OpenedRoutes } from '../support/open-routes.ts'
+
+/** A login of the service that owns the views and may make no role. */
+const login = `limited_${randomBytes(6).toString('hex')}`
+const password = 'own password'
+let app: OpenedRoutes
+let readers: Reader[] = []
+let named: string | undefined
+let serviceUrl: string
+let databaseUrl: string
+
+const run = async (...statements: string[]): Promise<void> => {
+  const client = await app.db.client()
+  try {
+    for (const statement of statements) await client.query(statement)
+  } finally {
+    client.release()
+  }
+}
+/** The same database with another login. */
+const as = (user: string, secret: string): string => {
+  const url = new URL(databaseUrl)
+  url.username = user
+  url.password = encodeURIComponent(secret)
+  return url.href
+}
+const reader = (schema?: string): Reader => {
+  const made = openReader({
+    databaseUrl: serviceUrl,
+    readerUrl: named,
+    ...(schema === undefined ? {} : { schema }),
+  })
+  readers.push(made)
+  return made
+}
+
+beforeAll(async () => {
+  let now: Reader
+  app = await openRoutes((db, _, url) => {
+    databaseUrl = url
+    serviceUrl = as(login, password)
+    now = reader()
+    return provenanceRoutes({
+      db,
+      reader: {
+        rows: (...given) => now.rows(...given),
+        copy: (...given) => now.copy(...given),
+        explain: (...given) => now.explain(...given),
+        [Symbol.asyncDispose]: () => Promise.resolve(),
+      },
+    })
+  })
+  setReader = (other) => (now = other)
+  await recordRun(app.db, { name: 'w', activities: 1, edges: [] })
+  await run(
+    `create role "${login}" login nocreaterole password '${password}'`,
+    `grant "${login}" to current_user`,
+    `do $$ declare v record; begin
+      alter schema provenance owner to "${login}";
+      for v in select relname from pg_class where relkind = 'v' and relnamespace = 'provenance'::regnamespace loop
+        execute format('alter view provenance.%I owner to "${login}"', v.relname);
+      end loop;
+    end $$`,
+    `grant select on all tables in schema public to "${login}"`,
+  )
+})
+let setReader: (other: Reader) => void
+afterAll(async () => {
+  await Promise.all(readers.map((each) => each[Symbol.asyncDispose]()))
+  readers = []
+  await run(
+    `reassign owned by "${login}" to current_user`,
+    `drop owned by "${login}"`,
+    `drop role "${login}"`,
+  )
+  await app.close()
+})
+
+const ask = (statement = 'select id from runs') => app.call('POST', '/provenance/sql/', { statement })
+
+test('without a role SQL is 503 with the statements that make one; that login, once named, reads everything', async () => {
+  const { status, body } = await ask()
+  expect([status, body.code]).toEqual([503, 'unavailable'])
+  expect(body.error).toMatch(/may not make the reading role.*SERVICE_PROVENANCE_DATABASE_URL/)
+  const statements = /run: (create role .*;) Then name/.exec(String(body.error))?.[1] ?? ''
+  const role = /create role "?(orrery_reader_\w+)"?/.exec(statements)?.[1] ?? ''
+  await run(...statements.replace("'…'", "'theirs'").split(/(?<=;) /))
+  try {
+    named = as(role, 'theirs')
+    setReader(reader())
+    const answer = await ask()
+    expect([answer.status, answer.body]).toEqual([200, [{ id: 'w-run' }]])
+
+    // Views that come later, of an archive, need no statement of the operator.
+    await run(
+      `create schema later_provenance authorization "${login}"`,
+      `create view later_provenance.execution_runs as select 'archived'::text as id`,
+      `create view later_provenance.runs as select * from later_provenance.execution_runs`,
+      `alter view later_provenance.execution_runs owner to "${login}"`,
+      `alter view later_provenance.runs owner to "${login}"`,
+    )
+    setReader(reader('later_provenance'))
+    expect((await ask()).body).toEqual([{ id: 'archived' }])
+    // The schema that a statement names is that of the selected instance.
+    for (const statement of [
+      'select provenance.runs.id from provenance.runs',
+      'select "é".id from (select * from "provenance" /* here */ . runs) as "é"',
+    ])
+      expect((await ask(statement)).body).toEqual([{ id: 'archived' }])
+    expect((await ask(`select id from U&"\\0070rovenance".runs`)).status).toBe(400)
+  } finally {
+    await Promise.all(readers.map((each) => each[Symbol.asyncDispose]()))
+    readers = []
+    await run(`grant "${role}" to current_user`, `drop owned by "${role}"`, `drop role "${role}"`)
+  }
+}, 60_000)
+
+test('after a database that was away at the first statement the next one is answered', async () => {
+  const { hostname, port } = new URL(databaseUrl)
+  const relay = createServer((socket) => {
+    const onward = connect(Number(port), hostname)
+    socket.pipe(onward).pipe(socket)
+    for (const each of [socket, onward]) each.on('error', () => socket.destroy())
+  })
+  const listen = (at: number): Promise<number> =>
+    new Promise((resolve) =>
+      relay.listen(at, '127.0.0.1', () => resolve((relay.address() as AddressInfo).port)),
+    )
+  const free = await listen(0)
+  await new Promise((resolve) => relay.close(resolve))
+  const url = new URL(databaseUrl)
+  url.hostname = '127.0.0.1'
+  url.port = String(free)
+  const late = openReader({ databaseUrl: url.href, readerUrl: undefined })
+  const rows = async (): Promise<string> => {
+    const pieces: Buffer[] = []
+    const stream = await late.copy('select id from runs', { deadlineMs: 5_000 })
+    for await (const piece of stream) pieces.push(piece as Buffer)
+    return Buffer.concat(pieces).toString()
+  }
+  await expect(rows()).rejects.toThrow(/ECONNREFUSED/)
+  await listen(free)
+  expect(await rows()).toBe('id\nw-run\n')
+  await late[Symbol.asyncDispose]()
+  await new Promise((resolve) => relay.close(resolve))
+})

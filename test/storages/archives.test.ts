@@ -1,0 +1,190 @@
+import { afterAll, beforeAll, expect, test } from '@jest/globals'
+import { execFileSync } from 'node:child_process'
+import { randomBytes } from 'node:crypto'
+import { existsSync, mkdirSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { startS3, type S3Site } from '../../sites/s3.ts'
+import { until } from '../failures/programs.ts'
+import { makeVaultKeyFile } from '../support/reach.ts'
+import { openService, type TestService } from '../support/service.ts'
+import { bucketStorage, environmentOf, localStorage, plant, sha256, storageRoot, treeOf } from './world.ts'
+
+/** Archives of directories, unpacked with GNU tar. */
+
+const root = storageRoot()
+let site: S3Site
+let service: TestService
+beforeAll(async () => {
+  for (const name of ['a', 'fixed/inner']) mkdirSync(join(root, name), { recursive: true })
+  site = await startS3()
+  site.bucket('bucket')
+  service = await openService({
+    environment: {
+      SERVICE_LOCAL_STORAGE_ROOT: root,
+      SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true',
+      SERVICE_VAULT_KEY_FILE: makeVaultKeyFile(),
+    },
+  })
+  const { credentialRef } = await service.post('/cloud-credentials/', {
+    id: 'site',
+    provider: 'aws',
+    credential: site.accessKey,
+  })
+  await service.post(
+    '/environments/',
+    environmentOf('lab', [
+      localStorage('a', join(root, 'a')),
+      localStorage('fixed', join(root, 'fixed'), { readOnly: true }),
+      localStorage('narrow', join(root, 'a'), { configuration: { browseRoots: [{ path: 'plain' }] } }),
+      bucketStorage('bucket', site, 's3://bucket', credentialRef),
+    ]),
+  )
+}, 600_000)
+afterAll(async () => {
+  await service?.[Symbol.asyncDispose]()
+  await site?.stop()
+  rmSync(root, { recursive: true, force: true })
+})
+
+const archive = (storage: string, path: string, more: object = {}) =>
+  service.call('POST', `/storages/${storage}/archives/`, { path, ...more })
+const archived = async (storage: string, path: string, more: object = {}) => {
+  const answer = await archive(storage, path, more)
+  expect([answer.status, answer.text]).toEqual([202, expect.any(String)])
+  return until(`the end of ${answer.body.id}`, 60, async () => {
+    const found = await service.get(`/storage-downloads/${answer.body.id}/`)
+    return ['ready', 'failed', 'cancelled'].includes(found.status) ? found : undefined
+  })
+}
+const content = async (id: string): Promise<Buffer> =>
+  Buffer.from(await (await fetch(`${service.baseUrl}/storage-downloads/${id}/content/`)).arrayBuffer())
+const unpacked = (bytes: Buffer, name: string): string => {
+  const folder = join(root, `unpacked-${name}`)
+  mkdirSync(folder)
+  execFileSync('tar', ['-xzf', '-', '-C', folder], { input: bytes })
+  return folder
+}
+
+test('an archive holds the files in order, without links, and the same files give the same bytes', async () => {
+  const files = {
+    'b/2': randomBytes(70_000),
+    'a.txt': 'a',
+    'a/1': 'one',
+    [`${'long'.repeat(40)}/${'name'.repeat(50)}`]: 'long',
+    'ünï"\n': 'x',
+    empty: '',
+    large: randomBytes(9_000_000),
+  }
+  for (const name of ['first', 'second']) {
+    const folder = join(root, 'a', name, 'tree')
+    plant(folder, files)
+    mkdirSync(join(folder, 'hollow'))
+    symlinkSync('/etc/passwd', join(folder, 'link'))
+    execFileSync('mkfifo', [join(folder, 'fifo')])
+    execFileSync('find', [folder, '-exec', 'touch', '-h', '-d', '2020-02-02T02:02:02Z', '{}', '+'])
+  }
+  const first = await archived('a', 'first/tree', { id: 'one' })
+  expect(first).toMatchObject({
+    status: 'ready',
+    strategy: 'archive',
+    path: 'first/tree.tar.gz',
+    skippedEntries: 2,
+    entries: 12,
+  })
+  const bytes = await content('one')
+  expect(bytes.length).toBe(first.sizeBytes)
+  await archived('a', 'second/tree', { id: 'two' })
+  expect(sha256(await content('two'))).toBe(sha256(bytes))
+  const names = execFileSync('tar', ['-tzf', '-', '--quoting-style=literal'], { input: bytes })
+    .toString()
+    .split('\n')
+  expect(names.slice(0, 4)).toEqual(['tree/', 'tree/a/', 'tree/a.txt', 'tree/a/1'])
+  expect(
+    execFileSync('tar', ['-tvzf', '-', '--numeric-owner'], { input: bytes }).toString().split('\n')[0],
+  ).toMatch(/^drwxr-xr-x 0\/0 /)
+  const want = treeOf(join(root, 'a', 'first', 'tree'))
+  delete want['link']
+  delete want['fifo']
+  expect(treeOf(join(unpacked(bytes, 'one'), 'tree'))).toEqual(want)
+}, 60_000)
+
+test('of a bucket, too; one that is there is a conflict, left where it is equal, or replaced', async () => {
+  for (const [path, text] of [
+    ['d/1', 'one'],
+    ['d/e/2', 'two'],
+  ] as const)
+    await fetch(`${service.baseUrl}/storages/bucket/entries/?path=${path}`, {
+      method: 'PUT',
+      body: text,
+      headers: { 'content-type': 'text/plain' },
+    })
+  expect(await archived('bucket', 'd', { id: 'of-bucket' })).toMatchObject({
+    status: 'ready',
+    path: 'd.tar.gz',
+  })
+  expect(Object.keys(treeOf(unpacked(await content('of-bucket'), 'bucket')))).toEqual([
+    'd/',
+    'd/1',
+    'd/e/',
+    'd/e/2',
+  ])
+  expect(await archived('bucket', 'd')).toMatchObject({
+    status: 'failed',
+    error: expect.stringContaining('d.tar.gz'),
+  })
+  expect(await archived('bucket', 'd', { onConflict: 'skip-equal' })).toMatchObject({ status: 'ready' })
+  await fetch(`${service.baseUrl}/storages/bucket/entries/?path=d/3`, {
+    method: 'PUT',
+    body: '3',
+    headers: { 'content-type': 'text/plain' },
+  })
+  expect(await archived('bucket', 'd', { onConflict: 'skip-equal' })).toMatchObject({ status: 'failed' })
+  expect(await archived('bucket', 'd', { onConflict: 'overwrite' })).toMatchObject({
+    status: 'ready',
+    entries: 5,
+  })
+}, 60_000)
+
+test('a cancel leaves nothing', async () => {
+  plant(
+    join(root, 'a', 'big'),
+    Object.fromEntries(Array.from({ length: 12 }, (_, k) => [`f${k}`, randomBytes(12_000_000)])),
+  )
+  await archive('a', 'big', { id: 'stopped' })
+  await until('the packing', 30, () =>
+    readdirSync(join(root, 'a')).some((name) => name.startsWith('.orrery-')),
+  )
+  expect((await service.call('GET', '/storage-downloads/stopped/content/')).status).toBe(409)
+  await service.call('POST', '/storage-downloads/stopped/cancel/')
+  const end = await until('its end', 30, async () => {
+    const found = await service.get('/storage-downloads/stopped/')
+    return found.status === 'streaming' ? undefined : found
+  })
+  expect(end).toMatchObject({ status: 'cancelled', path: 'big' })
+  expect(
+    readdirSync(join(root, 'a')).filter((name) => name.startsWith('.orrery-') || name === 'big.tar.gz'),
+  ).toEqual([])
+}, 60_000)
+
+test('what cannot be packed is refused, or fails by name', async () => {
+  plant(join(root, 'a', 'plain'), { f: 'f' })
+  symlinkSync('plain', join(root, 'a', 'way'))
+  for (const [storage, path, status] of [
+    ['nothing', 'plain', 404],
+    ['a', 'missing', 422],
+    ['a', 'plain/f', 422],
+    ['a', 'way', 422],
+    ['a', '/', 422],
+    ['a', '../a', 422],
+    ['fixed', 'inner', 422],
+    ['narrow', 'plain', 422],
+  ] as const)
+    expect([storage, path, (await archive(storage, path)).status]).toEqual([storage, path, status])
+  writeFileSync(Buffer.concat([Buffer.from(join(root, 'a', 'plain/')), Buffer.from([0xff])]), 'x')
+  expect(await archived('a', 'plain')).toMatchObject({
+    status: 'failed',
+    error: expect.stringContaining('UTF-8'),
+  })
+  expect(existsSync(join(root, 'a', 'plain.tar.gz'))).toBe(false)
+  expect(readdirSync(join(root, 'a')).filter((name) => name.startsWith('.orrery-'))).toEqual([])
+})

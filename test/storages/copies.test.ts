@@ -1,0 +1,328 @@
+import { afterAll, beforeAll, describe, expect, test } from '@jest/globals'
+import { randomBytes } from 'node:crypto'
+import { execFileSync } from 'node:child_process'
+import {
+  appendFileSync,
+  chmodSync,
+  existsSync,
+  lstatSync,
+  lutimesSync,
+  mkdirSync,
+  readdirSync,
+  readlinkSync,
+  rmSync,
+  symlinkSync,
+  utimesSync,
+  writeFileSync,
+} from 'node:fs'
+import { join } from 'node:path'
+import { startS3, type S3Site } from '../../sites/s3.ts'
+import { until } from '../failures/programs.ts'
+import { makeVaultKeyFile } from '../support/reach.ts'
+import { openService, type TestService } from '../support/service.ts'
+import { bucketStorage, environmentOf, localStorage, plant, storageRoot, treeOf } from './world.ts'
+
+/** Copies between folders of this machine and a real S3 server, over HTTP. */
+
+const root = storageRoot()
+let site: S3Site
+let bucket: string
+let service: TestService
+beforeAll(async () => {
+  for (const name of ['a', 'b', 'fixed']) mkdirSync(join(root, name))
+  site = await startS3()
+  bucket = site.bucket('bucket')
+  service = await openService({
+    environment: {
+      SERVICE_LOCAL_STORAGE_ROOT: root,
+      SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true',
+      SERVICE_VAULT_KEY_FILE: makeVaultKeyFile(),
+    },
+  })
+  const { credentialRef } = await service.post('/cloud-credentials/', {
+    id: 'site',
+    provider: 'aws',
+    credential: site.accessKey,
+  })
+  await service.post(
+    '/environments/',
+    environmentOf('lab', [
+      localStorage('a', join(root, 'a')),
+      localStorage('b', join(root, 'b')),
+      localStorage('all', root),
+      localStorage('fixed', join(root, 'fixed'), { readOnly: true }),
+      bucketStorage('bucket', site, 's3://bucket/in', credentialRef),
+    ]),
+  )
+}, 600_000)
+afterAll(async () => {
+  await service?.[Symbol.asyncDispose]()
+  await site?.stop()
+  rmSync(root, { recursive: true, force: true })
+})
+
+const copy = (from: string, path: string, to: string, more: object = {}) =>
+  service.call('POST', `/storages/${from}/copies/`, { path, destinationStorageId: to, ...more })
+const ended = (id: string) =>
+  until(`the end of ${id}`, 60, async () => {
+    const found = await service.get(`/storage-downloads/${id}/`)
+    return ['completed', 'failed', 'cancelled'].includes(found.status) ? found : undefined
+  })
+/** The record of a copy at its end. */
+const copied = async (from: string, path: string, to: string, more: object = {}) => {
+  const answer = await copy(from, path, to, more)
+  expect([answer.status, answer.text]).toEqual([202, expect.any(String)])
+  return ended(answer.body.id)
+}
+const leftovers = (folder: string): string[] =>
+  (readdirSync(folder, { recursive: true }) as string[]).filter((path) => path.includes('.orrery-'))
+
+test('a tree goes to a store and back with equal digests, links and FIFOs left out and counted, and is merged', async () => {
+  const folder = join(root, 'a', 'tree')
+  const large = randomBytes(20 * 1024 * 1024)
+  plant(folder, {
+    'one.csv': '1',
+    'deep/er/two': randomBytes(70_000),
+    'deep/large': large,
+    empty: '',
+    'sp ce %2F ünï': 'x',
+  })
+  mkdirSync(join(folder, 'hollow'))
+  const want = treeOf(folder)
+  symlinkSync('/etc/passwd', join(folder, 'link'))
+  execFileSync('mkfifo', [join(folder, 'fifo')])
+  const accepted = await copy('a', 'tree', 'bucket', { id: 'up' })
+  expect(accepted.body).toMatchObject({
+    id: 'up',
+    storageId: 'a',
+    path: 'tree',
+    strategy: 'copy:bucket',
+    destinationPath: 'tree',
+  })
+  expect(accepted.headers.get('location')).toContain('/storage-downloads/up/')
+  const up = await ended('up')
+  const bytes = 1 + 70_000 + large.length + 1
+  expect(up).toMatchObject({
+    status: 'completed',
+    sizeBytes: bytes,
+    transferredBytes: bytes,
+    skippedEntries: 2,
+  })
+  expect(up.live).toBeUndefined()
+  plant(join(root, 'b', 'back'), { 'deep/other': 'stays' })
+  expect(await copied('bucket', 'tree', 'b', { destinationPath: 'back' })).toMatchObject({
+    status: 'completed',
+  })
+  const { 'deep/other': other, ...got } = treeOf(join(root, 'b', 'back'))
+  expect(other).toBeDefined()
+  expect(got).toEqual(want)
+  expect(leftovers(join(root, 'b'))).toEqual([])
+  const events = (await service.get('/storage-downloads/up/events/')).items.map(
+    ({ eventType }: { eventType: string }) => eventType,
+  )
+  expect(events).toEqual(['storage.download.started', 'storage.download.completed'])
+  expect((await service.get('/storages/a/downloads/')).map(({ id }: { id: string }) => id)).toContain('up')
+  expect((await service.call('GET', '/storage-downloads/up/content/')).status).toBe(409)
+}, 120_000)
+
+test('a copy between folders keeps times, modes and the links that lead to its own entries', async () => {
+  const folder = join(root, 'a', 'kept')
+  plant(folder, { 'bin/run': 'run', 'deep/er/data': 'data' })
+  mkdirSync(join(root, 'b', 'kept-there', 'deep'), { recursive: true })
+  chmodSync(join(root, 'b', 'kept-there', 'deep'), 0o711)
+  symlinkSync('../deep/er/data', join(folder, 'bin', 'inner'))
+  symlinkSync('deep/er', join(folder, 'folder'))
+  symlinkSync('nowhere', join(folder, 'dangling'))
+  for (const outer of ['/etc/passwd', '../outside', 'deep/../../outside', 'folder/../../../outside'])
+    symlinkSync(outer, join(folder, `outer-${outer.length}`))
+  chmodSync(join(folder, 'bin', 'run'), 0o4750)
+  const time = new Date('2019-05-06T07:08:09.500Z')
+  for (const path of ['bin/run', 'deep/er/data', 'deep/er', 'bin']) utimesSync(join(folder, path), time, time)
+  lutimesSync(join(folder, 'bin', 'inner'), time, time)
+  chmodSync(join(folder, 'bin'), 0o550)
+  const end = await copied('a', 'kept', 'b', { destinationPath: 'kept-there' })
+  expect(end).toMatchObject({ status: 'completed', skippedEntries: 4 })
+  const there = join(root, 'b', 'kept-there')
+  const factsOf = (path: string) => {
+    const { mode, mtimeMs } = lstatSync(join(there, path))
+    return [mode & 0o7777, Math.floor(mtimeMs)]
+  }
+  expect(factsOf('bin/run')).toEqual([0o750, time.getTime()])
+  expect(factsOf('bin')).toEqual([0o550, time.getTime()])
+  expect(factsOf('deep/er')).toEqual([0o755, time.getTime()])
+  // A directory that was there stays as it is.
+  expect(factsOf('deep')[0]).toBe(0o711)
+  expect(factsOf('bin/inner')[1]).toBe(time.getTime())
+  expect(['bin/inner', 'folder', 'dangling'].map((path) => readlinkSync(join(there, path)))).toEqual([
+    '../deep/er/data',
+    'deep/er',
+    'nowhere',
+  ])
+  expect(readdirSync(there).toSorted()).toEqual(['bin', 'dangling', 'deep', 'folder'])
+})
+
+test('names of bytes that are no text, of quotes and of newlines arrive as they are', async () => {
+  const folder = join(root, 'a', 'hostile')
+  mkdirSync(folder)
+  for (const name of [
+    Buffer.from([0x66, 0xff, 0xfe]),
+    Buffer.from('a\nb'),
+    Buffer.from('q\'"$(x)'),
+    Buffer.from('-rf'),
+    Buffer.from('n'.repeat(255)),
+  ])
+    writeFileSync(Buffer.concat([Buffer.from(`${folder}/`), name]), name)
+  expect(await copied('a', 'hostile', 'b')).toMatchObject({ status: 'completed' })
+  expect(treeOf(join(root, 'b', 'hostile'))).toEqual(treeOf(folder))
+  const refused = await copied('a', 'hostile', 'bucket')
+  expect(refused).toMatchObject({ status: 'failed', error: expect.stringContaining('UTF-8') })
+})
+
+test('within one bucket the store copies, and no byte goes through the service', async () => {
+  plant(join(root, 'a', 'within'), { one: randomBytes(3_000_000), 'deep/two': 'two' })
+  expect(await copied('a', 'within', 'bucket')).toMatchObject({ status: 'completed', verification: 'sha256' })
+  const end = await copied('bucket', 'within', 'bucket', { destinationPath: 'again' })
+  expect(end).toMatchObject({
+    status: 'completed',
+    verification: 'store',
+    sentBytes: 0,
+    transferredBytes: 3_000_003,
+  })
+  expect(treeOf(join(bucket, 'in', 'again'))).toEqual(treeOf(join(root, 'a', 'within')))
+  expect(await copied('bucket', 'within', 'bucket', { destinationPath: 'again' })).toMatchObject({
+    ...{ status: 'failed', error: expect.stringContaining('again/') },
+  })
+})
+
+describe('where the destination has the name', () => {
+  test('a copy fails by name, leaves one with the same bytes, or replaces it, as it was asked to', async () => {
+    plant(join(root, 'a', 'c'), { same: 'same', other: 'new' })
+    plant(join(root, 'b', 'c'), { same: 'same', other: 'old' })
+    const failed = await copied('a', 'c/same', 'b')
+    expect(failed).toMatchObject({ status: 'failed', error: expect.stringContaining('"c/same"') })
+    expect(await copied('a', 'c/same', 'b', { onConflict: 'skip-equal' })).toMatchObject({
+      status: 'completed',
+    })
+    expect(await copied('a', 'c', 'b', { onConflict: 'skip-equal' })).toMatchObject({
+      status: 'failed',
+      error: expect.stringContaining('"c/other"'),
+    })
+    expect(treeOf(join(root, 'b', 'c'))['other']).not.toEqual(treeOf(join(root, 'a', 'c'))['other'])
+    expect(await copied('a', 'c', 'b', { onConflict: 'overwrite' })).toMatchObject({ status: 'completed' })
+    expect(treeOf(join(root, 'b', 'c'))).toEqual(treeOf(join(root, 'a', 'c')))
+    expect(leftovers(join(root, 'b'))).toEqual([])
+  }, 60_000)
+
+  test('a failed copy is retried when the conflict is gone', async () => {
+    plant(join(root, 'a', 'r'), { x: '1', y: '2' })
+    plant(join(root, 'b', 'r'), { y: 'in the way' })
+    const failed = await copied('a', 'r', 'b', { id: 'again' })
+    expect(failed.status).toBe('failed')
+    rmSync(join(root, 'b', 'r', 'y'))
+    expect((await service.call('POST', '/storage-downloads/again/retry/')).status).toBe(202)
+    expect(await ended('again')).toMatchObject({ status: 'completed' })
+    expect(treeOf(join(root, 'b', 'r'))).toEqual(treeOf(join(root, 'a', 'r')))
+    const late = await service.call('POST', '/storage-downloads/again/retry/')
+    expect([late.status, late.body.state]).toEqual([409, 'completed'])
+    expect((await service.call('POST', '/storage-downloads/again/cancel/')).status).toBe(409)
+  }, 60_000)
+})
+
+test('of two copies to one place, one writes it', async () => {
+  writeFileSync(join(root, 'a', 'race'), randomBytes(3_000_000))
+  const ends = await Promise.all([copied('a', 'race', 'b'), copied('a', 'race', 'b')])
+  expect(ends.map(({ status }) => status).toSorted()).toEqual(['completed', 'failed'])
+  expect(leftovers(join(root, 'b'))).toEqual([])
+})
+
+test('a file that is written to while it is sent fails by name, and nothing of it is at the destination', async () => {
+  const file = join(root, 'a', 'growing')
+  writeFileSync(file, randomBytes(400_000))
+  const writing = setInterval(() => appendFileSync(file, 'more'), 50)
+  try {
+    const end = await copied('a', 'growing', 'b', { bytesPerSecond: 300_000 })
+    expect(end).toMatchObject({ status: 'failed', error: expect.stringContaining('"growing"') })
+  } finally {
+    clearInterval(writing)
+  }
+  expect(existsSync(join(root, 'b', 'growing'))).toBe(false)
+  expect(leftovers(join(root, 'b'))).toEqual([])
+}, 60_000)
+
+test.each(['b', 'bucket'])(
+  'a cancel leaves no temporary file at %s, and the record says how far it was',
+  async (to) => {
+    writeFileSync(join(root, 'a', `slow-${to}`), randomBytes(12_000_000))
+    const id = `cancelled-${to}`
+    expect((await copy('a', `slow-${to}`, to, { id, bytesPerSecond: 1_000_000 })).status).toBe(202)
+    const open = await until('some bytes', 60, async () => {
+      const found = await service.get(`/storage-downloads/${id}/`)
+      return found.live?.bytes > 0 ? found : undefined
+    })
+    expect(open).toMatchObject({
+      status: 'streaming',
+      live: { phase: 'sending', totalEntries: 1, totalBytes: 12_000_000 },
+    })
+    const blocked = await service.call('DELETE', '/environments/lab/')
+    expect([blocked.status, blocked.text]).toEqual([
+      expect.any(Number),
+      expect.stringContaining('storage download'),
+    ])
+    expect((await service.call('POST', `/storage-downloads/${id}/cancel/`)).status).toBe(202)
+    expect(await ended(id)).toMatchObject({ status: 'cancelled' })
+    expect(existsSync(join(root, 'b', `slow-${to}`))).toBe(false)
+    expect(leftovers(join(root, 'b'))).toEqual([])
+    expect(
+      (readdirSync(bucket, { recursive: true }) as string[]).filter((path) => path.includes('slow-')),
+    ).toEqual([])
+    expect((await service.call('POST', `/storage-downloads/${id}/cancel/`)).status).toBe(202)
+  },
+  90_000,
+)
+
+describe('is refused', () => {
+  beforeAll(() => {
+    plant(join(root, 'a', 'dir'), { f: 'f', 'inner/g': 'g' })
+    symlinkSync('dir', join(root, 'a', 'way'))
+  })
+  test.each([
+    ['a copy of a file onto itself', 'a', 'dir/f', 'a', {}, 'destinationPath'],
+    [
+      'a copy of a directory into itself',
+      'a',
+      'dir',
+      'a',
+      { destinationPath: 'dir/inner/again' },
+      'destinationPath',
+    ],
+    [
+      'the same through another storage',
+      'a',
+      'dir',
+      'all',
+      { destinationPath: 'a/dir/deeper' },
+      'destinationPath',
+    ],
+    ['an unknown destination', 'a', 'dir', 'nothing', {}, 'destinationStorageId'],
+    ['a read-only destination', 'a', 'dir', 'fixed', {}, 'destinationStorageId'],
+    ['a missing source', 'a', 'nothing', 'b', {}, 'path'],
+    ['a path upwards', 'a', '../b', 'b', {}, 'path'],
+    ['a destination upwards', 'a', 'dir', 'b', { destinationPath: '../a/x' }, 'destinationPath'],
+    ['a link', 'a', 'way', 'b', {}, 'path'],
+    ['a path through a link', 'a', 'way/f', 'b', {}, 'path'],
+    ['a rule that is none', 'a', 'dir', 'b', { onConflict: 'maybe' }, 'onConflict'],
+    ['a rate of nothing', 'a', 'dir', 'b', { bytesPerSecond: 0 }, 'bytesPerSecond'],
+  ])('%s', async (_what, from, path, to, more, field) => {
+    const answer = await copy(from, path, to, more)
+    expect([answer.status, answer.body.details?.[0]?.path]).toEqual([422, field])
+  })
+
+  test('an unknown storage, a path that is not given, an id that is taken', async () => {
+    expect((await copy('nothing', 'x', 'b')).status).toBe(404)
+    expect((await service.call('POST', '/storages/a/copies/', { destinationStorageId: 'b' })).status).toBe(
+      422,
+    )
+    await copied('a', 'dir/f', 'b', { id: 'taken', onConflict: 'overwrite' })
+    expect((await copy('a', 'dir/f', 'b', { id: 'taken' })).body.details[0].path).toBe('id')
+  })
+})

@@ -1,0 +1,81 @@
+import { createHash } from 'node:crypto'
+import {
+  lstatSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  realpathSync,
+  writeFileSync,
+} from 'node:fs'
+import { dirname, join } from 'node:path'
+import type { S3Site } from '../../sites/s3.ts'
+import { runFolder } from '../support/run-folder.ts'
+
+/** Storages for the tests of jobs: folders of this machine, and buckets. */
+
+export const sha256 = (bytes: Buffer | string): string => createHash('sha256').update(bytes).digest('hex')
+
+export const storageRoot = (): string => realpathSync(mkdtempSync(join(runFolder(), 'storages-')))
+
+/** Writes the files of a tree, with all folders. */
+export const plant = (folder: string, files: Readonly<Record<string, Buffer | string>>): void => {
+  for (const [path, content] of Object.entries(files)) {
+    mkdirSync(dirname(join(folder, path)), { recursive: true })
+    writeFileSync(join(folder, path), content)
+  }
+}
+
+/** The digest of each file below a folder, by its path in latin1; directories end in `/`. */
+export const treeOf = (folder: string): Record<string, string> =>
+  Object.fromEntries(
+    (readdirSync(Buffer.from(folder, 'latin1'), { encoding: 'latin1' }) as string[])
+      .toSorted()
+      .flatMap((name) => {
+        const path = Buffer.from(`${folder}/${name}`, 'latin1')
+        const stats = lstatSync(path)
+        if (stats.isDirectory())
+          return [
+            [`${name}/`, 'directory'],
+            ...Object.entries(treeOf(`${folder}/${name}`)).map(([below, digest]) => [
+              `${name}/${below}`,
+              digest,
+            ]),
+          ]
+        return [[name, stats.isFile() ? sha256(readFileSync(path)) : 'special']]
+      }),
+  )
+
+export const localStorage = (id: string, endpoint: string, more: object = {}) => ({
+  ...{ id, name: id, type: 'local', endpoint, configuration: { browseRoots: [{ path: '/' }] } },
+  ...more,
+})
+
+/** `/srv` of the host that the connection of the same id leads to. */
+export const loginStorage = (id: string) => ({
+  ...{ id, name: id, type: 'ssh-filesystem', endpoint: '/srv' },
+  configuration: { connectionId: id, browseRoots: [{ path: '/' }] },
+})
+
+export const bucketStorage = (
+  id: string,
+  site: Pick<S3Site, 'endpoint'>,
+  endpoint: string,
+  credentialReference: string,
+) => ({
+  ...{ id, name: id, type: 's3', endpoint, credentialReference },
+  configuration: {
+    endpointUrl: site.endpoint,
+    region: 'us-east-1',
+    pathStyle: true,
+    signed: true,
+    browseRoots: [{ path: '/' }],
+  },
+})
+
+export const environmentOf = (id: string, storages: object[], more: object = {}) => ({
+  environment: { id, name: id },
+  version: { id: `${id}-v1`, version: 1, status: 'published' },
+  storages,
+  ...more,
+})

@@ -1,0 +1,73 @@
+import type { CloudMachine } from '../../sites/cloud-world.ts'
+import type { CloudSite } from '../../sites/cloud.ts'
+import { beforeNextLook } from './pace.ts'
+import { makeVaultKeyFile } from './reach.ts'
+import type { TestService } from './service.ts'
+
+/** What a service needs to make machines at a site on this machine. */
+export const cloudEnvironment = (vaultKeyFile = makeVaultKeyFile()): Record<string, string> => ({
+  SERVICE_ALLOW_LOOPBACK_CONNECTIONS: 'true',
+  SERVICE_VAULT_KEY_FILE: vaultKeyFile,
+  SERVICE_CLOUD_SSH_SOURCE_RANGES: '192.0.2.0/24',
+})
+
+/** Machines of a target with this are ready without the playbook that each machine gets otherwise. */
+export const withoutPlaybooks = {
+  machineConfigurations: [
+    { configurationVersionId: 'akoflow-scientific-worker-v7', executionOrder: 0, enabled: false },
+  ],
+}
+
+/** How a site is reached as one of its providers. */
+const accountOf = (site: CloudSite, provider: 'aws' | 'gcp') =>
+  provider === 'aws'
+    ? { credential: site.accessKey, endpoint: site.endpoint, region: site.region }
+    : site.google
+
+/** An environment `clouds` with a runtime `cloud` and a connection to a provider of the site. */
+export const openClouds = async (
+  service: TestService,
+  site: CloudSite,
+  provider: 'aws' | 'gcp' = 'aws',
+): Promise<void> => {
+  const { credential, endpoint, region } = accountOf(site, provider)
+  const { credentialRef } = await service.post('/cloud-credentials/', { id: 'site', provider, credential })
+  await service.post('/environments/', {
+    environment: { id: 'clouds', name: 'clouds' },
+    version: { id: 'clouds-v1', version: 1, status: 'published' },
+    runtimes: [{ id: 'clouds-r', name: 'r', driver: 'cloud', mode: 'execution' }],
+    connections: [
+      {
+        ...{ id: 'account', name: 'account', type: 'cloud', endpoint, credentialRef },
+        configuration: { provider, region },
+      },
+    ],
+  })
+}
+
+/** The site's machine of an instance. */
+export const machineOfInstance = async (
+  service: TestService,
+  site: CloudSite,
+  instanceId: string,
+): Promise<CloudMachine> =>
+  site.machines.get((await service.get(`/cloud-instances/${instanceId}/`)).providerId)!
+
+/** Requests about instances, and waits for their operations. */
+export const cloudCalls = (service: TestService) => {
+  const over = async (id: string): Promise<any> => {
+    for (const began = performance.now(); ;) {
+      const { body } = await service.call('GET', `/cloud-operations/${id}/`)
+      if (!['queued', 'running'].includes(body.status)) return body
+      await beforeNextLook(began)
+    }
+  }
+  return {
+    over,
+    provision: (body: object) => service.call('POST', '/environments/clouds/cloud-instances/', body),
+    act: (id: string, action: string) => service.call('POST', `/cloud-instances/${id}/${action}/`),
+    instance: async (id: string): Promise<any> => (await service.call('GET', `/cloud-instances/${id}/`)).body,
+    events: async (id: string): Promise<any[]> =>
+      (await service.call('GET', `/cloud-operations/${id}/events/`)).body,
+  }
+}

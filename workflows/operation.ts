@@ -1,0 +1,135 @@
+import {
+  ActivityFailure,
+  CancellationScope,
+  defineQuery,
+  isCancellation,
+  proxyActivities,
+  setCurrentDetails,
+  setHandler,
+} from '@temporalio/workflow'
+import type { OperationActivities } from '../activities/operation.ts'
+import { sentence, type Headline } from '../src/page-details.ts'
+import { endAsRecord, outOfReach, type Cancel, type End } from './ends.ts'
+
+/** The live state of an open operation; its status route serves it as `live`. */
+export const liveQuery = defineQuery<Record<string, unknown>>('live')
+
+/** An operation under way. */
+export interface Operating {
+  headline: Headline | undefined
+  /** Failure type of a failed operation's workflow: `SessionFailed`. */
+  failure: string
+  /** Applies Temporal's cancel to the record. True: the work has to stop. */
+  cancel: () => Promise<boolean>
+}
+
+const show = (headline: Headline | undefined, { status, reason }: End): void => {
+  if (status !== undefined)
+    setCurrentDetails(sentence(headline, reason === undefined ? status : `${status}: ${reason}`))
+}
+
+/**
+ * Runs the work of one operation out of reach of Temporal's cancel, which becomes the record's and
+ * then stops the work; the workflow ends as the record that `work` returns.
+ */
+export const operate = (
+  { headline, failure, cancel }: Operating,
+  work: () => Promise<End>,
+): Promise<void> => {
+  let stopped = false
+  let stop: () => void = () => undefined
+  return outOfReach(
+    async (asked: Cancel) => {
+      // Created here, as a child of the scope that Temporal's cancel does not reach.
+      const scope = new CancellationScope()
+      stop = () => {
+        scope.cancel()
+      }
+      let end: End
+      try {
+        end = await scope.run(work)
+      } catch (error) {
+        if (!stopped || !isCancellation(error)) throw error
+        end = { status: 'cancelled' }
+      }
+      show(headline, end)
+      await endAsRecord(asked, failure, end)
+    },
+    async () => {
+      if (!(await cancel())) return
+      stopped = true
+      stop()
+    },
+  )
+}
+
+const record = (summary: string) =>
+  proxyActivities<OperationActivities>({
+    summary,
+    startToCloseTimeout: '1 minute',
+    retry: { initialInterval: '200 milliseconds', backoffCoefficient: 2, maximumInterval: '10 seconds' },
+  })
+
+/** The work of a kind's workflow. */
+export interface Work<Live extends Record<string, unknown>> {
+  /** The kind's name. */
+  kind: string
+  id: string
+  generation: number
+  headline: Headline | undefined
+  failure: string
+  /** Changed in place by the steps. */
+  live: Live
+  /**
+   * The steps in order, as idempotent activities. An activity that fails permanently fails the
+   * operation with its message.
+   */
+  steps: (report: (text: string) => void) => Promise<void>
+  /** Undoes what unfinished steps left; also after a cancel, and never cancelled itself. */
+  leave?: () => Promise<unknown>
+}
+
+const causeOf = (error: ActivityFailure): string => error.cause?.message ?? error.message
+
+/**
+ * How the steps ended; an end that is neither their failure nor a cancel is a fault of the
+ * workflow.
+ */
+const stepsEnd = async <Live extends Record<string, unknown>>({
+  steps,
+  headline,
+}: Work<Live>): Promise<End & { status: 'completed' | 'failed' | 'cancelled' }> => {
+  try {
+    await steps((text) => setCurrentDetails(sentence(headline, text)))
+    return { status: 'completed' }
+  } catch (error) {
+    // An activity whose worker has died before the cancel ends by its timeout.
+    if (isCancellation(error) || CancellationScope.current().consideredCancelled)
+      return { status: 'cancelled' }
+    if (error instanceof ActivityFailure) return { status: 'failed', reason: causeOf(error) }
+    throw error
+  }
+}
+
+/**
+ * One operation from its begin to its end: it opens the record, runs the steps, undoes what they
+ * left, and records the end.
+ */
+export const durably = <Live extends Record<string, unknown>>(work: Work<Live>): Promise<void> => {
+  const { kind, id, generation, headline, failure, live } = work
+  setHandler(liveQuery, () => live)
+  const noun = kind.replaceAll('-', ' ')
+  const cancel = (): Promise<boolean> =>
+    record(`make the cancel the ${noun}'s`).cancelOperation(kind, id, generation)
+  return operate({ headline, failure, cancel }, async () => {
+    const begun = await CancellationScope.nonCancellable(() =>
+      record(`begin the ${noun}, once`).beginOperation(kind, id, generation),
+    )
+    if (begun.over) return begun.end
+    const end = await stepsEnd(work)
+    return CancellationScope.nonCancellable(async () => {
+      if (end.status !== 'completed') await work.leave?.()
+      return record(`end the ${noun}`).finishOperation(kind, id, generation, end)
+    })
+  })
+}
