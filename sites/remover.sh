@@ -1,8 +1,8 @@
 # remover.sh FOLDER [with-processes [SPAWNER]]
 #
 # Waits for the end of a folder's owner, then removes the folder with all mounts below it. A line on
-# standard input means that the owner leaves in order. The end of the input without a line means
-# that the owner was killed.
+# standard input means that the owner leaves in order; the line `clear` also ends the processes that
+# are left. The end of the input without a line means that the owner was killed.
 trap '' TERM INT HUP
 folder=$1 processes=${2:-} spawner=${3:-}
 read -r line
@@ -21,7 +21,7 @@ unmount() {
   done </proc/mounts | tac | while read -r place; do umount -l -- "$place" 2>/dev/null; done
 }
 
-if [ "$processes" = with-processes ] && [ -z "$line" ]; then
+if [ "$processes" = with-processes ] && { [ -z "$line" ] || [ "$line" = clear ]; }; then
   # These processes would start others, so they end first.
   if [ -n "$spawner" ]; then
     for each in $(grep -lsF -- "$folder" /proc/[0-9]*/environ); do
@@ -30,7 +30,7 @@ if [ "$processes" = with-processes ] && [ -z "$line" ]; then
   fi
   # Removers and leashes in the folder end with the same owner: they have ten seconds to remove
   # their own parts.
-  sleep 10
+  [ "$line" = clear ] || sleep 10
   # A process may start another one between the search and its end.
   for _ in 1 2 3 4 5; do
     # Numbers without spaces, one word each.

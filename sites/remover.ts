@@ -5,8 +5,8 @@ const script = readFileSync(new URL('./remover.sh', import.meta.url), 'utf8')
 
 export interface RemoverOptions {
   /**
-   * After the owner was killed, ends the remaining processes ten seconds later: those that name the
-   * folder in their arguments or their environment, or work below it.
+   * `clear()` ends the remaining processes: those that name the folder in their arguments or their
+   * environment, or work below it. After the owner was killed they end ten seconds later.
    */
   processes?: boolean
   /**
@@ -18,13 +18,14 @@ export interface RemoverOptions {
 
 /**
  * Removes a folder, and all mounts below it, when `leave()` is called or when this process ends, in
- * any way: a shell that outlives the process removes it. `leave()` resolves when the folder is
- * gone; it may be called again.
+ * any way: a shell that outlives the process removes it. `clear()` does the same as `leave()`, and
+ * ends the remaining processes of `processes` first. Both resolve when the folder is gone; they may
+ * be called again.
  */
 export const removeAtEnd = (
   folder: string,
   { processes = false, spawner = '' }: RemoverOptions = {},
-): { leave(): Promise<void> } => {
+): { leave(): Promise<void>; clear(): Promise<void> } => {
   const remover = spawn(
     '/bin/sh',
     ['-c', script, 'orrery-remover', folder, ...(processes ? ['with-processes', spawner] : [])],
@@ -39,10 +40,9 @@ export const removeAtEnd = (
   )
   const ended = new Promise<void>((resolve) => remover.once('exit', () => resolve()))
   remover.stdin.on('error', () => undefined)
-  return {
-    leave: async () => {
-      if (!remover.stdin.writableEnded) remover.stdin.end('leave\n')
-      await ended
-    },
+  const tell = async (line: 'leave' | 'clear'): Promise<void> => {
+    if (!remover.stdin.writableEnded) remover.stdin.end(`${line}\n`)
+    await ended
   }
+  return { leave: () => tell('leave'), clear: () => tell('clear') }
 }

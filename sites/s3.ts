@@ -38,7 +38,7 @@ export interface S3Site extends AsyncDisposable {
  * The program `versitygw`, built from its Go module into the cache where it is missing: 40 s on two
  * idle cores.
  */
-const gatewayProgram = (): Promise<string> => {
+export const gatewayProgram = (): Promise<string> => {
   const { cacheDir, childEnvironment: environment } = configFromEnvironment()
   const target = join(cacheDir, 'versitygw', version, 'versitygw')
   const say = (words: string): void => void process.stderr.write(`${words}\n`)

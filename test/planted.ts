@@ -54,7 +54,16 @@ const write = (name: string, text: string): string => {
   return `test/planted/${name}.test.ts`
 }
 
-/** Runs the tests as a user does. */
+/** A file that fails in its first round, or in its first rounds, and passes then. */
+const failsFirst = (name: string, rounds: number): string =>
+  `import { appendFileSync, readFileSync } from 'node:fs'
+   test('passes later', () => {
+     const file = process.env.ORRERY_TEST_SHARED + '/${name}'
+     appendFileSync(file, '.')
+     expect(readFileSync(file, 'utf8').length).toBeGreaterThan(${rounds})
+   })`
+
+/** Runs the tests as a user does, without servers. */
 const run = (
   args: readonly string[],
   environment: Record<string, string> = {},
@@ -66,9 +75,8 @@ const run = (
     {
       cwd: checkout,
       encoding: 'utf8',
-      env: { ...process.env, CI: 'true', ...environment },
-      // The first run on an empty machine builds Temporal's server.
-      timeout: 1_800_000,
+      env: { ...process.env, CI: 'true', ORRERY_TEST_SERVERS: 'none', ...environment },
+      timeout: 600_000,
     },
   )
   let verdict: Verdict | undefined
@@ -96,7 +104,7 @@ try {
   expectRun('a file that passes gives 0', passed.code === 0 && passed.verdict?.passed === 1, passed)
 
   const files = Object.entries(planted).map(([name, text]) => write(name, text))
-  const failed = run(files)
+  const failed = run([...files, '--retries', '0'])
   expectRun('planted files give 1', failed.code === 1, failed)
   for (const file of files)
     expectRun(
@@ -105,18 +113,60 @@ try {
       failed,
     )
 
-  const alone = run([write('exits', planted['exits-with-0'])])
+  const alone = run([write('exits', planted['exits-with-0']), '--retries', '0'])
   expectRun('process.exit(0) in the only file gives 1', alone.code === 1, alone)
-  const endless = run([write('endless', `test('computes', () => { for (;;); })`), '--minutes', '0.1'])
+  const endless = run([
+    write('endless', `test('computes', () => { for (;;); })`),
+    '--minutes',
+    '0.1',
+    '--retries',
+    '0',
+  ])
   expectRun(
     'a file that never ends gives 1',
-    endless.code === 1 && endless.output.includes('did not end within'),
+    endless.code === 1 && endless.output.includes('did not end within its time'),
     endless,
   )
-  const late = run([write('late', planted['rejected-after-last-test'])])
+  const late = run([write('late', planted['rejected-after-last-test']), '--retries', '0'])
   expectRun('a rejection after the last test gives 1', late.code === 1, late)
-  const setUp = run([green], { SERVICE_CACHE_DIR: '/dev/null/none' })
+  const setUp = run([green, '--retries', '0'], { ORRERY_TEST_SERVERS: 'fail' })
   expectRun('an error in the global set-up gives 1', setUp.code === 1, setUp)
+
+  const unsteady = run([write('unsteady', failsFirst('unsteady', 1)), green])
+  expectRun(
+    'a file that fails once and passes alone gives 0, and is listed',
+    unsteady.code === 0 &&
+      unsteady.verdict?.passed === 2 &&
+      unsteady.verdict.unsteady[0]?.file === 'test/planted/unsteady.test.ts' &&
+      unsteady.output.includes('Unsteady'),
+    unsteady,
+  )
+  const thrice = run([write('thrice', failsFirst('thrice', 3)), green])
+  expectRun(
+    'a file that fails three times gives 1',
+    thrice.code === 1 && thrice.verdict?.failed === 1 && thrice.verdict.passed === 1,
+    thrice,
+  )
+  const nine = run(Array.from({ length: 9 }, (_, i) => write(`ninth-${i}`, failsFirst(`ninth-${i}`, 1))))
+  expectRun('nine files that fail once give 1', nine.code === 1 && nine.verdict?.failed === 9, nine)
+  const died = run([
+    write(
+      'dies',
+      `import { existsSync, writeFileSync } from 'node:fs'
+       test('dies once', () => {
+         const file = process.env.ORRERY_TEST_SHARED + '/dies'
+         if (existsSync(file)) return
+         writeFileSync(file, '')
+         process.kill(process.pid, 'SIGKILL')
+       })`,
+    ),
+    green,
+  ])
+  expectRun(
+    'a file whose process died and that passes alone is listed',
+    died.code === 0 && died.verdict?.unsteady.length === 1,
+    died,
+  )
   const nowhere = run(['test/is-not-there'])
   expectRun(
     'a path that matches no file gives 2',

@@ -1,111 +1,66 @@
-import { spawn, type ChildProcess } from 'node:child_process'
-import { chmodSync, existsSync, globSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
+import { chmodSync, globSync, mkdtempSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join, relative } from 'node:path'
-import { setTimeout as sleep } from 'node:timers/promises'
-import { readArguments } from '../src/programs/arguments.ts'
-import { readEvents, type TestEvent } from './support/events.ts'
-import { judge, type JestReport, type Verdict } from './support/judge.ts'
 import { removeAtEnd } from '../sites/remover.ts'
 import { remedy } from '../sites/requirements.ts'
+import { ArgumentError, readArguments } from '../src/programs/arguments.ts'
+import { filesOfGroup, proofGroups } from './proof-groups.ts'
+import { judge, retriable, unbegun, type Round, type Verdict } from './support/judge.ts'
+import { preparePrograms } from './support/prepared-programs.ts'
+import { playRound } from './support/round.ts'
 
-// npm test [-- OPTIONS] [PATH…]: runs Jest and judges its report. No exit code of Jest counts: the
-// run succeeds only where the report is there, names every file that was found, and every test
-// passed.
+// npm test, npm run proof [-- OPTIONS] [PATH…]: runs Jest in rounds and judges the results. No exit
+// code of Jest counts. A file that failed runs again, alone, with nothing beside it.
 
 const checkout = join(import.meta.dirname, '..')
 
-const usage = `npm test -- [OPTIONS] [PATH…]
-Runs all tests, or those in files whose path contains a PATH.
-  -t, --testNamePattern WORDS  only tests whose name matches this regular expression
+const options = `  -t, --testNamePattern WORDS  only tests whose name matches this regular expression
       --workers N              files at once (default 3)
-      --minutes N              time that one file may take (default 40)
+      --minutes N              time that one file may take (default 10, of a proof 60)
+      --retries N              further rounds for files that failed (default 2 under CI=true, else 0)
+      --unsteady N             files that may need them (default 8)
       --report FILE            writes the verdict as JSON
       --verbose                lists each test
       --help | --version`
 
-const fail = (message: string): never => {
-  process.stderr.write(`${message}\n`)
-  process.exit(2)
-}
+const usage = `npm test -- [OPTIONS] [PATH…]
+Runs the tests of the gate, or those in files whose path contains a PATH.
+${options}
 
-/**
- * The test files that the paths name, all without paths. Ends the program where a path names none.
- */
-const select = (paths: readonly string[]): string[] => {
+npm run proof -- [OPTIONS] GROUP|PATH…
+Runs the proofs of a GROUP, or those in files whose path contains a PATH. Groups:
+  ${Object.keys(proofGroups).join(' ')}`
+
+const proofEnding = '.proof.test.ts'
+
+/** The test files that the words name; all of the gate without words. */
+const select = (words: readonly string[], wantsProofs: boolean): string[] => {
   const all = globSync('test/**/*.test.ts', { cwd: checkout }).toSorted()
+  const files = all.filter((file) => file.endsWith(proofEnding) === wantsProofs)
   // Files that are planted to fail run only where they are named.
-  if (paths.length === 0) return all.filter((file) => !file.startsWith('test/planted/'))
-  const found = paths.map((path) =>
-    all.filter((file) => file.includes(relative(checkout, join(checkout, path)))),
-  )
-  found.forEach((files, index) => {
-    if (files.length === 0) fail(`no test file matches ${paths[index]}: give a part of a path below test/`)
+  if (words.length === 0 && !wantsProofs) return files.filter((file) => !file.startsWith('test/planted/'))
+  if (words.length === 0) throw new ArgumentError('the name of a group is missing')
+  const found = words.map((word) => {
+    if (wantsProofs && word in proofGroups) return filesOfGroup(word, files)
+    const named = (file: string): boolean => file.includes(relative(checkout, join(checkout, word)))
+    const matching = files.filter(named)
+    if (matching.length === 0 && all.some(named))
+      throw new ArgumentError(
+        wantsProofs
+          ? `${word} is in the gate: npm test -- ${word}`
+          : `${word} is a proof: npm run proof -- ${word}`,
+      )
+    if (matching.length === 0)
+      throw new ArgumentError(`no test file matches ${word}: give a part of a path below test/`)
+    return matching
   })
   return [...new Set(found.flat())]
 }
 
-/** The file that has been running for longer than `ms`. */
-const overdue = (
-  events: readonly TestEvent[],
-  since: Map<string, number>,
-  ms: number,
-): string | undefined => {
-  for (const event of events) {
-    if (event.kind === 'began' && !since.has(event.file)) since.set(event.file, performance.now())
-    if (event.kind === 'ended') since.set(event.file, Infinity)
-  }
-  return [...since].find(([, began]) => performance.now() - began > ms)?.[0]
-}
-
-/** Ends Jest and its workers, which are in its process group. */
-const end = (jest: ChildProcess): void => {
-  try {
-    if (jest.pid !== undefined) process.kill(-jest.pid, 'SIGKILL')
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error
-  }
-}
-
-/**
- * How long Jest may take to end after its report is written: a server or timer of the set-up that
- * is left open keeps it alive.
- */
-const endsWithinMs = 60_000
-
-/** Waits for Jest's end. @returns what was wrong with it, if anything */
-const watch = async (
-  jest: ChildProcess,
-  files: { events: string; report: string },
-  minutes: number,
-): Promise<string[]> => {
-  const ended = new Promise<true>((resolve) => jest.once('exit', () => resolve(true)))
-  const since = new Map<string, number>()
-  let reportedAt: number | undefined
-  while (!(await Promise.race([ended, sleep(1_000, false)]))) {
-    const late = overdue(readEvents(files.events), since, minutes * 60_000)
-    if (late !== undefined) {
-      end(jest)
-      return [`${relative(checkout, late)} did not end within ${minutes} minutes`]
-    }
-    if (existsSync(files.report)) reportedAt ??= performance.now()
-    if (reportedAt !== undefined && performance.now() - reportedAt > endsWithinMs) {
-      end(jest)
-      return [
-        `Jest did not end within ${endsWithinMs / 1_000} s after its report: the global set-up or ` +
-          'teardown leaves something open',
-      ]
-    }
-  }
-  return []
-}
-
-const readReport = (file: string): JestReport | undefined => {
-  try {
-    return JSON.parse(readFileSync(file, 'utf8')) as JestReport
-  } catch {
-    return undefined
-  }
+const numberOf = (name: string, text: string, least: number): number => {
+  const value = Number(text)
+  if (!(value >= least)) throw new ArgumentError(`--${name} takes a number from ${least} on, not ${text}`)
+  return value
 }
 
 const print = (verdict: Verdict): void => {
@@ -118,68 +73,100 @@ const print = (verdict: Verdict): void => {
         ...files.map((file) => `      ${file}`),
       )
   }
+  if (verdict.unsteady.length > 0) {
+    lines.push('', 'Unsteady (passed when run again, alone):')
+    for (const { file, tests, message, failures } of verdict.unsteady)
+      lines.push(
+        `  ${file}, failed ${failures} times${tests.map((test) => `\n    ${test}`).join('')}`,
+        ...message.split('\n').map((line) => `      ${line}`),
+      )
+  }
   if (verdict.problems.length > 0)
     lines.push('', 'Why this run failed:', ...verdict.problems.map((problem) => `  ${problem}`))
   lines.push('', `${verdict.passed} passed, ${verdict.failed} failed`)
   process.stdout.write(`${lines.join('\n')}\n`)
 }
 
-const { values, positionals } = readArguments(
+/** Plays the first round, and further ones for the files that failed. */
+const playAll = async (
+  files: readonly string[],
+  limits: { workers: number; retries: number; most: number },
+  play: (files: readonly string[], number: number, workers: number) => Promise<Round>,
+  signal: AbortSignal,
+): Promise<Round[]> => {
+  const rounds: Round[] = []
+  // A file that is overdue ends Jest; the files that were not begun go on without it.
+  for (let left = files; left.length > 0 && !signal.aborted;) {
+    const round = await play(left, rounds.length + 1, limits.workers)
+    rounds.push(round)
+    left = unbegun(round)
+  }
+  for (let tries = 0; tries < limits.retries && !signal.aborted; tries++) {
+    const again = retriable(rounds)
+    if (again.length === 0 || again.length > limits.most) break
+    process.stderr.write(`\nagain, alone: ${again.map((file) => relative(checkout, file)).join(', ')}\n`)
+    rounds.push(await play(again, rounds.length + 1, 1))
+  }
+  return rounds
+}
+
+const arguments_ = readArguments(
   {
     usage,
     options: {
+      proof: { type: 'boolean', default: false },
       testNamePattern: { type: 'string', short: 't' },
       workers: { type: 'string', default: '3' },
-      minutes: { type: 'string', default: '40' },
+      minutes: { type: 'string' },
+      retries: { type: 'string', default: process.env['CI'] === 'true' ? '2' : '0' },
+      unsteady: { type: 'string', default: '8' },
       report: { type: 'string' },
       verbose: { type: 'boolean', default: false },
     },
     positionals: [0, Infinity],
   },
-  (read) => read,
+  ({ values, positionals }) => ({
+    selected: select(positionals, values.proof),
+    workers: numberOf('workers', values.workers, 1),
+    minutes: numberOf('minutes', values.minutes ?? (values.proof ? '60' : '10'), 0),
+    retries: numberOf('retries', values.retries, 0),
+    most: numberOf('unsteady', values.unsteady, 0),
+    testNamePattern: values.testNamePattern,
+    report: values.report,
+    verbose: values.verbose,
+  }),
 )
-const selected = select(positionals)
 
 const root = mkdtempSync(join(tmpdir(), 'orrery-'))
-// PostgreSQL and tasks of other accounts work below it.
 chmodSync(root, 0o1777)
 const remover = removeAtEnd(root, { processes: true, spawner: 'jest-worker' })
-const files = { events: join(root, 'events.jsonl'), report: join(root, 'report.json') }
-const jest = spawn(
-  process.execPath,
-  [
-    '--experimental-vm-modules',
-    '--disable-warning=ExperimentalWarning',
-    join(checkout, 'node_modules/jest/bin/jest.js'),
-    '--json',
-    `--outputFile=${files.report}`,
-    `--maxWorkers=${values.workers}`,
-    ...(values.verbose ? ['--verbose'] : []),
-    ...(values.testNamePattern === undefined ? [] : [`--testNamePattern=${values.testNamePattern}`]),
-    '--runTestsByPath',
-    ...selected,
-  ],
-  {
-    cwd: checkout,
-    detached: true,
-    // Jest writes its report to its standard output as well.
-    stdio: ['ignore', 'ignore', 'inherit'],
-    env: { ...process.env, TMPDIR: root, ORRERY_TEST_ROOT: root, ORRERY_TEST_EVENTS: files.events },
-  },
-)
+const interrupted = new AbortController()
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const)
   process.on(signal, () => {
-    end(jest)
+    interrupted.abort()
   })
-const failures = await watch(jest, files, Number(values.minutes))
-const verdict = judge({
-  selected: selected.map((file) => join(checkout, file)),
-  report: readReport(files.report),
-  events: readEvents(files.events),
-  failures,
-  checkout,
-})
+
+const files = arguments_.selected.map((file) => join(checkout, file))
+const cannotStart = await preparePrograms()
+const rounds =
+  cannotStart === undefined
+    ? await playAll(
+        files,
+        arguments_,
+        (some, number, workers) =>
+          playRound(some, number, {
+            ...arguments_,
+            checkout,
+            root,
+            workers,
+            signal: interrupted.signal,
+          }),
+        interrupted.signal,
+      )
+    : [{ files: [], events: [], problem: cannotStart }]
+const verdict = judge({ selected: files, rounds, most: arguments_.most, checkout })
 print(verdict)
-if (values.report !== undefined) writeFileSync(values.report, `${JSON.stringify(verdict, undefined, 2)}\n`)
+if (arguments_.report !== undefined)
+  writeFileSync(arguments_.report, `${JSON.stringify(verdict, undefined, 2)}\n`)
 await remover.leave()
 process.exitCode = verdict.success ? 0 : 1

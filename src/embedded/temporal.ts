@@ -29,6 +29,8 @@ export interface TemporalOptions {
   codecEndpoint?: string | undefined
   /** Called when the server runs again after it ended by itself. */
   onRestart?: () => void
+  /** How long the server may take to serve after its start; a minute by default. */
+  readyWithinMs?: number
 }
 
 export interface EmbeddedTemporal {
@@ -43,7 +45,7 @@ export interface EmbeddedTemporal {
   kill(): void
 }
 
-const readyWithinMs = 60_000
+const defaultReadyWithinMs = 60_000
 
 export const temporalFiles = (dataDir: string) => ({
   folder: join(dataDir, 'temporal'),
@@ -104,6 +106,7 @@ const start = async (
   stopping: AbortSignal,
 ): Promise<Leashed> => {
   const files = temporalFiles(options.dataDir)
+  const { readyWithinMs = defaultReadyWithinMs } = options
   await endProcesses(() => processesGiven('temporal', files.data), 'SIGTERM', 5)
   rotate(files.log)
   const each = (flag: string, values: Readonly<Record<string, unknown>>): string[] =>

@@ -80,7 +80,7 @@ let build: Promise<Build> | undefined
  * checkout.
  */
 export const buildOfRun = (): Promise<Build> => {
-  const root = process.env['ORRERY_TEST_ROOT']
+  const root = process.env['ORRERY_TEST_SHARED']
   build ??= root === undefined ? Promise.resolve({ folder: checkout, environment: {} }) : makeBuild(root)
   return build
 }

@@ -49,6 +49,7 @@ const listen = (): void => {
  */
 export default class Environment extends TestEnvironment {
   readonly #file: string
+  #hasBegun = false
   /** Errors outside of the code that Jest awaits, by their promise. */
   readonly #unhandled = new Map<object, unknown>()
 
@@ -66,6 +67,11 @@ export default class Environment extends TestEnvironment {
   }
 
   handleTestEvent(event: Circus.Event): void {
+    // Not earlier: Jest replaces a large worker when the next file has just been given to it.
+    if (event.name === 'test_start' && !this.#hasBegun) {
+      this.#hasBegun = true
+      record({ kind: 'process', file: this.#file, pid: process.pid })
+    }
     // Jest assigns an error to the test that caused it, and loses it where that test is over.
     if (event.name === 'error') this.#unhandled.set(event.promise ?? {}, event.error)
     if (event.name === 'error_handled') this.#unhandled.delete(event.promise)

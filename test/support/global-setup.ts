@@ -5,7 +5,6 @@ import { openPostgres } from '../../src/embedded/postgres.ts'
 import { openTemporal } from '../../src/embedded/temporal.ts'
 import { openLog } from '../../src/observability/log.ts'
 import { runFolder } from './run-folder.ts'
-import { runnerProgram } from './runner-program.ts'
 
 /** The servers that the teardown ends; both files run in one process. */
 export const servers = new AsyncDisposableStack()
@@ -25,6 +24,9 @@ const makeTemplate = async (databaseUrl: string): Promise<void> => {
  * Every test file clones the template database and has a Temporal namespace of its own (30 ms).
  */
 export default async function setup(): Promise<void> {
+  // The files of planted.ts use no server.
+  if (process.env['ORRERY_TEST_SERVERS'] === 'none') return
+  if (process.env['ORRERY_TEST_SERVERS'] === 'fail') throw new Error('the set-up fails on demand')
   const { cacheDir, temporalBinary, childEnvironment } = configFromEnvironment()
   const log = openLog('warn')
   const settings = { synchronous_commit: 'off' }
@@ -33,8 +35,6 @@ export default async function setup(): Promise<void> {
   await makeTemplate(postgres.databaseUrl)
   process.env['ORRERY_TEST_DATABASE'] = postgres.databaseUrl
 
-  await runnerProgram()
-  let progressShownAt = 0
   const temporal = await openTemporal({
     dataDir: runFolder(),
     cacheDir,
@@ -42,11 +42,9 @@ export default async function setup(): Promise<void> {
     program: temporalBinary,
     environment: childEnvironment,
     log,
-    onProgress: (line) => {
-      if (Date.now() - progressShownAt < 15_000) return
-      progressShownAt = Date.now()
-      process.stderr.write(`${line}\n`)
-    },
+    // preparePrograms() has made the program.
+    onProgress: () => undefined,
+    readyWithinMs: 300_000,
   })
   servers.defer(() => temporal.kill())
   process.env['ORRERY_TEST_TEMPORAL'] = temporal.address

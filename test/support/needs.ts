@@ -1,5 +1,5 @@
 import * as jest from '@jest/globals'
-import { leftOutMark } from './events.ts'
+import { leftOutMark, record } from './events.ts'
 import { isMet, remedy, type Need } from '../../sites/requirements.ts'
 
 const nothing = (): void => undefined
@@ -26,6 +26,10 @@ const leavingOut = <T extends typeof jest.test | typeof jest.describe>(original:
   }) as unknown as T
 }
 
+/** Whether an error names one of these packages, and this machine lacks it. */
+export const isForLack = (error: unknown, ...packages: readonly Need[]): boolean =>
+  packages.some((need) => !isMet(need) && typeof error === 'string' && error.includes(need))
+
 type Api = Pick<typeof jest, 'test' | 'describe' | 'beforeAll' | 'afterAll' | 'beforeEach' | 'afterEach'>
 
 /**
@@ -38,7 +42,10 @@ type Api = Pick<typeof jest, 'test' | 'describe' | 'beforeAll' | 'afterAll' | 'b
 export const needs = (...all: readonly Need[]): Api => {
   const missing = all.find((need) => !isMet(need))
   if (missing === undefined) return jest
-  if (process.env['CI'] === 'true') throw new Error(`these tests need ${missing}: ${remedy(missing)}`)
+  if (process.env['CI'] === 'true') {
+    record({ kind: 'missing-need', file: jest.expect.getState().testPath ?? 'no test file', need: missing })
+    throw new Error(`these tests need ${missing}: ${remedy(missing)}`)
+  }
   return {
     test: leavingOut(jest.test, missing),
     describe: leavingOut(jest.describe, missing),

@@ -5,3 +5,6 @@ import { tmpdir } from 'node:os'
  * process that names it.
  */
 export const runFolder = (): string => process.env['ORRERY_TEST_ROOT'] ?? tmpdir()
+
+/** The folder of what all rounds of a run use: bundles of workflows, built programs. */
+export const sharedFolder = (): string => process.env['ORRERY_TEST_SHARED'] ?? runFolder()

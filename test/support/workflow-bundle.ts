@@ -2,7 +2,7 @@ import { existsSync, renameSync, writeFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
 import { bundleWorkflowCode, DefaultLogger } from '@temporalio/worker'
 import { failureConverterPath } from '../../src/vault/data-converter.ts'
-import { runFolder } from './run-folder.ts'
+import { sharedFolder } from './run-folder.ts'
 
 /**
  * The service's workflows (or those of a file of the tests) in one file, as `npm run build` makes
@@ -12,7 +12,7 @@ import { runFolder } from './run-folder.ts'
 export const workflowBundle = async (
   workflowsPath = new URL('../../workflows/index.ts', import.meta.url).pathname,
 ): Promise<{ codePath: string }> => {
-  const codePath = join(runFolder(), `workflow-bundle-${basename(workflowsPath, '.ts')}.js`)
+  const codePath = join(sharedFolder(), `workflow-bundle-${basename(workflowsPath, '.ts')}.js`)
   if (!existsSync(codePath)) {
     const { code } = await bundleWorkflowCode({
       workflowsPath,

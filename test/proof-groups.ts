@@ -1,0 +1,217 @@
+/** A group of proofs: tests on real sites, of faults, of bounds and of figures. */
+export interface ProofGroup {
+  /** Files below `test/`, without their ending. */
+  files: readonly string[]
+  /** A change below one of these paths asks for the group. */
+  askedBy: readonly string[]
+}
+
+/** The groups of `npm run proof`. Each file `*.proof.test.ts` is in exactly one. */
+export const proofGroups: Readonly<Record<string, ProofGroup>> = {
+  kubernetes: {
+    files: [
+      'drivers/kubernetes',
+      'drivers/kubernetes-failures',
+      'drivers/kubernetes-courier',
+      'sites/kubernetes',
+      'shared/kind',
+      'execution-runs/reach-places',
+      'bench/kubernetes',
+    ],
+    askedBy: ['src/drivers/runtime/batch', 'src/drivers/runtime/kubernetes', 'src/clients/kubernetes'],
+  },
+  slurm: {
+    files: [
+      'drivers/slurm',
+      'drivers/slurm-failures',
+      'api/environment-connections-sites',
+      'execution-runs/reach',
+      'examples/sites',
+      'clients/rebinding',
+      'sites/slurm',
+      'sites/leash',
+    ],
+    askedBy: ['src/drivers/runtime/batch', 'src/drivers/runtime/slurm'],
+  },
+  containers: {
+    files: [
+      'drivers/container',
+      'drivers/container-failures',
+      'drivers/container-engines',
+      'drivers/container-ssh',
+      'api/container-engines',
+      'sites/docker',
+      'sites/site',
+    ],
+    askedBy: ['src/drivers/runtime/container'],
+  },
+  ssh: {
+    files: [
+      'drivers/ssh',
+      'drivers/ssh-failures',
+      'drivers/ssh-limits',
+      'drivers/local',
+      'drivers/serverless-failures',
+      'clients/ssh-failures',
+      'clients/ssh-relay',
+      'execution-runs/one-login',
+      'execution-runs/reach-failures',
+      'transfer/hosts',
+      'transfer/transfer',
+      'sites/ssh',
+      'workflows/environment-connection',
+    ],
+    askedBy: [
+      'src/clients/ssh',
+      'src/connections',
+      'src/drivers/runtime/local',
+      'src/drivers/runtime/remote',
+      'src/drivers/transfer',
+    ],
+  },
+  kills: {
+    files: [
+      'failures/rounds',
+      'failures/accepted',
+      'failures/frozen-worker',
+      'failures/given-up',
+      'failures/counted',
+      'failures/reach',
+      'failures/away',
+      'failures/full-disk',
+      'execution-runs/machine-failures',
+      'execution-runs/cancel',
+      'execution-runs/waiting',
+      'executor/book',
+      'operations/rounds',
+      'workflows/temporal-page',
+    ],
+    askedBy: ['src/executor', 'src/embedded', 'src/operations', 'workflows'],
+  },
+  programs: {
+    files: [
+      'programs/endings',
+      'programs/endings-real',
+      'programs/messages',
+      'programs/daemon',
+      'programs/temporal-page',
+      'examples/demo',
+      'examples/demo-cold',
+      'bench/command',
+      'sites/remover',
+      'drivers/driver-keeper',
+    ],
+    askedBy: ['bin', 'src/main.ts', 'src/embedded', 'src/programs'],
+  },
+  images: {
+    files: ['image/fleet', 'image/image'],
+    askedBy: ['Dockerfile', 'docker-compose.yml'],
+  },
+  fuzz: {
+    files: ['api/whole-fuzz', 'api/whole-schemathesis'],
+    askedBy: ['src/http', 'src/domains'],
+  },
+  bounds: {
+    files: [
+      'clients/http-streams',
+      'http/uploads',
+      'api/provenance',
+      'operations/slow-readers',
+      'failures/watchers',
+      'provenance/lineage',
+    ],
+    askedBy: ['src/http', 'src/clients'],
+  },
+  data: {
+    files: [
+      'shared/traces',
+      'shared/workflow-definitions',
+      'shared/workloads',
+      'shared/simgrid-traces',
+      'shared/simgrid-samples',
+      'simulator/simgrid',
+      'simulator/simgrid-workloads',
+      'examples/mosaic-montage',
+    ],
+    askedBy: ['src/simulator', 'src/schedulers'],
+  },
+  bench: {
+    files: ['bench/engine', 'bench/sites', 'bench/storage'],
+    askedBy: ['bench'],
+  },
+  storages: {
+    files: [
+      'drivers/storage/ceph',
+      'drivers/storage/gcs',
+      'drivers/storage/mount',
+      'drivers/storage/nfs',
+      'drivers/storage/pod',
+      'drivers/storage/sftp',
+      'drivers/storage/shell',
+      'drivers/storage/wrappers',
+      'storages/gcs',
+      'storages/indexes',
+      'storages/sites',
+      'storages/straight',
+      'storages/trouble',
+      'failures/storage-jobs',
+      'examples/storages',
+    ],
+    askedBy: ['src/domains/storages', 'src/drivers/storage', 'src/drivers/transfer'],
+  },
+  builds: {
+    files: [
+      'artifacts/builds',
+      'artifacts/definitions',
+      'artifacts/deliveries',
+      'artifacts/limits',
+      'artifacts/records',
+      'failures/builds',
+    ],
+    askedBy: ['src/domains/artifacts', 'src/drivers/build'],
+  },
+  cloud: {
+    files: [
+      'api/cloud-configurations',
+      'api/cloud-google',
+      'api/cloud-instances',
+      'api/cloud-trouble',
+      'drivers/ansible',
+      'execution-runs/cloud',
+      'failures/cloud-away',
+      'failures/cloud-clock',
+      'failures/cloud-runs',
+      'failures/clouds',
+      'failures/playbooks',
+    ],
+    askedBy: [
+      'src/domains/cloud',
+      'src/domains/machine-configurations',
+      'src/drivers/ansible',
+      'src/drivers/cloud',
+      'src/drivers/runtime/cloud',
+    ],
+  },
+  console: {
+    files: [
+      'api/console-commands',
+      'api/console-kubernetes',
+      'api/console-limits',
+      'api/console-sessions',
+      'api/console-slurm',
+      'failures/console',
+      'failures/console-ssh',
+    ],
+    askedBy: ['src/domains/console'],
+  },
+  records: {
+    files: ['api-clients/story', 'failures/records', 'observability/prometheus', 'provenance/crates'],
+    askedBy: ['clients', 'deploy', 'src/domains/instance', 'src/domains/provenance', 'src/observability'],
+  },
+}
+
+/** The files of `all` that are proofs of the group. */
+export const filesOfGroup = (name: string, all: readonly string[]): string[] => {
+  const group = proofGroups[name]
+  return all.filter((file) => group?.files.some((stem) => file === `test/${stem}.proof.test.ts`))
+}
